@@ -1,0 +1,147 @@
+import type { Fingerprint, Token } from '../kernel/brands.ts';
+import type { IdempotencyRecord, RecordHead, Settlement } from './record.ts';
+
+/**
+ * The bytes of a record, version 1. The first 22 bytes have fixed places because stores compare and change them in place:
+ *
+ *   0     version, 0x01
+ *   1     state: c claimed, e executing, d in doubt, s settled with a response, t settled as a tombstone
+ *   2     token, 16 bytes
+ *   18    mark, u32: a store's own note of when the state began (Redis: the time to live that was left, in ms)
+ *   22    fingerprint, 32 bytes
+ *   54    createdAtMs, f64
+ *   62    changedAtMs, f64
+ *   70    merchant, operation, key: u8 length and latin1 bytes each
+ *   then  for s and t: status u16; for s: u32 length of the headers, the headers (each u32 length and latin1 bytes), the body
+ *
+ * Numbers are big-endian.
+ */
+export const layout = { version: 0, state: 1, token: 2, mark: 18, fingerprint: 22, createdAt: 54, changedAt: 62, texts: 70 };
+
+const VERSION = 1;
+const stateCodes = { claimed: 'c', executing: 'e', in_doubt: 'd' } as const;
+
+function encodeHead(head: RecordHead, code: string, mark: number): Buffer {
+  const texts = [head.merchant, head.operation, head.key].map((text) => Buffer.from(text, 'latin1'));
+  const fixed = Buffer.alloc(layout.texts);
+  fixed[layout.version] = VERSION;
+  fixed.write(code, layout.state, 'latin1');
+  head.token.copy(fixed, layout.token);
+  fixed.writeUInt32BE(mark, layout.mark);
+  head.fingerprint.copy(fixed, layout.fingerprint);
+  fixed.writeDoubleBE(head.createdAtMs, layout.createdAt);
+  fixed.writeDoubleBE(head.changedAtMs, layout.changedAt);
+  return Buffer.concat([fixed, ...texts.flatMap((text) => [Buffer.from([text.length]), text])]);
+}
+
+/** A settlement's state code, and the bytes that follow a record's head. */
+export function encodeSettlement(settlement: Settlement): { code: string; bytes: Buffer } {
+  const status = Buffer.alloc(2);
+  if (settlement.kind === 'tombstone') {
+    status.writeUInt16BE(settlement.status);
+    return { code: 't', bytes: status };
+  }
+  const { response } = settlement;
+  status.writeUInt16BE(response.status);
+  const headers = response.headers.flatMap((text) => [lengthOf(text), Buffer.from(text, 'latin1')]);
+  const section = Buffer.concat(headers);
+  const sectionLength = Buffer.alloc(4);
+  sectionLength.writeUInt32BE(section.length);
+  return { code: 's', bytes: Buffer.concat([status, sectionLength, section, response.body]) };
+}
+
+function lengthOf(text: string): Buffer {
+  const length = Buffer.alloc(4);
+  length.writeUInt32BE(Buffer.byteLength(text, 'latin1'));
+  return length;
+}
+
+/** A time as records hold it. */
+export function encodeTime(ms: number): Buffer {
+  const bytes = Buffer.alloc(8);
+  bytes.writeDoubleBE(ms);
+  return bytes;
+}
+
+/** `mark` is the store's own, see the layout. */
+export function encodeRecord(record: IdempotencyRecord, mark = 0): Buffer {
+  if (record.state !== 'settled') return encodeHead(record, stateCodes[record.state], mark);
+  if (!record.settlement) throw new TypeError('a settled record needs its settlement');
+  const { code, bytes } = encodeSettlement(record.settlement);
+  return Buffer.concat([encodeHead(record, code, mark), bytes]);
+}
+
+/** Reads on from `at`; a length that points past the end is a broken record. */
+class Reader {
+  #at: number;
+  readonly #bytes: Buffer;
+  constructor(bytes: Buffer, at: number) {
+    this.#bytes = bytes;
+    this.#at = at;
+  }
+  take(length: number): Buffer {
+    const end = this.#at + length;
+    if (end > this.#bytes.length) throw new UnreadableRecord('it ends too early');
+    const part = this.#bytes.subarray(this.#at, end);
+    this.#at = end;
+    return part;
+  }
+  text(lengthBytes: 1 | 4): string {
+    return this.take(this.take(lengthBytes).readUIntBE(0, lengthBytes)).toString('latin1');
+  }
+  rest(): Buffer {
+    return this.take(this.#bytes.length - this.#at);
+  }
+}
+
+function decodeSettlement(code: string, reader: Reader): Settlement {
+  const status = reader.take(2).readUInt16BE();
+  if (code === 't') return { kind: 'tombstone', status };
+  const section = reader.take(reader.take(4).readUInt32BE());
+  const inner = new Reader(section, 0);
+  const headers: string[] = [];
+  for (let read = 0; read < section.length; ) {
+    const text = inner.text(4);
+    headers.push(text);
+    read += 4 + text.length;
+  }
+  if (headers.length % 2 !== 0) throw new UnreadableRecord('a header field has no value');
+  return { kind: 'response', response: { status, headers, body: reader.rest() } };
+}
+
+const states: Record<string, RecordHead['state']> = {
+  c: 'claimed',
+  e: 'executing',
+  d: 'in_doubt',
+  s: 'settled',
+  t: 'settled',
+};
+
+/** @throws {UnreadableRecord} for anything that {@link encodeRecord} did not write. */
+export function decodeRecord(bytes: Buffer): IdempotencyRecord {
+  if (bytes.length < layout.texts) throw new UnreadableRecord('it is too short');
+  if (bytes[layout.version] !== VERSION) throw new UnreadableRecord(`its version is ${bytes[layout.version]}`);
+  const code = String.fromCharCode(bytes[layout.state] ?? 0);
+  const state = states[code];
+  if (!state) throw new UnreadableRecord('its state is unknown');
+  const reader = new Reader(bytes, layout.texts);
+  const head: RecordHead = {
+    state,
+    token: bytes.subarray(layout.token, layout.mark) as Token,
+    fingerprint: bytes.subarray(layout.fingerprint, layout.createdAt) as Fingerprint,
+    createdAtMs: bytes.readDoubleBE(layout.createdAt),
+    changedAtMs: bytes.readDoubleBE(layout.changedAt),
+    merchant: reader.text(1),
+    operation: reader.text(1),
+    key: reader.text(1),
+  };
+  return state === 'settled' ? { ...head, settlement: decodeSettlement(code, reader) } : head;
+}
+
+/** The bytes under a scope are not a record of ours. Never to be taken for an absent one. */
+export class UnreadableRecord extends Error {
+  override readonly name = 'UnreadableRecord';
+  constructor(why: string) {
+    super(`the record cannot be read: ${why}`);
+  }
+}

@@ -1,0 +1,49 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+
+const FIRST_PAUSE_MS = 50;
+const LONGEST_PAUSE_MS = 1000;
+
+/**
+ * Writes that the store has not answered and that must not be forgotten: a settlement, or the taking back of a
+ * claim whose reply was lost. Each is repeated until the store answers; repeating is safe, since each shows its token.
+ */
+export class Persistence {
+  readonly #pending = new Set<Promise<unknown>>();
+  readonly #ending = new AbortController();
+
+  /** Writes still being repeated. */
+  get count(): number {
+    return this.#pending.size;
+  }
+
+  /** Repeats `write` until it answers. Resolves to its answer, or to undefined after `forMs` or when closing. */
+  untilAnswered<T>(write: () => Promise<T>, forMs: number): Promise<T | undefined> {
+    const run = this.#repeat(write, forMs);
+    this.#pending.add(run);
+    void run.finally(() => this.#pending.delete(run));
+    return run;
+  }
+
+  async #repeat<T>(write: () => Promise<T>, forMs: number): Promise<T | undefined> {
+    const { signal } = this.#ending;
+    let pauseMs = FIRST_PAUSE_MS;
+    for (let waitedMs = 0; waitedMs < forMs && !signal.aborted; waitedMs += pauseMs) {
+      try {
+        return await write();
+      } catch {
+        pauseMs = Math.min(pauseMs * 2, LONGEST_PAUSE_MS);
+        await sleep(pauseMs, undefined, { signal }).catch(() => {});
+      }
+    }
+    return undefined;
+  }
+
+  /** Waits for what is pending, at most `ms`; then gives it up. */
+  async close(ms: number): Promise<void> {
+    if (this.#pending.size > 0) {
+      await Promise.race([Promise.allSettled([...this.#pending]), sleep(ms, undefined, { ref: false })]);
+    }
+    this.#ending.abort();
+    await Promise.allSettled([...this.#pending]);
+  }
+}

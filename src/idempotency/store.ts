@@ -1,0 +1,65 @@
+import type { Fingerprint, Scope, Token } from '../kernel/brands.ts';
+import type { IdempotencyRecord, Settlement } from './record.ts';
+
+/** Who writes: every write after the claim shows the token that the claim was made under. */
+export interface Owner {
+  readonly scope: Scope;
+  readonly token: Token;
+}
+
+export interface ClaimRequest extends Owner {
+  readonly fingerprint: Fingerprint;
+  readonly merchant: string;
+  readonly operation: string;
+  /** The idempotency key, 1 to 255 printable ASCII characters. */
+  readonly key: string;
+}
+
+/** Answer to a claim. `claimed` makes the caller the owner; everything else says what stands there. */
+export type Claim =
+  | { kind: 'claimed'; tookOver: boolean }
+  | { kind: 'in_flight' }
+  | { kind: 'settled'; settlement: Settlement }
+  | { kind: 'mismatch' }
+  | { kind: 'in_doubt'; sinceMs: number };
+
+/** `stale`: the scope is no longer held under this token, and nothing was written. */
+export type Fenced = 'ok' | 'stale';
+
+export interface StoreHealth {
+  ok: boolean;
+  /** One line for the operator. */
+  detail: string;
+  /** Settings under which the store cannot keep the promise, each one line. */
+  warnings: string[];
+}
+
+/**
+ * Holds one record a scope. Every method either answers or throws {@link StoreUnavailable}; after a throw the write
+ * may or may not have happened, or may still happen, and a repeat under the same token does no harm.
+ *
+ * Retention and lease length are the store's own options: `retentionMs` from the first claim, `leaseMs`.
+ */
+export interface Store {
+  /** Decides in one atomic step who owns the scope. A claim whose owner has gone before it began is taken over here. */
+  claim(request: ClaimRequest): Promise<Claim>;
+  /** claimed → executing, and takes the lease. `ok` is durable: only then may a byte go upstream. */
+  begin(owner: Owner): Promise<Fenced>;
+  /** Extends the lease. `stale`: the claim was taken over. `lost`: the lease had lapsed and was taken again. */
+  renew(owner: Owner): Promise<Fenced | 'lost'>;
+  /** executing or in doubt → settled, durable, and gives the lease back. Settling the same token again is `ok`. */
+  settle(owner: Owner, settlement: Settlement): Promise<Fenced>;
+  /** claimed, executing or in doubt → absent: surely nothing was executed. */
+  release(owner: Owner): Promise<Fenced>;
+  /** executing → in doubt, and gives the lease back. */
+  markInDoubt(owner: Owner): Promise<Fenced>;
+  /** What stands under a scope, or undefined. An unreadable record throws. */
+  get(scope: Scope): Promise<IdempotencyRecord | undefined>;
+  health(): Promise<StoreHealth>;
+  close(): Promise<void>;
+}
+
+/** The store did not answer within its time limit, or answered something that cannot be trusted. */
+export class StoreUnavailable extends Error {
+  override readonly name = 'StoreUnavailable';
+}

@@ -1,0 +1,246 @@
+import { randomBytes } from 'node:crypto';
+import { accessSync, constants, mkdirSync } from 'node:fs';
+import { open, type RootDatabase } from 'lmdb';
+import type { Scope } from '../../../kernel/brands.ts';
+import type { Clock } from '../../../kernel/clock.ts';
+import { decodeRecord, encodeRecord } from '../../codec.ts';
+import type { IdempotencyRecord, Settlement } from '../../record.ts';
+import { standing } from '../../standing.ts';
+import {
+  type Claim,
+  type ClaimRequest,
+  type Fenced,
+  type Owner,
+  type Store,
+  type StoreHealth,
+  StoreUnavailable,
+} from '../../store.ts';
+import { Ages, currentBoot, decodeStamp, encodeStamp, STAMP_BYTES, type Stamp } from './stamp.ts';
+import { Sweep } from './sweep.ts';
+
+export interface LmdbStoreOptions {
+  /** Folder of the database; made if it is missing, for this user only. */
+  path: string;
+  retentionMs: number;
+  leaseMs: number;
+  /** A write that takes longer is taken for lost, though it may still happen. */
+  timeoutMs: number;
+  clock: Clock;
+}
+
+interface Standing {
+  stamp: Stamp;
+  record: IdempotencyRecord;
+}
+
+/** What stands under a scope, with the version that a conditional write has to name. */
+interface Entry extends Standing {
+  version: number;
+}
+
+/** Nothing stands, but for a record past its retention perhaps: then its version. */
+interface Absent {
+  expired: number | undefined;
+}
+
+/** Written instead of what stood, or `undefined` to write nothing. */
+type Change = Standing | 'remove' | undefined;
+
+/**
+ * The embedded store: one LMDB environment, shared by all processes of a machine.
+ *
+ * Every write is conditional on the version that was read, which LMDB checks at the commit, across processes; a write
+ * resolves when it is on the disk (`overlappingSync: false` puts the sync before the answer).
+ */
+export class LmdbStore implements Store {
+  readonly #records: RootDatabase<Buffer, Buffer>;
+  readonly #options: LmdbStoreOptions;
+  readonly #ages: Ages;
+  readonly #sweep: Sweep;
+
+  /** @throws with a message for the operator where the folder cannot be used */
+  constructor(options: LmdbStoreOptions) {
+    this.#options = options;
+    this.#records = openEnvironment(options.path);
+    this.#ages = new Ages(currentBoot(), options.clock);
+    this.#sweep = new Sweep(this.#records, this.#ages, options.retentionMs);
+  }
+
+  async claim(request: ClaimRequest): Promise<Claim> {
+    return await this.#answering(async () => {
+      const wallMs = this.#options.clock.wallMs();
+      const claimed = { ...request, state: 'claimed' as const, createdAtMs: wallMs, changedAtMs: wallMs };
+      for (;;) {
+        const entry = this.#read(request.scope);
+        if (!('record' in entry)) {
+          const next = { stamp: this.#ages.now(), record: claimed };
+          if (await this.#add(request.scope, entry.expired, next)) return taken(false);
+          continue;
+        }
+        const stands = standing(entry.record, request.fingerprint);
+        if (stands.kind !== 'owned') return stands;
+        if (this.#ages.sinceAliveMs(entry.stamp) < this.#options.leaseMs) return { kind: 'in_flight' };
+        const { executing, next } = this.#withoutOwner(entry, request);
+        if (!(await this.#replace(request.scope, entry.version, next))) continue;
+        return executing ? { kind: 'in_doubt', sinceMs: next.record.changedAtMs } : taken(true);
+      }
+    });
+  }
+
+  async begin(owner: Owner): Promise<Fenced> {
+    return await this.#fenced(owner, ({ record, stamp }) =>
+      record.state === 'claimed' ? this.#changed(record, stamp, 'executing') : undefined,
+    );
+  }
+
+  async renew(owner: Owner): Promise<Fenced | 'lost'> {
+    let lost = false;
+    const renewed = await this.#fenced(owner, ({ record, stamp }) => {
+      lost = record.state !== 'executing' || this.#ages.sinceAliveMs(stamp) >= this.#options.leaseMs;
+      if (record.state === 'settled') return undefined;
+      return { record: { ...record }, stamp: this.#ages.alive(stamp) };
+    });
+    return renewed === 'ok' && lost ? 'lost' : renewed;
+  }
+
+  async settle(owner: Owner, settlement: Settlement): Promise<Fenced> {
+    return await this.#fenced(owner, ({ record, stamp }) => {
+      if (record.state === 'claimed') return undefined;
+      // Settled already, by a write whose answer was lost: what stands is the same result.
+      if (record.state === 'settled') return { record, stamp };
+      const changed = this.#changed(record, stamp, 'settled');
+      return { ...changed, record: { ...changed.record, settlement } };
+    });
+  }
+
+  async release(owner: Owner): Promise<Fenced> {
+    return await this.#fenced(owner, ({ record }) => (record.state === 'settled' ? undefined : 'remove'));
+  }
+
+  async markInDoubt(owner: Owner): Promise<Fenced> {
+    return await this.#fenced(owner, ({ record, stamp }) => {
+      if (record.state === 'in_doubt') return { record, stamp };
+      return record.state === 'executing' ? this.#changed(record, stamp, 'in_doubt') : undefined;
+    });
+  }
+
+  async get(scope: Scope): Promise<IdempotencyRecord | undefined> {
+    return await this.#answering(async () => {
+      const entry = this.#read(scope);
+      return 'record' in entry ? entry.record : undefined;
+    });
+  }
+
+  async health(): Promise<StoreHealth> {
+    try {
+      accessSync(this.#options.path, constants.W_OK);
+      this.#records.getStats();
+      return { ok: true, detail: 'lmdb', warnings: [] };
+    } catch (error) {
+      return { ok: false, detail: `lmdb: ${messageOf(error)}`, warnings: [] };
+    }
+  }
+
+  async close(): Promise<void> {
+    this.#sweep.stop();
+    await this.#records.close();
+  }
+
+  /** Compare and set: `change` sees what stands under the owner's token, and its result replaces exactly that. */
+  async #fenced(owner: Owner, change: (entry: Entry) => Change): Promise<Fenced> {
+    return await this.#answering(async () => {
+      for (;;) {
+        const entry = this.#read(owner.scope);
+        if (!('record' in entry) || !entry.record.token.equals(owner.token)) return 'stale';
+        const next = change(entry);
+        if (!next) return 'stale';
+        const written =
+          next === 'remove'
+            ? this.#records.remove(keyOf(owner.scope), entry.version)
+            : this.#replace(owner.scope, entry.version, next);
+        if (await written) return 'ok';
+      }
+    });
+  }
+
+  /** An owner who is gone: a claim that never began passes to the caller, an execution is left in doubt. */
+  #withoutOwner(entry: Entry, request: ClaimRequest) {
+    const executing = entry.record.state === 'executing';
+    const record = executing ? entry.record : { ...entry.record, token: request.token };
+    return { executing, next: this.#changed(record, entry.stamp, executing ? 'in_doubt' : 'claimed') };
+  }
+
+  #changed(record: IdempotencyRecord, stamp: Stamp, state: IdempotencyRecord['state']) {
+    const changedAtMs = this.#options.clock.wallMs();
+    return { record: { ...record, state, changedAtMs }, stamp: this.#ages.alive(stamp) };
+  }
+
+  /** What stands at this moment. Throws for bytes that are no record. */
+  #read(scope: Scope): Entry | Absent {
+    // Another process may have written since the last read transaction of this turn.
+    this.#records.resetReadTxn();
+    const entry = this.#records.getEntry(keyOf(scope));
+    if (!entry) return { expired: undefined };
+    const { value, version } = entry;
+    if (value.length < STAMP_BYTES || version === undefined) throw new TypeError('the record is too short');
+    const stamp = decodeStamp(value);
+    if (this.#ages.sinceClaimMs(stamp) >= this.#options.retentionMs) return { expired: version };
+    return { version, stamp, record: decodeRecord(value.subarray(STAMP_BYTES)) };
+  }
+
+  /** Adds where nothing stands, or in the very place of a record past its retention. */
+  async #add(scope: Scope, expired: number | undefined, next: Standing): Promise<boolean> {
+    if (expired !== undefined) return await this.#replace(scope, expired, next);
+    const key = keyOf(scope);
+    return await this.#records.ifNoExists(key, () => {
+      void this.#records.put(key, bytesOf(next), newVersion());
+    });
+  }
+
+  async #replace(scope: Scope, version: number, next: Standing): Promise<boolean> {
+    return await this.#records.put(keyOf(scope), bytesOf(next), newVersion(), version);
+  }
+
+  /** Bounds the time and gives every failure one name. */
+  async #answering<T>(work: () => Promise<T>): Promise<T> {
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<never>((_, reject) => {
+      const error = new StoreUnavailable(`lmdb did not answer within ${this.#options.timeoutMs} ms`);
+      timer = setTimeout(reject, this.#options.timeoutMs, error);
+    });
+    try {
+      return await Promise.race([work(), late]);
+    } catch (error) {
+      if (error instanceof StoreUnavailable) throw error;
+      throw new StoreUnavailable(`lmdb: ${messageOf(error)}`, { cause: error });
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+}
+
+const taken = (tookOver: boolean): Claim => ({ kind: 'claimed', tookOver });
+
+const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+
+const keyOf = (scope: Scope): Buffer => Buffer.from(scope, 'hex');
+
+const bytesOf = (next: Standing): Buffer =>
+  Buffer.concat([encodeStamp(next.stamp), encodeRecord(next.record)]);
+
+/** Unique, not counted up: a scope that was removed and claimed anew must not come back to a version once read. */
+const newVersion = (): number => randomBytes(6).readUIntBE(0, 6);
+
+function openEnvironment(path: string): RootDatabase<Buffer, Buffer> {
+  mkdirSync(path, { recursive: true, mode: 0o700 });
+  accessSync(path, constants.W_OK);
+  return open<Buffer, Buffer>({
+    path,
+    encoding: 'binary',
+    keyEncoding: 'binary',
+    useVersions: true,
+    cache: false,
+    overlappingSync: false,
+    permissionsMode: 0o600,
+  } as Parameters<typeof open>[0] & { path: string }) as RootDatabase<Buffer, Buffer>;
+}

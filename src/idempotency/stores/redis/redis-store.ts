@@ -1,0 +1,180 @@
+import type { Redis } from 'ioredis';
+import type { Scope } from '../../../kernel/brands.ts';
+import type { Clock } from '../../../kernel/clock.ts';
+import { decodeRecord, encodeRecord, encodeSettlement, encodeTime } from '../../codec.ts';
+import type { IdempotencyRecord, Settlement } from '../../record.ts';
+import { standing } from '../../standing.ts';
+import {
+  type Claim,
+  type ClaimRequest,
+  type Fenced,
+  type Owner,
+  type Store,
+  type StoreHealth,
+  StoreUnavailable,
+} from '../../store.ts';
+import { defineCommands } from './commands.ts';
+import { connect, createClient } from './connect.ts';
+import { inspect } from './inspect.ts';
+import { Leases } from './lease.ts';
+
+export interface RedisStoreOptions {
+  /** redis:// or rediss://, with credentials and database where needed. */
+  url: string;
+  /** Before every key name. */
+  prefix: string;
+  retentionMs: number;
+  leaseMs: number;
+  /** Independent Redis nodes for the lease; empty: the store's own. An odd number, so that a tie cannot be. */
+  lockNodes: readonly string[];
+  /** A command that takes longer is taken for lost, though it may still be executed. */
+  timeoutMs: number;
+  /** How long to wait for Redis at the start. */
+  connectTimeoutMs: number;
+  clock: Clock;
+}
+
+/**
+ * The store for more than one machine. One string a scope, changed by compare-and-set scripts; Redis' own time to live
+ * is its age. A replay is one round trip; a first execution two before the request goes upstream and one after.
+ */
+export class RedisStore implements Store {
+  readonly #client: Redis;
+  readonly #lockClients: Redis[];
+  readonly #options: RedisStoreOptions;
+  readonly #leases: Leases;
+  #warnings: string[] = [];
+
+  private constructor(options: RedisStoreOptions) {
+    this.#options = options;
+    this.#client = createClient(options);
+    defineCommands(this.#client);
+    this.#lockClients = options.lockNodes.map((url) => createClient({ url, timeoutMs: options.timeoutMs }));
+    const nodes = this.#lockClients.length > 0 ? this.#lockClients : [this.#client];
+    this.#leases = new Leases(nodes, options.leaseMs, (scope) => `${this.#keyOf(scope)}:lease`);
+  }
+
+  /** @throws {StoreUnavailable} when Redis cannot be reached, or is one that cannot keep records */
+  static async open(options: RedisStoreOptions): Promise<RedisStore> {
+    const store = new RedisStore(options);
+    try {
+      // A minority of the lock nodes may be down, now as later.
+      for (const client of store.#lockClients) connect(client, options.connectTimeoutMs).catch(() => {});
+      await connect(store.#client, options.connectTimeoutMs);
+      store.#warnings = await inspect(store.#client);
+      return store;
+    } catch (error) {
+      await store.close();
+      throw error;
+    }
+  }
+
+  async claim(request: ClaimRequest): Promise<Claim> {
+    const { retentionMs, clock } = this.#options;
+    const wallMs = clock.wallMs();
+    const head = { ...request, state: 'claimed' as const, createdAtMs: wallMs, changedAtMs: wallMs };
+    const claimed = encodeRecord(head, retentionMs);
+    const key = this.#keyOf(request.scope);
+    for (;;) {
+      const stands = await answering(async () => {
+        const bytes = await this.#client.setBuffer(key, claimed, 'PX', retentionMs, 'NX', 'GET');
+        return bytes && decodeRecord(bytes);
+      });
+      // Our own token: the command was delivered twice.
+      if (!stands || stands.token.equals(request.token)) return { kind: 'claimed', tookOver: false };
+      const claim = standing(stands, request.fingerprint);
+      if (claim.kind !== 'owned') return claim;
+      const decided = await this.#withoutOwner(request, stands);
+      if (decided) return decided;
+    }
+  }
+
+  async begin(owner: Owner): Promise<Fenced> {
+    // On the wire before the begin, in one go with it: one round trip.
+    this.#leases.take(owner);
+    const begun = await answering(() => this.#client.begin(this.#keyOf(owner.scope), owner.token, this.#now()));
+    if (begun === 'stale') void this.#leases.giveBack(owner);
+    return begun;
+  }
+
+  async renew(owner: Owner): Promise<Fenced | 'lost'> {
+    const renewed = this.#leases.renew(owner);
+    const owned = await answering(() => this.#client.stillOwned(this.#keyOf(owner.scope), owner.token));
+    if (owned === 'stale') {
+      void this.#leases.giveBack(owner);
+      return owned;
+    }
+    return (await renewed) ? 'ok' : 'lost';
+  }
+
+  async settle(owner: Owner, settlement: Settlement): Promise<Fenced> {
+    const { code, bytes } = encodeSettlement(settlement);
+    return await this.#last(owner, (key) => this.#client.settle(key, owner.token, code, this.#now(), bytes));
+  }
+
+  async release(owner: Owner): Promise<Fenced> {
+    return await this.#last(owner, (key) => this.#client.release(key, owner.token));
+  }
+
+  async markInDoubt(owner: Owner): Promise<Fenced> {
+    return await this.#last(owner, (key) => this.#client.markInDoubt(key, owner.token, this.#now()));
+  }
+
+  async get(scope: Scope): Promise<IdempotencyRecord | undefined> {
+    return await answering(async () => {
+      const bytes = await this.#client.getBuffer(this.#keyOf(scope));
+      return bytes ? decodeRecord(bytes) : undefined;
+    });
+  }
+
+  async health(): Promise<StoreHealth> {
+    try {
+      await this.#client.ping();
+      return { ok: true, detail: 'redis', warnings: this.#warnings };
+    } catch (error) {
+      return { ok: false, detail: `redis: ${(error as Error).message}`, warnings: this.#warnings };
+    }
+  }
+
+  async close(): Promise<void> {
+    for (const client of [this.#client, ...this.#lockClients]) client.disconnect();
+  }
+
+  /** An owner's last write, with the lease given back in the same go: one round trip. */
+  async #last(owner: Owner, write: (key: string) => Promise<Fenced>): Promise<Fenced> {
+    const written = answering(() => write(this.#keyOf(owner.scope)));
+    void this.#leases.giveBack(owner);
+    return await written;
+  }
+
+  /** What stands is claimed or executing. Undefined: something else stands by now, look again. */
+  async #withoutOwner(request: ClaimRequest, stands: IdempotencyRecord): Promise<Claim | undefined> {
+    if (await this.#leases.isHeld(request.scope)) return { kind: 'in_flight' };
+    const code = stands.state === 'claimed' ? 'c' : 'e';
+    const [key, { leaseMs, clock }] = [this.#keyOf(request.scope), this.#options];
+    const verdict = await answering(() =>
+      this.#client.withoutOwner(key, stands.token, code, leaseMs, request.token, this.#now()),
+    );
+    if (verdict === 'alive') return { kind: 'in_flight' };
+    if (verdict === 'taken') return { kind: 'claimed', tookOver: true };
+    return verdict === 'in_doubt' ? { kind: 'in_doubt', sinceMs: clock.wallMs() } : undefined;
+  }
+
+  /** The braces make a hash tag: all keys of a scope live on one node of a cluster. */
+  #keyOf(scope: Scope): string {
+    return `${this.#options.prefix}:{${scope}}`;
+  }
+
+  #now(): Buffer {
+    return encodeTime(this.#options.clock.wallMs());
+  }
+}
+
+/** Gives every failure one name. */
+async function answering<T>(command: () => Promise<T>): Promise<T> {
+  try {
+    return await command();
+  } catch (error) {
+    throw new StoreUnavailable(`redis: ${(error as Error).message}`, { cause: error });
+  }
+}

@@ -1,0 +1,11 @@
+/** Strings that must not be mixed up carry a brand; the compiler refuses one where another is meant. */
+type Brand<T, Name extends string> = T & { readonly __brand: Name };
+
+/** SHA-256 (hex, 64 characters) over merchant code and idempotency key: what a record is stored under. */
+export type Scope = Brand<string, 'Scope'>;
+
+/** SHA-256 (32 bytes) over method, request target and raw body: is this the same request again? */
+export type Fingerprint = Brand<Buffer, 'Fingerprint'>;
+
+/** 16 random bytes: the owner's mark on its claim, shown by every later write. */
+export type Token = Brand<Buffer, 'Token'>;

@@ -1,0 +1,87 @@
+import type { ServerResponse } from 'node:http';
+
+/** Every answer that the gateway itself can give: code → status and title. Stable; documented in docs/merchants.md. */
+const problems = {
+  missing_credentials: { status: 401, title: 'A bearer secret key is required' },
+  invalid_key: { status: 401, title: 'The secret key is not valid' },
+  insufficient_scope: { status: 403, title: 'The secret key may not call this operation' },
+  invalid_request: { status: 400, title: 'The request is malformed' },
+  invalid_target: { status: 400, title: 'The request target is ambiguous' },
+  invalid_body: { status: 400, title: 'The request body is ambiguous or unreadable' },
+  idempotency_key_invalid: { status: 400, title: 'The idempotency key is malformed' },
+  idempotency_key_required: { status: 400, title: 'This operation requires an idempotency key' },
+  request_timeout: { status: 408, title: 'The request body did not arrive in time' },
+  body_too_large: { status: 413, title: 'The request body is too large' },
+  idempotency_key_reused: { status: 422, title: 'The idempotency key belongs to another request' },
+  request_in_flight: { status: 409, title: 'The first request with this key still runs' },
+  outcome_unknown: { status: 409, title: 'It cannot be known whether the request was executed' },
+  response_not_stored: { status: 409, title: 'The request was executed, but its result was too large to store' },
+  store_unavailable: { status: 503, title: 'The idempotency store cannot be reached; nothing was sent' },
+  upstream_unreachable: { status: 502, title: 'The backend cannot be reached; nothing was sent' },
+  overloaded: { status: 503, title: 'The gateway is overloaded; nothing was sent' },
+  shutting_down: { status: 503, title: 'The gateway is shutting down; nothing was sent' },
+  internal_error: { status: 500, title: 'The gateway failed' },
+} as const;
+
+export type ProblemCode = keyof typeof problems;
+
+/** An answer of the gateway's own, RFC 9457. Built by {@link problem}; sent by {@link sendProblem}. */
+export interface Problem {
+  readonly code: ProblemCode;
+  /** HTTP status. */
+  readonly status: number;
+  readonly title: string;
+  /** One sentence for the person who reads it. Never holds a secret, a body or an account number. */
+  readonly detail: string;
+  /** Extra header fields, such as `Retry-After`. */
+  readonly headers: Readonly<Record<string, string>>;
+}
+
+/** `retryAfterS` sets `Retry-After` (whole seconds); `status` overrides the code's usual one (outcome_unknown: 502, 504). */
+export interface ProblemOptions {
+  status?: number;
+  retryAfterS?: number;
+  headers?: Record<string, string>;
+}
+
+export function problem(code: ProblemCode, detail: string, options: ProblemOptions = {}): Problem {
+  const { status, title } = problems[code];
+  const headers = { ...options.headers };
+  if (options.retryAfterS !== undefined) headers['Retry-After'] = String(options.retryAfterS);
+  return { code, status: options.status ?? status, title, detail, headers };
+}
+
+/** All codes, for documents and tests. */
+export const problemCodes = Object.keys(problems) as ProblemCode[];
+
+/** The body also fits the interface's envelope: common payment SDKs take a body without `error` for a success. */
+export function problemBody(p: Problem, requestId: string): string {
+  return JSON.stringify({
+    success: false,
+    type: `urn:oncegate:problem:${p.code}`,
+    title: p.title,
+    status: p.status,
+    detail: p.detail,
+    error: { code: p.code, message: p.detail, request_id: requestId },
+  });
+}
+
+/** Header fields of a problem's answer, as a flat list of names and values. */
+export function problemHeaders(p: Problem, requestId: string, bodyBytes: number): string[] {
+  return [
+    ...['Content-Type', 'application/problem+json', 'Content-Length', String(bodyBytes)],
+    ...['Cache-Control', 'no-store', 'X-Request-Id', requestId],
+    ...Object.entries(p.headers).flat(),
+  ];
+}
+
+/** Answers with a problem, unless the merchant has left or an answer has begun. */
+export function sendProblem(res: ServerResponse, p: Problem, requestId: string): void {
+  if (res.headersSent || res.destroyed) return;
+  const body = problemBody(p, requestId);
+  const headers = problemHeaders(p, requestId, Buffer.byteLength(body));
+  // What is left of a body that nobody read would be taken for the next request: close instead.
+  if (!res.req.complete) headers.push('Connection', 'close');
+  res.writeHead(p.status, headers);
+  res.end(body);
+}
