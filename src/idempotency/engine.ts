@@ -31,6 +31,8 @@ export interface Call {
   releaseStatuses: readonly number[];
   /** Aborted when the merchant leaves. Ends waiting; never an execution. */
   gone?: AbortSignal;
+  /** Told after each wait for another request with this key. */
+  waited?(ms: number): void;
   /** Sends the request to the backend, once. Called at most once, and only after a durable begin. */
   run(): Promise<Exchange>;
 }
@@ -49,13 +51,12 @@ export type Result =
 
 /** What the engine tells those who watch. Labels are operation names and the words below, nothing else. */
 export interface EngineObserver {
-  inDoubt(call: Call, reason: string): void;
+  inDoubt(call: Call, exchange: Extract<Exchange, { kind: 'unknown' }>): void;
   stale(write: 'begin' | 'renew' | 'settle' | 'release' | 'in_doubt', call: Call): void;
   tookOver(call: Call): void;
   leaseLost(call: Call): void;
   /** The store did not take a settlement in time; the merchant got the answer, and settling goes on. */
   settleLate(call: Call, cause: unknown): void;
-  waited(call: Call, ms: number): void;
 }
 
 /**
@@ -131,7 +132,7 @@ export class Engine {
       if (leftMs <= 0 || call.gone?.aborted) return claim;
       const startedMs = this.#clock.monotonicMs();
       if (!(await this.#waiting.wait(call.scope, leftMs, call.gone))) return claim;
-      this.#observer.waited(call, this.#clock.monotonicMs() - startedMs);
+      call.waited?.(this.#clock.monotonicMs() - startedMs);
     }
   }
 
@@ -162,8 +163,8 @@ export class Engine {
 
   async #conclude(call: Call, owner: Owner, exchange: Exchange, decision: Decision): Promise<void> {
     if (decision === 'settle') return await this.#settle(call, owner, settlementOf(exchange));
-    if (decision === 'in_doubt') {
-      this.#observer.inDoubt(call, exchange.kind === 'unknown' ? exchange.reason : exchange.kind);
+    if (exchange.kind === 'unknown') {
+      this.#observer.inDoubt(call, exchange);
       // Left executing if this fails: once its lease has lapsed, that reads as in doubt as well.
       return await this.#fenced('in_doubt', call, this.#store.markInDoubt(owner).catch(() => 'ok' as const));
     }

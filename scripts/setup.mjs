@@ -1,0 +1,56 @@
+// Makes a fresh clone able to run: installs the packages that the lock file names, and, with --test, what the tests
+// need from the system. Plain JavaScript without packages: it is what runs before there are any, on any Node from 20.
+import { spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = dirname(dirname(fileURLToPath(import.meta.url)));
+const stamp = join(root, 'node_modules', '.oncegate-installed');
+
+function fail(message) {
+  process.stderr.write(`oncegate: ${message}\n`);
+  process.exit(1);
+}
+
+function run(command, args, what) {
+  process.stderr.write(`oncegate: ${what} ...\n`);
+  const { status, error } = spawnSync(command, args, { cwd: root, stdio: ['ignore', 'ignore', 'inherit'] });
+  if (status !== 0) fail(`${what} failed${error ? `: ${error.message}` : ` (exit code ${status})`}`);
+}
+
+function installPackages() {
+  const digest = createHash('sha256').update(readFileSync(join(root, 'package-lock.json'))).digest('hex');
+  if (existsSync(stamp) && readFileSync(stamp, 'utf8') === digest) return;
+  // npm tells its scripts where it is itself.
+  const npm = process.env.npm_execpath;
+  const [command, args] = npm ? [process.execPath, [npm]] : ['npm', []];
+  run(command, [...args, 'ci', '--include=dev', '--include=optional', '--no-audit', '--no-fund'], 'installing packages (once)');
+  writeFileSync(stamp, digest);
+}
+
+/** Node 24 comes as a package for Linux; elsewhere the machine has to have it. */
+function checkNode() {
+  const carried = join(root, 'node_modules', '.bin', 'node');
+  const node = existsSync(carried) ? carried : process.execPath;
+  const version = spawnSync(node, ['--version'], { encoding: 'utf8' }).stdout?.trim() ?? 'none';
+  const [major = 0, minor = 0] = version.replace('v', '').split('.').map(Number);
+  if (major < 24 || (major === 24 && minor < 9)) fail(`Node 24.9 or newer is needed; this is ${version}, and none is carried for ${process.platform} ${process.arch}`);
+}
+
+function installTestServers() {
+  if (spawnSync('redis-server', ['--version']).status === 0) return;
+  const isRoot = process.getuid?.() === 0;
+  const hasApt = spawnSync('apt-get', ['--version']).status === 0;
+  if (!isRoot || !hasApt) {
+    fail('the tests need redis-server 7.0 or newer: install it (Debian, Ubuntu: sudo apt-get install redis-server) and run them again');
+  }
+  process.env.DEBIAN_FRONTEND = 'noninteractive';
+  run('apt-get', ['update', '-qq'], 'reading the package lists');
+  run('apt-get', ['install', '-y', '-qq', '--no-install-recommends', 'redis-server'], 'installing redis-server for the tests');
+}
+
+installPackages();
+checkNode();
+if (process.argv.includes('--test')) installTestServers();

@@ -1,0 +1,51 @@
+import { hash, timingSafeEqual } from 'node:crypto';
+import express, { type Express, type RequestHandler } from 'express';
+import { problem, sendProblem } from '../kernel/problem.ts';
+
+/** One of the things that readiness hangs on. */
+export interface Check {
+  name: 'store' | 'upstream' | 'keys' | 'draining' | 'workers';
+  ok: boolean;
+  detail: string;
+  /** Settings under which the promise cannot be kept. */
+  warnings?: string[];
+}
+
+/** What the admin port shows: of one process, or of all workers together. */
+export interface AdminSource {
+  /** Prometheus text format. */
+  metrics(): Promise<string>;
+  checks(): Promise<Check[]>;
+}
+
+/** The admin application: `/healthz`, `/readyz`, `/metrics`. */
+export function createAdmin(source: AdminSource, token: string | undefined): Express {
+  const app = express();
+  app.disable('x-powered-by').disable('etag');
+  app.get('/healthz', (_req, res) => {
+    res.json({ status: 'ok' });
+  });
+  app.get('/readyz', async (_req, res) => {
+    const checks = await source.checks();
+    const ready = checks.every((check) => check.ok);
+    res.status(ready ? 200 : 503).json({ status: ready ? 'ready' : 'not ready', checks });
+  });
+  app.get('/metrics', requireToken(token), async (_req, res) => {
+    res.type('text/plain; version=0.0.4; charset=utf-8').send(await source.metrics());
+  });
+  return app;
+}
+
+/** Without a token the port's own reach is the protection. */
+function requireToken(token: string | undefined): RequestHandler {
+  return (req, res, next) => {
+    if (token === undefined || sameText(req.headers.authorization ?? '', `Bearer ${token}`)) return next();
+    const headers = { 'WWW-Authenticate': 'Bearer realm="oncegate admin"' };
+    sendProblem(res, problem('missing_credentials', 'The admin token is required.', { headers }), '-');
+  };
+}
+
+/** Compares digests, which have one length and tell nothing of where two texts part. */
+function sameText(a: string, b: string): boolean {
+  return timingSafeEqual(Buffer.from(hash('sha256', a)), Buffer.from(hash('sha256', b)));
+}

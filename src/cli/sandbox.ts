@@ -1,0 +1,6 @@
+import { runSandbox } from '../sandbox/command.ts';
+
+/** The sandbox has its own options and its own help. */
+export async function sandbox(args: string[]): Promise<void> {
+  await runSandbox(args);
+}

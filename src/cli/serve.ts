@@ -1,0 +1,102 @@
+import cluster from 'node:cluster';
+import { createServer, type Server } from 'node:http';
+import { availableParallelism } from 'node:os';
+import { type AdminSource, createAdmin } from '../admin/application.ts';
+import type { Config } from '../config/schema.ts';
+import { Gateway } from '../gateway.ts';
+import { systemClock } from '../kernel/clock.ts';
+import { listen } from '../kernel/listen.ts';
+import { createLogger, type Logger } from '../observability/logger.ts';
+import { Primary } from '../workers/primary.ts';
+import { obeyPrimary, tellMetrics } from '../workers/worker.ts';
+
+/** What serves until it is shut down. */
+export interface Running {
+  port: number;
+  adminPort: number;
+  shutdown(): Promise<void>;
+}
+
+/** Runs the configured gateway: in this process, or in worker processes behind this one. */
+export async function serve(config: Config): Promise<Running | undefined> {
+  const logger = createLogger(config.log.level);
+  if (cluster.isWorker) {
+    await serveAsWorker(config, logger);
+    return undefined;
+  }
+  const count = config.workers === 'auto' ? availableParallelism() : config.workers;
+  const running = count === 1 ? await serveAlone(config, logger) : await serveWithWorkers(config, count, logger);
+  logger.info({ port: running.port, adminPort: running.adminPort, workers: count }, 'listening');
+  return running;
+}
+
+async function serveAlone(config: Config, logger: Logger): Promise<Running> {
+  const gateway = await Gateway.open(config, { clock: systemClock, logger });
+  for (const { warnings = [] } of await gateway.checks()) for (const warning of warnings) logger.warn(warning);
+  try {
+    const port = await listen(gateway.server, config.listen.host, config.listen.port);
+    const source = { metrics: () => gateway.metrics.text(), checks: () => gateway.checks() };
+    const admin = await openAdmin(config, source);
+    return { port, adminPort: admin.port, shutdown: () => closeAll(() => gateway.shutdown(), admin.server) };
+  } catch (error) {
+    await gateway.shutdownNow();
+    throw error;
+  }
+}
+
+async function serveWithWorkers(config: Config, count: number, logger: Logger): Promise<Running> {
+  const { delayMs, graceMs } = config.shutdown;
+  const log = (fields: object, message: string) => logger.warn(fields, message);
+  const primary = new Primary({ count, shutdownMs: delayMs + graceMs * 2 + 5000, log });
+  try {
+    const port = await primary.start();
+    const admin = await openAdmin(config, primary);
+    return { port, adminPort: admin.port, shutdown: () => closeAll(() => primary.shutdown(), admin.server) };
+  } catch (error) {
+    await primary.shutdown();
+    throw error;
+  }
+}
+
+async function serveAsWorker(config: Config, logger: Logger): Promise<void> {
+  const gateway = await Gateway.open(config, { clock: systemClock, logger });
+  const port = await listen(gateway.server, config.listen.host, config.listen.port);
+  let ending = false;
+  const shutDown = async () => {
+    if (ending) return;
+    ending = true;
+    await gateway.shutdown();
+    await tellMetrics(gateway);
+    process.exit(0);
+  };
+  // Ctrl-C reaches every process of a terminal; the primary says when to end.
+  process.on('SIGINT', () => {});
+  process.on('SIGTERM', () => void shutDown());
+  obeyPrimary(gateway, port, () => void shutDown());
+}
+
+async function openAdmin(config: Config, source: AdminSource): Promise<{ server: Server; port: number }> {
+  const server = createServer(createAdmin(source, config.admin.token));
+  return { server, port: await listen(server, config.admin.host, config.admin.port) };
+}
+
+/** The admin port answers until the end, so that readiness can be seen to go. */
+async function closeAll(shutdown: () => Promise<void>, admin: Server): Promise<void> {
+  await shutdown();
+  admin.closeAllConnections();
+  await new Promise<void>((resolve) => admin.close(() => resolve()));
+}
+
+/** Shuts down on SIGTERM or SIGINT, and at once on the second. */
+export function shutDownOnSignal(running: Running, after: () => Promise<void> = async () => {}): void {
+  let signals = 0;
+  const onSignal = () => {
+    signals++;
+    if (signals > 1) process.exit(1);
+    void running
+      .shutdown()
+      .then(after)
+      .finally(() => process.exit(0));
+  };
+  process.on('SIGTERM', onSignal).on('SIGINT', onSignal);
+}

@@ -1,0 +1,109 @@
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { loadConfig } from '../config/load.ts';
+import type { Config } from '../config/schema.ts';
+import { createSandbox, type Sandbox } from '../sandbox/sandbox.ts';
+import { readArguments } from './arguments.ts';
+import { Exit } from './exit.ts';
+import { type Running, serve, shutDownOnSignal } from './serve.ts';
+
+const USAGE = `oncegate start [--config FILE]
+
+Without a configuration: starts the sandbox backend and a gateway in front of it, to try things out.
+With one: runs the gateway with it, and no sandbox (the same as: oncegate serve --config FILE).
+
+  --port N            the gateway's port (default 8080; 0: a free one)
+  --admin-port N      the admin port (default 9090)
+  --sandbox-port N    the sandbox backend's port (default 9000)
+  --data DIR          folder of the records and of the sandbox's ledger (default ./data)
+`;
+
+const OPTIONS = {
+  config: { type: 'string' },
+  port: { type: 'string' },
+  'admin-port': { type: 'string' },
+  'sandbox-port': { type: 'string' },
+  data: { type: 'string' },
+} as const;
+
+const CONFIG_FOLDER = fileURLToPath(new URL('../../config/', import.meta.url));
+
+export async function start(args: string[]): Promise<void> {
+  const options = readArguments(args, OPTIONS, USAGE);
+  if (!options) return;
+  if (options.config !== undefined) {
+    const running = await serve(loadConfig(options.config, process.env));
+    if (running) shutDownOnSignal(running);
+    return;
+  }
+  const config = loadConfig(join(CONFIG_FOLDER, 'sandbox.yaml'), process.env);
+  const data = options.data ?? './data';
+  const sandbox = await openSandbox(data, portOf(options['sandbox-port'], 9000));
+  const running = await serve(adapted(config, data, sandbox.url, options));
+  if (!running) throw new Exit('the sandbox runs one process only', 64);
+  process.stdout.write(tour(running, sandbox));
+  shutDownOnSignal(running, () => sandbox.close());
+}
+
+/** The sandbox's configuration, with what the command line says otherwise. */
+function adapted(
+  config: Config,
+  data: string,
+  url: string,
+  options: { port?: string | undefined; 'admin-port'?: string | undefined },
+): Config {
+  return {
+    ...config,
+    listen: { ...config.listen, port: portOf(options.port, config.listen.port) },
+    admin: { ...config.admin, port: portOf(options['admin-port'], config.admin.port) },
+    upstream: { ...config.upstream, url },
+    store: { kind: 'lmdb', path: data, timeoutMs: config.store.timeoutMs },
+    auth: { ...config.auth, keys: { source: 'file', path: join(CONFIG_FOLDER, 'sandbox-keys.yaml') } },
+  };
+}
+
+async function openSandbox(data: string, port: number): Promise<Sandbox> {
+  try {
+    mkdirSync(data, { recursive: true, mode: 0o700 });
+  } catch (error) {
+    throw new Exit(`the data folder ${data} cannot be used: ${(error as NodeJS.ErrnoException).code}`, 1);
+  }
+  try {
+    return await createSandbox({ port, databasePath: join(data, 'sandbox-ledger.sqlite') });
+  } catch (error) {
+    throw new Exit((error as Error).message, 1);
+  }
+}
+
+function portOf(text: string | undefined, otherwise: number): number {
+  if (text === undefined) return otherwise;
+  if (/^\d{1,5}$/.test(text) && Number(text) <= 65_535) return Number(text);
+  throw new Exit(`${JSON.stringify(text)} is not a port`, 64);
+}
+
+/** What to try, ready to be pasted. */
+function tour({ port, adminPort }: Running, sandbox: Sandbox): string {
+  const gateway = `http://127.0.0.1:${port}`;
+  const withdraw = `curl -i ${gateway}/v1/index.php -H 'Authorization: Bearer sk_sandbox_alpha' -H 'Content-Type: application/json' -H 'x-service-idempotency: order-1001' -d '{"action":"withdraw","amount":125.50,"bank_code":"058","account_number":"0123456789"}'`;
+  return `
+oncegate is ready (process ${process.pid}; stop it with Ctrl-C)
+
+  gateway  ${gateway}
+  sandbox  ${sandbox.url}  (the backend; its ledger: curl -s ${sandbox.url}/_sandbox/ledger)
+  admin    http://127.0.0.1:${adminPort}  (/healthz, /readyz, /metrics)
+
+1. Read a balance:
+
+curl -i ${gateway}/v2/get_balance -H 'Authorization: Bearer sk_sandbox_alpha'
+
+2. Withdraw, with an idempotency key:
+
+${withdraw}
+
+3. The same again: the same answer, Idempotent-Replayed: true, and still one payout in the ledger:
+
+${withdraw}
+
+`;
+}

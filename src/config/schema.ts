@@ -1,0 +1,114 @@
+import { z } from 'zod';
+import { adminOptions } from '../admin/options.ts';
+import { authOptions } from '../auth/options.ts';
+import {
+  idempotencyOptions,
+  lockOptions,
+  operationIdempotencyOptions,
+  storeOptions,
+} from '../idempotency/options.ts';
+import { logOptions } from '../observability/options.ts';
+import { headerOptions, matchOptions, upstreamOptions } from '../proxy/options.ts';
+
+/** `${NAME}` is always text. */
+const numeric = (value: unknown) => (typeof value === 'string' && /^\d+$/.test(value) ? Number(value) : value);
+
+/** Section `listen`: the merchants' port. */
+const listenOptions = z.strictObject({
+  host: z.string().min(1).default('0.0.0.0'),
+  port: z.preprocess(numeric, z.number().int().min(0).max(65_535)).default(8080),
+});
+
+/** Section `limits`. */
+const limitOptions = z.strictObject({
+  /** Body of a request that the executor sends; what is passed through is not bounded. */
+  bodyBytes: z.number().int().min(1).max(67_108_864).default(1_048_576),
+  /** All header fields of a request together. */
+  headerBytes: z.number().int().min(1024).max(262_144).default(16_384),
+  /** Requests that one process answers at once; one more is answered 503 overloaded. */
+  inFlight: z.number().int().min(1).max(1_000_000).default(10_000),
+  /** Time for a request's head to arrive. */
+  headerTimeoutMs: z.number().int().min(100).max(600_000).default(15_000),
+  /** Time for the body of a request that the executor sends to arrive. */
+  bodyTimeoutMs: z.number().int().min(100).max(600_000).default(30_000),
+});
+
+/** Section `shutdown`: after SIGTERM. */
+const shutdownOptions = z.strictObject({
+  /** Time in which the gateway still takes requests, while /readyz already says no and answers close their connection. */
+  delayMs: z.number().int().min(0).max(600_000).default(1000),
+  /** Time for what runs to end and be settled; then the process ends all the same. */
+  graceMs: z.number().int().min(0).max(600_000).default(35_000),
+});
+
+const RESERVED = ['other', 'passthrough', 'none', '*'];
+
+const operationOptions = z.strictObject({
+  name: z
+    .string()
+    .regex(/^[a-z][a-z0-9_-]{0,31}$/, 'must be a word in lower case')
+    .refine((name) => !RESERVED.includes(name), `must not be one of ${RESERVED.join(', ')}`),
+  match: matchOptions,
+  idempotency: operationIdempotencyOptions.prefault({}),
+});
+
+/** The interface's operations. `checkout` is a stand-in: the interface does not show its endpoint. */
+const interfaceOperations: z.input<typeof operationOptions>[] = [
+  { name: 'balance', match: { method: 'GET', path: '/v2/get_balance' } },
+  {
+    name: 'withdraw',
+    match: { method: 'POST', path: '/v1/index.php', body: { action: 'withdraw' } },
+    idempotency: { key: 'optional' },
+  },
+  {
+    name: 'checkout',
+    match: { method: 'POST', path: '/v1/index.php', body: { action: 'checkout' } },
+    idempotency: { key: 'optional' },
+  },
+];
+
+/** A whole configuration file. Only `upstream.url` has no default. */
+export const configSchema = z
+  .strictObject({
+    listen: listenOptions.prefault({}),
+    admin: adminOptions.prefault({}),
+    /** Processes that serve the port; `auto`: one for each core. */
+    workers: z.preprocess(numeric, z.union([z.number().int().min(1).max(256), z.literal('auto')])).default(1),
+    upstream: upstreamOptions,
+    store: storeOptions.prefault({ kind: 'lmdb' }),
+    lock: lockOptions.prefault({}),
+    auth: authOptions.prefault({}),
+    idempotency: idempotencyOptions.prefault({}),
+    headers: headerOptions.prefault({}),
+    limits: limitOptions.prefault({}),
+    shutdown: shutdownOptions.prefault({}),
+    log: logOptions.prefault({}),
+    operations: z.array(operationOptions).max(200).prefault(interfaceOperations),
+  })
+  .superRefine((config, context) => {
+    for (const [path, message] of contradictions(config)) context.addIssue({ code: 'custom', path, message });
+  });
+
+export type Config = z.output<typeof configSchema>;
+
+type Parsed = Pick<Config, 'store' | 'lock' | 'operations'>;
+
+/** What is valid by itself and makes no sense together. */
+function* contradictions({ store, lock, operations }: Parsed): Generator<[(string | number)[], string]> {
+  if (store.kind === 'lmdb' && lock.nodes.length > 0) {
+    yield [['lock', 'nodes'], 'only goes with a redis store: lmdb keeps its leases itself'];
+  }
+  const names = new Set<string>();
+  const routes = new Map<string, string | undefined>();
+  for (const [i, { name, match }] of operations.entries()) {
+    if (names.has(name)) yield [['operations', i, 'name'], `"${name}" is declared twice`];
+    names.add(name);
+    const route = `${match.method} ${match.path}`;
+    const member = match.body && Object.keys(match.body)[0];
+    const known = routes.has(route);
+    if (known && (member === undefined || routes.get(route) !== member)) {
+      yield [['operations', i, 'match'], `${route} is declared before: tell them apart by the same body member`];
+    }
+    routes.set(route, member);
+  }
+}

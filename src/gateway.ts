@@ -1,0 +1,256 @@
+import type { IncomingMessage, Server } from 'node:http';
+import type { Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
+import express, { type ErrorRequestHandler, type Express, type RequestHandler } from 'express';
+import type { Check } from './admin/application.ts';
+import { Authenticator, authenticate } from './auth/authenticate.ts';
+import { authorise, insufficientScope, mayCall, neededScope } from './auth/authorise.ts';
+import { forwardAuthorization } from './auth/authorization-header.ts';
+import { FileKeySource } from './auth/file-key-source.ts';
+import type { KeySource } from './auth/key-source.ts';
+import type { Config } from './config/schema.ts';
+import { Engine } from './idempotency/engine.ts';
+import { measured } from './idempotency/measured-store.ts';
+import { idempotency } from './idempotency/middleware.ts';
+import type { Store } from './idempotency/store.ts';
+import { openStore } from './idempotency/stores/open-store.ts';
+import type { Clock } from './kernel/clock.ts';
+import { contextOf } from './kernel/context.ts';
+import { Lifecycle } from './kernel/lifecycle.ts';
+import { type Problem, problem, sendProblem } from './kernel/problem.ts';
+import { Access } from './observability/access.ts';
+import type { Logger } from './observability/logger.ts';
+import { Metrics } from './observability/metrics.ts';
+import { engineObserver, observeHandled } from './observability/engine-observer.ts';
+import { Executor } from './proxy/executor.ts';
+import { forwardedHeaders, withoutEncodings } from './proxy/headers.ts';
+import { checkTarget, inviteBody, matchOperation, refusalOfHead } from './proxy/match.ts';
+import { Operations } from './proxy/operations.ts';
+import { createPassthrough } from './proxy/passthrough.ts';
+import { reachable } from './proxy/reachable.ts';
+import { admit, refusalToAdmit } from './server/admit.ts';
+import { createHttpServer, refuseOnSocket } from './server/http-server.ts';
+
+export interface GatewayTools {
+  clock: Clock;
+  logger: Logger;
+}
+
+/** One process of oncegate, from the merchants' socket to the backend's. */
+export class Gateway {
+  readonly server: Server;
+  readonly metrics = new Metrics();
+  readonly #config: Config;
+  readonly #tools: GatewayTools;
+  readonly #store: Store;
+  readonly #keys: KeySource;
+  readonly #engine: Engine;
+  readonly #executor: Executor;
+  readonly #authenticator: Authenticator;
+  readonly #operations: Operations;
+  readonly #access: Access;
+  readonly #lifecycle = new Lifecycle();
+  readonly #passthrough;
+  readonly #forwardAuthorization: (value: string) => string | undefined;
+  readonly #upgraded = new Set<Duplex>();
+
+  /** @throws with a message for the operator where the store or the keys cannot be had */
+  static async open(config: Config, tools: GatewayTools): Promise<Gateway> {
+    const { path } = config.auth.keys;
+    let gateway: Gateway | undefined;
+    const keys = await FileKeySource.open({
+      path,
+      pepper: config.auth.pepper,
+      clock: tools.clock,
+      onReload: (reload) => gateway?.onKeysReloaded(reload),
+    });
+    try {
+      gateway = new Gateway(config, tools, keys, await openStore(config, tools.clock));
+      return gateway;
+    } catch (error) {
+      keys.close();
+      throw error;
+    }
+  }
+
+  private constructor(config: Config, tools: GatewayTools, keys: KeySource, store: Store) {
+    const { metrics } = this;
+    this.#config = config;
+    this.#tools = tools;
+    this.#keys = keys;
+    this.#store = measured(store, tools.clock, (command, result, ms) =>
+      metrics.storeSeconds.observe({ command, result }, ms / 1000),
+    );
+    const engineOptions = { ...config.idempotency, leaseMs: config.lock.leaseMs };
+    this.#engine = new Engine(this.#store, engineOptions, engineObserver(metrics, tools.logger), tools.clock);
+    this.#executor = new Executor(config.upstream, config.idempotency.maxStoredBytes, tools.clock);
+    this.#authenticator = new Authenticator(keys, config.auth, tools.clock);
+    this.#operations = new Operations(config.operations);
+    this.#access = new Access({ ...tools, metrics });
+    this.#forwardAuthorization = forwardAuthorization(config.auth);
+    this.#passthrough = createPassthrough({
+      upstream: config.upstream,
+      headersOf: (req) => this.#headersFor(req),
+      draining: () => this.#lifecycle.draining,
+      refuseUpgrade: refuseOnSocket,
+    });
+    metrics.declareOperations(config.operations.map(({ name }) => name));
+    metrics.track(metrics.executing, () => this.#engine.executing);
+    metrics.track(metrics.waiting, () => this.#engine.waiting);
+    metrics.track(metrics.keys, () => keys.health().keys);
+    this.server = createHttpServer({
+      ...config.limits,
+      onRequest: this.#path(),
+      onUpgrade: (req, socket, head) => this.#upgrade(req, socket as Socket, head),
+    });
+  }
+
+  /** The request's path. */
+  #path(): Express {
+    const { limits, auth, idempotency: options } = this.#config;
+    const path = express();
+    path.disable('x-powered-by').disable('etag').set('query parser', false);
+    path.use(admit(this.#admission()));
+    path.use(checkTarget);
+    path.use(authenticate(this.#authenticator));
+    path.use(matchOperation(this.#operations, limits));
+    path.use(authorise(auth));
+    path.use(this.#execute(options.headers));
+    path.use(this.#passOn());
+    path.use(failed(this.#tools.logger));
+    return path;
+  }
+
+  #admission() {
+    return {
+      begin: this.#access.begin.bind(this.#access),
+      open: () => this.#access.open,
+      maxInFlight: this.#config.limits.inFlight,
+      lifecycle: this.#lifecycle,
+    };
+  }
+
+  /** Runs what was matched; leaves the rest to the pass-through. */
+  #execute(headers: readonly string[]): RequestHandler {
+    const { metrics } = this;
+    const run = idempotency({
+      engine: this.#engine,
+      headers,
+      send: (req) => this.#send(req),
+      unprotected: (operation) => metrics.unprotected.inc({ operation }),
+      handled: (operation, result) => observeHandled(metrics, operation, result.kind),
+    });
+    return (req, res, next) => (contextOf(req).operation ? run(req, res) : next());
+  }
+
+  #passOn(): RequestHandler {
+    return (req, res) => {
+      contextOf(req).outcome = 'passed_through';
+      inviteBody(req, res);
+      this.#passthrough.handle(req, res);
+    };
+  }
+
+  async #send(req: IncomingMessage) {
+    const context = contextOf(req);
+    const result = await this.#executor.send({
+      method: req.method ?? '',
+      target: req.url ?? '',
+      headers: withoutEncodings(this.#headersFor(req)),
+      body: context.body ?? Buffer.alloc(0),
+    });
+    context.upstreamMs += result.elapsedMs;
+    const labels = { operation: context.operation?.name ?? 'none', result: result.kind };
+    this.metrics.upstreamSeconds.observe(labels, result.elapsedMs / 1000);
+    return result;
+  }
+
+  #headersFor(req: IncomingMessage): string[] {
+    const { requestId, merchant } = contextOf(req);
+    return forwardedHeaders(req.rawHeaders, {
+      requestId,
+      merchantCode: merchant?.code ?? '',
+      clientAddress: req.socket.remoteAddress ?? '',
+      authorization: this.#forwardAuthorization,
+      keepUnderscore: this.#config.headers.keepUnderscore,
+    });
+  }
+
+  /** The request's path once more for a WebSocket handshake, which has no response object. */
+  #upgrade(req: IncomingMessage, socket: Socket, head: Buffer): void {
+    const context = this.#access.begin(req, socket);
+    socket.on('error', () => {});
+    const refusal = refusalToAdmit(this.#admission()) ?? refusalOfHead(req) ?? this.#refusalToUpgrade(req);
+    context.outcome = refusal?.code ?? 'upgraded';
+    if (refusal) return refuseOnSocket(socket, refusal, context.requestId);
+    this.#upgraded.add(socket);
+    socket.once('close', () => this.#upgraded.delete(socket));
+    this.#passthrough.upgrade(req, socket, head);
+  }
+
+  #refusalToUpgrade(req: IncomingMessage): Problem | undefined {
+    const context = contextOf(req);
+    const authentication = this.#authenticator.authenticate(req.rawHeaders);
+    if (authentication.kind === 'refused') return authentication.problem;
+    context.merchant = authentication.merchant;
+    const match = this.#operations.byHead(req.method ?? '', req.url ?? '');
+    if (match.kind === 'lookalike') return problem('invalid_target', 'The request target is ambiguous.');
+    if (match.kind === 'operation') context.operation = match.operation;
+    const needed = neededScope(context);
+    return mayCall(authentication.merchant, needed) ? undefined : insufficientScope(needed, this.#config.auth.realm);
+  }
+
+  /** What readiness hangs on. */
+  async checks(): Promise<Check[]> {
+    const { url, connectTimeoutMs } = this.#config.upstream;
+    const [store, upstream] = await Promise.all([this.#store.health(), reachable(url, connectTimeoutMs)]);
+    const { ok, detail } = this.#keys.health();
+    const { draining } = this.#lifecycle;
+    return [
+      { name: 'store', ...store },
+      { name: 'upstream', ...upstream },
+      { name: 'keys', ok, detail },
+      { name: 'draining', ok: !draining, detail: draining ? 'shutting down' : 'serving' },
+    ];
+  }
+
+  /** Stops accepting, lets what runs end and be settled within `shutdown.graceMs`, then closes everything. */
+  async shutdown(): Promise<void> {
+    const { delayMs, graceMs } = this.#config.shutdown;
+    this.#lifecycle.drain();
+    await new Promise((resolve) => setTimeout(resolve, delayMs));
+    this.#lifecycle.close();
+    const closed = new Promise<void>((resolve) => this.server.close(() => resolve()));
+    for (const socket of this.#upgraded) socket.destroy();
+    const grace = new Promise<void>((resolve) => setTimeout(resolve, graceMs).unref());
+    await Promise.race([Promise.all([closed, this.#access.idle()]), grace]);
+    await this.#engine.close(graceMs);
+    await this.shutdownNow();
+  }
+
+  /** Closes everything at once. */
+  async shutdownNow(): Promise<void> {
+    this.server.closeAllConnections();
+    this.#passthrough.close();
+    await this.#executor.destroy();
+    this.#keys.close();
+    await this.#store.close();
+  }
+
+  onKeysReloaded(reload: { ok: true; keys: number } | { ok: false; error: string }): void {
+    this.metrics.keyReloads.inc({ result: reload.ok ? 'ok' : 'refused' });
+    if (reload.ok) this.#tools.logger.info({ keys: reload.keys }, 'the key file was reloaded');
+    else this.#tools.logger.error({ reason: reload.error }, 'the new key file is refused; the old keys stay in force');
+  }
+}
+
+/** Broken machinery: say so, and tell nobody what broke. */
+function failed(logger: Logger): ErrorRequestHandler {
+  return (error: unknown, req, res, _next) => {
+    const context = contextOf(req);
+    const broken = problem('internal_error', 'The gateway failed while it answered.');
+    context.outcome = broken.code;
+    logger.error({ requestId: context.requestId, err: error }, 'a request failed within the gateway');
+    sendProblem(res, broken, context.requestId);
+  };
+}

@@ -1,0 +1,98 @@
+import type { ServerResponse } from 'node:http';
+import { pipeline } from 'node:stream';
+import { type Problem, problem } from '../kernel/problem.ts';
+import type { Result } from './engine.ts';
+import type { Exchange } from './outcome.ts';
+import type { StoredResponse } from './record.ts';
+
+/** What to tell the merchant, and the word that metrics and the log have for it. */
+export type Answer =
+  | { outcome: string; problem: Problem }
+  | { outcome: string; response: StoredResponse; replayed: boolean }
+  | { outcome: string; stream: Extract<Exchange, { kind: 'oversize' }> };
+
+const refusal = (p: Problem): Answer => ({ outcome: p.code, problem: p });
+
+/** The engine's result as an answer: the table of the design. */
+export function answerOf(result: Result): Answer {
+  switch (result.kind) {
+    case 'executed':
+      return answerOfExchange(result.exchange, result.decision === 'release' ? 'released' : 'executed');
+    case 'replayed':
+      return { outcome: 'replayed', response: result.response, replayed: true };
+    case 'tombstone':
+      return refusal(
+        problem('response_not_stored', 'The request was executed; its result was too large to be kept for a retry.'),
+      );
+    case 'in_flight':
+      return refusal(
+        problem('request_in_flight', 'The first request with this key still runs; ask again with the same key.', {
+          retryAfterS: 1,
+        }),
+      );
+    case 'mismatch':
+      return refusal(
+        problem('idempotency_key_reused', 'This key was used for another request; a new request needs a new key.'),
+      );
+    case 'in_doubt':
+      return refusal(
+        problem(
+          'outcome_unknown',
+          `The outcome of the first request has been unknown since ${new Date(result.sinceMs).toISOString()}. It is never sent again under this key.`,
+        ),
+      );
+    case 'store_unavailable':
+      return refusal(
+        problem('store_unavailable', 'The request was not sent; ask again with the same key.', { retryAfterS: 1 }),
+      );
+  }
+}
+
+/** @param outcome the word for a complete answer: executed, released, forwarded */
+export function answerOfExchange(exchange: Exchange, outcome: string): Answer {
+  switch (exchange.kind) {
+    case 'complete':
+      return { outcome, response: exchange.response, replayed: false };
+    case 'oversize':
+      return { outcome, stream: exchange };
+    case 'not_sent':
+      return refusal(problem('upstream_unreachable', 'The backend could not be reached; the request was not sent.'));
+    case 'unknown':
+      return refusal(
+        problem('outcome_unknown', 'The request may have been executed, and the backend gave no complete answer.', {
+          status: exchange.timedOut ? 504 : 502,
+        }),
+      );
+  }
+}
+
+/** Sends a response byte for byte; a replay says so and leaves cookies out. */
+export function sendResponse(res: ServerResponse, response: StoredResponse, replayed: boolean): void {
+  if (res.destroyed) return;
+  const headers = replayed ? asReplay(response.headers) : [...response.headers];
+  const bodiless = res.req.method === 'HEAD' || response.status === 204 || response.status === 304;
+  // The backend may have sent it in chunks; here its length is known.
+  if (!bodiless && !has(headers, 'content-length')) headers.push('Content-Length', String(response.body.length));
+  res.sendDate = false;
+  res.writeHead(response.status, headers);
+  res.end(bodiless ? undefined : response.body);
+}
+
+/** Streams what was too large to be held. A backend that breaks off breaks the merchant's connection too. */
+export function sendStream(res: ServerResponse, { status, headers, body }: Extract<Exchange, { kind: 'oversize' }>): void {
+  if (res.destroyed) {
+    body.destroy();
+    return;
+  }
+  res.sendDate = false;
+  res.writeHead(status, headers);
+  pipeline(body, res, () => {});
+}
+
+function asReplay(headers: readonly string[]): string[] {
+  const kept = headers.filter((_, i) => (headers[i - (i % 2)] as string).toLowerCase() !== 'set-cookie');
+  return [...kept, 'Idempotent-Replayed', 'true'];
+}
+
+const has = (headers: readonly string[], name: string): boolean =>
+  headers.some((text, i) => i % 2 === 0 && text.toLowerCase() === name);

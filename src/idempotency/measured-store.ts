@@ -1,0 +1,33 @@
+import type { Scope } from '../kernel/brands.ts';
+import type { Clock } from '../kernel/clock.ts';
+import type { Settlement } from './record.ts';
+import type { ClaimRequest, Owner, Store } from './store.ts';
+
+/** Told of every command: its name, `ok` or `failed`, and how long it took. */
+export type ObserveCommand = (command: string, result: 'ok' | 'failed', ms: number) => void;
+
+/** The same store, with each command's time told. */
+export function measured(store: Store, clock: Clock, observe: ObserveCommand): Store {
+  const timed = async <T>(command: string, work: () => Promise<T>): Promise<T> => {
+    const startedMs = clock.monotonicMs();
+    let result: 'ok' | 'failed' = 'failed';
+    try {
+      const answer = await work();
+      result = 'ok';
+      return answer;
+    } finally {
+      observe(command, result, clock.monotonicMs() - startedMs);
+    }
+  };
+  return {
+    claim: (request: ClaimRequest) => timed('claim', () => store.claim(request)),
+    begin: (owner: Owner) => timed('begin', () => store.begin(owner)),
+    renew: (owner: Owner) => timed('renew', () => store.renew(owner)),
+    settle: (owner: Owner, settlement: Settlement) => timed('settle', () => store.settle(owner, settlement)),
+    release: (owner: Owner) => timed('release', () => store.release(owner)),
+    markInDoubt: (owner: Owner) => timed('in_doubt', () => store.markInDoubt(owner)),
+    get: (scope: Scope) => timed('get', () => store.get(scope)),
+    health: () => timed('health', () => store.health()),
+    close: () => store.close(),
+  };
+}

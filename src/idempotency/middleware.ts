@@ -1,0 +1,108 @@
+import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http';
+import { contextOf, type RequestContext } from '../kernel/context.ts';
+import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
+import { type Answer, answerOf, answerOfExchange, sendResponse, sendStream } from './answer.ts';
+import type { Call, Engine, Result } from './engine.ts';
+import { fingerprintOf, scopeOf } from './fingerprint.ts';
+import { readKey, waitOf } from './key.ts';
+import type { Exchange } from './outcome.ts';
+
+export interface IdempotencyMiddlewareOptions {
+  engine: Engine;
+  /** Header names in lower case, see {@link readKey}. */
+  headers: readonly string[];
+  /** Sends the request to the backend, once; never throws. */
+  send(req: IncomingMessage): Promise<Exchange>;
+  /** An operation that takes a key was called without one. */
+  unprotected(operation: string): void;
+  /** What came of a request with a key. */
+  handled(operation: string, result: Result): void;
+}
+
+const SAFE_METHODS = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE']);
+
+/**
+ * Runs a matched operation: through the engine where there is a key and the operation takes one, else straight.
+ * The context must hold merchant, operation and body.
+ */
+export function idempotency(options: IdempotencyMiddlewareOptions): RequestListener {
+  return (req, res) => {
+    const context = contextOf(req);
+    context.done = false;
+    void run(options, req, res, context).finally(() => {
+      context.done = true;
+      context.onDone?.();
+    });
+  };
+}
+
+async function run(
+  options: IdempotencyMiddlewareOptions,
+  req: IncomingMessage,
+  res: ServerResponse,
+  context: RequestContext,
+): Promise<void> {
+  let answer: Answer;
+  try {
+    answer = await execute(options, req, res, context);
+  } catch {
+    // Whatever broke, it broke outside the engine, which never throws: say so instead of hanging.
+    const broken = problem('internal_error', 'The gateway failed while it answered.');
+    answer = { outcome: broken.code, problem: broken };
+  }
+  context.outcome = answer.outcome;
+  if ('problem' in answer) sendProblem(res, answer.problem, context.requestId);
+  else if ('stream' in answer) sendStream(res, answer.stream);
+  else sendResponse(res, answer.response, answer.replayed);
+}
+
+async function execute(
+  options: IdempotencyMiddlewareOptions,
+  req: IncomingMessage,
+  res: ServerResponse,
+  context: RequestContext,
+): Promise<Answer> {
+  const { operation } = context;
+  if (!operation) throw new Error('no operation was matched');
+  const takesKey = operation.idempotency.key !== 'none' && !SAFE_METHODS.has(req.method ?? '');
+  if (!takesKey) return answerOfExchange(await options.send(req), 'forwarded');
+  const reading = readKey(req.rawHeaders, options.headers);
+  if (reading.kind === 'invalid') return refused(problem('idempotency_key_invalid', reading.reason));
+  if (reading.kind === 'key') {
+    const result = await options.engine.handle(callOf(options, req, res, reading.key));
+    options.handled(operation.name, result);
+    return answerOf(result);
+  }
+  if (operation.idempotency.key === 'required') {
+    return refused(problem('idempotency_key_required', `The operation ${operation.name} requires an idempotency key.`));
+  }
+  options.unprotected(operation.name);
+  return answerOfExchange(await options.send(req), 'forwarded');
+}
+
+const refused = (p: Problem): Answer => ({ outcome: p.code, problem: p });
+
+function callOf(options: IdempotencyMiddlewareOptions, req: IncomingMessage, res: ServerResponse, key: string): Call {
+  const context = contextOf(req);
+  const { merchant, operation, body } = context;
+  if (!merchant || !operation || !body) throw new Error('the context is incomplete');
+  const { waitMs, release } = operation.idempotency;
+  const scope = scopeOf(merchant.code, key);
+  context.scope = scope;
+  const left = new AbortController();
+  res.once('close', () => left.abort());
+  return {
+    scope,
+    fingerprint: fingerprintOf(req.method ?? '', req.url ?? '', body),
+    merchant: merchant.code,
+    operation: operation.name,
+    key,
+    waitMs: waitOf(String(req.headers.prefer ?? ''), waitMs),
+    releaseStatuses: release,
+    gone: left.signal,
+    waited: (ms) => {
+      context.waitMs += ms;
+    },
+    run: () => options.send(req),
+  };
+}

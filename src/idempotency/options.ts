@@ -1,0 +1,68 @@
+import { z } from 'zod';
+
+const ms = (min: number, max: number) => z.number().int().min(min).max(max);
+const redisUrl = z.url({ protocol: /^rediss?$/ });
+
+/** Section `idempotency`. */
+export const idempotencyOptions = z.strictObject({
+  /** Headers that carry the key. In idempotency-key a quoted string is read as a structured field. */
+  headers: z
+    .array(z.string().regex(/^[a-z0-9-]+$/, 'must be a header name in lower case'))
+    .min(1)
+    .default(['x-service-idempotency', 'idempotency-key']),
+  /** How long a key is kept, from its first claim; at most 30 days. */
+  retentionMs: ms(1000, 2_592_000_000).default(86_400_000),
+  /** A larger answer is passed on, and remembered without its body. */
+  maxStoredBytes: z.number().int().min(1024).max(67_108_864).default(1_048_576),
+  /** How long an answer is held back while the store does not take it. */
+  settleRetryMs: ms(0, 60_000).default(2000),
+  /** Duplicates that may wait at once in one process; one more is answered 409 at once. */
+  maxWaiters: z.number().int().min(0).max(1_000_000).default(5000),
+});
+
+/** Section `lock`. */
+export const lockOptions = z.strictObject({
+  /** How long the owner of a key counts as alive without a sign of life. */
+  leaseMs: ms(100, 600_000).default(10_000),
+  /** Independent Redis nodes for Redlock, an odd number; empty: the store's own. */
+  nodes: z
+    .array(redisUrl)
+    .refine((nodes) => nodes.length === 0 || nodes.length % 2 === 1, 'must be an odd number of nodes, or none')
+    .default([]),
+});
+
+const timeoutMs = ms(10, 60_000).default(500);
+
+/** Section `store`. */
+export const storeOptions = z.discriminatedUnion('kind', [
+  z.strictObject({
+    kind: z.literal('lmdb'),
+    /** Folder of the database, shared by all workers of this machine. */
+    path: z.string().min(1).default('./data'),
+    /** A store that does not answer within this is unavailable. */
+    timeoutMs,
+  }),
+  z.strictObject({
+    kind: z.literal('redis'),
+    /** redis:// or rediss://, version 7.0 or newer, with persistence and without eviction. */
+    url: redisUrl,
+    /** Before the name of every key. */
+    prefix: z.string().regex(/^[\w.:-]{1,64}$/).default('oncegate'),
+    /** A store that does not answer within this is unavailable. */
+    timeoutMs,
+    /** How long to wait for Redis at the start. */
+    connectTimeoutMs: ms(100, 120_000).default(5000),
+  }),
+]);
+
+/** `operations[].idempotency`. */
+export const operationIdempotencyOptions = z.strictObject({
+  /** none: a key means nothing here; optional: it protects; required: without one 400. */
+  key: z.enum(['none', 'optional', 'required']).default('none'),
+  /** What a retry gets when the outcome is unknown. hold: 409 outcome_unknown, until it is resolved. */
+  inDoubt: z.enum(['hold']).default('hold'),
+  /** How long a duplicate waits for the first one's result. */
+  waitMs: ms(0, 600_000).default(10_000),
+  /** Statuses by which the backend says that it executed nothing: passed on, and the key is free again. */
+  release: z.array(z.number().int().min(400).max(599)).default([401, 403, 429]),
+});

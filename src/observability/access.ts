@@ -1,0 +1,91 @@
+import { randomUUID } from 'node:crypto';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { Clock } from '../kernel/clock.ts';
+import { attachContext, type RequestContext } from '../kernel/context.ts';
+import { type Logger, loggablePath } from './logger.ts';
+import type { Metrics } from './metrics.ts';
+
+const WELL_FORMED = /^[A-Za-z0-9._-]{8,128}$/;
+
+export interface AccessOptions {
+  clock: Clock;
+  logger: Logger;
+  metrics: Metrics;
+}
+
+/** Begins each request's context, and ends it with one log line and its metrics. */
+export class Access {
+  readonly #options: AccessOptions;
+  #open = 0;
+  #whenIdle: (() => void)[] = [];
+
+  constructor(options: AccessOptions) {
+    this.#options = options;
+    options.metrics.track(options.metrics.inFlight, () => this.#open);
+  }
+
+  /** Requests that are being answered, or executed for a merchant who has left. */
+  get open(): number {
+    return this.#open;
+  }
+
+  /** Resolves when nothing is open. */
+  idle(): Promise<void> {
+    if (this.#open === 0) return Promise.resolve();
+    return new Promise((resolve) => this.#whenIdle.push(resolve));
+  }
+
+  /** For upgrades `closes` is the socket. */
+  begin(req: IncomingMessage, closes: ServerResponse | IncomingMessage['socket']): RequestContext {
+    const inbound = req.headers['x-request-id'];
+    const context: RequestContext = {
+      requestId: typeof inbound === 'string' && WELL_FORMED.test(inbound) ? inbound : randomUUID(),
+      startedAtMs: this.#options.clock.monotonicMs(),
+      upstreamMs: 0,
+      waitMs: 0,
+      done: true,
+    };
+    attachContext(req, context);
+    this.#open++;
+    closes.once('close', () => {
+      // An execution whose merchant has left ends with its own outcome.
+      if (context.done) this.#end(req, closes, context);
+      else context.onDone = () => this.#end(req, closes, context);
+    });
+    return context;
+  }
+
+  #end(req: IncomingMessage, closed: ServerResponse | IncomingMessage['socket'], context: RequestContext): void {
+    this.#open--;
+    if (this.#open === 0) for (const idle of this.#whenIdle.splice(0)) idle();
+    const { metrics, clock, logger } = this.#options;
+    const durationMs = clock.monotonicMs() - context.startedAtMs;
+    const merchantGone = 'writableFinished' in closed && !closed.writableFinished;
+    const outcome = context.outcome ?? 'merchant_gone';
+    const operation = context.operation?.name ?? (context.merchant ? 'passthrough' : 'none');
+    metrics.requests.inc({ operation, outcome });
+    metrics.requestSeconds.observe({ operation }, durationMs / 1000);
+    const ownMs = Math.max(0, durationMs - context.upstreamMs - context.waitMs);
+    if (operation !== 'passthrough') metrics.gatewaySeconds.observe({ operation }, ownMs / 1000);
+    logger.info(
+      {
+        requestId: context.requestId,
+        merchant: context.merchant?.code,
+        keyId: context.merchant?.keyId,
+        operation,
+        method: req.method,
+        path: loggablePath(req.url ?? ''),
+        status: 'statusCode' in closed && closed.headersSent ? closed.statusCode : undefined,
+        outcome,
+        scope: context.scope?.slice(0, 16),
+        durationMs: round(durationMs),
+        upstreamMs: round(context.upstreamMs),
+        waitMs: round(context.waitMs),
+        merchantGone: merchantGone || undefined,
+      },
+      'request',
+    );
+  }
+}
+
+const round = (ms: number): number => Math.round(ms * 100) / 100;

@@ -1,0 +1,52 @@
+import type { Logger } from './logger.ts';
+import type { Metrics } from './metrics.ts';
+
+/** What is told of a request with a key; the engine's `Call` has it. */
+interface KeyedRequest {
+  scope: string;
+  merchant: string;
+  operation: string;
+}
+
+const named = ({ scope, merchant, operation }: KeyedRequest) => ({ scope: scope.slice(0, 16), merchant, operation });
+
+/** Turns what the engine tells into metrics and log lines. Satisfies the engine's `EngineObserver`. */
+export function engineObserver(metrics: Metrics, logger: Logger) {
+  return {
+    inDoubt(call: KeyedRequest, { reason, timedOut }: { reason: string; timedOut: boolean }) {
+      metrics.inDoubt.inc({ operation: call.operation, cause: timedOut ? 'timeout' : 'connection' });
+      logger.warn({ ...named(call), reason }, 'the outcome of an execution is unknown');
+    },
+    stale(write: string, call: KeyedRequest) {
+      metrics.stale.inc({ write });
+      logger.warn({ ...named(call), write }, 'a write was refused: the claim had been taken over');
+    },
+    tookOver(call: KeyedRequest) {
+      metrics.takeovers.inc();
+      logger.info(named(call), 'a claim was taken over from an owner who had not begun');
+    },
+    leaseLost(call: KeyedRequest) {
+      metrics.leaseLost.inc();
+      logger.warn(named(call), 'a lease had lapsed while its owner lived');
+    },
+    settleLate(call: KeyedRequest, cause: unknown) {
+      metrics.settleLate.inc({ operation: call.operation });
+      const reason = cause instanceof Error ? cause.message : 'no answer';
+      logger.error({ ...named(call), reason }, 'a result is not stored yet; the merchant was answered');
+    },
+  };
+}
+
+const conflicts: Record<string, string> = {
+  in_flight: 'in_flight',
+  mismatch: 'mismatch',
+  in_doubt: 'in_doubt',
+  tombstone: 'not_stored',
+};
+
+/** Counts hits and conflicts by the engine's result. */
+export function observeHandled(metrics: Metrics, operation: string, result: string): void {
+  if (result === 'replayed') metrics.hits.inc({ operation });
+  const kind = conflicts[result];
+  if (kind) metrics.conflicts.inc({ operation, kind });
+}

@@ -1,0 +1,121 @@
+import { collectDefaultMetrics, Counter, Gauge, Histogram, Registry } from 'prom-client';
+
+/** Seconds. From a replay in memory to a backend at its time limit. */
+const SECONDS = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
+/** Seconds. A store answers within its time limit, half a second by default. */
+const STORE_SECONDS = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1];
+
+/**
+ * Every metric of the gateway, by name. Labels come from bounded sets only: operation names of the configuration,
+ * and words of the gateway; never a merchant, a key or a path.
+ */
+export class Metrics {
+  readonly registry = new Registry();
+
+  readonly requests = this.#counter('oncegate_requests_total', 'Requests answered, by how they ended', [
+    'operation',
+    'outcome',
+  ]);
+  readonly requestSeconds = this.#histogram(
+    'oncegate_request_duration_seconds',
+    'From a request’s head to the end of its answer',
+    ['operation'],
+    SECONDS,
+  );
+  readonly gatewaySeconds = this.#histogram(
+    'oncegate_gateway_duration_seconds',
+    'The gateway’s own part of a request: without the backend, and without waiting for another request',
+    ['operation'],
+    SECONDS,
+  );
+  readonly upstreamSeconds = this.#histogram(
+    'oncegate_upstream_duration_seconds',
+    'From sending a request to the backend to its complete answer, or its failure',
+    ['operation', 'result'],
+    SECONDS,
+  );
+  readonly storeSeconds = this.#histogram(
+    'oncegate_store_duration_seconds',
+    'Commands to the idempotency store',
+    ['command', 'result'],
+    STORE_SECONDS,
+  );
+  readonly hits = this.#counter('oncegate_idempotency_hits_total', 'Answers replayed from a settled record', ['operation']);
+  readonly conflicts = this.#counter(
+    'oncegate_idempotency_conflicts_total',
+    'Duplicates that could not be replayed: in_flight, mismatch, in_doubt, not_stored',
+    ['operation', 'kind'],
+  );
+  readonly inDoubt = this.#counter(
+    'oncegate_in_doubt_total',
+    'Executions whose outcome cannot be known, by cause',
+    ['operation', 'cause'],
+  );
+  readonly unprotected = this.#counter(
+    'oncegate_unprotected_total',
+    'Requests of an operation that takes a key, sent without one',
+    ['operation'],
+  );
+  readonly stale = this.#counter('oncegate_stale_total', 'Writes refused because the claim had been taken over', ['write']);
+  readonly takeovers = this.#counter('oncegate_takeovers_total', 'Claims taken over from an owner who had not begun', []);
+  readonly leaseLost = this.#counter('oncegate_lease_lost_total', 'Leases that had lapsed while their owner lived', []);
+  readonly settleLate = this.#counter(
+    'oncegate_settle_late_total',
+    'Answers given before the store had taken them, because it did not answer in time',
+    ['operation'],
+  );
+  readonly inFlight = this.#gauge('oncegate_in_flight', 'Requests that are being answered');
+  readonly executing = this.#gauge('oncegate_executing', 'Executions under a key that run now');
+  readonly waiting = this.#gauge('oncegate_waiting', 'Duplicates that wait for the first one’s result');
+  readonly keys = this.#gauge('oncegate_secret_keys', 'Secret keys that are loaded', 'average');
+  readonly keyReloads = this.#counter('oncegate_key_reloads_total', 'Reloads of the key file', ['result']);
+
+  readonly #reads: (() => void)[] = [];
+
+  constructor() {
+    collectDefaultMetrics({ register: this.registry });
+    // A series that appears only with its first event hides that event from rate().
+    for (const counter of [this.takeovers, this.leaseLost]) counter.inc(0);
+    for (const write of ['begin', 'renew', 'settle', 'release', 'in_doubt']) this.stale.inc({ write }, 0);
+    for (const result of ['ok', 'refused']) this.keyReloads.inc({ result }, 0);
+  }
+
+  /** Series of the declared operations from the start on. */
+  declareOperations(names: readonly string[]): void {
+    for (const operation of names) {
+      for (const counter of [this.hits, this.unprotected, this.settleLate]) counter.inc({ operation }, 0);
+      for (const kind of ['in_flight', 'mismatch', 'in_doubt', 'not_stored']) this.conflicts.inc({ operation, kind }, 0);
+      for (const cause of ['timeout', 'connection']) this.inDoubt.inc({ operation, cause }, 0);
+    }
+  }
+
+  /** `read` gives a gauge its value whenever the metrics are read. */
+  track(gauge: Gauge, read: () => number): void {
+    this.#reads.push(() => gauge.set(read()));
+  }
+
+  /** Prometheus text format. */
+  async text(): Promise<string> {
+    for (const read of this.#reads) read();
+    return await this.registry.metrics();
+  }
+
+  /** What a worker hands to the process that adds the workers up. */
+  async snapshot(): Promise<object[]> {
+    for (const read of this.#reads) read();
+    return await this.registry.getMetricsAsJSON();
+  }
+
+  #counter<L extends string>(name: string, help: string, labelNames: L[]): Counter<L> {
+    return new Counter({ name, help, labelNames, registers: [this.registry] });
+  }
+
+  #histogram<L extends string>(name: string, help: string, labelNames: L[], buckets: number[]): Histogram<L> {
+    return new Histogram({ name, help, labelNames, buckets, registers: [this.registry] });
+  }
+
+  /** `aggregator`: how the workers' values become one. */
+  #gauge(name: string, help: string, aggregator: 'sum' | 'average' = 'sum'): Gauge {
+    return new Gauge({ name, help, aggregator, registers: [this.registry] });
+  }
+}

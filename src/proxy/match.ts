@@ -1,0 +1,77 @@
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { RequestHandler } from 'express';
+import { contextOf } from '../kernel/context.ts';
+import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
+import { readBody } from './body.ts';
+import { valuesOf } from './headers.ts';
+import type { Operations } from './operations.ts';
+import { ambiguityOf } from './target.ts';
+
+export interface BodyLimits {
+  bodyBytes: number;
+  bodyTimeoutMs: number;
+}
+
+/** Refuses with a problem, and remembers it as the outcome. */
+function refuse(req: IncomingMessage, res: ServerResponse, p: Problem): void {
+  const context = contextOf(req);
+  context.outcome = p.code;
+  sendProblem(res, p, context.requestId);
+}
+
+/** Why a head means different things to different readers, or undefined. */
+export function refusalOfHead(req: IncomingMessage): Problem | undefined {
+  const ambiguity = ambiguityOf(req.url ?? '');
+  if (ambiguity) return problem('invalid_target', `The request target has ${ambiguity}.`);
+  // Node takes two Host lines; the backend may read the other one.
+  if (valuesOf(req.rawHeaders, 'host').length > 1) return problem('invalid_request', 'The header host was sent twice.');
+  return undefined;
+}
+
+/** Step 2 of the request's path. */
+export const checkTarget: RequestHandler = (req, res, next) => {
+  const refusal = refusalOfHead(req);
+  if (refusal) refuse(req, res, refusal);
+  else next();
+};
+
+/** Step 4: finds the operation, and reads the body of what the executor will send. Leaves the rest to the pass-through. */
+export function matchOperation(operations: Operations, limits: BodyLimits): RequestHandler {
+  return async (req, res, next) => {
+    const head = operations.byHead(req.method, req.url);
+    if (head.kind === 'none') return next();
+    if (head.kind === 'lookalike') {
+      const detail = `The request target could be read as ${head.path}; spell it so.`;
+      return refuse(req, res, problem('invalid_target', detail));
+    }
+    const context = contextOf(req);
+    const read = await takeBody(req, res, limits);
+    if (!read) return;
+    context.body = read;
+    const match = head.kind === 'operation' ? head : operations.byBody(head.candidates, read);
+    if (match.kind === 'ambiguous') {
+      return refuse(req, res, problem('invalid_body', `The request body is ambiguous: ${match.reason}.`));
+    }
+    context.operation = match.operation;
+    next();
+  };
+}
+
+/** The body, or undefined after an answer. */
+async function takeBody(req: IncomingMessage, res: ServerResponse, limits: BodyLimits): Promise<Buffer | undefined> {
+  inviteBody(req, res);
+  const read = await readBody(req, limits.bodyBytes, limits.bodyTimeoutMs);
+  if (read.kind === 'body') return read.body;
+  if (read.kind === 'too_large') {
+    refuse(req, res, problem('body_too_large', `The request body is larger than ${limits.bodyBytes} bytes.`));
+  }
+  if (read.kind === 'timeout') {
+    refuse(req, res, problem('request_timeout', `The request body did not arrive within ${limits.bodyTimeoutMs} ms.`));
+  }
+  return undefined;
+}
+
+/** Says `100 Continue` to a merchant who waits for it; not before the request was let in. */
+export function inviteBody(req: IncomingMessage, res: ServerResponse): void {
+  if (req.headers.expect !== undefined && !res.headersSent && !res.destroyed) res.writeContinue();
+}

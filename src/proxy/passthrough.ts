@@ -1,0 +1,126 @@
+import http, { type ClientRequest, type IncomingMessage, type ServerResponse } from 'node:http';
+import https from 'node:https';
+import type { Socket } from 'node:net';
+import { createProxyMiddleware, type Plugin } from 'http-proxy-middleware';
+import { contextOf } from '../kernel/context.ts';
+import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
+import { endToEndHeaders, type RawHeaders } from './headers.ts';
+import type { UpstreamOptions } from './options.ts';
+
+/** What the pass-through needs from outside. */
+export interface PassthroughOptions {
+  upstream: UpstreamOptions;
+  /** The request's fields as the backend shall get them. */
+  headersOf(req: IncomingMessage): string[];
+  /** True while the gateway is shutting down: answers then close their connection. */
+  draining(): boolean;
+  /** Refuses an upgrade that could not be passed on. */
+  refuseUpgrade(socket: Socket, refusal: Problem, requestId: string): void;
+}
+
+export interface Passthrough {
+  handle(req: IncomingMessage, res: ServerResponse): void;
+  /** `req` must be authenticated: http-proxy-middleware would pass on anybody's. */
+  upgrade(req: IncomingMessage, socket: Socket, head: Buffer): void;
+  close(): void;
+}
+
+/** Everything that is no declared operation: streamed both ways by http-proxy-middleware. */
+export function createPassthrough(options: PassthroughOptions): Passthrough {
+  const { upstream } = options;
+  const Agent = upstream.url.startsWith('https:') ? https.Agent : http.Agent;
+  // `timeout` closes idle connections only: a request under way has its own timers.
+  const agent = new Agent({ keepAlive: true, timeout: upstream.keepAliveMs });
+  const proxy = createProxyMiddleware({
+    target: upstream.url,
+    changeOrigin: true,
+    // With `true` it would listen for upgrades by itself, past authentication.
+    ws: false,
+    agent,
+    ejectPlugins: true,
+    plugins: [watch(options)],
+  });
+  return {
+    handle(req, res) {
+      const body = framing(req);
+      req.headers = { ...toObject(options.headersOf(req)), ...body };
+      void proxy(req, res, () => {});
+    },
+    upgrade(req, socket, head) {
+      const { upgrade = 'websocket' } = req.headers;
+      req.headers = { ...toObject(options.headersOf(req)), connection: 'Upgrade', upgrade };
+      proxy.upgrade(req, socket, head);
+    },
+    close: () => agent.destroy(),
+  };
+}
+
+/** How the body is framed. Node has read the framing off already, and frames anew by these. */
+function framing(req: IncomingMessage): http.IncomingHttpHeaders {
+  const length = req.headers['content-length'];
+  if (req.headers['transfer-encoding'] !== undefined) return { 'transfer-encoding': 'chunked' };
+  return length === undefined ? {} : { 'content-length': length };
+}
+
+function toObject(headers: RawHeaders): http.IncomingHttpHeaders {
+  const object: Record<string, string | string[]> = {};
+  for (let i = 0; i + 1 < headers.length; i += 2) {
+    const name = (headers[i] as string).toLowerCase();
+    const value = headers[i + 1] as string;
+    const before = object[name];
+    object[name] = before === undefined ? value : [before, value].flat();
+  }
+  return object;
+}
+
+/** Our timers and answers, in the place of the default plugins. */
+function watch(options: PassthroughOptions): Plugin {
+  const { connectTimeoutMs, responseTimeoutMs } = options.upstream;
+  return (proxy) => {
+    proxy.on('proxyReq', (proxyReq) => guard(proxyReq, connectTimeoutMs, responseTimeoutMs));
+    proxy.on('proxyReqWs', (proxyReq) => guard(proxyReq, connectTimeoutMs, responseTimeoutMs));
+    proxy.on('proxyRes', (proxyRes) => {
+      proxyRes.headers = toObject(endToEndHeaders(proxyRes.rawHeaders));
+      if (options.draining()) proxyRes.headers.connection = 'close';
+    });
+    proxy.on('error', (error, req, res) => {
+      if (!req) return;
+      const context = contextOf(req);
+      const refusal = failure(error as NodeJS.ErrnoException);
+      context.outcome = refusal.code;
+      if (!res) return;
+      if ('writeHead' in res) giveUp(res as ServerResponse, refusal, context.requestId);
+      else options.refuseUpgrade(res as Socket, refusal, context.requestId);
+    });
+  };
+}
+
+function giveUp(res: ServerResponse, refusal: Problem, requestId: string): void {
+  // Half an answer must not look whole.
+  if (res.headersSent) res.destroy();
+  else sendProblem(res, refusal, requestId);
+}
+
+/** A connect timer, and a deadline from the request's end to the response's head. Node has neither. */
+function guard(proxyReq: ClientRequest, connectTimeoutMs: number, responseTimeoutMs: number): void {
+  const fail = (code: string) => proxyReq.destroy(Object.assign(new Error(code), { code }));
+  const { socket } = proxyReq;
+  if (socket?.connecting) {
+    const timer = setTimeout(() => fail('ECONNTIMEOUT'), connectTimeoutMs);
+    for (const event of ['connect', 'close']) socket.once(event, () => clearTimeout(timer));
+  }
+  let timer: NodeJS.Timeout | undefined;
+  proxyReq.once('finish', () => {
+    timer = setTimeout(() => fail('ERESPONSETIMEOUT'), responseTimeoutMs);
+  });
+  for (const event of ['response', 'upgrade', 'close']) proxyReq.once(event, () => clearTimeout(timer));
+}
+
+/** Failures before the first byte of the request; in every other case it may have been executed. */
+const NOT_SENT = new Set(['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'EHOSTUNREACH', 'ENETUNREACH', 'ECONNTIMEOUT']);
+
+function failure({ code = '' }: NodeJS.ErrnoException): Problem {
+  if (NOT_SENT.has(code)) return problem('upstream_unreachable', 'The backend cannot be reached; nothing was sent.');
+  const status = code === 'ERESPONSETIMEOUT' ? 504 : 502;
+  return problem('outcome_unknown', 'The backend gave no complete answer; it may have acted on the request.', { status });
+}

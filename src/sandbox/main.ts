@@ -1,0 +1,3 @@
+import { runSandbox } from './command.ts';
+
+await runSandbox(process.argv.slice(2));

@@ -1,0 +1,141 @@
+import cluster, { type Worker } from 'node:cluster';
+import type { AdminSource, Check } from '../admin/application.ts';
+import type { FromWorker, ToWorker } from './messages.ts';
+import { MetricsSum } from './metrics-sum.ts';
+
+const ANSWER_WITHIN_MS = 1000;
+const REPLACE_AFTER_MS = 200;
+
+export interface PrimaryOptions {
+  count: number;
+  /** Time that a worker has for its own shutdown before it is killed. */
+  shutdownMs: number;
+  log(fields: object, message: string): void;
+}
+
+/** A worker could not start; the message is for the operator. */
+export class WorkerFailed extends Error {
+  override readonly name = 'WorkerFailed';
+  readonly exitCode: number;
+  constructor(message: string, exitCode: number) {
+    super(message);
+    this.exitCode = exitCode;
+  }
+}
+
+/** Keeps `count` worker processes alive behind one port, and speaks for all of them on the admin port. */
+export class Primary implements AdminSource {
+  readonly #options: PrimaryOptions;
+  readonly #sum = new MetricsSum();
+  readonly #listening = new Set<Worker>();
+  readonly #asked = new Map<number, (answer: object[]) => void>();
+  #nextId = 1;
+  #ending = false;
+
+  constructor(options: PrimaryOptions) {
+    this.#options = options;
+  }
+
+  /** Resolves to the port when all workers listen. @throws {WorkerFailed} when one cannot */
+  async start(): Promise<number> {
+    const ports = await Promise.all(Array.from({ length: this.#options.count }, () => this.#fork()));
+    return ports[0] as number;
+  }
+
+  async metrics(): Promise<string> {
+    await Promise.all(
+      [...this.#listening].map(async (worker) => {
+        const metrics = await this.#ask(worker, 'metrics');
+        if (metrics) this.#sum.take(worker.id, metrics);
+      }),
+    );
+    return await this.#sum.text();
+  }
+
+  /** A check holds when it holds in every worker. */
+  async checks(): Promise<Check[]> {
+    const answers = await Promise.all([...this.#listening].map((worker) => this.#ask(worker, 'checks')));
+    const answered = answers.filter((answer) => answer !== undefined) as Check[][];
+    const { count } = this.#options;
+    const all: Check = {
+      name: 'workers',
+      ok: answered.length === count,
+      detail: `${answered.length} of ${count} answer`,
+    };
+    return [...worst(answered), all];
+  }
+
+  /** Ends all workers gracefully, and those that do not end in time by force. */
+  async shutdown(): Promise<void> {
+    this.#ending = true;
+    const workers = Object.values(cluster.workers ?? {}).filter((worker) => worker !== undefined);
+    await Promise.all(
+      workers.map(async (worker) => {
+        const gone = new Promise<void>((resolve) => worker.once('exit', () => resolve()));
+        const timer = setTimeout(() => worker.process.kill('SIGKILL'), this.#options.shutdownMs);
+        if (worker.isConnected()) tell(worker, { kind: 'shut_down' });
+        if (!worker.isDead()) await gone;
+        clearTimeout(timer);
+      }),
+    );
+  }
+
+  /** Resolves to the port. A worker that dies later is replaced. */
+  #fork(): Promise<number> {
+    const worker = cluster.fork();
+    return new Promise((resolve, reject) => {
+      worker.on('message', (message: FromWorker) => {
+        if (message.kind === 'listening') {
+          this.#listening.add(worker);
+          resolve(message.port);
+        } else if (message.kind === 'failed') reject(new WorkerFailed(message.message, message.exitCode));
+        else if (message.kind === 'metrics') this.#sum.take(worker.id, message.metrics);
+        else this.#asked.get(message.id)?.(message.answer);
+      });
+      worker.once('exit', (code, signal) => {
+        reject(new WorkerFailed(`a worker ended with ${signal ?? code} while it started`, 1));
+        this.#listening.delete(worker);
+        void this.#sum.retire(worker.id);
+        if (!this.#ending) this.#replace(worker, signal ?? code);
+      });
+    });
+  }
+
+  #replace(worker: Worker, reason: string | number): void {
+    this.#options.log({ worker: worker.process.pid, reason }, 'a worker died and is replaced');
+    setTimeout(() => {
+      // One that cannot start has said why, exits, and so comes by here again.
+      if (!this.#ending) this.#fork().catch(() => {});
+    }, REPLACE_AFTER_MS);
+  }
+
+  /** Undefined when the worker does not answer in time: one that stands still must not hold up the others. */
+  #ask(worker: Worker, what: 'metrics' | 'checks'): Promise<object[] | undefined> {
+    const id = this.#nextId++;
+    return new Promise((resolve) => {
+      const end = (answer?: object[]) => {
+        clearTimeout(timer);
+        this.#asked.delete(id);
+        resolve(answer);
+      };
+      const timer = setTimeout(end, ANSWER_WITHIN_MS);
+      this.#asked.set(id, end);
+      if (worker.isConnected()) tell(worker, { kind: 'ask', id, what });
+      else end();
+    });
+  }
+}
+
+function tell(worker: Worker, message: ToWorker): void {
+  // A worker may go between the question whether it is there and the word to it.
+  worker.send(message, () => {});
+}
+
+/** Of each check the first that fails, or else the first. */
+function worst(answers: readonly Check[][]): Check[] {
+  const [first = []] = answers;
+  return first.map((check) => {
+    const same = answers.map((checks) => checks.find(({ name }) => name === check.name) ?? check);
+    return same.find(({ ok }) => !ok) ?? check;
+  });
+}

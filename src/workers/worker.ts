@@ -1,0 +1,38 @@
+import type { Gateway } from '../gateway.ts';
+import type { FromWorker, ToWorker } from './messages.ts';
+
+const TELL_METRICS_EVERY_MS = 2000;
+
+function tell(message: FromWorker): Promise<void> {
+  return new Promise((resolve) => {
+    if (process.send) process.send(message, undefined, undefined, () => resolve());
+    else resolve();
+  });
+}
+
+/** The primary cannot know why a worker fails to start unless it is told. */
+export async function reportFailure(message: string, exitCode: number): Promise<void> {
+  await tell({ kind: 'failed', message, exitCode });
+}
+
+/** Answers the primary's questions. `shutDown` is called once: on its word, or when the primary has gone. */
+export function obeyPrimary(gateway: Gateway, port: number, shutDown: () => void): void {
+  process.on('message', (message: ToWorker) => {
+    if (message.kind === 'shut_down') shutDown();
+    else void answer(gateway, message);
+  });
+  process.once('disconnect', shutDown);
+  const timer = setInterval(() => void tellMetrics(gateway), TELL_METRICS_EVERY_MS);
+  timer.unref();
+  void tell({ kind: 'listening', port });
+}
+
+async function answer(gateway: Gateway, { id, what }: Extract<ToWorker, { kind: 'ask' }>): Promise<void> {
+  const found = what === 'metrics' ? await gateway.metrics.snapshot() : await gateway.checks();
+  await tell({ kind: 'answer', id, answer: found });
+}
+
+/** The last word of a worker that ends: its counts. */
+export async function tellMetrics(gateway: Gateway): Promise<void> {
+  await tell({ kind: 'metrics', metrics: await gateway.metrics.snapshot() });
+}

@@ -1,0 +1,234 @@
+import { once } from 'node:events';
+import { request as httpRequest } from 'node:http';
+import { gunzipSync } from 'node:zlib';
+import { describe, expect, it, vi } from 'vitest';
+import { FAULTS, type FaultName } from '../../src/sandbox/faults.ts';
+import type { Sandbox } from '../../src/sandbox/sandbox.ts';
+import {
+  ALPHA,
+  type Answer,
+  ask,
+  openSandbox,
+  post,
+  RawConnection,
+  type RawEnd,
+  rawWithdraw,
+  WITHDRAW,
+} from './support.ts';
+
+async function withdraw(
+  { url }: Sandbox,
+  fault: string,
+  headers: Record<string, string> = {},
+): Promise<Answer> {
+  return await post(url, WITHDRAW, { ...ALPHA, ...headers, 'x-sandbox-fault': fault });
+}
+
+async function rawEnd({ port }: Sandbox, fault: string): Promise<RawEnd> {
+  return await new RawConnection(port, rawWithdraw({ 'X-Sandbox-Fault': fault })).ended;
+}
+
+async function expectStatus(
+  sandbox: Sandbox,
+  fault: string,
+  status: number,
+  payouts: number,
+): Promise<Answer> {
+  const answer = await withdraw(sandbox, fault);
+  expect(answer.status).toBe(status);
+  if (status >= 400) expect(answer.json).toMatchObject({ success: false, error: { code: 'sandbox_fault' } });
+  expect(sandbox.ledger.payouts()).toBe(payouts);
+  return answer;
+}
+
+/** Nothing has come when the sandbox is closed, long after it has done with the request all that it will. */
+async function expectSilence(sandbox: Sandbox, fault: string, payouts: number): Promise<void> {
+  const connection = new RawConnection(sandbox.port, rawWithdraw({ 'X-Sandbox-Fault': fault }));
+  await vi.waitFor(() => expect(sandbox.requests.total()).toBe(1), { interval: 2 });
+  await vi.waitFor(() => expect(sandbox.ledger.payouts()).toBe(payouts), { interval: 2 });
+  expect((await ask(`${sandbox.url}/v2/get_balance`, { headers: ALPHA })).status).toBe(200);
+  expect(sandbox.ledger.payouts()).toBe(payouts);
+  await sandbox.close();
+  expect((await connection.ended).bytes).toBe('');
+}
+
+/** What each switch does; a switch without a case does not compile. */
+const CASES: Record<FaultName, (sandbox: Sandbox) => Promise<void>> = {
+  delay: async (sandbox) => {
+    const connection = new RawConnection(sandbox.port, rawWithdraw({ 'X-Sandbox-Fault': 'delay=150' }));
+    await vi.waitFor(() => expect(sandbox.requests.total()).toBe(1), { interval: 2 });
+    expect(sandbox.ledger.payouts()).toBe(0);
+    connection.socket.destroy();
+    await vi.waitFor(() => expect(sandbox.ledger.payouts()).toBe(1), { interval: 2 });
+  },
+  '500-before': async (sandbox) => void (await expectStatus(sandbox, '500-before', 500, 0)),
+  '503-before': async (sandbox) => {
+    expect((await expectStatus(sandbox, '503-before', 503, 0)).headers['retry-after']).toBe('1');
+  },
+  '429-before': async (sandbox) => {
+    expect((await expectStatus(sandbox, '429-before', 429, 0)).headers['retry-after']).toBe('1');
+  },
+  status: async (sandbox) => {
+    await expectStatus(sandbox, 'status=418', 418, 0);
+    expect((await expectStatus(sandbox, 'status=202', 202, 0)).json).toMatchObject({ success: true });
+    const empty = await expectStatus(sandbox, 'status=204', 204, 0);
+    expect(empty.body).toHaveLength(0);
+    expect(empty.headers['content-length']).toBeUndefined();
+  },
+  '500-after': async (sandbox) => void (await expectStatus(sandbox, '500-after', 500, 1)),
+  '503-after': async (sandbox) => void (await expectStatus(sandbox, '503-after', 503, 1)),
+  huge: async (sandbox) => {
+    const answer = await expectStatus(sandbox, 'huge=2000000', 201, 1);
+    expect(answer.body).toHaveLength(2_000_000);
+    expect(answer.json.data.amount).toBe(100);
+  },
+  binary: async (sandbox) => {
+    const answer = await withdraw(sandbox, 'binary');
+    expect([...answer.body]).toEqual([...Array(256).keys()]);
+    expect(answer.headers['content-type']).toBe('application/octet-stream');
+    expect(sandbox.ledger.payouts()).toBe(1);
+  },
+  refuse: async (sandbox) => {
+    const headersOnly = rawWithdraw(
+      { 'X-Sandbox-Fault': 'refuse' },
+      { cutBytes: JSON.stringify(WITHDRAW).length },
+    );
+    expect(await new RawConnection(sandbox.port, headersOnly).ended).toEqual({ bytes: '', how: 'reset' });
+    expect(sandbox.ledger.payouts()).toBe(0);
+    expect(sandbox.requests.total()).toBe(1);
+  },
+  'reset-before-execute': async (sandbox) => {
+    expect(await rawEnd(sandbox, 'reset-before-execute')).toEqual({ bytes: '', how: 'reset' });
+    expect(sandbox.ledger.payouts()).toBe(0);
+  },
+  hang: (sandbox) => expectSilence(sandbox, 'hang', 0),
+  'execute-then-reset': async (sandbox) => {
+    expect(await rawEnd(sandbox, 'execute-then-reset')).toEqual({ bytes: '', how: 'reset' });
+    expect(sandbox.ledger.payouts()).toBe(1);
+  },
+  'execute-then-hang': (sandbox) => expectSilence(sandbox, 'execute-then-hang', 1),
+  truncate: async (sandbox) => {
+    const { bytes } = await rawEnd(sandbox, 'truncate');
+    const [head = '', body = ''] = bytes.split('\r\n\r\n');
+    const announced = Number(/content-length: (\d+)/i.exec(head)?.[1]);
+    expect(body).toHaveLength(Math.floor(announced / 2));
+    expect(body).toMatch(/^\{"success":true/);
+    expect(sandbox.ledger.payouts()).toBe(1);
+  },
+  'truncate-chunked': async (sandbox) => {
+    const { bytes } = await rawEnd(sandbox, 'truncate-chunked');
+    expect(bytes).toMatch(/transfer-encoding: chunked/i);
+    expect(bytes).toContain('{"success":true');
+    expect(bytes).not.toContain('\r\n0\r\n');
+    expect(sandbox.ledger.payouts()).toBe(1);
+  },
+  drip: async (sandbox) => {
+    const chunks = await chunksOf(sandbox, 'drip=3');
+    expect(chunks.length).toBeGreaterThan(5);
+    expect(JSON.parse(chunks.join(''))).toMatchObject({ success: true });
+    expect(sandbox.ledger.payouts()).toBe(1);
+  },
+  garbage: async (sandbox) => {
+    expect((await rawEnd(sandbox, 'garbage')).bytes).not.toMatch(/^HTTP/);
+    await expect(withdraw(sandbox, 'garbage')).rejects.toThrow(/Parse Error/);
+    expect(sandbox.ledger.payouts()).toBe(2);
+  },
+  gzip: async (sandbox) => {
+    const answer = await withdraw(sandbox, 'gzip', { 'accept-encoding': 'br, gzip;q=0.5' });
+    expect(answer.headers['content-encoding']).toBe('gzip');
+    expect(JSON.parse(gunzipSync(answer.body).toString())).toMatchObject({ success: true });
+    for (const refused of ['identity', 'gzip;q=0', '']) {
+      const plain = await withdraw(sandbox, 'gzip', { 'accept-encoding': refused });
+      expect(plain.headers['content-encoding']).toBeUndefined();
+    }
+  },
+  'gzip-force': async (sandbox) => {
+    const answer = await withdraw(sandbox, 'gzip-force', { 'accept-encoding': 'identity' });
+    expect(JSON.parse(gunzipSync(answer.body).toString())).toMatchObject({ success: true });
+  },
+  'set-cookie': async (sandbox) => {
+    expect((await withdraw(sandbox, 'set-cookie')).headers['set-cookie']).toHaveLength(2);
+  },
+  'duplicate-header': async (sandbox) => {
+    const { rawHeaders } = await withdraw(sandbox, 'duplicate-header');
+    const at = rawHeaders.indexOf('X-SaNdBoX-Note');
+    expect(rawHeaders.slice(at, at + 4)).toEqual(['X-SaNdBoX-Note', 'first', 'x-sAnDbOx-nOtE', 'second']);
+  },
+  'early-hints': async (sandbox) => {
+    const connection = new RawConnection(
+      sandbox.port,
+      rawWithdraw({ 'X-Sandbox-Fault': 'early-hints', Connection: 'close' }),
+    );
+    const { bytes } = await connection.ended;
+    expect(bytes).toMatch(/^HTTP\/1\.1 103 Early Hints\r\n/);
+    expect(bytes).toContain('HTTP/1.1 201 Created');
+  },
+};
+
+async function chunksOf({ port }: Sandbox, fault: string): Promise<string[]> {
+  const headers = { ...ALPHA, 'x-sandbox-fault': fault };
+  const request = httpRequest({ port, path: '/v1/index.php', method: 'POST', headers, agent: false });
+  request.end(JSON.stringify(WITHDRAW));
+  const [response] = await once(request, 'response');
+  const chunks: string[] = [];
+  for await (const chunk of response) chunks.push(String(chunk));
+  return chunks;
+}
+
+describe('the fault switches', () => {
+  it.each(Object.entries(CASES))('%s', async (_, check) => check(await openSandbox()));
+
+  it('are listed, each with what it does', async () => {
+    const { url } = await openSandbox();
+    const listed = (await ask(`${url}/_sandbox/faults`)).json;
+    expect(Object.keys(listed)).toEqual(Object.keys(FAULTS));
+    expect(listed.delay).toMatch(/^delay=MS: /);
+  });
+
+  it('combine', async () => {
+    const sandbox = await openSandbox();
+    expect(await rawEnd(sandbox, 'delay=20, execute-then-reset')).toMatchObject({ how: 'reset' });
+    const answer = await withdraw(sandbox, '500-after,huge=5000,set-cookie,gzip-force,drip=0');
+    expect(answer.status).toBe(500);
+    expect(gunzipSync(answer.body)).toHaveLength(5000);
+    expect(sandbox.ledger.payouts()).toBe(2);
+  });
+
+  it.each([
+    ['explode', /unknown fault "explode"/],
+    ['', /unknown fault ""/],
+    ['toString', /unknown fault/],
+    ['delay', /delay=MS/],
+    ['delay=-1', /delay=MS/],
+    ['delay=5=6', /delay=MS/],
+    ['status=99', /status=NNN/],
+    ['refuse=1', /takes no value/],
+    ['hang,hang', /twice/],
+    ['hang,truncate', /contradict/],
+    ['500-before,500-after', /contradict/],
+  ])('answer 400 to %j and execute nothing', async (fault, message) => {
+    const { url, ledger } = await openSandbox();
+    const answer = await post(url, WITHDRAW, { ...ALPHA, 'x-sandbox-fault': fault });
+    expect(answer.status).toBe(400);
+    expect(answer.json).toMatchObject({
+      success: false,
+      error: { code: 'invalid_fault', message: expect.stringMatching(message) },
+    });
+    expect(ledger.payouts()).toBe(0);
+  });
+
+  it('work on the balance and on the echo too', async () => {
+    const { url } = await openSandbox();
+    for (const path of ['/v2/get_balance', '/v3/echo']) {
+      const headers = { ...ALPHA, 'x-sandbox-fault': 'status=502' };
+      expect((await ask(url + path, { headers })).status).toBe(502);
+    }
+  });
+
+  it('do nothing where they are switched off', async () => {
+    const sandbox = await openSandbox({ faults: false });
+    expect((await withdraw(sandbox, 'hang')).status).toBe(201);
+    expect((await withdraw(sandbox, 'no such fault')).status).toBe(201);
+    expect((await ask(`${sandbox.url}/_sandbox/faults`)).json).toEqual({});
+  });
+});

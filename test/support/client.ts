@@ -1,0 +1,71 @@
+import http from 'node:http';
+
+/** An answer, with its bytes and its header lines as they came. */
+export interface TestAnswer {
+  status: number;
+  headers: http.IncomingHttpHeaders;
+  rawHeaders: string[];
+  body: Buffer;
+  /** The body as JSON; throws where it is none. */
+  json<T = Record<string, unknown>>(): T;
+}
+
+export interface TestRequest {
+  method?: string;
+  path?: string;
+  headers?: http.OutgoingHttpHeaders;
+  body?: string | Buffer;
+  agent?: http.Agent;
+  signal?: AbortSignal;
+}
+
+/** One request on a connection of its own. */
+export function send(url: string, { path = '/', body, agent, ...rest }: TestRequest = {}): Promise<TestAnswer> {
+  return new Promise((resolve, reject) => {
+    const req = http.request(new URL(path, url), { agent: agent ?? false, ...rest }, (res) => {
+      const chunks: Buffer[] = [];
+      res.on('data', (chunk: Buffer) => chunks.push(chunk));
+      res.once('error', reject);
+      res.once('end', () => {
+        const bytes = Buffer.concat(chunks);
+        resolve({
+          status: res.statusCode ?? 0,
+          headers: res.headers,
+          rawHeaders: res.rawHeaders,
+          body: bytes,
+          json: () => JSON.parse(bytes.toString()),
+        });
+      });
+    });
+    req.once('error', reject);
+    req.end(body);
+  });
+}
+
+export interface Withdrawal {
+  key?: string;
+  amount?: number;
+  secret?: string;
+  /** The sandbox's fault switch. */
+  fault?: string;
+  headers?: http.OutgoingHttpHeaders;
+  signal?: AbortSignal;
+}
+
+/** A payout of the interface. */
+export function withdraw(url: string, options: Withdrawal = {}): Promise<TestAnswer> {
+  const { key, amount = 10, secret = 'sk_sandbox_alpha', fault, headers = {}, signal } = options;
+  return send(url, {
+    method: 'POST',
+    path: '/v1/index.php',
+    headers: {
+      Authorization: `Bearer ${secret}`,
+      'Content-Type': 'application/json',
+      ...(key === undefined ? {} : { 'x-service-idempotency': key }),
+      ...(fault === undefined ? {} : { 'X-Sandbox-Fault': fault }),
+      ...headers,
+    },
+    body: JSON.stringify({ action: 'withdraw', amount, bank_code: '058', account_number: '0123456789' }),
+    ...(signal ? { signal } : {}),
+  });
+}

@@ -1,0 +1,64 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { onTestFinished } from 'vitest';
+import { stringify } from 'yaml';
+import type { z } from 'zod';
+import { type Config, configSchema } from '../../src/config/schema.ts';
+
+/** A configuration as a file would have it. */
+export type ConfigInput = z.input<typeof configSchema>;
+
+/** A folder that is gone when the test, or the file where there is no test, has ended. */
+export function temporaryFolder(): string {
+  const folder = mkdtempSync(join(tmpdir(), 'oncegate-test-'));
+  const remove = () => rmSync(folder, { recursive: true, force: true });
+  process.once('exit', remove);
+  try {
+    onTestFinished(remove);
+  } catch {
+    // Outside of a test the end of the process will do.
+  }
+  return folder;
+}
+
+/** Keys of the sandbox's merchants, and some that are wrong in each way. Returns the file's path. */
+export function writeKeys(folder: string): string {
+  const path = join(folder, 'keys.yaml');
+  const plain = (id: string, secret: string, more: object = {}) => ({ id, dangerouslyPlainSecret: secret, ...more });
+  const merchants = [
+    {
+      code: 'M-ALPHA',
+      keys: [
+        plain('alpha-1', 'sk_sandbox_alpha'),
+        plain('alpha-2', 'sk_sandbox_alpha_2'),
+        plain('alpha-revoked', 'sk_test_revoked', { revokedAt: '2020-01-01T00:00:00Z' }),
+        plain('alpha-expired', 'sk_test_expired', { expiresAt: '2020-01-01T00:00:00Z' }),
+        plain('alpha-future', 'sk_test_future', { notBefore: '2999-01-01T00:00:00Z' }),
+        plain('alpha-balance', 'sk_test_balance_only', { scopes: ['balance'] }),
+      ],
+    },
+    { code: 'M-BRAVO', keys: [plain('bravo-1', 'sk_sandbox_bravo')] },
+    { code: 'M-CHARLIE', keys: [plain('charlie-1', 'sk_sandbox_charlie')] },
+  ];
+  writeFileSync(path, stringify({ merchants }));
+  return path;
+}
+
+/** Short times, free ports, the sandbox's merchants; `more` wins, section by section. */
+export function testConfig(folder: string, upstreamUrl: string, more: Partial<ConfigInput> = {}): ConfigInput {
+  return {
+    workers: 1,
+    listen: { host: '127.0.0.1', port: 0 },
+    admin: { host: '127.0.0.1', port: 0 },
+    log: { level: 'info' },
+    auth: { keys: { source: 'file', path: writeKeys(folder) } },
+    ...more,
+    upstream: { url: upstreamUrl, connectTimeoutMs: 1000, responseTimeoutMs: 5000, ...more.upstream },
+    // A loaded test machine may stand still for longer than a store should in production.
+    store: { kind: 'lmdb', path: join(folder, 'data'), timeoutMs: 5000, ...more.store } as ConfigInput['store'],
+    shutdown: { delayMs: 0, graceMs: 5000, ...more.shutdown },
+  };
+}
+
+export const parsedConfig = (input: ConfigInput): Config => configSchema.parse(input);

@@ -1,0 +1,33 @@
+import { open, type RootDatabase } from 'lmdb';
+import type { Scope } from '../../src/kernel/brands.ts';
+
+/** The database as the store lays it out: scope digest → stamp and record, versioned. */
+function openFiles(path: string): RootDatabase<Buffer, Buffer> {
+  const options = { path, encoding: 'binary', keyEncoding: 'binary', useVersions: true, cache: false };
+  return open<Buffer, Buffer>(options as Parameters<typeof open>[0] & { path: string }) as RootDatabase<
+    Buffer,
+    Buffer
+  >;
+}
+
+/** Replaces what is stored under a scope, stamp included, behind the store's back. */
+export async function rewriteLmdb(
+  path: string,
+  scope: Scope,
+  change: (stored: Buffer) => Buffer,
+): Promise<void> {
+  const files = openFiles(path);
+  const key = Buffer.from(scope, 'hex');
+  const stored = files.get(key);
+  if (!stored) throw new Error('no record stands there');
+  await files.put(key, change(stored), 1);
+  await files.close();
+}
+
+/** How many records the files hold, those past their retention included. */
+export async function countLmdb(path: string): Promise<number> {
+  const files = openFiles(path);
+  const count = files.getCount();
+  await files.close();
+  return count;
+}

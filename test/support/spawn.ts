@@ -1,0 +1,70 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
+import { stringify } from 'yaml';
+import { type ConfigInput, temporaryFolder } from './config.ts';
+
+export const MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
+
+const children = new Set<ChildProcess>();
+process.once('exit', () => {
+  for (const child of children) child.kill('SIGKILL');
+});
+
+/** A gateway in a process of its own. */
+export interface SpawnedGateway {
+  child: ChildProcess;
+  pid: number;
+  url: string;
+  port: number;
+  adminUrl: string;
+  /** Lines of standard output so far. */
+  lines: string[];
+  /** SIGTERM (or another), and the exit code, or the signal's name. */
+  end(signal?: NodeJS.Signals): Promise<number | string | null>;
+}
+
+/** A process of ours, killed at the end of this one whatever happens. */
+export function track(child: ChildProcess): ChildProcess {
+  children.add(child);
+  child.once('exit', () => children.delete(child));
+  return child;
+}
+
+/** Runs `node src/main.ts serve` and resolves when it listens. @throws with its standard error when it ends before */
+export async function spawnGateway(config: ConfigInput, env: NodeJS.ProcessEnv = {}): Promise<SpawnedGateway> {
+  const file = join(temporaryFolder(), 'gateway.yaml');
+  writeFileSync(file, stringify(config));
+  const child = track(spawn(process.execPath, [MAIN, 'serve', '--config', file], { env: { ...process.env, ...env } }));
+  const lines: string[] = [];
+  let errors = '';
+  child.stderr?.on('data', (chunk) => {
+    errors += chunk;
+  });
+  const listening = new Promise<{ port: number; adminPort: number }>((resolve, reject) => {
+    createInterface({ input: child.stdout as NodeJS.ReadableStream }).on('line', (line) => {
+      lines.push(line);
+      if (line.includes('"msg":"listening"')) resolve(JSON.parse(line));
+    });
+    child.once('exit', (code, signal) => reject(new Error(`the gateway ended (${signal ?? code}): ${errors}`)));
+  });
+  const { port, adminPort } = await listening;
+  return {
+    child,
+    pid: child.pid as number,
+    url: `http://127.0.0.1:${port}`,
+    port,
+    adminUrl: `http://127.0.0.1:${adminPort}`,
+    lines,
+    async end(signal = 'SIGTERM') {
+      if (child.exitCode !== null) return child.exitCode;
+      const exited = once(child, 'exit');
+      child.kill(signal);
+      const [code, name] = await exited;
+      return code ?? name;
+    },
+  };
+}

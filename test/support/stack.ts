@@ -1,0 +1,68 @@
+import { createServer, type Server } from 'node:http';
+import { Writable } from 'node:stream';
+import { pino } from 'pino';
+import { createAdmin } from '../../src/admin/application.ts';
+import { Gateway } from '../../src/gateway.ts';
+import { systemClock } from '../../src/kernel/clock.ts';
+import { listen } from '../../src/kernel/listen.ts';
+import { createSandbox, type Sandbox, type SandboxOptions } from '../../src/sandbox/sandbox.ts';
+import { type ConfigInput, parsedConfig, temporaryFolder, testConfig } from './config.ts';
+
+/** A gateway in this process, over real sockets. */
+export interface TestGateway {
+  gateway: Gateway;
+  url: string;
+  port: number;
+  adminUrl: string;
+  /** The log's lines so far, parsed. */
+  log: Record<string, unknown>[];
+  /** Graceful. */
+  shutdown(): Promise<void>;
+}
+
+export async function openGateway(input: ConfigInput): Promise<TestGateway> {
+  const config = parsedConfig(input);
+  const log: Record<string, unknown>[] = [];
+  const sink = new Writable({
+    write(chunk: Buffer, _encoding, done) {
+      for (const line of chunk.toString().split('\n').filter(Boolean)) log.push(JSON.parse(line));
+      done();
+    },
+  });
+  const gateway = await Gateway.open(config, { clock: systemClock, logger: pino({ level: 'debug' }, sink) });
+  const port = await listen(gateway.server, '127.0.0.1', 0);
+  const source = { metrics: () => gateway.metrics.text(), checks: () => gateway.checks() };
+  const admin: Server = createServer(createAdmin(source, config.admin.token));
+  const adminPort = await listen(admin, '127.0.0.1', 0);
+  const shutdown = async () => {
+    await gateway.shutdown();
+    admin.closeAllConnections();
+    await new Promise((resolve) => admin.close(resolve));
+  };
+  return { gateway, port, url: `http://127.0.0.1:${port}`, adminUrl: `http://127.0.0.1:${adminPort}`, log, shutdown };
+}
+
+/** Sandbox and gateway together. Close it in afterAll or afterEach. */
+export interface Stack extends TestGateway {
+  sandbox: Sandbox;
+  /** The configuration, for a second gateway on the same store. */
+  config: ConfigInput;
+  /** Ends gateway and sandbox at once. */
+  close(): Promise<void>;
+}
+
+export async function openStack(more: Partial<ConfigInput> = {}, sandboxOptions: SandboxOptions = {}): Promise<Stack> {
+  const sandbox = await createSandbox({ port: 0, ...sandboxOptions });
+  try {
+    const config = testConfig(temporaryFolder(), sandbox.url, more);
+    const opened = await openGateway(config);
+    const close = async () => {
+      await opened.shutdown();
+      await sandbox.close();
+    };
+    return { ...opened, sandbox, config, close };
+  } catch (error) {
+    await sandbox.close();
+    throw error;
+  }
+}

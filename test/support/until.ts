@@ -1,0 +1,26 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+
+const LOOK_EVERY_MS = 10;
+
+/** Looks until `look` answers something true, and returns that; fails with what it saw last. */
+export async function until<T>(look: () => T | Promise<T>, withinMs = 10_000): Promise<NonNullable<T>> {
+  const endMs = performance.now() + withinMs;
+  for (;;) {
+    const seen = await look();
+    if (seen) return seen as NonNullable<T>;
+    if (performance.now() > endMs) throw new Error(`not so within ${withinMs} ms: ${look.toString()}`);
+    await sleep(LOOK_EVERY_MS);
+  }
+}
+
+/** Repeats `ask` until its answer differs from `before`, and returns the other answer. */
+export async function untilNot<T extends { kind: string }>(
+  before: T['kind'],
+  ask: () => Promise<T>,
+  withinMs?: number,
+): Promise<T> {
+  return await until(async () => {
+    const answer = await ask();
+    return answer.kind === before ? undefined : answer;
+  }, withinMs);
+}

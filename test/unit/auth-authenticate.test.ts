@@ -1,0 +1,176 @@
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import { type AddressInfo, connect } from 'node:net';
+import { text } from 'node:stream/consumers';
+import express from 'express';
+import { describe, expect, onTestFinished, test, vi } from 'vitest';
+import { Authenticator, authenticate } from '../../src/auth/authenticate.ts';
+import { authorise, mayCall } from '../../src/auth/authorise.ts';
+import { parseKeyFile } from '../../src/auth/key-file.ts';
+import { KeyIndex } from '../../src/auth/key-index.ts';
+import { attachContext, type Operation, type RequestContext } from '../../src/kernel/context.ts';
+
+const keys = KeyIndex.of(
+  parseKeyFile(
+    Buffer.from(`merchants:
+      - code: M-1
+        keys:
+          - { id: old, dangerouslyPlainSecret: sk_old, expiresAt: 2026-02-01T00:00:00Z }
+          - { id: new, dangerouslyPlainSecret: sk_new, notBefore: 2026-01-01T00:00:00Z }
+          - { id: gone, dangerouslyPlainSecret: sk_gone, revokedAt: 2026-01-10T00:00:00Z }
+          - { id: reader, dangerouslyPlainSecret: sk_reader, scopes: [balance] }
+      - { code: M-2, keys: [{ id: old, dangerouslyPlainSecret: sk_other }] }`),
+  ),
+  undefined,
+);
+const clock = { now: '', wallMs: () => Date.parse(clock.now), monotonicMs: () => 0 };
+const authenticator = new Authenticator(keys, { realm: 'payments' }, clock);
+
+function who(secret: string, now: string): string {
+  clock.now = now;
+  const answer = authenticator.authenticate(['Authorization', `Bearer ${secret}`]);
+  return answer.kind === 'merchant'
+    ? `${answer.merchant.code}/${answer.merchant.keyId}`
+    : answer.problem.code;
+}
+
+describe('a secret key', () => {
+  test('is known by its merchant, whichever of several it is', () => {
+    expect(who('sk_old', '2026-01-15T00:00:00Z')).toBe('M-1/old');
+    expect(who('sk_new', '2026-01-15T00:00:00Z')).toBe('M-1/new');
+    expect(who('sk_other', '2026-01-15T00:00:00Z')).toBe('M-2/old');
+    expect(who('sk_none', '2026-01-15T00:00:00Z')).toBe('invalid_key');
+  });
+
+  test.each([
+    ['2025-12-31T23:59:59.999Z', 'M-1/old', 'invalid_key'],
+    ['2026-01-01T00:00:00Z', 'M-1/old', 'M-1/new'],
+    ['2026-01-31T23:59:59.999Z', 'M-1/old', 'M-1/new'],
+    ['2026-02-01T00:00:00Z', 'invalid_key', 'M-1/new'],
+  ])('is rotated with an overlap: %s', (now, old, fresh) => {
+    expect([who('sk_old', now), who('sk_new', now)]).toEqual([old, fresh]);
+  });
+
+  test('is refused from the moment of its revocation', () => {
+    expect(who('sk_gone', '2026-01-09T23:59:59.999Z')).toBe('M-1/gone');
+    expect(who('sk_gone', '2026-01-10T00:00:00Z')).toBe('invalid_key');
+  });
+
+  test.each(['sk_none', 'sk_old', 'sk_new', 'sk_gone'])(
+    '%s: one look-up and one reading of the clock',
+    (secret) => {
+      const find = vi.fn((sought: string) => keys.find(sought));
+      const wallMs = vi.fn(() => Date.parse(secret === 'sk_new' ? '2020-01-01' : '2030-01-01'));
+      const counted = new Authenticator({ find }, { realm: 'payments' }, { wallMs, monotonicMs: () => 0 });
+      expect(counted.authenticate(['Authorization', `Bearer ${secret}`]).kind).toBe('refused');
+      expect([find.mock.calls.length, wallMs.mock.calls.length]).toEqual([1, 1]);
+    },
+  );
+});
+
+describe('scopes', () => {
+  test.each([
+    [['*'], 'withdraw', true],
+    [['balance', 'withdraw'], 'withdraw', true],
+    [['balance'], 'withdraw', false],
+    [['withdraw'], 'with', false],
+    [[], 'withdraw', false],
+  ])('%j and %s', (scopes, operation, allowed) => {
+    expect(mayCall({ scopes }, operation)).toBe(allowed);
+  });
+});
+
+/** A server that authenticates, matches `/NAME` to the operation NAME, and authorises. */
+async function serve() {
+  const contexts: RequestContext[] = [];
+  const app = express().disable('x-powered-by');
+  app.use((req, _res, next) => {
+    const context = { requestId: 'r-1', startedAtMs: 0, upstreamMs: 0, waitMs: 0, done: true };
+    contexts.push(context);
+    attachContext(req, context);
+    next();
+  });
+  app.use(authenticate(authenticator), (req, _res, next) => {
+    const name = req.path.slice(1);
+    const context = contexts.at(-1);
+    if (name && context) context.operation = { name, idempotency: {} } as Operation;
+    next();
+  });
+  app.use(authorise({ realm: 'payments' }), (_req, res) => void res.json(contexts.at(-1)?.merchant));
+  const server = createServer(app).listen(0, '127.0.0.1');
+  onTestFinished(() => void server.close());
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+
+  /** The bytes of the answer, but for its date. */
+  const send = async (path: string, ...lines: string[]): Promise<string> => {
+    const socket = connect(port, '127.0.0.1');
+    socket.write([`POST ${path} HTTP/1.1`, 'Host: x', 'Connection: close', ...lines, '', ''].join('\r\n'));
+    return (await text(socket)).replace(/^Date: .*\r\n/m, '');
+  };
+  return { send, contexts };
+}
+
+describe('over HTTP', () => {
+  test('the merchant is put into the context', async () => {
+    clock.now = '2026-01-15T00:00:00Z';
+    const { send, contexts } = await serve();
+    expect(await send('/withdraw', 'Authorization: Bearer sk_new')).toContain('HTTP/1.1 200 OK');
+    expect(contexts[0]?.merchant).toEqual({ code: 'M-1', keyId: 'new', scopes: ['*'] });
+    expect(contexts[0]?.outcome).toBeUndefined();
+  });
+
+  test.each([
+    ['no', []],
+    ['a repeated', ['Authorization: Bearer sk_new', 'authorization: Bearer sk_new']],
+    ['a malformed', ['Authorization: Basic c2s6']],
+  ])('%s Authorization is answered 401 with a bare challenge', async (_name, lines) => {
+    const { send, contexts } = await serve();
+    const answer = await send('/withdraw', ...lines);
+    expect(answer).toMatch(/^HTTP\/1.1 401 /);
+    expect(answer).toContain('\r\nWWW-Authenticate: Bearer realm="payments"\r\n');
+    expect(answer).toContain('"code":"missing_credentials"');
+    expect(contexts[0]?.outcome).toBe('missing_credentials');
+    expect(contexts[0]?.merchant).toBeUndefined();
+  });
+
+  test('every kind of wrong key gets the same bytes, and not one of its own back', async () => {
+    const { send, contexts } = await serve();
+    const answers = new Set<string>();
+    clock.now = '2025-06-01T00:00:00Z';
+    answers.add(await send('/withdraw', 'Authorization: Bearer sk_new'));
+    clock.now = '2026-06-01T00:00:00Z';
+    for (const secret of ['sk_old', 'sk_gone', 'sk_none', 'x', 'x'.repeat(512)]) {
+      answers.add(await send('/withdraw', `Authorization: Bearer ${secret}`));
+    }
+    expect(answers.size).toBe(1);
+    const [answer] = answers;
+    expect(answer).toMatch(/^HTTP\/1.1 401 /);
+    expect(answer).toContain('\r\nWWW-Authenticate: Bearer realm="payments", error="invalid_token"\r\n');
+    expect(answer).toContain('"code":"invalid_key"');
+    expect(contexts.map(({ outcome }) => outcome)).toEqual(Array(6).fill('invalid_key'));
+  });
+
+  test('the answer does not wait for the body', async () => {
+    const { send } = await serve();
+    expect(await send('/withdraw', 'Content-Length: 1000000')).toContain('HTTP/1.1 401');
+  });
+
+  test.each([
+    ['/withdraw', 'withdraw'],
+    ['/', 'passthrough'],
+  ])('a key without the scope for %s is answered 403', async (path, scope) => {
+    const { send, contexts } = await serve();
+    const answer = await send(path, 'Authorization: Bearer sk_reader');
+    expect(answer).toMatch(/^HTTP\/1.1 403 /);
+    const challenge = `Bearer realm="payments", error="insufficient_scope", scope="${scope}"`;
+    expect(answer).toContain(`\r\nWWW-Authenticate: ${challenge}\r\n`);
+    expect(answer).toContain('"code":"insufficient_scope"');
+    expect(contexts[0]?.outcome).toBe('insufficient_scope');
+  });
+
+  test('a key with the scope gets through', async () => {
+    const { send } = await serve();
+    expect(await send('/balance', 'Authorization: Bearer sk_reader')).toContain('HTTP/1.1 200 OK');
+  });
+});

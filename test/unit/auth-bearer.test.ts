@@ -1,0 +1,100 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { Authenticator } from '../../src/auth/authenticate.ts';
+import { readBearer } from '../../src/auth/bearer.ts';
+import { KeyIndex } from '../../src/auth/key-index.ts';
+import { systemClock } from '../../src/kernel/clock.ts';
+
+const read = (...values: string[]) => readBearer(values.flatMap((value) => ['Authorization', value]));
+
+describe('a bearer secret key', () => {
+  test.each([
+    ['Bearer sk_live_1', 'sk_live_1'],
+    ['bearer sk_live_1', 'sk_live_1'],
+    ['BEARER   sk_live_1', 'sk_live_1'],
+    ['Bearer Az09-._~+/==', 'Az09-._~+/=='],
+    [`Bearer ${'x'.repeat(512)}`, 'x'.repeat(512)],
+  ])('is read off %s', (value, secret) => {
+    expect(read(value)).toEqual({ kind: 'secret', secret });
+  });
+
+  test('is found under any case of the name, among other headers', () => {
+    const headers = ['Host', 'a', 'aUTHORIZATION', 'Bearer k', 'X-Authorization', 'Bearer other'];
+    expect(readBearer(headers)).toEqual({ kind: 'secret', secret: 'k' });
+  });
+
+  test.each([
+    ['', 'must be: Bearer'],
+    ['Bearer', 'must be: Bearer'],
+    ['Bearer ', 'must be: Bearer'],
+    ['Bearer =', 'must be: Bearer'],
+    ['Bearer a b', 'must be: Bearer'],
+    ['Bearer a,b', 'must be: Bearer'],
+    ['Bearer a=b', 'must be: Bearer'],
+    ['Bearer a\n', 'must be: Bearer'],
+    ['Bearer ä', 'must be: Bearer'],
+    ['Bearer\ta', 'must be: Bearer'],
+    ['Bearera', 'must be: Bearer'],
+    ['Basic YTpi', 'must be: Bearer'],
+    ['sk_live_1', 'must be: Bearer'],
+    [`Bearer ${'x'.repeat(513)}`, 'must be: Bearer'],
+    [`Bearer ${' '.repeat(10_000)}x`, 'must be: Bearer'],
+  ])('is not read off %j', (value, reason) => {
+    expect(read(value)).toEqual({ kind: 'refused', reason: expect.stringContaining(reason) });
+  });
+
+  test('must stand there, and once, even if the other one is the same', () => {
+    expect(read()).toEqual({ kind: 'refused', reason: 'The Authorization header is missing.' });
+    expect(read('Bearer a', 'Bearer a')).toMatchObject({ reason: expect.stringContaining('more than once') });
+    expect(read('Bearer a', '')).toMatchObject({ reason: expect.stringContaining('more than once') });
+  });
+
+  test('of a hostile length is refused quickly', () => {
+    const startedMs = performance.now();
+    for (const value of [`Bearer ${'='.repeat(1e6)}`, ' '.repeat(1e6), `Bearer ${'a'.repeat(1e6)}=!`]) {
+      expect(read(value).kind).toBe('refused');
+    }
+    expect(performance.now() - startedMs).toBeLessThan(500);
+  });
+});
+
+describe('whatever the headers are', () => {
+  const secret = 'sk_property_0123456789abcdef';
+  const keys = KeyIndex.of(
+    { merchants: [{ code: 'M', keys: [{ id: 'k', scopes: ['*'], dangerouslyPlainSecret: secret }] }] },
+    undefined,
+  );
+  const authenticator = new Authenticator(keys, { realm: 'r' }, systemClock);
+  const text = fc.oneof(fc.string({ unit: 'binary' }), fc.string());
+  const names = fc.oneof(text, fc.constantFrom('Authorization', 'authorization', 'AUTHORIZATION', 'X'));
+  const values = fc.oneof(
+    text,
+    fc.string().map((token) => `Bearer ${token}`),
+    fc.constantFrom('Bearer', 'Bearer  '),
+  );
+
+  test('nothing crashes and nobody gets in', () => {
+    const headers = fc.oneof(
+      fc.array(text),
+      fc.array(fc.tuple(names, values)).map((pairs) => pairs.flat()),
+    );
+    fc.assert(
+      fc.property(headers, (rawHeaders) => {
+        const answer = authenticator.authenticate(rawHeaders);
+        expect(answer).toMatchObject({ kind: 'refused', problem: { status: 401 } });
+      }),
+      { numRuns: 2000 },
+    );
+  });
+
+  test('the right key among them gets in exactly if it is the only Authorization', () => {
+    const others = fc.array(fc.tuple(names, values).map(([name, value]) => [name, value] as const));
+    fc.assert(
+      fc.property(others, others, (before, after) => {
+        const rawHeaders = [...before, ['Authorization', `Bearer ${secret}`], ...after].flat() as string[];
+        const alone = ![...before, ...after].some(([name]) => name.toLowerCase() === 'authorization');
+        expect(authenticator.authenticate(rawHeaders).kind).toBe(alone ? 'merchant' : 'refused');
+      }),
+    );
+  });
+});

@@ -1,0 +1,209 @@
+import { mkdtempSync, renameSync, rmSync, statSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
+import { mkdir } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, onTestFinished, test, vi } from 'vitest';
+import { FileKeySource, type FileKeySourceOptions, type Reload } from '../../src/auth/file-key-source.ts';
+
+const fileOf = (...secrets: string[]) => {
+  const keys = secrets.map((secret, i) => `{ id: k${i}, dangerouslyPlainSecret: ${secret} }`);
+  return `merchants: [{ code: M, keys: [${keys.join(', ')}] }]\n`;
+};
+
+function directory(): string {
+  const path = mkdtempSync(join(tmpdir(), 'keys-'));
+  onTestFinished(() => rmSync(path, { recursive: true, force: true }));
+  return path;
+}
+
+function keyFile(text: string): string {
+  const path = join(directory(), 'keys.yaml');
+  writeFileSync(path, text);
+  return path;
+}
+
+let nowMs = 1_000;
+const clock = { wallMs: () => nowMs, monotonicMs: () => 0 };
+
+/** A source that looks every 10 ms, and all that it told of its reloads. */
+async function openSource(path: string, options: Partial<FileKeySourceOptions> = {}) {
+  const reloads: Reload[] = [];
+  const onReload = (reload: Reload) => void reloads.push(reload);
+  const source = await FileKeySource.open({ path, clock, pollMs: 10, onReload, ...options });
+  onTestFinished(() => source.close());
+  return { source, reloads };
+}
+
+const until = (check: () => void) => vi.waitFor(check, { timeout: 15_000, interval: 5 });
+
+describe('at start', () => {
+  test('a key file is loaded', async () => {
+    nowMs = 5_000;
+    const path = keyFile(fileOf('one', 'two'));
+    const { source } = await openSource(path);
+    expect(source.find('two')?.keyId).toBe('k1');
+    expect(source.health()).toEqual({ ok: true, detail: `2 keys from ${path}`, loadedAtMs: 5_000, keys: 2 });
+  });
+
+  test('every mistake is told, with the name of the file', async () => {
+    const path = keyFile('merchants: [{ code: M, keys: [{ id: a b }] }]');
+    await expect(openSource(path)).rejects.toThrow(
+      `the key file ${path} is refused:\n  merchants[0].keys[0].id: must be a string of 1 to 64 printable`,
+    );
+  });
+
+  test.each([
+    ['is missing', (at: string) => join(at, 'none.yaml'), 'cannot be read (ENOENT)'],
+    ['is a directory', (at: string) => at, 'is not a regular file'],
+  ])('a file that %s is refused', async (_name, pathIn, expected) => {
+    await expect(openSource(pathIn(directory()))).rejects.toThrow(expected);
+  });
+
+  test('a file over 64 MiB is refused', async () => {
+    const path = keyFile(`# ${'x'.repeat(64 * 1024 * 1024)}\n${fileOf('one')}`);
+    await expect(openSource(path)).rejects.toThrow('is larger than 67108864 bytes');
+  });
+});
+
+describe('a changed file is loaded', () => {
+  test('when it is written in place', async () => {
+    const path = keyFile(fileOf('one'));
+    const { source, reloads } = await openSource(path);
+    nowMs = 9_000;
+    writeFileSync(path, fileOf('two', 'three'));
+    await until(() => expect(reloads).toEqual([{ ok: true, keys: 2 }]));
+    expect(source.find('one')).toBeUndefined();
+    expect(source.find('three')?.keyId).toBe('k1');
+    expect(source.health()).toMatchObject({ loadedAtMs: 9_000, keys: 2 });
+  });
+
+  test('when another one is renamed over it, even with the same size and time', async () => {
+    const path = keyFile(fileOf('one'));
+    const { source } = await openSource(path);
+    writeFileSync(`${path}.new`, fileOf('two'));
+    const { atime, mtime, size } = statSync(path);
+    utimesSync(`${path}.new`, atime, mtime);
+    expect(statSync(`${path}.new`).size).toBe(size);
+    renameSync(`${path}.new`, path);
+    await until(() => expect(source.find('two')).toBeDefined());
+    expect(source.find('one')).toBeUndefined();
+  });
+
+  test('when an editor moves it away and writes it anew', async () => {
+    const path = keyFile(fileOf('one'));
+    const { source, reloads } = await openSource(path);
+    renameSync(path, `${path}~`);
+    await until(() => expect(reloads.at(-1)?.ok).toBe(false));
+    writeFileSync(path, fileOf('two'));
+    await until(() => expect(source.find('two')).toBeDefined());
+  });
+
+  test('when the symlink above it is turned, as config maps do', async () => {
+    const root = directory();
+    for (const state of ['a', 'b', 'c']) {
+      await mkdir(join(root, state));
+      writeFileSync(join(root, state, 'keys.yaml'), fileOf(`key-${state}`));
+    }
+    symlinkSync('a', join(root, '..data'));
+    symlinkSync('..data/keys.yaml', join(root, 'keys.yaml'));
+    const { source, reloads } = await openSource(join(root, 'keys.yaml'));
+    for (const state of ['b', 'c', 'a']) {
+      symlinkSync(state, join(root, '..next'));
+      renameSync(join(root, '..next'), join(root, '..data'));
+      await until(() => expect(source.find(`key-${state}`)).toBeDefined());
+    }
+    expect(reloads).toHaveLength(3);
+  });
+
+  test('however often it changes', async () => {
+    const path = keyFile(fileOf('v0'));
+    const { source } = await openSource(path);
+    for (let i = 1; i <= 10; i++) {
+      writeFileSync(path, fileOf(`v${i}`));
+      await until(() => expect(source.find(`v${i}`)).toBeDefined());
+    }
+  });
+
+  test('and told of once, and not when it was only touched', async () => {
+    const path = keyFile(fileOf('one'));
+    const witnessPath = keyFile(fileOf('one'));
+    const { reloads } = await openSource(path);
+    const witness = await openSource(witnessPath);
+    for (const [i, secrets] of [['two'], ['two', 'three']].entries()) {
+      // Told of its change, the witness has looked at least as often as the other one, which was touched before.
+      utimesSync(path, i, i);
+      writeFileSync(witnessPath, fileOf(...secrets));
+      await until(() => expect(witness.reloads).toHaveLength(i + 1));
+    }
+    expect(reloads).toEqual([]);
+    writeFileSync(path, fileOf('two', 'three'));
+    await until(() => expect(reloads).toEqual([{ ok: true, keys: 2 }]));
+  });
+});
+
+describe('a broken file keeps the old keys', () => {
+  test('and says so, until a good one comes', async () => {
+    const path = keyFile(fileOf('one'));
+    const { source, reloads } = await openSource(path);
+    writeFileSync(path, 'merchants: [{ code: M, keys: [{ id: a, dangerouslyPlainSecret: "sk_leak x" }] }]');
+    await until(() => expect(reloads).toHaveLength(1));
+    const [reload] = reloads;
+    expect(reload).toEqual({
+      ok: false,
+      error: expect.stringContaining('merchants[0].keys[0].dangerouslyPlainSecret'),
+    });
+    expect(source.find('one')).toBeDefined();
+    expect(source.health()).toMatchObject({
+      ok: true,
+      keys: 1,
+      detail: expect.stringContaining('newest was refused'),
+    });
+    expect(JSON.stringify([reload, source.health()])).not.toContain('sk_leak');
+
+    writeFileSync(path, fileOf('two'));
+    await until(() => expect(source.find('two')).toBeDefined());
+    expect(source.health().detail).toBe(`1 key from ${path}`);
+  });
+
+  test('also if the old content comes back', async () => {
+    const path = keyFile(fileOf('one'));
+    const { source, reloads } = await openSource(path);
+    for (const text of ['', fileOf('one')]) {
+      const before = reloads.length;
+      writeFileSync(path, text);
+      await until(() => expect(reloads.length).toBe(before + 1));
+    }
+    expect(reloads.map(({ ok }) => ok)).toEqual([false, true]);
+    expect(source.health().detail).toBe(`1 key from ${path}`);
+  });
+
+  test('and so does one that is gone', async () => {
+    const path = keyFile(fileOf('one'));
+    const { source, reloads } = await openSource(path);
+    rmSync(path);
+    await until(() => expect(reloads).toEqual([{ ok: false, error: 'the file: cannot be read (ENOENT)' }]));
+    expect(source.find('one')).toBeDefined();
+    expect(source.health().detail).toContain('refused: the file: cannot be read (ENOENT)');
+  });
+
+  test('and so does a hash for which there is no pepper', async () => {
+    const path = keyFile(fileOf('one'));
+    const { source, reloads } = await openSource(path);
+    writeFileSync(path, `merchants: [{ code: M, keys: [{ id: a, hash: "hmac-sha256:${'0'.repeat(64)}" }] }]`);
+    await until(() =>
+      expect(reloads).toMatchObject([{ ok: false, error: expect.stringContaining('auth.pepper') }]),
+    );
+    expect(source.find('one')).toBeDefined();
+  });
+});
+
+test('a closed source reloads no more', async () => {
+  const path = keyFile(fileOf('one'));
+  const closed = await openSource(path);
+  const witness = await openSource(path);
+  closed.source.close();
+  writeFileSync(path, fileOf('two'));
+  await until(() => expect(witness.reloads).toHaveLength(1));
+  expect(closed.reloads).toEqual([]);
+  expect(closed.source.find('one')).toBeDefined();
+});
