@@ -21,12 +21,18 @@ function run(command, args, what) {
 }
 
 function installPackages() {
-  const digest = createHash('sha256').update(readFileSync(join(root, 'package-lock.json'))).digest('hex');
+  const digest = createHash('sha256')
+    .update(readFileSync(join(root, 'package-lock.json')))
+    .digest('hex');
   if (existsSync(stamp) && readFileSync(stamp, 'utf8') === digest) return;
   // npm tells its scripts where it is itself.
   const npm = process.env.npm_execpath;
   const [command, args] = npm ? [process.execPath, [npm]] : ['npm', []];
-  run(command, [...args, 'ci', '--include=dev', '--include=optional', '--no-audit', '--no-fund'], 'installing packages (once)');
+  run(
+    command,
+    [...args, 'ci', '--include=dev', '--include=optional', '--no-audit', '--no-fund'],
+    'installing packages (once)',
+  );
   writeFileSync(stamp, digest);
 }
 
@@ -36,7 +42,10 @@ function checkNode() {
   const node = existsSync(carried) ? carried : process.execPath;
   const version = spawnSync(node, ['--version'], { encoding: 'utf8' }).stdout?.trim() ?? 'none';
   const [major = 0, minor = 0] = version.replace('v', '').split('.').map(Number);
-  if (major < 24 || (major === 24 && minor < 9)) fail(`Node 24.9 or newer is needed; this is ${version}, and none is carried for ${process.platform} ${process.arch}`);
+  if (major < 24 || (major === 24 && minor < 9))
+    fail(
+      `Node 24.9 or newer is needed; this is ${version}, and none is carried for ${process.platform} ${process.arch}`,
+    );
 }
 
 function installTestServers() {
@@ -44,11 +53,17 @@ function installTestServers() {
   const isRoot = process.getuid?.() === 0;
   const hasApt = spawnSync('apt-get', ['--version']).status === 0;
   if (!isRoot || !hasApt) {
-    fail('the tests need redis-server 7.0 or newer: install it (Debian, Ubuntu: sudo apt-get install redis-server) and run them again');
+    fail(
+      'the tests need redis-server 7.0 or newer: install it (Debian, Ubuntu: sudo apt-get install redis-server) and run them again',
+    );
   }
   process.env.DEBIAN_FRONTEND = 'noninteractive';
   run('apt-get', ['update', '-qq'], 'reading the package lists');
-  run('apt-get', ['install', '-y', '-qq', '--no-install-recommends', 'redis-server'], 'installing redis-server for the tests');
+  run(
+    'apt-get',
+    ['install', '-y', '-qq', '--no-install-recommends', 'redis-server'],
+    'installing redis-server for the tests',
+  );
 }
 
 installPackages();

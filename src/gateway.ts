@@ -19,9 +19,9 @@ import { contextOf } from './kernel/context.ts';
 import { Lifecycle } from './kernel/lifecycle.ts';
 import { type Problem, problem, sendProblem } from './kernel/problem.ts';
 import { Access } from './observability/access.ts';
+import { engineObserver, observeHandled } from './observability/engine-observer.ts';
 import type { Logger } from './observability/logger.ts';
 import { Metrics } from './observability/metrics.ts';
-import { engineObserver, observeHandled } from './observability/engine-observer.ts';
 import { Executor } from './proxy/executor.ts';
 import { forwardedHeaders, withoutEncodings } from './proxy/headers.ts';
 import { checkTarget, inviteBody, matchOperation, refusalOfHead } from './proxy/match.ts';
@@ -182,7 +182,10 @@ export class Gateway {
     socket.on('error', () => {});
     const refusal = refusalToAdmit(this.#admission()) ?? refusalOfHead(req) ?? this.#refusalToUpgrade(req);
     context.outcome = refusal?.code ?? 'upgraded';
-    if (refusal) return refuseOnSocket(socket, refusal, context.requestId);
+    if (refusal) {
+      refuseOnSocket(socket, refusal, context.requestId);
+      return;
+    }
     this.#upgraded.add(socket);
     socket.once('close', () => this.#upgraded.delete(socket));
     this.#passthrough.upgrade(req, socket, head);
@@ -197,7 +200,9 @@ export class Gateway {
     if (match.kind === 'lookalike') return problem('invalid_target', 'The request target is ambiguous.');
     if (match.kind === 'operation') context.operation = match.operation;
     const needed = neededScope(context);
-    return mayCall(authentication.merchant, needed) ? undefined : insufficientScope(needed, this.#config.auth.realm);
+    return mayCall(authentication.merchant, needed)
+      ? undefined
+      : insufficientScope(needed, this.#config.auth.realm);
   }
 
   /** What readiness hangs on. */
@@ -240,7 +245,11 @@ export class Gateway {
   onKeysReloaded(reload: { ok: true; keys: number } | { ok: false; error: string }): void {
     this.metrics.keyReloads.inc({ result: reload.ok ? 'ok' : 'refused' });
     if (reload.ok) this.#tools.logger.info({ keys: reload.keys }, 'the key file was reloaded');
-    else this.#tools.logger.error({ reason: reload.error }, 'the new key file is refused; the old keys stay in force');
+    else
+      this.#tools.logger.error(
+        { reason: reload.error },
+        'the new key file is refused; the old keys stay in force',
+      );
   }
 }
 

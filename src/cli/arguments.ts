@@ -8,7 +8,11 @@ import { Exit } from './exit.ts';
  */
 export function readArguments<T extends ParseArgsOptionsConfig>(args: string[], options: T, usage: string) {
   try {
-    const { values } = parseArgs({ args, options: { ...options, help: { type: 'boolean', short: 'h' } }, strict: true });
+    const { values } = parseArgs({
+      args,
+      options: { ...options, help: { type: 'boolean', short: 'h' } },
+      strict: true,
+    });
     if ((values as { help?: boolean }).help) {
       process.stdout.write(usage);
       return undefined;

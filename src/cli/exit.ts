@@ -15,8 +15,10 @@ export function explainFailure(error: unknown): { message: string; code: number 
   const { code, message, name } = error as NodeJS.ErrnoException & { address?: string; port?: number };
   const { address, port } = error as { address?: string; port?: number };
   if (name === 'ConfigError') return { message, code: 78 };
-  if (code === 'EADDRINUSE') return { message: `port ${port} on ${address} is in use by another process`, code: 1 };
-  if (code === 'EACCES' && port !== undefined) return { message: `port ${port} may not be used by this user`, code: 1 };
+  if (code === 'EADDRINUSE')
+    return { message: `port ${port} on ${address} is in use by another process`, code: 1 };
+  if (code === 'EACCES' && port !== undefined)
+    return { message: `port ${port} may not be used by this user`, code: 1 };
   if (name === 'StoreUnavailable') return { message, code: 69 };
   return { message, code: 1 };
 }

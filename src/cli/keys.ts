@@ -13,9 +13,14 @@ The pepper comes from the environment: ONCEGATE_PEPPER, the same as auth.pepper 
 const MAX_INPUT_BYTES = 4096;
 
 export async function keys([action, ...args]: string[]): Promise<void> {
-  if (action !== 'hash' && action !== '--help' && action !== '-h') throw new Exit(`keys what?\n\n${USAGE}`, 64);
+  if (action !== 'hash' && action !== '--help' && action !== '-h')
+    throw new Exit(`keys what?\n\n${USAGE}`, 64);
   const help = action === 'hash' ? args : ['--help'];
-  const options = readArguments(help, { id: { type: 'string' }, scope: { type: 'string', multiple: true } }, USAGE);
+  const options = readArguments(
+    help,
+    { id: { type: 'string' }, scope: { type: 'string', multiple: true } },
+    USAGE,
+  );
   if (!options) return;
   const id = required(options.id, 'id', USAGE);
   const pepper = process.env.ONCEGATE_PEPPER ?? '';
@@ -33,7 +38,9 @@ async function readSecret(): Promise<string> {
     if (bytes > MAX_INPUT_BYTES) throw new Exit('standard input is too long for a secret key', 64);
     chunks.push(chunk);
   }
-  const secret = Buffer.concat(chunks).toString('utf8').replace(/\r?\n$/, '');
+  const secret = Buffer.concat(chunks)
+    .toString('utf8')
+    .replace(/\r?\n$/, '');
   if (secret === '') throw new Exit('standard input holds no secret key', 64);
   return secret;
 }

@@ -25,14 +25,16 @@ export async function serve(config: Config): Promise<Running | undefined> {
     return undefined;
   }
   const count = config.workers === 'auto' ? availableParallelism() : config.workers;
-  const running = count === 1 ? await serveAlone(config, logger) : await serveWithWorkers(config, count, logger);
+  const running =
+    count === 1 ? await serveAlone(config, logger) : await serveWithWorkers(config, count, logger);
   logger.info({ port: running.port, adminPort: running.adminPort, workers: count }, 'listening');
   return running;
 }
 
 async function serveAlone(config: Config, logger: Logger): Promise<Running> {
   const gateway = await Gateway.open(config, { clock: systemClock, logger });
-  for (const { warnings = [] } of await gateway.checks()) for (const warning of warnings) logger.warn(warning);
+  for (const { warnings = [] } of await gateway.checks())
+    for (const warning of warnings) logger.warn(warning);
   try {
     const port = await listen(gateway.server, config.listen.host, config.listen.port);
     const source = { metrics: () => gateway.metrics.text(), checks: () => gateway.checks() };

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { parseDocument } from 'yaml';
-import { type $ZodIssue } from 'zod/v4/core';
+import type { $ZodIssue } from 'zod/v4/core';
 import { type Config, configSchema } from './schema.ts';
 
 /** The file cannot be used. The message names each mistake on a line of its own. */
@@ -31,7 +31,12 @@ export function parseConfig(text: string, env: NodeJS.ProcessEnv, file = 'config
   }
   const result = configSchema.safeParse(input);
   if (result.success) return result.data;
-  throw new ConfigError(result.error.issues.flatMap((issue) => explain(issue, input)).map((line) => `${file}: ${line}`).join('\n'));
+  throw new ConfigError(
+    result.error.issues
+      .flatMap((issue) => explain(issue, input))
+      .map((line) => `${file}: ${line}`)
+      .join('\n'),
+  );
 }
 
 /** Puts the environment's values in the place of `${NAME}`, in values only. */
@@ -50,12 +55,18 @@ function fillIn(value: unknown, env: NodeJS.ProcessEnv, missing: string[]): unkn
 
 /** Path, value, and what is allowed. */
 function explain(issue: $ZodIssue, input: unknown): string[] {
-  const path = issue.path.map((part) => (typeof part === 'number' ? `[${part}]` : `.${String(part)}`)).join('').slice(1);
+  const path = issue.path
+    .map((part) => (typeof part === 'number' ? `[${part}]` : `.${String(part)}`))
+    .join('')
+    .slice(1);
   if (issue.code === 'unrecognized_keys') {
     return issue.keys.map((key) => `${path ? `${path}.` : ''}${key}: is not an option`);
   }
   if (issue.code === 'invalid_union' && issue.errors.length > 0) {
-    const allowed = issue.errors.flat().map((error) => error.message).join(', or ');
+    const allowed = issue.errors
+      .flat()
+      .map((error) => error.message)
+      .join(', or ');
     return [`${path}: ${shown(path, valueAt(input, issue.path))} is not allowed: ${allowed}`];
   }
   const value = valueAt(input, issue.path);
@@ -64,7 +75,10 @@ function explain(issue: $ZodIssue, input: unknown): string[] {
 }
 
 function valueAt(input: unknown, path: readonly PropertyKey[]): unknown {
-  return path.reduce<unknown>((value, part) => (value as Record<PropertyKey, unknown> | undefined)?.[part], input);
+  return path.reduce<unknown>(
+    (value, part) => (value as Record<PropertyKey, unknown> | undefined)?.[part],
+    input,
+  );
 }
 
 const SECRET = /token|pepper|replacewith|secret|password|url|nodes/i;

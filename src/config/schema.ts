@@ -11,7 +11,8 @@ import { logOptions } from '../observability/options.ts';
 import { headerOptions, matchOptions, upstreamOptions } from '../proxy/options.ts';
 
 /** `${NAME}` is always text. */
-const numeric = (value: unknown) => (typeof value === 'string' && /^\d+$/.test(value) ? Number(value) : value);
+const numeric = (value: unknown) =>
+  typeof value === 'string' && /^\d+$/.test(value) ? Number(value) : value;
 
 /** Section `listen`: the merchants' port. */
 const listenOptions = z.strictObject({
@@ -107,7 +108,10 @@ function* contradictions({ store, lock, operations }: Parsed): Generator<[(strin
     const member = match.body && Object.keys(match.body)[0];
     const known = routes.has(route);
     if (known && (member === undefined || routes.get(route) !== member)) {
-      yield [['operations', i, 'match'], `${route} is declared before: tell them apart by the same body member`];
+      yield [
+        ['operations', i, 'match'],
+        `${route} is declared before: tell them apart by the same body member`,
+      ];
     }
     routes.set(route, member);
   }

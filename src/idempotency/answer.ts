@@ -22,17 +22,27 @@ export function answerOf(result: Result): Answer {
       return { outcome: 'replayed', response: result.response, replayed: true };
     case 'tombstone':
       return refusal(
-        problem('response_not_stored', 'The request was executed; its result was too large to be kept for a retry.'),
+        problem(
+          'response_not_stored',
+          'The request was executed; its result was too large to be kept for a retry.',
+        ),
       );
     case 'in_flight':
       return refusal(
-        problem('request_in_flight', 'The first request with this key still runs; ask again with the same key.', {
-          retryAfterS: 1,
-        }),
+        problem(
+          'request_in_flight',
+          'The first request with this key still runs; ask again with the same key.',
+          {
+            retryAfterS: 1,
+          },
+        ),
       );
     case 'mismatch':
       return refusal(
-        problem('idempotency_key_reused', 'This key was used for another request; a new request needs a new key.'),
+        problem(
+          'idempotency_key_reused',
+          'This key was used for another request; a new request needs a new key.',
+        ),
       );
     case 'in_doubt':
       return refusal(
@@ -43,7 +53,9 @@ export function answerOf(result: Result): Answer {
       );
     case 'store_unavailable':
       return refusal(
-        problem('store_unavailable', 'The request was not sent; ask again with the same key.', { retryAfterS: 1 }),
+        problem('store_unavailable', 'The request was not sent; ask again with the same key.', {
+          retryAfterS: 1,
+        }),
       );
   }
 }
@@ -56,12 +68,18 @@ export function answerOfExchange(exchange: Exchange, outcome: string): Answer {
     case 'oversize':
       return { outcome, stream: exchange };
     case 'not_sent':
-      return refusal(problem('upstream_unreachable', 'The backend could not be reached; the request was not sent.'));
+      return refusal(
+        problem('upstream_unreachable', 'The backend could not be reached; the request was not sent.'),
+      );
     case 'unknown':
       return refusal(
-        problem('outcome_unknown', 'The request may have been executed, and the backend gave no complete answer.', {
-          status: exchange.timedOut ? 504 : 502,
-        }),
+        problem(
+          'outcome_unknown',
+          'The request may have been executed, and the backend gave no complete answer.',
+          {
+            status: exchange.timedOut ? 504 : 502,
+          },
+        ),
       );
   }
 }
@@ -72,14 +90,18 @@ export function sendResponse(res: ServerResponse, response: StoredResponse, repl
   const headers = replayed ? asReplay(response.headers) : [...response.headers];
   const bodiless = res.req.method === 'HEAD' || response.status === 204 || response.status === 304;
   // The backend may have sent it in chunks; here its length is known.
-  if (!bodiless && !has(headers, 'content-length')) headers.push('Content-Length', String(response.body.length));
+  if (!bodiless && !has(headers, 'content-length'))
+    headers.push('Content-Length', String(response.body.length));
   res.sendDate = false;
   res.writeHead(response.status, headers);
   res.end(bodiless ? undefined : response.body);
 }
 
 /** Streams what was too large to be held. A backend that breaks off breaks the merchant's connection too. */
-export function sendStream(res: ServerResponse, { status, headers, body }: Extract<Exchange, { kind: 'oversize' }>): void {
+export function sendStream(
+  res: ServerResponse,
+  { status, headers, body }: Extract<Exchange, { kind: 'oversize' }>,
+): void {
   if (res.destroyed) {
     body.destroy();
     return;

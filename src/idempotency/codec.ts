@@ -16,7 +16,16 @@ import type { IdempotencyRecord, RecordHead, Settlement } from './record.ts';
  *
  * Numbers are big-endian.
  */
-export const layout = { version: 0, state: 1, token: 2, mark: 18, fingerprint: 22, createdAt: 54, changedAt: 62, texts: 70 };
+export const layout = {
+  version: 0,
+  state: 1,
+  token: 2,
+  mark: 18,
+  fingerprint: 22,
+  createdAt: 54,
+  changedAt: 62,
+  texts: 70,
+};
 
 const VERSION = 1;
 const stateCodes = { claimed: 'c', executing: 'e', in_doubt: 'd' } as const;
@@ -120,7 +129,8 @@ const states: Record<string, RecordHead['state']> = {
 /** @throws {UnreadableRecord} for anything that {@link encodeRecord} did not write. */
 export function decodeRecord(bytes: Buffer): IdempotencyRecord {
   if (bytes.length < layout.texts) throw new UnreadableRecord('it is too short');
-  if (bytes[layout.version] !== VERSION) throw new UnreadableRecord(`its version is ${bytes[layout.version]}`);
+  if (bytes[layout.version] !== VERSION)
+    throw new UnreadableRecord(`its version is ${bytes[layout.version]}`);
   const code = String.fromCharCode(bytes[layout.state] ?? 0);
   const state = states[code];
   if (!state) throw new UnreadableRecord('its state is unknown');

@@ -166,7 +166,11 @@ export class Engine {
     if (exchange.kind === 'unknown') {
       this.#observer.inDoubt(call, exchange);
       // Left executing if this fails: once its lease has lapsed, that reads as in doubt as well.
-      return await this.#fenced('in_doubt', call, this.#store.markInDoubt(owner).catch(() => 'ok' as const));
+      return await this.#fenced(
+        'in_doubt',
+        call,
+        this.#store.markInDoubt(owner).catch(() => 'ok' as const),
+      );
     }
     const released = this.#store.release(owner).catch(() => {
       this.#takeBack(owner);
@@ -193,7 +197,11 @@ export class Engine {
     clearTimeout(timer);
   }
 
-  async #fenced(write: 'settle' | 'release' | 'in_doubt', call: Call, answer: Promise<Fenced>): Promise<void> {
+  async #fenced(
+    write: 'settle' | 'release' | 'in_doubt',
+    call: Call,
+    answer: Promise<Fenced>,
+  ): Promise<void> {
     if ((await answer) === 'stale') this.#observer.stale(write, call);
   }
 

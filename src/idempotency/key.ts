@@ -1,5 +1,8 @@
 /** What the idempotency headers of a request say. */
-export type KeyReading = { kind: 'none' } | { kind: 'key'; key: string } | { kind: 'invalid'; reason: string };
+export type KeyReading =
+  | { kind: 'none' }
+  | { kind: 'key'; key: string }
+  | { kind: 'invalid'; reason: string };
 
 const PRINTABLE = /^[\x20-\x7e]{1,255}$/;
 /** A structured field's string (RFC 9651 §3.3.3): quoted, with \" and \\ as its only escapes. */
@@ -19,7 +22,7 @@ export function readKey(rawHeaders: readonly string[], names: readonly string[])
     if (!names.includes(name)) continue;
     if (seen.has(name)) return { kind: 'invalid', reason: `The header ${name} was sent twice.` };
     seen.add(name);
-    const value = valueOf(name, (rawHeaders[i + 1] as string).trim());
+    const value = readValue(name, (rawHeaders[i + 1] as string).trim());
     if (value === undefined || !PRINTABLE.test(value)) {
       return { kind: 'invalid', reason: `The header ${name} must hold 1 to 255 printable ASCII characters.` };
     }
@@ -32,7 +35,7 @@ export function readKey(rawHeaders: readonly string[], names: readonly string[])
 }
 
 /** Undefined for a quoted string that is not well formed. */
-function valueOf(name: string, text: string): string | undefined {
+function readValue(name: string, text: string): string | undefined {
   if (name !== 'idempotency-key' || !text.startsWith('"')) return text;
   return text.match(QUOTED)?.[1]?.replace(/\\(["\\])/g, '$1');
 }

@@ -74,7 +74,9 @@ async function execute(
     return answerOf(result);
   }
   if (operation.idempotency.key === 'required') {
-    return refused(problem('idempotency_key_required', `The operation ${operation.name} requires an idempotency key.`));
+    return refused(
+      problem('idempotency_key_required', `The operation ${operation.name} requires an idempotency key.`),
+    );
   }
   options.unprotected(operation.name);
   return answerOfExchange(await options.send(req), 'forwarded');
@@ -82,7 +84,12 @@ async function execute(
 
 const refused = (p: Problem): Answer => ({ outcome: p.code, problem: p });
 
-function callOf(options: IdempotencyMiddlewareOptions, req: IncomingMessage, res: ServerResponse, key: string): Call {
+function callOf(
+  options: IdempotencyMiddlewareOptions,
+  req: IncomingMessage,
+  res: ServerResponse,
+  key: string,
+): Call {
   const context = contextOf(req);
   const { merchant, operation, body } = context;
   if (!merchant || !operation || !body) throw new Error('the context is incomplete');

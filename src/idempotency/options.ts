@@ -27,7 +27,10 @@ export const lockOptions = z.strictObject({
   /** Independent Redis nodes for Redlock, an odd number; empty: the store's own. */
   nodes: z
     .array(redisUrl)
-    .refine((nodes) => nodes.length === 0 || nodes.length % 2 === 1, 'must be an odd number of nodes, or none')
+    .refine(
+      (nodes) => nodes.length === 0 || nodes.length % 2 === 1,
+      'must be an odd number of nodes, or none',
+    )
     .default([]),
 });
 
@@ -47,7 +50,10 @@ export const storeOptions = z.discriminatedUnion('kind', [
     /** redis:// or rediss://, version 7.0 or newer, with persistence and without eviction. */
     url: redisUrl,
     /** Before the name of every key. */
-    prefix: z.string().regex(/^[\w.:-]{1,64}$/).default('oncegate'),
+    prefix: z
+      .string()
+      .regex(/^[\w.:-]{1,64}$/)
+      .default('oncegate'),
     /** A store that does not answer within this is unavailable. */
     timeoutMs,
     /** How long to wait for Redis at the start. */

@@ -9,7 +9,9 @@ export interface StoredResponse {
 }
 
 /** What a scope is settled with: the response, or a tombstone where it was larger than `maxStoredBytes`. */
-export type Settlement = { kind: 'response'; response: StoredResponse } | { kind: 'tombstone'; status: number };
+export type Settlement =
+  | { kind: 'response'; response: StoredResponse }
+  | { kind: 'tombstone'; status: number };
 
 /** The part of a record that is there from the claim on. */
 export interface RecordHead {

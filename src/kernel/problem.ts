@@ -15,7 +15,10 @@ const problems = {
   idempotency_key_reused: { status: 422, title: 'The idempotency key belongs to another request' },
   request_in_flight: { status: 409, title: 'The first request with this key still runs' },
   outcome_unknown: { status: 409, title: 'It cannot be known whether the request was executed' },
-  response_not_stored: { status: 409, title: 'The request was executed, but its result was too large to store' },
+  response_not_stored: {
+    status: 409,
+    title: 'The request was executed, but its result was too large to store',
+  },
   store_unavailable: { status: 503, title: 'The idempotency store cannot be reached; nothing was sent' },
   upstream_unreachable: { status: 502, title: 'The backend cannot be reached; nothing was sent' },
   overloaded: { status: 503, title: 'The gateway is overloaded; nothing was sent' },

@@ -55,7 +55,11 @@ export class Access {
     return context;
   }
 
-  #end(req: IncomingMessage, closed: ServerResponse | IncomingMessage['socket'], context: RequestContext): void {
+  #end(
+    req: IncomingMessage,
+    closed: ServerResponse | IncomingMessage['socket'],
+    context: RequestContext,
+  ): void {
     this.#open--;
     if (this.#open === 0) for (const idle of this.#whenIdle.splice(0)) idle();
     const { metrics, clock, logger } = this.#options;

@@ -8,7 +8,11 @@ interface KeyedRequest {
   operation: string;
 }
 
-const named = ({ scope, merchant, operation }: KeyedRequest) => ({ scope: scope.slice(0, 16), merchant, operation });
+const named = ({ scope, merchant, operation }: KeyedRequest) => ({
+  scope: scope.slice(0, 16),
+  merchant,
+  operation,
+});
 
 /** Turns what the engine tells into metrics and log lines. Satisfies the engine's `EngineObserver`. */
 export function engineObserver(metrics: Metrics, logger: Logger) {

@@ -1,6 +1,6 @@
-import { type Logger, pino } from 'pino';
+import { pino } from 'pino';
 
-export type { Logger };
+export type Logger = pino.Logger;
 
 /**
  * JSON lines on standard output. Nothing of a request is logged but what the access line names; the redaction is
@@ -14,7 +14,16 @@ export function createLogger(level: string): Logger {
       timestamp: pino.stdTimeFunctions.isoTime,
       formatters: { level: (label) => ({ level: label }) },
       redact: {
-        paths: ['authorization', 'headers', 'body', 'secret', '*.authorization', '*.headers', '*.body', '*.secret'],
+        paths: [
+          'authorization',
+          'headers',
+          'body',
+          'secret',
+          '*.authorization',
+          '*.headers',
+          '*.body',
+          '*.secret',
+        ],
         censor: '[redacted]',
       },
     },
@@ -32,4 +41,5 @@ export function loggablePath(target: string): string {
   return segments.slice(0, 12).join('/');
 }
 
-const isWord = (segment: string): boolean => /^(?:[a-z][a-z._-]{0,31}\d{0,3}(?:\.[a-z]{1,5})?)?$/i.test(segment);
+const isWord = (segment: string): boolean =>
+  /^(?:[a-z][a-z._-]{0,31}\d{0,3}(?:\.[a-z]{1,5})?)?$/i.test(segment);

@@ -1,4 +1,4 @@
-import { collectDefaultMetrics, Counter, Gauge, Histogram, Registry } from 'prom-client';
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 
 /** Seconds. From a replay in memory to a backend at its time limit. */
 const SECONDS = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
@@ -40,7 +40,9 @@ export class Metrics {
     ['command', 'result'],
     STORE_SECONDS,
   );
-  readonly hits = this.#counter('oncegate_idempotency_hits_total', 'Answers replayed from a settled record', ['operation']);
+  readonly hits = this.#counter('oncegate_idempotency_hits_total', 'Answers replayed from a settled record', [
+    'operation',
+  ]);
   readonly conflicts = this.#counter(
     'oncegate_idempotency_conflicts_total',
     'Duplicates that could not be replayed: in_flight, mismatch, in_doubt, not_stored',
@@ -56,9 +58,21 @@ export class Metrics {
     'Requests of an operation that takes a key, sent without one',
     ['operation'],
   );
-  readonly stale = this.#counter('oncegate_stale_total', 'Writes refused because the claim had been taken over', ['write']);
-  readonly takeovers = this.#counter('oncegate_takeovers_total', 'Claims taken over from an owner who had not begun', []);
-  readonly leaseLost = this.#counter('oncegate_lease_lost_total', 'Leases that had lapsed while their owner lived', []);
+  readonly stale = this.#counter(
+    'oncegate_stale_total',
+    'Writes refused because the claim had been taken over',
+    ['write'],
+  );
+  readonly takeovers = this.#counter(
+    'oncegate_takeovers_total',
+    'Claims taken over from an owner who had not begun',
+    [],
+  );
+  readonly leaseLost = this.#counter(
+    'oncegate_lease_lost_total',
+    'Leases that had lapsed while their owner lived',
+    [],
+  );
   readonly settleLate = this.#counter(
     'oncegate_settle_late_total',
     'Answers given before the store had taken them, because it did not answer in time',
@@ -84,7 +98,8 @@ export class Metrics {
   declareOperations(names: readonly string[]): void {
     for (const operation of names) {
       for (const counter of [this.hits, this.unprotected, this.settleLate]) counter.inc({ operation }, 0);
-      for (const kind of ['in_flight', 'mismatch', 'in_doubt', 'not_stored']) this.conflicts.inc({ operation, kind }, 0);
+      for (const kind of ['in_flight', 'mismatch', 'in_doubt', 'not_stored'])
+        this.conflicts.inc({ operation, kind }, 0);
       for (const cause of ['timeout', 'connection']) this.inDoubt.inc({ operation, cause }, 0);
     }
   }

@@ -119,7 +119,10 @@ class Exchange implements Dispatcher.DispatchHandler {
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
     // Answered as not sent while it queued for a connection: then it must not be sent any more.
-    if (this.#ended) return controller.abort(new DeadlinePassed());
+    if (this.#ended) {
+      controller.abort(new DeadlinePassed());
+      return;
+    }
     this.#controller = controller;
     this.#sent = true;
   }

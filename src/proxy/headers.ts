@@ -43,7 +43,14 @@ export interface Forwarding {
 }
 
 /** Set by us, and never taken from outside as they are. Host and framing are the sender's business. */
-const OURS = new Set(['x-merchant-code', 'x-request-id', 'x-forwarded-for', 'host', 'content-length', 'expect']);
+const OURS = new Set([
+  'x-merchant-code',
+  'x-request-id',
+  'x-forwarded-for',
+  'host',
+  'content-length',
+  'expect',
+]);
 
 /** The request's fields as the backend shall get them: end-to-end ones, unambiguous, with ours. */
 export function forwardedHeaders(headers: RawHeaders, forwarding: Forwarding): string[] {

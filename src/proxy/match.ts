@@ -24,7 +24,8 @@ export function refusalOfHead(req: IncomingMessage): Problem | undefined {
   const ambiguity = ambiguityOf(req.url ?? '');
   if (ambiguity) return problem('invalid_target', `The request target has ${ambiguity}.`);
   // Node takes two Host lines; the backend may read the other one.
-  if (valuesOf(req.rawHeaders, 'host').length > 1) return problem('invalid_request', 'The header host was sent twice.');
+  if (valuesOf(req.rawHeaders, 'host').length > 1)
+    return problem('invalid_request', 'The header host was sent twice.');
   return undefined;
 }
 
@@ -58,7 +59,11 @@ export function matchOperation(operations: Operations, limits: BodyLimits): Requ
 }
 
 /** The body, or undefined after an answer. */
-async function takeBody(req: IncomingMessage, res: ServerResponse, limits: BodyLimits): Promise<Buffer | undefined> {
+async function takeBody(
+  req: IncomingMessage,
+  res: ServerResponse,
+  limits: BodyLimits,
+): Promise<Buffer | undefined> {
   inviteBody(req, res);
   const read = await readBody(req, limits.bodyBytes, limits.bodyTimeoutMs);
   if (read.kind === 'body') return read.body;
@@ -66,7 +71,11 @@ async function takeBody(req: IncomingMessage, res: ServerResponse, limits: BodyL
     refuse(req, res, problem('body_too_large', `The request body is larger than ${limits.bodyBytes} bytes.`));
   }
   if (read.kind === 'timeout') {
-    refuse(req, res, problem('request_timeout', `The request body did not arrive within ${limits.bodyTimeoutMs} ms.`));
+    refuse(
+      req,
+      res,
+      problem('request_timeout', `The request body did not arrive within ${limits.bodyTimeoutMs} ms.`),
+    );
   }
   return undefined;
 }

@@ -45,14 +45,18 @@ export class Operations {
       return only.match.body ? { kind: 'by_body', candidates } : { kind: 'operation', operation: only };
     }
     const declared = this.#paths.get(lookalikeOf(path));
-    return declared !== undefined && declared !== path ? { kind: 'lookalike', path: declared } : { kind: 'none' };
+    return declared !== undefined && declared !== path
+      ? { kind: 'lookalike', path: declared }
+      : { kind: 'none' };
   }
 
   byBody(candidates: readonly DeclaredOperation[], body: Buffer): BodyMatch {
     const read = readJsonObject(body);
     if ('ambiguous' in read) {
       const passes = candidates.some(({ match }) => match.unreadableBody === 'pass');
-      return passes ? { kind: 'operation', operation: otherOperation } : { kind: 'ambiguous', reason: read.ambiguous };
+      return passes
+        ? { kind: 'operation', operation: otherOperation }
+        : { kind: 'ambiguous', reason: read.ambiguous };
     }
     for (const operation of candidates) {
       const reading = matchMember(read.members, operation);
@@ -67,7 +71,10 @@ export class Operations {
  * Does the body's member select the operation? Anything but a clear yes or no is ambiguous: loosely typed backends take
  * `true` or `0` for any string, others ignore the case of names or trim values.
  */
-function matchMember(members: Record<string, unknown>, { match }: DeclaredOperation): 'yes' | 'no' | (string & {}) {
+function matchMember(
+  members: Record<string, unknown>,
+  { match }: DeclaredOperation,
+): 'yes' | 'no' | (string & {}) {
   const [[name, wanted] = ['', '']] = Object.entries(match.body ?? {});
   const spelt = Object.keys(members).filter((member) => member.trim().toLowerCase() === name.toLowerCase());
   if (spelt.length === 0) return 'no';

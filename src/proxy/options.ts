@@ -5,7 +5,12 @@ const ms = (min: number, max: number) => z.number().int().min(min).max(max);
 /** Section `upstream`: the backend. */
 export const upstreamOptions = z.strictObject({
   /** Base URL: http or https, no path, no credentials. The only option without a default. */
-  url: z.url({ protocol: /^https?$/ }).refine(isOrigin, 'must be an origin such as http://payments.internal:9000, without path, query or credentials'),
+  url: z
+    .url({ protocol: /^https?$/ })
+    .refine(
+      isOrigin,
+      'must be an origin such as http://payments.internal:9000, without path, query or credentials',
+    ),
   /** Time to connect, TLS included. Nothing has been sent when it runs out. */
   connectTimeoutMs: ms(1, 120_000).default(2000),
   /** Time from sending to the complete answer. When it runs out, the outcome is unknown. */

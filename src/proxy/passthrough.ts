@@ -117,10 +117,22 @@ function guard(proxyReq: ClientRequest, connectTimeoutMs: number, responseTimeou
 }
 
 /** Failures before the first byte of the request; in every other case it may have been executed. */
-const NOT_SENT = new Set(['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'EHOSTUNREACH', 'ENETUNREACH', 'ECONNTIMEOUT']);
+const NOT_SENT = new Set([
+  'ECONNREFUSED',
+  'ENOTFOUND',
+  'EAI_AGAIN',
+  'EHOSTUNREACH',
+  'ENETUNREACH',
+  'ECONNTIMEOUT',
+]);
 
 function failure({ code = '' }: NodeJS.ErrnoException): Problem {
-  if (NOT_SENT.has(code)) return problem('upstream_unreachable', 'The backend cannot be reached; nothing was sent.');
+  if (NOT_SENT.has(code))
+    return problem('upstream_unreachable', 'The backend cannot be reached; nothing was sent.');
   const status = code === 'ERESPONSETIMEOUT' ? 504 : 502;
-  return problem('outcome_unknown', 'The backend gave no complete answer; it may have acted on the request.', { status });
+  return problem(
+    'outcome_unknown',
+    'The backend gave no complete answer; it may have acted on the request.',
+    { status },
+  );
 }

@@ -33,7 +33,12 @@ const SCRIPT = /^.*?\.(?:php\d?|phtml|cgi|pl|py|rb|aspx?|jspx?|do|action)(?=\/|$
  * parameters, trailing slashes and dots, and, behind a script such as `/v1/index.php`, whatever follows (PATH_INFO).
  */
 export function lookalikeOf(path: string): string {
-  const decoded = path.replace(/%[2-7][0-9a-f]/gi, (encoded) => String.fromCharCode(Number.parseInt(encoded.slice(1), 16)));
-  const plain = decoded.toLowerCase().replace(/;[^/]*/g, '').replace(/[/.\s]+$/, '');
+  const decoded = path.replace(/%[2-7][0-9a-f]/gi, (encoded) =>
+    String.fromCharCode(Number.parseInt(encoded.slice(1), 16)),
+  );
+  const plain = decoded
+    .toLowerCase()
+    .replace(/;[^/]*/g, '')
+    .replace(/[/.\s]+$/, '');
   return plain.match(SCRIPT)?.[0] ?? plain;
 }

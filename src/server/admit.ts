@@ -1,8 +1,8 @@
 import type { IncomingMessage } from 'node:http';
 import type { RequestHandler } from 'express';
+import type { RequestContext } from '../kernel/context.ts';
 import type { Lifecycle } from '../kernel/lifecycle.ts';
 import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
-import type { RequestContext } from '../kernel/context.ts';
 
 export interface AdmitOptions {
   /** Begins a request's context; see Access.begin. */
@@ -14,7 +14,11 @@ export interface AdmitOptions {
 }
 
 /** Why nothing new is taken at this moment, or undefined. */
-export function refusalToAdmit({ open, maxInFlight, lifecycle }: Omit<AdmitOptions, 'begin'>): Problem | undefined {
+export function refusalToAdmit({
+  open,
+  maxInFlight,
+  lifecycle,
+}: Omit<AdmitOptions, 'begin'>): Problem | undefined {
   const again = { retryAfterS: 1 };
   if (lifecycle.closing) return problem('shutting_down', 'The request was not sent; ask again.', again);
   if (open() > maxInFlight) return problem('overloaded', 'The request was not sent; ask again.', again);
@@ -33,4 +37,3 @@ export function admit(options: AdmitOptions): RequestHandler {
     sendProblem(res, refusal, context.requestId);
   };
 }
-

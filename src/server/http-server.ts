@@ -1,5 +1,11 @@
 import { randomUUID } from 'node:crypto';
-import { createServer, type IncomingMessage, type RequestListener, type Server, STATUS_CODES } from 'node:http';
+import {
+  createServer,
+  type IncomingMessage,
+  type RequestListener,
+  type Server,
+  STATUS_CODES,
+} from 'node:http';
 import type { Duplex } from 'node:stream';
 import { type Problem, problem, problemBody, problemHeaders } from '../kernel/problem.ts';
 
@@ -23,7 +29,8 @@ export function createHttpServer(options: HttpServerOptions): Server {
       // Longer than the idle time of usual balancers, so that it is they who close idle connections.
       keepAliveTimeout: 65_000,
       // Any other upgrade (curl offers h2c by itself) is an ordinary request, and must not slip past the path.
-      shouldUpgradeCallback: (req) => req.method === 'GET' && req.headers.upgrade?.toLowerCase() === 'websocket',
+      shouldUpgradeCallback: (req) =>
+        req.method === 'GET' && req.headers.upgrade?.toLowerCase() === 'websocket',
     },
     options.onRequest,
   );
@@ -38,8 +45,10 @@ export function createHttpServer(options: HttpServerOptions): Server {
 }
 
 function malformed(code = ''): Problem {
-  if (code === 'HPE_HEADER_OVERFLOW') return problem('invalid_request', 'The header fields are too large.', { status: 431 });
-  if (code === 'ERR_HTTP_REQUEST_TIMEOUT') return problem('request_timeout', 'The request did not arrive in time.');
+  if (code === 'HPE_HEADER_OVERFLOW')
+    return problem('invalid_request', 'The header fields are too large.', { status: 431 });
+  if (code === 'ERR_HTTP_REQUEST_TIMEOUT')
+    return problem('request_timeout', 'The request did not arrive in time.');
   return problem('invalid_request', 'The request is not valid HTTP/1.1.');
 }
 

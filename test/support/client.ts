@@ -20,7 +20,10 @@ export interface TestRequest {
 }
 
 /** One request on a connection of its own. */
-export function send(url: string, { path = '/', body, agent, ...rest }: TestRequest = {}): Promise<TestAnswer> {
+export function send(
+  url: string,
+  { path = '/', body, agent, ...rest }: TestRequest = {},
+): Promise<TestAnswer> {
   return new Promise((resolve, reject) => {
     const req = http.request(new URL(path, url), { agent: agent ?? false, ...rest }, (res) => {
       const chunks: Buffer[] = [];

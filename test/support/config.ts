@@ -25,7 +25,11 @@ export function temporaryFolder(): string {
 /** Keys of the sandbox's merchants, and some that are wrong in each way. Returns the file's path. */
 export function writeKeys(folder: string): string {
   const path = join(folder, 'keys.yaml');
-  const plain = (id: string, secret: string, more: object = {}) => ({ id, dangerouslyPlainSecret: secret, ...more });
+  const plain = (id: string, secret: string, more: object = {}) => ({
+    id,
+    dangerouslyPlainSecret: secret,
+    ...more,
+  });
   const merchants = [
     {
       code: 'M-ALPHA',
@@ -46,7 +50,11 @@ export function writeKeys(folder: string): string {
 }
 
 /** Short times, free ports, the sandbox's merchants; `more` wins, section by section. */
-export function testConfig(folder: string, upstreamUrl: string, more: Partial<ConfigInput> = {}): ConfigInput {
+export function testConfig(
+  folder: string,
+  upstreamUrl: string,
+  more: Partial<ConfigInput> = {},
+): ConfigInput {
   return {
     workers: 1,
     listen: { host: '127.0.0.1', port: 0 },
@@ -56,7 +64,12 @@ export function testConfig(folder: string, upstreamUrl: string, more: Partial<Co
     ...more,
     upstream: { url: upstreamUrl, connectTimeoutMs: 1000, responseTimeoutMs: 5000, ...more.upstream },
     // A loaded test machine may stand still for longer than a store should in production.
-    store: { kind: 'lmdb', path: join(folder, 'data'), timeoutMs: 5000, ...more.store } as ConfigInput['store'],
+    store: {
+      kind: 'lmdb',
+      path: join(folder, 'data'),
+      timeoutMs: 5000,
+      ...more.store,
+    } as ConfigInput['store'],
     shutdown: { delayMs: 0, graceMs: 5000, ...more.shutdown },
   };
 }

@@ -1,5 +1,8 @@
 import { open, type RootDatabase } from 'lmdb';
+import { Ages, currentBoot } from '../../src/idempotency/stores/lmdb/stamp.ts';
+import { Sweep } from '../../src/idempotency/stores/lmdb/sweep.ts';
 import type { Scope } from '../../src/kernel/brands.ts';
+import { systemClock } from '../../src/kernel/clock.ts';
 
 /** The database as the store lays it out: scope digest → stamp and record, versioned. */
 function openFiles(path: string): RootDatabase<Buffer, Buffer> {
@@ -30,4 +33,14 @@ export async function countLmdb(path: string): Promise<number> {
   const count = files.getCount();
   await files.close();
   return count;
+}
+
+/** One step of a sweep of its own. Resolves to the number of records removed. */
+export async function sweepLmdb(path: string, retentionMs: number): Promise<number> {
+  const files = openFiles(path);
+  const sweep = new Sweep(files, new Ages(currentBoot(), systemClock), retentionMs);
+  sweep.stop();
+  const removed = await sweep.step();
+  await files.close();
+  return removed;
 }

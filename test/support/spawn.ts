@@ -35,10 +35,15 @@ export function track(child: ChildProcess): ChildProcess {
 }
 
 /** Runs `node src/main.ts serve` and resolves when it listens. @throws with its standard error when it ends before */
-export async function spawnGateway(config: ConfigInput, env: NodeJS.ProcessEnv = {}): Promise<SpawnedGateway> {
+export async function spawnGateway(
+  config: ConfigInput,
+  env: NodeJS.ProcessEnv = {},
+): Promise<SpawnedGateway> {
   const file = join(temporaryFolder(), 'gateway.yaml');
   writeFileSync(file, stringify(config));
-  const child = track(spawn(process.execPath, [MAIN, 'serve', '--config', file], { env: { ...process.env, ...env } }));
+  const child = track(
+    spawn(process.execPath, [MAIN, 'serve', '--config', file], { env: { ...process.env, ...env } }),
+  );
   const lines: string[] = [];
   let errors = '';
   child.stderr?.on('data', (chunk) => {
@@ -49,7 +54,9 @@ export async function spawnGateway(config: ConfigInput, env: NodeJS.ProcessEnv =
       lines.push(line);
       if (line.includes('"msg":"listening"')) resolve(JSON.parse(line));
     });
-    child.once('exit', (code, signal) => reject(new Error(`the gateway ended (${signal ?? code}): ${errors}`)));
+    child.once('exit', (code, signal) =>
+      reject(new Error(`the gateway ended (${signal ?? code}): ${errors}`)),
+    );
   });
   const { port, adminPort } = await listening;
   return {

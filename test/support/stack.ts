@@ -39,7 +39,14 @@ export async function openGateway(input: ConfigInput): Promise<TestGateway> {
     admin.closeAllConnections();
     await new Promise((resolve) => admin.close(resolve));
   };
-  return { gateway, port, url: `http://127.0.0.1:${port}`, adminUrl: `http://127.0.0.1:${adminPort}`, log, shutdown };
+  return {
+    gateway,
+    port,
+    url: `http://127.0.0.1:${port}`,
+    adminUrl: `http://127.0.0.1:${adminPort}`,
+    log,
+    shutdown,
+  };
 }
 
 /** Sandbox and gateway together. Close it in afterAll or afterEach. */
@@ -51,7 +58,10 @@ export interface Stack extends TestGateway {
   close(): Promise<void>;
 }
 
-export async function openStack(more: Partial<ConfigInput> = {}, sandboxOptions: SandboxOptions = {}): Promise<Stack> {
+export async function openStack(
+  more: Partial<ConfigInput> = {},
+  sandboxOptions: SandboxOptions = {},
+): Promise<Stack> {
   const sandbox = await createSandbox({ port: 0, ...sandboxOptions });
   try {
     const config = testConfig(temporaryFolder(), sandbox.url, more);

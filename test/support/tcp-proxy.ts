@@ -1,5 +1,6 @@
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll } from 'vitest';
 
 interface Link {
@@ -9,6 +10,8 @@ interface Link {
   maimed: boolean;
   /** A reply has passed since the last request did. */
   answered: boolean;
+  /** The last of the replies under way: none overtakes another. */
+  lastReply: Promise<void>;
 }
 
 const open = new Set<TcpProxy>();
@@ -89,7 +92,7 @@ export class TcpProxy {
   }
 
   #join(client: Socket, server: Socket): void {
-    const link = { client, server, maimed: false, answered: true };
+    const link = { client, server, maimed: false, answered: true, lastReply: Promise.resolve() };
     this.#links.add(link);
     client.setNoDelay(true);
     server.setNoDelay(true);
@@ -100,8 +103,7 @@ export class TcpProxy {
     });
     server.on('data', (bytes) => {
       if (this.#swallowing) link.maimed = true;
-      else if (this.#delayMs > 0) setTimeout(() => this.#reply(link, bytes), this.#delayMs);
-      else this.#reply(link, bytes);
+      else link.lastReply = this.#reply(link, bytes, link.lastReply);
     });
     for (const socket of [client, server]) {
       socket.on('error', () => {});
@@ -109,7 +111,9 @@ export class TcpProxy {
     }
   }
 
-  #reply(link: Link, bytes: Buffer): void {
+  async #reply(link: Link, bytes: Buffer, before: Promise<void>): Promise<void> {
+    if (this.#delayMs > 0) await sleep(this.#delayMs, undefined, { ref: false });
+    await before;
     link.answered = true;
     if (!link.client.destroyed) link.client.write(bytes);
   }

@@ -4,7 +4,9 @@ import { StoreUnavailable } from '../../store.ts';
 /** `INFO` as a map of field to value. */
 async function info(client: Redis): Promise<Map<string, string>> {
   const lines = (await client.info()).split('\r\n');
-  return new Map(lines.filter((line) => line.includes(':')).map((line) => line.split(/:(.*)/s) as [string, string]));
+  return new Map(
+    lines.filter((line) => line.includes(':')).map((line) => line.split(/:(.*)/s) as [string, string]),
+  );
 }
 
 /** Undefined where CONFIG is not allowed, as with many hosted servers. */
@@ -26,17 +28,24 @@ async function setting(client: Redis, name: string): Promise<string | undefined>
 export async function inspect(client: Redis): Promise<string[]> {
   const server = await info(client);
   const version = server.get('redis_version') ?? '0';
-  if (Number.parseInt(version, 10) < 7) throw new StoreUnavailable(`redis ${version} is too old: 7.0 or newer is needed`);
+  if (Number.parseInt(version, 10) < 7)
+    throw new StoreUnavailable(`redis ${version} is too old: 7.0 or newer is needed`);
   const policy = server.get('maxmemory_policy') ?? 'noeviction';
   if (policy !== 'noeviction') {
-    throw new StoreUnavailable(`redis has maxmemory-policy ${policy}, which evicts records: it must be noeviction`);
+    throw new StoreUnavailable(
+      `redis has maxmemory-policy ${policy}, which evicts records: it must be noeviction`,
+    );
   }
   const warnings: string[] = [];
   const fsync = await setting(client, 'appendfsync');
   if (server.get('aof_enabled') !== '1') {
-    warnings.push('redis runs without appendonly: a record is lost, and a payout may run again, when redis is killed');
+    warnings.push(
+      'redis runs without appendonly: a record is lost, and a payout may run again, when redis is killed',
+    );
   } else if (fsync !== undefined && fsync !== 'always') {
-    warnings.push(`redis has appendfsync ${fsync}: the last moment's records are lost when its machine fails`);
+    warnings.push(
+      `redis has appendfsync ${fsync}: the last moment's records are lost when its machine fails`,
+    );
   }
   if (Number(server.get('connected_slaves') ?? 0) > 0) {
     warnings.push('redis has replicas: a failover may lose records that had not reached them');

@@ -92,7 +92,9 @@ export class RedisStore implements Store {
   async begin(owner: Owner): Promise<Fenced> {
     // On the wire before the begin, in one go with it: one round trip.
     this.#leases.take(owner);
-    const begun = await answering(() => this.#client.begin(this.#keyOf(owner.scope), owner.token, this.#now()));
+    const begun = await answering(() =>
+      this.#client.begin(this.#keyOf(owner.scope), owner.token, this.#now()),
+    );
     if (begun === 'stale') void this.#leases.giveBack(owner);
     return begun;
   }

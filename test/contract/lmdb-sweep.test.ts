@@ -1,0 +1,64 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import { LmdbStore } from '../../src/idempotency/stores/lmdb/lmdb-store.ts';
+import { type Clock, systemClock } from '../../src/kernel/clock.ts';
+import { countLmdb, rewriteLmdb, sweepLmdb } from '../support/lmdb-files.ts';
+import { LONG, type StoreTimes } from '../support/open-store.ts';
+import { duplicateOf } from '../support/requests.ts';
+import { until } from '../support/until.ts';
+import { bring, stages } from './states.ts';
+
+function openLmdb(
+  times: Partial<StoreTimes>,
+  clock: Clock = systemClock,
+): { path: string; store: LmdbStore } {
+  const path = mkdtempSync(join(tmpdir(), 'lmdb-sweep-'));
+  const store = new LmdbStore({ path, ...LONG, ...times, clock });
+  onTestFinished(async () => {
+    await store.close();
+    rmSync(path, { recursive: true, force: true });
+  });
+  return { path, store };
+}
+
+describe('the sweep', () => {
+  it('removes records past their retention, and no others', async () => {
+    let monotonicMs = 1_000_000;
+    const clock = { ...systemClock, monotonicMs: () => monotonicMs };
+    const { path, store } = openLmdb({ retentionMs: 1000 }, clock);
+    // More than one step's worth, so that it has to go on where it stopped.
+    for (let number = 0; number < 30; number++) for (const stage of stages) await bring(store, stage);
+    monotonicMs += 999;
+    const kept = await Promise.all(Array.from({ length: 20 }, () => bring(store, 'executing')));
+    expect(await countLmdb(path)).toBe(140);
+    monotonicMs += 1;
+    await until(async () => (await countLmdb(path)) === kept.length);
+    for (const { scope, token } of kept) expect(await store.get(scope)).toMatchObject({ token });
+  });
+});
+
+describe('a stored value whose stamp is damaged', () => {
+  const noise = Buffer.from(Array.from({ length: 200 }, (_, number) => (number * 151 + 7) % 256));
+  const damages: [what: string, damage: (stored: Buffer) => Buffer][] = [
+    ['zeros', (stored) => Buffer.alloc(stored.length)],
+    ['ones', (stored) => Buffer.alloc(stored.length, 0xff)],
+    ['noise', () => noise],
+    ['nothing', () => Buffer.alloc(0)],
+    ['a stamp without record', (stored) => stored.subarray(0, 40)],
+    [
+      'a zeroed stamp before a sound record',
+      (stored) => Buffer.concat([Buffer.alloc(40), stored.subarray(40)]),
+    ],
+  ];
+
+  it.each(damages)('(%s) is never absent, never won and not swept away', async (_, damage) => {
+    const { path, store } = openLmdb({ leaseMs: 1 });
+    const owner = await bring(store, 'executing');
+    await rewriteLmdb(path, owner.scope, damage);
+    expect(await sweepLmdb(path, LONG.retentionMs)).toBe(0);
+    const answer = await store.claim(duplicateOf(owner)).catch((error: unknown) => error);
+    expect(answer).not.toMatchObject({ kind: 'claimed' });
+  });
+});
