@@ -139,13 +139,17 @@ export class Gateway {
       send: (req) => this.#send(req),
       unprotected: (operation) => metrics.unprotected.inc({ operation }),
       handled: (operation, result) => observeHandled(metrics, operation, result.kind),
+      failed: (error, requestId) =>
+        this.#tools.logger.error({ requestId, err: error }, 'a request failed within the gateway'),
     });
     return (req, res, next) => (contextOf(req).operation ? run(req, res) : next());
   }
 
   #passOn(): RequestHandler {
     return (req, res) => {
-      contextOf(req).outcome = 'passed_through';
+      const context = contextOf(req);
+      context.outcome = 'passed_through';
+      context.passedThrough = true;
       inviteBody(req, res);
       this.#passthrough.handle(req, res);
     };
@@ -186,6 +190,7 @@ export class Gateway {
       refuseOnSocket(socket, refusal, context.requestId);
       return;
     }
+    context.passedThrough = true;
     this.#upgraded.add(socket);
     socket.once('close', () => this.#upgraded.delete(socket));
     this.#passthrough.upgrade(req, socket, head);
@@ -227,9 +232,10 @@ export class Gateway {
     this.#lifecycle.close();
     const closed = new Promise<void>((resolve) => this.server.close(() => resolve()));
     for (const socket of this.#upgraded) socket.destroy();
+    const endMs = this.#tools.clock.monotonicMs() + graceMs;
     const grace = new Promise<void>((resolve) => setTimeout(resolve, graceMs).unref());
     await Promise.race([Promise.all([closed, this.#access.idle()]), grace]);
-    await this.#engine.close(graceMs);
+    await this.#engine.close(Math.max(0, endMs - this.#tools.clock.monotonicMs()));
     await this.shutdownNow();
   }
 

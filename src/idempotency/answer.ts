@@ -51,6 +51,12 @@ export function answerOf(result: Result): Answer {
           `The outcome of the first request has been unknown since ${new Date(result.sinceMs).toISOString()}. It is never sent again under this key.`,
         ),
       );
+    case 'closing':
+      return refusal(
+        problem('shutting_down', 'The request was not sent; ask again with the same key.', {
+          retryAfterS: 1,
+        }),
+      );
     case 'store_unavailable':
       return refusal(
         problem('store_unavailable', 'The request was not sent; ask again with the same key.', {

@@ -4,7 +4,7 @@ import { newToken } from './fingerprint.ts';
 import { type Decision, decide, type Exchange } from './outcome.ts';
 import { Persistence } from './persistence.ts';
 import type { Settlement, StoredResponse } from './record.ts';
-import type { Claim, Fenced, Owner, Store } from './store.ts';
+import { type Claim, type Fenced, type Owner, type Store, StoreUnavailable } from './store.ts';
 import { WaitingRoom } from './waiting.ts';
 
 export interface EngineOptions {
@@ -47,7 +47,9 @@ export type Result =
   | { kind: 'mismatch' }
   | { kind: 'in_doubt'; sinceMs: number }
   /** Nothing was sent. */
-  | { kind: 'store_unavailable'; cause: unknown };
+  | { kind: 'store_unavailable'; cause: unknown }
+  /** The engine is closing, or closed; nothing was sent. */
+  | { kind: 'closing' };
 
 /** What the engine tells those who watch. Labels are operation names and the words below, nothing else. */
 export interface EngineObserver {
@@ -72,6 +74,7 @@ export class Engine {
   readonly #waiting: WaitingRoom;
   readonly #persistence = new Persistence();
   readonly #running = new Set<Promise<Result>>();
+  #closing = false;
 
   constructor(store: Store, options: EngineOptions, observer: EngineObserver, clock: Clock) {
     this.#store = store;
@@ -98,13 +101,14 @@ export class Engine {
       if (claim.kind !== 'claimed') return answerOf(claim);
       if (claim.tookOver) this.#observer.tookOver(call);
       const begun = await this.#begin(call, owner);
-      if (begun === 'ok') return await this.#track(this.#execute(call, owner));
+      if (begun === 'ok') return await this.#run(call, owner);
       if (begun !== 'stale') return begun;
     }
   }
 
-  /** Ends when nothing runs any more, at most after `ms`. */
+  /** Begins nothing new, and ends when nothing runs any more, at most after `ms`. */
   async close(ms: number): Promise<void> {
+    this.#closing = true;
     const startedMs = this.#clock.monotonicMs();
     const timeout = new Promise<void>((resolve) => setTimeout(resolve, ms).unref());
     while (this.#running.size > 0 && this.#clock.monotonicMs() - startedMs < ms) {
@@ -116,12 +120,14 @@ export class Engine {
   /** Claims, and waits while somebody else holds the scope. */
   async #claim(call: Call, owner: Owner, waitUntilMs: number): Promise<Claim | Result> {
     for (let waited = false; ; waited = true) {
+      if (this.#closing) return { kind: 'closing' };
       let claim: Claim;
       try {
         claim = await this.#store.claim({ ...call, ...owner });
       } catch (cause) {
-        // Past the lease an ownerless claim is taken over anyway.
-        this.#takeBack(owner, this.#options.leaseMs);
+        // It may have been made, or may still be. Past the lease an ownerless claim is taken over anyway.
+        const maybeWritten = !(cause instanceof StoreUnavailable) || cause.maybeWritten;
+        if (maybeWritten) this.#takeBack(owner, this.#options.leaseMs);
         return { kind: 'store_unavailable', cause };
       }
       if (claim.kind !== 'in_flight') {
@@ -143,15 +149,31 @@ export class Engine {
       if (begun === 'stale') this.#observer.stale('begin', call);
       return begun;
     } catch (cause) {
+      // The claim stands, whatever became of the begin.
       this.#takeBack(owner);
       return { kind: 'store_unavailable', cause };
+    }
+  }
+
+  /** After a durable begin. */
+  async #run(call: Call, owner: Owner): Promise<Result> {
+    if (this.#closing) {
+      this.#takeBack(owner);
+      return { kind: 'closing' };
+    }
+    const run = this.#execute(call, owner);
+    this.#running.add(run);
+    try {
+      return await run;
+    } finally {
+      this.#running.delete(run);
     }
   }
 
   async #execute(call: Call, owner: Owner): Promise<Result> {
     const renewal = this.#keepLease(call, owner);
     try {
-      const exchange = await call.run().catch(failedWithin);
+      const exchange = await runOnce(call);
       const decision = decide(exchange, call.releaseStatuses);
       await this.#conclude(call, owner, exchange, decision);
       return { kind: 'executed', exchange, decision };
@@ -224,18 +246,9 @@ export class Engine {
     return setInterval(() => void renew(), Math.max(1, Math.floor(this.#options.leaseMs / 3)));
   }
 
-  /** A claim or begin that was not answered may have been made, or may still be: it is taken back until the store answers. */
+  /** Nothing was sent under this claim: it is released, again and again until the store answers. */
   #takeBack(owner: Owner, forMs = this.#options.retentionMs): void {
     void this.#persistence.untilAnswered(() => this.#store.release(owner), forMs);
-  }
-
-  async #track(run: Promise<Result>): Promise<Result> {
-    this.#running.add(run);
-    try {
-      return await run;
-    } finally {
-      this.#running.delete(run);
-    }
   }
 }
 
@@ -246,8 +259,16 @@ function answerOf(claim: Exclude<Claim, { kind: 'claimed' }> | Result): Result {
 }
 
 /** A run that throws is broken machinery; nobody knows what it had sent. */
-function failedWithin(error: unknown): Exchange {
-  return { kind: 'unknown', reason: error instanceof Error ? error.name : 'unknown error', timedOut: false };
+async function runOnce(call: Call): Promise<Exchange> {
+  try {
+    return await call.run();
+  } catch (error) {
+    return {
+      kind: 'unknown',
+      reason: error instanceof Error ? error.name : 'unknown error',
+      timedOut: false,
+    };
+  }
 }
 
 function settlementOf(exchange: Exchange): Settlement {

@@ -17,6 +17,8 @@ export interface IdempotencyMiddlewareOptions {
   unprotected(operation: string): void;
   /** What came of a request with a key. */
   handled(operation: string, result: Result): void;
+  /** The gateway itself failed; the merchant was told so. */
+  failed(error: unknown, requestId: string): void;
 }
 
 const SAFE_METHODS = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE']);
@@ -42,18 +44,20 @@ async function run(
   res: ServerResponse,
   context: RequestContext,
 ): Promise<void> {
-  let answer: Answer;
   try {
-    answer = await execute(options, req, res, context);
-  } catch {
-    // Whatever broke, it broke outside the engine, which never throws: say so instead of hanging.
+    const answer = await execute(options, req, res, context);
+    context.outcome = answer.outcome;
+    if ('problem' in answer) sendProblem(res, answer.problem, context.requestId);
+    else if ('stream' in answer) sendStream(res, answer.stream);
+    else sendResponse(res, answer.response, answer.replayed);
+  } catch (error) {
+    // The engine never throws: what broke has not changed what became of the key.
+    options.failed(error, context.requestId);
     const broken = problem('internal_error', 'The gateway failed while it answered.');
-    answer = { outcome: broken.code, problem: broken };
+    context.outcome = broken.code;
+    if (res.headersSent) res.destroy();
+    else sendProblem(res, broken, context.requestId);
   }
-  context.outcome = answer.outcome;
-  if ('problem' in answer) sendProblem(res, answer.problem, context.requestId);
-  else if ('stream' in answer) sendStream(res, answer.stream);
-  else sendResponse(res, answer.response, answer.replayed);
 }
 
 async function execute(

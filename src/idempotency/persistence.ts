@@ -27,14 +27,16 @@ export class Persistence {
   async #repeat<T>(write: () => Promise<T>, forMs: number): Promise<T | undefined> {
     const { signal } = this.#ending;
     let pauseMs = FIRST_PAUSE_MS;
-    for (let waitedMs = 0; waitedMs < forMs && !signal.aborted; waitedMs += pauseMs) {
+    let waitedMs = 0;
+    do {
       try {
         return await write();
       } catch {
-        pauseMs = Math.min(pauseMs * 2, LONGEST_PAUSE_MS);
         await sleep(pauseMs, undefined, { signal }).catch(() => {});
+        waitedMs += pauseMs;
+        pauseMs = Math.min(pauseMs * 2, LONGEST_PAUSE_MS);
       }
-    }
+    } while (waitedMs < forMs && !signal.aborted);
     return undefined;
   }
 

@@ -62,4 +62,10 @@ export interface Store {
 /** The store did not answer within its time limit, or answered something that cannot be trusted. */
 export class StoreUnavailable extends Error {
   override readonly name = 'StoreUnavailable';
+  /** False: the command surely never left this process, so that there is nothing to take back. */
+  readonly maybeWritten: boolean;
+  constructor(message: string, options: ErrorOptions & { maybeWritten?: boolean } = {}) {
+    super(message, options);
+    this.maybeWritten = options.maybeWritten ?? true;
+  }
 }

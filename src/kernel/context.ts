@@ -32,8 +32,10 @@ export interface RequestContext {
   /** Monotonic milliseconds at which the request's head had arrived. */
   readonly startedAtMs: number;
   merchant?: Merchant;
-  /** Unset for what is passed through. */
+  /** Unset for what is passed through, and until it is known. */
   operation?: Operation;
+  /** Handed to the pass-through. */
+  passedThrough?: boolean;
   /** The whole body, where the executor sends it. */
   body?: Buffer;
   /** How it ended: a problem's code, or executed, released, replayed, forwarded, passed_through. One word of a bounded set. */

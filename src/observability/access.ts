@@ -66,7 +66,7 @@ export class Access {
     const durationMs = clock.monotonicMs() - context.startedAtMs;
     const merchantGone = 'writableFinished' in closed && !closed.writableFinished;
     const outcome = context.outcome ?? 'merchant_gone';
-    const operation = context.operation?.name ?? (context.merchant ? 'passthrough' : 'none');
+    const operation = context.operation?.name ?? (context.passedThrough ? 'passthrough' : 'none');
     metrics.requests.inc({ operation, outcome });
     metrics.requestSeconds.observe({ operation }, durationMs / 1000);
     const ownMs = Math.max(0, durationMs - context.upstreamMs - context.waitMs);

@@ -3,14 +3,18 @@ import type { IncomingMessage } from 'node:http';
 /** The whole body, or why it could not be had. `aborted`: the merchant left before its end. */
 export type BodyResult = { kind: 'body'; body: Buffer } | { kind: 'too_large' | 'timeout' | 'aborted' };
 
+/** Does Content-Length say that the body is too large? Then it is neither invited nor read. */
+export function declaredTooLarge(req: IncomingMessage, maxBytes: number): boolean {
+  return Number(req.headers['content-length'] ?? 0) > maxBytes;
+}
+
 /**
  * Reads a request's body as raw bytes, bounded in size and time. (express.raw inflates by default, so that the bytes
  * would no longer be the merchant's.)
  *
- * @param maxBytes refused before it is read where Content-Length says so, else as soon as it passes
+ * @param maxBytes refused as soon as it passes
  */
 export function readBody(req: IncomingMessage, maxBytes: number, timeoutMs: number): Promise<BodyResult> {
-  if (Number(req.headers['content-length'] ?? 0) > maxBytes) return Promise.resolve({ kind: 'too_large' });
   return new Promise((resolve) => {
     const chunks: Buffer[] = [];
     let bytes = 0;

@@ -181,9 +181,12 @@ class Exchange implements Dispatcher.DispatchHandler {
   }
 
   #pastDeadline(timeoutMs: number): void {
-    const error = new DeadlinePassed();
-    if (this.#controller) this.#controller.abort(error);
-    else this.#end({ kind: 'not_sent', reason: `no connection was free within ${timeoutMs} ms` });
+    if (!this.#controller) {
+      this.#end({ kind: 'not_sent', reason: `no connection was free within ${timeoutMs} ms` });
+      return;
+    }
+    // A process that stood still finds its timers due before it reads its sockets: the answer may be there already.
+    setImmediate(() => setImmediate(() => this.#ended || this.#controller?.abort(new DeadlinePassed())));
   }
 
   #end(result: UpstreamResult): void {

@@ -20,7 +20,7 @@ export function readJsonObject(body: Buffer): { members: Record<string, unknown>
 }
 
 /** Strings and brackets are all that matters in text that JSON.parse has accepted. */
-const TOKENS = /"(?:[^"\\]|\\.)*"(\s*:)?|[{}]/gs;
+const TOKENS = /"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?|[{}]/gs;
 
 /** Expects valid JSON. Names count as equal when they are once their escapes are read. */
 function hasDuplicateMember(json: string): boolean {

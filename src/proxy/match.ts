@@ -2,7 +2,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { RequestHandler } from 'express';
 import { contextOf } from '../kernel/context.ts';
 import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
-import { readBody } from './body.ts';
+import { declaredTooLarge, readBody } from './body.ts';
 import { valuesOf } from './headers.ts';
 import type { Operations } from './operations.ts';
 import { ambiguityOf } from './target.ts';
@@ -64,8 +64,9 @@ async function takeBody(
   res: ServerResponse,
   limits: BodyLimits,
 ): Promise<Buffer | undefined> {
-  inviteBody(req, res);
-  const read = await readBody(req, limits.bodyBytes, limits.bodyTimeoutMs);
+  const read = declaredTooLarge(req, limits.bodyBytes)
+    ? { kind: 'too_large' as const }
+    : await invited(req, res, limits);
   if (read.kind === 'body') return read.body;
   if (read.kind === 'too_large') {
     refuse(req, res, problem('body_too_large', `The request body is larger than ${limits.bodyBytes} bytes.`));
@@ -78,6 +79,11 @@ async function takeBody(
     );
   }
   return undefined;
+}
+
+function invited(req: IncomingMessage, res: ServerResponse, limits: BodyLimits) {
+  inviteBody(req, res);
+  return readBody(req, limits.bodyBytes, limits.bodyTimeoutMs);
 }
 
 /** Says `100 Continue` to a merchant who waits for it; not before the request was let in. */

@@ -3,27 +3,28 @@ import { scopeOf } from '../../src/idempotency/fingerprint.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
 import { duplicateOf, newRequest, otherOf, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
-import { type Backend, eachTest } from './nodes.ts';
+import { type Backend, Nodes } from './nodes.ts';
 import { bring, stages } from './states.ts';
 
 export function claims(backend: Backend): void {
   describe('a claim', () => {
-    const nodes = eachTest(backend);
-
     it('takes a scope where nothing stands', async () => {
-      const store = await nodes().open();
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
       expect(await store.claim(newRequest())).toEqual({ kind: 'claimed', tookOver: false });
     });
 
     it.each(['claimed', 'executing'] as const)('of a scope that is %s is in flight', async (stage) => {
-      const [store, other] = [await nodes().open(), await nodes().open()];
+      await using nodes = new Nodes(backend);
+      const [store, other] = [await nodes.open(), await nodes.open()];
       const owner = await bring(store, stage);
       expect(await store.claim(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
       expect(await other.claim(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
     });
 
     it('of a scope in doubt tells since when', async () => {
-      const [store, other] = [await nodes().open(), await nodes().open()];
+      await using nodes = new Nodes(backend);
+      const [store, other] = [await nodes.open(), await nodes.open()];
       const before = Date.now();
       const owner = await bring(store, 'in_doubt');
       const claim = await other.claim(duplicateOf(owner));
@@ -32,14 +33,16 @@ export function claims(backend: Backend): void {
     });
 
     it.each(stages)('of a scope that is %s by another request is a mismatch', async (stage) => {
-      const store = await nodes().open();
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
       const owner = await bring(store, stage);
       expect(await store.claim(otherOf(owner))).toEqual({ kind: 'mismatch' });
       expect(await store.get(owner.scope)).toMatchObject({ state: stage, token: owner.token });
     });
 
     it('by another request never takes over', async () => {
-      const store = await nodes().open({ leaseMs: 20 });
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open({ leaseMs: 20 });
       const owner = await bring(store, 'claimed');
       const control = await bring(store, 'claimed');
       await until(async () => (await store.claim(duplicateOf(control))).kind === 'claimed');
@@ -48,7 +51,8 @@ export function claims(backend: Backend): void {
     });
 
     it('leaves a record that names merchant, operation, key and times', async () => {
-      const [store, other] = [await nodes().open(), await nodes().open()];
+      await using nodes = new Nodes(backend);
+      const [store, other] = [await nodes.open(), await nodes.open()];
       const request = newRequest({ merchant: 'M-Zoë', operation: 'checkout', key: '~'.repeat(255) });
       const before = Date.now();
       await bring(store, 'claimed', request);
@@ -61,8 +65,9 @@ export function claims(backend: Backend): void {
     });
 
     it('counts the time of each change of state, and keeps the time of the claim', async () => {
+      await using nodes = new Nodes(backend);
       let wallMs = 1_700_000_000_000;
-      const store = await nodes().open({}, { ...systemClock, wallMs: () => wallMs });
+      const store = await nodes.open({}, { ...systemClock, wallMs: () => wallMs });
       const request = await bring(store, 'claimed');
       const seen: unknown[] = [];
       for (const write of ['begin', 'markInDoubt', 'settle'] as const) {
@@ -79,7 +84,8 @@ export function claims(backend: Backend): void {
     });
 
     it('does not meet the records of other scopes', async () => {
-      const store = await nodes().open();
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
       const requests = [
         newRequest({ merchant: 'ab', key: 'c' }),
         newRequest({ merchant: 'a', key: 'bc' }),

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import type { ClaimRequest, Store } from '../../src/idempotency/store.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
-import { type Backend, eachTest } from './nodes.ts';
+import { type Backend, Nodes } from './nodes.ts';
 import { bring, stages } from './states.ts';
 
 const RETENTION = { retentionMs: 1200, leaseMs: 150 };
@@ -46,12 +46,11 @@ const touches: [what: string, touch: (store: Store, owner: ClaimRequest) => Prom
 const writes = ['begin', 'renew', 'settle', 'release', 'markInDoubt'] as const;
 
 export function expiry(backend: Backend): void {
-  describe('retention', () => {
-    const nodes = eachTest(backend);
-
+  describe.concurrent('retention', () => {
     it('keeps a record of any state for its time; then its owner can write nothing, and the scope is new', async () => {
+      await using nodes = new Nodes(backend);
       const retentionMs = 1000;
-      const store = await nodes().open({ retentionMs });
+      const store = await nodes.open({ retentionMs });
       const startedMs = performance.now();
       const owners = await Promise.all(stages.map((stage) => bring(store, stage)));
       for (const owner of owners) {
@@ -66,7 +65,8 @@ export function expiry(backend: Backend): void {
     });
 
     it('counts from the first claim, whatever is written later', async () => {
-      const [store, other] = [await nodes().open(RETENTION), await nodes().open(RETENTION)];
+      await using nodes = new Nodes(backend);
+      const [store, other] = [await nodes.open(RETENTION), await nodes.open(RETENTION)];
       const owners = await Promise.all(touches.map(() => bring(store, 'claimed')));
       const control = await bring(store, 'claimed');
       await sleep(LATER_MS);

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import type { Fenced, Owner, Store } from '../../src/idempotency/store.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
-import { type Backend, eachTest } from './nodes.ts';
+import { type Backend, Nodes } from './nodes.ts';
 import { bring, type Stage } from './states.ts';
 
 type From = Stage | 'absent';
@@ -41,12 +41,11 @@ const write = async (store: Store, name: Write, owner: Owner) => await store[nam
 
 export function fencing(backend: Backend): void {
   describe('a write', () => {
-    const nodes = eachTest(backend);
-
     it.each(owners)(
       '%s, where the scope is %s, is %s and leaves it %s',
       async (name, from, answer, becomes) => {
-        const [store, other] = [await nodes().open(), await nodes().open()];
+        await using nodes = new Nodes(backend);
+        const [store, other] = [await nodes.open(), await nodes.open()];
         const owner = from === 'absent' ? newRequest() : await bring(store, from);
         expect(await write(store, name, owner)).toBe(answer);
         const stands = await other.get(owner.scope);
@@ -58,7 +57,8 @@ export function fencing(backend: Backend): void {
     it.each(writes.flatMap((name) => standing.map((from) => [name, from] as const)))(
       '%s, under a foreign token, where the scope is %s, is stale and changes nothing',
       async (name, from) => {
-        const store = await nodes().open();
+        await using nodes = new Nodes(backend);
+        const store = await nodes.open();
         const owner = await bring(store, from);
         const before = await store.get(owner.scope);
         expect(await write(store, name, duplicateOf(owner))).toBe('stale');
@@ -67,7 +67,8 @@ export function fencing(backend: Backend): void {
     );
 
     it('keeps the first result when it is settled twice', async () => {
-      const store = await nodes().open();
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
       const owner = await bring(store, 'executing');
       expect(await store.settle(owner, paid('first'))).toBe('ok');
       expect(await store.settle(owner, paid('second'))).toBe('ok');
@@ -76,7 +77,8 @@ export function fencing(backend: Backend): void {
     });
 
     it(`begins once: the second time is ${backend.secondBegin}`, async () => {
-      const store = await nodes().open();
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
       const owner = await bring(store, 'executing');
       expect(await store.begin(owner)).toBe(backend.secondBegin);
       expect(await store.get(owner.scope)).toMatchObject({ state: 'executing', token: owner.token });
@@ -85,7 +87,8 @@ export function fencing(backend: Backend): void {
     it.each(['claimed', 'executing', 'in_doubt'] as const)(
       'frees a scope that is %s by release, for anybody',
       async (from) => {
-        const [store, other] = [await nodes().open(), await nodes().open()];
+        await using nodes = new Nodes(backend);
+        const [store, other] = [await nodes.open(), await nodes.open()];
         const first = await bring(store, from);
         expect(await store.release(first)).toBe('ok');
         expect(await store.release(first)).toBe('stale');
@@ -97,7 +100,8 @@ export function fencing(backend: Backend): void {
     );
 
     it('by many owners at once touches only their own scopes', async () => {
-      const store = await nodes().open();
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
       const requests = await Promise.all(Array.from({ length: 50 }, () => bring(store, 'executing')));
       const settled = await Promise.all(requests.map((request) => store.settle(request, paid(request.key))));
       expect(settled).toEqual(requests.map(() => 'ok'));

@@ -1,4 +1,3 @@
-import { afterEach, beforeEach } from 'vitest';
 import type { Store } from '../../src/idempotency/store.ts';
 import type { Scope } from '../../src/kernel/brands.ts';
 import type { Clock } from '../../src/kernel/clock.ts';
@@ -44,17 +43,7 @@ export class Nodes {
     await this.#backend.rewrite(this.place, scope, change);
   }
 
-  async close(): Promise<void> {
+  async [Symbol.asyncDispose](): Promise<void> {
     await Promise.all(this.#stores.map((store) => store.close()));
   }
-}
-
-/** Gives each test of the surrounding suite nodes of its own. */
-export function eachTest(backend: Backend): () => Nodes {
-  let nodes: Nodes;
-  beforeEach(() => {
-    nodes = new Nodes(backend);
-  });
-  afterEach(() => nodes.close());
-  return () => nodes;
 }

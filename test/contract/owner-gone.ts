@@ -3,18 +3,17 @@ import { describe, expect, it } from 'vitest';
 import { systemClock } from '../../src/kernel/clock.ts';
 import { duplicateOf, otherOf, paid } from '../support/requests.ts';
 import { until, untilNot } from '../support/until.ts';
-import { type Backend, eachTest } from './nodes.ts';
+import { type Backend, Nodes } from './nodes.ts';
 import { bring } from './states.ts';
 
 const LEASE = { leaseMs: 200 };
 const HOUR_MS = 3_600_000;
 
 export function ownerGone(backend: Backend): void {
-  describe('when the owner has gone', () => {
-    const nodes = eachTest(backend);
-
+  describe.concurrent('when the owner has gone', () => {
     it('before it began, the next claim takes over, and not before the lease is over', async () => {
-      const [store, other] = [await nodes().open(LEASE), await nodes().open(LEASE)];
+      await using nodes = new Nodes(backend);
+      const [store, other] = [await nodes.open(LEASE), await nodes.open(LEASE)];
       const startedMs = performance.now();
       const owner = await bring(store, 'claimed');
       const heir = duplicateOf(owner);
@@ -27,7 +26,8 @@ export function ownerGone(backend: Backend): void {
     });
 
     it('and wakes up after somebody took over, all it writes is stale', async () => {
-      const [store, other] = [await nodes().open(LEASE), await nodes().open(LEASE)];
+      await using nodes = new Nodes(backend);
+      const [store, other] = [await nodes.open(LEASE), await nodes.open(LEASE)];
       const owner = await bring(store, 'claimed');
       const heir = duplicateOf(owner);
       await until(async () => (await other.claim(heir)).kind === 'claimed');
@@ -43,7 +43,8 @@ export function ownerGone(backend: Backend): void {
     });
 
     it('and who took over has gone too, the next one takes over from there', async () => {
-      const store = await nodes().open(LEASE);
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open(LEASE);
       const owner = await bring(store, 'claimed');
       const [heir, next] = [duplicateOf(owner), duplicateOf(owner)];
       await until(async () => (await store.claim(heir)).kind === 'claimed');
@@ -56,7 +57,8 @@ export function ownerGone(backend: Backend): void {
     });
 
     it('but nobody took over, it begins: its claim still stands', async () => {
-      const store = await nodes().open({ leaseMs: 50 });
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open({ leaseMs: 50 });
       const owner = await bring(store, 'claimed');
       const control = await bring(store, 'claimed');
       await until(async () => (await store.claim(duplicateOf(control))).kind === 'claimed');
@@ -65,9 +67,10 @@ export function ownerGone(backend: Backend): void {
     });
 
     it('after it began, the scope is in doubt and stays so', async () => {
+      await using nodes = new Nodes(backend);
       let wallMs = 1_700_000_000_000;
       const ticking = { ...systemClock, wallMs: () => (wallMs += 1000) };
-      const [store, other] = [await nodes().open(LEASE), await nodes().open(LEASE, ticking)];
+      const [store, other] = [await nodes.open(LEASE), await nodes.open(LEASE, ticking)];
       const startedMs = performance.now();
       const owner = await bring(store, 'executing');
       const claim = await untilNot('in_flight', () => other.claim(duplicateOf(owner)));
@@ -85,7 +88,8 @@ export function ownerGone(backend: Backend): void {
     });
 
     it('after it began, and wakes up, it settles what is in doubt', async () => {
-      const [store, other] = [await nodes().open(LEASE), await nodes().open(LEASE)];
+      await using nodes = new Nodes(backend);
+      const [store, other] = [await nodes.open(LEASE), await nodes.open(LEASE)];
       const owner = await bring(store, 'executing');
       await until(async () => (await other.claim(duplicateOf(owner))).kind === 'in_doubt');
       expect(await store.begin(owner)).toBe('stale');
@@ -94,8 +98,9 @@ export function ownerGone(backend: Backend): void {
     });
 
     it('is not so while it renews', async () => {
+      await using nodes = new Nodes(backend);
       const leaseMs = 1500;
-      const [store, other] = [await nodes().open({ leaseMs }), await nodes().open({ leaseMs })];
+      const [store, other] = [await nodes.open({ leaseMs }), await nodes.open({ leaseMs })];
       const [owner, silent] = [await bring(store, 'executing'), await bring(store, 'executing')];
       const renewals: unknown[] = [];
       await until(async () => {
@@ -109,8 +114,9 @@ export function ownerGone(backend: Backend): void {
     });
 
     it('and its lease lapsed, but nobody asked, a renewal takes the lease again and tells', async () => {
+      await using nodes = new Nodes(backend);
       const leaseMs = 1000;
-      const store = await nodes().open({ leaseMs });
+      const store = await nodes.open({ leaseMs });
       const [owner, silent] = [await bring(store, 'executing'), await bring(store, 'executing')];
       await until(async () => (await store.claim(duplicateOf(silent))).kind === 'in_doubt');
       expect(await store.renew(owner)).toBe('lost');
@@ -119,12 +125,13 @@ export function ownerGone(backend: Backend): void {
     });
 
     it.each([-HOUR_MS, HOUR_MS])('is not judged by a wall clock that jumps by %i ms', async (jumpMs) => {
+      await using nodes = new Nodes(backend);
       const jumped = { ...systemClock, wallMs: () => Date.now() + jumpMs };
-      const store = await nodes().open({ retentionMs: HOUR_MS / 2 });
+      const store = await nodes.open({ retentionMs: HOUR_MS / 2 });
       const owners = await Promise.all(
         (['claimed', 'executing', 'settled'] as const).map((stage) => bring(store, stage)),
       );
-      const later = await nodes().open({ retentionMs: HOUR_MS / 2 }, jumped);
+      const later = await nodes.open({ retentionMs: HOUR_MS / 2 }, jumped);
       const claims = await Promise.all(owners.map((owner) => later.claim(duplicateOf(owner))));
       expect(claims.map(({ kind }) => kind)).toEqual(['in_flight', 'in_flight', 'settled']);
     });

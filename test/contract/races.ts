@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import type { Claim, Store } from '../../src/idempotency/store.ts';
 import { duplicateOf, newRequest } from '../support/requests.ts';
 import { until } from '../support/until.ts';
-import { type Backend, eachTest } from './nodes.ts';
+import { type Backend, Nodes } from './nodes.ts';
 import { bring } from './states.ts';
 
 const RACERS = 64;
@@ -11,10 +11,9 @@ const KEYS = Array.from({ length: 400 }, (_, number) => `key-${number}`);
 
 export function races(backend: Backend): void {
   describe('a race', () => {
-    const nodes = eachTest(backend);
-
     it('of many claims on one scope has one winner', async () => {
-      const [store, other] = [await nodes().open(), await nodes().open()];
+      await using nodes = new Nodes(backend);
+      const [store, other] = [await nodes.open(), await nodes.open()];
       const request = newRequest();
       const racers = Array.from({ length: RACERS }, (_, number) =>
         (number % 2 ? store : other).claim(duplicateOf(request)),
@@ -23,7 +22,8 @@ export function races(backend: Backend): void {
     });
 
     it('of many claims on a claim without owner has one winner', async () => {
-      const [store, other] = [await nodes().open({ leaseMs: 1000 }), await nodes().open({ leaseMs: 1000 })];
+      await using nodes = new Nodes(backend);
+      const [store, other] = [await nodes.open({ leaseMs: 1000 }), await nodes.open({ leaseMs: 1000 })];
       const owner = await bring(store, 'claimed');
       await withoutOwner(store);
       const racers = Array.from({ length: RACERS }, () => duplicateOf(owner));
@@ -36,7 +36,8 @@ export function races(backend: Backend): void {
     });
 
     it('of an owner who wakes up against one who takes over has one winner', async () => {
-      const [store, other] = [await nodes().open({ leaseMs: 100 }), await nodes().open({ leaseMs: 100 })];
+      await using nodes = new Nodes(backend);
+      const [store, other] = [await nodes.open({ leaseMs: 100 }), await nodes.open({ leaseMs: 100 })];
       const owners = await Promise.all(Array.from({ length: 40 }, () => bring(store, 'claimed')));
       await withoutOwner(store);
       await Promise.all(
@@ -54,8 +55,9 @@ export function races(backend: Backend): void {
     });
 
     it('of several processes wins each scope once', async () => {
+      await using nodes = new Nodes(backend);
       const workers = Array.from({ length: PROCESSES }, (_, number) =>
-        nodes().spawn({ kind: 'race', keys: number % 2 ? KEYS : KEYS.toReversed() }),
+        nodes.spawn({ kind: 'race', keys: number % 2 ? KEYS : KEYS.toReversed() }),
       );
       for (const worker of workers) await worker.hears('ready');
       for (const worker of workers) worker.go();

@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { beforeEach, describe, expect, it, onTestFinished } from 'vitest';
 import { type ClaimRequest, type Store, StoreUnavailable } from '../../src/idempotency/store.ts';
 import { openStore } from '../support/open-store.ts';
@@ -122,18 +123,28 @@ describe('when the connection is cut', () => {
     expect(await stateOf(owner)).toBe('settled');
   });
 
-  it('before a settlement, the owner still shows that it is alive', async () => {
-    const owner = await bring(store, 'executing');
-    const lease = async () => (await server.admin.keys(`*{${owner.scope}}:lease`)).length;
-    await until(async () => (await lease()) === 1);
+  it('under a settlement, the owner goes on showing that it is alive', async () => {
+    const leaseMs = 800;
+    const prefix = randomUUID();
+    const owning = await openStore(
+      { kind: 'redis', url: wire.url, prefix },
+      { leaseMs, timeoutMs: TIMEOUT_MS },
+    );
+    const asking = await openStore({ kind: 'redis', url: server.url, prefix }, { leaseMs });
+    onTestFinished(async () => void (await Promise.all([owning.close(), asking.close()])));
+    const owner = await bring(owning, 'executing');
     wire.refuse(true);
     wire.cut();
-    await expect(store.settle(owner, paid())).rejects.toThrow(StoreUnavailable);
-    await server.admin.del(...(await server.admin.keys(`*{${owner.scope}}:lease`)));
+    await expect(owning.settle(owner, paid())).rejects.toThrow(StoreUnavailable);
     wire.refuse(false);
-    await healed();
-    expect(await store.renew(owner)).toBe('lost');
-    await until(async () => (await lease()) === 1);
+    await until(async () => (await owning.health()).ok);
+    const silent = await bring(asking, 'executing');
+    await until(async () => {
+      expect(await owning.renew(owner)).not.toBe('stale');
+      await sleep(leaseMs / 20);
+      expect(await asking.claim(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
+      return (await asking.claim(duplicateOf(silent))).kind === 'in_doubt';
+    });
   });
 });
 

@@ -2,22 +2,25 @@ import { randomUUID } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
 import { StoreUnavailable } from '../../src/idempotency/store.ts';
 import type { Scope } from '../../src/kernel/brands.ts';
+import type { StorePlace } from '../support/open-store.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
-import { type Backend, eachTest } from './nodes.ts';
+import { type Backend, Nodes } from './nodes.ts';
 import { bring } from './states.ts';
 import { storeContract } from './store-contract.ts';
 
 const server = await startRedis();
+
+const keyOf = (place: StorePlace, scope: Scope) =>
+  place.kind === 'redis' ? `${place.prefix}:{${scope}}` : 'no redis place';
 
 const backend: Backend = {
   name: 'redis',
   secondBegin: 'ok',
   place: () => ({ kind: 'redis', url: server.url, prefix: randomUUID() }),
   rewrite: async (place, scope, change) => {
-    if (place.kind !== 'redis') throw new TypeError('not a redis place');
-    const key = `${place.prefix}:{${scope}}`;
+    const key = keyOf(place, scope);
     const record = await server.admin.getBuffer(key);
     if (!record) throw new Error('no record stands there');
     await server.admin.set(key, change(record), 'KEEPTTL');
@@ -27,50 +30,49 @@ const backend: Backend = {
 storeContract(backend);
 
 describe('in redis', () => {
-  const nodes = eachTest(backend);
-  const keyOf = (scope: Scope) => {
-    const { place } = nodes();
-    return place.kind === 'redis' ? `${place.prefix}:{${scope}}` : '';
-  };
-
   it('a record lives for its retention from the claim, through every write', async () => {
-    const store = await nodes().open({ retentionMs: 100_000 });
+    await using nodes = new Nodes(backend);
+    const store = await nodes.open({ retentionMs: 100_000 });
     const owner = await bring(store, 'claimed');
     // Shortened by hand, so that a write that set the time anew would show.
-    await server.admin.pexpire(keyOf(owner.scope), 50_000);
+    await server.admin.pexpire(keyOf(nodes.place, owner.scope), 50_000);
     for (const write of ['begin', 'renew', 'markInDoubt', 'settle'] as const) {
       await store[write](owner, paid());
-      const left = await server.admin.pttl(keyOf(owner.scope));
+      const left = await server.admin.pttl(keyOf(nodes.place, owner.scope));
       expect(left).toBeGreaterThan(0);
       expect(left).toBeLessThanOrEqual(50_000);
     }
   });
 
   it.each(['settle', 'release', 'markInDoubt'] as const)('%s gives the lease back', async (write) => {
-    const store = await nodes().open();
+    await using nodes = new Nodes(backend);
+    const store = await nodes.open();
     const owner = await bring(store, 'executing');
-    const lease = `${keyOf(owner.scope)}:lease`;
+    const lease = `${keyOf(nodes.place, owner.scope)}:lease`;
     await until(async () => (await server.admin.exists(lease)) === 1);
     expect(await store[write](owner, paid())).toBe('ok');
     await until(async () => (await server.admin.exists(lease)) === 0);
   });
 
   it('a begin that came too late leaves no lease behind', async () => {
-    const store = await nodes().open();
+    await using nodes = new Nodes(backend);
+    const store = await nodes.open();
     const owner = await bring(store, 'claimed');
     expect(await store.begin(duplicateOf(owner))).toBe('stale');
-    await until(async () => (await server.admin.exists(`${keyOf(owner.scope)}:lease`)) === 0);
+    await until(async () => (await server.admin.exists(`${keyOf(nodes.place, owner.scope)}:lease`)) === 0);
   });
 
   it('the same claim delivered twice is the same claim', async () => {
-    const store = await nodes().open();
+    await using nodes = new Nodes(backend);
+    const store = await nodes.open();
     const owner = await bring(store, 'claimed');
     expect(await store.claim(owner)).toEqual({ kind: 'claimed', tookOver: false });
     expect(await store.claim(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
   });
 
   it('scripts that the server has forgotten are sent again', async () => {
-    const store = await nodes().open();
+    await using nodes = new Nodes(backend);
+    const store = await nodes.open();
     const owner = await bring(store, 'claimed');
     for (const write of ['begin', 'renew', 'markInDoubt', 'settle'] as const) {
       await server.admin.script('FLUSH');
@@ -80,14 +82,15 @@ describe('in redis', () => {
   });
 
   it('a key that holds something else is never absent and never won', async () => {
-    const store = await nodes().open({ leaseMs: 1 });
+    await using nodes = new Nodes(backend);
+    const store = await nodes.open({ leaseMs: 1 });
     const owner = newRequest();
-    await server.admin.rpush(keyOf(owner.scope), 'x');
+    await server.admin.rpush(keyOf(nodes.place, owner.scope), 'x');
     await expect(store.claim(owner)).rejects.toThrow(StoreUnavailable);
     await expect(store.get(owner.scope)).rejects.toThrow(StoreUnavailable);
     for (const write of ['begin', 'renew', 'settle', 'release', 'markInDoubt'] as const) {
       await expect(store[write](owner, paid())).rejects.toThrow(StoreUnavailable);
     }
-    expect(await server.admin.lrange(keyOf(owner.scope), 0, -1)).toEqual(['x']);
+    expect(await server.admin.lrange(keyOf(nodes.place, owner.scope), 0, -1)).toEqual(['x']);
   });
 });

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import type { Settlement } from '../../src/idempotency/record.ts';
 import type { Claim } from '../../src/idempotency/store.ts';
 import { duplicateOf } from '../support/requests.ts';
-import { type Backend, eachTest } from './nodes.ts';
+import { type Backend, Nodes } from './nodes.ts';
 import { bring } from './states.ts';
 
 const everyByte = Buffer.from(Array.from({ length: 256 }, (_, byte) => byte));
@@ -33,10 +33,9 @@ const settlements: [what: string, settlement: Settlement][] = [
 
 export function replays(backend: Backend): void {
   describe('a settled scope', () => {
-    const nodes = eachTest(backend);
-
     it.each(settlements)('gives back %s', async (_, settlement) => {
-      const [store, other] = [await nodes().open(), await nodes().open()];
+      await using nodes = new Nodes(backend);
+      const [store, other] = [await nodes.open(), await nodes.open()];
       const owner = await bring(store, 'executing');
       expect(await store.settle(owner, settlement)).toBe('ok');
       expectSame(await store.claim(duplicateOf(owner)), settlement);
@@ -47,7 +46,8 @@ export function replays(backend: Backend): void {
     });
 
     it('gives back the same to many at once', async () => {
-      const store = await nodes().open();
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
       const owner = await bring(store, 'executing');
       const settlement = response(everyByte, ['X-A', everyLatin1]);
       await store.settle(owner, settlement);
@@ -56,11 +56,12 @@ export function replays(backend: Backend): void {
     });
 
     it('is still there for a node that starts later', async () => {
-      const store = await nodes().open();
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
       const owner = await bring(store, 'settled');
       const before = await store.get(owner.scope);
       await store.close();
-      expect(await (await nodes().open()).get(owner.scope)).toEqual(before);
+      expect(await (await nodes.open()).get(owner.scope)).toEqual(before);
     });
   });
 }

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { StoreUnavailable } from '../../src/idempotency/store.ts';
 import { duplicateOf, otherOf, paid } from '../support/requests.ts';
-import { type Backend, eachTest } from './nodes.ts';
+import { type Backend, Nodes } from './nodes.ts';
 import { bring, type Stage, stages } from './states.ts';
 
 const noise = Buffer.from(Array.from({ length: 200 }, (_, number) => (number * 97 + 13) % 256));
@@ -33,13 +33,12 @@ const damages: [what: string, from: Stage, damage: (record: Buffer) => Buffer][]
 
 export function unreadable(backend: Backend): void {
   describe('a record that cannot be read', () => {
-    const nodes = eachTest(backend);
-
     it.each(damages)('(%s, where it was %s) is never absent and never won', async (_, from, damage) => {
+      await using nodes = new Nodes(backend);
       // With so short a lease, whatever can be taken over is.
-      const store = await nodes().open({ leaseMs: 1 });
+      const store = await nodes.open({ leaseMs: 1 });
       const owner = await bring(store, from);
-      await nodes().rewrite(owner.scope, damage);
+      await nodes.rewrite(owner.scope, damage);
       const stranger = duplicateOf(owner);
       for (let round = 0; round < 3; round++) {
         await expect(store.claim(duplicateOf(owner))).rejects.toThrow(StoreUnavailable);

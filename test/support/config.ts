@@ -9,11 +9,24 @@ import { type Config, configSchema } from '../../src/config/schema.ts';
 /** A configuration as a file would have it. */
 export type ConfigInput = z.input<typeof configSchema>;
 
+/** Sections that a test sets; the backend's address may be left to the stack. */
+export type MoreConfig = Omit<Partial<ConfigInput>, 'upstream'> & {
+  upstream?: Partial<ConfigInput['upstream']>;
+};
+
+const folders = new Set<string>();
+process.once('exit', () => {
+  for (const folder of folders) rmSync(folder, { recursive: true, force: true });
+});
+
 /** A folder that is gone when the test, or the file where there is no test, has ended. */
 export function temporaryFolder(): string {
   const folder = mkdtempSync(join(tmpdir(), 'oncegate-test-'));
-  const remove = () => rmSync(folder, { recursive: true, force: true });
-  process.once('exit', remove);
+  folders.add(folder);
+  const remove = () => {
+    folders.delete(folder);
+    rmSync(folder, { recursive: true, force: true });
+  };
   try {
     onTestFinished(remove);
   } catch {
@@ -50,11 +63,7 @@ export function writeKeys(folder: string): string {
 }
 
 /** Short times, free ports, the sandbox's merchants; `more` wins, section by section. */
-export function testConfig(
-  folder: string,
-  upstreamUrl: string,
-  more: Partial<ConfigInput> = {},
-): ConfigInput {
+export function testConfig(folder: string, upstreamUrl: string, more: MoreConfig = {}): ConfigInput {
   return {
     workers: 1,
     listen: { host: '127.0.0.1', port: 0 },
@@ -65,8 +74,7 @@ export function testConfig(
     upstream: { url: upstreamUrl, connectTimeoutMs: 1000, responseTimeoutMs: 5000, ...more.upstream },
     // A loaded test machine may stand still for longer than a store should in production.
     store: {
-      kind: 'lmdb',
-      path: join(folder, 'data'),
+      ...(more.store?.kind === 'redis' ? {} : { kind: 'lmdb', path: join(folder, 'data') }),
       timeoutMs: 5000,
       ...more.store,
     } as ConfigInput['store'],

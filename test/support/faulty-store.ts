@@ -14,8 +14,8 @@ import type { Scope } from '../../src/kernel/brands.ts';
 type Write = 'claim' | 'begin' | 'renew' | 'settle' | 'release' | 'markInDoubt';
 
 interface Fault {
-  /** `before`: the write never happens. `after`: it happens, and its answer is lost. `delay`: it happens later. */
-  when: 'before' | 'after' | 'delay';
+  /** `before`: the write never happens. `after`: it happens, and its answer is lost. The others take `ms` longer. */
+  when: 'before' | 'after' | 'late' | 'answered late';
   times: number;
   ms: number;
 }
@@ -43,9 +43,9 @@ export class FaultyStore implements Store {
     this.#faults.set(write, { when, times, ms: 0 });
   }
 
-  /** Each `write` reaches the store that much later. */
-  delay(write: Write, ms: number): void {
-    this.#faults.set(write, { when: 'delay', times: Number.POSITIVE_INFINITY, ms });
+  /** Each `write` happens that much later; or it happens at once, and its answer comes later. */
+  delay(write: Write, ms: number, when: 'late' | 'answered late' = 'late'): void {
+    this.#faults.set(write, { when, times: Number.POSITIVE_INFINITY, ms });
   }
 
   heal(): void {
@@ -69,9 +69,10 @@ export class FaultyStore implements Store {
     const fault = this.#faults.get(write);
     if (!fault || fault.times <= 0) return await work();
     fault.times--;
-    if (fault.when === 'delay') await sleep(fault.ms);
+    if (fault.when === 'late') await sleep(fault.ms);
     if (fault.when === 'before') throw new StoreUnavailable(`${write} was not sent`);
     const answer = await work();
+    if (fault.when === 'answered late') await sleep(fault.ms);
     if (fault.when === 'after') throw new StoreUnavailable(`the answer to ${write} was lost`);
     return answer;
   }

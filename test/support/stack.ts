@@ -6,7 +6,7 @@ import { Gateway } from '../../src/gateway.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
 import { listen } from '../../src/kernel/listen.ts';
 import { createSandbox, type Sandbox, type SandboxOptions } from '../../src/sandbox/sandbox.ts';
-import { type ConfigInput, parsedConfig, temporaryFolder, testConfig } from './config.ts';
+import { type ConfigInput, type MoreConfig, parsedConfig, temporaryFolder, testConfig } from './config.ts';
 
 /** A gateway in this process, over real sockets. */
 export interface TestGateway {
@@ -58,10 +58,7 @@ export interface Stack extends TestGateway {
   close(): Promise<void>;
 }
 
-export async function openStack(
-  more: Partial<ConfigInput> = {},
-  sandboxOptions: SandboxOptions = {},
-): Promise<Stack> {
+export async function openStack(more: MoreConfig = {}, sandboxOptions: SandboxOptions = {}): Promise<Stack> {
   const sandbox = await createSandbox({ port: 0, ...sandboxOptions });
   try {
     const config = testConfig(temporaryFolder(), sandbox.url, more);

@@ -15,7 +15,8 @@ import {
   type StoreHealth,
   StoreUnavailable,
 } from '../../store.ts';
-import { Ages, currentBoot, decodeStamp, encodeStamp, STAMP_BYTES, type Stamp } from './stamp.ts';
+import { seal, unseal } from './envelope.ts';
+import { Ages, currentBoot, type Stamp } from './stamp.ts';
 import { Sweep } from './sweep.ts';
 
 export interface LmdbStoreOptions {
@@ -43,8 +44,8 @@ interface Absent {
   expired: number | undefined;
 }
 
-/** Written instead of what stood, or `undefined` to write nothing. */
-type Change = Standing | 'remove' | undefined;
+/** Written instead of what stood; `keep` where it stands so already, `refuse` where it must not be changed so. */
+type Change = Standing | 'remove' | 'keep' | 'refuse';
 
 /**
  * The embedded store: one LMDB environment, shared by all processes of a machine.
@@ -89,38 +90,39 @@ export class LmdbStore implements Store {
 
   async begin(owner: Owner): Promise<Fenced> {
     return await this.#fenced(owner, ({ record, stamp }) =>
-      record.state === 'claimed' ? this.#changed(record, stamp, 'executing') : undefined,
+      record.state === 'claimed' ? this.#changed(record, stamp, 'executing') : 'refuse',
     );
   }
 
   async renew(owner: Owner): Promise<Fenced | 'lost'> {
     let lost = false;
     const renewed = await this.#fenced(owner, ({ record, stamp }) => {
-      lost = record.state !== 'executing' || this.#ages.sinceAliveMs(stamp) >= this.#options.leaseMs;
-      if (record.state === 'settled') return undefined;
-      return { record: { ...record }, stamp: this.#ages.alive(stamp) };
+      // Settled by this owner a moment ago: there is nothing to keep alive any more.
+      if (record.state === 'settled') return 'keep';
+      lost = this.#ages.sinceAliveMs(stamp) >= this.#options.leaseMs;
+      return { record, stamp: this.#ages.alive(stamp) };
     });
     return renewed === 'ok' && lost ? 'lost' : renewed;
   }
 
   async settle(owner: Owner, settlement: Settlement): Promise<Fenced> {
     return await this.#fenced(owner, ({ record, stamp }) => {
-      if (record.state === 'claimed') return undefined;
-      // Settled already, by a write whose answer was lost: what stands is the same result.
-      if (record.state === 'settled') return { record, stamp };
+      if (record.state === 'claimed') return 'refuse';
+      // By a write whose answer was lost: what stands is the same result.
+      if (record.state === 'settled') return 'keep';
       const changed = this.#changed(record, stamp, 'settled');
       return { ...changed, record: { ...changed.record, settlement } };
     });
   }
 
   async release(owner: Owner): Promise<Fenced> {
-    return await this.#fenced(owner, ({ record }) => (record.state === 'settled' ? undefined : 'remove'));
+    return await this.#fenced(owner, ({ record }) => (record.state === 'settled' ? 'refuse' : 'remove'));
   }
 
   async markInDoubt(owner: Owner): Promise<Fenced> {
     return await this.#fenced(owner, ({ record, stamp }) => {
-      if (record.state === 'in_doubt') return { record, stamp };
-      return record.state === 'executing' ? this.#changed(record, stamp, 'in_doubt') : undefined;
+      if (record.state === 'in_doubt') return 'keep';
+      return record.state === 'executing' ? this.#changed(record, stamp, 'in_doubt') : 'refuse';
     });
   }
 
@@ -153,7 +155,8 @@ export class LmdbStore implements Store {
         const entry = this.#read(owner.scope);
         if (!('record' in entry) || !entry.record.token.equals(owner.token)) return 'stale';
         const next = change(entry);
-        if (!next) return 'stale';
+        if (next === 'refuse') return 'stale';
+        if (next === 'keep') return 'ok';
         const written =
           next === 'remove'
             ? this.#records.remove(keyOf(owner.scope), entry.version)
@@ -181,11 +184,10 @@ export class LmdbStore implements Store {
     this.#records.resetReadTxn();
     const entry = this.#records.getEntry(keyOf(scope));
     if (!entry) return { expired: undefined };
-    const { value, version } = entry;
-    if (value.length < STAMP_BYTES || version === undefined) throw new TypeError('the record is too short');
-    const stamp = decodeStamp(value);
+    const { version = 0 } = entry;
+    const { stamp, record } = unseal(entry.value);
     if (this.#ages.sinceClaimMs(stamp) >= this.#options.retentionMs) return { expired: version };
-    return { version, stamp, record: decodeRecord(value.subarray(STAMP_BYTES)) };
+    return { version, stamp, record: decodeRecord(record) };
   }
 
   /** Adds where nothing stands, or in the very place of a record past its retention. */
@@ -225,8 +227,7 @@ const messageOf = (error: unknown): string => (error instanceof Error ? error.me
 
 const keyOf = (scope: Scope): Buffer => Buffer.from(scope, 'hex');
 
-const bytesOf = (next: Standing): Buffer =>
-  Buffer.concat([encodeStamp(next.stamp), encodeRecord(next.record)]);
+const bytesOf = (next: Standing): Buffer => seal(next.stamp, encodeRecord(next.record));
 
 /** Unique, not counted up: a scope that was removed and claimed anew must not come back to a version once read. */
 const newVersion = (): number => randomBytes(6).readUIntBE(0, 6);

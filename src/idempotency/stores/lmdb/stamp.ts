@@ -3,22 +3,21 @@ import { readFileSync } from 'node:fs';
 import type { Clock } from '../../../kernel/clock.ts';
 
 /**
- * The 40 bytes before each record: when it was claimed and when its state last showed life.
- *
- *   0   boot, 16 bytes     24  claimed at, wall clock, f64 ms
- *   16  claimed at, monotonic clock, f64 ms     32  alive at, monotonic clock, f64 ms
+ * When a record was claimed, and when its owner last showed life.
  *
  * Within a boot only the monotonic clock counts, so that a jump of the wall clock ages nothing. Monotonic times of
- * another boot mean nothing; there the wall clock has to do.
+ * another boot mean nothing; there, and where the boot is not known, the wall clock has to do.
  */
 export interface Stamp {
   boot: Buffer;
   claimedMonotonicMs: number;
   claimedWallMs: number;
   aliveMonotonicMs: number;
+  aliveWallMs: number;
 }
 
-export const STAMP_BYTES = 40;
+/** 16 bytes of boot and four f64 (milliseconds, big-endian), in the order of {@link Stamp}. */
+export const STAMP_BYTES = 48;
 
 export function encodeStamp(stamp: Stamp): Buffer {
   const bytes = Buffer.alloc(STAMP_BYTES);
@@ -26,6 +25,7 @@ export function encodeStamp(stamp: Stamp): Buffer {
   bytes.writeDoubleBE(stamp.claimedMonotonicMs, 16);
   bytes.writeDoubleBE(stamp.claimedWallMs, 24);
   bytes.writeDoubleBE(stamp.aliveMonotonicMs, 32);
+  bytes.writeDoubleBE(stamp.aliveWallMs, 40);
   return bytes;
 }
 
@@ -35,6 +35,7 @@ export function decodeStamp(bytes: Buffer): Stamp {
     claimedMonotonicMs: bytes.readDoubleBE(16),
     claimedWallMs: bytes.readDoubleBE(24),
     aliveMonotonicMs: bytes.readDoubleBE(32),
+    aliveWallMs: bytes.readDoubleBE(40),
   };
 }
 
@@ -61,20 +62,22 @@ export class Ages {
 
   /** A stamp for a claim made now. */
   now(): Stamp {
-    const monotonicMs = this.#clock.monotonicMs();
+    const [monotonicMs, wallMs] = [this.#clock.monotonicMs(), this.#clock.wallMs()];
     return {
       boot: this.#boot,
       claimedMonotonicMs: monotonicMs,
-      claimedWallMs: this.#clock.wallMs(),
+      claimedWallMs: wallMs,
       aliveMonotonicMs: monotonicMs,
+      aliveWallMs: wallMs,
     };
   }
 
   /** The same claim, alive now. Only ever written by the boot that the owner runs in. */
   alive(stamp: Stamp): Stamp {
-    if (this.#sameBoot(stamp)) return { ...stamp, aliveMonotonicMs: this.#clock.monotonicMs() };
-    const ageMs = this.sinceClaimMs(stamp);
     const now = this.now();
+    const { aliveMonotonicMs, aliveWallMs } = now;
+    if (stamp.boot.equals(this.#boot)) return { ...stamp, aliveMonotonicMs, aliveWallMs };
+    const ageMs = this.sinceClaimMs(stamp);
     // A boot has passed: the claim's age is carried over to this boot's clock.
     return { ...now, claimedMonotonicMs: now.claimedMonotonicMs - ageMs, claimedWallMs: stamp.claimedWallMs };
   }
@@ -88,7 +91,8 @@ export class Ages {
   /** Milliseconds since the owner last showed life. An owner of another boot is gone. */
   sinceAliveMs(stamp: Stamp): number {
     if (this.#sameBoot(stamp)) return this.#clock.monotonicMs() - stamp.aliveMonotonicMs;
-    return Number.POSITIVE_INFINITY;
+    if (this.#bootKnown) return Number.POSITIVE_INFINITY;
+    return Math.max(0, this.#clock.wallMs() - stamp.aliveWallMs);
   }
 
   #sameBoot(stamp: Stamp): boolean {

@@ -1,6 +1,6 @@
 import type { Database } from 'lmdb';
+import { unseal } from './envelope.ts';
 import type { Ages } from './stamp.ts';
-import { decodeStamp, STAMP_BYTES } from './stamp.ts';
 
 const PAUSE_MS = 250;
 const RECORDS_A_STEP = 50;
@@ -29,16 +29,27 @@ export class Sweep {
     const removals: Promise<boolean>[] = [];
     let seen = 0;
     const start = this.#next ? { start: this.#next } : {};
-    for (const { key, value, version } of this.#records.getRange({ ...start, limit: RECORDS_A_STEP })) {
+    for (const { key, value, version } of this.#records.getRange({
+      ...start,
+      limit: RECORDS_A_STEP,
+      versions: true,
+    })) {
       seen++;
       // The successor of a key is the key with a zero byte behind it.
       this.#next = Buffer.concat([key, Buffer.alloc(1)]);
-      if (value.length < STAMP_BYTES || version === undefined) continue;
-      const ageMs = this.#ages.sinceClaimMs(decodeStamp(value));
-      if (ageMs >= this.#retentionMs) removals.push(this.#records.remove(key, version));
+      if (version !== undefined && this.#isExpired(value)) removals.push(this.#records.remove(key, version));
     }
     if (seen < RECORDS_A_STEP) this.#next = undefined;
     return (await Promise.all(removals)).filter(Boolean).length;
+  }
+
+  /** What cannot be read is not expired: it stays, for people to look at. */
+  #isExpired(value: Buffer): boolean {
+    try {
+      return this.#ages.sinceClaimMs(unseal(value).stamp) >= this.#retentionMs;
+    } catch {
+      return false;
+    }
   }
 
   stop(): void {

@@ -76,7 +76,7 @@ export class RedisStore implements Store {
     const claimed = encodeRecord(head, retentionMs);
     const key = this.#keyOf(request.scope);
     for (;;) {
-      const stands = await answering(async () => {
+      const stands = await this.#answering(async () => {
         const bytes = await this.#client.setBuffer(key, claimed, 'PX', retentionMs, 'NX', 'GET');
         return bytes && decodeRecord(bytes);
       });
@@ -92,7 +92,7 @@ export class RedisStore implements Store {
   async begin(owner: Owner): Promise<Fenced> {
     // On the wire before the begin, in one go with it: one round trip.
     this.#leases.take(owner);
-    const begun = await answering(() =>
+    const begun = await this.#answering(() =>
       this.#client.begin(this.#keyOf(owner.scope), owner.token, this.#now()),
     );
     if (begun === 'stale') void this.#leases.giveBack(owner);
@@ -101,7 +101,7 @@ export class RedisStore implements Store {
 
   async renew(owner: Owner): Promise<Fenced | 'lost'> {
     const renewed = this.#leases.renew(owner);
-    const owned = await answering(() => this.#client.stillOwned(this.#keyOf(owner.scope), owner.token));
+    const owned = await this.#answering(() => this.#client.stillOwned(this.#keyOf(owner.scope), owner.token));
     if (owned === 'stale') {
       void this.#leases.giveBack(owner);
       return owned;
@@ -123,7 +123,7 @@ export class RedisStore implements Store {
   }
 
   async get(scope: Scope): Promise<IdempotencyRecord | undefined> {
-    return await answering(async () => {
+    return await this.#answering(async () => {
       const bytes = await this.#client.getBuffer(this.#keyOf(scope));
       return bytes ? decodeRecord(bytes) : undefined;
     });
@@ -142,24 +142,25 @@ export class RedisStore implements Store {
     for (const client of [this.#client, ...this.#lockClients]) client.disconnect();
   }
 
-  /** An owner's last write, with the lease given back in the same go: one round trip. */
+  /** An owner's last write: one round trip, and the lease is given back behind it. Unanswered, the lease is kept. */
   async #last(owner: Owner, write: (key: string) => Promise<Fenced>): Promise<Fenced> {
-    const written = answering(() => write(this.#keyOf(owner.scope)));
+    const written = await this.#answering(() => write(this.#keyOf(owner.scope)));
     void this.#leases.giveBack(owner);
-    return await written;
+    return written;
   }
 
   /** What stands is claimed or executing. Undefined: something else stands by now, look again. */
   async #withoutOwner(request: ClaimRequest, stands: IdempotencyRecord): Promise<Claim | undefined> {
     if (await this.#leases.isHeld(request.scope)) return { kind: 'in_flight' };
     const code = stands.state === 'claimed' ? 'c' : 'e';
-    const [key, { leaseMs, clock }] = [this.#keyOf(request.scope), this.#options];
-    const verdict = await answering(() =>
-      this.#client.withoutOwner(key, stands.token, code, leaseMs, request.token, this.#now()),
+    const [key, { leaseMs }] = [this.#keyOf(request.scope), this.#options];
+    const sinceMs = this.#options.clock.wallMs();
+    const verdict = await this.#answering(() =>
+      this.#client.withoutOwner(key, stands.token, code, leaseMs, request.token, encodeTime(sinceMs)),
     );
     if (verdict === 'alive') return { kind: 'in_flight' };
     if (verdict === 'taken') return { kind: 'claimed', tookOver: true };
-    return verdict === 'in_doubt' ? { kind: 'in_doubt', sinceMs: clock.wallMs() } : undefined;
+    return verdict === 'in_doubt' ? { kind: 'in_doubt', sinceMs } : undefined;
   }
 
   /** The braces make a hash tag: all keys of a scope live on one node of a cluster. */
@@ -170,13 +171,16 @@ export class RedisStore implements Store {
   #now(): Buffer {
     return encodeTime(this.#options.clock.wallMs());
   }
-}
 
-/** Gives every failure one name. */
-async function answering<T>(command: () => Promise<T>): Promise<T> {
-  try {
-    return await command();
-  } catch (error) {
-    throw new StoreUnavailable(`redis: ${(error as Error).message}`, { cause: error });
+  /** Gives every failure one name. */
+  async #answering<T>(command: () => Promise<T>): Promise<T> {
+    if (this.#client.status !== 'ready') {
+      throw new StoreUnavailable('redis: not connected', { maybeWritten: false });
+    }
+    try {
+      return await command();
+    } catch (error) {
+      throw new StoreUnavailable(`redis: ${(error as Error).message}`, { cause: error });
+    }
   }
 }

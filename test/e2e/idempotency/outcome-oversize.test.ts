@@ -1,0 +1,127 @@
+import { createHash, randomBytes, randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import http, { type IncomingMessage } from 'node:http';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { withdraw } from '../../support/client.ts';
+import { expectProblem } from '../../support/problem.ts';
+import { startRecordingBackend } from '../../support/recording-backend.ts';
+import type { Stack } from '../../support/stack.ts';
+import { openStackOn, storeKinds } from '../../support/stores.ts';
+import { until } from '../../support/until.ts';
+
+const LIMIT = 65_536;
+/** More than the sockets between the backend and a merchant who does not read can hold. */
+const ENDLESS = 40_000_000;
+const tombstone = { status: 409, code: 'response_not_stored' } as const;
+
+/** A payout whose answer's head has arrived, and of whose body nothing is read. */
+async function beginToRead(url: string, key: string, fault: string): Promise<IncomingMessage> {
+  const request = http.request(new URL('/v1/index.php', url), {
+    method: 'POST',
+    agent: false,
+    headers: {
+      Authorization: 'Bearer sk_sandbox_alpha',
+      'Content-Type': 'application/json',
+      'x-service-idempotency': key,
+      'X-Sandbox-Fault': fault,
+    },
+  });
+  request.end('{"action":"withdraw","amount":10,"bank_code":"058","account_number":"0123456789"}');
+  const [response] = (await once(request, 'response')) as [IncomingMessage];
+  response.on('error', () => {});
+  return response;
+}
+
+describe.each(storeKinds)('on %s, a response larger than maxStoredBytes', (kind) => {
+  let stack: Stack;
+  beforeAll(async () => {
+    stack = await openStackOn(kind, { idempotency: { maxStoredBytes: LIMIT } });
+  });
+  afterAll(() => stack?.close());
+
+  it('is streamed on whole, and a retry is told that it was not stored', async () => {
+    const key = randomUUID();
+    const first = await withdraw(stack.url, { key, fault: 'huge=3000000' });
+    expect([first.status, first.body.length]).toEqual([201, 3_000_000]);
+    expect(first.headers['content-length']).toBe('3000000');
+    const { data, padding } = first.json<{ data: { transaction_id: string }; padding: string }>();
+    expect(padding).toMatch(/^x+$/);
+    expect(stack.sandbox.ledger.transactions({ key }).map(({ id }) => id)).toEqual([data.transaction_id]);
+
+    for (const _ of ['second', 'third']) expectProblem(await withdraw(stack.url, { key }), tombstone);
+    const other = await withdraw(stack.url, { key, amount: 11 });
+    expectProblem(other, { status: 422, code: 'idempotency_key_reused' });
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+  });
+
+  it.each([
+    { bytes: LIMIT, status: 201 },
+    { bytes: LIMIT + 1, status: 409 },
+  ])('is one of more than the limit: $bytes bytes, retry $status', async ({ bytes, status }) => {
+    const key = randomUUID();
+    const first = await withdraw(stack.url, { key, fault: `huge=${bytes}` });
+    expect([first.status, first.body.length]).toEqual([201, bytes]);
+    const retry = await withdraw(stack.url, { key });
+    expect(retry.status).toBe(status);
+    if (status === 201) expect(retry.body).toEqual(first.body);
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+  });
+
+  it('is settled as soon as it passes the limit: a duplicate is told while the first one still reads', async () => {
+    const key = randomUUID();
+    const reading = await beginToRead(stack.url, key, `huge=${ENDLESS}`);
+    expectProblem(await withdraw(stack.url, { key }), tombstone);
+    let bytes = 0;
+    for await (const chunk of reading) bytes += (chunk as Buffer).length;
+    expect(bytes).toBe(ENDLESS);
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+  });
+
+  it('whose merchant hangs up in the middle is settled all the same, and holds nothing open', async () => {
+    const key = randomUUID();
+    const reading = await beginToRead(stack.url, key, `huge=${ENDLESS}`);
+    const logged = stack.log.length;
+    reading.destroy();
+    const line = await until(() => stack.log.slice(logged).find(({ msg }) => msg === 'request'));
+    expect(line).toMatchObject({ outcome: 'executed', status: 201, merchantGone: true });
+    expectProblem(await withdraw(stack.url, { key }), tombstone);
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+  });
+
+  it('that breaks off behind the limit breaks off for the merchant too, and is settled', async () => {
+    const key = randomUUID();
+    const cut = withdraw(stack.url, { key, fault: `huge=${LIMIT * 4},truncate` });
+    await expect(cut).rejects.toThrow(/aborted|hang up|reset/i);
+    expectProblem(await withdraw(stack.url, { key }), tombstone);
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+  });
+
+  it('with a status of the release list is passed on whole, and the key is free', async () => {
+    const key = randomUUID();
+    const refused = await withdraw(stack.url, { key, fault: 'status=429,huge=200000' });
+    expect([refused.status, refused.body.length]).toEqual([429, 200_000]);
+    expect((await withdraw(stack.url, { key })).status).toBe(201);
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+  });
+
+  it('keeps every byte when its length is not announced', async () => {
+    const body = randomBytes(1_000_000);
+    const head = 'HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nConnection: close\r\n\r\n';
+    await using backend = await startRecordingBackend(Buffer.concat([Buffer.from(head), body]));
+    const { url } = backend;
+    const streaming = await openStackOn(kind, {
+      upstream: { url },
+      idempotency: { maxStoredBytes: LIMIT },
+    });
+    try {
+      const key = randomUUID();
+      const first = await withdraw(streaming.url, { key });
+      const digest = createHash('sha256').update(first.body).digest('hex');
+      expect(digest).toBe(createHash('sha256').update(body).digest('hex'));
+      expectProblem(await withdraw(streaming.url, { key }), tombstone);
+      expect(backend.received).toHaveLength(1);
+    } finally {
+      await streaming.close();
+    }
+  });
+});

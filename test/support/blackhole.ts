@@ -1,0 +1,39 @@
+import { once } from 'node:events';
+import { connect, type Socket } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { Worker } from 'node:worker_threads';
+
+/** Listens, and then stands still: whom the kernel has room for it takes, and nobody else ever gets an answer. */
+const STANDS_STILL = `
+  const { parentPort } = require('node:worker_threads');
+  const server = require('node:net').createServer();
+  server.listen({ port: 0, host: '127.0.0.1', backlog: 1 }, () => {
+    parentPort.postMessage(server.address().port);
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0);
+  });
+`;
+const FULL_AFTER_MS = 250;
+
+export interface Blackhole extends AsyncDisposable {
+  port: number;
+}
+
+/** A port of this machine on which connecting never ends. */
+export async function openBlackhole(): Promise<Blackhole> {
+  const worker = new Worker(STANDS_STILL, { eval: true });
+  const [port] = (await once(worker, 'message')) as [number];
+  const fillers: Socket[] = [];
+  // One connection after the other takes a place in the queue, until one gets none.
+  for (let connected = true; connected; ) {
+    const filler = connect(port, '127.0.0.1').on('error', () => {});
+    fillers.push(filler);
+    connected = await Promise.race([once(filler, 'connect').then(() => true), sleep(FULL_AFTER_MS, false)]);
+  }
+  return {
+    port,
+    async [Symbol.asyncDispose]() {
+      for (const filler of fillers) filler.destroy();
+      await worker.terminate();
+    },
+  };
+}

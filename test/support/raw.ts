@@ -1,0 +1,65 @@
+import { once } from 'node:events';
+import { connect, type Socket } from 'node:net';
+
+export interface RawAnswer {
+  status: number;
+  headers: Record<string, string>;
+  body: Buffer;
+}
+
+/** A connection on which a test writes its bytes itself. Errors of it end it; they are nobody's concern. */
+export async function rawConnection(port: number): Promise<Socket> {
+  const socket = connect(port, '127.0.0.1');
+  await once(socket, 'connect');
+  socket.on('error', () => {});
+  return socket;
+}
+
+/** Sends the bytes, and reads the answers until the other side ends the connection. */
+export async function rawExchange(port: number, bytes: string | Buffer): Promise<RawAnswer[]> {
+  const socket = await rawConnection(port);
+  const chunks: Buffer[] = [];
+  socket.on('data', (chunk: Buffer) => chunks.push(chunk));
+  const closed = new Promise((resolve) => socket.once('close', resolve));
+  socket.write(bytes);
+  await closed;
+  return [...answersIn(Buffer.concat(chunks))];
+}
+
+function* answersIn(bytes: Buffer): Generator<RawAnswer> {
+  for (let rest = bytes; rest.length > 0; ) {
+    const end = rest.indexOf('\r\n\r\n');
+    if (end < 0) throw new Error(`no whole answer: ${rest.toString('latin1')}`);
+    const [first = '', ...lines] = rest.subarray(0, end).toString('latin1').split('\r\n');
+    const pairs = lines.map((line) => line.split(/:\s*(.*)/s));
+    const headers = Object.fromEntries(pairs.map(([name = '', value = '']) => [name.toLowerCase(), value]));
+    const bodyEnd = end + 4 + Number(headers['content-length'] ?? 0);
+    yield { status: Number(first.split(' ')[1]), headers, body: rest.subarray(end + 4, bodyEnd) };
+    rest = rest.subarray(bodyEnd);
+  }
+}
+
+export interface RawPayout {
+  /** Lines between the usual ones and the end of the head; a value may hold any byte. */
+  lines?: string[];
+  amount?: number;
+  target?: string;
+  /** Instead of the usual body and its length. */
+  body?: string | Buffer;
+}
+
+/** The bytes of a payout, one character a byte. The connection ends with its answer. */
+export function payoutBytes({ lines = [], amount = 10, target = '/v1/index.php', body }: RawPayout = {}) {
+  const payout = { action: 'withdraw', amount, bank_code: '058', account_number: '0123456789' };
+  const bytes = Buffer.from(body ?? JSON.stringify(payout));
+  const head = [
+    `POST ${target} HTTP/1.1`,
+    'Host: gateway.test',
+    'Authorization: Bearer sk_sandbox_alpha',
+    'Content-Type: application/json',
+    `Content-Length: ${bytes.length}`,
+    'Connection: close',
+    ...lines,
+  ];
+  return Buffer.concat([Buffer.from(`${head.join('\r\n')}\r\n\r\n`, 'latin1'), bytes]);
+}

@@ -1,0 +1,26 @@
+import type { SandboxOptions } from '../../src/sandbox/sandbox.ts';
+import type { MoreConfig } from './config.ts';
+import { type RedisServer, startRedis } from './redis-server.ts';
+import { openStack, type Stack } from './stack.ts';
+
+export const storeKinds = ['lmdb', 'redis'] as const;
+export type StoreKind = (typeof storeKinds)[number];
+
+/** Sections of a configuration that keep its records in a Redis. */
+export const onRedis = (redis: Pick<RedisServer, 'url'>, timeoutMs = 5000): MoreConfig => ({
+  store: { kind: 'redis', url: redis.url, timeoutMs },
+});
+
+/** Sections for a store of that kind, with a server of its own where it needs one. */
+export async function storeSections(kind: StoreKind): Promise<MoreConfig> {
+  return kind === 'redis' ? onRedis(await startRedis()) : {};
+}
+
+/** Sandbox and gateway on a store of that kind. Close it in afterAll or afterEach. */
+export async function openStackOn(
+  kind: StoreKind,
+  more: MoreConfig = {},
+  sandboxOptions: SandboxOptions = {},
+): Promise<Stack> {
+  return await openStack({ ...(await storeSections(kind)), ...more }, sandboxOptions);
+}

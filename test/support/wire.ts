@@ -1,0 +1,149 @@
+import { once } from 'node:events';
+import { connect, type Socket } from 'node:net';
+import { onTestFinished } from 'vitest';
+
+/** One answer off a raw connection; 1xx ones are answers of their own. */
+export interface WireAnswer {
+  status: number;
+  /** Names in lower case; values of repeated lines in their order. */
+  headers: Record<string, string[]>;
+  /** The header lines as they came. */
+  lines: string[];
+  body: Buffer;
+  json<T = Record<string, unknown>>(): T;
+}
+
+export const ALPHA = 'Authorization: Bearer sk_sandbox_alpha';
+export const BRAVO = 'Authorization: Bearer sk_sandbox_bravo';
+
+/** A request's head: `head('GET /v3/echo', ALPHA)`. */
+export function head(line: string, ...fields: string[]): string {
+  return [`${line} HTTP/1.1`, 'Host: gateway.test', ...fields, '', ''].join('\r\n');
+}
+
+/** A whole request with a body of known length. */
+export function request(line: string, fields: string[], body: string | Buffer = ''): Buffer {
+  const bytes = Buffer.from(body);
+  return Buffer.concat([Buffer.from(head(line, ...fields, `Content-Length: ${bytes.length}`)), bytes]);
+}
+
+export const chunk = (text: string): string => `${Buffer.byteLength(text).toString(16)}\r\n${text}\r\n`;
+export const LAST_CHUNK = '0\r\n\r\n';
+
+/** The code of a problem's body. */
+export const codeOf = (answer: WireAnswer): string =>
+  answer.json<{ error: { code: string } }>().error.code;
+
+/** A connection of bytes to the gateway; destroyed at the end of the test. */
+export class Wire {
+  readonly socket: Socket;
+  /** Resolves when the other side has ended or reset the connection. */
+  readonly ended: Promise<'end' | 'reset'>;
+  #bytes = Buffer.alloc(0);
+  #over = false;
+  #wake: () => void = () => {};
+
+  static async open(port: number): Promise<Wire> {
+    const wire = new Wire(connect(port, '127.0.0.1'));
+    onTestFinished(() => void wire.socket.destroy());
+    await once(wire.socket, 'connect');
+    return wire;
+  }
+
+  private constructor(socket: Socket) {
+    this.socket = socket.setNoDelay(true);
+    this.ended = new Promise((resolve) => {
+      const end = (how: 'end' | 'reset') => {
+        this.#over = true;
+        this.#wake();
+        resolve(how);
+      };
+      socket.once('end', () => end('end'));
+      socket.once('error', () => end('reset'));
+      socket.once('close', () => end('reset'));
+    });
+    socket.on('data', (bytes) => {
+      this.#bytes = Buffer.concat([this.#bytes, bytes]);
+      this.#wake();
+    });
+  }
+
+  /** Everything that came and has not been read as an answer. */
+  get rest(): string {
+    return this.#bytes.toString('latin1');
+  }
+
+  write(bytes: string | Buffer): this {
+    this.socket.write(typeof bytes === 'string' ? Buffer.from(bytes, 'latin1') : bytes);
+    return this;
+  }
+
+  /** Resolves once `text` has come. @throws where the connection ends first */
+  async hears(text: string): Promise<void> {
+    while (!this.rest.includes(text)) await this.#more(`"${text}"`);
+  }
+
+  /**
+   * The next answer. `bodiless`: the request was a HEAD.
+   * @throws where the connection ends within it
+   */
+  async answer({ bodiless = false } = {}): Promise<WireAnswer> {
+    while (!this.rest.includes('\r\n\r\n')) await this.#more('the head of an answer');
+    const end = this.rest.indexOf('\r\n\r\n');
+    const [statusLine = '', ...lines] = this.#take(end + 4).toString('latin1').slice(0, -4).split('\r\n');
+    const status = Number(/^HTTP\/1\.[01] (\d{3}) /.exec(statusLine)?.[1]);
+    if (Number.isNaN(status)) throw new Error(`no status line: ${statusLine}`);
+    const headers = fieldsOf(lines);
+    const none = bodiless || status < 200 || status === 204 || status === 304;
+    const body = none ? Buffer.alloc(0) : await this.#body(headers);
+    return { status, headers, lines, body, json: () => JSON.parse(body.toString()) };
+  }
+
+  async #body(headers: WireAnswer['headers']): Promise<Buffer> {
+    const [length] = headers['content-length'] ?? [];
+    if (headers['transfer-encoding']) return await this.#chunks();
+    if (length !== undefined) return await this.#exactly(Number(length));
+    while (!this.#over) await this.#more('the end of the body').catch(() => {});
+    return this.#take(this.#bytes.length);
+  }
+
+  async #chunks(): Promise<Buffer> {
+    const chunks: Buffer[] = [];
+    for (;;) {
+      while (!this.rest.includes('\r\n')) await this.#more('a chunk');
+      const line = this.#take(this.rest.indexOf('\r\n') + 2).toString('latin1');
+      if (!/^[0-9a-f]+\r\n$/i.test(line)) throw new Error(`no chunk size: ${line}`);
+      const piece = await this.#exactly(Number.parseInt(line, 16) + 2);
+      if (piece.length === 2) return Buffer.concat(chunks);
+      chunks.push(piece.subarray(0, -2));
+    }
+  }
+
+  async #exactly(bytes: number): Promise<Buffer> {
+    while (this.#bytes.length < bytes) await this.#more(`${bytes} bytes`);
+    return this.#take(bytes);
+  }
+
+  #take(bytes: number): Buffer {
+    const taken = this.#bytes.subarray(0, bytes);
+    this.#bytes = this.#bytes.subarray(bytes);
+    return taken;
+  }
+
+  async #more(waitedFor: string): Promise<void> {
+    if (this.#over) throw new Error(`the connection ended before ${waitedFor}, after: ${this.rest}`);
+    await new Promise<void>((resolve) => {
+      this.#wake = resolve;
+    });
+  }
+}
+
+function fieldsOf(lines: readonly string[]): Record<string, string[]> {
+  const fields: Record<string, string[]> = {};
+  for (const line of lines) {
+    const colon = line.indexOf(':');
+    const name = line.slice(0, colon).toLowerCase();
+    fields[name] = [...(fields[name] ?? []), line.slice(colon + 1).trim()];
+  }
+  return fields;
+}

@@ -1,0 +1,154 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { describe, expect, it } from 'vitest';
+import { embedded, newCall, newEngine, openRun, responseOf, retryOf } from '../support/engine.ts';
+import { FaultyStore } from '../support/faulty-store.ts';
+import { newRequest, paid } from '../support/requests.ts';
+import { until } from '../support/until.ts';
+
+describe('an owner', () => {
+  it('renews its lease while it runs: a duplicate finds it in flight for longer than a lease', async () => {
+    const leaseMs = 900;
+    const open = embedded();
+    const [here, there] = [
+      newEngine(await open({ leaseMs }), { leaseMs }),
+      newEngine(await open({ leaseMs })),
+    ];
+    const { run, end } = openRun();
+    const call = newCall(run);
+    const first = here.engine.handle(call);
+    await until(() => here.engine.executing === 1);
+    const beganMs = performance.now();
+    await until(async () => {
+      expect(await there.engine.handle(retryOf(call))).toEqual({ kind: 'in_flight' });
+      await sleep(50);
+      return performance.now() - beganMs > 2 * leaseMs;
+    });
+    end();
+    expect(await first).toMatchObject({ kind: 'executed', decision: 'settle' });
+    expect(await there.engine.handle(retryOf(call))).toEqual({ kind: 'replayed', response: responseOf() });
+    expect(here.told).toEqual([]);
+  });
+
+  it('stops renewing when it has ended', async () => {
+    const leaseMs = 60;
+    const store = new FaultyStore(await embedded()({ leaseMs }));
+    const { engine } = newEngine(store, { leaseMs });
+    await engine.handle(
+      newCall(async () => {
+        await until(() => store.asked.renew > 1);
+        return { kind: 'complete', response: responseOf() };
+      }),
+    );
+    const { renew } = store.asked;
+    await sleep(3 * leaseMs);
+    expect(store.asked.renew).toBe(renew);
+  });
+
+  it('who was gone before it began is followed by the next, who runs', async () => {
+    const leaseMs = 150;
+    const store = await embedded()({ leaseMs });
+    const { engine, told } = newEngine(store, { leaseMs });
+    const call = newCall(undefined, { waitMs: 20_000 });
+    const lost = { ...newRequest(), ...call };
+    expect(await store.claim(lost)).toEqual({ kind: 'claimed', tookOver: false });
+    expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'settle' });
+    expect(call.run).toHaveBeenCalledTimes(1);
+    expect(told).toContainEqual(['tookOver']);
+    expect(await store.begin(lost)).toBe('stale');
+  });
+
+  it('who comes to begin too late sends nothing, and gets the result of who took over', async () => {
+    const leaseMs = 150;
+    const open = embedded();
+    const slow = new FaultyStore(await open({ leaseMs }));
+    const late = newEngine(slow, { leaseMs });
+    const heir = newEngine(await open({ leaseMs }), { leaseMs });
+    slow.delay('begin', 1000);
+    const call = newCall(undefined, { waitMs: 20_000 });
+    const first = late.engine.handle(call);
+    await until(() => slow.asked.begin === 1);
+    const next = retryOf(call, { waitMs: 20_000 });
+    expect(await heir.engine.handle(next)).toMatchObject({ kind: 'executed', decision: 'settle' });
+    expect(await first).toEqual({ kind: 'replayed', response: responseOf('retry') });
+    expect(call.run).not.toHaveBeenCalled();
+    expect(next.run).toHaveBeenCalledTimes(1);
+    expect(late.told).toContainEqual(['stale', 'begin']);
+    expect(heir.told).toContainEqual(['tookOver']);
+  });
+
+  it('who was gone after it began leaves the key in doubt, until it settles after all', async () => {
+    const leaseMs = 150;
+    const store = await embedded()({ leaseMs });
+    const { engine } = newEngine(store, { leaseMs });
+    const call = newCall(undefined, { waitMs: 20_000 });
+    const paused = { ...newRequest(), ...call };
+    await store.claim(paused);
+    await store.begin(paused);
+    expect(await engine.handle(call)).toMatchObject({ kind: 'in_doubt' });
+    expect(await store.settle(paused, paid('late'))).toBe('ok');
+    expect(await engine.handle(call)).toEqual({ kind: 'replayed', response: responseOf('late') });
+    expect(call.run).not.toHaveBeenCalled();
+  });
+});
+
+describe('close', () => {
+  it('waits for what runs', async () => {
+    const store = await embedded()();
+    const { engine } = newEngine(store);
+    const { run, end } = openRun();
+    const call = newCall(run);
+    const first = engine.handle(call);
+    await until(() => engine.executing === 1);
+    let closed = false;
+    const closing = engine.close(20_000).then(() => {
+      closed = true;
+    });
+    await sleep(100);
+    expect(closed).toBe(false);
+    end();
+    await closing;
+    expect(await store.get(call.scope)).toMatchObject({ state: 'settled' });
+    await first;
+  });
+
+  it('waits no longer than it may', async () => {
+    const { engine } = newEngine(await embedded()());
+    const { run, end } = openRun();
+    const first = engine.handle(newCall(run));
+    await until(() => engine.executing === 1);
+    const startedMs = performance.now();
+    await engine.close(200);
+    expect(performance.now() - startedMs).toBeGreaterThanOrEqual(199);
+    expect(performance.now() - startedMs).toBeLessThan(2000);
+    end();
+    await first;
+  });
+
+  it('is over at once where nothing runs', async () => {
+    const { engine } = newEngine(await embedded()());
+    const startedMs = performance.now();
+    await engine.close(20_000);
+    expect(performance.now() - startedMs).toBeLessThan(2000);
+  });
+
+  it.each(['claim', 'begin'] as const)(
+    'is followed by no execution, of a call that was at its %s either',
+    async (write) => {
+      const store = new FaultyStore(await embedded()());
+      const { engine } = newEngine(store);
+      store.delay(write, 300);
+      let closed = false;
+      const ranAfterClose: boolean[] = [];
+      const call = newCall(async () => {
+        ranAfterClose.push(closed);
+        return { kind: 'complete', response: responseOf() };
+      });
+      const first = engine.handle(call);
+      await until(() => store.asked[write] === 1);
+      await engine.close(20_000);
+      closed = true;
+      await first;
+      expect(ranAfterClose).not.toContain(true);
+    },
+  );
+});

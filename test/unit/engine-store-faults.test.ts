@@ -1,0 +1,176 @@
+import { describe, expect, it } from 'vitest';
+import { StoreUnavailable } from '../../src/idempotency/store.ts';
+import {
+  complete,
+  embedded,
+  newCall,
+  newEngine,
+  notSent,
+  openRun,
+  responseOf,
+  retryOf,
+  unknown,
+} from '../support/engine.ts';
+import { FaultyStore } from '../support/faulty-store.ts';
+import { until } from '../support/until.ts';
+
+async function faulty(options: { leaseMs?: number; settleRetryMs?: number } = {}) {
+  const { leaseMs } = options;
+  const store = new FaultyStore(await embedded()(leaseMs ? { leaseMs } : {}));
+  return { store, ...newEngine(store, options) };
+}
+
+describe('when the store fails before anything was sent', () => {
+  it.each([
+    ['claim', 'before'],
+    ['claim', 'after'],
+    ['begin', 'before'],
+    ['begin', 'after'],
+  ] as const)(
+    'at the %s, %s it was done, nothing runs, and the key is soon free again',
+    async (write, when) => {
+      const { store, engine } = await faulty();
+      store.fail(write, when, 1);
+      const call = newCall();
+      const result = await engine.handle(call);
+      expect(result).toEqual({ kind: 'store_unavailable', cause: expect.any(StoreUnavailable) });
+      expect(call.run).not.toHaveBeenCalled();
+      // The lease is a minute: the claim was taken back, not taken over.
+      await until(async () => (await store.get(call.scope)) === undefined);
+      const retry = retryOf(call);
+      expect(await engine.handle(retry)).toMatchObject({ kind: 'executed', decision: 'settle' });
+      expect(retry.run).toHaveBeenCalledTimes(1);
+      expect(call.run).not.toHaveBeenCalled();
+    },
+  );
+
+  it.each(['claim', 'begin'] as const)(
+    'at the %s, it is taken back as soon as the store answers again',
+    async (write) => {
+      const { store, engine } = await faulty();
+      store.fail(write, 'after', 1);
+      store.fail('release', 'before', 3);
+      const call = newCall();
+      expect(await engine.handle(call)).toMatchObject({ kind: 'store_unavailable' });
+      expect(await store.get(call.scope)).toMatchObject({
+        state: write === 'claim' ? 'claimed' : 'executing',
+      });
+      expect(await engine.handle(retryOf(call))).toEqual({ kind: 'in_flight' });
+      await until(async () => (await store.get(call.scope)) === undefined);
+      expect(store.asked.release).toBe(4);
+      expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed' });
+    },
+  );
+
+  it('at the release, the key is free as soon as the store answers again', async () => {
+    const { store, engine } = await faulty();
+    store.fail('release', 'before', 3);
+    const call = newCall(notSent);
+    expect(await engine.handle(call)).toEqual({ kind: 'executed', exchange: notSent, decision: 'release' });
+    await until(async () => (await store.get(call.scope)) === undefined);
+    expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed', decision: 'settle' });
+  });
+});
+
+describe('when the store fails after the backend has answered', () => {
+  it.each(['before', 'after'] as const)(
+    'for a moment, %s it was done, the answer waits for the store',
+    async (when) => {
+      const { store, engine, told } = await faulty({ settleRetryMs: 20_000 });
+      store.fail('settle', when, 2);
+      const call = newCall();
+      expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'settle' });
+      expect(await store.get(call.scope)).toMatchObject({ state: 'settled' });
+      expect(await engine.handle(retryOf(call))).toEqual({ kind: 'replayed', response: responseOf() });
+      expect(store.asked.settle).toBe(3);
+      expect(told).toEqual([]);
+    },
+  );
+
+  it('for long, the merchant gets the answer, no retry runs, and it is settled when the store is back', async () => {
+    const [leaseMs, settleRetryMs] = [400, 300];
+    const { store, engine, told } = await faulty({ leaseMs, settleRetryMs });
+    store.fail('settle', 'before');
+    const call = newCall();
+    const startedMs = performance.now();
+    expect(await engine.handle(call)).toEqual({ kind: 'executed', exchange: complete(), decision: 'settle' });
+    const tookMs = performance.now() - startedMs;
+    expect(tookMs).toBeGreaterThanOrEqual(settleRetryMs - 1);
+    expect(tookMs).toBeLessThan(settleRetryMs + 1500);
+    expect(told).toEqual([['settleLate']]);
+
+    const retry = retryOf(call);
+    await until(async () => {
+      const { kind } = await engine.handle(retry);
+      expect(['in_flight', 'in_doubt']).toContain(kind);
+      return kind === 'in_doubt';
+    });
+    store.heal();
+    await until(async () => (await engine.handle(retry)).kind === 'replayed');
+    expect(await engine.handle(retry)).toEqual({ kind: 'replayed', response: responseOf() });
+    expect(retry.run).not.toHaveBeenCalled();
+    expect(told).toEqual([['settleLate']]);
+  });
+
+  it('at the mark of doubt, the key is in doubt all the same once the lease has lapsed', async () => {
+    const leaseMs = 200;
+    const { store, engine } = await faulty({ leaseMs });
+    store.fail('markInDoubt', 'before');
+    const call = newCall(unknown);
+    expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'in_doubt' });
+    const retry = retryOf(call, { waitMs: 20_000 });
+    expect(await engine.handle(retry)).toMatchObject({ kind: 'in_doubt' });
+    expect(retry.run).not.toHaveBeenCalled();
+  });
+
+  it('at every renewal, the key is in doubt until the run has ended, and settled then', async () => {
+    const leaseMs = 150;
+    const { store, engine } = await faulty({ leaseMs });
+    store.fail('renew', 'before');
+    const { run, end } = openRun();
+    const call = newCall(run);
+    const first = engine.handle(call);
+    await until(() => engine.executing === 1);
+    const retry = retryOf(call, { waitMs: 20_000 });
+    expect(await engine.handle(retry)).toMatchObject({ kind: 'in_doubt' });
+    end();
+    expect(await first).toMatchObject({ kind: 'executed', decision: 'settle' });
+    expect(await engine.handle(retry)).toEqual({ kind: 'replayed', response: responseOf() });
+    expect(retry.run).not.toHaveBeenCalled();
+  });
+
+  it('by answering a settlement slowly, nobody is called stale', async () => {
+    const store = new FaultyStore(await embedded()());
+    // It renews every 30 ms, while the answer is under way.
+    const { engine, told } = newEngine(store, { leaseMs: 90 });
+    store.delay('settle', 300, 'answered late');
+    const call = newCall();
+    expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'settle' });
+    expect(told).toEqual([]);
+  });
+
+  it('and close has no time left, what could not be settled is given up', async () => {
+    const { store, engine } = await faulty({ settleRetryMs: 50 });
+    store.fail('settle', 'before');
+    const call = newCall();
+    await engine.handle(call);
+    const startedMs = performance.now();
+    await engine.close(200);
+    expect(performance.now() - startedMs).toBeLessThan(2000);
+    const { settle } = store.asked;
+    store.heal();
+    expect(await store.get(call.scope)).toMatchObject({ state: 'executing' });
+    expect(store.asked.settle).toBe(settle);
+  });
+
+  it('and is back before close has run out of time, it is settled', async () => {
+    const { store, engine } = await faulty({ settleRetryMs: 50 });
+    store.fail('settle', 'before');
+    const call = newCall();
+    await engine.handle(call);
+    const closing = engine.close(20_000);
+    store.heal();
+    await closing;
+    expect(await store.get(call.scope)).toMatchObject({ state: 'settled' });
+  });
+});

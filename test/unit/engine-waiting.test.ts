@@ -1,0 +1,168 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { describe, expect, it, vi } from 'vitest';
+import { embedded, newCall, newEngine, notSent, openRun, responseOf, retryOf } from '../support/engine.ts';
+import { FaultyStore } from '../support/faulty-store.ts';
+import { paid } from '../support/requests.ts';
+import { until } from '../support/until.ts';
+
+describe('a duplicate', () => {
+  it('of fifty at once gets the bytes of the one that ran', async () => {
+    const { engine } = newEngine(await embedded()());
+    const first = newCall(async () => {
+      await sleep(50);
+      return { kind: 'complete', response: responseOf('one') };
+    });
+    const calls = Array.from({ length: 50 }, () => ({ ...first, waitMs: 10_000 }));
+    const results = await Promise.all(calls.map((call) => engine.handle(call)));
+    expect(first.run).toHaveBeenCalledTimes(1);
+    const responses = results.map((result) => {
+      if (result.kind === 'replayed') return result.response;
+      return result.kind === 'executed' && result.exchange.kind === 'complete'
+        ? result.exchange.response
+        : result;
+    });
+    expect(responses).toEqual(calls.map(() => responseOf('one')));
+    expect(results.filter(({ kind }) => kind === 'executed')).toHaveLength(1);
+    expect(engine.waiting).toBe(0);
+  });
+
+  it('that does not want to wait is told at once', async () => {
+    const { engine, told } = newEngine(await embedded()());
+    const { run, end } = openRun();
+    const first = engine.handle(newCall(run, { key: 'k' }));
+    await until(() => engine.executing === 1);
+    const startedMs = performance.now();
+    expect(await engine.handle(newCall(undefined, { key: 'k' }))).toEqual({ kind: 'in_flight' });
+    expect(performance.now() - startedMs).toBeLessThan(1000);
+    expect(told).toEqual([]);
+    end();
+    expect(await first).toMatchObject({ kind: 'executed' });
+  });
+
+  it('that has waited long enough is told so', async () => {
+    const { engine } = newEngine(await embedded()());
+    const { run, end } = openRun();
+    const first = engine.handle(newCall(run, { key: 'k' }));
+    await until(() => engine.executing === 1);
+    const startedMs = performance.now();
+    const retry = newCall(undefined, { key: 'k', waitMs: 300 });
+    expect(await engine.handle(retry)).toEqual({ kind: 'in_flight' });
+    expect(performance.now() - startedMs).toBeGreaterThanOrEqual(299);
+    expect(retry.run).not.toHaveBeenCalled();
+    end();
+    await first;
+  });
+
+  it.each(['a result', 'a release'])('wakes up at once when the first one ends with %s', async (end) => {
+    const { engine } = newEngine(await embedded()());
+    const first = openRun();
+    const running = engine.handle(newCall(first.run, { key: 'k' }));
+    await until(() => engine.executing === 1);
+    const retry = newCall(undefined, { key: 'k', waitMs: 60_000 });
+    const waiting = engine.handle(retry);
+    await until(() => engine.waiting === 1);
+    first.end(end === 'a release' ? notSent : undefined);
+    await running;
+    expect(await waiting).toMatchObject({ kind: end === 'a release' ? 'executed' : 'replayed' });
+    expect(retry.run).toHaveBeenCalledTimes(end === 'a release' ? 1 : 0);
+  });
+
+  it('waits for another process too, and a crowd costs the store little more than one', async () => {
+    const open = embedded();
+    const [here, there] = [newEngine(await open()), new FaultyStore(await open())];
+    const { engine } = newEngine(there);
+    const { run, end } = openRun();
+    const call = newCall(run);
+    const first = here.engine.handle(call);
+    await until(() => here.engine.executing === 1);
+    const crowd = Array.from({ length: 80 }, () => retryOf(call, { waitMs: 20_000 }));
+    const waiting = crowd.map((retry) => engine.handle(retry));
+    await until(() => engine.waiting === crowd.length);
+    await sleep(1000);
+    // In one second the looks at growing intervals are about ten.
+    expect(there.asked.claim).toBeLessThan(crowd.length + 20);
+    end();
+    await first;
+    for (const result of await Promise.all(waiting)) {
+      expect(result).toEqual({ kind: 'replayed', response: responseOf() });
+    }
+    for (const { run: never } of crowd) expect(never).not.toHaveBeenCalled();
+  });
+
+  it('tells how long it waited, and says nothing where it did not', async () => {
+    const { engine } = newEngine(await embedded()());
+    const first = openRun();
+    const waited = vi.fn();
+    const call = { ...newCall(first.run), waited };
+    const running = engine.handle(call);
+    await until(() => engine.executing === 1);
+    await engine.handle({ ...retryOf(call), waited });
+    expect(waited).not.toHaveBeenCalled();
+    const startedMs = performance.now();
+    const waiting = engine.handle({ ...retryOf(call, { waitMs: 60_000 }), waited });
+    await until(() => waited.mock.calls.length > 1);
+    first.end();
+    await Promise.all([running, waiting]);
+    const toldMs = waited.mock.calls.reduce((sum, [ms]) => sum + (ms as number), 0);
+    expect(toldMs).toBeGreaterThan(0);
+    expect(toldMs).toBeLessThanOrEqual(performance.now() - startedMs);
+  });
+
+  it('beyond those who may wait is told at once', async () => {
+    const { engine } = newEngine(await embedded()(), { maxWaiters: 3 });
+    const { run, end } = openRun();
+    const call = newCall(run);
+    const first = engine.handle(call);
+    await until(() => engine.executing === 1);
+    const waiting = Array.from({ length: 3 }, () => engine.handle(retryOf(call, { waitMs: 60_000 })));
+    await until(() => engine.waiting === 3);
+    expect(await engine.handle(retryOf(call, { waitMs: 60_000 }))).toEqual({ kind: 'in_flight' });
+    end();
+    await first;
+    for (const result of await Promise.all(waiting)) expect(result).toMatchObject({ kind: 'replayed' });
+  });
+});
+
+describe('a merchant who leaves', () => {
+  it('ends the waiting', async () => {
+    const { engine } = newEngine(await embedded()());
+    const { run, end } = openRun();
+    const call = newCall(run);
+    const first = engine.handle(call);
+    await until(() => engine.executing === 1);
+    const leaving = new AbortController();
+    const waiting = engine.handle(retryOf(call, { waitMs: 60_000, gone: leaving.signal }));
+    await until(() => engine.waiting === 1);
+    leaving.abort();
+    expect(await waiting).toEqual({ kind: 'in_flight' });
+    expect(engine.waiting).toBe(0);
+    end();
+    await first;
+  });
+
+  it('who has left already does not wait', async () => {
+    const { engine } = newEngine(await embedded()());
+    const { run, end } = openRun();
+    const call = newCall(run);
+    const first = engine.handle(call);
+    await until(() => engine.executing === 1);
+    const retry = retryOf(call, { waitMs: 60_000, gone: AbortSignal.abort() });
+    expect(await engine.handle(retry)).toEqual({ kind: 'in_flight' });
+    end();
+    await first;
+  });
+
+  it('does not end the execution', async () => {
+    const store = await embedded()();
+    const { engine } = newEngine(store);
+    const { run, end } = openRun();
+    const leaving = new AbortController();
+    const call = newCall(run, { gone: leaving.signal });
+    const first = engine.handle(call);
+    await until(() => engine.executing === 1);
+    leaving.abort();
+    end();
+    expect(await first).toMatchObject({ kind: 'executed', decision: 'settle' });
+    expect(await store.get(call.scope)).toMatchObject({ state: 'settled', settlement: paid() });
+  });
+});
