@@ -16,7 +16,7 @@ const owners: Row[] = [
   ['begin', 'settled', 'stale', 'settled'],
   ['renew', 'absent', 'stale', 'absent'],
   ['renew', 'executing', 'ok', 'executing'],
-  ['renew', 'settled', 'stale', 'settled'],
+  ['renew', 'settled', 'ok', 'settled'],
   ['settle', 'absent', 'stale', 'absent'],
   ['settle', 'claimed', 'stale', 'claimed'],
   ['settle', 'executing', 'ok', 'settled'],

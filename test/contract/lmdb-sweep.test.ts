@@ -2,11 +2,13 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it, onTestFinished } from 'vitest';
+import { StoreUnavailable } from '../../src/idempotency/store.ts';
 import { LmdbStore } from '../../src/idempotency/stores/lmdb/lmdb-store.ts';
+import { STAMP_BYTES } from '../../src/idempotency/stores/lmdb/stamp.ts';
 import { type Clock, systemClock } from '../../src/kernel/clock.ts';
 import { countLmdb, rewriteLmdb, sweepLmdb } from '../support/lmdb-files.ts';
 import { LONG, type StoreTimes } from '../support/open-store.ts';
-import { duplicateOf } from '../support/requests.ts';
+import { duplicateOf, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { bring, stages } from './states.ts';
 
@@ -39,18 +41,19 @@ describe('the sweep', () => {
   });
 });
 
-describe('a stored value whose stamp is damaged', () => {
+describe('a stored value that was damaged', () => {
   const noise = Buffer.from(Array.from({ length: 200 }, (_, number) => (number * 151 + 7) % 256));
   const damages: [what: string, damage: (stored: Buffer) => Buffer][] = [
     ['zeros', (stored) => Buffer.alloc(stored.length)],
     ['ones', (stored) => Buffer.alloc(stored.length, 0xff)],
     ['noise', () => noise],
     ['nothing', () => Buffer.alloc(0)],
-    ['a stamp without record', (stored) => stored.subarray(0, 40)],
-    [
-      'a zeroed stamp before a sound record',
-      (stored) => Buffer.concat([Buffer.alloc(40), stored.subarray(40)]),
-    ],
+    ['a stamp without record', (stored) => stored.subarray(0, STAMP_BYTES)],
+    // Each stands in the stamp, from which the age is read.
+    ...[0, 4, 20, 28, 36, 44].map((at): (typeof damages)[number] => [
+      `eight zeros at ${at}`,
+      (stored) => Buffer.concat([stored.subarray(0, at), Buffer.alloc(8), stored.subarray(at + 8)]),
+    ]),
   ];
 
   it.each(damages)('(%s) is never absent, never won and not swept away', async (_, damage) => {
@@ -58,7 +61,17 @@ describe('a stored value whose stamp is damaged', () => {
     const owner = await bring(store, 'executing');
     await rewriteLmdb(path, owner.scope, damage);
     expect(await sweepLmdb(path, LONG.retentionMs)).toBe(0);
-    const answer = await store.claim(duplicateOf(owner)).catch((error: unknown) => error);
-    expect(answer).not.toMatchObject({ kind: 'claimed' });
+    await expect(store.claim(duplicateOf(owner))).rejects.toThrow(StoreUnavailable);
+    await expect(store.get(owner.scope)).rejects.toThrow(StoreUnavailable);
+    await expect(store.settle(owner, paid())).rejects.toThrow(StoreUnavailable);
+  });
+
+  it('is not swept away when its time is over', async () => {
+    const { path, store } = openLmdb({});
+    const [owner, control] = [await bring(store, 'executing'), await bring(store, 'executing')];
+    await rewriteLmdb(path, owner.scope, (stored) => stored.fill(0, 60, 61));
+    expect(await sweepLmdb(path, 0)).toBe(1);
+    expect(await store.get(control.scope)).toBeUndefined();
+    await expect(store.claim(duplicateOf(owner))).rejects.toThrow(StoreUnavailable);
   });
 });

@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll } from 'vitest';
-import { STAMP_BYTES } from '../../src/idempotency/stores/lmdb/stamp.ts';
+import { seal, unseal } from '../../src/idempotency/stores/lmdb/envelope.ts';
 import { rewriteLmdb } from '../support/lmdb-files.ts';
 import { storeContract } from './store-contract.ts';
 
@@ -15,8 +15,9 @@ storeContract({
   place: () => ({ kind: 'lmdb', path: mkdtempSync(join(root, 'data-')) }),
   rewrite: async (place, scope, change) => {
     if (place.kind !== 'lmdb') throw new TypeError('not an lmdb place');
-    await rewriteLmdb(place.path, scope, (stored) =>
-      Buffer.concat([stored.subarray(0, STAMP_BYTES), change(stored.subarray(STAMP_BYTES))]),
-    );
+    await rewriteLmdb(place.path, scope, (stored) => {
+      const { stamp, record } = unseal(stored);
+      return seal(stamp, change(record));
+    });
   },
 });

@@ -1,7 +1,7 @@
-import { describe, expect, it, onTestFinished } from 'vitest';
-import { type Store, StoreUnavailable } from '../../src/idempotency/store.ts';
+import { describe, expect, it } from 'vitest';
+import { StoreUnavailable } from '../../src/idempotency/store.ts';
 import { openStore } from '../support/open-store.ts';
-import { type RedisServer, startRedis } from '../support/redis-server.ts';
+import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { bring } from './states.ts';
@@ -9,25 +9,24 @@ import { bring } from './states.ts';
 const TIMEOUT_MS = 200;
 
 /** A server of the test's own, and a store with a short temper on it. */
-async function withRedis(leaseMs = 60_000): Promise<{ server: RedisServer; store: Store }> {
+async function withRedis(leaseMs = 60_000) {
   const server = await startRedis();
-  const store = await openStore(
-    { kind: 'redis', url: server.url, prefix: 'test' },
-    { leaseMs, timeoutMs: TIMEOUT_MS },
-  );
-  onTestFinished(async () => {
+  const place = { kind: 'redis', url: server.url, prefix: 'test' } as const;
+  const store = await openStore(place, { leaseMs, timeoutMs: TIMEOUT_MS });
+  const dispose = async () => {
     await store.close();
     await server.stop();
-  });
-  return { server, store };
+  };
+  return { server, store, [Symbol.asyncDispose]: dispose };
 }
 
 /** Repeats a write until it is answered, as the engine does. */
 const untilAnswered = async <T>(write: () => Promise<T>) => await until(() => write().catch(() => undefined));
 
-describe('while redis is frozen', () => {
+describe.concurrent('while redis is frozen', () => {
   it('each call gives up at its time limit', async () => {
-    const { server, store } = await withRedis();
+    await using redis = await withRedis();
+    const { server, store } = redis;
     const owner = await bring(store, 'executing');
     server.freeze();
     const calls = [
@@ -51,7 +50,8 @@ describe('while redis is frozen', () => {
   });
 
   it('a claim that was given up may stand afterwards: in flight first, then taken over', async () => {
-    const { server, store } = await withRedis(800);
+    await using redis = await withRedis(800);
+    const { server, store } = redis;
     const owner = newRequest();
     server.freeze();
     await expect(store.claim(owner)).rejects.toThrow(StoreUnavailable);
@@ -66,7 +66,8 @@ describe('while redis is frozen', () => {
   });
 
   it('a claim and its taking back are both executed later, and leave the scope free', async () => {
-    const { server, store } = await withRedis();
+    await using redis = await withRedis();
+    const { server, store } = redis;
     const owner = newRequest();
     server.freeze();
     await expect(store.claim(owner)).rejects.toThrow(StoreUnavailable);
@@ -77,7 +78,8 @@ describe('while redis is frozen', () => {
   });
 
   it('a begin that was given up is executed later, and is taken back', async () => {
-    const { server, store } = await withRedis();
+    await using redis = await withRedis();
+    const { server, store } = redis;
     const owner = await bring(store, 'claimed');
     server.freeze();
     await expect(store.begin(owner)).rejects.toThrow(StoreUnavailable);
@@ -90,7 +92,8 @@ describe('while redis is frozen', () => {
   });
 
   it('a settlement that was given up is repeated until it is answered', async () => {
-    const { server, store } = await withRedis();
+    await using redis = await withRedis();
+    const { server, store } = redis;
     const owner = await bring(store, 'executing');
     server.freeze();
     await expect(store.settle(owner, paid('first'))).rejects.toThrow(StoreUnavailable);
@@ -100,9 +103,10 @@ describe('while redis is frozen', () => {
   });
 });
 
-describe('when redis is killed', () => {
+describe.concurrent('when redis is killed', () => {
   it('calls fail at once, and all records are there when it is back', async () => {
-    const { server, store } = await withRedis();
+    await using redis = await withRedis();
+    const { server, store } = redis;
     const [claimed, executing, settled] = [
       await bring(store, 'claimed'),
       await bring(store, 'executing'),
@@ -122,7 +126,8 @@ describe('when redis is killed', () => {
   });
 
   it('under load, every write that was answered is there when it is back', async () => {
-    const { server, store } = await withRedis();
+    await using redis = await withRedis();
+    const { server, store } = redis;
     const answered = { claimed: [] as string[], begun: [] as string[], settled: [] as string[] };
     const requests = new Map<string, ReturnType<typeof newRequest>>();
     const lane = async () => {

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { expect, it, onTestFinished } from 'vitest';
+import { expect, it } from 'vitest';
 import { openStore } from '../support/open-store.ts';
 import { type RedisServer, startRedis } from '../support/redis-server.ts';
 import { duplicateOf } from '../support/requests.ts';
@@ -8,29 +8,26 @@ import { bring } from './states.ts';
 
 const LEASE_MS = 1000;
 
+/** Two nodes on one redis, with their leases on three others. */
 async function withLockNodes() {
-  const main = await startRedis();
-  const locks = await Promise.all([startRedis(), startRedis(), startRedis()]);
-  const place = {
-    kind: 'redis',
-    url: main.url,
-    prefix: 'test',
-    lockNodes: locks.map(({ url }) => url),
-  } as const;
-  const open = async () => {
-    const store = await openStore(place, { leaseMs: LEASE_MS, timeoutMs: 400 });
-    onTestFinished(() => store.close());
-    return store;
+  const [main, ...locks] = await Promise.all([startRedis(), startRedis(), startRedis(), startRedis()]);
+  const lockNodes = locks.map(({ url }) => url);
+  const place = { kind: 'redis', url: main.url, prefix: 'test', lockNodes } as const;
+  const times = { leaseMs: LEASE_MS, timeoutMs: 400 };
+  const [store, other] = await Promise.all([openStore(place, times), openStore(place, times)]);
+  const dispose = async () => {
+    await Promise.all([store.close(), other.close()]);
+    await Promise.all([main, ...locks].map((server) => server.stop()));
   };
-  const [store, other] = [await open(), await open()];
-  return { main, locks, store, other };
+  return { main, locks, store, other, [Symbol.asyncDispose]: dispose };
 }
 
 const leasesOn = async (servers: RedisServer[]) =>
   await Promise.all(servers.map(async ({ admin }) => (await admin.keys('*:lease')).length));
 
-it('leases live on the lock nodes, one of which may die', async () => {
-  const { main, locks, store, other } = await withLockNodes();
+it.concurrent('leases live on the lock nodes, one of which may die', async () => {
+  await using nodes = await withLockNodes();
+  const { main, locks, store, other } = nodes;
   const owner = await bring(store, 'executing');
   await until(async () => (await leasesOn(locks)).join() === '1,1,1');
   expect(await leasesOn([main])).toEqual([0]);
@@ -45,8 +42,9 @@ it('leases live on the lock nodes, one of which may die', async () => {
   });
 });
 
-it('a frozen lock node keeps nobody waiting', async () => {
-  const { locks, store, other } = await withLockNodes();
+it.concurrent('a frozen lock node keeps nobody waiting', async () => {
+  await using nodes = await withLockNodes();
+  const { locks, store, other } = nodes;
   locks[1]?.freeze();
   const owner = await bring(store, 'executing');
   const startedMs = performance.now();
@@ -55,8 +53,9 @@ it('a frozen lock node keeps nobody waiting', async () => {
   expect(await other.claim(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
 });
 
-it('nobody is declared gone while most lock nodes are dead', async () => {
-  const { locks, store, other } = await withLockNodes();
+it.concurrent('nobody is declared gone while most lock nodes are dead', async () => {
+  await using nodes = await withLockNodes();
+  const { locks, store, other } = nodes;
   const owner = await bring(store, 'executing');
   await locks[0]?.kill();
   await locks[1]?.kill();

@@ -1,47 +1,42 @@
-import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { beforeEach, describe, expect, it, onTestFinished } from 'vitest';
-import { type ClaimRequest, type Store, StoreUnavailable } from '../../src/idempotency/store.ts';
-import { openStore } from '../support/open-store.ts';
+import { describe, expect, it } from 'vitest';
+import { type ClaimRequest, StoreUnavailable } from '../../src/idempotency/store.ts';
+import { openStore, type StoreTimes } from '../support/open-store.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { startProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
 import { bring } from './states.ts';
 
-const server = await startRedis();
-const wire = await startProxy(server.port);
+const TIMEOUT_MS = 400;
 
-/** Longer than a reply's delay, so that the delay alone fails nothing. */
-const TIMEOUT_MS = 500;
-const DELAY_MS = 60;
-
-/** The one on the wire that breaks, and one beside it that sees what became of it. */
-let store: Store;
-let witness: Store;
-beforeEach(async () => {
-  const prefix = randomUUID();
-  store = await openStore({ kind: 'redis', url: wire.url, prefix }, { timeoutMs: TIMEOUT_MS });
-  witness = await openStore({ kind: 'redis', url: server.url, prefix });
-  onTestFinished(async () => {
-    wire.refuse(false);
-    wire.swallowReplies(false);
-    wire.delayReplies(0);
-    await store.close();
-    await witness.close();
-  });
+/** A redis behind a wire that breaks, a store on the wire, and a witness beside it that sees what became of it all. */
+async function withWire(times: Partial<StoreTimes> = { timeoutMs: TIMEOUT_MS }) {
+  const server = await startRedis();
+  const wire = await startProxy(server.port);
+  const place = { kind: 'redis', prefix: 'test' } as const;
+  const store = await openStore({ ...place, url: wire.url }, times);
+  const witness = await openStore({ ...place, url: server.url }, { ...times, timeoutMs: 10_000 });
   // The server knows all scripts from here on.
-  const warm = await bring(store, 'executing');
-  await store.renew(warm);
-  await store.settle(warm, paid());
-  await bring(store, 'in_doubt');
-});
+  for (const write of ['settle', 'markInDoubt', 'release'] as const) {
+    const warm = await bring(witness, 'executing');
+    await witness.renew(warm);
+    await witness[write](warm, paid());
+  }
+  const stateOf = async ({ scope }: ClaimRequest) => (await witness.get(scope))?.state;
+  const healed = async () => await until(async () => (await store.health()).ok);
+  const dispose = async () => {
+    await Promise.all([store.close(), witness.close()]);
+    await wire.close();
+    await server.stop();
+  };
+  return { server, wire, store, witness, stateOf, healed, [Symbol.asyncDispose]: dispose };
+}
 
-const stateOf = async ({ scope }: ClaimRequest) => (await witness.get(scope))?.state;
-const healed = async () => await until(async () => (await store.health()).ok);
-
-describe('when the reply is lost on the wire', () => {
-  it('a claim stands, and the same claim again is answered so', async () => {
+describe.concurrent('when the reply is lost on the wire', () => {
+  it('a claim stands, and is released under its token', async () => {
+    await using line = await withWire();
+    const { wire, store, stateOf, healed } = line;
     const owner = newRequest();
     wire.swallowReplies(true);
     await expect(store.claim(owner)).rejects.toThrow(StoreUnavailable);
@@ -63,6 +58,8 @@ describe('when the reply is lost on the wire', () => {
   ] as const)(
     '%s of a scope that is %s makes it %s, and again is %s',
     async (write, from, becomes, again) => {
+      await using line = await withWire();
+      const { wire, store, stateOf, healed } = line;
       const owner = await bring(store, from);
       wire.swallowReplies(true);
       await expect(store[write](owner, paid('first'))).rejects.toThrow(StoreUnavailable);
@@ -75,6 +72,8 @@ describe('when the reply is lost on the wire', () => {
   );
 
   it('an answer that comes too late is not taken for that to another command', async () => {
+    await using line = await withWire();
+    const { wire, store } = line;
     const [owner, settled] = [await bring(store, 'claimed'), await bring(store, 'settled')];
     wire.delayReplies(TIMEOUT_MS + 200);
     const late = [store.claim(newRequest()), store.begin(owner), store.get(settled.scope)];
@@ -87,7 +86,7 @@ describe('when the reply is lost on the wire', () => {
   });
 });
 
-describe('when the connection is cut', () => {
+describe.concurrent('when the connection is cut', () => {
   it.each([
     ['claim', 'absent', 'set', 1],
     ['begin', 'claimed', 'setrange', 3],
@@ -95,6 +94,8 @@ describe('when the connection is cut', () => {
     ['markInDoubt', 'executing', 'setrange', 2],
     ['release', 'claimed', 'del', 1],
   ] as const)('in mid-%s, it is executed once', async (write, from, command, calls) => {
+    await using line = await withWire({});
+    const { server, wire, store, healed } = line;
     const owner = from === 'absent' ? newRequest() : await bring(store, from);
     const before = await server.commandCount(command);
     wire.delayReplies(10_000);
@@ -102,70 +103,72 @@ describe('when the connection is cut', () => {
     const failure = call.catch((error: unknown) => error);
     await until(async () => (await server.commandCount(command)) > before);
     wire.cut();
-    expect(await failure).toBeInstanceOf(StoreUnavailable);
+    expect(await failure).toMatchObject({ name: 'StoreUnavailable', maybeWritten: true });
     wire.delayReplies(0);
     await healed();
     await store.get(owner.scope);
     expect((await server.commandCount(command)) - before).toBe(calls);
   });
 
-  it('and refused for a while, calls fail at once, and work when it is back', async () => {
+  it('and refused for a while, calls fail at once and unsent, and work when it is back', async () => {
+    await using line = await withWire({});
+    const { wire, store, stateOf, healed } = line;
     const owner = await bring(store, 'executing');
     wire.refuse(true);
     wire.cut();
     await until(async () => !(await store.health()).ok);
     const startedMs = performance.now();
-    await expect(store.settle(owner, paid())).rejects.toThrow(StoreUnavailable);
-    expect(performance.now() - startedMs).toBeLessThan(TIMEOUT_MS / 2);
+    const failure = await store.settle(owner, paid()).catch((error: unknown) => error);
+    expect(failure).toMatchObject({ name: 'StoreUnavailable', maybeWritten: false });
+    expect(performance.now() - startedMs).toBeLessThan(200);
     wire.refuse(false);
     await healed();
+    expect(await stateOf(owner)).toBe('executing');
     expect(await store.settle(owner, paid())).toBe('ok');
-    expect(await stateOf(owner)).toBe('settled');
   });
 
   it('under a settlement, the owner goes on showing that it is alive', async () => {
     const leaseMs = 800;
-    const prefix = randomUUID();
-    const owning = await openStore(
-      { kind: 'redis', url: wire.url, prefix },
-      { leaseMs, timeoutMs: TIMEOUT_MS },
-    );
-    const asking = await openStore({ kind: 'redis', url: server.url, prefix }, { leaseMs });
-    onTestFinished(async () => void (await Promise.all([owning.close(), asking.close()])));
-    const owner = await bring(owning, 'executing');
+    await using line = await withWire({ leaseMs });
+    const { wire, store, witness, healed } = line;
+    const owner = await bring(store, 'executing');
     wire.refuse(true);
     wire.cut();
-    await expect(owning.settle(owner, paid())).rejects.toThrow(StoreUnavailable);
+    await expect(store.settle(owner, paid())).rejects.toThrow(StoreUnavailable);
     wire.refuse(false);
-    await until(async () => (await owning.health()).ok);
-    const silent = await bring(asking, 'executing');
+    await healed();
+    const silent = await bring(witness, 'executing');
     await until(async () => {
-      expect(await owning.renew(owner)).not.toBe('stale');
+      expect(await store.renew(owner)).not.toBe('stale');
       await sleep(leaseMs / 20);
-      expect(await asking.claim(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
-      return (await asking.claim(duplicateOf(silent))).kind === 'in_doubt';
+      expect(await witness.claim(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
+      return (await witness.claim(duplicateOf(silent))).kind === 'in_doubt';
     });
   });
 });
 
-describe('round trips', () => {
-  const counted = async (work: () => Promise<unknown>) => {
-    const before = wire.roundTrips;
-    await work();
-    return wire.roundTrips - before;
-  };
-
-  it('a replay costs one; a first execution two before it may send, and one after', async () => {
-    const [owner, settled] = [newRequest(), await bring(store, 'settled')];
-    wire.delayReplies(DELAY_MS);
+describe.concurrent('round trips', () => {
+  it('are one for a replay; for a first execution two before it may send, and one after', async () => {
+    await using line = await withWire({});
+    const { wire, store, witness } = line;
+    const [owner, settled] = [newRequest(), await bring(witness, 'settled')];
+    wire.delayReplies(60);
+    const counted = async (work: () => Promise<unknown>) => {
+      const before = wire.roundTrips;
+      await work();
+      return wire.roundTrips - before;
+    };
     expect(await counted(() => store.claim(duplicateOf(settled)))).toBe(1);
     expect(await counted(() => store.claim(owner))).toBe(1);
     expect(await counted(() => store.begin(owner))).toBe(1);
     expect(await counted(() => store.settle(owner, paid()))).toBe(1);
   });
 
-  it('a replay is one command for the server', async () => {
-    const settled = await bring(store, 'settled');
+  it('of a replay carry one command', async () => {
+    await using line = await withWire({});
+    const { server, store, witness } = line;
+    const settled = await bring(witness, 'settled');
+    // Answered behind everything that was still under way.
     await witness.get(settled.scope);
     const commands = async () =>
       Number(/total_commands_processed:(\d+)/.exec(await server.admin.info('stats'))?.[1]);

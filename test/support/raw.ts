@@ -18,11 +18,15 @@ export async function rawConnection(port: number): Promise<Socket> {
 /** Sends the bytes, and reads the answers until the other side ends the connection. */
 export async function rawExchange(port: number, bytes: string | Buffer): Promise<RawAnswer[]> {
   const socket = await rawConnection(port);
+  socket.write(bytes);
+  return await answersOn(socket);
+}
+
+/** What comes on a connection until it ends. */
+export async function answersOn(socket: Socket): Promise<RawAnswer[]> {
   const chunks: Buffer[] = [];
   socket.on('data', (chunk: Buffer) => chunks.push(chunk));
-  const closed = new Promise((resolve) => socket.once('close', resolve));
-  socket.write(bytes);
-  await closed;
+  await new Promise((resolve) => socket.once('close', resolve));
   return [...answersIn(Buffer.concat(chunks))];
 }
 
@@ -48,7 +52,7 @@ export interface RawPayout {
   body?: string | Buffer;
 }
 
-/** The bytes of a payout, one character a byte. The connection ends with its answer. */
+/** The bytes of a payout, one character a byte. The connection ends with its answer where no line says otherwise. */
 export function payoutBytes({ lines = [], amount = 10, target = '/v1/index.php', body }: RawPayout = {}) {
   const payout = { action: 'withdraw', amount, bank_code: '058', account_number: '0123456789' };
   const bytes = Buffer.from(body ?? JSON.stringify(payout));
@@ -58,7 +62,7 @@ export function payoutBytes({ lines = [], amount = 10, target = '/v1/index.php',
     'Authorization: Bearer sk_sandbox_alpha',
     'Content-Type: application/json',
     `Content-Length: ${bytes.length}`,
-    'Connection: close',
+    ...(lines.some((line) => line.startsWith('Connection:')) ? [] : ['Connection: close']),
     ...lines,
   ];
   return Buffer.concat([Buffer.from(`${head.join('\r\n')}\r\n\r\n`, 'latin1'), bytes]);

@@ -38,6 +38,9 @@ describe('a target that can be read in two ways', () => {
     ['/x/%2e%2E/v1/index.php', 'a dot segment'],
     ['/x/.%2e/v1', 'a dot segment'],
     ['/x/..;a=b/v1', 'a dot segment'],
+    ['/x/..%3ba=b/v1', 'a dot segment'],
+    ['/x/..%3fa=b', 'a dot segment'],
+    ['/x/.%23a', 'a dot segment'],
     ['/v1\\index.php', 'a backslash'],
     ['/v1%2findex.php', 'an encoded slash'],
     ['/v1%2Findex.php', 'an encoded slash'],
@@ -49,6 +52,8 @@ describe('a target that can be read in two ways', () => {
     ['/v1/%2', 'a percent sign'],
     ['/v1/%252e', 'a character encoded twice'],
     ['/v1/%2569ndex.php', 'a character encoded twice'],
+    ['/v1/%25%36%39ndex.php', 'a character encoded twice'],
+    ['/v1/%256%39ndex.php', 'a character encoded twice'],
     ['/v1/index.php%0a', 'a control character'],
     ['/v1/index.php%7F', 'a control character'],
     ['/v1/índex.php', 'not printable ASCII'],
@@ -135,9 +140,9 @@ const steps: ((path: string) => string)[] = [
   (path) => path.replace(/[?#].*$/s, ''),
 ];
 
-/** All readings of a target that the steps lead to. */
-function readings(target: string): Set<string> {
-  const all = new Set([target]);
+/** All readings of a path that the steps lead to. */
+function readings(path: string): Set<string> {
+  const all = new Set([path]);
   for (const reading of all) {
     for (const step of steps) {
       try {
@@ -150,8 +155,8 @@ function readings(target: string): Set<string> {
   return all;
 }
 
-function isReadAsDeclared(target: string): boolean {
-  return [...readings(target)].some((reading) => {
+function isReadAsDeclared(path: string): boolean {
+  return [...readings(path)].some((reading) => {
     const lower = reading.toLowerCase();
     return (
       lower.replace(/[/. ]+$/, '') === '/v2/get_balance' || /^\/v1\/index\.php(?:$|\/|[. ]+$)/.test(lower)
@@ -162,7 +167,7 @@ function isReadAsDeclared(target: string): boolean {
 const odd = fc.constantFrom(
   ...['/', '//', '/.', '/./', '/../', '/x/../', '/%2e/', '/.%2E/', '\\', '%2f', '%5C', '%00', '%0a', ' ', '%20'],
   ...[';', ';x', '/;x', '/.;x', '/..;x', '%3b', '%3Bx', '/%3bx', '/.%3b', '?', '?x', '#', '%3f', '%3Fx', '%23'],
-  ...['.', '%2e', '%252f', '%25', '/x', 'http://h', '/v1', '/v2'],
+  ...['.', '..', '/..', '%2e', '%252f', '%25', '%25%36%39', '%256%39', '/x', 'http://h', '/v1', '/v2'],
 );
 
 /** A declared path with characters encoded, in the other case, and odd pieces put in between. */
@@ -187,7 +192,8 @@ const mutant = fc
 test('nothing that some reader takes for a declared path slips through', () => {
   let declaredOnes = 0;
   const check = (target: string) => {
-    if (!isReadAsDeclared(target)) return;
+    const path = pathOf(target);
+    if (declared.some(({ match }) => match.path === path) || !isReadAsDeclared(path)) return;
     declaredOnes++;
     expect(slipsThrough(target), target).toBe(false);
   };

@@ -23,7 +23,8 @@ const agesAt = (boot: Buffer, wallMs: number, monotonicMs: number) =>
 
 describe('a stamp', () => {
   it('is read as it was written', () => {
-    const stamp = { boot: BOOT, claimedMonotonicMs: 12.5, claimedWallMs: 1.7e12, aliveMonotonicMs: 99.75 };
+    const claimed = { claimedMonotonicMs: 12.5, claimedWallMs: 1.7e12 };
+    const stamp = { boot: BOOT, ...claimed, aliveMonotonicMs: 99.75, aliveWallMs: 1.7e12 + 87 };
     expect(encodeStamp(stamp)).toHaveLength(STAMP_BYTES);
     expect(decodeStamp(encodeStamp(stamp))).toEqual(stamp);
   });
@@ -68,9 +69,14 @@ describe('a stamp', () => {
 
   it('ages by the wall clock where the boot is not known, and its owner is not gone at once', () => {
     const stamp = agesAt(UNKNOWN_BOOT, 1.7e12, 1000).now();
-    const ages = agesAt(UNKNOWN_BOOT, 1.7e12 + 100, 1100);
+    const ages = agesAt(UNKNOWN_BOOT, 1.7e12 + 100, 50);
     expect(ages.sinceClaimMs(stamp)).toBe(100);
     expect(ages.sinceAliveMs(stamp)).toBe(100);
+    const alive = ages.alive(stamp);
+    const later = agesAt(UNKNOWN_BOOT, 1.7e12 + 250, 60);
+    expect(later.sinceClaimMs(alive)).toBe(250);
+    expect(later.sinceAliveMs(alive)).toBe(150);
+    expect(agesAt(UNKNOWN_BOOT, 1.7e12 - DAY_MS, 60).sinceAliveMs(stamp)).toBe(0);
   });
 });
 

@@ -1,0 +1,18 @@
+import type { MoreConfig } from '../../support/config.ts';
+
+/** The body of a payout. */
+export const payout = (amount = 10) => ({
+  action: 'withdraw',
+  amount,
+  bank_code: '058',
+  account_number: '0123456789',
+});
+
+const actions = (action: string) => ({ method: 'POST', path: '/v1/index.php', body: { action } });
+
+/** The interface's operations; a checkout must have a key. */
+export const operations: NonNullable<MoreConfig['operations']> = [
+  { name: 'balance', match: { method: 'GET', path: '/v2/get_balance' } },
+  { name: 'withdraw', match: actions('withdraw'), idempotency: { key: 'optional' } },
+  { name: 'checkout', match: actions('checkout'), idempotency: { key: 'required' } },
+];

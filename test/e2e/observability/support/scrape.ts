@@ -1,0 +1,85 @@
+import request from 'supertest';
+
+export type Labels = Readonly<Record<string, string>>;
+
+export interface Sample {
+  name: string;
+  labels: Labels;
+  value: number;
+}
+
+const LINE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$/;
+const LABEL = /([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"(?:,|$)/y;
+
+/** What an admin port showed at one moment. */
+export class Scrape {
+  readonly samples: Sample[];
+  /** Names as they are declared: without `_bucket`, `_sum` and `_count`. */
+  readonly families: string[];
+
+  /** @param text Prometheus text format. @throws at a line that is none of it */
+  constructor(...texts: string[]) {
+    const lines = texts.flatMap((text) => text.split('\n')).filter(Boolean);
+    this.samples = lines.filter((line) => !line.startsWith('#')).map(sampleOf);
+    this.families = lines.flatMap((line) => /^# TYPE (\S+) /.exec(line)?.[1] ?? []);
+  }
+
+  /** The sum of a metric's series that have these labels; undefined where there is none. */
+  value(name: string, labels: Labels = {}): number | undefined {
+    const wanted = Object.entries(labels);
+    const found = this.samples.filter(
+      (sample) => sample.name === name && wanted.every(([label, value]) => sample.labels[label] === value),
+    );
+    return found.length === 0 ? undefined : found.reduce((sum, { value }) => sum + value, 0);
+  }
+
+  /** A metric's values that are not nought, by these of its labels: `{ 'withdraw executed': 2 }`. */
+  table(name: string, ...by: string[]): Record<string, number> {
+    const table: Record<string, number> = {};
+    for (const sample of this.samples) {
+      if (sample.name !== name || sample.value === 0) continue;
+      const row = by.map((label) => sample.labels[label]).join(' ');
+      table[row] = (table[row] ?? 0) + sample.value;
+    }
+    return table;
+  }
+
+  /** The labels of a metric, each with the values that it has; undefined for a name that is not exported. */
+  labelsOf(name: string): Map<string, Set<string>> | undefined {
+    const samples = this.samples.filter((sample) => sample.name === name);
+    if (samples.length === 0) return undefined;
+    const labels = new Map<string, Set<string>>();
+    for (const [label, value] of samples.flatMap((sample) => Object.entries(sample.labels))) {
+      labels.set(label, (labels.get(label) ?? new Set()).add(value));
+    }
+    return labels;
+  }
+
+  /** Every series of ours, as one text each. */
+  get series(): string[] {
+    return this.samples
+      .filter(({ name }) => name.startsWith('oncegate_'))
+      .map(({ name, labels }) => `${name} ${JSON.stringify(labels)}`)
+      .sort();
+  }
+}
+
+function sampleOf(line: string): Sample {
+  const [, name = '', labels = '', value = ''] = LINE.exec(line) ?? [];
+  if (name === '' || Number.isNaN(Number(value.replace('Inf', 'Infinity')))) throw new Error(`no sample: ${line}`);
+  return { name, labels: Object.fromEntries(pairsOf(labels)), value: Number(value) };
+}
+
+function* pairsOf(text: string): Generator<[string, string]> {
+  for (let at = 0; at < text.length; at = LABEL.lastIndex) {
+    LABEL.lastIndex = at;
+    const [, label = '', value = ''] = LABEL.exec(text) ?? [];
+    if (label === '') throw new Error(`no labels: ${text}`);
+    yield [label, value];
+  }
+}
+
+export async function scrape(adminUrl: string): Promise<Scrape> {
+  const answer = await request(adminUrl).get('/metrics').expect(200);
+  return new Scrape(answer.text);
+}
