@@ -30,7 +30,7 @@ function installPackages() {
   const [command, args] = npm ? [process.execPath, [npm]] : ['npm', []];
   run(
     command,
-    [...args, 'ci', '--include=dev', '--include=optional', '--no-audit', '--no-fund'],
+    [...args, 'ci', '--include=dev', '--include=optional', '--no-audit', '--no-fund', '--loglevel=error'],
     'installing packages (once)',
   );
   writeFileSync(stamp, digest);

@@ -31,8 +31,7 @@ export const chunk = (text: string): string => `${Buffer.byteLength(text).toStri
 export const LAST_CHUNK = '0\r\n\r\n';
 
 /** The code of a problem's body. */
-export const codeOf = (answer: WireAnswer): string =>
-  answer.json<{ error: { code: string } }>().error.code;
+export const codeOf = (answer: WireAnswer): string => answer.json<{ error: { code: string } }>().error.code;
 
 /** A connection of bytes to the gateway; destroyed at the end of the test. */
 export class Wire {
@@ -90,7 +89,10 @@ export class Wire {
   async answer({ bodiless = false } = {}): Promise<WireAnswer> {
     while (!this.rest.includes('\r\n\r\n')) await this.#more('the head of an answer');
     const end = this.rest.indexOf('\r\n\r\n');
-    const [statusLine = '', ...lines] = this.#take(end + 4).toString('latin1').slice(0, -4).split('\r\n');
+    const [statusLine = '', ...lines] = this.#take(end + 4)
+      .toString('latin1')
+      .slice(0, -4)
+      .split('\r\n');
     const status = Number(/^HTTP\/1\.[01] (\d{3}) /.exec(statusLine)?.[1]);
     if (Number.isNaN(status)) throw new Error(`no status line: ${statusLine}`);
     const headers = fieldsOf(lines);

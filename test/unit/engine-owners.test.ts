@@ -1,17 +1,16 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { embedded, newCall, newEngine, openRun, responseOf, retryOf } from '../support/engine.ts';
-import { FaultyStore } from '../support/faulty-store.ts';
+import { newCall, openRun, Rig, responseOf, retryOf } from '../support/engine.ts';
 import { newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
-describe('an owner', () => {
+describe.concurrent('an owner', () => {
   it('renews its lease while it runs: a duplicate finds it in flight for longer than a lease', async () => {
+    await using rig = new Rig();
     const leaseMs = 900;
-    const open = embedded();
     const [here, there] = [
-      newEngine(await open({ leaseMs }), { leaseMs }),
-      newEngine(await open({ leaseMs })),
+      rig.engine(await rig.store({ leaseMs }), { leaseMs }),
+      rig.engine(await rig.store({ leaseMs })),
     ];
     const { run, end } = openRun();
     const call = newCall(run);
@@ -30,9 +29,10 @@ describe('an owner', () => {
   });
 
   it('stops renewing when it has ended', async () => {
+    await using rig = new Rig();
     const leaseMs = 60;
-    const store = new FaultyStore(await embedded()({ leaseMs }));
-    const { engine } = newEngine(store, { leaseMs });
+    const store = await rig.faultyStore({ leaseMs });
+    const { engine } = rig.engine(store, { leaseMs });
     await engine.handle(
       newCall(async () => {
         await until(() => store.asked.renew > 1);
@@ -45,24 +45,25 @@ describe('an owner', () => {
   });
 
   it('who was gone before it began is followed by the next, who runs', async () => {
+    await using rig = new Rig();
     const leaseMs = 150;
-    const store = await embedded()({ leaseMs });
-    const { engine, told } = newEngine(store, { leaseMs });
+    const store = await rig.store({ leaseMs });
+    const { engine, told } = rig.engine(store, { leaseMs });
     const call = newCall(undefined, { waitMs: 20_000 });
     const lost = { ...newRequest(), ...call };
     expect(await store.claim(lost)).toEqual({ kind: 'claimed', tookOver: false });
     expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'settle' });
-    expect(call.run).toHaveBeenCalledTimes(1);
+    expect(call.counted.runs).toBe(1);
     expect(told).toContainEqual(['tookOver']);
     expect(await store.begin(lost)).toBe('stale');
   });
 
   it('who comes to begin too late sends nothing, and gets the result of who took over', async () => {
+    await using rig = new Rig();
     const leaseMs = 150;
-    const open = embedded();
-    const slow = new FaultyStore(await open({ leaseMs }));
-    const late = newEngine(slow, { leaseMs });
-    const heir = newEngine(await open({ leaseMs }), { leaseMs });
+    const slow = await rig.faultyStore({ leaseMs });
+    const late = rig.engine(slow, { leaseMs });
+    const heir = rig.engine(await rig.store({ leaseMs }), { leaseMs });
     slow.delay('begin', 1000);
     const call = newCall(undefined, { waitMs: 20_000 });
     const first = late.engine.handle(call);
@@ -70,16 +71,17 @@ describe('an owner', () => {
     const next = retryOf(call, { waitMs: 20_000 });
     expect(await heir.engine.handle(next)).toMatchObject({ kind: 'executed', decision: 'settle' });
     expect(await first).toEqual({ kind: 'replayed', response: responseOf('retry') });
-    expect(call.run).not.toHaveBeenCalled();
-    expect(next.run).toHaveBeenCalledTimes(1);
+    expect(call.counted.runs).toBe(0);
+    expect(next.counted.runs).toBe(1);
     expect(late.told).toContainEqual(['stale', 'begin']);
     expect(heir.told).toContainEqual(['tookOver']);
   });
 
   it('who was gone after it began leaves the key in doubt, until it settles after all', async () => {
+    await using rig = new Rig();
     const leaseMs = 150;
-    const store = await embedded()({ leaseMs });
-    const { engine } = newEngine(store, { leaseMs });
+    const store = await rig.store({ leaseMs });
+    const { engine } = rig.engine(store, { leaseMs });
     const call = newCall(undefined, { waitMs: 20_000 });
     const paused = { ...newRequest(), ...call };
     await store.claim(paused);
@@ -87,14 +89,15 @@ describe('an owner', () => {
     expect(await engine.handle(call)).toMatchObject({ kind: 'in_doubt' });
     expect(await store.settle(paused, paid('late'))).toBe('ok');
     expect(await engine.handle(call)).toEqual({ kind: 'replayed', response: responseOf('late') });
-    expect(call.run).not.toHaveBeenCalled();
+    expect(call.counted.runs).toBe(0);
   });
 });
 
-describe('close', () => {
+describe.concurrent('close', () => {
   it('waits for what runs', async () => {
-    const store = await embedded()();
-    const { engine } = newEngine(store);
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { engine } = rig.engine(store);
     const { run, end } = openRun();
     const call = newCall(run);
     const first = engine.handle(call);
@@ -112,7 +115,8 @@ describe('close', () => {
   });
 
   it('waits no longer than it may', async () => {
-    const { engine } = newEngine(await embedded()());
+    await using rig = new Rig();
+    const { engine } = rig.engine(await rig.store());
     const { run, end } = openRun();
     const first = engine.handle(newCall(run));
     await until(() => engine.executing === 1);
@@ -125,30 +129,44 @@ describe('close', () => {
   });
 
   it('is over at once where nothing runs', async () => {
-    const { engine } = newEngine(await embedded()());
+    await using rig = new Rig();
+    const { engine } = rig.engine(await rig.store());
     const startedMs = performance.now();
     await engine.close(20_000);
     expect(performance.now() - startedMs).toBeLessThan(2000);
   });
 
   it.each(['claim', 'begin'] as const)(
-    'is followed by no execution, of a call that was at its %s either',
+    'sends nothing for a call that was at its %s, and frees its key',
     async (write) => {
-      const store = new FaultyStore(await embedded()());
-      const { engine } = newEngine(store);
+      await using rig = new Rig();
+      const store = await rig.faultyStore();
+      const { engine } = rig.engine(store);
       store.delay(write, 300);
-      let closed = false;
-      const ranAfterClose: boolean[] = [];
-      const call = newCall(async () => {
-        ranAfterClose.push(closed);
-        return { kind: 'complete', response: responseOf() };
-      });
+      const call = newCall();
       const first = engine.handle(call);
       await until(() => store.asked[write] === 1);
       await engine.close(20_000);
-      closed = true;
-      await first;
-      expect(ranAfterClose).not.toContain(true);
+      expect(await first).toEqual({ kind: 'closing' });
+      expect(call.counted.runs).toBe(0);
+      await until(async () => (await store.get(call.scope)) === undefined);
     },
   );
+
+  it('turns away whoever comes later, and whoever waits', async () => {
+    await using rig = new Rig();
+    const { engine } = rig.engine(await rig.store());
+    const { run, end } = openRun();
+    const call = newCall(run);
+    const first = engine.handle(call);
+    await until(() => engine.executing === 1);
+    const waiting = engine.handle(retryOf(call, { waitMs: 60_000 }));
+    await until(() => engine.waiting === 1);
+    const closing = engine.close(20_000);
+    expect(await engine.handle(newCall())).toEqual({ kind: 'closing' });
+    expect(await waiting).toEqual({ kind: 'closing' });
+    end();
+    await closing;
+    expect(await first).toMatchObject({ kind: 'executed', decision: 'settle' });
+  });
 });

@@ -1,26 +1,15 @@
 import { describe, expect, it } from 'vitest';
 import { StoreUnavailable } from '../../src/idempotency/store.ts';
-import {
-  complete,
-  embedded,
-  newCall,
-  newEngine,
-  notSent,
-  openRun,
-  responseOf,
-  retryOf,
-  unknown,
-} from '../support/engine.ts';
-import { FaultyStore } from '../support/faulty-store.ts';
+import { complete, newCall, notSent, openRun, Rig, responseOf, retryOf, unknown } from '../support/engine.ts';
 import { until } from '../support/until.ts';
 
-async function faulty(options: { leaseMs?: number; settleRetryMs?: number } = {}) {
+async function faulty(rig: Rig, options: { leaseMs?: number; settleRetryMs?: number } = {}) {
   const { leaseMs } = options;
-  const store = new FaultyStore(await embedded()(leaseMs ? { leaseMs } : {}));
-  return { store, ...newEngine(store, options) };
+  const store = await rig.faultyStore(leaseMs ? { leaseMs } : {});
+  return { store, ...rig.engine(store, options) };
 }
 
-describe('when the store fails before anything was sent', () => {
+describe.concurrent('when the store fails before anything was sent', () => {
   it.each([
     ['claim', 'before'],
     ['claim', 'after'],
@@ -29,25 +18,27 @@ describe('when the store fails before anything was sent', () => {
   ] as const)(
     'at the %s, %s it was done, nothing runs, and the key is soon free again',
     async (write, when) => {
-      const { store, engine } = await faulty();
+      await using rig = new Rig();
+      const { store, engine } = await faulty(rig);
       store.fail(write, when, 1);
       const call = newCall();
       const result = await engine.handle(call);
       expect(result).toEqual({ kind: 'store_unavailable', cause: expect.any(StoreUnavailable) });
-      expect(call.run).not.toHaveBeenCalled();
+      expect(call.counted.runs).toBe(0);
       // The lease is a minute: the claim was taken back, not taken over.
       await until(async () => (await store.get(call.scope)) === undefined);
       const retry = retryOf(call);
       expect(await engine.handle(retry)).toMatchObject({ kind: 'executed', decision: 'settle' });
-      expect(retry.run).toHaveBeenCalledTimes(1);
-      expect(call.run).not.toHaveBeenCalled();
+      expect(retry.counted.runs).toBe(1);
+      expect(call.counted.runs).toBe(0);
     },
   );
 
   it.each(['claim', 'begin'] as const)(
     'at the %s, it is taken back as soon as the store answers again',
     async (write) => {
-      const { store, engine } = await faulty();
+      await using rig = new Rig();
+      const { store, engine } = await faulty(rig);
       store.fail(write, 'after', 1);
       store.fail('release', 'before', 3);
       const call = newCall();
@@ -63,7 +54,8 @@ describe('when the store fails before anything was sent', () => {
   );
 
   it('at the release, the key is free as soon as the store answers again', async () => {
-    const { store, engine } = await faulty();
+    await using rig = new Rig();
+    const { store, engine } = await faulty(rig);
     store.fail('release', 'before', 3);
     const call = newCall(notSent);
     expect(await engine.handle(call)).toEqual({ kind: 'executed', exchange: notSent, decision: 'release' });
@@ -72,11 +64,12 @@ describe('when the store fails before anything was sent', () => {
   });
 });
 
-describe('when the store fails after the backend has answered', () => {
+describe.concurrent('when the store fails after the backend has answered', () => {
   it.each(['before', 'after'] as const)(
     'for a moment, %s it was done, the answer waits for the store',
     async (when) => {
-      const { store, engine, told } = await faulty({ settleRetryMs: 20_000 });
+      await using rig = new Rig();
+      const { store, engine, told } = await faulty(rig, { settleRetryMs: 20_000 });
       store.fail('settle', when, 2);
       const call = newCall();
       expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'settle' });
@@ -88,8 +81,9 @@ describe('when the store fails after the backend has answered', () => {
   );
 
   it('for long, the merchant gets the answer, no retry runs, and it is settled when the store is back', async () => {
+    await using rig = new Rig();
     const [leaseMs, settleRetryMs] = [400, 300];
-    const { store, engine, told } = await faulty({ leaseMs, settleRetryMs });
+    const { store, engine, told } = await faulty(rig, { leaseMs, settleRetryMs });
     store.fail('settle', 'before');
     const call = newCall();
     const startedMs = performance.now();
@@ -108,24 +102,26 @@ describe('when the store fails after the backend has answered', () => {
     store.heal();
     await until(async () => (await engine.handle(retry)).kind === 'replayed');
     expect(await engine.handle(retry)).toEqual({ kind: 'replayed', response: responseOf() });
-    expect(retry.run).not.toHaveBeenCalled();
+    expect(retry.counted.runs).toBe(0);
     expect(told).toEqual([['settleLate']]);
   });
 
   it('at the mark of doubt, the key is in doubt all the same once the lease has lapsed', async () => {
+    await using rig = new Rig();
     const leaseMs = 200;
-    const { store, engine } = await faulty({ leaseMs });
+    const { store, engine } = await faulty(rig, { leaseMs });
     store.fail('markInDoubt', 'before');
     const call = newCall(unknown);
     expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'in_doubt' });
     const retry = retryOf(call, { waitMs: 20_000 });
     expect(await engine.handle(retry)).toMatchObject({ kind: 'in_doubt' });
-    expect(retry.run).not.toHaveBeenCalled();
+    expect(retry.counted.runs).toBe(0);
   });
 
   it('at every renewal, the key is in doubt until the run has ended, and settled then', async () => {
+    await using rig = new Rig();
     const leaseMs = 150;
-    const { store, engine } = await faulty({ leaseMs });
+    const { store, engine } = await faulty(rig, { leaseMs });
     store.fail('renew', 'before');
     const { run, end } = openRun();
     const call = newCall(run);
@@ -136,13 +132,14 @@ describe('when the store fails after the backend has answered', () => {
     end();
     expect(await first).toMatchObject({ kind: 'executed', decision: 'settle' });
     expect(await engine.handle(retry)).toEqual({ kind: 'replayed', response: responseOf() });
-    expect(retry.run).not.toHaveBeenCalled();
+    expect(retry.counted.runs).toBe(0);
   });
 
   it('by answering a settlement slowly, nobody is called stale', async () => {
-    const store = new FaultyStore(await embedded()());
+    await using rig = new Rig();
+    const store = await rig.faultyStore();
     // It renews every 30 ms, while the answer is under way.
-    const { engine, told } = newEngine(store, { leaseMs: 90 });
+    const { engine, told } = rig.engine(store, { leaseMs: 90 });
     store.delay('settle', 300, 'answered late');
     const call = newCall();
     expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'settle' });
@@ -150,7 +147,8 @@ describe('when the store fails after the backend has answered', () => {
   });
 
   it('and close has no time left, what could not be settled is given up', async () => {
-    const { store, engine } = await faulty({ settleRetryMs: 50 });
+    await using rig = new Rig();
+    const { store, engine } = await faulty(rig, { settleRetryMs: 50 });
     store.fail('settle', 'before');
     const call = newCall();
     await engine.handle(call);
@@ -164,7 +162,8 @@ describe('when the store fails after the backend has answered', () => {
   });
 
   it('and is back before close has run out of time, it is settled', async () => {
-    const { store, engine } = await faulty({ settleRetryMs: 50 });
+    await using rig = new Rig();
+    const { store, engine } = await faulty(rig, { settleRetryMs: 50 });
     store.fail('settle', 'before');
     const call = newCall();
     await engine.handle(call);

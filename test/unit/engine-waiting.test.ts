@@ -1,20 +1,20 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { describe, expect, it, vi } from 'vitest';
-import { embedded, newCall, newEngine, notSent, openRun, responseOf, retryOf } from '../support/engine.ts';
-import { FaultyStore } from '../support/faulty-store.ts';
+import { describe, expect, it } from 'vitest';
+import { newCall, notSent, openRun, Rig, responseOf, retryOf } from '../support/engine.ts';
 import { paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
-describe('a duplicate', () => {
+describe.concurrent('a duplicate', () => {
   it('of fifty at once gets the bytes of the one that ran', async () => {
-    const { engine } = newEngine(await embedded()());
+    await using rig = new Rig();
+    const { engine } = rig.engine(await rig.store());
     const first = newCall(async () => {
       await sleep(50);
       return { kind: 'complete', response: responseOf('one') };
     });
     const calls = Array.from({ length: 50 }, () => ({ ...first, waitMs: 10_000 }));
     const results = await Promise.all(calls.map((call) => engine.handle(call)));
-    expect(first.run).toHaveBeenCalledTimes(1);
+    expect(first.counted.runs).toBe(1);
     const responses = results.map((result) => {
       if (result.kind === 'replayed') return result.response;
       return result.kind === 'executed' && result.exchange.kind === 'complete'
@@ -27,7 +27,8 @@ describe('a duplicate', () => {
   });
 
   it('that does not want to wait is told at once', async () => {
-    const { engine, told } = newEngine(await embedded()());
+    await using rig = new Rig();
+    const { engine, told } = rig.engine(await rig.store());
     const { run, end } = openRun();
     const first = engine.handle(newCall(run, { key: 'k' }));
     await until(() => engine.executing === 1);
@@ -40,7 +41,8 @@ describe('a duplicate', () => {
   });
 
   it('that has waited long enough is told so', async () => {
-    const { engine } = newEngine(await embedded()());
+    await using rig = new Rig();
+    const { engine } = rig.engine(await rig.store());
     const { run, end } = openRun();
     const first = engine.handle(newCall(run, { key: 'k' }));
     await until(() => engine.executing === 1);
@@ -48,13 +50,14 @@ describe('a duplicate', () => {
     const retry = newCall(undefined, { key: 'k', waitMs: 300 });
     expect(await engine.handle(retry)).toEqual({ kind: 'in_flight' });
     expect(performance.now() - startedMs).toBeGreaterThanOrEqual(299);
-    expect(retry.run).not.toHaveBeenCalled();
+    expect(retry.counted.runs).toBe(0);
     end();
     await first;
   });
 
   it.each(['a result', 'a release'])('wakes up at once when the first one ends with %s', async (end) => {
-    const { engine } = newEngine(await embedded()());
+    await using rig = new Rig();
+    const { engine } = rig.engine(await rig.store());
     const first = openRun();
     const running = engine.handle(newCall(first.run, { key: 'k' }));
     await until(() => engine.executing === 1);
@@ -64,13 +67,13 @@ describe('a duplicate', () => {
     first.end(end === 'a release' ? notSent : undefined);
     await running;
     expect(await waiting).toMatchObject({ kind: end === 'a release' ? 'executed' : 'replayed' });
-    expect(retry.run).toHaveBeenCalledTimes(end === 'a release' ? 1 : 0);
+    expect(retry.counted.runs).toBe(end === 'a release' ? 1 : 0);
   });
 
   it('waits for another process too, and a crowd costs the store little more than one', async () => {
-    const open = embedded();
-    const [here, there] = [newEngine(await open()), new FaultyStore(await open())];
-    const { engine } = newEngine(there);
+    await using rig = new Rig();
+    const [here, there] = [rig.engine(await rig.store()), await rig.faultyStore()];
+    const { engine } = rig.engine(there);
     const { run, end } = openRun();
     const call = newCall(run);
     const first = here.engine.handle(call);
@@ -86,30 +89,33 @@ describe('a duplicate', () => {
     for (const result of await Promise.all(waiting)) {
       expect(result).toEqual({ kind: 'replayed', response: responseOf() });
     }
-    for (const { run: never } of crowd) expect(never).not.toHaveBeenCalled();
+    for (const { counted } of crowd) expect(counted.runs).toBe(0);
   });
 
   it('tells how long it waited, and says nothing where it did not', async () => {
-    const { engine } = newEngine(await embedded()());
+    await using rig = new Rig();
+    const { engine } = rig.engine(await rig.store());
     const first = openRun();
-    const waited = vi.fn();
+    const waits: number[] = [];
+    const waited = (ms: number) => void waits.push(ms);
     const call = { ...newCall(first.run), waited };
     const running = engine.handle(call);
     await until(() => engine.executing === 1);
     await engine.handle({ ...retryOf(call), waited });
-    expect(waited).not.toHaveBeenCalled();
+    expect(waits).toEqual([]);
     const startedMs = performance.now();
     const waiting = engine.handle({ ...retryOf(call, { waitMs: 60_000 }), waited });
-    await until(() => waited.mock.calls.length > 1);
+    await until(() => waits.length > 1);
     first.end();
     await Promise.all([running, waiting]);
-    const toldMs = waited.mock.calls.reduce((sum, [ms]) => sum + (ms as number), 0);
+    const toldMs = waits.reduce((sum, ms) => sum + ms, 0);
     expect(toldMs).toBeGreaterThan(0);
     expect(toldMs).toBeLessThanOrEqual(performance.now() - startedMs);
   });
 
   it('beyond those who may wait is told at once', async () => {
-    const { engine } = newEngine(await embedded()(), { maxWaiters: 3 });
+    await using rig = new Rig();
+    const { engine } = rig.engine(await rig.store(), { maxWaiters: 3 });
     const { run, end } = openRun();
     const call = newCall(run);
     const first = engine.handle(call);
@@ -123,9 +129,10 @@ describe('a duplicate', () => {
   });
 });
 
-describe('a merchant who leaves', () => {
+describe.concurrent('a merchant who leaves', () => {
   it('ends the waiting', async () => {
-    const { engine } = newEngine(await embedded()());
+    await using rig = new Rig();
+    const { engine } = rig.engine(await rig.store());
     const { run, end } = openRun();
     const call = newCall(run);
     const first = engine.handle(call);
@@ -141,7 +148,8 @@ describe('a merchant who leaves', () => {
   });
 
   it('who has left already does not wait', async () => {
-    const { engine } = newEngine(await embedded()());
+    await using rig = new Rig();
+    const { engine } = rig.engine(await rig.store());
     const { run, end } = openRun();
     const call = newCall(run);
     const first = engine.handle(call);
@@ -153,8 +161,9 @@ describe('a merchant who leaves', () => {
   });
 
   it('does not end the execution', async () => {
-    const store = await embedded()();
-    const { engine } = newEngine(store);
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { engine } = rig.engine(store);
     const { run, end } = openRun();
     const leaving = new AbortController();
     const call = newCall(run, { gone: leaving.signal });

@@ -1,16 +1,7 @@
 import { Readable } from 'node:stream';
 import { describe, expect, it } from 'vitest';
 import type { Exchange } from '../../src/idempotency/outcome.ts';
-import {
-  complete,
-  embedded,
-  newCall,
-  newEngine,
-  notSent,
-  responseOf,
-  retryOf,
-  unknown,
-} from '../support/engine.ts';
+import { complete, newCall, notSent, Rig, responseOf, retryOf, unknown } from '../support/engine.ts';
 import { newRequest, otherOf } from '../support/requests.ts';
 
 const oversize = (status: number): Exchange => ({
@@ -20,24 +11,26 @@ const oversize = (status: number): Exchange => ({
   body: Readable.from(['large']),
 });
 
-describe('a first execution', () => {
+describe.concurrent('a first execution', () => {
   it('runs once, and everybody after it gets its result', async () => {
-    const store = await embedded()();
-    const { engine, told } = newEngine(store);
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { engine, told } = rig.engine(store);
     const call = newCall();
     expect(await engine.handle(call)).toEqual({ kind: 'executed', exchange: complete(), decision: 'settle' });
     for (let times = 0; times < 3; times++) {
       const retry = retryOf(call);
       expect(await engine.handle(retry)).toEqual({ kind: 'replayed', response: responseOf() });
-      expect(retry.run).not.toHaveBeenCalled();
+      expect(retry.counted.runs).toBe(0);
     }
-    expect(call.run).toHaveBeenCalledTimes(1);
+    expect(call.counted.runs).toBe(1);
     expect(told).toEqual([]);
   });
 
   it('has begun when it runs, and is settled when it is answered', async () => {
-    const store = await embedded()();
-    const { engine } = newEngine(store);
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { engine } = rig.engine(store);
     const states: unknown[] = [];
     const call = newCall(async () => {
       states.push((await store.get(call.scope))?.state);
@@ -51,9 +44,10 @@ describe('a first execution', () => {
   });
 
   it('is recorded with merchant, operation and key', async () => {
-    const store = await embedded()();
+    await using rig = new Rig();
+    const store = await rig.store();
     const call = newCall(complete(), { merchant: 'M-9', operation: 'checkout', key: 'order 7' });
-    await newEngine(store).engine.handle(call);
+    await rig.engine(store).engine.handle(call);
     expect(await store.get(call.scope)).toMatchObject({
       merchant: 'M-9',
       operation: 'checkout',
@@ -62,17 +56,19 @@ describe('a first execution', () => {
   });
 
   it('does not stand for another request under its key', async () => {
-    const { engine } = newEngine(await embedded()());
+    await using rig = new Rig();
+    const { engine } = rig.engine(await rig.store());
     const call = newCall();
     await engine.handle(call);
     const { fingerprint } = otherOf(newRequest());
     const other = { ...retryOf(call), fingerprint };
     expect(await engine.handle(other)).toEqual({ kind: 'mismatch' });
-    expect(other.run).not.toHaveBeenCalled();
+    expect(other.counted.runs).toBe(0);
   });
 
   it('stands for its own merchant only', async () => {
-    const { engine } = newEngine(await embedded()());
+    await using rig = new Rig();
+    const { engine } = rig.engine(await rig.store());
     const mine = newCall(complete('mine'), { merchant: 'M-1', key: 'same' });
     const yours = newCall(complete('yours'), { merchant: 'M-2', key: 'same' });
     await engine.handle(mine);
@@ -82,7 +78,7 @@ describe('a first execution', () => {
   });
 });
 
-describe('what becomes of the key', () => {
+describe.concurrent('what becomes of the key', () => {
   const settled: [what: string, exchange: Exchange, result: unknown][] = [
     ['an error of the backend', complete('e', 500), { kind: 'replayed', response: responseOf('e', 500) }],
     [
@@ -94,12 +90,13 @@ describe('what becomes of the key', () => {
   ];
 
   it.each(settled)('%s is settled', async (_, exchange, result) => {
-    const { engine } = newEngine(await embedded()());
+    await using rig = new Rig();
+    const { engine } = rig.engine(await rig.store());
     const call = newCall(exchange);
     expect(await engine.handle(call)).toEqual({ kind: 'executed', exchange, decision: 'settle' });
     const retry = retryOf(call);
     expect(await engine.handle(retry)).toEqual(result);
-    expect(retry.run).not.toHaveBeenCalled();
+    expect(retry.counted.runs).toBe(0);
   });
 
   const released: [what: string, exchange: Exchange][] = [
@@ -111,8 +108,9 @@ describe('what becomes of the key', () => {
   ];
 
   it.each(released)('%s is passed on and released: the next one runs', async (_, exchange) => {
-    const store = await embedded()();
-    const { engine, told } = newEngine(store);
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { engine, told } = rig.engine(store);
     const call = newCall(exchange);
     expect(await engine.handle(call)).toEqual({ kind: 'executed', exchange, decision: 'release' });
     expect(await store.get(call.scope)).toBeUndefined();
@@ -127,8 +125,9 @@ describe('what becomes of the key', () => {
   ];
 
   it.each(doubtful)('%s is in doubt: nobody runs it again', async (_, run, reason) => {
-    const store = await embedded()();
-    const { engine, told } = newEngine(store);
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { engine, told } = rig.engine(store);
     const call = newCall(run);
     const result = await engine.handle(call);
     expect(result).toMatchObject({
@@ -140,13 +139,14 @@ describe('what becomes of the key', () => {
     for (let times = 0; times < 3; times++) {
       const retry = retryOf(call, { waitMs: 5000 });
       expect(await engine.handle(retry)).toEqual({ kind: 'in_doubt', sinceMs });
-      expect(retry.run).not.toHaveBeenCalled();
+      expect(retry.counted.runs).toBe(0);
     }
     expect(told).toEqual([['inDoubt', reason]]);
   });
 
   it('a run that throws before it is a promise is in doubt too', async () => {
-    const { engine } = newEngine(await embedded()());
+    await using rig = new Rig();
+    const { engine } = rig.engine(await rig.store());
     const call = newCall(() => {
       throw new RangeError('broken');
     });

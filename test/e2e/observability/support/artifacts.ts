@@ -42,4 +42,8 @@ export const legendLabels = (legend: string): string[] =>
 
 /** Names in `$labels.name` of an annotation. */
 export const annotationLabels = (annotations: Record<string, string> = {}): string[] =>
-  [...Object.values(annotations).join('\n').matchAll(/\$labels\.(\w+)/g)].map(([, label = '']) => label);
+  [
+    ...Object.values(annotations)
+      .join('\n')
+      .matchAll(/\$labels\.(\w+)/g),
+  ].map(([, label = '']) => label);

@@ -58,8 +58,8 @@ class Parser {
     let left = this.#operand();
     while (OPERATORS.includes(this.#peek())) {
       const op = this.#next();
-      if (['on', 'ignoring'].includes(this.#peek())) this.#labelList(this.#next());
-      if (['group_left', 'group_right'].includes(this.#peek())) this.#labelList(this.#next());
+      this.#labelListAfter('on', 'ignoring');
+      this.#labelListAfter('group_left', 'group_right');
       left = { kind: 'binary', op, left, right: this.#operand() };
     }
     return left;
@@ -85,7 +85,7 @@ class Parser {
 
   /** `by` stands before the parentheses, or nowhere. */
   #aggregation(): Expr {
-    const by = this.#peek() === 'by' ? this.#labelList(this.#next()) : [];
+    const by = this.#labelListAfter('by');
     const args = this.#args();
     const [arg] = args;
     if (args.length !== 1 || arg === undefined) throw this.#unexpected('one argument');
@@ -130,9 +130,11 @@ class Parser {
     return { label, op, value: value.slice(1, -1) };
   }
 
-  #labelList(_after: string): string[] {
-    this.#expect('(');
+  #labelListAfter(...words: string[]): string[] {
     const labels: string[] = [];
+    if (!words.includes(this.#peek())) return labels;
+    this.#next();
+    this.#expect('(');
     while (this.#peek() !== ')') {
       const label = this.#next();
       if (!/^[a-zA-Z_]\w*$/.test(label)) throw this.#unexpected('a label', label);
@@ -188,14 +190,15 @@ export function readPromql(text: string, exported: Exported): Reading {
         return ofSelector(expr.name, expr.matchers);
       case 'aggregate': {
         const within = labelsOf(expr.arg);
-        for (const label of expr.by) if (!within.has(label)) problems.push(`by (${label}): no such label within`);
+        for (const label of expr.by)
+          if (!within.has(label)) problems.push(`by (${label}): no such label within`);
         return new Set(expr.by);
       }
       case 'call':
         return ofCall(expr.name, expr.args.map(labelsOf), expr.args);
       case 'binary': {
         const [left, right] = [labelsOf(expr.left), labelsOf(expr.right)];
-        return expr.op === 'or' ? left.intersection(right) : left;
+        return expr.op === 'or' ? new Set([...left].filter((label) => right.has(label))) : left;
       }
     }
   }
@@ -204,7 +207,7 @@ export function readPromql(text: string, exported: Exported): Reading {
     const [first = new Set<string>(), second = new Set<string>()] = labels;
     if (name === 'histogram_quantile') {
       if (!second.has('le')) problems.push('histogram_quantile: without le');
-      return second.difference(new Set(['le']));
+      return new Set([...second].filter((label) => label !== 'le'));
     }
     if (name !== 'absent') return first;
     const [selector] = args;
@@ -220,7 +223,11 @@ export function readPromql(text: string, exported: Exported): Reading {
     return new Set(has?.keys());
   }
 
-  function checkMatcher(name: string, { label, op, value }: Matcher, has: NonNullable<ReturnType<Exported>>): void {
+  function checkMatcher(
+    name: string,
+    { label, op, value }: Matcher,
+    has: NonNullable<ReturnType<Exported>>,
+  ): void {
     const values = has.get(label);
     if (!has.has(label)) problems.push(`${name}: has no label ${label}`);
     if (!values || value.startsWith('$')) return;

@@ -9,6 +9,8 @@ export interface Sample {
 }
 
 const LINE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$/;
+/** Prometheus takes these words in any case. */
+const NUMBER = /^(?:[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|[-+]?inf)$/i;
 const LABEL = /([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"(?:,|$)/y;
 
 /** What an admin port showed at one moment. */
@@ -65,9 +67,9 @@ export class Scrape {
 }
 
 function sampleOf(line: string): Sample {
-  const [, name = '', labels = '', value = ''] = LINE.exec(line) ?? [];
-  if (name === '' || Number.isNaN(Number(value.replace('Inf', 'Infinity')))) throw new Error(`no sample: ${line}`);
-  return { name, labels: Object.fromEntries(pairsOf(labels)), value: Number(value) };
+  const [, name = '', labels = '', number = ''] = LINE.exec(line) ?? [];
+  if (name === '' || !NUMBER.test(number)) throw new Error(`no sample: ${line}`);
+  return { name, labels: Object.fromEntries(pairsOf(labels)), value: Number(number) };
 }
 
 function* pairsOf(text: string): Generator<[string, string]> {

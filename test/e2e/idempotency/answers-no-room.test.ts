@@ -1,0 +1,57 @@
+import { randomUUID } from 'node:crypto';
+import request from 'supertest';
+import { expect, it } from 'vitest';
+import { expectProblem } from '../../support/problem.ts';
+import { answersOn, payoutBytes, rawConnection } from '../../support/raw.ts';
+import { openStackOn } from '../../support/stores.ts';
+import { until } from '../../support/until.ts';
+import { payout } from './requests.ts';
+
+const ALPHA = 'Bearer sk_sandbox_alpha';
+
+it('no room: overloaded', async () => {
+  const full = await openStackOn('lmdb', { limits: { inFlight: 1 } });
+  try {
+    const key = randomUUID();
+    const running = request(full.url)
+      .post('/v1/index.php')
+      .set({ Authorization: ALPHA, 'x-service-idempotency': key, 'X-Sandbox-Fault': 'delay=500' })
+      .send(payout())
+      .then((answer) => answer);
+    await until(() => full.sandbox.requests.ofKey(key) === 1);
+    const refused = await request(full.url).post('/v1/index.php').set('Authorization', ALPHA).send(payout());
+    expectProblem(refused, { status: 503, code: 'overloaded', retryAfter: 1 });
+    expect((await running).status).toBe(201);
+    expect(full.sandbox.ledger.payouts()).toBe(1);
+  } finally {
+    await full.close();
+  }
+});
+
+it('on a connection that outlives the gateway: shutting_down', async () => {
+  const ending = await openStackOn('lmdb', { shutdown: { graceMs: 10_000 } });
+  try {
+    const [first, second] = [randomUUID(), randomUUID()];
+    const connection = await rawConnection(ending.port);
+    const answered = answersOn(connection);
+    const keepAlive = ['Connection: keep-alive', 'X-Sandbox-Fault: delay=500'];
+    connection.write(payoutBytes({ lines: [...keepAlive, `x-service-idempotency: ${first}`] }));
+    await until(() => ending.sandbox.requests.ofKey(first) === 1);
+    const ended = ending.shutdown();
+    await until(() => !ending.gateway.server.listening);
+    connection.write(payoutBytes({ lines: [`x-service-idempotency: ${second}`] }));
+
+    const [executed, refused] = await answered;
+    expect(executed?.status).toBe(201);
+    expectProblem(refused ?? expect.fail('no second answer'), {
+      status: 503,
+      code: 'shutting_down',
+      retryAfter: 1,
+    });
+    await ended;
+    expect(ending.sandbox.ledger.payouts({ key: first })).toBe(1);
+    expect(ending.sandbox.requests.ofKey(second)).toBe(0);
+  } finally {
+    await ending.close();
+  }
+});
