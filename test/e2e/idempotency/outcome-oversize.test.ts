@@ -1,6 +1,4 @@
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
-import { once } from 'node:events';
-import http, { type IncomingMessage } from 'node:http';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { withdraw } from '../../support/client.ts';
 import { expectProblem } from '../../support/problem.ts';
@@ -8,29 +6,12 @@ import { startRecordingBackend } from '../../support/recording-backend.ts';
 import type { Stack } from '../../support/stack.ts';
 import { openStackOn, storeKinds } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
+import { beginToRead } from './reading.ts';
 
 const LIMIT = 65_536;
 /** More than the sockets between the backend and a merchant who does not read can hold. */
 const ENDLESS = 40_000_000;
 const tombstone = { status: 409, code: 'response_not_stored' } as const;
-
-/** A payout whose answer's head has arrived, and of whose body nothing is read. */
-async function beginToRead(url: string, key: string, fault: string): Promise<IncomingMessage> {
-  const request = http.request(new URL('/v1/index.php', url), {
-    method: 'POST',
-    agent: false,
-    headers: {
-      Authorization: 'Bearer sk_sandbox_alpha',
-      'Content-Type': 'application/json',
-      'x-service-idempotency': key,
-      'X-Sandbox-Fault': fault,
-    },
-  });
-  request.end('{"action":"withdraw","amount":10,"bank_code":"058","account_number":"0123456789"}');
-  const [response] = (await once(request, 'response')) as [IncomingMessage];
-  response.on('error', () => {});
-  return response;
-}
 
 describe.each(storeKinds)('on %s, a response larger than maxStoredBytes', (kind) => {
   let stack: Stack;
@@ -69,7 +50,7 @@ describe.each(storeKinds)('on %s, a response larger than maxStoredBytes', (kind)
 
   it('is settled as soon as it passes the limit: a duplicate is told while the first one still reads', async () => {
     const key = randomUUID();
-    const reading = await beginToRead(stack.url, key, `huge=${ENDLESS}`);
+    const reading = await beginToRead(stack.url, { key, fault: `huge=${ENDLESS}` });
     expectProblem(await withdraw(stack.url, { key }), tombstone);
     let bytes = 0;
     for await (const chunk of reading) bytes += (chunk as Buffer).length;
@@ -79,7 +60,7 @@ describe.each(storeKinds)('on %s, a response larger than maxStoredBytes', (kind)
 
   it('whose merchant hangs up in the middle is settled all the same, and holds nothing open', async () => {
     const key = randomUUID();
-    const reading = await beginToRead(stack.url, key, `huge=${ENDLESS}`);
+    const reading = await beginToRead(stack.url, { key, fault: `huge=${ENDLESS}` });
     const logged = stack.log.length;
     reading.destroy();
     const line = await until(() => stack.log.slice(logged).find(({ msg }) => msg === 'request'));

@@ -1,0 +1,112 @@
+import { randomUUID } from 'node:crypto';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { type TestAnswer, withdraw } from '../../support/client.ts';
+import { expectProblem } from '../../support/problem.ts';
+import { type SpawnedGateway, spawnGateway } from '../../support/spawn.ts';
+import { openGateway, type Stack, type TestGateway } from '../../support/stack.ts';
+import { openStackOn } from '../../support/stores.ts';
+import { until } from '../../support/until.ts';
+
+interface Pair {
+  stack: Stack;
+  /** The second gateway's address. */
+  other: string;
+  close(): Promise<unknown>;
+}
+
+async function onOneRedis(): Promise<Pair> {
+  const stack = await openStackOn('redis');
+  let second: TestGateway | undefined;
+  const close = async () => {
+    await second?.shutdown();
+    await stack.close();
+  };
+  try {
+    second = await openGateway(stack.config);
+    return { stack, other: second.url, close };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+async function onOneFolder(): Promise<Pair> {
+  const stack = await openStackOn('lmdb');
+  let second: SpawnedGateway | undefined;
+  const close = async () => {
+    await second?.end();
+    await stack.close();
+  };
+  try {
+    second = await spawnGateway(stack.config);
+    return { stack, other: second.url, close };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+const replayed = ({ headers }: TestAnswer) => headers['idempotent-replayed'] === 'true';
+
+describe.each([
+  ['one Redis', onOneRedis],
+  ['one LMDB folder, in two processes', onOneFolder],
+])('two gateways on %s', (_, open) => {
+  let pair: Pair;
+  beforeAll(async () => {
+    pair = await open();
+  });
+  afterAll(() => pair?.close());
+
+  it('execute 40 duplicates that reach both at once one time', async () => {
+    const key = randomUUID();
+    const { stack, other } = pair;
+    const burst = Array.from({ length: 40 }, (_, at) =>
+      withdraw(at % 2 === 0 ? stack.url : other, { key, fault: 'delay=100' }),
+    );
+    const answers = await Promise.all(burst);
+    expect(answers.map(({ status }) => status)).toEqual(Array(40).fill(201));
+    expect(new Set(answers.map(({ body }) => body.toString())).size).toBe(1);
+    expect(answers.filter(replayed)).toHaveLength(39);
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+  });
+
+  it.each(['first', 'second'])('share what the %s one executes', async (which) => {
+    const key = randomUUID();
+    const { stack, other } = pair;
+    const [here, there] = which === 'first' ? [stack.url, other] : [other, stack.url];
+    const first = withdraw(here, { key, fault: 'delay=600' });
+    await until(() => stack.sandbox.requests.ofKey(key) === 1);
+
+    expectProblem(await withdraw(there, { key, headers: { Prefer: 'wait=0' } }), {
+      status: 409,
+      code: 'request_in_flight',
+      retryAfter: 1,
+    });
+    expectProblem(await withdraw(there, { key, amount: 11 }), {
+      status: 422,
+      code: 'idempotency_key_reused',
+    });
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(0);
+    const waited = await withdraw(there, { key });
+    expect(replayed(waited)).toBe(true);
+    expect(waited.body).toEqual((await first).body);
+    expect((await withdraw(there, { key })).body).toEqual(waited.body);
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+    expect(stack.sandbox.requests.ofKey(key)).toBe(1);
+  });
+
+  it('share a doubt, a tombstone and a release', async () => {
+    const [doubt, tombstone, released] = [randomUUID(), randomUUID(), randomUUID()];
+    const { stack, other } = pair;
+    await withdraw(stack.url, { key: doubt, fault: 'execute-then-reset' });
+    expectProblem(await withdraw(other, { key: doubt }), { status: 409, code: 'outcome_unknown' });
+    await withdraw(stack.url, { key: tombstone, fault: 'huge=1100000' });
+    expectProblem(await withdraw(other, { key: tombstone }), { status: 409, code: 'response_not_stored' });
+    await withdraw(stack.url, { key: released, fault: 'status=429' });
+    expect((await withdraw(other, { key: released })).status).toBe(201);
+    for (const key of [doubt, tombstone, released]) {
+      expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+    }
+  });
+});

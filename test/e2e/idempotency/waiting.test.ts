@@ -1,0 +1,127 @@
+import { randomUUID } from 'node:crypto';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { withdraw } from '../../support/client.ts';
+import { metric } from '../../support/metrics.ts';
+import { expectProblem } from '../../support/problem.ts';
+import type { Stack } from '../../support/stack.ts';
+import { openStackOn, storeKinds } from '../../support/stores.ts';
+import { until } from '../../support/until.ts';
+
+const inFlight = { status: 409, code: 'request_in_flight', retryAfter: 1 } as const;
+const match = { method: 'POST', path: '/v1/index.php', body: { action: 'withdraw' } };
+
+/** A payout that the backend has got and does not answer for a while. */
+async function begin({ url, sandbox }: Stack, key: string, delayMs: number) {
+  const answer = withdraw(url, { key, fault: `delay=${delayMs}` });
+  await until(() => sandbox.requests.ofKey(key) === 1);
+  return { answer };
+}
+
+describe.each(storeKinds)('on %s, a duplicate', (kind) => {
+  let patient: Stack;
+  let hasty: Stack;
+  beforeAll(async () => {
+    patient = await openStackOn(kind);
+    const idempotency = { key: 'optional', waitMs: 400 } as const;
+    hasty = await openStackOn(kind, { operations: [{ name: 'withdraw', match, idempotency }] });
+  });
+  afterAll(async () => {
+    await patient?.close();
+    await hasty?.close();
+  });
+
+  it.concurrent('waits for the result of the first one', async () => {
+    const key = randomUUID();
+    const first = await begin(patient, key, 700);
+    const duplicate = withdraw(patient.url, { key });
+    await until(async () => (await metric(patient.adminUrl, 'oncegate_waiting')) > 0);
+    expect(patient.sandbox.ledger.payouts({ key })).toBe(0);
+    const [executed, again] = await Promise.all([first.answer, duplicate]);
+    expect([again.status, again.headers['idempotent-replayed']]).toEqual([201, 'true']);
+    expect(again.body).toEqual(executed.body);
+    expect(patient.sandbox.ledger.payouts({ key })).toBe(1);
+  });
+
+  it.concurrent('with Prefer: wait=0 is answered at once', async () => {
+    const key = randomUUID();
+    const first = await begin(patient, key, 1500);
+    for (const prefer of ['wait=0', 'respond-async, wait=0', 'Wait="0"; foo']) {
+      expectProblem(await withdraw(patient.url, { key, headers: { Prefer: prefer } }), inFlight);
+    }
+    expect(patient.sandbox.ledger.payouts({ key })).toBe(0);
+    expect((await first.answer).status).toBe(201);
+    // Behind the first one there is nothing to wait for.
+    const settled = await withdraw(patient.url, { key, headers: { Prefer: 'wait=0' } });
+    expect([settled.status, settled.headers['idempotent-replayed']]).toEqual([201, 'true']);
+    expect(patient.sandbox.ledger.payouts({ key })).toBe(1);
+  });
+
+  it.concurrent('with Prefer: wait=1 is answered after a second', async () => {
+    const key = randomUUID();
+    const first = await begin(patient, key, 2500);
+    const startedMs = performance.now();
+    expectProblem(await withdraw(patient.url, { key, headers: { Prefer: 'wait=1' } }), inFlight);
+    expect(performance.now() - startedMs).toBeGreaterThan(950);
+    expect(patient.sandbox.ledger.payouts({ key })).toBe(0);
+    expect((await first.answer).status).toBe(201);
+    expect(patient.sandbox.ledger.payouts({ key })).toBe(1);
+  });
+
+  it.concurrent('gets the result within its shortened wait', async () => {
+    const key = randomUUID();
+    const first = await begin(patient, key, 300);
+    const again = await withdraw(patient.url, { key, headers: { Prefer: 'wait=9' } });
+    expect([again.status, again.headers['idempotent-replayed']]).toEqual([201, 'true']);
+    expect(again.body).toEqual((await first.answer).body);
+    expect(patient.sandbox.ledger.payouts({ key })).toBe(1);
+  });
+
+  it.concurrent('waits no longer than waitMs, whatever it prefers', async () => {
+    const key = randomUUID();
+    const first = await begin(hasty, key, 2500);
+    const prefers = [{}, { Prefer: 'wait=20' }, { Prefer: 'wait=nonsense' }];
+    const startedMs = performance.now();
+    for (const answer of await Promise.all(prefers.map((headers) => withdraw(hasty.url, { key, headers })))) {
+      expectProblem(answer, inFlight);
+    }
+    expect(performance.now() - startedMs).toBeGreaterThan(380);
+    expect(hasty.sandbox.ledger.payouts({ key })).toBe(0);
+    expect((await first.answer).status).toBe(201);
+    expect(hasty.sandbox.ledger.payouts({ key })).toBe(1);
+  });
+});
+
+it('where no more may wait, one more is answered at once', async () => {
+  const stack = await openStackOn('lmdb', { idempotency: { maxWaiters: 2 } });
+  try {
+    const key = randomUUID();
+    const first = await begin(stack, key, 1200);
+    const waiting = [withdraw(stack.url, { key }), withdraw(stack.url, { key })];
+    await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 2);
+    expectProblem(await withdraw(stack.url, { key }), inFlight);
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(0);
+    for (const answer of await Promise.all([first.answer, ...waiting])) expect(answer.status).toBe(201);
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+  } finally {
+    await stack.close();
+  }
+});
+
+it('a duplicate whose merchant hangs up waits no longer, and the first one is not disturbed', async () => {
+  const stack = await openStackOn('lmdb');
+  try {
+    const key = randomUUID();
+    const first = await begin(stack, key, 1000);
+    const leaving = new AbortController();
+    const left = withdraw(stack.url, { key, signal: leaving.signal }).catch((error: Error) => error.name);
+    await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 1);
+    leaving.abort();
+    expect(await left).toBe('AbortError');
+    await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 0);
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(0);
+    expect((await first.answer).status).toBe(201);
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+  } finally {
+    await stack.close();
+  }
+});
