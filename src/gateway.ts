@@ -39,7 +39,7 @@ export interface GatewayTools {
 /** One process of oncegate, from the merchants' socket to the backend's. */
 export class Gateway {
   readonly server: Server;
-  readonly metrics = new Metrics();
+  readonly metrics: Metrics;
   readonly #config: Config;
   readonly #tools: GatewayTools;
   readonly #store: Store;
@@ -65,7 +65,10 @@ export class Gateway {
       onReload: (reload) => gateway?.onKeysReloaded(reload),
     });
     try {
-      gateway = new Gateway(config, tools, keys, await openStore(config, tools.clock));
+      const metrics = new Metrics();
+      const onUnreplicated = () => metrics.unreplicated.inc();
+      const store = await openStore(config, tools.clock, onUnreplicated);
+      gateway = new Gateway(config, tools, metrics, keys, store);
       return gateway;
     } catch (error) {
       keys.close();
@@ -73,8 +76,8 @@ export class Gateway {
     }
   }
 
-  private constructor(config: Config, tools: GatewayTools, keys: KeySource, store: Store) {
-    const { metrics } = this;
+  private constructor(config: Config, tools: GatewayTools, metrics: Metrics, keys: KeySource, store: Store) {
+    this.metrics = metrics;
     this.#config = config;
     this.#tools = tools;
     this.#keys = keys;

@@ -36,30 +36,61 @@ export const lockOptions = z.strictObject({
 
 const timeoutMs = ms(10, 60_000).default(500);
 
-/** Section `store`. */
-export const storeOptions = z.discriminatedUnion('kind', [
-  z.strictObject({
-    kind: z.literal('lmdb'),
-    /** Folder of the database, shared by all workers of this machine. */
-    path: z.string().min(1).default('./data'),
-    /** A store that does not answer within this is unavailable. */
-    timeoutMs,
-  }),
-  z.strictObject({
+const lmdbStore = z.strictObject({
+  kind: z.literal('lmdb'),
+  /** Folder of the database, shared by all workers of this machine. */
+  path: z.string().min(1).default('./data'),
+  /** A store that does not answer within this is unavailable. */
+  timeoutMs,
+});
+
+/** Version 7.0 or newer, with persistence and without eviction. */
+const redisStore = z
+  .strictObject({
     kind: z.literal('redis'),
-    /** redis:// or rediss://, version 7.0 or newer, with persistence and without eviction. */
-    url: redisUrl,
+    /** One server: redis:// or rediss://, with its credentials. */
+    url: redisUrl.optional(),
+    /** Or the master that these sentinels name. */
+    sentinels: z.strictObject({ name: z.string().min(1), nodes: z.array(redisUrl).min(1) }).optional(),
+    /** Or a cluster: some of its nodes. */
+    cluster: z.array(redisUrl).min(1).optional(),
+    /** Credentials of the data nodes behind sentinels or in a cluster. */
+    username: z.string().min(1).optional(),
+    password: z.string().min(1).optional(),
+    tls: z.boolean().optional(),
+    durability: z
+      .strictObject({
+        /** Replicas that must have a claim and a begin before anything is sent; without them 503. */
+        replicas: z.number().int().min(0).max(10).default(0),
+      })
+      .prefault({}),
     /** Before the name of every key. */
     prefix: z
       .string()
-      .regex(/^[\w.:-]{1,64}$/)
+      .regex(/^[\w.:-]{1,64}$/, 'must be 1 to 64 letters, digits, and _ . : -')
       .default('oncegate'),
     /** A store that does not answer within this is unavailable. */
     timeoutMs,
     /** How long to wait for Redis at the start. */
     connectTimeoutMs: ms(100, 120_000).default(5000),
-  }),
-]);
+  })
+  .superRefine(({ url, sentinels, cluster, username, password, tls }, context) => {
+    const said = [url, sentinels, cluster].filter((location) => location !== undefined).length;
+    if (said !== 1) {
+      const message = 'needs exactly one of url, sentinels and cluster';
+      context.addIssue({ code: 'custom', path: ['url'], message });
+    }
+    if (url !== undefined && (username ?? password ?? tls) !== undefined) {
+      context.addIssue({
+        code: 'custom',
+        path: ['url'],
+        message: 'carries its own username, password and TLS (rediss)',
+      });
+    }
+  });
+
+/** Section `store`. */
+export const storeOptions = z.discriminatedUnion('kind', [lmdbStore, redisStore]);
 
 /** `operations[].idempotency`. */
 export const operationIdempotencyOptions = z.strictObject({

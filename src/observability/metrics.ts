@@ -78,6 +78,11 @@ export class Metrics {
     'Answers given before the store had taken them, because it did not answer in time',
     ['operation'],
   );
+  readonly unreplicated = this.#counter(
+    'oncegate_settle_unreplicated_total',
+    'Settled results that had not reached durability.replicas in time',
+    [],
+  );
   readonly inFlight = this.#gauge('oncegate_in_flight', 'Requests that are being answered');
   readonly executing = this.#gauge('oncegate_executing', 'Executions under a key that run now');
   readonly waiting = this.#gauge('oncegate_waiting', 'Duplicates that wait for the first one’s result');
@@ -89,7 +94,7 @@ export class Metrics {
   constructor() {
     collectDefaultMetrics({ register: this.registry });
     // A series that appears only with its first event hides that event from rate().
-    for (const counter of [this.takeovers, this.leaseLost]) counter.inc(0);
+    for (const counter of [this.takeovers, this.leaseLost, this.unreplicated]) counter.inc(0);
     for (const write of ['begin', 'renew', 'settle', 'release', 'in_doubt']) this.stale.inc({ write }, 0);
     for (const result of ['ok', 'refused']) this.keyReloads.inc({ result }, 0);
   }

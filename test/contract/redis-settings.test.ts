@@ -62,7 +62,8 @@ describe('a redis that is given', () => {
   it('but never starts is given up, with the reason', async () => {
     const server = await startRedis();
     await server.kill();
-    const options = { url: server.url, prefix: 'test', lockNodes: [], connectTimeoutMs: 300 };
+    const location = { url: server.url };
+    const options = { location, prefix: 'test', lockNodes: [], replicas: 0, connectTimeoutMs: 300 };
     const opening = RedisStore.open({ ...options, ...LONG, clock: systemClock });
     await expect(opening).rejects.toThrow(StoreUnavailable);
     await expect(opening).rejects.toThrow(/redis cannot be reached: .*ECONNREFUSED/);

@@ -25,5 +25,6 @@ export async function openStore(
   const shared = { ...LONG, ...times, clock };
   if (place.kind === 'lmdb') return new LmdbStore({ path: place.path, ...shared });
   const { url, prefix, lockNodes = [] } = place;
-  return await RedisStore.open({ url, prefix, lockNodes, connectTimeoutMs: 5_000, ...shared });
+  const location = { url };
+  return await RedisStore.open({ location, prefix, lockNodes, replicas: 0, connectTimeoutMs: 5_000, ...shared });
 }

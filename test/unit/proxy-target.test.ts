@@ -133,7 +133,7 @@ describe('a path that a lenient backend takes for a declared one', () => {
 /** What readers do with a path before they compare it. Each takes one step, in whatever order. */
 const steps: ((path: string) => string)[] = [
   (path) => new URL(path, 'http://backend.test').pathname,
-  (path) => path.replace(/%[0-9a-f]{2}/gi, (code) => String.fromCharCode(Number.parseInt(code.slice(1), 16))),
+  (path) => path.replace(/%[0-7][0-9a-f]/gi, (code) => String.fromCharCode(Number.parseInt(code.slice(1), 16))),
   (path) => path.replace(/;[^/]*/g, ''),
   (path) => path.replace(/\/{2,}/g, '/'),
   (path) => path.replaceAll('\\', '/'),

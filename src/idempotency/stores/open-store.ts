@@ -2,6 +2,7 @@ import type { z } from 'zod';
 import type { Clock } from '../../kernel/clock.ts';
 import type { idempotencyOptions, lockOptions, storeOptions } from '../options.ts';
 import type { Store } from '../store.ts';
+import type { Location } from './redis/connect.ts';
 
 export interface StoreSections {
   store: z.output<typeof storeOptions>;
@@ -9,14 +10,42 @@ export interface StoreSections {
   idempotency: z.output<typeof idempotencyOptions>;
 }
 
-/** Opens the configured store. @throws with a message for the operator */
-export async function openStore({ store, lock, idempotency }: StoreSections, clock: Clock): Promise<Store> {
+/**
+ * Opens the configured store.
+ *
+ * @param onUnreplicated told of each settled result that had not reached its replicas in time
+ * @throws with a message for the operator
+ */
+export async function openStore(
+  { store, lock, idempotency }: StoreSections,
+  clock: Clock,
+  onUnreplicated: () => void,
+): Promise<Store> {
   const common = { clock, leaseMs: lock.leaseMs, retentionMs: idempotency.retentionMs };
   // Each back end is loaded only where it is used: neither needs the other's library to be there.
   if (store.kind === 'redis') {
     const { RedisStore } = await import('./redis/redis-store.ts');
-    return await RedisStore.open({ ...store, ...common, lockNodes: lock.nodes });
+    const { replicas } = store.durability;
+    const location = locationOf(store);
+    return await RedisStore.open({
+      ...store,
+      ...common,
+      location,
+      replicas,
+      onUnreplicated,
+      lockNodes: lock.nodes,
+    });
   }
   const { LmdbStore } = await import('./lmdb/lmdb-store.ts');
   return new LmdbStore({ ...store, ...common });
+}
+
+/** The schema lets exactly one of the three be said. */
+function locationOf(store: Extract<StoreSections['store'], { kind: 'redis' }>): Location {
+  const { url, sentinels, cluster, username, password, tls } = store;
+  const credentials = { username, password, tls };
+  if (sentinels) return { sentinels, credentials };
+  if (cluster) return { cluster, credentials };
+  if (url === undefined) throw new TypeError('the store has no location');
+  return { url };
 }

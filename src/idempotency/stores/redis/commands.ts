@@ -1,16 +1,23 @@
 import { readFileSync } from 'node:fs';
-import type { Redis } from 'ioredis';
+import type { Result } from 'ioredis';
+import type { RedisClient } from './connect.ts';
 
 /** Replies of the scripts in commands/, each named after its file. */
-type FencedReply = Promise<'ok' | 'stale'>;
+type Fenced = 'ok' | 'stale';
 
 declare module 'ioredis' {
-  interface RedisCommander {
-    begin(record: string, token: Buffer, changedAt: Buffer): FencedReply;
-    settle(record: string, token: Buffer, code: string, changedAt: Buffer, settlement: Buffer): FencedReply;
-    release(record: string, token: Buffer): FencedReply;
-    markInDoubt(record: string, token: Buffer, changedAt: Buffer): FencedReply;
-    stillOwned(record: string, token: Buffer): FencedReply;
+  interface RedisCommander<Context> {
+    begin(record: string, token: Buffer, changedAt: Buffer): Result<Fenced, Context>;
+    settle(
+      record: string,
+      token: Buffer,
+      code: string,
+      changedAt: Buffer,
+      settlement: Buffer,
+    ): Result<Fenced, Context>;
+    release(record: string, token: Buffer): Result<Fenced, Context>;
+    markInDoubt(record: string, token: Buffer, changedAt: Buffer): Result<Fenced, Context>;
+    stillOwned(record: string, token: Buffer): Result<Fenced, Context>;
     withoutOwner(
       record: string,
       seenToken: Buffer,
@@ -18,7 +25,7 @@ declare module 'ioredis' {
       leaseMs: number,
       token: Buffer,
       changedAt: Buffer,
-    ): Promise<'alive' | 'taken' | 'in_doubt' | 'changed'>;
+    ): Result<'alive' | 'taken' | 'in_doubt' | 'changed', Context>;
   }
 }
 
@@ -32,7 +39,7 @@ const files = {
 };
 
 /** Gives a client the scripts as commands. ioredis sends the digest, and the text again after a SCRIPT FLUSH. */
-export function defineCommands(client: Redis): void {
+export function defineCommands(client: RedisClient): void {
   for (const [name, file] of Object.entries(files)) {
     const lua = readFileSync(new URL(`./commands/${file}`, import.meta.url), 'utf8');
     client.defineCommand(name, { numberOfKeys: 1, lua });

@@ -1,18 +1,19 @@
-import type { Redis } from 'ioredis';
+import { Cluster, type Redis } from 'ioredis';
 import { StoreUnavailable } from '../../store.ts';
+import type { RedisClient } from './connect.ts';
 
 /** `INFO` as a map of field to value. */
-async function info(client: Redis): Promise<Map<string, string>> {
-  const lines = (await client.info()).split('\r\n');
+async function info(node: Redis): Promise<Map<string, string>> {
+  const lines = (await node.info()).split('\r\n');
   return new Map(
     lines.filter((line) => line.includes(':')).map((line) => line.split(/:(.*)/s) as [string, string]),
   );
 }
 
 /** Undefined where CONFIG is not allowed, as with many hosted servers. */
-async function setting(client: Redis, name: string): Promise<string | undefined> {
+async function setting(node: Redis, name: string): Promise<string | undefined> {
   try {
-    const [, value] = (await client.config('GET', name)) as string[];
+    const [, value] = (await node.config('GET', name)) as string[];
     return value;
   } catch {
     return undefined;
@@ -20,24 +21,23 @@ async function setting(client: Redis, name: string): Promise<string | undefined>
 }
 
 /**
- * Looks at the Redis that was given.
+ * Looks at the Redis that was given: of a cluster, at every master.
  *
+ * @param replicas how many replicas a write waits for
  * @returns settings under which a record can be lost, each one line
  * @throws {StoreUnavailable} for one that cannot be used: older than 7.0 (`SET … NX GET`), or one that evicts records
  */
-export async function inspect(client: Redis): Promise<string[]> {
-  const server = await info(client);
-  const version = server.get('redis_version') ?? '0';
-  if (Number.parseInt(version, 10) < 7)
-    throw new StoreUnavailable(`redis ${version} is too old: 7.0 or newer is needed`);
-  const policy = server.get('maxmemory_policy') ?? 'noeviction';
-  if (policy !== 'noeviction') {
-    throw new StoreUnavailable(
-      `redis has maxmemory-policy ${policy}, which evicts records: it must be noeviction`,
-    );
-  }
+export async function inspect(client: RedisClient, replicas: number): Promise<string[]> {
+  const nodes = client instanceof Cluster ? client.nodes('master') : [client];
+  const warnings = await Promise.all(nodes.map((node) => inspectNode(node, replicas)));
+  return [...new Set(warnings.flat())];
+}
+
+async function inspectNode(node: Redis, replicas: number): Promise<string[]> {
+  const server = await info(node);
+  refuseUnusable(server);
   const warnings: string[] = [];
-  const fsync = await setting(client, 'appendfsync');
+  const fsync = await setting(node, 'appendfsync');
   if (server.get('aof_enabled') !== '1') {
     warnings.push(
       'redis runs without appendonly: a record is lost, and a payout may run again, when redis is killed',
@@ -47,8 +47,23 @@ export async function inspect(client: Redis): Promise<string[]> {
       `redis has appendfsync ${fsync}: the last moment's records are lost when its machine fails`,
     );
   }
-  if (Number(server.get('connected_slaves') ?? 0) > 0) {
-    warnings.push('redis has replicas: a failover may lose records that had not reached them');
+  if (Number(server.get('connected_slaves') ?? 0) > 0 && replicas === 0) {
+    warnings.push(
+      'redis has replicas and durability.replicas is 0: a failover loses records that had not reached them',
+    );
   }
   return warnings;
+}
+
+function refuseUnusable(server: Map<string, string>): void {
+  const version = server.get('redis_version') ?? '0';
+  if (Number.parseInt(version, 10) < 7) {
+    throw new StoreUnavailable(`redis ${version} is too old: 7.0 or newer is needed`);
+  }
+  const policy = server.get('maxmemory_policy') ?? 'noeviction';
+  if (policy !== 'noeviction') {
+    throw new StoreUnavailable(
+      `redis has maxmemory-policy ${policy}, which evicts records: it must be noeviction`,
+    );
+  }
 }

@@ -1,7 +1,7 @@
-import type { Redis } from 'ioredis';
 import Redlock, { type Lock } from 'redlock';
 import type { Scope } from '../../../kernel/brands.ts';
 import type { Owner } from '../../store.ts';
+import type { RedisClient } from './connect.ts';
 
 /**
  * The redlock locks that say "the owner is alive". Liveness only: a lease that is lost early, or never obtained, makes
@@ -12,12 +12,12 @@ import type { Owner } from '../../store.ts';
  */
 export class Leases {
   readonly #redlock: Redlock;
-  readonly #nodes: Redis[];
+  readonly #nodes: RedisClient[];
   readonly #leaseMs: number;
   readonly #nameOf: (scope: Scope) => string;
   readonly #held = new Map<string, Promise<Lock | undefined>>();
 
-  constructor(nodes: Redis[], leaseMs: number, nameOf: (scope: Scope) => string) {
+  constructor(nodes: RedisClient[], leaseMs: number, nameOf: (scope: Scope) => string) {
     this.#nodes = nodes;
     this.#leaseMs = leaseMs;
     this.#nameOf = nameOf;

@@ -1,4 +1,4 @@
-import type { Redis } from 'ioredis';
+import type { ChainableCommander } from 'ioredis';
 import type { Scope } from '../../../kernel/brands.ts';
 import type { Clock } from '../../../kernel/clock.ts';
 import { decodeRecord, encodeRecord, encodeSettlement, encodeTime } from '../../codec.ts';
@@ -14,19 +14,22 @@ import {
   StoreUnavailable,
 } from '../../store.ts';
 import { defineCommands } from './commands.ts';
-import { connect, createClient } from './connect.ts';
+import { connect, createClient, type Location, type RedisClient } from './connect.ts';
 import { inspect } from './inspect.ts';
 import { Leases } from './lease.ts';
 
 export interface RedisStoreOptions {
-  /** redis:// or rediss://, with credentials and database where needed. */
-  url: string;
+  location: Location;
   /** Before every key name. */
   prefix: string;
   retentionMs: number;
   leaseMs: number;
   /** Independent Redis nodes for the lease; empty: the store's own. An odd number, so that a tie cannot be. */
   lockNodes: readonly string[];
+  /** Replicas that must have a write before it counts. 0: none is waited for. */
+  replicas: number;
+  /** A settled result had not reached the replicas in time; the merchant gets it all the same. */
+  onUnreplicated?: () => void;
   /** A command that takes longer is taken for lost, though it may still be executed. */
   timeoutMs: number;
   /** How long to wait for Redis at the start. */
@@ -39,17 +42,17 @@ export interface RedisStoreOptions {
  * is its age. A replay is one round trip; a first execution two before the request goes upstream and one after.
  */
 export class RedisStore implements Store {
-  readonly #client: Redis;
-  readonly #lockClients: Redis[];
+  readonly #client: RedisClient;
+  readonly #lockClients: RedisClient[];
   readonly #options: RedisStoreOptions;
   readonly #leases: Leases;
   #warnings: string[] = [];
 
   private constructor(options: RedisStoreOptions) {
     this.#options = options;
-    this.#client = createClient(options);
+    this.#client = createClient(options.location, options.timeoutMs);
     defineCommands(this.#client);
-    this.#lockClients = options.lockNodes.map((url) => createClient({ url, timeoutMs: options.timeoutMs }));
+    this.#lockClients = options.lockNodes.map((url) => createClient({ url }, options.timeoutMs));
     const nodes = this.#lockClients.length > 0 ? this.#lockClients : [this.#client];
     this.#leases = new Leases(nodes, options.leaseMs, (scope) => `${this.#keyOf(scope)}:lease`);
   }
@@ -61,7 +64,7 @@ export class RedisStore implements Store {
       // A minority of the lock nodes may be down, now as later.
       for (const client of store.#lockClients) connect(client, options.connectTimeoutMs).catch(() => {});
       await connect(store.#client, options.connectTimeoutMs);
-      store.#warnings = await inspect(store.#client);
+      store.#warnings = await inspect(store.#client, options.replicas);
       return store;
     } catch (error) {
       await store.close();
@@ -76,12 +79,17 @@ export class RedisStore implements Store {
     const claimed = encodeRecord(head, retentionMs);
     const key = this.#keyOf(request.scope);
     for (;;) {
-      const stands = await this.#answering(async () => {
-        const bytes = await this.#client.setBuffer(key, claimed, 'PX', retentionMs, 'NX', 'GET');
-        return bytes && decodeRecord(bytes);
+      const [stands, replicated] = await this.#answering(async () => {
+        const [bytes, reached] = await this.#write<Buffer | null>((to) =>
+          to.setBuffer(key, claimed, 'PX', retentionMs, 'NX', 'GET'),
+        );
+        return [bytes && decodeRecord(bytes), reached];
       });
       // Our own token: the command was delivered twice.
-      if (!stands || stands.token.equals(request.token)) return { kind: 'claimed', tookOver: false };
+      if (!stands || stands.token.equals(request.token)) {
+        if (!replicated) throw new StoreUnavailable('redis: the claim did not reach its replicas');
+        return { kind: 'claimed', tookOver: false };
+      }
       const claim = standing(stands, request.fingerprint);
       if (claim.kind !== 'owned') return claim;
       const decided = await this.#withoutOwner(request, stands);
@@ -111,7 +119,13 @@ export class RedisStore implements Store {
 
   async settle(owner: Owner, settlement: Settlement): Promise<Fenced> {
     const { code, bytes } = encodeSettlement(settlement);
-    return await this.#last(owner, (key) => this.#client.settle(key, owner.token, code, this.#now(), bytes));
+    return await this.#last(owner, async (key) => {
+      const [settled, replicated] = await this.#write<Fenced>((to) =>
+        to.settle(key, owner.token, code, this.#now(), bytes),
+      );
+      if (!replicated) this.#options.onUnreplicated?.();
+      return settled;
+    });
   }
 
   async release(owner: Owner): Promise<Fenced> {
@@ -149,15 +163,37 @@ export class RedisStore implements Store {
     return written;
   }
 
+  /**
+   * A write, and whether it has reached `replicas`. WAIT speaks for its own connection only, so that it goes behind
+   * the write in one pipeline, and neither is ever sent again.
+   */
+  async #write<T>(
+    issue: (to: RedisClient | ChainableCommander) => unknown,
+  ): Promise<[reply: T, replicated: boolean]> {
+    const { replicas, timeoutMs } = this.#options;
+    if (replicas === 0) return [(await issue(this.#client)) as T, true];
+    const pipeline = this.#client.pipeline();
+    issue(pipeline);
+    pipeline.wait(replicas, Math.floor(timeoutMs / 2));
+    const [written, waited] = (await pipeline.exec()) ?? [];
+    if (!written) throw new StoreUnavailable('redis: no answer');
+    if (written[0]) throw written[0];
+    return [written[1] as T, Number(waited?.[1] ?? 0) >= replicas];
+  }
+
   /** What stands is claimed or executing. Undefined: something else stands by now, look again. */
   async #withoutOwner(request: ClaimRequest, stands: IdempotencyRecord): Promise<Claim | undefined> {
     if (await this.#leases.isHeld(request.scope)) return { kind: 'in_flight' };
     const code = stands.state === 'claimed' ? 'c' : 'e';
     const [key, { leaseMs }] = [this.#keyOf(request.scope), this.#options];
     const sinceMs = this.#options.clock.wallMs();
-    const verdict = await this.#answering(() =>
-      this.#client.withoutOwner(key, stands.token, code, leaseMs, request.token, encodeTime(sinceMs)),
+    const [verdict, replicated] = await this.#answering(() =>
+      this.#write<'alive' | 'taken' | 'in_doubt' | 'changed'>((to) =>
+        to.withoutOwner(key, stands.token, code, leaseMs, request.token, encodeTime(sinceMs)),
+      ),
     );
+    if (verdict === 'taken' && !replicated)
+      throw new StoreUnavailable('redis: the claim did not reach its replicas');
     if (verdict === 'alive') return { kind: 'in_flight' };
     if (verdict === 'taken') return { kind: 'claimed', tookOver: true };
     return verdict === 'in_doubt' ? { kind: 'in_doubt', sinceMs } : undefined;

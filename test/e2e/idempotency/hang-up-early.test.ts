@@ -1,0 +1,88 @@
+import { randomUUID } from 'node:crypto';
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { withdraw } from '../../support/client.ts';
+import { metric } from '../../support/metrics.ts';
+import { payoutBytes, rawConnection } from '../../support/raw.ts';
+import type { Stack } from '../../support/stack.ts';
+import { openStackOn } from '../../support/stores.ts';
+import { until } from '../../support/until.ts';
+
+let stack: Stack;
+let received: number;
+beforeAll(async () => {
+  stack = await openStackOn('lmdb');
+});
+afterAll(() => stack?.close());
+beforeEach(() => {
+  received = stack.sandbox.requests.total();
+});
+
+const lineOf = (key: string) => `x-service-idempotency: ${key}`;
+
+/** Sends the first bytes, and ends the connection. Resolves when the gateway has ended it too. */
+async function sendAndLeave(bytes: Buffer, how: 'end' | 'reset'): Promise<void> {
+  const socket = await rawConnection(stack.port);
+  socket.resume();
+  const closed = new Promise((resolve) => socket.once('close', resolve));
+  await new Promise((resolve) => socket.write(bytes, resolve));
+  if (how === 'end') socket.end();
+  else socket.resetAndDestroy();
+  await closed;
+  await until(async () => (await metric(stack.adminUrl, 'oncegate_in_flight')) === 0);
+}
+
+/** Nothing was sent, and the key is not taken: the whole request is executed. */
+async function expectNothingDone(key: string): Promise<void> {
+  expect(stack.sandbox.requests.total()).toBe(received);
+  expect(stack.sandbox.ledger.payouts({ key })).toBe(0);
+  const whole = await withdraw(stack.url, { key });
+  expect([whole.status, whole.headers['idempotent-replayed']]).toEqual([201, undefined]);
+  expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+}
+
+const BYTES = payoutBytes({ lines: [lineOf(randomUUID())] });
+const HEAD = BYTES.indexOf('\r\n\r\n') + 4;
+const offsets: [string, number][] = [
+  ['1 byte of the head', 1],
+  ['the request line', BYTES.indexOf('\r\n') + 2],
+  ['half of the head', Math.floor(HEAD / 2)],
+  ['all of the head but a byte', HEAD - 1],
+  ['the head', HEAD],
+  ['1 byte of the body', HEAD + 1],
+  ['half of the body', HEAD + Math.floor((BYTES.length - HEAD) / 2)],
+  ['all but the last byte', BYTES.length - 1],
+];
+
+describe.each(['end', 'reset'] as const)('a merchant who leaves (%s) behind', (how) => {
+  it.each(offsets)('%s has nothing executed', async (_, offset) => {
+    const key = randomUUID();
+    await sendAndLeave(payoutBytes({ lines: [lineOf(key)] }).subarray(0, offset), how);
+    await expectNothingDone(key);
+  });
+
+  it('a body in chunks without the last one has nothing executed', async () => {
+    const key = randomUUID();
+    const whole = payoutBytes({ lines: [lineOf(key), 'Transfer-Encoding: chunked'] }).toString();
+    const [head = '', body = ''] = whole.replace(/Content-Length: \d+\r\n/, '').split('\r\n\r\n');
+    // All of the JSON has arrived, but not that this is all.
+    const chunk = `${body.length.toString(16)}\r\n${body}\r\n`;
+    await sendAndLeave(Buffer.from(`${head}\r\n\r\n${chunk}`), how);
+    await expectNothingDone(key);
+  });
+});
+
+it('a body that ends too early is logged as a merchant who has gone', async () => {
+  const logged = stack.log.length;
+  await sendAndLeave(payoutBytes({ lines: [lineOf(randomUUID())] }).subarray(0, HEAD + 1), 'end');
+  const line = await until(() => stack.log.slice(logged).find(({ msg }) => msg === 'request'));
+  expect(line).toMatchObject({ outcome: 'merchant_gone', merchant: 'M-ALPHA', merchantGone: true });
+  expect(stack.sandbox.requests.total()).toBe(received);
+});
+
+it('a merchant who ends only their own direction, behind the last byte, finds the payout', async () => {
+  const key = randomUUID();
+  await sendAndLeave(payoutBytes({ lines: [lineOf(key), 'X-Sandbox-Fault: delay=100'] }), 'end');
+  const retry = await withdraw(stack.url, { key });
+  expect([retry.status, retry.headers['idempotent-replayed']]).toEqual([201, 'true']);
+  expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+});

@@ -1,0 +1,109 @@
+import { randomUUID } from 'node:crypto';
+import type { Socket } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { withdraw } from '../../support/client.ts';
+import { payoutBytes, rawConnection } from '../../support/raw.ts';
+import type { Stack } from '../../support/stack.ts';
+import { openStackOn, storeKinds } from '../../support/stores.ts';
+import { until } from '../../support/until.ts';
+
+const BACKEND_MS = 150;
+/** From the last byte of the request to beyond the backend's answer. */
+const MOMENTS_MS = [0, 1, 2, 3, 5, 8, 12, 20, 35, 60, 100, 140, 148, 150, 152, 155, 160, 180];
+
+/** Sends a whole payout. Resolves when the kernel has its last byte. */
+async function send(port: number, key: string, fault: string): Promise<Socket> {
+  const socket = await rawConnection(port);
+  socket.resume();
+  const lines = [`x-service-idempotency: ${key}`, `X-Sandbox-Fault: ${fault}`];
+  await new Promise((resolve) => socket.write(payoutBytes({ lines }), resolve));
+  return socket;
+}
+
+describe.each(storeKinds)('on %s, a merchant who hangs up', (kind) => {
+  let stack: Stack;
+  beforeAll(async () => {
+    stack = await openStackOn(kind);
+  });
+  afterAll(() => stack?.close());
+
+  async function findsThePayout(key: string): Promise<void> {
+    const { ledger, requests } = stack.sandbox;
+    const retry = await withdraw(stack.url, { key });
+    expect([retry.status, retry.headers['idempotent-replayed']]).toEqual([201, 'true']);
+    const [transaction] = ledger.transactions({ key });
+    expect(retry.json<{ data: { transaction_id: string } }>().data.transaction_id).toBe(transaction?.id);
+    expect([ledger.payouts({ key }), requests.ofKey(key)]).toEqual([1, 1]);
+  }
+
+  it('at any moment behind the last byte finds one payout when they come again', async () => {
+    const attempts = MOMENTS_MS.map(async (momentMs) => {
+      const key = randomUUID();
+      const socket = await send(stack.port, key, `delay=${BACKEND_MS}`);
+      await sleep(momentMs);
+      socket.destroy();
+      // Nobody has to come again for it to be executed.
+      await until(() => stack.sandbox.ledger.payouts({ key }) === 1);
+      await findsThePayout(key);
+    });
+    await Promise.all(attempts);
+  });
+
+  it('in the same instant in which the backend pays finds that payout', async () => {
+    const keys = Array.from({ length: 20 }, () => randomUUID());
+    const attempts = keys.map(async (key) => {
+      const socket = await send(stack.port, key, 'drip=2');
+      await until(() => stack.sandbox.ledger.payouts({ key }) === 1);
+      socket.destroy();
+      await findsThePayout(key);
+    });
+    await Promise.all(attempts);
+  });
+
+  it('with a reset leaves none or one payout, and a retry ends with one', async () => {
+    const keys = Array.from({ length: 20 }, () => randomUUID());
+    const attempts = keys.map(async (key) => {
+      const socket = await send(stack.port, key, 'delay=40');
+      socket.resetAndDestroy();
+      const retry = await withdraw(stack.url, { key });
+      expect(retry.status).toBe(201);
+      expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+    });
+    await Promise.all(attempts);
+  });
+
+  it('is logged once, with what became of the execution', async () => {
+    const key = randomUUID();
+    const logged = stack.log.length;
+    const socket = await send(stack.port, key, 'delay=200');
+    await until(() => stack.sandbox.requests.ofKey(key) === 1);
+    socket.destroy();
+    await until(() => stack.sandbox.ledger.payouts({ key }) === 1);
+    await findsThePayout(key);
+    const lines = await until(() => {
+      const requests = stack.log.slice(logged).filter(({ msg }) => msg === 'request');
+      return requests.length === 2 ? requests : undefined;
+    });
+    expect(lines).toMatchObject([
+      { outcome: 'executed', merchantGone: true, merchant: 'M-ALPHA', operation: 'withdraw' },
+      { outcome: 'replayed', status: 201 },
+    ]);
+    expect(Number(lines[0]?.durationMs)).toBeGreaterThan(190);
+  });
+});
+
+it('what runs for a merchant who has left is waited for when the gateway shuts down', async () => {
+  const stack = await openStackOn('lmdb');
+  try {
+    const key = randomUUID();
+    const socket = await send(stack.port, key, 'delay=400');
+    await until(() => stack.sandbox.requests.ofKey(key) === 1);
+    socket.destroy();
+    await stack.shutdown();
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+    expect(stack.log.filter(({ msg }) => msg === 'request')).toMatchObject([{ outcome: 'executed' }]);
+  } finally {
+    await stack.close();
+  }
+});

@@ -1,0 +1,123 @@
+import { randomUUID } from 'node:crypto';
+import { afterAll, afterEach, beforeAll, expect, it } from 'vitest';
+import { type TestAnswer, withdraw } from '../../support/client.ts';
+import { expectProblem } from '../../support/problem.ts';
+import { type RedisServer, startRedis } from '../../support/redis-server.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { onRedis } from '../../support/stores.ts';
+import { startProxy, type TcpProxy } from '../../support/tcp-proxy.ts';
+import { until } from '../../support/until.ts';
+
+const unavailable = { status: 503, code: 'store_unavailable', retryAfter: 1 } as const;
+/** Long enough to act while a reply is under way, short enough to be no timeout. */
+const REPLY_MS = 400;
+
+let redis: RedisServer;
+let wire: TcpProxy;
+let stack: Stack;
+beforeAll(async () => {
+  redis = await startRedis();
+  wire = await startProxy(redis.port);
+  stack = await openStack({ ...onRedis(wire, 2000), idempotency: { settleRetryMs: 300 } });
+  // From here on Redis knows the scripts: a begin is one command.
+  expect((await withdraw(stack.url, { key: randomUUID() })).status).toBe(201);
+});
+afterAll(() => stack?.close());
+afterEach(() => {
+  wire.delayReplies(0);
+  wire.refuse(false);
+  wire.swallowReplies(false);
+});
+
+const scripts = () => redis.commandCount('evalsha');
+const claims = () => redis.commandCount('set');
+
+async function untilExecuted(key: string): Promise<TestAnswer> {
+  return await until(async () => {
+    const answer = await withdraw(stack.url, { key });
+    if (answer.status === 201) return answer;
+    expectProblem(answer, unavailable);
+    return undefined;
+  });
+}
+
+async function expectExecutedOnce(key: string): Promise<void> {
+  const executed = await untilExecuted(key);
+  expect(executed.headers).not.toHaveProperty('idempotent-replayed');
+  const replayed = await withdraw(stack.url, { key });
+  expect(replayed.headers['idempotent-replayed']).toBe('true');
+  expect(replayed.body).toEqual(executed.body);
+  expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+  expect(stack.sandbox.requests.ofKey(key)).toBe(1);
+}
+
+it('a claim whose reply is lost sends nothing, and is taken back', async () => {
+  const key = randomUUID();
+  wire.delayReplies(REPLY_MS);
+  const before = await claims();
+  const refused = withdraw(stack.url, { key });
+  // The claim stands in Redis, and its reply is on its way.
+  await until(async () => (await claims()) > before);
+  wire.cut();
+  expectProblem(await refused, unavailable);
+  expect(stack.sandbox.requests.ofKey(key)).toBe(0);
+  wire.delayReplies(0);
+  await expectExecutedOnce(key);
+});
+
+it('a begin whose reply is lost sends nothing, and is taken back', async () => {
+  const key = randomUUID();
+  wire.delayReplies(REPLY_MS);
+  const before = await scripts();
+  const refused = withdraw(stack.url, { key });
+  // Lease and begin stand in Redis, and their replies are on their way.
+  await until(async () => (await scripts()) >= before + 2);
+  wire.refuse(true);
+  wire.cut();
+  expectProblem(await refused, unavailable);
+  expectProblem(await withdraw(stack.url, { key }), unavailable);
+  expect(stack.sandbox.requests.ofKey(key)).toBe(0);
+  wire.refuse(false);
+  wire.delayReplies(0);
+  await expectExecutedOnce(key);
+});
+
+it('a settlement whose reply is lost is made again, and the merchant has the answer meanwhile', async () => {
+  const key = randomUUID();
+  const first = withdraw(stack.url, { key, fault: 'delay=300' });
+  await until(() => stack.sandbox.requests.ofKey(key) === 1);
+  wire.swallowReplies(true);
+  const executed = await first;
+  expect(executed.status).toBe(201);
+  expect(stack.log.filter(({ msg }) => `${msg}`.includes('not stored yet'))).toHaveLength(1);
+  wire.swallowReplies(false);
+  const replayed = await untilExecuted(key);
+  expect(replayed.headers['idempotent-replayed']).toBe('true');
+  expect(replayed.body).toEqual(executed.body);
+  expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+  expect(stack.sandbox.requests.ofKey(key)).toBe(1);
+});
+
+it('a doubt that Redis does not take down is one all the same, once the lease has lapsed', async () => {
+  const short = await openStack({ ...onRedis(wire, 2000), lock: { leaseMs: 600 } });
+  try {
+    const key = randomUUID();
+    const first = withdraw(short.url, { key, fault: 'delay=300,execute-then-reset' });
+    await until(() => short.sandbox.requests.ofKey(key) === 1);
+    wire.refuse(true);
+    wire.cut();
+    expectProblem(await first, { status: 502, code: 'outcome_unknown' });
+    expectProblem(await withdraw(short.url, { key }), unavailable);
+    wire.refuse(false);
+    const told = await until(async () => {
+      const answer = await withdraw(short.url, { key });
+      return answer.status === 503 ? undefined : answer;
+    });
+    expectProblem(told, { status: 409, code: 'outcome_unknown' });
+    expect(short.sandbox.ledger.payouts({ key })).toBe(1);
+    expect(short.sandbox.requests.ofKey(key)).toBe(1);
+  } finally {
+    wire.refuse(false);
+    await short.close();
+  }
+});

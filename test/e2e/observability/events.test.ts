@@ -1,0 +1,149 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import type { Store } from '../../../src/idempotency/store.ts';
+import { withdraw } from '../../support/client.ts';
+import { openStore } from '../../support/open-store.ts';
+import { type RedisServer, startRedis } from '../../support/redis-server.ts';
+import { newRequest } from '../../support/requests.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { onRedis } from '../../support/stores.ts';
+import { until } from '../../support/until.ts';
+import { type Scrape, scrape } from './support/scrape.ts';
+import { idle } from './support/traffic.ts';
+
+const LEASE_MS = 300;
+const STORE_TIMEOUT_MS = 300;
+
+let redis: RedisServer;
+let stack: Stack;
+/** Another gateway's hand in the same store. */
+let another: Store;
+
+beforeAll(async () => {
+  redis = await startRedis();
+  stack = await openStack({
+    ...onRedis(redis, STORE_TIMEOUT_MS),
+    lock: { leaseMs: LEASE_MS },
+    idempotency: { settleRetryMs: 50 },
+  });
+  another = await openStore({ kind: 'redis', url: redis.url, prefix: 'oncegate' }, { leaseMs: LEASE_MS });
+});
+afterAll(async () => {
+  await another.close();
+  await stack.close();
+});
+
+let before: Scrape;
+beforeEach(async () => {
+  before = await idle(stack.adminUrl);
+});
+
+const counters = ['stale', 'takeovers', 'lease_lost', 'settle_late', 'in_doubt', 'idempotency_conflicts'];
+
+/** What the rare events' counters have counted in this test. */
+async function counted(): Promise<Record<string, number>> {
+  const after = await idle(stack.adminUrl);
+  const grown = counters.map((name) => {
+    const metric = `oncegate_${name}_total`;
+    return [name, (after.value(metric) ?? 0) - (before.value(metric) ?? 0)] as const;
+  });
+  return Object.fromEntries(grown.filter(([, count]) => count > 0));
+}
+
+/** A payout that the backend works on for so long, and that has reached it. */
+async function running(key: string, delayMs: number) {
+  const answer = withdraw(stack.url, { key, fault: `delay=${delayMs}` });
+  await until(() => stack.sandbox.requests.ofKey(key) > 0);
+  return answer;
+}
+
+const logged = (msg: string) => stack.log.filter((line) => line.msg === msg);
+
+describe('what happens once in a blue moon is counted and logged', () => {
+  it('a claim that was taken over from an owner who had not begun', async () => {
+    const body = JSON.stringify({
+      action: 'withdraw',
+      amount: 10,
+      bank_code: '058',
+      account_number: '0123456789',
+    });
+    const claim = newRequest({ merchant: 'M-ALPHA', key: 'taken-over', body });
+    expect(await another.claim(claim)).toMatchObject({ kind: 'claimed' });
+    expect((await withdraw(stack.url, { key: 'taken-over' })).status).toBe(201);
+    expect(await counted()).toEqual({ takeovers: 1 });
+    expect(logged('a claim was taken over from an owner who had not begun')).toHaveLength(1);
+  });
+
+  it('a key that a gateway left in doubt when it died: its retries, by their kind', async () => {
+    const body = JSON.stringify({
+      action: 'withdraw',
+      amount: 10,
+      bank_code: '058',
+      account_number: '0123456789',
+    });
+    const dead = newRequest({ merchant: 'M-ALPHA', key: 'left-behind', body });
+    await another.claim(dead);
+    await another.begin(dead);
+    expect((await withdraw(stack.url, { key: 'left-behind' })).status).toBe(409);
+    const labels = { operation: 'withdraw', kind: 'in_doubt' };
+    const after = await idle(stack.adminUrl);
+    expect(after.value('oncegate_idempotency_conflicts_total', labels)).toBe(1);
+    expect(await counted()).toEqual({ idempotency_conflicts: 1 });
+  });
+
+  it('a lease that was lost while its owner lived', async () => {
+    const answer = running('lease-lost', 500);
+    await until(async () => (await redis.admin.keys('oncegate:*:lease')).length === 1);
+    await redis.admin.del(await redis.admin.keys('oncegate:*:lease'));
+    expect((await answer).status).toBe(201);
+    expect(await counted()).toEqual({ lease_lost: 1 });
+    expect(logged('a lease had lapsed while its owner lived')).toHaveLength(1);
+  });
+
+  it('a result that was refused, for its record had gone', async () => {
+    const records = await redis.admin.keys('oncegate:*');
+    const answer = running('gone', 200);
+    const added = await until(async () => {
+      const now = await redis.admin.keys('oncegate:*');
+      return now.find((key) => !records.includes(key) && !key.endsWith(':lease'));
+    });
+    await redis.admin.del(added);
+    expect((await answer).status).toBe(201);
+    const after = await idle(stack.adminUrl);
+    expect(after.value('oncegate_stale_total', { write: 'settle' })).toBe(1);
+    expect(logged('a write was refused: the claim had been taken over')).not.toHaveLength(0);
+  });
+
+  it('an answer that was given before it was stored', async () => {
+    const answer = running('late', 300);
+    await until(() => stack.sandbox.requests.ofKey('late') > 0);
+    redis.freeze();
+    try {
+      expect((await answer).status).toBe(201);
+      const shown = await idle(stack.adminUrl);
+      expect(shown.value('oncegate_settle_late_total', { operation: 'withdraw' })).toBe(1);
+      expect(logged('a result is not stored yet; the merchant was answered')).toHaveLength(1);
+    } finally {
+      redis.thaw();
+    }
+    const replay = await until(async () => {
+      const retry = await withdraw(stack.url, { key: 'late', fault: 'delay=300' });
+      return retry.status === 201 ? retry : undefined;
+    });
+    expect(replay.headers['idempotent-replayed']).toBe('true');
+    expect(stack.sandbox.ledger.payouts({ key: 'late' })).toBe(1);
+  });
+
+  it('a store that is gone: commands that failed, and requests that were not sent', async () => {
+    await redis.kill();
+    expect((await withdraw(stack.url, { key: 'no-store' })).status).toBe(503);
+    expect((await withdraw(stack.url)).status).toBe(201);
+    const after = await scrape(stack.adminUrl);
+    const grown = (name: string, labels: Record<string, string>) =>
+      (after.value(name, labels) ?? 0) - (before.value(name, labels) ?? 0);
+    const failed = { command: 'claim', result: 'failed' };
+    expect(grown('oncegate_store_duration_seconds_count', failed)).toBe(1);
+    expect(grown('oncegate_requests_total', { outcome: 'store_unavailable' })).toBe(1);
+    expect(grown('oncegate_upstream_duration_seconds_count', {})).toBe(1);
+    expect(stack.sandbox.requests.ofKey('no-store')).toBe(0);
+  });
+});

@@ -1,0 +1,190 @@
+import http from 'node:http';
+import request from 'supertest';
+import { afterEach, describe, expect, it } from 'vitest';
+import type { ConfigInput } from '../../support/config.ts';
+import { type RedisServer, startRedis } from '../../support/redis-server.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { onRedis } from '../../support/stores.ts';
+import { until } from '../../support/until.ts';
+import { scrape } from './support/scrape.ts';
+
+const TOKEN = 'a token of the administrators';
+
+const stacks: Stack[] = [];
+afterEach(async () => {
+  await Promise.all(stacks.splice(0).map((stack) => stack.close()));
+});
+
+async function open(more: Partial<ConfigInput> = {}): Promise<Stack> {
+  const stack = await openStack(more);
+  stacks.push(stack);
+  return stack;
+}
+
+interface Readiness {
+  status: string;
+  checks: { name: string; ok: boolean; detail: string; warnings?: string[] }[];
+}
+
+/** What /readyz says, and the names of the checks that fail. */
+async function readiness({ adminUrl }: Pick<Stack, 'adminUrl'>) {
+  const { status, body } = await request(adminUrl).get('/readyz');
+  const readiness = body as Readiness;
+  return {
+    status,
+    body: readiness,
+    failing: readiness.checks.filter(({ ok }) => !ok).map(({ name }) => name),
+  };
+}
+
+describe('/readyz', () => {
+  it('is ready when everything is there', async () => {
+    const { status, body } = await readiness(await open());
+    expect(status).toBe(200);
+    expect(body).toEqual({
+      status: 'ready',
+      checks: [
+        { name: 'store', ok: true, detail: 'lmdb', warnings: [] },
+        { name: 'upstream', ok: true, detail: 'reachable' },
+        { name: 'keys', ok: true, detail: expect.stringMatching(/^8 keys from /) },
+        { name: 'draining', ok: true, detail: 'serving' },
+      ],
+    });
+  });
+
+  it('names the backend when it is gone, and is ready when it is back', async () => {
+    const stack = await open();
+    await stack.sandbox.close();
+    const { status, body, failing } = await readiness(stack);
+    expect({ status, word: body.status, failing }).toEqual({
+      status: 503,
+      word: 'not ready',
+      failing: ['upstream'],
+    });
+    expect(body.checks.find(({ name }) => name === 'upstream')?.detail).toBe('ECONNREFUSED');
+    await isAlive(stack);
+  });
+
+  it.each([
+    ['killed', (redis: RedisServer) => redis.kill()],
+    ['frozen', (redis: RedisServer) => redis.freeze()],
+  ])('names the store when it is %s, and is ready when it is back', async (_, breakIt) => {
+    const redis = await startRedis();
+    const stack = await open(onRedis(redis, 300));
+    expect((await readiness(stack)).failing).toEqual([]);
+    await breakIt(redis);
+    const { status, body, failing } = await readiness(stack);
+    expect({ status, failing }).toEqual({ status: 503, failing: ['store'] });
+    expect(body.checks.find(({ name }) => name === 'store')?.detail).toMatch(/^redis: \w/);
+    await isAlive(stack);
+    await redis.restart();
+    await until(async () => (await readiness(stack)).status === 200);
+  });
+
+  it('says so while the gateway is shutting down, and the admin port answers to the end', async () => {
+    const stack = await open();
+    const stream = await openStream(stack);
+    const ended = stack.shutdown();
+    const { body, status } = await until(async () => {
+      const seen = await readiness(stack);
+      return seen.failing.includes('draining') ? seen : undefined;
+    });
+    expect(status).toBe(503);
+    expect(body.checks).toContainEqual({ name: 'draining', ok: false, detail: 'shutting down' });
+    await isAlive(stack);
+    expect((await scrape(stack.adminUrl)).value('oncegate_in_flight')).toBe(1);
+    stream.destroy();
+    await ended;
+    await expect(request(stack.adminUrl).get('/healthz')).rejects.toThrow(/ECONNREFUSED/);
+  });
+
+  it('warns of a store that keeps nothing, and is ready all the same', async () => {
+    const redis = await startRedis({ appendonly: false });
+    const { status, body } = await readiness(await open(onRedis(redis)));
+    expect(status).toBe(200);
+    expect(body.checks[0]).toMatchObject({
+      name: 'store',
+      ok: true,
+      warnings: [expect.stringMatching(/\w/)],
+    });
+  });
+});
+
+async function isAlive({ adminUrl }: Stack): Promise<void> {
+  const { body } = await request(adminUrl)
+    .get('/healthz')
+    .expect(200)
+    .expect('Content-Type', /^application\/json/);
+  expect(body).toEqual({ status: 'ok' });
+}
+
+/** An answer that goes on until the merchant leaves. */
+async function openStream({ url }: Stack): Promise<http.IncomingMessage> {
+  const headers = { Authorization: 'Bearer sk_sandbox_alpha' };
+  const target = new URL('/v3/stream?chunks=100000&intervalMs=20', url);
+  return await new Promise((resolve, reject) => {
+    http
+      .get(target, { headers, agent: false }, (answer) => {
+        answer.on('error', () => {});
+        answer.resume();
+        resolve(answer);
+      })
+      .once('error', reject);
+  });
+}
+
+describe('the admin token', () => {
+  it('protects the metrics, and nothing that a balancer asks for', async () => {
+    const { adminUrl } = await open({ admin: { token: TOKEN } });
+    await request(adminUrl).get('/healthz').expect(200);
+    await request(adminUrl).get('/readyz').expect(200);
+    const refused = await request(adminUrl).get('/metrics').expect(401);
+    expect(refused.headers).toMatchObject({
+      'www-authenticate': 'Bearer realm="oncegate admin"',
+      'content-type': 'application/problem+json',
+    });
+    expect(refused.body.error.code).toBe('missing_credentials');
+    expect(refused.text).not.toContain('oncegate_requests_total');
+  });
+
+  it.each([
+    ['another token', `Bearer ${TOKEN.toUpperCase()}`],
+    ['a part of it', `Bearer ${TOKEN.slice(0, -1)}`],
+    ['more than it', `Bearer ${TOKEN}x`],
+    ['the token alone', TOKEN],
+    ['another scheme', `Basic ${TOKEN}`],
+    ['a merchant’s secret key', 'Bearer sk_sandbox_alpha'],
+    ['nothing', ''],
+  ])('is not %s', async (_, value) => {
+    const { adminUrl } = await open({ admin: { token: TOKEN } });
+    await request(adminUrl).get('/metrics').set('Authorization', value).expect(401);
+  });
+
+  it('opens the metrics to whoever shows it', async () => {
+    const { adminUrl } = await open({ admin: { token: TOKEN } });
+    const { text } = await request(adminUrl)
+      .get('/metrics')
+      .set('Authorization', `Bearer ${TOKEN}`)
+      .expect(200)
+      .expect('Content-Type', 'text/plain; version=0.0.4; charset=utf-8');
+    expect(text).toContain('# TYPE oncegate_requests_total counter');
+  });
+
+  it('is not known to the merchants’ port', async () => {
+    const { url } = await open({ admin: { token: TOKEN } });
+    for (const path of ['/metrics', '/readyz', '/healthz']) {
+      await request(url).get(path).set('Authorization', `Bearer ${TOKEN}`).expect(401);
+    }
+  });
+});
+
+describe('the admin port', () => {
+  it('has nothing else, and tells nobody what it is made of', async () => {
+    const { adminUrl } = await open();
+    for (const path of ['/', '/v2/get_balance', '/metrics/x']) {
+      const { headers } = await request(adminUrl).get(path).expect(404);
+      expect(headers).not.toHaveProperty('x-powered-by');
+    }
+    await request(adminUrl).post('/metrics').expect(404);
+  });
+});

@@ -1,0 +1,258 @@
+import { once } from 'node:events';
+import request from 'supertest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { WebSocket } from 'ws';
+import { send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { spawnGateway } from '../../support/spawn.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { until } from '../../support/until.ts';
+import { idle } from './support/traffic.ts';
+
+let stack: Stack;
+beforeAll(async () => {
+  stack = await openStack({ upstream: { responseTimeoutMs: 700 } });
+});
+afterAll(() => stack.close());
+
+const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
+const bearer = { Authorization: 'Bearer sk_sandbox_alpha' };
+const merchant = () => request.agent(stack.url).auth('sk_sandbox_alpha', { type: 'bearer' });
+
+/** The lines that came with what `act` did. */
+async function linesOf(act: () => Promise<unknown>): Promise<Record<string, unknown>[]> {
+  await idle(stack.adminUrl);
+  const from = stack.log.length;
+  await act();
+  await idle(stack.adminUrl);
+  return stack.log.slice(from);
+}
+
+/** The one line of what `act` did. */
+async function lineOf(act: () => Promise<unknown>): Promise<Record<string, unknown>> {
+  const lines = await linesOf(act);
+  expect(lines.filter(({ msg }) => msg === 'request')).toHaveLength(1);
+  return lines.find(({ msg }) => msg === 'request') as Record<string, unknown>;
+}
+
+/** Of a logger, on every line. */
+const EVERYWHERE = ['level', 'time', 'pid', 'hostname', 'msg'];
+/** Of a request, where they are known. */
+const FIELDS = [
+  ...['requestId', 'merchant', 'keyId', 'operation', 'method', 'path', 'status', 'outcome', 'scope'],
+  ...['durationMs', 'upstreamMs', 'waitMs', 'merchantGone'],
+];
+
+describe('each request has one line', () => {
+  it('with everything that is known of an execution', async () => {
+    const line = await lineOf(() => withdraw(stack.url, { key: 'a', fault: 'delay=50' }));
+    expect(line).toMatchObject({
+      requestId: expect.stringMatching(UUID),
+      merchant: 'M-ALPHA',
+      keyId: 'alpha-1',
+      operation: 'withdraw',
+      method: 'POST',
+      path: '/v1/index.php',
+      status: 201,
+      outcome: 'executed',
+      scope: expect.stringMatching(/^[0-9a-f]{16}$/),
+      waitMs: 0,
+    });
+    expect(line.upstreamMs).toBeGreaterThanOrEqual(45);
+    expect(line.durationMs).toBeGreaterThanOrEqual(Number(line.upstreamMs));
+    expect(line).not.toHaveProperty('merchantGone');
+    expect(Object.keys(line).filter((field) => ![...EVERYWHERE, ...FIELDS].includes(field))).toEqual([]);
+  });
+
+  it('a replay with the scope of its first, and no time of the backend', async () => {
+    const [first, replay] = await linesOf(async () => {
+      await withdraw(stack.url, { key: 'b' });
+      await withdraw(stack.url, { key: 'b', secret: 'sk_sandbox_alpha_2' });
+    });
+    expect(replay).toMatchObject({ outcome: 'replayed', status: 201, keyId: 'alpha-2', upstreamMs: 0 });
+    expect(replay?.scope).toBe(first?.scope);
+    expect(replay?.requestId).not.toBe(first?.requestId);
+  });
+
+  it('a duplicate that waited with the time of its waiting', async () => {
+    const lines = await linesOf(async () => {
+      const first = withdraw(stack.url, { key: 'c', fault: 'delay=300' });
+      await until(() => stack.sandbox.requests.ofKey('c') > 0);
+      await Promise.all([first, withdraw(stack.url, { key: 'c' })]);
+    });
+    expect(lines).toHaveLength(2);
+    const waited = lines.find(({ outcome }) => outcome === 'replayed');
+    expect(waited?.waitMs).toBeGreaterThan(0);
+    expect(waited?.durationMs).toBeGreaterThanOrEqual(Number(waited?.waitMs));
+  });
+
+  it.each([
+    ['nobody', () => send(stack.url), { outcome: 'missing_credentials', status: 401, operation: 'none' }],
+    [
+      'a stranger',
+      () => withdraw(stack.url, { secret: 'sk_nobody' }),
+      { outcome: 'invalid_key', status: 401, operation: 'none' },
+    ],
+    [
+      'somebody who may not',
+      () => withdraw(stack.url, { secret: 'sk_test_balance_only' }),
+      { outcome: 'insufficient_scope', status: 403, operation: 'withdraw', keyId: 'alpha-balance' },
+    ],
+    [
+      'a doubtful end',
+      () => withdraw(stack.url, { key: 'd', fault: 'execute-then-reset' }),
+      { outcome: 'outcome_unknown', status: 502, operation: 'withdraw' },
+    ],
+    [
+      'a balance',
+      () => send(stack.url, { path: '/v2/get_balance', headers: bearer }),
+      { outcome: 'forwarded', status: 200, operation: 'balance' },
+    ],
+    [
+      'what is passed through',
+      () => send(stack.url, { path: '/v3/echo', headers: bearer }),
+      { outcome: 'passed_through', status: 200, operation: 'passthrough', method: 'GET' },
+    ],
+  ])('%s too', async (_, act: () => Promise<TestAnswer>, expected) => {
+    let answer: TestAnswer | undefined;
+    const line = await lineOf(async () => {
+      answer = await act();
+    });
+    expect(line).toMatchObject(expected);
+    expect(line.status).toBe(answer?.status);
+    expect(Object.keys(line).filter((field) => ![...EVERYWHERE, ...FIELDS].includes(field))).toEqual([]);
+  });
+
+  it('an upgrade too, when it is over', async () => {
+    const line = await lineOf(async () => {
+      const socket = new WebSocket(`ws://127.0.0.1:${stack.port}/v3/ws`, { headers: bearer });
+      await once(socket, 'open');
+      socket.close();
+      await once(socket, 'close');
+    });
+    expect(line).toMatchObject({ outcome: 'upgraded', merchant: 'M-ALPHA', path: '/v3/ws' });
+  });
+
+  it('a merchant who left too, with what became of the execution', async () => {
+    const line = await lineOf(async () => {
+      const leaving = new AbortController();
+      const gone = withdraw(stack.url, { key: 'e', fault: 'delay=200', signal: leaving.signal }).catch(
+        () => 'gone',
+      );
+      await until(() => stack.sandbox.requests.ofKey('e') > 0);
+      leaving.abort();
+      expect(await gone).toBe('gone');
+    });
+    expect(line).toMatchObject({ outcome: 'executed', merchantGone: true });
+    expect(line.durationMs).toBeGreaterThanOrEqual(195);
+  });
+
+  it('of JSON on standard output, with its level and time', async () => {
+    const spawned = await spawnGateway(stack.config);
+    try {
+      await withdraw(spawned.url, { key: 'f' });
+      await until(() => spawned.lines.some((line) => line.includes('"msg":"request"')));
+    } finally {
+      await spawned.end();
+    }
+    const lines = spawned.lines.map((line) => JSON.parse(line) as Record<string, string>);
+    const requests = lines.filter(({ msg }) => msg === 'request');
+    expect(requests).toHaveLength(1);
+    expect(requests[0]).toMatchObject({ level: 'info', time: expect.any(String), outcome: 'executed' });
+    expect(new Date(requests[0]?.time ?? '').toISOString()).toBe(requests[0]?.time);
+  });
+});
+
+describe('no line holds', () => {
+  it('a secret key, an idempotency key, an account number, a body, a query, or a path that may be one', async () => {
+    const lines = await linesOf(async () => {
+      await withdraw(stack.url, { key: 'my-private-key-1' });
+      await withdraw(stack.url, { key: 'my-private-key-2', fault: 'execute-then-reset' });
+      await withdraw(stack.url, { secret: 'sk_private_stranger' });
+      await merchant()
+        .get('/v3/accounts/0123456789/NGN-55?account=0123456789')
+        .set('Cookie', 'session=crumbs');
+      await merchant().get('/v2/get_balance?key=my-private-key-3');
+    });
+    expect(lines.filter(({ msg }) => msg === 'request')).toHaveLength(5);
+    const text = JSON.stringify(lines);
+    const secrets = [
+      'sk_',
+      'my-private-key',
+      '0123456789',
+      '058',
+      'crumbs',
+      'account=',
+      'key=',
+      'NGN-55',
+      'Bearer',
+    ];
+    for (const secret of secrets) expect(text).not.toContain(secret);
+    expect(lines.map(({ path }) => path)).toContain('/v3/accounts/:redacted/:redacted');
+  });
+});
+
+describe('X-Request-Id', () => {
+  const kept = ['12345678', 'a.b_c-D9', '0b0e8f0c-7a3e-4d0f-9d6d-1c1f6f1f6f1f', 'x'.repeat(128)];
+  const replaced = [
+    '',
+    '1234567',
+    'x'.repeat(129),
+    'with space',
+    'semi;colon',
+    'a"quote-in-it',
+    'ümlaut-ist-da',
+  ];
+
+  it.each(kept)('is kept where it is well formed: %s', async (id) => {
+    const { line, problemId, backendId } = await seenBy({ 'X-Request-Id': id });
+    expect({ line: line.requestId, problemId, backendId }).toEqual({
+      line: id,
+      problemId: id,
+      backendId: id,
+    });
+  });
+
+  it.each(replaced)('is replaced where it is not: %s', async (id) => {
+    const { line, problemId, backendId, refusal } = await seenBy({ 'X-Request-Id': encodeLatin1(id) });
+    expect(line.requestId).toMatch(UUID);
+    expect(backendId).toBe(line.requestId);
+    expect(problemId).toMatch(UUID);
+    expect(problemId).toBe(refusal.requestId);
+  });
+
+  it('is made where there is none, and never twice the same', async () => {
+    const [one, another] = [await seenBy({}), await seenBy({})];
+    const ids = [one.line, one.refusal, another.line, another.refusal].map(({ requestId }) => requestId);
+    expect(new Set(ids).size).toBe(4);
+    for (const id of ids) expect(id).toMatch(UUID);
+  });
+
+  it('is what the executor sends, too', async () => {
+    const id = 'of-the-executor';
+    const line = await lineOf(() => withdraw(stack.url, { key: 'g', headers: { 'X-Request-Id': id } }));
+    expect(line).toMatchObject({ requestId: id, outcome: 'executed' });
+  });
+
+  /** Where an id turns up: of an answered request in the log and at the backend, of a refused one in log and problem. */
+  async function seenBy(headers: Record<string, string>) {
+    let echoed: TestAnswer | undefined;
+    const line = await lineOf(async () => {
+      echoed = await send(stack.url, { path: '/v3/echo', headers: { ...bearer, ...headers } });
+    });
+    let refused: TestAnswer | undefined;
+    const refusal = await lineOf(async () => {
+      refused = await send(stack.url, { headers });
+    });
+    const { rawHeaders } = echoed?.json<{ rawHeaders: [string, string][] }>() ?? { rawHeaders: [] };
+    const ids = rawHeaders
+      .filter(([name]) => name.toLowerCase() === 'x-request-id')
+      .map(([, value]) => value);
+    expect(ids).toHaveLength(1);
+    const { error } = refused?.json<{ error: { request_id: string } }>() ?? {};
+    expect(refused?.headers['x-request-id']).toBe(error?.request_id);
+    return { line, refusal, backendId: ids[0], problemId: error?.request_id };
+  }
+
+  /** As a header carries it. */
+  const encodeLatin1 = (text: string): string => Buffer.from(text, 'utf8').toString('latin1');
+});

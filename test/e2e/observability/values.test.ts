@@ -1,0 +1,249 @@
+import { randomUUID } from 'node:crypto';
+import { renameSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import request from 'supertest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { withdraw } from '../../support/client.ts';
+import { parsedConfig } from '../../support/config.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { until } from '../../support/until.ts';
+import { type Scrape, scrape } from './support/scrape.ts';
+import { idle } from './support/traffic.ts';
+
+const MAX_STORED_BYTES = 1024;
+
+let stack: Stack;
+beforeAll(async () => {
+  stack = await openStack({
+    idempotency: { maxStoredBytes: MAX_STORED_BYTES },
+    upstream: { responseTimeoutMs: 700 },
+  });
+});
+afterAll(() => stack.close());
+
+const merchant = () => request.agent(stack.url).auth('sk_sandbox_alpha', { type: 'bearer' });
+
+describe('a known traffic', () => {
+  let shown: Scrape;
+  beforeAll(async () => {
+    const { url } = stack;
+    const huge = `huge=${2 * MAX_STORED_BYTES}`;
+    await merchant().get('/v2/get_balance').expect(200);
+    await merchant().get('/v3/echo').expect(200);
+    await merchant().post('/v1/index.php').send({ action: 'other' }).expect(422);
+    for (const status of [201, 201, 201]) expect((await withdraw(url, { key: 'a' })).status).toBe(status);
+    expect((await withdraw(url, { key: 'a', amount: 11 })).status).toBe(422);
+    expect((await withdraw(url)).status).toBe(201);
+    expect((await withdraw(url, { key: 'b', fault: 'status=403' })).status).toBe(403);
+    expect((await withdraw(url, { key: 'b' })).status).toBe(201);
+    expect((await withdraw(url, { key: 'c', fault: 'execute-then-reset' })).status).toBe(502);
+    for (const status of [409, 409]) expect((await withdraw(url, { key: 'c' })).status).toBe(status);
+    expect((await withdraw(url, { key: 'd', fault: 'execute-then-hang' })).status).toBe(504);
+    expect((await withdraw(url, { key: 'e', fault: huge })).status).toBe(201);
+    expect((await withdraw(url, { key: 'e', fault: huge })).status).toBe(409);
+    expect((await withdraw(url, { secret: 'sk_nobody' })).status).toBe(401);
+    const first = withdraw(url, { key: 'f', fault: 'delay=300' });
+    await until(() => stack.sandbox.requests.ofKey('f') > 0);
+    expect((await withdraw(url, { key: 'f', headers: { Prefer: 'wait=0' } })).status).toBe(409);
+    expect((await first).status).toBe(201);
+    shown = await idle(stack.adminUrl);
+  });
+
+  it('is counted by operation and outcome', () => {
+    expect(shown.table('oncegate_requests_total', 'operation', 'outcome')).toEqual({
+      'balance forwarded': 1,
+      'passthrough passed_through': 1,
+      'other forwarded': 1,
+      'none invalid_key': 1,
+      'withdraw executed': 4,
+      'withdraw forwarded': 1,
+      'withdraw idempotency_key_reused': 1,
+      'withdraw outcome_unknown': 4,
+      'withdraw released': 1,
+      'withdraw replayed': 2,
+      'withdraw request_in_flight': 1,
+      'withdraw response_not_stored': 1,
+    });
+  });
+
+  it('is measured once for each request, and without what was passed through for the own part', () => {
+    const byOperation = { balance: 1, other: 1, none: 1, withdraw: 15 };
+    expect(shown.table('oncegate_gateway_duration_seconds_count', 'operation')).toEqual(byOperation);
+    const all = { ...byOperation, passthrough: 1 };
+    expect(shown.table('oncegate_request_duration_seconds_count', 'operation')).toEqual(all);
+    expect(shown.table('oncegate_request_duration_seconds_bucket', 'operation', 'le')).toMatchObject(
+      Object.fromEntries(Object.entries(all).map(([operation, count]) => [`${operation} +Inf`, count])),
+    );
+  });
+
+  it('is told apart by what became of retries', () => {
+    expect(shown.table('oncegate_idempotency_hits_total', 'operation')).toEqual({ withdraw: 2 });
+    expect(shown.table('oncegate_idempotency_conflicts_total', 'operation', 'kind')).toEqual({
+      'withdraw mismatch': 1,
+      'withdraw in_doubt': 2,
+      'withdraw in_flight': 1,
+      'withdraw not_stored': 1,
+    });
+    expect(shown.table('oncegate_unprotected_total', 'operation')).toEqual({ withdraw: 1 });
+  });
+
+  it('leaves in doubt what is in doubt, by cause', () => {
+    const causes = { 'withdraw connection': 1, 'withdraw timeout': 1 };
+    expect(shown.table('oncegate_in_doubt_total', 'operation', 'cause')).toEqual(causes);
+  });
+
+  it('was sent upstream once for each execution', () => {
+    expect(shown.table('oncegate_upstream_duration_seconds_count', 'operation', 'result')).toEqual({
+      'balance complete': 1,
+      'other complete': 1,
+      'withdraw complete': 5,
+      'withdraw oversize': 1,
+      'withdraw unknown': 2,
+    });
+    expect(stack.sandbox.requests.ofPath('POST /v1/index.php')).toBe(9);
+  });
+
+  it('took the commands of the store that it should', () => {
+    expect(shown.table('oncegate_store_duration_seconds_count', 'command', 'result')).toEqual({
+      'claim ok': 14,
+      'begin ok': 7,
+      'settle ok': 4,
+      'release ok': 1,
+      'in_doubt ok': 2,
+    });
+  });
+
+  it('broke nothing', () => {
+    for (const name of ['stale', 'takeovers', 'lease_lost', 'settle_late']) {
+      expect(shown.value(`oncegate_${name}_total`), name).toBe(0);
+    }
+  });
+});
+
+describe('the gauges', () => {
+  it('rise while work is done, and are back at nought after it', async () => {
+    const { url, adminUrl, sandbox } = stack;
+    const gauges = (shown: Scrape) =>
+      ['in_flight', 'executing', 'waiting'].map((name) => shown.value(`oncegate_${name}`));
+    const first = withdraw(url, { key: 'g', fault: 'delay=400' });
+    await until(() => sandbox.requests.ofKey('g') > 0);
+    const duplicate = withdraw(url, { key: 'g', fault: 'delay=400' });
+    const seen = await until(async () => {
+      const now = gauges(await scrape(adminUrl));
+      return now[2] === 1 ? now : undefined;
+    });
+    expect(seen).toEqual([2, 1, 1]);
+    expect([(await first).status, (await duplicate).status]).toEqual([201, 201]);
+    expect(gauges(await idle(adminUrl))).toEqual([0, 0, 0]);
+  });
+
+  it('count an execution whose merchant has left', async () => {
+    const { url, adminUrl, sandbox } = stack;
+    const leaving = new AbortController();
+    const gone = withdraw(url, { key: 'h', fault: 'delay=300', signal: leaving.signal }).catch(() => 'gone');
+    await until(() => sandbox.requests.ofKey('h') > 0);
+    leaving.abort();
+    expect(await gone).toBe('gone');
+    const shown = await scrape(adminUrl);
+    expect([shown.value('oncegate_in_flight'), shown.value('oncegate_executing')]).toEqual([1, 1]);
+    await idle(adminUrl);
+  });
+});
+
+describe('the time', () => {
+  it('of the gateway is what the backend and waiting for it leave', async () => {
+    const { url, adminUrl, sandbox, log } = stack;
+    const [before, lines] = [await idle(adminUrl), log.length];
+    const first = withdraw(url, { key: 'i', fault: 'delay=300' });
+    await until(() => sandbox.requests.ofKey('i') > 0);
+    await Promise.all([first, withdraw(url, { key: 'i' })]);
+    const after = await idle(adminUrl);
+    const grown = (name: string) => (after.value(name) ?? 0) - (before.value(name) ?? 0);
+    const told = log.slice(lines).filter(({ msg }) => msg === 'request') as Record<string, number>[];
+    const sum = (field: string) => told.reduce((all, line) => all + (line[field] ?? 0), 0) / 1000;
+    expect(grown('oncegate_upstream_duration_seconds_sum')).toBeGreaterThanOrEqual(0.295);
+    expect(sum('waitMs')).toBeGreaterThan(0);
+    expect(grown('oncegate_request_duration_seconds_sum')).toBeCloseTo(sum('durationMs'), 3);
+    expect(grown('oncegate_upstream_duration_seconds_sum')).toBeCloseTo(sum('upstreamMs'), 3);
+    const own = sum('durationMs') - sum('upstreamMs') - sum('waitMs');
+    expect(grown('oncegate_gateway_duration_seconds_sum')).toBeCloseTo(own, 3);
+  });
+});
+
+describe('the series', () => {
+  it('do not grow with paths, keys, secrets, methods, bodies and headers that nobody has seen before', async () => {
+    const { adminUrl } = stack;
+    await Promise.all([...strangers(20)].map(sent));
+    const before = (await idle(adminUrl)).series;
+    const statuses = await Promise.all([...strangers(200)].map(sent));
+    const after = await idle(adminUrl);
+    expect(after.series).toEqual(before);
+    expect(new Set(statuses).size).toBeGreaterThan(4);
+    const text = JSON.stringify(after.samples);
+    for (const word of ['sk_', 'M-ALPHA', 'alpha-1', '0123456789', 'stranger', '/v'])
+      expect(text).not.toContain(word);
+  });
+
+  /** In turns, so that the first twenty are of every kind. */
+  function* strangers(count: number) {
+    for (let i = 0; i < count; i++) yield { kind: i % 10, word: `stranger-${randomUUID()}` };
+  }
+
+  async function sent({ kind, word }: { kind: number; word: string }): Promise<number> {
+    const http = merchant();
+    const payout = { action: 'withdraw', amount: 1, bank_code: '058', account_number: '0123456789' };
+    switch (kind) {
+      case 0:
+        return (await http.get(`/${word}/${word}?${word}=1`)).status;
+      case 1:
+        return (await http.get('/v2/get_balance').auth(`sk_${word}`, { type: 'bearer' })).status;
+      case 2:
+        return (await http.post('/v1/index.php').set('x-service-idempotency', word).send(payout)).status;
+      case 3:
+        return (await http.post('/v1/index.php').send({ action: word })).status;
+      case 4:
+        return (await http.post('/v1/index.php').set('Content-Type', word).send(`{"${word}`)).status;
+      case 5:
+        return (await http.get(`/${word}//${word}`)).status;
+      case 6:
+        return (await http.delete(`/v3/echo?${word}`).set('X-Request-Id', word)).status;
+      case 7:
+        return (await http.options(`/${word}`).set('Origin', word)).status;
+      case 8:
+        return (await http.post('/v1/index.php').set('x-service-idempotency', word).send(word.repeat(9)))
+          .status;
+      default:
+        return (await http.get('/v2/get_balance').set('Authorization', `Basic ${word}`)).status;
+    }
+  }
+});
+
+describe('the secret keys', () => {
+  it('are counted, and so are the files that are taken or refused', async () => {
+    const { adminUrl, config } = stack;
+    const { path = '' } = parsedConfig(config).auth.keys;
+    const reloads = async (result: string) =>
+      (await scrape(adminUrl)).value('oncegate_key_reloads_total', { result });
+    expect((await scrape(adminUrl)).value('oncegate_secret_keys')).toBe(8);
+    replace(path, 'merchants: nonsense');
+    await until(async () => (await reloads('refused')) === 1);
+    expect(await reloads('ok')).toBe(0);
+    expect((await scrape(adminUrl)).value('oncegate_secret_keys')).toBe(8);
+    const { body } = await request(adminUrl).get('/readyz').expect(200);
+    expect(body.checks).toContainEqual({
+      name: 'keys',
+      ok: true,
+      detail: expect.stringContaining('refused'),
+    });
+    replace(path, 'merchants: [{ code: M-1, keys: [{ id: one, dangerouslyPlainSecret: sk_one }] }]');
+    await until(async () => (await reloads('ok')) === 1);
+    expect((await scrape(adminUrl)).value('oncegate_secret_keys')).toBe(1);
+  });
+
+  /** In one go, so that no half of it is read. */
+  function replace(path: string, text: string): void {
+    const beside = join(dirname(path), 'new-keys.yaml');
+    writeFileSync(beside, text);
+    renameSync(beside, path);
+  }
+});

@@ -1,0 +1,63 @@
+import { readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it } from 'vitest';
+import { parse } from 'yaml';
+import { parseConfig } from '../../src/config/load.ts';
+import { configSchema } from '../../src/config/schema.ts';
+import { optionPaths, pathsIn } from '../support/option-paths.ts';
+
+const FILE = fileURLToPath(new URL('../../config/gateway.example.yaml', import.meta.url));
+const text = readFileSync(FILE, 'utf8');
+
+/** The section `store` as it reads without its #. */
+const otherStore = (/^#store:\n(?:#.*\n)+/m.exec(text)?.[0] ?? '').replace(/^#/gm, '');
+/** Every option that is off, switched on. */
+const allOn = text.replace(/^( +)#(?=\w)/gm, '$1');
+
+const ENV = {
+  REDIS_URL: 'rediss://user:password@redis.internal:6380/1',
+  ONCEGATE_ADMIN_TOKEN: 'an-admin-token-of-some-length',
+  ONCEGATE_PEPPER: 'a-pepper-of-some-length',
+  BACKEND_KEY: 'sk_backend',
+};
+
+describe('config/gateway.example.yaml', () => {
+  it('says what the gateway does by itself', () => {
+    const config = parseConfig(text, {}, FILE);
+    expect(config).toEqual(configSchema.parse({ upstream: { url: config.upstream.url } }));
+  });
+
+  it('shows every option that there is', () => {
+    const known = optionPaths(configSchema);
+    expect([...known]).toEqual(
+      expect.arrayContaining(['store.connectTimeoutMs', 'operations[].idempotency.waitMs', 'workers']),
+    );
+    const shown = new Set([...pathsIn(parse(allOn)), ...pathsIn(parse(otherStore))]);
+    expect([...known].filter((path) => !shown.has(path))).toEqual([]);
+  });
+
+  it('has a comment for every option', () => {
+    const [sections = '', operations = ''] = text.split('\noperations:\n');
+    const values = sections.split('\n').filter((line) => /^[# ]*\w+: \S/.test(line) && !/^# /.test(line));
+    expect(values.filter((line) => !line.includes(' # '))).toEqual([]);
+    const leaves = [...optionPaths(configSchema)].filter((path) => path.startsWith('operations[].'));
+    const uncommented = leaves.filter(
+      (path) => !new RegExp(`\\b${path.split(/[.[\]]+/).findLast(Boolean)}: .* # `).test(operations),
+    );
+    expect(uncommented).toEqual([]);
+  });
+
+  it('has a Redis that works when it is taken instead', () => {
+    const { upstream } = parse(text);
+    const { store } = parseConfig(`upstream: { url: "${upstream.url}" }\n${otherStore}`, ENV);
+    const bare = configSchema.parse({ upstream, store: { kind: 'redis', url: ENV.REDIS_URL } });
+    expect(store).toEqual(bare.store);
+    expect(Object.keys(parse(otherStore).store).sort()).toEqual(Object.keys(bare.store).sort());
+  });
+
+  it('has options that work when they are switched on', () => {
+    const config = parseConfig(allOn.replace('forward: keep', 'forward: replace'), ENV);
+    expect(config.admin.token).toBe(ENV.ONCEGATE_ADMIN_TOKEN);
+    expect(config.auth).toMatchObject({ pepper: ENV.ONCEGATE_PEPPER, replaceWith: 'Bearer sk_backend' });
+  });
+});
