@@ -100,9 +100,14 @@ export class Gateway {
     metrics.declareOperations(config.operations.map(({ name }) => name));
     metrics.track(metrics.executing, () => this.#engine.executing);
     metrics.track(metrics.waiting, () => this.#engine.waiting);
+    metrics.track(metrics.pendingWrites, () => this.#engine.pendingWrites);
     metrics.track(metrics.keys, () => keys.health().keys);
     this.server = createHttpServer({
       ...config.limits,
+      onMalformed: ({ code }) => {
+        metrics.requests.inc({ operation: 'none', outcome: code });
+        tools.logger.info({ outcome: code }, 'malformed request');
+      },
       onRequest: this.#path(),
       onUpgrade: (req, socket, head) => this.#upgrade(req, socket as Socket, head),
     });

@@ -6,7 +6,7 @@ export const promise: Row = {
   title: 'Is the promise kept?',
   panels: [
     {
-      ...{ width: 8, height: 5 },
+      ...{ width: 6, height: 5 },
       panel: stat({
         title: 'In doubt, last 24 h',
         description:
@@ -26,7 +26,7 @@ export const promise: Row = {
       }),
     },
     {
-      ...{ width: 8, height: 5 },
+      ...{ width: 6, height: 5 },
       panel: stat({
         title: 'Settled late, last 24 h',
         description:
@@ -34,12 +34,15 @@ export const promise: Row = {
           'memory only: if it ends before the store answers, a retry finds the key in doubt. Do: bring the store back, ' +
           'and do not restart the gateway before.',
         unit: 'short',
-        queries: [{ expr: lastDay('oncegate_settle_late_total', OPERATIONS), legend: 'settled late' }],
+        queries: [
+          { expr: lastDay('oncegate_settle_late_total', OPERATIONS), legend: 'settled late' },
+          { expr: `sum(oncegate_pending_writes{${GATEWAYS}})`, legend: 'not written yet, now' },
+        ],
         thresholds: { red: 0.5 },
       }),
     },
     {
-      ...{ width: 8, height: 5 },
+      ...{ width: 6, height: 5 },
       panel: stat({
         title: 'Stale writes, last 24 h',
         description:
@@ -52,7 +55,7 @@ export const promise: Row = {
       }),
     },
     {
-      ...{ width: 8, height: 5 },
+      ...{ width: 6, height: 5 },
       panel: stat({
         title: 'Leases lost, last 24 h',
         description:
@@ -61,6 +64,21 @@ export const promise: Row = {
           'event-loop lag, CPU limits and store latency; raise `lock.leaseMs` if pauses of that length are normal.',
         unit: 'short',
         queries: [{ expr: lastDay('oncegate_lease_lost_total', GATEWAYS), legend: 'lost' }],
+        thresholds: { orange: 0.5 },
+      }),
+    },
+    {
+      ...{ width: 8, height: 5 },
+      panel: stat({
+        title: 'Not replicated, last 24 h',
+        description:
+          'Results that the store had taken, but not as many replicas as `store.durability.replicas` asks for, in time. The ' +
+          'merchants have their answers. If the primary is lost before they catch up, the key reads "in doubt" or is new. ' +
+          'Do: look at the replicas: how many there are, and how far behind.',
+        unit: 'short',
+        queries: [
+          { expr: lastDay('oncegate_settle_unreplicated_total', GATEWAYS), legend: 'not replicated' },
+        ],
         thresholds: { orange: 0.5 },
       }),
     },

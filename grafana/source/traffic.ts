@@ -64,7 +64,7 @@ export const traffic: Row = {
         description:
           'Requests without a valid secret key, or with one that may not call the operation. A step after a deployment or a ' +
           'key rotation is a merchant with the old key; a flood of invalid_key from nowhere is somebody who guesses. Do: see ' +
-          '"Secret keys loaded", then the log for addresses at the balancer.',
+          '"Secret keys loaded"; the balancer\'s log has the addresses.',
         unit: 'reqps',
         queries: [
           {

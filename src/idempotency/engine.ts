@@ -92,6 +92,11 @@ export class Engine {
     return this.#running.size;
   }
 
+  /** Writes that are repeated because the store has not answered. */
+  get pendingWrites(): number {
+    return this.#persistence.count;
+  }
+
   /** Never throws: whatever breaks becomes a result. */
   async handle(call: Call): Promise<Result> {
     const waitUntilMs = this.#clock.monotonicMs() + call.waitMs;

@@ -8,12 +8,16 @@ export type ObserveCommand = (command: string, result: 'ok' | 'failed', ms: numb
 
 /** The same store, with each command's time told. */
 export function measured(store: Store, clock: Clock, observe: ObserveCommand): Store {
-  const timed = async <T>(command: string, work: () => Promise<T>): Promise<T> => {
+  const timed = async <T>(
+    command: string,
+    work: () => Promise<T>,
+    good = (_answer: T) => true,
+  ): Promise<T> => {
     const startedMs = clock.monotonicMs();
     let result: 'ok' | 'failed' = 'failed';
     try {
       const answer = await work();
-      result = 'ok';
+      if (good(answer)) result = 'ok';
       return answer;
     } finally {
       observe(command, result, clock.monotonicMs() - startedMs);
@@ -27,7 +31,12 @@ export function measured(store: Store, clock: Clock, observe: ObserveCommand): S
     release: (owner: Owner) => timed('release', () => store.release(owner)),
     markInDoubt: (owner: Owner) => timed('in_doubt', () => store.markInDoubt(owner)),
     get: (scope: Scope) => timed('get', () => store.get(scope)),
-    health: () => timed('health', () => store.health()),
+    health: () =>
+      timed(
+        'health',
+        () => store.health(),
+        ({ ok }) => ok,
+      ),
     close: () => store.close(),
   };
 }

@@ -69,6 +69,7 @@ export class Access {
     const operation = context.operation?.name ?? (context.passedThrough ? 'passthrough' : 'none');
     metrics.requests.inc({ operation, outcome });
     metrics.requestSeconds.observe({ operation }, durationMs / 1000);
+    const [path = ''] = (req.url ?? '').split('?', 1);
     const ownMs = Math.max(0, durationMs - context.upstreamMs - context.waitMs);
     if (operation !== 'passthrough') metrics.gatewaySeconds.observe({ operation }, ownMs / 1000);
     logger.info(
@@ -78,7 +79,8 @@ export class Access {
         keyId: context.merchant?.keyId,
         operation,
         method: req.method,
-        path: loggablePath(req.url ?? ''),
+        // A declared operation's path is the configuration's, whatever its query.
+        path: context.operation ? path : loggablePath(path),
         status: 'statusCode' in closed && closed.headersSent ? closed.statusCode : undefined,
         outcome,
         scope: context.scope?.slice(0, 16),

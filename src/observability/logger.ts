@@ -32,14 +32,12 @@ export function createLogger(level: string): Logger {
 }
 
 /**
- * A path as it may be logged. Segments that do not read like words (account numbers, keys, ids) are left out, since
- * anybody can put anything there.
+ * A path as it may be logged, where it is none of a declared operation. Anybody can put anything there, an account
+ * number or a secret key too: segments stay that are a short plain word or a version, and no others.
  */
-export function loggablePath(target: string): string {
-  const [path = '/'] = target.split('?', 1);
-  const segments = path.split('/').map((segment) => (isWord(segment) ? segment : ':redacted'));
+export function loggablePath(path: string): string {
+  const segments = path.split('/').map((segment) => (PLAIN.test(segment) ? segment : ':redacted'));
   return segments.slice(0, 12).join('/');
 }
 
-const isWord = (segment: string): boolean =>
-  /^(?:[a-z][a-z._-]{0,31}\d{0,3}(?:\.[a-z]{1,5})?)?$/i.test(segment);
+const PLAIN = /^(?:v\d{1,2}|[a-z]{0,16})$/i;

@@ -86,6 +86,10 @@ export class Metrics {
   readonly inFlight = this.#gauge('oncegate_in_flight', 'Requests that are being answered');
   readonly executing = this.#gauge('oncegate_executing', 'Executions under a key that run now');
   readonly waiting = this.#gauge('oncegate_waiting', 'Duplicates that wait for the first one’s result');
+  readonly pendingWrites = this.#gauge(
+    'oncegate_pending_writes',
+    'Settlements and releases that are repeated because the store has not answered',
+  );
   readonly keys = this.#gauge('oncegate_secret_keys', 'Secret keys that are loaded', 'average');
   readonly keyReloads = this.#counter('oncegate_key_reloads_total', 'Reloads of the key file', ['result']);
 
@@ -95,6 +99,9 @@ export class Metrics {
     collectDefaultMetrics({ register: this.registry });
     // A series that appears only with its first event hides that event from rate().
     for (const counter of [this.takeovers, this.leaseLost, this.unreplicated]) counter.inc(0);
+    for (const command of ['claim', 'begin', 'renew', 'settle', 'release', 'in_doubt', 'health']) {
+      for (const result of ['ok', 'failed']) this.storeSeconds.zero({ command, result });
+    }
     for (const write of ['begin', 'renew', 'settle', 'release', 'in_doubt']) this.stale.inc({ write }, 0);
     for (const result of ['ok', 'refused']) this.keyReloads.inc({ result }, 0);
   }
@@ -105,6 +112,9 @@ export class Metrics {
       for (const counter of [this.hits, this.unprotected, this.settleLate]) counter.inc({ operation }, 0);
       for (const kind of ['in_flight', 'mismatch', 'in_doubt', 'not_stored'])
         this.conflicts.inc({ operation, kind }, 0);
+      for (const result of ['complete', 'oversize', 'not_sent', 'unknown']) {
+        this.upstreamSeconds.zero({ operation, result });
+      }
       for (const cause of ['timeout', 'connection']) this.inDoubt.inc({ operation, cause }, 0);
     }
   }

@@ -16,6 +16,8 @@ export interface HttpServerOptions {
   headerTimeoutMs: number;
   /** Answers requests; those that wait for `100 Continue` too. */
   onRequest: RequestListener;
+  /** Told of each connection that was answered because what came was no request. */
+  onMalformed(refusal: Problem): void;
   /** Answers WebSocket handshakes: the only upgrades that are taken as such. */
   onUpgrade(req: IncomingMessage, socket: Duplex, head: Buffer): void;
 }
@@ -39,7 +41,11 @@ export function createHttpServer(options: HttpServerOptions): Server {
   server.on('upgrade', options.onUpgrade);
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
     if (error.code === 'ECONNRESET' || !socket.writable) socket.destroy();
-    else refuseOnSocket(socket, malformed(error.code), randomUUID());
+    else {
+      const refusal = malformed(error.code);
+      options.onMalformed(refusal);
+      refuseOnSocket(socket, refusal, randomUUID());
+    }
   });
   return server;
 }

@@ -33,7 +33,7 @@ async function withWire(times: Partial<StoreTimes> = { timeoutMs: TIMEOUT_MS }) 
   return { server, wire, store, witness, stateOf, healed, [Symbol.asyncDispose]: dispose };
 }
 
-describe.concurrent('when the reply is lost on the wire', () => {
+describe.concurrent('when a reply is lost on the wire', () => {
   it('a claim stands, and is released under its token', async () => {
     await using line = await withWire();
     const { wire, store, stateOf, healed } = line;
@@ -70,6 +70,24 @@ describe.concurrent('when the reply is lost on the wire', () => {
       expect(await stateOf(owner)).toBe(becomes);
     },
   );
+
+  it('or late, a takeover does not touch what has come to stand in the meantime', async () => {
+    const leaseMs = 100;
+    await using line = await withWire({ leaseMs });
+    const { server, wire, store, witness } = line;
+    const [owner, control] = [await bring(witness, 'claimed'), await bring(witness, 'claimed')];
+    await until(async () => (await witness.claim(duplicateOf(control))).kind === 'claimed');
+    const looks = await server.commandCount('exists');
+    wire.delayReplies(300);
+    const heir = store.claim(duplicateOf(owner));
+    // It has seen an old claim that nobody holds a lease for; its takeover is still to be sent.
+    await until(async () => (await server.commandCount('exists')) > looks);
+    expect(await witness.begin(owner)).toBe('ok');
+    expect(await witness.settle(owner, paid())).toBe('ok');
+    const settled = await witness.get(owner.scope);
+    expect(await heir).toEqual({ kind: 'settled', settlement: paid() });
+    expect(await witness.get(owner.scope)).toEqual(settled);
+  });
 
   it('an answer that comes too late is not taken for that to another command', async () => {
     await using line = await withWire();

@@ -62,6 +62,21 @@ describe('in redis', () => {
     await until(async () => (await server.admin.exists(`${keyOf(nodes.place, owner.scope)}:lease`)) === 0);
   });
 
+  it('an execution that has lost its lease is in flight until it is a lease old', async () => {
+    const leaseMs = 1000;
+    await using nodes = new Nodes(backend);
+    const store = await nodes.open({ leaseMs });
+    const [owner, control] = [await bring(store, 'claimed'), await bring(store, 'claimed')];
+    // The claim is old by then; what counts is the begin.
+    await until(async () => (await store.claim(duplicateOf(control))).kind === 'claimed');
+    const beganMs = performance.now();
+    expect(await store.begin(owner)).toBe('ok');
+    expect(await server.admin.del(`${keyOf(nodes.place, owner.scope)}:lease`)).toBe(1);
+    expect(await store.claim(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
+    await until(async () => (await store.claim(duplicateOf(owner))).kind === 'in_doubt');
+    expect(performance.now() - beganMs).toBeGreaterThanOrEqual(leaseMs - 1);
+  });
+
   it('the same claim delivered twice is the same claim', async () => {
     await using nodes = new Nodes(backend);
     const store = await nodes.open();

@@ -26,5 +26,12 @@ export async function openStore(
   if (place.kind === 'lmdb') return new LmdbStore({ path: place.path, ...shared });
   const { url, prefix, lockNodes = [] } = place;
   const location = { url };
-  return await RedisStore.open({ location, prefix, lockNodes, replicas: 0, connectTimeoutMs: 5_000, ...shared });
+  return await RedisStore.open({
+    location,
+    prefix,
+    lockNodes,
+    replicas: 0,
+    connectTimeoutMs: 5_000,
+    ...shared,
+  });
 }

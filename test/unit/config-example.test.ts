@@ -1,3 +1,4 @@
+// biome-ignore-all lint/suspicious/noTemplateCurlyInString: these are placeholders of the configuration
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
@@ -9,16 +10,17 @@ import { optionPaths, pathsIn } from '../support/option-paths.ts';
 const FILE = fileURLToPath(new URL('../../config/gateway.example.yaml', import.meta.url));
 const text = readFileSync(FILE, 'utf8');
 
+/** Every option that is off, switched on. */
+const switchedOn = (yaml: string) => yaml.replace(/^( +)#(?=\w)/gm, '$1');
 /** The section `store` as it reads without its #. */
 const otherStore = (/^#store:\n(?:#.*\n)+/m.exec(text)?.[0] ?? '').replace(/^#/gm, '');
-/** Every option that is off, switched on. */
-const allOn = text.replace(/^( +)#(?=\w)/gm, '$1');
 
 const ENV = {
   REDIS_URL: 'rediss://user:password@redis.internal:6380/1',
   ONCEGATE_ADMIN_TOKEN: 'an-admin-token-of-some-length',
   ONCEGATE_PEPPER: 'a-pepper-of-some-length',
   BACKEND_KEY: 'sk_backend',
+  REDIS_PASSWORD: 'a-password',
 };
 
 describe('config/gateway.example.yaml', () => {
@@ -32,7 +34,7 @@ describe('config/gateway.example.yaml', () => {
     expect([...known]).toEqual(
       expect.arrayContaining(['store.connectTimeoutMs', 'operations[].idempotency.waitMs', 'workers']),
     );
-    const shown = new Set([...pathsIn(parse(allOn)), ...pathsIn(parse(otherStore))]);
+    const shown = new Set([...pathsIn(parse(switchedOn(text))), ...pathsIn(parse(switchedOn(otherStore)))]);
     expect([...known].filter((path) => !shown.has(path))).toEqual([]);
   });
 
@@ -55,8 +57,17 @@ describe('config/gateway.example.yaml', () => {
     expect(Object.keys(parse(otherStore).store).sort()).toEqual(Object.keys(bare.store).sort());
   });
 
+  it.each(['sentinels', 'cluster'])('has %s that work when they are taken instead', (location) => {
+    const others = ['url', 'sentinels', 'cluster'].filter((name) => name !== location);
+    const lines = switchedOn(otherStore).split('\n');
+    const kept = lines.filter((line) => !others.some((name) => line.startsWith(`  ${name}:`)));
+    const { store } = parseConfig(`upstream: { url: "http://a" }\n${kept.join('\n')}`, ENV);
+    expect(store).toMatchObject({ kind: 'redis', password: ENV.REDIS_PASSWORD, tls: true });
+    expect(store).toHaveProperty(location);
+  });
+
   it('has options that work when they are switched on', () => {
-    const config = parseConfig(allOn.replace('forward: keep', 'forward: replace'), ENV);
+    const config = parseConfig(switchedOn(text).replace('forward: keep', 'forward: replace'), ENV);
     expect(config.admin.token).toBe(ENV.ONCEGATE_ADMIN_TOKEN);
     expect(config.auth).toMatchObject({ pepper: ENV.ONCEGATE_PEPPER, replaceWith: 'Bearer sk_backend' });
   });

@@ -1,4 +1,4 @@
-import { setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { newCall, notSent, openRun, Rig, responseOf, retryOf } from '../support/engine.ts';
 import { paid } from '../support/requests.ts';
@@ -66,6 +66,9 @@ describe.concurrent('a duplicate', () => {
     await until(() => engine.waiting === 1);
     first.end(end === 'a release' ? notSent : undefined);
     await running;
+    await nextTurn();
+    // Woken, and not found by the next look.
+    expect(engine.waiting).toBe(0);
     expect(await waiting).toMatchObject({ kind: end === 'a release' ? 'executed' : 'replayed' });
     expect(retry.counted.runs).toBe(end === 'a release' ? 1 : 0);
   });

@@ -198,7 +198,7 @@ test('nothing that some reader takes for a declared path slips through', () => {
     expect(slipsThrough(target), target).toBe(false);
   };
   fc.assert(fc.property(mutant, check), { numRuns: 4000 });
-  expect(declaredOnes).toBeGreaterThan(1000);
+  expect(declaredOnes).toBeGreaterThan(500);
 });
 
 test('no target makes the check throw', () => {

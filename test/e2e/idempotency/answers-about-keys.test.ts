@@ -9,7 +9,7 @@ import { payout } from './requests.ts';
 
 const ALPHA = 'Bearer sk_sandbox_alpha';
 
-describe.each(storeKinds)('on %s, the answer to', (kind) => {
+describe.concurrent.each(storeKinds)('on %s, the answer to', (kind) => {
   let running: Stack;
   beforeAll(async () => {
     running = await openStackOn(kind, { upstream: { responseTimeoutMs: 1500 } });

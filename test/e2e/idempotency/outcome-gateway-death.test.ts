@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import { withdraw } from '../../support/client.ts';
+import { FAST_START } from '../../support/command.ts';
 import { temporaryFolder, testConfig } from '../../support/config.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { spawnGateway } from '../../support/spawn.ts';
@@ -19,7 +20,7 @@ describe.each(storeKinds)('on %s, a gateway that is killed while the backend wor
     });
     const [settled, lost] = [randomUUID(), randomUUID()];
 
-    const doomed = await spawnGateway(config);
+    const doomed = await spawnGateway(config, FAST_START);
     const before = await withdraw(doomed.url, { key: settled });
     const cut = withdraw(doomed.url, { key: lost, fault: 'delay=700' });
     const answered = expect(cut).rejects.toThrow(/hang up|reset/i);

@@ -28,7 +28,7 @@ const late: Lost[] = [
   { fault: 'drip=300', payouts: 1 },
 ];
 
-describe.each(storeKinds)('on %s', (kind) => {
+describe.concurrent.each(storeKinds)('on %s', (kind) => {
   describe('an answer that breaks off', () => {
     let stack: Stack;
     beforeAll(async () => {
@@ -56,11 +56,11 @@ describe.each(storeKinds)('on %s', (kind) => {
     });
     afterAll(() => stack?.close());
 
-    it.concurrent.each(late)('($fault) leaves the key in doubt', async (lost) => {
+    it.each(late)('($fault) leaves the key in doubt', async (lost) => {
       await staysInDoubt(stack, lost, 504);
     });
 
-    it.concurrent('lets those who wait for it know', async () => {
+    it('lets those who wait for it know', async () => {
       const key = randomUUID();
       const first = withdraw(stack.url, { key, fault: 'execute-then-hang' });
       const waiting = Array.from({ length: 5 }, () =>

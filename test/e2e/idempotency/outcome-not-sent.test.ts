@@ -1,6 +1,8 @@
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
+import { mkdtempSync } from 'node:fs';
 import { type AddressInfo, createServer, type Socket } from 'node:net';
+import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { openBlackhole } from '../../support/blackhole.ts';
@@ -46,24 +48,27 @@ const cases: [string, (sandbox: Sandbox) => Promise<Unreachable>][] = [
   ['does not finish the TLS handshake in time', muteServer],
 ];
 
-describe.each(storeKinds)('on %s, a backend that', (kind: StoreKind) => {
+describe.concurrent.each(storeKinds)('on %s, a backend that', (kind: StoreKind) => {
   let sandbox: Sandbox;
   let store: MoreConfig;
+  let home: string;
   beforeAll(async () => {
     sandbox = await createSandbox({ port: 0 });
+    home = temporaryFolder();
     store = await storeSections(kind);
   });
   afterAll(() => sandbox?.close());
 
+  const newFolder = () => mkdtempSync(join(home, 'gateway-'));
   const configFor = (folder: string, url: string) =>
     testConfig(folder, url, {
       ...store,
       upstream: { connectTimeoutMs: 400, responseTimeoutMs: 10_000 },
     });
 
-  it.concurrent.each(cases)('%s gets nothing, and the key is free for a retry', async (_, open) => {
+  it.each(cases)('%s gets nothing, and the key is free for a retry', async (_, open) => {
     await using unreachable = await open(sandbox);
-    const [key, folder] = [randomUUID(), temporaryFolder()];
+    const [key, folder] = [randomUUID(), newFolder()];
     const cut = await openGateway(configFor(folder, unreachable.url));
     try {
       // Twice: the first one's release lets the second one try, and not wait.
@@ -90,9 +95,9 @@ describe.each(storeKinds)('on %s, a backend that', (kind: StoreKind) => {
     expect(sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it.concurrent('comes up is used at once by the gateway that could not reach it', async () => {
+  it('comes up is used at once by the gateway that could not reach it', async () => {
     const port = await freePort();
-    const gateway = await openGateway(configFor(temporaryFolder(), `http://127.0.0.1:${port}`));
+    const gateway = await openGateway(configFor(newFolder(), `http://127.0.0.1:${port}`));
     const key = randomUUID();
     try {
       expectProblem(await withdraw(gateway.url, { key }), { status: 502, code: 'upstream_unreachable' });

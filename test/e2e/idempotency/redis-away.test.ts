@@ -23,6 +23,9 @@ beforeAll(async () => {
 });
 afterAll(() => stack?.close());
 
+const readiness = async () => (await send(stack.adminUrl, { path: '/readyz' })).status;
+const untilReady = () => until(async () => (await readiness()) === 200);
+
 /** Each way in which Redis can be gone, and the way back. */
 const away: [string, { go(): Promise<void> | void; back(): Promise<void> | void }][] = [
   ['is frozen', { go: () => redis.freeze(), back: () => redis.thaw() }],
@@ -44,7 +47,10 @@ const away: [string, { go(): Promise<void> | void; back(): Promise<void> | void 
 ];
 
 describe.each(away)('while Redis %s', (_, { go, back }) => {
-  afterEach(back);
+  afterEach(async () => {
+    await back();
+    await untilReady();
+  });
 
   it('a request with a key is not sent, one without passes, and a retry is executed once', async () => {
     const { url, sandbox } = stack;
@@ -53,15 +59,16 @@ describe.each(away)('while Redis %s', (_, { go, back }) => {
     expect(before.status).toBe(201);
 
     await go();
+    const unready = readiness();
     const refused = await Promise.all([withdraw(url, { key }), withdraw(url, { key: settled })]);
     for (const answer of refused) expectProblem(answer, unavailable);
+    expect(await unready).toBe(503);
     expect(sandbox.requests.ofKey(key)).toBe(0);
     const payouts = sandbox.ledger.payouts();
     expect((await withdraw(url)).status).toBe(201);
     expect(sandbox.ledger.payouts()).toBe(payouts + 1);
     const headers = { Authorization: 'Bearer sk_sandbox_alpha', 'x-service-idempotency': key };
     expect((await send(url, { path: '/v2/get_balance', headers })).status).toBe(200);
-    expect((await send(stack.adminUrl, { path: '/readyz' })).status).toBe(503);
 
     await back();
     const executed = await until(async () => {
@@ -81,7 +88,7 @@ describe.each(away)('while Redis %s', (_, { go, back }) => {
 it('a duplicate that waits when Redis goes away is told, and the first one gets its answer', async () => {
   const { url, sandbox } = stack;
   const key = randomUUID();
-  const first = withdraw(url, { key, fault: 'delay=1500' });
+  const first = withdraw(url, { key, fault: 'delay=1000' });
   await until(() => sandbox.requests.ofKey(key) === 1);
   const duplicate = withdraw(url, { key });
   await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 1);

@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type TestAnswer, withdraw } from '../../support/client.ts';
+import { FAST_START } from '../../support/command.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { type SpawnedGateway, spawnGateway } from '../../support/spawn.ts';
 import { openGateway, type Stack, type TestGateway } from '../../support/stack.ts';
@@ -38,7 +39,7 @@ async function onOneFolder(): Promise<Pair> {
     await stack.close();
   };
   try {
-    second = await spawnGateway(stack.config);
+    second = await spawnGateway(stack.config, FAST_START);
     return { stack, other: second.url, close };
   } catch (error) {
     await close();
@@ -48,7 +49,7 @@ async function onOneFolder(): Promise<Pair> {
 
 const replayed = ({ headers }: TestAnswer) => headers['idempotent-replayed'] === 'true';
 
-describe.each([
+describe.concurrent.each([
   ['one Redis', onOneRedis],
   ['one LMDB folder, in two processes', onOneFolder],
 ])('two gateways on %s', (_, open) => {

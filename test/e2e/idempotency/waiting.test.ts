@@ -17,7 +17,7 @@ async function begin({ url, sandbox }: Stack, key: string, delayMs: number) {
   return { answer };
 }
 
-describe.each(storeKinds)('on %s, a duplicate', (kind) => {
+describe.concurrent.each(storeKinds)('on %s, a duplicate', (kind) => {
   let patient: Stack;
   let hasty: Stack;
   beforeAll(async () => {
@@ -30,7 +30,7 @@ describe.each(storeKinds)('on %s, a duplicate', (kind) => {
     await hasty?.close();
   });
 
-  it.concurrent('waits for the result of the first one', async () => {
+  it('waits for the result of the first one', async () => {
     const key = randomUUID();
     const first = await begin(patient, key, 700);
     const duplicate = withdraw(patient.url, { key });
@@ -42,7 +42,7 @@ describe.each(storeKinds)('on %s, a duplicate', (kind) => {
     expect(patient.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it.concurrent('with Prefer: wait=0 is answered at once', async () => {
+  it('with Prefer: wait=0 is answered at once', async () => {
     const key = randomUUID();
     const first = await begin(patient, key, 1500);
     for (const prefer of ['wait=0', 'respond-async, wait=0', 'Wait="0"; foo']) {
@@ -56,7 +56,7 @@ describe.each(storeKinds)('on %s, a duplicate', (kind) => {
     expect(patient.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it.concurrent('with Prefer: wait=1 is answered after a second', async () => {
+  it('with Prefer: wait=1 is answered after a second', async () => {
     const key = randomUUID();
     const first = await begin(patient, key, 2500);
     const startedMs = performance.now();
@@ -67,7 +67,7 @@ describe.each(storeKinds)('on %s, a duplicate', (kind) => {
     expect(patient.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it.concurrent('gets the result within its shortened wait', async () => {
+  it('gets the result within its shortened wait', async () => {
     const key = randomUUID();
     const first = await begin(patient, key, 300);
     const again = await withdraw(patient.url, { key, headers: { Prefer: 'wait=9' } });
@@ -76,7 +76,7 @@ describe.each(storeKinds)('on %s, a duplicate', (kind) => {
     expect(patient.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it.concurrent('waits no longer than waitMs, whatever it prefers', async () => {
+  it('waits no longer than waitMs, whatever it prefers', async () => {
     const key = randomUUID();
     const first = await begin(hasty, key, 2500);
     const prefers = [{}, { Prefer: 'wait=20' }, { Prefer: 'wait=nonsense' }];
@@ -91,37 +91,39 @@ describe.each(storeKinds)('on %s, a duplicate', (kind) => {
   });
 });
 
-it('where no more may wait, one more is answered at once', async () => {
-  const stack = await openStackOn('lmdb', { idempotency: { maxWaiters: 2 } });
-  try {
-    const key = randomUUID();
-    const first = await begin(stack, key, 1200);
-    const waiting = [withdraw(stack.url, { key }), withdraw(stack.url, { key })];
-    await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 2);
-    expectProblem(await withdraw(stack.url, { key }), inFlight);
-    expect(stack.sandbox.ledger.payouts({ key })).toBe(0);
-    for (const answer of await Promise.all([first.answer, ...waiting])) expect(answer.status).toBe(201);
-    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
-  } finally {
-    await stack.close();
-  }
-});
+describe.concurrent('a duplicate', () => {
+  it('where no more may wait, one more is answered at once', async () => {
+    const stack = await openStackOn('lmdb', { idempotency: { maxWaiters: 2 } });
+    try {
+      const key = randomUUID();
+      const first = await begin(stack, key, 1200);
+      const waiting = [withdraw(stack.url, { key }), withdraw(stack.url, { key })];
+      await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 2);
+      expectProblem(await withdraw(stack.url, { key }), inFlight);
+      expect(stack.sandbox.ledger.payouts({ key })).toBe(0);
+      for (const answer of await Promise.all([first.answer, ...waiting])) expect(answer.status).toBe(201);
+      expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+    } finally {
+      await stack.close();
+    }
+  });
 
-it('a duplicate whose merchant hangs up waits no longer, and the first one is not disturbed', async () => {
-  const stack = await openStackOn('lmdb');
-  try {
-    const key = randomUUID();
-    const first = await begin(stack, key, 1000);
-    const leaving = new AbortController();
-    const left = withdraw(stack.url, { key, signal: leaving.signal }).catch((error: Error) => error.name);
-    await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 1);
-    leaving.abort();
-    expect(await left).toBe('AbortError');
-    await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 0);
-    expect(stack.sandbox.ledger.payouts({ key })).toBe(0);
-    expect((await first.answer).status).toBe(201);
-    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
-  } finally {
-    await stack.close();
-  }
+  it('a duplicate whose merchant hangs up waits no longer, and the first one is not disturbed', async () => {
+    const stack = await openStackOn('lmdb');
+    try {
+      const key = randomUUID();
+      const first = await begin(stack, key, 1000);
+      const leaving = new AbortController();
+      const left = withdraw(stack.url, { key, signal: leaving.signal }).catch((error: Error) => error.name);
+      await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 1);
+      leaving.abort();
+      expect(await left).toBe('AbortError');
+      await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 0);
+      expect(stack.sandbox.ledger.payouts({ key })).toBe(0);
+      expect((await first.answer).status).toBe(201);
+      expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+    } finally {
+      await stack.close();
+    }
+  });
 });

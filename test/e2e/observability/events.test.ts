@@ -10,7 +10,7 @@ import { until } from '../../support/until.ts';
 import { type Scrape, scrape } from './support/scrape.ts';
 import { idle } from './support/traffic.ts';
 
-const LEASE_MS = 300;
+const LEASE_MS = 600;
 const STORE_TIMEOUT_MS = 300;
 
 let redis: RedisServer;
@@ -49,12 +49,9 @@ async function counted(): Promise<Record<string, number>> {
   return Object.fromEntries(grown.filter(([, count]) => count > 0));
 }
 
-/** A payout that the backend works on for so long, and that has reached it. */
-async function running(key: string, delayMs: number) {
-  const answer = withdraw(stack.url, { key, fault: `delay=${delayMs}` });
-  await until(() => stack.sandbox.requests.ofKey(key) > 0);
-  return answer;
-}
+/** A payout that the backend works on for so long. */
+const slowly = (key: string, delayMs: number) => withdraw(stack.url, { key, fault: `delay=${delayMs}` });
+const reached = (key: string) => until(() => stack.sandbox.requests.ofKey(key) > 0);
 
 const logged = (msg: string) => stack.log.filter((line) => line.msg === msg);
 
@@ -91,7 +88,7 @@ describe('what happens once in a blue moon is counted and logged', () => {
   });
 
   it('a lease that was lost while its owner lived', async () => {
-    const answer = running('lease-lost', 500);
+    const answer = slowly('lease-lost', 500);
     await until(async () => (await redis.admin.keys('oncegate:*:lease')).length === 1);
     await redis.admin.del(await redis.admin.keys('oncegate:*:lease'));
     expect((await answer).status).toBe(201);
@@ -101,12 +98,11 @@ describe('what happens once in a blue moon is counted and logged', () => {
 
   it('a result that was refused, for its record had gone', async () => {
     const records = await redis.admin.keys('oncegate:*');
-    const answer = running('gone', 200);
-    const added = await until(async () => {
-      const now = await redis.admin.keys('oncegate:*');
-      return now.find((key) => !records.includes(key) && !key.endsWith(':lease'));
-    });
-    await redis.admin.del(added);
+    const answer = slowly('gone', 400);
+    await reached('gone');
+    const now = await redis.admin.keys('oncegate:*');
+    const added = now.filter((key) => !records.includes(key) && !key.endsWith(':lease'));
+    expect(await redis.admin.del(added)).toBe(1);
     expect((await answer).status).toBe(201);
     const after = await idle(stack.adminUrl);
     expect(after.value('oncegate_stale_total', { write: 'settle' })).toBe(1);
@@ -114,8 +110,8 @@ describe('what happens once in a blue moon is counted and logged', () => {
   });
 
   it('an answer that was given before it was stored', async () => {
-    const answer = running('late', 300);
-    await until(() => stack.sandbox.requests.ofKey('late') > 0);
+    const answer = slowly('late', 500);
+    await reached('late');
     redis.freeze();
     try {
       expect((await answer).status).toBe(201);
@@ -126,7 +122,7 @@ describe('what happens once in a blue moon is counted and logged', () => {
       redis.thaw();
     }
     const replay = await until(async () => {
-      const retry = await withdraw(stack.url, { key: 'late', fault: 'delay=300' });
+      const retry = await withdraw(stack.url, { key: 'late', fault: 'delay=500' });
       return retry.status === 201 ? retry : undefined;
     });
     expect(replay.headers['idempotent-replayed']).toBe('true');

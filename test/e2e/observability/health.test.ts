@@ -1,7 +1,7 @@
 import http from 'node:http';
 import request from 'supertest';
 import { afterEach, describe, expect, it } from 'vitest';
-import type { ConfigInput } from '../../support/config.ts';
+import type { MoreConfig } from '../../support/config.ts';
 import { type RedisServer, startRedis } from '../../support/redis-server.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
@@ -15,7 +15,7 @@ afterEach(async () => {
   await Promise.all(stacks.splice(0).map((stack) => stack.close()));
 });
 
-async function open(more: Partial<ConfigInput> = {}): Promise<Stack> {
+async function open(more: MoreConfig = {}): Promise<Stack> {
   const stack = await openStack(more);
   stacks.push(stack);
   return stack;
@@ -46,7 +46,7 @@ describe('/readyz', () => {
       checks: [
         { name: 'store', ok: true, detail: 'lmdb', warnings: [] },
         { name: 'upstream', ok: true, detail: 'reachable' },
-        { name: 'keys', ok: true, detail: expect.stringMatching(/^8 keys from /) },
+        { name: 'keys', ok: true, detail: expect.stringMatching(/^\d+ keys from /) },
         { name: 'draining', ok: true, detail: 'serving' },
       ],
     });

@@ -1,0 +1,129 @@
+import request from 'supertest';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { reachingNobody } from '../../support/untouched.ts';
+import { ALPHA, codeOf, head, Wire } from '../../support/wire.ts';
+
+let stack: Stack;
+beforeAll(async () => {
+  stack = await openStack();
+});
+afterAll(() => stack.close());
+
+const payout = { action: 'withdraw', amount: 10, bank_code: '058', account_number: '0123456789' };
+const pay = (authorization?: string) => {
+  const post = request(stack.url).post('/v1/index.php').set('x-service-idempotency', 'auth-1');
+  return (authorization === undefined ? post : post.set('Authorization', authorization)).send(payout);
+};
+
+describe('without credentials', () => {
+  test.each([
+    ['no Authorization', undefined],
+    ['an empty one', ''],
+    ['another scheme', 'Basic c2tfc2FuZGJveF9hbHBoYTo='],
+    ['the bare secret key', 'sk_sandbox_alpha'],
+    ['a scheme without a key', 'Bearer'],
+    ['two keys', 'Bearer sk_sandbox_alpha, Bearer sk_sandbox_bravo'],
+    ['a key with a space', 'Bearer sk_sandbox alpha'],
+    ['an endless key', `Bearer ${'x'.repeat(600)}`],
+  ])('%s is answered 401 missing_credentials, and nothing is sent', async (_name, authorization) => {
+    const answer = await reachingNobody(stack, () => pay(authorization));
+    expect(answer.status).toBe(401);
+    expect(answer.headers['www-authenticate']).toBe('Bearer realm="oncegate"');
+    expect(answer.headers['content-type']).toBe('application/problem+json');
+    expect(answer.headers['cache-control']).toBe('no-store');
+    expect(answer.body).toMatchObject({
+      success: false,
+      type: 'urn:oncegate:problem:missing_credentials',
+      status: 401,
+      error: { code: 'missing_credentials', request_id: answer.headers['x-request-id'] },
+    });
+  });
+
+  test.each([
+    ['a valid one and another', [ALPHA, 'Authorization: Bearer sk_sandbox_bravo']],
+    ['the same one twice', [ALPHA, ALPHA]],
+    ['in another case', [ALPHA, 'AUTHORIZATION: Bearer sk_sandbox_alpha']],
+    ['the second one empty', [ALPHA, 'Authorization:']],
+  ])('Authorization twice, %s, is answered 401 missing_credentials', async (_name, fields) => {
+    const answer = await reachingNobody(stack, async () => {
+      const wire = await Wire.open(stack.port);
+      return await wire.write(head('GET /v3/echo', ...fields)).answer();
+    });
+    expect([answer.status, codeOf(answer)]).toEqual([401, 'missing_credentials']);
+  });
+
+  test('every path asks for them, whether or not it is declared', async () => {
+    await reachingNobody(stack, async () => {
+      for (const path of ['/', '/v3/echo', '/v2/get_balance', '/_sandbox/ledger', '/favicon.ico']) {
+        expect((await request(stack.url).get(path)).status).toBe(401);
+        expect((await request(stack.url).head(path)).status).toBe(401);
+        expect((await request(stack.url).options(path)).status).toBe(401);
+      }
+    });
+  });
+});
+
+describe('with a key that is not valid', () => {
+  const keys = { unknown: 'sk_test_unknown', revoked: 'sk_test_revoked', expired: 'sk_test_expired', future: 'sk_test_future' };
+
+  test('unknown, revoked, expired and not yet valid ones cannot be told apart', async () => {
+    const seen = await reachingNobody(stack, async () => {
+      const answers: string[] = [];
+      for (const secret of Object.values(keys)) {
+        const fields = [`Authorization: Bearer ${secret}`, 'X-Request-Id: the-same-one', 'Connection: close'];
+        const wire = await Wire.open(stack.port);
+        await wire.write(head('GET /v2/get_balance', ...fields)).ended;
+        answers.push(wire.rest.replace(/\r\nDate: [^\r]+/, ''));
+      }
+      return answers;
+    });
+    expect(seen[0]).toMatch(/^HTTP\/1\.1 401 /);
+    expect(new Set(seen).size).toBe(1);
+  });
+
+  test.each(Object.entries(keys))('%s is answered 401 invalid_key', async (_name, secret) => {
+    const answer = await reachingNobody(stack, () => pay(`Bearer ${secret}`));
+    expect(answer.status).toBe(401);
+    expect(answer.headers['www-authenticate']).toBe('Bearer realm="oncegate", error="invalid_token"');
+    expect(answer.body.error.code).toBe('invalid_key');
+    expect(answer.text).not.toContain(secret);
+  });
+});
+
+describe('with a key that may not', () => {
+  const only = 'Bearer sk_test_balance_only';
+
+  test('what its scopes name, it may', async () => {
+    const answer = await request(stack.url).get('/v2/get_balance').set('Authorization', only);
+    // The sandbox does not know this key: what counts is that it was asked.
+    expect(answer.headers['www-authenticate']).toBe('Bearer realm="sandbox"');
+  });
+
+  test.each([
+    ['withdraw', () => pay(only)],
+    ['checkout', () => pay(only).send({ action: 'checkout', amount: 1, reference: 'r' })],
+    ['other', () => pay(only).send({ action: 'refund' })],
+    ['passthrough', () => request(stack.url).post('/v3/echo').set('Authorization', only).send('x')],
+    ['passthrough', () => request(stack.url).head('/v2/get_balance').set('Authorization', only)],
+  ])('%s is answered 403 insufficient_scope, and nothing is sent', async (scope, ask) => {
+    const answer = await reachingNobody(stack, async () => await ask());
+    expect(answer.status).toBe(403);
+    expect(answer.headers['www-authenticate']).toBe(
+      `Bearer realm="oncegate", error="insufficient_scope", scope="${scope}"`,
+    );
+    if (answer.text) expect(answer.body.error.code).toBe('insufficient_scope');
+  });
+});
+
+test('a request id of the merchant’s is kept where it is well formed, and made otherwise', async () => {
+  const answered = async (id: string) => {
+    const answer = await request(stack.url).get('/').set('X-Request-Id', id);
+    expect(answer.body.error.request_id).toBe(answer.headers['x-request-id']);
+    return answer.headers['x-request-id'];
+  };
+  expect(await answered('order-4711.a_b')).toBe('order-4711.a_b');
+  for (const id of ['short', 'x'.repeat(129), 'with space', 'a"b"c"d"e', '12345678, 87654321']) {
+    expect(await answered(id)).toMatch(/^[0-9a-f-]{36}$/);
+  }
+});

@@ -1,0 +1,61 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { reachingNobody } from '../../support/untouched.ts';
+import { ALPHA, codeOf, head, Wire, type WireAnswer } from '../../support/wire.ts';
+
+let stack: Stack;
+beforeAll(async () => {
+  stack = await openStack({ limits: { bodyBytes: 1000 } });
+});
+afterAll(() => stack.close());
+
+/** What a head alone is answered, its body never coming. The first answer is it: a `100 Continue` before would be seen. */
+async function answerToHead(...parts: Parameters<typeof head>): Promise<WireAnswer> {
+  const wire = await Wire.open(stack.port);
+  const answer = await wire.write(head(...parts)).answer();
+  expect(answer.headers.connection).toEqual(['close']);
+  expect(await wire.ended).toBe('end');
+  return answer;
+}
+
+const refused: [string, string, string[], [number, string]][] = [
+  ['no credentials', 'POST /v1/index.php', [], [401, 'missing_credentials']],
+  ['no credentials', 'POST /v3/echo', [], [401, 'missing_credentials']],
+  ['an unknown key', 'POST /v1/index.php', ['Authorization: Bearer sk_no'], [401, 'invalid_key']],
+  ['a key that may not', 'PUT /v3/echo', ['Authorization: Bearer sk_test_balance_only'], [403, 'insufficient_scope']],
+  ['an ambiguous target', 'POST //v1/index.php', [ALPHA], [400, 'invalid_target']],
+  ['a lookalike', 'POST /v1/index.php/', [ALPHA], [400, 'invalid_target']],
+  ['two hosts', 'POST /v3/echo', [ALPHA, 'Host: other.test'], [400, 'invalid_request']],
+];
+
+describe.each(refused)('%s on %s', (_name, line, fields, expected) => {
+  test.each([
+    ['a body that is announced', ['Content-Length: 1000000']],
+    ['a chunked body', ['Transfer-Encoding: chunked']],
+    ['a body that waits for 100 Continue', ['Content-Length: 1000000', 'Expect: 100-continue']],
+    ['a chunked one that waits', ['Transfer-Encoding: chunked', 'Expect: 100-continue']],
+  ])('is answered before %s', async (_body, framing) => {
+    const answer = await reachingNobody(stack, () => answerToHead(line, ...fields, ...framing));
+    expect([answer.status, codeOf(answer)]).toEqual(expected);
+  });
+});
+
+describe('a body that is announced as too large', () => {
+  test.each([[['Content-Length: 1001']], [['Content-Length: 1001', 'Expect: 100-continue']]])(
+    'is answered 413 and never asked for: %s',
+    async (framing) => {
+      const answer = await reachingNobody(stack, () =>
+        answerToHead('POST /v1/index.php', ALPHA, 'x-service-idempotency: large-1', ...framing),
+      );
+      expect([answer.status, codeOf(answer)]).toEqual([413, 'body_too_large']);
+    },
+  );
+});
+
+test('an expectation that nobody knows is answered 417', async () => {
+  await reachingNobody(stack, async () => {
+    const wire = await Wire.open(stack.port);
+    const answer = await wire.write(head('POST /v3/echo', ALPHA, 'Expect: a-miracle', 'Content-Length: 0')).answer();
+    expect(answer.status).toBe(417);
+  });
+});

@@ -1,0 +1,95 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { reachingNobody } from '../../support/untouched.ts';
+import { ALPHA, codeOf, request, Wire } from '../../support/wire.ts';
+
+let stack: Stack;
+beforeAll(async () => {
+  stack = await openStack();
+});
+afterAll(() => stack.close());
+
+const payout = JSON.stringify({ action: 'withdraw', amount: 10, bank_code: '058', account_number: '0123456789' });
+
+/** A payout to a target of which only the bytes matter. */
+async function ask(target: string, method = 'POST') {
+  const wire = await Wire.open(stack.port);
+  const answer = await wire.write(request(`${method} ${target}`, [ALPHA], payout)).answer();
+  return { answer, wire };
+}
+
+const shapes = {
+  'no origin form': [
+    'http://evil.test/v1/index.php',
+    'HTTP://gateway.test/v1/index.php',
+    'http://evil.test',
+    'https://evil.test:443/v1/index.php',
+    'ftp://x@evil.test/v1/index.php',
+  ],
+  'an absolute form that Express cannot read': ['a://', 'http://?/v1/index.php', 'foo://'],
+  'an empty segment': ['//v1/index.php', '//evil.test/v1/index.php', '/v1//index.php', '/v1/index.php//', '///'],
+  'a dot segment': [
+    ...['/./v1/index.php', '/../v1/index.php', '/x/../v1/index.php', '/v1/./index.php', '/v1/index.php/..'],
+    ...['/v1/%2e%2e/v1/index.php', '/v1/.%2E/x', '/%2e/v1/index.php', '/x/..;y/v1/index.php', '/x/..%3by/v1/x'],
+  ],
+  'an encoded separator': ['/v1%2findex.php', '/v1%2Findex.php', '/v1%5cindex.php', '/x%2f..%2fv1/index.php'],
+  'a backslash': ['/v1\\index.php', '/\\evil.test/v1', '/x\\..\\v1/index.php'],
+  'NUL and its like': ['/v1/index.php%00', '/v1/index.php%00.txt', '/v1/index.php%0d%0aX:%20y', '/v1/%7f'],
+  'twice or badly encoded': ['/v1/%252e%252e/', '/v1/index%252ephp', '/v1/%25%36%39ndex.php', '/v1/%', '/v1/%zz'],
+  'a fragment': ['/v1/index.php#', '/v1/index.php#/x', '/x?a#b'],
+  'a lookalike of a declared path': [
+    ...['/v1/index.php/', '/V1/index.php', '/v1/Index.PHP', '/v1/index%2ephp', '/v1/index.php/withdraw'],
+    ...['/v1/index.php;x', '/v1;x/index.php', '/v1/index.php.', '/v1/index.php%20', '/v1/index.php%3bx=y'],
+    ...['/v2/get_balance/', '/v2/GET_balance', '/v2/get%5Fbalance', '/v2/get_balance;jsessionid=1'],
+    ...['/v1/;x/index.php', '/v1/index.php%3faction=withdraw', '/v1/.%3bx/index.php'],
+  ],
+};
+
+describe.each(Object.entries(shapes))('%s', (_name, targets) => {
+  test.each(targets)('%s is answered 400 invalid_target, and nothing is sent', async (target) => {
+    const { answer, wire } = await reachingNobody(stack, () => ask(target));
+    expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_target']);
+    expect(answer.headers.connection).toEqual(['close']);
+    await wire.ended;
+    expect(stack.log.at(-1)).toMatchObject({ msg: 'request', operation: expect.any(String) });
+  });
+});
+
+test.each(['/v1/index.php\0', '/v1/\xedndex.php', '/v1/index.php?\xe9', '/v1/\tindex.php', '/v1/index php', '/x?a b', '?x', ''])(
+  'no target at all, %j, is answered 400, and nothing is sent',
+  async (target) => {
+    const { answer } = await reachingNobody(stack, () => ask(target));
+    expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_request']);
+  },
+);
+
+test('the asterisk is answered 400 invalid_target', async () => {
+  const { answer } = await reachingNobody(stack, () => ask('*', 'OPTIONS'));
+  expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_target']);
+});
+
+test.each(['evil.test:443', '/v1/index.php', '127.0.0.1:80'])(
+  'CONNECT %s is answered 400 invalid_target and its connection closed',
+  async (target) => {
+    const { answer, wire } = await reachingNobody(stack, () => ask(target, 'CONNECT'));
+    expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_target']);
+    await wire.ended;
+  },
+);
+
+test.each(['/v1/index.php', '/v1/index.php?x=/../%2f%00//', '/v1/index.php?'])(
+  '%s is a payout',
+  async (target) => {
+    const before = stack.sandbox.ledger.payouts();
+    const { answer } = await ask(target);
+    expect(answer.status).toBe(201);
+    expect(stack.sandbox.ledger.payouts()).toBe(before + 1);
+  },
+);
+
+test('any other target goes on byte for byte', async () => {
+  for (const target of ['/v3/echo?a=%2F..//\\&b=%00', '/v3/echo?', '/v3/echo?http://x/']) {
+    const { answer } = await ask(target);
+    expect(answer.json().url).toBe(target);
+  }
+});

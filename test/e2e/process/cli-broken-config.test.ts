@@ -1,0 +1,53 @@
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { type CommandOptions, type Ended, expectPlain, newFolder, run } from '../../support/command.ts';
+
+const UPSTREAM = 'upstream: { url: "http://127.0.0.1:9" }\n';
+const SECRET = 'hunter2-hunter2-hunter2';
+const TOKEN_FROM_ENVIRONMENT = 'admin: { token: "$' + '{ADMIN_TOKEN}" }';
+
+async function runWith(command: string, text: string, options?: CommandOptions): Promise<Ended> {
+  const file = join(newFolder(), 'gateway.yaml');
+  writeFileSync(file, text);
+  const ended = await run([command, '--config', file], options);
+  return { ...ended, stderr: ended.stderr.replaceAll(`${file}: `, '') };
+}
+
+describe.concurrent('a broken configuration ends a command with 78 and a line for each mistake', () => {
+  it.each(['serve', 'check', 'start'])('%s', async (command) => {
+    const ended = await runWith(command, `${UPSTREAM}listen: { port: high }\nwrokers: 2\n`);
+    expect(ended).toMatchObject({ code: 78, stdout: '' });
+    const lines = ended.stderr.trimEnd().split('\n');
+    expect(lines).toHaveLength(2);
+    expect(lines).toContainEqual(expect.stringMatching(/^oncegate: listen\.port: "high" is not allowed: .+/));
+    expect(lines).toContain('oncegate: wrokers: is not an option');
+    expectPlain(ended);
+  });
+
+  it.each([
+    ['no YAML', 'listen: [', /^oncegate: is not valid YAML: .+\n$/],
+    ['an empty file', '', /^oncegate: upstream\.url: is missing: .+\n$/],
+    [
+      'a name without a value',
+      `${UPSTREAM}${TOKEN_FROM_ENVIRONMENT}`,
+      /^oncegate: the environment has no ADMIN_TOKEN\n$/,
+    ],
+    ['a dead alias', `${UPSTREAM}admin: { token: *${SECRET} }`, /^oncegate: is not valid YAML: .+\n$/],
+    ['an address in the wrong place', `upstream: "http://user:${SECRET}@a"`, /^oncegate: upstream: .+\n$/],
+  ])('%s', async (_, text, line) => {
+    const ended = await runWith('check', text);
+    expect(ended.code).toBe(78);
+    expectPlain(ended);
+    expect(ended.stderr).toMatch(line);
+    expect(ended.stderr).not.toContain(SECRET);
+  });
+
+  it.each([
+    ['/nowhere/gateway.yaml', 'ENOENT'],
+    ['/', 'EISDIR'],
+  ])('the file %s', async (file, code) => {
+    const ended = await run(['serve', '--config', file]);
+    expect(ended).toMatchObject({ code: 78, stderr: `oncegate: ${file}: cannot be read (${code})\n` });
+  });
+});

@@ -1,0 +1,68 @@
+import { describe, expect, it } from 'vitest';
+import { expectPlain, run } from '../../support/command.ts';
+
+describe.concurrent('the command line explains itself', () => {
+  it.each([
+    [[], ['serve', 'check', 'keys hash', 'sandbox', 'start', '--help']],
+    [
+      ['serve', '--help'],
+      ['--config FILE', 'gateway.example.yaml'],
+    ],
+    [
+      ['check', '-h'],
+      ['--config FILE', 'Exit codes'],
+    ],
+    [
+      ['keys', 'hash', '--help'],
+      ['--id ID', '--scope OPERATION', 'ONCEGATE_PEPPER', 'standard input'],
+    ],
+    [
+      ['start', '--help'],
+      ['--config FILE', '--port N', '--admin-port N', '--sandbox-port N', '--data DIR'],
+    ],
+    [
+      ['sandbox', '--help'],
+      ['--port PORT', '--db FILE', 'sk_sandbox_alpha'],
+    ],
+  ])('%j', async (args, words) => {
+    const ended = await run(args);
+    expect(ended).toMatchObject({ code: 0, stderr: '' });
+    for (const word of words) expect(ended.stdout).toContain(word);
+  });
+});
+
+describe.concurrent('what cannot be meant is answered with 64 and the usage', () => {
+  it.each([
+    [['frobnicate'], 'there is no command "frobnicate"', 'oncegate serve --config FILE'],
+    [['toString'], 'there is no command "toString"', 'oncegate serve --config FILE'],
+    [['serve'], '--config is missing', 'oncegate serve --config FILE'],
+    [['check', '--confg', 'a.yaml'], "'--confg'", 'oncegate check --config FILE'],
+    [['serve', 'a.yaml'], "'a.yaml'", 'oncegate serve --config FILE'],
+    [['keys', 'rotate'], 'keys what?', 'oncegate keys hash'],
+    [['keys', 'hash'], '--id is missing', 'oncegate keys hash'],
+    [['start', '--prot', '1'], "'--prot'", '--sandbox-port N'],
+  ])('%j', async (args, reason, usage) => {
+    const ended = await run(args);
+    expect(ended).toMatchObject({ code: 64, stdout: '' });
+    expectPlain(ended);
+    const [first = ''] = ended.stderr.split('\n');
+    expect(first).toContain(reason);
+    expect(ended.stderr).toContain(usage);
+  });
+
+  it.each([
+    ['--port', 'http'],
+    ['--admin-port', '65536'],
+    ['--sandbox-port', '-1'],
+  ])('start %s %s', async (option, port) => {
+    const ended = await run(['start', `${option}=${port}`]);
+    expect(ended).toMatchObject({ code: 64, stdout: '' });
+    expect(ended.stderr).toBe(`oncegate: "${port}" is not a port\n`);
+  });
+
+  it('start with a configuration, and with what goes only without one', async () => {
+    const ended = await run(['start', '--config', 'gateway.yaml', '--port', '8081']);
+    expect(ended).toMatchObject({ code: 64, stdout: '' });
+    expect(ended.stderr).toMatch(/--port/);
+  });
+});

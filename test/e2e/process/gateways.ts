@@ -1,0 +1,63 @@
+import { afterAll } from 'vitest';
+import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
+import { send, type TestAnswer } from '../../support/client.ts';
+import { FAST_START } from '../../support/command.ts';
+import { type ConfigInput, type MoreConfig, temporaryFolder, testConfig } from '../../support/config.ts';
+import { leash } from '../../support/process-life.ts';
+import { type SpawnedGateway, spawnGateway } from '../../support/spawn.ts';
+import { until } from '../../support/until.ts';
+
+const closing: (() => unknown)[] = [];
+afterAll(() => Promise.all(closing.splice(0).map((close) => close())));
+
+/** A sandbox in this process, closed at the end of the test file. */
+export async function openSandbox(): Promise<Sandbox> {
+  const sandbox = await createSandbox({ port: 0 });
+  closing.push(() => sandbox.close());
+  return sandbox;
+}
+
+export const configFor = (sandbox: Sandbox, more: MoreConfig = {}): ConfigInput =>
+  testConfig(temporaryFolder(), sandbox.url, more);
+
+/** A gateway process that is gone at the latest when the test file is over. */
+export async function startGateway(config: ConfigInput, env?: NodeJS.ProcessEnv): Promise<SpawnedGateway> {
+  const gateway = await spawnGateway(config, { ...FAST_START, ...env });
+  leash(gateway.pid);
+  return gateway;
+}
+
+/** Pids in the gateway's access log, in order of their appearance; each is on the leash from here on. */
+export function pidsOf({ lines }: SpawnedGateway): number[] {
+  const pids = lines.map((line) => JSON.parse(line)).filter(({ msg }) => msg === 'request');
+  return [...new Set(pids.map(({ pid }) => leash(pid as number)))];
+}
+
+/** Asks until `count` workers have answered since now, and returns their pids. */
+export async function workersOf(gateway: SpawnedGateway, count: number): Promise<number[]> {
+  const from = gateway.lines.length;
+  const pids = () => pidsOf({ ...gateway, lines: gateway.lines.slice(from) });
+  return await until(async () => {
+    await send(gateway.url);
+    return pids().length === count ? pids() : undefined;
+  });
+}
+
+export const isReplay = ({ headers }: TestAnswer): boolean => headers['idempotent-replayed'] === 'true';
+export const codeOf = (answer: TestAnswer): unknown =>
+  answer.json<{ error?: { code?: string } }>().error?.code;
+
+/** Every series that can only grow, with its value: counters, and the counts, sums and buckets of histograms. */
+export async function countersOf({ adminUrl }: SpawnedGateway): Promise<Map<string, number>> {
+  const { status, body } = await send(adminUrl, { path: '/metrics' });
+  if (status !== 200) throw new Error(`/metrics answered ${status}`);
+  const series = new Map<string, number>();
+  let grows = false;
+  for (const line of body.toString().split('\n')) {
+    if (line.startsWith('# TYPE ')) grows = !line.endsWith(' gauge');
+    const at = line.lastIndexOf(' ');
+    if (grows && line !== '' && !line.startsWith('#'))
+      series.set(line.slice(0, at), Number(line.slice(at + 1)));
+  }
+  return series;
+}

@@ -1,0 +1,3 @@
+import { describeTwoGateways } from './two-gateways.ts';
+
+describeTwoGateways('lmdb');

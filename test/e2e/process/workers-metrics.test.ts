@@ -1,0 +1,94 @@
+import { beforeAll, describe, expect, it } from 'vitest';
+import { send } from '../../support/client.ts';
+import { metric } from '../../support/metrics.ts';
+import { endNow } from '../../support/process-life.ts';
+import type { SpawnedGateway } from '../../support/spawn.ts';
+import { until } from '../../support/until.ts';
+import { configFor, countersOf, openSandbox, pidsOf, startGateway, workersOf } from './gateways.ts';
+
+const WORKERS = 3;
+
+describe('three workers', () => {
+  let gateway: SpawnedGateway;
+  beforeAll(async () => {
+    gateway = await startGateway(configFor(await openSandbox(), { workers: WORKERS }));
+  });
+
+  const balance = () =>
+    send(gateway.url, { path: '/v2/get_balance', headers: { Authorization: 'Bearer sk_sandbox_alpha' } });
+  const balances = (count: number) => Promise.all(Array.from({ length: count }, balance));
+  const counted = () => metric(gateway.adminUrl, 'oncegate_requests_total', { operation: 'balance' });
+  const ready = async () => {
+    const { status, json } = await send(gateway.adminUrl, { path: '/readyz' });
+    const { checks } = json<{ checks: { name: string; ok: boolean; detail: string }[] }>();
+    return { status, workers: checks.find(({ name }) => name === 'workers')?.detail };
+  };
+  /** Nothing that counts has fallen since `before`. */
+  const fallen = async (before: Map<string, number>) => {
+    const now = await countersOf(gateway);
+    return [...before]
+      .filter(([series, value]) => !((now.get(series) ?? 0) >= value))
+      .map(([series]) => series);
+  };
+
+  it('serve one port, and are counted as one on one admin port', async () => {
+    const answers = await balances(40);
+    expect(answers.map(({ status }) => status)).toEqual(Array(40).fill(200));
+    expect(await until(() => pidsOf(gateway).length === WORKERS)).toBe(true);
+    expect(pidsOf(gateway)).not.toContain(gateway.pid);
+    await until(async () => (await counted()) === 40);
+    expect(await metric(gateway.adminUrl, 'oncegate_secret_keys')).toBe(8);
+    expect(await ready()).toEqual({ status: 200, workers: '3 of 3 answer' });
+  });
+
+  it('lose no count with one that is killed, and get another in its place', async () => {
+    const [killed = 0, ...others] = await workersOf(gateway, WORKERS);
+    const before = await countersOf(gateway);
+    endNow(killed);
+    await until(async () => (await ready()).status === 503);
+    expect(await fallen(before)).toEqual([]);
+    await until(async () => (await ready()).status === 200);
+    expect(await fallen(before)).toEqual([]);
+    const now = await workersOf(gateway, WORKERS);
+    expect(now).toEqual(expect.arrayContaining(others));
+    expect(now).not.toContain(killed);
+    const sum = await counted();
+    await balances(9);
+    await until(async () => (await counted()) === sum + 9);
+    expect(await fallen(before)).toEqual([]);
+  });
+
+  it('count the same when all of them are killed at once', async () => {
+    const workers = await workersOf(gateway, WORKERS);
+    const [before, sum] = [await countersOf(gateway), await counted()];
+    for (const pid of workers) endNow(pid);
+    await until(
+      async () => (await ready()).workers === '3 of 3 answer' && (await fallen(before)).length === 0,
+    );
+    expect(await counted()).toBe(sum);
+  });
+
+  it('are not held up by one that stands still', async () => {
+    const [frozen = 0] = await workersOf(gateway, WORKERS);
+    const [before, sum] = [await countersOf(gateway), await counted()];
+    process.kill(frozen, 'SIGSTOP');
+    const startedMs = performance.now();
+    expect(await counted()).toBe(sum);
+    expect(await fallen(before)).toEqual([]);
+    // Two scrapes, a second each for the one that does not answer.
+    expect(performance.now() - startedMs).toBeLessThan(4000);
+    expect(await ready()).toEqual({ status: 503, workers: '2 of 3 answer' });
+    process.kill(frozen, 'SIGCONT');
+    await until(async () => (await ready()).status === 200);
+    expect(await counted()).toBe(sum);
+  });
+
+  it('are counted once when one of them ends in order', async () => {
+    await balances(30);
+    const sum = await counted();
+    for (const pid of await workersOf(gateway, WORKERS)) process.kill(pid, 'SIGTERM');
+    await until(async () => (await ready()).workers !== '3 of 3 answer');
+    await until(async () => (await ready()).workers === '3 of 3 answer');
+    expect(await counted()).toBe(sum);
+  });
+});

@@ -1,0 +1,84 @@
+import { describe, expect, it } from 'vitest';
+import { parseConfig } from '../../src/config/load.ts';
+import { mistakesIn, UPSTREAM } from '../support/config-lines.ts';
+
+const operation = (name: string, body?: string, path = '/v1/index.php') =>
+  `  - { name: ${name}, match: { method: POST, path: ${path}${body ? `, body: { ${body} }` : ''} } }\n`;
+const operations = (...list: string[]) => `${UPSTREAM}operations:\n${list.join('')}`;
+
+describe('what contradicts itself is refused', () => {
+  it('lock nodes beside an lmdb store', () => {
+    expect(mistakesIn(`${UPSTREAM}lock: { nodes: ["redis://a"] }`)).toEqual([
+      expect.stringMatching(/^gateway\.yaml: lock\.nodes: .*redis store/),
+    ]);
+  });
+
+  it('an even number of lock nodes', () => {
+    const text = `${UPSTREAM}store: { kind: redis, url: "redis://a" }\nlock: { nodes: ["redis://a", "redis://b"] }`;
+    expect(mistakesIn(text)).toEqual([expect.stringMatching(/^gateway\.yaml: lock\.nodes: .*odd number/)]);
+  });
+
+  it.each([
+    ['no place', ''],
+    ['two places', 'url: "redis://a", cluster: ["redis://b"]'],
+    [
+      'three places',
+      'url: "redis://a", cluster: ["redis://b"], sentinels: { name: m, nodes: ["redis://c"] }',
+    ],
+  ])('a redis store with %s', (_, place) => {
+    expect(mistakesIn(`${UPSTREAM}store: { kind: redis, ${place} }`)).toEqual([
+      expect.stringMatching(/^gateway\.yaml: store\.url: .*exactly one of url, sentinels and cluster/),
+    ]);
+  });
+
+  it.each(['username: a', 'password: a', 'tls: true'])(
+    'credentials beside an address that has its own: %s',
+    (more) => {
+      expect(mistakesIn(`${UPSTREAM}store: { kind: redis, url: "redis://a", ${more} }`)).toEqual([
+        expect.stringMatching(/^gateway\.yaml: store\.url: .*carries its own/),
+      ]);
+    },
+  );
+
+  it('a name that is declared twice', () => {
+    expect(mistakesIn(operations(operation('pay', 'action: a'), operation('pay', 'action: b')))).toEqual([
+      expect.stringMatching(/^gateway\.yaml: operations\[1\]\.name: .*"pay" is declared twice/),
+    ]);
+  });
+
+  it.each([
+    ['the same route without a body member', operation('a'), operation('b')],
+    ['one with a member, one without', operation('a', 'action: a'), operation('b')],
+    ['one without a member, one with', operation('a'), operation('b', 'action: b')],
+    ['different members', operation('a', 'action: a'), operation('b', 'kind: b')],
+    ['the same member and value', operation('a', 'action: a'), operation('b', 'action: a')],
+  ])('operations that cannot be told apart: %s', (_, first, second) => {
+    expect(mistakesIn(operations(first, second))).toEqual([
+      expect.stringMatching(/^gateway\.yaml: operations\[1\]\.match: .*POST \/v1\/index\.php/),
+    ]);
+  });
+
+  it('replaceWith without replace, and replace without replaceWith', () => {
+    for (const auth of [
+      '{ forward: replace }',
+      '{ replaceWith: "Bearer b" }',
+      '{ forward: strip, replaceWith: b }',
+    ]) {
+      expect(mistakesIn(`${UPSTREAM}auth: ${auth}`), auth).toEqual([
+        expect.stringMatching(/^gateway\.yaml: auth\.replaceWith: /),
+      ]);
+    }
+  });
+
+  it('but not what only looks alike', () => {
+    const { operations: list } = parseConfig(
+      operations(
+        operation('a', 'action: a'),
+        operation('b', 'action: b'),
+        operation('c', undefined, '/v1/other'),
+      ),
+      {},
+    );
+    expect(list.map(({ name }) => name)).toEqual(['a', 'b', 'c']);
+  });
+});

@@ -1,0 +1,172 @@
+// biome-ignore-all lint/suspicious/noTemplateCurlyInString: these are placeholders of the configuration
+import { describe, expect, it } from 'vitest';
+import { parseConfig } from '../../src/config/load.ts';
+import { mistakesIn, UPSTREAM } from '../support/config-lines.ts';
+
+const match = 'match: { method: POST, path: /v1/index.php, body: { action: a } }';
+
+describe('a mistake is answered with its path, the value, and what is allowed', () => {
+  it.each([
+    ['listen: { port: 65536 }', 'listen.port', '65536', /<=65535/],
+    ['listen: { port: -1 }', 'listen.port', '-1', />=0/],
+    ['listen: { port: 80.5 }', 'listen.port', '80.5', /int/],
+    ['listen: { port: http }', 'listen.port', '"http"', /number/],
+    ['listen: { host: "" }', 'listen.host', '""', />=1 char/],
+    ['admin: { port: 70000 }', 'admin.port', '70000', /<=65535/],
+    ['workers: 0', 'workers', '0', />=1/],
+    ['workers: 257', 'workers', '257', /<=256/],
+    ['workers: some', 'workers', '"some"', /number.*"auto"/],
+    ['store: { kind: postgres }', 'store.kind', '"postgres"', /'lmdb' \| 'redis'/],
+    ['store: { kind: lmdb, path: 5 }', 'store.path', '5', /string/],
+    ['store: { kind: lmdb, timeoutMs: 9 }', 'store.timeoutMs', '9', />=10/],
+    ['store: { kind: redis, url: "redis://r", prefix: "a b" }', 'store.prefix', '"a b"', /1 to 64 letters/],
+    ['lock: { leaseMs: 99 }', 'lock.leaseMs', '99', />=100/],
+    ['auth: { keys: { source: ldap } }', 'auth.keys.source', '"ldap"', /one of: file/],
+    ['auth: { forward: drop }', 'auth.forward', '"drop"', /"keep"\|"strip"\|"replace"/],
+    ["auth: { realm: 'a\"b' }", 'auth.realm', '"a\\"b"', /printable ASCII/],
+    ['idempotency: { retentionMs: 2592000001 }', 'idempotency.retentionMs', '2592000001', /<=2592000000/],
+    ['idempotency: { headers: [] }', 'idempotency.headers', 'the value', />=1/],
+    ['idempotency: { headers: [X-Key] }', 'idempotency.headers[0]', '"X-Key"', /lower case/],
+    ['limits: { inFlight: 0 }', 'limits.inFlight', '0', />=1/],
+    ['shutdown: { graceMs: soon }', 'shutdown.graceMs', '"soon"', /number/],
+    ['log: { level: verbose }', 'log.level', '"verbose"', /"fatal"\|.*"silent"/],
+    ['headers: { keepUnderscore: [A_b] }', 'headers.keepUnderscore[0]', '"A_b"', /lower case/],
+    ['operations: {}', 'operations', 'the value', /array/],
+    [`operations: [{ name: Pay, ${match} }]`, 'operations[0].name', '"Pay"', /lower case/],
+    [`operations: [{ name: passthrough, ${match} }]`, 'operations[0].name', '"passthrough"', /must not be/],
+    [
+      'operations: [{ name: a, match: { method: get, path: / } }]',
+      'operations[0].match.method',
+      '"get"',
+      /capitals/,
+    ],
+    [
+      'operations: [{ name: a, match: { method: GET, path: v1 } }]',
+      'operations[0].match.path',
+      '"v1"',
+      /begin with \//,
+    ],
+    [
+      `operations: [{ name: a, ${match}, idempotency: { inDoubt: retry } }]`,
+      'operations[0].idempotency.inDoubt',
+      '"retry"',
+      /"hold"/,
+    ],
+    [
+      `operations: [{ name: a, ${match}, idempotency: { release: [200] } }]`,
+      'operations[0].idempotency.release[0]',
+      '200',
+      />=400/,
+    ],
+    [
+      'operations: [{ name: a, match: { method: POST, path: /, body: { a: x, b: y } } }]',
+      'operations[0].match.body',
+      'the value',
+      /exactly one member/,
+    ],
+  ])('%s', (text, path, value, allowed) => {
+    const [line = '', ...more] = mistakesIn(`${UPSTREAM}${text}`);
+    expect(more).toEqual([]);
+    expect(line).toMatch(/^gateway\.yaml: /);
+    const [found, rule = ''] = line.slice('gateway.yaml: '.length).split(' is not allowed: ');
+    expect(found).toBe(`${path}: ${value}`);
+    expect(rule).toMatch(allowed);
+  });
+
+  it.each([
+    ['', 'http'],
+    ['store: { kind: redis, url: "http://redis.internal" }', 'redis'],
+    ['store: { kind: redis, url: "redis.internal:6379" }', 'redis'],
+    ['store: { kind: redis, url: "redis://r" }\nlock: { nodes: ["http://a"] }', 'redis'],
+  ])('an address of another kind is told which kind is wanted: %s', (text, scheme) => {
+    const upstream = text === '' ? 'upstream: { url: "ftp://payments.internal" }\n' : UPSTREAM;
+    expect(mistakesIn(`${upstream}${text}`).join('\n')).toContain(`${scheme}://`);
+  });
+
+  it.each([
+    'payments.internal:9000',
+    'http://payments.internal/v1',
+    'http://payments.internal/?a',
+    'http://u:p@payments.internal',
+    'ftp://payments.internal',
+  ])('the backend is an origin, not %s', (url) => {
+    const lines = mistakesIn(`upstream: { url: "${url}" }`);
+    expect(lines.join('\n')).toContain(
+      'gateway.yaml: upstream.url: the value is not allowed: must be an origin',
+    );
+  });
+
+  it('names the one option that has no default', () => {
+    for (const text of ['', '{}', '# nothing\n', 'workers: 1', 'upstream: {}']) {
+      expect(mistakesIn(text), text).toEqual([
+        expect.stringMatching(/^gateway\.yaml: upstream\.url: is missing: /),
+      ]);
+    }
+    expect(mistakesIn('upstream:\n')).toEqual([expect.stringMatching(/^gateway\.yaml: upstream(\.url)?: /)]);
+  });
+
+  it('names every mistake of a file, a line each', () => {
+    const text = 'upstream: { url: "http://a/b" }\nlisten: { port: x }\nwrokers: 2\nlog: { level: all }';
+    const paths = mistakesIn(text).map((line) => line.split(': ')[1]);
+    expect(paths.sort()).toEqual(['listen.port', 'log.level', 'upstream.url', 'wrokers']);
+  });
+
+  it.each([
+    ['wrokers: 2', 'wrokers'],
+    ['listen: { prot: 1 }', 'listen.prot'],
+    ['store: { kind: lmdb, url: "redis://a" }', 'store.url'],
+    ['store: { kind: redis, url: "redis://a", path: ./data }', 'store.path'],
+    ['auth: { keys: { source: file, file: a } }', 'auth.keys.file'],
+    [`operations: [{ name: a, key: optional, ${match} }]`, 'operations[0].key'],
+    ['__proto__: { a: 1 }', '__proto__'],
+  ])('an option that there is not is told: %s', (text, path) => {
+    expect(mistakesIn(`${UPSTREAM}${text}`)).toEqual([`gateway.yaml: ${path}: is not an option`]);
+  });
+
+  it.each([
+    ['- a', 'a list'],
+    ['just words', 'a text'],
+    ['42', 'a number'],
+  ])('a file that is no mapping is refused: %s', (text) => {
+    const [line = '', ...more] = mistakesIn(text);
+    expect(more).toEqual([]);
+    expect(line).toMatch(/^gateway\.yaml: \w/);
+    expect(line).not.toContain(text);
+  });
+});
+
+describe('a file that is not valid YAML', () => {
+  it.each([
+    ['listen: { port: 1', /line 1/],
+    ['listen: [1\nworkers: 2', /line 2/],
+    [`${UPSTREAM}${UPSTREAM}`, /unique.* line 2/],
+    [`${UPSTREAM}---\n${UPSTREAM}`, /multiple documents/],
+    [`${UPSTREAM}listen: { port: @x }`, /line 2/],
+    [`${UPSTREAM}\tworkers: 1`, /line 2/],
+  ])('is told so in one line, with the place: %j', (text, what) => {
+    const lines = mistakesIn(text);
+    expect(lines).toHaveLength(1);
+    expect(lines[0]).toMatch(/^gateway\.yaml: is not valid YAML: /);
+    expect(lines[0]).toMatch(what);
+  });
+
+  it('is told so where an alias leads nowhere', () => {
+    const lines = mistakesIn(`${UPSTREAM}log: { level: *level }`);
+    expect(lines).toEqual([expect.stringMatching(/^gateway\.yaml: is not valid YAML: .*alias/i)]);
+  });
+
+  it('is told so where its aliases multiply', () => {
+    const tenfold = (name: string, of: string) => `${name}: &${name} [${Array(10).fill(of).join(', ')}]\n`;
+    const bomb = ['a', 'b', 'c', 'd'].reduce(
+      (text, name, at, names) => text + tenfold(name, at === 0 ? 'x' : `*${names[at - 1]}`),
+      '',
+    );
+    const lines = mistakesIn(`${UPSTREAM}${bomb}`);
+    expect(lines).toEqual([expect.stringMatching(/^gateway\.yaml: is not valid YAML: .*alias/i)]);
+  });
+
+  it('may use anchors and merge nothing in', () => {
+    const { limits } = parseConfig(`${UPSTREAM}limits: { bodyBytes: &n 2048, headerBytes: *n }`, {});
+    expect(limits).toMatchObject({ bodyBytes: 2048, headerBytes: 2048 });
+  });
+});

@@ -1,0 +1,179 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { readJsonObject } from '../../src/proxy/json-object.ts';
+
+const read = (body: string | Buffer) => readJsonObject(Buffer.from(body));
+const DUPLICATE = { ambiguous: 'a member stands twice' };
+
+describe('one unambiguous object', () => {
+  test.each([
+    '{}',
+    ' \t\r\n{"a":1}\n',
+    '{"action":"withdraw","amount":10.5,"to":{"action":"x"},"list":[{"a":1},{"a":2}]}',
+    '{"a":"\\"a\\":1","b":"{\\"b\\":2}","c":"}\\\\"}',
+    '{"":0,"a":null,"b":true,"c":-0.0e-7,"ä€😀":"\\ud83d\\ude00"}',
+    '{"__proto__":{"action":"x"},"constructor":1,"hasOwnProperty":2}',
+    '{"a":"A","A":"a"}',
+    '{"é":1,"e\\u0301":2}',
+  ])('%s', (json) => {
+    expect(read(json)).toEqual({ members: JSON.parse(json) });
+  });
+
+  test('has no members but its own', () => {
+    expect(read('{"__proto__":{"action":"withdraw"}}')).not.toHaveProperty('members.action');
+  });
+
+  test('may hold numbers that no parser can keep', () => {
+    const huge = `{"a":1e400,"b":${'9'.repeat(400)},"c":-1e-400}`;
+    expect(read(huge)).toEqual({
+      members: { a: Number.POSITIVE_INFINITY, b: Number.POSITIVE_INFINITY, c: -0 },
+    });
+  });
+
+  test('may be nested deep and hold a long text', () => {
+    const deep = `{"a":${'['.repeat(100_000)}${']'.repeat(100_000)}}`;
+    expect(read(deep)).toHaveProperty('members.a');
+    const objects = `${'{"a":'.repeat(5000)}1${'}'.repeat(5000)}`;
+    expect(read(objects)).toHaveProperty('members.a');
+    const text = `${'x'.repeat(8_000_000)}${'\\"'.repeat(1_000_000)}`;
+    expect(read(`{"a":"${text}"}`)).toHaveProperty('members.a');
+  });
+});
+
+describe('a member that stands twice', () => {
+  test.each([
+    '{"action":"withdraw","action":"balance"}',
+    '{"action":"withdraw","action":"withdraw"}',
+    '{"action":"withdraw","b":{"c":[1,{}]},"action":"x"}',
+    '{"action":"x","\\u0061ction":"withdraw"}',
+    '{"\\u0061\\u0063tion":"x","\\u0061c\\u0074ion":"withdraw"}',
+    '{"\\u00E4":1,"ä":2}',
+    '{"\\ud83d\\ude00":1,"😀":2}',
+    '{"a\\/b":1,"a/b":2}',
+    '{"\\"":1,"\\u0022":2}',
+    '{"\\\\":1,"\\u005c":2}',
+    '{"":1,"":2}',
+    '{"__proto__":1,"__proto__":2}',
+    '{"a" :1,"a"\n\t:2}',
+    '{"a":{"b":1,"b":2}}',
+    '{"a":[1,[{"b":{"c":1,"c":2}}]]}',
+    '{"a":{"a":1},"b":2,"a":3}',
+    '{"b":[{"a":1}],"c":{"d":1,"e":2,"d":3}}',
+  ])('%s', (json) => {
+    expect(read(json)).toEqual(DUPLICATE);
+  });
+});
+
+describe('what is no object, or no JSON, or no UTF-8', () => {
+  test.each(['[]', '[{"action":"withdraw"}]', '"action"', '1', 'null', 'true'])('%s', (json) => {
+    expect(read(json)).toEqual({ ambiguous: 'it is not a JSON object' });
+  });
+
+  test.each([
+    '',
+    ' ',
+    '{',
+    '{"a":1}}',
+    '{"a":1}{"a":2}',
+    '{"a":1,}',
+    '{a:1}',
+    "{'a':1}",
+    '{"a":01}',
+    '{"a":NaN}',
+    '{"a":1}//x',
+    '{"a":1}\0',
+    '{"a":"\n"}',
+    '{"a":"\\x61"}',
+    '{"a":"\\u00"}',
+    '{"a":1,,"b":2}',
+    'action=withdraw&amount=10',
+    '--x\r\nContent-Disposition: form-data; name="action"\r\n\r\nwithdraw\r\n--x--',
+    '\u00a0{"a":1}',
+    '\ufeff{"a":1}',
+  ])('%j', (text) => {
+    expect(read(text)).toEqual({ ambiguous: 'it is not valid JSON' });
+  });
+
+  test.each([
+    ['a byte of Latin-1', [0xe9]],
+    ['an overlong quote', [0xc0, 0xa2]],
+    ['an encoded surrogate', [0xed, 0xa0, 0x80]],
+    ['a sequence that is cut off', [0xe2, 0x82]],
+    ['more than Unicode has', [0xf4, 0x90, 0x80, 0x80]],
+    ['a byte that is never used', [0xff]],
+  ])('%s', (_name, bytes) => {
+    const body = Buffer.concat([Buffer.from('{"a":"'), Buffer.from(bytes), Buffer.from('"}')]);
+    expect(read(body)).toEqual({ ambiguous: 'it is not valid UTF-8' });
+  });
+
+  test('UTF-16 and UTF-32 in either order', () => {
+    const utf16 = Buffer.from('{"action":"withdraw"}', 'utf16le');
+    const utf32 = Buffer.from([...Buffer.from('{"a":1}')].flatMap((byte) => [0, 0, 0, byte]));
+    for (const body of [utf16, Buffer.from(utf16).swap16(), utf32]) {
+      expect(read(body)).toHaveProperty('ambiguous');
+    }
+  });
+});
+
+/** A tree with its members in order, so that one can stand twice. */
+type Tree = string | number | null | Tree[] | { members: [name: string, value: Tree][] };
+
+const trees = fc.letrec<{ tree: Tree; object: Tree }>((tie) => ({
+  tree: fc.oneof(
+    { depthSize: 'small', withCrossShrink: true },
+    fc.oneof(fc.string(), fc.integer(), fc.constant(null)),
+    fc.array(tie('tree'), { maxLength: 3 }),
+    tie('object'),
+  ),
+  object: fc.record({
+    members: fc.array(fc.tuple(fc.constantFrom('a', 'b', 'action', '"', '\\', 'é', '{', '😀'), tie('tree')), {
+      maxLength: 4,
+    }),
+  }),
+}));
+
+/** Writes a tree; every `nth` letter of a name as an escape. */
+function write(tree: Tree, nth: number): string {
+  if (Array.isArray(tree)) return `[${tree.map((item) => write(item, nth)).join(' , ')}]`;
+  if (tree === null || typeof tree !== 'object') return JSON.stringify(tree);
+  const escaped = (name: string) =>
+    [...Array(name.length).keys()]
+      .map((i) =>
+        i % nth === 0
+          ? `\\u${name.charCodeAt(i).toString(16).padStart(4, '0')}`
+          : JSON.stringify(name.charAt(i)).slice(1, -1),
+      )
+      .join('');
+  return `{${tree.members.map(([name, value], i) => `"${i % 2 ? escaped(name) : JSON.stringify(name).slice(1, -1)}" : ${write(value, nth)}`).join(',')}}`;
+}
+
+function repeats(tree: Tree): boolean {
+  if (tree === null || typeof tree !== 'object') return false;
+  if (Array.isArray(tree)) return tree.some(repeats);
+  const names = tree.members.map(([name]) => name);
+  return new Set(names).size < names.length || tree.members.some(([, value]) => repeats(value));
+}
+
+test('agrees with JSON.parse on every object without a repeated member, and refuses every other', () => {
+  fc.assert(
+    fc.property(trees.object, fc.integer({ min: 1, max: 4 }), (tree, nth) => {
+      const json = write(tree, nth);
+      expect(read(json)).toEqual(repeats(tree) ? DUPLICATE : { members: JSON.parse(json) });
+    }),
+    { numRuns: 2000 },
+  );
+});
+
+test('agrees with JSON.parse on what JSON.stringify writes', () => {
+  fc.assert(
+    fc.property(fc.dictionary(fc.string({ unit: 'binary' }), fc.jsonValue()), (object) => {
+      const json = JSON.stringify(object);
+      const wellFormed = json.isWellFormed();
+      if (wellFormed) expect(read(json)).toEqual({ members: JSON.parse(json) });
+    }),
+  );
+});
+
+test('never throws', () => {
+  fc.assert(fc.property(fc.uint8Array(), (bytes) => void readJsonObject(Buffer.from(bytes))));
+});
