@@ -75,7 +75,8 @@ export const configSchema = z
     admin: adminOptions.prefault({}),
     /** Processes that serve the port; `auto`: one for each core. */
     workers: z.preprocess(numeric, z.union([z.number().int().min(1).max(256), z.literal('auto')])).default(1),
-    upstream: upstreamOptions,
+    // Without a default for its address it is invalid, and says so under the address's own name.
+    upstream: upstreamOptions.prefault({} as z.input<typeof upstreamOptions>),
     store: storeOptions.prefault({ kind: 'lmdb' }),
     lock: lockOptions.prefault({}),
     auth: authOptions.prefault({}),
@@ -96,23 +97,33 @@ type Parsed = Pick<Config, 'store' | 'lock' | 'operations'>;
 
 /** What is valid by itself and makes no sense together. */
 function* contradictions({ store, lock, operations }: Parsed): Generator<[(string | number)[], string]> {
+  if (store.kind === 'redis' && store.cluster && store.durability.replicas > 0) {
+    yield [
+      ['store', 'durability', 'replicas'],
+      'cannot be waited for in a cluster: only with url or sentinels',
+    ];
+  }
   if (store.kind === 'lmdb' && lock.nodes.length > 0) {
     yield [['lock', 'nodes'], 'only goes with a redis store: lmdb keeps its leases itself'];
   }
   const names = new Set<string>();
-  const routes = new Map<string, string | undefined>();
+  const routes = new Map<string, { member: string | undefined; values: Set<string> }>();
   for (const [i, { name, match }] of operations.entries()) {
     if (names.has(name)) yield [['operations', i, 'name'], `"${name}" is declared twice`];
     names.add(name);
     const route = `${match.method} ${match.path}`;
-    const member = match.body && Object.keys(match.body)[0];
-    const known = routes.has(route);
-    if (known && (member === undefined || routes.get(route) !== member)) {
+    const [member, value = ''] = Object.entries(match.body ?? {})[0] ?? [];
+    const known = routes.get(route) ?? { member, values: new Set() };
+    const told =
+      known.values.size === 0 ||
+      (member !== undefined && known.member === member && !known.values.has(value));
+    if (!told) {
       yield [
         ['operations', i, 'match'],
-        `${route} is declared before: tell them apart by the same body member`,
+        `${route} is declared before: tell them apart by values of one body member`,
       ];
     }
-    routes.set(route, member);
+    known.values.add(value);
+    routes.set(route, known);
   }
 }

@@ -12,7 +12,8 @@ import type { IdempotencyRecord, RecordHead, Settlement } from './record.ts';
  *   54    createdAtMs, f64
  *   62    changedAtMs, f64
  *   70    merchant, operation, key: u8 length and latin1 bytes each
- *   then  for s and t: status u16; for s: u32 length of the headers, the headers (each u32 length and latin1 bytes), the body
+ *   then  for s and t: status u16; for s: u32 length of the headers, the headers (each u32 length and latin1 bytes),
+ *         u32 length of the body, the body
  *
  * Numbers are big-endian.
  */
@@ -32,6 +33,8 @@ const stateCodes = { claimed: 'c', executing: 'e', in_doubt: 'd' } as const;
 
 function encodeHead(head: RecordHead, code: string, mark: number): Buffer {
   const texts = [head.merchant, head.operation, head.key].map((text) => Buffer.from(text, 'latin1'));
+  if (texts.some(({ length }) => length > 255))
+    throw new RangeError('merchant, operation and key hold 255 bytes at most');
   const fixed = Buffer.alloc(layout.texts);
   fixed[layout.version] = VERSION;
   fixed.write(code, layout.state, 'latin1');
@@ -56,7 +59,9 @@ export function encodeSettlement(settlement: Settlement): { code: string; bytes:
   const section = Buffer.concat(headers);
   const sectionLength = Buffer.alloc(4);
   sectionLength.writeUInt32BE(section.length);
-  return { code: 's', bytes: Buffer.concat([status, sectionLength, section, response.body]) };
+  const bodyLength = Buffer.alloc(4);
+  bodyLength.writeUInt32BE(response.body.length);
+  return { code: 's', bytes: Buffer.concat([status, sectionLength, section, bodyLength, response.body]) };
 }
 
 function lengthOf(text: string): Buffer {
@@ -115,7 +120,8 @@ function decodeSettlement(code: string, reader: Reader): Settlement {
     read += 4 + text.length;
   }
   if (headers.length % 2 !== 0) throw new UnreadableRecord('a header field has no value');
-  return { kind: 'response', response: { status, headers, body: reader.rest() } };
+  const body = reader.take(reader.take(4).readUInt32BE());
+  return { kind: 'response', response: { status, headers, body } };
 }
 
 const states: Record<string, RecordHead['state']> = {
@@ -145,7 +151,11 @@ export function decodeRecord(bytes: Buffer): IdempotencyRecord {
     operation: reader.text(1),
     key: reader.text(1),
   };
-  return state === 'settled' ? { ...head, settlement: decodeSettlement(code, reader) } : head;
+  const record = state === 'settled' ? { ...head, settlement: decodeSettlement(code, reader) } : head;
+  if (reader.rest().length > 0) throw new UnreadableRecord('it goes on after its end');
+  if (!Number.isFinite(head.createdAtMs + head.changedAtMs))
+    throw new UnreadableRecord('a time is no number');
+  return record;
 }
 
 /** The bytes under a scope are not a record of ours. Never to be taken for an absent one. */

@@ -144,6 +144,8 @@ export class Engine {
       const startedMs = this.#clock.monotonicMs();
       if (!(await this.#waiting.wait(call.scope, leftMs, call.gone))) return claim;
       call.waited?.(this.#clock.monotonicMs() - startedMs);
+      // Nobody is there any more to be answered: no execution shall begin for them.
+      if (call.gone?.aborted) return claim;
     }
   }
 

@@ -1,7 +1,11 @@
 import { z } from 'zod';
 
 const ms = (min: number, max: number) => z.number().int().min(min).max(max);
-const redisUrl = z.url({ protocol: /^rediss?$/ });
+const isRedisUrl = (text: string) =>
+  URL.canParse(text) && /^rediss?:$/.test(new URL(text).protocol) && new URL(text).hostname !== '';
+const redisUrl = z
+  .string()
+  .refine(isRedisUrl, 'must be an address such as redis://redis.internal:6379 (rediss:// for TLS)');
 
 /** Section `idempotency`. */
 export const idempotencyOptions = z.strictObject({

@@ -8,7 +8,8 @@ const HOP_BY_HOP = new Set([
 ]);
 
 /** Fields that a client's `Connection:` must not be able to take away from the backend. */
-const NOT_FOR_NOMINATION = /^(?:authorization|content-.*|cookie|x-service-idempotency|idempotency-key)$/;
+const NOT_FOR_NOMINATION =
+  /^(?:authorization|content-.*|cookie|x-forwarded-.*|x-service-idempotency|idempotency-key)$/;
 
 /** Names and values as pairs; names in lower case for comparing, and as they stood. */
 export function* fields(headers: RawHeaders): Generator<{ name: string; raw: string; value: string }> {
@@ -38,7 +39,7 @@ export interface Forwarding {
   clientAddress: string;
   /** What becomes of the Authorization value: itself, another, or undefined for none. */
   authorization: (value: string) => string | undefined;
-  /** Lower-case names with an underscore that are kept. */
+  /** Lower-case names that are kept though they hold an underscore. */
   keepUnderscore: readonly string[];
 }
 
@@ -58,8 +59,8 @@ export function forwardedHeaders(headers: RawHeaders, forwarding: Forwarding): s
   const out: string[] = [];
   for (const { name, raw, value } of fields(headers)) {
     if (OURS.has(name) || isHop(name)) continue;
-    // CGI makes X_Merchant_Code and X-Merchant-Code the same variable.
-    if (name.includes('_') && !forwarding.keepUnderscore.includes(name)) continue;
+    // CGI makes X_Merchant_Code, X.Merchant.Code and X-Merchant-Code the same variable.
+    if (!/^[a-z0-9-]+$/.test(name) && !forwarding.keepUnderscore.includes(name)) continue;
     const kept = name === 'authorization' ? forwarding.authorization(value) : value;
     if (kept !== undefined) out.push(raw, kept);
   }

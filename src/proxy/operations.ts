@@ -76,13 +76,18 @@ function matchMember(
   { match }: DeclaredOperation,
 ): 'yes' | 'no' | (string & {}) {
   const [[name, wanted] = ['', '']] = Object.entries(match.body ?? {});
-  const spelt = Object.keys(members).filter((member) => member.trim().toLowerCase() === name.toLowerCase());
+  const spelt = Object.keys(members).filter((member) => readsAs(member, name));
   if (spelt.length === 0) return 'no';
   if (spelt.length > 1 || spelt[0] !== name) return `the member ${name} must be spelt so, and stand once`;
   const value = members[name];
   if (typeof value !== 'string') return `the member ${name} must be a string`;
   if (value === wanted) return 'yes';
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: backends trim these too
-  const trimmed = value.replace(/^[\s\x00]+|[\s\x00]+$/g, '').toLowerCase();
-  return trimmed === wanted.toLowerCase() ? `the member ${name} must be exactly "${wanted}"` : 'no';
+  return readsAs(value, wanted) ? `the member ${name} must be exactly "${wanted}"` : 'no';
+}
+
+/** Do lenient readers take a text for this word: without case and surrounding space and NULs, or in C up to the first NUL? */
+function readsAs(text: string, word: string): boolean {
+  const [upToNul = ''] = text.split('\0', 1);
+  const trimmed = text.replaceAll('\0', ' ').trim();
+  return [upToNul.trim(), trimmed].some((reading) => reading.toLowerCase() === word.toLowerCase());
 }

@@ -4,9 +4,9 @@ const ms = (min: number, max: number) => z.number().int().min(min).max(max);
 
 /** Section `upstream`: the backend. */
 export const upstreamOptions = z.strictObject({
-  /** Base URL: http or https, no path, no credentials. The only option without a default. */
+  /** Base address: http or https, no path, no credentials. The only option without a default. */
   url: z
-    .url({ protocol: /^https?$/ })
+    .string()
     .refine(
       isOrigin,
       'must be an origin such as http://payments.internal:9000, without path, query or credentials',
@@ -24,8 +24,9 @@ export const upstreamOptions = z.strictObject({
 export type UpstreamOptions = z.infer<typeof upstreamOptions>;
 
 function isOrigin(text: string): boolean {
-  const url = new URL(text);
-  return url.pathname === '/' && !url.search && !url.hash && !url.username && !url.password;
+  if (!URL.canParse(text)) return false;
+  const { protocol, pathname, search, hash, username, password } = new URL(text);
+  return /^https?:$/.test(protocol) && pathname === '/' && (search + hash + username + password).length === 0;
 }
 
 /** Which requests an operation is. */

@@ -1,15 +1,16 @@
 /**
- * Request targets that the backend could read as another path than the gateway does: what two readers disagree on.
+ * Paths that the backend could read in another way than the gateway does: what two readers disagree on, in the path as
+ * it came and in the path with its encoded characters decoded, once.
  */
 const AMBIGUOUS = [
-  { reason: 'a dot segment', pattern: /\/(?:\.|%2e){1,2}(?:[/;]|$)/i },
-  { reason: 'an empty segment', pattern: /\/\// },
-  { reason: 'a backslash', pattern: /\\/ },
-  { reason: 'an encoded slash, backslash or NUL', pattern: /%(?:2f|5c|00)/i },
-  { reason: 'a percent sign that encodes nothing', pattern: /%(?![0-9a-f]{2})/i },
-  { reason: 'a character encoded twice', pattern: /%25[0-9a-f]{2}/i },
-  { reason: 'a control character', pattern: /%(?:[01][0-9a-f]|7f)/i },
-  { reason: 'a character that is not printable ASCII', pattern: /[^\x21-\x7e]/ },
+  { reason: 'a percent sign that encodes nothing', raw: /%(?![0-9a-f]{2})/i },
+  { reason: 'an encoded slash, backslash or NUL', raw: /%(?:2f|5c|00)/i },
+  { reason: 'a control character', raw: /%(?:[01][0-9a-f]|7f)/i },
+  { reason: 'a character that is not printable ASCII', raw: /[^\x21-\x7e]/ },
+  { reason: 'a backslash', raw: /\\/ },
+  { reason: 'an empty segment', raw: /\/\// },
+  { reason: 'a dot segment', decoded: /\/\.{1,2}(?:[/;?#]|$)/ },
+  { reason: 'a character encoded twice', decoded: /%[0-9a-f]{2}/i },
 ];
 
 /** Why a target is ambiguous, or undefined. Only the path counts; a query is opaque to us, but for a fragment. */
@@ -17,7 +18,15 @@ export function ambiguityOf(target: string): string | undefined {
   if (!target.startsWith('/')) return 'no origin form';
   if (target.includes('#')) return 'a fragment';
   const path = pathOf(target);
-  return AMBIGUOUS.find(({ pattern }) => pattern.test(path))?.reason;
+  const once = decoded(path);
+  return AMBIGUOUS.find(({ raw, decoded: after }) => raw?.test(path) || after?.test(once))?.reason;
+}
+
+/** Encoded printable ASCII decoded. */
+function decoded(path: string): string {
+  return path.replace(/%([2-7][0-9a-f])/gi, (_, code: string) =>
+    String.fromCharCode(Number.parseInt(code, 16)),
+  );
 }
 
 /** The path of a target in origin form. */
@@ -33,12 +42,11 @@ const SCRIPT = /^.*?\.(?:php\d?|phtml|cgi|pl|py|rb|aspx?|jspx?|do|action)(?=\/|$
  * parameters, trailing slashes and dots, and, behind a script such as `/v1/index.php`, whatever follows (PATH_INFO).
  */
 export function lookalikeOf(path: string): string {
-  const decoded = path.replace(/%[2-7][0-9a-f]/gi, (encoded) =>
-    String.fromCharCode(Number.parseInt(encoded.slice(1), 16)),
-  );
-  const plain = decoded
+  const plain = decoded(path)
     .toLowerCase()
+    .replace(/[?#].*$/, '')
     .replace(/;[^/]*/g, '')
+    .replace(/\/{2,}/g, '/')
     .replace(/[/.\s]+$/, '');
   return plain.match(SCRIPT)?.[0] ?? plain;
 }

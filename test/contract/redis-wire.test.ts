@@ -71,7 +71,7 @@ describe.concurrent('when a reply is lost on the wire', () => {
     },
   );
 
-  it('or late, a takeover does not touch what has come to stand in the meantime', async () => {
+  it('a takeover that comes late does not touch what has come to stand in the meantime', async () => {
     const leaseMs = 100;
     await using line = await withWire({ leaseMs });
     const { server, wire, store, witness } = line;

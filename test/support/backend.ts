@@ -1,6 +1,7 @@
 import { once } from 'node:events';
 import { createServer as createHttpServer, type RequestListener, type Server } from 'node:http';
 import { type AddressInfo, connect, createServer, type Server as NetServer, type Socket } from 'node:net';
+import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
 import { onTestFinished } from 'vitest';
 
@@ -41,18 +42,21 @@ export const NOBODY = 'http://127.0.0.1:1';
 
 /**
  * Where connecting never ends: a listener that stands still, so that nobody accepts, and whose queue is full, so that
- * the kernel drops what comes on top.
+ * the kernel drops what comes on top. To be closed by the test.
  */
-export async function blackHole(): Promise<string> {
+export async function openBlackHole(): Promise<{ url: string; close(): Promise<void> }> {
   const worker = new Worker(STANDS_STILL, { eval: true });
   const fillers: Socket[] = [];
-  onTestFinished(async () => {
-    for (const socket of fillers) socket.destroy();
-    await worker.terminate();
-  });
   const [port] = (await once(worker, 'message')) as [number];
-  await fill(port, fillers);
-  return `http://127.0.0.1:${port}`;
+  do fillers.push(connect(port, '127.0.0.1').on('error', () => {}));
+  while (await connects(fillers.at(-1) as Socket));
+  return {
+    url: `http://127.0.0.1:${port}`,
+    async close() {
+      for (const socket of fillers) socket.destroy();
+      await worker.terminate();
+    },
+  };
 }
 
 const STANDS_STILL = `
@@ -61,13 +65,10 @@ const STANDS_STILL = `
     setImmediate(() => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0));
   });`;
 
-/** The queue is full when a connection is not made any more. */
-async function fill(port: number, fillers: Socket[]): Promise<void> {
-  for (;;) {
-    const socket = connect(port, '127.0.0.1').on('error', () => {});
-    fillers.push(socket);
-    const connected = once(socket, 'connect').then(() => true);
-    const tooLong = new Promise<false>((resolve) => setTimeout(resolve, 300, false));
-    if (!(await Promise.race([connected, tooLong]))) return;
-  }
+/** On the loopback a connection is made at once, or not at all. */
+async function connects(socket: Socket): Promise<boolean> {
+  await sleep(200);
+  // A test that stood still itself finds its timer due before it sees the connection.
+  await immediate();
+  return !socket.connecting;
 }

@@ -52,12 +52,13 @@ export interface Withdrawal {
   /** The sandbox's fault switch. */
   fault?: string;
   headers?: http.OutgoingHttpHeaders;
+  agent?: http.Agent;
   signal?: AbortSignal;
 }
 
 /** A payout of the interface. */
 export function withdraw(url: string, options: Withdrawal = {}): Promise<TestAnswer> {
-  const { key, amount = 10, secret = 'sk_sandbox_alpha', fault, headers = {}, signal } = options;
+  const { key, amount = 10, secret = 'sk_sandbox_alpha', fault, headers = {}, agent, signal } = options;
   return send(url, {
     method: 'POST',
     path: '/v1/index.php',
@@ -69,6 +70,7 @@ export function withdraw(url: string, options: Withdrawal = {}): Promise<TestAns
       ...headers,
     },
     body: JSON.stringify({ action: 'withdraw', amount, bank_code: '058', account_number: '0123456789' }),
+    ...(agent ? { agent } : {}),
     ...(signal ? { signal } : {}),
   });
 }

@@ -3,7 +3,7 @@ import type { Store } from '../../src/idempotency/store.ts';
 import { openStore, type StorePlace } from './open-store.ts';
 import { newRequest, paid } from './requests.ts';
 
-/** What a process of its own is to do with a store; see {@link ../support/worker.ts}. */
+/** What a process of its own is to do with a store. */
 export type Work =
   /** Claims `keys` at the word `go`, and tells which it won. */
   | { kind: 'race'; keys: string[] }

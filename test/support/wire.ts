@@ -141,7 +141,7 @@ export class Wire {
 }
 
 function fieldsOf(lines: readonly string[]): Record<string, string[]> {
-  const fields: Record<string, string[]> = {};
+  const fields: Record<string, string[]> = Object.create(null);
   for (const line of lines) {
     const colon = line.indexOf(':');
     const name = line.slice(0, colon).toLowerCase();

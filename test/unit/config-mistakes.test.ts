@@ -84,6 +84,8 @@ describe('a mistake is answered with its path, the value, and what is allowed', 
   });
 
   it.each([
+    'not an address',
+    '',
     'payments.internal:9000',
     'http://payments.internal/v1',
     'http://payments.internal/?a',

@@ -24,7 +24,18 @@ const cgiName = (name: string): string => name.toUpperCase().replace(/[^A-Z0-9]/
 
 describe('a request’s headers on their way to the backend', () => {
   test('keep their order, their case and their repetitions', () => {
-    const headers = ['User-Agent', 'x', 'ACCEPT', 'a', 'accept', 'b', 'X-sErViCe-iDeMpOtEnCy', 'k', 'Prefer', 'wait=1'];
+    const headers = [
+      'User-Agent',
+      'x',
+      'ACCEPT',
+      'a',
+      'accept',
+      'b',
+      'X-sErViCe-iDeMpOtEnCy',
+      'k',
+      'Prefer',
+      'wait=1',
+    ];
     expect(forwarded(headers).slice(0, headers.length)).toEqual(headers);
   });
 
@@ -38,7 +49,14 @@ describe('a request’s headers on their way to the backend', () => {
   test('lose those of the connection, and those that it nominates', () => {
     const headers = [
       ...['Connection', 'close, X-Private', 'connection', ' x-other ,Keep-Alive', 'Keep-Alive', 'timeout=5'],
-      ...['Proxy-Connection', 'keep-alive', 'Proxy-Authorization', 'Basic eA==', 'Proxy-Authenticate', 'Basic'],
+      ...[
+        'Proxy-Connection',
+        'keep-alive',
+        'Proxy-Authorization',
+        'Basic eA==',
+        'Proxy-Authenticate',
+        'Basic',
+      ],
       ...['TE', 'trailers', 'Trailer', 'X-Sum', 'Transfer-Encoding', 'chunked', 'Upgrade', 'h2c'],
       ...['HTTP2-Settings', 'AAMAAABk', 'X-Private', '1', 'X-Other', '2', 'X-Kept', '3'],
     ];
@@ -49,12 +67,18 @@ describe('a request’s headers on their way to the backend', () => {
     ]);
   });
 
-  test.each(['authorization', 'Authorization', 'x-service-idempotency', 'idempotency-key', 'Content-Type', 'Cookie'])(
-    'Connection: %s does not take it away',
-    (name) => {
-      expect(valuesOf(forwarded([name, 'v', 'Connection', `close, ${name}`]), name.toLowerCase())).toEqual(['v']);
-    },
-  );
+  test.each([
+    'authorization',
+    'Authorization',
+    'x-service-idempotency',
+    'idempotency-key',
+    'Content-Type',
+    'Cookie',
+  ])('Connection: %s does not take it away', (name) => {
+    expect(valuesOf(forwarded([name, 'v', 'Connection', `close, ${name}`]), name.toLowerCase())).toEqual([
+      'v',
+    ]);
+  });
 
   test.each(['x-merchant-code', 'X-Merchant-Code', 'x-request-id', 'x-forwarded-for'])(
     'Connection: %s does not take ours away',
@@ -75,7 +99,15 @@ describe('a request’s headers on their way to the backend', () => {
   );
 
   test.each([
-    ...['X_Merchant_Code', 'x_merchant_code', 'X-Merchant_Code', 'X_Merchant-Code', 'X_Forwarded_For', '_', 'a_b'],
+    ...[
+      'X_Merchant_Code',
+      'x_merchant_code',
+      'X-Merchant_Code',
+      'X_Merchant-Code',
+      'X_Forwarded_For',
+      '_',
+      'a_b',
+    ],
     // Some servers, lighttpd for one, make an underscore of everything that is no letter and no digit.
     ...['X.Merchant.Code', 'X-Merchant.Code', 'x~merchant~code', "X!Merchant'Code", 'X+Merchant|Code'],
   ])('%s is dropped: CGI would take it for another', (name) => {
@@ -104,7 +136,16 @@ describe('a request’s headers on their way to the backend', () => {
   });
 
   test('Host, framing and Expect are the sender’s business', () => {
-    const headers = ['Host', 'gateway.test', 'Content-Length', '5', 'Expect', '100-continue', 'Transfer-Encoding', 'x'];
+    const headers = [
+      'Host',
+      'gateway.test',
+      'Content-Length',
+      '5',
+      'Expect',
+      '100-continue',
+      'Transfer-Encoding',
+      'x',
+    ];
     for (const name of ['host', 'content-length', 'expect', 'transfer-encoding']) {
       expect(valuesOf(forwarded(headers), name)).toEqual([]);
     }
@@ -135,7 +176,12 @@ describe('who came before us', () => {
   });
 
   test('and cannot be made to vanish by the connection', () => {
-    const sent = forwarded(['Connection', 'x-forwarded-proto, x-forwarded-host', 'X-Forwarded-Proto', 'https']);
+    const sent = forwarded([
+      'Connection',
+      'x-forwarded-proto, x-forwarded-host',
+      'X-Forwarded-Proto',
+      'https',
+    ]);
     expect(valuesOf(sent, 'x-forwarded-proto')).toHaveLength(1);
     expect(valuesOf(sent, 'x-forwarded-host')).toHaveLength(1);
   });

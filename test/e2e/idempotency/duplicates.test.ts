@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type TestAnswer, withdraw } from '../../support/client.ts';
 import { expectProblem } from '../../support/problem.ts';
+import { payoutBytes, rawExchange } from '../../support/raw.ts';
 import type { Stack } from '../../support/stack.ts';
 import { openStackOn, storeKinds } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
@@ -48,6 +49,16 @@ describe.each(storeKinds)('on %s', (kind) => {
       expect(ofKey.filter(replayed)).toHaveLength(9);
       expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
     }
+  });
+
+  it('2 payouts on one connection, the second sent before the first is answered, are one payout', async () => {
+    const key = randomUUID();
+    const lines = [`x-service-idempotency: ${key}`, 'X-Sandbox-Fault: delay=100'];
+    const bytes = [payoutBytes({ lines: ['Connection: keep-alive', ...lines] }), payoutBytes({ lines })];
+    const [first, second, ...more] = await rawExchange(stack.port, Buffer.concat(bytes));
+    expect([first?.status, second?.status, more.length]).toEqual([201, 201, 0]);
+    expect(second?.body).toEqual(first?.body);
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
   it('of requests at once that differ in amount the first is executed, and the others are told', async () => {

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { gunzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type TestAnswer, withdraw } from '../../support/client.ts';
+import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { startRecordingBackend } from '../../support/recording-backend.ts';
 import type { Stack } from '../../support/stack.ts';
 import { openStackOn, storeKinds } from '../../support/stores.ts';
@@ -167,3 +167,25 @@ it.each(wires)(
     }
   },
 );
+
+it('an answer to HEAD has the length of what it stands for, and no body; a key means nothing there', async () => {
+  const match = { method: 'HEAD', path: '/v2/get_balance' };
+  const stack = await openStackOn('lmdb', {
+    operations: [{ name: 'probe', match, idempotency: { key: 'optional' } }],
+  });
+  try {
+    const key = randomUUID();
+    const headers = { Authorization: 'Bearer sk_sandbox_alpha', 'x-service-idempotency': key };
+    const whole = await send(stack.url, { path: match.path, headers });
+    for (const _ of ['first', 'second']) {
+      const probe = await send(stack.url, { ...match, headers });
+      expect([probe.status, probe.body.length]).toEqual([200, 0]);
+      expect(probe.headers['content-length']).toBe(String(whole.body.length));
+      expect(probe.headers).not.toHaveProperty('idempotent-replayed');
+    }
+    expect(stack.sandbox.requests.ofPath('HEAD /v2/get_balance')).toBe(2);
+    expect(stack.sandbox.ledger.payouts()).toBe(0);
+  } finally {
+    await stack.close();
+  }
+});

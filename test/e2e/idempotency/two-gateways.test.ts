@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { ProblemCode } from '../../../src/kernel/problem.ts';
 import { type TestAnswer, withdraw } from '../../support/client.ts';
 import { FAST_START } from '../../support/command.ts';
 import { expectProblem } from '../../support/problem.ts';
@@ -7,6 +8,9 @@ import { type SpawnedGateway, spawnGateway } from '../../support/spawn.ts';
 import { openGateway, type Stack, type TestGateway } from '../../support/stack.ts';
 import { openStackOn } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
+
+/** Short enough to lapse within a test, long enough for a loaded machine to renew it in time. */
+const LEASE_MS = 1500;
 
 interface Pair {
   stack: Stack;
@@ -16,7 +20,7 @@ interface Pair {
 }
 
 async function onOneRedis(): Promise<Pair> {
-  const stack = await openStackOn('redis');
+  const stack = await openStackOn('redis', { lock: { leaseMs: LEASE_MS } });
   let second: TestGateway | undefined;
   const close = async () => {
     await second?.shutdown();
@@ -32,7 +36,7 @@ async function onOneRedis(): Promise<Pair> {
 }
 
 async function onOneFolder(): Promise<Pair> {
-  const stack = await openStackOn('lmdb');
+  const stack = await openStackOn('lmdb', { lock: { leaseMs: LEASE_MS } });
   let second: SpawnedGateway | undefined;
   const close = async () => {
     await second?.end();
@@ -97,16 +101,32 @@ describe.concurrent.each([
     expect(stack.sandbox.requests.ofKey(key)).toBe(1);
   });
 
-  it('share a doubt, a tombstone and a release', async () => {
-    const [doubt, tombstone, released] = [randomUUID(), randomUUID(), randomUUID()];
+  it('wait for an execution that takes longer than its lease lives', async () => {
+    const key = randomUUID();
     const { stack, other } = pair;
-    await withdraw(stack.url, { key: doubt, fault: 'execute-then-reset' });
-    expectProblem(await withdraw(other, { key: doubt }), { status: 409, code: 'outcome_unknown' });
-    await withdraw(stack.url, { key: tombstone, fault: 'huge=1100000' });
-    expectProblem(await withdraw(other, { key: tombstone }), { status: 409, code: 'response_not_stored' });
-    await withdraw(stack.url, { key: released, fault: 'status=429' });
-    expect((await withdraw(other, { key: released })).status).toBe(201);
-    for (const key of [doubt, tombstone, released]) {
+    const first = withdraw(other, { key, fault: `delay=${LEASE_MS * 2}` });
+    await until(() => stack.sandbox.requests.ofKey(key) === 1);
+    const waited = await withdraw(stack.url, { key });
+    expect([waited.status, replayed(waited)]).toEqual([201, true]);
+    expect(waited.body).toEqual((await first).body);
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+    expect(stack.sandbox.requests.ofKey(key)).toBe(1);
+  });
+
+  it('have all they answered in the store by then: the other one never has to wait for it', async () => {
+    const { stack, other } = pair;
+    const outcomes: { fault: string; status: number; next: number; code?: ProblemCode }[] = [
+      { fault: 'delay=1', status: 201, next: 201 },
+      { fault: 'status=429', status: 429, next: 201 },
+      { fault: 'execute-then-reset', status: 502, next: 409, code: 'outcome_unknown' },
+      { fault: 'huge=1100000', status: 201, next: 409, code: 'response_not_stored' },
+    ];
+    for (const { fault, status, next, code } of [...outcomes, ...outcomes, ...outcomes]) {
+      const key = randomUUID();
+      expect((await withdraw(stack.url, { key, fault })).status).toBe(status);
+      const answer = await withdraw(other, { key, headers: { Prefer: 'wait=0' } });
+      expect(answer.status).toBe(next);
+      if (code) expectProblem(answer, { status: next, code });
       expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
     }
   });

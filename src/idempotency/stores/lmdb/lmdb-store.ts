@@ -233,15 +233,25 @@ const bytesOf = (next: Standing): Buffer => seal(next.stamp, encodeRecord(next.r
 const newVersion = (): number => randomBytes(6).readUIntBE(0, 6);
 
 function openEnvironment(path: string): RootDatabase<Buffer, Buffer> {
-  mkdirSync(path, { recursive: true, mode: 0o700 });
-  accessSync(path, constants.W_OK);
-  return open<Buffer, Buffer>({
-    path,
-    encoding: 'binary',
-    keyEncoding: 'binary',
-    useVersions: true,
-    cache: false,
-    overlappingSync: false,
-    permissionsMode: 0o600,
-  } as Parameters<typeof open>[0] & { path: string }) as RootDatabase<Buffer, Buffer>;
+  try {
+    mkdirSync(path, { recursive: true, mode: 0o700 });
+    accessSync(path, constants.W_OK);
+    const options = {
+      path,
+      encoding: 'binary',
+      keyEncoding: 'binary',
+      useVersions: true,
+      cache: false,
+      overlappingSync: false,
+      permissionsMode: 0o600,
+    };
+    return open<Buffer, Buffer>(options as Parameters<typeof open>[0] & { path: string }) as RootDatabase<
+      Buffer,
+      Buffer
+    >;
+  } catch (error) {
+    throw new StoreUnavailable(`the data folder ${path} cannot be used: ${messageOf(error)}`, {
+      cause: error,
+    });
+  }
 }

@@ -1,4 +1,3 @@
-import type { ChainableCommander } from 'ioredis';
 import type { Scope } from '../../../kernel/brands.ts';
 import type { Clock } from '../../../kernel/clock.ts';
 import { decodeRecord, encodeRecord, encodeSettlement, encodeTime } from '../../codec.ts';
@@ -17,6 +16,7 @@ import { defineCommands } from './commands.ts';
 import { connect, createClient, type Location, type RedisClient } from './connect.ts';
 import { inspect } from './inspect.ts';
 import { Leases } from './lease.ts';
+import { Writes } from './writes.ts';
 
 export interface RedisStoreOptions {
   location: Location;
@@ -46,12 +46,14 @@ export class RedisStore implements Store {
   readonly #lockClients: RedisClient[];
   readonly #options: RedisStoreOptions;
   readonly #leases: Leases;
+  readonly #writes: Writes;
   #warnings: string[] = [];
 
   private constructor(options: RedisStoreOptions) {
     this.#options = options;
     this.#client = createClient(options.location, options.timeoutMs);
     defineCommands(this.#client);
+    this.#writes = new Writes(this.#client, options.replicas, options.timeoutMs);
     this.#lockClients = options.lockNodes.map((url) => createClient({ url }, options.timeoutMs));
     const nodes = this.#lockClients.length > 0 ? this.#lockClients : [this.#client];
     this.#leases = new Leases(nodes, options.leaseMs, (scope) => `${this.#keyOf(scope)}:lease`);
@@ -79,11 +81,11 @@ export class RedisStore implements Store {
     const claimed = encodeRecord(head, retentionMs);
     const key = this.#keyOf(request.scope);
     for (;;) {
-      const [stands, replicated] = await this.#answering(async () => {
-        const [bytes, reached] = await this.#write<Buffer | null>((to) =>
+      const { reply: stands, replicated } = await this.#answering(async () => {
+        const { reply, replicated } = await this.#writes.write<Buffer | null>((to) =>
           to.setBuffer(key, claimed, 'PX', retentionMs, 'NX', 'GET'),
         );
-        return [bytes && decodeRecord(bytes), reached];
+        return { reply: reply && decodeRecord(reply), replicated };
       });
       // Our own token: the command was delivered twice.
       if (!stands || stands.token.equals(request.token)) {
@@ -100,11 +102,13 @@ export class RedisStore implements Store {
   async begin(owner: Owner): Promise<Fenced> {
     // On the wire before the begin, in one go with it: one round trip.
     this.#leases.take(owner);
-    const begun = await this.#answering(() =>
-      this.#client.begin(this.#keyOf(owner.scope), owner.token, this.#now()),
+    const key = this.#keyOf(owner.scope);
+    const { reply, replicated } = await this.#answering(() =>
+      this.#writes.write<Fenced>((to) => to.begin(key, owner.token, this.#now())),
     );
-    if (begun === 'stale') void this.#leases.giveBack(owner);
-    return begun;
+    if (reply === 'stale') void this.#leases.giveBack(owner);
+    else if (!replicated) throw new StoreUnavailable('redis: the begin did not reach its replicas');
+    return reply;
   }
 
   async renew(owner: Owner): Promise<Fenced | 'lost'> {
@@ -120,11 +124,11 @@ export class RedisStore implements Store {
   async settle(owner: Owner, settlement: Settlement): Promise<Fenced> {
     const { code, bytes } = encodeSettlement(settlement);
     return await this.#last(owner, async (key) => {
-      const [settled, replicated] = await this.#write<Fenced>((to) =>
+      const { reply, replicated } = await this.#writes.write<Fenced>((to) =>
         to.settle(key, owner.token, code, this.#now(), bytes),
       );
       if (!replicated) this.#options.onUnreplicated?.();
-      return settled;
+      return reply;
     });
   }
 
@@ -163,32 +167,14 @@ export class RedisStore implements Store {
     return written;
   }
 
-  /**
-   * A write, and whether it has reached `replicas`. WAIT speaks for its own connection only, so that it goes behind
-   * the write in one pipeline, and neither is ever sent again.
-   */
-  async #write<T>(
-    issue: (to: RedisClient | ChainableCommander) => unknown,
-  ): Promise<[reply: T, replicated: boolean]> {
-    const { replicas, timeoutMs } = this.#options;
-    if (replicas === 0) return [(await issue(this.#client)) as T, true];
-    const pipeline = this.#client.pipeline();
-    issue(pipeline);
-    pipeline.wait(replicas, Math.floor(timeoutMs / 2));
-    const [written, waited] = (await pipeline.exec()) ?? [];
-    if (!written) throw new StoreUnavailable('redis: no answer');
-    if (written[0]) throw written[0];
-    return [written[1] as T, Number(waited?.[1] ?? 0) >= replicas];
-  }
-
   /** What stands is claimed or executing. Undefined: something else stands by now, look again. */
   async #withoutOwner(request: ClaimRequest, stands: IdempotencyRecord): Promise<Claim | undefined> {
     if (await this.#leases.isHeld(request.scope)) return { kind: 'in_flight' };
     const code = stands.state === 'claimed' ? 'c' : 'e';
     const [key, { leaseMs }] = [this.#keyOf(request.scope), this.#options];
     const sinceMs = this.#options.clock.wallMs();
-    const [verdict, replicated] = await this.#answering(() =>
-      this.#write<'alive' | 'taken' | 'in_doubt' | 'changed'>((to) =>
+    const { reply: verdict, replicated } = await this.#answering(() =>
+      this.#writes.write<'alive' | 'taken' | 'in_doubt' | 'changed'>((to) =>
         to.withoutOwner(key, stands.token, code, leaseMs, request.token, encodeTime(sinceMs)),
       ),
     );

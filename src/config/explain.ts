@@ -1,0 +1,40 @@
+import type { $ZodIssue } from 'zod/v4/core';
+
+/** A mistake as lines: path, value, and what is allowed. `written`: the file's own text, before the environment's values. */
+export function explain(issue: $ZodIssue, written: unknown): string[] {
+  const path = issue.path
+    .map((part) => (typeof part === 'number' ? `[${part}]` : `.${String(part)}`))
+    .join('')
+    .slice(1);
+  if (issue.code === 'unrecognized_keys') {
+    return issue.keys.map((key) => `${path ? `${path}.` : ''}${key}: is not an option`);
+  }
+  const value = valueAt(written, issue.path);
+  const allowed = allowedBy(issue);
+  if (value === undefined) return [`${path}: is missing: ${allowed}`];
+  return [`${path}: ${shown(path, value, issue)} is not allowed: ${allowed}`];
+}
+
+function allowedBy(issue: $ZodIssue): string {
+  if (issue.code !== 'invalid_union' || issue.errors.length === 0) return issue.message;
+  return issue.errors
+    .flat()
+    .map(({ message }) => message)
+    .join(', or ');
+}
+
+function valueAt(written: unknown, path: readonly PropertyKey[]): unknown {
+  return path.reduce<unknown>(
+    (value, part) => (value as Record<PropertyKey, unknown> | undefined)?.[part],
+    written,
+  );
+}
+
+const MAY_BE_SECRET = /token|pepper|replacewith|secret|password|url|nodes|cluster|sentinels/i;
+
+/** The value as it was written; not where a secret belongs, nor a text that stands where a whole section belongs. */
+function shown(path: string, value: unknown, issue: $ZodIssue): string {
+  const misplaced = issue.code === 'invalid_type' && ['object', 'array', 'record'].includes(issue.expected);
+  if (MAY_BE_SECRET.test(path) || misplaced || typeof value === 'object') return 'the value';
+  return JSON.stringify(value);
+}

@@ -1,0 +1,76 @@
+import { once } from 'node:events';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { httpBackend } from '../../support/backend.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { until } from '../../support/until.ts';
+import { ALPHA, chunk, head, request, Wire } from '../../support/wire.ts';
+
+let stack: Stack;
+beforeAll(async () => {
+  stack = await openStack();
+});
+afterAll(() => stack.close());
+
+type Seen = { req: IncomingMessage; res: ServerResponse };
+
+/** What a backend sees of a request whose merchant hangs up once it has come. */
+async function leaving(bytes: string | Buffer, answer: (seen: Seen, wire: Wire) => Promise<void>): Promise<Seen> {
+  const { promise: arrived, resolve: arrive } = Promise.withResolvers<Seen>();
+  const url = await httpBackend((req, res) => arrive({ req: req.on('error', () => {}), res }));
+  const behind = await openStack({ upstream: { url } });
+  try {
+    const wire = await Wire.open(behind.port);
+    wire.write(bytes);
+    const seen = await arrived;
+    const closed = once(seen.res, 'close');
+    await answer(seen, wire);
+    wire.socket.destroy();
+    await closed;
+    await until(async () => (await behind.gateway.metrics.text()).includes('oncegate_in_flight 0'));
+    return seen;
+  } finally {
+    await behind.close();
+  }
+}
+
+test('before the answer: the request to the backend ends', async () => {
+  const { res } = await leaving(head('GET /v3/slow', ALPHA), async () => {});
+  expect(res.writableFinished).toBe(false);
+});
+
+test('within the answer: it ends too', async () => {
+  const { res } = await leaving(head('GET /v3/slow', ALPHA), async (seen, wire) => {
+    seen.res.write('half');
+    await wire.hears(chunk('half'));
+  });
+  expect(res.writableFinished).toBe(false);
+});
+
+test('within an upload: the backend does not take the half for the whole', async () => {
+  const { req } = await leaving(head('POST /v3/upload', ALPHA, 'Content-Length: 100') + 'half', async (seen) => {
+    expect(String((await once(seen.req, 'data'))[0])).toBe('half');
+  });
+  expect(req.complete).toBe(false);
+});
+
+test('within a chunked upload: neither', async () => {
+  const framing = 'Transfer-Encoding: chunked';
+  const { req } = await leaving(head('POST /v3/upload', ALPHA, framing) + chunk('half'), async (seen) => {
+    expect(String((await once(seen.req, 'data'))[0])).toBe('half');
+  });
+  expect(req.complete).toBe(false);
+});
+
+test('a payout is executed all the same, and its result kept', async () => {
+  const body = JSON.stringify({ action: 'withdraw', amount: 1, bank_code: '058', account_number: '0123456789' });
+  const fields = [ALPHA, 'x-service-idempotency: leaves-1'];
+  const wire = await Wire.open(stack.port);
+  wire.write(request('POST /v1/index.php', [...fields, 'X-Sandbox-Fault: delay=200'], body));
+  await until(() => stack.sandbox.requests.ofKey('leaves-1') === 1);
+  wire.socket.destroy();
+  const again = await Wire.open(stack.port);
+  const answer = await again.write(request('POST /v1/index.php', fields, body)).answer();
+  expect([answer.status, answer.headers['idempotent-replayed']]).toEqual([201, ['true']]);
+  expect(stack.sandbox.ledger.payouts({ key: 'leaves-1' })).toBe(1);
+});

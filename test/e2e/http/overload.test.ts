@@ -1,0 +1,69 @@
+import type { ServerResponse } from 'node:http';
+import { expect, onTestFinished, test } from 'vitest';
+import { httpBackend } from '../../support/backend.ts';
+import { openStack } from '../../support/stack.ts';
+import { until } from '../../support/until.ts';
+import { ALPHA, codeOf, head, request, Wire } from '../../support/wire.ts';
+
+const payout = JSON.stringify({ action: 'withdraw', amount: 1, bank_code: '058', account_number: '0123456789' });
+
+test('one more than there is room for is answered 503 at once, and nothing of it is sent', async () => {
+  const held: ServerResponse[] = [];
+  const url = await httpBackend((_req, res) => void held.push(res));
+  const stack = await openStack({ upstream: { url }, limits: { inFlight: 2 } });
+  onTestFinished(() => stack.close());
+  const running = [await Wire.open(stack.port), await Wire.open(stack.port)];
+  for (const wire of running) wire.write(head('GET /v3/slow', ALPHA));
+  await until(() => held.length === 2);
+
+  for (const bytes of [
+    request('POST /v1/index.php', [ALPHA, 'x-service-idempotency: over-1'], payout),
+    head('POST /v1/index.php', ALPHA, 'Content-Length: 1000000'),
+    head('GET /v3/echo', ALPHA),
+    head('GET /v3/echo'),
+  ]) {
+    const wire = await Wire.open(stack.port);
+    const answer = await wire.write(bytes).answer();
+    expect([answer.status, codeOf(answer), answer.headers['retry-after']]).toEqual([503, 'overloaded', ['1']]);
+  }
+  expect(held).toHaveLength(2);
+
+  for (const res of held) res.end('done');
+  for (const wire of running) expect((await wire.answer()).status).toBe(200);
+});
+
+test('the key of a payout that there was no room for is free, and its retry pays once', async () => {
+  const stack = await openStack({ limits: { inFlight: 1 } });
+  onTestFinished(() => stack.close());
+  const slow = await Wire.open(stack.port);
+  slow.write(head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: delay=300'));
+  await until(() => stack.sandbox.requests.total() === 1);
+  const pay = async () => {
+    const wire = await Wire.open(stack.port);
+    return await wire.write(request('POST /v1/index.php', [ALPHA, 'x-service-idempotency: over-2'], payout)).answer();
+  };
+  const refused = await pay();
+  expect([refused.status, codeOf(refused)]).toEqual([503, 'overloaded']);
+  expect([stack.sandbox.requests.total(), stack.sandbox.ledger.payouts()]).toEqual([1, 0]);
+  await slow.answer();
+  const paid = await until(async () => {
+    const answer = await pay();
+    return answer.status === 201 ? answer : undefined;
+  });
+  expect(paid.headers).not.toHaveProperty('idempotent-replayed');
+  expect(stack.sandbox.ledger.payouts({ key: 'over-2' })).toBe(1);
+});
+
+test('merchants who leave make room', async () => {
+  const stack = await openStack({ limits: { inFlight: 3 } });
+  onTestFinished(() => stack.close());
+  for (let i = 0; i < 3; i++) {
+    const wire = await Wire.open(stack.port);
+    wire.write(`${head('POST /v3/echo', ALPHA, 'Content-Length: 100')}half`);
+    await until(() => stack.sandbox.requests.total() === i + 1);
+    wire.socket.destroy();
+  }
+  await until(async () => (await stack.gateway.metrics.text()).includes('oncegate_in_flight 0'));
+  const wire = await Wire.open(stack.port);
+  expect((await wire.write(head('GET /v3/echo', ALPHA)).answer()).status).toBe(200);
+});

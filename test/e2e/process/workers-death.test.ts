@@ -1,0 +1,94 @@
+import { randomUUID } from 'node:crypto';
+import { writeFileSync } from 'node:fs';
+import { Agent } from 'node:http';
+import { beforeEach, describe, expect, it } from 'vitest';
+import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
+import { send, type TestAnswer, withdraw } from '../../support/client.ts';
+import type { ConfigInput } from '../../support/config.ts';
+import { freePort } from '../../support/free-port.ts';
+import { expectProblem } from '../../support/problem.ts';
+import { endNow, isAlive, leash } from '../../support/process-life.ts';
+import type { SpawnedGateway } from '../../support/spawn.ts';
+import { until } from '../../support/until.ts';
+import { configFor, isReplay, openSandbox, startGateway, workersOf } from './gateways.ts';
+
+const WORKERS = 2;
+
+interface Execution {
+  key: string;
+  /** The worker at work. */
+  pid: number;
+  answer: Promise<TestAnswer | Error>;
+}
+
+/** A withdraw on which the backend is at work, and the worker that it went through. */
+async function executing(gateway: SpawnedGateway, sandbox: Sandbox, delayMs: number): Promise<Execution> {
+  const [key, requestId] = [randomUUID(), randomUUID()];
+  // The second request of a connection goes to the worker of the first.
+  const agent = new Agent({ keepAlive: true, maxSockets: 1 });
+  const headers = { Authorization: 'Bearer sk_sandbox_alpha', 'X-Request-Id': requestId };
+  await send(gateway.url, { path: '/v2/get_balance', headers, agent });
+  const line = await until(() => gateway.lines.find((text) => text.includes(requestId)));
+  const answer = withdraw(gateway.url, { key, fault: `delay=${delayMs}`, agent }).catch(
+    (error: Error) => error,
+  );
+  await until(() => sandbox.requests.ofKey(key) === 1);
+  return { key, pid: leash(JSON.parse(line).pid), answer: answer.finally(() => agent.destroy()) };
+}
+
+describe('two workers', () => {
+  let sandbox: Sandbox;
+  let config: ConfigInput;
+  beforeEach(async () => {
+    sandbox = await openSandbox();
+    // A port of its own: one that the system picked is another once all who listened on it have died.
+    const listen = { host: '127.0.0.1', port: await freePort() };
+    config = configFor(sandbox, { workers: WORKERS, listen, lock: { leaseMs: 600 } });
+  });
+
+  it('one that is killed leaves what it executed in doubt, and the other never sends it again', async () => {
+    const gateway = await startGateway(config);
+    const { key, pid, answer } = await executing(gateway, sandbox, 500);
+    endNow(pid);
+    expect(await answer).toBeInstanceOf(Error);
+    expectProblem(await withdraw(gateway.url, { key }), { status: 409, code: 'outcome_unknown' });
+    await until(() => sandbox.ledger.payouts({ key }) === 1);
+    const pids = await workersOf(gateway, WORKERS);
+    expect(pids).not.toContain(pid);
+    for (const _ of pids) {
+      expectProblem(await withdraw(gateway.url, { key }), { status: 409, code: 'outcome_unknown' });
+    }
+    expect([sandbox.requests.ofKey(key), sandbox.ledger.payouts({ key })]).toEqual([1, 1]);
+    expect(await gateway.end()).toBe(0);
+    expect(pids.filter(isAlive)).toEqual([]);
+  });
+
+  it('end by themselves when their primary is killed, and settle before what they execute', async () => {
+    const gateway = await startGateway(config);
+    const pids = await workersOf(gateway, WORKERS);
+    const { key, answer } = await executing(gateway, sandbox, 500);
+    expect(await gateway.end('SIGKILL')).toBe('SIGKILL');
+    await until(() => !pids.some(isAlive));
+    expect(await answer).toMatchObject({ status: 201 });
+
+    const heir = await startGateway({ ...config, workers: 1 });
+    const again = await withdraw(heir.url, { key });
+    expect([again.status, isReplay(again)]).toEqual([201, true]);
+    expect(sandbox.ledger.payouts({ key })).toBe(1);
+    expect(await heir.end()).toBe(0);
+  });
+
+  it('say why when one that is to take a dead one’s place cannot start', async () => {
+    const gateway = await startGateway(config);
+    const { keys } = config.auth ?? {};
+    const { path = '' } = keys ?? {};
+    const [pid = 0] = await workersOf(gateway, WORKERS);
+    const before = gateway.lines.length;
+    writeFileSync(path, 'merchants: none\n');
+    endNow(pid);
+    const told = () => gateway.lines.slice(before).some((line) => /key file .+ is refused/.test(line));
+    await until(told);
+    expect((await send(gateway.url)).status).toBe(401);
+    expect(await gateway.end()).toBe(0);
+  });
+});
