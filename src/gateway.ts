@@ -1,4 +1,4 @@
-import type { IncomingMessage, Server } from 'node:http';
+import type { IncomingMessage, RequestListener, Server } from 'node:http';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import express, { type ErrorRequestHandler, type Express, type RequestHandler } from 'express';
@@ -108,7 +108,7 @@ export class Gateway {
         metrics.requests.inc({ operation: 'none', outcome: code });
         tools.logger.info({ outcome: code }, 'malformed request');
       },
-      onRequest: this.#path(),
+      onRequest: this.#onRequest(this.#path()),
       onUpgrade: (req, socket, head) => this.#upgrade(req, socket as Socket, head),
     });
   }
@@ -127,6 +127,20 @@ export class Gateway {
     path.use(this.#passOn());
     path.use(failed(this.#tools.logger));
     return path;
+  }
+
+  /** Express finds its way by the path: a target that has none would pass every step of it by. */
+  #onRequest(path: Express): RequestListener {
+    return (req, res) => {
+      if (req.url?.startsWith('/')) {
+        path(req, res);
+        return;
+      }
+      const context = this.#access.begin(req, res);
+      const refusal = problem('invalid_target', 'The request target has no origin form.');
+      context.outcome = refusal.code;
+      sendProblem(res, refusal, context.requestId);
+    };
   }
 
   #admission() {

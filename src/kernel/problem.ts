@@ -1,4 +1,4 @@
-import type { ServerResponse } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 
 /** Every answer that the gateway itself can give: code → status and title. Stable; documented in docs/merchants.md. */
 const problems = {
@@ -83,8 +83,13 @@ export function sendProblem(res: ServerResponse, p: Problem, requestId: string):
   if (res.headersSent || res.destroyed) return;
   const body = problemBody(p, requestId);
   const headers = problemHeaders(p, requestId, Buffer.byteLength(body));
-  // What is left of a body that nobody read would be taken for the next request: close instead.
-  if (!res.req.complete) headers.push('Connection', 'close');
+  if (hasUnreadBody(res.req)) headers.push('Connection', 'close');
   res.writeHead(p.status, headers);
   res.end(body);
+}
+
+/** A body that nobody read, or not to its end: what is left of it would be taken for the next request. */
+function hasUnreadBody(req: IncomingMessage): boolean {
+  const { 'content-length': length = '0', 'transfer-encoding': coding } = req.headers;
+  return !req.complete && (coding !== undefined || Number(length) > 0);
 }

@@ -1,5 +1,7 @@
 import { randomUUID } from 'node:crypto';
+import type { EventEmitter } from 'node:events';
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { Socket } from 'node:net';
 import type { Clock } from '../kernel/clock.ts';
 import { attachContext, type RequestContext } from '../kernel/context.ts';
 import { type Logger, loggablePath } from './logger.ts';
@@ -18,6 +20,7 @@ export class Access {
   readonly #options: AccessOptions;
   #open = 0;
   #whenIdle: (() => void)[] = [];
+  readonly #onSocket = new WeakMap<Socket, Set<() => void>>();
 
   constructor(options: AccessOptions) {
     this.#options = options;
@@ -36,7 +39,7 @@ export class Access {
   }
 
   /** For upgrades `closes` is the socket. */
-  begin(req: IncomingMessage, closes: ServerResponse | IncomingMessage['socket']): RequestContext {
+  begin(req: IncomingMessage, closes: ServerResponse | Socket): RequestContext {
     const inbound = req.headers['x-request-id'];
     const context: RequestContext = {
       requestId: typeof inbound === 'string' && WELL_FORMED.test(inbound) ? inbound : randomUUID(),
@@ -47,12 +50,36 @@ export class Access {
     };
     attachContext(req, context);
     this.#open++;
-    closes.once('close', () => {
+    let over = false;
+    this.#whenClosed(req.socket, closes, () => {
+      if (over) return;
+      over = true;
       // An execution whose merchant has left ends with its own outcome.
       if (context.done) this.#end(req, closes, context);
       else context.onDone = () => this.#end(req, closes, context);
     });
     return context;
+  }
+
+  /**
+   * An answer that waits for its turn on a connection, behind those to earlier requests, is not told when that connection
+   * closes: so the connection is listened to as well, once for all of its requests.
+   */
+  #whenClosed(socket: Socket, closes: EventEmitter, over: () => void): void {
+    let waiting = this.#onSocket.get(socket);
+    if (!waiting) {
+      const all = new Set<() => void>();
+      this.#onSocket.set(socket, all);
+      socket.once('close', () => {
+        for (const each of all) each();
+      });
+      waiting = all;
+    }
+    waiting.add(over);
+    closes.once('close', () => {
+      waiting.delete(over);
+      over();
+    });
   }
 
   #end(

@@ -26,6 +26,11 @@ export function refusalOfHead(req: IncomingMessage): Problem | undefined {
   // Node takes two Host lines; the backend may read the other one.
   if (valuesOf(req.rawHeaders, 'host').length > 1)
     return problem('invalid_request', 'The header host was sent twice.');
+  // Node reads the chunks of `gzip, chunked` and leaves the rest to us; nobody here asked for it.
+  const codings = valuesOf(req.rawHeaders, 'transfer-encoding');
+  if (codings.some((coding) => coding.trim().toLowerCase() !== 'chunked')) {
+    return problem('invalid_request', 'The body has a transfer coding other than chunked.');
+  }
   return undefined;
 }
 
@@ -88,5 +93,6 @@ function invited(req: IncomingMessage, res: ServerResponse, limits: BodyLimits) 
 
 /** Says `100 Continue` to a merchant who waits for it; not before the request was let in. */
 export function inviteBody(req: IncomingMessage, res: ServerResponse): void {
-  if (req.headers.expect !== undefined && !res.headersSent && !res.destroyed) res.writeContinue();
+  const waits = req.headers.expect !== undefined && req.httpVersion !== '1.0';
+  if (waits && !res.headersSent && !res.destroyed) res.writeContinue();
 }

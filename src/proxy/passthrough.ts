@@ -63,7 +63,8 @@ function framing(req: IncomingMessage): http.IncomingHttpHeaders {
 }
 
 function toObject(headers: RawHeaders): http.IncomingHttpHeaders {
-  const object: Record<string, string | string[]> = {};
+  // Without a prototype: header names such as `constructor` are just names.
+  const object: Record<string, string | string[]> = Object.create(null);
   for (let i = 0; i + 1 < headers.length; i += 2) {
     const name = (headers[i] as string).toLowerCase();
     const value = headers[i + 1] as string;
@@ -76,23 +77,48 @@ function toObject(headers: RawHeaders): http.IncomingHttpHeaders {
 /** Our timers and answers, in the place of the default plugins. */
 function watch(options: PassthroughOptions): Plugin {
   const { connectTimeoutMs, responseTimeoutMs } = options.upstream;
+  /** Requests whose connection stood: before, no byte of them was sent. */
+  const connected = new WeakSet<IncomingMessage>();
+  /** Requests that have become a WebSocket: an answer would be read as one of its frames. */
+  const upgraded = new WeakSet<IncomingMessage>();
+  const begin = (proxyReq: ClientRequest, req: IncomingMessage) => {
+    guardConnecting(proxyReq, connectTimeoutMs, () => connected.add(req));
+    guardWaiting(proxyReq, responseTimeoutMs);
+    proxyReq.once('upgrade', () => upgraded.add(req));
+  };
   return (proxy) => {
-    proxy.on('proxyReq', (proxyReq) => guard(proxyReq, connectTimeoutMs, responseTimeoutMs));
-    proxy.on('proxyReqWs', (proxyReq) => guard(proxyReq, connectTimeoutMs, responseTimeoutMs));
-    proxy.on('proxyRes', (proxyRes) => {
+    proxy.on('proxyReq', begin);
+    proxy.on('proxyReqWs', begin);
+    proxy.on('proxyRes', (proxyRes, req, res) => {
       proxyRes.headers = toObject(endToEndHeaders(proxyRes.rawHeaders));
-      if (options.draining()) proxyRes.headers.connection = 'close';
+      announceConnection(proxyRes, req, res, options.draining());
+      // The head must not wait for the body; what has come of that already goes along.
+      setImmediate(() => res.headersSent || res.destroyed || res.flushHeaders());
     });
     proxy.on('error', (error, req, res) => {
       if (!req) return;
       const context = contextOf(req);
-      const refusal = failure(error as NodeJS.ErrnoException);
+      const refusal = failure(error as NodeJS.ErrnoException, connected.has(req));
       context.outcome = refusal.code;
       if (!res) return;
       if ('writeHead' in res) giveUp(res as ServerResponse, refusal, context.requestId);
+      else if (upgraded.has(req)) res.destroy();
       else options.refuseUpgrade(res as Socket, refusal, context.requestId);
     });
   };
+}
+
+/** The proxy copies the request's `connection` into the answer; what Node will really do stands in `shouldKeepAlive`. */
+function announceConnection(
+  proxyRes: IncomingMessage,
+  req: IncomingMessage,
+  res: ServerResponse,
+  draining: boolean,
+): void {
+  if (draining) res.shouldKeepAlive = false;
+  // HTTP/1.0 knows no chunks: the end of the connection is the end of the body.
+  const endless = req.httpVersion === '1.0' && proxyRes.headers['content-length'] === undefined;
+  req.headers.connection = res.shouldKeepAlive && !endless ? 'keep-alive' : 'close';
 }
 
 function giveUp(res: ServerResponse, refusal: Problem, requestId: string): void {
@@ -101,34 +127,39 @@ function giveUp(res: ServerResponse, refusal: Problem, requestId: string): void 
   else sendProblem(res, refusal, requestId);
 }
 
-/** A connect timer, and a deadline from the request's end to the response's head. Node has neither. */
-function guard(proxyReq: ClientRequest, connectTimeoutMs: number, responseTimeoutMs: number): void {
-  const fail = (code: string) => proxyReq.destroy(Object.assign(new Error(code), { code }));
+const fail = (proxyReq: ClientRequest, code: string) =>
+  proxyReq.destroy(Object.assign(new Error(code), { code }));
+
+/** Node has no timer for connecting, TLS included. */
+function guardConnecting(proxyReq: ClientRequest, timeoutMs: number, onConnected: () => void): void {
   const { socket } = proxyReq;
-  if (socket?.connecting) {
-    const timer = setTimeout(() => fail('ECONNTIMEOUT'), connectTimeoutMs);
-    for (const event of ['connect', 'close']) socket.once(event, () => clearTimeout(timer));
+  if (!socket) {
+    proxyReq.once('socket', () => guardConnecting(proxyReq, timeoutMs, onConnected));
+    return;
   }
+  if (!socket.connecting) {
+    onConnected();
+    return;
+  }
+  const timer = setTimeout(() => fail(proxyReq, 'ECONNTIMEOUT'), timeoutMs);
+  socket.once('encrypted' in socket ? 'secureConnect' : 'connect', () => {
+    clearTimeout(timer);
+    onConnected();
+  });
+  socket.once('close', () => clearTimeout(timer));
+}
+
+/** A deadline from the request's end to the response's head. */
+function guardWaiting(proxyReq: ClientRequest, timeoutMs: number): void {
   let timer: NodeJS.Timeout | undefined;
   proxyReq.once('finish', () => {
-    timer = setTimeout(() => fail('ERESPONSETIMEOUT'), responseTimeoutMs);
+    timer = setTimeout(() => fail(proxyReq, 'ERESPONSETIMEOUT'), timeoutMs);
   });
   for (const event of ['response', 'upgrade', 'close']) proxyReq.once(event, () => clearTimeout(timer));
 }
 
-/** Failures before the first byte of the request; in every other case it may have been executed. */
-const NOT_SENT = new Set([
-  'ECONNREFUSED',
-  'ENOTFOUND',
-  'EAI_AGAIN',
-  'EHOSTUNREACH',
-  'ENETUNREACH',
-  'ECONNTIMEOUT',
-]);
-
-function failure({ code = '' }: NodeJS.ErrnoException): Problem {
-  if (NOT_SENT.has(code))
-    return problem('upstream_unreachable', 'The backend cannot be reached; nothing was sent.');
+function failure({ code }: NodeJS.ErrnoException, connected: boolean): Problem {
+  if (!connected) return problem('upstream_unreachable', 'The backend cannot be reached; nothing was sent.');
   const status = code === 'ERESPONSETIMEOUT' ? 504 : 502;
   return problem(
     'outcome_unknown',

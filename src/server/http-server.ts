@@ -4,6 +4,7 @@ import {
   type IncomingMessage,
   type RequestListener,
   type Server,
+  type ServerResponse,
   STATUS_CODES,
 } from 'node:http';
 import type { Duplex } from 'node:stream';
@@ -22,30 +23,75 @@ export interface HttpServerOptions {
   onUpgrade(req: IncomingMessage, socket: Duplex, head: Buffer): void;
 }
 
+/** The answers that are under way on each connection. */
+class Answering {
+  readonly #open = new WeakMap<Duplex, Set<ServerResponse>>();
+
+  begin(socket: Duplex, res: ServerResponse): void {
+    const open = this.#open.get(socket) ?? new Set();
+    this.#open.set(socket, open.add(res));
+    res.once('close', () => open.delete(res));
+  }
+
+  /** The first answer that is owed to a request that came whole, or is on its way already. */
+  next(socket: Duplex): ServerResponse | undefined {
+    return [...(this.#open.get(socket) ?? [])].find((res) => res.req.complete || res.headersSent);
+  }
+}
+
+/** The merchant has gone, perhaps in the middle of a request. */
+const LEFT = new Set(['ECONNRESET', 'EPIPE', 'HPE_INVALID_EOF_STATE']);
+
 /** The merchants' server. Malformed HTTP is answered and its connection closed. */
 export function createHttpServer(options: HttpServerOptions): Server {
+  const answering = new Answering();
+  const onRequest: RequestListener = (req, res) => {
+    answering.begin(req.socket, res);
+    options.onRequest(req, res);
+  };
   const server = createServer(
     {
       maxHeaderSize: options.headerBytes,
       headersTimeout: options.headerTimeoutMs,
+      // Node looks for late heads only this often, by default every 30 s.
+      connectionsCheckingInterval: Math.min(1000, Math.ceil(options.headerTimeoutMs / 2)),
       // Longer than the idle time of usual balancers, so that it is they who close idle connections.
       keepAliveTimeout: 65_000,
       // Any other upgrade (curl offers h2c by itself) is an ordinary request, and must not slip past the path.
       shouldUpgradeCallback: (req) =>
         req.method === 'GET' && req.headers.upgrade?.toLowerCase() === 'websocket',
     },
-    options.onRequest,
+    onRequest,
   );
   // Without this listener Node would invite the body before anybody was authenticated.
-  server.on('checkContinue', options.onRequest);
+  server.on('checkContinue', onRequest);
   server.on('upgrade', options.onUpgrade);
+  server.on('connect', (_req, socket) => {
+    const refusal = problem('invalid_target', 'This is no proxy for other hosts.');
+    options.onMalformed(refusal);
+    refuseOnSocket(socket, refusal, randomUUID());
+  });
+  const endAfter = (owed: ServerResponse, socket: Duplex): void => {
+    owed.once('close', () => {
+      const next = answering.next(socket);
+      if (next) endAfter(next, socket);
+      else endSoon(socket);
+    });
+  };
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
-    if (error.code === 'ECONNRESET' || !socket.writable) socket.destroy();
-    else {
-      const refusal = malformed(error.code);
-      options.onMalformed(refusal);
-      refuseOnSocket(socket, refusal, randomUUID());
+    if (LEFT.has(error.code ?? '') || !socket.writable) {
+      socket.destroy();
+      return;
     }
+    const owed = answering.next(socket);
+    if (owed) {
+      // A refusal now would be read as the answer to a request before the garbage.
+      endAfter(owed, socket);
+      return;
+    }
+    const refusal = malformed(error.code);
+    options.onMalformed(refusal);
+    refuseOnSocket(socket, refusal, randomUUID());
   });
   return server;
 }
@@ -66,4 +112,16 @@ export function refuseOnSocket(socket: Duplex, refusal: Problem, requestId: stri
   let head = `HTTP/1.1 ${refusal.status} ${STATUS_CODES[refusal.status]}\r\n`;
   for (let i = 0; i < headers.length; i += 2) head += `${headers[i]}: ${headers[i + 1]}\r\n`;
   socket.end(`${head}\r\n${body}`);
+  endSoon(socket);
+}
+
+/** Time for the last bytes to be read; a connection that is closed on unread ones is reset, and they are lost. */
+const LINGER_MS = 500;
+
+/** Ends a connection whether or not the other side does. */
+function endSoon(socket: Duplex): void {
+  socket.end();
+  socket.resume();
+  const timer = setTimeout(() => socket.destroy(), LINGER_MS);
+  socket.once('close', () => clearTimeout(timer));
 }

@@ -1,11 +1,11 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
-import { expect } from 'vitest';
-import { temporaryFolder } from './config.ts';
+import { afterAll, expect } from 'vitest';
 import { MAIN, track } from './spawn.ts';
 
 /** Compiled modules are kept from one process to the next: it halves the time to start one. */
@@ -13,8 +13,10 @@ export const FAST_START = {
   NODE_COMPILE_CACHE: fileURLToPath(new URL('../../node_modules/.cache/node-compile', import.meta.url)),
 };
 
-/** Tests that run at once cannot have folders of their own by `temporaryFolder`, which goes with the first that ends. */
-const folders = temporaryFolder();
+const folders = mkdtempSync(join(tmpdir(), 'oncegate-test-'));
+afterAll(() => rmSync(folders, { recursive: true, force: true }));
+
+/** A folder that is gone when the test file is over: `temporaryFolder` is for tests that run one after the other. */
 export const newFolder = (): string => mkdtempSync(join(folders, 'folder-'));
 
 export interface Ended {

@@ -34,12 +34,18 @@ export function track(child: ChildProcess): ChildProcess {
   return child;
 }
 
-/** Runs `node src/main.ts serve` and resolves when it listens. @throws with its standard error when it ends before */
+/**
+ * Runs `node src/main.ts serve` and resolves when it listens.
+ *
+ * @param folder for the configuration's file. Tests that run at once bring their own: by default it goes with the test
+ * @throws with its standard error when it ends before
+ */
 export async function spawnGateway(
   config: ConfigInput,
   env: NodeJS.ProcessEnv = {},
+  folder: string = temporaryFolder(),
 ): Promise<SpawnedGateway> {
-  const file = join(temporaryFolder(), 'gateway.yaml');
+  const file = join(folder, 'gateway.yaml');
   writeFileSync(file, stringify(config));
   const child = track(
     spawn(process.execPath, [MAIN, 'serve', '--config', file], { env: { ...process.env, ...env } }),

@@ -40,6 +40,13 @@ describe('what contradicts itself is refused', () => {
     },
   );
 
+  it('replicas to wait for in a cluster', () => {
+    const text = `${UPSTREAM}store: { kind: redis, cluster: ["redis://a"], durability: { replicas: 1 } }`;
+    expect(mistakesIn(text)).toEqual([
+      expect.stringMatching(/^gateway\.yaml: store\.durability\.replicas: 1 is not allowed: .*cluster/),
+    ]);
+  });
+
   it('a name that is declared twice', () => {
     expect(mistakesIn(operations(operation('pay', 'action: a'), operation('pay', 'action: b')))).toEqual([
       expect.stringMatching(/^gateway\.yaml: operations\[1\]\.name: .*"pay" is declared twice/),

@@ -65,7 +65,12 @@ describe('without credentials', () => {
 });
 
 describe('with a key that is not valid', () => {
-  const keys = { unknown: 'sk_test_unknown', revoked: 'sk_test_revoked', expired: 'sk_test_expired', future: 'sk_test_future' };
+  const keys = {
+    unknown: 'sk_test_unknown',
+    revoked: 'sk_test_revoked',
+    expired: 'sk_test_expired',
+    future: 'sk_test_future',
+  };
 
   test('unknown, revoked, expired and not yet valid ones cannot be told apart', async () => {
     const seen = await reachingNobody(stack, async () => {

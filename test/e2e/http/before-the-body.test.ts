@@ -22,7 +22,12 @@ const refused: [string, string, string[], [number, string]][] = [
   ['no credentials', 'POST /v1/index.php', [], [401, 'missing_credentials']],
   ['no credentials', 'POST /v3/echo', [], [401, 'missing_credentials']],
   ['an unknown key', 'POST /v1/index.php', ['Authorization: Bearer sk_no'], [401, 'invalid_key']],
-  ['a key that may not', 'PUT /v3/echo', ['Authorization: Bearer sk_test_balance_only'], [403, 'insufficient_scope']],
+  [
+    'a key that may not',
+    'PUT /v3/echo',
+    ['Authorization: Bearer sk_test_balance_only'],
+    [403, 'insufficient_scope'],
+  ],
   ['an ambiguous target', 'POST //v1/index.php', [ALPHA], [400, 'invalid_target']],
   ['a lookalike', 'POST /v1/index.php/', [ALPHA], [400, 'invalid_target']],
   ['two hosts', 'POST /v3/echo', [ALPHA, 'Host: other.test'], [400, 'invalid_request']],
@@ -55,7 +60,9 @@ describe('a body that is announced as too large', () => {
 test('an expectation that nobody knows is answered 417', async () => {
   await reachingNobody(stack, async () => {
     const wire = await Wire.open(stack.port);
-    const answer = await wire.write(head('POST /v3/echo', ALPHA, 'Expect: a-miracle', 'Content-Length: 0')).answer();
+    const answer = await wire
+      .write(head('POST /v3/echo', ALPHA, 'Expect: a-miracle', 'Content-Length: 0'))
+      .answer();
     expect(answer.status).toBe(417);
   });
 });

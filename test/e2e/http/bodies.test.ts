@@ -33,7 +33,9 @@ describe('a body over the limit', () => {
 
   test('is answered 413 to clients that send it whole before they listen', async () => {
     for (const body of [padded(1001), padded(3_000_000)]) {
-      const answer = await reachingNobody(stack, () => post().set('Content-Type', 'application/json').send(body));
+      const answer = await reachingNobody(stack, () =>
+        post().set('Content-Type', 'application/json').send(body),
+      );
       expect([answer.status, answer.body.error.code]).toEqual([413, 'body_too_large']);
     }
   });
@@ -121,7 +123,10 @@ describe('a body that two parsers could read in two ways', () => {
       const wire = await Wire.open(stack.port);
       const bytes = Buffer.from(body);
       const fields = [ALPHA, 'x-service-idempotency: ambiguous-1', `Content-Length: ${bytes.length}`];
-      const answer = await wire.write(head('POST /v1/index.php', ...fields)).write(bytes).answer();
+      const answer = await wire
+        .write(head('POST /v1/index.php', ...fields))
+        .write(bytes)
+        .answer();
       expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_body']);
     });
   });
@@ -159,7 +164,10 @@ describe('a body that is readable', () => {
 
   test('is a payout whatever its Content-Type says', async () => {
     const send = () =>
-      post().set('x-service-idempotency', 'type-1').set('Content-Type', 'text/plain').send(JSON.stringify(payout));
+      post()
+        .set('x-service-idempotency', 'type-1')
+        .set('Content-Type', 'text/plain')
+        .send(JSON.stringify(payout));
     expect((await send()).status).toBe(201);
     expect((await send()).headers['idempotent-replayed']).toBe('true');
     expect(stack.sandbox.ledger.payouts({ key: 'type-1' })).toBe(1);
@@ -180,11 +188,16 @@ test('a route that takes uploads too passes on what is no JSON', async () => {
   const match = { method: 'POST', path: '/v1/index.php', unreadableBody: 'pass' as const };
   const uploads = await openStack({
     operations: [
-      { name: 'withdraw', match: { ...match, body: { action: 'withdraw' } }, idempotency: { key: 'optional' } },
+      {
+        name: 'withdraw',
+        match: { ...match, body: { action: 'withdraw' } },
+        idempotency: { key: 'optional' },
+      },
     ],
   });
   try {
-    const to = () => request(uploads.url).post('/v1/index.php').set('Authorization', 'Bearer sk_sandbox_alpha');
+    const to = () =>
+      request(uploads.url).post('/v1/index.php').set('Authorization', 'Bearer sk_sandbox_alpha');
     const upload = await to().attach('file', Buffer.from('a,b\n1,2'), 'list.csv');
     expect([upload.status, upload.body.error.code]).toEqual([400, 'invalid_json']);
     expect(uploads.sandbox.requests.ofPath('POST /v1/index.php')).toBe(1);

@@ -8,7 +8,12 @@ beforeAll(async () => {
 });
 afterAll(() => stack.close());
 
-const payout = JSON.stringify({ action: 'withdraw', amount: 1, bank_code: '058', account_number: '0123456789' });
+const payout = JSON.stringify({
+  action: 'withdraw',
+  amount: 1,
+  bank_code: '058',
+  account_number: '0123456789',
+});
 const EXPECT = 'Expect: 100-continue';
 
 describe('a merchant who waits for 100 Continue', () => {

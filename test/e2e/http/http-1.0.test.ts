@@ -31,7 +31,12 @@ test('an answer of unknown length ends with its connection, and has no chunks', 
 });
 
 test('a payout is one', async () => {
-  const body = JSON.stringify({ action: 'withdraw', amount: 1, bank_code: '058', account_number: '0123456789' });
+  const body = JSON.stringify({
+    action: 'withdraw',
+    amount: 1,
+    bank_code: '058',
+    account_number: '0123456789',
+  });
   const fields = [`Content-Length: ${body.length}`, 'x-service-idempotency: old-1'];
   const first = (await ask('POST /v1/index.php', fields, body)).answer;
   const second = (await ask('POST /v1/index.php', fields, body)).answer;

@@ -1,6 +1,17 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { openStack, type Stack } from '../../support/stack.ts';
-import { ALPHA, BRAVO, chunk, codeOf, head, LAST_CHUNK, request, Wire, type WireAnswer } from '../../support/wire.ts';
+import { reachingNobody } from '../../support/untouched.ts';
+import {
+  ALPHA,
+  BRAVO,
+  chunk,
+  codeOf,
+  head,
+  LAST_CHUNK,
+  request,
+  Wire,
+  type WireAnswer,
+} from '../../support/wire.ts';
 
 let stack: Stack;
 beforeAll(async () => {
@@ -38,12 +49,28 @@ function steps(round: number): Step[] {
       check: (answer) => expect(answer.headers['idempotent-replayed']).toEqual(['true']),
     },
     { name: 'the key of another', bytes: pay(key, payout(), BRAVO), check: gives(201) },
-    { name: 'another body', bytes: pay(key, payout({ amount: 2 })), check: gives(422, 'idempotency_key_reused') },
-    { name: 'a bad body', bytes: pay(`bad-${round}`, '{"action":"withdraw","action":1}'), check: gives(400, 'invalid_body') },
-    { name: 'no JSON', bytes: pay(`bad-${round}`, 'GET / HTTP/1.1\r\n\r\n'), check: gives(400, 'invalid_body') },
+    {
+      name: 'another body',
+      bytes: pay(key, payout({ amount: 2 })),
+      check: gives(422, 'idempotency_key_reused'),
+    },
+    {
+      name: 'a bad body',
+      bytes: pay(`bad-${round}`, '{"action":"withdraw","action":1}'),
+      check: gives(400, 'invalid_body'),
+    },
+    {
+      name: 'no JSON',
+      bytes: pay(`bad-${round}`, 'GET / HTTP/1.1\r\n\r\n'),
+      check: gives(400, 'invalid_body'),
+    },
     { name: 'a bad key', bytes: pay(''), check: gives(400, 'idempotency_key_invalid') },
     { name: 'another action', bytes: pay(key, '{"action":"refund"}'), check: gives(422) },
-    { name: 'a key that may not', bytes: pay(key, payout(), 'Authorization: Bearer sk_test_balance_only'), check: gives(403) },
+    {
+      name: 'a key that may not',
+      bytes: pay(key, payout(), 'Authorization: Bearer sk_test_balance_only'),
+      check: gives(403),
+    },
     {
       name: 'an upload',
       bytes: head('PUT /v3/echo', ALPHA, 'Transfer-Encoding: chunked') + chunk('x'.repeat(3000)) + LAST_CHUNK,
@@ -52,15 +79,28 @@ function steps(round: number): Step[] {
     {
       name: 'an echo',
       bytes: request('DELETE /v3/echo?here', [ALPHA], 'gone'),
-      check: (answer) => expect(answer.json()).toMatchObject({ method: 'DELETE', url: '/v3/echo?here', bodyBytes: 4 }),
+      check: (answer) =>
+        expect(answer.json()).toMatchObject({ method: 'DELETE', url: '/v3/echo?here', bodyBytes: 4 }),
     },
     { name: 'a head', bytes: head('HEAD /v3/echo', ALPHA), bodiless: true, check: gives(200) },
     { name: 'nothing there', bytes: head('GET /v3/nothing', ALPHA), check: gives(404) },
     { name: '204', bytes: head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: status=204'), check: gives(204) },
-    { name: 'a payout of 204', bytes: pay(`${key}-204`).toString().replace('Host', 'X-Sandbox-Fault: status=204\r\nHost'), check: gives(204) },
+    {
+      name: 'a payout of 204',
+      bytes: pay(`${key}-204`).toString().replace('Host', 'X-Sandbox-Fault: status=204\r\nHost'),
+      check: gives(204),
+    },
     { name: 'a stream', bytes: head('GET /v3/stream?chunks=3&intervalMs=1', ALPHA), check: gives(200) },
-    { name: 'a failing backend', bytes: head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: refuse'), check: gives(502, 'outcome_unknown') },
-    { name: 'an upgrade that is none', bytes: head('GET /v3/echo', ALPHA, 'Connection: Upgrade', 'Upgrade: h2c'), check: gives(200) },
+    {
+      name: 'a failing backend',
+      bytes: head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: refuse'),
+      check: gives(502, 'outcome_unknown'),
+    },
+    {
+      name: 'an upgrade that is none',
+      bytes: head('GET /v3/echo', ALPHA, 'Connection: Upgrade', 'Upgrade: h2c'),
+      check: gives(200),
+    },
   ];
 }
 
@@ -83,7 +123,9 @@ test('requests that are sent ahead are answered in their order', async () => {
   const wire = await Wire.open(stack.port);
   const all = steps(0).filter(({ name }) => name !== 'an upgrade that is none');
   // What depends on what came before must not overtake it: only the order of the answers is looked at here.
-  const apart = all.filter(({ name }) => !['its replay', 'another body', 'the key of another'].includes(name));
+  const apart = all.filter(
+    ({ name }) => !['its replay', 'another body', 'the key of another'].includes(name),
+  );
   const slow = head('GET /v3/echo?slow', ALPHA, 'X-Sandbox-Fault: delay=100');
   wire.write(slow).write(Buffer.concat(apart.map(({ bytes }) => Buffer.from(bytes))));
   expect((await wire.answer()).json().url).toBe('/v3/echo?slow');
@@ -127,4 +169,14 @@ test('a refusal closes the connection where a body is left on it, and what follo
     expect(wire.rest).toBe('');
   }
   expect(stack.sandbox.requests.ofPath('POST /v3/inside')).toBe(0);
+});
+
+test('what is sent ahead behind a refusal that closes the connection is not executed: nobody could hear of it', async () => {
+  await reachingNobody(stack, async () => {
+    const wire = await Wire.open(stack.port);
+    wire.write(Buffer.concat([request('POST /v3/echo', [], 'a body'), pay('behind-1')]));
+    expect((await wire.answer()).headers.connection).toEqual(['close']);
+    await wire.ended;
+    expect(wire.rest).toBe('');
+  });
 });

@@ -15,7 +15,10 @@ afterAll(() => stack.close());
 type Seen = { req: IncomingMessage; res: ServerResponse };
 
 /** What a backend sees of a request whose merchant hangs up once it has come. */
-async function leaving(bytes: string | Buffer, answer: (seen: Seen, wire: Wire) => Promise<void>): Promise<Seen> {
+async function leaving(
+  bytes: string | Buffer,
+  answer: (seen: Seen, wire: Wire) => Promise<void>,
+): Promise<Seen> {
   const { promise: arrived, resolve: arrive } = Promise.withResolvers<Seen>();
   const url = await httpBackend((req, res) => arrive({ req: req.on('error', () => {}), res }));
   const behind = await openStack({ upstream: { url } });
@@ -48,9 +51,12 @@ test('within the answer: it ends too', async () => {
 });
 
 test('within an upload: the backend does not take the half for the whole', async () => {
-  const { req } = await leaving(head('POST /v3/upload', ALPHA, 'Content-Length: 100') + 'half', async (seen) => {
-    expect(String((await once(seen.req, 'data'))[0])).toBe('half');
-  });
+  const { req } = await leaving(
+    `${head('POST /v3/upload', ALPHA, 'Content-Length: 100')}half`,
+    async (seen) => {
+      expect(String((await once(seen.req, 'data'))[0])).toBe('half');
+    },
+  );
   expect(req.complete).toBe(false);
 });
 
@@ -63,7 +69,12 @@ test('within a chunked upload: neither', async () => {
 });
 
 test('a payout is executed all the same, and its result kept', async () => {
-  const body = JSON.stringify({ action: 'withdraw', amount: 1, bank_code: '058', account_number: '0123456789' });
+  const body = JSON.stringify({
+    action: 'withdraw',
+    amount: 1,
+    bank_code: '058',
+    account_number: '0123456789',
+  });
   const fields = [ALPHA, 'x-service-idempotency: leaves-1'];
   const wire = await Wire.open(stack.port);
   wire.write(request('POST /v1/index.php', [...fields, 'X-Sandbox-Fault: delay=200'], body));

@@ -56,14 +56,17 @@ describe.each(METHODS)('%s', (method) => {
 });
 
 describe('HEAD', () => {
-  test.each(['/v3/echo', '/v2/get_balance', '/v3/nothing'])('%s: the head of the answer, and no body', async (path) => {
-    const wire = await Wire.open(stack.port);
-    wire.write(head(`HEAD ${path}`, ALPHA)).write(head('GET /v3/echo', ALPHA));
-    const answer = await wire.answer({ bodiless: true });
-    expect(answer.status).toBe(path === '/v3/nothing' ? 404 : 200);
-    expect(Number(answer.headers['content-length']?.[0])).toBeGreaterThan(0);
-    expect((await wire.answer()).json()).toMatchObject({ method: 'GET' });
-  });
+  test.each(['/v3/echo', '/v2/get_balance', '/v3/nothing'])(
+    '%s: the head of the answer, and no body',
+    async (path) => {
+      const wire = await Wire.open(stack.port);
+      wire.write(head(`HEAD ${path}`, ALPHA)).write(head('GET /v3/echo', ALPHA));
+      const answer = await wire.answer({ bodiless: true });
+      expect(answer.status).toBe(path === '/v3/nothing' ? 404 : 200);
+      expect(Number(answer.headers['content-length']?.[0])).toBeGreaterThan(0);
+      expect((await wire.answer()).json()).toMatchObject({ method: 'GET' });
+    },
+  );
 
   test('refused: neither', async () => {
     const wire = await Wire.open(stack.port);

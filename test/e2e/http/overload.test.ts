@@ -1,11 +1,16 @@
 import type { ServerResponse } from 'node:http';
-import { expect, onTestFinished, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { httpBackend } from '../../support/backend.ts';
-import { openStack } from '../../support/stack.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, codeOf, head, request, Wire } from '../../support/wire.ts';
 
-const payout = JSON.stringify({ action: 'withdraw', amount: 1, bank_code: '058', account_number: '0123456789' });
+const payout = JSON.stringify({
+  action: 'withdraw',
+  amount: 1,
+  bank_code: '058',
+  account_number: '0123456789',
+});
 
 test('one more than there is room for is answered 503 at once, and nothing of it is sent', async () => {
   const held: ServerResponse[] = [];
@@ -24,7 +29,11 @@ test('one more than there is room for is answered 503 at once, and nothing of it
   ]) {
     const wire = await Wire.open(stack.port);
     const answer = await wire.write(bytes).answer();
-    expect([answer.status, codeOf(answer), answer.headers['retry-after']]).toEqual([503, 'overloaded', ['1']]);
+    expect([answer.status, codeOf(answer), answer.headers['retry-after']]).toEqual([
+      503,
+      'overloaded',
+      ['1'],
+    ]);
   }
   expect(held).toHaveLength(2);
 
@@ -40,7 +49,9 @@ test('the key of a payout that there was no room for is free, and its retry pays
   await until(() => stack.sandbox.requests.total() === 1);
   const pay = async () => {
     const wire = await Wire.open(stack.port);
-    return await wire.write(request('POST /v1/index.php', [ALPHA, 'x-service-idempotency: over-2'], payout)).answer();
+    return await wire
+      .write(request('POST /v1/index.php', [ALPHA, 'x-service-idempotency: over-2'], payout))
+      .answer();
   };
   const refused = await pay();
   expect([refused.status, codeOf(refused)]).toEqual([503, 'overloaded']);
@@ -54,16 +65,47 @@ test('the key of a payout that there was no room for is free, and its retry pays
   expect(stack.sandbox.ledger.payouts({ key: 'over-2' })).toBe(1);
 });
 
-test('merchants who leave make room', async () => {
-  const stack = await openStack({ limits: { inFlight: 3 } });
-  onTestFinished(() => stack.close());
-  for (let i = 0; i < 3; i++) {
+/** Nothing counts as under way any more. */
+const nothingOpen = async ({ gateway }: Stack) => {
+  await until(async () => (await gateway.metrics.text()).includes('oncegate_in_flight 0'), 5000);
+};
+
+describe('those who leave make room', () => {
+  let stack: Stack;
+  beforeAll(async () => {
+    stack = await openStack({ limits: { inFlight: 100 } });
+  });
+  afterAll(() => stack.close());
+
+  test('within an upload', async () => {
+    const before = stack.sandbox.requests.total();
+    for (let i = 1; i <= 3; i++) {
+      const wire = await Wire.open(stack.port);
+      wire.write(`${head('POST /v3/echo', ALPHA, 'Content-Length: 100')}half`);
+      await until(() => stack.sandbox.requests.total() === before + i);
+      wire.socket.destroy();
+    }
+    await nothingOpen(stack);
+  });
+
+  test('while what they sent ahead waits for its turn', async () => {
     const wire = await Wire.open(stack.port);
-    wire.write(`${head('POST /v3/echo', ALPHA, 'Content-Length: 100')}half`);
-    await until(() => stack.sandbox.requests.total() === i + 1);
+    const before = stack.sandbox.requests.total();
+    wire.write(head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: delay=600000'));
+    wire.write(head('GET /v3/echo', ALPHA) + head('GET /v2/get_balance', ALPHA) + head('GET /v3/echo'));
+    wire.write(request('POST /v1/index.php', [ALPHA, 'x-service-idempotency: ahead-1'], payout));
+    await until(() => stack.sandbox.requests.total() === before + 4);
     wire.socket.destroy();
-  }
-  await until(async () => (await stack.gateway.metrics.text()).includes('oncegate_in_flight 0'));
-  const wire = await Wire.open(stack.port);
-  expect((await wire.write(head('GET /v3/echo', ALPHA)).answer()).status).toBe(200);
+    await nothingOpen(stack);
+    expect(stack.sandbox.ledger.payouts({ key: 'ahead-1' })).toBe(1);
+  });
+
+  test('without having read what they were answered', async () => {
+    const wire = await Wire.open(stack.port);
+    wire.socket.pause();
+    wire.write(head('GET /v3/echo').repeat(20_000));
+    await until(() => stack.log.length > 1000);
+    wire.socket.resetAndDestroy();
+    await nothingOpen(stack);
+  });
 });

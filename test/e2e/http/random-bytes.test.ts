@@ -19,12 +19,26 @@ function randomFrom(seed: number): () => number {
   };
 }
 
-const payout = JSON.stringify({ action: 'withdraw', amount: 1, bank_code: '058', account_number: '0123456789' });
-const HANDSHAKE = ['Connection: Upgrade', 'Upgrade: websocket', 'Sec-WebSocket-Version: 13', 'Sec-WebSocket-Key: eA=='];
+const payout = JSON.stringify({
+  action: 'withdraw',
+  amount: 1,
+  bank_code: '058',
+  account_number: '0123456789',
+});
+const HANDSHAKE = [
+  'Connection: Upgrade',
+  'Upgrade: websocket',
+  'Sec-WebSocket-Version: 13',
+  'Sec-WebSocket-Key: eA==',
+];
 
 /** Requests that are nearly right: none of them has the right to pay. */
 const templates: Buffer[] = [
-  request('POST /v1/index.php', ['Authorization: Bearer sk_test_revoked', 'x-service-idempotency: random'], payout),
+  request(
+    'POST /v1/index.php',
+    ['Authorization: Bearer sk_test_revoked', 'x-service-idempotency: random'],
+    payout,
+  ),
   request('POST /v1/index.php', ['x-service-idempotency: random', 'Expect: 100-continue'], payout),
   Buffer.from(head('POST /v3/echo', ALPHA, 'Transfer-Encoding: chunked') + chunk('hello') + LAST_CHUNK),
   Buffer.from(head('GET /v3/echo', ALPHA)),
@@ -54,9 +68,9 @@ test(`random bytes for ${FOR_MS} ms: it serves as before, and nothing of them is
       connections++;
       const closed = once(socket, 'close');
       for (let i = 0; i < 3; i++) socket.write(bytesFrom(random));
-      if (random() < 0.5) socket.end();
-      else if (random() < 0.5) setTimeout(() => socket.destroy(), 5);
-      else setTimeout(() => socket.resetAndDestroy(), 5);
+      const way = random();
+      if (way < 0.5) socket.end();
+      else setTimeout(() => (way < 0.75 ? socket.destroy() : socket.resetAndDestroy()), 5);
       await Promise.race([closed, new Promise((resolve) => setTimeout(resolve, 50))]);
       socket.destroy();
     }
@@ -65,11 +79,16 @@ test(`random bytes for ${FOR_MS} ms: it serves as before, and nothing of them is
 
   const wire = await Wire.open(stack.port);
   const fields = [ALPHA, 'x-service-idempotency: after-1'];
-  expect((await wire.write(request('POST /v1/index.php', fields, payout)).answer()).status, `seed ${seed}`).toBe(201);
+  expect(
+    (await wire.write(request('POST /v1/index.php', fields, payout)).answer()).status,
+    `seed ${seed}`,
+  ).toBe(201);
   expect(stack.sandbox.ledger.payouts(), `seed ${seed}`).toBe(1);
   expect(connections).toBeGreaterThan(50);
   expect(stack.log.filter(({ level }) => Number(level) >= 50)).toEqual([]);
-  await until(async () => (await stack.gateway.metrics.text()).includes('oncegate_in_flight 0'), 5000).catch(() => {
-    throw new Error(`requests stay open, seed ${seed}`);
-  });
+  await until(async () => (await stack.gateway.metrics.text()).includes('oncegate_in_flight 0'), 5000).catch(
+    () => {
+      throw new Error(`requests stay open, seed ${seed}`);
+    },
+  );
 });

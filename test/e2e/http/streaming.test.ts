@@ -174,7 +174,6 @@ describe('nothing is held back that would not fit', () => {
   });
 });
 
-
 /** Resolves when a count that had begun has not moved for a while: what fits between the ends is in. */
 async function stillStanding(count: () => number): Promise<void> {
   let before = -1;

@@ -9,7 +9,12 @@ beforeAll(async () => {
 });
 afterAll(() => stack.close());
 
-const payout = JSON.stringify({ action: 'withdraw', amount: 10, bank_code: '058', account_number: '0123456789' });
+const payout = JSON.stringify({
+  action: 'withdraw',
+  amount: 10,
+  bank_code: '058',
+  account_number: '0123456789',
+});
 
 /** A payout to a target of which only the bytes matter. */
 async function ask(target: string, method = 'POST') {
@@ -27,15 +32,33 @@ const shapes = {
     'ftp://x@evil.test/v1/index.php',
   ],
   'an absolute form that Express cannot read': ['a://', 'http://?/v1/index.php', 'foo://'],
-  'an empty segment': ['//v1/index.php', '//evil.test/v1/index.php', '/v1//index.php', '/v1/index.php//', '///'],
+  'an empty segment': [
+    '//v1/index.php',
+    '//evil.test/v1/index.php',
+    '/v1//index.php',
+    '/v1/index.php//',
+    '///',
+  ],
   'a dot segment': [
     ...['/./v1/index.php', '/../v1/index.php', '/x/../v1/index.php', '/v1/./index.php', '/v1/index.php/..'],
-    ...['/v1/%2e%2e/v1/index.php', '/v1/.%2E/x', '/%2e/v1/index.php', '/x/..;y/v1/index.php', '/x/..%3by/v1/x'],
+    ...[
+      '/v1/%2e%2e/v1/index.php',
+      '/v1/.%2E/x',
+      '/%2e/v1/index.php',
+      '/x/..;y/v1/index.php',
+      '/x/..%3by/v1/x',
+    ],
   ],
   'an encoded separator': ['/v1%2findex.php', '/v1%2Findex.php', '/v1%5cindex.php', '/x%2f..%2fv1/index.php'],
   'a backslash': ['/v1\\index.php', '/\\evil.test/v1', '/x\\..\\v1/index.php'],
   'NUL and its like': ['/v1/index.php%00', '/v1/index.php%00.txt', '/v1/index.php%0d%0aX:%20y', '/v1/%7f'],
-  'twice or badly encoded': ['/v1/%252e%252e/', '/v1/index%252ephp', '/v1/%25%36%39ndex.php', '/v1/%', '/v1/%zz'],
+  'twice or badly encoded': [
+    '/v1/%252e%252e/',
+    '/v1/index%252ephp',
+    '/v1/%25%36%39ndex.php',
+    '/v1/%',
+    '/v1/%zz',
+  ],
   'a fragment': ['/v1/index.php#', '/v1/index.php#/x', '/x?a#b'],
   'a lookalike of a declared path': [
     ...['/v1/index.php/', '/V1/index.php', '/v1/Index.PHP', '/v1/index%2ephp', '/v1/index.php/withdraw'],
@@ -55,13 +78,19 @@ describe.each(Object.entries(shapes))('%s', (_name, targets) => {
   });
 });
 
-test.each(['/v1/index.php\0', '/v1/\xedndex.php', '/v1/index.php?\xe9', '/v1/\tindex.php', '/v1/index php', '/x?a b', '?x', ''])(
-  'no target at all, %j, is answered 400, and nothing is sent',
-  async (target) => {
-    const { answer } = await reachingNobody(stack, () => ask(target));
-    expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_request']);
-  },
-);
+test.each([
+  '/v1/index.php\0',
+  '/v1/\xedndex.php',
+  '/v1/index.php?\xe9',
+  '/v1/\tindex.php',
+  '/v1/index php',
+  '/x?a b',
+  '?x',
+  '',
+])('no target at all, %j, is answered 400, and nothing is sent', async (target) => {
+  const { answer } = await reachingNobody(stack, () => ask(target));
+  expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_request']);
+});
 
 test('the asterisk is answered 400 invalid_target', async () => {
   const { answer } = await reachingNobody(stack, () => ask('*', 'OPTIONS'));

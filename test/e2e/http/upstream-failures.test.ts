@@ -1,18 +1,26 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import { createServer, type Socket } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { NOBODY, openBlackHole, rawBackend } from '../../support/backend.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { ALPHA, codeOf, head, request, Wire, type WireAnswer } from '../../support/wire.ts';
 
-const payout = JSON.stringify({ action: 'withdraw', amount: 1, bank_code: '058', account_number: '0123456789' });
+const payout = JSON.stringify({
+  action: 'withdraw',
+  amount: 1,
+  bank_code: '058',
+  account_number: '0123456789',
+});
 
 /** The ways by which a request reaches the backend. */
 const ways: [string, (more: string[]) => string | Buffer][] = [
   ['passed through', (more) => head('GET /v3/echo', ALPHA, ...more)],
   ['passed through with a body', (more) => request('POST /v3/echo', [ALPHA, ...more], 'hello')],
   ['executed', (more) => head('GET /v2/get_balance', ALPHA, ...more)],
-  ['executed under a key', (more) => request('POST /v1/index.php', [ALPHA, `x-service-idempotency: f-${key++}`, ...more], payout)],
+  [
+    'executed under a key',
+    (more) => request('POST /v1/index.php', [ALPHA, `x-service-idempotency: f-${key++}`, ...more], payout),
+  ],
 ];
 let key = 0;
 

@@ -66,7 +66,11 @@ test('a gateway that is shutting down takes no new ones', async () => {
   const shutdown = behind.shutdown();
   await until(async () => (await behind.gateway.checks()).some(({ name, ok }) => name === 'draining' && !ok));
   const answer = await wire.write(`${[ALPHA, ...HANDSHAKE].join('\r\n')}\r\n\r\n`).answer();
-  expect([answer.status, codeOf(answer), answer.headers['retry-after']]).toEqual([503, 'shutting_down', ['1']]);
+  expect([answer.status, codeOf(answer), answer.headers['retry-after']]).toEqual([
+    503,
+    'shutting_down',
+    ['1'],
+  ]);
   expect((await slow.answer()).status).toBe(200);
   await shutdown;
   expect(behind.sandbox.requests.total()).toBe(1);
@@ -75,7 +79,12 @@ test('a gateway that is shutting down takes no new ones', async () => {
 test('any other upgrade is an ordinary request, and goes the ordinary way', async () => {
   const stack = await openStack();
   onTestFinished(() => stack.close());
-  const payout = JSON.stringify({ action: 'withdraw', amount: 1, bank_code: '058', account_number: '0123456789' });
+  const payout = JSON.stringify({
+    action: 'withdraw',
+    amount: 1,
+    bank_code: '058',
+    account_number: '0123456789',
+  });
   for (const [key, upgrade] of [
     ['h2c-1', ['Connection: Upgrade, HTTP2-Settings', 'Upgrade: h2c', 'HTTP2-Settings: AAMAAABkAAQAAP__']],
     ['websocket-1', HANDSHAKE],
@@ -96,6 +105,22 @@ test('any other upgrade is an ordinary request, and goes the ordinary way', asyn
   expect(stack.sandbox.requests.lastUpgrade).toBeUndefined();
 });
 
+test('a handshake that is sent behind another request is not answered before it, nor takes its connection', async () => {
+  const stack = await openStack();
+  onTestFinished(() => stack.close());
+  for (const who of [[], [ALPHA]]) {
+    const wire = await Wire.open(stack.port);
+    wire.write(head('GET /v3/echo?first', ALPHA, 'X-Sandbox-Fault: delay=100'));
+    wire.write(head('GET /v3/echo?second', ALPHA) + head('GET /v3/ws', ...who, ...HANDSHAKE));
+    for (const url of ['/v3/echo?first', '/v3/echo?second']) {
+      expect((await wire.answer()).json().url).toBe(url);
+    }
+    expect((await wire.answer()).status).not.toBe(101);
+    wire.socket.destroy();
+    await until(async () => (await stack.gateway.metrics.text()).includes('oncegate_in_flight 0'));
+  }
+});
+
 test('a WebSocket counts as a request under way, until it ends', async () => {
   const stack = await openStack({ limits: { inFlight: 1 } });
   onTestFinished(() => stack.close());
@@ -104,7 +129,11 @@ test('a WebSocket counts as a request under way, until it ends', async () => {
   onTestFinished(() => ws.terminate());
   await once(ws, 'open');
   const refused = await (await Wire.open(stack.port)).write(head('GET /v3/ws', ALPHA, ...HANDSHAKE)).answer();
-  expect([refused.status, codeOf(refused), refused.headers['retry-after']]).toEqual([503, 'overloaded', ['1']]);
+  expect([refused.status, codeOf(refused), refused.headers['retry-after']]).toEqual([
+    503,
+    'overloaded',
+    ['1'],
+  ]);
   expect(stack.sandbox.requests.total()).toBe(1);
   ws.close();
   await until(async () => {

@@ -2,11 +2,11 @@ import { once } from 'node:events';
 import type { IncomingMessage } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
-import { type RawData, WebSocket } from 'ws';
+import { WebSocket } from 'ws';
 import { httpBackend } from '../../support/backend.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
-import { reachingNobody } from '../../support/untouched.ts';
 import { until } from '../../support/until.ts';
+import { reachingNobody } from '../../support/untouched.ts';
 import { ALPHA, chunk, codeOf, head, Wire } from '../../support/wire.ts';
 
 let stack: Stack;
@@ -15,7 +15,11 @@ beforeAll(async () => {
 });
 afterAll(() => stack.close());
 
-function dial({ port }: Pick<Stack, 'port'>, headers: Record<string, string> = {}, path = '/v3/ws'): WebSocket {
+function dial(
+  { port }: Pick<Stack, 'port'>,
+  headers: Record<string, string> = {},
+  path = '/v3/ws',
+): WebSocket {
   const authorization = 'Bearer sk_sandbox_alpha';
   const ws = new WebSocket(`ws://127.0.0.1:${port}${path}`, { headers: { authorization, ...headers } });
   ws.on('error', () => {});
@@ -44,7 +48,7 @@ describe('an authenticated WebSocket', () => {
     }
     const bytes = Buffer.from([0, 1, 254, 255]);
     ws.send(bytes);
-    const [back, binary] = (await once(ws, 'message')) as [RawData, boolean];
+    const [back, binary] = (await once(ws, 'message')) as [Buffer, boolean];
     expect([binary, back]).toEqual([true, bytes]);
     ws.ping();
     await once(ws, 'pong');
@@ -64,7 +68,8 @@ describe('an authenticated WebSocket', () => {
     const forged = { 'X-Merchant-Code': 'M-BRAVO', x_merchant_code: 'M-BRAVO', 'X-Request-Id': 'upgrade-1' };
     await once(dial(stack, forged), 'open');
     const seen = stack.sandbox.requests.lastUpgrade?.rawHeaders ?? [];
-    const valuesOf = (wanted: string) => seen.filter(([name]) => name.toLowerCase() === wanted).map(([, v]) => v);
+    const valuesOf = (wanted: string) =>
+      seen.filter(([name]) => name.toLowerCase() === wanted).map(([, v]) => v);
     expect(valuesOf('x-merchant-code')).toEqual(['M-ALPHA']);
     expect(valuesOf('x-request-id')).toEqual(['upgrade-1']);
     expect(valuesOf('authorization')).toEqual(['Bearer sk_sandbox_alpha']);
@@ -75,7 +80,9 @@ describe('an authenticated WebSocket', () => {
 
   test('chooses a subprotocol with the backend', async () => {
     const headers = { authorization: 'Bearer sk_sandbox_alpha' };
-    const ws = new WebSocket(`ws://127.0.0.1:${stack.port}/v3/ws`, ['payments.v1', 'payments.v2'], { headers });
+    const ws = new WebSocket(`ws://127.0.0.1:${stack.port}/v3/ws`, ['payments.v1', 'payments.v2'], {
+      headers,
+    });
     onTestFinished(() => ws.terminate());
     await once(ws, 'open');
     expect(ws.protocol).toBe('payments.v1');
@@ -122,13 +129,18 @@ describe('is refused on the socket, and the backend sees nothing of it:', () => 
     expect('www-authenticate' in answer.headers).toBe(challenged);
   });
 
-  test.each(['//v3/ws', '/v3/../v3/ws', '/v3%2fws', 'http://evil.test/v3/ws', '/v3/ws#x', '/V1/index.php', '/v1/index.php/x'])(
-    'the ambiguous target %s',
-    async (target) => {
-      const answer = await refused(`GET ${target}`, ALPHA);
-      expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_target']);
-    },
-  );
+  test.each([
+    '//v3/ws',
+    '/v3/../v3/ws',
+    '/v3%2fws',
+    'http://evil.test/v3/ws',
+    '/v3/ws#x',
+    '/V1/index.php',
+    '/v1/index.php/x',
+  ])('the ambiguous target %s', async (target) => {
+    const answer = await refused(`GET ${target}`, ALPHA);
+    expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_target']);
+  });
 
   test('a client of a library hears of it', async () => {
     const ws = dial(stack, { authorization: 'Bearer sk_no' });
@@ -184,10 +196,22 @@ describe('a backend that', () => {
 
   test('does not take the upgrade: its answer is passed on, framed anew', async () => {
     const behind = await inFrontOfUpgrades((_req, socket) => {
-      socket.end(`HTTP/1.1 426 Upgrade Required\r\nTransfer-Encoding: chunked\r\n\r\n${chunk('no')}0\r\n\r\n`);
+      socket.end(
+        `HTTP/1.1 426 Upgrade Required\r\nTransfer-Encoding: chunked\r\n\r\n${chunk('no')}0\r\n\r\n`,
+      );
     });
     const answer = await answered(behind);
     expect([answer.status, answer.body.toString()]).toEqual([426, 'no']);
+  });
+
+  test('does not take the upgrade of a merchant who has spoken already: nothing of it stays open', async () => {
+    const behind = await inFrontOfUpgrades((_req, socket) => {
+      socket.end('HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\n\r\n');
+    });
+    const wire = await Wire.open(behind.port);
+    wire.write(head('GET /v3/ws', ALPHA, ...HANDSHAKE) + FRAME);
+    expect((await wire.answer()).status).toBe(426);
+    await nothingOpen(behind);
   });
 
   test('closes without a word: 502 outcome_unknown', async () => {
@@ -203,7 +227,9 @@ describe('a backend that', () => {
   test('resets a WebSocket that stands: it ends, and nothing is put into it', async () => {
     const behind = await inFrontOfUpgrades((_req, socket) => {
       acceptUpgrade(socket);
-      (socket as import('node:net').Socket).once('data', () => (socket as import('node:net').Socket).resetAndDestroy());
+      (socket as import('node:net').Socket).once('data', () =>
+        (socket as import('node:net').Socket).resetAndDestroy(),
+      );
     });
     const wire = await Wire.open(behind.port);
     expect((await wire.write(head('GET /v3/ws', ALPHA, ...HANDSHAKE)).answer()).status).toBe(101);

@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { send, withdraw } from '../../support/client.ts';
@@ -18,7 +19,15 @@ const SECRETS = [
 ];
 
 /** Parts of credentials and of bodies. */
-const FRAGMENTS = ['sk_sandbox', 'sk_test', 'sk_nobody', 'Bearer', '0123456789', 'account_number', '4711'];
+const FRAGMENTS = [
+  'sk_sandbox',
+  'sk_test',
+  'sk_nobody',
+  'Bearer',
+  '0123456789',
+  'account_number',
+  '471108.15',
+];
 
 interface Traffic {
   url: string;
@@ -46,8 +55,8 @@ async function everything({ url, sandbox, keys }: Traffic): Promise<number> {
   await pay({ key: large, fault: 'huge=1100000' });
   await pay({ key: large });
   const reused = newKey();
-  await pay({ key: reused, amount: 4711 });
-  await pay({ key: reused, amount: 4712 });
+  await pay({ key: reused, amount: 471108.15 });
+  await pay({ key: reused, amount: 471108.16 });
   await pay({ key: `"${newKey()}` });
   await pay({ headers: { 'Idempotency-Key': `"${newKey()}` } });
   await pay({ key: 'not-ascii-é' });
@@ -137,7 +146,10 @@ describe.concurrent.each(storeKinds)('on %s', (kind) => {
     const keys: string[] = [];
     let requests = await everything({ url: gateway.url, sandbox, keys });
     if (redis) requests += await whileRedisIsAway({ url: gateway.url, sandbox, keys }, redis);
+    // Behind the exit there are lines still to be read.
+    const closed = once(gateway.child, 'close');
     expect(await gateway.end()).toBe(0);
+    await closed;
 
     expect(keys.length).toBeGreaterThan(20);
     const ids = sandbox.ledger.transactions().map(({ id }) => id);

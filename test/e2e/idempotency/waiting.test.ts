@@ -44,7 +44,7 @@ describe.concurrent.each(storeKinds)('on %s, a duplicate', (kind) => {
 
   it('with Prefer: wait=0 is answered at once', async () => {
     const key = randomUUID();
-    const first = await begin(patient, key, 1500);
+    const first = await begin(patient, key, 1000);
     for (const prefer of ['wait=0', 'respond-async, wait=0', 'Wait="0"; foo']) {
       expectProblem(await withdraw(patient.url, { key, headers: { Prefer: prefer } }), inFlight);
     }
@@ -58,7 +58,7 @@ describe.concurrent.each(storeKinds)('on %s, a duplicate', (kind) => {
 
   it('with Prefer: wait=1 is answered after a second', async () => {
     const key = randomUUID();
-    const first = await begin(patient, key, 2500);
+    const first = await begin(patient, key, 2000);
     const startedMs = performance.now();
     expectProblem(await withdraw(patient.url, { key, headers: { Prefer: 'wait=1' } }), inFlight);
     expect(performance.now() - startedMs).toBeGreaterThan(950);
@@ -78,7 +78,7 @@ describe.concurrent.each(storeKinds)('on %s, a duplicate', (kind) => {
 
   it('waits no longer than waitMs, whatever it prefers', async () => {
     const key = randomUUID();
-    const first = await begin(hasty, key, 2500);
+    const first = await begin(hasty, key, 1500);
     const prefers = [{}, { Prefer: 'wait=20' }, { Prefer: 'wait=nonsense' }];
     const startedMs = performance.now();
     for (const answer of await Promise.all(prefers.map((headers) => withdraw(hasty.url, { key, headers })))) {

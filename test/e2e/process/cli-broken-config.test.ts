@@ -26,8 +26,6 @@ describe.concurrent('a broken configuration ends a command with 78 and a line fo
   });
 
   it.each([
-    ['no YAML', 'listen: [', /^oncegate: is not valid YAML: .+\n$/],
-    ['an empty file', '', /^oncegate: upstream\.url: is missing: .+\n$/],
     [
       'a name without a value',
       `${UPSTREAM}${TOKEN_FROM_ENVIRONMENT}`,
@@ -43,11 +41,11 @@ describe.concurrent('a broken configuration ends a command with 78 and a line fo
     expect(ended.stderr).not.toContain(SECRET);
   });
 
-  it.each([
-    ['/nowhere/gateway.yaml', 'ENOENT'],
-    ['/', 'EISDIR'],
-  ])('the file %s', async (file, code) => {
-    const ended = await run(['serve', '--config', file]);
-    expect(ended).toMatchObject({ code: 78, stderr: `oncegate: ${file}: cannot be read (${code})\n` });
+  it('and so does a file that is not there', async () => {
+    const ended = await run(['serve', '--config', '/nowhere/gateway.yaml']);
+    expect(ended).toMatchObject({
+      code: 78,
+      stderr: 'oncegate: /nowhere/gateway.yaml: cannot be read (ENOENT)\n',
+    });
   });
 });

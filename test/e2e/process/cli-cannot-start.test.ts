@@ -59,22 +59,20 @@ describe.concurrent('a port that is taken', () => {
 });
 
 describe.concurrent('a data folder that cannot be used', () => {
-  const belowAFile = () => join(write().file, 'data');
+  const start = (path: string) =>
+    run(['start', '--port=0', '--admin-port=0', '--sandbox-port=0', `--data=${path}`], { withinMs: 8000 });
+  const serveOn = (path: string) => serve({ store: { kind: 'lmdb', path } });
+  const file = () => write().file;
 
   it.each([
-    ['below a file', belowAFile],
-    ['in /proc', () => '/proc/oncegate-data'],
-    ['that is a file', () => write().file],
-  ])('%s', async (_, folderOf) => {
-    const path = folderOf();
-    const [served, started] = await Promise.all([
-      serve({ store: { kind: 'lmdb', path } }),
-      run(['start', '--port=0', '--admin-port=0', '--sandbox-port=0', `--data=${path}`], { withinMs: 8000 }),
-    ]);
-    for (const ended of [served, started]) {
-      expect([1, 69]).toContain(ended.code);
-      expectOneLine(ended, path);
-    }
+    ['start, below a file', start, () => join(file(), 'data'), 'gateway.yaml'],
+    ['serve, below a file', serveOn, () => join(file(), 'data'), 'gateway.yaml'],
+    ['start, in /proc', start, () => '/proc/oncegate-data', '/proc/oncegate-data'],
+    ['serve, in place of a file', serveOn, file, 'gateway.yaml'],
+  ])('%s', async (_, command, pathOf, named) => {
+    const ended = await command(pathOf());
+    expect([1, 69]).toContain(ended.code);
+    expectOneLine(ended, named);
   });
 
   it('but a folder with a dot in its name can', async () => {
@@ -86,9 +84,9 @@ describe.concurrent('a data folder that cannot be used', () => {
 });
 
 describe.concurrent('a key file that cannot be used', () => {
-  it.each([1, 2])('is missing, %i workers', async (workers) => {
+  it('is missing', async () => {
     const path = join(newFolder(), 'nokeys.yaml');
-    const ended = await serve({ workers, auth: { keys: { source: 'file', path } } });
+    const ended = await serve({ auth: { keys: { source: 'file', path } } });
     expect(ended.code).toBe(1);
     expectPlain(ended);
     expect(ended.stderr).toContain(path);

@@ -53,13 +53,6 @@ describe.concurrent('check', () => {
     expect(ended.stdout).toMatch(/^ok {3}store: redis\nwarn store: redis runs without appendonly: .+\n/);
   });
 
-  it('warns of a Redis that keeps them a second later', async () => {
-    const redis = await startRedis({ args: ['--appendfsync', 'everysec'] });
-    const ended = await check(onRedis(redis));
-    expect(ended.code).toBe(0);
-    expect(ended.stdout).toMatch(/^warn store: redis has appendfsync everysec: .+$/m);
-  });
-
   it('fails where the store cannot be opened', async () => {
     const url = `redis://:hunter2@127.0.0.1:${await freePort()}`;
     const ended = await check({ store: { kind: 'redis', url, connectTimeoutMs: 300 } });

@@ -1,5 +1,6 @@
+import { readdirSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
-import { expectPlain, run } from '../../support/command.ts';
+import { expectPlain, newFolder, run } from '../../support/command.ts';
 
 describe.concurrent('the command line explains itself', () => {
   it.each([
@@ -54,10 +55,12 @@ describe.concurrent('what cannot be meant is answered with 64 and the usage', ()
     ['--port', 'http'],
     ['--admin-port', '65536'],
     ['--sandbox-port', '-1'],
-  ])('start %s %s', async (option, port) => {
-    const ended = await run(['start', `${option}=${port}`]);
+  ])('start %s %s, and nothing was begun', async (option, port) => {
+    const cwd = newFolder();
+    const ended = await run(['start', `${option}=${port}`], { cwd });
     expect(ended).toMatchObject({ code: 64, stdout: '' });
     expect(ended.stderr).toBe(`oncegate: "${port}" is not a port\n`);
+    expect(readdirSync(cwd)).toEqual([]);
   });
 
   it('start with a configuration, and with what goes only without one', async () => {

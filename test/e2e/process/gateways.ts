@@ -1,8 +1,8 @@
 import { afterAll } from 'vitest';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { send, type TestAnswer } from '../../support/client.ts';
-import { FAST_START } from '../../support/command.ts';
-import { type ConfigInput, type MoreConfig, temporaryFolder, testConfig } from '../../support/config.ts';
+import { FAST_START, newFolder } from '../../support/command.ts';
+import { type ConfigInput, type MoreConfig, testConfig } from '../../support/config.ts';
 import { leash } from '../../support/process-life.ts';
 import { type SpawnedGateway, spawnGateway } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
@@ -18,11 +18,11 @@ export async function openSandbox(): Promise<Sandbox> {
 }
 
 export const configFor = (sandbox: Sandbox, more: MoreConfig = {}): ConfigInput =>
-  testConfig(temporaryFolder(), sandbox.url, more);
+  testConfig(newFolder(), sandbox.url, more);
 
 /** A gateway process that is gone at the latest when the test file is over. */
 export async function startGateway(config: ConfigInput, env?: NodeJS.ProcessEnv): Promise<SpawnedGateway> {
-  const gateway = await spawnGateway(config, { ...FAST_START, ...env });
+  const gateway = await spawnGateway(config, { ...FAST_START, ...env }, newFolder());
   leash(gateway.pid);
   return gateway;
 }

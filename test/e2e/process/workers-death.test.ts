@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { Agent } from 'node:http';
-import { beforeEach, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import type { ConfigInput } from '../../support/config.ts';
@@ -36,17 +36,17 @@ async function executing(gateway: SpawnedGateway, sandbox: Sandbox, delayMs: num
   return { key, pid: leash(JSON.parse(line).pid), answer: answer.finally(() => agent.destroy()) };
 }
 
-describe('two workers', () => {
-  let sandbox: Sandbox;
-  let config: ConfigInput;
-  beforeEach(async () => {
-    sandbox = await openSandbox();
-    // A port of its own: one that the system picked is another once all who listened on it have died.
-    const listen = { host: '127.0.0.1', port: await freePort() };
-    config = configFor(sandbox, { workers: WORKERS, listen, lock: { leaseMs: 600 } });
-  });
+/** A configuration and its backend, for each test its own. */
+async function open(): Promise<{ sandbox: Sandbox; config: ConfigInput }> {
+  const sandbox = await openSandbox();
+  // A port of its own: one that the system picked is another once all who listened on it have died.
+  const listen = { host: '127.0.0.1', port: await freePort() };
+  return { sandbox, config: configFor(sandbox, { workers: WORKERS, listen, lock: { leaseMs: 600 } }) };
+}
 
+describe.concurrent('two workers', () => {
   it('one that is killed leaves what it executed in doubt, and the other never sends it again', async () => {
+    const { sandbox, config } = await open();
     const gateway = await startGateway(config);
     const { key, pid, answer } = await executing(gateway, sandbox, 500);
     endNow(pid);
@@ -64,6 +64,7 @@ describe('two workers', () => {
   });
 
   it('end by themselves when their primary is killed, and settle before what they execute', async () => {
+    const { sandbox, config } = await open();
     const gateway = await startGateway(config);
     const pids = await workersOf(gateway, WORKERS);
     const { key, answer } = await executing(gateway, sandbox, 500);
@@ -79,6 +80,7 @@ describe('two workers', () => {
   });
 
   it('say why when one that is to take a dead one’s place cannot start', async () => {
+    const { config } = await open();
     const gateway = await startGateway(config);
     const { keys } = config.auth ?? {};
     const { path = '' } = keys ?? {};

@@ -1,3 +1,0 @@
-import { describeTwoGateways } from './two-gateways.ts';
-
-describeTwoGateways('redis');
