@@ -4,6 +4,8 @@ export default defineConfig({
   test: {
     include: ['test/**/*.test.ts'],
     pool: 'forks',
+    maxWorkers: 2,
+    maxConcurrency: 20,
     testTimeout: 30_000,
     hookTimeout: 30_000,
     // Servers are started and killed by the tests: a run that leaves one behind is a failed run.

@@ -29,7 +29,7 @@ import { Operations } from './proxy/operations.ts';
 import { createPassthrough } from './proxy/passthrough.ts';
 import { reachable } from './proxy/reachable.ts';
 import { admit, refusalToAdmit } from './server/admit.ts';
-import { createHttpServer, refuseOnSocket } from './server/http-server.ts';
+import { createHttpServer, endSoon, refuseOnSocket } from './server/http-server.ts';
 
 export interface GatewayTools {
   clock: Clock;
@@ -215,6 +215,8 @@ export class Gateway {
     context.passedThrough = true;
     this.#upgraded.add(socket);
     socket.once('close', () => this.#upgraded.delete(socket));
+    // A merchant who does not close, or whose last bytes nobody reads, would keep the connection for good.
+    socket.once('finish', () => endSoon(socket));
     this.#passthrough.upgrade(req, socket, head);
   }
 

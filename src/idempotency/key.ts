@@ -22,7 +22,7 @@ export function readKey(rawHeaders: readonly string[], names: readonly string[])
     if (!names.includes(name)) continue;
     if (seen.has(name)) return { kind: 'invalid', reason: `The header ${name} was sent twice.` };
     seen.add(name);
-    const value = readValue(name, (rawHeaders[i + 1] as string).trim());
+    const value = readValue(name, rawHeaders[i + 1] as string);
     if (value === undefined || !PRINTABLE.test(value)) {
       return { kind: 'invalid', reason: `The header ${name} must hold 1 to 255 printable ASCII characters.` };
     }

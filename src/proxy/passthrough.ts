@@ -84,7 +84,11 @@ function watch(options: PassthroughOptions): Plugin {
   const begin = (proxyReq: ClientRequest, req: IncomingMessage) => {
     guardConnecting(proxyReq, connectTimeoutMs, () => connected.add(req));
     guardWaiting(proxyReq, responseTimeoutMs);
-    proxyReq.once('upgrade', () => upgraded.add(req));
+    proxyReq.once('upgrade', (_res, backend) => {
+      upgraded.add(req);
+      // A merchant's connection that is destroyed does not end the one that it is piped into.
+      req.socket.once('close', () => backend.destroy());
+    });
   };
   return (proxy) => {
     proxy.on('proxyReq', begin);

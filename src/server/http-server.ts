@@ -33,6 +33,10 @@ class Answering {
     res.once('close', () => open.delete(res));
   }
 
+  busy(socket: Duplex): boolean {
+    return (this.#open.get(socket)?.size ?? 0) > 0;
+  }
+
   /** The first answer that is owed to a request that came whole, or is on its way already. */
   next(socket: Duplex): ServerResponse | undefined {
     return [...(this.#open.get(socket) ?? [])].find((res) => res.req.complete || res.headersSent);
@@ -58,8 +62,11 @@ export function createHttpServer(options: HttpServerOptions): Server {
       // Longer than the idle time of usual balancers, so that it is they who close idle connections.
       keepAliveTimeout: 65_000,
       // Any other upgrade (curl offers h2c by itself) is an ordinary request, and must not slip past the path.
+      // Nor may one that is sent ahead take a connection on which answers are owed.
       shouldUpgradeCallback: (req) =>
-        req.method === 'GET' && req.headers.upgrade?.toLowerCase() === 'websocket',
+        req.method === 'GET' &&
+        req.headers.upgrade?.toLowerCase() === 'websocket' &&
+        !answering.busy(req.socket),
     },
     onRequest,
   );
@@ -119,7 +126,7 @@ export function refuseOnSocket(socket: Duplex, refusal: Problem, requestId: stri
 const LINGER_MS = 500;
 
 /** Ends a connection whether or not the other side does. */
-function endSoon(socket: Duplex): void {
+export function endSoon(socket: Duplex): void {
   socket.end();
   socket.resume();
   const timer = setTimeout(() => socket.destroy(), LINGER_MS);

@@ -73,7 +73,7 @@ export async function spawnGateway(
     adminUrl: `http://127.0.0.1:${adminPort}`,
     lines,
     async end(signal = 'SIGTERM') {
-      if (child.exitCode !== null) return child.exitCode;
+      if (child.exitCode !== null || child.signalCode !== null) return child.exitCode ?? child.signalCode;
       const exited = once(child, 'exit');
       child.kill(signal);
       const [code, name] = await exited;
