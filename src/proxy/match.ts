@@ -28,6 +28,10 @@ export function refusalOfHead(req: IncomingMessage): Problem | undefined {
     return problem('invalid_request', 'The header host was sent twice.');
   // Node reads the chunks of `gzip, chunked` and leaves the rest to us; nobody here asked for it.
   const codings = valuesOf(req.rawHeaders, 'transfer-encoding');
+  // HTTP/1.0 knows no chunks: another reader may take them for the next request.
+  if (codings.length > 0 && req.httpVersion === '1.0') {
+    return problem('invalid_request', 'HTTP/1.0 has no transfer codings.');
+  }
   if (codings.some((coding) => coding.trim().toLowerCase() !== 'chunked')) {
     return problem('invalid_request', 'The body has a transfer coding other than chunked.');
   }
