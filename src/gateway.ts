@@ -36,6 +36,9 @@ export interface GatewayTools {
   logger: Logger;
 }
 
+/** Time for the store to take the last writes of executions that were cut off. */
+const LAST_WRITES_MS = 1000;
+
 /** One process of oncegate, from the merchants' socket to the backend's. */
 export class Gateway {
   readonly server: Server;
@@ -254,20 +257,21 @@ export class Gateway {
     this.#lifecycle.drain();
     await new Promise((resolve) => setTimeout(resolve, delayMs));
     this.#lifecycle.close();
-    const closed = new Promise<void>((resolve) => this.server.close(() => resolve()));
+    this.server.close();
     for (const socket of this.#upgraded) socket.destroy();
     const endMs = this.#tools.clock.monotonicMs() + graceMs;
     const grace = new Promise<void>((resolve) => setTimeout(resolve, graceMs).unref());
-    await Promise.race([Promise.all([closed, this.#access.idle()]), grace]);
+    await Promise.race([this.#access.idle(), grace]);
     await this.#engine.close(Math.max(0, endMs - this.#tools.clock.monotonicMs()));
     await this.shutdownNow();
   }
 
-  /** Closes everything at once. */
+  /** Closes everything at once. What still executes is in doubt from here on, and is marked so. */
   async shutdownNow(): Promise<void> {
     this.server.closeAllConnections();
     this.#passthrough.close();
     await this.#executor.destroy();
+    await this.#engine.close(LAST_WRITES_MS);
     this.#keys.close();
     await this.#store.close();
   }

@@ -3,7 +3,7 @@ import { Gateway } from '../gateway.ts';
 import { systemClock } from '../kernel/clock.ts';
 import { createLogger } from '../observability/logger.ts';
 import { readArguments, required } from './arguments.ts';
-import { Exit } from './exit.ts';
+import { Exit, explainFailure } from './exit.ts';
 
 const USAGE = `oncegate check --config FILE
 
@@ -15,7 +15,11 @@ export async function check(args: string[]): Promise<void> {
   const options = readArguments(args, { config: { type: 'string' } }, USAGE);
   if (!options) return;
   const config = loadConfig(required(options.config, 'config', USAGE), process.env);
-  const gateway = await Gateway.open(config, { clock: systemClock, logger: createLogger('silent') });
+  const gateway = await Gateway.open(config, { clock: systemClock, logger: createLogger('silent') }).catch(
+    (error: unknown) => {
+      throw new Exit(explainFailure(error).message, 1);
+    },
+  );
   const checks = (await gateway.checks()).filter(({ name }) => name !== 'draining');
   await gateway.shutdownNow();
   for (const { name, ok, detail, warnings = [] } of checks) {

@@ -14,6 +14,7 @@ export function explainFailure(error: unknown): { message: string; code: number 
   if (error instanceof Exit) return error;
   const { code, message, name } = error as NodeJS.ErrnoException & { address?: string; port?: number };
   const { address, port } = error as { address?: string; port?: number };
+  if (name === 'WorkerFailed') return { message, code: (error as { exitCode: number }).exitCode };
   if (name === 'ConfigError') return { message, code: 78 };
   if (code === 'EADDRINUSE')
     return { message: `port ${port} on ${address} is in use by another process`, code: 1 };

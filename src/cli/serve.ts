@@ -14,6 +14,7 @@ import { obeyPrimary, tellMetrics } from '../workers/worker.ts';
 export interface Running {
   port: number;
   adminPort: number;
+  checks: AdminSource['checks'];
   shutdown(): Promise<void>;
 }
 
@@ -27,6 +28,8 @@ export async function serve(config: Config): Promise<Running | undefined> {
   const count = config.workers === 'auto' ? availableParallelism() : config.workers;
   const running =
     count === 1 ? await serveAlone(config, logger) : await serveWithWorkers(config, count, logger);
+  for (const { warnings = [] } of await running.checks())
+    for (const warning of warnings) logger.warn(warning);
   logger.info({ port: running.port, adminPort: running.adminPort, workers: count }, 'listening');
   return running;
 }
@@ -39,7 +42,12 @@ async function serveAlone(config: Config, logger: Logger): Promise<Running> {
     const port = await listen(gateway.server, config.listen.host, config.listen.port);
     const source = { metrics: () => gateway.metrics.text(), checks: () => gateway.checks() };
     const admin = await openAdmin(config, source);
-    return { port, adminPort: admin.port, shutdown: () => closeAll(() => gateway.shutdown(), admin.server) };
+    return {
+      port,
+      adminPort: admin.port,
+      checks: source.checks,
+      shutdown: () => closeAll(() => gateway.shutdown(), admin.server),
+    };
   } catch (error) {
     await gateway.shutdownNow();
     throw error;
@@ -53,7 +61,12 @@ async function serveWithWorkers(config: Config, count: number, logger: Logger): 
   try {
     const port = await primary.start();
     const admin = await openAdmin(config, primary);
-    return { port, adminPort: admin.port, shutdown: () => closeAll(() => primary.shutdown(), admin.server) };
+    return {
+      port,
+      adminPort: admin.port,
+      checks: () => primary.checks(),
+      shutdown: () => closeAll(() => primary.shutdown(), admin.server),
+    };
   } catch (error) {
     await primary.shutdown();
     throw error;

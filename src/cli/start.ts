@@ -1,8 +1,8 @@
-import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
+import { makeFolder } from '../kernel/folder.ts';
 import { createSandbox, type Sandbox } from '../sandbox/sandbox.ts';
 import { readArguments } from './arguments.ts';
 import { Exit } from './exit.ts';
@@ -33,14 +33,22 @@ export async function start(args: string[]): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
   if (!options) return;
   if (options.config !== undefined) {
+    const others = Object.keys(options).filter((name) => name !== 'config');
+    if (others.length > 0)
+      throw new Exit(`--${others.join(', --')}: not with --config, which says it all\n\n${USAGE}`, 64);
     const running = await serve(loadConfig(options.config, process.env));
     if (running) shutDownOnSignal(running);
     return;
   }
   const config = loadConfig(join(CONFIG_FOLDER, 'sandbox.yaml'), process.env);
   const data = options.data ?? './data';
-  const sandbox = await openSandbox(data, portOf(options['sandbox-port'], 9000));
-  const running = await serve(adapted(config, data, sandbox.url, options));
+  const ports = {
+    gateway: portOf(options.port, config.listen.port),
+    admin: portOf(options['admin-port'], config.admin.port),
+    sandbox: portOf(options['sandbox-port'], 9000),
+  };
+  const sandbox = await openSandbox(data, ports.sandbox);
+  const running = await serve(adapted(config, data, sandbox.url, ports));
   if (!running) throw new Exit('the sandbox runs one process only', 64);
   process.stdout.write(tour(running, sandbox));
   shutDownOnSignal(running, () => sandbox.close());
@@ -51,12 +59,12 @@ function adapted(
   config: Config,
   data: string,
   url: string,
-  options: { port?: string | undefined; 'admin-port'?: string | undefined },
+  ports: { gateway: number; admin: number },
 ): Config {
   return {
     ...config,
-    listen: { ...config.listen, port: portOf(options.port, config.listen.port) },
-    admin: { ...config.admin, port: portOf(options['admin-port'], config.admin.port) },
+    listen: { ...config.listen, port: ports.gateway },
+    admin: { ...config.admin, port: ports.admin },
     upstream: { ...config.upstream, url },
     store: { kind: 'lmdb', path: data, timeoutMs: config.store.timeoutMs },
     auth: { ...config.auth, keys: { source: 'file', path: join(CONFIG_FOLDER, 'sandbox-keys.yaml') } },
@@ -65,7 +73,7 @@ function adapted(
 
 async function openSandbox(data: string, port: number): Promise<Sandbox> {
   try {
-    mkdirSync(data, { recursive: true, mode: 0o700 });
+    makeFolder(data);
   } catch (error) {
     throw new Exit(`the data folder ${data} cannot be used: ${(error as NodeJS.ErrnoException).code}`, 1);
   }

@@ -83,7 +83,7 @@ export function sendProblem(res: ServerResponse, p: Problem, requestId: string):
   if (res.headersSent || res.destroyed) return;
   const body = problemBody(p, requestId);
   const headers = problemHeaders(p, requestId, Buffer.byteLength(body));
-  if (hasUnreadBody(res.req)) headers.push('Connection', 'close');
+  if (hasUnreadBody(res.req)) res.shouldKeepAlive = false;
   res.writeHead(p.status, headers);
   res.end(body);
 }

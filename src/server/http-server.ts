@@ -33,6 +33,11 @@ class Answering {
     res.once('close', () => open.delete(res));
   }
 
+  /** Is one of them the last of its connection? */
+  closes(socket: Duplex): boolean {
+    return [...(this.#open.get(socket) ?? [])].some((res) => !res.shouldKeepAlive);
+  }
+
   busy(socket: Duplex): boolean {
     return (this.#open.get(socket)?.size ?? 0) > 0;
   }
@@ -50,6 +55,8 @@ const LEFT = new Set(['ECONNRESET', 'EPIPE', 'HPE_INVALID_EOF_STATE']);
 export function createHttpServer(options: HttpServerOptions): Server {
   const answering = new Answering();
   const onRequest: RequestListener = (req, res) => {
+    // Sent ahead behind a request after which the connection closes: nobody could hear of what became of it.
+    if (answering.closes(req.socket)) return;
     answering.begin(req.socket, res);
     options.onRequest(req, res);
   };

@@ -104,8 +104,11 @@ export class Primary implements AdminSource {
   #replace(worker: Worker, reason: string | number): void {
     this.#options.log({ worker: worker.process.pid, reason }, 'a worker died and is replaced');
     setTimeout(() => {
-      // One that cannot start has said why, exits, and so comes by here again.
-      if (!this.#ending) this.#fork().catch(() => {});
+      if (this.#ending) return;
+      // One that cannot start exits, and so comes by here again.
+      this.#fork().catch(({ message }: Error) =>
+        this.#options.log({ reason: message }, 'a worker cannot start'),
+      );
     }, REPLACE_AFTER_MS);
   }
 

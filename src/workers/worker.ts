@@ -1,3 +1,4 @@
+import cluster from 'node:cluster';
 import type { Gateway } from '../gateway.ts';
 import type { FromWorker, ToWorker } from './messages.ts';
 
@@ -21,6 +22,8 @@ export function obeyPrimary(gateway: Gateway, port: number, shutDown: () => void
     if (message.kind === 'shut_down') shutDown();
     else void answer(gateway, message);
   });
+  // Otherwise node:cluster ends this process the moment its primary has gone, in the middle of whatever it executes.
+  if (cluster.worker) cluster.worker.exitedAfterDisconnect = true;
   process.once('disconnect', shutDown);
   const timer = setInterval(() => void tellMetrics(gateway), TELL_METRICS_EVERY_MS);
   timer.unref();

@@ -109,6 +109,11 @@ describe('a path that a lenient backend takes for a declared one', () => {
     '/v1/index.php%3fx',
     '/v1/index.php%3Faction=withdraw',
     '/v1/index.php%23x',
+    // Path parameters that are taken off before the query, and after it.
+    '/v1;x%3fx/index.php',
+    '/;x%3fx/v1/index.php',
+    '/v2/get_balance;a%3fb/c',
+    '/%3bx%23/v2/get_balance',
   ])('%s does not slip through', (target) => {
     expect(slipsThrough(target)).toBe(false);
   });

@@ -1,8 +1,9 @@
 import { randomBytes } from 'node:crypto';
-import { accessSync, constants, mkdirSync } from 'node:fs';
+import { accessSync, constants } from 'node:fs';
 import { open, type RootDatabase } from 'lmdb';
 import type { Scope } from '../../../kernel/brands.ts';
 import type { Clock } from '../../../kernel/clock.ts';
+import { makeFolder } from '../../../kernel/folder.ts';
 import { decodeRecord, encodeRecord } from '../../codec.ts';
 import type { IdempotencyRecord, Settlement } from '../../record.ts';
 import { standing } from '../../standing.ts';
@@ -58,6 +59,7 @@ export class LmdbStore implements Store {
   readonly #options: LmdbStoreOptions;
   readonly #ages: Ages;
   readonly #sweep: Sweep;
+  #closed = false;
 
   /** @throws with a message for the operator where the folder cannot be used */
   constructor(options: LmdbStoreOptions) {
@@ -144,6 +146,7 @@ export class LmdbStore implements Store {
   }
 
   async close(): Promise<void> {
+    this.#closed = true;
     this.#sweep.stop();
     await this.#records.close();
   }
@@ -205,6 +208,7 @@ export class LmdbStore implements Store {
 
   /** Bounds the time and gives every failure one name. */
   async #answering<T>(work: () => Promise<T>): Promise<T> {
+    if (this.#closed) throw new StoreUnavailable('lmdb is closed', { maybeWritten: false });
     let timer: NodeJS.Timeout | undefined;
     const late = new Promise<never>((_, reject) => {
       const error = new StoreUnavailable(`lmdb did not answer within ${this.#options.timeoutMs} ms`);
@@ -234,10 +238,12 @@ const newVersion = (): number => randomBytes(6).readUIntBE(0, 6);
 
 function openEnvironment(path: string): RootDatabase<Buffer, Buffer> {
   try {
-    mkdirSync(path, { recursive: true, mode: 0o700 });
+    makeFolder(path);
     accessSync(path, constants.W_OK);
     const options = {
       path,
+      // A name with a dot would be taken for a file's.
+      noSubdir: false,
       encoding: 'binary',
       keyEncoding: 'binary',
       useVersions: true,
