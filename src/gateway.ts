@@ -56,6 +56,7 @@ export class Gateway {
   readonly #passthrough;
   readonly #forwardAuthorization: (value: string) => string | undefined;
   readonly #upgraded = new Set<Duplex>();
+  readonly #endConnectionsAfterAnswers: () => void;
 
   /** @throws with a message for the operator where the store or the keys cannot be had */
   static async open(config: Config, tools: GatewayTools): Promise<Gateway> {
@@ -105,7 +106,7 @@ export class Gateway {
     metrics.track(metrics.waiting, () => this.#engine.waiting);
     metrics.track(metrics.pendingWrites, () => this.#engine.pendingWrites);
     metrics.track(metrics.keys, () => keys.health().keys);
-    this.server = createHttpServer({
+    const { server, endConnectionsAfterAnswers } = createHttpServer({
       ...config.limits,
       onMalformed: ({ code }) => {
         metrics.requests.inc({ operation: 'none', outcome: code });
@@ -114,6 +115,8 @@ export class Gateway {
       onRequest: this.#onRequest(this.#path()),
       onUpgrade: (req, socket, head) => this.#upgrade(req, socket as Socket, head),
     });
+    this.server = server;
+    this.#endConnectionsAfterAnswers = endConnectionsAfterAnswers;
   }
 
   /** The request's path. */
@@ -251,13 +254,19 @@ export class Gateway {
     ];
   }
 
-  /** Stops accepting, lets what runs end and be settled within `shutdown.graceMs`, then closes everything. */
-  async shutdown(): Promise<void> {
+  /**
+   * Stops accepting, lets what runs end and be settled within `shutdown.graceMs`, then closes everything.
+   *
+   * @param keepListening refuse new requests with 503 instead of new connections: for a worker, to which its primary may
+   *   hand a connection at the very moment in which it stops listening, and which would then hang
+   */
+  async shutdown({ keepListening = false } = {}): Promise<void> {
     const { delayMs, graceMs } = this.#config.shutdown;
     this.#lifecycle.drain();
+    this.#endConnectionsAfterAnswers();
     await new Promise((resolve) => setTimeout(resolve, delayMs));
     this.#lifecycle.close();
-    this.server.close();
+    if (!keepListening) this.server.close();
     for (const socket of this.#upgraded) socket.destroy();
     const endMs = this.#tools.clock.monotonicMs() + graceMs;
     const grace = new Promise<void>((resolve) => setTimeout(resolve, graceMs).unref());
@@ -268,6 +277,7 @@ export class Gateway {
 
   /** Closes everything at once. What still executes is in doubt from here on, and is marked so. */
   async shutdownNow(): Promise<void> {
+    this.server.close();
     this.server.closeAllConnections();
     this.#passthrough.close();
     await this.#executor.destroy();

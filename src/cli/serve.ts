@@ -16,6 +16,8 @@ export interface Running {
   adminPort: number;
   checks: AdminSource['checks'];
   shutdown(): Promise<void>;
+  /** Ends the worker processes at once. */
+  abort(): void;
 }
 
 /** Runs the configured gateway: in this process, or in worker processes behind this one. */
@@ -46,6 +48,7 @@ async function serveAlone(config: Config, logger: Logger): Promise<Running> {
       port,
       adminPort: admin.port,
       checks: source.checks,
+      abort: () => {},
       shutdown: () => closeAll(() => gateway.shutdown(), admin.server),
     };
   } catch (error) {
@@ -65,6 +68,7 @@ async function serveWithWorkers(config: Config, count: number, logger: Logger): 
       port,
       adminPort: admin.port,
       checks: () => primary.checks(),
+      abort: () => primary.kill(),
       shutdown: () => closeAll(() => primary.shutdown(), admin.server),
     };
   } catch (error) {
@@ -80,7 +84,7 @@ async function serveAsWorker(config: Config, logger: Logger): Promise<void> {
   const shutDown = async () => {
     if (ending) return;
     ending = true;
-    await gateway.shutdown();
+    await gateway.shutdown({ keepListening: true });
     await tellMetrics(gateway);
     process.exit(0);
   };
@@ -107,7 +111,10 @@ export function shutDownOnSignal(running: Running, after: () => Promise<void> = 
   let signals = 0;
   const onSignal = () => {
     signals++;
-    if (signals > 1) process.exit(1);
+    if (signals > 1) {
+      running.abort();
+      process.exit(1);
+    }
     void running
       .shutdown()
       .then(after)

@@ -1,7 +1,7 @@
 import type { Operation, OperationIdempotency } from '../kernel/context.ts';
 import { readJsonObject } from './json-object.ts';
 import type { MatchOptions } from './options.ts';
-import { lookalikeOf, pathOf } from './target.ts';
+import { lookalikesOf, pathOf } from './target.ts';
 
 /** An operation with what it matches. */
 export interface DeclaredOperation extends Operation {
@@ -32,7 +32,7 @@ export class Operations {
       const { method, path } = operation.match;
       const route = `${method} ${path}`;
       this.#routes.set(route, [...(this.#routes.get(route) ?? []), operation]);
-      this.#paths.set(lookalikeOf(path), path);
+      for (const reading of lookalikesOf(path)) this.#paths.set(reading, path);
     }
   }
 
@@ -44,10 +44,9 @@ export class Operations {
     if (candidates && only) {
       return only.match.body ? { kind: 'by_body', candidates } : { kind: 'operation', operation: only };
     }
-    const declared = this.#paths.get(lookalikeOf(path));
-    return declared !== undefined && declared !== path
-      ? { kind: 'lookalike', path: declared }
-      : { kind: 'none' };
+    const readings = lookalikesOf(path).map((reading) => this.#paths.get(reading));
+    const declared = readings.find((found) => found !== undefined && found !== path);
+    return declared === undefined ? { kind: 'none' } : { kind: 'lookalike', path: declared };
   }
 
   byBody(candidates: readonly DeclaredOperation[], body: Buffer): BodyMatch {

@@ -38,15 +38,19 @@ export function pathOf(target: string): string {
 const SCRIPT = /^.*?\.(?:php\d?|phtml|cgi|pl|py|rb|aspx?|jspx?|do|action)(?=\/|$)/;
 
 /**
- * The same for all spellings by which a lenient backend finds the same handler: other case, needless encoding, path
- * parameters, trailing slashes and dots, and, behind a script such as `/v1/index.php`, whatever follows (PATH_INFO).
+ * What lenient backends make of a path, the same for all spellings by which they find the same handler: other case,
+ * needless encoding, path parameters, what decodes to a query, doubled and trailing slashes, trailing dots, and, behind a
+ * script such as `/v1/index.php`, whatever follows (PATH_INFO). Two readings, since a parameter may hide the sign that
+ * ends the path.
  */
-export function lookalikeOf(path: string): string {
-  const plain = decoded(path)
-    .toLowerCase()
-    .replace(/[?#].*$/, '')
-    .replace(/;[^/]*/g, '')
-    .replace(/\/{2,}/g, '/')
-    .replace(/[/.\s]+$/, '');
-  return plain.match(SCRIPT)?.[0] ?? plain;
+export function lookalikesOf(path: string): string[] {
+  const plain = decoded(path).toLowerCase();
+  return [withoutParameters(withoutQuery(plain)), withoutQuery(withoutParameters(plain))].map((reading) => {
+    const tidy = reading.replace(/\/{2,}/g, '/').replace(/[/.\s]+$/, '');
+    return tidy.match(SCRIPT)?.[0] ?? tidy;
+  });
 }
+
+const withoutQuery = (path: string): string => path.replace(/[?#].*$/, '');
+
+const withoutParameters = (path: string): string => path.replace(/;[^/]*/g, '');

@@ -26,11 +26,21 @@ export interface HttpServerOptions {
 /** The answers that are under way on each connection. */
 class Answering {
   readonly #open = new WeakMap<Duplex, Set<ServerResponse>>();
+  readonly #all = new Set<ServerResponse>();
 
   begin(socket: Duplex, res: ServerResponse): void {
     const open = this.#open.get(socket) ?? new Set();
     this.#open.set(socket, open.add(res));
-    res.once('close', () => open.delete(res));
+    this.#all.add(res);
+    res.once('close', () => {
+      open.delete(res);
+      this.#all.delete(res);
+    });
+  }
+
+  /** Each becomes the last of its connection, where its head is not sent yet. */
+  makeLast(): void {
+    for (const res of this.#all) res.shouldKeepAlive = false;
   }
 
   /** Is one of them the last of its connection? */
@@ -51,8 +61,14 @@ class Answering {
 /** The merchant has gone, perhaps in the middle of a request. */
 const LEFT = new Set(['ECONNRESET', 'EPIPE', 'HPE_INVALID_EOF_STATE']);
 
+/** A server, and a way to make every answer that is still to come the last of its connection. */
+export interface HttpServer {
+  server: Server;
+  endConnectionsAfterAnswers(): void;
+}
+
 /** The merchants' server. Malformed HTTP is answered and its connection closed. */
-export function createHttpServer(options: HttpServerOptions): Server {
+export function createHttpServer(options: HttpServerOptions): HttpServer {
   const answering = new Answering();
   const onRequest: RequestListener = (req, res) => {
     // Sent ahead behind a request after which the connection closes: nobody could hear of what became of it.
@@ -107,7 +123,7 @@ export function createHttpServer(options: HttpServerOptions): Server {
     options.onMalformed(refusal);
     refuseOnSocket(socket, refusal, randomUUID());
   });
-  return server;
+  return { server, endConnectionsAfterAnswers: () => answering.makeLast() };
 }
 
 function malformed(code = ''): Problem {

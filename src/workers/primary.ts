@@ -68,9 +68,8 @@ export class Primary implements AdminSource {
   /** Ends all workers gracefully, and those that do not end in time by force. */
   async shutdown(): Promise<void> {
     this.#ending = true;
-    const workers = Object.values(cluster.workers ?? {}).filter((worker) => worker !== undefined);
     await Promise.all(
-      workers.map(async (worker) => {
+      living().map(async (worker) => {
         const gone = new Promise<void>((resolve) => worker.once('exit', () => resolve()));
         const timer = setTimeout(() => worker.process.kill('SIGKILL'), this.#options.shutdownMs);
         if (worker.isConnected()) tell(worker, { kind: 'shut_down' });
@@ -78,6 +77,12 @@ export class Primary implements AdminSource {
         clearTimeout(timer);
       }),
     );
+  }
+
+  /** Ends all workers at once. */
+  kill(): void {
+    this.#ending = true;
+    for (const worker of living()) worker.process.kill('SIGKILL');
   }
 
   /** Resolves to the port. A worker that dies later is replaced. */
@@ -128,6 +133,8 @@ export class Primary implements AdminSource {
     });
   }
 }
+
+const living = (): Worker[] => Object.values(cluster.workers ?? {}).filter((worker) => worker !== undefined);
 
 function tell(worker: Worker, message: ToWorker): void {
   // A worker may go between the question whether it is there and the word to it.

@@ -39,7 +39,7 @@ export interface CommandOptions {
 /** Runs `node src/main.ts` with these arguments to its end. */
 export async function run(
   args: string[],
-  { env = {}, input = '', cwd, withinMs = 15_000 }: CommandOptions = {},
+  { env = {}, input = '', cwd, withinMs = 20_000 }: CommandOptions = {},
 ): Promise<Ended> {
   const startedMs = performance.now();
   const child = track(

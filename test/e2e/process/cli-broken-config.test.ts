@@ -14,8 +14,8 @@ async function runWith(command: string, text: string, options?: CommandOptions):
   return { ...ended, stderr: ended.stderr.replaceAll(`${file}: `, '') };
 }
 
-describe.concurrent('a broken configuration ends a command with 78 and a line for each mistake', () => {
-  it.each(['serve', 'check', 'start'])('%s', async (command) => {
+describe('a broken configuration ends a command with 78 and a line for each mistake', () => {
+  it.concurrent.each(['serve', 'check', 'start'])('%s', async (command) => {
     const ended = await runWith(command, `${UPSTREAM}listen: { port: high }\nwrokers: 2\n`);
     expect(ended).toMatchObject({ code: 78, stdout: '' });
     const lines = ended.stderr.trimEnd().split('\n');
@@ -25,7 +25,7 @@ describe.concurrent('a broken configuration ends a command with 78 and a line fo
     expectPlain(ended);
   });
 
-  it.each([
+  it.concurrent.each([
     [
       'a name without a value',
       `${UPSTREAM}${TOKEN_FROM_ENVIRONMENT}`,
@@ -41,7 +41,7 @@ describe.concurrent('a broken configuration ends a command with 78 and a line fo
     expect(ended.stderr).not.toContain(SECRET);
   });
 
-  it('and so does a file that is not there', async () => {
+  it.concurrent('and so does a file that is not there', async () => {
     const ended = await run(['serve', '--config', '/nowhere/gateway.yaml']);
     expect(ended).toMatchObject({
       code: 78,

@@ -26,7 +26,7 @@ function expectOneLine(ended: Ended, line: RegExp | string): void {
   expectPlain(ended);
 }
 
-describe.concurrent('a port that is taken', () => {
+describe('a port that is taken', () => {
   let taken: Server;
   let port: number;
   beforeAll(async () => {
@@ -37,19 +37,19 @@ describe.concurrent('a port that is taken', () => {
 
   const busy = () => new RegExp(`^oncegate: port ${port} on 127\\.0\\.0\\.1 is in use`);
 
-  it.each([1, 2])('the merchants’ port, %i workers', async (workers) => {
+  it.concurrent.each([1, 2])('the merchants’ port, %i workers', async (workers) => {
     const ended = await serve({ workers, listen: { host: '127.0.0.1', port } });
     expect(ended.code).toBe(1);
     expectOneLine(ended, busy());
   });
 
-  it.each([1, 2])('the admin port, %i workers', async (workers) => {
+  it.concurrent.each([1, 2])('the admin port, %i workers', async (workers) => {
     const ended = await serve({ workers, admin: { host: '127.0.0.1', port } });
     expect(ended.code).toBe(1);
     expectOneLine(ended, busy());
   });
 
-  it.each(['--port', '--admin-port', '--sandbox-port'])('start %s', async (option) => {
+  it.concurrent.each(['--port', '--admin-port', '--sandbox-port'])('start %s', async (option) => {
     const free = ['--port=0', '--admin-port=0', '--sandbox-port=0', `--data=${newFolder()}`];
     const ended = await run(['start', ...free, `${option}=${port}`]);
     expect(ended.code).toBe(1);
@@ -58,13 +58,13 @@ describe.concurrent('a port that is taken', () => {
   });
 });
 
-describe.concurrent('a data folder that cannot be used', () => {
+describe('a data folder that cannot be used', () => {
   const start = (path: string) =>
     run(['start', '--port=0', '--admin-port=0', '--sandbox-port=0', `--data=${path}`], { withinMs: 8000 });
   const serveOn = (path: string) => serve({ store: { kind: 'lmdb', path } });
   const file = () => write().file;
 
-  it.each([
+  it.concurrent.each([
     ['start, below a file', start, () => join(file(), 'data'), 'gateway.yaml'],
     ['serve, below a file', serveOn, () => join(file(), 'data'), 'gateway.yaml'],
     ['start, in /proc', start, () => '/proc/oncegate-data', '/proc/oncegate-data'],
@@ -75,7 +75,7 @@ describe.concurrent('a data folder that cannot be used', () => {
     expectOneLine(ended, named);
   });
 
-  it('but a folder with a dot in its name can', async () => {
+  it.concurrent('but a folder with a dot in its name can', async () => {
     const path = join(newFolder(), 'records.v1');
     const ended = await run(['check', '--config', write({ store: { kind: 'lmdb', path } }).file]);
     expect(ended.stdout).toContain('ok   store: ');
@@ -83,8 +83,8 @@ describe.concurrent('a data folder that cannot be used', () => {
   });
 });
 
-describe.concurrent('a key file that cannot be used', () => {
-  it('is missing', async () => {
+describe('a key file that cannot be used', () => {
+  it.concurrent('is missing', async () => {
     const path = join(newFolder(), 'nokeys.yaml');
     const ended = await serve({ auth: { keys: { source: 'file', path } } });
     expect(ended.code).toBe(1);
@@ -93,7 +93,7 @@ describe.concurrent('a key file that cannot be used', () => {
     expect(ended.stderr).toContain('ENOENT');
   });
 
-  it('has a secret in the wrong place', async () => {
+  it.concurrent('has a secret in the wrong place', async () => {
     const path = join(newFolder(), 'keys.yaml');
     writeFileSync(path, stringify({ merchants: [{ code: 'M-1', keys: [{ id: 'a', hash: SECRET }] }] }));
     const ended = await serve({ auth: { keys: { source: 'file', path } } });
@@ -103,7 +103,7 @@ describe.concurrent('a key file that cannot be used', () => {
     expect(ended.stderr).not.toContain(SECRET);
   });
 
-  it('has hashes, and there is no pepper', async () => {
+  it.concurrent('has hashes, and there is no pepper', async () => {
     const path = join(newFolder(), 'keys.yaml');
     const hash = `hmac-sha256:${'0'.repeat(64)}`;
     writeFileSync(path, stringify({ merchants: [{ code: 'M-1', keys: [{ id: 'a', hash }] }] }));
@@ -114,30 +114,30 @@ describe.concurrent('a key file that cannot be used', () => {
   });
 });
 
-describe.concurrent('a Redis that cannot be used', () => {
+describe('a Redis that cannot be used', () => {
   const within = (url: string, more: MoreConfig = {}) =>
     serve({ store: { kind: 'redis', url, connectTimeoutMs: 500 }, ...more });
 
-  it.each([1, 2])('is not there, %i workers', async (workers) => {
+  it.concurrent.each([1, 2])('is not there, %i workers', async (workers) => {
     const port = await freePort();
     const ended = await within(`redis://user:${SECRET}@127.0.0.1:${port}`, { workers });
     expect(ended.code).toBe(69);
     expectOneLine(ended, /^oncegate: redis cannot be reached: .*ECONNREFUSED/);
     expect(ended.stderr).not.toContain(SECRET);
     // Its 500 ms, and the time to start and end as many processes.
-    expect(ended.elapsedMs).toBeLessThan(10_000);
+    expect(ended.elapsedMs).toBeLessThan(15_000);
   });
 
-  it('stands still', async () => {
+  it.concurrent('stands still', async () => {
     const redis = await startRedis();
     redis.freeze();
     const ended = await within(redis.url);
     expect(ended.code).toBe(69);
     expectOneLine(ended, /^oncegate: redis cannot be reached: /);
-    expect(ended.elapsedMs).toBeLessThan(10_000);
+    expect(ended.elapsedMs).toBeLessThan(15_000);
   });
 
-  it('wants another password', async () => {
+  it.concurrent('wants another password', async () => {
     const redis = await startRedis({ args: ['--requirepass', 'another'] });
     const ended = await within(redis.url.replace('redis://', `redis://:${SECRET}@`));
     expect(ended.code).toBe(69);
@@ -145,7 +145,7 @@ describe.concurrent('a Redis that cannot be used', () => {
     expect(ended.stderr).not.toContain(SECRET);
   });
 
-  it('evicts', async () => {
+  it.concurrent('evicts', async () => {
     const redis = await startRedis({ args: ['--maxmemory-policy', 'allkeys-lru'] });
     const ended = await within(redis.url);
     expect(ended.code).toBe(69);

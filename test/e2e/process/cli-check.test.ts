@@ -18,27 +18,27 @@ function check(more: MoreConfig = {}, upstreamUrl = sandbox.url) {
   return run(['check', '--config', file]);
 }
 
-describe.concurrent('check', () => {
-  it('says what it looked at, when all is well', async () => {
+describe('check', () => {
+  it.concurrent('says what it looked at, when all is well', async () => {
     const ended = await check();
     expect(ended).toMatchObject({ code: 0, stderr: '' });
     expect(ended.stdout).toMatch(/^ok {3}store: .+\nok {3}upstream: .+\nok {3}keys: 8 keys from .+\n$/);
     expect(ended.stdout).not.toMatch(/sk_sandbox/);
   });
 
-  it('fails where the backend cannot be reached, and names the reason', async () => {
+  it.concurrent('fails where the backend cannot be reached, and names the reason', async () => {
     const ended = await check({}, `http://127.0.0.1:${await freePort()}`);
     expect(ended.code).toBe(1);
     expect(ended.stdout).toMatch(/^ok {3}store: .+\nFAIL upstream: .*ECONNREFUSED.*\nok {3}keys: .+\n$/);
     expect(ended.stderr).toBe('oncegate: not ready: upstream\n');
   });
 
-  it('does not serve, and takes no port', async () => {
+  it.concurrent('does not serve, and takes no port', async () => {
     const port = Number(new URL(sandbox.url).port);
     expect(await check({ listen: { host: '127.0.0.1', port }, workers: 2 })).toMatchObject({ code: 0 });
   });
 
-  it('has nothing to say against a Redis that keeps its records', async () => {
+  it.concurrent('has nothing to say against a Redis that keeps its records', async () => {
     const redis = await startRedis();
     const ended = await check(onRedis(redis));
     expect(ended).toMatchObject({ code: 0, stderr: '' });
@@ -46,14 +46,14 @@ describe.concurrent('check', () => {
     expect(ended.stdout).not.toMatch(/^warn/m);
   });
 
-  it('warns of a Redis that does not keep them', async () => {
+  it.concurrent('warns of a Redis that does not keep them', async () => {
     const redis = await startRedis({ appendonly: false });
     const ended = await check(onRedis(redis));
     expect(ended).toMatchObject({ code: 0, stderr: '' });
     expect(ended.stdout).toMatch(/^ok {3}store: redis\nwarn store: redis runs without appendonly: .+\n/);
   });
 
-  it('fails where the store cannot be opened', async () => {
+  it.concurrent('fails where the store cannot be opened', async () => {
     const url = `redis://:hunter2@127.0.0.1:${await freePort()}`;
     const ended = await check({ store: { kind: 'redis', url, connectTimeoutMs: 300 } });
     // Its own help: 1 when something is not well, 78 for the configuration.

@@ -2,8 +2,8 @@ import { readdirSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { expectPlain, newFolder, run } from '../../support/command.ts';
 
-describe.concurrent('the command line explains itself', () => {
-  it.each([
+describe('the command line explains itself', () => {
+  it.concurrent.each([
     [[], ['serve', 'check', 'keys hash', 'sandbox', 'start', '--help']],
     [
       ['serve', '--help'],
@@ -32,8 +32,8 @@ describe.concurrent('the command line explains itself', () => {
   });
 });
 
-describe.concurrent('what cannot be meant is answered with 64 and the usage', () => {
-  it.each([
+describe('what cannot be meant is answered with 64 and the usage', () => {
+  it.concurrent.each([
     [['frobnicate'], 'there is no command "frobnicate"', 'oncegate serve --config FILE'],
     [['toString'], 'there is no command "toString"', 'oncegate serve --config FILE'],
     [['serve'], '--config is missing', 'oncegate serve --config FILE'],
@@ -51,7 +51,7 @@ describe.concurrent('what cannot be meant is answered with 64 and the usage', ()
     expect(ended.stderr).toContain(usage);
   });
 
-  it.each([
+  it.concurrent.each([
     ['--port', 'http'],
     ['--admin-port', '65536'],
     ['--sandbox-port', '-1'],
@@ -63,7 +63,7 @@ describe.concurrent('what cannot be meant is answered with 64 and the usage', ()
     expect(readdirSync(cwd)).toEqual([]);
   });
 
-  it('start with a configuration, and with what goes only without one', async () => {
+  it.concurrent('start with a configuration, and with what goes only without one', async () => {
     const ended = await run(['start', '--config', 'gateway.yaml', '--port', '8081']);
     expect(ended).toMatchObject({ code: 64, stdout: '' });
     expect(ended.stderr).toMatch(/--port/);
