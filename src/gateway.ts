@@ -257,21 +257,22 @@ export class Gateway {
   /**
    * Stops accepting, lets what runs end and be settled within `shutdown.graceMs`, then closes everything.
    *
-   * @param keepListening refuse new requests with 503 instead of new connections: for a worker, to which its primary may
-   *   hand a connection at the very moment in which it stops listening, and which would then hang
+   * @param mayClose for a worker, to which its primary may hand a connection at the very moment in which it stops
+   *   listening, and which would then hang: it goes on listening, and refuses new requests with 503, until this resolves
    */
-  async shutdown({ keepListening = false } = {}): Promise<void> {
+  async shutdown(mayClose?: () => Promise<void>): Promise<void> {
     const { delayMs, graceMs } = this.#config.shutdown;
     this.#lifecycle.drain();
     this.#endConnectionsAfterAnswers();
     await new Promise((resolve) => setTimeout(resolve, delayMs));
     this.#lifecycle.close();
-    if (!keepListening) this.server.close();
+    if (!mayClose) this.server.close();
     for (const socket of this.#upgraded) socket.destroy();
     const endMs = this.#tools.clock.monotonicMs() + graceMs;
     const grace = new Promise<void>((resolve) => setTimeout(resolve, graceMs).unref());
     await Promise.race([this.#access.idle(), grace]);
     await this.#engine.close(Math.max(0, endMs - this.#tools.clock.monotonicMs()));
+    await mayClose?.();
     await this.shutdownNow();
   }
 

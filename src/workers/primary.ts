@@ -28,6 +28,7 @@ export class Primary implements AdminSource {
   readonly #options: PrimaryOptions;
   readonly #sum = new MetricsSum();
   readonly #listening = new Set<Worker>();
+  readonly #drained = new Set<Worker>();
   readonly #asked = new Map<number, (answer: object[]) => void>();
   #nextId = 1;
   #ending = false;
@@ -94,16 +95,31 @@ export class Primary implements AdminSource {
           this.#listening.add(worker);
           resolve(message.port);
         } else if (message.kind === 'failed') reject(new WorkerFailed(message.message, message.exitCode));
+        else if (message.kind === 'drained') this.#onDrained(worker);
         else if (message.kind === 'metrics') this.#sum.take(worker.id, message.metrics);
         else this.#asked.get(message.id)?.(message.answer);
       });
       worker.once('exit', (code, signal) => {
         reject(new WorkerFailed(`a worker ended with ${signal ?? code} while it started`, 1));
         this.#listening.delete(worker);
+        this.#drained.delete(worker);
         void this.#sum.retire(worker.id);
+        if (this.#ending) this.#closeDrained();
         if (!this.#ending) this.#replace(worker, signal ?? code);
       });
     });
+  }
+
+  /** One that ends alone may close at once. When all end, none closes while a connection may still be handed to it. */
+  #onDrained(worker: Worker): void {
+    this.#drained.add(worker);
+    if (this.#ending) this.#closeDrained();
+    else tell(worker, { kind: 'close' });
+  }
+
+  #closeDrained(): void {
+    if (living().some((worker) => !this.#drained.has(worker) && !worker.isDead())) return;
+    for (const worker of this.#drained) tell(worker, { kind: 'close' });
   }
 
   #replace(worker: Worker, reason: string | number): void {

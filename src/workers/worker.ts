@@ -20,7 +20,7 @@ export async function reportFailure(message: string, exitCode: number): Promise<
 export function obeyPrimary(gateway: Gateway, port: number, shutDown: () => void): void {
   process.on('message', (message: ToWorker) => {
     if (message.kind === 'shut_down') shutDown();
-    else void answer(gateway, message);
+    else if (message.kind === 'ask') void answer(gateway, message);
   });
   // Otherwise node:cluster ends this process the moment its primary has gone, in the middle of whatever it executes.
   if (cluster.worker) cluster.worker.exitedAfterDisconnect = true;
@@ -38,4 +38,17 @@ async function answer(gateway: Gateway, { id, what }: Extract<ToWorker, { kind: 
 /** The last word of a worker that ends: its counts. */
 export async function tellMetrics(gateway: Gateway): Promise<void> {
   await tell({ kind: 'metrics', metrics: await gateway.metrics.snapshot() });
+}
+
+/** Says that nothing runs here any more, and resolves when the primary lets this worker close, or has gone. */
+export async function drained(): Promise<void> {
+  if (!process.connected) return;
+  const closing = new Promise<void>((resolve) => {
+    process.once('disconnect', resolve);
+    process.on('message', (message: ToWorker) => {
+      if (message.kind === 'close') resolve();
+    });
+  });
+  await tell({ kind: 'drained' });
+  await closing;
 }
