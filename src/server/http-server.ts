@@ -72,7 +72,7 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   const answering = new Answering();
   const onRequest: RequestListener = (req, res) => {
     // Sent ahead behind a request after which the connection closes: nobody could hear of what became of it.
-    if (answering.closes(req.socket)) return;
+    if (!req.socket.writable || answering.closes(req.socket)) return;
     answering.begin(req.socket, res);
     options.onRequest(req, res);
   };

@@ -23,7 +23,7 @@ beforeAll(async () => {
   stack = await openStack({
     ...onRedis(redis, STORE_TIMEOUT_MS),
     lock: { leaseMs: LEASE_MS },
-    idempotency: { settleRetryMs: 50 },
+    idempotency: { settleRetryMs: 400 },
   });
   another = await openStore({ kind: 'redis', url: redis.url, prefix: 'oncegate' }, { leaseMs: LEASE_MS });
 });
