@@ -24,6 +24,14 @@ export const idempotencyOptions = z.strictObject({
   maxWaiters: z.number().int().min(0).max(1_000_000).default(5000),
 });
 
+const isAddress = (text: string) => isRedisUrl(text) && /^redis:\/\/[^@/]+\/?$/.test(text);
+const redisAddress = z
+  .string()
+  .refine(
+    isAddress,
+    'must be an address such as redis://redis.internal:6379; credentials and tls stand beside it',
+  );
+
 /** Section `lock`. */
 export const lockOptions = z.strictObject({
   /** How long the owner of a key counts as alive without a sign of life. */
@@ -55,9 +63,9 @@ const redisStore = z
     /** One server: redis:// or rediss://, with its credentials. */
     url: redisUrl.optional(),
     /** Or the master that these sentinels name. */
-    sentinels: z.strictObject({ name: z.string().min(1), nodes: z.array(redisUrl).min(1) }).optional(),
+    sentinels: z.strictObject({ name: z.string().min(1), nodes: z.array(redisAddress).min(1) }).optional(),
     /** Or a cluster: some of its nodes. */
-    cluster: z.array(redisUrl).min(1).optional(),
+    cluster: z.array(redisAddress).min(1).optional(),
     /** Credentials of the data nodes behind sentinels or in a cluster. */
     username: z.string().min(1).optional(),
     password: z.string().min(1).optional(),

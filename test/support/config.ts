@@ -1,7 +1,7 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { onTestFinished } from 'vitest';
+import { afterAll, onTestFinished } from 'vitest';
 import { stringify } from 'yaml';
 import type { z } from 'zod';
 import { type Config, configSchema } from '../../src/config/schema.ts';
@@ -15,7 +15,8 @@ export type MoreConfig = Omit<Partial<ConfigInput>, 'upstream'> & {
 };
 
 const folders = new Set<string>();
-process.once('exit', () => {
+// vitest ends its processes without an `exit`.
+afterAll(() => {
   for (const folder of folders) rmSync(folder, { recursive: true, force: true });
 });
 
@@ -30,7 +31,7 @@ export function temporaryFolder(): string {
   try {
     onTestFinished(remove);
   } catch {
-    // Outside of a test the end of the process will do.
+    // Outside of a test the end of its file will do.
   }
   return folder;
 }

@@ -4,15 +4,19 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
+import { afterAll } from 'vitest';
 import { stringify } from 'yaml';
 import { type ConfigInput, temporaryFolder } from './config.ts';
 
 export const MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
 
 const children = new Set<ChildProcess>();
-process.once('exit', () => {
+const endAll = () => {
   for (const child of children) child.kill('SIGKILL');
-});
+};
+process.once('exit', endAll);
+// vitest ends its processes without an `exit`.
+afterAll(endAll);
 
 /** A gateway in a process of its own. */
 export interface SpawnedGateway {

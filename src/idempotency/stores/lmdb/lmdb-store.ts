@@ -138,6 +138,7 @@ export class LmdbStore implements Store {
   async health(): Promise<StoreHealth> {
     try {
       accessSync(this.#options.path, constants.W_OK);
+      this.#refuseClosed();
       this.#records.getStats();
       return { ok: true, detail: 'lmdb', warnings: [] };
     } catch (error) {
@@ -183,6 +184,7 @@ export class LmdbStore implements Store {
 
   /** What stands at this moment. Throws for bytes that are no record. */
   #read(scope: Scope): Entry | Absent {
+    this.#refuseClosed();
     // Another process may have written since the last read transaction of this turn.
     this.#records.resetReadTxn();
     const entry = this.#records.getEntry(keyOf(scope));
@@ -191,6 +193,11 @@ export class LmdbStore implements Store {
     const { stamp, record } = unseal(entry.value);
     if (this.#ages.sinceClaimMs(stamp) >= this.#options.retentionMs) return { expired: version };
     return { version, stamp, record: decodeRecord(record) };
+  }
+
+  /** A read while LMDB closes would end the process, by an exception in a timer of the library. */
+  #refuseClosed(): void {
+    if (this.#closed) throw new StoreUnavailable('lmdb is closed', { maybeWritten: false });
   }
 
   /** Adds where nothing stands, or in the very place of a record past its retention. */
@@ -208,7 +215,7 @@ export class LmdbStore implements Store {
 
   /** Bounds the time and gives every failure one name. */
   async #answering<T>(work: () => Promise<T>): Promise<T> {
-    if (this.#closed) throw new StoreUnavailable('lmdb is closed', { maybeWritten: false });
+    this.#refuseClosed();
     let timer: NodeJS.Timeout | undefined;
     const late = new Promise<never>((_, reject) => {
       const error = new StoreUnavailable(`lmdb did not answer within ${this.#options.timeoutMs} ms`);
