@@ -4,7 +4,8 @@ export default defineConfig({
   test: {
     include: ['test/**/*.test.ts'],
     pool: 'forks',
-    maxWorkers: 2,
+    // One more than two cores: much of the time is waiting for leases and time limits.
+    maxWorkers: 3,
     maxConcurrency: 20,
     testTimeout: 30_000,
     hookTimeout: 30_000,
