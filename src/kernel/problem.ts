@@ -1,4 +1,5 @@
-import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { ServerResponse } from 'node:http';
+import { hasBody } from './has-body.ts';
 
 /** Every answer that the gateway itself can give: code → status and title. Stable; documented in docs/merchants.md. */
 const problems = {
@@ -83,13 +84,8 @@ export function sendProblem(res: ServerResponse, p: Problem, requestId: string):
   if (res.headersSent || res.destroyed) return;
   const body = problemBody(p, requestId);
   const headers = problemHeaders(p, requestId, Buffer.byteLength(body));
-  if (hasUnreadBody(res.req)) res.shouldKeepAlive = false;
+  // What is left of a body that nobody read to its end would be taken for the next request.
+  if (hasBody(res.req) && !res.req.complete) res.shouldKeepAlive = false;
   res.writeHead(p.status, headers);
   res.end(body);
-}
-
-/** A body that nobody read, or not to its end: what is left of it would be taken for the next request. */
-function hasUnreadBody(req: IncomingMessage): boolean {
-  const { 'content-length': length = '0', 'transfer-encoding': coding } = req.headers;
-  return !req.complete && (coding !== undefined || Number(length) > 0);
 }

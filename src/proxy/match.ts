@@ -1,6 +1,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { RequestHandler } from 'express';
 import { contextOf } from '../kernel/context.ts';
+import { hasBody } from '../kernel/has-body.ts';
 import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
 import { declaredTooLarge, readBody } from './body.ts';
 import { valuesOf } from './headers.ts';
@@ -52,6 +53,12 @@ export function matchOperation(operations: Operations, limits: BodyLimits): Requ
     if (head.kind === 'none') return next();
     if (head.kind === 'lookalike') {
       const detail = `The request target could be read as ${head.path}; spell it so.`;
+      return refuse(req, res, problem('invalid_target', detail));
+    }
+    if (head.kind === 'other_method') {
+      // A script may take its action from the body of any method: it would be executed past the engine and the scopes.
+      if (!hasBody(req)) return next();
+      const detail = `The request target takes no body with ${req.method}.`;
       return refuse(req, res, problem('invalid_target', detail));
     }
     const context = contextOf(req);

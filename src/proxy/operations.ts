@@ -13,6 +13,8 @@ export type HeadMatch =
   | { kind: 'operation'; operation: Operation }
   | { kind: 'by_body'; candidates: readonly DeclaredOperation[] }
   | { kind: 'lookalike'; path: string }
+  /** A declared path under a method that is not, though the path's body selects operations. */
+  | { kind: 'other_method' }
   | { kind: 'none' };
 
 export type BodyMatch = { kind: 'operation'; operation: Operation } | { kind: 'ambiguous'; reason: string };
@@ -26,6 +28,8 @@ export const otherOperation: Operation = { name: 'other', idempotency: noKey };
 export class Operations {
   readonly #routes = new Map<string, DeclaredOperation[]>();
   readonly #paths = new Map<string, string>();
+  /** Paths at which a body selects the operation. */
+  readonly #selecting = new Set<string>();
 
   constructor(declared: readonly DeclaredOperation[]) {
     for (const operation of declared) {
@@ -33,6 +37,7 @@ export class Operations {
       const route = `${method} ${path}`;
       this.#routes.set(route, [...(this.#routes.get(route) ?? []), operation]);
       for (const reading of lookalikesOf(path)) this.#paths.set(reading, path);
+      if (operation.match.body) this.#selecting.add(path);
     }
   }
 
@@ -44,6 +49,7 @@ export class Operations {
     if (candidates && only) {
       return only.match.body ? { kind: 'by_body', candidates } : { kind: 'operation', operation: only };
     }
+    if (this.#selecting.has(path)) return { kind: 'other_method' };
     const readings = lookalikesOf(path).map((reading) => this.#paths.get(reading));
     const declared = readings.find((found) => found !== undefined && found !== path);
     return declared === undefined ? { kind: 'none' } : { kind: 'lookalike', path: declared };
