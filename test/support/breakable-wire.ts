@@ -19,6 +19,7 @@ interface Link {
 export class TcpProxy {
   readonly #server: Server;
   readonly #links = new Set<Link>();
+  #port = 0;
   #targetPort: number;
   #refusing = false;
   #swallowing: 'all' | 'replication' | 'nothing' = 'nothing';
@@ -34,7 +35,7 @@ export class TcpProxy {
   }
 
   get port(): number {
-    return (this.#server.address() as AddressInfo).port;
+    return this.#port;
   }
 
   get url(): string {
@@ -49,9 +50,16 @@ export class TcpProxy {
     return this.#roundTrips;
   }
 
+  /** On the same port as before, where it has listened before. */
   async listen(): Promise<void> {
-    this.#server.listen(0, '127.0.0.1');
+    this.#server.listen(this.#port, '127.0.0.1');
     await once(this.#server, 'listening');
+    this.#port = (this.#server.address() as AddressInfo).port;
+  }
+
+  /** New connections are refused by the kernel: their clients know that nothing was sent. Those that stand stay. */
+  stopListening(): void {
+    this.#server.close();
   }
 
   /** Resets all connections. */
@@ -59,7 +67,7 @@ export class TcpProxy {
     for (const link of this.#links) this.#part(link);
   }
 
-  /** New connections are reset; those that stand stay. */
+  /** New connections are taken and reset: their clients may have sent something. Those that stand stay. */
   refuse(on: boolean): void {
     this.#refusing = on;
   }
@@ -92,7 +100,7 @@ export class TcpProxy {
 
   async close(): Promise<void> {
     this.cut();
-    await new Promise((resolve) => this.#server.close(resolve));
+    if (this.#server.listening) await new Promise((resolve) => this.#server.close(resolve));
   }
 
   #join(client: Socket, server: Socket): void {

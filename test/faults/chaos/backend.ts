@@ -30,7 +30,6 @@ export class Backend {
 
   /** On the same ledger as before. */
   async start(): Promise<void> {
-    if (this.#url === '') await this.wire.listen();
     let url = '';
     this.#process = await startNode(
       [
@@ -48,11 +47,13 @@ export class Backend {
     );
     this.#url = url;
     this.wire.aimAt(Number(new URL(this.#url).port));
+    await this.wire.listen();
   }
 
   /** SIGKILL. Before and after it, since nobody knows when exactly. */
   async kill(): Promise<void> {
     this.#lost();
+    this.wire.stopListening();
     if (this.#process) await end(this.#process, 'SIGKILL');
     this.#lost();
   }
@@ -61,6 +62,12 @@ export class Backend {
   cut(): void {
     this.#lost();
     this.wire.cut();
+  }
+
+  /** Takes connections, and resets them. */
+  reset(on: boolean): void {
+    this.#lost();
+    this.wire.refuse(on);
   }
 
   #lost(): void {

@@ -30,7 +30,8 @@ export const RULES = {
   paid_twice: 'at most one ledger entry for a merchant and a key',
   answers_differ: 'every settled answer for a key is the same, byte for byte',
   paid_nothing: 'every 2xx answer has its ledger entry',
-  result_lost: 'a key that was answered with a result is never in doubt or absent again',
+  result_lost:
+    'a key that was answered with a result is not in doubt afterwards, unless the store failed just then',
   foreign_answer: "nobody gets another one's answer",
   key_reused: 'another payout under a used key is refused',
   stuck: 'at the end each key is settled or in doubt',
@@ -44,6 +45,8 @@ export const RULES = {
 /** Time from a call to the loss that can explain its doubt: waiting, executing, and a pause. */
 const EXPLAINED_WITHIN_MS = 15_000;
 const RECOVERY_SLACK_MS = 2000;
+/** A gateway may take so long to reach a store that is well again. */
+const STORE_BACK_WITHIN_MS = 1500;
 
 type Loss = Extract<Event, { event: 'backend_lost' | 'gateway_died' }>;
 
@@ -61,8 +64,9 @@ export function check(evidence: Evidence): Violation[] {
     if (count > 1) found.push({ rule: 'paid_twice', scope, detail: `${count} ledger entries` });
   }
   const losses = evidence.events.filter(isLoss);
+  const storeFaults = spansOf(evidence.events, 'store');
   for (const [scope, calls] of scopes) {
-    for (const [rule, detail] of violationsOf(calls, paid.get(scope) ?? 0))
+    for (const [rule, detail] of violationsOf(calls, paid.get(scope) ?? 0, storeFaults))
       found.push({ rule, scope, detail });
     found.push(...doubtsOf(scope, calls, evidence.listed, losses));
   }
@@ -98,22 +102,45 @@ function countByScope(payouts: readonly LedgerEntry[]): Map<string, number> {
 }
 
 /** What a key's calls tell by themselves. */
-function* violationsOf(calls: readonly Call[], paid: number): Generator<[Violation['rule'], string]> {
+function* violationsOf(
+  calls: readonly Call[],
+  paid: number,
+  storeFaults: readonly Span[],
+): Generator<[Violation['rule'], string]> {
   const own = calls.filter(({ start }) => start.as !== 'other_amount');
   const settled = own.flatMap(({ end }) => (end && isSettled(end.ended) ? [end] : []));
   const digests = new Set(settled.map(({ ended }) => (ended.kind === 'result' ? ended.digest : '')));
   if (digests.size > 1) yield ['answers_differ', `${digests.size} different answers`];
   const succeeded = settled.some(({ ended }) => ended.kind === 'result' && ended.status < 300);
   if (succeeded && paid === 0) yield ['paid_nothing', 'a 2xx answer, and no ledger entry'];
-  const knownAtMs = Math.min(...settled.map(({ atMs }) => atMs));
-  const lost = own.find(
-    ({ start, end }) => start.atMs > knownAtMs && end !== undefined && isInDoubt(end.ended),
-  );
-  if (lost) yield ['result_lost', `in doubt at ${lost.end?.atMs} ms, answered at ${knownAtMs} ms`];
+  const lost = lostResult(own, storeFaults);
+  if (lost) yield ['result_lost', lost];
   if (calls.some(({ end }) => end && 'foreign' in end.ended && end.ended.foreign))
     yield ['foreign_answer', "an answer with another payout's account"];
   const taken = calls.find(({ start, end }) => start.as === 'other_amount' && end?.ended.kind === 'result');
   if (taken) yield ['key_reused', `answered ${JSON.stringify(taken.end?.ended)}`];
+}
+
+/**
+ * A result is stored before it is told, but for one case: the store fails at that very moment, for longer than
+ * `settleRetryMs`. Until it is back, the key is in doubt to others.
+ */
+function lostResult(own: readonly Call[], storeFaults: readonly Span[]): string | undefined {
+  const settled = own.filter(({ end }) => end && isSettled(end.ended));
+  const known = settled.reduce<Call | undefined>(
+    (first, call) => ((call.end?.atMs ?? 0) < (first?.end?.atMs ?? Number.POSITIVE_INFINITY) ? call : first),
+    undefined,
+  );
+  const knownAtMs = known?.end?.atMs;
+  if (known === undefined || knownAtMs === undefined) return undefined;
+  const storeFailed = storeFaults.some(
+    ({ fromMs, toMs }) => fromMs <= knownAtMs && toMs + STORE_BACK_WITHIN_MS >= known.start.atMs,
+  );
+  const lost = own.find(
+    ({ start, end }) => start.atMs > knownAtMs && end !== undefined && isInDoubt(end.ended),
+  );
+  if (!lost || storeFailed) return undefined;
+  return `in doubt at ${lost.end?.atMs} ms, answered at ${knownAtMs} ms`;
 }
 
 /** What became of the key in the end. */
@@ -132,6 +159,28 @@ function* doubtsOf(
   } else if (!last || !isSettled(last)) {
     yield { rule: 'stuck', scope, detail: `the last answer was ${JSON.stringify(last)}` };
   }
+}
+
+/** When faults stood. */
+interface Span {
+  fromMs: number;
+  toMs: number;
+}
+
+function spansOf(events: readonly Event[], of: 'store'): Span[] {
+  const spans: (Span & { name: string })[] = [];
+  for (const event of events) {
+    if (event.event === 'fault' && event.of === of) {
+      spans.push({ name: event.name, fromMs: event.atMs, toMs: Number.POSITIVE_INFINITY });
+    }
+    if (event.event === 'healed' && event.of === of) {
+      const span = spans.findLast(
+        ({ name, toMs }) => name === event.name && toMs === Number.POSITIVE_INFINITY,
+      );
+      if (span) span.toMs = event.atMs;
+    }
+  }
+  return spans;
 }
 
 function isLoss(event: Event): event is Loss {

@@ -7,11 +7,14 @@ import type { Topology } from './topology.ts';
 /** What can be broken: `inject` resolves when it is, `heal` when all is well again. */
 export interface Fault {
   name: string;
+  of: 'gateway' | 'backend' | 'store';
   inject(): Promise<void>;
   heal(): Promise<void>;
   /** How long it stands; without it for as long as others do. */
   holdMs?: number;
 }
+
+type Unsorted = Omit<Fault, 'of'>;
 
 export interface Breakable {
   gateways: readonly GatewayProcess[];
@@ -25,10 +28,14 @@ const CRASH_WITHIN_MS = 3000;
 
 /** Every fault that this run knows; a run goes through all of them, in an order that the seed decides, again and again. */
 export function allFaults(world: Breakable): Fault[] {
-  return [...gatewayFaults(world), ...backendFaults(world.backend), ...world.topology.faults];
+  return [
+    ...gatewayFaults(world).map((fault) => ({ ...fault, of: 'gateway' as const })),
+    ...backendFaults(world.backend).map((fault) => ({ ...fault, of: 'backend' as const })),
+    ...world.topology.faults.map((fault) => ({ ...fault, of: 'store' as const })),
+  ];
 }
 
-function gatewayFaults({ gateways, random, leaseMs }: Breakable): Fault[] {
+function gatewayFaults({ gateways, random, leaseMs }: Breakable): Unsorted[] {
   let struck = random.pick(gateways);
   const strike = () => {
     struck = random.pick(gateways);
@@ -68,7 +75,7 @@ async function rollingRestart(gateways: readonly GatewayProcess[]): Promise<void
   }
 }
 
-function backendFaults(backend: Backend): Fault[] {
+function backendFaults(backend: Backend): Unsorted[] {
   return [
     { name: 'backend killed', inject: () => backend.kill(), heal: () => backend.start() },
     {
@@ -79,8 +86,13 @@ function backendFaults(backend: Backend): Fault[] {
     },
     {
       name: 'backend refuses connections',
-      inject: async () => backend.wire.refuse(true),
-      heal: async () => backend.wire.refuse(false),
+      inject: async () => backend.wire.stopListening(),
+      heal: () => backend.wire.listen(),
+    },
+    {
+      name: 'backend resets connections',
+      inject: async () => backend.reset(true),
+      heal: async () => backend.reset(false),
     },
   ];
 }

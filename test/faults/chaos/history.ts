@@ -27,13 +27,11 @@ export type Event =
       fault?: string;
     }
   | { event: 'ended'; id: number; atMs: number; scope: string; ended: Ended }
-  /** `until`: of a fault that lasts. */
-  | { event: 'fault'; atMs: number; name: string }
-  | { event: 'healed'; atMs: number; name: string }
+  | { event: 'fault' | 'healed'; atMs: number; of: 'gateway' | 'backend' | 'store'; name: string }
   | { event: 'gateway_died'; atMs: number; gateway: number; life: number; how: string }
   /** All connections to the backend were cut, or the backend was killed. */
   | { event: 'backend_lost'; atMs: number }
-  /** The store lost writes, or may have: only where the configuration cannot give the promise. */
+  /** For people. */
   | { event: 'note'; atMs: number; text: string };
 
 /** Everything that happened, in memory for the checker and in a file for people: one line of JSON an event. */

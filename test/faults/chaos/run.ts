@@ -145,22 +145,24 @@ class Run {
     const { history } = this.#world;
     this.#standing = faults.map(({ name }) => name);
     await Promise.all(
-      faults.map(async ({ name, inject, heal, holdMs = this.#random.between(HOLD_MS.from, HOLD_MS.to) }) => {
-        history.add({ event: 'fault', atMs: history.nowMs(), name });
-        try {
-          await inject();
-          this.#injected.set(name, (this.#injected.get(name) ?? 0) + 1);
-          await sleep(holdMs);
-        } catch (error) {
-          history.add({
-            event: 'note',
-            atMs: history.nowMs(),
-            text: `${name}: ${(error as Error).message}`,
-          });
-        }
-        await heal();
-        history.add({ event: 'healed', atMs: history.nowMs(), name });
-      }),
+      faults.map(
+        async ({ name, of, inject, heal, holdMs = this.#random.between(HOLD_MS.from, HOLD_MS.to) }) => {
+          history.add({ event: 'fault', atMs: history.nowMs(), of, name });
+          try {
+            await inject();
+            this.#injected.set(name, (this.#injected.get(name) ?? 0) + 1);
+            await sleep(holdMs);
+          } catch (error) {
+            history.add({
+              event: 'note',
+              atMs: history.nowMs(),
+              text: `${name}: ${(error as Error).message}`,
+            });
+          }
+          await heal();
+          history.add({ event: 'healed', atMs: history.nowMs(), of, name });
+        },
+      ),
     );
     // A gateway that was struck by two faults at once.
     await Promise.all(this.#world.gateways.map((gateway) => gateway.revive()));

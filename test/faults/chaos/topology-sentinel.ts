@@ -189,10 +189,12 @@ function faultsOf(watched: Watched): StoreFault[] {
       inject: async () => {
         struck = await watched.master();
         target().wire.swallowReplies(true);
-        // Shorter than what the sentinels take for its death.
-        await new Promise((resolve) => setTimeout(resolve, 500));
       },
-      heal: async () => target().wire.swallowReplies(false),
+      // The sentinels may have taken it for dead, and made the other one the master.
+      heal: async () => {
+        target().wire.swallowReplies(false);
+        await watched.ready();
+      },
     },
   ];
 }
