@@ -8,7 +8,7 @@ export const CRASH_POINTS = [
 ] as const;
 export type CrashPoint = (typeof CRASH_POINTS)[number];
 
-/** From the suite to the gateway's process: die at this point, the next time that it is reached. */
+/** From the suite to the gateway's process: die at this point, the next time that it is reached; or live on. */
 export interface Arm {
-  crashAt: CrashPoint;
+  crashAt: CrashPoint | 'nowhere';
 }

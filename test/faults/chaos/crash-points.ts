@@ -8,7 +8,7 @@ import { RedisStore } from '../../../src/idempotency/stores/redis/redis-store.ts
 import type { Arm, CrashPoint } from './crash-point.ts';
 import './leash.ts';
 
-let armed: CrashPoint | undefined;
+let armed: Arm['crashAt'] = 'nowhere';
 
 function reached(point: CrashPoint): void {
   if (armed !== point) return;

@@ -1,6 +1,7 @@
 import type { ChildProcess } from 'node:child_process';
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { stringify } from 'yaml';
 import type { ConfigInput } from '../../support/config.ts';
@@ -89,15 +90,16 @@ export class GatewayProcess {
     this.#process?.kill('SIGCONT');
   }
 
-  /** Dies when it next comes to this point. Resolves when it has, or after `withinMs` without. */
-  async crashAt(crashAt: CrashPoint, withinMs: number): Promise<boolean> {
+  /** Dies when it next comes to this point. False: it did not come by within the time, and lives on. */
+  async crashAt(point: CrashPoint, withinMs: number): Promise<boolean> {
     const child = this.#process;
     if (!child) return false;
     const died = new Promise<boolean>((resolve) => child.once('exit', () => resolve(true)));
-    const arm: Arm = { crashAt };
-    child.send(arm, () => {});
-    const late = new Promise<boolean>((resolve) => setTimeout(resolve, withinMs, false));
-    return await Promise.race([died, late]);
+    const arm = (crashAt: Arm['crashAt']) => child.send({ crashAt } satisfies Arm, () => {});
+    arm(point);
+    const crashed = await Promise.race([died, sleep(withinMs, false)]);
+    if (!crashed) arm('nowhere');
+    return crashed;
   }
 
   /** Moves its wall clock; its monotonic clock goes on as it was. */

@@ -128,7 +128,8 @@ class Run {
       while (performance.now() < endMs) {
         const count = this.#random.between(1, this.#options.together);
         while (deck.length < count) deck.unshift(...this.#random.shuffled(this.#faults));
-        await this.#round(deck.splice(-count));
+        // What could not be injected beside the others is tried again soon.
+        deck.push(...(await this.#round(deck.splice(-count))));
       }
       this.#standing = ['ending'];
       await this.#merchants.stop();
@@ -169,6 +170,7 @@ class Run {
     this.#standing = [];
     await this.#recover();
     await sleep(this.#random.between(PAUSE_MS.from, PAUSE_MS.to));
+    return failed;
   }
 
   /** Merchants who know nothing yet ask impatiently now, and one new one asks at each gateway. */
