@@ -1,4 +1,4 @@
-import express, { type ErrorRequestHandler, type Response, Router } from 'express';
+import express, { type ErrorRequestHandler, type RequestHandler, type Response, Router } from 'express';
 import { z } from 'zod';
 
 /** What the admin port asks about records: plain data, for another process may answer. */
@@ -63,6 +63,7 @@ export function recordsRoutes(ask: AskRecords): Router {
   });
   routes.post(
     '/:scope/resolve',
+    refuseTooLarge,
     express.json({ limit: MAX_BODY_BYTES, inflate: false }),
     async (req, res) => {
       const { success, data, error } = resolveBody.safeParse(req.body);
@@ -79,6 +80,14 @@ export function recordsRoutes(ask: AskRecords): Router {
   routes.use(unreadableBody);
   return routes;
 }
+
+/** The library would read such a body to its end before it says so. */
+const refuseTooLarge: RequestHandler<{ scope: string }> = (req, res, next) => {
+  if (Number(req.headers['content-length'] ?? 0) > MAX_BODY_BYTES) tooLarge(res);
+  else next();
+};
+
+const tooLarge = (res: Response): void => refuse(res, 'too_large', `It may have ${MAX_BODY_BYTES} bytes.`);
 
 export const refuseOff = (res: Response): void =>
   refuse(res, 'off', 'Records are served only where admin.token is set.');
@@ -115,7 +124,7 @@ function mistakesIn({ issues }: z.ZodError): string {
 }
 
 const unreadableBody: ErrorRequestHandler = (error: { type?: string }, _req, res, next) => {
-  if (error.type === 'entity.too.large') refuse(res, 'too_large', `It may have ${MAX_BODY_BYTES} bytes.`);
+  if (error.type === 'entity.too.large') tooLarge(res);
   else if (error.type) refuse(res, 'invalid', 'The body cannot be read as JSON.');
   else next(error);
 };

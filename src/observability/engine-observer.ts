@@ -49,7 +49,7 @@ const conflicts: Record<string, string> = {
 };
 
 /** Somebody's word on what became of a scope; the store's audit record has it. */
-interface ToldResolution {
+export interface ToldResolution {
   scope: string;
   by: string;
   reason: string;
