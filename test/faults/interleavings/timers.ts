@@ -1,0 +1,47 @@
+/** A timer of the engine's, which ends when the search says so. */
+export interface HeldTimer {
+  ms: number;
+  fire(): void;
+}
+
+/** Where the timers go that are set while a step is taken: to the process whose step it is. */
+let holder: Set<HeldTimer> | undefined;
+
+export function holdTimersIn(timers: Set<HeldTimer> | undefined): void {
+  holder = timers;
+}
+
+const real = { setTimeout, clearTimeout, setInterval, clearInterval };
+
+function hold(callback: (...args: unknown[]) => void, ms: number, args: unknown[]): unknown {
+  const timers = holder as Set<HeldTimer>;
+  const timer: HeldTimer & { timers: Set<HeldTimer> } = {
+    ms,
+    timers,
+    fire: () => {
+      timers.delete(timer);
+      callback(...args);
+    },
+  };
+  timers.add(timer);
+  return timer;
+}
+
+function drop(timer: unknown): void {
+  (timer as { timers?: Set<HeldTimer> } | undefined)?.timers?.delete(timer as HeldTimer);
+}
+
+/**
+ * The engine's global timers, held while a step is under way. Renewal is left out altogether: all that it does is to put
+ * off the moment at which the lease lapses, and the search lets that moment come at any time, or never.
+ */
+export const heldTimers = {
+  setTimeout: ((callback: () => void, ms: number, ...args: unknown[]) =>
+    holder ? hold(callback, ms, args) : real.setTimeout(callback, ms, ...(args as []))) as typeof setTimeout,
+  clearTimeout: ((timer: NodeJS.Timeout | undefined) =>
+    holder ? drop(timer) : real.clearTimeout(timer)) as typeof clearTimeout,
+  setInterval: ((callback: () => void, ms: number, ...args: unknown[]) =>
+    holder ? {} : real.setInterval(callback, ms, ...(args as []))) as typeof setInterval,
+  clearInterval: ((timer: NodeJS.Timeout | undefined) =>
+    holder ? undefined : real.clearInterval(timer)) as typeof clearInterval,
+};

@@ -1,0 +1,31 @@
+/**
+ * The stores against the reference model: random histories of claims, writes, repeated and late ones, crashes and passing
+ * time. `MODEL_RUNS=20000 npx vitest run test/faults/model` runs as many histories on each store; a failure prints the
+ * seed and the shortest history that still fails, and `MODEL_SEED=…` runs from that seed again.
+ */
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { allCommands } from './commands.ts';
+import { newModel } from './state.ts';
+import { lmdb, redis, TIMES } from './worlds.ts';
+
+const RUNS = Number(process.env.MODEL_RUNS ?? 150);
+const SEED = process.env.MODEL_SEED;
+
+const parameters = { numRuns: RUNS, ...(SEED ? { seed: Number(SEED) } : {}) };
+
+describe.concurrent.each([lmdb, await redis()])('$name', (universe) => {
+  it('does what the reference does, whatever the history', { timeout: 30_000 + RUNS * 200 }, async () => {
+    let histories = 0;
+    const commands = fc.commands(allCommands, { maxCommands: 40, size: '+1' });
+    await fc.assert(
+      fc.asyncProperty(commands, async (history) => {
+        await using world = await universe.open();
+        await fc.asyncModelRun(() => ({ model: newModel(world, TIMES), real: world }), history);
+        histories++;
+      }),
+      parameters,
+    );
+    expect(histories).toBe(RUNS);
+  });
+});
