@@ -1,0 +1,249 @@
+/** A guard of ours, taken out, and the test that must notice. */
+export interface Guard {
+  /** What goes wrong without it. */
+  without: string;
+  file: string;
+  /** Occurs exactly once in the file. */
+  text: string;
+  replacement: string;
+  test: string;
+  /** Which of the file's tests, by a part of their full names: `suite > test`. */
+  named: string;
+}
+
+const STORES = 'src/idempotency/stores';
+const ENGINE = 'src/idempotency/engine.ts';
+const LMDB = { file: `${STORES}/lmdb/lmdb-store.ts`, test: 'test/contract/lmdb.test.ts' };
+const REDIS = { file: `${STORES}/redis/redis-store.ts`, test: 'test/contract/redis.test.ts' };
+const LUA = `${STORES}/redis/commands`;
+const WRITES = { file: `${STORES}/redis/writes.ts`, test: 'test/contract/redis-replicas.test.ts' };
+const EXECUTOR = 'src/proxy/executor.ts';
+const MIDDLEWARE = 'src/idempotency/middleware.ts';
+
+/** One line for each in docs/adr/0010-guards-and-their-tests.md. */
+export const guards: readonly Guard[] = [
+  {
+    ...LMDB,
+    without: 'a claim looks first and writes later (LMDB)',
+    text: `return await this.#records.ifNoExists(key, () => {
+      void this.#records.put(key, bytesOf(next), newVersion());
+    });`,
+    replacement: 'await this.#records.put(key, bytesOf(next), newVersion());\n    return true;',
+    named: 'of many claims on one scope has one winner',
+  },
+  {
+    ...REDIS,
+    without: 'a claim looks first and writes later (Redis)',
+    text: "to.setBuffer(key, claimed, 'PX', retentionMs, 'NX', 'GET'),",
+    replacement: `this.#client.getBuffer(key).then(async (stands) => {
+            if (!stands) await this.#client.set(key, claimed, 'PX', retentionMs);
+            return stands;
+          }),`,
+    named: 'of many claims on one scope has one winner',
+  },
+  {
+    ...LMDB,
+    without: 'a write does not compare what it replaces (LMDB)',
+    text: 'return await this.#records.put(keyOf(scope), bytesOf(next), newVersion(), version);',
+    replacement: 'return await this.#records.put(keyOf(scope), bytesOf(next), newVersion());',
+    named: 'of an owner who wakes up against one who takes over has one winner',
+  },
+  {
+    file: ENGINE,
+    without: 'a request is sent without a begin',
+    text: 'const begun = await this.#begin(call, owner);',
+    replacement: "const begun = 'ok' as Fenced | Result;",
+    test: 'test/unit/engine.test.ts',
+    named: 'has begun when it runs, and is settled when it is answered',
+  },
+  {
+    ...LMDB,
+    without: 'a settlement does not show its token (LMDB)',
+    text: "if (!('record' in entry) || !entry.record.token.equals(owner.token)) return 'stale';",
+    replacement: "if (!('record' in entry)) return 'stale';",
+    named: 'settle, under a foreign token',
+  },
+  {
+    ...REDIS,
+    file: `${LUA}/settle.lua`,
+    without: 'a settlement does not show its token (Redis)',
+    text: "if redis.call('GETRANGE', KEYS[1], 2, 17) ~= ARGV[1] then return 'stale' end\n",
+    replacement: '',
+    named: 'settle, under a foreign token',
+  },
+  {
+    file: ENGINE,
+    without: 'what may have been executed is released',
+    text: "this.#store.markInDoubt(owner).catch(() => 'ok' as const),",
+    replacement: "this.#store.release(owner).catch(() => 'ok' as const),",
+    test: 'test/unit/engine.test.ts',
+    named: 'is in doubt: nobody runs it again',
+  },
+  {
+    ...LMDB,
+    without: 'the lease is the only guard of an execution (LMDB)',
+    text: "const executing = record.state === 'executing';",
+    replacement: 'const executing = false;',
+    named: 'after it began, the scope is in doubt and stays so',
+  },
+  {
+    ...REDIS,
+    file: `${LUA}/without-owner.lua`,
+    without: 'the lease is the only guard of an execution (Redis)',
+    text: "if state == 'e' then",
+    replacement: 'if false then',
+    named: 'after it began, the scope is in doubt and stays so',
+  },
+  {
+    file: EXECUTOR,
+    without: 'a request is sent again after a reset',
+    text: '    return { ...result, elapsedMs: this.#clock.monotonicMs() - startedMs };',
+    replacement: `    if (result.kind === 'unknown' && !('again' in request)) {
+      return await this.send(Object.assign(request, { again: true }));
+    }
+    return { ...result, elapsedMs: this.#clock.monotonicMs() - startedMs };`,
+    test: 'test/e2e/http/upstream-failures.test.ts',
+    named: 'executed under a key > sent on a connection that closes at this moment',
+  },
+  {
+    file: EXECUTOR,
+    without: 'a request that was sent is told as not sent',
+    text: 'this.#sent = true;',
+    replacement: '',
+    test: 'test/e2e/http/upstream-failures.test.ts',
+    named: 'executed under a key > sent, then execute-then-reset',
+  },
+  {
+    file: EXECUTOR,
+    without: 'a truncated body is taken for the result',
+    text: "else this.#end({ kind: 'unknown', reason, timedOut: error instanceof DeadlinePassed });",
+    replacement: `else if (this.#status > 0) this.onResponseEnd();
+    else this.#end({ kind: 'unknown', reason, timedOut: error instanceof DeadlinePassed });`,
+    test: 'test/e2e/idempotency/outcome-in-doubt.test.ts',
+    named: 'on lmdb > an answer that breaks off > (truncate) leaves the key in doubt',
+  },
+  {
+    file: MIDDLEWARE,
+    without: 'the scope hangs on the secret key',
+    text: 'const scope = scopeOf(merchant.code, key);',
+    replacement: 'const scope = scopeOf(String(req.headers.authorization), key);',
+    test: 'test/e2e/idempotency/scope.test.ts',
+    named: 'on lmdb, a key > outlives the secret key',
+  },
+  {
+    file: MIDDLEWARE,
+    without: 'a merchant who hangs up ends the execution',
+    text: 'run: () => options.send(req),',
+    replacement: `run: () =>
+      Promise.race([
+        options.send(req),
+        new Promise<never>((_, reject) => left.signal.addEventListener('abort', () => reject(new Error('gone')))),
+      ]),`,
+    test: 'test/e2e/idempotency/hang-up-late.test.ts',
+    named: 'on lmdb, a merchant who hangs up > at any moment behind the last byte',
+  },
+  {
+    file: ENGINE,
+    without: 'the answer goes before the settlement',
+    text: "if ((await Promise.race([fenced, late])) === 'late') this.#observer.settleLate(call, cause);",
+    replacement: 'void Promise.race([fenced, late]);',
+    test: 'test/unit/engine.test.ts',
+    named: 'has begun when it runs, and is settled when it is answered',
+  },
+  {
+    ...WRITES,
+    without: 'WAIT goes over another connection than its write',
+    text: 'const reached = Number(results[batch.length]?.[1] ?? 0);',
+    replacement: `const elsewhere = (this.#client as import('ioredis').Redis).duplicate();
+      await elsewhere.connect();
+      const reached = await elsewhere.wait(this.#replicas, this.#waitMs).finally(() => elsewhere.disconnect());`,
+    named: 'a claim that does not reach it wins nothing',
+  },
+  {
+    ...WRITES,
+    without: 'a write counts that its replicas do not have',
+    text: 'resolve({ reply, replicated: reached >= this.#replicas });',
+    replacement: 'resolve({ reply, replicated: reached >= 0 });',
+    named: 'a begin that does not reach it must not be followed by a request',
+  },
+  {
+    file: `${STORES}/redis/connect.ts`,
+    without: 'ioredis sends a command again after a reconnect',
+    text: 'maxRetriesPerRequest: 0,\n  autoResendUnfulfilledCommands: false,',
+    replacement: 'maxRetriesPerRequest: 20,\n  autoResendUnfulfilledCommands: true,',
+    test: 'test/contract/redis-wire.test.ts',
+    named: 'in mid-claim, it is executed once',
+  },
+  {
+    ...LMDB,
+    without: 'a record that cannot be read is absent (LMDB)',
+    text: 'return { version, stamp, record: decodeRecord(record) };',
+    replacement: `try {
+      return { version, stamp, record: decodeRecord(record) };
+    } catch {
+      return { expired: version };
+    }`,
+    named: '(noise, where it was executing) is never absent and never won',
+  },
+  {
+    ...REDIS,
+    without: 'a record that cannot be read is absent (Redis)',
+    text: 'return { reply: reply && decodeRecord(reply), replicated };',
+    replacement: `try {
+          return { reply: reply && decodeRecord(reply), replicated };
+        } catch {
+          return { reply: null, replicated };
+        }`,
+    named: '(noise, where it was executing) is never absent and never won',
+  },
+  {
+    file: 'src/idempotency/standing.ts',
+    without: 'another request under the same key gets the result',
+    text: "if (!record.fingerprint.equals(fingerprint)) return { kind: 'mismatch' };",
+    replacement: '',
+    test: 'test/unit/engine.test.ts',
+    named: 'does not stand for another request under its key',
+  },
+  {
+    file: `${STORES}/lmdb/stamp.ts`,
+    without: 'a write extends the retention (LMDB)',
+    text: 'return { ...stamp, aliveMonotonicMs, aliveWallMs };',
+    replacement: 'return now;',
+    test: LMDB.test,
+    named: 'counts from the first claim, whatever is written later',
+  },
+  {
+    ...REDIS,
+    file: `${LUA}/settle.lua`,
+    without: 'a write extends the retention (Redis)',
+    text: "settled, 'KEEPTTL')",
+    replacement: "settled, 'PX', 100000)",
+    named: 'a record lives for its retention from the claim, through every write',
+  },
+  {
+    file: ENGINE,
+    without: 'a claim that the store did not answer is taken for won',
+    text: "if (claim.kind !== 'claimed') return answerOf(claim);",
+    replacement: `if (claim.kind === 'store_unavailable') return await this.#run(call, owner);
+      if (claim.kind !== 'claimed') return answerOf(claim);`,
+    test: 'test/unit/engine-store-faults.test.ts',
+    named: 'at the claim, before it was done, nothing runs',
+  },
+  {
+    file: ENGINE,
+    without: 'a begin that the store did not answer is taken for done',
+    text: `      this.#takeBack(owner);
+      return { kind: 'store_unavailable', cause };`,
+    replacement: "      return 'ok';",
+    test: 'test/unit/engine-store-faults.test.ts',
+    named: 'at the begin, before it was done, nothing runs',
+  },
+  {
+    file: `${STORES}/lmdb/resolver.ts`,
+    without: 'a late owner settles what an operator has resolved (LMDB)',
+    text: 'token: newToken(), changedAtMs, settlement',
+    replacement: 'changedAtMs, settlement',
+    test: LMDB.test,
+    named: 'settles what is in doubt with a response, under a new token',
+  },
+];
