@@ -1,0 +1,86 @@
+/**
+ * Several engines on one real store: calls of one key with random ends, commands of the store that fail at random, owners
+ * who are silent for a lease. At most one request may have been executed, everybody gets its result, and the key becomes
+ * what the design's table says. MODEL_RUNS and MODEL_SEED as in store-model.test.ts.
+ */
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { type End, EngineRun, type Made, plans } from './engine-plan.ts';
+import { lmdb, redis } from './worlds.ts';
+
+const RUNS = Number(process.env.MODEL_RUNS ?? 40);
+const SEED = process.env.MODEL_SEED;
+const parameters = { numRuns: RUNS, ...(SEED ? { seed: Number(SEED) } : {}) };
+
+const MAY_HAVE_EXECUTED: End[] = ['complete', 'unknown', 'throws', 'never'];
+
+/** The design's table: what becomes of the key. */
+const DECISIONS = {
+  complete: 'settle',
+  refused: 'release',
+  not_sent: 'release',
+  unknown: 'in_doubt',
+  throws: 'in_doubt',
+} as const;
+
+/** The one that may have been executed. */
+function theExecuted({ made }: EngineRun): Made | undefined {
+  const executed = made.filter(({ call, end }) => call.counted.runs > 0 && MAY_HAVE_EXECUTED.includes(end));
+  expect(executed.length).toBeLessThanOrEqual(1);
+  return executed[0];
+}
+
+function checkResult(run: EngineRun, { call, end, response, result }: Made): void {
+  const executed = theExecuted(run);
+  if (!result) return;
+  expect(call.counted.runs).toBe(result.kind === 'executed' ? 1 : 0);
+  if (result.kind === 'executed') {
+    expect(result.decision).toBe(DECISIONS[end as keyof typeof DECISIONS]);
+    if (end === 'complete') expect(result.exchange).toEqual(response);
+  } else if (result.kind === 'replayed') {
+    expect(executed?.end).toBe('complete');
+    expect({ kind: 'complete', response: result.response }).toEqual(executed?.response);
+  } else if (result.kind === 'in_doubt') {
+    expect(run.lapsed || ['unknown', 'throws'].includes(executed?.end ?? '')).toBe(true);
+  } else if (result.kind === 'store_unavailable') {
+    expect(run.faults).toBeGreaterThan(0);
+  } else {
+    expect(result.kind).toBe('in_flight');
+  }
+}
+
+/** The store has answered all that was to be written: what does one more call find? */
+async function checkEnd(run: EngineRun): Promise<void> {
+  await run.quiet();
+  const executed = theExecuted(run);
+  const { result, response } = await run.call({ engine: 0, end: 'complete', fault: null });
+  if (!executed) expect(result).toEqual({ kind: 'executed', exchange: response, decision: 'settle' });
+  else if (executed.end === 'complete')
+    expect(result).toEqual({
+      kind: 'replayed',
+      response: (executed.response as { response: unknown }).response,
+    });
+  else if (executed.end === 'never') expect(['in_flight', 'in_doubt']).toContain(result?.kind);
+  // Not marked, where that write failed: then it is in doubt as soon as a lease has passed.
+  else if (run.faults > 0) expect(['in_flight', 'in_doubt']).toContain(result?.kind);
+  else expect(result).toMatchObject({ kind: 'in_doubt' });
+}
+
+describe.concurrent.each([lmdb, await redis()])('engines on $name', (universe) => {
+  it('keep the promise, whatever the calls and faults', { timeout: 30_000 + RUNS * 1000 }, async () => {
+    const seen = new Set<string>();
+    await fc.assert(
+      fc.asyncProperty(plans, async (plan) => {
+        await using world = await universe.open();
+        await using run = new EngineRun(world);
+        for (const step of plan) await run.take(step);
+        for (const made of run.made) checkResult(run, made);
+        await checkEnd(run);
+        for (const { result } of run.made) seen.add(result?.kind ?? 'under way');
+      }),
+      parameters,
+    );
+    for (const kind of ['executed', 'replayed', 'in_doubt', 'in_flight', 'store_unavailable', 'under way'])
+      expect(seen).toContain(kind);
+  });
+});
