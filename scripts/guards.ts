@@ -140,7 +140,7 @@ export const guards: readonly Guard[] = [
         new Promise<never>((_, reject) => left.signal.addEventListener('abort', () => reject(new Error('gone')))),
       ]),`,
     test: 'test/e2e/idempotency/hang-up-late.test.ts',
-    named: 'on lmdb, a merchant who hangs up > at any moment behind the last byte',
+    named: 'on lmdb, a merchant who hangs up > is logged once',
   },
   {
     file: ENGINE,
@@ -153,11 +153,14 @@ export const guards: readonly Guard[] = [
   {
     ...WRITES,
     without: 'WAIT goes over another connection than its write',
-    text: 'const reached = Number(results[batch.length]?.[1] ?? 0);',
-    replacement: `const elsewhere = (this.#client as import('ioredis').Redis).duplicate();
+    text: `pipeline.wait(this.#replicas, this.#waitMs);
+      const results = (await pipeline.exec()) ?? [];
+      const reached = Number(results[batch.length]?.[1] ?? 0);`,
+    replacement: `const results = (await pipeline.exec()) ?? [];
+      const elsewhere = (this.#client as import('ioredis').Redis).duplicate();
       await elsewhere.connect();
       const reached = await elsewhere.wait(this.#replicas, this.#waitMs).finally(() => elsewhere.disconnect());`,
-    named: 'a claim that does not reach it wins nothing',
+    named: 'each write has its WAIT right behind it, over its own connection',
   },
   {
     ...WRITES,

@@ -92,13 +92,14 @@ const startedMs = performance.now();
 const seconds = (sinceMs: number): string => `${((performance.now() - sinceMs) / 1000).toFixed(1)} s`;
 const say = (line: string): void => void process.stdout.write(`${line}\n`);
 let survived = 0;
+let done = 0;
 
 async function work(copy: string, left: Guard[]): Promise<void> {
   for (let guard = left.shift(); guard; guard = left.shift()) {
     const sinceMs = performance.now();
     const wrong = await survives(copy, guard);
     if (wrong) survived++;
-    const place = `${chosen.length - left.length}/${chosen.length}`;
+    const place = `${++done}/${chosen.length}`;
     const by = `${guard.test}: ${guard.named}`;
     say(`${place} ${wrong ? 'SURVIVED' : 'caught'}  ${guard.without}  (${wrong ?? by}, ${seconds(sinceMs)})`);
   }

@@ -41,6 +41,7 @@ async function withReplica(leaseMs = LONG.leaseMs) {
     await Promise.all([primary.stop(), replica.stop(), wire.close()]);
   };
   return {
+    primary,
     replica,
     wire,
     store: stores[0] as RedisStore,
@@ -58,6 +59,22 @@ describe.concurrent('with a replica to wait for', () => {
     expect(await store.claim(duplicateOf(owner))).toEqual({ kind: 'settled', settlement: paid() });
     expect(unreplicated).toEqual([]);
     expect(await store.health()).toEqual({ ok: true, detail: 'redis', warnings: [] });
+  });
+
+  it('each write has its WAIT right behind it, over its own connection', async () => {
+    await using pair = await withReplica();
+    const { primary, store } = pair;
+    const monitor = await primary.admin.monitor();
+    const seen: { command: string; source: string }[] = [];
+    monitor.on('monitor', (_time: string, [command = '']: string[], source: string) => {
+      if (/^(?:set|wait)$/i.test(command)) seen.push({ command, source });
+    });
+    await store.claim(newRequest());
+    await store.claim(newRequest());
+    await until(() => seen.length >= 4);
+    monitor.disconnect();
+    expect(seen.map(({ command }) => command.toLowerCase())).toEqual(['set', 'wait', 'set', 'wait']);
+    expect(new Set(seen.map(({ source }) => source)).size).toBe(1);
   });
 
   it('a claim that does not reach it wins nothing, and can be taken back', async () => {

@@ -114,9 +114,10 @@ export class LmdbStore implements Store {
 
   async markInDoubt(owner: Owner): Promise<Fenced> {
     return await this.#fenced(owner, ({ record, stamp }) => {
-      if (record.state === 'in_doubt') return 'keep';
-      if (record.state !== 'executing') return 'refuse';
-      const changed = this.#changed(record, stamp, 'in_doubt');
+      if (record.state !== 'executing' && record.state !== 'in_doubt') return 'refuse';
+      // In doubt already, for it was taken for gone: it may have woken up and shown life since.
+      const changed =
+        record.state === 'in_doubt' ? { record, stamp } : this.#changed(record, stamp, 'in_doubt');
       return { ...changed, stamp: this.#ages.gone(changed.stamp) };
     });
   }

@@ -1,0 +1,37 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, expect, it } from 'vitest';
+import { bring } from '../contract/states.ts';
+import { openStore, type StorePlace } from '../support/open-store.ts';
+import { startRedis } from '../support/redis-server.ts';
+import { duplicateOf } from '../support/requests.ts';
+import { until } from '../support/until.ts';
+
+const folder = mkdtempSync(join(tmpdir(), 'gave-up-'));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const { url } = await startRedis();
+
+const places: StorePlace[] = [
+  { kind: 'lmdb', path: folder },
+  { kind: 'redis', url, prefix: 'test' },
+];
+
+// Paused for longer than a lease, taken for gone, awake again, and then its connection to the backend broke: with LMDB
+// its mark of doubt changed nothing, since the key was in doubt by then, and nobody could resolve it for another lease.
+it.each(places)('an owner that woke up and then gave up can be resolved at once ($kind)', async (place) => {
+  const store = await openStore(place, { leaseMs: 1500 });
+  try {
+    const owner = await bring(store, 'executing');
+    await until(async () => (await store.claim(duplicateOf(owner))).kind === 'in_doubt');
+    expect(await store.renew(owner)).toBe('lost');
+    // The lease that it took again is on its way behind the answer.
+    await until(async () => (await store.renew(owner)) === 'ok');
+    const note = { by: 'ada', reason: 'the books show it' };
+    expect(await store.resolve(owner.scope, owner.token, { as: 'released' }, note)).toBe('alive');
+    expect(await store.markInDoubt(owner)).toBe('ok');
+    expect(await store.resolve(owner.scope, owner.token, { as: 'released' }, note)).toBe('ok');
+  } finally {
+    await store.close();
+  }
+});
