@@ -16,7 +16,7 @@ export interface Evidence {
   listed: ReadonlySet<string>;
   /** Of each key that was open when a fault was healed: how long it took until its merchant knew. */
   recoveriesMs: readonly number[];
-  leaseMs: number;
+  recoverWithinMs: number;
 }
 
 export interface Violation {
@@ -37,14 +37,13 @@ export const RULES = {
   stuck: 'at the end each key is settled or in doubt',
   unlisted_doubt: 'each key in doubt is shown to the operators',
   unexplained_doubt: "a key is in doubt only where the backend's answer was lost or its gateway died",
-  slow_recovery: 'after a fault is healed merchants know within a lease and two seconds (p99)',
+  slow_recovery: 'after a fault is healed merchants know in time: a lease and two seconds (p99)',
   gateway_failed: 'no gateway ends by itself',
   unbalanced: "the backend's books add up",
 } as const;
 
 /** Time from a call to the loss that can explain its doubt: waiting, executing, and a pause. */
 const EXPLAINED_WITHIN_MS = 15_000;
-const RECOVERY_SLACK_MS = 2000;
 /** A gateway may take so long to reach a store that is well again. */
 const STORE_BACK_WITHIN_MS = 1500;
 
@@ -199,14 +198,14 @@ function isExplained(calls: readonly Call[], losses: readonly Loss[]): boolean {
   );
 }
 
-function* ofTheRun({ events, balanced, recoveriesMs, leaseMs }: Evidence): Generator<Violation> {
+function* ofTheRun({ events, balanced, recoveriesMs, recoverWithinMs }: Evidence): Generator<Violation> {
   for (const event of events) {
     if (event.event !== 'gateway_died' || ['SIGKILL', '0'].includes(event.how)) continue;
     yield { rule: 'gateway_failed', scope: `gateway ${event.gateway}`, detail: `it ended with ${event.how}` };
   }
   if (!balanced) yield { rule: 'unbalanced', scope: 'ledger', detail: 'debits and credits differ' };
   const p99Ms = quantile(recoveriesMs, 0.99);
-  if (p99Ms > leaseMs + RECOVERY_SLACK_MS) {
+  if (p99Ms > recoverWithinMs) {
     yield { rule: 'slow_recovery', scope: 'merchants', detail: `p99 ${Math.round(p99Ms)} ms` };
   }
 }
