@@ -164,7 +164,7 @@ export class Gateway {
     const run = idempotency({
       engine: this.#engine,
       headers,
-      send: (req) => this.#send(req),
+      send: (req, mayStart) => this.#send(req, mayStart),
       unprotected: (operation) => metrics.unprotected.inc({ operation }),
       handled: (operation, result) => observeHandled(metrics, operation, result.kind),
       failed: (error, requestId) =>
@@ -183,14 +183,15 @@ export class Gateway {
     };
   }
 
-  async #send(req: IncomingMessage) {
+  async #send(req: IncomingMessage, mayStart?: () => boolean) {
     const context = contextOf(req);
-    const result = await this.#executor.send({
+    const request = {
       method: req.method ?? '',
       target: req.url ?? '',
       headers: withoutEncodings(this.#headersFor(req)),
       body: context.body ?? Buffer.alloc(0),
-    });
+    };
+    const result = await this.#executor.send(request, mayStart && { mayStart });
     context.upstreamMs += result.elapsedMs;
     const labels = { operation: context.operation?.name ?? 'none', result: result.kind };
     this.metrics.upstreamSeconds.observe(labels, result.elapsedMs / 1000);

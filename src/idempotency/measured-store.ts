@@ -1,4 +1,4 @@
-import type { Scope } from '../kernel/brands.ts';
+import type { Fingerprint, Scope } from '../kernel/brands.ts';
 import type { Clock } from '../kernel/clock.ts';
 import type { Settlement } from './record.ts';
 import type { ClaimRequest, Owner, Store } from './store.ts';
@@ -26,6 +26,8 @@ export function measured(store: Store, clock: Clock, observe: ObserveCommand): S
   return {
     claim: (request: ClaimRequest) => timed('claim', () => store.claim(request)),
     begin: (owner: Owner) => timed('begin', () => store.begin(owner)),
+    takeOver: (heir: Owner, fingerprint: Fingerprint) =>
+      timed('take_over', () => store.takeOver(heir, fingerprint)),
     renew: (owner: Owner) => timed('renew', () => store.renew(owner)),
     settle: (owner: Owner, settlement: Settlement) => timed('settle', () => store.settle(owner, settlement)),
     release: (owner: Owner) => timed('release', () => store.release(owner)),

@@ -6,6 +6,7 @@ import type { Backend } from './nodes.ts';
 import { ownerGone } from './owner-gone.ts';
 import { races } from './races.ts';
 import { replays } from './replays.ts';
+import { takingOver } from './taking-over.ts';
 import { unreadable } from './unreadable.ts';
 
 /** What every store has to do, as store.ts promises it. */
@@ -14,6 +15,7 @@ export function storeContract(backend: Backend): void {
     claims(backend);
     races(backend);
     fencing(backend);
+    takingOver(backend);
     replays(backend);
     ownerGone(backend);
     expiry(backend);

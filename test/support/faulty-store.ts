@@ -9,9 +9,9 @@ import {
   type StoreHealth,
   StoreUnavailable,
 } from '../../src/idempotency/store.ts';
-import type { Scope } from '../../src/kernel/brands.ts';
+import type { Fingerprint, Scope } from '../../src/kernel/brands.ts';
 
-type Write = 'claim' | 'begin' | 'renew' | 'settle' | 'release' | 'markInDoubt';
+type Write = 'claim' | 'begin' | 'takeOver' | 'renew' | 'settle' | 'release' | 'markInDoubt';
 
 interface Fault {
   /** `before`: the write never happens. `after`: it happens, and its answer is lost. The others take `ms` longer. */
@@ -26,6 +26,7 @@ export class FaultyStore implements Store {
   readonly asked: Record<Write, number> = {
     claim: 0,
     begin: 0,
+    takeOver: 0,
     renew: 0,
     settle: 0,
     release: 0,
@@ -54,6 +55,8 @@ export class FaultyStore implements Store {
 
   claim = (request: ClaimRequest): Promise<Claim> => this.#through('claim', () => this.#store.claim(request));
   begin = (owner: Owner): Promise<Fenced> => this.#through('begin', () => this.#store.begin(owner));
+  takeOver = (heir: Owner, fingerprint: Fingerprint): Promise<'ok' | 'changed'> =>
+    this.#through('takeOver', () => this.#store.takeOver(heir, fingerprint));
   renew = (owner: Owner): Promise<Fenced | 'lost'> => this.#through('renew', () => this.#store.renew(owner));
   settle = (owner: Owner, settlement: Settlement): Promise<Fenced> =>
     this.#through('settle', () => this.#store.settle(owner, settlement));

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { accessSync, constants } from 'node:fs';
 import { open, type RootDatabase } from 'lmdb';
-import type { Scope } from '../../../kernel/brands.ts';
+import type { Fingerprint, Scope } from '../../../kernel/brands.ts';
 import type { Clock } from '../../../kernel/clock.ts';
 import { makeFolder } from '../../../kernel/folder.ts';
 import { decodeRecord, encodeRecord } from '../../codec.ts';
@@ -94,6 +94,21 @@ export class LmdbStore implements Store {
     return await this.#fenced(owner, ({ record, stamp }) =>
       record.state === 'claimed' ? this.#changed(record, stamp, 'executing') : 'refuse',
     );
+  }
+
+  async takeOver(heir: Owner, fingerprint: Fingerprint): Promise<'ok' | 'changed'> {
+    return await this.#answering(async () => {
+      for (;;) {
+        const entry = this.#read(heir.scope);
+        if (!('record' in entry)) return 'changed';
+        const { record, version, stamp } = entry;
+        // By a write whose answer was lost.
+        if (record.state === 'executing' && record.token.equals(heir.token)) return 'ok';
+        if (record.state !== 'in_doubt' || !record.fingerprint.equals(fingerprint)) return 'changed';
+        const next = this.#changed({ ...record, token: heir.token }, stamp, 'executing');
+        if (await this.#replace(heir.scope, version, next)) return 'ok';
+      }
+    });
   }
 
   async renew(owner: Owner): Promise<Fenced | 'lost'> {

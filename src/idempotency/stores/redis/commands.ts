@@ -8,6 +8,12 @@ type Fenced = 'ok' | 'stale';
 declare module 'ioredis' {
   interface RedisCommander<Context> {
     begin(record: string, token: Buffer, changedAt: Buffer): Result<Fenced, Context>;
+    takeOver(
+      record: string,
+      token: Buffer,
+      fingerprint: Buffer,
+      changedAt: Buffer,
+    ): Result<'ok' | 'changed', Context>;
     settle(
       record: string,
       token: Buffer,
@@ -31,6 +37,7 @@ declare module 'ioredis' {
 
 const files = {
   begin: 'begin.lua',
+  takeOver: 'take-over.lua',
   settle: 'settle.lua',
   release: 'release.lua',
   markInDoubt: 'mark-in-doubt.lua',

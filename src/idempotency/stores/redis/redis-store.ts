@@ -1,4 +1,4 @@
-import type { Scope } from '../../../kernel/brands.ts';
+import type { Fingerprint, Scope } from '../../../kernel/brands.ts';
 import type { Clock } from '../../../kernel/clock.ts';
 import { decodeRecord, encodeRecord, encodeSettlement, encodeTime } from '../../codec.ts';
 import type { IdempotencyRecord, Settlement } from '../../record.ts';
@@ -108,6 +108,17 @@ export class RedisStore implements Store {
     );
     if (reply === 'stale') void this.#leases.giveBack(owner);
     else if (!replicated) throw new StoreUnavailable('redis: the begin did not reach its replicas');
+    return reply;
+  }
+
+  async takeOver(heir: Owner, fingerprint: Fingerprint): Promise<'ok' | 'changed'> {
+    this.#leases.take(heir);
+    const key = this.#keyOf(heir.scope);
+    const { reply, replicated } = await this.#answering(() =>
+      this.#writes.write<'ok' | 'changed'>((to) => to.takeOver(key, heir.token, fingerprint, this.#now())),
+    );
+    if (reply === 'changed') void this.#leases.giveBack(heir);
+    else if (!replicated) throw new StoreUnavailable('redis: the takeover did not reach its replicas');
     return reply;
   }
 
