@@ -1,12 +1,19 @@
-import { randomBytes } from 'node:crypto';
 import { accessSync, constants } from 'node:fs';
-import { open, type RootDatabase } from 'lmdb';
-import type { Fingerprint, Scope } from '../../../kernel/brands.ts';
+import type { RootDatabase } from 'lmdb';
+import type { Fingerprint, Scope, Token } from '../../../kernel/brands.ts';
 import type { Clock } from '../../../kernel/clock.ts';
-import { makeFolder } from '../../../kernel/folder.ts';
 import { decodeRecord, encodeRecord } from '../../codec.ts';
+import { newToken } from '../../fingerprint.ts';
+import type { ListFilter, Listing } from '../../listing.ts';
 import type { IdempotencyRecord, Settlement } from '../../record.ts';
-import { standing } from '../../standing.ts';
+import {
+  type AuditRecord,
+  auditRecord,
+  type Resolution,
+  type ResolutionNote,
+  type Resolved,
+} from '../../resolution.ts';
+import { resolvable, standing } from '../../standing.ts';
 import {
   type Claim,
   type ClaimRequest,
@@ -16,7 +23,10 @@ import {
   type StoreHealth,
   StoreUnavailable,
 } from '../../store.ts';
+import { AuditTrail } from './audit-trail.ts';
 import { seal, unseal } from './envelope.ts';
+import { keyOf, messageOf, newVersion, openEnvironment } from './environment.ts';
+import { listRecords } from './list-records.ts';
 import { Ages, currentBoot, type Stamp } from './stamp.ts';
 import { Sweep } from './sweep.ts';
 
@@ -58,6 +68,7 @@ export class LmdbStore implements Store {
   readonly #records: RootDatabase<Buffer, Buffer>;
   readonly #options: LmdbStoreOptions;
   readonly #ages: Ages;
+  readonly #trail: AuditTrail;
   readonly #sweep: Sweep;
   #closed = false;
 
@@ -66,6 +77,7 @@ export class LmdbStore implements Store {
     this.#options = options;
     this.#records = openEnvironment(options.path);
     this.#ages = new Ages(currentBoot(), options.clock);
+    this.#trail = new AuditTrail(this.#records, this.#ages);
     this.#sweep = new Sweep(this.#records, this.#ages, options.retentionMs);
   }
 
@@ -139,7 +151,9 @@ export class LmdbStore implements Store {
   async markInDoubt(owner: Owner): Promise<Fenced> {
     return await this.#fenced(owner, ({ record, stamp }) => {
       if (record.state === 'in_doubt') return 'keep';
-      return record.state === 'executing' ? this.#changed(record, stamp, 'in_doubt') : 'refuse';
+      if (record.state !== 'executing') return 'refuse';
+      const changed = this.#changed(record, stamp, 'in_doubt');
+      return { ...changed, stamp: this.#ages.gone(changed.stamp) };
     });
   }
 
@@ -147,6 +161,33 @@ export class LmdbStore implements Store {
     return await this.#answering(async () => {
       const entry = this.#read(scope);
       return 'record' in entry ? entry.record : undefined;
+    });
+  }
+
+  async list(filter: ListFilter): Promise<Listing> {
+    this.#refuseClosed();
+    const look = { ages: this.#ages, ...this.#options, refuseClosed: () => this.#refuseClosed() };
+    return await listRecords(this.#records, look, filter);
+  }
+
+  async resolve(scope: Scope, seen: Token, resolution: Resolution, note: ResolutionNote): Promise<Resolved> {
+    return await this.#answering(async () => {
+      for (;;) {
+        const entry = this.#read(scope);
+        if (!('record' in entry)) return 'changed';
+        const verdict = resolvable(entry.record, seen);
+        if (verdict !== 'doubtful') return verdict;
+        if (this.#ages.sinceAliveMs(entry.stamp) < this.#options.leaseMs) return 'alive';
+        if (await this.#resolve(scope, entry, resolution, note)) return 'ok';
+      }
+    });
+  }
+
+  async audit(scope: Scope): Promise<AuditRecord[]> {
+    return await this.#answering(async () => {
+      this.#refuseClosed();
+      this.#records.resetReadTxn();
+      return this.#trail.read(scope);
     });
   }
 
@@ -185,11 +226,34 @@ export class LmdbStore implements Store {
     });
   }
 
+  /** The change and its audit record: both, or neither. False: something else stands by now. */
+  async #resolve(
+    scope: Scope,
+    { version, record, stamp }: Entry,
+    resolution: Resolution,
+    note: ResolutionNote,
+  ): Promise<boolean> {
+    const audit = auditRecord(record, resolution, note, this.#options.clock.wallMs());
+    const changed = this.#changed({ ...record, token: newToken() }, stamp, 'settled');
+    const addAudit = this.#trail.adding(scope, audit);
+    return await this.#records.ifVersion(keyOf(scope), version, () => {
+      if (resolution.as === 'released') void this.#records.remove(keyOf(scope));
+      else {
+        const next = { ...changed, record: { ...changed.record, settlement: resolution.settlement } };
+        void this.#records.put(keyOf(scope), bytesOf(next), newVersion());
+      }
+      addAudit();
+    });
+  }
+
   /** An owner who is gone: a claim that never began passes to the caller, an execution is left in doubt. */
-  #withoutOwner(entry: Entry, request: ClaimRequest) {
-    const executing = entry.record.state === 'executing';
-    const record = executing ? entry.record : { ...entry.record, token: request.token };
-    return { executing, next: this.#changed(record, entry.stamp, executing ? 'in_doubt' : 'claimed') };
+  #withoutOwner({ record, stamp }: Entry, request: ClaimRequest) {
+    const executing = record.state === 'executing';
+    if (!executing)
+      return { executing, next: this.#changed({ ...record, token: request.token }, stamp, 'claimed') };
+    const changed = this.#changed(record, stamp, 'in_doubt');
+    // No sign of life of its owner: should that one wake up and renew, it shows.
+    return { executing, next: { ...changed, stamp: this.#ages.gone(changed.stamp) } };
   }
 
   #changed(record: IdempotencyRecord, stamp: Stamp, state: IdempotencyRecord['state']) {
@@ -249,37 +313,4 @@ export class LmdbStore implements Store {
 
 const taken = (tookOver: boolean): Claim => ({ kind: 'claimed', tookOver });
 
-const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
-
-const keyOf = (scope: Scope): Buffer => Buffer.from(scope, 'hex');
-
 const bytesOf = (next: Standing): Buffer => seal(next.stamp, encodeRecord(next.record));
-
-/** Unique, not counted up: a scope that was removed and claimed anew must not come back to a version once read. */
-const newVersion = (): number => randomBytes(6).readUIntBE(0, 6);
-
-function openEnvironment(path: string): RootDatabase<Buffer, Buffer> {
-  try {
-    makeFolder(path);
-    accessSync(path, constants.W_OK);
-    const options = {
-      path,
-      // A name with a dot would be taken for a file's.
-      noSubdir: false,
-      encoding: 'binary',
-      keyEncoding: 'binary',
-      useVersions: true,
-      cache: false,
-      overlappingSync: false,
-      permissionsMode: 0o600,
-    };
-    return open<Buffer, Buffer>(options as Parameters<typeof open>[0] & { path: string }) as RootDatabase<
-      Buffer,
-      Buffer
-    >;
-  } catch (error) {
-    throw new StoreUnavailable(`the data folder ${path} cannot be used: ${messageOf(error)}`, {
-      cause: error,
-    });
-  }
-}

@@ -1,12 +1,14 @@
 import type { Database } from 'lmdb';
+import { AUDIT_RETENTION_MS } from '../../resolution.ts';
 import { unseal } from './envelope.ts';
+import { SCOPE_BYTES } from './environment.ts';
 import type { Ages } from './stamp.ts';
 
 const PAUSE_MS = 250;
 const RECORDS_A_STEP = 50;
 
 /**
- * Removes records past their retention, a few at a time, round and round: 200 a second, 17 million a day.
+ * Removes records and audit records past their retention, a few at a time, round and round: 200 a second, 17 million a day.
  * A record is never older than the claim that replaces it, so nothing depends on how soon the sweep comes by.
  */
 export class Sweep {
@@ -37,16 +39,18 @@ export class Sweep {
       seen++;
       // The successor of a key is the key with a zero byte behind it.
       this.#next = Buffer.concat([key, Buffer.alloc(1)]);
-      if (version !== undefined && this.#isExpired(value)) removals.push(this.#records.remove(key, version));
+      if (version !== undefined && this.#isExpired(key, value))
+        removals.push(this.#records.remove(key, version));
     }
     if (seen < RECORDS_A_STEP) this.#next = undefined;
     return (await Promise.all(removals)).filter(Boolean).length;
   }
 
   /** What cannot be read is not expired: it stays, for people to look at. */
-  #isExpired(value: Buffer): boolean {
+  #isExpired(key: Buffer, value: Buffer): boolean {
+    const retentionMs = key.length === SCOPE_BYTES ? this.#retentionMs : AUDIT_RETENTION_MS;
     try {
-      return this.#ages.sinceClaimMs(unseal(value).stamp) >= this.#retentionMs;
+      return this.#ages.sinceClaimMs(unseal(value).stamp) >= retentionMs;
     } catch {
       return false;
     }

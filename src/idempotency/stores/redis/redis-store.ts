@@ -1,7 +1,9 @@
-import type { Fingerprint, Scope } from '../../../kernel/brands.ts';
+import type { Fingerprint, Scope, Token } from '../../../kernel/brands.ts';
 import type { Clock } from '../../../kernel/clock.ts';
 import { decodeRecord, encodeRecord, encodeSettlement, encodeTime } from '../../codec.ts';
+import { type ListFilter, type Listing, UnknownCursor } from '../../listing.ts';
 import type { IdempotencyRecord, Settlement } from '../../record.ts';
+import type { AuditRecord, Resolution, ResolutionNote, Resolved } from '../../resolution.ts';
 import { standing } from '../../standing.ts';
 import {
   type Claim,
@@ -16,6 +18,8 @@ import { defineCommands } from './commands.ts';
 import { connect, createClient, type Location, type RedisClient } from './connect.ts';
 import { inspect } from './inspect.ts';
 import { Leases } from './lease.ts';
+import { listRecords } from './list-records.ts';
+import { Resolver } from './resolver.ts';
 import { Writes } from './writes.ts';
 
 export interface RedisStoreOptions {
@@ -47,6 +51,7 @@ export class RedisStore implements Store {
   readonly #options: RedisStoreOptions;
   readonly #leases: Leases;
   readonly #writes: Writes;
+  readonly #resolver: Resolver;
   #warnings: string[] = [];
 
   private constructor(options: RedisStoreOptions) {
@@ -57,6 +62,9 @@ export class RedisStore implements Store {
     this.#lockClients = options.lockNodes.map((url) => createClient({ url }, options.timeoutMs));
     const nodes = this.#lockClients.length > 0 ? this.#lockClients : [this.#client];
     this.#leases = new Leases(nodes, options.leaseMs, (scope) => `${this.#keyOf(scope)}:lease`);
+    this.#resolver = new Resolver(this.#client, this.#writes, this.#leases, options, (scope) =>
+      this.#keyOf(scope),
+    );
   }
 
   /** @throws {StoreUnavailable} when Redis cannot be reached, or is one that cannot keep records */
@@ -158,6 +166,24 @@ export class RedisStore implements Store {
     });
   }
 
+  async list(filter: ListFilter): Promise<Listing> {
+    const look = {
+      client: this.#client,
+      leaseMs: this.#options.leaseMs,
+      keyOf: (scope: string) => this.#keyOf(scope),
+      isHeld: (scope: Scope) => this.#leases.isHeld(scope),
+    };
+    return await this.#answering(() => listRecords(look, filter));
+  }
+
+  async resolve(scope: Scope, seen: Token, resolution: Resolution, note: ResolutionNote): Promise<Resolved> {
+    return await this.#answering(() => this.#resolver.resolve(scope, seen, resolution, note));
+  }
+
+  async audit(scope: Scope): Promise<AuditRecord[]> {
+    return await this.#answering(() => this.#resolver.audit(scope));
+  }
+
   async health(): Promise<StoreHealth> {
     try {
       await this.#client.ping();
@@ -197,7 +223,7 @@ export class RedisStore implements Store {
   }
 
   /** The braces make a hash tag: all keys of a scope live on one node of a cluster. */
-  #keyOf(scope: Scope): string {
+  #keyOf(scope: string): string {
     return `${this.#options.prefix}:{${scope}}`;
   }
 
@@ -213,6 +239,7 @@ export class RedisStore implements Store {
     try {
       return await command();
     } catch (error) {
+      if (error instanceof UnknownCursor) throw error;
       throw new StoreUnavailable(`redis: ${(error as Error).message}`, { cause: error });
     }
   }
