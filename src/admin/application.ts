@@ -4,7 +4,7 @@ import { problem, sendProblem } from '../kernel/problem.ts';
 
 /** One of the things that readiness hangs on. */
 export interface Check {
-  name: 'store' | 'upstream' | 'keys' | 'draining' | 'workers';
+  name: 'store' | 'upstream' | 'keys' | 'draining' | 'workers' | 'operations';
   ok: boolean;
   detail: string;
   /** Settings under which the promise cannot be kept. */

@@ -1,3 +1,4 @@
+import type { Token } from '../kernel/brands.ts';
 import type { Clock } from '../kernel/clock.ts';
 import type { Call, EngineObserver, Result } from './call.ts';
 import { Conclusion } from './conclusion.ts';
@@ -23,7 +24,7 @@ export interface EngineOptions {
 /** Finds out what became of keys in doubt, for operations under `inDoubt: lookup`. */
 export interface DoubtSolver {
   /** A key has come to be in doubt: to be looked up in the background. */
-  met(doubt: Pick<Call, 'scope' | 'operation'>): void;
+  met(doubt: Pick<Call, 'scope' | 'operation'>, token: Token): void;
   /** Asks at once. True: something else stands there by now. Never throws. */
   solve(doubt: Pick<Call, 'scope' | 'operation'>): Promise<boolean>;
 }
@@ -204,7 +205,7 @@ export class Engine {
       const exchange = await runOnce(call, () => lease.mayStart());
       const decision = decideUnder(call, exchange, again);
       await this.#conclusion.write(call, owner, exchange, decision);
-      if (decision === 'in_doubt' && call.inDoubt === 'lookup') this.#solver?.met(call);
+      if (decision === 'in_doubt' && call.inDoubt === 'lookup') this.#solver?.met(call, owner.token);
       return { kind: 'executed', exchange, decision };
     } finally {
       lease.stop();

@@ -53,6 +53,11 @@ export class Metrics {
     'Executions whose outcome cannot be known, by cause',
     ['operation', 'cause'],
   );
+  readonly resolutions = this.#counter(
+    'oncegate_resolutions_total',
+    'Keys in doubt that were resolved, by an operator on the admin port or by a lookup',
+    ['as', 'by'],
+  );
   readonly unprotected = this.#counter(
     'oncegate_unprotected_total',
     'Requests of an operation that takes a key, sent without one',
@@ -72,6 +77,11 @@ export class Metrics {
     'oncegate_sent_again_total',
     'Requests in doubt that were sent once more, under inDoubt: retry',
     ['operation'],
+  );
+  readonly lookups = this.#counter(
+    'oncegate_lookups_total',
+    'Questions to the backend about keys in doubt, by what they led to',
+    ['operation', 'result'],
   );
   readonly leaseLost = this.#counter(
     'oncegate_lease_lost_total',
@@ -117,6 +127,8 @@ export class Metrics {
       for (const result of ['ok', 'failed']) this.storeSeconds.zero({ command, result });
     }
     for (const write of ['begin', 'renew', 'settle', 'release', 'in_doubt']) this.stale.inc({ write }, 0);
+    for (const by of ['operator', 'lookup'])
+      for (const as of ['settled', 'released']) this.resolutions.inc({ as, by }, 0);
     for (const result of ['ok', 'refused']) this.keyReloads.inc({ result }, 0);
   }
 
@@ -130,6 +142,8 @@ export class Metrics {
       for (const result of ['complete', 'oversize', 'not_sent', 'unknown']) {
         this.upstreamSeconds.zero({ operation, result });
       }
+      for (const result of ['settled', 'released', 'unknown', 'failed'])
+        this.lookups.inc({ operation, result }, 0);
       for (const cause of ['timeout', 'connection']) this.inDoubt.inc({ operation, cause }, 0);
     }
   }
