@@ -11,7 +11,16 @@ import {
 } from '../../src/idempotency/store.ts';
 import type { Fingerprint, Scope } from '../../src/kernel/brands.ts';
 
-type Write = 'claim' | 'begin' | 'takeOver' | 'renew' | 'settle' | 'release' | 'markInDoubt';
+type Write =
+  | 'claim'
+  | 'begin'
+  | 'takeOver'
+  | 'renew'
+  | 'settle'
+  | 'release'
+  | 'markInDoubt'
+  | 'list'
+  | 'resolve';
 
 interface Fault {
   /** `before`: the write never happens. `after`: it happens, and its answer is lost. The others take `ms` longer. */
@@ -31,6 +40,8 @@ export class FaultyStore implements Store {
     settle: 0,
     release: 0,
     markInDoubt: 0,
+    list: 0,
+    resolve: 0,
   };
   readonly #store: Store;
   readonly #faults = new Map<Write, Fault>();
@@ -64,8 +75,8 @@ export class FaultyStore implements Store {
   markInDoubt = (owner: Owner): Promise<Fenced> =>
     this.#through('markInDoubt', () => this.#store.markInDoubt(owner));
   get = (scope: Scope): Promise<IdempotencyRecord | undefined> => this.#store.get(scope);
-  list: Store['list'] = (filter) => this.#store.list(filter);
-  resolve: Store['resolve'] = (...args) => this.#store.resolve(...args);
+  list: Store['list'] = (filter) => this.#through('list', () => this.#store.list(filter));
+  resolve: Store['resolve'] = (...args) => this.#through('resolve', () => this.#store.resolve(...args));
   audit: Store['audit'] = (scope) => this.#store.audit(scope);
   health = (): Promise<StoreHealth> => this.#store.health();
   close = (): Promise<void> => this.#store.close();
