@@ -146,13 +146,22 @@ export class RedisStore implements Store {
       const { reply, replicated } = await this.#writes.write<Fenced>((to) =>
         to.settle(key, owner.token, code, this.#now(), bytes),
       );
-      if (!replicated) this.#options.onUnreplicated?.();
+      // Stored, and yet a failover could lose it: to be settled again until the replicas have it too.
+      if (!replicated) {
+        this.#options.onUnreplicated?.();
+        throw new StoreUnavailable('redis: the settlement did not reach its replicas');
+      }
       return reply;
     });
   }
 
   async release(owner: Owner): Promise<Fenced> {
-    return await this.#last(owner, (key) => this.#client.release(key, owner.token));
+    return await this.#last(owner, async (key) => {
+      const { reply, replicated } = await this.#writes.write<Fenced>((to) => to.release(key, owner.token));
+      // A failover could bring it back as executing.
+      if (!replicated) throw new StoreUnavailable('redis: the release did not reach its replicas');
+      return reply;
+    });
   }
 
   async markInDoubt(owner: Owner): Promise<Fenced> {
