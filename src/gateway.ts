@@ -9,6 +9,7 @@ import { forwardAuthorization } from './auth/authorization-header.ts';
 import { FileKeySource } from './auth/file-key-source.ts';
 import type { KeySource } from './auth/key-source.ts';
 import type { Config } from './config/schema.ts';
+import { Desk } from './idempotency/desk.ts';
 import { Doubts } from './idempotency/doubts.ts';
 import { Engine } from './idempotency/engine.ts';
 import { measured } from './idempotency/measured-store.ts';
@@ -23,7 +24,7 @@ import { type Problem, problem, sendProblem } from './kernel/problem.ts';
 import { lookupsOf } from './lookups.ts';
 import { Access } from './observability/access.ts';
 import { doubtObserver } from './observability/doubt-observer.ts';
-import { engineObserver, observeHandled } from './observability/engine-observer.ts';
+import { engineObserver, observeHandled, observeResolution } from './observability/engine-observer.ts';
 import type { Logger } from './observability/logger.ts';
 import { Metrics } from './observability/metrics.ts';
 import { Executor } from './proxy/executor.ts';
@@ -50,6 +51,8 @@ const PAST_LEASE = 1.1;
 export class Gateway {
   readonly server: Server;
   readonly metrics: Metrics;
+  /** Where operators look at records, and resolve what is in doubt. */
+  readonly desk: Desk;
   readonly #config: Config;
   readonly #tools: GatewayTools;
   readonly #store: Store;
@@ -97,6 +100,9 @@ export class Gateway {
       metrics.storeSeconds.observe({ command, result }, ms / 1000),
     );
     const engineOptions = { ...config.idempotency, leaseMs: config.lock.leaseMs };
+    this.desk = new Desk(this.#store, engineOptions, (scope, resolution) =>
+      observeResolution(metrics, tools.logger, 'operator', { scope, ...resolution }),
+    );
     this.#executor = new Executor(config.upstream, config.idempotency.maxStoredBytes, tools.clock);
     const { clock, logger } = tools;
     this.#doubts = new Doubts(

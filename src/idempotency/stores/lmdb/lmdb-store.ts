@@ -2,18 +2,11 @@ import { accessSync, constants } from 'node:fs';
 import type { RootDatabase } from 'lmdb';
 import type { Fingerprint, Scope, Token } from '../../../kernel/brands.ts';
 import type { Clock } from '../../../kernel/clock.ts';
-import { decodeRecord, encodeRecord } from '../../codec.ts';
-import { newToken } from '../../fingerprint.ts';
+import { decodeRecord } from '../../codec.ts';
 import type { ListFilter, Listing } from '../../listing.ts';
 import type { IdempotencyRecord, Settlement } from '../../record.ts';
-import {
-  type AuditRecord,
-  auditRecord,
-  type Resolution,
-  type ResolutionNote,
-  type Resolved,
-} from '../../resolution.ts';
-import { resolvable, standing } from '../../standing.ts';
+import type { AuditRecord, Resolution, ResolutionNote, Resolved } from '../../resolution.ts';
+import { standing } from '../../standing.ts';
 import {
   type Claim,
   type ClaimRequest,
@@ -23,10 +16,11 @@ import {
   type StoreHealth,
   StoreUnavailable,
 } from '../../store.ts';
-import { AuditTrail } from './audit-trail.ts';
-import { seal, unseal } from './envelope.ts';
+import { type Absent, bytesOf, type Entry, type Standing } from './entry.ts';
+import { unseal } from './envelope.ts';
 import { keyOf, messageOf, newVersion, openEnvironment } from './environment.ts';
 import { listRecords } from './list-records.ts';
+import { Resolver } from './resolver.ts';
 import { Ages, currentBoot, type Stamp } from './stamp.ts';
 import { Sweep } from './sweep.ts';
 
@@ -38,21 +32,6 @@ export interface LmdbStoreOptions {
   /** A write that takes longer is taken for lost, though it may still happen. */
   timeoutMs: number;
   clock: Clock;
-}
-
-interface Standing {
-  stamp: Stamp;
-  record: IdempotencyRecord;
-}
-
-/** What stands under a scope, with the version that a conditional write has to name. */
-interface Entry extends Standing {
-  version: number;
-}
-
-/** Nothing stands, but for a record past its retention perhaps: then its version. */
-interface Absent {
-  expired: number | undefined;
 }
 
 /** Written instead of what stood; `keep` where it stands so already, `refuse` where it must not be changed so. */
@@ -68,7 +47,7 @@ export class LmdbStore implements Store {
   readonly #records: RootDatabase<Buffer, Buffer>;
   readonly #options: LmdbStoreOptions;
   readonly #ages: Ages;
-  readonly #trail: AuditTrail;
+  readonly #resolver: Resolver;
   readonly #sweep: Sweep;
   #closed = false;
 
@@ -77,7 +56,7 @@ export class LmdbStore implements Store {
     this.#options = options;
     this.#records = openEnvironment(options.path);
     this.#ages = new Ages(currentBoot(), options.clock);
-    this.#trail = new AuditTrail(this.#records, this.#ages);
+    this.#resolver = new Resolver(this.#records, this.#ages, options, (scope) => this.#read(scope));
     this.#sweep = new Sweep(this.#records, this.#ages, options.retentionMs);
   }
 
@@ -171,23 +150,13 @@ export class LmdbStore implements Store {
   }
 
   async resolve(scope: Scope, seen: Token, resolution: Resolution, note: ResolutionNote): Promise<Resolved> {
-    return await this.#answering(async () => {
-      for (;;) {
-        const entry = this.#read(scope);
-        if (!('record' in entry)) return 'changed';
-        const verdict = resolvable(entry.record, seen);
-        if (verdict !== 'doubtful') return verdict;
-        if (this.#ages.sinceAliveMs(entry.stamp) < this.#options.leaseMs) return 'alive';
-        if (await this.#resolve(scope, entry, resolution, note)) return 'ok';
-      }
-    });
+    return await this.#answering(() => this.#resolver.resolve(scope, seen, resolution, note));
   }
 
   async audit(scope: Scope): Promise<AuditRecord[]> {
     return await this.#answering(async () => {
       this.#refuseClosed();
-      this.#records.resetReadTxn();
-      return this.#trail.read(scope);
+      return this.#resolver.audit(scope);
     });
   }
 
@@ -223,26 +192,6 @@ export class LmdbStore implements Store {
             : this.#replace(owner.scope, entry.version, next);
         if (await written) return 'ok';
       }
-    });
-  }
-
-  /** The change and its audit record: both, or neither. False: something else stands by now. */
-  async #resolve(
-    scope: Scope,
-    { version, record, stamp }: Entry,
-    resolution: Resolution,
-    note: ResolutionNote,
-  ): Promise<boolean> {
-    const audit = auditRecord(record, resolution, note, this.#options.clock.wallMs());
-    const changed = this.#changed({ ...record, token: newToken() }, stamp, 'settled');
-    const addAudit = this.#trail.adding(scope, audit);
-    return await this.#records.ifVersion(keyOf(scope), version, () => {
-      if (resolution.as === 'released') void this.#records.remove(keyOf(scope));
-      else {
-        const next = { ...changed, record: { ...changed.record, settlement: resolution.settlement } };
-        void this.#records.put(keyOf(scope), bytesOf(next), newVersion());
-      }
-      addAudit();
     });
   }
 
@@ -312,5 +261,3 @@ export class LmdbStore implements Store {
 }
 
 const taken = (tookOver: boolean): Claim => ({ kind: 'claimed', tookOver });
-
-const bytesOf = (next: Standing): Buffer => seal(next.stamp, encodeRecord(next.record));
