@@ -36,11 +36,8 @@ describe.concurrent.each(storeKinds)('on %s', (kind) => {
     process.kill(gateway.pid, 'SIGSTOP');
     const scope = scopeOf('M-ALPHA', key);
     await until(async () => {
-      const { value } = {
-        value: undefined,
-        ...(await desk.answer({ kind: 'list', inDoubt: true, limit: 10 })),
-      };
-      return (value as { records: object[] } | undefined)?.records.length === 1;
+      const listed = await desk.answer({ kind: 'list', inDoubt: true, limit: 10 });
+      return listed.kind === 'found' && (listed.value as { records: object[] }).records.length === 1;
     });
     const body = Buffer.from('{"by":"hand"}');
     const word = { as: 'settled' as const, by: 'ada', reason: 'in the books', status: 201 };

@@ -128,8 +128,8 @@ class Run {
       while (performance.now() < endMs) {
         const count = this.#random.between(1, this.#options.together);
         while (deck.length < count) deck.unshift(...this.#random.shuffled(this.#faults));
-        // What could not be injected beside the others is tried again soon.
-        deck.push(...(await this.#round(deck.splice(-count))));
+        // What could not be injected beside the others is tried again, behind the rest.
+        deck.unshift(...(await this.#round(deck.splice(-count))));
       }
       this.#standing = ['ending'];
       await this.#merchants.stop();
@@ -141,36 +141,34 @@ class Run {
     return await this.#verdict(performance.now() - startedMs);
   }
 
-  /** Breaks, waits, heals, and looks how long merchants take to know. */
-  async #round(faults: readonly Fault[]): Promise<void> {
-    const { history } = this.#world;
+  /** Breaks, waits, heals, and looks how long merchants take to know. Returns the faults that could not be injected. */
+  async #round(faults: readonly Fault[]): Promise<Fault[]> {
     this.#standing = faults.map(({ name }) => name);
-    await Promise.all(
-      faults.map(
-        async ({ name, of, inject, heal, holdMs = this.#random.between(HOLD_MS.from, HOLD_MS.to) }) => {
-          history.add({ event: 'fault', atMs: history.nowMs(), of, name });
-          try {
-            await inject();
-            this.#injected.set(name, (this.#injected.get(name) ?? 0) + 1);
-            await sleep(holdMs);
-          } catch (error) {
-            history.add({
-              event: 'note',
-              atMs: history.nowMs(),
-              text: `${name}: ${(error as Error).message}`,
-            });
-          }
-          await heal();
-          history.add({ event: 'healed', atMs: history.nowMs(), of, name });
-        },
-      ),
-    );
+    const struck = await Promise.all(faults.map((fault) => this.#strike(fault)));
     // A gateway that was struck by two faults at once.
     await Promise.all(this.#world.gateways.map((gateway) => gateway.revive()));
     this.#standing = [];
     await this.#recover();
     await sleep(this.#random.between(PAUSE_MS.from, PAUSE_MS.to));
-    return failed;
+    return faults.filter((_, i) => !struck[i]);
+  }
+
+  async #strike(fault: Fault): Promise<boolean> {
+    const { history } = this.#world;
+    const { name, of, holdMs = this.#random.between(HOLD_MS.from, HOLD_MS.to) } = fault;
+    let struck = false;
+    history.add({ event: 'fault', atMs: history.nowMs(), of, name });
+    try {
+      await fault.inject();
+      struck = true;
+      this.#injected.set(name, (this.#injected.get(name) ?? 0) + 1);
+      await sleep(holdMs);
+    } catch (error) {
+      history.add({ event: 'note', atMs: history.nowMs(), text: `${name}: ${(error as Error).message}` });
+    }
+    await fault.heal();
+    history.add({ event: 'healed', atMs: history.nowMs(), of, name });
+    return struck;
   }
 
   /** Merchants who know nothing yet ask impatiently now, and one new one asks at each gateway. */
