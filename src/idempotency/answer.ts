@@ -45,7 +45,7 @@ export function answerOf(result: Result): Answer {
       return refusal(
         problem(
           'outcome_unknown',
-          `The outcome of the first request has been unknown since ${new Date(result.sinceMs).toISOString()}. It is never sent again under this key.`,
+          `The outcome of the first request has been unknown since ${new Date(result.sinceMs).toISOString()}. It was not sent again.`,
         ),
       );
     case 'closing':
