@@ -5,6 +5,8 @@
 local state = redis.call('GETRANGE', KEYS[1], 1, 1)
 if state == 'e' and redis.call('GETRANGE', KEYS[1], 2, 17) == ARGV[1] then return 'ok' end
 if state ~= 'd' or redis.call('GETRANGE', KEYS[1], 22, 53) ~= ARGV[2] then return 'changed' end
-redis.call('SETRANGE', KEYS[1], 1, 'e' .. ARGV[1] .. struct.pack('>I4', redis.call('PTTL', KEYS[1])))
+redis.call('SETRANGE', KEYS[1], 1, 'e')
+redis.call('SETRANGE', KEYS[1], 2, ARGV[1])
+redis.call('SETRANGE', KEYS[1], 18, struct.pack('>I4', redis.call('PTTL', KEYS[1])))
 redis.call('SETRANGE', KEYS[1], 62, ARGV[3])
 return 'ok'
