@@ -1,7 +1,6 @@
 import { accessSync, constants } from 'node:fs';
 import type { RootDatabase } from 'lmdb';
-import type { Scope, Token } from '../../../kernel/brands.ts';
-import type { Clock } from '../../../kernel/clock.ts';
+import type { Fingerprint, Scope, Token } from '../../../kernel/brands.ts';
 import { decodeRecord } from '../../codec.ts';
 import type { ListFilter, Listing } from '../../listing.ts';
 import type { IdempotencyRecord, Settlement } from '../../record.ts';
@@ -16,26 +15,14 @@ import {
   type StoreHealth,
   StoreUnavailable,
 } from '../../store.ts';
-import { type Absent, bytesOf, type Entry, type Standing } from './entry.ts';
+import { type Absent, bytesOf, type Change, type Entry, type Standing } from './entry.ts';
 import { unseal } from './envelope.ts';
 import { keyOf, messageOf, newVersion, openEnvironment } from './environment.ts';
 import { listRecords } from './list-records.ts';
+import type { LmdbStoreOptions } from './lmdb-store-options.ts';
 import { Resolver } from './resolver.ts';
 import { Ages, currentBoot, type Stamp } from './stamp.ts';
 import { Sweep } from './sweep.ts';
-
-export interface LmdbStoreOptions {
-  /** Folder of the database; made if it is missing, for this user only. */
-  path: string;
-  retentionMs: number;
-  leaseMs: number;
-  /** A write that takes longer is taken for lost, though it may still happen. */
-  timeoutMs: number;
-  clock: Clock;
-}
-
-/** Written instead of what stood; `keep` where it stands so already, `refuse` where it must not be changed so. */
-type Change = Standing | 'remove' | 'keep' | 'refuse';
 
 /**
  * The embedded store: one LMDB environment, shared by all processes of a machine.
@@ -85,6 +72,21 @@ export class LmdbStore implements Store {
     return await this.#fenced(owner, ({ record, stamp }) =>
       record.state === 'claimed' ? this.#changed(record, stamp, 'executing') : 'refuse',
     );
+  }
+
+  async takeOver(heir: Owner, fingerprint: Fingerprint): Promise<'ok' | 'changed'> {
+    return await this.#answering(async () => {
+      for (;;) {
+        const entry = this.#read(heir.scope);
+        if (!('record' in entry)) return 'changed';
+        const { record, version, stamp } = entry;
+        // By a write whose answer was lost.
+        if (record.state === 'executing' && record.token.equals(heir.token)) return 'ok';
+        if (record.state !== 'in_doubt' || !record.fingerprint.equals(fingerprint)) return 'changed';
+        const next = this.#changed({ ...record, token: heir.token }, stamp, 'executing');
+        if (await this.#replace(heir.scope, version, next)) return 'ok';
+      }
+    });
   }
 
   async renew(owner: Owner): Promise<Fenced | 'lost'> {
