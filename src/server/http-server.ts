@@ -15,6 +15,8 @@ export interface HttpServerOptions {
   headerBytes: number;
   /** Time for a request's head to arrive. */
   headerTimeoutMs: number;
+  /** Time for the body of a request that belongs to an operation to arrive; whoever reads it keeps this limit. */
+  bodyTimeoutMs: number;
   /** Answers requests; those that wait for `100 Continue` too. */
   onRequest: RequestListener;
   /** Told of each connection that was answered because what came was no request. */
@@ -22,6 +24,9 @@ export interface HttpServerOptions {
   /** Answers WebSocket handshakes: the only upgrades that are taken as such. */
   onUpgrade(req: IncomingMessage, socket: Duplex, head: Buffer): void;
 }
+
+/** Time for a whole request to arrive, one that is passed through included. */
+const WHOLE_REQUEST_MS = 300_000;
 
 /** The answers that are under way on each connection. */
 class Answering {
@@ -80,6 +85,8 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     {
       maxHeaderSize: options.headerBytes,
       headersTimeout: options.headerTimeoutMs,
+      // Node's own limit for head and body together must not undercut those that were asked for.
+      requestTimeout: Math.max(WHOLE_REQUEST_MS, options.headerTimeoutMs + options.bodyTimeoutMs),
       // Node looks for late heads only this often, by default every 30 s.
       connectionsCheckingInterval: Math.min(1000, Math.ceil(options.headerTimeoutMs / 2)),
       // Longer than the idle time of usual balancers, so that it is they who close idle connections.
