@@ -51,7 +51,8 @@ export class Processes {
       listen: { host: '127.0.0.1', port },
       admin: { port: adminPort },
       upstream: this.sandbox,
-      store: await this.#store(options.store),
+      // While the maximum is measured, and on a machine that others use too, a disk may take its time.
+      store: { ...(await this.#store(options.store)), timeoutMs: 5000 },
       auth: { keys: { source: 'file', path: this.#keys() } },
       idempotency: { retentionMs: options.retentionMs },
       shutdown: { delayMs: 0 },

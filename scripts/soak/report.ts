@@ -1,4 +1,4 @@
-import type { Facts, Quarters } from './judge.ts';
+import { type Facts, isWarm, type Quarters } from './judge.ts';
 import type { Counts } from './load.ts';
 import type { SoakOptions } from './options.ts';
 import type { Sample } from './samples.ts';
@@ -33,6 +33,7 @@ export function describeRun(report: Report): string {
     `${mib(quarters.second[name])} -> ${mib(quarters.last[name])}`;
   const worst = (name: 'eventLoopLagP99Ms' | 'inFlight' | 'pendingWrites' | 'descriptors') =>
     samples.reduce((most, sample) => Math.max(most, sample[name]), 0);
+  const ownMemory = isWarm(samples) ? '' : ' (not judged: a run under 8 minutes is all warm-up)';
   const rows: [string, string | number][] = [
     ['store, minutes', `${report.options.store}, ${report.options.minutes}`],
     ['rate (requests a second)', `${report.rate}, of at most ${report.maxRate ?? 'not measured'}`],
@@ -41,8 +42,8 @@ export function describeRun(report: Report): string {
     ['wrong answers', sum(counts.wrong)],
     ['latency p50, p99, max (ms)', `${latency.p50}, ${latency.p99}, ${latency.max}`],
     ['payouts in the ledger', `${ledger.payouts}, ${ledger.duplicateKeys.length} keys more than once`],
-    ['own memory, 2nd quarter -> last', grown('anonymousBytes')],
-    ['heap used, 2nd quarter -> last', grown('heapUsedBytes')],
+    ['own memory, 2nd quarter -> last', `${grown('anonymousBytes')}${ownMemory}`],
+    ['lowest heap, 2nd quarter -> last', grown('heapUsedBytes')],
     ['rss, 2nd quarter -> last', grown('rssBytes')],
     ['event loop lag p99, worst (ms)', worst('eventLoopLagP99Ms')],
     ['in flight, pending writes, most', `${worst('inFlight')}, ${worst('pendingWrites')}`],
