@@ -19,8 +19,8 @@ Runs sandbox, store and gateway as processes of their own, and merchants against
 payouts, 5 % duplicates, some of them at the same moment as their original. Ends with 0 when every answer was the right
 one, the ledger holds each payout once, memory stayed flat and no file descriptor was lost; with 1 otherwise.
 
-Flat: the lowest heap of the last quarter of the run is at most a tenth, and 8 MiB, above that of the second quarter; and
-in runs of 8 minutes and more so is the median of the process's own memory (RssAnon; the pages of LMDB's file, which the
+Flat: in the last quarter of the run the lowest heap is at most a tenth, and 8 MiB, above that of the second quarter; and
+in runs of 8 minutes and more so is the median of the process's own memory (RssAnon: the pages of LMDB's file, which the
 system may take back at any time, are shown as part of rss and not judged).
 
   --minutes N        how long (default 30; fractions are taken)

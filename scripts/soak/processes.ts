@@ -26,6 +26,7 @@ export interface GatewayProcess {
 export class Processes {
   readonly #folder = mkdtempSync(join(tmpdir(), 'oncegate-soak-'));
   readonly #children: ChildProcess[] = [];
+  #ending = false;
   sandbox = { url: '' };
   gateway: GatewayProcess = { pid: 0, url: '', adminUrl: '' };
 
@@ -90,17 +91,21 @@ export class Processes {
     // A group of its own: a Ctrl-C that is meant for the load shall not reach it.
     const child = spawn(command, args, { stdio: ['ignore', 'ignore', 'inherit'], detached: true });
     this.#children.push(child);
-    child.once('error', (error) => process.stderr.write(`soak: ${command}: ${error.message}\n`));
+    const complain = (what: string) => process.stderr.write(`soak: ${command} ${args[1] ?? ''}: ${what}\n`);
+    child.once('error', ({ message }) => complain(message));
+    child.once('exit', (code, signal) => this.#ending || complain(`ended with ${signal ?? code}`));
     return child;
   }
 
   /** SIGTERM; its exit code, or the signal that ended it. */
   async endGateway(): Promise<number | string | null> {
+    this.#ending = true;
     const child = this.#children.find(({ pid }) => pid === this.gateway.pid);
     return child ? await ended(child) : null;
   }
 
   async end(): Promise<void> {
+    this.#ending = true;
     await Promise.all(this.#children.splice(0).reverse().map(ended));
     rmSync(this.#folder, { recursive: true, force: true });
   }

@@ -33,7 +33,8 @@ export function describeRun(report: Report): string {
     `${mib(quarters.second[name])} -> ${mib(quarters.last[name])}`;
   const worst = (name: 'eventLoopLagP99Ms' | 'inFlight' | 'pendingWrites' | 'descriptors') =>
     samples.reduce((most, sample) => Math.max(most, sample[name]), 0);
-  const ownMemory = isWarm(samples) ? '' : ' (not judged: a run under 8 minutes is all warm-up)';
+  const judged = (name: 'heapUsedBytes' | 'anonymousBytes') =>
+    `${grown(name)}${isWarm(samples, name) ? '' : ' (not judged: the run is all warm-up)'}`;
   const rows: [string, string | number][] = [
     ['store, minutes', `${report.options.store}, ${report.options.minutes}`],
     ['rate (requests a second)', `${report.rate}, of at most ${report.maxRate ?? 'not measured'}`],
@@ -42,8 +43,8 @@ export function describeRun(report: Report): string {
     ['wrong answers', sum(counts.wrong)],
     ['latency p50, p99, max (ms)', `${latency.p50}, ${latency.p99}, ${latency.max}`],
     ['payouts in the ledger', `${ledger.payouts}, ${ledger.duplicateKeys.length} keys more than once`],
-    ['own memory, 2nd quarter -> last', `${grown('anonymousBytes')}${ownMemory}`],
-    ['lowest heap, 2nd quarter -> last', grown('heapUsedBytes')],
+    ['own memory, 2nd quarter -> last', judged('anonymousBytes')],
+    ['lowest heap, 2nd quarter -> last', judged('heapUsedBytes')],
     ['rss, 2nd quarter -> last', grown('rssBytes')],
     ['event loop lag p99, worst (ms)', worst('eventLoopLagP99Ms')],
     ['in flight, pending writes, most', `${worst('inFlight')}, ${worst('pendingWrites')}`],

@@ -3,7 +3,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { GatewayProcess } from './processes.ts';
 
 const QUIET_WITHIN_MS = 20_000;
-const REST_MS = 1_500;
+/** The gateway keeps idle connections to its backend for a second. */
+const REST_MS = 2_000;
 
 /** The gateway at one moment of the run. */
 export interface Sample {
@@ -58,10 +59,10 @@ export class Sampler {
  * that is no higher than `enough`.
  */
 export async function restingDescriptors(pid: number, enough?: number): Promise<number> {
-  const endMs = performance.now() + (enough === undefined ? 2 * REST_MS : QUIET_WITHIN_MS);
+  const endMs = performance.now() + (enough === undefined ? REST_MS : QUIET_WITHIN_MS);
   let lowest = Number.POSITIVE_INFINITY;
   while (performance.now() < endMs && !(lowest <= (enough ?? -1))) {
-    await sleep(REST_MS / 10);
+    await sleep(REST_MS / 20);
     lowest = Math.min(lowest, descriptorsOf(pid));
   }
   return lowest;

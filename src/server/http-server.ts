@@ -17,6 +17,8 @@ export interface HttpServerOptions {
   headerTimeoutMs: number;
   /** Time for the body of a request that belongs to an operation to arrive; whoever reads it keeps this limit. */
   bodyTimeoutMs: number;
+  /** Time for an answer to be taken, once all of it is there. */
+  answerTimeoutMs: number;
   /** Answers requests; those that wait for `100 Continue` too. */
   onRequest: RequestListener;
   /** Told of each connection that was answered because what came was no request. */
@@ -32,6 +34,7 @@ const WHOLE_REQUEST_MS = 300_000;
 class Answering {
   readonly #open = new WeakMap<Duplex, Set<ServerResponse>>();
   readonly #all = new Set<ServerResponse>();
+  readonly #untaken = new WeakSet<ServerResponse>();
 
   begin(socket: Duplex, res: ServerResponse): void {
     const open = this.#open.get(socket) ?? new Set();
@@ -51,6 +54,16 @@ class Answering {
   /** Is one of them the last of its connection? */
   closes(socket: Duplex): boolean {
     return [...(this.#open.get(socket) ?? [])].some((res) => !res.shouldKeepAlive);
+  }
+
+  /** Ends connections whose answer was whole at the last call already, and is still not taken. */
+  endUntaken(): void {
+    for (const res of this.#all) {
+      // One that waits for its turn behind another has no socket yet.
+      if (!res.writableEnded || !res.socket) continue;
+      if (this.#untaken.has(res)) res.socket.destroy();
+      else this.#untaken.add(res);
+    }
   }
 
   busy(socket: Duplex): boolean {
@@ -100,6 +113,9 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     },
     onRequest,
   );
+  // Whoever does not read would keep a place among limits.inFlight for each answer, and needs no credentials for it.
+  const untaken = setInterval(() => answering.endUntaken(), options.answerTimeoutMs).unref();
+  server.once('close', () => clearInterval(untaken));
   // Without this listener Node would invite the body before anybody was authenticated.
   server.on('checkContinue', onRequest);
   server.on('upgrade', options.onUpgrade);
