@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { expect, onTestFinished, test } from 'vitest';
-import { isLong, seconds } from '../../faults/abuse/duration.ts';
+import { seconds, tell } from '../../faults/abuse/duration.ts';
 import { openStack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, chunk, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
@@ -72,7 +72,7 @@ function bytesFrom(random: () => number): Buffer {
 }
 
 test(
-  `random bytes for ${FOR_MS} ms: it serves as before, and nothing of them is left`,
+  `random bytes for ${FOR_MS} ms (seed ${SEED}): it serves as before, and nothing of them is left`,
   async () => {
     const seed = SEED;
     const random = randomFrom(seed);
@@ -108,7 +108,7 @@ test(
     ).toBe(201);
     expect(stack.sandbox.ledger.payouts(), `seed ${seed}`).toBe(1);
     expect(connections).toBeGreaterThan(50);
-    if (isLong) console.log(`seed ${seed}: ${connections} connections, ${sent} bytes`);
+    tell('random bytes', { seed, connections, sent });
     expect(stack.log.filter(({ level }) => Number(level) >= 50)).toEqual([]);
     await until(
       async () => (await stack.gateway.metrics.text()).includes('oncegate_in_flight 0'),

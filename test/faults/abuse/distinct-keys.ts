@@ -4,7 +4,7 @@ import { metric } from '../../support/metrics.ts';
 import { storeKinds, storeSections } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, request } from '../../support/wire.ts';
-import { isLong, seconds } from './duration.ts';
+import { isLong, seconds, tell } from './duration.ts';
 import { Flood } from './flood.ts';
 import { startInspected } from './heap.ts';
 import { openRawBackend } from './raw-backend.ts';
@@ -42,7 +42,7 @@ describe('keys that are all different', () => {
       const last = await part(isLong ? Number.POSITIVE_INFINITY : KEYS);
       const grown = last.liveBytes - first.liveBytes;
       const rate = Math.round((1000 * keys) / (performance.now() - startedMs));
-      if (isLong) console.log(`${kind}: ${keys} keys, ${rate} a second, memory grew by ${grown} bytes`);
+      tell(`different keys, ${kind}`, { keys, rate, grown });
       expect(backend.requests()).toBe(keys);
       expect(grown, `${last.answered} keys`).toBeLessThan(last.answered * BYTES_A_KEY + NOISE_BYTES);
     },

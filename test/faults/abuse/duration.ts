@@ -9,3 +9,8 @@ export function seconds(short: number): number {
   if (!(value > 0)) throw new Error(`ONCEGATE_ABUSE_SECONDS is no number of seconds: ${asked}`);
   return value;
 }
+
+/** Figures, for whoever runs it by hand. */
+export function tell(what: string, figures: object): void {
+  if (isLong) console.log(what, JSON.stringify(figures));
+}

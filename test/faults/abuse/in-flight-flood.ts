@@ -3,6 +3,7 @@ import { expect, test } from 'vitest';
 import { configFor, openSandbox, startGateway } from '../../e2e/process/gateways.ts';
 import { send } from '../../support/client.ts';
 import { head } from '../../support/wire.ts';
+import { tell } from './duration.ts';
 import { Flood, median } from './flood.ts';
 
 const ROOM = 16;
@@ -56,5 +57,6 @@ test('a flood of what there is no room for is refused at once, and does not slow
   const rounds: Awaited<ReturnType<typeof round>>[] = [];
   const isGood = () => rounds.some(({ slower, refusedMs }) => slower < 2 && refusedMs < BACKEND_MS / 4);
   while (rounds.length < ROUNDS && !isGood()) rounds.push(await round());
+  tell('flood over limits.inFlight', rounds);
   expect(isGood(), JSON.stringify(rounds)).toBe(true);
 });

@@ -6,6 +6,7 @@ import { openSandbox } from '../../e2e/process/gateways.ts';
 import { send } from '../../support/client.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, head } from '../../support/wire.ts';
+import { tell } from './duration.ts';
 import { median } from './flood.ts';
 import { startInspected } from './heap.ts';
 
@@ -99,6 +100,7 @@ test(`${CONNECTIONS} slow connections keep nobody out, are closed in time, and l
     grown,
     tookMs: second.tookMs,
   };
+  tell('slow connections', seen);
   expect(seen.during, JSON.stringify(seen)).toBeLessThan(5 * seen.alone + 50);
   expect(seen.worst, JSON.stringify(seen)).toBeLessThan(LIMIT_MS);
   for (const { tookMs } of [first, second]) expect(tookMs).toBeLessThan(6 * LIMIT_MS);

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { configFor, openSandbox, startGateway } from '../../e2e/process/gateways.ts';
 import { ALPHA, head } from '../../support/wire.ts';
+import { tell } from './duration.ts';
 import { Flood, median } from './flood.ts';
 
 const CONNECTIONS = 24;
@@ -48,6 +49,7 @@ test('a flood of wrong keys delays right ones no more than one of right keys doe
     const slower = median(among.wrong.latenciesMs) / median(among.right.latenciesMs);
     rounds.push({ slower, refused: among.wrong.answered });
   }
+  tell('wrong keys', rounds);
   expect(isGood(), JSON.stringify(rounds)).toBe(true);
   // Of all that was refused nothing was sent.
   expect(sandbox.requests.total()).toBe(accepted);
