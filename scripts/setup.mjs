@@ -48,24 +48,33 @@ function checkNode() {
     );
 }
 
-function installTestServers() {
-  if (spawnSync('redis-server', ['--version']).status === 0) return;
+/** Debian packages, each with what tells that it is there. */
+const testPackages = {
+  'redis-server': () => spawnSync('redis-server', ['--version']).status === 0,
+  // The fault suite moves a gateway's wall clock.
+  faketime: () => spawnSync('faketime', ['--version']).status === 0,
+};
+
+function installTestPackages() {
+  const missing = Object.keys(testPackages).filter((name) => !testPackages[name]());
+  if (missing.length === 0) return;
+  const names = missing.join(' ');
   const isRoot = process.getuid?.() === 0;
   const hasApt = spawnSync('apt-get', ['--version']).status === 0;
   if (!isRoot || !hasApt) {
     fail(
-      'the tests need redis-server 7.0 or newer: install it (Debian, Ubuntu: sudo apt-get install redis-server) and run them again',
+      `the tests need ${names} (redis-server 7.0 or newer): install it (Debian, Ubuntu: sudo apt-get install ${names}) and run them again`,
     );
   }
   process.env.DEBIAN_FRONTEND = 'noninteractive';
   run('apt-get', ['update', '-qq'], 'reading the package lists');
   run(
     'apt-get',
-    ['install', '-y', '-qq', '--no-install-recommends', 'redis-server'],
-    'installing redis-server for the tests',
+    ['install', '-y', '-qq', '--no-install-recommends', ...missing],
+    `installing ${names} for the tests`,
   );
 }
 
 installPackages();
 checkNode();
-if (process.argv.includes('--test')) installTestServers();
+if (process.argv.includes('--test')) installTestPackages();

@@ -9,6 +9,7 @@ import { forwardAuthorization } from './auth/authorization-header.ts';
 import { FileKeySource } from './auth/file-key-source.ts';
 import type { KeySource } from './auth/key-source.ts';
 import type { Config } from './config/schema.ts';
+import { Desk } from './idempotency/desk.ts';
 import { Engine } from './idempotency/engine.ts';
 import { measured } from './idempotency/measured-store.ts';
 import { idempotency } from './idempotency/middleware.ts';
@@ -19,7 +20,7 @@ import { contextOf } from './kernel/context.ts';
 import { Lifecycle } from './kernel/lifecycle.ts';
 import { type Problem, problem, sendProblem } from './kernel/problem.ts';
 import { Access } from './observability/access.ts';
-import { engineObserver, observeHandled } from './observability/engine-observer.ts';
+import { engineObserver, observeHandled, observeResolution } from './observability/engine-observer.ts';
 import type { Logger } from './observability/logger.ts';
 import { Metrics } from './observability/metrics.ts';
 import { Executor } from './proxy/executor.ts';
@@ -43,6 +44,8 @@ const LAST_WRITES_MS = 1000;
 export class Gateway {
   readonly server: Server;
   readonly metrics: Metrics;
+  /** Where operators look at records, and resolve what is in doubt. */
+  readonly desk: Desk;
   readonly #config: Config;
   readonly #tools: GatewayTools;
   readonly #store: Store;
@@ -90,6 +93,9 @@ export class Gateway {
     );
     const engineOptions = { ...config.idempotency, leaseMs: config.lock.leaseMs };
     this.#engine = new Engine(this.#store, engineOptions, engineObserver(metrics, tools.logger), tools.clock);
+    this.desk = new Desk(this.#store, engineOptions, (scope, resolution) =>
+      observeResolution(metrics, tools.logger, 'operator', { scope, ...resolution }),
+    );
     this.#executor = new Executor(config.upstream, config.idempotency.maxStoredBytes, tools.clock);
     this.#authenticator = new Authenticator(keys, config.auth, tools.clock);
     this.#operations = new Operations(config.operations);

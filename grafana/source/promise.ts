@@ -68,7 +68,7 @@ export const promise: Row = {
       }),
     },
     {
-      ...{ width: 8, height: 5 },
+      ...{ width: 6, height: 5 },
       panel: stat({
         title: 'Not replicated, last 24 h',
         description:
@@ -83,7 +83,7 @@ export const promise: Row = {
       }),
     },
     {
-      ...{ width: 8, height: 5 },
+      ...{ width: 6, height: 5 },
       panel: stat({
         title: 'Unprotected payouts, last 24 h',
         description:
@@ -96,7 +96,7 @@ export const promise: Row = {
       }),
     },
     {
-      ...{ width: 8, height: 5 },
+      ...{ width: 6, height: 5 },
       panel: stat({
         title: 'Response not stored, last 24 h',
         description:
@@ -115,6 +115,21 @@ export const promise: Row = {
           },
         ],
         thresholds: { yellow: 0.5 },
+      }),
+    },
+    {
+      ...{ width: 6, height: 5 },
+      panel: stat({
+        title: 'Resolved, last 24 h',
+        description:
+          'Keys in doubt that somebody has resolved: a person on the admin port, or the gateway by asking the backend. ' +
+          'What the command line resolves is in the audit trail alone, see `oncegate records show`. Do: a key that was ' +
+          'released is executed again by its next retry; look that each had a good reason.',
+        unit: 'short',
+        queries: [
+          { expr: lastDay('oncegate_resolutions_total', `${GATEWAYS}, as="settled"`), legend: 'settled' },
+          { expr: lastDay('oncegate_resolutions_total', `${GATEWAYS}, as="released"`), legend: 'released' },
+        ],
       }),
     },
   ],

@@ -1,6 +1,9 @@
 import { hash, timingSafeEqual } from 'node:crypto';
 import express, { type Express, type RequestHandler } from 'express';
 import { problem, sendProblem } from '../kernel/problem.ts';
+import { type AskRecords, recordsRoutes, refuseOff } from './records.ts';
+
+export type { RecordsAnswer, RecordsQuestion } from './records.ts';
 
 /** One of the things that readiness hangs on. */
 export interface Check {
@@ -16,9 +19,10 @@ export interface AdminSource {
   /** Prometheus text format. */
   metrics(): Promise<string>;
   checks(): Promise<Check[]>;
+  records: AskRecords;
 }
 
-/** The admin application: `/healthz`, `/readyz`, `/metrics`. */
+/** The admin application: `/healthz`, `/readyz`, `/metrics`, and with a token `/records`. */
 export function createAdmin(source: AdminSource, token: string | undefined): Express {
   const app = express();
   app.disable('x-powered-by').disable('etag');
@@ -33,6 +37,14 @@ export function createAdmin(source: AdminSource, token: string | undefined): Exp
   app.get('/metrics', requireToken(token), async (_req, res) => {
     res.type('text/plain; version=0.0.4; charset=utf-8').send(await source.metrics());
   });
+  // Without a token whoever reaches the port could free a key.
+  if (token === undefined) app.use('/records', (_req, res) => refuseOff(res));
+  else
+    app.use(
+      '/records',
+      requireToken(token),
+      recordsRoutes((question) => source.records(question)),
+    );
   return app;
 }
 

@@ -5,6 +5,7 @@ const USAGE = `oncegate: one merchant, one idempotency key, one execution.
   oncegate serve --config FILE     run the gateway
   oncegate check --config FILE     check a configuration, and the store and keys that it names
   oncegate keys hash --id ID       turn a secret key from standard input into a line for the key file
+  oncegate records ACTION          list and show records, resolve what is in doubt (see: oncegate records --help)
   oncegate sandbox [options]       run the sandbox backend (see: oncegate sandbox --help)
   oncegate start [options]         run sandbox and gateway together (see: oncegate start --help)
 
@@ -18,6 +19,7 @@ const commands: Record<string, () => Promise<Command>> = {
   serve: async () => (await import('./serve-command.ts')).serveCommand,
   check: async () => (await import('./check.ts')).check,
   keys: async () => (await import('./keys.ts')).keys,
+  records: async () => (await import('./records/records.ts')).records,
   sandbox: async () => (await import('./sandbox.ts')).sandbox,
   start: async () => (await import('./start.ts')).start,
 };

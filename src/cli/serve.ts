@@ -42,7 +42,11 @@ async function serveAlone(config: Config, logger: Logger): Promise<Running> {
     for (const warning of warnings) logger.warn(warning);
   try {
     const port = await listen(gateway.server, config.listen.host, config.listen.port);
-    const source = { metrics: () => gateway.metrics.text(), checks: () => gateway.checks() };
+    const source: AdminSource = {
+      metrics: () => gateway.metrics.text(),
+      checks: () => gateway.checks(),
+      records: (question) => gateway.desk.answer(question),
+    };
     const admin = await openAdmin(config, source);
     return {
       port,

@@ -22,10 +22,7 @@ export function answerOf(result: Result): Answer {
       return { outcome: 'replayed', response: result.response, replayed: true };
     case 'tombstone':
       return refusal(
-        problem(
-          'response_not_stored',
-          'The request was executed; its result was too large to be kept for a retry.',
-        ),
+        problem('response_not_stored', 'The request was executed; its result is not kept for a retry.'),
       );
     case 'in_flight':
       return refusal(

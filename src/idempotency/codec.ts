@@ -7,7 +7,8 @@ import type { IdempotencyRecord, RecordHead, Settlement } from './record.ts';
  *   0     version, 0x01
  *   1     state: c claimed, e executing, d in doubt, s settled with a response, t settled as a tombstone
  *   2     token, 16 bytes
- *   18    mark, u32: a store's own note of when the state began (Redis: the time to live that was left, in ms)
+ *   18    mark, u32: a store's own note of when the state began (Redis: the time to live that was left, in ms; 0 where
+ *         the owner itself gave up)
  *   22    fingerprint, 32 bytes
  *   54    createdAtMs, f64
  *   62    changedAtMs, f64
@@ -132,8 +133,30 @@ const states: Record<string, RecordHead['state']> = {
   t: 'settled',
 };
 
+/** No record's head is longer. */
+export const HEAD_BYTES = layout.texts + 3 * 256;
+
+/**
+ * A record's head, from the record or from its first {@link HEAD_BYTES}.
+ *
+ * @throws {UnreadableRecord}
+ */
+export function decodeHead(bytes: Buffer): RecordHead {
+  return readHead(bytes).head;
+}
+
+/** The store's own mark, see the layout. */
+export const markOf = (bytes: Buffer): number => bytes.readUInt32BE(layout.mark);
+
 /** @throws {UnreadableRecord} for anything that {@link encodeRecord} did not write. */
 export function decodeRecord(bytes: Buffer): IdempotencyRecord {
+  const { head, code, reader } = readHead(bytes);
+  const record = head.state === 'settled' ? { ...head, settlement: decodeSettlement(code, reader) } : head;
+  if (reader.rest().length > 0) throw new UnreadableRecord('it goes on after its end');
+  return record;
+}
+
+function readHead(bytes: Buffer): { head: RecordHead; code: string; reader: Reader } {
   if (bytes.length < layout.texts) throw new UnreadableRecord('it is too short');
   if (bytes[layout.version] !== VERSION)
     throw new UnreadableRecord(`its version is ${bytes[layout.version]}`);
@@ -151,11 +174,9 @@ export function decodeRecord(bytes: Buffer): IdempotencyRecord {
     operation: reader.text(1),
     key: reader.text(1),
   };
-  const record = state === 'settled' ? { ...head, settlement: decodeSettlement(code, reader) } : head;
-  if (reader.rest().length > 0) throw new UnreadableRecord('it goes on after its end');
   if (!Number.isFinite(head.createdAtMs + head.changedAtMs))
     throw new UnreadableRecord('a time is no number');
-  return record;
+  return { head, code, reader };
 }
 
 /** The bytes under a scope are not a record of ours. Never to be taken for an absent one. */

@@ -1,6 +1,8 @@
-import type { Scope } from '../kernel/brands.ts';
+import type { Scope, Token } from '../kernel/brands.ts';
 import type { Clock } from '../kernel/clock.ts';
+import type { ListFilter } from './listing.ts';
 import type { Settlement } from './record.ts';
+import type { Resolution, ResolutionNote } from './resolution.ts';
 import type { ClaimRequest, Owner, Store } from './store.ts';
 
 /** Told of every command: its name, `ok` or `failed`, and how long it took. */
@@ -31,6 +33,10 @@ export function measured(store: Store, clock: Clock, observe: ObserveCommand): S
     release: (owner: Owner) => timed('release', () => store.release(owner)),
     markInDoubt: (owner: Owner) => timed('in_doubt', () => store.markInDoubt(owner)),
     get: (scope: Scope) => timed('get', () => store.get(scope)),
+    list: (filter: ListFilter) => timed('list', () => store.list(filter)),
+    resolve: (scope: Scope, seen: Token, resolution: Resolution, note: ResolutionNote) =>
+      timed('resolve', () => store.resolve(scope, seen, resolution, note)),
+    audit: (scope: Scope) => timed('audit', () => store.audit(scope)),
     health: () =>
       timed(
         'health',

@@ -8,7 +8,10 @@ export interface StoredResponse {
   body: Buffer;
 }
 
-/** What a scope is settled with: the response, or a tombstone where it was larger than `maxStoredBytes`. */
+/**
+ * What a scope is settled with: the response, or a tombstone where it was larger than `maxStoredBytes`, or where a person
+ * knows that it was executed and not what was answered (status 0).
+ */
 export type Settlement =
   | { kind: 'response'; response: StoredResponse }
   | { kind: 'tombstone'; status: number };

@@ -1,4 +1,4 @@
-import type { Fingerprint } from '../kernel/brands.ts';
+import type { Fingerprint, Token } from '../kernel/brands.ts';
 import type { IdempotencyRecord } from './record.ts';
 import type { Claim } from './store.ts';
 
@@ -11,4 +11,14 @@ export function standing(record: IdempotencyRecord, fingerprint: Fingerprint): C
   if (record.state === 'in_doubt') return { kind: 'in_doubt', sinceMs: record.changedAtMs };
   if (record.settlement) return { kind: 'settled', settlement: record.settlement };
   return { kind: 'owned' };
+}
+
+/** Why a record may not be resolved, as far as its head tells; `doubtful` leaves it to the store whether its owner lives. */
+export function resolvable(
+  record: IdempotencyRecord | undefined,
+  seen: Token,
+): 'changed' | 'alive' | 'doubtful' {
+  if (!record?.token.equals(seen) || record.state === 'settled') return 'changed';
+  // A claim that never began needs nobody: the next request takes it over.
+  return record.state === 'claimed' ? 'alive' : 'doubtful';
 }

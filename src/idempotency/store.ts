@@ -1,5 +1,7 @@
 import type { Fingerprint, Scope, Token } from '../kernel/brands.ts';
+import type { ListFilter, Listing } from './listing.ts';
 import type { IdempotencyRecord, Settlement } from './record.ts';
+import type { AuditRecord, Resolution, ResolutionNote, Resolved } from './resolution.ts';
 
 /** Who writes: every write after the claim shows the token that the claim was made under. */
 export interface Owner {
@@ -55,6 +57,21 @@ export interface Store {
   markInDoubt(owner: Owner): Promise<Fenced>;
   /** What stands under a scope, or undefined. An unreadable record throws. */
   get(scope: Scope): Promise<IdempotencyRecord | undefined>;
+  /**
+   * A page of records, in no order that means anything. One that cannot be read is listed as such. What changes
+   * meanwhile may be missed, or come twice.
+   *
+   * @throws {UnknownCursor}
+   */
+  list(filter: ListFilter): Promise<Listing>;
+  /**
+   * In doubt, or executing with its owner gone, under the token that was seen → settled under a new token, so that a
+   * late owner's settle is refused, or absent. The retention stays. Writes an audit record in the same atomic step;
+   * durable like settle.
+   */
+  resolve(scope: Scope, seen: Token, resolution: Resolution, note: ResolutionNote): Promise<Resolved>;
+  /** What was resolved under a scope, the oldest first; kept for {@link AUDIT_RETENTION_MS}. */
+  audit(scope: Scope): Promise<AuditRecord[]>;
   health(): Promise<StoreHealth>;
   close(): Promise<void>;
 }

@@ -18,7 +18,7 @@ const problems = {
   outcome_unknown: { status: 409, title: 'It cannot be known whether the request was executed' },
   response_not_stored: {
     status: 409,
-    title: 'The request was executed, but its result was too large to store',
+    title: 'The request was executed, but its result is not stored',
   },
   store_unavailable: { status: 503, title: 'The idempotency store cannot be reached; nothing was sent' },
   upstream_unreachable: { status: 502, title: 'The backend cannot be reached; nothing was sent' },

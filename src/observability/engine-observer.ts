@@ -48,6 +48,28 @@ const conflicts: Record<string, string> = {
   tombstone: 'not_stored',
 };
 
+/** Somebody's word on what became of a scope; the store's audit record has it. */
+export interface ToldResolution {
+  scope: string;
+  by: string;
+  reason: string;
+  from: { state: string; merchant: string; operation: string };
+  to: { as: 'settled' | 'released' };
+}
+
+/** @param source whether a person resolved it, or the gateway's own question to the backend */
+export function observeResolution(
+  metrics: Metrics,
+  logger: Logger,
+  source: 'operator' | 'lookup',
+  { scope, by, reason, from, to }: ToldResolution,
+): void {
+  metrics.resolutions.inc({ as: to.as, by: source });
+  const { state, merchant, operation } = from;
+  const fields = { ...named({ scope, merchant, operation }), by, reason, from: state, to: to.as };
+  logger.info(fields, 'a key in doubt was resolved');
+}
+
 /** Counts hits and conflicts by the engine's result. */
 export function observeHandled(metrics: Metrics, operation: string, result: string): void {
   if (result === 'replayed') metrics.hits.inc({ operation });

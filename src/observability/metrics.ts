@@ -53,6 +53,11 @@ export class Metrics {
     'Executions whose outcome cannot be known, by cause',
     ['operation', 'cause'],
   );
+  readonly resolutions = this.#counter(
+    'oncegate_resolutions_total',
+    'Keys in doubt that were resolved, by an operator on the admin port or by a lookup',
+    ['as', 'by'],
+  );
   readonly unprotected = this.#counter(
     'oncegate_unprotected_total',
     'Requests of an operation that takes a key, sent without one',
@@ -103,6 +108,8 @@ export class Metrics {
       for (const result of ['ok', 'failed']) this.storeSeconds.zero({ command, result });
     }
     for (const write of ['begin', 'renew', 'settle', 'release', 'in_doubt']) this.stale.inc({ write }, 0);
+    for (const by of ['operator', 'lookup'])
+      for (const as of ['settled', 'released']) this.resolutions.inc({ as, by }, 0);
     for (const result of ['ok', 'refused']) this.keyReloads.inc({ result }, 0);
   }
 

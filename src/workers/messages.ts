@@ -1,16 +1,15 @@
-import type { Check } from '../admin/application.ts';
+import type { RecordsQuestion } from '../admin/application.ts';
+
+export type Question = { what: 'metrics' | 'checks' } | { what: 'records'; question: RecordsQuestion };
 
 /** From the primary to a worker. */
-export type ToWorker =
-  | { kind: 'ask'; id: number; what: 'metrics' | 'checks' }
-  | { kind: 'shut_down' }
-  | { kind: 'close' };
+export type ToWorker = ({ kind: 'ask'; id: number } & Question) | { kind: 'shut_down' } | { kind: 'close' };
 
 /** From a worker to the primary. */
 export type FromWorker =
   | { kind: 'listening'; port: number }
   | { kind: 'failed'; message: string; exitCode: number }
-  | { kind: 'answer'; id: number; answer: object[] | Check[] }
+  | { kind: 'answer'; id: number; answer: object }
   /** Nothing runs any more in a worker that was told to shut down; it closes when all are as far. */
   | { kind: 'drained' }
   /** The worker's counts, told now and then, so that they outlive it. */

@@ -1,9 +1,11 @@
 import cluster, { type Worker } from 'node:cluster';
-import type { AdminSource, Check } from '../admin/application.ts';
-import type { FromWorker, ToWorker } from './messages.ts';
+import type { AdminSource, Check, RecordsAnswer, RecordsQuestion } from '../admin/application.ts';
+import type { FromWorker, Question, ToWorker } from './messages.ts';
 import { MetricsSum } from './metrics-sum.ts';
 
 const ANSWER_WITHIN_MS = 1000;
+/** A page of records is many commands to the store. */
+const RECORDS_WITHIN_MS = 10_000;
 const REPLACE_AFTER_MS = 200;
 
 export interface PrimaryOptions {
@@ -29,7 +31,7 @@ export class Primary implements AdminSource {
   readonly #sum = new MetricsSum();
   readonly #listening = new Set<Worker>();
   readonly #drained = new Set<Worker>();
-  readonly #asked = new Map<number, (answer: object[]) => void>();
+  readonly #asked = new Map<number, (answer: object) => void>();
   #nextId = 1;
   #ending = false;
 
@@ -46,8 +48,8 @@ export class Primary implements AdminSource {
   async metrics(): Promise<string> {
     await Promise.all(
       [...this.#listening].map(async (worker) => {
-        const metrics = await this.#ask(worker, 'metrics');
-        if (metrics) this.#sum.take(worker.id, metrics);
+        const metrics = await this.#ask(worker, { what: 'metrics' });
+        if (metrics) this.#sum.take(worker.id, metrics as object[]);
       }),
     );
     return await this.#sum.text();
@@ -55,7 +57,9 @@ export class Primary implements AdminSource {
 
   /** A check holds when it holds in every worker. */
   async checks(): Promise<Check[]> {
-    const answers = await Promise.all([...this.#listening].map((worker) => this.#ask(worker, 'checks')));
+    const answers = await Promise.all(
+      [...this.#listening].map((worker) => this.#ask(worker, { what: 'checks' })),
+    );
     const answered = answers.filter((answer) => answer !== undefined) as Check[][];
     const { count } = this.#options;
     const all: Check = {
@@ -64,6 +68,16 @@ export class Primary implements AdminSource {
       detail: `${answered.length} of ${count} answer`,
     };
     return [...worst(answered), all];
+  }
+
+  /** Any worker's store will do. A resolution that one does not answer is not handed to another: it may be written. */
+  async records(question: RecordsQuestion): Promise<RecordsAnswer> {
+    for (const worker of this.#listening) {
+      const answer = await this.#ask(worker, { what: 'records', question }, RECORDS_WITHIN_MS);
+      if (answer) return answer as RecordsAnswer;
+      if (question.kind === 'resolve') break;
+    }
+    return { kind: 'refused', why: 'unavailable', detail: 'No worker answered: look again.' };
   }
 
   /** Ends all workers gracefully, and those that do not end in time by force. */
@@ -134,17 +148,17 @@ export class Primary implements AdminSource {
   }
 
   /** Undefined when the worker does not answer in time: one that stands still must not hold up the others. */
-  #ask(worker: Worker, what: 'metrics' | 'checks'): Promise<object[] | undefined> {
+  #ask(worker: Worker, asked: Question, withinMs = ANSWER_WITHIN_MS): Promise<object | undefined> {
     const id = this.#nextId++;
     return new Promise((resolve) => {
-      const end = (answer?: object[]) => {
+      const end = (answer?: object) => {
         clearTimeout(timer);
         this.#asked.delete(id);
         resolve(answer);
       };
-      const timer = setTimeout(end, ANSWER_WITHIN_MS);
+      const timer = setTimeout(end, withinMs);
       this.#asked.set(id, end);
-      if (worker.isConnected()) tell(worker, { kind: 'ask', id, what });
+      if (worker.isConnected()) tell(worker, { kind: 'ask', id, ...asked });
       else end();
     });
   }

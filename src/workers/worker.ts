@@ -1,6 +1,6 @@
 import cluster from 'node:cluster';
 import type { Gateway } from '../gateway.ts';
-import type { FromWorker, ToWorker } from './messages.ts';
+import type { FromWorker, Question, ToWorker } from './messages.ts';
 
 const TELL_METRICS_EVERY_MS = 2000;
 
@@ -30,9 +30,13 @@ export function obeyPrimary(gateway: Gateway, port: number, shutDown: () => void
   void tell({ kind: 'listening', port });
 }
 
-async function answer(gateway: Gateway, { id, what }: Extract<ToWorker, { kind: 'ask' }>): Promise<void> {
-  const found = what === 'metrics' ? await gateway.metrics.snapshot() : await gateway.checks();
-  await tell({ kind: 'answer', id, answer: found });
+async function answer(gateway: Gateway, asked: Extract<ToWorker, { kind: 'ask' }>): Promise<void> {
+  await tell({ kind: 'answer', id: asked.id, answer: await answerTo(gateway, asked) });
+}
+
+async function answerTo(gateway: Gateway, asked: Question): Promise<object> {
+  if (asked.what === 'records') return await gateway.desk.answer(asked.question);
+  return asked.what === 'metrics' ? await gateway.metrics.snapshot() : await gateway.checks();
 }
 
 /** The last word of a worker that ends: its counts. */

@@ -2,6 +2,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it, onTestFinished } from 'vitest';
+import { AUDIT_RETENTION_MS } from '../../src/idempotency/resolution.ts';
 import { StoreUnavailable } from '../../src/idempotency/store.ts';
 import { LmdbStore } from '../../src/idempotency/stores/lmdb/lmdb-store.ts';
 import { STAMP_BYTES } from '../../src/idempotency/stores/lmdb/stamp.ts';
@@ -38,6 +39,24 @@ describe('the sweep', () => {
     monotonicMs += 1;
     await until(async () => (await countLmdb(path)) === kept.length);
     for (const { scope, token } of kept) expect(await store.get(scope)).toMatchObject({ token });
+  });
+});
+
+describe('audit records', () => {
+  it('outlive the record that they tell about, and no longer than they are kept', async () => {
+    let monotonicMs = 1_000_000;
+    const clock = { ...systemClock, monotonicMs: () => monotonicMs };
+    const { path, store } = openLmdb({ retentionMs: 1000 }, clock);
+    const owner = await bring(store, 'in_doubt');
+    const note = { by: 'ada', reason: 'not in the books' };
+    expect(await store.resolve(owner.scope, owner.token, { as: 'released' }, note)).toBe('ok');
+    const control = await bring(store, 'in_doubt');
+    monotonicMs += AUDIT_RETENTION_MS - 1;
+    await until(async () => (await countLmdb(path)) === 1);
+    expect(await store.get(control.scope)).toBeUndefined();
+    expect(await store.audit(owner.scope)).toMatchObject([note]);
+    monotonicMs += 1;
+    await until(async () => (await countLmdb(path)) === 0);
   });
 });
 

@@ -66,7 +66,7 @@ describe.concurrent('with a replica to wait for', () => {
     const owner = newRequest();
     replica.freeze();
     await expect(store.claim(owner)).rejects.toThrow(StoreUnavailable);
-    expect(await store.release(owner)).toBe('ok');
+    await expect(store.release(owner)).rejects.toThrow(StoreUnavailable);
     replica.thaw();
     await until(
       async () => (await store.claim(duplicateOf(owner)).catch(() => undefined))?.kind === 'claimed',
@@ -90,14 +90,38 @@ describe.concurrent('with a replica to wait for', () => {
     await expect(store.begin(owner)).rejects.toThrow(StoreUnavailable);
   });
 
-  it('a settlement that does not reach it counts, and is told', async () => {
+  it('a settlement that does not reach it is told, and is to be settled again until it does', async () => {
     await using pair = await withReplica();
     const { replica, store, unreplicated } = pair;
     const owner = await bring(store, 'executing');
     replica.freeze();
-    expect(await store.settle(owner, paid())).toBe('ok');
-    expect(unreplicated).toEqual(['settle']);
+    await expect(store.settle(owner, paid())).rejects.toThrow(StoreUnavailable);
+    await expect(store.settle(owner, paid('again'))).rejects.toThrow(StoreUnavailable);
+    expect(unreplicated).toEqual(['settle', 'settle']);
     expect(await store.get(owner.scope)).toMatchObject({ state: 'settled' });
+    replica.thaw();
+    await until(async () => (await store.settle(owner, paid('again')).catch(() => 'away')) === 'ok');
+    expect(await store.get(owner.scope)).toMatchObject({ settlement: paid() });
+  });
+
+  it('a settlement that was lost with the primary is settled anew on what was the replica', async () => {
+    await using pair = await withReplica();
+    const { wire, store, failover } = pair;
+    const owner = await bring(store, 'executing');
+    wire.swallowReplies(true);
+    await expect(store.settle(owner, paid())).rejects.toThrow(StoreUnavailable);
+    const promoted = await failover();
+    expect(await promoted.get(owner.scope)).toMatchObject({ state: 'executing' });
+    expect(await promoted.settle(owner, paid())).toBe('ok');
+    expect(await promoted.get(owner.scope)).toMatchObject({ settlement: paid() });
+  });
+
+  it('a release that does not reach it is to be repeated', async () => {
+    await using pair = await withReplica();
+    const { replica, store } = pair;
+    const owner = await bring(store, 'executing');
+    replica.freeze();
+    await expect(store.release(owner)).rejects.toThrow(StoreUnavailable);
   });
 
   it('many claims at once do not wait for one another', async () => {
@@ -119,7 +143,9 @@ describe.concurrent('with a replica to wait for', () => {
     const settling = Promise.allSettled(owners.map((owner) => store.settle(owner, paid())));
     expect(await store.get(settled.scope)).toMatchObject({ state: 'settled' });
     expect(await store.claim(duplicateOf(settled))).toEqual({ kind: 'settled', settlement: paid() });
-    expect(await settling).toEqual(owners.map(() => ({ status: 'fulfilled', value: 'ok' })));
+    const told = (await settling).map(({ status }) => status);
+    expect(told).toEqual(owners.map(() => 'rejected'));
+    for (const { scope } of owners) expect(await store.get(scope)).toMatchObject({ state: 'settled' });
   });
 
   it('nothing that was begun is won again when it takes over', async () => {

@@ -109,7 +109,7 @@ describe.concurrent('when the connection is cut', () => {
     ['claim', 'absent', 'set', 1],
     ['begin', 'claimed', 'setrange', 3],
     ['settle', 'executing', 'set', 1],
-    ['markInDoubt', 'executing', 'setrange', 2],
+    ['markInDoubt', 'executing', 'setrange', 3],
     ['release', 'claimed', 'del', 1],
   ] as const)('in mid-%s, it is executed once', async (write, from, command, calls) => {
     await using line = await withWire({});

@@ -2,10 +2,12 @@ import { describe } from 'vitest';
 import { claims } from './claims.ts';
 import { expiry } from './expiry.ts';
 import { fencing } from './fencing.ts';
+import { listing } from './listing.ts';
 import type { Backend } from './nodes.ts';
 import { ownerGone } from './owner-gone.ts';
 import { races } from './races.ts';
 import { replays } from './replays.ts';
+import { resolutions } from './resolutions.ts';
 import { unreadable } from './unreadable.ts';
 
 /** What every store has to do, as store.ts promises it. */
@@ -18,5 +20,7 @@ export function storeContract(backend: Backend): void {
     ownerGone(backend);
     expiry(backend);
     unreadable(backend);
+    listing(backend);
+    resolutions(backend);
   });
 }

@@ -61,6 +61,9 @@ export class FaultyStore implements Store {
   markInDoubt = (owner: Owner): Promise<Fenced> =>
     this.#through('markInDoubt', () => this.#store.markInDoubt(owner));
   get = (scope: Scope): Promise<IdempotencyRecord | undefined> => this.#store.get(scope);
+  list: Store['list'] = (filter) => this.#store.list(filter);
+  resolve: Store['resolve'] = (...args) => this.#store.resolve(...args);
+  audit: Store['audit'] = (scope) => this.#store.audit(scope);
   health = (): Promise<StoreHealth> => this.#store.health();
   close = (): Promise<void> => this.#store.close();
 

@@ -1,7 +1,7 @@
 import { createServer, type Server } from 'node:http';
 import { Writable } from 'node:stream';
 import { pino } from 'pino';
-import { createAdmin } from '../../src/admin/application.ts';
+import { type AdminSource, createAdmin } from '../../src/admin/application.ts';
 import { Gateway } from '../../src/gateway.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
 import { listen } from '../../src/kernel/listen.ts';
@@ -31,7 +31,11 @@ export async function openGateway(input: ConfigInput): Promise<TestGateway> {
   });
   const gateway = await Gateway.open(config, { clock: systemClock, logger: pino({ level: 'debug' }, sink) });
   const port = await listen(gateway.server, '127.0.0.1', 0);
-  const source = { metrics: () => gateway.metrics.text(), checks: () => gateway.checks() };
+  const source: AdminSource = {
+    metrics: () => gateway.metrics.text(),
+    checks: () => gateway.checks(),
+    records: (question) => gateway.desk.answer(question),
+  };
   const admin: Server = createServer(createAdmin(source, config.admin.token));
   const adminPort = await listen(admin, '127.0.0.1', 0);
   const shutdown = async () => {

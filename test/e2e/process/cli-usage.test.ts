@@ -4,7 +4,7 @@ import { expectPlain, newFolder, run } from '../../support/command.ts';
 
 describe('the command line explains itself', () => {
   it.concurrent.each([
-    [[], ['serve', 'check', 'keys hash', 'sandbox', 'start', '--help']],
+    [[], ['serve', 'check', 'keys hash', 'records', 'sandbox', 'start', '--help']],
     [
       ['serve', '--help'],
       ['--config FILE', 'gateway.example.yaml'],
@@ -16,6 +16,14 @@ describe('the command line explains itself', () => {
     [
       ['keys', 'hash', '--help'],
       ['--id ID', '--scope OPERATION', 'ONCEGATE_PEPPER', 'standard input'],
+    ],
+    [
+      ['records', '--help'],
+      ['list', 'show', 'resolve', 'Exit codes'],
+    ],
+    [
+      ['records', 'resolve', '--help'],
+      ['--as settled', '--as released', '--reason TEXT', '--execution E', '--body FILE'],
     ],
     [
       ['start', '--help'],
@@ -41,6 +49,8 @@ describe('what cannot be meant is answered with 64 and the usage', () => {
     [['serve', 'a.yaml'], "'a.yaml'", 'oncegate serve --config FILE'],
     [['keys', 'rotate'], 'keys what?', 'oncegate keys hash'],
     [['keys', 'hash'], '--id is missing', 'oncegate keys hash'],
+    [['records', 'settle'], 'records what?', 'oncegate records list'],
+    [['records', 'list'], '--config is missing', 'oncegate records list --config FILE'],
     [['start', '--prot', '1'], "'--prot'", '--sandbox-port N'],
   ])('%j', async (args, reason, usage) => {
     const ended = await run(args);

@@ -1,11 +1,11 @@
-import { randomBytes } from 'node:crypto';
 import { accessSync, constants } from 'node:fs';
-import { open, type RootDatabase } from 'lmdb';
-import type { Scope } from '../../../kernel/brands.ts';
+import type { RootDatabase } from 'lmdb';
+import type { Scope, Token } from '../../../kernel/brands.ts';
 import type { Clock } from '../../../kernel/clock.ts';
-import { makeFolder } from '../../../kernel/folder.ts';
-import { decodeRecord, encodeRecord } from '../../codec.ts';
+import { decodeRecord } from '../../codec.ts';
+import type { ListFilter, Listing } from '../../listing.ts';
 import type { IdempotencyRecord, Settlement } from '../../record.ts';
+import type { AuditRecord, Resolution, ResolutionNote, Resolved } from '../../resolution.ts';
 import { standing } from '../../standing.ts';
 import {
   type Claim,
@@ -16,7 +16,11 @@ import {
   type StoreHealth,
   StoreUnavailable,
 } from '../../store.ts';
-import { seal, unseal } from './envelope.ts';
+import { type Absent, bytesOf, type Entry, type Standing } from './entry.ts';
+import { unseal } from './envelope.ts';
+import { keyOf, messageOf, newVersion, openEnvironment } from './environment.ts';
+import { listRecords } from './list-records.ts';
+import { Resolver } from './resolver.ts';
 import { Ages, currentBoot, type Stamp } from './stamp.ts';
 import { Sweep } from './sweep.ts';
 
@@ -28,21 +32,6 @@ export interface LmdbStoreOptions {
   /** A write that takes longer is taken for lost, though it may still happen. */
   timeoutMs: number;
   clock: Clock;
-}
-
-interface Standing {
-  stamp: Stamp;
-  record: IdempotencyRecord;
-}
-
-/** What stands under a scope, with the version that a conditional write has to name. */
-interface Entry extends Standing {
-  version: number;
-}
-
-/** Nothing stands, but for a record past its retention perhaps: then its version. */
-interface Absent {
-  expired: number | undefined;
 }
 
 /** Written instead of what stood; `keep` where it stands so already, `refuse` where it must not be changed so. */
@@ -58,6 +47,7 @@ export class LmdbStore implements Store {
   readonly #records: RootDatabase<Buffer, Buffer>;
   readonly #options: LmdbStoreOptions;
   readonly #ages: Ages;
+  readonly #resolver: Resolver;
   readonly #sweep: Sweep;
   #closed = false;
 
@@ -66,6 +56,7 @@ export class LmdbStore implements Store {
     this.#options = options;
     this.#records = openEnvironment(options.path);
     this.#ages = new Ages(currentBoot(), options.clock);
+    this.#resolver = new Resolver(this.#records, this.#ages, options, (scope) => this.#read(scope));
     this.#sweep = new Sweep(this.#records, this.#ages, options.retentionMs);
   }
 
@@ -124,7 +115,9 @@ export class LmdbStore implements Store {
   async markInDoubt(owner: Owner): Promise<Fenced> {
     return await this.#fenced(owner, ({ record, stamp }) => {
       if (record.state === 'in_doubt') return 'keep';
-      return record.state === 'executing' ? this.#changed(record, stamp, 'in_doubt') : 'refuse';
+      if (record.state !== 'executing') return 'refuse';
+      const changed = this.#changed(record, stamp, 'in_doubt');
+      return { ...changed, stamp: this.#ages.gone(changed.stamp) };
     });
   }
 
@@ -132,6 +125,23 @@ export class LmdbStore implements Store {
     return await this.#answering(async () => {
       const entry = this.#read(scope);
       return 'record' in entry ? entry.record : undefined;
+    });
+  }
+
+  async list(filter: ListFilter): Promise<Listing> {
+    this.#refuseClosed();
+    const look = { ages: this.#ages, ...this.#options, refuseClosed: () => this.#refuseClosed() };
+    return await listRecords(this.#records, look, filter);
+  }
+
+  async resolve(scope: Scope, seen: Token, resolution: Resolution, note: ResolutionNote): Promise<Resolved> {
+    return await this.#answering(() => this.#resolver.resolve(scope, seen, resolution, note));
+  }
+
+  async audit(scope: Scope): Promise<AuditRecord[]> {
+    return await this.#answering(async () => {
+      this.#refuseClosed();
+      return this.#resolver.audit(scope);
     });
   }
 
@@ -171,10 +181,13 @@ export class LmdbStore implements Store {
   }
 
   /** An owner who is gone: a claim that never began passes to the caller, an execution is left in doubt. */
-  #withoutOwner(entry: Entry, request: ClaimRequest) {
-    const executing = entry.record.state === 'executing';
-    const record = executing ? entry.record : { ...entry.record, token: request.token };
-    return { executing, next: this.#changed(record, entry.stamp, executing ? 'in_doubt' : 'claimed') };
+  #withoutOwner({ record, stamp }: Entry, request: ClaimRequest) {
+    const executing = record.state === 'executing';
+    if (!executing)
+      return { executing, next: this.#changed({ ...record, token: request.token }, stamp, 'claimed') };
+    const changed = this.#changed(record, stamp, 'in_doubt');
+    // No sign of life of its owner: should that one wake up and renew, it shows.
+    return { executing, next: { ...changed, stamp: this.#ages.gone(changed.stamp) } };
   }
 
   #changed(record: IdempotencyRecord, stamp: Stamp, state: IdempotencyRecord['state']) {
@@ -233,38 +246,3 @@ export class LmdbStore implements Store {
 }
 
 const taken = (tookOver: boolean): Claim => ({ kind: 'claimed', tookOver });
-
-const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
-
-const keyOf = (scope: Scope): Buffer => Buffer.from(scope, 'hex');
-
-const bytesOf = (next: Standing): Buffer => seal(next.stamp, encodeRecord(next.record));
-
-/** Unique, not counted up: a scope that was removed and claimed anew must not come back to a version once read. */
-const newVersion = (): number => randomBytes(6).readUIntBE(0, 6);
-
-function openEnvironment(path: string): RootDatabase<Buffer, Buffer> {
-  try {
-    makeFolder(path);
-    accessSync(path, constants.W_OK);
-    const options = {
-      path,
-      // A name with a dot would be taken for a file's.
-      noSubdir: false,
-      encoding: 'binary',
-      keyEncoding: 'binary',
-      useVersions: true,
-      cache: false,
-      overlappingSync: false,
-      permissionsMode: 0o600,
-    };
-    return open<Buffer, Buffer>(options as Parameters<typeof open>[0] & { path: string }) as RootDatabase<
-      Buffer,
-      Buffer
-    >;
-  } catch (error) {
-    throw new StoreUnavailable(`the data folder ${path} cannot be used: ${messageOf(error)}`, {
-      cause: error,
-    });
-  }
-}

@@ -82,6 +82,11 @@ export class Ages {
     return { ...now, claimedMonotonicMs: now.claimedMonotonicMs - ageMs, claimedWallMs: stamp.claimedWallMs };
   }
 
+  /** The same claim, whose owner shows no life: it has given up, or is taken for gone. */
+  gone(stamp: Stamp): Stamp {
+    return { ...stamp, aliveMonotonicMs: Number.NEGATIVE_INFINITY, aliveWallMs: Number.NEGATIVE_INFINITY };
+  }
+
   /** Milliseconds since the first claim. A wall clock that went back makes a record younger, never older. */
   sinceClaimMs(stamp: Stamp): number {
     if (this.#sameBoot(stamp)) return this.#clock.monotonicMs() - stamp.claimedMonotonicMs;

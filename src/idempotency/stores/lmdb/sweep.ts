@@ -1,5 +1,7 @@
 import type { Database } from 'lmdb';
+import { AUDIT_RETENTION_MS } from '../../resolution.ts';
 import { unseal } from './envelope.ts';
+import { SCOPE_BYTES } from './environment.ts';
 import type { Ages } from './stamp.ts';
 
 const PAUSE_MS = 250;
@@ -9,8 +11,8 @@ const MANY = RECORDS_A_STEP / 10;
 const SHORT_PAUSE_MS = 2;
 
 /**
- * Removes records past their retention, a few at a time, round and round: slowly where there is little to do, and as fast
- * as the disk takes the removals where keys expire faster than that.
+ * Removes records and audit records past their retention, a few at a time, round and round: slowly where there is little
+ * to do, and as fast as the disk takes the removals where keys expire faster than that.
  * A record is never older than the claim that replaces it, so nothing depends on how soon the sweep comes by.
  */
 export class Sweep {
@@ -49,16 +51,18 @@ export class Sweep {
       seen++;
       // The successor of a key is the key with a zero byte behind it.
       this.#next = Buffer.concat([key, Buffer.alloc(1)]);
-      if (version !== undefined && this.#isExpired(value)) removals.push(this.#records.remove(key, version));
+      if (version !== undefined && this.#isExpired(key, value))
+        removals.push(this.#records.remove(key, version));
     }
     if (seen < RECORDS_A_STEP) this.#next = undefined;
     return (await Promise.all(removals)).filter(Boolean).length;
   }
 
   /** What cannot be read is not expired: it stays, for people to look at. */
-  #isExpired(value: Buffer): boolean {
+  #isExpired(key: Buffer, value: Buffer): boolean {
+    const retentionMs = key.length === SCOPE_BYTES ? this.#retentionMs : AUDIT_RETENTION_MS;
     try {
-      return this.#ages.sinceClaimMs(unseal(value).stamp) >= this.#retentionMs;
+      return this.#ages.sinceClaimMs(unseal(value).stamp) >= retentionMs;
     } catch {
       return false;
     }

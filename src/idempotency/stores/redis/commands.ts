@@ -26,22 +26,37 @@ declare module 'ioredis' {
       token: Buffer,
       changedAt: Buffer,
     ): Result<'alive' | 'taken' | 'in_doubt' | 'changed', Context>;
+    resolveRecord(
+      record: string,
+      trail: string,
+      seenToken: Buffer,
+      seenCode: string,
+      leaseMs: number,
+      code: string,
+      token: Buffer,
+      changedAt: Buffer,
+      settlement: Buffer,
+      audit: Buffer,
+      auditMs: number,
+    ): Result<'ok' | 'alive' | 'changed', Context>;
   }
 }
 
+/** Each with the number of its keys. */
 const files = {
-  begin: 'begin.lua',
-  settle: 'settle.lua',
-  release: 'release.lua',
-  markInDoubt: 'mark-in-doubt.lua',
-  stillOwned: 'still-owned.lua',
-  withoutOwner: 'without-owner.lua',
-};
+  begin: ['begin.lua', 1],
+  settle: ['settle.lua', 1],
+  release: ['release.lua', 1],
+  markInDoubt: ['mark-in-doubt.lua', 1],
+  stillOwned: ['still-owned.lua', 1],
+  withoutOwner: ['without-owner.lua', 1],
+  resolveRecord: ['resolve.lua', 2],
+} as const;
 
 /** Gives a client the scripts as commands. ioredis sends the digest, and the text again after a SCRIPT FLUSH. */
 export function defineCommands(client: RedisClient): void {
-  for (const [name, file] of Object.entries(files)) {
+  for (const [name, [file, numberOfKeys]] of Object.entries(files)) {
     const lua = readFileSync(new URL(`./commands/${file}`, import.meta.url), 'utf8');
-    client.defineCommand(name, { numberOfKeys: 1, lua });
+    client.defineCommand(name, { numberOfKeys, lua });
   }
 }

@@ -1,7 +1,9 @@
-import type { Scope } from '../../../kernel/brands.ts';
+import type { Scope, Token } from '../../../kernel/brands.ts';
 import type { Clock } from '../../../kernel/clock.ts';
 import { decodeRecord, encodeRecord, encodeSettlement, encodeTime } from '../../codec.ts';
+import { type ListFilter, type Listing, UnknownCursor } from '../../listing.ts';
 import type { IdempotencyRecord, Settlement } from '../../record.ts';
+import type { AuditRecord, Resolution, ResolutionNote, Resolved } from '../../resolution.ts';
 import { standing } from '../../standing.ts';
 import {
   type Claim,
@@ -16,6 +18,8 @@ import { defineCommands } from './commands.ts';
 import { connect, createClient, type Location, type RedisClient } from './connect.ts';
 import { inspect } from './inspect.ts';
 import { Leases } from './lease.ts';
+import { listRecords } from './list-records.ts';
+import { Resolver } from './resolver.ts';
 import { Writes } from './writes.ts';
 
 export interface RedisStoreOptions {
@@ -47,6 +51,7 @@ export class RedisStore implements Store {
   readonly #options: RedisStoreOptions;
   readonly #leases: Leases;
   readonly #writes: Writes;
+  readonly #resolver: Resolver;
   #warnings: string[] = [];
 
   private constructor(options: RedisStoreOptions) {
@@ -57,6 +62,9 @@ export class RedisStore implements Store {
     this.#lockClients = options.lockNodes.map((url) => createClient({ url }, options.timeoutMs));
     const nodes = this.#lockClients.length > 0 ? this.#lockClients : [this.#client];
     this.#leases = new Leases(nodes, options.leaseMs, (scope) => `${this.#keyOf(scope)}:lease`);
+    this.#resolver = new Resolver(this.#client, this.#writes, this.#leases, options, (scope) =>
+      this.#keyOf(scope),
+    );
   }
 
   /** @throws {StoreUnavailable} when Redis cannot be reached, or is one that cannot keep records */
@@ -127,13 +135,22 @@ export class RedisStore implements Store {
       const { reply, replicated } = await this.#writes.write<Fenced>((to) =>
         to.settle(key, owner.token, code, this.#now(), bytes),
       );
-      if (!replicated) this.#options.onUnreplicated?.();
+      // Stored, and yet a failover could lose it: to be settled again until the replicas have it too.
+      if (!replicated) {
+        this.#options.onUnreplicated?.();
+        throw new StoreUnavailable('redis: the settlement did not reach its replicas');
+      }
       return reply;
     });
   }
 
   async release(owner: Owner): Promise<Fenced> {
-    return await this.#last(owner, (key) => this.#client.release(key, owner.token));
+    return await this.#last(owner, async (key) => {
+      const { reply, replicated } = await this.#writes.write<Fenced>((to) => to.release(key, owner.token));
+      // A failover could bring it back as executing.
+      if (!replicated) throw new StoreUnavailable('redis: the release did not reach its replicas');
+      return reply;
+    });
   }
 
   async markInDoubt(owner: Owner): Promise<Fenced> {
@@ -145,6 +162,24 @@ export class RedisStore implements Store {
       const bytes = await this.#client.getBuffer(this.#keyOf(scope));
       return bytes ? decodeRecord(bytes) : undefined;
     });
+  }
+
+  async list(filter: ListFilter): Promise<Listing> {
+    const look = {
+      client: this.#client,
+      leaseMs: this.#options.leaseMs,
+      keyOf: (scope: string) => this.#keyOf(scope),
+      isHeld: (scope: Scope) => this.#leases.isHeld(scope),
+    };
+    return await this.#answering(() => listRecords(look, filter));
+  }
+
+  async resolve(scope: Scope, seen: Token, resolution: Resolution, note: ResolutionNote): Promise<Resolved> {
+    return await this.#answering(() => this.#resolver.resolve(scope, seen, resolution, note));
+  }
+
+  async audit(scope: Scope): Promise<AuditRecord[]> {
+    return await this.#answering(() => this.#resolver.audit(scope));
   }
 
   async health(): Promise<StoreHealth> {
@@ -186,7 +221,7 @@ export class RedisStore implements Store {
   }
 
   /** The braces make a hash tag: all keys of a scope live on one node of a cluster. */
-  #keyOf(scope: Scope): string {
+  #keyOf(scope: string): string {
     return `${this.#options.prefix}:{${scope}}`;
   }
 
@@ -202,6 +237,7 @@ export class RedisStore implements Store {
     try {
       return await command();
     } catch (error) {
+      if (error instanceof UnknownCursor) throw error;
       throw new StoreUnavailable(`redis: ${(error as Error).message}`, { cause: error });
     }
   }

@@ -1,11 +1,13 @@
--- executing → in doubt, under the owner's token.
+-- executing → in doubt, under the owner's token. A mark of 0 says that the owner itself gave up, so that whoever resolves
+-- need not ask for its lease.
 -- KEYS[1] record   ARGV[1] token (16 bytes)   ARGV[2] changedAtMs (8 bytes, f64)
 -- Result: 'ok' or 'stale'.
 -- Places in the record: see codec.ts.
 local state = redis.call('GETRANGE', KEYS[1], 1, 1)
 if redis.call('GETRANGE', KEYS[1], 2, 17) ~= ARGV[1] then return 'stale' end
+if state ~= 'e' and state ~= 'd' then return 'stale' end
+redis.call('SETRANGE', KEYS[1], 18, '\0\0\0\0')
 if state == 'd' then return 'ok' end
-if state ~= 'e' then return 'stale' end
 redis.call('SETRANGE', KEYS[1], 1, 'd')
 redis.call('SETRANGE', KEYS[1], 62, ARGV[2])
 return 'ok'

@@ -1,0 +1,130 @@
+import express, { type ErrorRequestHandler, type RequestHandler, type Response, Router } from 'express';
+import { z } from 'zod';
+
+/** What the admin port asks about records: plain data, for another process may answer. */
+export type RecordsQuestion =
+  | { kind: 'list'; inDoubt: boolean; limit: number; cursor?: string | undefined }
+  | { kind: 'show'; scope: string }
+  | ({ kind: 'resolve'; scope: string } & z.output<typeof resolveBody>);
+
+export type RecordsAnswer =
+  | { kind: 'found'; value: object }
+  | { kind: 'refused'; why: keyof typeof refusals; detail: string; retryAfterMs?: number; stands?: object };
+
+export type AskRecords = (question: RecordsQuestion) => Promise<RecordsAnswer>;
+
+/** Status and title of each refusal. */
+const refusals = {
+  invalid: [400, 'The request is malformed'],
+  absent: [404, 'There is no such record'],
+  alive: [409, 'The owner of the record is still alive'],
+  changed: [409, 'The record is not in doubt any more'],
+  too_large: [413, 'The request body is too large'],
+  off: [403, 'Records are not served here'],
+  unavailable: [503, 'The idempotency store cannot be reached'],
+} as const;
+
+/** A larger response is resolved by the command line, or without a body. */
+const MAX_BODY_BYTES = 2_097_152;
+
+const resolveBody = z.strictObject({
+  as: z.enum(['settled', 'released']),
+  by: z.string(),
+  reason: z.string(),
+  status: z.number().optional(),
+  headers: z
+    .record(z.string(), z.union([z.string(), z.array(z.string())]))
+    .transform((fields) =>
+      Object.entries(fields).flatMap(([name, values]) => [values].flat().flatMap((value) => [name, value])),
+    )
+    .optional(),
+  body: z.base64().optional(),
+  execution: z.string().optional(),
+});
+
+const DIGITS = /^\d{1,6}$/;
+
+/** The routes under `/records`. Whoever comes here has shown the admin token. */
+export function recordsRoutes(ask: AskRecords): Router {
+  const routes = Router();
+  routes.get('/', async (req, res) => {
+    const { in_doubt: inDoubt = 'false', limit = '100', cursor } = req.query;
+    const known = ['true', 'false'].includes(String(inDoubt)) && DIGITS.test(String(limit));
+    if (!known || (cursor !== undefined && typeof cursor !== 'string'))
+      return refuse(
+        res,
+        'invalid',
+        'in_doubt is true or false, limit a number, cursor one of an earlier page.',
+      );
+    answer(res, await ask({ kind: 'list', inDoubt: inDoubt === 'true', limit: Number(limit), cursor }));
+  });
+  routes.get('/:scope', async (req, res) => {
+    answer(res, await ask({ kind: 'show', scope: req.params.scope }));
+  });
+  routes.post(
+    '/:scope/resolve',
+    refuseTooLarge,
+    express.json({ limit: MAX_BODY_BYTES, inflate: false }),
+    async (req, res) => {
+      const { success, data, error } = resolveBody.safeParse(req.body);
+      if (!success) return refuse(res, 'invalid', mistakesIn(error));
+      const { scope } = req.params;
+      const { execution } = data;
+      const stands = execution === undefined ? await ask({ kind: 'show', scope }) : undefined;
+      if (stands?.kind === 'refused') return answer(res, stands);
+      // Named at once: a word that comes late, to a worker that stood still, must not resolve another execution.
+      const named = execution ?? executionIn(stands?.value);
+      answer(res, await ask({ kind: 'resolve', scope, ...data, execution: named }));
+    },
+  );
+  routes.use(unreadableBody);
+  return routes;
+}
+
+/** The library would read such a body to its end before it says so. */
+const refuseTooLarge: RequestHandler<{ scope: string }> = (req, res, next) => {
+  if (Number(req.headers['content-length'] ?? 0) > MAX_BODY_BYTES) tooLarge(res);
+  else next();
+};
+
+const tooLarge = (res: Response): void => refuse(res, 'too_large', `It may have ${MAX_BODY_BYTES} bytes.`);
+
+export const refuseOff = (res: Response): void =>
+  refuse(res, 'off', 'Records are served only where admin.token is set.');
+
+/** No execution has the name that stands for none. */
+const executionIn = (value: object | undefined): string =>
+  (value as { record?: { execution?: string } | null } | undefined)?.record?.execution ?? 'none';
+
+function answer(res: Response, found: RecordsAnswer): void {
+  res.set('Cache-Control', 'no-store');
+  if (found.kind === 'found') res.json(found.value);
+  else refuse(res, found.why, found.detail, found);
+}
+
+function refuse(
+  res: Response,
+  why: keyof typeof refusals,
+  detail: string,
+  { retryAfterMs, stands }: { retryAfterMs?: number; stands?: object } = {},
+): void {
+  const [status, title] = refusals[why];
+  if (retryAfterMs !== undefined) res.set('Retry-After', String(Math.ceil(retryAfterMs / 1000)));
+  // The rest of a body that was not read would be taken for the next request.
+  if (!res.req.complete) res.shouldKeepAlive = false;
+  res.set('Cache-Control', 'no-store').status(status).type('application/problem+json');
+  res.send(JSON.stringify({ type: `urn:oncegate:problem:records_${why}`, title, status, detail, stands }));
+}
+
+/** Names what is wrong, and repeats nothing of what was sent. */
+function mistakesIn({ issues }: z.ZodError): string {
+  const [issue] = issues;
+  const place = issue?.path.join('.') || 'the body';
+  return `${place}: ${issue?.code === 'unrecognized_keys' ? 'has a member that means nothing here' : (issue?.message ?? 'is wrong')}.`;
+}
+
+const unreadableBody: ErrorRequestHandler = (error: { type?: string }, _req, res, next) => {
+  if (error.type === 'entity.too.large') tooLarge(res);
+  else if (error.type) refuse(res, 'invalid', 'The body cannot be read as JSON.');
+  else next(error);
+};

@@ -1,0 +1,88 @@
+import type { RecordView } from '../../idempotency/desk-view.ts';
+import type { Scope } from '../../kernel/brands.ts';
+import { readArguments, required } from '../arguments.ts';
+import { Exit } from '../exit.ts';
+import { asked, withDesk } from './open-desk.ts';
+import { printable, table } from './table.ts';
+import { scopeNamed, WHICH } from './which.ts';
+
+const USAGE = `oncegate records show --config FILE (--scope S | --merchant M --key K) [--body] [--json]
+
+Prints a record without its body, and who has resolved it.
+
+  --body    prints the stored body instead, byte for byte
+  --json    as JSON
+`;
+
+const OPTIONS = {
+  ...WHICH,
+  config: { type: 'string' },
+  body: { type: 'boolean' },
+  json: { type: 'boolean' },
+} as const;
+
+interface Shown {
+  record: RecordView | null;
+  audit: {
+    at: string;
+    by: string;
+    reason: string;
+    from: { state: string; changedAt: string };
+    to: { as: string; kind?: string; status?: number };
+  }[];
+}
+
+export async function show(args: string[]): Promise<void> {
+  const options = readArguments(args, OPTIONS, USAGE);
+  if (!options) return;
+  const scope = scopeNamed(options, USAGE);
+  await withDesk(required(options.config, 'config', USAGE), async (desk) => {
+    const shown = await asked<Shown>(desk, { kind: 'show', scope });
+    if (options.body) {
+      const body = await desk.bodyOf(scope as Scope);
+      if (!body) throw new Exit('No body is stored there.', 1);
+      process.stdout.write(body);
+    } else process.stdout.write(options.json ? `${JSON.stringify(shown, null, 2)}\n` : textOf(shown));
+  });
+}
+
+function textOf({ record, audit }: Shown): string {
+  const trail = audit.map(({ at, by, reason, from, to }) => [
+    at,
+    by,
+    `${from.state} since ${from.changedAt}`,
+    to.kind === 'tombstone' ? 'settled without a response' : [to.as, to.status].join(' ').trim(),
+    reason,
+  ]);
+  const resolved = trail.length > 0 ? `\n${table(['RESOLVED', 'BY', 'WAS', 'BECAME', 'REASON'], trail)}` : '';
+  return (record ? recordText(record) : 'Nothing stands there any more.\n') + resolved;
+}
+
+function recordText({ settlement, state, ownerGone, ...record }: RecordView): string {
+  const { merchant, operation, key, execution, createdAt, changedAt, scope } = record;
+  const fields = {
+    merchant,
+    operation,
+    key,
+    execution,
+    'claimed at': createdAt,
+    'changed at': changedAt,
+    scope,
+  };
+  const rows: [string, string | undefined][] = [
+    ['state', ownerGone ? `${state}, owner gone` : state],
+    ...Object.entries(fields),
+    ...settlementRows(settlement),
+  ];
+  return rows.map(([name, value = '']) => `${name.padEnd(12)}${printable(value)}\n`).join('');
+}
+
+function settlementRows(settlement: RecordView['settlement']): [string, string][] {
+  if (!settlement) return [];
+  if (settlement.kind === 'tombstone') return [['response', 'not stored']];
+  const { status, headers, bodyBytes } = settlement;
+  const lines = headers.flatMap((name, i): [string, string][] =>
+    i % 2 === 0 ? [['header', `${name}: ${headers[i + 1]}`]] : [],
+  );
+  return [['response', `${status}, ${bodyBytes} bytes`], ...lines];
+}

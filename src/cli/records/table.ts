@@ -1,0 +1,10 @@
+/** Columns as wide as their widest cell. */
+export function table(head: string[], rows: (string | undefined)[][]): string {
+  const all = [head, ...rows].map((row) => row.map((cell = '') => printable(cell)));
+  const widths = head.map((_, column) => Math.max(...all.map((row) => (row[column] ?? '').length)));
+  const line = (row: string[]) => row.map((cell, column) => cell.padEnd(widths[column] ?? 0)).join('  ');
+  return all.map((row) => `${line(row).trimEnd()}\n`).join('');
+}
+
+/** A terminal obeys control characters, whoever wrote them. */
+export const printable = (text: string): string => text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, '?');

@@ -1,0 +1,43 @@
+import { randomBytes } from 'node:crypto';
+import { accessSync, constants } from 'node:fs';
+import { open, type RootDatabase } from 'lmdb';
+import type { Scope } from '../../../kernel/brands.ts';
+import { makeFolder } from '../../../kernel/folder.ts';
+import { StoreUnavailable } from '../../store.ts';
+
+/** A record's key is this long and no other entry's is: what belongs to a scope besides has a longer one. */
+export const SCOPE_BYTES = 32;
+
+export const keyOf = (scope: Scope): Buffer => Buffer.from(scope, 'hex');
+
+/** Unique, not counted up: a scope that was removed and claimed anew must not come back to a version once read. */
+export const newVersion = (): number => randomBytes(6).readUIntBE(0, 6);
+
+export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+
+/** @throws {StoreUnavailable} where the folder cannot be used */
+export function openEnvironment(path: string): RootDatabase<Buffer, Buffer> {
+  try {
+    makeFolder(path);
+    accessSync(path, constants.W_OK);
+    const options = {
+      path,
+      // A name with a dot would be taken for a file's.
+      noSubdir: false,
+      encoding: 'binary',
+      keyEncoding: 'binary',
+      useVersions: true,
+      cache: false,
+      overlappingSync: false,
+      permissionsMode: 0o600,
+    };
+    return open<Buffer, Buffer>(options as Parameters<typeof open>[0] & { path: string }) as RootDatabase<
+      Buffer,
+      Buffer
+    >;
+  } catch (error) {
+    throw new StoreUnavailable(`the data folder ${path} cannot be used: ${messageOf(error)}`, {
+      cause: error,
+    });
+  }
+}

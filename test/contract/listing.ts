@@ -1,0 +1,127 @@
+import { describe, expect, it } from 'vitest';
+import { type ListedRecord, type ListFilter, UnknownCursor } from '../../src/idempotency/listing.ts';
+import type { Store } from '../../src/idempotency/store.ts';
+import { newRequest } from '../support/requests.ts';
+import { until } from '../support/until.ts';
+import { type Backend, Nodes } from './nodes.ts';
+import { bring, stages } from './states.ts';
+
+/** Every page after the other, as one. */
+export async function all(store: Store, filter: Pick<ListFilter, 'inDoubt'> & { limit?: number }) {
+  const [records, sizes]: [ListedRecord[], number[]] = [[], []];
+  let cursor: string | undefined;
+  do {
+    const page = await store.list({ limit: 100, ...filter, cursor });
+    records.push(...page.records);
+    sizes.push(page.records.length);
+    cursor = page.cursor;
+  } while (cursor !== undefined);
+  return { records, sizes };
+}
+
+const scopesOf = (records: readonly { scope: string }[]) => records.map(({ scope }) => scope).toSorted();
+
+export function listing(backend: Backend): void {
+  describe('a listing', () => {
+    it('names all that stands, without results, and nothing else', async () => {
+      await using nodes = new Nodes(backend);
+      const [store, other] = [await nodes.open(), await nodes.open()];
+      expect(await store.list({ inDoubt: false, limit: 10 })).toEqual({ records: [] });
+      const owners = await Promise.all(stages.map((stage) => bring(store, stage)));
+      const { records } = await all(other, { inDoubt: false });
+      const expected = await Promise.all(
+        owners.map(async ({ scope }) => {
+          const { settlement: _, ...head } = (await store.get(scope)) ?? {};
+          return { ...head, scope, ownerGone: false };
+        }),
+      );
+      expect(records).toHaveLength(stages.length);
+      expect(records).toEqual(expect.arrayContaining(expected));
+    });
+
+    it('of what is in doubt names that alone', async () => {
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
+      for (const stage of stages) await bring(store, stage);
+      const owner = await bring(store, 'in_doubt');
+      const { records } = await all(store, { inDoubt: true });
+      expect(records.map(({ unreadable }) => unreadable)).toEqual([undefined, undefined]);
+      expect(records).toMatchObject([{ state: 'in_doubt' }, { state: 'in_doubt' }]);
+      expect(scopesOf(records)).toContain(owner.scope);
+    });
+
+    it('of what is in doubt names what executes without an owner, and nothing with one', async () => {
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open({ leaseMs: 400 });
+      const gone = await bring(store, 'executing');
+      const alive = await bring(store, 'executing');
+      const renewal = setInterval(() => void store.renew(alive).catch(() => {}), 50);
+      try {
+        const { records } = await until(async () => {
+          const found = await all(store, { inDoubt: true });
+          return found.records.length > 0 ? found : undefined;
+        });
+        expect(records).toMatchObject([{ scope: gone.scope, state: 'executing', ownerGone: true }]);
+        const { records: both } = await all(store, { inDoubt: false });
+        const ofAlive = both.find(({ scope }) => scope === alive.scope);
+        expect(ofAlive).toMatchObject({ state: 'executing', ownerGone: false });
+      } finally {
+        clearInterval(renewal);
+      }
+    });
+
+    it.each([1, 7, 100])('comes in pages of %i, each record once', async (limit) => {
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
+      const owners = await Promise.all(
+        Array.from({ length: 40 }, (_, number) => bring(store, number % 4 ? 'executing' : 'in_doubt')),
+      );
+      const everything = await all(store, { inDoubt: false, limit });
+      expect(scopesOf(everything.records)).toEqual(scopesOf(owners));
+      expect(Math.max(...everything.sizes)).toBe(Math.min(limit, owners.length));
+      const doubtful = await all(store, { inDoubt: true, limit });
+      expect(scopesOf(doubtful.records)).toEqual(scopesOf(owners.filter((_, number) => number % 4 === 0)));
+    });
+
+    it('looks at a bounded number of records for one page', async () => {
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
+      await Promise.all(Array.from({ length: 2500 }, () => store.claim(newRequest())));
+      const owner = await bring(store, 'in_doubt');
+      const { records, sizes } = await all(store, { inDoubt: true });
+      expect(scopesOf(records)).toEqual([owner.scope]);
+      expect(sizes.length).toBeGreaterThan(2);
+    });
+
+    it('goes on past a record that cannot be read, and names it', async () => {
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
+      const [damaged, empty] = [await bring(store, 'settled'), await bring(store, 'settled')];
+      const owner = await bring(store, 'in_doubt');
+      await nodes.rewrite(damaged.scope, (record) => record.fill(0x7f, 0, 2));
+      await nodes.rewrite(empty.scope, () => Buffer.alloc(0));
+      for (const inDoubt of [true, false]) {
+        const { records } = await all(store, { inDoubt });
+        expect(scopesOf(records)).toEqual(scopesOf([damaged, empty, owner]));
+        const unreadable = records.filter((record) => record.unreadable !== undefined);
+        expect(scopesOf(unreadable)).toEqual(scopesOf([damaged, empty]));
+        expect(unreadable.map((record) => record.unreadable)).toContainEqual(
+          expect.stringMatching(/version/),
+        );
+      }
+    });
+
+    it('leaves out what is past its retention', async () => {
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open({ retentionMs: 300 });
+      await bring(store, 'in_doubt');
+      await until(async () => (await all(store, { inDoubt: false })).records.length === 0);
+    });
+
+    it.each(['', 'x', '-', 'zz'.repeat(32)])('refuses %j as a cursor', async (cursor) => {
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
+      await expect(store.list({ inDoubt: false, limit: 1, cursor })).rejects.toThrow(UnknownCursor);
+    });
+  });
+}

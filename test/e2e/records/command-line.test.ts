@@ -1,0 +1,189 @@
+import { randomUUID } from 'node:crypto';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { stringify } from 'yaml';
+import { scopeOf } from '../../../src/idempotency/fingerprint.ts';
+import { openStore } from '../../../src/idempotency/stores/open-store.ts';
+import { systemClock } from '../../../src/kernel/clock.ts';
+import { bring } from '../../contract/states.ts';
+import { withdraw } from '../../support/client.ts';
+import { expectPlain, newFolder, run } from '../../support/command.ts';
+import { parsedConfig } from '../../support/config.ts';
+import { expectProblem } from '../../support/problem.ts';
+import { newRequest, paid } from '../../support/requests.ts';
+import type { Stack } from '../../support/stack.ts';
+import { openStackOn, storeKinds } from '../../support/stores.ts';
+
+const LEASE_MS = 60_000;
+
+/** In turn within a store, the stores side by side. */
+const inTurn = { concurrent: false };
+
+interface Listed {
+  records: { scope: string; state: string; key: string; merchant: string; ownerGone?: boolean }[];
+}
+
+describe.concurrent.each(storeKinds)('records on the command line, beside a gateway on %s', (kind) => {
+  let stack: Stack;
+  let config: string;
+  const folder = newFolder();
+  beforeAll(async () => {
+    stack = await openStackOn(kind, { lock: { leaseMs: LEASE_MS }, log: { level: 'silent' } });
+    config = join(folder, 'gateway.yaml');
+    // Neither keys nor backend are there: the store is all that is opened.
+    const keys = { source: 'file' as const, path: join(folder, 'no-keys.yaml') };
+    writeFileSync(
+      config,
+      stringify({ ...stack.config, upstream: { url: 'http://127.0.0.1:1' }, auth: { keys } }),
+    );
+  });
+  afterAll(() => stack?.close());
+
+  const records = (...args: string[]) => run(['records', ...args, '--config', config]);
+  const doubtful = async (): Promise<Listed['records']> => {
+    const { code, stdout, stderr } = await records('list', '--in-doubt', '--json');
+    expect([code, stderr]).toEqual([0, '']);
+    return (JSON.parse(stdout) as Listed).records;
+  };
+  const byKey = (key: string) => ['--merchant', 'M-ALPHA', '--key', key];
+
+  it('what was executed is settled with the response that its retries get', inTurn, async () => {
+    const key = randomUUID();
+    expectProblem(await withdraw(stack.url, { key, fault: 'execute-then-reset' }), {
+      status: 502,
+      code: 'outcome_unknown',
+    });
+    const scope = scopeOf('M-ALPHA', key);
+    expect(await doubtful()).toMatchObject([{ scope, key, state: 'in_doubt', merchant: 'M-ALPHA' }]);
+
+    const body = Buffer.from([...Buffer.from('{"id":"p-1","mémo":"'), 0, 255, 10, 13]);
+    writeFileSync(join(folder, `${kind}.body`), body);
+    const resolved = await records(
+      ...['resolve', '--scope', scope, '--as', 'settled', '--reason', 'in the books', '--by', 'ada'],
+      ...['--status', '201', '--header', 'Content-Type: application/json', '--header', 'X-Payout:p-1'],
+      ...['--body', join(folder, `${kind}.body`)],
+    );
+    expect(resolved).toMatchObject({ code: 0, stderr: '' });
+    expect(resolved.stdout).toMatch(/^withdraw of M-ALPHA was in_doubt and is settled now/);
+    const retry = await withdraw(stack.url, { key });
+    expect([retry.status, retry.body]).toEqual([201, body]);
+    expect(retry.headers).toMatchObject({
+      'content-type': 'application/json',
+      'x-payout': 'p-1',
+      'idempotent-replayed': 'true',
+    });
+    expect(stack.sandbox.requests.ofKey(key)).toBe(1);
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+    expect(await doubtful()).toEqual([]);
+
+    const shown = await records('show', ...byKey(key));
+    expect(shown).toMatchObject({ code: 0, stderr: '' });
+    expect(shown.stdout).toMatch(/^state +settled\n/);
+    expect(shown.stdout).toMatch(/^response +201, 25 bytes\nheader +Content-Type: application\/json\n/m);
+    expect(shown.stdout).toMatch(/ ada +in_doubt since \S+ +settled 201 +in the books\n/);
+    expect(shown.stdout).not.toContain('p-1"');
+    expect((await records('show', '--scope', scope, '--body')).stdout).toBe(body.toString());
+
+    const again = await records('resolve', ...byKey(key), '--as', 'released', '--reason', 'x');
+    expect(again).toMatchObject({ code: 1, stdout: '' });
+    expectPlain(again);
+    expect(again.stderr).toMatch(/^oncegate: It is settled.+\noncegate: now: settled since /);
+  });
+
+  it('what was not executed is released, and its retry executes once', inTurn, async () => {
+    const key = randomUUID();
+    expect((await withdraw(stack.url, { key, fault: 'reset-before-execute' })).status).toBe(502);
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(0);
+    const [seen] = await doubtful();
+    const resolve = ['resolve', ...byKey(key), '--as', 'released', '--reason', 'not in the books'];
+    const other = await records(...resolve, '--execution', '0123456789abcdef');
+    expect(other).toMatchObject({ code: 1, stdout: '' });
+    expect(other.stderr).toMatch(/Another execution stands there/);
+    const { execution } = seen as unknown as { execution: string };
+    expect(await records(...resolve, '--execution', execution)).toMatchObject({ code: 0, stderr: '' });
+    const gone = await records('show', ...byKey(key));
+    expect(gone.stdout).toMatch(/^Nothing stands there any more\.\n\n.+\n.+ released +not in the books\n$/);
+    const retries = await Promise.all(Array.from({ length: 5 }, () => withdraw(stack.url, { key })));
+    expect(retries.map(({ status }) => status)).toEqual(Array(5).fill(201));
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+    expect(stack.sandbox.ledger.duplicateKeys()).toEqual([]);
+  });
+
+  it('settled without a response, retries are told that it was executed', inTurn, async () => {
+    const key = randomUUID();
+    await withdraw(stack.url, { key, fault: 'execute-then-reset' });
+    const resolved = await records('resolve', ...byKey(key), '--as', 'settled', '--reason', 'in the books');
+    expect(resolved).toMatchObject({ code: 0, stderr: '' });
+    expectProblem(await withdraw(stack.url, { key }), { status: 409, code: 'response_not_stored' });
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+    const { stdout } = await records('show', ...byKey(key));
+    expect(stdout).toMatch(/^response +not stored\n/m);
+    expect(stdout).toMatch(/ in_doubt since \S+ +settled without a response +in the books\n$/);
+    const body = await records('show', ...byKey(key), '--body');
+    expect(body).toMatchObject({ code: 1, stdout: '' });
+  });
+
+  it('what an owner still works on is refused, and nothing is written', inTurn, async () => {
+    const request = newRequest({ merchant: 'M-ALPHA' });
+    const owner = await openStore(parsedConfig(stack.config), systemClock, () => {});
+    try {
+      await bring(owner, 'executing', request);
+      const refused = await records('resolve', ...byKey(request.key), '--as', 'released', '--reason', 'x');
+      expect(refused).toMatchObject({ code: 1, stdout: '' });
+      expectPlain(refused);
+      expect(refused.stderr).toContain(`still alive: try again after ${LEASE_MS} ms`);
+      expect(await owner.settle(request, paid())).toBe('ok');
+    } finally {
+      await owner.close();
+    }
+  });
+
+  it.runIf(kind === 'lmdb')('what cannot be meant is answered with what is wrong', inTurn, async () => {
+    const resolve = ['resolve', '--scope', 'a'.repeat(64), '--reason', 'x'];
+    const cases: [args: string[], code: number, says: RegExp][] = [
+      [['show', ...byKey('nobody')], 1, /Nothing stands there/],
+      [['show', '--scope', 'xyz'], 64, /64 hexadecimal digits/],
+      [['show', '--scope', 'a'.repeat(64), '--key', 'k'], 64, /name one record/],
+      [['list', '--limit', '0'], 64, /--limit "0"/],
+      [['list', '--cursor', 'no cursor'], 64, /cursor is not known/],
+      [[...resolve, '--as', 'paid'], 64, /settled or released/],
+      [[...resolve, '--as', 'released'], 1, /nothing to resolve/],
+      [[...resolve, '--as', 'released', '--status', '200'], 64, /no response/],
+      [[...resolve, '--as', 'settled', '--header', 'a: b'], 64, /needs its status/],
+      [[...resolve, '--as', 'settled', '--status', '99'], 64, /200 to 599/],
+      [
+        [...resolve, '--as', 'settled', '--status', '201', '--header', 'Content-Length: 3'],
+        64,
+        /Content-Length/,
+      ],
+      [[...resolve, '--as', 'settled', '--status', '201', '--body', '/nowhere'], 64, /ENOENT/],
+    ];
+    const ended = await Promise.all(cases.map(([args]) => records(...args)));
+    for (const [at, [args, code, says]] of cases.entries()) {
+      const { code: was, stdout = '', stderr = '' } = ended[at] ?? {};
+      expect({ args, code: was, stdout }).toEqual({ args, code, stdout: '' });
+      expect(stderr).toMatch(says);
+      expect(stderr).toMatch(/^oncegate: /);
+    }
+  });
+});
+
+describe('records on the command line', () => {
+  it('does not make a store where there is none', async () => {
+    const folder = newFolder();
+    const config = join(folder, 'gateway.yaml');
+    const path = join(folder, 'data');
+    writeFileSync(
+      config,
+      stringify({ upstream: { url: 'http://127.0.0.1:1' }, store: { kind: 'lmdb', path } }),
+    );
+    const ended = await run(['records', 'list', '--config', config]);
+    expect(ended).toMatchObject({
+      code: 69,
+      stdout: '',
+      stderr: expect.stringContaining('there is no store in'),
+    });
+    expectPlain(ended);
+  });
+});

@@ -1,0 +1,91 @@
+import type { ChildProcess } from 'node:child_process';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { TcpProxy } from '../../support/breakable-wire.ts';
+import type { History } from './history.ts';
+import { end, startNode } from './processes.ts';
+
+const SANDBOX = fileURLToPath(new URL('../../../src/sandbox/main.ts', import.meta.url));
+const LEASH = fileURLToPath(new URL('./leash.ts', import.meta.url));
+
+/** An entry of the ledger: what was paid. */
+export interface Payout {
+  merchant: string;
+  idempotency_key: string | null;
+  amount: number;
+}
+
+/** The sandbox in a process of its own, behind a wire that can be cut; its ledger is on the disk. */
+export class Backend {
+  readonly wire = new TcpProxy(0);
+  readonly #folder: string;
+  readonly #history: History;
+  #process: ChildProcess | undefined;
+  #url = '';
+
+  constructor(folder: string, history: History) {
+    this.#folder = folder;
+    this.#history = history;
+  }
+
+  /** On the same ledger as before. */
+  async start(): Promise<void> {
+    let url = '';
+    this.#process = await startNode(
+      [
+        ...['--import', LEASH, SANDBOX],
+        ...['--port', '0', '--db', join(this.#folder, 'ledger.db'), '--keep-alive-ms', '5000'],
+      ],
+      {
+        isReady: (lines) => {
+          const said = lines.find((line) => line.includes('"listening"'));
+          url = said === undefined ? '' : String(JSON.parse(said).url);
+          return url !== '';
+        },
+        logFile: join(this.#folder, 'sandbox.log'),
+      },
+    );
+    this.#url = url;
+    this.wire.aimAt(Number(new URL(this.#url).port));
+    await this.wire.listen();
+  }
+
+  /** SIGKILL. Before and after it, since nobody knows when exactly. */
+  async kill(): Promise<void> {
+    this.#lost();
+    this.wire.stopListening();
+    if (this.#process) await end(this.#process, 'SIGKILL');
+    this.#lost();
+  }
+
+  /** Resets every connection, idle ones too: the next request may go out on one that is gone. */
+  cut(): void {
+    this.#lost();
+    this.wire.cut();
+  }
+
+  /** Takes connections, and resets them. */
+  reset(on: boolean): void {
+    this.#lost();
+    this.wire.refuse(on);
+  }
+
+  #lost(): void {
+    this.#history.add({ event: 'backend_lost', atMs: this.#history.nowMs() });
+  }
+
+  /** Everything that was paid. */
+  async ledger(): Promise<{ payouts: Payout[]; balanced: boolean }> {
+    const answer = await fetch(`${this.#url}/_sandbox/ledger?limit=1000000`);
+    const { transactions, balanced } = (await answer.json()) as {
+      transactions: (Payout & { kind: string })[];
+      balanced: boolean;
+    };
+    return { payouts: transactions.filter(({ kind }) => kind === 'withdraw'), balanced };
+  }
+
+  async stop(): Promise<void> {
+    if (this.#process) await end(this.#process, 'SIGKILL');
+    await this.wire.close();
+  }
+}

@@ -1,0 +1,218 @@
+import type { Ended, Event } from './history.ts';
+import { isInDoubt, isSettled, LOSSY_FAULTS } from './merchants.ts';
+
+export interface LedgerEntry {
+  merchant: string;
+  idempotency_key: string | null;
+}
+
+/** Everything that the checker looks at. */
+export interface Evidence {
+  events: readonly Event[];
+  payouts: readonly LedgerEntry[];
+  /** The books of the backend add up. */
+  balanced: boolean;
+  /** Scopes that the operators are shown as in doubt, at the end. */
+  listed: ReadonlySet<string>;
+  /** Of each key that was open when a fault was healed: how long it took until its merchant knew. */
+  recoveriesMs: readonly number[];
+  leaseMs: number;
+}
+
+export interface Violation {
+  rule: keyof typeof RULES;
+  /** Merchant and key, or whom else it concerns. */
+  scope: string;
+  detail: string;
+}
+
+export const RULES = {
+  paid_twice: 'at most one ledger entry for a merchant and a key',
+  answers_differ: 'every settled answer for a key is the same, byte for byte',
+  paid_nothing: 'every 2xx answer has its ledger entry',
+  result_lost:
+    'a key that was answered with a result is not in doubt afterwards, unless the store failed just then',
+  foreign_answer: "nobody gets another one's answer",
+  key_reused: 'another payout under a used key is refused',
+  stuck: 'at the end each key is settled or in doubt',
+  unlisted_doubt: 'each key in doubt is shown to the operators',
+  unexplained_doubt: "a key is in doubt only where the backend's answer was lost or its gateway died",
+  slow_recovery: 'after a fault is healed merchants know within a lease and two seconds (p99)',
+  gateway_failed: 'no gateway ends by itself',
+  unbalanced: "the backend's books add up",
+} as const;
+
+/** Time from a call to the loss that can explain its doubt: waiting, executing, and a pause. */
+const EXPLAINED_WITHIN_MS = 15_000;
+const RECOVERY_SLACK_MS = 2000;
+/** A gateway may take so long to reach a store that is well again. */
+const STORE_BACK_WITHIN_MS = 1500;
+
+type Loss = Extract<Event, { event: 'backend_lost' | 'gateway_died' }>;
+
+interface Call {
+  start: Extract<Event, { event: 'call' }>;
+  end?: { atMs: number; ended: Ended };
+}
+
+/** Compares what merchants were told with what was paid. Pure: the same evidence gives the same verdict. */
+export function check(evidence: Evidence): Violation[] {
+  const scopes = callsByScope(evidence.events);
+  const paid = countByScope(evidence.payouts);
+  const found: Violation[] = [];
+  for (const [scope, count] of paid) {
+    if (count > 1) found.push({ rule: 'paid_twice', scope, detail: `${count} ledger entries` });
+  }
+  const losses = evidence.events.filter(isLoss);
+  const storeFaults = spansOf(evidence.events, 'store');
+  for (const [scope, calls] of scopes) {
+    for (const [rule, detail] of violationsOf(calls, paid.get(scope) ?? 0, storeFaults))
+      found.push({ rule, scope, detail });
+    found.push(...doubtsOf(scope, calls, evidence.listed, losses));
+  }
+  return [...found, ...ofTheRun(evidence)];
+}
+
+function callsByScope(events: readonly Event[]): Map<string, Call[]> {
+  const byId = new Map<number, Call>();
+  const scopes = new Map<string, Call[]>();
+  for (const event of events) {
+    if (event.event === 'call') {
+      const call: Call = { start: event };
+      byId.set(event.id, call);
+      const calls = scopes.get(event.scope);
+      if (calls) calls.push(call);
+      else scopes.set(event.scope, [call]);
+    }
+    if (event.event === 'ended') {
+      const call = byId.get(event.id);
+      if (call) call.end = event;
+    }
+  }
+  return scopes;
+}
+
+function countByScope(payouts: readonly LedgerEntry[]): Map<string, number> {
+  const counts = new Map<string, number>();
+  for (const { merchant, idempotency_key } of payouts) {
+    const scope = `${merchant} ${idempotency_key}`;
+    counts.set(scope, (counts.get(scope) ?? 0) + 1);
+  }
+  return counts;
+}
+
+/** What a key's calls tell by themselves. */
+function* violationsOf(
+  calls: readonly Call[],
+  paid: number,
+  storeFaults: readonly Span[],
+): Generator<[Violation['rule'], string]> {
+  const own = calls.filter(({ start }) => start.as !== 'other_amount');
+  const settled = own.flatMap(({ end }) => (end && isSettled(end.ended) ? [end] : []));
+  const digests = new Set(settled.map(({ ended }) => (ended.kind === 'result' ? ended.digest : '')));
+  if (digests.size > 1) yield ['answers_differ', `${digests.size} different answers`];
+  const succeeded = settled.some(({ ended }) => ended.kind === 'result' && ended.status < 300);
+  if (succeeded && paid === 0) yield ['paid_nothing', 'a 2xx answer, and no ledger entry'];
+  const lost = lostResult(own, storeFaults);
+  if (lost) yield ['result_lost', lost];
+  if (calls.some(({ end }) => end && 'foreign' in end.ended && end.ended.foreign))
+    yield ['foreign_answer', "an answer with another payout's account"];
+  const taken = calls.find(({ start, end }) => start.as === 'other_amount' && end?.ended.kind === 'result');
+  if (taken) yield ['key_reused', `answered ${JSON.stringify(taken.end?.ended)}`];
+}
+
+/**
+ * A result is stored before it is told, but for one case: the store fails at that very moment, for longer than
+ * `settleRetryMs`. Until it is back, the key is in doubt to others.
+ */
+function lostResult(own: readonly Call[], storeFaults: readonly Span[]): string | undefined {
+  const settled = own.filter(({ end }) => end && isSettled(end.ended));
+  const known = settled.reduce<Call | undefined>(
+    (first, call) => ((call.end?.atMs ?? 0) < (first?.end?.atMs ?? Number.POSITIVE_INFINITY) ? call : first),
+    undefined,
+  );
+  const knownAtMs = known?.end?.atMs;
+  if (known === undefined || knownAtMs === undefined) return undefined;
+  const storeFailed = storeFaults.some(
+    ({ fromMs, toMs }) => fromMs <= knownAtMs && toMs + STORE_BACK_WITHIN_MS >= known.start.atMs,
+  );
+  const lost = own.find(
+    ({ start, end }) => start.atMs > knownAtMs && end !== undefined && isInDoubt(end.ended),
+  );
+  if (!lost || storeFailed) return undefined;
+  return `in doubt at ${lost.end?.atMs} ms, answered at ${knownAtMs} ms`;
+}
+
+/** What became of the key in the end. */
+function* doubtsOf(
+  scope: string,
+  calls: readonly Call[],
+  listed: ReadonlySet<string>,
+  losses: readonly Loss[],
+): Generator<Violation> {
+  const last = calls.findLast(({ start }) => start.as === 'last')?.end?.ended;
+  if (last && isInDoubt(last)) {
+    if (!listed.has(scope)) yield { rule: 'unlisted_doubt', scope, detail: 'in doubt and not listed' };
+    if (!isExplained(calls, losses)) {
+      yield { rule: 'unexplained_doubt', scope, detail: 'nothing was lost that could explain it' };
+    }
+  } else if (!last || !isSettled(last)) {
+    yield { rule: 'stuck', scope, detail: `the last answer was ${JSON.stringify(last)}` };
+  }
+}
+
+/** When faults stood. */
+interface Span {
+  fromMs: number;
+  toMs: number;
+}
+
+function spansOf(events: readonly Event[], of: 'store'): Span[] {
+  const spans: (Span & { name: string })[] = [];
+  for (const event of events) {
+    if (event.event === 'fault' && event.of === of) {
+      spans.push({ name: event.name, fromMs: event.atMs, toMs: Number.POSITIVE_INFINITY });
+    }
+    if (event.event === 'healed' && event.of === of) {
+      const span = spans.findLast(
+        ({ name, toMs }) => name === event.name && toMs === Number.POSITIVE_INFINITY,
+      );
+      if (span) span.toMs = event.atMs;
+    }
+  }
+  return spans;
+}
+
+function isLoss(event: Event): event is Loss {
+  return event.event === 'backend_lost' || (event.event === 'gateway_died' && event.how === 'SIGKILL');
+}
+
+function isExplained(calls: readonly Call[], losses: readonly Loss[]): boolean {
+  return calls.some(
+    ({ start }) =>
+      LOSSY_FAULTS.has(start.fault ?? '') ||
+      losses.some((loss) =>
+        loss.event === 'backend_lost'
+          ? loss.atMs >= start.atMs && loss.atMs <= start.atMs + EXPLAINED_WITHIN_MS
+          : loss.gateway === start.gateway && loss.life === start.life && loss.atMs >= start.atMs,
+      ),
+  );
+}
+
+function* ofTheRun({ events, balanced, recoveriesMs, leaseMs }: Evidence): Generator<Violation> {
+  for (const event of events) {
+    if (event.event !== 'gateway_died' || ['SIGKILL', '0'].includes(event.how)) continue;
+    yield { rule: 'gateway_failed', scope: `gateway ${event.gateway}`, detail: `it ended with ${event.how}` };
+  }
+  if (!balanced) yield { rule: 'unbalanced', scope: 'ledger', detail: 'debits and credits differ' };
+  const p99Ms = quantile(recoveriesMs, 0.99);
+  if (p99Ms > leaseMs + RECOVERY_SLACK_MS) {
+    yield { rule: 'slow_recovery', scope: 'merchants', detail: `p99 ${Math.round(p99Ms)} ms` };
+  }
+}
+
+/** 0 where there is nothing. */
+export function quantile(values: readonly number[], part: number): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * part))] ?? 0;
+}

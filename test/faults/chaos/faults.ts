@@ -1,0 +1,98 @@
+import type { Backend } from './backend.ts';
+import { CRASH_POINTS } from './crash-point.ts';
+import type { GatewayProcess } from './gateways.ts';
+import type { Random } from './random.ts';
+import type { Topology } from './topology.ts';
+
+/** What can be broken: `inject` resolves when it is, `heal` when all is well again. */
+export interface Fault {
+  name: string;
+  of: 'gateway' | 'backend' | 'store';
+  inject(): Promise<void>;
+  heal(): Promise<void>;
+  /** How long it stands; without it for as long as others do. */
+  holdMs?: number;
+}
+
+type Unsorted = Omit<Fault, 'of'>;
+
+export interface Breakable {
+  gateways: readonly GatewayProcess[];
+  backend: Backend;
+  topology: Topology;
+  random: Random;
+  leaseMs: number;
+}
+
+const CRASH_WITHIN_MS = 3000;
+
+/** Every fault that this run knows; a run goes through all of them, in an order that the seed decides, again and again. */
+export function allFaults(world: Breakable): Fault[] {
+  return [
+    ...gatewayFaults(world).map((fault) => ({ ...fault, of: 'gateway' as const })),
+    ...backendFaults(world.backend).map((fault) => ({ ...fault, of: 'backend' as const })),
+    ...world.topology.faults.map((fault) => ({ ...fault, of: 'store' as const })),
+  ];
+}
+
+function gatewayFaults({ gateways, random, leaseMs }: Breakable): Unsorted[] {
+  let struck = random.pick(gateways);
+  const strike = () => {
+    struck = random.pick(gateways);
+    return struck;
+  };
+  const revive = () => struck.revive();
+  return [
+    { name: 'gateway killed', inject: () => strike().kill(), heal: revive },
+    ...CRASH_POINTS.map((point) => ({
+      name: `gateway killed ${point.replace('_', ' ')}`,
+      inject: async () => {
+        if (!(await strike().crashAt(point, CRASH_WITHIN_MS))) throw new Error(`nobody came by ${point}`);
+      },
+      heal: revive,
+      holdMs: 200,
+    })),
+    {
+      name: 'gateway paused beyond its leases',
+      inject: async () => strike().pause(),
+      heal: async () => struck.resume(),
+      holdMs: leaseMs * 1.7,
+    },
+    { name: 'rolling restart', inject: () => rollingRestart(gateways), heal: async () => {}, holdMs: 0 },
+    ...[+1, -1].map((hours) => ({
+      name: `wall clock ${hours > 0 ? 'an hour on' : 'an hour back'}`,
+      inject: async () => gateways[0]?.shiftClock(hours),
+      heal: async () => gateways[0]?.shiftClock(0),
+    })),
+  ];
+}
+
+/** One after the other, as a deployment does. */
+async function rollingRestart(gateways: readonly GatewayProcess[]): Promise<void> {
+  for (const gateway of gateways) {
+    await gateway.shutDown();
+    await gateway.revive();
+  }
+}
+
+function backendFaults(backend: Backend): Unsorted[] {
+  return [
+    { name: 'backend killed', inject: () => backend.kill(), heal: () => backend.start() },
+    {
+      name: 'connections to the backend cut',
+      inject: async () => backend.cut(),
+      heal: async () => {},
+      holdMs: 0,
+    },
+    {
+      name: 'backend refuses connections',
+      inject: async () => backend.wire.stopListening(),
+      heal: () => backend.wire.listen(),
+    },
+    {
+      name: 'backend resets connections',
+      inject: async () => backend.reset(true),
+      heal: async () => backend.reset(false),
+    },
+  ];
+}

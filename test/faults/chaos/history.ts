@@ -1,0 +1,60 @@
+import { createWriteStream, type WriteStream } from 'node:fs';
+import { finished } from 'node:stream/promises';
+
+/** How a call ended, as its merchant saw it. */
+export type Ended =
+  /** The backend's own answer, or a replay of it. `digest`: SHA-256 over status, end-to-end headers and body. */
+  | { kind: 'result'; status: number; digest: string; replayed: boolean; foreign: boolean }
+  /** The gateway's own answer. */
+  | { kind: 'problem'; status: number; code: string; foreign: boolean }
+  /** The connection failed, or the merchant had enough of waiting, or hung up. */
+  | { kind: 'no_answer'; reason: string };
+
+/** One event of a run; times are milliseconds since its start. */
+export type Event =
+  | {
+      event: 'call';
+      id: number;
+      atMs: number;
+      /** Merchant code and idempotency key, with a space between. */
+      scope: string;
+      gateway: number;
+      /** Which life of the gateway's process. */
+      life: number;
+      /** What the call was: a merchant's own, or another request under its key. */
+      as: 'merchant' | 'duplicate' | 'impatient' | 'other_amount' | 'last';
+      /** What the backend was told to do to this one, if anything. */
+      fault?: string;
+    }
+  | { event: 'ended'; id: number; atMs: number; scope: string; ended: Ended }
+  | { event: 'fault' | 'healed'; atMs: number; of: 'gateway' | 'backend' | 'store'; name: string }
+  | { event: 'gateway_died'; atMs: number; gateway: number; life: number; how: string }
+  /** All connections to the backend were cut, or the backend was killed. */
+  | { event: 'backend_lost'; atMs: number }
+  /** For people. */
+  | { event: 'note'; atMs: number; text: string };
+
+/** Everything that happened, in memory for the checker and in a file for people: one line of JSON an event. */
+export class History {
+  readonly events: Event[] = [];
+  readonly #file: WriteStream;
+  readonly #startedMs = performance.now();
+
+  constructor(path: string) {
+    this.#file = createWriteStream(path, { mode: 0o600 });
+  }
+
+  nowMs(): number {
+    return Math.round((performance.now() - this.#startedMs) * 10) / 10;
+  }
+
+  add(event: Event): void {
+    this.events.push(event);
+    this.#file.write(`${JSON.stringify(event)}\n`);
+  }
+
+  async close(): Promise<void> {
+    this.#file.end();
+    await finished(this.#file);
+  }
+}

@@ -1,0 +1,93 @@
+/** `npm run chaos`: three gateways, real stores, merchants who retry, and everything that can break. */
+import { rmSync, writeFileSync } from 'node:fs';
+import { parseArgs } from 'node:util';
+import { run } from './run.ts';
+import { tableOf } from './summary.ts';
+import { STORES, type StoreName, UNSAFE, type Unsafe } from './topology.ts';
+
+const USAGE = `npm run chaos -- [options]
+
+Runs three gateways on a real store in front of the sandbox's ledger, lets merchants pay and retry, breaks things by a
+seeded schedule, heals them, and compares what merchants were told with what was paid.
+Exit codes: 0 clean, 1 the promise was broken, 64 wrong options, 70 the suite itself failed.
+
+  --store NAME      ${STORES.join(', ')} (default lmdb)
+  --minutes M       how long things break (default 1.5)
+  --seed N          repeats the schedule of another run (default: a new one, which is printed)
+  --rate N          new keys a second (default 120)
+  --together N      faults at once, at most (default 2)
+  --unsafe NAME     a configuration that cannot keep the promise, to see it broken:
+${Object.entries(UNSAFE)
+  .map(([name, says]) => `                    ${name}: ${says}`)
+  .join('\n')}
+  --json FILE       writes the summary
+  --keep            keeps the folder with history and logs even when the run is clean
+  --help
+`;
+
+function usage(message: string): never {
+  process.stderr.write(`chaos: ${message}\n\n${USAGE}`);
+  process.exit(64);
+}
+
+function read() {
+  try {
+    return parseArgs({
+      options: {
+        store: { type: 'string', default: 'lmdb' },
+        minutes: { type: 'string', default: '1.5' },
+        seed: { type: 'string', default: String(Math.floor(Math.random() * 1_000_000)) },
+        rate: { type: 'string', default: '120' },
+        together: { type: 'string', default: '2' },
+        unsafe: { type: 'string' },
+        json: { type: 'string' },
+        keep: { type: 'boolean', default: false },
+        help: { type: 'boolean', short: 'h', default: false },
+      },
+    }).values;
+  } catch (error) {
+    return usage((error as Error).message);
+  }
+}
+
+function numberOf(name: string, text: string, min: number, max: number): number {
+  const number = Number(text);
+  if (text.trim() !== '' && number >= min && number <= max) return number;
+  return usage(`--${name} takes a number from ${min} to ${max}, not ${JSON.stringify(text)}`);
+}
+
+function oneOf<T extends string>(name: string, text: string, known: readonly T[]): T {
+  return known.find((one) => one === text) ?? usage(`--${name} takes one of ${known.join(', ')}`);
+}
+
+const values = read();
+if (values.help) {
+  process.stdout.write(USAGE);
+  process.exit(0);
+}
+const store: StoreName = oneOf('store', values.store, STORES);
+const unsafe =
+  values.unsafe === undefined
+    ? undefined
+    : oneOf<Unsafe>('unsafe', values.unsafe, Object.keys(UNSAFE) as Unsafe[]);
+const options = {
+  store,
+  unsafe,
+  seed: Math.floor(numberOf('seed', values.seed, 0, 2 ** 31)),
+  minutes: numberOf('minutes', values.minutes, 0.1, 24 * 60),
+  ratePerS: numberOf('rate', values.rate, 1, 5000),
+  together: Math.floor(numberOf('together', values.together, 1, 5)),
+  progress: (line: string) => void process.stderr.write(`${line}\n`),
+};
+process.stderr.write(`chaos: --store ${store} --minutes ${options.minutes} --seed ${options.seed}\n`);
+try {
+  const summary = await run(options);
+  process.stdout.write(tableOf(summary));
+  if (values.json) writeFileSync(values.json, `${JSON.stringify(summary, null, 2)}\n`);
+  if (summary.clean && !values.keep) rmSync(summary.folder, { recursive: true, force: true });
+  else process.stdout.write(`history and logs: ${summary.folder}\n`);
+  process.exit(summary.clean ? 0 : 1);
+} catch (error) {
+  process.stderr.write(`chaos: the suite itself failed: ${(error as Error).stack}\n`);
+  process.exit(70);
+}

@@ -1,0 +1,64 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { createWriteStream } from 'node:fs';
+import { createInterface } from 'node:readline';
+import { until } from '../../support/until.ts';
+
+const KEPT_LINES = 20;
+const READY_WITHIN_MS = 15_000;
+
+const running = new Set<ChildProcess>();
+process.once('exit', () => {
+  for (const child of running) child.kill('SIGKILL');
+});
+
+/**
+ * Starts `node ...args`: a process of the suite's, which dies with it. Resolves when `isReady` says so of the lines of
+ * its output so far.
+ *
+ * @param logFile gets all of its output
+ * @throws with the last lines of its output when it ends before
+ */
+export async function startNode(
+  args: string[],
+  options: {
+    isReady(lines: readonly string[]): boolean | Promise<boolean>;
+    logFile: string;
+    env?: NodeJS.ProcessEnv;
+  },
+): Promise<ChildProcess> {
+  const child = spawn(process.execPath, args, {
+    stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
+    env: { ...process.env, ...options.env },
+  });
+  running.add(child);
+  child.once('exit', () => running.delete(child));
+  // A message to a process that has just been killed.
+  child.on('error', () => {});
+  const log = createWriteStream(options.logFile, { flags: 'a', mode: 0o600 });
+  const lines: string[] = [];
+  for (const stream of [child.stdout, child.stderr]) {
+    if (!stream) continue;
+    createInterface({ input: stream }).on('line', (line) => {
+      log.write(`${line}\n`);
+      if (lines.push(line) > KEPT_LINES) lines.shift();
+    });
+  }
+  const ended = new Promise<never>((_, reject) => {
+    child.once('exit', (code, signal) =>
+      reject(new Error(`${args.join(' ')} ended (${signal ?? code}):\n${lines.join('\n')}`)),
+    );
+  });
+  ended.catch(() => {});
+  await Promise.race([ended, until(() => options.isReady(lines), READY_WITHIN_MS)]);
+  return child;
+}
+
+/** Ends a process, and resolves to its exit code or the signal's name when it has gone. */
+export async function end(child: ChildProcess, signal: NodeJS.Signals): Promise<number | string | null> {
+  if (child.exitCode !== null || child.signalCode !== null) return child.exitCode ?? child.signalCode;
+  const exited = once(child, 'exit');
+  child.kill(signal);
+  const [code, name] = await exited;
+  return code ?? name;
+}

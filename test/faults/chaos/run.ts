@@ -1,0 +1,240 @@
+import { mkdtempSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { Backend } from './backend.ts';
+import { check } from './checker.ts';
+import { allFaults, type Fault } from './faults.ts';
+import { GatewayProcess } from './gateways.ts';
+import { History } from './history.ts';
+import { isInDoubt, isSettled, type Life, Merchants } from './merchants.ts';
+import { Random } from './random.ts';
+import { type Summary, summaryOf } from './summary.ts';
+import { type StoreName, startTopology, type Topology, type Unsafe } from './topology.ts';
+
+export interface RunOptions {
+  seed: number;
+  minutes: number;
+  store: StoreName;
+  unsafe?: Unsafe | undefined;
+  /** New keys a second. */
+  ratePerS: number;
+  /** Faults that stand at once, at most. */
+  together: number;
+  progress(line: string): void;
+}
+
+const GATEWAYS = 3;
+const LEASE_MS = 1500;
+const HOLD_MS = { from: 300, to: 2200 };
+const PAUSE_MS = { from: 200, to: 1000 };
+const CALL_TIMEOUT_MS = 6000;
+/** Open keys that are watched after a heal; the others are known by their merchants' own retries. */
+const WATCHED = 60;
+const GIVE_UP_AFTER_MS = 15_000;
+const PROGRESS_EVERY_MS = 5000;
+const SANDBOX_KEYS = fileURLToPath(new URL('../../../config/sandbox-keys.yaml', import.meta.url));
+
+/** One run, from starting the servers to the verdict. */
+export async function run(options: RunOptions): Promise<Summary> {
+  const folder = mkdtempSync(join(tmpdir(), 'oncegate-chaos-'));
+  const history = new History(join(folder, 'history.jsonl'));
+  const backend = new Backend(folder, history);
+  const topology = await startTopology(options.store, folder, options.unsafe);
+  const gateways: GatewayProcess[] = [];
+  const stop = async () => {
+    await Promise.all(gateways.map((gateway) => gateway.stop()));
+    await backend.stop();
+    await topology.stop();
+    await history.close();
+  };
+  try {
+    await backend.start();
+    const config = configOf(topology, backend);
+    for (let i = 0; i < GATEWAYS; i++) {
+      // The wall clock of the first one can be moved.
+      gateways.push(new GatewayProcess(i, folder, history, config, i === 0));
+    }
+    await Promise.all(gateways.map((gateway) => gateway.start()));
+    return await new Run(options, { folder, history, backend, topology, gateways }).run();
+  } finally {
+    await stop();
+  }
+}
+
+/** What is recommended, with shorter times. */
+function configOf({ config }: Topology, backend: Backend) {
+  return {
+    ...config,
+    lock: { ...config.lock, leaseMs: LEASE_MS },
+    upstream: {
+      url: `http://127.0.0.1:${backend.wire.port}`,
+      connectTimeoutMs: 1000,
+      responseTimeoutMs: 3000,
+    },
+    auth: { keys: { source: 'file' as const, path: SANDBOX_KEYS } },
+    idempotency: { settleRetryMs: 500 },
+    operations: [
+      {
+        name: 'withdraw',
+        match: { method: 'POST', path: '/v1/index.php', body: { action: 'withdraw' } },
+        idempotency: { key: 'optional' as const, waitMs: 2000 },
+      },
+    ],
+    shutdown: { delayMs: 200, graceMs: 5000 },
+    log: { level: 'warn' as const },
+  };
+}
+
+interface World {
+  folder: string;
+  history: History;
+  backend: Backend;
+  topology: Topology;
+  gateways: readonly GatewayProcess[];
+}
+
+class Run {
+  readonly #options: RunOptions;
+  readonly #world: World;
+  readonly #random: Random;
+  readonly #merchants: Merchants;
+  readonly #faults: readonly Fault[];
+  readonly #injected = new Map<string, number>();
+  readonly #recoveriesMs: number[] = [];
+  #standing: string[] = [];
+
+  constructor(options: RunOptions, world: World) {
+    this.#options = options;
+    this.#world = world;
+    this.#random = new Random(options.seed);
+    const { ratePerS } = options;
+    const limits = { ratePerS, maxOpen: ratePerS * 20, callTimeoutMs: CALL_TIMEOUT_MS };
+    // Streams of their own: how many calls there are must not change which faults come.
+    this.#merchants = new Merchants(world.history, new Random(options.seed + 1), world.gateways, limits);
+    const faultRandom = new Random(options.seed + 2);
+    this.#faults = allFaults({ ...world, random: faultRandom, leaseMs: LEASE_MS });
+    for (const { name } of this.#faults) this.#injected.set(name, 0);
+  }
+
+  async run(): Promise<Summary> {
+    const startedMs = performance.now();
+    const endMs = startedMs + this.#options.minutes * 60_000;
+    const timer = setInterval(() => this.#tell(startedMs), PROGRESS_EVERY_MS);
+    try {
+      this.#merchants.start();
+      const deck: Fault[] = [];
+      while (performance.now() < endMs) {
+        const count = this.#random.between(1, this.#options.together);
+        while (deck.length < count) deck.unshift(...this.#random.shuffled(this.#faults));
+        // What could not be injected beside the others is tried again, behind the rest.
+        deck.unshift(...(await this.#round(deck.splice(-count))));
+      }
+      this.#standing = ['ending'];
+      await this.#merchants.stop();
+      await this.#lastCalls();
+    } finally {
+      clearInterval(timer);
+      await this.#merchants.close();
+    }
+    return await this.#verdict(performance.now() - startedMs);
+  }
+
+  /** Breaks, waits, heals, and looks how long merchants take to know. Returns the faults that could not be injected. */
+  async #round(faults: readonly Fault[]): Promise<Fault[]> {
+    this.#standing = faults.map(({ name }) => name);
+    const struck = await Promise.all(faults.map((fault) => this.#strike(fault)));
+    // A gateway that was struck by two faults at once.
+    await Promise.all(this.#world.gateways.map((gateway) => gateway.revive()));
+    this.#standing = [];
+    await this.#recover();
+    await sleep(this.#random.between(PAUSE_MS.from, PAUSE_MS.to));
+    return faults.filter((_, i) => !struck[i]);
+  }
+
+  async #strike(fault: Fault): Promise<boolean> {
+    const { history } = this.#world;
+    const { name, of, holdMs = this.#random.between(HOLD_MS.from, HOLD_MS.to) } = fault;
+    let struck = false;
+    history.add({ event: 'fault', atMs: history.nowMs(), of, name });
+    try {
+      await fault.inject();
+      struck = true;
+      this.#injected.set(name, (this.#injected.get(name) ?? 0) + 1);
+      await sleep(holdMs);
+    } catch (error) {
+      history.add({ event: 'note', atMs: history.nowMs(), text: `${name}: ${(error as Error).message}` });
+    }
+    await fault.heal();
+    history.add({ event: 'healed', atMs: history.nowMs(), of, name });
+    return struck;
+  }
+
+  /** Merchants who know nothing yet ask impatiently now, and one new one asks at each gateway. */
+  async #recover(): Promise<void> {
+    const unknowing = this.#merchants.open.filter(({ known }) => known === 'nothing');
+    const watched = this.#random.shuffled(unknowing).slice(0, WATCHED);
+    const fresh = this.#world.gateways.map(() => this.#merchants.newLife());
+    const startedMs = performance.now();
+    await Promise.all(
+      [...watched, ...fresh].map(async (life, i) => {
+        await this.#untilKnown(life, 'impatient', i);
+        this.#recoveriesMs.push(performance.now() - startedMs);
+      }),
+    );
+  }
+
+  /** Asks until the answer says what became of the payout. False: it never did. */
+  async #untilKnown(life: Life, as: 'impatient' | 'last', at: number): Promise<boolean> {
+    const endMs = performance.now() + GIVE_UP_AFTER_MS;
+    for (let turn = at; performance.now() < endMs; turn++) {
+      const ended = await this.#merchants.call(life, as, turn, { preferWaitS: 1 });
+      if (isSettled(ended) || isInDoubt(ended)) return true;
+      await sleep(100);
+    }
+    return false;
+  }
+
+  /** Every key is asked for once more, when all is healed and a lease has passed. */
+  async #lastCalls(): Promise<void> {
+    await sleep(LEASE_MS + 500);
+    const queue = this.#merchants.lives.entries();
+    const lane = async () => {
+      for (const [i, life] of queue) await this.#untilKnown(life, 'last', i);
+    };
+    await Promise.all(Array.from({ length: 64 }, lane));
+  }
+
+  async #verdict(tookMs: number): Promise<Summary> {
+    const { history, backend, folder } = this.#world;
+    const { payouts, balanced } = await backend.ledger();
+    const evidence = {
+      events: history.events,
+      payouts,
+      balanced,
+      listed: await this.#listed(),
+      recoveriesMs: this.#recoveriesMs,
+      leaseMs: LEASE_MS,
+    };
+    const { seed, store, unsafe } = this.#options;
+    const faults = Object.fromEntries(this.#injected);
+    const run = { seed, store, unsafe, tookMs, folder, faults, keys: this.#merchants.lives.length };
+    return summaryOf(run, evidence, check(evidence));
+  }
+
+  /** What the operators are shown as in doubt. */
+  async #listed(): Promise<Set<string>> {
+    const { listInDoubt } = await import('./operators.ts');
+    return await listInDoubt(this.#world.folder);
+  }
+
+  #tell(startedMs: number): void {
+    const { lives, open, calls } = this.#merchants;
+    const seconds = Math.round((performance.now() - startedMs) / 1000);
+    const standing = this.#standing.join(' + ') || 'healed';
+    this.#options.progress(
+      `${seconds} s: ${lives.length} keys, ${calls} calls, ${open.length} open; ${standing}`,
+    );
+  }
+}

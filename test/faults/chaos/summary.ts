@@ -1,0 +1,86 @@
+import { type Evidence, quantile, RULES, type Violation } from './checker.ts';
+import { isInDoubt, isSettled } from './merchants.ts';
+
+export interface RunFacts {
+  seed: number;
+  store: string;
+  unsafe: string | undefined;
+  tookMs: number;
+  /** Where history and logs are. */
+  folder: string;
+  /** How often each fault was injected. */
+  faults: Record<string, number>;
+  keys: number;
+}
+
+/** What is said at the end, as JSON too. */
+export interface Summary extends RunFacts {
+  clean: boolean;
+  calls: number;
+  payouts: number;
+  replays: number;
+  settled: number;
+  inDoubt: number;
+  /** Gateways that were killed, or shut down. */
+  gatewayDeaths: number;
+  recoveryMs: { count: number; p50: number; p99: number; max: number };
+  violations: { total: number; byRule: Record<string, number>; first: Violation[] };
+}
+
+const SHOWN = 20;
+
+export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonly Violation[]): Summary {
+  const { events, payouts, recoveriesMs } = evidence;
+  const asLast = new Set(events.flatMap((e) => (e.event === 'call' && e.as === 'last' ? [e.id] : [])));
+  const ended = events.flatMap((e) => (e.event === 'ended' ? [e] : []));
+  const last = new Map(ended.flatMap((e) => (asLast.has(e.id) ? [[e.scope, e.ended] as const] : [])));
+  const byRule: Record<string, number> = {};
+  for (const { rule } of violations) byRule[rule] = (byRule[rule] ?? 0) + 1;
+  const ms = (part: number) => Math.round(quantile(recoveriesMs, part));
+  return {
+    ...run,
+    tookMs: Math.round(run.tookMs),
+    clean: violations.length === 0,
+    calls: ended.length,
+    payouts: payouts.length,
+    replays: ended.filter(
+      ({ ended: { kind, ...end } }) => kind === 'result' && 'replayed' in end && end.replayed,
+    ).length,
+    settled: [...last.values()].filter(isSettled).length,
+    inDoubt: [...last.values()].filter(isInDoubt).length,
+    gatewayDeaths: events.filter(({ event }) => event === 'gateway_died').length,
+    recoveryMs: { count: recoveriesMs.length, p50: ms(0.5), p99: ms(0.99), max: ms(1) },
+    violations: { total: violations.length, byRule, first: violations.slice(0, SHOWN) },
+  };
+}
+
+/** The summary for people. */
+export function tableOf(summary: Summary): string {
+  const { recoveryMs, violations, unsafe, faults } = summary;
+  const rows: [string, string | number][] = [
+    ['store', unsafe ? `${summary.store} (${unsafe})` : summary.store],
+    ['seed', summary.seed],
+    ['seconds', Math.round(summary.tookMs / 1000)],
+    ['keys', summary.keys],
+    ['calls', summary.calls],
+    ['payouts in the ledger', summary.payouts],
+    ['replays', summary.replays],
+    ['settled at the end', summary.settled],
+    ['in doubt at the end, all listed', summary.inDoubt],
+    ['gateway processes that ended', summary.gatewayDeaths],
+    [
+      'recovery after a heal, p50 / p99 / max ms',
+      `${recoveryMs.p50} / ${recoveryMs.p99} / ${recoveryMs.max}`,
+    ],
+    ...Object.entries(faults).map(([name, count]): [string, number] => [`fault: ${name}`, count]),
+    ...Object.entries(RULES).map(([rule, says]): [string, number] => [
+      `rule: ${says}`,
+      violations.byRule[rule] ?? 0,
+    ]),
+  ];
+  const width = Math.max(...rows.map(([name]) => name.length));
+  const lines = rows.map(([name, value]) => `${name.padEnd(width)}  ${value}`);
+  const first = violations.first.map(({ rule, scope, detail }) => `VIOLATION ${rule}: ${scope}: ${detail}`);
+  const verdict = summary.clean ? 'clean: no violation' : `${violations.total} violations`;
+  return [...lines, ...first, verdict, ''].join('\n');
+}

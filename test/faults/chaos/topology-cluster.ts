@@ -1,0 +1,55 @@
+import { freePort } from '../../support/free-port.ts';
+import { until } from '../../support/until.ts';
+import type { Topology } from './topology.ts';
+import { faultsOf, startWired, stopWired, type WiredRedis } from './topology-redis.ts';
+
+const SLOTS = 16_384;
+const READY_WITHIN_MS = 20_000;
+
+/** Three masters, each behind its own wire: what a node announces to clients is its wire. */
+export async function startCluster(): Promise<Topology> {
+  const nodes = await Promise.all(Array.from({ length: 3 }, startMaster));
+  try {
+    await join(nodes);
+  } catch (error) {
+    await stopWired(nodes);
+    throw error;
+  }
+  return {
+    config: { store: { kind: 'redis', cluster: nodes.map(({ wire }) => wire.url) } },
+    faults: nodes.flatMap((node, i) => faultsOf(node, `master ${i + 1}`)),
+    stop: () => stopWired(nodes),
+  };
+}
+
+async function startMaster(): Promise<WiredRedis> {
+  const busPort = String(await freePort());
+  return await startWired({}, (wirePort) => [
+    ...['--cluster-enabled', 'yes', '--cluster-port', busPort],
+    ...['--cluster-announce-ip', '127.0.0.1', '--cluster-announce-port', String(wirePort)],
+    ...['--cluster-announce-bus-port', busPort, '--cluster-node-timeout', '2000'],
+  ]);
+}
+
+async function join(nodes: readonly WiredRedis[]): Promise<void> {
+  const [first] = nodes;
+  if (!first) throw new Error('a cluster needs nodes');
+  const busPort = async ({ server }: WiredRedis) =>
+    ((await server.admin.config('GET', 'cluster-port')) as string[])[1] ?? '';
+  for (const [i, { server }] of nodes.entries()) {
+    const [from, to] = [i, i + 1].map((edge) => Math.floor((SLOTS * edge) / nodes.length)) as [
+      number,
+      number,
+    ];
+    await server.admin.call('CLUSTER', 'SET-CONFIG-EPOCH', i + 1);
+    await server.admin.call('CLUSTER', 'ADDSLOTSRANGE', from, to - 1);
+    if (i > 0)
+      await server.admin.call('CLUSTER', 'MEET', '127.0.0.1', first.server.port, await busPort(first));
+  }
+  const isUp = async () => {
+    const states = await Promise.all(nodes.map(({ server }) => server.admin.cluster('INFO')));
+    const signs = ['cluster_state:ok', `cluster_known_nodes:${nodes.length}`];
+    return states.every((state) => signs.every((sign) => String(state).includes(sign)));
+  };
+  await until(() => isUp().catch(() => false), READY_WITHIN_MS);
+}

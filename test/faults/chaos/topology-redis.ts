@@ -1,0 +1,99 @@
+import { TcpProxy } from '../../support/breakable-wire.ts';
+import { launchRedis, type RedisServer, type RedisServerOptions } from '../../support/redis-process.ts';
+import type { StoreFault, Topology } from './topology.ts';
+
+/** A redis-server behind a wire that can be broken. */
+export interface WiredRedis {
+  server: RedisServer;
+  wire: TcpProxy;
+}
+
+/** @param argsFor more of the command line, when the wire's port is known */
+export async function startWired(
+  options: RedisServerOptions = {},
+  argsFor: (wirePort: number) => string[] = () => [],
+): Promise<WiredRedis> {
+  const wire = new TcpProxy(0);
+  await wire.listen();
+  const args = [...argsFor(wire.port), ...(options.args ?? [])];
+  const server = await launchRedis({ ...options, args });
+  wire.aimAt(server.port);
+  return { server, wire };
+}
+
+export async function stopWired(nodes: readonly WiredRedis[]): Promise<void> {
+  await Promise.all(nodes.map(({ wire }) => wire.close()));
+  await Promise.all(nodes.map(({ server }) => server.stop()));
+}
+
+/** Faults of one server; a cluster has them for each of its nodes. */
+export function faultsOf({ server, wire }: WiredRedis, of = 'redis'): StoreFault[] {
+  return [
+    { name: `${of} killed`, inject: () => server.kill(), heal: () => server.restart() },
+    { name: `${of} frozen`, inject: async () => server.freeze(), heal: async () => server.thaw() },
+    ...wireFaultsOf(wire, of),
+  ];
+}
+
+function wireFaultsOf(wire: TcpProxy, of: string): StoreFault[] {
+  return [
+    {
+      name: `${of} cut off`,
+      inject: async () => {
+        wire.refuse(true);
+        wire.cut();
+      },
+      heal: async () => wire.refuse(false),
+    },
+    {
+      name: `${of} replies late`,
+      inject: async () => wire.delayReplies(150),
+      heal: async () => wire.delayReplies(0),
+    },
+    {
+      name: `${of} replies lost`,
+      inject: async () => wire.swallowReplies(true),
+      heal: async () => wire.swallowReplies(false),
+    },
+  ];
+}
+
+/** One server. `durable`: it writes each change to the disk before it answers. */
+export async function startSingle(durable: boolean): Promise<Topology> {
+  const node = await startWired({ appendonly: durable });
+  return {
+    config: { store: { kind: 'redis', url: node.wire.url } },
+    faults: faultsOf(node),
+    stop: () => stopWired([node]),
+  };
+}
+
+/** One server for the records, three independent ones for the leases. */
+export async function startQuorum(): Promise<Topology> {
+  const [store, ...locks] = await Promise.all([
+    startWired(),
+    ...Array.from({ length: 3 }, () => startWired({ appendonly: false })),
+  ]);
+  const [first, second] = locks;
+  if (!store || !first || !second) throw new Error('servers are missing');
+  return {
+    config: {
+      store: { kind: 'redis', url: store.wire.url },
+      lock: { nodes: locks.map(({ wire }) => wire.url) },
+    },
+    faults: [
+      ...faultsOf(store),
+      ...faultsOf(first, 'lock node'),
+      {
+        name: 'two lock nodes killed',
+        inject: async () => {
+          await Promise.all([first.server.kill(), second.server.kill()]);
+        },
+        heal: async () => {
+          await Promise.all([first.server.restart(), second.server.restart()]);
+        },
+      },
+    ],
+    stop: () => stopWired([store, ...locks]),
+  };
+}

@@ -1,0 +1,150 @@
+import { once } from 'node:events';
+import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+interface Link {
+  client: Socket;
+  server: Socket;
+  /** A reply was dropped: what follows would be taken for the answer to another command. */
+  maimed: boolean;
+  /** A replica's link to its master. */
+  replication: boolean;
+  /** A reply has passed since the last request did. */
+  answered: boolean;
+  /** The last of the replies under way: none overtakes another. */
+  lastReply: Promise<void>;
+}
+
+/** A wire that can be broken, in front of a port of this machine. */
+export class TcpProxy {
+  readonly #server: Server;
+  readonly #links = new Set<Link>();
+  #port = 0;
+  #targetPort: number;
+  #refusing = false;
+  #swallowing: 'all' | 'replication' | 'nothing' = 'nothing';
+  #delayMs = 0;
+  #roundTrips = 0;
+
+  constructor(targetPort: number) {
+    this.#targetPort = targetPort;
+    this.#server = createServer((client) => {
+      if (this.#refusing) client.resetAndDestroy();
+      else this.#join(client, connect(this.#targetPort, '127.0.0.1'));
+    });
+  }
+
+  get port(): number {
+    return this.#port;
+  }
+
+  get url(): string {
+    return `redis://127.0.0.1:${this.port}`;
+  }
+
+  /**
+   * Times that a client sent on a connection after having got what it had asked for. Set a delay before counting: it
+   * makes sure that all of what a client sends in one go is there before the first reply is.
+   */
+  get roundTrips(): number {
+    return this.#roundTrips;
+  }
+
+  /** On the same port as before, where it has listened before. */
+  async listen(): Promise<void> {
+    this.#server.listen(this.#port, '127.0.0.1');
+    await once(this.#server, 'listening');
+    this.#port = (this.#server.address() as AddressInfo).port;
+  }
+
+  /** New connections are refused by the kernel: their clients know that nothing was sent. Those that stand stay. */
+  stopListening(): void {
+    this.#server.close();
+  }
+
+  /** Resets all connections. */
+  cut(): void {
+    for (const link of this.#links) this.#part(link);
+  }
+
+  /** New connections are taken and reset: their clients may have sent something. Those that stand stay. */
+  refuse(on: boolean): void {
+    this.#refusing = on;
+  }
+
+  /** New connections go to another port of this machine. */
+  aimAt(targetPort: number): void {
+    this.#targetPort = targetPort;
+  }
+
+  /** Requests pass, replies are dropped. Turned off, connections that lost a reply are reset. */
+  swallowReplies(on: boolean): void {
+    this.#swallow(on ? 'all' : 'nothing');
+  }
+
+  /** Replicas hear nothing of their master any more; everybody else does. */
+  swallowReplication(on: boolean): void {
+    this.#swallow(on ? 'replication' : 'nothing');
+  }
+
+  #swallow(what: 'all' | 'replication' | 'nothing'): void {
+    this.#swallowing = what;
+    if (what !== 'nothing') return;
+    for (const link of this.#links) if (link.maimed) this.#part(link);
+  }
+
+  /** Replies arrive that much later. */
+  delayReplies(ms: number): void {
+    this.#delayMs = ms;
+  }
+
+  async close(): Promise<void> {
+    this.cut();
+    if (this.#server.listening) await new Promise((resolve) => this.#server.close(resolve));
+  }
+
+  #join(client: Socket, server: Socket): void {
+    const link = {
+      client,
+      server,
+      maimed: false,
+      replication: false,
+      answered: true,
+      lastReply: Promise.resolve(),
+    };
+    this.#links.add(link);
+    client.setNoDelay(true);
+    server.setNoDelay(true);
+    client.on('data', (bytes) => {
+      if (link.answered) this.#roundTrips++;
+      link.answered = false;
+      link.replication ||= bytes.includes('REPLCONF');
+      server.write(bytes);
+    });
+    server.on('data', (bytes) => {
+      if (this.#swallows(link)) link.maimed = true;
+      else link.lastReply = this.#reply(link, bytes, link.lastReply);
+    });
+    for (const socket of [client, server]) {
+      socket.on('error', () => {});
+      socket.on('close', () => this.#part(link));
+    }
+  }
+
+  #swallows(link: Link): boolean {
+    return this.#swallowing === 'all' || (this.#swallowing === 'replication' && link.replication);
+  }
+
+  async #reply(link: Link, bytes: Buffer, before: Promise<void>): Promise<void> {
+    if (this.#delayMs > 0) await sleep(this.#delayMs, undefined, { ref: false });
+    await before;
+    link.answered = true;
+    if (!link.client.destroyed) link.client.write(bytes);
+  }
+
+  #part(link: Link): void {
+    if (!this.#links.delete(link)) return;
+    link.client.resetAndDestroy();
+    link.server.resetAndDestroy();
+  }
+}
