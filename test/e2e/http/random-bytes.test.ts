@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { expect, onTestFinished, test } from 'vitest';
-import { seconds, tell } from '../../faults/abuse/duration.ts';
+import { seconds, tell } from '../../support/duration.ts';
 import { openStack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, chunk, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';

@@ -1,10 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
+import { isLong, seconds, tell } from '../../support/duration.ts';
 import { metric } from '../../support/metrics.ts';
 import { storeKinds, storeSections } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, request } from '../../support/wire.ts';
-import { isLong, seconds, tell } from './duration.ts';
 import { Flood } from './flood.ts';
 import { startInspected } from './heap.ts';
 import { openRawBackend } from './raw-backend.ts';

@@ -2,8 +2,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { configFor, openSandbox, startGateway } from '../../e2e/process/gateways.ts';
 import { send } from '../../support/client.ts';
+import { tell } from '../../support/duration.ts';
 import { head } from '../../support/wire.ts';
-import { tell } from './duration.ts';
 import { Flood, median } from './flood.ts';
 
 const ROOM = 16;

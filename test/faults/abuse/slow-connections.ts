@@ -4,9 +4,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, onTestFinished, test } from 'vitest';
 import { openSandbox } from '../../e2e/process/gateways.ts';
 import { send } from '../../support/client.ts';
+import { tell } from '../../support/duration.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, head } from '../../support/wire.ts';
-import { tell } from './duration.ts';
 import { median } from './flood.ts';
 import { startInspected } from './heap.ts';
 

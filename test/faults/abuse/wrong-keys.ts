@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { configFor, openSandbox, startGateway } from '../../e2e/process/gateways.ts';
+import { tell } from '../../support/duration.ts';
 import { ALPHA, head } from '../../support/wire.ts';
-import { tell } from './duration.ts';
 import { Flood, median } from './flood.ts';
 
 const CONNECTIONS = 24;
