@@ -9,6 +9,7 @@ import { allFaults, type Fault } from './faults.ts';
 import { GatewayProcess } from './gateways.ts';
 import { History } from './history.ts';
 import { isInDoubt, isSettled, type Life, Merchants } from './merchants.ts';
+import { listInDoubt } from './operators.ts';
 import { Random } from './random.ts';
 import { type Summary, summaryOf } from './summary.ts';
 import { type StoreName, startTopology, type Topology, type Unsafe } from './topology.ts';
@@ -207,13 +208,15 @@ class Run {
   }
 
   async #verdict(tookMs: number): Promise<Summary> {
-    const { history, backend, folder } = this.#world;
+    const { history, backend, folder, gateways } = this.#world;
+    const [first] = gateways;
+    if (!first) throw new Error('there are no gateways');
     const { payouts, balanced } = await backend.ledger();
     const evidence = {
       events: history.events,
       payouts,
       balanced,
-      listed: await this.#listed(),
+      listed: await listInDoubt(first.configFile),
       recoveriesMs: this.#recoveriesMs,
       leaseMs: LEASE_MS,
     };
@@ -221,12 +224,6 @@ class Run {
     const faults = Object.fromEntries(this.#injected);
     const run = { seed, store, unsafe, tookMs, folder, faults, keys: this.#merchants.lives.length };
     return summaryOf(run, evidence, check(evidence));
-  }
-
-  /** What the operators are shown as in doubt. */
-  async #listed(): Promise<Set<string>> {
-    const { listInDoubt } = await import('./operators.ts');
-    return await listInDoubt(this.#world.folder);
   }
 
   #tell(startedMs: number): void {
