@@ -32,6 +32,8 @@ const limitOptions = z.strictObject({
   headerTimeoutMs: z.number().int().min(100).max(600_000).default(15_000),
   /** Time for the body of a request that the executor sends to arrive. */
   bodyTimeoutMs: z.number().int().min(100).max(600_000).default(30_000),
+  /** Time for an answer to be taken, once all of it is there; up to twice as long may pass. */
+  answerTimeoutMs: z.number().int().min(100).max(600_000).default(30_000),
 });
 
 /** Section `shutdown`: after SIGTERM. */
