@@ -14,7 +14,7 @@ test('three thousand keys that expire at once are gone within seconds', async ()
   const path = mkdtempSync(join(tmpdir(), 'lmdb-fell-behind-'));
   let monotonicMs = 1_000_000;
   const clock = { ...systemClock, monotonicMs: () => monotonicMs };
-  const store = new LmdbStore({ path, ...LONG, retentionMs: 1000, timeoutMs: 20_000, clock });
+  const store = await LmdbStore.open({ path, ...LONG, retentionMs: 1000, timeoutMs: 20_000, clock });
   onTestFinished(async () => {
     await store.close();
     rmSync(path, { recursive: true, force: true });

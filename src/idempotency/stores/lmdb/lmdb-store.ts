@@ -1,5 +1,4 @@
 import { accessSync, constants } from 'node:fs';
-import type { RootDatabase } from 'lmdb';
 import type { Fingerprint, Scope, Token } from '../../../kernel/brands.ts';
 import { decodeRecord } from '../../codec.ts';
 import type { ListFilter, Listing } from '../../listing.ts';
@@ -17,7 +16,7 @@ import {
 } from '../../store.ts';
 import { type Absent, bytesOf, type Change, type Entry, type Standing } from './entry.ts';
 import { unseal } from './envelope.ts';
-import { keyOf, messageOf, newVersion, openEnvironment } from './environment.ts';
+import { type Environment, keyOf, messageOf, newVersion, openEnvironment } from './environment.ts';
 import { listRecords } from './list-records.ts';
 import type { LmdbStoreOptions } from './lmdb-store-options.ts';
 import { Resolver } from './resolver.ts';
@@ -31,20 +30,27 @@ import { Sweep } from './sweep.ts';
  * resolves when it is on the disk (`overlappingSync: false` puts the sync before the answer).
  */
 export class LmdbStore implements Store {
-  readonly #records: RootDatabase<Buffer, Buffer>;
+  readonly #records: Environment['records'];
+  readonly #presence: Environment['presence'];
   readonly #options: LmdbStoreOptions;
   readonly #ages: Ages;
   readonly #resolver: Resolver;
   readonly #sweep: Sweep;
   #closed = false;
 
-  /** @throws with a message for the operator where the folder cannot be used */
-  constructor(options: LmdbStoreOptions) {
+  /** @throws {StoreUnavailable} with a message for the operator where the folder cannot be used */
+  static async open(options: LmdbStoreOptions): Promise<LmdbStore> {
+    return new LmdbStore(options, await openEnvironment(options.path));
+  }
+
+  private constructor(options: LmdbStoreOptions, { records, presence }: Environment) {
     this.#options = options;
-    this.#records = openEnvironment(options.path);
+    this.#records = records;
+    this.#presence = presence;
     this.#ages = new Ages(currentBoot(), options.clock);
-    this.#resolver = new Resolver(this.#records, this.#ages, options, (scope) => this.#read(scope));
-    this.#sweep = new Sweep(this.#records, this.#ages, options.retentionMs);
+    const environment = { records, presence, ages: this.#ages };
+    this.#resolver = new Resolver(environment, options, (scope) => this.#read(scope));
+    this.#sweep = new Sweep(environment, options.retentionMs);
   }
 
   async claim(request: ClaimRequest): Promise<Claim> {
@@ -162,6 +168,7 @@ export class LmdbStore implements Store {
     this.#closed = true;
     this.#sweep.stop();
     await this.#records.close();
+    this.#presence.leave();
   }
 
   /** Compare and set: `change` sees what stands under the owner's token, and its result replaces exactly that. */
@@ -175,7 +182,7 @@ export class LmdbStore implements Store {
         if (next === 'keep') return 'ok';
         const written =
           next === 'remove'
-            ? this.#records.remove(keyOf(owner.scope), entry.version)
+            ? this.#remove(entry, owner.scope)
             : this.#replace(owner.scope, entry.version, next);
         if (await written) return 'ok';
       }
@@ -219,13 +226,20 @@ export class LmdbStore implements Store {
   async #add(scope: Scope, expired: number | undefined, next: Standing): Promise<boolean> {
     if (expired !== undefined) return await this.#replace(scope, expired, next);
     const key = keyOf(scope);
-    return await this.#records.ifNoExists(key, () => {
-      void this.#records.put(key, bytesOf(next), newVersion());
-    });
+    return await this.#presence.write(() =>
+      this.#records.ifNoExists(key, () => {
+        void this.#records.put(key, bytesOf(next), newVersion());
+      }),
+    );
   }
 
   async #replace(scope: Scope, version: number, next: Standing): Promise<boolean> {
-    return await this.#records.put(keyOf(scope), bytesOf(next), newVersion(), version);
+    const bytes = bytesOf(next);
+    return await this.#presence.write(() => this.#records.put(keyOf(scope), bytes, newVersion(), version));
+  }
+
+  async #remove({ version }: Entry, scope: Scope): Promise<boolean> {
+    return await this.#presence.write(() => this.#records.remove(keyOf(scope), version));
   }
 
   /** Bounds the time and gives every failure one name. */

@@ -1,7 +1,6 @@
-import type { Database } from 'lmdb';
 import { AUDIT_RETENTION_MS } from '../../resolution.ts';
 import { unseal } from './envelope.ts';
-import { SCOPE_BYTES } from './environment.ts';
+import { type Environment, SCOPE_BYTES } from './environment.ts';
 import type { Ages } from './stamp.ts';
 
 const PAUSE_MS = 250;
@@ -16,15 +15,17 @@ const SHORT_PAUSE_MS = 2;
  * A record is never older than the claim that replaces it, so nothing depends on how soon the sweep comes by.
  */
 export class Sweep {
-  readonly #records: Database<Buffer, Buffer>;
+  readonly #records: Environment['records'];
+  readonly #presence: Environment['presence'];
   readonly #ages: Ages;
   readonly #retentionMs: number;
   #timer: NodeJS.Timeout | undefined;
   #stopped = false;
   #next: Buffer | undefined;
 
-  constructor(records: Database<Buffer, Buffer>, ages: Ages, retentionMs: number) {
+  constructor({ records, presence, ages }: Environment & { ages: Ages }, retentionMs: number) {
     this.#records = records;
+    this.#presence = presence;
     this.#ages = ages;
     this.#retentionMs = retentionMs;
     this.#goOn(PAUSE_MS);
@@ -52,7 +53,7 @@ export class Sweep {
       // The successor of a key is the key with a zero byte behind it.
       this.#next = Buffer.concat([key, Buffer.alloc(1)]);
       if (version !== undefined && this.#isExpired(key, value))
-        removals.push(this.#records.remove(key, version));
+        removals.push(this.#presence.write(() => this.#records.remove(key, version)));
     }
     if (seen < RECORDS_A_STEP) this.#next = undefined;
     return (await Promise.all(removals)).filter(Boolean).length;
