@@ -42,6 +42,7 @@ function rulesOf(events: Event[], more: Partial<Evidence> = {}): string[] {
     payouts: [ENTRY],
     balanced: true,
     listed: new Set(),
+    resolved: [],
     recoveriesMs: [],
     recoverWithinMs: 3000,
     ...more,
@@ -68,6 +69,8 @@ const violations: Record<keyof typeof RULES, () => string[]> = {
   key_reused: () => rulesOf([...fine, ...call(500, result('c'), { as: 'other_amount' })]),
   stuck: () => rulesOf([...call(0, result()), ...last(problem('request_in_flight'))]),
   unlisted_doubt: () => rulesOf([...doubt, killed]),
+  unresolvable: () =>
+    rulesOf(fine, { resolved: [{ scope: SCOPE, as: 'released', ended: UNKNOWN, refusal: undefined }] }),
   unexplained_doubt: () => rulesOf(doubt, { listed }),
   slow_recovery: () => rulesOf(fine, { recoveriesMs: [10, 3500] }),
   gateway_failed: () => rulesOf([...fine, { ...killed, how: '1' }]),
@@ -110,6 +113,17 @@ describe('the checker of the fault suite', () => {
     expect(rulesOf([...told, ...storeFault(50, 900), ...last(UNKNOWN)], { listed })).toEqual([
       'unexplained_doubt',
     ]);
+  });
+
+  it('takes a key for resolved when its merchant is told so', () => {
+    const stored = problem('response_not_stored');
+    const told = [
+      { scope: SCOPE, as: 'settled' as const, ended: stored, refusal: undefined },
+      { scope: SCOPE, as: 'released' as const, ended: result(), refusal: undefined },
+    ];
+    expect(rulesOf(fine, { resolved: told })).toEqual([]);
+    const refused = told.map((one) => ({ ...one, refusal: '409 alive' }));
+    expect(rulesOf(fine, { resolved: refused })).toEqual(['unresolvable', 'unresolvable']);
   });
 
   it('takes an answer that frees the key for no result', () => {

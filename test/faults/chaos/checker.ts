@@ -14,9 +14,20 @@ export interface Evidence {
   balanced: boolean;
   /** Scopes that the operators are shown as in doubt, at the end. */
   listed: ReadonlySet<string>;
+  /** What operators made of keys in doubt, after the last calls. */
+  resolved: readonly Resolved[];
   /** Of each key that was open when a fault was healed: how long it took until its merchant knew. */
   recoveriesMs: readonly number[];
   recoverWithinMs: number;
+}
+
+/** A resolution, and what the merchant was told after it. */
+export interface Resolved {
+  scope: string;
+  as: 'settled' | 'released';
+  ended: Ended;
+  /** Why the resolution itself was refused. */
+  refusal: string | undefined;
 }
 
 export interface Violation {
@@ -36,6 +47,7 @@ export const RULES = {
   key_reused: 'another payout under a used key is refused',
   stuck: 'at the end each key is settled or in doubt',
   unlisted_doubt: 'each key in doubt is shown to the operators',
+  unresolvable: 'operators can resolve each key in doubt, and merchants are told so',
   unexplained_doubt: "a key is in doubt only where the backend's answer was lost or its gateway died",
   slow_recovery: 'after a fault is healed merchants know in time: a lease and two seconds (p99)',
   gateway_failed: 'no gateway ends by itself',
@@ -69,7 +81,7 @@ export function check(evidence: Evidence): Violation[] {
       found.push({ rule, scope, detail });
     found.push(...doubtsOf(scope, calls, evidence.listed, losses));
   }
-  return [...found, ...ofTheRun(evidence)];
+  return [...found, ...evidence.resolved.flatMap(unresolved), ...ofTheRun(evidence)];
 }
 
 function callsByScope(events: readonly Event[]): Map<string, Call[]> {
@@ -91,10 +103,13 @@ function callsByScope(events: readonly Event[]): Map<string, Call[]> {
   return scopes;
 }
 
+export const scopeOfEntry = ({ merchant, idempotency_key }: LedgerEntry): string =>
+  `${merchant} ${idempotency_key}`;
+
 function countByScope(payouts: readonly LedgerEntry[]): Map<string, number> {
   const counts = new Map<string, number>();
-  for (const { merchant, idempotency_key } of payouts) {
-    const scope = `${merchant} ${idempotency_key}`;
+  for (const entry of payouts) {
+    const scope = scopeOfEntry(entry);
     counts.set(scope, (counts.get(scope) ?? 0) + 1);
   }
   return counts;
@@ -106,7 +121,7 @@ function* violationsOf(
   paid: number,
   storeFaults: readonly Span[],
 ): Generator<[Violation['rule'], string]> {
-  const own = calls.filter(({ start }) => start.as !== 'other_amount');
+  const own = calls.filter(({ start }) => start.as !== 'other_amount' && start.as !== 'resolved');
   const settled = own.flatMap(({ end }) => (end && isSettled(end.ended) ? [end] : []));
   const digests = new Set(settled.map(({ ended }) => (ended.kind === 'result' ? ended.digest : '')));
   if (digests.size > 1) yield ['answers_differ', `${digests.size} different answers`];
@@ -158,6 +173,14 @@ function* doubtsOf(
   } else if (!last || !isSettled(last)) {
     yield { rule: 'stuck', scope, detail: `the last answer was ${JSON.stringify(last)}` };
   }
+}
+
+/** A released key is new, and is executed; one that was settled without a response is never executed again. */
+function unresolved({ scope, as, ended, refusal }: Resolved): Violation[] {
+  const told =
+    as === 'released' ? isSettled(ended) : ended.kind === 'problem' && ended.code === 'response_not_stored';
+  if (told && refusal === undefined) return [];
+  return [{ rule: 'unresolvable', scope, detail: `${as}: ${refusal ?? JSON.stringify(ended)}` }];
 }
 
 /** When faults stood. */

@@ -1,13 +1,39 @@
 import { execFile } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 
 const MAIN = fileURLToPath(new URL('../../../src/main.ts', import.meta.url));
 
-/** What `oncegate records list --in-doubt` shows: merchant and key of each, with a space between. */
-export async function listInDoubt(configFile: string): Promise<Set<string>> {
+/** Of the gateways' admin ports, for this run. */
+export const ADMIN_TOKEN = randomBytes(16).toString('hex');
+
+/** A key in doubt, as operators are shown it. */
+export interface Listed {
+  scope: string;
+  /** Which execution it was. */
+  execution: string;
+  merchant: string;
+  key: string;
+}
+
+/** What `oncegate records list --in-doubt` shows. */
+export async function listInDoubt(configFile: string): Promise<Listed[]> {
   const args = ['records', 'list', '--in-doubt', '--json', '--limit', '9999999', '--config', configFile];
   const { stdout } = await promisify(execFile)(process.execPath, [MAIN, ...args], { maxBuffer: 2 ** 28 });
-  const { records } = JSON.parse(stdout) as { records: { merchant?: string; key?: string }[] };
-  return new Set(records.map(({ merchant, key }) => `${merchant} ${key}`));
+  return (JSON.parse(stdout) as { records: Listed[] }).records;
+}
+
+/** Resolves on the admin port. Returns what went wrong. */
+export async function resolveInDoubt(
+  adminPort: number,
+  { scope, execution }: Listed,
+  as: 'settled' | 'released',
+): Promise<string | undefined> {
+  const answer = await fetch(`http://127.0.0.1:${adminPort}/records/${scope}/resolve`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${ADMIN_TOKEN}`, 'content-type': 'application/json' },
+    body: JSON.stringify({ as, by: 'the fault suite', reason: 'by the ledger', execution }),
+  });
+  return answer.ok ? undefined : `${answer.status} ${await answer.text()}`;
 }

@@ -4,12 +4,12 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { Backend } from './backend.ts';
-import { check } from './checker.ts';
+import { check, type Resolved, scopeOfEntry } from './checker.ts';
 import { allFaults, type Fault } from './faults.ts';
 import { GatewayProcess } from './gateways.ts';
 import { History } from './history.ts';
 import { isInDoubt, isSettled, type Life, Merchants } from './merchants.ts';
-import { listInDoubt } from './operators.ts';
+import { ADMIN_TOKEN, type Listed, listInDoubt, resolveInDoubt } from './operators.ts';
 import { Random } from './random.ts';
 import { type Summary, summaryOf } from './summary.ts';
 import { type StoreName, startTopology, type Topology, type Unsafe } from './topology.ts';
@@ -36,6 +36,8 @@ const CALL_TIMEOUT_MS = 6000;
 /** Open keys that are watched after a heal; the others are known by their merchants' own retries. */
 const WATCHED = 60;
 const GIVE_UP_AFTER_MS = 15_000;
+/** Keys in doubt that operators resolve at the end. */
+const RESOLVED = 100;
 const PROGRESS_EVERY_MS = 5000;
 const SANDBOX_KEYS = fileURLToPath(new URL('../../../config/sandbox-keys.yaml', import.meta.url));
 
@@ -76,6 +78,7 @@ function configOf({ config }: Topology, backend: Backend) {
       connectTimeoutMs: 1000,
       responseTimeoutMs: 3000,
     },
+    admin: { token: ADMIN_TOKEN },
     auth: { keys: { source: 'file' as const, path: SANDBOX_KEYS } },
     idempotency: { settleRetryMs: 500 },
     operations: [
@@ -140,11 +143,11 @@ class Run {
       this.#standing = ['ending'];
       await this.#merchants.stop();
       await this.#lastCalls();
+      return await this.#verdict(performance.now() - startedMs);
     } finally {
       clearInterval(timer);
       await this.#merchants.close();
     }
-    return await this.#verdict(performance.now() - startedMs);
   }
 
   #isIncomplete(): boolean {
@@ -216,16 +219,37 @@ class Run {
     await Promise.all(Array.from({ length: 64 }, lane));
   }
 
+  /** Operators look into the books, and resolve what is in doubt; then its merchants ask again. */
+  async #resolveDoubts(listed: readonly Listed[], paid: ReadonlySet<string>): Promise<Resolved[]> {
+    const byScope = new Map(
+      this.#merchants.lives.map((life) => [`${life.payout.merchant} ${life.payout.key}`, life]),
+    );
+    const resolved: Resolved[] = [];
+    for (const [i, record] of this.#random.shuffled(listed).slice(0, RESOLVED).entries()) {
+      const scope = `${record.merchant} ${record.key}`;
+      const life = byScope.get(scope);
+      const gateway = this.#world.gateways[i % GATEWAYS];
+      if (!life || !gateway) throw new Error(`nobody asked for ${scope}`);
+      const as = paid.has(scope) ? 'settled' : 'released';
+      const refusal = await resolveInDoubt(gateway.adminPort, record, as);
+      const ended = await this.#merchants.call(life, 'resolved', i, { preferWaitS: 1 });
+      resolved.push({ scope, as, ended, refusal });
+    }
+    return resolved;
+  }
+
   async #verdict(tookMs: number): Promise<Summary> {
     const { history, backend, folder, gateways } = this.#world;
     const [first] = gateways;
     if (!first) throw new Error('there are no gateways');
-    const { payouts, balanced } = await backend.ledger();
+    const listed = await listInDoubt(first.configFile);
+    const before = await backend.ledger();
+    const resolved = await this.#resolveDoubts(listed, new Set(before.payouts.map(scopeOfEntry)));
     const evidence = {
+      ...(await backend.ledger()),
       events: history.events,
-      payouts,
-      balanced,
-      listed: await listInDoubt(first.configFile),
+      listed: new Set(listed.map(({ merchant, key }) => `${merchant} ${key}`)),
+      resolved,
       recoveriesMs: this.#recoveriesMs,
       recoverWithinMs: this.#options.recoverWithinMs ?? LEASE_MS + 2000,
     };
