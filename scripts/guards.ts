@@ -13,6 +13,8 @@ export interface Guard {
 
 const STORES = 'src/idempotency/stores';
 const ENGINE = 'src/idempotency/engine.ts';
+const CONCLUSION = 'src/idempotency/conclusion.ts';
+const BEGUN = "({ kind: 'begun', confirmed: momentOf(this.#clock), again: false } as Begun)";
 const LMDB = { file: `${STORES}/lmdb/lmdb-store.ts`, test: 'test/contract/lmdb.test.ts' };
 const REDIS = { file: `${STORES}/redis/redis-store.ts`, test: 'test/contract/redis.test.ts' };
 const LUA = `${STORES}/redis/commands`;
@@ -25,10 +27,10 @@ export const guards: readonly Guard[] = [
   {
     ...LMDB,
     without: 'a claim looks first and writes later (LMDB)',
-    text: `return await this.#records.ifNoExists(key, () => {
-      void this.#records.put(key, bytesOf(next), newVersion());
-    });`,
-    replacement: 'await this.#records.put(key, bytesOf(next), newVersion());\n    return true;',
+    text: `this.#records.ifNoExists(key, () => {
+        void this.#records.put(key, bytesOf(next), newVersion());
+      }),`,
+    replacement: 'this.#records.put(key, bytesOf(next), newVersion()),',
     named: 'of many claims on one scope has one winner',
   },
   {
@@ -44,15 +46,15 @@ export const guards: readonly Guard[] = [
   {
     ...LMDB,
     without: 'a write does not compare what it replaces (LMDB)',
-    text: 'return await this.#records.put(keyOf(scope), bytesOf(next), newVersion(), version);',
-    replacement: 'return await this.#records.put(keyOf(scope), bytesOf(next), newVersion());',
+    text: 'this.#records.put(keyOf(scope), bytes, newVersion(), version)',
+    replacement: 'this.#records.put(keyOf(scope), bytes, newVersion())',
     named: 'of an owner who wakes up against one who takes over has one winner',
   },
   {
     file: ENGINE,
     without: 'a request is sent without a begin',
-    text: 'const begun = await this.#begin(call, owner);',
-    replacement: "const begun = 'ok' as Fenced | Result;",
+    text: '? await this.#begin(call, owner, claim.tookOver)',
+    replacement: `? ${BEGUN}`,
     test: 'test/unit/engine.test.ts',
     named: 'has begun when it runs, and is settled when it is answered',
   },
@@ -72,10 +74,10 @@ export const guards: readonly Guard[] = [
     named: 'settle, under a foreign token',
   },
   {
-    file: ENGINE,
+    file: CONCLUSION,
     without: 'what may have been executed is released',
-    text: "this.#store.markInDoubt(owner).catch(() => 'ok' as const),",
-    replacement: "this.#store.release(owner).catch(() => 'ok' as const),",
+    text: 'const marked = this.#store.markInDoubt(owner)',
+    replacement: 'const marked = this.#store.release(owner)',
     test: 'test/unit/engine.test.ts',
     named: 'is in doubt: nobody runs it again',
   },
@@ -133,17 +135,17 @@ export const guards: readonly Guard[] = [
   {
     file: MIDDLEWARE,
     without: 'a merchant who hangs up ends the execution',
-    text: 'run: () => options.send(req),',
-    replacement: `run: () =>
+    text: 'run: (mayStart) => options.send(req, mayStart),',
+    replacement: `run: (mayStart) =>
       Promise.race([
-        options.send(req),
+        options.send(req, mayStart),
         new Promise<never>((_, reject) => left.signal.addEventListener('abort', () => reject(new Error('gone')))),
       ]),`,
     test: 'test/e2e/idempotency/hang-up-late.test.ts',
     named: 'on lmdb, a merchant who hangs up > is logged once',
   },
   {
-    file: ENGINE,
+    file: CONCLUSION,
     without: 'the answer goes before the settlement',
     text: "if ((await Promise.race([fenced, late])) === 'late') this.#observer.settleLate(call, cause);",
     replacement: 'void Promise.race([fenced, late]);',
@@ -226,18 +228,19 @@ export const guards: readonly Guard[] = [
   {
     file: ENGINE,
     without: 'a claim that the store did not answer is taken for won',
-    text: "if (claim.kind !== 'claimed') return answerOf(claim);",
-    replacement: `if (claim.kind === 'store_unavailable') return await this.#run(call, owner);
-      if (claim.kind !== 'claimed') return answerOf(claim);`,
+    text: '            : answerOf(claim);',
+    replacement: `            : claim.kind === 'store_unavailable'
+              ? ${BEGUN}
+              : answerOf(claim);`,
     test: 'test/unit/engine-store-faults.test.ts',
     named: 'at the claim, before it was done, nothing runs',
   },
   {
     file: ENGINE,
     without: 'a begin that the store did not answer is taken for done',
-    text: `      this.#takeBack(owner);
+    text: `      this.#conclusion.takeBack(owner);
       return { kind: 'store_unavailable', cause };`,
-    replacement: "      return 'ok';",
+    replacement: "      return { kind: 'begun', confirmed, again: false };",
     test: 'test/unit/engine-store-faults.test.ts',
     named: 'at the begin, before it was done, nothing runs',
   },
@@ -248,5 +251,29 @@ export const guards: readonly Guard[] = [
     replacement: 'changedAtMs, settlement',
     test: LMDB.test,
     named: 'settles what is in doubt with a response, under a new token',
+  },
+  {
+    file: 'src/idempotency/own-lease.ts',
+    without: 'a request is started although the lease had lapsed',
+    text: 'return !this.#lapsed && ageMs < leaseMs;',
+    replacement: 'return true;',
+    test: 'test/unit/engine-may-start.test.ts',
+    named: 'may not after its process stood still for longer than the lease, and never again',
+  },
+  {
+    file: ENGINE,
+    without: 'a second request that was not sent frees a key in doubt',
+    text: "return again && decision === 'release' ? 'in_doubt' : decision;",
+    replacement: 'return decision;',
+    test: 'test/unit/engine-retry.test.ts',
+    named: 'a second request that was not sent leaves the key in doubt',
+  },
+  {
+    file: ENGINE,
+    without: 'a key in doubt is executed again although its operation holds',
+    text: "if (call.inDoubt === 'retry') return",
+    replacement: 'if (call.inDoubt) return',
+    test: 'test/unit/engine-retry.test.ts',
+    named: 'a key in doubt is not executed again by an operation that holds',
   },
 ];

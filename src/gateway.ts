@@ -10,16 +10,20 @@ import { FileKeySource } from './auth/file-key-source.ts';
 import type { KeySource } from './auth/key-source.ts';
 import type { Config } from './config/schema.ts';
 import { Desk } from './idempotency/desk.ts';
+import { Doubts } from './idempotency/doubts.ts';
 import { Engine } from './idempotency/engine.ts';
 import { measured } from './idempotency/measured-store.ts';
 import { idempotency } from './idempotency/middleware.ts';
+import { policyWarnings } from './idempotency/policy-warnings.ts';
 import type { Store } from './idempotency/store.ts';
 import { openStore } from './idempotency/stores/open-store.ts';
 import type { Clock } from './kernel/clock.ts';
 import { contextOf } from './kernel/context.ts';
 import { Lifecycle } from './kernel/lifecycle.ts';
 import { type Problem, problem, sendProblem } from './kernel/problem.ts';
+import { lookupsOf } from './lookups.ts';
 import { Access } from './observability/access.ts';
+import { doubtObserver } from './observability/doubt-observer.ts';
 import { engineObserver, observeHandled, observeResolution } from './observability/engine-observer.ts';
 import type { Logger } from './observability/logger.ts';
 import { Metrics } from './observability/metrics.ts';
@@ -40,6 +44,9 @@ export interface GatewayTools {
 /** Time for the store to take the last writes of executions that were cut off. */
 const LAST_WRITES_MS = 1000;
 
+/** Some time beyond the lease, for the difference between two clocks. */
+const PAST_LEASE = 1.1;
+
 /** One process of oncegate, from the merchants' socket to the backend's. */
 export class Gateway {
   readonly server: Server;
@@ -52,6 +59,7 @@ export class Gateway {
   readonly #keys: KeySource;
   readonly #engine: Engine;
   readonly #executor: Executor;
+  readonly #doubts: Doubts;
   readonly #authenticator: Authenticator;
   readonly #operations: Operations;
   readonly #access: Access;
@@ -92,11 +100,19 @@ export class Gateway {
       metrics.storeSeconds.observe({ command, result }, ms / 1000),
     );
     const engineOptions = { ...config.idempotency, leaseMs: config.lock.leaseMs };
-    this.#engine = new Engine(this.#store, engineOptions, engineObserver(metrics, tools.logger), tools.clock);
     this.desk = new Desk(this.#store, engineOptions, (scope, resolution) =>
       observeResolution(metrics, tools.logger, 'operator', { scope, ...resolution }),
     );
     this.#executor = new Executor(config.upstream, config.idempotency.maxStoredBytes, tools.clock);
+    const { clock, logger } = tools;
+    this.#doubts = new Doubts(
+      this.#store,
+      lookupsOf(config, this.#executor),
+      doubtObserver(metrics, logger),
+      clock,
+    );
+    const observer = engineObserver(metrics, logger);
+    this.#engine = new Engine(this.#store, engineOptions, observer, clock, this.#doubts);
     this.#authenticator = new Authenticator(keys, config.auth, tools.clock);
     this.#operations = new Operations(config.operations);
     this.#access = new Access({ ...tools, metrics });
@@ -122,6 +138,8 @@ export class Gateway {
       onUpgrade: (req, socket, head) => this.#upgrade(req, socket as Socket, head),
     });
     this.server = server;
+    // Not before: whoever merely checks a configuration looks nothing up.
+    server.once('listening', () => void this.#doubts.passThrough(config.lock.leaseMs * PAST_LEASE));
     this.#endConnectionsAfterAnswers = endConnectionsAfterAnswers;
   }
 
@@ -170,7 +188,7 @@ export class Gateway {
     const run = idempotency({
       engine: this.#engine,
       headers,
-      send: (req) => this.#send(req),
+      send: (req, mayStart) => this.#send(req, mayStart),
       unprotected: (operation) => metrics.unprotected.inc({ operation }),
       handled: (operation, result) => observeHandled(metrics, operation, result.kind),
       failed: (error, requestId) =>
@@ -189,14 +207,15 @@ export class Gateway {
     };
   }
 
-  async #send(req: IncomingMessage) {
+  async #send(req: IncomingMessage, mayStart?: () => boolean) {
     const context = contextOf(req);
-    const result = await this.#executor.send({
+    const request = {
       method: req.method ?? '',
       target: req.url ?? '',
       headers: withoutEncodings(this.#headersFor(req)),
       body: context.body ?? Buffer.alloc(0),
-    });
+    };
+    const result = await this.#executor.send(request, mayStart && { mayStart });
     context.upstreamMs += result.elapsedMs;
     const labels = { operation: context.operation?.name ?? 'none', result: result.kind };
     this.metrics.upstreamSeconds.observe(labels, result.elapsedMs / 1000);
@@ -252,10 +271,13 @@ export class Gateway {
     const [store, upstream] = await Promise.all([this.#store.health(), reachable(url, connectTimeoutMs)]);
     const { ok, detail } = this.#keys.health();
     const { draining } = this.#lifecycle;
+    const warnings = policyWarnings(this.#config.operations);
+    const policies: Check = { name: 'operations', ok: true, detail: 'declared', warnings };
     return [
       { name: 'store', ...store },
       { name: 'upstream', ...upstream },
       { name: 'keys', ok, detail },
+      ...(warnings.length > 0 ? [policies] : []),
       { name: 'draining', ok: !draining, detail: draining ? 'shutting down' : 'serving' },
     ];
   }
@@ -289,6 +311,7 @@ export class Gateway {
     this.#passthrough.close();
     await this.#executor.destroy();
     await this.#engine.close(LAST_WRITES_MS);
+    await this.#doubts.close();
     this.#keys.close();
     await this.#store.close();
   }

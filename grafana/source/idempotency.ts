@@ -100,5 +100,40 @@ export const idempotency: Row = {
         thresholds: { yellow: 0.01 },
       }),
     },
+    {
+      ...{ width: 12, height: 8 },
+      panel: series({
+        title: 'Lookups by what they led to',
+        description:
+          'Events in each step, of operations with `idempotency.inDoubt: lookup`. settled and released: the key is no longer in ' +
+          'doubt. unknown: the backend did not decide it, or its "no such transaction" cannot be believed yet. failed: it gave no ' +
+          'complete answer. Do: where unknown and failed go on and on, find the log line "a lookup did not decide a key in doubt"; ' +
+          "a 401 there speaks of the lookup's own credential.",
+        unit: 'short',
+        queries: [
+          {
+            expr: increaseBy('operation, result', 'oncegate_lookups_total', OPERATIONS),
+            legend: '{{operation}}: {{result}}',
+          },
+        ],
+      }),
+    },
+    {
+      ...{ width: 12, height: 8 },
+      panel: series({
+        title: 'Sent again while in doubt',
+        description:
+          'Events in each step, of operations with `idempotency.inDoubt: retry`: requests that may have been executed and were ' +
+          'sent once more. Only a backend that itself executes one key once makes one payout of it. Do: compare with the ' +
+          "backend's books, and choose another policy if you see two.",
+        unit: 'short',
+        queries: [
+          {
+            expr: increaseBy('operation', 'oncegate_sent_again_total', OPERATIONS),
+            legend: '{{operation}}',
+          },
+        ],
+      }),
+    },
   ],
 };

@@ -7,7 +7,7 @@ export type { RecordsAnswer, RecordsQuestion } from './records.ts';
 
 /** One of the things that readiness hangs on. */
 export interface Check {
-  name: 'store' | 'upstream' | 'keys' | 'draining' | 'workers';
+  name: 'store' | 'upstream' | 'keys' | 'draining' | 'workers' | 'operations';
   ok: boolean;
   detail: string;
   /** Settings under which the promise cannot be kept. */

@@ -30,7 +30,7 @@ function valueAt(written: unknown, path: readonly PropertyKey[]): unknown {
   );
 }
 
-const MAY_BE_SECRET = /token|pepper|replacewith|secret|password|url|nodes|cluster|sentinels/i;
+const MAY_BE_SECRET = /token|pepper|replacewith|secret|password|url|nodes|cluster|sentinels|lookup\.headers/i;
 
 /** The value as it was written; not where a secret belongs, nor a text that stands where a whole section belongs. */
 function shown(path: string, value: unknown, issue: $ZodIssue): string {

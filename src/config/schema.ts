@@ -32,6 +32,8 @@ const limitOptions = z.strictObject({
   headerTimeoutMs: z.number().int().min(100).max(600_000).default(15_000),
   /** Time for the body of a request that the executor sends to arrive. */
   bodyTimeoutMs: z.number().int().min(100).max(600_000).default(30_000),
+  /** Time for an answer to be taken, once all of it is there; up to twice as long may pass. */
+  answerTimeoutMs: z.number().int().min(100).max(600_000).default(30_000),
 });
 
 /** Section `shutdown`: after SIGTERM. */
@@ -93,10 +95,15 @@ export const configSchema = z
 
 export type Config = z.output<typeof configSchema>;
 
-type Parsed = Pick<Config, 'store' | 'lock' | 'operations'>;
+type Parsed = Pick<Config, 'store' | 'lock' | 'upstream' | 'operations'>;
 
 /** What is valid by itself and makes no sense together. */
-function* contradictions({ store, lock, operations }: Parsed): Generator<[(string | number)[], string]> {
+function* contradictions({
+  store,
+  lock,
+  upstream,
+  operations,
+}: Parsed): Generator<[(string | number)[], string]> {
   if (store.kind === 'redis' && store.cluster && store.durability.replicas > 0) {
     yield [
       ['store', 'durability', 'replicas'],
@@ -108,7 +115,13 @@ function* contradictions({ store, lock, operations }: Parsed): Generator<[(strin
   }
   const names = new Set<string>();
   const routes = new Map<string, { member: string | undefined; values: Set<string> }>();
-  for (const [i, { name, match }] of operations.entries()) {
+  for (const [i, { name, match, idempotency }] of operations.entries()) {
+    for (const message of tooSoon(
+      idempotency.lookup?.releaseAfterMs,
+      lock.leaseMs,
+      upstream.responseTimeoutMs,
+    ))
+      yield [['operations', i, 'idempotency', 'lookup', 'releaseAfterMs'], message];
     if (names.has(name)) yield [['operations', i, 'name'], `"${name}" is declared twice`];
     names.add(name);
     const route = `${match.method} ${match.path}`;
@@ -126,4 +139,16 @@ function* contradictions({ store, lock, operations }: Parsed): Generator<[(strin
     known.values.add(value);
     routes.set(route, known);
   }
+}
+
+/** A key must not be freed while its first request may still be sent, or answered. */
+function* tooSoon(
+  releaseAfterMs: number | undefined,
+  leaseMs: number,
+  responseTimeoutMs: number,
+): Generator<string> {
+  if (releaseAfterMs === undefined) return;
+  if (releaseAfterMs < leaseMs) yield `must not be less than lock.leaseMs (${leaseMs})`;
+  if (releaseAfterMs < responseTimeoutMs)
+    yield `must not be less than upstream.responseTimeoutMs (${responseTimeoutMs})`;
 }

@@ -1,7 +1,7 @@
 import type { ServerResponse } from 'node:http';
 import { pipeline } from 'node:stream';
 import { type Problem, problem } from '../kernel/problem.ts';
-import type { Result } from './engine.ts';
+import type { Result } from './call.ts';
 import type { Exchange } from './outcome.ts';
 import type { StoredResponse } from './record.ts';
 
@@ -17,7 +17,7 @@ const refusal = (p: Problem): Answer => ({ outcome: p.code, problem: p });
 export function answerOf(result: Result): Answer {
   switch (result.kind) {
     case 'executed':
-      return answerOfExchange(result.exchange, result.decision === 'release' ? 'released' : 'executed');
+      return answerOfExchange(result.exchange, result.decision === 'settle' ? 'executed' : 'released');
     case 'replayed':
       return { outcome: 'replayed', response: result.response, replayed: true };
     case 'tombstone':
@@ -45,7 +45,7 @@ export function answerOf(result: Result): Answer {
       return refusal(
         problem(
           'outcome_unknown',
-          `The outcome of the first request has been unknown since ${new Date(result.sinceMs).toISOString()}. It is never sent again under this key.`,
+          `The outcome of the first request has been unknown since ${new Date(result.sinceMs).toISOString()}. It was not sent again.`,
         ),
       );
     case 'closing':

@@ -1,11 +1,14 @@
-import type { Fingerprint, Scope } from '../kernel/brands.ts';
+import type { Token } from '../kernel/brands.ts';
 import type { Clock } from '../kernel/clock.ts';
+import type { Call, EngineObserver, Result } from './call.ts';
+import { Conclusion } from './conclusion.ts';
 import { newToken } from './fingerprint.ts';
 import { type Decision, decide, type Exchange } from './outcome.ts';
+import { type Moment, momentOf, OwnLease } from './own-lease.ts';
 import { Persistence } from './persistence.ts';
-import type { Settlement, StoredResponse } from './record.ts';
-import { type Claim, type Fenced, type Owner, type Store, StoreUnavailable } from './store.ts';
+import { type Claim, type Owner, type Store, StoreUnavailable } from './store.ts';
 import { WaitingRoom } from './waiting.ts';
+import { within } from './within.ts';
 
 export interface EngineOptions {
   /** How long the lease lives without being renewed. */
@@ -18,48 +21,23 @@ export interface EngineOptions {
   maxWaiters: number;
 }
 
-/** One request with an idempotency key. */
-export interface Call {
-  scope: Scope;
-  fingerprint: Fingerprint;
-  merchant: string;
-  operation: string;
-  key: string;
-  /** How long to wait for another request with this key. 0: not at all. */
-  waitMs: number;
-  /** Statuses by which the backend says that it did not execute. */
-  releaseStatuses: readonly number[];
-  /** Aborted when the merchant leaves. Ends waiting; never an execution. */
-  gone?: AbortSignal;
-  /** Told after each wait for another request with this key. */
-  waited?(ms: number): void;
-  /** Sends the request to the backend, once. Called at most once, and only after a durable begin. */
-  run(): Promise<Exchange>;
+/** Finds out what became of keys in doubt, for operations under `inDoubt: lookup`. */
+export interface DoubtSolver {
+  /** A key has come to be in doubt: to be looked up in the background. */
+  met(doubt: Pick<Call, 'scope' | 'operation'>, token: Token): void;
+  /** Asks at once. True: something else stands there by now. Never throws. */
+  solve(doubt: Pick<Call, 'scope' | 'operation'>): Promise<boolean>;
 }
 
-/** What the merchant is to be told. */
-export type Result =
-  /** This request was executed: `decision` says what became of the key. */
-  | { kind: 'executed'; exchange: Exchange; decision: Decision }
-  | { kind: 'replayed'; response: StoredResponse }
-  | { kind: 'tombstone' }
-  | { kind: 'in_flight' }
-  | { kind: 'mismatch' }
-  | { kind: 'in_doubt'; sinceMs: number }
-  /** Nothing was sent. */
-  | { kind: 'store_unavailable'; cause: unknown }
-  /** The engine is closing, or closed; nothing was sent. */
-  | { kind: 'closing' };
-
-/** What the engine tells those who watch. Labels are operation names and the words below, nothing else. */
-export interface EngineObserver {
-  inDoubt(call: Call, exchange: Extract<Exchange, { kind: 'unknown' }>): void;
-  stale(write: 'begin' | 'renew' | 'settle' | 'release' | 'in_doubt', call: Call): void;
-  tookOver(call: Call): void;
-  leaseLost(call: Call): void;
-  /** The store did not take a settlement in time; the merchant got the answer, and settling goes on. */
-  settleLate(call: Call, cause: unknown): void;
+/** The owner may send: `confirmed` is from before the command that made it so. `again`: not for the first time. */
+interface Begun {
+  kind: 'begun';
+  confirmed: Moment;
+  again: boolean;
 }
+
+/** Something else stands there by now. */
+const LOOK_AGAIN = { kind: 'look_again' } as const;
 
 /**
  * claim → begin → run → settle. Knows neither HTTP server nor database.
@@ -71,17 +49,27 @@ export class Engine {
   readonly #options: EngineOptions;
   readonly #observer: EngineObserver;
   readonly #clock: Clock;
+  readonly #solver: DoubtSolver | undefined;
   readonly #waiting: WaitingRoom;
   readonly #persistence = new Persistence();
+  readonly #conclusion: Conclusion;
   readonly #running = new Set<Promise<Result>>();
   #closing = false;
 
-  constructor(store: Store, options: EngineOptions, observer: EngineObserver, clock: Clock) {
+  constructor(
+    store: Store,
+    options: EngineOptions,
+    observer: EngineObserver,
+    clock: Clock,
+    solver?: DoubtSolver,
+  ) {
     this.#store = store;
     this.#options = options;
     this.#observer = observer;
     this.#clock = clock;
+    this.#solver = solver;
     this.#waiting = new WaitingRoom(options.maxWaiters);
+    this.#conclusion = new Conclusion(store, this.#persistence, options, observer);
   }
 
   get waiting(): number {
@@ -103,11 +91,14 @@ export class Engine {
     for (;;) {
       const owner: Owner = { scope: call.scope, token: newToken() };
       const claim = await this.#claim(call, owner, waitUntilMs);
-      if (claim.kind !== 'claimed') return answerOf(claim);
-      if (claim.tookOver) this.#observer.tookOver(call);
-      const begun = await this.#begin(call, owner);
-      if (begun === 'ok') return await this.#run(call, owner);
-      if (begun !== 'stale') return begun;
+      const next =
+        claim.kind === 'claimed'
+          ? await this.#begin(call, owner, claim.tookOver)
+          : claim.kind === 'in_doubt'
+            ? await this.#inDoubt(call, owner, claim, waitUntilMs)
+            : answerOf(claim);
+      if (next.kind === 'begun') return await this.#run(call, owner, next);
+      if (next.kind !== 'look_again') return next;
     }
   }
 
@@ -132,7 +123,7 @@ export class Engine {
       } catch (cause) {
         // It may have been made, or may still be. Past the lease an ownerless claim is taken over anyway.
         const maybeWritten = !(cause instanceof StoreUnavailable) || cause.maybeWritten;
-        if (maybeWritten) this.#takeBack(owner, this.#options.leaseMs);
+        if (maybeWritten) this.#conclusion.takeBack(owner, this.#options.leaseMs);
         return { kind: 'store_unavailable', cause };
       }
       if (claim.kind !== 'in_flight') {
@@ -149,26 +140,57 @@ export class Engine {
     }
   }
 
-  /** The last thing before the first byte goes upstream. Anything but `ok` means: do not send. */
-  async #begin(call: Call, owner: Owner): Promise<Fenced | Result> {
+  /** The last write before the first byte goes upstream. Anything but `begun` means: do not send. */
+  async #begin(call: Call, owner: Owner, tookOver: boolean): Promise<Begun | typeof LOOK_AGAIN | Result> {
+    if (tookOver) this.#observer.tookOver(call);
+    const confirmed = momentOf(this.#clock);
     try {
-      const begun = await this.#store.begin(owner);
-      if (begun === 'stale') this.#observer.stale('begin', call);
-      return begun;
+      if ((await this.#store.begin(owner)) === 'ok') return { kind: 'begun', confirmed, again: false };
+      this.#observer.stale('begin', call);
+      return LOOK_AGAIN;
     } catch (cause) {
       // The claim stands, whatever became of the begin.
-      this.#takeBack(owner);
+      this.#conclusion.takeBack(owner);
       return { kind: 'store_unavailable', cause };
     }
   }
 
+  /** What a retry does about a key in doubt: by its operation's policy. */
+  async #inDoubt(
+    call: Call,
+    owner: Owner,
+    claim: Extract<Claim, { kind: 'in_doubt' }>,
+    waitUntilMs: number,
+  ): Promise<Begun | typeof LOOK_AGAIN | Result> {
+    if (call.inDoubt === 'retry') return await this.#takeOver(call, owner);
+    if (call.inDoubt !== 'lookup' || !this.#solver) return claim;
+    const startedMs = this.#clock.monotonicMs();
+    const solved = await within(this.#solver.solve(call), waitUntilMs - startedMs, call.gone);
+    call.waited?.(this.#clock.monotonicMs() - startedMs);
+    return solved && !call.gone?.aborted ? LOOK_AGAIN : claim;
+  }
+
+  /** Takes a key in doubt for a second execution. */
+  async #takeOver(call: Call, owner: Owner): Promise<Begun | typeof LOOK_AGAIN | Result> {
+    const confirmed = momentOf(this.#clock);
+    try {
+      if ((await this.#store.takeOver(owner, call.fingerprint)) === 'changed') return LOOK_AGAIN;
+    } catch (cause) {
+      this.#conclusion.backInDoubt(owner);
+      return { kind: 'store_unavailable', cause };
+    }
+    this.#observer.sendsAgain(call);
+    return { kind: 'begun', confirmed, again: true };
+  }
+
   /** After a durable begin. */
-  async #run(call: Call, owner: Owner): Promise<Result> {
+  async #run(call: Call, owner: Owner, begun: Begun): Promise<Result> {
     if (this.#closing) {
-      this.#takeBack(owner);
+      if (begun.again) this.#conclusion.backInDoubt(owner);
+      else this.#conclusion.takeBack(owner);
       return { kind: 'closing' };
     }
-    const run = this.#execute(call, owner);
+    const run = this.#execute(call, owner, begun);
     this.#running.add(run);
     try {
       return await run;
@@ -177,85 +199,28 @@ export class Engine {
     }
   }
 
-  async #execute(call: Call, owner: Owner): Promise<Result> {
-    const renewal = this.#keepLease(call, owner);
+  async #execute(call: Call, owner: Owner, { confirmed, again }: Begun): Promise<Result> {
+    const lease = this.#keepLease(call, owner, confirmed);
     try {
-      const exchange = await runOnce(call);
-      const decision = decide(exchange, call.releaseStatuses);
-      await this.#conclude(call, owner, exchange, decision);
+      const exchange = await runOnce(call, () => lease.mayStart());
+      const decision = decideUnder(call, exchange, again);
+      await this.#conclusion.write(call, owner, exchange, decision);
+      if (decision === 'in_doubt' && call.inDoubt === 'lookup') this.#solver?.met(call, owner.token);
       return { kind: 'executed', exchange, decision };
     } finally {
-      clearInterval(renewal);
+      lease.stop();
       this.#waiting.wakeAll(call.scope);
     }
   }
 
-  async #conclude(call: Call, owner: Owner, exchange: Exchange, decision: Decision): Promise<void> {
-    if (decision === 'settle') return await this.#settle(call, owner, settlementOf(exchange));
-    if (exchange.kind === 'unknown') {
-      this.#observer.inDoubt(call, exchange);
-      // Left executing if this fails: once its lease has lapsed, that reads as in doubt as well.
-      return await this.#fenced(
-        'in_doubt',
-        call,
-        this.#store.markInDoubt(owner).catch(() => 'ok' as const),
-      );
-    }
-    const released = this.#store.release(owner).catch(() => {
-      this.#takeBack(owner);
-      return 'ok' as const;
-    });
-    await this.#fenced('release', call, released);
-  }
-
-  /** Stores the result before one byte of it goes to the merchant; past `settleRetryMs` the merchant goes first. */
-  async #settle(call: Call, owner: Owner, settlement: Settlement): Promise<void> {
-    let cause: unknown;
-    const write = () =>
-      this.#store.settle(owner, settlement).catch((error: unknown) => {
-        cause = error;
-        throw error;
-      });
-    const settled = this.#persistence.untilAnswered(write, this.#options.retentionMs);
-    const fenced = settled.then((answer) => this.#fenced('settle', call, Promise.resolve(answer ?? 'ok')));
-    let timer: NodeJS.Timeout | undefined;
-    const late = new Promise<'late'>((resolve) => {
-      timer = setTimeout(resolve, this.#options.settleRetryMs, 'late');
-    });
-    if ((await Promise.race([fenced, late])) === 'late') this.#observer.settleLate(call, cause);
-    clearTimeout(timer);
-  }
-
-  async #fenced(
-    write: 'settle' | 'release' | 'in_doubt',
-    call: Call,
-    answer: Promise<Fenced>,
-  ): Promise<void> {
-    if ((await answer) === 'stale') this.#observer.stale(write, call);
-  }
-
-  /** Renews at a third of the lease, so that two renewals may fail before it lapses. */
-  #keepLease(call: Call, owner: Owner): NodeJS.Timeout {
-    let busy = false;
-    const renew = async () => {
-      if (busy) return;
-      busy = true;
-      try {
-        const renewed = await this.#store.renew(owner);
-        if (renewed === 'stale') this.#observer.stale('renew', call);
-        if (renewed === 'lost') this.#observer.leaseLost(call);
-      } catch {
-        // Liveness only: an unanswered renewal is tried again by the next tick.
-      } finally {
-        busy = false;
-      }
-    };
-    return setInterval(() => void renew(), Math.max(1, Math.floor(this.#options.leaseMs / 3)));
-  }
-
-  /** Nothing was sent under this claim: it is released, again and again until the store answers. */
-  #takeBack(owner: Owner, forMs = this.#options.retentionMs): void {
-    void this.#persistence.untilAnswered(() => this.#store.release(owner), forMs);
+  #keepLease(call: Call, owner: Owner, confirmed: Moment): OwnLease {
+    const onStale = () => this.#observer.stale('renew', call);
+    const onLost = () => this.#observer.leaseLost(call);
+    const { leaseMs } = this.#options;
+    return new OwnLease(
+      { store: this.#store, owner, leaseMs, clock: this.#clock, onStale, onLost },
+      confirmed,
+    );
   }
 }
 
@@ -265,10 +230,16 @@ function answerOf(claim: Exclude<Claim, { kind: 'claimed' }> | Result): Result {
   return { kind: 'replayed', response: claim.settlement.response };
 }
 
+/** That the second request surely was not executed says nothing of the first. */
+function decideUnder(call: Call, exchange: Exchange, again: boolean): Decision {
+  const decision = decide(exchange, call.releaseStatuses);
+  return again && decision === 'release' ? 'in_doubt' : decision;
+}
+
 /** A run that throws is broken machinery; nobody knows what it had sent. */
-async function runOnce(call: Call): Promise<Exchange> {
+async function runOnce(call: Call, mayStart: () => boolean): Promise<Exchange> {
   try {
-    return await call.run();
+    return await call.run(mayStart);
   } catch (error) {
     return {
       kind: 'unknown',
@@ -276,10 +247,4 @@ async function runOnce(call: Call): Promise<Exchange> {
       timedOut: false,
     };
   }
-}
-
-function settlementOf(exchange: Exchange): Settlement {
-  if (exchange.kind === 'complete') return { kind: 'response', response: exchange.response };
-  if (exchange.kind === 'oversize') return { kind: 'tombstone', status: exchange.status };
-  throw new TypeError(`an exchange that ended ${exchange.kind} has no result`);
 }

@@ -1,4 +1,4 @@
-import type { Scope, Token } from '../kernel/brands.ts';
+import type { Fingerprint, Scope, Token } from '../kernel/brands.ts';
 import type { Clock } from '../kernel/clock.ts';
 import type { ListFilter } from './listing.ts';
 import type { Settlement } from './record.ts';
@@ -28,6 +28,8 @@ export function measured(store: Store, clock: Clock, observe: ObserveCommand): S
   return {
     claim: (request: ClaimRequest) => timed('claim', () => store.claim(request)),
     begin: (owner: Owner) => timed('begin', () => store.begin(owner)),
+    takeOver: (heir: Owner, fingerprint: Fingerprint) =>
+      timed('take_over', () => store.takeOver(heir, fingerprint)),
     renew: (owner: Owner) => timed('renew', () => store.renew(owner)),
     settle: (owner: Owner, settlement: Settlement) => timed('settle', () => store.settle(owner, settlement)),
     release: (owner: Owner) => timed('release', () => store.release(owner)),

@@ -2,7 +2,8 @@ import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http
 import { contextOf, type RequestContext } from '../kernel/context.ts';
 import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
 import { type Answer, answerOf, answerOfExchange, sendResponse, sendStream } from './answer.ts';
-import type { Call, Engine, Result } from './engine.ts';
+import type { Call, Result } from './call.ts';
+import type { Engine } from './engine.ts';
 import { fingerprintOf, scopeOf } from './fingerprint.ts';
 import { readKey, waitOf } from './key.ts';
 import type { Exchange } from './outcome.ts';
@@ -11,8 +12,12 @@ export interface IdempotencyMiddlewareOptions {
   engine: Engine;
   /** Header names in lower case, see {@link readKey}. */
   headers: readonly string[];
-  /** Sends the request to the backend, once; never throws. */
-  send(req: IncomingMessage): Promise<Exchange>;
+  /**
+   * Sends the request to the backend, once; never throws.
+   *
+   * @param mayStart under a key: to be asked right before the first byte is written, see {@link Call.run}
+   */
+  send(req: IncomingMessage, mayStart?: () => boolean): Promise<Exchange>;
   /** An operation that takes a key was called without one. */
   unprotected(operation: string): void;
   /** What came of a request with a key. */
@@ -97,7 +102,7 @@ function callOf(
   const context = contextOf(req);
   const { merchant, operation, body } = context;
   if (!merchant || !operation || !body) throw new Error('the context is incomplete');
-  const { waitMs, release } = operation.idempotency;
+  const { waitMs, release, inDoubt } = operation.idempotency;
   const scope = scopeOf(merchant.code, key);
   context.scope = scope;
   const left = new AbortController();
@@ -110,10 +115,11 @@ function callOf(
     key,
     waitMs: waitOf(String(req.headers.prefer ?? ''), waitMs),
     releaseStatuses: release,
+    inDoubt,
     gone: left.signal,
     waited: (ms) => {
       context.waitMs += ms;
     },
-    run: () => options.send(req),
+    run: (mayStart) => options.send(req, mayStart),
   };
 }

@@ -104,14 +104,94 @@ const redisStore = z
 /** Section `store`. */
 export const storeOptions = z.discriminatedUnion('kind', [lmdbStore, redisStore]);
 
+const PLACEHOLDERS = ['{merchant}', '{key}', '{operation}'];
+/** Fields that the gateway itself sets, or that would change what the request is. */
+const NOT_FOR_LOOKUPS =
+  /^(?:host|connection|content-length|transfer-encoding|te|trailer|upgrade|expect|accept-encoding|x-merchant-code)$/;
+const statuses = z.array(z.number().int().min(200).max(599));
+
+/**
+ * `operations[].idempotency.lookup`: the backend's own answer to what became of a transaction. A GET, sent to
+ * `upstream.url` with X-Merchant-Code, never with the merchant's secret key.
+ */
+const lookupOptions = z
+  .strictObject({
+    /** Path and query, with {key} and, unless keys are unique among all merchants, {merchant}; {operation} too. Values are percent-encoded. */
+    path: z
+      .string()
+      .regex(/^\/(?!\/)[\x21-\x7e]*$/, 'must begin with one / and hold printable ASCII without spaces')
+      .refine((path) => !path.includes('#'), 'must hold no fragment')
+      .refine((path) => path.includes('{key}'), 'must hold {key}')
+      .refine(
+        (path) => [...path.matchAll(/\{[^}]*\}?|\}/g)].every(([part]) => PLACEHOLDERS.includes(part)),
+        `must hold no braces but those of ${PLACEHOLDERS.join(', ')}`,
+      ),
+    /** Header fields of the request: the gateway's own credential at the backend. Treated as secret. */
+    headers: z
+      .record(
+        z
+          .string()
+          .regex(/^[a-z0-9-]+$/, 'must be a header name in lower case')
+          .refine((name) => !NOT_FOR_LOOKUPS.test(name), 'must not be a field that the gateway sets itself'),
+        z.string().regex(/^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$/, 'must be a header value'),
+      )
+      .default({}),
+    /** Statuses by which the backend says that it executed the transaction, finally: the body becomes the result. */
+    settled: statuses.min(1).default([200]),
+    /** Statuses by which it says that it knows of no such transaction. None: the gateway never frees a key. */
+    released: statuses.default([404]),
+    /** Status of the result that retries then get. */
+    settledStatus: z.number().int().min(200).max(599).default(200),
+    /**
+     * How long a key must have been in doubt before "no such transaction" is believed, and the key is free again. The
+     * request may still be on its way: in a queue of the backend, in a network that stands still, in a gateway that was
+     * paused. Whatever arrives after this is a second execution, so take the longest that you can imagine. Counted by
+     * the process that looks, from when it met the doubt; not less than `lock.leaseMs` and `upstream.responseTimeoutMs`.
+     */
+    releaseAfterMs: ms(1, 2_592_000_000).default(60_000),
+    /** Time for the complete answer. */
+    timeoutMs: ms(1, 600_000).default(5000),
+    /** From the beginning of the doubt to the first question. */
+    firstAfterMs: ms(1, 3_600_000).default(1000),
+    /** The pause between two questions doubles up to this. They end with the key's retention. */
+    maxPauseMs: ms(1, 86_400_000).default(60_000),
+  })
+  .superRefine(({ settled, released, firstAfterMs, maxPauseMs }, context) => {
+    const both = settled.find((status) => released.includes(status));
+    if (both !== undefined)
+      context.addIssue({ code: 'custom', path: ['released'], message: `${both} is in settled too` });
+    if (maxPauseMs < firstAfterMs)
+      context.addIssue({
+        code: 'custom',
+        path: ['maxPauseMs'],
+        message: 'must not be less than firstAfterMs',
+      });
+  });
+
 /** `operations[].idempotency`. */
-export const operationIdempotencyOptions = z.strictObject({
-  /** none: a key means nothing here; optional: it protects; required: without one 400. */
-  key: z.enum(['none', 'optional', 'required']).default('none'),
-  /** What a retry gets when the outcome is unknown. hold: 409 outcome_unknown, until it is resolved. */
-  inDoubt: z.enum(['hold']).default('hold'),
-  /** How long a duplicate waits for the first one's result. */
-  waitMs: ms(0, 600_000).default(10_000),
-  /** Statuses by which the backend says that it executed nothing: passed on, and the key is free again. */
-  release: z.array(z.number().int().min(400).max(599)).default([401, 403, 429]),
-});
+export const operationIdempotencyOptions = z
+  .strictObject({
+    /** none: a key means nothing here; optional: it protects; required: without one 400. */
+    key: z.enum(['none', 'optional', 'required']).default('none'),
+    /**
+     * What becomes of a key whose outcome is unknown.
+     *
+     * - hold: a retry gets 409 outcome_unknown, until somebody resolves it.
+     * - lookup: the backend is asked, see `lookup`.
+     * - retry: DANGEROUS. A retry is sent to the backend again, though the first request may have been executed, or may
+     *   still be. Only for a backend that itself executes one idempotency key once: with any other it pays twice.
+     */
+    inDoubt: z.enum(['hold', 'retry', 'lookup']).default('hold'),
+    /** With inDoubt: lookup, and only then. */
+    lookup: lookupOptions.optional(),
+    /** How long a duplicate waits for the first one's result. */
+    waitMs: ms(0, 600_000).default(10_000),
+    /** Statuses by which the backend says that it executed nothing: passed on, and the key is free again. */
+    release: z.array(z.number().int().min(400).max(599)).default([401, 403, 429]),
+  })
+  .superRefine(({ inDoubt, lookup }, context) => {
+    if (inDoubt === 'lookup' && !lookup)
+      context.addIssue({ code: 'custom', path: ['lookup'], message: 'is needed with inDoubt: lookup' });
+    if (inDoubt !== 'lookup' && lookup)
+      context.addIssue({ code: 'custom', path: ['lookup'], message: 'only goes with inDoubt: lookup' });
+  });

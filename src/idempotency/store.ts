@@ -47,6 +47,11 @@ export interface Store {
   claim(request: ClaimRequest): Promise<Claim>;
   /** claimed → executing, and takes the lease. `ok` is durable: only then may a byte go upstream. */
   begin(owner: Owner): Promise<Fenced>;
+  /**
+   * In doubt, with this fingerprint → executing under a new token, durable like begin, and takes the lease. `changed`:
+   * something else stands there, or nothing. Only for a backend that is itself idempotent on the key.
+   */
+  takeOver(heir: Owner, fingerprint: Fingerprint): Promise<'ok' | 'changed'>;
   /** Extends the lease. `stale`: the claim was taken over. `lost`: the lease had lapsed and was taken again. */
   renew(owner: Owner): Promise<Fenced | 'lost'>;
   /** executing or in doubt → settled, durable, and gives the lease back. Settling the same token again is `ok`. */

@@ -13,7 +13,7 @@ export interface Merchant {
 /** What an operation wants done with an idempotency key. */
 export interface OperationIdempotency {
   readonly key: 'none' | 'optional' | 'required';
-  readonly inDoubt: 'hold';
+  readonly inDoubt: 'hold' | 'retry' | 'lookup';
   /** How long a duplicate waits for the first one's result. */
   readonly waitMs: number;
   /** Statuses by which the backend says that it did not execute: the key is released. */

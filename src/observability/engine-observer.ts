@@ -29,6 +29,13 @@ export function engineObserver(metrics: Metrics, logger: Logger) {
       metrics.takeovers.inc();
       logger.info(named(call), 'a claim was taken over from an owner who had not begun');
     },
+    lateAnswer(call: KeyedRequest, late: object, stands: object) {
+      logger.error({ ...named(call), late, stands }, 'a late answer was not stored: something else stands');
+    },
+    sendsAgain(call: KeyedRequest) {
+      metrics.sentAgain.inc({ operation: call.operation });
+      logger.warn(named(call), 'a request whose outcome is unknown is sent again');
+    },
     leaseLost(call: KeyedRequest) {
       metrics.leaseLost.inc();
       logger.warn(named(call), 'a lease had lapsed while its owner lived');

@@ -73,6 +73,16 @@ export class Metrics {
     'Claims taken over from an owner who had not begun',
     [],
   );
+  readonly sentAgain = this.#counter(
+    'oncegate_sent_again_total',
+    'Requests in doubt that were sent once more, under inDoubt: retry',
+    ['operation'],
+  );
+  readonly lookups = this.#counter(
+    'oncegate_lookups_total',
+    'Questions to the backend about keys in doubt, by what they led to',
+    ['operation', 'result'],
+  );
   readonly leaseLost = this.#counter(
     'oncegate_lease_lost_total',
     'Leases that had lapsed while their owner lived',
@@ -104,7 +114,16 @@ export class Metrics {
     collectDefaultMetrics({ register: this.registry });
     // A series that appears only with its first event hides that event from rate().
     for (const counter of [this.takeovers, this.leaseLost, this.unreplicated]) counter.inc(0);
-    for (const command of ['claim', 'begin', 'renew', 'settle', 'release', 'in_doubt', 'health']) {
+    for (const command of [
+      'claim',
+      'begin',
+      'take_over',
+      'renew',
+      'settle',
+      'release',
+      'in_doubt',
+      'health',
+    ]) {
       for (const result of ['ok', 'failed']) this.storeSeconds.zero({ command, result });
     }
     for (const write of ['begin', 'renew', 'settle', 'release', 'in_doubt']) this.stale.inc({ write }, 0);
@@ -116,12 +135,15 @@ export class Metrics {
   /** Series of the declared operations from the start on. */
   declareOperations(names: readonly string[]): void {
     for (const operation of names) {
-      for (const counter of [this.hits, this.unprotected, this.settleLate]) counter.inc({ operation }, 0);
+      for (const counter of [this.hits, this.unprotected, this.settleLate, this.sentAgain])
+        counter.inc({ operation }, 0);
       for (const kind of ['in_flight', 'mismatch', 'in_doubt', 'not_stored'])
         this.conflicts.inc({ operation, kind }, 0);
       for (const result of ['complete', 'oversize', 'not_sent', 'unknown']) {
         this.upstreamSeconds.zero({ operation, result });
       }
+      for (const result of ['settled', 'released', 'unknown', 'failed'])
+        this.lookups.inc({ operation, result }, 0);
       for (const cause of ['timeout', 'connection']) this.inDoubt.inc({ operation, cause }, 0);
     }
   }

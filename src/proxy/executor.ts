@@ -26,6 +26,21 @@ class NotConnected extends Error {
   override readonly name = 'NotConnected';
 }
 
+/** Whoever wanted the request sent must not have it sent any more. */
+class MayNotStart extends Error {
+  override readonly name = 'MayNotStart';
+}
+
+/** How one request is sent, where it is not as usual. */
+export interface Sending {
+  /** Asked before a connection is looked for, and again right before the first byte is written. */
+  mayStart?: () => boolean;
+  /** Instead of `responseTimeoutMs`. */
+  timeoutMs?: number;
+}
+
+const TOO_LATE = 'the lease had lapsed before the request could be sent';
+
 /** The request's time was over. */
 class DeadlinePassed extends Error {
   override readonly name = 'DeadlinePassed';
@@ -62,10 +77,14 @@ export class Executor {
   }
 
   /** Never throws. `elapsedMs`: from the call to the complete answer, or to its failure. */
-  async send(request: UpstreamRequest): Promise<UpstreamResult & { elapsedMs: number }> {
+  async send(
+    request: UpstreamRequest,
+    { mayStart = () => true, timeoutMs = this.#options.responseTimeoutMs }: Sending = {},
+  ): Promise<UpstreamResult & { elapsedMs: number }> {
+    if (!mayStart()) return { kind: 'not_sent', reason: TOO_LATE, elapsedMs: 0 };
     const startedMs = this.#clock.monotonicMs();
     const result = await new Promise<UpstreamResult>((resolve) => {
-      const exchange = new Exchange(this.#maxResponseBytes, this.#options.responseTimeoutMs, resolve);
+      const exchange = new Exchange(this.#maxResponseBytes, timeoutMs, mayStart, resolve);
       try {
         this.#pool.dispatch(
           {
@@ -100,6 +119,7 @@ export class Executor {
  */
 class Exchange implements Dispatcher.DispatchHandler {
   readonly #maxBytes: number;
+  readonly #mayStart: () => boolean;
   readonly #resolve: (result: UpstreamResult) => void;
   readonly #deadline: NodeJS.Timeout;
   #controller: Dispatcher.DispatchController | undefined;
@@ -111,8 +131,14 @@ class Exchange implements Dispatcher.DispatchHandler {
   #bytes = 0;
   #rest: Readable | undefined;
 
-  constructor(maxBytes: number, timeoutMs: number, resolve: (result: UpstreamResult) => void) {
+  constructor(
+    maxBytes: number,
+    timeoutMs: number,
+    mayStart: () => boolean,
+    resolve: (result: UpstreamResult) => void,
+  ) {
     this.#maxBytes = maxBytes;
+    this.#mayStart = mayStart;
     this.#resolve = resolve;
     this.#deadline = setTimeout(() => this.#pastDeadline(timeoutMs), timeoutMs);
   }
@@ -121,6 +147,12 @@ class Exchange implements Dispatcher.DispatchHandler {
     // Answered as not sent while it queued for a connection: then it must not be sent any more.
     if (this.#ended) {
       controller.abort(new DeadlinePassed());
+      return;
+    }
+    // This process may have stood still while the request queued, and somebody else have sent it.
+    if (!this.#mayStart()) {
+      this.#end({ kind: 'not_sent', reason: TOO_LATE });
+      controller.abort(new MayNotStart());
       return;
     }
     this.#controller = controller;

@@ -9,6 +9,8 @@ const AMBIGUOUS = [
   { reason: 'a character that is not printable ASCII', raw: /[^\x21-\x7e]/ },
   { reason: 'a backslash', raw: /\\/ },
   { reason: 'an empty segment', raw: /\/\// },
+  // Without its parameters it is empty, and at the beginning of a path the next one is then somebody's host.
+  { reason: 'an empty segment', decoded: /\/;[^/]*\// },
   { reason: 'a dot segment', decoded: /\/\.{1,2}(?:[/;?#]|$)/ },
   { reason: 'a character encoded twice', decoded: /%[0-9a-f]{2}/i },
 ];

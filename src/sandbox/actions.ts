@@ -62,6 +62,11 @@ const ACTIONS: ReadonlyMap<unknown, Action> = new Map<unknown, Action>([
   ['checkout', { kind: 'checkout', check: checkCheckout, show: showCheckout }],
 ]);
 
+/** The `data` with which a transaction was answered. */
+export function showTransaction(transaction: Transaction): Record<string, unknown> {
+  return transaction.kind === 'withdraw' ? showWithdraw(transaction) : showCheckout(transaction);
+}
+
 function balance(ledger: Ledger, merchant: string): Reply {
   const { businessName, merchantCode, balanceMinor, currency } = ledger.wallet(merchant);
   const data = {

@@ -5,6 +5,7 @@ import { deliver, type Line, type Pause, reset } from './delivery.ts';
 import { echoRoute, stream } from './echo.ts';
 import { FAULT_HEADER, type Faults, NO_FAULTS, type ParsedFaults, parseFaults } from './faults.ts';
 import type { Ledger } from './ledger.ts';
+import { LOOKUP_PATH, lookUp } from './lookup.ts';
 import { type Execution, errorReply } from './reply.ts';
 import type { RequestLog } from './requests.ts';
 import { pathOf } from './target.ts';
@@ -14,6 +15,8 @@ export interface Backend {
   readonly ledger: Ledger;
   readonly requests: RequestLog;
   readonly faultsEnabled: boolean;
+  /** What a lookup has to show; without one there are no lookups. */
+  readonly lookupToken?: string | undefined;
   readonly pause: Pause;
 }
 
@@ -31,6 +34,8 @@ export async function handle(
     return deliver(witness(request, { audit: ledger.audit, requests, faultsEnabled }), plain);
   }
   requests.record(request);
+  if (backend.lookupToken !== undefined && pathOf(request) === LOOKUP_PATH)
+    return deliver(lookUp(request, ledger.audit, backend.lookupToken), plain);
   const parsed = faultsEnabled ? faultsOf(request) : { ok: true as const, faults: NO_FAULTS };
   if (!parsed.ok) return deliver(errorReply('invalid_fault', parsed.message), plain);
   const line: Line = { ...plain, faults: parsed.faults };

@@ -11,6 +11,8 @@ It prints one line of JSON when it is ready and stops on SIGTERM.
   --db FILE              the ledger's file (default: in memory, gone at the end)
   --keep-alive-ms MS     close a connection after so many idle milliseconds
   --no-faults            ignore the X-Sandbox-Fault header
+  --lookup               answer GET /v1/transactions?merchant=&key= to whoever sends the bearer token that stands in
+                         the environment's SANDBOX_LOOKUP_TOKEN
   --log                  print one line of JSON for each request
   --help                 show this
 
@@ -34,6 +36,7 @@ function commandOf(args: string[]): Command {
       db: { type: 'string' },
       'keep-alive-ms': { type: 'string' },
       'no-faults': { type: 'boolean' },
+      lookup: { type: 'boolean' },
       log: { type: 'boolean' },
       help: { type: 'boolean' },
     },
@@ -48,10 +51,18 @@ function commandOf(args: string[]): Command {
       ...(values['keep-alive-ms'] === undefined
         ? {}
         : { keepAliveTimeoutMs: wholeNumber('--keep-alive-ms', values['keep-alive-ms'], 3_600_000) }),
+      ...(values.lookup === true ? { lookupToken: lookupToken() } : {}),
       ...(values.log === true ? { log: print } : {}),
       faults: values['no-faults'] !== true,
     },
   };
+}
+
+/** From the environment: a command line can be read by everybody on the machine. */
+function lookupToken(): string {
+  const token = process.env.SANDBOX_LOOKUP_TOKEN;
+  if (!token) throw new Error('--lookup needs SANDBOX_LOOKUP_TOKEN in the environment');
+  return token;
 }
 
 function wholeNumber(flag: string, text: string, max: number): number {

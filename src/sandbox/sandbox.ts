@@ -30,6 +30,8 @@ export interface SandboxOptions {
   readonly keepAliveTimeoutMs?: number;
   /** Whether X-Sandbox-Fault does anything; default true. */
   readonly faults?: boolean;
+  /** Turns GET /v1/transactions?merchant=&key= on, for whoever shows this token. */
+  readonly lookupToken?: string;
   /** Called once a request is over. */
   readonly log?: (entry: RequestLogEntry) => void;
 }
@@ -69,6 +71,7 @@ export async function createSandbox(options: SandboxOptions = {}): Promise<Sandb
     ledger,
     requests: new RequestLog(),
     faultsEnabled: faults,
+    lookupToken: options.lookupToken,
     pause: (milliseconds) => sleep(milliseconds, undefined, { signal: stopping.signal }),
   };
   const server = serverOf(backend, options);

@@ -15,6 +15,10 @@ export interface HttpServerOptions {
   headerBytes: number;
   /** Time for a request's head to arrive. */
   headerTimeoutMs: number;
+  /** Time for the body of a request that belongs to an operation to arrive; whoever reads it keeps this limit. */
+  bodyTimeoutMs: number;
+  /** Time for an answer to be taken, once all of it is there. */
+  answerTimeoutMs: number;
   /** Answers requests; those that wait for `100 Continue` too. */
   onRequest: RequestListener;
   /** Told of each connection that was answered because what came was no request. */
@@ -23,10 +27,14 @@ export interface HttpServerOptions {
   onUpgrade(req: IncomingMessage, socket: Duplex, head: Buffer): void;
 }
 
+/** Time for a whole request to arrive, one that is passed through included. */
+const WHOLE_REQUEST_MS = 300_000;
+
 /** The answers that are under way on each connection. */
 class Answering {
   readonly #open = new WeakMap<Duplex, Set<ServerResponse>>();
   readonly #all = new Set<ServerResponse>();
+  readonly #untaken = new WeakSet<ServerResponse>();
 
   begin(socket: Duplex, res: ServerResponse): void {
     const open = this.#open.get(socket) ?? new Set();
@@ -46,6 +54,16 @@ class Answering {
   /** Is one of them the last of its connection? */
   closes(socket: Duplex): boolean {
     return [...(this.#open.get(socket) ?? [])].some((res) => !res.shouldKeepAlive);
+  }
+
+  /** Ends connections whose answer was whole at the last call already, and is still not taken. */
+  endUntaken(): void {
+    for (const res of this.#all) {
+      // One that waits for its turn behind another has no socket yet.
+      if (!res.writableEnded || !res.socket) continue;
+      if (this.#untaken.has(res)) res.socket.destroy();
+      else this.#untaken.add(res);
+    }
   }
 
   busy(socket: Duplex): boolean {
@@ -80,6 +98,8 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     {
       maxHeaderSize: options.headerBytes,
       headersTimeout: options.headerTimeoutMs,
+      // Node's own limit for head and body together must not undercut those that were asked for.
+      requestTimeout: Math.max(WHOLE_REQUEST_MS, options.headerTimeoutMs + options.bodyTimeoutMs),
       // Node looks for late heads only this often, by default every 30 s.
       connectionsCheckingInterval: Math.min(1000, Math.ceil(options.headerTimeoutMs / 2)),
       // Longer than the idle time of usual balancers, so that it is they who close idle connections.
@@ -93,6 +113,9 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     },
     onRequest,
   );
+  // Whoever does not read would keep a place among limits.inFlight for each answer, and needs no credentials for it.
+  const untaken = setInterval(() => answering.endUntaken(), options.answerTimeoutMs).unref();
+  server.once('close', () => clearInterval(untaken));
   // Without this listener Node would invite the body before anybody was authenticated.
   server.on('checkContinue', onRequest);
   server.on('upgrade', options.onUpgrade);

@@ -13,12 +13,12 @@ import { duplicateOf, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { bring, stages } from './states.ts';
 
-function openLmdb(
+async function openLmdb(
   times: Partial<StoreTimes>,
   clock: Clock = systemClock,
-): { path: string; store: LmdbStore } {
+): Promise<{ path: string; store: LmdbStore }> {
   const path = mkdtempSync(join(tmpdir(), 'lmdb-sweep-'));
-  const store = new LmdbStore({ path, ...LONG, ...times, clock });
+  const store = await LmdbStore.open({ path, ...LONG, ...times, clock });
   onTestFinished(async () => {
     await store.close();
     rmSync(path, { recursive: true, force: true });
@@ -30,7 +30,7 @@ describe('the sweep', () => {
   it('removes records past their retention, and no others', async () => {
     let monotonicMs = 1_000_000;
     const clock = { ...systemClock, monotonicMs: () => monotonicMs };
-    const { path, store } = openLmdb({ retentionMs: 1000 }, clock);
+    const { path, store } = await openLmdb({ retentionMs: 1000 }, clock);
     // More than one step's worth, so that it has to go on where it stopped.
     for (let number = 0; number < 30; number++) for (const stage of stages) await bring(store, stage);
     monotonicMs += 999;
@@ -46,7 +46,7 @@ describe('audit records', () => {
   it('outlive the record that they tell about, and no longer than they are kept', async () => {
     let monotonicMs = 1_000_000;
     const clock = { ...systemClock, monotonicMs: () => monotonicMs };
-    const { path, store } = openLmdb({ retentionMs: 1000 }, clock);
+    const { path, store } = await openLmdb({ retentionMs: 1000 }, clock);
     const owner = await bring(store, 'in_doubt');
     const note = { by: 'ada', reason: 'not in the books' };
     expect(await store.resolve(owner.scope, owner.token, { as: 'released' }, note)).toBe('ok');
@@ -76,7 +76,7 @@ describe('a stored value that was damaged', () => {
   ];
 
   it.each(damages)('(%s) is never absent, never won and not swept away', async (_, damage) => {
-    const { path, store } = openLmdb({ leaseMs: 1 });
+    const { path, store } = await openLmdb({ leaseMs: 1 });
     const owner = await bring(store, 'executing');
     await rewriteLmdb(path, owner.scope, damage);
     expect(await sweepLmdb(path, LONG.retentionMs)).toBe(0);
@@ -86,7 +86,7 @@ describe('a stored value that was damaged', () => {
   });
 
   it('is not swept away when its time is over', async () => {
-    const { path, store } = openLmdb({});
+    const { path, store } = await openLmdb({});
     const [owner, control] = [await bring(store, 'executing'), await bring(store, 'executing')];
     await rewriteLmdb(path, owner.scope, (stored) => stored.fill(0, 60, 61));
     expect(await sweepLmdb(path, 0)).toBe(1);

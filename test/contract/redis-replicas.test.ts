@@ -141,6 +141,19 @@ describe.concurrent('with a replica to wait for', () => {
     await expect(store.release(owner)).rejects.toThrow(StoreUnavailable);
   });
 
+  it('a resolution that does not reach it is not reported as done', async () => {
+    await using pair = await withReplica();
+    const { replica, store } = pair;
+    const owner = await bring(store, 'in_doubt');
+    replica.freeze();
+    const note = { by: 'ada', reason: 'in the books' };
+    const resolution = { as: 'settled' as const, settlement: paid() };
+    const resolved = store.resolve(owner.scope, owner.token, resolution, note);
+    await expect(resolved).rejects.toThrow('the resolution did not reach its replicas');
+    expect(await store.get(owner.scope)).toMatchObject({ state: 'settled' });
+    expect(await store.resolve(owner.scope, owner.token, resolution, note)).toBe('changed');
+  });
+
   it('many claims at once do not wait for one another', async () => {
     await using pair = await withReplica();
     const { wire, store } = pair;

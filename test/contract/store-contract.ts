@@ -8,6 +8,7 @@ import { ownerGone } from './owner-gone.ts';
 import { races } from './races.ts';
 import { replays } from './replays.ts';
 import { resolutions } from './resolutions.ts';
+import { takingOver } from './taking-over.ts';
 import { unreadable } from './unreadable.ts';
 
 /** What every store has to do, as store.ts promises it. */
@@ -16,6 +17,7 @@ export function storeContract(backend: Backend): void {
     claims(backend);
     races(backend);
     fencing(backend);
+    takingOver(backend);
     replays(backend);
     ownerGone(backend);
     expiry(backend);

@@ -46,7 +46,15 @@ export async function spawnSandbox(...args: string[]): Promise<SandboxProcess> {
 }
 
 export function spawnMain(...args: string[]): Pick<SandboxProcess, 'child' | 'exited'> {
-  const child = spawn(process.execPath, [MAIN, ...args]);
+  return spawnMainIn({}, ...args);
+}
+
+/** With more in its environment. */
+export function spawnMainIn(
+  env: NodeJS.ProcessEnv,
+  ...args: string[]
+): Pick<SandboxProcess, 'child' | 'exited'> {
+  const child = spawn(process.execPath, [MAIN, ...args], { env: { ...process.env, ...env } });
   const exited = once(child, 'exit').then(([code, signal]) => (signal ?? code) as number | NodeJS.Signals);
   onTestFinished(() => void child.kill('SIGKILL'));
   return { child, exited };

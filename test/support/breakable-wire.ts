@@ -52,6 +52,7 @@ export class TcpProxy {
 
   /** On the same port as before, where it has listened before. */
   async listen(): Promise<void> {
+    if (this.#server.listening) return;
     this.#server.listen(this.#port, '127.0.0.1');
     await once(this.#server, 'listening');
     this.#port = (this.#server.address() as AddressInfo).port;

@@ -1,11 +1,12 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type Call, Engine, type EngineObserver, type EngineOptions } from '../../src/idempotency/engine.ts';
+import type { Call, EngineObserver, InDoubtPolicy } from '../../src/idempotency/call.ts';
+import { type DoubtSolver, Engine, type EngineOptions } from '../../src/idempotency/engine.ts';
 import type { Exchange } from '../../src/idempotency/outcome.ts';
 import type { StoredResponse } from '../../src/idempotency/record.ts';
 import type { Store } from '../../src/idempotency/store.ts';
-import { systemClock } from '../../src/kernel/clock.ts';
+import { type Clock, systemClock } from '../../src/kernel/clock.ts';
 import { FaultyStore } from './faulty-store.ts';
 import { LONG, openStore, type StoreTimes } from './open-store.ts';
 import { newRequest, paid, type RequestParts } from './requests.ts';
@@ -29,20 +30,32 @@ export class Rig {
     return new FaultyStore(await this.store(times));
   }
 
-  engine(store: Store, options: Partial<EngineOptions> = {}): { engine: Engine; told: Told[] } {
+  engine(
+    store: Store,
+    options: Partial<EngineOptions> = {},
+    solver?: DoubtSolver,
+    clock: Clock = systemClock,
+  ): { engine: Engine; told: Told[] } {
     const told: Told[] = [];
     const observer: EngineObserver = {
       inDoubt: (_, { reason }) => told.push(['inDoubt', reason]),
       stale: (write) => told.push(['stale', write]),
+      lateAnswer: (_, late, stands) => told.push(['lateAnswer', { late, stands }]),
+      sendsAgain: () => told.push(['sendsAgain']),
       tookOver: () => told.push(['tookOver']),
       leaseLost: () => told.push(['leaseLost']),
       settleLate: () => told.push(['settleLate']),
     };
     const { leaseMs, retentionMs } = LONG;
     const all = { leaseMs, retentionMs, settleRetryMs: 2000, maxWaiters: 100, ...options };
-    const engine = new Engine(store, all, observer, systemClock);
+    const engine = new Engine(store, all, observer, clock, solver);
     this.#engines.push(engine);
     return { engine, told };
+  }
+
+  /** An engine whose clock is not the system's in some way. */
+  engineAt(store: Store, clock: Partial<Clock>): { engine: Engine; told: Told[] } {
+    return this.engine(store, {}, undefined, { ...systemClock, ...clock });
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -55,19 +68,26 @@ export class Rig {
 /** A call that counts its runs. */
 export type CountedCall = Call & { readonly counted: { runs: number } };
 
-function counting(run: () => Promise<Exchange>): Pick<CountedCall, 'run' | 'counted'> {
+type Run = (mayStart: () => boolean) => Promise<Exchange>;
+
+function counting(run: Run): Pick<CountedCall, 'run' | 'counted'> {
   const counted = { runs: 0 };
-  const countedRun = () => {
+  const countedRun: Run = (mayStart) => {
     counted.runs++;
-    return run();
+    return run(mayStart);
   };
   return { counted, run: countedRun };
 }
 
 /** A call under a new key unless `parts` name one; its run ends with `exchange`, or as the function does. */
 export function newCall(
-  exchange: Exchange | (() => Promise<Exchange>) = complete(),
-  { waitMs = 0, gone, ...parts }: RequestParts & { waitMs?: number; gone?: AbortSignal } = {},
+  exchange: Exchange | Run = complete(),
+  {
+    waitMs = 0,
+    gone,
+    inDoubt = 'hold',
+    ...parts
+  }: RequestParts & { waitMs?: number; gone?: AbortSignal; inDoubt?: InDoubtPolicy } = {},
 ): CountedCall {
   const { token: _, ...request } = newRequest(parts);
   const run = typeof exchange === 'function' ? exchange : async () => exchange;
@@ -75,6 +95,7 @@ export function newCall(
     ...request,
     ...counting(run),
     waitMs,
+    inDoubt,
     releaseStatuses: [401, 403, 429],
     ...(gone ? { gone } : {}),
   };

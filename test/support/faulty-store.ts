@@ -9,9 +9,18 @@ import {
   type StoreHealth,
   StoreUnavailable,
 } from '../../src/idempotency/store.ts';
-import type { Scope } from '../../src/kernel/brands.ts';
+import type { Fingerprint, Scope } from '../../src/kernel/brands.ts';
 
-type Write = 'claim' | 'begin' | 'renew' | 'settle' | 'release' | 'markInDoubt';
+type Write =
+  | 'claim'
+  | 'begin'
+  | 'takeOver'
+  | 'renew'
+  | 'settle'
+  | 'release'
+  | 'markInDoubt'
+  | 'list'
+  | 'resolve';
 
 interface Fault {
   /** `before`: the write never happens. `after`: it happens, and its answer is lost. The others take `ms` longer. */
@@ -26,10 +35,13 @@ export class FaultyStore implements Store {
   readonly asked: Record<Write, number> = {
     claim: 0,
     begin: 0,
+    takeOver: 0,
     renew: 0,
     settle: 0,
     release: 0,
     markInDoubt: 0,
+    list: 0,
+    resolve: 0,
   };
   readonly #store: Store;
   readonly #faults = new Map<Write, Fault>();
@@ -54,6 +66,8 @@ export class FaultyStore implements Store {
 
   claim = (request: ClaimRequest): Promise<Claim> => this.#through('claim', () => this.#store.claim(request));
   begin = (owner: Owner): Promise<Fenced> => this.#through('begin', () => this.#store.begin(owner));
+  takeOver = (heir: Owner, fingerprint: Fingerprint): Promise<'ok' | 'changed'> =>
+    this.#through('takeOver', () => this.#store.takeOver(heir, fingerprint));
   renew = (owner: Owner): Promise<Fenced | 'lost'> => this.#through('renew', () => this.#store.renew(owner));
   settle = (owner: Owner, settlement: Settlement): Promise<Fenced> =>
     this.#through('settle', () => this.#store.settle(owner, settlement));
@@ -61,8 +75,8 @@ export class FaultyStore implements Store {
   markInDoubt = (owner: Owner): Promise<Fenced> =>
     this.#through('markInDoubt', () => this.#store.markInDoubt(owner));
   get = (scope: Scope): Promise<IdempotencyRecord | undefined> => this.#store.get(scope);
-  list: Store['list'] = (filter) => this.#store.list(filter);
-  resolve: Store['resolve'] = (...args) => this.#store.resolve(...args);
+  list: Store['list'] = (filter) => this.#through('list', () => this.#store.list(filter));
+  resolve: Store['resolve'] = (...args) => this.#through('resolve', () => this.#store.resolve(...args));
   audit: Store['audit'] = (scope) => this.#store.audit(scope);
   health = (): Promise<StoreHealth> => this.#store.health();
   close = (): Promise<void> => this.#store.close();

@@ -1,4 +1,5 @@
 import { open, type RootDatabase } from 'lmdb';
+import { openEnvironment } from '../../src/idempotency/stores/lmdb/environment.ts';
 import { Ages, currentBoot } from '../../src/idempotency/stores/lmdb/stamp.ts';
 import { Sweep } from '../../src/idempotency/stores/lmdb/sweep.ts';
 import type { Scope } from '../../src/kernel/brands.ts';
@@ -37,10 +38,11 @@ export async function countLmdb(path: string): Promise<number> {
 
 /** One step of a sweep of its own. Resolves to the number of records removed. */
 export async function sweepLmdb(path: string, retentionMs: number): Promise<number> {
-  const files = openFiles(path);
-  const sweep = new Sweep(files, new Ages(currentBoot(), systemClock), retentionMs);
+  const environment = await openEnvironment(path);
+  const sweep = new Sweep({ ...environment, ages: new Ages(currentBoot(), systemClock) }, retentionMs);
   sweep.stop();
   const removed = await sweep.step();
-  await files.close();
+  await environment.records.close();
+  environment.presence.leave();
   return removed;
 }

@@ -23,7 +23,7 @@ export async function openStore(
   clock: Clock = systemClock,
 ): Promise<Store> {
   const shared = { ...LONG, ...times, clock };
-  if (place.kind === 'lmdb') return new LmdbStore({ path: place.path, ...shared });
+  if (place.kind === 'lmdb') return await LmdbStore.open({ path: place.path, ...shared });
   const { url, prefix, lockNodes = [] } = place;
   const location = { url };
   return await RedisStore.open({

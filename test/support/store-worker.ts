@@ -8,7 +8,9 @@ export type Work =
   /** Claims `keys` at the word `go`, and tells which it won. */
   | { kind: 'race'; keys: string[] }
   /** Claims, begins and settles one key after the other on each lane, telling each answer, until it is killed. */
-  | { kind: 'ledger'; lanes: number };
+  | { kind: 'ledger'; lanes: number }
+  /** Opens and closes the store, over and over. */
+  | { kind: 'reopen' };
 
 async function race(store: Store, keys: string[], go: Promise<unknown>): Promise<void> {
   say('ready');
@@ -36,6 +38,14 @@ async function ledger(store: Store, lane: number): Promise<void> {
   }
 }
 
+async function reopen(place: StorePlace): Promise<never> {
+  for (;;) {
+    const store = await openStore(place);
+    say('opened');
+    await store.close();
+  }
+}
+
 /** Standard output is a pipe, and Node writes to pipes at once: what was said before a kill has arrived. */
 function say(word: string, about: unknown = null): void {
   process.stdout.write(`${JSON.stringify([word, about])}\n`);
@@ -47,8 +57,10 @@ const go = new Promise((resolve) => commands.once('line', resolve));
 // The parent is gone.
 commands.once('close', () => process.exit());
 
+if (work.kind === 'reopen') await reopen(place);
 const store = await openStore(place);
 if (work.kind === 'race') await race(store, work.keys, go);
-else await Promise.all(Array.from({ length: work.lanes }, (_, lane) => ledger(store, lane)));
+else if (work.kind === 'ledger')
+  await Promise.all(Array.from({ length: work.lanes }, (_, lane) => ledger(store, lane)));
 await store.close();
 process.exit();

@@ -40,6 +40,10 @@ export class Worker {
     return about;
   }
 
+  get pid(): number {
+    return this.#child.pid as number;
+  }
+
   go(): void {
     this.#child.stdin.write('go\n');
   }

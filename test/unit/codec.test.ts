@@ -183,6 +183,7 @@ describe('the scripts of redis', () => {
       [layout.state, layout.token - 1],
       [layout.token, layout.mark - 1],
       [layout.mark, layout.fingerprint - 1],
+      [layout.fingerprint, layout.createdAt - 1],
     ];
     const reads = places(lua, /'GETRANGE', KEYS\[1\], (\d+), (\d+)/g);
     expect(reads.length).toBeGreaterThan(0);

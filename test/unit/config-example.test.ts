@@ -5,6 +5,7 @@ import { describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
 import { parseConfig } from '../../src/config/load.ts';
 import { configSchema } from '../../src/config/schema.ts';
+import { operationIdempotencyOptions } from '../../src/idempotency/options.ts';
 import { optionPaths, pathsIn } from '../support/option-paths.ts';
 
 const FILE = fileURLToPath(new URL('../../config/gateway.example.yaml', import.meta.url));
@@ -21,6 +22,7 @@ const ENV = {
   ONCEGATE_PEPPER: 'a-pepper-of-some-length',
   BACKEND_KEY: 'sk_backend',
   REDIS_PASSWORD: 'a-password',
+  LOOKUP_TOKEN: 'a-token',
 };
 
 describe('config/gateway.example.yaml', () => {
@@ -67,8 +69,16 @@ describe('config/gateway.example.yaml', () => {
   });
 
   it('has options that work when they are switched on', () => {
-    const config = parseConfig(switchedOn(text).replace('forward: keep', 'forward: replace'), ENV);
+    const chosen = switchedOn(text)
+      .replace('forward: keep', 'forward: replace')
+      .replace('inDoubt: hold', 'inDoubt: lookup');
+    const config = parseConfig(chosen, ENV);
     expect(config.admin.token).toBe(ENV.ONCEGATE_ADMIN_TOKEN);
     expect(config.auth).toMatchObject({ pepper: ENV.ONCEGATE_PEPPER, replaceWith: 'Bearer sk_backend' });
+    const lookup = config.operations.find(({ name }) => name === 'withdraw')?.idempotency.lookup;
+    const { path } = lookup ?? { path: '' };
+    const bare = { key: 'optional', inDoubt: 'lookup', lookup: { path } };
+    expect({ ...lookup, headers: {} }).toEqual(operationIdempotencyOptions.parse(bare).lookup);
+    expect(lookup?.headers).toEqual({ authorization: 'Bearer a-token' });
   });
 });

@@ -47,9 +47,9 @@ describe('a mistake is answered with its path, the value, and what is allowed', 
       /begin with \//,
     ],
     [
-      `operations: [{ name: a, ${match}, idempotency: { inDoubt: retry } }]`,
+      `operations: [{ name: a, ${match}, idempotency: { inDoubt: guess } }]`,
       'operations[0].idempotency.inDoubt',
-      '"retry"',
+      '"guess"',
       /"hold"/,
     ],
     [

@@ -11,11 +11,7 @@ import { Exit } from '../exit.ts';
 export async function withDesk<T>(configFile: string, work: (desk: Desk) => Promise<T>): Promise<T> {
   const config = loadConfig(configFile, process.env);
   refuseMissing(config);
-  const onUnreplicated = () =>
-    process.stderr.write(
-      'oncegate: written, but not to durability.replicas in time: a failover may undo it\n',
-    );
-  const store = await openStore(config, systemClock, onUnreplicated);
+  const store = await openStore(config, systemClock, () => {});
   const { leaseMs } = config.lock;
   try {
     return await work(new Desk(store, { leaseMs, maxStoredBytes: config.idempotency.maxStoredBytes }));

@@ -37,7 +37,7 @@ export async function openStore(
     });
   }
   const { LmdbStore } = await import('./lmdb/lmdb-store.ts');
-  return new LmdbStore({ ...store, ...common });
+  return await LmdbStore.open({ ...store, ...common });
 }
 
 /** The schema lets exactly one of the three be said. */

@@ -114,7 +114,13 @@ describe('what is written for whoever is on call', () => {
     for (const [, message = ''] of messages) expect(sources).toContain(`'${message}'`);
   });
 
-  const sources = ['src/gateway.ts', 'src/observability/engine-observer.ts'].map(readText).join('\n');
+  const sources = [
+    'src/gateway.ts',
+    'src/observability/engine-observer.ts',
+    'src/observability/doubt-observer.ts',
+  ]
+    .map(readText)
+    .join('\n');
 });
 
 function hasOption(config: object, option: string): boolean {

@@ -53,6 +53,15 @@ describe('check', () => {
     expect(ended.stdout).toMatch(/^ok {3}store: redis\nwarn store: redis runs without appendonly: .+\n/);
   });
 
+  it.concurrent('warns of an operation that sends again what may have been executed', async () => {
+    const match = { method: 'POST', path: '/v1/pay' };
+    const ended = await check({
+      operations: [{ name: 'pay', match, idempotency: { key: 'optional', inDoubt: 'retry' } }],
+    });
+    expect(ended).toMatchObject({ code: 0, stderr: '' });
+    expect(ended.stdout).toMatch(/^warn operations: pay has inDoubt: retry: .*pays twice/m);
+  });
+
   it.concurrent('fails where the store cannot be opened', async () => {
     const url = `redis://:hunter2@127.0.0.1:${await freePort()}`;
     const ended = await check({ store: { kind: 'redis', url, connectTimeoutMs: 300 } });

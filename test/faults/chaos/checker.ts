@@ -14,9 +14,20 @@ export interface Evidence {
   balanced: boolean;
   /** Scopes that the operators are shown as in doubt, at the end. */
   listed: ReadonlySet<string>;
+  /** What operators made of keys in doubt, after the last calls. */
+  resolved: readonly Resolved[];
   /** Of each key that was open when a fault was healed: how long it took until its merchant knew. */
   recoveriesMs: readonly number[];
-  leaseMs: number;
+  recoverWithinMs: number;
+}
+
+/** A resolution, and what the merchant was told after it. */
+export interface Resolved {
+  scope: string;
+  as: 'settled' | 'released';
+  ended: Ended;
+  /** Why the resolution itself was refused. */
+  refusal: string | undefined;
 }
 
 export interface Violation {
@@ -36,15 +47,15 @@ export const RULES = {
   key_reused: 'another payout under a used key is refused',
   stuck: 'at the end each key is settled or in doubt',
   unlisted_doubt: 'each key in doubt is shown to the operators',
+  unresolvable: 'operators can resolve each key in doubt, and merchants are told so',
   unexplained_doubt: "a key is in doubt only where the backend's answer was lost or its gateway died",
-  slow_recovery: 'after a fault is healed merchants know within a lease and two seconds (p99)',
+  slow_recovery: 'after a fault is healed merchants know in time: a lease and two seconds (p99)',
   gateway_failed: 'no gateway ends by itself',
   unbalanced: "the backend's books add up",
 } as const;
 
 /** Time from a call to the loss that can explain its doubt: waiting, executing, and a pause. */
 const EXPLAINED_WITHIN_MS = 15_000;
-const RECOVERY_SLACK_MS = 2000;
 /** A gateway may take so long to reach a store that is well again. */
 const STORE_BACK_WITHIN_MS = 1500;
 
@@ -70,7 +81,7 @@ export function check(evidence: Evidence): Violation[] {
       found.push({ rule, scope, detail });
     found.push(...doubtsOf(scope, calls, evidence.listed, losses));
   }
-  return [...found, ...ofTheRun(evidence)];
+  return [...found, ...evidence.resolved.flatMap(unresolved), ...ofTheRun(evidence)];
 }
 
 function callsByScope(events: readonly Event[]): Map<string, Call[]> {
@@ -92,10 +103,13 @@ function callsByScope(events: readonly Event[]): Map<string, Call[]> {
   return scopes;
 }
 
+export const scopeOfEntry = ({ merchant, idempotency_key }: LedgerEntry): string =>
+  `${merchant} ${idempotency_key}`;
+
 function countByScope(payouts: readonly LedgerEntry[]): Map<string, number> {
   const counts = new Map<string, number>();
-  for (const { merchant, idempotency_key } of payouts) {
-    const scope = `${merchant} ${idempotency_key}`;
+  for (const entry of payouts) {
+    const scope = scopeOfEntry(entry);
     counts.set(scope, (counts.get(scope) ?? 0) + 1);
   }
   return counts;
@@ -107,7 +121,7 @@ function* violationsOf(
   paid: number,
   storeFaults: readonly Span[],
 ): Generator<[Violation['rule'], string]> {
-  const own = calls.filter(({ start }) => start.as !== 'other_amount');
+  const own = calls.filter(({ start }) => start.as !== 'other_amount' && start.as !== 'resolved');
   const settled = own.flatMap(({ end }) => (end && isSettled(end.ended) ? [end] : []));
   const digests = new Set(settled.map(({ ended }) => (ended.kind === 'result' ? ended.digest : '')));
   if (digests.size > 1) yield ['answers_differ', `${digests.size} different answers`];
@@ -161,6 +175,14 @@ function* doubtsOf(
   }
 }
 
+/** A released key is new, and is executed; one that was settled without a response is never executed again. */
+function unresolved({ scope, as, ended, refusal }: Resolved): Violation[] {
+  const told =
+    as === 'released' ? isSettled(ended) : ended.kind === 'problem' && ended.code === 'response_not_stored';
+  if (told && refusal === undefined) return [];
+  return [{ rule: 'unresolvable', scope, detail: `${as}: ${refusal ?? JSON.stringify(ended)}` }];
+}
+
 /** When faults stood. */
 interface Span {
   fromMs: number;
@@ -199,14 +221,14 @@ function isExplained(calls: readonly Call[], losses: readonly Loss[]): boolean {
   );
 }
 
-function* ofTheRun({ events, balanced, recoveriesMs, leaseMs }: Evidence): Generator<Violation> {
+function* ofTheRun({ events, balanced, recoveriesMs, recoverWithinMs }: Evidence): Generator<Violation> {
   for (const event of events) {
     if (event.event !== 'gateway_died' || ['SIGKILL', '0'].includes(event.how)) continue;
     yield { rule: 'gateway_failed', scope: `gateway ${event.gateway}`, detail: `it ended with ${event.how}` };
   }
   if (!balanced) yield { rule: 'unbalanced', scope: 'ledger', detail: 'debits and credits differ' };
   const p99Ms = quantile(recoveriesMs, 0.99);
-  if (p99Ms > leaseMs + RECOVERY_SLACK_MS) {
+  if (p99Ms > recoverWithinMs) {
     yield { rule: 'slow_recovery', scope: 'merchants', detail: `p99 ${Math.round(p99Ms)} ms` };
   }
 }

@@ -1,5 +1,5 @@
 import type { Backend } from './backend.ts';
-import { CRASH_POINTS } from './crash-point.ts';
+import { CRASH_POINTS, type CrashPoint } from './crash-point.ts';
 import type { GatewayProcess } from './gateways.ts';
 import type { Random } from './random.ts';
 import type { Topology } from './topology.ts';
@@ -36,28 +36,35 @@ export function allFaults(world: Breakable): Fault[] {
 }
 
 function gatewayFaults({ gateways, random, leaseMs }: Breakable): Unsorted[] {
-  let struck = random.pick(gateways);
-  const strike = () => {
-    struck = random.pick(gateways);
-    return struck;
+  /** Strikes a gateway that chance picks each time, and heals the same. */
+  const ofOne = (
+    name: string,
+    inject: (gateway: GatewayProcess) => Promise<void>,
+    heal: (gateway: GatewayProcess) => Promise<void>,
+    holdMs?: number,
+  ): Unsorted => {
+    let struck = random.pick(gateways);
+    const strike = async () => {
+      struck = random.pick(gateways);
+      await inject(struck);
+    };
+    return { name, inject: strike, heal: () => heal(struck), ...(holdMs === undefined ? {} : { holdMs }) };
   };
-  const revive = () => struck.revive();
+  const crash = async (gateway: GatewayProcess, point: CrashPoint) => {
+    if (!(await gateway.crashAt(point, CRASH_WITHIN_MS))) throw new Error(`nobody came by ${point}`);
+  };
+  const revive = (gateway: GatewayProcess) => gateway.revive();
   return [
-    { name: 'gateway killed', inject: () => strike().kill(), heal: revive },
-    ...CRASH_POINTS.map((point) => ({
-      name: `gateway killed ${point.replace('_', ' ')}`,
-      inject: async () => {
-        if (!(await strike().crashAt(point, CRASH_WITHIN_MS))) throw new Error(`nobody came by ${point}`);
-      },
-      heal: revive,
-      holdMs: 200,
-    })),
-    {
-      name: 'gateway paused beyond its leases',
-      inject: async () => strike().pause(),
-      heal: async () => struck.resume(),
-      holdMs: leaseMs * 1.7,
-    },
+    ofOne('gateway killed', (gateway) => gateway.kill(), revive),
+    ...CRASH_POINTS.map((point) =>
+      ofOne(`gateway killed ${point.replace('_', ' ')}`, (gateway) => crash(gateway, point), revive, 200),
+    ),
+    ofOne(
+      'gateway paused beyond its leases',
+      async (gateway) => gateway.pause(),
+      async (gateway) => gateway.resume(),
+      leaseMs * 1.7,
+    ),
     { name: 'rolling restart', inject: () => rollingRestart(gateways), heal: async () => {}, holdMs: 0 },
     ...[+1, -1].map((hours) => ({
       name: `wall clock ${hours > 0 ? 'an hour on' : 'an hour back'}`,

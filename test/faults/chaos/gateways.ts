@@ -19,6 +19,7 @@ const FAKETIME = ['x86_64', 'aarch64']
 /** One gateway's process, which is started anew on the same port whenever it has died. */
 export class GatewayProcess {
   readonly number: number;
+  readonly configFile: string;
   /** Counts its processes. */
   life = 0;
   port = 0;
@@ -35,6 +36,7 @@ export class GatewayProcess {
   constructor(number: number, folder: string, history: History, config: ConfigInput, fakeTime: boolean) {
     this.number = number;
     this.#folder = folder;
+    this.configFile = join(folder, `gateway-${number}.yaml`);
     this.#history = history;
     this.#config = config;
     if (fakeTime) this.#clockFile = join(folder, `clock-${number}`);
@@ -47,12 +49,11 @@ export class GatewayProcess {
   async start(): Promise<void> {
     this.port ||= await freePort();
     this.adminPort ||= await freePort();
-    const file = join(this.#folder, `gateway-${this.number}.yaml`);
     const listen = { host: '127.0.0.1', port: this.port };
     const admin = { ...this.#config.admin, host: '127.0.0.1', port: this.adminPort };
-    writeFileSync(file, stringify({ ...this.#config, listen, admin }), { mode: 0o600 });
+    writeFileSync(this.configFile, stringify({ ...this.#config, listen, admin }), { mode: 0o600 });
     const logFile = join(this.#folder, `gateway-${this.number}.log`);
-    const child = await startNode(['--import', CRASH_POINTS, MAIN, 'serve', '--config', file], {
+    const child = await startNode(['--import', CRASH_POINTS, MAIN, 'serve', '--config', this.configFile], {
       isReady: () => isHealthy(this.adminPort),
       logFile,
       env: this.#environment(),

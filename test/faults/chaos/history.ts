@@ -22,7 +22,7 @@ export type Event =
       /** Which life of the gateway's process. */
       life: number;
       /** What the call was: a merchant's own, or another request under its key. */
-      as: 'merchant' | 'duplicate' | 'impatient' | 'other_amount' | 'last';
+      as: 'merchant' | 'duplicate' | 'impatient' | 'other_amount' | 'last' | 'resolved';
       /** What the backend was told to do to this one, if anything. */
       fault?: string;
     }

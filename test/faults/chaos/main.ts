@@ -12,10 +12,11 @@ seeded schedule, heals them, and compares what merchants were told with what was
 Exit codes: 0 clean, 1 the promise was broken, 64 wrong options, 70 the suite itself failed.
 
   --store NAME      ${STORES.join(', ')} (default lmdb)
-  --minutes M       how long things break (default 1.5)
+  --minutes M       how long things break (default 1.5); up to as long again, until each fault has come
   --seed N          repeats the schedule of another run (default: a new one, which is printed)
   --rate N          new keys a second (default 120)
   --together N      faults at once, at most (default 2)
+  --recover-within MS  how long merchants may take to know after a heal, p99 (default: a lease and two seconds)
   --unsafe NAME     a configuration that cannot keep the promise, to see it broken:
 ${Object.entries(UNSAFE)
   .map(([name, says]) => `                    ${name}: ${says}`)
@@ -39,6 +40,7 @@ function read() {
         seed: { type: 'string', default: String(Math.floor(Math.random() * 1_000_000)) },
         rate: { type: 'string', default: '120' },
         together: { type: 'string', default: '2' },
+        'recover-within': { type: 'string' },
         unsafe: { type: 'string' },
         json: { type: 'string' },
         keep: { type: 'boolean', default: false },
@@ -77,6 +79,10 @@ const options = {
   minutes: numberOf('minutes', values.minutes, 0.1, 24 * 60),
   ratePerS: numberOf('rate', values.rate, 1, 5000),
   together: Math.floor(numberOf('together', values.together, 1, 5)),
+  recoverWithinMs:
+    values['recover-within'] === undefined
+      ? undefined
+      : numberOf('recover-within', values['recover-within'], 1, 600_000),
   progress: (line: string) => void process.stderr.write(`${line}\n`),
 };
 process.stderr.write(`chaos: --store ${store} --minutes ${options.minutes} --seed ${options.seed}\n`);

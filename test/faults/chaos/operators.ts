@@ -1,4 +1,39 @@
-/** What the operators are shown as in doubt: merchant and key of each, with a space between. */
-export async function listInDoubt(_folder: string): Promise<Set<string>> {
-  return new Set();
+import { execFile } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+
+const MAIN = fileURLToPath(new URL('../../../src/main.ts', import.meta.url));
+
+/** Of the gateways' admin ports, for this run. */
+export const ADMIN_TOKEN = randomBytes(16).toString('hex');
+
+/** A key in doubt, as operators are shown it. */
+export interface Listed {
+  scope: string;
+  /** Which execution it was. */
+  execution: string;
+  merchant: string;
+  key: string;
+}
+
+/** What `oncegate records list --in-doubt` shows. */
+export async function listInDoubt(configFile: string): Promise<Listed[]> {
+  const args = ['records', 'list', '--in-doubt', '--json', '--limit', '9999999', '--config', configFile];
+  const { stdout } = await promisify(execFile)(process.execPath, [MAIN, ...args], { maxBuffer: 2 ** 28 });
+  return (JSON.parse(stdout) as { records: Listed[] }).records;
+}
+
+/** Resolves on the admin port. Returns what went wrong. */
+export async function resolveInDoubt(
+  adminPort: number,
+  { scope, execution }: Listed,
+  as: 'settled' | 'released',
+): Promise<string | undefined> {
+  const answer = await fetch(`http://127.0.0.1:${adminPort}/records/${scope}/resolve`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${ADMIN_TOKEN}`, 'content-type': 'application/json' },
+    body: JSON.stringify({ as, by: 'the fault suite', reason: 'by the ledger', execution }),
+  });
+  return answer.ok ? undefined : `${answer.status} ${await answer.text()}`;
 }

@@ -4,11 +4,12 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { Backend } from './backend.ts';
-import { check } from './checker.ts';
+import { check, type Resolved, scopeOfEntry } from './checker.ts';
 import { allFaults, type Fault } from './faults.ts';
 import { GatewayProcess } from './gateways.ts';
 import { History } from './history.ts';
 import { isInDoubt, isSettled, type Life, Merchants } from './merchants.ts';
+import { ADMIN_TOKEN, type Listed, listInDoubt, resolveInDoubt } from './operators.ts';
 import { Random } from './random.ts';
 import { type Summary, summaryOf } from './summary.ts';
 import { type StoreName, startTopology, type Topology, type Unsafe } from './topology.ts';
@@ -22,6 +23,8 @@ export interface RunOptions {
   ratePerS: number;
   /** Faults that stand at once, at most. */
   together: number;
+  /** How long merchants may take to know after a heal (p99). Default: a lease and two seconds. */
+  recoverWithinMs?: number | undefined;
   progress(line: string): void;
 }
 
@@ -33,6 +36,8 @@ const CALL_TIMEOUT_MS = 6000;
 /** Open keys that are watched after a heal; the others are known by their merchants' own retries. */
 const WATCHED = 60;
 const GIVE_UP_AFTER_MS = 15_000;
+/** Keys in doubt that operators resolve at the end. */
+const RESOLVED = 100;
 const PROGRESS_EVERY_MS = 5000;
 const SANDBOX_KEYS = fileURLToPath(new URL('../../../config/sandbox-keys.yaml', import.meta.url));
 
@@ -73,6 +78,7 @@ function configOf({ config }: Topology, backend: Backend) {
       connectTimeoutMs: 1000,
       responseTimeoutMs: 3000,
     },
+    admin: { token: ADMIN_TOKEN },
     auth: { keys: { source: 'file' as const, path: SANDBOX_KEYS } },
     idempotency: { settleRetryMs: 500 },
     operations: [
@@ -121,24 +127,31 @@ class Run {
   async run(): Promise<Summary> {
     const startedMs = performance.now();
     const endMs = startedMs + this.#options.minutes * 60_000;
+    // A run in which some fault never came says less than it seems to.
+    const longestMs = endMs + this.#options.minutes * 60_000;
     const timer = setInterval(() => this.#tell(startedMs), PROGRESS_EVERY_MS);
     try {
       this.#merchants.start();
-      const deck: Fault[] = [];
-      while (performance.now() < endMs) {
-        const count = this.#random.between(1, this.#options.together);
-        while (deck.length < count) deck.unshift(...this.#random.shuffled(this.#faults));
+      let deck: Fault[] = [];
+      while (performance.now() < endMs || (this.#isIncomplete() && performance.now() < longestMs)) {
+        if (deck.length === 0) deck = this.#random.shuffled(this.#faults);
+        const { together } = this.#options;
+        const { drawn, left } = draw(deck, this.#random.between(Math.ceil(together / 2), together));
         // What could not be injected beside the others is tried again, behind the rest.
-        deck.unshift(...(await this.#round(deck.splice(-count))));
+        deck = [...left, ...(await this.#round(drawn))];
       }
       this.#standing = ['ending'];
       await this.#merchants.stop();
       await this.#lastCalls();
+      return await this.#verdict(performance.now() - startedMs);
     } finally {
       clearInterval(timer);
       await this.#merchants.close();
     }
-    return await this.#verdict(performance.now() - startedMs);
+  }
+
+  #isIncomplete(): boolean {
+    return [...this.#injected.values()].includes(0);
   }
 
   /** Breaks, waits, heals, and looks how long merchants take to know. Returns the faults that could not be injected. */
@@ -206,27 +219,44 @@ class Run {
     await Promise.all(Array.from({ length: 64 }, lane));
   }
 
+  /** Operators look into the books, and resolve what is in doubt; then its merchants ask again. */
+  async #resolveDoubts(listed: readonly Listed[], paid: ReadonlySet<string>): Promise<Resolved[]> {
+    const byScope = new Map(
+      this.#merchants.lives.map((life) => [`${life.payout.merchant} ${life.payout.key}`, life]),
+    );
+    const resolved: Resolved[] = [];
+    for (const [i, record] of this.#random.shuffled(listed).slice(0, RESOLVED).entries()) {
+      const scope = `${record.merchant} ${record.key}`;
+      const life = byScope.get(scope);
+      const gateway = this.#world.gateways[i % GATEWAYS];
+      if (!life || !gateway) throw new Error(`nobody asked for ${scope}`);
+      const as = paid.has(scope) ? 'settled' : 'released';
+      const refusal = await resolveInDoubt(gateway.adminPort, record, as);
+      const ended = await this.#merchants.call(life, 'resolved', i, { preferWaitS: 1 });
+      resolved.push({ scope, as, ended, refusal });
+    }
+    return resolved;
+  }
+
   async #verdict(tookMs: number): Promise<Summary> {
-    const { history, backend, folder } = this.#world;
-    const { payouts, balanced } = await backend.ledger();
+    const { history, backend, folder, gateways } = this.#world;
+    const [first] = gateways;
+    if (!first) throw new Error('there are no gateways');
+    const listed = await listInDoubt(first.configFile);
+    const before = await backend.ledger();
+    const resolved = await this.#resolveDoubts(listed, new Set(before.payouts.map(scopeOfEntry)));
     const evidence = {
+      ...(await backend.ledger()),
       events: history.events,
-      payouts,
-      balanced,
-      listed: await this.#listed(),
+      listed: new Set(listed.map(({ merchant, key }) => `${merchant} ${key}`)),
+      resolved,
       recoveriesMs: this.#recoveriesMs,
-      leaseMs: LEASE_MS,
+      recoverWithinMs: this.#options.recoverWithinMs ?? LEASE_MS + 2000,
     };
     const { seed, store, unsafe } = this.#options;
     const faults = Object.fromEntries(this.#injected);
     const run = { seed, store, unsafe, tookMs, folder, faults, keys: this.#merchants.lives.length };
     return summaryOf(run, evidence, check(evidence));
-  }
-
-  /** What the operators are shown as in doubt. */
-  async #listed(): Promise<Set<string>> {
-    const { listInDoubt } = await import('./operators.ts');
-    return await listInDoubt(this.#world.folder);
   }
 
   #tell(startedMs: number): void {
@@ -237,4 +267,14 @@ class Run {
       `${seconds} s: ${lives.length} keys, ${calls} calls, ${open.length} open; ${standing}`,
     );
   }
+}
+
+/** The next ones, and of a store's faults one at most: its servers must be able to come back together. */
+function draw(deck: readonly Fault[], count: number): { drawn: Fault[]; left: Fault[] } {
+  const drawn: Fault[] = [];
+  for (const fault of deck) {
+    const fits = fault.of !== 'store' || drawn.every(({ of }) => of !== 'store');
+    if (fits && drawn.length < count) drawn.push(fault);
+  }
+  return { drawn, left: deck.filter((fault) => !drawn.includes(fault)) };
 }

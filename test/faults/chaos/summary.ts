@@ -21,6 +21,8 @@ export interface Summary extends RunFacts {
   replays: number;
   settled: number;
   inDoubt: number;
+  /** Of those, how many operators resolved. */
+  resolved: number;
   /** Gateways that were killed, or shut down. */
   gatewayDeaths: number;
   recoveryMs: { count: number; p50: number; p99: number; max: number };
@@ -48,6 +50,7 @@ export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonl
     ).length,
     settled: [...last.values()].filter(isSettled).length,
     inDoubt: [...last.values()].filter(isInDoubt).length,
+    resolved: evidence.resolved.length,
     gatewayDeaths: events.filter(({ event }) => event === 'gateway_died').length,
     recoveryMs: { count: recoveriesMs.length, p50: ms(0.5), p99: ms(0.99), max: ms(1) },
     violations: { total: violations.length, byRule, first: violations.slice(0, SHOWN) },
@@ -66,7 +69,8 @@ export function tableOf(summary: Summary): string {
     ['payouts in the ledger', summary.payouts],
     ['replays', summary.replays],
     ['settled at the end', summary.settled],
-    ['in doubt at the end, all listed', summary.inDoubt],
+    ['in doubt at the end', summary.inDoubt],
+    ['of these resolved by operators', summary.resolved],
     ['gateway processes that ended', summary.gatewayDeaths],
     [
       'recovery after a heal, p50 / p99 / max ms',

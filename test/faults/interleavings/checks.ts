@@ -1,4 +1,5 @@
-import { Engine, type EngineObserver, type Result } from '../../../src/idempotency/engine.ts';
+import type { EngineObserver, Result } from '../../../src/idempotency/call.ts';
+import { Engine } from '../../../src/idempotency/engine.ts';
 import type { Store } from '../../../src/idempotency/store.ts';
 import { systemClock } from '../../../src/kernel/clock.ts';
 import { storeOn } from './plain-store.ts';

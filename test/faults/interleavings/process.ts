@@ -1,4 +1,5 @@
-import { type Call, Engine, type EngineObserver, type Result } from '../../../src/idempotency/engine.ts';
+import type { Call, EngineObserver, Result } from '../../../src/idempotency/call.ts';
+import { Engine } from '../../../src/idempotency/engine.ts';
 import type { Exchange } from '../../../src/idempotency/outcome.ts';
 import type { Store } from '../../../src/idempotency/store.ts';
 import type { Clock } from '../../../src/kernel/clock.ts';
@@ -12,6 +13,8 @@ export type Gate = Map<string, () => void>;
 export const nobody: EngineObserver = {
   inDoubt() {},
   stale() {},
+  lateAnswer() {},
+  sendsAgain() {},
   tookOver() {},
   leaseLost() {},
   settleLate() {},
@@ -27,7 +30,7 @@ export const responseOf = (name: string) => ({ status: 201, headers: [], body: B
 /** The one request that all of them send. Nothing hangs on the operation's name: it tells the store whose claim this is. */
 export const callOf = (name: string, waitMs: number, run: () => Promise<Exchange>): Call => ({
   ...{ ...request, operation: name },
-  ...{ waitMs, releaseStatuses: [], run },
+  ...{ waitMs, releaseStatuses: [], inDoubt: 'hold', run },
 });
 
 /** An engine in a process of its own, with all that it waits for. */

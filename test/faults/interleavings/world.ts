@@ -33,7 +33,7 @@ export class World {
   readonly #names = new Map<string, string>();
   readonly #attempts = new Map<string, number>();
   /** Commands that their callers have given up, and that may still happen. */
-  readonly #underWay = new Map<string, () => void>();
+  readonly #underWay = new Map<string, () => unknown>();
   readonly #begun = new Set<Process>();
   readonly #sawInFlight = new Map<Process, string>();
   #lostLeft: number;
@@ -82,7 +82,7 @@ export class World {
       for (const [label, fire] of process.timerChoices(mayLook)) add(label, fire);
       if (this.#crashesLeft > 0) add('dies', () => this.#die(process));
     }
-    for (const [label, happen] of this.#underWay) choices.set(`${label} happens`, async () => happen());
+    for (const [label, happen] of this.#underWay) choices.set(`${label} happens`, async () => void happen());
     if (this.#canLapse()) choices.set('the lease lapses', async () => this.#lapse());
     return choices;
   }
@@ -156,15 +156,16 @@ export class World {
     if (this.#begun.has(process)) this.diedBegun++;
   }
 
+  /** Only in the store: an owner that has slept through it sends all the same, and under `hold` that does no harm. */
+  #lapse(): void {
+    this.#lapsesLeft--;
+    this.reference.nowMs += LEASE_MS;
+  }
+
   #canLapse(): boolean {
     const stands = this.reference.at(scopeUnderTest);
     if (this.#lapsesLeft === 0 || !stands || this.isComplete || !this.reference.isAlive(stands)) return false;
     return stands.state === 'claimed' || stands.state === 'executing';
-  }
-
-  #lapse(): void {
-    this.#lapsesLeft--;
-    this.reference.nowMs += LEASE_MS;
   }
 
   #run(process: Process, name: string): Promise<Exchange> {
@@ -201,6 +202,7 @@ export class World {
           claimOf(reference, request, broken.claim?.(reference, request, seen) ?? reference.claim(request)),
         );
       },
+      get: async () => undefined,
       begin: (owner) => {
         this.#begun.add(processOf());
         return at('begin', owner, () => broken.begin?.(reference, owner) ?? reference.begin(owner));
@@ -228,10 +230,7 @@ export class World {
     if (this.#lostLeft > 0)
       gate.set('lost', () => {
         this.#lostLeft--;
-        this.#underWay.set(place, () => {
-          this.#underWay.delete(place);
-          execute();
-        });
+        this.#underWay.set(place, () => this.#underWay.delete(place) && execute());
         reject(new StoreUnavailable('lost'));
       });
     process.gates.set(place, gate);

@@ -8,7 +8,7 @@ import { describe, expect, it } from 'vitest';
 import { type End, EngineRun, type Made, plans } from './engine-plan.ts';
 import { lmdb, redis } from './worlds.ts';
 
-const RUNS = Number(process.env.MODEL_RUNS ?? 40);
+const RUNS = Number(process.env.MODEL_RUNS ?? 30);
 const SEED = process.env.MODEL_SEED;
 const parameters = { numRuns: RUNS, ...(SEED ? { seed: Number(SEED) } : {}) };
 

@@ -1,5 +1,6 @@
 import fc from 'fast-check';
-import { type Call, Engine, type EngineObserver, type Result } from '../../../src/idempotency/engine.ts';
+import type { Call, EngineObserver, Result } from '../../../src/idempotency/call.ts';
+import { Engine } from '../../../src/idempotency/engine.ts';
 import type { Exchange } from '../../../src/idempotency/outcome.ts';
 import { systemClock } from '../../../src/kernel/clock.ts';
 import { type CountedCall, complete, newCall, notSent, openRun, unknown } from '../../support/engine.ts';
@@ -52,7 +53,10 @@ export const plans: fc.Arbitrary<Step[]> = fc.array(
   { minLength: 1, maxLength: 8 },
 );
 
-const nobody: EngineObserver = { inDoubt() {}, stale() {}, tookOver() {}, leaseLost() {}, settleLate() {} };
+const nobody: EngineObserver = {
+  ...{ inDoubt() {}, stale() {}, tookOver() {}, leaseLost() {}, settleLate() {} },
+  ...{ lateAnswer() {}, sendsAgain() {} },
+};
 
 /** Engines on the nodes of a world, and all calls of one key that a plan makes of them. */
 export class EngineRun {

@@ -81,6 +81,14 @@ export class Reference {
     return this.#set(owner.scope, { ...stands, state: 'executing', aliveUntilMs: this.#leased() });
   }
 
+  /** For a second execution: nobody may think any more that surely nothing was sent. */
+  takeOver({ scope, token }: Owner, fingerprint: Fingerprint): 'ok' | 'changed' {
+    const stands = this.at(scope);
+    if (stands?.state === 'executing' && stands.token.equals(token)) return 'ok';
+    if (stands?.state !== 'in_doubt' || !stands.fingerprint.equals(fingerprint)) return 'changed';
+    return this.#set(scope, { ...stands, state: 'executing', token, aliveUntilMs: this.#leased() });
+  }
+
   renew(owner: Owner): Fenced | 'lost' {
     const stands = this.#ownedBy(owner);
     if (!stands) return 'stale';

@@ -9,7 +9,7 @@ import { allCommands } from './commands.ts';
 import { newModel } from './state.ts';
 import { lmdb, redis, TIMES } from './worlds.ts';
 
-const RUNS = Number(process.env.MODEL_RUNS ?? 150);
+const RUNS = Number(process.env.MODEL_RUNS ?? 80);
 const SEED = process.env.MODEL_SEED;
 
 const parameters = { numRuns: RUNS, ...(SEED ? { seed: Number(SEED) } : {}) };

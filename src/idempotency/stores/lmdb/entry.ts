@@ -19,3 +19,6 @@ export interface Absent {
 }
 
 export const bytesOf = (next: Standing): Buffer => seal(next.stamp, encodeRecord(next.record));
+
+/** Written instead of what stood; `keep` where it stands so already, `refuse` where it must not be changed so. */
+export type Change = Standing | 'remove' | 'keep' | 'refuse';

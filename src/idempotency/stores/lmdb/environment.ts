@@ -4,6 +4,7 @@ import { open, type RootDatabase } from 'lmdb';
 import type { Scope } from '../../../kernel/brands.ts';
 import { makeFolder } from '../../../kernel/folder.ts';
 import { StoreUnavailable } from '../../store.ts';
+import { Presence } from './presence.ts';
 
 /** A record's key is this long and no other entry's is: what belongs to a scope besides has a longer one. */
 export const SCOPE_BYTES = 32;
@@ -15,29 +16,41 @@ export const newVersion = (): number => randomBytes(6).readUIntBE(0, 6);
 
 export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
+/** The database, and what every write to it goes through. */
+export interface Environment {
+  readonly records: RootDatabase<Buffer, Buffer>;
+  readonly presence: Presence;
+}
+
 /** @throws {StoreUnavailable} where the folder cannot be used */
-export function openEnvironment(path: string): RootDatabase<Buffer, Buffer> {
+export async function openEnvironment(path: string): Promise<Environment> {
   try {
     makeFolder(path);
     accessSync(path, constants.W_OK);
-    const options = {
-      path,
-      // A name with a dot would be taken for a file's.
-      noSubdir: false,
-      encoding: 'binary',
-      keyEncoding: 'binary',
-      useVersions: true,
-      cache: false,
-      overlappingSync: false,
-      permissionsMode: 0o600,
-    };
-    return open<Buffer, Buffer>(options as Parameters<typeof open>[0] & { path: string }) as RootDatabase<
-      Buffer,
-      Buffer
-    >;
+    const { opened, presence } = await Presence.enter(path, () => openRecords(path));
+    return { records: opened, presence };
   } catch (error) {
+    if (error instanceof StoreUnavailable) throw error;
     throw new StoreUnavailable(`the data folder ${path} cannot be used: ${messageOf(error)}`, {
       cause: error,
     });
   }
+}
+
+function openRecords(path: string): RootDatabase<Buffer, Buffer> {
+  const options = {
+    path,
+    // A name with a dot would be taken for a file's.
+    noSubdir: false,
+    encoding: 'binary',
+    keyEncoding: 'binary',
+    useVersions: true,
+    cache: false,
+    overlappingSync: false,
+    permissionsMode: 0o600,
+  };
+  return open<Buffer, Buffer>(options as Parameters<typeof open>[0] & { path: string }) as RootDatabase<
+    Buffer,
+    Buffer
+  >;
 }

@@ -1,7 +1,5 @@
 import { accessSync, constants } from 'node:fs';
-import type { RootDatabase } from 'lmdb';
-import type { Scope, Token } from '../../../kernel/brands.ts';
-import type { Clock } from '../../../kernel/clock.ts';
+import type { Fingerprint, Scope, Token } from '../../../kernel/brands.ts';
 import { decodeRecord } from '../../codec.ts';
 import type { ListFilter, Listing } from '../../listing.ts';
 import type { IdempotencyRecord, Settlement } from '../../record.ts';
@@ -16,26 +14,14 @@ import {
   type StoreHealth,
   StoreUnavailable,
 } from '../../store.ts';
-import { type Absent, bytesOf, type Entry, type Standing } from './entry.ts';
+import { type Absent, bytesOf, type Change, type Entry, type Standing } from './entry.ts';
 import { unseal } from './envelope.ts';
-import { keyOf, messageOf, newVersion, openEnvironment } from './environment.ts';
+import { type Environment, keyOf, messageOf, newVersion, openEnvironment } from './environment.ts';
 import { listRecords } from './list-records.ts';
+import type { LmdbStoreOptions } from './lmdb-store-options.ts';
 import { Resolver } from './resolver.ts';
 import { Ages, currentBoot, type Stamp } from './stamp.ts';
 import { Sweep } from './sweep.ts';
-
-export interface LmdbStoreOptions {
-  /** Folder of the database; made if it is missing, for this user only. */
-  path: string;
-  retentionMs: number;
-  leaseMs: number;
-  /** A write that takes longer is taken for lost, though it may still happen. */
-  timeoutMs: number;
-  clock: Clock;
-}
-
-/** Written instead of what stood; `keep` where it stands so already, `refuse` where it must not be changed so. */
-type Change = Standing | 'remove' | 'keep' | 'refuse';
 
 /**
  * The embedded store: one LMDB environment, shared by all processes of a machine.
@@ -44,20 +30,27 @@ type Change = Standing | 'remove' | 'keep' | 'refuse';
  * resolves when it is on the disk (`overlappingSync: false` puts the sync before the answer).
  */
 export class LmdbStore implements Store {
-  readonly #records: RootDatabase<Buffer, Buffer>;
+  readonly #records: Environment['records'];
+  readonly #presence: Environment['presence'];
   readonly #options: LmdbStoreOptions;
   readonly #ages: Ages;
   readonly #resolver: Resolver;
   readonly #sweep: Sweep;
   #closed = false;
 
-  /** @throws with a message for the operator where the folder cannot be used */
-  constructor(options: LmdbStoreOptions) {
+  /** @throws {StoreUnavailable} with a message for the operator where the folder cannot be used */
+  static async open(options: LmdbStoreOptions): Promise<LmdbStore> {
+    return new LmdbStore(options, await openEnvironment(options.path));
+  }
+
+  private constructor(options: LmdbStoreOptions, { records, presence }: Environment) {
     this.#options = options;
-    this.#records = openEnvironment(options.path);
+    this.#records = records;
+    this.#presence = presence;
     this.#ages = new Ages(currentBoot(), options.clock);
-    this.#resolver = new Resolver(this.#records, this.#ages, options, (scope) => this.#read(scope));
-    this.#sweep = new Sweep(this.#records, this.#ages, options.retentionMs);
+    const environment = { records, presence, ages: this.#ages };
+    this.#resolver = new Resolver(environment, options, (scope) => this.#read(scope));
+    this.#sweep = new Sweep(environment, options.retentionMs);
   }
 
   async claim(request: ClaimRequest): Promise<Claim> {
@@ -85,6 +78,21 @@ export class LmdbStore implements Store {
     return await this.#fenced(owner, ({ record, stamp }) =>
       record.state === 'claimed' ? this.#changed(record, stamp, 'executing') : 'refuse',
     );
+  }
+
+  async takeOver(heir: Owner, fingerprint: Fingerprint): Promise<'ok' | 'changed'> {
+    return await this.#answering(async () => {
+      for (;;) {
+        const entry = this.#read(heir.scope);
+        if (!('record' in entry)) return 'changed';
+        const { record, version, stamp } = entry;
+        // By a write whose answer was lost.
+        if (record.state === 'executing' && record.token.equals(heir.token)) return 'ok';
+        if (record.state !== 'in_doubt' || !record.fingerprint.equals(fingerprint)) return 'changed';
+        const next = this.#changed({ ...record, token: heir.token }, stamp, 'executing');
+        if (await this.#replace(heir.scope, version, next)) return 'ok';
+      }
+    });
   }
 
   async renew(owner: Owner): Promise<Fenced | 'lost'> {
@@ -161,6 +169,7 @@ export class LmdbStore implements Store {
     this.#closed = true;
     this.#sweep.stop();
     await this.#records.close();
+    this.#presence.leave();
   }
 
   /** Compare and set: `change` sees what stands under the owner's token, and its result replaces exactly that. */
@@ -174,7 +183,7 @@ export class LmdbStore implements Store {
         if (next === 'keep') return 'ok';
         const written =
           next === 'remove'
-            ? this.#records.remove(keyOf(owner.scope), entry.version)
+            ? this.#remove(entry, owner.scope)
             : this.#replace(owner.scope, entry.version, next);
         if (await written) return 'ok';
       }
@@ -218,13 +227,20 @@ export class LmdbStore implements Store {
   async #add(scope: Scope, expired: number | undefined, next: Standing): Promise<boolean> {
     if (expired !== undefined) return await this.#replace(scope, expired, next);
     const key = keyOf(scope);
-    return await this.#records.ifNoExists(key, () => {
-      void this.#records.put(key, bytesOf(next), newVersion());
-    });
+    return await this.#presence.write(() =>
+      this.#records.ifNoExists(key, () => {
+        void this.#records.put(key, bytesOf(next), newVersion());
+      }),
+    );
   }
 
   async #replace(scope: Scope, version: number, next: Standing): Promise<boolean> {
-    return await this.#records.put(keyOf(scope), bytesOf(next), newVersion(), version);
+    const bytes = bytesOf(next);
+    return await this.#presence.write(() => this.#records.put(keyOf(scope), bytes, newVersion(), version));
+  }
+
+  async #remove({ version }: Entry, scope: Scope): Promise<boolean> {
+    return await this.#presence.write(() => this.#records.remove(keyOf(scope), version));
   }
 
   /** Bounds the time and gives every failure one name. */

@@ -1,4 +1,3 @@
-import type { RootDatabase } from 'lmdb';
 import type { Scope, Token } from '../../../kernel/brands.ts';
 import type { Clock } from '../../../kernel/clock.ts';
 import { newToken } from '../../fingerprint.ts';
@@ -13,12 +12,13 @@ import {
 import { resolvable } from '../../standing.ts';
 import { AuditTrail } from './audit-trail.ts';
 import { type Absent, bytesOf, type Entry, type Standing } from './entry.ts';
-import { keyOf, newVersion } from './environment.ts';
+import { type Environment, keyOf, newVersion } from './environment.ts';
 import type { Ages } from './stamp.ts';
 
 /** Resolves what is in doubt, and keeps the audit trail. */
 export class Resolver {
-  readonly #records: RootDatabase<Buffer, Buffer>;
+  readonly #records: Environment['records'];
+  readonly #presence: Environment['presence'];
   readonly #ages: Ages;
   readonly #options: { leaseMs: number; clock: Clock };
   readonly #read: (scope: Scope) => Entry | Absent;
@@ -26,12 +26,12 @@ export class Resolver {
 
   /** @param read what stands at this moment */
   constructor(
-    records: RootDatabase<Buffer, Buffer>,
-    ages: Ages,
+    { records, presence, ages }: Environment & { ages: Ages },
     options: { leaseMs: number; clock: Clock },
     read: (scope: Scope) => Entry | Absent,
   ) {
     this.#records = records;
+    this.#presence = presence;
     this.#ages = ages;
     this.#options = options;
     this.#read = read;
@@ -61,11 +61,13 @@ export class Resolver {
     const key = keyOf(scope);
     const bytes =
       resolution.as === 'settled' ? bytesOf(this.#settled(entry, resolution.settlement, wallMs)) : undefined;
-    return await this.#records.ifVersion(key, entry.version, () => {
-      if (bytes) void this.#records.put(key, bytes, newVersion());
-      else void this.#records.remove(key);
-      addAudit();
-    });
+    return await this.#presence.write(() =>
+      this.#records.ifVersion(key, entry.version, () => {
+        if (bytes) void this.#records.put(key, bytes, newVersion());
+        else void this.#records.remove(key);
+        addAudit();
+      }),
+    );
   }
 
   #settled({ record, stamp }: Entry, settlement: Settlement, changedAtMs: number): Standing {

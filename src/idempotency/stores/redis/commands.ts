@@ -8,6 +8,12 @@ type Fenced = 'ok' | 'stale';
 declare module 'ioredis' {
   interface RedisCommander<Context> {
     begin(record: string, token: Buffer, changedAt: Buffer): Result<Fenced, Context>;
+    takeOver(
+      record: string,
+      token: Buffer,
+      fingerprint: Buffer,
+      changedAt: Buffer,
+    ): Result<'ok' | 'changed', Context>;
     settle(
       record: string,
       token: Buffer,
@@ -45,6 +51,7 @@ declare module 'ioredis' {
 /** Each with the number of its keys. */
 const files = {
   begin: ['begin.lua', 1],
+  takeOver: ['take-over.lua', 1],
   settle: ['settle.lua', 1],
   release: ['release.lua', 1],
   markInDoubt: ['mark-in-doubt.lua', 1],

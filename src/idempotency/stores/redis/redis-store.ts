@@ -1,5 +1,4 @@
-import type { Scope, Token } from '../../../kernel/brands.ts';
-import type { Clock } from '../../../kernel/clock.ts';
+import type { Fingerprint, Scope, Token } from '../../../kernel/brands.ts';
 import { decodeRecord, encodeRecord, encodeSettlement, encodeTime } from '../../codec.ts';
 import { type ListFilter, type Listing, UnknownCursor } from '../../listing.ts';
 import type { IdempotencyRecord, Settlement } from '../../record.ts';
@@ -15,31 +14,13 @@ import {
   StoreUnavailable,
 } from '../../store.ts';
 import { defineCommands } from './commands.ts';
-import { connect, createClient, type Location, type RedisClient } from './connect.ts';
+import { connect, createClient, type RedisClient } from './connect.ts';
 import { inspect } from './inspect.ts';
 import { Leases } from './lease.ts';
 import { listRecords } from './list-records.ts';
+import type { RedisStoreOptions } from './redis-store-options.ts';
 import { Resolver } from './resolver.ts';
 import { Writes } from './writes.ts';
-
-export interface RedisStoreOptions {
-  location: Location;
-  /** Before every key name. */
-  prefix: string;
-  retentionMs: number;
-  leaseMs: number;
-  /** Independent Redis nodes for the lease; empty: the store's own. An odd number, so that a tie cannot be. */
-  lockNodes: readonly string[];
-  /** Replicas that must have a write before it counts. 0: none is waited for. */
-  replicas: number;
-  /** A settled result had not reached the replicas in time; the merchant gets it all the same. */
-  onUnreplicated?: () => void;
-  /** A command that takes longer is taken for lost, though it may still be executed. */
-  timeoutMs: number;
-  /** How long to wait for Redis at the start. */
-  connectTimeoutMs: number;
-  clock: Clock;
-}
 
 /**
  * The store for more than one machine. One string a scope, changed by compare-and-set scripts; Redis' own time to live
@@ -116,6 +97,17 @@ export class RedisStore implements Store {
     );
     if (reply === 'stale') void this.#leases.giveBack(owner);
     else if (!replicated) throw new StoreUnavailable('redis: the begin did not reach its replicas');
+    return reply;
+  }
+
+  async takeOver(heir: Owner, fingerprint: Fingerprint): Promise<'ok' | 'changed'> {
+    this.#leases.take(heir);
+    const key = this.#keyOf(heir.scope);
+    const { reply, replicated } = await this.#answering(() =>
+      this.#writes.write<'ok' | 'changed'>((to) => to.takeOver(key, heir.token, fingerprint, this.#now())),
+    );
+    if (reply === 'changed') void this.#leases.giveBack(heir);
+    else if (!replicated) throw new StoreUnavailable('redis: the takeover did not reach its replicas');
     return reply;
   }
 

@@ -14,6 +14,7 @@ import {
   type Resolved,
 } from '../../resolution.ts';
 import { resolvable } from '../../standing.ts';
+import { StoreUnavailable } from '../../store.ts';
 import type { RedisClient } from './connect.ts';
 import type { Leases } from './lease.ts';
 import type { Writes } from './writes.ts';
@@ -21,7 +22,6 @@ import type { Writes } from './writes.ts';
 export interface ResolverOptions {
   leaseMs: number;
   clock: Clock;
-  onUnreplicated?: () => void;
 }
 
 /** Resolves what is in doubt, and keeps the audit trail: a list in the record's own hash slot. */
@@ -71,7 +71,7 @@ export class Resolver {
     resolution: Resolution,
     note: ResolutionNote,
   ): Promise<Resolved> {
-    const { clock, leaseMs, onUnreplicated } = this.#options;
+    const { clock, leaseMs } = this.#options;
     const wallMs = clock.wallMs();
     const audit = encodeAudit(auditRecord(stands, resolution, note, wallMs));
     const released = { code: '', bytes: Buffer.alloc(0) };
@@ -91,7 +91,9 @@ export class Resolver {
         AUDIT_RETENTION_MS,
       ),
     );
-    if (reply === 'ok' && !replicated) onUnreplicated?.();
+    // Written, and yet a failover could bring back what was in doubt.
+    if (reply === 'ok' && !replicated)
+      throw new StoreUnavailable('redis: the resolution did not reach its replicas');
     return reply;
   }
 

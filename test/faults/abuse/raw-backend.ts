@@ -1,0 +1,35 @@
+import { once } from 'node:events';
+import { type AddressInfo, createServer, type Socket } from 'node:net';
+import { onTestFinished } from 'vitest';
+
+const BODY = '{"success":true,"data":{"id":"wd_1"}}';
+const ANSWER = Buffer.from(
+  `HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: ${BODY.length}\r\n\r\n${BODY}`,
+);
+
+/** A backend that pays as fast as a gateway can ask, and counts; closed at the end of the test. */
+export async function openRawBackend(): Promise<{ url: string; requests(): number }> {
+  const sockets = new Set<Socket>();
+  let requests = 0;
+  const server = createServer((socket) => {
+    sockets.add(socket);
+    socket.setNoDelay(true).on('error', () => {});
+    socket.once('close', () => sockets.delete(socket));
+    let rest = '';
+    socket.on('data', (chunk) => {
+      rest += chunk.toString('latin1');
+      // The gateway's body is the merchant's, whose last byte is the only closing brace of a request.
+      for (let end = rest.indexOf('}'); end >= 0; end = rest.indexOf('}')) {
+        rest = rest.slice(end + 1);
+        requests++;
+        socket.write(ANSWER);
+      }
+    });
+  }).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  onTestFinished(async () => {
+    for (const socket of sockets) socket.destroy();
+    await new Promise((resolve) => server.close(resolve));
+  });
+  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, requests: () => requests };
+}

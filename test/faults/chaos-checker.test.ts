@@ -1,0 +1,133 @@
+import { describe, expect, it } from 'vitest';
+import { check, type Evidence, RULES } from './chaos/checker.ts';
+import type { Ended, Event } from './chaos/history.ts';
+
+const SCOPE = 'M-ALPHA payout-1';
+const ENTRY = { merchant: 'M-ALPHA', idempotency_key: 'payout-1' };
+
+const result = (digest = 'a', more: Partial<Extract<Ended, { kind: 'result' }>> = {}): Ended => ({
+  kind: 'result',
+  status: 201,
+  digest,
+  replayed: false,
+  foreign: false,
+  ...more,
+});
+const problem = (code: string): Ended => ({ kind: 'problem', status: 409, code, foreign: false });
+const UNKNOWN = problem('outcome_unknown');
+
+type CallEvent = Extract<Event, { event: 'call' }>;
+
+let calls = 0;
+/** A call of a tenth of a second. */
+function call(atMs: number, ended: Ended, more: Partial<CallEvent> = {}): Event[] {
+  const id = calls++;
+  const start: CallEvent = {
+    event: 'call',
+    id,
+    atMs,
+    scope: SCOPE,
+    gateway: 0,
+    life: 1,
+    as: 'merchant',
+    ...more,
+  };
+  return [start, { event: 'ended', id, atMs: atMs + 100, scope: SCOPE, ended }];
+}
+const last = (ended: Ended): Event[] => call(90_000, ended, { as: 'last' });
+
+function rulesOf(events: Event[], more: Partial<Evidence> = {}): string[] {
+  const evidence: Evidence = {
+    events,
+    payouts: [ENTRY],
+    balanced: true,
+    listed: new Set(),
+    resolved: [],
+    recoveriesMs: [],
+    recoverWithinMs: 3000,
+    ...more,
+  };
+  return check(evidence).map(({ rule }) => rule);
+}
+
+const fine = [...call(0, result()), ...last(result('a', { replayed: true }))];
+const killed: Event = { event: 'gateway_died', atMs: 50, gateway: 0, life: 1, how: 'SIGKILL' };
+const doubt = [...call(0, UNKNOWN), ...last(UNKNOWN)];
+const listed = new Set([SCOPE]);
+const storeFault = (fromMs: number, toMs: number): Event[] => [
+  { event: 'fault', atMs: fromMs, of: 'store', name: 'redis killed' },
+  { event: 'healed', atMs: toMs, of: 'store', name: 'redis killed' },
+];
+
+/** Evidence of each rule's violation, and of nothing else. */
+const violations: Record<keyof typeof RULES, () => string[]> = {
+  paid_twice: () => rulesOf(fine, { payouts: [ENTRY, ENTRY] }),
+  answers_differ: () => rulesOf([...call(0, result('a')), ...last(result('b'))]),
+  paid_nothing: () => rulesOf(fine, { payouts: [] }),
+  result_lost: () => rulesOf([...call(0, result()), ...call(1000, UNKNOWN), ...last(result())]),
+  foreign_answer: () => rulesOf([...call(0, result('a', { foreign: true })), ...last(result())]),
+  key_reused: () => rulesOf([...fine, ...call(500, result('c'), { as: 'other_amount' })]),
+  stuck: () => rulesOf([...call(0, result()), ...last(problem('request_in_flight'))]),
+  unlisted_doubt: () => rulesOf([...doubt, killed]),
+  unresolvable: () =>
+    rulesOf(fine, { resolved: [{ scope: SCOPE, as: 'released', ended: UNKNOWN, refusal: undefined }] }),
+  unexplained_doubt: () => rulesOf(doubt, { listed }),
+  slow_recovery: () => rulesOf(fine, { recoveriesMs: [10, 3500] }),
+  gateway_failed: () => rulesOf([...fine, { ...killed, how: '1' }]),
+  unbalanced: () => rulesOf(fine, { balanced: false }),
+};
+
+describe('the checker of the fault suite', () => {
+  it('finds nothing in a run without violation', () => {
+    expect(rulesOf(fine)).toEqual([]);
+    expect(
+      rulesOf([...fine, ...call(500, problem('idempotency_key_reused'), { as: 'other_amount' })]),
+    ).toEqual([]);
+  });
+
+  it.each(Object.keys(RULES) as (keyof typeof RULES)[])('sees %s', (rule) => {
+    expect(violations[rule]()).toEqual([rule]);
+  });
+
+  it('takes a doubt that a killed gateway explains, and one that a lost answer does', () => {
+    expect(rulesOf([...doubt, killed], { listed })).toEqual([]);
+    expect(
+      rulesOf([...call(0, UNKNOWN, { fault: 'execute-then-reset' }), ...last(UNKNOWN)], { listed }),
+    ).toEqual([]);
+    expect(rulesOf([...doubt, { event: 'backend_lost', atMs: 60 }], { listed })).toEqual([]);
+  });
+
+  it('takes no other gateway, no earlier life and no earlier loss for an explanation', () => {
+    expect(rulesOf([...doubt, { ...killed, gateway: 1 }], { listed })).toEqual(['unexplained_doubt']);
+    expect(rulesOf([...doubt, { ...killed, life: 2 }], { listed })).toEqual(['unexplained_doubt']);
+    const late = [...call(1000, UNKNOWN), ...last(UNKNOWN)];
+    expect(rulesOf([{ event: 'backend_lost', atMs: 60 }, ...late], { listed })).toEqual([
+      'unexplained_doubt',
+    ]);
+  });
+
+  it('lets a told result be in doubt only where the store failed as it was told, and not for good', () => {
+    const told = [...call(0, result()), ...call(1000, UNKNOWN)];
+    expect(rulesOf([...told, ...storeFault(50, 900), ...last(result())])).toEqual([]);
+    expect(rulesOf([...told, ...storeFault(500, 900), ...last(result())])).toEqual(['result_lost']);
+    expect(rulesOf([...told, ...storeFault(50, 900), ...last(UNKNOWN)], { listed })).toEqual([
+      'unexplained_doubt',
+    ]);
+  });
+
+  it('takes a key for resolved when its merchant is told so', () => {
+    const stored = problem('response_not_stored');
+    const told = [
+      { scope: SCOPE, as: 'settled' as const, ended: stored, refusal: undefined },
+      { scope: SCOPE, as: 'released' as const, ended: result(), refusal: undefined },
+    ];
+    expect(rulesOf(fine, { resolved: told })).toEqual([]);
+    const refused = told.map((one) => ({ ...one, refusal: '409 alive' }));
+    expect(rulesOf(fine, { resolved: refused })).toEqual(['unresolvable', 'unresolvable']);
+  });
+
+  it('takes an answer that frees the key for no result', () => {
+    const events = [...call(0, result('free', { status: 429 })), ...call(1000, result()), ...last(result())];
+    expect(rulesOf(events)).toEqual([]);
+  });
+});

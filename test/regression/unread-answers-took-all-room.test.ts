@@ -1,0 +1,29 @@
+import { expect, onTestFinished, test } from 'vitest';
+import { openStack } from '../support/stack.ts';
+import { until } from '../support/until.ts';
+import { ALPHA, head, Wire } from '../support/wire.ts';
+
+// Clients without credentials who asked and did not read kept all of limits.inFlight, for as long as they liked.
+test('whoever does not read loses the connection, and others get the room', async () => {
+  const stack = await openStack({ limits: { inFlight: 10, answerTimeoutMs: 400 } });
+  onTestFinished(() => stack.close());
+  const status = async () => {
+    const wire = await Wire.open(stack.port);
+    return (await wire.write(head('GET /v2/get_balance', ALPHA)).answer()).status;
+  };
+  const idler = await Wire.open(stack.port);
+  idler.socket.pause();
+  idler.write(head('GET /v3/echo').repeat(12_000));
+  await until(async () => (await status()) === 503);
+  await until(async () => (await status()) === 200);
+  await until(async () => (await stack.gateway.metrics.text()).includes('oncegate_in_flight 0'));
+});
+
+test('an answer that waits behind a slow one is not taken for one that nobody reads', async () => {
+  const stack = await openStack({ limits: { answerTimeoutMs: 100 } });
+  onTestFinished(() => stack.close());
+  const wire = await Wire.open(stack.port);
+  wire.write(head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: delay=700') + head('GET //'));
+  expect((await wire.answer()).status).toBe(200);
+  expect((await wire.answer()).status).toBe(400);
+});

@@ -1,0 +1,42 @@
+import { once } from 'node:events';
+import { text } from 'node:stream/consumers';
+import { describe, expect, it } from 'vitest';
+import { ALPHA, ask, openSandbox, post, spawnMainIn, WITHDRAW } from './support.ts';
+
+const TOKEN = 'a-lookup-token';
+const headers = { authorization: `Bearer ${TOKEN}` };
+const path = (merchant: string, key: string) => `/v1/transactions?merchant=${merchant}&key=${key}`;
+
+describe('a lookup', () => {
+  it('answers what the first execution was answered, and 404 where there was none', async () => {
+    const { url } = await openSandbox({ lookupToken: TOKEN });
+    const keyed = { ...ALPHA, 'x-service-idempotency': 'order/1' };
+    const paid = await post(url, WITHDRAW, keyed);
+    await post(url, WITHDRAW, keyed);
+    const found = await ask(`${url}${path('M-ALPHA', 'order%2F1')}`, { headers });
+    expect(found.status).toBe(200);
+    expect(found.body).toEqual(paid.body);
+    for (const other of [path('M-ALPHA', 'order'), path('M-BRAVO', 'order%2F1')])
+      expect((await ask(`${url}${other}`, { headers })).status).toBe(404);
+    expect((await ask(`${url}/v1/transactions?merchant=M-ALPHA`, { headers })).status).toBe(422);
+  });
+
+  it('is for whoever shows the token, and only where it is switched on', async () => {
+    const on = await openSandbox({ lookupToken: TOKEN });
+    for (const shown of [{}, ALPHA, { authorization: TOKEN }])
+      expect((await ask(`${on.url}${path('a', 'b')}`, { headers: shown })).status).toBe(401);
+    const off = await openSandbox();
+    expect((await ask(`${off.url}${path('a', 'b')}`, { headers })).json.error.code).toBe('not_found');
+  });
+
+  it('takes its token from the environment, and from nowhere else', async () => {
+    const { child, exited } = spawnMainIn({}, '--port', '0', '--lookup');
+    const stderr = text(child.stderr);
+    expect(await exited).toBe(2);
+    expect(await stderr).toMatch(/SANDBOX_LOOKUP_TOKEN/);
+    const started = spawnMainIn({ SANDBOX_LOOKUP_TOKEN: TOKEN }, '--port', '0', '--lookup');
+    const [line] = await once(started.child.stdout, 'data');
+    const { url } = JSON.parse(String(line));
+    expect((await ask(`${url}${path('a', 'b')}`, { headers })).status).toBe(404);
+  });
+});

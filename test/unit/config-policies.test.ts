@@ -1,0 +1,108 @@
+import { describe, expect, it } from 'vitest';
+import { parseConfig } from '../../src/config/load.ts';
+import { policyWarnings } from '../../src/idempotency/policy-warnings.ts';
+import { mistakesIn, UPSTREAM } from '../support/config-lines.ts';
+
+const PATH = 'operations[0].idempotency';
+const withPolicy = (idempotency: string, more = '') =>
+  `${UPSTREAM}${more}operations:\n  - { name: pay, match: { method: POST, path: /pay }, idempotency: { ${idempotency} } }\n`;
+const withLookup = (lookup: string, more = '') =>
+  withPolicy(`key: optional, inDoubt: lookup, lookup: { ${lookup} }`, more);
+
+const GOOD = 'path: "/tx?merchant={merchant}&key={key}"';
+
+describe('an in-doubt policy', () => {
+  it('has defaults for all of a lookup but its path', () => {
+    const [operation] = parseConfig(withLookup(GOOD), {}).operations;
+    expect(operation?.idempotency.lookup).toEqual({
+      path: '/tx?merchant={merchant}&key={key}',
+      headers: {},
+      settled: [200],
+      released: [404],
+      settledStatus: 200,
+      releaseAfterMs: 60_000,
+      timeoutMs: 5000,
+      firstAfterMs: 1000,
+      maxPauseMs: 60_000,
+    });
+  });
+
+  it.each([
+    ['an unknown one', withPolicy('inDoubt: guess'), `${PATH}.inDoubt: "guess" is not allowed`],
+    [
+      'lookup without its section',
+      withPolicy('inDoubt: lookup'),
+      `${PATH}.lookup: is missing: is needed with inDoubt: lookup`,
+    ],
+    [
+      'the section without it',
+      withPolicy(`lookup: { ${GOOD} }`),
+      `${PATH}.lookup: the value is not allowed: only goes with inDoubt: lookup`,
+    ],
+    [
+      'the section with retry',
+      withPolicy(`inDoubt: retry, lookup: { ${GOOD} }`),
+      `${PATH}.lookup: the value is not allowed: only goes with inDoubt: lookup`,
+    ],
+    ['no path', withLookup(''), `${PATH}.lookup.path: is missing`],
+    [
+      'a path without key',
+      withLookup('path: /tx'),
+      `${PATH}.lookup.path: "/tx" is not allowed: must hold {key}`,
+    ],
+    ['a whole address', withLookup('path: "http://a/{key}"'), `${PATH}.lookup.path: `],
+    ['another host', withLookup('path: "//a/{key}"'), `${PATH}.lookup.path: `],
+    ['a fragment', withLookup('path: "/a#{key}"'), `${PATH}.lookup.path: `],
+    ['another placeholder', withLookup('path: "/{key}/{secret}"'), `${PATH}.lookup.path: `],
+    ['a brace too many', withLookup('path: "/{key}/}"'), `${PATH}.lookup.path: `],
+    [
+      'a status that says both',
+      withLookup(`${GOOD}, settled: [200, 404], released: [404]`),
+      `${PATH}.lookup.released: the value is not allowed: 404 is in settled too`,
+    ],
+    ['nothing that settles', withLookup(`${GOOD}, settled: []`), `${PATH}.lookup.settled: `],
+    [
+      'pauses that cannot grow',
+      withLookup(`${GOOD}, firstAfterMs: 100, maxPauseMs: 50`),
+      `${PATH}.lookup.maxPauseMs: 50 is not allowed: must not be less than firstAfterMs`,
+    ],
+    [
+      'a header of the gateway’s own',
+      withLookup(`${GOOD}, headers: { host: other }`),
+      `${PATH}.lookup.headers`,
+    ],
+    [
+      'a release before the lease is over',
+      withLookup(`${GOOD}, releaseAfterMs: 40000`, 'lock: { leaseMs: 50000 }\n'),
+      `${PATH}.lookup.releaseAfterMs: 40000 is not allowed: must not be less than lock.leaseMs (50000)`,
+    ],
+    [
+      'a release before the answer is late',
+      withLookup(`${GOOD}, releaseAfterMs: 29999`),
+      `${PATH}.lookup.releaseAfterMs: 29999 is not allowed: must not be less than upstream.responseTimeoutMs (30000)`,
+    ],
+  ])('is refused: %s', (_, text, mistake) => {
+    const mistakes = mistakesIn(text);
+    expect(mistakes).toHaveLength(1);
+    expect(mistakes[0]).toContain(mistake);
+  });
+
+  it('never shows the credential of a lookup', () => {
+    const secret = 'hunter2-hunter2\u0007';
+    const mistakes = mistakesIn(withLookup(`${GOOD}, headers: { authorization: "Bearer ${secret}" }`));
+    expect(mistakes).toHaveLength(1);
+    expect(mistakes.join()).not.toContain('hunter2');
+  });
+
+  it('is warned of where it is dangerous', () => {
+    const warningsOf = (text: string) => policyWarnings(parseConfig(text, {}).operations);
+    expect(warningsOf(withPolicy('key: optional'))).toEqual([]);
+    expect(warningsOf(withLookup(GOOD))).toEqual([]);
+    expect(warningsOf(withPolicy('inDoubt: retry'))).toEqual([
+      expect.stringMatching(/^pay has inDoubt: retry: .*twice/),
+    ]);
+    expect(warningsOf(withLookup('path: "/tx/{key}"'))).toEqual([
+      expect.stringMatching(/^pay has a lookup without \{merchant\}: /),
+    ]);
+  });
+});

@@ -1,0 +1,295 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import { Doubts } from '../../src/idempotency/doubts.ts';
+import type { Lookup, LookupAnswer } from '../../src/idempotency/lookup.ts';
+import type { Store } from '../../src/idempotency/store.ts';
+import { systemClock } from '../../src/kernel/clock.ts';
+import { bring } from '../contract/states.ts';
+import { newCall, Rig, responseOf, retryOf, unknown } from '../support/engine.ts';
+import { duplicateOf, newRequest, paid } from '../support/requests.ts';
+import { until } from '../support/until.ts';
+
+const executed: LookupAnswer = { kind: 'executed', said: 'GET answered 200', settlement: paid('looked up') };
+const notExecuted: LookupAnswer = { kind: 'not_executed', said: 'GET answered 404' };
+const undecided: LookupAnswer = { kind: 'undecided', said: 'GET answered 500' };
+const failed: LookupAnswer = { kind: 'failed', said: 'GET failed: ECONNRESET' };
+
+type Answering = (time: number) => LookupAnswer | Promise<LookupAnswer>;
+
+/** Doubts whose backend answers as the test says; what was asked, and what was told. */
+function open(store: Store, answering: Answering, more: Partial<Lookup> = {}) {
+  const asked: { key: string; atMs: number }[] = [];
+  const told: unknown[][] = [];
+  const lookup: Lookup = {
+    firstAfterMs: 10,
+    maxPauseMs: 40,
+    releaseAfterMs: 60_000,
+    ...more,
+    ask: async ({ key }) => {
+      asked.push({ key, atMs: performance.now() });
+      return await answering(asked.length);
+    },
+  };
+  const doubts = new Doubts(
+    store,
+    new Map([['withdraw', lookup]]),
+    {
+      lookedUp: (_, result) => told.push(['lookedUp', result]),
+      resolved: (_, { by, reason, to }) => told.push(['resolved', by, reason, to.as]),
+      undecided: (_, said, times) => told.push(['undecided', said, times]),
+    },
+    systemClock,
+  );
+  onTestFinished(() => doubts.close());
+  return { doubts, asked, told };
+}
+
+describe('a key that has come to be in doubt', () => {
+  it('is settled with what the backend says, without a retry', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { doubts, asked, told } = open(store, () => executed);
+    const { engine } = rig.engine(store, {}, doubts);
+    const call = newCall(unknown, { inDoubt: 'lookup' });
+    expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'in_doubt' });
+    await until(async () => (await store.get(call.scope))?.state === 'settled');
+    expect(await engine.handle(retryOf(call))).toEqual({
+      kind: 'replayed',
+      response: responseOf('looked up'),
+    });
+    expect(asked).toHaveLength(1);
+    await until(() => told.length === 2);
+    expect(told).toEqual([
+      ['lookedUp', 'settled'],
+      ['resolved', 'lookup', 'GET answered 200', 'settled'],
+    ]);
+  });
+
+  it('is asked for again and again, less and less often, until the backend knows', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const answers = [failed, undecided, undecided, failed, executed];
+    const { doubts, asked, told } = open(store, (time) => answers[time - 1] ?? executed, { maxPauseMs: 200 });
+    const request = await bring(store, 'in_doubt');
+    const metMs = performance.now();
+    doubts.met(request, request.token);
+    await until(async () => (await store.get(request.scope))?.state === 'settled');
+    const pauses = asked.map(({ atMs }, i) => atMs - (asked[i - 1]?.atMs ?? metMs));
+    // At least three quarters of 10, 20, 40, 80, 160 ms.
+    for (const [i, leastMs] of [9, 15, 30, 60, 120].entries())
+      expect(pauses[i]).toBeGreaterThanOrEqual(leastMs - 1);
+    const results = told.filter(([event]) => event === 'lookedUp').map(([, result]) => result);
+    expect(results).toEqual(['failed', 'unknown', 'unknown', 'failed', 'settled']);
+    expect(told).toContainEqual(['undecided', 'GET failed: ECONNRESET', 4]);
+  });
+
+  it('that the backend does not know is freed when it has been in doubt for long enough, and not before', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const releaseAfterMs = 400;
+    const { doubts, asked, told } = open(store, () => notExecuted, { releaseAfterMs });
+    const request = await bring(store, 'in_doubt');
+    const metMs = performance.now();
+    doubts.met(request, request.token);
+    await until(async () => (await store.get(request.scope)) === undefined);
+    expect(performance.now() - metMs).toBeGreaterThanOrEqual(releaseAfterMs - 1);
+    expect(asked.length).toBeGreaterThan(3);
+    await until(() => told.some(([event]) => event === 'resolved'));
+    expect(told.at(-1)).toEqual(['resolved', 'lookup', 'GET answered 404', 'released']);
+  });
+
+  it('again, under another token, has its age begin anew', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const releaseAfterMs = 500;
+    const { doubts } = open(store, () => notExecuted, { releaseAfterMs });
+    const first = await bring(store, 'in_doubt');
+    doubts.met(first, first.token);
+    await sleep(releaseAfterMs / 2);
+    const heir = duplicateOf(first);
+    expect(await store.takeOver(heir, heir.fingerprint)).toBe('ok');
+    expect(await store.markInDoubt(heir)).toBe('ok');
+    const againMs = performance.now();
+    doubts.met(heir, heir.token);
+    await until(async () => (await store.get(first.scope)) === undefined);
+    expect(performance.now() - againMs).toBeGreaterThanOrEqual(releaseAfterMs - 1);
+  });
+
+  it('that a late settlement has healed is not asked for any more', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { doubts, asked } = open(store, () => undecided);
+    const request = await bring(store, 'in_doubt');
+    doubts.met(request, request.token);
+    await until(() => asked.length > 0);
+    expect(await store.settle(request, paid('late'))).toBe('ok');
+    await sleep(100);
+    const { length } = asked;
+    await sleep(200);
+    expect(asked).toHaveLength(length);
+    expect(await store.claim(duplicateOf(request))).toEqual({ kind: 'settled', settlement: paid('late') });
+  });
+
+  it('that is settled while the backend is asked keeps that settlement', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const request = await bring(store, 'in_doubt');
+    const { doubts, told } = open(store, async () => {
+      expect(await store.settle(request, paid('late'))).toBe('ok');
+      return executed;
+    });
+    doubts.met(request, request.token);
+    await until(() => told.length > 0);
+    expect(told).toEqual([['lookedUp', 'unknown']]);
+    expect(await store.claim(duplicateOf(request))).toEqual({ kind: 'settled', settlement: paid('late') });
+  });
+
+  it('of which the store cannot be told is asked for again', async () => {
+    await using rig = new Rig();
+    const store = await rig.faultyStore();
+    const { doubts, asked } = open(store, () => executed);
+    const request = await bring(store, 'in_doubt');
+    store.fail('resolve', 'before', 3);
+    doubts.met(request, request.token);
+    await until(async () => (await store.get(request.scope))?.state === 'settled');
+    expect(asked).toHaveLength(4);
+  });
+
+  it('is not asked for where its operation has no lookup', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { doubts, asked } = open(store, () => executed);
+    const request = await bring(store, 'in_doubt', newRequest({ operation: 'checkout' }));
+    doubts.met(request, request.token);
+    expect(await doubts.solve(request)).toBe(false);
+    await sleep(50);
+    expect(asked).toEqual([]);
+  });
+
+  it('is one of at most four that are asked for at once', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const waiting: ((answer: LookupAnswer) => void)[] = [];
+    const { doubts, asked } = open(store, () => new Promise((resolve) => waiting.push(resolve)));
+    const requests = await Promise.all(Array.from({ length: 12 }, () => bring(store, 'in_doubt')));
+    for (const request of requests) doubts.met(request, request.token);
+    await until(() => asked.length === 4);
+    await sleep(100);
+    expect(asked).toHaveLength(4);
+    await until(async () => {
+      for (const answer of waiting.splice(0)) answer(executed);
+      const states = await Promise.all(requests.map(({ scope }) => store.get(scope)));
+      return states.every((record) => record?.state === 'settled');
+    });
+    expect(new Set(asked.map(({ key }) => key)).size).toBe(12);
+  });
+});
+
+describe('a retry of a key in doubt', () => {
+  const later = { firstAfterMs: 60_000, maxPauseMs: 60_000 };
+
+  it('is replayed what the backend says, asked at once, and once for many retries', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { doubts, asked } = open(store, () => sleep(50, executed), later);
+    const { engine } = rig.engine(store, {}, doubts);
+    const call = newCall(unknown, { inDoubt: 'lookup' });
+    await engine.handle(call);
+    const retries = Array.from({ length: 10 }, () => engine.handle(retryOf(call, { waitMs: 20_000 })));
+    const replayed = { kind: 'replayed', response: responseOf('looked up') };
+    expect(await Promise.all(retries)).toEqual(Array(10).fill(replayed));
+    expect(asked).toHaveLength(1);
+  });
+
+  it('is executed when the key is free: once, of many', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { doubts } = open(store, () => notExecuted, { ...later, releaseAfterMs: 1 });
+    const { engine } = rig.engine(store, {}, doubts);
+    const call = newCall(unknown, { inDoubt: 'lookup' });
+    await engine.handle(call);
+    await sleep(5);
+    const retries = Array.from({ length: 10 }, () => retryOf(call, { waitMs: 20_000 }));
+    const results = await Promise.all(retries.map((retry) => engine.handle(retry)));
+    expect(results.filter(({ kind }) => kind === 'executed')).toHaveLength(1);
+    expect(results.filter(({ kind }) => kind === 'replayed')).toHaveLength(9);
+    expect(retries.reduce((runs, { counted }) => runs + counted.runs, 0)).toBe(1);
+  });
+
+  it.each([
+    ['does not decide it', undecided],
+    ['does not know it, too early to be believed', notExecuted],
+    ['fails', failed],
+  ])('is told that the outcome is unknown when the backend %s', async (_, answer) => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { doubts, asked } = open(store, () => answer, later);
+    const { engine } = rig.engine(store, {}, doubts);
+    const call = newCall(unknown, { inDoubt: 'lookup' });
+    await engine.handle(call);
+    const retry = retryOf(call, { waitMs: 20_000 });
+    expect(await engine.handle(retry)).toMatchObject({ kind: 'in_doubt' });
+    expect(retry.counted.runs).toBe(0);
+    expect(asked).toHaveLength(1);
+  });
+
+  it('waits for the answer no longer than it would for another request', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { promise, resolve } = Promise.withResolvers<LookupAnswer>();
+    const { doubts } = open(store, () => promise, later);
+    const { engine } = rig.engine(store, {}, doubts);
+    const call = newCall(unknown, { inDoubt: 'lookup' });
+    await engine.handle(call);
+    expect(await engine.handle(retryOf(call, { waitMs: 100 }))).toMatchObject({ kind: 'in_doubt' });
+    const left = new AbortController();
+    const leaving = engine.handle(retryOf(call, { waitMs: 60_000, gone: left.signal }));
+    left.abort();
+    expect(await leaving).toMatchObject({ kind: 'in_doubt' });
+    resolve(executed);
+    await until(async () => (await store.get(call.scope))?.state === 'settled');
+  });
+});
+
+describe('the pass through the store', () => {
+  it('finds what others left: in doubt, or executing without an owner; and nothing else', async () => {
+    await using rig = new Rig();
+    const leaseMs = 300;
+    const store = await rig.store({ leaseMs });
+    const left = await Promise.all([bring(store, 'in_doubt'), bring(store, 'executing')]);
+    const [settled, foreign] = [
+      await bring(store, 'settled'),
+      await bring(store, 'in_doubt', newRequest({ operation: 'checkout' })),
+    ];
+    const { doubts, asked } = open(store, () => executed);
+    await doubts.passThrough(leaseMs * 1.1);
+    await until(async () => {
+      const records = await Promise.all(left.map(({ scope }) => store.get(scope)));
+      return records.every((record) => record?.state === 'settled');
+    });
+    expect(new Set(asked.map(({ key }) => key))).toEqual(new Set(left.map(({ key }) => key)));
+    expect(await store.claim(duplicateOf(settled))).toEqual({ kind: 'settled', settlement: paid() });
+    expect(await store.get(foreign.scope)).toMatchObject({ state: 'in_doubt' });
+  });
+
+  it('goes through all the pages, and goes on where the store was away', async () => {
+    await using rig = new Rig();
+    const store = await rig.faultyStore();
+    const left = await Promise.all(Array.from({ length: 250 }, () => bring(store, 'in_doubt')));
+    store.fail('list', 'before', 1);
+    const { doubts } = open(store, () => executed, { firstAfterMs: 1 });
+    await doubts.passThrough(0);
+    await until(async () => {
+      const records = await Promise.all(left.map(({ scope }) => store.get(scope)));
+      return records.every((record) => record?.state === 'settled');
+    });
+  });
+
+  it('ends when the gateway closes', async () => {
+    await using rig = new Rig();
+    const { doubts } = open(await rig.store(), () => executed);
+    const passing = doubts.passThrough(60_000);
+    await doubts.close();
+    await passing;
+  });
+});

@@ -1,0 +1,119 @@
+import type { IncomingMessage, RequestListener } from 'node:http';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import { systemClock } from '../../src/kernel/clock.ts';
+import { Executor } from '../../src/proxy/executor.ts';
+import { type LookupRequest, lookUp } from '../../src/proxy/lookup.ts';
+import { upstreamOptions } from '../../src/proxy/options.ts';
+import { httpBackend, NOBODY } from '../support/backend.ts';
+
+const MAX_BYTES = 64;
+const transaction = { merchant: 'M & Co', operation: 'withdraw', key: 'a/b?c=d&e %2e' };
+
+function executorTo(url: string): Executor {
+  const executor = new Executor(upstreamOptions.parse({ url }), MAX_BYTES, systemClock);
+  onTestFinished(() => executor.destroy());
+  return executor;
+}
+
+const options: LookupRequest = {
+  path: '/tx?merchant={merchant}&key={key}&what={operation}',
+  headers: { authorization: 'Bearer of-the-gateway' },
+  settled: [200],
+  released: [404, 410],
+  settledStatus: 201,
+  timeoutMs: 300,
+};
+
+async function asked(onRequest: RequestListener, more: Partial<LookupRequest> = {}, key = transaction.key) {
+  const requests: IncomingMessage[] = [];
+  const url = await httpBackend((req, res) => {
+    requests.push(req);
+    onRequest(req, res);
+  });
+  const answer = await lookUp(executorTo(url), { ...options, ...more }, { ...transaction, key });
+  return { answer, requests };
+}
+
+describe('a lookup', () => {
+  it('is one GET, with the gateway’s own credential and values that are percent-encoded', async () => {
+    const { requests } = await asked((_, res) => res.end());
+    const [request] = requests;
+    expect(requests).toHaveLength(1);
+    expect(request?.method).toBe('GET');
+    expect(request?.url).toBe('/tx?merchant=M%20%26%20Co&key=a%2Fb%3Fc%3Dd%26e%20%252e&what=withdraw');
+    expect(request?.headers).toMatchObject({
+      authorization: 'Bearer of-the-gateway',
+      'x-merchant-code': 'M & Co',
+      'accept-encoding': 'identity',
+    });
+  });
+
+  it('that is answered as settled gives a result: status, body, and how to read it', async () => {
+    const { answer } = await asked((_, res) => {
+      res.setHeader('Content-Type', 'application/json').setHeader('Set-Cookie', 'a=b');
+      res.end('{"paid":true}');
+    });
+    expect(answer).toEqual({
+      kind: 'executed',
+      said: 'GET answered 200',
+      settlement: {
+        kind: 'response',
+        response: {
+          status: 201,
+          headers: ['Content-Type', 'application/json'],
+          body: Buffer.from('{"paid":true}'),
+        },
+      },
+    });
+  });
+
+  it('that is answered with more than may be kept gives a tombstone', async () => {
+    const { answer } = await asked((_, res) => res.end('x'.repeat(MAX_BYTES + 1)));
+    expect(answer).toMatchObject({ kind: 'executed', settlement: { kind: 'tombstone', status: 201 } });
+  });
+
+  it.each([
+    [404, 'not_executed'],
+    [410, 'not_executed'],
+    [202, 'undecided'],
+    [302, 'undecided'],
+    [401, 'undecided'],
+    [500, 'undecided'],
+  ])('that is answered %i is %s', async (status, kind) => {
+    const { answer } = await asked((_, res) => res.writeHead(status).end('body'));
+    expect(answer).toEqual({ kind, said: `GET answered ${status}` });
+  });
+
+  it.each<[string, RequestListener]>([
+    ['is not answered in time', () => {}],
+    ['breaks off', (req) => req.socket.destroy()],
+    ['breaks off in its body', (req, res) => res.write('half', () => req.socket.destroy())],
+  ])('that %s has failed, and is not asked again', async (_, onRequest) => {
+    const { answer, requests } = await asked(onRequest);
+    expect(answer).toMatchObject({ kind: 'failed', said: expect.stringMatching(/^GET failed: /) });
+    expect(requests).toHaveLength(1);
+  });
+
+  it('where nobody listens has failed', async () => {
+    const answer = await lookUp(executorTo(NOBODY), options, transaction);
+    expect(answer).toMatchObject({ kind: 'failed', said: expect.stringContaining('ECONNREFUSED') });
+  });
+
+  it.each(['..', '.', 'a/../b', 'a\\b', '%2e%2e', 'a;b'])(
+    'is not made where the key %j could make another path of it',
+    async (key) => {
+      const { answer, requests } = await asked((_, res) => res.end(), { path: '/tx/{key}' }, key);
+      expect(answer).toEqual({ kind: 'failed', said: 'the key cannot stand in a path' });
+      expect(requests).toEqual([]);
+    },
+  );
+
+  it.each([
+    ['order:1', '/tx/order%3A1'],
+    ['a.b', '/tx/a.b'],
+    ['a?b', '/tx/a%3Fb'],
+  ])('with the key %j in its path asks for %s', async (key, target) => {
+    const { requests } = await asked((_, res) => res.end(), { path: '/tx/{key}' }, key);
+    expect(requests[0]?.url).toBe(target);
+  });
+});
