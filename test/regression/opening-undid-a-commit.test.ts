@@ -52,7 +52,7 @@ describe('opening an LMDB store undid the last commit of another process', () =>
     const folder = join(place.path, 'processes');
     const opening = `${nameOfThisProcess()}.${'1'.padStart(20, '0')}`;
     writeFileSync(join(folder, `${opening}.opening`), '');
-    await until(() => readdirSync(folder).some((name) => name.startsWith(`${opening}.ack.${worker.pid}.`)));
+    await until(() => readdirSync(folder).some((name) => name.startsWith(`${opening}.holds.${worker.pid}.`)));
     // Lines that were under way have arrived when nothing more comes for several turns.
     let held = worker.said.length;
     await until(() => {
@@ -67,17 +67,20 @@ describe('opening an LMDB store undid the last commit of another process', () =>
     await until(() => worker.said.length > held + 50);
   });
 
-  it('who opens waits for a process that stands still, and not for one that is dead', async () => {
+  it('who opens waits for a process that stands still, and not for one that is dead; others write on', async () => {
     const place = newPlace();
     const worker = await writer(place);
+    const other = await writer(place);
     process.kill(worker.pid, 'SIGSTOP');
     let isOpen = false;
     const opening = openStore(place).then((store) => {
       isOpen = true;
       return store;
     });
-    const silence = performance.now() + 300;
-    await until(() => performance.now() > silence);
+    const folder = join(place.path, 'processes');
+    await until(() => readdirSync(folder).some((name) => name.includes(`.listens.${other.pid}.`)));
+    const before = other.said.length;
+    await until(() => other.said.length > before + 100);
     expect(isOpen).toBe(false);
     await worker.kill();
     const store = await opening;

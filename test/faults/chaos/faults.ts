@@ -70,6 +70,7 @@ function gatewayFaults({ gateways, random, leaseMs }: Breakable): Unsorted[] {
       name: `wall clock ${hours > 0 ? 'an hour on' : 'an hour back'}`,
       inject: async () => gateways[0]?.shiftClock(hours),
       heal: async () => gateways[0]?.shiftClock(0),
+      holdMs: 2000,
     })),
   ];
 }

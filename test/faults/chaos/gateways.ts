@@ -132,7 +132,8 @@ export class GatewayProcess {
     return {
       LD_PRELOAD: FAKETIME,
       FAKETIME_TIMESTAMP_FILE: this.#clockFile,
-      FAKETIME_NO_CACHE: '1',
+      // How soon it sees a move, in seconds.
+      FAKETIME_CACHE_DURATION: '1',
       FAKETIME_DONT_FAKE_MONOTONIC: '1',
       FAKETIME_DONT_RESET: '1',
     };

@@ -14,7 +14,7 @@ Exit codes: 0 clean, 1 the promise was broken, 64 wrong options, 70 the suite it
   --store NAME      ${STORES.join(', ')} (default lmdb)
   --minutes M       how long things break (default 1.5); up to as long again, until each fault has come
   --seed N          repeats the schedule of another run (default: a new one, which is printed)
-  --rate N          new keys a second (default 120)
+  --rate N          new keys a second (default 100)
   --together N      faults at once, at most (default 2)
   --recover-within MS  how long merchants may take to know after a heal, p99 (default: a lease and two seconds)
   --unsafe NAME     a configuration that cannot keep the promise, to see it broken:
@@ -38,7 +38,7 @@ function read() {
         store: { type: 'string', default: 'lmdb' },
         minutes: { type: 'string', default: '1.5' },
         seed: { type: 'string', default: String(Math.floor(Math.random() * 1_000_000)) },
-        rate: { type: 'string', default: '120' },
+        rate: { type: 'string', default: '100' },
         together: { type: 'string', default: '2' },
         'recover-within': { type: 'string' },
         unsafe: { type: 'string' },

@@ -32,7 +32,7 @@ const GATEWAYS = 3;
 const LEASE_MS = 1500;
 const HOLD_MS = { from: 300, to: 2200 };
 const PAUSE_MS = { from: 200, to: 1000 };
-const CALL_TIMEOUT_MS = 6000;
+const CALL_TIMEOUT_MS = 8000;
 /** Open keys that are watched after a heal; the others are known by their merchants' own retries. */
 const WATCHED = 60;
 const GIVE_UP_AFTER_MS = 15_000;
@@ -76,7 +76,7 @@ function configOf({ config }: Topology, backend: Backend) {
     upstream: {
       url: `http://127.0.0.1:${backend.wire.port}`,
       connectTimeoutMs: 1000,
-      responseTimeoutMs: 3000,
+      responseTimeoutMs: 5000,
     },
     admin: { token: ADMIN_TOKEN },
     auth: { keys: { source: 'file' as const, path: SANDBOX_KEYS } },

@@ -19,15 +19,17 @@ const present = new Map<string, Promise<Presence>>();
  * LMDB as lmdb brings it reads the number of the last transaction when it opens an environment, and a moment later writes
  * it into the memory that all processes share, without the writers' lock: a commit in between is undone by the next
  * one. So whoever opens announces it, and waits until each of the others has said that no write of its own is under way;
- * they hold their writes back until it is done, or dead. Of two that open at once, the one with the earlier ticket goes first.
+ * they hold their writes back until it is done, or dead. Before that it asks whether all of them listen: for one that stands
+ * still, the others shall not have to hold back. Of two that open at once, the one with the earlier ticket goes first.
  *
- * By files in `<path>/processes`: `PROCESS.here` has it open, or is about to; `PROCESS.TICKET.opening`, and
- * `PROCESS.TICKET.ack.OTHER`, by which OTHER says that it holds back. To be used in one namespace of process ids.
+ * By files in `<path>/processes`: `PROCESS.here` has it open, or is about to; `PROCESS.TICKET.asking` and
+ * `PROCESS.TICKET.opening`, to which OTHER says `PROCESS.TICKET.listens.OTHER` and `PROCESS.TICKET.holds.OTHER`. To be used
+ * in one namespace of process ids.
  */
 export class Presence {
   readonly #folder: string;
   readonly #me = nameOfThisProcess();
-  readonly #acknowledged = new Set<string>();
+  readonly #said = new Set<string>();
   #users = 0;
   #underWay = 0;
   #held: { until: Promise<void>; release: () => void } | undefined;
@@ -82,9 +84,12 @@ export class Presence {
     const opening = `${this.#me}.${String(process.hrtime.bigint()).padStart(TICKET_DIGITS, '0')}`;
     this.#users++;
     this.#put(`${this.#me}.here`);
-    this.#put(`${opening}.opening`);
     try {
-      await this.#alone(opening);
+      const endMs = performance.now() + ANSWER_WITHIN_MS;
+      this.#put(`${opening}.asking`);
+      await this.#answered(opening, 'listens', endMs);
+      this.#put(`${opening}.opening`);
+      await this.#answered(opening, 'holds', endMs);
       const opened = open();
       this.#watch();
       return opened;
@@ -104,14 +109,14 @@ export class Presence {
     return { opened, presence: this };
   }
 
-  /** Resolves when all others hold their writes back, and none of them opens. */
-  async #alone(opening: string): Promise<void> {
-    const endMs = performance.now() + ANSWER_WITHIN_MS;
+  /** Resolves when all others have said so, and none of them opens before. */
+  async #answered(opening: string, word: 'listens' | 'holds', endMs: number): Promise<void> {
     for (;;) {
       const before = this.#others('.opening').filter((name) => isBefore(name, opening));
-      for (const name of before) this.#acknowledge(name);
-      const answers = this.#names(`${opening}.ack.`);
-      const silent = this.#others('.here').filter((name) => !answers.includes(`${opening}.ack.${name}`));
+      for (const name of before) this.#say('holds', name);
+      for (const name of this.#others('.asking')) this.#say('listens', name);
+      const answers = this.#names(`${opening}.${word}.`);
+      const silent = this.#others('.here').filter((name) => !answers.includes(`${opening}.${word}.${name}`));
       if (silent.length === 0 && before.length === 0) return;
       if (performance.now() > endMs) {
         const [pid] = (silent[0] ?? before[0] ?? '').split('.');
@@ -131,9 +136,10 @@ export class Presence {
   }
 
   #look(): void {
-    const opening = this.#others('.opening');
+    const [asking, opening] = [this.#others('.asking'), this.#others('.opening')];
+    if (asking.length === 0) this.#said.clear();
+    for (const name of asking) this.#say('listens', name);
     if (opening.length === 0) {
-      this.#acknowledged.clear();
       this.#held?.release();
       this.#held = undefined;
       return;
@@ -142,17 +148,18 @@ export class Presence {
       const { promise, resolve } = Promise.withResolvers<void>();
       this.#held = { until: promise, release: resolve };
     }
-    if (this.#underWay === 0) for (const name of opening) this.#acknowledge(name);
+    if (this.#underWay === 0) for (const name of opening) this.#say('holds', name);
   }
 
-  #acknowledge(opening: string): void {
-    if (this.#acknowledged.has(opening)) return;
-    this.#acknowledged.add(opening);
-    this.#put(`${opening}.ack.${this.#me}`);
+  #say(word: 'listens' | 'holds', to: string): void {
+    const file = `${to}.${word}.${this.#me}`;
+    if (this.#said.has(file)) return;
+    this.#said.add(file);
+    this.#put(file);
   }
 
   /** Other processes whose file with this ending is there and who live; what the dead left behind is taken away. */
-  #others(ending: '.here' | '.opening'): string[] {
+  #others(ending: '.here' | '.asking' | '.opening'): string[] {
     const names = this.#names('').filter((name) => name.endsWith(ending));
     const others = names
       .filter((name) => !name.startsWith(`${this.#me}.`))

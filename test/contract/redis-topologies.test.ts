@@ -1,0 +1,83 @@
+import { describe, expect, it, onTestFinished } from 'vitest';
+import { RedisStore } from '../../src/idempotency/stores/redis/redis-store.ts';
+import { systemClock } from '../../src/kernel/clock.ts';
+import { startTopology, type Topology } from '../faults/chaos/topology.ts';
+import { LONG } from '../support/open-store.ts';
+import { duplicateOf, newRequest, paid } from '../support/requests.ts';
+import { until } from '../support/until.ts';
+import { bring } from './states.ts';
+
+async function started(name: 'sentinel' | 'cluster'): Promise<Topology> {
+  const topology = await startTopology(name, '');
+  onTestFinished(() => topology.stop());
+  return topology;
+}
+
+/** What a gateway would open by this topology's configuration. */
+async function opened({ config: { store } }: Topology): Promise<RedisStore> {
+  if (store?.kind !== 'redis') throw new TypeError('this is a topology of redis');
+  const { sentinels, cluster } = store;
+  const location = sentinels ? { sentinels, credentials: {} } : { cluster: cluster ?? [], credentials: {} };
+  const redis = await RedisStore.open({
+    ...{ ...LONG, location, prefix: 'test', lockNodes: [], clock: systemClock },
+    ...{ replicas: store.durability?.replicas ?? 0, timeoutMs: 2000, connectTimeoutMs: 10_000 },
+  });
+  onTestFinished(() => redis.close());
+  return redis;
+}
+
+const faultOf = ({ faults }: Topology, wanted: string) => {
+  const fault = faults.find(({ name }) => name === wanted);
+  if (!fault) throw new Error(`there is no fault ${wanted}`);
+  return fault;
+};
+
+describe.concurrent('what is stored', { timeout: 60_000 }, () => {
+  it('is there after the sentinels have failed over, and the old master has come back', async () => {
+    const topology = await started('sentinel');
+    const store = await opened(topology);
+    expect(await store.health()).toMatchObject({ ok: true, warnings: [] });
+    const [settled, executing] = [await bring(store, 'settled'), await bring(store, 'executing')];
+    const failover = faultOf(topology, 'master killed, failover');
+    await failover.inject();
+    await until(
+      async () => (await store.claim(duplicateOf(settled)).catch(() => undefined))?.kind === 'settled',
+      20_000,
+    );
+    // Nothing is begun while no replica has it.
+    await expect(store.claim(newRequest())).rejects.toThrow('did not reach its replicas');
+    await failover.heal();
+    await until(
+      async () => (await store.settle(executing, paid('late')).catch(() => 'away')) === 'ok',
+      20_000,
+    );
+    expect(await store.claim(duplicateOf(executing))).toEqual({ kind: 'settled', settlement: paid('late') });
+  });
+
+  it('is spread over a cluster, listed from all of it, and there again when a master is', async () => {
+    const topology = await started('cluster');
+    const store = await opened(topology);
+    const settled = await Promise.all(Array.from({ length: 30 }, () => bring(store, 'settled')));
+    const doubtful = await Promise.all(Array.from({ length: 30 }, () => bring(store, 'in_doubt')));
+    const listed = new Set<string>();
+    let cursor: string | undefined;
+    do {
+      const page = await store.list({ inDoubt: true, limit: 10, cursor });
+      for (const { scope } of page.records) listed.add(scope);
+      cursor = page.cursor;
+    } while (cursor !== undefined);
+    expect(listed).toEqual(new Set(doubtful.map(({ scope }) => scope)));
+    const killed = faultOf(topology, 'master 1 killed');
+    await killed.inject();
+    const claims = await Promise.allSettled(settled.map((owner) => store.claim(duplicateOf(owner))));
+    const away = claims.filter(({ status }) => status === 'rejected').length;
+    expect(away).toBeGreaterThan(0);
+    await killed.heal();
+    for (const owner of settled) {
+      await until(
+        async () => (await store.claim(duplicateOf(owner)).catch(() => undefined))?.kind === 'settled',
+        20_000,
+      );
+    }
+  });
+});
