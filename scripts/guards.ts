@@ -276,4 +276,31 @@ export const guards: readonly Guard[] = [
     test: 'test/unit/engine-retry.test.ts',
     named: 'a key in doubt is not executed again by an operation that holds',
   },
+  {
+    file: `${STORES}/lmdb/presence.ts`,
+    without: 'a process writes while another one opens the store (LMDB)',
+    text: `    while (this.#held) await this.#held.until;
+    this.#underWay++;`,
+    replacement: '    this.#underWay++;',
+    test: 'test/regression/opening-undid-a-commit.test.ts',
+    named: 'a process that writes holds back as long as another one opens',
+  },
+  {
+    file: `${STORES}/lmdb/presence.ts`,
+    without: 'a store is opened while others may write (LMDB)',
+    text: `      await this.#answered(opening, 'listens', endMs);
+      this.#put(\`\${opening}.opening\`);
+      await this.#answered(opening, 'holds', endMs);`,
+    replacement: '      void endMs;',
+    test: 'test/regression/opening-undid-a-commit.test.ts',
+    named: 'who opens waits for a process that stands still',
+  },
+  {
+    ...REDIS,
+    without: 'a settlement that no replica has counts as stored',
+    text: "throw new StoreUnavailable('redis: the settlement did not reach its replicas');",
+    replacement: 'return reply;',
+    test: WRITES.test,
+    named: 'is to be settled again until it does',
+  },
 ];
