@@ -69,7 +69,9 @@ describe('opening an LMDB store undid the last commit of another process', () =>
 
   it('who opens waits for a process that stands still, and not for one that is dead; others write on', async () => {
     const place = newPlace();
-    const worker = await writer(place);
+    // Idle: one that stood still within a commit would keep LMDB's own lock.
+    const worker = new Worker(place, { kind: 'race', keys: [] });
+    await worker.hears('ready');
     const other = await writer(place);
     process.kill(worker.pid, 'SIGSTOP');
     let isOpen = false;
