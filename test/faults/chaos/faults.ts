@@ -104,3 +104,13 @@ function backendFaults(backend: Backend): Unsorted[] {
     },
   ];
 }
+
+/** The next ones, and of a store's faults one at most: its servers must be able to come back together. */
+export function draw(deck: readonly Fault[], count: number): { drawn: Fault[]; left: Fault[] } {
+  const drawn: Fault[] = [];
+  for (const fault of deck) {
+    const fits = fault.of !== 'store' || drawn.every(({ of }) => of !== 'store');
+    if (fits && drawn.length < count) drawn.push(fault);
+  }
+  return { drawn, left: deck.filter((fault) => !drawn.includes(fault)) };
+}

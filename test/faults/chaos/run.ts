@@ -2,14 +2,14 @@ import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
 import { Backend } from './backend.ts';
 import { check, type Resolved, scopeOfEntry } from './checker.ts';
-import { allFaults, type Fault } from './faults.ts';
+import { allFaults, draw, type Fault } from './faults.ts';
+import { configOf, LEASE_MS } from './gateway-config.ts';
 import { GatewayProcess } from './gateways.ts';
 import { History } from './history.ts';
 import { isInDoubt, isSettled, type Life, Merchants } from './merchants.ts';
-import { ADMIN_TOKEN, type Listed, listInDoubt, resolveInDoubt } from './operators.ts';
+import { type Listed, listInDoubt, resolveInDoubt } from './operators.ts';
 import { Random } from './random.ts';
 import { type Summary, summaryOf } from './summary.ts';
 import { type StoreName, startTopology, type Topology, type Unsafe } from './topology.ts';
@@ -29,7 +29,6 @@ export interface RunOptions {
 }
 
 const GATEWAYS = 3;
-const LEASE_MS = 1500;
 const HOLD_MS = { from: 300, to: 2200 };
 const PAUSE_MS = { from: 200, to: 1000 };
 const CALL_TIMEOUT_MS = 8000;
@@ -39,7 +38,6 @@ const GIVE_UP_AFTER_MS = 15_000;
 /** Keys in doubt that operators resolve at the end. */
 const RESOLVED = 100;
 const PROGRESS_EVERY_MS = 5000;
-const SANDBOX_KEYS = fileURLToPath(new URL('../../../config/sandbox-keys.yaml', import.meta.url));
 
 /** One run, from starting the servers to the verdict. */
 export async function run(options: RunOptions): Promise<Summary> {
@@ -66,31 +64,6 @@ export async function run(options: RunOptions): Promise<Summary> {
   } finally {
     await stop();
   }
-}
-
-/** What is recommended, with shorter times. */
-function configOf({ config }: Topology, backend: Backend) {
-  return {
-    ...config,
-    lock: { ...config.lock, leaseMs: LEASE_MS },
-    upstream: {
-      url: `http://127.0.0.1:${backend.wire.port}`,
-      connectTimeoutMs: 1000,
-      responseTimeoutMs: 5000,
-    },
-    admin: { token: ADMIN_TOKEN },
-    auth: { keys: { source: 'file' as const, path: SANDBOX_KEYS } },
-    idempotency: { settleRetryMs: 500 },
-    operations: [
-      {
-        name: 'withdraw',
-        match: { method: 'POST', path: '/v1/index.php', body: { action: 'withdraw' } },
-        idempotency: { key: 'optional' as const, waitMs: 2000 },
-      },
-    ],
-    shutdown: { delayMs: 200, graceMs: 5000 },
-    log: { level: 'warn' as const },
-  };
 }
 
 interface World {
@@ -267,14 +240,4 @@ class Run {
       `${seconds} s: ${lives.length} keys, ${calls} calls, ${open.length} open; ${standing}`,
     );
   }
-}
-
-/** The next ones, and of a store's faults one at most: its servers must be able to come back together. */
-function draw(deck: readonly Fault[], count: number): { drawn: Fault[]; left: Fault[] } {
-  const drawn: Fault[] = [];
-  for (const fault of deck) {
-    const fits = fault.of !== 'store' || drawn.every(({ of }) => of !== 'store');
-    if (fits && drawn.length < count) drawn.push(fault);
-  }
-  return { drawn, left: deck.filter((fault) => !drawn.includes(fault)) };
 }
