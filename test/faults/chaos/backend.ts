@@ -64,6 +64,12 @@ export class Backend {
     this.wire.cut();
   }
 
+  /** Takes connections again, unless it is dead: then it does when it is started. */
+  async listen(): Promise<void> {
+    if (this.#process && this.#process.exitCode === null && this.#process.signalCode === null)
+      await this.wire.listen();
+  }
+
   /** Takes connections, and resets them. */
   reset(on: boolean): void {
     this.#lost();

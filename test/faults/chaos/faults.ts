@@ -95,7 +95,7 @@ function backendFaults(backend: Backend): Unsorted[] {
     {
       name: 'backend refuses connections',
       inject: async () => backend.wire.stopListening(),
-      heal: () => backend.wire.listen(),
+      heal: () => backend.listen(),
     },
     {
       name: 'backend resets connections',

@@ -4,6 +4,8 @@ import type { StoreFault, Topology } from './topology.ts';
 import { startWired, stopWired, type WiredRedis } from './topology-redis.ts';
 
 const NAME = 'payments';
+/** When sentinels that take a master for dead have agreed on it, or not. */
+const FAILOVER_DECIDED_AFTER_MS = 3000;
 /** Sentinels that a loaded machine holds up vote more than once. */
 const FAILOVER_WITHIN_MS = 60_000;
 
@@ -191,9 +193,10 @@ function faultsOf(watched: Watched): StoreFault[] {
         struck = await watched.master();
         target().wire.swallowReplies(true);
       },
-      // The sentinels may have taken it for dead, and made the other one the master.
+      // The sentinels may have taken it for dead, and be about to make the other one the master: all is well after that.
       heal: async () => {
         target().wire.swallowReplies(false);
+        await new Promise((resolve) => setTimeout(resolve, FAILOVER_DECIDED_AFTER_MS));
         await watched.ready();
       },
     },
