@@ -1,4 +1,3 @@
-// biome-ignore lint/correctness/noUnresolvedImports: a built-in of Node 24 that the linter does not know yet
 import { DatabaseSync, type SQLOutputValue, type StatementSync } from 'node:sqlite';
 import { SCHEMA, SCHEMA_VERSION } from './schema.ts';
 

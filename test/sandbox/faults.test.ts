@@ -180,7 +180,7 @@ describe('the fault switches', () => {
 
   it('are listed, each with what it does', async () => {
     const { url } = await openSandbox();
-    const listed = (await ask(`${url}/_sandbox/faults`)).json;
+    const listed: Record<string, string> = JSON.parse(String((await ask(`${url}/_sandbox/faults`)).body));
     expect(Object.keys(listed)).toEqual(Object.keys(FAULTS));
     expect(listed.delay).toMatch(/^delay=MS: /);
   });

@@ -1,4 +1,3 @@
-// biome-ignore lint/correctness/noUnresolvedImports: a built-in of Node 24 that the linter does not know yet
 import { DatabaseSync } from 'node:sqlite';
 import { describe, expect, it } from 'vitest';
 import { createSandbox } from '../../src/sandbox/sandbox.ts';

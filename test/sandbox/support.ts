@@ -9,6 +9,7 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { onTestFinished } from 'vitest';
 import { createSandbox, type Sandbox, type SandboxOptions } from '../../src/sandbox/sandbox.ts';
+import type { Transaction } from '../../src/sandbox/transaction.ts';
 
 export const ALPHA = { authorization: 'Bearer sk_sandbox_alpha' };
 export const BRAVO = { authorization: 'Bearer sk_sandbox_bravo' };
@@ -60,13 +61,30 @@ export function spawnMainIn(
   return { child, exited };
 }
 
+/** What tests read of the sandbox's bodies: each has some of it, and a member that is missing fails its test. */
+export interface AnswerBody {
+  readonly message: string;
+  readonly error: { readonly code: string };
+  readonly data: {
+    readonly amount: number;
+    readonly balance: number;
+    readonly transaction_id: string;
+    readonly session_id: string;
+    readonly url: string;
+  };
+  readonly payouts: number;
+  readonly balanced: boolean;
+  readonly transactions: readonly Transaction[];
+  readonly url: string;
+  readonly rawHeaders: readonly (readonly [string, string])[];
+}
+
 export interface Answer {
   readonly status: number;
   readonly headers: IncomingHttpHeaders;
   readonly rawHeaders: string[];
   readonly body: Buffer;
-  // biome-ignore lint/suspicious/noExplicitAny: what a test expects of the body is the test's business
-  readonly json: any;
+  readonly json: AnswerBody;
 }
 
 export interface Ask {

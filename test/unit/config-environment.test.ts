@@ -1,4 +1,3 @@
-// biome-ignore-all lint/suspicious/noTemplateCurlyInString: these are placeholders of the configuration
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -8,7 +7,7 @@ import { mistakesIn, UPSTREAM } from '../support/config-lines.ts';
 
 const PEPPER = 'a-pepper-of-some-length';
 
-describe('${NAME}', () => {
+describe(`\${NAME}`, () => {
   it('takes a value from the environment, whole or in part, wherever a value stands', () => {
     const env = { HOST: 'payments.internal', PORT: '9000', PEPPER, HEADER: 'x-key', ACTION: 'pay' };
     const text = `
@@ -45,13 +44,12 @@ operations: [{ name: pay, match: { method: POST, path: /, body: { action: "\${AC
   });
 
   it('names each name that is missing or empty, once and a line each', () => {
-    const text =
-      'upstream: { url: "${A}" }\nauth: { pepper: "${B}" }\nadmin: { token: "${EMPTY}" }\nstore: { path: "${A}" }';
+    const text = `upstream: { url: "\${A}" }\nauth: { pepper: "\${B}" }\nadmin: { token: "\${EMPTY}" }\nstore: { path: "\${A}" }`;
     const lines = mistakesIn(text, { EMPTY: '' });
     expect(lines).toEqual(['A', 'B', 'EMPTY'].map((name) => `gateway.yaml: the environment has no ${name}`));
   });
 
-  it.each(['${LEVEL:-info}', '${LE-VEL}', '${1LEVEL}', '${}', '${LEVEL', '${ LEVEL }'])(
+  it.each([`\${LEVEL:-info}`, `\${LE-VEL}`, `\${1LEVEL}`, `\${}`, `\${LEVEL`, `\${ LEVEL }`])(
     'that is no name is refused, and never taken for the value itself: %s',
     (value) => {
       // A token that anybody can read in the file would be worse than none.
@@ -61,18 +59,21 @@ operations: [{ name: pay, match: { method: POST, path: /, body: { action: "\${AC
   );
 
   it('is taken once: what the environment holds is not read again', () => {
-    const { auth } = parseConfig(`${UPSTREAM}auth: { pepper: "\${A}" }`, { A: '${B}-and-some-more', B: 'x' });
-    expect(auth.pepper).toBe('${B}-and-some-more');
+    const { auth } = parseConfig(`${UPSTREAM}auth: { pepper: "\${A}" }`, {
+      A: `\${B}-and-some-more`,
+      B: 'x',
+    });
+    expect(auth.pepper).toBe(`\${B}-and-some-more`);
   });
 
   it('means nothing in a name, or in a comment', () => {
     expect(mistakesIn(`${UPSTREAM}# \${NOWHERE}\n"\${NOWHERE}": 1`)).toEqual([
-      'gateway.yaml: ${NOWHERE}: is not an option',
+      `gateway.yaml: \${NOWHERE}: is not an option`,
     ]);
   });
 
   it('cannot bring YAML of its own', () => {
-    const { auth } = parseConfig(`${UPSTREAM}auth: { realm: \${A} }`.replace('${A}', '"${A}"'), {
+    const { auth } = parseConfig(`${UPSTREAM}auth: { realm: \${A} }`.replace(`\${A}`, `"\${A}"`), {
       A: 'x }, workers: { 7',
     });
     expect(auth.realm).toBe('x }, workers: { 7');
