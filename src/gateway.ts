@@ -1,10 +1,9 @@
 import type { IncomingMessage, RequestListener, Server } from 'node:http';
 import type { Socket } from 'node:net';
-import type { Duplex } from 'node:stream';
 import express, { type ErrorRequestHandler, type Express, type RequestHandler } from 'express';
 import type { Check } from './admin/application.ts';
 import { Authenticator, authenticate } from './auth/authenticate.ts';
-import { authorise, insufficientScope, mayCall, neededScope } from './auth/authorise.ts';
+import { authorise } from './auth/authorise.ts';
 import { forwardAuthorization } from './auth/authorization-header.ts';
 import { FileKeySource } from './auth/file-key-source.ts';
 import type { KeySource } from './auth/key-source.ts';
@@ -14,27 +13,28 @@ import { Doubts } from './idempotency/doubts.ts';
 import { Engine } from './idempotency/engine.ts';
 import { measured } from './idempotency/measured-store.ts';
 import { idempotency } from './idempotency/middleware.ts';
-import { policyWarnings } from './idempotency/policy-warnings.ts';
 import type { Store } from './idempotency/store.ts';
 import { openStore } from './idempotency/stores/open-store.ts';
 import type { Clock } from './kernel/clock.ts';
 import { contextOf } from './kernel/context.ts';
 import { Lifecycle } from './kernel/lifecycle.ts';
-import { type Problem, problem, sendProblem } from './kernel/problem.ts';
+import { problem, sendProblem } from './kernel/problem.ts';
 import { lookupsOf } from './lookups.ts';
 import { Access } from './observability/access.ts';
 import { doubtObserver } from './observability/doubt-observer.ts';
 import { engineObserver, observeHandled, observeResolution } from './observability/engine-observer.ts';
+import { keyObserver } from './observability/key-observer.ts';
 import type { Logger } from './observability/logger.ts';
 import { Metrics } from './observability/metrics.ts';
 import { Executor } from './proxy/executor.ts';
 import { forwardedHeaders, withoutEncodings } from './proxy/headers.ts';
-import { checkTarget, inviteBody, matchOperation, refusalOfHead } from './proxy/match.ts';
+import { checkTarget, inviteBody, matchOperation } from './proxy/match.ts';
 import { Operations } from './proxy/operations.ts';
-import { createPassthrough } from './proxy/passthrough.ts';
-import { reachable } from './proxy/reachable.ts';
-import { admit, refusalToAdmit } from './server/admit.ts';
-import { createHttpServer, endSoon, refuseOnSocket } from './server/http-server.ts';
+import { createPassthrough, type Passthrough } from './proxy/passthrough.ts';
+import { readiness } from './readiness.ts';
+import { admit } from './server/admit.ts';
+import { createHttpServer, refuseOnSocket } from './server/http-server.ts';
+import { Upgrades } from './upgrades.ts';
 
 export interface GatewayTools {
   clock: Clock;
@@ -62,29 +62,27 @@ export class Gateway {
   readonly #doubts: Doubts;
   readonly #authenticator: Authenticator;
   readonly #operations: Operations;
+  readonly #upgrades: Upgrades;
   readonly #access: Access;
   readonly #lifecycle = new Lifecycle();
-  readonly #passthrough;
+  readonly #passthrough: Passthrough;
   readonly #forwardAuthorization: (value: string) => string | undefined;
-  readonly #upgraded = new Set<Duplex>();
   readonly #endConnectionsAfterAnswers: () => void;
 
   /** @throws with a message for the operator where the store or the keys cannot be had */
   static async open(config: Config, tools: GatewayTools): Promise<Gateway> {
     const { path } = config.auth.keys;
-    let gateway: Gateway | undefined;
+    const metrics = new Metrics();
     const keys = await FileKeySource.open({
       path,
       pepper: config.auth.pepper,
       clock: tools.clock,
-      onReload: (reload) => gateway?.onKeysReloaded(reload),
+      onReload: keyObserver(metrics, tools.logger),
     });
     try {
-      const metrics = new Metrics();
       const onUnreplicated = () => metrics.unreplicated.inc();
       const store = await openStore(config, tools.clock, onUnreplicated);
-      gateway = new Gateway(config, tools, metrics, keys, store);
-      return gateway;
+      return new Gateway(config, tools, metrics, keys, store);
     } catch (error) {
       keys.close();
       throw error;
@@ -123,6 +121,14 @@ export class Gateway {
       draining: () => this.#lifecycle.draining,
       refuseUpgrade: refuseOnSocket,
     });
+    this.#upgrades = new Upgrades({
+      access: this.#access,
+      admission: this.#admission(),
+      authenticator: this.#authenticator,
+      operations: this.#operations,
+      realm: config.auth.realm,
+      passthrough: this.#passthrough,
+    });
     metrics.declareOperations(config.operations.map(({ name }) => name));
     metrics.track(metrics.executing, () => this.#engine.executing);
     metrics.track(metrics.waiting, () => this.#engine.waiting);
@@ -135,7 +141,7 @@ export class Gateway {
         tools.logger.info({ outcome: code }, 'malformed request');
       },
       onRequest: this.#onRequest(this.#path()),
-      onUpgrade: (req, socket, head) => this.#upgrade(req, socket as Socket, head),
+      onUpgrade: (req, socket, head) => this.#upgrades.take(req, socket as Socket, head),
     });
     this.server = server;
     // Not before: whoever merely checks a configuration looks nothing up.
@@ -233,53 +239,13 @@ export class Gateway {
     });
   }
 
-  /** The request's path once more for a WebSocket handshake, which has no response object. */
-  #upgrade(req: IncomingMessage, socket: Socket, head: Buffer): void {
-    const context = this.#access.begin(req, socket);
-    socket.on('error', () => {});
-    const refusal = refusalToAdmit(this.#admission()) ?? refusalOfHead(req) ?? this.#refusalToUpgrade(req);
-    context.outcome = refusal?.code ?? 'upgraded';
-    if (refusal) {
-      refuseOnSocket(socket, refusal, context.requestId);
-      return;
-    }
-    context.passedThrough = true;
-    this.#upgraded.add(socket);
-    socket.once('close', () => this.#upgraded.delete(socket));
-    // A merchant who does not close, or whose last bytes nobody reads, would keep the connection for good.
-    socket.once('finish', () => endSoon(socket));
-    this.#passthrough.upgrade(req, socket, head);
-  }
-
-  #refusalToUpgrade(req: IncomingMessage): Problem | undefined {
-    const context = contextOf(req);
-    const authentication = this.#authenticator.authenticate(req.rawHeaders);
-    if (authentication.kind === 'refused') return authentication.problem;
-    context.merchant = authentication.merchant;
-    const match = this.#operations.byHead(req.method ?? '', req.url ?? '');
-    if (match.kind === 'lookalike') return problem('invalid_target', 'The request target is ambiguous.');
-    if (match.kind === 'operation') context.operation = match.operation;
-    const needed = neededScope(context);
-    return mayCall(authentication.merchant, needed)
-      ? undefined
-      : insufficientScope(needed, this.#config.auth.realm);
-  }
-
   /** What readiness hangs on. */
   async checks(): Promise<Check[]> {
-    const { url, connectTimeoutMs } = this.#config.upstream;
-    const [store, upstream] = await Promise.all([this.#store.health(), reachable(url, connectTimeoutMs)]);
-    const { ok, detail } = this.#keys.health();
-    const { draining } = this.#lifecycle;
-    const warnings = policyWarnings(this.#config.operations);
-    const policies: Check = { name: 'operations', ok: true, detail: 'declared', warnings };
-    return [
-      { name: 'store', ...store },
-      { name: 'upstream', ...upstream },
-      { name: 'keys', ok, detail },
-      ...(warnings.length > 0 ? [policies] : []),
-      { name: 'draining', ok: !draining, detail: draining ? 'shutting down' : 'serving' },
-    ];
+    return await readiness(this.#config, {
+      store: this.#store,
+      keys: this.#keys,
+      lifecycle: this.#lifecycle,
+    });
   }
 
   /**
@@ -295,7 +261,7 @@ export class Gateway {
     await new Promise((resolve) => setTimeout(resolve, delayMs));
     this.#lifecycle.close();
     if (!mayClose) this.server.close();
-    for (const socket of this.#upgraded) socket.destroy();
+    this.#upgrades.end();
     const endMs = this.#tools.clock.monotonicMs() + graceMs;
     const grace = new Promise<void>((resolve) => setTimeout(resolve, graceMs).unref());
     await Promise.race([this.#access.idle(), grace]);
@@ -314,16 +280,6 @@ export class Gateway {
     await this.#doubts.close();
     this.#keys.close();
     await this.#store.close();
-  }
-
-  onKeysReloaded(reload: { ok: true; keys: number } | { ok: false; error: string }): void {
-    this.metrics.keyReloads.inc({ result: reload.ok ? 'ok' : 'refused' });
-    if (reload.ok) this.#tools.logger.info({ keys: reload.keys }, 'the key file was reloaded');
-    else
-      this.#tools.logger.error(
-        { reason: reload.error },
-        'the new key file is refused; the old keys stay in force',
-      );
   }
 }
 

@@ -116,12 +116,15 @@ const statuses = z.array(z.number().int().min(200).max(599));
  */
 const lookupOptions = z
   .strictObject({
-    /** Path and query, with {key} and, unless keys are unique among all merchants, {merchant}; {operation} too. Values are percent-encoded. */
+    /** Path and query, with {merchant} and {key}: two merchants may use the same key. {operation} too. Values are percent-encoded. */
     path: z
       .string()
       .regex(/^\/(?!\/)[\x21-\x7e]*$/, 'must begin with one / and hold printable ASCII without spaces')
       .refine((path) => !path.includes('#'), 'must hold no fragment')
-      .refine((path) => path.includes('{key}'), 'must hold {key}')
+      .refine(
+        (path) => path.includes('{merchant}') && path.includes('{key}'),
+        'must hold {merchant} and {key}',
+      )
       .refine(
         (path) => [...path.matchAll(/\{[^}]*\}?|\}/g)].every(([part]) => PLACEHOLDERS.includes(part)),
         `must hold no braces but those of ${PLACEHOLDERS.join(', ')}`,

@@ -5,7 +5,7 @@ import { hasBody } from '../kernel/has-body.ts';
 import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
 import { declaredTooLarge, readBody } from './body.ts';
 import { valuesOf } from './headers.ts';
-import type { Operations } from './operations.ts';
+import type { HeadMatch, Operations } from './operations.ts';
 import { ambiguityOf } from './target.ts';
 
 export interface BodyLimits {
@@ -46,21 +46,25 @@ export const checkTarget: RequestHandler = (req, res, next) => {
   else next();
 };
 
+/** Why a request must not go where its head points to, or undefined. */
+export function refusalOfRoute(head: HeadMatch, req: IncomingMessage): Problem | undefined {
+  if (head.kind === 'lookalike') {
+    return problem('invalid_target', `The request target could be read as ${head.path}; spell it so.`);
+  }
+  // A script may take its action from the body of any method: it would be executed past the engine and the scopes.
+  if (head.kind === 'other_method' && hasBody(req)) {
+    return problem('invalid_target', `The request target takes no body with ${req.method}.`);
+  }
+  return undefined;
+}
+
 /** Step 4: finds the operation, and reads the body of what the executor will send. Leaves the rest to the pass-through. */
 export function matchOperation(operations: Operations, limits: BodyLimits): RequestHandler {
   return async (req, res, next) => {
     const head = operations.byHead(req.method, req.url);
-    if (head.kind === 'none') return next();
-    if (head.kind === 'lookalike') {
-      const detail = `The request target could be read as ${head.path}; spell it so.`;
-      return refuse(req, res, problem('invalid_target', detail));
-    }
-    if (head.kind === 'other_method') {
-      // A script may take its action from the body of any method: it would be executed past the engine and the scopes.
-      if (!hasBody(req)) return next();
-      const detail = `The request target takes no body with ${req.method}.`;
-      return refuse(req, res, problem('invalid_target', detail));
-    }
+    const refusal = refusalOfRoute(head, req);
+    if (refusal) return refuse(req, res, refusal);
+    if (head.kind !== 'operation' && head.kind !== 'by_body') return next();
     const context = contextOf(req);
     const read = await takeBody(req, res, limits);
     if (!read) return;

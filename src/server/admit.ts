@@ -4,21 +4,21 @@ import type { RequestContext } from '../kernel/context.ts';
 import type { Lifecycle } from '../kernel/lifecycle.ts';
 import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
 
-export interface AdmitOptions {
-  /** Begins a request's context; see Access.begin. */
-  begin(req: IncomingMessage, closes: Parameters<RequestHandler>[1]): RequestContext;
+/** What decides whether there is room. */
+export interface Admission {
   /** Requests that are being answered, this one included. */
   open(): number;
   maxInFlight: number;
   lifecycle: Lifecycle;
 }
 
+export interface AdmitOptions extends Admission {
+  /** Begins a request's context; see Access.begin. */
+  begin(req: IncomingMessage, closes: Parameters<RequestHandler>[1]): RequestContext;
+}
+
 /** Why nothing new is taken at this moment, or undefined. */
-export function refusalToAdmit({
-  open,
-  maxInFlight,
-  lifecycle,
-}: Omit<AdmitOptions, 'begin'>): Problem | undefined {
+export function refusalToAdmit({ open, maxInFlight, lifecycle }: Admission): Problem | undefined {
   const again = { retryAfterS: 1 };
   if (lifecycle.closing) return problem('shutting_down', 'The request was not sent; ask again.', again);
   if (open() > maxInFlight) return problem('overloaded', 'The request was not sent; ask again.', again);

@@ -115,7 +115,7 @@ describe.concurrent.each(storeKinds)('on %s, under inDoubt: lookup', (kind) => {
   it('a late answer of a gateway that was paused settles the key, and nothing is looked up any more', async (test) => {
     // A lookup that never decides: what settles the key is the answer.
     const { sandbox, config, gateway } = await open(test, {
-      ...lookingUp({ path: '/v3/echo?key={key}', settled: [299], released: [] }),
+      ...lookingUp({ path: '/v3/echo?merchant={merchant}&key={key}', settled: [299], released: [] }),
       upstream: { responseTimeoutMs: LEASE_MS },
     });
     const patient = { ...config, ...lookingUp({ releaseAfterMs: 20_000 }) };
