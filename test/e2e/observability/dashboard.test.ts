@@ -114,12 +114,9 @@ describe('what is written for whoever is on call', () => {
     for (const [, message = ''] of messages) expect(sources).toContain(`'${message}'`);
   });
 
-  const sources = [
-    'src/gateway.ts',
-    'src/observability/engine-observer.ts',
-    'src/observability/doubt-observer.ts',
-  ]
-    .map(readText)
+  const sources = readdirSync(new URL('../../../src/', import.meta.url), { recursive: true, encoding: 'utf8' })
+    .filter((file) => file.endsWith('.ts'))
+    .map((file) => readText(`src/${file}`))
     .join('\n');
 });
 
