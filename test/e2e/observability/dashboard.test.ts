@@ -114,7 +114,10 @@ describe('what is written for whoever is on call', () => {
     for (const [, message = ''] of messages) expect(sources).toContain(`'${message}'`);
   });
 
-  const sources = readdirSync(new URL('../../../src/', import.meta.url), { recursive: true, encoding: 'utf8' })
+  const sources = readdirSync(new URL('../../../src/', import.meta.url), {
+    recursive: true,
+    encoding: 'utf8',
+  })
     .filter((file) => file.endsWith('.ts'))
     .map((file) => readText(`src/${file}`))
     .join('\n');

@@ -80,6 +80,7 @@ export class Merchants {
   #calls = 0;
   #turn = 0;
   #paying = false;
+  #closed = false;
   #arrivals: Promise<void> = Promise.resolve();
 
   constructor(history: History, random: Random, targets: readonly Target[], options: MerchantOptions) {
@@ -111,8 +112,11 @@ export class Merchants {
     while (this.#open.size > 0) await sleep(20);
   }
 
+  /** At once: whoever still waits for an answer gets none, and asks no more. */
   async close(): Promise<void> {
+    this.#closed = true;
     await Promise.all(this.#clients.map((client) => client.close()));
+    await this.stop();
   }
 
   /** A payout under a key that nobody has used. The key's name is used by every merchant. */
@@ -186,11 +190,11 @@ export class Merchants {
     try {
       await this.#first(life);
       for (const ms of RETRY_AFTER_MS) {
-        if (life.known === 'result') break;
+        if (life.known === 'result' || this.#closed) break;
         await sleep(ms);
         await this.callInTurn(life, 'merchant');
       }
-      if (life.known === 'result') await this.#afterwards(life);
+      if (life.known === 'result' && !this.#closed) await this.#afterwards(life);
     } finally {
       this.#open.delete(life);
     }

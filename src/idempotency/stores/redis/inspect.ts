@@ -1,4 +1,6 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { Cluster, type Redis } from 'ioredis';
+import type { Clock } from '../../../kernel/clock.ts';
 import { StoreUnavailable } from '../../store.ts';
 import type { RedisClient } from './connect.ts';
 
@@ -20,14 +22,39 @@ async function setting(node: Redis, name: string): Promise<string | undefined> {
   }
 }
 
+const AGAIN_AFTER_MS = 100;
+
 /**
- * Looks at the Redis that was given: of a cluster, at every master.
+ * Looks at the Redis that was given: of a cluster, at every master. A connection that breaks or stays silent meanwhile
+ * is looked at again: a cluster's client is ready before all of its masters are.
  *
  * @param replicas how many replicas a write waits for
+ * @param untilMs on the monotonic clock: no new attempt after it
  * @returns settings under which a record can be lost, each one line
- * @throws {StoreUnavailable} for one that cannot be used: older than 7.0 (`SET … NX GET`), or one that evicts records
+ * @throws {StoreUnavailable} for one that cannot be used: older than 7.0 (`SET … NX GET`), or one that evicts records;
+ *   and for one that does not answer in time
  */
-export async function inspect(client: RedisClient, replicas: number): Promise<string[]> {
+export async function inspect(
+  client: RedisClient,
+  replicas: number,
+  clock: Clock,
+  untilMs: number,
+): Promise<string[]> {
+  for (;;) {
+    try {
+      return await inspectNodes(client, replicas);
+    } catch (error) {
+      const { name, message } = error as Error;
+      // What Redis itself says stays as it is.
+      if (error instanceof StoreUnavailable || name === 'ReplyError') throw error;
+      if (clock.monotonicMs() >= untilMs)
+        throw new StoreUnavailable(`redis cannot be reached: ${message}`, { cause: error });
+      await sleep(AGAIN_AFTER_MS);
+    }
+  }
+}
+
+async function inspectNodes(client: RedisClient, replicas: number): Promise<string[]> {
   const nodes = client instanceof Cluster ? client.nodes('master') : [client];
   const warnings = await Promise.all(nodes.map((node) => inspectNode(node, replicas)));
   return [...new Set(warnings.flat())];

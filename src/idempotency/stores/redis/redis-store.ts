@@ -51,11 +51,13 @@ export class RedisStore implements Store {
   /** @throws {StoreUnavailable} when Redis cannot be reached, or is one that cannot keep records */
   static async open(options: RedisStoreOptions): Promise<RedisStore> {
     const store = new RedisStore(options);
+    const { clock, connectTimeoutMs, replicas } = options;
+    const untilMs = clock.monotonicMs() + connectTimeoutMs;
     try {
       // A minority of the lock nodes may be down, now as later.
-      for (const client of store.#lockClients) connect(client, options.connectTimeoutMs).catch(() => {});
-      await connect(store.#client, options.connectTimeoutMs);
-      store.#warnings = await inspect(store.#client, options.replicas);
+      for (const client of store.#lockClients) connect(client, connectTimeoutMs).catch(() => {});
+      await connect(store.#client, connectTimeoutMs);
+      store.#warnings = await inspect(store.#client, replicas, clock, untilMs);
       return store;
     } catch (error) {
       await store.close();
