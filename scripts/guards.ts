@@ -16,6 +16,7 @@ const ENGINE = 'src/idempotency/engine.ts';
 const CONCLUSION = 'src/idempotency/conclusion.ts';
 const BEGUN = "({ kind: 'begun', confirmed: momentOf(this.#clock), again: false } as Begun)";
 const LMDB = { file: `${STORES}/lmdb/lmdb-store.ts`, test: 'test/contract/lmdb.test.ts' };
+const LMDB_RECORDS = { ...LMDB, file: `${STORES}/lmdb/records.ts` };
 const REDIS = { file: `${STORES}/redis/redis-store.ts`, test: 'test/contract/redis.test.ts' };
 const LUA = `${STORES}/redis/commands`;
 const WRITES = { file: `${STORES}/redis/writes.ts`, test: 'test/contract/redis-replicas.test.ts' };
@@ -25,7 +26,7 @@ const MIDDLEWARE = 'src/idempotency/middleware.ts';
 /** One line for each in docs/adr/0010-guards-and-their-tests.md. */
 export const guards: readonly Guard[] = [
   {
-    ...LMDB,
+    ...LMDB_RECORDS,
     without: 'a claim looks first and writes later (LMDB)',
     text: `this.#records.ifNoExists(key, () => {
         void this.#records.put(key, bytesOf(next), newVersion());
@@ -44,7 +45,7 @@ export const guards: readonly Guard[] = [
     named: 'of many claims on one scope has one winner',
   },
   {
-    ...LMDB,
+    ...LMDB_RECORDS,
     without: 'a write does not compare what it replaces (LMDB)',
     text: 'this.#records.put(keyOf(scope), bytes, newVersion(), version)',
     replacement: 'this.#records.put(keyOf(scope), bytes, newVersion())',
@@ -180,7 +181,7 @@ export const guards: readonly Guard[] = [
     named: 'in mid-claim, it is executed once',
   },
   {
-    ...LMDB,
+    ...LMDB_RECORDS,
     without: 'a record that cannot be read is absent (LMDB)',
     text: 'return { version, stamp, record: decodeRecord(record) };',
     replacement: `try {

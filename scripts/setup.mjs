@@ -1,5 +1,5 @@
 // Makes a fresh clone able to run: installs the packages that the lock file names, and, with --test, what the tests
-// need from the system. Plain JavaScript without packages: it is what runs before there are any, on any Node from 20.
+// need from the system; with --bench, what the benchmark needs, and its peers. Plain JavaScript without packages: it is what runs before there are any, on any Node from 20.
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
@@ -7,22 +7,23 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
-const stamp = join(root, 'node_modules', '.oncegate-installed');
 
 function fail(message) {
   process.stderr.write(`oncegate: ${message}\n`);
   process.exit(1);
 }
 
-function run(command, args, what) {
+function run(command, args, what, cwd = root) {
   process.stderr.write(`oncegate: ${what} ...\n`);
-  const { status, error } = spawnSync(command, args, { cwd: root, stdio: ['ignore', 'ignore', 'inherit'] });
+  const { status, error } = spawnSync(command, args, { cwd, stdio: ['ignore', 'ignore', 'inherit'] });
   if (status !== 0) fail(`${what} failed${error ? `: ${error.message}` : ` (exit code ${status})`}`);
 }
 
-function installPackages() {
+/** In a folder with a lock file, once for each state of that file. */
+function installPackages(folder, what) {
+  const stamp = join(folder, 'node_modules', '.oncegate-installed');
   const digest = createHash('sha256')
-    .update(readFileSync(join(root, 'package-lock.json')))
+    .update(readFileSync(join(folder, 'package-lock.json')))
     .digest('hex');
   if (existsSync(stamp) && readFileSync(stamp, 'utf8') === digest) return;
   // npm tells its scripts where it is itself.
@@ -31,7 +32,8 @@ function installPackages() {
   run(
     command,
     [...args, 'ci', '--include=dev', '--include=optional', '--no-audit', '--no-fund', '--loglevel=error'],
-    'installing packages (once)',
+    `installing ${what} (once)`,
+    folder,
   );
   writeFileSync(stamp, digest);
 }
@@ -48,22 +50,30 @@ function checkNode() {
     );
 }
 
+const answers = (command, ...args) => spawnSync(command, args).status === 0;
+
 /** Debian packages, each with what tells that it is there. */
 const testPackages = {
-  'redis-server': () => spawnSync('redis-server', ['--version']).status === 0,
+  'redis-server': () => answers('redis-server', '--version'),
   // The fault suite moves a gateway's wall clock.
-  faketime: () => spawnSync('faketime', ['--version']).status === 0,
+  faketime: () => answers('faketime', '--version'),
+};
+const benchPackages = {
+  'redis-server': testPackages['redis-server'],
+  nginx: () => answers('nginx', '-v'),
+  // It tells its version with exit code 1.
+  wrk: () => spawnSync('wrk', ['--version']).error === undefined,
 };
 
-function installTestPackages() {
-  const missing = Object.keys(testPackages).filter((name) => !testPackages[name]());
+/** @param purpose what needs them */
+function installSystemPackages(packages, purpose) {
+  const missing = Object.keys(packages).filter((name) => !packages[name]());
   if (missing.length === 0) return;
   const names = missing.join(' ');
   const isRoot = process.getuid?.() === 0;
-  const hasApt = spawnSync('apt-get', ['--version']).status === 0;
-  if (!isRoot || !hasApt) {
+  if (!isRoot || !answers('apt-get', '--version')) {
     fail(
-      `the tests need ${names} (redis-server 7.0 or newer): install it (Debian, Ubuntu: sudo apt-get install ${names}) and run them again`,
+      `${names} (redis-server 7.0 or newer) must be there for ${purpose}: install it (Debian, Ubuntu: sudo apt-get install ${names}) and try again`,
     );
   }
   process.env.DEBIAN_FRONTEND = 'noninteractive';
@@ -71,10 +81,14 @@ function installTestPackages() {
   run(
     'apt-get',
     ['install', '-y', '-qq', '--no-install-recommends', ...missing],
-    `installing ${names} for the tests`,
+    `installing ${names} for ${purpose}`,
   );
 }
 
-installPackages();
+installPackages(root, 'packages');
 checkNode();
-if (process.argv.includes('--test')) installTestPackages();
+if (process.argv.includes('--test')) installSystemPackages(testPackages, 'the tests');
+if (process.argv.includes('--bench')) {
+  installSystemPackages(benchPackages, 'the benchmark');
+  installPackages(join(root, 'bench', 'peers'), "the benchmark's peers");
+}

@@ -2,44 +2,26 @@ import type { IncomingMessage, RequestListener, Server } from 'node:http';
 import type { Socket } from 'node:net';
 import express, { type ErrorRequestHandler, type Express, type RequestHandler } from 'express';
 import type { Check } from './admin/application.ts';
-import { Authenticator, authenticate } from './auth/authenticate.ts';
+import { authenticate } from './auth/authenticate.ts';
 import { authorise } from './auth/authorise.ts';
 import { forwardAuthorization } from './auth/authorization-header.ts';
-import { FileKeySource } from './auth/file-key-source.ts';
-import type { KeySource } from './auth/key-source.ts';
 import type { Config } from './config/schema.ts';
-import { Desk } from './idempotency/desk.ts';
-import { Doubts } from './idempotency/doubts.ts';
-import { Engine } from './idempotency/engine.ts';
-import { measured } from './idempotency/measured-store.ts';
+import type { Desk } from './idempotency/desk.ts';
 import { idempotency } from './idempotency/middleware.ts';
-import type { Store } from './idempotency/store.ts';
-import { openStore } from './idempotency/stores/open-store.ts';
-import type { Clock } from './kernel/clock.ts';
 import { contextOf } from './kernel/context.ts';
 import { Lifecycle } from './kernel/lifecycle.ts';
 import { problem, sendProblem } from './kernel/problem.ts';
-import { lookupsOf } from './lookups.ts';
-import { Access } from './observability/access.ts';
-import { doubtObserver } from './observability/doubt-observer.ts';
-import { engineObserver, observeHandled, observeResolution } from './observability/engine-observer.ts';
-import { keyObserver } from './observability/key-observer.ts';
+import { observeHandled } from './observability/engine-observer.ts';
 import type { Logger } from './observability/logger.ts';
-import { Metrics } from './observability/metrics.ts';
-import { Executor } from './proxy/executor.ts';
+import type { Metrics } from './observability/metrics.ts';
+import { type GatewayTools, openParts, type Parts } from './parts.ts';
 import { forwardedHeaders, withoutEncodings } from './proxy/headers.ts';
 import { checkTarget, inviteBody, matchOperation } from './proxy/match.ts';
-import { Operations } from './proxy/operations.ts';
 import { createPassthrough, type Passthrough } from './proxy/passthrough.ts';
 import { readiness } from './readiness.ts';
 import { admit } from './server/admit.ts';
 import { createHttpServer, refuseOnSocket } from './server/http-server.ts';
 import { Upgrades } from './upgrades.ts';
-
-export interface GatewayTools {
-  clock: Clock;
-  logger: Logger;
-}
 
 /** Time for the store to take the last writes of executions that were cut off. */
 const LAST_WRITES_MS = 1000;
@@ -55,15 +37,8 @@ export class Gateway {
   readonly desk: Desk;
   readonly #config: Config;
   readonly #tools: GatewayTools;
-  readonly #store: Store;
-  readonly #keys: KeySource;
-  readonly #engine: Engine;
-  readonly #executor: Executor;
-  readonly #doubts: Doubts;
-  readonly #authenticator: Authenticator;
-  readonly #operations: Operations;
+  readonly #parts: Parts;
   readonly #upgrades: Upgrades;
-  readonly #access: Access;
   readonly #lifecycle = new Lifecycle();
   readonly #passthrough: Passthrough;
   readonly #forwardAuthorization: (value: string) => string | undefined;
@@ -71,49 +46,15 @@ export class Gateway {
 
   /** @throws with a message for the operator where the store or the keys cannot be had */
   static async open(config: Config, tools: GatewayTools): Promise<Gateway> {
-    const { path } = config.auth.keys;
-    const metrics = new Metrics();
-    const keys = await FileKeySource.open({
-      path,
-      pepper: config.auth.pepper,
-      clock: tools.clock,
-      onReload: keyObserver(metrics, tools.logger),
-    });
-    try {
-      const onUnreplicated = () => metrics.unreplicated.inc();
-      const store = await openStore(config, tools.clock, onUnreplicated);
-      return new Gateway(config, tools, metrics, keys, store);
-    } catch (error) {
-      keys.close();
-      throw error;
-    }
+    return new Gateway(config, tools, await openParts(config, tools));
   }
 
-  private constructor(config: Config, tools: GatewayTools, metrics: Metrics, keys: KeySource, store: Store) {
-    this.metrics = metrics;
+  private constructor(config: Config, tools: GatewayTools, parts: Parts) {
     this.#config = config;
     this.#tools = tools;
-    this.#keys = keys;
-    this.#store = measured(store, tools.clock, (command, result, ms) =>
-      metrics.storeSeconds.observe({ command, result }, ms / 1000),
-    );
-    const engineOptions = { ...config.idempotency, leaseMs: config.lock.leaseMs };
-    this.desk = new Desk(this.#store, engineOptions, (scope, resolution) =>
-      observeResolution(metrics, tools.logger, 'operator', { scope, ...resolution }),
-    );
-    this.#executor = new Executor(config.upstream, config.idempotency.maxStoredBytes, tools.clock);
-    const { clock, logger } = tools;
-    this.#doubts = new Doubts(
-      this.#store,
-      lookupsOf(config, this.#executor),
-      doubtObserver(metrics, logger),
-      clock,
-    );
-    const observer = engineObserver(metrics, logger);
-    this.#engine = new Engine(this.#store, engineOptions, observer, clock, this.#doubts);
-    this.#authenticator = new Authenticator(keys, config.auth, tools.clock);
-    this.#operations = new Operations(config.operations);
-    this.#access = new Access({ ...tools, metrics });
+    this.#parts = parts;
+    this.metrics = parts.metrics;
+    this.desk = parts.desk;
     this.#forwardAuthorization = forwardAuthorization(config.auth);
     this.#passthrough = createPassthrough({
       upstream: config.upstream,
@@ -122,22 +63,17 @@ export class Gateway {
       refuseUpgrade: refuseOnSocket,
     });
     this.#upgrades = new Upgrades({
-      access: this.#access,
+      access: this.#parts.access,
       admission: this.#admission(),
-      authenticator: this.#authenticator,
-      operations: this.#operations,
+      authenticator: this.#parts.authenticator,
+      operations: this.#parts.operations,
       realm: config.auth.realm,
       passthrough: this.#passthrough,
     });
-    metrics.declareOperations(config.operations.map(({ name }) => name));
-    metrics.track(metrics.executing, () => this.#engine.executing);
-    metrics.track(metrics.waiting, () => this.#engine.waiting);
-    metrics.track(metrics.pendingWrites, () => this.#engine.pendingWrites);
-    metrics.track(metrics.keys, () => keys.health().keys);
     const { server, endConnectionsAfterAnswers } = createHttpServer({
       ...config.limits,
       onMalformed: ({ code }) => {
-        metrics.requests.inc({ operation: 'none', outcome: code });
+        this.metrics.requests.inc({ operation: 'none', outcome: code });
         tools.logger.info({ outcome: code }, 'malformed request');
       },
       onRequest: this.#onRequest(this.#path()),
@@ -145,7 +81,7 @@ export class Gateway {
     });
     this.server = server;
     // Not before: whoever merely checks a configuration looks nothing up.
-    server.once('listening', () => void this.#doubts.passThrough(config.lock.leaseMs * PAST_LEASE));
+    server.once('listening', () => void this.#parts.doubts.passThrough(config.lock.leaseMs * PAST_LEASE));
     this.#endConnectionsAfterAnswers = endConnectionsAfterAnswers;
   }
 
@@ -156,8 +92,8 @@ export class Gateway {
     path.disable('x-powered-by').disable('etag').set('query parser', false);
     path.use(admit(this.#admission()));
     path.use(checkTarget);
-    path.use(authenticate(this.#authenticator));
-    path.use(matchOperation(this.#operations, limits));
+    path.use(authenticate(this.#parts.authenticator));
+    path.use(matchOperation(this.#parts.operations, limits));
     path.use(authorise(auth));
     path.use(this.#execute(options.headers));
     path.use(this.#passOn());
@@ -172,7 +108,7 @@ export class Gateway {
         path(req, res);
         return;
       }
-      const context = this.#access.begin(req, res);
+      const context = this.#parts.access.begin(req, res);
       const refusal = problem('invalid_target', 'The request target has no origin form.');
       context.outcome = refusal.code;
       sendProblem(res, refusal, context.requestId);
@@ -181,8 +117,8 @@ export class Gateway {
 
   #admission() {
     return {
-      begin: this.#access.begin.bind(this.#access),
-      open: () => this.#access.open,
+      begin: this.#parts.access.begin.bind(this.#parts.access),
+      open: () => this.#parts.access.open,
       maxInFlight: this.#config.limits.inFlight,
       lifecycle: this.#lifecycle,
     };
@@ -192,7 +128,7 @@ export class Gateway {
   #execute(headers: readonly string[]): RequestHandler {
     const { metrics } = this;
     const run = idempotency({
-      engine: this.#engine,
+      engine: this.#parts.engine,
       headers,
       send: (req, mayStart) => this.#send(req, mayStart),
       unprotected: (operation) => metrics.unprotected.inc({ operation }),
@@ -221,7 +157,7 @@ export class Gateway {
       headers: withoutEncodings(this.#headersFor(req)),
       body: context.body ?? Buffer.alloc(0),
     };
-    const result = await this.#executor.send(request, mayStart && { mayStart });
+    const result = await this.#parts.executor.send(request, mayStart && { mayStart });
     context.upstreamMs += result.elapsedMs;
     const labels = { operation: context.operation?.name ?? 'none', result: result.kind };
     this.metrics.upstreamSeconds.observe(labels, result.elapsedMs / 1000);
@@ -242,8 +178,8 @@ export class Gateway {
   /** What readiness hangs on. */
   async checks(): Promise<Check[]> {
     return await readiness(this.#config, {
-      store: this.#store,
-      keys: this.#keys,
+      store: this.#parts.store,
+      keys: this.#parts.keys,
       lifecycle: this.#lifecycle,
     });
   }
@@ -264,8 +200,8 @@ export class Gateway {
     this.#upgrades.end();
     const endMs = this.#tools.clock.monotonicMs() + graceMs;
     const grace = new Promise<void>((resolve) => setTimeout(resolve, graceMs).unref());
-    await Promise.race([this.#access.idle(), grace]);
-    await this.#engine.close(Math.max(0, endMs - this.#tools.clock.monotonicMs()));
+    await Promise.race([this.#parts.access.idle(), grace]);
+    await this.#parts.engine.close(Math.max(0, endMs - this.#tools.clock.monotonicMs()));
     await mayClose?.();
     await this.shutdownNow();
   }
@@ -275,11 +211,11 @@ export class Gateway {
     this.server.close();
     this.server.closeAllConnections();
     this.#passthrough.close();
-    await this.#executor.destroy();
-    await this.#engine.close(LAST_WRITES_MS);
-    await this.#doubts.close();
-    this.#keys.close();
-    await this.#store.close();
+    await this.#parts.executor.destroy();
+    await this.#parts.engine.close(LAST_WRITES_MS);
+    await this.#parts.doubts.close();
+    this.#parts.keys.close();
+    await this.#parts.store.close();
   }
 }
 

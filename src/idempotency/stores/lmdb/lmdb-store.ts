@@ -1,6 +1,5 @@
 import { accessSync, constants } from 'node:fs';
 import type { Fingerprint, Scope, Token } from '../../../kernel/brands.ts';
-import { decodeRecord } from '../../codec.ts';
 import type { ListFilter, Listing } from '../../listing.ts';
 import type { IdempotencyRecord, Settlement } from '../../record.ts';
 import type { AuditRecord, Resolution, ResolutionNote, Resolved } from '../../resolution.ts';
@@ -14,11 +13,11 @@ import {
   type StoreHealth,
   StoreUnavailable,
 } from '../../store.ts';
-import { type Absent, bytesOf, type Change, type Entry, type Standing } from './entry.ts';
-import { unseal } from './envelope.ts';
-import { type Environment, keyOf, messageOf, newVersion, openEnvironment } from './environment.ts';
+import type { Absent, Change, Entry } from './entry.ts';
+import { type Environment, messageOf, openEnvironment } from './environment.ts';
 import { listRecords } from './list-records.ts';
 import type { LmdbStoreOptions } from './lmdb-store-options.ts';
+import { Records } from './records.ts';
 import { Resolver } from './resolver.ts';
 import { Ages, currentBoot, type Stamp } from './stamp.ts';
 import { Sweep } from './sweep.ts';
@@ -30,8 +29,8 @@ import { Sweep } from './sweep.ts';
  * resolves when it is on the disk (`overlappingSync: false` puts the sync before the answer).
  */
 export class LmdbStore implements Store {
-  readonly #records: Environment['records'];
-  readonly #presence: Environment['presence'];
+  readonly #environment: Environment;
+  readonly #records: Records;
   readonly #options: LmdbStoreOptions;
   readonly #ages: Ages;
   readonly #resolver: Resolver;
@@ -43,14 +42,14 @@ export class LmdbStore implements Store {
     return new LmdbStore(options, await openEnvironment(options.path));
   }
 
-  private constructor(options: LmdbStoreOptions, { records, presence }: Environment) {
+  private constructor(options: LmdbStoreOptions, environment: Environment) {
     this.#options = options;
-    this.#records = records;
-    this.#presence = presence;
+    this.#environment = environment;
     this.#ages = new Ages(currentBoot(), options.clock);
-    const environment = { records, presence, ages: this.#ages };
-    this.#resolver = new Resolver(environment, options, (scope) => this.#read(scope));
-    this.#sweep = new Sweep(environment, options.retentionMs);
+    this.#records = new Records(environment, this.#ages, options.retentionMs);
+    const aged = { ...environment, ages: this.#ages };
+    this.#resolver = new Resolver(aged, options, (scope) => this.#read(scope));
+    this.#sweep = new Sweep(aged, options.retentionMs);
   }
 
   async claim(request: ClaimRequest): Promise<Claim> {
@@ -61,14 +60,14 @@ export class LmdbStore implements Store {
         const entry = this.#read(request.scope);
         if (!('record' in entry)) {
           const next = { stamp: this.#ages.now(), record: claimed };
-          if (await this.#add(request.scope, entry.expired, next)) return taken(false);
+          if (await this.#records.add(request.scope, entry.expired, next)) return taken(false);
           continue;
         }
         const stands = standing(entry.record, request.fingerprint);
         if (stands.kind !== 'owned') return stands;
         if (this.#ages.sinceAliveMs(entry.stamp) < this.#options.leaseMs) return { kind: 'in_flight' };
         const { executing, next } = this.#withoutOwner(entry, request);
-        if (!(await this.#replace(request.scope, entry.version, next))) continue;
+        if (!(await this.#records.replace(request.scope, entry.version, next))) continue;
         return executing ? { kind: 'in_doubt', sinceMs: next.record.changedAtMs } : taken(true);
       }
     });
@@ -90,7 +89,7 @@ export class LmdbStore implements Store {
         if (record.state === 'executing' && record.token.equals(heir.token)) return 'ok';
         if (record.state !== 'in_doubt' || !record.fingerprint.equals(fingerprint)) return 'changed';
         const next = this.#changed({ ...record, token: heir.token }, stamp, 'executing');
-        if (await this.#replace(heir.scope, version, next)) return 'ok';
+        if (await this.#records.replace(heir.scope, version, next)) return 'ok';
       }
     });
   }
@@ -140,7 +139,7 @@ export class LmdbStore implements Store {
   async list(filter: ListFilter): Promise<Listing> {
     this.#refuseClosed();
     const look = { ages: this.#ages, ...this.#options, refuseClosed: () => this.#refuseClosed() };
-    return await listRecords(this.#records, look, filter);
+    return await listRecords(this.#environment.records, look, filter);
   }
 
   async resolve(scope: Scope, seen: Token, resolution: Resolution, note: ResolutionNote): Promise<Resolved> {
@@ -158,7 +157,7 @@ export class LmdbStore implements Store {
     try {
       accessSync(this.#options.path, constants.W_OK);
       this.#refuseClosed();
-      this.#records.getStats();
+      this.#environment.records.getStats();
       return { ok: true, detail: 'lmdb', warnings: [] };
     } catch (error) {
       return { ok: false, detail: `lmdb: ${messageOf(error)}`, warnings: [] };
@@ -168,8 +167,8 @@ export class LmdbStore implements Store {
   async close(): Promise<void> {
     this.#closed = true;
     this.#sweep.stop();
-    await this.#records.close();
-    this.#presence.leave();
+    await this.#environment.records.close();
+    this.#environment.presence.leave();
   }
 
   /** Compare and set: `change` sees what stands under the owner's token, and its result replaces exactly that. */
@@ -183,8 +182,8 @@ export class LmdbStore implements Store {
         if (next === 'keep') return 'ok';
         const written =
           next === 'remove'
-            ? this.#remove(entry, owner.scope)
-            : this.#replace(owner.scope, entry.version, next);
+            ? this.#records.remove(owner.scope, entry.version)
+            : this.#records.replace(owner.scope, entry.version, next);
         if (await written) return 'ok';
       }
     });
@@ -208,39 +207,12 @@ export class LmdbStore implements Store {
   /** What stands at this moment. Throws for bytes that are no record. */
   #read(scope: Scope): Entry | Absent {
     this.#refuseClosed();
-    // Another process may have written since the last read transaction of this turn.
-    this.#records.resetReadTxn();
-    const entry = this.#records.getEntry(keyOf(scope));
-    if (!entry) return { expired: undefined };
-    const { version = 0 } = entry;
-    const { stamp, record } = unseal(entry.value);
-    if (this.#ages.sinceClaimMs(stamp) >= this.#options.retentionMs) return { expired: version };
-    return { version, stamp, record: decodeRecord(record) };
+    return this.#records.read(scope);
   }
 
   /** A read while LMDB closes would end the process, by an exception in a timer of the library. */
   #refuseClosed(): void {
     if (this.#closed) throw new StoreUnavailable('lmdb is closed', { maybeWritten: false });
-  }
-
-  /** Adds where nothing stands, or in the very place of a record past its retention. */
-  async #add(scope: Scope, expired: number | undefined, next: Standing): Promise<boolean> {
-    if (expired !== undefined) return await this.#replace(scope, expired, next);
-    const key = keyOf(scope);
-    return await this.#presence.write(() =>
-      this.#records.ifNoExists(key, () => {
-        void this.#records.put(key, bytesOf(next), newVersion());
-      }),
-    );
-  }
-
-  async #replace(scope: Scope, version: number, next: Standing): Promise<boolean> {
-    const bytes = bytesOf(next);
-    return await this.#presence.write(() => this.#records.put(keyOf(scope), bytes, newVersion(), version));
-  }
-
-  async #remove({ version }: Entry, scope: Scope): Promise<boolean> {
-    return await this.#presence.write(() => this.#records.remove(keyOf(scope), version));
   }
 
   /** Bounds the time and gives every failure one name. */

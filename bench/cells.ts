@@ -1,0 +1,44 @@
+import type { Work } from './load.ts';
+import type { Size } from './nginx.ts';
+
+/** One system at one work: what each round runs through, those that are compared one right after the other. */
+export interface Cell {
+  work: Work;
+  size: Size;
+  system: string;
+}
+
+const cells = (work: Work, size: Size, systems: readonly string[]): Cell[] =>
+  systems.map((system) => ({ work, size, system }));
+
+const larger = (size: Size): Cell[] => [
+  ...cells('balance', size, ['oncegate-redis', 'express-hpm', 'nginx']),
+  ...cells('first', size, ['oncegate-redis', 'node-idempotency']),
+  ...cells('replay', size, ['oncegate-redis', 'node-idempotency']),
+];
+
+export const ALL_CELLS: readonly Cell[] = [
+  ...cells('balance', 300, ['oncegate-redis', 'express-hpm', 'express-undici', 'oncegate-two-workers']),
+  ...cells('balance', 300, ['http-proxy-3', 'fast-gateway', 'node-http', 'undici', 'nginx']),
+  ...cells('passthrough', 300, ['oncegate-redis', 'express-hpm']),
+  ...cells('unkeyed', 300, ['oncegate-redis']),
+  ...cells('first', 300, ['oncegate-redis', 'node-idempotency', 'express-idempotency', 'oncegate-lmdb']),
+  ...cells('replay', 300, ['oncegate-redis', 'node-idempotency', 'express-memory', 'oncegate-lmdb']),
+  ...cells('replay', 300, ['express-idempotency']),
+  ...cells('mixed', 300, ['oncegate-redis', 'node-idempotency', 'oncegate-lmdb']),
+  ...larger(4096),
+  ...larger(65_536),
+];
+
+/** What `--quick` looks at: the cells that the first targets hang on. */
+export const QUICK_CELLS: readonly Cell[] = ALL_CELLS.filter(
+  ({ size, work, system }) =>
+    size === 300 &&
+    ['balance', 'passthrough', 'first', 'replay'].includes(work) &&
+    [
+      ...['oncegate-redis', 'oncegate-lmdb', 'express-hpm', 'express-undici'],
+      ...['node-idempotency', 'express-memory'],
+    ].includes(system),
+);
+
+export const nameOf = ({ work, size, system }: Cell): string => `${work} ${size} ${system}`;

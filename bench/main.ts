@@ -1,0 +1,172 @@
+/** `npm run bench`: oncegate and its peers on the same work, in turn, round after round. */
+import { randomBytes } from 'node:crypto';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { launchRedis } from '../test/support/redis-process.ts';
+import { ALL_CELLS, type Cell, nameOf, QUICK_CELLS } from './cells.ts';
+import { growth } from './growth.ts';
+import { load, warmUp } from './load.ts';
+import { machine, versions } from './machine.ts';
+import { memory } from './memory.ts';
+import { type Backend, startBackend } from './nginx.ts';
+import { type BenchOptions, optionsOf, USAGE } from './options.ts';
+import { paced } from './paced-runs.ts';
+import { end, pinned } from './processes.ts';
+import { cellTable, targetTable } from './report.ts';
+import type { Results } from './results.ts';
+import { build, type Place, type System, startOncegate, startPeer } from './systems.ts';
+
+const RESULTS = fileURLToPath(new URL('./results.json', import.meta.url));
+const RUN_S = 2;
+const PACED_ROUNDS = 3;
+const PACED_S = 4;
+const PACED_SYSTEMS = ['backend', 'oncegate-redis', 'oncegate-lmdb', 'node-idempotency'];
+const STARTS = 5;
+const START_KEYS = 10_000;
+const MEMORY_WITHIN_MS = 75_000;
+const A_MILLION = { keys: 1_000_000, withinMs: 900_000 };
+
+const tell = (line: string): void => void process.stderr.write(`${line}\n`);
+
+/** The systems of a run: started when they are first needed, and kept until the end. */
+class Systems {
+  readonly #started = new Map<string, System>();
+  readonly #root: string;
+  readonly #backend: Backend;
+  readonly #redisUrl: string;
+
+  constructor(root: string, backend: Backend, redisUrl: string) {
+    this.#root = root;
+    this.#backend = backend;
+    this.#redisUrl = redisUrl;
+  }
+
+  placeFor(size: Cell['size']): Place {
+    return { root: this.#root, backendUrl: this.#backend.urls[size], redisUrl: this.#redisUrl };
+  }
+
+  async get({ system, size }: Pick<Cell, 'system' | 'size'>): Promise<System> {
+    const name = `${system} ${size}`;
+    const known = this.#started.get(name);
+    if (known) return known;
+    const started = await start(system, this.placeFor(size));
+    this.#started.set(name, started);
+    return started;
+  }
+
+  async end(): Promise<void> {
+    await Promise.all([...this.#started.values()].map(({ process: child }) => end(child)));
+  }
+}
+
+async function start(system: string, place: Place): Promise<System> {
+  if (system === 'oncegate-redis') return await startOncegate('redis', place);
+  if (system === 'oncegate-lmdb') return await startOncegate('lmdb', place);
+  if (system === 'oncegate-two-workers') return await startOncegate('workers', place);
+  return await startPeer(system, place);
+}
+
+async function bench(options: BenchOptions): Promise<Results> {
+  const startedMs = performance.now();
+  const root = mkdtempSync(join(tmpdir(), 'oncegate-bench-'));
+  const seed = randomBytes(6).toString('hex');
+  tell('building');
+  build();
+  const redis = await launchRedis({ args: ['--appendfsync', 'everysec'] });
+  pinned(redis.pid);
+  const backend = await startBackend(root);
+  const systems = new Systems(root, backend, redis.url);
+  const results: Results = {
+    ...{
+      at: new Date().toISOString(),
+      command: `npm run bench -- ${process.argv.slice(2).join(' ')}`.trim(),
+    },
+    ...{ seconds: 0, machine: machine(), versions: versions(), seed, rounds: options.rounds },
+    ...{ cells: [], paced: [], growth: [], memory: [], startsMs: [] },
+  };
+  try {
+    const cells = options.quick ? QUICK_CELLS : ALL_CELLS;
+    for (let round = 1; round <= options.rounds; round++) await runCells(cells, round, systems, results);
+    await runPaced(options, systems, results);
+    await systems.end();
+    const place = systems.placeFor(300);
+    for (let i = 0; i < (options.quick ? 1 : STARTS); i++) {
+      const started = await startOncegate('lmdb', place, { keys: START_KEYS });
+      results.startsMs.push(Math.round(started.readyMs));
+      await end(started.process);
+    }
+    if (!options.quick) {
+      results.growth = await growth(place, options.rounds, seed, tell);
+      const { keys, withinMs } = options.million ? A_MILLION : { ...A_MILLION, withinMs: MEMORY_WITHIN_MS };
+      for (const store of ['redis', 'lmdb'] as const)
+        results.memory.push(await memory(store, place, keys, withinMs, seed, tell));
+    }
+  } finally {
+    await systems.end();
+    await end(backend.process);
+    await redis.stop();
+    rmSync(root, { recursive: true, force: true });
+  }
+  results.seconds = Math.round((performance.now() - startedMs) / 1000);
+  return results;
+}
+
+async function runCells(
+  cells: readonly Cell[],
+  round: number,
+  systems: Systems,
+  results: Results,
+): Promise<void> {
+  for (const cell of cells) {
+    const { work, size } = cell;
+    const system = await systems.get(cell);
+    // What is replayed stays the same; what is new is new in each run.
+    const keys =
+      work === 'replay' ? `${results.seed}-replay-${size}` : `${results.seed}-${work}-${size}-${round}`;
+    if (round === 1) await warmUp(system, work, work === 'replay' ? keys : `${keys}-warm`);
+    const run = await load(system, work, RUN_S, keys);
+    results.cells.push({ round, ...cell, ...run });
+    const wrong = run.wrong > 0 ? `, ${run.wrong} WRONG` : '';
+    tell(`${round}: ${nameOf(cell)}: ${run.perSecond}/s, ${run.cpuUs} µs, busy ${run.busy}${wrong}`);
+  }
+}
+
+async function runPaced({ quick }: BenchOptions, systems: Systems, results: Results): Promise<void> {
+  const seconds = quick ? 2 : PACED_S;
+  for (let round = 1; round <= (quick ? 1 : PACED_ROUNDS); round++) {
+    for (const name of PACED_SYSTEMS) {
+      const { backendUrl } = systems.placeFor(300);
+      const port =
+        name === 'backend'
+          ? Number(new URL(backendUrl).port)
+          : (await systems.get({ system: name, size: 300 })).port;
+      const run = await paced(name, port, { round, seconds, keys: `${results.seed}-paced-${round}` });
+      results.paced.push(run);
+      tell(`${round}: 1,000 a second: ${name}: p50 ${run.p50Ms} ms, p99 ${run.p99Ms} ms, ${run.wrong} wrong`);
+    }
+  }
+}
+
+async function main(args: string[]): Promise<number> {
+  let options: BenchOptions | 'help';
+  try {
+    options = optionsOf(args);
+  } catch (error) {
+    process.stderr.write(`bench: ${(error as Error).message}\n\n${USAGE}`);
+    return 64;
+  }
+  if (options === 'help') {
+    process.stdout.write(USAGE);
+    return 0;
+  }
+  const results = await bench(options);
+  process.stdout.write(`${cellTable(results)}\n${targetTable(results)}\n`);
+  const file = options.json ?? (options.quick ? undefined : RESULTS);
+  if (file !== undefined) writeFileSync(file, `${JSON.stringify(results)}\n`);
+  process.stdout.write(`${results.seconds} s${file === undefined ? '' : `, written to ${file}`}\n`);
+  return 0;
+}
+
+process.exitCode = await main(process.argv.slice(2));

@@ -1,0 +1,68 @@
+import { statSync } from 'node:fs';
+import { join } from 'node:path';
+import { launchRedis, type RedisServer } from '../test/support/redis-process.ts';
+import { load } from './load.ts';
+import { end, pinned, rssBytes } from './processes.ts';
+import type { MemoryRun } from './results.ts';
+import { type Place, SECRET, type System, startOncegate } from './systems.ts';
+
+const A_STEP_S = 10;
+
+/** New keys for as long as it takes: what the gateway's process holds, and what its store takes for each of them. */
+export async function memory(
+  store: 'redis' | 'lmdb',
+  place: Place,
+  keysWanted: number,
+  withinMs: number,
+  seed: string,
+  tell: (line: string) => void,
+): Promise<MemoryRun> {
+  const server = store === 'redis' ? await launchRedis({ args: ['--appendfsync', 'everysec'] }) : undefined;
+  if (server) pinned(server.pid);
+  const dataPath = join(place.root, `memory-${seed}`);
+  const system = await startOncegate(store, { ...place, redisUrl: server?.url ?? '' }, { dataPath });
+  try {
+    const emptyBytes = await storeBytes(server, dataPath);
+    const samples: MemoryRun['samples'] = [];
+    const endMs = performance.now() + withinMs;
+    let keys = 0;
+    while (keys < keysWanted && performance.now() < endMs) {
+      keys += (await load(system, 'first', A_STEP_S, `${seed}-memory-${store}-${samples.length}`)).requests;
+      samples.push({ keys, rssBytes: rssBytes(system.process.pid as number) });
+      tell(
+        `memory, ${store}: ${keys} keys, ${Math.round((samples.at(-1)?.rssBytes ?? 0) / 1024 / 1024)} MiB`,
+      );
+    }
+    const answerBytes = await answerSize(system, seed);
+    const perRecord = ((await storeBytes(server, dataPath)) - emptyBytes) / keys;
+    return { store, samples, answerBytes, overheadBytes: Math.round(perRecord - answerBytes) };
+  } finally {
+    await end(system.process);
+    await server?.stop();
+  }
+}
+
+/** What the store takes on the machine: memory of Redis, the file of LMDB. */
+async function storeBytes(server: RedisServer | undefined, dataPath: string): Promise<number> {
+  if (!server) return statSync(join(dataPath, 'data.mdb')).size;
+  return Number(/used_memory:(\d+)/.exec(await server.admin.info('memory'))?.[1]);
+}
+
+/** Header fields and body of a replay's answer, without what the gateway adds to it. */
+async function answerSize({ url }: System, seed: string): Promise<number> {
+  const ask = () =>
+    fetch(`${url}/v1/index.php`, {
+      method: 'POST',
+      headers: {
+        ...{ authorization: `Bearer ${SECRET}`, 'content-type': 'application/json' },
+        'x-service-idempotency': `${seed}-answer`,
+      },
+      body: JSON.stringify({ action: 'withdraw', amount: 1, bank_code: '058', account_number: '0123456789' }),
+    });
+  await (await ask()).arrayBuffer();
+  const answer = await ask();
+  const own = new Set(['idempotent-replayed', 'connection', 'keep-alive', 'transfer-encoding']);
+  const headers = [...answer.headers].filter(([name]) => !own.has(name));
+  const body = await answer.arrayBuffer();
+  return headers.reduce((sum, [name, value]) => sum + name.length + value.length, body.byteLength);
+}

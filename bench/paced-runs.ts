@@ -1,0 +1,22 @@
+import { execFile } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { CORES } from './processes.ts';
+import type { PacedRun } from './results.ts';
+import { SECRET } from './systems.ts';
+
+const CLIENT = fileURLToPath(new URL('./paced.ts', import.meta.url));
+const RATE_PER_S = 1000;
+
+const run = promisify(execFile);
+
+/** First-time withdraws at 1,000 a second on a port. */
+export async function paced(
+  system: string,
+  port: number,
+  { round, seconds, keys }: { round: number; seconds: number; keys: string },
+): Promise<PacedRun> {
+  const args = [CLIENT, `${port}`, 'first', `${RATE_PER_S}`, `${seconds}`, keys, SECRET];
+  const { stdout } = await run('taskset', ['-c', CORES.rest, process.execPath, ...args]);
+  return { round, system, ...JSON.parse(stdout) };
+}

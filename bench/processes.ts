@@ -1,0 +1,72 @@
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { openSync, readdirSync, readFileSync } from 'node:fs';
+
+/** The system under test has a core of its own; load, backend and Redis share the other one. */
+export const CORES = { system: '0', rest: '1' } as const;
+
+const TICKS_PER_S = 100;
+
+const running = new Set<ChildProcess>();
+process.once('exit', () => {
+  for (const child of running) child.kill('SIGKILL');
+});
+
+/** A process of the benchmark's, kept on one core; ends with it. Its output goes to `logFile`. */
+export function startPinned(
+  core: string,
+  command: string,
+  args: readonly string[],
+  { env = {}, logFile }: { env?: NodeJS.ProcessEnv; logFile: string },
+): ChildProcess {
+  const log = openSync(logFile, 'a', 0o600);
+  const child = spawn('taskset', ['-c', core, command, ...args], {
+    stdio: ['ignore', log, log],
+    env: { ...process.env, NODE_ENV: 'production', ...env },
+  });
+  running.add(child);
+  child.once('exit', () => running.delete(child));
+  return child;
+}
+
+/** SIGTERM, and SIGKILL for one that does not end within five seconds. */
+export async function end(child: ChildProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return;
+  const exited = once(child, 'exit');
+  const timer = setTimeout(() => child.kill('SIGKILL'), 5000);
+  child.kill('SIGTERM');
+  await exited;
+  clearTimeout(timer);
+}
+
+/** Processor time of a process and all of its descendants, in microseconds, user and system. */
+export function cpuUs(pid: number): number {
+  return treeOf(pid).reduce((total, one) => total + cpuOf(one), 0);
+}
+
+/** Resident memory of the largest process among a process and its descendants. */
+export function rssBytes(pid: number): number {
+  return Math.max(...treeOf(pid).map(rssOf));
+}
+
+function treeOf(pid: number): number[] {
+  const children = readdirSync(`/proc/${pid}/task`).flatMap((task) =>
+    readFileSync(`/proc/${pid}/task/${task}/children`, 'utf8').split(' ').filter(Boolean).map(Number),
+  );
+  return [pid, ...children.flatMap(treeOf)];
+}
+
+function cpuOf(pid: number): number {
+  // The name may hold anything; what follows its last bracket does not.
+  const fields = readFileSync(`/proc/${pid}/stat`, 'latin1').split(') ').at(-1)?.split(' ') ?? [];
+  return ((Number(fields[11]) + Number(fields[12])) * 1_000_000) / TICKS_PER_S;
+}
+
+function rssOf(pid: number): number {
+  return Number(/^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, 'latin1'))?.[1] ?? 0) * 1024;
+}
+
+/** Moves a process that is already running to the core of load, backend and Redis. */
+export function pinned(pid: number): void {
+  execFileSync('taskset', ['-a', '-c', '-p', CORES.rest, `${pid}`], { stdio: 'ignore' });
+}

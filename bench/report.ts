@@ -1,0 +1,92 @@
+import { type Cell, nameOf } from './cells.ts';
+import { type CellRun, median, type Results } from './results.ts';
+import { type Target, targetsOf } from './targets.ts';
+
+const MIB = 1024 * 1024;
+
+/** Requests a second, processor time and memory of each system at each work, as a Markdown table. */
+export function cellTable(results: Results): string {
+  const rows = [...grouped(results.cells).values()].map((runs) => {
+    const [first] = runs as [CellRun];
+    const of = (name: 'perSecond' | 'cpuUs' | 'busy' | 'rssBytes' | 'wrong') =>
+      median(runs.map((run) => run[name]));
+    const spread = [Math.min, Math.max].map((edge) => edge(...runs.map(({ cpuUs }) => cpuUs)));
+    return [
+      ...[first.work, `${first.size}`, first.system],
+      ...[thousands(of('perSecond')), `${of('cpuUs')}`, `${spread.join(' to ')}`],
+      ...[`${of('busy')}`, `${Math.round(of('rssBytes') / MIB)}`, `${of('wrong')}`],
+    ];
+  });
+  const head = [
+    'work',
+    'bytes',
+    'system',
+    'requests/s',
+    'CPU µs',
+    'lowest to highest',
+    'busy',
+    'RSS MiB',
+    'wrong',
+  ];
+  return table(head, rows, 3);
+}
+
+/** At 1,000 first-time withdraws a second. */
+export function latencyTable(results: Results): string {
+  const systems = [...new Set(results.paced.map(({ system }) => system))];
+  const rows = systems.map((system) => {
+    const runs = results.paced.filter((run) => run.system === system);
+    return [
+      system,
+      median(runs.map(({ p50Ms }) => p50Ms)).toFixed(2),
+      median(runs.map(({ p99Ms }) => p99Ms)).toFixed(2),
+    ];
+  });
+  return table(['system', 'p50 ms', 'p99 ms'], rows, 1);
+}
+
+export function targetTable(results: Results): string {
+  const rows = targetsOf(results).map((target) => [
+    target.work,
+    target.says,
+    figureOf(target),
+    spreadOf(target),
+    verdictOf(target),
+  ]);
+  return table(['work', 'target', 'measured', 'lowest to highest', ''], rows, 2);
+}
+
+function grouped(runs: readonly CellRun[]): Map<string, CellRun[]> {
+  const groups = new Map<string, CellRun[]>();
+  for (const run of runs) {
+    const name = nameOf(run as Cell);
+    groups.set(name, [...(groups.get(name) ?? []), run]);
+  }
+  return groups;
+}
+
+const thousands = (value: number): string => Math.round(value).toLocaleString('en-US');
+
+function amountOf(value: number, unit: Target['unit']): string {
+  if (unit === 'bytes' || unit === 'MiB' || value >= 100) return `${Math.round(value)}`;
+  return value.toFixed(2);
+}
+
+function figureOf({ figure, unit }: Target): string {
+  return figure === undefined ? 'not measured' : `${amountOf(figure, unit)} ${unit}`;
+}
+
+function spreadOf({ spread, unit }: Target): string {
+  return spread === undefined ? '' : spread.map((value) => amountOf(value, unit)).join(' to ');
+}
+
+const verdictOf = ({ met }: Target): string => (met === undefined ? '' : met ? 'met' : '**not met**');
+
+/** @param texts how many columns, from the left, are text: the others stand to the right */
+function table(head: readonly string[], rows: readonly (readonly string[])[], texts: number): string {
+  const widths = head.map((cell, i) => Math.max(cell.length, 3, ...rows.map((row) => row[i]?.length ?? 0)));
+  const line = (cells: readonly string[]) =>
+    `| ${cells.map((cell, i) => (i < texts ? cell.padEnd(widths[i] ?? 0) : cell.padStart(widths[i] ?? 0))).join(' | ')} |`;
+  const rule = widths.map((width, i) => (i < texts ? '-'.repeat(width) : `${'-'.repeat(width - 1)}:`));
+  return [line(head), line(rule), ...rows.map(line), ''].join('\n');
+}

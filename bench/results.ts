@@ -1,0 +1,61 @@
+import type { Cell } from './cells.ts';
+import type { Run } from './load.ts';
+
+export interface CellRun extends Cell, Run {
+  round: number;
+}
+
+/** At 1,000 requests a second. */
+export interface PacedRun {
+  round: number;
+  system: string;
+  p50Ms: number;
+  p99Ms: number;
+  answered: number;
+  wrong: number;
+}
+
+export interface GrowthRun {
+  round: number;
+  store: 'redis' | 'lmdb';
+  records: number;
+  /** Of the gateway and, with Redis, of its server, in microseconds. */
+  cpuUs: number;
+  perSecond: number;
+}
+
+/** Memory of one gateway process, and bytes that its store takes, while new keys come. */
+export interface MemoryRun {
+  store: 'redis' | 'lmdb';
+  /** Keys so far, and the resident memory then. */
+  samples: { keys: number; rssBytes: number }[];
+  /** What the store takes for each settled record beyond the stored answer. */
+  overheadBytes: number;
+  answerBytes: number;
+}
+
+/** `bench/results.json`. */
+export interface Results {
+  at: string;
+  command: string;
+  seconds: number;
+  machine: { cpu: string; cores: number; memoryGiB: number; kernel: string };
+  versions: Record<string, string>;
+  /** Begins every idempotency key of the run. */
+  seed: string;
+  rounds: number;
+  cells: CellRun[];
+  paced: PacedRun[];
+  growth: GrowthRun[];
+  memory: MemoryRun[];
+  /** Milliseconds from the start of the process to its first connection, with 10,000 secret keys. */
+  startsMs: number[];
+}
+
+export function median(values: readonly number[]): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  if (sorted.length === 0) return Number.NaN;
+  if (sorted.length % 2 === 1) return sorted[middle] as number;
+  return ((sorted[middle - 1] as number) + (sorted[middle] as number)) / 2;
+}

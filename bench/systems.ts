@@ -1,0 +1,117 @@
+import { type ChildProcess, execFileSync } from 'node:child_process';
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { stringify } from 'yaml';
+import { hashSecret } from '../src/auth/hash-secret.ts';
+import { freePort } from '../test/support/free-port.ts';
+import { untilListening } from './listening.ts';
+import { nginxProxy } from './nginx.ts';
+import { CORES, startPinned } from './processes.ts';
+
+const MAIN = fileURLToPath(new URL('../dist/main.js', import.meta.url));
+const PEERS = fileURLToPath(new URL('./peers/', import.meta.url));
+
+/** For the run only; the key file has its HMAC. */
+export const SECRET = 'sk_bench_0000000000000000000000000000';
+const PEPPER = 'the benchmark has no secrets';
+
+export interface Place {
+  /** A folder for whatever the run makes. */
+  root: string;
+  backendUrl: string;
+  redisUrl: string;
+}
+
+/** A system under test, running. */
+export interface System {
+  url: string;
+  port: number;
+  process: ChildProcess;
+  /** From the start of its process to its first connection, in milliseconds. */
+  readyMs: number;
+}
+
+/** How a system is started; `peers/NAME.mjs` for all that are not named here. */
+export type Flavour = 'redis' | 'lmdb' | 'workers';
+
+export async function startPeer(name: string, { root, backendUrl, redisUrl }: Place): Promise<System> {
+  const port = await freePort();
+  const logFile = join(root, `${name}-${port}.log`);
+  const startedMs = performance.now();
+  if (name === 'nginx') {
+    const { conf, folder } = nginxProxy(root, port, backendUrl);
+    return await ready(
+      port,
+      startPinned(CORES.system, 'nginx', ['-c', conf, '-p', folder], { logFile }),
+      startedMs,
+    );
+  }
+  const env = { PORT: `${port}`, BACKEND_URL: backendUrl, REDIS_URL: redisUrl };
+  const child = startPinned(CORES.system, process.execPath, [join(PEERS, `${name}.mjs`)], { env, logFile });
+  return await ready(port, child, startedMs);
+}
+
+export interface OncegateOptions {
+  /** Where an LMDB store lies; a new folder otherwise. */
+  dataPath?: string;
+  /** Secret keys in the key file, each of a merchant of its own. */
+  keys?: number;
+}
+
+/** The gateway as it is delivered: built, with its defaults, its log in a file. */
+export async function startOncegate(
+  flavour: Flavour,
+  { root, backendUrl, redisUrl }: Place,
+  { dataPath, keys = 100 }: OncegateOptions = {},
+): Promise<System> {
+  const [port, adminPort] = [await freePort(), await freePort()];
+  const folder = join(root, `oncegate-${port}`);
+  mkdirSync(folder, { recursive: true });
+  const store =
+    flavour === 'redis'
+      ? { kind: 'redis', url: redisUrl }
+      : { kind: 'lmdb', path: dataPath ?? join(folder, 'data') };
+  const config = {
+    listen: { host: '127.0.0.1', port },
+    admin: { port: adminPort },
+    workers: flavour === 'workers' ? 2 : 1,
+    upstream: { url: backendUrl },
+    store,
+    auth: { pepper: PEPPER, keys: { source: 'file', path: keyFile(folder, keys) } },
+    shutdown: { delayMs: 0 },
+  };
+  const file = join(folder, 'gateway.yaml');
+  writeFileSync(file, stringify(config), { mode: 0o600 });
+  const startedMs = performance.now();
+  const logFile = join(folder, 'log');
+  const child = startPinned(CORES.system, process.execPath, [MAIN, 'serve', '--config', file], { logFile });
+  return await ready(port, child, startedMs);
+}
+
+function keyFile(folder: string, count: number): string {
+  const path = join(folder, 'keys.yaml');
+  const merchants = Array.from({ length: count }, (_, i) => ({
+    code: `M-${1000 + i}`,
+    keys: [{ id: 'bench', hash: `hmac-sha256:${hashSecret(PEPPER, i === 0 ? SECRET : `sk_bench_${i}`)}` }],
+  }));
+  writeFileSync(path, stringify({ merchants }), { mode: 0o600 });
+  return path;
+}
+
+async function ready(port: number, child: ChildProcess, startedMs: number): Promise<System> {
+  const died = new Promise<never>((_, reject) => {
+    child.once('exit', (code) =>
+      reject(new Error(`${child.spawnargs.slice(3).join(' ')} ended (${code}) before it was ready`)),
+    );
+  });
+  died.catch(() => {});
+  await Promise.race([untilListening(port), died]);
+  return { url: `http://127.0.0.1:${port}`, port, process: child, readyMs: performance.now() - startedMs };
+}
+
+/** Compiles the gateway into `dist`. */
+export function build(): void {
+  const script = fileURLToPath(new URL('../scripts/build.ts', import.meta.url));
+  execFileSync(process.execPath, [script], { stdio: ['ignore', 'ignore', 'inherit'] });
+}

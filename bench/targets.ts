@@ -1,0 +1,193 @@
+import type { Work } from './load.ts';
+import { median, type Results } from './results.ts';
+
+/** One line of the table of targets. */
+export interface Target {
+  work: string;
+  says: string;
+  /** Undefined where this run did not measure it. */
+  figure: number | undefined;
+  /** Lowest and highest of the rounds. */
+  spread: [number, number] | undefined;
+  unit: '×' | 'ms' | 'MiB' | 'bytes';
+  met: boolean | undefined;
+}
+
+type Measured = Pick<Target, 'figure' | 'spread'>;
+
+const NOT_MEASURED: Measured = { figure: undefined, spread: undefined };
+const FLAT = 1.1;
+const MIB = 1024 * 1024;
+
+/** Every target of the benchmark, judged by medians of ratios that were taken round by round. */
+export function targetsOf(results: Results): Target[] {
+  const ratio = (of: 'perSecond' | 'cpuUs', work: Work, system: string, peer: string): Measured =>
+    overRounds(results, (round) => {
+      const at = (name: string) =>
+        results.cells.find(
+          (run) => run.round === round && run.work === work && run.size === 300 && run.system === name,
+        );
+      const [one, other] = [at(system), at(peer)];
+      return one && other ? one[of] / other[of] : undefined;
+    });
+  const rate = (work: Work, system: string, peer: string) => ratio('perSecond', work, system, peer);
+  const [redis, lmdb] = ['oncegate-redis', 'oncegate-lmdb'];
+  return [
+    atLeast(
+      'balance read',
+      2,
+      'requests a second, to Express + http-proxy-middleware',
+      rate('balance', redis, 'express-hpm'),
+    ),
+    atMost(
+      'balance read',
+      1.25,
+      '×',
+      'CPU, to Express + undici dispatch',
+      ratio('cpuUs', 'balance', redis, 'express-undici'),
+    ),
+    atLeast(
+      'pass-through',
+      1,
+      'requests a second, to Express + http-proxy-middleware',
+      rate('passthrough', redis, 'express-hpm'),
+    ),
+    atLeast(
+      'first-time withdraw on Redis',
+      1,
+      'requests a second, to @node-idempotency',
+      rate('first', redis, 'node-idempotency'),
+    ),
+    atLeast(
+      'first-time withdraw on Redis',
+      2.2,
+      'requests a second, to express-idempotency',
+      rate('first', redis, 'express-idempotency'),
+    ),
+    atLeast(
+      'first-time withdraw on LMDB',
+      1,
+      'requests a second, to our own on Redis',
+      rate('first', lmdb, redis),
+    ),
+    atLeast(
+      'replay on Redis',
+      1.5,
+      'requests a second, to @node-idempotency',
+      rate('replay', redis, 'node-idempotency'),
+    ),
+    atLeast(
+      'replay on Redis',
+      0.65,
+      'requests a second, to Express answering from memory',
+      rate('replay', redis, 'express-memory'),
+    ),
+    atLeast('replay on LMDB', 1.3, 'requests a second, to our own on Redis', rate('replay', lmdb, redis)),
+    atMost('added latency, Redis', 0.35, 'ms', 'p50 over the backend alone', added(results, redis, 'p50Ms')),
+    atMost('added latency, Redis', 2, 'ms', 'p99 over the backend alone', added(results, redis, 'p99Ms')),
+    atMost('added latency, LMDB', 0.35, 'ms', 'p50 over the backend alone', added(results, lmdb, 'p50Ms')),
+    atMost('added latency, LMDB', 2, 'ms', 'p99 over the backend alone', added(results, lmdb, 'p99Ms')),
+    atMost('memory', 200, 'MiB', 'RSS of a process, at most', memoryAtMost(results)),
+    ...(['redis', 'lmdb'] as const).flatMap((store) => [
+      atMost(
+        `memory, ${store}`,
+        FLAT,
+        '×',
+        'RSS at the last key, to that at the 100,000th',
+        memoryGrowth(results, store),
+      ),
+      atMost(
+        `store, ${store}`,
+        220,
+        'bytes',
+        'a settled record, beyond its stored answer',
+        overhead(results, store),
+      ),
+      atMost(
+        `growth, ${store}`,
+        FLAT,
+        '×',
+        'CPU a request with 5,000,000 records, to that with 10,000',
+        growth(results, store),
+      ),
+    ]),
+    atMost(
+      'two workers',
+      1.1,
+      '×',
+      'CPU a request, to one worker',
+      ratio('cpuUs', 'balance', 'oncegate-two-workers', redis),
+    ),
+    atMost('start', 600, 'ms', 'until ready, with 10,000 secret keys', summed(results.startsMs)),
+  ];
+}
+
+function atLeast(work: string, bound: number, says: string, measured: Measured): Target {
+  const { figure } = measured;
+  return {
+    work,
+    says: `≥ ${bound} × ${says}`,
+    unit: '×',
+    ...measured,
+    met: figure === undefined ? undefined : figure >= bound,
+  };
+}
+
+function atMost(work: string, bound: number, unit: Target['unit'], says: string, measured: Measured): Target {
+  const { figure } = measured;
+  return {
+    work,
+    says: `≤ ${bound} ${unit} ${says}`,
+    unit,
+    ...measured,
+    met: figure === undefined ? undefined : figure <= bound,
+  };
+}
+
+/** Median and spread of a figure that each round gives. */
+function overRounds({ rounds }: Results, of: (round: number) => number | undefined): Measured {
+  return summed(Array.from({ length: rounds }, (_, i) => of(i + 1)).filter((value) => value !== undefined));
+}
+
+function summed(values: readonly number[]): Measured {
+  if (values.length === 0) return NOT_MEASURED;
+  return { figure: median(values), spread: [Math.min(...values), Math.max(...values)] };
+}
+
+function added(results: Results, system: string, of: 'p50Ms' | 'p99Ms'): Measured {
+  return overRounds(results, (round) => {
+    const at = (name: string) => results.paced.find((run) => run.round === round && run.system === name);
+    const [one, alone] = [at(system), at('backend')];
+    return one && alone ? one[of] - alone[of] : undefined;
+  });
+}
+
+function growth({ growth: runs }: Results, store: 'redis' | 'lmdb'): Measured {
+  const rounds = new Set(runs.map(({ round }) => round));
+  const ratios = [...rounds].flatMap((round) => {
+    const [few, many] = runs
+      .filter((run) => run.round === round && run.store === store)
+      .sort((a, b) => a.records - b.records);
+    return few && many ? [many.cpuUs / few.cpuUs] : [];
+  });
+  return summed(ratios);
+}
+
+function memoryAtMost({ cells, memory }: Results): Measured {
+  const ours = cells.filter(({ system }) => system.startsWith('oncegate')).map(({ rssBytes }) => rssBytes);
+  const all = [...ours, ...memory.flatMap(({ samples }) => samples.map(({ rssBytes }) => rssBytes))];
+  return all.length === 0 ? NOT_MEASURED : { figure: Math.max(...all) / MIB, spread: undefined };
+}
+
+function memoryGrowth({ memory }: Results, store: 'redis' | 'lmdb'): Measured {
+  const samples = memory.find((run) => run.store === store)?.samples ?? [];
+  const [from, to] = [samples.find(({ keys }) => keys >= 100_000), samples.at(-1)];
+  return from && to && from !== to
+    ? { figure: to.rssBytes / from.rssBytes, spread: undefined }
+    : NOT_MEASURED;
+}
+
+function overhead({ memory }: Results, store: 'redis' | 'lmdb'): Measured {
+  const run = memory.find((one) => one.store === store);
+  return run ? { figure: run.overheadBytes, spread: undefined } : NOT_MEASURED;
+}

@@ -1,0 +1,83 @@
+import { Authenticator } from './auth/authenticate.ts';
+import { FileKeySource } from './auth/file-key-source.ts';
+import type { KeySource } from './auth/key-source.ts';
+import type { Config } from './config/schema.ts';
+import { Desk } from './idempotency/desk.ts';
+import { Doubts } from './idempotency/doubts.ts';
+import { Engine } from './idempotency/engine.ts';
+import { measured } from './idempotency/measured-store.ts';
+import type { Store } from './idempotency/store.ts';
+import { openStore } from './idempotency/stores/open-store.ts';
+import type { Clock } from './kernel/clock.ts';
+import { lookupsOf } from './lookups.ts';
+import { Access } from './observability/access.ts';
+import { doubtObserver } from './observability/doubt-observer.ts';
+import { engineObserver, observeResolution } from './observability/engine-observer.ts';
+import { keyObserver } from './observability/key-observer.ts';
+import type { Logger } from './observability/logger.ts';
+import { Metrics } from './observability/metrics.ts';
+import { Executor } from './proxy/executor.ts';
+import { Operations } from './proxy/operations.ts';
+
+export interface GatewayTools {
+  clock: Clock;
+  logger: Logger;
+}
+
+/** What a gateway is put together from. */
+export interface Parts {
+  metrics: Metrics;
+  access: Access;
+  keys: KeySource;
+  authenticator: Authenticator;
+  operations: Operations;
+  executor: Executor;
+  store: Store;
+  engine: Engine;
+  doubts: Doubts;
+  desk: Desk;
+}
+
+/** @throws with a message for the operator where the store or the keys cannot be had */
+export async function openParts(config: Config, tools: GatewayTools): Promise<Parts> {
+  const metrics = new Metrics();
+  const keys = await FileKeySource.open({
+    path: config.auth.keys.path,
+    pepper: config.auth.pepper,
+    clock: tools.clock,
+    onReload: keyObserver(metrics, tools.logger),
+  });
+  try {
+    const onUnreplicated = () => metrics.unreplicated.inc();
+    const store = await openStore(config, tools.clock, onUnreplicated);
+    return put(config, tools, metrics, keys, store);
+  } catch (error) {
+    keys.close();
+    throw error;
+  }
+}
+
+function put(config: Config, tools: GatewayTools, metrics: Metrics, keys: KeySource, opened: Store): Parts {
+  const { clock, logger } = tools;
+  const store = measured(opened, clock, (command, result, ms) =>
+    metrics.storeSeconds.observe({ command, result }, ms / 1000),
+  );
+  const options = { ...config.idempotency, leaseMs: config.lock.leaseMs };
+  const executor = new Executor(config.upstream, config.idempotency.maxStoredBytes, clock);
+  const doubts = new Doubts(store, lookupsOf(config, executor), doubtObserver(metrics, logger), clock);
+  const engine = new Engine(store, options, engineObserver(metrics, logger), clock, doubts);
+  metrics.declareOperations(config.operations.map(({ name }) => name));
+  metrics.track(metrics.executing, () => engine.executing);
+  metrics.track(metrics.waiting, () => engine.waiting);
+  metrics.track(metrics.pendingWrites, () => engine.pendingWrites);
+  metrics.track(metrics.keys, () => keys.health().keys);
+  return {
+    ...{ metrics, keys, executor, store, engine, doubts },
+    access: new Access({ ...tools, metrics }),
+    authenticator: new Authenticator(keys, config.auth, clock),
+    operations: new Operations(config.operations),
+    desk: new Desk(store, options, (scope, resolution) =>
+      observeResolution(metrics, logger, 'operator', { scope, ...resolution }),
+    ),
+  };
+}
