@@ -7,22 +7,40 @@ type Fenced = 'ok' | 'stale';
 
 declare module 'ioredis' {
   interface RedisCommander<Context> {
-    begin(record: string, token: Buffer, changedAt: Buffer): Result<Fenced, Context>;
+    begin(
+      record: string,
+      lease: string,
+      token: Buffer,
+      changedAt: Buffer,
+      leaseValue: string,
+      leaseMs: number,
+    ): Result<Fenced, Context>;
     takeOver(
       record: string,
+      lease: string,
       token: Buffer,
       fingerprint: Buffer,
       changedAt: Buffer,
+      leaseValue: string,
+      leaseMs: number,
     ): Result<'ok' | 'changed', Context>;
     settle(
       record: string,
+      lease: string,
       token: Buffer,
+      leaseValue: string,
       code: string,
       changedAt: Buffer,
       settlement: Buffer,
     ): Result<Fenced, Context>;
-    release(record: string, token: Buffer): Result<Fenced, Context>;
-    markInDoubt(record: string, token: Buffer, changedAt: Buffer): Result<Fenced, Context>;
+    release(record: string, lease: string, token: Buffer, leaseValue: string): Result<Fenced, Context>;
+    markInDoubt(
+      record: string,
+      lease: string,
+      token: Buffer,
+      leaseValue: string,
+      changedAt: Buffer,
+    ): Result<Fenced, Context>;
     stillOwned(record: string, token: Buffer): Result<Fenced, Context>;
     withoutOwner(
       record: string,
@@ -50,11 +68,11 @@ declare module 'ioredis' {
 
 /** Each with the number of its keys. */
 const files = {
-  begin: ['begin.lua', 1],
-  takeOver: ['take-over.lua', 1],
-  settle: ['settle.lua', 1],
-  release: ['release.lua', 1],
-  markInDoubt: ['mark-in-doubt.lua', 1],
+  begin: ['begin.lua', 2],
+  takeOver: ['take-over.lua', 2],
+  settle: ['settle.lua', 2],
+  release: ['release.lua', 2],
+  markInDoubt: ['mark-in-doubt.lua', 2],
   stillOwned: ['still-owned.lua', 1],
   withoutOwner: ['without-owner.lua', 1],
   resolveRecord: ['resolve.lua', 2],

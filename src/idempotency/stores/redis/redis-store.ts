@@ -41,8 +41,9 @@ export class RedisStore implements Store {
     defineCommands(this.#client);
     this.#writes = new Writes(this.#client, options.replicas, options.timeoutMs);
     this.#lockClients = options.lockNodes.map((url) => createClient({ url }, options.timeoutMs));
-    const nodes = this.#lockClients.length > 0 ? this.#lockClients : [this.#client];
-    this.#leases = new Leases(nodes, options.leaseMs, (scope) => `${this.#keyOf(scope)}:lease`);
+    this.#leases = new Leases(this.#client, this.#lockClients, options.leaseMs, (scope) =>
+      leaseOf(this.#keyOf(scope)),
+    );
     this.#resolver = new Resolver(this.#client, this.#writes, this.#leases, options, (scope) =>
       this.#keyOf(scope),
     );
@@ -91,11 +92,14 @@ export class RedisStore implements Store {
   }
 
   async begin(owner: Owner): Promise<Fenced> {
-    // On the wire before the begin, in one go with it: one round trip.
+    // In one go with the begin, or on the wire to nodes of its own before it: one round trip.
     this.#leases.take(owner);
     const key = this.#keyOf(owner.scope);
+    const { scriptMs } = this.#leases;
     const { reply, replicated } = await this.#answering(() =>
-      this.#writes.write<Fenced>((to) => to.begin(key, owner.token, this.#now())),
+      this.#writes.write<Fenced>((to) =>
+        to.begin(key, leaseOf(key), owner.token, this.#now(), this.#leases.valueOf(owner), scriptMs),
+      ),
     );
     if (reply === 'stale') void this.#leases.giveBack(owner);
     else if (!replicated) throw new StoreUnavailable('redis: the begin did not reach its replicas');
@@ -105,8 +109,19 @@ export class RedisStore implements Store {
   async takeOver(heir: Owner, fingerprint: Fingerprint): Promise<'ok' | 'changed'> {
     this.#leases.take(heir);
     const key = this.#keyOf(heir.scope);
+    const { scriptMs } = this.#leases;
     const { reply, replicated } = await this.#answering(() =>
-      this.#writes.write<'ok' | 'changed'>((to) => to.takeOver(key, heir.token, fingerprint, this.#now())),
+      this.#writes.write<'ok' | 'changed'>((to) =>
+        to.takeOver(
+          key,
+          leaseOf(key),
+          heir.token,
+          fingerprint,
+          this.#now(),
+          this.#leases.valueOf(heir),
+          scriptMs,
+        ),
+      ),
     );
     if (reply === 'changed') void this.#leases.giveBack(heir);
     else if (!replicated) throw new StoreUnavailable('redis: the takeover did not reach its replicas');
@@ -125,9 +140,9 @@ export class RedisStore implements Store {
 
   async settle(owner: Owner, settlement: Settlement): Promise<Fenced> {
     const { code, bytes } = encodeSettlement(settlement);
-    return await this.#last(owner, async (key) => {
+    return await this.#last(owner, async (key, lease, value) => {
       const { reply, replicated } = await this.#writes.write<Fenced>((to) =>
-        to.settle(key, owner.token, code, this.#now(), bytes),
+        to.settle(key, lease, owner.token, value, code, this.#now(), bytes),
       );
       // Stored, and yet a failover could lose it: to be settled again until the replicas have it too.
       if (!replicated) {
@@ -139,8 +154,10 @@ export class RedisStore implements Store {
   }
 
   async release(owner: Owner): Promise<Fenced> {
-    return await this.#last(owner, async (key) => {
-      const { reply, replicated } = await this.#writes.write<Fenced>((to) => to.release(key, owner.token));
+    return await this.#last(owner, async (key, lease, value) => {
+      const { reply, replicated } = await this.#writes.write<Fenced>((to) =>
+        to.release(key, lease, owner.token, value),
+      );
       // A failover could bring it back as executing.
       if (!replicated) throw new StoreUnavailable('redis: the release did not reach its replicas');
       return reply;
@@ -148,7 +165,9 @@ export class RedisStore implements Store {
   }
 
   async markInDoubt(owner: Owner): Promise<Fenced> {
-    return await this.#last(owner, (key) => this.#client.markInDoubt(key, owner.token, this.#now()));
+    return await this.#last(owner, (key, lease, value) =>
+      this.#client.markInDoubt(key, lease, owner.token, value, this.#now()),
+    );
   }
 
   async get(scope: Scope): Promise<IdempotencyRecord | undefined> {
@@ -189,9 +208,13 @@ export class RedisStore implements Store {
     for (const client of [this.#client, ...this.#lockClients]) client.disconnect();
   }
 
-  /** An owner's last write: one round trip, and the lease is given back behind it. Unanswered, the lease is kept. */
-  async #last(owner: Owner, write: (key: string) => Promise<Fenced>): Promise<Fenced> {
-    const written = await this.#answering(() => write(this.#keyOf(owner.scope)));
+  /** An owner's last write, which gives the lease back: one round trip. Unsent, the lease is kept. */
+  async #last(
+    owner: Owner,
+    write: (key: string, lease: string, leaseValue: string) => Promise<Fenced>,
+  ): Promise<Fenced> {
+    const key = this.#keyOf(owner.scope);
+    const written = await this.#answering(() => write(key, leaseOf(key), this.#leases.valueOf(owner)));
     void this.#leases.giveBack(owner);
     return written;
   }
@@ -236,3 +259,5 @@ export class RedisStore implements Store {
     }
   }
 }
+
+const leaseOf = (key: string): string => `${key}:lease`;
