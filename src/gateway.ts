@@ -1,6 +1,5 @@
-import type { IncomingMessage, RequestListener, Server } from 'node:http';
+import type { IncomingMessage, RequestListener, Server, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
-import express, { type ErrorRequestHandler, type Express, type RequestHandler } from 'express';
 import type { Check } from './admin/application.ts';
 import { authenticate } from './auth/authenticate.ts';
 import { authorise } from './auth/authorise.ts';
@@ -11,11 +10,12 @@ import { idempotency } from './idempotency/middleware.ts';
 import { contextOf } from './kernel/context.ts';
 import { Lifecycle } from './kernel/lifecycle.ts';
 import { problem, sendProblem } from './kernel/problem.ts';
+import { path, type Step } from './kernel/step.ts';
 import { observeHandled } from './observability/engine-observer.ts';
 import type { Logger } from './observability/logger.ts';
 import type { Metrics } from './observability/metrics.ts';
 import { type GatewayTools, openParts, type Parts } from './parts.ts';
-import { forwardedHeaders, withoutEncodings } from './proxy/headers.ts';
+import { forwardedHeaders } from './proxy/headers.ts';
 import { checkTarget, inviteBody, matchOperation } from './proxy/match.ts';
 import { createPassthrough, type Passthrough } from './proxy/passthrough.ts';
 import { readiness } from './readiness.ts';
@@ -76,7 +76,7 @@ export class Gateway {
         this.metrics.requests.inc({ operation: 'none', outcome: code });
         tools.logger.info({ outcome: code }, 'malformed request');
       },
-      onRequest: this.#onRequest(this.#path()),
+      onRequest: this.#path(),
       onUpgrade: (req, socket, head) => this.#upgrades.take(req, socket as Socket, head),
     });
     this.server = server;
@@ -86,33 +86,18 @@ export class Gateway {
   }
 
   /** The request's path. */
-  #path(): Express {
+  #path(): RequestListener {
     const { limits, auth, idempotency: options } = this.#config;
-    const path = express();
-    path.disable('x-powered-by').disable('etag').set('query parser', false);
-    path.use(admit(this.#admission()));
-    path.use(checkTarget);
-    path.use(authenticate(this.#parts.authenticator));
-    path.use(matchOperation(this.#parts.operations, limits));
-    path.use(authorise(auth));
-    path.use(this.#execute(options.headers));
-    path.use(this.#passOn());
-    path.use(failed(this.#tools.logger));
-    return path;
-  }
-
-  /** Express finds its way by the path: a target that has none would pass every step of it by. */
-  #onRequest(path: Express): RequestListener {
-    return (req, res) => {
-      if (req.url?.startsWith('/')) {
-        path(req, res);
-        return;
-      }
-      const context = this.#parts.access.begin(req, res);
-      const refusal = problem('invalid_target', 'The request target has no origin form.');
-      context.outcome = refusal.code;
-      sendProblem(res, refusal, context.requestId);
-    };
+    const steps = [
+      admit(this.#admission()),
+      checkTarget,
+      authenticate(this.#parts.authenticator),
+      matchOperation(this.#parts.operations, limits),
+      authorise(auth),
+      this.#execute(options.headers),
+      this.#passOn(),
+    ];
+    return path(steps, failed(this.#tools.logger));
   }
 
   #admission() {
@@ -125,7 +110,7 @@ export class Gateway {
   }
 
   /** Runs what was matched; leaves the rest to the pass-through. */
-  #execute(headers: readonly string[]): RequestHandler {
+  #execute(headers: readonly string[]): Step {
     const { metrics } = this;
     const run = idempotency({
       engine: this.#parts.engine,
@@ -139,7 +124,7 @@ export class Gateway {
     return (req, res, next) => (contextOf(req).operation ? run(req, res) : next());
   }
 
-  #passOn(): RequestHandler {
+  #passOn(): Step {
     return (req, res) => {
       const context = contextOf(req);
       context.outcome = 'passed_through';
@@ -154,7 +139,7 @@ export class Gateway {
     const request = {
       method: req.method ?? '',
       target: req.url ?? '',
-      headers: withoutEncodings(this.#headersFor(req)),
+      headers: this.#headersFor(req, { unencoded: true }),
       body: context.body ?? Buffer.alloc(0),
     };
     const result = await this.#parts.executor.send(request, mayStart && { mayStart });
@@ -164,7 +149,7 @@ export class Gateway {
     return result;
   }
 
-  #headersFor(req: IncomingMessage): string[] {
+  #headersFor(req: IncomingMessage, { unencoded = false } = {}): string[] {
     const { requestId, merchant } = contextOf(req);
     return forwardedHeaders(req.rawHeaders, {
       requestId,
@@ -172,6 +157,7 @@ export class Gateway {
       clientAddress: req.socket.remoteAddress ?? '',
       authorization: this.#forwardAuthorization,
       keepUnderscore: this.#config.headers.keepUnderscore,
+      unencoded,
     });
   }
 
@@ -220,8 +206,8 @@ export class Gateway {
 }
 
 /** Broken machinery: say so, and tell nobody what broke. */
-function failed(logger: Logger): ErrorRequestHandler {
-  return (error: unknown, req, res, _next) => {
+function failed(logger: Logger) {
+  return (error: unknown, req: IncomingMessage, res: ServerResponse): void => {
     const context = contextOf(req);
     const broken = problem('internal_error', 'The gateway failed while it answered.');
     context.outcome = broken.code;

@@ -1,7 +1,7 @@
-import type { RequestHandler } from 'express';
 import type { Clock } from '../kernel/clock.ts';
 import { contextOf, type Merchant } from '../kernel/context.ts';
 import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
+import type { Step } from '../kernel/step.ts';
 import { readBearer } from './bearer.ts';
 import { challenge } from './challenge.ts';
 import type { KeyEntry, KeySource } from './key-source.ts';
@@ -60,8 +60,8 @@ function merchantOf({ merchantCode, keyId, scopes }: KeyEntry): Merchant {
   return { code: merchantCode, keyId, scopes };
 }
 
-/** Express middleware: puts the merchant into the request's context, or answers 401. Reads no body. */
-export function authenticate(authenticator: Authenticator): RequestHandler {
+/** A step: puts the merchant into the request's context, or answers 401. Reads no body. */
+export function authenticate(authenticator: Authenticator): Step {
   return (req, res, next) => {
     const context = contextOf(req);
     const answer = authenticator.authenticate(req.rawHeaders);

@@ -1,6 +1,6 @@
-import type { RequestHandler } from 'express';
 import { contextOf, type Merchant, type RequestContext } from '../kernel/context.ts';
 import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
+import type { Step } from '../kernel/step.ts';
 import { challenge } from './challenge.ts';
 
 /** The scope for everything that is no declared operation and goes through unread. */
@@ -22,8 +22,8 @@ export function insufficientScope(needed: string, realm: string): Problem {
   return problem('insufficient_scope', `The secret key lacks the scope "${needed}".`, { headers });
 }
 
-/** Express middleware, behind authentication and matching: lets through what the key may call, and answers 403 to the rest. */
-export function authorise(options: { realm: string }): RequestHandler {
+/** A step, behind authentication and matching: lets through what the key may call, and answers 403 to the rest. */
+export function authorise(options: { realm: string }): Step {
   return (req, res, next) => {
     const context = contextOf(req);
     const needed = neededScope(context);

@@ -87,6 +87,9 @@ export function answerOfExchange(exchange: Exchange, outcome: string): Answer {
   }
 }
 
+/** Beyond it copying costs more than a second piece. */
+const IN_ONE_PIECE_BYTES = 16_384;
+
 /** Sends a response byte for byte; a replay says so and leaves cookies out. */
 export function sendResponse(res: ServerResponse, response: StoredResponse, replayed: boolean): void {
   if (res.destroyed) return;
@@ -97,7 +100,10 @@ export function sendResponse(res: ServerResponse, response: StoredResponse, repl
     headers.push('Content-Length', String(response.body.length));
   res.sendDate = false;
   res.writeHead(response.status, headers);
-  res.end(bodiless ? undefined : response.body);
+  if (bodiless) res.end();
+  // As text it goes out in one piece with the head; a character is a byte.
+  else if (response.body.length <= IN_ONE_PIECE_BYTES) res.end(response.body.toString('latin1'), 'latin1');
+  else res.end(response.body);
 }
 
 /** Streams what was too large to be held. A backend that breaks off breaks the merchant's connection too. */

@@ -26,6 +26,8 @@ export interface IdempotencyMiddlewareOptions {
   failed(error: unknown, requestId: string): void;
 }
 
+const GONE = 'the merchant has left';
+
 const SAFE_METHODS = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE']);
 
 /**
@@ -106,7 +108,8 @@ function callOf(
   const scope = scopeOf(merchant.code, key);
   context.scope = scope;
   const left = new AbortController();
-  res.once('close', () => left.abort());
+  // An answer that was sent has nobody waiting behind it; a reason of our own saves an exception with its stack.
+  res.once('close', () => res.writableFinished || left.abort(GONE));
   return {
     scope,
     fingerprint: fingerprintOf(req.method ?? '', req.url ?? '', body),

@@ -18,12 +18,15 @@ export interface AccessOptions {
 /** Begins each request's context, and ends it with one log line and its metrics. */
 export class Access {
   readonly #options: AccessOptions;
+  /** Every field of its one line is named below: there is nothing to redact, and looking for it is a cost. */
+  readonly #logger: Logger;
   #open = 0;
   #whenIdle: (() => void)[] = [];
   readonly #onSocket = new WeakMap<Socket, Set<() => void>>();
 
   constructor(options: AccessOptions) {
     this.#options = options;
+    this.#logger = options.logger.child({}, { redact: [] });
     options.metrics.track(options.metrics.inFlight, () => this.#open);
   }
 
@@ -89,7 +92,7 @@ export class Access {
   ): void {
     this.#open--;
     if (this.#open === 0) for (const idle of this.#whenIdle.splice(0)) idle();
-    const { metrics, clock, logger } = this.#options;
+    const { metrics, clock } = this.#options;
     const durationMs = clock.monotonicMs() - context.startedAtMs;
     const merchantGone = 'writableFinished' in closed && !closed.writableFinished;
     const outcome = context.outcome ?? 'merchant_gone';
@@ -99,7 +102,7 @@ export class Access {
     const [path = ''] = (req.url ?? '').split('?', 1);
     const ownMs = Math.max(0, durationMs - context.upstreamMs - context.waitMs);
     if (operation !== 'passthrough') metrics.gatewaySeconds.observe({ operation }, ownMs / 1000);
-    logger.info(
+    this.#logger.info(
       {
         requestId: context.requestId,
         merchant: context.merchant?.code,

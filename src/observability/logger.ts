@@ -2,9 +2,12 @@ import { pino } from 'pino';
 
 export type Logger = pino.Logger;
 
+const WRITTEN_BYTES = 4096;
+const WRITTEN_WITHIN_MS = 100;
+
 /**
  * JSON lines on standard output. Nothing of a request is logged but what the access line names; the redaction is
- * the second lock on the same door.
+ * the second lock on the same door. A process that is killed takes the last tenth of a second's lines with it.
  */
 export function createLogger(level: string): Logger {
   return pino(
@@ -27,7 +30,8 @@ export function createLogger(level: string): Logger {
         censor: '[redacted]',
       },
     },
-    pino.destination({ dest: 1, sync: false }),
+    // Lines are written together: each write costs a system call, and a switch to another thread and back.
+    pino.destination({ dest: 1, sync: false, minLength: WRITTEN_BYTES, periodicFlush: WRITTEN_WITHIN_MS }),
   );
 }
 

@@ -11,24 +11,26 @@ const HOP_BY_HOP = new Set([
 const NOT_FOR_NOMINATION =
   /^(?:authorization|content-.*|cookie|x-forwarded-.*|x-service-idempotency|idempotency-key)$/;
 
-/** Names and values as pairs; names in lower case for comparing, and as they stood. */
-export function* fields(headers: RawHeaders): Generator<{ name: string; raw: string; value: string }> {
-  for (let i = 0; i + 1 < headers.length; i += 2) {
-    const raw = headers[i] as string;
-    yield { name: raw.toLowerCase(), raw, value: headers[i + 1] as string };
-  }
-}
-
 /** All values of a field, one for each line. */
 export function valuesOf(headers: RawHeaders, name: string): string[] {
-  return [...fields(headers)].filter((field) => field.name === name).map((field) => field.value);
+  const values: string[] = [];
+  for (let i = 0; i + 1 < headers.length; i += 2) {
+    const raw = headers[i] as string;
+    if (raw.length === name.length && raw.toLowerCase() === name) values.push(headers[i + 1] as string);
+  }
+  return values;
 }
 
-/** Is this (lower-case) name a field of the connection, and not of the message? */
-function hopByHop(headers: RawHeaders): (name: string) => boolean {
-  const names = valuesOf(headers, 'connection').flatMap((value) => value.split(','));
-  const nominated = new Set(names.map((name) => name.trim().toLowerCase()));
-  return (name) => HOP_BY_HOP.has(name) || (nominated.has(name) && !NOT_FOR_NOMINATION.test(name));
+const NOTHING: ReadonlySet<string> = new Set();
+
+/** Fields that this message's `Connection` names as its connection's own, in lower case. */
+function nominatedIn(headers: RawHeaders): ReadonlySet<string> {
+  const lines = valuesOf(headers, 'connection');
+  // What almost everybody sends nominates nothing.
+  if (lines.length === 0 || (lines.length === 1 && /^(?:keep-alive|close)$/i.test(lines[0] as string)))
+    return NOTHING;
+  const names = lines.flatMap((value) => value.split(',')).map((name) => name.trim().toLowerCase());
+  return new Set(names.filter((name) => !NOT_FOR_NOMINATION.test(name)));
 }
 
 /** What goes to the backend beside the merchant's own fields. */
@@ -41,6 +43,8 @@ export interface Forwarding {
   authorization: (value: string) => string | undefined;
   /** Lower-case names that are kept though they hold an underscore. */
   keepUnderscore: readonly string[];
+  /** For an answer that is to be stored: it must be readable by anyone, so no encoding is asked for. */
+  unencoded?: boolean;
 }
 
 /** Set by us, and never taken from outside as they are. Host and framing are the sender's business. */
@@ -53,14 +57,20 @@ const OURS = new Set([
   'expect',
 ]);
 
+/** CGI makes X_Merchant_Code, X.Merchant.Code and X-Merchant-Code the same variable. */
+const UNAMBIGUOUS = /^[a-z0-9-]+$/;
+
 /** The request's fields as the backend shall get them: end-to-end ones, unambiguous, with ours. */
 export function forwardedHeaders(headers: RawHeaders, forwarding: Forwarding): string[] {
-  const isHop = hopByHop(headers);
+  const nominated = nominatedIn(headers);
   const out: string[] = [];
-  for (const { name, raw, value } of fields(headers)) {
-    if (OURS.has(name) || isHop(name)) continue;
-    // CGI makes X_Merchant_Code, X.Merchant.Code and X-Merchant-Code the same variable.
-    if (!/^[a-z0-9-]+$/.test(name) && !forwarding.keepUnderscore.includes(name)) continue;
+  for (let i = 0; i + 1 < headers.length; i += 2) {
+    const raw = headers[i] as string;
+    const name = raw.toLowerCase();
+    if (OURS.has(name) || HOP_BY_HOP.has(name) || nominated.has(name)) continue;
+    if (!UNAMBIGUOUS.test(name) && !forwarding.keepUnderscore.includes(name)) continue;
+    if (forwarding.unencoded && name === 'accept-encoding') continue;
+    const value = headers[i + 1] as string;
     const kept = name === 'authorization' ? forwarding.authorization(value) : value;
     if (kept !== undefined) out.push(raw, kept);
   }
@@ -72,17 +82,18 @@ export function forwardedHeaders(headers: RawHeaders, forwarding: Forwarding): s
     out.push('X-Forwarded-Host', valuesOf(headers, 'host')[0] ?? '');
   }
   out.push('X-Request-Id', forwarding.requestId, 'X-Merchant-Code', forwarding.merchantCode);
+  if (forwarding.unencoded) out.push('Accept-Encoding', 'identity');
   return out;
 }
 
 /** The response's fields as the merchant shall get them: all but those of the connection, in order and case. */
 export function endToEndHeaders(headers: RawHeaders): string[] {
-  const isHop = hopByHop(headers);
-  return [...fields(headers)].filter(({ name }) => !isHop(name)).flatMap(({ raw, value }) => [raw, value]);
-}
-
-/** The same for the executor: what is stored must be readable by anyone, so no encoding is asked for. */
-export function withoutEncodings(headers: RawHeaders): string[] {
-  const kept = [...fields(headers)].filter(({ name }) => name !== 'accept-encoding');
-  return [...kept.flatMap(({ raw, value }) => [raw, value]), 'Accept-Encoding', 'identity'];
+  const nominated = nominatedIn(headers);
+  const out: string[] = [];
+  for (let i = 0; i + 1 < headers.length; i += 2) {
+    const raw = headers[i] as string;
+    const name = raw.toLowerCase();
+    if (!HOP_BY_HOP.has(name) && !nominated.has(name)) out.push(raw, headers[i + 1] as string);
+  }
+  return out;
 }

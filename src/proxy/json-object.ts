@@ -1,3 +1,5 @@
+const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+
 /**
  * Reads a body that must mean the same to every parser: UTF-8 without a byte order mark, one JSON object, no member twice.
  *
@@ -7,7 +9,7 @@ export function readJsonObject(body: Buffer): { members: Record<string, unknown>
   let text: string;
   let value: unknown;
   try {
-    text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(body);
+    text = decoder.decode(body);
     value = JSON.parse(text);
   } catch (error) {
     return { ambiguous: error instanceof SyntaxError ? 'it is not valid JSON' : 'it is not valid UTF-8' };

@@ -1,8 +1,8 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { RequestHandler } from 'express';
 import { contextOf } from '../kernel/context.ts';
 import { hasBody } from '../kernel/has-body.ts';
 import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
+import type { Step } from '../kernel/step.ts';
 import { declaredTooLarge, readBody } from './body.ts';
 import { valuesOf } from './headers.ts';
 import type { HeadMatch, Operations } from './operations.ts';
@@ -40,7 +40,7 @@ export function refusalOfHead(req: IncomingMessage): Problem | undefined {
 }
 
 /** Step 2 of the request's path. */
-export const checkTarget: RequestHandler = (req, res, next) => {
+export const checkTarget: Step = (req, res, next) => {
   const refusal = refusalOfHead(req);
   if (refusal) refuse(req, res, refusal);
   else next();
@@ -59,24 +59,29 @@ export function refusalOfRoute(head: HeadMatch, req: IncomingMessage): Problem |
 }
 
 /** Step 4: finds the operation, and reads the body of what the executor will send. Leaves the rest to the pass-through. */
-export function matchOperation(operations: Operations, limits: BodyLimits): RequestHandler {
-  return async (req, res, next) => {
-    const head = operations.byHead(req.method, req.url);
+export function matchOperation(operations: Operations, limits: BodyLimits): Step {
+  return (req, res, next) => {
+    const head = operations.byHead(req.method ?? '', req.url ?? '');
     const refusal = refusalOfRoute(head, req);
     if (refusal) return refuse(req, res, refusal);
     if (head.kind !== 'operation' && head.kind !== 'by_body') return next();
-    const context = contextOf(req);
-    const read = await takeBody(req, res, limits);
-    if (!read) return;
-    context.body = read;
-    const match = head.kind === 'operation' ? head : operations.byBody(head.candidates, read);
-    if (match.kind === 'ambiguous') {
-      return refuse(req, res, problem('invalid_body', `The request body is ambiguous: ${match.reason}.`));
-    }
-    context.operation = match.operation;
-    next();
+    const matched = (body: Buffer): void => {
+      const context = contextOf(req);
+      context.body = body;
+      const match = head.kind === 'operation' ? head : operations.byBody(head.candidates, body);
+      if (match.kind === 'ambiguous') {
+        refuse(req, res, problem('invalid_body', `The request body is ambiguous: ${match.reason}.`));
+        return;
+      }
+      context.operation = match.operation;
+      next();
+    };
+    if (!hasBody(req)) return matched(NO_BODY);
+    return takeBody(req, res, limits).then((body) => body && matched(body));
   };
 }
+
+const NO_BODY = Buffer.alloc(0);
 
 /** The body, or undefined after an answer. */
 async function takeBody(

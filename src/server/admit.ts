@@ -1,8 +1,8 @@
-import type { IncomingMessage } from 'node:http';
-import type { RequestHandler } from 'express';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { RequestContext } from '../kernel/context.ts';
 import type { Lifecycle } from '../kernel/lifecycle.ts';
 import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
+import type { Step } from '../kernel/step.ts';
 
 /** What decides whether there is room. */
 export interface Admission {
@@ -14,7 +14,7 @@ export interface Admission {
 
 export interface AdmitOptions extends Admission {
   /** Begins a request's context; see Access.begin. */
-  begin(req: IncomingMessage, closes: Parameters<RequestHandler>[1]): RequestContext;
+  begin(req: IncomingMessage, closes: ServerResponse): RequestContext;
 }
 
 /** Why nothing new is taken at this moment, or undefined. */
@@ -26,7 +26,7 @@ export function refusalToAdmit({ open, maxInFlight, lifecycle }: Admission): Pro
 }
 
 /** Step 1 of the request's path: its context, and whether there is room for it. */
-export function admit(options: AdmitOptions): RequestHandler {
+export function admit(options: AdmitOptions): Step {
   return (req, res, next) => {
     const context = options.begin(req, res);
     // The merchant's client shall not send its next request on a connection that is about to end.

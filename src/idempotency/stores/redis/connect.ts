@@ -37,7 +37,27 @@ export function createClient(location: Location, timeoutMs: number): RedisClient
   const client = construct(location, timeoutMs);
   // Without a listener an unreachable Redis would end the process; each command reports its own failure.
   client.on('error', () => {});
+  if (client instanceof Redis) together(client);
+  else client.on('+node', together);
   return client;
+}
+
+/**
+ * Lets a turn's commands go out in one piece: a write for each of them is a system call for each, which costs more than all
+ * the rest of it. Nothing waits longer than until the sockets that are ready have been read.
+ */
+function together(node: Redis): void {
+  node.on('connect', () => {
+    const { stream } = node;
+    const write = stream.write.bind(stream) as (...args: unknown[]) => boolean;
+    stream.write = (...args: unknown[]) => {
+      if (stream.writableCorked === 0) {
+        stream.cork();
+        setImmediate(() => stream.uncork());
+      }
+      return write(...args);
+    };
+  });
 }
 
 function construct(location: Location, timeoutMs: number): RedisClient {
