@@ -1,3 +1,4 @@
+import { hash } from 'node:crypto';
 import type { Clock } from '../kernel/clock.ts';
 import { contextOf, type Merchant } from '../kernel/context.ts';
 import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
@@ -18,15 +19,28 @@ const NOBODY: KeyEntry = {
   revokedAtMs: Number.NEGATIVE_INFINITY,
 };
 
+/** Keys that were right a moment ago: as many as a busy gateway's merchants have. */
+const REMEMBERED = 10_000;
+
 /** Tells who calls. Knows no HTTP server: for requests and upgrades alike. */
 export class Authenticator {
-  readonly #keys: Pick<KeySource, 'find'>;
+  readonly #keys: Pick<KeySource, 'find'> & Partial<Pick<KeySource, 'generation'>>;
   readonly #clock: Clock;
   readonly #realm: string;
   /** One answer for every wrong key: which of them it was is nobody's business who does not own it. */
   readonly #invalidKey: Authentication;
+  /**
+   * Right keys, by a plain digest of the secret: an HMAC costs as much as the rest of authentication. Wrong ones of every
+   * kind stay out, so that they all take the same work.
+   */
+  readonly #right = new Map<string, KeyEntry>();
+  #generation: number | undefined;
 
-  constructor(keys: Pick<KeySource, 'find'>, options: { realm: string }, clock: Clock) {
+  constructor(
+    keys: Pick<KeySource, 'find'> & Partial<Pick<KeySource, 'generation'>>,
+    options: { realm: string },
+    clock: Clock,
+  ) {
     this.#keys = keys;
     this.#clock = clock;
     this.#realm = options.realm;
@@ -42,9 +56,27 @@ export class Authenticator {
       const headers = challenge(this.#realm);
       return { kind: 'refused', problem: problem('missing_credentials', bearer.reason, { headers }) };
     }
-    const entry = this.#keys.find(bearer.secret) ?? NOBODY;
-    if (!isInForce(entry, this.#clock.wallMs())) return this.#invalidKey;
+    const digest = hash('sha256', bearer.secret, 'base64');
+    const entry = this.#remembered(digest) ?? this.#keys.find(bearer.secret) ?? NOBODY;
+    if (!isInForce(entry, this.#clock.wallMs())) {
+      this.#right.delete(digest);
+      return this.#invalidKey;
+    }
+    this.#remember(digest, entry);
     return { kind: 'merchant', merchant: merchantOf(entry) };
+  }
+
+  #remembered(digest: string): KeyEntry | undefined {
+    if (this.#keys.generation === this.#generation) return this.#right.get(digest);
+    this.#right.clear();
+    this.#generation = this.#keys.generation;
+    return undefined;
+  }
+
+  #remember(digest: string, entry: KeyEntry): void {
+    if (this.#keys.generation === undefined || this.#right.has(digest)) return;
+    if (this.#right.size === REMEMBERED) this.#right.clear();
+    this.#right.set(digest, entry);
   }
 }
 

@@ -34,6 +34,7 @@ export class FileKeySource implements KeySource {
   #state: string;
   #refusal: string | undefined;
   #closed = false;
+  #generation = 0;
 
   private constructor(options: FileKeySourceOptions, bytes: Buffer) {
     this.#options = options;
@@ -53,6 +54,10 @@ export class FileKeySource implements KeySource {
         `the key file ${options.path} is refused:\n${lines.map((line) => `  ${line}`).join('\n')}`,
       );
     }
+  }
+
+  get generation(): number {
+    return this.#generation;
   }
 
   find(secret: string): KeyEntry | undefined {
@@ -90,6 +95,7 @@ export class FileKeySource implements KeySource {
 
   #take(index: KeyIndex): void {
     this.#index = index;
+    this.#generation++;
     this.#loadedAtMs = this.#options.clock.wallMs();
     this.#refusal = undefined;
     this.#options.onReload?.({ ok: true, keys: index.size });

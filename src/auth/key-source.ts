@@ -26,6 +26,8 @@ export interface KeySourceHealth {
 
 /** Where secret keys are looked up. */
 export interface KeySource {
+  /** Another one whenever the keys have changed: what was found under an earlier one means nothing any more. */
+  readonly generation: number;
   /** The entry of a secret key, valid now or not. Takes the same work for every key, known or unknown. */
   find(secret: string): KeyEntry | undefined;
   health(): KeySourceHealth;

@@ -32,43 +32,53 @@ export const layout = {
 const VERSION = 1;
 const stateCodes = { claimed: 'c', executing: 'e', in_doubt: 'd' } as const;
 
-function encodeHead(head: RecordHead, code: string, mark: number): Buffer {
-  const texts = [head.merchant, head.operation, head.key].map((text) => Buffer.from(text, 'latin1'));
-  if (texts.some(({ length }) => length > 255))
+const LONGEST_TEXT = 255;
+
+/** @param more bytes to leave room for behind the head */
+function encodeHead(head: RecordHead, code: string, mark: number, more = 0): Buffer {
+  const { merchant, operation, key } = head;
+  const texts = [merchant, operation, key];
+  const length = layout.texts + merchant.length + operation.length + key.length + texts.length;
+  if (texts.some((text) => text.length > LONGEST_TEXT))
     throw new RangeError('merchant, operation and key hold 255 bytes at most');
-  const fixed = Buffer.alloc(layout.texts);
-  fixed[layout.version] = VERSION;
-  fixed.write(code, layout.state, 'latin1');
-  head.token.copy(fixed, layout.token);
-  fixed.writeUInt32BE(mark, layout.mark);
-  head.fingerprint.copy(fixed, layout.fingerprint);
-  fixed.writeDoubleBE(head.createdAtMs, layout.createdAt);
-  fixed.writeDoubleBE(head.changedAtMs, layout.changedAt);
-  return Buffer.concat([fixed, ...texts.flatMap((text) => [Buffer.from([text.length]), text])]);
+  const bytes = Buffer.allocUnsafe(length + more);
+  bytes[layout.version] = VERSION;
+  bytes[layout.state] = code.charCodeAt(0);
+  head.token.copy(bytes, layout.token);
+  bytes.writeUInt32BE(mark, layout.mark);
+  head.fingerprint.copy(bytes, layout.fingerprint);
+  bytes.writeDoubleBE(head.createdAtMs, layout.createdAt);
+  bytes.writeDoubleBE(head.changedAtMs, layout.changedAt);
+  let at = layout.texts;
+  for (const text of texts) {
+    bytes[at++] = text.length;
+    at += bytes.write(text, at, 'latin1');
+  }
+  return bytes;
 }
+
+const STATUS_BYTES = 2;
+const LENGTH_BYTES = 4;
 
 /** A settlement's state code, and the bytes that follow a record's head. */
 export function encodeSettlement(settlement: Settlement): { code: string; bytes: Buffer } {
-  const status = Buffer.alloc(2);
   if (settlement.kind === 'tombstone') {
+    const status = Buffer.alloc(STATUS_BYTES);
     status.writeUInt16BE(settlement.status);
     return { code: 't', bytes: status };
   }
-  const { response } = settlement;
-  status.writeUInt16BE(response.status);
-  const headers = response.headers.flatMap((text) => [lengthOf(text), Buffer.from(text, 'latin1')]);
-  const section = Buffer.concat(headers);
-  const sectionLength = Buffer.alloc(4);
-  sectionLength.writeUInt32BE(section.length);
-  const bodyLength = Buffer.alloc(4);
-  bodyLength.writeUInt32BE(response.body.length);
-  return { code: 's', bytes: Buffer.concat([status, sectionLength, section, bodyLength, response.body]) };
-}
-
-function lengthOf(text: string): Buffer {
-  const length = Buffer.alloc(4);
-  length.writeUInt32BE(Buffer.byteLength(text, 'latin1'));
-  return length;
+  const { status, headers, body } = settlement.response;
+  const section = headers.reduce((sum, text) => sum + LENGTH_BYTES + text.length, 0);
+  const bytes = Buffer.allocUnsafe(STATUS_BYTES + 2 * LENGTH_BYTES + section + body.length);
+  let at = bytes.writeUInt16BE(status, 0);
+  at = bytes.writeUInt32BE(section, at);
+  for (const text of headers) {
+    at = bytes.writeUInt32BE(text.length, at);
+    at += bytes.write(text, at, 'latin1');
+  }
+  at = bytes.writeUInt32BE(body.length, at);
+  body.copy(bytes, at);
+  return { code: 's', bytes };
 }
 
 /** A time as records hold it. */
@@ -83,7 +93,9 @@ export function encodeRecord(record: IdempotencyRecord, mark = 0): Buffer {
   if (record.state !== 'settled') return encodeHead(record, stateCodes[record.state], mark);
   if (!record.settlement) throw new TypeError('a settled record needs its settlement');
   const { code, bytes } = encodeSettlement(record.settlement);
-  return Buffer.concat([encodeHead(record, code, mark), bytes]);
+  const whole = encodeHead(record, code, mark, bytes.length);
+  bytes.copy(whole, whole.length - bytes.length);
+  return whole;
 }
 
 /** Reads on from `at`; a length that points past the end is a broken record. */

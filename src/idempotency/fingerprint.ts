@@ -2,23 +2,26 @@ import { hash, randomBytes } from 'node:crypto';
 import type { Fingerprint, Scope, Token } from '../kernel/brands.ts';
 
 /** SHA-256 over parts, each with its length before it, so that no two lists of parts run together. */
-function digest(parts: readonly (string | Buffer)[]): Buffer {
-  const bytes = parts.flatMap((part) => {
-    const length = Buffer.allocUnsafe(4);
-    length.writeUInt32BE(Buffer.byteLength(part));
-    return [length, typeof part === 'string' ? Buffer.from(part) : part];
-  });
-  return hash('sha256', Buffer.concat(bytes), 'buffer');
+function digest<E extends 'hex' | 'buffer'>(parts: readonly (string | Buffer)[], encoding: E) {
+  const lengths = parts.map((part) => (typeof part === 'string' ? Buffer.byteLength(part) : part.length));
+  const bytes = Buffer.allocUnsafe(lengths.reduce((sum, length) => sum + 4 + length, 0));
+  let at = 0;
+  for (const [i, part] of parts.entries()) {
+    at = bytes.writeUInt32BE(lengths[i] as number, at);
+    if (typeof part === 'string') at += bytes.write(part, at);
+    else at += part.copy(bytes, at);
+  }
+  return hash('sha256', bytes, encoding);
 }
 
 /** The merchant code and never the secret key: a rotated key must still find its old payouts. */
 export function scopeOf(merchantCode: string, idempotencyKey: string): Scope {
-  return digest([merchantCode, idempotencyKey]).toString('hex') as Scope;
+  return digest([merchantCode, idempotencyKey], 'hex') as string as Scope;
 }
 
 /** `target` is the request target as received, query included. */
 export function fingerprintOf(method: string, target: string, body: Buffer): Fingerprint {
-  return digest([method, target, body]) as Fingerprint;
+  return digest([method, target, body], 'buffer') as Buffer as Fingerprint;
 }
 
 const TOKEN_BYTES = 16;

@@ -27,14 +27,17 @@ const TOKENS = /"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?|[{}]/gs;
 /** Expects valid JSON. Names count as equal when they are once their escapes are read. */
 function hasDuplicateMember(json: string): boolean {
   const open: Set<string>[] = [];
-  for (const [token, colon] of json.matchAll(TOKENS)) {
+  TOKENS.lastIndex = 0;
+  for (let match = TOKENS.exec(json); match; match = TOKENS.exec(json)) {
+    const [token, colon] = match;
     if (token === '{') open.push(new Set());
     else if (token === '}') open.pop();
     else if (colon !== undefined) {
-      const name: unknown = JSON.parse(token.slice(0, -colon.length));
+      const written = token.slice(0, -colon.length);
+      const name = written.includes('\\') ? (JSON.parse(written) as string) : written.slice(1, -1);
       const seen = open.at(-1);
-      if (seen?.has(name as string)) return true;
-      seen?.add(name as string);
+      if (seen?.has(name)) return true;
+      seen?.add(name);
     }
   }
   return false;
