@@ -4,7 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import type { Clock } from '../kernel/clock.ts';
 import { attachContext, type RequestContext } from '../kernel/context.ts';
-import { type Logger, loggablePath } from './logger.ts';
+import { type Logger, loggablePath, requestLog } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 
 const WELL_FORMED = /^[A-Za-z0-9._-]{8,128}$/;
@@ -18,15 +18,14 @@ export interface AccessOptions {
 /** Begins each request's context, and ends it with one log line and its metrics. */
 export class Access {
   readonly #options: AccessOptions;
-  /** Every field of its one line is named below: there is nothing to redact, and looking for it is a cost. */
-  readonly #logger: Logger;
+  readonly #log: (fields: object) => void;
   #open = 0;
   #whenIdle: (() => void)[] = [];
   readonly #onSocket = new WeakMap<Socket, Set<() => void>>();
 
   constructor(options: AccessOptions) {
     this.#options = options;
-    this.#logger = options.logger.child({}, { redact: [] });
+    this.#log = requestLog(options.logger);
     options.metrics.track(options.metrics.inFlight, () => this.#open);
   }
 
@@ -102,25 +101,22 @@ export class Access {
     const [path = ''] = (req.url ?? '').split('?', 1);
     const ownMs = Math.max(0, durationMs - context.upstreamMs - context.waitMs);
     if (operation !== 'passthrough') metrics.gatewaySeconds.observe({ operation }, ownMs / 1000);
-    this.#logger.info(
-      {
-        requestId: context.requestId,
-        merchant: context.merchant?.code,
-        keyId: context.merchant?.keyId,
-        operation,
-        method: req.method,
-        // A declared operation's path is the configuration's, whatever its query.
-        path: context.operation ? path : loggablePath(path),
-        status: 'statusCode' in closed && closed.headersSent ? closed.statusCode : undefined,
-        outcome,
-        scope: context.scope?.slice(0, 16),
-        durationMs: round(durationMs),
-        upstreamMs: round(context.upstreamMs),
-        waitMs: round(context.waitMs),
-        merchantGone: merchantGone || undefined,
-      },
-      'request',
-    );
+    this.#log({
+      requestId: context.requestId,
+      merchant: context.merchant?.code,
+      keyId: context.merchant?.keyId,
+      operation,
+      method: req.method,
+      // A declared operation's path is the configuration's, whatever its query.
+      path: context.operation ? path : loggablePath(path),
+      status: 'statusCode' in closed && closed.headersSent ? closed.statusCode : undefined,
+      outcome,
+      scope: context.scope?.slice(0, 16),
+      durationMs: round(durationMs),
+      upstreamMs: round(context.upstreamMs),
+      waitMs: round(context.waitMs),
+      merchantGone: merchantGone || undefined,
+    });
   }
 }
 

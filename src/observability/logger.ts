@@ -42,6 +42,21 @@ export function createLogger(level: string): Logger {
 }
 
 /**
+ * Writes one line for each request, as `logger.info(fields, 'request')` would, without looking for what must not be logged:
+ * whoever calls this names every field. It is the only line that an ordinary request writes, and costs a third so.
+ */
+export function requestLog(logger: Logger): (fields: object) => void {
+  if (!logger.isLevelEnabled('info')) return () => {};
+  const stream = (logger as unknown as Record<symbol, { write(line: string): void }>)[pino.symbols.streamSym];
+  const end = `,"msg":"request"}\n`;
+  return (fields) => {
+    const time = new Date().toISOString();
+    const line = JSON.stringify(fields).slice(1, -1);
+    stream?.write(`{"level":"info","time":"${time}","pid":${process.pid},${line}${end}`);
+  };
+}
+
+/**
  * A path as it may be logged, where it is none of a declared operation. Anybody can put anything there, an account
  * number or a secret key too: segments stay that are a short plain word or a version, and no others.
  */

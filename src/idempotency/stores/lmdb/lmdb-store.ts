@@ -53,6 +53,8 @@ export class LmdbStore implements Store {
   }
 
   async claim(request: ClaimRequest): Promise<Claim> {
+    const settled = this.#settled(request);
+    if (settled) return settled;
     return await this.#answering(async () => {
       const wallMs = this.#options.clock.wallMs();
       const claimed = { ...request, state: 'claimed' as const, createdAtMs: wallMs, changedAtMs: wallMs };
@@ -171,6 +173,18 @@ export class LmdbStore implements Store {
     this.#environment.presence.leave();
   }
 
+  /** What a retry mostly finds. A read does not wait for anything, and needs no time limit. */
+  #settled({ scope, fingerprint }: ClaimRequest): Claim | undefined {
+    try {
+      const entry = this.#read(scope);
+      if (!('record' in entry) || entry.record.state !== 'settled') return undefined;
+      const stands = standing(entry.record, fingerprint);
+      return stands.kind === 'owned' ? undefined : stands;
+    } catch (error) {
+      throw unavailable(error);
+    }
+  }
+
   /** Compare and set: `change` sees what stands under the owner's token, and its result replaces exactly that. */
   async #fenced(owner: Owner, change: (entry: Entry) => Change): Promise<Fenced> {
     return await this.#answering(async () => {
@@ -220,18 +234,25 @@ export class LmdbStore implements Store {
     this.#refuseClosed();
     let timer: NodeJS.Timeout | undefined;
     const late = new Promise<never>((_, reject) => {
-      const error = new StoreUnavailable(`lmdb did not answer within ${this.#options.timeoutMs} ms`);
-      timer = setTimeout(reject, this.#options.timeoutMs, error);
+      const { timeoutMs } = this.#options;
+      timer = setTimeout(
+        () => reject(new StoreUnavailable(`lmdb did not answer within ${timeoutMs} ms`)),
+        timeoutMs,
+      );
     });
     try {
       return await Promise.race([work(), late]);
     } catch (error) {
-      if (error instanceof StoreUnavailable) throw error;
-      throw new StoreUnavailable(`lmdb: ${messageOf(error)}`, { cause: error });
+      throw unavailable(error);
     } finally {
       clearTimeout(timer);
     }
   }
+}
+
+function unavailable(error: unknown): StoreUnavailable {
+  if (error instanceof StoreUnavailable) return error;
+  return new StoreUnavailable(`lmdb: ${messageOf(error)}`, { cause: error });
 }
 
 const taken = (tookOver: boolean): Claim => ({ kind: 'claimed', tookOver });
