@@ -52,7 +52,9 @@ export async function load(system: System, work: Work, seconds: number, keys: st
   };
 }
 
-/** wrk counts whole seconds: a warm-up, and the keys that are replayed are there. */
+const WARM_UP_S = 3;
+
+/** Until most of it is compiled; afterwards the keys that are replayed are there. */
 export async function warmUp(system: System, work: Work, keys: string): Promise<void> {
-  await load(system, work, 1, keys);
+  await load(system, work, WARM_UP_S, keys);
 }

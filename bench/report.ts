@@ -56,6 +56,58 @@ export function targetTable(results: Results): string {
   return table(['work', 'target', 'measured', 'lowest to highest', ''], rows, 2);
 }
 
+/** What a store takes, and what its gateway's process holds, while new keys come. */
+export function storeTable({ memory, growth }: Results): string {
+  const rows = memory.map(({ store, samples, answerBytes, overheadBytes }) => {
+    const cost = (records: number) =>
+      median(
+        growth.filter((run) => run.store === store && run.records === records).map(({ cpuUs }) => cpuUs),
+      );
+    const [few = Number.NaN, many = Number.NaN] = [...new Set(growth.map(({ records }) => records))].sort(
+      (a, b) => a - b,
+    );
+    const at = samples.find(({ keys }) => keys >= 100_000);
+    return [
+      store,
+      thousands(samples.at(-1)?.keys ?? 0),
+      ...[at, samples.at(-1)].map((sample) => `${Math.round((sample?.rssBytes ?? Number.NaN) / MIB)}`),
+      ...[`${answerBytes}`, `${answerBytes + overheadBytes}`, cost(few).toFixed(0), cost(many).toFixed(0)],
+    ];
+  });
+  const head = ['store', 'keys', 'RSS MiB at 100,000', 'at the last'];
+  return table([...head, 'answer bytes', 'store bytes a key', 'CPU µs at 10,000', 'at 5,000,000'], rows, 1);
+}
+
+/** For the README: what a request costs, beside what it costs with others. */
+export function shortTable(results: Results): string {
+  const runs = grouped(results.cells);
+  const cost = (work: string, system: string) => {
+    const found = runs.get(`${work} 300 ${system}`) ?? [];
+    const of = (name: 'perSecond' | 'cpuUs') => median(found.map((run) => run[name]));
+    return [thousands(of('perSecond')), `${Math.round(of('cpuUs'))}`];
+  };
+  const rows = [
+    ['balance read', 'oncegate', ...cost('balance', 'oncegate-redis')],
+    ['', 'Express + http-proxy-middleware', ...cost('balance', 'express-hpm')],
+    ['first-time withdraw', 'oncegate on Redis', ...cost('first', 'oncegate-redis')],
+    ['', 'oncegate on LMDB', ...cost('first', 'oncegate-lmdb')],
+    ['', '@node-idempotency on Redis', ...cost('first', 'node-idempotency')],
+    ['replay', 'oncegate on Redis', ...cost('replay', 'oncegate-redis')],
+    ['', 'oncegate on LMDB', ...cost('replay', 'oncegate-lmdb')],
+    ['', '@node-idempotency on Redis', ...cost('replay', 'node-idempotency')],
+  ];
+  return table(['work', 'system', 'requests/s', 'CPU µs a request'], rows, 2);
+}
+
+export function machineLine({ at, command, seconds, machine, versions, rounds, seed }: Results): string {
+  const { node = '', nginx = '', redis = '', wrk = '' } = versions;
+  return [
+    `\`${command}\` on ${at.slice(0, 10)}, ${rounds} rounds in ${seconds} s, seed ${seed}: ${machine.cpu},`,
+    `${machine.cores} cores, ${machine.memoryGiB} GiB, Linux ${machine.kernel}; Node ${node}, nginx ${nginx}, Redis ${redis}, wrk ${wrk}.`,
+    '',
+  ].join('\n');
+}
+
 function grouped(runs: readonly CellRun[]): Map<string, CellRun[]> {
   const groups = new Map<string, CellRun[]>();
   for (const run of runs) {

@@ -1,0 +1,40 @@
+/**
+ * The tables of docs/performance.md and of the README, from `bench/results.json`: `node bench/documents.ts` writes them anew.
+ * They stand between `<!-- bench:NAME -->` and `<!-- /bench -->`.
+ */
+import { readFileSync, writeFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { cellTable, latencyTable, machineLine, shortTable, storeTable, targetTable } from './report.ts';
+import type { Results } from './results.ts';
+
+const file = (path: string) => fileURLToPath(new URL(`../${path}`, import.meta.url));
+
+export const DOCUMENTS = ['README.md', 'docs/performance.md'];
+
+const tables: Record<string, (results: Results) => string> = {
+  machine: machineLine,
+  targets: targetTable,
+  cells: cellTable,
+  latency: latencyTable,
+  store: storeTable,
+  short: shortTable,
+};
+
+/** A document as the results have it. */
+export function documentText(path: string): string {
+  const results: Results = JSON.parse(readFileSync(file('bench/results.json'), 'utf8'));
+  return readFileSync(file(path), 'utf8').replace(
+    /(<!-- bench:(\w+) -->\n)[\s\S]*?(<!-- \/bench -->)/g,
+    (_, start: string, name: string, end: string) => {
+      const table = tables[name];
+      if (!table) throw new Error(`${path}: there is no table ${name}`);
+      return `${start}${table(results)}${end}`;
+    },
+  );
+}
+
+export function writeDocuments(): void {
+  for (const path of DOCUMENTS) writeFileSync(file(path), documentText(path));
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) writeDocuments();

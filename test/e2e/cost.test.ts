@@ -1,0 +1,89 @@
+import { randomUUID } from 'node:crypto';
+import http from 'node:http';
+import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
+import { listen } from '../../src/kernel/listen.ts';
+import { send, withdraw } from '../support/client.ts';
+import type { Stack } from '../support/stack.ts';
+import { openStackOn, storeKinds } from '../support/stores.ts';
+
+const REQUESTS = 20;
+const LARGE_BYTES = 16_384;
+
+/** What a request costs, counted and not timed. */
+describe.each(storeKinds)('on %s, it costs', (kind) => {
+  let stack: Stack;
+  let backend: http.Server;
+  let connections = 0;
+  const agent = new http.Agent({ keepAlive: true, maxSockets: 1 });
+  const authorization = 'Bearer sk_sandbox_alpha';
+  const balance = () => send(stack.url, { path: '/v2/get_balance', headers: { authorization }, agent });
+  const pay = (key: string) => withdraw(stack.url, { key, agent });
+
+  beforeAll(async () => {
+    backend = http.createServer((req, res) => {
+      req.resume().once('end', () => res.writeHead(201, { 'content-length': 2 }).end('{}'));
+    });
+    backend.on('connection', () => connections++);
+    const port = await listen(backend, '127.0.0.1', 0);
+    stack = await openStackOn(kind, { upstream: { url: `http://127.0.0.1:${port}`, keepAliveMs: 60_000 } });
+    for (let i = 0; i < REQUESTS; i++) await Promise.all([balance(), pay(randomUUID())]);
+  });
+  afterAll(async () => {
+    agent.destroy();
+    await stack?.close();
+    backend.closeAllConnections();
+    backend.close();
+  });
+  afterEach(() => vi.restoreAllMocks());
+
+  /** Store commands by name, while `work` goes on. */
+  async function commandsOf(work: () => Promise<unknown>): Promise<Record<string, number>> {
+    const counts = async () => {
+      const { values } = await stack.gateway.metrics.storeSeconds.get();
+      const all = values.filter(({ metricName }) => metricName?.endsWith('_count'));
+      return new Map(all.map(({ labels, value }) => [`${labels.command} ${labels.result}`, value]));
+    };
+    const before = await counts();
+    await work();
+    const after = [...(await counts())].map(
+      ([name, value]) => [name, value - (before.get(name) ?? 0)] as const,
+    );
+    return Object.fromEntries(after.filter(([, value]) => value > 0));
+  }
+
+  it('a first-time withdraw three store commands: claim, begin and settle', async () => {
+    const key = randomUUID();
+    expect(await commandsOf(() => pay(key))).toEqual({ 'claim ok': 1, 'begin ok': 1, 'settle ok': 1 });
+    expect(await commandsOf(() => pay(key))).toEqual({ 'claim ok': 1 });
+  });
+
+  it('a balance read no store command', async () => {
+    expect(await commandsOf(balance)).toEqual({});
+  });
+
+  it('no connection to the backend more than are in use at once', async () => {
+    const before = connections;
+    for (let i = 0; i < REQUESTS; i++) {
+      await balance();
+      await pay(randomUUID());
+    }
+    expect(connections - before).toBe(0);
+  });
+
+  it('no large buffer', async () => {
+    const sizes: number[] = [];
+    for (const name of ['alloc', 'allocUnsafe', 'allocUnsafeSlow'] as const) {
+      const allocate = Buffer[name].bind(Buffer) as (size: number, ...more: never[]) => Buffer<ArrayBuffer>;
+      vi.spyOn(Buffer, name).mockImplementation((size: number, ...more: unknown[]) => {
+        sizes.push(size);
+        return allocate(size, ...(more as never[]));
+      });
+    }
+    for (let i = 0; i < REQUESTS; i++) {
+      await balance();
+      await pay(randomUUID());
+    }
+    expect(sizes.length).toBeGreaterThan(0);
+    expect(sizes.filter((size) => size >= LARGE_BYTES)).toEqual([]);
+  });
+});
