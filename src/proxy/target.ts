@@ -15,11 +15,15 @@ const AMBIGUOUS = [
   { reason: 'a character encoded twice', decoded: /%[0-9a-f]{2}/i },
 ];
 
+/** Segments that nobody reads in another way: what almost every path consists of, and quick to see. */
+const PLAIN = /^(?:\/[\w-][\w.-]*)+$/;
+
 /** Why a target is ambiguous, or undefined. Only the path counts; a query is opaque to us, but for a fragment. */
 export function ambiguityOf(target: string): string | undefined {
   if (!target.startsWith('/')) return 'no origin form';
   if (target.includes('#')) return 'a fragment';
   const path = pathOf(target);
+  if (PLAIN.test(path)) return undefined;
   const once = decoded(path);
   return AMBIGUOUS.find(({ raw, decoded: after }) => raw?.test(path) || after?.test(once))?.reason;
 }

@@ -53,7 +53,9 @@ class Answering {
 
   /** Is one of them the last of its connection? */
   closes(socket: Duplex): boolean {
-    return [...(this.#open.get(socket) ?? [])].some((res) => !res.shouldKeepAlive);
+    const open = this.#open.get(socket);
+    if (!open || open.size === 0) return false;
+    return [...open].some((res) => !res.shouldKeepAlive);
   }
 
   /** Ends connections whose answer was whole at the last call already, and is still not taken. */
