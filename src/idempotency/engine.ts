@@ -115,11 +115,12 @@ export class Engine {
 
   /** Claims, and waits while somebody else holds the scope. */
   async #claim(call: Call, owner: Owner, waitUntilMs: number): Promise<Claim | Result> {
+    const { fingerprint, merchant, operation, key } = call;
     for (let waited = false; ; waited = true) {
       if (this.#closing) return { kind: 'closing' };
       let claim: Claim;
       try {
-        claim = await this.#store.claim({ ...call, ...owner });
+        claim = await this.#store.claim({ ...owner, fingerprint, merchant, operation, key });
       } catch (cause) {
         // It may have been made, or may still be. Past the lease an ownerless claim is taken over anyway.
         const maybeWritten = !(cause instanceof StoreUnavailable) || cause.maybeWritten;
@@ -216,11 +217,8 @@ export class Engine {
   #keepLease(call: Call, owner: Owner, confirmed: Moment): OwnLease {
     const onStale = () => this.#observer.stale('renew', call);
     const onLost = () => this.#observer.leaseLost(call);
-    const { leaseMs } = this.#options;
-    return new OwnLease(
-      { store: this.#store, owner, leaseMs, clock: this.#clock, onStale, onLost },
-      confirmed,
-    );
+    const [store, clock, { leaseMs }] = [this.#store, this.#clock, this.#options];
+    return new OwnLease({ store, owner, leaseMs, clock, onStale, onLost }, confirmed);
   }
 }
 

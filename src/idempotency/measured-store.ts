@@ -10,20 +10,19 @@ export type ObserveCommand = (command: string, result: 'ok' | 'failed', ms: numb
 
 /** The same store, with each command's time told. */
 export function measured(store: Store, clock: Clock, observe: ObserveCommand): Store {
-  const timed = async <T>(
-    command: string,
-    work: () => Promise<T>,
-    good = (_answer: T) => true,
-  ): Promise<T> => {
+  const timed = <T>(command: string, work: () => Promise<T>, good = (_answer: T) => true): Promise<T> => {
     const startedMs = clock.monotonicMs();
-    let result: 'ok' | 'failed' = 'failed';
-    try {
-      const answer = await work();
-      if (good(answer)) result = 'ok';
-      return answer;
-    } finally {
-      observe(command, result, clock.monotonicMs() - startedMs);
-    }
+    const told = (result: 'ok' | 'failed') => observe(command, result, clock.monotonicMs() - startedMs);
+    return work().then(
+      (answer) => {
+        told(good(answer) ? 'ok' : 'failed');
+        return answer;
+      },
+      (error: unknown) => {
+        told('failed');
+        throw error;
+      },
+    );
   };
   return {
     claim: (request: ClaimRequest) => timed('claim', () => store.claim(request)),

@@ -68,6 +68,46 @@ describe('a secret key', () => {
   );
 });
 
+describe('a key that was right a moment ago', () => {
+  const ENTRY = { merchantCode: 'M-1', keyId: 'k', scopes: ['*'] };
+  const always = { notBeforeMs: 0, expiresAtMs: 1000, revokedAtMs: Number.POSITIVE_INFINITY };
+
+  function remembering() {
+    const time = { nowMs: 1 };
+    const entries = new Map([['right', { ...ENTRY, ...always }]]);
+    const find = vi.fn((secret: string) => entries.get(secret));
+    const source = { find, generation: 0 };
+    const options = [{ realm: 'payments' }, { wallMs: () => time.nowMs, monotonicMs: () => 0 }] as const;
+    const remembers = new Authenticator(source, ...options);
+    const ask = (secret: string) => remembers.authenticate(['Authorization', `Bearer ${secret}`]).kind;
+    return { time, entries, find, source, ask };
+  }
+
+  test('is not looked up again, and wrong ones are each time', () => {
+    const { find, ask } = remembering();
+    expect(['right', 'right', 'wrong', 'wrong', 'right'].map(ask)).toEqual([
+      ...['merchant', 'merchant', 'refused', 'refused', 'merchant'],
+    ]);
+    expect(find.mock.calls.flat()).toEqual(['right', 'wrong', 'wrong']);
+  });
+
+  test('is refused from its end on, and is then looked up as any wrong one', () => {
+    const { time, find, ask } = remembering();
+    expect(ask('right')).toBe('merchant');
+    time.nowMs = 1000;
+    expect([ask('right'), ask('right')]).toEqual(['refused', 'refused']);
+    expect(find).toHaveBeenCalledTimes(2);
+  });
+
+  test('is forgotten when the keys have changed', () => {
+    const { entries, source, ask } = remembering();
+    expect(ask('right')).toBe('merchant');
+    entries.clear();
+    source.generation++;
+    expect(ask('right')).toBe('refused');
+  });
+});
+
 describe('scopes', () => {
   test.each([
     [['*'], 'withdraw', true],

@@ -49,6 +49,7 @@ export class Leases {
 
   /** Extends, or takes again what had lapsed. False: it had. */
   async renew(owner: Owner): Promise<boolean> {
+    if (!this.#held.has(idOf(owner))) return true;
     const lock = await (this.#held.get(idOf(owner)) ?? this.#ofBegin(owner));
     const extended = await (lock && this.#redlock.extend(lock, this.#leaseMs).catch(() => undefined));
     // Given back in the meantime: a lock taken now would outlive its owner.

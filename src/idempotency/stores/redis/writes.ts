@@ -38,13 +38,14 @@ export class Writes {
   }
 
   /** Issues the command at once where no replica is waited for, else with the next batch. */
-  async write<T>(issue: Issue): Promise<Written<T>> {
-    if (this.#replicas === 0) return { reply: (await issue(this.#client)) as T, replicated: true };
+  write<T>(issue: Issue): Promise<Written<T>> {
+    if (this.#replicas === 0)
+      return (issue(this.#client) as Promise<T>).then((reply) => ({ reply, replicated: true }));
     const written = new Promise<Written<unknown>>((resolve, reject) => {
       this.#waiting.push({ issue, resolve, reject });
     });
     if (!this.#busy) void this.#flush();
-    return (await written) as Written<T>;
+    return written as Promise<Written<T>>;
   }
 
   async #flush(): Promise<void> {
