@@ -5,7 +5,7 @@ import { connect } from 'node:net';
 import { encodeRecord } from '../src/idempotency/codec.ts';
 import type { IdempotencyRecord } from '../src/idempotency/record.ts';
 import { bytesOf } from '../src/idempotency/stores/lmdb/entry.ts';
-import { newVersion, openEnvironment, SCOPE_BYTES } from '../src/idempotency/stores/lmdb/environment.ts';
+import { openEnvironment, SCOPE_BYTES } from '../src/idempotency/stores/lmdb/environment.ts';
 import { Ages, currentBoot } from '../src/idempotency/stores/lmdb/stamp.ts';
 import type { Fingerprint, Token } from '../src/kernel/brands.ts';
 import { systemClock } from '../src/kernel/clock.ts';
@@ -32,8 +32,11 @@ function settled(): IdempotencyRecord {
 /** Scopes in ascending order, evenly spread as hashes are: the quickest way in, and the fullest pages. */
 function* scopes(count: number): Generator<Buffer> {
   const step = 2 ** 48 / count;
+  let block = Buffer.alloc(0);
   for (let i = 0; i < count; i++) {
-    const scope = randomBytes(SCOPE_BYTES);
+    if (block.length === 0) block = randomBytes(SCOPE_BYTES * A_STEP);
+    const scope = block.subarray(0, SCOPE_BYTES);
+    block = block.subarray(SCOPE_BYTES);
     scope.writeUIntBE(Math.floor(i * step), 0, 6);
     yield scope;
   }
@@ -48,7 +51,7 @@ export async function fillLmdb(path: string, count: number): Promise<void> {
       records.transactionSync(() => {
         for (let i = 0; i < A_STEP; i++) {
           const next = all.next();
-          if (!next.done) void records.put(next.value, value, newVersion());
+          if (!next.done) void records.put(next.value, value, 1);
         }
       }),
     );

@@ -28,6 +28,8 @@ export interface System {
   url: string;
   port: number;
   process: ChildProcess;
+  /** Works that it has done for a while. */
+  warmFor: Set<string>;
   /** From the start of its process to its first connection, in milliseconds. */
   readyMs: number;
 }
@@ -107,7 +109,8 @@ async function ready(port: number, child: ChildProcess, startedMs: number): Prom
   });
   died.catch(() => {});
   await Promise.race([untilListening(port), died]);
-  return { url: `http://127.0.0.1:${port}`, port, process: child, readyMs: performance.now() - startedMs };
+  const readyMs = performance.now() - startedMs;
+  return { url: `http://127.0.0.1:${port}`, port, process: child, readyMs, warmFor: new Set() };
 }
 
 /** Compiles the gateway into `dist`. */
