@@ -11,7 +11,7 @@ export function machine(): Results['machine'] {
     cpu: first?.model.trim() ?? 'unknown',
     cores: cpus().length,
     memoryGiB: Math.round(totalmem() / GIB),
-    kernel: release(),
+    kernel: release().split('-', 1)[0] ?? '',
   };
 }
 

@@ -85,7 +85,7 @@ async function bench(options: BenchOptions): Promise<Results> {
   const results: Results = {
     ...{
       at: new Date().toISOString(),
-      command: `npm run bench -- ${process.argv.slice(2).join(' ')}`.trim(),
+      command: commandOf(options),
     },
     ...{ seconds: 0, machine: machine(), versions: versions(), seed, rounds: options.rounds },
     ...{ cells: [], paced: [], growth: [], memory: [], startsMs: [] },
@@ -121,6 +121,11 @@ async function bench(options: BenchOptions): Promise<Results> {
   return results;
 }
 
+/** What gives such a run again. */
+function commandOf({ quick, rounds, million }: BenchOptions): string {
+  return `npm run bench --${quick ? ' --quick' : ''} --rounds ${rounds}${million ? ' --million' : ''}`;
+}
+
 async function runCells(
   cells: readonly Cell[],
   round: number,
@@ -153,7 +158,9 @@ async function runPaced({ quick }: BenchOptions, systems: Systems, results: Resu
           : (await systems.get({ system: name, size: 300 })).port;
       const run = await paced(name, port, { round, seconds, keys: `${results.seed}-paced-${round}` });
       results.paced.push(run);
-      tell(`${round}: 1,000 a second: ${name}: p50 ${run.p50Ms} ms, p99 ${run.p99Ms} ms, ${run.wrong} wrong`);
+      tell(
+        `${round}: 1,000 a second: ${name}: p50 ${run.p50Ms} ms, p99 ${run.p99Ms} ms, ${run.late} late, ${run.wrong} wrong`,
+      );
     }
   }
 }

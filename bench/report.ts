@@ -40,9 +40,10 @@ export function latencyTable(results: Results): string {
       system,
       median(runs.map(({ p50Ms }) => p50Ms)).toFixed(2),
       median(runs.map(({ p99Ms }) => p99Ms)).toFixed(2),
+      `${median(runs.map(({ late }) => late))}`,
     ];
   });
-  return table(['system', 'p50 ms', 'p99 ms'], rows, 1);
+  return table(['system', 'p50 ms', 'p99 ms', 'late'], rows, 1);
 }
 
 export function targetTable(results: Results): string {
@@ -58,6 +59,7 @@ export function targetTable(results: Results): string {
 
 /** What a store takes, and what its gateway's process holds, while new keys come. */
 export function storeTable({ memory, growth }: Results): string {
+  if (memory.length === 0) return 'Not measured in this run.\n';
   const rows = memory.map(({ store, samples, answerBytes, overheadBytes }) => {
     const cost = (records: number) =>
       median(

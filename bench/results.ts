@@ -13,6 +13,8 @@ export interface PacedRun {
   p99Ms: number;
   answered: number;
   wrong: number;
+  /** Could not be sent in time: the system did not keep up. */
+  late: number;
 }
 
 export interface GrowthRun {

@@ -212,6 +212,8 @@ function failed(logger: Logger) {
     const broken = problem('internal_error', 'The gateway failed while it answered.');
     context.outcome = broken.code;
     logger.error({ requestId: context.requestId, err: error }, 'a request failed within the gateway');
-    sendProblem(res, broken, context.requestId);
+    // Half an answer must not look whole.
+    if (res.headersSent) res.destroy();
+    else sendProblem(res, broken, context.requestId);
   };
 }

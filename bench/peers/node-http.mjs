@@ -32,6 +32,11 @@ function fail(response) {
 
 createServer((request, response) => {
   const upstream = send(target(request), (received) => {
+    // Whoever asked has left: a pipeline into nothing throws.
+    if (response.destroyed) {
+      received.destroy();
+      return;
+    }
     response.writeHead(received.statusCode, withoutConnection(received.headers));
     pipeline(received, response, () => {});
   });

@@ -18,16 +18,23 @@ export function path(
   failed: (error: unknown, req: IncomingMessage, res: ServerResponse) => void,
 ): RequestListener {
   return (req, res) => {
+    const fail = (error: unknown): void => {
+      try {
+        failed(error, req, res);
+      } catch {
+        res.destroy();
+      }
+    };
     const walk = (at: number): void => {
       const step = steps[at];
-      if (!step) return;
+      if (!step) {
+        fail(new Error('no step of the path has answered'));
+        return;
+      }
       try {
-        const walked = step(req, res, (error) =>
-          error === undefined ? walk(at + 1) : failed(error, req, res),
-        );
-        walked?.catch((error: unknown) => failed(error, req, res));
+        step(req, res, (error) => (error === undefined ? walk(at + 1) : fail(error)))?.catch(fail);
       } catch (error) {
-        failed(error, req, res);
+        fail(error);
       }
     };
     walk(0);

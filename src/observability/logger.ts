@@ -41,6 +41,13 @@ export function createLogger(level: string): Logger {
   );
 }
 
+/** Hand on the lines of a turn that has not ended. */
+const waiting = new Set<() => void>();
+// Before the streams' own last flush.
+process.prependListener('exit', () => {
+  for (const handOn of waiting) handOn();
+});
+
 /**
  * Writes one line for each request, as `logger.info(fields, 'request')` would, without looking for what must not be logged:
  * whoever calls this names every field. It is the only line that an ordinary request writes, and costs a third so. A turn's
@@ -51,11 +58,16 @@ export function requestLog(logger: Logger): (fields: object) => void {
   const stream = (logger as unknown as Record<symbol, { write(line: string): void }>)[pino.symbols.streamSym];
   let lines = '';
   const handOn = () => {
-    stream?.write(lines);
+    const all = lines;
     lines = '';
+    waiting.delete(handOn);
+    stream?.write(all);
   };
   return (fields) => {
-    if (lines === '') setImmediate(handOn);
+    if (lines === '') {
+      setImmediate(handOn);
+      waiting.add(handOn);
+    }
     const head = `{"level":"info","time":"${new Date().toISOString()}","pid":${process.pid},`;
     lines += `${head}${JSON.stringify(fields).slice(1, -1)},"msg":"request"}\n`;
   };

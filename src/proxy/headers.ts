@@ -3,7 +3,14 @@ export type RawHeaders = readonly string[];
 
 /** Fields that speak of one connection only (RFC 9110 §7.6.1), with those that proxies have made up. */
 const HOP_BY_HOP = new Set([
-  ...['connection', 'keep-alive', 'proxy-authenticate', 'proxy-authorization', 'proxy-authentication-info'],
+  ...[
+    'connection',
+    'close',
+    'keep-alive',
+    'proxy-authenticate',
+    'proxy-authorization',
+    'proxy-authentication-info',
+  ],
   ...['proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade', 'http2-settings'],
 ]);
 

@@ -76,7 +76,10 @@ export function matchOperation(operations: Operations, limits: BodyLimits): Step
       context.operation = match.operation;
       next();
     };
-    if (!hasBody(req)) return matched(NO_BODY);
+    if (!hasBody(req)) {
+      inviteBody(req, res);
+      return matched(NO_BODY);
+    }
     return takeBody(req, res, limits).then((body) => body && matched(body));
   };
 }

@@ -44,6 +44,15 @@ describe('a merchant who waits for 100 Continue', () => {
     expect(stack.sandbox.ledger.payouts({ key: 'continue-1' })).toBe(1);
   });
 
+  test('gets it though no body follows, and keeps the connection', async () => {
+    const wire = await Wire.open(stack.port);
+    for (let i = 0; i < 2; i++) {
+      wire.write(head('GET /v2/get_balance', ALPHA, EXPECT, 'Content-Length: 0'));
+      expect((await wire.answer()).status).toBe(100);
+      expect((await wire.answer()).status).toBe(200);
+    }
+  });
+
   test('gets one answer even if the body is there at once', async () => {
     const wire = await Wire.open(stack.port);
     const fields = [ALPHA, EXPECT];

@@ -146,6 +146,8 @@ export class RedisStore implements Store {
       );
       // Stored, and yet a failover could lose it: to be settled again until the replicas have it too.
       if (!replicated) {
+        // The script has given the lease back; a renewal would take it for lost.
+        void this.#leases.giveBack(owner);
         this.#options.onUnreplicated?.();
         throw new StoreUnavailable('redis: the settlement did not reach its replicas');
       }
@@ -159,7 +161,10 @@ export class RedisStore implements Store {
         to.release(key, lease, owner.token, value),
       );
       // A failover could bring it back as executing.
-      if (!replicated) throw new StoreUnavailable('redis: the release did not reach its replicas');
+      if (!replicated) {
+        void this.#leases.giveBack(owner);
+        throw new StoreUnavailable('redis: the release did not reach its replicas');
+      }
       return reply;
     });
   }
