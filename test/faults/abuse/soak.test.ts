@@ -33,7 +33,7 @@ describe.concurrent('npm run soak', () => {
 
   it('runs, judges and leaves its report', async () => {
     const json = join(newFolder(), 'report.json');
-    const run = await soak('--minutes', '0.05', '--rate', '100', '--retention', '4', '--json', json);
+    const run = await soak('--minutes', '0.05', '--rate', '100', '--retention', '60', '--json', json);
     expect(run).toEqual({ code: 0, stderr: '', stdout: expect.stringMatching(/\npassed\n$/) });
     const report = JSON.parse(readFileSync(json, 'utf8'));
     expect(report).toMatchObject({ rate: 100, violations: [], exitCode: 0 });
