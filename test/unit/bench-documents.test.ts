@@ -1,0 +1,54 @@
+import { readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it } from 'vitest';
+import { DOCUMENTS, documentText } from '../../bench/documents.ts';
+import { optionsOf } from '../../bench/options.ts';
+import type { CellRun, Results } from '../../bench/results.ts';
+import { targetsOf } from '../../bench/targets.ts';
+
+const read = (path: string) => readFileSync(fileURLToPath(new URL(`../../${path}`, import.meta.url)), 'utf8');
+
+describe('the figures in documents', () => {
+  it.each(DOCUMENTS)('are those of the last full run: %s', (path) => {
+    expect(read(path), 'run: node bench/documents.ts').toBe(documentText(path));
+  });
+
+  it('come from a run in which nothing was answered wrongly by us', () => {
+    const results: Results = JSON.parse(read('bench/results.json'));
+    const ours = [...results.cells, ...results.paced].filter(({ system }) => system.startsWith('oncegate'));
+    expect(ours.length).toBeGreaterThan(0);
+    expect(ours.filter(({ wrong }) => wrong > 0)).toEqual([]);
+  });
+});
+
+describe('the benchmark', () => {
+  it('takes its options, and refuses others', () => {
+    expect(optionsOf([])).toEqual({ quick: false, million: false, rounds: 5, json: undefined });
+    expect(optionsOf(['--quick'])).toMatchObject({ quick: true, rounds: 1 });
+    expect(optionsOf(['--help'])).toBe('help');
+    expect(() => optionsOf(['--rounds', 'many'])).toThrow(
+      '--rounds takes a number from 1 to 100, not "many"',
+    );
+    expect(() => optionsOf(['--fast'])).toThrow();
+  });
+
+  it('judges by the median of ratios that each round gave', () => {
+    const none = { requests: 1, busy: 1, wrong: 0, rssBytes: 1 };
+    const run = (round: number, system: string, perSecond: number, cpuUs: number): CellRun => ({
+      ...{ work: 'balance', size: 300, round, system, perSecond, cpuUs },
+      ...none,
+    });
+    const results = {
+      ...{ rounds: 3, paced: [], growth: [], memory: [], startsMs: [599, 601, 590] },
+      cells: [
+        ...[run(1, 'oncegate-redis', 300, 10), run(1, 'express-hpm', 100, 30)],
+        ...[run(2, 'oncegate-redis', 100, 30), run(2, 'express-hpm', 100, 30)],
+        ...[run(3, 'oncegate-redis', 420, 10), run(3, 'express-hpm', 200, 20)],
+      ],
+    } as unknown as Results;
+    const targets = targetsOf(results);
+    expect(targets[0]).toMatchObject({ figure: 2.1, spread: [1, 3], met: true });
+    expect(targets[1]).toMatchObject({ figure: undefined, met: undefined });
+    expect(targets.at(-1)).toMatchObject({ work: 'start', figure: 599, met: true });
+  });
+});
