@@ -299,8 +299,8 @@ export const guards: readonly Guard[] = [
   {
     ...REDIS,
     without: 'a settlement that no replica has counts as stored',
-    text: "throw new StoreUnavailable('redis: the settlement did not reach its replicas');",
-    replacement: 'return reply;',
+    text: `if (!replicated) throw new StoreUnavailable(\`redis: the \${what} did not reach its replicas\`);`,
+    replacement: '',
     test: WRITES.test,
     named: 'is to be settled again until it does',
   },

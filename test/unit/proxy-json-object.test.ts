@@ -181,3 +181,16 @@ test('agrees with JSON.parse on what JSON.stringify writes', () => {
 test('never throws', () => {
   fc.assert(fc.property(fc.uint8Array(), (bytes) => void readJsonObject(Buffer.from(bytes))));
 });
+
+test('a body that breaks off within a character leaves nothing behind for the next one', () => {
+  const next = Buffer.from('{"action":"withdraw"}');
+  for (const broken of [
+    [0x7b, 0xe2, 0x82],
+    [0xf0, 0x9f, 0x98],
+    [0xef, 0xbb],
+    [0xef, 0xbb, 0xbf, 0xff],
+  ]) {
+    expect(readJsonObject(Buffer.from(broken))).toEqual({ ambiguous: 'it is not valid UTF-8' });
+    expect(readJsonObject(next)).toEqual({ members: { action: 'withdraw' } });
+  }
+});

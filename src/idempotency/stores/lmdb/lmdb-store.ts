@@ -13,6 +13,7 @@ import {
   type StoreHealth,
   StoreUnavailable,
 } from '../../store.ts';
+import { answering, unavailable } from './answering.ts';
 import type { Absent, Change, Entry } from './entry.ts';
 import { type Environment, messageOf, openEnvironment } from './environment.ts';
 import { listRecords } from './list-records.ts';
@@ -229,30 +230,10 @@ export class LmdbStore implements Store {
     if (this.#closed) throw new StoreUnavailable('lmdb is closed', { maybeWritten: false });
   }
 
-  /** Bounds the time and gives every failure one name. */
   async #answering<T>(work: () => Promise<T>): Promise<T> {
     this.#refuseClosed();
-    let timer: NodeJS.Timeout | undefined;
-    const late = new Promise<never>((_, reject) => {
-      const { timeoutMs } = this.#options;
-      timer = setTimeout(
-        () => reject(new StoreUnavailable(`lmdb did not answer within ${timeoutMs} ms`)),
-        timeoutMs,
-      );
-    });
-    try {
-      return await Promise.race([work(), late]);
-    } catch (error) {
-      throw unavailable(error);
-    } finally {
-      clearTimeout(timer);
-    }
+    return await answering(work, this.#options.timeoutMs);
   }
-}
-
-function unavailable(error: unknown): StoreUnavailable {
-  if (error instanceof StoreUnavailable) return error;
-  return new StoreUnavailable(`lmdb: ${messageOf(error)}`, { cause: error });
 }
 
 const taken = (tookOver: boolean): Claim => ({ kind: 'claimed', tookOver });

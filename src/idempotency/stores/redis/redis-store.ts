@@ -20,7 +20,7 @@ import { Leases } from './lease.ts';
 import { listRecords } from './list-records.ts';
 import type { RedisStoreOptions } from './redis-store-options.ts';
 import { Resolver } from './resolver.ts';
-import { Writes } from './writes.ts';
+import { Writes, type Written } from './writes.ts';
 
 /**
  * The store for more than one machine. One string a scope, changed by compare-and-set scripts; Redis' own time to live
@@ -140,39 +140,27 @@ export class RedisStore implements Store {
 
   async settle(owner: Owner, settlement: Settlement): Promise<Fenced> {
     const { code, bytes } = encodeSettlement(settlement);
-    return await this.#last(owner, async (key, lease, value) => {
-      const { reply, replicated } = await this.#writes.write<Fenced>((to) =>
+    return await this.#last('settlement', owner, async (key, lease, value) => {
+      const written = await this.#writes.write<Fenced>((to) =>
         to.settle(key, lease, owner.token, value, code, this.#now(), bytes),
       );
-      // Stored, and yet a failover could lose it: to be settled again until the replicas have it too.
-      if (!replicated) {
-        // The script has given the lease back; a renewal would take it for lost.
-        void this.#leases.giveBack(owner);
-        this.#options.onUnreplicated?.();
-        throw new StoreUnavailable('redis: the settlement did not reach its replicas');
-      }
-      return reply;
+      if (!written.replicated) this.#options.onUnreplicated?.();
+      return written;
     });
   }
 
   async release(owner: Owner): Promise<Fenced> {
-    return await this.#last(owner, async (key, lease, value) => {
-      const { reply, replicated } = await this.#writes.write<Fenced>((to) =>
-        to.release(key, lease, owner.token, value),
-      );
-      // A failover could bring it back as executing.
-      if (!replicated) {
-        void this.#leases.giveBack(owner);
-        throw new StoreUnavailable('redis: the release did not reach its replicas');
-      }
-      return reply;
-    });
+    return await this.#last('release', owner, (key, lease, value) =>
+      this.#writes.write<Fenced>((to) => to.release(key, lease, owner.token, value)),
+    );
   }
 
   async markInDoubt(owner: Owner): Promise<Fenced> {
-    return await this.#last(owner, (key, lease, value) =>
-      this.#client.markInDoubt(key, lease, owner.token, value, this.#now()),
-    );
+    return await this.#last('doubt', owner, async (key, lease, value) => {
+      const reply = await this.#client.markInDoubt(key, lease, owner.token, value, this.#now());
+      // Lost in a failover it is executing without an owner, which reads as in doubt as well.
+      return { reply, replicated: true };
+    });
   }
 
   async get(scope: Scope): Promise<IdempotencyRecord | undefined> {
@@ -215,13 +203,17 @@ export class RedisStore implements Store {
 
   /** An owner's last write, which gives the lease back: one round trip. Unsent, the lease is kept. */
   async #last(
+    what: string,
     owner: Owner,
-    write: (key: string, lease: string, leaseValue: string) => Promise<Fenced>,
+    write: (key: string, lease: string, leaseValue: string) => Promise<Written<Fenced>>,
   ): Promise<Fenced> {
     const key = this.#keyOf(owner.scope);
-    const written = await this.#answering(() => write(key, leaseOf(key), this.#leases.valueOf(owner)));
+    const value = this.#leases.valueOf(owner);
+    const { reply, replicated } = await this.#answering(() => write(key, leaseOf(key), value));
     void this.#leases.giveBack(owner);
-    return written;
+    // Stored, and yet a failover could undo it: to be written again until the replicas have it too.
+    if (!replicated) throw new StoreUnavailable(`redis: the ${what} did not reach its replicas`);
+    return reply;
   }
 
   /** What stands is claimed or executing. Undefined: something else stands by now, look again. */
