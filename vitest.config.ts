@@ -1,11 +1,11 @@
 import { defineConfig } from 'vitest/config';
 
+/** Suites that measure how long a gateway under load takes: beside others they would measure those. */
+const measuring = 'test/faults/abuse/**/*.test.ts';
+
 export default defineConfig({
   test: {
-    include: ['test/**/*.test.ts'],
     pool: 'forks',
-    // One more than two cores: much of the time is waiting for leases and time limits.
-    maxWorkers: 3,
     maxConcurrency: 20,
     testTimeout: 30_000,
     hookTimeout: 30_000,
@@ -13,5 +13,22 @@ export default defineConfig({
     teardownTimeout: 10_000,
     allowOnly: false,
     passWithNoTests: false,
+    projects: [
+      {
+        extends: true,
+        test: {
+          name: 'together',
+          include: ['test/**/*.test.ts'],
+          exclude: [measuring],
+          // One more than two cores: much of the time is waiting for leases and time limits.
+          maxWorkers: 3,
+          sequence: { groupOrder: 1 },
+        },
+      },
+      {
+        extends: true,
+        test: { name: 'alone', include: [measuring], maxWorkers: 1, sequence: { groupOrder: 2 } },
+      },
+    ],
   },
 });

@@ -5,6 +5,8 @@ export interface FloodOptions {
   connections: number;
   /** Requests that each connection has under way. */
   ahead?: number;
+  /** Milliseconds from a connection's request to its next one, at the least; by default none. */
+  everyMs?: number;
   /** The bytes of the next request. */
   next(): Buffer;
 }
@@ -26,9 +28,9 @@ export class Flood {
   #stopping = false;
   readonly #clients: Promise<void>[];
 
-  constructor(port: number, { connections, ahead = 1, next }: FloodOptions) {
+  constructor(port: number, { connections, ahead = 1, everyMs = 0, next }: FloodOptions) {
     this.#clients = Array.from({ length: connections }, async () => {
-      while (!this.#stopping) await this.#client(connect(port, '127.0.0.1'), ahead, next);
+      while (!this.#stopping) await this.#client(connect(port, '127.0.0.1'), ahead, everyMs, next);
     });
   }
 
@@ -39,7 +41,7 @@ export class Flood {
     return this;
   }
 
-  async #client(socket: Socket, ahead: number, next: () => Buffer): Promise<void> {
+  async #client(socket: Socket, ahead: number, everyMs: number, next: () => Buffer): Promise<void> {
     socket.setNoDelay(true).on('error', () => {});
     let [rest, sentMs, underWay] = ['', 0, 0];
     const send = (count: number) => {
@@ -56,7 +58,10 @@ export class Flood {
       for (const [, status] of answers) this.#count(Number(status));
       if (ahead === 1) this.latenciesMs.push(performance.now() - sentMs);
       underWay -= answers.length;
-      if (!this.#stopping) send(answers.length);
+      const againMs = sentMs + everyMs - performance.now();
+      if (!this.#stopping && againMs > 0)
+        setTimeout(() => (this.#stopping ? socket.destroy() : send(answers.length)), againMs);
+      else if (!this.#stopping) send(answers.length);
       else if (underWay === 0) socket.destroy();
     });
     await once(socket, 'close');
