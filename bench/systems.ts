@@ -10,6 +10,8 @@ import { nginxProxy } from './nginx.ts';
 import { CORES, startPinned } from './processes.ts';
 
 const MAIN = fileURLToPath(new URL('../dist/main.js', import.meta.url));
+/** As the image and the package's command start it. */
+export const NODE_FLAGS = ['--max-semi-space-size=16'];
 const PEERS = fileURLToPath(new URL('./peers/', import.meta.url));
 
 /** For the run only; the key file has its HMAC. */
@@ -87,7 +89,8 @@ export async function startOncegate(
   writeFileSync(file, stringify(config), { mode: 0o600 });
   const startedMs = performance.now();
   const logFile = join(folder, 'log');
-  const child = startPinned(CORES.system, process.execPath, [MAIN, 'serve', '--config', file], { logFile });
+  const args = [...NODE_FLAGS, MAIN, 'serve', '--config', file];
+  const child = startPinned(CORES.system, process.execPath, args, { logFile });
   return await ready(port, child, startedMs);
 }
 

@@ -128,20 +128,19 @@ export const guards: readonly Guard[] = [
   {
     file: MIDDLEWARE,
     without: 'the scope hangs on the secret key',
-    text: 'const scope = scopeOf(merchant.code, key);',
-    replacement: 'const scope = scopeOf(String(req.headers.authorization), key);',
+    text: 'this.scope = scopeOf(merchant.code, key);',
+    replacement: 'this.scope = scopeOf(String(req.headers.authorization), key);',
     test: 'test/e2e/idempotency/scope.test.ts',
     named: 'on lmdb, a key > outlives the secret key',
   },
   {
     file: MIDDLEWARE,
     without: 'a merchant who hangs up ends the execution',
-    text: 'run: (mayStart) => options.send(req, mayStart),',
-    replacement: `run: (mayStart) =>
-      Promise.race([
-        options.send(req, mayStart),
-        new Promise<never>((_, reject) => left.signal.addEventListener('abort', () => reject(new Error('gone')))),
-      ]),`,
+    text: 'return this.#options.send(this.#req, mayStart);',
+    replacement: `return Promise.race([
+      this.#options.send(this.#req, mayStart),
+      new Promise<never>((_, reject) => this.gone.addEventListener('abort', () => reject(new Error('gone')))),
+    ]);`,
     test: 'test/e2e/idempotency/hang-up-late.test.ts',
     named: 'on lmdb, a merchant who hangs up > is logged once',
   },

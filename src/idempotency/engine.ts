@@ -1,5 +1,6 @@
 import type { Token } from '../kernel/brands.ts';
 import type { Clock } from '../kernel/clock.ts';
+import { Tally } from '../kernel/tally.ts';
 import type { Call, EngineObserver, Result } from './call.ts';
 import { Conclusion } from './conclusion.ts';
 import { newToken } from './fingerprint.ts';
@@ -53,7 +54,7 @@ export class Engine {
   readonly #waiting: WaitingRoom;
   readonly #persistence = new Persistence();
   readonly #conclusion: Conclusion;
-  readonly #running = new Set<Promise<Result>>();
+  readonly #running = new Tally();
   #closing = false;
 
   constructor(
@@ -77,7 +78,7 @@ export class Engine {
   }
 
   get executing(): number {
-    return this.#running.size;
+    return this.#running.count;
   }
 
   /** Writes that are repeated because the store has not answered. */
@@ -107,8 +108,8 @@ export class Engine {
     this.#closing = true;
     const startedMs = this.#clock.monotonicMs();
     const timeout = new Promise<void>((resolve) => setTimeout(resolve, ms).unref());
-    while (this.#running.size > 0 && this.#clock.monotonicMs() - startedMs < ms) {
-      await Promise.race([Promise.allSettled([...this.#running]), timeout]);
+    while (this.#running.count > 0 && this.#clock.monotonicMs() - startedMs < ms) {
+      await Promise.race([this.#running.idle(), timeout]);
     }
     await this.#persistence.close(Math.max(0, ms - (this.#clock.monotonicMs() - startedMs)));
   }
@@ -191,12 +192,11 @@ export class Engine {
       else this.#conclusion.takeBack(owner);
       return { kind: 'closing' };
     }
-    const run = this.#execute(call, owner, begun);
-    this.#running.add(run);
+    this.#running.begin();
     try {
-      return await run;
+      return await this.#execute(call, owner, begun);
     } finally {
-      this.#running.delete(run);
+      this.#running.end();
     }
   }
 

@@ -80,7 +80,7 @@ async function execute(
   const reading = readKey(req.rawHeaders, options.headers);
   if (reading.kind === 'invalid') return refused(problem('idempotency_key_invalid', reading.reason));
   if (reading.kind === 'key') {
-    const result = await options.engine.handle(callOf(options, req, res, reading.key));
+    const result = await options.engine.handle(new MerchantCall(options, req, res, reading.key));
     options.handled(operation.name, result);
     return answerOf(result);
   }
@@ -95,34 +95,63 @@ async function execute(
 
 const refused = (p: Problem): Answer => ({ outcome: p.code, problem: p });
 
-function callOf(
-  options: IdempotencyMiddlewareOptions,
-  req: IncomingMessage,
-  res: ServerResponse,
-  key: string,
-): Call {
-  const context = contextOf(req);
-  const { merchant, operation, body } = context;
-  if (!merchant || !operation || !body) throw new Error('the context is incomplete');
-  const { waitMs, release, inDoubt } = operation.idempotency;
-  const scope = scopeOf(merchant.code, key);
-  context.scope = scope;
+/** One request with a key, as the engine sees it. */
+class MerchantCall implements Call {
+  readonly scope: Call['scope'];
+  readonly fingerprint: Call['fingerprint'];
+  readonly merchant: string;
+  readonly operation: string;
+  readonly key: string;
+  readonly waitMs: number;
+  readonly releaseStatuses: Call['releaseStatuses'];
+  readonly inDoubt: Call['inDoubt'];
+  readonly #options: IdempotencyMiddlewareOptions;
+  readonly #req: IncomingMessage;
+  readonly #res: ServerResponse;
+  readonly #context: RequestContext;
+  #gone: AbortSignal | undefined;
+
+  constructor(options: IdempotencyMiddlewareOptions, req: IncomingMessage, res: ServerResponse, key: string) {
+    const context = contextOf(req);
+    const { merchant, operation, body } = context;
+    if (!merchant || !operation || !body) throw new Error('the context is incomplete');
+    const { waitMs, release, inDoubt } = operation.idempotency;
+    this.scope = scopeOf(merchant.code, key);
+    context.scope = this.scope;
+    this.fingerprint = fingerprintOf(req.method ?? '', req.url ?? '', body);
+    this.merchant = merchant.code;
+    this.operation = operation.name;
+    this.key = key;
+    this.waitMs = waitOf(String(req.headers.prefer ?? ''), waitMs);
+    this.releaseStatuses = release;
+    this.inDoubt = inDoubt;
+    this.#options = options;
+    this.#req = req;
+    this.#res = res;
+    this.#context = context;
+  }
+
+  /** Made when it is first asked for: most requests never wait. */
+  get gone(): AbortSignal {
+    this.#gone ??= departureOf(this.#res);
+    return this.#gone;
+  }
+
+  waited(ms: number): void {
+    this.#context.waitMs += ms;
+  }
+
+  run(mayStart: () => boolean): Promise<Exchange> {
+    return this.#options.send(this.#req, mayStart);
+  }
+}
+
+/** Aborted when the merchant leaves, or has left. */
+function departureOf(res: ServerResponse): AbortSignal {
   const left = new AbortController();
   // An answer that was sent has nobody waiting behind it; a reason of our own saves an exception with its stack.
-  res.once('close', () => res.writableFinished || left.abort(GONE));
-  return {
-    scope,
-    fingerprint: fingerprintOf(req.method ?? '', req.url ?? '', body),
-    merchant: merchant.code,
-    operation: operation.name,
-    key,
-    waitMs: waitOf(String(req.headers.prefer ?? ''), waitMs),
-    releaseStatuses: release,
-    inDoubt,
-    gone: left.signal,
-    waited: (ms) => {
-      context.waitMs += ms;
-    },
-    run: (mayStart) => options.send(req, mayStart),
-  };
+  const leave = () => res.writableFinished || left.abort(GONE);
+  if (res.closed) leave();
+  else res.once('close', leave);
+  return left.signal;
 }

@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { Tally } from '../kernel/tally.ts';
 
 const FIRST_PAUSE_MS = 50;
 const LONGEST_PAUSE_MS = 1000;
@@ -8,20 +9,22 @@ const LONGEST_PAUSE_MS = 1000;
  * claim whose reply was lost. Each is repeated until the store answers; repeating is safe, since each shows its token.
  */
 export class Persistence {
-  readonly #pending = new Set<Promise<unknown>>();
+  readonly #pending = new Tally();
   readonly #ending = new AbortController();
 
   /** Writes still being repeated. */
   get count(): number {
-    return this.#pending.size;
+    return this.#pending.count;
   }
 
   /** Repeats `write` until it answers. Resolves to its answer, or to undefined after `forMs` or when closing. */
-  untilAnswered<T>(write: () => Promise<T>, forMs: number): Promise<T | undefined> {
-    const run = this.#repeat(write, forMs);
-    this.#pending.add(run);
-    void run.finally(() => this.#pending.delete(run));
-    return run;
+  async untilAnswered<T>(write: () => Promise<T>, forMs: number): Promise<T | undefined> {
+    this.#pending.begin();
+    try {
+      return await this.#repeat(write, forMs);
+    } finally {
+      this.#pending.end();
+    }
   }
 
   async #repeat<T>(write: () => Promise<T>, forMs: number): Promise<T | undefined> {
@@ -42,10 +45,10 @@ export class Persistence {
 
   /** Waits for what is pending, at most `ms`; then gives it up. */
   async close(ms: number): Promise<void> {
-    if (this.#pending.size > 0) {
-      await Promise.race([Promise.allSettled([...this.#pending]), sleep(ms, undefined, { ref: false })]);
+    if (this.#pending.count > 0) {
+      await Promise.race([this.#pending.idle(), sleep(ms, undefined, { ref: false })]);
     }
     this.#ending.abort();
-    await Promise.allSettled([...this.#pending]);
+    await this.#pending.idle();
   }
 }

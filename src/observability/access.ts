@@ -4,6 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import type { Clock } from '../kernel/clock.ts';
 import { attachContext, type RequestContext } from '../kernel/context.ts';
+import { Tally } from '../kernel/tally.ts';
 import { type Logger, loggablePath, requestLog } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 
@@ -19,25 +20,23 @@ export interface AccessOptions {
 export class Access {
   readonly #options: AccessOptions;
   readonly #log: (fields: object) => void;
-  #open = 0;
-  #whenIdle: (() => void)[] = [];
-  readonly #onSocket = new WeakMap<Socket, Set<() => void>>();
+  readonly #open = new Tally();
+  readonly #onSocket = new WeakMap<Socket, (() => void)[]>();
 
   constructor(options: AccessOptions) {
     this.#options = options;
     this.#log = requestLog(options.logger);
-    options.metrics.track(options.metrics.inFlight, () => this.#open);
+    options.metrics.track(options.metrics.inFlight, () => this.open);
   }
 
   /** Requests that are being answered, or executed for a merchant who has left. */
   get open(): number {
-    return this.#open;
+    return this.#open.count;
   }
 
   /** Resolves when nothing is open. */
   idle(): Promise<void> {
-    if (this.#open === 0) return Promise.resolve();
-    return new Promise((resolve) => this.#whenIdle.push(resolve));
+    return this.#open.idle();
   }
 
   /** For upgrades `closes` is the socket. */
@@ -51,7 +50,7 @@ export class Access {
       done: true,
     };
     attachContext(req, context);
-    this.#open++;
+    this.#open.begin();
     let over = false;
     this.#whenClosed(req.socket, closes, () => {
       if (over) return;
@@ -70,16 +69,17 @@ export class Access {
   #whenClosed(socket: Socket, closes: EventEmitter, over: () => void): void {
     let waiting = this.#onSocket.get(socket);
     if (!waiting) {
-      const all = new Set<() => void>();
+      const all: (() => void)[] = [];
       this.#onSocket.set(socket, all);
       socket.once('close', () => {
-        for (const each of all) each();
+        for (const each of all.splice(0)) each();
       });
       waiting = all;
     }
-    waiting.add(over);
+    waiting.push(over);
     closes.once('close', () => {
-      waiting.delete(over);
+      const at = waiting.indexOf(over);
+      if (at >= 0) waiting.splice(at, 1);
       over();
     });
   }
@@ -89,8 +89,7 @@ export class Access {
     closed: ServerResponse | IncomingMessage['socket'],
     context: RequestContext,
   ): void {
-    this.#open--;
-    if (this.#open === 0) for (const idle of this.#whenIdle.splice(0)) idle();
+    this.#open.end();
     const { metrics, clock } = this.#options;
     const durationMs = clock.monotonicMs() - context.startedAtMs;
     const merchantGone = 'writableFinished' in closed && !closed.writableFinished;

@@ -41,11 +41,11 @@ export function createLogger(level: string): Logger {
   );
 }
 
-/** Hand on the lines of a turn that has not ended. */
-const waiting = new Set<() => void>();
+/** Each hands on the lines of a turn that has not ended. */
+const requestLogs: (() => void)[] = [];
 // Before the streams' own last flush.
 process.prependListener('exit', () => {
-  for (const handOn of waiting) handOn();
+  for (const handOn of requestLogs) handOn();
 });
 
 /**
@@ -60,14 +60,11 @@ export function requestLog(logger: Logger): (fields: object) => void {
   const handOn = () => {
     const all = lines;
     lines = '';
-    waiting.delete(handOn);
-    stream?.write(all);
+    if (all !== '') stream?.write(all);
   };
+  requestLogs.push(handOn);
   return (fields) => {
-    if (lines === '') {
-      setImmediate(handOn);
-      waiting.add(handOn);
-    }
+    if (lines === '') setImmediate(handOn);
     const head = `{"level":"info","time":"${new Date().toISOString()}","pid":${process.pid},`;
     lines += `${head}${JSON.stringify(fields).slice(1, -1)},"msg":"request"}\n`;
   };

@@ -9,6 +9,7 @@ import {
 } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { type Problem, problem, problemBody, problemHeaders } from '../kernel/problem.ts';
+import { Roster } from '../kernel/roster.ts';
 
 export interface HttpServerOptions {
   /** All header fields of a request together. */
@@ -32,35 +33,37 @@ const WHOLE_REQUEST_MS = 300_000;
 
 /** The answers that are under way on each connection. */
 class Answering {
-  readonly #open = new WeakMap<Duplex, Set<ServerResponse>>();
-  readonly #all = new Set<ServerResponse>();
+  readonly #open = new WeakMap<Duplex, ServerResponse[]>();
+  readonly #all = new Roster<ServerResponse>();
   readonly #untaken = new WeakSet<ServerResponse>();
 
   begin(socket: Duplex, res: ServerResponse): void {
-    const open = this.#open.get(socket) ?? new Set();
-    this.#open.set(socket, open.add(res));
-    this.#all.add(res);
+    let open = this.#open.get(socket);
+    if (!open) {
+      open = [];
+      this.#open.set(socket, open);
+    }
+    open.push(res);
+    const leave = this.#all.add(res);
     res.once('close', () => {
-      open.delete(res);
-      this.#all.delete(res);
+      open.splice(open.indexOf(res), 1);
+      leave();
     });
   }
 
   /** Each becomes the last of its connection, where its head is not sent yet. */
   makeLast(): void {
-    for (const res of this.#all) res.shouldKeepAlive = false;
+    for (const res of this.#all.values()) res.shouldKeepAlive = false;
   }
 
   /** Is one of them the last of its connection? */
   closes(socket: Duplex): boolean {
-    const open = this.#open.get(socket);
-    if (!open || open.size === 0) return false;
-    return [...open].some((res) => !res.shouldKeepAlive);
+    return this.#open.get(socket)?.some((res) => !res.shouldKeepAlive) ?? false;
   }
 
   /** Ends connections whose answer was whole at the last call already, and is still not taken. */
   endUntaken(): void {
-    for (const res of this.#all) {
+    for (const res of this.#all.values()) {
       // One that waits for its turn behind another has no socket yet.
       if (!res.writableEnded || !res.socket) continue;
       if (this.#untaken.has(res)) res.socket.destroy();
@@ -69,12 +72,12 @@ class Answering {
   }
 
   busy(socket: Duplex): boolean {
-    return (this.#open.get(socket)?.size ?? 0) > 0;
+    return (this.#open.get(socket)?.length ?? 0) > 0;
   }
 
   /** The first answer that is owed to a request that came whole, or is on its way already. */
   next(socket: Duplex): ServerResponse | undefined {
-    return [...(this.#open.get(socket) ?? [])].find((res) => res.req.complete || res.headersSent);
+    return this.#open.get(socket)?.find((res) => res.req.complete || res.headersSent);
   }
 }
 

@@ -4,6 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { DOCUMENTS, documentText } from '../../bench/documents.ts';
 import { optionsOf } from '../../bench/options.ts';
 import type { CellRun, Results } from '../../bench/results.ts';
+import { NODE_FLAGS } from '../../bench/systems.ts';
 import { targetsOf } from '../../bench/targets.ts';
 
 const read = (path: string) => readFileSync(fileURLToPath(new URL(`../../${path}`, import.meta.url)), 'utf8');
@@ -22,6 +23,13 @@ describe('the figures in documents', () => {
 });
 
 describe('the benchmark', () => {
+  it('starts the gateway as the image and the package do', () => {
+    expect(read('Dockerfile')).toContain(
+      `ENTRYPOINT ${JSON.stringify(['node', ...NODE_FLAGS, 'dist/main.js']).replaceAll(',', ', ')}`,
+    );
+    expect(read('src/main.ts').split('\n', 1)).toEqual([`#!/usr/bin/env -S node ${NODE_FLAGS.join(' ')}`]);
+  });
+
   it('takes its options, and refuses others', () => {
     expect(optionsOf([])).toEqual({ quick: false, million: false, rounds: 5, json: undefined });
     expect(optionsOf(['--quick'])).toMatchObject({ quick: true, rounds: 1 });
