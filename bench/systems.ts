@@ -10,7 +10,7 @@ import { nginxProxy } from './nginx.ts';
 import { CORES, startPinned } from './processes.ts';
 
 const MAIN = fileURLToPath(new URL('../dist/main.js', import.meta.url));
-/** As the image and the package's command start it. */
+/** As the image and npm's scripts start it. */
 export const NODE_FLAGS = ['--max-semi-space-size=16'];
 const PEERS = fileURLToPath(new URL('./peers/', import.meta.url));
 

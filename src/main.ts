@@ -1,4 +1,4 @@
-#!/usr/bin/env -S node --max-semi-space-size=16
+#!/usr/bin/env node
 import cluster from 'node:cluster';
 import { explainFailure } from './cli/exit.ts';
 import { runCommand } from './cli/run-command.ts';

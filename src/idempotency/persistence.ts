@@ -9,7 +9,7 @@ const LONGEST_PAUSE_MS = 1000;
  * claim whose reply was lost. Each is repeated until the store answers; repeating is safe, since each shows its token.
  */
 export class Persistence {
-  readonly #pending = new Tally();
+  #pending = new Tally();
   readonly #ending = new AbortController();
 
   /** Writes still being repeated. */
@@ -19,11 +19,12 @@ export class Persistence {
 
   /** Repeats `write` until it answers. Resolves to its answer, or to undefined after `forMs` or when closing. */
   async untilAnswered<T>(write: () => Promise<T>, forMs: number): Promise<T | undefined> {
-    this.#pending.begin();
+    const pending = this.#pending;
+    pending.begin();
     try {
       return await this.#repeat(write, forMs);
     } finally {
-      this.#pending.end();
+      pending.end();
     }
   }
 
@@ -49,6 +50,9 @@ export class Persistence {
       await Promise.race([this.#pending.idle(), sleep(ms, undefined, { ref: false })]);
     }
     this.#ending.abort();
-    await this.#pending.idle();
+    const underWay = this.#pending;
+    // What begins from here on is not waited for, or this could last as long as there are executions.
+    this.#pending = new Tally();
+    await underWay.idle();
   }
 }

@@ -28,6 +28,8 @@ const onceOnly = (timeoutMs: number) => ({
   enableOfflineQueue: false,
   commandTimeout: timeoutMs,
   connectTimeout: Math.max(500, timeoutMs),
+  // One that still loads its file is asked again soon: by default only after the time that it thinks it takes, up to 10 s.
+  maxLoadingRetryTime: 100,
 });
 
 const retryAfter = (attempt: number): number => Math.min(25 * 2 ** Math.min(attempt, 5), 500);
