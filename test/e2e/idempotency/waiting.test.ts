@@ -3,8 +3,9 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { withdraw } from '../../support/client.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
-import type { Stack } from '../../support/stack.ts';
-import { openStackOn, storeKinds } from '../../support/stores.ts';
+import { startRedis } from '../../support/redis-server.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { onRedis, openStackOn, storeKinds } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 
 const inFlight = { status: 409, code: 'request_in_flight', retryAfter: 1 } as const;
@@ -124,6 +125,31 @@ describe.concurrent('a duplicate', () => {
       expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
     } finally {
       await stack.close();
+    }
+  });
+
+  it('a duplicate whose merchant has left before it would have to wait does not begin to', async () => {
+    const redis = await startRedis();
+    const stack = await openStack(onRedis(redis));
+    try {
+      const key = randomUUID();
+      const first = await begin(stack, key, 2000);
+      redis.freeze();
+      const leaving = new AbortController();
+      const left = withdraw(stack.url, { key, signal: leaving.signal }).catch((error: Error) => error.name);
+      await until(async () => (await metric(stack.adminUrl, 'oncegate_in_flight')) === 2);
+      leaving.abort();
+      expect(await left).toBe('AbortError');
+      const connections = () =>
+        new Promise<number>((resolve) => stack.gateway.server.getConnections((_, count) => resolve(count)));
+      await until(async () => (await connections()) === 1);
+      redis.thaw();
+      await until(async () => (await metric(stack.adminUrl, 'oncegate_in_flight')) === 1);
+      expect(stack.sandbox.ledger.payouts({ key })).toBe(0);
+      expect((await first.answer).status).toBe(201);
+    } finally {
+      await stack.close();
+      await redis.stop();
     }
   });
 });
