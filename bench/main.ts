@@ -108,7 +108,8 @@ async function bench(options: BenchOptions): Promise<Results> {
         results.memory.push(await memory(store, place, keys, withinMs, seed, tell));
     }
   } catch (error) {
-    tell(`logs: ${root}`);
+    writeFileSync(join(root, 'results.json'), JSON.stringify(results));
+    tell(`logs, and what was measured until then: ${root}`);
     throw error;
   } finally {
     await systems.end();
