@@ -72,7 +72,9 @@ export function storeTable({ memory, growth }: Results): string {
     return [
       store,
       thousands(samples.at(-1)?.keys ?? 0),
-      ...[at, samples.at(-1)].map((sample) => `${Math.round((sample?.rssBytes ?? Number.NaN) / MIB)}`),
+      ...[at, samples.at(-1)].map((sample) =>
+        sample ? `${Math.round(sample.rssBytes / MIB)}` : 'not reached',
+      ),
       ...[`${answerBytes}`, `${answerBytes + overheadBytes}`, cost(few).toFixed(0), cost(many).toFixed(0)],
     ];
   });
