@@ -3,6 +3,7 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { stringify } from 'yaml';
+import { NODE_FLAGS } from '../scripts/node-flags.ts';
 import { hashSecret } from '../src/auth/hash-secret.ts';
 import { freePort } from '../test/support/free-port.ts';
 import { untilListening } from './listening.ts';
@@ -10,8 +11,6 @@ import { nginxProxy } from './nginx.ts';
 import { CORES, startPinned } from './processes.ts';
 
 const MAIN = fileURLToPath(new URL('../dist/main.js', import.meta.url));
-/** As the image and npm's scripts start it. */
-export const NODE_FLAGS = ['--max-semi-space-size=16'];
 const PEERS = fileURLToPath(new URL('./peers/', import.meta.url));
 
 /** For the run only; the key file has its HMAC. */

@@ -8,6 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { stringify } from 'yaml';
 import { freePort } from '../../test/support/free-port.ts';
+import { NODE_FLAGS } from '../node-flags.ts';
 import type { SoakOptions } from './options.ts';
 
 const MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
@@ -60,7 +61,7 @@ export class Processes {
     };
     const file = join(this.#folder, 'gateway.yaml');
     writeFileSync(file, stringify(config));
-    const child = this.#spawn(process.execPath, [MAIN, 'serve', '--config', file]);
+    const child = this.#spawn(process.execPath, [...NODE_FLAGS, MAIN, 'serve', '--config', file]);
     await listening(port);
     const adminUrl = `http://127.0.0.1:${adminPort}`;
     this.gateway = { pid: child.pid as number, url: `http://127.0.0.1:${port}`, adminUrl };

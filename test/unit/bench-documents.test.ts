@@ -4,8 +4,8 @@ import { describe, expect, it } from 'vitest';
 import { DOCUMENTS, documentText } from '../../bench/documents.ts';
 import { optionsOf } from '../../bench/options.ts';
 import type { CellRun, Results } from '../../bench/results.ts';
-import { NODE_FLAGS } from '../../bench/systems.ts';
 import { targetsOf } from '../../bench/targets.ts';
+import { NODE_FLAGS } from '../../scripts/node-flags.ts';
 
 const read = (path: string) => readFileSync(fileURLToPath(new URL(`../../${path}`, import.meta.url)), 'utf8');
 
