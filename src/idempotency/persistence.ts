@@ -12,7 +12,7 @@ export class Persistence {
   #pending = new Tally();
   readonly #ending = new AbortController();
 
-  /** Writes still being repeated. */
+  /** Writes that the store has not answered; while closing, those that began since. */
   get count(): number {
     return this.#pending.count;
   }
@@ -44,7 +44,7 @@ export class Persistence {
     return undefined;
   }
 
-  /** Waits for what is pending, at most `ms`; then gives it up. */
+  /** Waits for what is pending, at most `ms`; then repeats nothing any more, and waits for the attempts that are under way. */
   async close(ms: number): Promise<void> {
     if (this.#pending.count > 0) {
       await Promise.race([this.#pending.idle(), sleep(ms, undefined, { ref: false })]);

@@ -128,6 +128,26 @@ describe.concurrent('close', () => {
     await first;
   });
 
+  it('once more waits for the settlement of what ended in the meantime', async () => {
+    await using rig = new Rig();
+    const store = await rig.faultyStore();
+    const { engine } = rig.engine(store);
+    store.delay('settle', 500);
+    const [early, late] = [openRun(), openRun()];
+    const calls = [newCall(early.run), newCall(late.run)];
+    const results = calls.map((call) => engine.handle(call));
+    await until(() => engine.executing === 2);
+    early.end();
+    await until(() => store.asked.settle === 1);
+    const closing = engine.close(0);
+    late.end();
+    await until(() => store.asked.settle === 2);
+    await closing;
+    await engine.close(20_000);
+    for (const { scope } of calls) expect(await store.get(scope)).toMatchObject({ state: 'settled' });
+    for (const result of await Promise.all(results)) expect(result).toMatchObject({ decision: 'settle' });
+  });
+
   it('is over at once where nothing runs', async () => {
     await using rig = new Rig();
     const { engine } = rig.engine(await rig.store());
