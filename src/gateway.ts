@@ -128,7 +128,7 @@ export class Gateway {
     return (req, res) => {
       const context = contextOf(req);
       context.outcome = 'passed_through';
-      context.passedThrough = true;
+      context.passedThrough = 'connecting';
       inviteBody(req, res);
       this.#passthrough.handle(req, res);
     };

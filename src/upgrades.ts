@@ -42,7 +42,7 @@ export class Upgrades {
       refuseOnSocket(socket, refusal, context.requestId);
       return;
     }
-    context.passedThrough = true;
+    context.passedThrough = 'connecting';
     this.#open.add(socket);
     socket.once('close', () => this.#open.delete(socket));
     // A merchant who does not close, or whose last bytes nobody reads, would keep the connection for good.

@@ -1,4 +1,5 @@
 import { LineCounter, parseDocument, type YAMLError } from 'yaml';
+import { hasDuplicateMember } from '../kernel/duplicate-member.ts';
 
 export type YamlReading = { kind: 'value'; value: unknown } | { kind: 'mistakes'; mistakes: string[] };
 
@@ -25,6 +26,8 @@ export function readYaml(bytes: Uint8Array): YamlReading {
   } catch {
     return { kind: 'mistakes', mistakes: ['the file: is not UTF-8'] };
   }
+  const json = readJson(text);
+  if (json) return json;
   const lines = new LineCounter();
   // Warnings (of an unknown tag, say) are mistakes too; left alone they would be printed with the text around them.
   const document = parseDocument(text, { ...OPTIONS, lineCounter: lines });
@@ -35,6 +38,16 @@ export function readYaml(bytes: Uint8Array): YamlReading {
     return { kind: 'value', value: document.toJS({ maxAliasCount: MAX_ALIASES }) };
   } catch {
     return { kind: 'mistakes', mistakes: ['the file: has too many aliases, or one that leads nowhere'] };
+  }
+}
+
+/** JSON is YAML that is read thirty times as fast. A member that stands twice is left to the YAML reader, which says where. */
+function readJson(text: string): YamlReading | undefined {
+  try {
+    const value: unknown = JSON.parse(text);
+    return hasDuplicateMember(text) ? undefined : { kind: 'value', value };
+  } catch {
+    return undefined;
   }
 }
 

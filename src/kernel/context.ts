@@ -34,8 +34,8 @@ export interface RequestContext {
   merchant?: Merchant;
   /** Unset for what is passed through, and until it is known. */
   operation?: Operation;
-  /** Handed to the pass-through. */
-  passedThrough?: boolean;
+  /** How far the pass-through has come; before `connected` no byte was sent. An upgraded connection takes no answer any more. */
+  passedThrough?: 'connecting' | 'connected' | 'upgraded';
   /** The whole body, where the executor sends it. */
   body?: Buffer;
   /** How it ended: a problem's code, or executed, released, replayed, forwarded, passed_through. One word of a bounded set. */

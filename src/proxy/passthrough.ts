@@ -77,15 +77,14 @@ function toObject(headers: RawHeaders): http.IncomingHttpHeaders {
 /** Our timers and answers, in the place of the default plugins. */
 function watch(options: PassthroughOptions): Plugin {
   const { connectTimeoutMs, responseTimeoutMs } = options.upstream;
-  /** Requests whose connection stood: before, no byte of them was sent. */
-  const connected = new WeakSet<IncomingMessage>();
-  /** Requests that have become a WebSocket: an answer would be read as one of its frames. */
-  const upgraded = new WeakSet<IncomingMessage>();
   const begin = (proxyReq: ClientRequest, req: IncomingMessage) => {
-    guardConnecting(proxyReq, connectTimeoutMs, () => connected.add(req));
+    const context = contextOf(req);
+    guardConnecting(proxyReq, connectTimeoutMs, () => {
+      context.passedThrough = 'connected';
+    });
     guardWaiting(proxyReq, responseTimeoutMs);
     proxyReq.once('upgrade', (_res, backend) => {
-      upgraded.add(req);
+      context.passedThrough = 'upgraded';
       // A merchant's connection that is destroyed does not end the one that it is piped into.
       req.socket.once('close', () => backend.destroy());
     });
@@ -102,11 +101,13 @@ function watch(options: PassthroughOptions): Plugin {
     proxy.on('error', (error, req, res) => {
       if (!req) return;
       const context = contextOf(req);
-      const refusal = failure(error as NodeJS.ErrnoException, connected.has(req));
+      const { passedThrough } = context;
+      const refusal = failure(error as NodeJS.ErrnoException, passedThrough !== 'connecting');
       context.outcome = refusal.code;
       if (!res) return;
       if ('writeHead' in res) giveUp(res as ServerResponse, refusal, context.requestId);
-      else if (upgraded.has(req)) res.destroy();
+      // An answer would be read as one of the WebSocket's frames.
+      else if (passedThrough === 'upgraded') res.destroy();
       else options.refuseUpgrade(res as Socket, refusal, context.requestId);
     });
   };

@@ -52,6 +52,47 @@ describe('a key file', () => {
     ).toBeUndefined();
   });
 
+  test('may be JSON, and is the same then', () => {
+    const merchants = [
+      {
+        code: 'M',
+        name: 'Straße \u2028 "A"',
+        keys: [
+          { id: 'a', hash: HASH, scopes: ['balance'], expiresAt: '2030-01-31T00:00:00Z' },
+          { id: 'b', dangerouslyPlainSecret: 'sk_two' },
+        ],
+      },
+    ];
+    for (const json of [JSON.stringify({ merchants }), JSON.stringify({ merchants }, null, 2)]) {
+      // With a comment it is no JSON any more.
+      const yaml = `# the keys\n${json}`;
+      expect(parseKeyFile(Buffer.from(json))).toEqual(parseKeyFile(Buffer.from(yaml)));
+      expect(parseKeyFile(Buffer.from(`\uFEFF${json}`))).toEqual(parseKeyFile(Buffer.from(yaml)));
+    }
+  });
+
+  test.each([
+    [
+      'a member twice',
+      '{"id":"a","id":"b","hash":"HASH"}',
+      /line 1, column \d+: is not valid YAML \(duplicate key\)/,
+    ],
+    [
+      'once with an escape',
+      '{"id":"a","\\u0069d":"b","hash":"HASH"}',
+      /line 1, column \d+: is not valid YAML/,
+    ],
+    [
+      'an unknown member',
+      '{"id":"a","hash":"HASH","revokedOn":"2026-01-01T00:00:00Z"}',
+      /has an unknown member/,
+    ],
+    ['a prototype', '{"id":"a","hash":"HASH","__proto__":{"scopes":["*"]}}', /has an unknown member/],
+  ])('as JSON with %s is refused', (_, key, mistake) => {
+    const text = `{"merchants":[{"code":"M","keys":[${key.replace('HASH', HASH)}]}]}`;
+    expect(mistakesOf(text, PEPPER)).toMatch(mistake);
+  });
+
   test('with plain secrets only needs no pepper', () => {
     expect(load(plain('scopes: [balance, passthrough]')).find('sk_one')?.scopes).toEqual([
       'balance',
