@@ -37,6 +37,7 @@ export function createPassthrough(options: PassthroughOptions): Passthrough {
     // With `true` it would listen for upgrades by itself, past authentication.
     ws: false,
     agent,
+    selfHandleResponse: true,
     ejectPlugins: true,
     plugins: [watch(options)],
   });
@@ -77,26 +78,33 @@ function toObject(headers: RawHeaders): http.IncomingHttpHeaders {
 /** Our timers and answers, in the place of the default plugins. */
 function watch(options: PassthroughOptions): Plugin {
   const { connectTimeoutMs, responseTimeoutMs } = options.upstream;
-  const begin = (proxyReq: ClientRequest, req: IncomingMessage) => {
+  const guard = (proxyReq: ClientRequest, req: IncomingMessage) => {
     const context = contextOf(req);
     guardConnecting(proxyReq, connectTimeoutMs, () => {
       context.passedThrough = 'connected';
     });
     guardWaiting(proxyReq, responseTimeoutMs);
-    proxyReq.once('upgrade', (_res, backend) => {
-      context.passedThrough = 'upgraded';
-      // A merchant's connection that is destroyed does not end the one that it is piped into.
-      req.socket.once('close', () => backend.destroy());
-    });
   };
   return (proxy) => {
-    proxy.on('proxyReq', begin);
-    proxy.on('proxyReqWs', begin);
+    proxy.on('proxyReq', (proxyReq, req, res) => {
+      guard(proxyReq, req);
+      // Nobody has asked for it, and nobody would be told of it otherwise.
+      proxyReq.once('upgrade', (_res, backend) => {
+        backend.destroy();
+        refuseAnswer(req, res);
+      });
+    });
+    proxy.on('proxyReqWs', (proxyReq, req) => {
+      guard(proxyReq, req);
+      proxyReq.once('upgrade', (_res, backend) => {
+        contextOf(req).passedThrough = 'upgraded';
+        // A merchant's connection that is destroyed does not end the one that it is piped into.
+        req.socket.once('close', () => backend.destroy());
+      });
+    });
     proxy.on('proxyRes', (proxyRes, req, res) => {
-      proxyRes.headers = toObject(endToEndHeaders(proxyRes.rawHeaders));
-      announceConnection(proxyRes, req, res, options.draining());
-      // The head must not wait for the body; what has come of that already goes along.
-      setImmediate(() => res.headersSent || res.destroyed || res.flushHeaders());
+      // The head must not wait for the body; what comes of that in this turn goes along.
+      setImmediate(() => answer(proxyRes, req, res, options.draining()));
     });
     proxy.on('error', (error, req, res) => {
       if (!req) return;
@@ -113,17 +121,39 @@ function watch(options: PassthroughOptions): Plugin {
   };
 }
 
-/** The proxy copies the request's `connection` into the answer; what Node will really do stands in `shouldKeepAlive`. */
-function announceConnection(
+/** What a reason phrase may hold (RFC 9112 §4). Node's client takes any, and its server throws. */
+const REASON = /^[\t\x20-\x7e\x80-\xff]*$/;
+
+/** Passes a response on, its fields as they stood on the wire. */
+function answer(
   proxyRes: IncomingMessage,
   req: IncomingMessage,
   res: ServerResponse,
   draining: boolean,
 ): void {
+  if (res.destroyed || res.headersSent) return;
+  const { statusCode = 0, statusMessage = '' } = proxyRes;
+  if (statusCode < 200) {
+    proxyRes.resume();
+    refuseAnswer(req, res);
+    return;
+  }
   if (draining) res.shouldKeepAlive = false;
-  // HTTP/1.0 knows no chunks: the end of the connection is the end of the body.
-  const endless = req.httpVersion === '1.0' && proxyRes.headers['content-length'] === undefined;
-  req.headers.connection = res.shouldKeepAlive && !endless ? 'keep-alive' : 'close';
+  res.writeHead(
+    statusCode,
+    REASON.test(statusMessage) ? statusMessage : '',
+    endToEndHeaders(proxyRes.rawHeaders),
+  );
+  if (proxyRes.readableLength === 0 && !proxyRes.complete) res.flushHeaders();
+  proxyRes.pipe(res);
+}
+
+/** The backend has answered, and it means nothing to anybody. */
+function refuseAnswer(req: IncomingMessage, res: ServerResponse): void {
+  const context = contextOf(req);
+  const refusal = incomplete();
+  context.outcome = refusal.code;
+  giveUp(res, refusal, context.requestId);
 }
 
 function giveUp(res: ServerResponse, refusal: Problem, requestId: string): void {
@@ -165,10 +195,10 @@ function guardWaiting(proxyReq: ClientRequest, timeoutMs: number): void {
 
 function failure({ code }: NodeJS.ErrnoException, connected: boolean): Problem {
   if (!connected) return problem('upstream_unreachable', 'The backend cannot be reached; nothing was sent.');
-  const status = code === 'ERESPONSETIMEOUT' ? 504 : 502;
-  return problem(
-    'outcome_unknown',
-    'The backend gave no complete answer; it may have acted on the request.',
-    { status },
-  );
+  return incomplete(code === 'ERESPONSETIMEOUT' ? 504 : 502);
 }
+
+const incomplete = (status = 502): Problem =>
+  problem('outcome_unknown', 'The backend gave no complete answer; it may have acted on the request.', {
+    status,
+  });

@@ -168,11 +168,12 @@ describe('an answer that is passed through', () => {
       ],
       ...['Upgrade', 'h2c', 'X-Kept', '1', 'Content-Length', '4'],
     ]);
-    for (const name of ['x-hop', 'keep-alive', 'proxy-authenticate', 'upgrade']) {
+    for (const name of ['x-hop', 'proxy-authenticate', 'upgrade']) {
       expect(answer.headers, name).not.toHaveProperty(name);
     }
     // The backend's connection is over; the merchant's is another one.
     expect(answer.headers.connection).toEqual(['keep-alive']);
+    expect(answer.headers['keep-alive']).toEqual(['timeout=65']);
     expect(answer.headers['x-kept']).toEqual(['1']);
   });
 
