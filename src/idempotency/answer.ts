@@ -1,5 +1,6 @@
 import type { ServerResponse } from 'node:http';
 import { pipeline } from 'node:stream';
+import { hasField, writable } from '../kernel/fields.ts';
 import { type Problem, problem } from '../kernel/problem.ts';
 import type { Result } from './call.ts';
 import type { Exchange } from './outcome.ts';
@@ -96,10 +97,10 @@ export function sendResponse(res: ServerResponse, response: StoredResponse, repl
   const headers = replayed ? asReplay(response.headers) : [...response.headers];
   const bodiless = res.req.method === 'HEAD' || response.status === 204 || response.status === 304;
   // The backend may have sent it in chunks; here its length is known.
-  if (!bodiless && !has(headers, 'content-length'))
+  if (!bodiless && !hasField(headers, 'content-length'))
     headers.push('Content-Length', String(response.body.length));
   res.sendDate = false;
-  res.writeHead(response.status, headers);
+  res.writeHead(response.status, writable(headers));
   if (bodiless) res.end();
   // As text it goes out in one piece with the head; a character is a byte.
   else if (response.body.length <= IN_ONE_PIECE_BYTES) res.end(response.body.toString('latin1'), 'latin1');
@@ -116,7 +117,7 @@ export function sendStream(
     return;
   }
   res.sendDate = false;
-  res.writeHead(status, headers);
+  res.writeHead(status, writable(headers));
   pipeline(body, res, () => {});
 }
 
@@ -124,6 +125,3 @@ function asReplay(headers: readonly string[]): string[] {
   const kept = headers.filter((_, i) => (headers[i - (i % 2)] as string).toLowerCase() !== 'set-cookie');
   return [...kept, 'Idempotent-Replayed', 'true'];
 }
-
-const has = (headers: readonly string[], name: string): boolean =>
-  headers.some((text, i) => i % 2 === 0 && text.toLowerCase() === name);

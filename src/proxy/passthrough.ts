@@ -3,9 +3,11 @@ import https from 'node:https';
 import type { Socket } from 'node:net';
 import { createProxyMiddleware, type Plugin } from 'http-proxy-middleware';
 import { contextOf } from '../kernel/context.ts';
-import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
-import { endToEndHeaders, type RawHeaders } from './headers.ts';
+import { type Problem, problem } from '../kernel/problem.ts';
+import type { RawHeaders } from './headers.ts';
 import type { UpstreamOptions } from './options.ts';
+import { answer, giveUp, incomplete, refuseAnswer } from './passthrough-answer.ts';
+import { guardConnecting, guardWaiting } from './passthrough-timers.ts';
 
 /** What the pass-through needs from outside. */
 export interface PassthroughOptions {
@@ -103,8 +105,8 @@ function watch(options: PassthroughOptions): Plugin {
       });
     });
     proxy.on('proxyRes', (proxyRes, req, res) => {
-      // The head must not wait for the body; what comes of that in this turn goes along.
-      setImmediate(() => answer(proxyRes, req, res, options.draining()));
+      // What has come of the body with the head is there by then, and nothing later can take the answer's place.
+      process.nextTick(() => answer(proxyRes, req, res, options.draining()));
     });
     proxy.on('error', (error, req, res) => {
       if (!req) return;
@@ -121,84 +123,7 @@ function watch(options: PassthroughOptions): Plugin {
   };
 }
 
-/** What a reason phrase may hold (RFC 9112 §4). Node's client takes any, and its server throws. */
-const REASON = /^[\t\x20-\x7e\x80-\xff]*$/;
-
-/** Passes a response on, its fields as they stood on the wire. */
-function answer(
-  proxyRes: IncomingMessage,
-  req: IncomingMessage,
-  res: ServerResponse,
-  draining: boolean,
-): void {
-  if (res.destroyed || res.headersSent) return;
-  const { statusCode = 0, statusMessage = '' } = proxyRes;
-  if (statusCode < 200) {
-    proxyRes.resume();
-    refuseAnswer(req, res);
-    return;
-  }
-  if (draining) res.shouldKeepAlive = false;
-  res.writeHead(
-    statusCode,
-    REASON.test(statusMessage) ? statusMessage : '',
-    endToEndHeaders(proxyRes.rawHeaders),
-  );
-  if (proxyRes.readableLength === 0 && !proxyRes.complete) res.flushHeaders();
-  proxyRes.pipe(res);
-}
-
-/** The backend has answered, and it means nothing to anybody. */
-function refuseAnswer(req: IncomingMessage, res: ServerResponse): void {
-  const context = contextOf(req);
-  const refusal = incomplete();
-  context.outcome = refusal.code;
-  giveUp(res, refusal, context.requestId);
-}
-
-function giveUp(res: ServerResponse, refusal: Problem, requestId: string): void {
-  // Half an answer must not look whole.
-  if (res.headersSent) res.destroy();
-  else sendProblem(res, refusal, requestId);
-}
-
-const fail = (proxyReq: ClientRequest, code: string) =>
-  proxyReq.destroy(Object.assign(new Error(code), { code }));
-
-/** Node has no timer for connecting, TLS included. */
-function guardConnecting(proxyReq: ClientRequest, timeoutMs: number, onConnected: () => void): void {
-  const { socket } = proxyReq;
-  if (!socket) {
-    proxyReq.once('socket', () => guardConnecting(proxyReq, timeoutMs, onConnected));
-    return;
-  }
-  if (!socket.connecting) {
-    onConnected();
-    return;
-  }
-  const timer = setTimeout(() => fail(proxyReq, 'ECONNTIMEOUT'), timeoutMs);
-  socket.once('encrypted' in socket ? 'secureConnect' : 'connect', () => {
-    clearTimeout(timer);
-    onConnected();
-  });
-  socket.once('close', () => clearTimeout(timer));
-}
-
-/** A deadline from the request's end to the response's head. */
-function guardWaiting(proxyReq: ClientRequest, timeoutMs: number): void {
-  let timer: NodeJS.Timeout | undefined;
-  proxyReq.once('finish', () => {
-    timer = setTimeout(() => fail(proxyReq, 'ERESPONSETIMEOUT'), timeoutMs);
-  });
-  for (const event of ['response', 'upgrade', 'close']) proxyReq.once(event, () => clearTimeout(timer));
-}
-
 function failure({ code }: NodeJS.ErrnoException, connected: boolean): Problem {
   if (!connected) return problem('upstream_unreachable', 'The backend cannot be reached; nothing was sent.');
   return incomplete(code === 'ERESPONSETIMEOUT' ? 504 : 502);
 }
-
-const incomplete = (status = 502): Problem =>
-  problem('outcome_unknown', 'The backend gave no complete answer; it may have acted on the request.', {
-    status,
-  });
