@@ -54,7 +54,8 @@ export async function load(system: System, work: Work, seconds: number, keys: st
 
 const WARM_UP_S = 3;
 
-/** Until most of it is compiled; afterwards the keys that are replayed are there. */
+/** Until most of it is compiled, which each process does for itself; afterwards the keys that are replayed are there. */
 export async function warmUp(system: System, work: Work, keys: string): Promise<void> {
-  await load(system, work, WARM_UP_S, keys);
+  // Of n processes on one core each gets the n-th part of the time, and of the requests that tell what is worth compiling.
+  await load(system, work, WARM_UP_S * system.processes ** 2, keys);
 }

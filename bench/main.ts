@@ -88,18 +88,20 @@ async function bench(options: BenchOptions): Promise<Results> {
       command: commandOf(options),
     },
     ...{ seconds: 0, machine: machine(), versions: versions(), seed, rounds: options.rounds },
-    ...{ cells: [], paced: [], growth: [], memory: [], startsMs: [] },
+    ...{ cells: [], paced: [], growth: [], memory: [], startsMs: { yaml: [], json: [] } },
   };
   try {
-    const cells = options.quick ? QUICK_CELLS : ALL_CELLS;
+    const cells = cellsOf(options);
     for (let round = 1; round <= options.rounds; round++) await runCells(cells, round, systems, results);
-    await runPaced(options, systems, results);
+    if (options.only === undefined) await runPaced(options, systems, results);
     await systems.end();
     const place = systems.placeFor(300);
-    for (let i = 0; i < (options.quick ? 1 : STARTS); i++) {
-      const started = await startOncegate('lmdb', place, { keys: START_KEYS });
-      results.startsMs.push(Math.round(started.readyMs));
-      await end(started.process);
+    for (let i = 0; i < startsOf(options); i++) {
+      for (const keyFormat of ['yaml', 'json'] as const) {
+        const started = await startOncegate('lmdb', place, { keys: START_KEYS, keyFormat });
+        results.startsMs[keyFormat].push(Math.round(started.readyMs));
+        await end(started.process);
+      }
     }
     if (!options.quick) {
       results.growth = await growth(place, options.rounds, seed, tell);
@@ -122,9 +124,20 @@ async function bench(options: BenchOptions): Promise<Results> {
   return results;
 }
 
+function cellsOf({ quick, only }: BenchOptions): readonly Cell[] {
+  if (only !== undefined) return ALL_CELLS.filter(({ work, size }) => work === only && size === 300);
+  return quick ? QUICK_CELLS : ALL_CELLS;
+}
+
+function startsOf({ quick, only }: BenchOptions): number {
+  if (only !== undefined) return 0;
+  return quick ? 1 : STARTS;
+}
+
 /** What gives such a run again. */
-function commandOf({ quick, rounds, million }: BenchOptions): string {
-  return `npm run bench --${quick ? ' --quick' : ''} --rounds ${rounds}${million ? ' --million' : ''}`;
+function commandOf({ quick, only, rounds, million }: BenchOptions): string {
+  const which = only === undefined ? (quick ? ' --quick' : '') : ` --only ${only}`;
+  return `npm run bench --${which} --rounds ${rounds}${million ? ' --million' : ''}`;
 }
 
 async function runCells(

@@ -2,7 +2,7 @@ import { statSync } from 'node:fs';
 import { join } from 'node:path';
 import { launchRedis, type RedisServer } from '../test/support/redis-process.ts';
 import { load } from './load.ts';
-import { end, pinned, rssBytes } from './processes.ts';
+import { end, ownBytes, pinned, rssBytes } from './processes.ts';
 import type { MemoryRun } from './results.ts';
 import { type Place, SECRET, type System, startOncegate } from './systems.ts';
 
@@ -28,10 +28,11 @@ export async function memory(
     let keys = 0;
     while (keys < keysWanted && performance.now() < endMs) {
       keys += (await load(system, 'first', A_STEP_S, `${seed}-memory-${store}-${samples.length}`)).requests;
-      samples.push({ keys, rssBytes: rssBytes(system.process.pid as number) });
-      tell(
-        `memory, ${store}: ${keys} keys, ${Math.round((samples.at(-1)?.rssBytes ?? 0) / 1024 / 1024)} MiB`,
-      );
+      const pid = system.process.pid as number;
+      const sample = { keys, rssBytes: rssBytes(pid), ownBytes: ownBytes(pid) };
+      samples.push(sample);
+      const [rss, own] = [sample.rssBytes, sample.ownBytes].map((bytes) => Math.round(bytes / 1024 / 1024));
+      tell(`memory, ${store}: ${keys} keys, ${rss} MiB, of its own ${own}`);
     }
     const answerBytes = await answerSize(system, seed);
     const perRecord = ((await storeBytes(server, dataPath)) - emptyBytes) / keys;

@@ -9,8 +9,11 @@ const TICKS_PER_S = 100;
 
 const running = new Set<ChildProcess>();
 process.once('exit', () => {
-  for (const child of running) child.kill('SIGKILL');
+  // Not SIGKILL: nginx would leave its worker behind.
+  for (const child of running) child.kill('SIGTERM');
 });
+// Without a listener a signal ends a process without its exit.
+process.once('SIGINT', () => process.exit(130)).once('SIGTERM', () => process.exit(143));
 
 /** A process of the benchmark's, kept on one core; ends with it. Its output goes to `logFile`. */
 export function startPinned(
@@ -39,11 +42,12 @@ export function keepAwake(logFile: string): ChildProcess[] {
   );
 }
 
-/** SIGTERM, and SIGKILL for one that does not end within five seconds. */
+/** SIGTERM, and SIGKILL for one that does not end within twenty seconds. */
 export async function end(child: ChildProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null) return;
   const exited = once(child, 'exit');
-  const timer = setTimeout(() => child.kill('SIGKILL'), 5000);
+  // Time enough to write a profile.
+  const timer = setTimeout(() => child.kill('SIGKILL'), 20_000);
   child.kill('SIGTERM');
   await exited;
   clearTimeout(timer);
@@ -56,7 +60,12 @@ export function cpuUs(pid: number): number {
 
 /** Resident memory of the largest process among a process and its descendants. */
 export function rssBytes(pid: number): number {
-  return Math.max(...treeOf(pid).map(rssOf));
+  return Math.max(...treeOf(pid).map((one) => statusBytes(one, 'VmRSS')));
+}
+
+/** The same without the pages of files, which the system may take back. */
+export function ownBytes(pid: number): number {
+  return Math.max(...treeOf(pid).map((one) => statusBytes(one, 'RssAnon')));
 }
 
 function treeOf(pid: number): number[] {
@@ -72,8 +81,9 @@ function cpuOf(pid: number): number {
   return ((Number(fields[11]) + Number(fields[12])) * 1_000_000) / TICKS_PER_S;
 }
 
-function rssOf(pid: number): number {
-  return Number(/^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, 'latin1'))?.[1] ?? 0) * 1024;
+function statusBytes(pid: number, name: string): number {
+  const line = new RegExp(`^${name}:\\s+(\\d+) kB$`, 'm').exec(readFileSync(`/proc/${pid}/status`, 'latin1'));
+  return Number(line?.[1] ?? 0) * 1024;
 }
 
 /** Moves a process that is already running to the core of load, backend and Redis. */

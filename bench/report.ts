@@ -1,5 +1,5 @@
 import { type Cell, nameOf } from './cells.ts';
-import { type CellRun, median, type Results } from './results.ts';
+import { type CellRun, type MemoryRun, median, type Results } from './results.ts';
 import { type Target, targetsOf } from './targets.ts';
 
 const MIB = 1024 * 1024;
@@ -8,13 +8,12 @@ const MIB = 1024 * 1024;
 export function cellTable(results: Results): string {
   const rows = [...grouped(results.cells).values()].map((runs) => {
     const [first] = runs as [CellRun];
-    const of = (name: 'perSecond' | 'cpuUs' | 'busy' | 'rssBytes' | 'wrong') =>
-      median(runs.map((run) => run[name]));
+    const of = (name: 'perSecond' | 'cpuUs' | 'busy' | 'rssBytes') => median(runs.map((run) => run[name]));
     const spread = [Math.min, Math.max].map((edge) => edge(...runs.map(({ cpuUs }) => cpuUs)));
     return [
       ...[first.work, `${first.size}`, first.system],
-      ...[thousands(of('perSecond')), `${of('cpuUs')}`, `${spread.join(' to ')}`],
-      ...[`${of('busy')}`, `${Math.round(of('rssBytes') / MIB)}`, `${of('wrong')}`],
+      ...[thousands(of('perSecond')), of('cpuUs').toFixed(1), spread.join(' to ')],
+      ...[of('busy').toFixed(2), `${Math.round(of('rssBytes') / MIB)}`, `${wrongIn(runs)}`],
     ];
   });
   const head = [
@@ -41,10 +40,15 @@ export function latencyTable(results: Results): string {
       median(runs.map(({ p50Ms }) => p50Ms)).toFixed(2),
       median(runs.map(({ p99Ms }) => p99Ms)).toFixed(2),
       `${median(runs.map(({ late }) => late))}`,
+      `${wrongIn(runs)}`,
     ];
   });
-  return table(['system', 'p50 ms', 'p99 ms', 'late'], rows, 1);
+  return table(['system', 'p50 ms', 'p99 ms', 'late', 'wrong'], rows, 1);
 }
+
+/** In all runs together: a single one counts. */
+const wrongIn = (runs: readonly { wrong: number }[]): number =>
+  runs.reduce((sum, { wrong }) => sum + wrong, 0);
 
 export function targetTable(results: Results): string {
   const rows = targetsOf(results).map((target) => [
@@ -72,15 +76,16 @@ export function storeTable({ memory, growth }: Results): string {
     return [
       store,
       thousands(samples.at(-1)?.keys ?? 0),
-      ...[at, samples.at(-1)].map((sample) =>
-        sample ? `${Math.round(sample.rssBytes / MIB)}` : 'not reached',
-      ),
+      ...[at, samples.at(-1)].map((sample) => (sample ? memoryOf(sample) : 'not reached')),
       ...[`${answerBytes}`, `${answerBytes + overheadBytes}`, cost(few).toFixed(0), cost(many).toFixed(0)],
     ];
   });
-  const head = ['store', 'keys', 'RSS MiB at 100,000', 'at the last'];
+  const head = ['store', 'keys', 'RSS / own MiB at 100,000', 'at the last'];
   return table([...head, 'answer bytes', 'store bytes a key', 'CPU µs at 10,000', 'at 5,000,000'], rows, 1);
 }
+
+const memoryOf = ({ rssBytes, ownBytes }: MemoryRun['samples'][number]): string =>
+  [rssBytes, ownBytes].map((bytes) => (bytes === undefined ? '?' : Math.round(bytes / MIB))).join(' / ');
 
 /** For the README: what a request costs, beside what it costs with others. */
 export function shortTable(results: Results): string {

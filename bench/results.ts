@@ -1,5 +1,6 @@
 import type { Cell } from './cells.ts';
 import type { Run } from './load.ts';
+import type { KeyFormat } from './systems.ts';
 
 export interface CellRun extends Cell, Run {
   round: number;
@@ -29,8 +30,8 @@ export interface GrowthRun {
 /** Memory of one gateway process, and bytes that its store takes, while new keys come. */
 export interface MemoryRun {
   store: 'redis' | 'lmdb';
-  /** Keys so far, and the resident memory then. */
-  samples: { keys: number; rssBytes: number }[];
+  /** Keys so far, and the resident memory then; `ownBytes` of it are no pages of files: unknown in earlier runs. */
+  samples: { keys: number; rssBytes: number; ownBytes?: number }[];
   /** What the store takes for each settled record beyond the stored answer. */
   overheadBytes: number;
   answerBytes: number;
@@ -51,7 +52,7 @@ export interface Results {
   growth: GrowthRun[];
   memory: MemoryRun[];
   /** Milliseconds from the start of the process to its first connection, with 10,000 secret keys. */
-  startsMs: number[];
+  startsMs: Record<KeyFormat, number[]>;
 }
 
 export function median(values: readonly number[]): number {

@@ -29,6 +29,8 @@ export interface System {
   url: string;
   port: number;
   process: ChildProcess;
+  /** That serve. */
+  processes: number;
   /** Works that it has done for a while. */
   warmFor: Set<string>;
   /** From the start of its process to its first connection, in milliseconds. */
@@ -48,25 +50,30 @@ export async function startPeer(name: string, { root, backendUrl, redisUrl }: Pl
       port,
       startPinned(CORES.system, 'nginx', ['-c', conf, '-p', folder], { logFile }),
       startedMs,
+      1,
     );
   }
   const env = { PORT: `${port}`, BACKEND_URL: backendUrl, REDIS_URL: redisUrl };
   const child = startPinned(CORES.system, process.execPath, [join(PEERS, `${name}.mjs`)], { env, logFile });
-  return await ready(port, child, startedMs);
+  return await ready(port, child, startedMs, 1);
 }
+
+export type KeyFormat = 'yaml' | 'json';
 
 export interface OncegateOptions {
   /** Where an LMDB store lies; a new folder otherwise. */
   dataPath?: string;
   /** Secret keys in the key file, each of a merchant of its own. */
   keys?: number;
+  /** What the key file is written as. */
+  keyFormat?: KeyFormat;
 }
 
 /** The gateway as it is delivered: built, with its defaults, its log in a file. */
 export async function startOncegate(
   flavour: Flavour,
   { root, backendUrl, redisUrl }: Place,
-  { dataPath, keys = 100 }: OncegateOptions = {},
+  { dataPath, keys = 100, keyFormat = 'yaml' }: OncegateOptions = {},
 ): Promise<System> {
   const [port, adminPort] = [await freePort(), await freePort()];
   const folder = join(root, `oncegate-${port}`);
@@ -81,7 +88,7 @@ export async function startOncegate(
     workers: flavour === 'workers' ? 2 : 1,
     upstream: { url: backendUrl },
     store,
-    auth: { pepper: PEPPER, keys: { source: 'file', path: keyFile(folder, keys) } },
+    auth: { pepper: PEPPER, keys: { source: 'file', path: keyFile(folder, keys, keyFormat) } },
     shutdown: { delayMs: 0 },
   };
   const file = join(folder, 'gateway.yaml');
@@ -90,20 +97,26 @@ export async function startOncegate(
   const logFile = join(folder, 'log');
   const args = [...NODE_FLAGS, MAIN, 'serve', '--config', file];
   const child = startPinned(CORES.system, process.execPath, args, { logFile });
-  return await ready(port, child, startedMs);
+  return await ready(port, child, startedMs, config.workers);
 }
 
-function keyFile(folder: string, count: number): string {
-  const path = join(folder, 'keys.yaml');
+function keyFile(folder: string, count: number, format: KeyFormat): string {
+  const path = join(folder, `keys.${format}`);
   const merchants = Array.from({ length: count }, (_, i) => ({
     code: `M-${1000 + i}`,
     keys: [{ id: 'bench', hash: `hmac-sha256:${hashSecret(PEPPER, i === 0 ? SECRET : `sk_bench_${i}`)}` }],
   }));
-  writeFileSync(path, stringify({ merchants }), { mode: 0o600 });
+  const text = format === 'json' ? JSON.stringify({ merchants }) : stringify({ merchants });
+  writeFileSync(path, text, { mode: 0o600 });
   return path;
 }
 
-async function ready(port: number, child: ChildProcess, startedMs: number): Promise<System> {
+async function ready(
+  port: number,
+  child: ChildProcess,
+  startedMs: number,
+  processes: number,
+): Promise<System> {
   const died = new Promise<never>((_, reject) => {
     child.once('exit', (code) =>
       reject(new Error(`${child.spawnargs.slice(3).join(' ')} ended (${code}) before it was ready`)),
@@ -112,7 +125,7 @@ async function ready(port: number, child: ChildProcess, startedMs: number): Prom
   died.catch(() => {});
   await Promise.race([untilListening(port), died]);
   const readyMs = performance.now() - startedMs;
-  return { url: `http://127.0.0.1:${port}`, port, process: child, readyMs, warmFor: new Set() };
+  return { url: `http://127.0.0.1:${port}`, port, process: child, processes, readyMs, warmFor: new Set() };
 }
 
 /** Compiles the gateway into `dist`. */
