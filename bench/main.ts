@@ -173,7 +173,7 @@ async function runPaced({ quick }: BenchOptions, systems: Systems, results: Resu
       const run = await paced(name, port, { round, seconds, keys: `${results.seed}-paced-${round}` });
       results.paced.push(run);
       tell(
-        `${round}: 1,000 a second: ${name}: p50 ${run.p50Ms} ms, p99 ${run.p99Ms} ms, ${run.late} late, ${run.wrong} wrong`,
+        `${round}: 1,000 a second: ${name}: p50 ${run.p50Ms} ms, p99 ${run.p99Ms} ms, ${run.late} late, ${run.refused} refused, ${run.wrong} wrong`,
       );
     }
   }

@@ -1,6 +1,6 @@
 /**
  * Asks a port at a fixed rate and tells how long the answers took: `node paced.ts PORT WORK RATE SECONDS KEYS SECRET`.
- * Prints `{ p50Ms, p99Ms, answered, wrong, late }`; `late` could not be sent in time, since every connection still waited. A process of its own, so that nothing else delays its clock.
+ * Prints `{ p50Ms, p99Ms, answered, refused, wrong, late }`: the latencies are of what was served, `refused` was answered with 503, `late` could not be sent in time, since every connection still waited. A process of its own, so that nothing else delays its clock.
  */
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -10,6 +10,7 @@ const BODY = '{"action":"withdraw","amount":1500.25,"bank_code":"058","account_n
 const [port = '', work = '', rate = '', seconds = '', keys = '', secret = ''] = process.argv.slice(2);
 
 const latenciesMs: number[] = [];
+let refused = 0;
 let wrong = 0;
 let count = 0;
 
@@ -50,8 +51,10 @@ class Connection {
     const length = Number(/\r\ncontent-length: (\d+)/i.exec(this.#text)?.[1] ?? Number.NaN);
     if (Number.isNaN(length)) throw new Error(`an answer without a length:\n${this.#text}`);
     if (this.#text.length < headEnd + 4 + length) return;
-    latenciesMs.push(performance.now() - this.#sentMs);
-    if (!/^HTTP\/1\.1 2/.test(this.#text)) wrong++;
+    const status = this.#text.slice('HTTP/1.1 '.length, 'HTTP/1.1 '.length + 3);
+    if (status.startsWith('2')) latenciesMs.push(performance.now() - this.#sentMs);
+    else if (status === '503') refused++;
+    else wrong++;
     this.#text = '';
     this.#free(this);
   }
@@ -80,5 +83,5 @@ latenciesMs.sort((a, b) => a - b);
 const at = (share: number) =>
   Math.round((latenciesMs[Math.floor(share * (latenciesMs.length - 1))] ?? Number.NaN) * 1000) / 1000;
 process.stdout.write(
-  `${JSON.stringify({ p50Ms: at(0.5), p99Ms: at(0.99), answered: latenciesMs.length, wrong, late })}\n`,
+  `${JSON.stringify({ p50Ms: at(0.5), p99Ms: at(0.99), answered: latenciesMs.length + refused + wrong, refused, wrong, late })}\n`,
 );

@@ -40,10 +40,11 @@ export function latencyTable(results: Results): string {
       median(runs.map(({ p50Ms }) => p50Ms)).toFixed(2),
       median(runs.map(({ p99Ms }) => p99Ms)).toFixed(2),
       `${median(runs.map(({ late }) => late))}`,
+      `${runs.reduce((sum, { refused = 0 }) => sum + refused, 0)}`,
       `${wrongIn(runs)}`,
     ];
   });
-  return table(['system', 'p50 ms', 'p99 ms', 'late', 'wrong'], rows, 1);
+  return table(['system', 'p50 ms', 'p99 ms', 'late', 'refused', 'wrong'], rows, 1);
 }
 
 /** In all runs together: a single one counts. */

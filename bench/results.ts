@@ -13,6 +13,8 @@ export interface PacedRun {
   p50Ms: number;
   p99Ms: number;
   answered: number;
+  /** Answered with 503: the system said that it could not. Unknown in earlier runs, which counted it as wrong. */
+  refused?: number;
   wrong: number;
   /** Could not be sent in time: the system did not keep up. */
   late: number;

@@ -83,10 +83,10 @@ export function targetsOf(results: Results): Target[] {
       rate('replay', redis, 'express-memory'),
     ),
     atLeast('replay on LMDB', 1.3, 'requests a second, to our own on Redis', rate('replay', lmdb, redis)),
-    atMost('added latency, Redis', 0.35, 'ms', 'p50 over the backend alone', added(results, redis, 'p50Ms')),
-    atMost('added latency, Redis', 2, 'ms', 'p99 over the backend alone', added(results, redis, 'p99Ms')),
-    atMost('added latency, LMDB', 0.35, 'ms', 'p50 over the backend alone', added(results, lmdb, 'p50Ms')),
-    atMost('added latency, LMDB', 2, 'ms', 'p99 over the backend alone', added(results, lmdb, 'p99Ms')),
+    addedLatency(results, 'Redis', 'p50Ms', 0.35),
+    addedLatency(results, 'Redis', 'p99Ms', 2),
+    addedLatency(results, 'LMDB', 'p50Ms', 0.35),
+    addedLatency(results, 'LMDB', 'p99Ms', 2),
     atMost('memory', 200, 'MiB', 'RSS of a process, at most', memoryAtMost(results)),
     ...(['redis', 'lmdb'] as const).flatMap((store) => [
       atMost(
@@ -153,7 +153,10 @@ function atMost(work: string, bound: number, unit: Target['unit'], says: string,
 }
 
 /** Median and spread of a figure that each round gives. */
-function overRounds({ rounds }: Results, of: (round: number) => number | undefined): Measured {
+function overRounds(
+  { rounds }: Pick<Results, 'rounds'>,
+  of: (round: number) => number | undefined,
+): Measured {
   return summed(Array.from({ length: rounds }, (_, i) => of(i + 1)).filter((value) => value !== undefined));
 }
 
@@ -162,12 +165,29 @@ function summed(values: readonly number[]): Measured {
   return { figure: median(values), spread: [Math.min(...values), Math.max(...values)] };
 }
 
-function added(results: Results, system: string, of: 'p50Ms' | 'p99Ms'): Measured {
-  return overRounds(results, (round) => {
-    const at = (name: string) => results.paced.find((run) => run.round === round && run.system === name);
+/** Over the backend alone, at 1,000 a second. Not met where some were refused: who refuses answers the others sooner. */
+function addedLatency(
+  { rounds, paced }: Results,
+  store: 'Redis' | 'LMDB',
+  of: 'p50Ms' | 'p99Ms',
+  bound: number,
+): Target {
+  const system = `oncegate-${store.toLowerCase()}`;
+  const added = overRounds({ rounds }, (round) => {
+    const at = (name: string) => paced.find((run) => run.round === round && run.system === name);
     const [one, alone] = [at(system), at('backend')];
     return one && alone ? one[of] - alone[of] : undefined;
   });
+  const percentile = of.replace('Ms', '');
+  const target = atMost(
+    `added latency, ${store}`,
+    bound,
+    'ms',
+    `${percentile} over the backend alone`,
+    added,
+  );
+  const refused = paced.some((run) => run.system === system && run.refused);
+  return refused ? { ...target, met: false } : target;
 }
 
 function growth({ growth: runs }: Results, store: 'redis' | 'lmdb'): Measured {

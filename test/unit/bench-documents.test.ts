@@ -60,4 +60,16 @@ describe('the benchmark', () => {
     expect(targets[1]).toMatchObject({ figure: undefined, met: undefined });
     expect(targets.at(-1)).toMatchObject({ work: 'start, keys as JSON', figure: 599, met: true });
   });
+
+  it('calls no latency met that was bought with refusals', () => {
+    const run = (system: string, p50Ms: number, refused: number) => ({
+      ...{ round: 1, system, p50Ms, p99Ms: p50Ms, answered: 9, refused, wrong: 0, late: 0 },
+    });
+    const results = {
+      ...{ rounds: 1, cells: [], growth: [], memory: [], startsMs: { yaml: [], json: [] } },
+      paced: [run('backend', 0.1, 0), run('oncegate-redis', 0.2, 0), run('oncegate-lmdb', 0.2, 1)],
+    } as unknown as Results;
+    const verdicts = targetsOf(results).flatMap(({ work, met }) => (work.startsWith('added') ? [met] : []));
+    expect(verdicts).toEqual([true, true, false, false]);
+  });
 });
