@@ -298,7 +298,7 @@ export const guards: readonly Guard[] = [
   {
     ...REDIS,
     without: 'a settlement that no replica has counts as stored',
-    text: `if (!replicated) throw new StoreUnavailable(\`redis: the \${what} did not reach its replicas\`);`,
+    text: `    if (!replicated) throw new StoreUnavailable(\`redis: the \${what} did not reach its replicas\`);`,
     replacement: '',
     test: WRITES.test,
     named: 'is to be settled again until it does',

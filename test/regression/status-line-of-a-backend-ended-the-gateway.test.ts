@@ -1,7 +1,7 @@
 /** A status below 100, or a control character in the reason phrase, threw where nobody caught it; a 101 was never answered. */
 import { expect, test } from 'vitest';
 import { rawBackend } from '../support/backend.ts';
-import { openStack } from '../support/stack.ts';
+import { inFrontOf } from '../support/stack.ts';
 import { ALPHA, codeOf, head, Wire } from '../support/wire.ts';
 
 /** The answer to a request that is passed through to a backend which says this. */
@@ -9,13 +9,10 @@ async function answerTo(said: string) {
   const url = await rawBackend((socket) => {
     socket.on('data', () => socket.write(said, 'latin1'));
   });
-  const stack = await openStack({ upstream: { url } });
-  try {
-    const wire = await Wire.open(stack.port);
+  return await inFrontOf(url, async ({ port }) => {
+    const wire = await Wire.open(port);
     return await wire.write(head('GET /v3/echo', ALPHA)).answer();
-  } finally {
-    await stack.close();
-  }
+  });
 }
 
 const OK = '\r\nContent-Length: 2\r\n\r\nok';

@@ -77,3 +77,17 @@ export async function openStack(more: MoreConfig = {}, sandboxOptions: SandboxOp
     throw error;
   }
 }
+
+/** A gateway in front of something that is no sandbox, for as long as `use` takes. */
+export async function inFrontOf<T>(
+  url: string,
+  use: (behind: Stack) => Promise<T>,
+  times: { connectTimeoutMs?: number; responseTimeoutMs?: number } = { connectTimeoutMs: 5000 },
+): Promise<T> {
+  const behind = await openStack({ upstream: { url, ...times } });
+  try {
+    return await use(behind);
+  } finally {
+    await behind.close();
+  }
+}

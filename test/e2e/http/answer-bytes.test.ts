@@ -1,10 +1,9 @@
 /** What the backend says goes to the merchant as it was said, however it is cut into pieces. */
+import type { Socket } from 'node:net';
 import { expect, test } from 'vitest';
 import { rawBackend } from '../../support/backend.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { inFrontOf } from '../../support/stack.ts';
 import { ALPHA, head, request, Wire } from '../../support/wire.ts';
-
-type Socket = Parameters<Parameters<typeof rawBackend>[0]>[0];
 
 const payout = JSON.stringify({
   action: 'withdraw',
@@ -19,18 +18,11 @@ const ways: [string, string | Buffer][] = [
   ['executed under a key', request('POST /v1/index.php', [ALPHA, 'x-service-idempotency: order-1'], payout)],
 ];
 
-/** A gateway in front of a backend that does this for each request. */
-async function inFrontOf(onRequest: (socket: Socket) => void, use: (stack: Stack) => Promise<void>) {
-  const url = await rawBackend((socket) => {
+/** A backend that does this for each request. */
+const backendThat = (onRequest: (socket: Socket) => void): Promise<string> =>
+  rawBackend((socket) => {
     socket.on('data', () => onRequest(socket));
   });
-  const stack = await openStack({ upstream: { url } });
-  try {
-    await use(stack);
-  } finally {
-    await stack.close();
-  }
-}
 
 /** Without what the gateway may add. */
 const own = (lines: readonly string[]) =>
@@ -39,13 +31,10 @@ const own = (lines: readonly string[]) =>
 test.each(ways)('%s: the fields are as they were written', async (_way, bytes) => {
   const fields = ['X-Two: 1', 'x-two: 2', '__proto__: x', 'Set-Cookie: a', 'Set-Cookie: b'];
   const said = `HTTP/1.1 200 OK\r\nContent-Length: 2\r\n${fields.join('\r\n')}\r\n\r\nok`;
-  await inFrontOf(
-    (socket) => socket.write(said, 'latin1'),
-    async ({ port }) => {
-      const answer = await (await Wire.open(port)).write(bytes).answer();
-      expect(own(answer.lines)).toEqual(fields);
-    },
-  );
+  await inFrontOf(await backendThat((socket) => socket.write(said, 'latin1')), async ({ port }) => {
+    const answer = await (await Wire.open(port)).write(bytes).answer();
+    expect(own(answer.lines)).toEqual(fields);
+  });
 });
 
 // Node takes the value for UTF-8 where a length stands before it, and throws where it is none.
@@ -54,7 +43,9 @@ for (const [way, bytes] of ways) {
   test.each(names)(`${way}: a file's name %j behind a length`, async (name) => {
     const field = `Content-Disposition: attachment; filename="${name}"`;
     await inFrontOf(
-      (socket) => socket.write(`HTTP/1.1 200 OK\r\nContent-Length: 2\r\n${field}\r\n\r\nok`, 'latin1'),
+      await backendThat((socket) =>
+        socket.write(`HTTP/1.1 200 OK\r\nContent-Length: 2\r\n${field}\r\n\r\nok`, 'latin1'),
+      ),
       async ({ port }) => {
         // Under a key the second one is a replay.
         for (let i = 0; i < 2; i++) {
@@ -69,10 +60,10 @@ for (const [way, bytes] of ways) {
 test('passed through: a head that comes before its body has the bytes that were written', async () => {
   let backend: Socket | undefined;
   await inFrontOf(
-    (socket) => {
+    await backendThat((socket) => {
       backend = socket;
       socket.write('HTTP/1.1 200 Stra\xdfe\r\nX-City: K\xf6ln\r\nContent-Length: 2\r\n\r\n', 'latin1');
-    },
+    }),
     async ({ port }) => {
       const wire = (await Wire.open(port)).write(head('GET /v3/echo', ALPHA));
       await wire.hears('\r\n\r\n');

@@ -1,7 +1,7 @@
 import request from 'supertest';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { httpBackend } from '../../support/backend.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { inFrontOf, openStack, type Stack } from '../../support/stack.ts';
 import { ALPHA, BRAVO, head, Wire, type WireAnswer, request as whole } from '../../support/wire.ts';
 
 let stack: Stack;
@@ -51,8 +51,7 @@ describe('the merchant code', () => {
       seen.push(req.rawHeaders);
       res.end('{}');
     });
-    const behind = await openStack({ upstream: { url } });
-    try {
+    await inFrontOf(url, async (behind) => {
       const answer = await request(behind.url)
         .post('/v1/index.php')
         .set({
@@ -63,9 +62,7 @@ describe('the merchant code', () => {
         .set({ Connection: 'x-service-idempotency, authorization', 'x-service-idempotency': 'code-1' })
         .send({ action: 'withdraw' });
       expect(answer.status).toBe(200);
-    } finally {
-      await behind.close();
-    }
+    });
     const [headers = []] = seen;
     const sent = (name: string) => headers.filter((_, i) => i % 2 && headers[i - 1]?.toLowerCase() === name);
     expect(sent('x-merchant-code')).toEqual(['M-ALPHA']);
@@ -145,13 +142,10 @@ describe('an answer that is passed through', () => {
       res.writeHead(200, headers);
       res.end('body');
     });
-    const behind = await openStack({ upstream: { url } });
-    try {
-      const wire = await Wire.open(behind.port);
+    return await inFrontOf(url, async ({ port }) => {
+      const wire = await Wire.open(port);
       return await wire.write(head('GET /v3/x', ALPHA)).answer();
-    } finally {
-      await behind.close();
-    }
+    });
   };
 
   test('loses what is about the connection, and what it nominates', async () => {

@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { httpBackend } from '../../support/backend.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { inFrontOf, openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, chunk, head, request, Wire } from '../../support/wire.ts';
 
@@ -21,8 +21,7 @@ async function leaving(
 ): Promise<Seen> {
   const { promise: arrived, resolve: arrive } = Promise.withResolvers<Seen>();
   const url = await httpBackend((req, res) => arrive({ req: req.on('error', () => {}), res }));
-  const behind = await openStack({ upstream: { url } });
-  try {
+  return await inFrontOf(url, async (behind) => {
     const wire = await Wire.open(behind.port);
     wire.write(bytes);
     const seen = await arrived;
@@ -32,9 +31,7 @@ async function leaving(
     await closed;
     await until(async () => (await behind.gateway.metrics.text()).includes('oncegate_in_flight 0'));
     return seen;
-  } finally {
-    await behind.close();
-  }
+  });
 }
 
 test('before the answer: the request to the backend ends', async () => {

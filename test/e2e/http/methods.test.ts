@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { httpBackend } from '../../support/backend.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { inFrontOf, openStack, type Stack } from '../../support/stack.ts';
 import { ALPHA, chunk, head, LAST_CHUNK, request, Wire, type WireAnswer } from '../../support/wire.ts';
 
 let stack: Stack;
@@ -107,8 +107,7 @@ test('an answer’s status, reason and body come as they are, whatever they are'
     res.writeHead(Number(req.url?.slice(1)), 'As It Is', { 'Content-Type': 'x/y' });
     res.end(Buffer.from([0, 255, 13, 10, 13, 10]));
   });
-  const behind = await openStack({ upstream: { url } });
-  try {
+  await inFrontOf(url, async (behind) => {
     for (const status of [200, 201, 206, 301, 401, 404, 418, 500, 503, 599]) {
       const wire = await Wire.open(behind.port);
       wire.write(head(`GET /${status}`, ALPHA));
@@ -116,7 +115,5 @@ test('an answer’s status, reason and body come as they are, whatever they are'
       expect(wire.rest).toMatch(new RegExp(`^HTTP/1.1 ${status} As It Is\r\n`));
       expect([...(await wire.answer()).body]).toEqual([0, 255, 13, 10, 13, 10]);
     }
-  } finally {
-    await behind.close();
-  }
+  });
 });

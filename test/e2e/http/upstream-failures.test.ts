@@ -2,7 +2,7 @@ import { createServer, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { NOBODY, openBlackHole, rawBackend } from '../../support/backend.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { inFrontOf, openStack, type Stack } from '../../support/stack.ts';
 import { ALPHA, codeOf, head, request, Wire, type WireAnswer } from '../../support/wire.ts';
 
 const payout = JSON.stringify({
@@ -40,20 +40,6 @@ beforeAll(async () => {
   ]);
 });
 afterAll(() => Promise.all([stack, hasty, hole].map((open) => open?.close())));
-
-/** A gateway in front of something that is no sandbox. */
-async function inFrontOf<T>(
-  url: string,
-  use: (behind: Stack) => Promise<T>,
-  times: { connectTimeoutMs?: number; responseTimeoutMs?: number } = { connectTimeoutMs: 5000 },
-): Promise<T> {
-  const behind = await openStack({ upstream: { url, ...times } });
-  try {
-    return await use(behind);
-  } finally {
-    await behind.close();
-  }
-}
 
 describe.each(ways)('%s', (_way, bytes) => {
   test('refused connection: 502 upstream_unreachable', async () => {

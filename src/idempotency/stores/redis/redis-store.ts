@@ -92,40 +92,19 @@ export class RedisStore implements Store {
   }
 
   async begin(owner: Owner): Promise<Fenced> {
-    // In one go with the begin, or on the wire to nodes of its own before it: one round trip.
-    this.#leases.take(owner);
-    const key = this.#keyOf(owner.scope);
-    const { scriptMs } = this.#leases;
-    const { reply, replicated } = await this.#answering(() =>
+    return await this.#first('begin', owner, (key, lease, value) =>
       this.#writes.write<Fenced>((to) =>
-        to.begin(key, leaseOf(key), owner.token, this.#now(), this.#leases.valueOf(owner), scriptMs),
+        to.begin(key, lease, owner.token, this.#now(), value, this.#leases.scriptMs),
       ),
     );
-    if (reply === 'stale') void this.#leases.giveBack(owner);
-    else if (!replicated) throw new StoreUnavailable('redis: the begin did not reach its replicas');
-    return reply;
   }
 
   async takeOver(heir: Owner, fingerprint: Fingerprint): Promise<'ok' | 'changed'> {
-    this.#leases.take(heir);
-    const key = this.#keyOf(heir.scope);
-    const { scriptMs } = this.#leases;
-    const { reply, replicated } = await this.#answering(() =>
+    return await this.#first('takeover', heir, (key, lease, value) =>
       this.#writes.write<'ok' | 'changed'>((to) =>
-        to.takeOver(
-          key,
-          leaseOf(key),
-          heir.token,
-          fingerprint,
-          this.#now(),
-          this.#leases.valueOf(heir),
-          scriptMs,
-        ),
+        to.takeOver(key, lease, heir.token, fingerprint, this.#now(), value, this.#leases.scriptMs),
       ),
     );
-    if (reply === 'changed') void this.#leases.giveBack(heir);
-    else if (!replicated) throw new StoreUnavailable('redis: the takeover did not reach its replicas');
-    return reply;
   }
 
   async renew(owner: Owner): Promise<Fenced | 'lost'> {
@@ -199,6 +178,22 @@ export class RedisStore implements Store {
 
   async close(): Promise<void> {
     for (const client of [this.#client, ...this.#lockClients]) client.disconnect();
+  }
+
+  /** The write by which an owner may send. It takes the lease, which is given back where the owner may not. */
+  async #first<Reply extends string>(
+    what: string,
+    owner: Owner,
+    write: (key: string, lease: string, leaseValue: string) => Promise<Written<Reply>>,
+  ): Promise<Reply> {
+    // In one go with the write, or on the wire to nodes of its own before it: one round trip.
+    this.#leases.take(owner);
+    const key = this.#keyOf(owner.scope);
+    const value = this.#leases.valueOf(owner);
+    const { reply, replicated } = await this.#answering(() => write(key, leaseOf(key), value));
+    if (reply !== 'ok') void this.#leases.giveBack(owner);
+    else if (!replicated) throw new StoreUnavailable(`redis: the ${what} did not reach its replicas`);
+    return reply;
   }
 
   /** An owner's last write, which gives the lease back: one round trip. Unsent, the lease is kept. */
