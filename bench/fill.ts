@@ -5,11 +5,12 @@ import { connect } from 'node:net';
 import { encodeRecord } from '../src/idempotency/codec.ts';
 import type { IdempotencyRecord } from '../src/idempotency/record.ts';
 import { bytesOf } from '../src/idempotency/stores/lmdb/entry.ts';
-import { openEnvironment, SCOPE_BYTES } from '../src/idempotency/stores/lmdb/environment.ts';
+import { openEnvironment } from '../src/idempotency/stores/lmdb/environment.ts';
 import { Ages, currentBoot } from '../src/idempotency/stores/lmdb/stamp.ts';
 import type { Fingerprint, Token } from '../src/kernel/brands.ts';
 import { systemClock } from '../src/kernel/clock.ts';
 
+const SCOPE_BYTES = 32;
 const A_STEP = 20_000;
 const RETENTION_MS = 86_400_000;
 

@@ -28,11 +28,17 @@ export const guards: readonly Guard[] = [
   {
     ...LMDB_RECORDS,
     without: 'a claim looks first and writes later (LMDB)',
-    text: `this.#records.ifNoExists(key, () => {
-        void this.#records.put(key, bytesOf(next), newVersion());
-      }),`,
-    replacement: 'this.#records.put(key, bytesOf(next), newVersion()),',
+    text: 'inner = this.#records.ifNoExists(key, () => {',
+    replacement: 'inner = this.#records.batch(() => {',
     named: 'of many claims on one scope has one winner',
+  },
+  {
+    ...LMDB_RECORDS,
+    without: 'a claim does not see what was settled since it looked (LMDB)',
+    text: 'const outer = this.#records.ifNoExists(settledKey(scope), () => {',
+    replacement: 'const outer = this.#records.batch(() => {',
+    test: 'test/contract/lmdb-records.test.ts',
+    named: 'adds nothing where it is settled by now',
   },
   {
     ...REDIS,
@@ -47,8 +53,8 @@ export const guards: readonly Guard[] = [
   {
     ...LMDB_RECORDS,
     without: 'a write does not compare what it replaces (LMDB)',
-    text: 'this.#records.put(keyOf(scope), bytes, newVersion(), version)',
-    replacement: 'this.#records.put(keyOf(scope), bytes, newVersion())',
+    text: 'return this.#records.put(key, bytes, newVersion(), version);',
+    replacement: 'return this.#records.put(key, bytes, newVersion());',
     named: 'of an owner who wakes up against one who takes over has one winner',
   },
   {
@@ -182,11 +188,11 @@ export const guards: readonly Guard[] = [
   {
     ...LMDB_RECORDS,
     without: 'a record that cannot be read is absent (LMDB)',
-    text: 'return { version, stamp, record: decodeRecord(record) };',
+    text: 'return { key, version, stamp, record: decodeRecord(record) };',
     replacement: `try {
-      return { version, stamp, record: decodeRecord(record) };
+      return { key, version, stamp, record: decodeRecord(record) };
     } catch {
-      return { expired: version };
+      return { expired: { key, version } };
     }`,
     named: '(noise, where it was executing) is never absent and never won',
   },

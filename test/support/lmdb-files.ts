@@ -1,11 +1,12 @@
 import { open, type RootDatabase } from 'lmdb';
 import { openEnvironment } from '../../src/idempotency/stores/lmdb/environment.ts';
+import { settledKey, unsettledKey } from '../../src/idempotency/stores/lmdb/keys.ts';
 import { Ages, currentBoot } from '../../src/idempotency/stores/lmdb/stamp.ts';
 import { Sweep } from '../../src/idempotency/stores/lmdb/sweep.ts';
 import type { Scope } from '../../src/kernel/brands.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
 
-/** The database as the store lays it out: scope digest → stamp and record, versioned. */
+/** The database as the store lays it out: key → stamp and record, versioned. */
 function openFiles(path: string): RootDatabase<Buffer, Buffer> {
   const options = { path, encoding: 'binary', keyEncoding: 'binary', useVersions: true, cache: false };
   return open<Buffer, Buffer>(options as Parameters<typeof open>[0] & { path: string }) as RootDatabase<
@@ -21,8 +22,8 @@ export async function rewriteLmdb(
   change: (stored: Buffer) => Buffer,
 ): Promise<void> {
   const files = openFiles(path);
-  const key = Buffer.from(scope, 'hex');
-  const stored = files.get(key);
+  const key = [settledKey(scope), unsettledKey(scope)].find((place) => files.doesExist(place));
+  const stored = key && files.get(key);
   if (!stored) throw new Error('no record stands there');
   await files.put(key, change(stored), 1);
   await files.close();

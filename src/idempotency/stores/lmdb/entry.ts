@@ -8,14 +8,18 @@ export interface Standing {
   record: IdempotencyRecord;
 }
 
-/** What stands under a scope, with the version that a conditional write has to name. */
-export interface Entry extends Standing {
+/** Where a value stands, and in which version: what a conditional write has to name. */
+export interface Place {
+  key: Buffer;
   version: number;
 }
 
-/** Nothing stands, but for a record past its retention perhaps: then its version. */
+/** What stands under a scope. */
+export interface Entry extends Standing, Place {}
+
+/** Nothing stands, but for a record past its retention perhaps. */
 export interface Absent {
-  expired: number | undefined;
+  expired: Place | undefined;
 }
 
 export const bytesOf = (next: Standing): Buffer => seal(next.stamp, encodeRecord(next.record));

@@ -1,15 +1,9 @@
 import { randomBytes } from 'node:crypto';
 import { accessSync, constants } from 'node:fs';
 import { open, type RootDatabase } from 'lmdb';
-import type { Scope } from '../../../kernel/brands.ts';
 import { makeFolder } from '../../../kernel/folder.ts';
 import { StoreUnavailable } from '../../store.ts';
 import { Presence } from './presence.ts';
-
-/** A record's key is this long and no other entry's is: what belongs to a scope besides has a longer one. */
-export const SCOPE_BYTES = 32;
-
-export const keyOf = (scope: Scope): Buffer => Buffer.from(scope, 'hex');
 
 /** Unique, not counted up: a scope that was removed and claimed anew must not come back to a version once read. */
 export const newVersion = (): number => randomBytes(6).readUIntBE(0, 6);

@@ -11,7 +11,8 @@ import {
   UnknownCursor,
 } from '../../listing.ts';
 import { unseal } from './envelope.ts';
-import { messageOf, SCOPE_BYTES } from './environment.ts';
+import { messageOf } from './environment.ts';
+import { scopeOfRecord } from './keys.ts';
 import type { Ages } from './stamp.ts';
 
 /** LMDB reads in this thread: requests are served in between. */
@@ -27,7 +28,7 @@ export interface Look {
   refuseClosed(): void;
 }
 
-/** A page in the order of the scopes. The cursor is the last key that was looked at. */
+/** A page in the order of the keys: what is not settled comes first. The cursor is the last key that was looked at. */
 export async function listRecords(
   entries: RootDatabase<Buffer, Buffer>,
   look: Look,
@@ -46,7 +47,8 @@ export async function listRecords(
       seen++;
       last = key;
       bytes += value.length;
-      const listed = key.length === SCOPE_BYTES ? listedAs(key, value, look) : undefined;
+      const scope = scopeOfRecord(key);
+      const listed = scope && listedAs(scope, value, look);
       if (listed && isListed(listed, filter)) records.push(listed);
     }
     if (seen < EXAMINED_A_TURN) return { records };
@@ -55,8 +57,7 @@ export async function listRecords(
 }
 
 /** Undefined for a record past its retention. */
-function listedAs(key: Buffer, value: Buffer, look: Look): ListedRecord | undefined {
-  const scope = key.toString('hex') as Scope;
+function listedAs(scope: Scope, value: Buffer, look: Look): ListedRecord | undefined {
   try {
     const { stamp, record } = unseal(value);
     if (look.ages.sinceClaimMs(stamp) >= look.retentionMs) return undefined;

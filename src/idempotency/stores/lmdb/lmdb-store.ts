@@ -14,6 +14,7 @@ import {
   StoreUnavailable,
 } from '../../store.ts';
 import { answering, unavailable } from './answering.ts';
+import { AuditTrail } from './audit-trail.ts';
 import type { Absent, Change, Entry } from './entry.ts';
 import { type Environment, messageOf, openEnvironment } from './environment.ts';
 import { listRecords } from './list-records.ts';
@@ -34,6 +35,7 @@ export class LmdbStore implements Store {
   readonly #records: Records;
   readonly #options: LmdbStoreOptions;
   readonly #ages: Ages;
+  readonly #trail: AuditTrail;
   readonly #resolver: Resolver;
   readonly #sweep: Sweep;
   #closed = false;
@@ -48,9 +50,11 @@ export class LmdbStore implements Store {
     this.#environment = environment;
     this.#ages = new Ages(currentBoot(), options.clock);
     this.#records = new Records(environment, this.#ages, options.retentionMs);
-    const aged = { ...environment, ages: this.#ages };
-    this.#resolver = new Resolver(aged, options, (scope) => this.#read(scope));
-    this.#sweep = new Sweep(aged, options.retentionMs);
+    this.#trail = new AuditTrail(environment.records, this.#ages);
+    this.#resolver = new Resolver(this.#records, this.#trail, this.#ages, options, (scope) =>
+      this.#read(scope),
+    );
+    this.#sweep = new Sweep({ ...environment, ages: this.#ages }, options.retentionMs);
   }
 
   async claim(request: ClaimRequest): Promise<Claim> {
@@ -70,7 +74,7 @@ export class LmdbStore implements Store {
         if (stands.kind !== 'owned') return stands;
         if (this.#ages.sinceAliveMs(entry.stamp) < this.#options.leaseMs) return { kind: 'in_flight' };
         const { executing, next } = this.#withoutOwner(entry, request);
-        if (!(await this.#records.replace(request.scope, entry.version, next))) continue;
+        if (!(await this.#records.replace(request.scope, entry, next))) continue;
         return executing ? { kind: 'in_doubt', sinceMs: next.record.changedAtMs } : taken(true);
       }
     });
@@ -87,12 +91,12 @@ export class LmdbStore implements Store {
       for (;;) {
         const entry = this.#read(heir.scope);
         if (!('record' in entry)) return 'changed';
-        const { record, version, stamp } = entry;
+        const { record, stamp } = entry;
         // By a write whose answer was lost.
         if (record.state === 'executing' && record.token.equals(heir.token)) return 'ok';
         if (record.state !== 'in_doubt' || !record.fingerprint.equals(fingerprint)) return 'changed';
         const next = this.#changed({ ...record, token: heir.token }, stamp, 'executing');
-        if (await this.#records.replace(heir.scope, version, next)) return 'ok';
+        if (await this.#records.replace(heir.scope, entry, next)) return 'ok';
       }
     });
   }
@@ -152,7 +156,7 @@ export class LmdbStore implements Store {
   async audit(scope: Scope): Promise<AuditRecord[]> {
     return await this.#answering(async () => {
       this.#refuseClosed();
-      return this.#resolver.audit(scope);
+      return this.#trail.read(scope);
     });
   }
 
@@ -196,9 +200,7 @@ export class LmdbStore implements Store {
         if (next === 'refuse') return 'stale';
         if (next === 'keep') return 'ok';
         const written =
-          next === 'remove'
-            ? this.#records.remove(owner.scope, entry.version)
-            : this.#records.replace(owner.scope, entry.version, next);
+          next === 'remove' ? this.#records.remove(entry) : this.#records.replace(owner.scope, entry, next);
         if (await written) return 'ok';
       }
     });

@@ -1,6 +1,7 @@
 import { AUDIT_RETENTION_MS } from '../../resolution.ts';
 import { unseal } from './envelope.ts';
-import { type Environment, SCOPE_BYTES } from './environment.ts';
+import type { Environment } from './environment.ts';
+import { isAuditKey } from './keys.ts';
 import type { Ages } from './stamp.ts';
 
 const PAUSE_MS = 250;
@@ -61,7 +62,7 @@ export class Sweep {
 
   /** What cannot be read is not expired: it stays, for people to look at. */
   #isExpired(key: Buffer, value: Buffer): boolean {
-    const retentionMs = key.length === SCOPE_BYTES ? this.#retentionMs : AUDIT_RETENTION_MS;
+    const retentionMs = isAuditKey(key) ? AUDIT_RETENTION_MS : this.#retentionMs;
     try {
       return this.#ages.sinceClaimMs(unseal(value).stamp) >= retentionMs;
     } catch {
