@@ -44,21 +44,21 @@ function* scopes(count: number): Generator<Buffer> {
 }
 
 export async function fillLmdb(path: string, count: number): Promise<void> {
-  const { records, presence } = await openEnvironment(path);
+  const { records, commits, close } = await openEnvironment(path);
   const value = bytesOf({ stamp: new Ages(currentBoot(), systemClock).now(), record: settled() });
   const all = scopes(count);
   for (let done = 0; done < count; done += A_STEP) {
-    await presence.write(async () =>
+    await commits.write(async () => {
       records.transactionSync(() => {
         for (let i = 0; i < A_STEP; i++) {
           const next = all.next();
           if (!next.done) void records.put(next.value, value, 1);
         }
-      }),
-    );
+      });
+      return true;
+    });
   }
-  await records.close();
-  presence.leave();
+  await close();
 }
 
 const REPLY = '+OK\r\n';

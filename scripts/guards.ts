@@ -58,6 +58,35 @@ export const guards: readonly Guard[] = [
     named: 'of an owner who wakes up against one who takes over has one winner',
   },
   {
+    ...LMDB_RECORDS,
+    without: 'a settlement does not compare what it takes away (LMDB)',
+    text: `return this.#records.ifVersion(key, version, () => {
+        void this.#records.remove(key);
+        void this.#records.put(home`,
+    replacement: `return this.#records.batch(() => {
+        void this.#records.remove(key);
+        void this.#records.put(home`,
+    test: 'test/contract/lmdb-records.test.ts',
+    named: 'changes nothing where another version is claimed',
+  },
+  {
+    ...LMDB_RECORDS,
+    without: 'what is settled stands as unsettled too (LMDB)',
+    text: `        void this.#records.remove(key);
+        void this.#records.put(home, bytes, newVersion());`,
+    replacement: '        void this.#records.put(home, bytes, newVersion());',
+    test: 'test/contract/lmdb-records.test.ts',
+    named: 'keeps what is not settled in front of all that is, and each record once',
+  },
+  {
+    file: `${STORES}/lmdb/commits.ts`,
+    without: 'a store writes on after a commit that failed (LMDB)',
+    text: 'if (this.#over) {',
+    replacement: 'if (this.#over && this.#waiting.length < 0) {',
+    test: 'test/contract/lmdb-commits.test.ts',
+    named: 'end with the first that fails',
+  },
+  {
     file: ENGINE,
     without: 'a request is sent without a begin',
     text: '? await this.#begin(call, owner, claim.tookOver)',

@@ -57,6 +57,8 @@ const testPackages = {
   'redis-server': () => answers('redis-server', '--version'),
   // The fault suite moves a gateway's wall clock.
   faketime: () => answers('faketime', '--version'),
+  // For its `prlimit`, which makes a disk look full.
+  'util-linux': () => answers('prlimit', '--version'),
 };
 const benchPackages = {
   'redis-server': testPackages['redis-server'],

@@ -22,6 +22,8 @@ import { Operations } from './proxy/operations.ts';
 export interface GatewayTools {
   clock: Clock;
   logger: Logger;
+  /** Ends the process, whose store has failed: gracefully, and not as a success. */
+  end?(): void;
 }
 
 /** What a gateway is put together from. */
@@ -48,8 +50,12 @@ export async function openParts(config: Config, tools: GatewayTools): Promise<Pa
     onReload: keyObserver(metrics, tools.logger),
   });
   try {
-    const onUnreplicated = () => metrics.unreplicated.inc();
-    const store = await openStore(config, tools.clock, onUnreplicated);
+    const unreplicated = () => metrics.unreplicated.inc();
+    const failed = (failure: Error) => {
+      tools.logger.fatal({ err: failure }, 'the store takes nothing any more: this process ends');
+      tools.end?.();
+    };
+    const store = await openStore(config, tools.clock, { unreplicated, failed });
     return put(config, tools, metrics, keys, store);
   } catch (error) {
     keys.close();

@@ -36,8 +36,16 @@ export async function serve(config: Config): Promise<Running | undefined> {
   return running;
 }
 
+/** An input or output error, as in sysexits.h: whoever watches over this process is to start it again. */
+const STORE_FAILED = 74;
+
+function endFailed(): void {
+  process.exitCode = STORE_FAILED;
+  process.kill(process.pid, 'SIGTERM');
+}
+
 async function serveAlone(config: Config, logger: Logger): Promise<Running> {
-  const gateway = await Gateway.open(config, { clock: systemClock, logger });
+  const gateway = await Gateway.open(config, { clock: systemClock, logger, end: endFailed });
   for (const { warnings = [] } of await gateway.checks())
     for (const warning of warnings) logger.warn(warning);
   try {
@@ -82,7 +90,7 @@ async function serveWithWorkers(config: Config, count: number, logger: Logger): 
 }
 
 async function serveAsWorker(config: Config, logger: Logger): Promise<void> {
-  const gateway = await Gateway.open(config, { clock: systemClock, logger });
+  const gateway = await Gateway.open(config, { clock: systemClock, logger, end: endFailed });
   const port = await listen(gateway.server, config.listen.host, config.listen.port);
   let ending = false;
   const shutDown = async () => {
@@ -90,7 +98,7 @@ async function serveAsWorker(config: Config, logger: Logger): Promise<void> {
     ending = true;
     await gateway.shutdown(drained);
     await tellMetrics(gateway);
-    process.exit(0);
+    process.exit();
   };
   // Ctrl-C reaches every process of a terminal; the primary says when to end.
   process.on('SIGINT', () => {});
@@ -122,7 +130,7 @@ export function shutDownOnSignal(running: Running, after: () => Promise<void> = 
     void running
       .shutdown()
       .then(after)
-      .finally(() => process.exit(0));
+      .finally(() => process.exit());
   };
   process.on('SIGTERM', onSignal).on('SIGINT', onSignal);
 }

@@ -20,8 +20,7 @@ async function openRecords(): Promise<{ environment: Environment; records: Recor
   const path = mkdtempSync(join(tmpdir(), 'lmdb-records-'));
   const environment = await openEnvironment(path);
   onTestFinished(async () => {
-    await environment.records.close();
-    environment.presence.leave();
+    await environment.close();
     rmSync(path, { recursive: true, force: true });
   });
   return { environment, records: new Records(environment, ages, RETENTION_MS) };
@@ -107,5 +106,26 @@ describe('the embedded store', () => {
     expect(records.read(scope)).toEqual(entry);
     expect(await records.remove(entry, also)).toBe(true);
     expect(keysOf(environment)).toEqual([auditKey(scope as Scope, 0)]);
+  });
+
+  it('takes thousands of changes of one turn', async () => {
+    const { environment, records } = await openRecords();
+    const standing = await Promise.all(
+      Array.from({ length: 1000 }, (_, i) => stands(records, i % 2 ? 'claimed' : 'settled')),
+    );
+    const next = aRecord('claimed').next;
+    const [won, moved] = await Promise.all([
+      Promise.all(
+        Array.from({ length: 2000 }, (_, i) =>
+          records.add(i % 2 ? (standing[i >> 1]?.scope as Scope) : newRequest().scope, undefined, next),
+        ),
+      ),
+      Promise.all(standing.map(({ scope, entry }) => records.replace(scope, entry, aRecord('settled').next))),
+    ]);
+    expect(won).toEqual(Array.from({ length: 2000 }, (_, i) => i % 2 === 0));
+    expect(moved).not.toContain(false);
+    const settled = standing.map(({ scope }) => settledKey(scope)).toSorted(Buffer.compare);
+    expect(keysOf(environment).slice(1000)).toEqual(settled);
+    expect(keysOf(environment)).toHaveLength(2000);
   });
 });

@@ -43,7 +43,6 @@ export async function sweepLmdb(path: string, retentionMs: number): Promise<numb
   const sweep = new Sweep({ ...environment, ages: new Ages(currentBoot(), systemClock) }, retentionMs);
   sweep.stop();
   const removed = await sweep.step();
-  await environment.records.close();
-  environment.presence.leave();
+  await environment.close();
   return removed;
 }

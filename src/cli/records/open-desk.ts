@@ -11,7 +11,7 @@ import { Exit } from '../exit.ts';
 export async function withDesk<T>(configFile: string, work: (desk: Desk) => Promise<T>): Promise<T> {
   const config = loadConfig(configFile, process.env);
   refuseMissing(config);
-  const store = await openStore(config, systemClock, () => {});
+  const store = await openStore(config, systemClock);
   const { leaseMs } = config.lock;
   try {
     return await work(new Desk(store, { leaseMs, maxStoredBytes: config.idempotency.maxStoredBytes }));

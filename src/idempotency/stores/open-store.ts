@@ -4,6 +4,14 @@ import type { idempotencyOptions, lockOptions, storeOptions } from '../options.t
 import type { Store } from '../store.ts';
 import type { Location } from './redis/connect.ts';
 
+/** What a store tells besides its answers. */
+export interface StoreEvents {
+  /** A settled result had not reached its replicas in time. */
+  unreplicated?(): void;
+  /** The store takes nothing any more from this process. */
+  failed?(failure: Error): void;
+}
+
 export interface StoreSections {
   store: z.output<typeof storeOptions>;
   lock: z.output<typeof lockOptions>;
@@ -13,13 +21,12 @@ export interface StoreSections {
 /**
  * Opens the configured store.
  *
- * @param onUnreplicated told of each settled result that had not reached its replicas in time
  * @throws with a message for the operator
  */
 export async function openStore(
   { store, lock, idempotency }: StoreSections,
   clock: Clock,
-  onUnreplicated: () => void,
+  { unreplicated = () => {}, failed = () => {} }: StoreEvents = {},
 ): Promise<Store> {
   const common = { clock, leaseMs: lock.leaseMs, retentionMs: idempotency.retentionMs };
   // Each back end is loaded only where it is used: neither needs the other's library to be there.
@@ -32,12 +39,12 @@ export async function openStore(
       ...common,
       location,
       replicas,
-      onUnreplicated,
+      onUnreplicated: unreplicated,
       lockNodes: lock.nodes,
     });
   }
   const { LmdbStore } = await import('./lmdb/lmdb-store.ts');
-  return await LmdbStore.open({ ...store, ...common });
+  return await LmdbStore.open({ ...store, ...common, onFailure: failed });
 }
 
 /** The schema lets exactly one of the three be said. */

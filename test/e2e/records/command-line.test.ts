@@ -126,7 +126,7 @@ describe.concurrent.each(storeKinds)('records on the command line, beside a gate
 
   it('what an owner still works on is refused, and nothing is written', inTurn, async () => {
     const request = newRequest({ merchant: 'M-ALPHA' });
-    const owner = await openStore(parsedConfig(stack.config), systemClock, () => {});
+    const owner = await openStore(parsedConfig(stack.config), systemClock);
     try {
       await bring(owner, 'executing', request);
       const refused = await records('resolve', ...byKey(request.key), '--as', 'released', '--reason', 'x');

@@ -26,7 +26,7 @@ describe.concurrent.each(storeKinds)('on %s', (kind) => {
     const input = testConfig(newFolder(), sandbox.url, more);
     const gateway = await spawnGateway(input, FAST_START, newFolder());
     closing.push(() => gateway.end('SIGKILL'));
-    const store = await openStore(parsedConfig(input), systemClock, () => {});
+    const store = await openStore(parsedConfig(input), systemClock);
     closing.push(() => store.close());
     const desk = new Desk(store, { leaseMs: LEASE_MS, maxStoredBytes: 1024 });
 

@@ -20,7 +20,7 @@ export const unsettledKey = (scope: Scope): Buffer => Buffer.concat([UNSETTLED, 
 export const recordKey = (scope: Scope, state: IdempotencyRecord['state']): Buffer =>
   state === 'settled' ? settledKey(scope) : unsettledKey(scope);
 
-/** Undefined for a key that is no record's. */
+/** Undefined for an audit record's key. */
 export function scopeOfRecord(key: Buffer): Scope | undefined {
   if (isAuditKey(key)) return undefined;
   return key.subarray(-SCOPE_BYTES).toString('hex') as Scope;

@@ -7,5 +7,9 @@ export interface LmdbStoreOptions {
   leaseMs: number;
   /** A write that takes longer is taken for lost, though it may still happen. */
   timeoutMs: number;
+  /** Room on the disk below which nothing new is claimed, in bytes. Default: 64 MiB. */
+  keepFreeBytes?: number;
+  /** Told of the first commit that could not be written: nothing is written any more, and the process is to end. */
+  onFailure?: (failure: Error) => void;
   clock: Clock;
 }

@@ -21,6 +21,7 @@ import { listRecords } from './list-records.ts';
 import type { LmdbStoreOptions } from './lmdb-store-options.ts';
 import { Records } from './records.ts';
 import { Resolver } from './resolver.ts';
+import { Room } from './room.ts';
 import { Ages, currentBoot, type Stamp } from './stamp.ts';
 import { Sweep } from './sweep.ts';
 
@@ -38,11 +39,12 @@ export class LmdbStore implements Store {
   readonly #trail: AuditTrail;
   readonly #resolver: Resolver;
   readonly #sweep: Sweep;
+  readonly #room: Room;
   #closed = false;
 
   /** @throws {StoreUnavailable} with a message for the operator where the folder cannot be used */
   static async open(options: LmdbStoreOptions): Promise<LmdbStore> {
-    return new LmdbStore(options, await openEnvironment(options.path));
+    return new LmdbStore(options, await openEnvironment(options.path, options.onFailure));
   }
 
   private constructor(options: LmdbStoreOptions, environment: Environment) {
@@ -54,6 +56,7 @@ export class LmdbStore implements Store {
     this.#resolver = new Resolver(this.#records, this.#trail, this.#ages, options, (scope) =>
       this.#read(scope),
     );
+    this.#room = new Room(options.path, options.keepFreeBytes);
     this.#sweep = new Sweep({ ...environment, ages: this.#ages }, options.retentionMs);
   }
 
@@ -66,6 +69,7 @@ export class LmdbStore implements Store {
       for (;;) {
         const entry = this.#read(request.scope);
         if (!('record' in entry)) {
+          this.#room.need();
           const next = { stamp: this.#ages.now(), record: claimed };
           if (await this.#records.add(request.scope, entry.expired, next)) return taken(false);
           continue;
@@ -95,6 +99,7 @@ export class LmdbStore implements Store {
         // By a write whose answer was lost.
         if (record.state === 'executing' && record.token.equals(heir.token)) return 'ok';
         if (record.state !== 'in_doubt' || !record.fingerprint.equals(fingerprint)) return 'changed';
+        this.#room.need();
         const next = this.#changed({ ...record, token: heir.token }, stamp, 'executing');
         if (await this.#records.replace(heir.scope, entry, next)) return 'ok';
       }
@@ -165,7 +170,8 @@ export class LmdbStore implements Store {
       accessSync(this.#options.path, constants.W_OK);
       this.#refuseClosed();
       this.#environment.records.getStats();
-      return { ok: true, detail: 'lmdb', warnings: [] };
+      const { shortage } = this.#room;
+      return { ok: true, detail: 'lmdb', warnings: shortage ? [shortage] : [] };
     } catch (error) {
       return { ok: false, detail: `lmdb: ${messageOf(error)}`, warnings: [] };
     }
@@ -174,8 +180,8 @@ export class LmdbStore implements Store {
   async close(): Promise<void> {
     this.#closed = true;
     this.#sweep.stop();
-    await this.#environment.records.close();
-    this.#environment.presence.leave();
+    this.#room.close();
+    await this.#environment.close();
   }
 
   /** What a retry mostly finds. A read does not wait for anything, and needs no time limit. */

@@ -12,13 +12,13 @@ import type { Ages } from './stamp.ts';
  */
 export class Records {
   readonly #records: Environment['records'];
-  readonly #presence: Environment['presence'];
+  readonly #commits: Environment['commits'];
   readonly #ages: Ages;
   readonly #retentionMs: number;
 
-  constructor({ records, presence }: Environment, ages: Ages, retentionMs: number) {
+  constructor({ records, commits }: Environment, ages: Ages, retentionMs: number) {
     this.#records = records;
-    this.#presence = presence;
+    this.#commits = commits;
     this.#ages = ages;
     this.#retentionMs = retentionMs;
   }
@@ -43,7 +43,7 @@ export class Records {
   async add(scope: Scope, expired: Place | undefined, next: Standing): Promise<boolean> {
     if (expired !== undefined) return await this.replace(scope, expired, next);
     const [key, bytes] = [unsettledKey(scope), bytesOf(next)];
-    const [nowhere, added] = await this.#presence.write(() => {
+    return await this.#commits.write(async () => {
       let inner: Promise<boolean> | undefined;
       // Whoever stood nowhere when it was read may have been claimed and settled since. Nothing may follow the inner
       // condition: where the outer one failed and the inner one holds, lmdb would carry it out.
@@ -52,15 +52,15 @@ export class Records {
           void this.#records.put(key, bytes, newVersion());
         });
       });
-      return Promise.all([outer, inner]);
+      const [nowhere, added] = await Promise.all([outer, inner]);
+      return nowhere && added === true;
     });
-    return nowhere && added === true;
   }
 
   /** With `also` in the same commit. False: something else stands by now. */
   async replace(scope: Scope, { key, version }: Place, next: Standing, also?: () => void): Promise<boolean> {
     const [home, bytes] = [recordKey(scope, next.record.state), bytesOf(next)];
-    return await this.#presence.write(() => {
+    return await this.#commits.write(() => {
       if (home.equals(key) && !also) return this.#records.put(key, bytes, newVersion(), version);
       return this.#records.ifVersion(key, version, () => {
         void this.#records.remove(key);
@@ -72,11 +72,12 @@ export class Records {
 
   /** With `also` in the same commit. False: something else stands by now. */
   async remove({ key, version }: Place, also?: () => void): Promise<boolean> {
-    return await this.#presence.write(() =>
-      this.#records.ifVersion(key, version, () => {
+    return await this.#commits.write(() => {
+      if (!also) return this.#records.remove(key, version);
+      return this.#records.ifVersion(key, version, () => {
         void this.#records.remove(key);
-        also?.();
-      }),
-    );
+        also();
+      });
+    });
   }
 }

@@ -17,16 +17,16 @@ const SHORT_PAUSE_MS = 2;
  */
 export class Sweep {
   readonly #records: Environment['records'];
-  readonly #presence: Environment['presence'];
+  readonly #commits: Environment['commits'];
   readonly #ages: Ages;
   readonly #retentionMs: number;
   #timer: NodeJS.Timeout | undefined;
   #stopped = false;
   #next: Buffer | undefined;
 
-  constructor({ records, presence, ages }: Environment & { ages: Ages }, retentionMs: number) {
+  constructor({ records, commits, ages }: Environment & { ages: Ages }, retentionMs: number) {
     this.#records = records;
-    this.#presence = presence;
+    this.#commits = commits;
     this.#ages = ages;
     this.#retentionMs = retentionMs;
     this.#goOn(PAUSE_MS);
@@ -54,7 +54,7 @@ export class Sweep {
       // The successor of a key is the key with a zero byte behind it.
       this.#next = Buffer.concat([key, Buffer.alloc(1)]);
       if (version !== undefined && this.#isExpired(key, value))
-        removals.push(this.#presence.write(() => this.#records.remove(key, version)));
+        removals.push(this.#commits.write(() => this.#records.remove(key, version)));
     }
     if (seen < RECORDS_A_STEP) this.#next = undefined;
     return (await Promise.all(removals)).filter(Boolean).length;

@@ -1,0 +1,66 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import { StoreUnavailable } from '../../src/idempotency/store.ts';
+import { newVersion, openEnvironment } from '../../src/idempotency/stores/lmdb/environment.ts';
+
+async function openCommits() {
+  const path = mkdtempSync(join(tmpdir(), 'lmdb-commits-'));
+  const told: StoreUnavailable[] = [];
+  const { records, commits, close } = await openEnvironment(path, (failure) => told.push(failure));
+  onTestFinished(async () => {
+    await close();
+    rmSync(path, { recursive: true, force: true });
+  });
+  const issued: string[] = [];
+  const write = (name: string) =>
+    commits.write(() => {
+      issued.push(name);
+      return records.ifNoExists(Buffer.from(name), () => {
+        void records.put(Buffer.from(name), Buffer.from(name), newVersion());
+      });
+    });
+  const broken = () => commits.write(() => Promise.reject(new Error('no room')));
+  return { commits, told, issued, write, broken, close };
+}
+
+const refused = (message: string, maybeWritten: boolean) =>
+  expect.objectContaining({ name: 'StoreUnavailable', message, maybeWritten });
+
+describe('commits', () => {
+  it('take what came while one was under way together, and begin when it is done', async () => {
+    const { issued, write } = await openCommits();
+    const first = write('a');
+    await Promise.resolve();
+    expect(issued).toEqual(['a']);
+    const [second, third] = [write('b'), write('c')];
+    expect(await first).toBe(true);
+    expect(await Promise.all([second, third, write('a')])).toEqual([true, true, false]);
+    expect(issued).toEqual(['a', 'b', 'c', 'a']);
+  });
+
+  it('end with the first that fails: nobody knows of those beside it, and none is issued after it', async () => {
+    const { issued, told, write, broken } = await openCommits();
+    const group = [write('a'), broken(), broken()];
+    await Promise.resolve();
+    const later = write('b');
+    const ends = await Promise.allSettled([...group, later]);
+    const unknown = refused('lmdb could not write: no room', true);
+    const surelyNot = refused('lmdb could not write: no room', false);
+    expect(ends.map((end) => end.status === 'rejected' && end.reason)).toEqual([
+      ...[unknown, unknown, unknown],
+      surelyNot,
+    ]);
+    await expect(write('c')).rejects.toEqual(surelyNot);
+    expect(issued).toEqual(['a']);
+    expect(told).toEqual([expect.any(StoreUnavailable)]);
+  });
+
+  it('are refused once it is closed', async () => {
+    const { commits, issued, told, write } = await openCommits();
+    commits.end();
+    await expect(write('a')).rejects.toEqual(refused('lmdb is closed', false));
+    expect([issued, told]).toEqual([[], []]);
+  });
+});
