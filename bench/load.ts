@@ -52,7 +52,7 @@ export async function load(system: System, work: Work, seconds: number, keys: st
   };
 }
 
-const WARM_UP_S = 3;
+const WARM_UP_S = 2;
 
 /** Until most of it is compiled, which each process does for itself; afterwards the keys that are replayed are there. */
 export async function warmUp(system: System, work: Work, keys: string): Promise<void> {
