@@ -81,8 +81,8 @@ export const guards: readonly Guard[] = [
   {
     file: `${STORES}/lmdb/commits.ts`,
     without: 'a store writes on after a commit that failed (LMDB)',
-    text: 'if (this.#over) {',
-    replacement: 'if (this.#over && this.#waiting.length < 0) {',
+    text: 'if (this.#failure) {',
+    replacement: 'if (this.#failure && group.length === 0) {',
     test: 'test/contract/lmdb-commits.test.ts',
     named: 'end with the first that fails',
   },

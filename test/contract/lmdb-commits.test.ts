@@ -57,10 +57,15 @@ describe('commits', () => {
     expect(told).toEqual([expect.any(StoreUnavailable)]);
   });
 
-  it('are refused once it is closed', async () => {
-    const { commits, issued, told, write } = await openCommits();
-    commits.end();
-    await expect(write('a')).rejects.toEqual(refused('lmdb is closed', false));
-    expect([issued, told]).toEqual([[], []]);
+  it('are refused once it is closed, and what was taken before is committed', async () => {
+    const { commits, told, issued, write } = await openCommits();
+    const first = write('a');
+    await Promise.resolve();
+    const second = write('b');
+    const ended = commits.end();
+    await expect(write('c')).rejects.toEqual(refused('lmdb is closed', false));
+    await ended;
+    expect([issued, await first, await second]).toEqual([['a', 'b'], true, true]);
+    expect(told).toEqual([]);
   });
 });

@@ -20,8 +20,10 @@ export class Commits {
   readonly #presence: Presence;
   readonly #onFailure: (failure: StoreUnavailable) => void;
   #waiting: Waiting[] = [];
-  #busy = false;
-  #over: StoreUnavailable | undefined;
+  #committing: Promise<void> | undefined;
+  #closed: StoreUnavailable | undefined;
+  /** What everybody is told after a commit that failed. */
+  #failure: StoreUnavailable | undefined;
 
   /** @param onFailure told once, of the first commit that failed */
   constructor(presence: Presence, onFailure: (failure: StoreUnavailable) => void) {
@@ -37,32 +39,34 @@ export class Commits {
    * @throws {StoreUnavailable}
    */
   write(write: () => Promise<boolean>): Promise<boolean> {
+    const over = this.#failure ?? this.#closed;
+    if (over) return Promise.reject(over);
     const { promise, resolve, reject } = Promise.withResolvers<boolean>();
     this.#waiting.push({ write, resolve, reject });
-    if (!this.#busy) void this.#commitAll();
+    this.#committing ??= this.#commitAll();
     return promise;
   }
 
-  /** Nothing is issued any more. */
-  end(): void {
-    this.#over ??= new StoreUnavailable('lmdb is closed', { maybeWritten: false });
+  /** Takes nothing any more, and resolves when all that it had taken is committed. */
+  async end(): Promise<void> {
+    this.#closed = new StoreUnavailable('lmdb is closed', { maybeWritten: false });
+    await this.#committing;
   }
 
   async #commitAll(): Promise<void> {
-    this.#busy = true;
     // Whatever is written in this turn goes along.
     await Promise.resolve();
     while (this.#waiting.length > 0) await this.#presence.write(() => this.#commit(this.#waiting.splice(0)));
-    this.#busy = false;
+    this.#committing = undefined;
   }
 
   /** All in one turn, which lmdb makes one commit. Where it failed nobody knows what became of any of them. */
   async #commit(group: readonly Waiting[]): Promise<void> {
-    if (this.#over) {
-      for (const { reject } of group) reject(this.#over);
+    if (this.#failure) {
+      for (const { reject } of group) reject(this.#failure);
       return;
     }
-    const ends = await Promise.allSettled(group.map(({ write }) => write()));
+    const ends = await Promise.allSettled(group.map(async ({ write }) => await write()));
     const failed = ends.find((end) => end.status === 'rejected');
     const failure = failed && (await this.#fail(failed.reason));
     for (const [i, end] of ends.entries()) {
@@ -74,8 +78,8 @@ export class Commits {
   async #fail(error: unknown): Promise<StoreUnavailable> {
     const cause = await reasonOf(error);
     const message = `lmdb could not write: ${cause instanceof Error ? cause.message : cause}`;
-    this.#over = new StoreUnavailable(message, { cause, maybeWritten: false });
-    this.#onFailure(this.#over);
+    this.#failure = new StoreUnavailable(message, { cause, maybeWritten: false });
+    this.#onFailure(this.#failure);
     return new StoreUnavailable(message, { cause });
   }
 }

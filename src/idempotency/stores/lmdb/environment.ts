@@ -38,7 +38,7 @@ export async function openEnvironment(
     const { opened: records, presence } = await Presence.enter(path, () => openRecords(path));
     const commits = new Commits(presence, onFailure);
     const close = async () => {
-      commits.end();
+      await commits.end();
       await records.close();
       presence.leave();
     };
