@@ -22,7 +22,7 @@ test('a commit that cannot be written: the gateway ends in order, and nothing is
   const config = testConfig(temporaryFolder(), sandbox.url, {
     lock: { leaseMs: 500 },
     idempotency: { settleRetryMs: 200 },
-    shutdown: { delayMs: 0, graceMs: 1000 },
+    shutdown: { delayMs: 300, graceMs: 1000 },
   });
   const gateway = await spawnGateway(config, FAST_START);
   const exited = once(gateway.child, 'exit');
