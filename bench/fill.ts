@@ -6,11 +6,11 @@ import { encodeRecord } from '../src/idempotency/codec.ts';
 import type { IdempotencyRecord } from '../src/idempotency/record.ts';
 import { bytesOf } from '../src/idempotency/stores/lmdb/entry.ts';
 import { openEnvironment } from '../src/idempotency/stores/lmdb/environment.ts';
+import { SCOPE_BYTES } from '../src/idempotency/stores/lmdb/keys.ts';
 import { Ages, currentBoot } from '../src/idempotency/stores/lmdb/stamp.ts';
 import type { Fingerprint, Token } from '../src/kernel/brands.ts';
 import { systemClock } from '../src/kernel/clock.ts';
 
-const SCOPE_BYTES = 32;
 const A_STEP = 20_000;
 const RETENTION_MS = 86_400_000;
 

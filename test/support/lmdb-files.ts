@@ -38,9 +38,10 @@ export async function countLmdb(path: string): Promise<number> {
 }
 
 /** One step of a sweep of its own. Resolves to the number of records removed. */
-export async function sweepLmdb(path: string, retentionMs: number): Promise<number> {
+export async function sweepLmdb(path: string, retentionMs: number, mayWrite = true): Promise<number> {
   const environment = await openEnvironment(path);
-  const sweep = new Sweep({ ...environment, ages: new Ages(currentBoot(), systemClock) }, retentionMs);
+  const aged = { ...environment, ages: new Ages(currentBoot(), systemClock) };
+  const sweep = new Sweep(aged, retentionMs, () => mayWrite);
   sweep.stop();
   const removed = await sweep.step();
   await environment.close();

@@ -1,5 +1,4 @@
 import { StoreUnavailable } from '../../store.ts';
-import { messageOf } from './environment.ts';
 
 /** Bounds the time, in milliseconds, and gives every failure one name. @throws {StoreUnavailable} */
 export async function answering<T>(work: () => Promise<T>, timeoutMs: number): Promise<T> {
@@ -16,6 +15,8 @@ export async function answering<T>(work: () => Promise<T>, timeoutMs: number): P
     clearTimeout(timer);
   }
 }
+
+export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 export function unavailable(error: unknown): StoreUnavailable {
   if (error instanceof StoreUnavailable) return error;

@@ -1,5 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { StoreUnavailable } from '../../store.ts';
+import { messageOf } from './answering.ts';
 import type { Presence } from './presence.ts';
 
 interface Waiting {
@@ -68,16 +69,17 @@ export class Commits {
     }
     const ends = await Promise.allSettled(group.map(async ({ write }) => await write()));
     const failed = ends.find((end) => end.status === 'rejected');
-    const failure = failed && (await this.#fail(failed.reason));
-    for (const [i, end] of ends.entries()) {
-      if (end.status === 'fulfilled' && !failure) group[i]?.resolve(end.value);
-      else if (failure) group[i]?.reject(failure);
+    const unknown = failed && (await this.#fail(failed.reason));
+    for (const [i, { resolve, reject }] of group.entries()) {
+      const end = ends[i];
+      if (unknown) reject(unknown);
+      else if (end?.status === 'fulfilled') resolve(end.value);
     }
   }
 
   async #fail(error: unknown): Promise<StoreUnavailable> {
     const cause = await reasonOf(error);
-    const message = `lmdb could not write: ${cause instanceof Error ? cause.message : cause}`;
+    const message = `lmdb could not write: ${messageOf(cause)}`;
     this.#failure = new StoreUnavailable(message, { cause, maybeWritten: false });
     this.#onFailure(this.#failure);
     return new StoreUnavailable(message, { cause });

@@ -3,6 +3,7 @@ import { accessSync, constants } from 'node:fs';
 import { open, type RootDatabase } from 'lmdb';
 import { makeFolder } from '../../../kernel/folder.ts';
 import { StoreUnavailable } from '../../store.ts';
+import { messageOf } from './answering.ts';
 import { Commits } from './commits.ts';
 import { Presence } from './presence.ts';
 
@@ -14,8 +15,6 @@ const MAP_BYTES = 2 ** 36;
 
 /** Unique, not counted up: a scope that was removed and claimed anew must not come back to a version once read. */
 export const newVersion = (): number => randomBytes(6).readUIntBE(0, 6);
-
-export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 /** The database, and what every write to it goes through. */
 export interface Environment {

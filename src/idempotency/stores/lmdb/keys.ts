@@ -8,7 +8,7 @@
 import type { Scope } from '../../../kernel/brands.ts';
 import type { IdempotencyRecord } from '../../record.ts';
 
-const SCOPE_BYTES = 32;
+export const SCOPE_BYTES = 32;
 const COUNT_BYTES = 4;
 const UNSETTLED = Buffer.alloc(16);
 

@@ -10,8 +10,8 @@ import {
   type Listing,
   UnknownCursor,
 } from '../../listing.ts';
+import { messageOf } from './answering.ts';
 import { unseal } from './envelope.ts';
-import { messageOf } from './environment.ts';
 import { scopeOfRecord } from './keys.ts';
 import type { Ages } from './stamp.ts';
 

@@ -13,10 +13,10 @@ import {
   type StoreHealth,
   StoreUnavailable,
 } from '../../store.ts';
-import { answering, unavailable } from './answering.ts';
+import { answering, messageOf, unavailable } from './answering.ts';
 import { AuditTrail } from './audit-trail.ts';
 import type { Absent, Change, Entry } from './entry.ts';
-import { type Environment, messageOf, openEnvironment } from './environment.ts';
+import { type Environment, openEnvironment } from './environment.ts';
 import { listRecords } from './list-records.ts';
 import type { LmdbStoreOptions } from './lmdb-store-options.ts';
 import { Records } from './records.ts';
@@ -57,7 +57,11 @@ export class LmdbStore implements Store {
       this.#read(scope),
     );
     this.#room = new Room(options.path, options.keepFreeBytes);
-    this.#sweep = new Sweep({ ...environment, ages: this.#ages }, options.retentionMs);
+    this.#sweep = new Sweep(
+      { ...environment, ages: this.#ages },
+      options.retentionMs,
+      () => this.#room.shortage === undefined,
+    );
   }
 
   async claim(request: ClaimRequest): Promise<Claim> {
@@ -77,6 +81,7 @@ export class LmdbStore implements Store {
         const stands = standing(entry.record, request.fingerprint);
         if (stands.kind !== 'owned') return stands;
         if (this.#ages.sinceAliveMs(entry.stamp) < this.#options.leaseMs) return { kind: 'in_flight' };
+        this.#room.need();
         const { executing, next } = this.#withoutOwner(entry, request);
         if (!(await this.#records.replace(request.scope, entry, next))) continue;
         return executing ? { kind: 'in_doubt', sinceMs: next.record.changedAtMs } : taken(true);

@@ -6,8 +6,8 @@ const LOOK_EVERY_MS = 1000;
 const MIB = 1024 * 1024;
 
 /**
- * Whether the disk has room for new executions. What has begun has to be settled, and a commit that cannot be written breaks
- * the store for this process: so nothing is begun on the last of the room.
+ * Whether the disk has room for more than the end of what has begun. That has to be settled, and a commit that cannot be
+ * written breaks the store for this process: so on the last of the room claims write nothing, and the sweep neither.
  */
 export class Room {
   readonly #path: string;
@@ -15,7 +15,7 @@ export class Room {
   readonly #timer: NodeJS.Timeout;
   #freeBytes: number;
 
-  /** @param keepFreeBytes default: 64 MiB, which more executions than a gateway takes at once can be settled in */
+  /** @param keepFreeBytes default: 64 MiB, in which thousands of small answers can be settled, and some dozens of 1 MiB */
   constructor(path: string, keepFreeBytes = 64 * MIB) {
     this.#path = path;
     this.#keepFreeBytes = keepFreeBytes;
@@ -30,7 +30,7 @@ export class Room {
     return `nothing new is executed: the disk of ${this.#path} has ${free} MiB left, and ${keep} are kept for what has begun`;
   }
 
-  /** @throws {StoreUnavailable} where nothing new may be claimed */
+  /** @throws {StoreUnavailable} where a claim must not write */
   need(): void {
     const { shortage } = this;
     if (shortage) throw new StoreUnavailable(`lmdb: ${shortage}`, { maybeWritten: false });

@@ -20,15 +20,22 @@ export class Sweep {
   readonly #commits: Environment['commits'];
   readonly #ages: Ages;
   readonly #retentionMs: number;
+  readonly #mayWrite: () => boolean;
   #timer: NodeJS.Timeout | undefined;
   #stopped = false;
   #next: Buffer | undefined;
 
-  constructor({ records, commits, ages }: Environment & { ages: Ages }, retentionMs: number) {
+  /** @param mayWrite asked before each step: a removal takes room on the disk before it gives any back */
+  constructor(
+    { records, commits, ages }: Environment & { ages: Ages },
+    retentionMs: number,
+    mayWrite: () => boolean,
+  ) {
     this.#records = records;
     this.#commits = commits;
     this.#ages = ages;
     this.#retentionMs = retentionMs;
+    this.#mayWrite = mayWrite;
     this.#goOn(PAUSE_MS);
   }
 
@@ -42,6 +49,7 @@ export class Sweep {
 
   /** One step; resolves to the number of records removed. */
   async step(): Promise<number> {
+    if (!this.#mayWrite()) return 0;
     const removals: Promise<boolean>[] = [];
     let seen = 0;
     const start = this.#next ? { start: this.#next } : {};
