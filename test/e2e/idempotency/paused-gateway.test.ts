@@ -7,7 +7,7 @@ import { type MoreConfig, testConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { type SpawnedGateway, spawnGateway } from '../../support/spawn.ts';
-import { openGateway } from '../../support/stack.ts';
+import { openGateway, type TestGateway } from '../../support/stack.ts';
 import { type StoreKind, storeKinds, storeSections } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { holding, LEASE_MS, LOOKUP_TOKEN, lookingUp, retrying } from './policies.ts';
@@ -34,6 +34,18 @@ async function open(
   return { sandbox, paused, other };
 }
 
+/** Between two commits: with a process that is stopped within one stays LMDB's writer lock, and nobody else can write. */
+async function stop(paused: SpawnedGateway, other: TestGateway): Promise<void> {
+  await until(async () => {
+    paused.child.kill('SIGSTOP');
+    // Paid by nobody, and yet claimed and settled.
+    const control = await withdraw(other.url, { key: randomUUID(), amount: 0 });
+    if (control.status !== 503) return true;
+    paused.child.kill('SIGCONT');
+    return false;
+  });
+}
+
 const executing = (gateway: SpawnedGateway) => metric(gateway.adminUrl, 'oncegate_executing');
 
 describe.concurrent.each(storeKinds)('on %s, a gateway that is paused', (kind) => {
@@ -45,11 +57,11 @@ describe.concurrent.each(storeKinds)('on %s, a gateway that is paused', (kind) =
     async ([, more], test) => {
       const { sandbox, paused, other } = await open(test, kind, more);
       const [busy, key] = [randomUUID(), randomUUID()];
-      const first = withdraw(paused.url, { key: busy, fault: 'delay=600' });
+      const first = withdraw(paused.url, { key: busy, fault: 'delay=3000' });
       await until(() => sandbox.requests.ofKey(busy) === 1);
       const queued = withdraw(paused.url, { key });
       await until(async () => (await executing(paused)) === 2);
-      paused.child.kill('SIGSTOP');
+      await stop(paused, other);
 
       const executed = await until(async () => {
         const answer = await withdraw(other.url, { key });
@@ -75,7 +87,7 @@ describe.concurrent.each(storeKinds)('on %s, a gateway that is paused', (kind) =
     const key = randomUUID();
     const first = withdraw(paused.url, { key, fault: `delay=${2 * LEASE_MS}` });
     await until(() => sandbox.requests.ofKey(key) === 1);
-    paused.child.kill('SIGSTOP');
+    await stop(paused, other);
     const second = await withdraw(other.url, { key });
     expect(second.status).toBe(201);
     // The sandbox knows no keys: it shows what retry does in front of such a backend.
