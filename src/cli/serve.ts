@@ -16,6 +16,8 @@ export interface Running {
   adminPort: number;
   checks: AdminSource['checks'];
   shutdown(): Promise<void>;
+  /** Resolves when its store has failed, so that it is to be shut down, and not as a success. */
+  storeFailed?: Promise<void>;
   /** Ends the worker processes at once. */
   abort(): void;
 }
@@ -39,13 +41,9 @@ export async function serve(config: Config): Promise<Running | undefined> {
 /** An input or output error, as in sysexits.h: whoever watches over this process is to start it again. */
 const STORE_FAILED = 74;
 
-function endFailed(): void {
-  process.exitCode = STORE_FAILED;
-  process.kill(process.pid, 'SIGTERM');
-}
-
 async function serveAlone(config: Config, logger: Logger): Promise<Running> {
-  const gateway = await Gateway.open(config, { clock: systemClock, logger, end: endFailed });
+  const { promise: storeFailed, resolve: end } = Promise.withResolvers<void>();
+  const gateway = await Gateway.open(config, { clock: systemClock, logger, end });
   for (const { warnings = [] } of await gateway.checks())
     for (const warning of warnings) logger.warn(warning);
   try {
@@ -60,6 +58,7 @@ async function serveAlone(config: Config, logger: Logger): Promise<Running> {
       port,
       adminPort: admin.port,
       checks: source.checks,
+      storeFailed,
       abort: () => {},
       shutdown: () => closeAll(() => gateway.shutdown(), admin.server),
     };
@@ -90,7 +89,8 @@ async function serveWithWorkers(config: Config, count: number, logger: Logger): 
 }
 
 async function serveAsWorker(config: Config, logger: Logger): Promise<void> {
-  const gateway = await Gateway.open(config, { clock: systemClock, logger, end: endFailed });
+  const { promise: storeFailed, resolve: end } = Promise.withResolvers<void>();
+  const gateway = await Gateway.open(config, { clock: systemClock, logger, end });
   const port = await listen(gateway.server, config.listen.host, config.listen.port);
   let ending = false;
   const shutDown = async () => {
@@ -104,6 +104,10 @@ async function serveAsWorker(config: Config, logger: Logger): Promise<void> {
   process.on('SIGINT', () => {});
   process.on('SIGTERM', () => void shutDown());
   obeyPrimary(gateway, port, () => void shutDown());
+  void storeFailed.then(() => {
+    process.exitCode = STORE_FAILED;
+    void shutDown();
+  });
 }
 
 async function openAdmin(config: Config, source: AdminSource): Promise<{ server: Server; port: number }> {
@@ -118,19 +122,31 @@ async function closeAll(shutdown: () => Promise<void>, admin: Server): Promise<v
   await new Promise<void>((resolve) => admin.close(() => resolve()));
 }
 
-/** Shuts down on SIGTERM or SIGINT, and at once on the second. */
+/**
+ * Shuts down on SIGTERM or SIGINT, and at once on the second; or when its store has failed.
+ *
+ * @param after called when all is shut down, before the process ends
+ */
 export function shutDownOnSignal(running: Running, after: () => Promise<void> = async () => {}): void {
-  let signals = 0;
-  const onSignal = () => {
-    signals++;
-    if (signals > 1) {
-      running.abort();
-      process.exit(1);
-    }
+  let ending = false;
+  const shutDown = () => {
+    if (ending) return;
+    ending = true;
     void running
       .shutdown()
       .then(after)
       .finally(() => process.exit());
   };
+  let signals = 0;
+  const onSignal = () => {
+    signals++;
+    if (signals === 1) return shutDown();
+    running.abort();
+    process.exit(1);
+  };
   process.on('SIGTERM', onSignal).on('SIGINT', onSignal);
+  void running.storeFailed?.then(() => {
+    process.exitCode = STORE_FAILED;
+    shutDown();
+  });
 }

@@ -1,4 +1,5 @@
 import cluster, { type Worker } from 'node:cluster';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { AdminSource, Check, RecordsAnswer, RecordsQuestion } from '../admin/application.ts';
 import type { FromWorker, Question, ToWorker } from './messages.ts';
 import { MetricsSum } from './metrics-sum.ts';
@@ -31,6 +32,7 @@ export class Primary implements AdminSource {
   readonly #sum = new MetricsSum();
   readonly #listening = new Set<Worker>();
   readonly #drained = new Set<Worker>();
+  readonly #replaced = new WeakSet<Worker>();
   readonly #asked = new Map<number, (answer: object) => void>();
   #nextId = 1;
   #ending = false;
@@ -119,16 +121,25 @@ export class Primary implements AdminSource {
         this.#drained.delete(worker);
         void this.#sum.retire(worker.id);
         if (this.#ending) this.#closeDrained();
-        if (!this.#ending) this.#replace(worker, signal ?? code);
+        if (!this.#ending) void this.#replace(worker, signal ?? code);
       });
     });
   }
 
-  /** One that ends alone may close at once. When all end, none closes while a connection may still be handed to it. */
+  /**
+   * None closes while a connection may still be handed to it and nobody else listens: it would hang. So one that ends by itself
+   * closes at once where others listen, and else when its successor does; and where all are told to end, all close together.
+   */
   #onDrained(worker: Worker): void {
     this.#drained.add(worker);
-    if (this.#ending) this.#closeDrained();
-    else tell(worker, { kind: 'close' });
+    if (this.#ending) {
+      this.#closeDrained();
+      return;
+    }
+    this.#listening.delete(worker);
+    const close = () => tell(worker, { kind: 'close' });
+    if (this.#listening.size > 0) close();
+    else void this.#replace(worker, 'it ends').then(close);
   }
 
   #closeDrained(): void {
@@ -136,15 +147,16 @@ export class Primary implements AdminSource {
     for (const worker of this.#drained) tell(worker, { kind: 'close' });
   }
 
-  #replace(worker: Worker, reason: string | number): void {
-    this.#options.log({ worker: worker.process.pid, reason }, 'a worker died and is replaced');
-    setTimeout(() => {
-      if (this.#ending) return;
-      // One that cannot start exits, and so comes by here again.
-      this.#fork().catch(({ message }: Error) =>
-        this.#options.log({ reason: message }, 'a worker cannot start'),
-      );
-    }, REPLACE_AFTER_MS);
+  /** Resolves when its successor listens, or could not start: that one exits, and so comes by here again. */
+  async #replace(worker: Worker, reason: string | number): Promise<void> {
+    if (this.#replaced.has(worker)) return;
+    this.#replaced.add(worker);
+    this.#options.log({ worker: worker.process.pid, reason }, 'a worker is replaced');
+    await sleep(REPLACE_AFTER_MS);
+    if (this.#ending) return;
+    await this.#fork().catch(({ message }: Error) =>
+      this.#options.log({ reason: message }, 'a worker cannot start'),
+    );
   }
 
   /** Undefined when the worker does not answer in time: one that stands still must not hold up the others. */

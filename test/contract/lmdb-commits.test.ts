@@ -4,6 +4,10 @@ import { join } from 'node:path';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { StoreUnavailable } from '../../src/idempotency/store.ts';
 import { newVersion, openEnvironment } from '../../src/idempotency/stores/lmdb/environment.ts';
+import { openStore, type StorePlace } from '../support/open-store.ts';
+import { newRequest } from '../support/requests.ts';
+import { until } from '../support/until.ts';
+import { Worker } from '../support/worker.ts';
 
 async function openCommits() {
   const path = mkdtempSync(join(tmpdir(), 'lmdb-commits-'));
@@ -67,5 +71,25 @@ describe('commits', () => {
     await ended;
     expect([issued, await first, await second]).toEqual([['a', 'b'], true, true]);
     expect(told).toEqual([]);
+  });
+
+  it('that another process holds up make the store unhealthy, until it goes on', async () => {
+    const place: StorePlace = { kind: 'lmdb', path: mkdtempSync(join(tmpdir(), 'lmdb-commits-')) };
+    onTestFinished(() => rmSync(place.path, { recursive: true, force: true }));
+    const store = await openStore(place, { timeoutMs: 100 });
+    onTestFinished(() => store.close());
+    const stopped = new Worker(place, { kind: 'stop_within_commit' });
+    onTestFinished(() => stopped.kill());
+    await stopped.hears('stops');
+    expect(await store.health()).toMatchObject({ ok: true });
+    await expect(store.claim(newRequest())).rejects.toMatchObject({ name: 'StoreUnavailable' });
+    const { detail } = await until(async () => {
+      const health = await store.health();
+      return health.ok ? undefined : health;
+    });
+    expect(detail).toMatch(/^lmdb: no commit has ended for \d+ ms: /);
+    process.kill(stopped.pid, 'SIGCONT');
+    await until(async () => (await store.health()).ok);
+    expect(await store.claim(newRequest())).toEqual({ kind: 'claimed', tookOver: false });
   });
 });

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { check, type Evidence, RULES } from './chaos/checker.ts';
+import { ENDED_ON_A_FULL_DISK } from './chaos/gateways.ts';
 import type { Ended, Event } from './chaos/history.ts';
 
 const SCOPE = 'M-ALPHA payout-1';
@@ -51,7 +52,13 @@ function rulesOf(events: Event[], more: Partial<Evidence> = {}): string[] {
 }
 
 const fine = [...call(0, result()), ...last(result('a', { replayed: true }))];
-const killed: Event = { event: 'gateway_died', atMs: 50, gateway: 0, life: 1, how: 'SIGKILL' };
+const killed: Extract<Event, { event: 'gateway_died' }> = {
+  event: 'gateway_died',
+  atMs: 50,
+  gateway: 0,
+  life: 1,
+  how: 'SIGKILL',
+};
 const doubt = [...call(0, UNKNOWN), ...last(UNKNOWN)];
 const listed = new Set([SCOPE]);
 const storeFault = (fromMs: number, toMs: number): Event[] => [
@@ -113,6 +120,18 @@ describe('the checker of the fault suite', () => {
     expect(rulesOf([...told, ...storeFault(50, 900), ...last(UNKNOWN)], { listed })).toEqual([
       'unexplained_doubt',
     ]);
+  });
+
+  it('lets a gateway whose disk is full end, with what it could not settle in doubt', () => {
+    const ended: Event = { ...killed, atMs: 500, how: ENDED_ON_A_FULL_DISK };
+    const told = [...call(0, result()), ...call(1000, UNKNOWN), ...last(UNKNOWN)];
+    expect(rulesOf([...told, ended], { listed })).toEqual([]);
+    expect(rulesOf([...told, { ...ended, life: 2 }], { listed })).toEqual([
+      'result_lost',
+      'unexplained_doubt',
+    ]);
+    const longAfter: Event = { ...ended, atMs: 60_000 };
+    expect(rulesOf([...told, longAfter], { listed })).toEqual(['result_lost']);
   });
 
   it('takes a key for resolved when its merchant is told so', () => {

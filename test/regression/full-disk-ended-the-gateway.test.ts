@@ -11,10 +11,12 @@ import { withdraw } from '../support/client.ts';
 import { FAST_START } from '../support/command.ts';
 import { temporaryFolder, testConfig } from '../support/config.ts';
 import { spawnGateway } from '../support/spawn.ts';
+import { until } from '../support/until.ts';
 
 const AT_ONCE = 8;
 /** The file of the store may grow to this size. */
 const FULL_BYTES = 200_000;
+const FAILED = 'the store takes nothing any more';
 
 test('a commit that cannot be written: the gateway ends in order, and nothing is paid twice', async () => {
   const sandbox = await createSandbox({ port: 0 });
@@ -37,9 +39,12 @@ test('a commit that cannot be written: the gateway ends in order, and nothing is
     // Until the gateway has gone.
     while (await pay(randomUUID()));
   });
+  await until(() => gateway.lines.some((line) => line.includes(FAILED)));
+  // Somebody stops it at that very moment: it goes on ending in order.
+  gateway.child.kill('SIGTERM');
   expect(await exited).toEqual([74, null]);
   await Promise.all(merchants);
-  expect(gateway.lines.filter((line) => line.includes('the store takes nothing any more'))).toHaveLength(1);
+  expect(gateway.lines.filter((line) => line.includes(FAILED))).toHaveLength(1);
   const statuses = new Set([...told.values()].map(({ status }) => status));
   expect([...statuses].sort()).toEqual([201, 503]);
 

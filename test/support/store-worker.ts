@@ -1,5 +1,6 @@
 import { createInterface } from 'node:readline';
 import type { Store } from '../../src/idempotency/store.ts';
+import { openEnvironment } from '../../src/idempotency/stores/lmdb/environment.ts';
 import { openStore, type StorePlace } from './open-store.ts';
 import { newRequest, paid } from './requests.ts';
 
@@ -10,7 +11,9 @@ export type Work =
   /** Claims, begins and settles one key after the other on each lane, telling each answer, until it is killed. */
   | { kind: 'ledger'; lanes: number }
   /** Opens and closes the store, over and over. */
-  | { kind: 'reopen' };
+  | { kind: 'reopen' }
+  /** Stops within a commit of LMDB's, until somebody lets it go on. */
+  | { kind: 'stop_within_commit' };
 
 async function race(store: Store, keys: string[], go: Promise<unknown>): Promise<void> {
   say('ready');
@@ -46,6 +49,15 @@ async function reopen(place: StorePlace): Promise<never> {
   }
 }
 
+async function stopWithinCommit({ path }: StorePlace & { kind: 'lmdb' }): Promise<void> {
+  const { records, close } = await openEnvironment(path);
+  records.transactionSync(() => {
+    say('stops');
+    process.kill(process.pid, 'SIGSTOP');
+  });
+  await close();
+}
+
 /** Standard output is a pipe, and Node writes to pipes at once: what was said before a kill has arrived. */
 function say(word: string, about: unknown = null): void {
   process.stdout.write(`${JSON.stringify([word, about])}\n`);
@@ -58,6 +70,10 @@ const go = new Promise((resolve) => commands.once('line', resolve));
 commands.once('close', () => process.exit());
 
 if (work.kind === 'reopen') await reopen(place);
+if (work.kind === 'stop_within_commit') {
+  await stopWithinCommit(place as StorePlace & { kind: 'lmdb' });
+  process.exit();
+}
 const store = await openStore(place);
 if (work.kind === 'race') await race(store, work.keys, go);
 else if (work.kind === 'ledger')

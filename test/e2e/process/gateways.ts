@@ -1,3 +1,4 @@
+import { connect } from 'node:net';
 import { afterAll } from 'vitest';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { send, type TestAnswer } from '../../support/client.ts';
@@ -40,6 +41,25 @@ export async function workersOf(gateway: SpawnedGateway, count: number): Promise
   return await until(async () => {
     await send(gateway.url);
     return pids().length === count ? pids() : undefined;
+  });
+}
+
+/** How a new connection with one request on it ended, and how long that took. */
+export function visit(port: number): Promise<{ how: string; elapsedMs: number }> {
+  const startedMs = performance.now();
+  return new Promise((resolve) => {
+    let how = 'no answer';
+    const socket = connect(port, '127.0.0.1');
+    socket.once('connect', () =>
+      socket.write('GET / HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n'),
+    );
+    socket.once('data', () => {
+      how = 'an answer';
+    });
+    socket.once('error', ({ code = '' }: NodeJS.ErrnoException) => {
+      how = code;
+    });
+    socket.once('close', () => resolve({ how, elapsedMs: performance.now() - startedMs }));
   });
 }
 

@@ -1,32 +1,12 @@
 import { randomUUID } from 'node:crypto';
-import { connect } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
 import { withdraw } from '../../support/client.ts';
 import { until } from '../../support/until.ts';
-import { configFor, openSandbox, startGateway } from './gateways.ts';
+import { configFor, openSandbox, startGateway, visit } from './gateways.ts';
 
 const DELAY_MS = 100;
 const HELD_MS = 3000;
-
-/** How a new connection with one request on it ended, and how long that took. */
-function visit(port: number): Promise<{ how: string; elapsedMs: number }> {
-  const startedMs = performance.now();
-  return new Promise((resolve) => {
-    let how = 'no answer';
-    const socket = connect(port, '127.0.0.1');
-    socket.once('connect', () =>
-      socket.write('GET / HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n'),
-    );
-    socket.once('data', () => {
-      how = 'an answer';
-    });
-    socket.once('error', ({ code = '' }: NodeJS.ErrnoException) => {
-      how = code;
-    });
-    socket.once('close', () => resolve({ how, elapsedMs: performance.now() - startedMs }));
-  });
-}
 
 it.concurrent.each([1, 2])(
   'a connection made at the moment the listener closes is not left hanging until the process ends, %i workers',

@@ -10,7 +10,7 @@ import { expectProblem } from '../../support/problem.ts';
 import { endNow, isAlive, leash } from '../../support/process-life.ts';
 import type { SpawnedGateway } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
-import { configFor, isReplay, openSandbox, startGateway, workersOf } from './gateways.ts';
+import { configFor, isReplay, openSandbox, pidsOf, startGateway, visit, workersOf } from './gateways.ts';
 
 const WORKERS = 2;
 
@@ -77,6 +77,24 @@ describe.concurrent('two workers', () => {
     expect([again.status, isReplay(again)]).toEqual([201, true]);
     expect(sandbox.ledger.payouts({ key })).toBe(1);
     expect(await heir.end()).toBe(0);
+  });
+
+  it('that end by themselves at the same moment leave nobody without one who listens', async () => {
+    const { config } = await open();
+    const gateway = await startGateway({ ...config, shutdown: { delayMs: 0, graceMs: 1000 } });
+    const pids = await workersOf(gateway, WORKERS);
+    for (const pid of pids) process.kill(pid, 'SIGTERM');
+    const visits: ReturnType<typeof visit>[] = [];
+    await until(() => {
+      visits.push(visit(gateway.port));
+      return pidsOf(gateway).filter((pid) => !pids.includes(pid)).length === WORKERS;
+    });
+    const seen = new Set((await Promise.all(visits)).map(({ how }) => how));
+    // One that was accepted a moment before its worker closed may be reset.
+    seen.delete('ECONNRESET');
+    expect([...seen]).toEqual(['an answer']);
+    expect(await gateway.end()).toBe(0);
+    expect(pids.filter(isAlive)).toEqual([]);
   });
 
   it('say why when one that is to take a dead one’s place cannot start', async () => {

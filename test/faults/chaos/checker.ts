@@ -1,3 +1,4 @@
+import { ENDED_ON_A_FULL_DISK } from './gateways.ts';
 import type { Ended, Event } from './history.ts';
 import { isInDoubt, isSettled, LOSSY_FAULTS } from './merchants.ts';
 
@@ -59,7 +60,8 @@ const EXPLAINED_WITHIN_MS = 15_000;
 /** A gateway may take so long to reach a store that is well again. */
 const STORE_BACK_WITHIN_MS = 1500;
 
-type Loss = Extract<Event, { event: 'backend_lost' | 'gateway_died' }>;
+type Death = Extract<Event, { event: 'gateway_died' }>;
+type Loss = Extract<Event, { event: 'backend_lost' }> | Death;
 
 interface Call {
   start: Extract<Event, { event: 'call' }>;
@@ -77,7 +79,7 @@ export function check(evidence: Evidence): Violation[] {
   const losses = evidence.events.filter(isLoss);
   const storeFaults = spansOf(evidence.events, 'store');
   for (const [scope, calls] of scopes) {
-    for (const [rule, detail] of violationsOf(calls, paid.get(scope) ?? 0, storeFaults))
+    for (const [rule, detail] of violationsOf(calls, paid.get(scope) ?? 0, storeFaults, losses))
       found.push({ rule, scope, detail });
     found.push(...doubtsOf(scope, calls, evidence.listed, losses));
   }
@@ -120,6 +122,7 @@ function* violationsOf(
   calls: readonly Call[],
   paid: number,
   storeFaults: readonly Span[],
+  losses: readonly Loss[],
 ): Generator<[Violation['rule'], string]> {
   const own = calls.filter(({ start }) => start.as !== 'other_amount' && start.as !== 'resolved');
   const settled = own.flatMap(({ end }) => (end && isSettled(end.ended) ? [end] : []));
@@ -127,7 +130,7 @@ function* violationsOf(
   if (digests.size > 1) yield ['answers_differ', `${digests.size} different answers`];
   const succeeded = settled.some(({ ended }) => ended.kind === 'result' && ended.status < 300);
   if (succeeded && paid === 0) yield ['paid_nothing', 'a 2xx answer, and no ledger entry'];
-  const lost = lostResult(own, storeFaults);
+  const lost = lostResult(own, storeFaults, losses);
   if (lost) yield ['result_lost', lost];
   if (calls.some(({ end }) => end && 'foreign' in end.ended && end.ended.foreign))
     yield ['foreign_answer', "an answer with another payout's account"];
@@ -137,9 +140,13 @@ function* violationsOf(
 
 /**
  * A result is stored before it is told, but for one case: the store fails at that very moment, for longer than
- * `settleRetryMs`. Until it is back, the key is in doubt to others.
+ * `settleRetryMs`, to all or to the gateway that told it. Until it is back, the key is in doubt to others.
  */
-function lostResult(own: readonly Call[], storeFaults: readonly Span[]): string | undefined {
+function lostResult(
+  own: readonly Call[],
+  storeFaults: readonly Span[],
+  losses: readonly Loss[],
+): string | undefined {
   const settled = own.filter(({ end }) => end && isSettled(end.ended));
   const known = settled.reduce<Call | undefined>(
     (first, call) => ((call.end?.atMs ?? 0) < (first?.end?.atMs ?? Number.POSITIVE_INFINITY) ? call : first),
@@ -150,10 +157,17 @@ function lostResult(own: readonly Call[], storeFaults: readonly Span[]): string 
   const storeFailed = storeFaults.some(
     ({ fromMs, toMs }) => fromMs <= knownAtMs && toMs + STORE_BACK_WITHIN_MS >= known.start.atMs,
   );
+  const itsOwnFailed = losses.some(
+    (loss) =>
+      loss.event === 'gateway_died' &&
+      loss.how === ENDED_ON_A_FULL_DISK &&
+      isOf(loss, known.start) &&
+      loss.atMs <= knownAtMs + EXPLAINED_WITHIN_MS,
+  );
   const lost = own.find(
     ({ start, end }) => start.atMs > knownAtMs && end !== undefined && isInDoubt(end.ended),
   );
-  if (!lost || storeFailed) return undefined;
+  if (!lost || storeFailed || itsOwnFailed) return undefined;
   return `in doubt at ${lost.end?.atMs} ms, answered at ${knownAtMs} ms`;
 }
 
@@ -205,9 +219,16 @@ function spansOf(events: readonly Event[], of: 'store'): Span[] {
   return spans;
 }
 
+/** How gateways end that cannot settle what they execute. */
+const LOSSY_ENDS = ['SIGKILL', ENDED_ON_A_FULL_DISK];
+
 function isLoss(event: Event): event is Loss {
-  return event.event === 'backend_lost' || (event.event === 'gateway_died' && event.how === 'SIGKILL');
+  return event.event === 'backend_lost' || (event.event === 'gateway_died' && LOSSY_ENDS.includes(event.how));
 }
+
+/** Whether the process died that had been called, and after that. */
+const isOf = (death: Death, call: Call['start']): boolean =>
+  death.gateway === call.gateway && death.life === call.life && death.atMs >= call.atMs;
 
 function isExplained(calls: readonly Call[], losses: readonly Loss[]): boolean {
   return calls.some(
@@ -216,14 +237,14 @@ function isExplained(calls: readonly Call[], losses: readonly Loss[]): boolean {
       losses.some((loss) =>
         loss.event === 'backend_lost'
           ? loss.atMs >= start.atMs && loss.atMs <= start.atMs + EXPLAINED_WITHIN_MS
-          : loss.gateway === start.gateway && loss.life === start.life && loss.atMs >= start.atMs,
+          : isOf(loss, start),
       ),
   );
 }
 
 function* ofTheRun({ events, balanced, recoveriesMs, recoverWithinMs }: Evidence): Generator<Violation> {
   for (const event of events) {
-    if (event.event !== 'gateway_died' || ['SIGKILL', '0'].includes(event.how)) continue;
+    if (event.event !== 'gateway_died' || [...LOSSY_ENDS, '0'].includes(event.how)) continue;
     yield { rule: 'gateway_failed', scope: `gateway ${event.gateway}`, detail: `it ended with ${event.how}` };
   }
   if (!balanced) yield { rule: 'unbalanced', scope: 'ledger', detail: 'debits and credits differ' };

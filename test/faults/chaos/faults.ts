@@ -25,6 +25,8 @@ export interface Breakable {
 }
 
 const CRASH_WITHIN_MS = 3000;
+/** A gateway that ends in order lets what it executes end. */
+const END_WITHIN_MS = 8000;
 
 /** Every fault that this run knows; a run goes through all of them, in an order that the seed decides, again and again. */
 export function allFaults(world: Breakable): Fault[] {
@@ -35,7 +37,7 @@ export function allFaults(world: Breakable): Fault[] {
   ];
 }
 
-function gatewayFaults({ gateways, random, leaseMs }: Breakable): Unsorted[] {
+function gatewayFaults({ gateways, topology, random, leaseMs }: Breakable): Unsorted[] {
   /** Strikes a gateway that chance picks each time, and heals the same. */
   const ofOne = (
     name: string,
@@ -54,6 +56,10 @@ function gatewayFaults({ gateways, random, leaseMs }: Breakable): Unsorted[] {
     if (!(await gateway.crashAt(point, CRASH_WITHIN_MS))) throw new Error(`nobody came by ${point}`);
   };
   const revive = (gateway: GatewayProcess) => gateway.revive();
+  const fillDisk = async (gateway: GatewayProcess) => {
+    if (!(await gateway.fillDisk(END_WITHIN_MS))) throw new Error('it has not ended');
+  };
+  const onTheirDisk = topology.config.store?.kind === 'lmdb';
   return [
     ofOne('gateway killed', (gateway) => gateway.kill(), revive),
     ...CRASH_POINTS.map((point) =>
@@ -65,6 +71,7 @@ function gatewayFaults({ gateways, random, leaseMs }: Breakable): Unsorted[] {
       async (gateway) => gateway.resume(),
       leaseMs * 1.7,
     ),
+    ...(onTheirDisk ? [ofOne("gateway's disk full", fillDisk, revive, 200)] : []),
     { name: 'rolling restart', inject: () => rollingRestart(gateways), heal: async () => {}, holdMs: 0 },
     ...[+1, -1].map((hours) => ({
       name: `wall clock ${hours > 0 ? 'an hour on' : 'an hour back'}`,

@@ -1,8 +1,9 @@
-import type { ChildProcess } from 'node:child_process';
+import { type ChildProcess, execFile } from 'node:child_process';
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
 import { stringify } from 'yaml';
 import type { ConfigInput } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
@@ -15,6 +16,10 @@ const CRASH_POINTS = fileURLToPath(new URL('./crash-points.ts', import.meta.url)
 const FAKETIME = ['x86_64', 'aarch64']
   .map((machine) => `/usr/lib/${machine}-linux-gnu/faketime/libfaketime.so.1`)
   .find((file) => existsSync(file));
+
+/** How one ends whose disk is full: with this exit code, and this is what the history says. */
+const STORE_FAILED = 74;
+export const ENDED_ON_A_FULL_DISK = `${STORE_FAILED} on a full disk`;
 
 /** One gateway's process, which is started anew on the same port whenever it has died. */
 export class GatewayProcess {
@@ -29,6 +34,7 @@ export class GatewayProcess {
   readonly #config: ConfigInput;
   readonly #clockFile: string | undefined;
   #process: ChildProcess | undefined;
+  #diskWasFull = false;
   #reviving: Promise<void> | undefined;
   #ended = false;
 
@@ -60,9 +66,11 @@ export class GatewayProcess {
     });
     this.life++;
     this.#process = child;
+    this.#diskWasFull = false;
     const { life } = this;
     child.once('exit', (code, signal) => {
-      const how = String(signal ?? code);
+      const full = this.#diskWasFull && code === STORE_FAILED;
+      const how = full ? ENDED_ON_A_FULL_DISK : String(signal ?? code);
       this.#history.add({
         event: 'gateway_died',
         atMs: this.#history.nowMs(),
@@ -95,12 +103,26 @@ export class GatewayProcess {
   async crashAt(point: CrashPoint, withinMs: number): Promise<boolean> {
     const child = this.#process;
     if (!child) return false;
-    const died = new Promise<boolean>((resolve) => child.once('exit', () => resolve(true)));
     const arm = (crashAt: Arm['crashAt']) => child.send({ crashAt } satisfies Arm, () => {});
+    const died = diesWithin(child, withinMs);
     arm(point);
-    const crashed = await Promise.race([died, sleep(withinMs, false)]);
-    if (!crashed) arm('nowhere');
-    return crashed;
+    if (await died) return true;
+    arm('nowhere');
+    return false;
+  }
+
+  /** It can write no file any more; what has no such store would not notice. False: it has not ended within the time, and can write again. */
+  async fillDisk(withinMs: number): Promise<boolean> {
+    const child = this.#process;
+    if (!child) return false;
+    const limit = async (bytes: string) =>
+      void (await promisify(execFile)('prlimit', ['--pid', `${child.pid}`, `--fsize=${bytes}:unlimited`]));
+    const died = diesWithin(child, withinMs);
+    this.#diskWasFull = true;
+    await limit('1');
+    if (await died) return true;
+    await limit('unlimited');
+    return false;
   }
 
   /** Moves its wall clock; its monotonic clock goes on as it was. */
@@ -138,6 +160,11 @@ export class GatewayProcess {
       FAKETIME_DONT_RESET: '1',
     };
   }
+}
+
+async function diesWithin(child: ChildProcess, ms: number): Promise<boolean> {
+  const died = new Promise<boolean>((resolve) => child.once('exit', () => resolve(true)));
+  return await Promise.race([died, sleep(ms, false)]);
 }
 
 async function isHealthy(adminPort: number): Promise<boolean> {

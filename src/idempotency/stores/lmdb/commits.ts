@@ -22,6 +22,7 @@ export class Commits {
   readonly #onFailure: (failure: StoreUnavailable) => void;
   #waiting: Waiting[] = [];
   #committing: Promise<void> | undefined;
+  #lastEndMs = 0;
   #closed: StoreUnavailable | undefined;
   /** What everybody is told after a commit that failed. */
   #failure: StoreUnavailable | undefined;
@@ -48,6 +49,11 @@ export class Commits {
     return promise;
   }
 
+  /** How long what waits to be committed has waited for a commit to end, in milliseconds. 0: nothing waits. */
+  get stalledMs(): number {
+    return this.#committing !== undefined ? performance.now() - this.#lastEndMs : 0;
+  }
+
   /** Takes nothing any more, and resolves when all that it had taken is committed. */
   async end(): Promise<void> {
     this.#closed = new StoreUnavailable('lmdb is closed', { maybeWritten: false });
@@ -55,9 +61,13 @@ export class Commits {
   }
 
   async #commitAll(): Promise<void> {
+    this.#lastEndMs = performance.now();
     // Whatever is written in this turn goes along.
     await Promise.resolve();
-    while (this.#waiting.length > 0) await this.#presence.write(() => this.#commit(this.#waiting.splice(0)));
+    while (this.#waiting.length > 0) {
+      await this.#presence.write(() => this.#commit(this.#waiting.splice(0)));
+      this.#lastEndMs = performance.now();
+    }
     this.#committing = undefined;
   }
 

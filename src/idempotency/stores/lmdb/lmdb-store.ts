@@ -175,6 +175,7 @@ export class LmdbStore implements Store {
       accessSync(this.#options.path, constants.W_OK);
       this.#refuseClosed();
       this.#environment.records.getStats();
+      this.#refuseStalled();
       const { shortage } = this.#room;
       return { ok: true, detail: 'lmdb', warnings: shortage ? [shortage] : [] };
     } catch (error) {
@@ -241,6 +242,15 @@ export class LmdbStore implements Store {
   /** A read while LMDB closes would end the process, by an exception in a timer of the library. */
   #refuseClosed(): void {
     if (this.#closed) throw new StoreUnavailable('lmdb is closed', { maybeWritten: false });
+  }
+
+  /** Merchants are answered 503 then, and an operator sees nothing else of it. */
+  #refuseStalled(): void {
+    const { stalledMs } = this.#environment.commits;
+    if (stalledMs > this.#options.timeoutMs)
+      throw new Error(
+        `no commit has ended for ${Math.floor(stalledMs)} ms: the disk, or a process that stands still, holds them up`,
+      );
   }
 
   async #answering<T>(work: () => Promise<T>): Promise<T> {
