@@ -170,25 +170,19 @@ export class Gateway {
     });
   }
 
-  /**
-   * Stops accepting, lets what runs end and be settled within `shutdown.graceMs`, then closes everything.
-   *
-   * @param mayClose for a worker, to which its primary may hand a connection at the very moment in which it stops
-   *   listening, and which would then hang: it goes on listening, and refuses new requests with 503, until this resolves
-   */
-  async shutdown(mayClose?: () => Promise<void>): Promise<void> {
+  /** Stops accepting, lets what runs end and be settled within `shutdown.graceMs`, then closes everything. */
+  async shutdown(): Promise<void> {
     const { delayMs, graceMs } = this.#config.shutdown;
     this.#lifecycle.drain();
     this.#endConnectionsAfterAnswers();
     await new Promise((resolve) => setTimeout(resolve, delayMs));
     this.#lifecycle.close();
-    if (!mayClose) this.server.close();
+    this.server.close();
     this.#upgrades.end();
     const endMs = this.#tools.clock.monotonicMs() + graceMs;
     const grace = new Promise<void>((resolve) => setTimeout(resolve, graceMs).unref());
     await Promise.race([this.#parts.access.idle(), grace]);
     await this.#parts.engine.close(Math.max(0, endMs - this.#tools.clock.monotonicMs()));
-    await mayClose?.();
     await this.shutdownNow();
   }
 

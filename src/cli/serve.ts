@@ -8,7 +8,7 @@ import { systemClock } from '../kernel/clock.ts';
 import { listen } from '../kernel/listen.ts';
 import { createLogger, type Logger } from '../observability/logger.ts';
 import { Primary } from '../workers/primary.ts';
-import { drained, obeyPrimary, tellMetrics } from '../workers/worker.ts';
+import { obeyPrimary, tellMetrics } from '../workers/worker.ts';
 
 /** What serves until it is shut down. */
 export interface Running {
@@ -96,7 +96,7 @@ async function serveAsWorker(config: Config, logger: Logger): Promise<void> {
   const shutDown = async () => {
     if (ending) return;
     ending = true;
-    await gateway.shutdown(drained);
+    await gateway.shutdown();
     await tellMetrics(gateway);
     process.exit();
   };

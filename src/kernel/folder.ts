@@ -11,5 +11,10 @@ export function makeFolder(path: string): void {
   if (existsSync(path)) return;
   const above = dirname(path);
   if (above !== path) makeFolder(above);
-  mkdirSync(path, { mode: 0o700 });
+  try {
+    mkdirSync(path, { mode: 0o700 });
+  } catch (error) {
+    // Another process made it a moment ago: workers start together.
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+  }
 }

@@ -1,5 +1,4 @@
 import cluster, { type Worker } from 'node:cluster';
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { AdminSource, Check, RecordsAnswer, RecordsQuestion } from '../admin/application.ts';
 import type { FromWorker, Question, ToWorker } from './messages.ts';
 import { MetricsSum } from './metrics-sum.ts';
@@ -31,14 +30,15 @@ export class Primary implements AdminSource {
   readonly #options: PrimaryOptions;
   readonly #sum = new MetricsSum();
   readonly #listening = new Set<Worker>();
-  readonly #drained = new Set<Worker>();
-  readonly #replaced = new WeakSet<Worker>();
   readonly #asked = new Map<number, (answer: object) => void>();
   #nextId = 1;
   #ending = false;
 
   constructor(options: PrimaryOptions) {
     this.#options = options;
+    // Each worker accepts for itself. Where the primary accepts for them, as is node:cluster's default, a connection is
+    // forgotten, and its client hangs, whenever a worker ends or is killed while one is handed over to it.
+    cluster.schedulingPolicy = cluster.SCHED_NONE;
   }
 
   /** Resolves to the port when all workers listen. @throws {WorkerFailed} when one cannot */
@@ -110,53 +110,30 @@ export class Primary implements AdminSource {
         if (message.kind === 'listening') {
           this.#listening.add(worker);
           resolve(message.port);
+          // While it started it heard nothing.
+          if (this.#ending) tell(worker, { kind: 'shut_down' });
         } else if (message.kind === 'failed') reject(new WorkerFailed(message.message, message.exitCode));
-        else if (message.kind === 'drained') this.#onDrained(worker);
         else if (message.kind === 'metrics') this.#sum.take(worker.id, message.metrics);
         else this.#asked.get(message.id)?.(message.answer);
       });
       worker.once('exit', (code, signal) => {
         reject(new WorkerFailed(`a worker ended with ${signal ?? code} while it started`, 1));
         this.#listening.delete(worker);
-        this.#drained.delete(worker);
         void this.#sum.retire(worker.id);
-        if (this.#ending) this.#closeDrained();
-        if (!this.#ending) void this.#replace(worker, signal ?? code);
+        if (!this.#ending) this.#replace(worker, signal ?? code);
       });
     });
   }
 
-  /**
-   * None closes while a connection may still be handed to it and nobody else listens: it would hang. So one that ends by itself
-   * closes at once where others listen, and else when its successor does; and where all are told to end, all close together.
-   */
-  #onDrained(worker: Worker): void {
-    this.#drained.add(worker);
-    if (this.#ending) {
-      this.#closeDrained();
-      return;
-    }
-    this.#listening.delete(worker);
-    const close = () => tell(worker, { kind: 'close' });
-    if (this.#listening.size > 0) close();
-    else void this.#replace(worker, 'it ends').then(close);
-  }
-
-  #closeDrained(): void {
-    if (living().some((worker) => !this.#drained.has(worker) && !worker.isDead())) return;
-    for (const worker of this.#drained) tell(worker, { kind: 'close' });
-  }
-
-  /** Resolves when its successor listens, or could not start: that one exits, and so comes by here again. */
-  async #replace(worker: Worker, reason: string | number): Promise<void> {
-    if (this.#replaced.has(worker)) return;
-    this.#replaced.add(worker);
-    this.#options.log({ worker: worker.process.pid, reason }, 'a worker is replaced');
-    await sleep(REPLACE_AFTER_MS);
-    if (this.#ending) return;
-    await this.#fork().catch(({ message }: Error) =>
-      this.#options.log({ reason: message }, 'a worker cannot start'),
-    );
+  #replace(worker: Worker, reason: string | number): void {
+    this.#options.log({ worker: worker.process.pid, reason }, 'a worker died and is replaced');
+    setTimeout(() => {
+      if (this.#ending) return;
+      // One that cannot start exits, and so comes by here again.
+      this.#fork().catch(({ message }: Error) =>
+        this.#options.log({ reason: message }, 'a worker cannot start'),
+      );
+    }, REPLACE_AFTER_MS);
   }
 
   /** Undefined when the worker does not answer in time: one that stands still must not hold up the others. */

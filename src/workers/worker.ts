@@ -43,16 +43,3 @@ async function answerTo(gateway: Gateway, asked: Question): Promise<object> {
 export async function tellMetrics(gateway: Gateway): Promise<void> {
   await tell({ kind: 'metrics', metrics: await gateway.metrics.snapshot() });
 }
-
-/** Says that nothing runs here any more, and resolves when the primary lets this worker close, or has gone. */
-export async function drained(): Promise<void> {
-  if (!process.connected) return;
-  const closing = new Promise<void>((resolve) => {
-    process.once('disconnect', resolve);
-    process.on('message', (message: ToWorker) => {
-      if (message.kind === 'close') resolve();
-    });
-  });
-  await tell({ kind: 'drained' });
-  await closing;
-}

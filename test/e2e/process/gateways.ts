@@ -44,6 +44,8 @@ export async function workersOf(gateway: SpawnedGateway, count: number): Promise
   });
 }
 
+const PATIENCE_MS = 10_000;
+
 /** How a new connection with one request on it ended, and how long that took. */
 export function visit(port: number): Promise<{ how: string; elapsedMs: number }> {
   const startedMs = performance.now();
@@ -55,6 +57,10 @@ export function visit(port: number): Promise<{ how: string; elapsedMs: number }>
     );
     socket.once('data', () => {
       how = 'an answer';
+    });
+    socket.setTimeout(PATIENCE_MS, () => {
+      how = 'left hanging';
+      socket.destroy();
     });
     socket.once('error', ({ code = '' }: NodeJS.ErrnoException) => {
       how = code;

@@ -10,9 +10,11 @@ import { expectProblem } from '../../support/problem.ts';
 import { endNow, isAlive, leash } from '../../support/process-life.ts';
 import type { SpawnedGateway } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
-import { configFor, isReplay, openSandbox, pidsOf, startGateway, visit, workersOf } from './gateways.ts';
+import { configFor, isReplay, openSandbox, startGateway, visit, workersOf } from './gateways.ts';
 
 const WORKERS = 2;
+/** Clients that connect, ask once, and connect again. */
+const LANES = 20;
 
 interface Execution {
   key: string;
@@ -79,22 +81,41 @@ describe.concurrent('two workers', () => {
     expect(await heir.end()).toBe(0);
   });
 
-  it('that end by themselves at the same moment leave nobody without one who listens', async () => {
+  it.each([
+    ['SIGTERM', 1],
+    ['SIGKILL', 1],
+    ['SIGTERM', WORKERS],
+  ] as const)('leave nobody hanging who connects while %s ends %i of them', async (signal, count) => {
     const { config } = await open();
     const gateway = await startGateway({ ...config, shutdown: { delayMs: 0, graceMs: 1000 } });
-    const pids = await workersOf(gateway, WORKERS);
-    for (const pid of pids) process.kill(pid, 'SIGTERM');
-    const visits: ReturnType<typeof visit>[] = [];
-    await until(() => {
-      visits.push(visit(gateway.port));
-      return pidsOf(gateway).filter((pid) => !pids.includes(pid)).length === WORKERS;
+    const struck = (await workersOf(gateway, WORKERS)).slice(0, count);
+    const made: Awaited<ReturnType<typeof visit>>[] = [];
+    const lanes = Array.from({ length: LANES }, async () => {
+      while (struck.some(isAlive)) made.push(await visit(gateway.port));
     });
-    const seen = new Set((await Promise.all(visits)).map(({ how }) => how));
-    // One that was accepted a moment before its worker closed may be reset.
-    seen.delete('ECONNRESET');
-    expect([...seen]).toEqual(['an answer']);
+    await until(() => made.length > 10 * LANES);
+    for (const pid of struck) process.kill(pid, signal);
+    await Promise.all(lanes);
+    const ends = new Set(made.map(({ how }) => how));
+    // In the hands of one that ended, or of nobody.
+    for (const how of ['ECONNRESET', 'ECONNREFUSED', 'no answer']) ends.delete(how);
+    expect([...ends]).toEqual(['an answer']);
+    await until(async () => (await send(gateway.url).catch(() => undefined))?.status === 401);
     expect(await gateway.end()).toBe(0);
-    expect(pids.filter(isAlive)).toEqual([]);
+  });
+
+  it('end in order when they are told to while they start', async () => {
+    const { config } = await open();
+    const gateway = await startGateway({ ...config, shutdown: { delayMs: 0, graceMs: 20_000 } });
+    const dead = await workersOf(gateway, WORKERS);
+    for (const pid of dead) endNow(pid);
+    await until(() => !dead.some(isAlive));
+    // The first is there, and the other one starts.
+    await until(async () => (await visit(gateway.port)).how === 'an answer');
+    const toldAtMs = performance.now();
+    expect(await gateway.end()).toBe(0);
+    // After its grace and some seconds more, one that did not hear would be killed.
+    expect(performance.now() - toldAtMs).toBeLessThan(15_000);
   });
 
   it('say why when one that is to take a dead one’s place cannot start', async () => {
