@@ -16,7 +16,7 @@ export async function reportFailure(message: string, exitCode: number): Promise<
   await tell({ kind: 'failed', message, exitCode });
 }
 
-/** Answers the primary's questions. `shutDown` is called once: on its word, or when the primary has gone. */
+/** Answers the primary's questions. `shutDown` is called on its word, and when the primary has gone. */
 export function obeyPrimary(gateway: Gateway, port: number, shutDown: () => void): void {
   process.on('message', (message: ToWorker) => {
     if (message.kind === 'shut_down') shutDown();
@@ -24,7 +24,11 @@ export function obeyPrimary(gateway: Gateway, port: number, shutDown: () => void
   });
   // Otherwise node:cluster ends this process the moment its primary has gone, in the middle of whatever it executes.
   if (cluster.worker) cluster.worker.exitedAfterDisconnect = true;
-  process.once('disconnect', shutDown);
+  process.once('disconnect', () => {
+    // Whoever takes the primary's place needs the port.
+    gateway.server.close();
+    shutDown();
+  });
   const timer = setInterval(() => void tellMetrics(gateway), TELL_METRICS_EVERY_MS);
   timer.unref();
   void tell({ kind: 'listening', port });

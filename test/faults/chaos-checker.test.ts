@@ -1,7 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { check, type Evidence, RULES } from './chaos/checker.ts';
-import { ENDED_ON_A_FULL_DISK } from './chaos/gateways.ts';
-import type { Ended, Event } from './chaos/history.ts';
+import { type Ended, type Event, STORE_FAILED } from './chaos/history.ts';
 
 const SCOPE = 'M-ALPHA payout-1';
 const ENTRY = { merchant: 'M-ALPHA', idempotency_key: 'payout-1' };
@@ -123,15 +122,18 @@ describe('the checker of the fault suite', () => {
   });
 
   it('lets a gateway whose disk is full end, with what it could not settle in doubt', () => {
-    const ended: Event = { ...killed, atMs: 500, how: ENDED_ON_A_FULL_DISK };
+    // It tells the result at 100 ms.
+    const ended: Event = { ...killed, atMs: 500, how: STORE_FAILED, diskFullFromMs: 50 };
     const told = [...call(0, result()), ...call(1000, UNKNOWN), ...last(UNKNOWN)];
     expect(rulesOf([...told, ended], { listed })).toEqual([]);
+    expect(rulesOf([...told, { ...ended, diskFullFromMs: 150 }], { listed })).toEqual(['result_lost']);
     expect(rulesOf([...told, { ...ended, life: 2 }], { listed })).toEqual([
       'result_lost',
       'unexplained_doubt',
     ]);
-    const longAfter: Event = { ...ended, atMs: 60_000 };
-    expect(rulesOf([...told, longAfter], { listed })).toEqual(['result_lost']);
+    const longAfter: Event = { ...ended, atMs: 60_000, diskFullFromMs: 55_000 };
+    expect(rulesOf([...told, longAfter], { listed })).toEqual(['result_lost', 'unexplained_doubt']);
+    expect(rulesOf([...fine, { ...killed, how: STORE_FAILED }])).toEqual(['gateway_failed']);
   });
 
   it('takes a key for resolved when its merchant is told so', () => {

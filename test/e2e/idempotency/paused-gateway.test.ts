@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it, type TestContext } from 'vitest';
 import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import { withdraw } from '../../support/client.ts';
@@ -34,14 +35,18 @@ async function open(
   return { sandbox, paused, other };
 }
 
+/** Much less than a lease, and much more than a commit takes. */
+const WRITES_WITHIN_MS = LEASE_MS / 3;
+
 /** Between two commits: with a process that is stopped within one stays LMDB's writer lock, and nobody else can write. */
 async function stop(paused: SpawnedGateway, other: TestGateway): Promise<void> {
   await until(async () => {
     paused.child.kill('SIGSTOP');
     // Paid by nobody, and yet claimed and settled.
-    const control = await withdraw(other.url, { key: randomUUID(), amount: 0 });
-    if (control.status !== 503) return true;
+    const control = withdraw(other.url, { key: randomUUID(), amount: 0 }).then(() => true);
+    if (await Promise.race([control, sleep(WRITES_WITHIN_MS, false)])) return true;
     paused.child.kill('SIGCONT');
+    await control;
     return false;
   });
 }
@@ -85,7 +90,7 @@ describe.concurrent.each(storeKinds)('on %s, a gateway that is paused', (kind) =
   it('after it sent, and whose key was sent again (retry), tells of both answers', async (test) => {
     const { sandbox, paused, other } = await open(test, kind, retrying);
     const key = randomUUID();
-    const first = withdraw(paused.url, { key, fault: `delay=${2 * LEASE_MS}` });
+    const first = withdraw(paused.url, { key, fault: `delay=${3 * LEASE_MS}` });
     await until(() => sandbox.requests.ofKey(key) === 1);
     await stop(paused, other);
     const second = await withdraw(other.url, { key });

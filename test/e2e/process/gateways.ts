@@ -1,10 +1,11 @@
+import { readFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { afterAll } from 'vitest';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { send, type TestAnswer } from '../../support/client.ts';
 import { FAST_START, newFolder } from '../../support/command.ts';
 import { type ConfigInput, type MoreConfig, testConfig } from '../../support/config.ts';
-import { leash } from '../../support/process-life.ts';
+import { isAlive, leash } from '../../support/process-life.ts';
 import { type SpawnedGateway, spawnGateway } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
 
@@ -32,6 +33,12 @@ export async function startGateway(config: ConfigInput, env?: NodeJS.ProcessEnv)
 export function pidsOf({ lines }: SpawnedGateway): number[] {
   const pids = lines.map((line) => JSON.parse(line)).filter(({ msg }) => msg === 'request');
   return [...new Set(pids.map(({ pid }) => leash(pid as number)))];
+}
+
+/** Its processes, those included that start; each is on the leash from here on. */
+export function childrenOf(pid: number): number[] {
+  const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean);
+  return children.map((child) => leash(Number(child))).filter(isAlive);
 }
 
 /** Asks until `count` workers have answered since now, and returns their pids. */

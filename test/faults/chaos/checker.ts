@@ -1,5 +1,4 @@
-import { ENDED_ON_A_FULL_DISK } from './gateways.ts';
-import type { Ended, Event } from './history.ts';
+import { type Ended, type Event, STORE_FAILED } from './history.ts';
 import { isInDoubt, isSettled, LOSSY_FAULTS } from './merchants.ts';
 
 export interface LedgerEntry {
@@ -51,7 +50,7 @@ export const RULES = {
   unresolvable: 'operators can resolve each key in doubt, and merchants are told so',
   unexplained_doubt: "a key is in doubt only where the backend's answer was lost or its gateway died",
   slow_recovery: 'after a fault is healed merchants know in time: a lease and two seconds (p99)',
-  gateway_failed: 'no gateway ends by itself',
+  gateway_failed: 'no gateway ends by itself, unless its disk is full',
   unbalanced: "the backend's books add up",
 } as const;
 
@@ -160,9 +159,9 @@ function lostResult(
   const itsOwnFailed = losses.some(
     (loss) =>
       loss.event === 'gateway_died' &&
-      loss.how === ENDED_ON_A_FULL_DISK &&
       isOf(loss, known.start) &&
-      loss.atMs <= knownAtMs + EXPLAINED_WITHIN_MS,
+      loss.diskFullFromMs !== undefined &&
+      loss.diskFullFromMs <= knownAtMs,
   );
   const lost = own.find(
     ({ start, end }) => start.atMs > knownAtMs && end !== undefined && isInDoubt(end.ended),
@@ -219,12 +218,12 @@ function spansOf(events: readonly Event[], of: 'store'): Span[] {
   return spans;
 }
 
-/** How gateways end that cannot settle what they execute. */
-const LOSSY_ENDS = ['SIGKILL', ENDED_ON_A_FULL_DISK];
+/** Whether what it executed may be in doubt: it was killed, or its disk was full, and it could not settle. */
+const isLossy = ({ how, diskFullFromMs }: Death): boolean =>
+  how === 'SIGKILL' || (how === STORE_FAILED && diskFullFromMs !== undefined);
 
-function isLoss(event: Event): event is Loss {
-  return event.event === 'backend_lost' || (event.event === 'gateway_died' && LOSSY_ENDS.includes(event.how));
-}
+const isLoss = (event: Event): event is Loss =>
+  event.event === 'backend_lost' || (event.event === 'gateway_died' && isLossy(event));
 
 /** Whether the process died that had been called, and after that. */
 const isOf = (death: Death, call: Call['start']): boolean =>
@@ -234,17 +233,17 @@ function isExplained(calls: readonly Call[], losses: readonly Loss[]): boolean {
   return calls.some(
     ({ start }) =>
       LOSSY_FAULTS.has(start.fault ?? '') ||
-      losses.some((loss) =>
-        loss.event === 'backend_lost'
-          ? loss.atMs >= start.atMs && loss.atMs <= start.atMs + EXPLAINED_WITHIN_MS
-          : isOf(loss, start),
-      ),
+      losses.some((loss) => {
+        if (loss.event === 'gateway_died' && !isOf(loss, start)) return false;
+        const fromMs = 'diskFullFromMs' in loss ? (loss.diskFullFromMs ?? loss.atMs) : loss.atMs;
+        return loss.atMs >= start.atMs && fromMs <= start.atMs + EXPLAINED_WITHIN_MS;
+      }),
   );
 }
 
 function* ofTheRun({ events, balanced, recoveriesMs, recoverWithinMs }: Evidence): Generator<Violation> {
   for (const event of events) {
-    if (event.event !== 'gateway_died' || [...LOSSY_ENDS, '0'].includes(event.how)) continue;
+    if (event.event !== 'gateway_died' || event.how === '0' || isLossy(event)) continue;
     yield { rule: 'gateway_failed', scope: `gateway ${event.gateway}`, detail: `it ended with ${event.how}` };
   }
   if (!balanced) yield { rule: 'unbalanced', scope: 'ledger', detail: 'debits and credits differ' };

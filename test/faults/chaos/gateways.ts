@@ -17,10 +17,6 @@ const FAKETIME = ['x86_64', 'aarch64']
   .map((machine) => `/usr/lib/${machine}-linux-gnu/faketime/libfaketime.so.1`)
   .find((file) => existsSync(file));
 
-/** How one ends whose disk is full: with this exit code, and this is what the history says. */
-const STORE_FAILED = 74;
-export const ENDED_ON_A_FULL_DISK = `${STORE_FAILED} on a full disk`;
-
 /** One gateway's process, which is started anew on the same port whenever it has died. */
 export class GatewayProcess {
   readonly number: number;
@@ -34,7 +30,7 @@ export class GatewayProcess {
   readonly #config: ConfigInput;
   readonly #clockFile: string | undefined;
   #process: ChildProcess | undefined;
-  #diskWasFull = false;
+  #diskFullFromMs: number | undefined;
   #reviving: Promise<void> | undefined;
   #ended = false;
 
@@ -66,17 +62,18 @@ export class GatewayProcess {
     });
     this.life++;
     this.#process = child;
-    this.#diskWasFull = false;
+    this.#diskFullFromMs = undefined;
     const { life } = this;
     child.once('exit', (code, signal) => {
-      const full = this.#diskWasFull && code === STORE_FAILED;
-      const how = full ? ENDED_ON_A_FULL_DISK : String(signal ?? code);
+      const how = String(signal ?? code);
+      const diskFullFromMs = this.#diskFullFromMs;
       this.#history.add({
         event: 'gateway_died',
         atMs: this.#history.nowMs(),
         gateway: this.number,
         life,
         how,
+        ...(diskFullFromMs === undefined ? {} : { diskFullFromMs }),
       });
     });
   }
@@ -111,17 +108,15 @@ export class GatewayProcess {
     return false;
   }
 
-  /** It can write no file any more; what has no such store would not notice. False: it has not ended within the time, and can write again. */
+  /** It can write no file any more, and ends when it has to. False: it had not ended within the time, and was killed. */
   async fillDisk(withinMs: number): Promise<boolean> {
     const child = this.#process;
     if (!child) return false;
-    const limit = async (bytes: string) =>
-      void (await promisify(execFile)('prlimit', ['--pid', `${child.pid}`, `--fsize=${bytes}:unlimited`]));
     const died = diesWithin(child, withinMs);
-    this.#diskWasFull = true;
-    await limit('1');
+    this.#diskFullFromMs = this.#history.nowMs();
+    await promisify(execFile)('prlimit', ['--pid', `${child.pid}`, '--fsize=1:unlimited']);
     if (await died) return true;
-    await limit('unlimited');
+    await this.kill();
     return false;
   }
 

@@ -28,11 +28,22 @@ export type Event =
     }
   | { event: 'ended'; id: number; atMs: number; scope: string; ended: Ended }
   | { event: 'fault' | 'healed'; atMs: number; of: 'gateway' | 'backend' | 'store'; name: string }
-  | { event: 'gateway_died'; atMs: number; gateway: number; life: number; how: string }
+  | {
+      event: 'gateway_died';
+      atMs: number;
+      gateway: number;
+      life: number;
+      how: string;
+      /** From when its disk was full, so that it could store nothing. */
+      diskFullFromMs?: number;
+    }
   /** All connections to the backend were cut, or the backend was killed. */
   | { event: 'backend_lost'; atMs: number }
   /** For people. */
   | { event: 'note'; atMs: number; text: string };
+
+/** How a gateway ends whose disk is full: by this exit code, after what it could store nothing of. */
+export const STORE_FAILED = '74';
 
 /** Everything that happened, in memory for the checker and in a file for people: one line of JSON an event. */
 export class History {
