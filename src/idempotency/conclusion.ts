@@ -70,6 +70,7 @@ export class Conclusion {
     const settled = this.#persistence.untilAnswered(write, this.#options.retentionMs);
     const fenced = settled.then((answer) => {
       if (answer === 'stale') void this.#tellLateAnswer(call, settlement);
+      if (answer === undefined) this.#observer.settleGivenUp(call);
       return this.#fenced('settle', call, Promise.resolve(answer ?? 'ok'));
     });
     let timer: NodeJS.Timeout | undefined;

@@ -45,6 +45,9 @@ export function engineObserver(metrics: Metrics, logger: Logger) {
       const reason = cause instanceof Error ? cause.message : 'no answer';
       logger.error({ ...named(call), reason }, 'a result is not stored yet; the merchant was answered');
     },
+    settleGivenUp(call: KeyedRequest) {
+      logger.error(named(call), 'a result was never stored, and this process ends: the key is in doubt');
+    },
   };
 }
 

@@ -45,6 +45,7 @@ export class Rig {
       tookOver: () => told.push(['tookOver']),
       leaseLost: () => told.push(['leaseLost']),
       settleLate: () => told.push(['settleLate']),
+      settleGivenUp: () => told.push(['settleGivenUp']),
     };
     const { leaseMs, retentionMs } = LONG;
     const all = { leaseMs, retentionMs, settleRetryMs: 2000, maxWaiters: 100, ...options };

@@ -148,7 +148,7 @@ describe.concurrent('when the store fails after the backend has answered', () =>
 
   it('and close has no time left, what could not be settled is given up', async () => {
     await using rig = new Rig();
-    const { store, engine } = await faulty(rig, { settleRetryMs: 50 });
+    const { store, engine, told } = await faulty(rig, { settleRetryMs: 50 });
     store.fail('settle', 'before');
     const call = newCall();
     await engine.handle(call);
@@ -159,11 +159,12 @@ describe.concurrent('when the store fails after the backend has answered', () =>
     store.heal();
     expect(await store.get(call.scope)).toMatchObject({ state: 'executing' });
     expect(store.asked.settle).toBe(settle);
+    expect(told).toEqual([['settleLate'], ['settleGivenUp']]);
   });
 
   it('and is back before close has run out of time, it is settled', async () => {
     await using rig = new Rig();
-    const { store, engine } = await faulty(rig, { settleRetryMs: 50 });
+    const { store, engine, told } = await faulty(rig, { settleRetryMs: 50 });
     store.fail('settle', 'before');
     const call = newCall();
     await engine.handle(call);
@@ -171,5 +172,6 @@ describe.concurrent('when the store fails after the backend has answered', () =>
     store.heal();
     await closing;
     expect(await store.get(call.scope)).toMatchObject({ state: 'settled' });
+    expect(told).not.toContainEqual(['settleGivenUp']);
   });
 });

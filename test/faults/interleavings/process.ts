@@ -18,6 +18,7 @@ export const nobody: EngineObserver = {
   tookOver() {},
   leaseLost() {},
   settleLate() {},
+  settleGivenUp() {},
 };
 
 const request = newRequest();

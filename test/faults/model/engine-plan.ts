@@ -55,7 +55,7 @@ export const plans: fc.Arbitrary<Step[]> = fc.array(
 
 const nobody: EngineObserver = {
   ...{ inDoubt() {}, stale() {}, tookOver() {}, leaseLost() {}, settleLate() {} },
-  ...{ lateAnswer() {}, sendsAgain() {} },
+  ...{ lateAnswer() {}, sendsAgain() {}, settleGivenUp() {} },
 };
 
 /** Engines on the nodes of a world, and all calls of one key that a plan makes of them. */
