@@ -136,15 +136,6 @@ describe('the checker of the fault suite', () => {
     expect(rulesOf([...fine, { ...killed, how: STORE_FAILED }])).toEqual(['gateway_failed']);
   });
 
-  it('lets one that is told to end leave in doubt what the store did not take, and nothing else', () => {
-    const ended: Event = { ...killed, atMs: 5000, how: '0' };
-    const told = [...call(0, result()), ...last(UNKNOWN)];
-    expect(rulesOf([...told, ...storeFault(50, 6000), ended], { listed })).toEqual([]);
-    expect(rulesOf([...told, ...storeFault(50, 3000), ended], { listed })).toEqual(['unexplained_doubt']);
-    const other: Event = { ...ended, gateway: 1 };
-    expect(rulesOf([...told, ...storeFault(50, 6000), other], { listed })).toEqual(['unexplained_doubt']);
-  });
-
   it('takes a key for resolved when its merchant is told so', () => {
     const stored = problem('response_not_stored');
     const told = [

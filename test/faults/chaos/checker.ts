@@ -60,13 +60,7 @@ const EXPLAINED_WITHIN_MS = 15_000;
 const STORE_BACK_WITHIN_MS = 1500;
 
 type Death = Extract<Event, { event: 'gateway_died' }>;
-
-/** When what was executed may have been lost: from, and until. Without a death it was the backend that lost it. */
-interface Loss {
-  fromMs: number;
-  toMs: number;
-  death?: Death;
-}
+type Loss = Extract<Event, { event: 'backend_lost' }> | Death;
 
 interface Call {
   start: Extract<Event, { event: 'call' }>;
@@ -81,8 +75,8 @@ export function check(evidence: Evidence): Violation[] {
   for (const [scope, count] of paid) {
     if (count > 1) found.push({ rule: 'paid_twice', scope, detail: `${count} ledger entries` });
   }
+  const losses = evidence.events.filter(isLoss);
   const storeFaults = spansOf(evidence.events, 'store');
-  const losses = lossesOf(evidence.events, storeFaults);
   for (const [scope, calls] of scopes) {
     for (const [rule, detail] of violationsOf(calls, paid.get(scope) ?? 0, storeFaults, losses))
       found.push({ rule, scope, detail });
@@ -163,8 +157,11 @@ function lostResult(
     ({ fromMs, toMs }) => fromMs <= knownAtMs && toMs + STORE_BACK_WITHIN_MS >= known.start.atMs,
   );
   const itsOwnFailed = losses.some(
-    ({ death }) =>
-      death?.diskFullFromMs !== undefined && isOf(death, known.start) && death.diskFullFromMs <= knownAtMs,
+    (loss) =>
+      loss.event === 'gateway_died' &&
+      isOf(loss, known.start) &&
+      loss.diskFullFromMs !== undefined &&
+      loss.diskFullFromMs <= knownAtMs,
   );
   const lost = own.find(
     ({ start, end }) => start.atMs > knownAtMs && end !== undefined && isInDoubt(end.ended),
@@ -221,23 +218,12 @@ function spansOf(events: readonly Event[], of: 'store'): Span[] {
   return spans;
 }
 
-/** Ends that gateways need not be asked about: they were killed, or told to end, or had to because of their disk. */
-const wasToEnd = ({ how, diskFullFromMs }: Death): boolean =>
-  how === 'SIGKILL' || how === '0' || (how === STORE_FAILED && diskFullFromMs !== undefined);
+/** Whether what it executed may be in doubt: it was killed, or its disk was full, and it could not settle. */
+const isLossy = ({ how, diskFullFromMs }: Death): boolean =>
+  how === 'SIGKILL' || (how === STORE_FAILED && diskFullFromMs !== undefined);
 
-/** One that was told to end settles before what it can: it loses something where the store does not take it. */
-function lossesOf(events: readonly Event[], storeFaults: readonly Span[]): Loss[] {
-  return events.flatMap((event): Loss[] => {
-    const { atMs } = event;
-    if (event.event === 'backend_lost') return [{ fromMs: atMs, toMs: atMs }];
-    if (event.event !== 'gateway_died' || !wasToEnd(event)) return [];
-    const storeFault = storeFaults.find(
-      ({ fromMs, toMs }) => fromMs <= atMs && toMs + STORE_BACK_WITHIN_MS >= atMs,
-    );
-    if (event.how === '0' && !storeFault) return [];
-    return [{ fromMs: event.diskFullFromMs ?? storeFault?.fromMs ?? atMs, toMs: atMs, death: event }];
-  });
-}
+const isLoss = (event: Event): event is Loss =>
+  event.event === 'backend_lost' || (event.event === 'gateway_died' && isLossy(event));
 
 /** Whether the process died that had been called, and after that. */
 const isOf = (death: Death, call: Call['start']): boolean =>
@@ -247,16 +233,17 @@ function isExplained(calls: readonly Call[], losses: readonly Loss[]): boolean {
   return calls.some(
     ({ start }) =>
       LOSSY_FAULTS.has(start.fault ?? '') ||
-      losses.some(
-        ({ fromMs, toMs, death }) =>
-          (!death || isOf(death, start)) && toMs >= start.atMs && fromMs <= start.atMs + EXPLAINED_WITHIN_MS,
-      ),
+      losses.some((loss) => {
+        if (loss.event === 'gateway_died' && !isOf(loss, start)) return false;
+        const fromMs = 'diskFullFromMs' in loss ? (loss.diskFullFromMs ?? loss.atMs) : loss.atMs;
+        return loss.atMs >= start.atMs && fromMs <= start.atMs + EXPLAINED_WITHIN_MS;
+      }),
   );
 }
 
 function* ofTheRun({ events, balanced, recoveriesMs, recoverWithinMs }: Evidence): Generator<Violation> {
   for (const event of events) {
-    if (event.event !== 'gateway_died' || wasToEnd(event)) continue;
+    if (event.event !== 'gateway_died' || event.how === '0' || isLossy(event)) continue;
     yield { rule: 'gateway_failed', scope: `gateway ${event.gateway}`, detail: `it ended with ${event.how}` };
   }
   if (!balanced) yield { rule: 'unbalanced', scope: 'ledger', detail: 'debits and credits differ' };
