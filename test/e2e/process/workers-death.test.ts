@@ -76,11 +76,14 @@ describe.concurrent('two workers', () => {
     // On their port, which they have left.
     const heir = await startGateway({ ...config, workers: 1 });
     expect(isAlive(pid)).toBe(true);
+    // Merchants come to the new one while the old worker still executes: it sends nothing for its key.
+    const early = await withdraw(heir.url, { key, headers: { Prefer: 'wait=0' } });
+    expectProblem(early, { status: 409, code: 'request_in_flight', retryAfter: 1 });
     expect(await answer).toMatchObject({ status: 201 });
     await until(() => !pids.some(isAlive));
     const again = await withdraw(heir.url, { key });
     expect([again.status, isReplay(again)]).toEqual([201, true]);
-    expect(sandbox.ledger.payouts({ key })).toBe(1);
+    expect([sandbox.requests.ofKey(key), sandbox.ledger.payouts({ key })]).toEqual([1, 1]);
     expect(await heir.end()).toBe(0);
   });
 

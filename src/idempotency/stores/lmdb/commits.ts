@@ -49,9 +49,14 @@ export class Commits {
     return promise;
   }
 
-  /** How long what waits to be committed has waited for a commit to end, in milliseconds. 0: nothing waits. */
-  get stalledMs(): number {
-    return this.#committing !== undefined ? performance.now() - this.#lastEndMs : 0;
+  /** @throws what an operator has to know, where writes have waited for a commit to end for longer than `limitMs` */
+  refuseStalled(limitMs: number): void {
+    const waitedMs = this.#committing === undefined ? 0 : performance.now() - this.#lastEndMs;
+    if (waitedMs <= limitMs) return;
+    const ms = Math.floor(waitedMs);
+    throw new Error(
+      `no commit has ended for ${ms} ms: the disk, or a process that stands still, holds them up`,
+    );
   }
 
   /** Takes nothing any more, and resolves when all that it had taken is committed. */

@@ -175,7 +175,8 @@ export class LmdbStore implements Store {
       accessSync(this.#options.path, constants.W_OK);
       this.#refuseClosed();
       this.#environment.records.getStats();
-      this.#refuseStalled();
+      // Merchants are answered 503 then, and an operator sees nothing else of it.
+      this.#environment.commits.refuseStalled(this.#options.timeoutMs);
       const { shortage } = this.#room;
       return { ok: true, detail: 'lmdb', warnings: shortage ? [shortage] : [] };
     } catch (error) {
@@ -242,15 +243,6 @@ export class LmdbStore implements Store {
   /** A read while LMDB closes would end the process, by an exception in a timer of the library. */
   #refuseClosed(): void {
     if (this.#closed) throw new StoreUnavailable('lmdb is closed', { maybeWritten: false });
-  }
-
-  /** Merchants are answered 503 then, and an operator sees nothing else of it. */
-  #refuseStalled(): void {
-    const { stalledMs } = this.#environment.commits;
-    if (stalledMs > this.#options.timeoutMs)
-      throw new Error(
-        `no commit has ended for ${Math.floor(stalledMs)} ms: the disk, or a process that stands still, holds them up`,
-      );
   }
 
   async #answering<T>(work: () => Promise<T>): Promise<T> {
