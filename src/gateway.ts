@@ -23,8 +23,8 @@ import { admit } from './server/admit.ts';
 import { createHttpServer, refuseOnSocket } from './server/http-server.ts';
 import { Upgrades } from './upgrades.ts';
 
-/** Time for the store to take the last writes of executions that were cut off. */
-const LAST_WRITES_MS = 1000;
+/** How often a gateway that has ended but for the store tells so. */
+const TELL_EVERY_MS = 2000;
 
 /** Some time beyond the lease, for the difference between two clocks. */
 const PAST_LEASE = 1.1;
@@ -170,7 +170,10 @@ export class Gateway {
     });
   }
 
-  /** Stops accepting, lets what runs end and be settled within `shutdown.graceMs`, then closes everything. */
+  /**
+   * Stops accepting, lets what runs end and be settled within `shutdown.graceMs`, then closes everything, the store last:
+   * it has `shutdown.settleMs` to take what only this process knows.
+   */
   async shutdown(): Promise<void> {
     const { delayMs, graceMs } = this.#config.shutdown;
     this.#lifecycle.drain();
@@ -182,20 +185,34 @@ export class Gateway {
     const endMs = this.#tools.clock.monotonicMs() + graceMs;
     const grace = new Promise<void>((resolve) => setTimeout(resolve, graceMs).unref());
     await Promise.race([this.#parts.access.idle(), grace]);
-    await this.#parts.engine.close(Math.max(0, endMs - this.#tools.clock.monotonicMs()));
+    await this.#parts.engine.drain(Math.max(0, endMs - this.#tools.clock.monotonicMs()));
     await this.shutdownNow();
   }
 
-  /** Closes everything at once. What still executes is in doubt from here on, and is marked so. */
+  /** Closes everything but the store at once. What still executes is in doubt from here on, and is marked so. */
   async shutdownNow(): Promise<void> {
     this.server.close();
     this.server.closeAllConnections();
     this.#passthrough.close();
     await this.#parts.executor.destroy();
-    await this.#parts.engine.close(LAST_WRITES_MS);
+    await this.#untilStored();
     await this.#parts.doubts.close();
     this.#parts.keys.close();
     await this.#parts.store.close();
+  }
+
+  /** What the store did not take, merchants may know: it must not go with this process. */
+  async #untilStored(): Promise<void> {
+    const { engine } = this.#parts;
+    const { settleMs } = this.#config.shutdown;
+    const tell = () =>
+      this.#tools.logger.warn(
+        { writes: engine.pendingWrites, settleMs },
+        'the store has not taken the last writes yet: this process ends when it has',
+      );
+    const timer = setInterval(tell, TELL_EVERY_MS);
+    await engine.close(settleMs);
+    clearInterval(timer);
   }
 }
 

@@ -69,9 +69,9 @@ async function serveAlone(config: Config, logger: Logger): Promise<Running> {
 }
 
 async function serveWithWorkers(config: Config, count: number, logger: Logger): Promise<Running> {
-  const { delayMs, graceMs } = config.shutdown;
+  const { delayMs, graceMs, settleMs } = config.shutdown;
   const log = (fields: object, message: string) => logger.warn(fields, message);
-  const primary = new Primary({ count, shutdownMs: delayMs + graceMs + 5000, log });
+  const primary = new Primary({ count, shutdownMs: delayMs + graceMs + settleMs + 5000, log });
   try {
     const port = await primary.start();
     const admin = await openAdmin(config, primary);

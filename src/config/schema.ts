@@ -40,8 +40,10 @@ const limitOptions = z.strictObject({
 const shutdownOptions = z.strictObject({
   /** Time in which the gateway still takes requests, while /readyz already says no and answers close their connection. */
   delayMs: z.number().int().min(0).max(600_000).default(1000),
-  /** Time for what runs to end and be settled; then the process ends all the same. */
+  /** Time for what runs to end and be settled; then it is cut off, and in doubt. */
   graceMs: z.number().int().min(0).max(600_000).default(35_000),
+  /** Time after that for a store that does not answer to take what only this process knows; over as soon as it has. */
+  settleMs: z.number().int().min(1000).max(86_400_000).default(300_000),
 });
 
 const RESERVED = ['other', 'passthrough', 'none', '*'];

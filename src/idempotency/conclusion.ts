@@ -68,17 +68,24 @@ export class Conclusion {
         throw error;
       });
     const settled = this.#persistence.untilAnswered(write, this.#options.retentionMs);
-    const fenced = settled.then((answer) => {
-      if (answer === 'stale') void this.#tellLateAnswer(call, settlement);
-      if (answer === undefined) this.#observer.settleGivenUp(call);
-      return this.#fenced('settle', call, Promise.resolve(answer ?? 'ok'));
-    });
     let timer: NodeJS.Timeout | undefined;
-    const late = new Promise<'late'>((resolve) => {
-      timer = setTimeout(resolve, this.#options.settleRetryMs, 'late');
+    const late = new Promise<undefined>((resolve) => {
+      timer = setTimeout(resolve, this.#options.settleRetryMs, undefined);
     });
-    if ((await Promise.race([fenced, late])) === 'late') this.#observer.settleLate(call, cause);
+    const answer = await Promise.race([settled, late]);
     clearTimeout(timer);
+    if (answer === undefined) {
+      this.#observer.settleLate(call, cause);
+      void settled.then((later) => this.#settled(call, settlement, later));
+    } else this.#settled(call, settlement, answer);
+  }
+
+  /** @param answer undefined: the store never gave one */
+  #settled(call: Call, settlement: Settlement, answer: Fenced | undefined): void {
+    if (answer === undefined) this.#observer.settleGivenUp(call);
+    if (answer !== 'stale') return;
+    this.#observer.stale('settle', call);
+    void this.#tellLateAnswer(call, settlement);
   }
 
   async #tellLateAnswer(call: Call, settlement: Settlement): Promise<void> {
@@ -86,11 +93,7 @@ export class Conclusion {
     this.#observer.lateAnswer(call, digestOf(settlement), stands);
   }
 
-  async #fenced(
-    write: 'settle' | 'release' | 'in_doubt',
-    call: Call,
-    answer: Promise<Fenced>,
-  ): Promise<void> {
+  async #fenced(write: 'release' | 'in_doubt', call: Call, answer: Promise<Fenced>): Promise<void> {
     if ((await answer) === 'stale') this.#observer.stale(write, call);
   }
 }

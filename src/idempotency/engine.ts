@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Token } from '../kernel/brands.ts';
 import type { Clock } from '../kernel/clock.ts';
 import { Tally } from '../kernel/tally.ts';
@@ -54,6 +55,7 @@ export class Engine {
   readonly #waiting: WaitingRoom;
   readonly #persistence = new Persistence();
   readonly #conclusion: Conclusion;
+  readonly #handling = new Tally();
   readonly #running = new Tally();
   #closing = false;
 
@@ -89,28 +91,38 @@ export class Engine {
   /** Never throws: whatever breaks becomes a result. */
   async handle(call: Call): Promise<Result> {
     const waitUntilMs = this.#clock.monotonicMs() + call.waitMs;
-    for (;;) {
-      const owner: Owner = { scope: call.scope, token: newToken() };
-      const claim = await this.#claim(call, owner, waitUntilMs);
-      const next =
-        claim.kind === 'claimed'
-          ? await this.#begin(call, owner, claim.tookOver)
-          : claim.kind === 'in_doubt'
-            ? await this.#inDoubt(call, owner, claim, waitUntilMs)
-            : answerOf(claim);
-      if (next.kind === 'begun') return await this.#run(call, owner, next);
-      if (next.kind !== 'look_again') return next;
+    this.#handling.begin();
+    try {
+      for (;;) {
+        const owner: Owner = { scope: call.scope, token: newToken() };
+        const claim = await this.#claim(call, owner, waitUntilMs);
+        const next =
+          claim.kind === 'claimed'
+            ? await this.#begin(call, owner, claim.tookOver)
+            : claim.kind === 'in_doubt'
+              ? await this.#inDoubt(call, owner, claim, waitUntilMs)
+              : answerOf(claim);
+        if (next.kind === 'begun') return await this.#run(call, owner, next);
+        if (next.kind !== 'look_again') return next;
+      }
+    } finally {
+      this.#handling.end();
     }
   }
 
-  /** Begins nothing new, and ends when nothing runs any more, at most after `ms`. */
-  async close(ms: number): Promise<void> {
+  /** Begins nothing new, and ends when all calls have their results, at most after `ms`. */
+  async drain(ms: number): Promise<void> {
     this.#closing = true;
+    await Promise.race([this.#handling.idle(), sleep(ms, undefined, { ref: false })]);
+  }
+
+  /**
+   * Drains, and ends when the store has taken what only this process knows: results that merchants were told, and that
+   * nothing was sent for a key. After `ms` what is left of it is given up.
+   */
+  async close(ms: number): Promise<void> {
     const startedMs = this.#clock.monotonicMs();
-    const timeout = new Promise<void>((resolve) => setTimeout(resolve, ms).unref());
-    while (this.#running.count > 0 && this.#clock.monotonicMs() - startedMs < ms) {
-      await Promise.race([this.#running.idle(), timeout]);
-    }
+    await this.drain(ms);
     await this.#persistence.close(Math.max(0, ms - (this.#clock.monotonicMs() - startedMs)));
   }
 

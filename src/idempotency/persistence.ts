@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Tally } from '../kernel/tally.ts';
+import { StoreUnavailable } from './store.ts';
 
 const FIRST_PAUSE_MS = 50;
 const LONGEST_PAUSE_MS = 1000;
@@ -17,7 +18,10 @@ export class Persistence {
     return this.#pending.count;
   }
 
-  /** Repeats `write` until it answers. Resolves to its answer, or to undefined after `forMs` or when closing. */
+  /**
+   * Repeats `write` until it answers. Resolves to its answer; or to undefined after `forMs`, where the store will never
+   * answer this process again, or when closing.
+   */
   async untilAnswered<T>(write: () => Promise<T>, forMs: number): Promise<T | undefined> {
     const pending = this.#pending;
     pending.begin();
@@ -35,7 +39,8 @@ export class Persistence {
     do {
       try {
         return await write();
-      } catch {
+      } catch (error) {
+        if (error instanceof StoreUnavailable && error.forGood) return undefined;
         await sleep(pauseMs, undefined, { signal }).catch(() => {});
         waitedMs += pauseMs;
         pauseMs = Math.min(pauseMs * 2, LONGEST_PAUSE_MS);

@@ -86,8 +86,11 @@ export class StoreUnavailable extends Error {
   override readonly name = 'StoreUnavailable';
   /** False: the command surely never left this process, so that there is nothing to take back. */
   readonly maybeWritten: boolean;
-  constructor(message: string, options: ErrorOptions & { maybeWritten?: boolean } = {}) {
+  /** True: no write of this process will succeed any more. */
+  readonly forGood: boolean;
+  constructor(message: string, options: ErrorOptions & { maybeWritten?: boolean; forGood?: boolean } = {}) {
     super(message, options);
     this.maybeWritten = options.maybeWritten ?? true;
+    this.forGood = options.forGood ?? false;
   }
 }

@@ -112,13 +112,37 @@ describe('the checker of the fault suite', () => {
     ]);
   });
 
-  it('lets a told result be in doubt only where the store failed as it was told, and not for good', () => {
+  it('lets a told result be in doubt only where the store failed as it was told, and until it is back', () => {
     const told = [...call(0, result()), ...call(1000, UNKNOWN)];
     expect(rulesOf([...told, ...storeFault(50, 900), ...last(result())])).toEqual([]);
     expect(rulesOf([...told, ...storeFault(500, 900), ...last(result())])).toEqual(['result_lost']);
+    const longAfter = [...call(0, result()), ...call(4000, UNKNOWN)];
+    expect(rulesOf([...longAfter, ...storeFault(50, 900), ...last(result())])).toEqual(['result_lost']);
+    const beside: Event[] = [
+      { event: 'fault', atMs: 800, of: 'gateway', name: 'gateway paused' },
+      { event: 'healed', atMs: 3000, of: 'gateway', name: 'gateway paused' },
+    ];
+    expect(rulesOf([...longAfter, ...storeFault(50, 900), ...beside, ...last(result())])).toEqual([]);
     expect(rulesOf([...told, ...storeFault(50, 900), ...last(UNKNOWN)], { listed })).toEqual([
+      'result_lost',
       'unexplained_doubt',
     ]);
+  });
+
+  it('lets a told result be in doubt for good only where its gateway was killed while the store failed', () => {
+    const told = (more = {}) => [...call(0, result('a', more)), ...call(1000, UNKNOWN), ...last(UNKNOWN)];
+    const meanwhile = (death: Event, more = {}) =>
+      rulesOf([...told(more), ...storeFault(50, 900), death], { listed });
+    expect(meanwhile({ ...killed, atMs: 500 })).toEqual([]);
+    expect(meanwhile({ ...killed, atMs: 500, how: '0' })).toEqual(['result_lost', 'unexplained_doubt']);
+    expect(meanwhile({ ...killed, atMs: 5000 })).toEqual(['result_lost']);
+    expect(rulesOf([...told(), { ...killed, atMs: 500 }], { listed })).toEqual(['result_lost']);
+    // A replay came by another gateway than the one that has executed.
+    const owner = call(0, problem('store_unavailable'), { gateway: 1 });
+    const death: Event = { ...killed, atMs: 500, gateway: 1 };
+    const calls = (more = {}) => [...owner, ...told(more), ...storeFault(50, 900), death];
+    expect(rulesOf(calls({ replayed: true }), { listed })).toEqual([]);
+    expect(rulesOf(calls(), { listed })).toEqual(['result_lost']);
   });
 
   it('lets a gateway whose disk is full end, with what it could not settle in doubt', () => {

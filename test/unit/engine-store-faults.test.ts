@@ -175,3 +175,21 @@ describe.concurrent('when the store fails after the backend has answered', () =>
     expect(told).not.toContainEqual(['settleGivenUp']);
   });
 });
+
+describe.concurrent('when the store fails before anything was sent, and the engine is closed', () => {
+  it.each(['claim', 'begin'] as const)(
+    'at the %s, close waits for the key to be taken back',
+    async (write) => {
+      await using rig = new Rig();
+      const { store, engine } = await faulty(rig);
+      store.fail(write, 'after', 1);
+      store.fail('release', 'before', 3);
+      const call = newCall();
+      const first = engine.handle(call);
+      await engine.close(20_000);
+      expect(store.asked.release).toBe(4);
+      expect(await store.get(call.scope)).toBeUndefined();
+      expect([(await first).kind, call.counted.runs]).toEqual(['store_unavailable', 0]);
+    },
+  );
+});

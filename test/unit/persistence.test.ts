@@ -1,6 +1,7 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { expect, it } from 'vitest';
 import { Persistence } from '../../src/idempotency/persistence.ts';
+import { StoreUnavailable } from '../../src/idempotency/store.ts';
 import { until } from '../support/until.ts';
 
 const HOUR_MS = 3_600_000;
@@ -23,4 +24,15 @@ it('closing waits for the writes that are under way, and for no later ones', asy
   expect([await answered, persistence.count]).toEqual(['ok', 1]);
   second.resolve('ok');
   expect([await later, persistence.count]).toEqual(['ok', 0]);
+});
+
+it('repeats nothing where the store takes nothing any more from this process', async () => {
+  const persistence = new Persistence();
+  let writes = 0;
+  const write = async () => {
+    writes++;
+    throw new StoreUnavailable('the disk is full', { forGood: true });
+  };
+  expect(await persistence.untilAnswered(write, HOUR_MS)).toBeUndefined();
+  expect([writes, persistence.count]).toEqual([1, 0]);
 });

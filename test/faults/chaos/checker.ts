@@ -42,7 +42,7 @@ export const RULES = {
   answers_differ: 'every settled answer for a key is the same, byte for byte',
   paid_nothing: 'every 2xx answer has its ledger entry',
   result_lost:
-    'a key that was answered with a result is not in doubt afterwards, unless the store failed just then',
+    'a key that was answered with a result is not in doubt afterwards, but while the store fails that had failed as it was told',
   foreign_answer: "nobody gets another one's answer",
   key_reused: 'another payout under a used key is refused',
   stuck: 'at the end each key is settled or in doubt',
@@ -58,6 +58,8 @@ export const RULES = {
 const EXPLAINED_WITHIN_MS = 15_000;
 /** A gateway may take so long to reach a store that is well again. */
 const STORE_BACK_WITHIN_MS = 1500;
+/** ... and to store what it has told meanwhile: it looks once a second. */
+const STORED_WITHIN_MS = 3000;
 
 type Death = Extract<Event, { event: 'gateway_died' }>;
 type Loss = Extract<Event, { event: 'backend_lost' }> | Death;
@@ -76,9 +78,9 @@ export function check(evidence: Evidence): Violation[] {
     if (count > 1) found.push({ rule: 'paid_twice', scope, detail: `${count} ledger entries` });
   }
   const losses = evidence.events.filter(isLoss);
-  const storeFaults = spansOf(evidence.events, 'store');
+  const faults = spansOf(evidence.events);
   for (const [scope, calls] of scopes) {
-    for (const [rule, detail] of violationsOf(calls, paid.get(scope) ?? 0, storeFaults, losses))
+    for (const [rule, detail] of violationsOf(calls, paid.get(scope) ?? 0, faults, losses))
       found.push({ rule, scope, detail });
     found.push(...doubtsOf(scope, calls, evidence.listed, losses));
   }
@@ -120,7 +122,7 @@ function countByScope(payouts: readonly LedgerEntry[]): Map<string, number> {
 function* violationsOf(
   calls: readonly Call[],
   paid: number,
-  storeFaults: readonly Span[],
+  faults: readonly FaultSpan[],
   losses: readonly Loss[],
 ): Generator<[Violation['rule'], string]> {
   const own = calls.filter(({ start }) => start.as !== 'other_amount' && start.as !== 'resolved');
@@ -129,7 +131,7 @@ function* violationsOf(
   if (digests.size > 1) yield ['answers_differ', `${digests.size} different answers`];
   const succeeded = settled.some(({ ended }) => ended.kind === 'result' && ended.status < 300);
   if (succeeded && paid === 0) yield ['paid_nothing', 'a 2xx answer, and no ledger entry'];
-  const lost = lostResult(own, storeFaults, losses);
+  const lost = lostResult(own, faults, losses);
   if (lost) yield ['result_lost', lost];
   if (calls.some(({ end }) => end && 'foreign' in end.ended && end.ended.foreign))
     yield ['foreign_answer', "an answer with another payout's account"];
@@ -139,11 +141,12 @@ function* violationsOf(
 
 /**
  * A result is stored before it is told, but for one case: the store fails at that very moment, for longer than
- * `settleRetryMs`, to all or to the gateway that told it. Until it is back, the key is in doubt to others.
+ * `settleRetryMs`, to all or to the gateway that told it. Then the key is in doubt to others until all is healed; for good
+ * only where that gateway was killed before, or could not write to its disk.
  */
 function lostResult(
   own: readonly Call[],
-  storeFaults: readonly Span[],
+  faults: readonly FaultSpan[],
   losses: readonly Loss[],
 ): string | undefined {
   const settled = own.filter(({ end }) => end && isSettled(end.ended));
@@ -153,21 +156,32 @@ function lostResult(
   );
   const knownAtMs = known?.end?.atMs;
   if (known === undefined || knownAtMs === undefined) return undefined;
-  const storeFailed = storeFaults.some(
-    ({ fromMs, toMs }) => fromMs <= knownAtMs && toMs + STORE_BACK_WITHIN_MS >= known.start.atMs,
-  );
-  const itsOwnFailed = losses.some(
+  // A replay's is not the gateway that has executed it.
+  const replayed = known.end?.ended.kind === 'result' && known.end.ended.replayed;
+  const owners = replayed ? own.filter(({ start }) => start.atMs <= knownAtMs) : [known];
+  const storedByMs = storedBy(known.start.atMs, knownAtMs, faults);
+  const tookItAlong = losses.some(
     (loss) =>
       loss.event === 'gateway_died' &&
-      isOf(loss, known.start) &&
-      loss.diskFullFromMs !== undefined &&
-      loss.diskFullFromMs <= knownAtMs,
+      owners.some(({ start }) => isOf(loss, start)) &&
+      (loss.atMs <= storedByMs || (loss.diskFullFromMs !== undefined && loss.diskFullFromMs <= knownAtMs)),
   );
   const lost = own.find(
-    ({ start, end }) => start.atMs > knownAtMs && end !== undefined && isInDoubt(end.ended),
+    ({ start, end }) =>
+      start.atMs > Math.max(knownAtMs, storedByMs) && end !== undefined && isInDoubt(end.ended),
   );
-  if (!lost || storeFailed || itsOwnFailed) return undefined;
+  if (!lost || tookItAlong) return undefined;
   return `in doubt at ${lost.end?.atMs} ms, answered at ${knownAtMs} ms`;
+}
+
+/** When a result surely is stored that was told in this time: before, unless the store failed. */
+function storedBy(fromMs: number, toldAtMs: number, faults: readonly FaultSpan[]): number {
+  const meets = (a: Span, b: Span) => a.fromMs <= b.toMs && a.toMs >= b.fromMs;
+  const told = { fromMs: fromMs - STORE_BACK_WITHIN_MS, toMs: toldAtMs };
+  const ofStore = faults.filter((fault) => fault.of === 'store' && meets(fault, told));
+  // What stood beside it held the gateway up as well.
+  const all = faults.filter((fault) => ofStore.some((one) => meets(fault, one)));
+  return Math.max(Number.NEGATIVE_INFINITY, ...all.map(({ toMs }) => toMs + STORED_WITHIN_MS));
 }
 
 /** What became of the key in the end. */
@@ -196,19 +210,25 @@ function unresolved({ scope, as, ended, refusal }: Resolved): Violation[] {
   return [{ rule: 'unresolvable', scope, detail: `${as}: ${refusal ?? JSON.stringify(ended)}` }];
 }
 
-/** When faults stood. */
+/** When a fault stood. */
 interface Span {
   fromMs: number;
   toMs: number;
 }
 
-function spansOf(events: readonly Event[], of: 'store'): Span[] {
-  const spans: (Span & { name: string })[] = [];
+interface FaultSpan extends Span {
+  of: 'gateway' | 'backend' | 'store';
+  name: string;
+}
+
+function spansOf(events: readonly Event[]): FaultSpan[] {
+  const spans: FaultSpan[] = [];
   for (const event of events) {
-    if (event.event === 'fault' && event.of === of) {
-      spans.push({ name: event.name, fromMs: event.atMs, toMs: Number.POSITIVE_INFINITY });
+    if (event.event === 'fault') {
+      const { of, name, atMs } = event;
+      spans.push({ of, name, fromMs: atMs, toMs: Number.POSITIVE_INFINITY });
     }
-    if (event.event === 'healed' && event.of === of) {
+    if (event.event === 'healed') {
       const span = spans.findLast(
         ({ name, toMs }) => name === event.name && toMs === Number.POSITIVE_INFINITY,
       );

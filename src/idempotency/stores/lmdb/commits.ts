@@ -95,9 +95,9 @@ export class Commits {
   async #fail(error: unknown): Promise<StoreUnavailable> {
     const cause = await reasonOf(error);
     const message = `lmdb could not write: ${messageOf(cause)}`;
-    this.#failure = new StoreUnavailable(message, { cause, maybeWritten: false });
+    this.#failure = new StoreUnavailable(message, { cause, maybeWritten: false, forGood: true });
     this.#onFailure(this.#failure);
-    return new StoreUnavailable(message, { cause });
+    return new StoreUnavailable(message, { cause, forGood: true });
   }
 }
 

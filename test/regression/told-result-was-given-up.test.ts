@@ -1,0 +1,89 @@
+/**
+ * A gateway that was told to end gave up, when its grace was over, the results that merchants knew and that the store, which
+ * was away, did not have: their keys were in doubt for good.
+ */
+import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import { createSandbox, type Sandbox } from '../../src/sandbox/sandbox.ts';
+import { withdraw } from '../support/client.ts';
+import { FAST_START } from '../support/command.ts';
+import { temporaryFolder, testConfig } from '../support/config.ts';
+import { isAlive } from '../support/process-life.ts';
+import { type RedisServer, startRedis } from '../support/redis-server.ts';
+import { type SpawnedGateway, spawnGateway } from '../support/spawn.ts';
+import { onRedis } from '../support/stores.ts';
+import { startProxy, type TcpProxy } from '../support/tcp-proxy.ts';
+import { until } from '../support/until.ts';
+
+const WAITS = 'the store has not taken the last writes yet';
+
+let sandbox: Sandbox;
+let redis: RedisServer;
+let wire: TcpProxy;
+beforeAll(async () => {
+  [sandbox, redis] = await Promise.all([createSandbox({ port: 0 }), startRedis()]);
+  wire = await startProxy(redis.port);
+});
+afterAll(() => sandbox?.close());
+
+function away(on: boolean): void {
+  wire.refuse(on);
+  if (on) wire.cut();
+}
+
+const configOf = (more: object = {}) =>
+  testConfig(temporaryFolder(), sandbox.url, {
+    ...onRedis(wire, 1000),
+    lock: { leaseMs: 500 },
+    idempotency: { settleRetryMs: 100 },
+    ...more,
+  });
+
+/** A result that its merchant knows, and the store does not. */
+async function tell(gateway: SpawnedGateway) {
+  const key = randomUUID();
+  const answer = withdraw(gateway.url, { key, fault: 'delay=300' });
+  await until(() => sandbox.requests.ofKey(key) === 1);
+  away(true);
+  const told = await answer;
+  expect(told.status).toBe(201);
+  return { key, told };
+}
+
+it.each([1, 2])('it stays until the store has them, %i workers', async (workers) => {
+  const config = configOf({ workers, shutdown: { delayMs: 0, graceMs: 50 } });
+  const gateway = await spawnGateway(config, FAST_START);
+  const { key, told } = await tell(gateway);
+  const exited = once(gateway.child, 'exit');
+  gateway.child.kill('SIGTERM');
+  await until(() => gateway.lines.some((line) => line.includes(WAITS)));
+  expect(isAlive(gateway.pid)).toBe(true);
+  away(false);
+  expect(await exited).toEqual([0, null]);
+
+  const heir = await spawnGateway(config, FAST_START);
+  const again = await withdraw(heir.url, { key });
+  expect([again.status, again.headers['idempotent-replayed'], again.body]).toEqual([201, 'true', told.body]);
+  expect(sandbox.ledger.payouts({ key })).toBe(1);
+  expect(await heir.end()).toBe(0);
+});
+
+it('when shutdown.settleMs is over it ends all the same, says so, and the key is in doubt', async () => {
+  const config = configOf({ shutdown: { delayMs: 0, graceMs: 50, settleMs: 1000 } });
+  const gateway = await spawnGateway(config, FAST_START);
+  const { key } = await tell(gateway);
+  const closed = once(gateway.child, 'close');
+  expect(await gateway.end()).toBe(0);
+  await closed;
+  expect(gateway.lines.filter((line) => line.includes('a result was never stored'))).toHaveLength(1);
+  away(false);
+  const heir = await spawnGateway(config, FAST_START);
+  const again = await until(async () => {
+    const answer = await withdraw(heir.url, { key });
+    return answer.status === 503 ? undefined : answer;
+  });
+  expect(again.json()).toMatchObject({ error: { code: 'outcome_unknown' } });
+  expect(sandbox.ledger.payouts({ key })).toBe(1);
+  expect(await heir.end()).toBe(0);
+});
