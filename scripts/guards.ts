@@ -182,8 +182,8 @@ export const guards: readonly Guard[] = [
   {
     file: CONCLUSION,
     without: 'the answer goes before the settlement',
-    text: "if ((await Promise.race([fenced, late])) === 'late') this.#observer.settleLate(call, cause);",
-    replacement: 'void Promise.race([fenced, late]);',
+    text: 'const answer = await Promise.race([settled, late]);',
+    replacement: "const answer = 'ok' as Fenced | undefined;",
     test: 'test/unit/engine.test.ts',
     named: 'has begun when it runs, and is settled when it is answered',
   },
@@ -337,5 +337,13 @@ export const guards: readonly Guard[] = [
     replacement: '',
     test: WRITES.test,
     named: 'is to be settled again until it does',
+  },
+  {
+    file: 'src/gateway.ts',
+    without: 'a gateway that ends gives up what the store has not taken',
+    text: 'await engine.close(settleMs);',
+    replacement: 'await engine.close(0);',
+    test: 'test/regression/told-result-was-given-up.test.ts',
+    named: 'it stays until the store has them',
   },
 ];

@@ -1,4 +1,3 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Token } from '../kernel/brands.ts';
 import type { Clock } from '../kernel/clock.ts';
 import { Tally } from '../kernel/tally.ts';
@@ -113,7 +112,7 @@ export class Engine {
   /** Begins nothing new, and ends when all calls have their results, at most after `ms`. */
   async drain(ms: number): Promise<void> {
     this.#closing = true;
-    await Promise.race([this.#handling.idle(), sleep(ms, undefined, { ref: false })]);
+    await within(this.#handling.idle(), ms);
   }
 
   /**
