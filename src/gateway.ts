@@ -29,6 +29,10 @@ const TELL_EVERY_MS = 2000;
 /** Some time beyond the lease, for the difference between two clocks. */
 const PAST_LEASE = 1.1;
 
+/** From the word to end until a process has ended by itself: what is configured, and the commands to the store at its edges. */
+export const shutdownWithinMs = ({ shutdown, store }: Config): number =>
+  shutdown.delayMs + shutdown.graceMs + shutdown.settleMs + 4 * store.timeoutMs + 5000;
+
 /** One process of oncegate, from the merchants' socket to the backend's. */
 export class Gateway {
   readonly server: Server;
@@ -195,8 +199,9 @@ export class Gateway {
     this.server.closeAllConnections();
     this.#passthrough.close();
     await this.#parts.executor.destroy();
-    await this.#untilStored();
+    // Whoever is asked what became of a key cannot be asked any more.
     await this.#parts.doubts.close();
+    await this.#untilStored();
     this.#parts.keys.close();
     await this.#parts.store.close();
   }
@@ -205,11 +210,11 @@ export class Gateway {
   async #untilStored(): Promise<void> {
     const { engine } = this.#parts;
     const { settleMs } = this.#config.shutdown;
-    const tell = () =>
-      this.#tools.logger.warn(
-        { writes: engine.pendingWrites, settleMs },
-        'the store has not taken the last writes yet: this process ends when it has',
-      );
+    const tell = () => {
+      const writes = engine.pendingWrites;
+      const message = 'the store has not taken the last writes yet: this process ends when it has';
+      if (writes > 0) this.#tools.logger.warn({ writes, settleMs }, message);
+    };
     const timer = setInterval(tell, TELL_EVERY_MS);
     await engine.close(settleMs);
     clearInterval(timer);

@@ -3,7 +3,7 @@ import { createServer, type Server } from 'node:http';
 import { availableParallelism } from 'node:os';
 import { type AdminSource, createAdmin } from '../admin/application.ts';
 import type { Config } from '../config/schema.ts';
-import { Gateway } from '../gateway.ts';
+import { Gateway, shutdownWithinMs } from '../gateway.ts';
 import { systemClock } from '../kernel/clock.ts';
 import { listen } from '../kernel/listen.ts';
 import { createLogger, type Logger } from '../observability/logger.ts';
@@ -69,9 +69,8 @@ async function serveAlone(config: Config, logger: Logger): Promise<Running> {
 }
 
 async function serveWithWorkers(config: Config, count: number, logger: Logger): Promise<Running> {
-  const { delayMs, graceMs, settleMs } = config.shutdown;
   const log = (fields: object, message: string) => logger.warn(fields, message);
-  const primary = new Primary({ count, shutdownMs: delayMs + graceMs + settleMs + 5000, log });
+  const primary = new Primary({ count, shutdownMs: shutdownWithinMs(config), log });
   try {
     const port = await primary.start();
     const admin = await openAdmin(config, primary);

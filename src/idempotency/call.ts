@@ -57,6 +57,6 @@ export interface EngineObserver {
   leaseLost(call: Call): void;
   /** The store did not take a settlement in time; the merchant got the answer, and settling goes on. */
   settleLate(call: Call, cause: unknown): void;
-  /** It never did, and this process ends: the key is in doubt, whatever its merchant was told. */
+  /** It did not until this process ended: the key is in doubt, whatever its merchant was told, unless a write arrives yet. */
   settleGivenUp(call: Call): void;
 }

@@ -66,6 +66,7 @@ export class Doubts implements DoubtSolver {
   }
 
   async solve({ scope, operation }: { scope: Scope; operation: string }): Promise<boolean> {
+    if (this.#closing.signal.aborted) return false;
     const doubt = this.#keep(scope, operation, undefined);
     if (!doubt) return false;
     const verdict = this.#asking.get(scope);

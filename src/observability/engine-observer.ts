@@ -46,7 +46,10 @@ export function engineObserver(metrics: Metrics, logger: Logger) {
       logger.error({ ...named(call), reason }, 'a result is not stored yet; the merchant was answered');
     },
     settleGivenUp(call: KeyedRequest) {
-      logger.error(named(call), 'a result was never stored, and this process ends: the key is in doubt');
+      logger.error(
+        named(call),
+        'a result was not stored in time, and this process ends: the key may be in doubt',
+      );
     },
   };
 }

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { check, type Evidence, RULES } from './chaos/checker.ts';
-import { type Ended, type Event, STORE_FAILED } from './chaos/history.ts';
+import { type Ended, type Event, HUNG, STORE_FAILED, type StopsSettling } from './chaos/history.ts';
 
 const SCOPE = 'M-ALPHA payout-1';
 const ENTRY = { merchant: 'M-ALPHA', idempotency_key: 'payout-1' };
@@ -45,6 +45,7 @@ function rulesOf(events: Event[], more: Partial<Evidence> = {}): string[] {
     resolved: [],
     recoveriesMs: [],
     recoverWithinMs: 3000,
+    failsOver: false,
     ...more,
   };
   return check(evidence).map(({ rule }) => rule);
@@ -60,9 +61,16 @@ const killed: Extract<Event, { event: 'gateway_died' }> = {
 };
 const doubt = [...call(0, UNKNOWN), ...last(UNKNOWN)];
 const listed = new Set([SCOPE]);
-const storeFault = (fromMs: number, toMs: number): Event[] => [
-  { event: 'fault', atMs: fromMs, of: 'store', name: 'redis killed' },
-  { event: 'healed', atMs: toMs, of: 'store', name: 'redis killed' },
+const stopping = (stopsSettling: StopsSettling, fromMs: number, toMs: number): Event[] => [
+  { event: 'fault', atMs: fromMs, of: 'store', name: `killed at ${fromMs} ms`, stopsSettling },
+  { event: 'healed', atMs: toMs, of: 'store', name: `killed at ${fromMs} ms` },
+];
+const storeFault = (fromMs: number, toMs: number): Event[] => stopping('everywhere', fromMs, toMs);
+
+/** Results are stored all the same. */
+const standsBeside = (fromMs: number, toMs: number): Event[] => [
+  { event: 'fault', atMs: fromMs, of: 'backend', name: 'backend killed' },
+  { event: 'healed', atMs: toMs, of: 'backend', name: 'backend killed' },
 ];
 
 /** Evidence of each rule's violation, and of nothing else. */
@@ -118,11 +126,13 @@ describe('the checker of the fault suite', () => {
     expect(rulesOf([...told, ...storeFault(500, 900), ...last(result())])).toEqual(['result_lost']);
     const longAfter = [...call(0, result()), ...call(4000, UNKNOWN)];
     expect(rulesOf([...longAfter, ...storeFault(50, 900), ...last(result())])).toEqual(['result_lost']);
-    const beside: Event[] = [
-      { event: 'fault', atMs: 800, of: 'gateway', name: 'gateway paused' },
-      { event: 'healed', atMs: 3000, of: 'gateway', name: 'gateway paused' },
-    ];
-    expect(rulesOf([...longAfter, ...storeFault(50, 900), ...beside, ...last(result())])).toEqual([]);
+    for (const beside of [stopping('there', 800, 3000), storeFault(2000, 3000)])
+      expect(rulesOf([...longAfter, ...storeFault(50, 900), ...beside, ...last(result())])).toEqual([]);
+    for (const alone of [stopping('there', 50, 3000), storeFault(5000, 6000), standsBeside(50, 3000)])
+      expect(rulesOf([...longAfter, ...alone, ...last(result())])).toEqual(['result_lost']);
+    expect(
+      rulesOf([...longAfter, ...storeFault(50, 900), ...standsBeside(50, 9000), ...last(result())]),
+    ).toEqual(['result_lost']);
     expect(rulesOf([...told, ...storeFault(50, 900), ...last(UNKNOWN)], { listed })).toEqual([
       'result_lost',
       'unexplained_doubt',
@@ -141,8 +151,11 @@ describe('the checker of the fault suite', () => {
     const owner = call(0, problem('store_unavailable'), { gateway: 1 });
     const death: Event = { ...killed, atMs: 500, gateway: 1 };
     const calls = (more = {}) => [...owner, ...told(more), ...storeFault(50, 900), death];
-    expect(rulesOf(calls({ replayed: true }), { listed })).toEqual([]);
-    expect(rulesOf(calls(), { listed })).toEqual(['result_lost']);
+    expect(rulesOf(calls({ replayed: true }), { listed, failsOver: true })).toEqual([]);
+    expect(rulesOf(calls({ replayed: true }), { listed })).toEqual(['result_lost']);
+    expect(rulesOf(calls(), { listed, failsOver: true })).toEqual(['result_lost']);
+    const stored = [...call(0, result('a', { replayed: true })), ...call(1000, UNKNOWN), ...last(result())];
+    expect(rulesOf([...stored, ...storeFault(50, 900)])).toEqual(['result_lost']);
   });
 
   it('lets a gateway whose disk is full end, with what it could not settle in doubt', () => {
@@ -158,6 +171,7 @@ describe('the checker of the fault suite', () => {
     const longAfter: Event = { ...ended, atMs: 60_000, diskFullFromMs: 55_000 };
     expect(rulesOf([...told, longAfter], { listed })).toEqual(['result_lost', 'unexplained_doubt']);
     expect(rulesOf([...fine, { ...killed, how: STORE_FAILED }])).toEqual(['gateway_failed']);
+    expect(rulesOf([...fine, { ...ended, how: HUNG }])).toEqual(['gateway_failed']);
   });
 
   it('takes a key for resolved when its merchant is told so', () => {

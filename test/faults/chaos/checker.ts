@@ -1,4 +1,4 @@
-import { type Ended, type Event, STORE_FAILED } from './history.ts';
+import { type Ended, type Event, STORE_FAILED, type StopsSettling } from './history.ts';
 import { isInDoubt, isSettled, LOSSY_FAULTS } from './merchants.ts';
 
 export interface LedgerEntry {
@@ -19,6 +19,8 @@ export interface Evidence {
   /** Of each key that was open when a fault was healed: how long it took until its merchant knew. */
   recoveriesMs: readonly number[];
   recoverWithinMs: number;
+  /** Replicas take the store's place: what was read from it can have been lost since. */
+  failsOver: boolean;
 }
 
 /** A resolution, and what the merchant was told after it. */
@@ -42,7 +44,7 @@ export const RULES = {
   answers_differ: 'every settled answer for a key is the same, byte for byte',
   paid_nothing: 'every 2xx answer has its ledger entry',
   result_lost:
-    'a key that was answered with a result is not in doubt afterwards, but while the store fails that had failed as it was told',
+    'a key that was answered with a result is not in doubt afterwards, except until the store is back that failed as it was told',
   foreign_answer: "nobody gets another one's answer",
   key_reused: 'another payout under a used key is refused',
   stuck: 'at the end each key is settled or in doubt',
@@ -58,11 +60,18 @@ export const RULES = {
 const EXPLAINED_WITHIN_MS = 15_000;
 /** A gateway may take so long to reach a store that is well again. */
 const STORE_BACK_WITHIN_MS = 1500;
-/** ... and to store what it has told meanwhile: it looks once a second. */
-const STORED_WITHIN_MS = 3000;
+/** ... and to store what it has told meanwhile: it tries once a second. */
+export const STORED_WITHIN_MS = 3000;
 
 type Death = Extract<Event, { event: 'gateway_died' }>;
 type Loss = Extract<Event, { event: 'backend_lost' }> | Death;
+
+/** What went wrong around the calls. */
+interface World {
+  faults: readonly FaultSpan[];
+  losses: readonly Loss[];
+  failsOver: boolean;
+}
 
 interface Call {
   start: Extract<Event, { event: 'call' }>;
@@ -80,7 +89,7 @@ export function check(evidence: Evidence): Violation[] {
   const losses = evidence.events.filter(isLoss);
   const faults = spansOf(evidence.events);
   for (const [scope, calls] of scopes) {
-    for (const [rule, detail] of violationsOf(calls, paid.get(scope) ?? 0, faults, losses))
+    for (const [rule, detail] of violationsOf(calls, paid.get(scope) ?? 0, { ...evidence, faults, losses }))
       found.push({ rule, scope, detail });
     found.push(...doubtsOf(scope, calls, evidence.listed, losses));
   }
@@ -122,8 +131,7 @@ function countByScope(payouts: readonly LedgerEntry[]): Map<string, number> {
 function* violationsOf(
   calls: readonly Call[],
   paid: number,
-  faults: readonly FaultSpan[],
-  losses: readonly Loss[],
+  world: World,
 ): Generator<[Violation['rule'], string]> {
   const own = calls.filter(({ start }) => start.as !== 'other_amount' && start.as !== 'resolved');
   const settled = own.flatMap(({ end }) => (end && isSettled(end.ended) ? [end] : []));
@@ -131,7 +139,7 @@ function* violationsOf(
   if (digests.size > 1) yield ['answers_differ', `${digests.size} different answers`];
   const succeeded = settled.some(({ ended }) => ended.kind === 'result' && ended.status < 300);
   if (succeeded && paid === 0) yield ['paid_nothing', 'a 2xx answer, and no ledger entry'];
-  const lost = lostResult(own, faults, losses);
+  const lost = lostResult(own, world);
   if (lost) yield ['result_lost', lost];
   if (calls.some(({ end }) => end && 'foreign' in end.ended && end.ended.foreign))
     yield ['foreign_answer', "an answer with another payout's account"];
@@ -144,11 +152,7 @@ function* violationsOf(
  * `settleRetryMs`, to all or to the gateway that told it. Then the key is in doubt to others until all is healed; for good
  * only where that gateway was killed before, or could not write to its disk.
  */
-function lostResult(
-  own: readonly Call[],
-  faults: readonly FaultSpan[],
-  losses: readonly Loss[],
-): string | undefined {
+function lostResult(own: readonly Call[], { faults, losses, failsOver }: World): string | undefined {
   const settled = own.filter(({ end }) => end && isSettled(end.ended));
   const known = settled.reduce<Call | undefined>(
     (first, call) => ((call.end?.atMs ?? 0) < (first?.end?.atMs ?? Number.POSITIVE_INFINITY) ? call : first),
@@ -156,12 +160,14 @@ function lostResult(
   );
   const knownAtMs = known?.end?.atMs;
   if (known === undefined || knownAtMs === undefined) return undefined;
-  // A replay's is not the gateway that has executed it.
+  // A replay is what the store had, and comes from another gateway than the one that has executed.
   const replayed = known.end?.ended.kind === 'result' && known.end.ended.replayed;
   const owners = replayed ? own.filter(({ start }) => start.atMs <= knownAtMs) : [known];
-  const storedByMs = storedBy(known.start.atMs, knownAtMs, faults);
+  const isStored = replayed && !failsOver;
+  const storedByMs = isStored ? knownAtMs : storedBy(known.start.atMs, knownAtMs, faults);
   const tookItAlong = losses.some(
     (loss) =>
+      !isStored &&
       loss.event === 'gateway_died' &&
       owners.some(({ start }) => isOf(loss, start)) &&
       (loss.atMs <= storedByMs || (loss.diskFullFromMs !== undefined && loss.diskFullFromMs <= knownAtMs)),
@@ -174,14 +180,16 @@ function lostResult(
   return `in doubt at ${lost.end?.atMs} ms, answered at ${knownAtMs} ms`;
 }
 
-/** When a result surely is stored that was told in this time: before, unless the store failed. */
+/** When a result surely is stored that was told in this time: before it was told, unless the store failed. */
 function storedBy(fromMs: number, toldAtMs: number, faults: readonly FaultSpan[]): number {
-  const meets = (a: Span, b: Span) => a.fromMs <= b.toMs && a.toMs >= b.fromMs;
-  const told = { fromMs: fromMs - STORE_BACK_WITHIN_MS, toMs: toldAtMs };
-  const ofStore = faults.filter((fault) => fault.of === 'store' && meets(fault, told));
-  // What stood beside it held the gateway up as well.
-  const all = faults.filter((fault) => ofStore.some((one) => meets(fault, one)));
-  return Math.max(Number.NEGATIVE_INFINITY, ...all.map(({ toMs }) => toMs + STORED_WITHIN_MS));
+  let byMs = Number.NEGATIVE_INFINITY;
+  for (const fault of faults) {
+    const asTold =
+      fault.stops === 'everywhere' && fault.fromMs <= toldAtMs && fault.toMs + STORE_BACK_WITHIN_MS >= fromMs;
+    // The next one may come before it was stored; and a gateway may be held up besides.
+    if (asTold || fault.fromMs <= byMs) byMs = Math.max(byMs, fault.toMs + STORED_WITHIN_MS);
+  }
+  return byMs;
 }
 
 /** What became of the key in the end. */
@@ -210,23 +218,21 @@ function unresolved({ scope, as, ended, refusal }: Resolved): Violation[] {
   return [{ rule: 'unresolvable', scope, detail: `${as}: ${refusal ?? JSON.stringify(ended)}` }];
 }
 
-/** When a fault stood. */
-interface Span {
+/** When a fault stood that stops settling. */
+interface FaultSpan {
+  name: string;
+  stops: StopsSettling;
   fromMs: number;
   toMs: number;
 }
 
-interface FaultSpan extends Span {
-  of: 'gateway' | 'backend' | 'store';
-  name: string;
-}
-
+/** In the order in which they began. */
 function spansOf(events: readonly Event[]): FaultSpan[] {
   const spans: FaultSpan[] = [];
   for (const event of events) {
-    if (event.event === 'fault') {
-      const { of, name, atMs } = event;
-      spans.push({ of, name, fromMs: atMs, toMs: Number.POSITIVE_INFINITY });
+    if (event.event === 'fault' && event.stopsSettling !== undefined) {
+      const { name, stopsSettling, atMs } = event;
+      spans.push({ name, stops: stopsSettling, fromMs: atMs, toMs: Number.POSITIVE_INFINITY });
     }
     if (event.event === 'healed') {
       const span = spans.findLast(

@@ -1,6 +1,7 @@
 import type { Backend } from './backend.ts';
 import { CRASH_POINTS, type CrashPoint } from './crash-point.ts';
 import type { GatewayProcess } from './gateways.ts';
+import type { StopsSettling } from './history.ts';
 import type { Random } from './random.ts';
 import type { Topology } from './topology.ts';
 
@@ -12,6 +13,7 @@ export interface Fault {
   heal(): Promise<void>;
   /** How long it stands; without it for as long as others do. */
   holdMs?: number;
+  stopsSettling?: StopsSettling;
 }
 
 type Unsorted = Omit<Fault, 'of'>;
@@ -33,7 +35,11 @@ export function allFaults(world: Breakable): Fault[] {
   return [
     ...gatewayFaults(world).map((fault) => ({ ...fault, of: 'gateway' as const })),
     ...backendFaults(world.backend).map((fault) => ({ ...fault, of: 'backend' as const })),
-    ...world.topology.faults.map((fault) => ({ ...fault, of: 'store' as const })),
+    ...world.topology.faults.map(({ settlesOn, ...fault }) => ({
+      ...fault,
+      of: 'store' as const,
+      ...(settlesOn ? {} : { stopsSettling: 'everywhere' as const }),
+    })),
   ];
 }
 
@@ -65,12 +71,16 @@ function gatewayFaults({ gateways, topology, random, leaseMs }: Breakable): Unso
     ...CRASH_POINTS.map((point) =>
       ofOne(`gateway killed ${point.replace('_', ' ')}`, (gateway) => crash(gateway, point), revive, 200),
     ),
-    ofOne(
-      'gateway paused beyond its leases',
-      async (gateway) => gateway.pause(),
-      async (gateway) => gateway.resume(),
-      leaseMs * 1.7,
-    ),
+    {
+      ...ofOne(
+        'gateway paused beyond its leases',
+        async (gateway) => gateway.pause(),
+        async (gateway) => gateway.resume(),
+        leaseMs * 1.7,
+      ),
+      // Within a commit of LMDB's, it holds up all others.
+      stopsSettling: onTheirDisk ? 'everywhere' : 'there',
+    },
     ...(onTheirDisk ? [ofOne("gateway's disk full", fillDisk, revive, 200)] : []),
     { name: 'rolling restart', inject: () => rollingRestart(gateways), heal: async () => {}, holdMs: 0 },
     ...[+1, -1].map((hours) => ({

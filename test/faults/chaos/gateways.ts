@@ -8,7 +8,7 @@ import { stringify } from 'yaml';
 import type { ConfigInput } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import type { Arm, CrashPoint } from './crash-point.ts';
-import type { History } from './history.ts';
+import { type History, HUNG } from './history.ts';
 import { end, startNode } from './processes.ts';
 
 const MAIN = fileURLToPath(new URL('../../../src/main.ts', import.meta.url));
@@ -31,6 +31,7 @@ export class GatewayProcess {
   readonly #clockFile: string | undefined;
   #process: ChildProcess | undefined;
   #diskFullFromMs: number | undefined;
+  #hung = false;
   #reviving: Promise<void> | undefined;
   #ended = false;
 
@@ -63,9 +64,10 @@ export class GatewayProcess {
     this.life++;
     this.#process = child;
     this.#diskFullFromMs = undefined;
+    this.#hung = false;
     const { life } = this;
     child.once('exit', (code, signal) => {
-      const how = String(signal ?? code);
+      const how = this.#hung ? HUNG : String(signal ?? code);
       const diskFullFromMs = this.#diskFullFromMs;
       this.#history.add({
         event: 'gateway_died',
@@ -116,6 +118,7 @@ export class GatewayProcess {
     this.#diskFullFromMs = this.#history.nowMs();
     await promisify(execFile)('prlimit', ['--pid', `${child.pid}`, '--fsize=1:unlimited']);
     if (await died) return true;
+    this.#hung = true;
     await this.kill();
     return false;
   }

@@ -27,7 +27,14 @@ export type Event =
       fault?: string;
     }
   | { event: 'ended'; id: number; atMs: number; scope: string; ended: Ended }
-  | { event: 'fault' | 'healed'; atMs: number; of: 'gateway' | 'backend' | 'store'; name: string }
+  | {
+      event: 'fault' | 'healed';
+      atMs: number;
+      of: 'gateway' | 'backend' | 'store';
+      name: string;
+      /** Of a fault. */
+      stopsSettling?: StopsSettling;
+    }
   | {
       event: 'gateway_died';
       atMs: number;
@@ -41,6 +48,12 @@ export type Event =
   | { event: 'backend_lost'; atMs: number }
   /** For people. */
   | { event: 'note'; atMs: number; text: string };
+
+/** While a fault stands, results cannot be stored: by any gateway, or by the one that it has struck. */
+export type StopsSettling = 'everywhere' | 'there';
+
+/** How a gateway ended that had not ended by itself when it had to, and was killed. */
+export const HUNG = 'hung';
 
 /** How a gateway ends whose disk is full: by this exit code, after what it could store nothing of. */
 export const STORE_FAILED = '74';

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Backend } from './backend.ts';
-import { check, type Resolved, scopeOfEntry } from './checker.ts';
+import { check, type Resolved, STORED_WITHIN_MS, scopeOfEntry } from './checker.ts';
 import { allFaults, draw, type Fault } from './faults.ts';
 import { configOf, LEASE_MS } from './gateway-config.ts';
 import { GatewayProcess } from './gateways.ts';
@@ -141,9 +141,10 @@ class Run {
 
   async #strike(fault: Fault): Promise<boolean> {
     const { history } = this.#world;
-    const { name, of, holdMs = this.#random.between(HOLD_MS.from, HOLD_MS.to) } = fault;
+    const { name, of, holdMs = this.#random.between(HOLD_MS.from, HOLD_MS.to), stopsSettling } = fault;
     let struck = false;
-    history.add({ event: 'fault', atMs: history.nowMs(), of, name });
+    const stops = stopsSettling === undefined ? {} : { stopsSettling };
+    history.add({ event: 'fault', atMs: history.nowMs(), of, name, ...stops });
     try {
       await fault.inject();
       struck = true;
@@ -182,9 +183,9 @@ class Run {
     return false;
   }
 
-  /** Every key is asked for once more, when all is healed and a lease has passed. */
+  /** Every key is asked for once more, when all is healed, a lease has passed, and what was told is stored. */
   async #lastCalls(): Promise<void> {
-    await sleep(LEASE_MS + 500);
+    await sleep(Math.max(LEASE_MS, STORED_WITHIN_MS) + 500);
     const queue = this.#merchants.lives.entries();
     const lane = async () => {
       for (const [i, life] of queue) await this.#untilKnown(life, 'last', i);
@@ -225,6 +226,7 @@ class Run {
       resolved,
       recoveriesMs: this.#recoveriesMs,
       recoverWithinMs: this.#options.recoverWithinMs ?? LEASE_MS + 2000,
+      failsOver: this.#options.store === 'sentinel',
     };
     const { seed, store, unsafe } = this.#options;
     const faults = Object.fromEntries(this.#injected);

@@ -49,6 +49,7 @@ function wireFaultsOf(wire: TcpProxy, of: string): StoreFault[] {
       name: `${of} replies late`,
       inject: async () => wire.delayReplies(150),
       heal: async () => wire.delayReplies(0),
+      settlesOn: true,
     },
     {
       name: `${of} replies lost`,
@@ -83,7 +84,7 @@ export async function startQuorum(): Promise<Topology> {
     },
     faults: [
       ...faultsOf(store),
-      ...faultsOf(first, 'lock node'),
+      ...faultsOf(first, 'lock node').map((fault) => ({ ...fault, settlesOn: true as const })),
       {
         name: 'two lock nodes killed',
         inject: async () => {
@@ -92,6 +93,7 @@ export async function startQuorum(): Promise<Topology> {
         heal: async () => {
           await Promise.all([first.server.restart(), second.server.restart()]);
         },
+        settlesOn: true,
       },
     ],
     stop: () => stopWired([store, ...locks]),

@@ -19,6 +19,8 @@ export interface StoreFault {
   name: string;
   inject(): Promise<void>;
   heal(): Promise<void>;
+  /** Results are stored all the same while it stands. */
+  settlesOn?: true;
 }
 
 /** A store with its servers running. */
