@@ -4,7 +4,7 @@
  */
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { afterAll, afterEach, beforeAll, expect, it } from 'vitest';
 import { createSandbox, type Sandbox } from '../../src/sandbox/sandbox.ts';
 import { withdraw } from '../support/client.ts';
 import { FAST_START } from '../support/command.ts';
@@ -27,6 +27,7 @@ beforeAll(async () => {
   wire = await startProxy(redis.port);
 });
 afterAll(() => sandbox?.close());
+afterEach(() => away(false));
 
 function away(on: boolean): void {
   wire.refuse(on);
@@ -100,5 +101,4 @@ it('a second signal ends it at once', async () => {
   await until(() => waited(gateway) === 1);
   gateway.child.kill('SIGTERM');
   expect(await exited).toEqual([1, null]);
-  away(false);
 });

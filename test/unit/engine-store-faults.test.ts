@@ -9,6 +9,14 @@ async function faulty(rig: Rig, options: { leaseMs?: number; settleRetryMs?: num
   return { store, ...rig.engine(store, options) };
 }
 
+/** A call whose claim or begin will not be answered, nor the first three releases be written. */
+async function unanswered(rig: Rig, write: 'claim' | 'begin') {
+  const { store, engine } = await faulty(rig);
+  store.fail(write, 'after', 1);
+  store.fail('release', 'before', 3);
+  return { store, engine, call: newCall() };
+}
+
 describe.concurrent('when the store fails before anything was sent', () => {
   it.each([
     ['claim', 'before'],
@@ -38,10 +46,7 @@ describe.concurrent('when the store fails before anything was sent', () => {
     'at the %s, it is taken back as soon as the store answers again',
     async (write) => {
       await using rig = new Rig();
-      const { store, engine } = await faulty(rig);
-      store.fail(write, 'after', 1);
-      store.fail('release', 'before', 3);
-      const call = newCall();
+      const { store, engine, call } = await unanswered(rig, write);
       expect(await engine.handle(call)).toMatchObject({ kind: 'store_unavailable' });
       expect(await store.get(call.scope)).toMatchObject({
         state: write === 'claim' ? 'claimed' : 'executing',
@@ -181,10 +186,7 @@ describe.concurrent('when the store fails before anything was sent, and the engi
     'at the %s, close waits for the key to be taken back',
     async (write) => {
       await using rig = new Rig();
-      const { store, engine } = await faulty(rig);
-      store.fail(write, 'after', 1);
-      store.fail('release', 'before', 3);
-      const call = newCall();
+      const { store, engine, call } = await unanswered(rig, write);
       const first = engine.handle(call);
       await engine.close(20_000);
       expect(store.asked.release).toBe(4);
