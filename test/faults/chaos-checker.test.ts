@@ -139,6 +139,12 @@ describe('the checker of the fault suite', () => {
     ]);
   });
 
+  it('lets no told result be in doubt at the end, however late the store came back', () => {
+    const told = [...call(85_000, result()), ...storeFault(85_050, 89_000), ...last(UNKNOWN)];
+    const lost: Event = { event: 'backend_lost', atMs: 85_060 };
+    expect(rulesOf([...told, lost], { listed })).toEqual(['result_lost']);
+  });
+
   it('lets a told result be in doubt for good only where its gateway was killed while the store failed', () => {
     const told = (more = {}) => [...call(0, result('a', more)), ...call(1000, UNKNOWN), ...last(UNKNOWN)];
     const meanwhile = (death: Event, more = {}) =>

@@ -61,7 +61,7 @@ const EXPLAINED_WITHIN_MS = 15_000;
 /** A gateway may take so long to reach a store that is well again. */
 const STORE_BACK_WITHIN_MS = 1500;
 /** ... and to store what it has told meanwhile: it tries once a second. */
-export const STORED_WITHIN_MS = 3000;
+const STORED_WITHIN_MS = 3000;
 
 type Death = Extract<Event, { event: 'gateway_died' }>;
 type Loss = Extract<Event, { event: 'backend_lost' }> | Death;
@@ -172,10 +172,11 @@ function lostResult(own: readonly Call[], { faults, losses, failsOver }: World):
       owners.some(({ start }) => isOf(loss, start)) &&
       (loss.atMs <= storedByMs || (loss.diskFullFromMs !== undefined && loss.diskFullFromMs <= knownAtMs)),
   );
-  const lost = own.find(
-    ({ start, end }) =>
-      start.atMs > Math.max(knownAtMs, storedByMs) && end !== undefined && isInDoubt(end.ended),
-  );
+  const lost = own.find(({ start, end }) => {
+    // At the end it has to be stored, whatever stood shortly before.
+    const fromMs = start.as === 'last' ? knownAtMs : Math.max(knownAtMs, storedByMs);
+    return start.atMs > fromMs && end !== undefined && isInDoubt(end.ended);
+  });
   if (!lost || tookItAlong) return undefined;
   return `in doubt at ${lost.end?.atMs} ms, answered at ${knownAtMs} ms`;
 }

@@ -78,8 +78,7 @@ function gatewayFaults({ gateways, topology, random, leaseMs }: Breakable): Unso
         async (gateway) => gateway.resume(),
         leaseMs * 1.7,
       ),
-      // Within a commit of LMDB's, it holds up all others.
-      stopsSettling: onTheirDisk ? 'everywhere' : 'there',
+      stopsSettling: 'there',
     },
     ...(onTheirDisk ? [ofOne("gateway's disk full", fillDisk, revive, 200)] : []),
     { name: 'rolling restart', inject: () => rollingRestart(gateways), heal: async () => {}, holdMs: 0 },

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Backend } from './backend.ts';
-import { check, type Resolved, STORED_WITHIN_MS, scopeOfEntry } from './checker.ts';
+import { check, type Resolved, scopeOfEntry } from './checker.ts';
 import { allFaults, draw, type Fault } from './faults.ts';
 import { configOf, LEASE_MS } from './gateway-config.ts';
 import { GatewayProcess } from './gateways.ts';
@@ -183,9 +183,9 @@ class Run {
     return false;
   }
 
-  /** Every key is asked for once more, when all is healed, a lease has passed, and what was told is stored. */
+  /** Every key is asked for once more, when all is healed and a lease has passed. */
   async #lastCalls(): Promise<void> {
-    await sleep(Math.max(LEASE_MS, STORED_WITHIN_MS) + 500);
+    await sleep(LEASE_MS + 500);
     const queue = this.#merchants.lives.entries();
     const lane = async () => {
       for (const [i, life] of queue) await this.#untilKnown(life, 'last', i);
