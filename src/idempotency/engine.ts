@@ -112,6 +112,7 @@ export class Engine {
   /** Begins nothing new, and ends when all calls have their results, at most after `ms`. */
   async drain(ms: number): Promise<void> {
     this.#closing = true;
+    this.#waiting.wakeEverybody();
     await within(this.#handling.idle(), ms);
   }
 
@@ -143,6 +144,7 @@ export class Engine {
         if (waited) this.#waiting.wakeAll(call.scope);
         return claim;
       }
+      if (this.#closing) continue;
       const leftMs = waitUntilMs - this.#clock.monotonicMs();
       if (leftMs <= 0 || call.gone?.aborted) return claim;
       const startedMs = this.#clock.monotonicMs();

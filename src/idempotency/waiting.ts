@@ -60,6 +60,11 @@ export class WaitingRoom {
     for (const wake of room.waiters) wake();
   }
 
+  /** Nobody shall wait any more. */
+  wakeEverybody(): void {
+    for (const scope of this.#rooms.keys()) this.wakeAll(scope);
+  }
+
   #enter(scope: Scope): Room {
     let room = this.#rooms.get(scope);
     if (!room) {

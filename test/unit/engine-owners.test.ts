@@ -169,6 +169,24 @@ describe.concurrent('close', () => {
     },
   );
 
+  it('is not held up by a crowd that waits for an execution elsewhere', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const [elsewhere, here] = [rig.engine(store).engine, rig.engine(store).engine];
+    const { run, end } = openRun();
+    const call = newCall(run);
+    const first = elsewhere.handle(call);
+    await until(() => elsewhere.executing === 1);
+    const crowd = Array.from({ length: 50 }, () => here.handle(retryOf(call, { waitMs: 60_000 })));
+    await until(() => here.waiting === crowd.length);
+    const startedMs = performance.now();
+    await here.close(20_000);
+    expect(performance.now() - startedMs).toBeLessThan(2000);
+    expect(new Set((await Promise.all(crowd)).map(({ kind }) => kind))).toEqual(new Set(['closing']));
+    end();
+    await first;
+  });
+
   it('turns away whoever comes later, and whoever waits', async () => {
     await using rig = new Rig();
     const { engine } = rig.engine(await rig.store());

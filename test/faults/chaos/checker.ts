@@ -87,9 +87,9 @@ export function check(evidence: Evidence): Violation[] {
     if (count > 1) found.push({ rule: 'paid_twice', scope, detail: `${count} ledger entries` });
   }
   const losses = evidence.events.filter(isLoss);
-  const faults = spansOf(evidence.events);
+  const world = { faults: spansOf(evidence.events), losses, failsOver: evidence.failsOver };
   for (const [scope, calls] of scopes) {
-    for (const [rule, detail] of violationsOf(calls, paid.get(scope) ?? 0, { ...evidence, faults, losses }))
+    for (const [rule, detail] of violationsOf(calls, paid.get(scope) ?? 0, world))
       found.push({ rule, scope, detail });
     found.push(...doubtsOf(scope, calls, evidence.listed, losses));
   }
