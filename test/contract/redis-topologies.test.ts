@@ -3,6 +3,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import { RedisStore } from '../../src/idempotency/stores/redis/redis-store.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
 import { startTopology, type Topology } from '../faults/chaos/topology.ts';
+import { clusterNodes } from '../support/cluster-nodes.ts';
 import { LONG } from '../support/open-store.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
@@ -81,6 +82,28 @@ describe('what is stored', { timeout: 120_000 }, () => {
         20_000,
       );
     }
+  });
+
+  it('is there as far as the other masters hold it when one is given up, but only of a cluster that need not be whole', async () => {
+    const topology = await started('cluster');
+    const store = await opened(topology);
+    const others = clusterNodes(topology.config.store).slice(1);
+    const settled = await Promise.all(Array.from({ length: 30 }, () => bring(store, 'settled')));
+    const replays = async () => {
+      const claims = settled.map((owner) => store.claim(duplicateOf(owner)).catch(() => undefined));
+      return (await Promise.all(claims)).filter((claim) => claim?.kind === 'settled').length;
+    };
+    const say = async (sign: string) => {
+      const states = await Promise.all(others.map((node) => node.cluster('INFO')));
+      return states.every((state) => state.includes(sign));
+    };
+    await faultOf(topology, 'master 1 killed').inject();
+    await until(() => say('cluster_state:fail'));
+    expect(await replays()).toBe(0);
+    for (const node of others) await node.config('SET', 'cluster-require-full-coverage', 'no');
+    await until(() => say('cluster_state:ok'));
+    const served = await until(replays);
+    expect(served).toBeLessThan(settled.length);
   });
 
   it('can be opened while a master of the cluster stands still for a moment', async () => {

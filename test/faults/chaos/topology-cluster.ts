@@ -4,7 +4,7 @@ import type { Topology } from './topology.ts';
 import { faultsOf, startWired, stopWired, type WiredRedis } from './topology-redis.ts';
 
 const SLOTS = 16_384;
-const READY_WITHIN_MS = 20_000;
+const SERVING_WITHIN_MS = 20_000;
 
 /** Three masters, each behind its own wire: what a node announces to clients is its wire. */
 export async function startCluster(): Promise<Topology> {
@@ -17,7 +17,16 @@ export async function startCluster(): Promise<Topology> {
   }
   return {
     config: { store: { kind: 'redis', cluster: nodes.map(({ wire }) => wire.url) } },
-    faults: nodes.flatMap((node, i) => faultsOf(node, `master ${i + 1}`)),
+    faults: nodes
+      .flatMap((node, i) => faultsOf(node, `master ${i + 1}`))
+      .map((fault) => ({
+        ...fault,
+        // A server that was away for longer than the cluster bears is back long before its cluster takes it back.
+        heal: async () => {
+          await fault.heal();
+          await serving(nodes);
+        },
+      })),
     stop: () => stopWired(nodes),
   };
 }
@@ -46,10 +55,16 @@ async function join(nodes: readonly WiredRedis[]): Promise<void> {
     if (i > 0)
       await server.admin.call('CLUSTER', 'MEET', '127.0.0.1', first.server.port, await busPort(first));
   }
-  const isUp = async () => {
-    const states = await Promise.all(nodes.map(({ server }) => server.admin.cluster('INFO')));
+  await serving(nodes);
+}
+
+/** Resolves when every node, asked past its wire, serves and knows all others, and none suspects another. */
+async function serving(nodes: readonly WiredRedis[]): Promise<void> {
+  const serves = async ({ server }: WiredRedis) => {
+    const [state, view] = await Promise.all([server.admin.cluster('INFO'), server.admin.cluster('NODES')]);
     const signs = ['cluster_state:ok', `cluster_known_nodes:${nodes.length}`];
-    return states.every((state) => signs.every((sign) => String(state).includes(sign)));
+    return signs.every((sign) => String(state).includes(sign)) && !/\bfail\b/.test(String(view));
   };
-  await until(() => isUp().catch(() => false), READY_WITHIN_MS);
+  const all = async () => (await Promise.all(nodes.map(serves))).every(Boolean);
+  await until(() => all().catch(() => false), SERVING_WITHIN_MS);
 }
