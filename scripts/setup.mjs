@@ -1,8 +1,9 @@
-// Makes a fresh clone able to run: installs the packages that the lock file names, and, with --test, what the tests
-// need from the system; with --bench, what the benchmark needs, and its peers. Plain JavaScript without packages: it is what runs before there are any, on any Node from 20.
+// Makes a fresh clone able to run: installs the packages that the lock file names, and, with --faults, what the fault suite
+// needs from the system; with --test, what all tests need; with --bench, what the benchmark needs, and its peers. Plain
+// JavaScript without packages: it is what runs before there are any, on any Node from 20.
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -67,19 +68,26 @@ const benchPackages = {
   wrk: () => spawnSync('wrk', ['--version']).error === undefined,
 };
 
+const mayInstall = () => process.getuid?.() === 0 && answers('apt-get', '--version');
+
+let listsAreRead = false;
+function readPackageLists() {
+  if (!listsAreRead) run('apt-get', ['update', '-qq'], 'reading the package lists');
+  listsAreRead = true;
+}
+
 /** @param purpose what needs them */
 function installSystemPackages(packages, purpose) {
   const missing = Object.keys(packages).filter((name) => !packages[name]());
   if (missing.length === 0) return;
   const names = missing.join(' ');
-  const isRoot = process.getuid?.() === 0;
-  if (!isRoot || !answers('apt-get', '--version')) {
+  if (!mayInstall()) {
     fail(
       `${names} (redis-server 7.0 or newer) must be there for ${purpose}: install it (Debian, Ubuntu: sudo apt-get install ${names}) and try again`,
     );
   }
   process.env.DEBIAN_FRONTEND = 'noninteractive';
-  run('apt-get', ['update', '-qq'], 'reading the package lists');
+  readPackageLists();
   run(
     'apt-get',
     ['install', '-y', '-qq', '--no-install-recommends', ...missing],
@@ -87,10 +95,35 @@ function installSystemPackages(packages, purpose) {
   );
 }
 
+/**
+ * Prometheus' own checker for the rules and the dashboard. It is taken out of its package: to install that would start a
+ * server, on the port of the gateway's admin.
+ */
+function fetchPromtool() {
+  const tools = join(root, 'node_modules', '.tools');
+  const carried = join(tools, 'promtool');
+  if (answers('promtool', '--version') || answers(carried, '--version')) return;
+  if (!mayInstall())
+    fail('promtool must be there for the tests: install it (it comes with Prometheus) and try again');
+  const folder = join(tools, 'prometheus');
+  // What an earlier attempt may have left.
+  rmSync(folder, { recursive: true, force: true });
+  mkdirSync(folder, { recursive: true });
+  readPackageLists();
+  const download = ['-o', 'APT::Sandbox::User=root', 'download', '-qq', 'prometheus'];
+  run('apt-get', download, 'fetching promtool (once)', folder);
+  const unpack = 'dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool';
+  run('sh', ['-c', unpack], 'unpacking promtool', folder);
+  renameSync(join(folder, 'usr', 'bin', 'promtool'), carried);
+  rmSync(folder, { recursive: true });
+}
+
 installPackages(root, 'packages');
 checkNode();
-if (process.argv.includes('--test')) installSystemPackages(testPackages, 'the tests');
-if (process.argv.includes('--bench')) {
+const wanted = new Set(process.argv.slice(2));
+if (wanted.has('--faults') || wanted.has('--test')) installSystemPackages(testPackages, 'the tests');
+if (wanted.has('--test')) fetchPromtool();
+if (wanted.has('--bench')) {
   installSystemPackages(benchPackages, 'the benchmark');
   installPackages(join(root, 'bench', 'peers'), "the benchmark's peers");
 }
