@@ -110,6 +110,7 @@ function fetchPromtool() {
   rmSync(folder, { recursive: true, force: true });
   mkdirSync(folder, { recursive: true });
   readPackageLists();
+  // Else it warns that its own user cannot write here.
   const download = ['-o', 'APT::Sandbox::User=root', 'download', '-qq', 'prometheus'];
   run('apt-get', download, 'fetching promtool (once)', folder);
   const unpack = 'dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool';

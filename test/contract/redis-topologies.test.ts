@@ -1,5 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { Redis } from 'ioredis';
 import { describe, expect, it, onTestFinished } from 'vitest';
+import type { Claim, ClaimRequest, Fenced } from '../../src/idempotency/store.ts';
 import { RedisStore } from '../../src/idempotency/stores/redis/redis-store.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
 import { startTopology, type Topology } from '../faults/chaos/topology.ts';
@@ -28,6 +30,13 @@ async function opened({ config: { store } }: Topology, timeoutMs = 2000): Promis
   return redis;
 }
 
+/** A third of the cluster's 16,384. */
+const SLOTS_OF_FIRST = 5461;
+
+/** Repeats a write that its owner may repeat. */
+const untilOk = (write: () => Promise<Fenced>) =>
+  until(async () => (await write().catch(() => 'away')) === 'ok', 20_000);
+
 const faultOf = ({ faults }: Topology, wanted: string) => {
   const fault = faults.find(({ name }) => name === wanted);
   if (!fault) throw new Error(`there is no fault ${wanted}`);
@@ -50,10 +59,7 @@ describe('what is stored', { timeout: 120_000 }, () => {
     // Nothing is begun while no replica has it.
     await expect(store.claim(newRequest())).rejects.toThrow('did not reach its replicas');
     await failover.heal();
-    await until(
-      async () => (await store.settle(executing, paid('late')).catch(() => 'away')) === 'ok',
-      20_000,
-    );
+    await untilOk(() => store.settle(executing, paid('late')));
     expect(await store.claim(duplicateOf(executing))).toEqual({ kind: 'settled', settlement: paid('late') });
   });
 
@@ -89,6 +95,8 @@ describe('what is stored', { timeout: 120_000 }, () => {
     const store = await opened(topology);
     const others = clusterNodes(topology.config.store).slice(1);
     const settled = await Promise.all(Array.from({ length: 30 }, () => bring(store, 'settled')));
+    const slots = await Promise.all(settled.map(({ scope }) => others[0]?.cluster('KEYSLOT', scope)));
+    const held = slots.filter((slot) => Number(slot) >= SLOTS_OF_FIRST).length;
     const replays = async () => {
       const claims = settled.map((owner) => store.claim(duplicateOf(owner)).catch(() => undefined));
       return (await Promise.all(claims)).filter((claim) => claim?.kind === 'settled').length;
@@ -102,8 +110,39 @@ describe('what is stored', { timeout: 120_000 }, () => {
     expect(await replays()).toBe(0);
     for (const node of others) await node.config('SET', 'cluster-require-full-coverage', 'no');
     await until(() => say('cluster_state:ok'));
-    const served = await until(replays);
-    expect(served).toBeLessThan(settled.length);
+    await until(async () => (await replays()) === held);
+    expect(held).toBeGreaterThan(0);
+    expect(held).toBeLessThan(settled.length);
+  });
+
+  it('is moved with its slot to another master, in the middle of an execution, and executed once', async () => {
+    const topology = await started('cluster');
+    const store = await opened(topology);
+    const [from, to] = clusterNodes(topology.config.store) as [Redis, Redis];
+    const ids = await Promise.all([from, to].map((node) => node.cluster('MYID')));
+    const inFirst = async (request: ClaimRequest) =>
+      Number(await from.cluster('KEYSLOT', request.scope)) < SLOTS_OF_FIRST;
+    let request = newRequest();
+    while (!(await inFirst(request))) request = newRequest();
+    const slot = Number(await from.cluster('KEYSLOT', request.scope));
+    expect(await store.claim(request)).toMatchObject({ kind: 'claimed' });
+    await to.call('CLUSTER', 'SETSLOT', slot, 'IMPORTING', String(ids[0]));
+    await from.call('CLUSTER', 'SETSLOT', slot, 'MIGRATING', String(ids[1]));
+    const begun = untilOk(() => store.begin(request));
+    const duplicates = () =>
+      Promise.allSettled(Array.from({ length: 20 }, () => store.claim(duplicateOf(request))));
+    const kinds = (answers: PromiseSettledResult<Claim>[]) =>
+      answers.flatMap((answer) => (answer.status === 'fulfilled' ? [answer.value.kind] : []));
+    const meanwhile = await duplicates();
+    const port = Number(new URL((topology.config.store as { cluster: string[] }).cluster[1] ?? '').port);
+    const keys = (await from.call('CLUSTER', 'GETKEYSINSLOT', slot, 100)) as string[];
+    await from.call('MIGRATE', '127.0.0.1', port, '', 0, 5000, 'KEYS', ...keys);
+    const moved = await duplicates();
+    for (const node of [to, from]) await node.call('CLUSTER', 'SETSLOT', slot, 'NODE', String(ids[1]));
+    await begun;
+    await untilOk(() => store.settle(request, paid('moved')));
+    expect(kinds([...meanwhile, ...moved])).not.toContain('claimed');
+    expect(await store.claim(duplicateOf(request))).toEqual({ kind: 'settled', settlement: paid('moved') });
   });
 
   it('can be opened while a master of the cluster stands still for a moment', async () => {

@@ -30,7 +30,7 @@ export async function startGateway(config: ConfigInput, env?: NodeJS.ProcessEnv)
 }
 
 /** Pids in the gateway's access log, in order of their appearance; each is on the leash from here on. */
-function pidsOf({ lines }: SpawnedGateway): number[] {
+export function pidsOf({ lines }: SpawnedGateway): number[] {
   const pids = lines.map((line) => JSON.parse(line)).filter(({ msg }) => msg === 'request');
   return [...new Set(pids.map(({ pid }) => leash(pid as number)))];
 }
