@@ -14,8 +14,8 @@ import { memory } from './memory.ts';
 import { type Backend, startBackend } from './nginx.ts';
 import { type BenchOptions, optionsOf, USAGE } from './options.ts';
 import { paced } from './paced-runs.ts';
-import { end, keepAwake, pinned } from './processes.ts';
-import { cellTable, latencyTable, targetTable } from './report.ts';
+import { end, pinned } from './processes.ts';
+import { cellTable, latencyTable, ratioTable, targetTable } from './report.ts';
 import type { Results } from './results.ts';
 import { build, type Place, type System, startOncegate, startPeer } from './systems.ts';
 
@@ -77,7 +77,6 @@ async function bench(options: BenchOptions): Promise<Results> {
   const seed = randomBytes(6).toString('hex');
   tell('building');
   build();
-  const awake = keepAwake(join(root, 'awake.log'));
   const redis = await launchRedis({ args: ['--appendfsync', 'everysec'] });
   pinned(redis.pid);
   const backend = await startBackend(root);
@@ -117,7 +116,6 @@ async function bench(options: BenchOptions): Promise<Results> {
     await systems.end();
     await end(backend.process);
     await redis.stop();
-    await Promise.all(awake.map(end));
   }
   rmSync(root, { recursive: true, force: true });
   results.seconds = Math.round((performance.now() - startedMs) / 1000);
@@ -125,7 +123,7 @@ async function bench(options: BenchOptions): Promise<Results> {
 }
 
 function cellsOf({ quick, only }: BenchOptions): readonly Cell[] {
-  if (only !== undefined) return ALL_CELLS.filter(({ work, size }) => work === only && size === 300);
+  if (only !== undefined) return ALL_CELLS.filter(({ work, size }) => only.includes(work) && size === 300);
   return quick ? QUICK_CELLS : ALL_CELLS;
 }
 
@@ -136,7 +134,7 @@ function startsOf({ quick, only }: BenchOptions): number {
 
 /** What gives such a run again. */
 function commandOf({ quick, only, rounds, million }: BenchOptions): string {
-  const which = only === undefined ? (quick ? ' --quick' : '') : ` --only ${only}`;
+  const which = only === undefined ? (quick ? ' --quick' : '') : ` --only ${only.join(',')}`;
   return `npm run bench --${which} --rounds ${rounds}${million ? ' --million' : ''}`;
 }
 
@@ -192,7 +190,9 @@ async function main(args: string[]): Promise<number> {
     return 0;
   }
   const results = await bench(options);
-  process.stdout.write(`${cellTable(results)}\n${latencyTable(results)}\n${targetTable(results)}\n`);
+  process.stdout.write(
+    `${ratioTable(results)}\n${cellTable(results)}\n${latencyTable(results)}\n${targetTable(results)}\n`,
+  );
   const file = options.json ?? (options.quick ? undefined : RESULTS);
   if (file !== undefined) writeFileSync(file, `${JSON.stringify(results)}\n`);
   if (file === RESULTS) writeDocuments();

@@ -9,26 +9,26 @@ export interface BenchOptions {
   /** Memory and store are followed to the millionth key of each store: about twelve minutes more. */
   million: boolean;
   json: string | undefined;
-  /** One work and nothing besides, for profiles; writes no results. */
-  only: Work | undefined;
+  /** These works alone; writes no results. */
+  only: readonly Work[] | undefined;
 }
 
 export const USAGE = `npm run bench -- [options]
 
-Compares oncegate with its peers on the same work: builds it, starts everything on free loopback ports, the system under test
-on one core and load, backend and Redis on the other one, and lets each system run in turn, round after round.
-Takes some fourteen minutes; needs two cores and nothing else running on them.
+Compares oncegate with its peers on the same work. Builds oncegate, starts every system on a free loopback port, and lets the
+systems run in turn, round after round. The system under test has one core; load, backend and Redis share the other one.
+Takes about fourteen minutes. It needs two cores and an otherwise idle machine.
 
-  --quick       ninety seconds: what the first targets hang on, one round; writes nothing
+  --quick       ninety seconds: one round of the most important systems; writes no results
   --rounds N    rounds (default 5)
-  --million     follows memory and store to the millionth key of each store: some twelve minutes more
-  --only WORK   one work, at 300 bytes, and nothing besides; writes nothing. With NODE_OPTIONS="--cpu-prof
-                --cpu-prof-dir=DIR" each process leaves a profile of it
+  --million     also follows memory and store size up to one million keys in each store: about twelve minutes more
+  --only WORKS  these works alone (for example first,replay), at 300 bytes; writes no results.
+                With NODE_OPTIONS="--cpu-prof --cpu-prof-dir=DIR" each process writes a CPU profile
   --json FILE   where the results go (default bench/results.json)
   --help
 `;
 
-/** @throws with a message for whoever called it */
+/** @throws with a message for the user */
 export function optionsOf(args: string[]): BenchOptions | 'help' {
   const { values } = parseArgs({
     args,
@@ -45,12 +45,13 @@ export function optionsOf(args: string[]): BenchOptions | 'help' {
   const rounds = Number(values.rounds ?? (values.quick || values.only !== undefined ? 1 : 5));
   if (!Number.isInteger(rounds) || rounds < 1 || rounds > 100)
     throw new Error(`--rounds takes a number from 1 to 100, not ${JSON.stringify(values.rounds)}`);
-  const only = values.only as Work | undefined;
-  const works = new Set(ALL_CELLS.map(({ work }) => work));
-  if (only !== undefined && !works.has(only))
-    throw new Error(`--only takes one of ${[...works].join(', ')}, not ${JSON.stringify(only)}`);
+  const works = new Set<string>(ALL_CELLS.map(({ work }) => work));
+  const only = values.only?.split(',');
+  const unknown = only?.find((work) => !works.has(work));
+  if (unknown !== undefined)
+    throw new Error(`--only takes some of ${[...works].join(', ')}, not ${JSON.stringify(unknown)}`);
   return {
-    only,
+    only: only as Work[] | undefined,
     quick: values.quick || only !== undefined,
     million: values.million,
     rounds,

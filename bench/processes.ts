@@ -32,16 +32,6 @@ export function startPinned(
   return child;
 }
 
-/**
- * Keeps both cores awake, by loops that run only when nothing else wants to: waking a virtual machine's sleeping core can
- * cost more than a whole request, and whoever is slow pays it more often than whoever is fast.
- */
-export function keepAwake(logFile: string): ChildProcess[] {
-  return Object.values(CORES).map((core) =>
-    startPinned(core, 'chrt', ['--idle', '0', 'sh', '-c', 'while :; do :; done'], { logFile }),
-  );
-}
-
 /** SIGTERM, and SIGKILL for one that does not end within twenty seconds. */
 export async function end(child: ChildProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null) return;

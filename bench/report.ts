@@ -1,8 +1,36 @@
 import { type Cell, nameOf } from './cells.ts';
-import { type CellRun, type MemoryRun, median, type Results } from './results.ts';
+import type { Work } from './load.ts';
+import { type CellRun, type MemoryRun, median, type Results, ratios } from './results.ts';
 import { type Target, targetsOf } from './targets.ts';
 
 const MIB = 1024 * 1024;
+
+/** What each work is compared with. */
+const PEERS: readonly [work: Work, system: string, peer: string][] = [
+  ['balance', 'oncegate-redis', 'express-hpm'],
+  ['balance', 'oncegate-redis', 'express-undici'],
+  ['passthrough', 'oncegate-redis', 'express-hpm'],
+  ['first', 'oncegate-redis', 'node-idempotency'],
+  ['first', 'oncegate-lmdb', 'oncegate-redis'],
+  ['first', 'oncegate-lmdb', 'node-idempotency'],
+  ['replay', 'oncegate-redis', 'node-idempotency'],
+  ['replay', 'oncegate-redis', 'express-memory'],
+  ['replay', 'oncegate-lmdb', 'oncegate-redis'],
+  ['mixed', 'oncegate-redis', 'node-idempotency'],
+];
+
+/** CPU time and rate of a system, divided by those of its peer in the same round: the figures to compare first. */
+export function ratioTable(results: Results): string {
+  const rows = PEERS.flatMap(([work, system, peer]) => {
+    const [cpu, rate] = (['cpuUs', 'perSecond'] as const).map((of) =>
+      ratios(results, of, work, system, peer),
+    );
+    if (!cpu || !rate || cpu.length === 0) return [];
+    const spread = `${Math.min(...cpu).toFixed(2)} to ${Math.max(...cpu).toFixed(2)}`;
+    return [[work, system, peer, median(cpu).toFixed(2), spread, median(rate).toFixed(2)]];
+  });
+  return table(['work', 'system', 'compared with', 'CPU ×', 'lowest to highest', 'rate ×'], rows, 3);
+}
 
 /** Requests a second, processor time and memory of each system at each work, as a Markdown table. */
 export function cellTable(results: Results): string {

@@ -1,5 +1,5 @@
 import type { Cell } from './cells.ts';
-import type { Run } from './load.ts';
+import type { Run, Work } from './load.ts';
 import type { KeyFormat } from './systems.ts';
 
 export interface CellRun extends Cell, Run {
@@ -63,4 +63,22 @@ export function median(values: readonly number[]): number {
   if (sorted.length === 0) return Number.NaN;
   if (sorted.length % 2 === 1) return sorted[middle] as number;
   return ((sorted[middle - 1] as number) + (sorted[middle] as number)) / 2;
+}
+
+/** A system's figure divided by its peer's, one ratio a round. */
+export function ratios(
+  { cells, rounds }: Pick<Results, 'cells' | 'rounds'>,
+  of: 'perSecond' | 'cpuUs',
+  work: Work,
+  system: string,
+  peer: string,
+): number[] {
+  return Array.from({ length: rounds }, (_, i) => i + 1).flatMap((round) => {
+    const at = (name: string) =>
+      cells.find(
+        (run) => run.round === round && run.work === work && run.size === 300 && run.system === name,
+      );
+    const [one, other] = [at(system), at(peer)];
+    return one && other ? [one[of] / other[of]] : [];
+  });
 }

@@ -1,5 +1,5 @@
 import type { Work } from './load.ts';
-import { median, type Results } from './results.ts';
+import { median, type Results, ratios } from './results.ts';
 
 /** One line of the table of targets. */
 export interface Target {
@@ -22,14 +22,7 @@ const MIB = 1024 * 1024;
 /** Every target of the benchmark, judged by medians of ratios that were taken round by round. */
 export function targetsOf(results: Results): Target[] {
   const ratio = (of: 'perSecond' | 'cpuUs', work: Work, system: string, peer: string): Measured =>
-    overRounds(results, (round) => {
-      const at = (name: string) =>
-        results.cells.find(
-          (run) => run.round === round && run.work === work && run.size === 300 && run.system === name,
-        );
-      const [one, other] = [at(system), at(peer)];
-      return one && other ? one[of] / other[of] : undefined;
-    });
+    summed(ratios(results, of, work, system, peer));
   const rate = (work: Work, system: string, peer: string) => ratio('perSecond', work, system, peer);
   const [redis, lmdb] = ['oncegate-redis', 'oncegate-lmdb'];
   return [
