@@ -22,10 +22,10 @@ export const ALL_CELLS: readonly Cell[] = [
   ...cells('balance', 300, ['http-proxy-3', 'fast-gateway', 'node-http', 'undici', 'nginx']),
   ...cells('passthrough', 300, ['oncegate-redis', 'express-hpm']),
   ...cells('unkeyed', 300, ['oncegate-redis']),
-  ...cells('first', 300, ['oncegate-redis', 'node-idempotency', 'express-idempotency', 'oncegate-lmdb']),
-  ...cells('replay', 300, ['oncegate-redis', 'node-idempotency', 'express-memory', 'oncegate-lmdb']),
+  ...cells('first', 300, ['oncegate-redis', 'node-idempotency', 'express-idempotency', 'oncegate-sqlite']),
+  ...cells('replay', 300, ['oncegate-redis', 'node-idempotency', 'express-memory', 'oncegate-sqlite']),
   ...cells('replay', 300, ['express-idempotency']),
-  ...cells('mixed', 300, ['oncegate-redis', 'node-idempotency', 'oncegate-lmdb']),
+  ...cells('mixed', 300, ['oncegate-redis', 'node-idempotency', 'oncegate-sqlite']),
   ...larger(4096),
   ...larger(65_536),
 ];
@@ -36,7 +36,7 @@ export const QUICK_CELLS: readonly Cell[] = ALL_CELLS.filter(
     size === 300 &&
     ['balance', 'passthrough', 'first', 'replay'].includes(work) &&
     [
-      ...['oncegate-redis', 'oncegate-lmdb', 'express-hpm', 'express-undici'],
+      ...['oncegate-redis', 'oncegate-sqlite', 'express-hpm', 'express-undici'],
       ...['node-idempotency', 'express-memory'],
     ].includes(system),
 );

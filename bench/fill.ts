@@ -1,32 +1,30 @@
-/** Fills stores with settled records, as many as a merchant's day may leave, before a gateway is started on them. */
+/** Fills stores with completed records, as many as a busy day leaves, before a gateway is started on them. */
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
+import { mkdirSync } from 'node:fs';
 import { connect } from 'node:net';
-import { encodeRecord } from '../src/idempotency/codec.ts';
-import type { IdempotencyRecord } from '../src/idempotency/record.ts';
-import { bytesOf } from '../src/idempotency/stores/lmdb/entry.ts';
-import { openEnvironment } from '../src/idempotency/stores/lmdb/environment.ts';
-import { SCOPE_BYTES } from '../src/idempotency/stores/lmdb/keys.ts';
-import { Ages, currentBoot } from '../src/idempotency/stores/lmdb/stamp.ts';
+import { join } from 'node:path';
+import type { IdempotencyRecord } from '../src/idempotency/store.ts';
+import { encodeRecord } from '../src/idempotency/stores/redis/codec.ts';
+import { openForWriting } from '../src/idempotency/stores/sqlite/schema.ts';
 import type { Fingerprint, Token } from '../src/kernel/brands.ts';
 import { systemClock } from '../src/kernel/clock.ts';
 
 const A_STEP = 20_000;
+const SCOPE_BYTES = 32;
 const RETENTION_MS = 86_400_000;
 
-function settled(): IdempotencyRecord {
+const BODY = Buffer.alloc(300, 'x');
+const HEADERS = ['Server', 'nginx', 'Content-Type', 'application/json', 'Content-Length', '300'];
+
+function completed(): IdempotencyRecord {
   return {
-    ...{ state: 'settled', token: randomBytes(16) as Token, fingerprint: randomBytes(32) as Fingerprint },
-    ...{ createdAtMs: Date.now(), changedAtMs: Date.now() },
+    ...{ state: 'completed', token: randomBytes(16) as Token, fingerprint: randomBytes(32) as Fingerprint },
+    ...{ createdAtMs: Date.now(), changedAtMs: Date.now(), wasInDoubt: false },
     ...{ merchant: 'M-1000', operation: 'withdraw', key: '00000000-0000-0000-0000-000000000000' },
-    settlement: {
-      kind: 'response',
-      response: {
-        status: 200,
-        headers: ['Server', 'nginx', 'Content-Type', 'application/json', 'Content-Length', '300'],
-        body: Buffer.alloc(300, 'x'),
-      },
-    },
+    ...{ requestId: '00000000-0000-0000-0000-000000000000', gatewayId: 'bench:1' },
+    lifetimes: { leaseMs: 10_000, retentionMs: RETENTION_MS, inDoubtRetentionMs: 30 * RETENTION_MS },
+    completion: { kind: 'response', response: { status: 200, headers: HEADERS, body: BODY } },
   };
 }
 
@@ -43,22 +41,31 @@ function* scopes(count: number): Generator<Buffer> {
   }
 }
 
-export async function fillLmdb(path: string, count: number): Promise<void> {
-  const { records, commits, close } = await openEnvironment(path);
-  const value = bytesOf({ stamp: new Ages(currentBoot(), systemClock).now(), record: settled() });
-  const all = scopes(count);
-  for (let done = 0; done < count; done += A_STEP) {
-    await commits.write(async () => {
-      records.transactionSync(() => {
-        for (let i = 0; i < A_STEP; i++) {
-          const next = all.next();
-          if (!next.done) void records.put(next.value, value, 1);
-        }
-      });
-      return true;
-    });
+export async function fillSqlite(path: string, count: number): Promise<void> {
+  mkdirSync(path, { recursive: true, mode: 0o700 });
+  const database = openForWriting(join(path, 'records.db'), 1000);
+  const insert = database.prepare(
+    `INSERT INTO records (scope, state, token, fingerprint, merchant, operation, idempotency_key, request_id, gateway_id,
+       created_at_ms, changed_at_ms, lease_ms, retention_ms, in_doubt_retention_ms, was_in_doubt, owner_gave_up,
+       alive_at, expires_at, status, headers, body)
+     VALUES (?, 'completed', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, 200, ?, ?)`,
+  );
+  const record = completed();
+  const { token, fingerprint, merchant, operation, key, requestId, gatewayId, createdAtMs, lifetimes } =
+    record;
+  const texts = [merchant, operation, key, requestId, gatewayId, createdAtMs, createdAtMs];
+  const durations = [lifetimes.leaseMs, lifetimes.retentionMs, lifetimes.inDoubtRetentionMs];
+  // A new store counts running time from the machine's start.
+  const aliveAt = Math.ceil(systemClock.monotonicMs());
+  const times = [aliveAt, aliveAt + RETENTION_MS];
+  let done = 0;
+  for (const scope of scopes(count)) {
+    if (done % A_STEP === 0) database.exec('BEGIN IMMEDIATE');
+    insert.run(scope, token, fingerprint, ...texts, ...durations, ...times, JSON.stringify(HEADERS), BODY);
+    done++;
+    if (done % A_STEP === 0 || done === count) database.exec('COMMIT');
   }
-  await close();
+  database.close();
 }
 
 const REPLY = '+OK\r\n';
@@ -70,7 +77,7 @@ export async function fillRedis(url: string, count: number): Promise<void> {
   socket.on('data', (chunk) => {
     replied += chunk.length / REPLY.length;
   });
-  const value = encodeRecord(settled(), RETENTION_MS);
+  const value = encodeRecord(completed());
   const tail = Buffer.concat([
     Buffer.from(`$${value.length}\r\n`),
     value,
@@ -79,7 +86,7 @@ export async function fillRedis(url: string, count: number): Promise<void> {
   let chunks: Buffer[] = [];
   let written = 0;
   for (const scope of scopes(count)) {
-    const key = `oncegate:{${scope.toString('hex')}}`;
+    const key = `oncegate:v2:{${scope.toString('hex')}}`;
     chunks.push(Buffer.from(`*5\r\n$3\r\nSET\r\n$${key.length}\r\n${key}\r\n`), tail);
     written++;
     if (written % A_STEP !== 0 && written !== count) continue;

@@ -1,6 +1,6 @@
 import { join } from 'node:path';
 import { launchRedis } from '../test/support/redis-process.ts';
-import { fillLmdb, fillRedis } from './fill.ts';
+import { fillRedis, fillSqlite } from './fill.ts';
 import { load, warmUp } from './load.ts';
 import { cpuUs, end, pinned } from './processes.ts';
 import type { GrowthRun } from './results.ts';
@@ -11,7 +11,7 @@ export const MANY = 5_000_000;
 const SECONDS = 2;
 
 interface Filled {
-  store: 'redis' | 'lmdb';
+  store: 'redis' | 'sqlite';
   records: number;
   system: System;
   /** Of Redis, whose time is counted too. */
@@ -27,12 +27,14 @@ export async function growth(
   tell: (line: string) => void,
 ): Promise<GrowthRun[]> {
   const runs: GrowthRun[] = [];
-  for (const store of ['redis', 'lmdb'] as const) {
+  for (const store of ['redis', 'sqlite'] as const) {
     const filled: Filled[] = [];
     try {
       for (const records of [FEW, MANY]) {
         tell(`filling ${store} with ${records} records`);
-        filled.push(store === 'redis' ? await filledRedis(place, records) : await filledLmdb(place, records));
+        filled.push(
+          store === 'redis' ? await filledRedis(place, records) : await filledSqlite(place, records),
+        );
       }
       for (const { system, records } of filled) await warmUp(system, 'first', `${seed}-warm-${records}`);
       for (let round = 1; round <= rounds; round++) {
@@ -71,9 +73,9 @@ async function filledRedis(place: Place, records: number): Promise<Filled> {
   return { store: 'redis', records, system, serverPid: server.pid, stop };
 }
 
-async function filledLmdb(place: Place, records: number): Promise<Filled> {
+async function filledSqlite(place: Place, records: number): Promise<Filled> {
   const dataPath = join(place.root, `filled-${records}`);
-  await fillLmdb(dataPath, records);
-  const system = await startOncegate('lmdb', place, { dataPath });
-  return { store: 'lmdb', records, system, serverPid: undefined, stop: () => end(system.process) };
+  await fillSqlite(dataPath, records);
+  const system = await startOncegate('sqlite', place, { dataPath });
+  return { store: 'sqlite', records, system, serverPid: undefined, stop: () => end(system.process) };
 }

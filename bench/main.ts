@@ -23,7 +23,7 @@ const RESULTS = fileURLToPath(new URL('./results.json', import.meta.url));
 const RUN_S = 2;
 const PACED_ROUNDS = 3;
 const PACED_S = 4;
-const PACED_SYSTEMS = ['backend', 'oncegate-redis', 'oncegate-lmdb', 'node-idempotency'];
+const PACED_SYSTEMS = ['backend', 'oncegate-redis', 'oncegate-sqlite', 'node-idempotency'];
 const STARTS = 5;
 const START_KEYS = 10_000;
 const MEMORY_WITHIN_MS = 45_000;
@@ -66,7 +66,7 @@ class Systems {
 
 async function start(system: string, place: Place): Promise<System> {
   if (system === 'oncegate-redis') return await startOncegate('redis', place);
-  if (system === 'oncegate-lmdb') return await startOncegate('lmdb', place);
+  if (system === 'oncegate-sqlite') return await startOncegate('sqlite', place);
   if (system === 'oncegate-two-workers') return await startOncegate('workers', place);
   return await startPeer(system, place);
 }
@@ -97,7 +97,7 @@ async function bench(options: BenchOptions): Promise<Results> {
     const place = systems.placeFor(300);
     for (let i = 0; i < startsOf(options); i++) {
       for (const keyFormat of ['yaml', 'json'] as const) {
-        const started = await startOncegate('lmdb', place, { keys: START_KEYS, keyFormat });
+        const started = await startOncegate('sqlite', place, { keys: START_KEYS, keyFormat });
         results.startsMs[keyFormat].push(Math.round(started.readyMs));
         await end(started.process);
       }
@@ -105,7 +105,7 @@ async function bench(options: BenchOptions): Promise<Results> {
     if (!options.quick) {
       results.growth = await growth(place, options.rounds, seed, tell);
       const { keys, withinMs } = options.million ? A_MILLION : { ...A_MILLION, withinMs: MEMORY_WITHIN_MS };
-      for (const store of ['redis', 'lmdb'] as const)
+      for (const store of ['redis', 'sqlite'] as const)
         results.memory.push(await memory(store, place, keys, withinMs, seed, tell));
     }
   } catch (error) {

@@ -10,7 +10,7 @@ const A_STEP_S = 10;
 
 /** New keys for as long as it takes: what the gateway's process holds, and what its store takes for each of them. */
 export async function memory(
-  store: 'redis' | 'lmdb',
+  store: 'redis' | 'sqlite',
   place: Place,
   keysWanted: number,
   withinMs: number,
@@ -43,9 +43,9 @@ export async function memory(
   }
 }
 
-/** What the store takes on the machine: memory of Redis, the file of LMDB. */
+/** What the store takes on the machine: memory of Redis, the file of SQLite. */
 async function storeBytes(server: RedisServer | undefined, dataPath: string): Promise<number> {
-  if (!server) return statSync(join(dataPath, 'data.mdb')).size;
+  if (!server) return statSync(join(dataPath, 'records.db')).size;
   return Number(/used_memory:(\d+)/.exec(await server.admin.info('memory'))?.[1]);
 }
 

@@ -23,7 +23,7 @@ Takes about fourteen minutes. It needs two cores and an otherwise idle machine.
   --rounds N    rounds (default 5)
   --million     also follows memory and store size up to one million keys in each store: about twelve minutes more
   --only WORKS  these works alone (for example first,replay), at 300 bytes; writes no results.
-                With NODE_OPTIONS="--cpu-prof --cpu-prof-dir=DIR" each process writes a CPU profile
+                docs/performance.md says how to get a CPU profile of each process
   --json FILE   where the results go (default bench/results.json)
   --help
 `;

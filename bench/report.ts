@@ -11,11 +11,11 @@ const PEERS: readonly [work: Work, system: string, peer: string][] = [
   ['balance', 'oncegate-redis', 'express-undici'],
   ['passthrough', 'oncegate-redis', 'express-hpm'],
   ['first', 'oncegate-redis', 'node-idempotency'],
-  ['first', 'oncegate-lmdb', 'oncegate-redis'],
-  ['first', 'oncegate-lmdb', 'node-idempotency'],
+  ['first', 'oncegate-sqlite', 'oncegate-redis'],
+  ['first', 'oncegate-sqlite', 'node-idempotency'],
   ['replay', 'oncegate-redis', 'node-idempotency'],
   ['replay', 'oncegate-redis', 'express-memory'],
-  ['replay', 'oncegate-lmdb', 'oncegate-redis'],
+  ['replay', 'oncegate-sqlite', 'oncegate-redis'],
   ['mixed', 'oncegate-redis', 'node-idempotency'],
 ];
 
@@ -128,10 +128,10 @@ export function shortTable(results: Results): string {
     ['balance read', 'oncegate', ...cost('balance', 'oncegate-redis')],
     ['', 'Express + http-proxy-middleware', ...cost('balance', 'express-hpm')],
     ['first-time withdraw', 'oncegate on Redis', ...cost('first', 'oncegate-redis')],
-    ['', 'oncegate on LMDB', ...cost('first', 'oncegate-lmdb')],
+    ['', 'oncegate on SQLite', ...cost('first', 'oncegate-sqlite')],
     ['', '@node-idempotency on Redis', ...cost('first', 'node-idempotency')],
     ['replay', 'oncegate on Redis', ...cost('replay', 'oncegate-redis')],
-    ['', 'oncegate on LMDB', ...cost('replay', 'oncegate-lmdb')],
+    ['', 'oncegate on SQLite', ...cost('replay', 'oncegate-sqlite')],
     ['', '@node-idempotency on Redis', ...cost('replay', 'node-idempotency')],
   ];
   return table(['work', 'system', 'requests/s', 'CPU µs a request'], rows, 2);

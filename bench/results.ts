@@ -22,7 +22,7 @@ export interface PacedRun {
 
 export interface GrowthRun {
   round: number;
-  store: 'redis' | 'lmdb';
+  store: 'redis' | 'sqlite';
   records: number;
   /** Of the gateway and, with Redis, of its server, in microseconds. */
   cpuUs: number;
@@ -31,7 +31,7 @@ export interface GrowthRun {
 
 /** Memory of one gateway process, and bytes that its store takes, while new keys come. */
 export interface MemoryRun {
-  store: 'redis' | 'lmdb';
+  store: 'redis' | 'sqlite';
   /** Keys so far, and the resident memory then; `ownBytes` of it are no pages of files: unknown in earlier runs. */
   samples: { keys: number; rssBytes: number; ownBytes?: number }[];
   /** What the store takes for each settled record beyond the stored answer. */

@@ -38,7 +38,7 @@ export interface System {
 }
 
 /** How a system is started; `peers/NAME.mjs` for all that are not named here. */
-export type Flavour = 'redis' | 'lmdb' | 'workers';
+export type Flavour = 'redis' | 'sqlite' | 'workers';
 
 export async function startPeer(name: string, { root, backendUrl, redisUrl }: Place): Promise<System> {
   const port = await freePort();
@@ -61,7 +61,7 @@ export async function startPeer(name: string, { root, backendUrl, redisUrl }: Pl
 export type KeyFormat = 'yaml' | 'json';
 
 export interface OncegateOptions {
-  /** Where an LMDB store lies; a new folder otherwise. */
+  /** Where an SQLite store lies; a new folder otherwise. */
   dataPath?: string;
   /** Secret keys in the key file, each of a merchant of its own. */
   keys?: number;
@@ -81,7 +81,7 @@ export async function startOncegate(
   const store =
     flavour === 'redis'
       ? { kind: 'redis', url: redisUrl }
-      : { kind: 'lmdb', path: dataPath ?? join(folder, 'data') };
+      : { kind: 'sqlite', path: dataPath ?? join(folder, 'data') };
   const config = {
     listen: { host: '127.0.0.1', port },
     admin: { port: adminPort },

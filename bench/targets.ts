@@ -24,7 +24,7 @@ export function targetsOf(results: Results): Target[] {
   const ratio = (of: 'perSecond' | 'cpuUs', work: Work, system: string, peer: string): Measured =>
     summed(ratios(results, of, work, system, peer));
   const rate = (work: Work, system: string, peer: string) => ratio('perSecond', work, system, peer);
-  const [redis, lmdb] = ['oncegate-redis', 'oncegate-lmdb'];
+  const [redis, sqlite] = ['oncegate-redis', 'oncegate-sqlite'];
   return [
     atLeast(
       'balance read',
@@ -58,10 +58,10 @@ export function targetsOf(results: Results): Target[] {
       rate('first', redis, 'express-idempotency'),
     ),
     atLeast(
-      'first-time withdraw on LMDB',
+      'first-time withdraw on SQLite',
       1,
       'requests a second, to our own on Redis',
-      rate('first', lmdb, redis),
+      rate('first', sqlite, redis),
     ),
     atLeast(
       'replay on Redis',
@@ -75,13 +75,13 @@ export function targetsOf(results: Results): Target[] {
       'requests a second, to Express answering from memory',
       rate('replay', redis, 'express-memory'),
     ),
-    atLeast('replay on LMDB', 1.3, 'requests a second, to our own on Redis', rate('replay', lmdb, redis)),
+    atLeast('replay on SQLite', 1.3, 'requests a second, to our own on Redis', rate('replay', sqlite, redis)),
     addedLatency(results, 'Redis', 'p50Ms', 0.35),
     addedLatency(results, 'Redis', 'p99Ms', 2),
-    addedLatency(results, 'LMDB', 'p50Ms', 0.35),
-    addedLatency(results, 'LMDB', 'p99Ms', 2),
+    addedLatency(results, 'SQLite', 'p50Ms', 0.35),
+    addedLatency(results, 'SQLite', 'p99Ms', 2),
     atMost('memory', 200, 'MiB', 'RSS of a process, at most', memoryAtMost(results)),
-    ...(['redis', 'lmdb'] as const).flatMap((store) => [
+    ...(['redis', 'sqlite'] as const).flatMap((store) => [
       atMost(
         `memory, ${store}`,
         FLAT,
@@ -93,7 +93,7 @@ export function targetsOf(results: Results): Target[] {
         `store, ${store}`,
         220,
         'bytes',
-        'a settled record, beyond its stored answer',
+        'a completed record, beyond its stored answer',
         overhead(results, store),
       ),
       atMost(
@@ -161,7 +161,7 @@ function summed(values: readonly number[]): Measured {
 /** Over the backend alone, at 1,000 a second. Not met where some were refused: who refuses answers the others sooner. */
 function addedLatency(
   { rounds, paced }: Results,
-  store: 'Redis' | 'LMDB',
+  store: 'Redis' | 'SQLite',
   of: 'p50Ms' | 'p99Ms',
   bound: number,
 ): Target {
@@ -183,7 +183,7 @@ function addedLatency(
   return refused ? { ...target, met: false } : target;
 }
 
-function growth({ growth: runs }: Results, store: 'redis' | 'lmdb'): Measured {
+function growth({ growth: runs }: Results, store: 'redis' | 'sqlite'): Measured {
   const rounds = new Set(runs.map(({ round }) => round));
   const ratios = [...rounds].flatMap((round) => {
     const [few, many] = runs
@@ -200,7 +200,7 @@ function memoryAtMost({ cells, memory }: Results): Measured {
   return all.length === 0 ? NOT_MEASURED : { figure: Math.max(...all) / MIB, spread: undefined };
 }
 
-function memoryGrowth({ memory }: Results, store: 'redis' | 'lmdb'): Measured {
+function memoryGrowth({ memory }: Results, store: 'redis' | 'sqlite'): Measured {
   const samples = memory.find((run) => run.store === store)?.samples ?? [];
   const [from, to] = [samples.find(({ keys }) => keys >= 100_000), samples.at(-1)];
   return from && to && from !== to
@@ -208,7 +208,7 @@ function memoryGrowth({ memory }: Results, store: 'redis' | 'lmdb'): Measured {
     : NOT_MEASURED;
 }
 
-function overhead({ memory }: Results, store: 'redis' | 'lmdb'): Measured {
+function overhead({ memory }: Results, store: 'redis' | 'sqlite'): Measured {
   const run = memory.find((one) => one.store === store);
   return run ? { figure: run.overheadBytes, spread: undefined } : NOT_MEASURED;
 }

@@ -1,6 +1,6 @@
 /**
  * `npm run mutants`: takes out our guards one by one, each in a copy of the sources, and runs the test that must notice.
- * `npm run mutants -- begin` takes those whose line has `begin` in it. Ends with 0 only when every one was caught.
+ * `npm run mutants -- start` takes those whose line has `start` in it. Ends with 0 only when every one was caught.
  */
 import { execFile } from 'node:child_process';
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
@@ -11,6 +11,7 @@ import { type Guard, guards } from './guards.ts';
 
 /** How many copies are worked on at once: half of each test's time is waiting. */
 const COPIES = 2;
+/** For each file of tests that is run. */
 const AT_MOST_MS = 120_000;
 const root = fileURLToPath(new URL('..', import.meta.url));
 const COPIED = ['src', 'test', 'config', 'scripts', 'package.json', 'tsconfig.json', 'vitest.config.ts'];
@@ -40,7 +41,7 @@ async function runTests(copy: string, wanted: readonly Guard[]): Promise<TestRes
   const reporting = ['--reporter=json', `--outputFile.json=${results}`];
   await new Promise<void>((resolve) => {
     const vitest = join(root, 'node_modules', '.bin', 'vitest');
-    const options = { cwd: copy, timeout: AT_MOST_MS, maxBuffer: 100_000_000 };
+    const options = { cwd: copy, timeout: files.length * AT_MOST_MS, maxBuffer: 100_000_000 };
     execFile(vitest, ['run', ...reporting, '-t', names, ...files], options, () => resolve());
   });
   try {
@@ -117,12 +118,11 @@ try {
     return own.length === 0 || own.some(({ status }) => status === 'failed');
   });
   for (const { test, named } of unsound) say(`does not pass without a mutation: ${test}: ${named}`);
-  if (unsound.length > 0) survived = unsound.length;
-  else {
-    const left = [...chosen];
-    await Promise.all(copies.map((copy) => work(copy, left)));
-    say(`${chosen.length - survived} caught, ${survived} survived, ${seconds(startedMs)}`);
-  }
+  survived = unsound.length;
+  done = unsound.length;
+  const left = chosen.filter((guard) => !unsound.includes(guard));
+  await Promise.all(copies.map((copy) => work(copy, left)));
+  say(`${chosen.length - survived} caught, ${survived} survived, ${seconds(startedMs)}`);
 } finally {
   for (const copy of copies) rmSync(copy, { recursive: true, force: true });
 }

@@ -58,7 +58,9 @@ const testPackages = {
   'redis-server': () => answers('redis-server', '--version'),
   // The fault suite moves a gateway's wall clock.
   faketime: () => answers('faketime', '--version'),
-  // For its `prlimit`, which makes a disk look full.
+  // libfiu makes a gateway's system calls fail.
+  'fiu-utils': () => existsSync('/usr/bin/fiu-ctrl') && existsSync('/usr/lib/fiu/fiu_posix_preload.so'),
+  // For `prlimit` and `fallocate`, which make a disk full.
   'util-linux': () => answers('prlimit', '--version'),
 };
 const benchPackages = {

@@ -5,33 +5,34 @@ import { authenticate } from './auth/authenticate.ts';
 import { authorise } from './auth/authorise.ts';
 import { forwardAuthorization } from './auth/authorization-header.ts';
 import type { Config } from './config/schema.ts';
-import type { Desk } from './idempotency/desk.ts';
-import { idempotency } from './idempotency/middleware.ts';
+import type { Desk } from './idempotency/doubt/desk.ts';
+import { idempotency } from './idempotency/http/middleware.ts';
 import { contextOf } from './kernel/context.ts';
 import { Lifecycle } from './kernel/lifecycle.ts';
 import { problem, sendProblem } from './kernel/problem.ts';
+import { releaseAfter } from './kernel/slot.ts';
 import { path, type Step } from './kernel/step.ts';
 import { observeHandled } from './observability/engine-observer.ts';
 import type { Logger } from './observability/logger.ts';
 import type { Metrics } from './observability/metrics.ts';
 import { type GatewayTools, openParts, type Parts } from './parts.ts';
-import { forwardedHeaders } from './proxy/headers.ts';
 import { checkTarget, inviteBody, matchOperation } from './proxy/match.ts';
-import { createPassthrough, type Passthrough } from './proxy/passthrough.ts';
 import { readiness } from './readiness.ts';
 import { admit } from './server/admit.ts';
 import { createHttpServer, refuseOnSocket } from './server/http-server.ts';
 import { Upgrades } from './upgrades.ts';
+import { forwardedHeaders } from './upstream/headers.ts';
+import { createPassthrough, type Passthrough } from './upstream/passthrough.ts';
 
-/** How often a gateway that has ended but for the store tells so. */
-const TELL_EVERY_MS = 2000;
+/** How often a gateway that waits for the store at its shutdown logs so. */
+const LOG_EVERY_MS = 2000;
 
 /** Some time beyond the lease, for the difference between two clocks. */
 const PAST_LEASE = 1.1;
 
-/** From the word to end until a process has ended by itself: what is configured, and the commands to the store at its edges. */
+/** The longest that a graceful shutdown may take: the configured times, and the store's commands before and after. */
 export const shutdownWithinMs = ({ shutdown, store }: Config): number =>
-  shutdown.delayMs + shutdown.graceMs + shutdown.settleMs + 4 * store.timeoutMs + 5000;
+  shutdown.delayMs + shutdown.graceMs + shutdown.completeMs + 4 * store.timeoutMs + 5000;
 
 /** One process of oncegate, from the merchants' socket to the backend's. */
 export class Gateway {
@@ -84,7 +85,7 @@ export class Gateway {
       onUpgrade: (req, socket, head) => this.#upgrades.take(req, socket as Socket, head),
     });
     this.server = server;
-    // Not before: whoever merely checks a configuration looks nothing up.
+    // Not before it listens, so that a check of the configuration looks nothing up.
     server.once('listening', () => void this.#parts.doubts.passThrough(config.lock.leaseMs * PAST_LEASE));
     this.#endConnectionsAfterAnswers = endConnectionsAfterAnswers;
   }
@@ -119,7 +120,8 @@ export class Gateway {
     const run = idempotency({
       engine: this.#parts.engine,
       headers,
-      send: (req, mayStart) => this.#send(req, mayStart),
+      send: (req, maySend) => this.#send(req, maySend),
+      forward: (req, gone) => this.#forward(req, gone),
       unprotected: (operation) => metrics.unprotected.inc({ operation }),
       handled: (operation, result) => observeHandled(metrics, operation, result.kind),
       failed: (error, requestId) =>
@@ -138,7 +140,17 @@ export class Gateway {
     };
   }
 
-  async #send(req: IncomingMessage, mayStart?: () => boolean) {
+  /** A request without a key takes a slot as well, from the same number. */
+  async #forward(req: IncomingMessage, gone: () => AbortSignal) {
+    const { slots } = this.#parts;
+    const slot = slots.tryTake() ?? (await slots.take(gone()));
+    if (!slot) return undefined;
+    const exchange = await this.#send(req);
+    releaseAfter(slot, exchange);
+    return exchange;
+  }
+
+  async #send(req: IncomingMessage, maySend?: () => boolean) {
     const context = contextOf(req);
     const request = {
       method: req.method ?? '',
@@ -146,7 +158,7 @@ export class Gateway {
       headers: this.#headersFor(req, { unencoded: true }),
       body: context.body ?? Buffer.alloc(0),
     };
-    const result = await this.#parts.executor.send(request, mayStart && { mayStart });
+    const result = await this.#parts.executor.send(request, maySend && { maySend });
     context.upstreamMs += result.elapsedMs;
     const labels = { operation: context.operation?.name ?? 'none', result: result.kind };
     this.metrics.upstreamSeconds.observe(labels, result.elapsedMs / 1000);
@@ -175,8 +187,8 @@ export class Gateway {
   }
 
   /**
-   * Stops accepting, lets what runs end and be settled within `shutdown.graceMs`, then closes everything, the store last:
-   * it has `shutdown.settleMs` to take what only this process knows.
+   * Stops accepting, waits `shutdown.graceMs` for running requests to be completed, then closes everything, the store last:
+   * it has `shutdown.completeMs` to take what it has not answered yet.
    */
   async shutdown(): Promise<void> {
     const { delayMs, graceMs } = this.#config.shutdown;
@@ -193,30 +205,30 @@ export class Gateway {
     await this.shutdownNow();
   }
 
-  /** Closes everything but the store at once. What still executes is in doubt from here on, and is marked so. */
+  /** Closes everything but the store at once. Keys that still execute are marked in doubt. */
   async shutdownNow(): Promise<void> {
     this.server.close();
     this.server.closeAllConnections();
     this.#passthrough.close();
-    await this.#parts.executor.destroy();
-    // Whoever is asked what became of a key cannot be asked any more.
+    await Promise.all(this.#parts.executors.map((executor) => executor.destroy()));
+    // The executors are gone, so stop lookups.
     await this.#parts.doubts.close();
     await this.#untilStored();
     this.#parts.keys.close();
     await this.#parts.store.close();
   }
 
-  /** What the store did not take, merchants may know: it must not go with this process. */
+  /** Waits for pending writes: merchants may know results that the store has not taken. */
   async #untilStored(): Promise<void> {
     const { engine } = this.#parts;
-    const { settleMs } = this.#config.shutdown;
-    const tell = () => {
+    const { completeMs } = this.#config.shutdown;
+    const log = () => {
       const writes = engine.pendingWrites;
-      const message = 'the store has not taken the last writes yet: this process ends when it has';
-      if (writes > 0) this.#tools.logger.warn({ writes, settleMs }, message);
+      const message = 'waiting for the store to take the last writes before this process ends';
+      if (writes > 0) this.#tools.logger.warn({ writes, completeMs }, message);
     };
-    const timer = setInterval(tell, TELL_EVERY_MS);
-    await engine.close(settleMs);
+    const timer = setInterval(log, LOG_EVERY_MS);
+    await engine.close(completeMs);
     clearInterval(timer);
   }
 }

@@ -2,8 +2,8 @@ import { Authenticator } from './auth/authenticate.ts';
 import { FileKeySource } from './auth/file-key-source.ts';
 import type { KeySource } from './auth/key-source.ts';
 import type { Config } from './config/schema.ts';
-import { Desk } from './idempotency/desk.ts';
-import { Doubts } from './idempotency/doubts.ts';
+import { Desk } from './idempotency/doubt/desk.ts';
+import { Doubts, LOOKUPS_AT_ONCE } from './idempotency/doubt/lookups.ts';
 import { Engine } from './idempotency/engine.ts';
 import { measured } from './idempotency/measured-store.ts';
 import type { Store } from './idempotency/store.ts';
@@ -16,14 +16,13 @@ import { engineObserver, observeResolution } from './observability/engine-observ
 import { keyObserver } from './observability/key-observer.ts';
 import type { Logger } from './observability/logger.ts';
 import { Metrics } from './observability/metrics.ts';
-import { Executor } from './proxy/executor.ts';
 import { Operations } from './proxy/operations.ts';
+import { Executor } from './upstream/executor.ts';
+import { Slots } from './upstream/slots.ts';
 
 export interface GatewayTools {
   clock: Clock;
   logger: Logger;
-  /** Ends the process, whose store has failed: gracefully, and not as a success. */
-  end?(): void;
 }
 
 /** What a gateway is put together from. */
@@ -33,7 +32,11 @@ export interface Parts {
   keys: KeySource;
   authenticator: Authenticator;
   operations: Operations;
+  /** Sends requests; callers take a slot first. */
   executor: Executor;
+  /** All executors, to be ended at shutdown. */
+  executors: readonly Executor[];
+  slots: Slots;
   store: Store;
   engine: Engine;
   doubts: Doubts;
@@ -51,11 +54,13 @@ export async function openParts(config: Config, tools: GatewayTools): Promise<Pa
   });
   try {
     const unreplicated = () => metrics.unreplicated.inc();
-    const failed = (failure: Error) => {
-      tools.logger.fatal({ err: failure }, 'the store takes nothing any more: this process ends');
-      tools.end?.();
+    const clockStepped = (stepMs: number) => {
+      metrics.clockSteps.inc();
+      tools.logger.error({ stepMs }, 'the clock of Redis’ host was stepped: records expire early or late');
     };
-    const store = await openStore(config, tools.clock, { unreplicated, failed });
+    const writerReplaced = (error: Error) =>
+      tools.logger.error({ err: error }, 'the store’s writer thread died and was replaced');
+    const store = await openStore(config, tools.clock, { unreplicated, clockStepped, writerReplaced });
     return put(config, tools, metrics, keys, store);
   } catch (error) {
     keys.close();
@@ -69,16 +74,23 @@ function put(config: Config, tools: GatewayTools, metrics: Metrics, keys: KeySou
     metrics.storeSeconds.observe({ command, result }, ms / 1000),
   );
   const options = { ...config.idempotency, leaseMs: config.lock.leaseMs };
-  const executor = new Executor(config.upstream, config.idempotency.maxStoredBytes, clock);
-  const doubts = new Doubts(store, lookupsOf(config, executor), doubtObserver(metrics, logger), clock);
-  const engine = new Engine(store, options, engineObserver(metrics, logger), clock, doubts);
+  const { maxStoredBytes } = config.idempotency;
+  const executor = new Executor(config.upstream, maxStoredBytes, clock);
+  // Lookups have connections of their own, because they have to work while every slot is taken.
+  const asking = new Executor({ ...config.upstream, maxConnections: LOOKUPS_AT_ONCE }, maxStoredBytes, clock);
+  const slots = new Slots(config.upstream);
+  const doubts = new Doubts(store, lookupsOf(config, asking), doubtObserver(metrics, logger), clock);
+  const engine = new Engine(store, slots, options, engineObserver(metrics, logger), clock, doubts);
   metrics.declareOperations(config.operations.map(({ name }) => name));
   metrics.track(metrics.executing, () => engine.executing);
   metrics.track(metrics.waiting, () => engine.waiting);
   metrics.track(metrics.pendingWrites, () => engine.pendingWrites);
+  metrics.track(metrics.storeRefuses, () => Number(engine.storeRefuses));
+  metrics.track(metrics.slotsInUse, () => slots.inUse);
+  metrics.track(metrics.slotsQueued, () => slots.queued);
   metrics.track(metrics.keys, () => keys.health().keys);
   return {
-    ...{ metrics, keys, executor, store, engine, doubts },
+    ...{ metrics, keys, executors: [executor, asking], executor, slots, store, engine, doubts },
     access: new Access({ ...tools, metrics }),
     authenticator: new Authenticator(keys, config.auth, clock),
     operations: new Operations(config.operations),

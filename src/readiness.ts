@@ -4,7 +4,7 @@ import type { Config } from './config/schema.ts';
 import { policyWarnings } from './idempotency/policy-warnings.ts';
 import type { Store } from './idempotency/store.ts';
 import type { Lifecycle } from './kernel/lifecycle.ts';
-import { reachable } from './proxy/reachable.ts';
+import { reachable } from './upstream/reachable.ts';
 
 /** What readiness hangs on. */
 export async function readiness(

@@ -8,9 +8,9 @@ import type { Problem } from './kernel/problem.ts';
 import type { Access } from './observability/access.ts';
 import { refusalOfHead, refusalOfRoute } from './proxy/match.ts';
 import type { Operations } from './proxy/operations.ts';
-import type { Passthrough } from './proxy/passthrough.ts';
 import { type Admission, refusalToAdmit } from './server/admit.ts';
 import { endSoon, refuseOnSocket } from './server/http-server.ts';
+import type { Passthrough } from './upstream/passthrough.ts';
 
 export interface UpgradesOptions {
   access: Access;

@@ -12,8 +12,8 @@ export const idempotency: Row = {
       panel: series({
         title: 'Hits',
         description:
-          'Retries that got the stored result: payouts that would have been made twice. A steep rise means that merchants ' +
-          "do not get the first answers. Do: look at the latency of requests, at merchants' time-outs, and at what stands " +
+          'Retries that got the stored result: payouts that would have been made twice. A steep rise means that merchants do ' +
+          "not get the first answers. Do: look at the latency of requests, at the merchants' timeouts, and at the balancer " +
           'between them and the gateway.',
         unit: 'reqps',
         queries: [
@@ -29,9 +29,9 @@ export const idempotency: Row = {
       panel: series({
         title: 'Conflicts by kind',
         description:
-          'Duplicates that could not be replayed. in_flight: the first one ran for longer than the wait, so the backend is ' +
+          'Duplicates that could not be replayed. in_flight: the first request ran for longer than the wait, so the backend is ' +
           'slow. mismatch: a merchant uses one key for different requests, a mistake in its client. in_doubt: the outcome ' +
-          'of the first one is unknown, see above. not_stored: its answer was too large.',
+          'of the first request is unknown, see above. not_stored: its response was too large.',
         unit: 'reqps',
         queries: [
           { expr: rateBy('kind', 'oncegate_idempotency_conflicts_total', OPERATIONS), legend: '{{kind}}' },
@@ -44,9 +44,11 @@ export const idempotency: Row = {
       panel: series({
         title: 'In doubt by cause',
         description:
-          'Events in each step. timeout: the backend gave no complete answer within `upstream.responseTimeoutMs`. connection: ' +
-          'it broke off or answered nonsense. A burst of connection at the time of a backend deployment means that it does ' +
-          'not drain; some now and then mean that its keep-alive is shorter than `upstream.keepAliveMs`. Do: look each one up in the backend.',
+          'Events in each step. timeout: no complete response came within `upstream.responseTimeoutMs`. connection: the ' +
+          'connection broke, or the response was not valid HTTP. status: the backend answered with one of the `unknown` statuses ' +
+          'of the operation (502 and 504 by default), because a proxy in front of it gave up. A burst of connection during a ' +
+          "backend deployment means that the backend does not drain; a few now and then mean that the backend's keep-alive is " +
+          "shorter than `upstream.keepAliveMs`. Do: find each payout in the backend's books and resolve its key.",
         unit: 'short',
         queries: [
           {
@@ -62,22 +64,18 @@ export const idempotency: Row = {
       panel: series({
         title: 'Fencing',
         description:
-          'Events in each step. Claims taken over from an owner who had not begun (harmless: it had sent nothing), leases lost, ' +
-          'and refused writes by kind. stale settle is the serious one: a result was not stored. Do: look for pauses of the ' +
-          'process or of the store at that time.',
+          'Events in each step: leases that lapsed while their owner was alive, and writes that the store refused because another ' +
+          'execution owns the record, by kind. stale complete is the serious one: a response was not stored. Do: look for ' +
+          'pauses of the process or of the store at that time.',
         unit: 'short',
         queries: [
           { expr: increaseBy('write', 'oncegate_stale_total', GATEWAYS), legend: 'stale {{write}}' },
-          {
-            expr: `sum(increase(oncegate_takeovers_total{${GATEWAYS}}[$__rate_interval]))`,
-            legend: 'taken over',
-          },
           {
             expr: `sum(increase(oncegate_lease_lost_total{${GATEWAYS}}[$__rate_interval]))`,
             legend: 'lease lost',
           },
         ],
-        colors: { 'stale settle': 'red' },
+        colors: { 'stale complete': 'red' },
       }),
     },
     {
@@ -85,8 +83,8 @@ export const idempotency: Row = {
       panel: series({
         title: 'Share of payouts without a key',
         description:
-          'Of the requests of each operation that takes a key, those that came without one. Every retry of these is a second ' +
-          'payout. Do: ask the merchants to send keys; once this is nought, set `idempotency.key: required`.',
+          'The share of requests without a key, for each operation that takes one. Every retry of such a request is a second ' +
+          'payout. Do: ask the merchants to send keys; when this is 0, set `idempotency.key: required`.',
         unit: 'percentunit',
         queries: [
           {
@@ -103,12 +101,12 @@ export const idempotency: Row = {
     {
       ...{ width: 12, height: 8 },
       panel: series({
-        title: 'Lookups by what they led to',
+        title: 'Lookups by result',
         description:
-          'Events in each step, of operations with `idempotency.inDoubt: lookup`. settled and released: the key is no longer in ' +
-          'doubt. unknown: the backend did not decide it, or its "no such transaction" cannot be believed yet. failed: it gave no ' +
-          'complete answer. Do: where unknown and failed go on and on, find the log line "a lookup did not decide a key in doubt"; ' +
-          "a 401 there speaks of the lookup's own credential.",
+          'Events in each step, of operations with `idempotency.inDoubt: lookup`. completed and released: the key is no longer in ' +
+          'doubt. unknown: the answer did not decide it, or "no such transaction" came too early to be believed. failed: there was ' +
+          'no complete answer. Do: if unknown and failed continue, find the log line "a lookup did not decide a key in doubt"; ' +
+          'a 401 there means that the credential of the lookup is wrong.',
         unit: 'short',
         queries: [
           {
@@ -124,8 +122,8 @@ export const idempotency: Row = {
         title: 'Sent again while in doubt',
         description:
           'Events in each step, of operations with `idempotency.inDoubt: retry`: requests that may have been executed and were ' +
-          'sent once more. Only a backend that itself executes one key once makes one payout of it. Do: compare with the ' +
-          "backend's books, and choose another policy if you see two.",
+          'sent again. Only a backend that itself executes each key once pays once. Do: compare with the ' +
+          "backend's books, and choose another policy if you find two payouts.",
         unit: 'short',
         queries: [
           {

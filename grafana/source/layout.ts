@@ -3,7 +3,7 @@ import type { PlacedPanel, Row } from './model.ts';
 /** Columns of Grafana's grid. */
 const COLUMNS = 24;
 
-/** Gives every panel its number and its place: from left to right, row by row, wrapped at the right edge. */
+/** Gives every panel its number and its position: from left to right, row by row, wrapped at the right edge. */
 export function layOut(rows: readonly Row[]): PlacedPanel[] {
   const placed: PlacedPanel[] = [];
   let y = 0;

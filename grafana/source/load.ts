@@ -9,8 +9,8 @@ export const load: Row = {
       panel: series({
         title: 'In flight',
         description:
-          'Requests that are being answered, or executed for a merchant who has left. At `limits.inFlight` (10,000 a process by ' +
-          'default) new ones get 503 `overloaded`. Do: if it rises while traffic does not, something is slow, see "Latency"; ' +
+          'Requests that are being answered, or executed for a merchant who has left. At `limits.inFlight` (10,000 per process by ' +
+          'default) new requests get 503 `overloaded`. Do: if it rises while traffic does not, something is slow, see "Latency"; ' +
           'if it does not fall after a peak, requests hang.',
         unit: 'short',
         queries: [{ expr: `oncegate_in_flight{${GATEWAYS}}`, legend: '{{instance}}' }],
@@ -22,11 +22,10 @@ export const load: Row = {
       panel: series({
         title: 'Executing',
         description:
-          'Executions under a key that run now. Above `upstream.maxConnections` (64 a process by default) they wait for a ' +
-          'connection to the backend. Do: raise it if the backend can take more; otherwise the backend is the limit.',
+          'Keys that are being executed: from the start of a key until its response is stored. If it is far above "Slots in use", ' +
+          'responses wait for the store. Do: see "Store latency".',
         unit: 'short',
         queries: [{ expr: `oncegate_executing{${GATEWAYS}}`, legend: '{{instance}}' }],
-        thresholds: { yellow: 64 },
       }),
     },
     {
@@ -34,12 +33,38 @@ export const load: Row = {
       panel: series({
         title: 'Waiting',
         description:
-          "Duplicates that wait for the first one's result. At `idempotency.maxWaiters` (5,000 a process by default) more of " +
-          'them get 409 `request_in_flight` at once. A high number means that merchants retry faster than the backend answers. ' +
-          'Do: see "The backend"; a single merchant who retries without a pause shows in the log.',
+          'Duplicates that wait for the result of the first request. At `idempotency.maxWaiters` (5,000 per process by default) ' +
+          'further duplicates get 409 `request_in_flight` at once. A high number means that merchants retry faster than the ' +
+          'backend answers. Do: see "The backend"; the log shows whether one merchant retries without a pause.',
         unit: 'short',
         queries: [{ expr: `oncegate_waiting{${GATEWAYS}}`, legend: '{{instance}}' }],
         thresholds: { yellow: 2500, red: 4500 },
+      }),
+    },
+    {
+      ...{ width: 12, height: 8 },
+      panel: series({
+        title: 'Slots in use',
+        description:
+          'Connections to the backend that are in use. `upstream.maxConnections` (64 per process by default) is the limit: at it, ' +
+          'requests queue. Pass-through streams, WebSockets and lookups are not counted. Do: if it is at the limit and "The ' +
+          'backend" is slow, the backend is the bottleneck; if the backend is fast, raise `upstream.maxConnections` or add gateways.',
+        unit: 'short',
+        queries: [{ expr: `oncegate_upstream_slots_in_use{${GATEWAYS}}`, legend: '{{instance}}' }],
+        thresholds: { yellow: 64 },
+      }),
+    },
+    {
+      ...{ width: 12, height: 8 },
+      panel: series({
+        title: 'Queued for a slot',
+        description:
+          'Requests that wait for a connection to the backend. Nothing is stored or sent for them yet. At `upstream.maxQueued` ' +
+          '(1,000 per process by default), or after `upstream.queueTimeoutMs`, they get 503 `overloaded`. It is 0 on a good day, ' +
+          'and short bursts are harmless. Do: see "Slots in use".',
+        unit: 'short',
+        queries: [{ expr: `oncegate_upstream_slots_queued{${GATEWAYS}}`, legend: '{{instance}}' }],
+        thresholds: { yellow: 1, red: 500 },
       }),
     },
   ],

@@ -17,7 +17,7 @@ export interface Target {
 
 export type Color = 'green' | 'blue' | 'yellow' | 'orange' | 'red';
 
-/** From `value` on it is this colour; `null` is the ground. */
+/** The colour from `value` upwards; `null` is the lowest step. */
 export interface Step {
   color: Color;
   value: number | null;
@@ -28,7 +28,7 @@ export interface Override {
   properties: { id: string; value: unknown }[];
 }
 
-/** A unit of Grafana's: the ids that its panels know. */
+/** Ids of Grafana's units. */
 export type Unit = 'short' | 'reqps' | 'ops' | 's' | 'bytes' | 'percentunit';
 
 export interface FieldConfig {
@@ -46,7 +46,7 @@ export interface FieldConfig {
   overrides: Override[];
 }
 
-/** A panel before it has its place and its number. */
+/** A panel before it has its position and its number. */
 export interface Panel {
   type: 'stat' | 'timeseries' | 'state-timeline';
   title: string;

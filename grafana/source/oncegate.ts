@@ -31,7 +31,7 @@ export const oncegate: Dashboard = {
   uid: 'oncegate',
   title: 'oncegate',
   description:
-    'One merchant, one idempotency key, one execution: is the promise kept, and what is it up against?',
+    'One merchant, one idempotency key, one execution: is the promise kept, and what endangers it?',
   tags: ['oncegate'],
   schemaVersion: 39,
   version: 1,

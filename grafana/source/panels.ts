@@ -1,6 +1,6 @@
 import type { Color, DataSource, FieldConfig, Override, Panel, Step, Target, Unit } from './model.ts';
 
-/** The data source that is chosen at the top of the dashboard. */
+/** The data source that was chosen at the top of the dashboard. */
 export const dataSource: DataSource = { type: 'prometheus', uid: `\${datasource}` };
 
 /** Selects the chosen gateways. */
@@ -8,7 +8,7 @@ export const GATEWAYS = 'job=~"$job", instance=~"$instance"';
 /** Selects the chosen operations of the chosen gateways. */
 export const OPERATIONS = `${GATEWAYS}, operation=~"$operation"`;
 
-/** One query and the name of its lines, in which `{{label}}` stands for a label's value. */
+/** One query and the name of its lines. `{{label}}` is replaced by the label's value. */
 export interface Query {
   expr: string;
   legend: string;
@@ -25,7 +25,7 @@ interface Common {
 
 interface StatOptions extends Common {
   decimals?: number;
-  /** Colour of what no threshold reaches. */
+  /** Colour below the first threshold. */
   ground?: Color;
 }
 
@@ -33,11 +33,11 @@ interface SeriesOptions extends Common {
   /** Areas on top of each other: only for parts of a whole. */
   stacked?: boolean;
   max?: number;
-  /** Lines by name that shall have a colour of their own. */
+  /** Colours of lines, by name. */
   colors?: { [name: string]: Color };
 }
 
-/** One number, as of now. Without data it says so: nobody shall take silence for "all is well". */
+/** One number, as of now. Without data it says "no data", which must not look like "all is well". */
 export function stat(options: StatOptions): Panel {
   const { title, description, unit, queries, decimals = 0, ground = 'green' } = options;
   return {
@@ -96,10 +96,15 @@ export function series(options: SeriesOptions): Panel {
   };
 }
 
-/** One bar a line, coloured by its state: `1` is good, `0` is bad. */
-export function states(options: Common & { good: string; bad: string }): Panel {
-  const { title, description, unit, queries, good, bad } = options;
-  const text = { 1: { text: good, color: 'green', index: 0 }, 0: { text: bad, color: 'red', index: 1 } };
+/** One bar per line, coloured by its state, which is `1` or `0`. */
+export function states(options: Common & { good: string; bad: string; goodIs?: 0 | 1 }): Panel {
+  const { title, description, unit, queries, good, bad, goodIs = 1 } = options;
+  const badIs = 1 - goodIs;
+  const text = {
+    [goodIs]: { text: good, color: 'green', index: 0 },
+    [badIs]: { text: bad, color: 'red', index: 1 },
+  };
+  const [of0, of1] = goodIs === 1 ? (['red', 'green'] as const) : (['green', 'red'] as const);
   return {
     ...{ type: 'state-timeline', title, description, datasource: dataSource },
     fieldConfig: {
@@ -109,8 +114,8 @@ export function states(options: Common & { good: string; bad: string }): Panel {
         thresholds: {
           mode: 'absolute',
           steps: [
-            { color: 'red', value: null },
-            { color: 'green', value: 1 },
+            { color: of0, value: null },
+            { color: of1, value: 1 },
           ],
         },
         mappings: [{ type: 'value', options: text }],
@@ -131,7 +136,7 @@ export function states(options: Common & { good: string; bad: string }): Panel {
   };
 }
 
-/** The median and the tail of a histogram, over all that is chosen. */
+/** The median and the tail of a histogram, over all chosen gateways. */
 export function quantiles(histogram: string, selector: string): Query[] {
   return [0.5, 0.95, 0.99].map((quantile) => ({
     expr: `histogram_quantile(${quantile}, sum by (le) (rate(${histogram}_bucket{${selector}}[$__rate_interval])))`,
@@ -139,7 +144,7 @@ export function quantiles(histogram: string, selector: string): Query[] {
   }));
 }
 
-/** Events a second, added up by these labels. */
+/** Events per second, added up by these labels. */
 export function rateBy(labels: string, counter: string, selector: string): string {
   return `sum by (${labels}) (rate(${counter}{${selector}}[$__rate_interval]))`;
 }

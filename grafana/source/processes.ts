@@ -3,7 +3,7 @@ import { GATEWAYS, series } from './panels.ts';
 
 const GIB = 1024 ** 3;
 
-/** An instance with several workers shows their sum, and the average of their event-loop lags. */
+/** For an instance with several workers: their sum, and the average of their event-loop lags. */
 export const processes: Row = {
   title: 'Process',
   panels: [
@@ -12,8 +12,8 @@ export const processes: Row = {
       panel: series({
         title: 'CPU',
         description:
-          'Of one core; with several workers their sum. A process does its work on one core, so that near 100 % for each worker ' +
-          'requests queue. Do: add workers up to the number of cores, then machines.',
+          'Of one core; with several workers their sum. A process does most of its work on one core, so requests queue near 100 % ' +
+          'for each worker. Do: add workers up to the number of cores, then machines.',
         unit: 'percentunit',
         queries: [
           {
@@ -29,9 +29,9 @@ export const processes: Row = {
       panel: series({
         title: 'Memory',
         description:
-          'Resident memory and the heap in use; with several workers their sum. Bodies and answers are held in memory: a peak with ' +
-          'many large ones is normal, a line that only rises is a leak. Do: lower `limits.bodyBytes` or `limits.inFlight`; for ' +
-          'a leak, take a heap snapshot before the restart.',
+          'Resident memory and the heap in use; with several workers their sum. Bodies of requests and responses are held in ' +
+          'memory: a peak with many large ones is normal, a line that only rises is a leak. Do: lower `limits.bodyBytes` or ' +
+          '`limits.inFlight`; for a leak, take a heap snapshot before the restart.',
         unit: 'bytes',
         queries: [
           { expr: `process_resident_memory_bytes{${GATEWAYS}}`, legend: '{{instance}} resident' },
@@ -45,9 +45,9 @@ export const processes: Row = {
       panel: series({
         title: 'Event-loop lag',
         description:
-          'How late the process comes to its next piece of work; about 10 ms is its own resolution. It adds to every request, and ' +
-          'above a third of `lock.leaseMs` leases lapse. Do: see CPU; on an idle CPU look for a frozen machine, CPU limits of the ' +
-          'container, or swapping.',
+          'How late the event loop runs its next task; values up to about 10 ms are the resolution of the measurement. The lag adds ' +
+          'to every request, and above two thirds of `lock.leaseMs` leases lapse. Do: see CPU; if the CPU is idle, look for a paused ' +
+          'machine, CPU limits of the container, or swapping.',
         unit: 's',
         queries: [
           { expr: `nodejs_eventloop_lag_p99_seconds{${GATEWAYS}}`, legend: '{{instance}} p99' },
@@ -61,7 +61,7 @@ export const processes: Row = {
       panel: series({
         title: 'File descriptors',
         description:
-          'Share of the allowed open files that are in use; each connection is one. At 100 % no connection can be made or taken. ' +
+          'Share of the allowed open files that are in use; each connection is one. At 100 % no connection can be opened or accepted. ' +
           'Do: raise the limit (`LimitNOFILE`, `ulimit -n`), and look at "In flight" for connections that never end.',
         unit: 'percentunit',
         queries: [

@@ -1,7 +1,7 @@
 import type { Row } from './model.ts';
 import { GATEWAYS, lastDay, OPERATIONS, stat } from './panels.ts';
 
-/** The first thing that whoever is on call wants to know. Each of these is nought on a good day. */
+/** What the person on call wants to know first. Each of these is 0 on a good day. */
 export const promise: Row = {
   title: 'Is the promise kept?',
   panels: [
@@ -10,16 +10,16 @@ export const promise: Row = {
       panel: stat({
         title: 'In doubt, last 24 h',
         description:
-          'Executions that were sent and whose outcome is not known, and retries that were told so. Each is held: no ' +
-          'retry is sent again. A key that a gateway left behind when it died shows among the retries only. Do: find ' +
-          'the log line "the outcome of an execution is unknown", look the payout up in the backend, and tell the ' +
-          'merchant. Within 24 h of the first request, for then the key is new again.',
+          'Executions whose outcome is unknown, and retries that got 409 `outcome_unknown`. The key is held: no retry is sent ' +
+          'to the backend. A key whose gateway died shows only in the number of retries. Do: find the log line "the outcome of ' +
+          'an execution is unknown", find the payout in the backend\'s books, and resolve the key with `oncegate records resolve`. ' +
+          'The key stays in doubt for `idempotency.inDoubtRetentionMs`, 30 days by default.',
         unit: 'short',
         queries: [
           { expr: lastDay('oncegate_in_doubt_total', OPERATIONS), legend: 'executions' },
           {
             expr: lastDay('oncegate_idempotency_conflicts_total', `${OPERATIONS}, kind="in_doubt"`),
-            legend: 'retries told so',
+            legend: 'retries refused',
           },
         ],
         thresholds: { red: 0.5 },
@@ -28,15 +28,15 @@ export const promise: Row = {
     {
       ...{ width: 6, height: 5 },
       panel: stat({
-        title: 'Settled late, last 24 h',
+        title: 'Completed late, last 24 h',
         description:
-          'Merchants who were answered before the store had taken the result. The gateway goes on storing it, in ' +
-          'memory only: if it ends before the store answers, a retry finds the key in doubt. Do: bring the store back, ' +
-          'and do not restart the gateway before.',
+          'Responses that were sent before the store had taken them. They are in the memory of the gateway only, which repeats ' +
+          'the writes: if it is killed before the store answers, the keys are in doubt. Do: bring the store back, and do not ' +
+          'restart the gateway before.',
         unit: 'short',
         queries: [
-          { expr: lastDay('oncegate_settle_late_total', OPERATIONS), legend: 'settled late' },
-          { expr: `sum(oncegate_pending_writes{${GATEWAYS}})`, legend: 'not written yet, now' },
+          { expr: lastDay('oncegate_complete_late_total', OPERATIONS), legend: 'completed late' },
+          { expr: `sum(oncegate_pending_writes{${GATEWAYS}})`, legend: 'pending writes, now' },
         ],
         thresholds: { red: 0.5 },
       }),
@@ -46,9 +46,10 @@ export const promise: Row = {
       panel: stat({
         title: 'Stale writes, last 24 h',
         description:
-          'Writes of an owner whose claim was no longer there: fencing has worked. At begin it is harmless, nothing ' +
-          'was sent. At settle a result was not stored: the record was deleted, evicted or lost in a failover. Do: see ' +
-          '"Fencing" below for which write it was; for settle look at the store\'s memory policy, persistence and failovers.',
+          'Writes that the store refused because another execution owns the record: fencing has worked. For complete, a ' +
+          'response was not stored: an operator or a lookup had resolved the key, or a retry had been sent, while the first ' +
+          'request still ran. Do: see "Fencing" below for which write it was; for complete find the log line "a late response was ' +
+          'not stored: the key has another result", and compare with the backend\'s books.',
         unit: 'short',
         queries: [{ expr: lastDay('oncegate_stale_total', GATEWAYS), legend: 'refused' }],
         thresholds: { orange: 0.5 },
@@ -59,9 +60,9 @@ export const promise: Row = {
       panel: stat({
         title: 'Leases lost, last 24 h',
         description:
-          'Leases that lapsed while their owner lived: the process stood still, or the store did, for longer than ' +
-          '`lock.leaseMs`. Nothing was executed twice for it, but a retry in that time was told "in doubt". Do: look at ' +
-          'event-loop lag, CPU limits and store latency; raise `lock.leaseMs` if pauses of that length are normal.',
+          'Leases that lapsed while their owner was alive: the process or the store was paused for longer than `lock.leaseMs`. ' +
+          'Nothing was executed twice because of it, but a retry in that time got 409 `outcome_unknown`. Do: look at event-loop ' +
+          'lag, CPU limits and store latency; raise `lock.leaseMs` if pauses of that length are normal.',
         unit: 'short',
         queries: [{ expr: lastDay('oncegate_lease_lost_total', GATEWAYS), legend: 'lost' }],
         thresholds: { orange: 0.5 },
@@ -72,12 +73,12 @@ export const promise: Row = {
       panel: stat({
         title: 'Not replicated, last 24 h',
         description:
-          'Results that the store had taken, but not as many replicas as `store.durability.replicas` asks for, in time. The ' +
-          'merchants have their answers. If the primary is lost before they catch up, the key reads "in doubt" or is new. ' +
-          'Do: look at the replicas: how many there are, and how far behind.',
+          'Attempts to store a response that did not reach `store.durability.replicas` replicas in time. The gateway repeats ' +
+          'them until it does. If the master is lost before that, the key is in doubt until the write has succeeded. Do: look at ' +
+          'the replicas: how many are connected, and how far behind they are.',
         unit: 'short',
         queries: [
-          { expr: lastDay('oncegate_settle_unreplicated_total', GATEWAYS), legend: 'not replicated' },
+          { expr: lastDay('oncegate_complete_unreplicated_total', GATEWAYS), legend: 'not replicated' },
         ],
         thresholds: { orange: 0.5 },
       }),
@@ -87,7 +88,7 @@ export const promise: Row = {
       panel: stat({
         title: 'Unprotected payouts, last 24 h',
         description:
-          'Requests of an operation that takes an idempotency key, sent without one: a retry of these is a second ' +
+          'Requests without an idempotency key, of operations that take one: a retry of such a request is a second ' +
           'payout. Do: find the merchants in the log (outcome "forwarded" without a scope) and ask them to send keys; then ' +
           'set `idempotency.key: required` for the operation.',
         unit: 'short',
@@ -100,18 +101,18 @@ export const promise: Row = {
       panel: stat({
         title: 'Response not stored, last 24 h',
         description:
-          'Answers larger than `idempotency.maxStoredBytes`, and retries that got 409 `response_not_stored` for it. The ' +
-          'payout is safe, its result cannot be got again. Do: raise `idempotency.maxStoredBytes` if such answers are ' +
-          'normal. Answers of operations without a key are counted with them, and lose nothing.',
+          'Responses larger than `idempotency.maxStoredBytes`, and retries that got 409 `response_not_stored` for that reason. The ' +
+          'payout is safe, but its response cannot be replayed. Do: raise `idempotency.maxStoredBytes` if such responses are ' +
+          'normal. Responses of operations without a key are counted too, and lose nothing.',
         unit: 'short',
         queries: [
           {
             expr: lastDay('oncegate_upstream_duration_seconds_count', `${OPERATIONS}, result="oversize"`),
-            legend: 'answers too large',
+            legend: 'responses too large',
           },
           {
             expr: lastDay('oncegate_idempotency_conflicts_total', `${OPERATIONS}, kind="not_stored"`),
-            legend: 'retries told so',
+            legend: 'retries refused',
           },
         ],
         thresholds: { yellow: 0.5 },
@@ -122,12 +123,12 @@ export const promise: Row = {
       panel: stat({
         title: 'Resolved, last 24 h',
         description:
-          'Keys in doubt that somebody has resolved: a person on the admin port, or the gateway by asking the backend. ' +
-          'What the command line resolves is in the audit trail alone, see `oncegate records show`. Do: a key that was ' +
-          'released is executed again by its next retry; look that each had a good reason.',
+          'Keys in doubt that an operator resolved on the admin port, or the gateway by a lookup. What the command line resolves ' +
+          'is only in the audit trail, see `oncegate records show`. Do: the next retry of a released key is executed; check ' +
+          'that each release had a good reason.',
         unit: 'short',
         queries: [
-          { expr: lastDay('oncegate_resolutions_total', `${GATEWAYS}, as="settled"`), legend: 'settled' },
+          { expr: lastDay('oncegate_resolutions_total', `${GATEWAYS}, as="completed"`), legend: 'completed' },
           { expr: lastDay('oncegate_resolutions_total', `${GATEWAYS}, as="released"`), legend: 'released' },
         ],
       }),

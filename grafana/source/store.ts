@@ -1,5 +1,5 @@
 import type { Row } from './model.ts';
-import { GATEWAYS, rateBy, series } from './panels.ts';
+import { GATEWAYS, lastDay, rateBy, series, stat, states } from './panels.ts';
 
 const seconds = 'oncegate_store_duration_seconds';
 
@@ -7,13 +7,13 @@ export const store: Row = {
   title: 'Store',
   panels: [
     {
-      ...{ width: 8, height: 8 },
+      ...{ width: 6, height: 8 },
       panel: series({
         title: 'Store latency by command, p99',
         description:
-          'Past `store.timeoutMs` (500 ms by default) a command counts as failed. settle is a durable write: if it alone is slow, ' +
-          "the disk is. If all are, it is the network, the server's CPU, or this process (see event-loop lag). Do: look at the " +
-          "server's slow log, its disk and its forks.",
+          'After `store.timeoutMs` (500 ms by default) a command counts as failed. start and complete are durable writes, peek is a ' +
+          'read: if only the writes are slow, the disk is slow. If all are slow, it is the network, the CPU of the server, or this ' +
+          "process (see event-loop lag). Do: look at the disk; on Redis also at the server's slow log and its forks.",
         unit: 's',
         queries: [
           {
@@ -25,13 +25,13 @@ export const store: Row = {
       }),
     },
     {
-      ...{ width: 8, height: 8 },
+      ...{ width: 6, height: 8 },
       panel: series({
         title: 'Store errors by command',
         description:
-          'Share of commands that failed or were not answered in time. claim and begin: merchants get 503, nothing is sent. settle: ' +
-          'answers are held back, then given without being stored (see "Settled late"). renew: leases may lapse. Do: bring the ' +
-          'store back; do not restart gateways while settle fails.',
+          'Share of commands that failed or were not answered in time. start: merchants get 503, nothing is sent. complete: ' +
+          'responses are held back, then sent before they are stored (see "Completed late"). renew: leases may lapse. Do: bring ' +
+          'the store back; do not restart gateways while complete fails.',
         unit: 'percentunit',
         queries: [
           {
@@ -46,15 +46,45 @@ export const store: Row = {
       }),
     },
     {
-      ...{ width: 8, height: 8 },
+      ...{ width: 6, height: 8 },
       panel: series({
         title: 'Store commands',
         description:
-          'Commands a second. A first execution costs a claim, a begin and a settle; a replay one claim. Many more claims than ' +
-          'requests with keys: duplicates wait and look. Many releases: the backend refuses, or cannot be reached. Do: compare ' +
-          'with "Conflicts by kind" and "How sending ended".',
+          'Commands per second. A first execution costs a start and a complete, a replay costs one start. peek: requests that find ' +
+          'no free slot, or a store that refuses writes, read first, and duplicates that wait for another gateway read repeatedly. ' +
+          'Many releases: the backend refuses requests, or cannot be reached. Do: compare with "Conflicts by kind" and "How ' +
+          'sending ended".',
         unit: 'ops',
         queries: [{ expr: rateBy('command', `${seconds}_count`, GATEWAYS), legend: '{{command}}' }],
+      }),
+    },
+    {
+      ...{ width: 6, height: 8 },
+      panel: states({
+        title: 'Store takes writes',
+        description:
+          'Red: several starts in a row have failed. Requests with a new key get 503 `store_unavailable`, replays are served, and ' +
+          'the gateway resumes by itself. It turns green with the next start that succeeds. Do: `/readyz` names the reason: a full ' +
+          'disk, a file system that is read-only, a Redis without memory.',
+        unit: 'short',
+        queries: [{ expr: `oncegate_store_refuses_writes{${GATEWAYS}}`, legend: '{{instance}}' }],
+        good: 'takes writes',
+        bad: 'refuses writes',
+        goodIs: 0,
+      }),
+    },
+    {
+      ...{ width: 24, height: 4 },
+      panel: stat({
+        title: "Steps of Redis' clock, last 24 h",
+        description:
+          'Steps of more than a second of the wall clock of a Redis server, which each gateway notices when `/readyz` is asked. ' +
+          'Redis expires records by that clock: after a step forwards records expire early, and a key in doubt can be executed ' +
+          'again. Do: slew the clock of that machine (chrony, ntpd), never step it; compare the keys in doubt with the ' +
+          "backend's books.",
+        unit: 'short',
+        queries: [{ expr: lastDay('oncegate_store_clock_steps_total', GATEWAYS), legend: 'steps' }],
+        thresholds: { red: 0.5 },
       }),
     },
   ],

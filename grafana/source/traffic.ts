@@ -17,9 +17,9 @@ export const traffic: Row = {
       panel: series({
         title: 'Requests by outcome',
         description:
-          'How requests ended. "executed", "replayed", "forwarded", "passed_through" and "released" are the backend\'s own ' +
-          'answers; every other word is the code of an answer of the gateway. Red lines need somebody: outcome_unknown (see ' +
-          '"In doubt by cause"), internal_error (a mistake in the gateway: take the log line and report it).',
+          'How requests ended. "executed", "replayed", "forwarded", "passed_through" and "released" are responses of the backend; ' +
+          'every other word is the code of an answer of the gateway. Red lines need attention: outcome_unknown (see "In doubt by ' +
+          'cause"; it includes responses with one of the `unknown` statuses), internal_error (a defect of the gateway: report it with its log line).',
         unit: 'reqps',
         queries: [{ expr: rateBy('outcome', requests, OPERATIONS), legend: '{{outcome}}' }],
         stacked: true,
@@ -31,9 +31,9 @@ export const traffic: Row = {
       panel: series({
         title: 'Requests by operation',
         description:
-          'What merchants call. "none" are requests that were refused before they were matched, "other" named no declared ' +
-          'operation in their body, "passthrough" is everything else. A payout operation that falls to nought while ' +
-          '"other" rises means that merchants call something that the configuration does not declare. Do: declare it under `operations`.',
+          'What merchants call. "none": requests that were refused before they were matched. "other": the body named no declared ' +
+          'operation. "passthrough": everything else. If a payout operation falls to 0 while "other" rises, merchants call ' +
+          'something that the configuration does not declare. Do: declare it under `operations`.',
         unit: 'reqps',
         queries: [{ expr: rateBy('operation', requests, OPERATIONS), legend: '{{operation}}' }],
         stacked: true,
@@ -44,9 +44,9 @@ export const traffic: Row = {
       panel: series({
         title: 'Share of requests that could not be sent',
         description:
-          'Nothing was sent for these, and the merchant may ask again: store_unavailable (see "Store"), upstream_unreachable ' +
-          '(the backend does not take connections), overloaded (`limits.inFlight` is reached: add gateways), shutting_down ' +
-          '(normal for seconds in a deployment).',
+          'Nothing was sent for these requests, and the merchant may retry: store_unavailable (see "Store takes writes"), ' +
+          'upstream_unreachable (the backend does not accept connections), overloaded (no slot became free in time, see "Slots in ' +
+          'use", or `limits.inFlight` is reached), shutting_down (normal for seconds during a deployment).',
         unit: 'percentunit',
         queries: [
           {
@@ -63,8 +63,8 @@ export const traffic: Row = {
         title: 'Refused credentials',
         description:
           'Requests without a valid secret key, or with one that may not call the operation. A step after a deployment or a ' +
-          'key rotation is a merchant with the old key; a flood of invalid_key from nowhere is somebody who guesses. Do: see ' +
-          '"Secret keys loaded"; the balancer\'s log has the addresses.',
+          'key rotation is a merchant with the old key; a sudden flood of invalid_key may be an attacker who guesses. Do: see ' +
+          '"Secret keys loaded"; the log of the balancer has the addresses.',
         unit: 'reqps',
         queries: [
           {
@@ -79,9 +79,9 @@ export const traffic: Row = {
       panel: series({
         title: 'Malformed requests',
         description:
-          'Requests that two readers could read differently, and idempotency keys that are malformed or missing. A step up ' +
-          'is a merchant with a new client, or somebody who probes. Do: the log has merchant and outcome; the detail in the ' +
-          'answer tells the merchant what to change.',
+          'Requests that two parsers could read differently, and idempotency keys that are malformed or missing. A step up ' +
+          'is a merchant with a new client, or an attacker who probes. Do: the log has merchant and outcome; the detail in the ' +
+          'answer says what the merchant must change.',
         unit: 'reqps',
         queries: [
           {

@@ -1,7 +1,7 @@
 import type { Variable } from './model.ts';
 import { dataSource } from './panels.ts';
 
-/** What can be chosen at the top of the dashboard. */
+/** The variables at the top of the dashboard. */
 export const variables: Variable[] = [
   {
     name: 'datasource',
@@ -22,9 +22,7 @@ export const variables: Variable[] = [
   chosenFrom('operation', 'Operation', 'label_values(oncegate_requests_total{job=~"$job"}, operation)'),
 ];
 
-/**
- * One, several or all values of a label. "All" is the list of the values, and not `.*`: `up` has the jobs of others too.
- */
+/** One, several or all values of a label. "All" is the list of the values, not `.*`: `up` also has the jobs of others. */
 function chosenFrom(name: string, label: string, query: string): Variable {
   return {
     name,
@@ -39,7 +37,7 @@ function chosenFrom(name: string, label: string, query: string): Variable {
     hide: 0,
     includeAll: true,
     multi: true,
-    // With the time range: a gateway that is down by now still has its past.
+    // Refreshed with the time range: a gateway that is down still has its past.
     refresh: 2,
     skipUrlSync: false,
     sort: 1,

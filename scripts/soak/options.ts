@@ -3,7 +3,7 @@ import { parseArgs } from 'node:util';
 export interface SoakOptions {
   kind: 'run';
   minutes: number;
-  store: 'lmdb' | 'redis';
+  store: 'sqlite' | 'redis';
   /** Requests a second; `auto`: half of what is measured first. */
   rate: 'auto' | number;
   retentionMs: number;
@@ -24,7 +24,7 @@ in runs of 8 minutes and more so is the median of the process's own memory (RssA
 system may take back at any time, are shown as part of rss and not judged).
 
   --minutes N        how long (default 30; fractions are taken)
-  --store KIND       lmdb (default) or redis: a redis-server of its own, appendfsync always
+  --store KIND       sqlite (default) or redis: a redis-server of its own, appendfsync always
   --rate N           requests a second (default auto: half of the maximum, which is measured first)
   --retention S      seconds after which a key is new again (default 60), so that the store reaches a plateau
   --json FILE        writes the report there
@@ -49,8 +49,8 @@ export function optionsOf(args: string[]): Parsed {
       },
     });
     if (values.help) return { kind: 'help' };
-    const { minutes = '30', store = 'lmdb', rate = 'auto', retention = '60', json } = values;
-    if (store !== 'lmdb' && store !== 'redis') throw new Error('--store takes lmdb or redis');
+    const { minutes = '30', store = 'sqlite', rate = 'auto', retention = '60', json } = values;
+    if (store !== 'sqlite' && store !== 'redis') throw new Error('--store takes sqlite or redis');
     return {
       kind: 'run',
       minutes: numberOf('minutes', minutes, 0.01, 10_000),

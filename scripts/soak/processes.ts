@@ -68,7 +68,7 @@ export class Processes {
   }
 
   async #store(kind: SoakOptions['store']): Promise<object> {
-    if (kind === 'lmdb') return { kind, path: join(this.#folder, 'data') };
+    if (kind === 'sqlite') return { kind, path: join(this.#folder, 'data') };
     const port = await freePort();
     const persistence = ['--save', '', '--appendonly', 'yes', '--appendfsync', 'always'];
     const place = ['--port', `${port}`, '--bind', '127.0.0.1', '--dir', this.#folder];

@@ -9,7 +9,7 @@ export type RecordsQuestion =
 
 export type RecordsAnswer =
   | { kind: 'found'; value: object }
-  | { kind: 'refused'; why: keyof typeof refusals; detail: string; retryAfterMs?: number; stands?: object };
+  | { kind: 'refused'; why: keyof typeof refusals; detail: string; retryAfterMs?: number; record?: object };
 
 export type AskRecords = (question: RecordsQuestion) => Promise<RecordsAnswer>;
 
@@ -28,7 +28,7 @@ const refusals = {
 const MAX_BODY_BYTES = 2_097_152;
 
 const resolveBody = z.strictObject({
-  as: z.enum(['settled', 'released']),
+  as: z.enum(['completed', 'released']),
   by: z.string(),
   reason: z.string(),
   status: z.number().optional(),
@@ -70,10 +70,10 @@ export function recordsRoutes(ask: AskRecords): Router {
       if (!success) return refuse(res, 'invalid', mistakesIn(error));
       const { scope } = req.params;
       const { execution } = data;
-      const stands = execution === undefined ? await ask({ kind: 'show', scope }) : undefined;
-      if (stands?.kind === 'refused') return answer(res, stands);
-      // Named at once: a word that comes late, to a worker that stood still, must not resolve another execution.
-      const named = execution ?? executionIn(stands?.value);
+      const shown = execution === undefined ? await ask({ kind: 'show', scope }) : undefined;
+      if (shown?.kind === 'refused') return answer(res, shown);
+      // Named now, so that a worker which was paused and answers late cannot resolve another execution.
+      const named = execution ?? executionIn(shown?.value);
       answer(res, await ask({ kind: 'resolve', scope, ...data, execution: named }));
     },
   );
@@ -106,14 +106,14 @@ function refuse(
   res: Response,
   why: keyof typeof refusals,
   detail: string,
-  { retryAfterMs, stands }: { retryAfterMs?: number; stands?: object } = {},
+  { retryAfterMs, record }: { retryAfterMs?: number; record?: object } = {},
 ): void {
   const [status, title] = refusals[why];
   if (retryAfterMs !== undefined) res.set('Retry-After', String(Math.ceil(retryAfterMs / 1000)));
   // The rest of a body that was not read would be taken for the next request.
   if (!res.req.complete) res.shouldKeepAlive = false;
   res.set('Cache-Control', 'no-store').status(status).type('application/problem+json');
-  res.send(JSON.stringify({ type: `urn:oncegate:problem:records_${why}`, title, status, detail, stands }));
+  res.send(JSON.stringify({ type: `urn:oncegate:problem:records_${why}`, title, status, detail, record }));
 }
 
 /** Names what is wrong, and repeats nothing of what was sent. */

@@ -2,7 +2,7 @@
 export class Exit extends Error {
   override readonly name = 'Exit';
   readonly code: number;
-  /** @param code as in sysexits.h: 64 usage, 69 unavailable, 74 a store that failed, 78 configuration; 1 otherwise */
+  /** @param code as in sysexits.h: 64 usage, 69 unavailable, 78 configuration; 1 otherwise */
   constructor(message: string, code: number) {
     super(message);
     this.code = code;

@@ -16,8 +16,6 @@ export interface Running {
   adminPort: number;
   checks: AdminSource['checks'];
   shutdown(): Promise<void>;
-  /** Resolves when its store has failed, so that it is to be shut down, and not as a success. */
-  storeFailed?: Promise<void>;
   /** Ends the worker processes at once. */
   abort(): void;
 }
@@ -38,12 +36,8 @@ export async function serve(config: Config): Promise<Running | undefined> {
   return running;
 }
 
-/** An input or output error, as in sysexits.h: whoever watches over this process is to start it again. */
-const STORE_FAILED = 74;
-
 async function serveAlone(config: Config, logger: Logger): Promise<Running> {
-  const { promise: storeFailed, resolve: end } = Promise.withResolvers<void>();
-  const gateway = await Gateway.open(config, { clock: systemClock, logger, end });
+  const gateway = await Gateway.open(config, { clock: systemClock, logger });
   for (const { warnings = [] } of await gateway.checks())
     for (const warning of warnings) logger.warn(warning);
   try {
@@ -58,7 +52,6 @@ async function serveAlone(config: Config, logger: Logger): Promise<Running> {
       port,
       adminPort: admin.port,
       checks: source.checks,
-      storeFailed,
       abort: () => {},
       shutdown: () => closeAll(() => gateway.shutdown(), admin.server),
     };
@@ -88,8 +81,7 @@ async function serveWithWorkers(config: Config, count: number, logger: Logger): 
 }
 
 async function serveAsWorker(config: Config, logger: Logger): Promise<void> {
-  const { promise: storeFailed, resolve: end } = Promise.withResolvers<void>();
-  const gateway = await Gateway.open(config, { clock: systemClock, logger, end });
+  const gateway = await Gateway.open(config, { clock: systemClock, logger });
   const port = await listen(gateway.server, config.listen.host, config.listen.port);
   let ending = false;
   const shutDown = async () => {
@@ -103,10 +95,6 @@ async function serveAsWorker(config: Config, logger: Logger): Promise<void> {
   process.on('SIGINT', () => {});
   process.on('SIGTERM', () => void shutDown());
   obeyPrimary(gateway, port, () => void shutDown());
-  void storeFailed.then(() => {
-    process.exitCode = STORE_FAILED;
-    void shutDown();
-  });
 }
 
 async function openAdmin(config: Config, source: AdminSource): Promise<{ server: Server; port: number }> {
@@ -122,7 +110,7 @@ async function closeAll(shutdown: () => Promise<void>, admin: Server): Promise<v
 }
 
 /**
- * Shuts down on SIGTERM or SIGINT, and at once on the second; or when its store has failed.
+ * Shuts down on SIGTERM or SIGINT, and at once on the second.
  *
  * @param after called when all is shut down, before the process ends
  */
@@ -144,8 +132,4 @@ export function shutDownOnSignal(running: Running, after: () => Promise<void> = 
     process.exit(1);
   };
   process.on('SIGTERM', onSignal).on('SIGINT', onSignal);
-  void running.storeFailed?.then(() => {
-    process.exitCode = STORE_FAILED;
-    shutDown();
-  });
 }

@@ -66,7 +66,7 @@ function adapted(
     listen: { ...config.listen, port: ports.gateway },
     admin: { ...config.admin, port: ports.admin },
     upstream: { ...config.upstream, url },
-    store: { kind: 'lmdb', path: data, timeoutMs: config.store.timeoutMs },
+    store: { kind: 'sqlite', path: data, timeoutMs: config.store.timeoutMs },
     auth: { ...config.auth, keys: { source: 'file', path: join(CONFIG_FOLDER, 'sandbox-keys.yaml') } },
   };
 }

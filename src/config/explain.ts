@@ -1,5 +1,13 @@
 import type { $ZodIssue } from 'zod/v4/core';
 
+/** Options of earlier versions, by their last name. */
+const RENAMED: Record<string, string> = {
+  settleRetryMs: 'completeRetryMs',
+  settleMs: 'completeMs',
+  settled: 'completed',
+  settledStatus: 'completedStatus',
+};
+
 /** A mistake as lines: path, value, and what is allowed. `written`: the file's own text, before the environment's values. */
 export function explain(issue: $ZodIssue, written: unknown): string[] {
   const path = issue.path
@@ -7,10 +15,19 @@ export function explain(issue: $ZodIssue, written: unknown): string[] {
     .join('')
     .slice(1);
   if (issue.code === 'unrecognized_keys') {
-    return issue.keys.map((key) => `${path ? `${path}.` : ''}${key}: is not an option`);
+    return issue.keys.map((key) => {
+      const renamed = Object.hasOwn(RENAMED, key) ? RENAMED[key] : undefined;
+      const hint = renamed === undefined ? '' : `; it is called ${renamed} now`;
+      return `${path ? `${path}.` : ''}${key}: is not an option${hint}`;
+    });
   }
   const value = valueAt(written, issue.path);
-  const allowed = allowedBy(issue);
+  const allowed =
+    value === 'lmdb' && path === 'store.kind'
+      ? `${allowedBy(issue)} (the embedded store is called sqlite now)`
+      : allowedBy(issue);
+  // Not `is missing`: the option has a default, and the contradiction is with another option.
+  if (value === undefined && issue.code === 'custom') return [`${path}: ${allowed}`];
   if (value === undefined) return [`${path}: is missing: ${allowed}`];
   return [`${path}: ${shown(path, value, issue)} is not allowed: ${allowed}`];
 }

@@ -8,7 +8,8 @@ import {
   storeOptions,
 } from '../idempotency/options.ts';
 import { logOptions } from '../observability/options.ts';
-import { headerOptions, matchOptions, upstreamOptions } from '../proxy/options.ts';
+import { matchOptions } from '../proxy/options.ts';
+import { headerOptions, upstreamOptions } from '../upstream/options.ts';
 
 /** `${NAME}` is always text. */
 const numeric = (value: unknown) =>
@@ -40,10 +41,10 @@ const limitOptions = z.strictObject({
 const shutdownOptions = z.strictObject({
   /** Time in which the gateway still takes requests, while /readyz already says no and answers close their connection. */
   delayMs: z.number().int().min(0).max(600_000).default(1000),
-  /** Time for what runs to end and be settled; then it is cut off, and in doubt. */
+  /** Time for running requests to end and be completed; then they are cut off, and their keys are in doubt. */
   graceMs: z.number().int().min(0).max(600_000).default(35_000),
-  /** Time after that for a store that does not answer to take what only this process knows; over as soon as it has. */
-  settleMs: z.number().int().min(1000).max(86_400_000).default(300_000),
+  /** Time after that for a store that did not answer to take the responses that merchants already have. Over as soon as it has. */
+  completeMs: z.number().int().min(1000).max(86_400_000).default(300_000),
 });
 
 const RESERVED = ['other', 'passthrough', 'none', '*'];
@@ -81,7 +82,7 @@ export const configSchema = z
     workers: z.preprocess(numeric, z.union([z.number().int().min(1).max(256), z.literal('auto')])).default(1),
     // Without a default for its address it is invalid, and says so under the address's own name.
     upstream: upstreamOptions.prefault({} as z.input<typeof upstreamOptions>),
-    store: storeOptions.prefault({ kind: 'lmdb' }),
+    store: storeOptions.prefault({ kind: 'sqlite' }),
     lock: lockOptions.prefault({}),
     auth: authOptions.prefault({}),
     idempotency: idempotencyOptions.prefault({}),
@@ -97,13 +98,14 @@ export const configSchema = z
 
 export type Config = z.output<typeof configSchema>;
 
-type Parsed = Pick<Config, 'store' | 'lock' | 'upstream' | 'operations'>;
+type Parsed = Pick<Config, 'store' | 'lock' | 'upstream' | 'idempotency' | 'operations'>;
 
 /** What is valid by itself and makes no sense together. */
 function* contradictions({
   store,
   lock,
   upstream,
+  idempotency: retention,
   operations,
 }: Parsed): Generator<[(string | number)[], string]> {
   if (store.kind === 'redis' && store.cluster && store.durability.replicas > 0) {
@@ -112,9 +114,10 @@ function* contradictions({
       'cannot be waited for in a cluster: only with url or sentinels',
     ];
   }
-  if (store.kind === 'lmdb' && lock.nodes.length > 0) {
-    yield [['lock', 'nodes'], 'only goes with a redis store: lmdb keeps its leases itself'];
+  if (store.kind === 'sqlite' && lock.nodes.length > 0) {
+    yield [['lock', 'nodes'], 'only goes with a redis store: sqlite keeps its leases itself'];
   }
+  yield* lifetimeMistakes(lock.leaseMs, upstream, retention);
   const names = new Set<string>();
   const routes = new Map<string, { member: string | undefined; values: Set<string> }>();
   for (const [i, { name, match, idempotency }] of operations.entries()) {
@@ -141,6 +144,29 @@ function* contradictions({
     known.values.add(value);
     routes.set(route, known);
   }
+}
+
+/** A record must outlive the execution that it protects, and no execution may begin when its lease has lapsed. */
+function* lifetimeMistakes(
+  leaseMs: number,
+  { queueTimeoutMs, connectTimeoutMs, responseTimeoutMs }: Config['upstream'],
+  { retentionMs, inDoubtRetentionMs }: Config['idempotency'],
+): Generator<[string[], string]> {
+  if (connectTimeoutMs >= leaseMs)
+    yield [['upstream', 'connectTimeoutMs'], `must be less than lock.leaseMs (${leaseMs})`];
+  const executionMs = queueTimeoutMs + connectTimeoutMs + responseTimeoutMs + leaseMs;
+  if (retentionMs <= executionMs) {
+    const sum = 'upstream.queueTimeoutMs, connectTimeoutMs and responseTimeoutMs and lock.leaseMs together';
+    yield [
+      ['idempotency', 'retentionMs'],
+      `must be more than what an execution may take: ${sum} (${executionMs})`,
+    ];
+  }
+  if (inDoubtRetentionMs < retentionMs)
+    yield [
+      ['idempotency', 'inDoubtRetentionMs'],
+      `must not be less than idempotency.retentionMs (${retentionMs})`,
+    ];
 }
 
 /** A key must not be freed while its first request may still be sent, or answered. */

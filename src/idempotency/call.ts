@@ -1,9 +1,9 @@
 import type { Fingerprint, Scope } from '../kernel/brands.ts';
 import type { AnswerDigest } from './digest.ts';
-import type { Decision, Exchange } from './outcome.ts';
-import type { StoredResponse } from './record.ts';
+import type { Decision, Exchange, StatusPolicy } from './outcome.ts';
+import type { StoredResponse } from './store.ts';
 
-/** What a retry does about a key in doubt, see the option of the same name. */
+/** What a retry does about a key in doubt; see the option of the same name. */
 export type InDoubtPolicy = 'hold' | 'retry' | 'lookup';
 
 /** One request with an idempotency key. */
@@ -13,50 +13,56 @@ export interface Call {
   merchant: string;
   operation: string;
   key: string;
-  /** How long to wait for another request with this key. 0: not at all. */
+  requestId: string;
+  /** How long to wait for another request with this key. Milliseconds; 0: not at all. */
   waitMs: number;
-  /** Statuses by which the backend says that it did not execute. */
-  releaseStatuses: readonly number[];
+  statuses: StatusPolicy;
   inDoubt: InDoubtPolicy;
   /** Aborted when the merchant leaves. Ends waiting; never an execution. */
   gone?: AbortSignal;
-  /** Told after each wait for another request with this key. */
+  /** Called after each wait for another request with this key. */
   waited?(ms: number): void;
   /**
-   * Sends the request to the backend, once. Called at most once, and only after a durable begin.
+   * Sends the request to the backend. Called at most once, and only after a durable start.
    *
-   * @param mayStart to be asked right before the first byte is written. Once it says no, nothing may be sent any more:
-   *   the lease has lapsed, and somebody may have taken the key over
+   * @param maySend must be called right before the first byte is written. If it answers false, nothing may be sent: the
+   *   lease may have lapsed, and another request may own the key by now.
    */
-  run(mayStart: () => boolean): Promise<Exchange>;
+  run(maySend: () => boolean): Promise<Exchange>;
 }
 
-/** What the merchant is to be told. */
+/** What the merchant gets. */
 export type Result =
-  /** This request was executed: `decision` says what became of the key. */
-  | { kind: 'executed'; exchange: Exchange; decision: Decision }
+  /**
+   * This request was sent, or could not be sent: `decision` says what became of the key. `stored`: the response is in the
+   * store, so that retries get it.
+   */
+  | { kind: 'executed'; exchange: Exchange; decision: Decision; stored: boolean }
   | { kind: 'replayed'; response: StoredResponse }
   | { kind: 'tombstone' }
   | { kind: 'in_flight' }
   | { kind: 'mismatch' }
   | { kind: 'in_doubt'; sinceMs: number }
-  /** Nothing was sent. */
+  /** The store did not answer. This request sent nothing. */
   | { kind: 'store_unavailable'; cause: unknown }
-  /** The engine is closing, or closed; nothing was sent. */
+  /** No connection to the backend became free in time. This request sent nothing. */
+  | { kind: 'overloaded' }
+  /** The engine is closing or closed. This request sent nothing. */
   | { kind: 'closing' };
 
-/** What the engine tells those who watch. Labels are operation names and the words below, nothing else. */
+/** Events of the engine, for metrics and the log. */
 export interface EngineObserver {
-  inDoubt(call: Call, exchange: Extract<Exchange, { kind: 'unknown' }>): void;
-  stale(write: 'begin' | 'renew' | 'settle' | 'release' | 'in_doubt', call: Call): void;
-  /** A result came for a key that another one has been settled for meanwhile, or that is absent. */
-  lateAnswer(call: Call, late: AnswerDigest, stands: AnswerDigest): void;
-  tookOver(call: Call): void;
-  /** Under `inDoubt: retry`: the request goes to the backend once more. */
+  /** @param cause `status`: the backend answered with one of the operation's `unknown` statuses */
+  inDoubt(call: Call, cause: 'timeout' | 'connection' | 'status', reason: string): void;
+  /** A write was refused because another token owns the record. */
+  stale(write: 'renew' | 'complete' | 'release' | 'in_doubt', call: Call): void;
+  /** A result arrived for a key that has another result by now. */
+  lateAnswer(call: Call, late: AnswerDigest, stored: AnswerDigest): void;
+  /** Under `inDoubt: retry`: the request is sent to the backend once more. */
   sendsAgain(call: Call): void;
   leaseLost(call: Call): void;
-  /** The store did not take a settlement in time; the merchant got the answer, and settling goes on. */
-  settleLate(call: Call, cause: unknown): void;
-  /** It did not until this process ended: the key is in doubt, whatever its merchant was told, unless a write arrives yet. */
-  settleGivenUp(call: Call): void;
+  /** The response was sent before it was stored; storing it is repeated in the background. */
+  completeLate(call: Call, cause: unknown): void;
+  /** The response was sent and never stored: the key is in doubt unless a pending write still arrives. */
+  completeGivenUp(call: Call): void;
 }

@@ -1,10 +1,8 @@
 import { createHash } from 'node:crypto';
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Scope } from '../kernel/brands.ts';
-import type { IdempotencyRecord, Settlement } from './record.ts';
-import type { Store } from './store.ts';
+import type { Completion, IdempotencyRecord, Store } from './store.ts';
 
-/** An answer as a log may show it: enough to tell two apart, and nothing of what they say. */
+/** A result as the log may show it: enough to tell two results apart, and nothing of their content. */
 export interface AnswerDigest {
   state: IdempotencyRecord['state'] | 'absent' | 'unreadable';
   status?: number;
@@ -13,29 +11,20 @@ export interface AnswerDigest {
   bodySha256?: string;
 }
 
-const FIRST_PAUSE_MS = 50;
-const LONGEST_PAUSE_MS = 1000;
-
-export function digestOf(settlement: Settlement): AnswerDigest {
-  if (settlement.kind === 'tombstone') return { state: 'settled', status: settlement.status };
-  const { status, body } = settlement.response;
+export function digestOf(completion: Completion): AnswerDigest {
+  if (completion.kind === 'tombstone') return { state: 'completed', status: completion.status };
+  const { status, body } = completion.response;
   const bodySha256 = createHash('sha256').update(body).digest('hex').slice(0, 16);
-  return { state: 'settled', status, bodyBytes: body.length, bodySha256 };
+  return { state: 'completed', status, bodyBytes: body.length, bodySha256 };
 }
 
-/** What stands under a scope: where somebody still works on it, what becomes of it within `forMs`. */
-export async function digestOfStanding(store: Store, scope: Scope, forMs: number): Promise<AnswerDigest> {
-  let pauseMs = FIRST_PAUSE_MS;
-  for (let waitedMs = 0; ; waitedMs += pauseMs) {
-    try {
-      const record = await store.get(scope);
-      if (!record) return { state: 'absent' };
-      if (record.settlement) return digestOf(record.settlement);
-      if (record.state === 'in_doubt' || waitedMs >= forMs) return { state: record.state };
-    } catch {
-      return { state: 'unreadable' };
-    }
-    pauseMs = Math.min(pauseMs * 2, LONGEST_PAUSE_MS);
-    await sleep(pauseMs, undefined, { ref: false });
+/** What the store holds for a scope at this moment. Never throws. */
+export async function digestOfStored(store: Store, scope: Scope): Promise<AnswerDigest> {
+  try {
+    const record = await store.get(scope);
+    if (!record) return { state: 'absent' };
+    return record.completion ? digestOf(record.completion) : { state: record.state };
+  } catch {
+    return { state: 'unreadable' };
   }
 }

@@ -14,12 +14,17 @@ export const idempotencyOptions = z.strictObject({
     .array(z.string().regex(/^[a-z0-9-]+$/, 'must be a header name in lower case'))
     .min(1)
     .default(['x-service-idempotency', 'idempotency-key']),
-  /** How long a key is kept, from its first claim; at most 30 days. */
+  /** How long a completed key is kept, from its start; at most 30 days. */
   retentionMs: ms(1000, 2_592_000_000).default(86_400_000),
-  /** A larger answer is passed on, and remembered without its body. */
+  /**
+   * How long a key is kept whose outcome is unknown, from its start; and a key that was in doubt, from its completion.
+   * Within this time it is never executed again by itself. Default 30 days; not less than retentionMs.
+   */
+  inDoubtRetentionMs: ms(1000, 31_536_000_000).default(2_592_000_000),
+  /** A larger response is passed on, and only its status is stored. */
   maxStoredBytes: z.number().int().min(1024).max(67_108_864).default(1_048_576),
-  /** How long an answer is held back while the store does not take it. */
-  settleRetryMs: ms(0, 60_000).default(2000),
+  /** How long a response is held back while the store does not take it. */
+  completeRetryMs: ms(0, 60_000).default(2000),
   /** Duplicates that may wait at once in one process; one more is answered 409 at once. */
   maxWaiters: z.number().int().min(0).max(1_000_000).default(5000),
 });
@@ -48,9 +53,9 @@ export const lockOptions = z.strictObject({
 
 const timeoutMs = ms(10, 60_000).default(500);
 
-const lmdbStore = z.strictObject({
-  kind: z.literal('lmdb'),
-  /** Folder of the database, shared by all workers of this machine. */
+const sqliteStore = z.strictObject({
+  kind: z.literal('sqlite'),
+  /** Folder of the database, shared by all gateways of this machine. */
   path: z.string().min(1).default('./data'),
   /** A store that does not answer within this is unavailable. */
   timeoutMs,
@@ -72,7 +77,7 @@ const redisStore = z
     tls: z.boolean().optional(),
     durability: z
       .strictObject({
-        /** Replicas that must have a claim and a begin before anything is sent; without them 503. */
+        /** Replicas that must have a start before anything is sent, and a result before it is replayed; without them 503. */
         replicas: z.number().int().min(0).max(10).default(0),
       })
       .prefault({}),
@@ -102,7 +107,7 @@ const redisStore = z
   });
 
 /** Section `store`. */
-export const storeOptions = z.discriminatedUnion('kind', [lmdbStore, redisStore]);
+export const storeOptions = z.discriminatedUnion('kind', [sqliteStore, redisStore]);
 
 const PLACEHOLDERS = ['{merchant}', '{key}', '{operation}'];
 /** Fields that the gateway itself sets, or that would change what the request is. */
@@ -140,11 +145,14 @@ const lookupOptions = z
       )
       .default({}),
     /** Statuses by which the backend says that it executed the transaction, finally: the body becomes the result. */
-    settled: statuses.min(1).default([200]),
-    /** Statuses by which it says that it knows of no such transaction. None: the gateway never frees a key. */
-    released: statuses.default([404]),
+    completed: statuses.min(1).default([200]),
+    /**
+     * Statuses by which it says that it knows of no such transaction, and the key may be executed again. Default none: a
+     * mistyped path that answers 404 must not free keys.
+     */
+    released: statuses.default([]),
     /** Status of the result that retries then get. */
-    settledStatus: z.number().int().min(200).max(599).default(200),
+    completedStatus: z.number().int().min(200).max(599).default(200),
     /**
      * How long a key must have been in doubt before "no such transaction" is believed, and the key is free again. The
      * request may still be on its way: in a queue of the backend, in a network that stands still, in a gateway that was
@@ -154,15 +162,15 @@ const lookupOptions = z
     releaseAfterMs: ms(1, 2_592_000_000).default(60_000),
     /** Time for the complete answer. */
     timeoutMs: ms(1, 600_000).default(5000),
-    /** From the beginning of the doubt to the first question. */
+    /** From when the key is in doubt to the first question. */
     firstAfterMs: ms(1, 3_600_000).default(1000),
-    /** The pause between two questions doubles up to this. They end with the key's retention. */
+    /** The pause between two questions doubles up to this. They end when the record expires. */
     maxPauseMs: ms(1, 86_400_000).default(60_000),
   })
-  .superRefine(({ settled, released, firstAfterMs, maxPauseMs }, context) => {
-    const both = settled.find((status) => released.includes(status));
+  .superRefine(({ completed, released, firstAfterMs, maxPauseMs }, context) => {
+    const both = completed.find((status) => released.includes(status));
     if (both !== undefined)
-      context.addIssue({ code: 'custom', path: ['released'], message: `${both} is in settled too` });
+      context.addIssue({ code: 'custom', path: ['released'], message: `${both} is in completed too` });
     if (maxPauseMs < firstAfterMs)
       context.addIssue({
         code: 'custom',
@@ -191,8 +199,16 @@ export const operationIdempotencyOptions = z
     waitMs: ms(0, 600_000).default(10_000),
     /** Statuses by which the backend says that it executed nothing: passed on, and the key is free again. */
     release: z.array(z.number().int().min(400).max(599)).default([401, 403, 429]),
+    /**
+     * Statuses by which a proxy in front of the backend says that it gave up waiting: passed on, and the key is in doubt,
+     * because the backend may have executed.
+     */
+    unknown: z.array(z.number().int().min(400).max(599)).default([502, 504]),
   })
-  .superRefine(({ inDoubt, lookup }, context) => {
+  .superRefine(({ inDoubt, lookup, release, unknown }, context) => {
+    const both = release.find((status) => unknown.includes(status));
+    if (both !== undefined)
+      context.addIssue({ code: 'custom', path: ['unknown'], message: `${both} is in release too` });
     if (inDoubt === 'lookup' && !lookup)
       context.addIssue({ code: 'custom', path: ['lookup'], message: 'is needed with inDoubt: lookup' });
     if (inDoubt !== 'lookup' && lookup)

@@ -1,9 +1,9 @@
 import type { Readable } from 'node:stream';
-import type { StoredResponse } from './record.ts';
+import type { Completion, StoredResponse } from './store.ts';
 
 /**
- * How one request to the backend ended, by phase. Whoever runs it must be exact about `not_sent`: it is
- * the licence to run the request again.
+ * How one request to the backend ended, by phase. Callers must be exact about `not_sent`, because it permits the request
+ * to be executed again.
  */
 export type Exchange =
   /** A complete response. */
@@ -12,22 +12,32 @@ export type Exchange =
   | { kind: 'oversize'; status: number; headers: string[]; body: Readable }
   /** Surely no byte of the request was sent. */
   | { kind: 'not_sent'; reason: string }
-  /** The request may have been sent, and no complete answer came. */
+  /** The request may have been sent, and there is no complete response. */
   | { kind: 'unknown'; reason: string; timedOut: boolean };
 
 /** What becomes of the scope. */
-export type Decision = 'settle' | 'release' | 'in_doubt';
+export type Decision = 'complete' | 'release' | 'in_doubt';
 
-/** The outcome table of the design, as one function. `releaseStatuses`: the backend says that it did not execute. */
-export function decide(exchange: Exchange, releaseStatuses: readonly number[]): Decision {
-  switch (exchange.kind) {
-    case 'complete':
-      return releaseStatuses.includes(exchange.response.status) ? 'release' : 'settle';
-    case 'oversize':
-      return releaseStatuses.includes(exchange.status) ? 'release' : 'settle';
-    case 'not_sent':
-      return 'release';
-    case 'unknown':
-      return 'in_doubt';
-  }
+/** What an operation says about the backend's statuses. */
+export interface StatusPolicy {
+  /** The backend surely did not execute. */
+  release: readonly number[];
+  /** A proxy in front of the backend gave up: whether the backend executed is unknown. */
+  unknown: readonly number[];
+}
+
+/** The outcome table of the design. The status decides before the size. */
+export function decide(exchange: Exchange, { release, unknown }: StatusPolicy): Decision {
+  if (exchange.kind === 'not_sent') return 'release';
+  if (exchange.kind === 'unknown') return 'in_doubt';
+  const status = exchange.kind === 'complete' ? exchange.response.status : exchange.status;
+  if (release.includes(status)) return 'release';
+  return unknown.includes(status) ? 'in_doubt' : 'complete';
+}
+
+/** What the record is completed with. A response that is too large leaves a tombstone. */
+export function completionOf(exchange: Exchange): Completion {
+  if (exchange.kind === 'complete') return { kind: 'response', response: exchange.response };
+  if (exchange.kind === 'oversize') return { kind: 'tombstone', status: exchange.status };
+  throw new TypeError(`an exchange that ended ${exchange.kind} has no result`);
 }

@@ -7,5 +7,5 @@ export type Scope = Brand<string, 'Scope'>;
 /** SHA-256 (32 bytes) over method, request target and raw body: is this the same request again? */
 export type Fingerprint = Brand<Buffer, 'Fingerprint'>;
 
-/** 16 random bytes: the owner's mark on its claim, shown by every later write. */
+/** 16 random bytes that name one execution. Every write after its start carries them. */
 export type Token = Brand<Buffer, 'Token'>;

@@ -18,6 +18,8 @@ export interface OperationIdempotency {
   readonly waitMs: number;
   /** Statuses by which the backend says that it did not execute: the key is released. */
   readonly release: readonly number[];
+  /** Statuses after which it is unknown whether the backend executed: the key is in doubt. */
+  readonly unknown: readonly number[];
 }
 
 /** A named API call declared in the configuration, or the built-in `other`. */

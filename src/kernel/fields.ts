@@ -16,3 +16,13 @@ export function writable(fields: string[]): string[] {
 function isName(text: string, i: number, name: string): boolean {
   return i % 2 === 0 && text.length === name.length && text.toLowerCase() === name;
 }
+
+/** All values of a field, one for each line. */
+export function valuesOf(headers: readonly string[], name: string): string[] {
+  const values: string[] = [];
+  for (let i = 0; i + 1 < headers.length; i += 2) {
+    const raw = headers[i] as string;
+    if (raw.length === name.length && raw.toLowerCase() === name) values.push(headers[i + 1] as string);
+  }
+  return values;
+}

@@ -1,4 +1,4 @@
-import { observeResolution, type ToldResolution } from './engine-observer.ts';
+import { type LoggedResolution, observeResolution } from './engine-observer.ts';
 import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 
@@ -8,13 +8,13 @@ interface KeyInDoubt {
   operation: string;
 }
 
-/** Turns what the lookups tell into metrics and log lines. Satisfies the idempotency room's `DoubtObserver`. */
+/** Turns the lookups' events into metrics and log lines. Satisfies the idempotency room's `DoubtObserver`. */
 export function doubtObserver(metrics: Metrics, logger: Logger) {
   return {
-    lookedUp(operation: string, result: 'settled' | 'released' | 'unknown' | 'failed') {
+    lookedUp(operation: string, result: 'completed' | 'released' | 'unknown' | 'failed') {
       metrics.lookups.inc({ operation, result });
     },
-    resolved(scope: string, resolution: Omit<ToldResolution, 'scope'>) {
+    resolved(scope: string, resolution: Omit<LoggedResolution, 'scope'>) {
       observeResolution(metrics, logger, 'lookup', { scope, ...resolution });
     },
     undecided({ scope, merchant, operation }: KeyInDoubt, said: string, times: number) {

@@ -1,7 +1,7 @@
 import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 
-/** What is told of a request with a key; the engine's `Call` has it. */
+/** The part of the engine's `Call` that is logged. */
 interface KeyedRequest {
   scope: string;
   merchant: string;
@@ -14,23 +14,22 @@ const named = ({ scope, merchant, operation }: KeyedRequest) => ({
   operation,
 });
 
-/** Turns what the engine tells into metrics and log lines. Satisfies the engine's `EngineObserver`. */
+/** Turns the engine's events into metrics and log lines. Satisfies the engine's `EngineObserver`. */
 export function engineObserver(metrics: Metrics, logger: Logger) {
   return {
-    inDoubt(call: KeyedRequest, { reason, timedOut }: { reason: string; timedOut: boolean }) {
-      metrics.inDoubt.inc({ operation: call.operation, cause: timedOut ? 'timeout' : 'connection' });
+    inDoubt(call: KeyedRequest, cause: 'timeout' | 'connection' | 'status', reason: string) {
+      metrics.inDoubt.inc({ operation: call.operation, cause });
       logger.warn({ ...named(call), reason }, 'the outcome of an execution is unknown');
     },
     stale(write: string, call: KeyedRequest) {
       metrics.stale.inc({ write });
-      logger.warn({ ...named(call), write }, 'a write was refused: the claim had been taken over');
+      logger.warn({ ...named(call), write }, 'a write was refused: another execution owns the record');
     },
-    tookOver(call: KeyedRequest) {
-      metrics.takeovers.inc();
-      logger.info(named(call), 'a claim was taken over from an owner who had not begun');
-    },
-    lateAnswer(call: KeyedRequest, late: object, stands: object) {
-      logger.error({ ...named(call), late, stands }, 'a late answer was not stored: something else stands');
+    lateAnswer(call: KeyedRequest, late: object, stored: object) {
+      logger.error(
+        { ...named(call), late, stored },
+        'a late response was not stored: the key has another result',
+      );
     },
     sendsAgain(call: KeyedRequest) {
       metrics.sentAgain.inc({ operation: call.operation });
@@ -38,17 +37,17 @@ export function engineObserver(metrics: Metrics, logger: Logger) {
     },
     leaseLost(call: KeyedRequest) {
       metrics.leaseLost.inc();
-      logger.warn(named(call), 'a lease had lapsed while its owner lived');
+      logger.warn(named(call), 'a lease lapsed while its owner was alive');
     },
-    settleLate(call: KeyedRequest, cause: unknown) {
-      metrics.settleLate.inc({ operation: call.operation });
+    completeLate(call: KeyedRequest, cause: unknown) {
+      metrics.completeLate.inc({ operation: call.operation });
       const reason = cause instanceof Error ? cause.message : 'no answer';
-      logger.error({ ...named(call), reason }, 'a result is not stored yet; the merchant was answered');
+      logger.error({ ...named(call), reason }, 'the response was sent before it was stored');
     },
-    settleGivenUp(call: KeyedRequest) {
+    completeGivenUp(call: KeyedRequest) {
       logger.error(
         named(call),
-        'a result was not stored in time, and this process ends: the key may be in doubt',
+        'the response was sent and never stored, and this process ends: the key may be in doubt',
       );
     },
   };
@@ -61,21 +60,21 @@ const conflicts: Record<string, string> = {
   tombstone: 'not_stored',
 };
 
-/** Somebody's word on what became of a scope; the store's audit record has it. */
-export interface ToldResolution {
+/** A resolution; the store's audit record holds it. */
+export interface LoggedResolution {
   scope: string;
   by: string;
   reason: string;
   from: { state: string; merchant: string; operation: string };
-  to: { as: 'settled' | 'released' };
+  to: { as: 'completed' | 'released' };
 }
 
-/** @param source whether a person resolved it, or the gateway's own question to the backend */
+/** @param source whether an operator resolved it, or a lookup */
 export function observeResolution(
   metrics: Metrics,
   logger: Logger,
   source: 'operator' | 'lookup',
-  { scope, by, reason, from, to }: ToldResolution,
+  { scope, by, reason, from, to }: LoggedResolution,
 ): void {
   metrics.resolutions.inc({ as: to.as, by: source });
   const { state, merchant, operation } = from;

@@ -40,9 +40,11 @@ export class Metrics {
     ['command', 'result'],
     STORE_SECONDS,
   );
-  readonly hits = this.#counter('oncegate_idempotency_hits_total', 'Answers replayed from a settled record', [
-    'operation',
-  ]);
+  readonly hits = this.#counter(
+    'oncegate_idempotency_hits_total',
+    'Answers replayed from a completed record',
+    ['operation'],
+  );
   readonly conflicts = this.#counter(
     'oncegate_idempotency_conflicts_total',
     'Duplicates that could not be replayed: in_flight, mismatch, in_doubt, not_stored',
@@ -65,13 +67,8 @@ export class Metrics {
   );
   readonly stale = this.#counter(
     'oncegate_stale_total',
-    'Writes refused because the claim had been taken over',
+    'Writes refused because another execution owns the record',
     ['write'],
-  );
-  readonly takeovers = this.#counter(
-    'oncegate_takeovers_total',
-    'Claims taken over from an owner who had not begun',
-    [],
   );
   readonly sentAgain = this.#counter(
     'oncegate_sent_again_total',
@@ -88,14 +85,19 @@ export class Metrics {
     'Leases that had lapsed while their owner lived',
     [],
   );
-  readonly settleLate = this.#counter(
-    'oncegate_settle_late_total',
-    'Answers given before the store had taken them, because it did not answer in time',
+  readonly completeLate = this.#counter(
+    'oncegate_complete_late_total',
+    'Responses sent before they were stored, because the store did not answer in time',
     ['operation'],
   );
   readonly unreplicated = this.#counter(
-    'oncegate_settle_unreplicated_total',
-    'Settled results that had not reached durability.replicas in time',
+    'oncegate_complete_unreplicated_total',
+    'Results that had not reached durability.replicas in time',
+    [],
+  );
+  readonly clockSteps = this.#counter(
+    'oncegate_store_clock_steps_total',
+    'Steps of the clock of Redis’ host, by which records expire',
     [],
   );
   readonly inFlight = this.#gauge('oncegate_in_flight', 'Requests that are being answered');
@@ -103,7 +105,17 @@ export class Metrics {
   readonly waiting = this.#gauge('oncegate_waiting', 'Duplicates that wait for the first one’s result');
   readonly pendingWrites = this.#gauge(
     'oncegate_pending_writes',
-    'Settlements and releases that are repeated because the store has not answered',
+    'Writes to the store that are repeated because it has not answered',
+  );
+  readonly storeRefuses = this.#gauge(
+    'oncegate_store_refuses_writes',
+    '1 while the store refuses writes, so that new keys get 503 and replays go on',
+    'max',
+  );
+  readonly slotsInUse = this.#gauge('oncegate_upstream_slots_in_use', 'Connections to the backend in use');
+  readonly slotsQueued = this.#gauge(
+    'oncegate_upstream_slots_queued',
+    'Requests that wait for a connection to the backend',
   );
   readonly keys = this.#gauge('oncegate_secret_keys', 'Secret keys that are loaded', 'average');
   readonly keyReloads = this.#counter('oncegate_key_reloads_total', 'Reloads of the key file', ['result']);
@@ -113,38 +125,38 @@ export class Metrics {
   constructor() {
     collectDefaultMetrics({ register: this.registry });
     // A series that appears only with its first event hides that event from rate().
-    for (const counter of [this.takeovers, this.leaseLost, this.unreplicated]) counter.inc(0);
+    for (const counter of [this.leaseLost, this.unreplicated, this.clockSteps]) counter.inc(0);
     for (const command of [
-      'claim',
-      'begin',
-      'take_over',
+      'start',
+      'peek',
+      'restart',
       'renew',
-      'settle',
+      'complete',
       'release',
       'in_doubt',
       'health',
     ]) {
       for (const result of ['ok', 'failed']) this.storeSeconds.zero({ command, result });
     }
-    for (const write of ['begin', 'renew', 'settle', 'release', 'in_doubt']) this.stale.inc({ write }, 0);
+    for (const write of ['renew', 'complete', 'release', 'in_doubt']) this.stale.inc({ write }, 0);
     for (const by of ['operator', 'lookup'])
-      for (const as of ['settled', 'released']) this.resolutions.inc({ as, by }, 0);
+      for (const as of ['completed', 'released']) this.resolutions.inc({ as, by }, 0);
     for (const result of ['ok', 'refused']) this.keyReloads.inc({ result }, 0);
   }
 
   /** Series of the declared operations from the start on. */
   declareOperations(names: readonly string[]): void {
     for (const operation of names) {
-      for (const counter of [this.hits, this.unprotected, this.settleLate, this.sentAgain])
+      for (const counter of [this.hits, this.unprotected, this.completeLate, this.sentAgain])
         counter.inc({ operation }, 0);
       for (const kind of ['in_flight', 'mismatch', 'in_doubt', 'not_stored'])
         this.conflicts.inc({ operation, kind }, 0);
       for (const result of ['complete', 'oversize', 'not_sent', 'unknown']) {
         this.upstreamSeconds.zero({ operation, result });
       }
-      for (const result of ['settled', 'released', 'unknown', 'failed'])
+      for (const result of ['completed', 'released', 'unknown', 'failed'])
         this.lookups.inc({ operation, result }, 0);
-      for (const cause of ['timeout', 'connection']) this.inDoubt.inc({ operation, cause }, 0);
+      for (const cause of ['timeout', 'connection', 'status']) this.inDoubt.inc({ operation, cause }, 0);
     }
   }
 
@@ -174,7 +186,7 @@ export class Metrics {
   }
 
   /** `aggregator`: how the workers' values become one. */
-  #gauge(name: string, help: string, aggregator: 'sum' | 'average' = 'sum'): Gauge {
+  #gauge(name: string, help: string, aggregator: 'sum' | 'average' | 'max' = 'sum'): Gauge {
     return new Gauge({ name, help, aggregator, registers: [this.registry] });
   }
 }

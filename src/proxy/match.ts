@@ -1,10 +1,10 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { contextOf } from '../kernel/context.ts';
+import { valuesOf } from '../kernel/fields.ts';
 import { hasBody } from '../kernel/has-body.ts';
 import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
 import type { Step } from '../kernel/step.ts';
 import { declaredTooLarge, readBody } from './body.ts';
-import { valuesOf } from './headers.ts';
 import type { HeadMatch, Operations } from './operations.ts';
 import { ambiguityOf } from './target.ts';
 

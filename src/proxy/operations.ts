@@ -19,7 +19,7 @@ export type HeadMatch =
 
 export type BodyMatch = { kind: 'operation'; operation: Operation } | { kind: 'ambiguous'; reason: string };
 
-const noKey: OperationIdempotency = { key: 'none', inDoubt: 'hold', waitMs: 0, release: [] };
+const noKey: OperationIdempotency = { key: 'none', inDoubt: 'hold', waitMs: 0, release: [], unknown: [] };
 
 /** A readable body on a declared route that names no declared operation. */
 export const otherOperation: Operation = { name: 'other', idempotency: noKey };

@@ -1,80 +1,165 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import type { ClaimRequest, Store } from '../../src/idempotency/store.ts';
+import type { Execution, Store } from '../../src/idempotency/store.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
+import { ownersWrites, write } from './fencing.ts';
 import { type Backend, Nodes } from './nodes.ts';
-import { bring, stages } from './states.ts';
+import { bring, replayOf, stages } from './states.ts';
 
-const RETENTION = { retentionMs: 1200, leaseMs: 150 };
-/** Were retention counted anew from a write, the record would outlive its control by that much. */
-const LATER_MS = 300;
+const SHORT = { retentionMs: 3000, inDoubtRetentionMs: 6500 };
+/** If a write counted a lifetime from itself, the record would outlive its control by that much. */
+const LATER_MS = 800;
+const BY_HAND = { by: 'ada', reason: 'the books show it' };
 
-/** Each leads a scope that was claimed some time ago through a write that must not extend its life. */
-const touches: [what: string, touch: (store: Store, owner: ClaimRequest) => Promise<void>][] = [
-  ['begin', async (store, owner) => expect(await store.begin(owner)).toBe('ok')],
-  [
-    'settle',
-    async (store, owner) => {
-      await store.begin(owner);
-      expect(await store.settle(owner, paid())).toBe('ok');
-      expect(await store.settle(owner, paid())).toBe('ok');
-    },
-  ],
-  [
-    'renewal',
-    async (store, owner) => {
-      await store.begin(owner);
-      for (let renewals = 0; renewals < 3; renewals++) expect(await store.renew(owner)).not.toBe('stale');
-    },
-  ],
-  [
-    'mark of doubt',
-    async (store, owner) => {
-      await store.begin(owner);
-      expect(await store.markInDoubt(owner)).toBe('ok');
-    },
-  ],
-  [
-    'takeover',
-    async (store, owner) => {
-      expect(await store.claim(duplicateOf(owner))).toEqual({ kind: 'claimed', tookOver: true });
-    },
-  ],
-];
+type Touch = (store: Store, owner: Execution) => Promise<unknown>;
 
-const writes = ['begin', 'renew', 'settle', 'release', 'markInDoubt'] as const;
+/** Writes and reads that do not lengthen the life of an executing or in-doubt record. */
+const touches: Record<string, Touch> = {
+  'start delivered twice': async (store, owner) =>
+    expect(await store.start(owner)).toEqual({ kind: 'started' }),
+  renewal: async (store, owner) => {
+    for (let renewals = 0; renewals < 3; renewals++) expect(await store.renew(owner)).toBe('ok');
+  },
+  'mark of doubt': async (store, owner) => {
+    for (let marks = 0; marks < 2; marks++) expect(await store.markInDoubt(owner)).toBe('ok');
+  },
+  'duplicate that finds it in doubt': async (store, owner) => {
+    expect(await store.markInDoubt(owner)).toBe('ok');
+    expect((await store.start(duplicateOf(owner))).kind).toBe('in_doubt');
+  },
+};
+
+/** Writes after which a record lives for inDoubtRetentionMs again. */
+const lengthens: Record<string, Touch> = {
+  'complete of what is in doubt': async (store, owner) => {
+    expect(await store.markInDoubt(owner)).toBe('ok');
+    expect(await store.complete(owner, paid())).toBe('ok');
+    // Completing again changes nothing, the lifetime included.
+    expect(await store.complete(owner, paid())).toBe('ok');
+  },
+  'complete that finds no record': async (store, owner) => {
+    expect(await store.release(owner)).toBe('ok');
+    expect(await store.complete(owner, paid())).toBe('ok');
+  },
+  'resolution as completed': async (store, owner) => {
+    expect(await store.markInDoubt(owner)).toBe('ok');
+    const resolution = { as: 'completed' as const, completion: paid() };
+    expect(await store.resolve(owner.scope, owner.token, resolution, BY_HAND)).toBe('ok');
+  },
+  restart: async (store, owner) => {
+    expect(await store.markInDoubt(owner)).toBe('ok');
+    expect(await store.restart(duplicateOf(owner))).toBe('ok');
+  },
+  'complete after a restart': async (store, owner) => {
+    expect(await store.markInDoubt(owner)).toBe('ok');
+    const heir = duplicateOf(owner);
+    expect(await store.restart(heir)).toBe('ok');
+    expect(await store.complete(heir, paid())).toBe('ok');
+  },
+};
+
+const gone = (store: Store, { scope }: Execution) =>
+  until(async () => (await store.get(scope)) === undefined);
 
 export function expiry(backend: Backend): void {
-  describe.concurrent('retention', () => {
-    it('keeps a record of any state for its time; then its owner can write nothing, and the scope is new', async () => {
+  describe.concurrent('a lifetime', () => {
+    it.each(stages)('over (%s): the owner’s writes are stale, and the scope is new', async (stage) => {
       await using nodes = new Nodes(backend);
-      const retentionMs = 1000;
-      const store = await nodes.open({ retentionMs });
+      const lifetimeMs = 1000;
+      const store = await nodes.open({ retentionMs: lifetimeMs, inDoubtRetentionMs: lifetimeMs });
       const startedMs = performance.now();
-      const owners = await Promise.all(stages.map((stage) => bring(store, stage)));
-      for (const owner of owners) {
-        await until(async () => (await store.get(owner.scope)) === undefined);
-        expect(performance.now() - startedMs).toBeGreaterThanOrEqual(retentionMs - 1);
-        for (const write of writes) expect(await store[write](owner, paid('late'))).toBe('stale');
-        expect(await store.get(owner.scope)).toBeUndefined();
-        const next = { ...newRequest({ body: 'other' }), scope: owner.scope };
-        expect(await store.claim(next)).toEqual({ kind: 'claimed', tookOver: false });
-        expect(await store.get(owner.scope)).toMatchObject({ state: 'claimed', token: next.token });
-      }
+      const owner = await bring(store, stage);
+      await gone(store, owner);
+      expect(performance.now() - startedMs).toBeGreaterThanOrEqual(lifetimeMs - 1);
+      expect(await store.peek(owner)).toEqual({ kind: 'absent' });
+      for (const name of ownersWrites.filter((each) => each !== 'complete'))
+        expect(await write(store, name, owner)).toBe('stale');
+      const note = [{ as: 'released' } as const, BY_HAND] as const;
+      expect(await store.resolve(owner.scope, owner.token, ...note)).toBe('changed');
+      expect(await store.restart(duplicateOf(owner))).toBe('changed');
+      expect(await store.get(owner.scope)).toBeUndefined();
+      const next = { ...newRequest({ body: 'other' }), scope: owner.scope };
+      await bring(await nodes.open(), 'executing', next);
+      expect(await store.complete(owner, paid('late'))).toBe('stale');
+      expect(await store.get(owner.scope)).toMatchObject({ state: 'executing', token: next.token });
     });
 
-    it('counts from the first claim, whatever is written later', async () => {
+    it.each(stages)('over (%s): a late complete creates the record', async (stage) => {
       await using nodes = new Nodes(backend);
-      const [store, other] = [await nodes.open(RETENTION), await nodes.open(RETENTION)];
-      const owners = await Promise.all(touches.map(() => bring(store, 'claimed')));
-      const control = await bring(store, 'claimed');
+      const store = await nodes.open({ retentionMs: 1000, inDoubtRetentionMs: 1000 });
+      const owner = await bring(store, stage);
+      await gone(store, owner);
+      const later = await nodes.open();
+      expect(await later.complete(owner, paid('late'))).toBe('ok');
+      expect(await later.get(owner.scope)).toMatchObject({ state: 'completed', wasInDoubt: true });
+      expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid('late')));
+    });
+
+    it('of what was completed without doubt counts from the start, not from the complete', async () => {
+      await using nodes = new Nodes(backend);
+      const [store, other] = [await nodes.open(SHORT), await nodes.open(SHORT)];
+      const late = await bring(store, 'executing');
+      const startedMs = performance.now();
+      const control = await bring(store, 'completed');
       await sleep(LATER_MS);
-      for (const [number, [, touch]] of touches.entries()) await touch(other, owners[number] ?? control);
-      await until(async () => (await store.get(control.scope)) === undefined);
-      const left = await Promise.all(owners.map((owner) => store.get(owner.scope)));
-      const outlived = touches.filter((_, number) => left[number]).map(([what]) => what);
-      expect(outlived).toEqual([]);
+      for (let times = 0; times < 2; times++) expect(await other.complete(late, paid())).toBe('ok');
+      expect(await other.get(late.scope)).toMatchObject({ state: 'completed', wasInDoubt: false });
+      await gone(store, control);
+      expect(performance.now() - startedMs).toBeGreaterThanOrEqual(SHORT.retentionMs - 1);
+      expect(await store.get(late.scope)).toBeUndefined();
+    });
+
+    it('of what is executing or in doubt is inDoubtRetentionMs, longer than that of a result', async () => {
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open(SHORT);
+      const startedMs = performance.now();
+      const owners = [await bring(store, 'executing'), await bring(store, 'in_doubt')];
+      const control = await bring(store, 'completed');
+      await gone(store, control);
+      const after = await Promise.all(owners.map(({ scope }) => store.get(scope)));
+      expect(after.map((record) => record?.state)).toEqual(['executing', 'in_doubt']);
+      for (const owner of owners) await gone(store, owner);
+      expect(performance.now() - startedMs).toBeGreaterThanOrEqual(SHORT.inDoubtRetentionMs - 1);
+    });
+
+    it.each(Object.entries(touches))('is not lengthened by a %s', async (_, touch) => {
+      await using nodes = new Nodes(backend);
+      const times = { inDoubtRetentionMs: 2500 };
+      const [store, other] = [await nodes.open(times), await nodes.open(times)];
+      const owner = await bring(store, 'executing');
+      const control = await bring(store, 'executing');
+      await sleep(LATER_MS);
+      await touch(other, owner);
+      await gone(store, control);
+      expect(await store.get(owner.scope)).toBeUndefined();
+    });
+
+    it.each(Object.entries(lengthens))('is inDoubtRetentionMs again after a %s', async (_, touch) => {
+      await using nodes = new Nodes(backend);
+      const [store, other] = [await nodes.open(SHORT), await nodes.open(SHORT)];
+      const control = await bring(store, 'executing');
+      const owner = await bring(store, 'executing');
+      await sleep(LATER_MS);
+      const touchedMs = performance.now();
+      await touch(other, owner);
+      expect(await store.get(owner.scope)).toMatchObject({ wasInDoubt: true });
+      await gone(store, control);
+      await gone(store, owner);
+      expect(performance.now() - touchedMs).toBeGreaterThanOrEqual(SHORT.inDoubtRetentionMs - 1);
+    });
+
+    it('of a complete after the lease lapsed is inDoubtRetentionMs from then', async () => {
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open({ ...SHORT, leaseMs: 100 });
+      const control = await bring(store, 'executing');
+      const owner = await bring(store, 'executing');
+      await until(async () => (await store.peek(owner)).kind === 'in_doubt');
+      const completedMs = performance.now();
+      expect(await store.complete(owner, paid())).toBe('ok');
+      await gone(store, control);
+      await gone(store, owner);
+      expect(performance.now() - completedMs).toBeGreaterThanOrEqual(SHORT.inDoubtRetentionMs - 1);
     });
   });
 }

@@ -1,43 +1,39 @@
 import { describe, expect, it } from 'vitest';
-import type { Fenced, Owner, Store } from '../../src/idempotency/store.ts';
-import { duplicateOf, newRequest, paid } from '../support/requests.ts';
+import type { Execution, Fenced, Store } from '../../src/idempotency/store.ts';
+import { systemClock } from '../../src/kernel/clock.ts';
+import { LONG } from '../support/open-store.ts';
+import { duplicateOf, newRequest, otherOf, paid } from '../support/requests.ts';
 import { type Backend, Nodes } from './nodes.ts';
-import { bring, type Stage } from './states.ts';
+import { bring, replayOf, type Stage, stages } from './states.ts';
 
 type From = Stage | 'absent';
-type Write = 'begin' | 'renew' | 'settle' | 'release' | 'markInDoubt';
+type Write = 'renew' | 'complete' | 'release' | 'markInDoubt';
 type Row = [write: Write, from: From, answer: Fenced | 'lost', becomes: From];
 
-/** The owner's writes: from which state, their answer, and what stands afterwards. */
+/** The owner's writes: from which state, their answer, and the state afterwards. */
 const owners: Row[] = [
-  ['begin', 'absent', 'stale', 'absent'],
-  ['begin', 'claimed', 'ok', 'executing'],
-  ['begin', 'in_doubt', 'stale', 'in_doubt'],
-  ['begin', 'settled', 'stale', 'settled'],
   ['renew', 'absent', 'stale', 'absent'],
   ['renew', 'executing', 'ok', 'executing'],
-  ['renew', 'settled', 'ok', 'settled'],
-  ['settle', 'absent', 'stale', 'absent'],
-  ['settle', 'claimed', 'stale', 'claimed'],
-  ['settle', 'executing', 'ok', 'settled'],
-  ['settle', 'in_doubt', 'ok', 'settled'],
-  ['settle', 'settled', 'ok', 'settled'],
+  ['renew', 'completed', 'ok', 'completed'],
+  ['complete', 'absent', 'ok', 'completed'],
+  ['complete', 'executing', 'ok', 'completed'],
+  ['complete', 'in_doubt', 'ok', 'completed'],
+  ['complete', 'completed', 'ok', 'completed'],
   ['release', 'absent', 'stale', 'absent'],
-  ['release', 'claimed', 'ok', 'absent'],
   ['release', 'executing', 'ok', 'absent'],
   ['release', 'in_doubt', 'ok', 'absent'],
-  ['release', 'settled', 'stale', 'settled'],
+  ['release', 'completed', 'stale', 'completed'],
   ['markInDoubt', 'absent', 'stale', 'absent'],
-  ['markInDoubt', 'claimed', 'stale', 'claimed'],
   ['markInDoubt', 'executing', 'ok', 'in_doubt'],
   ['markInDoubt', 'in_doubt', 'ok', 'in_doubt'],
-  ['markInDoubt', 'settled', 'stale', 'settled'],
+  ['markInDoubt', 'completed', 'stale', 'completed'],
 ];
 
-const writes: Write[] = ['begin', 'renew', 'settle', 'release', 'markInDoubt'];
-const standing: Stage[] = ['claimed', 'executing', 'in_doubt', 'settled'];
+export const ownersWrites: readonly Write[] = ['renew', 'complete', 'release', 'markInDoubt'];
 
-const write = async (store: Store, name: Write, owner: Owner) => await store[name](owner, paid('late'));
+export function write(store: Store, name: Write, owner: Execution): Promise<Fenced | 'lost'> {
+  return name === 'complete' ? store.complete(owner, paid('late')) : store[name](owner);
+}
 
 export function fencing(backend: Backend): void {
   describe('a write', () => {
@@ -48,13 +44,13 @@ export function fencing(backend: Backend): void {
         const [store, other] = [await nodes.open(), await nodes.open()];
         const owner = from === 'absent' ? newRequest() : await bring(store, from);
         expect(await write(store, name, owner)).toBe(answer);
-        const stands = await other.get(owner.scope);
-        expect(stands?.state ?? 'absent').toBe(becomes);
-        if (stands) expect(stands.token).toEqual(owner.token);
+        const record = await other.get(owner.scope);
+        expect(record?.state ?? 'absent').toBe(becomes);
+        if (record) expect(record.token).toEqual(owner.token);
       },
     );
 
-    it.each(writes.flatMap((name) => standing.map((from) => [name, from] as const)))(
+    it.each(ownersWrites.flatMap((name) => stages.map((from) => [name, from] as const)))(
       '%s, under a foreign token, where the scope is %s, is stale and changes nothing',
       async (name, from) => {
         await using nodes = new Nodes(backend);
@@ -62,30 +58,46 @@ export function fencing(backend: Backend): void {
         const owner = await bring(store, from);
         const before = await store.get(owner.scope);
         expect(await write(store, name, duplicateOf(owner))).toBe('stale');
+        expect(await write(store, name, otherOf(owner))).toBe('stale');
         expect(await store.get(owner.scope)).toEqual(before);
       },
     );
 
-    it('keeps the first result when it is settled twice', async () => {
+    it('keeps the first result when it completes again', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const owner = await bring(store, 'executing');
-      expect(await store.settle(owner, paid('first'))).toBe('ok');
-      expect(await store.settle(owner, paid('second'))).toBe('ok');
-      expect(await store.settle(owner, { kind: 'tombstone', status: 200 })).toBe('ok');
-      expect(await store.claim(duplicateOf(owner))).toEqual({ kind: 'settled', settlement: paid('first') });
+      expect(await store.complete(owner, paid('first'))).toBe('ok');
+      const before = await store.get(owner.scope);
+      expect(await store.complete(owner, paid('second'))).toBe('ok');
+      expect(await store.complete(owner, { kind: 'tombstone', status: 200 })).toBe('ok');
+      expect(await store.get(owner.scope)).toEqual(before);
+      expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid('first')));
     });
 
-    it(`begins once: the second time is ${backend.secondBegin}`, async () => {
+    it('that completes a missing record creates it whole, as one that was in doubt', async () => {
       await using nodes = new Nodes(backend);
-      const store = await nodes.open();
-      const owner = await bring(store, 'executing');
-      expect(await store.begin(owner)).toBe(backend.secondBegin);
-      expect(await store.get(owner.scope)).toMatchObject({ state: 'executing', token: owner.token });
+      const wallMs = 1_700_000_000_000;
+      const clock = { ...systemClock, wallMs: () => wallMs };
+      const [store, other] = [await nodes.open({}, clock, 'gateway-2'), await nodes.open()];
+      const owner = newRequest({ merchant: 'M-Zoë', operation: 'checkout' });
+      expect(await store.complete(owner, paid('late'))).toBe('ok');
+      const { scope, ...head } = owner;
+      const { timeoutMs: _, ...lifetimes } = LONG;
+      expect(await other.get(scope)).toEqual({
+        ...head,
+        ...{ state: 'completed', wasInDoubt: true, completion: paid('late') },
+        ...{ gatewayId: 'gateway-2', lifetimes, createdAtMs: wallMs, changedAtMs: wallMs },
+      });
+      expect(await other.start(duplicateOf(owner))).toEqual(replayOf(paid('late')));
+      expect(await other.start(otherOf(owner))).toEqual({ kind: 'mismatch' });
+      expect(await other.complete(duplicateOf(owner), paid('other'))).toBe('stale');
+      expect(await store.complete(owner, paid('again'))).toBe('ok');
+      expect(await other.start(duplicateOf(owner))).toEqual(replayOf(paid('late')));
     });
 
-    it.each(['claimed', 'executing', 'in_doubt'] as const)(
-      'frees a scope that is %s by release, for anybody',
+    it.each(['executing', 'in_doubt'] as const)(
+      'frees a scope that is %s by release, for any request',
       async (from) => {
         await using nodes = new Nodes(backend);
         const [store, other] = [await nodes.open(), await nodes.open()];
@@ -94,8 +106,9 @@ export function fencing(backend: Backend): void {
         expect(await store.release(first)).toBe('stale');
         const next = { ...newRequest({ body: 'other' }), scope: first.scope };
         await bring(other, 'executing', next);
-        for (const name of writes) expect(await write(store, name, first)).toBe('stale');
+        for (const name of ownersWrites) expect(await write(store, name, first)).toBe('stale');
         expect(await store.get(first.scope)).toMatchObject({ state: 'executing', token: next.token });
+        expect(await store.start(duplicateOf(next))).toEqual({ kind: 'in_flight' });
       },
     );
 
@@ -103,12 +116,12 @@ export function fencing(backend: Backend): void {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const requests = await Promise.all(Array.from({ length: 50 }, () => bring(store, 'executing')));
-      const settled = await Promise.all(requests.map((request) => store.settle(request, paid(request.key))));
-      expect(settled).toEqual(requests.map(() => 'ok'));
-      for (const request of requests) {
-        const claim = await store.claim(duplicateOf(request));
-        expect(claim).toEqual({ kind: 'settled', settlement: paid(request.key) });
-      }
+      const completed = await Promise.all(
+        requests.map((request) => store.complete(request, paid(request.key))),
+      );
+      expect(completed).toEqual(requests.map(() => 'ok'));
+      for (const request of requests)
+        expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid(request.key)));
     });
   });
 }

@@ -1,12 +1,17 @@
 import { describe, expect, it } from 'vitest';
-import { type ListedRecord, type ListFilter, UnknownCursor } from '../../src/idempotency/listing.ts';
-import type { Store } from '../../src/idempotency/store.ts';
+import {
+  type ListedRecord,
+  type ListFilter,
+  type Store,
+  UnknownCursor,
+} from '../../src/idempotency/store.ts';
+import type { Scope } from '../../src/kernel/brands.ts';
 import { newRequest } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { type Backend, Nodes } from './nodes.ts';
 import { bring, stages } from './states.ts';
 
-/** Every page after the other, as one. */
+/** All pages. */
 export async function all(store: Store, filter: Pick<ListFilter, 'inDoubt'> & { limit?: number }) {
   const [records, sizes]: [ListedRecord[], number[]] = [[], []];
   let cursor: string | undefined;
@@ -23,15 +28,15 @@ const scopesOf = (records: readonly { scope: string }[]) => records.map(({ scope
 
 export function listing(backend: Backend): void {
   describe('a listing', () => {
-    it('names all that stands, without results, and nothing else', async () => {
+    it('names all records, without their results, and nothing else', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
-      expect(await store.list({ inDoubt: false, limit: 10 })).toEqual({ records: [] });
+      expect((await all(store, { inDoubt: false })).records).toEqual([]);
       const owners = await Promise.all(stages.map((stage) => bring(store, stage)));
       const { records } = await all(other, { inDoubt: false });
       const expected = await Promise.all(
         owners.map(async ({ scope }) => {
-          const { settlement: _, ...head } = (await store.get(scope)) ?? {};
+          const { completion: _, ...head } = (await store.get(scope)) ?? {};
           return { ...head, scope, ownerGone: false };
         }),
       );
@@ -39,7 +44,7 @@ export function listing(backend: Backend): void {
       expect(records).toEqual(expect.arrayContaining(expected));
     });
 
-    it('of what is in doubt names that alone', async () => {
+    it('of what is in doubt names only that', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       for (const stage of stages) await bring(store, stage);
@@ -50,9 +55,9 @@ export function listing(backend: Backend): void {
       expect(scopesOf(records)).toContain(owner.scope);
     });
 
-    it('of what is in doubt names what executes without an owner, and nothing with one', async () => {
+    it('of what is in doubt names what executes without a living owner, and nothing with one', async () => {
       await using nodes = new Nodes(backend);
-      const store = await nodes.open({ leaseMs: 400 });
+      const store = await nodes.open({ leaseMs: 1500 });
       const gone = await bring(store, 'executing');
       const alive = await bring(store, 'executing');
       const renewal = setInterval(() => void store.renew(alive).catch(() => {}), 50);
@@ -78,7 +83,8 @@ export function listing(backend: Backend): void {
       );
       const everything = await all(store, { inDoubt: false, limit });
       expect(scopesOf(everything.records)).toEqual(scopesOf(owners));
-      expect(Math.max(...everything.sizes)).toBe(Math.min(limit, owners.length));
+      // Pages may be short, but never too long.
+      expect(Math.max(...everything.sizes)).toBeLessThanOrEqual(limit);
       const doubtful = await all(store, { inDoubt: true, limit });
       expect(scopesOf(doubtful.records)).toEqual(scopesOf(owners.filter((_, number) => number % 4 === 0)));
     });
@@ -86,35 +92,35 @@ export function listing(backend: Backend): void {
     it('looks at a bounded number of records for one page', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
-      await Promise.all(Array.from({ length: 2500 }, () => store.claim(newRequest())));
+      await Promise.all(Array.from({ length: 2500 }, () => store.start(newRequest())));
       const owner = await bring(store, 'in_doubt');
       const { records, sizes } = await all(store, { inDoubt: true });
       expect(scopesOf(records)).toEqual([owner.scope]);
       expect(sizes.length).toBeGreaterThan(2);
     });
 
-    it('goes on past a record that cannot be read, and names it', async () => {
+    it('continues past records that cannot be read, and names them with a reason', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
-      const [damaged, empty] = [await bring(store, 'settled'), await bring(store, 'settled')];
+      const damaged = await Promise.all(
+        backend.damages.map(([, , from]) => bring(store, from?.[0] ?? 'executing')),
+      );
       const owner = await bring(store, 'in_doubt');
-      await nodes.rewrite(damaged.scope, (record) => record.fill(0x7f, 0, 2));
-      await nodes.rewrite(empty.scope, () => Buffer.alloc(0));
+      for (const [number, [, damage]] of backend.damages.entries())
+        await damage(nodes.place, damaged[number]?.scope as Scope);
       for (const inDoubt of [true, false]) {
         const { records } = await all(store, { inDoubt });
-        expect(scopesOf(records)).toEqual(scopesOf([damaged, empty, owner]));
+        expect(scopesOf(records)).toEqual(scopesOf([...damaged, owner]));
         const unreadable = records.filter((record) => record.unreadable !== undefined);
-        expect(scopesOf(unreadable)).toEqual(scopesOf([damaged, empty]));
-        expect(unreadable.map((record) => record.unreadable)).toContainEqual(
-          expect.stringMatching(/version/),
-        );
+        expect(scopesOf(unreadable)).toEqual(scopesOf(damaged));
+        for (const record of unreadable) expect(record.unreadable).toMatch(/\w/);
       }
     });
 
-    it('leaves out what is past its retention', async () => {
+    it('leaves out what has expired', async () => {
       await using nodes = new Nodes(backend);
-      const store = await nodes.open({ retentionMs: 300 });
-      await bring(store, 'in_doubt');
+      const store = await nodes.open({ retentionMs: 1000, inDoubtRetentionMs: 1000 });
+      for (const stage of stages) await bring(store, stage);
       await until(async () => (await all(store, { inDoubt: false })).records.length === 0);
     });
 

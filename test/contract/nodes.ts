@@ -4,43 +4,43 @@ import type { Clock } from '../../src/kernel/clock.ts';
 import { openStore, type StorePlace, type StoreTimes } from '../support/open-store.ts';
 import type { Work } from '../support/store-worker.ts';
 import { Worker } from '../support/worker.ts';
+import type { Stage } from './states.ts';
+
+/** A way to make a record unreadable without the store's help. `from`: the stages that it can be done to; default all. */
+export type Damage = [
+  what: string,
+  damage: (place: StorePlace, scope: Scope) => Promise<void>,
+  from?: readonly Stage[] | undefined,
+];
 
 /** What a store brings to its contract. */
 export interface Backend {
   name: string;
   /** A place without records, for one test. */
   place(): StorePlace;
-  /** Replaces the bytes of a record, behind the stores' backs. */
-  rewrite(place: StorePlace, scope: Scope, change: (record: Buffer) => Buffer): Promise<void>;
-  /** What a second begin under the same token is answered. */
-  secondBegin: 'ok' | 'stale';
+  /** At least two. Each must change the record, or throw. */
+  damages: readonly Damage[];
 }
 
 /** The gateways of one test: stores, in this process and in others, that work on the same records. */
 export class Nodes {
   readonly place: StorePlace;
-  readonly #backend: Backend;
   readonly #stores: Store[] = [];
 
-  constructor(backend: Backend) {
-    this.#backend = backend;
+  constructor(backend: Pick<Backend, 'place'>) {
     this.place = backend.place();
   }
 
   /** A node in this process. Times not given are so long that nothing lapses. */
-  async open(times?: Partial<StoreTimes>, clock?: Clock): Promise<Store> {
-    const store = await openStore(this.place, times, clock);
+  async open(times?: Partial<StoreTimes>, clock?: Clock, gatewayId?: string): Promise<Store> {
+    const store = await openStore(this.place, times, clock, gatewayId);
     this.#stores.push(store);
     return store;
   }
 
-  /** A node in a process of its own. */
+  /** A node in another process. */
   spawn(work: Work): Worker {
     return new Worker(this.place, work);
-  }
-
-  async rewrite(scope: Scope, change: (record: Buffer) => Buffer): Promise<void> {
-    await this.#backend.rewrite(this.place, scope, change);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

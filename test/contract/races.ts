@@ -1,55 +1,81 @@
 import { describe, expect, it } from 'vitest';
-import type { Claim, Store } from '../../src/idempotency/store.ts';
-import { duplicateOf, newRequest } from '../support/requests.ts';
+import type { StartAnswer } from '../../src/idempotency/store.ts';
+import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { type Backend, Nodes } from './nodes.ts';
-import { bring } from './states.ts';
+import { bring, replayOf } from './states.ts';
 
 const RACERS = 64;
+const OWNERS = 40;
 const PROCESSES = 3;
 const KEYS = Array.from({ length: 400 }, (_, number) => `key-${number}`);
 
 export function races(backend: Backend): void {
   describe('a race', () => {
-    it('of many claims on one scope has one winner', async () => {
+    it('of many starts on one scope has one winner', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       const request = newRequest();
-      const racers = Array.from({ length: RACERS }, (_, number) =>
-        (number % 2 ? store : other).claim(duplicateOf(request)),
+      const racers = Array.from({ length: RACERS }, () => duplicateOf(request));
+      const answers = await Promise.all(
+        racers.map((racer, number) => (number % 2 ? store : other).start(racer)),
       );
-      expect(tally(await Promise.all(racers))).toEqual({ claimed: 1, in_flight: RACERS - 1 });
+      expect(tally(answers)).toEqual({ started: 1, in_flight: RACERS - 1 });
+      const winner = racers[answers.findIndex(({ kind }) => kind === 'started')];
+      expect((await store.get(request.scope))?.token).toEqual(winner?.token);
     });
 
-    it('of many claims on a claim without owner has one winner', async () => {
-      await using nodes = new Nodes(backend);
-      const [store, other] = [await nodes.open({ leaseMs: 1000 }), await nodes.open({ leaseMs: 1000 })];
-      const owner = await bring(store, 'claimed');
-      await withoutOwner(store);
-      const racers = Array.from({ length: RACERS }, () => duplicateOf(owner));
-      const claims = await Promise.all(
-        racers.map((racer, number) => (number % 2 ? store : other).claim(racer)),
-      );
-      expect(tally(claims)).toEqual({ claimed: 1, in_flight: RACERS - 1 });
-      const winner = racers[claims.findIndex(({ kind }) => kind === 'claimed')];
-      expect((await store.get(owner.scope))?.token).toEqual(winner?.token);
-    });
-
-    it('of an owner who wakes up against one who takes over has one winner', async () => {
+    it('of many starts on the scope of a dead owner marks it in doubt once', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open({ leaseMs: 100 }), await nodes.open({ leaseMs: 100 })];
-      const owners = await Promise.all(Array.from({ length: 40 }, () => bring(store, 'claimed')));
-      await withoutOwner(store);
+      const owner = await bring(store, 'executing');
+      await until(async () => (await store.peek(owner)).kind === 'in_doubt');
+      const answers = await Promise.all(
+        Array.from({ length: RACERS }, (_, number) => (number % 2 ? store : other).start(duplicateOf(owner))),
+      );
+      const record = await store.get(owner.scope);
+      expect(record).toMatchObject({ state: 'in_doubt', token: owner.token, wasInDoubt: true });
+      const expected = { kind: 'in_doubt', sinceMs: record?.changedAtMs, operation: owner.operation };
+      expect(answers).toEqual(Array(RACERS).fill(expected));
+    });
+
+    it('of an owner who wakes up against a start that finds it dead keeps the result', async () => {
+      await using nodes = new Nodes(backend);
+      const [store, other] = [await nodes.open({ leaseMs: 100 }), await nodes.open({ leaseMs: 100 })];
+      const owners = await Promise.all(Array.from({ length: OWNERS }, () => bring(store, 'executing')));
+      for (const owner of owners) await until(async () => (await store.peek(owner)).kind === 'in_doubt');
       await Promise.all(
         owners.map(async (owner, number) => {
-          const heir = duplicateOf(owner);
-          const begin = () => store.begin(owner);
-          const claim = () => other.claim(heir);
-          const [first, second] = number % 2 ? [begin, claim] : [claim, begin];
-          const answers = await Promise.all([first(), second()]);
-          const [begun, claimed] = (number % 2 ? answers : answers.reverse()) as ['ok' | 'stale', Claim];
-          expect(claimed.kind === 'claimed').toBe(begun === 'stale');
-          expect((await store.get(owner.scope))?.token).toEqual(begun === 'ok' ? owner.token : heir.token);
+          const complete = () => store.complete(owner, paid('late'));
+          const start = () => other.start(duplicateOf(owner));
+          const [completed, started] =
+            number % 2
+              ? await Promise.all([complete(), start()])
+              : (await Promise.all([start(), complete()])).toReversed();
+          expect(completed).toBe('ok');
+          expect(['in_doubt', 'completed']).toContain((started as StartAnswer).kind);
+          expect(await other.start(duplicateOf(owner))).toEqual(replayOf(paid('late')));
+          expect(await other.get(owner.scope)).toMatchObject({ token: owner.token, wasInDoubt: true });
+        }),
+      );
+    });
+
+    it('of a start against a complete that finds no record has one winner', async () => {
+      await using nodes = new Nodes(backend);
+      const [store, other] = [await nodes.open(), await nodes.open()];
+      const lost = Array.from({ length: OWNERS }, () => newRequest());
+      await Promise.all(
+        lost.map(async (owner, number) => {
+          const retry = duplicateOf(owner);
+          const complete = () => store.complete(owner, paid('late'));
+          const start = () => other.start(retry);
+          const [completed, started] =
+            number % 2
+              ? await Promise.all([complete(), start()])
+              : (await Promise.all([start(), complete()])).toReversed();
+          const won = completed === 'ok';
+          expect(started).toEqual(won ? replayOf(paid('late')) : { kind: 'started' });
+          expect((await store.get(owner.scope))?.token).toEqual(won ? owner.token : retry.token);
         }),
       );
     });
@@ -67,14 +93,8 @@ export function races(backend: Backend): void {
   });
 }
 
-/** Resolves when what was claimed before this counts as left without owner: a claim made now is taken over. */
-async function withoutOwner(store: Store): Promise<void> {
-  const control = await bring(store, 'claimed');
-  await until(async () => (await store.claim(duplicateOf(control))).kind === 'claimed');
-}
-
-function tally(claims: Claim[]): Partial<Record<Claim['kind'], number>> {
-  const counts: Partial<Record<Claim['kind'], number>> = {};
-  for (const { kind } of claims) counts[kind] = (counts[kind] ?? 0) + 1;
+function tally(answers: StartAnswer[]): Partial<Record<StartAnswer['kind'], number>> {
+  const counts: Partial<Record<StartAnswer['kind'], number>> = {};
+  for (const { kind } of answers) counts[kind] = (counts[kind] ?? 0) + 1;
   return counts;
 }

@@ -1,18 +1,24 @@
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { setImmediate } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { StoreUnavailable } from '../../src/idempotency/store.ts';
-import { openStore } from '../support/open-store.ts';
-import { startRedis } from '../support/redis-server.ts';
+import { openStore, type StoreTimes } from '../support/open-store.ts';
+import { type RedisServer, startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
-import { bring } from './states.ts';
+import { bring, replayOf } from './states.ts';
 
 const TIMEOUT_MS = 200;
 
-/** A server of the test's own, and a store with a short temper on it. */
-async function withRedis(leaseMs = 60_000) {
+/** A server for one test, and a store on it that waits for a short time only. */
+async function withRedis(times: Partial<StoreTimes> = {}) {
   const server = await startRedis();
   const place = { kind: 'redis', url: server.url, prefix: 'test' } as const;
-  const store = await openStore(place, { leaseMs, timeoutMs: TIMEOUT_MS });
+  const store = await openStore(place, { timeoutMs: TIMEOUT_MS, ...times });
+  // The server knows these scripts from here on.
+  for (const write of ['complete', 'release'] as const)
+    await store[write](await bring(store, 'executing'), paid());
   const dispose = async () => {
     await store.close();
     await server.stop();
@@ -30,10 +36,11 @@ describe.concurrent('while redis is frozen', () => {
     const owner = await bring(store, 'executing');
     server.freeze();
     const calls = [
-      () => store.claim(newRequest()),
-      () => store.begin(owner),
+      () => store.start(newRequest()),
+      () => store.peek(owner),
+      () => store.restart(duplicateOf(owner)),
       () => store.renew(owner),
-      () => store.settle(owner, paid()),
+      () => store.complete(owner, paid()),
       () => store.release(owner),
       () => store.markInDoubt(owner),
       () => store.get(owner.scope),
@@ -42,6 +49,7 @@ describe.concurrent('while redis is frozen', () => {
     const answers = await Promise.all(calls.map((call) => call().catch((error: unknown) => error)));
     const tookMs = performance.now() - startedMs;
     expect(answers.map((answer) => answer instanceof StoreUnavailable)).toEqual(calls.map(() => true));
+    expect(answers[0]).toMatchObject({ maybeWritten: true });
     expect(tookMs).toBeGreaterThanOrEqual(TIMEOUT_MS - 5);
     expect(tookMs).toBeLessThan(10 * TIMEOUT_MS);
     expect(await store.health()).toMatchObject({ ok: false });
@@ -49,102 +57,168 @@ describe.concurrent('while redis is frozen', () => {
     await until(async () => (await store.health()).ok);
   });
 
-  it('a claim that was given up may stand afterwards: in flight first, then taken over', async () => {
-    await using redis = await withRedis(800);
+  it('a start that was given up may have started: in flight first, then in doubt', async () => {
+    await using redis = await withRedis({ leaseMs: 800 });
     const { server, store } = redis;
     const owner = newRequest();
     server.freeze();
-    await expect(store.claim(owner)).rejects.toThrow(StoreUnavailable);
+    await expect(store.start(owner)).rejects.toThrow(StoreUnavailable);
     server.thaw();
-    const stands = await untilAnswered(() => store.get(owner.scope));
-    expect(stands).toMatchObject({ state: 'claimed', token: owner.token });
-    const heir = duplicateOf(owner);
-    expect(await store.claim(heir)).toEqual({ kind: 'in_flight' });
-    await until(async () => (await store.claim(heir)).kind === 'claimed');
-    expect(await store.begin(owner)).toBe('stale');
-    expect(await store.begin(heir)).toBe('ok');
-  });
-
-  it('a claim and its taking back are both executed later, and leave the scope free', async () => {
-    await using redis = await withRedis();
-    const { server, store } = redis;
-    const owner = newRequest();
-    server.freeze();
-    await expect(store.claim(owner)).rejects.toThrow(StoreUnavailable);
-    await expect(store.release(owner)).rejects.toThrow(StoreUnavailable);
-    server.thaw();
-    expect(await untilAnswered(() => store.release(owner))).toBe('stale');
-    expect(await store.claim(duplicateOf(owner))).toEqual({ kind: 'claimed', tookOver: false });
-  });
-
-  it('a begin that was given up is executed later, and is taken back', async () => {
-    await using redis = await withRedis();
-    const { server, store } = redis;
-    const owner = await bring(store, 'claimed');
-    server.freeze();
-    await expect(store.begin(owner)).rejects.toThrow(StoreUnavailable);
-    server.thaw();
-    expect(await untilAnswered(() => store.get(owner.scope))).toMatchObject({ state: 'executing' });
+    const record = await untilAnswered(() => store.get(owner.scope));
+    expect(record).toMatchObject({ state: 'executing', token: owner.token });
+    expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
+    await until(async () => (await store.start(duplicateOf(owner))).kind === 'in_doubt');
     expect(await store.release(owner)).toBe('ok');
-    const next = duplicateOf(owner);
-    expect(await store.claim(next)).toEqual({ kind: 'claimed', tookOver: false });
-    expect(await store.begin(next)).toBe('ok');
+    expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'started' });
   });
 
-  it('a settlement that was given up is repeated until it is answered', async () => {
+  it('a start and its release are both executed later, and leave the scope free', async () => {
+    await using redis = await withRedis();
+    const { server, store } = redis;
+    const owner = newRequest();
+    server.freeze();
+    await expect(store.start(owner)).rejects.toThrow(StoreUnavailable);
+    await expect(store.release(owner, { voidToken: true })).rejects.toThrow(StoreUnavailable);
+    server.thaw();
+    expect(await untilAnswered(() => store.release(owner, { voidToken: true }))).toBe('stale');
+    expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'started' });
+  });
+
+  it('a completion that was given up is repeated until it is answered', async () => {
     await using redis = await withRedis();
     const { server, store } = redis;
     const owner = await bring(store, 'executing');
     server.freeze();
-    await expect(store.settle(owner, paid('first'))).rejects.toThrow(StoreUnavailable);
+    await expect(store.complete(owner, paid('first'))).rejects.toThrow(StoreUnavailable);
     server.thaw();
-    expect(await untilAnswered(() => store.settle(owner, paid('first')))).toBe('ok');
-    expect(await store.claim(duplicateOf(owner))).toEqual({ kind: 'settled', settlement: paid('first') });
+    expect(await untilAnswered(() => store.complete(owner, paid('first')))).toBe('ok');
+    expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid('first')));
+  });
+
+  it('what it does not read is bounded: beyond that, writes are refused as never sent', async () => {
+    await using redis = await withRedis();
+    const { server, store } = redis;
+    const owner = await bring(store, 'executing');
+    const body = Buffer.alloc(1024 * 1024);
+    const large = { kind: 'response' as const, response: { status: 200, headers: [], body } };
+    server.freeze();
+    const refused: unknown[] = [];
+    for (let sent = 0; sent < 60 && refused.length === 0; sent++) {
+      const failure = await Promise.race([
+        store.complete(owner, large).catch((error) => error),
+        setImmediate(),
+      ]);
+      if (failure) refused.push(failure);
+    }
+    expect(refused).toMatchObject([{ name: 'StoreUnavailable', maybeWritten: false }]);
+    server.thaw();
+    expect(await untilAnswered(() => store.complete(owner, large))).toBe('ok');
   });
 });
+
+/** A memory limit that is reached already. */
+const outOfMemory = (server: RedisServer) => server.admin.config('SET', 'maxmemory', '1');
+
+describe.concurrent('when redis refuses writes', () => {
+  it.each<[string, (server: RedisServer) => Promise<unknown>]>([
+    ['OOM', outOfMemory],
+    ['READONLY', (server) => server.admin.replicaof('127.0.0.1', '1')],
+    ['MISCONF', failingDisk],
+  ])(
+    'with %s it is not ready, nothing is started, and replays are answered by a peek',
+    async (code, refuse) => {
+      await using redis = await withRedis();
+      const { server, store } = redis;
+      const completed = await bring(store, 'completed');
+      const [executing, doubtful] = [await bring(store, 'executing'), await bring(store, 'in_doubt')];
+      await refuse(server);
+      expect(await store.health()).toMatchObject({ ok: false, detail: expect.stringContaining(code) });
+      const refused = [store.start(newRequest()), store.start(duplicateOf(completed))];
+      for (const start of refused) {
+        const failure = await start.catch((error: unknown) => error);
+        expect(failure).toMatchObject({ name: 'StoreUnavailable', maybeWritten: false });
+      }
+      expect(await store.restart(duplicateOf(doubtful)).catch((error: unknown) => error)).toMatchObject({
+        maybeWritten: false,
+      });
+      expect(await store.peek(duplicateOf(completed))).toEqual(replayOf(paid()));
+      expect(await store.peek(duplicateOf(executing))).toEqual({ kind: 'in_flight' });
+      expect(await store.peek(duplicateOf(doubtful))).toMatchObject({ kind: 'in_doubt' });
+      expect(await store.peek(newRequest())).toEqual({ kind: 'absent' });
+    },
+  );
+
+  it('for want of memory, what is known is stored all the same', async () => {
+    await using redis = await withRedis();
+    const { server, store } = redis;
+    const executing = () => bring(store, 'executing');
+    const [first, second, third, lost] = [
+      await executing(),
+      await executing(),
+      await executing(),
+      newRequest(),
+    ];
+    await outOfMemory(server);
+    expect(await store.complete(first, paid())).toBe('ok');
+    expect(await store.release(second)).toBe('ok');
+    expect(await store.markInDoubt(third)).toBe('ok');
+    expect(await store.release(lost, { voidToken: true })).toBe('stale');
+    expect(await store.complete(lost, paid('no record'))).toBe('ok');
+    expect(await store.peek(duplicateOf(first))).toEqual(replayOf(paid()));
+    await server.admin.config('SET', 'maxmemory', '0');
+    expect(await store.health()).toMatchObject({ ok: true });
+    expect(await store.start(newRequest())).toEqual({ kind: 'started' });
+  });
+});
+
+/** A snapshot that cannot be saved: a folder has its name. */
+async function failingDisk(server: RedisServer): Promise<void> {
+  mkdirSync(join(server.dir, 'dump.rdb'));
+  await server.admin.config('SET', 'save', '3600 1');
+  await server.admin.bgsave();
+  await until(async () => /rdb_last_bgsave_status:err/.test(await server.admin.info('persistence')));
+}
 
 describe.concurrent('when redis is killed', () => {
   it('calls fail at once, and all records are there when it is back', async () => {
     await using redis = await withRedis();
     const { server, store } = redis;
-    const [claimed, executing, settled] = [
-      await bring(store, 'claimed'),
+    const [executing, completed, doubtful] = [
       await bring(store, 'executing'),
-      await bring(store, 'settled'),
+      await bring(store, 'completed'),
+      await bring(store, 'in_doubt'),
     ];
     await server.kill();
-    await expect(store.claim(duplicateOf(settled))).rejects.toThrow(StoreUnavailable);
+    await expect(store.start(duplicateOf(completed))).rejects.toThrow(StoreUnavailable);
     const startedMs = performance.now();
-    await expect(store.claim(newRequest())).rejects.toThrow(StoreUnavailable);
+    await expect(store.start(newRequest())).rejects.toThrow(StoreUnavailable);
     expect(performance.now() - startedMs).toBeLessThan(TIMEOUT_MS);
     await server.restart();
-    const replay = await untilAnswered(() => store.claim(duplicateOf(settled)));
-    expect(replay).toEqual({ kind: 'settled', settlement: paid() });
-    expect(await store.claim(duplicateOf(claimed))).toEqual({ kind: 'in_flight' });
-    expect(await store.begin(claimed)).toBe('ok');
-    expect(await store.settle(executing, paid('late'))).toBe('ok');
+    const replay = await untilAnswered(() => store.start(duplicateOf(completed)));
+    expect(replay).toEqual(replayOf(paid()));
+    expect(await store.start(duplicateOf(doubtful))).toMatchObject({ kind: 'in_doubt' });
+    expect(await store.start(duplicateOf(executing))).toEqual({ kind: 'in_flight' });
+    expect(await store.complete(executing, paid('late'))).toBe('ok');
   });
 
   it('under load, every write that was answered is there when it is back', async () => {
     await using redis = await withRedis();
     const { server, store } = redis;
-    const answered = { claimed: [] as string[], begun: [] as string[], settled: [] as string[] };
+    const answered = { started: [] as string[], completed: [] as string[] };
     const requests = new Map<string, ReturnType<typeof newRequest>>();
     const lane = async () => {
       for (;;) {
         const request = newRequest();
         requests.set(request.key, request);
-        await store.claim(request);
-        answered.claimed.push(request.key);
-        await store.begin(request);
-        answered.begun.push(request.key);
-        if (answered.begun.length % 2) continue;
-        await store.settle(request, paid(request.key));
-        answered.settled.push(request.key);
+        await store.start(request);
+        answered.started.push(request.key);
+        if (answered.started.length % 2) continue;
+        await store.complete(request, paid(request.key));
+        answered.completed.push(request.key);
       }
     };
     const lanes = Array.from({ length: 16 }, () => lane().catch((error: unknown) => error));
-    await until(() => answered.settled.length > 100);
+    await until(() => answered.completed.length > 100);
     await server.kill();
     for (const failure of await Promise.all(lanes)) expect(failure).toBeInstanceOf(StoreUnavailable);
     await server.restart();
@@ -153,8 +227,7 @@ describe.concurrent('when redis is killed', () => {
     for (const [key, { scope }] of requests) states.set(key, (await store.get(scope))?.state);
     const lost = (keys: string[], kept: string[]) =>
       keys.filter((key) => !kept.includes(states.get(key) ?? ''));
-    expect(lost(answered.claimed, ['claimed', 'executing', 'settled'])).toEqual([]);
-    expect(lost(answered.begun, ['executing', 'settled'])).toEqual([]);
-    expect(lost(answered.settled, ['settled'])).toEqual([]);
+    expect(lost(answered.started, ['executing', 'completed'])).toEqual([]);
+    expect(lost(answered.completed, ['completed'])).toEqual([]);
   });
 });

@@ -2,9 +2,10 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
 import { openStore } from '../support/open-store.ts';
 import { type RedisServer, startRedis } from '../support/redis-server.ts';
-import { duplicateOf } from '../support/requests.ts';
+import { duplicateOf, paid } from '../support/requests.ts';
+import { startProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
-import { bring } from './states.ts';
+import { bring, replayOf } from './states.ts';
 
 const LEASE_MS = 1000;
 
@@ -36,13 +37,15 @@ it.concurrent('leases live on the lock nodes, one of which may die', async () =>
   const silent = await bring(store, 'executing');
   await until(async () => {
     expect(await store.renew(owner)).toBe('ok');
-    expect(await other.claim(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
+    expect(await other.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
     await sleep(LEASE_MS / 20);
-    return (await other.claim(duplicateOf(silent))).kind === 'in_doubt';
+    return (await other.start(duplicateOf(silent))).kind === 'in_doubt';
   });
+  // It started before the silent one, so it is older than a lease.
+  expect(await other.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
 });
 
-it.concurrent('a frozen lock node keeps nobody waiting', async () => {
+it.concurrent('a start waits for no lock node, and a renewal not for a frozen one', async () => {
   await using nodes = await withLockNodes();
   const { locks, store, other } = nodes;
   locks[1]?.freeze();
@@ -50,17 +53,83 @@ it.concurrent('a frozen lock node keeps nobody waiting', async () => {
   const startedMs = performance.now();
   expect(await store.renew(owner)).toBe('ok');
   expect(performance.now() - startedMs).toBeLessThan(300);
-  expect(await other.claim(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
+  expect(await other.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
 });
 
-it.concurrent('nobody is declared gone while most lock nodes are dead', async () => {
+it.concurrent('no owner counts as dead while most lock nodes are away', async () => {
   await using nodes = await withLockNodes();
   const { locks, store, other } = nodes;
   const owner = await bring(store, 'executing');
   await locks[0]?.kill();
   await locks[1]?.kill();
   await sleep(1.5 * LEASE_MS);
-  expect(await other.claim(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
+  expect(await other.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
+  expect(await other.peek(owner)).toEqual({ kind: 'in_flight' });
+  const note = { by: 'ada', reason: 'in the books' };
+  expect(await other.resolve(owner.scope, owner.token, { as: 'released' }, note)).toBe('alive');
   await locks[0]?.restart();
-  await until(async () => (await other.claim(duplicateOf(owner))).kind === 'in_doubt');
+  await until(async () => (await other.peek(owner)).kind === 'in_doubt');
+  await until(async () => (await other.start(duplicateOf(owner))).kind === 'in_doubt');
+});
+
+it.concurrent('a replay, a duplicate and a conflict ask no lock node', async () => {
+  await using nodes = await withLockNodes();
+  const { locks, store, other } = nodes;
+  const owners = [await bring(store, 'executing'), await bring(store, 'completed')];
+  const asked = async () => {
+    const counts = await Promise.all(
+      locks.flatMap((lock) => ['evalsha', 'eval', 'exists'].map((name) => lock.commandCount(name))),
+    );
+    return counts.reduce((sum, count) => sum + count, 0);
+  };
+  await until(async () => (await leasesOn(locks)).join() === '1,1,1');
+  const before = await asked();
+  const kinds = await Promise.all(owners.map(async (owner) => (await other.start(duplicateOf(owner))).kind));
+  expect(kinds).toEqual(['in_flight', 'completed']);
+  expect(await asked()).toBe(before);
+});
+
+it.concurrent('a completion under a lease that is held is not one that was in doubt, after a lapse it is', async () => {
+  await using nodes = await withLockNodes();
+  const { store } = nodes;
+  const [kept, lapsed, control] = [
+    await bring(store, 'executing'),
+    await bring(store, 'executing'),
+    await bring(store, 'executing'),
+  ];
+  await until(async () => {
+    expect(await store.renew(kept)).toBe('ok');
+    await sleep(LEASE_MS / 20);
+    return (await store.peek(control)).kind === 'in_doubt';
+  });
+  expect(await store.complete(kept, paid())).toBe('ok');
+  expect(await store.complete(lapsed, paid())).toBe('ok');
+  expect(await store.get(kept.scope)).toMatchObject({ wasInDoubt: false });
+  expect(await store.get(lapsed.scope)).toMatchObject({ wasInDoubt: true });
+});
+
+it.concurrent('a start that marks a dead owner late does not touch what became of the scope meanwhile', async () => {
+  await using nodes = await withLockNodes();
+  const { main, locks, store } = nodes;
+  const [first, ...others] = locks as [RedisServer, ...RedisServer[]];
+  const wire = await startProxy(first.port);
+  const lockNodes = [wire.url, ...others.map(({ url }) => url)];
+  const place = { kind: 'redis', url: main.url, prefix: 'test', lockNodes } as const;
+  const slow = await openStore(place, { leaseMs: LEASE_MS, timeoutMs: 2000 });
+  try {
+    const owner = await bring(store, 'executing');
+    await until(async () => (await store.peek(owner)).kind === 'in_doubt');
+    const asked = await first.commandCount('exists');
+    wire.delayReplies(300);
+    const late = slow.start(duplicateOf(owner));
+    // It asks the lock nodes whether the owner is alive, and waits for the slow one's answer.
+    await until(async () => (await first.commandCount('exists')) > asked);
+    expect(await store.complete(owner, paid())).toBe('ok');
+    const completed = await store.get(owner.scope);
+    expect(await late).toEqual(replayOf(paid()));
+    expect(await store.get(owner.scope)).toEqual(completed);
+  } finally {
+    await slow.close();
+    await wire.close();
+  }
 });

@@ -7,7 +7,7 @@ import { type RedisServer, startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { startProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
-import { bring } from './states.ts';
+import { bring, replayOf } from './states.ts';
 
 const TIMEOUT_MS = 1000;
 
@@ -20,15 +20,22 @@ async function withReplica(leaseMs = LONG.leaseMs) {
   // It follows from its first acknowledgement on, which may be a second away.
   await primary.admin.set('warm', '1');
   await primary.admin.wait(1, 0);
-  const unreplicated: string[] = [];
+  let unreplicated = 0;
+  const { timeoutMs: _, ...lifetimes } = { ...LONG, leaseMs };
   const openOn = async ({ url }: RedisServer) =>
     await RedisStore.open({
-      ...{ ...LONG, leaseMs, timeoutMs: TIMEOUT_MS, connectTimeoutMs: 5000, clock: systemClock },
+      ...{
+        gatewayId: 'gateway-1',
+        lifetimes,
+        timeoutMs: TIMEOUT_MS,
+        connectTimeoutMs: 5000,
+        clock: systemClock,
+      },
       ...{ location: { url }, prefix: 'test', lockNodes: [], replicas: url === primary.url ? 1 : 0 },
-      onUnreplicated: () => unreplicated.push('settle'),
+      onUnreplicated: () => unreplicated++,
     });
   const stores = [await openOn(primary)];
-  /** The replica becomes the primary of a new store, as after a failover. */
+  /** The replica becomes the primary of another store, as after a failover. */
   const failover = async () => {
     await primary.kill();
     await replica.admin.replicaof('NO', 'ONE');
@@ -45,92 +52,159 @@ async function withReplica(leaseMs = LONG.leaseMs) {
     replica,
     wire,
     store: stores[0] as RedisStore,
-    unreplicated,
+    unreplicated: () => unreplicated,
     failover,
     [Symbol.asyncDispose]: dispose,
   };
 }
 
+const note = { by: 'ada', reason: 'in the books' };
+
 describe.concurrent('with a replica to wait for', () => {
-  it('everything works while it follows, and nothing is warned about', async () => {
+  it('everything works while it follows, and there is no warning', async () => {
     await using pair = await withReplica();
     const { store, unreplicated } = pair;
-    const owner = await bring(store, 'settled');
-    expect(await store.claim(duplicateOf(owner))).toEqual({ kind: 'settled', settlement: paid() });
-    expect(unreplicated).toEqual([]);
+    const owner = await bring(store, 'completed');
+    expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid()));
+    expect(await store.peek(duplicateOf(owner))).toEqual(replayOf(paid()));
+    expect(await store.release(await bring(store, 'executing'))).toBe('ok');
+    const heir = duplicateOf(await bring(store, 'in_doubt'));
+    expect(await store.restart(heir)).toBe('ok');
+    expect(await store.start(heir)).toEqual({ kind: 'started' });
+    expect(await store.markInDoubt(heir)).toBe('ok');
+    expect(await store.resolve(heir.scope, heir.token, { as: 'released' }, note)).toBe('ok');
+    expect(unreplicated()).toBe(0);
     expect(await store.health()).toEqual({ ok: true, detail: 'redis', warnings: [] });
   });
 
   it('each write has its WAIT right behind it, over its own connection', async () => {
     await using pair = await withReplica();
     const { primary, store } = pair;
+    const owner = await bring(store, 'completed');
     const monitor = await primary.admin.monitor();
     const seen: { command: string; source: string }[] = [];
     monitor.on('monitor', (_time: string, [command = '']: string[], source: string) => {
-      if (/^(?:set|wait)$/i.test(command)) seen.push({ command, source });
+      if (/^(?:evalsha|wait)$/i.test(command)) seen.push({ command, source });
     });
-    await store.claim(newRequest());
-    await store.claim(newRequest());
-    await until(() => seen.length >= 4);
+    const next = newRequest();
+    await store.start(next);
+    await store.complete(next, paid());
+    await store.start(duplicateOf(owner));
+    await until(() => seen.length >= 6);
     monitor.disconnect();
-    expect(seen.map(({ command }) => command.toLowerCase())).toEqual(['set', 'wait', 'set', 'wait']);
+    const commands = seen.map(({ command }) => command.toLowerCase());
+    expect(commands).toEqual(['evalsha', 'wait', 'evalsha', 'wait', 'evalsha', 'wait']);
     expect(new Set(seen.map(({ source }) => source)).size).toBe(1);
   });
 
-  it('a claim that does not reach it wins nothing, and can be taken back', async () => {
+  it('scripts that the server has forgotten are sent again, each with a WAIT behind it', async () => {
+    await using pair = await withReplica();
+    const { primary, replica, store } = pair;
+    const owner = await bring(store, 'executing');
+    await primary.admin.script('FLUSH');
+    expect(await store.complete(owner, paid())).toBe('ok');
+    const next = newRequest();
+    await primary.admin.script('FLUSH');
+    replica.freeze();
+    await expect(store.start(next)).rejects.toThrow('the start did not reach its replicas');
+  });
+
+  it('a start that does not reach it starts nothing, and can be taken back', async () => {
     await using pair = await withReplica();
     const { replica, store } = pair;
     const owner = newRequest();
     replica.freeze();
-    await expect(store.claim(owner)).rejects.toThrow(StoreUnavailable);
+    await expect(store.start(owner)).rejects.toThrow(StoreUnavailable);
+    await expect(store.release(owner)).rejects.toThrow(StoreUnavailable);
+    // The record is gone from the primary, and the replica may still have it: not done yet.
     await expect(store.release(owner)).rejects.toThrow(StoreUnavailable);
     replica.thaw();
     await until(
-      async () => (await store.claim(duplicateOf(owner)).catch(() => undefined))?.kind === 'claimed',
+      async () => (await store.start(duplicateOf(owner)).catch(() => undefined))?.kind === 'started',
     );
   });
 
-  it('a takeover that does not reach it wins nothing', async () => {
-    await using pair = await withReplica(100);
-    const { replica, store } = pair;
-    const [owner, control] = [await bring(store, 'claimed'), await bring(store, 'claimed')];
-    await until(async () => (await store.claim(duplicateOf(control))).kind === 'claimed');
-    replica.freeze();
-    await expect(store.claim(duplicateOf(owner))).rejects.toThrow(StoreUnavailable);
-  });
-
-  it('a begin that does not reach it must not be followed by a request', async () => {
+  it('a restart that does not reach it must not be followed by a request', async () => {
     await using pair = await withReplica();
     const { replica, store } = pair;
-    const owner = await bring(store, 'claimed');
+    const owner = await bring(store, 'in_doubt');
     replica.freeze();
-    await expect(store.begin(owner)).rejects.toThrow(StoreUnavailable);
+    await expect(store.restart(duplicateOf(owner))).rejects.toThrow(StoreUnavailable);
   });
 
-  it('a settlement that does not reach it is told, and is to be settled again until it does', async () => {
+  it.each(['start', 'peek'] as const)('a %s replays nothing that a failover could lose', async (read) => {
+    await using pair = await withReplica();
+    const { primary, replica, store } = pair;
+    // Stored by a gateway that waits for no replica.
+    const { timeoutMs, ...lifetimes } = LONG;
+    const other = await RedisStore.open({
+      ...{ gatewayId: 'gateway-2', lifetimes, timeoutMs, connectTimeoutMs: 5000, clock: systemClock },
+      ...{ location: { url: primary.url }, prefix: 'test', lockNodes: [], replicas: 0 },
+    });
+    try {
+      const [executing, doubtful] = [await bring(other, 'executing'), await bring(other, 'in_doubt')];
+      replica.freeze();
+      const owner = await bring(other, 'completed');
+      await expect(store[read](duplicateOf(owner))).rejects.toThrow('did not reach its replicas');
+      // Other answers are no reason to send or to replay.
+      expect(await store[read](duplicateOf(executing))).toEqual({ kind: 'in_flight' });
+      expect(await store[read](duplicateOf(doubtful))).toMatchObject({ kind: 'in_doubt' });
+      replica.thaw();
+      const replay = async (): Promise<unknown> =>
+        await store[read](duplicateOf(owner)).catch(() => undefined);
+      const answer = await until(replay);
+      expect(answer).toEqual(replayOf(paid()));
+    } finally {
+      await other.close();
+    }
+  });
+
+  it.each(['start', 'peek'] as const)(
+    'a %s writes what it replays, because WAIT may cover own writes only',
+    async (read) => {
+      await using pair = await withReplica();
+      const { primary, store } = pair;
+      const owner = await bring(store, 'completed');
+      const before = await primary.commandCount('setrange');
+      expect(await store[read](duplicateOf(owner))).toEqual(replayOf(paid()));
+      expect(await primary.commandCount('setrange')).toBe(before + 1);
+    },
+  );
+
+  it('answers that need no replica do not wait for it', async () => {
+    await using pair = await withReplica();
+    const { replica, store } = pair;
+    const owner = await bring(store, 'executing');
+    replica.freeze();
+    const startedMs = performance.now();
+    expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
+    expect(performance.now() - startedMs).toBeLessThan(TIMEOUT_MS / 4);
+  });
+
+  it('a completion that does not reach it is counted, and is to be repeated until it does', async () => {
     await using pair = await withReplica();
     const { replica, store, unreplicated } = pair;
     const owner = await bring(store, 'executing');
     replica.freeze();
-    await expect(store.settle(owner, paid())).rejects.toThrow(StoreUnavailable);
-    await expect(store.settle(owner, paid('again'))).rejects.toThrow(StoreUnavailable);
-    expect(unreplicated).toEqual(['settle', 'settle']);
-    expect(await store.get(owner.scope)).toMatchObject({ state: 'settled' });
+    await expect(store.complete(owner, paid())).rejects.toThrow(StoreUnavailable);
+    await expect(store.complete(owner, paid('again'))).rejects.toThrow(StoreUnavailable);
+    expect(unreplicated()).toBe(2);
+    expect(await store.get(owner.scope)).toMatchObject({ state: 'completed' });
     replica.thaw();
-    await until(async () => (await store.settle(owner, paid('again')).catch(() => 'away')) === 'ok');
-    expect(await store.get(owner.scope)).toMatchObject({ settlement: paid() });
+    await until(async () => (await store.complete(owner, paid('again')).catch(() => 'away')) === 'ok');
+    expect(await store.get(owner.scope)).toMatchObject({ completion: paid() });
   });
 
-  it('a settlement that was lost with the primary is settled anew on what was the replica', async () => {
+  it('a completion that was lost with the primary is stored again on what was the replica', async () => {
     await using pair = await withReplica();
     const { wire, store, failover } = pair;
     const owner = await bring(store, 'executing');
     wire.swallowReplies(true);
-    await expect(store.settle(owner, paid())).rejects.toThrow(StoreUnavailable);
+    await expect(store.complete(owner, paid())).rejects.toThrow(StoreUnavailable);
     const promoted = await failover();
     expect(await promoted.get(owner.scope)).toMatchObject({ state: 'executing' });
-    expect(await promoted.settle(owner, paid())).toBe('ok');
-    expect(await promoted.get(owner.scope)).toMatchObject({ settlement: paid() });
+    expect(await promoted.complete(owner, paid())).toBe('ok');
+    expect(await promoted.get(owner.scope)).toMatchObject({ completion: paid() });
   });
 
   it('a release that does not reach it is to be repeated', async () => {
@@ -146,49 +220,48 @@ describe.concurrent('with a replica to wait for', () => {
     const { replica, store } = pair;
     const owner = await bring(store, 'in_doubt');
     replica.freeze();
-    const note = { by: 'ada', reason: 'in the books' };
-    const resolution = { as: 'settled' as const, settlement: paid() };
+    const resolution = { as: 'completed' as const, completion: paid() };
     const resolved = store.resolve(owner.scope, owner.token, resolution, note);
     await expect(resolved).rejects.toThrow('the resolution did not reach its replicas');
-    expect(await store.get(owner.scope)).toMatchObject({ state: 'settled' });
+    expect(await store.get(owner.scope)).toMatchObject({ state: 'completed' });
     expect(await store.resolve(owner.scope, owner.token, resolution, note)).toBe('changed');
   });
 
-  it('many claims at once do not wait for one another', async () => {
+  it('many starts at once do not wait for one another', async () => {
     await using pair = await withReplica();
     const { wire, store } = pair;
     // Far away: one after the other, they would take four times the time limit.
     wire.delayReplies(TIMEOUT_MS / 50);
-    const claims = Array.from({ length: 200 }, () => store.claim(newRequest()));
-    const answers = await Promise.allSettled(claims);
+    const starts = Array.from({ length: 200 }, () => store.start(newRequest()));
+    const answers = await Promise.allSettled(starts);
     expect(answers.filter(({ status }) => status === 'rejected').length).toBe(0);
   });
 
-  it('neither settlements nor replays wait for one another while it is away', async () => {
+  it('completions and duplicates do not wait for one another while it is away', async () => {
     await using pair = await withReplica();
     const { replica, store } = pair;
-    const settled = await bring(store, 'settled');
+    const [other] = [await bring(store, 'executing'), await bring(store, 'completed')];
     const owners = await Promise.all(Array.from({ length: 20 }, () => bring(store, 'executing')));
     replica.freeze();
-    const settling = Promise.allSettled(owners.map((owner) => store.settle(owner, paid())));
-    expect(await store.get(settled.scope)).toMatchObject({ state: 'settled' });
-    expect(await store.claim(duplicateOf(settled))).toEqual({ kind: 'settled', settlement: paid() });
-    const told = (await settling).map(({ status }) => status);
-    expect(told).toEqual(owners.map(() => 'rejected'));
-    for (const { scope } of owners) expect(await store.get(scope)).toMatchObject({ state: 'settled' });
+    const startedMs = performance.now();
+    const completing = Promise.allSettled(owners.map((owner) => store.complete(owner, paid())));
+    expect(await store.start(duplicateOf(other))).toEqual({ kind: 'in_flight' });
+    const statuses = (await completing).map(({ status }) => status);
+    expect(statuses).toEqual(owners.map(() => 'rejected'));
+    // One after the other they would take five times as long.
+    expect(performance.now() - startedMs).toBeLessThan(TIMEOUT_MS);
+    for (const { scope } of owners) expect(await store.get(scope)).toMatchObject({ state: 'completed' });
   });
 
-  it('nothing that was begun is won again when it takes over', async () => {
+  it('nothing that was started is started again when it takes over', async () => {
     const leaseMs = 300;
     await using pair = await withReplica(leaseMs);
     const { store, failover } = pair;
-    const owners = await Promise.all(Array.from({ length: 50 }, () => bring(store, 'claimed')));
-    const begun = await Promise.all(owners.map((owner) => store.begin(owner)));
-    expect(begun).toEqual(owners.map(() => 'ok'));
+    const owners = await Promise.all(Array.from({ length: 50 }, () => bring(store, 'executing')));
     const promoted = await failover();
     for (const owner of owners) {
-      await until(async () => (await promoted.claim(duplicateOf(owner))).kind === 'in_doubt');
-      expect(await promoted.settle(owner, paid('late'))).toBe('ok');
+      await until(async () => (await promoted.start(duplicateOf(owner))).kind === 'in_doubt');
+      expect(await promoted.complete(owner, paid('late'))).toBe('ok');
     }
   });
 });

@@ -2,7 +2,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import { StoreUnavailable } from '../../src/idempotency/store.ts';
 import { RedisStore } from '../../src/idempotency/stores/redis/redis-store.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
-import { LONG, openStore } from '../support/open-store.ts';
+import { GATEWAY_ID, LONG, openStore } from '../support/open-store.ts';
 import { type RedisServerOptions, startRedis } from '../support/redis-server.ts';
 import { until } from '../support/until.ts';
 
@@ -40,7 +40,29 @@ describe('a redis that is given', () => {
     const primary = await startRedis();
     await startRedis({ args: ['--replicaof', '127.0.0.1', `${primary.port}`] });
     await until(async () => (await primary.admin.info('replication')).includes('connected_slaves:1'));
-    expect(await warningsOf(primary.url)).toEqual([expect.stringMatching(/replicas/)]);
+    expect(await warningsOf(primary.url)).toEqual([
+      'redis has 1 replica and durability.replicas is 0: a failover loses records that had not reached the promoted one',
+    ]);
+  });
+
+  it('with fewer replicas waited for than could be promoted is taken with a warning', async () => {
+    const primary = await startRedis({ args: ['--repl-diskless-sync-delay', '0'] });
+    for (let replicas = 0; replicas < 2; replicas++)
+      await startRedis({ args: ['--replicaof', '127.0.0.1', `${primary.port}`] });
+    await until(async () => (await primary.admin.info('replication')).includes('connected_slaves:2'));
+    const { timeoutMs, ...lifetimes } = LONG;
+    const open = async (replicas: number) => {
+      const store = await RedisStore.open({
+        ...{ location: { url: primary.url }, prefix: 'test', lockNodes: [], replicas, timeoutMs },
+        ...{ connectTimeoutMs: 5000, gatewayId: 'gateway-1', lifetimes, clock: systemClock },
+      });
+      onTestFinished(() => store.close());
+      return (await store.health()).warnings;
+    };
+    expect(await open(1)).toEqual([
+      'redis has 2 replicas and durability.replicas is 1: a failover loses records that had not reached the promoted one',
+    ]);
+    expect(await open(2)).toEqual([]);
   });
 
   it('that keeps its settings to itself is taken all the same', async () => {
@@ -63,9 +85,54 @@ describe('a redis that is given', () => {
     const server = await startRedis();
     await server.kill();
     const location = { url: server.url };
-    const options = { location, prefix: 'test', lockNodes: [], replicas: 0, connectTimeoutMs: 300 };
-    const opening = RedisStore.open({ ...options, ...LONG, clock: systemClock });
+    const { timeoutMs, ...lifetimes } = LONG;
+    const opening = RedisStore.open({
+      ...{ location, prefix: 'test', lockNodes: [], replicas: 0, timeoutMs, connectTimeoutMs: 300 },
+      ...{ gatewayId: 'gateway-1', lifetimes, clock: systemClock },
+    });
     await expect(opening).rejects.toThrow(StoreUnavailable);
     await expect(opening).rejects.toThrow(/redis cannot be reached: .*ECONNREFUSED/);
+  });
+});
+
+describe('the health of a redis', () => {
+  it('is a probe that was written, and that expires', async () => {
+    const server = await startRedis();
+    const store = await openStore({ kind: 'redis', url: server.url, prefix: 'test' });
+    onTestFinished(() => store.close());
+    expect(await store.health()).toEqual({ ok: true, detail: 'redis', warnings: [] });
+    const keys = await server.admin.keys('*');
+    expect(keys).toEqual([`test:v2:probe:${GATEWAY_ID}`]);
+    expect(await server.admin.pttl(keys[0] ?? '')).toBeGreaterThan(0);
+    expect(await store.list({ inDoubt: false, limit: 10 })).toEqual({ records: [] });
+  });
+
+  it.each([
+    ['forwards', -5000, 'by 5000 ms: records expire early'],
+    ['backwards', 5000, 'by -5000 ms: records expire late'],
+  ])('names a clock of its host that is stepped %s', async (_, shiftMs, warning) => {
+    const server = await startRedis();
+    let monotonicShiftMs = 0;
+    // A step of Redis' clock, as the gateway sees it: its own monotonic clock has moved otherwise.
+    const clock = { ...systemClock, monotonicMs: () => systemClock.monotonicMs() + monotonicShiftMs };
+    const steps: number[] = [];
+    const { timeoutMs, ...lifetimes } = LONG;
+    const store = await RedisStore.open({
+      ...{ location: { url: server.url }, prefix: 'test', lockNodes: [], replicas: 0, timeoutMs },
+      ...{ connectTimeoutMs: 5000, gatewayId: 'gateway-1', lifetimes, clock },
+      onClockStep: (ms) => steps.push(ms),
+    });
+    onTestFinished(() => store.close());
+    for (let looks = 0; looks < 2; looks++) expect((await store.health()).warnings).toEqual([]);
+    monotonicShiftMs = shiftMs;
+    const stepped = await store.health();
+    expect(stepped.ok).toBe(true);
+    expect(stepped.warnings).toEqual([
+      expect.stringMatching(/^the clock of redis' host was stepped by -?\d+ ms/),
+    ]);
+    expect(Math.abs((steps[0] ?? 0) + shiftMs)).toBeLessThan(500);
+    expect(stepped.warnings[0]?.replace(/by (-?)\d+/, 'by $15000')).toContain(warning);
+    await store.health();
+    expect(steps).toHaveLength(1);
   });
 });

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Redis } from 'ioredis';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import type { Claim, ClaimRequest, Fenced } from '../../src/idempotency/store.ts';
+import type { Execution, Fenced, StartAnswer } from '../../src/idempotency/store.ts';
 import { RedisStore } from '../../src/idempotency/stores/redis/redis-store.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
 import { startTopology, type Topology } from '../faults/chaos/topology.ts';
@@ -9,7 +9,7 @@ import { clusterNodes } from '../support/cluster-nodes.ts';
 import { LONG } from '../support/open-store.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
-import { bring } from './states.ts';
+import { bring, replayOf } from './states.ts';
 
 async function started(name: 'sentinel' | 'cluster'): Promise<Topology> {
   const topology = await startTopology(name, '');
@@ -19,11 +19,12 @@ async function started(name: 'sentinel' | 'cluster'): Promise<Topology> {
 
 /** What a gateway would open by this topology's configuration. */
 async function opened({ config: { store } }: Topology, timeoutMs = 2000): Promise<RedisStore> {
-  if (store?.kind !== 'redis') throw new TypeError('this is a topology of redis');
+  if (store?.kind !== 'redis') throw new TypeError('this topology has no redis');
   const { sentinels, cluster } = store;
   const location = sentinels ? { sentinels, credentials: {} } : { cluster: cluster ?? [], credentials: {} };
+  const { timeoutMs: _, ...lifetimes } = LONG;
   const redis = await RedisStore.open({
-    ...{ ...LONG, location, prefix: 'test', lockNodes: [], clock: systemClock },
+    ...{ gatewayId: 'gateway-1', lifetimes, location, prefix: 'test', lockNodes: [], clock: systemClock },
     ...{ replicas: store.durability?.replicas ?? 0, timeoutMs, connectTimeoutMs: 10_000 },
   });
   onTestFinished(() => redis.close());
@@ -48,25 +49,26 @@ describe('what is stored', { timeout: 120_000 }, () => {
     const topology = await started('sentinel');
     const store = await opened(topology);
     expect(await store.health()).toMatchObject({ ok: true, warnings: [] });
-    const [settled, executing] = [await bring(store, 'settled'), await bring(store, 'executing')];
+    const [completed, executing] = [await bring(store, 'completed'), await bring(store, 'executing')];
     const failover = faultOf(topology, 'master killed, failover');
     await failover.inject();
     await expect
-      .poll(() => store.claim(duplicateOf(settled)).catch(String), { timeout: 60_000 })
-      .toMatchObject({
-        kind: 'settled',
-      });
-    // Nothing is begun while no replica has it.
-    await expect(store.claim(newRequest())).rejects.toThrow('did not reach its replicas');
+      .poll(() => store.get(completed.scope).catch(String), { timeout: 60_000 })
+      .toMatchObject({ state: 'completed' });
+    // While no replica follows, nothing is started, and nothing is replayed that the next failover could lose.
+    await expect(store.start(newRequest())).rejects.toThrow('did not reach its replicas');
+    await expect(store.start(duplicateOf(completed))).rejects.toThrow('did not reach its replicas');
     await failover.heal();
-    await untilOk(() => store.settle(executing, paid('late')));
-    expect(await store.claim(duplicateOf(executing))).toEqual({ kind: 'settled', settlement: paid('late') });
+    const replay = await until(() => store.start(duplicateOf(completed)).catch(() => undefined), 20_000);
+    expect(replay).toEqual(replayOf(paid()));
+    await untilOk(() => store.complete(executing, paid('late')));
+    expect(await store.start(duplicateOf(executing))).toEqual(replayOf(paid('late')));
   });
 
   it('is spread over a cluster, listed from all of it, and there again when a master is', async () => {
     const topology = await started('cluster');
     const store = await opened(topology);
-    const settled = await Promise.all(Array.from({ length: 30 }, () => bring(store, 'settled')));
+    const completed = await Promise.all(Array.from({ length: 30 }, () => bring(store, 'completed')));
     const doubtful = await Promise.all(Array.from({ length: 30 }, () => bring(store, 'in_doubt')));
     const listed = new Set<string>();
     let cursor: string | undefined;
@@ -76,15 +78,21 @@ describe('what is stored', { timeout: 120_000 }, () => {
       cursor = page.cursor;
     } while (cursor !== undefined);
     expect(listed).toEqual(new Set(doubtful.map(({ scope }) => scope)));
+    expect(await store.health()).toMatchObject({ ok: true });
+    const masters = clusterNodes(topology.config.store);
+    for (const master of masters) expect(await master.keys('test:v2:probe:*')).not.toEqual([]);
+    await masters[1]?.config('SET', 'maxmemory', '1');
+    expect(await store.health()).toMatchObject({ ok: false, detail: expect.stringContaining('OOM') });
+    await masters[1]?.config('SET', 'maxmemory', '0');
     const killed = faultOf(topology, 'master 1 killed');
     await killed.inject();
-    const claims = await Promise.allSettled(settled.map((owner) => store.claim(duplicateOf(owner))));
-    const away = claims.filter(({ status }) => status === 'rejected').length;
+    const starts = await Promise.allSettled(completed.map((owner) => store.start(duplicateOf(owner))));
+    const away = starts.filter(({ status }) => status === 'rejected').length;
     expect(away).toBeGreaterThan(0);
     await killed.heal();
-    for (const owner of settled) {
+    for (const owner of completed) {
       await until(
-        async () => (await store.claim(duplicateOf(owner)).catch(() => undefined))?.kind === 'settled',
+        async () => (await store.start(duplicateOf(owner)).catch(() => undefined))?.kind === 'completed',
         20_000,
       );
     }
@@ -94,12 +102,12 @@ describe('what is stored', { timeout: 120_000 }, () => {
     const topology = await started('cluster');
     const store = await opened(topology);
     const others = clusterNodes(topology.config.store).slice(1);
-    const settled = await Promise.all(Array.from({ length: 30 }, () => bring(store, 'settled')));
-    const slots = await Promise.all(settled.map(({ scope }) => others[0]?.cluster('KEYSLOT', scope)));
+    const completed = await Promise.all(Array.from({ length: 30 }, () => bring(store, 'completed')));
+    const slots = await Promise.all(completed.map(({ scope }) => others[0]?.cluster('KEYSLOT', scope)));
     const held = slots.filter((slot) => Number(slot) >= SLOTS_OF_FIRST).length;
     const replays = async () => {
-      const claims = settled.map((owner) => store.claim(duplicateOf(owner)).catch(() => undefined));
-      return (await Promise.all(claims)).filter((claim) => claim?.kind === 'settled').length;
+      const starts = completed.map((owner) => store.start(duplicateOf(owner)).catch(() => undefined));
+      return (await Promise.all(starts)).filter((start) => start?.kind === 'completed').length;
     };
     const say = async (sign: string) => {
       const states = await Promise.all(others.map((node) => node.cluster('INFO')));
@@ -112,7 +120,7 @@ describe('what is stored', { timeout: 120_000 }, () => {
     await until(() => say('cluster_state:ok'));
     await until(async () => (await replays()) === held);
     expect(held).toBeGreaterThan(0);
-    expect(held).toBeLessThan(settled.length);
+    expect(held).toBeLessThan(completed.length);
   });
 
   it('is moved with its slot to another master, in the middle of an execution, and executed once', async () => {
@@ -120,18 +128,17 @@ describe('what is stored', { timeout: 120_000 }, () => {
     const store = await opened(topology);
     const [from, to] = clusterNodes(topology.config.store) as [Redis, Redis];
     const ids = await Promise.all([from, to].map((node) => node.cluster('MYID')));
-    const inFirst = async (request: ClaimRequest) =>
+    const inFirst = async (request: Execution) =>
       Number(await from.cluster('KEYSLOT', request.scope)) < SLOTS_OF_FIRST;
     let request = newRequest();
     while (!(await inFirst(request))) request = newRequest();
     const slot = Number(await from.cluster('KEYSLOT', request.scope));
-    expect(await store.claim(request)).toMatchObject({ kind: 'claimed' });
+    expect(await store.start(request)).toEqual({ kind: 'started' });
     await to.call('CLUSTER', 'SETSLOT', slot, 'IMPORTING', String(ids[0]));
     await from.call('CLUSTER', 'SETSLOT', slot, 'MIGRATING', String(ids[1]));
-    const begun = untilOk(() => store.begin(request));
     const duplicates = () =>
-      Promise.allSettled(Array.from({ length: 20 }, () => store.claim(duplicateOf(request))));
-    const kinds = (answers: PromiseSettledResult<Claim>[]) =>
+      Promise.allSettled(Array.from({ length: 20 }, () => store.start(duplicateOf(request))));
+    const kinds = (answers: PromiseSettledResult<StartAnswer>[]) =>
       answers.flatMap((answer) => (answer.status === 'fulfilled' ? [answer.value.kind] : []));
     const meanwhile = await duplicates();
     const port = Number(new URL((topology.config.store as { cluster: string[] }).cluster[1] ?? '').port);
@@ -139,13 +146,12 @@ describe('what is stored', { timeout: 120_000 }, () => {
     await from.call('MIGRATE', '127.0.0.1', port, '', 0, 5000, 'KEYS', ...keys);
     const moved = await duplicates();
     for (const node of [to, from]) await node.call('CLUSTER', 'SETSLOT', slot, 'NODE', String(ids[1]));
-    await begun;
-    await untilOk(() => store.settle(request, paid('moved')));
-    expect(kinds([...meanwhile, ...moved])).not.toContain('claimed');
-    expect(await store.claim(duplicateOf(request))).toEqual({ kind: 'settled', settlement: paid('moved') });
+    await untilOk(() => store.complete(request, paid('moved')));
+    expect(kinds([...meanwhile, ...moved])).not.toContain('started');
+    expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('moved')));
   });
 
-  it('can be opened while a master of the cluster stands still for a moment', async () => {
+  it('can be opened while a master of the cluster is frozen for a moment', async () => {
     const topology = await started('cluster');
     const frozen = faultOf(topology, 'master 2 frozen');
     await frozen.inject();

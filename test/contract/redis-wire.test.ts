@@ -1,16 +1,18 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { type ClaimRequest, StoreUnavailable } from '../../src/idempotency/store.ts';
+import { type Execution, type Store, StoreUnavailable } from '../../src/idempotency/store.ts';
 import { openStore, type StoreTimes } from '../support/open-store.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { startProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
-import { bring } from './states.ts';
+import { bring, replayOf } from './states.ts';
 
 const TIMEOUT_MS = 400;
 
-/** A redis behind a wire that breaks, a store on the wire, and a witness beside it that sees what became of it all. */
+const note = { by: 'ada', reason: 'in the books' };
+
+/** A redis behind a wire that breaks, a store on the wire, and a second store that sees what became of it all. */
 async function withWire(times: Partial<StoreTimes> = { timeoutMs: TIMEOUT_MS }) {
   const server = await startRedis();
   const wire = await startProxy(server.port);
@@ -18,12 +20,15 @@ async function withWire(times: Partial<StoreTimes> = { timeoutMs: TIMEOUT_MS }) 
   const store = await openStore({ ...place, url: wire.url }, times);
   const witness = await openStore({ ...place, url: server.url }, { ...times, timeoutMs: 10_000 });
   // The server knows all scripts from here on.
-  for (const write of ['settle', 'markInDoubt', 'release'] as const) {
-    const warm = await bring(witness, 'executing');
-    await witness.renew(warm);
-    await witness[write](warm, paid());
-  }
-  const stateOf = async ({ scope }: ClaimRequest) => (await witness.get(scope))?.state;
+  const owner = await bring(witness, 'in_doubt');
+  const heir = duplicateOf(owner);
+  await witness.restart(heir);
+  await witness.renew(heir);
+  await witness.complete(heir, paid());
+  await witness.peek(heir);
+  await witness.release(heir);
+  await witness.resolve(heir.scope, heir.token, { as: 'released' }, note);
+  const stateOf = async ({ scope }: Execution) => (await witness.get(scope))?.state;
   const healed = async () => await until(async () => (await store.health()).ok);
   const dispose = async () => {
     await Promise.all([store.close(), witness.close()]);
@@ -33,99 +38,100 @@ async function withWire(times: Partial<StoreTimes> = { timeoutMs: TIMEOUT_MS }) 
   return { server, wire, store, witness, stateOf, healed, [Symbol.asyncDispose]: dispose };
 }
 
+const writes = {
+  complete: (store: Store, owner: Execution) => store.complete(owner, paid('first')),
+  markInDoubt: (store: Store, owner: Execution) => store.markInDoubt(owner),
+  release: (store: Store, owner: Execution) => store.release(owner),
+  restart: (store: Store, owner: Execution) => store.restart(owner),
+};
+
 describe.concurrent('when a reply is lost on the wire', () => {
-  it('a claim stands, and is released under its token', async () => {
+  it('a start has created the record, and is released under its token', async () => {
     await using line = await withWire();
     const { wire, store, stateOf, healed } = line;
     const owner = newRequest();
     wire.swallowReplies(true);
-    await expect(store.claim(owner)).rejects.toThrow(StoreUnavailable);
-    expect(await stateOf(owner)).toBe('claimed');
+    await expect(store.start(owner)).rejects.toThrow(StoreUnavailable);
+    expect(await stateOf(owner)).toBe('executing');
     wire.swallowReplies(false);
     await healed();
-    expect(await store.claim(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
-    expect(await store.release(owner)).toBe('ok');
-    expect(await store.claim(duplicateOf(owner))).toEqual({ kind: 'claimed', tookOver: false });
+    expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
+    expect(await store.release(owner, { voidToken: true })).toBe('ok');
+    expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'started' });
   });
 
   it.each([
-    ['begin', 'claimed', 'executing', 'ok'],
-    ['settle', 'executing', 'settled', 'ok'],
-    ['settle', 'in_doubt', 'settled', 'ok'],
+    ['complete', 'executing', 'completed', 'ok'],
+    ['complete', 'in_doubt', 'completed', 'ok'],
     ['markInDoubt', 'executing', 'in_doubt', 'ok'],
-    ['release', 'claimed', undefined, 'stale'],
     ['release', 'executing', undefined, 'stale'],
+    ['release', 'in_doubt', undefined, 'stale'],
+    ['restart', 'in_doubt', 'executing', 'ok'],
   ] as const)(
     '%s of a scope that is %s makes it %s, and again is %s',
     async (write, from, becomes, again) => {
       await using line = await withWire();
       const { wire, store, stateOf, healed } = line;
-      const owner = await bring(store, from);
+      const first = await bring(store, from);
+      const owner = write === 'restart' ? duplicateOf(first) : first;
       wire.swallowReplies(true);
-      await expect(store[write](owner, paid('first'))).rejects.toThrow(StoreUnavailable);
+      await expect(writes[write](store, owner)).rejects.toThrow(StoreUnavailable);
       expect(await stateOf(owner)).toBe(becomes);
       wire.swallowReplies(false);
       await healed();
-      expect(await store[write](owner, paid('first'))).toBe(again);
+      expect(await writes[write](store, owner)).toBe(again);
       expect(await stateOf(owner)).toBe(becomes);
     },
   );
 
-  it('a takeover that comes late does not touch what has come to stand in the meantime', async () => {
-    const leaseMs = 100;
-    await using line = await withWire({ leaseMs });
-    const { server, wire, store, witness } = line;
-    const [owner, control] = [await bring(witness, 'claimed'), await bring(witness, 'claimed')];
-    await until(async () => (await witness.claim(duplicateOf(control))).kind === 'claimed');
-    const looks = await server.commandCount('exists');
-    wire.delayReplies(300);
-    const heir = store.claim(duplicateOf(owner));
-    // It has seen an old claim that nobody holds a lease for; its takeover is still to be sent.
-    await until(async () => (await server.commandCount('exists')) > looks);
-    expect(await witness.begin(owner)).toBe('ok');
-    expect(await witness.settle(owner, paid())).toBe('ok');
-    const settled = await witness.get(owner.scope);
-    expect(await heir).toEqual({ kind: 'settled', settlement: paid() });
-    expect(await witness.get(owner.scope)).toEqual(settled);
-  });
-
   it('an answer that comes too late is not taken for that to another command', async () => {
     await using line = await withWire();
     const { wire, store } = line;
-    const [owner, settled] = [await bring(store, 'claimed'), await bring(store, 'settled')];
+    const [owner, completed] = [await bring(store, 'executing'), await bring(store, 'completed')];
     wire.delayReplies(TIMEOUT_MS + 200);
-    const late = [store.claim(newRequest()), store.begin(owner), store.get(settled.scope)];
-    for (const call of late) await expect(call).rejects.toThrow(StoreUnavailable);
+    const late = [store.start(newRequest()), store.renew(owner), store.get(completed.scope)];
+    const rejected = late.map((call) => expect(call).rejects.toThrow(StoreUnavailable));
+    await Promise.race(rejected);
     wire.delayReplies(0);
+    await Promise.all(rejected);
     expect(await store.get(newRequest().scope)).toBeUndefined();
-    expect(await store.claim(duplicateOf(settled))).toEqual({ kind: 'settled', settlement: paid() });
-    expect(await store.claim(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
+    expect(await store.start(duplicateOf(completed))).toEqual(replayOf(paid()));
+    expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
     expect(await store.get(owner.scope)).toMatchObject({ state: 'executing' });
   });
 });
 
 describe.concurrent('when the connection is cut', () => {
   it.each([
-    ['claim', 'absent', 'set', 1],
-    ['begin', 'claimed', 'setrange', 3],
-    ['settle', 'executing', 'set', 1],
+    ['start', 'absent', 'set', 2],
+    ['complete', 'executing', 'set', 1],
     ['markInDoubt', 'executing', 'setrange', 3],
-    ['release', 'claimed', 'del', 1],
+    ['release', 'executing', 'del', 2],
+    ['restart', 'in_doubt', 'set', 2],
   ] as const)('in mid-%s, it is executed once', async (write, from, command, calls) => {
     await using line = await withWire({});
     const { server, wire, store, healed } = line;
-    const owner = from === 'absent' ? newRequest() : await bring(store, from);
+    const first = from === 'absent' ? newRequest() : await bring(store, from);
+    const owner = write === 'restart' ? duplicateOf(first) : first;
     const before = await server.commandCount(command);
     wire.delayReplies(10_000);
-    const call = write === 'claim' ? store.claim(owner) : store[write](owner, paid());
+    const call = write === 'start' ? store.start(owner) : writes[write](store, owner);
     const failure = call.catch((error: unknown) => error);
     await until(async () => (await server.commandCount(command)) > before);
     wire.cut();
     expect(await failure).toMatchObject({ name: 'StoreUnavailable', maybeWritten: true });
+    const after = await server.commandCount(command);
     wire.delayReplies(0);
+    expect(after - before).toBe(calls);
+    // Reads only: the probe of a health check is a SET, too.
+    await until(() =>
+      store.get(owner.scope).then(
+        () => true,
+        () => false,
+      ),
+    );
+    expect(await server.commandCount(command)).toBe(after);
     await healed();
-    await store.get(owner.scope);
-    expect((await server.commandCount(command)) - before).toBe(calls);
   });
 
   it('and refused for a while, calls fail at once and unsent, and work when it is back', async () => {
@@ -136,63 +142,78 @@ describe.concurrent('when the connection is cut', () => {
     wire.cut();
     await until(async () => !(await store.health()).ok);
     const startedMs = performance.now();
-    const failure = await store.settle(owner, paid()).catch((error: unknown) => error);
+    const failure = await store.complete(owner, paid()).catch((error: unknown) => error);
     expect(failure).toMatchObject({ name: 'StoreUnavailable', maybeWritten: false });
     expect(performance.now() - startedMs).toBeLessThan(200);
     wire.refuse(false);
     await healed();
     expect(await stateOf(owner)).toBe('executing');
-    expect(await store.settle(owner, paid())).toBe('ok');
+    expect(await store.complete(owner, paid())).toBe('ok');
   });
 
-  it('under a settlement, the owner goes on showing that it is alive', async () => {
+  it('under a completion, the owner can still show that it is alive', async () => {
     const leaseMs = 800;
     await using line = await withWire({ leaseMs });
     const { wire, store, witness, healed } = line;
     const owner = await bring(store, 'executing');
     wire.refuse(true);
     wire.cut();
-    await expect(store.settle(owner, paid())).rejects.toThrow(StoreUnavailable);
+    await expect(store.complete(owner, paid())).rejects.toThrow(StoreUnavailable);
     wire.refuse(false);
     await healed();
     const silent = await bring(witness, 'executing');
     await until(async () => {
       expect(await store.renew(owner)).not.toBe('stale');
       await sleep(leaseMs / 20);
-      expect(await witness.claim(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
-      return (await witness.claim(duplicateOf(silent))).kind === 'in_doubt';
+      expect(await witness.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
+      return (await witness.start(duplicateOf(silent))).kind === 'in_doubt';
     });
   });
 });
 
 describe.concurrent('round trips', () => {
-  it('are one for a replay; for a first execution two before it may send, and one after', async () => {
+  it('are two for a first execution, and one for a replay, a duplicate, a conflict and a peek', async () => {
     await using line = await withWire({});
     const { wire, store, witness } = line;
-    const [owner, settled] = [newRequest(), await bring(witness, 'settled')];
+    const [owner, completed] = [newRequest(), await bring(witness, 'completed')];
+    const dead = await bring(witness, 'in_doubt');
     wire.delayReplies(60);
     const counted = async (work: () => Promise<unknown>) => {
       const before = wire.roundTrips;
       await work();
       return wire.roundTrips - before;
     };
-    expect(await counted(() => store.claim(duplicateOf(settled)))).toBe(1);
-    expect(await counted(() => store.claim(owner))).toBe(1);
-    expect(await counted(() => store.begin(owner))).toBe(1);
-    expect(await counted(() => store.settle(owner, paid()))).toBe(1);
+    expect(await counted(() => store.start(duplicateOf(completed)))).toBe(1);
+    expect(await counted(() => store.start(owner))).toBe(1);
+    expect(await counted(() => store.start(duplicateOf(owner)))).toBe(1);
+    expect(await counted(() => store.start(duplicateOf(dead)))).toBe(1);
+    expect(await counted(() => store.peek(owner))).toBe(1);
+    expect(await counted(() => store.complete(owner, paid()))).toBe(1);
   });
 
-  it('of a replay carry one command', async () => {
+  it('carry two commands for a first execution, and one for a replay or a duplicate', async () => {
     await using line = await withWire({});
-    const { server, store, witness } = line;
-    const settled = await bring(witness, 'settled');
-    // Answered behind everything that was still under way.
-    await witness.get(settled.scope);
-    const commands = async () =>
-      Number(/total_commands_processed:(\d+)/.exec(await server.admin.info('stats'))?.[1]);
-    const before = await commands();
-    const asking = (await commands()) - before;
-    await store.claim(duplicateOf(settled));
-    expect((await commands()) - before - 2 * asking).toBe(1);
+    const { server, store } = line;
+    const monitor = await server.admin.monitor();
+    const seen: string[] = [];
+    // What a script calls is marked `lua` in the place of its client's address.
+    monitor.on('monitor', (_time: string, [command = '']: string[], source: string) => {
+      if (source !== 'lua') seen.push(command.toLowerCase());
+    });
+    const commandsOf = async (work: () => Promise<unknown>) => {
+      seen.length = 0;
+      await work();
+      // MONITOR shows commands in their order.
+      await server.admin.echo('end');
+      await until(() => seen.includes('echo'));
+      return seen.slice(0, seen.indexOf('echo'));
+    };
+    const owner = newRequest();
+    expect(await commandsOf(() => store.start(owner))).toEqual(['evalsha']);
+    expect(await commandsOf(() => store.start(duplicateOf(owner)))).toEqual(['evalsha']);
+    expect(await commandsOf(() => store.complete(owner, paid()))).toEqual(['evalsha']);
+    expect(await commandsOf(() => store.start(duplicateOf(owner)))).toEqual(['evalsha']);
+    expect(await commandsOf(() => store.peek(duplicateOf(owner)))).toEqual(['evalsha']);
+    monitor.disconnect();
   });
 });

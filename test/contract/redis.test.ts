@@ -1,111 +1,203 @@
 import { randomUUID } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
-import { StoreUnavailable } from '../../src/idempotency/store.ts';
-import type { Scope } from '../../src/kernel/brands.ts';
-import type { StorePlace } from '../support/open-store.ts';
+import { StoreUnavailable, UnreadableRecord } from '../../src/idempotency/store.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
-import { type Backend, Nodes } from './nodes.ts';
-import { bring } from './states.ts';
+import { Nodes } from './nodes.ts';
+import { recordKeyOf, redisDamages } from './redis-damages.ts';
+import { bring, replayOf } from './states.ts';
 import { storeContract } from './store-contract.ts';
 
-const server = await startRedis();
+const server = await startRedis({ args: ['--databases', '1000'] });
 
-const keyOf = (place: StorePlace, scope: Scope) =>
-  place.kind === 'redis' ? `${place.prefix}:{${scope}}` : 'no redis place';
-
-const backend: Backend = {
+const backend = {
   name: 'redis',
-  secondBegin: 'ok',
-  place: () => ({ kind: 'redis', url: server.url, prefix: randomUUID() }),
-  rewrite: async (place, scope, change) => {
-    const key = keyOf(place, scope);
-    const record = await server.admin.getBuffer(key);
-    if (!record) throw new Error('no record stands there');
-    await server.admin.set(key, change(record), 'KEEPTTL');
-  },
+  place: () => ({ kind: 'redis' as const, url: server.url, prefix: randomUUID() }),
+  damages: redisDamages,
 };
 
-storeContract(backend);
+// A database for each test: a listing looks at all keys of a database, also at those of other prefixes.
+let databases = 0;
+storeContract({
+  ...backend,
+  place: () => ({ ...backend.place(), url: `${server.url}/${++databases}` }),
+});
+
+/** The keys of a scope in redis. */
+function keysIn({ place }: Nodes, { scope }: { scope: ReturnType<typeof newRequest>['scope'] }) {
+  if (place.kind !== 'redis') throw new TypeError('this place is not a Redis');
+  const record = recordKeyOf(place, scope);
+  return { record, lease: `${record}:lease`, prefix: place.prefix };
+}
 
 describe('in redis', () => {
-  it('a record lives for its retention from the claim, through every write', async () => {
-    await using nodes = new Nodes(backend);
-    const store = await nodes.open({ retentionMs: 100_000 });
-    const owner = await bring(store, 'claimed');
-    // Shortened by hand, so that a write that set the time anew would show.
-    await server.admin.pexpire(keyOf(nodes.place, owner.scope), 50_000);
-    for (const write of ['begin', 'renew', 'markInDoubt', 'settle'] as const) {
-      await store[write](owner, paid());
-      const left = await server.admin.pttl(keyOf(nodes.place, owner.scope));
-      expect(left).toBeGreaterThan(0);
-      expect(left).toBeLessThanOrEqual(50_000);
-    }
-  });
-
-  it.each(['settle', 'release', 'markInDoubt'] as const)('%s gives the lease back', async (write) => {
+  it('all keys of a scope carry the format version and one hash tag', async () => {
     await using nodes = new Nodes(backend);
     const store = await nodes.open();
     const owner = await bring(store, 'executing');
-    const lease = `${keyOf(nodes.place, owner.scope)}:lease`;
+    const { record, lease, prefix } = keysIn(nodes, owner);
+    expect(record).toBe(`${prefix}:v2:{${owner.scope}}`);
+    expect((await server.admin.keys(`${prefix}:*`)).toSorted()).toEqual([record, lease]);
+    expect(await server.admin.get(lease)).toBe(owner.token.toString('hex'));
+    expect(await store.release(owner, { voidToken: true })).toBe('ok');
+    expect(await server.admin.keys(`${prefix}:*`)).toEqual([`${record}:void:${owner.token.toString('hex')}`]);
+    const doubtful = await bring(store, 'in_doubt', duplicateOf(owner));
+    const note = { by: 'ada', reason: 'in the books' };
+    expect(await store.resolve(owner.scope, doubtful.token, { as: 'released' }, note)).toBe('ok');
+    expect(await server.admin.keys(`${prefix}:*`)).toContain(`${record}:audit`);
+  });
+
+  it('a record of format version 1 is not read', async () => {
+    await using nodes = new Nodes(backend);
+    const store = await nodes.open();
+    const request = newRequest();
+    const { record, prefix } = keysIn(nodes, request);
+    await server.admin.set(`${prefix}:{${request.scope}}`, 'version 1');
+    expect(await store.start(request)).toEqual({ kind: 'started' });
+    expect(await server.admin.exists(record)).toBe(1);
+  });
+
+  it('an executing record lives for inDoubtRetentionMs from its start, through every write but the last', async () => {
+    await using nodes = new Nodes(backend);
+    const store = await nodes.open({ inDoubtRetentionMs: 1_000_000, retentionMs: 400_000 });
+    const [owner, doubtful] = [await bring(store, 'executing'), await bring(store, 'executing')];
+    const keys = [owner, doubtful].map((each) => keysIn(nodes, each).record);
+    // Older by hand, so that a write that set the time again would show.
+    for (const key of keys) await server.admin.pexpire(key, 950_000);
+    const left = async (key = '') => await server.admin.pttl(key);
+    const between = async (key: string | undefined, least: number, most: number) => {
+      const leftMs = await left(key);
+      expect(leftMs).toBeGreaterThan(least);
+      expect(leftMs).toBeLessThanOrEqual(most);
+    };
+    expect(await store.renew(owner)).toBe('ok');
+    await between(keys[0], 900_000, 950_000);
+    expect(await store.complete(owner, paid())).toBe('ok');
+    // It was 50 seconds old.
+    await between(keys[0], 300_000, 350_000);
+    expect(await store.markInDoubt(doubtful)).toBe('ok');
+    await between(keys[1], 900_000, 950_000);
+    expect(await store.complete(doubtful, paid())).toBe('ok');
+    await between(keys[1], 950_000, 1_000_000);
+  });
+
+  it.each(['complete', 'release', 'markInDoubt'] as const)('%s gives the lease back', async (write) => {
+    await using nodes = new Nodes(backend);
+    const store = await nodes.open();
+    const owner = await bring(store, 'executing');
+    const { lease } = keysIn(nodes, owner);
+    expect(await server.admin.exists(lease)).toBe(1);
+    const written = write === 'complete' ? store.complete(owner, paid()) : store[write](owner);
+    expect(await written).toBe('ok');
+    expect(await server.admin.exists(lease)).toBe(0);
+  });
+
+  it('a lease that was taken again is given back, too', async () => {
+    await using nodes = new Nodes(backend);
+    const store = await nodes.open();
+    const owner = await bring(store, 'executing');
+    const { lease } = keysIn(nodes, owner);
+    await server.admin.del(lease);
+    expect(await store.renew(owner)).toBe('lost');
     await until(async () => (await server.admin.exists(lease)) === 1);
-    expect(await store[write](owner, paid())).toBe('ok');
+    expect(await store.complete(owner, paid())).toBe('ok');
     await until(async () => (await server.admin.exists(lease)) === 0);
   });
 
-  it('a begin that came too late leaves no lease behind', async () => {
+  it.each(['start', 'restart'] as const)('a %s that is refused leaves no lease behind', async (write) => {
     await using nodes = new Nodes(backend);
     const store = await nodes.open();
-    const owner = await bring(store, 'claimed');
-    expect(await store.begin(duplicateOf(owner))).toBe('stale');
-    await until(async () => (await server.admin.exists(`${keyOf(nodes.place, owner.scope)}:lease`)) === 0);
+    const owner = await bring(store, 'completed');
+    const answer = await store[write](duplicateOf(owner));
+    expect(answer).toEqual(write === 'start' ? replayOf(paid()) : 'changed');
+    expect(await server.admin.exists(keysIn(nodes, owner).lease)).toBe(0);
+  });
+
+  it('a start under a voided token leaves neither a record nor a lease behind', async () => {
+    await using nodes = new Nodes(backend);
+    const store = await nodes.open();
+    const owner = newRequest();
+    expect(await store.release(owner, { voidToken: true })).toBe('stale');
+    const refused = store.start(owner).catch((error: unknown) => error);
+    expect(await refused).toMatchObject({ name: 'StoreUnavailable', maybeWritten: false });
+    const { record, lease } = keysIn(nodes, owner);
+    expect(await server.admin.exists(record, lease)).toBe(0);
   });
 
   it('an execution that has lost its lease is in flight until it is a lease old', async () => {
+    await using nodes = new Nodes(backend);
     const leaseMs = 1000;
-    await using nodes = new Nodes(backend);
     const store = await nodes.open({ leaseMs });
-    const [owner, control] = [await bring(store, 'claimed'), await bring(store, 'claimed')];
-    // The claim is old by then; what counts is the begin.
-    await until(async () => (await store.claim(duplicateOf(control))).kind === 'claimed');
-    const beganMs = performance.now();
-    expect(await store.begin(owner)).toBe('ok');
-    expect(await server.admin.del(`${keyOf(nodes.place, owner.scope)}:lease`)).toBe(1);
-    expect(await store.claim(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
-    await until(async () => (await store.claim(duplicateOf(owner))).kind === 'in_doubt');
-    expect(performance.now() - beganMs).toBeGreaterThanOrEqual(leaseMs - 1);
-  });
-
-  it('the same claim delivered twice is the same claim', async () => {
-    await using nodes = new Nodes(backend);
-    const store = await nodes.open();
-    const owner = await bring(store, 'claimed');
-    expect(await store.claim(owner)).toEqual({ kind: 'claimed', tookOver: false });
-    expect(await store.claim(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
+    const startedMs = performance.now();
+    const owner = await bring(store, 'executing');
+    expect(await server.admin.del(keysIn(nodes, owner).lease)).toBe(1);
+    expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
+    expect(await store.peek(owner)).toEqual({ kind: 'in_flight' });
+    const note = { by: 'ada', reason: 'in the books' };
+    expect(await store.resolve(owner.scope, owner.token, { as: 'released' }, note)).toBe('alive');
+    await until(async () => (await store.start(duplicateOf(owner))).kind === 'in_doubt');
+    expect(performance.now() - startedMs).toBeGreaterThanOrEqual(leaseMs - 1);
   });
 
   it('scripts that the server has forgotten are sent again', async () => {
     await using nodes = new Nodes(backend);
     const store = await nodes.open();
-    const owner = await bring(store, 'claimed');
-    for (const write of ['begin', 'renew', 'markInDoubt', 'settle'] as const) {
+    const owner = newRequest();
+    const note = { by: 'ada', reason: 'in the books' };
+    const calls: [() => Promise<unknown>, unknown][] = [
+      [() => store.start(owner), { kind: 'started' }],
+      [() => store.renew(owner), 'ok'],
+      [() => store.markInDoubt(owner), 'ok'],
+      [() => store.complete(owner, paid()), 'ok'],
+      [() => store.peek(owner), replayOf(paid())],
+      [() => store.release(owner), 'stale'],
+      [() => store.restart(duplicateOf(owner)), 'changed'],
+      [() => store.resolve(owner.scope, owner.token, { as: 'released' }, note), 'changed'],
+    ];
+    for (const [call, answer] of calls) {
       await server.admin.script('FLUSH');
-      expect(await store[write](owner, paid())).toBe('ok');
+      expect(await call()).toEqual(answer);
     }
-    expect(await store.claim(duplicateOf(owner))).toEqual({ kind: 'settled', settlement: paid() });
   });
 
-  it('a key that holds something else is never absent and never won', async () => {
+  it('a key that holds another type is never absent and never won', async () => {
     await using nodes = new Nodes(backend);
     const store = await nodes.open({ leaseMs: 1 });
     const owner = newRequest();
-    await server.admin.rpush(keyOf(nodes.place, owner.scope), 'x');
-    await expect(store.claim(owner)).rejects.toThrow(StoreUnavailable);
-    await expect(store.get(owner.scope)).rejects.toThrow(StoreUnavailable);
-    for (const write of ['begin', 'renew', 'settle', 'release', 'markInDoubt'] as const) {
-      await expect(store[write](owner, paid())).rejects.toThrow(StoreUnavailable);
-    }
-    expect(await server.admin.lrange(keyOf(nodes.place, owner.scope), 0, -1)).toEqual(['x']);
+    const { record } = keysIn(nodes, owner);
+    await server.admin.rpush(record, 'x');
+    const calls = [
+      () => store.start(owner),
+      () => store.peek(owner),
+      () => store.restart(owner),
+      () => store.get(owner.scope),
+      () => store.renew(owner),
+      () => store.complete(owner, paid()),
+      () => store.release(owner),
+      () => store.markInDoubt(owner),
+    ];
+    for (const call of calls) await expect(call()).rejects.toThrow(StoreUnavailable);
+    await expect(store.start(owner)).rejects.toThrow(UnreadableRecord);
+    expect(await server.admin.lrange(record, 0, -1)).toEqual(['x']);
+  });
+
+  it('the owner of a record in another format is not answered stale', async () => {
+    await using nodes = new Nodes(backend);
+    const store = await nodes.open();
+    const owner = await bring(store, 'executing');
+    const { record } = keysIn(nodes, owner);
+    await server.admin.setrange(record, 0, '\x03');
+    const before = await server.admin.getBuffer(record);
+    const calls = [
+      () => store.start(owner),
+      () => store.renew(owner),
+      () => store.complete(owner, paid()),
+      () => store.markInDoubt(owner),
+      () => store.restart(owner),
+      () => store.release(owner),
+    ];
+    for (const call of calls) await expect(call()).rejects.toThrow(UnreadableRecord);
+    expect(await server.admin.getBuffer(record)).toEqual(before);
   });
 });

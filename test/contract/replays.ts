@@ -1,20 +1,19 @@
 import { describe, expect, it } from 'vitest';
-import type { Settlement } from '../../src/idempotency/record.ts';
-import type { Claim } from '../../src/idempotency/store.ts';
+import type { Completion, StartAnswer } from '../../src/idempotency/store.ts';
 import { duplicateOf } from '../support/requests.ts';
 import { type Backend, Nodes } from './nodes.ts';
-import { bring } from './states.ts';
+import { bring, replayOf } from './states.ts';
 
 const everyByte = Buffer.from(Array.from({ length: 256 }, (_, byte) => byte));
 const everyLatin1 = everyByte.toString('latin1');
 
-const response = (body: Buffer | string, headers: string[] = [], status = 200): Settlement => ({
+const response = (body: Buffer | string, headers: string[] = [], status = 200): Completion => ({
   kind: 'response',
   response: { status, headers, body: Buffer.from(body) },
 });
 
-const settlements: [what: string, settlement: Settlement][] = [
-  ['every byte there is', response(everyByte)],
+const completions: [what: string, completion: Completion][] = [
+  ['every byte', response(everyByte)],
   ['an empty body', response('')],
   ['no headers, status 204', response('', [], 204)],
   ['a body that is no UTF-8', response(Buffer.from([0xff, 0xfe, 0xc3, 0x28, 0x00]))],
@@ -29,51 +28,62 @@ const settlements: [what: string, settlement: Settlement][] = [
   ['an error of the backend', response('{"success":false}', ['Content-Type', 'application/json'], 500)],
   ['a body of 1 MiB', response(Buffer.alloc(1_048_576, everyByte))],
   ['a tombstone', { kind: 'tombstone', status: 201 }],
+  ['a tombstone without a status', { kind: 'tombstone', status: 0 }],
 ];
 
 export function replays(backend: Backend): void {
-  describe('a settled scope', () => {
-    it.each(settlements)('gives back %s', async (_, settlement) => {
+  describe('a completed scope', () => {
+    it.each(completions)('gives back %s', async (_, completion) => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       const owner = await bring(store, 'executing');
-      expect(await store.settle(owner, settlement)).toBe('ok');
-      expectSame(await store.claim(duplicateOf(owner)), settlement);
-      expectSame(await other.claim(duplicateOf(owner)), settlement);
-      const stands = await other.get(owner.scope);
-      expect(stands).toMatchObject({ state: 'settled', key: owner.key, merchant: owner.merchant });
-      expect(stands?.fingerprint).toEqual(owner.fingerprint);
+      expect(await store.complete(owner, completion)).toBe('ok');
+      expectSame(await store.start(duplicateOf(owner)), completion);
+      expectSame(await other.start(duplicateOf(owner)), completion);
+      expectSame(await other.peek(duplicateOf(owner)), completion);
+      const record = await other.get(owner.scope);
+      expect(record).toMatchObject({ state: 'completed', key: owner.key, merchant: owner.merchant });
+      expect(record?.fingerprint).toEqual(owner.fingerprint);
+      expect(record?.completion?.kind).toBe(completion.kind);
+      if (completion.kind === 'tombstone') expect(record?.completion).toEqual(completion);
     });
 
     it('gives back the same to many at once', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const owner = await bring(store, 'executing');
-      const settlement = response(everyByte, ['X-A', everyLatin1]);
-      await store.settle(owner, settlement);
-      const claims = await Promise.all(Array.from({ length: 64 }, () => store.claim(duplicateOf(owner))));
-      for (const claim of claims) expectSame(claim, settlement);
+      const completion = response(everyByte, ['X-A', everyLatin1]);
+      await store.complete(owner, completion);
+      const answers = await Promise.all(Array.from({ length: 64 }, () => store.start(duplicateOf(owner))));
+      for (const answer of answers) expectSame(answer, completion);
     });
 
-    it('is still there for a node that starts later', async () => {
+    it('is still there for a node that opens later', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
-      const owner = await bring(store, 'settled');
+      const owner = await bring(store, 'completed');
       const before = await store.get(owner.scope);
       await store.close();
       expect(await (await nodes.open()).get(owner.scope)).toEqual(before);
     });
+
+    it('was not in doubt when its owner completed in time', async () => {
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
+      const owner = await bring(store, 'completed');
+      expect(await store.get(owner.scope)).toMatchObject({ wasInDoubt: false });
+    });
   });
 }
 
-/** Bodies are compared as bytes: a diff of a megabyte helps nobody. */
-function expectSame(claim: Claim, settlement: Settlement): void {
-  if (claim.kind !== 'settled' || claim.settlement.kind !== 'response' || settlement.kind !== 'response') {
-    expect(claim).toEqual({ kind: 'settled', settlement });
+/** Compares bodies by `equals`, because a diff of a megabyte helps no reader. */
+function expectSame(answer: StartAnswer | { kind: 'absent' }, completion: Completion): void {
+  if (answer.kind !== 'completed' || completion.kind !== 'response') {
+    expect(answer).toEqual(replayOf(completion));
     return;
   }
-  const { body, ...head } = claim.settlement.response;
-  const { body: expectedBody, ...expectedHead } = settlement.response;
+  const { body, ...head } = answer.response;
+  const { body: expectedBody, ...expectedHead } = completion.response;
   expect(head).toEqual(expectedHead);
   expect(body.equals(expectedBody)).toBe(true);
 }

@@ -1,82 +1,114 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import type { Settlement } from '../../src/idempotency/record.ts';
-import type { Resolution } from '../../src/idempotency/resolution.ts';
-import type { ClaimRequest, Store } from '../../src/idempotency/store.ts';
+import type { Completion, Execution, Resolution, Store } from '../../src/idempotency/store.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
+import { ownersWrites, write } from './fencing.ts';
 import { all } from './listing.ts';
 import { type Backend, Nodes } from './nodes.ts';
-import { bring, type Stage } from './states.ts';
+import { bring, replayOf, type Stage } from './states.ts';
 
-const settled = (settlement: Settlement = paid('by hand')): Resolution => ({ as: 'settled', settlement });
+const completed = (completion: Completion = paid('by hand')): Resolution => ({ as: 'completed', completion });
 const released: Resolution = { as: 'released' };
 const note = { by: 'ada', reason: 'the backend’s books show it' };
 
-/** Under the token that stands there now. */
-const resolve = (store: Store, { scope, token }: ClaimRequest, resolution: Resolution) =>
+/** Under the owner's token. */
+const resolve = (store: Store, { scope, token }: Execution, resolution: Resolution) =>
   store.resolve(scope, token, resolution, note);
 
 export function resolutions(backend: Backend): void {
   describe('a resolution', () => {
-    it.each<[string, Settlement]>([
+    it.each<[string, Completion]>([
       ['a response', paid('by hand')],
       ['a tombstone', { kind: 'tombstone', status: 201 }],
-    ])('settles what is in doubt with %s, under a new token', async (_, settlement) => {
+      ['a tombstone without a status', { kind: 'tombstone', status: 0 }],
+    ])('completes what is in doubt with %s, under a new token', async (_, completion) => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       const owner = await bring(store, 'in_doubt');
-      expect(await resolve(other, owner, settled(settlement))).toBe('ok');
-      expect(await store.claim(duplicateOf(owner))).toEqual({ kind: 'settled', settlement });
-      const stands = await store.get(owner.scope);
-      expect(stands).toMatchObject({ state: 'settled', merchant: owner.merchant, key: owner.key });
-      expect(stands?.token.equals(owner.token)).toBe(false);
-      for (const write of ['begin', 'renew', 'settle', 'release', 'markInDoubt'] as const)
-        expect(await store[write](owner, paid('late'))).toBe('stale');
-      expect(await store.get(owner.scope)).toEqual(stands);
+      const before = await store.get(owner.scope);
+      expect(await resolve(other, owner, completed(completion))).toBe('ok');
+      expect(await store.start(duplicateOf(owner))).toEqual(replayOf(completion));
+      const record = await store.get(owner.scope);
+      expect(record).toEqual({
+        ...before,
+        ...{ state: 'completed', wasInDoubt: true, completion },
+        token: record?.token,
+        changedAtMs: record?.changedAtMs,
+      });
+      expect(record?.token).toHaveLength(owner.token.length);
+      expect(record?.token.equals(owner.token)).toBe(false);
+      for (const name of ownersWrites) expect(await write(store, name, owner)).toBe('stale');
+      expect(await store.get(owner.scope)).toEqual(record);
     });
 
-    it('releases what is in doubt: the next request executes, and a late owner writes nothing', async () => {
+    it('draws another token each time', async () => {
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
+      const tokens = new Set<string>();
+      for (let times = 0; times < 5; times++) {
+        const owner = await bring(store, 'in_doubt');
+        expect(await resolve(store, owner, completed())).toBe('ok');
+        tokens.add((await store.get(owner.scope))?.token.toString('hex') ?? '');
+      }
+      expect(tokens.size).toBe(5);
+    });
+
+    it('releases what is in doubt: the next request starts, and a late owner cannot overwrite it', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const owner = await bring(store, 'in_doubt');
       expect(await resolve(store, owner, released)).toBe('ok');
       expect(await store.get(owner.scope)).toBeUndefined();
-      expect(await store.settle(owner, paid('late'))).toBe('stale');
+      expect(await resolve(store, owner, completed())).toBe('changed');
+      for (const name of ownersWrites.filter((each) => each !== 'complete'))
+        expect(await write(store, name, owner)).toBe('stale');
       const next = { ...newRequest(), scope: owner.scope };
-      expect(await store.claim(next)).toEqual({ kind: 'claimed', tookOver: false });
-      expect(await resolve(store, owner, settled())).toBe('changed');
+      expect(await store.start(next)).toEqual({ kind: 'started' });
+      for (const name of ownersWrites) expect(await write(store, name, owner)).toBe('stale');
+      expect(await resolve(store, owner, completed())).toBe('changed');
+      expect(await store.get(owner.scope)).toMatchObject({ state: 'executing', token: next.token });
+    });
+
+    it('by release loses against the complete of an owner who comes back before the next request', async () => {
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
+      const owner = await bring(store, 'in_doubt');
+      expect(await resolve(store, owner, released)).toBe('ok');
+      expect(await store.complete(owner, paid('late'))).toBe('ok');
+      expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid('late')));
     });
 
     it.each<[Stage | 'absent', string]>([
       ['absent', 'changed'],
-      ['claimed', 'alive'],
       ['executing', 'alive'],
-      ['settled', 'changed'],
+      ['completed', 'changed'],
     ])('of a scope that is %s is %s, and writes nothing', async (stage, answer) => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const owner = stage === 'absent' ? newRequest() : await bring(store, stage);
       const before = await store.get(owner.scope);
-      for (const resolution of [settled(), released])
+      for (const resolution of [completed(), released])
         expect(await resolve(store, owner, resolution)).toBe(answer);
       expect(await store.get(owner.scope)).toEqual(before);
       expect(await store.audit(owner.scope)).toEqual([]);
     });
 
-    it('under another token than the one that stands is changed, and writes nothing', async () => {
+    it('under another token than that of the record is changed, and writes nothing', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
-      const owner = await bring(store, 'in_doubt');
-      for (const resolution of [settled(), released])
-        expect(await resolve(store, duplicateOf(owner), resolution)).toBe('changed');
-      expect(await store.get(owner.scope)).toMatchObject({ state: 'in_doubt', token: owner.token });
-      expect(await store.audit(owner.scope)).toEqual([]);
+      for (const stage of ['executing', 'in_doubt'] as const) {
+        const owner = await bring(store, stage);
+        for (const resolution of [completed(), released])
+          expect(await resolve(store, duplicateOf(owner), resolution)).toBe('changed');
+        expect(await store.get(owner.scope)).toMatchObject({ state: stage, token: owner.token });
+        expect(await store.audit(owner.scope)).toEqual([]);
+      }
     });
 
-    it.each([settled(), released])(
-      '($as) of an execution waits until its owner is gone',
+    it.each([completed(), released])(
+      '($as) of an execution waits until its owner is dead',
       async (resolution) => {
         await using nodes = new Nodes(backend);
         const leaseMs = 300;
@@ -90,19 +122,46 @@ export function resolutions(backend: Backend): void {
         expect(answer).toBe('ok');
         expect(performance.now() - startedMs).toBeGreaterThanOrEqual(leaseMs - 1);
         expect(await store.audit(owner.scope)).toMatchObject([{ from: { state: 'executing' } }]);
+        const record = await store.get(owner.scope);
+        if (resolution.as === 'released') expect(record).toBeUndefined();
+        else expect(record).toMatchObject({ state: 'completed', wasInDoubt: true });
       },
     );
 
-    it('waits while an owner who was taken for gone has woken up and renews', async () => {
+    it('does not wait for the lease of a dead owner whose scope was marked in doubt', async () => {
       await using nodes = new Nodes(backend);
-      const leaseMs = 1000;
+      const store = await nodes.open({ leaseMs: 300 });
+      const owner = await bring(store, 'executing');
+      await until(async () => (await store.start(duplicateOf(owner))).kind === 'in_doubt');
+      expect(await resolve(store, owner, released)).toBe('ok');
+      expect(await store.audit(owner.scope)).toMatchObject([{ from: { state: 'in_doubt' } }]);
+    });
+
+    it('waits while an owner who had counted as dead has woken up and renews', async () => {
+      await using nodes = new Nodes(backend);
+      const leaseMs = 1500;
       const store = await nodes.open({ leaseMs });
       const owner = await bring(store, 'executing');
-      await until(async () => (await store.claim(duplicateOf(owner))).kind === 'in_doubt');
+      await until(async () => (await store.start(duplicateOf(owner))).kind === 'in_doubt');
       expect(await store.renew(owner)).toBe('lost');
       await until(async () => (await store.renew(owner)) === 'ok');
       expect(await resolve(store, owner, released)).toBe('alive');
-      expect(await store.settle(owner, paid('late'))).toBe('ok');
+      expect(await store.complete(owner, paid('late'))).toBe('ok');
+    });
+
+    it('waits for an heir who has woken up, although the first owner had given up', async () => {
+      await using nodes = new Nodes(backend);
+      const leaseMs = 1500;
+      const store = await nodes.open({ leaseMs });
+      const heir = duplicateOf(await bring(store, 'in_doubt'));
+      expect(await store.restart(heir)).toBe('ok');
+      expect(await resolve(store, heir, released)).toBe('alive');
+      await until(async () => (await store.start(duplicateOf(heir))).kind === 'in_doubt');
+      expect(await store.renew(heir)).toBe('lost');
+      await until(async () => (await store.renew(heir)) === 'ok');
+      expect(await resolve(store, heir, released)).toBe('alive');
+      expect(await store.markInDoubt(heir)).toBe('ok');
+      expect(await resolve(store, heir, released)).toBe('ok');
     });
 
     it('at once with others has one winner, and one audit record', async () => {
@@ -111,13 +170,13 @@ export function resolutions(backend: Backend): void {
       const owner = await bring(store, 'in_doubt');
       const answers = await Promise.all(
         Array.from({ length: 20 }, (_, number) =>
-          resolve(number % 2 ? store : other, owner, number % 3 ? settled(paid(`${number}`)) : released),
+          resolve(number % 2 ? store : other, owner, number % 3 ? completed(paid(`${number}`)) : released),
         ),
       );
       expect(answers.toSorted()).toEqual([...Array(19).fill('changed'), 'ok']);
-      const stands = await store.get(owner.scope);
+      const record = await store.get(owner.scope);
       const winner = answers.indexOf('ok');
-      expect(stands?.settlement).toEqual(winner % 3 ? paid(`${winner}`) : undefined);
+      expect(record?.completion).toEqual(winner % 3 ? paid(`${winner}`) : undefined);
       expect(await store.audit(owner.scope)).toHaveLength(1);
     });
 
@@ -127,20 +186,20 @@ export function resolutions(backend: Backend): void {
       const owners = await Promise.all(Array.from({ length: 40 }, () => bring(store, 'in_doubt')));
       await Promise.all(
         owners.map(async (owner, number) => {
-          const settle = () => store.settle(owner, paid('late'));
-          const byHand = () => resolve(other, owner, settled());
-          const [first, second] = number % 2 ? [settle, byHand] : [byHand, settle];
+          const complete = () => store.complete(owner, paid('late'));
+          const byHand = () => resolve(other, owner, completed());
+          const [first, second] = number % 2 ? [complete, byHand] : [byHand, complete];
           const answers = await Promise.all([first(), second()]);
           const [late, hand] = number % 2 ? answers : answers.toReversed();
           expect([late, hand]).toEqual(late === 'ok' ? ['ok', 'changed'] : ['stale', 'ok']);
-          const settlement = late === 'ok' ? paid('late') : paid('by hand');
-          expect(await store.claim(duplicateOf(owner))).toEqual({ kind: 'settled', settlement });
+          const completion = late === 'ok' ? paid('late') : paid('by hand');
+          expect(await store.start(duplicateOf(owner))).toEqual(replayOf(completion));
           expect(await store.audit(owner.scope)).toHaveLength(hand === 'ok' ? 1 : 0);
         }),
       );
     });
 
-    it('leaves an audit record: who, when, why, what stood there and what it became', async () => {
+    it('leaves an audit record: who, when, why, the record before and what it became', async () => {
       await using nodes = new Nodes(backend);
       let wallMs = 1_700_000_000_000;
       const [store, other] = [
@@ -153,21 +212,21 @@ export function resolutions(backend: Backend): void {
       expect(await store.resolve(request.scope, request.token, released, { by: 'grace', reason: 'a' })).toBe(
         'ok',
       );
-      const again = { ...duplicateOf(request) };
+      const again = duplicateOf(request);
       await bring(store, 'in_doubt', again);
       wallMs += 5000;
-      expect(await resolve(store, again, settled())).toBe('ok');
+      expect(await resolve(store, again, completed())).toBe('ok');
       const { merchant, operation, key } = request;
       const from = { state: 'in_doubt', merchant, operation, key };
       const [createdAtMs, laterMs] = [wallMs - 10_000, wallMs - 5000];
       expect(await other.audit(request.scope)).toEqual([
         {
           ...{ atMs: laterMs, by: 'grace', reason: 'a', to: { as: 'released' } },
-          from: { ...from, createdAtMs, changedAtMs: createdAtMs },
+          from: { ...from, requestId: request.requestId, createdAtMs, changedAtMs: createdAtMs },
         },
         {
-          ...{ atMs: wallMs, ...note, to: { as: 'settled', kind: 'response', status: 201 } },
-          from: { ...from, createdAtMs: laterMs, changedAtMs: laterMs },
+          ...{ atMs: wallMs, ...note, to: { as: 'completed', kind: 'response', status: 201 } },
+          from: { ...from, requestId: again.requestId, createdAtMs: laterMs, changedAtMs: laterMs },
         },
       ]);
       expect(await other.audit(newRequest().scope)).toEqual([]);
@@ -175,14 +234,17 @@ export function resolutions(backend: Backend): void {
       expect(records.map(({ scope }) => scope)).toEqual([request.scope]);
     });
 
-    it('does not lengthen the retention, and its audit record outlives it', async () => {
+    it('counts the lifetime again, and its audit record outlives it', async () => {
       await using nodes = new Nodes(backend);
-      const store = await nodes.open({ retentionMs: 1000 });
+      const inDoubtRetentionMs = 2000;
+      const store = await nodes.open({ inDoubtRetentionMs, retentionMs: 100 });
       const [owner, control] = [await bring(store, 'in_doubt'), await bring(store, 'in_doubt')];
-      await sleep(400);
-      expect(await resolve(store, owner, settled())).toBe('ok');
+      await sleep(600);
+      const resolvedMs = performance.now();
+      expect(await resolve(store, owner, completed())).toBe('ok');
       await until(async () => (await store.get(control.scope)) === undefined);
-      expect(await store.get(owner.scope)).toBeUndefined();
+      await until(async () => (await store.get(owner.scope)) === undefined);
+      expect(performance.now() - resolvedMs).toBeGreaterThanOrEqual(inDoubtRetentionMs - 1);
       expect(await store.audit(owner.scope)).toMatchObject([note]);
     });
   });

@@ -1,17 +1,21 @@
 import { expect } from 'vitest';
-import type { ClaimRequest, Store } from '../../src/idempotency/store.ts';
+import type { Completion, Execution, Standing, Store } from '../../src/idempotency/store.ts';
 import { newRequest, paid } from '../support/requests.ts';
 
-export type Stage = 'claimed' | 'executing' | 'in_doubt' | 'settled';
+export type Stage = 'executing' | 'in_doubt' | 'completed';
 
-/** Brings a new scope into a state, and returns the request that owns it. */
-export async function bring(store: Store, stage: Stage, request = newRequest()): Promise<ClaimRequest> {
-  expect(await store.claim(request)).toEqual({ kind: 'claimed', tookOver: false });
-  if (stage === 'claimed') return request;
-  expect(await store.begin(request)).toBe('ok');
+export const stages: readonly Stage[] = ['executing', 'in_doubt', 'completed'];
+
+/** Brings a new scope into a state, and returns the execution that owns it. An owner in doubt has marked itself. */
+export async function bring(store: Store, stage: Stage, request = newRequest()): Promise<Execution> {
+  expect(await store.start(request)).toEqual({ kind: 'started' });
   if (stage === 'in_doubt') expect(await store.markInDoubt(request)).toBe('ok');
-  if (stage === 'settled') expect(await store.settle(request, paid())).toBe('ok');
+  if (stage === 'completed') expect(await store.complete(request, paid())).toBe('ok');
   return request;
 }
 
-export const stages: readonly Stage[] = ['claimed', 'executing', 'in_doubt', 'settled'];
+/** What a retry is answered from a completed record. */
+export function replayOf(completion: Completion): Standing {
+  if (completion.kind === 'tombstone') return { kind: 'tombstone' };
+  return { kind: 'completed', response: completion.response };
+}

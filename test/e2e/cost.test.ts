@@ -51,10 +51,10 @@ describe.each(storeKinds)('on %s, it costs', (kind) => {
     return Object.fromEntries(after.filter(([, value]) => value > 0));
   }
 
-  it('a first-time withdraw three store commands: claim, begin and settle', async () => {
+  it('a first-time withdraw two store commands, a replay one', async () => {
     const key = randomUUID();
-    expect(await commandsOf(() => pay(key))).toEqual({ 'claim ok': 1, 'begin ok': 1, 'settle ok': 1 });
-    expect(await commandsOf(() => pay(key))).toEqual({ 'claim ok': 1 });
+    expect(await commandsOf(() => pay(key))).toEqual({ 'start ok': 1, 'complete ok': 1 });
+    expect(await commandsOf(() => pay(key))).toEqual({ 'start ok': 1 });
   });
 
   it('a balance read no store command', async () => {

@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { check, type Evidence, RULES } from './chaos/checker.ts';
-import { type Ended, type Event, HUNG, STORE_FAILED, type StopsSettling } from './chaos/history.ts';
+import type { Ended, Event, StopsCompleting } from './chaos/history.ts';
+import { shareNeverSent, summaryOf } from './chaos/summary.ts';
 
 const SCOPE = 'M-ALPHA payout-1';
 const ENTRY = { merchant: 'M-ALPHA', idempotency_key: 'payout-1' };
@@ -36,20 +37,23 @@ function call(atMs: number, ended: Ended, more: Partial<CallEvent> = {}): Event[
 }
 const last = (ended: Ended): Event[] => call(90_000, ended, { as: 'last' });
 
-function rulesOf(events: Event[], more: Partial<Evidence> = {}): string[] {
-  const evidence: Evidence = {
+function evidenceOf(events: Event[], more: Partial<Evidence> = {}): Evidence {
+  return {
     events,
     payouts: [ENTRY],
     balanced: true,
     listed: new Set(),
     resolved: [],
+    unasked: new Set(),
     recoveriesMs: [],
     recoverWithinMs: 3000,
     failsOver: false,
     ...more,
   };
-  return check(evidence).map(({ rule }) => rule);
 }
+
+const rulesOf = (events: Event[], more: Partial<Evidence> = {}): string[] =>
+  check(evidenceOf(events, more)).map(({ rule }) => rule);
 
 const fine = [...call(0, result()), ...last(result('a', { replayed: true }))];
 const killed: Extract<Event, { event: 'gateway_died' }> = {
@@ -61,14 +65,14 @@ const killed: Extract<Event, { event: 'gateway_died' }> = {
 };
 const doubt = [...call(0, UNKNOWN), ...last(UNKNOWN)];
 const listed = new Set([SCOPE]);
-const stopping = (stopsSettling: StopsSettling, fromMs: number, toMs: number): Event[] => [
-  { event: 'fault', atMs: fromMs, of: 'store', name: `killed at ${fromMs} ms`, stopsSettling },
+const stopping = (stopsCompleting: StopsCompleting, fromMs: number, toMs: number, gateway = 0): Event[] => [
+  { event: 'fault', atMs: fromMs, of: 'store', name: `killed at ${fromMs} ms`, gateway, stopsCompleting },
   { event: 'healed', atMs: toMs, of: 'store', name: `killed at ${fromMs} ms` },
 ];
 const storeFault = (fromMs: number, toMs: number): Event[] => stopping('everywhere', fromMs, toMs);
 
 /** Results are stored all the same. */
-const standsBeside = (fromMs: number, toMs: number): Event[] => [
+const backendFault = (fromMs: number, toMs: number): Event[] => [
   { event: 'fault', atMs: fromMs, of: 'backend', name: 'backend killed' },
   { event: 'healed', atMs: toMs, of: 'backend', name: 'backend killed' },
 ];
@@ -120,43 +124,43 @@ describe('the checker of the fault suite', () => {
     ]);
   });
 
-  it('lets a told result be in doubt only where the store failed as it was told, and until it is back', () => {
-    const told = [...call(0, result()), ...call(1000, UNKNOWN)];
-    expect(rulesOf([...told, ...storeFault(50, 900), ...last(result())])).toEqual([]);
-    expect(rulesOf([...told, ...storeFault(500, 900), ...last(result())])).toEqual(['result_lost']);
+  it('lets a result that was answered be in doubt only if the store failed meanwhile, until it is back', () => {
+    const answered = [...call(0, result()), ...call(1000, UNKNOWN)];
+    expect(rulesOf([...answered, ...storeFault(50, 900), ...last(result())])).toEqual([]);
+    expect(rulesOf([...answered, ...storeFault(500, 900), ...last(result())])).toEqual(['result_lost']);
     const longAfter = [...call(0, result()), ...call(4000, UNKNOWN)];
     expect(rulesOf([...longAfter, ...storeFault(50, 900), ...last(result())])).toEqual(['result_lost']);
-    for (const beside of [stopping('there', 800, 3000), storeFault(2000, 3000)])
-      expect(rulesOf([...longAfter, ...storeFault(50, 900), ...beside, ...last(result())])).toEqual([]);
-    for (const alone of [stopping('there', 50, 3000), storeFault(5000, 6000), standsBeside(50, 3000)])
+    for (const also of [stopping('late', 800, 3000), storeFault(2000, 3000)])
+      expect(rulesOf([...longAfter, ...storeFault(50, 900), ...also, ...last(result())])).toEqual([]);
+    for (const alone of [stopping('late', 50, 3000), storeFault(5000, 6000), backendFault(50, 3000)])
       expect(rulesOf([...longAfter, ...alone, ...last(result())])).toEqual(['result_lost']);
     expect(
-      rulesOf([...longAfter, ...storeFault(50, 900), ...standsBeside(50, 9000), ...last(result())]),
+      rulesOf([...longAfter, ...storeFault(50, 900), ...backendFault(50, 9000), ...last(result())]),
     ).toEqual(['result_lost']);
-    expect(rulesOf([...told, ...storeFault(50, 900), ...last(UNKNOWN)], { listed })).toEqual([
+    expect(rulesOf([...answered, ...storeFault(50, 900), ...last(UNKNOWN)], { listed })).toEqual([
       'result_lost',
       'unexplained_doubt',
     ]);
   });
 
-  it('lets no told result be in doubt at the end, however late the store came back', () => {
-    const told = [...call(85_000, result()), ...storeFault(85_050, 89_000), ...last(UNKNOWN)];
+  it('lets no result that was answered be in doubt at the end, however late the store came back', () => {
+    const answered = [...call(85_000, result()), ...storeFault(85_050, 89_000), ...last(UNKNOWN)];
     const lost: Event = { event: 'backend_lost', atMs: 85_060 };
-    expect(rulesOf([...told, lost], { listed })).toEqual(['result_lost']);
+    expect(rulesOf([...answered, lost], { listed })).toEqual(['result_lost']);
   });
 
-  it('lets a told result be in doubt for good only where its gateway was killed while the store failed', () => {
-    const told = (more = {}) => [...call(0, result('a', more)), ...call(1000, UNKNOWN), ...last(UNKNOWN)];
+  it('lets a result that was answered stay in doubt only if its gateway was killed while the store failed', () => {
+    const answered = (more = {}) => [...call(0, result('a', more)), ...call(1000, UNKNOWN), ...last(UNKNOWN)];
     const meanwhile = (death: Event, more = {}) =>
-      rulesOf([...told(more), ...storeFault(50, 900), death], { listed });
+      rulesOf([...answered(more), ...storeFault(50, 900), death], { listed });
     expect(meanwhile({ ...killed, atMs: 500 })).toEqual([]);
     expect(meanwhile({ ...killed, atMs: 500, how: '0' })).toEqual(['result_lost', 'unexplained_doubt']);
     expect(meanwhile({ ...killed, atMs: 5000 })).toEqual(['result_lost']);
-    expect(rulesOf([...told(), { ...killed, atMs: 500 }], { listed })).toEqual(['result_lost']);
+    expect(rulesOf([...answered(), { ...killed, atMs: 500 }], { listed })).toEqual(['result_lost']);
     // A replay came by another gateway than the one that has executed.
     const owner = call(0, problem('store_unavailable'), { gateway: 1 });
     const death: Event = { ...killed, atMs: 500, gateway: 1 };
-    const calls = (more = {}) => [...owner, ...told(more), ...storeFault(50, 900), death];
+    const calls = (more = {}) => [...owner, ...answered(more), ...storeFault(50, 900), death];
     expect(rulesOf(calls({ replayed: true }), { listed, failsOver: true })).toEqual([]);
     expect(rulesOf(calls({ replayed: true }), { listed })).toEqual(['result_lost']);
     expect(rulesOf(calls(), { listed, failsOver: true })).toEqual(['result_lost']);
@@ -164,35 +168,84 @@ describe('the checker of the fault suite', () => {
     expect(rulesOf([...stored, ...storeFault(50, 900)])).toEqual(['result_lost']);
   });
 
-  it('lets a gateway whose disk is full end, with what it could not settle in doubt', () => {
-    // It tells the result at 100 ms.
-    const ended: Event = { ...killed, atMs: 500, how: STORE_FAILED, diskFullFromMs: 50 };
-    const told = [...call(0, result()), ...call(1000, UNKNOWN), ...last(UNKNOWN)];
-    expect(rulesOf([...told, ended], { listed })).toEqual([]);
-    expect(rulesOf([...told, { ...ended, diskFullFromMs: 150 }], { listed })).toEqual(['result_lost']);
-    expect(rulesOf([...told, { ...ended, life: 2 }], { listed })).toEqual([
+  it('lets a result be in doubt for a while if only its own gateway could not store it', () => {
+    const known = [...call(0, result()), ...call(1000, UNKNOWN), ...last(result())];
+    expect(rulesOf([...known, ...stopping('there', 50, 900)])).toEqual([]);
+    expect(rulesOf([...known, ...stopping('there', 50, 900, 1)])).toEqual(['result_lost']);
+    expect(rulesOf([...known, ...stopping('there', 500, 900)])).toEqual(['result_lost']);
+    const stays = [...call(0, result()), ...call(1000, UNKNOWN), ...last(UNKNOWN)];
+    const killedThen: Event = { ...killed, atMs: 500 };
+    expect(rulesOf([...stays, ...stopping('there', 50, 900), killedThen], { listed })).toEqual([]);
+    expect(rulesOf([...stays, ...stopping('there', 50, 900)], { listed })).toEqual([
       'result_lost',
       'unexplained_doubt',
     ]);
-    const longAfter: Event = { ...ended, atMs: 60_000, diskFullFromMs: 55_000 };
-    expect(rulesOf([...told, longAfter], { listed })).toEqual(['result_lost', 'unexplained_doubt']);
-    expect(rulesOf([...fine, { ...killed, how: STORE_FAILED }])).toEqual(['gateway_failed']);
-    expect(rulesOf([...fine, { ...ended, how: HUNG }])).toEqual(['gateway_failed']);
   });
 
-  it('takes a key for resolved when its merchant is told so', () => {
+  it('lets no gateway end by itself, not even with exit code 0 or while its store fails', () => {
+    for (const how of ['1', '74', '0', 'SIGABRT', 'SIGXFSZ']) {
+      const death: Event = { ...killed, atMs: 500, how, unasked: true };
+      expect(rulesOf([...fine, ...storeFault(50, 900), death])).toEqual(['gateway_failed']);
+    }
+    expect(rulesOf([...fine, { ...killed, how: '0' }])).toEqual([]);
+    expect(rulesOf([...fine, { ...killed, how: '1' }])).toEqual(['gateway_failed']);
+  });
+
+  it('asks for no last answer where the key may be new again, and sees a second payment there all the same', () => {
+    const unasked = new Set([SCOPE]);
+    expect(rulesOf(call(0, result()))).toEqual(['stuck']);
+    expect(rulesOf(call(0, result()), { unasked })).toEqual([]);
+    expect(rulesOf(call(0, result()), { unasked, payouts: [ENTRY, ENTRY] })).toEqual(['paid_twice']);
+  });
+
+  it('takes a key for resolved when its merchant sees it', () => {
     const stored = problem('response_not_stored');
-    const told = [
-      { scope: SCOPE, as: 'settled' as const, ended: stored, refusal: undefined },
+    const resolved = [
+      { scope: SCOPE, as: 'completed' as const, ended: stored, refusal: undefined },
       { scope: SCOPE, as: 'released' as const, ended: result(), refusal: undefined },
     ];
-    expect(rulesOf(fine, { resolved: told })).toEqual([]);
-    const refused = told.map((one) => ({ ...one, refusal: '409 alive' }));
+    expect(rulesOf(fine, { resolved })).toEqual([]);
+    const refused = resolved.map((one) => ({ ...one, refusal: '409 alive' }));
     expect(rulesOf(fine, { resolved: refused })).toEqual(['unresolvable', 'unresolvable']);
   });
 
   it('takes an answer that frees the key for no result', () => {
     const events = [...call(0, result('free', { status: 429 })), ...call(1000, result()), ...last(result())];
     expect(rulesOf(events)).toEqual([]);
+  });
+
+  it('takes a status that says that the outcome is unknown for no result', () => {
+    const unknown = call(0, result('gave up', { status: 502 }), { fault: 'status=502' });
+    expect(rulesOf([...unknown, ...last(UNKNOWN)], { listed })).toEqual([]);
+  });
+});
+
+describe('the summary of the fault suite', () => {
+  const facts = {
+    seed: 1,
+    store: 'sqlite',
+    unsafe: undefined,
+    tookMs: 1,
+    folder: '',
+    faults: {},
+    missing: [],
+  };
+  const sent: Event = { event: 'sent', atMs: 10, scope: SCOPE, gateway: 0, life: 1 };
+  const summarise = (events: Event[], more: Partial<Evidence> = {}) =>
+    summaryOf({ ...facts, keys: 1 }, evidenceOf(events, more), []);
+
+  it('counts the keys in doubt that no gateway had begun to send', () => {
+    const never = summarise([...doubt, killed], { payouts: [] });
+    expect(never).toMatchObject({ inDoubt: 1, neverSent: 1 });
+    expect(shareNeverSent(never)).toBe('1 (100.0 %)');
+    expect(summarise([...doubt, sent, killed])).toMatchObject({ inDoubt: 1, neverSent: 0 });
+    // An operator has released it, and its merchant asked again.
+    const released = call(95_000, result(), { as: 'resolved' });
+    expect(summarise([...doubt, killed, ...released, sent])).toMatchObject({ inDoubt: 1, neverSent: 1 });
+    expect(summarise([...fine, sent])).toMatchObject({ inDoubt: 0, neverSent: 0 });
+  });
+
+  it('does not believe its own count if the ledger has a payout that it did not see sent', () => {
+    expect(() => summarise(fine)).toThrow(`did not see that ${SCOPE} was sent`);
   });
 });

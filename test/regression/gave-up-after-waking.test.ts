@@ -13,19 +13,20 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }));
 const { url } = await startRedis();
 
 const places: StorePlace[] = [
-  { kind: 'lmdb', path: folder },
+  { kind: 'sqlite', path: folder },
   { kind: 'redis', url, prefix: 'test' },
 ];
 
-// Paused for longer than a lease, taken for gone, awake again, and then its connection to the backend broke: with LMDB
-// its mark of doubt changed nothing, since the key was in doubt by then, and nobody could resolve it for another lease.
+// The owner was paused for longer than a lease, was taken for dead, woke up, and then lost its connection to the backend.
+// Its mark of doubt changed nothing, since the key was in doubt by then, and the key could not be resolved for another
+// lease.
 it.each(places)('an owner that woke up and then gave up can be resolved at once ($kind)', async (place) => {
   const store = await openStore(place, { leaseMs: 1500 });
   try {
     const owner = await bring(store, 'executing');
-    await until(async () => (await store.claim(duplicateOf(owner))).kind === 'in_doubt');
+    await until(async () => (await store.start(duplicateOf(owner))).kind === 'in_doubt');
     expect(await store.renew(owner)).toBe('lost');
-    // The lease that it took again is on its way behind the answer.
+    // On Redis the lease is taken behind the answer.
     await until(async () => (await store.renew(owner)) === 'ok');
     const note = { by: 'ada', reason: 'the books show it' };
     expect(await store.resolve(owner.scope, owner.token, { as: 'released' }, note)).toBe('alive');

@@ -7,12 +7,12 @@ import { newRequest } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
 const KEYS = 400;
-/** Redis looks after its clients once for each so many bytes that it has loaded. */
+/** While it loads, Redis serves its clients each time that it has loaded so many bytes. */
 const KEY_BYTES = 1024;
 const WITHIN_MS = 1000;
 
-/** Redis thought that it would load for another nine seconds, was done in one, and was not asked before the nine were over. */
-it('a redis that has loaded its file is used at once, however long it thought it would take', async () => {
+/** Redis estimated that it would load for nine more seconds and needed one; the client did not ask before the nine were over. */
+it('a redis that has loaded its file is used at once, however long it expected to load', async () => {
   const server = await startRedis();
   onTestFinished(() => server.stop());
   const place = { kind: 'redis', url: server.url, prefix: 'test' } as const;
@@ -21,7 +21,7 @@ it('a redis that has loaded its file is used at once, however long it thought it
   const filling = server.admin.pipeline();
   for (let i = 0; i < KEYS; i++) filling.set(`large-${i}`, randomBytes(KEY_BYTES));
   await filling.exec();
-  // Only the file that a rewrite makes is loaded as slowly as is asked for.
+  // Redis applies key-load-delay only to a file that a rewrite has made.
   await server.admin.bgrewriteaof();
   await until(async () => /aof_rewrite_in_progress:0/.test(await server.admin.info('persistence')));
   await server.kill();
@@ -37,19 +37,19 @@ it('a redis that has loaded its file is used at once, however long it thought it
   onTestFinished(() => aside.disconnect());
   const estimateS = async () => Number(/^loading_eta_seconds:(\d+)/m.exec(await aside.info())?.[1] ?? 0);
   await until(async () => (await estimateS().catch(() => 0)) > 3);
-  // So that the store's client asks now, and hears of that time.
+  // The store's client connects again now, and gets that estimate.
   const before = Math.max(...(await clientsOf(aside)).map(({ id }) => id));
   await aside.call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
   const asking = async () =>
     (await clientsOf(aside)).filter(({ id, command }) => id > before && command !== 'NULL');
-  // It, and the test's own.
+  // The store's client, and the test's own.
   await until(async () => (await asking()).length >= 2);
   await aside.config('SET', 'key-load-delay', '0');
   expect(await started).toBe(true);
 
   const startedMs = performance.now();
-  const claimed = await until(() => store.claim(newRequest()).catch(() => undefined));
-  expect(claimed).toMatchObject({ kind: 'claimed' });
+  const answer = await until(() => store.start(newRequest()).catch(() => undefined));
+  expect(answer).toEqual({ kind: 'started' });
   expect(performance.now() - startedMs).toBeLessThan(WITHIN_MS);
 });
 

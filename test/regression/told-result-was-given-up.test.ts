@@ -1,6 +1,6 @@
 /**
- * A gateway that was told to end gave up, when its grace was over, the results that merchants knew and that the store, which
- * was away, did not have: their keys were in doubt for good.
+ * The store was away when a gateway got SIGTERM. After its grace the gateway gave up results that merchants had and the store
+ * did not: their keys stayed in doubt.
  */
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
@@ -15,9 +15,9 @@ import { onRedis } from '../support/stores.ts';
 import { startProxy, type TcpProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
 
-/** How often it has told that it waits for the store; it does so every two seconds. */
+/** How often the gateway has logged that it waits for the store; it does so every two seconds. */
 const waited = ({ lines }: SpawnedGateway): number =>
-  lines.filter((line) => line.includes('the store has not taken the last writes yet')).length;
+  lines.filter((line) => line.includes('waiting for the store to take the last writes')).length;
 
 let sandbox: Sandbox;
 let redis: RedisServer;
@@ -38,64 +38,70 @@ const configOf = (more: object = {}) =>
   testConfig(temporaryFolder(), sandbox.url, {
     ...onRedis(wire, 500),
     lock: { leaseMs: 500 },
-    idempotency: { settleRetryMs: 100 },
+    idempotency: { completeRetryMs: 100 },
     ...more,
   });
 
-/** A result that its merchant knows, and the store does not. */
-async function tell(gateway: SpawnedGateway) {
+/** A result that its merchant has, and the store has not. */
+async function answerWithoutStore(gateway: SpawnedGateway) {
   const key = randomUUID();
   const answer = withdraw(gateway.url, { key, fault: 'delay=300' });
   await until(() => sandbox.requests.ofKey(key) === 1);
   away(true);
-  const told = await answer;
-  expect(told.status).toBe(201);
-  return { key, told };
+  const answered = await answer;
+  expect(answered.status).toBe(201);
+  return { key, answered };
 }
 
-// Four times: longer than a worker has before it is killed, settleMs not counted.
+// Four times: longer than a worker has before it is killed, completeMs not counted.
 it.each([
   { workers: 1, times: 1 },
   { workers: 2, times: 4 },
 ])('it stays until the store has them, $workers workers', async ({ workers, times }) => {
   const config = configOf({ workers, shutdown: { delayMs: 0, graceMs: 50 } });
   const gateway = await spawnGateway(config, FAST_START);
-  const { key, told } = await tell(gateway);
+  const { key, answered } = await answerWithoutStore(gateway);
   const exited = once(gateway.child, 'exit');
   gateway.child.kill('SIGTERM');
   await until(() => waited(gateway) === times);
   away(false);
   expect(await exited).toEqual([0, null]);
 
-  const heir = await spawnGateway(config, FAST_START);
-  const again = await withdraw(heir.url, { key });
-  expect([again.status, again.headers['idempotent-replayed'], again.body]).toEqual([201, 'true', told.body]);
+  const next = await spawnGateway(config, FAST_START);
+  const again = await withdraw(next.url, { key });
+  expect([again.status, again.headers['idempotent-replayed'], again.body]).toEqual([
+    201,
+    'true',
+    answered.body,
+  ]);
   expect(sandbox.ledger.payouts({ key })).toBe(1);
-  expect(await heir.end()).toBe(0);
+  expect(await next.end()).toBe(0);
 });
 
-it('when shutdown.settleMs is over it ends all the same, says so, and the key is in doubt', async () => {
-  const config = configOf({ shutdown: { delayMs: 0, graceMs: 50, settleMs: 1000 } });
+it('after shutdown.completeMs it ends all the same, logs that, and the key is in doubt', async () => {
+  const config = configOf({ shutdown: { delayMs: 0, graceMs: 50, completeMs: 1000 } });
   const gateway = await spawnGateway(config, FAST_START);
-  const { key } = await tell(gateway);
+  const { key } = await answerWithoutStore(gateway);
   const closed = once(gateway.child, 'close');
   expect(await gateway.end()).toBe(0);
   await closed;
-  expect(gateway.lines.filter((line) => line.includes('a result was not stored in time'))).toHaveLength(1);
+  expect(
+    gateway.lines.filter((line) => line.includes('the response was sent and never stored')),
+  ).toHaveLength(1);
   away(false);
-  const heir = await spawnGateway(config, FAST_START);
+  const next = await spawnGateway(config, FAST_START);
   const again = await until(async () => {
-    const answer = await withdraw(heir.url, { key });
+    const answer = await withdraw(next.url, { key });
     return answer.status === 503 ? undefined : answer;
   });
   expect(again.json()).toMatchObject({ error: { code: 'outcome_unknown' } });
   expect(sandbox.ledger.payouts({ key })).toBe(1);
-  expect(await heir.end()).toBe(0);
+  expect(await next.end()).toBe(0);
 });
 
 it('a second signal ends it at once', async () => {
   const gateway = await spawnGateway(configOf({ shutdown: { delayMs: 0, graceMs: 50 } }), FAST_START);
-  await tell(gateway);
+  await answerWithoutStore(gateway);
   const exited = once(gateway.child, 'exit');
   gateway.child.kill('SIGTERM');
   await until(() => waited(gateway) === 1);

@@ -13,12 +13,16 @@ interface Link {
   answered: boolean;
   /** The last of the replies under way: none overtakes another. */
   lastReply: Promise<void>;
+  /** Requests that were held back; undefined: they pass. */
+  held: Buffer[] | undefined;
 }
 
 /** A wire that can be broken, in front of a port of this machine. */
 export class TcpProxy {
   readonly #server: Server;
   readonly #links = new Set<Link>();
+  /** Links whose client was reset while its requests were held back. */
+  readonly #stranded = new Set<Link>();
   #port = 0;
   #targetPort: number;
   #refusing = false;
@@ -66,6 +70,8 @@ export class TcpProxy {
   /** Resets all connections. */
   cut(): void {
     for (const link of this.#links) this.#part(link);
+    for (const { server } of this.#stranded) server.resetAndDestroy();
+    this.#stranded.clear();
   }
 
   /** New connections are taken and reset: their clients may have sent something. Those that stand stay. */
@@ -94,6 +100,40 @@ export class TcpProxy {
     for (const link of this.#links) if (link.maimed) this.#part(link);
   }
 
+  /**
+   * Holds back what clients send from now on, on the connections that are open now; replication passes. Connections
+   * that are made later are not affected.
+   */
+  holdRequests(): void {
+    for (const link of this.#links) if (!link.replication) link.held ??= [];
+  }
+
+  get heldBytes(): number {
+    const held = [...this.#links, ...this.#stranded].flatMap((link) => link.held ?? []);
+    return held.reduce((sum, { length }) => sum + length, 0);
+  }
+
+  /** Resets the held connections towards their clients only: what they sent is still on its way to the server. */
+  strandHeld(): void {
+    for (const link of this.#links) {
+      if (!link.held) continue;
+      this.#links.delete(link);
+      this.#stranded.add(link);
+      link.client.resetAndDestroy();
+    }
+  }
+
+  /** Delivers what was held back. The client of a stranded connection gets no answer. */
+  deliverHeld(): void {
+    for (const link of [...this.#links, ...this.#stranded]) {
+      const held = Buffer.concat(link.held ?? []);
+      link.held = undefined;
+      if (held.length > 0 && link.server.writable) link.server.write(held);
+    }
+    for (const link of this.#stranded) link.server.end();
+    this.#stranded.clear();
+  }
+
   /** Replies arrive that much later. */
   delayReplies(ms: number): void {
     this.#delayMs = ms;
@@ -105,13 +145,14 @@ export class TcpProxy {
   }
 
   #join(client: Socket, server: Socket): void {
-    const link = {
+    const link: Link = {
       client,
       server,
       maimed: false,
       replication: false,
       answered: true,
       lastReply: Promise.resolve(),
+      held: undefined,
     };
     this.#links.add(link);
     client.setNoDelay(true);
@@ -120,7 +161,8 @@ export class TcpProxy {
       if (link.answered) this.#roundTrips++;
       link.answered = false;
       link.replication ||= bytes.includes('REPLCONF');
-      server.write(bytes);
+      if (link.held) link.held.push(bytes);
+      else server.write(bytes);
     });
     server.on('data', (bytes) => {
       if (this.#swallows(link)) link.maimed = true;

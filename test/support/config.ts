@@ -1,7 +1,7 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, onTestFinished } from 'vitest';
+import { afterAll } from 'vitest';
 import { stringify } from 'yaml';
 import type { z } from 'zod';
 import { type Config, configSchema } from '../../src/config/schema.ts';
@@ -20,19 +20,10 @@ afterAll(() => {
   for (const folder of folders) rmSync(folder, { recursive: true, force: true });
 });
 
-/** A folder that is gone when the test, or the file where there is no test, has ended. */
+/** A folder that is gone when the test file has ended. No test ends with it, because tests may run at once. */
 export function temporaryFolder(): string {
   const folder = mkdtempSync(join(tmpdir(), 'oncegate-test-'));
   folders.add(folder);
-  const remove = () => {
-    folders.delete(folder);
-    rmSync(folder, { recursive: true, force: true });
-  };
-  try {
-    onTestFinished(remove);
-  } catch {
-    // Outside of a test the end of its file will do.
-  }
   return folder;
 }
 
@@ -65,6 +56,8 @@ export function writeKeys(folder: string): string {
 
 /** Short times, free ports, the sandbox's merchants; `more` wins, section by section. */
 export function testConfig(folder: string, upstreamUrl: string, more: MoreConfig = {}): ConfigInput {
+  // It has to be less than the lease.
+  const connectTimeoutMs = Math.min(1000, (more.lock?.leaseMs ?? 10_000) / 2);
   return {
     workers: 1,
     listen: { host: '127.0.0.1', port: 0 },
@@ -72,10 +65,10 @@ export function testConfig(folder: string, upstreamUrl: string, more: MoreConfig
     log: { level: 'info' },
     auth: { keys: { source: 'file', path: writeKeys(folder) } },
     ...more,
-    upstream: { url: upstreamUrl, connectTimeoutMs: 1000, responseTimeoutMs: 5000, ...more.upstream },
+    upstream: { url: upstreamUrl, connectTimeoutMs, responseTimeoutMs: 5000, ...more.upstream },
     // A loaded test machine may stand still for longer than a store should in production.
     store: {
-      ...(more.store?.kind === 'redis' ? {} : { kind: 'lmdb', path: join(folder, 'data') }),
+      ...(more.store?.kind === 'redis' ? {} : { kind: 'sqlite', path: join(folder, 'data') }),
       timeoutMs: 5000,
       ...more.store,
     } as ConfigInput['store'],

@@ -1,81 +1,103 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { afterAll } from 'vitest';
 import type { Call, EngineObserver, InDoubtPolicy } from '../../src/idempotency/call.ts';
 import { type DoubtSolver, Engine, type EngineOptions } from '../../src/idempotency/engine.ts';
 import type { Exchange } from '../../src/idempotency/outcome.ts';
-import type { StoredResponse } from '../../src/idempotency/record.ts';
-import type { Store } from '../../src/idempotency/store.ts';
+import type { Store, StoredResponse } from '../../src/idempotency/store.ts';
 import { type Clock, systemClock } from '../../src/kernel/clock.ts';
+import { type SlotOptions, Slots } from '../../src/upstream/slots.ts';
 import { FaultyStore } from './faulty-store.ts';
-import { LONG, openStore, type StoreTimes } from './open-store.ts';
+import { LONG, openStore, type StorePlace, type StoreTimes } from './open-store.ts';
 import { newRequest, paid, type RequestParts } from './requests.ts';
 
-/** What an engine told: the event and the words that came with it. */
-export type Told = [event: keyof EngineObserver, detail?: unknown];
+/** An event that an engine reported to its observer, with its details. */
+export type EngineEvent = [event: keyof EngineObserver, detail?: unknown];
 
-/** Nodes on one new folder, and engines on them; everything is closed and removed at its end. */
+export interface RigEngine {
+  engine: Engine;
+  slots: Slots;
+  events: EngineEvent[];
+}
+
+/** So many that no request waits for one. */
+const PLENTY: SlotOptions = { maxConnections: 1000, maxQueued: 1000, queueTimeoutMs: 20_000 };
+
+/** Open stores of this test file. Opening one starts a thread, so tests with the same times share one. */
+const open = new Map<string, Promise<Store>>();
+const folder = mkdtempSync(join(tmpdir(), 'engine-'));
+
+afterAll(async () => {
+  for (const store of open.values()) await (await store).close();
+  rmSync(folder, { recursive: true, force: true });
+});
+
+/** Engines on a place that the tests of a file share, by default a SQLite database: use a new key in each test. */
 export class Rig {
-  readonly #path = mkdtempSync(join(tmpdir(), 'engine-'));
-  readonly #stores: Store[] = [];
+  readonly #place: StorePlace;
   readonly #engines: Engine[] = [];
 
-  async store(times?: Partial<StoreTimes>): Promise<Store> {
-    const store = await openStore({ kind: 'lmdb', path: this.#path }, times);
-    this.#stores.push(store);
-    return store;
+  constructor(place: StorePlace = { kind: 'sqlite', path: folder }) {
+    this.#place = place;
+  }
+
+  async store(times: Partial<StoreTimes> = {}): Promise<Store> {
+    const name = JSON.stringify([this.#place, times]);
+    const store = open.get(name) ?? openStore(this.#place, times);
+    open.set(name, store);
+    return await store;
   }
 
   async faultyStore(times?: Partial<StoreTimes>): Promise<FaultyStore> {
     return new FaultyStore(await this.store(times));
   }
 
+  /** An engine with slots of its own, unless `options` limit or bring them. */
   engine(
     store: Store,
-    options: Partial<EngineOptions> = {},
+    options: Partial<EngineOptions & SlotOptions> & { slots?: Slots } = {},
     solver?: DoubtSolver,
     clock: Clock = systemClock,
-  ): { engine: Engine; told: Told[] } {
-    const told: Told[] = [];
+  ): RigEngine {
+    const events: EngineEvent[] = [];
     const observer: EngineObserver = {
-      inDoubt: (_, { reason }) => told.push(['inDoubt', reason]),
-      stale: (write) => told.push(['stale', write]),
-      lateAnswer: (_, late, stands) => told.push(['lateAnswer', { late, stands }]),
-      sendsAgain: () => told.push(['sendsAgain']),
-      tookOver: () => told.push(['tookOver']),
-      leaseLost: () => told.push(['leaseLost']),
-      settleLate: () => told.push(['settleLate']),
-      settleGivenUp: () => told.push(['settleGivenUp']),
+      inDoubt: (_, cause, reason) => events.push(['inDoubt', { cause, reason }]),
+      stale: (write) => events.push(['stale', write]),
+      lateAnswer: (_, late, stored) => events.push(['lateAnswer', { late, stored }]),
+      sendsAgain: () => events.push(['sendsAgain']),
+      leaseLost: () => events.push(['leaseLost']),
+      completeLate: () => events.push(['completeLate']),
+      completeGivenUp: () => events.push(['completeGivenUp']),
     };
-    const { leaseMs, retentionMs } = LONG;
-    const all = { leaseMs, retentionMs, settleRetryMs: 2000, maxWaiters: 100, ...options };
-    const engine = new Engine(store, all, observer, clock, solver);
+    const { leaseMs, inDoubtRetentionMs } = LONG;
+    const all = { leaseMs, inDoubtRetentionMs, completeRetryMs: 2000, maxWaiters: 5000, ...options };
+    const slots = options.slots ?? new Slots({ ...PLENTY, ...options });
+    const engine = new Engine(store, slots, all, observer, clock, solver);
     this.#engines.push(engine);
-    return { engine, told };
+    return { engine, slots, events };
   }
 
-  /** An engine whose clock is not the system's in some way. */
-  engineAt(store: Store, clock: Partial<Clock>): { engine: Engine; told: Told[] } {
+  /** An engine whose clock differs from the system's in some way. */
+  engineAt(store: Store, clock: Partial<Clock>): RigEngine {
     return this.engine(store, {}, undefined, { ...systemClock, ...clock });
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await Promise.all(this.#engines.map((engine) => engine.close(0)));
-    await Promise.all(this.#stores.map((store) => store.close()));
-    rmSync(this.#path, { recursive: true, force: true });
   }
 }
 
 /** A call that counts its runs. */
 export type CountedCall = Call & { readonly counted: { runs: number } };
 
-type Run = (mayStart: () => boolean) => Promise<Exchange>;
+type Run = (maySend: () => boolean) => Promise<Exchange>;
 
 function counting(run: Run): Pick<CountedCall, 'run' | 'counted'> {
   const counted = { runs: 0 };
-  const countedRun: Run = (mayStart) => {
+  const countedRun: Run = (maySend) => {
     counted.runs++;
-    return run(mayStart);
+    return run(maySend);
   };
   return { counted, run: countedRun };
 }
@@ -97,20 +119,21 @@ export function newCall(
     ...counting(run),
     waitMs,
     inDoubt,
-    releaseStatuses: [401, 403, 429],
+    statuses: { release: [401, 403, 429], unknown: [502, 504] },
     ...(gone ? { gone } : {}),
   };
 }
 
 /** The same request under the same key; its run would end with a result of its own. */
-export function retryOf(call: Call, changes: { waitMs?: number; gone?: AbortSignal } = {}): CountedCall {
+export function retryOf(
+  call: Call,
+  changes: Partial<Pick<Call, 'waitMs' | 'gone' | 'operation' | 'inDoubt'>> = {},
+): CountedCall {
   return { ...call, ...changes, ...counting(async () => complete('retry')) };
 }
 
 export function responseOf(id = 'p-1', status = 201): StoredResponse {
-  const settlement = paid(id);
-  if (settlement.kind !== 'response') throw new TypeError('a payment has a response');
-  return { ...settlement.response, status };
+  return { ...paid(id).response, status };
 }
 
 export function complete(id?: string, status?: number): Exchange {
@@ -120,7 +143,7 @@ export function complete(id?: string, status?: number): Exchange {
 export const notSent: Exchange = { kind: 'not_sent', reason: 'ECONNREFUSED' };
 export const unknown: Exchange = { kind: 'unknown', reason: 'UND_ERR_SOCKET', timedOut: false };
 
-/** A run that lasts until it is told to end. */
+/** A run that lasts until `end` is called. */
 export function openRun(): { run: () => Promise<Exchange>; end(exchange?: Exchange): void } {
   const { promise, resolve } = Promise.withResolvers<Exchange>();
   return { run: () => promise, end: (exchange = complete()) => resolve(exchange) };

@@ -1,33 +1,49 @@
-import type { Store } from '../../src/idempotency/store.ts';
-import { LmdbStore } from '../../src/idempotency/stores/lmdb/lmdb-store.ts';
+import { join } from 'node:path';
+import type { Lifetimes, Store } from '../../src/idempotency/store.ts';
 import { RedisStore } from '../../src/idempotency/stores/redis/redis-store.ts';
+import { SqliteStore } from '../../src/idempotency/stores/sqlite/sqlite-store.ts';
 import { type Clock, systemClock } from '../../src/kernel/clock.ts';
 
-/** Where a store keeps its records. Plain data: a worker process gets it on its command line. */
-export type StorePlace =
-  | { kind: 'lmdb'; path: string }
-  | { kind: 'redis'; url: string; prefix: string; lockNodes?: readonly string[] };
+export interface SqlitePlace {
+  kind: 'sqlite';
+  path: string;
+}
 
-export interface StoreTimes {
-  retentionMs: number;
-  leaseMs: number;
+export interface RedisPlace {
+  kind: 'redis';
+  url: string;
+  prefix: string;
+  lockNodes?: readonly string[];
+}
+
+/** Where a store keeps its records. Plain data: a worker process gets it on its command line. */
+export type StorePlace = SqlitePlace | RedisPlace;
+
+/** The lifetimes of what this store writes, and the time limit of a command. */
+export interface StoreTimes extends Lifetimes {
   timeoutMs: number;
 }
 
 /** So long that nothing lapses within a test, however loaded the machine is. */
-export const LONG: StoreTimes = { retentionMs: 600_000, leaseMs: 60_000, timeoutMs: 10_000 };
+export const LONG: StoreTimes = {
+  ...{ leaseMs: 60_000, retentionMs: 600_000, inDoubtRetentionMs: 1_200_000 },
+  timeoutMs: 10_000,
+};
+
+export const GATEWAY_ID = 'gateway-test';
 
 export async function openStore(
   place: StorePlace,
   times: Partial<StoreTimes> = {},
   clock: Clock = systemClock,
+  gatewayId: string = GATEWAY_ID,
 ): Promise<Store> {
-  const shared = { ...LONG, ...times, clock };
-  if (place.kind === 'lmdb') return await LmdbStore.open({ path: place.path, ...shared });
+  const { timeoutMs, ...lifetimes } = { ...LONG, ...times };
+  const shared = { timeoutMs, clock, gatewayId, lifetimes };
+  if (place.kind === 'sqlite') return await SqliteStore.open({ path: place.path, ...shared });
   const { url, prefix, lockNodes = [] } = place;
-  const location = { url };
   return await RedisStore.open({
-    location,
+    location: { url },
     prefix,
     lockNodes,
     replicas: 0,
@@ -35,3 +51,6 @@ export async function openStore(
     ...shared,
   });
 }
+
+/** The database that the store keeps at its path. */
+export const databaseOf = ({ path }: SqlitePlace): string => join(path, 'records.db');

@@ -1,19 +1,21 @@
 import { randomUUID } from 'node:crypto';
 import { fingerprintOf, newToken, scopeOf } from '../../src/idempotency/fingerprint.ts';
-import type { Settlement } from '../../src/idempotency/record.ts';
-import type { ClaimRequest } from '../../src/idempotency/store.ts';
+import type { Completion, Execution } from '../../src/idempotency/store.ts';
 
 export interface RequestParts {
   merchant?: string;
   operation?: string;
-  /** Default: one that nobody has used. */
+  /** Default: a key that no other request has. */
   key?: string;
   body?: string;
+  /** Default: an id that no other request has. */
+  requestId?: string;
 }
 
-/** A claim on a new scope under a new token. */
-export function newRequest(parts: RequestParts = {}): ClaimRequest {
-  const { merchant = 'M-1', operation = 'withdraw', key = randomUUID(), body = '{"amount":100}' } = parts;
+/** An execution of a new scope under a new token. */
+export function newRequest(parts: RequestParts = {}): Execution {
+  const { merchant = 'M-1', operation = 'withdraw', key = randomUUID() } = parts;
+  const { body = '{"amount":100}', requestId = randomUUID() } = parts;
   return {
     scope: scopeOf(merchant, key),
     token: newToken(),
@@ -21,24 +23,25 @@ export function newRequest(parts: RequestParts = {}): ClaimRequest {
     merchant,
     operation,
     key,
+    requestId,
   };
 }
 
-/** The same request again, sent by somebody else: the same scope and fingerprint, a token of its own. */
-export function duplicateOf(request: ClaimRequest): ClaimRequest {
-  return { ...request, token: newToken() };
+/** The same request, sent again: the same scope and fingerprint, another token and another request id. */
+export function duplicateOf(request: Execution): Execution {
+  return { ...request, token: newToken(), requestId: randomUUID() };
 }
 
 /** Another request under the same key. */
-export function otherOf(request: ClaimRequest): ClaimRequest {
+export function otherOf(request: Execution): Execution {
   return {
     ...duplicateOf(request),
     fingerprint: fingerprintOf('POST', '/v1/index.php', Buffer.from('other')),
   };
 }
 
-/** A result of its own for each `id`. */
-export function paid(id = 'p-1'): Settlement {
+/** A completion whose body names `id`. */
+export function paid(id = 'p-1'): Completion & { kind: 'response' } {
   const body = Buffer.from(JSON.stringify({ success: true, data: { id } }));
   return { kind: 'response', response: { status: 201, headers: ['Content-Type', 'application/json'], body } };
 }

@@ -18,7 +18,7 @@ process.once('exit', endAll);
 // vitest ends its processes without an `exit`.
 afterAll(endAll);
 
-/** A gateway in a process of its own. */
+/** A gateway in its own process. */
 export interface SpawnedGateway {
   child: ChildProcess;
   pid: number;

@@ -1,43 +1,41 @@
 import { createInterface } from 'node:readline';
+import { DatabaseSync } from 'node:sqlite';
 import type { Store } from '../../src/idempotency/store.ts';
-import { openEnvironment } from '../../src/idempotency/stores/lmdb/environment.ts';
-import { openStore, type StorePlace } from './open-store.ts';
+import { databaseOf, openStore, type SqlitePlace, type StorePlace } from './open-store.ts';
 import { newRequest, paid } from './requests.ts';
 
-/** What a process of its own is to do with a store. */
+/** What a worker process does with a store. */
 export type Work =
-  /** Claims `keys` at the word `go`, and tells which it won. */
+  /** Starts `keys` at the word `go`, and says which it won. */
   | { kind: 'race'; keys: string[] }
-  /** Claims, begins and settles one key after the other on each lane, telling each answer, until it is killed. */
+  /** Starts and completes one key after the other on each lane, saying each answer, until it is killed. */
   | { kind: 'ledger'; lanes: number }
   /** Opens and closes the store, over and over. */
   | { kind: 'reopen' }
-  /** Stops within a commit of LMDB's, until somebody lets it go on. */
-  | { kind: 'stop_within_commit' };
+  /** Stops within a write transaction of SQLite, until SIGCONT; then it rolls back and ends. */
+  | { kind: 'stop_within_transaction' };
 
 async function race(store: Store, keys: string[], go: Promise<unknown>): Promise<void> {
   say('ready');
   await go;
-  const claims = await Promise.all(
-    keys.map(async (key) => ({ key, claim: await store.claim(newRequest({ key })) })),
+  const answers = await Promise.all(
+    keys.map(async (key) => ({ key, answer: await store.start(newRequest({ key })) })),
   );
   say(
     'won',
-    claims.filter(({ claim }) => claim.kind === 'claimed').map(({ key }) => key),
+    answers.filter(({ answer }) => answer.kind === 'started').map(({ key }) => key),
   );
 }
 
+/** Leaves every third key executing. */
 async function ledger(store: Store, lane: number): Promise<void> {
   for (let number = 0; ; number++) {
     const key = `${lane}-${number}`;
     const request = newRequest({ key });
-    const claim = await store.claim(request);
-    say(claim.kind, key);
-    if (claim.kind !== 'claimed') continue;
-    if (number % 3 === 0) continue;
-    say(`begin ${await store.begin(request)}`, key);
-    if (number % 3 === 1) continue;
-    say(`settle ${await store.settle(request, paid(key))}`, key);
+    const { kind } = await store.start(request);
+    say(kind, key);
+    if (kind !== 'started' || number % 3 === 0) continue;
+    say(`complete ${await store.complete(request, paid(key))}`, key);
   }
 }
 
@@ -49,13 +47,14 @@ async function reopen(place: StorePlace): Promise<never> {
   }
 }
 
-async function stopWithinCommit({ path }: StorePlace & { kind: 'lmdb' }): Promise<void> {
-  const { records, close } = await openEnvironment(path);
-  records.transactionSync(() => {
-    say('stops');
-    process.kill(process.pid, 'SIGSTOP');
-  });
-  await close();
+function stopWithinTransaction(place: SqlitePlace): void {
+  const database = new DatabaseSync(databaseOf(place));
+  database.exec('PRAGMA busy_timeout = 10000');
+  database.exec('BEGIN IMMEDIATE');
+  say('stops');
+  process.kill(process.pid, 'SIGSTOP');
+  database.exec('ROLLBACK');
+  database.close();
 }
 
 /** Standard output is a pipe, and Node writes to pipes at once: what was said before a kill has arrived. */
@@ -70,8 +69,8 @@ const go = new Promise((resolve) => commands.once('line', resolve));
 commands.once('close', () => process.exit());
 
 if (work.kind === 'reopen') await reopen(place);
-if (work.kind === 'stop_within_commit') {
-  await stopWithinCommit(place as StorePlace & { kind: 'lmdb' });
+if (work.kind === 'stop_within_transaction') {
+  stopWithinTransaction(place as SqlitePlace);
   process.exit();
 }
 const store = await openStore(place);

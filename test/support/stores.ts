@@ -3,7 +3,7 @@ import type { MoreConfig } from './config.ts';
 import { type RedisServer, startRedis } from './redis-server.ts';
 import { openStack, type Stack } from './stack.ts';
 
-export const storeKinds = ['lmdb', 'redis'] as const;
+export const storeKinds = ['sqlite', 'redis'] as const;
 export type StoreKind = (typeof storeKinds)[number];
 
 /** Sections of a configuration that keep its records in a Redis. */
@@ -11,7 +11,7 @@ export const onRedis = (redis: Pick<RedisServer, 'url'>, timeoutMs = 5000): More
   store: { kind: 'redis', url: redis.url, timeoutMs },
 });
 
-/** Sections for a store of that kind, with a server of its own where it needs one. */
+/** Sections for a store of that kind, with a new server if it needs one. */
 export async function storeSections(kind: StoreKind): Promise<MoreConfig> {
   return kind === 'redis' ? onRedis(await startRedis()) : {};
 }

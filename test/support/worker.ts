@@ -15,7 +15,7 @@ afterAll(async () => {
   await Promise.all([...running].map((worker) => worker.kill()));
 });
 
-/** One line of a worker: an answer of its store, and what it was about. */
+/** One line of a worker: a word, and what the word is about, such as a key. */
 export type Said = [word: string, about: unknown];
 
 /** A second process that works on a store; killed at the end of the test file. */
@@ -34,7 +34,7 @@ export class Worker {
     running.add(this);
   }
 
-  /** Resolves to what `word` was said about. */
+  /** Waits for `word`, and returns what was said about it. */
   async hears(word: string): Promise<unknown> {
     const [, about] = await until(() => this.said.find(([said]) => said === word));
     return about;

@@ -67,7 +67,7 @@ describe('the benchmark', () => {
     });
     const results = {
       ...{ rounds: 1, cells: [], growth: [], memory: [], startsMs: { yaml: [], json: [] } },
-      paced: [run('backend', 0.1, 0), run('oncegate-redis', 0.2, 0), run('oncegate-lmdb', 0.2, 1)],
+      paced: [run('backend', 0.1, 0), run('oncegate-redis', 0.2, 0), run('oncegate-sqlite', 0.2, 1)],
     } as unknown as Results;
     const verdicts = targetsOf(results).flatMap(({ work, met }) => (work.startsWith('added') ? [met] : []));
     expect(verdicts).toEqual([true, true, false, false]);

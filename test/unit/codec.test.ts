@@ -1,14 +1,16 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { type Completion, type IdempotencyRecord, UnreadableRecord } from '../../src/idempotency/store.ts';
 import {
+  decodeHead,
   decodeRecord,
+  encodeCompletion,
   encodeRecord,
-  encodeSettlement,
+  HEAD_BYTES,
   layout,
-  UnreadableRecord,
-} from '../../src/idempotency/codec.ts';
-import type { IdempotencyRecord, Settlement } from '../../src/idempotency/record.ts';
+  ownerGaveUp,
+} from '../../src/idempotency/stores/redis/codec.ts';
 import type { Fingerprint, Token } from '../../src/kernel/brands.ts';
 
 const bytes = (length: { minLength?: number; maxLength: number }) =>
@@ -18,7 +20,7 @@ const exactly = (length: number) => bytes({ minLength: length, maxLength: length
 const time = fc.integer({ min: 1_000_000_000_000, max: 4_102_444_800_000 });
 const status = fc.integer({ min: 100, max: 599 });
 
-const settlement: fc.Arbitrary<Settlement> = fc.oneof(
+const completion: fc.Arbitrary<Completion> = fc.oneof(
   fc.record({ kind: fc.constant('tombstone' as const), status }),
   fc.record({
     kind: fc.constant('response' as const),
@@ -30,6 +32,8 @@ const settlement: fc.Arbitrary<Settlement> = fc.oneof(
   }),
 );
 
+const lifetime = fc.integer({ min: 0, max: 2 ** 48 - 1 });
+
 const head = fc.record({
   token: exactly(16) as fc.Arbitrary<Token>,
   fingerprint: exactly(32) as fc.Arbitrary<Fingerprint>,
@@ -38,17 +42,21 @@ const head = fc.record({
   merchant: latin1(255),
   operation: latin1(255),
   key: latin1(255),
+  requestId: latin1(255),
+  gatewayId: latin1(255),
+  wasInDoubt: fc.boolean(),
+  lifetimes: fc.record({ leaseMs: lifetime, retentionMs: lifetime, inDoubtRetentionMs: lifetime }),
 });
 
-const unsettled: fc.Arbitrary<IdempotencyRecord> = fc
-  .tuple(head, fc.constantFrom('claimed' as const, 'executing' as const, 'in_doubt' as const))
+const open: fc.Arbitrary<IdempotencyRecord> = fc
+  .tuple(head, fc.constantFrom('executing' as const, 'in_doubt' as const))
   .map(([rest, state]) => ({ ...rest, state }));
-const settled: fc.Arbitrary<IdempotencyRecord> = fc
-  .tuple(head, settlement)
-  .map(([rest, what]) => ({ ...rest, state: 'settled', settlement: what }));
-const record = fc.oneof(unsettled, settled);
+const completed: fc.Arbitrary<IdempotencyRecord> = fc
+  .tuple(head, completion)
+  .map(([rest, what]) => ({ ...rest, state: 'completed', completion: what }));
+const record = fc.oneof(open, completed);
 
-/** Undefined where the bytes are refused; any other failure is a failure of the test. */
+/** Undefined if the bytes are refused; any other failure is a failure of the test. */
 function decoded(encoded: Buffer): IdempotencyRecord | undefined {
   try {
     return decodeRecord(encoded);
@@ -64,29 +72,31 @@ function withByte(encoded: Buffer, at: number, byte: number): Buffer {
   return changed;
 }
 
-const bodyBytes = ({ settlement: what }: IdempotencyRecord) =>
+const bodyBytes = ({ completion: what }: IdempotencyRecord) =>
   what?.kind === 'response' ? what.response.body.length : 0;
 
 describe('a record', () => {
-  it('is read as it was written, whatever the mark', () => {
+  it('is read as it was written', () => {
     fc.assert(
-      fc.property(record, fc.integer({ min: 0, max: 0xffff_ffff }), (written, mark) => {
-        const encoded = encodeRecord(written, mark);
+      fc.property(record, fc.boolean(), (written, gaveUp) => {
+        const encoded = encodeRecord(written, gaveUp);
         expect(decodeRecord(encoded)).toEqual(written);
-        expect(encoded.readUInt32BE(layout.mark)).toBe(mark);
+        expect(ownerGaveUp(encoded)).toBe(gaveUp);
+        const { completion: _, ...expected } = written;
+        expect(decodeHead(encoded.subarray(0, HEAD_BYTES))).toEqual(expected);
       }),
     );
   });
 
-  it('is settled in place by its settlement, as stores do it', () => {
+  it('is completed in place by its completion, as the scripts do it', () => {
     fc.assert(
-      fc.property(unsettled, settlement, (written, what) => {
-        const { code, bytes: tail } = encodeSettlement(what);
+      fc.property(open, completion, (written, what) => {
+        const { code, bytes: tail } = encodeCompletion(what);
         const encoded = Buffer.concat([
           withByte(encodeRecord(written), layout.state, code.charCodeAt(0)),
           tail,
         ]);
-        expect(decodeRecord(encoded)).toEqual({ ...written, state: 'settled', settlement: what });
+        expect(decodeRecord(encoded)).toEqual({ ...written, state: 'completed', completion: what });
       }),
     );
   });
@@ -102,16 +112,16 @@ describe('a record', () => {
     );
   });
 
-  it.each(['claimed', 'executing', 'in_doubt', 'settled'] as const)(
+  it.each(['executing', 'in_doubt', 'completed'] as const)(
     'that is %s is refused at every shorter length',
     (state) => {
-      const [base] = fc.sample(settled, { numRuns: 1, seed: 7 });
-      const result: Settlement = {
+      const [base] = fc.sample(completed, { numRuns: 1, seed: 7 });
+      const result: Completion = {
         kind: 'response',
-        response: { status: 200, headers: ['A', 'b'], body: Buffer.alloc(0) },
+        response: { status: 200, headers: ['A', 'b'], body: Buffer.from('{}') },
       };
-      const { settlement: _, ...rest } = base as IdempotencyRecord;
-      const written = state === 'settled' ? { ...rest, state, settlement: result } : { ...rest, state };
+      const { completion: _, ...rest } = base as IdempotencyRecord;
+      const written = state === 'completed' ? { ...rest, state, completion: result } : { ...rest, state };
       const encoded = encodeRecord(written);
       for (let length = 0; length < encoded.length; length++) {
         expect(decoded(encoded.subarray(0, length))).toBeUndefined();
@@ -119,11 +129,21 @@ describe('a record', () => {
     },
   );
 
-  it('of another version is refused', () => {
+  it('of another format version is refused', () => {
     fc.assert(
       fc.property(record, fc.integer({ min: 0, max: 255 }), (written, version) => {
-        fc.pre(version !== 1);
+        fc.pre(version !== 2);
         expect(decoded(withByte(encodeRecord(written), layout.version, version))).toBeUndefined();
+      }),
+    );
+  });
+
+  it('that names an encryption key is refused', () => {
+    fc.assert(
+      fc.property(open, latin1(255), (written, keyId) => {
+        fc.pre(keyId.length > 0);
+        const encoded = withByte(encodeRecord(written), encodeRecord(written).length - 1, keyId.length);
+        expect(decoded(Buffer.concat([encoded, Buffer.from(keyId, 'latin1')]))).toBeUndefined();
       }),
     );
   });
@@ -134,14 +154,14 @@ describe('a record', () => {
         const encoded = encodeRecord(written);
         const changed = withByte(encoded, place % encoded.length, byte);
         const read = decoded(changed);
-        if (read) expect(encodeRecord(read, changed.readUInt32BE(layout.mark))).toEqual(changed);
+        if (read) expect(encodeRecord(read, ownerGaveUp(changed))).toEqual(changed);
       }),
       { numRuns: 2000 },
     );
   });
 
-  it('of another state is refused where the state does not fit the rest', () => {
-    const codes = { claimed: 'ced', executing: 'ced', in_doubt: 'ced', settled: 'st' };
+  it('of another state is refused if the state does not fit the rest', () => {
+    const codes = { executing: 'ed', in_doubt: 'ed', completed: 'ct' };
     fc.assert(
       fc.property(record, fc.integer({ min: 0, max: 255 }), (written, byte) => {
         fc.pre(!codes[written.state].includes(String.fromCharCode(byte)));
@@ -155,21 +175,24 @@ describe('a record', () => {
     fc.assert(
       fc.property(bytes({ maxLength: 200 }), (noise) => {
         const read = decoded(noise);
-        if (read) expect(encodeRecord(read, noise.readUInt32BE(layout.mark))).toEqual(noise);
+        if (read) expect(encodeRecord(read, ownerGaveUp(noise))).toEqual(noise);
       }),
       { numRuns: 1000 },
     );
   });
 
-  it('with a text too long for it is not written', () => {
-    const [written] = fc.sample(unsettled, { numRuns: 1, seed: 7 });
-    const long = { ...(written as IdempotencyRecord), merchant: 'm'.repeat(256) };
-    expect(() => encodeRecord(long)).toThrow();
-  });
+  it.each(['merchant', 'operation', 'key', 'requestId', 'gatewayId'] as const)(
+    'with a %s that is too long is not written',
+    (name) => {
+      const [written] = fc.sample(open, { numRuns: 1, seed: 7 });
+      const long = { ...(written as IdempotencyRecord), [name]: 'm'.repeat(256) };
+      expect(() => encodeRecord(long)).toThrow(RangeError);
+    },
+  );
 });
 
 describe('the scripts of redis', () => {
-  const folder = new URL('../../src/idempotency/stores/redis/commands/', import.meta.url);
+  const folder = new URL('../../src/idempotency/stores/redis/scripts/', import.meta.url);
   const scripts = readdirSync(folder).map(
     (name) => [name, readFileSync(new URL(name, folder), 'utf8')] as const,
   );
@@ -177,28 +200,36 @@ describe('the scripts of redis', () => {
     [...lua.matchAll(pattern)].map(([, ...numbers]) =>
       numbers.filter((text) => text !== undefined).map(Number),
     );
+  const { version, state, token, flags, leaseMs, retentionMs, inDoubtRetentionMs } = layout;
+  const { fingerprint, createdAtMs, changedAtMs, texts } = layout;
 
-  it.each(scripts)('%s reads and writes whole fields of the record', (_, lua) => {
-    const fields = [
-      [layout.state, layout.token - 1],
-      [layout.token, layout.mark - 1],
-      [layout.mark, layout.fingerprint - 1],
-      [layout.fingerprint, layout.createdAt - 1],
-    ];
-    const reads = places(lua, /'GETRANGE', KEYS\[1\], (\d+), (\d+)/g);
-    expect(reads.length).toBeGreaterThan(0);
-    for (const read of reads) expect(fields).toContainEqual(read);
-    const writable = [layout.state, layout.token, layout.mark, layout.changedAt];
-    for (const [at] of places(lua, /'SETRANGE', KEYS\[1\], (\d+)/g)) expect(writable).toContain(at);
+  it.each(scripts)('%s writes single fields at their places', (_, lua) => {
+    for (const [at] of places(lua, /'SETRANGE', KEYS\[1\], (\d+)/g))
+      expect([state, flags, changedAtMs]).toContain(at);
   });
 
-  it('settle.lua puts state, time and settlement in their places', () => {
-    const [, lua] = scripts.find(([name]) => name === 'settle.lua') ?? ['', ''];
-    // Lua counts from one, and both ends are in.
-    expect(places(lua, /string\.sub\(head, (\d+)(?:, (\d+))?\)/g)).toEqual([
-      [layout.version + 1, layout.state],
-      [layout.token + 1, layout.changedAt],
-      [layout.texts + 1],
-    ]);
+  it.each(scripts)('%s reads whole fields', (_, lua) => {
+    // Lua counts from one, and both ends are in. GETRANGE counts from zero.
+    const ends = [version, state, token, flags, leaseMs, fingerprint, createdAtMs, changedAtMs, texts];
+    const cuts = places(lua, /string\.sub\((?:record|start|ARGV\[1\]), (\d+)(?:, (\d+))?\)/g);
+    for (const [from = 0, to] of cuts) {
+      expect(ends).toContain(from - 1);
+      if (to !== undefined) expect(ends).toContain(to);
+    }
+    for (const [from, to = 0] of places(lua, /'GETRANGE', KEYS\[1\], (\d+), (\d+)\)/g))
+      expect([from, to + 1]).toEqual([version, flags]);
+    for (const [at = 0] of places(lua, /struct\.unpack\('>I6', record, (\d+)\)/g))
+      expect([leaseMs, retentionMs, inDoubtRetentionMs]).toContain(at - 1);
+    for (const [at = 0] of places(lua, /struct\.unpack\('>d', record, (\d+)\)/g))
+      expect([createdAtMs, changedAtMs]).toContain(at - 1);
+    for (const [at = 0] of places(lua, /string\.byte\((?:record|start), (\d+)\)/g))
+      expect([version, flags]).toContain(at - 1);
+  });
+
+  it.each(scripts)('%s says what its keys, arguments and result are', (name, lua) => {
+    const used = (word: string) => new Set(lua.match(new RegExp(`${word}\\[\\d\\]`, 'g')));
+    const comments = lua.replaceAll(/^[^-].*$/gm, '');
+    for (const each of [...used('KEYS'), ...used('ARGV')]) expect(comments).toContain(each);
+    if (name !== 'record.lua') expect(comments).toContain('Result: ');
   });
 });

@@ -7,7 +7,7 @@ const operation = (name: string, body?: string, path = '/v1/index.php') =>
 const operations = (...list: string[]) => `${UPSTREAM}operations:\n${list.join('')}`;
 
 describe('what contradicts itself is refused', () => {
-  it('lock nodes beside an lmdb store', () => {
+  it('lock nodes beside a sqlite store', () => {
     expect(mistakesIn(`${UPSTREAM}lock: { nodes: ["redis://a"] }`)).toEqual([
       expect.stringMatching(/^gateway\.yaml: lock\.nodes: .*redis store/),
     ]);
@@ -44,6 +44,47 @@ describe('what contradicts itself is refused', () => {
     const text = `${UPSTREAM}store: { kind: redis, cluster: ["redis://a"], durability: { replicas: 1 } }`;
     expect(mistakesIn(text)).toEqual([
       expect.stringMatching(/^gateway\.yaml: store\.durability\.replicas: 1 is not allowed: .*cluster/),
+    ]);
+  });
+
+  it('a time to connect that outlasts the lease', () => {
+    for (const leaseMs of [1500, 2000])
+      expect(
+        mistakesIn(`upstream: { url: "http://a", connectTimeoutMs: 2000 }\nlock: { leaseMs: ${leaseMs} }`),
+      ).toEqual([
+        `gateway.yaml: upstream.connectTimeoutMs: 2000 is not allowed: must be less than lock.leaseMs (${leaseMs})`,
+      ]);
+  });
+
+  it('a retention that one execution may outlast', () => {
+    const upstream = 'url: "http://a", queueTimeoutMs: 500, connectTimeoutMs: 1000, responseTimeoutMs: 5000';
+    const withRetention = (retentionMs: number) =>
+      mistakesIn(
+        `upstream: { ${upstream} }\nlock: { leaseMs: 2000 }\nidempotency: { retentionMs: ${retentionMs} }`,
+      );
+    const sum =
+      'upstream.queueTimeoutMs, connectTimeoutMs and responseTimeoutMs and lock.leaseMs together (8500)';
+    for (const retentionMs of [1000, 8500])
+      expect(withRetention(retentionMs)).toEqual([
+        `gateway.yaml: idempotency.retentionMs: ${retentionMs} is not allowed: must be more than what an execution may take: ${sum}`,
+      ]);
+    expect(withRetention(8501)).toEqual([]);
+  });
+
+  it('a key in doubt that expires before a completed one', () => {
+    const withInDoubt = (inDoubtRetentionMs: number) =>
+      mistakesIn(
+        `${UPSTREAM}idempotency: { retentionMs: 86400000, inDoubtRetentionMs: ${inDoubtRetentionMs} }`,
+      );
+    expect(withInDoubt(86_399_999)).toEqual([
+      'gateway.yaml: idempotency.inDoubtRetentionMs: 86399999 is not allowed: must not be less than idempotency.retentionMs (86400000)',
+    ]);
+    expect(withInDoubt(86_400_000)).toEqual([]);
+    // The other option may be at its default, and so may the one that is wrong.
+    const text = `${UPSTREAM}idempotency: { inDoubtRetentionMs: 3600000 }`;
+    expect(mistakesIn(text)).toEqual([expect.stringMatching(/inDoubtRetentionMs: 3600000 .* \(86400000\)$/)]);
+    expect(mistakesIn(`${UPSTREAM}lock: { leaseMs: 1500 }`)).toEqual([
+      'gateway.yaml: upstream.connectTimeoutMs: must be less than lock.leaseMs (1500)',
     ]);
   });
 

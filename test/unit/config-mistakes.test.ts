@@ -3,6 +3,9 @@ import { parseConfig } from '../../src/config/load.ts';
 import { mistakesIn, UPSTREAM } from '../support/config-lines.ts';
 
 const match = 'match: { method: POST, path: /v1/index.php, body: { action: a } }';
+const LOOKUP = 'operations[0].idempotency.lookup';
+const lookingUp = (lookup: string) =>
+  `operations: [{ name: a, ${match}, idempotency: { inDoubt: lookup, lookup: { path: "/t/{merchant}/{key}", ${lookup} } } }]`;
 
 describe('a mistake is answered with its path, the value, and what is allowed', () => {
   it.each([
@@ -15,15 +18,20 @@ describe('a mistake is answered with its path, the value, and what is allowed', 
     ['workers: 0', 'workers', '0', />=1/],
     ['workers: 257', 'workers', '257', /<=256/],
     ['workers: some', 'workers', '"some"', /number.*"auto"/],
-    ['store: { kind: postgres }', 'store.kind', '"postgres"', /'lmdb' \| 'redis'/],
-    ['store: { kind: lmdb, path: 5 }', 'store.path', '5', /string/],
-    ['store: { kind: lmdb, timeoutMs: 9 }', 'store.timeoutMs', '9', />=10/],
+    ['store: { kind: postgres }', 'store.kind', '"postgres"', /'sqlite' \| 'redis'/],
+    ['store: { kind: sqlite, path: 5 }', 'store.path', '5', /string/],
+    ['store: { kind: sqlite, timeoutMs: 9 }', 'store.timeoutMs', '9', />=10/],
     ['store: { kind: redis, url: "redis://r", prefix: "a b" }', 'store.prefix', '"a b"', /1 to 64 letters/],
-    ['lock: { leaseMs: 99 }', 'lock.leaseMs', '99', />=100/],
+    ['lock: { leaseMs: 600001 }', 'lock.leaseMs', '600001', /<=600000/],
     ['auth: { keys: { source: ldap } }', 'auth.keys.source', '"ldap"', /one of: file/],
     ['auth: { forward: drop }', 'auth.forward', '"drop"', /"keep"\|"strip"\|"replace"/],
     ["auth: { realm: 'a\"b' }", 'auth.realm', '"a\\"b"', /printable ASCII/],
-    ['idempotency: { retentionMs: 2592000001 }', 'idempotency.retentionMs', '2592000001', /<=2592000000/],
+    [
+      'idempotency: { retentionMs: 2592000001, inDoubtRetentionMs: 2592000001 }',
+      'idempotency.retentionMs',
+      '2592000001',
+      /<=2592000000/,
+    ],
     ['idempotency: { headers: [] }', 'idempotency.headers', 'the value', />=1/],
     ['idempotency: { headers: [X-Key] }', 'idempotency.headers[0]', '"X-Key"', /lower case/],
     ['limits: { inFlight: 0 }', 'limits.inFlight', '0', />=1/],
@@ -115,14 +123,35 @@ describe('a mistake is answered with its path, the value, and what is allowed', 
   it.each([
     ['wrokers: 2', 'wrokers'],
     ['listen: { prot: 1 }', 'listen.prot'],
-    ['store: { kind: lmdb, url: "redis://a" }', 'store.url'],
+    ['store: { kind: sqlite, url: "redis://a" }', 'store.url'],
     ['store: { kind: redis, url: "redis://a", path: ./data }', 'store.path'],
     ['auth: { keys: { source: file, file: a } }', 'auth.keys.file'],
     [`operations: [{ name: a, key: optional, ${match} }]`, 'operations[0].key'],
     ['__proto__: { a: 1 }', '__proto__'],
-  ])('an option that there is not is told: %s', (text, path) => {
+  ])('an unknown option is named: %s', (text, path) => {
     expect(mistakesIn(`${UPSTREAM}${text}`)).toEqual([`gateway.yaml: ${path}: is not an option`]);
   });
+
+  it.each([
+    ['idempotency: { settleRetryMs: 1 }', 'idempotency.settleRetryMs', 'completeRetryMs'],
+    ['shutdown: { settleMs: 1000 }', 'shutdown.settleMs', 'completeMs'],
+    [lookingUp('settled: [200]'), `${LOOKUP}.settled`, 'completed'],
+    [lookingUp('settledStatus: 201'), `${LOOKUP}.settledStatus`, 'completedStatus'],
+  ])('an option of an earlier version is answered with its present name: %s', (text, path, name) => {
+    expect(mistakesIn(`${UPSTREAM}${text}`)).toEqual([
+      `gateway.yaml: ${path}: is not an option; it is called ${name} now`,
+    ]);
+  });
+
+  it.each(['store: { kind: lmdb }', 'store: { kind: lmdb, path: ./data, timeoutMs: 500 }'])(
+    'the embedded store of an earlier version is answered with the present one: %s',
+    (text) => {
+      const [line = '', ...more] = mistakesIn(`${UPSTREAM}${text}`);
+      expect(more).toEqual([]);
+      expect(line).toMatch(/^gateway\.yaml: store\.kind: "lmdb" is not allowed: .*'sqlite'/);
+      expect(line).toMatch(/ \(the embedded store is called sqlite now\)$/);
+    },
+  );
 
   it.each([
     ['- a', 'a list'],

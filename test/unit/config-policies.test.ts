@@ -12,14 +12,23 @@ const withLookup = (lookup: string, more = '') =>
 const GOOD = 'path: "/tx?merchant={merchant}&key={key}"';
 
 describe('an in-doubt policy', () => {
+  it('is the safest one by default', () => {
+    const [operation] = parseConfig(withPolicy('key: optional'), {}).operations;
+    expect(operation?.idempotency).toMatchObject({
+      inDoubt: 'hold',
+      release: [401, 403, 429],
+      unknown: [502, 504],
+    });
+  });
+
   it('has defaults for all of a lookup but its path', () => {
     const [operation] = parseConfig(withLookup(GOOD), {}).operations;
     expect(operation?.idempotency.lookup).toEqual({
       path: '/tx?merchant={merchant}&key={key}',
       headers: {},
-      settled: [200],
-      released: [404],
-      settledStatus: 200,
+      completed: [200],
+      released: [],
+      completedStatus: 200,
       releaseAfterMs: 60_000,
       timeoutMs: 5000,
       firstAfterMs: 1000,
@@ -32,7 +41,7 @@ describe('an in-doubt policy', () => {
     [
       'lookup without its section',
       withPolicy('inDoubt: lookup'),
-      `${PATH}.lookup: is missing: is needed with inDoubt: lookup`,
+      `${PATH}.lookup: is needed with inDoubt: lookup`,
     ],
     [
       'the section without it',
@@ -62,14 +71,24 @@ describe('an in-doubt policy', () => {
     ['a brace too many', withLookup('path: "/{merchant}/{key}/}"'), `${PATH}.lookup.path: `],
     [
       'a status that says both',
-      withLookup(`${GOOD}, settled: [200, 404], released: [404]`),
-      `${PATH}.lookup.released: the value is not allowed: 404 is in settled too`,
+      withLookup(`${GOOD}, completed: [200, 404], released: [404]`),
+      `${PATH}.lookup.released: the value is not allowed: 404 is in completed too`,
     ],
-    ['nothing that settles', withLookup(`${GOOD}, settled: []`), `${PATH}.lookup.settled: `],
+    ['no status that means completed', withLookup(`${GOOD}, completed: []`), `${PATH}.lookup.completed: `],
     [
       'pauses that cannot grow',
       withLookup(`${GOOD}, firstAfterMs: 100, maxPauseMs: 50`),
       `${PATH}.lookup.maxPauseMs: 50 is not allowed: must not be less than firstAfterMs`,
+    ],
+    [
+      'a status that releases and leaves in doubt',
+      withPolicy('release: [429, 502]'),
+      `${PATH}.unknown: 502 is in release too`,
+    ],
+    [
+      'a status that leaves in doubt and releases',
+      withPolicy('unknown: [403]'),
+      `${PATH}.unknown: the value is not allowed: 403 is in release too`,
     ],
     [
       'a header of the gateway’s own',

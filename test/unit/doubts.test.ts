@@ -1,25 +1,26 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { Doubts } from '../../src/idempotency/doubts.ts';
-import type { Lookup, LookupAnswer } from '../../src/idempotency/lookup.ts';
+import type { Lookup, LookupAnswer } from '../../src/idempotency/doubt/lookup.ts';
+import { Doubts } from '../../src/idempotency/doubt/lookups.ts';
 import type { Store } from '../../src/idempotency/store.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
-import { bring } from '../contract/states.ts';
+import { bring, replayOf } from '../contract/states.ts';
+import { newFolder } from '../support/command.ts';
 import { newCall, Rig, responseOf, retryOf, unknown } from '../support/engine.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
-const executed: LookupAnswer = { kind: 'executed', said: 'GET answered 200', settlement: paid('looked up') };
+const executed: LookupAnswer = { kind: 'executed', said: 'GET answered 200', completion: paid('looked up') };
 const notExecuted: LookupAnswer = { kind: 'not_executed', said: 'GET answered 404' };
 const undecided: LookupAnswer = { kind: 'undecided', said: 'GET answered 500' };
 const failed: LookupAnswer = { kind: 'failed', said: 'GET failed: ECONNRESET' };
 
 type Answering = (time: number) => LookupAnswer | Promise<LookupAnswer>;
 
-/** Doubts whose backend answers as the test says; what was asked, and what was told. */
+/** Lookups whose backend answers as the test says; what was asked, and what was reported. */
 function open(store: Store, answering: Answering, more: Partial<Lookup> = {}) {
   const asked: { key: string; atMs: number }[] = [];
-  const told: unknown[][] = [];
+  const events: unknown[][] = [];
   const lookup: Lookup = {
     firstAfterMs: 10,
     maxPauseMs: 40,
@@ -34,73 +35,75 @@ function open(store: Store, answering: Answering, more: Partial<Lookup> = {}) {
     store,
     new Map([['withdraw', lookup]]),
     {
-      lookedUp: (_, result) => told.push(['lookedUp', result]),
-      resolved: (_, { by, reason, to }) => told.push(['resolved', by, reason, to.as]),
-      undecided: (_, said, times) => told.push(['undecided', said, times]),
+      lookedUp: (_, result) => events.push(['lookedUp', result]),
+      resolved: (_, { by, reason, to }) => events.push(['resolved', by, reason, to.as]),
+      undecided: (_, said, times) => events.push(['undecided', said, times]),
     },
     systemClock,
   );
   onTestFinished(() => doubts.close());
-  return { doubts, asked, told };
+  return { doubts, asked, events };
 }
 
-describe('a key that has come to be in doubt', () => {
-  it('is settled with what the backend says, without a retry', async () => {
+describe('a key in doubt', () => {
+  it('is completed with what the backend says, without a retry', async () => {
     await using rig = new Rig();
     const store = await rig.store();
-    const { doubts, asked, told } = open(store, () => executed);
+    const { doubts, asked, events } = open(store, () => executed);
     const { engine } = rig.engine(store, {}, doubts);
     const call = newCall(unknown, { inDoubt: 'lookup' });
     expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'in_doubt' });
-    await until(async () => (await store.get(call.scope))?.state === 'settled');
+    await until(async () => (await store.get(call.scope))?.state === 'completed');
     expect(await engine.handle(retryOf(call))).toEqual({
       kind: 'replayed',
       response: responseOf('looked up'),
     });
     expect(asked).toHaveLength(1);
-    await until(() => told.length === 2);
-    expect(told).toEqual([
-      ['lookedUp', 'settled'],
-      ['resolved', 'lookup', 'GET answered 200', 'settled'],
+    await until(() => events.length === 2);
+    expect(events).toEqual([
+      ['lookedUp', 'completed'],
+      ['resolved', 'lookup', 'GET answered 200', 'completed'],
     ]);
   });
 
-  it('is asked for again and again, less and less often, until the backend knows', async () => {
+  it('is looked up again, less and less often, until the backend knows', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const answers = [failed, undecided, undecided, failed, executed];
-    const { doubts, asked, told } = open(store, (time) => answers[time - 1] ?? executed, { maxPauseMs: 200 });
+    const { doubts, asked, events } = open(store, (time) => answers[time - 1] ?? executed, {
+      maxPauseMs: 200,
+    });
     const request = await bring(store, 'in_doubt');
     const metMs = performance.now();
     doubts.met(request, request.token);
-    await until(async () => (await store.get(request.scope))?.state === 'settled');
+    await until(async () => (await store.get(request.scope))?.state === 'completed');
     const pauses = asked.map(({ atMs }, i) => atMs - (asked[i - 1]?.atMs ?? metMs));
     // At least three quarters of 10, 20, 40, 80, 160 ms.
     for (const [i, leastMs] of [9, 15, 30, 60, 120].entries())
       expect(pauses[i]).toBeGreaterThanOrEqual(leastMs - 1);
-    // A record can be read before whoever wrote it is told that it is on the disk.
-    const results = () => told.filter(([event]) => event === 'lookedUp').map(([, result]) => result);
+    // A reader may see the record before its writer has the store's answer.
+    const results = () => events.filter(([event]) => event === 'lookedUp').map(([, result]) => result);
     await until(() => results().length === 5);
-    expect(results()).toEqual(['failed', 'unknown', 'unknown', 'failed', 'settled']);
-    expect(told).toContainEqual(['undecided', 'GET failed: ECONNRESET', 4]);
+    expect(results()).toEqual(['failed', 'unknown', 'unknown', 'failed', 'completed']);
+    expect(events).toContainEqual(['undecided', 'GET failed: ECONNRESET', 4]);
   });
 
   it('that the backend does not know is freed when it has been in doubt for long enough, and not before', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const releaseAfterMs = 400;
-    const { doubts, asked, told } = open(store, () => notExecuted, { releaseAfterMs });
+    const { doubts, asked, events } = open(store, () => notExecuted, { releaseAfterMs });
     const request = await bring(store, 'in_doubt');
     const metMs = performance.now();
     doubts.met(request, request.token);
     await until(async () => (await store.get(request.scope)) === undefined);
     expect(performance.now() - metMs).toBeGreaterThanOrEqual(releaseAfterMs - 1);
     expect(asked.length).toBeGreaterThan(3);
-    await until(() => told.some(([event]) => event === 'resolved'));
-    expect(told.at(-1)).toEqual(['resolved', 'lookup', 'GET answered 404', 'released']);
+    await until(() => events.some(([event]) => event === 'resolved'));
+    expect(events.at(-1)).toEqual(['resolved', 'lookup', 'GET answered 404', 'released']);
   });
 
-  it('again, under another token, has its age begin anew', async () => {
+  it('that is in doubt again under another token counts its age from then', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const releaseAfterMs = 500;
@@ -109,7 +112,7 @@ describe('a key that has come to be in doubt', () => {
     doubts.met(first, first.token);
     await sleep(releaseAfterMs / 2);
     const heir = duplicateOf(first);
-    expect(await store.takeOver(heir, heir.fingerprint)).toBe('ok');
+    expect(await store.restart(heir)).toBe('ok');
     expect(await store.markInDoubt(heir)).toBe('ok');
     const againMs = performance.now();
     doubts.met(heir, heir.token);
@@ -117,47 +120,47 @@ describe('a key that has come to be in doubt', () => {
     expect(performance.now() - againMs).toBeGreaterThanOrEqual(releaseAfterMs - 1);
   });
 
-  it('that a late settlement has healed is not asked for any more', async () => {
+  it('that a late completion has healed is not looked up any more', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const { doubts, asked } = open(store, () => undecided);
     const request = await bring(store, 'in_doubt');
     doubts.met(request, request.token);
     await until(() => asked.length > 0);
-    expect(await store.settle(request, paid('late'))).toBe('ok');
+    expect(await store.complete(request, paid('late'))).toBe('ok');
     await sleep(100);
     const { length } = asked;
     await sleep(200);
     expect(asked).toHaveLength(length);
-    expect(await store.claim(duplicateOf(request))).toEqual({ kind: 'settled', settlement: paid('late') });
+    expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('late')));
   });
 
-  it('that is settled while the backend is asked keeps that settlement', async () => {
+  it('that is completed while the backend is asked keeps that completion', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const request = await bring(store, 'in_doubt');
-    const { doubts, told } = open(store, async () => {
-      expect(await store.settle(request, paid('late'))).toBe('ok');
+    const { doubts, events } = open(store, async () => {
+      expect(await store.complete(request, paid('late'))).toBe('ok');
       return executed;
     });
     doubts.met(request, request.token);
-    await until(() => told.length > 0);
-    expect(told).toEqual([['lookedUp', 'unknown']]);
-    expect(await store.claim(duplicateOf(request))).toEqual({ kind: 'settled', settlement: paid('late') });
+    await until(() => events.length > 0);
+    expect(events).toEqual([['lookedUp', 'unknown']]);
+    expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('late')));
   });
 
-  it('of which the store cannot be told is asked for again', async () => {
+  it('is looked up again while the store does not take the resolution', async () => {
     await using rig = new Rig();
     const store = await rig.faultyStore();
     const { doubts, asked } = open(store, () => executed);
     const request = await bring(store, 'in_doubt');
     store.fail('resolve', 'before', 3);
     doubts.met(request, request.token);
-    await until(async () => (await store.get(request.scope))?.state === 'settled');
+    await until(async () => (await store.get(request.scope))?.state === 'completed');
     expect(asked).toHaveLength(4);
   });
 
-  it('is not asked for where its operation has no lookup', async () => {
+  it('is not looked up where its operation has no lookup', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const { doubts, asked } = open(store, () => executed);
@@ -168,7 +171,7 @@ describe('a key that has come to be in doubt', () => {
     expect(asked).toEqual([]);
   });
 
-  it('is one of at most four that are asked for at once', async () => {
+  it('is one of at most four that are looked up at once', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const waiting: ((answer: LookupAnswer) => void)[] = [];
@@ -181,7 +184,7 @@ describe('a key that has come to be in doubt', () => {
     await until(async () => {
       for (const answer of waiting.splice(0)) answer(executed);
       const states = await Promise.all(requests.map(({ scope }) => store.get(scope)));
-      return states.every((record) => record?.state === 'settled');
+      return states.every((record) => record?.state === 'completed');
     });
     expect(new Set(asked.map(({ key }) => key)).size).toBe(12);
   });
@@ -222,7 +225,7 @@ describe('a retry of a key in doubt', () => {
     ['does not decide it', undecided],
     ['does not know it, too early to be believed', notExecuted],
     ['fails', failed],
-  ])('is told that the outcome is unknown when the backend %s', async (_, answer) => {
+  ])('gets `in_doubt` when the backend %s', async (_, answer) => {
     await using rig = new Rig();
     const store = await rig.store();
     const { doubts, asked } = open(store, () => answer, later);
@@ -249,33 +252,34 @@ describe('a retry of a key in doubt', () => {
     left.abort();
     expect(await leaving).toMatchObject({ kind: 'in_doubt' });
     resolve(executed);
-    await until(async () => (await store.get(call.scope))?.state === 'settled');
+    await until(async () => (await store.get(call.scope))?.state === 'completed');
   });
 });
 
 describe('the pass through the store', () => {
-  it('finds what others left: in doubt, or executing without an owner; and nothing else', async () => {
-    await using rig = new Rig();
+  it('finds what others left: in doubt, or executing without a living owner; and nothing else', async () => {
+    // It reads the whole store, so no other test may use it.
+    await using rig = new Rig({ kind: 'sqlite', path: newFolder() });
     const leaseMs = 300;
     const store = await rig.store({ leaseMs });
     const left = await Promise.all([bring(store, 'in_doubt'), bring(store, 'executing')]);
-    const [settled, foreign] = [
-      await bring(store, 'settled'),
+    const [completed, foreign] = [
+      await bring(store, 'completed'),
       await bring(store, 'in_doubt', newRequest({ operation: 'checkout' })),
     ];
     const { doubts, asked } = open(store, () => executed);
     await doubts.passThrough(leaseMs * 1.1);
     await until(async () => {
       const records = await Promise.all(left.map(({ scope }) => store.get(scope)));
-      return records.every((record) => record?.state === 'settled');
+      return records.every((record) => record?.state === 'completed');
     });
     expect(new Set(asked.map(({ key }) => key))).toEqual(new Set(left.map(({ key }) => key)));
-    expect(await store.claim(duplicateOf(settled))).toEqual({ kind: 'settled', settlement: paid() });
+    expect(await store.start(duplicateOf(completed))).toEqual(replayOf(paid()));
     expect(await store.get(foreign.scope)).toMatchObject({ state: 'in_doubt' });
   });
 
-  it('goes through all the pages, and goes on where the store was away', async () => {
-    await using rig = new Rig();
+  it('goes through all pages, and continues after the store was away', async () => {
+    await using rig = new Rig({ kind: 'sqlite', path: newFolder() });
     const store = await rig.faultyStore();
     const left = await Promise.all(Array.from({ length: 250 }, () => bring(store, 'in_doubt')));
     store.fail('list', 'before', 1);
@@ -283,7 +287,7 @@ describe('the pass through the store', () => {
     await doubts.passThrough(0);
     await until(async () => {
       const records = await Promise.all(left.map(({ scope }) => store.get(scope)));
-      return records.every((record) => record?.state === 'settled');
+      return records.every((record) => record?.state === 'completed');
     });
   });
 

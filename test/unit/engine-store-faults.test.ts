@@ -1,71 +1,78 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { StoreUnavailable } from '../../src/idempotency/store.ts';
 import { complete, newCall, notSent, openRun, Rig, responseOf, retryOf, unknown } from '../support/engine.ts';
+import { paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
-async function faulty(rig: Rig, options: { leaseMs?: number; settleRetryMs?: number } = {}) {
+async function faulty(rig: Rig, options: { leaseMs?: number; completeRetryMs?: number } = {}) {
   const { leaseMs } = options;
   const store = await rig.faultyStore(leaseMs ? { leaseMs } : {});
   return { store, ...rig.engine(store, options) };
 }
 
-/** A call whose claim or begin will not be answered, nor the first three releases be written. */
-async function unanswered(rig: Rig, write: 'claim' | 'begin') {
+/** A call whose start will not be answered, and whose first three releases will not be written. */
+async function unanswered(rig: Rig) {
   const { store, engine } = await faulty(rig);
-  store.fail(write, 'after', 1);
+  store.fail('start', 'after', 1);
   store.fail('release', 'before', 3);
   return { store, engine, call: newCall() };
 }
 
 describe.concurrent('when the store fails before anything was sent', () => {
-  it.each([
-    ['claim', 'before'],
-    ['claim', 'after'],
-    ['begin', 'before'],
-    ['begin', 'after'],
-  ] as const)(
-    'at the %s, %s it was done, nothing runs, and the key is soon free again',
-    async (write, when) => {
+  it.each(['before', 'after'] as const)(
+    'at the start, %s it was done, nothing runs, and the key is soon free again',
+    async (when) => {
       await using rig = new Rig();
       const { store, engine } = await faulty(rig);
-      store.fail(write, when, 1);
+      store.fail('start', when, 1);
       const call = newCall();
       const result = await engine.handle(call);
       expect(result).toEqual({ kind: 'store_unavailable', cause: expect.any(StoreUnavailable) });
       expect(call.counted.runs).toBe(0);
-      // The lease is a minute: the claim was taken back, not taken over.
+      // The lease is a minute: the start was taken back, and not found dead.
       await until(async () => (await store.get(call.scope)) === undefined);
       const retry = retryOf(call);
-      expect(await engine.handle(retry)).toMatchObject({ kind: 'executed', decision: 'settle' });
+      expect(await engine.handle(retry)).toMatchObject({ kind: 'executed', decision: 'complete' });
       expect(retry.counted.runs).toBe(1);
       expect(call.counted.runs).toBe(0);
     },
   );
 
-  it.each(['claim', 'begin'] as const)(
-    'at the %s, it is taken back as soon as the store answers again',
-    async (write) => {
-      await using rig = new Rig();
-      const { store, engine, call } = await unanswered(rig, write);
-      expect(await engine.handle(call)).toMatchObject({ kind: 'store_unavailable' });
-      expect(await store.get(call.scope)).toMatchObject({
-        state: write === 'claim' ? 'claimed' : 'executing',
-      });
-      expect(await engine.handle(retryOf(call))).toEqual({ kind: 'in_flight' });
-      await until(async () => (await store.get(call.scope)) === undefined);
-      expect(store.asked.release).toBe(4);
-      expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed' });
-    },
-  );
+  it('at the start, it is taken back as soon as the store answers again', async () => {
+    await using rig = new Rig();
+    const { store, engine, call } = await unanswered(rig);
+    expect(await engine.handle(call)).toMatchObject({ kind: 'store_unavailable' });
+    expect(await store.get(call.scope)).toMatchObject({ state: 'executing' });
+    expect(await engine.handle(retryOf(call))).toEqual({ kind: 'in_flight' });
+    await until(async () => (await store.get(call.scope)) === undefined);
+    expect(store.asked.release).toBe(4);
+    expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed' });
+  });
+
+  it('and says that it has surely not written, nothing is taken back, and the record is read', async () => {
+    await using rig = new Rig();
+    const { store, engine } = await faulty(rig);
+    const [known, fresh] = [newCall(), newCall()];
+    await engine.handle(known);
+    store.start = async () => {
+      throw new StoreUnavailable('the disk is nearly full', { maybeWritten: false });
+    };
+    expect(await engine.handle(retryOf(known))).toEqual({ kind: 'replayed', response: responseOf() });
+    expect(await engine.handle(fresh)).toMatchObject({ kind: 'store_unavailable' });
+    expect([engine.pendingWrites, store.asked.release, fresh.counted.runs]).toEqual([0, 0, 0]);
+  });
 
   it('at the release, the key is free as soon as the store answers again', async () => {
     await using rig = new Rig();
     const { store, engine } = await faulty(rig);
     store.fail('release', 'before', 3);
     const call = newCall(notSent);
-    expect(await engine.handle(call)).toEqual({ kind: 'executed', exchange: notSent, decision: 'release' });
+    expect(await engine.handle(call)).toEqual({
+      ...{ kind: 'executed', exchange: notSent, decision: 'release', stored: false },
+    });
     await until(async () => (await store.get(call.scope)) === undefined);
-    expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed', decision: 'settle' });
+    expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed', decision: 'complete' });
   });
 });
 
@@ -74,41 +81,114 @@ describe.concurrent('when the store fails after the backend has answered', () =>
     'for a moment, %s it was done, the answer waits for the store',
     async (when) => {
       await using rig = new Rig();
-      const { store, engine, told } = await faulty(rig, { settleRetryMs: 20_000 });
-      store.fail('settle', when, 2);
+      const { store, engine, events } = await faulty(rig, { completeRetryMs: 20_000 });
+      store.fail('complete', when, 2);
       const call = newCall();
-      expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'settle' });
-      expect(await store.get(call.scope)).toMatchObject({ state: 'settled' });
+      expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'complete' });
+      expect(await store.get(call.scope)).toMatchObject({ state: 'completed' });
       expect(await engine.handle(retryOf(call))).toEqual({ kind: 'replayed', response: responseOf() });
-      expect(store.asked.settle).toBe(3);
-      expect(told).toEqual([]);
+      expect(store.asked.complete).toBe(3);
+      expect(events).toEqual([]);
     },
   );
 
-  it('for long, the merchant gets the answer, no retry runs, and it is settled when the store is back', async () => {
+  it('for long, the merchant gets the answer, no retry runs, and it is completed when the store is back', async () => {
     await using rig = new Rig();
-    const [leaseMs, settleRetryMs] = [400, 300];
-    const { store, engine, told } = await faulty(rig, { leaseMs, settleRetryMs });
-    store.fail('settle', 'before');
+    const [leaseMs, completeRetryMs] = [2000, 300];
+    const { store, engine, events } = await faulty(rig, { leaseMs, completeRetryMs });
+    store.fail('complete', 'before');
     const call = newCall();
     const startedMs = performance.now();
-    expect(await engine.handle(call)).toEqual({ kind: 'executed', exchange: complete(), decision: 'settle' });
-    const tookMs = performance.now() - startedMs;
-    expect(tookMs).toBeGreaterThanOrEqual(settleRetryMs - 1);
-    expect(tookMs).toBeLessThan(settleRetryMs + 1500);
-    expect(told).toEqual([['settleLate']]);
-
-    const retry = retryOf(call);
-    await until(async () => {
-      const { kind } = await engine.handle(retry);
-      expect(['in_flight', 'in_doubt']).toContain(kind);
-      return kind === 'in_doubt';
+    expect(await engine.handle(call)).toEqual({
+      ...{ kind: 'executed', exchange: complete(), decision: 'complete', stored: false },
     });
+    const tookMs = performance.now() - startedMs;
+    expect(tookMs).toBeGreaterThanOrEqual(completeRetryMs - 1);
+    expect(tookMs).toBeLessThan(completeRetryMs + 1500);
+    expect(events).toEqual([['completeLate']]);
+
+    // The lease is renewed meanwhile: a retry, here or elsewhere, is in flight for longer than a lease.
+    const elsewhere = rig.engine(await rig.store({ leaseMs }), { leaseMs }).engine;
+    const retry = retryOf(call);
+    const answeredMs = performance.now();
+    while (performance.now() - answeredMs < 1.3 * leaseMs) {
+      expect(await engine.handle(retry)).toEqual({ kind: 'in_flight' });
+      expect(await elsewhere.handle(retry)).toEqual({ kind: 'in_flight' });
+      await sleep(50);
+    }
     store.heal();
     await until(async () => (await engine.handle(retry)).kind === 'replayed');
     expect(await engine.handle(retry)).toEqual({ kind: 'replayed', response: responseOf() });
     expect(retry.counted.runs).toBe(0);
-    expect(told).toEqual([['settleLate']]);
+    expect(events).toEqual([['completeLate']]);
+  });
+
+  it('for long, and renewals fail too, retries are in doubt until it is completed', async () => {
+    await using rig = new Rig();
+    const leaseMs = 300;
+    const { store, engine, events } = await faulty(rig, { leaseMs, completeRetryMs: 50 });
+    store.fail('complete', 'before');
+    const call = newCall();
+    expect(await engine.handle(call)).toMatchObject({ decision: 'complete', stored: false });
+    store.fail('renew', 'before');
+    const retry = retryOf(call);
+    await until(async () => (await engine.handle(retry)).kind === 'in_doubt');
+    store.heal();
+    await until(async () => (await engine.handle(retry)).kind === 'replayed');
+    expect(retry.counted.runs).toBe(0);
+    expect(events).toContainEqual(['completeLate']);
+  });
+
+  it('and another execution has the key when it is back, the refused result is reported', async () => {
+    await using rig = new Rig();
+    const { store, engine, events } = await faulty(rig, { completeRetryMs: 20_000 });
+    store.fail('complete', 'before');
+    const call = newCall();
+    const result = engine.handle(call);
+    await until(() => store.asked.complete === 1);
+    const record = await store.get(call.scope);
+    if (!record) throw new Error('there is no record');
+    const owner = { scope: call.scope, token: record.token };
+    await store.markInDoubt(owner);
+    const note = { by: 'ada', reason: 'the books show it' };
+    const completion = paid('by hand');
+    expect(await store.resolve(call.scope, record.token, { as: 'completed', completion }, note)).toBe('ok');
+    store.heal();
+    expect(await result).toEqual({ kind: 'replayed', response: responseOf('by hand') });
+    await until(() => events.some(([event]) => event === 'lateAnswer'));
+    expect(events[0]).toEqual(['stale', 'complete']);
+  });
+
+  it('and an operator said that the result is a tombstone, the late owner gets that', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { engine } = rig.engine(store);
+    const call = newCall(async () => {
+      const record = await store.get(call.scope);
+      if (!record) throw new Error('there is no record');
+      await store.markInDoubt({ scope: call.scope, token: record.token });
+      const completion = { kind: 'tombstone', status: 0 } as const;
+      const note = { by: 'ada', reason: 'the books show it' };
+      await store.resolve(call.scope, record.token, { as: 'completed', completion }, note);
+      return complete();
+    });
+    expect(await engine.handle(call)).toEqual({ kind: 'tombstone' });
+  });
+
+  it('and an operator released the key, the result is stored all the same: the backend has executed', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { engine } = rig.engine(store);
+    const call = newCall(async () => {
+      const record = await store.get(call.scope);
+      if (!record) throw new Error('there is no record');
+      await store.markInDoubt({ scope: call.scope, token: record.token });
+      const note = { by: 'ada', reason: 'a mistake' };
+      await store.resolve(call.scope, record.token, { as: 'released' }, note);
+      return complete();
+    });
+    expect(await engine.handle(call)).toMatchObject({ kind: 'executed', stored: true });
+    expect(await engine.handle(retryOf(call))).toEqual({ kind: 'replayed', response: responseOf() });
   });
 
   it('at the mark of doubt, the key is in doubt all the same once the lease has lapsed', async () => {
@@ -123,7 +203,7 @@ describe.concurrent('when the store fails after the backend has answered', () =>
     expect(retry.counted.runs).toBe(0);
   });
 
-  it('at every renewal, the key is in doubt until the run has ended, and settled then', async () => {
+  it('at every renewal, the key is in doubt elsewhere until the run has ended, and completed then', async () => {
     await using rig = new Rig();
     const leaseMs = 150;
     const { store, engine } = await faulty(rig, { leaseMs });
@@ -133,65 +213,62 @@ describe.concurrent('when the store fails after the backend has answered', () =>
     const first = engine.handle(call);
     await until(() => engine.executing === 1);
     const retry = retryOf(call, { waitMs: 20_000 });
-    expect(await engine.handle(retry)).toMatchObject({ kind: 'in_doubt' });
+    const elsewhere = rig.engine(await rig.store({ leaseMs }), { leaseMs }).engine;
+    expect(await elsewhere.handle(retry)).toMatchObject({ kind: 'in_doubt' });
     end();
-    expect(await first).toMatchObject({ kind: 'executed', decision: 'settle' });
+    expect(await first).toMatchObject({ kind: 'executed', decision: 'complete' });
     expect(await engine.handle(retry)).toEqual({ kind: 'replayed', response: responseOf() });
     expect(retry.counted.runs).toBe(0);
   });
 
-  it('by answering a settlement slowly, nobody is called stale', async () => {
+  it('by answering a complete slowly, nothing is called stale', async () => {
     await using rig = new Rig();
     const store = await rig.faultyStore();
     // It renews every 30 ms, while the answer is under way.
-    const { engine, told } = rig.engine(store, { leaseMs: 90 });
-    store.delay('settle', 300, 'answered late');
+    const { engine, events } = rig.engine(store, { leaseMs: 90 });
+    store.delay('complete', 300, 'answered late');
     const call = newCall();
-    expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'settle' });
-    expect(told).toEqual([]);
+    expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'complete' });
+    expect(events).toEqual([]);
   });
 
-  it('and close has no time left, what could not be settled is given up', async () => {
+  it('and close has no time left, what could not be completed is given up', async () => {
     await using rig = new Rig();
-    const { store, engine, told } = await faulty(rig, { settleRetryMs: 50 });
-    store.fail('settle', 'before');
+    const { store, engine, events } = await faulty(rig, { completeRetryMs: 50 });
+    store.fail('complete', 'before');
     const call = newCall();
     await engine.handle(call);
     const startedMs = performance.now();
     await engine.close(200);
     expect(performance.now() - startedMs).toBeLessThan(2000);
-    const { settle } = store.asked;
+    const completes = store.asked.complete;
     store.heal();
     expect(await store.get(call.scope)).toMatchObject({ state: 'executing' });
-    expect(store.asked.settle).toBe(settle);
-    expect(told).toEqual([['settleLate'], ['settleGivenUp']]);
+    expect(store.asked.complete).toBe(completes);
+    expect(events).toEqual([['completeLate'], ['completeGivenUp']]);
   });
 
-  it('and is back before close has run out of time, it is settled', async () => {
+  it('and is back before close has run out of time, it is completed', async () => {
     await using rig = new Rig();
-    const { store, engine, told } = await faulty(rig, { settleRetryMs: 50 });
-    store.fail('settle', 'before');
+    const { store, engine, events } = await faulty(rig, { completeRetryMs: 50 });
+    store.fail('complete', 'before');
     const call = newCall();
     await engine.handle(call);
     const closing = engine.close(20_000);
     store.heal();
     await closing;
-    expect(await store.get(call.scope)).toMatchObject({ state: 'settled' });
-    expect(told).not.toContainEqual(['settleGivenUp']);
+    expect(await store.get(call.scope)).toMatchObject({ state: 'completed' });
+    expect(events).not.toContainEqual(['completeGivenUp']);
   });
 });
 
-describe.concurrent('when the store fails before anything was sent, and the engine is closed', () => {
-  it.each(['claim', 'begin'] as const)(
-    'at the %s, close waits for the key to be taken back',
-    async (write) => {
-      await using rig = new Rig();
-      const { store, engine, call } = await unanswered(rig, write);
-      const first = engine.handle(call);
-      await engine.close(20_000);
-      expect(store.asked.release).toBe(4);
-      expect(await store.get(call.scope)).toBeUndefined();
-      expect([(await first).kind, call.counted.runs]).toEqual(['store_unavailable', 0]);
-    },
-  );
+it('when a start had no answer, closing waits for the key to be taken back', async () => {
+  await using rig = new Rig();
+  const { store, engine, call } = await unanswered(rig);
+  const first = engine.handle(call);
+  await until(() => store.asked.start === 1);
+  await engine.close(20_000);
+  expect(store.asked.release).toBe(4);
+  expect(await store.get(call.scope)).toBeUndefined();
+  expect([(await first).kind, call.counted.runs]).toEqual(['store_unavailable', 0]);
 });

@@ -11,23 +11,37 @@ const oversize = (status: number): Exchange => ({
   body: Readable.from(['large']),
 });
 
+const executed = (exchange: Exchange, decision: string, stored = decision === 'complete') => ({
+  ...{ kind: 'executed', exchange, decision, stored },
+});
+
 describe.concurrent('a first execution', () => {
-  it('runs once, and everybody after it gets its result', async () => {
+  it('runs once, and every retry gets its result', async () => {
     await using rig = new Rig();
-    const store = await rig.store();
-    const { engine, told } = rig.engine(store);
+    const { engine, events } = rig.engine(await rig.store());
     const call = newCall();
-    expect(await engine.handle(call)).toEqual({ kind: 'executed', exchange: complete(), decision: 'settle' });
+    expect(await engine.handle(call)).toEqual(executed(complete(), 'complete'));
     for (let times = 0; times < 3; times++) {
       const retry = retryOf(call);
       expect(await engine.handle(retry)).toEqual({ kind: 'replayed', response: responseOf() });
       expect(retry.counted.runs).toBe(0);
     }
     expect(call.counted.runs).toBe(1);
-    expect(told).toEqual([]);
+    expect(events).toEqual([]);
   });
 
-  it('has begun when it runs, and is settled when it is answered', async () => {
+  it('costs the store one start and one complete, and a retry one start', async () => {
+    await using rig = new Rig();
+    const store = await rig.faultyStore();
+    const { engine } = rig.engine(store);
+    const call = newCall();
+    await engine.handle(call);
+    expect(store.asked).toMatchObject({ start: 1, complete: 1, peek: 0, renew: 0, release: 0 });
+    await engine.handle(retryOf(call));
+    expect(store.asked).toMatchObject({ start: 2, complete: 1, peek: 0, renew: 0, release: 0 });
+  });
+
+  it('is recorded as executing when it runs, and as completed when it is answered', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const { engine } = rig.engine(store);
@@ -39,23 +53,20 @@ describe.concurrent('a first execution', () => {
     });
     await engine.handle(call);
     states.push((await store.get(call.scope))?.state);
-    expect(states).toEqual(['executing', 'settled']);
+    expect(states).toEqual(['executing', 'completed']);
     expect(engine.executing).toBe(0);
   });
 
-  it('is recorded with merchant, operation and key', async () => {
+  it('is recorded with merchant, operation, key and request id', async () => {
     await using rig = new Rig();
     const store = await rig.store();
-    const call = newCall(complete(), { merchant: 'M-9', operation: 'checkout', key: 'order 7' });
+    const parts = { merchant: 'M-9', operation: 'checkout', key: 'order 7', requestId: 'r-7' };
+    const call = newCall(complete(), parts);
     await rig.engine(store).engine.handle(call);
-    expect(await store.get(call.scope)).toMatchObject({
-      merchant: 'M-9',
-      operation: 'checkout',
-      key: 'order 7',
-    });
+    expect(await store.get(call.scope)).toMatchObject(parts);
   });
 
-  it('does not stand for another request under its key', async () => {
+  it('is not the result of another request under its key', async () => {
     await using rig = new Rig();
     const { engine } = rig.engine(await rig.store());
     const call = newCall();
@@ -66,7 +77,7 @@ describe.concurrent('a first execution', () => {
     expect(other.counted.runs).toBe(0);
   });
 
-  it('stands for its own merchant only', async () => {
+  it('is the result of its own merchant only', async () => {
     await using rig = new Rig();
     const { engine } = rig.engine(await rig.store());
     const mine = newCall(complete('mine'), { merchant: 'M-1', key: 'same' });
@@ -79,7 +90,7 @@ describe.concurrent('a first execution', () => {
 });
 
 describe.concurrent('what becomes of the key', () => {
-  const settled: [what: string, exchange: Exchange, result: unknown][] = [
+  const completed: [what: string, exchange: Exchange, result: unknown][] = [
     ['an error of the backend', complete('e', 500), { kind: 'replayed', response: responseOf('e', 500) }],
     [
       'a refusal that is not on the list',
@@ -89,11 +100,11 @@ describe.concurrent('what becomes of the key', () => {
     ['a result too large to store', oversize(201), { kind: 'tombstone' }],
   ];
 
-  it.each(settled)('%s is settled', async (_, exchange, result) => {
+  it.each(completed)('%s is completed', async (_, exchange, result) => {
     await using rig = new Rig();
     const { engine } = rig.engine(await rig.store());
     const call = newCall(exchange);
-    expect(await engine.handle(call)).toEqual({ kind: 'executed', exchange, decision: 'settle' });
+    expect(await engine.handle(call)).toEqual(executed(exchange, 'complete'));
     const retry = retryOf(call);
     expect(await engine.handle(retry)).toEqual(result);
     expect(retry.counted.runs).toBe(0);
@@ -110,41 +121,56 @@ describe.concurrent('what becomes of the key', () => {
   it.each(released)('%s is passed on and released: the next one runs', async (_, exchange) => {
     await using rig = new Rig();
     const store = await rig.store();
-    const { engine, told } = rig.engine(store);
+    const { engine, events } = rig.engine(store);
     const call = newCall(exchange);
-    expect(await engine.handle(call)).toEqual({ kind: 'executed', exchange, decision: 'release' });
+    expect(await engine.handle(call)).toEqual(executed(exchange, 'release'));
     expect(await store.get(call.scope)).toBeUndefined();
-    expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed', decision: 'settle' });
-    expect(told).toEqual([]);
+    expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed', decision: 'complete' });
+    expect(events).toEqual([]);
   });
 
-  const doubtful: [what: string, run: () => Promise<Exchange>, reason: string][] = [
-    ['a request that may have been sent', async () => unknown, 'UND_ERR_SOCKET'],
-    ['a timeout', async () => ({ kind: 'unknown', reason: 'timeout', timedOut: true }), 'timeout'],
-    ['a run that throws', () => Promise.reject(new RangeError('broken')), 'RangeError'],
+  const gaveUpWaiting: [what: string, exchange: Exchange, status: number][] = [
+    ['a 502', complete('x', 502), 502],
+    ['a 504', complete('x', 504), 504],
+    ['a large 504', oversize(504), 504],
   ];
 
-  it.each(doubtful)('%s is in doubt: nobody runs it again', async (_, run, reason) => {
+  it.each(gaveUpWaiting)('%s is passed on, and the key is in doubt', async (_, exchange, status) => {
     await using rig = new Rig();
     const store = await rig.store();
-    const { engine, told } = rig.engine(store);
+    const { engine, events } = rig.engine(store);
+    const call = newCall(exchange);
+    expect(await engine.handle(call)).toEqual(executed(exchange, 'in_doubt'));
+    const retry = retryOf(call);
+    expect(await engine.handle(retry)).toMatchObject({ kind: 'in_doubt' });
+    expect(retry.counted.runs).toBe(0);
+    expect(events).toEqual([['inDoubt', { cause: 'status', reason: `status ${status}` }]]);
+  });
+
+  const timeout: Exchange = { kind: 'unknown', reason: 'timeout', timedOut: true };
+  const doubtful: [what: string, run: () => Promise<Exchange>, cause: string, reason: string][] = [
+    ['a request that may have been sent', async () => unknown, 'connection', 'UND_ERR_SOCKET'],
+    ['a timeout', async () => timeout, 'timeout', 'timeout'],
+    ['a run that throws', () => Promise.reject(new RangeError('broken')), 'connection', 'RangeError'],
+  ];
+
+  it.each(doubtful)('%s leaves the key in doubt: no retry runs', async (_, run, cause, reason) => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { engine, events } = rig.engine(store);
     const call = newCall(run);
     const result = await engine.handle(call);
-    expect(result).toMatchObject({
-      kind: 'executed',
-      exchange: { kind: 'unknown', reason },
-      decision: 'in_doubt',
-    });
+    expect(result).toMatchObject(executed({ kind: 'unknown', reason } as Exchange, 'in_doubt'));
     const sinceMs = (await store.get(call.scope))?.changedAtMs;
     for (let times = 0; times < 3; times++) {
       const retry = retryOf(call, { waitMs: 5000 });
       expect(await engine.handle(retry)).toEqual({ kind: 'in_doubt', sinceMs });
       expect(retry.counted.runs).toBe(0);
     }
-    expect(told).toEqual([['inDoubt', reason]]);
+    expect(events).toEqual([['inDoubt', { cause, reason }]]);
   });
 
-  it('a run that throws before it is a promise is in doubt too', async () => {
+  it('a run that throws before it returns a promise leaves the key in doubt too', async () => {
     await using rig = new Rig();
     const { engine } = rig.engine(await rig.store());
     const call = newCall(() => {

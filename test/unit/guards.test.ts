@@ -9,17 +9,17 @@ const TABLE = 'docs/adr/0010-guards-and-their-tests.md';
 
 describe('the guards that `npm run mutants` takes out', () => {
   it.each(guards.map((guard) => [guard.without, guard] as const))(
-    '%s: still stands, once',
+    'without its guard %s: the guard is in the sources once',
     (_, { file, text, replacement, test, named }) => {
       expect(read(file).split(text)).toHaveLength(2);
       expect(replacement).not.toBe(text);
-      // Titles of tables are filled in when they run; the file at least has to be there.
-      expect(read(test)).toContain("from 'vitest'");
+      // Titles of tables are filled in when they run, so only the file can be checked here.
+      expect(read(test)).toMatch(/from 'vitest'|storeContract/);
       expect(named).not.toBe('');
     },
   );
 
-  it('are named once each', () => {
+  it('have a line each, and no line twice', () => {
     expect(new Set(guards.map(({ without }) => without)).size).toBe(guards.length);
   });
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { readKey } from '../../src/idempotency/key.ts';
+import { readKey } from '../../src/idempotency/http/key.ts';
 
 const DRAFT = 'idempotency-key';
 const OURS = 'x-service-idempotency';

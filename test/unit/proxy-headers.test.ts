@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { endToEndHeaders, type Forwarding, forwardedHeaders, valuesOf } from '../../src/proxy/headers.ts';
+import { valuesOf } from '../../src/kernel/fields.ts';
+import { endToEndHeaders, type Forwarding, forwardedHeaders } from '../../src/upstream/headers.ts';
 
 const forwarding: Forwarding = {
   requestId: 'request-1',

@@ -1,9 +1,9 @@
 import type { IncomingMessage, RequestListener } from 'node:http';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { systemClock } from '../../src/kernel/clock.ts';
-import { Executor } from '../../src/proxy/executor.ts';
-import { type LookupRequest, lookUp } from '../../src/proxy/lookup.ts';
-import { upstreamOptions } from '../../src/proxy/options.ts';
+import { Executor } from '../../src/upstream/executor.ts';
+import { type LookupRequest, lookUp } from '../../src/upstream/lookup.ts';
+import { upstreamOptions } from '../../src/upstream/options.ts';
 import { httpBackend, NOBODY } from '../support/backend.ts';
 
 const MAX_BYTES = 64;
@@ -18,9 +18,9 @@ function executorTo(url: string): Executor {
 const options: LookupRequest = {
   path: '/tx?merchant={merchant}&key={key}&what={operation}',
   headers: { authorization: 'Bearer of-the-gateway' },
-  settled: [200],
+  completed: [200],
   released: [404, 410],
-  settledStatus: 201,
+  completedStatus: 201,
   timeoutMs: 300,
 };
 
@@ -48,7 +48,7 @@ describe('a lookup', () => {
     });
   });
 
-  it('that is answered as settled gives a result: status, body, and how to read it', async () => {
+  it('that the backend answers as completed gives a result: status, body, and how to read it', async () => {
     const { answer } = await asked((_, res) => {
       res.setHeader('Content-Type', 'application/json').setHeader('Set-Cookie', 'a=b');
       res.end('{"paid":true}');
@@ -56,7 +56,7 @@ describe('a lookup', () => {
     expect(answer).toEqual({
       kind: 'executed',
       said: 'GET answered 200',
-      settlement: {
+      completion: {
         kind: 'response',
         response: {
           status: 201,
@@ -69,7 +69,7 @@ describe('a lookup', () => {
 
   it('that is answered with more than may be kept gives a tombstone', async () => {
     const { answer } = await asked((_, res) => res.end('x'.repeat(MAX_BYTES + 1)));
-    expect(answer).toMatchObject({ kind: 'executed', settlement: { kind: 'tombstone', status: 201 } });
+    expect(answer).toMatchObject({ kind: 'executed', completion: { kind: 'tombstone', status: 201 } });
   });
 
   it.each([

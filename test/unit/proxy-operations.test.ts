@@ -2,7 +2,10 @@ import { describe, expect, test } from 'vitest';
 import type { OperationIdempotency } from '../../src/kernel/context.ts';
 import { type DeclaredOperation, Operations, otherOperation } from '../../src/proxy/operations.ts';
 
-const idempotency: OperationIdempotency = { key: 'optional', inDoubt: 'hold', waitMs: 0, release: [] };
+const idempotency: OperationIdempotency = {
+  ...{ key: 'optional', inDoubt: 'hold', waitMs: 0 },
+  ...{ release: [], unknown: [] },
+};
 
 function action(name: string, unreadableBody: 'refuse' | 'pass' = 'refuse'): DeclaredOperation {
   const match = { method: 'POST', path: '/v1/index.php', body: { action: name }, unreadableBody };

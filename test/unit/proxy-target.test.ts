@@ -4,7 +4,7 @@ import type { DeclaredOperation } from '../../src/proxy/operations.ts';
 import { Operations } from '../../src/proxy/operations.ts';
 import { ambiguityOf, lookalikesOf, pathOf } from '../../src/proxy/target.ts';
 
-const idempotency = { key: 'optional', inDoubt: 'hold', waitMs: 0, release: [] } as const;
+const idempotency = { key: 'optional', inDoubt: 'hold', waitMs: 0, release: [], unknown: [] } as const;
 const declared: DeclaredOperation[] = [
   {
     name: 'balance',

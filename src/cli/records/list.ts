@@ -1,5 +1,5 @@
-import type { Desk } from '../../idempotency/desk.ts';
-import type { RecordView } from '../../idempotency/desk-view.ts';
+import type { Desk } from '../../idempotency/doubt/desk.ts';
+import type { RecordView } from '../../idempotency/doubt/desk-view.ts';
 import { readArguments, required } from '../arguments.ts';
 import { Exit } from '../exit.ts';
 import { asked, withDesk } from './open-desk.ts';
@@ -7,7 +7,7 @@ import { table } from './table.ts';
 
 const USAGE = `oncegate records list --config FILE [--in-doubt] [--limit N] [--cursor C] [--json]
 
-  --in-doubt    only what needs somebody: in doubt, executing without an owner, unreadable
+  --in-doubt    only what needs an operator: in doubt, executing without an owner, unreadable
   --limit N     at most so many (default 100)
   --cursor C    go on where a listing ended
   --json        as JSON

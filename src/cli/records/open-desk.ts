@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { loadConfig } from '../../config/load.ts';
 import type { Config } from '../../config/schema.ts';
-import { Desk, type DeskAnswer, type DeskQuestion, type Refusal } from '../../idempotency/desk.ts';
+import { Desk, type DeskAnswer, type DeskQuestion, type Refusal } from '../../idempotency/doubt/desk.ts';
 import { openStore } from '../../idempotency/stores/open-store.ts';
 import { systemClock } from '../../kernel/clock.ts';
 import { Exit } from '../exit.ts';
@@ -22,7 +22,10 @@ export async function withDesk<T>(configFile: string, work: (desk: Desk) => Prom
 
 /** A mistyped path would be an empty store, in which nothing is in doubt. */
 function refuseMissing({ store }: Config): void {
-  if (store.kind === 'lmdb' && !existsSync(join(store.path, 'data.mdb')))
+  if (store.kind !== 'sqlite') return;
+  // The store itself says what to do about one of an earlier version.
+  const known = ['records.db', 'data.mdb'];
+  if (!known.some((file) => existsSync(join(store.path, file))))
     throw new Exit(`there is no store in ${store.path}: no gateway has run with it`, 69);
 }
 
@@ -35,8 +38,8 @@ export async function asked<T>(desk: Desk, question: DeskQuestion): Promise<T> {
 
 const codes = { invalid: 64, absent: 1, alive: 1, changed: 1, unavailable: 69 } as const;
 
-function refusalOf({ why, detail, stands }: Refusal): Exit {
-  const { state, merchant, operation, changedAt } = stands ?? {};
-  const now = stands ? `\nnow: ${state} since ${changedAt}, ${operation} of ${merchant}` : '';
+function refusalOf({ why, detail, record }: Refusal): Exit {
+  const { state, merchant, operation, changedAt } = record ?? {};
+  const now = record ? `\nnow: ${state} since ${changedAt}, ${operation} of ${merchant}` : '';
   return new Exit(`${detail}${now}`, codes[why]);
 }

@@ -3,13 +3,13 @@ import { list } from './list.ts';
 import { resolve } from './resolve.ts';
 import { show } from './show.ts';
 
-const USAGE = `oncegate records: what the store holds, and a person's word on what is in doubt.
+const USAGE = `oncegate records: look at records, and resolve keys in doubt.
 
   oncegate records list --config FILE [--in-doubt] [--limit N] [--json]
   oncegate records show --config FILE (--scope S | --merchant M --key K) [--body] [--json]
-  oncegate records resolve --config FILE (--scope S | --merchant M --key K) --as settled|released --reason TEXT
+  oncegate records resolve --config FILE (--scope S | --merchant M --key K) --as completed|released --reason TEXT
 
-They open the store that the configuration names, and nothing else; with LMDB on the machine of the gateway, beside it.
+They open the configured store and nothing else. With SQLite, run them on the gateway's machine, while it runs or not.
 Each takes --help. Exit codes: 0 done, 64 the command line is wrong, 69 the store cannot be used, 78 the configuration is
 wrong, 1 refused: nothing was written.
 `;

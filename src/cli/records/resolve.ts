@@ -1,21 +1,20 @@
 import { readFileSync, statSync } from 'node:fs';
 import { userInfo } from 'node:os';
-import type { ResolveRequest } from '../../idempotency/desk-request.ts';
+import type { ResolveRequest } from '../../idempotency/doubt/desk-request.ts';
 import { readArguments, required } from '../arguments.ts';
 import { Exit } from '../exit.ts';
 import { asked, withDesk } from './open-desk.ts';
 import { scopeNamed, WHICH } from './which.ts';
 
-const USAGE = `oncegate records resolve --config FILE (--scope S | --merchant M --key K) --as settled|released --reason TEXT
+const USAGE = `oncegate records resolve --config FILE (--scope S | --merchant M --key K) --as completed|released --reason TEXT
 
 Says what became of a key in doubt. First look into the backend's own books.
 
-  --as settled     it was executed. Retries get the response below; without one they are told that it was executed, and
-                   that its result is not stored (409 response_not_stored)
+  --as completed   it was executed. Retries get the response below; without one they get 409 response_not_stored
   --as released    it surely was not executed, and no gateway still works on it: the key is new, a retry executes it
   --reason TEXT    why; kept in the audit trail
   --by NAME        who (default: the user of this process)
-  --execution E    only if this execution still stands there (records list and show name it)
+  --execution E    only if the record still belongs to this execution (records show names it)
 
 The response:
   --status N       its status
@@ -49,8 +48,8 @@ export async function resolve(args: string[]): Promise<void> {
   if (!options) return;
   const config = required(options.config, 'config', USAGE);
   const as = required(options.as, 'as', USAGE);
-  if (as !== 'settled' && as !== 'released')
-    throw new Exit(`--as ${JSON.stringify(as)}: settled or released`, 64);
+  if (as !== 'completed' && as !== 'released')
+    throw new Exit(`--as ${JSON.stringify(as)}: completed or released`, 64);
   const request: ResolveRequest = {
     scope: scopeNamed(options, USAGE),
     as,

@@ -1,4 +1,4 @@
-import type { RecordView } from '../../idempotency/desk-view.ts';
+import type { RecordView } from '../../idempotency/doubt/desk-view.ts';
 import type { Scope } from '../../kernel/brands.ts';
 import { readArguments, required } from '../arguments.ts';
 import { Exit } from '../exit.ts';
@@ -51,36 +51,38 @@ function textOf({ record, audit }: Shown): string {
     at,
     by,
     `${from.state} since ${from.changedAt}`,
-    to.kind === 'tombstone' ? 'settled without a response' : [to.as, to.status].join(' ').trim(),
+    to.kind === 'tombstone' ? 'completed without a response' : [to.as, to.status].join(' ').trim(),
     reason,
   ]);
   const resolved = trail.length > 0 ? `\n${table(['RESOLVED', 'BY', 'WAS', 'BECAME', 'REASON'], trail)}` : '';
-  return (record ? recordText(record) : 'Nothing stands there any more.\n') + resolved;
+  return (record ? recordText(record) : 'There is no record any more.\n') + resolved;
 }
 
-function recordText({ settlement, state, ownerGone, ...record }: RecordView): string {
-  const { merchant, operation, key, execution, createdAt, changedAt, scope } = record;
+function recordText({ completion, state, ownerGone, ...record }: RecordView): string {
+  const { merchant, operation, key, requestId, gatewayId, execution, createdAt, changedAt, scope } = record;
   const fields = {
     merchant,
     operation,
     key,
+    'request id': requestId,
+    gateway: gatewayId,
     execution,
-    'claimed at': createdAt,
+    'started at': createdAt,
     'changed at': changedAt,
     scope,
   };
   const rows: [string, string | undefined][] = [
     ['state', ownerGone ? `${state}, owner gone` : state],
     ...Object.entries(fields),
-    ...settlementRows(settlement),
+    ...completionRows(completion),
   ];
   return rows.map(([name, value = '']) => `${name.padEnd(12)}${printable(value)}\n`).join('');
 }
 
-function settlementRows(settlement: RecordView['settlement']): [string, string][] {
-  if (!settlement) return [];
-  if (settlement.kind === 'tombstone') return [['response', 'not stored']];
-  const { status, headers, bodyBytes } = settlement;
+function completionRows(completion: RecordView['completion']): [string, string][] {
+  if (!completion) return [];
+  if (completion.kind === 'tombstone') return [['response', 'not stored']];
+  const { status, headers, bodyBytes } = completion;
   const lines = headers.flatMap((name, i): [string, string][] =>
     i % 2 === 0 ? [['header', `${name}: ${headers[i + 1]}`]] : [],
   );

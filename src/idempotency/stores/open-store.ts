@@ -1,15 +1,18 @@
+import { hostname } from 'node:os';
 import type { z } from 'zod';
 import type { Clock } from '../../kernel/clock.ts';
 import type { idempotencyOptions, lockOptions, storeOptions } from '../options.ts';
 import type { Store } from '../store.ts';
 import type { Location } from './redis/connect.ts';
 
-/** What a store tells besides its answers. */
+/** Events of a store. */
 export interface StoreEvents {
-  /** A settled result had not reached its replicas in time. */
+  /** A result had not reached its replicas in time. */
   unreplicated?(): void;
-  /** The store takes nothing any more from this process. */
-  failed?(failure: Error): void;
+  /** The clock of Redis' host was stepped by this much. Forwards, records expire early. */
+  clockStepped?(stepMs: number): void;
+  /** The writer thread has died and was replaced. */
+  writerReplaced?(error: Error): void;
 }
 
 export interface StoreSections {
@@ -26,10 +29,12 @@ export interface StoreSections {
 export async function openStore(
   { store, lock, idempotency }: StoreSections,
   clock: Clock,
-  { unreplicated = () => {}, failed = () => {} }: StoreEvents = {},
+  { unreplicated = () => {}, clockStepped = () => {}, writerReplaced = () => {} }: StoreEvents = {},
 ): Promise<Store> {
-  const common = { clock, leaseMs: lock.leaseMs, retentionMs: idempotency.retentionMs };
-  // Each back end is loaded only where it is used: neither needs the other's library to be there.
+  const { retentionMs, inDoubtRetentionMs } = idempotency;
+  const lifetimes = { leaseMs: lock.leaseMs, retentionMs, inDoubtRetentionMs };
+  const common = { clock, lifetimes, gatewayId: `${hostname()}:${process.pid}` };
+  // Only the configured store is loaded, because loading takes time.
   if (store.kind === 'redis') {
     const { RedisStore } = await import('./redis/redis-store.ts');
     const { replicas } = store.durability;
@@ -40,14 +45,15 @@ export async function openStore(
       location,
       replicas,
       onUnreplicated: unreplicated,
+      onClockStep: clockStepped,
       lockNodes: lock.nodes,
     });
   }
-  const { LmdbStore } = await import('./lmdb/lmdb-store.ts');
-  return await LmdbStore.open({ ...store, ...common, onFailure: failed });
+  const { SqliteStore } = await import('./sqlite/sqlite-store.ts');
+  return await SqliteStore.open({ ...store, ...common, onWriterReplaced: writerReplaced });
 }
 
-/** The schema lets exactly one of the three be said. */
+/** The schema permits exactly one of the three. */
 function locationOf(store: Extract<StoreSections['store'], { kind: 'redis' }>): Location {
   const { url, sentinels, cluster, username, password, tls } = store;
   const credentials = { username, password, tls };

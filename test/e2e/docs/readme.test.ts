@@ -84,7 +84,7 @@ describe('the README', () => {
     const env = { ONCEGATE_PEPPER: 'a-long-random-pepper', REDIS_URL: 'redis://127.0.0.1:6379' };
     expect(whole).toHaveLength(1);
     expect(parts).toHaveLength(1);
-    for (const text of whole) expect(parseConfig(text, env).store.kind).toBe('lmdb');
+    for (const text of whole) expect(parseConfig(text, env).store.kind).toBe('sqlite');
     for (const text of parts) {
       expect(parseConfig(`upstream: { url: "http://127.0.0.1:9000" }\n${text}`, env).store.kind).toBe(
         'redis',

@@ -74,9 +74,9 @@ describe.concurrent.each(storeKinds)('on %s, the answer to', (kind) => {
   it('the request id is the merchant’s own where it is well formed', async () => {
     const key = randomUUID();
     await withdraw(key).expect(201);
-    const told = await withdraw(key, { amount: 11 }).set('X-Request-Id', 'order-7.retry_1');
-    expectProblem(told, { status: 422, code: 'idempotency_key_reused' });
-    expect(told.headers['x-request-id']).toBe('order-7.retry_1');
+    const refused = await withdraw(key, { amount: 11 }).set('X-Request-Id', 'order-7.retry_1');
+    expectProblem(refused, { status: 422, code: 'idempotency_key_reused' });
+    expect(refused.headers['x-request-id']).toBe('order-7.retry_1');
     for (const malformed of ['short', 'with a space', 'x'.repeat(129)]) {
       const replaced = await withdraw(key, { amount: 11 }).set('X-Request-Id', malformed);
       expectProblem(replaced, { status: 422, code: 'idempotency_key_reused' });

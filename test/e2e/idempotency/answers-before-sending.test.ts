@@ -22,7 +22,7 @@ const post = (authorization: string | undefined, body: string | object | Buffer,
 };
 
 beforeAll(async () => {
-  stack = await openStackOn('lmdb', { operations, limits: { bodyBytes: BODY_LIMIT } });
+  stack = await openStackOn('sqlite', { operations, limits: { bodyBytes: BODY_LIMIT } });
 });
 afterAll(() => stack?.close());
 beforeEach(() => {

@@ -10,7 +10,7 @@ import { payout } from './requests.ts';
 const ALPHA = 'Bearer sk_sandbox_alpha';
 
 it('no room: overloaded', async () => {
-  const full = await openStackOn('lmdb', { limits: { inFlight: 1 } });
+  const full = await openStackOn('sqlite', { limits: { inFlight: 1 } });
   try {
     const key = randomUUID();
     const running = request(full.url)
@@ -29,7 +29,7 @@ it('no room: overloaded', async () => {
 });
 
 it('on a connection that outlives the gateway: shutting_down', async () => {
-  const ending = await openStackOn('lmdb', { shutdown: { graceMs: 10_000 } });
+  const ending = await openStackOn('sqlite', { shutdown: { graceMs: 10_000 } });
   try {
     const [first, second] = [randomUUID(), randomUUID()];
     // The connection that has an answer to come ends with it; one on which nothing was said yet stays.

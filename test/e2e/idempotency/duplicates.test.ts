@@ -61,15 +61,15 @@ describe.each(storeKinds)('on %s', (kind) => {
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it('of requests at once that differ in amount the first is executed, and the others are told', async () => {
+  it('of requests at once that differ in amount the first is executed, and the others are refused', async () => {
     const key = randomUUID();
     const amounts = Array.from({ length: 20 }, (_, at) => at + 1);
     const answers = await Promise.all(
       amounts.map((amount) => withdraw(stack.url, { key, amount, fault: 'delay=100' })),
     );
-    const told = answers.filter(({ status }) => status !== 201);
-    expect(told).toHaveLength(19);
-    for (const answer of told) expectProblem(answer, { status: 422, code: 'idempotency_key_reused' });
+    const refused = answers.filter(({ status }) => status !== 201);
+    expect(refused).toHaveLength(19);
+    for (const answer of refused) expectProblem(answer, { status: 422, code: 'idempotency_key_reused' });
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
   });
 

@@ -9,7 +9,7 @@ let backend: RecordingBackend;
 let stack: Stack;
 beforeAll(async () => {
   backend = await startRecordingBackend('HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok');
-  stack = await openStackOn('lmdb', { upstream: { url: backend.url } });
+  stack = await openStackOn('sqlite', { upstream: { url: backend.url } });
 });
 afterAll(async () => {
   await stack?.close();

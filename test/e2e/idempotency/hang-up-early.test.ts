@@ -10,7 +10,7 @@ import { until } from '../../support/until.ts';
 let stack: Stack;
 let received: number;
 beforeAll(async () => {
-  stack = await openStackOn('lmdb');
+  stack = await openStackOn('sqlite');
 });
 afterAll(() => stack?.close());
 beforeEach(() => {

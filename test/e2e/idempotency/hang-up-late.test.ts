@@ -95,7 +95,7 @@ describe.each(storeKinds)('on %s, a merchant who hangs up', (kind) => {
 });
 
 it('what runs for a merchant who has left is waited for when the gateway shuts down', async () => {
-  const stack = await openStackOn('lmdb');
+  const stack = await openStackOn('sqlite');
   try {
     const key = randomUUID();
     const socket = await send(stack.port, key, 'delay=400');

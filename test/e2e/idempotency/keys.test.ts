@@ -10,7 +10,7 @@ const DRAFT = 'Idempotency-Key';
 
 let stack: Stack;
 beforeAll(async () => {
-  stack = await openStackOn('lmdb');
+  stack = await openStackOn('sqlite');
 });
 afterAll(() => stack?.close());
 

@@ -97,7 +97,7 @@ async function oddRequests(url: string, keys: string[]): Promise<number> {
   return bodies.length + paths.length + 2;
 }
 
-/** A settlement that comes too late, and a claim that is not answered. */
+/** A complete that comes too late, and a start that is not answered. */
 async function whileRedisIsAway({ url, sandbox, keys }: Traffic, redis: RedisServer): Promise<number> {
   const key = randomUUID();
   keys.push(key);
@@ -133,7 +133,7 @@ describe.concurrent.each(storeKinds)('on %s', (kind) => {
       ...(redis ? onRedis(redis, 1000) : {}),
       log: { level: 'debug' },
       upstream: { responseTimeoutMs: 1000 },
-      idempotency: { settleRetryMs: 100 },
+      idempotency: { completeRetryMs: 100 },
     });
     gateway = await spawnGateway(config, FAST_START);
   });
@@ -166,7 +166,7 @@ describe.concurrent.each(storeKinds)('on %s', (kind) => {
 });
 
 it('a secret key that a merchant puts into the path is not logged', async () => {
-  const stack = await openStackOn('lmdb');
+  const stack = await openStackOn('sqlite');
   try {
     const headers = { Authorization: 'Bearer sk_sandbox_alpha' };
     await send(stack.url, { path: '/v3/sk_sandbox_alpha/echo', headers });

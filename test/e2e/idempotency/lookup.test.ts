@@ -14,7 +14,7 @@ import { LEASE_MS, LOOKUP_TOKEN, lookingUp } from './policies.ts';
 
 const LOOKUPS = 'GET /v1/transactions';
 const ECHOES = 'GET /v3/echo';
-/** Also the lease: a machine that stands still for longer does not send at all. */
+/** Also the lease: a machine that is paused for longer does not send at all. */
 const RELEASE_AFTER_MS = 2000;
 const replayed = ({ headers }: TestAnswer) => headers['idempotent-replayed'] === 'true';
 /** Whether the key is in doubt, without waiting for the backend's word. */
@@ -43,7 +43,7 @@ describe.concurrent.each(storeKinds)('on %s, under inDoubt: lookup', (kind) => {
     const key = randomUUID();
     const first = await withdraw(opened.url, { key, fault: 'execute-then-reset' });
     expectProblem(first, { status: 502, code: 'outcome_unknown' });
-    await until(async () => (await resolutions(opened, 'settled')) === 1);
+    await until(async () => (await resolutions(opened, 'completed')) === 1);
     const lookups = sandbox.requests.ofPath(LOOKUPS);
 
     const retry = await withdraw(opened.url, { key, headers: atOnce });
@@ -58,7 +58,7 @@ describe.concurrent.each(storeKinds)('on %s, under inDoubt: lookup', (kind) => {
     expect(sandbox.requests.ofKey(key)).toBe(1);
     expect(sandbox.requests.ofPath(LOOKUPS)).toBe(lookups);
     expect(
-      await metric(opened.adminUrl, 'oncegate_lookups_total', { operation: 'withdraw', result: 'settled' }),
+      await metric(opened.adminUrl, 'oncegate_lookups_total', { operation: 'withdraw', result: 'completed' }),
     ).toBe(1);
     const log = JSON.stringify(opened.log);
     expect(log).toContain('GET answered 200');
@@ -102,7 +102,7 @@ describe.concurrent.each(storeKinds)('on %s, under inDoubt: lookup', (kind) => {
     await until(() => sandbox.ledger.payouts({ key }) === 1);
 
     const heir = await gateway();
-    if (how.startsWith('by the pass')) await until(async () => (await resolutions(heir, 'settled')) === 1);
+    if (how.startsWith('by the pass')) await until(async () => (await resolutions(heir, 'completed')) === 1);
     const retry = await withdraw(heir.url, { key });
     expect([retry.status, replayed(retry)]).toEqual([201, true]);
     expect(retry.json()).toMatchObject({
@@ -112,16 +112,15 @@ describe.concurrent.each(storeKinds)('on %s, under inDoubt: lookup', (kind) => {
     expect(sandbox.requests.ofKey(key)).toBe(1);
   });
 
-  it('a late answer of a gateway that was paused settles the key, and nothing is looked up any more', async (test) => {
-    // A lookup that never decides: what settles the key is the answer.
+  it('a late answer of a gateway that was paused completes the key, and nothing is looked up any more', async (test) => {
+    // A lookup that never decides: the answer completes the key.
     const { sandbox, config, gateway } = await open(test, {
-      ...lookingUp({ path: '/v3/echo?merchant={merchant}&key={key}', settled: [299], released: [] }),
+      ...lookingUp({ path: '/v3/echo?merchant={merchant}&key={key}', completed: [299] }),
       upstream: { responseTimeoutMs: LEASE_MS },
     });
     const patient = { ...config, ...lookingUp({ releaseAfterMs: 20_000 }) };
-    const upstream = { url: sandbox.url, responseTimeoutMs: 20_000 };
+    const upstream = { ...config.upstream, url: sandbox.url, responseTimeoutMs: 20_000 };
     const paused = await spawnGateway({ ...patient, upstream }, FAST_START, newFolder());
-    // LMDB is opened by nobody while a process that has it open stands still.
     const other = await gateway();
     const key = randomUUID();
     const first = withdraw(paused.url, { key, fault: `delay=${3 * LEASE_MS}` });
@@ -139,7 +138,7 @@ describe.concurrent.each(storeKinds)('on %s, under inDoubt: lookup', (kind) => {
     expect(sandbox.ledger.payouts({ key })).toBe(1);
     const asked = await idleLookups(sandbox.requests.ofPath.bind(sandbox.requests));
     expect(await metric(other.adminUrl, 'oncegate_lookups_total', { result: 'unknown' })).toBe(asked);
-    expect(await resolutions(other, 'settled')).toBe(0);
+    expect(await resolutions(other, 'completed')).toBe(0);
   });
 });
 

@@ -26,7 +26,7 @@ const nameOf = (name: string, { kind, cause }: Labels) => [name, kind ?? cause].
 let stack: Stack;
 let before: Map<string, number>;
 beforeAll(async () => {
-  stack = await openStackOn('lmdb', {
+  stack = await openStackOn('sqlite', {
     upstream: { responseTimeoutMs: 700 },
     idempotency: { maxStoredBytes: 65_536 },
   });

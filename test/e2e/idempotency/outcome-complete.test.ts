@@ -14,7 +14,7 @@ interface Complete {
 }
 
 /** Complete responses: whatever they say, they are the result of the one execution. */
-const settled: Complete[] = [
+const completed: Complete[] = [
   { what: 'a success', status: 201, payouts: 1 },
   { what: 'a success after early hints', fault: 'early-hints', status: 201, payouts: 1 },
   { what: 'a success in many small pieces', fault: 'drip=1', status: 201, payouts: 1 },
@@ -36,22 +36,25 @@ describe.each(storeKinds)('on %s', (kind) => {
   });
   afterAll(() => stack?.close());
 
-  it.each(settled)('$what is settled, and replayed byte for byte', async ({ fault, amount, ...expected }) => {
-    const key = randomUUID();
-    const payout: Withdrawal = amount === undefined ? { key } : { key, amount };
-    const first = await withdraw(stack.url, fault === undefined ? payout : { ...payout, fault });
-    expect(first.status).toBe(expected.status);
-    expect(first.headers).not.toHaveProperty('idempotent-replayed');
+  it.each(completed)(
+    '$what is completed, and replayed byte for byte',
+    async ({ fault, amount, ...expected }) => {
+      const key = randomUUID();
+      const payout: Withdrawal = amount === undefined ? { key } : { key, amount };
+      const first = await withdraw(stack.url, fault === undefined ? payout : { ...payout, fault });
+      expect(first.status).toBe(expected.status);
+      expect(first.headers).not.toHaveProperty('idempotent-replayed');
 
-    for (const _ of ['second', 'third']) {
-      const again = await withdraw(stack.url, payout);
-      expect(again.status).toBe(expected.status);
-      expect(again.body).toEqual(first.body);
-      expect(endToEndLines(again)).toEqual([...endToEndLines(first), ['Idempotent-Replayed', 'true']]);
-    }
-    expect(stack.sandbox.ledger.payouts({ key })).toBe(expected.payouts);
-    expect(stack.sandbox.requests.ofKey(key)).toBe(1);
-  });
+      for (const _ of ['second', 'third']) {
+        const again = await withdraw(stack.url, payout);
+        expect(again.status).toBe(expected.status);
+        expect(again.body).toEqual(first.body);
+        expect(endToEndLines(again)).toEqual([...endToEndLines(first), ['Idempotent-Replayed', 'true']]);
+      }
+      expect(stack.sandbox.ledger.payouts({ key })).toBe(expected.payouts);
+      expect(stack.sandbox.requests.ofKey(key)).toBe(1);
+    },
+  );
 
   it.each([401, 403, 429])('%i is passed on unchanged, and the key is free for a retry', async (status) => {
     const key = randomUUID();
@@ -77,20 +80,20 @@ describe('with release statuses of its own an operation', () => {
   let stack: Stack;
   beforeAll(async () => {
     const match = { method: 'POST', path: '/v1/index.php', body: { action: 'withdraw' } };
-    stack = await openStackOn('lmdb', {
+    stack = await openStackOn('sqlite', {
       operations: [{ name: 'withdraw', match, idempotency: { key: 'optional', release: [503] } }],
     });
   });
   afterAll(() => stack?.close());
 
-  it('releases those, and settles the others', async () => {
-    const [released, settled] = [randomUUID(), randomUUID()];
+  it('releases those, and completes the others', async () => {
+    const [released, completed] = [randomUUID(), randomUUID()];
     expect((await withdraw(stack.url, { key: released, fault: '503-before' })).status).toBe(503);
     expect((await withdraw(stack.url, { key: released })).status).toBe(201);
-    expect((await withdraw(stack.url, { key: settled, fault: '429-before' })).status).toBe(429);
-    expect((await withdraw(stack.url, { key: settled })).status).toBe(429);
+    expect((await withdraw(stack.url, { key: completed, fault: '429-before' })).status).toBe(429);
+    expect((await withdraw(stack.url, { key: completed })).status).toBe(429);
     expect(stack.sandbox.ledger.payouts({ key: released })).toBe(1);
-    expect(stack.sandbox.ledger.payouts({ key: settled })).toBe(0);
+    expect(stack.sandbox.ledger.payouts({ key: completed })).toBe(0);
   });
 });
 

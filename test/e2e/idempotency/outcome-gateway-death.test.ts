@@ -11,17 +11,17 @@ import { storeKinds, storeSections } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 
 describe.each(storeKinds)('on %s, a gateway that is killed while the backend works', (kind) => {
-  it('leaves the key in doubt, and what it had settled stays settled', async () => {
+  it('leaves the key in doubt, and what it had completed stays completed', async () => {
     const sandbox = await createSandbox({ port: 0 });
     onTestFinished(() => sandbox.close());
     const config = testConfig(temporaryFolder(), sandbox.url, {
       ...(await storeSections(kind)),
       lock: { leaseMs: 500 },
     });
-    const [settled, lost] = [randomUUID(), randomUUID()];
+    const [completed, lost] = [randomUUID(), randomUUID()];
 
     const doomed = await spawnGateway(config, FAST_START);
-    const before = await withdraw(doomed.url, { key: settled });
+    const before = await withdraw(doomed.url, { key: completed });
     const cut = withdraw(doomed.url, { key: lost, fault: 'delay=700' });
     const answered = expect(cut).rejects.toThrow(/hang up|reset/i);
     await until(() => sandbox.requests.ofKey(lost) === 1);
@@ -36,7 +36,7 @@ describe.each(storeKinds)('on %s, a gateway that is killed while the backend wor
     expectProblem(await withdraw(heir.url, { key: lost }), { status: 409, code: 'outcome_unknown' });
     expect(sandbox.requests.ofKey(lost)).toBe(1);
 
-    const replayed = await withdraw(heir.url, { key: settled });
+    const replayed = await withdraw(heir.url, { key: completed });
     expect([replayed.status, replayed.headers['idempotent-replayed']]).toEqual([201, 'true']);
     expect(replayed.body).toEqual(before.body);
     expect(sandbox.ledger.payouts()).toBe(2);

@@ -76,7 +76,7 @@ describe.concurrent.each(storeKinds)('on %s', (kind) => {
   });
 });
 
-/** The first is told by `status`, every retry by 409, and the backend sees one request. */
+/** The first gets `status`, every retry 409, and the backend sees one request. */
 async function staysInDoubt(
   { url, sandbox }: Stack,
   { fault, payouts }: Lost,
@@ -87,7 +87,7 @@ async function staysInDoubt(
   for (const _ of ['second', 'third']) {
     expectProblem(await withdraw(url, { key }), { status: 409, code: 'outcome_unknown' });
   }
-  // Another request under this key is still told what is wrong with it.
+  // Another request under this key still gets its own answer.
   expectProblem(await withdraw(url, { key, amount: 11 }), { status: 422, code: 'idempotency_key_reused' });
   expect(sandbox.ledger.payouts({ key })).toBe(payouts);
   expect(sandbox.requests.ofKey(key)).toBe(1);

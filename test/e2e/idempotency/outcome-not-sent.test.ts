@@ -108,7 +108,7 @@ describe.concurrent.each(storeKinds)('on %s, a backend that', (kind: StoreKind) 
       } finally {
         await late.close();
       }
-      // Settled: the backend is not needed any more.
+      // Completed: the backend is not needed any more.
       expect((await withdraw(gateway.url, { key })).status).toBe(201);
     } finally {
       await gateway.shutdown();

@@ -20,7 +20,7 @@ describe.each(storeKinds)('on %s, a response larger than maxStoredBytes', (kind)
   });
   afterAll(() => stack?.close());
 
-  it('is streamed on whole, and a retry is told that it was not stored', async () => {
+  it('is streamed on whole, and a retry is answered that it was not stored', async () => {
     const key = randomUUID();
     const first = await withdraw(stack.url, { key, fault: 'huge=3000000' });
     expect([first.status, first.body.length]).toEqual([201, 3_000_000]);
@@ -48,7 +48,7 @@ describe.each(storeKinds)('on %s, a response larger than maxStoredBytes', (kind)
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it('is settled as soon as it passes the limit: a duplicate is told while the first one still reads', async () => {
+  it('is completed as soon as it passes the limit: a duplicate is answered while the first one still reads', async () => {
     const key = randomUUID();
     const reading = await beginToRead(stack.url, { key, fault: `huge=${ENDLESS}` });
     expectProblem(await withdraw(stack.url, { key }), tombstone);
@@ -58,7 +58,7 @@ describe.each(storeKinds)('on %s, a response larger than maxStoredBytes', (kind)
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it('whose merchant hangs up in the middle is settled all the same, and holds nothing open', async () => {
+  it('whose merchant hangs up in the middle is completed all the same, and holds nothing open', async () => {
     const key = randomUUID();
     const reading = await beginToRead(stack.url, { key, fault: `huge=${ENDLESS}` });
     const logged = stack.log.length;
@@ -69,7 +69,7 @@ describe.each(storeKinds)('on %s, a response larger than maxStoredBytes', (kind)
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it('that breaks off behind the limit breaks off for the merchant too, and is settled', async () => {
+  it('that breaks off behind the limit breaks off for the merchant too, and is completed', async () => {
     const key = randomUUID();
     const cut = withdraw(stack.url, { key, fault: `huge=${LIMIT * 4},truncate` });
     await expect(cut).rejects.toThrow(/aborted|hang up|reset/i);

@@ -28,7 +28,8 @@ export function lookingUp(lookup: Partial<LookupInput> = {}, leaseMs = LEASE_MS)
   const all = {
     path: '/v1/transactions?merchant={merchant}&key={key}',
     headers: { authorization: `Bearer ${LOOKUP_TOKEN}` },
-    settledStatus: 201,
+    completedStatus: 201,
+    released: [404],
     releaseAfterMs: leaseMs,
     firstAfterMs: 20,
     maxPauseMs: 50,

@@ -7,32 +7,32 @@ import { openStackOn } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { beginToRead } from './reading.ts';
 
-const TIMEOUT_MS = 700;
+const QUEUE_TIMEOUT_MS = 700;
 
-it('a request that found no free connection in time was not sent, and never will be', async () => {
-  const stack = await openStackOn('lmdb', {
-    upstream: { maxConnections: 1, responseTimeoutMs: TIMEOUT_MS },
+it('a request that gives up its place in the queue is not sent, and a duplicate takes the place', async () => {
+  const stack = await openStackOn('sqlite', {
+    upstream: { maxConnections: 1, queueTimeoutMs: QUEUE_TIMEOUT_MS },
     idempotency: { maxStoredBytes: 65_536 },
   });
   try {
-    const { url, sandbox } = stack;
-    // A merchant who does not read his answer holds the only connection, for as long as he likes.
+    const { url, adminUrl, sandbox } = stack;
+    // A merchant who does not read the answer holds the only connection for as long as it likes.
     const stalled = await beginToRead(url, { fault: 'huge=40000000' });
     const key = randomUUID();
     const first = withdraw(url, { key });
-    await until(async () => (await metric(stack.adminUrl, 'oncegate_executing')) === 1);
+    await until(async () => (await metric(adminUrl, 'oncegate_upstream_slots_queued')) === 1);
     const waiting = Array.from({ length: 3 }, () => withdraw(url, { key }));
-    await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 3);
+    await until(async () => (await metric(adminUrl, 'oncegate_waiting')) === 3);
 
-    expectProblem(await first, { status: 502, code: 'upstream_unreachable' });
+    expectProblem(await first, { status: 503, code: 'overloaded', retryAfter: 1 });
     expect(sandbox.requests.ofKey(key)).toBe(0);
-    // One of those who waited is next in the queue: it gets the connection, and the others get its result.
+    // A duplicate has taken the first one's place: it gets the connection, and the others get its result.
     stalled.destroy();
     const answers = await Promise.all(waiting);
     expect(answers.map(({ status }) => status)).toEqual([201, 201, 201]);
     expect(new Set(answers.map(({ body }) => body.toString())).size).toBe(1);
 
-    // Whatever was queued before this one has had its turn.
+    // Everything that was queued before this request has had its turn.
     await send(url, { path: '/v2/get_balance', headers: { Authorization: 'Bearer sk_sandbox_alpha' } });
     expect(sandbox.requests.ofKey(key)).toBe(1);
     expect(sandbox.ledger.payouts({ key })).toBe(1);

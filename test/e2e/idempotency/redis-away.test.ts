@@ -1,10 +1,10 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, afterEach, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import { send, withdraw } from '../../support/client.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { type RedisServer, startRedis } from '../../support/redis-server.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { openGateway, openStack, type Stack } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { startProxy, type TcpProxy } from '../../support/tcp-proxy.ts';
 import { until } from '../../support/until.ts';
@@ -54,13 +54,13 @@ describe.each(away)('while Redis %s', (_, { go, back }) => {
 
   it('a request with a key is not sent, one without passes, and a retry is executed once', async () => {
     const { url, sandbox } = stack;
-    const [settled, key] = [randomUUID(), randomUUID()];
-    const before = await withdraw(url, { key: settled });
+    const [completed, key] = [randomUUID(), randomUUID()];
+    const before = await withdraw(url, { key: completed });
     expect(before.status).toBe(201);
 
     await go();
     const unready = readiness();
-    const refused = await Promise.all([withdraw(url, { key }), withdraw(url, { key: settled })]);
+    const refused = await Promise.all([withdraw(url, { key }), withdraw(url, { key: completed })]);
     for (const answer of refused) expectProblem(answer, unavailable);
     expect(await unready).toBe(503);
     expect(sandbox.requests.ofKey(key)).toBe(0);
@@ -79,32 +79,38 @@ describe.each(away)('while Redis %s', (_, { go, back }) => {
     });
     expect(executed.headers).not.toHaveProperty('idempotent-replayed');
     expect((await withdraw(url, { key })).body).toEqual(executed.body);
-    expect((await withdraw(url, { key: settled })).body).toEqual(before.body);
+    expect((await withdraw(url, { key: completed })).body).toEqual(before.body);
     expect(sandbox.ledger.payouts({ key })).toBe(1);
-    expect(sandbox.ledger.payouts({ key: settled })).toBe(1);
+    expect(sandbox.ledger.payouts({ key: completed })).toBe(1);
   });
 });
 
-it('a duplicate that waits when Redis goes away is told, and the first one gets its answer', async () => {
+it('a duplicate that waits when Redis goes away gets an answer, and so does the first one', async () => {
   const { url, sandbox } = stack;
+  const other = await openGateway(stack.config);
+  onTestFinished(() => other.shutdown());
   const key = randomUUID();
   const first = withdraw(url, { key, fault: 'delay=1000' });
   await until(() => sandbox.requests.ofKey(key) === 1);
-  const duplicate = withdraw(url, { key });
-  await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 1);
+  const [here, there] = [withdraw(url, { key }), withdraw(other.url, { key })];
+  for (const { adminUrl } of [stack, other])
+    await until(async () => (await metric(adminUrl, 'oncegate_waiting')) === 1);
   await redis.kill();
   try {
-    expectProblem(await duplicate, unavailable);
+    // Another gateway reads the record again and again, and cannot.
+    expectProblem(await there, unavailable);
     expect(sandbox.ledger.payouts({ key })).toBe(0);
+    // In the same gateway the duplicate follows the first one, whose result is not stored.
+    const executed = await first;
+    expect(executed.status).toBe(201);
+    expectProblem(await here, unavailable);
   } finally {
     await redis.restart();
   }
-  const executed = await first;
-  expect(executed.status).toBe(201);
   const again = await until(async () => {
     const answer = await withdraw(url, { key });
     return answer.status === 201 ? answer : undefined;
   });
-  expect(again.body).toEqual(executed.body);
+  expect(again.body).toEqual((await first).body);
   expect(sandbox.ledger.payouts({ key })).toBe(1);
 });

@@ -12,7 +12,7 @@ let redis: RedisServer;
 let stack: Stack;
 beforeAll(async () => {
   redis = await startRedis();
-  stack = await openStack({ ...onRedis(redis, 1000), idempotency: { settleRetryMs: 300 } });
+  stack = await openStack({ ...onRedis(redis, 1000), idempotency: { completeRetryMs: 300 } });
 });
 afterAll(() => stack?.close());
 
@@ -52,15 +52,15 @@ it('when Redis dies while the backend works, merchants are answered, and retries
     expectProblem(retry, { status: 503, code: 'store_unavailable', retryAfter: 1 });
     expect(sandbox.ledger.payouts({ key })).toBe(1);
   }
-  const late = await metric(stack.adminUrl, 'oncegate_settle_late_total', { operation: 'withdraw' });
+  const late = await metric(stack.adminUrl, 'oncegate_complete_late_total', { operation: 'withdraw' });
   expect(late).toBe(payouts.length);
   expect((await refused).status).toBe(429);
 
   await redis.restart();
   for (const [at, { key }] of payouts.entries()) {
-    const settled = await untilResult(key);
-    expect([settled.status, settled.body]).toEqual([executed[at]?.status, executed[at]?.body]);
-    expect(settled.headers['idempotent-replayed']).toBe('true');
+    const replayed = await untilResult(key);
+    expect([replayed.status, replayed.body]).toEqual([executed[at]?.status, executed[at]?.body]);
+    expect(replayed.headers['idempotent-replayed']).toBe('true');
     expect(sandbox.ledger.payouts({ key })).toBe(1);
     expect(sandbox.requests.ofKey(key)).toBe(1);
   }

@@ -18,8 +18,8 @@ let stack: Stack;
 beforeAll(async () => {
   redis = await startRedis();
   wire = await startProxy(redis.port);
-  stack = await openStack({ ...onRedis(wire, 2000), idempotency: { settleRetryMs: 300 } });
-  // From here on Redis knows the scripts: a begin is one command.
+  stack = await openStack({ ...onRedis(wire, 2000), idempotency: { completeRetryMs: 300 } });
+  // From here on Redis knows the scripts: a start is one command.
   expect((await withdraw(stack.url, { key: randomUUID() })).status).toBe(201);
 });
 afterAll(() => stack?.close());
@@ -30,7 +30,6 @@ afterEach(() => {
 });
 
 const scripts = () => redis.commandCount('evalsha');
-const claims = () => redis.commandCount('set');
 
 async function untilExecuted(key: string): Promise<TestAnswer> {
   return await until(async () => {
@@ -51,13 +50,13 @@ async function expectExecutedOnce(key: string): Promise<void> {
   expect(stack.sandbox.requests.ofKey(key)).toBe(1);
 }
 
-it('a claim whose reply is lost sends nothing, and is taken back', async () => {
+it('a start whose reply is lost sends nothing, and is taken back', async () => {
   const key = randomUUID();
   wire.delayReplies(REPLY_MS);
-  const before = await claims();
+  const before = await scripts();
   const refused = withdraw(stack.url, { key });
-  // The claim stands in Redis, and its reply is on its way.
-  await until(async () => (await claims()) > before);
+  // Redis has executed the start, and its reply is on its way.
+  await until(async () => (await scripts()) > before);
   wire.cut();
   expectProblem(await refused, unavailable);
   expect(stack.sandbox.requests.ofKey(key)).toBe(0);
@@ -65,12 +64,12 @@ it('a claim whose reply is lost sends nothing, and is taken back', async () => {
   await expectExecutedOnce(key);
 });
 
-it('a begin whose reply is lost sends nothing, and is taken back', async () => {
+it('a start that cannot be taken back at once is taken back when Redis can be reached again', async () => {
   const key = randomUUID();
   wire.delayReplies(REPLY_MS);
   const before = await scripts();
   const refused = withdraw(stack.url, { key });
-  // The begin stands in Redis, with its lease, and its reply is on its way.
+  // Redis has executed the start and taken the lease, and its reply is on its way.
   await until(async () => (await scripts()) > before);
   wire.refuse(true);
   wire.cut();
@@ -82,14 +81,16 @@ it('a begin whose reply is lost sends nothing, and is taken back', async () => {
   await expectExecutedOnce(key);
 });
 
-it('a settlement whose reply is lost is made again, and the merchant has the answer meanwhile', async () => {
+it('a complete whose reply is lost is repeated, and the merchant has the answer meanwhile', async () => {
   const key = randomUUID();
   const first = withdraw(stack.url, { key, fault: 'delay=300' });
   await until(() => stack.sandbox.requests.ofKey(key) === 1);
   wire.swallowReplies(true);
   const executed = await first;
   expect(executed.status).toBe(201);
-  expect(stack.log.filter(({ msg }) => `${msg}`.includes('not stored yet'))).toHaveLength(1);
+  expect(
+    stack.log.filter(({ msg }) => `${msg}`.includes('the response was sent before it was stored')),
+  ).toHaveLength(1);
   wire.swallowReplies(false);
   const replayed = await untilExecuted(key);
   expect(replayed.headers['idempotent-replayed']).toBe('true');
@@ -98,7 +99,7 @@ it('a settlement whose reply is lost is made again, and the merchant has the ans
   expect(stack.sandbox.requests.ofKey(key)).toBe(1);
 });
 
-it('a doubt that Redis does not take down is one all the same, once the lease has lapsed', async () => {
+it('a key that Redis could not mark is in doubt all the same, once the lease has lapsed', async () => {
   const short = await openStack({ ...onRedis(wire, 2000), lock: { leaseMs: 600 } });
   try {
     const key = randomUUID();
@@ -109,11 +110,11 @@ it('a doubt that Redis does not take down is one all the same, once the lease ha
     expectProblem(await first, { status: 502, code: 'outcome_unknown' });
     expectProblem(await withdraw(short.url, { key }), unavailable);
     wire.refuse(false);
-    const told = await until(async () => {
+    const retry = await until(async () => {
       const answer = await withdraw(short.url, { key });
       return answer.status === 503 ? undefined : answer;
     });
-    expectProblem(told, { status: 409, code: 'outcome_unknown' });
+    expectProblem(retry, { status: 409, code: 'outcome_unknown' });
     expect(short.sandbox.ledger.payouts({ key })).toBe(1);
     expect(short.sandbox.requests.ofKey(key)).toBe(1);
   } finally {

@@ -151,7 +151,7 @@ it.each(wires)(
   async ({ head, body = '', lines, text }) => {
     const answer = Buffer.from(`${head.join('\r\n')}\r\n\r\n${body}`, 'latin1');
     await using backend = await startRecordingBackend(answer);
-    const stack = await openStackOn('lmdb', { upstream: { url: backend.url } });
+    const stack = await openStackOn('sqlite', { upstream: { url: backend.url } });
     try {
       const key = randomUUID();
       const first = await withdraw(stack.url, { key });
@@ -170,7 +170,7 @@ it.each(wires)(
 
 it('an answer to HEAD has the length of what it stands for, and no body; a key means nothing there', async () => {
   const match = { method: 'HEAD', path: '/v2/get_balance' };
-  const stack = await openStackOn('lmdb', {
+  const stack = await openStackOn('sqlite', {
     operations: [{ name: 'probe', match, idempotency: { key: 'optional' } }],
   });
   try {

@@ -38,7 +38,7 @@ describe.each(storeKinds)('on %s, a key', (kind) => {
     }
   });
 
-  it('of one merchant does not show another what stands under it', async () => {
+  it('of one merchant does not show another what is stored under it', async () => {
     const key = randomUUID();
     await post('sk_sandbox_alpha', key).expect(201);
     // Another amount: were the scopes one, this would be a 422.

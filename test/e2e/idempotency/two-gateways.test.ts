@@ -36,7 +36,7 @@ async function onOneRedis(): Promise<Pair> {
 }
 
 async function onOneFolder(): Promise<Pair> {
-  const stack = await openStackOn('lmdb', { lock: { leaseMs: LEASE_MS } });
+  const stack = await openStackOn('sqlite', { lock: { leaseMs: LEASE_MS } });
   let second: SpawnedGateway | undefined;
   const close = async () => {
     await second?.end();
@@ -55,7 +55,7 @@ const replayed = ({ headers }: TestAnswer) => headers['idempotent-replayed'] ===
 
 describe.concurrent.each([
   ['one Redis', onOneRedis],
-  ['one LMDB folder, in two processes', onOneFolder],
+  ['one SQLite file, in two processes', onOneFolder],
 ])('two gateways on %s', (_, open) => {
   let pair: Pair;
   beforeAll(async () => {

@@ -52,8 +52,8 @@ describe.concurrent.each(storeKinds)('on %s, a duplicate', (kind) => {
     expect(patient.sandbox.ledger.payouts({ key })).toBe(0);
     expect((await first.answer).status).toBe(201);
     // Behind the first one there is nothing to wait for.
-    const settled = await withdraw(patient.url, { key, headers: { Prefer: 'wait=0' } });
-    expect([settled.status, settled.headers['idempotent-replayed']]).toEqual([201, 'true']);
+    const replay = await withdraw(patient.url, { key, headers: { Prefer: 'wait=0' } });
+    expect([replay.status, replay.headers['idempotent-replayed']]).toEqual([201, 'true']);
     expect(patient.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
@@ -94,7 +94,7 @@ describe.concurrent.each(storeKinds)('on %s, a duplicate', (kind) => {
 
 describe.concurrent('a duplicate', () => {
   it('where no more may wait, one more is answered at once', async () => {
-    const stack = await openStackOn('lmdb', { idempotency: { maxWaiters: 2 } });
+    const stack = await openStackOn('sqlite', { idempotency: { maxWaiters: 2 } });
     try {
       const key = randomUUID();
       const first = await begin(stack, key, 1200);
@@ -110,7 +110,7 @@ describe.concurrent('a duplicate', () => {
   });
 
   it('a duplicate whose merchant hangs up waits no longer, and the first one is not disturbed', async () => {
-    const stack = await openStackOn('lmdb');
+    const stack = await openStackOn('sqlite');
     try {
       const key = randomUUID();
       const first = await begin(stack, key, 1000);

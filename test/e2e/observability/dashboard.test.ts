@@ -5,11 +5,11 @@ import { parsedConfig } from '../../support/config.ts';
 import { dashboard, panels, readText, readYaml, rules } from './support/artifacts.ts';
 
 describe('the dashboard', () => {
-  it('is what its source gives', () => {
+  it('is generated from its source', () => {
     expect(readFileSync(DASHBOARD_FILE, 'utf8'), 'run: node grafana/dashboard.ts').toBe(dashboardText());
   });
 
-  it('has a number of its own for each panel', () => {
+  it('gives each panel a unique number and title', () => {
     const ids = dashboard.panels.map(({ id }) => id);
     expect(new Set(ids).size).toBe(ids.length);
     expect(ids.every((id) => Number.isInteger(id) && id > 0)).toBe(true);
@@ -30,7 +30,7 @@ describe('the dashboard', () => {
     for (let y = 0; y < bottom; y++) for (const x of [0, 23]) expect(taken.has(`${x},${y}`)).toBe(true);
   });
 
-  it('begins with what whoever is on call wants to know', () => {
+  it('begins with what the person on call wants to know', () => {
     expect(dashboard.panels[0]).toMatchObject({
       type: 'row',
       title: 'Is the promise kept?',
@@ -51,7 +51,7 @@ describe('the dashboard', () => {
     expect(targets.length).toBeGreaterThan(0);
   });
 
-  it('can be asked of any data source, job, instance and operation', () => {
+  it('can be filtered by data source, job, instance and operation', () => {
     const { list } = dashboard.templating;
     expect(list.map(({ name }) => name)).toEqual(['datasource', 'job', 'instance', 'operation']);
     for (const { type, multi, includeAll, allValue } of list.slice(1)) {
@@ -60,14 +60,14 @@ describe('the dashboard', () => {
         multi: true,
         includeAll: true,
       });
-      // `.*` would take in other people's jobs.
+      // `.*` would include other jobs.
       expect(allValue).toBeUndefined();
     }
     for (const { title, targets } of panels)
       for (const { expr } of targets) expect(expr, title).toContain('job=~"$job", instance=~"$instance"');
   });
 
-  it('is nowhere bound to one Grafana', () => {
+  it('is not bound to one Grafana', () => {
     expect(dashboard).toMatchObject({ id: null, uid: 'oncegate', schemaVersion: 39, editable: false });
   });
 });
@@ -77,7 +77,7 @@ function* cellsOf({ x, y, w, h }: { x: number; y: number; w: number; h: number }
     for (let down = y; down < y + h; down++) yield `${right},${down}`;
 }
 
-/** All that is written for whoever is on call. */
+/** All texts for the person on call. */
 const texts = [
   ...panels.map(({ title, description }) => ({ name: title, text: description })),
   ...rules
@@ -85,23 +85,23 @@ const texts = [
     .map(({ alert, annotations = {} }) => ({ name: alert, text: Object.values(annotations).join('\n') })),
 ];
 
-describe('what is written for whoever is on call', () => {
+describe('the texts for the person on call', () => {
   const upstream = { url: 'http://127.0.0.1:1' };
-  const stores = [{ kind: 'lmdb' as const }, { kind: 'redis' as const, url: 'redis://127.0.0.1:1' }];
+  const stores = [{ kind: 'sqlite' as const }, { kind: 'redis' as const, url: 'redis://127.0.0.1:1' }];
   const configs = stores.map((store) =>
     parsedConfig({ upstream, store, admin: { token: 'a token of sixteen' } }),
   );
-  /** Operations have options of their own, and these go by the name of their section. */
+  /** The texts name options of an operation without the name of the operation. */
   const places = configs.flatMap((config) => [config, ...config.operations]);
 
-  it.each(texts)('names options that there are: $name', ({ text }) => {
+  it.each(texts)('names options that exist: $name', ({ text }) => {
     const options = [...text.matchAll(/`([a-z]+(?:\.[a-zA-Z]+)+)(?:: \w+)?`/g)].map(
       ([, option = '']) => option,
     );
     expect(options.filter((option) => !places.some((place) => hasOption(place, option)))).toEqual([]);
   });
 
-  it.each(texts)('names panels and alerts that there are: $name', ({ text }) => {
+  it.each(texts)('names panels and alerts that exist: $name', ({ text }) => {
     const titles = dashboard.panels.map(({ title }) => title);
     const quoted = [...text.matchAll(/"([A-Z][^"]+)"/g)].map(([, title = '']) => title);
     expect(quoted.filter((title) => !titles.some((one) => one.startsWith(title)))).toEqual([]);
@@ -109,7 +109,7 @@ describe('what is written for whoever is on call', () => {
     expect(alerts.filter((name) => !rules.some(({ alert }) => alert === name))).toEqual([]);
   });
 
-  it.each(texts)('quotes log lines as they are: $name', ({ text }) => {
+  it.each(texts)('quotes log lines that exist: $name', ({ text }) => {
     const messages = [...text.replace(/\s+/g, ' ').matchAll(/log(?: line| then says)? "([a-z][^"]+)"/g)];
     for (const [, message = ''] of messages) expect(sources).toContain(`'${message}'`);
   });
@@ -130,7 +130,7 @@ function hasOption(config: object, option: string): boolean {
 }
 
 describe('the provisioning', () => {
-  it('tells Grafana of one Prometheus', () => {
+  it('has one Prometheus as data source', () => {
     const { apiVersion, datasources } = readYaml('grafana/provisioning/datasources/prometheus.yaml');
     expect(apiVersion).toBe(1);
     expect(datasources).toHaveLength(1);
@@ -141,12 +141,12 @@ describe('the provisioning', () => {
     });
   });
 
-  it('knows how often Prometheus looks', () => {
+  it('has the scrape interval of the example configuration', () => {
     const [source] = readYaml('grafana/provisioning/datasources/prometheus.yaml').datasources;
     expect(source.jsonData.timeInterval).toBe(readYaml('config/prometheus.yaml').global.scrape_interval);
   });
 
-  it('tells Grafana of the dashboard', () => {
+  it('loads the dashboard', () => {
     const { apiVersion, providers } = readYaml('grafana/provisioning/dashboards/oncegate.yaml');
     expect(apiVersion).toBe(1);
     expect(providers).toHaveLength(1);

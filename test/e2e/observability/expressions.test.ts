@@ -21,9 +21,9 @@ import { promtool } from './support/promtool.ts';
 import { Scrape, scrape } from './support/scrape.ts';
 import { everyOutcome } from './support/traffic.ts';
 
-/** What Prometheus adds to what it scrapes. */
+/** Labels that Prometheus adds to each series. */
 const OF_THE_SCRAPE = ['job', 'instance'];
-/** What Prometheus makes itself. */
+/** Series that Prometheus generates itself. */
 const OF_PROMETHEUS = new Map([
   ['up', OF_THE_SCRAPE],
   ['ALERTS', [...OF_THE_SCRAPE, 'alertname', 'alertstate', 'severity', 'operation']],
@@ -38,7 +38,7 @@ beforeAll(async () => {
 
 const unknownValues = (labels: Iterable<string>) => new Map([...labels].map((label) => [label, undefined]));
 
-/** What an expression can find in a Prometheus that scrapes this. */
+/** The series in a Prometheus that scrapes this. */
 function exportedBy(shown: Scrape): Exported {
   return (name) => {
     const recorded = rules.find(({ record }) => record === name);
@@ -62,21 +62,21 @@ describe('a gateway that has seen every kind of traffic', () => {
       'upgraded',
       'merchant_gone',
     ];
-    // Only a mistake in the gateway ends one so.
+    // Only a defect of the gateway leads to this one.
     const refusals = problemCodes.filter((code) => code !== 'internal_error');
     expect(outcomes.sort()).toEqual([...good, ...refusals].sort());
   });
 });
 
 describe('the dashboard', () => {
-  it.each(queries)('asks for what there is: $name', ({ expr, legendFormat }) => {
+  it.each(queries)('queries series that exist: $name', ({ expr, legendFormat }) => {
     const { labels, problems } = readPromql(expr.replaceAll('|internal_error', ''), exportedBy(seen));
     expect(problems).toEqual([]);
     expect([...labels]).toEqual(expect.arrayContaining(legendLabels(legendFormat)));
   });
 
   const chosen = dashboard.templating.list.filter(({ type }) => type === 'query');
-  it.each(chosen)('offers values of a label that there is: $name', ({ name, definition }) => {
+  it.each(chosen)('offers values of a label that exists: $name', ({ name, definition }) => {
     const [, metric = '', label = ''] = /^label_values\((.+), (\w+)\)$/.exec(String(definition)) ?? [];
     const { labels, problems } = readPromql(metric, exportedBy(seen));
     expect(problems).toEqual([]);
@@ -84,7 +84,7 @@ describe('the dashboard', () => {
     expect(label).toBe(name);
   });
 
-  it('marks what the alerts are called', () => {
+  it('marks firing alerts by their names', () => {
     const [alerts] = dashboard.annotations.list as {
       expr: string;
       titleFormat: string;
@@ -112,7 +112,7 @@ describe('the dashboard', () => {
     expect(used.filter((name) => !declared.has(name))).toEqual([]);
   });
 
-  it('is PromQL to Prometheus itself', () => {
+  it('is valid PromQL for Prometheus itself', () => {
     for (const { expr } of queries) parsePromql(expr);
     const file = join(temporaryFolder(), 'queries.yaml');
     const rulesOf = queries.map(({ expr }, at) => ({ record: `query:${at}`, expr: withoutVariables(expr) }));
@@ -125,18 +125,18 @@ const withoutVariables = (expr: string): string => expr.replaceAll('$__rate_inte
 
 describe('the rules', () => {
   it.each(rules.map((rule) => ({ name: rule.alert ?? rule.record, ...rule })))(
-    'ask for what there is: $name',
+    'query series that exist: $name',
     (rule) => {
       const { labels, problems } = readPromql(rule.expr, exportedBy(seen));
       expect(problems).toEqual([]);
-      // A gateway that is not there has no instance; the text of that alert copes with it.
+      // A gateway that is absent has no instance; the text of that alert handles this.
       if (rule.alert === 'OncegateGatewayDown') labels.add('instance');
       expect([...labels]).toEqual(expect.arrayContaining(annotationLabels(rule.annotations)));
     },
   );
 
   it.each(rules.filter(({ alert }) => alert))(
-    'say what it is and what to do: $alert',
+    'say what happened and what to do: $alert',
     ({ labels, annotations }) => {
       expect(['critical', 'warning', 'info']).toContain(labels?.severity);
       expect(annotations).toEqual({
@@ -147,13 +147,13 @@ describe('the rules', () => {
     },
   );
 
-  it('are rules to Prometheus itself', () => {
+  it('are valid rules for Prometheus itself', () => {
     for (const { expr } of rules) parsePromql(expr);
     expect(promtool('check', 'rules', '--lint=all', '--lint-fatal', RULES_FILE)).toBe('');
     expect(promtool('check', 'config', PROMETHEUS_FILE)).toBe('');
   });
 
-  it('fire when they shall, and are silent when not', () => {
+  it('fire when they should, and only then', () => {
     expect(promtool('test', 'rules', CASES_FILE)).toBe('');
   });
 });
@@ -166,7 +166,7 @@ describe('a gateway with two workers', () => {
       await withdraw(spawned.url, { key: 'one' });
       const shown = exportedBy(await scrape(spawned.adminUrl));
       const missing = queries.flatMap(({ expr }) => readPromql(expr, shown).problems);
-      // Not all values have been seen by these two.
+      // These two workers have not seen all values.
       expect(missing.filter((problem) => !problem.includes(' is never '))).toEqual([]);
     } finally {
       await spawned.end();

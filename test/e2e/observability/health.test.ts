@@ -1,8 +1,11 @@
 import http from 'node:http';
 import request from 'supertest';
 import { afterEach, describe, expect, it } from 'vitest';
+import { withdraw } from '../../support/client.ts';
 import type { MoreConfig } from '../../support/config.ts';
-import { type RedisServer, startRedis } from '../../support/redis-server.ts';
+import { limitFiles } from '../../support/limit-files.ts';
+import { expectProblem } from '../../support/problem.ts';
+import { type RedisServer, type RedisServerOptions, startRedis } from '../../support/redis-server.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
@@ -44,7 +47,7 @@ describe('/readyz', () => {
     expect(body).toEqual({
       status: 'ready',
       checks: [
-        { name: 'store', ok: true, detail: 'lmdb', warnings: [] },
+        { name: 'store', ok: true, detail: 'sqlite', warnings: [] },
         { name: 'upstream', ok: true, detail: 'reachable' },
         { name: 'keys', ok: true, detail: expect.stringMatching(/^\d+ keys from /) },
         { name: 'draining', ok: true, detail: 'serving' },
@@ -80,6 +83,71 @@ describe('/readyz', () => {
     await redis.restart();
     await until(async () => (await readiness(stack)).status === 200);
   });
+
+  it.each<
+    [
+      string,
+      RedisServerOptions,
+      (redis: RedisServer) => Promise<unknown>,
+      (redis: RedisServer) => Promise<unknown>,
+    ]
+  >([
+    [
+      'OOM',
+      {},
+      ({ admin }) => admin.config('SET', 'maxmemory', '1'),
+      ({ admin }) => admin.config('SET', 'maxmemory', '0'),
+    ],
+    [
+      'READONLY',
+      {},
+      ({ admin }) => admin.replicaof('127.0.0.1', 1),
+      ({ admin }) => admin.replicaof('NO', 'ONE'),
+    ],
+    [
+      'MISCONF',
+      { appendonly: false, args: ['--save', '3600 1'] },
+      async ({ admin, pid }) => {
+        // The process that saves cannot write a byte.
+        limitFiles(pid, '0');
+        await admin.set('a', 'b');
+        await admin.bgsave();
+        await until(async () => (await admin.info('persistence')).includes('rdb_last_bgsave_status:err'));
+      },
+      async ({ admin, pid }) => {
+        limitFiles(pid, 'unlimited');
+        await admin.bgsave();
+        await until(async () => (await admin.info('persistence')).includes('rdb_last_bgsave_status:ok'));
+      },
+    ],
+  ])(
+    'names a Redis that answers %s to writes, and is ready when it takes them',
+    async (error, options, breakIt, heal) => {
+      const redis = await startRedis(options);
+      const stack = await open(onRedis(redis, 1000));
+      const paid = await withdraw(stack.url, { key: 'paid' });
+      expect((await readiness(stack)).failing).toEqual([]);
+      await breakIt(redis);
+      const { status, body, failing } = await readiness(stack);
+      expect({ status, failing }).toEqual({ status: 503, failing: ['store'] });
+      expect(body.checks.find(({ name }) => name === 'store')?.detail).toContain(error);
+      // Nothing new is sent, and what is known is replayed.
+      for (let i = 0; i < 10; i++)
+        expectProblem(await withdraw(stack.url, { key: 'new' }), {
+          ...{ status: 503, code: 'store_unavailable', retryAfter: 1 },
+        });
+      expect((await scrape(stack.adminUrl)).value('oncegate_store_refuses_writes')).toBe(1);
+      const replay = await withdraw(stack.url, { key: 'paid' });
+      expect([replay.status, replay.body]).toEqual([201, paid.body]);
+      expect(stack.sandbox.requests.ofKey('new')).toBe(0);
+      await isAlive(stack);
+      await heal(redis);
+      await until(async () => (await readiness(stack)).status === 200);
+      await until(async () => (await withdraw(stack.url, { key: 'new' })).status === 201);
+      expect((await scrape(stack.adminUrl)).value('oncegate_store_refuses_writes')).toBe(0);
+      expect(stack.sandbox.ledger.payouts({ key: 'new' })).toBe(1);
+    },
+  );
 
   it('says so while the gateway is shutting down, and the admin port answers to the end', async () => {
     const stack = await open();

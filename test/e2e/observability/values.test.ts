@@ -105,16 +105,15 @@ describe('a known traffic', () => {
 
   it('took the commands of the store that it should', () => {
     expect(shown.table('oncegate_store_duration_seconds_count', 'command', 'result')).toEqual({
-      'claim ok': 14,
-      'begin ok': 7,
-      'settle ok': 4,
+      'start ok': 13,
+      'complete ok': 4,
       'release ok': 1,
       'in_doubt ok': 2,
     });
   });
 
   it('broke nothing', () => {
-    for (const name of ['stale', 'takeovers', 'lease_lost', 'settle_late']) {
+    for (const name of ['stale', 'lease_lost', 'complete_late']) {
       expect(shown.value(`oncegate_${name}_total`), name).toBe(0);
     }
   });

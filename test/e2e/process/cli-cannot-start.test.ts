@@ -1,4 +1,4 @@
-import { writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -60,8 +60,8 @@ describe('a port that is taken', () => {
 
 describe('a data folder that cannot be used', () => {
   const start = (path: string) =>
-    run(['start', '--port=0', '--admin-port=0', '--sandbox-port=0', `--data=${path}`], { withinMs: 8000 });
-  const serveOn = (path: string) => serve({ store: { kind: 'lmdb', path } });
+    run(['start', '--port=0', '--admin-port=0', '--sandbox-port=0', `--data=${path}`]);
+  const serveOn = (path: string) => serve({ store: { kind: 'sqlite', path } });
   const file = () => write().file;
 
   it.concurrent.each([
@@ -75,9 +75,30 @@ describe('a data folder that cannot be used', () => {
     expectOneLine(ended, named);
   });
 
+  it.concurrent.each([
+    ['serve', serveOn],
+    ['start', start],
+    ['check', (path: string) => run(['check', '--config', write({ store: { kind: 'sqlite', path } }).file])],
+    [
+      'records list',
+      (path: string) => run(['records', 'list', '--config', write({ store: { kind: 'sqlite', path } }).file]),
+    ],
+  ])('%s, with the store of an earlier version in it', async (_, ended) => {
+    const path = newFolder();
+    for (const file of ['data.mdb', 'lock.mdb']) writeFileSync(join(path, file), 'an LMDB store');
+    const { code, ...said } = await ended(path);
+    expect([1, 69]).toContain(code);
+    const help =
+      'holds an LMDB store, which this version cannot read: move the folder away, or configure another';
+    expectOneLine({ code, ...said }, `${path} ${help} store.path`);
+    // It is left as it was, and no new store is made beside it.
+    expect(readFileSync(join(path, 'data.mdb'), 'utf8')).toBe('an LMDB store');
+    expect(existsSync(join(path, 'records.db'))).toBe(false);
+  });
+
   it.concurrent('but a folder with a dot in its name can', async () => {
     const path = join(newFolder(), 'records.v1');
-    const ended = await run(['check', '--config', write({ store: { kind: 'lmdb', path } }).file]);
+    const ended = await run(['check', '--config', write({ store: { kind: 'sqlite', path } }).file]);
     expect(ended.stdout).toContain('ok   store: ');
     expect(ended.stderr).toBe('oncegate: not ready: upstream\n');
   });

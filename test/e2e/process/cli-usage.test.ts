@@ -23,7 +23,7 @@ describe('the command line explains itself', () => {
     ],
     [
       ['records', 'resolve', '--help'],
-      ['--as settled', '--as released', '--reason TEXT', '--execution E', '--body FILE'],
+      ['--as completed', '--as released', '--reason TEXT', '--execution E', '--body FILE'],
     ],
     [
       ['start', '--help'],

@@ -9,7 +9,7 @@ const MERCHANTS = 12;
 
 describe.concurrent('SIGTERM under load', () => {
   it.each([1, 2])(
-    'fails no request, settles what runs, says that it drains, and ends with 0: %i workers',
+    'fails no request, completes what runs, says that it drains, and ends with 0: %i workers',
     async (workers) => {
       const sandbox = await openSandbox();
       const shutdown = { delayMs: DELAY_MS, graceMs: 5000 };

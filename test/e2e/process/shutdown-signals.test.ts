@@ -35,7 +35,7 @@ describe.concurrent('SIGTERM', () => {
     expect(await answer).toMatchObject({ status: 201 });
   });
 
-  it('settles what a merchant has left', async () => {
+  it('completes what a merchant has left', async () => {
     const { config, gateway } = await open();
     const merchant = new AbortController();
     const { key, answer } = await executing(gateway.url, 500, { signal: merchant.signal });

@@ -58,8 +58,8 @@ describe.concurrent.each(storeKinds)('two gateway processes on one %s', (kind) =
   });
 
   it('never pay twice when one of them is killed while it executes', inTurn, async () => {
-    const [settled, lost] = [randomUUID(), randomUUID()];
-    const before = await withdraw(a.url, { key: settled });
+    const [completed, lost] = [randomUUID(), randomUUID()];
+    const before = await withdraw(a.url, { key: completed });
     const cut = expect(withdraw(a.url, { key: lost, fault: 'delay=800' })).rejects.toThrow(/hang up|reset/i);
     await until(() => sandbox.requests.ofKey(lost) === 1);
     expect(await a.end('SIGKILL')).toBe('SIGKILL');
@@ -72,7 +72,7 @@ describe.concurrent.each(storeKinds)('two gateway processes on one %s', (kind) =
     await until(() => sandbox.ledger.payouts({ key: lost }) === 1);
     expectProblem(await withdraw(b.url, { key: lost }), { status: 409, code: 'outcome_unknown' });
     expect(sandbox.requests.ofKey(lost)).toBe(1);
-    const after = await withdraw(b.url, { key: settled });
+    const after = await withdraw(b.url, { key: completed });
     expect([isReplay(after), after.body]).toEqual([true, before.body]);
     expect(sandbox.ledger.duplicateKeys()).toEqual([]);
   });

@@ -65,9 +65,9 @@ describe.concurrent('two workers', () => {
     expect(pids.filter(isAlive)).toEqual([]);
   });
 
-  it('end by themselves when their primary is killed, and settle before what they execute', async () => {
+  it('end by themselves when their primary is killed, and complete what they execute before', async () => {
     const { sandbox, config } = await open();
-    const upstream = { url: sandbox.url, responseTimeoutMs: 20_000 };
+    const upstream = { ...config.upstream, url: sandbox.url, responseTimeoutMs: 20_000 };
     const shutdown = { delayMs: 8000, graceMs: 20_000 };
     const gateway = await startGateway({ ...config, upstream, shutdown });
     const pids = await workersOf(gateway, WORKERS);

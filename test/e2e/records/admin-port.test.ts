@@ -56,9 +56,12 @@ async function healsKeys(target: Target, sandbox: Sandbox): Promise<void> {
   expect((await list()).map(({ key }) => key).toSorted()).toEqual([paid, unpaid].toSorted());
   const body = RESPONSE.toString('base64');
   const headers = { 'Content-Type': 'application/json', 'X-Two': ['a', 'b'] };
-  const settled = await resolve(target, paid, { as: 'settled', status: 201, headers, body });
-  expect(settled.status).toBe(200);
-  expect(settled.json()).toMatchObject({ from: { state: 'in_doubt' }, to: { as: 'settled', status: 201 } });
+  const completed = await resolve(target, paid, { as: 'completed', status: 201, headers, body });
+  expect(completed.status).toBe(200);
+  expect(completed.json()).toMatchObject({
+    from: { state: 'in_doubt' },
+    to: { as: 'completed', status: 201 },
+  });
   const released = await resolve(target, unpaid, { as: 'released' });
   expect([released.status, (await list()).length]).toEqual([200, 0]);
 
@@ -67,7 +70,7 @@ async function healsKeys(target: Target, sandbox: Sandbox): Promise<void> {
   expect(replay.headers).toMatchObject({ 'idempotent-replayed': 'true', 'x-two': 'a, b' });
   expect((await withdraw(target.url, { key: unpaid })).status).toBe(201);
   for (const key of [paid, unpaid]) expect(sandbox.ledger.payouts({ key })).toBe(1);
-  for (const as of ['settled', 'released'])
+  for (const as of ['completed', 'released'])
     expect(await metric(target.adminUrl, 'oncegate_resolutions_total', { as, by: 'operator' }, TOKEN)).toBe(
       1,
     );
@@ -75,10 +78,10 @@ async function healsKeys(target: Target, sandbox: Sandbox): Promise<void> {
   const shown = await ask(target, `/records/${scopeOf('M-ALPHA', paid)}`);
   const view = shown.json<{ record: object; audit: object[] }>();
   expect(view.record).toMatchObject({
-    state: 'settled',
-    settlement: { status: 201, bodyBytes: RESPONSE.length },
+    state: 'completed',
+    completion: { kind: 'response', status: 201, bodyBytes: RESPONSE.length },
   });
-  expect(view.audit).toMatchObject([{ by: 'ada', reason: 'books', to: { as: 'settled', status: 201 } }]);
+  expect(view.audit).toMatchObject([{ by: 'ada', reason: 'books', to: { as: 'completed', status: 201 } }]);
   expect(shown.body.toString()).not.toMatch(/token|"body"/);
 }
 
@@ -101,7 +104,7 @@ describe('records on the admin port', () => {
     const lines = stack.log.filter(({ msg }) => msg === 'a key in doubt was resolved');
     const line = { merchant: 'M-ALPHA', operation: 'withdraw', by: 'ada', reason: 'books', from: 'in_doubt' };
     expect(lines).toMatchObject([
-      { ...line, to: 'settled' },
+      { ...line, to: 'completed' },
       { ...line, to: 'released' },
     ]);
     for (const { scope } of lines) expect(scope).toMatch(/^[0-9a-f]{16}$/);
@@ -119,13 +122,13 @@ describe('records on the admin port', () => {
       );
     }
     expect((await withdraw(stack.url, { key })).status).toBe(409);
-    await resolve(stack, key, { as: 'settled' });
+    await resolve(stack, key, { as: 'completed' });
   });
 
   it('are resolved once, and never while the owner lives', async () => {
     const key = await inDoubt(stack);
     const answers = await Promise.all(
-      Array.from({ length: 6 }, () => resolve(stack, key, { as: 'settled', status: 201 })),
+      Array.from({ length: 6 }, () => resolve(stack, key, { as: 'completed', status: 201 })),
     );
     expect(answers.map(({ status }) => status).toSorted()).toEqual([200, 409, 409, 409, 409, 409]);
     const alive = randomUUID();
@@ -143,13 +146,13 @@ describe('records on the admin port', () => {
       record: { execution: string };
     }>();
     expect((await resolve(stack, key, { as: 'released', execution: 'f'.repeat(16) })).status).toBe(409);
-    expect((await resolve(stack, key, { as: 'settled', execution: record.execution })).status).toBe(200);
+    expect((await resolve(stack, key, { as: 'completed', execution: record.execution })).status).toBe(200);
   });
 
   it('answer what is wrong with a request', async () => {
     const scope = scopeOf('M-ALPHA', await inDoubt(stack));
     const at = `/records/${scope}/resolve`;
-    const good = { as: 'settled', by: 'ada', reason: 'books' };
+    const good = { as: 'completed', by: 'ada', reason: 'books' };
     const cases: [path: string, what: Parameters<typeof ask>[2], problem: string][] = [
       ['/records?limit=0', {}, '400 records_invalid'],
       ['/records?limit=9999999', {}, '400 records_invalid'],

@@ -48,7 +48,7 @@ describe.concurrent.each(storeKinds)('records on the command line, beside a gate
   };
   const byKey = (key: string) => ['--merchant', 'M-ALPHA', '--key', key];
 
-  it('what was executed is settled with the response that its retries get', inTurn, async () => {
+  it('what was executed is completed with the response that its retries get', inTurn, async () => {
     const key = randomUUID();
     expectProblem(await withdraw(stack.url, { key, fault: 'execute-then-reset' }), {
       status: 502,
@@ -60,12 +60,12 @@ describe.concurrent.each(storeKinds)('records on the command line, beside a gate
     const body = Buffer.from([...Buffer.from('{"id":"p-1","mémo":"'), 0, 255, 10, 13]);
     writeFileSync(join(folder, `${kind}.body`), body);
     const resolved = await records(
-      ...['resolve', '--scope', scope, '--as', 'settled', '--reason', 'in the books', '--by', 'ada'],
+      ...['resolve', '--scope', scope, '--as', 'completed', '--reason', 'in the books', '--by', 'ada'],
       ...['--status', '201', '--header', 'Content-Type: application/json', '--header', 'X-Payout:p-1'],
       ...['--body', join(folder, `${kind}.body`)],
     );
     expect(resolved).toMatchObject({ code: 0, stderr: '' });
-    expect(resolved.stdout).toMatch(/^withdraw of M-ALPHA was in_doubt and is settled now/);
+    expect(resolved.stdout).toMatch(/^withdraw of M-ALPHA was in_doubt and is completed now/);
     const retry = await withdraw(stack.url, { key });
     expect([retry.status, retry.body]).toEqual([201, body]);
     expect(retry.headers).toMatchObject({
@@ -79,16 +79,16 @@ describe.concurrent.each(storeKinds)('records on the command line, beside a gate
 
     const shown = await records('show', ...byKey(key));
     expect(shown).toMatchObject({ code: 0, stderr: '' });
-    expect(shown.stdout).toMatch(/^state +settled\n/);
+    expect(shown.stdout).toMatch(/^state +completed\n/);
     expect(shown.stdout).toMatch(/^response +201, 25 bytes\nheader +Content-Type: application\/json\n/m);
-    expect(shown.stdout).toMatch(/ ada +in_doubt since \S+ +settled 201 +in the books\n/);
+    expect(shown.stdout).toMatch(/ ada +in_doubt since \S+ +completed 201 +in the books\n/);
     expect(shown.stdout).not.toContain('p-1"');
     expect((await records('show', '--scope', scope, '--body')).stdout).toBe(body.toString());
 
     const again = await records('resolve', ...byKey(key), '--as', 'released', '--reason', 'x');
     expect(again).toMatchObject({ code: 1, stdout: '' });
     expectPlain(again);
-    expect(again.stderr).toMatch(/^oncegate: It is settled.+\noncegate: now: settled since /);
+    expect(again.stderr).toMatch(/^oncegate: It is completed.+\noncegate: now: completed since /);
   });
 
   it('what was not executed is released, and its retry executes once', inTurn, async () => {
@@ -99,27 +99,27 @@ describe.concurrent.each(storeKinds)('records on the command line, beside a gate
     const resolve = ['resolve', ...byKey(key), '--as', 'released', '--reason', 'not in the books'];
     const other = await records(...resolve, '--execution', '0123456789abcdef');
     expect(other).toMatchObject({ code: 1, stdout: '' });
-    expect(other.stderr).toMatch(/Another execution stands there/);
+    expect(other.stderr).toMatch(/The record belongs to another execution/);
     const { execution } = seen as unknown as { execution: string };
     expect(await records(...resolve, '--execution', execution)).toMatchObject({ code: 0, stderr: '' });
     const gone = await records('show', ...byKey(key));
-    expect(gone.stdout).toMatch(/^Nothing stands there any more\.\n\n.+\n.+ released +not in the books\n$/);
+    expect(gone.stdout).toMatch(/^There is no record any more\.\n\n.+\n.+ released +not in the books\n$/);
     const retries = await Promise.all(Array.from({ length: 5 }, () => withdraw(stack.url, { key })));
     expect(retries.map(({ status }) => status)).toEqual(Array(5).fill(201));
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
     expect(stack.sandbox.ledger.duplicateKeys()).toEqual([]);
   });
 
-  it('settled without a response, retries are told that it was executed', inTurn, async () => {
+  it('completed without a response, retries are answered that it was executed', inTurn, async () => {
     const key = randomUUID();
     await withdraw(stack.url, { key, fault: 'execute-then-reset' });
-    const resolved = await records('resolve', ...byKey(key), '--as', 'settled', '--reason', 'in the books');
+    const resolved = await records('resolve', ...byKey(key), '--as', 'completed', '--reason', 'in the books');
     expect(resolved).toMatchObject({ code: 0, stderr: '' });
     expectProblem(await withdraw(stack.url, { key }), { status: 409, code: 'response_not_stored' });
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
     const { stdout } = await records('show', ...byKey(key));
     expect(stdout).toMatch(/^response +not stored\n/m);
-    expect(stdout).toMatch(/ in_doubt since \S+ +settled without a response +in the books\n$/);
+    expect(stdout).toMatch(/ in_doubt since \S+ +completed without a response +in the books\n$/);
     const body = await records('show', ...byKey(key), '--body');
     expect(body).toMatchObject({ code: 1, stdout: '' });
   });
@@ -133,33 +133,33 @@ describe.concurrent.each(storeKinds)('records on the command line, beside a gate
       expect(refused).toMatchObject({ code: 1, stdout: '' });
       expectPlain(refused);
       expect(refused.stderr).toContain(`still alive: try again after ${LEASE_MS} ms`);
-      expect(await owner.settle(request, paid())).toBe('ok');
+      expect(await owner.complete(request, paid())).toBe('ok');
     } finally {
       await owner.close();
     }
   });
 
   // Nothing of it comes to the store.
-  if (kind === 'lmdb')
+  if (kind === 'sqlite')
     it('what cannot be meant is answered with what is wrong', inTurn, async () => {
       const resolve = ['resolve', '--scope', 'a'.repeat(64), '--reason', 'x'];
       const cases: [args: string[], code: number, says: RegExp][] = [
-        [['show', ...byKey('nobody')], 1, /Nothing stands there/],
+        [['show', ...byKey('nobody')], 1, /There is no record/],
         [['show', '--scope', 'xyz'], 64, /64 hexadecimal digits/],
         [['show', '--scope', 'a'.repeat(64), '--key', 'k'], 64, /name one record/],
         [['list', '--limit', '0'], 64, /--limit "0"/],
         [['list', '--cursor', 'no cursor'], 64, /cursor is not known/],
-        [[...resolve, '--as', 'paid'], 64, /settled or released/],
+        [[...resolve, '--as', 'paid'], 64, /completed or released/],
         [[...resolve, '--as', 'released'], 1, /nothing to resolve/],
         [[...resolve, '--as', 'released', '--status', '200'], 64, /no response/],
-        [[...resolve, '--as', 'settled', '--header', 'a: b'], 64, /needs its status/],
-        [[...resolve, '--as', 'settled', '--status', '99'], 64, /200 to 599/],
+        [[...resolve, '--as', 'completed', '--header', 'a: b'], 64, /needs its status/],
+        [[...resolve, '--as', 'completed', '--status', '99'], 64, /200 to 599/],
         [
-          [...resolve, '--as', 'settled', '--status', '201', '--header', 'Content-Length: 3'],
+          [...resolve, '--as', 'completed', '--status', '201', '--header', 'Content-Length: 3'],
           64,
           /Content-Length/,
         ],
-        [[...resolve, '--as', 'settled', '--status', '201', '--body', '/nowhere'], 64, /ENOENT/],
+        [[...resolve, '--as', 'completed', '--status', '201', '--body', '/nowhere'], 64, /ENOENT/],
       ];
       const ended = await Promise.all(cases.map(([args]) => records(...args)));
       for (const [at, [args, code, says]] of cases.entries()) {
@@ -178,7 +178,7 @@ describe('records on the command line', () => {
     const path = join(folder, 'data');
     writeFileSync(
       config,
-      stringify({ upstream: { url: 'http://127.0.0.1:1' }, store: { kind: 'lmdb', path } }),
+      stringify({ upstream: { url: 'http://127.0.0.1:1' }, store: { kind: 'sqlite', path } }),
     );
     const ended = await run(['records', 'list', '--config', config]);
     expect(ended).toMatchObject({

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, describe, expect, it } from 'vitest';
-import { Desk } from '../../../src/idempotency/desk.ts';
+import { Desk } from '../../../src/idempotency/doubt/desk.ts';
 import { scopeOf } from '../../../src/idempotency/fingerprint.ts';
 import { openStore } from '../../../src/idempotency/stores/open-store.ts';
 import { systemClock } from '../../../src/kernel/clock.ts';
@@ -19,7 +19,7 @@ const closing: (() => Promise<unknown>)[] = [];
 afterAll(() => Promise.all(closing.map((close) => close())));
 
 describe.concurrent.each(storeKinds)('on %s', (kind) => {
-  it('an owner who stood still while its key was settled by hand is refused, and counted as stale', async () => {
+  it('an owner that was paused while an operator completed its key is refused, and counted as stale', async () => {
     const sandbox = await createSandbox({ port: 0 });
     closing.push(() => sandbox.close());
     const more = { ...(await storeSections(kind)), lock: { leaseMs: LEASE_MS } };
@@ -40,14 +40,15 @@ describe.concurrent.each(storeKinds)('on %s', (kind) => {
       return listed.kind === 'found' && (listed.value as { records: object[] }).records.length === 1;
     });
     const body = Buffer.from('{"by":"hand"}');
-    const word = { as: 'settled' as const, by: 'ada', reason: 'in the books', status: 201 };
+    const word = { as: 'completed' as const, by: 'ada', reason: 'in the books', status: 201 };
     const resolved = await desk.answer({ kind: 'resolve', scope, ...word, body: body.toString('base64') });
     expect(resolved).toMatchObject({ kind: 'found', value: { from: { state: 'executing' } } });
 
     process.kill(gateway.pid, 'SIGCONT');
-    // Its own merchant gets what the backend said; it did execute.
-    expect((await first).status).toBe(201);
-    const stale = () => metric(gateway.adminUrl, 'oncegate_stale_total', { write: 'settle' });
+    // Its own merchant gets what the store holds, as every retry does.
+    const late = await first;
+    expect([late.status, late.body, late.headers['idempotent-replayed']]).toEqual([201, body, 'true']);
+    const stale = () => metric(gateway.adminUrl, 'oncegate_stale_total', { write: 'complete' });
     await until(async () => (await stale()) === 1);
     const retry = await withdraw(gateway.url, { key });
     expect([retry.status, retry.body]).toEqual([201, body]);

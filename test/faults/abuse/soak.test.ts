@@ -28,7 +28,7 @@ describe.concurrent('npm run soak', () => {
     const [help, mistake] = await Promise.all([soak('--help'), soak('--store', 'paper')]);
     expect([help.code, mistake.code]).toEqual([0, 64]);
     expect(help.stdout).toContain('--minutes');
-    expect(mistake.stderr).toMatch(/^soak: --store takes lmdb or redis\n/);
+    expect(mistake.stderr).toMatch(/^soak: --store takes sqlite or redis\n/);
   });
 
   it('runs, judges and leaves its report', async () => {

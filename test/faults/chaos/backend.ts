@@ -15,7 +15,7 @@ export interface Payout {
   amount: number;
 }
 
-/** The sandbox in a process of its own, behind a wire that can be cut; its ledger is on the disk. */
+/** The sandbox in a separate process, behind a wire that can be cut; its ledger is on the disk. */
 export class Backend {
   readonly wire = new TcpProxy(0);
   readonly #folder: string;
@@ -50,7 +50,7 @@ export class Backend {
     await this.wire.listen();
   }
 
-  /** SIGKILL. Before and after it, since nobody knows when exactly. */
+  /** SIGKILL. Recorded before and after it, because the exact moment is unknown. */
   async kill(): Promise<void> {
     this.#lost();
     this.wire.stopListening();
@@ -84,10 +84,10 @@ export class Backend {
   async ledger(): Promise<{ payouts: Payout[]; balanced: boolean }> {
     const answer = await fetch(`${this.#url}/_sandbox/ledger?limit=1000000`);
     const { transactions, balanced } = (await answer.json()) as {
-      transactions: (Payout & { kind: string })[];
+      transactions: Payout[];
       balanced: boolean;
     };
-    return { payouts: transactions.filter(({ kind }) => kind === 'withdraw'), balanced };
+    return { payouts: transactions, balanced };
   }
 
   async stop(): Promise<void> {

@@ -1,5 +1,6 @@
-import { type Ended, type Event, STORE_FAILED, type StopsSettling } from './history.ts';
-import { isInDoubt, isSettled, LOSSY_FAULTS } from './merchants.ts';
+import type { Ended, Event } from './history.ts';
+import { type Call, type Death, isOf, type Loss, lostResult, spansOf, type World } from './lost-results.ts';
+import { isCompleted, isInDoubt, LOSSY_FAULTS } from './merchants.ts';
 
 export interface LedgerEntry {
   merchant: string;
@@ -16,6 +17,8 @@ export interface Evidence {
   listed: ReadonlySet<string>;
   /** What operators made of keys in doubt, after the last calls. */
   resolved: readonly Resolved[];
+  /** Scopes without a last call, because their keys may be new again. */
+  unasked: ReadonlySet<string>;
   /** Of each key that was open when a fault was healed: how long it took until its merchant knew. */
   recoveriesMs: readonly number[];
   recoverWithinMs: number;
@@ -23,10 +26,10 @@ export interface Evidence {
   failsOver: boolean;
 }
 
-/** A resolution, and what the merchant was told after it. */
+/** A resolution, and what its merchant was answered after it. */
 export interface Resolved {
   scope: string;
-  as: 'settled' | 'released';
+  as: 'completed' | 'released';
   ended: Ended;
   /** Why the resolution itself was refused. */
   refusal: string | undefined;
@@ -41,44 +44,24 @@ export interface Violation {
 
 export const RULES = {
   paid_twice: 'at most one ledger entry for a merchant and a key',
-  answers_differ: 'every settled answer for a key is the same, byte for byte',
+  answers_differ: 'every completed answer for a key is the same, byte for byte',
   paid_nothing: 'every 2xx answer has its ledger entry',
   result_lost:
-    'a key that was answered with a result is not in doubt afterwards, except until the store is back that failed as it was told',
-  foreign_answer: "nobody gets another one's answer",
+    'a key that was answered with a result is not in doubt afterwards, except while its store fails and shortly after',
+  foreign_answer: "no merchant gets another payout's answer",
   key_reused: 'another payout under a used key is refused',
-  stuck: 'at the end each key is settled or in doubt',
+  stuck: 'at the end each key is completed or in doubt',
   unlisted_doubt: 'each key in doubt is shown to the operators',
-  unresolvable: 'operators can resolve each key in doubt, and merchants are told so',
+  unresolvable: 'operators can resolve each key in doubt, and merchants see it',
   unexplained_doubt: "a key is in doubt only where the backend's answer was lost or its gateway died",
   slow_recovery: 'after a fault is healed merchants know in time: a lease and two seconds (p99)',
-  gateway_failed: 'no gateway ends by itself, unless its disk is full',
+  gateway_failed: 'no gateway ends by itself, whatever its store does',
   unbalanced: "the backend's books add up",
 } as const;
 
 /** Time from a call to the loss that can explain its doubt: waiting, executing, and a pause. */
 const EXPLAINED_WITHIN_MS = 15_000;
-/** A gateway may take so long to reach a store that is well again. */
-const STORE_BACK_WITHIN_MS = 1500;
-/** ... and to store what it has told meanwhile: it tries once a second. */
-const STORED_WITHIN_MS = 3000;
-
-type Death = Extract<Event, { event: 'gateway_died' }>;
-type Loss = Extract<Event, { event: 'backend_lost' }> | Death;
-
-/** What went wrong around the calls. */
-interface World {
-  faults: readonly FaultSpan[];
-  losses: readonly Loss[];
-  failsOver: boolean;
-}
-
-interface Call {
-  start: Extract<Event, { event: 'call' }>;
-  end?: { atMs: number; ended: Ended };
-}
-
-/** Compares what merchants were told with what was paid. Pure: the same evidence gives the same verdict. */
+/** Compares what merchants were answered with what was paid. Pure: the same evidence gives the same verdict. */
 export function check(evidence: Evidence): Violation[] {
   const scopes = callsByScope(evidence.events);
   const paid = countByScope(evidence.payouts);
@@ -91,7 +74,7 @@ export function check(evidence: Evidence): Violation[] {
   for (const [scope, calls] of scopes) {
     for (const [rule, detail] of violationsOf(calls, paid.get(scope) ?? 0, world))
       found.push({ rule, scope, detail });
-    found.push(...doubtsOf(scope, calls, evidence.listed, losses));
+    if (!evidence.unasked.has(scope)) found.push(...doubtsOf(scope, calls, evidence.listed, losses));
   }
   return [...found, ...evidence.resolved.flatMap(unresolved), ...ofTheRun(evidence)];
 }
@@ -127,17 +110,17 @@ function countByScope(payouts: readonly LedgerEntry[]): Map<string, number> {
   return counts;
 }
 
-/** What a key's calls tell by themselves. */
+/** What a key's calls show by themselves. */
 function* violationsOf(
   calls: readonly Call[],
   paid: number,
   world: World,
 ): Generator<[Violation['rule'], string]> {
   const own = calls.filter(({ start }) => start.as !== 'other_amount' && start.as !== 'resolved');
-  const settled = own.flatMap(({ end }) => (end && isSettled(end.ended) ? [end] : []));
-  const digests = new Set(settled.map(({ ended }) => (ended.kind === 'result' ? ended.digest : '')));
+  const completed = own.flatMap(({ end }) => (end && isCompleted(end.ended) ? [end] : []));
+  const digests = new Set(completed.map(({ ended }) => (ended.kind === 'result' ? ended.digest : '')));
   if (digests.size > 1) yield ['answers_differ', `${digests.size} different answers`];
-  const succeeded = settled.some(({ ended }) => ended.kind === 'result' && ended.status < 300);
+  const succeeded = completed.some(({ ended }) => ended.kind === 'result' && ended.status < 300);
   if (succeeded && paid === 0) yield ['paid_nothing', 'a 2xx answer, and no ledger entry'];
   const lost = lostResult(own, world);
   if (lost) yield ['result_lost', lost];
@@ -145,52 +128,6 @@ function* violationsOf(
     yield ['foreign_answer', "an answer with another payout's account"];
   const taken = calls.find(({ start, end }) => start.as === 'other_amount' && end?.ended.kind === 'result');
   if (taken) yield ['key_reused', `answered ${JSON.stringify(taken.end?.ended)}`];
-}
-
-/**
- * A result is stored before it is told, but for one case: the store fails at that very moment, for longer than
- * `settleRetryMs`, to all or to the gateway that told it. Then the key is in doubt to others until all is healed; for good
- * only where that gateway was killed before, or could not write to its disk.
- */
-function lostResult(own: readonly Call[], { faults, losses, failsOver }: World): string | undefined {
-  const settled = own.filter(({ end }) => end && isSettled(end.ended));
-  const known = settled.reduce<Call | undefined>(
-    (first, call) => ((call.end?.atMs ?? 0) < (first?.end?.atMs ?? Number.POSITIVE_INFINITY) ? call : first),
-    undefined,
-  );
-  const knownAtMs = known?.end?.atMs;
-  if (known === undefined || knownAtMs === undefined) return undefined;
-  // A replay is what the store had, and comes from another gateway than the one that has executed.
-  const replayed = known.end?.ended.kind === 'result' && known.end.ended.replayed;
-  const owners = replayed ? own.filter(({ start }) => start.atMs <= knownAtMs) : [known];
-  const isStored = replayed && !failsOver;
-  const storedByMs = isStored ? knownAtMs : storedBy(known.start.atMs, knownAtMs, faults);
-  const tookItAlong = losses.some(
-    (loss) =>
-      !isStored &&
-      loss.event === 'gateway_died' &&
-      owners.some(({ start }) => isOf(loss, start)) &&
-      (loss.atMs <= storedByMs || (loss.diskFullFromMs !== undefined && loss.diskFullFromMs <= knownAtMs)),
-  );
-  const lost = own.find(({ start, end }) => {
-    // At the end it has to be stored, whatever stood shortly before.
-    const fromMs = start.as === 'last' ? knownAtMs : Math.max(knownAtMs, storedByMs);
-    return start.atMs > fromMs && end !== undefined && isInDoubt(end.ended);
-  });
-  if (!lost || tookItAlong) return undefined;
-  return `in doubt at ${lost.end?.atMs} ms, answered at ${knownAtMs} ms`;
-}
-
-/** When a result surely is stored that was told in this time: before it was told, unless the store failed. */
-function storedBy(fromMs: number, toldAtMs: number, faults: readonly FaultSpan[]): number {
-  let byMs = Number.NEGATIVE_INFINITY;
-  for (const fault of faults) {
-    const asTold =
-      fault.stops === 'everywhere' && fault.fromMs <= toldAtMs && fault.toMs + STORE_BACK_WITHIN_MS >= fromMs;
-    // The next one may come before it was stored; and a gateway may be held up besides.
-    if (asTold || fault.fromMs <= byMs) byMs = Math.max(byMs, fault.toMs + STORED_WITHIN_MS);
-  }
-  return byMs;
 }
 
 /** What became of the key in the end. */
@@ -206,55 +143,24 @@ function* doubtsOf(
     if (!isExplained(calls, losses)) {
       yield { rule: 'unexplained_doubt', scope, detail: 'nothing was lost that could explain it' };
     }
-  } else if (!last || !isSettled(last)) {
+  } else if (!last || !isCompleted(last)) {
     yield { rule: 'stuck', scope, detail: `the last answer was ${JSON.stringify(last)}` };
   }
 }
 
-/** A released key is new, and is executed; one that was settled without a response is never executed again. */
+/** A released key is new, and is executed; one that was completed without a response is never executed again. */
 function unresolved({ scope, as, ended, refusal }: Resolved): Violation[] {
-  const told =
-    as === 'released' ? isSettled(ended) : ended.kind === 'problem' && ended.code === 'response_not_stored';
-  if (told && refusal === undefined) return [];
+  const isSeen =
+    as === 'released' ? isCompleted(ended) : ended.kind === 'problem' && ended.code === 'response_not_stored';
+  if (isSeen && refusal === undefined) return [];
   return [{ rule: 'unresolvable', scope, detail: `${as}: ${refusal ?? JSON.stringify(ended)}` }];
 }
 
-/** When a fault stood that stops settling. */
-interface FaultSpan {
-  name: string;
-  stops: StopsSettling;
-  fromMs: number;
-  toMs: number;
-}
-
-/** In the order in which they began. */
-function spansOf(events: readonly Event[]): FaultSpan[] {
-  const spans: FaultSpan[] = [];
-  for (const event of events) {
-    if (event.event === 'fault' && event.stopsSettling !== undefined) {
-      const { name, stopsSettling, atMs } = event;
-      spans.push({ name, stops: stopsSettling, fromMs: atMs, toMs: Number.POSITIVE_INFINITY });
-    }
-    if (event.event === 'healed') {
-      const span = spans.findLast(
-        ({ name, toMs }) => name === event.name && toMs === Number.POSITIVE_INFINITY,
-      );
-      if (span) span.toMs = event.atMs;
-    }
-  }
-  return spans;
-}
-
-/** Whether what it executed may be in doubt: it was killed, or its disk was full, and it could not settle. */
-const isLossy = ({ how, diskFullFromMs }: Death): boolean =>
-  how === 'SIGKILL' || (how === STORE_FAILED && diskFullFromMs !== undefined);
+/** Whether what it executed, or had started, may be in doubt. */
+const isLossy = ({ how }: Death): boolean => how === 'SIGKILL';
 
 const isLoss = (event: Event): event is Loss =>
   event.event === 'backend_lost' || (event.event === 'gateway_died' && isLossy(event));
-
-/** Whether the process died that had been called, and after that. */
-const isOf = (death: Death, call: Call['start']): boolean =>
-  death.gateway === call.gateway && death.life === call.life && death.atMs >= call.atMs;
 
 function isExplained(calls: readonly Call[], losses: readonly Loss[]): boolean {
   return calls.some(
@@ -262,15 +168,14 @@ function isExplained(calls: readonly Call[], losses: readonly Loss[]): boolean {
       LOSSY_FAULTS.has(start.fault ?? '') ||
       losses.some((loss) => {
         if (loss.event === 'gateway_died' && !isOf(loss, start)) return false;
-        const fromMs = 'diskFullFromMs' in loss ? (loss.diskFullFromMs ?? loss.atMs) : loss.atMs;
-        return loss.atMs >= start.atMs && fromMs <= start.atMs + EXPLAINED_WITHIN_MS;
+        return loss.atMs >= start.atMs && loss.atMs <= start.atMs + EXPLAINED_WITHIN_MS;
       }),
   );
 }
 
 function* ofTheRun({ events, balanced, recoveriesMs, recoverWithinMs }: Evidence): Generator<Violation> {
   for (const event of events) {
-    if (event.event !== 'gateway_died' || event.how === '0' || isLossy(event)) continue;
+    if (event.event !== 'gateway_died' || isLossy(event) || (event.how === '0' && !event.unasked)) continue;
     yield { rule: 'gateway_failed', scope: `gateway ${event.gateway}`, detail: `it ended with ${event.how}` };
   }
   if (!balanced) yield { rule: 'unbalanced', scope: 'ledger', detail: 'debits and credits differ' };

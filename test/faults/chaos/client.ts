@@ -5,6 +5,7 @@ import type { Ended } from './history.ts';
 
 /** What a merchant asks for: the same bytes at every retry. */
 export interface Payout {
+  action: 'withdraw' | 'checkout';
   merchant: string;
   key: string;
   /** Major units, as the ledger has them. */
@@ -26,8 +27,8 @@ export interface CallOptions {
 const TARGET = '/v1/index.php';
 const HOP_BY_HOP = new Set(['connection', 'keep-alive', 'transfer-encoding']);
 
-export const bodyOf = ({ amount, account }: Payout): string =>
-  JSON.stringify({ action: 'withdraw', amount, bank_code: '044', account_number: account });
+export const bodyOf = ({ action, amount, account }: Payout): string =>
+  JSON.stringify({ action, amount, bank_code: '044', account_number: account, reference: account });
 
 function headersOf(payout: Payout, { secret, fault, preferWaitS }: CallOptions): Record<string, string> {
   return {

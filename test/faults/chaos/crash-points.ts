@@ -1,45 +1,65 @@
 /**
- * Loaded before the gateway's own command (`node --import`): lets the suite end the process exactly between two steps.
- * The gateway under test is the one that is delivered, and knows nothing of this.
+ * Loaded before the gateway's own command (`node --import`): lets the suite end or stop the process exactly between two
+ * steps, and notes each first byte. The gateway under test is the one that is delivered, and knows nothing of this.
  */
 import diagnostics from 'node:diagnostics_channel';
-import { LmdbStore } from '../../../src/idempotency/stores/lmdb/lmdb-store.ts';
+import { writeSync } from 'node:fs';
+import type { Owner } from '../../../src/idempotency/store.ts';
 import { RedisStore } from '../../../src/idempotency/stores/redis/redis-store.ts';
-import type { Arm, CrashPoint } from './crash-point.ts';
+import { SqliteStore } from '../../../src/idempotency/stores/sqlite/sqlite-store.ts';
+import { type Arm, type CrashPoint, type GatewayNote, NOTES_FD } from './crash-point.ts';
 import './leash.ts';
 
-let armed: Arm['crashAt'] = 'nowhere';
+type Named = Pick<GatewayNote, 'merchant' | 'key'> & Pick<Owner, 'scope'>;
 
-function reached(point: CrashPoint): void {
-  if (armed !== point) return;
+let armed: Arm = { at: 'nowhere' };
+
+/** A pipe, because its reader still gets what a process had written before it was killed. */
+const tell = (note: GatewayNote) => writeSync(NOTES_FD, `${JSON.stringify(note)}\n`);
+
+function reached(point: CrashPoint, execution?: Named): void {
+  if (armed.at !== point) return;
+  if (armed.act === 'pause') {
+    if (!execution || (armed.of ?? nameOf(execution)) !== nameOf(execution)) return;
+    const { merchant, key, scope } = execution;
+    armed = { at: 'nowhere' };
+    tell({ note: 'paused', merchant, key, scope });
+    process.kill(process.pid, 'SIGSTOP');
+    return;
+  }
   process.kill(process.pid, 'SIGKILL');
   // The signal is delivered before the system call returns; nothing runs behind this line.
   for (;;);
 }
 
-for (const { prototype } of [LmdbStore, RedisStore]) {
-  const { claim, begin, settle } = prototype;
-  prototype.claim = async function (request) {
-    const claimed = await claim.call(this as never, request);
-    if (claimed.kind === 'claimed') reached('after_claim');
-    return claimed;
+const nameOf = ({ merchant, key }: Named): string => `${merchant} ${key}`;
+
+for (const { prototype } of [SqliteStore, RedisStore]) {
+  const { start, complete } = prototype;
+  prototype.start = async function (execution) {
+    const answer = await start.call(this as never, execution);
+    if (answer.kind === 'started') reached('after_start', execution);
+    return answer;
   };
-  prototype.begin = async function (owner) {
-    const begun = await begin.call(this as never, owner);
-    if (begun === 'ok') reached('after_begin');
-    return begun;
-  };
-  prototype.settle = async function (owner, settlement) {
-    reached('before_settle');
-    const settled = await settle.call(this as never, owner, settlement);
-    reached('after_settle');
-    return settled;
+  prototype.complete = async function (execution, completion) {
+    reached('before_complete');
+    const completed = await complete.call(this as never, execution, completion);
+    reached('after_complete');
+    return completed;
   };
 }
+
+// Published right before the first byte is written.
+diagnostics.subscribe('undici:client:sendHeaders', (message) => {
+  const { headers } = message as { headers: string };
+  const key = /^x-service-idempotency: (.*)\r$/im.exec(headers)?.[1];
+  const merchant = /^x-merchant-code: (.*)\r$/im.exec(headers)?.[1];
+  if (key !== undefined && merchant !== undefined) tell({ note: 'sends', merchant, key });
+});
 // Of requests with a body, published when its last byte was written.
 diagnostics.subscribe('undici:request:bodySent', () => reached('after_send'));
 
-process.on('message', ({ crashAt }: Arm) => {
-  armed = crashAt;
+process.on('message', (arm: Arm) => {
+  armed = arm;
 });
 process.channel?.unref();

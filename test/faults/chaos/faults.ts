@@ -1,119 +1,65 @@
 import type { Backend } from './backend.ts';
-import { CRASH_POINTS, type CrashPoint } from './crash-point.ts';
-import type { GatewayProcess } from './gateways.ts';
-import type { StopsSettling } from './history.ts';
-import type { Random } from './random.ts';
+import { type Gateways, gatewayFaults } from './faults-of-gateways.ts';
+import { pausedOwners } from './faults-of-owners.ts';
+import type { StopsCompleting } from './history.ts';
 import type { Topology } from './topology.ts';
 
 /** What can be broken: `inject` resolves when it is, `heal` when all is well again. */
 export interface Fault {
   name: string;
   of: 'gateway' | 'backend' | 'store';
+  /** Picks the gateway that `inject` will strike. */
+  aim?(): number;
   inject(): Promise<void>;
   heal(): Promise<void>;
-  /** How long it stands; without it for as long as others do. */
+  /** How long it lasts; without it as long as others do. */
   holdMs?: number;
-  stopsSettling?: StopsSettling;
+  stopsCompleting?: StopsCompleting;
+  /** No other fault at the same time: it needs the rest of the system to be well. */
+  alone?: true;
 }
 
-type Unsorted = Omit<Fault, 'of'>;
-
-export interface Breakable {
-  gateways: readonly GatewayProcess[];
+export interface Breakable extends Gateways {
   backend: Backend;
   topology: Topology;
-  random: Random;
-  leaseMs: number;
 }
-
-const CRASH_WITHIN_MS = 3000;
-/** A gateway that ends in order lets what it executes end. */
-const END_WITHIN_MS = 8000;
 
 /** Every fault that this run knows; a run goes through all of them, in an order that the seed decides, again and again. */
 export function allFaults(world: Breakable): Fault[] {
+  const onSqlite = world.topology.config.store?.kind === 'sqlite';
+  // A process may be stopped within a SQLite transaction, which keeps all others from writing.
+  const paused: StopsCompleting = onSqlite ? 'everywhere' : 'late';
   return [
-    ...gatewayFaults(world).map((fault) => ({ ...fault, of: 'gateway' as const })),
-    ...backendFaults(world.backend).map((fault) => ({ ...fault, of: 'backend' as const })),
-    ...world.topology.faults.map(({ settlesOn, ...fault }) => ({
+    ...gatewayFaults(world, { paused, onSqlite }),
+    ...pausedOwners(world, paused),
+    ...backendFaults(world.backend),
+    ...world.topology.faults.map(({ completesOn, ...fault }) => ({
       ...fault,
       of: 'store' as const,
-      ...(settlesOn ? {} : { stopsSettling: 'everywhere' as const }),
+      ...(completesOn ? {} : { stopsCompleting: 'everywhere' as const }),
     })),
   ];
 }
 
-function gatewayFaults({ gateways, topology, random, leaseMs }: Breakable): Unsorted[] {
-  /** Strikes a gateway that chance picks each time, and heals the same. */
-  const ofOne = (
-    name: string,
-    inject: (gateway: GatewayProcess) => Promise<void>,
-    heal: (gateway: GatewayProcess) => Promise<void>,
-    holdMs?: number,
-  ): Unsorted => {
-    let struck = random.pick(gateways);
-    const strike = async () => {
-      struck = random.pick(gateways);
-      await inject(struck);
-    };
-    return { name, inject: strike, heal: () => heal(struck), ...(holdMs === undefined ? {} : { holdMs }) };
-  };
-  const crash = async (gateway: GatewayProcess, point: CrashPoint) => {
-    if (!(await gateway.crashAt(point, CRASH_WITHIN_MS))) throw new Error(`nobody came by ${point}`);
-  };
-  const revive = (gateway: GatewayProcess) => gateway.revive();
-  const fillDisk = async (gateway: GatewayProcess) => {
-    if (!(await gateway.fillDisk(END_WITHIN_MS))) throw new Error('it has not ended');
-  };
-  const onTheirDisk = topology.config.store?.kind === 'lmdb';
+function backendFaults(backend: Backend): Fault[] {
+  const of = 'backend';
   return [
-    ofOne('gateway killed', (gateway) => gateway.kill(), revive),
-    ...CRASH_POINTS.map((point) =>
-      ofOne(`gateway killed ${point.replace('_', ' ')}`, (gateway) => crash(gateway, point), revive, 200),
-    ),
+    { of, name: 'backend killed', inject: () => backend.kill(), heal: () => backend.start() },
     {
-      ...ofOne(
-        'gateway paused beyond its leases',
-        async (gateway) => gateway.pause(),
-        async (gateway) => gateway.resume(),
-        leaseMs * 1.7,
-      ),
-      stopsSettling: 'there',
-    },
-    ...(onTheirDisk ? [ofOne("gateway's disk full", fillDisk, revive, 200)] : []),
-    { name: 'rolling restart', inject: () => rollingRestart(gateways), heal: async () => {}, holdMs: 0 },
-    ...[+1, -1].map((hours) => ({
-      name: `wall clock ${hours > 0 ? 'an hour on' : 'an hour back'}`,
-      inject: async () => gateways[0]?.shiftClock(hours),
-      heal: async () => gateways[0]?.shiftClock(0),
-      holdMs: 2000,
-    })),
-  ];
-}
-
-/** One after the other, as a deployment does. */
-async function rollingRestart(gateways: readonly GatewayProcess[]): Promise<void> {
-  for (const gateway of gateways) {
-    await gateway.shutDown();
-    await gateway.revive();
-  }
-}
-
-function backendFaults(backend: Backend): Unsorted[] {
-  return [
-    { name: 'backend killed', inject: () => backend.kill(), heal: () => backend.start() },
-    {
+      of,
       name: 'connections to the backend cut',
       inject: async () => backend.cut(),
       heal: async () => {},
       holdMs: 0,
     },
     {
+      of,
       name: 'backend refuses connections',
       inject: async () => backend.wire.stopListening(),
       heal: () => backend.listen(),
     },
     {
+      of,
       name: 'backend resets connections',
       inject: async () => backend.reset(true),
       heal: async () => backend.reset(false),
@@ -121,11 +67,16 @@ function backendFaults(backend: Backend): Unsorted[] {
   ];
 }
 
-/** The next ones, and of a store's faults one at most: its servers must be able to come back together. */
+/**
+ * The next ones. Of a store's faults one at most: its servers must be able to come back together. The first fault in the
+ * deck is always drawn.
+ */
 export function draw(deck: readonly Fault[], count: number): { drawn: Fault[]; left: Fault[] } {
   const drawn: Fault[] = [];
   for (const fault of deck) {
-    const fits = fault.of !== 'store' || drawn.every(({ of }) => of !== 'store');
+    const fits =
+      drawn.length === 0 ||
+      (!fault.alone && drawn.every(({ of, alone }) => !alone && (of !== 'store' || fault.of !== 'store')));
     if (fits && drawn.length < count) drawn.push(fault);
   }
   return { drawn, left: deck.filter((fault) => !drawn.includes(fault)) };

@@ -4,16 +4,26 @@ import type { Backend } from './backend.ts';
 import { ADMIN_TOKEN } from './operators.ts';
 import type { Topology } from './topology.ts';
 
-/** Of the gateways under test; faults last about as long. */
+/** Of most of the gateways under test; faults last about as long. */
 export const LEASE_MS = 1500;
+
+/**
+ * One gateway has other lifetimes than the rest, all of them shorter. If it judged the records of the others by its own,
+ * it would take living owners for dead; if they judged its records by theirs, keys would never be new again. Its
+ * retention is shorter than most runs, so that keys in doubt outlive it; it is longer than a merchant retries.
+ */
+const SHORTER = { leaseMs: 1100, retentionMs: 75_000, inDoubtRetentionMs: 86_400_000 };
+const USUAL = { leaseMs: LEASE_MS, retentionMs: 86_400_000, inDoubtRetentionMs: 2_592_000_000 };
 
 const SANDBOX_KEYS = fileURLToPath(new URL('../../../config/sandbox-keys.yaml', import.meta.url));
 
 /** What is recommended, with shorter times. */
-export function configOf({ config }: Topology, backend: Backend): ConfigInput {
+export function configOf({ config }: Topology, backend: Backend, number: number): ConfigInput {
+  const { leaseMs, ...lifetimes } = number === 2 ? SHORTER : USUAL;
+  const match = { method: 'POST', path: '/v1/index.php' };
   return {
     ...config,
-    lock: { ...config.lock, leaseMs: LEASE_MS },
+    lock: { ...config.lock, leaseMs },
     upstream: {
       url: `http://127.0.0.1:${backend.wire.port}`,
       connectTimeoutMs: 1000,
@@ -21,12 +31,18 @@ export function configOf({ config }: Topology, backend: Backend): ConfigInput {
     },
     admin: { token: ADMIN_TOKEN },
     auth: { keys: { source: 'file', path: SANDBOX_KEYS } },
-    idempotency: { settleRetryMs: 500 },
+    idempotency: { completeRetryMs: 500, ...lifetimes },
     operations: [
       {
         name: 'withdraw',
-        match: { method: 'POST', path: '/v1/index.php', body: { action: 'withdraw' } },
+        match: { ...match, body: { action: 'withdraw' } },
         idempotency: { key: 'optional', waitMs: 2000 },
+      },
+      // For owners that are paused and whose key is sent once more; merchants do not use it.
+      {
+        name: 'checkout',
+        match: { ...match, body: { action: 'checkout' } },
+        idempotency: { key: 'optional', waitMs: 2000, inDoubt: 'retry' },
       },
     ],
     shutdown: { delayMs: 200, graceMs: 5000 },

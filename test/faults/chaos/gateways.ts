@@ -1,5 +1,5 @@
 import { type ChildProcess, execFile } from 'node:child_process';
-import { existsSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
@@ -7,17 +7,21 @@ import { promisify } from 'node:util';
 import { stringify } from 'yaml';
 import type { ConfigInput } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
-import type { Arm, CrashPoint } from './crash-point.ts';
-import { type History, HUNG } from './history.ts';
+import type { Arm, CrashPoint, GatewayNote } from './crash-point.ts';
+import type { History } from './history.ts';
+import { controlIo, preloaded } from './preloads.ts';
 import { end, startNode } from './processes.ts';
 
 const MAIN = fileURLToPath(new URL('../../../src/main.ts', import.meta.url));
 const CRASH_POINTS = fileURLToPath(new URL('./crash-points.ts', import.meta.url));
-const FAKETIME = ['x86_64', 'aarch64']
-  .map((machine) => `/usr/lib/${machine}-linux-gnu/faketime/libfaketime.so.1`)
-  .find((file) => existsSync(file));
+/** Another fault may keep its store away meanwhile, and a gateway does not start without its store. */
+const REVIVE_WITHIN_MS = 40_000;
 
-/** One gateway's process, which is started anew on the same port whenever it has died. */
+type Paused = Extract<GatewayNote, { note: 'paused' }>;
+
+const runCommand = promisify(execFile);
+
+/** One gateway's process, which is started again on the same port whenever it has died. */
 export class GatewayProcess {
   readonly number: number;
   readonly configFile: string;
@@ -29,9 +33,11 @@ export class GatewayProcess {
   readonly #history: History;
   readonly #config: ConfigInput;
   readonly #clockFile: string | undefined;
+  #clockHours = 0;
   #process: ChildProcess | undefined;
-  #diskFullFromMs: number | undefined;
-  #hung = false;
+  /** It was asked to end. */
+  #isAsked = false;
+  #onPaused: ((paused: Paused) => void) | undefined;
   #reviving: Promise<void> | undefined;
   #ended = false;
 
@@ -49,6 +55,11 @@ export class GatewayProcess {
     return `http://127.0.0.1:${this.port}`;
   }
 
+  /** How long it keeps what it has completed. */
+  get retentionMs(): number {
+    return this.#config.idempotency?.retentionMs ?? Number.POSITIVE_INFINITY;
+  }
+
   async start(): Promise<void> {
     this.port ||= await freePort();
     this.adminPort ||= await freePort();
@@ -56,27 +67,25 @@ export class GatewayProcess {
     const admin = { ...this.#config.admin, host: '127.0.0.1', port: this.adminPort };
     writeFileSync(this.configFile, stringify({ ...this.#config, listen, admin }), { mode: 0o600 });
     const logFile = join(this.#folder, `gateway-${this.number}.log`);
+    // The file must be there when the process starts.
+    this.shiftClock(this.#clockHours);
+    const life = this.life + 1;
     const child = await startNode(['--import', CRASH_POINTS, MAIN, 'serve', '--config', this.configFile], {
       isReady: () => isHealthy(this.adminPort),
       logFile,
-      env: this.#environment(),
+      env: preloaded({
+        clockFile: this.#clockFile,
+        failIoBy: this.#config.store?.kind === 'sqlite' ? this.#fiuPrefix : undefined,
+      }),
+      onNote: (line) => this.#noted(JSON.parse(line), life),
     });
-    this.life++;
+    this.life = life;
     this.#process = child;
-    this.#diskFullFromMs = undefined;
-    this.#hung = false;
-    const { life } = this;
+    this.#isAsked = false;
     child.once('exit', (code, signal) => {
-      const how = this.#hung ? HUNG : String(signal ?? code);
-      const diskFullFromMs = this.#diskFullFromMs;
-      this.#history.add({
-        event: 'gateway_died',
-        atMs: this.#history.nowMs(),
-        gateway: this.number,
-        life,
-        how,
-        ...(diskFullFromMs === undefined ? {} : { diskFullFromMs }),
-      });
+      const [atMs, gateway] = [this.#history.nowMs(), this.number];
+      const death = { event: 'gateway_died', atMs, gateway, life, how: String(signal ?? code) } as const;
+      this.#history.add(this.#isAsked ? death : { ...death, unasked: true });
     });
   }
 
@@ -87,6 +96,7 @@ export class GatewayProcess {
 
   /** SIGTERM; resolves to the exit code when it has gone. */
   async shutDown(): Promise<number | string | null> {
+    this.#isAsked = true;
     return this.#process ? await end(this.#process, 'SIGTERM') : null;
   }
 
@@ -102,37 +112,65 @@ export class GatewayProcess {
   async crashAt(point: CrashPoint, withinMs: number): Promise<boolean> {
     const child = this.#process;
     if (!child) return false;
-    const arm = (crashAt: Arm['crashAt']) => child.send({ crashAt } satisfies Arm, () => {});
     const died = diesWithin(child, withinMs);
-    arm(point);
+    arm(child, { at: point, act: 'die' });
     if (await died) return true;
-    arm('nowhere');
+    arm(child, { at: 'nowhere' });
     return false;
   }
 
-  /** It can write no file any more, and ends when it has to. False: it had not ended within the time, and was killed. */
-  async fillDisk(withinMs: number): Promise<boolean> {
+  /**
+   * Stops itself when it next comes to this point, and resolves to the execution that it was in. Undefined: it did not
+   * come by within the time, and continues.
+   *
+   * @param of only in the execution of this merchant and key
+   */
+  async pauseAt(point: CrashPoint, withinMs: number, of?: string): Promise<Paused | undefined> {
     const child = this.#process;
-    if (!child) return false;
-    const died = diesWithin(child, withinMs);
-    this.#diskFullFromMs = this.#history.nowMs();
-    await promisify(execFile)('prlimit', ['--pid', `${child.pid}`, '--fsize=1:unlimited']);
-    if (await died) return true;
-    this.#hung = true;
-    await this.kill();
-    return false;
+    if (!child) return undefined;
+    const paused = new Promise<Paused>((resolve) => {
+      this.#onPaused = resolve;
+    });
+    arm(child, { at: point, act: 'pause', of });
+    const where = await Promise.race([paused, sleep(withinMs, undefined)]);
+    if (!where) arm(child, { at: 'nowhere' });
+    return where;
+  }
+
+  /** Its writes to files fail, as on a full disk (or, turned off, succeed again). */
+  async limitFiles(on: boolean): Promise<void> {
+    const child = this.#living();
+    if (!child) return;
+    const limit = on ? '--fsize=1:unlimited' : '--fsize=unlimited:unlimited';
+    await runCommand('prlimit', ['--pid', `${child.pid}`, limit]);
+  }
+
+  /** These system calls fail now and then; a probability of 0: they work again. Names are libfiu's. */
+  async failIo(points: readonly string[], probability: number): Promise<void> {
+    const child = this.#living();
+    if (!child) return;
+    for (;;) {
+      try {
+        await controlIo(this.#fiuPrefix, child.pid, points, probability);
+        return;
+      } catch (error) {
+        // A process that another fault has stopped does not answer, and one that died has nothing to heal.
+        if (probability > 0) throw error;
+        if (this.#living() !== child) return;
+      }
+    }
   }
 
   /** Moves its wall clock; its monotonic clock goes on as it was. */
   shiftClock(hours: number): void {
+    this.#clockHours = hours;
     if (this.#clockFile) writeFileSync(this.#clockFile, `${hours < 0 ? '-' : '+'}${Math.abs(hours)}h\n`);
   }
 
-  /** Starts it where it has died. */
+  /** Starts it if it has died, and repeats that while its store is away. */
   async revive(): Promise<void> {
-    const child = this.#process;
-    if (this.#ended || (child && child.exitCode === null && child.signalCode === null)) return;
-    this.#reviving ??= this.start().finally(() => {
+    if (this.#ended || this.#living()) return;
+    this.#reviving ??= this.#startAgain().finally(() => {
       this.#reviving = undefined;
     });
     await this.#reviving;
@@ -145,20 +183,39 @@ export class GatewayProcess {
     await this.kill();
   }
 
-  #environment(): NodeJS.ProcessEnv {
-    if (!this.#clockFile) return {};
-    if (!FAKETIME) throw new Error('libfaketime is missing (Debian, Ubuntu: apt-get install faketime)');
-    this.shiftClock(0);
-    return {
-      LD_PRELOAD: FAKETIME,
-      FAKETIME_TIMESTAMP_FILE: this.#clockFile,
-      // How soon it sees a move, in seconds.
-      FAKETIME_CACHE_DURATION: '1',
-      FAKETIME_DONT_FAKE_MONOTONIC: '1',
-      FAKETIME_DONT_RESET: '1',
-    };
+  #living(): ChildProcess | undefined {
+    const child = this.#process;
+    return child && child.exitCode === null && child.signalCode === null ? child : undefined;
+  }
+
+  async #startAgain(): Promise<void> {
+    const endMs = performance.now() + REVIVE_WITHIN_MS;
+    for (;;) {
+      try {
+        await this.start();
+        return;
+      } catch (error) {
+        if (this.#ended || performance.now() > endMs) throw error;
+        const text = `gateway ${this.number} did not start: ${(error as Error).message}`;
+        this.#history.add({ event: 'note', atMs: this.#history.nowMs(), text });
+        await sleep(300);
+      }
+    }
+  }
+
+  #noted(note: GatewayNote, life: number): void {
+    const scope = `${note.merchant} ${note.key}`;
+    const [atMs, gateway] = [this.#history.nowMs(), this.number];
+    if (note.note === 'sends') this.#history.add({ event: 'sent', atMs, scope, gateway, life });
+    else this.#onPaused?.(note);
+  }
+
+  get #fiuPrefix(): string {
+    return join(this.#folder, `fiu-${this.number}`);
   }
 }
+
+const arm = (child: ChildProcess, how: Arm): void => void child.send(how, () => {});
 
 async function diesWithin(child: ChildProcess, ms: number): Promise<boolean> {
   const died = new Promise<boolean>((resolve) => child.once('exit', () => resolve(true)));

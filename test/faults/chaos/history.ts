@@ -23,40 +23,34 @@ export type Event =
       life: number;
       /** What the call was: a merchant's own, or another request under its key. */
       as: 'merchant' | 'duplicate' | 'impatient' | 'other_amount' | 'last' | 'resolved';
-      /** What the backend was told to do to this one, if anything. */
+      /** What the backend was asked to do to this one, if anything. */
       fault?: string;
     }
   | { event: 'ended'; id: number; atMs: number; scope: string; ended: Ended }
+  /** A gateway's process hands the first byte of a request to the kernel. */
+  | { event: 'sent'; atMs: number; scope: string; gateway: number; life: number }
   | {
       event: 'fault' | 'healed';
       atMs: number;
       of: 'gateway' | 'backend' | 'store';
       name: string;
+      /** The gateway that was struck. */
+      gateway?: number;
       /** Of a fault. */
-      stopsSettling?: StopsSettling;
+      stopsCompleting?: StopsCompleting;
     }
-  | {
-      event: 'gateway_died';
-      atMs: number;
-      gateway: number;
-      life: number;
-      how: string;
-      /** From when its disk was full, so that it could store nothing. */
-      diskFullFromMs?: number;
-    }
+  /** `unasked`: the suite had not asked it to end (SIGTERM). */
+  | { event: 'gateway_died'; atMs: number; gateway: number; life: number; how: string; unasked?: true }
   /** All connections to the backend were cut, or the backend was killed. */
   | { event: 'backend_lost'; atMs: number }
   /** For people. */
   | { event: 'note'; atMs: number; text: string };
 
-/** While a fault stands, results cannot be stored: by any gateway, or by the one that it has struck. */
-export type StopsSettling = 'everywhere' | 'there';
-
-/** How a gateway ended that had not ended by itself when it had to, and was killed. */
-export const HUNG = 'hung';
-
-/** How a gateway ends whose disk is full: by this exit code, after what it could store nothing of. */
-export const STORE_FAILED = '74';
+/**
+ * Where results cannot be stored while a fault lasts: `everywhere`; `there`, in the gateway that was struck, which answers
+ * its merchants all the same. `late`: the struck gateway is stopped, and stores afterwards what it had answered before.
+ */
+export type StopsCompleting = 'everywhere' | 'there' | 'late';
 
 /** Everything that happened, in memory for the checker and in a file for people: one line of JSON an event. */
 export class History {

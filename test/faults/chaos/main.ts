@@ -1,6 +1,7 @@
 /** `npm run chaos`: three gateways, real stores, merchants who retry, and everything that can break. */
 import { rmSync, writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
+import { runAll } from './all.ts';
 import { run } from './run.ts';
 import { tableOf } from './summary.ts';
 import { STORES, type StoreName, UNSAFE, type Unsafe } from './topology.ts';
@@ -8,20 +9,23 @@ import { STORES, type StoreName, UNSAFE, type Unsafe } from './topology.ts';
 const USAGE = `npm run chaos -- [options]
 
 Runs three gateways on a real store in front of the sandbox's ledger, lets merchants pay and retry, breaks things by a
-seeded schedule, heals them, and compares what merchants were told with what was paid.
+seeded schedule, heals them, and compares what merchants were answered with what was paid.
 Exit codes: 0 clean, 1 the promise was broken, 64 wrong options, 70 the suite itself failed.
 
-  --store NAME      ${STORES.join(', ')} (default lmdb)
+  --store NAME      ${STORES.join(', ')} (default sqlite)
+  --all             each of these stores; prints one table at the end
+  --at-once N       of these, how many at a time (default 1)
   --minutes M       how long things break (default 1.5); up to as long again, until each fault has come
   --seed N          repeats the schedule of another run (default: a new one, which is printed)
   --rate N          new keys a second (default 100)
   --together N      faults at once, at most (default 2)
+  --only TEXT       only faults with this text in their names
   --recover-within MS  how long merchants may take to know after a heal, p99 (default: a lease and two seconds)
   --unsafe NAME     a configuration that cannot keep the promise, to see it broken:
 ${Object.entries(UNSAFE)
   .map(([name, says]) => `                    ${name}: ${says}`)
   .join('\n')}
-  --json FILE       writes the summary
+  --json FILE       writes the summary; with --all a list of them
   --keep            keeps the folder with history and logs even when the run is clean
   --help
 `;
@@ -35,12 +39,15 @@ function read() {
   try {
     return parseArgs({
       options: {
-        store: { type: 'string', default: 'lmdb' },
+        store: { type: 'string', default: 'sqlite' },
+        all: { type: 'boolean', default: false },
+        'at-once': { type: 'string', default: '1' },
         minutes: { type: 'string', default: '1.5' },
         seed: { type: 'string', default: String(Math.floor(Math.random() * 1_000_000)) },
         rate: { type: 'string', default: '100' },
         together: { type: 'string', default: '2' },
         'recover-within': { type: 'string' },
+        only: { type: 'string', default: '' },
         unsafe: { type: 'string' },
         json: { type: 'string' },
         keep: { type: 'boolean', default: false },
@@ -67,14 +74,13 @@ if (values.help) {
   process.stdout.write(USAGE);
   process.exit(0);
 }
-const store: StoreName = oneOf('store', values.store, STORES);
 const unsafe =
   values.unsafe === undefined
     ? undefined
     : oneOf<Unsafe>('unsafe', values.unsafe, Object.keys(UNSAFE) as Unsafe[]);
 const options = {
-  store,
   unsafe,
+  only: values.only,
   seed: Math.floor(numberOf('seed', values.seed, 0, 2 ** 31)),
   minutes: numberOf('minutes', values.minutes, 0.1, 24 * 60),
   ratePerS: numberOf('rate', values.rate, 1, 5000),
@@ -85,15 +91,43 @@ const options = {
       : numberOf('recover-within', values['recover-within'], 1, 600_000),
   progress: (line: string) => void process.stderr.write(`${line}\n`),
 };
-process.stderr.write(`chaos: --store ${store} --minutes ${options.minutes} --seed ${options.seed}\n`);
-try {
-  const summary = await run(options);
+
+/** Returns the exit code. */
+async function runOne(store: StoreName): Promise<number> {
+  options.progress(`chaos: --store ${store} --minutes ${options.minutes} --seed ${options.seed}`);
+  const summary = await run({ ...options, store });
   process.stdout.write(tableOf(summary));
   if (values.json) writeFileSync(values.json, `${JSON.stringify(summary, null, 2)}\n`);
   if (summary.clean && !values.keep) rmSync(summary.folder, { recursive: true, force: true });
   else process.stdout.write(`history and logs: ${summary.folder}\n`);
-  process.exit(summary.clean ? 0 : 1);
+  return summary.clean ? 0 : 1;
+}
+
+async function runEach(): Promise<number> {
+  const { seed, minutes, ratePerS, together, only, recoverWithinMs } = options;
+  if (unsafe !== undefined) usage('--unsafe goes with one store, not with --all');
+  const flags = {
+    ...{ seed, minutes, together, rate: ratePerS, 'recover-within': recoverWithinMs },
+    only: only || undefined,
+  };
+  return await runAll({
+    args: [
+      ...Object.entries(flags).flatMap(([name, value]) =>
+        value === undefined ? [] : [`--${name}`, `${value}`],
+      ),
+      ...(values.keep ? ['--keep'] : []),
+    ],
+    atOnce: Math.floor(numberOf('at-once', values['at-once'], 1, STORES.length)),
+    json: values.json,
+    progress: options.progress,
+  });
+}
+
+// An `exit` ends what the suite has started, which a signal by itself does not.
+for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(130));
+try {
+  process.exit(await (values.all ? runEach() : runOne(oneOf('store', values.store, STORES))));
 } catch (error) {
-  process.stderr.write(`chaos: the suite itself failed: ${(error as Error).stack}\n`);
+  options.progress(`chaos: the suite itself failed: ${(error as Error).stack}`);
   process.exit(70);
 }

@@ -8,6 +8,8 @@ export interface Target {
   number: number;
   life: number;
   port: number;
+  /** How long it keeps what it has completed. */
+  retentionMs: number;
 }
 
 export interface MerchantOptions {
@@ -25,6 +27,10 @@ export interface Life {
   payout: Payout;
   /** The last answer that says something about the payout. */
   known: 'nothing' | 'result' | 'in_doubt';
+  /** Nothing more is asked under this key. */
+  isOver: boolean;
+  /** From then on the key may be new again, since what was completed under it has expired (`performance.now()`). */
+  newFromMs: number;
 }
 
 const SECRETS: Record<string, readonly string[]> = {
@@ -53,8 +59,10 @@ const FAULTS: readonly (readonly [number, string])[] = [
   [5, '503-after'],
   [5, '500-before'],
   [10, '429-before'],
+  [2, 'status=502'],
+  [2, 'status=504'],
 ];
-/** Those after which nobody but the backend can know whether it has paid. */
+/** Those after which only the backend can know whether it has paid. */
 export const LOSSY_FAULTS = new Set([
   'execute-then-reset',
   'execute-then-hang',
@@ -63,12 +71,18 @@ export const LOSSY_FAULTS = new Set([
   'truncate',
   'truncate-chunked',
   'garbage',
+  'status=502',
+  'status=504',
 ]);
 
 /** Statuses by which the backend says that it did not execute: the key is free again. */
-export const RELEASE_STATUSES: readonly number[] = [401, 403, 429];
+const RELEASE_STATUSES = [401, 403, 429];
+/** Statuses after which the key is in doubt. */
+const UNKNOWN_STATUSES = [502, 504];
+/** A call that begins before a key expires must end before it does. */
+const EXPIRY_MARGIN_MS = 15_000;
 
-/** Merchants who pay, each payout under a key of its own, and retry as the interface advises. */
+/** Merchants who pay, each payout under its own key, and retry as the interface advises. */
 export class Merchants {
   readonly lives: Life[] = [];
   readonly #history: History;
@@ -77,6 +91,7 @@ export class Merchants {
   readonly #targets: readonly Target[];
   readonly #clients: Client[];
   readonly #open = new Set<Life>();
+  readonly #byScope = new Map<string, Life>();
   #calls = 0;
   #turn = 0;
   #paying = false;
@@ -112,25 +127,32 @@ export class Merchants {
     while (this.#open.size > 0) await sleep(20);
   }
 
-  /** At once: whoever still waits for an answer gets none, and asks no more. */
+  /** At once: a merchant that still waits for an answer gets none, and asks no more. */
   async close(): Promise<void> {
     this.#closed = true;
     await Promise.all(this.#clients.map((client) => client.close()));
     await this.stop();
   }
 
-  /** A payout under a key that nobody has used. The key's name is used by every merchant. */
-  newLife(): Life {
+  /** @param scope merchant and key, with a space between */
+  lifeOf(scope: string): Life | undefined {
+    return this.#byScope.get(scope);
+  }
+
+  /** A payout under an unused key. The key's name is used by every merchant. */
+  newLife(action: Payout['action'] = 'withdraw'): Life {
     const number = this.lives.length;
     const merchant = MERCHANTS[number % MERCHANTS.length] as string;
-    const payout = {
+    const payout: Payout = {
+      action,
       merchant,
       key: `payout-${Math.floor(number / MERCHANTS.length)}`,
       amount: this.#random.between(100, 900) / 100,
       account: String(1_000_000_000 + number),
     };
-    const life: Life = { payout, known: 'nothing' };
+    const life: Life = { payout, known: 'nothing', isOver: false, newFromMs: Number.POSITIVE_INFINITY };
     this.lives.push(life);
+    this.#byScope.set(`${merchant} ${payout.key}`, life);
     return life;
   }
 
@@ -143,6 +165,7 @@ export class Merchants {
     const id = this.#calls++;
     const { fault, part, ...options } = more;
     const { number: gateway, life: processLife } = target;
+    life.newFromMs = Math.min(life.newFromMs, performance.now() + target.retentionMs);
     this.#history.add({
       event: 'call',
       id,
@@ -192,9 +215,10 @@ export class Merchants {
       for (const ms of RETRY_AFTER_MS) {
         if (life.known === 'result' || this.#closed) break;
         await sleep(ms);
+        if (!mayAsk(life)) break;
         await this.callInTurn(life, 'merchant');
       }
-      if (life.known === 'result' && !this.#closed) await this.#afterwards(life);
+      if (life.known === 'result' && !this.#closed && mayAsk(life)) await this.#afterwards(life);
     } finally {
       this.#open.delete(life);
     }
@@ -233,13 +257,19 @@ export class Merchants {
 }
 
 function learn(life: Life, ended: Ended): void {
-  if (isSettled(ended)) life.known = 'result';
+  if (isCompleted(ended)) life.known = 'result';
   else if (life.known !== 'result' && isInDoubt(ended)) life.known = 'in_doubt';
 }
 
+/** Whether another request under the key means the same payout. A key in doubt is never new. */
+export const mayAsk = ({ isOver, known, newFromMs }: Life): boolean =>
+  !isOver && (known === 'in_doubt' || performance.now() < newFromMs - EXPIRY_MARGIN_MS);
+
 /** An answer that every later one has to equal. */
-export const isSettled = (ended: Ended): boolean =>
-  ended.kind === 'result' && !RELEASE_STATUSES.includes(ended.status);
+export const isCompleted = (ended: Ended): boolean =>
+  ended.kind === 'result' &&
+  !RELEASE_STATUSES.includes(ended.status) &&
+  !UNKNOWN_STATUSES.includes(ended.status);
 
 export const isInDoubt = (ended: Ended): boolean =>
   ended.kind === 'problem' && ended.code === 'outcome_unknown';

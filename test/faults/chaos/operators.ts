@@ -24,11 +24,16 @@ export async function listInDoubt(configFile: string): Promise<Listed[]> {
   return (JSON.parse(stdout) as { records: Listed[] }).records;
 }
 
-/** Resolves on the admin port. Returns what went wrong. */
+/**
+ * Resolves on the admin port. Returns what went wrong.
+ *
+ * @param execution only if it is this one
+ */
 export async function resolveInDoubt(
   adminPort: number,
-  { scope, execution }: Listed,
-  as: 'settled' | 'released',
+  scope: string,
+  as: 'completed' | 'released',
+  execution?: string,
 ): Promise<string | undefined> {
   const answer = await fetch(`http://127.0.0.1:${adminPort}/records/${scope}/resolve`, {
     method: 'POST',

@@ -2,7 +2,9 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createWriteStream } from 'node:fs';
 import { createInterface } from 'node:readline';
+import type { Readable } from 'node:stream';
 import { until } from '../../support/until.ts';
+import { NOTES_FD } from './crash-point.ts';
 
 const KEPT_LINES = 20;
 const READY_WITHIN_MS = 15_000;
@@ -25,10 +27,13 @@ export async function startNode(
     isReady(lines: readonly string[]): boolean | Promise<boolean>;
     logFile: string;
     env?: NodeJS.ProcessEnv;
+    /** Gets each line that the process writes to {@link NOTES_FD}. */
+    onNote?(line: string): void;
   },
 ): Promise<ChildProcess> {
   const child = spawn(process.execPath, args, {
-    stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
+    // The last one is NOTES_FD.
+    stdio: ['ignore', 'pipe', 'pipe', 'ipc', 'pipe'],
     env: { ...process.env, ...options.env },
   });
   running.add(child);
@@ -44,13 +49,20 @@ export async function startNode(
       if (lines.push(line) > KEPT_LINES) lines.shift();
     });
   }
+  const notes = child.stdio[NOTES_FD] as Readable;
+  createInterface({ input: notes.on('error', () => {}) }).on('line', (line) => options.onNote?.(line));
   const ended = new Promise<never>((_, reject) => {
     child.once('exit', (code, signal) =>
       reject(new Error(`${args.join(' ')} ended (${signal ?? code}):\n${lines.join('\n')}`)),
     );
   });
   ended.catch(() => {});
-  await Promise.race([ended, until(() => options.isReady(lines), READY_WITHIN_MS)]);
+  try {
+    await Promise.race([ended, until(() => options.isReady(lines), READY_WITHIN_MS)]);
+  } catch (error) {
+    await end(child, 'SIGKILL');
+    throw error;
+  }
   return child;
 }
 

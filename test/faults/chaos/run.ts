@@ -8,7 +8,7 @@ import { allFaults, draw, type Fault } from './faults.ts';
 import { configOf, LEASE_MS } from './gateway-config.ts';
 import { GatewayProcess } from './gateways.ts';
 import { History } from './history.ts';
-import { isInDoubt, isSettled, type Life, Merchants } from './merchants.ts';
+import { isCompleted, isInDoubt, type Life, Merchants, mayAsk } from './merchants.ts';
 import { type Listed, listInDoubt, resolveInDoubt } from './operators.ts';
 import { Random } from './random.ts';
 import { type Summary, summaryOf } from './summary.ts';
@@ -21,8 +21,10 @@ export interface RunOptions {
   unsafe?: Unsafe | undefined;
   /** New keys a second. */
   ratePerS: number;
-  /** Faults that stand at once, at most. */
+  /** Faults at once, at most. */
   together: number;
+  /** Only faults with this text in their names. */
+  only: string;
   /** How long merchants may take to know after a heal (p99). Default: a lease and two seconds. */
   recoverWithinMs?: number | undefined;
   progress(line: string): void;
@@ -54,10 +56,11 @@ export async function run(options: RunOptions): Promise<Summary> {
   };
   try {
     await backend.start();
-    const config = configOf(topology, backend);
+    for (const missing of topology.missing ?? [])
+      options.progress(`WARNING: NOT TESTED on this machine: ${missing}`);
     for (let i = 0; i < GATEWAYS; i++) {
       // The wall clock of the first one can be moved.
-      gateways.push(new GatewayProcess(i, folder, history, config, i === 0));
+      gateways.push(new GatewayProcess(i, folder, history, configOf(topology, backend, i), i === 0));
     }
     await Promise.all(gateways.map((gateway) => gateway.start()));
     return await new Run(options, { folder, history, backend, topology, gateways }).run();
@@ -82,7 +85,7 @@ class Run {
   readonly #faults: readonly Fault[];
   readonly #injected = new Map<string, number>();
   readonly #recoveriesMs: number[] = [];
-  #standing: string[] = [];
+  #present: string[] = [];
 
   constructor(options: RunOptions, world: World) {
     this.#options = options;
@@ -93,7 +96,12 @@ class Run {
     // Streams of their own: how many calls there are must not change which faults come.
     this.#merchants = new Merchants(world.history, new Random(options.seed + 1), world.gateways, limits);
     const faultRandom = new Random(options.seed + 2);
-    this.#faults = allFaults({ ...world, random: faultRandom, leaseMs: LEASE_MS });
+    const merchants = this.#merchants;
+    this.#faults = allFaults({ ...world, merchants, random: faultRandom, leaseMs: LEASE_MS }).filter(
+      ({ name }) => name.includes(options.only),
+    );
+    if (this.#faults.length === 0)
+      throw new Error(`no fault has ${JSON.stringify(options.only)} in its name`);
     for (const { name } of this.#faults) this.#injected.set(name, 0);
   }
 
@@ -110,13 +118,13 @@ class Run {
         if (deck.length === 0) deck = this.#random.shuffled(this.#faults);
         const { together } = this.#options;
         const { drawn, left } = draw(deck, this.#random.between(Math.ceil(together / 2), together));
-        // What could not be injected beside the others is tried again, behind the rest.
+        // What could not be injected together with the others is tried again, after the rest.
         deck = [...left, ...(await this.#round(drawn))];
       }
-      this.#standing = ['ending'];
+      this.#present = ['ending'];
       await this.#merchants.stop();
-      await this.#lastCalls();
-      return await this.#verdict(performance.now() - startedMs);
+      const unasked = await this.#lastCalls();
+      return await this.#verdict(performance.now() - startedMs, unasked);
     } finally {
       clearInterval(timer);
       await this.#merchants.close();
@@ -129,11 +137,11 @@ class Run {
 
   /** Breaks, waits, heals, and looks how long merchants take to know. Returns the faults that could not be injected. */
   async #round(faults: readonly Fault[]): Promise<Fault[]> {
-    this.#standing = faults.map(({ name }) => name);
+    this.#present = faults.map(({ name }) => name);
     const struck = await Promise.all(faults.map((fault) => this.#strike(fault)));
     // A gateway that was struck by two faults at once.
     await Promise.all(this.#world.gateways.map((gateway) => gateway.revive()));
-    this.#standing = [];
+    this.#present = [];
     await this.#recover();
     await sleep(this.#random.between(PAUSE_MS.from, PAUSE_MS.to));
     return faults.filter((_, i) => !struck[i]);
@@ -141,10 +149,12 @@ class Run {
 
   async #strike(fault: Fault): Promise<boolean> {
     const { history } = this.#world;
-    const { name, of, holdMs = this.#random.between(HOLD_MS.from, HOLD_MS.to), stopsSettling } = fault;
+    const { name, of, holdMs = this.#random.between(HOLD_MS.from, HOLD_MS.to), stopsCompleting } = fault;
     let struck = false;
-    const stops = stopsSettling === undefined ? {} : { stopsSettling };
-    history.add({ event: 'fault', atMs: history.nowMs(), of, name, ...stops });
+    const gateway = fault.aim?.();
+    const aimed = gateway === undefined ? {} : { gateway };
+    const stops = stopsCompleting === undefined ? {} : { stopsCompleting };
+    history.add({ event: 'fault', atMs: history.nowMs(), of, name, ...aimed, ...stops });
     try {
       await fault.inject();
       struck = true;
@@ -160,7 +170,7 @@ class Run {
 
   /** Merchants who know nothing yet ask impatiently now, and one new one asks at each gateway. */
   async #recover(): Promise<void> {
-    const unknowing = this.#merchants.open.filter(({ known }) => known === 'nothing');
+    const unknowing = this.#merchants.open.filter((life) => life.known === 'nothing' && mayAsk(life));
     const watched = this.#random.shuffled(unknowing).slice(0, WATCHED);
     const fresh = this.#world.gateways.map(() => this.#merchants.newLife());
     const startedMs = performance.now();
@@ -177,42 +187,47 @@ class Run {
     const endMs = performance.now() + GIVE_UP_AFTER_MS;
     for (let turn = at; performance.now() < endMs; turn++) {
       const ended = await this.#merchants.call(life, as, turn, { preferWaitS: 1 });
-      if (isSettled(ended) || isInDoubt(ended)) return true;
+      if (isCompleted(ended) || isInDoubt(ended)) return true;
       await sleep(100);
     }
     return false;
   }
 
-  /** Every key is asked for once more, when all is healed and a lease has passed. */
-  async #lastCalls(): Promise<void> {
+  /**
+   * Every key is asked for once more, when all is healed and a lease has passed. Returns those that were not asked for:
+   * they may be new again, and would be paid again.
+   */
+  async #lastCalls(): Promise<Set<string>> {
     await sleep(LEASE_MS + 500);
     const queue = this.#merchants.lives.entries();
+    const unasked = new Set<string>();
     const lane = async () => {
-      for (const [i, life] of queue) await this.#untilKnown(life, 'last', i);
+      for (const [i, life] of queue) {
+        if (mayAsk(life)) await this.#untilKnown(life, 'last', i);
+        else unasked.add(`${life.payout.merchant} ${life.payout.key}`);
+      }
     };
     await Promise.all(Array.from({ length: 64 }, lane));
+    return unasked;
   }
 
   /** Operators look into the books, and resolve what is in doubt; then its merchants ask again. */
   async #resolveDoubts(listed: readonly Listed[], paid: ReadonlySet<string>): Promise<Resolved[]> {
-    const byScope = new Map(
-      this.#merchants.lives.map((life) => [`${life.payout.merchant} ${life.payout.key}`, life]),
-    );
     const resolved: Resolved[] = [];
     for (const [i, record] of this.#random.shuffled(listed).slice(0, RESOLVED).entries()) {
       const scope = `${record.merchant} ${record.key}`;
-      const life = byScope.get(scope);
+      const life = this.#merchants.lifeOf(scope);
       const gateway = this.#world.gateways[i % GATEWAYS];
-      if (!life || !gateway) throw new Error(`nobody asked for ${scope}`);
-      const as = paid.has(scope) ? 'settled' : 'released';
-      const refusal = await resolveInDoubt(gateway.adminPort, record, as);
+      if (!life || !gateway) throw new Error(`no merchant asked for ${scope}`);
+      const as = paid.has(scope) ? 'completed' : 'released';
+      const refusal = await resolveInDoubt(gateway.adminPort, record.scope, as, record.execution);
       const ended = await this.#merchants.call(life, 'resolved', i, { preferWaitS: 1 });
       resolved.push({ scope, as, ended, refusal });
     }
     return resolved;
   }
 
-  async #verdict(tookMs: number): Promise<Summary> {
+  async #verdict(tookMs: number, unasked: ReadonlySet<string>): Promise<Summary> {
     const { history, backend, folder, gateways } = this.#world;
     const [first] = gateways;
     if (!first) throw new Error('there are no gateways');
@@ -224,22 +239,24 @@ class Run {
       events: history.events,
       listed: new Set(listed.map(({ merchant, key }) => `${merchant} ${key}`)),
       resolved,
+      unasked,
       recoveriesMs: this.#recoveriesMs,
       recoverWithinMs: this.#options.recoverWithinMs ?? LEASE_MS + 2000,
       failsOver: this.#options.store === 'sentinel',
     };
     const { seed, store, unsafe } = this.#options;
     const faults = Object.fromEntries(this.#injected);
-    const run = { seed, store, unsafe, tookMs, folder, faults, keys: this.#merchants.lives.length };
+    const missing = this.#world.topology.missing ?? [];
+    const run = { seed, store, unsafe, tookMs, folder, faults, missing, keys: this.#merchants.lives.length };
     return summaryOf(run, evidence, check(evidence));
   }
 
   #tell(startedMs: number): void {
     const { lives, open, calls } = this.#merchants;
     const seconds = Math.round((performance.now() - startedMs) / 1000);
-    const standing = this.#standing.join(' + ') || 'healed';
+    const present = this.#present.join(' + ') || 'healed';
     this.#options.progress(
-      `${seconds} s: ${lives.length} keys, ${calls} calls, ${open.length} open; ${standing}`,
+      `${seconds} s: ${lives.length} keys, ${calls} calls, ${open.length} open; ${present}`,
     );
   }
 }

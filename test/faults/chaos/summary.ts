@@ -1,5 +1,5 @@
-import { type Evidence, quantile, RULES, type Violation } from './checker.ts';
-import { isInDoubt, isSettled } from './merchants.ts';
+import { type Evidence, quantile, RULES, scopeOfEntry, type Violation } from './checker.ts';
+import { isCompleted, isInDoubt } from './merchants.ts';
 
 export interface RunFacts {
   seed: number;
@@ -10,6 +10,8 @@ export interface RunFacts {
   folder: string;
   /** How often each fault was injected. */
   faults: Record<string, number>;
+  /** Faults that the machine did not allow. */
+  missing: readonly string[];
   keys: number;
 }
 
@@ -19,10 +21,14 @@ export interface Summary extends RunFacts {
   calls: number;
   payouts: number;
   replays: number;
-  settled: number;
+  completed: number;
   inDoubt: number;
+  /** Of those, how many no gateway had begun to send: the price of a single write before the first byte. */
+  neverSent: number;
   /** Of those, how many operators resolved. */
   resolved: number;
+  /** Keys without a last call, because they may be new again. */
+  unasked: number;
   /** Gateways that were killed, or shut down. */
   gatewayDeaths: number;
   recoveryMs: { count: number; p50: number; p99: number; max: number };
@@ -36,6 +42,8 @@ export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonl
   const asLast = new Set(events.flatMap((e) => (e.event === 'call' && e.as === 'last' ? [e.id] : [])));
   const ended = events.flatMap((e) => (e.event === 'ended' ? [e] : []));
   const last = new Map(ended.flatMap((e) => (asLast.has(e.id) ? [[e.scope, e.ended] as const] : [])));
+  const inDoubt = [...last].filter(([, how]) => isInDoubt(how));
+  const sent = sentScopes(evidence);
   const byRule: Record<string, number> = {};
   for (const { rule } of violations) byRule[rule] = (byRule[rule] ?? 0) + 1;
   const ms = (part: number) => Math.round(quantile(recoveriesMs, part));
@@ -48,14 +56,40 @@ export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonl
     replays: ended.filter(
       ({ ended: { kind, ...end } }) => kind === 'result' && 'replayed' in end && end.replayed,
     ).length,
-    settled: [...last.values()].filter(isSettled).length,
-    inDoubt: [...last.values()].filter(isInDoubt).length,
+    completed: [...last.values()].filter(isCompleted).length,
+    inDoubt: inDoubt.length,
+    neverSent: inDoubt.filter(([scope]) => !sent.has(scope)).length,
     resolved: evidence.resolved.length,
+    unasked: evidence.unasked.size,
     gatewayDeaths: events.filter(({ event }) => event === 'gateway_died').length,
     recoveryMs: { count: recoveriesMs.length, p50: ms(0.5), p99: ms(0.99), max: ms(1) },
     violations: { total: violations.length, byRule, first: violations.slice(0, SHOWN) },
   };
 }
+
+/**
+ * Scopes of which a gateway had sent the first byte, before operators released some at the end.
+ *
+ * @throws if the ledger has a payout that no gateway sent: then the measurement is wrong
+ */
+function sentScopes({ events, payouts }: Evidence): Set<string> {
+  const ever = new Set<string>();
+  const sent = new Set<string>();
+  const released = new Set<string>();
+  for (const event of events) {
+    if (event.event === 'call' && event.as === 'resolved') released.add(event.scope);
+    if (event.event !== 'sent') continue;
+    ever.add(event.scope);
+    if (!released.has(event.scope)) sent.add(event.scope);
+  }
+  const unseen = payouts.map(scopeOfEntry).find((scope) => !ever.has(scope));
+  if (unseen !== undefined) throw new Error(`the suite did not see that ${unseen} was sent`);
+  return sent;
+}
+
+/** Of the keys in doubt. */
+export const shareNeverSent = ({ inDoubt, neverSent }: Pick<Summary, 'inDoubt' | 'neverSent'>): string =>
+  `${neverSent} (${inDoubt === 0 ? '0' : ((100 * neverSent) / inDoubt).toFixed(1)} %)`;
 
 /** The summary for people. */
 export function tableOf(summary: Summary): string {
@@ -68,9 +102,11 @@ export function tableOf(summary: Summary): string {
     ['calls', summary.calls],
     ['payouts in the ledger', summary.payouts],
     ['replays', summary.replays],
-    ['settled at the end', summary.settled],
+    ['completed at the end', summary.completed],
     ['in doubt at the end', summary.inDoubt],
+    ['of these never sent', shareNeverSent(summary)],
     ['of these resolved by operators', summary.resolved],
+    ['not asked for at the end, since they may be new again', summary.unasked],
     ['gateway processes that ended', summary.gatewayDeaths],
     [
       'recovery after a heal, p50 / p99 / max ms',
@@ -85,6 +121,7 @@ export function tableOf(summary: Summary): string {
   const width = Math.max(...rows.map(([name]) => name.length));
   const lines = rows.map(([name, value]) => `${name.padEnd(width)}  ${value}`);
   const first = violations.first.map(({ rule, scope, detail }) => `VIOLATION ${rule}: ${scope}: ${detail}`);
+  const missing = summary.missing.map((fault) => `NOT TESTED on this machine: ${fault}`);
   const verdict = summary.clean ? 'clean: no violation' : `${violations.total} violations`;
-  return [...lines, ...first, verdict, ''].join('\n');
+  return [...lines, ...missing, ...first, verdict, ''].join('\n');
 }

@@ -1,7 +1,7 @@
 import { freePort } from '../../support/free-port.ts';
 import { until } from '../../support/until.ts';
 import type { Topology } from './topology.ts';
-import { faultsOf, startWired, stopWired, type WiredRedis } from './topology-redis.ts';
+import { faultsOf, lateRequests, startWired, stopWired, type WiredRedis } from './topology-redis.ts';
 
 const SLOTS = 16_384;
 const SERVING_WITHIN_MS = 20_000;
@@ -18,7 +18,10 @@ export async function startCluster(): Promise<Topology> {
   return {
     config: { store: { kind: 'redis', cluster: nodes.map(({ wire }) => wire.url) } },
     faults: nodes
-      .flatMap((node, i) => faultsOf(node, `master ${i + 1}`))
+      .flatMap((node, i) => [
+        ...faultsOf(node, `master ${i + 1}`),
+        ...(i === 0 ? [lateRequests(async () => node.wire, 'master 1')] : []),
+      ])
       .map((fault) => ({
         ...fault,
         // A server that was away for longer than the cluster bears is back long before its cluster takes it back.

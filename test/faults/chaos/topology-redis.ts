@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { TcpProxy } from '../../support/breakable-wire.ts';
 import { launchRedis, type RedisServer, type RedisServerOptions } from '../../support/redis-process.ts';
 import type { StoreFault, Topology } from './topology.ts';
@@ -26,6 +27,28 @@ export async function stopWired(nodes: readonly WiredRedis[]): Promise<void> {
   await Promise.all(nodes.map(({ server }) => server.stop()));
 }
 
+/** Shorter than a gateway waits for its store: its commands in flight fail because of the reset. */
+const GATHERED_MS = 200;
+
+/**
+ * Commands in flight are held back while their clients' connections are reset, and reach the server a second and a half
+ * later: starts arrive after their own releases.
+ */
+export function lateRequests(wireOf: () => Promise<TcpProxy>, of = 'redis'): StoreFault {
+  let wire: TcpProxy | undefined;
+  return {
+    name: `${of} gets requests late`,
+    inject: async () => {
+      wire = await wireOf();
+      wire.holdRequests();
+      await sleep(GATHERED_MS);
+      wire.strandHeld();
+    },
+    heal: async () => void wire?.deliverHeld(),
+    holdMs: 1500,
+  };
+}
+
 /** Faults of one server; a cluster has them for each of its nodes. */
 export function faultsOf({ server, wire }: WiredRedis, of = 'redis'): StoreFault[] {
   return [
@@ -49,7 +72,7 @@ function wireFaultsOf(wire: TcpProxy, of: string): StoreFault[] {
       name: `${of} replies late`,
       inject: async () => wire.delayReplies(150),
       heal: async () => wire.delayReplies(0),
-      settlesOn: true,
+      completesOn: true,
     },
     {
       name: `${of} replies lost`,
@@ -64,7 +87,7 @@ export async function startSingle(durable: boolean): Promise<Topology> {
   const node = await startWired({ appendonly: durable });
   return {
     config: { store: { kind: 'redis', url: node.wire.url } },
-    faults: faultsOf(node),
+    faults: [...faultsOf(node), lateRequests(async () => node.wire)],
     stop: () => stopWired([node]),
   };
 }
@@ -84,7 +107,8 @@ export async function startQuorum(): Promise<Topology> {
     },
     faults: [
       ...faultsOf(store),
-      ...faultsOf(first, 'lock node').map((fault) => ({ ...fault, settlesOn: true as const })),
+      lateRequests(async () => store.wire),
+      ...faultsOf(first, 'lock node').map((fault) => ({ ...fault, completesOn: true as const })),
       {
         name: 'two lock nodes killed',
         inject: async () => {
@@ -93,7 +117,7 @@ export async function startQuorum(): Promise<Topology> {
         heal: async () => {
           await Promise.all([first.server.restart(), second.server.restart()]);
         },
-        settlesOn: true,
+        completesOn: true,
       },
     ],
     stop: () => stopWired([store, ...locks]),

@@ -1,7 +1,7 @@
 import { launchRedis, type RedisServer } from '../../support/redis-process.ts';
 import { until } from '../../support/until.ts';
 import type { StoreFault, Topology } from './topology.ts';
-import { startWired, stopWired, type WiredRedis } from './topology-redis.ts';
+import { lateRequests, startWired, stopWired, type WiredRedis } from './topology-redis.ts';
 
 const NAME = 'payments';
 /** When sentinels that take a master for dead have agreed on it, or not. */
@@ -200,5 +200,6 @@ function faultsOf(watched: Watched): StoreFault[] {
         await watched.ready();
       },
     },
+    lateRequests(async () => (await watched.master()).wire, 'master'),
   ];
 }

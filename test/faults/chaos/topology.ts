@@ -1,10 +1,10 @@
-import { join } from 'node:path';
 import type { ConfigInput } from '../../support/config.ts';
 import { startCluster } from './topology-cluster.ts';
 import { startQuorum, startSingle } from './topology-redis.ts';
 import { startSentinels } from './topology-sentinel.ts';
+import { startSqlite } from './topology-sqlite.ts';
 
-export const STORES = ['lmdb', 'redis', 'sentinel', 'cluster', 'quorum'] as const;
+export const STORES = ['sqlite', 'redis', 'sentinel', 'cluster', 'quorum'] as const;
 export type StoreName = (typeof STORES)[number];
 
 /** Ways to configure a store under which the promise cannot be kept: to show that the suite sees it. */
@@ -14,13 +14,15 @@ export const UNSAFE = {
 } as const;
 export type Unsafe = keyof typeof UNSAFE;
 
-/** What can happen to a store: `inject` resolves when the fault stands, `heal` when it is over. */
+/** What can happen to a store: `inject` resolves when the fault is there, `heal` when it is over. */
 export interface StoreFault {
   name: string;
   inject(): Promise<void>;
   heal(): Promise<void>;
-  /** Results are stored all the same while it stands. */
-  settlesOn?: true;
+  /** How long it lasts; without it as long as others do. */
+  holdMs?: number;
+  /** Results are stored all the same while it lasts. */
+  completesOn?: true;
 }
 
 /** A store with its servers running. */
@@ -28,17 +30,15 @@ export interface Topology {
   /** Sections of the gateways' configuration. */
   config: Pick<ConfigInput, 'store' | 'lock'>;
   faults: StoreFault[];
+  /** Faults that this machine does not allow, each with its reason. */
+  missing?: string[];
   stop(): Promise<void>;
 }
 
 export async function startTopology(store: StoreName, folder: string, unsafe?: Unsafe): Promise<Topology> {
   switch (store) {
-    case 'lmdb':
-      return {
-        config: { store: { kind: 'lmdb', path: join(folder, 'store') } },
-        faults: [],
-        stop: async () => {},
-      };
+    case 'sqlite':
+      return await startSqlite(folder);
     case 'redis':
       return await startSingle(unsafe !== 'memory');
     case 'quorum':

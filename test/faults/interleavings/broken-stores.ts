@@ -1,38 +1,80 @@
-import type { ClaimRequest } from '../../../src/idempotency/store.ts';
+import type { Execution } from '../../../src/idempotency/store.ts';
 import type { Reference } from '../model/reference.ts';
-import type { Breakage } from './setup.ts';
+import type { Setup } from './setup.ts';
 
-/** Whatever stood there, the caller owns the scope now. */
-function seize(reference: Reference, request: ClaimRequest): 'claimed' {
-  const stands = reference.at(request.scope);
-  if (stands) reference.release({ ...request, token: stands.token });
-  reference.claim(request);
-  return 'claimed';
+/** Whatever the store holds, the caller owns the scope now. */
+function seize(reference: Reference, execution: Execution): 'started' {
+  const record = reference.at(execution.scope);
+  if (record) reference.release({ ...execution, token: record.token });
+  reference.start(execution);
+  return 'started';
 }
 
-/** Mistakes that a store could have, and each of which pays twice. */
-export const brokenStores: [what: string, broken: Breakage][] = [
+/** Mistakes that a store or a gateway could have, and setups in which each of them breaks the promise. */
+export const mistakes: [what: string, setup: Partial<Setup>][] = [
   [
-    'whose claim looks first and writes later',
-    { claim: (reference, request, seen) => (seen ? undefined : seize(reference, request)) },
+    'a store whose start looks first and writes later',
+    { broken: { start: (reference, execution, seen) => (seen ? undefined : seize(reference, execution)) } },
   ],
   [
-    'that takes over an execution whose lease has lapsed',
+    'a store whose start takes over an execution whose lease has lapsed',
     {
-      claim: (reference, request) => {
-        const stands = reference.at(request.scope);
-        const lapsed = stands?.state === 'executing' && !reference.isAlive(stands);
-        return lapsed ? seize(reference, request) : undefined;
+      lapses: 1,
+      broken: {
+        start: (reference, execution) => {
+          const record = reference.at(execution.scope);
+          const lapsed = record?.state === 'executing' && !reference.isAlive(record);
+          return lapsed ? seize(reference, execution) : undefined;
+        },
       },
     },
   ],
   [
-    'whose begin does not look at the token',
+    'a store whose restart does not look at the state',
     {
-      begin: (reference, owner) => {
-        reference.begin(owner);
-        return 'ok';
+      ...{ requests: 3, inDoubt: 'retry' },
+      broken: {
+        restart: (reference, execution) => {
+          const record = reference.at(execution.scope);
+          if (record) reference.markInDoubt({ ...execution, token: record.token });
+          reference.restart(execution);
+          return 'ok';
+        },
       },
     },
+  ],
+  [
+    'a store whose complete does not look at the token',
+    {
+      ...{ inDoubt: 'retry', lapses: 1 },
+      broken: {
+        complete: (reference, execution, completion) => {
+          const { token } = reference.at(execution.scope) ?? execution;
+          reference.complete({ ...execution, token }, completion);
+          return 'ok';
+        },
+      },
+    },
+  ],
+  [
+    'a store whose release ignores that a token is to be voided',
+    { lostCommands: 1, broken: { release: () => ({ voidToken: false }) } },
+  ],
+  [
+    'a store that lets an operator resolve the key of a living owner',
+    {
+      resolutions: 1,
+      broken: {
+        resolve: (reference, owner) => {
+          const record = reference.at(owner.scope);
+          if (record?.state === 'executing') reference.markInDoubt(owner);
+        },
+      },
+    },
+  ],
+  ['a gateway without the fence, and an operator', { lapses: 1, resolutions: 1, broken: { noFence: true } }],
+  [
+    'a gateway without the fence, under inDoubt: retry',
+    { inDoubt: 'retry', lapses: 1, broken: { noFence: true } },
   ],
 ];

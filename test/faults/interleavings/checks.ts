@@ -1,10 +1,10 @@
-import type { EngineObserver, Result } from '../../../src/idempotency/call.ts';
+import type { Result } from '../../../src/idempotency/call.ts';
 import { Engine } from '../../../src/idempotency/engine.ts';
 import type { Store } from '../../../src/idempotency/store.ts';
 import { systemClock } from '../../../src/kernel/clock.ts';
 import { storeOn } from './plain-store.ts';
-import { callOf, nobody, type Process, scopeUnderTest } from './process.ts';
-import { LEASE_MS, SETTLE_RETRY_MS } from './setup.ts';
+import { callOf, engineOptions, type Process, scopeUnderTest, silentObserver, slotsOf } from './process.ts';
+import { LEASE_MS } from './setup.ts';
 import type { World } from './world.ts';
 
 /** The promise was broken. */
@@ -16,10 +16,22 @@ function demand(holds: boolean, otherwise: string): void {
   if (!holds) throw new Violation(otherwise);
 }
 
-/** After every step: at most one execution, and no answer that says something else than what happened. */
+/**
+ * Right before the first byte: the request owns the key, and no other was sent before it, unless the key has been in doubt
+ * since and may be executed again.
+ */
+export function checkSend(world: World, name: string): void {
+  const record = world.reference.at(scopeUnderTest);
+  const owner = record && world.nameOfToken(record.token);
+  demand(owner?.startsWith(name) === true, `${name} was sent, and the key belongs to ${owner}`);
+  demand(record?.state === 'executing', `${name} was sent, and the key is ${record?.state}`);
+  if (world.sent.length === 0) return;
+  demand(world.setup.inDoubt === 'retry', `${name} was sent after ${world.sent}`);
+  demand(record?.wasInDoubt === true, `${name} was sent after ${world.sent}, which are not in doubt`);
+}
+
+/** After every step: no answer says something else than what happened. */
 export function checkAnswers(world: World, process: Process): void {
-  const { sent } = world;
-  demand(sent.length <= 1, `sent ${sent.length} times`);
   for (const name of process.requests) {
     const answer = process.answers.get(name);
     if (!answer || world.checked.has(name)) continue;
@@ -32,55 +44,75 @@ function checkAnswer(world: World, process: Process, name: string, answer: Resul
   const ran = world.sent.includes(name);
   switch (answer.kind) {
     case 'executed':
-      demand(ran === (answer.exchange.kind !== 'not_sent'), `${name} was told ${answer.exchange.kind}`);
-      if (answer.decision === 'settle' && !isStillSettling(process, name))
-        demand(resultIn(world) === name, `${name} was answered before it was settled`);
+      demand(ran === (answer.exchange.kind !== 'not_sent'), `${name} got ${answer.exchange.kind}`);
+      if (answer.stored) demand(resultIn(world) === name, `${name} was answered before it was completed`);
+      else if (answer.decision === 'complete')
+        demand(process.pendingWrites > 0, `${name} was answered, and its result is given up`);
       return;
-    case 'replayed':
-      demand(!ran && answer.response.body.toString() === world.sent[0], `${name} got another result`);
+    case 'replayed': {
+      const replayed = answer.response.body.toString();
+      demand(replayed === resultIn(world), `${name} got ${replayed}, which is not stored`);
+      // A late owner is answered with what the store holds.
+      demand(!ran || replayed !== name, `${name} got its own result as a replay`);
       return;
+    }
     case 'in_flight':
     case 'in_doubt':
     case 'store_unavailable':
-      demand(!ran, `${name} was told ${answer.kind}, and was executed`);
+    case 'overloaded':
+      demand(!ran, `${name} got ${answer.kind}, and was executed`);
       return;
     default:
-      demand(false, `${name} was told ${answer.kind}`);
+      demand(false, `${name} got ${answer.kind}`);
   }
 }
 
-/** The merchant was not to wait any longer for a store that does not answer. */
-const isStillSettling = ({ gates }: Process, name: string): boolean =>
-  [...gates.keys()].some((place) => place.startsWith(`${name}.`) && place.endsWith(' settle'));
-
 function resultIn({ reference }: World): string | undefined {
-  const settlement = reference.at(scopeUnderTest)?.settlement;
-  return settlement?.kind === 'response' ? settlement.response.body.toString() : undefined;
+  const completion = reference.at(scopeUnderTest)?.completion;
+  return completion?.kind === 'response' ? completion.response.body.toString() : undefined;
 }
 
 /** Once every lease has lapsed one more request comes: what was executed is not executed again, and what was not is. */
 export async function checkEnd(world: World): Promise<void> {
+  const { sent, setup, diedStarted } = world;
+  const record = world.reference.at(scopeUnderTest);
+  const result = resultIn(world);
   const [answer, runs] = await oneMore(world);
-  const settled = resultIn(world);
-  const [executed] = world.sent;
-  if (executed !== undefined) {
-    demand(runs === 0, `executed again after ${executed}`);
-    const replay = answer.kind === 'replayed' && answer.response.body.toString() === executed;
-    demand(settled === undefined ? answer.kind === 'in_doubt' : replay, `a retry was told ${answer.kind}`);
+  if (setup.inDoubt === 'hold') checkCompleted(world, result);
+  demand(sent.length === 0 || record !== undefined, `${sent} may have been executed, and the key is free`);
+  if (result !== undefined) {
+    demand(runs === 0, `executed again, and the result ${result} is stored`);
+    const replay = answer.kind === 'replayed' && answer.response.body.toString() === result;
+    demand(replay, `the result is ${result}, and a retry got ${answer.kind}`);
     return;
   }
-  // Who died with a begin may have sent something, for all that the others know.
-  if (world.diedBegun > 0 && answer.kind === 'in_doubt') return;
-  demand(runs === 1, `nothing was executed, and a retry was told ${answer.kind}`);
+  if (sent.length > 0 && setup.inDoubt === 'hold') {
+    demand(runs === 0, `executed again after ${sent}`);
+    demand(answer.kind === 'in_doubt', `${sent} is in doubt, and a retry got ${answer.kind}`);
+    return;
+  }
+  // Nothing was sent: a process that died with a start leaves its key in doubt, and no other one does.
+  if (setup.inDoubt === 'hold' && diedStarted > 0 && answer.kind === 'in_doubt') return;
+  demand(runs === 1, `nothing was executed, and a retry got ${answer.kind}`);
 }
 
-async function oneMore({ reference }: World): Promise<[Result, runs: number]> {
+/** A result that a merchant got is stored in the end, unless its process died. */
+function checkCompleted({ processes }: World, result: string | undefined): void {
+  for (const { isDead, answers } of processes) {
+    for (const [name, answer] of answers) {
+      const completed = answer.kind === 'executed' && answer.decision === 'complete';
+      demand(isDead || !completed || result !== undefined, `${name} was answered, and no result is stored`);
+    }
+  }
+}
+
+async function oneMore({ reference, setup }: World): Promise<[Result, runs: number]> {
   const later = reference.clone();
   later.nowMs += LEASE_MS;
   let runs = 0;
-  const options = { leaseMs: 1000, retentionMs: 1000, settleRetryMs: SETTLE_RETRY_MS, maxWaiters: 1 };
-  const engine = new Engine(storeOn(later) as Store, options, nobody as EngineObserver, systemClock);
-  const call = callOf('<later>', 0, async () => {
+  const store = storeOn(later) as Store;
+  const engine = new Engine(store, slotsOf(1), engineOptions, silentObserver, systemClock);
+  const call = callOf('<later>', { waitMs: 0, inDoubt: setup.inDoubt }, async () => {
     runs++;
     return { kind: 'complete', response: { status: 201, headers: [], body: Buffer.from('<later>') } };
   });

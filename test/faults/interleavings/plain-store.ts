@@ -1,33 +1,62 @@
-import type { Claim, ClaimRequest, Store } from '../../../src/idempotency/store.ts';
-import type { Reference } from '../model/reference.ts';
+import {
+  type Execution,
+  type PeekAnswer,
+  type StartAnswer,
+  type Store,
+  StoreUnavailable,
+} from '../../../src/idempotency/store.ts';
+import type { GaveUp, Reference } from '../model/reference.ts';
 
-/** The commands of the engine, carried out on the reference at once. */
-export type Commands = Pick<Store, 'claim' | 'begin' | 'renew' | 'settle' | 'release' | 'markInDoubt'>;
+/** The commands that the engine sends. */
+export type Commands = Pick<
+  Store,
+  'start' | 'peek' | 'restart' | 'renew' | 'complete' | 'release' | 'markInDoubt' | 'get'
+>;
 
-export function claimOn(reference: Reference, request: ClaimRequest): Claim {
-  return claimOf(reference, request, reference.claim(request));
-}
-
-/** The reference's word as the contract says it. */
-export function claimOf(
+/** The reference's answer as the contract words it. */
+export function answerOf(
   reference: Reference,
-  { scope }: ClaimRequest,
-  kind: ReturnType<Reference['claim']>,
-): Claim {
-  const settlement = reference.at(scope)?.settlement;
-  if (kind === 'settled' && settlement) return { kind, settlement };
-  if (kind === 'in_flight' || kind === 'mismatch') return { kind };
-  if (kind === 'claimed' || kind === 'took_over') return { kind: 'claimed', tookOver: kind === 'took_over' };
-  return { kind: 'in_doubt', sinceMs: 0 };
+  { scope }: Pick<Execution, 'scope'>,
+  kind: StartAnswer['kind'] | PeekAnswer['kind'] | GaveUp,
+): StartAnswer | PeekAnswer {
+  switch (kind) {
+    case 'gave_up':
+      throw new StoreUnavailable('the token was given up', { maybeWritten: false });
+    case 'completed': {
+      const completion = reference.at(scope)?.completion;
+      if (completion?.kind !== 'response') throw new Error('a completed record has no response');
+      return { kind, response: completion.response };
+    }
+    case 'in_doubt':
+      // All requests of the search are of one operation.
+      return { kind, sinceMs: 0, operation: 'withdraw' };
+    default:
+      return { kind };
+  }
 }
 
+export const startOn = (reference: Reference, execution: Execution): StartAnswer =>
+  answerOf(reference, execution, reference.start(execution)) as StartAnswer;
+
+export const peekOn = (reference: Reference, request: Pick<Execution, 'scope' | 'fingerprint'>): PeekAnswer =>
+  answerOf(reference, request, reference.peek(request)) as PeekAnswer;
+
+export function restartOn(reference: Reference, execution: Execution): 'ok' | 'changed' {
+  const answer = reference.restart(execution);
+  if (answer === 'gave_up') throw new StoreUnavailable('the token was given up', { maybeWritten: false });
+  return answer;
+}
+
+/** The reference as a store that answers at once. */
 export function storeOn(reference: Reference): Commands {
   return {
-    claim: async (request) => claimOn(reference, request),
-    begin: async (owner) => reference.begin(owner),
+    start: async (execution) => startOn(reference, execution),
+    peek: async (request) => peekOn(reference, request),
+    restart: async (execution) => restartOn(reference, execution),
     renew: async (owner) => reference.renew(owner),
-    settle: async (owner, settlement) => reference.settle(owner, settlement),
-    release: async (owner) => reference.release(owner),
-    markInDoubt: async (owner) => reference.markInDoubt(owner),
+    complete: async (execution, completion) => reference.complete(execution, completion),
+    release: async (owner, options) => reference.release(owner, options),
+    markInDoubt: async (owner, options) => reference.markInDoubt(owner, options),
+    get: async () => undefined,
   };
 }

@@ -3,23 +3,32 @@ import { Engine } from '../../../src/idempotency/engine.ts';
 import type { Exchange } from '../../../src/idempotency/outcome.ts';
 import type { Store } from '../../../src/idempotency/store.ts';
 import type { Clock } from '../../../src/kernel/clock.ts';
+import type { Slot } from '../../../src/kernel/slot.ts';
+import { Slots } from '../../../src/upstream/slots.ts';
 import { newRequest } from '../../support/requests.ts';
-import { LEASE_MS, SETTLE_RETRY_MS, WAIT_MS } from './setup.ts';
+import { COMPLETE_RETRY_MS, LEASE_MS, QUEUE_TIMEOUT_MS, type Setup, WAIT_MS } from './setup.ts';
 import type { HeldTimer } from './timers.ts';
 
-/** A point at which a process stands still: each choice lets it go on in another way. */
+/** A point at which a process waits for the search: each choice lets it continue in another way. */
 export type Gate = Map<string, () => void>;
 
-export const nobody: EngineObserver = {
+export const silentObserver: EngineObserver = {
   inDoubt() {},
   stale() {},
   lateAnswer() {},
   sendsAgain() {},
-  tookOver() {},
   leaseLost() {},
-  settleLate() {},
-  settleGivenUp() {},
+  completeLate() {},
+  completeGivenUp() {},
 };
+
+export const engineOptions = {
+  ...{ leaseMs: LEASE_MS, inDoubtRetentionMs: 100 * LEASE_MS },
+  ...{ completeRetryMs: COMPLETE_RETRY_MS, maxWaiters: 10 },
+};
+
+export const slotsOf = (maxConnections: number) =>
+  new Slots({ maxConnections, maxQueued: 10, queueTimeoutMs: QUEUE_TIMEOUT_MS });
 
 const request = newRequest();
 
@@ -28,10 +37,14 @@ export const nameOf = (index: number): string => `<${index}>`;
 
 export const responseOf = (name: string) => ({ status: 201, headers: [], body: Buffer.from(name) });
 
-/** The one request that all of them send. Nothing hangs on the operation's name: it tells the store whose claim this is. */
-export const callOf = (name: string, waitMs: number, run: () => Promise<Exchange>): Call => ({
-  ...{ ...request, operation: name },
-  ...{ waitMs, releaseStatuses: [], inDoubt: 'hold', run },
+/** The one request that all of them send. Nothing depends on the request id: it tells the store whose start this is. */
+export const callOf = (
+  name: string,
+  { waitMs, inDoubt }: Pick<Call, 'waitMs' | 'inDoubt'>,
+  run: Call['run'],
+): Call => ({
+  ...{ ...request, requestId: name },
+  ...{ waitMs, inDoubt, run, statuses: { release: [], unknown: [] } },
 });
 
 /** An engine in a process of its own, with all that it waits for. */
@@ -39,32 +52,37 @@ export class Process {
   readonly timers = new Set<HeldTimer>();
   readonly gates = new Map<string, Gate>();
   readonly answers = new Map<string, Result>();
-  /** All that it has seen, in order: it is a function of that, and of nothing else. */
+  /** All that it has seen, in order: its state is a function of that, and of nothing else but its fences. */
   readonly seen: string[] = [];
   readonly requests: readonly string[];
   readonly #engine: Engine;
+  #otherRequest: Slot | undefined;
+  readonly #merchants = new Map<string, AbortController>();
   isDead = false;
   #nowMs = 0;
 
-  constructor(requests: readonly string[], store: Store) {
+  /** @param wallMs moves when the lease lapses. The monotonic clock does not, so that waiting may outlast leases. */
+  constructor(requests: readonly string[], store: Store, wallMs: () => number, { slotTaken }: Setup) {
     this.requests = requests;
-    const clock: Clock = { monotonicMs: () => this.#nowMs, wallMs: () => 0 };
-    const options = {
-      ...{ leaseMs: LEASE_MS, retentionMs: 100 * LEASE_MS },
-      ...{ settleRetryMs: SETTLE_RETRY_MS, maxWaiters: 10 },
-    };
-    this.#engine = new Engine(store, options, nobody, clock);
+    const clock: Clock = { monotonicMs: () => this.#nowMs, wallMs };
+    const slots = slotsOf(slotTaken ? 1 : 10);
+    if (slotTaken) this.#otherRequest = slots.tryTake();
+    this.#engine = new Engine(store, slots, engineOptions, silentObserver, clock);
   }
 
-  start(waitMs: number, run: (name: string) => Promise<Exchange>): void {
+  start({ waiting, inDoubt }: Setup, run: (name: string, maySend: () => boolean) => Promise<Exchange>): void {
     for (const name of this.requests) {
-      const call = callOf(name, waitMs, () => run(name));
-      void this.#engine.handle(call).then((result) => this.answers.set(name, result));
+      const call = callOf(name, { waitMs: waiting ? WAIT_MS : 0, inDoubt }, (maySend) => run(name, maySend));
+      const merchant = new AbortController();
+      this.#merchants.set(name, merchant);
+      const result = this.#engine.handle({ ...call, gone: merchant.signal });
+      void result.then((answer) => this.answers.set(name, answer));
     }
   }
 
-  get isWaiting(): boolean {
-    return this.#engine.waiting > 0;
+  /** Writes that it repeats because the store has not answered. */
+  get pendingWrites(): number {
+    return this.#engine.pendingWrites;
   }
 
   /** It will never do anything again. */
@@ -72,21 +90,39 @@ export class Process {
     return this.isDead || (this.answers.size === this.requests.length && this.gates.size === 0);
   }
 
-  /** Its timers, as choices; the look of a waiter only where `mayLook`. */
-  timerChoices(mayLook: boolean): [label: string, fire: () => void][] {
+  /** Its timers and its slot, as choices; the look of a waiting request only if `mayLook`. */
+  ownChoices(mayLook: boolean): [label: string, fire: () => void][] {
     const choices: [string, () => void][] = [];
-    for (const timer of this.timers) {
-      const turn = [...this.timers].filter(({ ms }) => ms === timer.ms).indexOf(timer);
-      if (timer.ms === SETTLE_RETRY_MS) choices.push([`late ${turn}`, timer.fire]);
+    const timers = [...this.timers];
+    for (const timer of timers) {
+      const turn = timers.filter(({ ms }) => ms === timer.ms).indexOf(timer);
+      if (timer.ms === COMPLETE_RETRY_MS) choices.push([`late ${turn}`, timer.fire]);
+      else if (timer.ms === QUEUE_TIMEOUT_MS) choices.push([`queued too long ${turn}`, timer.fire]);
       else if (timer.ms === WAIT_MS) choices.push([`waited ${turn}`, () => this.#waitIsOver(timer)]);
-      else if (this.isWaiting && mayLook) choices.push(['look', timer.fire]);
+      else {
+        if (mayLook) choices.push(['looks', timer.fire]);
+        choices.push(['looks for the last time', () => this.#waitIsOver(timer)]);
+      }
     }
+    if (this.#otherRequest) choices.push(['gets a slot', () => this.#freeSlot()]);
     return choices;
   }
 
+  /** Merchants who have no answer yet may leave. */
+  departures(): [label: string, leave: () => void][] {
+    return [...this.#merchants]
+      .filter(([name, merchant]) => !this.answers.has(name) && !merchant.signal.aborted)
+      .map(([name, merchant]) => [`${name} leaves`, () => merchant.abort('left')]);
+  }
+
   #waitIsOver(timer: HeldTimer): void {
-    this.#nowMs += timer.ms;
+    this.#nowMs += WAIT_MS;
     timer.fire();
+  }
+
+  #freeSlot(): void {
+    this.#otherRequest?.release();
+    this.#otherRequest = undefined;
   }
 }
 

@@ -1,10 +1,10 @@
-/** A timer of the engine's, which ends when the search says so. */
+/** A timer of the engine, which fires when the search says so. */
 export interface HeldTimer {
   ms: number;
   fire(): void;
 }
 
-/** Where the timers go that are set while a step is taken: to the process whose step it is. */
+/** Where timers go that are set while a step is taken: to the process whose step it is. */
 let holder: Set<HeldTimer> | undefined;
 
 export function holdTimersIn(timers: Set<HeldTimer> | undefined): void {
@@ -31,9 +31,11 @@ function drop(timer: unknown): void {
   (timer as { timers?: Set<HeldTimer> } | undefined)?.timers?.delete(timer as HeldTimer);
 }
 
+const noTimer = { unref: () => noTimer };
+
 /**
- * The engine's global timers, held while a step is under way. Renewal is left out altogether: all that it does is to put
- * off the moment at which the lease lapses, and the search lets that moment come at any time, or never.
+ * The engine's global timers, held while a step is under way. Renewals are left out: all that they do is to put off the
+ * moment at which the lease lapses, and the search lets that moment come at any time, or never.
  */
 export const heldTimers = {
   setTimeout: ((callback: () => void, ms: number, ...args: unknown[]) =>
@@ -41,7 +43,7 @@ export const heldTimers = {
   clearTimeout: ((timer: NodeJS.Timeout | undefined) =>
     holder ? drop(timer) : real.clearTimeout(timer)) as typeof clearTimeout,
   setInterval: ((callback: () => void, ms: number, ...args: unknown[]) =>
-    holder ? {} : real.setInterval(callback, ms, ...(args as []))) as typeof setInterval,
+    holder ? noTimer : real.setInterval(callback, ms, ...(args as []))) as typeof setInterval,
   clearInterval: ((timer: NodeJS.Timeout | undefined) =>
     holder ? undefined : real.clearInterval(timer)) as typeof clearInterval,
 };

@@ -1,61 +1,71 @@
 import { setImmediate as nextTurn } from 'node:timers';
 import type { Exchange } from '../../../src/idempotency/outcome.ts';
 import {
-  type Claim,
-  type ClaimRequest,
-  type Owner,
+  type Execution,
+  type PeekAnswer,
+  type StartAnswer,
   type Store,
   StoreUnavailable,
 } from '../../../src/idempotency/store.ts';
 import { Reference } from '../model/reference.ts';
-import { checkAnswers } from './checks.ts';
-import { claimOf } from './plain-store.ts';
+import { checkAnswers, checkSend } from './checks.ts';
+import { choicesOfOperator } from './operator.ts';
+import { type Commands, peekOn, restartOn, startOn } from './plain-store.ts';
 import { type Gate, nameOf, Process, responseOf, scopeUnderTest } from './process.ts';
-import { LEASE_MS, type Setup, WAIT_MS } from './setup.ts';
+import { LEASE_MS, type Setup } from './setup.ts';
 import { holdTimersIn } from './timers.ts';
 
-const kindOf = (answer: string | Claim) => (typeof answer === 'string' ? answer : answer.kind);
+type Answer = string | StartAnswer | PeekAnswer;
 
-/** The engine under test waits for nothing but gates and held timers: in the next turn it stands still. */
+function wordsOf(answer: Answer): string {
+  if (typeof answer === 'string') return answer;
+  return answer.kind === 'completed' ? `completed ${answer.response.body}` : answer.kind;
+}
+
+/** The engine under test waits for gates and held timers only: in the next turn it waits for the search. */
 const quiet = () => new Promise<void>((resolve) => void nextTurn(resolve));
+
+const lifetimes = { leaseMs: LEASE_MS, retentionMs: 100 * LEASE_MS, inDoubtRetentionMs: 100 * LEASE_MS };
 
 /** One execution of the requests, step by step as the search chooses. */
 export class World {
+  readonly setup: Setup;
   readonly processes: Process[];
-  readonly reference: Reference;
+  readonly reference = new Reference(lifetimes);
   /** Names of requests of which a byte was sent: each of them may have been executed. */
   readonly sent: string[] = [];
   /** Requests whose answers have been checked. */
   readonly checked = new Set<string>();
-  /** Processes that died between sending a begin and the end of their request. */
-  diedBegun = 0;
-  readonly #setup: Setup;
+  /** Processes that died between issuing a start and the result of their request. */
+  diedStarted = 0;
+  /** What the operator said that the key's result is. */
+  operatorSaid: 'released' | 'completed' | undefined;
   readonly #names = new Map<string, string>();
   readonly #attempts = new Map<string, number>();
   /** Commands that their callers have given up, and that may still happen. */
-  readonly #underWay = new Map<string, () => unknown>();
-  readonly #begun = new Set<Process>();
+  readonly #underWay = new Map<string, () => void>();
+  readonly #started = new Set<Process>();
+  /** Requests that may still ask their fences, and how many leases had lapsed when each began. */
+  readonly #fences = new Map<string, number>();
   readonly #sawInFlight = new Map<Process, string>();
+  #lapses = 0;
   #lostLeft: number;
-  #lapsesLeft: number;
   #crashesLeft: number;
+  #resolutionsLeft: number;
+  #departuresLeft: number;
 
   private constructor(setup: Setup) {
-    this.#setup = setup;
+    this.setup = setup;
     this.#lostLeft = setup.lostCommands;
-    this.#lapsesLeft = setup.lapses;
     this.#crashesLeft = setup.crashes;
-    this.reference = new Reference(
-      { leaseMs: LEASE_MS, retentionMs: 100 * LEASE_MS },
-      { knowsOwnClaim: true },
-    );
+    this.#resolutionsLeft = setup.resolutions;
+    this.#departuresLeft = setup.departures;
     const names = Array.from({ length: setup.requests }, (_, index) => nameOf(index));
     const groups = setup.oneEngine ? [names] : names.map((name) => [name]);
+    const wallMs = () => this.#lapses * LEASE_MS;
     this.processes = groups.map((group) => {
-      const process: Process = new Process(
-        group,
-        this.#storeOf(() => process),
-      );
+      const store = this.#storeOf(() => process) as Store;
+      const process: Process = new Process(group, store, wallMs, setup);
       return process;
     });
   }
@@ -63,7 +73,11 @@ export class World {
   /** At its start, or after a sequence of choices. */
   static async after(setup: Setup, choices: readonly string[]): Promise<World> {
     const world = new World(setup);
-    for (const process of world.processes) await world.#step(process, () => world.#start(process));
+    for (const process of world.processes) {
+      await world.#step(process, () =>
+        process.start(setup, (name, maySend) => world.#run(process, name, maySend)),
+      );
+    }
     for (const choice of choices) await world.take(choice);
     return world;
   }
@@ -79,11 +93,23 @@ export class World {
         for (const [choice, open] of gate) add(`${place}: ${choice}`, () => this.#open(process, place, open));
       }
       const mayLook = this.#sawInFlight.get(process) !== this.storeKey();
-      for (const [label, fire] of process.timerChoices(mayLook)) add(label, fire);
+      for (const [label, fire] of process.ownChoices(mayLook)) add(label, fire);
+      if (this.#departuresLeft > 0) {
+        for (const [label, leave] of process.departures()) add(label, () => this.#leave(leave));
+      }
       if (this.#crashesLeft > 0) add('dies', () => this.#die(process));
     }
-    for (const [label, happen] of this.#underWay) choices.set(`${label} happens`, async () => void happen());
+    for (const [label, happen] of this.#underWay) choices.set(`${label} happens`, async () => happen());
     if (this.#canLapse()) choices.set('the lease lapses', async () => this.#lapse());
+    if (this.#resolutionsLeft > 0) {
+      for (const [said, resolve] of choicesOfOperator(this)) {
+        choices.set(`the operator says ${said}`, async () => {
+          this.#resolutionsLeft--;
+          this.operatorSaid = said;
+          resolve();
+        });
+      }
+    }
     return choices;
   }
 
@@ -98,39 +124,51 @@ export class World {
     return this.processes.every(({ isOver }) => isOver);
   }
 
-  /** The store, as far as what comes can hang on it. */
+  /** The store, as far as what comes can depend on it. */
   storeKey(): string {
-    const stands = this.reference.at(scopeUnderTest);
-    if (!stands) return 'absent';
-    const { state, token, settlement } = stands;
-    const result = settlement?.kind === 'response' ? settlement.response.body.toString() : '';
-    return [state, this.#nameOfToken(token), this.reference.isAlive(stands), result].join(' ');
+    const record = this.reference.at(scopeUnderTest);
+    const voided = [...this.#names].filter(([token]) =>
+      this.reference.isVoid(Buffer.from(token, 'hex') as never),
+    );
+    const words = voided.map(([, name]) => `${name} is void`);
+    if (!record) return ['absent', ...words].join(' ');
+    const { state, token, completion, wasInDoubt, gaveUp } = record;
+    const result = completion?.kind === 'response' ? completion.response.body.toString() : '';
+    const flags = [this.reference.isAlive(record), wasInDoubt, gaveUp].map(Number).join('');
+    return [state, this.nameOfToken(token), flags, result, ...words].join(' ');
   }
 
-  /** All that what comes can hang on, but for the processes: each of those is told by {@link processKeys}. */
+  /** All that what comes can depend on, but for the processes: {@link processKeys} has those. */
   sharedKey(): string {
-    const happening = [...this.#underWay.keys()].toSorted();
     const shared = [
       this.storeKey(),
-      this.#lostLeft,
-      this.#lapsesLeft,
-      this.#crashesLeft,
-      this.diedBegun,
-      this.sent,
-      happening,
+      ...[
+        this.#lostLeft,
+        this.#lapses,
+        this.#crashesLeft,
+        this.#resolutionsLeft,
+        this.#departuresLeft,
+        this.diedStarted,
+      ],
+      ...[this.operatorSaid, this.sent, [...this.#underWay.keys()].toSorted()],
     ];
     return shared.join('|');
   }
 
   processKeys(): string[] {
     return this.processes.map((process) => {
-      const begun = this.#begun.has(process) ? 'begun ' : '';
       if (process.isDead) return 'dead';
       // What is over has only its answers left, and those have been checked.
       if (process.isOver) return `over ${process.requests.map((name) => process.answers.get(name)?.kind)}`;
-      const mayLook = process.isWaiting && this.#sawInFlight.get(process) !== this.storeKey();
-      return `${begun}${mayLook ? 'may look ' : ''}${process.seen.join(',')}`;
+      const started = this.#started.has(process) ? 'started ' : '';
+      const mayLook = this.#sawInFlight.get(process) !== this.storeKey() ? 'may look ' : '';
+      const fences = process.requests.map((name) => (this.#fences.get(name) ?? this.#lapses) < this.#lapses);
+      return `${started}${mayLook}${fences.map(Number).join('')} ${process.seen.join(',')}`;
     });
+  }
+
+  nameOfToken(token: Buffer): string {
+    return this.#names.get(token.toString('hex')) ?? 'the operator';
   }
 
   async #step(process: Process, step: () => void, label?: string): Promise<void> {
@@ -141,109 +179,139 @@ export class World {
     holdTimersIn(undefined);
   }
 
-  #start(process: Process): void {
-    process.start(this.#setup.waiting ? WAIT_MS : 0, (name) => this.#run(process, name));
-  }
-
   #open(process: Process, place: string, open: () => void): void {
     process.gates.delete(place);
     open();
   }
 
+  #leave(leave: () => void): void {
+    this.#departuresLeft--;
+    leave();
+  }
+
   #die(process: Process): void {
     process.isDead = true;
     this.#crashesLeft--;
-    if (this.#begun.has(process)) this.diedBegun++;
+    if (this.#started.has(process)) this.diedStarted++;
   }
 
-  /** Only in the store: an owner that has slept through it sends all the same, and under `hold` that does no harm. */
   #lapse(): void {
-    this.#lapsesLeft--;
+    this.#lapses++;
     this.reference.nowMs += LEASE_MS;
   }
 
   #canLapse(): boolean {
-    const stands = this.reference.at(scopeUnderTest);
-    if (this.#lapsesLeft === 0 || !stands || this.isComplete || !this.reference.isAlive(stands)) return false;
-    return stands.state === 'claimed' || stands.state === 'executing';
+    const record = this.reference.at(scopeUnderTest);
+    if (this.#lapses === this.setup.lapses || !record || this.isComplete) return false;
+    return record.state === 'executing' && this.reference.isAlive(record);
   }
 
-  #run(process: Process, name: string): Promise<Exchange> {
+  #run(process: Process, name: string, maySend: () => boolean): Promise<Exchange> {
     const { promise, resolve } = Promise.withResolvers<Exchange>();
     const answered: Gate = new Map([
       ['answered', () => resolve({ kind: 'complete', response: responseOf(name) })],
       ['reset', () => resolve({ kind: 'unknown', reason: 'reset', timedOut: false })],
     ]);
-    const start: Gate = new Map([
-      [
-        'sent',
-        () => {
-          this.sent.push(name);
-          process.gates.set(`${name} runs`, answered);
-        },
-      ],
-      ['refused', () => resolve({ kind: 'not_sent', reason: 'refused' })],
-    ]);
-    process.gates.set(`${name} starts`, start);
+    const send = () => {
+      const asked = this.setup.broken?.noFence || maySend();
+      this.#fences.delete(name);
+      if (!asked) {
+        resolve({ kind: 'not_sent', reason: 'the lease may have lapsed' });
+        return;
+      }
+      checkSend(this, name);
+      this.sent.push(name);
+      process.gates.set(`${name} runs`, answered);
+    };
+    const refused = () => {
+      this.#fences.delete(name);
+      resolve({ kind: 'not_sent', reason: 'refused' });
+    };
+    process.gates.set(
+      `${name} begins to send`,
+      new Map([
+        ['sent', send],
+        ['refused', refused],
+      ]),
+    );
     return promise;
   }
 
   /** The reference as a store whose every command waits at a gate. */
-  #storeOf(processOf: () => Process): Store {
-    const at = <T extends string | Claim>(command: string, owner: Owner, execute: () => T) =>
-      this.#command(processOf(), `${this.#nameOfToken(owner.token)} ${command}`, execute);
+  #storeOf(processOf: () => Process): Commands {
     const { reference } = this;
-    const { broken = {} } = this.#setup;
-    const store: Partial<Store> = {
-      claim: (request) => {
-        this.#baptise(request);
-        const seen = reference.at(request.scope);
-        return at('claim', request, () =>
-          claimOf(reference, request, broken.claim?.(reference, request, seen) ?? reference.claim(request)),
+    const { broken = {} } = this.setup;
+    const at = <T extends Answer>(command: string, execute: () => T) =>
+      this.#command(processOf(), command, execute);
+    const ofOwner = <T extends Answer>(command: string, token: Buffer, execute: () => T) =>
+      at(`${this.nameOfToken(token)} ${command}`, execute);
+    return {
+      start: (execution) => {
+        this.#nameToken(processOf(), execution);
+        const seen = reference.at(execution.scope);
+        return ofOwner('start', execution.token, () =>
+          broken.start?.(reference, execution, seen) ? { kind: 'started' } : startOn(reference, execution),
         );
       },
-      get: async () => undefined,
-      begin: (owner) => {
-        this.#begun.add(processOf());
-        return at('begin', owner, () => broken.begin?.(reference, owner) ?? reference.begin(owner));
+      peek: (request) =>
+        at(`${'requestId' in request ? request.requestId : ''} peek`, () => peekOn(reference, request)),
+      restart: (execution) => {
+        this.#nameToken(processOf(), execution);
+        return ofOwner('restart', execution.token, () =>
+          broken.restart ? broken.restart(reference, execution) : restartOn(reference, execution),
+        );
       },
-      settle: (owner, settlement) => at('settle', owner, () => reference.settle(owner, settlement)),
-      release: (owner) => at('release', owner, () => reference.release(owner)),
-      markInDoubt: (owner) => at('mark', owner, () => reference.markInDoubt(owner)),
+      complete: (execution, completion) =>
+        ofOwner('complete', execution.token, () =>
+          broken.complete
+            ? broken.complete(reference, execution, completion)
+            : reference.complete(execution, completion),
+        ),
+      release: (owner, options) =>
+        ofOwner('release', owner.token, () =>
+          reference.release(owner, broken.release ? broken.release(options) : options),
+        ),
+      markInDoubt: (owner, options) =>
+        ofOwner('mark', owner.token, () => reference.markInDoubt(owner, options)),
+      renew: async () => 'ok',
+      get: async () => undefined,
     };
-    return store as Store;
   }
 
-  #command<T extends string | Claim>(process: Process, place: string, execute: () => T): Promise<T> {
+  #command<T extends Answer>(process: Process, place: string, execute: () => T): Promise<T> {
     const { promise, resolve, reject } = Promise.withResolvers<T>();
-    const gate: Gate = new Map([
-      [
-        'done',
-        () => {
-          const answer = execute();
-          process.seen.push(kindOf(answer));
-          if (kindOf(answer) === 'in_flight') this.#sawInFlight.set(process, this.storeKey());
-          resolve(answer);
-        },
-      ],
-    ]);
-    if (this.#lostLeft > 0)
-      gate.set('lost', () => {
-        this.#lostLeft--;
-        this.#underWay.set(place, () => this.#underWay.delete(place) && execute());
-        reject(new StoreUnavailable('lost'));
-      });
+    const done = () => {
+      const answer = execute();
+      process.seen.push(wordsOf(answer));
+      if (wordsOf(answer) === 'in_flight') this.#sawInFlight.set(process, this.storeKey());
+      resolve(answer);
+    };
+    const lose = () => {
+      this.#lostLeft--;
+      if (!place.endsWith(' peek')) this.#underWay.set(place, () => this.#happen(place, execute));
+      reject(new StoreUnavailable('lost'));
+    };
+    const gate: Gate = new Map([['done', done]]);
+    if (this.#lostLeft > 0) gate.set('lost', lose);
     process.gates.set(place, gate);
     return promise;
   }
 
-  #baptise({ token, operation }: ClaimRequest): void {
-    const attempt = (this.#attempts.get(operation) ?? 0) + 1;
-    this.#attempts.set(operation, attempt);
-    this.#names.set(token.toString('hex'), `${operation}.${attempt}`);
+  #happen(place: string, execute: () => unknown): void {
+    this.#underWay.delete(place);
+    try {
+      execute();
+    } catch (error) {
+      // A void token: the store refuses it, and there is no caller left to hear of it.
+      if (!(error instanceof StoreUnavailable)) throw error;
+    }
   }
 
-  #nameOfToken(token: Buffer): string {
-    return this.#names.get(token.toString('hex')) ?? 'nobody';
+  #nameToken(process: Process, { token, requestId }: Execution): void {
+    const attempt = (this.#attempts.get(requestId) ?? 0) + 1;
+    this.#attempts.set(requestId, attempt);
+    this.#names.set(token.toString('hex'), `${requestId}.${attempt}`);
+    this.#started.add(process);
+    this.#fences.set(requestId, this.#lapses);
   }
 }

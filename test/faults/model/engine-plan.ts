@@ -1,15 +1,25 @@
+import { Readable } from 'node:stream';
 import fc from 'fast-check';
 import type { Call, EngineObserver, Result } from '../../../src/idempotency/call.ts';
 import { Engine } from '../../../src/idempotency/engine.ts';
 import type { Exchange } from '../../../src/idempotency/outcome.ts';
 import { systemClock } from '../../../src/kernel/clock.ts';
+import { Slots } from '../../../src/upstream/slots.ts';
 import { type CountedCall, complete, newCall, notSent, openRun, unknown } from '../../support/engine.ts';
 import { FaultyStore } from '../../support/faulty-store.ts';
 import { until } from '../../support/until.ts';
-import { TIMES, type World } from './worlds.ts';
+import { STEP_MS, TIMES, type World } from './worlds.ts';
 
-/** How a request to the backend ends, should it be sent. */
-export type End = 'complete' | 'refused' | 'not_sent' | 'unknown' | 'throws' | 'never';
+/** How a request to the backend ends, if it is sent. `unknown_status`: a proxy in front of the backend gave up. */
+export type End =
+  | 'complete'
+  | 'oversize'
+  | 'refused'
+  | 'not_sent'
+  | 'unknown'
+  | 'unknown_status'
+  | 'throws'
+  | 'never';
 
 interface PlannedCall {
   engine: number;
@@ -21,16 +31,20 @@ interface PlannedCall {
 /** Calls made at once, or the passing of a lease. */
 export type Step = PlannedCall[] | 'a lease passes';
 
-/** What came of a call. No result: it is still under way. */
+/** A call and its result. No result: it is still under way. */
 export interface Made {
   end: End;
   call: CountedCall;
-  response: ReturnType<typeof complete>;
+  response: Exchange;
   result?: Result;
 }
 
-const writes = ['claim', 'begin', 'settle', 'release', 'markInDoubt'] as const;
-const ends: End[] = ['complete', 'complete', 'refused', 'not_sent', 'not_sent', 'unknown', 'throws', 'never'];
+const STATUS: Partial<Record<End, number>> = { refused: 401, unknown_status: 502 };
+const writes = ['start', 'complete', 'release', 'markInDoubt', 'peek'] as const;
+const ends: End[] = [
+  ...(['complete', 'complete', 'oversize', 'refused', 'not_sent', 'not_sent'] as const),
+  ...(['unknown', 'unknown_status', 'throws', 'never'] as const),
+];
 
 const call: fc.Arbitrary<PlannedCall> = fc.record({
   engine: fc.nat({ max: 2 }),
@@ -53,9 +67,9 @@ export const plans: fc.Arbitrary<Step[]> = fc.array(
   { minLength: 1, maxLength: 8 },
 );
 
-const nobody: EngineObserver = {
-  ...{ inDoubt() {}, stale() {}, tookOver() {}, leaseLost() {}, settleLate() {} },
-  ...{ lateAnswer() {}, sendsAgain() {}, settleGivenUp() {} },
+const silent: EngineObserver = {
+  ...{ inDoubt() {}, stale() {}, leaseLost() {}, completeLate() {} },
+  ...{ lateAnswer() {}, sendsAgain() {}, completeGivenUp() {} },
 };
 
 /** Engines on the nodes of a world, and all calls of one key that a plan makes of them. */
@@ -72,38 +86,50 @@ export class EngineRun {
   constructor(world: World) {
     this.#world = world;
     this.#stores = world.nodes.map((node) => new FaultyStore(node));
-    const options = { ...TIMES, settleRetryMs: 5000, maxWaiters: 10 };
-    this.#engines = this.#stores.map((store) => new Engine(store, options, nobody, systemClock));
+    const options = { ...TIMES, completeRetryMs: 5000, maxWaiters: 10 };
+    this.#engines = this.#stores.map((store) => {
+      // One slot may be taken for ever, by the request that never ends.
+      const slots = new Slots({ maxConnections: 2, maxQueued: 10, queueTimeoutMs: 5000 });
+      return new Engine(store, slots, options, silent, systemClock);
+    });
   }
 
-  /** Ends when every call has its answer, but for those that never end. */
+  /** Ends when every call has its answer, except those that never end. */
   async take(step: Step): Promise<void> {
     if (step !== 'a lease passes') {
       await Promise.all(step.map((planned) => this.call(planned)));
       return;
     }
     this.lapsed = true;
-    await this.#world.pass(TIMES.leaseMs + 10_000);
+    await this.#world.pass(3 * STEP_MS);
   }
 
   async call({ engine, end, fault }: PlannedCall): Promise<Made> {
-    const response = complete(`${this.made.length}`, end === 'refused' ? 401 : 201);
+    const response = this.#responseOf(end);
     const made: Made = { end, response, call: this.#callOf(end, response) };
     this.made.push(made);
     if (fault) this.#stores[engine]?.fail(fault.write, fault.when, fault.times);
     if (fault) this.faults++;
     const handled = this.#engines[engine]?.handle(made.call).then((result) => {
       made.result = result;
+      if (result.kind === 'executed' && result.exchange.kind === 'oversize') result.exchange.body.resume();
     });
     await until(() => made.result !== undefined || (end === 'never' && made.call.counted.runs === 1));
     if (made.result) await handled;
     return made;
   }
 
+  #responseOf(end: End): Exchange {
+    if (end === 'oversize') return { kind: 'oversize', status: 201, headers: [], body: Readable.from(['x']) };
+    return complete(`${this.made.length}`, STATUS[end] ?? 201);
+  }
+
   #callOf(end: End, response: Exchange): CountedCall {
     const run = async (): Promise<Exchange> => {
       if (end === 'throws') throw new RangeError('broken');
-      if (end !== 'never') return { not_sent: notSent, unknown, complete: response, refused: response }[end];
+      if (end === 'not_sent') return notSent;
+      if (end === 'unknown') return unknown;
+      if (end !== 'never') return response;
       const never = openRun();
       this.#never.push(never.end);
       return await never.run();
@@ -112,14 +138,14 @@ export class EngineRun {
     return Object.assign(newCall(run), { scope, fingerprint } satisfies Partial<Call>);
   }
 
-  /** The store is well again, and no write is left to be repeated. */
+  /** The store works again, and no write is left to be repeated. */
   async quiet(): Promise<void> {
     for (const store of this.#stores) store.heal();
     await until(() => this.#engines.every(({ pendingWrites }) => pendingWrites === 0));
     await this.#world.quiet();
   }
 
-  /** What never ended ends after all: its engine must not write to a store that is closed. */
+  /** Ends what never ended: its engine must not write to a store that the next run uses. */
   async [Symbol.asyncDispose](): Promise<void> {
     for (const end of this.#never) end(notSent);
     await until(() => this.#engines.every(({ executing }) => executing === 0));

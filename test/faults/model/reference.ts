@@ -1,144 +1,188 @@
 import { newToken } from '../../../src/idempotency/fingerprint.ts';
-import type { Settlement } from '../../../src/idempotency/record.ts';
-import type { Resolution, Resolved } from '../../../src/idempotency/resolution.ts';
-import type { Claim, ClaimRequest, Fenced, Owner } from '../../../src/idempotency/store.ts';
+import {
+  type Completion,
+  type Execution,
+  type Fenced,
+  type Lifetimes,
+  type Owner,
+  type PeekAnswer,
+  type Resolution,
+  type Resolved,
+  type StartAnswer,
+  type UnansweredOptions,
+  VOID_TOKEN_MS,
+} from '../../../src/idempotency/store.ts';
 import type { Fingerprint, Scope, Token } from '../../../src/kernel/brands.ts';
 
-/** Where the contract leaves a store the choice: the engine claims once under a token. */
-export interface Freedoms {
-  /** A claim that is delivered twice: is it known to be the same one, or taken for a stranger's? */
-  knowsOwnClaim: boolean;
-}
-
-/** What stands under a scope. Absence is the lack of one. */
-export interface Stands {
-  state: 'claimed' | 'executing' | 'settled' | 'in_doubt';
+/** The record of a scope. An absent scope has none. */
+export interface ReferenceRecord {
+  state: 'executing' | 'completed' | 'in_doubt';
   token: Token;
   fingerprint: Fingerprint;
-  /** Until then nobody may think that the owner is gone. */
+  requestId: string;
+  wasInDoubt: boolean;
+  /** The owner marked the record in doubt itself, so a resolution need not wait for its lease. */
+  gaveUp: boolean;
+  /** Until then the owner counts as alive. */
   aliveUntilMs: number;
+  startedAtMs: number;
   expiresAtMs: number;
-  settlement?: Settlement;
+  completion?: Completion;
 }
 
+/** `gave_up`: the token is void, so the store refuses it and writes nothing. */
+export type GaveUp = 'gave_up';
+
 /**
- * The life of a key as the design tells it: one map, one clock that is moved by hand, one step a command. Written to be
- * read beside the design and not beside a store.
+ * The life of a key as the design describes it: one map, one clock that is moved by hand, one step per command. Compare
+ * it with the design and not with a store.
  */
 export class Reference {
-  readonly leaseMs: number;
-  readonly retentionMs: number;
-  readonly #freedoms: Freedoms;
-  readonly #records = new Map<Scope, Stands>();
+  readonly lifetimes: Lifetimes;
+  readonly #records = new Map<Scope, ReferenceRecord>();
+  readonly #voidUntilMs = new Map<string, number>();
   nowMs = 0;
 
-  constructor(times: { leaseMs: number; retentionMs: number }, freedoms: Freedoms) {
-    this.leaseMs = times.leaseMs;
-    this.retentionMs = times.retentionMs;
-    this.#freedoms = freedoms;
+  constructor({ leaseMs, retentionMs, inDoubtRetentionMs }: Lifetimes) {
+    this.lifetimes = { leaseMs, retentionMs, inDoubtRetentionMs };
   }
 
-  /** As it stands now; what happens to either does not happen to the other. */
+  /** A copy. What happens to one does not happen to the other. */
   clone(): Reference {
-    const clone = new Reference(this, this.#freedoms);
+    const clone = new Reference(this.lifetimes);
     clone.nowMs = this.nowMs;
-    for (const [scope, stands] of this.#records) clone.#records.set(scope, stands);
+    for (const [scope, record] of this.#records) clone.#records.set(scope, record);
+    for (const [token, untilMs] of this.#voidUntilMs) clone.#voidUntilMs.set(token, untilMs);
     return clone;
   }
 
-  at(scope: Scope): Stands | undefined {
-    const stands = this.#records.get(scope);
-    return stands && this.nowMs < stands.expiresAtMs ? stands : undefined;
+  at(scope: Scope): ReferenceRecord | undefined {
+    const record = this.#records.get(scope);
+    return record && this.nowMs < record.expiresAtMs ? record : undefined;
   }
 
-  isAlive({ aliveUntilMs }: Stands): boolean {
+  isAlive({ aliveUntilMs }: ReferenceRecord): boolean {
     return this.nowMs < aliveUntilMs;
   }
 
-  claim({ scope, token, fingerprint }: ClaimRequest): Claim['kind'] | 'took_over' {
-    const stands = this.at(scope);
-    if (!stands) {
-      const expiresAtMs = this.nowMs + this.retentionMs;
-      this.#set(scope, { state: 'claimed', token, fingerprint, aliveUntilMs: this.#leased(), expiresAtMs });
-      return 'claimed';
-    }
-    if (this.#freedoms.knowsOwnClaim && stands.token.equals(token)) return 'claimed';
-    if (!stands.fingerprint.equals(fingerprint)) return 'mismatch';
-    if (stands.state === 'settled' || stands.state === 'in_doubt') return stands.state;
-    if (this.isAlive(stands)) return 'in_flight';
-    // The owner is gone. It had sent nothing, or nobody knows what it had sent.
-    if (stands.state === 'executing') {
-      this.#set(scope, { ...stands, state: 'in_doubt', aliveUntilMs: this.nowMs });
-      return 'in_doubt';
-    }
-    this.#set(scope, { ...stands, token, aliveUntilMs: this.#leased() });
-    return 'took_over';
+  isVoid(token: Token): boolean {
+    return this.nowMs < (this.#voidUntilMs.get(token.toString('hex')) ?? 0);
   }
 
-  begin(owner: Owner): Fenced {
-    const stands = this.#ownedBy(owner);
-    if (stands?.state !== 'claimed') return 'stale';
-    return this.#set(owner.scope, { ...stands, state: 'executing', aliveUntilMs: this.#leased() });
+  start(execution: Execution): StartAnswer['kind'] | GaveUp {
+    const { scope, token, fingerprint, requestId } = execution;
+    const record = this.at(scope);
+    if (!record) {
+      if (this.isVoid(token)) return 'gave_up';
+      const fresh = { wasInDoubt: false, gaveUp: false, startedAtMs: this.nowMs, ...this.#executing() };
+      this.#set(scope, { ...fresh, token, fingerprint, requestId });
+      return 'started';
+    }
+    if (record.state === 'executing' && record.token.equals(token)) return 'started';
+    const standing = this.#standing(record, fingerprint);
+    // The owner is dead, and it is unknown what it sent.
+    if (standing === 'in_doubt' && record.state === 'executing')
+      this.#set(scope, { ...record, ...this.#inDoubt(), gaveUp: false });
+    return standing;
   }
 
-  /** For a second execution: nobody may think any more that surely nothing was sent. */
-  takeOver({ scope, token }: Owner, fingerprint: Fingerprint): 'ok' | 'changed' {
-    const stands = this.at(scope);
-    if (stands?.state === 'executing' && stands.token.equals(token)) return 'ok';
-    if (stands?.state !== 'in_doubt' || !stands.fingerprint.equals(fingerprint)) return 'changed';
-    return this.#set(scope, { ...stands, state: 'executing', token, aliveUntilMs: this.#leased() });
+  peek({ scope, fingerprint }: Pick<Execution, 'scope' | 'fingerprint'>): PeekAnswer['kind'] {
+    const record = this.at(scope);
+    return record ? this.#standing(record, fingerprint) : 'absent';
+  }
+
+  restart({ scope, token, fingerprint }: Execution): 'ok' | 'changed' | GaveUp {
+    const record = this.at(scope);
+    if (record?.state === 'executing' && record.token.equals(token)) return 'ok';
+    if (record?.state !== 'in_doubt' || !record.fingerprint.equals(fingerprint)) return 'changed';
+    if (this.isVoid(token)) return 'gave_up';
+    return this.#set(scope, { ...record, ...this.#executing(), token, gaveUp: false, wasInDoubt: true });
   }
 
   renew(owner: Owner): Fenced | 'lost' {
-    const stands = this.#ownedBy(owner);
-    if (!stands) return 'stale';
-    if (stands.state === 'settled') return 'ok';
-    const lost = !this.isAlive(stands);
-    this.#set(owner.scope, { ...stands, aliveUntilMs: this.#leased() });
+    const record = this.#ownedBy(owner);
+    if (!record) return 'stale';
+    if (record.state === 'completed') return 'ok';
+    const lost = !this.isAlive(record);
+    const wasInDoubt = record.wasInDoubt || lost;
+    this.#set(owner.scope, { ...record, wasInDoubt, aliveUntilMs: this.nowMs + this.lifetimes.leaseMs });
     return lost ? 'lost' : 'ok';
   }
 
-  settle(owner: Owner, settlement: Settlement): Fenced {
-    const stands = this.#ownedBy(owner);
-    if (!stands || stands.state === 'claimed') return 'stale';
-    // The same settlement again, its answer was lost.
-    if (stands.state === 'settled') return 'ok';
-    return this.#set(owner.scope, { ...stands, state: 'settled', settlement });
+  complete({ scope, token, fingerprint, requestId }: Execution, completion: Completion): Fenced {
+    const record = this.at(scope);
+    if (!record) {
+      const fresh = { token, fingerprint, requestId, gaveUp: false, startedAtMs: this.nowMs };
+      return this.#set(scope, { ...fresh, ...this.#completedAfterDoubt(completion) });
+    }
+    if (!record.token.equals(token)) return 'stale';
+    // The same completion again, because its answer was lost.
+    if (record.state === 'completed') return 'ok';
+    const expiresAtMs = record.startedAtMs + this.lifetimes.retentionMs;
+    const doubtful =
+      record.state === 'in_doubt' || record.wasInDoubt || !this.isAlive(record) || expiresAtMs <= this.nowMs;
+    if (doubtful) return this.#set(scope, { ...record, ...this.#completedAfterDoubt(completion) });
+    const aliveUntilMs = this.nowMs;
+    return this.#set(scope, { ...record, state: 'completed', completion, aliveUntilMs, expiresAtMs });
   }
 
-  release(owner: Owner): Fenced {
-    const stands = this.#ownedBy(owner);
-    if (!stands || stands.state === 'settled') return 'stale';
+  release(owner: Owner, options: UnansweredOptions = {}): Fenced {
+    this.#voidIfAsked(owner, options);
+    const record = this.#ownedBy(owner);
+    if (!record || record.state === 'completed') return 'stale';
     return this.#set(owner.scope, undefined);
   }
 
-  markInDoubt(owner: Owner): Fenced {
-    const stands = this.#ownedBy(owner);
-    if (stands?.state !== 'executing' && stands?.state !== 'in_doubt') return 'stale';
-    // It has ended, and says so itself: nobody need wait for its lease.
-    return this.#set(owner.scope, { ...stands, state: 'in_doubt', aliveUntilMs: this.nowMs });
+  markInDoubt(owner: Owner, options: UnansweredOptions = {}): Fenced {
+    this.#voidIfAsked(owner, options);
+    const record = this.#ownedBy(owner);
+    if (!record || record.state === 'completed') return 'stale';
+    return this.#set(owner.scope, { ...record, ...this.#inDoubt(), gaveUp: true });
   }
 
   resolve(scope: Scope, seen: Token, resolution: Resolution): Resolved {
-    const stands = this.#ownedBy({ scope, token: seen });
-    if (!stands || stands.state === 'settled') return 'changed';
-    if (stands.state === 'claimed' || this.isAlive(stands)) return 'alive';
+    const record = this.#ownedBy({ scope, token: seen });
+    if (!record || record.state === 'completed') return 'changed';
+    if (!record.gaveUp && this.isAlive(record)) return 'alive';
     if (resolution.as === 'released') return this.#set(scope, undefined);
-    const { settlement } = resolution;
-    return this.#set(scope, { ...stands, state: 'settled', settlement, token: newToken() });
+    const completed = this.#completedAfterDoubt(resolution.completion);
+    // Under a token that no execution has, so that a late complete is refused.
+    return this.#set(scope, { ...record, ...completed, token: newToken() });
   }
 
-  #leased(): number {
-    return this.nowMs + this.leaseMs;
+  #standing(record: ReferenceRecord, fingerprint: Fingerprint) {
+    if (!record.fingerprint.equals(fingerprint)) return 'mismatch';
+    if (record.state === 'completed')
+      return record.completion?.kind === 'tombstone' ? 'tombstone' : 'completed';
+    return record.state === 'executing' && this.isAlive(record) ? 'in_flight' : 'in_doubt';
   }
 
-  #ownedBy({ scope, token }: Owner): Stands | undefined {
-    const stands = this.at(scope);
-    return stands?.token.equals(token) ? stands : undefined;
+  #executing() {
+    const { leaseMs, inDoubtRetentionMs } = this.lifetimes;
+    const [aliveUntilMs, expiresAtMs] = [this.nowMs + leaseMs, this.nowMs + inDoubtRetentionMs];
+    return { state: 'executing' as const, aliveUntilMs, expiresAtMs };
   }
 
-  #set(scope: Scope, stands: Stands | undefined): 'ok' {
-    if (stands) this.#records.set(scope, stands);
+  #inDoubt() {
+    return { state: 'in_doubt' as const, wasInDoubt: true, aliveUntilMs: this.nowMs };
+  }
+
+  #completedAfterDoubt(completion: Completion) {
+    const expiresAtMs = this.nowMs + this.lifetimes.inDoubtRetentionMs;
+    return { ...this.#inDoubt(), state: 'completed' as const, completion, expiresAtMs };
+  }
+
+  #voidIfAsked({ token }: Owner, { voidToken = false }: UnansweredOptions): void {
+    if (voidToken) this.#voidUntilMs.set(token.toString('hex'), this.nowMs + VOID_TOKEN_MS);
+  }
+
+  #ownedBy({ scope, token }: Owner): ReferenceRecord | undefined {
+    const record = this.at(scope);
+    return record?.token.equals(token) ? record : undefined;
+  }
+
+  #set(scope: Scope, record: ReferenceRecord | undefined): 'ok' {
+    if (record) this.#records.set(scope, record);
     else this.#records.delete(scope);
     return 'ok';
   }

@@ -1,29 +1,37 @@
+import { randomUUID } from 'node:crypto';
 import { newToken } from '../../../src/idempotency/fingerprint.ts';
-import type { Settlement } from '../../../src/idempotency/record.ts';
-import type { ClaimRequest, Store } from '../../../src/idempotency/store.ts';
+import type { Completion, Execution, Store } from '../../../src/idempotency/store.ts';
+import type { Scope } from '../../../src/kernel/brands.ts';
 import { newRequest, otherOf, paid } from '../../support/requests.ts';
-import { Reference } from './reference.ts';
+import type { Reference } from './reference.ts';
 import type { World } from './worlds.ts';
 
 const SCOPES = 3;
 
-/** One who has claimed, with or without success, and all that it has done since. */
-export interface Claimant {
-  readonly request: ClaimRequest;
+/** An attempt to execute a request, whether or not it started, and what it has done since. */
+export interface Attempt {
+  readonly execution: Execution;
   readonly node: Store;
-  readonly result: Settlement;
+  readonly result: Completion;
+  readonly first: 'start' | 'restart';
+  /** Its start or restart succeeded once. */
+  owned: boolean;
   crashed: boolean;
-  triedToBegin: boolean;
-  begun: boolean;
   gaveUp: boolean;
 }
 
-/** What should be: the reference, and everybody who has claimed so far. */
+export interface AttemptParts {
+  scope: number;
+  node: number;
+  otherRequest: boolean;
+}
+
+/** What should be: the reference, and all attempts so far. */
 export class Model {
   readonly reference: Reference;
-  readonly claimants: Claimant[] = [];
+  readonly attempts: Attempt[] = [];
   /** Per scope a request, and another under the same key. */
-  readonly #requests: (readonly [ClaimRequest, ClaimRequest])[];
+  readonly #requests: (readonly [Execution, Execution])[];
 
   constructor(reference: Reference) {
     this.reference = reference;
@@ -33,42 +41,45 @@ export class Model {
     });
   }
 
-  get scopes() {
-    return this.#requests.map(([{ scope }]) => scope);
+  get scopes(): Scope[] {
+    return this.requests.map(({ scope }) => scope);
+  }
+
+  /** The request that is usual for each scope. */
+  get requests(): Execution[] {
+    return this.#requests.map(([request]) => request);
   }
 
   /** A new attempt at a scope, by a node. */
-  newClaimant(
+  newAttempt(
+    first: Attempt['first'],
     { nodes }: World,
-    { scope, node, otherRequest }: { scope: number; node: number; otherRequest: boolean },
-  ): Claimant {
-    const request = { ...this.#request(scope)[otherRequest ? 1 : 0], token: newToken() };
-    const claimant: Claimant = {
-      request,
+    { scope, node, otherRequest }: AttemptParts,
+  ): Attempt {
+    const request = this.#request(scope)[otherRequest ? 1 : 0];
+    const number = this.attempts.length;
+    const attempt: Attempt = {
+      execution: { ...request, token: newToken(), requestId: randomUUID() },
       node: nodes[node % nodes.length] as Store,
-      result: paid(`${this.claimants.length}`),
-      ...{ crashed: false, triedToBegin: false, begun: false, gaveUp: false },
+      result: number % 4 === 3 ? { kind: 'tombstone', status: 201 } : paid(`${number}`),
+      first,
+      ...{ owned: false, crashed: false, gaveUp: false },
     };
-    this.claimants.push(claimant);
-    return claimant;
+    this.attempts.push(attempt);
+    return attempt;
   }
 
-  scope(number: number) {
+  scope(number: number): Scope {
     return this.#request(number)[0].scope;
   }
 
-  #request(scope: number): readonly [ClaimRequest, ClaimRequest] {
-    return this.#requests[scope % SCOPES] as readonly [ClaimRequest, ClaimRequest];
+  #request(scope: number): readonly [Execution, Execution] {
+    return this.#requests[scope % SCOPES] as readonly [Execution, Execution];
   }
 
-  /** Those who can still write; the youngest first, for most of the others' writes are stale. */
-  writer(number: number): Claimant | undefined {
-    const alive = this.claimants.filter(({ crashed }) => !crashed).toReversed();
+  /** An attempt that can still write; the youngest first, because most writes of the others are stale. */
+  writer(number: number): Attempt | undefined {
+    const alive = this.attempts.filter(({ crashed }) => !crashed).toReversed();
     return alive[number % alive.length];
   }
-}
-
-/** How model and store are set up for one run. */
-export function newModel(world: World, times: { leaseMs: number; retentionMs: number }): Model {
-  return new Model(new Reference(times, world.freedoms));
 }

@@ -1,7 +1,7 @@
 import { Cluster, Redis } from 'ioredis';
 import { StoreUnavailable } from '../../store.ts';
 
-/** Where the records are: one server, the master that sentinels name, or a cluster. */
+/** Where the records are: one server, the master that the sentinels name, or a cluster. */
 export type Location =
   | { url: string }
   | { sentinels: { name: string; nodes: readonly string[] }; credentials: Credentials }
@@ -17,9 +17,9 @@ export interface Credentials {
 export type RedisClient = Redis | Cluster;
 
 /**
- * Options that never execute twice and never hang: ioredis' defaults send a command again after a reconnect, and hold
- * commands back while the connection is down. With both off, a `commandTimeout` is needed besides, because replies
- * that were under way at a reconnect never come.
+ * Options under which no command is executed twice and none hangs. By default ioredis sends a command again after a
+ * reconnect, and holds commands back while the connection is down. With both off it also needs a `commandTimeout`,
+ * because the promise of a command that was in flight at a reconnect may never settle.
  */
 const onceOnly = (timeoutMs: number) => ({
   lazyConnect: true,
@@ -28,13 +28,13 @@ const onceOnly = (timeoutMs: number) => ({
   enableOfflineQueue: false,
   commandTimeout: timeoutMs,
   connectTimeout: Math.max(500, timeoutMs),
-  // One that still loads its file is asked again soon: by default only after the time that it thinks it takes, up to 10 s.
+  // Ask a Redis that is loading its file again soon. By default ioredis waits as long as Redis estimates, up to 10 s.
   maxLoadingRetryTime: 100,
 });
 
 const retryAfter = (attempt: number): number => Math.min(25 * 2 ** Math.min(attempt, 5), 500);
 
-/** @param timeoutMs a command that takes longer is taken for lost, though it may still be executed */
+/** @param timeoutMs a command that takes longer counts as lost, though it may still be executed */
 export function createClient(location: Location, timeoutMs: number): RedisClient {
   const client = construct(location, timeoutMs);
   // Without a listener an unreachable Redis would end the process; each command reports its own failure.
@@ -45,8 +45,8 @@ export function createClient(location: Location, timeoutMs: number): RedisClient
 }
 
 /**
- * Lets a turn's commands go out in one piece: a write for each of them is a system call for each, which costs more than all
- * the rest of it. Nothing waits longer than until the sockets that are ready have been read.
+ * Sends all commands of one turn of the event loop in one write. A system call for each command would cost more than
+ * everything else that the command needs. The write happens when the sockets that are ready have been read.
  */
 function together(node: Redis): void {
   node.on('connect', () => {
@@ -93,7 +93,7 @@ function addressOf(url: string): { host: string; port: number } {
   return { host: hostname, port: Number(port) || 6379 };
 }
 
-/** Without the members that are undefined: the library takes their presence for a value. */
+/** Without the members that are undefined, because ioredis would take `undefined` as their value. */
 function defined<T extends object>(object: T): { [K in keyof T]?: NonNullable<T[K]> } {
   return Object.fromEntries(Object.entries(object).filter(([, value]) => value !== undefined)) as never;
 }

@@ -12,7 +12,7 @@ async function info(node: Redis): Promise<Map<string, string>> {
   );
 }
 
-/** Undefined where CONFIG is not allowed, as with many hosted servers. */
+/** Undefined if CONFIG is not allowed, as with many hosted servers. */
 async function setting(node: Redis, name: string): Promise<string | undefined> {
   try {
     const [, value] = (await node.config('GET', name)) as string[];
@@ -25,14 +25,13 @@ async function setting(node: Redis, name: string): Promise<string | undefined> {
 const AGAIN_AFTER_MS = 100;
 
 /**
- * Looks at the Redis that was given: of a cluster, at every master. A connection that breaks or stays silent meanwhile
- * is looked at again: a cluster's client is ready before all of its masters are.
+ * Checks the settings of Redis; of a cluster, those of every master. If a connection breaks or does not answer, it tries
+ * again, because a cluster's client is ready before all of its masters are.
  *
  * @param replicas how many replicas a write waits for
  * @param untilMs on the monotonic clock: no new attempt after it
  * @returns settings under which a record can be lost, each one line
- * @throws {StoreUnavailable} for one that cannot be used: older than 7.0 (`SET … NX GET`), or one that evicts records;
- *   and for one that does not answer in time
+ * @throws {StoreUnavailable} if it is older than 7.0 (scripts with flags), evicts records, or does not answer in time
  */
 export async function inspect(
   client: RedisClient,
@@ -45,7 +44,7 @@ export async function inspect(
       return await inspectNodes(client, replicas);
     } catch (error) {
       const { name, message } = error as Error;
-      // What Redis itself says stays as it is.
+      // An error that Redis itself answered would be the same next time.
       if (error instanceof StoreUnavailable || name === 'ReplyError') throw error;
       if (clock.monotonicMs() >= untilMs)
         throw new StoreUnavailable(`redis cannot be reached: ${message}`, { cause: error });
@@ -74,9 +73,10 @@ async function inspectNode(node: Redis, replicas: number): Promise<string[]> {
       `redis has appendfsync ${fsync}: the last moment's records are lost when its machine fails`,
     );
   }
-  if (Number(server.get('connected_slaves') ?? 0) > 0 && replicas === 0) {
+  const promotable = Number(server.get('connected_slaves') ?? 0);
+  if (promotable > replicas) {
     warnings.push(
-      'redis has replicas and durability.replicas is 0: a failover loses records that had not reached them',
+      `redis has ${promotable} ${promotable === 1 ? 'replica' : 'replicas'} and durability.replicas is ${replicas}: a failover loses records that had not reached the promoted one`,
     );
   }
   return warnings;

@@ -1,30 +1,57 @@
 import { Cluster, type Redis } from 'ioredis';
 import type { Scope } from '../../../kernel/brands.ts';
-import { decodeHead, HEAD_BYTES, markOf, UnreadableRecord } from '../../codec.ts';
 import {
-  EXAMINED_A_PAGE,
   isListed,
   type ListedRecord,
   type ListFilter,
   type Listing,
   UnknownCursor,
-} from '../../listing.ts';
+  UnreadableRecord,
+} from '../../store.ts';
+import { decodeHead, HEAD_BYTES } from './codec.ts';
+import { type Commands, scripts } from './commands.ts';
 import type { RedisClient } from './connect.ts';
-import { decodePlace, encodePlace, type Place } from './place.ts';
 
 export interface Look {
-  client: RedisClient;
-  leaseMs: number;
+  commands: Commands;
+  /** Whether the leases live on the store's own node. */
+  leasesHere: boolean;
   keyOf(scope: string): string;
   isHeld(scope: Scope): Promise<boolean>;
 }
+
+/** What a cursor says: how far a listing has come. */
+interface Place {
+  /** Address of the master that is being read; empty if there is only one. */
+  master: string;
+  /** SCAN's own cursor there, or `through`: all keys of that master were read. */
+  scan: string;
+  /** SCAN gives a few more keys than were asked for. These are left for the next page. */
+  waiting: readonly Scope[];
+}
+
+function encodePlace({ master, scan, waiting }: Place): string {
+  return Buffer.from([master, scan, ...waiting].join(' ')).toString('base64url');
+}
+
+/** @throws {UnknownCursor} */
+function decodePlace(cursor: string): Place {
+  const [master, scan = '', ...waiting] = Buffer.from(cursor, 'base64url').toString('latin1').split(' ');
+  const isScope = (text: string): text is Scope => SCOPE.test(text);
+  if (master === undefined || !/^(?:\d{1,20}|through)$/.test(scan) || !waiting.every(isScope))
+    throw new UnknownCursor();
+  return { master, scan, waiting };
+}
+
+/** Records that one call reads, at most: payouts go on meanwhile. */
+const EXAMINED_A_PAGE = 1000;
 
 /** Keys that one SCAN looks at, at least and at most. */
 const COUNT = { least: 10, most: 250 };
 
 /** A page: master by master, each by SCAN. */
 export async function listRecords(look: Look, filter: ListFilter): Promise<Listing> {
-  const masters = mastersOf(look.client);
+  const masters = mastersOf(look.commands.client);
   const [first = ''] = masters.keys();
   let place: Place =
     filter.cursor === undefined ? { master: first, scan: '0', waiting: [] } : decodePlace(filter.cursor);
@@ -58,7 +85,7 @@ function mastersOf(client: RedisClient): Map<string, Redis> {
   return new Map(named.toSorted(([a], [b]) => (a < b ? -1 : 1)));
 }
 
-/** The next keys, on this master or the one after it. Undefined: all are through. */
+/** The next keys, on this master or the one after it. Undefined: all masters were read. */
 async function scanOn(
   masters: Map<string, Redis>,
   { keyOf }: Look,
@@ -80,23 +107,24 @@ async function scanOn(
 
 const SCOPE = /^[0-9a-f]{64}$/;
 
-/** Undefined where nothing stands any more. */
-async function listedAs(look: Look, scope: Scope): Promise<ListedRecord | undefined> {
-  const key = look.keyOf(scope);
+/** Undefined: the record is gone. */
+async function listedAs(
+  { commands, leasesHere, keyOf, isHeld }: Look,
+  scope: Scope,
+): Promise<ListedRecord | undefined> {
+  const key = keyOf(scope);
   try {
-    const [bytes, leftMs] = await Promise.all([
-      look.client.getrangeBuffer(key, 0, HEAD_BYTES - 1),
-      look.client.pttl(key),
-    ]);
-    if (leftMs === -2) return undefined;
+    const reply = await commands.run(scripts.list, [key, `${key}:lease`], [HEAD_BYTES]);
+    if (reply === null) return undefined;
+    const [bytes, leftMs, leases, whole] = reply as [Buffer, number, number, number];
     const head = decodeHead(bytes);
-    const lapsed = head.state === 'executing' && markOf(bytes) - leftMs >= look.leaseMs;
-    return { ...head, scope, ownerGone: lapsed && !(await look.isHeld(scope)) };
+    if (whole === 0) throw new UnreadableRecord('it is not as long as it says');
+    const { leaseMs, inDoubtRetentionMs } = head.lifetimes;
+    const lapsed = head.state === 'executing' && inDoubtRetentionMs - leftMs >= leaseMs;
+    const ownerGone = lapsed && !(leasesHere ? leases > 0 : await isHeld(scope));
+    return { ...head, scope, ownerGone };
   } catch (error) {
-    const { name, message } = error as Error;
-    // What somebody put there that is no string cannot be read either.
-    if (error instanceof UnreadableRecord || (name === 'ReplyError' && message.startsWith('WRONGTYPE')))
-      return { scope, unreadable: message };
+    if (error instanceof UnreadableRecord) return { scope, unreadable: error.message };
     throw error;
   }
 }

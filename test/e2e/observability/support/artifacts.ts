@@ -31,7 +31,7 @@ export const dashboard: Dashboard = JSON.parse(readText('grafana/dashboards/once
 export const isPanel = (placed: PlacedPanel): placed is PlacedPanel & Panel => placed.type !== 'row';
 export const panels = dashboard.panels.filter(isPanel);
 
-/** Every query of the dashboard with the name that it goes by. */
+/** Every query of the dashboard, with a name for test titles. */
 export const queries = panels.flatMap(({ title, targets }) =>
   targets.map(({ refId, expr, legendFormat }) => ({ name: `${title} ${refId}`, expr, legendFormat })),
 );

@@ -1,6 +1,6 @@
 /**
- * A reader for the part of PromQL that the dashboard and the rules use. It knows enough to say which metrics and labels an
- * expression needs, and which labels its result has; it is strict, so that what it reads is well formed.
+ * A reader for the part of PromQL that the dashboard and the rules use. It finds which metrics and labels an expression
+ * needs, and which labels its result has. It is strict: it refuses what it does not know.
  */
 
 export interface Matcher {
@@ -83,7 +83,7 @@ class Parser {
     return this.#selector(token);
   }
 
-  /** `by` stands before the parentheses, or nowhere. */
+  /** `by` is allowed only before the parentheses. */
   #aggregation(): Expr {
     const by = this.#labelListAfter('by');
     const args = this.#args();
@@ -93,7 +93,7 @@ class Parser {
   }
 
   #call(name: string): Expr {
-    if (!FUNCTIONS.includes(name)) throw new Error(`no function that is known here: ${name}`);
+    if (!FUNCTIONS.includes(name)) throw new Error(`unknown function: ${name}`);
     return { kind: 'call', name, args: this.#args() };
   }
 
@@ -163,7 +163,7 @@ class Parser {
   }
 }
 
-/** The labels of a metric, each with its values where they are known; undefined: there is no such metric. */
+/** The labels of a metric, each with its values if they are known; undefined: there is no such metric. */
 export type Exported = (name: string) => ReadonlyMap<string, ReadonlySet<string> | undefined> | undefined;
 
 export interface Reading {
@@ -171,11 +171,11 @@ export interface Reading {
   labels: Set<string>;
   /** Names of all metrics in it. */
   metrics: string[];
-  /** What the expression uses and is not there. */
+  /** What the expression uses and does not exist. */
   problems: string[];
 }
 
-/** What an expression uses, held against what is exported. */
+/** Compares what an expression uses with what is exported. */
 export function readPromql(text: string, exported: Exported): Reading {
   const metrics: string[] = [];
   const problems: string[] = [];

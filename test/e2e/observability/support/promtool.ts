@@ -2,10 +2,10 @@ import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
-/** Where scripts/setup.mjs puts it on a machine that has none. */
+/** Where scripts/setup.mjs puts it if the machine has none. */
 const CARRIED = fileURLToPath(new URL('../../../../node_modules/.tools/promtool', import.meta.url));
 
-/** Runs Prometheus' own checker. Returns what it said where it was not content, else an empty text. */
+/** Runs Prometheus' own checker. Returns its complaints, or an empty text. */
 export function promtool(...args: string[]): string {
   const command = existsSync(CARRIED) ? CARRIED : 'promtool';
   const { status, stdout, stderr, error } = spawnSync(command, args, { encoding: 'utf8' });

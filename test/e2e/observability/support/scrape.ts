@@ -19,14 +19,14 @@ export class Scrape {
   /** Names as they are declared: without `_bucket`, `_sum` and `_count`. */
   readonly families: string[];
 
-  /** @param text Prometheus text format. @throws at a line that is none of it */
+  /** @param texts in the Prometheus text format. @throws for a line in another format */
   constructor(...texts: string[]) {
     const lines = texts.flatMap((text) => text.split('\n')).filter(Boolean);
     this.samples = lines.filter((line) => !line.startsWith('#')).map(sampleOf);
     this.families = lines.flatMap((line) => /^# TYPE (\S+) /.exec(line)?.[1] ?? []);
   }
 
-  /** The sum of a metric's series that have these labels; undefined where there is none. */
+  /** The sum of a metric's series that have these labels; undefined if there is none. */
   value(name: string, labels: Labels = {}): number | undefined {
     const wanted = Object.entries(labels);
     const found = this.samples.filter(
@@ -35,7 +35,7 @@ export class Scrape {
     return found.length === 0 ? undefined : found.reduce((sum, { value }) => sum + value, 0);
   }
 
-  /** A metric's values that are not nought, by these of its labels: `{ 'withdraw executed': 2 }`. */
+  /** A metric's values other than 0, by these labels: `{ 'withdraw executed': 2 }`. */
   table(name: string, ...by: string[]): Record<string, number> {
     const table: Record<string, number> = {};
     for (const sample of this.samples) {
@@ -57,7 +57,7 @@ export class Scrape {
     return labels;
   }
 
-  /** Every series of ours, as one text each. */
+  /** Every series of oncegate, as one text each. */
   get series(): string[] {
     return this.samples
       .filter(({ name }) => name.startsWith('oncegate_'))

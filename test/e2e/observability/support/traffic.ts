@@ -25,7 +25,7 @@ const UNFINISHED_HEAD = [
   '\r\n',
 ].join('\r\n');
 
-/** Has a gateway end requests in every way that it knows, and returns what it has counted. */
+/** Makes a gateway end requests in every possible way, and returns its metrics. */
 export async function everyOutcome(): Promise<Scrape> {
   const [main, edge] = await Promise.all([mainTraffic(), edgeTraffic()]);
   return new Scrape(main, edge);
@@ -76,6 +76,7 @@ async function answersOfTheBackend({ url, port }: Stack): Promise<void> {
 
 async function conflicts({ url, adminUrl, sandbox }: Stack): Promise<void> {
   await withdraw(url, { key: 'broken-off', fault: 'execute-then-reset' });
+  await withdraw(url, { key: 'gave-up', fault: 'status=504' });
   await withdraw(url, { key: 'broken-off' });
   await withdraw(url, { key: 'huge', fault: `huge=${2 * MAX_STORED_BYTES}` });
   await withdraw(url, { key: 'huge', fault: `huge=${2 * MAX_STORED_BYTES}` });
@@ -89,7 +90,7 @@ async function conflicts({ url, adminUrl, sandbox }: Stack): Promise<void> {
 
 async function refusals({ url, port, adminUrl }: Stack): Promise<void> {
   await send(url);
-  await withdraw(url, { secret: 'sk_nobody' });
+  await withdraw(url, { secret: 'sk_unknown' });
   await withdraw(url, { secret: 'sk_test_balance_only' });
   await withdraw(url, { key: '' });
   await send(url, { path: '/v1//index.php', headers: bearer });
@@ -116,7 +117,7 @@ async function moreThanItTakes({ url, port, adminUrl }: Stack): Promise<void> {
   await idle(adminUrl);
 }
 
-/** An unfinished request keeps the gateway from ending; a connection that was silent so far brings a new one. */
+/** An unfinished request keeps the gateway running; a connection that was idle so far sends a new request. */
 async function whileShuttingDown({ port, adminUrl, gateway, shutdown }: Stack): Promise<string> {
   const [held, another] = [await unfinished(port), await rawConnection(port)];
   await until(async () => (await scrape(adminUrl)).value('oncegate_in_flight') === 1);
@@ -131,14 +132,14 @@ async function whileShuttingDown({ port, adminUrl, gateway, shutdown }: Stack): 
   return await gateway.metrics.text();
 }
 
-/** A request of an operation whose body never comes. */
+/** A request of an operation whose body never arrives. */
 async function unfinished(port: number): Promise<Socket> {
   const socket = await rawConnection(port);
   socket.write(UNFINISHED_HEAD);
   return socket;
 }
 
-/** What needs a backend that is not there, or limits that nothing else could live with. */
+/** Outcomes that need an absent backend, or limits too tight for the other traffic. */
 async function edgeTraffic(): Promise<string> {
   const stack = await openStack({ limits: { bodyTimeoutMs: 100 }, upstream: { responseTimeoutMs: 200 } });
   const { url, port, adminUrl, sandbox, gateway } = stack;
@@ -154,7 +155,7 @@ async function edgeTraffic(): Promise<string> {
   }
 }
 
-/** Resolves when all requests have been counted: that is a moment after their answers have been read. */
+/** Resolves when all requests have been counted, which is shortly after their answers were read. */
 export async function idle(adminUrl: string): Promise<Scrape> {
   return await until(async () => {
     const shown = await scrape(adminUrl);

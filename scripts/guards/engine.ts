@@ -1,0 +1,345 @@
+import type { Guard } from '../guards.ts';
+
+const unit = (name: string) => `test/unit/${name}.test.ts`;
+const FAULTS = unit('engine-store-faults');
+const RETRY = unit('engine-retry');
+const SLOTS = unit('engine-slots');
+const SLOT_RELEASE = unit('engine-slot-release');
+const VOID_TOKENS = unit('engine-void-tokens');
+const ENGINE = { file: 'src/idempotency/engine.ts', test: unit('engine') };
+const WRITER = { file: 'src/idempotency/record-writer.ts', test: FAULTS };
+const OUTCOME = { file: 'src/idempotency/outcome.ts', test: unit('engine') };
+const DUPLICATES = { file: 'src/idempotency/duplicates.ts', test: unit('duplicates') };
+const DOUBTS = { file: 'src/idempotency/doubt/lookups.ts', test: unit('doubts') };
+const OPTIONS = { file: 'src/idempotency/options.ts', test: unit('config-policies') };
+
+const COMPLETE =
+  'const answer = await this.#writer.complete(call, execution, completionOf(exchange), stopRenewing);';
+
+/** start → run → complete. */
+export const engineGuards: readonly Guard[] = [
+  {
+    ...ENGINE,
+    without: 'a request is sent before its start is answered',
+    text: 'const answer = await this.#store.start(execution);',
+    replacement: `void this.#store.start(execution);
+      const answer = { kind: 'started' } as Awaited<ReturnType<Store['start']>>;`,
+    named: 'is recorded as executing when it runs, and as completed when it is answered',
+  },
+  {
+    ...ENGINE,
+    without: 'a request is sent although the start had no answer',
+    text: `      this.#writer.takeBack(execution);
+      return { kind: 'store_unavailable', cause };`,
+    replacement: "      return { kind: 'started', execution, slot, maySend, again: false };",
+    test: FAULTS,
+    named: 'at the start, before it was done, nothing runs',
+  },
+  {
+    ...ENGINE,
+    without: 'a start that had no answer is not taken back',
+    text: `      this.#writer.takeBack(execution);
+      return { kind: 'store_unavailable', cause };`,
+    replacement: "      return { kind: 'store_unavailable', cause };",
+    test: FAULTS,
+    named: 'at the start, after it was done, nothing runs, and the key is soon free again',
+  },
+  {
+    ...WRITER,
+    without: 'a start that was taken back can still arrive',
+    text: 'this.#store.release(owner, { voidToken: true })',
+    replacement: 'this.#store.release(owner)',
+    test: VOID_TOKENS,
+    named: 'on sqlite > a start that arrives after it was taken back starts nothing',
+  },
+  {
+    ...ENGINE,
+    without: 'a request is sent again although the restart had no answer',
+    text: 'if (isMaybeWritten(cause)) this.#writer.takeBackRestart(execution);',
+    replacement: "if (cause) return { kind: 'started', execution, slot, maySend, again: true };",
+    test: VOID_TOKENS,
+    named: 'on sqlite > a restart whose answer was lost sends nothing',
+  },
+  {
+    ...ENGINE,
+    without: 'a restart that had no answer is not taken back',
+    text: 'if (isMaybeWritten(cause)) this.#writer.takeBackRestart(execution);',
+    replacement: '',
+    test: VOID_TOKENS,
+    named: 'on sqlite > a restart that arrives after it was taken back',
+  },
+  {
+    ...WRITER,
+    without: 'a restart that was taken back can still arrive',
+    text: 'this.#store.markInDoubt(owner, { voidToken: true })',
+    replacement: 'this.#store.markInDoubt(owner)',
+    test: VOID_TOKENS,
+    named: 'on sqlite > a restart that arrives after it was taken back',
+  },
+  {
+    ...WRITER,
+    without: 'a restart that is taken back frees a key in doubt',
+    text: 'this.#store.markInDoubt(owner, { voidToken: true })',
+    replacement: 'this.#store.release(owner, { voidToken: true })',
+    test: VOID_TOKENS,
+    named: 'on sqlite > a restart whose answer was lost sends nothing, and the key is in doubt again',
+  },
+  {
+    ...ENGINE,
+    without: 'a closing engine sends what it has started',
+    text: `    if (this.#closing) {
+      slot.release();`,
+    replacement: `    if (this.#slots.queueTimeoutMs < 0) {
+      slot.release();`,
+    test: unit('engine-close'),
+    named: 'sends nothing for a call that was at its start, and frees its key',
+  },
+  {
+    ...ENGINE,
+    without: 'a closing engine frees a key in doubt that it has restarted',
+    text: `      if (again) this.#writer.takeBackRestart(execution);
+      else this.#writer.takeBack(execution);`,
+    replacement: '      this.#writer.takeBack(execution);',
+    test: RETRY,
+    named: 'a restart at which the engine closes releases nothing',
+  },
+  {
+    ...ENGINE,
+    without: 'a request is started while no slot is free',
+    text: 'const slot = await this.#slotFor(call, lead, true);',
+    replacement: `const free = this.#slots.tryTake() ?? { release() {} };
+    const slot: Slot | Exclude<Found, Started> = free ?? (await this.#slotFor(call, lead, true));`,
+    test: SLOTS,
+    named: 'a new key queues, and is not started before it has a slot',
+  },
+  {
+    ...ENGINE,
+    without: 'a replay needs a slot',
+    text: 'const found = peek ? await this.#peek(call) : undefined;',
+    replacement: 'const found = peek ? undefined : await this.#peek(call);',
+    test: SLOTS,
+    named: 'replays, conflicts, keys in doubt and duplicates are answered from a read',
+  },
+  {
+    ...ENGINE,
+    without: 'a slot is kept while the result is stored',
+    text: 'releaseAfter(slot, exchange);',
+    replacement: 'void this.#handling.idle().then(() => releaseAfter(slot, exchange));',
+    test: SLOT_RELEASE,
+    named: 'the slot of a request > is back before the result is completed',
+  },
+  {
+    ...ENGINE,
+    without: 'a request that is not started keeps its slot',
+    text: `      slot.release();
+      this.#gate.notTried();
+      return answer;`,
+    replacement: '      return answer;',
+    test: SLOT_RELEASE,
+    named: 'the slot of a request > is back for every answer of the store but started',
+  },
+  {
+    ...ENGINE,
+    without: 'a start that fails keeps its slot',
+    text: `      slot.release();
+      if (cause instanceof UnreadableRecord) this.#gate.notTried();`,
+    replacement: '      if (cause instanceof UnreadableRecord) this.#gate.notTried();',
+    test: SLOT_RELEASE,
+    named: 'the slot of a request > is back for every answer of the store but started',
+  },
+  {
+    ...ENGINE,
+    without: 'a restart that fails keeps its slot',
+    text: `      slot.release();
+      if (isMaybeWritten(cause)) this.#writer.takeBackRestart(execution);`,
+    replacement: '      if (isMaybeWritten(cause)) this.#writer.takeBackRestart(execution);',
+    test: SLOT_RELEASE,
+    named: 'the slot of a request > is back after a restart that was lost',
+  },
+  {
+    ...ENGINE,
+    without: 'a store that is frozen holds all slots',
+    text: 'if (refusing !== undefined || !this.#gate.admits())',
+    replacement: 'if (refusing !== undefined)',
+    test: unit('engine-write-gate'),
+    named: 'does not hold the slots: all but one of four are free while starts have no answer',
+  },
+  {
+    file: 'src/upstream/slots.ts',
+    without: 'a slot that is released twice counts twice',
+    text: 'if (released) return;',
+    replacement: '',
+    test: unit('slots'),
+    named: 'that are released twice are free once',
+  },
+  {
+    file: 'src/upstream/slots.ts',
+    without: 'a place that is given up keeps the slot that it was assigned',
+    text: 'else void promise.then((slot) => slot.release());',
+    replacement: '',
+    test: unit('slots'),
+    named: 'skip a place that was given up, and come back from one that had its slot already',
+  },
+  {
+    ...ENGINE,
+    without: 'a response is sent before it is stored',
+    text: COMPLETE,
+    replacement: `void this.#writer.complete(call, execution, completionOf(exchange), stopRenewing);
+        const answer = 'ok' as Awaited<ReturnType<Store['complete']>>;`,
+    named: 'is recorded as executing when it runs, and as completed when it is answered',
+  },
+  {
+    ...WRITER,
+    without: 'a response does not wait for a store that fails for a moment',
+    text: 'answer = await within(repeated, this.#options.completeRetryMs);',
+    replacement: 'answer = await within(repeated, 0);',
+    named: 'for a moment, before it was done, the answer waits for the store',
+  },
+  {
+    ...WRITER,
+    without: 'a complete that fails is not repeated',
+    text: 'const repeated = this.#pending.add(write, this.#options.inDoubtRetentionMs);',
+    replacement: `const repeated = new Promise<Fenced | undefined>((resolve) => {
+      setTimeout(resolve, this.#options.completeRetryMs);
+    });`,
+    named:
+      'for long, the merchant gets the answer, no retry runs, and it is completed when the store is back',
+  },
+  {
+    file: 'src/idempotency/pending-writes.ts',
+    without: 'a write that the store does not answer is given up after one attempt',
+    text: 'if (!isFinal && this.#clock.monotonicMs() < pending.untilMs) return pending;',
+    replacement: '',
+    test: FAULTS,
+    named: 'at the start, it is taken back as soon as the store answers again',
+  },
+  {
+    ...ENGINE,
+    without: 'a lease is not renewed until the complete is answered',
+    text: COMPLETE,
+    replacement: `stopRenewing();
+        ${COMPLETE}`,
+    test: FAULTS,
+    named:
+      'for long, the merchant gets the answer, no retry runs, and it is completed when the store is back',
+  },
+  {
+    file: 'src/idempotency/lease.ts',
+    without: 'a running execution does not renew its lease',
+    text: 'if (execution.dueMs <= nowMs) void this.#renew(execution);',
+    replacement: 'if (execution.dueMs < 0) void this.#renew(execution);',
+    test: unit('engine-owners'),
+    named: 'renews its lease while it runs: a duplicate finds it in flight for longer than a lease',
+  },
+  {
+    ...ENGINE,
+    without: 'an owner whose complete is stale answers with its own response',
+    text: "if (answer === 'stale') return await this.#superseded(call, exchange);",
+    replacement: '',
+    test: FAULTS,
+    named: 'and another execution has the key when it is back, the refused result is reported',
+  },
+  {
+    ...OUTCOME,
+    without: 'a request whose outcome is unknown is released',
+    text: "if (exchange.kind === 'unknown') return 'in_doubt';",
+    replacement: "if (exchange.kind === 'unknown') return 'release';",
+    named: 'a request that may have been sent leaves the key in doubt: no retry runs',
+  },
+  {
+    ...ENGINE,
+    without: 'a request that broke within the gateway counts as not sent',
+    text: "return { kind: 'unknown', reason, timedOut: false };",
+    replacement: "return { kind: 'not_sent', reason };",
+    named: 'a run that throws leaves the key in doubt: no retry runs',
+  },
+  {
+    ...OUTCOME,
+    without: 'a status of a proxy that gave up waiting is stored as the result',
+    text: "return unknown.includes(status) ? 'in_doubt' : 'complete';",
+    replacement: "return 'complete';",
+    named: 'a 502 is passed on, and the key is in doubt',
+  },
+  {
+    ...OPTIONS,
+    without: '502 and 504 are results by default',
+    text: '.default([502, 504])',
+    replacement: '.default([])',
+    named: 'an in-doubt policy > is the safest one by default',
+  },
+  {
+    ...OPTIONS,
+    without: 'a key in doubt is executed again by default',
+    text: "inDoubt: z.enum(['hold', 'retry', 'lookup']).default('hold'),",
+    replacement: "inDoubt: z.enum(['hold', 'retry', 'lookup']).default('retry'),",
+    named: 'an in-doubt policy > is the safest one by default',
+  },
+  {
+    ...OPTIONS,
+    without: 'a lookup with a mistyped path frees keys by default',
+    text: 'released: statuses.default([]),',
+    replacement: 'released: statuses.default([404]),',
+    named: 'has defaults for all of a lookup but its path',
+  },
+  {
+    ...ENGINE,
+    without: 'a second request that was not executed frees a key in doubt',
+    text: "return again && decision === 'release' ? 'in_doubt' : decision;",
+    replacement: 'return decision;',
+    test: RETRY,
+    named: 'a second request that was not sent leaves the key in doubt',
+  },
+  {
+    ...ENGINE,
+    without: 'a key in doubt is executed again although its operation holds',
+    text: "if (policy === 'retry') return await this.#restart(call, lead);",
+    replacement: "if (policy !== 'lookup') return await this.#restart(call, lead);",
+    test: RETRY,
+    named: 'a key in doubt is not executed again by an operation that holds',
+  },
+  {
+    ...ENGINE,
+    without: 'the policy of another operation decides about a key in doubt',
+    text: "const policy = found.operation === call.operation ? call.inDoubt : 'hold';",
+    replacement: 'const policy = call.inDoubt;',
+    test: RETRY,
+    named: 'a key in doubt of another operation is held, whatever this operation’s policy retry',
+  },
+  {
+    ...DUPLICATES,
+    without: 'duplicates get a result that is not stored',
+    text: 'if (!result.stored) return undefined;',
+    replacement: '',
+    named: 'ask for themselves if the first one was not stored',
+  },
+  {
+    ...DUPLICATES,
+    without: 'a duplicate gets the result of another request under its key',
+    text: 'if (known?.fingerprint.equals(fingerprint)) return undefined;',
+    replacement: 'if (known) return undefined;',
+    named: 'do not follow another request under their key',
+  },
+  {
+    ...ENGINE,
+    without: 'a closing engine does not wait for pending writes',
+    text: 'await this.#writer.close(Math.max(0, ms - (this.#clock.monotonicMs() - startedMs)));',
+    replacement: 'void this.#writer.close(Math.max(0, ms - (this.#clock.monotonicMs() - startedMs)));',
+    test: unit('engine-close'),
+    named: 'waits for a release that is repeated',
+  },
+  {
+    ...DOUBTS,
+    without: 'a lookup frees a key at once that the backend does not know yet',
+    text: "return answer.kind === 'not_executed' && oldEnough ?",
+    replacement: "return answer.kind === 'not_executed' && oldEnough !== undefined ?",
+    named:
+      'that the backend does not know is freed when it has been in doubt for long enough, and not before',
+  },
+  {
+    ...DOUBTS,
+    without: 'a lookup counts the age of another execution of the key',
+    text: 'if (!doubt.token?.equals(token)) doubt.metMs = this.#clock.monotonicMs();',
+    replacement: '',
+    named: 'that is in doubt again under another token counts its age from then',
+  },
+];

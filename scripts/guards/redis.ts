@@ -1,0 +1,375 @@
+import type { Guard } from '../guards.ts';
+
+const AT = 'src/idempotency/stores/redis';
+const CONTRACT = 'test/contract/redis.test.ts';
+const STORE = { file: `${AT}/redis-store.ts`, test: CONTRACT };
+const RECORDS = { file: `${AT}/records.ts`, test: CONTRACT };
+const REPLICAS = { ...STORE, test: 'test/contract/redis-replicas.test.ts' };
+const COMMANDS = { file: `${AT}/commands.ts`, test: REPLICAS.test };
+
+const script = (name: string) => ({ file: `${AT}/scripts/${name}.lua`, test: CONTRACT });
+const foreign = (write: string) => `${write}, under a foreign token, where the scope is executing, is stale`;
+const VOID = "if ARGV[3] ~= '0' then redis.call('SET', KEYS[3], '1', 'PX', ARGV[3]) end\n";
+
+export const redisGuards: readonly Guard[] = [
+  {
+    ...STORE,
+    without: 'a start looks first and writes later (Redis)',
+    text: 'const { reply, replicated } = await this.commands.write(scripts.start, keys, [...args, dead]);',
+    replacement: `if ((await this.client.exists(key)) === 0) {
+        await this.client.set(key, args[0] as Buffer, 'PX', inDoubtRetentionMs);
+        return { kind: 'started' };
+      }
+      const { reply, replicated } = await this.commands.write(scripts.start, keys, [...args, dead]);`,
+    named: 'of many starts on one scope has one winner',
+  },
+  {
+    ...script('start'),
+    without: 'a start overwrites the record that it finds (Redis)',
+    text: "redis.call('SET', KEYS[1], ARGV[1], 'NX', 'GET', 'PX', ARGV[2])",
+    replacement: "redis.call('SET', KEYS[1], ARGV[1], 'GET', 'PX', ARGV[2])",
+    named: 'of a scope that is executing answers in_flight on every node, as a peek does',
+  },
+  {
+    ...script('start'),
+    without: 'a start that arrives late executes again what is completed (Redis)',
+    text: "local mine = state == 'e' and string.sub",
+    replacement: 'local mine = string.sub',
+    named: 'delivered again when its scope is completed does not start',
+  },
+  {
+    ...script('complete'),
+    without: 'a complete does not compare its token (Redis)',
+    text: "if string.sub(record, 3, 18) ~= ARGV[1] then return 'stale' end\n",
+    replacement: '',
+    named: foreign('complete'),
+  },
+  {
+    ...script('release'),
+    without: 'a release does not compare its token (Redis)',
+    text: "if string.sub(start, 3, 18) ~= ARGV[1] then return 'stale' end\n",
+    replacement: '',
+    named: foreign('release'),
+  },
+  {
+    ...script('mark-in-doubt'),
+    without: 'a mark of doubt does not compare its token (Redis)',
+    text: "if string.sub(start, 3, 18) ~= ARGV[1] then return 'stale' end\n",
+    replacement: '',
+    named: foreign('markInDoubt'),
+  },
+  {
+    ...STORE,
+    without: 'a renewal does not compare its token (Redis)',
+    text: 'if (!start.subarray(layout.token).equals(owner.token)) {',
+    replacement: 'if (start.length === 0) {',
+    named: foreign('renew'),
+  },
+  {
+    ...RECORDS,
+    without: 'a resolution does not compare the token that was seen (Redis)',
+    text: "if (!record.token.equals(seen) || record.state === 'completed') return 'changed';",
+    replacement: "if (record.state === 'completed') return 'changed';",
+    named: 'under another token than that of the record is changed, and writes nothing',
+  },
+  {
+    ...script('resolve'),
+    without: 'a resolution does not compare the record with the one that it saw (Redis)',
+    text: `if not record or string.sub(record, 1, 19) ~= ARGV[1] then return 'changed' end
+local state = stateOf(record)
+if state ~= 'e' and state ~= 'd' then return 'changed' end
+`,
+    replacement: `if not record then return 'changed' end
+local state = stateOf(record)
+`,
+    named: 'a resolution > at once with its late owner has one winner',
+  },
+  {
+    ...script('restart'),
+    without: 'a restart takes the execution of another owner for its own (Redis)',
+    text: "if state == 'e' and string.sub(record, 3, 18) == ARGV[1] then",
+    replacement: "if state == 'e' then",
+    named: 'a restart of what is in doubt > changes nothing where the scope is executing',
+  },
+  {
+    ...script('restart'),
+    without: 'a restart takes a record that is not in doubt (Redis)',
+    text: "if state ~= 'd' or string.sub(record, 38, 69) ~= ARGV[2] then",
+    replacement: 'if string.sub(record, 38, 69) ~= ARGV[2] then',
+    named: 'a restart of what is in doubt > changes nothing where the scope is executing',
+  },
+  {
+    ...script('restart'),
+    without: 'another request restarts a key in doubt (Redis)',
+    text: "if state ~= 'd' or string.sub(record, 38, 69) ~= ARGV[2] then",
+    replacement: "if state ~= 'd' then",
+    named: 'changes nothing where there is no record, or another request',
+  },
+  {
+    ...script('start'),
+    without: 'a voided token starts (Redis)',
+    text: "if redis.call('EXISTS', KEYS[3]) == 1 then",
+    replacement: 'if false then',
+    named: 'does not start when its start arrives after its release',
+  },
+  {
+    ...script('restart'),
+    without: 'a voided token restarts (Redis)',
+    text: "if redis.call('EXISTS', KEYS[3]) == 1 then",
+    replacement: 'if false then',
+    named: 'does not restart when its restart arrives after its mark of doubt',
+  },
+  {
+    ...script('release'),
+    without: 'a release does not void its token (Redis)',
+    text: VOID,
+    replacement: '',
+    named: 'does not start when its start arrives after its release',
+  },
+  {
+    ...script('mark-in-doubt'),
+    without: 'a mark of doubt does not void its token (Redis)',
+    text: VOID,
+    replacement: '',
+    named: 'does not restart when its restart arrives after its mark of doubt',
+  },
+  {
+    ...script('start'),
+    without: 'the key of a dead owner is executed again (Redis)',
+    text: `local flags = string.byte(record, 19)
+redis.call('SETRANGE', KEYS[1], 1, 'd')`,
+    replacement: `redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+if state then return false end
+local flags = string.byte(record, 19)
+redis.call('SETRANGE', KEYS[1], 1, 'd')`,
+    named: 'a start marks the scope in doubt once the lease is over, and it stays so',
+  },
+  {
+    ...script('start'),
+    without: 'an owner that renews its lease counts as dead (Redis)',
+    text: "elseif redis.call('EXISTS', KEYS[2]) == 1 then",
+    replacement: 'elseif false then',
+    named: 'a start does not think so while the owner renews',
+  },
+  {
+    ...script('peek'),
+    without: 'a peek takes an owner that renews its lease for dead (Redis)',
+    text: "if ARGV[2] == '1' and redis.call('EXISTS', KEYS[2]) == 1 then return 1 end\n",
+    replacement: '',
+    named: 'a start does not think so while the owner renews',
+  },
+  {
+    ...script('start'),
+    without: 'an owner that loses its lease early counts as dead at once (Redis)',
+    text: 'if age < struct.unpack(',
+    replacement: 'if 0 > struct.unpack(',
+    named: 'an execution that has lost its lease is in flight until it is a lease old',
+  },
+  {
+    file: `${AT}/lease.ts`,
+    without: 'an owner counts as dead while its lock nodes do not answer (Redis)',
+    text: 'node.exists(name).catch(() => 1)',
+    replacement: 'node.exists(name).catch(() => 0)',
+    test: 'test/contract/redis-lock-nodes.test.ts',
+    named: 'no owner counts as dead while most lock nodes are away',
+  },
+  {
+    ...STORE,
+    without: 'a lease that was lost and taken again leaves no trace (Redis)',
+    text: 'await this.commands.run(scripts.markLapsed, [this.keyOf(owner.scope)], [owner.token]);',
+    replacement: '',
+    named: 'and no start has found it, a renewal takes the lease again and says that it was lost',
+  },
+  {
+    ...STORE,
+    without: 'a key in doubt expires with the retention (Redis)',
+    text: `      this.#encode(execution),
+      inDoubtRetentionMs,`,
+    replacement: `      this.#encode(execution),
+      this.options.lifetimes.retentionMs,`,
+    named: 'of what is executing or in doubt is inDoubtRetentionMs, longer than that of a result',
+  },
+  {
+    ...script('complete'),
+    without: 'a complete extends the retention (Redis)',
+    text: "local lifeMs = struct.unpack('>I6', record, 26) - age",
+    replacement: "local lifeMs = struct.unpack('>I6', record, 26)",
+    named: 'of what was completed without doubt counts from the start, not from the complete',
+  },
+  {
+    ...script('complete'),
+    without: 'a key that was in doubt is kept no longer than others (Redis)',
+    text: "if state == 'd' or flags % 2 == 1 or lapsed",
+    replacement: "if state == 'd' or lapsed",
+    named: 'is inDoubtRetentionMs again after a complete after a restart',
+  },
+  {
+    ...script('complete'),
+    without: 'a complete after the lease has lapsed does not count as doubtful (Redis)',
+    text: 'flags % 2 == 1 or lapsed or',
+    replacement: 'flags % 2 == 1 or',
+    named: 'a complete after the lease lapsed counts as having been in doubt, though no start marked it',
+  },
+  {
+    ...script('complete'),
+    without: 'a complete that finds no record is lost (Redis)',
+    text: "  redis.call('SET', KEYS[1], ARGV[7], 'PX', ARGV[8])\n  return 'ok'",
+    replacement: "  return 'stale'",
+    named: 'that completes a missing record creates it whole, as one that was in doubt',
+  },
+  {
+    ...script('resolve'),
+    without: 'a late complete overwrites a resolution (Redis)',
+    text: "ARGV[3] .. ARGV[4] .. '\\1'",
+    replacement: "ARGV[3] .. string.sub(record, 3, 18) .. '\\1'",
+    named: 'completes what is in doubt with a response, under a new token',
+  },
+  {
+    ...script('resolve'),
+    without: 'a key is resolved while its owner holds a lease (Redis)',
+    text: "if not gaveUp and ARGV[2] == '1' and redis.call('EXISTS', KEYS[2]) == 1 then return 'alive' end\n",
+    replacement: '',
+    named: 'waits while an owner who had counted as dead has woken up and renews',
+  },
+  {
+    ...script('resolve'),
+    without: 'a key is resolved although its owner is younger than a lease (Redis)',
+    text: "if state == 'e' and inDoubtRetentionMs",
+    replacement: "if state == 'x' and inDoubtRetentionMs",
+    named: 'an execution that has lost its lease is in flight until it is a lease old',
+  },
+  {
+    ...STORE,
+    without: 'a record that cannot be read is absent (Redis)',
+    text: 'if (reply === null) {',
+    replacement: `const isReadable = (): boolean => {
+        try {
+          return decodeRecord(reply as Buffer) !== undefined;
+        } catch {
+          return false;
+        }
+      };
+      if (reply === null || (reply instanceof Buffer && !isReadable())) {`,
+    named: '(noise, where it was executing) is never absent and never won',
+  },
+  {
+    ...script('complete'),
+    without: 'a script changes a record that it cannot read (Redis)',
+    text: "if record and not state then return redis.error_reply('UNREADABLE the record has another format') end\n",
+    replacement: '',
+    named: 'the owner of a record in another format is not answered stale',
+  },
+  {
+    ...STORE,
+    without: 'another request under the same key gets the result (Redis)',
+    text: "if (!record.fingerprint.equals(fingerprint)) return { standing: { kind: 'mismatch' } };",
+    replacement: '',
+    named: 'by another request of a scope that is completed is a mismatch, as a peek is',
+  },
+  {
+    ...COMMANDS,
+    without: 'WAIT goes over another connection than its write',
+    text: 'const replicated = this.client.wait(this.#replicas, this.#waitMs).then(',
+    replacement: `const elsewhere = (this.client as Redis).duplicate();
+    const waited = elsewhere.connect().then(() => elsewhere.wait(this.#replicas, this.#waitMs));
+    const replicated = waited.finally(() => elsewhere.disconnect()).then(`,
+    named: 'each write has its WAIT right behind it, over its own connection',
+  },
+  {
+    ...COMMANDS,
+    without: 'the replicas that WAIT has counted do not matter',
+    text: '(reached) => Number(reached) >= this.#replicas,',
+    replacement: '(reached) => Number(reached) >= 0,',
+    named: 'a start that does not reach it starts nothing, and can be taken back',
+  },
+  {
+    ...REPLICAS,
+    without: 'a start that no replica has counts as done',
+    text: "if (!(await replicated)) throw notReplicated('start');",
+    replacement: '',
+    named: 'a start that does not reach it starts nothing, and can be taken back',
+  },
+  {
+    ...REPLICAS,
+    without: 'a restart that no replica has counts as done',
+    text: "if (!(await replicated)) throw notReplicated('restart');",
+    replacement: '',
+    named: 'a restart that does not reach it must not be followed by a request',
+  },
+  {
+    ...REPLICAS,
+    without: 'a start replays a result that no replica has',
+    text: "if (!(await replicated)) throw notReplicated('replayed record');",
+    replacement: '',
+    named: 'a start replays nothing that a failover could lose',
+  },
+  {
+    ...REPLICAS,
+    without: 'a peek replays a result that no replica has',
+    text: "if (!(await written.replicated)) throw notReplicated('replayed record');",
+    replacement: '',
+    named: 'a peek replays nothing that a failover could lose',
+  },
+  {
+    ...script('start'),
+    without: 'the WAIT of a start that replays does not cover the record',
+    text: "if ARGV[5] == '1' then redis.call('SETRANGE', KEYS[1], 1, state) end",
+    replacement: '',
+    test: REPLICAS.test,
+    named: 'a start writes what it replays, because WAIT may cover own writes only',
+  },
+  {
+    ...script('confirm'),
+    without: 'the WAIT of a peek that replays does not cover the record',
+    text: "redis.call('SETRANGE', KEYS[1], 1, string.sub(ARGV[1], 2, 2))\n",
+    replacement: '',
+    test: REPLICAS.test,
+    named: 'a peek writes what it replays, because WAIT may cover own writes only',
+  },
+  {
+    ...REPLICAS,
+    without: 'a complete that no replica has counts as stored',
+    text: "      throw notReplicated('completion');",
+    replacement: '',
+    named: 'a completion that does not reach it is counted, and is to be repeated until it does',
+  },
+  {
+    ...REPLICAS,
+    without: 'a release that no replica has counts as done',
+    text: "if (!(await replicated)) throw notReplicated('release');",
+    replacement: '',
+    named: 'a release that does not reach it is to be repeated',
+  },
+  {
+    ...RECORDS,
+    without: 'a resolution that no replica has counts as done',
+    text: "if (resolved === 'ok' && !(await replicated)) throw notReplicated('resolution');",
+    replacement: '',
+    test: REPLICAS.test,
+    named: 'a resolution that does not reach it is not reported as done',
+  },
+  {
+    file: `${AT}/connect.ts`,
+    without: 'ioredis sends a command again after a reconnect',
+    text: 'maxRetriesPerRequest: 0,\n  autoResendUnfulfilledCommands: false,',
+    replacement: 'maxRetriesPerRequest: 20,\n  autoResendUnfulfilledCommands: true,',
+    test: 'test/contract/redis-wire.test.ts',
+    named: 'in mid-start, it is executed once',
+  },
+  {
+    ...COMMANDS,
+    without: 'a command whose reply was lost counts as never sent',
+    text: 'maybeWritten: !NEVER_SENT.has(message),',
+    replacement: 'maybeWritten: false,',
+    test: 'test/contract/redis-wire.test.ts',
+    named: 'in mid-start, it is executed once',
+  },
+  {
+    ...script('complete'),
+    without: 'a Redis that is out of memory refuses to store a response',
+    text: '#!lua flags=allow-oom',
+    replacement: '#!lua',
+    test: 'test/contract/redis-faults.test.ts',
+    named: 'for want of memory, what is known is stored all the same',
+  },
+];

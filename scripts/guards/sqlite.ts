@@ -1,0 +1,318 @@
+import type { Guard } from '../guards.ts';
+
+const AT = 'src/idempotency/stores/sqlite';
+const CONTRACT = 'test/contract/sqlite.test.ts';
+const CLOCK = 'test/contract/sqlite-clock.test.ts';
+const FAULTS = 'test/contract/sqlite-faults.test.ts';
+const TRANSITIONS = { file: `${AT}/transitions.ts`, test: CONTRACT };
+const STORE = { file: `${AT}/sqlite-store.ts`, test: CONTRACT };
+const ROW = { file: `${AT}/row.ts`, test: CONTRACT };
+const THREAD = `${AT}/writer-thread.ts`;
+const WRITER = { file: `${AT}/writer.ts`, test: 'test/contract/sqlite-writer.test.ts' };
+
+const foreign = (write: string) => `${write}, under a foreign token, where the scope is executing, is stale`;
+
+export const sqliteGuards: readonly Guard[] = [
+  {
+    file: `${AT}/statements.ts`,
+    without: 'a start looks first and writes later (SQLite)',
+    text: 'ON CONFLICT (scope) DO NOTHING',
+    replacement: 'ON CONFLICT (scope) DO UPDATE SET token = excluded.token',
+    test: CONTRACT,
+    named: 'of many starts on one scope has one winner',
+  },
+  {
+    file: THREAD,
+    without: 'a write is answered before its COMMIT (SQLite)',
+    text: `      commit.run();
+      return {`,
+    replacement: `      setTimeout(() => commit.run(), 100);
+      return {`,
+    test: CONTRACT,
+    named: 'creates the record of an absent scope, which a peek leaves absent',
+  },
+  {
+    ...STORE,
+    without: 'a start that arrives late executes again what is completed (SQLite)',
+    text: "if (record.state === 'executing' && record.token.equals(token)) return { kind: 'started' };",
+    replacement: "if (record.token.equals(token)) return { kind: 'started' };",
+    named: 'delivered again when its scope is completed does not start',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a complete does not compare its token (SQLite)',
+    text: "    if (!isToken(row, execution)) return 'stale';\n",
+    replacement: '',
+    named: foreign('complete'),
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a release does not compare its token (SQLite)',
+    text: `    const row = this.#owned(owner);
+    if (!row || row.record.state === 'completed') return 'stale';
+    this.#write(this.#statements.remove, row.id);`,
+    replacement: `    const row = this.#read(owner);
+    if (!row || row.record.state === 'completed') return 'stale';
+    this.#write(this.#statements.remove, row.id);`,
+    named: foreign('release'),
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a mark of doubt does not compare its token (SQLite)',
+    text: `    const row = this.#owned(owner);
+    if (!row || row.record.state === 'completed') return 'stale';
+    // A record`,
+    replacement: `    const row = this.#read(owner);
+    if (!row || row.record.state === 'completed') return 'stale';
+    // A record`,
+    named: foreign('markInDoubt'),
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a renewal does not compare its token (SQLite)',
+    text: `    const row = this.#owned(owner);
+    if (!row) return 'stale';`,
+    replacement: `    const row = this.#read(owner);
+    if (!row) return 'stale';`,
+    named: foreign('renew'),
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a resolution does not compare the token that was seen (SQLite)',
+    text: 'const row = this.#owned(command);',
+    replacement: 'const row = this.#read(command);',
+    named: 'under another token than that of the record is changed, and writes nothing',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a restart takes the execution of another owner for its own (SQLite)',
+    text: "if (row.record.state === 'executing' && isToken(row, execution)) return 'ok';",
+    replacement: "if (row.record.state === 'executing') return 'ok';",
+    named: 'a restart of what is in doubt > changes nothing where the scope is executing',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a restart takes a record that is not in doubt (SQLite)',
+    text: "if (row.record.state !== 'in_doubt') return 'changed';",
+    replacement: '',
+    named: 'a restart of what is in doubt > changes nothing where the scope is executing',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'another request restarts a key in doubt (SQLite)',
+    text: "if (!row?.record.fingerprint.equals(unpackBytes(execution.fingerprint))) return 'changed';",
+    replacement: "if (!row) return 'changed';",
+    named: 'changes nothing where there is no record, or another request',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a voided token starts (SQLite)',
+    text: `  #start(execution: CommandOf<'start'>): Answers['start'] {
+    if (this.#isVoided(execution)) return 'voided';`,
+    replacement: "  #start(execution: CommandOf<'start'>): Answers['start'] {",
+    named: 'does not start when its start arrives after its release',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a voided token restarts (SQLite)',
+    text: `  #restart(execution: CommandOf<'restart'>): Answers['restart'] {
+    if (this.#isVoided(execution)) return 'voided';`,
+    replacement: "  #restart(execution: CommandOf<'restart'>): Answers['restart'] {",
+    named: 'does not restart when its restart arrives after its mark of doubt',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a release does not void its token (SQLite)',
+    text: `  #release(owner: CommandOf<'release'>): Answers['release'] {
+    if (owner.voidToken) this.#void(owner);`,
+    replacement: "  #release(owner: CommandOf<'release'>): Answers['release'] {",
+    named: 'does not start again when its start was released',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a mark of doubt does not void its token (SQLite)',
+    text: `  #markInDoubt(owner: CommandOf<'markInDoubt'>): Answers['markInDoubt'] {
+    if (owner.voidToken) this.#void(owner);`,
+    replacement: "  #markInDoubt(owner: CommandOf<'markInDoubt'>): Answers['markInDoubt'] {",
+    named: 'does not restart again when its restart was marked in doubt',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a start whose commit failed comes back after its release (SQLite)',
+    text: `  #release(owner: CommandOf<'release'>): Answers['release'] {
+    if (owner.voidToken) this.#void(owner);`,
+    replacement: `  #release(owner: CommandOf<'release'>): Answers['release'] {
+    if (owner.voidToken && this.#owned(owner)) this.#void(owner);`,
+    test: FAULTS,
+    named: 'revives nothing once a release under its token was answered',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'the key of a dead owner is executed again (SQLite)',
+    text: 'this.#write(this.#statements.markDead, this.#now.wallMs, row.id);',
+    replacement: `{
+      this.#removeExpired(execution);
+      this.#insert(execution, undefined);
+      return 'started';
+    }`,
+    named: 'a start marks the scope in doubt once the lease is over, and it stays so',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'an owner that renews its lease counts as dead (SQLite)',
+    text: 'Number(lost || row.record.wasInDoubt), this.#aliveAt(), row.id);',
+    replacement: 'Number(lost || row.record.wasInDoubt), row.aliveAt, row.id);',
+    named: 'a start does not think so while the owner renews',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a lease that was lost and taken again leaves no trace (SQLite)',
+    text: 'Number(lost || row.record.wasInDoubt)',
+    replacement: 'Number(row.record.wasInDoubt)',
+    named: 'and no start has found it, a renewal takes the lease again and says that it was lost',
+  },
+  {
+    ...ROW,
+    without: 'an owner of another boot counts as alive (SQLite)',
+    text: 'aliveAt >= bootBeganAt && ',
+    replacement: 'bootBeganAt >= 0 && ',
+    test: CLOCK,
+    named: 'whose monotonic clock begins at 5000500, time continues, and owners of before are dead',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a key in doubt expires with the retention (SQLite)',
+    text: `      this.#expiresIn(inDoubtRetentionMs),
+      ...(completion`,
+    replacement: `      this.#expiresIn(retentionMs),
+      ...(completion`,
+    named: 'of what is executing or in doubt is inDoubtRetentionMs, longer than that of a result',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a complete extends the retention (SQLite)',
+    text: 'doubtful ? this.#expiresIn(inDoubtRetentionMs) : retainedUntil,',
+    replacement: 'this.#expiresIn(doubtful ? inDoubtRetentionMs : retentionMs),',
+    named: 'of what was completed without doubt counts from the start, not from the complete',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a key that was in doubt is kept no longer than others (SQLite)',
+    text: `      record.wasInDoubt ||
+      record.state === 'in_doubt' ||`,
+    replacement: "      record.state === 'in_doubt' ||",
+    named: 'is inDoubtRetentionMs again after a complete after a restart',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a complete after the lease has lapsed does not count as doubtful (SQLite)',
+    text: '      !ownerIsAlive(row, this.#now) ||\n',
+    replacement: '',
+    named: 'a complete after the lease lapsed counts as having been in doubt, though no start marked it',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a complete that finds no record is lost (SQLite)',
+    text: `      this.#insert(execution, execution);
+      return 'ok';`,
+    replacement: "      return 'stale';",
+    named: 'that completes a missing record creates it whole, as one that was in doubt',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a late complete overwrites a resolution (SQLite)',
+    text: 'unpackBytes(command.newToken),',
+    replacement: 'record.token,',
+    named: 'completes what is in doubt with a response, under a new token',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a key is resolved while its owner is alive (SQLite)',
+    text: "if (ownerIsAlive(row, this.#now)) return 'alive';",
+    replacement: '',
+    named: 'of a scope that is executing is alive, and writes nothing',
+  },
+  {
+    ...ROW,
+    without: 'a record that cannot be read is absent (SQLite)',
+    text: 'return values && readRow(values);',
+    replacement: `try {
+    return values && readRow(values);
+  } catch {
+    return undefined;
+  }`,
+    named: '(no token, where it was executing) is never absent and never won',
+  },
+  {
+    ...ROW,
+    without: 'another request under the same key gets the result (SQLite)',
+    text: "if (Buffer.compare(record.fingerprint, fingerprint) !== 0) return { kind: 'mismatch' };",
+    replacement: '',
+    named: 'by another request of a scope that is completed is a mismatch, as a peek is',
+  },
+  {
+    file: THREAD,
+    without: 'a COMMIT that failed counts as surely not written (SQLite)',
+    text: 'maybeWritten = transitions.written > 0;',
+    replacement: 'maybeWritten = transitions.written < 0;',
+    test: FAULTS,
+    named: 'revives the frames of a start: it counts as perhaps written',
+  },
+  {
+    ...WRITER,
+    without: 'what a dead writer had not answered counts as surely not written (SQLite)',
+    text: '`, true));\n    if (this.#isDrained())',
+    replacement: '`, false));\n    if (this.#isDrained())',
+    named: 'is replaced; what it had not answered is perhaps written, and later writes succeed',
+  },
+  {
+    ...WRITER,
+    without: 'a write that is under way when its time is over counts as surely not written (SQLite)',
+    text: 'if (askedMs <= latestMs) reject(unavailable(message, true));',
+    replacement: 'if (askedMs <= latestMs) reject(unavailable(message, false));',
+    named: 'that are under way when their time is over are perhaps written',
+  },
+  {
+    file: THREAD,
+    without: 'the writer writes to a file that was replaced (SQLite)',
+    text: `      this.#identity.check();
+      this.#connection ??= this.#reconnect();`,
+    replacement: '      this.#connection ??= this.#reconnect();',
+    test: 'test/contract/sqlite-files.test.ts',
+    named: '(records.db) stops all writes until the file is back, and the error says so',
+  },
+  {
+    ...STORE,
+    without: 'a start is accepted below the disk reserve (SQLite)',
+    text: `      this.#refuseNew();
+      const answer`,
+    replacement: '      const answer',
+    test: 'test/contract/sqlite-room.test.ts',
+    named: 'below the disk reserve nothing is started, and what was sent is completed and replayed',
+  },
+  {
+    ...STORE,
+    without: 'a restart is accepted below the disk reserve (SQLite)',
+    text: `    this.#refuseNew();
+    const answer`,
+    replacement: '    const answer',
+    test: 'test/contract/sqlite-room.test.ts',
+    named: 'below the disk reserve nothing is started, and what was sent is completed and replayed',
+  },
+  {
+    file: `${AT}/running-time.ts`,
+    without: 'records age by the wall clock (SQLite)',
+    text: 'runningMs: this.#clock.monotonicMs() + this.offsetMs,',
+    replacement: 'runningMs: this.#clock.wallMs() + this.offsetMs,',
+    test: CLOCK,
+    named: 'records age by the monotonic clock, wherever the wall clock goes',
+  },
+  {
+    file: `${AT}/running-time.ts`,
+    without: 'records age by the monotonic clock of another boot (SQLite)',
+    text: 'const offsetMs = observedAt - monotonicMs;',
+    replacement: 'const offsetMs = 0;',
+    test: CLOCK,
+    named: 'whose monotonic clock begins at 90000000, time continues, and owners of before are dead',
+  },
+];

@@ -1,0 +1,141 @@
+import type { ServerResponse } from 'node:http';
+import { pipeline } from 'node:stream';
+import { hasField, writable } from '../../kernel/fields.ts';
+import { type Problem, problem } from '../../kernel/problem.ts';
+import type { Result } from '../call.ts';
+import type { Decision, Exchange } from '../outcome.ts';
+import type { StoredResponse } from '../store.ts';
+
+/** The merchant's answer, and its name in metrics and the log. */
+export type Answer =
+  | { outcome: string; problem: Problem }
+  | { outcome: string; response: StoredResponse; replayed: boolean }
+  | { outcome: string; stream: Extract<Exchange, { kind: 'oversize' }> };
+
+const refusal = (p: Problem): Answer => ({ outcome: p.code, problem: p });
+
+/** The engine's result as an answer: the table of the design. */
+export function answerOf(result: Result): Answer {
+  switch (result.kind) {
+    case 'executed':
+      return answerOfExchange(result.exchange, OUTCOMES[result.decision]);
+    case 'replayed':
+      return { outcome: 'replayed', response: result.response, replayed: true };
+    case 'tombstone':
+      return refusal(
+        problem('response_not_stored', 'The request was executed; its result is not kept for a retry.'),
+      );
+    case 'in_flight':
+      return refusal(
+        problem(
+          'request_in_flight',
+          'The first request with this key still runs; ask again with the same key.',
+          {
+            retryAfterS: 1,
+          },
+        ),
+      );
+    case 'mismatch':
+      return refusal(
+        problem(
+          'idempotency_key_reused',
+          'This key was used for another request; a new request needs a new key.',
+        ),
+      );
+    case 'in_doubt':
+      return refusal(
+        problem(
+          'outcome_unknown',
+          `The outcome of the first request has been unknown since ${new Date(result.sinceMs).toISOString()}. It was not sent again.`,
+        ),
+      );
+    case 'closing':
+      return refusal(
+        problem('shutting_down', 'The request was not sent; ask again with the same key.', {
+          retryAfterS: 1,
+        }),
+      );
+    case 'overloaded':
+      return overloaded();
+    case 'store_unavailable':
+      return refusal(
+        problem('store_unavailable', 'The request was not sent; ask again with the same key.', {
+          retryAfterS: 1,
+        }),
+      );
+  }
+}
+
+const OUTCOMES: Record<Decision, string> = {
+  complete: 'executed',
+  release: 'released',
+  in_doubt: 'outcome_unknown',
+};
+
+/** No connection to the backend became free in time. */
+export function overloaded(): Answer {
+  const detail = 'The backend has no free connection. The request was not sent; ask again.';
+  return refusal(problem('overloaded', detail, { retryAfterS: 1 }));
+}
+
+/** @param outcome the name of a complete answer: executed, released, forwarded, outcome_unknown */
+export function answerOfExchange(exchange: Exchange, outcome: string): Answer {
+  switch (exchange.kind) {
+    case 'complete':
+      return { outcome, response: exchange.response, replayed: false };
+    case 'oversize':
+      return { outcome, stream: exchange };
+    case 'not_sent':
+      return refusal(
+        problem('upstream_unreachable', 'The backend could not be reached; the request was not sent.'),
+      );
+    case 'unknown':
+      return refusal(
+        problem(
+          'outcome_unknown',
+          'The request may have been executed, and the backend gave no complete answer.',
+          {
+            status: exchange.timedOut ? 504 : 502,
+          },
+        ),
+      );
+  }
+}
+
+/** Beyond this size copying costs more than a second write. */
+const IN_ONE_PIECE_BYTES = 16_384;
+
+/** Sends a response byte for byte. A replay is marked, and omits cookies. */
+export function sendResponse(res: ServerResponse, response: StoredResponse, replayed: boolean): void {
+  if (res.destroyed) return;
+  const headers = replayed ? asReplay(response.headers) : [...response.headers];
+  const bodiless = res.req.method === 'HEAD' || response.status === 204 || response.status === 304;
+  // The backend may have sent it in chunks; here its length is known.
+  if (!bodiless && !hasField(headers, 'content-length'))
+    headers.push('Content-Length', String(response.body.length));
+  res.sendDate = false;
+  res.writeHead(response.status, writable(headers));
+  if (bodiless) res.end();
+  // Node sends a latin1 string together with the head in one write.
+  else if (response.body.length <= IN_ONE_PIECE_BYTES) res.end(response.body.toString('latin1'), 'latin1');
+  else res.end(response.body);
+}
+
+/** Streams an oversize response. If the backend breaks off, so does the merchant's connection. */
+export function sendStream(
+  res: ServerResponse,
+  { status, headers, body }: Extract<Exchange, { kind: 'oversize' }>,
+): void {
+  if (res.destroyed) {
+    body.destroy();
+    return;
+  }
+  res.sendDate = false;
+  res.writeHead(status, writable(headers));
+  pipeline(body, res, () => {});
+}
+
+function asReplay(headers: readonly string[]): string[] {
+  const kept = headers.filter((_, i) => (headers[i - (i % 2)] as string).toLowerCase() !== 'set-cookie');
+  return [...kept, 'Idempotent-Replayed', 'true'];
+}

@@ -1,0 +1,67 @@
+import type { Clock } from '../kernel/clock.ts';
+import { Roster } from '../kernel/roster.ts';
+import type { Call, EngineObserver } from './call.ts';
+import type { Owner, Store } from './store.ts';
+
+/**
+ * The last-moment fence, made right before `start` is issued: may the owner still send?
+ *
+ * For `leaseMs` after its start no other gateway takes the owner for dead. The owner counts from before `start`, so that
+ * its time ends before the store's does. Renewals do not extend it: after a pause another request may own the key even
+ * if a renewal succeeds. Both clocks count, because the monotonic one stops while a machine is suspended.
+ */
+export function fenceFrom(clock: Clock, leaseMs: number): () => boolean {
+  const monotonicMs = clock.monotonicMs();
+  const wallMs = clock.wallMs();
+  return () => clock.monotonicMs() - monotonicMs < leaseMs && clock.wallMs() - wallMs < leaseMs;
+}
+
+interface Renewal {
+  call: Call;
+  owner: Owner;
+  dueMs: number;
+}
+
+/** Renews the leases of executions that last longer than a third of their lease, with one timer for all of them. */
+export class Renewals {
+  readonly #store: Store;
+  readonly #leaseMs: number;
+  readonly #observer: EngineObserver;
+  readonly #clock: Clock;
+  readonly #executions = new Roster<Renewal>();
+  #timer: NodeJS.Timeout | undefined;
+
+  constructor(store: Store, leaseMs: number, observer: EngineObserver, clock: Clock) {
+    this.#store = store;
+    this.#leaseMs = leaseMs;
+    this.#observer = observer;
+    this.#clock = clock;
+  }
+
+  /** Keeps the owner's lease until the returned function is called. */
+  keep(call: Call, owner: Owner): () => void {
+    this.#timer ??= setInterval(() => this.#renewDue(), Math.max(1, Math.floor(this.#leaseMs / 6))).unref();
+    return this.#executions.add({ call, owner, dueMs: this.#clock.monotonicMs() + this.#leaseMs / 3 });
+  }
+
+  close(): void {
+    clearInterval(this.#timer);
+    this.#timer = undefined;
+  }
+
+  #renewDue(): void {
+    const nowMs = this.#clock.monotonicMs();
+    for (const execution of this.#executions.values())
+      if (execution.dueMs <= nowMs) void this.#renew(execution);
+  }
+
+  /** A renewal without an answer is tried again a third of the lease later. */
+  async #renew(execution: Renewal): Promise<void> {
+    const { call, owner } = execution;
+    execution.dueMs = Number.POSITIVE_INFINITY;
+    const renewed = await this.#store.renew(owner).catch(() => undefined);
+    execution.dueMs = this.#clock.monotonicMs() + this.#leaseMs / 3;
+    if (renewed === 'stale') this.#observer.stale('renew', call);
+    if (renewed === 'lost') this.#observer.leaseLost(call);
+  }
+}

@@ -1,0 +1,94 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Clock } from '../kernel/clock.ts';
+import { Tally } from '../kernel/tally.ts';
+import { within } from '../kernel/within.ts';
+import { UnreadableRecord } from './store.ts';
+
+const FIRST_PAUSE_MS = 50;
+const LONGEST_PAUSE_MS = 500;
+/** Writes that are tried together while the store does not answer, and at most. */
+const FEWEST_TOGETHER = 16;
+const MOST_TOGETHER = 256;
+
+interface Pending {
+  write(): Promise<unknown>;
+  untilMs: number;
+  resolve(answer: unknown): void;
+}
+
+/**
+ * Writes that the store did not answer and that must not be lost: results, and starts to be taken back. Each is repeated
+ * until the store answers; repeating is safe because each carries its owner's token.
+ *
+ * All of them share one loop. While the store is away only a few are tried at a time, at growing pauses, so that a frozen
+ * server does not collect a command for every write and every pause.
+ */
+export class PendingWrites {
+  readonly #clock: Clock;
+  readonly #writes: Pending[] = [];
+  readonly #pending = new Tally();
+  readonly #ending = new AbortController();
+  #working = false;
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  get count(): number {
+    return this.#pending.count;
+  }
+
+  /** Repeats `write` until it is answered. Undefined: it was not answered for `forMs`, or until the end of {@link close}. */
+  add<T>(write: () => Promise<T>, forMs: number): Promise<T | undefined> {
+    const untilMs = this.#clock.monotonicMs() + forMs;
+    this.#pending.begin();
+    const answer = new Promise<T | undefined>((resolve) => {
+      this.#writes.push({ write, untilMs, resolve: resolve as Pending['resolve'] });
+    }).finally(() => this.#pending.end());
+    if (!this.#working) void this.#work();
+    return answer;
+  }
+
+  /** Waits until every write is answered, at most `ms`. Gives up the others after one last attempt. */
+  async close(ms: number): Promise<void> {
+    await within(this.#pending.idle(), ms);
+    this.#ending.abort();
+    await this.#pending.idle();
+  }
+
+  async #work(): Promise<void> {
+    this.#working = true;
+    const { signal } = this.#ending;
+    let pauseMs = FIRST_PAUSE_MS;
+    let together = FEWEST_TOGETHER;
+    while (this.#writes.length > 0) {
+      await sleep(pauseMs, undefined, { signal }).catch(() => {});
+      const batch = this.#writes.splice(0, signal.aborted ? this.#writes.length : together);
+      const failed = (await Promise.all(batch.map((pending) => this.#attempt(pending)))).filter(
+        (pending) => pending !== undefined,
+      );
+      if (failed.length === batch.length) {
+        together = FEWEST_TOGETHER;
+        pauseMs = Math.min(pauseMs * 2, LONGEST_PAUSE_MS);
+      } else {
+        together = Math.min(together * 2, MOST_TOGETHER);
+        pauseMs = failed.length > 0 ? FIRST_PAUSE_MS : 0;
+      }
+      this.#writes.push(...failed);
+    }
+    this.#working = false;
+  }
+
+  /** Resolves to the write itself if it has to be repeated. */
+  async #attempt(pending: Pending): Promise<Pending | undefined> {
+    try {
+      pending.resolve(await pending.write());
+      return undefined;
+    } catch (error) {
+      const isFinal = error instanceof UnreadableRecord || this.#ending.signal.aborted;
+      if (!isFinal && this.#clock.monotonicMs() < pending.untilMs) return pending;
+      pending.resolve(undefined);
+      return undefined;
+    }
+  }
+}

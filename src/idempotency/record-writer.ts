@@ -1,0 +1,110 @@
+import type { Clock } from '../kernel/clock.ts';
+import { within } from '../kernel/within.ts';
+import type { Call, EngineObserver } from './call.ts';
+import { digestOf, digestOfStored } from './digest.ts';
+import { PendingWrites } from './pending-writes.ts';
+import type { Completion, Execution, Fenced, Owner, Store } from './store.ts';
+
+export interface RecordWriterOptions {
+  /** No write is repeated for longer: the record has expired by then. */
+  inDoubtRetentionMs: number;
+  /** How long a response is held back while the store does not take it. */
+  completeRetryMs: number;
+}
+
+/** Writes what became of an execution, under its owner's token. Nothing here throws: the store's failures are repeated. */
+export class RecordWriter {
+  readonly #store: Store;
+  readonly #options: RecordWriterOptions;
+  readonly #observer: EngineObserver;
+  readonly #pending: PendingWrites;
+
+  constructor(store: Store, options: RecordWriterOptions, observer: EngineObserver, clock: Clock) {
+    this.#store = store;
+    this.#options = options;
+    this.#observer = observer;
+    this.#pending = new PendingWrites(clock);
+  }
+
+  /** Writes that the store has not answered. */
+  get pendingWrites(): number {
+    return this.#pending.count;
+  }
+
+  /**
+   * Stores the response. `late`: the store did not answer within `completeRetryMs`; the write is repeated in the background.
+   *
+   * @param ended called when the store has answered, or never will
+   */
+  async complete(
+    call: Call,
+    execution: Execution,
+    completion: Completion,
+    ended: () => void,
+  ): Promise<Fenced | 'late'> {
+    const write = () => this.#store.complete(execution, completion);
+    const conclude = (answer: Fenced | undefined) => {
+      ended();
+      if (answer === undefined) this.#observer.completeGivenUp(call);
+      if (answer === 'stale') void this.#refused(call, completion);
+    };
+    let answer: Fenced | undefined;
+    let cause: unknown;
+    try {
+      answer = await write();
+    } catch (error) {
+      cause = error;
+    }
+    if (answer !== undefined) {
+      conclude(answer);
+      return answer;
+    }
+    const repeated = this.#pending.add(write, this.#options.inDoubtRetentionMs);
+    void repeated.then(conclude);
+    answer = await within(repeated, this.#options.completeRetryMs);
+    if (answer !== undefined) return answer;
+    this.#observer.completeLate(call, cause);
+    return 'late';
+  }
+
+  /** The backend surely did not execute. */
+  async release(call: Call, owner: Owner): Promise<void> {
+    try {
+      const answer = await this.#store.release(owner);
+      if (answer === 'stale') this.#observer.stale('release', call);
+    } catch {
+      this.#repeat(() => this.#store.release(owner));
+    }
+  }
+
+  /** Whether the backend executed is unknown. If this fails, the record reads as in doubt once its lease has lapsed. */
+  async markInDoubt(call: Call, owner: Owner): Promise<void> {
+    const answer = await this.#store.markInDoubt(owner).catch(() => 'ok');
+    if (answer === 'stale') this.#observer.stale('in_doubt', call);
+  }
+
+  /** A `start` had no answer, and nothing was sent. It may still arrive at the store, so its token is voided. */
+  takeBack(owner: Owner): void {
+    this.#repeat(() => this.#store.release(owner, { voidToken: true }));
+  }
+
+  /** A `restart` had no answer, and nothing was sent under it. What was in doubt before is in doubt again. */
+  takeBackRestart(owner: Owner): void {
+    this.#repeat(() => this.#store.markInDoubt(owner, { voidToken: true }));
+  }
+
+  /** Waits for what is pending, at most `ms`. What is not answered by then is given up. */
+  async close(ms: number): Promise<void> {
+    await this.#pending.close(ms);
+  }
+
+  #repeat(write: () => Promise<Fenced>): void {
+    void this.#pending.add(write, this.#options.inDoubtRetentionMs);
+  }
+
+  async #refused(call: Call, completion: Completion): Promise<void> {
+    this.#observer.stale('complete', call);
+    const stored = await digestOfStored(this.#store, call.scope);
+    this.#observer.lateAnswer(call, digestOf(completion), stored);
+  }
+}

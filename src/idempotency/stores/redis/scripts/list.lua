@@ -1,0 +1,23 @@
+#!lua flags=no-writes
+-- A record's head for a listing, without its completion.
+-- KEYS[1] record   KEYS[2] lease   ARGV[1] bytes that a head has at most
+-- Result: nil if there is no record; else the head (or what is there of it), the time to live in ms, whether there is a
+-- lease here (1 or 0), and whether the record is as long as it says (1 or 0).
+-- Places in the record: see codec.ts.
+local function u32(at) return struct.unpack('>I4', redis.call('GETRANGE', KEYS[1], at, at + 3)) end
+local length = redis.call('STRLEN', KEYS[1])
+if length == 0 and redis.call('EXISTS', KEYS[1]) == 0 then return false end
+local head = redis.call('GETRANGE', KEYS[1], 0, ARGV[1] - 1)
+local at = 85
+for _ = 1, 6 do at = at + 1 + (string.byte(head, at + 1) or 0) end
+local state = string.sub(head, 2, 2)
+-- Behind the head: nothing; a status; or a status, the headers and the body, with their lengths.
+local function ends()
+  if state == 't' then return at + 2 end
+  if state ~= 'c' then return at end
+  if at + 6 > length then return nil end
+  at = at + 6 + u32(at + 2)
+  if at + 4 > length then return nil end
+  return at + 4 + u32(at)
+end
+return { head, redis.call('PTTL', KEYS[1]), redis.call('EXISTS', KEYS[2]), ends() == length and 1 or 0 }

@@ -1,0 +1,26 @@
+#!lua
+-- in doubt, or executing without a living owner → completed under a new token, or absent; and an audit record.
+-- KEYS[1] record   KEYS[2] lease   KEYS[3] audit trail (list)
+-- ARGV[1] the start of the record as it was seen: format version, state, token, flags (19 bytes)
+-- ARGV[2] '1' if leases live here; '0' if the lock nodes were asked before
+-- ARGV[3] state code that it gets, c or t; '' for absent   ARGV[4] new token (16 bytes)   ARGV[5] changedAtMs (8 bytes, f64)
+-- ARGV[6] the bytes behind the head   ARGV[7] audit record   ARGV[8] how long it is kept, in ms
+-- Result: 'ok', 'alive', or 'changed': the record is not as it was seen.
+-- Places in the record: see codec.ts.
+local record = redis.call('GET', KEYS[1])
+if not record or string.sub(record, 1, 19) ~= ARGV[1] then return 'changed' end
+local state = stateOf(record)
+if state ~= 'e' and state ~= 'd' then return 'changed' end
+local inDoubtRetentionMs = struct.unpack('>I6', record, 32)
+if state == 'e' and inDoubtRetentionMs - redis.call('PTTL', KEYS[1]) < struct.unpack('>I6', record, 20) then return 'alive' end
+local gaveUp = state == 'd' and string.byte(record, 19) >= 2
+if not gaveUp and ARGV[2] == '1' and redis.call('EXISTS', KEYS[2]) == 1 then return 'alive' end
+redis.call('RPUSH', KEYS[3], ARGV[7])
+redis.call('PEXPIRE', KEYS[3], ARGV[8])
+if ARGV[3] == '' then
+  redis.call('DEL', KEYS[1])
+  return 'ok'
+end
+local head = string.sub(record, 1, 1) .. ARGV[3] .. ARGV[4] .. '\1' .. string.sub(record, 20, 77) .. ARGV[5]
+redis.call('SET', KEYS[1], head .. string.sub(record, 86) .. ARGV[6], 'PX', string.format('%.0f', inDoubtRetentionMs))
+return 'ok'

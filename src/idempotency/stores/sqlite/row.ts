@@ -1,0 +1,157 @@
+import type { SQLOutputValue } from 'node:sqlite';
+import type { Fingerprint, Scope, Token } from '../../../kernel/brands.ts';
+import type { Completion, IdempotencyRecord, RecordHead, Standing } from '../../store.ts';
+import { UnreadableRecord } from '../../store.ts';
+import type { Now } from './running-time.ts';
+
+const HEAD_COLUMNS = `id, state, token, fingerprint, merchant, operation, idempotency_key, request_id, gateway_id,
+  encryption_key_id, created_at_ms, changed_at_ms, lease_ms, retention_ms, in_doubt_retention_ms,
+  was_in_doubt, owner_gave_up, alive_at, expires_at, status, headers`;
+
+/** Select these with `setReturnArrays(true)`; {@link readRow} takes the values in this order. */
+export const ROW_COLUMNS = `${HEAD_COLUMNS}, body`;
+
+/** The same, but a body of any size arrives empty. */
+export const ROW_COLUMNS_WITHOUT_BODY = `${HEAD_COLUMNS},
+  CASE typeof(body) WHEN 'blob' THEN zeroblob(0) ELSE body END`;
+
+/** A row that passed every check. Times without a unit are running times in milliseconds. */
+export interface Row {
+  id: number;
+  record: IdempotencyRecord;
+  ownerGaveUp: boolean;
+  aliveAt: number;
+  expiresAt: number;
+}
+
+const LONGEST_TEXT = 255;
+const TOKEN_BYTES = 16;
+const FINGERPRINT_BYTES = 32;
+
+function bytes(value: SQLOutputValue | undefined, length: number, name: string): Buffer {
+  if (!(value instanceof Uint8Array) || value.length !== length) throw bad(name);
+  return asBuffer(value);
+}
+
+const asBuffer = (value: Uint8Array): Buffer =>
+  Buffer.from(value.buffer as ArrayBuffer, value.byteOffset, value.byteLength);
+
+function text(value: SQLOutputValue | undefined, name: string): string {
+  if (typeof value !== 'string' || value.length > LONGEST_TEXT) throw bad(name);
+  return value;
+}
+
+function integer(value: SQLOutputValue | undefined, name: string, min: number, max?: number): number {
+  if (
+    !Number.isSafeInteger(value) ||
+    (value as number) < min ||
+    (max !== undefined && (value as number) > max)
+  )
+    throw bad(name);
+  return value as number;
+}
+
+const bad = (name: string) => new UnreadableRecord(`the column ${name} holds no valid value`);
+
+const FIRST_TIME = Number.MIN_SAFE_INTEGER;
+
+/** @throws {UnreadableRecord} for anything that this version of the store did not write */
+export function readRow(values: SQLOutputValue[]): Row {
+  const state = values[1];
+  if (state !== 'executing' && state !== 'completed' && state !== 'in_doubt') throw bad('state');
+  if (values[9] !== null) throw new UnreadableRecord('it is encrypted, which this version does not know');
+  const head: RecordHead = {
+    state,
+    token: bytes(values[2], TOKEN_BYTES, 'token') as Token,
+    fingerprint: bytes(values[3], FINGERPRINT_BYTES, 'fingerprint') as Fingerprint,
+    merchant: text(values[4], 'merchant'),
+    operation: text(values[5], 'operation'),
+    key: text(values[6], 'idempotency_key'),
+    requestId: text(values[7], 'request_id'),
+    gatewayId: text(values[8], 'gateway_id'),
+    createdAtMs: integer(values[10], 'created_at_ms', FIRST_TIME),
+    changedAtMs: integer(values[11], 'changed_at_ms', FIRST_TIME),
+    lifetimes: {
+      leaseMs: integer(values[12], 'lease_ms', 1),
+      retentionMs: integer(values[13], 'retention_ms', 1),
+      inDoubtRetentionMs: integer(values[14], 'in_doubt_retention_ms', 1),
+    },
+    wasInDoubt: integer(values[15], 'was_in_doubt', 0, 1) === 1,
+  };
+  const row = {
+    id: values[0] as number,
+    ownerGaveUp: integer(values[16], 'owner_gave_up', 0, 1) === 1,
+    aliveAt: integer(values[17], 'alive_at', FIRST_TIME),
+    expiresAt: integer(values[18], 'expires_at', FIRST_TIME),
+  };
+  const [status, headers, body] = [values[19], values[20], values[21]];
+  if (state !== 'completed') {
+    if (status !== null || headers !== null || body !== null) throw bad('status');
+    return { ...row, record: head };
+  }
+  const completion = readCompletion(integer(status, 'status', 0, 999), headers, body);
+  return { ...row, record: { ...head, completion } };
+}
+
+function readCompletion(
+  status: number,
+  headers: SQLOutputValue | undefined,
+  body: SQLOutputValue | undefined,
+): Completion {
+  if (headers === null && body === null) return { kind: 'tombstone', status };
+  if (!(body instanceof Uint8Array)) throw bad('body');
+  return { kind: 'response', response: { status, headers: readHeaders(headers), body: asBuffer(body) } };
+}
+
+function readHeaders(json: SQLOutputValue | undefined): string[] {
+  try {
+    const headers: unknown = JSON.parse(json as string);
+    if (Array.isArray(headers) && headers.length % 2 === 0 && headers.every((one) => typeof one === 'string'))
+      return headers;
+  } catch {
+    // Not JSON, or no text at all.
+  }
+  throw bad('headers');
+}
+
+/**
+ * The row that a statement read, or undefined. SQLite's numbers that no JavaScript number can hold are not ours.
+ *
+ * @throws {UnreadableRecord}
+ */
+export function readSelected(select: () => unknown): Row | undefined {
+  let values: SQLOutputValue[] | undefined;
+  try {
+    values = select() as SQLOutputValue[] | undefined;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ERR_OUT_OF_RANGE')
+      throw new UnreadableRecord('a number is too large');
+    throw error;
+  }
+  return values && readRow(values);
+}
+
+export const scopeBytes = (scope: Scope | string): Buffer => Buffer.from(scope, 'hex');
+
+export const isExpired = ({ expiresAt }: Row, { runningMs }: Now): boolean => runningMs >= expiresAt;
+
+/** Has the owner shown life within its lease, in this boot? */
+export function ownerIsAlive(
+  { ownerGaveUp, aliveAt, record }: Row,
+  { runningMs, bootBeganAt }: Now,
+): boolean {
+  return !ownerGaveUp && aliveAt >= bootBeganAt && runningMs - aliveAt < record.lifetimes.leaseMs;
+}
+
+/** What the record means for a request with this fingerprint. */
+export function standingOf(row: Row, fingerprint: Uint8Array, now: Now): Standing {
+  const { record } = row;
+  if (Buffer.compare(record.fingerprint, fingerprint) !== 0) return { kind: 'mismatch' };
+  const { completion } = record;
+  if (completion)
+    return completion.kind === 'tombstone'
+      ? { kind: 'tombstone' }
+      : { kind: 'completed', response: completion.response };
+  if (record.state === 'executing' && ownerIsAlive(row, now)) return { kind: 'in_flight' };
+  return { kind: 'in_doubt', sinceMs: record.changedAtMs, operation: record.operation };
+}

@@ -1,0 +1,148 @@
+import { DatabaseSync } from 'node:sqlite';
+import { StoreUnavailable } from '../../store.ts';
+
+/** Goes up with every change that an older gateway would misread. */
+export const SCHEMA_VERSION = 2;
+
+/** Pages in the WAL at which the writer moves them into the database file. */
+export const CHECKPOINT_PAGES = 1000;
+/** A WAL that grew while a long read kept it from being reused is cut back to this. */
+const LARGEST_IDLE_WAL_BYTES = 64 * 1024 * 1024;
+
+/**
+ * The columns are for people too: `select … from records where state = 'in_doubt'` in the `sqlite3` shell answers what an
+ * operator asks. Columns that end in `_ms` are durations or, with `at`, Unix times for people; `alive_at` and `expires_at`
+ * are running times (see running-time.ts). No column has a constraint on its content: readers check every value
+ * themselves, because a disk may damage what a constraint let in.
+ *
+ * A table with rowid, because scopes are digests: in a table ordered by scope every write is a page of its own.
+ */
+const TABLES = `
+  CREATE TABLE records (
+    id INTEGER PRIMARY KEY,
+    scope BLOB NOT NULL UNIQUE,
+    state TEXT,
+    token BLOB,
+    fingerprint BLOB,
+    merchant TEXT,
+    operation TEXT,
+    idempotency_key TEXT,
+    request_id TEXT,
+    gateway_id TEXT,
+    encryption_key_id TEXT,
+    created_at_ms INTEGER,
+    changed_at_ms INTEGER,
+    lease_ms INTEGER,
+    retention_ms INTEGER,
+    in_doubt_retention_ms INTEGER,
+    was_in_doubt INTEGER,
+    owner_gave_up INTEGER,
+    alive_at INTEGER,
+    expires_at INTEGER,
+    status INTEGER,
+    headers TEXT,
+    body BLOB
+  );
+  CREATE INDEX records_open ON records (id) WHERE state <> 'completed';
+  CREATE INDEX records_expiry ON records (expires_at);
+  CREATE TABLE voided_tokens (token BLOB PRIMARY KEY, expires_at INTEGER NOT NULL) WITHOUT ROWID;
+  CREATE INDEX voided_tokens_expiry ON voided_tokens (expires_at);
+  CREATE TABLE audit (
+    id INTEGER PRIMARY KEY,
+    scope BLOB NOT NULL,
+    at_ms INTEGER NOT NULL,
+    resolved_by TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    from_state TEXT NOT NULL,
+    merchant TEXT NOT NULL,
+    operation TEXT NOT NULL,
+    idempotency_key TEXT NOT NULL,
+    request_id TEXT NOT NULL,
+    created_at_ms INTEGER NOT NULL,
+    changed_at_ms INTEGER NOT NULL,
+    resolved_as TEXT NOT NULL,
+    kind TEXT,
+    status INTEGER,
+    expires_at INTEGER NOT NULL
+  );
+  CREATE INDEX audit_scope ON audit (scope);
+  CREATE INDEX audit_expiry ON audit (expires_at);
+  CREATE TABLE clock (
+    id INTEGER PRIMARY KEY,
+    boot BLOB,
+    offset_ms REAL,
+    boot_began_at INTEGER,
+    observed_at INTEGER
+  );
+  CREATE TABLE probe (id INTEGER PRIMARY KEY, content BLOB);
+  PRAGMA user_version = ${SCHEMA_VERSION};
+`;
+
+/**
+ * The writer's connection. Makes the tables if the file is new.
+ *
+ * @param busyMs how long to wait for processes that open the file at the same moment
+ */
+export function openForWriting(file: string, busyMs: number): DatabaseSync {
+  // The time limit must be set before the journal mode: two processes that open a new file would collide there.
+  const database = new DatabaseSync(file, { timeout: busyMs });
+  try {
+    database.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL');
+    database.exec(`PRAGMA wal_autocheckpoint = ${CHECKPOINT_PAGES}`);
+    database.exec(`PRAGMA journal_size_limit = ${LARGEST_IDLE_WAL_BYTES}`);
+    if (versionOf(database) === 0) makeTables(database);
+    const version = versionOf(database);
+    if (version !== SCHEMA_VERSION)
+      throw new StoreUnavailable(
+        `${file} has schema version ${version}, and this gateway knows version ${SCHEMA_VERSION}: use the gateway that wrote it, or configure another path`,
+        { maybeWritten: false },
+      );
+    // From now on the writer waits by itself (see writer-thread.ts): SQLite's own waiting starves some processes.
+    database.exec('PRAGMA busy_timeout = 0');
+    return database;
+  } catch (error) {
+    database.close();
+    throw error;
+  }
+}
+
+/** The main thread's connection: it never waits for a lock, and cannot write. */
+export function openForReading(file: string): DatabaseSync {
+  const database = new DatabaseSync(file, { timeout: 0 });
+  database.exec('PRAGMA query_only = ON');
+  return database;
+}
+
+function makeTables(database: DatabaseSync): void {
+  database.exec('BEGIN IMMEDIATE');
+  try {
+    // Another process may have made them since.
+    if (versionOf(database) === 0) {
+      const { others } = database.prepare('SELECT count(*) AS others FROM sqlite_schema').get() as {
+        others: number;
+      };
+      if (others > 0)
+        throw new StoreUnavailable('the database has tables of another application', {
+          maybeWritten: false,
+        });
+      database.exec(TABLES);
+    }
+    database.exec('COMMIT');
+  } catch (error) {
+    if (database.isTransaction) database.exec('ROLLBACK');
+    throw error;
+  }
+}
+
+const versionOf = (database: DatabaseSync): number =>
+  (database.prepare('PRAGMA user_version').get() as { user_version: number }).user_version;
+
+/** SQLite's primary result code, or 0 for an error that does not come from SQLite. */
+export function resultCodeOf(error: unknown): number {
+  const { errcode } = error as { errcode?: number };
+  return (errcode ?? 0) & 0xff;
+}
+
+export const SQLITE_BUSY = 5;
+
+export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));

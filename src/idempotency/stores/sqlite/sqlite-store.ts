@@ -1,0 +1,268 @@
+import type { DatabaseSync, StatementSync } from 'node:sqlite';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Scope, Token } from '../../../kernel/brands.ts';
+import type { Clock } from '../../../kernel/clock.ts';
+import { newToken } from '../../fingerprint.ts';
+import {
+  type AuditRecord,
+  type Completion,
+  type Execution,
+  type Fenced,
+  type IdempotencyRecord,
+  type ListFilter,
+  type Listing,
+  type Owner,
+  type PeekAnswer,
+  type Resolution,
+  type ResolutionNote,
+  type Resolved,
+  type StartAnswer,
+  type Store,
+  type StoreHealth,
+  type StoreOptions,
+  StoreUnavailable,
+  type UnansweredOptions,
+  UnknownCursor,
+} from '../../store.ts';
+import { readAudit } from './audit-trail.ts';
+import { packCompletion, packExecution, packOwner } from './commands.ts';
+import { prepareFiles } from './files.ts';
+import { ListReader } from './listing.ts';
+import { Room } from './room.ts';
+import { isExpired, ROW_COLUMNS, type Row, readSelected, scopeBytes, standingOf } from './row.ts';
+import { bootId, type Now, RunningTime } from './running-time.ts';
+import { messageOf, openForReading, resultCodeOf, SQLITE_BUSY } from './schema.ts';
+import { Upkeep } from './upkeep.ts';
+import { closed, Writer } from './writer.ts';
+
+export interface SqliteStoreOptions extends StoreOptions {
+  /** Folder of the database; made if it is missing, for this user only. */
+  path: string;
+  /** A write that is not answered within this counts as lost, though it may still happen. */
+  timeoutMs: number;
+  clock: Clock;
+  /** The disk reserve, below which nothing new is started. Default: 64 MiB. */
+  keepFreeBytes?: number;
+  /** Called when the writer's thread has died and another one takes its place. */
+  onWriterReplaced?: (error: Error) => void;
+  /** Where the system says which boot this is. */
+  bootIdFile?: string;
+}
+
+/**
+ * The embedded store: one SQLite database, shared by all processes of a machine.
+ *
+ * Reads run here, on the main thread, and never wait for a lock. Every write goes to the writer's thread, which reads again
+ * within its transaction and decides there.
+ */
+export class SqliteStore implements Store {
+  readonly #timeoutMs: number;
+  readonly #database: DatabaseSync;
+  readonly #writer: Writer;
+  readonly #time: RunningTime;
+  readonly #room: Room;
+  readonly #upkeep: Upkeep;
+  readonly #select: StatementSync;
+  readonly #listReader: ListReader;
+  #isClosed = false;
+
+  /** @throws {StoreUnavailable} with a message for the operator */
+  static async open(options: SqliteStoreOptions): Promise<SqliteStore> {
+    const { path, timeoutMs, gatewayId, lifetimes, clock, onWriterReplaced = () => {} } = options;
+    try {
+      const file = prepareFiles(path);
+      const { writer, clock: state } = await Writer.open({
+        data: { file, timeoutMs, gatewayId, lifetimes, boot: bootId(options.bootIdFile) },
+        monotonicMs: () => clock.monotonicMs(),
+        onReplaced: onWriterReplaced,
+      });
+      try {
+        return new SqliteStore(options, file, writer, new RunningTime(state, clock));
+      } catch (error) {
+        await writer.close();
+        throw error;
+      }
+    } catch (error) {
+      throw new StoreUnavailable(`the store in ${path} cannot be used: ${messageOf(error)}`, {
+        cause: error,
+        maybeWritten: false,
+      });
+    }
+  }
+
+  private constructor(options: SqliteStoreOptions, file: string, writer: Writer, time: RunningTime) {
+    this.#timeoutMs = options.timeoutMs;
+    this.#writer = writer;
+    this.#time = time;
+    writer.useClock(time);
+    this.#database = openForReading(file);
+    this.#select = this.#database.prepare(`SELECT ${ROW_COLUMNS} FROM records WHERE scope = ?`);
+    this.#select.setReturnArrays(true);
+    this.#listReader = new ListReader(this.#database, () => this.#now());
+    this.#room = new Room(options.path, options.keepFreeBytes);
+    this.#upkeep = new Upkeep(
+      this.#database,
+      writer,
+      () => this.#now(),
+      () => this.#room.shortage === undefined,
+    );
+  }
+
+  /** Why starts and restarts are refused at the moment; undefined if they are not. */
+  get refusing(): string | undefined {
+    return this.#room.shortage ?? this.#writer.failure;
+  }
+
+  async start(execution: Execution): Promise<StartAnswer> {
+    for (;;) {
+      // A retry mostly finds its record, and needs no write.
+      const existing = await this.#reading(() => this.#existing(execution));
+      if (existing) return existing;
+      this.#refuseNew();
+      const answer = await this.#writer.write(packExecution('start', execution));
+      if (answer === 'started') return { kind: 'started' };
+      if (answer === 'voided') throw givenUp();
+    }
+  }
+
+  async peek({ scope, fingerprint }: Pick<Execution, 'scope' | 'fingerprint'>): Promise<PeekAnswer> {
+    const { row, now } = await this.#reading(() => this.#read(scope));
+    return row ? standingOf(row, fingerprint, now) : { kind: 'absent' };
+  }
+
+  async restart(execution: Execution): Promise<'ok' | 'changed'> {
+    this.#refuseNew();
+    const answer = await this.#writer.write(packExecution('restart', execution));
+    if (answer === 'voided') throw givenUp();
+    return answer;
+  }
+
+  renew(owner: Owner): Promise<Fenced | 'lost'> {
+    return this.#writer.write({ kind: 'renew', ...packOwner(owner) });
+  }
+
+  async complete(execution: Execution, completion: Completion): Promise<Fenced> {
+    const { status, headers, body } = packCompletion(completion);
+    const { scope, token } = packOwner(execution);
+    const answer = await this.#writer.write({ kind: 'complete', scope, token, status, headers, body });
+    if (answer !== 'absent') return answer;
+    const packed = packExecution('start', execution);
+    return await this.#writer.write({ ...packed, kind: 'create', status, headers, body });
+  }
+
+  release(owner: Owner, { voidToken = false }: UnansweredOptions = {}): Promise<Fenced> {
+    return this.#writer.write({ kind: 'release', voidToken, ...packOwner(owner) });
+  }
+
+  markInDoubt(owner: Owner, { voidToken = false }: UnansweredOptions = {}): Promise<Fenced> {
+    return this.#writer.write({ kind: 'markInDoubt', voidToken, ...packOwner(owner) });
+  }
+
+  async get(scope: Scope): Promise<IdempotencyRecord | undefined> {
+    const { row } = await this.#reading(() => this.#read(scope));
+    return row?.record;
+  }
+
+  async list(filter: ListFilter): Promise<Listing> {
+    const page = () => this.#listReader.page(filter);
+    return await page().catch((error) => this.#readLater(page, error));
+  }
+
+  resolve(scope: Scope, seen: Token, resolution: Resolution, note: ResolutionNote): Promise<Resolved> {
+    const completion = resolution.as === 'completed' ? packCompletion(resolution.completion) : undefined;
+    const { by, reason } = note;
+    return this.#writer.write({
+      kind: 'resolve',
+      ...packOwner({ scope, token: seen }),
+      newToken: newToken().toString('latin1'),
+      completion,
+      by,
+      reason,
+    });
+  }
+
+  async audit(scope: Scope): Promise<AuditRecord[]> {
+    return await this.#reading(() => readAudit(this.#database, scope, this.#now()));
+  }
+
+  async health(): Promise<StoreHealth> {
+    try {
+      const { shortage } = this.#room;
+      if (shortage) return { ok: false, detail: `sqlite: ${shortage}`, warnings: [] };
+      await this.#writer.write({ kind: 'probe' });
+      return { ok: true, detail: 'sqlite', warnings: [] };
+    } catch (error) {
+      return { ok: false, detail: messageOf(error), warnings: [] };
+    }
+  }
+
+  async close(): Promise<void> {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
+    this.#upkeep.close();
+    this.#room.close();
+    // The last connection to close moves the WAL into the database file: that is for the writer's thread to do.
+    this.#database.close();
+    await this.#writer.close();
+  }
+
+  /** An answer that needs no write; undefined if the record is absent, or a dead owner's record must be marked. */
+  #existing({ scope, fingerprint, token }: Execution): StartAnswer | undefined {
+    const { row, now } = this.#read(scope);
+    if (!row) return undefined;
+    const { record } = row;
+    // The command was delivered twice.
+    if (record.state === 'executing' && record.token.equals(token)) return { kind: 'started' };
+    const standing = standingOf(row, fingerprint, now);
+    return record.state === 'executing' && standing.kind === 'in_doubt' ? undefined : standing;
+  }
+
+  #read(scope: Scope): { row: Row | undefined; now: Now } {
+    const now = this.#now();
+    const row = readSelected(() => this.#select.get(scopeBytes(scope)));
+    return { row: row && !isExpired(row, now) ? row : undefined, now };
+  }
+
+  /** Reads at once, without a promise, unless the database is busy. */
+  #reading<T>(read: () => T): T | Promise<T> {
+    try {
+      return read();
+    } catch (error) {
+      return this.#readLater(read, error);
+    }
+  }
+
+  /** Another process may be recovering the WAL or closing the database: tries again until the time limit. */
+  async #readLater<T>(read: () => T | Promise<T>, cause: unknown): Promise<T> {
+    const startedMs = performance.now();
+    for (let error = cause; ; ) {
+      const isLate = performance.now() - startedMs >= this.#timeoutMs;
+      if (resultCodeOf(error) !== SQLITE_BUSY || isLate) throw asUnavailable(error);
+      await sleep(1);
+      try {
+        return await read();
+      } catch (again) {
+        error = again;
+      }
+    }
+  }
+
+  #now(): Now {
+    if (this.#isClosed) throw closed();
+    return this.#time.now();
+  }
+
+  #refuseNew(): void {
+    const { refusing } = this;
+    if (refusing) throw new StoreUnavailable(`sqlite: ${refusing}`, { maybeWritten: false });
+  }
+}
+
+const givenUp = () =>
+  new StoreUnavailable('the execution was given up before it started', { maybeWritten: false });
+
+function asUnavailable(error: unknown): unknown {
+  // UnknownCursor is the caller's mistake.
+  if (error instanceof StoreUnavailable || error instanceof UnknownCursor) return error;
+  return new StoreUnavailable(`sqlite: ${messageOf(error)}`, { cause: error, maybeWritten: false });
+}

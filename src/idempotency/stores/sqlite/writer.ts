@@ -1,0 +1,243 @@
+import { extname } from 'node:path';
+import { Worker } from 'node:worker_threads';
+import { StoreUnavailable, UnreadableRecord } from '../../store.ts';
+import {
+  type Answer,
+  type Answers,
+  type BatchAnswer,
+  type Command,
+  type FromWriter,
+  type ToWriter,
+  toMessage,
+  type WriterData,
+} from './commands.ts';
+import type { ClockState, RunningTime } from './running-time.ts';
+import { messageOf } from './schema.ts';
+
+/** In the sources this is a .ts file, in the package a .js file. */
+const THREAD = new URL(`./writer-thread${extname(import.meta.url)}`, import.meta.url);
+
+/** A batch is cut here, so that no transaction keeps other processes waiting for long. */
+const COMMANDS_A_BATCH = 256;
+const BODY_BYTES_A_BATCH = 4 * 1024 * 1024;
+/** The thread gives up on the write lock before the write's time limit, so that its caller learns that nothing was written. */
+const SHARE_FOR_BEGIN = 0.9;
+const REPLACE_AGAIN_MS = 500;
+
+interface Pending {
+  command: Command;
+  askedMs: number;
+  resolve(answer: never): void;
+  reject(error: StoreUnavailable): void;
+}
+
+export interface WriterOptions {
+  data: Omit<WriterData, 'monotonicMs'>;
+  monotonicMs(): number;
+  /** Called when the thread has died and another one takes its place. */
+  onReplaced(error: Error): void;
+}
+
+/**
+ * The main thread's side of the writer. One batch is under way at a time; everything that arrives meanwhile becomes the next
+ * one. So the event loop never waits for the disk, and a busy gateway syncs the disk once for many writes.
+ */
+export class Writer {
+  /** Why the last batch could not be written; undefined as soon as a write succeeds. */
+  failure: string | undefined;
+  readonly #options: WriterOptions;
+  #timer: NodeJS.Timeout | undefined;
+  #time: RunningTime | undefined;
+  #thread: Worker | undefined;
+  #queue: Pending[] = [];
+  #underWay: Pending[] = [];
+  #isScheduled = false;
+  #closing: (() => void) | undefined;
+  #isClosed = false;
+
+  /** @throws {StoreUnavailable} with a message for the operator, if the database cannot be opened */
+  static async open(options: WriterOptions): Promise<{ writer: Writer; clock: ClockState }> {
+    const writer = new Writer(options);
+    const clock = await writer.#startThread();
+    return { writer, clock };
+  }
+
+  private constructor(options: WriterOptions) {
+    this.#options = options;
+  }
+
+  useClock(time: RunningTime): void {
+    this.#time = time;
+  }
+
+  /** @throws {StoreUnavailable} */
+  write<K extends Command['kind']>(command: Command & { kind: K }): Promise<Answers[K]> {
+    return new Promise((resolve, reject) => {
+      if (this.#isClosed) {
+        reject(closed());
+        return;
+      }
+      this.#queue.push({ command, askedMs: performance.now(), resolve, reject });
+      this.#timer ??= this.#lookLater();
+      this.#schedule();
+    });
+  }
+
+  /** Resolves when everything that was handed over is answered and the thread has ended. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    if (this.#queue.length > 0 || this.#underWay.length > 0)
+      await new Promise<void>((resolve) => {
+        this.#closing = resolve;
+      });
+    clearTimeout(this.#timer);
+    const thread = this.#thread;
+    if (!thread) return;
+    // Its end is not a loss.
+    this.#thread = undefined;
+    thread.ref();
+    await new Promise((resolve) => {
+      thread.once('exit', resolve);
+      post(thread, 'close');
+    });
+  }
+
+  #schedule(): void {
+    if (this.#isScheduled || this.#underWay.length > 0 || !this.#thread || this.#queue.length === 0) return;
+    this.#isScheduled = true;
+    // All requests that arrive in this turn of the event loop share a batch.
+    setImmediate(() => {
+      this.#isScheduled = false;
+      this.#sendBatch();
+    });
+  }
+
+  #sendBatch(): void {
+    const first = this.#queue[0];
+    const thread = this.#thread;
+    if (!first || !thread || !this.#time) return;
+    let count = 0;
+    for (
+      let bytes = 0;
+      count < this.#queue.length && count < COMMANDS_A_BATCH && bytes < BODY_BYTES_A_BATCH;
+    ) {
+      const { command } = this.#queue[count++] as Pending;
+      if (command.kind === 'complete' || command.kind === 'create') bytes += command.body?.length ?? 0;
+    }
+    this.#underWay = this.#queue.splice(0, count);
+    const beginByMs = first.askedMs + this.#options.data.timeoutMs * SHARE_FOR_BEGIN;
+    post(thread, {
+      messages: this.#underWay.map(({ command }) => toMessage(command)),
+      now: this.#time.now(),
+      beginWithinMs: Math.max(0, beginByMs - performance.now()),
+    });
+  }
+
+  #answered(answer: BatchAnswer): void {
+    const batch = this.#underWay;
+    this.#underWay = [];
+    if (answer.kind === 'committed') {
+      if (answer.wrote) this.failure = undefined;
+      if (answer.observedAt !== undefined) this.#time?.catchUpWith(answer.observedAt);
+      for (const [i, pending] of batch.entries()) settle(pending, answer.answers[i] as Answer);
+    } else {
+      const { message, maybeWritten, isBusy } = answer;
+      if (!isBusy) this.failure = message;
+      for (const { reject } of batch) reject(unavailable(message, maybeWritten));
+    }
+    this.#next();
+  }
+
+  #next(): void {
+    if (this.#queue.length > 0) this.#schedule();
+    else this.#closing?.();
+  }
+
+  /** One timer for all writes: a timer each would cost more than the message that it guards. */
+  #lookLater(): NodeJS.Timeout {
+    return setTimeout(
+      () => {
+        this.#rejectLate();
+        const isIdle = this.#queue.length === 0 && this.#underWay.length === 0;
+        this.#timer = isIdle ? undefined : this.#lookLater();
+      },
+      Math.max(5, this.#options.data.timeoutMs / 20),
+    );
+  }
+
+  /** Those under way may still happen; those in the queue are taken out of it. */
+  #rejectLate(): void {
+    const { timeoutMs } = this.#options.data;
+    const latestMs = performance.now() - timeoutMs;
+    const message = `no answer within ${timeoutMs} ms`;
+    for (const { askedMs, reject } of this.#underWay) {
+      if (askedMs <= latestMs) reject(unavailable(message, true));
+    }
+    const inTime = this.#queue.findIndex(({ askedMs }) => askedMs > latestMs);
+    const late = this.#queue.splice(0, inTime === -1 ? this.#queue.length : inTime);
+    for (const { reject } of late) reject(unavailable(message, false));
+    if (late.length > 0 && this.#underWay.length === 0) this.#next();
+  }
+
+  async #startThread(): Promise<ClockState> {
+    const workerData: WriterData = { ...this.#options.data, monotonicMs: this.#options.monotonicMs() };
+    const thread = new Worker(THREAD, { workerData, name: 'sqlite-writer' });
+    let cause: Error | undefined;
+    thread.on('error', (error) => {
+      cause = error as Error;
+    });
+    return await new Promise((resolve, reject) => {
+      thread.on('message', (message: FromWriter) => {
+        if (message.kind === 'ready') {
+          // An idle store does not keep its process alive; a write that waits does, by its timer.
+          thread.unref();
+          if (this.#isDrained()) return void post(thread, 'close');
+          this.#thread = thread;
+          resolve(message.clock);
+          this.#schedule();
+        } else if (message.kind === 'refused') reject(unavailable(message.message, false));
+        else this.#answered(message);
+      });
+      thread.once('exit', (code) => {
+        const error = cause ?? new Error(`the writer thread ended with code ${code}`);
+        reject(unavailable(messageOf(error), false));
+        if (this.#thread === thread) this.#lostThread(error);
+      });
+    });
+  }
+
+  /** What the dead thread had not answered may have been written. What it had not received goes to the next one. */
+  #lostThread(error: Error): void {
+    this.#thread = undefined;
+    const batch = this.#underWay;
+    this.#underWay = [];
+    for (const { reject } of batch) reject(unavailable(`the writer thread died: ${messageOf(error)}`, true));
+    if (this.#isDrained()) this.#closing?.();
+    else {
+      this.#options.onReplaced(error);
+      this.#replaceThread();
+    }
+  }
+
+  #isDrained = () => this.#isClosed && this.#queue.length === 0;
+
+  #replaceThread(): void {
+    this.#startThread().catch((error) => {
+      this.failure = messageOf(error);
+      if (this.#isDrained()) this.#closing?.();
+      else setTimeout(() => this.#replaceThread(), REPLACE_AGAIN_MS).unref();
+    });
+  }
+}
+
+const post = (thread: Worker, message: ToWriter) => thread.postMessage(message);
+
+function settle({ resolve, reject }: Pending, answer: Answer): void {
+  if (typeof answer === 'object' && 'unreadable' in answer) reject(new UnreadableRecord(answer.unreadable));
+  else resolve(answer as never);
+}
+
+const unavailable = (message: string, maybeWritten: boolean) =>
+  new StoreUnavailable(`sqlite: ${message}`, { maybeWritten });
+
+export const closed = () => new StoreUnavailable('the store is closed', { maybeWritten: false });

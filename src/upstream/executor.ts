@@ -1,0 +1,238 @@
+import { Readable } from 'node:stream';
+import { buildConnector, type Dispatcher, Pool } from 'undici';
+import type { Clock } from '../kernel/clock.ts';
+import { endToEndHeaders } from './headers.ts';
+import type { UpstreamOptions } from './options.ts';
+
+/** One request to the backend, whole in memory. */
+export interface UpstreamRequest {
+  method: string;
+  /** Path and query, as received. */
+  target: string;
+  /** Names and values in turn, without Host and framing. */
+  headers: string[];
+  body: Buffer;
+}
+
+/** How it ended, by phase. The same shape as the idempotency engine's `Exchange`. */
+export type UpstreamResult =
+  | { kind: 'complete'; response: { status: number; headers: string[]; body: Buffer } }
+  | { kind: 'oversize'; status: number; headers: string[]; body: Readable }
+  | { kind: 'not_sent'; reason: string }
+  | { kind: 'unknown'; reason: string; timedOut: boolean };
+
+/** Marks failures of the connector: TCP, DNS, TLS. No byte of a request had been sent. */
+class NotConnected extends Error {
+  override readonly name = 'NotConnected';
+}
+
+/** The fence refused the request at the last moment. */
+class MayNotSend extends Error {
+  override readonly name = 'MayNotSend';
+}
+
+/** Options of one request. */
+export interface Sending {
+  /** Called before a connection is opened, and again right before the first byte is written. Default: always true. */
+  maySend?: () => boolean;
+  /** Time to the complete response. Milliseconds; default `responseTimeoutMs`. */
+  timeoutMs?: number;
+}
+
+const TOO_LATE = 'the lease had lapsed before the request could be sent';
+
+/** The request's deadline has passed. */
+class DeadlinePassed extends Error {
+  override readonly name = 'DeadlinePassed';
+}
+
+/**
+ * Sends requests to the backend, each at most once: it never retries, and never stops because a merchant has left.
+ * Responses up to `maxResponseBytes` are held in memory; larger ones are streamed.
+ *
+ * Callers take a slot first (see slots.ts), so that a connection is free for each request and none queues in the pool.
+ */
+export class Executor {
+  readonly #pool: Pool;
+  readonly #options: UpstreamOptions;
+  readonly #maxResponseBytes: number;
+  readonly #clock: Clock;
+
+  constructor(options: UpstreamOptions, maxResponseBytes: number, clock: Clock) {
+    this.#options = options;
+    this.#maxResponseBytes = maxResponseBytes;
+    this.#clock = clock;
+    const connect = buildConnector({ timeout: options.connectTimeoutMs, allowH2: false });
+    this.#pool = new Pool(options.url, {
+      connections: options.maxConnections,
+      pipelining: 1,
+      keepAliveTimeout: options.keepAliveMs,
+      keepAliveMaxTimeout: options.keepAliveMs,
+      // Our own total deadline comes first. A streamed body has no deadline, but it must make progress.
+      headersTimeout: 0,
+      bodyTimeout: options.responseTimeoutMs,
+      connect: (to, done) =>
+        connect(to, (error, socket) =>
+          error ? done(new NotConnected(reasonOf(error)), null) : done(null, socket),
+        ),
+    });
+  }
+
+  /** Never throws. `elapsedMs`: from the call to the complete answer, or to its failure. */
+  send(
+    request: UpstreamRequest,
+    { maySend = () => true, timeoutMs = this.#options.responseTimeoutMs }: Sending = {},
+  ): Promise<UpstreamResult & { elapsedMs: number }> {
+    if (!maySend()) return Promise.resolve({ kind: 'not_sent', reason: TOO_LATE, elapsedMs: 0 });
+    const startedMs = this.#clock.monotonicMs();
+    return new Promise((resolve) => {
+      const ended = (result: UpstreamResult) =>
+        resolve(Object.assign(result, { elapsedMs: this.#clock.monotonicMs() - startedMs }));
+      const exchange = new Exchange(this.#maxResponseBytes, timeoutMs, maySend, ended);
+      try {
+        this.#pool.dispatch(
+          {
+            path: request.target,
+            method: request.method as Dispatcher.HttpMethod,
+            headers: request.headers,
+            body: request.body,
+          },
+          exchange,
+        );
+      } catch (error) {
+        exchange.onResponseError(undefined, error as Error);
+      }
+    });
+  }
+
+  /** Ends idle connections, and waits for the others. */
+  async close(): Promise<void> {
+    await this.#pool.close();
+  }
+
+  /** Ends all connections at once. */
+  async destroy(): Promise<void> {
+    await this.#pool.destroy();
+  }
+}
+
+/**
+ * Follows one request. undici calls `onRequestStart` right before the first byte is written: a failure before that
+ * means that nothing was sent, a failure after it that the request may have been executed.
+ */
+class Exchange implements Dispatcher.DispatchHandler {
+  readonly #maxBytes: number;
+  readonly #maySend: () => boolean;
+  readonly #resolve: (result: UpstreamResult) => void;
+  readonly #deadline: NodeJS.Timeout;
+  #controller: Dispatcher.DispatchController | undefined;
+  #sent = false;
+  #ended = false;
+  #status = 0;
+  #headers: string[] = [];
+  #chunks: Buffer[] = [];
+  #bytes = 0;
+  #rest: Readable | undefined;
+
+  constructor(
+    maxBytes: number,
+    timeoutMs: number,
+    maySend: () => boolean,
+    resolve: (result: UpstreamResult) => void,
+  ) {
+    this.#maxBytes = maxBytes;
+    this.#maySend = maySend;
+    this.#resolve = resolve;
+    this.#deadline = setTimeout(() => this.#pastDeadline(timeoutMs), timeoutMs);
+  }
+
+  onRequestStart(controller: Dispatcher.DispatchController): void {
+    // Its deadline passed while it connected: it was answered as not sent.
+    if (this.#ended) {
+      controller.abort(new DeadlinePassed());
+      return;
+    }
+    // This process may have been paused while it connected, and another one may own the key by now.
+    if (!this.#maySend()) {
+      this.#end({ kind: 'not_sent', reason: TOO_LATE });
+      controller.abort(new MayNotSend());
+      return;
+    }
+    this.#controller = controller;
+    this.#sent = true;
+  }
+
+  onResponseStart(controller: Dispatcher.DispatchController, status: number): void {
+    if (status < 200) return;
+    this.#status = status;
+    const raw = (controller.rawHeaders ?? []) as (Buffer | string)[];
+    this.#headers = endToEndHeaders(raw.map((text) => text.toString('latin1')));
+  }
+
+  onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
+    if (this.#rest) {
+      if (!this.#rest.push(chunk)) controller.pause();
+      return;
+    }
+    this.#chunks.push(chunk);
+    this.#bytes += chunk.length;
+    if (this.#bytes > this.#maxBytes) this.#stream(controller);
+  }
+
+  onResponseEnd(): void {
+    if (this.#rest) {
+      this.#rest.push(null);
+      return;
+    }
+    const body = this.#chunks.length === 1 ? (this.#chunks[0] as Buffer) : Buffer.concat(this.#chunks);
+    this.#end({ kind: 'complete', response: { status: this.#status, headers: this.#headers, body } });
+  }
+
+  onResponseError(_controller: unknown, error: Error): void {
+    if (this.#rest) {
+      this.#rest.destroy(error);
+      return;
+    }
+    const reason = reasonOf(error);
+    if (!this.#sent) this.#end({ kind: 'not_sent', reason });
+    else this.#end({ kind: 'unknown', reason, timedOut: error instanceof DeadlinePassed });
+  }
+
+  /** The response is too large to hold: the reader gets a stream, at its own pace. */
+  #stream(controller: Dispatcher.DispatchController): void {
+    const rest = new Readable({
+      read: () => controller.resume(),
+      // A reader that leaves ends the connection. The outcome is known by now.
+      destroy: (error, done) => {
+        controller.abort(error ?? new DeadlinePassed());
+        done(error);
+      },
+    });
+    this.#rest = rest;
+    rest.on('error', () => {});
+    for (const chunk of this.#chunks) rest.push(chunk);
+    this.#chunks = [];
+    this.#end({ kind: 'oversize', status: this.#status, headers: this.#headers, body: rest });
+  }
+
+  #pastDeadline(timeoutMs: number): void {
+    if (!this.#controller) {
+      this.#end({ kind: 'not_sent', reason: `no connection within ${timeoutMs} ms` });
+      return;
+    }
+    // After a pause timers run before sockets are read: the response may have arrived already.
+    setImmediate(() => setImmediate(() => this.#ended || this.#controller?.abort(new DeadlinePassed())));
+  }
+
+  #end(result: UpstreamResult): void {
+    this.#ended = true;
+    clearTimeout(this.#deadline);
+    this.#resolve(result);
+  }
+}
+
+/** The error's code if it has one, because messages may quote a part of the request. */
+function reasonOf(error: Error): string {
+  const { code } = error as NodeJS.ErrnoException;
+  return error instanceof NotConnected ? error.message : (code ?? error.name);
+}

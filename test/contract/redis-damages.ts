@@ -1,0 +1,64 @@
+import { Redis } from 'ioredis';
+import { layout } from '../../src/idempotency/stores/redis/codec.ts';
+import type { Scope } from '../../src/kernel/brands.ts';
+import type { RedisPlace, StorePlace } from '../support/open-store.ts';
+import type { Damage } from './nodes.ts';
+import type { Stage } from './states.ts';
+
+/** Of a test's response, 201, as the record holds it: it follows the last text. */
+const STATUS = Buffer.from([0x00, 0xc9]);
+const noise = Buffer.from(Array.from({ length: 200 }, (_, number) => (number * 97 + 13) % 256));
+
+export const recordKeyOf = ({ prefix }: RedisPlace, scope: Scope): string => `${prefix}:v2:{${scope}}`;
+
+/** Replaces the bytes of a record; its time to live stays. */
+export async function rewriteRedis(
+  place: StorePlace,
+  scope: Scope,
+  change: (record: Buffer) => Buffer,
+): Promise<void> {
+  if (place.kind !== 'redis') throw new TypeError('this place is not a Redis');
+  const client = new Redis(place.url);
+  try {
+    const key = recordKeyOf(place, scope);
+    const record = await client.getBuffer(key);
+    if (!record) throw new Error('there is no record to damage');
+    const changed = change(record);
+    if (changed.equals(record)) throw new Error('the damage did not change the record');
+    await client.set(key, changed, 'KEEPTTL');
+  } finally {
+    client.disconnect();
+  }
+}
+
+const byte = (at: number, value: number) => (record: Buffer) => {
+  const changed = Buffer.from(record);
+  changed[at] = value;
+  return changed;
+};
+
+const changes: [what: string, change: (record: Buffer) => Buffer, from?: Stage[]][] = [
+  ['another version', byte(layout.version, 1)],
+  ['an empty string', () => Buffer.alloc(0)],
+  ['one byte', (record) => record.subarray(0, 1)],
+  ['zeros', (record) => Buffer.alloc(record.length)],
+  ['noise', () => noise],
+  ['text', () => Buffer.from('completed')],
+  ['an unknown state', byte(layout.state, 0x78)],
+  ['unknown flags', byte(layout.flags, 0x80)],
+  ['a time that is no number', (record) => Buffer.from(record).fill(0xff, layout.changedAtMs, layout.texts)],
+  ['a record cut in its token', (record) => record.subarray(0, layout.token + 8)],
+  ['a record cut in its fingerprint', (record) => record.subarray(0, layout.fingerprint + 8)],
+  ['a record cut in its texts', (record) => record.subarray(0, layout.texts + 5)],
+  ['bytes behind the last field', (record) => Buffer.concat([record, Buffer.from('x')])],
+  [
+    'a completed record cut before its status',
+    (record) => record.subarray(0, record.indexOf(STATUS)),
+    ['completed'],
+  ],
+  ['a completed record cut in its body', (record) => record.subarray(0, -1), ['completed']],
+];
+
+export const redisDamages: readonly Damage[] = changes.map(
+  ([what, change, from]): Damage => [what, (place, scope) => rewriteRedis(place, scope, change), from],
+);

@@ -1,0 +1,150 @@
+/** Running time across boots of the machine: downtime does not count, and owners of another boot are dead. */
+import { rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { bootId } from '../../src/idempotency/stores/sqlite/running-time.ts';
+import { duplicateOf, newRequest } from '../support/requests.ts';
+import { openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
+import { bring } from './states.ts';
+
+const HOUR_MS = 3_600_000;
+const DAY_MS = 24 * HOUR_MS;
+const lease = { leaseMs: 10_000, retentionMs: HOUR_MS, inDoubtRetentionMs: 2 * HOUR_MS };
+
+/** A machine whose boot and clocks are set by hand. */
+function machine() {
+  const bootIdFile = join(storeFolder(), 'boot_id');
+  const self = {
+    bootIdFile,
+    clock: { wallMs: () => self.wallMs, monotonicMs: () => self.monotonicMs },
+    wallMs: 1.7e12,
+    monotonicMs: 5_000_000,
+    boots(id: string, monotonicMs: number) {
+      writeFileSync(bootIdFile, id);
+      self.monotonicMs = monotonicMs;
+    },
+    hidesItsBoot: () => rmSync(bootIdFile, { force: true }),
+  };
+  self.boots('first', self.monotonicMs);
+  return self;
+}
+
+function setUp() {
+  const [path, host] = [storeFolder(), machine()];
+  const open = () => openSqlite(path, { ...lease, clock: host.clock, bootIdFile: host.bootIdFile });
+  return { path, host, open };
+}
+
+describe('within a boot', () => {
+  it('records age by the monotonic clock, wherever the wall clock goes', async () => {
+    const { host, open } = setUp();
+    const [store, other] = [await open(), await open()];
+    const owner = await bring(store, 'executing');
+    for (const jumpMs of [-DAY_MS, DAY_MS, 400 * DAY_MS]) {
+      host.wallMs += jumpMs;
+      expect(await other.peek(owner)).toEqual({ kind: 'in_flight' });
+    }
+    host.monotonicMs += lease.leaseMs - 1;
+    expect(await other.peek(owner)).toEqual({ kind: 'in_flight' });
+    host.monotonicMs += 1;
+    expect(await other.peek(owner)).toMatchObject({ kind: 'in_doubt' });
+    host.monotonicMs += lease.inDoubtRetentionMs;
+    expect(await other.peek(owner)).toEqual({ kind: 'absent' });
+  });
+
+  it('a process that opens the store later is on the same line of time', async () => {
+    const { host, open } = setUp();
+    const owner = await bring(await open(), 'executing');
+    host.monotonicMs += lease.leaseMs;
+    expect(await (await open()).peek(owner)).toMatchObject({ kind: 'in_doubt' });
+  });
+});
+
+describe('in another boot', () => {
+  it.each([10, 5_000_500, 90_000_000])(
+    'whose monotonic clock begins at %i, time continues, and owners of before are dead',
+    async (monotonicMs) => {
+      const { host, open } = setUp();
+      const store = await open();
+      const [owner, completed] = [await bring(store, 'executing'), await bring(store, 'completed')];
+      // Written after the running time was last stored.
+      host.monotonicMs += 900;
+      const late = await bring(store, 'executing');
+      await store.close();
+      // Downtime does not count.
+      host.wallMs += 400 * DAY_MS;
+      host.boots('second', monotonicMs);
+      const later = await open();
+      for (const dead of [owner, late]) {
+        expect(await later.peek(dead)).toMatchObject({ kind: 'in_doubt' });
+        expect(await later.start(duplicateOf(dead))).toMatchObject({ kind: 'in_doubt' });
+      }
+      expect(await later.peek(completed)).toMatchObject({ kind: 'completed' });
+      host.monotonicMs += HOUR_MS - 1000;
+      expect(await later.peek(completed)).toMatchObject({ kind: 'completed' });
+      host.monotonicMs += 1000;
+      expect(await later.peek(completed)).toEqual({ kind: 'absent' });
+    },
+  );
+
+  it('an owner of this boot is alive', async () => {
+    const { host, open } = setUp();
+    await bring(await open(), 'executing');
+    host.boots('second', 10);
+    const [store, other] = [await open(), await open()];
+    const owner = await bring(store, 'executing');
+    expect(await other.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
+    host.monotonicMs += lease.leaseMs;
+    expect(await other.start(duplicateOf(owner))).toMatchObject({ kind: 'in_doubt' });
+  });
+
+  it('a damaged clock is refused, because records could expire by it', async () => {
+    const { path, host, open } = setUp();
+    const store = await open();
+    await store.close();
+    query(path, "UPDATE clock SET observed_at = 'noon'");
+    host.boots('second', 10);
+    await expect(open()).rejects.toThrow('"clock" is damaged');
+  });
+});
+
+describe('on a system that does not say which boot it is', () => {
+  it('time continues from the last value, and an owner counts as dead only after its lease', async () => {
+    const { host, open } = setUp();
+    host.hidesItsBoot();
+    const store = await open();
+    const owner = await bring(store, 'executing');
+    await store.close();
+    // Perhaps another boot, perhaps not.
+    host.monotonicMs = 90_000_000;
+    const later = await open();
+    expect(await later.peek(owner)).toEqual({ kind: 'in_flight' });
+    host.monotonicMs += lease.leaseMs - 1;
+    expect(await later.peek(owner)).toEqual({ kind: 'in_flight' });
+    host.monotonicMs += 1;
+    expect(await later.peek(owner)).toMatchObject({ kind: 'in_doubt' });
+  });
+
+  it('processes follow the one that is ahead, so that none takes a living owner for dead', async () => {
+    const { host, open } = setUp();
+    host.hidesItsBoot();
+    const ahead = await open();
+    host.monotonicMs += 7000;
+    // It continues from the value that the first one stored 7 s ago.
+    const behind = await open();
+    expect(await ahead.start(newRequest())).toEqual({ kind: 'started' });
+    // Its answer brings the time that the first one has stored.
+    expect(await behind.start(newRequest())).toEqual({ kind: 'started' });
+    const owner = await bring(behind, 'executing');
+    host.monotonicMs += lease.leaseMs - 1;
+    expect(await ahead.peek(owner)).toEqual({ kind: 'in_flight' });
+    host.monotonicMs += 1;
+    expect(await ahead.peek(owner)).toMatchObject({ kind: 'in_doubt' });
+  });
+});
+
+it('a boot has one id, and none if the system does not say', () => {
+  expect(bootId()).toEqual(bootId());
+  expect(bootId()).toHaveLength(16);
+  expect(bootId('/nowhere/boot_id')).toBeUndefined();
+});

@@ -1,0 +1,128 @@
+import { execFileSync } from 'node:child_process';
+import { cpSync, readdirSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import { StoreUnavailable } from '../../src/idempotency/store.ts';
+import { duplicateOf, newRequest, paid } from '../support/requests.ts';
+import { countRecords, openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
+import { bring } from './states.ts';
+
+const modeOf = (path: string) => (statSync(path).mode & 0o777).toString(8);
+
+describe('the files of the embedded store', () => {
+  it('are for this user only, whatever the umask', async () => {
+    const umask = process.umask(0);
+    onTestFinished(() => void process.umask(umask));
+    const path = join(storeFolder(), 'new', 'data');
+    await bring(await openSqlite(path), 'executing');
+    expect(modeOf(path)).toBe('700');
+    const names = readdirSync(path).toSorted();
+    expect(names).toEqual(['records.db', 'records.db-shm', 'records.db-wal']);
+    for (const name of names) expect(modeOf(join(path, name))).toBe('600');
+  });
+
+  it('cannot be made where a file is in the way, and the error names the place', async () => {
+    const file = join(storeFolder(), 'file');
+    writeFileSync(file, '');
+    for (const path of [file, join(file, 'data')])
+      await expect(openSqlite(path)).rejects.toMatchObject({
+        name: 'StoreUnavailable',
+        message: expect.stringContaining(path),
+      });
+  });
+
+  it('cannot be made in a folder that takes no files, and the error names the place', async () => {
+    // Not even root can make a file there.
+    await expect(openSqlite('/proc')).rejects.toThrow('/proc');
+  });
+
+  it.each([
+    ['from LMDB', 'data.mdb', 'LMDB'],
+    ['that is no database', 'records.db', 'not a database'],
+  ])('%s are refused and left alone', async (_, name, reason) => {
+    const path = storeFolder();
+    const content = Buffer.alloc(8192, 'x');
+    writeFileSync(join(path, name), content);
+    await expect(openSqlite(path)).rejects.toThrow(reason);
+    expect(readdirSync(path)).toEqual([name]);
+  });
+
+  it('of another schema version, or of another application, are refused', async () => {
+    const path = storeFolder();
+    const store = await openSqlite(path);
+    await store.close();
+    query(path, 'PRAGMA user_version = 3');
+    await expect(openSqlite(path)).rejects.toThrow(/schema version 3, and this gateway knows version 2/);
+    query(path, 'PRAGMA user_version = 0');
+    await expect(openSqlite(path)).rejects.toThrow('another application');
+  });
+
+  it('answer nothing after close', async () => {
+    const store = await openSqlite(storeFolder());
+    const owner = await bring(store, 'executing');
+    await store.close();
+    const calls = [
+      () => store.start(duplicateOf(owner)),
+      () => store.complete(owner, paid()),
+      () => store.get(owner.scope),
+      () => store.list({ inDoubt: false, limit: 1 }),
+      () => store.audit(owner.scope),
+    ];
+    for (const call of calls)
+      await expect(call()).rejects.toMatchObject({ name: 'StoreUnavailable', maybeWritten: false });
+    expect((await store.health()).ok).toBe(false);
+    await store.close();
+  });
+
+  it('can be read by the sqlite3 shell beside the gateway, in words', async () => {
+    const path = storeFolder();
+    const store = await openSqlite(path);
+    const owner = await bring(store, 'in_doubt');
+    await bring(store, 'completed');
+    const sql = `select merchant, operation, idempotency_key, state, gateway_id from records where state = 'in_doubt'`;
+    const args = ['-readonly', join(path, 'records.db'), sql];
+    const printed = execFileSync('sqlite3', args, { encoding: 'utf8' });
+    expect(printed).toBe(`M-1|withdraw|${owner.key}|in_doubt|gateway-test\n`);
+    const head = `select state, headers, body from records where state = 'completed'`;
+    const shown = execFileSync('sqlite3', [join(path, 'records.db'), head], { encoding: 'utf8' });
+    expect(shown).toContain('completed|["Content-Type","application/json"]|{"success":true');
+    expect(await store.complete(owner, paid())).toBe('ok');
+  });
+});
+
+describe('a path that does not name the open files any more', () => {
+  it.each(['records.db', 'records.db-wal', 'records.db-shm'])(
+    '(%s) stops all writes until the file is back, and the error says so',
+    async (name) => {
+      const path = storeFolder();
+      const store = await openSqlite(path);
+      const [owner, completed] = [await bring(store, 'executing'), await bring(store, 'completed')];
+      const [file, aside] = [join(path, name), join(path, 'aside')];
+      renameSync(file, aside);
+      // A copy, as a backup would bring it back.
+      cpSync(aside, file);
+      const refusal = {
+        name: 'StoreUnavailable',
+        maybeWritten: false,
+        message: expect.stringContaining(file),
+      };
+      await expect(store.complete(owner, paid())).rejects.toMatchObject(refusal);
+      await expect(store.start(newRequest())).rejects.toMatchObject(refusal);
+      expect(await store.health()).toMatchObject({ ok: false, detail: expect.stringContaining(file) });
+      expect(await store.start(duplicateOf(completed))).toMatchObject({ kind: 'completed' });
+      renameSync(aside, file);
+      expect(await store.complete(owner, paid())).toBe('ok');
+      expect(await store.start(newRequest())).toEqual({ kind: 'started' });
+      expect(countRecords(path)).toBe(3);
+    },
+  );
+
+  it('because the folder was removed', async () => {
+    const path = join(storeFolder(), 'data');
+    const store = await openSqlite(path);
+    expect(await store.health()).toEqual({ ok: true, detail: 'sqlite', warnings: [] });
+    rmSync(path, { recursive: true });
+    await expect(store.start(newRequest())).rejects.toThrow(StoreUnavailable);
+    expect(await store.health()).toMatchObject({ ok: false, detail: expect.stringContaining(path) });
+  });
+});

@@ -1,0 +1,61 @@
+/** Many processes on one file: opening, closing and looking are safe at any moment. */
+import { execFileSync } from 'node:child_process';
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, it } from 'vitest';
+import { scopeOf } from '../../src/idempotency/fingerprint.ts';
+import { duplicateOf, newRequest, paid } from '../support/requests.ts';
+import { expectIntact, openSqlite, RemoteStore, storeFolder } from '../support/sqlite-files.ts';
+import { until } from '../support/until.ts';
+import { Worker } from '../support/worker.ts';
+import { replayOf } from './states.ts';
+
+const saidOf = (workers: Worker[], word: string): string[] =>
+  workers.flatMap(({ said }) => said.filter(([spoken]) => spoken === word).map(([, key]) => key as string));
+
+it('eight processes open and close beside payouts and the sqlite3 shell, and nothing is lost or started twice', async () => {
+  const path = storeFolder();
+  const place = { kind: 'sqlite' as const, path };
+  const writers = Array.from({ length: 2 }, () => new Worker(place, { kind: 'ledger', lanes: 4 }));
+  const openers = Array.from({ length: 8 }, () => new Worker(place, { kind: 'reopen' }));
+  const shell = ['-cmd', '.timeout 5000', join(path, 'records.db'), 'select count(*) from records'];
+  await until(() => openers.every(({ said }) => said.length >= 1), 25_000);
+  await until(() => {
+    expect(Number(execFileSync('sqlite3', shell, { encoding: 'utf8' }))).toBeGreaterThan(0);
+    return openers.every(({ said }) => said.length >= 5);
+  }, 25_000);
+  await Promise.all([...writers, ...openers].map((worker) => worker.kill()));
+
+  expectIntact(path);
+  const started = saidOf(writers, 'started');
+  expect(started.length).toBeGreaterThan(100);
+  expect(new Set(started).size).toBe(started.length);
+  const store = await openSqlite(path);
+  for (const key of started) expect(await store.get(scopeOf('M-1', key))).toBeDefined();
+  const completed = saidOf(writers, 'complete ok');
+  expect(completed.length).toBeGreaterThan(50);
+  for (const key of completed)
+    expect(await store.start(duplicateOf(newRequest({ key })))).toEqual(replayOf(paid(key)));
+  const words = new Set([...writers, ...openers].flatMap(({ said }) => said.map(([word]) => word)));
+  expect([...words].filter((word) => word.includes('stale') || word === 'mismatch')).toEqual([]);
+});
+
+it('processes that make the same new folder at once share one store', async () => {
+  const path = join(storeFolder(), 'new', 'data');
+  const stores = await Promise.all(Array.from({ length: 4 }, () => RemoteStore.open(path)));
+  const request = newRequest();
+  const answers = await Promise.all(stores.map((store) => store.answer('start', duplicateOf(request))));
+  expect(answers.toSorted()).toEqual(['in_flight', 'in_flight', 'in_flight', 'started']);
+  expectIntact(path);
+});
+
+it('the last process to close leaves one file, and the next one finds everything', async () => {
+  const path = storeFolder();
+  const stores = [await openSqlite(path), await openSqlite(path)];
+  const request = newRequest();
+  expect(await stores[0]?.start(request)).toEqual({ kind: 'started' });
+  await Promise.all(stores.map((store) => store.close()));
+  expect(readdirSync(path)).toEqual(['records.db']);
+  expect(await (await openSqlite(path)).peek(request)).toEqual({ kind: 'in_flight' });
+  expectIntact(path);
+});

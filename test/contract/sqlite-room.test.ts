@@ -1,0 +1,52 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { expect, test } from 'vitest';
+import { duplicateOf, newRequest, paid } from '../support/requests.ts';
+import { countRecords, openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
+import { until } from '../support/until.ts';
+import { bring } from './states.ts';
+
+const keepFreeBytes = Number.MAX_SAFE_INTEGER;
+
+test('below the disk reserve nothing is started, and what was sent is completed and replayed', async () => {
+  const path = storeFolder();
+  const roomy = await openSqlite(path);
+  expect(await roomy.health()).toEqual({ ok: true, detail: 'sqlite', warnings: [] });
+  expect(roomy.refusing).toBeUndefined();
+  const [sent, doubtful] = [await bring(roomy, 'executing'), await bring(roomy, 'in_doubt')];
+
+  const store = await openSqlite(path, { keepFreeBytes });
+  const shortage = `nothing new is started: the disk of ${path} has `;
+  expect(store.refusing).toContain(shortage);
+  await expect(store.start(newRequest())).rejects.toMatchObject({
+    name: 'StoreUnavailable',
+    message: expect.stringContaining(shortage),
+    maybeWritten: false,
+  });
+  await expect(store.restart(duplicateOf(doubtful))).rejects.toThrow(shortage);
+  expect(await store.start(duplicateOf(sent))).toEqual({ kind: 'in_flight' });
+  expect(await store.peek(newRequest())).toEqual({ kind: 'absent' });
+  expect(await store.complete(sent, paid())).toBe('ok');
+  expect(await store.release(doubtful)).toBe('ok');
+  expect(await store.start(duplicateOf(sent))).toMatchObject({ kind: 'completed' });
+  expect(await store.health()).toMatchObject({ ok: false, detail: expect.stringContaining(shortage) });
+});
+
+test('nor is the record of a dead owner marked, nor anything swept away', async () => {
+  const path = storeFolder();
+  const roomy = await openSqlite(path, { leaseMs: 1 });
+  const owner = await bring(roomy, 'executing');
+  await bring(roomy, 'completed');
+  const store = await openSqlite(path, { keepFreeBytes });
+  await roomy.close();
+  query(path, "UPDATE records SET expires_at = 1 WHERE state = 'completed'");
+  await expect(store.start(duplicateOf(owner))).rejects.toMatchObject({ maybeWritten: false });
+  expect(await store.peek(owner)).toMatchObject({ kind: 'in_doubt' });
+  // Longer than the sweep pauses.
+  await sleep(600);
+  expect(query(path, 'SELECT state FROM records ORDER BY id')).toEqual([
+    { state: 'executing' },
+    { state: 'completed' },
+  ]);
+  await openSqlite(path);
+  await until(() => countRecords(path) === 1);
+});

@@ -1,0 +1,82 @@
+import { describe, expect, it } from 'vitest';
+import { AUDIT_RETENTION_MS, StoreUnavailable, VOID_TOKEN_MS } from '../../src/idempotency/store.ts';
+import { systemClock } from '../../src/kernel/clock.ts';
+import { duplicateOf, newRequest } from '../support/requests.ts';
+import { countRecords, openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
+import { until } from '../support/until.ts';
+import { sqliteDamages } from './sqlite-damages.ts';
+import { bring, stages } from './states.ts';
+
+/** A clock that is set by hand. */
+function handClock() {
+  const clock = { ...systemClock, atMs: 1_000_000, monotonicMs: () => clock.atMs };
+  return clock;
+}
+
+const times = { retentionMs: 1000, inDoubtRetentionMs: 1000 };
+const rowsOf = (path: string, table: string) => query(path, `SELECT 1 FROM ${table}`).length;
+
+describe('the sweep', () => {
+  it('removes records that have expired, and no others', async () => {
+    const [path, clock] = [storeFolder(), handClock()];
+    const store = await openSqlite(path, { ...times, clock });
+    // More than one step's worth.
+    for (let number = 0; number < 30; number++) for (const stage of stages) await bring(store, stage);
+    clock.atMs += 999;
+    const kept = await Promise.all(Array.from({ length: 20 }, () => bring(store, 'executing')));
+    expect(countRecords(path)).toBe(110);
+    clock.atMs += 1;
+    await until(() => countRecords(path) === kept.length);
+    for (const { scope, token } of kept) expect(await store.get(scope)).toMatchObject({ token });
+  });
+
+  it('removes tokens that were voided an hour ago', async () => {
+    const [path, clock] = [storeFolder(), handClock()];
+    const store = await openSqlite(path, { clock });
+    const owner = newRequest();
+    expect(await store.release(owner, { voidToken: true })).toBe('stale');
+    clock.atMs += VOID_TOKEN_MS - 1;
+    await expect(store.start(owner)).rejects.toThrow(StoreUnavailable);
+    clock.atMs += 1;
+    await until(() => rowsOf(path, 'voided_tokens') === 0);
+  });
+
+  it('removes audit records when they are no longer kept, long after their record', async () => {
+    const [path, clock] = [storeFolder(), handClock()];
+    const store = await openSqlite(path, { ...times, clock });
+    const owner = await bring(store, 'in_doubt');
+    const note = { by: 'ada', reason: 'not in the books' };
+    expect(await store.resolve(owner.scope, owner.token, { as: 'released' }, note)).toBe('ok');
+    await bring(store, 'in_doubt');
+    clock.atMs += AUDIT_RETENTION_MS - 1;
+    await until(() => countRecords(path) === 0);
+    expect(await store.audit(owner.scope)).toMatchObject([note]);
+    clock.atMs += 1;
+    expect(await store.audit(owner.scope)).toEqual([]);
+    await until(() => rowsOf(path, 'audit') === 0);
+  });
+
+  it('keeps expired rows that cannot be read, and removes those behind them', async () => {
+    const [path, clock] = [storeFolder(), handClock()];
+    const store = await openSqlite(path, { ...times, clock });
+    const damaged = await Promise.all(Array.from({ length: 60 }, () => bring(store, 'completed')));
+    query(path, "UPDATE records SET state = 'paid'");
+    clock.atMs += 1;
+    for (let number = 0; number < 10; number++) await bring(store, 'completed');
+    clock.atMs += 1000;
+    await until(() => countRecords(path) === damaged.length);
+    await expect(store.start(duplicateOf(damaged[0] as never))).rejects.toThrow(StoreUnavailable);
+  });
+
+  it.each(sqliteDamages)('does not remove a row with %s', async (_, damage, from = stages) => {
+    const [path, clock] = [storeFolder(), handClock()];
+    const store = await openSqlite(path, { ...times, clock });
+    const owner = await bring(store, from[0] ?? 'completed');
+    await damage({ kind: 'sqlite', path }, owner.scope);
+    clock.atMs += 1;
+    await bring(store, 'completed');
+    clock.atMs += 1000;
+    await until(() => countRecords(path) === 1);
+    await expect(store.get(owner.scope)).rejects.toThrow(StoreUnavailable);
+  });
+});

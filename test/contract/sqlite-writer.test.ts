@@ -1,0 +1,214 @@
+/** The writer's thread: what shares a transaction, what happens to it if it dies, and who waits for whom. */
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import type { Worker as Thread } from 'node:worker_threads';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import { UnreadableRecord } from '../../src/idempotency/store.ts';
+import { duplicateOf, newRequest, paid } from '../support/requests.ts';
+import { countRecords, expectIntact, openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
+import { until } from '../support/until.ts';
+import { Worker } from '../support/worker.ts';
+import { bring } from './states.ts';
+
+/** How many transactions the WAL holds: a frame that ends one has the size of the database in its header. */
+function transactionsIn(path: string): number {
+  const wal = readFileSync(join(path, 'records.db-wal'));
+  let count = 0;
+  for (let at = 32; at + 24 <= wal.length; at += 24 + 4096) if (wal.readUInt32BE(at + 4) !== 0) count++;
+  return count;
+}
+
+/** Holds the write lock, like a process that is stopped within a transaction. */
+function holdLock(path: string): { release(): void } {
+  const database = new DatabaseSync(join(path, 'records.db'), { timeout: 10_000 });
+  onTestFinished(() => database.close());
+  database.exec('BEGIN IMMEDIATE');
+  return { release: () => database.exec('ROLLBACK') };
+}
+
+/** The threads that this process starts from now on. */
+function threadsStarted(): Thread[] {
+  const threads: Thread[] = [];
+  const hear = (message: unknown) => threads.push((message as { worker: Thread }).worker);
+  subscribe('worker_threads', hear);
+  onTestFinished(() => void unsubscribe('worker_threads', hear));
+  return threads;
+}
+
+describe('writes of one process', () => {
+  it('that arrive together, or while others are under way, share a transaction', async () => {
+    const path = storeFolder();
+    const store = await openSqlite(path);
+    const before = transactionsIn(path);
+    const requests = Array.from({ length: 100 }, () => newRequest());
+    const started = await Promise.all(requests.map((request) => store.start(request)));
+    expect(new Set(started.map(({ kind }) => kind))).toEqual(new Set(['started']));
+    expect(transactionsIn(path) - before).toBeLessThanOrEqual(2);
+  });
+
+  it('are all answered when the store is closed meanwhile, and later ones are refused', async () => {
+    const path = storeFolder();
+    const store = await openSqlite(path);
+    const owner = await bring(store, 'executing');
+    const completing = store.complete(owner, paid());
+    const closing = store.close();
+    await expect(store.complete(owner, paid())).rejects.toMatchObject({ maybeWritten: false });
+    expect(await completing).toBe('ok');
+    await closing;
+    expect(query(path, 'SELECT state FROM records')).toEqual([{ state: 'completed' }]);
+  });
+
+  it('share a transaction with a record that cannot be read, and succeed', async () => {
+    const path = storeFolder();
+    const store = await openSqlite(path);
+    const [damaged, owner] = [await bring(store, 'executing'), await bring(store, 'executing')];
+    query(path, `UPDATE records SET lease_ms = 'long' WHERE idempotency_key = '${damaged.key}'`);
+    const answers = await Promise.allSettled([
+      store.complete(damaged, paid()),
+      store.complete(owner, paid()),
+    ]);
+    expect(answers).toEqual([
+      { status: 'rejected', reason: expect.any(UnreadableRecord) },
+      { status: 'fulfilled', value: 'ok' },
+    ]);
+  });
+
+  it('of large responses are cut into several transactions, and stored byte for byte', async () => {
+    const store = await openSqlite(storeFolder(), { timeoutMs: 30_000 });
+    const owners = await Promise.all(Array.from({ length: 12 }, () => bring(store, 'executing')));
+    const bodies = owners.map((_, number) =>
+      Buffer.alloc(1_048_576, number).fill('\x80\xff\0é', 0, 4096, 'latin1'),
+    );
+    const completions = bodies.map((body) => ({
+      kind: 'response' as const,
+      response: { status: 200, headers: ['X-Latin1', '\xe9\x01"'], body },
+    }));
+    const answers = owners.map((owner, number) => store.complete(owner, completions[number] as never));
+    expect(new Set(await Promise.all(answers))).toEqual(new Set(['ok']));
+    for (const [number, owner] of owners.entries()) {
+      const answer = await store.peek(owner);
+      if (answer.kind !== 'completed') throw new Error(`it is ${answer.kind}`);
+      expect(answer.response.headers).toEqual(['X-Latin1', '\xe9\x01"']);
+      expect(answer.response.body.equals(bodies[number] as Buffer)).toBe(true);
+    }
+  });
+
+  it('that are under way when their time is over are perhaps written', async () => {
+    const path = storeFolder();
+    const [store, hasty] = [await openSqlite(path), await openSqlite(path, { timeoutMs: 20 })];
+    const owner = await bring(store, 'executing');
+    // It takes longer than the time limit to write.
+    const response = { status: 200, headers: [], body: Buffer.alloc(32 * 1_048_576, 'x') };
+    const late = hasty.complete(owner, { kind: 'response', response });
+    await expect(late).rejects.toMatchObject({
+      message: expect.stringContaining('no answer within 20 ms'),
+      maybeWritten: true,
+    });
+    await until(async () => (await store.get(owner.scope))?.state === 'completed');
+  });
+});
+
+describe('while another process holds the write lock', () => {
+  it('writes fail within the time limit and surely did not happen; reads are answered', async () => {
+    const path = storeFolder();
+    const store = await openSqlite(path, { timeoutMs: 300 });
+    const [owner, completed] = [await bring(store, 'executing'), await bring(store, 'completed')];
+    const lock = holdLock(path);
+    const startedMs = performance.now();
+    const writes = [store.start(newRequest()), store.complete(owner, paid()), store.renew(owner)];
+    for (const write of writes) await expect(write).rejects.toMatchObject({ maybeWritten: false });
+    expect(performance.now() - startedMs).toBeLessThan(2000);
+    expect(await store.start(duplicateOf(completed))).toMatchObject({ kind: 'completed' });
+    expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
+    expect(await store.health()).toMatchObject({ ok: false, detail: expect.stringContaining('write lock') });
+    // That another process is slow is no failure of the disk.
+    expect(store.refusing).toBeUndefined();
+    lock.release();
+    expect(await store.complete(owner, paid())).toBe('ok');
+    expect(countRecords(path)).toBe(2);
+  });
+
+  it('that is stopped within a transaction, others fail until it continues or dies', async () => {
+    const path = storeFolder();
+    const store = await openSqlite(path, { timeoutMs: 200 });
+    for (const end of ['SIGCONT', 'SIGKILL'] as const) {
+      const stopped = new Worker({ kind: 'sqlite', path }, { kind: 'stop_within_transaction' });
+      await stopped.hears('stops');
+      const request = newRequest();
+      await expect(store.start(request)).rejects.toMatchObject({ name: 'StoreUnavailable' });
+      process.kill(stopped.pid, end);
+      await until(async () => (await store.health()).ok);
+      expect(await store.start(request)).toEqual({ kind: 'started' });
+      await stopped.kill();
+    }
+    expectIntact(path);
+  });
+
+  it('a process can open the store, and reads', async () => {
+    const path = storeFolder();
+    const store = await openSqlite(path);
+    const owner = await bring(store, 'completed');
+    holdLock(path);
+    const other = await openSqlite(path);
+    expect(await other.peek(owner)).toMatchObject({ kind: 'completed' });
+  });
+});
+
+describe('a writer thread that dies', () => {
+  it('is replaced; what it had not answered is perhaps written, and later writes succeed', async () => {
+    const path = storeFolder();
+    const threads = threadsStarted();
+    const replaced: Error[] = [];
+    const store = await openSqlite(path, { onWriterReplaced: (error) => replaced.push(error) });
+    const owner = await bring(store, 'executing');
+    const lock = holdLock(path);
+    const underWay = store.complete(owner, paid()).catch((error: unknown) => error);
+    // It has reached the thread when the turn is over in which it was sent.
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    const waiting = store.start(newRequest());
+    const dying = threads[0]?.terminate();
+    lock.release();
+    await dying;
+    expect(await underWay).toMatchObject({ name: 'StoreUnavailable', maybeWritten: true });
+    expect(await waiting).toEqual({ kind: 'started' });
+    expect(replaced).toHaveLength(1);
+    expect(threads).toHaveLength(2);
+    expect(await store.complete(owner, paid())).toBe('ok');
+    expect(await store.health()).toMatchObject({ ok: true });
+    expectIntact(path);
+  });
+
+  it('again and again loses nothing that was acknowledged', async () => {
+    const path = storeFolder();
+    const threads = threadsStarted();
+    const store = await openSqlite(path);
+    const completed: string[] = [];
+    let isOver = false;
+    const merchants = Array.from({ length: 8 }, async () => {
+      while (!isOver) {
+        const request = newRequest();
+        const isDone = await store
+          .start(request)
+          .then(() => store.complete(request, paid(request.key)))
+          .catch(() => 'unknown');
+        if (isDone === 'ok') completed.push(request.key);
+      }
+    });
+    for (let deaths = 0; deaths < 5; deaths++) {
+      const before = completed.length;
+      await until(() => completed.length > before + 20);
+      await threads.at(-1)?.terminate();
+    }
+    isOver = true;
+    await Promise.all(merchants);
+    const stored = query<{ key: string }>(
+      path,
+      "SELECT idempotency_key AS key FROM records WHERE state = 'completed'",
+    );
+    const keys = new Set(stored.map(({ key }) => key));
+    expect(completed.filter((key) => !keys.has(key))).toEqual([]);
+    expectIntact(path);
+  });
+});

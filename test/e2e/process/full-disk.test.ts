@@ -1,0 +1,103 @@
+import { randomUUID } from 'node:crypto';
+import { statSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { expect, it } from 'vitest';
+import { send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { parsedConfig } from '../../support/config.ts';
+import { limitFiles } from '../../support/limit-files.ts';
+import { metric } from '../../support/metrics.ts';
+import { expectProblem } from '../../support/problem.ts';
+import type { SpawnedGateway } from '../../support/spawn.ts';
+import { until } from '../../support/until.ts';
+import { codeOf, configFor, isReplay, openSandbox, startGateway } from './gateways.ts';
+
+const MERCHANTS = 64;
+
+/** Merchants who pay one after the other, each with a new key, and what they were answered. */
+function payAll({ url }: SpawnedGateway) {
+  const answers = new Map<string, TestAnswer>();
+  let ends = false;
+  const merchants = Array.from({ length: MERCHANTS }, async () => {
+    while (!ends) {
+      const key = randomUUID();
+      answers.set(key, await withdraw(url, { key }));
+    }
+  });
+  const stop = async () => {
+    ends = true;
+    await Promise.all(merchants);
+  };
+  return { answers, stop };
+}
+
+it('a disk that is filled while 64 merchants pay, and freed again: one payout a key, and no result is lost', async () => {
+  const sandbox = await openSandbox();
+  const config = configFor(sandbox, { idempotency: { completeRetryMs: 300 }, log: { level: 'warn' } });
+  const gateway = await startGateway({ ...config, log: { level: 'info' } });
+  const { store } = parsedConfig(config);
+  const wal = join(store.kind === 'sqlite' ? store.path : '', 'records.db-wal');
+  const readiness = async () => await send(gateway.adminUrl, { path: '/readyz' });
+  const refuses = () => metric(gateway.adminUrl, 'oncegate_store_refuses_writes');
+  const known = randomUUID();
+  const paid = await withdraw(gateway.url, { key: known });
+
+  const traffic = payAll(gateway);
+  const ended = (status: number) =>
+    [...traffic.answers.values()].filter((answer) => answer.status === status);
+  const paying = async () => {
+    const before = ended(201).length;
+    await until(() => ended(201).length > before + 200);
+  };
+  // No byte can be written; then, none behind the first page.
+  for (const bytes of [1, 4096]) {
+    await paying();
+    const refused = ended(503).length;
+    limitFiles(gateway.pid, bytes);
+    await until(() => ended(503).length > refused + MERCHANTS);
+    await until(async () => (await refuses()) === 1);
+    const { status, body } = await readiness();
+    expect([status, body.toString()]).toEqual([503, expect.stringMatching(/"name":"store","ok":false/)]);
+    const replay = await withdraw(gateway.url, { key: known });
+    expect([replay.status, isReplay(replay), replay.body]).toEqual([201, true, paid.body]);
+    expect((await send(gateway.url, { path: '/v2/get_balance', headers: ALPHA })).status).toBe(200);
+    limitFiles(gateway.pid, 'unlimited');
+    await paying();
+    await until(async () => (await refuses()) === 0);
+    await until(async () => (await readiness()).status === 200);
+  }
+  // The files may not grow any more: some writes find room in them, and others do not.
+  for (const share of [1, 2, 3]) {
+    limitFiles(gateway.pid, Math.floor(statSync(wal).size / share));
+    await sleep(300);
+    limitFiles(gateway.pid, 'unlimited');
+    await paying();
+  }
+  await traffic.stop();
+  // Results that merchants had before the store did are there now.
+  await until(async () => (await metric(gateway.adminUrl, 'oncegate_pending_writes')) === 0);
+
+  expect(gateway.child.exitCode).toBeNull();
+  expect(sandbox.ledger.duplicateKeys()).toEqual([]);
+  const answered = [...traffic.answers];
+  expect(new Set(answered.map(([, { status }]) => status))).toEqual(new Set([201, 503]));
+  for (const [, answer] of answered)
+    if (answer.status === 503)
+      expectProblem(answer, { status: 503, code: 'store_unavailable', retryAfter: 1 });
+  await inBatches(answered, async ([key, answer]) => {
+    const retry = await withdraw(gateway.url, { key });
+    expect([codeOf(retry), retry.status]).toEqual([undefined, 201]);
+    if (answer.status === 201) expect([isReplay(retry), retry.body]).toEqual([true, answer.body]);
+    else expect(isReplay(retry)).toBe(false);
+  });
+  expect(sandbox.ledger.duplicateKeys()).toEqual([]);
+  expect(sandbox.ledger.payouts()).toBe(answered.length + 1);
+  expect(await gateway.end()).toBe(0);
+}, 120_000);
+
+const ALPHA = { Authorization: 'Bearer sk_sandbox_alpha' };
+
+async function inBatches<T>(items: readonly T[], work: (item: T) => Promise<void>): Promise<void> {
+  for (let at = 0; at < items.length; at += MERCHANTS)
+    await Promise.all(items.slice(at, at + MERCHANTS).map(work));
+}

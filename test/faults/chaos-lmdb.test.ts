@@ -1,6 +1,0 @@
-import { it } from 'vitest';
-import { expectCleanMix, MIX } from './chaos/mix.ts';
-
-it('no fault makes a second payout: everything that can break, on lmdb', { timeout: MIX.limitMs }, () =>
-  expectCleanMix('lmdb'),
-);

@@ -1,0 +1,65 @@
+import { execFile } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { promisify } from 'node:util';
+
+const FAKETIME = ['x86_64', 'aarch64']
+  .map((machine) => `/usr/lib/${machine}-linux-gnu/faketime/libfaketime.so.1`)
+  .find((file) => existsSync(file));
+const LIBFIU = ['/usr/lib/fiu/fiu_run_preload.so', '/usr/lib/fiu/fiu_posix_preload.so'];
+
+/** Whether libfiu can make a gateway's system calls fail. */
+export const canFailIo = LIBFIU.every((file) => existsSync(file)) && existsSync('/usr/bin/fiu-ctrl');
+
+const CONTROL_WITHIN_MS = 2000;
+
+/**
+ * The environment of a process whose wall clock can be moved, and whose system calls can be made to fail.
+ *
+ * @param failIoBy prefix of the named pipes for {@link controlIo}
+ */
+export function preloaded({
+  clockFile,
+  failIoBy,
+}: {
+  clockFile: string | undefined;
+  failIoBy: string | undefined;
+}): NodeJS.ProcessEnv {
+  const libraries = failIoBy !== undefined && canFailIo ? [...LIBFIU] : [];
+  if (clockFile !== undefined) {
+    if (!FAKETIME) throw new Error('libfaketime is missing (Debian, Ubuntu: apt-get install faketime)');
+    libraries.push(FAKETIME);
+  }
+  if (libraries.length === 0) return {};
+  return {
+    LD_PRELOAD: libraries.join(':'),
+    ...(failIoBy === undefined ? {} : { FIU_CTRL_FIFO: failIoBy }),
+    ...(clockFile === undefined ? {} : fakeTimeOf(clockFile)),
+  };
+}
+
+const fakeTimeOf = (file: string): NodeJS.ProcessEnv => ({
+  FAKETIME_TIMESTAMP_FILE: file,
+  // How soon it sees a move, in seconds.
+  FAKETIME_CACHE_DURATION: '1',
+  FAKETIME_DONT_FAKE_MONOTONIC: '1',
+  FAKETIME_DONT_RESET: '1',
+});
+
+/**
+ * These system calls of a process fail now and then, or, with a probability of 0, work again. Names are libfiu's.
+ *
+ * @throws if the process does not answer, because it is stopped or gone
+ */
+export async function controlIo(
+  prefix: string,
+  pid: number | undefined,
+  points: readonly string[],
+  probability: number,
+): Promise<void> {
+  const commands = points.flatMap((name) => [
+    '-c',
+    probability > 0 ? `enable_random name=${name},probability=${probability}` : `disable name=${name}`,
+  ]);
+  const options = { timeout: CONTROL_WITHIN_MS, killSignal: 'SIGKILL' } as const;
+  await promisify(execFile)('fiu-ctrl', ['-f', prefix, ...commands, `${pid}`], options);
+}

@@ -1,0 +1,104 @@
+import { type ChildProcess, execFile, execFileSync } from 'node:child_process';
+import { appendFileSync, cpSync, mkdirSync, rmSync, statfsSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { canFailIo } from './preloads.ts';
+import { end, startNode } from './processes.ts';
+import type { StoreFault, Topology } from './topology.ts';
+
+const STRANGER = fileURLToPath(new URL('./sqlite-stranger.ts', import.meta.url));
+/** Holds the records of an hour; memory is used only for what is written. */
+const DISK_SIZE = '512m';
+const BLOCK = Buffer.alloc(4096);
+
+/** One database that all gateways share, on its own small disk if mounting is allowed. */
+export async function startSqlite(folder: string): Promise<Topology> {
+  const path = join(folder, 'store');
+  mkdirSync(path, { mode: 0o700 });
+  const unmountable = mount(path);
+  const logFile = join(folder, 'strangers.log');
+  const missing = [
+    ...(unmountable ? [`the disk is full, and freed: no tmpfs can be mounted here (${unmountable})`] : []),
+    ...(canFailIo ? [] : ['I/O errors: libfiu is missing (Debian, Ubuntu: apt-get install fiu-utils)']),
+  ];
+  return {
+    config: { store: { kind: 'sqlite', path } },
+    faults: [
+      strangerFault('a process stopped within a transaction', 'writer', 'SIGCONT', path, logFile),
+      strangerFault('a process killed within a transaction', 'writer', 'SIGKILL', path, logFile),
+      {
+        ...strangerFault('a reader holds a snapshot', 'reader', 'SIGKILL', path, logFile),
+        completesOn: true,
+        holdMs: 4000,
+      },
+      ...(unmountable ? [] : [fullDisk(path)]),
+    ],
+    missing,
+    stop: async () => {
+      if (unmountable) return;
+      // What is on a tmpfs is gone with it.
+      cpSync(path, join(folder, 'records'), { recursive: true });
+      process.removeListener('exit', unmount);
+      unmount();
+    },
+  };
+
+  function unmount(): void {
+    execFileSync('umount', ['-l', path]);
+  }
+
+  /** Returns why it cannot. */
+  function mount(at: string): string | undefined {
+    try {
+      const options = ['-t', 'tmpfs', '-o', `size=${DISK_SIZE},mode=700`];
+      execFileSync('mount', [...options, 'oncegate-chaos', at], { stdio: ['ignore', 'ignore', 'pipe'] });
+    } catch (error) {
+      return String((error as { stderr?: Buffer }).stderr ?? error).trim();
+    }
+    process.once('exit', unmount);
+    return undefined;
+  }
+}
+
+/** Another process uses the database, and stops itself there. It is healed by the signal. */
+function strangerFault(
+  name: string,
+  as: 'reader' | 'writer',
+  healedBy: 'SIGCONT' | 'SIGKILL',
+  path: string,
+  logFile: string,
+): StoreFault {
+  let stranger: ChildProcess | undefined;
+  return {
+    name,
+    inject: async () => {
+      stranger = await startNode([STRANGER, join(path, 'records.db'), as], {
+        isReady: (lines) => lines.includes('holds'),
+        logFile,
+      });
+    },
+    heal: async () => {
+      if (stranger) await end(stranger, healedBy);
+    },
+  };
+}
+
+/** To the last byte. */
+function fullDisk(path: string): StoreFault {
+  const filler = join(path, 'filler');
+  return {
+    name: 'disk full',
+    inject: async () => {
+      const { bavail, bsize } = statfsSync(path);
+      // The gateways write meanwhile, so that this may fail; what it got stays.
+      await promisify(execFile)('fallocate', ['-l', `${bavail * bsize}`, filler]).catch(() => {});
+      try {
+        for (;;) appendFileSync(filler, BLOCK);
+      } catch (error) {
+        if ((error as NodeJS.ErrnoException).code !== 'ENOSPC') throw error;
+      }
+    },
+    heal: async () => rmSync(filler, { force: true }),
+  };
+}

@@ -1,0 +1,34 @@
+import type { Resolution } from '../../../src/idempotency/store.ts';
+import { responseOf, scopeUnderTest } from './process.ts';
+import type { World } from './world.ts';
+
+export const OPERATORS_RESULT = 'what the operator found';
+
+/**
+ * What an operator may say now: "completed" whenever the store allows it, "released" only if nothing was sent. What was sent
+ * may have been executed, so an operator who releases it makes a mistake from which no gateway protects.
+ */
+export function choicesOfOperator(world: World): ['released' | 'completed', resolve: () => void][] {
+  const { reference, sent } = world;
+  const record = reference.at(scopeUnderTest);
+  if (!record) return [];
+  const owner = { scope: scopeUnderTest, token: record.token };
+  const by =
+    (resolution: Resolution) =>
+    (on = reference) => {
+      world.setup.broken?.resolve?.(on, owner);
+      return on.resolve(owner.scope, owner.token, resolution);
+    };
+  const completed = by({
+    as: 'completed',
+    completion: { kind: 'response', response: responseOf(OPERATORS_RESULT) },
+  });
+  if (completed(reference.clone()) !== 'ok') return [];
+  const released = by({ as: 'released' });
+  return sent.length > 0
+    ? [['completed', completed]]
+    : [
+        ['completed', completed],
+        ['released', released],
+      ];
+}

@@ -1,0 +1,46 @@
+import type { AsyncCommand } from 'fast-check';
+import { expect } from 'vitest';
+import type { Scope } from '../../../src/kernel/brands.ts';
+import type { Model } from './state.ts';
+import type { World } from './worlds.ts';
+
+export type Command = AsyncCommand<Model, World>;
+
+/** Every command ends with a look at all scopes, from another node than the one that wrote. */
+export abstract class Checked<Parts> implements Command {
+  readonly parts: Parts;
+  constructor(parts: Parts) {
+    this.parts = parts;
+  }
+
+  check(_: Readonly<Model>): boolean {
+    return true;
+  }
+
+  toString = () => `${this.constructor.name}(${JSON.stringify(this.parts)})`;
+
+  async run(model: Model, world: World): Promise<void> {
+    await this.act(model, world);
+    await world.quiet();
+    for (const request of model.requests)
+      expect((await world.nodes.at(-2)?.peek(request))?.kind).toBe(model.reference.peek(request));
+    // After the peeks, which must have changed nothing.
+    await Promise.all(model.scopes.map((scope) => looksAlike(model, world, scope)));
+  }
+
+  protected abstract act(model: Model, world: World): Promise<void>;
+}
+
+async function looksAlike(model: Model, { nodes }: World, scope: Scope): Promise<void> {
+  const [expected, actual] = [model.reference.at(scope), await nodes.at(-1)?.get(scope)];
+  expect(actual?.state).toEqual(expected?.state);
+  expect(actual?.completion).toEqual(expected?.completion);
+  expect(actual?.fingerprint).toEqual(expected?.fingerprint);
+  expect(actual?.requestId).toEqual(expected?.requestId);
+  expect(actual?.wasInDoubt).toEqual(expected?.wasInDoubt);
+  // A resolution writes under a token that no attempt has: what counts is whose it is not.
+  const tokens = model.attempts.map(({ execution }) => execution.token);
+  expect(tokens.map((token) => actual?.token.equals(token))).toEqual(
+    tokens.map((token) => expected?.token.equals(token)),
+  );
+}

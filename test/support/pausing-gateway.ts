@@ -1,0 +1,34 @@
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { FAST_START, newFolder } from './command.ts';
+import type { ConfigInput } from './config.ts';
+import { type SpawnedGateway, spawnGateway } from './spawn.ts';
+import { until } from './until.ts';
+
+/** Points between the durable start and the first byte, see pause-point.ts. */
+export const PAUSE_POINTS = ['after_start', 'before_connect'] as const;
+export type PausePoint = (typeof PAUSE_POINTS)[number];
+
+export interface PausingGateway extends SpawnedGateway {
+  /** The next execution stops the process at its point. */
+  arm(): void;
+  untilPaused(): Promise<void>;
+  resume(): void;
+}
+
+/** A gateway in its own process that can stop itself at a point of an execution. */
+export async function spawnPausingGateway(config: ConfigInput, at: PausePoint): Promise<PausingGateway> {
+  const folder = newFolder();
+  const file = join(folder, 'armed');
+  const preload = new URL('./pause-point.ts', import.meta.url).href;
+  const env = { ...FAST_START, NODE_OPTIONS: `--import ${preload}`, PAUSE_AT: at, PAUSE_FILE: file };
+  const gateway = await spawnGateway(config, env, folder);
+  return {
+    ...gateway,
+    arm: () => writeFileSync(file, ''),
+    async untilPaused() {
+      await until(() => /^\d+ \(.*\) T/s.test(readFileSync(`/proc/${gateway.pid}/stat`, 'latin1')));
+    },
+    resume: () => void process.kill(gateway.pid, 'SIGCONT'),
+  };
+}

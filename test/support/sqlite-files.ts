@@ -1,0 +1,133 @@
+import { type ChildProcessByStdio, execFileSync, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { DatabaseSync } from 'node:sqlite';
+import type { Readable, Writable } from 'node:stream';
+import { fileURLToPath } from 'node:url';
+import { expect, onTestFinished } from 'vitest';
+import type { Execution } from '../../src/idempotency/store.ts';
+import { SqliteStore, type SqliteStoreOptions } from '../../src/idempotency/stores/sqlite/sqlite-store.ts';
+import { systemClock } from '../../src/kernel/clock.ts';
+import { databaseOf, GATEWAY_ID, LONG, type StoreTimes } from './open-store.ts';
+import type { RemoteCall, Reply } from './sqlite-worker.ts';
+
+/** A folder that goes with the test. */
+export function storeFolder(): string {
+  const path = mkdtempSync(join(tmpdir(), 'sqlite-'));
+  onTestFinished(() => rmSync(path, { recursive: true, force: true }));
+  return path;
+}
+
+export type OpenOptions = Partial<StoreTimes> & Partial<Omit<SqliteStoreOptions, 'lifetimes'>>;
+
+/** A store that is closed with the test. Times not given are so long that nothing lapses. */
+export async function openSqlite(path: string, options: OpenOptions = {}): Promise<SqliteStore> {
+  const store = await SqliteStore.open({ clock: systemClock, ...optionsOf(path, options) });
+  onTestFinished(() => store.close());
+  return store;
+}
+
+function optionsOf(path: string, options: OpenOptions): Omit<SqliteStoreOptions, 'clock'> {
+  const { leaseMs, retentionMs, inDoubtRetentionMs, ...others } = { ...LONG, ...options };
+  const lifetimes = { leaseMs, retentionMs, inDoubtRetentionMs };
+  return { path, gatewayId: GATEWAY_ID, lifetimes, ...others };
+}
+
+/** Runs one statement on a connection of its own, and returns its rows. */
+export function query<T = Record<string, unknown>>(path: string, sql: string): T[] {
+  using database = new DatabaseSync(databaseOf({ kind: 'sqlite', path }), { timeout: 10_000 });
+  return database.prepare(sql).all() as T[];
+}
+
+export const countRecords = (path: string): number =>
+  query<{ n: number }>(path, 'SELECT count(*) AS n FROM records')[0]?.n ?? -1;
+
+export function expectIntact(path: string): void {
+  expect(query(path, 'PRAGMA integrity_check')).toEqual([{ integrity_check: 'ok' }]);
+}
+
+const SCRIPT = fileURLToPath(new URL('./sqlite-worker.ts', import.meta.url));
+
+/** A store in another process, which can be given faults and be killed. */
+export class RemoteStore {
+  readonly pid: number;
+  readonly #child: ChildProcessByStdio<Writable, Readable, null>;
+  readonly #replies = new Map<number, (reply: Reply) => void>();
+  #calls = 0;
+
+  /** @param wrapper a command that runs the process, and becomes it */
+  static async open(
+    path: string,
+    options: OpenOptions = {},
+    wrapper: readonly string[] = [],
+  ): Promise<RemoteStore> {
+    const store = new RemoteStore(JSON.stringify(optionsOf(path, options)), wrapper);
+    onTestFinished(() => store.kill());
+    await store.#reply(0);
+    return store;
+  }
+
+  private constructor(argument: string, wrapper: readonly string[]) {
+    const [command = '', ...args] = [...wrapper, process.execPath, SCRIPT, argument];
+    this.#child = spawn(command, args, { stdio: ['pipe', 'pipe', 'inherit'] });
+    this.#child.stdin.on('error', () => {});
+    // Every call that waits for its reply listens.
+    this.#child.setMaxListeners(0);
+    this.pid = this.#child.pid as number;
+    createInterface(this.#child.stdout).on('line', (line) => {
+      const [id, reply] = JSON.parse(line) as [number, Reply];
+      this.#replies.get(id)?.(reply);
+      this.#replies.delete(id);
+    });
+  }
+
+  async ask(call: RemoteCall, request?: Execution): Promise<Reply> {
+    const id = ++this.#calls;
+    const { key = '', token = Buffer.alloc(0) } = request ?? {};
+    this.#child.stdin.write(`${JSON.stringify([id, call, { key, token: token.toString('hex') }])}\n`);
+    return await this.#reply(id);
+  }
+
+  /** The same, for a call that must be answered. */
+  async answer(call: RemoteCall, request?: Execution): Promise<unknown> {
+    const reply = await this.ask(call, request);
+    if ('refused' in reply) throw new Error(reply.refused.message);
+    return reply.answer;
+  }
+
+  /** SIGKILL. Resolves when the process is gone. */
+  async kill(): Promise<void> {
+    if (this.#child.exitCode !== null || this.#child.signalCode !== null) return;
+    const exited = once(this.#child, 'exit');
+    this.#child.kill('SIGKILL');
+    await exited;
+    // Left behind by a process that is killed under libfiu.
+    for (const end of ['in', 'out']) rmSync(`${FIU_PIPES}-${this.pid}.${end}`, { force: true });
+  }
+
+  async #reply(id: number): Promise<Reply> {
+    return await new Promise((resolve, reject) => {
+      const ended = (code: number | null, signal: string | null) =>
+        reject(new Error(`the process ended (${signal ?? code})`));
+      this.#child.once('exit', ended);
+      this.#replies.set(id, (reply) => {
+        this.#child.off('exit', ended);
+        resolve(reply);
+      });
+    });
+  }
+}
+
+/** Where libfiu makes two pipes for each process. */
+const FIU_PIPES = join(tmpdir(), 'oncegate-fiu');
+
+/** libfiu makes system calls fail in the process that it runs. */
+export const underFiu: readonly string[] = ['fiu-run', '-x', '-f', FIU_PIPES];
+
+/** For example `enable name=posix/io/sync/fdatasync,failinfo=5` (EIO), or `disable name=…`. */
+export function fiu({ pid }: { pid: number }, command: string): void {
+  execFileSync('fiu-ctrl', ['-f', FIU_PIPES, '-c', command, `${pid}`]);
+}

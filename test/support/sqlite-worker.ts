@@ -1,0 +1,44 @@
+/** A process that makes the calls which its parent writes to standard input, one JSON array a line. */
+import { createInterface } from 'node:readline';
+import type { StoreUnavailable } from '../../src/idempotency/store.ts';
+import { SqliteStore, type SqliteStoreOptions } from '../../src/idempotency/stores/sqlite/sqlite-store.ts';
+import { systemClock } from '../../src/kernel/clock.ts';
+import { newRequest, paid } from './requests.ts';
+
+/** `refused`: why the call was rejected. */
+export type Reply = { answer: unknown } | { refused: { message: string; maybeWritten: boolean } };
+
+export interface RemoteRequest {
+  key: string;
+  /** Hexadecimal. */
+  token: string;
+}
+
+export type RemoteCall = 'start' | 'peek' | 'complete' | 'release' | 'health' | 'refusing' | 'close';
+
+const options = JSON.parse(process.argv[2] ?? '') as Omit<SqliteStoreOptions, 'clock'>;
+const store = await SqliteStore.open({ ...options, clock: systemClock });
+
+async function make(call: RemoteCall, { key, token }: RemoteRequest): Promise<unknown> {
+  const request = { ...newRequest({ key }), token: Buffer.from(token, 'hex') as never };
+  if (call === 'start' || call === 'peek') return (await store[call](request)).kind;
+  if (call === 'complete') return await store.complete(request, paid(key));
+  if (call === 'release') return await store.release(request, { voidToken: true });
+  if (call === 'refusing') return store.refusing ?? null;
+  return await store[call]();
+}
+
+const say = (id: number, reply: Reply) => process.stdout.write(`${JSON.stringify([id, reply])}\n`);
+
+createInterface(process.stdin)
+  .on('line', async (line) => {
+    const [id, call, request] = JSON.parse(line) as [number, RemoteCall, RemoteRequest];
+    try {
+      say(id, { answer: await make(call, request) });
+    } catch (error) {
+      const { message, maybeWritten } = error as StoreUnavailable;
+      say(id, { refused: { message, maybeWritten } });
+    }
+  })
+  .on('close', () => process.exit());
+say(0, { answer: 'open' });

@@ -1,0 +1,198 @@
+import { getEventListeners } from 'node:events';
+import { Readable } from 'node:stream';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import type { Result } from '../../src/idempotency/call.ts';
+import { Duplicates, type Lead } from '../../src/idempotency/duplicates.ts';
+import type { Exchange } from '../../src/idempotency/outcome.ts';
+import { complete, newCall, notSent, responseOf, retryOf } from '../support/engine.ts';
+import { newRequest, otherOf } from '../support/requests.ts';
+
+beforeEach(() => {
+  vi.useFakeTimers();
+});
+afterEach(() => {
+  vi.useRealTimers();
+});
+
+const MINUTE_MS = 60_000;
+const stored: Result = { kind: 'executed', exchange: complete(), decision: 'complete', stored: true };
+const released: Result = { kind: 'executed', exchange: notSent, decision: 'release', stored: false };
+const replayed: Result = { kind: 'replayed', response: responseOf() };
+
+function leadOf(duplicates: Duplicates, call = newCall()) {
+  const lead = duplicates.tryLead(call);
+  if (!lead) throw new Error('another request leads');
+  return { call, lead };
+}
+
+/** Follows, and notes its name and what it got. */
+function follower(duplicates: Duplicates, notes: string[], call = newCall(), name = 'a', ms = MINUTE_MS) {
+  return duplicates.follow(call, ms).then((got) => {
+    notes.push(`${name}: ${'kind' in got ? got.kind : 'leads'}`);
+    return got;
+  });
+}
+
+describe('duplicates', () => {
+  it('follow the first request of their scope, and get its result if it is stored', async () => {
+    const duplicates = new Duplicates();
+    const { call, lead } = leadOf(duplicates);
+    const other = leadOf(duplicates);
+    expect(duplicates.tryLead(retryOf(call))).toBeUndefined();
+    const following = [duplicates.follow(call, MINUTE_MS), duplicates.follow(call, MINUTE_MS)];
+    const elsewhere = duplicates.follow(other.call, MINUTE_MS);
+    expect(duplicates.following).toBe(3);
+    duplicates.handOver(call.scope, lead, stored);
+    expect(await Promise.all(following)).toEqual([replayed, replayed]);
+    expect(duplicates.following).toBe(1);
+    duplicates.handOver(other.call.scope, other.lead, { kind: 'tombstone' });
+    expect(await elsewhere).toEqual({ kind: 'tombstone' });
+    expect(duplicates.following).toBe(0);
+  });
+
+  it('start one at a time after a release, in the order in which they came', async () => {
+    const [duplicates, notes] = [new Duplicates(), [] as string[]];
+    const { call, lead } = leadOf(duplicates);
+    const following = ['a', 'b', 'c'].map((name) => follower(duplicates, notes, call, name));
+    duplicates.handOver(call.scope, lead, released);
+    const next = (await following[0]) as Lead;
+    expect(notes).toEqual(['a: leads']);
+    duplicates.handOver(call.scope, next, released);
+    const third = (await following[1]) as Lead;
+    duplicates.handOver(call.scope, third, stored);
+    await following[2];
+    expect(notes).toEqual(['a: leads', 'b: leads', 'c: replayed']);
+    expect(duplicates.tryLead(call)).toBeDefined();
+  });
+
+  it.each<[string, Result | undefined]>([
+    ['was not stored', { ...stored, stored: false } as Result],
+    ['is in flight elsewhere', { kind: 'in_flight' }],
+    ['got no slot', { kind: 'overloaded' }],
+    ['broke', undefined],
+  ])('ask for themselves if the first one %s', async (_, result) => {
+    const [duplicates, notes] = [new Duplicates(), [] as string[]];
+    const { call, lead } = leadOf(duplicates);
+    const following = follower(duplicates, notes, call);
+    duplicates.handOver(call.scope, lead, result);
+    await following;
+    expect(notes).toEqual(['a: leads']);
+  });
+
+  it.each<Result>([
+    { kind: 'in_doubt', sinceMs: 7 },
+    { kind: 'store_unavailable', cause: 'away' },
+    { kind: 'closing' },
+    replayed,
+  ])('share the result $kind', async (result) => {
+    const duplicates = new Duplicates();
+    const { call, lead } = leadOf(duplicates);
+    const following = [duplicates.follow(call, MINUTE_MS), duplicates.follow(call, 0)];
+    duplicates.handOver(call.scope, lead, result);
+    expect(await Promise.all(following)).toEqual([result, result]);
+  });
+
+  it('get a tombstone when the response was too large to store', async () => {
+    const duplicates = new Duplicates();
+    const { call, lead } = leadOf(duplicates);
+    const following = duplicates.follow(call, MINUTE_MS);
+    const exchange: Exchange = { kind: 'oversize', status: 201, headers: [], body: new Readable() };
+    duplicates.handOver(call.scope, lead, { kind: 'executed', exchange, decision: 'complete', stored: true });
+    expect(await following).toEqual({ kind: 'tombstone' });
+  });
+
+  it('do not follow another request under their key', () => {
+    const duplicates = new Duplicates();
+    const { call, lead } = leadOf(duplicates);
+    const { fingerprint } = otherOf(newRequest());
+    const other = leadOf(duplicates, { ...retryOf(call), fingerprint });
+    expect(other.lead).not.toBe(lead);
+    // The end of the other one does not end the lead of the first.
+    duplicates.handOver(call.scope, other.lead, { kind: 'mismatch' });
+    expect(duplicates.tryLead(retryOf(call))).toBeUndefined();
+  });
+
+  it('each wait for their own time, and then are in flight', async () => {
+    const [duplicates, notes] = [new Duplicates(), [] as string[]];
+    const { call, lead } = leadOf(duplicates);
+    lead.markInFlight();
+    for (const [name, ms] of [
+      ['long', 30],
+      ['short', 20],
+      ['none', 0],
+    ] as const) {
+      void follower(duplicates, notes, call, name, ms);
+    }
+    await vi.advanceTimersByTimeAsync(0);
+    expect(notes).toEqual(['none: in_flight']);
+    await vi.advanceTimersByTimeAsync(19);
+    expect(notes).toHaveLength(1);
+    await vi.advanceTimersByTimeAsync(1);
+    await vi.advanceTimersByTimeAsync(10);
+    expect(notes).toEqual(['none: in_flight', 'short: in_flight', 'long: in_flight']);
+    expect([duplicates.following, vi.getTimerCount()]).toEqual([0, 0]);
+  });
+
+  it('are not called in flight before that is known: a result that comes at once is theirs', async () => {
+    const [duplicates, notes] = [new Duplicates(), [] as string[]];
+    const { call, lead } = leadOf(duplicates);
+    const following = follower(duplicates, notes, call, 'a', 0);
+    await vi.advanceTimersByTimeAsync(1000);
+    expect(notes).toEqual([]);
+    duplicates.handOver(call.scope, lead, replayed);
+    await following;
+    expect(notes).toEqual(['a: replayed']);
+
+    const second = leadOf(duplicates);
+    const overdue = follower(duplicates, notes, second.call, 'b', 10);
+    await vi.advanceTimersByTimeAsync(11);
+    second.lead.markInFlight();
+    await overdue;
+    expect(notes).toEqual(['a: replayed', 'b: in_flight']);
+  });
+
+  it('stop waiting when their merchants leave, and leave nothing behind', async () => {
+    const duplicates = new Duplicates();
+    const { call, lead } = leadOf(duplicates);
+    const [leaving, staying] = [new AbortController(), new AbortController()];
+    const left = duplicates.follow(retryOf(call, { gone: leaving.signal }), MINUTE_MS);
+    const stayed = duplicates.follow(retryOf(call, { gone: staying.signal }), MINUTE_MS);
+    leaving.abort();
+    expect(await left).toEqual({ kind: 'in_flight' });
+    expect(duplicates.following).toBe(1);
+    duplicates.handOver(call.scope, lead, stored);
+    expect(await stayed).toEqual(replayed);
+    for (const { signal } of [leaving, staying]) expect(getEventListeners(signal, 'abort')).toEqual([]);
+    expect([duplicates.following, vi.getTimerCount()]).toEqual([0, 0]);
+  });
+
+  it('whose merchant has left already do not wait', async () => {
+    const duplicates = new Duplicates();
+    const { call } = leadOf(duplicates);
+    const gone = AbortSignal.abort();
+    expect(await duplicates.follow(retryOf(call, { gone }), MINUTE_MS)).toEqual({ kind: 'in_flight' });
+    expect(vi.getTimerCount()).toBe(0);
+  });
+
+  it('are all ended at once', async () => {
+    const duplicates = new Duplicates();
+    const [one, two] = [leadOf(duplicates), leadOf(duplicates)];
+    const following = [one, two].map(({ call }) => duplicates.follow(call, MINUTE_MS));
+    duplicates.endAll({ kind: 'closing' });
+    expect(await Promise.all(following)).toEqual([{ kind: 'closing' }, { kind: 'closing' }]);
+    expect([duplicates.following, vi.getTimerCount()]).toEqual([0, 0]);
+  });
+
+  it('hand the place in the queue for a slot on, and give it up with the last of them', async () => {
+    const duplicates = new Duplicates();
+    const { call, lead } = leadOf(duplicates);
+    let left = 0;
+    lead.place = { slot: new Promise(() => {}), leave: () => void left++ };
+    const following = duplicates.follow(call, MINUTE_MS);
+    duplicates.handOver(call.scope, lead, { kind: 'overloaded' });
+    const next = (await following) as Lead;
+    expect([next.place, left]).toEqual([lead.place, 0]);
+    duplicates.handOver(call.scope, next, { kind: 'overloaded' });
+    expect([next.place, left]).toEqual([undefined, 1]);
+  });
+});

@@ -1,0 +1,88 @@
+import type { ServerResponse } from 'node:http';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import { systemClock } from '../../src/kernel/clock.ts';
+import { Executor } from '../../src/upstream/executor.ts';
+import { upstreamOptions } from '../../src/upstream/options.ts';
+import { httpBackend } from '../support/backend.ts';
+import { until } from '../support/until.ts';
+
+const request = (target: string) => ({
+  method: 'POST',
+  target,
+  headers: ['Content-Type', 'text/plain'],
+  body: Buffer.from(target),
+});
+
+/** A backend that answers when the test says so, and an executor with one connection to it. */
+async function open() {
+  const arrived: string[] = [];
+  const held: ServerResponse[] = [];
+  const url = await httpBackend((req, res) => {
+    arrived.push(req.url ?? '');
+    req.resume();
+    held.push(res);
+  });
+  const options = upstreamOptions.parse({ url, maxConnections: 1, responseTimeoutMs: 20_000 });
+  const executor = new Executor(options, 1024, systemClock);
+  onTestFinished(() => executor.destroy());
+  const answer = () => held.shift()?.end('done');
+  return { executor, arrived, answer };
+}
+
+const TOO_LATE = 'the lease had lapsed before the request could be sent';
+
+describe('a request that queues for a connection', () => {
+  it('is not sent when it may no longer be sent by the time there is one', async () => {
+    const { executor, arrived, answer } = await open();
+    let may = true;
+    const first = executor.send(request('/first'));
+    await until(() => arrived.length === 1);
+    const queued = executor.send(request('/queued'), { maySend: () => may });
+    may = false;
+    answer();
+    expect(await first).toMatchObject({ kind: 'complete' });
+    expect(await queued).toMatchObject({ kind: 'not_sent', reason: TOO_LATE });
+    // The connection goes on serving others, and the refused one's bytes are not among them.
+    const next = executor.send(request('/next'));
+    await until(() => arrived.length === 2);
+    answer();
+    expect(await next).toMatchObject({ kind: 'complete' });
+    expect(arrived).toEqual(['/first', '/next']);
+  });
+
+  it('is sent when it may', async () => {
+    const { executor, arrived, answer } = await open();
+    const first = executor.send(request('/first'));
+    await until(() => arrived.length === 1);
+    let asked = 0;
+    const queued = executor.send(request('/queued'), { maySend: () => ++asked > 0 });
+    answer();
+    await first;
+    await until(() => arrived.length === 2);
+    answer();
+    expect(await queued).toMatchObject({ kind: 'complete' });
+    expect(asked).toBe(2);
+  });
+
+  it('whose time is over before it has a connection is never sent', async () => {
+    const { executor, arrived, answer } = await open();
+    const first = executor.send(request('/first'));
+    await until(() => arrived.length === 1);
+    const late = await executor.send(request('/late'), { timeoutMs: 50 });
+    expect(late).toMatchObject({ kind: 'not_sent', reason: 'no connection within 50 ms' });
+    answer();
+    await first;
+    const next = executor.send(request('/next'));
+    await until(() => arrived.length === 2);
+    expect(arrived).toEqual(['/first', '/next']);
+    answer();
+    expect(await next).toMatchObject({ kind: 'complete' });
+  });
+
+  it('opens no connection when it may not be sent', async () => {
+    const { executor, arrived } = await open();
+    const refused = await executor.send(request('/refused'), { maySend: () => false });
+    expect(refused).toMatchObject({ kind: 'not_sent', reason: TOO_LATE });
+    expect(arrived).toEqual([]);
+  });
+});

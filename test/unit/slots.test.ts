@@ -1,0 +1,84 @@
+import { describe, expect, it } from 'vitest';
+import { Slots } from '../../src/upstream/slots.ts';
+
+const newSlots = (options: Partial<ConstructorParameters<typeof Slots>[0]> = {}) =>
+  new Slots({ maxConnections: 1, maxQueued: 2, queueTimeoutMs: 10_000, ...options });
+
+function takenFrom(slots: Slots) {
+  const slot = slots.tryTake();
+  if (!slot) throw new Error('no slot is free');
+  return slot;
+}
+
+describe('slots', () => {
+  it('are as many as there are connections', () => {
+    const slots = newSlots({ maxConnections: 3 });
+    const taken = [takenFrom(slots), takenFrom(slots), takenFrom(slots)];
+    expect([slots.tryTake(), slots.inUse]).toEqual([undefined, 3]);
+    taken[1]?.release();
+    expect(slots.inUse).toBe(2);
+    takenFrom(slots);
+    expect(slots.tryTake()).toBeUndefined();
+  });
+
+  it('that are released twice are free once', () => {
+    const slots = newSlots();
+    const slot = takenFrom(slots);
+    slot.release();
+    slot.release();
+    takenFrom(slots);
+    expect([slots.tryTake(), slots.inUse]).toEqual([undefined, 1]);
+    // The old slot is no key to the new one.
+    slot.release();
+    expect([slots.tryTake(), slots.inUse]).toEqual([undefined, 1]);
+  });
+
+  it('go to the queue in its order, before any newcomer', async () => {
+    const slots = newSlots();
+    const first = takenFrom(slots);
+    const [second, third] = [slots.queue(), slots.queue()];
+    expect([slots.queued, slots.queue()]).toEqual([2, undefined]);
+    first.release();
+    expect([slots.tryTake(), slots.queued]).toEqual([undefined, 1]);
+    (await second?.slot)?.release();
+    (await third?.slot)?.release();
+    expect([slots.inUse, slots.queued]).toEqual([0, 0]);
+  });
+
+  it('skip a place that was given up, and come back from one that had its slot already', async () => {
+    const slots = newSlots({ maxQueued: 3 });
+    const first = takenFrom(slots);
+    const [early, late, last] = [slots.queue(), slots.queue(), slots.queue()];
+    early?.leave();
+    expect(slots.queued).toBe(2);
+    first.release();
+    late?.leave();
+    (await last?.slot)?.release();
+    expect([slots.inUse, slots.queued]).toEqual([0, 0]);
+  });
+
+  it('can be waited for', async () => {
+    const slots = newSlots();
+    const first = await slots.take();
+    const waiting = slots.take();
+    expect(slots.queued).toBe(1);
+    first?.release();
+    expect(await waiting).toBeDefined();
+    expect([slots.inUse, slots.queued]).toEqual([1, 0]);
+  });
+
+  it('are waited for no longer than the time limit, or than the merchant stays, and not at all in a full queue', async () => {
+    const slots = newSlots({ queueTimeoutMs: 50, maxQueued: 1 });
+    const held = takenFrom(slots);
+    expect(await slots.take()).toBeUndefined();
+    expect(slots.queued).toBe(0);
+    const leaving = new AbortController();
+    const left = slots.take(leaving.signal);
+    expect(await slots.take()).toBeUndefined();
+    leaving.abort();
+    expect(await left).toBeUndefined();
+    expect(slots.queued).toBe(0);
+    held.release();
+    expect([slots.inUse, slots.queued]).toEqual([0, 0]);
+  });
+});
