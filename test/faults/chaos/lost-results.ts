@@ -61,7 +61,7 @@ function storedBy({ atMs, gateway }: Call['start'], knownAtMs: number, faults: r
   for (const fault of faults) {
     const isStopped = fault.stops === 'everywhere' || (fault.stops === 'there' && fault.gateway === gateway);
     const meanwhile = fault.fromMs <= knownAtMs && fault.toMs + STORE_BACK_WITHIN_MS >= atMs;
-    // The next one may come before it was stored; and a gateway may be held up besides.
+    // The next fault may begin before the result was stored, and a gateway may be delayed as well.
     if ((isStopped && meanwhile) || fault.fromMs <= byMs)
       byMs = Math.max(byMs, fault.toMs + STORED_WITHIN_MS);
   }

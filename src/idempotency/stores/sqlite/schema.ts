@@ -15,7 +15,7 @@ const LARGEST_IDLE_WAL_BYTES = 64 * 1024 * 1024;
  * are running times (see running-time.ts). No column has a constraint on its content: readers check every value
  * themselves, because a disk may damage what a constraint let in.
  *
- * A table with rowid, because scopes are digests: in a table ordered by scope every write is a page of its own.
+ * A table with rowid, because scopes are digests: in a table ordered by scope every write changes another page.
  */
 const TABLES = `
   CREATE TABLE records (
