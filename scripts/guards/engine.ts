@@ -106,9 +106,9 @@ export const engineGuards: readonly Guard[] = [
   {
     ...ENGINE,
     without: 'a request is started while no slot is free',
-    text: 'const slot = await this.#slotFor(call, lead, true);',
-    replacement: `const free = this.#slots.tryTake() ?? { release() {} };
-    const slot: Slot | Exclude<Found, Started> = free ?? (await this.#slotFor(call, lead, true));`,
+    text: 'return free ? this.#startWith(call, free) : this.#startLater(call, lead, isTrial);',
+    replacement: `const slot = free ?? { release() {} };
+    return isTrial ? this.#startLater(call, lead, isTrial) : this.#startWith(call, slot);`,
     test: SLOTS,
     named: 'a new key queues, and is not started before it has a slot',
   },
@@ -191,8 +191,8 @@ export const engineGuards: readonly Guard[] = [
   {
     ...WRITER,
     without: 'a response does not wait for a store that fails for a moment',
-    text: 'answer = await within(repeated, this.#options.completeRetryMs);',
-    replacement: 'answer = await within(repeated, 0);',
+    text: 'const answer = await within(repeated, this.#options.completeRetryMs);',
+    replacement: 'const answer = await within(repeated, 0);',
     named: 'for a moment, before it was done, the answer waits for the store',
   },
   {
@@ -249,8 +249,8 @@ export const engineGuards: readonly Guard[] = [
   {
     ...ENGINE,
     without: 'a request that broke within the gateway counts as not sent',
-    text: "return { kind: 'unknown', reason, timedOut: false };",
-    replacement: "return { kind: 'not_sent', reason };",
+    text: 'exchange = brokenRun(error);',
+    replacement: "exchange = { kind: 'not_sent', reason: brokenRun(error).kind };",
     named: 'a run that throws leaves the key in doubt: no retry runs',
   },
   {

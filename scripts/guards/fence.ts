@@ -62,7 +62,9 @@ export const fenceGuards: readonly Guard[] = [
     without: 'a renewal extends the fence',
     text: `    const stopRenewing = this.#renewals.keep(call, execution);
     try {
-      const exchange = await runOnce(call, maySend);`,
+      let exchange: Exchange;
+      try {
+        exchange = await call.run(maySend);`,
     replacement: `    let fence = maySend;
     const store = {
       renew: async (owner) => {
@@ -74,7 +76,9 @@ export const fenceGuards: readonly Guard[] = [
     const renewals = new Renewals(store, this.#options.leaseMs, this.#observer, this.#clock);
     const stopRenewing = renewals.keep(call, execution);
     try {
-      const exchange = await runOnce(call, () => fence());`,
+      let exchange: Exchange;
+      try {
+        exchange = await call.run(() => fence());`,
     test: UNIT,
     named: 'may send while less than a lease has passed since its start, and not later, whatever it renews',
   },

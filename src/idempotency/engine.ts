@@ -194,12 +194,17 @@ export class Engine {
   }
 
   /** Takes a slot, then starts: the request goes out right after its record is durable. */
-  async #start(call: Call, lead: Lead): Promise<Found> {
-    if (this.#closing) return { kind: 'closing' };
+  #start(call: Call, lead: Lead): Promise<Found> {
+    if (this.#closing) return Promise.resolve<Found>({ kind: 'closing' });
     const { refusing } = this.#store;
     const isTrial = this.#gate.isShut;
-    if (refusing !== undefined || !this.#gate.admits())
-      return await this.#readInstead(call, refusing ?? REFUSES);
+    if (refusing !== undefined || !this.#gate.admits()) return this.#readInstead(call, refusing ?? REFUSES);
+    const free = lead.place ? undefined : this.#slots.tryTake();
+    return free ? this.#startWith(call, free) : this.#startLater(call, lead, isTrial);
+  }
+
+  /** No slot is free. */
+  async #startLater(call: Call, lead: Lead, isTrial: boolean): Promise<Found> {
     const slot = await this.#slotFor(call, lead, true);
     if ('kind' in slot) {
       this.#gate.notTried();
@@ -268,7 +273,12 @@ export class Engine {
     this.#running.begin();
     const stopRenewing = this.#renewals.keep(call, execution);
     try {
-      const exchange = await runOnce(call, maySend);
+      let exchange: Exchange;
+      try {
+        exchange = await call.run(maySend);
+      } catch (error) {
+        exchange = brokenRun(error);
+      }
       releaseAfter(slot, exchange);
       const decision = decideFor(call, exchange, again);
       if (decision === 'complete') {
@@ -412,11 +422,8 @@ const statusOf = (exchange: Extract<Exchange, { kind: 'complete' | 'oversize' }>
   exchange.kind === 'complete' ? exchange.response.status : exchange.status;
 
 /** A `run` that throws is broken machinery: what it had sent is unknown. */
-async function runOnce(call: Call, maySend: () => boolean): Promise<Exchange> {
-  try {
-    return await call.run(maySend);
-  } catch (error) {
-    const reason = error instanceof Error ? error.name : 'unknown error';
-    return { kind: 'unknown', reason, timedOut: false };
-  }
-}
+const brokenRun = (error: unknown): Exchange => ({
+  kind: 'unknown',
+  reason: error instanceof Error ? error.name : 'unknown error',
+  timedOut: false,
+});

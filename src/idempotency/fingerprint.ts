@@ -1,27 +1,36 @@
 import { hash, randomBytes } from 'node:crypto';
 import type { Fingerprint, Scope, Token } from '../kernel/brands.ts';
 
-/** SHA-256 over parts, each with its length before it, so that no two lists of parts run together. */
-function digest<E extends 'hex' | 'buffer'>(parts: readonly (string | Buffer)[], encoding: E) {
-  const lengths = parts.map((part) => (typeof part === 'string' ? Buffer.byteLength(part) : part.length));
-  const bytes = Buffer.allocUnsafe(lengths.reduce((sum, length) => sum + 4 + length, 0));
+/** In UTF-8 a character has at most three bytes for each of its UTF-16 code units. */
+const MOST_BYTES = 3;
+
+/** SHA-256 over texts and a body, each with its length before it, so that no two lists run together. In hex. */
+function digest(texts: readonly string[], body?: Buffer): string {
+  let most = body ? 4 + body.length : 0;
+  for (const text of texts) most += 4 + MOST_BYTES * text.length;
+  const bytes = Buffer.allocUnsafe(most);
   let at = 0;
-  for (const [i, part] of parts.entries()) {
-    at = bytes.writeUInt32BE(lengths[i] as number, at);
-    if (typeof part === 'string') at += bytes.write(part, at);
-    else at += part.copy(bytes, at);
+  for (const text of texts) {
+    const length = bytes.write(text, at + 4);
+    bytes.writeUInt32BE(length, at);
+    at += 4 + length;
   }
-  return hash('sha256', bytes, encoding);
+  if (body) {
+    at = bytes.writeUInt32BE(body.length, at);
+    at += body.copy(bytes, at);
+  }
+  return hash('sha256', bytes.subarray(0, at), 'hex');
 }
 
 /** The merchant code and never the secret key: a rotated key must still find its old payouts. */
 export function scopeOf(merchantCode: string, idempotencyKey: string): Scope {
-  return digest([merchantCode, idempotencyKey], 'hex') as string as Scope;
+  return digest([merchantCode, idempotencyKey]) as Scope;
 }
 
 /** `target` is the request target as received, query included. */
 export function fingerprintOf(method: string, target: string, body: Buffer): Fingerprint {
-  return digest([method, target, body], 'buffer') as Buffer as Fingerprint;
+  // A hash that is asked for as a buffer costs four times as much.
+  return Buffer.from(digest([method, target], body), 'hex') as Fingerprint;
 }
 
 const TOKEN_BYTES = 16;

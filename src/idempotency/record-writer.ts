@@ -42,26 +42,34 @@ export class RecordWriter {
     completion: Completion,
     ended: () => void,
   ): Promise<Fenced | 'late'> {
-    const write = () => this.#store.complete(execution, completion);
-    const conclude = (answer: Fenced | undefined) => {
-      ended();
-      if (answer === undefined) this.#observer.completeGivenUp(call);
-      if (answer === 'stale') void this.#refused(call, completion);
-    };
     let answer: Fenced | undefined;
     let cause: unknown;
     try {
-      answer = await write();
+      answer = await this.#store.complete(execution, completion);
     } catch (error) {
       cause = error;
     }
-    if (answer !== undefined) {
-      conclude(answer);
-      return answer;
-    }
+    if (answer === undefined) return await this.#repeatComplete(call, execution, completion, ended, cause);
+    ended();
+    if (answer === 'stale') void this.#refused(call, completion);
+    return answer;
+  }
+
+  async #repeatComplete(
+    call: Call,
+    execution: Execution,
+    completion: Completion,
+    ended: () => void,
+    cause: unknown,
+  ): Promise<Fenced | 'late'> {
+    const write = () => this.#store.complete(execution, completion);
     const repeated = this.#pending.add(write, this.#options.inDoubtRetentionMs);
-    void repeated.then(conclude);
-    answer = await within(repeated, this.#options.completeRetryMs);
+    void repeated.then((answer) => {
+      ended();
+      if (answer === undefined) this.#observer.completeGivenUp(call);
+      if (answer === 'stale') void this.#refused(call, completion);
+    });
+    const answer = await within(repeated, this.#options.completeRetryMs);
     if (answer !== undefined) return answer;
     this.#observer.completeLate(call, cause);
     return 'late';

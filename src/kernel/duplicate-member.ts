@@ -1,21 +1,50 @@
-/** Strings and brackets are all that matters in text that JSON.parse has accepted. */
-const TOKENS = /"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?|[{}]/gs;
+const QUOTE = 0x22;
+const COLON = 0x3a;
+const BACKSLASH = 0x5c;
+const OPENING_BRACE = 0x7b;
+const CLOSING_BRACE = 0x7d;
+const SPACE = 0x20;
 
-/** Does an object in this valid JSON name a member twice? Names count as equal when they are once their escapes are read. */
+/**
+ * Whether an object in this JSON text names a member twice. Names are equal when they are after their escapes are read.
+ *
+ * @param json valid: strings, braces and colons are all that is looked at
+ */
 export function hasDuplicateMember(json: string): boolean {
-  const open: Set<string>[] = [];
-  TOKENS.lastIndex = 0;
-  for (let match = TOKENS.exec(json); match; match = TOKENS.exec(json)) {
-    const [token, colon] = match;
-    if (token === '{') open.push(new Set());
-    else if (token === '}') open.pop();
-    else if (colon !== undefined) {
-      const written = token.slice(0, -colon.length);
-      const name = written.includes('\\') ? (JSON.parse(written) as string) : written.slice(1, -1);
-      const seen = open.at(-1);
-      if (seen?.has(name)) return true;
-      seen?.add(name);
+  const outer: Set<string>[] = [];
+  let names = new Set<string>();
+  for (let at = 0; at < json.length; at++) {
+    const character = json.charCodeAt(at);
+    if (character === OPENING_BRACE) {
+      outer.push(names);
+      names = new Set();
+    } else if (character === CLOSING_BRACE) names = outer.pop() as Set<string>;
+    else if (character === QUOTE) {
+      const end = endOfString(json, at + 1);
+      if (isFollowedByColon(json, end + 1)) {
+        const written = json.slice(at + 1, end);
+        const name = written.includes('\\') ? (JSON.parse(`"${written}"`) as string) : written;
+        if (names.has(name)) return true;
+        names.add(name);
+      }
+      at = end;
     }
   }
   return false;
+}
+
+/** The place of the quote that ends the string whose content begins at `start`. */
+function endOfString(json: string, start: number): number {
+  for (let end = json.indexOf('"', start); ; end = json.indexOf('"', end + 1)) {
+    let before = end;
+    while (json.charCodeAt(before - 1) === BACKSLASH) before--;
+    // An odd number of backslashes escapes the quote.
+    if ((end - before) % 2 === 0) return end;
+  }
+}
+
+function isFollowedByColon(json: string, start: number): boolean {
+  let at = start;
+  while (json.charCodeAt(at) <= SPACE) at++;
+  return json.charCodeAt(at) === COLON;
 }

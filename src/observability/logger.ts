@@ -57,6 +57,7 @@ export function requestLog(logger: Logger): (fields: object) => void {
   if (!logger.isLevelEnabled('info')) return () => {};
   const stream = (logger as unknown as Record<symbol, { write(line: string): void }>)[pino.symbols.streamSym];
   let lines = '';
+  let [timeMs, time] = [0, ''];
   const handOn = () => {
     const all = lines;
     lines = '';
@@ -65,7 +66,9 @@ export function requestLog(logger: Logger): (fields: object) => void {
   requestLogs.push(handOn);
   return (fields) => {
     if (lines === '') setImmediate(handOn);
-    const head = `{"level":"info","time":"${new Date().toISOString()}","pid":${process.pid},`;
+    const nowMs = Date.now();
+    if (nowMs !== timeMs) [timeMs, time] = [nowMs, new Date(nowMs).toISOString()];
+    const head = `{"level":"info","time":"${time}","pid":${process.pid},`;
     lines += `${head}${JSON.stringify(fields).slice(1, -1)},"msg":"request"}\n`;
   };
 }

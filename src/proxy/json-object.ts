@@ -1,6 +1,5 @@
+import { isUtf8 } from 'node:buffer';
 import { hasDuplicateMember } from '../kernel/duplicate-member.ts';
-
-const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 /**
  * Reads a body that must mean the same to every parser: UTF-8 without a byte order mark, one JSON object, no member twice.
@@ -8,13 +7,13 @@ const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
  * @returns the object's own members, or why the body is ambiguous
  */
 export function readJsonObject(body: Buffer): { members: Record<string, unknown> } | { ambiguous: string } {
-  let text: string;
+  if (!isUtf8(body)) return { ambiguous: 'it is not valid UTF-8' };
+  const text = body.toString();
   let value: unknown;
   try {
-    text = decoder.decode(body);
     value = JSON.parse(text);
-  } catch (error) {
-    return { ambiguous: error instanceof SyntaxError ? 'it is not valid JSON' : 'it is not valid UTF-8' };
+  } catch {
+    return { ambiguous: 'it is not valid JSON' };
   }
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
     return { ambiguous: 'it is not a JSON object' };

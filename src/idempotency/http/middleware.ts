@@ -36,13 +36,11 @@ export function idempotency(options: IdempotencyMiddlewareOptions): RequestListe
   return (req, res) => {
     const context = contextOf(req);
     context.done = false;
-    void run(options, req, res, context).finally(() => {
-      context.done = true;
-      context.onDone?.();
-    });
+    void run(options, req, res, context);
   };
 }
 
+/** Never throws. */
 async function run(
   options: IdempotencyMiddlewareOptions,
   req: IncomingMessage,
@@ -62,6 +60,9 @@ async function run(
     context.outcome = broken.code;
     if (res.headersSent) res.destroy();
     else sendProblem(res, broken, context.requestId);
+  } finally {
+    context.done = true;
+    context.onDone?.();
   }
 }
 

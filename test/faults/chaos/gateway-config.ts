@@ -10,9 +10,9 @@ export const LEASE_MS = 1500;
 /**
  * One gateway has other lifetimes than the rest, all of them shorter. If it judged the records of the others by its own,
  * it would take living owners for dead; if they judged its records by theirs, keys would never be new again. Its
- * retention is shorter than most runs, so that keys in doubt outlive it; it is longer than a merchant retries.
+ * retention is shorter than a ten-minute run, so that keys in doubt outlive it; it is longer than a merchant retries.
  */
-const SHORTER = { leaseMs: 1100, retentionMs: 75_000, inDoubtRetentionMs: 86_400_000 };
+const SHORTER = { leaseMs: 1100, retentionMs: 240_000, inDoubtRetentionMs: 86_400_000 };
 const USUAL = { leaseMs: LEASE_MS, retentionMs: 86_400_000, inDoubtRetentionMs: 2_592_000_000 };
 
 const SANDBOX_KEYS = fileURLToPath(new URL('../../../config/sandbox-keys.yaml', import.meta.url));

@@ -95,19 +95,21 @@ export function encodeCompletion(completion: Completion): { code: 'c' | 't'; byt
     return { code: 't', bytes };
   }
   const { status, headers, body } = completion.response;
-  let section = 0;
-  for (const text of headers) section += 4 + text.length;
-  const bytes = Buffer.allocUnsafe(10 + section + body.length);
+  // One text is written faster than many.
+  let section = '';
+  for (const text of headers) section += lengthAsText(text.length) + text;
+  const bytes = Buffer.allocUnsafe(10 + section.length + body.length);
   let at = bytes.writeUInt16BE(status);
-  at = bytes.writeUInt32BE(section, at);
-  for (const text of headers) {
-    at = bytes.writeUInt32BE(text.length, at);
-    at += bytes.write(text, at, 'latin1');
-  }
+  at = bytes.writeUInt32BE(section.length, at);
+  at += bytes.write(section, at, 'latin1');
   at = bytes.writeUInt32BE(body.length, at);
   body.copy(bytes, at);
   return { code: 'c', bytes };
 }
+
+/** A u32 as four latin1 characters. */
+const lengthAsText = (length: number): string =>
+  String.fromCharCode(length >>> 24, (length >>> 16) & 255, (length >>> 8) & 255, length & 255);
 
 /** A number of milliseconds as `createdAtMs` and `changedAtMs` hold it. */
 export function encodeTime(ms: number): Buffer {

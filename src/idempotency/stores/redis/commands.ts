@@ -38,15 +38,17 @@ export const scripts = {
 export type Reply = Buffer | number | null | Reply[];
 
 export interface Written {
-  reply: Reply;
-  /** Whether enough replicas have the write: known when they have answered, and at once if none is waited for. */
-  replicated: Promise<boolean> | true;
+  /** Rejects with a {@link StoreUnavailable}. There as soon as Redis has given it. */
+  reply: Promise<Reply>;
+  /** Whether enough replicas have the write. Undefined: none is waited for. Never known if the reply is a failure. */
+  replicated?: Promise<boolean>;
 }
 
 interface Waiting {
   send(inFull: boolean): Promise<Reply>;
   inFull: boolean;
-  resolve(written: Written): void;
+  resolve(reply: Reply): void;
+  replicated(reached: Promise<boolean>): void;
   reject(error: unknown): void;
 }
 
@@ -97,21 +99,19 @@ export class Commands {
     return this.client.sendCommand(command) as Promise<Reply>;
   }
 
-  /**
-   * The same for a write that replicas must have. The reply is there as soon as Redis has given it.
-   *
-   * @throws {StoreUnavailable}
-   */
-  async write(script: Script, keys: string[], args: Argument[]): Promise<Written> {
-    if (this.#replicas === 0) return { reply: await this.run(script, keys, args), replicated: true };
+  /** The same for a write that replicas must have. */
+  write(script: Script, keys: string[], args: Argument[]): Written {
+    if (this.#replicas === 0) return { reply: this.run(script, keys, args) };
     const send = (inFull: boolean) => this.#send(script, keys, args, inFull);
-    return await this.answering(() => {
-      const written = new Promise<Written>((resolve, reject) => {
-        this.#waiting.push({ send, inFull: false, resolve, reject });
+    const { promise, resolve: replicated } = Promise.withResolvers<boolean>();
+    const reply = this.answering(() => {
+      const replied = new Promise<Reply>((resolve, reject) => {
+        this.#waiting.push({ send, inFull: false, resolve, replicated, reject });
       });
       if (!this.#busy) void this.#flush();
-      return written;
+      return replied;
     });
+    return { reply, replicated: promise };
   }
 
   /** Gives every failure of `command` one name. */
@@ -155,7 +155,10 @@ export class Commands {
     );
     for (const [at, waiting] of batch.entries()) {
       (replies[at] as Promise<Reply>).then(
-        (reply) => waiting.resolve({ reply, replicated }),
+        (reply) => {
+          waiting.replicated(replicated);
+          waiting.resolve(reply);
+        },
         (error: unknown) => {
           if (waiting.inFull || !isUnknownScript(error)) return waiting.reject(error);
           // In the next batch, because this WAIT would not cover it.

@@ -87,11 +87,10 @@ export class Leases {
   }
 
   /** Behind the owner's last write. A lease that cannot be given back lapses by itself. */
-  async giveBack(owner: Owner): Promise<void> {
-    const held = this.#held.get(idOf(owner));
-    this.#held.delete(idOf(owner));
-    const lock = await held?.lock;
-    await lock?.release().catch(() => {});
+  giveBack(owner: Owner): void {
+    const id = idOf(owner);
+    void this.#held.get(id)?.lock?.then((lock) => lock?.release().catch(() => {}));
+    this.#held.delete(id);
   }
 
   /** Is the lease held? A node that does not answer counts as "yes": without an answer no owner is declared dead. */

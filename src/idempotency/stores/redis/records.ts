@@ -114,7 +114,7 @@ export abstract class RedisRecords {
       if (!gaveUp && !leasesHere && (await this.leases.isHeld(scope))) return 'alive';
       const wallMs = this.options.clock.wallMs();
       const audit = Buffer.from(JSON.stringify(auditRecord(record, resolution, note, wallMs)));
-      const { reply, replicated } = await this.commands.write(
+      const written = this.commands.write(
         scripts.resolve,
         [key, leaseOf(key), auditOf(key)],
         [
@@ -128,11 +128,12 @@ export abstract class RedisRecords {
           AUDIT_RETENTION_MS,
         ],
       );
-      const resolved = wordOf(reply) as Resolved;
+      const resolved = wordOf(await written.reply) as Resolved;
       // Its state under the token that was seen may have changed: look again.
       if (resolved === 'changed') continue;
       // Written, but a failover could bring the record in doubt back.
-      if (resolved === 'ok' && !(await replicated)) throw notReplicated('resolution');
+      if (resolved === 'ok' && written.replicated && !(await written.replicated))
+        throw notReplicated('resolution');
       return resolved;
     }
   }

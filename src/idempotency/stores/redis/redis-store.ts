@@ -55,16 +55,17 @@ export class RedisStore extends RedisRecords implements Store {
     ];
     let dead: Token | '' = '';
     for (;;) {
-      const { reply, replicated } = await this.commands.write(scripts.start, keys, [...args, dead]);
+      const written = this.commands.write(scripts.start, keys, [...args, dead]);
+      const reply = await written.reply;
       if (reply === null) {
-        if (!(await replicated)) throw notReplicated('start');
+        if (written.replicated && !(await written.replicated)) throw notReplicated('start');
         this.leases.take(execution);
         return { kind: 'started' };
       }
       // Only these two answers need their WAIT: what a failover can lose was never a reason to execute.
       const { standing, token: other } = standingOf(reply, fingerprint);
       if (standing.kind === 'completed' || standing.kind === 'tombstone') {
-        if (!(await replicated)) throw notReplicated('replayed record');
+        if (written.replicated && !(await written.replicated)) throw notReplicated('replayed record');
       }
       // An executing record came back: it is older than its lease, and the lock nodes know whether its owner is alive.
       if (!other || (await this.leases.isHeld(scope))) return standing;
@@ -88,9 +89,9 @@ export class RedisStore extends RedisRecords implements Store {
       if (!this.commands.waits || (standing.kind !== 'completed' && standing.kind !== 'tombstone'))
         return standing;
       const seen = (reply as Buffer).subarray(0, layout.flags);
-      const written = await this.commands.write(scripts.confirm, [key], [seen]);
-      if (wordOf(written.reply) !== 'ok') continue;
-      if (!(await written.replicated)) throw notReplicated('replayed record');
+      const written = this.commands.write(scripts.confirm, [key], [seen]);
+      if (wordOf(await written.reply) !== 'ok') continue;
+      if (written.replicated && !(await written.replicated)) throw notReplicated('replayed record');
       return standing;
     }
   }
@@ -100,7 +101,7 @@ export class RedisStore extends RedisRecords implements Store {
     const key = this.keyOf(scope);
     const encoded = this.#encode(execution);
     const { gatewayId, lifetimes } = this.options;
-    const { reply, replicated } = await this.commands.write(
+    const written = this.commands.write(
       scripts.restart,
       [key, leaseOf(key), voidKeyOf(key, token)],
       [
@@ -114,8 +115,8 @@ export class RedisStore extends RedisRecords implements Store {
         this.leases.scriptMs,
       ],
     );
-    if (wordOf(reply) !== 'ok') return 'changed';
-    if (!(await replicated)) throw notReplicated('restart');
+    if (wordOf(await written.reply) !== 'ok') return 'changed';
+    if (written.replicated && !(await written.replicated)) throw notReplicated('restart');
     this.leases.take(execution);
     return 'ok';
   }
@@ -127,7 +128,7 @@ export class RedisStore extends RedisRecords implements Store {
     );
     if (start.length > 0 && !isThisFormat(start)) throw new UnreadableRecord('the record has another format');
     if (!start.subarray(layout.token).equals(owner.token)) {
-      void this.leases.giveBack(owner);
+      this.leases.giveBack(owner);
       return 'stale';
     }
     if (await renewed) return 'ok';
@@ -150,31 +151,34 @@ export class RedisStore extends RedisRecords implements Store {
       onLockNodes === undefined ? '' : onLockNodes ? 1 : 0,
     ];
     const { inDoubtRetentionMs } = this.options.lifetimes;
-    let written = await this.commands.write(scripts.complete, keys, [...args, '', 0]);
-    if (wordOf(written.reply) === 'absent') {
+    let written = this.commands.write(scripts.complete, keys, [...args, '', 0]);
+    let answer = wordOf(await written.reply);
+    if (answer === 'absent') {
       const whole = this.#encode(execution, completion);
-      written = await this.commands.write(scripts.complete, keys, [...args, whole, inDoubtRetentionMs]);
+      written = this.commands.write(scripts.complete, keys, [...args, whole, inDoubtRetentionMs]);
+      answer = wordOf(await written.reply);
     }
-    void this.leases.giveBack(execution);
-    if (!(await written.replicated)) {
+    this.leases.giveBack(execution);
+    if (written.replicated && !(await written.replicated)) {
       // Stored, but a failover could undo it: it is to be written again until the replicas have it too.
       this.options.onUnreplicated?.();
       throw notReplicated('completion');
     }
-    return wordOf(written.reply) as Fenced;
+    return answer as Fenced;
   }
 
   async release(owner: Owner, { voidToken = false }: UnansweredOptions = {}): Promise<Fenced> {
     const key = this.keyOf(owner.scope);
-    const { reply, replicated } = await this.commands.write(
+    const written = this.commands.write(
       scripts.release,
       [key, leaseOf(key), voidKeyOf(key, owner.token)],
       [owner.token, leaseValueOf(owner), voidToken ? VOID_TOKEN_MS : 0],
     );
-    void this.leases.giveBack(owner);
+    const answer = wordOf(await written.reply);
+    this.leases.giveBack(owner);
     // Also if it was stale: the record may have been removed by an earlier attempt that had not reached the replicas.
-    if (!(await replicated)) throw notReplicated('release');
-    return wordOf(reply) as Fenced;
+    if (written.replicated && !(await written.replicated)) throw notReplicated('release');
+    return answer as Fenced;
   }
 
   /** Needs no WAIT: if a failover loses it, the record is executing without an owner, which also reads as in doubt. */
@@ -185,7 +189,7 @@ export class RedisStore extends RedisRecords implements Store {
       [key, leaseOf(key), voidKeyOf(key, owner.token)],
       [owner.token, leaseValueOf(owner), voidToken ? VOID_TOKEN_MS : 0, this.#now()],
     );
-    void this.leases.giveBack(owner);
+    this.leases.giveBack(owner);
     return wordOf(reply) as Fenced;
   }
 

@@ -3,24 +3,26 @@ import { Command } from 'ioredis';
 export type Argument = string | number | Buffer;
 
 /**
- * A script's command. It does less than ioredis' own commands, which cost more than the rest of a start: its arguments are
- * encoded as one string, in which a character is a byte, and all commands share one timer.
+ * A script's command. It does less than ioredis' own commands, which cost more than the rest of a start: it is encoded
+ * once, a text's character as one byte, and all commands share one timer.
  */
 export class ScriptCommand extends Command {
   readonly #encoded: Buffer;
 
-  /** @param script its digest for `evalsha`, its text for `eval` */
+  /**
+   * @param script its digest for `evalsha`, its text for `eval`
+   * @param args texts are latin1
+   */
   constructor(
     name: 'evalsha' | 'eval',
     script: string | Buffer,
     keys: readonly string[],
     args: readonly Argument[],
   ) {
-    super(name, [], { replyEncoding: null });
+    super(name, NO_ARGUMENTS, REPLY_AS_BYTES);
     // A cluster's client reads the keys, to find their node.
-    const start = [script, String(keys.length), ...keys];
-    this.args = start;
-    this.#encoded = encode([name, ...start, ...args]);
+    this.args = [script, keys.length, ...keys];
+    this.#encoded = encode(name, this.args as Argument[], args);
   }
 
   override toWritable(): Buffer {
@@ -35,13 +37,19 @@ export class ScriptCommand extends Command {
   }
 }
 
-function encode(parts: readonly Argument[]): Buffer {
-  let text = `*${parts.length}\r\n`;
-  for (const part of parts) {
-    const latin1 = part instanceof Buffer ? part.toString('latin1') : String(part);
-    text += `$${latin1.length}\r\n${latin1}\r\n`;
-  }
+const NO_ARGUMENTS: string[] = [];
+const REPLY_AS_BYTES = { replyEncoding: null };
+
+function encode(name: string, start: readonly Argument[], args: readonly Argument[]): Buffer {
+  let text = `*${1 + start.length + args.length}\r\n$${name.length}\r\n${name}\r\n`;
+  for (const part of start) text += partOf(part);
+  for (const part of args) text += partOf(part);
   return Buffer.from(text, 'latin1');
+}
+
+function partOf(part: Argument): string {
+  const latin1 = typeof part === 'object' ? part.toString('latin1') : String(part);
+  return `$${latin1.length}\r\n${latin1}\r\n`;
 }
 
 /** How often overdue commands are looked for: as a share of their time limit, and at least. Until then answered ones are kept. */
