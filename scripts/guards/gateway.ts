@@ -68,7 +68,7 @@ export const gatewayGuards: readonly Guard[] = [
     named: 'on sqlite, a merchant who hangs up > is logged once',
   },
   {
-    file: 'src/gateway.ts',
+    file: 'src/gateway/gateway.ts',
     without: 'a gateway ends before the store has the last responses',
     text: 'await engine.close(completeMs);',
     replacement: 'await engine.close(0);',

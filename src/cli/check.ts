@@ -1,5 +1,5 @@
 import { loadConfig } from '../config/load.ts';
-import { Gateway } from '../gateway.ts';
+import { Gateway } from '../gateway/gateway.ts';
 import { systemClock } from '../kernel/clock.ts';
 import { createLogger } from '../observability/logger.ts';
 import { readArguments, required } from './arguments.ts';

@@ -3,7 +3,7 @@ import { createServer, type Server } from 'node:http';
 import { availableParallelism } from 'node:os';
 import { type AdminSource, createAdmin } from '../admin/application.ts';
 import type { Config } from '../config/schema.ts';
-import { Gateway, shutdownWithinMs } from '../gateway.ts';
+import { Gateway, shutdownWithinMs } from '../gateway/gateway.ts';
 import { systemClock } from '../kernel/clock.ts';
 import { listen } from '../kernel/listen.ts';
 import { createLogger, type Logger } from '../observability/logger.ts';

@@ -8,7 +8,7 @@ import {
   storeOptions,
 } from '../idempotency/options.ts';
 import { logOptions } from '../observability/options.ts';
-import { matchOptions } from '../proxy/options.ts';
+import { matchOptions } from '../operations/options.ts';
 import { headerOptions, upstreamOptions } from '../upstream/options.ts';
 
 /** `${NAME}` is always text. */

@@ -1,5 +1,5 @@
 import cluster from 'node:cluster';
-import type { Gateway } from '../gateway.ts';
+import type { Gateway } from '../gateway/gateway.ts';
 import type { FromWorker, Question, ToWorker } from './messages.ts';
 
 const TELL_METRICS_EVERY_MS = 2000;

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { readJsonObject } from '../../src/proxy/json-object.ts';
+import { readJsonObject } from '../../src/operations/json-object.ts';
 
 const read = (body: string | Buffer) => readJsonObject(Buffer.from(body));
 const DUPLICATE = { ambiguous: 'a member stands twice' };

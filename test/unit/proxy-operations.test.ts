@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import type { OperationIdempotency } from '../../src/kernel/context.ts';
-import { type DeclaredOperation, Operations, otherOperation } from '../../src/proxy/operations.ts';
+import { type DeclaredOperation, Operations, otherOperation } from '../../src/operations/operations.ts';
 
 const idempotency: OperationIdempotency = {
   ...{ key: 'optional', inDoubt: 'hold', waitMs: 0 },

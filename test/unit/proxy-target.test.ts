@@ -1,8 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import type { DeclaredOperation } from '../../src/proxy/operations.ts';
-import { Operations } from '../../src/proxy/operations.ts';
-import { ambiguityOf, lookalikesOf, pathOf } from '../../src/proxy/target.ts';
+import type { DeclaredOperation } from '../../src/operations/operations.ts';
+import { Operations } from '../../src/operations/operations.ts';
+import { ambiguityOf, lookalikesOf, pathOf } from '../../src/operations/target.ts';
 
 const idempotency = { key: 'optional', inDoubt: 'hold', waitMs: 0, release: [], unknown: [] } as const;
 const declared: DeclaredOperation[] = [

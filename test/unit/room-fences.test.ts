@@ -33,12 +33,12 @@ const MAY_IMPORT: Record<string, string[]> = {
     'auth/options.ts',
     'idempotency/options.ts',
     'observability/options.ts',
-    'proxy/options.ts',
+    'operations/options.ts',
     'upstream/options.ts',
   ],
-  workers: ['gateway.ts', 'admin/application.ts'],
+  workers: ['gateway/gateway.ts', 'admin/application.ts'],
 };
-const COMPOSITION = ['composition', 'cli'];
+const COMPOSITION = ['composition', 'gateway', 'cli'];
 
 /** Libraries that live in one room only. */
 const HOMES: [library: string, home: RegExp][] = [
@@ -66,7 +66,8 @@ describe('rooms', () => {
       'config',
       'auth',
       'idempotency',
-      'proxy',
+      'operations',
+      'gateway',
       'upstream',
       'observability',
       'admin',

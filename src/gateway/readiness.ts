@@ -1,10 +1,10 @@
-import type { Check } from './admin/application.ts';
-import type { KeySource } from './auth/key-source.ts';
-import type { Config } from './config/schema.ts';
-import { policyWarnings } from './idempotency/policy-warnings.ts';
-import type { Store } from './idempotency/store.ts';
-import type { Lifecycle } from './kernel/lifecycle.ts';
-import { reachable } from './upstream/reachable.ts';
+import type { Check } from '../admin/application.ts';
+import type { KeySource } from '../auth/key-source.ts';
+import type { Config } from '../config/schema.ts';
+import { policyWarnings } from '../idempotency/policy-warnings.ts';
+import type { Store } from '../idempotency/store.ts';
+import type { Lifecycle } from '../kernel/lifecycle.ts';
+import { reachable } from '../upstream/reachable.ts';
 
 /** What readiness hangs on. */
 export async function readiness(

@@ -1,16 +1,16 @@
 import type { IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
-import type { Authenticator } from './auth/authenticate.ts';
-import { insufficientScope, mayCall, neededScope } from './auth/authorise.ts';
-import { contextOf } from './kernel/context.ts';
-import type { Problem } from './kernel/problem.ts';
-import type { Access } from './observability/access.ts';
-import { refusalOfHead, refusalOfRoute } from './proxy/match.ts';
-import type { Operations } from './proxy/operations.ts';
-import { type Admission, refusalToAdmit } from './server/admit.ts';
-import { endSoon, refuseOnSocket } from './server/http-server.ts';
-import type { Passthrough } from './upstream/passthrough.ts';
+import type { Authenticator } from '../auth/authenticate.ts';
+import { insufficientScope, mayCall, neededScope } from '../auth/authorise.ts';
+import { contextOf } from '../kernel/context.ts';
+import type { Problem } from '../kernel/problem.ts';
+import type { Access } from '../observability/access.ts';
+import { refusalOfHead, refusalOfRoute } from '../operations/match.ts';
+import type { Operations } from '../operations/operations.ts';
+import type { Passthrough } from '../upstream/passthrough.ts';
+import { type Admission, refusalToAdmit } from './admit.ts';
+import { endSoon, refuseOnSocket } from './http-server.ts';
 
 export interface UpgradesOptions {
   access: Access;

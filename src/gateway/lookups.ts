@@ -1,7 +1,7 @@
-import type { Config } from './config/schema.ts';
-import type { Lookup } from './idempotency/doubt/lookup.ts';
-import type { Executor } from './upstream/executor.ts';
-import { lookUp } from './upstream/lookup.ts';
+import type { Config } from '../config/schema.ts';
+import type { Lookup } from '../idempotency/doubt/lookup.ts';
+import type { Executor } from '../upstream/executor.ts';
+import { lookUp } from '../upstream/lookup.ts';
 
 /** How each operation that says so finds out what became of its keys in doubt. */
 export function lookupsOf({ operations }: Config, executor: Executor): Map<string, Lookup> {
