@@ -23,10 +23,10 @@ COPY --chown=root:root config ./config
 RUN mkdir /data && chown node:node /data && chmod 700 /data
 VOLUME /data
 USER node
-EXPOSE 8080 9090
+EXPOSE 8080 8081
 # The admin port listens on this container's loopback by default.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s \
-  CMD ["node", "-e", "fetch('http://127.0.0.1:9090/healthz').then((r) => process.exit(r.ok ? 0 : 1), () => process.exit(1))"]
+  CMD ["node", "-e", "fetch('http://127.0.0.1:8081/healthz').then((r) => process.exit(r.ok ? 0 : 1), () => process.exit(1))"]
 # A larger semi-space makes the process larger and not faster (docs/performance.md).
 ENV NODE_OPTIONS=--max-semi-space-size=16
 ENTRYPOINT ["node", "dist/main.js"]

@@ -62,7 +62,10 @@ async function answerSize({ url }: System, seed: string): Promise<number> {
     });
   await (await ask()).arrayBuffer();
   const answer = await ask();
-  const own = new Set(['idempotent-replayed', 'connection', 'keep-alive', 'transfer-encoding']);
+  const own = new Set([
+    ...['x-request-id', 'idempotent-replayed', 'idempotent-original-request-id'],
+    ...['connection', 'keep-alive', 'transfer-encoding'],
+  ]);
   const headers = [...answer.headers].filter(([name]) => !own.has(name));
   const body = await answer.arrayBuffer();
   return headers.reduce((sum, [name, value]) => sum + name.length + value.length, body.byteLength);

@@ -1,8 +1,11 @@
+import { accessGuards } from './guards/access.ts';
 import { engineGuards } from './guards/engine.ts';
 import { fenceGuards } from './guards/fence.ts';
 import { gatewayGuards } from './guards/gateway.ts';
 import { redisGuards } from './guards/redis.ts';
+import { requestGuards } from './guards/requests.ts';
 import { sqliteGuards } from './guards/sqlite.ts';
+import { targetGuards } from './guards/targets.ts';
 
 /** One guard of the promise, a mutation that takes it out, and the test that must notice. */
 export interface Guard {
@@ -22,6 +25,9 @@ export const guards: readonly Guard[] = [
   ...fenceGuards,
   ...engineGuards,
   ...gatewayGuards,
+  ...requestGuards,
   ...sqliteGuards,
   ...redisGuards,
+  ...accessGuards,
+  ...targetGuards,
 ];

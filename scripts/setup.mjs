@@ -1,6 +1,6 @@
 // Makes a fresh clone able to run: installs the packages that the lock file names, and, with --faults, what the fault suite
-// needs from the system; with --test, what all tests need; with --bench, what the benchmark needs, and its peers. Plain
-// JavaScript without packages: it is what runs before there are any, on any Node from 20.
+// needs from the system; with --test, what all tests need, and the clients that they drive; with --bench, what the benchmark
+// needs, and its peers. Plain JavaScript without packages: it is what runs before there are any, on any Node from 20.
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
@@ -45,9 +45,9 @@ function checkNode() {
   const node = existsSync(carried) ? carried : process.execPath;
   const version = spawnSync(node, ['--version'], { encoding: 'utf8' }).stdout?.trim() ?? 'none';
   const [major = 0, minor = 0] = version.replace('v', '').split('.').map(Number);
-  if (major < 24 || (major === 24 && minor < 9))
+  if (major < 24 || (major === 24 && minor < 18))
     fail(
-      `Node 24.9 or newer is needed; this is ${version}, and none is carried for ${process.platform} ${process.arch}`,
+      `Node 24.18 or newer is needed; this is ${version}, and none is carried for ${process.platform} ${process.arch}`,
     );
 }
 
@@ -56,6 +56,7 @@ const answers = (command, ...args) => spawnSync(command, args).status === 0;
 /** Debian packages, each with what tells that it is there. */
 const testPackages = {
   'redis-server': () => answers('redis-server', '--version'),
+  curl: () => answers('curl', '--version'),
   // The fault suite moves a gateway's wall clock.
   faketime: () => answers('faketime', '--version'),
   // libfiu makes a gateway's system calls fail.
@@ -125,7 +126,10 @@ installPackages(root, 'packages');
 checkNode();
 const wanted = new Set(process.argv.slice(2));
 if (wanted.has('--faults') || wanted.has('--test')) installSystemPackages(testPackages, 'the tests');
-if (wanted.has('--test')) fetchPromtool();
+if (wanted.has('--test')) {
+  fetchPromtool();
+  installPackages(join(root, 'test', 'clients', 'programs'), "the tests' clients");
+}
 if (wanted.has('--bench')) {
   installSystemPackages(benchPackages, 'the benchmark');
   installPackages(join(root, 'bench', 'peers'), "the benchmark's peers");

@@ -16,7 +16,7 @@ export const latency: Row = {
           'panels show whether the backend or the gateway is slow; if neither is, ' +
           'duplicates wait for first requests, or merchants read slowly.',
         unit: 's',
-        queries: quantiles('oncegate_request_duration_seconds', `${OPERATIONS}, operation!="passthrough"`),
+        queries: quantiles('oncegate_request_duration_seconds', `${OPERATIONS}, operation!="undeclared"`),
         thresholds: { yellow: 2.5, red: 7 },
       }),
     },

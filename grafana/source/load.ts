@@ -42,12 +42,12 @@ export const load: Row = {
       }),
     },
     {
-      ...{ width: 12, height: 8 },
+      ...{ width: 6, height: 8 },
       panel: series({
         title: 'Slots in use',
         description:
           'Connections to the backend that are in use. `upstream.maxConnections` (64 per process by default) is the limit: at it, ' +
-          'requests queue. Pass-through streams, WebSockets and lookups are not counted. Do: if it is at the limit and "The ' +
+          'requests queue. Streams and lookups are not counted. Do: if it is at the limit and "The ' +
           'backend" is slow, the backend is the bottleneck; if the backend is fast, raise `upstream.maxConnections` or add gateways.',
         unit: 'short',
         queries: [{ expr: `oncegate_upstream_slots_in_use{${GATEWAYS}}`, legend: '{{instance}}' }],
@@ -55,7 +55,7 @@ export const load: Row = {
       }),
     },
     {
-      ...{ width: 12, height: 8 },
+      ...{ width: 6, height: 8 },
       panel: series({
         title: 'Queued for a slot',
         description:
@@ -65,6 +65,37 @@ export const load: Row = {
         unit: 'short',
         queries: [{ expr: `oncegate_upstream_slots_queued{${GATEWAYS}}`, legend: '{{instance}}' }],
         thresholds: { yellow: 1, red: 500 },
+      }),
+    },
+    {
+      ...{ width: 6, height: 8 },
+      panel: series({
+        title: 'Refused connections',
+        description:
+          'Connections that were closed at once because `limits.connections` others (20,000 per process by default) were open. ' +
+          'Do: look for clients that open connections and do not use them; if the traffic is real, raise the limit and the ' +
+          'number of open files, or add gateways.',
+        unit: 'short',
+        queries: [
+          {
+            expr: `sum by (instance) (increase(oncegate_connections_refused_total{${GATEWAYS}}[$__rate_interval]))`,
+            legend: '{{instance}}',
+          },
+        ],
+        thresholds: { red: 1 },
+      }),
+    },
+    {
+      ...{ width: 6, height: 8 },
+      panel: series({
+        title: 'Streams',
+        description:
+          'Passed-through requests and WebSockets that are open; each has its own connection to the backend. At ' +
+          '`upstream.maxStreams` (256 per process by default) one more gets 503 `overloaded`, and nothing is sent. Do: if it is at ' +
+          'the limit, raise `upstream.maxStreams` as far as the backend can serve.',
+        unit: 'short',
+        queries: [{ expr: `oncegate_streams{${GATEWAYS}}`, legend: '{{instance}}' }],
+        thresholds: { yellow: 200, red: 256 },
       }),
     },
   ],

@@ -4,7 +4,7 @@ import { OPERATIONS, rateBy, series } from './panels.ts';
 const NOT_SENT = 'store_unavailable|upstream_unreachable|overloaded|shutting_down';
 const REFUSED = 'missing_credentials|invalid_key|insufficient_scope';
 const MALFORMED =
-  'invalid_request|invalid_target|invalid_body|idempotency_key_invalid|idempotency_key_required';
+  'invalid_request|invalid_target|not_declared|idempotency_key_invalid|idempotency_key_required';
 
 const requests = 'oncegate_requests_total';
 const all = `sum(rate(${requests}{${OPERATIONS}}[$__rate_interval]))`;
@@ -31,9 +31,9 @@ export const traffic: Row = {
       panel: series({
         title: 'Requests by operation',
         description:
-          'What merchants call. "none": requests that were refused before they were matched. "other": the body named no declared ' +
-          'operation. "passthrough": everything else. If a payout operation falls to 0 while "other" rises, merchants call ' +
-          'something that the configuration does not declare. Do: declare it under `operations`.',
+          'What merchants call. "none": requests that were refused before they were matched. "other": a declared path, but none ' +
+          'of its operations, or unclear which. "undeclared": every other path. If a payout operation falls to 0 while one of ' +
+          'these rises, merchants call something that the configuration does not declare. Do: declare it under `operations`.',
         unit: 'reqps',
         queries: [{ expr: rateBy('operation', requests, OPERATIONS), legend: '{{operation}}' }],
         stacked: true,

@@ -1,6 +1,9 @@
 import type { Guard } from '../guards.ts';
 
 const EXECUTOR = 'src/upstream/executor.ts';
+const HEAD = 'src/gateway/head.ts';
+const HEAD_TEST = 'test/e2e/http/head.test.ts';
+const OVERSIZE = 'src/upstream/oversize.ts';
 const MIDDLEWARE = 'src/idempotency/http/middleware.ts';
 const FAILURES = 'test/e2e/http/upstream-failures.test.ts';
 const SCHEMA = {
@@ -49,6 +52,55 @@ export const gatewayGuards: readonly Guard[] = [
     named: 'on sqlite > an answer that breaks off > (truncate) leaves the key in doubt',
   },
   {
+    file: OVERSIZE,
+    without: 'merchants who do not read an oversize response take all slots',
+    text: 'if (this.#open.size <= this.#max) return;',
+    replacement: 'if (this.#open.size > 0) return;',
+    test: 'test/e2e/idempotency/oversize-streams.test.ts',
+    named: 'merchants who do not read their oversize responses > leave half of the slots to others',
+  },
+  {
+    file: OVERSIZE,
+    without: 'a merchant who reads is cut for those who do not',
+    text: 'const [longest = body] = this.#stalled;',
+    replacement: 'const longest = body;',
+    test: 'test/e2e/idempotency/oversize-streams.test.ts',
+    named: 'merchants who do not read their oversize responses > are cut before a merchant who reads',
+  },
+  {
+    file: EXECUTOR,
+    without: 'a response that is one stream too many leaves its key in doubt',
+    text: 'this.#rest = rest;',
+    replacement: 'this.#streams.begin(rest);\n    this.#rest = rest;',
+    test: 'test/e2e/idempotency/oversize-streams.test.ts',
+    named: 'an oversize response too many is cut if all merchants read, and its key is completed',
+  },
+  {
+    file: OVERSIZE,
+    without: 'a backend that falls silent keeps its connection and its slot',
+    text: 'if (!this.#controller.paused) this.destroy(',
+    replacement: 'if (silenceMs < 0) this.destroy(',
+    test: 'test/unit/executor-oversize.test.ts',
+    named: 'an oversize response > of a backend that falls silent is cut',
+  },
+  {
+    file: 'src/gateway/answering.ts',
+    without: 'a merchant who does not read a streamed answer keeps its connection to the backend',
+    text: 'if (!res.writableNeedDrain) return undefined;',
+    replacement: 'if (!res.writableEnded) return undefined;',
+    test: 'test/e2e/http/streams.test.ts',
+    named: 'a merchant of a response that is passed through > who does not read it loses the connection',
+  },
+  {
+    file: 'src/upstream/passthrough.ts',
+    without: 'streams to the backend have no limit',
+    text: 'if (open >= upstream.maxStreams) {',
+    replacement: 'if (open < 0) {',
+    test: 'test/e2e/http/streams.test.ts',
+    named:
+      'of three streams, the third is refused while there may be two, and nothing of it is sent > until one of two requests is answered',
+  },
+  {
     file: MIDDLEWARE,
     without: 'the scope depends on the secret key',
     text: 'this.scope = scopeOf(merchant.code, key);',
@@ -95,5 +147,37 @@ export const gatewayGuards: readonly Guard[] = [
     text: 'if (inDoubtRetentionMs < retentionMs)',
     replacement: 'if (inDoubtRetentionMs < 0)',
     named: 'a key in doubt that expires before a completed one',
+  },
+  {
+    file: HEAD,
+    without: 'a length among hidden header lines makes a body the next request',
+    text: 'if (rawHeaders.length > 2 * MAX_HEADER_LINES)',
+    replacement: 'if (rawHeaders.length < 0)',
+    test: HEAD_TEST,
+    named: 'header lines > 201 are answered 431, wherever a length is among them',
+  },
+  {
+    file: HEAD,
+    without: 'a version of HTTP without chunks is read with chunks',
+    text: "if (httpVersion !== '1.1' && httpVersion !== '1.0')",
+    replacement: "if (httpVersion === '')",
+    test: HEAD_TEST,
+    named: 'a version of HTTP that is not supported > 0.9 is answered 505',
+  },
+  {
+    file: HEAD,
+    without: 'a request that is malformed is followed by another',
+    text: "if (refusal?.code === 'invalid_request') res.shouldKeepAlive = false;",
+    replacement: '',
+    test: HEAD_TEST,
+    named: 'Host > is needed',
+  },
+  {
+    file: 'src/main.ts',
+    without: 'an old Node serves, and drops header lines',
+    text: 'if (major < OLDEST_NODE.major || (major === OLDEST_NODE.major && minor < OLDEST_NODE.minor)) {',
+    replacement: 'if (major < 0) {',
+    test: 'test/e2e/process/old-node.test.ts',
+    named: 'an old Node > 24.17.9 is refused in one sentence',
   },
 ];

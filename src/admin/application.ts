@@ -37,7 +37,7 @@ export function createAdmin(source: AdminSource, token: string | undefined): Exp
   app.get('/metrics', requireToken(token), async (_req, res) => {
     res.type('text/plain; version=0.0.4; charset=utf-8').send(await source.metrics());
   });
-  // Without a token whoever reaches the port could free a key.
+  // Without a token, everyone who reaches the port could free a key.
   if (token === undefined) app.use('/records', (_req, res) => refuseOff(res));
   else
     app.use(
@@ -48,7 +48,7 @@ export function createAdmin(source: AdminSource, token: string | undefined): Exp
   return app;
 }
 
-/** Without a token the port's own reach is the protection. */
+/** Without a token the port listens on loopback only. */
 function requireToken(token: string | undefined): RequestHandler {
   return (req, res, next) => {
     if (token === undefined || sameText(req.headers.authorization ?? '', `Bearer ${token}`)) return next();

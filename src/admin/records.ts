@@ -44,7 +44,7 @@ const resolveBody = z.strictObject({
 
 const DIGITS = /^\d{1,6}$/;
 
-/** The routes under `/records`. Whoever comes here has shown the admin token. */
+/** The routes under `/records`. The caller has shown the admin token. */
 export function recordsRoutes(ask: AskRecords): Router {
   const routes = Router();
   routes.get('/', async (req, res) => {
@@ -92,7 +92,7 @@ const tooLarge = (res: Response): void => refuse(res, 'too_large', `It may have 
 export const refuseOff = (res: Response): void =>
   refuse(res, 'off', 'Records are served only where admin.token is set.');
 
-/** No execution has the name that stands for none. */
+/** No execution is called `none`. */
 const executionIn = (value: object | undefined): string =>
   (value as { record?: { execution?: string } | null } | undefined)?.record?.execution ?? 'none';
 

@@ -1,16 +1,20 @@
 import { hash } from 'node:crypto';
 import type { Clock } from '../kernel/clock.ts';
 import { contextOf, type Merchant } from '../kernel/context.ts';
-import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
-import type { Step } from '../kernel/step.ts';
+import type { Middleware } from '../kernel/middleware.ts';
+import { type Problem, problem } from '../kernel/problem.ts';
 import { readBearer } from './bearer.ts';
 import { challenge } from './challenge.ts';
-import type { KeyEntry, KeySource } from './key-source.ts';
+import { isInForce, type KeyEntry, type KeySource } from './key-source.ts';
 
-export type Authentication = { kind: 'merchant'; merchant: Merchant } | { kind: 'refused'; problem: Problem };
+/** `key` serves to ask later whether the secret key is still in force; the secret key itself is not kept. */
+export type Authentication =
+  | { kind: 'merchant'; merchant: Merchant; key: KeyEntry }
+  | { kind: 'refused'; problem: Problem };
 
 /** Checked in place of an unknown key's entry, so that it takes the same work as a known one's. Is never valid. */
-const NOBODY: KeyEntry = {
+const UNKNOWN_KEY: KeyEntry = {
+  digest: '',
   merchantCode: '',
   keyId: '',
   scopes: [],
@@ -27,7 +31,7 @@ export class Authenticator {
   readonly #keys: Pick<KeySource, 'find'> & Partial<Pick<KeySource, 'generation'>>;
   readonly #clock: Clock;
   readonly #realm: string;
-  /** One answer for every wrong key: which of them it was is nobody's business who does not own it. */
+  /** Every invalid key gets the same answer, to prevent probing. */
   readonly #invalidKey: Authentication;
   /**
    * Right keys, by a plain digest of the secret: an HMAC costs as much as the rest of authentication. Wrong ones of every
@@ -57,13 +61,13 @@ export class Authenticator {
       return { kind: 'refused', problem: problem('missing_credentials', bearer.reason, { headers }) };
     }
     const digest = hash('sha256', bearer.secret, 'base64');
-    const entry = this.#remembered(digest) ?? this.#keys.find(bearer.secret) ?? NOBODY;
+    const entry = this.#remembered(digest) ?? this.#keys.find(bearer.secret) ?? UNKNOWN_KEY;
     if (!isInForce(entry, this.#clock.wallMs())) {
       this.#right.delete(digest);
       return this.#invalidKey;
     }
     this.#remember(digest, entry);
-    return { kind: 'merchant', merchant: merchantOf(entry) };
+    return { kind: 'merchant', merchant: merchantOf(entry), key: entry };
   }
 
   #remembered(digest: string): KeyEntry | undefined {
@@ -80,29 +84,16 @@ export class Authenticator {
   }
 }
 
-/** All three comparisons are always made: how long the answer takes must not tell which of them failed. */
-function isInForce(entry: KeyEntry, nowMs: number): boolean {
-  const started = Number(entry.notBeforeMs <= nowMs);
-  const unexpired = Number(nowMs < entry.expiresAtMs);
-  const unrevoked = Number(nowMs < entry.revokedAtMs);
-  return (started & unexpired & unrevoked) === 1;
-}
-
 function merchantOf({ merchantCode, keyId, scopes }: KeyEntry): Merchant {
   return { code: merchantCode, keyId, scopes };
 }
 
-/** A step: puts the merchant into the request's context, or answers 401. Reads no body. */
-export function authenticate(authenticator: Authenticator): Step {
-  return (req, res, next) => {
-    const context = contextOf(req);
+/** Puts the merchant into the request's context, or refuses with 401. Reads no body. */
+export function authenticate(authenticator: Authenticator): Middleware {
+  return (req, _res, next) => {
     const answer = authenticator.authenticate(req.rawHeaders);
-    if (answer.kind === 'refused') {
-      context.outcome = answer.problem.code;
-      sendProblem(res, answer.problem, context.requestId);
-      return;
-    }
-    context.merchant = answer.merchant;
+    if (answer.kind === 'refused') return next(answer.problem);
+    contextOf(req).merchant = answer.merchant;
     next();
   };
 }

@@ -1,37 +1,33 @@
-import { contextOf, type Merchant, type RequestContext } from '../kernel/context.ts';
-import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
-import type { Step } from '../kernel/step.ts';
+import { contextOf, type Identity, type Merchant } from '../kernel/context.ts';
+import type { Middleware } from '../kernel/middleware.ts';
+import { type Problem, problem } from '../kernel/problem.ts';
 import { challenge } from './challenge.ts';
 
-/** The scope for everything that is no declared operation and goes through unread. */
-export const PASSTHROUGH_SCOPE = 'passthrough';
+/** The older name of the scope `undeclared`. */
+const OLDER_NAME = 'passthrough';
 
-/** The scope that a request needs: its operation's name. */
-export function neededScope({ operation }: Pick<RequestContext, 'operation'>): string {
-  return operation?.name ?? PASSTHROUGH_SCOPE;
-}
-
-/** Do the secret key's scopes allow this operation? */
-export function mayCall(merchant: Pick<Merchant, 'scopes'>, operationName: string): boolean {
-  return merchant.scopes.includes('*') || merchant.scopes.includes(operationName);
-}
-
-/** The answer to a key whose scopes do not reach. */
-export function insufficientScope(needed: string, realm: string): Problem {
-  const headers = challenge(realm, { error: 'insufficient_scope', scope: needed });
-  return problem('insufficient_scope', `The secret key lacks the scope "${needed}".`, { headers });
-}
-
-/** A step, behind authentication and matching: lets through what the key may call, and answers 403 to the rest. */
-export function authorise(options: { realm: string }): Step {
-  return (req, res, next) => {
-    const context = contextOf(req);
-    const needed = neededScope(context);
-    if (!context.merchant)
-      throw new Error('the request has no merchant: authenticate() must come before authorise()');
-    if (mayCall(context.merchant, needed)) return next();
-    const refusal = insufficientScope(needed, options.realm);
-    context.outcome = refusal.code;
-    sendProblem(res, refusal, context.requestId);
+/** Passes what the secret key may call, and refuses the rest with 403. */
+export function authorise({ realm }: { realm: string }): Middleware {
+  return (req, _res, next) => {
+    const { merchant, identity } = contextOf(req);
+    if (!merchant || !identity) throw new Error('authenticate and identify must come before authorise');
+    next(refusalOf(merchant, identity, realm));
   };
 }
+
+function refusalOf({ scopes }: Merchant, identity: Identity, realm: string): Problem | undefined {
+  if (scopes.includes('*')) return undefined;
+  const refuse = (detail: string, scope?: string) => {
+    const headers = challenge(realm, { error: 'insufficient_scope', ...(scope !== undefined && { scope }) });
+    return problem('insufficient_scope', detail, { headers });
+  };
+  if (identity.unclear !== undefined)
+    return refuse(
+      `The secret key may call some operations only, and it is unclear which one this is: ${identity.unclear}.`,
+    );
+  const lacking = identity.scopes.find((scope) => !mayCall(scopes, scope));
+  return lacking === undefined ? undefined : refuse(`The secret key lacks the scope "${lacking}".`, lacking);
+}
+
+const mayCall = (scopes: readonly string[], scope: string): boolean =>
+  scopes.includes(scope) || (scope === 'undeclared' && scopes.includes(OLDER_NAME));

@@ -8,21 +8,21 @@ export const MAX_SECRET_CHARS = 512;
 const B64TOKEN = /^[A-Za-z0-9._~+/-]+=*$/;
 
 const SCHEME = /^bearer +/i;
-/** The scheme, some spaces, the secret key: a longer value is not even looked at. */
+/** The scheme, some spaces, the secret key. A longer value is not read. */
 const MAX_VALUE_CHARS = MAX_SECRET_CHARS + 64;
 
 /**
  * The bearer secret key of a request.
  *
- * Reads the header lines as they stood on the wire: of two Authorization lines Node shows the first, and the backend may
- * look at the other one. So a repeated header is refused, even if both are equal.
+ * Reads the header lines as they were on the wire: of two Authorization lines Node shows the first, and the backend may
+ * read the other one. So a repeated header is refused, even if both are equal.
  *
  * @param rawHeaders names and values in turn
  */
 export function readBearer(rawHeaders: readonly string[]): Bearer {
   const [value, another] = authorizationLines(rawHeaders);
   if (value === undefined) return refused('The Authorization header is missing.');
-  if (another !== undefined) return refused('The Authorization header stands more than once.');
+  if (another !== undefined) return refused('The Authorization header was sent more than once.');
   const scheme = value.length <= MAX_VALUE_CHARS && SCHEME.exec(value);
   const secret = scheme ? value.slice(scheme[0].length) : '';
   if (!isSecret(secret)) return refused('The Authorization header must be: Bearer <SECRET_KEY>.');

@@ -1,5 +1,6 @@
 import { hash } from 'node:crypto';
 import type { Clock } from '../kernel/clock.ts';
+import type { KeyReload } from '../kernel/key-reload.ts';
 import { readBounded } from './bounded-file.ts';
 import { FileWatch } from './file-watch.ts';
 import { parseKeyFile } from './key-file.ts';
@@ -10,18 +11,18 @@ import type { KeyEntry, KeySource, KeySourceHealth } from './key-source.ts';
 /** Largest key file: 64 MiB. */
 const MAX_BYTES = 64 * 1024 * 1024;
 
-/** A changed key file was taken, or refused: then the old keys stay in force. `error` is safe to log. */
-export type Reload = { ok: true; keys: number } | { ok: false; error: string };
+/** With the times to settle and to be parsed, a key that leaves the file is refused within a second. */
+const POLL_MS = 300;
 
 export interface FileKeySourceOptions {
   path: string;
   /** As in {@link KeyIndex.of}. */
   pepper?: string | undefined;
   clock: Clock;
-  /** Milliseconds between two looks at the file. Default 1000. */
+  /** Milliseconds between two looks at the file. Default 300. */
   pollMs?: number;
-  /** Told of every change of the file, once. Must not throw. */
-  onReload?: (reload: Reload) => void;
+  /** Called once for each change of the file, and for each {@link FileKeySource.reload}. Must not throw. */
+  onReload?: (reload: KeyReload) => void;
 }
 
 /** Secret keys from a YAML file, read again when it changes. */
@@ -30,18 +31,20 @@ export class FileKeySource implements KeySource {
   readonly #watch: FileWatch;
   #index: KeyIndex;
   #loadedAtMs: number;
-  /** What the file was when last looked into: a digest of its bytes, or why there were none. */
-  #state: string;
+  /** As in {@link KeyReload}, of the last reading. */
+  #version: string;
   #refusal: string | undefined;
   #closed = false;
   #generation = 0;
+  #reading: Promise<void> = Promise.resolve();
+  readonly #listeners: (() => void)[] = [];
 
   private constructor(options: FileKeySourceOptions, bytes: Buffer) {
     this.#options = options;
     this.#index = KeyIndex.of(parseKeyFile(bytes), options.pepper);
-    this.#state = digestOf(bytes);
+    this.#version = digestOf(bytes);
     this.#loadedAtMs = options.clock.wallMs();
-    this.#watch = new FileWatch(options.path, options.pollMs ?? 1000, () => this.#reload());
+    this.#watch = new FileWatch(options.path, options.pollMs ?? POLL_MS, () => this.#readInTurn());
   }
 
   /** @throws Error that names the file and every mistake, a line each */
@@ -64,6 +67,22 @@ export class FileKeySource implements KeySource {
     return this.#index.find(secret);
   }
 
+  again(earlier: KeyEntry): KeyEntry | undefined {
+    return this.#index.again(earlier);
+  }
+
+  entries(): Iterable<KeyEntry> {
+    return this.#index.entries();
+  }
+
+  async reload(): Promise<void> {
+    await this.#readInTurn({ evenUnchanged: true });
+  }
+
+  onChange(listener: () => void): void {
+    this.#listeners.push(listener);
+  }
+
   /** Stays ok while old keys are in force: a mistake in a file must not take a gateway out of service. */
   health(): KeySourceHealth {
     const keys = this.#index.size;
@@ -79,11 +98,17 @@ export class FileKeySource implements KeySource {
     this.#watch.close();
   }
 
-  async #reload(): Promise<void> {
+  /** One reading after the other: an older one that ends later would bring revoked keys back. */
+  #readInTurn(how = { evenUnchanged: false }): Promise<void> {
+    this.#reading = this.#reading.then(() => this.#read(how));
+    return this.#reading;
+  }
+
+  async #read({ evenUnchanged }: { evenUnchanged: boolean }): Promise<void> {
     const read = await readBounded(this.#options.path, MAX_BYTES).catch(messageOf);
-    const state = typeof read === 'string' ? read : digestOf(read);
-    if (state === this.#state || this.#closed) return;
-    this.#state = state;
+    const version = typeof read === 'string' ? read : digestOf(read);
+    if (this.#closed || (version === this.#version && !evenUnchanged)) return;
+    this.#version = version;
     try {
       if (typeof read === 'string') throw new Error(`the file: ${read}`);
       const index = KeyIndex.of(await parseKeyFileApart(read), this.#options.pepper);
@@ -98,12 +123,13 @@ export class FileKeySource implements KeySource {
     this.#generation++;
     this.#loadedAtMs = this.#options.clock.wallMs();
     this.#refusal = undefined;
-    this.#options.onReload?.({ ok: true, keys: index.size });
+    for (const listener of this.#listeners) listener();
+    this.#options.onReload?.({ ok: true, keys: index.size, version: this.#version });
   }
 
   #refuse(error: string): void {
     this.#refusal = error;
-    this.#options.onReload?.({ ok: false, error });
+    this.#options.onReload?.({ ok: false, error, version: this.#version });
   }
 }
 

@@ -36,7 +36,7 @@ export class FileWatch {
       this.#mark = mark;
       // Twice, a poll apart: a second write within one tick of the file system's clock leaves the same mark.
       this.#callsDue = 2;
-      // Somebody may be in the middle of writing, and half a list of keys can be a well-formed list.
+      // The file may be half written, and half a list of keys can be a well-formed list.
       return this.#lookIn(Math.min(SETTLE_MS, this.#pollMs));
     }
     if (this.#callsDue > 0 && !this.#closed) {

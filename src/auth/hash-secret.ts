@@ -1,6 +1,6 @@
 import { createHmac, type KeyObject } from 'node:crypto';
 
-/** What stands before the digest in a key file: which function made it. */
+/** Precedes the digest in a key file, and names the function that made it. */
 export const HASH_PREFIX = 'hmac-sha256:';
 
 /** HMAC-SHA-256 of a secret key under the pepper: 64 lower-case hex digits. Cannot be used to log in. */

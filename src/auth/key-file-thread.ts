@@ -6,7 +6,7 @@ const TASK = 'oncegate: parse a key file';
 type Outcome = { kind: 'file'; file: KeyFile } | { kind: 'mistakes'; mistakes: readonly string[] };
 
 /**
- * The same as {@link parseKeyFile}, in a thread of its own: YAML takes about a second for 10,000 keys, for which
+ * The same as {@link parseKeyFile}, in another thread: YAML takes about a second for 10,000 keys, for which
  * no request would be answered and no lease renewed.
  */
 export function parseKeyFileApart(bytes: Uint8Array): Promise<KeyFile> {

@@ -14,7 +14,7 @@ export class KeyFileError extends Error {
   }
 }
 
-/** More lines than these help nobody. */
+/** More lines would help no operator. */
 const MOST_MISTAKES = 20;
 
 const NAME =

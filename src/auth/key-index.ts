@@ -3,6 +3,9 @@ import { HASH_PREFIX, hashSecret } from './hash-secret.ts';
 import { type DeclaredKey, type KeyFile, KeyFileError } from './key-file.ts';
 import type { KeyEntry } from './key-source.ts';
 
+/** The same for all states of a file, so that an entry's digest stays the same when the file is read again. */
+const RANDOM_PEPPER = randomBytes(32);
+
 /** All keys of one state of the key file, by the digest of the secret key. Never changes: a new file makes a new index. */
 export class KeyIndex {
   readonly #pepper: KeyObject;
@@ -14,18 +17,27 @@ export class KeyIndex {
   }
 
   /**
-   * @param pepper without one the file may hold plain secrets only; they are then digested under a random pepper
-   * @throws KeyFileError for a hash without a pepper, and for a secret key that stands twice
+   * @param pepper without one the file may hold plain secrets only; they are then digested under the process' random pepper
+   * @throws KeyFileError for a hash without a pepper, and for a secret key that occurs twice
    */
   static of(file: KeyFile, pepper: string | undefined): KeyIndex {
     if (pepper === undefined) refuseHashes(file);
-    const key = createSecretKey(pepper === undefined ? randomBytes(32) : Buffer.from(pepper, 'utf8'));
+    const key = createSecretKey(pepper === undefined ? RANDOM_PEPPER : Buffer.from(pepper, 'utf8'));
     return new KeyIndex(key, collect(file, key));
   }
 
   /** One HMAC and one look-up, whatever the secret. */
   find(secret: string): KeyEntry | undefined {
     return this.#entries.get(hashSecret(this.#pepper, secret));
+  }
+
+  /** The entry that the secret key of an earlier entry has in this index. */
+  again({ digest }: KeyEntry): KeyEntry | undefined {
+    return this.#entries.get(digest);
+  }
+
+  entries(): Iterable<KeyEntry> {
+    return this.#entries.values();
   }
 
   get size(): number {
@@ -58,7 +70,7 @@ function collect(file: KeyFile, pepper: KeyObject): Map<string, KeyEntry> {
     const first = paths.get(digest);
     if (first !== undefined) mistakes.push(`${path}: is the same secret key as ${first}`);
     paths.set(digest, path);
-    entries.set(digest, entryOf(merchantCode, key));
+    entries.set(digest, entryOf(digest, merchantCode, key));
   }
   if (mistakes.length > 0) throw new KeyFileError(mistakes);
   return entries;
@@ -69,8 +81,9 @@ function digestOf(key: DeclaredKey, pepper: KeyObject): string {
   return (key.hash ?? '').slice(HASH_PREFIX.length).toLowerCase();
 }
 
-function entryOf(merchantCode: string, key: DeclaredKey): KeyEntry {
+function entryOf(digest: string, merchantCode: string, key: DeclaredKey): KeyEntry {
   return {
+    digest,
     merchantCode,
     keyId: key.id,
     scopes: key.scopes,

@@ -41,7 +41,7 @@ export function readYaml(bytes: Uint8Array): YamlReading {
   }
 }
 
-/** JSON is YAML that is read thirty times as fast. A member that stands twice is left to the YAML reader, which says where. */
+/** JSON is YAML that is read thirty times as fast. A member that occurs twice is left to the YAML reader, which says where. */
 function readJson(text: string): YamlReading | undefined {
   try {
     const value: unknown = JSON.parse(text);

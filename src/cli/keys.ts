@@ -4,7 +4,7 @@ import { Exit } from './exit.ts';
 
 const USAGE = `oncegate keys hash --id ID [--scope OPERATION]...
 
-Reads a secret key from standard input and prints the line that stands for it in the key file.
+Reads a secret key from standard input and prints its line for the key file.
 The pepper comes from the environment: ONCEGATE_PEPPER, the same as auth.pepper in the configuration.
 
   printf %s "$SECRET" | ONCEGATE_PEPPER=... oncegate keys hash --id 2026-11

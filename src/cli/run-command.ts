@@ -3,7 +3,7 @@ import { Exit } from './exit.ts';
 const USAGE = `oncegate: one merchant, one idempotency key, one execution.
 
   oncegate serve --config FILE     run the gateway
-  oncegate check --config FILE     check a configuration, and the store and keys that it names
+  oncegate check --config FILE     check a configuration, the store, keys and ports that it names, and the backend
   oncegate keys hash --id ID       turn a secret key from standard input into a line for the key file
   oncegate records ACTION          list and show records, resolve what is in doubt (see: oncegate records --help)
   oncegate sandbox [options]       run the sandbox backend (see: oncegate sandbox --help)

@@ -5,16 +5,19 @@ import { type AdminSource, createAdmin } from '../admin/application.ts';
 import type { Config } from '../config/schema.ts';
 import { Gateway, shutdownWithinMs } from '../gateway/gateway.ts';
 import { systemClock } from '../kernel/clock.ts';
+import type { KeyReload } from '../kernel/key-reload.ts';
 import { listen } from '../kernel/listen.ts';
+import { logReload } from '../observability/key-observer.ts';
 import { createLogger, type Logger } from '../observability/logger.ts';
 import { Primary } from '../workers/primary.ts';
-import { obeyPrimary, tellMetrics } from '../workers/worker.ts';
+import { obeyPrimary, tellMetrics, tellReload } from '../workers/worker.ts';
 
 /** What serves until it is shut down. */
 export interface Running {
   port: number;
   adminPort: number;
-  checks: AdminSource['checks'];
+  warnings(): Promise<string[]>;
+  reloadKeys(): void;
   shutdown(): Promise<void>;
   /** Ends the worker processes at once. */
   abort(): void;
@@ -23,6 +26,9 @@ export interface Running {
 /** Runs the configured gateway: in this process, or in worker processes behind this one. */
 export async function serve(config: Config): Promise<Running | undefined> {
   const logger = createLogger(config.log.level);
+  let reloadKeys = () => {};
+  // Without a listener, SIGHUP would end the process in the middle of what it executes. The primary passes it on.
+  process.on('SIGHUP', () => reloadKeys());
   if (cluster.isWorker) {
     await serveAsWorker(config, logger);
     return undefined;
@@ -30,16 +36,14 @@ export async function serve(config: Config): Promise<Running | undefined> {
   const count = config.workers === 'auto' ? availableParallelism() : config.workers;
   const running =
     count === 1 ? await serveAlone(config, logger) : await serveWithWorkers(config, count, logger);
-  for (const { warnings = [] } of await running.checks())
-    for (const warning of warnings) logger.warn(warning);
+  reloadKeys = () => running.reloadKeys();
+  for (const warning of await running.warnings()) logger.warn(warning);
   logger.info({ port: running.port, adminPort: running.adminPort, workers: count }, 'listening');
   return running;
 }
 
 async function serveAlone(config: Config, logger: Logger): Promise<Running> {
   const gateway = await Gateway.open(config, { clock: systemClock, logger });
-  for (const { warnings = [] } of await gateway.checks())
-    for (const warning of warnings) logger.warn(warning);
   try {
     const port = await listen(gateway.server, config.listen.host, config.listen.port);
     const source: AdminSource = {
@@ -51,7 +55,8 @@ async function serveAlone(config: Config, logger: Logger): Promise<Running> {
     return {
       port,
       adminPort: admin.port,
-      checks: source.checks,
+      warnings: () => gateway.warnings(),
+      reloadKeys: () => void gateway.reloadKeys(),
       abort: () => {},
       shutdown: () => closeAll(() => gateway.shutdown(), admin.server),
     };
@@ -63,14 +68,16 @@ async function serveAlone(config: Config, logger: Logger): Promise<Running> {
 
 async function serveWithWorkers(config: Config, count: number, logger: Logger): Promise<Running> {
   const log = (fields: object, message: string) => logger.warn(fields, message);
-  const primary = new Primary({ count, shutdownMs: shutdownWithinMs(config), log });
+  const onReload = (reload: KeyReload) => logReload(logger, reload);
+  const primary = new Primary({ count, shutdownMs: shutdownWithinMs(config), log, onReload });
   try {
     const port = await primary.start();
     const admin = await openAdmin(config, primary);
     return {
       port,
       adminPort: admin.port,
-      checks: () => primary.checks(),
+      warnings: () => primary.warnings(),
+      reloadKeys: () => primary.reloadKeys(),
       abort: () => primary.kill(),
       shutdown: () => closeAll(() => primary.shutdown(), admin.server),
     };
@@ -81,7 +88,7 @@ async function serveWithWorkers(config: Config, count: number, logger: Logger): 
 }
 
 async function serveAsWorker(config: Config, logger: Logger): Promise<void> {
-  const gateway = await Gateway.open(config, { clock: systemClock, logger });
+  const gateway = await Gateway.open(config, { clock: systemClock, logger, onReload: tellReload });
   const port = await listen(gateway.server, config.listen.host, config.listen.port);
   let ending = false;
   const shutDown = async () => {

@@ -14,7 +14,7 @@ Without a configuration: starts the sandbox backend and a gateway in front of it
 With one: runs the gateway with it, and no sandbox (the same as: oncegate serve --config FILE).
 
   --port N            the gateway's port (default 8080; 0: a free one)
-  --admin-port N      the admin port (default 9090)
+  --admin-port N      the admin port (default 8081)
   --sandbox-port N    the sandbox backend's port (default 9000)
   --data DIR          folder of the records and of the sandbox's ledger (default ./data)
 `;

@@ -49,7 +49,7 @@ function valueAt(written: unknown, path: readonly PropertyKey[]): unknown {
 
 const MAY_BE_SECRET = /token|pepper|replacewith|secret|password|url|nodes|cluster|sentinels|lookup\.headers/i;
 
-/** The value as it was written; not where a secret belongs, nor a text that stands where a whole section belongs. */
+/** The value as it was written; not where a secret belongs, nor a text in the place of a whole section. */
 function shown(path: string, value: unknown, issue: $ZodIssue): string {
   const misplaced = issue.code === 'invalid_type' && ['object', 'array', 'record'].includes(issue.expected);
   if (MAY_BE_SECRET.test(path) || misplaced || typeof value === 'object') return 'the value';

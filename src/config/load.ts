@@ -4,7 +4,7 @@ import { fillIn } from './environment.ts';
 import { explain } from './explain.ts';
 import { type Config, configSchema } from './schema.ts';
 
-/** The file cannot be used. The message names each mistake on a line of its own, and never a secret. */
+/** The file cannot be used. The message names each mistake on its own line, and never a secret. */
 export class ConfigError extends Error {
   override readonly name = 'ConfigError';
   constructor(file: string, mistakes: readonly string[]) {

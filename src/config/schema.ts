@@ -8,7 +8,7 @@ import {
   storeOptions,
 } from '../idempotency/options.ts';
 import { logOptions } from '../observability/options.ts';
-import { matchOptions } from '../operations/options.ts';
+import { type MatchOptions, matchOptions } from '../operations/options.ts';
 import { headerOptions, upstreamOptions } from '../upstream/options.ts';
 
 /** `${NAME}` is always text. */
@@ -27,13 +27,15 @@ const limitOptions = z.strictObject({
   bodyBytes: z.number().int().min(1).max(67_108_864).default(1_048_576),
   /** All header fields of a request together. */
   headerBytes: z.number().int().min(1024).max(262_144).default(16_384),
+  /** Connections to the merchants' port of one process, WebSockets included; one more is closed at once. */
+  connections: z.number().int().min(1).max(1_000_000).default(20_000),
   /** Requests that one process answers at once; one more is answered 503 overloaded. */
   inFlight: z.number().int().min(1).max(1_000_000).default(10_000),
   /** Time for a request's head to arrive. */
   headerTimeoutMs: z.number().int().min(100).max(600_000).default(15_000),
   /** Time for the body of a request that the executor sends to arrive. */
   bodyTimeoutMs: z.number().int().min(100).max(600_000).default(30_000),
-  /** Time for an answer to be taken, once all of it is there; up to twice as long may pass. */
+  /** Time for an answer to be taken once all of it is there, and for some of a streamed one; up to twice as long may pass. */
   answerTimeoutMs: z.number().int().min(100).max(600_000).default(30_000),
 });
 
@@ -47,7 +49,7 @@ const shutdownOptions = z.strictObject({
   completeMs: z.number().int().min(1000).max(86_400_000).default(300_000),
 });
 
-const RESERVED = ['other', 'passthrough', 'none', '*'];
+const RESERVED = ['other', 'undeclared', 'passthrough', 'none', '*'];
 
 const operationOptions = z.strictObject({
   name: z
@@ -63,13 +65,11 @@ const interfaceOperations: z.input<typeof operationOptions>[] = [
   { name: 'balance', match: { method: 'GET', path: '/v2/get_balance' } },
   {
     name: 'withdraw',
-    match: { method: 'POST', path: '/v1/index.php', body: { action: 'withdraw' } },
-    idempotency: { key: 'optional' },
+    match: { method: 'POST', path: '/v1/index.php', where: { action: 'withdraw' } },
   },
   {
     name: 'checkout',
-    match: { method: 'POST', path: '/v1/index.php', body: { action: 'checkout' } },
-    idempotency: { key: 'optional' },
+    match: { method: 'POST', path: '/v1/index.php', where: { action: 'checkout' } },
   },
 ];
 
@@ -119,7 +119,6 @@ function* contradictions({
   }
   yield* lifetimeMistakes(lock.leaseMs, upstream, retention);
   const names = new Set<string>();
-  const routes = new Map<string, { member: string | undefined; values: Set<string> }>();
   for (const [i, { name, match, idempotency }] of operations.entries()) {
     for (const message of tooSoon(
       idempotency.lookup?.releaseAfterMs,
@@ -129,21 +128,20 @@ function* contradictions({
       yield [['operations', i, 'idempotency', 'lookup', 'releaseAfterMs'], message];
     if (names.has(name)) yield [['operations', i, 'name'], `"${name}" is declared twice`];
     names.add(name);
-    const route = `${match.method} ${match.path}`;
-    const [member, value = ''] = Object.entries(match.body ?? {})[0] ?? [];
-    const known = routes.get(route) ?? { member, values: new Set() };
-    const told =
-      known.values.size === 0 ||
-      (member !== undefined && known.member === member && !known.values.has(value));
-    if (!told) {
+    const before = operations.slice(0, i).find((earlier) => hides(earlier.match, match));
+    if (before)
       yield [
         ['operations', i, 'match'],
-        `${route} is declared before: tell them apart by values of one body member`,
+        `every request that it matches is "${before.name}" already: tell them apart by where, or declare it before`,
       ];
-    }
-    known.values.add(value);
-    routes.set(route, known);
   }
+}
+
+/** Whether no request can reach the later operation, because the earlier one matches all of its requests. */
+function hides(earlier: MatchOptions, later: MatchOptions): boolean {
+  if (earlier.path !== later.path) return false;
+  if (!later.methods.every((method) => earlier.methods.includes(method))) return false;
+  return Object.entries(earlier.where).every(([name, value]) => later.where[name] === value);
 }
 
 /** A record must outlive the execution that it protects, and no execution may begin when its lease has lapsed. */

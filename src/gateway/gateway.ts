@@ -1,4 +1,4 @@
-import type { IncomingMessage, RequestListener, Server, ServerResponse } from 'node:http';
+import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import type { Check } from '../admin/application.ts';
 import { authenticate } from '../auth/authenticate.ts';
@@ -9,19 +9,19 @@ import type { Desk } from '../idempotency/doubt/desk.ts';
 import { idempotency } from '../idempotency/http/middleware.ts';
 import { contextOf } from '../kernel/context.ts';
 import { Lifecycle } from '../kernel/lifecycle.ts';
-import { problem, sendProblem } from '../kernel/problem.ts';
-import { releaseAfter } from '../kernel/slot.ts';
-import { path, type Step } from '../kernel/step.ts';
+import { isProblem, problem, sendProblem } from '../kernel/problem.ts';
 import { observeHandled } from '../observability/engine-observer.ts';
-import type { Logger } from '../observability/logger.ts';
 import type { Metrics } from '../observability/metrics.ts';
-import { checkTarget, inviteBody, matchOperation } from '../operations/match.ts';
+import { identify, takeWholeBody } from '../operations/identify.ts';
 import { forwardedHeaders } from '../upstream/headers.ts';
 import { createPassthrough, type Passthrough } from '../upstream/passthrough.ts';
 import { admit } from './admit.ts';
+import { type App, createApp } from './app.ts';
+import { Forward } from './forward.ts';
+import { checkHead } from './head.ts';
 import { createHttpServer, refuseOnSocket } from './http-server.ts';
 import { type GatewayTools, openParts, type Parts } from './parts.ts';
-import { readiness } from './readiness.ts';
+import { readiness, startWarnings } from './readiness.ts';
 import { Upgrades } from './upgrades.ts';
 
 /** How often a gateway that waits for the store at its shutdown logs so. */
@@ -67,22 +67,24 @@ export class Gateway {
       draining: () => this.#lifecycle.draining,
       refuseUpgrade: refuseOnSocket,
     });
-    this.#upgrades = new Upgrades({
-      access: this.#parts.access,
-      admission: this.#admission(),
-      authenticator: this.#parts.authenticator,
-      operations: this.#parts.operations,
-      realm: config.auth.realm,
-      passthrough: this.#passthrough,
+    this.metrics.track(this.metrics.streams, () => this.#passthrough.open);
+    this.#upgrades = new Upgrades(this.#passthrough, (req, end) => this.#openSession(req, end));
+    const { slots, executor, metrics } = parts;
+    const forward = new Forward({
+      ...{ limits: config.limits, slots, executor, metrics },
+      ...{ passthrough: this.#passthrough, upgrades: this.#upgrades },
+      headersOf: (req, options) => this.#headersFor(req, options),
     });
+    const app = this.#createApp(forward);
     const { server, endConnectionsAfterAnswers } = createHttpServer({
       ...config.limits,
       onMalformed: ({ code }) => {
         this.metrics.requests.inc({ operation: 'none', outcome: code });
         tools.logger.info({ outcome: code }, 'malformed request');
       },
-      onRequest: this.#path(),
-      onUpgrade: (req, socket, head) => this.#upgrades.take(req, socket as Socket, head),
+      onConnectionRefused: () => this.metrics.connectionsRefused.inc(),
+      app,
+      onUpgrade: (req, socket, head) => this.#upgrades.handle(app, req, socket as Socket, head),
     });
     this.server = server;
     // Not before it listens, so that a check of the configuration looks nothing up.
@@ -90,79 +92,40 @@ export class Gateway {
     this.#endConnectionsAfterAnswers = endConnectionsAfterAnswers;
   }
 
-  /** The request's path. */
-  #path(): RequestListener {
+  #createApp(forward: Forward): App {
     const { limits, auth, idempotency: options } = this.#config;
-    const steps = [
-      admit(this.#admission()),
-      checkTarget,
-      authenticate(this.#parts.authenticator),
-      matchOperation(this.#parts.operations, limits),
-      authorise(auth),
-      this.#execute(options.headers),
-      this.#passOn(),
-    ];
-    return path(steps, failed(this.#tools.logger));
-  }
-
-  #admission() {
-    return {
-      begin: this.#parts.access.begin.bind(this.#parts.access),
-      open: () => this.#parts.access.open,
-      maxInFlight: this.#config.limits.inFlight,
-      lifecycle: this.#lifecycle,
-    };
-  }
-
-  /** Runs what was matched; leaves the rest to the pass-through. */
-  #execute(headers: readonly string[]): Step {
-    const { metrics } = this;
-    const run = idempotency({
-      engine: this.#parts.engine,
-      headers,
-      send: (req, maySend) => this.#send(req, maySend),
-      forward: (req, gone) => this.#forward(req, gone),
-      unprotected: (operation) => metrics.unprotected.inc({ operation }),
-      handled: (operation, result) => observeHandled(metrics, operation, result.kind),
-      failed: (error, requestId) =>
-        this.#tools.logger.error({ requestId, err: error }, 'a request failed within the gateway'),
+    const { access, authenticator, operations, engine } = this.#parts;
+    return createApp({
+      admit: admit({
+        begin: access.begin.bind(access),
+        open: () => access.open,
+        maxInFlight: limits.inFlight,
+        lifecycle: this.#lifecycle,
+      }),
+      checkHead,
+      authenticate: authenticate(authenticator),
+      identify: identify(operations, limits),
+      authorise: authorise(auth),
+      protect: idempotency({
+        engine,
+        headers: options.headers,
+        takeBody: (req, res) => takeWholeBody(req, res, limits),
+        send: (req, maySend) => forward.send(req, maySend),
+        unprotected: (operation) => this.metrics.unprotected.inc({ operation }),
+        handled: (operation, result) => observeHandled(this.metrics, operation, result.kind),
+      }),
+      forward: (req, res, next) => forward.handle(req, res, next),
+      answerRefusal: (refusal, req, res) => this.#answerRefusal(refusal, req, res),
     });
-    return (req, res, next) => (contextOf(req).operation ? run(req, res) : next());
   }
 
-  #passOn(): Step {
-    return (req, res) => {
-      const context = contextOf(req);
-      context.outcome = 'passed_through';
-      context.passedThrough = 'connecting';
-      inviteBody(req, res);
-      this.#passthrough.handle(req, res);
-    };
-  }
-
-  /** A request without a key takes a slot as well, from the same number. */
-  async #forward(req: IncomingMessage, gone: () => AbortSignal) {
-    const { slots } = this.#parts;
-    const slot = slots.tryTake() ?? (await slots.take(gone()));
-    if (!slot) return undefined;
-    const exchange = await this.#send(req);
-    releaseAfter(slot, exchange);
-    return exchange;
-  }
-
-  async #send(req: IncomingMessage, maySend?: () => boolean) {
-    const context = contextOf(req);
-    const request = {
-      method: req.method ?? '',
-      target: req.url ?? '',
-      headers: this.#headersFor(req, { unencoded: true }),
-      body: context.body ?? Buffer.alloc(0),
-    };
-    const result = await this.#parts.executor.send(request, maySend && { maySend });
-    context.upstreamMs += result.elapsedMs;
-    const labels = { operation: context.operation?.name ?? 'none', result: result.kind };
-    this.metrics.upstreamSeconds.observe(labels, result.elapsedMs / 1000);
-    return result;
+  /** An upgraded connection is ended when its secret key is revoked. */
+  #openSession(req: IncomingMessage, end: () => void): () => void {
+    const { authenticator, sessions } = this.#parts;
+    const authentication = authenticator.authenticate(req.rawHeaders);
+    if (authentication.kind === 'merchant') return sessions.add(authentication.key, end);
+    end();
+    return () => {};
   }
 
   #headersFor(req: IncomingMessage, { unencoded = false } = {}): string[] {
@@ -177,6 +140,23 @@ export class Gateway {
     });
   }
 
+  /** The one place where a refusal, or a failure of the gateway, becomes an answer. */
+  #answerRefusal(refusal: unknown, req: IncomingMessage, res: ServerResponse): void {
+    const context = contextOf(req);
+    const answer = isProblem(refusal)
+      ? refusal
+      : problem('internal_error', 'The gateway failed while it answered.');
+    context.outcome = answer.code;
+    if (answer !== refusal)
+      this.#tools.logger.error(
+        { requestId: context.requestId, err: refusal },
+        'a request failed within the gateway',
+      );
+    // A truncated answer must not look complete.
+    if (res.headersSent) res.destroy();
+    else sendProblem(res, answer, context.requestId);
+  }
+
   /** What readiness hangs on. */
   async checks(): Promise<Check[]> {
     return await readiness(this.#config, {
@@ -184,6 +164,16 @@ export class Gateway {
       keys: this.#parts.keys,
       lifecycle: this.#lifecycle,
     });
+  }
+
+  /** What an operator ought to know at start, a line each. */
+  async warnings(): Promise<string[]> {
+    return await startWarnings(this.#config, this.#parts, this.#tools.clock.wallMs());
+  }
+
+  /** Reads the secret keys at once. */
+  async reloadKeys(): Promise<void> {
+    await this.#parts.keys.reload();
   }
 
   /**
@@ -231,17 +221,4 @@ export class Gateway {
     await engine.close(completeMs);
     clearInterval(timer);
   }
-}
-
-/** Broken machinery: say so, and tell nobody what broke. */
-function failed(logger: Logger) {
-  return (error: unknown, req: IncomingMessage, res: ServerResponse): void => {
-    const context = contextOf(req);
-    const broken = problem('internal_error', 'The gateway failed while it answered.');
-    context.outcome = broken.code;
-    logger.error({ requestId: context.requestId, err: error }, 'a request failed within the gateway');
-    // Half an answer must not look whole.
-    if (res.headersSent) res.destroy();
-    else sendProblem(res, broken, context.requestId);
-  };
 }

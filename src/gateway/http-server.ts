@@ -8,78 +8,36 @@ import {
   STATUS_CODES,
 } from 'node:http';
 import type { Duplex } from 'node:stream';
-import { type Problem, problem, problemBody, problemHeaders } from '../kernel/problem.ts';
-import { Roster } from '../kernel/roster.ts';
+import { hasBody } from '../kernel/has-body.ts';
+import { type Problem, problem, problemBody, problemHeaders, sendProblem } from '../kernel/problem.ts';
+import { Answering } from './answering.ts';
+import type { App } from './app.ts';
+import { answerHalfClosed } from './half-closed.ts';
+import { MAX_HEADER_LINES } from './head.ts';
 
 export interface HttpServerOptions {
   /** All header fields of a request together. */
   headerBytes: number;
+  /** Open connections, WebSockets included; one more is closed as soon as it is accepted. */
+  connections: number;
   /** Time for a request's head to arrive. */
   headerTimeoutMs: number;
-  /** Time for the body of a request that belongs to an operation to arrive; whoever reads it keeps this limit. */
+  /** Time for the body of a request that belongs to an operation to arrive; its reader keeps this limit. */
   bodyTimeoutMs: number;
-  /** Time for an answer to be taken, once all of it is there. */
+  /** Time for an answer to be taken once all of it is there, and for some of an answer that is being streamed. */
   answerTimeoutMs: number;
   /** Answers requests; those that wait for `100 Continue` too. */
-  onRequest: RequestListener;
-  /** Told of each connection that was answered because what came was no request. */
+  app: App;
+  /** Called for each connection that was refused before its request had a context. */
   onMalformed(refusal: Problem): void;
+  /** Called for each connection that was closed because `connections` others are open. */
+  onConnectionRefused(): void;
   /** Answers WebSocket handshakes: the only upgrades that are taken as such. */
   onUpgrade(req: IncomingMessage, socket: Duplex, head: Buffer): void;
 }
 
 /** Time for a whole request to arrive, one that is passed through included. */
 const WHOLE_REQUEST_MS = 300_000;
-
-/** The answers that are under way on each connection. */
-class Answering {
-  readonly #open = new WeakMap<Duplex, ServerResponse[]>();
-  readonly #all = new Roster<ServerResponse>();
-  readonly #untaken = new WeakSet<ServerResponse>();
-
-  begin(socket: Duplex, res: ServerResponse): void {
-    let open = this.#open.get(socket);
-    if (!open) {
-      open = [];
-      this.#open.set(socket, open);
-    }
-    open.push(res);
-    const leave = this.#all.add(res);
-    res.once('close', () => {
-      open.splice(open.indexOf(res), 1);
-      leave();
-    });
-  }
-
-  /** Each becomes the last of its connection, where its head is not sent yet. */
-  makeLast(): void {
-    for (const res of this.#all.values()) res.shouldKeepAlive = false;
-  }
-
-  /** Is one of them the last of its connection? */
-  closes(socket: Duplex): boolean {
-    return this.#open.get(socket)?.some((res) => !res.shouldKeepAlive) ?? false;
-  }
-
-  /** Ends connections whose answer was whole at the last call already, and is still not taken. */
-  endUntaken(): void {
-    for (const res of this.#all.values()) {
-      // One that waits for its turn behind another has no socket yet.
-      if (!res.writableEnded || !res.socket) continue;
-      if (this.#untaken.has(res)) res.socket.destroy();
-      else this.#untaken.add(res);
-    }
-  }
-
-  busy(socket: Duplex): boolean {
-    return (this.#open.get(socket)?.length ?? 0) > 0;
-  }
-
-  /** The first answer that is owed to a request that came whole, or is on its way already. */
-  next(socket: Duplex): ServerResponse | undefined {
-    return this.#open.get(socket)?.find((res) => res.req.complete || res.headersSent);
-  }
-}
 
 /** The merchant has gone, perhaps in the middle of a request. */
 const LEFT = new Set(['ECONNRESET', 'EPIPE', 'HPE_INVALID_EOF_STATE']);
@@ -93,15 +51,22 @@ export interface HttpServer {
 /** The merchants' server. Malformed HTTP is answered and its connection closed. */
 export function createHttpServer(options: HttpServerOptions): HttpServer {
   const answering = new Answering();
-  const onRequest: RequestListener = (req, res) => {
-    // Sent ahead behind a request after which the connection closes: nobody could hear of what became of it.
-    if (!req.socket.writable || answering.closes(req.socket)) return;
+  /** A request behind one after which the connection closes is dropped: its answer could not be sent. */
+  const take = (req: IncomingMessage, res: ServerResponse): boolean => {
+    if (!req.socket.writable || answering.closes(req.socket)) return false;
     answering.begin(req.socket, res);
-    options.onRequest(req, res);
+    return true;
+  };
+  const onRequest: RequestListener = (req, res) => {
+    if (take(req, res)) options.app.handle(req, res);
   };
   const server = createServer(
     {
+      IncomingMessage: options.app.Request,
+      ServerResponse: options.app.Response,
       maxHeaderSize: options.headerBytes,
+      // Node would answer without a problem document, and once more when the connection closes.
+      requireHostHeader: false,
       headersTimeout: options.headerTimeoutMs,
       // Node's own limit for head and body together must not undercut those that were asked for.
       requestTimeout: Math.max(WHOLE_REQUEST_MS, options.headerTimeoutMs + options.bodyTimeoutMs),
@@ -114,15 +79,28 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
       shouldUpgradeCallback: (req) =>
         req.method === 'GET' &&
         req.headers.upgrade?.toLowerCase() === 'websocket' &&
+        !hasBody(req) &&
         !answering.busy(req.socket),
     },
     onRequest,
   );
-  // Whoever does not read would keep a place among limits.inFlight for each answer, and needs no credentials for it.
+  // One line more than a request may have shows that there were too many.
+  server.maxHeadersCount = MAX_HEADER_LINES + 1;
+  server.maxConnections = options.connections;
+  server.on('drop', options.onConnectionRefused);
+  answerHalfClosed(server, answering);
+  // A client that does not read would keep a place among limits.inFlight for each answer, without any credentials.
   const untaken = setInterval(() => answering.endUntaken(), options.answerTimeoutMs).unref();
   server.once('close', () => clearInterval(untaken));
-  // Without this listener Node would invite the body before anybody was authenticated.
+  // Without this listener Node would invite the body before the merchant is authenticated.
   server.on('checkContinue', onRequest);
+  // Node's own answer has no request id.
+  server.on('checkExpectation', (req, res) => {
+    if (!take(req, res)) return;
+    const refusal = problem('invalid_request', 'The expectation is not supported.', { status: 417 });
+    options.onMalformed(refusal);
+    sendProblem(res, refusal, randomUUID());
+  });
   server.on('upgrade', options.onUpgrade);
   server.on('connect', (_req, socket) => {
     const refusal = problem('invalid_target', 'This is no proxy for other hosts.');
@@ -156,7 +134,7 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
 
 function malformed(code = ''): Problem {
   if (code === 'HPE_HEADER_OVERFLOW')
-    return problem('invalid_request', 'The header fields are too large.', { status: 431 });
+    return problem('invalid_request', 'The header fields are too large or too many.', { status: 431 });
   if (code === 'ERR_HTTP_REQUEST_TIMEOUT')
     return problem('request_timeout', 'The request did not arrive in time.');
   return problem('invalid_request', 'The request is not valid HTTP/1.1.');

@@ -1,18 +1,21 @@
 import { Authenticator } from '../auth/authenticate.ts';
 import { FileKeySource } from '../auth/file-key-source.ts';
 import type { KeySource } from '../auth/key-source.ts';
+import { OpenSessions } from '../auth/open-sessions.ts';
 import type { Config } from '../config/schema.ts';
 import { Desk } from '../idempotency/doubt/desk.ts';
 import { Doubts, LOOKUPS_AT_ONCE } from '../idempotency/doubt/lookups.ts';
 import { Engine } from '../idempotency/engine.ts';
 import { measured } from '../idempotency/measured-store.ts';
+import { operationIdempotencyOptions } from '../idempotency/options.ts';
 import type { Store } from '../idempotency/store.ts';
 import { openStore } from '../idempotency/stores/open-store.ts';
 import type { Clock } from '../kernel/clock.ts';
+import type { KeyReload } from '../kernel/key-reload.ts';
 import { Access } from '../observability/access.ts';
 import { doubtObserver } from '../observability/doubt-observer.ts';
 import { engineObserver, observeResolution } from '../observability/engine-observer.ts';
-import { keyObserver } from '../observability/key-observer.ts';
+import { countReload, logReload } from '../observability/key-observer.ts';
 import type { Logger } from '../observability/logger.ts';
 import { Metrics } from '../observability/metrics.ts';
 import { Operations } from '../operations/operations.ts';
@@ -23,6 +26,8 @@ import { lookupsOf } from './lookups.ts';
 export interface GatewayTools {
   clock: Clock;
   logger: Logger;
+  /** Called for each reading of the key file, instead of a line in the log. */
+  onReload?: (reload: KeyReload) => void;
 }
 
 /** What a gateway is put together from. */
@@ -31,6 +36,7 @@ export interface Parts {
   access: Access;
   keys: KeySource;
   authenticator: Authenticator;
+  sessions: OpenSessions;
   operations: Operations;
   /** Sends requests; callers take a slot first. */
   executor: Executor;
@@ -50,7 +56,11 @@ export async function openParts(config: Config, tools: GatewayTools): Promise<Pa
     path: config.auth.keys.path,
     pepper: config.auth.pepper,
     clock: tools.clock,
-    onReload: keyObserver(metrics, tools.logger),
+    onReload: (reload) => {
+      countReload(metrics, reload);
+      if (tools.onReload) tools.onReload(reload);
+      else logReload(tools.logger, reload);
+    },
   });
   try {
     const unreplicated = () => metrics.unreplicated.inc();
@@ -81,7 +91,7 @@ function put(config: Config, tools: GatewayTools, metrics: Metrics, keys: KeySou
   const slots = new Slots(config.upstream);
   const doubts = new Doubts(store, lookupsOf(config, asking), doubtObserver(metrics, logger), clock);
   const engine = new Engine(store, slots, options, engineObserver(metrics, logger), clock, doubts);
-  metrics.declareOperations(config.operations.map(({ name }) => name));
+  metrics.declareOperations([...config.operations.map(({ name }) => name), 'other', 'undeclared']);
   metrics.track(metrics.executing, () => engine.executing);
   metrics.track(metrics.waiting, () => engine.waiting);
   metrics.track(metrics.pendingWrites, () => engine.pendingWrites);
@@ -93,7 +103,11 @@ function put(config: Config, tools: GatewayTools, metrics: Metrics, keys: KeySou
     ...{ metrics, keys, executors: [executor, asking], executor, slots, store, engine, doubts },
     access: new Access({ ...tools, metrics }),
     authenticator: new Authenticator(keys, config.auth, clock),
-    operations: new Operations(config.operations),
+    sessions: new OpenSessions(keys, clock),
+    operations: new Operations(config.operations, {
+      idempotency: operationIdempotencyOptions.parse({}),
+      undeclared: config.idempotency.undeclared,
+    }),
     desk: new Desk(store, options, (scope, resolution) =>
       observeResolution(metrics, logger, 'operator', { scope, ...resolution }),
     ),

@@ -1,71 +1,65 @@
-import type { IncomingMessage } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
-import type { Duplex } from 'node:stream';
-import type { Authenticator } from '../auth/authenticate.ts';
-import { insufficientScope, mayCall, neededScope } from '../auth/authorise.ts';
 import { contextOf } from '../kernel/context.ts';
-import type { Problem } from '../kernel/problem.ts';
-import type { Access } from '../observability/access.ts';
-import { refusalOfHead, refusalOfRoute } from '../operations/match.ts';
-import type { Operations } from '../operations/operations.ts';
 import type { Passthrough } from '../upstream/passthrough.ts';
-import { type Admission, refusalToAdmit } from './admit.ts';
-import { endSoon, refuseOnSocket } from './http-server.ts';
+import type { App } from './app.ts';
+import { endSoon } from './http-server.ts';
 
-export interface UpgradesOptions {
-  access: Access;
-  admission: Admission;
-  authenticator: Authenticator;
-  operations: Operations;
-  /** Named in challenges. */
-  realm: string;
-  passthrough: Passthrough;
-}
-
-/** WebSockets: the request's path once more for handshakes, which have no response object, and what became of them. */
+/**
+ * WebSockets. A handshake gets a response object and takes the path of every other request; at its end the socket is handed
+ * to the backend's.
+ */
 export class Upgrades {
-  readonly #options: UpgradesOptions;
-  readonly #open = new Set<Duplex>();
+  readonly #passthrough: Passthrough;
+  /** Handshakes that are on their path. */
+  readonly #handshakes = new WeakMap<IncomingMessage, { socket: Socket; head: Buffer }>();
+  readonly #open = new Set<Socket>();
+  readonly #openSession: (req: IncomingMessage, end: () => void) => () => void;
 
-  constructor(options: UpgradesOptions) {
-    this.#options = options;
+  /** @param openSession calls `end` when the request's secret key is revoked; returns what to call when the socket has closed */
+  constructor(passthrough: Passthrough, openSession: (req: IncomingMessage, end: () => void) => () => void) {
+    this.#passthrough = passthrough;
+    this.#openSession = openSession;
   }
 
-  /** Refuses the handshake on its socket, or passes it on. */
-  take(req: IncomingMessage, socket: Socket, head: Buffer): void {
-    const { access, admission, passthrough } = this.#options;
-    const context = access.begin(req, socket);
+  /** Starts the path of a handshake. */
+  handle(app: App, req: IncomingMessage, socket: Socket, head: Buffer): void {
     socket.on('error', () => {});
-    const refusal = refusalToAdmit(admission) ?? refusalOfHead(req) ?? this.#refusal(req);
-    context.outcome = refusal?.code ?? 'upgraded';
-    if (refusal) {
-      refuseOnSocket(socket, refusal, context.requestId);
-      return;
-    }
+    this.#handshakes.set(req, { socket, head });
+    const res = new app.Response(req);
+    res.shouldKeepAlive = false;
+    res.assignSocket(socket);
+    // The server has let go of the connection, so a refusal has to end it.
+    res.once('finish', () => endSoon(socket));
+    app.handle(req, res);
+  }
+
+  /** Hands a handshake that was let in to the backend. False: the request is none. */
+  pass(req: IncomingMessage, res: ServerResponse): boolean {
+    const handshake = this.#handshakes.get(req);
+    if (!handshake) return false;
+    const { socket, head } = handshake;
+    const context = contextOf(req);
+    context.outcome = 'upgraded';
     context.passedThrough = 'connecting';
+    context.isUpgrade = true;
+    res.detachSocket(socket);
+    // The request ends with its connection.
+    socket.once('close', () => res.emit('close'));
     this.#open.add(socket);
     socket.once('close', () => this.#open.delete(socket));
-    // A merchant who does not close, or whose last bytes nobody reads, would keep the connection for good.
+    // A merchant who does not close would keep the connection for good.
     socket.once('finish', () => endSoon(socket));
-    passthrough.upgrade(req, socket, head);
+    socket.once(
+      'close',
+      this.#openSession(req, () => socket.destroy()),
+    );
+    if (!socket.destroyed) this.#passthrough.upgrade(req, socket, head);
+    return true;
   }
 
   /** Ends all of them at once. */
   end(): void {
     for (const socket of this.#open) socket.destroy();
-  }
-
-  #refusal(req: IncomingMessage): Problem | undefined {
-    const { authenticator, operations, realm } = this.#options;
-    const context = contextOf(req);
-    const authentication = authenticator.authenticate(req.rawHeaders);
-    if (authentication.kind === 'refused') return authentication.problem;
-    context.merchant = authentication.merchant;
-    const match = operations.byHead(req.method ?? '', req.url ?? '');
-    const refusal = refusalOfRoute(match, req);
-    if (refusal) return refusal;
-    if (match.kind === 'operation') context.operation = match.operation;
-    const needed = neededScope(context);
-    return mayCall(authentication.merchant, needed) ? undefined : insufficientScope(needed, realm);
   }
 }

@@ -31,18 +31,18 @@ export interface Call {
   run(maySend: () => boolean): Promise<Exchange>;
 }
 
-/** What the merchant gets. */
+/** What the merchant gets. `requestId`: that of the first request with this key. */
 export type Result =
   /**
    * This request was sent, or could not be sent: `decision` says what became of the key. `stored`: the response is in the
    * store, so that retries get it.
    */
   | { kind: 'executed'; exchange: Exchange; decision: Decision; stored: boolean }
-  | { kind: 'replayed'; response: StoredResponse }
-  | { kind: 'tombstone' }
+  | { kind: 'replayed'; response: StoredResponse; requestId: string }
+  | { kind: 'tombstone'; requestId: string }
   | { kind: 'in_flight' }
   | { kind: 'mismatch' }
-  | { kind: 'in_doubt'; sinceMs: number }
+  | { kind: 'in_doubt'; sinceMs: number; requestId: string }
   /** The store did not answer. This request sent nothing. */
   | { kind: 'store_unavailable'; cause: unknown }
   /** No connection to the backend became free in time. This request sent nothing. */

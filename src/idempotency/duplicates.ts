@@ -111,8 +111,8 @@ export class Duplicates {
    * The leader has ended. Its followers get the result if it is theirs as well; otherwise the next one leads, so that
    * after a release duplicates start one at a time.
    */
-  handOver(scope: Scope, lead: Lead, result: Result | undefined): void {
-    const shared = result && sharedBy(result);
+  handOver({ scope, requestId }: Call, lead: Lead, result: Result | undefined): void {
+    const shared = result && sharedBy(result, requestId);
     if (shared) lead.endAll(shared);
     if (lead.promote()) return;
     if (this.#leads.get(scope) === lead) this.#leads.delete(scope);
@@ -126,13 +126,17 @@ export class Duplicates {
   }
 }
 
-/** What a leader's result means for a duplicate of its request. Undefined: the duplicate has to ask for itself. */
-function sharedBy(result: Result): Result | undefined {
+/**
+ * What a leader's result means for a duplicate of its request. Undefined: the duplicate has to ask for itself.
+ *
+ * @param requestId the leader's
+ */
+function sharedBy(result: Result, requestId: string): Result | undefined {
   switch (result.kind) {
     case 'executed':
       if (!result.stored) return undefined;
-      if (result.exchange.kind !== 'complete') return { kind: 'tombstone' };
-      return { kind: 'replayed', response: result.exchange.response };
+      if (result.exchange.kind !== 'complete') return { kind: 'tombstone', requestId };
+      return { kind: 'replayed', response: result.exchange.response, requestId };
     case 'in_flight':
     case 'overloaded':
       return undefined;

@@ -125,7 +125,7 @@ export class Engine {
         result = await this.#lead(call, lead, waitUntilMs);
         return result;
       } finally {
-        this.#duplicates.handOver(call.scope, lead, result);
+        this.#duplicates.handOver(call, lead, result);
       }
     } finally {
       this.#handling.end();
@@ -181,12 +181,12 @@ export class Engine {
           // Under another operation's policy nothing may be sent again.
           const policy = found.operation === call.operation ? call.inDoubt : 'hold';
           const next = await this.#inDoubt(call, lead, policy, waitUntilMs);
-          if (!next) return { kind: 'in_doubt', sinceMs: found.sinceMs };
+          if (!next) return { kind: 'in_doubt', sinceMs: found.sinceMs, requestId: found.requestId };
           found = next;
           break;
         }
         case 'completed':
-          return { kind: 'replayed', response: found.response };
+          return { kind: 'replayed', response: found.response, requestId: found.requestId };
         default:
           return found;
       }
@@ -308,7 +308,8 @@ export class Engine {
   async #superseded(call: Call, exchange: Exchange): Promise<Result> {
     if (exchange.kind === 'oversize') exchange.body.destroy();
     const found = await this.#peek(call);
-    if (found.kind === 'completed') return { kind: 'replayed', response: found.response };
+    if (found.kind === 'completed')
+      return { kind: 'replayed', response: found.response, requestId: found.requestId };
     if (found.kind === 'tombstone') return found;
     const unknown: Exchange = {
       kind: 'unknown',

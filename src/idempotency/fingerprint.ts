@@ -27,10 +27,58 @@ export function scopeOf(merchantCode: string, idempotencyKey: string): Scope {
   return digest([merchantCode, idempotencyKey]) as Scope;
 }
 
-/** `target` is the request target as received, query included. */
-export function fingerprintOf(method: string, target: string, body: Buffer): Fingerprint {
+/** The headers that say how a body is written. */
+export interface BodyForm {
+  contentType?: string | undefined;
+  contentEncoding?: string | undefined;
+}
+
+/**
+ * Whether a request is the same request again. It ignores what an honest retry changes: the boundary of a multipart body,
+ * and the time stamp in a gzip header.
+ *
+ * @param target the request target as received, query included
+ */
+export function fingerprintOf(
+  method: string,
+  target: string,
+  body: Buffer,
+  { contentType, contentEncoding }: BodyForm = {},
+): Fingerprint {
+  const isCompressed = isGzip(contentEncoding, body);
+  // In a compressed body a boundary cannot be found.
+  const boundary = isCompressed ? undefined : boundaryOf(contentType);
+  const digested =
+    boundary === undefined
+      ? digest([method, target], isCompressed ? withoutTime(body) : body)
+      : digest([method, target, ...partsOf(body, boundary)]);
   // A hash that is asked for as a buffer costs four times as much.
-  return Buffer.from(digest([method, target], body), 'hex') as Fingerprint;
+  return Buffer.from(digested, 'hex') as Fingerprint;
+}
+
+const MULTIPART = /^multipart\/[\w-]+\s*;/i;
+const BOUNDARY = /;\s*boundary=(?:"([^"]{1,200})"|([^\s;"]{1,200}))/i;
+
+function boundaryOf(contentType: string | undefined): string | undefined {
+  if (contentType === undefined || !MULTIPART.test(contentType)) return undefined;
+  const [, quoted, bare] = BOUNDARY.exec(contentType) ?? [];
+  return quoted ?? bare;
+}
+
+/** The body between its boundaries, in latin1. Each part is digested with its length, so no two lists run together. */
+const partsOf = (body: Buffer, boundary: string): string[] => [
+  'multipart',
+  ...body.toString('latin1').split(`--${boundary}`),
+];
+
+const isGzip = (contentEncoding: string | undefined, body: Buffer): boolean =>
+  /gzip/i.test(contentEncoding ?? '') && body[0] === 0x1f && body[1] === 0x8b && body.length >= 10;
+
+/** RFC 1952 §2.3: the modification time has the bytes 4 to 7. */
+function withoutTime(body: Buffer): Buffer {
+  const copy = Buffer.from(body);
+  copy.fill(0, 4, 8);
+  return copy;
 }
 
 const TOKEN_BYTES = 16;

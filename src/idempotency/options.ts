@@ -14,6 +14,11 @@ export const idempotencyOptions = z.strictObject({
     .array(z.string().regex(/^[a-z0-9-]+$/, 'must be a header name in lower case'))
     .min(1)
     .default(['x-service-idempotency', 'idempotency-key']),
+  /**
+   * What becomes of requests on paths that no operation declares. protect: with a key they are executed once, as operation
+   * `undeclared`. pass: they are streamed, and a key means nothing. refuse: 404.
+   */
+  undeclared: z.enum(['protect', 'pass', 'refuse']).default('protect'),
   /** How long a completed key is kept, from its start; at most 30 days. */
   retentionMs: ms(1000, 2_592_000_000).default(86_400_000),
   /**
@@ -183,7 +188,7 @@ const lookupOptions = z
 export const operationIdempotencyOptions = z
   .strictObject({
     /** none: a key means nothing here; optional: it protects; required: without one 400. */
-    key: z.enum(['none', 'optional', 'required']).default('none'),
+    key: z.enum(['none', 'optional', 'required']).default('optional'),
     /**
      * What becomes of a key whose outcome is unknown.
      *

@@ -1,15 +1,27 @@
 import type { InDoubtPolicy } from './call.ts';
 
-interface PolicedOperation {
-  name: string;
-  idempotency: { inDoubt: InDoubtPolicy };
+interface Policies {
+  operations: readonly {
+    name: string;
+    match: { usesOldName: boolean };
+    idempotency: { inDoubt: InDoubtPolicy };
+  }[];
+  idempotency: { undeclared: 'protect' | 'pass' | 'refuse' };
 }
 
-/** What an operator ought to know of the policies that are configured, each one line. */
-export function policyWarnings(operations: readonly PolicedOperation[]): string[] {
-  const danger =
-    'a request that may have been executed is sent again; it pays twice, unless the backend itself executes each key once';
-  return operations
-    .filter(({ idempotency }) => idempotency.inDoubt === 'retry')
-    .map(({ name }) => `${name} has inDoubt: retry: ${danger}`);
+/** What an operator ought to know of the configured policies, one line each. */
+export function policyWarnings({ operations, idempotency: { undeclared } }: Policies): string[] {
+  const warnings: string[] = [];
+  for (const { name, match, idempotency } of operations) {
+    if (idempotency.inDoubt === 'retry')
+      warnings.push(
+        `${name} has inDoubt: retry: a request that may have been executed is sent again; it pays twice, unless the backend itself executes each key once`,
+      );
+    if (match.usesOldName) warnings.push(`${name} has match.body, which is the older name of match.where`);
+  }
+  if (undeclared === 'pass')
+    warnings.push(
+      'idempotency.undeclared is pass: a key does not protect requests that no operation declares',
+    );
+  return warnings;
 }

@@ -69,16 +69,16 @@ export interface Execution extends Owner {
   readonly requestId: string;
 }
 
-/** What a record means for a request with the same key. */
+/** What a record means for a request with the same key. `requestId`: that of the request that started the record. */
 export type Standing =
   /** Its owner is alive. */
   | { kind: 'in_flight' }
-  | { kind: 'completed'; response: StoredResponse }
-  | { kind: 'tombstone' }
+  | { kind: 'completed'; response: StoredResponse; requestId: string }
+  | { kind: 'tombstone'; requestId: string }
   /** The record belongs to a request with another fingerprint. */
   | { kind: 'mismatch' }
   /** In doubt, or executing without a living owner. `operation`: the record's own. */
-  | { kind: 'in_doubt'; sinceMs: number; operation: string };
+  | { kind: 'in_doubt'; sinceMs: number; operation: string; requestId: string };
 
 /** `started`: the caller owns the scope, durably. */
 export type StartAnswer = { kind: 'started' } | Standing;

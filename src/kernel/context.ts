@@ -22,10 +22,29 @@ export interface OperationIdempotency {
   readonly unknown: readonly number[];
 }
 
-/** A named API call declared in the configuration, or the built-in `other`. */
+/** A named API call declared in the configuration, or one of the reserved ones: `other` and `undeclared`. */
 export interface Operation {
   readonly name: string;
   readonly idempotency: OperationIdempotency;
+}
+
+/** Which operation a request is, and what follows from it. */
+export interface Identity {
+  readonly operation: Operation;
+  /** Why two readers could take the request for different operations. Undefined: it is clear. */
+  readonly unclear?: string;
+  /** Operations that a restricted secret key must be allowed to call. */
+  readonly scopes: readonly string[];
+  /** The configuration declares the operation. */
+  readonly isDeclared: boolean;
+  /** An idempotency key protects it. */
+  readonly isProtected: boolean;
+  /** It is refused without an idempotency key. */
+  readonly keyRequired: boolean;
+  /** No operation declares it, and the configuration refuses such requests. */
+  readonly isRefused?: boolean;
+  /** The declared path, as the configuration spells it: what the log shows. */
+  readonly route?: string;
 }
 
 /** What the gateway knows of one request on its way; each step adds what it found. */
@@ -34,12 +53,18 @@ export interface RequestContext {
   /** Monotonic milliseconds at which the request's head had arrived. */
   readonly startedAtMs: number;
   merchant?: Merchant;
-  /** Unset for what is passed through, and until it is known. */
-  operation?: Operation;
+  /** Unset until it is known. */
+  identity?: Identity;
   /** How far the pass-through has come; before `connected` no byte was sent. An upgraded connection takes no answer any more. */
   passedThrough?: 'connecting' | 'connected' | 'upgraded';
-  /** The whole body, where the executor sends it. */
+  /** Its connection was handed to the backend's. */
+  isUpgrade?: boolean;
+  /** `100 Continue` was sent. */
+  isInvited?: boolean;
+  /** The whole body, if it was read. Otherwise it is still to be streamed. */
   body?: Buffer;
+  /** The body was found too large to be read into memory. */
+  isTooLarge?: boolean;
   /** How it ended: a problem's code, or executed, released, replayed, forwarded, passed_through. One word of a bounded set. */
   outcome?: string;
   /** Scope of the idempotency key, where there is one. */
@@ -52,6 +77,12 @@ export interface RequestContext {
   done: boolean;
   /** Called when `done` turns true after the merchant had left. */
   onDone?: () => void;
+}
+
+/** The execution of a request has ended. */
+export function markDone(context: RequestContext): void {
+  context.done = true;
+  context.onDone?.();
 }
 
 const key = Symbol('oncegate.context');

@@ -13,6 +13,35 @@ export function writable(fields: string[]): string[] {
   return [...fields.filter((text, i) => !isLength(text, i)), ...fields.filter(isLength)];
 }
 
+/**
+ * The fields of a response as an answer to this request. Its request ids are the gateway's: a backend's own X-Request-Id
+ * would not be the one that the gateway's log has, and a stored one would be that of another request.
+ *
+ * @param originalRequestId the answer is a replay: the id of the first request. A replay is marked, and omits cookies
+ */
+export function answerFields(
+  response: readonly string[],
+  requestId: string,
+  originalRequestId?: string,
+): string[] {
+  const replaced = originalRequestId === undefined ? REQUEST_IDS : NOT_REPLAYED;
+  const fields: string[] = [];
+  for (let i = 0; i + 1 < response.length; i += 2) {
+    const name = response[i] as string;
+    if (!replaced.some((one) => isName(name, 0, one))) fields.push(name, response[i + 1] as string);
+  }
+  fields.push('X-Request-Id', requestId);
+  if (originalRequestId !== undefined)
+    fields.push('Idempotent-Replayed', 'true', ORIGINAL_REQUEST_ID, originalRequestId);
+  return fields;
+}
+
+/** Names the first request with the key, in an answer to a later one. */
+export const ORIGINAL_REQUEST_ID = 'Idempotent-Original-Request-Id';
+
+const REQUEST_IDS = ['x-request-id', ORIGINAL_REQUEST_ID.toLowerCase()];
+const NOT_REPLAYED = [...REQUEST_IDS, 'idempotent-replayed', 'set-cookie'];
+
 function isName(text: string, i: number, name: string): boolean {
   return i % 2 === 0 && text.length === name.length && text.toLowerCase() === name;
 }

@@ -6,9 +6,9 @@ const problems = {
   missing_credentials: { status: 401, title: 'A bearer secret key is required' },
   invalid_key: { status: 401, title: 'The secret key is not valid' },
   insufficient_scope: { status: 403, title: 'The secret key may not call this operation' },
+  not_declared: { status: 404, title: 'The request is not declared' },
   invalid_request: { status: 400, title: 'The request is malformed' },
   invalid_target: { status: 400, title: 'The request target is ambiguous' },
-  invalid_body: { status: 400, title: 'The request body is ambiguous or unreadable' },
   idempotency_key_invalid: { status: 400, title: 'The idempotency key is malformed' },
   idempotency_key_required: { status: 400, title: 'This operation requires an idempotency key' },
   request_timeout: { status: 408, title: 'The request body did not arrive in time' },
@@ -40,6 +40,9 @@ export interface Problem {
   /** Extra header fields, such as `Retry-After`. */
   readonly headers: Readonly<Record<string, string>>;
 }
+
+export const isProblem = (value: unknown): value is Problem =>
+  typeof value === 'object' && value !== null && 'code' in value && 'detail' in value && 'title' in value;
 
 /** `retryAfterS` sets `Retry-After` (whole seconds); `status` overrides the code's usual one (outcome_unknown: 502, 504). */
 export interface ProblemOptions {

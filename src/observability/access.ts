@@ -1,7 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import type { EventEmitter } from 'node:events';
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { Socket } from 'node:net';
 import type { Clock } from '../kernel/clock.ts';
 import { attachContext, type RequestContext } from '../kernel/context.ts';
 import { Tally } from '../kernel/tally.ts';
@@ -21,7 +19,6 @@ export class Access {
   readonly #options: AccessOptions;
   readonly #log: (fields: object) => void;
   readonly #open = new Tally();
-  readonly #onSocket = new WeakMap<Socket, (() => void)[]>();
 
   constructor(options: AccessOptions) {
     this.#options = options;
@@ -39,8 +36,7 @@ export class Access {
     return this.#open.idle();
   }
 
-  /** For upgrades `closes` is the socket. */
-  begin(req: IncomingMessage, closes: ServerResponse | Socket): RequestContext {
+  begin(req: IncomingMessage, res: ServerResponse): RequestContext {
     const inbound = req.headers['x-request-id'];
     const context: RequestContext = {
       requestId: typeof inbound === 'string' && WELL_FORMED.test(inbound) ? inbound : randomUUID(),
@@ -51,64 +47,34 @@ export class Access {
     };
     attachContext(req, context);
     this.#open.begin();
-    let over = false;
-    this.#whenClosed(req.socket, closes, () => {
-      if (over) return;
-      over = true;
+    res.once('close', () => {
       // An execution whose merchant has left ends with its own outcome.
-      if (context.done) this.#end(req, closes, context);
-      else context.onDone = () => this.#end(req, closes, context);
+      if (context.done) this.#end(req, res, context);
+      else context.onDone = () => this.#end(req, res, context);
     });
     return context;
   }
 
-  /**
-   * An answer that waits for its turn on a connection, behind those to earlier requests, is not told when that connection
-   * closes: so the connection is listened to as well, once for all of its requests.
-   */
-  #whenClosed(socket: Socket, closes: EventEmitter, over: () => void): void {
-    let waiting = this.#onSocket.get(socket);
-    if (!waiting) {
-      const all: (() => void)[] = [];
-      this.#onSocket.set(socket, all);
-      socket.once('close', () => {
-        for (const each of all.splice(0)) each();
-      });
-      waiting = all;
-    }
-    waiting.push(over);
-    closes.once('close', () => {
-      const at = waiting.indexOf(over);
-      if (at >= 0) waiting.splice(at, 1);
-      over();
-    });
-  }
-
-  #end(
-    req: IncomingMessage,
-    closed: ServerResponse | IncomingMessage['socket'],
-    context: RequestContext,
-  ): void {
+  #end(req: IncomingMessage, res: ServerResponse, context: RequestContext): void {
     this.#open.end();
     const { metrics, clock } = this.#options;
     const durationMs = clock.monotonicMs() - context.startedAtMs;
-    const merchantGone = 'writableFinished' in closed && !closed.writableFinished;
+    const merchantGone = !context.isUpgrade && !res.writableFinished;
     const outcome = context.outcome ?? 'merchant_gone';
-    const operation = context.operation?.name ?? (context.passedThrough ? 'passthrough' : 'none');
+    const operation = context.identity?.operation.name ?? 'none';
     metrics.requests.inc({ operation, outcome });
     metrics.requestSeconds.observe({ operation }, durationMs / 1000);
     const [path = ''] = (req.url ?? '').split('?', 1);
     const ownMs = Math.max(0, durationMs - context.upstreamMs - context.waitMs);
-    if (operation !== 'passthrough') metrics.gatewaySeconds.observe({ operation }, ownMs / 1000);
+    if (!context.passedThrough) metrics.gatewaySeconds.observe({ operation }, ownMs / 1000);
     this.#log({
       requestId: context.requestId,
       merchant: context.merchant?.code,
       keyId: context.merchant?.keyId,
       operation,
       method: req.method,
-      // A declared operation's path is the configuration's, whatever its query.
-      path: context.operation ? path : loggablePath(path),
-      status: 'statusCode' in closed && closed.headersSent ? closed.statusCode : undefined,
+      path: context.identity?.route ?? loggablePath(path),
+      status: res.headersSent ? res.statusCode : undefined,
       outcome,
       scope: context.scope?.slice(0, 16),
       durationMs: round(durationMs),

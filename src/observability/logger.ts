@@ -4,6 +4,37 @@ export type Logger = pino.Logger;
 
 const WRITTEN_BYTES = 32_768;
 const WRITTEN_WITHIN_MS = 100;
+/** Lines beyond are dropped while the output takes none, or the process would run out of memory. */
+const MOST_UNWRITTEN_BYTES = 16_777_216;
+
+/**
+ * Standard output. An output that takes nothing (a full disk, a terminal that has closed) must not end the gateway: lines
+ * wait until it does, and the last ones are lost.
+ */
+function standardOutput() {
+  // Lines are written together: each write costs a system call, and a switch to another thread and back.
+  const output = pino.destination({
+    dest: 1,
+    sync: false,
+    minLength: WRITTEN_BYTES,
+    maxWrite: 2 * WRITTEN_BYTES,
+    maxLength: MOST_UNWRITTEN_BYTES,
+    periodicFlush: WRITTEN_WITHIN_MS,
+  });
+  let failing = false;
+  output.on('error', () => {
+    failing = true;
+  });
+  output.on('write', () => {
+    failing = false;
+  });
+  const flushSync = output.flushSync.bind(output);
+  // Called while the process exits. The library repeats a failed write there without end.
+  output.flushSync = () => {
+    if (!failing) flushSync();
+  };
+  return output;
+}
 
 /**
  * JSON lines on standard output. Nothing of a request is logged but what the access line names; the redaction is
@@ -30,14 +61,7 @@ export function createLogger(level: string): Logger {
         censor: '[redacted]',
       },
     },
-    // Lines are written together: each write costs a system call, and a switch to another thread and back.
-    pino.destination({
-      dest: 1,
-      sync: false,
-      minLength: WRITTEN_BYTES,
-      maxWrite: 2 * WRITTEN_BYTES,
-      periodicFlush: WRITTEN_WITHIN_MS,
-    }),
+    standardOutput(),
   );
 }
 
@@ -78,8 +102,9 @@ export function requestLog(logger: Logger): (fields: object) => void {
  * number or a secret key too: segments stay that are a short plain word or a version, and no others.
  */
 export function loggablePath(path: string): string {
-  const segments = path.split('/').map((segment) => (PLAIN.test(segment) ? segment : ':redacted'));
-  return segments.slice(0, 12).join('/');
+  const segments = path.split('/', MOST_SEGMENTS);
+  return segments.map((segment) => (PLAIN.test(segment) ? segment : ':redacted')).join('/');
 }
 
+const MOST_SEGMENTS = 12;
 const PLAIN = /^(?:v\d{1,2}|[a-z]{0,16})$/i;

@@ -100,6 +100,11 @@ export class Metrics {
     'Steps of the clock of Redis’ host, by which records expire',
     [],
   );
+  readonly connectionsRefused = this.#counter(
+    'oncegate_connections_refused_total',
+    'Connections closed at once because limits.connections others were open',
+    [],
+  );
   readonly inFlight = this.#gauge('oncegate_in_flight', 'Requests that are being answered');
   readonly executing = this.#gauge('oncegate_executing', 'Executions under a key that run now');
   readonly waiting = this.#gauge('oncegate_waiting', 'Duplicates that wait for the first one’s result');
@@ -117,6 +122,7 @@ export class Metrics {
     'oncegate_upstream_slots_queued',
     'Requests that wait for a connection to the backend',
   );
+  readonly streams = this.#gauge('oncegate_streams', 'Passed-through requests and WebSockets that are open');
   readonly keys = this.#gauge('oncegate_secret_keys', 'Secret keys that are loaded', 'average');
   readonly keyReloads = this.#counter('oncegate_key_reloads_total', 'Reloads of the key file', ['result']);
 
@@ -125,7 +131,8 @@ export class Metrics {
   constructor() {
     collectDefaultMetrics({ register: this.registry });
     // A series that appears only with its first event hides that event from rate().
-    for (const counter of [this.leaseLost, this.unreplicated, this.clockSteps]) counter.inc(0);
+    for (const counter of [this.leaseLost, this.unreplicated, this.clockSteps, this.connectionsRefused])
+      counter.inc(0);
     for (const command of [
       'start',
       'peek',

@@ -1,102 +1,235 @@
-import type { Operation, OperationIdempotency } from '../kernel/context.ts';
-import { readJsonObject } from './json-object.ts';
+import type { IncomingMessage } from 'node:http';
+import { match as compile, parse } from 'path-to-regexp';
+import type { Identity, Operation, OperationIdempotency } from '../kernel/context.ts';
+import { type Members, membersOf, overridesMethod, selects, type Where } from './members.ts';
 import type { MatchOptions } from './options.ts';
-import { lookalikesOf, pathOf } from './target.ts';
+import { lookalikesOf, pathOf, tidyReadings } from './target.ts';
 
 /** An operation with what it matches. */
 export interface DeclaredOperation extends Operation {
   readonly match: MatchOptions;
 }
 
-/** What the head of a request says: an operation, or what its body must still decide, or nothing of ours. */
-export type HeadMatch =
-  | { kind: 'operation'; operation: Operation }
-  | { kind: 'by_body'; candidates: readonly DeclaredOperation[] }
-  | { kind: 'lookalike'; path: string }
-  /** A declared path under a method that is not, though the path's body selects operations. */
-  | { kind: 'other_method' }
-  | { kind: 'none' };
+export interface OperationsOptions {
+  /** How the reserved operations `other` and `undeclared` treat a key. */
+  readonly idempotency: OperationIdempotency;
+  /** What becomes of requests on a path that no operation declares. */
+  readonly undeclared: 'protect' | 'pass' | 'refuse';
+}
 
-export type BodyMatch = { kind: 'operation'; operation: Operation } | { kind: 'ambiguous'; reason: string };
+/** A declared operation, prepared. */
+interface Candidate {
+  readonly operation: Operation;
+  readonly methods: readonly string[];
+  /** As the configuration spells it. */
+  readonly path: string;
+  /** Names and values; empty: its path and its methods decide. */
+  readonly where: Where;
+  /** Its place in the configuration. */
+  readonly place: number;
+  /** Of a request that it is, protected or not. */
+  readonly identities: { protected: Identity; unprotected: Identity };
+}
 
-const noKey: OperationIdempotency = { key: 'none', inDoubt: 'hold', waitMs: 0, release: [], unknown: [] };
+/** What the head of a request says. */
+export interface Head {
+  /** Operations on the path, or on the path that it resembles. */
+  readonly onPath: readonly Candidate[];
+  /** Those of them that the method and the exact path name; their `where` decides. */
+  readonly candidates: readonly Candidate[];
+  /** A header may override the method or the path. */
+  readonly isOverridden: boolean;
+  /** The declared path, as the configuration spells it. */
+  readonly route: string | undefined;
+  /** Whether the operation depends on the body. */
+  readonly readsBody: boolean;
+}
 
-/** A readable body on a declared route that names no declared operation. */
-export const otherOperation: Operation = { name: 'other', idempotency: noKey };
+interface Pattern {
+  readonly candidate: Candidate;
+  readonly exact: (path: string) => unknown;
+  /** With the letter case ignored. */
+  readonly lenient: (path: string) => unknown;
+}
 
-/** Finds the declared operation of a request. */
+const SAFE_METHODS = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE']);
+
+export const isSafe = (method: string | undefined): boolean => SAFE_METHODS.has(method ?? '');
+
+/** Frameworks and servers that honour these run another method, or another path, than the request line names. */
+const OVERRIDES = [
+  'x-http-method-override',
+  'x-http-method',
+  'x-method-override',
+  'x-original-url',
+  'x-rewrite-url',
+];
+
+const NOTHING: readonly Candidate[] = [];
+
+/** Finds the operation of a request. */
 export class Operations {
-  readonly #routes = new Map<string, DeclaredOperation[]>();
-  readonly #paths = new Map<string, string>();
-  /** Paths at which a body selects the operation. */
-  readonly #selecting = new Set<string>();
+  /** By exact path, in the order of the configuration. */
+  readonly #byPath = new Map<string, Candidate[]>();
+  /** By each reading that lenient backends have of a declared path. */
+  readonly #byReading = new Map<string, Candidate[]>();
+  readonly #patterns: Pattern[] = [];
+  readonly #other: Pick<Identity, 'operation' | 'scopes' | 'isDeclared'>;
+  readonly #undeclared: { unsafe: Identity; safe: Identity };
+  readonly #refusesUndeclared: boolean;
 
-  constructor(declared: readonly DeclaredOperation[]) {
-    for (const operation of declared) {
-      const { method, path } = operation.match;
-      const route = `${method} ${path}`;
-      this.#routes.set(route, [...(this.#routes.get(route) ?? []), operation]);
-      for (const reading of lookalikesOf(path)) this.#paths.set(reading, path);
-      if (operation.match.body) this.#selecting.add(path);
+  constructor(declared: readonly DeclaredOperation[], { idempotency, undeclared }: OperationsOptions) {
+    const isRefused = undeclared === 'refuse';
+    this.#other = { operation: { name: 'other', idempotency }, scopes: ['other'], isDeclared: false };
+    const unsafe = {
+      ...{
+        operation: { name: 'undeclared', idempotency },
+        scopes: ['undeclared'],
+        isDeclared: false,
+        isRefused,
+      },
+      ...{ isProtected: undeclared !== 'pass', keyRequired: false },
+    };
+    this.#undeclared = { unsafe, safe: { ...unsafe, isProtected: false } };
+    this.#refusesUndeclared = isRefused;
+    for (const [place, operation] of declared.entries()) {
+      const { path, methods, where } = operation.match;
+      const identities = identitiesOf(operation, path);
+      const candidate = { operation, methods, path, where: Object.entries(where), place, identities };
+      const literal = literalOf(path);
+      if (literal === undefined) {
+        const exact = compile(path, { decode: false, sensitive: true, trailing: false });
+        const lenient = compile(path, { decode: false });
+        this.#patterns.push({ candidate, exact, lenient });
+      } else {
+        append(this.#byPath, literal, candidate);
+        for (const reading of new Set(lookalikesOf(literal))) append(this.#byReading, reading, candidate);
+      }
     }
   }
 
-  /** `target` must have passed the target check. */
-  byHead(method: string, target: string): HeadMatch {
-    const path = pathOf(target);
-    const candidates = this.#routes.get(`${method} ${path}`);
-    const [only] = candidates ?? [];
-    if (candidates && only) {
-      return only.match.body ? { kind: 'by_body', candidates } : { kind: 'operation', operation: only };
-    }
-    if (this.#selecting.has(path)) return { kind: 'other_method' };
-    const readings = lookalikesOf(path).map((reading) => this.#paths.get(reading));
-    const declared = readings.find((found) => found !== undefined && found !== path);
-    return declared === undefined ? { kind: 'none' } : { kind: 'lookalike', path: declared };
+  /** `req.url` must have passed the target check. */
+  byHead(req: IncomingMessage): Head {
+    const path = pathOf(req.url ?? '');
+    const isOverridden = OVERRIDES.some((name) => req.headers[name] !== undefined);
+    const exact = this.#exactly(path);
+    const onPath = exact.length > 0 ? exact : this.#resembling(path);
+    const candidates =
+      exact.length > 0 ? exact.filter(({ methods }) => methods.includes(req.method ?? '')) : NOTHING;
+    // A safe method may select an operation that is declared with another one.
+    const decisive = isSafe(req.method) ? onPath : candidates;
+    const readsBody = !isOverridden && decisive.some(({ where }) => where.length > 0);
+    return { onPath, candidates, isOverridden, route: exact[0]?.path, readsBody };
   }
 
-  byBody(candidates: readonly DeclaredOperation[], body: Buffer): BodyMatch {
-    const read = readJsonObject(body);
-    if ('ambiguous' in read) {
-      const passes = candidates.some(({ match }) => match.unreadableBody === 'pass');
-      return passes
-        ? { kind: 'operation', operation: otherOperation }
-        : { kind: 'ambiguous', reason: read.ambiguous };
+  /** @param body undefined if it was not needed, or too large to be read */
+  identify(head: Head, req: IncomingMessage, body: Buffer | undefined): Identity {
+    const { onPath, candidates, isOverridden, route } = head;
+    const keyRequired = onPath.some(({ operation }) => operation.idempotency.key === 'required');
+    if (isOverridden) {
+      const unclear = 'a header may override its method or its path';
+      return {
+        ...{ ...this.#other, unclear, isProtected: true, keyRequired },
+        isRefused: this.#refusesUndeclared,
+      };
     }
-    for (const operation of candidates) {
-      const reading = matchMember(read.members, operation);
-      if (reading === 'yes') return { kind: 'operation', operation };
-      if (reading !== 'no') return { kind: 'ambiguous', reason: reading };
+    if (onPath.length === 0) return isSafe(req.method) ? this.#undeclared.safe : this.#undeclared.unsafe;
+    const [first] = candidates;
+    const query = queryOf(req.url ?? '');
+    if (first && first.where.length === 0) {
+      if (isSafe(req.method) || !overridesMethod(query)) return identityOf(first, !isSafe(req.method));
+      const unclear = 'a member of its query may override the method';
+      return { ...this.#other, unclear, isProtected: true, keyRequired };
     }
-    return { kind: 'operation', operation: otherOperation };
+    const members = head.readsBody ? membersOf(req, query, body) : NO_MEMBERS;
+    const isProtected = !isSafe(req.method) || couldSelect(onPath, members);
+    if (candidates.length === 0) return this.#identityOfResembling(onPath, isProtected, keyRequired);
+    const other = {
+      ...{ ...this.#other, isProtected, keyRequired: false },
+      ...(route !== undefined && { route }),
+    };
+    const unclear = { ...other, keyRequired: keyRequired && isProtected };
+    if (members.kind === 'unclear') return { ...unclear, unclear: members.reason };
+    for (const candidate of candidates) {
+      const answer = selects(members.members, candidate.where);
+      if (answer === 'yes') return identityOf(candidate, isProtected);
+      if (answer === 'unclear')
+        return { ...unclear, unclear: `it may be ${candidate.operation.name}, or may not` };
+    }
+    return other;
+  }
+
+  /** Another method on a declared path, or a path that some backends take for a declared one. */
+  #identityOfResembling(onPath: readonly Candidate[], isProtected: boolean, keyRequired: boolean): Identity {
+    return {
+      ...this.#other,
+      scopes: onPath.map(({ operation }) => operation.name),
+      isProtected,
+      keyRequired: keyRequired && isProtected,
+      isRefused: this.#refusesUndeclared,
+    };
+  }
+
+  #exactly(path: string): readonly Candidate[] {
+    const literal = this.#byPath.get(path) ?? NOTHING;
+    if (this.#patterns.length === 0) return literal;
+    const matching = this.#patterns.filter(({ exact }) => exact(path)).map(({ candidate }) => candidate);
+    return matching.length === 0 ? literal : inOrder([...literal, ...matching]);
+  }
+
+  #resembling(path: string): readonly Candidate[] {
+    const found = new Set<Candidate>();
+    for (const reading of lookalikesOf(path))
+      for (const candidate of this.#byReading.get(reading) ?? NOTHING) found.add(candidate);
+    if (this.#patterns.length > 0) {
+      const readings = tidyReadings(path);
+      for (const { candidate, lenient } of this.#patterns)
+        if (readings.some((reading) => lenient(reading))) found.add(candidate);
+    }
+    return found.size === 0 ? NOTHING : inOrder([...found]);
   }
 }
 
-/**
- * Does the body's member select the operation? Anything but a clear yes or no is ambiguous: loosely typed backends take
- * `true` or `0` for any string, others ignore the case of names or trim values.
- */
-function matchMember(
-  members: Record<string, unknown>,
-  { match }: DeclaredOperation,
-): 'yes' | 'no' | (string & {}) {
-  const [[name, wanted] = ['', '']] = Object.entries(match.body ?? {});
-  const spelt = Object.keys(members).filter((member) => readsAs(member, name));
-  if (spelt.length === 0) return 'no';
-  if (spelt.length > 1 || spelt[0] !== name) return `the member ${name} must be spelt so, and stand once`;
-  const value = members[name];
-  if (typeof value !== 'string') return `the member ${name} must be a string`;
-  if (value === wanted) return 'yes';
-  return readsAs(value, wanted) ? `the member ${name} must be exactly "${wanted}"` : 'no';
+const NO_MEMBERS: Members = { kind: 'members', members: [] };
+
+const takesKey = ({ idempotency }: Operation): boolean => idempotency.key !== 'none';
+
+function identitiesOf(operation: Operation, route: string): Candidate['identities'] {
+  const common = { operation, scopes: [operation.name], isDeclared: true, route };
+  return {
+    protected: { ...common, isProtected: true, keyRequired: operation.idempotency.key === 'required' },
+    unprotected: { ...common, isProtected: false, keyRequired: false },
+  };
 }
 
-const PLAIN = /^[\x21-\x7e]*$/;
+const identityOf = ({ operation, identities }: Candidate, isProtected: boolean): Identity =>
+  isProtected && takesKey(operation) ? identities.protected : identities.unprotected;
 
-/** Do lenient readers take a text for this word: without case and surrounding space and NULs, or in C up to the first NUL? */
-function readsAs(text: string, word: string): boolean {
-  // As almost every text is: nothing in it that could be left out.
-  if (PLAIN.test(text)) return text.toLowerCase() === word.toLowerCase();
-  const [upToNul = ''] = text.split('\0', 1);
-  const trimmed = text.replaceAll('\0', ' ').trim();
-  return [upToNul.trim(), trimmed].some((reading) => reading.toLowerCase() === word.toLowerCase());
+/** Legacy backends execute `GET …?action=withdraw`: whether a safe method may select an operation that takes a key. */
+function couldSelect(onPath: readonly Candidate[], members: Members): boolean {
+  return onPath.some(({ operation, where }) => {
+    if (!takesKey(operation) || where.length === 0) return false;
+    return members.kind === 'unclear' || selects(members.members, where) !== 'no';
+  });
+}
+
+const inOrder = (candidates: Candidate[]): Candidate[] => candidates.sort((a, b) => a.place - b.place);
+
+/** The path without the escapes of a pattern. Undefined: it is a pattern. */
+function literalOf(path: string): string | undefined {
+  const { tokens } = parse(path);
+  return tokens.every((token) => token.type === 'text')
+    ? tokens.map(({ value }) => value).join('')
+    : undefined;
+}
+
+function queryOf(target: string): string {
+  const at = target.indexOf('?');
+  return at < 0 ? '' : target.slice(at + 1);
+}
+
+function append<K, V>(map: Map<K, V[]>, key: K, value: V): void {
+  const known = map.get(key);
+  if (known) known.push(value);
+  else map.set(key, [value]);
 }

@@ -1,17 +1,56 @@
+import { parse, type Token } from 'path-to-regexp';
 import { z } from 'zod';
 
-/** Which requests an operation is. */
-export const matchOptions = z.strictObject({
-  method: z.string().regex(/^[A-Z]+$/, 'must be a method in capitals'),
-  /** The exact path, without a query. */
-  path: z.string().regex(/^\/[\x21-\x7e]*$/, 'must begin with / and hold printable ASCII without spaces'),
-  /** One member of the JSON body and the value it must have, such as { action: withdraw }. */
-  body: z
-    .record(z.string().min(1), z.string())
-    .refine((members) => Object.keys(members).length === 1, 'must name exactly one member')
-    .optional(),
-  /** What to do with a body on this route that is no unambiguous JSON object: refuse it, or (for routes that take uploads too) pass it on as nobody's operation. */
-  unreadableBody: z.enum(['refuse', 'pass']).default('refuse'),
-});
+const method = z.string().regex(/^[A-Z]+$/, 'must be a method in capitals');
 
-export type MatchOptions = z.infer<typeof matchOptions>;
+/** What `where` and its older name `body` hold. */
+const members = z
+  .record(z.string().min(1), z.string())
+  .refine((object) => Object.keys(object).length > 0, 'must name at least one member');
+
+/** Which requests an operation is. */
+export const matchOptions = z
+  .strictObject({
+    /** One method, or several. */
+    method: z.union([method, z.array(method).min(1)]),
+    /** A path without a query, or a pattern as in Express: /v1/payments/:id/refund. */
+    path: z
+      .string()
+      .regex(/^\/[\x21-\x7e]*$/, 'must begin with / and hold printable ASCII without spaces')
+      .superRefine((path, context) => {
+        const mistake = mistakeInPattern(path);
+        if (mistake !== undefined) context.addIssue({ code: 'custom', message: mistake });
+      }),
+    /** Members of a JSON body, a form body or the query, and the value that each must have, such as { action: withdraw }. */
+    where: members.optional(),
+    /** The older name of `where`. */
+    body: members.optional(),
+  })
+  .superRefine(({ where, body }, context) => {
+    if (where && body)
+      context.addIssue({ code: 'custom', path: ['body'], message: 'is the older name of where: use where' });
+  })
+  .transform(({ method: methods, path, where, body }) => ({
+    methods: [methods].flat(),
+    path,
+    where: where ?? body ?? {},
+    usesOldName: body !== undefined,
+  }));
+
+export type MatchOptions = z.output<typeof matchOptions>;
+
+/** Why a path pattern is none, or matches nothing that a request has. */
+function mistakeInPattern(path: string): string | undefined {
+  let tokens: Token[];
+  try {
+    ({ tokens } = parse(path));
+  } catch (error) {
+    return `is no pattern as in Express: ${(error as Error).message.split('; visit ')[0]}`;
+  }
+  const group = tokens.find((token) => token.type === 'group' && !hasParameter(token.tokens));
+  if (group) return 'has braces without a parameter: a part that varies is written :id';
+  return undefined;
+}
+
+const hasParameter = (tokens: readonly Token[]): boolean =>
+  tokens.some((token) => token.type !== 'text' && (token.type !== 'group' || hasParameter(token.tokens)));

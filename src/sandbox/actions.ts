@@ -13,7 +13,7 @@ import {
   type OrderFields,
 } from './order.ts';
 import { type Execution, errorReply, jsonReply, type Reply } from './reply.ts';
-import type { Transaction, TransactionKind } from './transaction.ts';
+import type { Booking, Transaction, TransactionKind } from './transaction.ts';
 
 const TOO_LARGE = `the request body is larger than ${MAX_BODY_BYTES} bytes`;
 
@@ -31,14 +31,39 @@ export async function balanceRoute(request: IncomingMessage, ledger: Ledger): Pr
 export async function actionRoute(request: IncomingMessage, ledger: Ledger): Promise<Execution> {
   const body = await readBody(request);
   if (body === undefined) return () => errorReply('body_too_large', TOO_LARGE);
-  return () => act(request, body, ledger);
+  const fields = fieldsOf(body) ?? (await fieldsOfForm(request, body));
+  return () => act(request, fields, ledger);
 }
 
-function act(request: IncomingMessage, body: Buffer, ledger: Ledger): Reply {
+/** Legacy backends take forms too. Undefined: the body is none. */
+async function fieldsOfForm({ headers }: IncomingMessage, body: Buffer): Promise<Fields | undefined> {
+  const type = headers['content-type'] ?? '';
+  try {
+    const form = await new Response(new Uint8Array(body), { headers: { 'Content-Type': type } }).formData();
+    const fields = [...form].map(([name, value]) => [name, name === 'amount' ? Number(value) : value]);
+    return Object.fromEntries(fields) as Fields;
+  } catch {
+    return undefined;
+  }
+}
+
+/** A charge of one unit, on any path and with any body, for clients of other payment APIs: the body is not looked at. */
+export async function chargeRoute(request: IncomingMessage, ledger: Ledger): Promise<Execution> {
+  const body = await readBody(request);
+  if (body === undefined) return () => errorReply('body_too_large', TOO_LARGE);
+  return () => {
+    const merchant = merchantOf(request.headers.authorization);
+    if (merchant === undefined) return unauthorized();
+    const order = { ...notesOf(request.headers), kind: 'charge', merchant, amountMinor: 100 } as const;
+    return bookedReply(ledger.book(order), showCharge);
+  };
+}
+
+function act(request: IncomingMessage, fields: Fields | undefined, ledger: Ledger): Reply {
   const merchant = merchantOf(request.headers.authorization);
   if (merchant === undefined) return unauthorized();
-  const fields = fieldsOf(body);
-  if (fields === undefined) return errorReply('invalid_json', 'the request body must be a JSON object');
+  if (fields === undefined)
+    return errorReply('invalid_json', 'the request body must be a JSON object or a form');
   const action = ACTIONS.get(fields.action);
   if (action === undefined) {
     return errorReply('unknown_action', `action must be one of ${[...ACTIONS.keys()].join(', ')}`);
@@ -46,15 +71,21 @@ function act(request: IncomingMessage, body: Buffer, ledger: Ledger): Reply {
   const order = action.check(fields);
   if (!order.ok) return errorReply('validation_failed', order.message);
   const booking = ledger.book({ ...order.value, ...notesOf(request.headers), kind: action.kind, merchant });
-  if (booking.kind === 'booked')
-    return jsonReply(201, { success: true, data: action.show(booking.transaction) });
+  return bookedReply(booking, action.show);
+}
+
+function bookedReply(booking: Booking, show: Show): Reply {
+  if (booking.kind === 'booked') return jsonReply(201, { success: true, data: show(booking.transaction) });
   return errorReply('insufficient_funds', `the wallet holds ${toMajor(booking.balanceMinor)}`);
 }
+
+/** The `data` of an answer. */
+type Show = (transaction: Transaction) => Record<string, unknown>;
 
 interface Action {
   readonly kind: TransactionKind;
   readonly check: (fields: Fields) => Checked<OrderFields>;
-  readonly show: (transaction: Transaction) => Record<string, unknown>;
+  readonly show: Show;
 }
 
 const ACTIONS: ReadonlyMap<unknown, Action> = new Map<unknown, Action>([
@@ -64,7 +95,7 @@ const ACTIONS: ReadonlyMap<unknown, Action> = new Map<unknown, Action>([
 
 /** The `data` with which a transaction was answered. */
 export function showTransaction(transaction: Transaction): Record<string, unknown> {
-  return transaction.kind === 'withdraw' ? showWithdraw(transaction) : showCheckout(transaction);
+  return SHOWS[transaction.kind](transaction);
 }
 
 function balance(ledger: Ledger, merchant: string): Reply {
@@ -89,6 +120,16 @@ function showCheckout({ id, amount, currency, reference, created_at }: Transacti
   const url = `https://checkout.sandbox.invalid/${id}`;
   return { session_id: id, action: 'checkout', url, amount, currency, reference, status: 'open', created_at };
 }
+
+function showCharge({ id, amount, currency, created_at }: Transaction): Record<string, unknown> {
+  return { transaction_id: id, action: 'charge', amount, currency, status: 'accepted', created_at };
+}
+
+const SHOWS: Record<TransactionKind, Show> = {
+  withdraw: showWithdraw,
+  checkout: showCheckout,
+  charge: showCharge,
+};
 
 function unauthorized(): Reply {
   const challenge = ['WWW-Authenticate', 'Bearer realm="sandbox"'];

@@ -1,11 +1,12 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { actionRoute, balanceRoute } from './actions.ts';
+import { actionRoute, balanceRoute, chargeRoute } from './actions.ts';
 import { answerAfter, answerBefore, dressUp } from './answer.ts';
 import { deliver, type Line, type Pause, reset } from './delivery.ts';
 import { echoRoute, stream } from './echo.ts';
 import { FAULT_HEADER, type Faults, NO_FAULTS, type ParsedFaults, parseFaults } from './faults.ts';
 import type { Ledger } from './ledger.ts';
 import { LOOKUP_PATH, lookUp } from './lookup.ts';
+import { keyOf } from './notes.ts';
 import { type Execution, errorReply } from './reply.ts';
 import type { RequestLog } from './requests.ts';
 import { pathOf } from './target.ts';
@@ -38,7 +39,8 @@ export async function handle(
     return deliver(lookUp(request, ledger.audit, backend.lookupToken), plain);
   const parsed = faultsEnabled ? faultsOf(request) : { ok: true as const, faults: NO_FAULTS };
   if (!parsed.ok) return deliver(errorReply('invalid_fault', parsed.message), plain);
-  const line: Line = { ...plain, faults: parsed.faults };
+  const isOver = parsed.faults.has('once') && isRepeated(request, requests);
+  const line: Line = { ...plain, faults: isOver ? NO_FAULTS : parsed.faults };
 
   if (line.faults.has('refuse')) return reset(request);
   const execute = await receive(request, ledger);
@@ -57,6 +59,11 @@ function faultsOf(request: IncomingMessage): ParsedFaults {
   return header === undefined ? { ok: true, faults: NO_FAULTS } : parseFaults(header.toString());
 }
 
+function isRepeated({ headers }: IncomingMessage, requests: RequestLog): boolean {
+  const key = keyOf(headers);
+  return key !== undefined && requests.ofKey(key) > 1;
+}
+
 /** A timer, and not the socket, ends the wait: a slow backend pays although its client has long hung up. */
 async function pauseFor(faults: Faults, pause: Pause): Promise<void> {
   const delayMs = faults.get('delay');
@@ -73,10 +80,17 @@ const ROUTES: ReadonlyMap<string, { readonly methods: readonly string[]; readonl
     ['/v3/echo', { methods: [], receive: echoRoute }],
   ]);
 
-/** Reads the request and hands back its execution. A route without methods takes them all. */
+const SAFE_METHODS = ['GET', 'HEAD', 'OPTIONS', 'TRACE'];
+
+/**
+ * Reads the request and hands back its execution. A route without methods takes them all. On every other path a request
+ * with an unsafe method is a charge, as in some other payment API.
+ */
 async function receive(request: IncomingMessage, ledger: Ledger): Promise<Execution> {
   const route = ROUTES.get(pathOf(request));
   if (route !== undefined && isAllowed(route.methods, request.method)) return route.receive(request, ledger);
+  if (route === undefined && !SAFE_METHODS.includes(request.method ?? ''))
+    return chargeRoute(request, ledger);
   await echoRoute(request);
   if (route === undefined) return () => errorReply('not_found', `there is nothing at ${pathOf(request)}`);
   const allow = ['Allow', route.methods.join(', ')];

@@ -87,6 +87,10 @@ export const FAULTS = {
     does: 'executes; the answer carries X-SaNdBoX-Note and x-sAnDbOx-nOtE: one name, odd case, two values',
   },
   'early-hints': { group: 'extra', does: 'sends 103 Early Hints ahead of the answer' },
+  once: {
+    group: 'extra',
+    does: 'limits the other faults to the first request with its idempotency key',
+  },
 } as const satisfies Record<string, FaultSpec>;
 
 export type FaultName = keyof typeof FAULTS;

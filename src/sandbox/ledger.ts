@@ -5,16 +5,17 @@ import { type OpeningBalances, type SandboxMerchant, withBalances } from './merc
 import { toMajor } from './money.ts';
 import type { Booking, Order, Transaction, Wallet } from './transaction.ts';
 
-type AccountKind = 'wallet' | 'funding' | 'payouts' | 'checkout_due' | 'checkout_open';
+type AccountKind = 'wallet' | 'funding' | 'payouts' | 'checkout_due' | 'checkout_open' | 'cards';
 
 /** Which account gives and which one takes. A checkout session moves no wallet: nobody has paid yet. */
 const ROUTES = {
   funding: ['funding', 'wallet'],
   withdraw: ['wallet', 'payouts'],
   checkout: ['checkout_open', 'checkout_due'],
+  charge: ['cards', 'wallet'],
 } as const satisfies Record<string, readonly [AccountKind, AccountKind]>;
 
-const ID_PREFIX = { funding: 'fd', withdraw: 'wd', checkout: 'cs' } as const;
+const ID_PREFIX = { funding: 'fd', withdraw: 'wd', checkout: 'cs', charge: 'ch' } as const;
 
 const SQL = {
   wallet: `SELECT m.code, m.business_name, m.currency, a.balance_minor FROM merchants m

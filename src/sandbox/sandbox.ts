@@ -50,6 +50,7 @@ export interface Sandbox {
 export interface LedgerWitness {
   payouts(filter?: LedgerFilter): number;
   checkouts(filter?: LedgerFilter): number;
+  charges(filter?: LedgerFilter): number;
   /** All of them, oldest first. */
   transactions(filter?: LedgerFilter): Transaction[];
   duplicateKeys(filter?: LedgerFilter): DuplicateKey[];
@@ -103,6 +104,7 @@ function witnessOf(ledger: Ledger): LedgerWitness {
   return {
     payouts: (filter) => audit.count('withdraw', filter),
     checkouts: (filter) => audit.count('checkout', filter),
+    charges: (filter) => audit.count('charge', filter),
     transactions: (filter) => audit.transactions(filter),
     duplicateKeys: (filter) => audit.duplicateKeys(filter),
     balance: (merchant) => toMajor(ledger.wallet(merchant).balanceMinor),

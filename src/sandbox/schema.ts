@@ -1,5 +1,5 @@
 /** Written into every ledger file; a file with another number was made by another version of the sandbox. */
-export const SCHEMA_VERSION = 1;
+export const SCHEMA_VERSION = 2;
 
 /**
  * The double-entry ledger. Amounts are integers in minor units.
@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS merchants (
 CREATE TABLE IF NOT EXISTS accounts (
   id            INTEGER PRIMARY KEY,
   merchant      TEXT NOT NULL REFERENCES merchants (code),
-  kind          TEXT NOT NULL CHECK (kind IN ('wallet', 'funding', 'payouts', 'checkout_due', 'checkout_open')),
+  kind          TEXT NOT NULL CHECK (kind IN ('wallet', 'funding', 'payouts', 'checkout_due', 'checkout_open', 'cards')),
   currency      TEXT NOT NULL,
   balance_minor INTEGER NOT NULL DEFAULT 0,
   UNIQUE (merchant, kind, currency),
@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS transactions (
   sequence        INTEGER PRIMARY KEY AUTOINCREMENT,
   id              TEXT NOT NULL UNIQUE,
   merchant        TEXT NOT NULL REFERENCES merchants (code),
-  kind            TEXT NOT NULL CHECK (kind IN ('funding', 'withdraw', 'checkout')),
+  kind            TEXT NOT NULL CHECK (kind IN ('funding', 'withdraw', 'checkout', 'charge')),
   amount_minor    INTEGER NOT NULL CHECK (amount_minor > 0),
   currency        TEXT NOT NULL,
   bank_code       TEXT,

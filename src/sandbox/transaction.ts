@@ -1,4 +1,4 @@
-export type TransactionKind = 'withdraw' | 'checkout';
+export type TransactionKind = 'withdraw' | 'checkout' | 'charge';
 
 /**
  * What is asked of the ledger. The idempotency key is the header as it was received: a note, nothing else.

@@ -43,6 +43,7 @@ function ledger({ audit }: Witnessed, query: URLSearchParams): Reply {
     checkouts: audit.count('checkout', filter),
     duplicateKeys: audit.duplicateKeys(filter),
     balanced: audit.balanced(),
+    charges: audit.count('charge', filter),
     transactions: audit.transactions(filter, limit).map(masked),
   });
 }

@@ -1,8 +1,9 @@
-import { Readable } from 'node:stream';
+import type { Readable } from 'node:stream';
 import { buildConnector, type Dispatcher, Pool } from 'undici';
 import type { Clock } from '../kernel/clock.ts';
 import { endToEndHeaders } from './headers.ts';
 import type { UpstreamOptions } from './options.ts';
+import { OversizeBody, OversizeStreams } from './oversize.ts';
 
 /** One request to the backend, whole in memory. */
 export interface UpstreamRequest {
@@ -35,7 +36,7 @@ class MayNotSend extends Error {
 export interface Sending {
   /** Called before a connection is opened, and again right before the first byte is written. Default: always true. */
   maySend?: () => boolean;
-  /** Time to the complete response. Milliseconds; default `responseTimeoutMs`. */
+  /** Time to the complete response, and between two chunks of an oversize one. Milliseconds; default `responseTimeoutMs`. */
   timeoutMs?: number;
 }
 
@@ -48,12 +49,13 @@ class DeadlinePassed extends Error {
 
 /**
  * Sends requests to the backend, each at most once: it never retries, and never stops because a merchant has left.
- * Responses up to `maxResponseBytes` are held in memory; larger ones are streamed.
+ * Responses up to `maxResponseBytes` are held in memory; larger ones are streamed (see oversize.ts).
  *
  * Callers take a slot first (see slots.ts), so that a connection is free for each request and none queues in the pool.
  */
 export class Executor {
   readonly #pool: Pool;
+  readonly #streams: OversizeStreams;
   readonly #options: UpstreamOptions;
   readonly #maxResponseBytes: number;
   readonly #clock: Clock;
@@ -62,15 +64,16 @@ export class Executor {
     this.#options = options;
     this.#maxResponseBytes = maxResponseBytes;
     this.#clock = clock;
+    this.#streams = new OversizeStreams(options.maxConnections);
     const connect = buildConnector({ timeout: options.connectTimeoutMs, allowH2: false });
     this.#pool = new Pool(options.url, {
       connections: options.maxConnections,
       pipelining: 1,
       keepAliveTimeout: options.keepAliveMs,
       keepAliveMaxTimeout: options.keepAliveMs,
-      // Our own total deadline comes first. A streamed body has no deadline, but it must make progress.
+      // undici's timers are not needed: a response has our own deadline, and an oversize one must make progress.
       headersTimeout: 0,
-      bodyTimeout: options.responseTimeoutMs,
+      bodyTimeout: 0,
       connect: (to, done) =>
         connect(to, (error, socket) =>
           error ? done(new NotConnected(reasonOf(error)), null) : done(null, socket),
@@ -88,7 +91,7 @@ export class Executor {
     return new Promise((resolve) => {
       const ended = (result: UpstreamResult) =>
         resolve(Object.assign(result, { elapsedMs: this.#clock.monotonicMs() - startedMs }));
-      const exchange = new Exchange(this.#maxResponseBytes, timeoutMs, maySend, ended);
+      const exchange = new Exchange(this.#maxResponseBytes, this.#streams, timeoutMs, maySend, ended);
       try {
         this.#pool.dispatch(
           {
@@ -122,6 +125,8 @@ export class Executor {
  */
 class Exchange implements Dispatcher.DispatchHandler {
   readonly #maxBytes: number;
+  readonly #streams: OversizeStreams;
+  readonly #timeoutMs: number;
   readonly #maySend: () => boolean;
   readonly #resolve: (result: UpstreamResult) => void;
   readonly #deadline: NodeJS.Timeout;
@@ -132,18 +137,21 @@ class Exchange implements Dispatcher.DispatchHandler {
   #headers: string[] = [];
   #chunks: Buffer[] = [];
   #bytes = 0;
-  #rest: Readable | undefined;
+  #rest: OversizeBody | undefined;
 
   constructor(
     maxBytes: number,
+    streams: OversizeStreams,
     timeoutMs: number,
     maySend: () => boolean,
     resolve: (result: UpstreamResult) => void,
   ) {
     this.#maxBytes = maxBytes;
+    this.#streams = streams;
+    this.#timeoutMs = timeoutMs;
     this.#maySend = maySend;
     this.#resolve = resolve;
-    this.#deadline = setTimeout(() => this.#pastDeadline(timeoutMs), timeoutMs);
+    this.#deadline = setTimeout(() => this.#pastDeadline(), timeoutMs);
   }
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
@@ -171,7 +179,7 @@ class Exchange implements Dispatcher.DispatchHandler {
 
   onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
     if (this.#rest) {
-      if (!this.#rest.push(chunk)) controller.pause();
+      this.#rest.receive(chunk);
       return;
     }
     this.#chunks.push(chunk);
@@ -181,7 +189,7 @@ class Exchange implements Dispatcher.DispatchHandler {
 
   onResponseEnd(): void {
     if (this.#rest) {
-      this.#rest.push(null);
+      this.#rest.receivedAll();
       return;
     }
     const body = this.#chunks.length === 1 ? (this.#chunks[0] as Buffer) : Buffer.concat(this.#chunks);
@@ -200,24 +208,18 @@ class Exchange implements Dispatcher.DispatchHandler {
 
   /** The response is too large to hold: the reader gets a stream, at its own pace. */
   #stream(controller: Dispatcher.DispatchController): void {
-    const rest = new Readable({
-      read: () => controller.resume(),
-      // A reader that leaves ends the connection. The outcome is known by now.
-      destroy: (error, done) => {
-        controller.abort(error ?? new DeadlinePassed());
-        done(error);
-      },
-    });
+    const rest = new OversizeBody(controller, this.#streams, this.#timeoutMs);
     this.#rest = rest;
-    rest.on('error', () => {});
-    for (const chunk of this.#chunks) rest.push(chunk);
+    for (const chunk of this.#chunks) rest.receive(chunk);
     this.#chunks = [];
     this.#end({ kind: 'oversize', status: this.#status, headers: this.#headers, body: rest });
+    // Not before the end of this exchange: a stream that is cut at once is no unknown outcome.
+    this.#streams.begin(rest);
   }
 
-  #pastDeadline(timeoutMs: number): void {
+  #pastDeadline(): void {
     if (!this.#controller) {
-      this.#end({ kind: 'not_sent', reason: `no connection within ${timeoutMs} ms` });
+      this.#end({ kind: 'not_sent', reason: `no connection within ${this.#timeoutMs} ms` });
       return;
     }
     // After a pause timers run before sockets are read: the response may have arrived already.

@@ -77,9 +77,10 @@ export function forwardedHeaders(headers: RawHeaders, forwarding: Forwarding): s
   out.push('X-Forwarded-For', via.join(', '));
   // A balancer in front of the gateway knows these better.
   if (valuesOf(headers, 'x-forwarded-proto').length === 0) out.push('X-Forwarded-Proto', 'http');
-  if (valuesOf(headers, 'x-forwarded-host').length === 0) {
-    out.push('X-Forwarded-Host', valuesOf(headers, 'host')[0] ?? '');
-  }
+  const [host] = valuesOf(headers, 'host');
+  // HTTP/1.0 has requests without Host.
+  if (host !== undefined && valuesOf(headers, 'x-forwarded-host').length === 0)
+    out.push('X-Forwarded-Host', host);
   out.push('X-Request-Id', forwarding.requestId, 'X-Merchant-Code', forwarding.merchantCode);
   if (forwarding.unencoded) out.push('Accept-Encoding', 'identity');
   return out;

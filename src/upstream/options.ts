@@ -21,6 +21,8 @@ export const upstreamOptions = z.strictObject({
   maxQueued: z.number().int().min(0).max(1_000_000).default(1000),
   /** How long a request may wait for a connection; then it is answered 503 overloaded. */
   queueTimeoutMs: ms(1, 600_000).default(2000),
+  /** Passed-through requests and WebSockets of one process at once; one more is answered 503 overloaded, and nothing is sent. */
+  maxStreams: z.number().int().min(1).max(100_000).default(256),
   /** An idle connection is closed after this. Keep it well below the backend's own: a connection that the backend closes at the moment of sending leaves a payout in doubt. */
   keepAliveMs: ms(1, 60_000).default(1000),
 });

@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { contextOf } from '../kernel/context.ts';
-import { writable } from '../kernel/fields.ts';
+import { answerFields, ORIGINAL_REQUEST_ID, writable } from '../kernel/fields.ts';
 import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
 import { endToEndHeaders } from './headers.ts';
 
@@ -27,8 +27,9 @@ export function answer(
   }
   if (draining) res.shouldKeepAlive = false;
   const reason = REASON.test(statusMessage) ? statusMessage : '';
+  const headers = answerFields(endToEndHeaders(proxyRes.rawHeaders), contextOf(req).requestId);
   try {
-    res.writeHead(statusCode, reason, writable(endToEndHeaders(proxyRes.rawHeaders)));
+    res.writeHead(statusCode, reason, writable(headers));
   } catch {
     // Node's server may refuse to write other things too, and no caller would catch that.
     res.statusMessage = '';
@@ -42,6 +43,15 @@ export function answer(
       res.write('', 'latin1');
     }
   });
+}
+
+/**
+ * The answer to a handshake gets the gateway's request id, see {@link answerFields}. http-proxy-middleware writes that answer
+ * itself, from `headers`.
+ */
+export function nameRequest({ headers }: IncomingMessage, req: IncomingMessage): void {
+  headers['x-request-id'] = contextOf(req).requestId;
+  delete headers[ORIGINAL_REQUEST_ID.toLowerCase()];
 }
 
 /** The backend's answer is not valid HTTP. */

@@ -3,10 +3,10 @@ import https from 'node:https';
 import type { Socket } from 'node:net';
 import { createProxyMiddleware, type Plugin } from 'http-proxy-middleware';
 import { contextOf } from '../kernel/context.ts';
-import { type Problem, problem } from '../kernel/problem.ts';
+import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
 import type { RawHeaders } from './headers.ts';
 import type { UpstreamOptions } from './options.ts';
-import { answer, giveUp, incomplete, refuseAnswer } from './passthrough-answer.ts';
+import { answer, giveUp, incomplete, nameRequest, refuseAnswer } from './passthrough-answer.ts';
 import { guardConnecting, guardWaiting } from './passthrough-timers.ts';
 
 /** What the gateway gives to the pass-through. */
@@ -21,6 +21,8 @@ export interface PassthroughOptions {
 }
 
 export interface Passthrough {
+  /** Requests and WebSockets that are being passed through. */
+  readonly open: number;
   handle(req: IncomingMessage, res: ServerResponse): void;
   /** `req` must be authenticated: http-proxy-middleware does not check it. */
   upgrade(req: IncomingMessage, socket: Socket, head: Buffer): void;
@@ -32,7 +34,11 @@ export function createPassthrough(options: PassthroughOptions): Passthrough {
   const { upstream } = options;
   const Agent = upstream.url.startsWith('https:') ? https.Agent : http.Agent;
   // `timeout` closes idle connections only: a request under way has its own timers.
-  const agent = new Agent({ keepAlive: true, timeout: upstream.keepAliveMs });
+  const agent = new Agent({
+    keepAlive: true,
+    timeout: upstream.keepAliveMs,
+    maxSockets: upstream.maxStreams,
+  });
   const proxy = createProxyMiddleware({
     target: upstream.url,
     changeOrigin: true,
@@ -43,13 +49,34 @@ export function createPassthrough(options: PassthroughOptions): Passthrough {
     ejectPlugins: true,
     plugins: [watch(options)],
   });
+  let open = 0;
+  /** Counts a stream until the merchant's side of it closes. Returns the refusal if there are too many. */
+  const begin = (req: IncomingMessage, merchant: ServerResponse | Socket): Problem | undefined => {
+    if (open >= upstream.maxStreams) {
+      const refusal = overloaded();
+      contextOf(req).outcome = refusal.code;
+      return refusal;
+    }
+    open++;
+    merchant.once('close', () => open--);
+    return undefined;
+  };
   return {
+    get open() {
+      return open;
+    },
     handle(req, res) {
+      if (res.closed) return;
+      const refusal = begin(req, res);
+      if (refusal) return sendProblem(res, refusal, contextOf(req).requestId);
       const body = framing(req);
       req.headers = { ...toObject(options.headersOf(req)), ...body };
       void proxy(req, res, () => {});
     },
     upgrade(req, socket, head) {
+      if (socket.closed) return;
+      const refusal = begin(req, socket);
+      if (refusal) return options.refuseUpgrade(socket, refusal, contextOf(req).requestId);
       const { upgrade = 'websocket' } = req.headers;
       req.headers = { ...toObject(options.headersOf(req)), connection: 'Upgrade', upgrade };
       proxy.upgrade(req, socket, head);
@@ -98,6 +125,8 @@ function watch(options: PassthroughOptions): Plugin {
     });
     proxy.on('proxyReqWs', (proxyReq, req) => {
       guard(proxyReq, req);
+      // Before the listeners of http-proxy-middleware, which write the answer.
+      for (const event of ['upgrade', 'response']) proxyReq.once(event, (res) => nameRequest(res, req));
       proxyReq.once('upgrade', (_res, backend) => {
         contextOf(req).passedThrough = 'upgraded';
         // If the merchant's connection is destroyed, the piped connection to the backend does not end by itself.
@@ -122,6 +151,11 @@ function watch(options: PassthroughOptions): Plugin {
     });
   };
 }
+
+const overloaded = (): Problem =>
+  problem('overloaded', 'Too many streams to the backend are open. The request was not sent; ask again.', {
+    retryAfterS: 1,
+  });
 
 function failure({ code }: NodeJS.ErrnoException, connected: boolean): Problem {
   if (!connected) return problem('upstream_unreachable', 'The backend cannot be reached; nothing was sent.');

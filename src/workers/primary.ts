@@ -1,11 +1,14 @@
 import cluster, { type Worker } from 'node:cluster';
 import type { AdminSource, Check, RecordsAnswer, RecordsQuestion } from '../admin/application.ts';
+import type { KeyReload } from '../kernel/key-reload.ts';
 import type { FromWorker, Question, ToWorker } from './messages.ts';
 import { MetricsSum } from './metrics-sum.ts';
 
 const ANSWER_WITHIN_MS = 1000;
 /** A page of records is many commands to the store. */
 const RECORDS_WITHIN_MS = 10_000;
+/** A store may take its whole timeout. */
+const WARNINGS_WITHIN_MS = 10_000;
 const REPLACE_AFTER_MS = 200;
 
 export interface PrimaryOptions {
@@ -13,6 +16,8 @@ export interface PrimaryOptions {
   /** Time that a worker has for its own shutdown before it is killed. */
   shutdownMs: number;
   log(fields: object, message: string): void;
+  /** Called once for each new content of the key file, and for each {@link Primary.reloadKeys}. */
+  onReload(reload: KeyReload): void;
 }
 
 /** A worker could not start; the message is for the operator. */
@@ -32,6 +37,8 @@ export class Primary implements AdminSource {
   readonly #listening = new Set<Worker>();
   readonly #asked = new Map<number, (answer: object) => void>();
   #nextId = 1;
+  /** Of the key file as it was reported last. */
+  #keysVersion: string | undefined;
   #ending = false;
 
   constructor(options: PrimaryOptions) {
@@ -82,6 +89,21 @@ export class Primary implements AdminSource {
     return { kind: 'refused', why: 'unavailable', detail: 'No worker answered: look again.' };
   }
 
+  /** All workers have the same configuration, so one of them answers for all. */
+  async warnings(): Promise<string[]> {
+    for (const worker of this.#listening) {
+      const answer = await this.#ask(worker, { what: 'warnings' }, WARNINGS_WITHIN_MS);
+      if (answer) return answer as string[];
+    }
+    return [];
+  }
+
+  /** Makes all workers read the secret keys at once. One that still starts reads them anyway. */
+  reloadKeys(): void {
+    this.#keysVersion = undefined;
+    for (const worker of this.#listening) if (worker.isConnected()) tell(worker, { kind: 'reload_keys' });
+  }
+
   /** Ends all workers gracefully, and those that do not end in time by force. */
   async shutdown(): Promise<void> {
     this.#ending = true;
@@ -110,9 +132,10 @@ export class Primary implements AdminSource {
         if (message.kind === 'listening') {
           this.#listening.add(worker);
           resolve(message.port);
-          // While it started it heard nothing.
+          // A worker that starts hears no messages.
           if (this.#ending) tell(worker, { kind: 'shut_down' });
         } else if (message.kind === 'failed') reject(new WorkerFailed(message.message, message.exitCode));
+        else if (message.kind === 'keys_reloaded') this.#report(message.reload);
         else if (message.kind === 'metrics') this.#sum.take(worker.id, message.metrics);
         else this.#asked.get(message.id)?.(message.answer);
       });
@@ -125,18 +148,25 @@ export class Primary implements AdminSource {
     });
   }
 
+  /** Each worker reads the key file for itself, and one line is enough. */
+  #report(reload: KeyReload): void {
+    if (reload.version === this.#keysVersion) return;
+    this.#keysVersion = reload.version;
+    this.#options.onReload(reload);
+  }
+
   #replace(worker: Worker, reason: string | number): void {
     this.#options.log({ worker: worker.process.pid, reason }, 'a worker died and is replaced');
     setTimeout(() => {
       if (this.#ending) return;
-      // One that cannot start exits, and so comes by here again.
+      // A worker that cannot start exits, and is replaced again.
       this.#fork().catch(({ message }: Error) =>
         this.#options.log({ reason: message }, 'a worker cannot start'),
       );
     }, REPLACE_AFTER_MS);
   }
 
-  /** Undefined when the worker does not answer in time: one that stands still must not hold up the others. */
+  /** Undefined when the worker does not answer in time: a worker that is stopped must not hold up the others. */
   #ask(worker: Worker, asked: Question, withinMs = ANSWER_WITHIN_MS): Promise<object | undefined> {
     const id = this.#nextId++;
     return new Promise((resolve) => {
@@ -156,7 +186,7 @@ export class Primary implements AdminSource {
 const living = (): Worker[] => Object.values(cluster.workers ?? {}).filter((worker) => worker !== undefined);
 
 function tell(worker: Worker, message: ToWorker): void {
-  // A worker may go between the question whether it is there and the word to it.
+  // A worker may exit between the check and the message.
   worker.send(message, () => {});
 }
 

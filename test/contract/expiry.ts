@@ -93,7 +93,7 @@ export function expiry(backend: Backend): void {
       const later = await nodes.open();
       expect(await later.complete(owner, paid('late'))).toBe('ok');
       expect(await later.get(owner.scope)).toMatchObject({ state: 'completed', wasInDoubt: true });
-      expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid('late')));
+      expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid('late'), owner));
     });
 
     it('of what was completed without doubt counts from the start, not from the complete', async () => {

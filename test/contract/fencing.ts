@@ -72,7 +72,7 @@ export function fencing(backend: Backend): void {
       expect(await store.complete(owner, paid('second'))).toBe('ok');
       expect(await store.complete(owner, { kind: 'tombstone', status: 200 })).toBe('ok');
       expect(await store.get(owner.scope)).toEqual(before);
-      expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid('first')));
+      expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid('first'), owner));
     });
 
     it('that completes a missing record creates it whole, as one that was in doubt', async () => {
@@ -89,11 +89,11 @@ export function fencing(backend: Backend): void {
         ...{ state: 'completed', wasInDoubt: true, completion: paid('late') },
         ...{ gatewayId: 'gateway-2', lifetimes, createdAtMs: wallMs, changedAtMs: wallMs },
       });
-      expect(await other.start(duplicateOf(owner))).toEqual(replayOf(paid('late')));
+      expect(await other.start(duplicateOf(owner))).toEqual(replayOf(paid('late'), owner));
       expect(await other.start(otherOf(owner))).toEqual({ kind: 'mismatch' });
       expect(await other.complete(duplicateOf(owner), paid('other'))).toBe('stale');
       expect(await store.complete(owner, paid('again'))).toBe('ok');
-      expect(await other.start(duplicateOf(owner))).toEqual(replayOf(paid('late')));
+      expect(await other.start(duplicateOf(owner))).toEqual(replayOf(paid('late'), owner));
     });
 
     it.each(['executing', 'in_doubt'] as const)(
@@ -121,7 +121,7 @@ export function fencing(backend: Backend): void {
       );
       expect(completed).toEqual(requests.map(() => 'ok'));
       for (const request of requests)
-        expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid(request.key)));
+        expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid(request.key), request));
     });
   });
 }

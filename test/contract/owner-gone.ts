@@ -23,7 +23,8 @@ export function ownerGone(backend: Backend): void {
       const record = await store.get(owner.scope);
       expect(record).toMatchObject({ state: 'in_doubt', token: owner.token, wasInDoubt: true });
       // The time in this answer is the one that all later answers give.
-      const expected = { kind: 'in_doubt', sinceMs: record?.changedAtMs, operation: owner.operation };
+      const { operation, requestId } = owner;
+      const expected = { kind: 'in_doubt', sinceMs: record?.changedAtMs, operation, requestId };
       expect(answer).toEqual(expected);
       await sleep(2 * LEASE.leaseMs);
       expect(await store.start(duplicateOf(owner))).toEqual(expected);
@@ -39,8 +40,8 @@ export function ownerGone(backend: Backend): void {
       const before = await store.get(owner.scope);
       const answer = await untilNot('in_flight', () => other.peek(duplicateOf(owner)));
       expect(performance.now() - startedMs).toBeGreaterThanOrEqual(LEASE.leaseMs - 1);
-      const { operation } = owner;
-      expect(answer).toEqual({ kind: 'in_doubt', sinceMs: before?.changedAtMs, operation });
+      const { operation, requestId } = owner;
+      expect(answer).toEqual({ kind: 'in_doubt', sinceMs: before?.changedAtMs, operation, requestId });
       expect(await other.peek(otherOf(owner))).toEqual({ kind: 'mismatch' });
       expect(await store.get(owner.scope)).toEqual(before);
     });
@@ -51,7 +52,7 @@ export function ownerGone(backend: Backend): void {
       const owner = await bring(store, 'executing');
       await until(async () => (await other.start(duplicateOf(owner))).kind === 'in_doubt');
       expect(await store.complete(owner, paid('late'))).toBe('ok');
-      expect(await other.start(duplicateOf(owner))).toEqual(replayOf(paid('late')));
+      expect(await other.start(duplicateOf(owner))).toEqual(replayOf(paid('late'), owner));
       expect(await other.get(owner.scope)).toMatchObject({ state: 'completed', wasInDoubt: true });
     });
 
@@ -63,7 +64,7 @@ export function ownerGone(backend: Backend): void {
       expect(await store.get(owner.scope)).toMatchObject({ state: 'executing', wasInDoubt: false });
       expect(await store.complete(owner, paid('late'))).toBe('ok');
       expect(await other.get(owner.scope)).toMatchObject({ state: 'completed', wasInDoubt: true });
-      expect(await other.start(duplicateOf(owner))).toEqual(replayOf(paid('late')));
+      expect(await other.start(duplicateOf(owner))).toEqual(replayOf(paid('late'), owner));
     });
 
     it('its release still frees the scope, if no other owner has it', async () => {

@@ -35,7 +35,8 @@ export function races(backend: Backend): void {
       );
       const record = await store.get(owner.scope);
       expect(record).toMatchObject({ state: 'in_doubt', token: owner.token, wasInDoubt: true });
-      const expected = { kind: 'in_doubt', sinceMs: record?.changedAtMs, operation: owner.operation };
+      const { operation, requestId } = owner;
+      const expected = { kind: 'in_doubt', sinceMs: record?.changedAtMs, operation, requestId };
       expect(answers).toEqual(Array(RACERS).fill(expected));
     });
 
@@ -54,7 +55,7 @@ export function races(backend: Backend): void {
               : (await Promise.all([start(), complete()])).toReversed();
           expect(completed).toBe('ok');
           expect(['in_doubt', 'completed']).toContain((started as StartAnswer).kind);
-          expect(await other.start(duplicateOf(owner))).toEqual(replayOf(paid('late')));
+          expect(await other.start(duplicateOf(owner))).toEqual(replayOf(paid('late'), owner));
           expect(await other.get(owner.scope)).toMatchObject({ token: owner.token, wasInDoubt: true });
         }),
       );
@@ -74,7 +75,7 @@ export function races(backend: Backend): void {
               ? await Promise.all([complete(), start()])
               : (await Promise.all([start(), complete()])).toReversed();
           const won = completed === 'ok';
-          expect(started).toEqual(won ? replayOf(paid('late')) : { kind: 'started' });
+          expect(started).toEqual(won ? replayOf(paid('late'), owner) : { kind: 'started' });
           expect((await store.get(owner.scope))?.token).toEqual(won ? owner.token : retry.token);
         }),
       );

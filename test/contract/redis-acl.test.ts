@@ -33,8 +33,8 @@ it('the documented user can do all that the store needs, and can neither flush n
   onTestFinished(() => store.close());
   expect(await store.health()).toEqual({ ok: true, detail: 'redis', warnings: [] });
   const completed = await bring(store, 'completed');
-  expect(await store.start(duplicateOf(completed))).toEqual(replayOf(paid()));
-  expect(await store.peek(completed)).toEqual(replayOf(paid()));
+  expect(await store.start(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
+  expect(await store.peek(completed)).toEqual(replayOf(paid(), completed));
   const executing = await bring(store, 'executing');
   expect(await store.renew(executing)).not.toBe('stale');
   await until(async () => (await store.start(duplicateOf(executing))).kind === 'in_doubt');

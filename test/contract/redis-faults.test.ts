@@ -92,7 +92,7 @@ describe.concurrent('while redis is frozen', () => {
     await expect(store.complete(owner, paid('first'))).rejects.toThrow(StoreUnavailable);
     server.thaw();
     expect(await untilAnswered(() => store.complete(owner, paid('first')))).toBe('ok');
-    expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid('first')));
+    expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid('first'), owner));
   });
 
   it('what it does not read is bounded: beyond that, writes are refused as never sent', async () => {
@@ -141,7 +141,7 @@ describe.concurrent('when redis refuses writes', () => {
       expect(await store.restart(duplicateOf(doubtful)).catch((error: unknown) => error)).toMatchObject({
         maybeWritten: false,
       });
-      expect(await store.peek(duplicateOf(completed))).toEqual(replayOf(paid()));
+      expect(await store.peek(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
       expect(await store.peek(duplicateOf(executing))).toEqual({ kind: 'in_flight' });
       expect(await store.peek(duplicateOf(doubtful))).toMatchObject({ kind: 'in_doubt' });
       expect(await store.peek(newRequest())).toEqual({ kind: 'absent' });
@@ -164,7 +164,7 @@ describe.concurrent('when redis refuses writes', () => {
     expect(await store.markInDoubt(third)).toBe('ok');
     expect(await store.release(lost, { voidToken: true })).toBe('stale');
     expect(await store.complete(lost, paid('no record'))).toBe('ok');
-    expect(await store.peek(duplicateOf(first))).toEqual(replayOf(paid()));
+    expect(await store.peek(duplicateOf(first))).toEqual(replayOf(paid(), first));
     await server.admin.config('SET', 'maxmemory', '0');
     expect(await store.health()).toMatchObject({ ok: true });
     expect(await store.start(newRequest())).toEqual({ kind: 'started' });
@@ -195,7 +195,7 @@ describe.concurrent('when redis is killed', () => {
     expect(performance.now() - startedMs).toBeLessThan(TIMEOUT_MS);
     await server.restart();
     const replay = await untilAnswered(() => store.start(duplicateOf(completed)));
-    expect(replay).toEqual(replayOf(paid()));
+    expect(replay).toEqual(replayOf(paid(), completed));
     expect(await store.start(duplicateOf(doubtful))).toMatchObject({ kind: 'in_doubt' });
     expect(await store.start(duplicateOf(executing))).toEqual({ kind: 'in_flight' });
     expect(await store.complete(executing, paid('late'))).toBe('ok');

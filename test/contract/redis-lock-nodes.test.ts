@@ -126,7 +126,7 @@ it.concurrent('a start that marks a dead owner late does not touch what became o
     await until(async () => (await first.commandCount('exists')) > asked);
     expect(await store.complete(owner, paid())).toBe('ok');
     const completed = await store.get(owner.scope);
-    expect(await late).toEqual(replayOf(paid()));
+    expect(await late).toEqual(replayOf(paid(), owner));
     expect(await store.get(owner.scope)).toEqual(completed);
   } finally {
     await slow.close();

@@ -65,8 +65,8 @@ describe.concurrent('with a replica to wait for', () => {
     await using pair = await withReplica();
     const { store, unreplicated } = pair;
     const owner = await bring(store, 'completed');
-    expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid()));
-    expect(await store.peek(duplicateOf(owner))).toEqual(replayOf(paid()));
+    expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid(), owner));
+    expect(await store.peek(duplicateOf(owner))).toEqual(replayOf(paid(), owner));
     expect(await store.release(await bring(store, 'executing'))).toBe('ok');
     const heir = duplicateOf(await bring(store, 'in_doubt'));
     expect(await store.restart(heir)).toBe('ok');
@@ -153,7 +153,7 @@ describe.concurrent('with a replica to wait for', () => {
       const replay = async (): Promise<unknown> =>
         await store[read](duplicateOf(owner)).catch(() => undefined);
       const answer = await until(replay);
-      expect(answer).toEqual(replayOf(paid()));
+      expect(answer).toEqual(replayOf(paid(), owner));
     } finally {
       await other.close();
     }
@@ -166,7 +166,7 @@ describe.concurrent('with a replica to wait for', () => {
       const { primary, store } = pair;
       const owner = await bring(store, 'completed');
       const before = await primary.commandCount('setrange');
-      expect(await store[read](duplicateOf(owner))).toEqual(replayOf(paid()));
+      expect(await store[read](duplicateOf(owner))).toEqual(replayOf(paid(), owner));
       expect(await primary.commandCount('setrange')).toBe(before + 1);
     },
   );

@@ -60,9 +60,9 @@ describe('what is stored', { timeout: 120_000 }, () => {
     await expect(store.start(duplicateOf(completed))).rejects.toThrow('did not reach its replicas');
     await failover.heal();
     const replay = await until(() => store.start(duplicateOf(completed)).catch(() => undefined), 20_000);
-    expect(replay).toEqual(replayOf(paid()));
+    expect(replay).toEqual(replayOf(paid(), completed));
     await untilOk(() => store.complete(executing, paid('late')));
-    expect(await store.start(duplicateOf(executing))).toEqual(replayOf(paid('late')));
+    expect(await store.start(duplicateOf(executing))).toEqual(replayOf(paid('late'), executing));
   });
 
   it('is spread over a cluster, listed from all of it, and there again when a master is', async () => {
@@ -148,7 +148,7 @@ describe('what is stored', { timeout: 120_000 }, () => {
     for (const node of [to, from]) await node.call('CLUSTER', 'SETSLOT', slot, 'NODE', String(ids[1]));
     await untilOk(() => store.complete(request, paid('moved')));
     expect(kinds([...meanwhile, ...moved])).not.toContain('started');
-    expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('moved')));
+    expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('moved'), request));
   });
 
   it('can be opened while a master of the cluster is frozen for a moment', async () => {

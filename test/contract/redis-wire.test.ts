@@ -95,7 +95,7 @@ describe.concurrent('when a reply is lost on the wire', () => {
     wire.delayReplies(0);
     await Promise.all(rejected);
     expect(await store.get(newRequest().scope)).toBeUndefined();
-    expect(await store.start(duplicateOf(completed))).toEqual(replayOf(paid()));
+    expect(await store.start(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
     expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
     expect(await store.get(owner.scope)).toMatchObject({ state: 'executing' });
   });

@@ -110,7 +110,7 @@ describe('in redis', () => {
     const store = await nodes.open();
     const owner = await bring(store, 'completed');
     const answer = await store[write](duplicateOf(owner));
-    expect(answer).toEqual(write === 'start' ? replayOf(paid()) : 'changed');
+    expect(answer).toEqual(write === 'start' ? replayOf(paid(), owner) : 'changed');
     expect(await server.admin.exists(keysIn(nodes, owner).lease)).toBe(0);
   });
 
@@ -150,7 +150,7 @@ describe('in redis', () => {
       [() => store.renew(owner), 'ok'],
       [() => store.markInDoubt(owner), 'ok'],
       [() => store.complete(owner, paid()), 'ok'],
-      [() => store.peek(owner), replayOf(paid())],
+      [() => store.peek(owner), replayOf(paid(), owner)],
       [() => store.release(owner), 'stale'],
       [() => store.restart(duplicateOf(owner)), 'changed'],
       [() => store.resolve(owner.scope, owner.token, { as: 'released' }, note), 'changed'],

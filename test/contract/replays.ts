@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import type { Completion, StartAnswer } from '../../src/idempotency/store.ts';
+import type { Completion, Execution, StartAnswer } from '../../src/idempotency/store.ts';
 import { duplicateOf } from '../support/requests.ts';
 import { type Backend, Nodes } from './nodes.ts';
 import { bring, replayOf } from './states.ts';
@@ -38,9 +38,9 @@ export function replays(backend: Backend): void {
       const [store, other] = [await nodes.open(), await nodes.open()];
       const owner = await bring(store, 'executing');
       expect(await store.complete(owner, completion)).toBe('ok');
-      expectSame(await store.start(duplicateOf(owner)), completion);
-      expectSame(await other.start(duplicateOf(owner)), completion);
-      expectSame(await other.peek(duplicateOf(owner)), completion);
+      expectSame(await store.start(duplicateOf(owner)), completion, owner);
+      expectSame(await other.start(duplicateOf(owner)), completion, owner);
+      expectSame(await other.peek(duplicateOf(owner)), completion, owner);
       const record = await other.get(owner.scope);
       expect(record).toMatchObject({ state: 'completed', key: owner.key, merchant: owner.merchant });
       expect(record?.fingerprint).toEqual(owner.fingerprint);
@@ -55,7 +55,7 @@ export function replays(backend: Backend): void {
       const completion = response(everyByte, ['X-A', everyLatin1]);
       await store.complete(owner, completion);
       const answers = await Promise.all(Array.from({ length: 64 }, () => store.start(duplicateOf(owner))));
-      for (const answer of answers) expectSame(answer, completion);
+      for (const answer of answers) expectSame(answer, completion, owner);
     });
 
     it('is still there for a node that opens later', async () => {
@@ -77,11 +77,16 @@ export function replays(backend: Backend): void {
 }
 
 /** Compares bodies by `equals`, because a diff of a megabyte helps no reader. */
-function expectSame(answer: StartAnswer | { kind: 'absent' }, completion: Completion): void {
+function expectSame(
+  answer: StartAnswer | { kind: 'absent' },
+  completion: Completion,
+  { requestId }: Execution,
+): void {
   if (answer.kind !== 'completed' || completion.kind !== 'response') {
-    expect(answer).toEqual(replayOf(completion));
+    expect(answer).toEqual(replayOf(completion, { requestId }));
     return;
   }
+  expect(answer.requestId).toBe(requestId);
   const { body, ...head } = answer.response;
   const { body: expectedBody, ...expectedHead } = completion.response;
   expect(head).toEqual(expectedHead);

@@ -32,7 +32,7 @@ export function resolutions(backend: Backend): void {
       const owner = await bring(store, 'in_doubt');
       const before = await store.get(owner.scope);
       expect(await resolve(other, owner, completed(completion))).toBe('ok');
-      expect(await store.start(duplicateOf(owner))).toEqual(replayOf(completion));
+      expect(await store.start(duplicateOf(owner))).toEqual(replayOf(completion, owner));
       const record = await store.get(owner.scope);
       expect(record).toEqual({
         ...before,
@@ -80,7 +80,7 @@ export function resolutions(backend: Backend): void {
       const owner = await bring(store, 'in_doubt');
       expect(await resolve(store, owner, released)).toBe('ok');
       expect(await store.complete(owner, paid('late'))).toBe('ok');
-      expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid('late')));
+      expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid('late'), owner));
     });
 
     it.each<[Stage | 'absent', string]>([
@@ -198,7 +198,7 @@ export function resolutions(backend: Backend): void {
           const [late, hand] = await Promise.all([complete(), byHand]);
           expect([late, hand]).toEqual(late === 'ok' ? ['ok', 'changed'] : ['stale', 'ok']);
           const completion = late === 'ok' ? paid('late') : paid('by hand');
-          expect(await store.start(duplicateOf(owner))).toEqual(replayOf(completion));
+          expect(await store.start(duplicateOf(owner))).toEqual(replayOf(completion, owner));
           expect(await store.audit(owner.scope)).toHaveLength(hand === 'ok' ? 1 : 0);
         }),
       );

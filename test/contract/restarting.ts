@@ -30,7 +30,7 @@ export function restarting(backend: Backend): void {
       expect(await store.start(duplicateOf(first))).toEqual({ kind: 'in_flight' });
       expect(await other.renew(heir)).toBe('ok');
       expect(await other.complete(heir, paid('heir'))).toBe('ok');
-      expect(await store.start(duplicateOf(first))).toEqual(replayOf(paid('heir')));
+      expect(await store.start(duplicateOf(first))).toEqual(replayOf(paid('heir'), first));
       expect(await store.get(first.scope)).toMatchObject({ wasInDoubt: true, requestId: first.requestId });
     });
 

@@ -60,7 +60,7 @@ async function expectKept(path: string, completed: Execution[]): Promise<void> {
   expectIntact(path);
   const store = await openSqlite(path);
   for (const request of completed)
-    expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid(request.key)));
+    expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid(request.key), request));
 }
 
 describe('a full disk', () => {

@@ -33,7 +33,9 @@ it('keeps every acknowledged write when its process is killed, and starts nothin
   const store = await openSqlite(path);
   for (const key of started) expect(await store.get(scopeOf('M-1', key))).toBeDefined();
   for (const key of saidOf(said, 'complete ok'))
-    expect(await store.start(duplicateOf(newRequest({ key })))).toEqual(replayOf(paid(key)));
+    expect(await store.start(duplicateOf(newRequest({ key })))).toEqual(
+      replayOf(paid(key), { requestId: key }),
+    );
   expect(said.filter(([word]) => word.includes('stale') || word === 'mismatch')).toEqual([]);
 });
 

@@ -35,7 +35,9 @@ it('eight processes open and close beside payouts and the sqlite3 shell, and not
   const completed = saidOf(writers, 'complete ok');
   expect(completed.length).toBeGreaterThan(50);
   for (const key of completed)
-    expect(await store.start(duplicateOf(newRequest({ key })))).toEqual(replayOf(paid(key)));
+    expect(await store.start(duplicateOf(newRequest({ key })))).toEqual(
+      replayOf(paid(key), { requestId: key }),
+    );
   const words = new Set([...writers, ...openers].flatMap(({ said }) => said.map(([word]) => word)));
   expect([...words].filter((word) => word.includes('stale') || word === 'mismatch')).toEqual([]);
 });

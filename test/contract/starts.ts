@@ -47,8 +47,11 @@ export function starts(backend: Backend): void {
       const [store, other] = [await nodes.open(), await nodes.open()];
       const owner = await bring(store, 'executing');
       expect(await store.complete(owner, { kind: 'tombstone', status: 200 })).toBe('ok');
-      expect(await other.peek(duplicateOf(owner))).toEqual({ kind: 'tombstone' });
-      expect(await other.start(duplicateOf(owner))).toEqual({ kind: 'tombstone' });
+      expect(await other.peek(duplicateOf(owner))).toEqual({ kind: 'tombstone', requestId: owner.requestId });
+      expect(await other.start(duplicateOf(owner))).toEqual({
+        kind: 'tombstone',
+        requestId: owner.requestId,
+      });
     });
 
     it('of a scope in doubt says since when, and names the operation of the record', async () => {
@@ -58,7 +61,8 @@ export function starts(backend: Backend): void {
       const owner = await bring(store, 'in_doubt', newRequest({ operation: 'withdraw' }));
       const sinceMs = (await store.get(owner.scope))?.changedAtMs;
       expect(sinceMs).toBeGreaterThanOrEqual(beforeMs);
-      const expected = { kind: 'in_doubt', sinceMs, operation: 'withdraw' };
+      const { requestId } = owner;
+      const expected = { kind: 'in_doubt', sinceMs, operation: 'withdraw', requestId };
       const retry = { ...duplicateOf(owner), operation: 'checkout' };
       expect(await other.peek(retry)).toEqual(expected);
       expect(await other.start(retry)).toEqual(expected);
@@ -163,7 +167,7 @@ export function starts(backend: Backend): void {
       for (const [number, request] of requests.entries()) {
         const { merchant, key } = request;
         expect(await store.get(scopeOf(merchant, key))).toMatchObject({ merchant, key });
-        expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid(`p-${number}`)));
+        expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid(`p-${number}`), request));
       }
       expect(await store.get(scopeOf('ab', 'C'))).toBeUndefined();
     });

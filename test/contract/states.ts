@@ -14,8 +14,8 @@ export async function bring(store: Store, stage: Stage, request = newRequest()):
   return request;
 }
 
-/** What a retry is answered from a completed record. */
-export function replayOf(completion: Completion): Standing {
-  if (completion.kind === 'tombstone') return { kind: 'tombstone' };
-  return { kind: 'completed', response: completion.response };
+/** What a retry is answered from a completed record. The second is the request that started the record. */
+export function replayOf(completion: Completion, { requestId }: Pick<Execution, 'requestId'>): Standing {
+  if (completion.kind === 'tombstone') return { kind: 'tombstone', requestId };
+  return { kind: 'completed', response: completion.response, requestId };
 }

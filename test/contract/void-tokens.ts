@@ -113,7 +113,7 @@ export function voidTokens(backend: Backend): void {
       expect(await store.get(owner.scope)).toMatchObject({ state: 'executing', token: owner.token });
       expect(await store.complete(owner, paid())).toBe('ok');
       for (const voiding of voids) expect(await voiding(store, owner)).toBe('stale');
-      expect(await store.start(duplicateOf(lost))).toEqual(replayOf(paid()));
+      expect(await store.start(duplicateOf(lost))).toEqual(replayOf(paid(), owner));
     });
 
     it('may still complete: the backend has executed', async () => {
@@ -122,7 +122,7 @@ export function voidTokens(backend: Backend): void {
       const owner = newRequest();
       expect(await store.release(owner, VOID)).toBe('stale');
       expect(await store.complete(owner, paid())).toBe('ok');
-      expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid()));
+      expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid(), owner));
     });
 
     it('stays void for a node that opens later', async () => {

@@ -1,12 +1,9 @@
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { randomUUID } from 'node:crypto';
+import { expect, it } from 'vitest';
 import { send } from '../support/client.ts';
-import { openStack, type Stack } from '../support/stack.ts';
-
-let stack: Stack;
-beforeAll(async () => {
-  stack = await openStack();
-});
-afterAll(() => stack.close());
+import { legacyBackend, RESET } from '../support/legacy-backend.ts';
+import { expectProblem } from '../support/problem.ts';
+import { inFrontOf } from '../support/stack.ts';
 
 const body = JSON.stringify({
   action: 'withdraw',
@@ -14,37 +11,37 @@ const body = JSON.stringify({
   bank_code: '058',
   account_number: '0123456789',
 });
-const headers = {
-  Authorization: 'Bearer sk_sandbox_alpha',
-  'Content-Type': 'application/json',
-  'x-service-idempotency': 'by-another-method',
-};
-const path = '/v1/index.php';
 
 it.each(['PUT', 'PATCH', 'DELETE', 'GET', 'OPTIONS'])(
   'a payout sent with %s does not pass the engine by',
   async (method) => {
-    const before = stack.sandbox.requests.total();
-    for (const framing of [
-      { 'Content-Length': Buffer.byteLength(body) },
-      { 'Transfer-Encoding': 'chunked' },
-    ]) {
-      const answer = await send(stack.url, { method, path, headers: { ...headers, ...framing }, body });
-      expect(answer.status).toBe(400);
-      expect(answer.json()).toMatchObject({ error: { code: 'invalid_target' } });
-    }
-    expect(stack.sandbox.requests.total()).toBe(before);
-    expect(stack.sandbox.ledger.payouts()).toBe(0);
+    const { url, executions } = await legacyBackend();
+    await inFrontOf(url, async (gateway) => {
+      for (const framing of [
+        { 'Content-Length': Buffer.byteLength(body) },
+        { 'Transfer-Encoding': 'chunked' },
+      ]) {
+        const key = randomUUID();
+        const ask = (more = {}) => {
+          const headers = { Authorization: 'Bearer sk_sandbox_alpha', 'Content-Type': 'application/json' };
+          const keyed = { ...headers, 'x-service-idempotency': key, ...framing, ...more };
+          return send(gateway.url, { method, path: '/v1/index.php', headers: keyed, body });
+        };
+        expectProblem(await ask(RESET), { status: 502, code: 'outcome_unknown' });
+        expectProblem(await ask(), { status: 409, code: 'outcome_unknown' });
+        expect(executions.filter((execution) => execution.key === key)).toHaveLength(1);
+      }
+      expect(executions.map((execution) => execution.method)).toEqual([method, method]);
+    });
   },
 );
 
-it('another method without a body is passed on', async () => {
-  const before = stack.sandbox.requests.total();
-  const answer = await send(stack.url, {
-    method: 'GET',
-    path,
-    headers: { Authorization: headers.Authorization },
+it('another method without a body or a key is passed on', async () => {
+  const { url, executions } = await legacyBackend();
+  await inFrontOf(url, async (gateway) => {
+    const headers = { Authorization: 'Bearer sk_sandbox_alpha' };
+    const answer = await send(gateway.url, { method: 'GET', path: '/v1/index.php', headers });
+    expect(answer.status).toBe(201);
+    expect(executions).toHaveLength(1);
   });
-  expect(answer.headers['content-type']).not.toContain('problem');
-  expect(stack.sandbox.requests.total()).toBe(before + 1);
 });

@@ -32,7 +32,9 @@ describe('the envelope of errors', () => {
       expectEnvelope(balance, 401, 'unauthorized');
       expect(balance.headers['www-authenticate']).toBe('Bearer realm="sandbox"');
       expectEnvelope(await post(url, WITHDRAW, headers as Record<string, string>), 401, 'unauthorized');
-      expect(ledger.payouts()).toBe(0);
+      const charge = await ask(`${url}/v1/charges`, { method: 'POST', headers });
+      expectEnvelope(charge, 401, 'unauthorized');
+      expect(ledger.transactions()).toEqual([]);
     },
   );
 
@@ -91,7 +93,9 @@ describe('the envelope of errors', () => {
     const { url, ledger } = await openSandbox();
     const padded = JSON.stringify({ ...WITHDRAW, padding: 'x'.repeat(1_048_576) });
     expectEnvelope(await post(url, padded), 413, 'body_too_large');
-    expect(ledger.payouts()).toBe(0);
+    const charge = await ask(`${url}/v1/charges`, { method: 'POST', headers: ALPHA, body: padded });
+    expectEnvelope(charge, 413, 'body_too_large');
+    expect(ledger.transactions()).toEqual([]);
   });
 
   it('answers 404 and 405 elsewhere', async () => {

@@ -163,6 +163,16 @@ const CASES: Record<FaultName, (sandbox: Sandbox) => Promise<void>> = {
     expect(bytes).toMatch(/^HTTP\/1\.1 103 Early Hints\r\n/);
     expect(bytes).toContain('HTTP/1.1 201 Created');
   },
+  once: async (sandbox) => {
+    for (const key of ['a', 'b']) {
+      const headers = { 'idempotency-key': key };
+      const first = await withdraw(sandbox, '503-before,once', headers);
+      const second = await withdraw(sandbox, '503-before,once', headers);
+      expect([first.status, second.status]).toEqual([503, 201]);
+    }
+    // Without a key no request is a repetition.
+    for (const _ of ['first', 'second']) await expectStatus(sandbox, '503-before,once', 503, 2);
+  },
 };
 
 async function chunksOf({ port }: Sandbox, fault: string): Promise<string[]> {

@@ -65,6 +65,31 @@ describe('the ledger', () => {
     expect(ledger.balanced()).toBe(true);
   });
 
+  it.each([
+    ['POST', '/v1/charges', 'application/x-www-form-urlencoded', 'amount=1000&currency=usd'],
+    ['POST', '/v2/payments?dry', 'application/json', '{"amount_money":{"amount":1000}}'],
+    ['PUT', '/any/where', 'application/octet-stream', '\u0000\u0001'],
+    ['DELETE', '/', 'text/plain', ''],
+  ])('books %s %s with any body as a charge of one unit', async (method, path, type, body) => {
+    const { url, ledger } = await openSandbox();
+    const headers = { ...ALPHA, 'content-type': type, 'idempotency-key': 'one-key' };
+    const answers = [
+      await ask(url + path, { method, headers, body }),
+      await ask(url + path, { method, headers, body }),
+    ];
+    const data = { action: 'charge', amount: 1, currency: 'NGN', status: 'accepted' };
+    for (const answer of answers) {
+      expect(answer.status).toBe(201);
+      expect(answer.json).toMatchObject({ success: true, data });
+      expect(answer.json.data.transaction_id).toMatch(/^ch_[0-9a-f]{32}$/);
+    }
+    expect(ledger.charges({ key: 'one-key' })).toBe(2);
+    expect(ledger.payouts()).toBe(0);
+    expect(ledger.balance('M-ALPHA')).toBe(1_000_002);
+    expect(ledger.duplicateKeys()).toEqual([{ merchant: 'M-ALPHA', key: 'one-key', executions: 2 }]);
+    expect(ledger.balanced()).toBe(true);
+  });
+
   it('never overdraws a wallet, with 50 withdraws at once', async () => {
     const { url, ledger } = await openSandbox({ balances: { 'M-ALPHA': 1234.56 } });
     const answers = await Promise.all(Array.from({ length: 50 }, () => post(url, WITHDRAW)));

@@ -16,6 +16,9 @@ describe('a lookup', () => {
     const found = await ask(`${url}${path('M-ALPHA', 'order%2F1')}`, { headers });
     expect(found.status).toBe(200);
     expect(found.body).toEqual(paid.body);
+    const charging = { ...ALPHA, 'idempotency-key': 'charge' };
+    const charged = await ask(`${url}/v1/charges`, { method: 'POST', headers: charging });
+    expect((await ask(`${url}${path('M-ALPHA', 'charge')}`, { headers })).body).toEqual(charged.body);
     for (const other of [path('M-ALPHA', 'order'), path('M-BRAVO', 'order%2F1')])
       expect((await ask(`${url}${other}`, { headers })).status).toBe(404);
     expect((await ask(`${url}/v1/transactions?merchant=M-ALPHA`, { headers })).status).toBe(422);

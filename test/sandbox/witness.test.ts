@@ -7,10 +7,11 @@ describe('the witnesses', () => {
     await post(url, WITHDRAW, { ...ALPHA, 'x-service-idempotency': 'a' });
     await post(url, WITHDRAW, { ...BRAVO, 'x-service-idempotency': 'a' });
     await post(url, { action: 'checkout', amount: 1 }, { ...BRAVO, 'x-service-idempotency': 'b' });
+    await ask(`${url}/v1/charges`, { method: 'POST', headers: { ...ALPHA, 'x-service-idempotency': 'c' } });
 
     const all = (await ask(`${url}/_sandbox/ledger`)).json;
-    expect(all).toMatchObject({ payouts: 2, checkouts: 1, balanced: true, duplicateKeys: [] });
-    expect(all.transactions).toHaveLength(3);
+    expect(all).toMatchObject({ payouts: 2, checkouts: 1, charges: 1, balanced: true, duplicateKeys: [] });
+    expect(all.transactions).toHaveLength(4);
     expect(all.transactions[0]).toMatchObject({
       merchant: 'M-ALPHA',
       account_number: '******6789',
@@ -22,7 +23,7 @@ describe('the witnesses', () => {
     const bravoA = (await ask(`${url}/_sandbox/ledger?merchant=M-BRAVO&key=a`)).json;
     expect(bravoA).toMatchObject({ payouts: 1, checkouts: 0, transactions: [{ merchant: 'M-BRAVO' }] });
     const newest = (await ask(`${url}/_sandbox/ledger?limit=1`)).json;
-    expect(newest).toMatchObject({ payouts: 2, checkouts: 1, transactions: [{ kind: 'checkout' }] });
+    expect(newest).toMatchObject({ payouts: 2, checkouts: 1, transactions: [{ kind: 'charge' }] });
   });
 
   it('count what arrived by path and by key, executed or not, and not themselves', async () => {

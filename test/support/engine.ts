@@ -1,8 +1,9 @@
+import { randomUUID } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll } from 'vitest';
-import type { Call, EngineObserver, InDoubtPolicy } from '../../src/idempotency/call.ts';
+import type { Call, EngineObserver, InDoubtPolicy, Result } from '../../src/idempotency/call.ts';
 import { type DoubtSolver, Engine, type EngineOptions } from '../../src/idempotency/engine.ts';
 import type { Exchange } from '../../src/idempotency/outcome.ts';
 import type { Store, StoredResponse } from '../../src/idempotency/store.ts';
@@ -124,13 +125,19 @@ export function newCall(
   };
 }
 
-/** The same request under the same key; its run would end with a result of its own. */
+/** The same request under the same key, with another request id; its run would end with a result of its own. */
 export function retryOf(
   call: Call,
   changes: Partial<Pick<Call, 'waitMs' | 'gone' | 'operation' | 'inDoubt'>> = {},
 ): CountedCall {
-  return { ...call, ...changes, ...counting(async () => complete('retry')) };
+  return { ...call, requestId: randomUUID(), ...changes, ...counting(async () => complete('retry')) };
 }
+
+/** What a retry of `first` gets: its response, or the one with this id and status. */
+export const replayFor = ({ requestId }: Call, id?: string, status?: number): Result => ({
+  ...{ kind: 'replayed', response: responseOf(id, status) },
+  requestId,
+});
 
 export function responseOf(id = 'p-1', status = 201): StoredResponse {
   return { ...paid(id).response, status };

@@ -12,8 +12,11 @@ export function optionPaths(schema: $ZodType, path = ''): Set<string> {
     case 'optional':
     case 'nonoptional':
       return optionPaths(def.innerType, path);
-    case 'pipe':
-      return optionPaths(def.out, path);
+    case 'pipe': {
+      // What a file may hold is behind a preprocessing, or before a transformation.
+      const isTransformed = (def.out as $ZodTypes)._zod.def.type === 'transform';
+      return optionPaths(isTransformed ? def.in : def.out, path);
+    }
     case 'object':
       return union(
         Object.entries(def.shape).map(([name, option]) =>

@@ -12,7 +12,7 @@ import type { Execution } from '../../src/idempotency/store.ts';
 import { SqliteStore, type SqliteStoreOptions } from '../../src/idempotency/stores/sqlite/sqlite-store.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
 import { databaseOf, GATEWAY_ID, LONG, type StoreTimes } from './open-store.ts';
-import type { RemoteCall, Reply } from './sqlite-worker.ts';
+import type { RemoteCall, RemoteRequest, Reply } from './sqlite-worker.ts';
 
 /** A folder that goes with the test. */
 export function storeFolder(): string {
@@ -86,8 +86,9 @@ export class RemoteStore {
 
   async ask(call: RemoteCall, request?: Execution): Promise<Reply> {
     const id = ++this.#calls;
-    const { key = '', token = Buffer.alloc(0) } = request ?? {};
-    this.#child.stdin.write(`${JSON.stringify([id, call, { key, token: token.toString('hex') }])}\n`);
+    const { key = '', requestId = '', token = Buffer.alloc(0) } = request ?? {};
+    const remote: RemoteRequest = { key, requestId, token: token.toString('hex') };
+    this.#child.stdin.write(`${JSON.stringify([id, call, remote])}\n`);
     return await this.#reply(id);
   }
 

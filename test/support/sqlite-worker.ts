@@ -10,6 +10,7 @@ export type Reply = { answer: unknown } | { refused: { message: string; maybeWri
 
 export interface RemoteRequest {
   key: string;
+  requestId: string;
   /** Hexadecimal. */
   token: string;
 }
@@ -19,8 +20,8 @@ export type RemoteCall = 'start' | 'peek' | 'complete' | 'release' | 'health' | 
 const options = JSON.parse(process.argv[2] ?? '') as Omit<SqliteStoreOptions, 'clock'>;
 const store = await SqliteStore.open({ ...options, clock: systemClock });
 
-async function make(call: RemoteCall, { key, token }: RemoteRequest): Promise<unknown> {
-  const request = { ...newRequest({ key }), token: Buffer.from(token, 'hex') as never };
+async function make(call: RemoteCall, { key, requestId, token }: RemoteRequest): Promise<unknown> {
+  const request = { ...newRequest({ key, requestId }), token: Buffer.from(token, 'hex') as never };
   if (call === 'start' || call === 'peek') return (await store[call](request)).kind;
   if (call === 'complete') return await store.complete(request, paid(key));
   if (call === 'release') return await store.release(request, { voidToken: true });

@@ -27,11 +27,11 @@ async function race(store: Store, keys: string[], go: Promise<unknown>): Promise
   );
 }
 
-/** Leaves every third key executing. */
+/** Leaves every third key executing. The request ids are the keys, so that the parent process knows them. */
 async function ledger(store: Store, lane: number): Promise<void> {
   for (let number = 0; ; number++) {
     const key = `${lane}-${number}`;
-    const request = newRequest({ key });
+    const request = newRequest({ key, requestId: key });
     const { kind } = await store.start(request);
     say(kind, key);
     if (kind !== 'started' || number % 3 === 0) continue;

@@ -2,13 +2,14 @@ import { once } from 'node:events';
 import { createServer } from 'node:http';
 import { type AddressInfo, connect } from 'node:net';
 import { text } from 'node:stream/consumers';
-import express from 'express';
+import express, { type ErrorRequestHandler } from 'express';
 import { describe, expect, onTestFinished, test, vi } from 'vitest';
 import { Authenticator, authenticate } from '../../src/auth/authenticate.ts';
-import { authorise, mayCall } from '../../src/auth/authorise.ts';
+import { authorise } from '../../src/auth/authorise.ts';
 import { parseKeyFile } from '../../src/auth/key-file.ts';
 import { KeyIndex } from '../../src/auth/key-index.ts';
-import { attachContext, type Operation, type RequestContext } from '../../src/kernel/context.ts';
+import { attachContext, type Identity, type RequestContext } from '../../src/kernel/context.ts';
+import { type Problem, sendProblem } from '../../src/kernel/problem.ts';
 
 const keys = KeyIndex.of(
   parseKeyFile(
@@ -19,6 +20,9 @@ const keys = KeyIndex.of(
           - { id: new, dangerouslyPlainSecret: sk_new, notBefore: 2026-01-01T00:00:00Z }
           - { id: gone, dangerouslyPlainSecret: sk_gone, revokedAt: 2026-01-10T00:00:00Z }
           - { id: reader, dangerouslyPlainSecret: sk_reader, scopes: [balance] }
+          - { id: payer, dangerouslyPlainSecret: sk_payer, scopes: [balance, withdraw] }
+          - { id: older, dangerouslyPlainSecret: sk_older, scopes: [passthrough] }
+          - { id: any, dangerouslyPlainSecret: sk_any, scopes: [balance, "*"] }
       - { code: M-2, keys: [{ id: old, dangerouslyPlainSecret: sk_other }] }`),
   ),
   undefined,
@@ -69,7 +73,7 @@ describe('a secret key', () => {
 });
 
 describe('a key that was right a moment ago', () => {
-  const ENTRY = { merchantCode: 'M-1', keyId: 'k', scopes: ['*'] };
+  const ENTRY = { digest: 'd', merchantCode: 'M-1', keyId: 'k', scopes: ['*'] };
   const always = { notBeforeMs: 0, expiresAtMs: 1000, revokedAtMs: Number.POSITIVE_INFINITY };
 
   function remembering() {
@@ -108,19 +112,15 @@ describe('a key that was right a moment ago', () => {
   });
 });
 
-describe('scopes', () => {
-  test.each([
-    [['*'], 'withdraw', true],
-    [['balance', 'withdraw'], 'withdraw', true],
-    [['balance'], 'withdraw', false],
-    [['withdraw'], 'with', false],
-    [[], 'withdraw', false],
-  ])('%j and %s', (scopes, operation, allowed) => {
-    expect(mayCall({ scopes }, operation)).toBe(allowed);
-  });
-});
+const IDENTITY: Identity = {
+  operation: {
+    name: 'any',
+    idempotency: { key: 'optional', inDoubt: 'hold', waitMs: 0, release: [], unknown: [] },
+  },
+  ...{ scopes: [], isDeclared: true, isProtected: true, keyRequired: false },
+};
 
-/** A server that authenticates, matches `/NAME` to the operation NAME, and authorises. */
+/** A server that authenticates, takes `/A+B` for a request that needs the scopes A and B, and authorises. */
 async function serve() {
   const contexts: RequestContext[] = [];
   const app = express().disable('x-powered-by');
@@ -131,12 +131,18 @@ async function serve() {
     next();
   });
   app.use(authenticate(authenticator), (req, _res, next) => {
-    const name = req.path.slice(1);
-    const context = contexts.at(-1);
-    if (name && context) context.operation = { name, idempotency: {} } as Operation;
+    const scopes = req.path.slice(1).split('+').filter(Boolean);
+    const context = contexts.at(-1) as RequestContext;
+    const unclear = scopes.length === 0 ? { unclear: 'it is odd' } : {};
+    context.identity = { ...IDENTITY, scopes, ...unclear };
     next();
   });
   app.use(authorise({ realm: 'payments' }), (_req, res) => void res.json(contexts.at(-1)?.merchant));
+  const refuse: ErrorRequestHandler = (refusal: Problem, _req, res, _next) => {
+    (contexts.at(-1) as RequestContext).outcome = refusal.code;
+    sendProblem(res, refusal, 'r-1');
+  };
+  app.use(refuse);
   const server = createServer(app).listen(0, '127.0.0.1');
   onTestFinished(() => void server.close());
   await once(server, 'listening');
@@ -197,11 +203,16 @@ describe('over HTTP', () => {
   });
 
   test.each([
-    ['/withdraw', 'withdraw'],
-    ['/', 'passthrough'],
-  ])('a key without the scope for %s is answered 403', async (path, scope) => {
+    ['sk_reader', '/withdraw', 'withdraw'],
+    ['sk_reader', '/undeclared', 'undeclared'],
+    ['sk_reader', '/other', 'other'],
+    ['sk_reader', '/balance+withdraw', 'withdraw'],
+    ['sk_payer', '/balance+withdraw+checkout', 'checkout'],
+    ['sk_payer', '/with', 'with'],
+    ['sk_older', '/other', 'other'],
+  ])('%s on %s is answered 403, with the scope that it lacks', async (secret, path, scope) => {
     const { send, contexts } = await serve();
-    const answer = await send(path, 'Authorization: Bearer sk_reader');
+    const answer = await send(path, `Authorization: Bearer ${secret}`);
     expect(answer).toMatch(/^HTTP\/1.1 403 /);
     const challenge = `Bearer realm="payments", error="insufficient_scope", scope="${scope}"`;
     expect(answer).toContain(`\r\nWWW-Authenticate: ${challenge}\r\n`);
@@ -209,8 +220,28 @@ describe('over HTTP', () => {
     expect(contexts[0]?.outcome).toBe('insufficient_scope');
   });
 
-  test('a key with the scope gets through', async () => {
+  test('a key with scopes is answered 403 if it is unclear what it calls, and is told why', async () => {
     const { send } = await serve();
-    expect(await send('/balance', 'Authorization: Bearer sk_reader')).toContain('HTTP/1.1 200 OK');
+    for (const secret of ['sk_reader', 'sk_payer', 'sk_older']) {
+      const answer = await send('/', `Authorization: Bearer ${secret}`);
+      expect(answer).toMatch(/^HTTP\/1.1 403 /);
+      expect(answer).toContain('WWW-Authenticate: Bearer realm="payments", error="insufficient_scope"\r\n');
+      expect(answer).toContain('it is odd');
+    }
+  });
+
+  test.each([
+    ['sk_reader', '/balance'],
+    ['sk_payer', '/balance+withdraw'],
+    // The older name of `undeclared`.
+    ['sk_older', '/undeclared'],
+    ['sk_new', '/balance+withdraw+other'],
+    ['sk_new', '/'],
+    ['sk_any', '/withdraw'],
+    ['sk_any', '/'],
+  ])('%s gets through on %s', async (secret, path) => {
+    clock.now = '2026-01-15T00:00:00Z';
+    const { send } = await serve();
+    expect(await send(path, `Authorization: Bearer ${secret}`)).toContain('HTTP/1.1 200 OK');
   });
 });

@@ -1,9 +1,11 @@
+import { once } from 'node:events';
 import { mkdtempSync, renameSync, rmSync, statSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, onTestFinished, test, vi } from 'vitest';
-import { FileKeySource, type FileKeySourceOptions, type Reload } from '../../src/auth/file-key-source.ts';
+import { FileKeySource, type FileKeySourceOptions } from '../../src/auth/file-key-source.ts';
+import type { KeyReload } from '../../src/kernel/key-reload.ts';
 
 const fileOf = (...secrets: string[]) => {
   const keys = secrets.map((secret, i) => `{ id: k${i}, dangerouslyPlainSecret: ${secret} }`);
@@ -27,8 +29,8 @@ const clock = { wallMs: () => nowMs, monotonicMs: () => 0 };
 
 /** A source that looks every 10 ms, and all that it told of its reloads. */
 async function openSource(path: string, options: Partial<FileKeySourceOptions> = {}) {
-  const reloads: Reload[] = [];
-  const onReload = (reload: Reload) => void reloads.push(reload);
+  const reloads: KeyReload[] = [];
+  const onReload = (reload: KeyReload) => void reloads.push(reload);
   const source = await FileKeySource.open({ path, clock, pollMs: 10, onReload, ...options });
   onTestFinished(() => source.close());
   return { source, reloads };
@@ -71,7 +73,7 @@ describe('a changed file is loaded', () => {
     const { source, reloads } = await openSource(path);
     nowMs = 9_000;
     writeFileSync(path, fileOf('two', 'three'));
-    await until(() => expect(reloads).toEqual([{ ok: true, keys: 2 }]));
+    await until(() => expect(reloads).toMatchObject([{ ok: true, keys: 2 }]));
     expect(source.find('one')).toBeUndefined();
     expect(source.find('three')?.keyId).toBe('k1');
     expect(source.health()).toMatchObject({ loadedAtMs: 9_000, keys: 2 });
@@ -137,7 +139,7 @@ describe('a changed file is loaded', () => {
     }
     expect(reloads).toEqual([]);
     writeFileSync(path, fileOf('two', 'three'));
-    await until(() => expect(reloads).toEqual([{ ok: true, keys: 2 }]));
+    await until(() => expect(reloads).toMatchObject([{ ok: true, keys: 2 }]));
   });
 });
 
@@ -148,7 +150,7 @@ describe('a broken file keeps the old keys', () => {
     writeFileSync(path, 'merchants: [{ code: M, keys: [{ id: a, dangerouslyPlainSecret: "sk_leak x" }] }]');
     await until(() => expect(reloads).toHaveLength(1));
     const [reload] = reloads;
-    expect(reload).toEqual({
+    expect(reload).toMatchObject({
       ok: false,
       error: expect.stringContaining('merchants[0].keys[0].dangerouslyPlainSecret'),
     });
@@ -181,7 +183,9 @@ describe('a broken file keeps the old keys', () => {
     const path = keyFile(fileOf('one'));
     const { source, reloads } = await openSource(path);
     rmSync(path);
-    await until(() => expect(reloads).toEqual([{ ok: false, error: 'the file: cannot be read (ENOENT)' }]));
+    await until(() =>
+      expect(reloads).toMatchObject([{ ok: false, error: 'the file: cannot be read (ENOENT)' }]),
+    );
     expect(source.find('one')).toBeDefined();
     expect(source.health().detail).toContain('refused: the file: cannot be read (ENOENT)');
   });
@@ -194,6 +198,73 @@ describe('a broken file keeps the old keys', () => {
       expect(reloads).toMatchObject([{ ok: false, error: expect.stringContaining('auth.pepper') }]),
     );
     expect(source.find('one')).toBeDefined();
+  });
+});
+
+describe('asked to reload, a source', () => {
+  /** One that does not look at the file by itself while a test runs. */
+  const openUnwatched = (path: string) => openSource(path, { pollMs: 3_600_000 });
+
+  test('reads the file at once, and reports it though nothing has changed', async () => {
+    const path = keyFile(fileOf('one'));
+    const { source, reloads } = await openUnwatched(path);
+    writeFileSync(path, fileOf('two', 'three'));
+    await source.reload();
+    expect(source.find('one')).toBeUndefined();
+    expect(source.find('three')?.keyId).toBe('k1');
+    await source.reload();
+    const version = reloads[0]?.version;
+    expect(version).toMatch(/^[0-9a-f]{64}$/);
+    expect(reloads).toEqual([
+      { ok: true, keys: 2, version },
+      { ok: true, keys: 2, version },
+    ]);
+  });
+
+  test.each([
+    ['is gone', (path: string) => rmSync(path), 'the file: cannot be read (ENOENT)'],
+    ['is broken', (path: string) => writeFileSync(path, 'merchants: none'), 'merchants: must be a list'],
+  ])('keeps the old keys if the file %s, and says why each time', async (_, breakIt, why) => {
+    const path = keyFile(fileOf('one'));
+    const { source, reloads } = await openUnwatched(path);
+    breakIt(path);
+    await source.reload();
+    await source.reload();
+    const refused = { ok: false, error: expect.stringContaining(why) };
+    expect(reloads).toMatchObject([refused, refused]);
+    expect(source.find('one')).toBeDefined();
+    writeFileSync(path, fileOf('one'));
+    await source.reload();
+    expect(reloads.at(-1)?.ok).toBe(true);
+    expect(source.health().detail).toBe(`1 key from ${path}`);
+  });
+
+  test('never takes an older file after a newer one', async () => {
+    const path = keyFile(fileOf('one'));
+    const { source, reloads } = await openUnwatched(path);
+    // As YAML, so many take long to be parsed.
+    writeFileSync(path, fileOf(...Array.from({ length: 5000 }, (_, i) => `old-${i}`)));
+    const parsing = once(process, 'worker');
+    const slow = source.reload();
+    await parsing;
+    renameSync(keyFile(fileOf('new')), path);
+    await Promise.all([source.reload(), slow]);
+    expect(reloads).toMatchObject([{ keys: 5000 }, { keys: 1 }]);
+    expect(source.find('new')).toBeDefined();
+    expect(source.find('old-0')).toBeUndefined();
+  });
+
+  test('tells its listeners of new keys, and not of a refused file', async () => {
+    const path = keyFile(fileOf('one'));
+    const { source } = await openUnwatched(path);
+    const listener = vi.fn();
+    source.onChange(listener);
+    writeFileSync(path, 'merchants: none');
+    await source.reload();
+    expect(listener).not.toHaveBeenCalled();
+    writeFileSync(path, fileOf('two'));
+    await source.reload();
+    expect(listener).toHaveBeenCalledTimes(1);
   });
 });
 

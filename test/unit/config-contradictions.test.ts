@@ -2,8 +2,8 @@ import { describe, expect, it } from 'vitest';
 import { parseConfig } from '../../src/config/load.ts';
 import { mistakesIn, UPSTREAM } from '../support/config-lines.ts';
 
-const operation = (name: string, body?: string, path = '/v1/index.php') =>
-  `  - { name: ${name}, match: { method: POST, path: ${path}${body ? `, body: { ${body} }` : ''} } }\n`;
+const operation = (name: string, where?: string, { path = '/v1/index.php', method = 'POST' } = {}) =>
+  `  - { name: ${name}, match: { method: ${method}, path: "${path}"${where ? `, where: { ${where} }` : ''} } }\n`;
 const operations = (...list: string[]) => `${UPSTREAM}operations:\n${list.join('')}`;
 
 describe('what contradicts itself is refused', () => {
@@ -95,14 +95,26 @@ describe('what contradicts itself is refused', () => {
   });
 
   it.each([
-    ['the same route without a body member', operation('a'), operation('b')],
-    ['one with a member, one without', operation('a', 'action: a'), operation('b')],
-    ['one without a member, one with', operation('a'), operation('b', 'action: b')],
-    ['different members', operation('a', 'action: a'), operation('b', 'kind: b')],
+    ['the same path without where', operation('a'), operation('b')],
+    ['one without where before one with it', operation('a'), operation('b', 'action: b')],
     ['the same member and value', operation('a', 'action: a'), operation('b', 'action: a')],
-  ])('operations that cannot be told apart: %s', (_, first, second) => {
+    ['a member more', operation('a', 'action: a'), operation('b', 'action: a, kind: b')],
+    ['a method less', operation('a', '', { method: '[POST, PUT]' }), operation('b', '', { method: 'PUT' })],
+    [
+      'the same pattern',
+      operation('a', '', { path: '/v1/:id' }),
+      operation('b', 'action: b', { path: '/v1/:id' }),
+    ],
+  ])('an operation that an earlier one hides: %s', (_, first, second) => {
     expect(mistakesIn(operations(first, second))).toEqual([
-      expect.stringMatching(/^gateway\.yaml: operations\[1\]\.match: .*POST \/v1\/index\.php/),
+      'gateway.yaml: operations[1].match: the value is not allowed: every request that it matches is "a" already: tell them apart by where, or declare it before',
+    ]);
+  });
+
+  it('where beside its older name', () => {
+    const match = 'method: POST, path: /, where: { action: a }, body: { action: a }';
+    expect(mistakesIn(`${UPSTREAM}operations: [{ name: a, match: { ${match} } }]`)).toEqual([
+      expect.stringMatching(/^gateway\.yaml: operations\[0\]\.match\.body: .*older name of where/),
     ]);
   });
 
@@ -123,10 +135,16 @@ describe('what contradicts itself is refused', () => {
       operations(
         operation('a', 'action: a'),
         operation('b', 'action: b'),
-        operation('c', undefined, '/v1/other'),
+        operation('c', 'kind: a'),
+        operation('d', 'action: a, kind: a', { path: '/v1/other' }),
+        operation('e', 'action: a', { path: '/v1/other' }),
+        operation('f', 'action: a', { method: '[POST, PUT]' }),
+        // What the others leave.
+        operation('rest'),
+        operation('put', '', { method: 'PUT' }),
       ),
       {},
     );
-    expect(list.map(({ name }) => name)).toEqual(['a', 'b', 'c']);
+    expect(list.map(({ name }) => name)).toEqual(['a', 'b', 'c', 'd', 'e', 'f', 'rest', 'put']);
   });
 });

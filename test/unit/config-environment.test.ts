@@ -14,12 +14,12 @@ describe(`\${NAME}`, () => {
 upstream: { url: "http://\${HOST}:\${PORT}" }
 auth: { pepper: "\${PEPPER}" }
 idempotency: { headers: ["\${HEADER}"] }
-operations: [{ name: pay, match: { method: POST, path: /, body: { action: "\${ACTION}" } } }]`;
+operations: [{ name: pay, match: { method: POST, path: /, where: { action: "\${ACTION}" } } }]`;
     const config = parseConfig(text, env);
     expect(config.upstream.url).toBe('http://payments.internal:9000');
     expect(config.auth.pepper).toBe(PEPPER);
     expect(config.idempotency.headers).toEqual(['x-key']);
-    expect(config.operations[0]?.match.body).toEqual({ action: 'pay' });
+    expect(config.operations[0]?.match.where).toEqual({ action: 'pay' });
   });
 
   it('is a number where ports and workers are', () => {

@@ -2,13 +2,15 @@ import { describe, expect, it } from 'vitest';
 import { parseConfig } from '../../src/config/load.ts';
 import { mistakesIn, UPSTREAM } from '../support/config-lines.ts';
 
-const match = 'match: { method: POST, path: /v1/index.php, body: { action: a } }';
+const match = 'match: { method: POST, path: /v1/index.php, where: { action: a } }';
+const pathed = (path: string) => `match: { method: POST, path: "${path}" }`;
+const MATCH = 'operations[0].match';
 const LOOKUP = 'operations[0].idempotency.lookup';
 const lookingUp = (lookup: string) =>
   `operations: [{ name: a, ${match}, idempotency: { inDoubt: lookup, lookup: { path: "/t/{merchant}/{key}", ${lookup} } } }]`;
 
 describe('a mistake is answered with its path, the value, and what is allowed', () => {
-  it.each([
+  it.each<[text: string, path: string, value: string, allowed: RegExp]>([
     ['listen: { port: 65536 }', 'listen.port', '65536', /<=65535/],
     ['listen: { port: -1 }', 'listen.port', '-1', />=0/],
     ['listen: { port: 80.5 }', 'listen.port', '80.5', /int/],
@@ -40,7 +42,6 @@ describe('a mistake is answered with its path, the value, and what is allowed', 
     ['headers: { keepUnderscore: [A_b] }', 'headers.keepUnderscore[0]', '"A_b"', /lower case/],
     ['operations: {}', 'operations', 'the value', /array/],
     [`operations: [{ name: Pay, ${match} }]`, 'operations[0].name', '"Pay"', /lower case/],
-    [`operations: [{ name: passthrough, ${match} }]`, 'operations[0].name', '"passthrough"', /must not be/],
     [
       'operations: [{ name: a, match: { method: get, path: / } }]',
       'operations[0].match.method',
@@ -66,11 +67,50 @@ describe('a mistake is answered with its path, the value, and what is allowed', 
       />=400/,
     ],
     [
-      'operations: [{ name: a, match: { method: POST, path: /, body: { a: x, b: y } } }]',
-      'operations[0].match.body',
+      'operations: [{ name: a, match: { method: POST, path: /, where: {} } }]',
+      `${MATCH}.where`,
       'the value',
-      /exactly one member/,
+      /one member/,
     ],
+    [
+      'operations: [{ name: a, match: { method: POST, path: /, body: {} } }]',
+      `${MATCH}.body`,
+      'the value',
+      /one member/,
+    ],
+    [
+      'operations: [{ name: a, match: { method: POST, path: /, where: { a: 1 } } }]',
+      `${MATCH}.where.a`,
+      '1',
+      /string/,
+    ],
+    ['operations: [{ name: a, match: { method: [], path: / } }]', `${MATCH}.method`, 'the value', />=1/],
+    [
+      'operations: [{ name: a, match: { method: [POST, put], path: / } }]',
+      `${MATCH}.method[1]`,
+      '"put"',
+      /capitals/,
+    ],
+    [`operations: [{ name: a, ${pathed('/v1/{id}/x')} }]`, `${MATCH}.path`, '"/v1/{id}/x"', /braces.*:id/],
+    [`operations: [{ name: a, ${pathed('/v1{/x{/y}}')} }]`, `${MATCH}.path`, '"/v1{/x{/y}}"', /braces.*:id/],
+    [`operations: [{ name: a, ${pathed('/v1/:')} }]`, `${MATCH}.path`, '"/v1/:"', /no pattern as in Express/],
+    [`operations: [{ name: a, ${pathed('/v1/*')} }]`, `${MATCH}.path`, '"/v1/*"', /no pattern as in Express/],
+    [
+      `operations: [{ name: a, ${pathed('/v1/(a)')} }]`,
+      `${MATCH}.path`,
+      '"/v1/(a)"',
+      /no pattern as in Express/,
+    ],
+    [
+      'idempotency: { undeclared: allow }',
+      'idempotency.undeclared',
+      '"allow"',
+      /"protect"\|"pass"\|"refuse"/,
+    ],
+    [`operations: [{ name: other, ${match} }]`, 'operations[0].name', '"other"', /must not be/],
+    [`operations: [{ name: undeclared, ${match} }]`, 'operations[0].name', '"undeclared"', /must not be/],
+    [`operations: [{ name: passthrough, ${match} }]`, 'operations[0].name', '"passthrough"', /must not be/],
+    [`operations: [{ name: none, ${match} }]`, 'operations[0].name', '"none"', /must not be/],
   ])('%s', (text, path, value, allowed) => {
     const [line = '', ...more] = mistakesIn(`${UPSTREAM}${text}`);
     expect(more).toEqual([]);
@@ -127,6 +167,10 @@ describe('a mistake is answered with its path, the value, and what is allowed', 
     ['store: { kind: redis, url: "redis://a", path: ./data }', 'store.path'],
     ['auth: { keys: { source: file, file: a } }', 'auth.keys.file'],
     [`operations: [{ name: a, key: optional, ${match} }]`, 'operations[0].key'],
+    [
+      'operations: [{ name: a, match: { method: POST, path: /, unreadableBody: pass } }]',
+      `${MATCH}.unreadableBody`,
+    ],
     ['__proto__: { a: 1 }', '__proto__'],
   ])('an unknown option is named: %s', (text, path) => {
     expect(mistakesIn(`${UPSTREAM}${text}`)).toEqual([`gateway.yaml: ${path}: is not an option`]);

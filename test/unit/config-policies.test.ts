@@ -118,12 +118,26 @@ describe('an in-doubt policy', () => {
     expect(mistakes.join()).not.toContain('hunter2');
   });
 
+  const warningsOf = (text: string) => policyWarnings(parseConfig(text, {}));
+
   it('is warned of where it is dangerous', () => {
-    const warningsOf = (text: string) => policyWarnings(parseConfig(text, {}).operations);
     expect(warningsOf(withPolicy('key: optional'))).toEqual([]);
     expect(warningsOf(withLookup(GOOD))).toEqual([]);
     expect(warningsOf(withPolicy('inDoubt: retry'))).toEqual([
       expect.stringMatching(/^pay has inDoubt: retry: .*twice/),
     ]);
+  });
+
+  it('is warned of an older name, and of requests without protection', () => {
+    const older = 'operations: [{ name: pay, match: { method: POST, path: /, body: { action: pay } } }]';
+    expect(warningsOf(`${UPSTREAM}${older}`)).toEqual([
+      'pay has match.body, which is the older name of match.where',
+    ]);
+    expect(warningsOf(`${UPSTREAM}${older.replace('body', 'where')}`)).toEqual([]);
+    expect(warningsOf(`${UPSTREAM}idempotency: { undeclared: pass }`)).toEqual([
+      expect.stringMatching(/^idempotency\.undeclared is pass: .*does not protect/),
+    ]);
+    for (const undeclared of ['protect', 'refuse'])
+      expect(warningsOf(`${UPSTREAM}idempotency: { undeclared: ${undeclared} }`)).toEqual([]);
   });
 });

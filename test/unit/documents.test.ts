@@ -1,10 +1,13 @@
-import { readFileSync } from 'node:fs';
+import { existsSync, globSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
+import { parseConfig } from '../../src/config/load.ts';
 import { problem, problemCodes } from '../../src/kernel/problem.ts';
 import { Metrics } from '../../src/observability/metrics.ts';
 
-const read = (path: string) => readFileSync(fileURLToPath(new URL(`../../${path}`, import.meta.url)), 'utf8');
+const ROOT = fileURLToPath(new URL('../../', import.meta.url));
+const read = (path: string) => readFileSync(`${ROOT}${path}`, 'utf8');
+const DOCUMENTS = globSync(['*.md', 'docs/**/*.md'], { cwd: ROOT });
 
 /** Codes in the first column of a table's rows. */
 const codesIn = (markdown: string, column: number) =>
@@ -44,5 +47,20 @@ describe('documents', () => {
     const { registry } = new Metrics();
     expect(names.length).toBeGreaterThan(8);
     for (const name of names) expect(registry.getSingleMetric(name), name).toBeDefined();
+  });
+
+  it('docs/operations.md shows operations that are valid', () => {
+    const [, example = ''] = read('docs/operations.md').match(/```yaml\n(operations:.*?)```/s) ?? [];
+    const { operations } = parseConfig(`upstream: { url: "http://127.0.0.1:9000" }\n${example}`, {});
+    expect(operations.map(({ name }) => name)).toEqual(['withdraw', 'refund']);
+  });
+
+  it('name files that there are', () => {
+    expect(DOCUMENTS).toContain('docs/merchants.md');
+    const missing = DOCUMENTS.flatMap((document) => {
+      const files = read(document).matchAll(/`((?:src|test|scripts|bench|config|docs)\/[\w./-]+\.\w+)`/g);
+      return [...files].map(([, file = '']) => file).filter((file) => !existsSync(`${ROOT}${file}`));
+    });
+    expect(missing).toEqual([]);
   });
 });

@@ -6,7 +6,7 @@ import type { Store } from '../../src/idempotency/store.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
 import { bring, replayOf } from '../contract/states.ts';
 import { newFolder } from '../support/command.ts';
-import { newCall, Rig, responseOf, retryOf, unknown } from '../support/engine.ts';
+import { newCall, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
@@ -54,10 +54,7 @@ describe('a key in doubt', () => {
     const call = newCall(unknown, { inDoubt: 'lookup' });
     expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'in_doubt' });
     await until(async () => (await store.get(call.scope))?.state === 'completed');
-    expect(await engine.handle(retryOf(call))).toEqual({
-      kind: 'replayed',
-      response: responseOf('looked up'),
-    });
+    expect(await engine.handle(retryOf(call))).toEqual(replayFor(call, 'looked up'));
     expect(asked).toHaveLength(1);
     await until(() => events.length === 2);
     expect(events).toEqual([
@@ -132,7 +129,7 @@ describe('a key in doubt', () => {
     const { length } = asked;
     await sleep(200);
     expect(asked).toHaveLength(length);
-    expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('late')));
+    expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('late'), request));
   });
 
   it('that is completed while the backend is asked keeps that completion', async () => {
@@ -146,7 +143,7 @@ describe('a key in doubt', () => {
     doubts.met(request, request.token);
     await until(() => events.length > 0);
     expect(events).toEqual([['lookedUp', 'unknown']]);
-    expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('late')));
+    expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('late'), request));
   });
 
   it('is looked up again while the store does not take the resolution', async () => {
@@ -201,8 +198,7 @@ describe('a retry of a key in doubt', () => {
     const call = newCall(unknown, { inDoubt: 'lookup' });
     await engine.handle(call);
     const retries = Array.from({ length: 10 }, () => engine.handle(retryOf(call, { waitMs: 20_000 })));
-    const replayed = { kind: 'replayed', response: responseOf('looked up') };
-    expect(await Promise.all(retries)).toEqual(Array(10).fill(replayed));
+    expect(await Promise.all(retries)).toEqual(Array(10).fill(replayFor(call, 'looked up')));
     expect(asked).toHaveLength(1);
   });
 
@@ -274,7 +270,7 @@ describe('the pass through the store', () => {
       return records.every((record) => record?.state === 'completed');
     });
     expect(new Set(asked.map(({ key }) => key))).toEqual(new Set(left.map(({ key }) => key)));
-    expect(await store.start(duplicateOf(completed))).toEqual(replayOf(paid()));
+    expect(await store.start(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
     expect(await store.get(foreign.scope)).toMatchObject({ state: 'in_doubt' });
   });
 

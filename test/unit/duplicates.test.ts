@@ -17,7 +17,7 @@ afterEach(() => {
 const MINUTE_MS = 60_000;
 const stored: Result = { kind: 'executed', exchange: complete(), decision: 'complete', stored: true };
 const released: Result = { kind: 'executed', exchange: notSent, decision: 'release', stored: false };
-const replayed: Result = { kind: 'replayed', response: responseOf() };
+const replayed: Result = { kind: 'replayed', response: responseOf(), requestId: 'the first' };
 
 function leadOf(duplicates: Duplicates, call = newCall()) {
   const lead = duplicates.tryLead(call);
@@ -42,11 +42,13 @@ describe('duplicates', () => {
     const following = [duplicates.follow(call, MINUTE_MS), duplicates.follow(call, MINUTE_MS)];
     const elsewhere = duplicates.follow(other.call, MINUTE_MS);
     expect(duplicates.following).toBe(3);
-    duplicates.handOver(call.scope, lead, stored);
-    expect(await Promise.all(following)).toEqual([replayed, replayed]);
+    duplicates.handOver(call, lead, stored);
+    const theirs = { ...replayed, requestId: call.requestId };
+    expect(await Promise.all(following)).toEqual([theirs, theirs]);
     expect(duplicates.following).toBe(1);
-    duplicates.handOver(other.call.scope, other.lead, { kind: 'tombstone' });
-    expect(await elsewhere).toEqual({ kind: 'tombstone' });
+    const tombstone: Result = { kind: 'tombstone', requestId: 'the first' };
+    duplicates.handOver(other.call, other.lead, tombstone);
+    expect(await elsewhere).toEqual(tombstone);
     expect(duplicates.following).toBe(0);
   });
 
@@ -54,12 +56,12 @@ describe('duplicates', () => {
     const [duplicates, notes] = [new Duplicates(), [] as string[]];
     const { call, lead } = leadOf(duplicates);
     const following = ['a', 'b', 'c'].map((name) => follower(duplicates, notes, call, name));
-    duplicates.handOver(call.scope, lead, released);
+    duplicates.handOver(call, lead, released);
     const next = (await following[0]) as Lead;
     expect(notes).toEqual(['a: leads']);
-    duplicates.handOver(call.scope, next, released);
+    duplicates.handOver(call, next, released);
     const third = (await following[1]) as Lead;
-    duplicates.handOver(call.scope, third, stored);
+    duplicates.handOver(call, third, stored);
     await following[2];
     expect(notes).toEqual(['a: leads', 'b: leads', 'c: replayed']);
     expect(duplicates.tryLead(call)).toBeDefined();
@@ -74,13 +76,13 @@ describe('duplicates', () => {
     const [duplicates, notes] = [new Duplicates(), [] as string[]];
     const { call, lead } = leadOf(duplicates);
     const following = follower(duplicates, notes, call);
-    duplicates.handOver(call.scope, lead, result);
+    duplicates.handOver(call, lead, result);
     await following;
     expect(notes).toEqual(['a: leads']);
   });
 
   it.each<Result>([
-    { kind: 'in_doubt', sinceMs: 7 },
+    { kind: 'in_doubt', sinceMs: 7, requestId: 'the first' },
     { kind: 'store_unavailable', cause: 'away' },
     { kind: 'closing' },
     replayed,
@@ -88,7 +90,7 @@ describe('duplicates', () => {
     const duplicates = new Duplicates();
     const { call, lead } = leadOf(duplicates);
     const following = [duplicates.follow(call, MINUTE_MS), duplicates.follow(call, 0)];
-    duplicates.handOver(call.scope, lead, result);
+    duplicates.handOver(call, lead, result);
     expect(await Promise.all(following)).toEqual([result, result]);
   });
 
@@ -97,8 +99,8 @@ describe('duplicates', () => {
     const { call, lead } = leadOf(duplicates);
     const following = duplicates.follow(call, MINUTE_MS);
     const exchange: Exchange = { kind: 'oversize', status: 201, headers: [], body: new Readable() };
-    duplicates.handOver(call.scope, lead, { kind: 'executed', exchange, decision: 'complete', stored: true });
-    expect(await following).toEqual({ kind: 'tombstone' });
+    duplicates.handOver(call, lead, { kind: 'executed', exchange, decision: 'complete', stored: true });
+    expect(await following).toEqual({ kind: 'tombstone', requestId: call.requestId });
   });
 
   it('do not follow another request under their key', () => {
@@ -108,7 +110,7 @@ describe('duplicates', () => {
     const other = leadOf(duplicates, { ...retryOf(call), fingerprint });
     expect(other.lead).not.toBe(lead);
     // The end of the other one does not end the lead of the first.
-    duplicates.handOver(call.scope, other.lead, { kind: 'mismatch' });
+    duplicates.handOver(call, other.lead, { kind: 'mismatch' });
     expect(duplicates.tryLead(retryOf(call))).toBeUndefined();
   });
 
@@ -139,7 +141,7 @@ describe('duplicates', () => {
     const following = follower(duplicates, notes, call, 'a', 0);
     await vi.advanceTimersByTimeAsync(1000);
     expect(notes).toEqual([]);
-    duplicates.handOver(call.scope, lead, replayed);
+    duplicates.handOver(call, lead, replayed);
     await following;
     expect(notes).toEqual(['a: replayed']);
 
@@ -160,8 +162,8 @@ describe('duplicates', () => {
     leaving.abort();
     expect(await left).toEqual({ kind: 'in_flight' });
     expect(duplicates.following).toBe(1);
-    duplicates.handOver(call.scope, lead, stored);
-    expect(await stayed).toEqual(replayed);
+    duplicates.handOver(call, lead, stored);
+    expect(await stayed).toEqual({ ...replayed, requestId: call.requestId });
     for (const { signal } of [leaving, staying]) expect(getEventListeners(signal, 'abort')).toEqual([]);
     expect([duplicates.following, vi.getTimerCount()]).toEqual([0, 0]);
   });
@@ -189,10 +191,10 @@ describe('duplicates', () => {
     let left = 0;
     lead.place = { slot: new Promise(() => {}), leave: () => void left++ };
     const following = duplicates.follow(call, MINUTE_MS);
-    duplicates.handOver(call.scope, lead, { kind: 'overloaded' });
+    duplicates.handOver(call, lead, { kind: 'overloaded' });
     const next = (await following) as Lead;
     expect([next.place, left]).toEqual([lead.place, 0]);
-    duplicates.handOver(call.scope, next, { kind: 'overloaded' });
+    duplicates.handOver(call, next, { kind: 'overloaded' });
     expect([next.place, left]).toEqual([undefined, 1]);
   });
 });

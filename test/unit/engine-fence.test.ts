@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { type Clock, systemClock } from '../../src/kernel/clock.ts';
-import { complete, newCall, notSent, Rig, responseOf, retryOf, unknown } from '../support/engine.ts';
+import { complete, newCall, notSent, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
@@ -99,7 +99,7 @@ describe('an owner that has not sent its request', () => {
       });
       await engine.handle(call);
       expect(seen).toEqual([true, true, false]);
-      expect(await engine.handle(retryOf(call))).toEqual({ kind: 'replayed', response: responseOf() });
+      expect(await engine.handle(retryOf(call))).toEqual(replayFor(call));
     },
   );
 

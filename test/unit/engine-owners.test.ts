@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { newCall, openRun, Rig, responseOf, retryOf } from '../support/engine.ts';
+import { newCall, openRun, Rig, replayFor, responseOf, retryOf } from '../support/engine.ts';
 import { newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
@@ -24,7 +24,7 @@ describe.concurrent('an owner', () => {
     });
     end();
     expect(await first).toMatchObject({ kind: 'executed', decision: 'complete' });
-    expect(await there.engine.handle(retryOf(call))).toEqual({ kind: 'replayed', response: responseOf() });
+    expect(await there.engine.handle(retryOf(call))).toEqual(replayFor(call));
     expect(here.events).toEqual([]);
   });
 
@@ -65,7 +65,7 @@ describe.concurrent('an owner', () => {
     await store.start(paused);
     expect(await engine.handle(call)).toMatchObject({ kind: 'in_doubt' });
     expect(await store.complete(paused, paid('late'))).toBe('ok');
-    expect(await engine.handle(call)).toEqual({ kind: 'replayed', response: responseOf('late') });
+    expect(await engine.handle(call)).toEqual(replayFor(call, 'late'));
     expect(call.counted.runs).toBe(0);
   });
 });

@@ -1,6 +1,16 @@
 import { createHash } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
-import { complete, newCall, notSent, openRun, Rig, responseOf, retryOf, unknown } from '../support/engine.ts';
+import {
+  complete,
+  newCall,
+  notSent,
+  openRun,
+  Rig,
+  replayFor,
+  responseOf,
+  retryOf,
+  unknown,
+} from '../support/engine.ts';
 import { newRequest } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
@@ -21,7 +31,7 @@ describe.concurrent('under inDoubt: retry', () => {
     expect(again.counted.runs).toBe(1);
     expect(events).toContainEqual(['sendsAgain']);
     const third = retryOf(call);
-    expect(await engine.handle(third)).toEqual({ kind: 'replayed', response: responseOf('retry') });
+    expect(await engine.handle(third)).toEqual(replayFor(call, 'retry'));
     expect(third.counted.runs).toBe(0);
   });
 
@@ -124,15 +134,12 @@ describe.concurrent('under inDoubt: retry', () => {
     expect(await next.engine.handle(again)).toMatchObject({ kind: 'executed', stored: true });
     end(complete('late'));
     // The merchant of the first request gets the one result that every retry gets.
-    expect(await first).toEqual({ kind: 'replayed', response: responseOf('next') });
+    expect(await first).toEqual(replayFor(call, 'next'));
     const lateAnswer = ['lateAnswer', { late: digest('late'), stored: digest('next') }];
     await until(() => late.events.some(([event]) => event === 'lateAnswer'));
     expect(late.events).toContainEqual(['stale', 'complete']);
     expect(late.events).toContainEqual(lateAnswer);
-    expect(await next.engine.handle(retryOf(call))).toEqual({
-      kind: 'replayed',
-      response: responseOf('next'),
-    });
+    expect(await next.engine.handle(retryOf(call))).toEqual(replayFor(call, 'next'));
   });
 
   it('a late result of the first request is unknown while the second one runs', async () => {

@@ -94,7 +94,7 @@ describe.concurrent('the slot of a request', () => {
         await store.complete({ ...execution, token }, { kind: 'tombstone', status: 0 });
         return await restart(execution);
       };
-      expect(await engine.handle(retried)).toEqual({ kind: 'tombstone' });
+      expect(await engine.handle(retried)).toEqual({ kind: 'tombstone', requestId: call.requestId });
     }
     expect([slots.inUse, retried.counted.runs]).toEqual([0, 0]);
   });

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { Slots } from '../../src/upstream/slots.ts';
-import { complete, newCall, openRun, Rig, responseOf, retryOf, unknown } from '../support/engine.ts';
+import { complete, newCall, openRun, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
 import { newRequest, otherOf } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
@@ -106,7 +106,7 @@ describe.concurrent('while no slot is free', () => {
 
     const { store, slots, engine, free } = await busy(rig, { maxQueued: 0 });
     const { fingerprint } = otherOf(newRequest());
-    expect(await engine.handle(retryOf(completed))).toEqual({ kind: 'replayed', response: responseOf() });
+    expect(await engine.handle(retryOf(completed))).toEqual(replayFor(completed));
     expect(await engine.handle({ ...retryOf(completed), fingerprint })).toEqual({ kind: 'mismatch' });
     expect(await engine.handle(retryOf(doubtful))).toMatchObject({ kind: 'in_doubt' });
     expect(await engine.handle(retryOf(running))).toEqual({ kind: 'in_flight' });
@@ -114,7 +114,7 @@ describe.concurrent('while no slot is free', () => {
     await until(() => engine.waiting === 1);
     end();
     await first;
-    expect(await waiting).toEqual({ kind: 'replayed', response: responseOf() });
+    expect(await waiting).toEqual(replayFor(running));
     expect([store.asked.start, slots.queued]).toEqual([0, 0]);
     await free();
   });

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { StoreUnavailable } from '../../src/idempotency/store.ts';
-import { complete, newCall, notSent, openRun, Rig, responseOf, retryOf, unknown } from '../support/engine.ts';
+import { complete, newCall, notSent, openRun, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
 import { paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
@@ -58,7 +58,7 @@ describe.concurrent('when the store fails before anything was sent', () => {
     store.start = async () => {
       throw new StoreUnavailable('the disk is nearly full', { maybeWritten: false });
     };
-    expect(await engine.handle(retryOf(known))).toEqual({ kind: 'replayed', response: responseOf() });
+    expect(await engine.handle(retryOf(known))).toEqual(replayFor(known));
     expect(await engine.handle(fresh)).toMatchObject({ kind: 'store_unavailable' });
     expect([engine.pendingWrites, store.asked.release, fresh.counted.runs]).toEqual([0, 0, 0]);
   });
@@ -86,7 +86,7 @@ describe.concurrent('when the store fails after the backend has answered', () =>
       const call = newCall();
       expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'complete' });
       expect(await store.get(call.scope)).toMatchObject({ state: 'completed' });
-      expect(await engine.handle(retryOf(call))).toEqual({ kind: 'replayed', response: responseOf() });
+      expect(await engine.handle(retryOf(call))).toEqual(replayFor(call));
       expect(store.asked.complete).toBe(3);
       expect(events).toEqual([]);
     },
@@ -118,7 +118,7 @@ describe.concurrent('when the store fails after the backend has answered', () =>
     }
     store.heal();
     await until(async () => (await engine.handle(retry)).kind === 'replayed');
-    expect(await engine.handle(retry)).toEqual({ kind: 'replayed', response: responseOf() });
+    expect(await engine.handle(retry)).toEqual(replayFor(call));
     expect(retry.counted.runs).toBe(0);
     expect(events).toEqual([['completeLate']]);
   });
@@ -154,7 +154,7 @@ describe.concurrent('when the store fails after the backend has answered', () =>
     const completion = paid('by hand');
     expect(await store.resolve(call.scope, record.token, { as: 'completed', completion }, note)).toBe('ok');
     store.heal();
-    expect(await result).toEqual({ kind: 'replayed', response: responseOf('by hand') });
+    expect(await result).toEqual(replayFor(call, 'by hand'));
     await until(() => events.some(([event]) => event === 'lateAnswer'));
     expect(events[0]).toEqual(['stale', 'complete']);
   });
@@ -172,7 +172,7 @@ describe.concurrent('when the store fails after the backend has answered', () =>
       await store.resolve(call.scope, record.token, { as: 'completed', completion }, note);
       return complete();
     });
-    expect(await engine.handle(call)).toEqual({ kind: 'tombstone' });
+    expect(await engine.handle(call)).toEqual({ kind: 'tombstone', requestId: call.requestId });
   });
 
   it('and an operator released the key, the result is stored all the same: the backend has executed', async () => {
@@ -188,7 +188,7 @@ describe.concurrent('when the store fails after the backend has answered', () =>
       return complete();
     });
     expect(await engine.handle(call)).toMatchObject({ kind: 'executed', stored: true });
-    expect(await engine.handle(retryOf(call))).toEqual({ kind: 'replayed', response: responseOf() });
+    expect(await engine.handle(retryOf(call))).toEqual(replayFor(call));
   });
 
   it('at the mark of doubt, the key is in doubt all the same once the lease has lapsed', async () => {
@@ -217,7 +217,7 @@ describe.concurrent('when the store fails after the backend has answered', () =>
     expect(await elsewhere.handle(retry)).toMatchObject({ kind: 'in_doubt' });
     end();
     expect(await first).toMatchObject({ kind: 'executed', decision: 'complete' });
-    expect(await engine.handle(retry)).toEqual({ kind: 'replayed', response: responseOf() });
+    expect(await engine.handle(retry)).toEqual(replayFor(call));
     expect(retry.counted.runs).toBe(0);
   });
 

@@ -1,6 +1,6 @@
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { newCall, notSent, openRun, Rig, responseOf, retryOf } from '../support/engine.ts';
+import { newCall, notSent, openRun, Rig, replayFor, responseOf, retryOf } from '../support/engine.ts';
 import { paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
@@ -95,7 +95,7 @@ describe.concurrent('a duplicate', () => {
     end();
     await first;
     for (const result of await Promise.all(waiting)) {
-      expect(result).toEqual({ kind: 'replayed', response: responseOf() });
+      expect(result).toEqual(replayFor(call));
     }
     for (const { counted } of crowd) expect(counted.runs).toBe(0);
   });
@@ -176,7 +176,7 @@ describe.concurrent('a duplicate', () => {
     await until(() => there.waiting === 1);
     end();
     await running;
-    expect(await patient).toEqual({ kind: 'replayed', response: responseOf() });
+    expect(await patient).toEqual(replayFor(call));
   });
 
   it('beyond the number that may wait is answered at once', async () => {

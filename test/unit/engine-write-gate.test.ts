@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { StoreUnavailable } from '../../src/idempotency/store.ts';
 import { WriteGate } from '../../src/idempotency/write-gate.ts';
-import { newCall, Rig, responseOf, retryOf, unknown } from '../support/engine.ts';
+import { newCall, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
 import { newRequest, otherOf } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
@@ -30,7 +30,7 @@ describe.concurrent('while the store refuses writes', () => {
     const startedMs = performance.now();
     let asked = 0;
     for (; asked < 40; asked++) {
-      expect(await engine.handle(retryOf(completed))).toEqual({ kind: 'replayed', response: responseOf() });
+      expect(await engine.handle(retryOf(completed))).toEqual(replayFor(completed));
       expect(await engine.handle(retryOf(doubtful))).toMatchObject({ kind: 'in_doubt' });
       expect(await engine.handle({ ...retryOf(completed), fingerprint })).toEqual({ kind: 'mismatch' });
       expect(await engine.handle(newCall())).toMatchObject({ kind: 'store_unavailable' });

@@ -1,7 +1,8 @@
 import { Readable } from 'node:stream';
 import { describe, expect, it } from 'vitest';
+import type { Call, Result } from '../../src/idempotency/call.ts';
 import type { Exchange } from '../../src/idempotency/outcome.ts';
-import { complete, newCall, notSent, Rig, responseOf, retryOf, unknown } from '../support/engine.ts';
+import { complete, newCall, notSent, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
 import { newRequest, otherOf } from '../support/requests.ts';
 
 const oversize = (status: number): Exchange => ({
@@ -23,7 +24,7 @@ describe.concurrent('a first execution', () => {
     expect(await engine.handle(call)).toEqual(executed(complete(), 'complete'));
     for (let times = 0; times < 3; times++) {
       const retry = retryOf(call);
-      expect(await engine.handle(retry)).toEqual({ kind: 'replayed', response: responseOf() });
+      expect(await engine.handle(retry)).toEqual(replayFor(call));
       expect(retry.counted.runs).toBe(0);
     }
     expect(call.counted.runs).toBe(1);
@@ -84,20 +85,17 @@ describe.concurrent('a first execution', () => {
     const yours = newCall(complete('yours'), { merchant: 'M-2', key: 'same' });
     await engine.handle(mine);
     await engine.handle(yours);
-    expect(await engine.handle(retryOf(mine))).toEqual({ kind: 'replayed', response: responseOf('mine') });
-    expect(await engine.handle(retryOf(yours))).toEqual({ kind: 'replayed', response: responseOf('yours') });
+    expect(await engine.handle(retryOf(mine))).toEqual(replayFor(mine, 'mine'));
+    expect(await engine.handle(retryOf(yours))).toEqual(replayFor(yours, 'yours'));
   });
 });
 
 describe.concurrent('what becomes of the key', () => {
-  const completed: [what: string, exchange: Exchange, result: unknown][] = [
-    ['an error of the backend', complete('e', 500), { kind: 'replayed', response: responseOf('e', 500) }],
-    [
-      'a refusal that is not on the list',
-      complete('r', 422),
-      { kind: 'replayed', response: responseOf('r', 422) },
-    ],
-    ['a result too large to store', oversize(201), { kind: 'tombstone' }],
+  const tombstoneOf = ({ requestId }: Call): Result => ({ kind: 'tombstone', requestId });
+  const completed: [what: string, exchange: Exchange, result: (first: Call) => Result][] = [
+    ['an error of the backend', complete('e', 500), (first) => replayFor(first, 'e', 500)],
+    ['a refusal that is not on the list', complete('r', 422), (first) => replayFor(first, 'r', 422)],
+    ['a result too large to store', oversize(201), tombstoneOf],
   ];
 
   it.each(completed)('%s is completed', async (_, exchange, result) => {
@@ -106,7 +104,7 @@ describe.concurrent('what becomes of the key', () => {
     const call = newCall(exchange);
     expect(await engine.handle(call)).toEqual(executed(exchange, 'complete'));
     const retry = retryOf(call);
-    expect(await engine.handle(retry)).toEqual(result);
+    expect(await engine.handle(retry)).toEqual(result(call));
     expect(retry.counted.runs).toBe(0);
   });
 
@@ -164,7 +162,7 @@ describe.concurrent('what becomes of the key', () => {
     const sinceMs = (await store.get(call.scope))?.changedAtMs;
     for (let times = 0; times < 3; times++) {
       const retry = retryOf(call, { waitMs: 5000 });
-      expect(await engine.handle(retry)).toEqual({ kind: 'in_doubt', sinceMs });
+      expect(await engine.handle(retry)).toEqual({ kind: 'in_doubt', sinceMs, requestId: call.requestId });
       expect(retry.counted.runs).toBe(0);
     }
     expect(events).toEqual([['inDoubt', { cause, reason }]]);

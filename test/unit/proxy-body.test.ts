@@ -44,7 +44,7 @@ describe('reading ends at once', () => {
     const result = read(req);
     req.write('0123456789');
     req.write('x');
-    expect(await result).toEqual({ kind: 'too_large' });
+    expect(await result).toEqual({ kind: 'too_large', read: Buffer.from('0123456789x') });
     expect(req.isPaused()).toBe(true);
   });
 

@@ -43,6 +43,7 @@ describe('a request’s headers on their way to the backend', () => {
 
   test('lose those of the connection, and those that it nominates', () => {
     const headers = [
+      ...['Host', 'gateway.test'],
       ...['Connection', 'close, X-Private', 'connection', ' x-other ,Keep-Alive', 'Keep-Alive', 'timeout=5'],
       ...[
         'Proxy-Connection',
@@ -172,6 +173,7 @@ describe('who came before us', () => {
 
   test('and cannot be made to vanish by the connection', () => {
     const sent = forwarded([
+      ...['Host', 'gateway.test'],
       'Connection',
       'x-forwarded-proto, x-forwarded-host',
       'X-Forwarded-Proto',

@@ -59,12 +59,15 @@ async function pages(desk: Desk, inDoubt: boolean, limit: number, from: string |
 function tableOf({ records, cursor }: Page, inDoubt: boolean): string {
   const more = cursor === undefined ? '' : `There may be more: --cursor ${cursor}\n`;
   if (records.length === 0) return more || (inDoubt ? 'Nothing is in doubt.\n' : 'There are no records.\n');
-  const rows = records.map(({ state, ownerGone, changedAt, merchant, operation, key, scope, reason }) => [
-    ownerGone ? `${state}, owner gone` : state,
-    ...(reason === undefined ? [changedAt, merchant, operation, key] : ['', '', '', reason]),
-    scope,
-  ]);
-  return table(['STATE', 'SINCE', 'MERCHANT', 'OPERATION', 'KEY', 'SCOPE'], rows) + more;
+  const rows = records.map(
+    ({ state, ownerGone, changedAt, merchant, operation, key, requestId, scope, reason }) => [
+      ownerGone ? `${state}, owner gone` : state,
+      ...(reason === undefined ? [changedAt, merchant, operation, key] : ['', '', '', reason]),
+      requestId,
+      scope,
+    ],
+  );
+  return table(['STATE', 'SINCE', 'MERCHANT', 'OPERATION', 'KEY', 'REQUEST ID', 'SCOPE'], rows) + more;
 }
 
 function limitOf(text: string): number {

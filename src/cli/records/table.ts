@@ -6,5 +6,5 @@ export function table(head: string[], rows: (string | undefined)[][]): string {
   return all.map((row) => `${line(row).trimEnd()}\n`).join('');
 }
 
-/** A terminal obeys control characters, whoever wrote them. */
+/** Terminals obey control characters, also those from merchants. */
 export const printable = (text: string): string => text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, '?');

@@ -1,6 +1,7 @@
 import type { ServerResponse } from 'node:http';
 import { pipeline } from 'node:stream';
-import { hasField, writable } from '../../kernel/fields.ts';
+import type { RequestContext } from '../../kernel/context.ts';
+import { answerFields, hasField, ORIGINAL_REQUEST_ID, writable } from '../../kernel/fields.ts';
 import { type Problem, problem } from '../../kernel/problem.ts';
 import type { Result } from '../call.ts';
 import type { Decision, Exchange } from '../outcome.ts';
@@ -9,7 +10,8 @@ import type { StoredResponse } from '../store.ts';
 /** The merchant's answer, and its name in metrics and the log. */
 export type Answer =
   | { outcome: string; problem: Problem }
-  | { outcome: string; response: StoredResponse; replayed: boolean }
+  /** `originalRequestId`: the response is a replay, and this is the id of the first request. */
+  | { outcome: string; response: StoredResponse; originalRequestId?: string }
   | { outcome: string; stream: Extract<Exchange, { kind: 'oversize' }> };
 
 const refusal = (p: Problem): Answer => ({ outcome: p.code, problem: p });
@@ -20,10 +22,12 @@ export function answerOf(result: Result): Answer {
     case 'executed':
       return answerOfExchange(result.exchange, OUTCOMES[result.decision]);
     case 'replayed':
-      return { outcome: 'replayed', response: result.response, replayed: true };
+      return { outcome: 'replayed', response: result.response, originalRequestId: result.requestId };
     case 'tombstone':
       return refusal(
-        problem('response_not_stored', 'The request was executed; its result is not kept for a retry.'),
+        problem('response_not_stored', 'The request was executed; its result is not kept for a retry.', {
+          headers: { [ORIGINAL_REQUEST_ID]: result.requestId },
+        }),
       );
     case 'in_flight':
       return refusal(
@@ -47,6 +51,7 @@ export function answerOf(result: Result): Answer {
         problem(
           'outcome_unknown',
           `The outcome of the first request has been unknown since ${new Date(result.sinceMs).toISOString()}. It was not sent again.`,
+          { headers: { [ORIGINAL_REQUEST_ID]: result.requestId } },
         ),
       );
     case 'closing':
@@ -82,7 +87,7 @@ export function overloaded(): Answer {
 export function answerOfExchange(exchange: Exchange, outcome: string): Answer {
   switch (exchange.kind) {
     case 'complete':
-      return { outcome, response: exchange.response, replayed: false };
+      return { outcome, response: exchange.response };
     case 'oversize':
       return { outcome, stream: exchange };
     case 'not_sent':
@@ -102,13 +107,36 @@ export function answerOfExchange(exchange: Exchange, outcome: string): Answer {
   }
 }
 
+/** Sends an answer, or passes a refusal on. */
+export function sendAnswer(
+  res: ServerResponse,
+  context: RequestContext,
+  answer: Answer,
+  next: (refusal: Problem) => void,
+): void {
+  context.outcome = answer.outcome;
+  if ('problem' in answer) next(answer.problem);
+  else if ('stream' in answer) sendStream(res, answer.stream, context.requestId);
+  else sendResponse(res, answer.response, context.requestId, answer.originalRequestId);
+}
+
 /** Beyond this size copying costs more than a second write. */
 const IN_ONE_PIECE_BYTES = 16_384;
 
-/** Sends a response byte for byte. A replay is marked, and omits cookies. */
-export function sendResponse(res: ServerResponse, response: StoredResponse, replayed: boolean): void {
+/**
+ * Sends a response byte for byte.
+ *
+ * @param requestId of the request that gets it
+ * @param originalRequestId the response is a replay: the id of the first request
+ */
+export function sendResponse(
+  res: ServerResponse,
+  response: StoredResponse,
+  requestId: string,
+  originalRequestId?: string,
+): void {
   if (res.destroyed) return;
-  const headers = replayed ? asReplay(response.headers) : [...response.headers];
+  const headers = answerFields(response.headers, requestId, originalRequestId);
   const bodiless = res.req.method === 'HEAD' || response.status === 204 || response.status === 304;
   // The backend may have sent it in chunks; here its length is known.
   if (!bodiless && !hasField(headers, 'content-length'))
@@ -125,17 +153,13 @@ export function sendResponse(res: ServerResponse, response: StoredResponse, repl
 export function sendStream(
   res: ServerResponse,
   { status, headers, body }: Extract<Exchange, { kind: 'oversize' }>,
+  requestId: string,
 ): void {
   if (res.destroyed) {
     body.destroy();
     return;
   }
   res.sendDate = false;
-  res.writeHead(status, writable(headers));
+  res.writeHead(status, writable(answerFields(headers, requestId)));
   pipeline(body, res, () => {});
-}
-
-function asReplay(headers: readonly string[]): string[] {
-  const kept = headers.filter((_, i) => (headers[i - (i % 2)] as string).toLowerCase() !== 'set-cookie');
-  return [...kept, 'Idempotent-Replayed', 'true'];
 }

@@ -5,6 +5,8 @@ export type KeyReading =
   | { kind: 'invalid'; reason: string };
 
 const PRINTABLE = /^[\x20-\x7e]{1,255}$/;
+/** Each of the 255 characters may be escaped. A longer value is not read. */
+const MOST_QUOTED_CHARS = 2 * 255 + 2;
 /** A structured field's string (RFC 9651 §3.3.3): quoted, with \" and \\ as its only escapes. */
 const QUOTED = /^"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"$/;
 
@@ -37,6 +39,7 @@ export function readKey(rawHeaders: readonly string[], names: readonly string[])
 /** Undefined for a quoted string that is not well formed. */
 function readValue(name: string, text: string): string | undefined {
   if (name !== 'idempotency-key' || !text.startsWith('"')) return text;
+  if (text.length > MOST_QUOTED_CHARS) return undefined;
   return text.match(QUOTED)?.[1]?.replace(/\\(["\\])/g, '$1');
 }
 

@@ -25,8 +25,9 @@ const backendThat = (onRequest: (socket: Socket) => void): Promise<string> =>
   });
 
 /** Without what the gateway may add. */
-const own = (lines: readonly string[]) =>
-  lines.filter((line) => !/^(?:content-length|date|connection|keep-alive|idempotent-replayed):/i.test(line));
+const own = (lines: readonly string[]) => lines.filter((line) => !OF_THE_GATEWAY.test(line));
+const OF_THE_GATEWAY =
+  /^(?:content-length|date|connection|keep-alive|x-request-id|idempotent-(?:replayed|original-request-id)):/i;
 
 test.each(ways)('%s: the fields are as they were written', async (_way, bytes) => {
   const fields = ['X-Two: 1', 'x-two: 2', '__proto__: x', 'Set-Cookie: a', 'Set-Cookie: b'];

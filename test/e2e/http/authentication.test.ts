@@ -103,14 +103,17 @@ describe('with a key that may not', () => {
     const answer = await request(stack.url).get('/v2/get_balance').set('Authorization', only);
     // The sandbox does not know this key: what counts is that it was asked.
     expect(answer.headers['www-authenticate']).toBe('Bearer realm="sandbox"');
+    // Another method on the path of its operation.
+    const head = await request(stack.url).head('/v2/get_balance').set('Authorization', only);
+    expect(head.headers['www-authenticate']).toBe('Bearer realm="sandbox"');
   });
 
   test.each([
     ['withdraw', () => pay(only)],
     ['checkout', () => pay(only).send({ action: 'checkout', amount: 1, reference: 'r' })],
     ['other', () => pay(only).send({ action: 'refund' })],
-    ['passthrough', () => request(stack.url).post('/v3/echo').set('Authorization', only).send('x')],
-    ['passthrough', () => request(stack.url).head('/v2/get_balance').set('Authorization', only)],
+    ['undeclared', () => request(stack.url).post('/v3/echo').set('Authorization', only).send('x')],
+    ['withdraw', () => request(stack.url).get('/v1/index.php').set('Authorization', only)],
   ])('%s is answered 403 insufficient_scope, and nothing is sent', async (scope, ask) => {
     const answer = await reachingNobody(stack, async () => await ask());
     expect(answer.status).toBe(403);

@@ -29,7 +29,18 @@ const refused: [string, string, string[], [number, string]][] = [
     [403, 'insufficient_scope'],
   ],
   ['an ambiguous target', 'POST //v1/index.php', [ALPHA], [400, 'invalid_target']],
-  ['a lookalike', 'POST /v1/index.php/', [ALPHA], [400, 'invalid_target']],
+  [
+    'a key that may not',
+    'POST /v1/index.php/',
+    ['Authorization: Bearer sk_test_balance_only'],
+    [403, 'insufficient_scope'],
+  ],
+  [
+    'an override',
+    'POST /v1/index.php',
+    ['Authorization: Bearer sk_test_balance_only', 'X-HTTP-Method-Override: PUT'],
+    [403, 'insufficient_scope'],
+  ],
   ['two hosts', 'POST /v3/echo', [ALPHA, 'Host: other.test'], [400, 'invalid_request']],
 ];
 

@@ -129,18 +129,21 @@ describe('is refused on the socket, and the backend sees nothing of it:', () => 
     expect('www-authenticate' in answer.headers).toBe(challenged);
   });
 
-  test.each([
-    '//v3/ws',
-    '/v3/../v3/ws',
-    '/v3%2fws',
-    'http://evil.test/v3/ws',
-    '/v3/ws#x',
-    '/V1/index.php',
-    '/v1/index.php/x',
-  ])('the ambiguous target %s', async (target) => {
-    const answer = await refused(`GET ${target}`, ALPHA);
-    expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_target']);
-  });
+  test.each(['//v3/ws', '/v3/../v3/ws', '/v3%2fws', 'http://evil.test/v3/ws', '/v3/ws#x'])(
+    'the ambiguous target %s',
+    async (target) => {
+      const answer = await refused(`GET ${target}`, ALPHA);
+      expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_target']);
+    },
+  );
+
+  test.each(['/V1/index.php', '/v1/index.php/x'])(
+    'the lookalike %s, with a key that may not',
+    async (target) => {
+      const answer = await refused(`GET ${target}`, 'Authorization: Bearer sk_test_balance_only');
+      expect([answer.status, codeOf(answer)]).toEqual([403, 'insufficient_scope']);
+    },
+  );
 
   test('a client of a library hears of it', async () => {
     const ws = dial(stack, { authorization: 'Bearer sk_no' });

@@ -14,7 +14,7 @@ const withPolicy = (idempotency: Idempotency, leaseMs = LEASE_MS): MoreConfig =>
   operations: [
     {
       name: 'withdraw',
-      match: { method: 'POST', path: '/v1/index.php', body: { action: 'withdraw' } },
+      match: { method: 'POST', path: '/v1/index.php', where: { action: 'withdraw' } },
       idempotency: { key: 'optional', ...idempotency },
     },
   ],

@@ -5,8 +5,9 @@ import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { startRecordingBackend } from '../../support/recording-backend.ts';
 import type { Stack } from '../../support/stack.ts';
 import { openStackOn, storeKinds } from '../../support/stores.ts';
-import { endToEndLines } from './answers.ts';
+import { endToEndLines, idsOf } from './answers.ts';
 
+const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 const REPLAYED = ['Idempotent-Replayed', 'true'];
 
 describe.each(storeKinds)('on %s, a replay of', (kind) => {
@@ -23,6 +24,9 @@ describe.each(storeKinds)('on %s, a replay of', (kind) => {
     expect([first.status, again.status]).toEqual([201, 201]);
     expect(again.body).toEqual(first.body);
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+    expect(idsOf(first)).toEqual({ own: [expect.stringMatching(UUID)], first: [] });
+    expect(idsOf(again)).toEqual({ own: [expect.stringMatching(UUID)], first: idsOf(first).own });
+    expect(idsOf(again).own).not.toEqual(idsOf(first).own);
     return [first, again];
   }
 

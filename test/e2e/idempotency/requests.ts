@@ -8,7 +8,7 @@ export const payout = (amount = 10) => ({
   account_number: '0123456789',
 });
 
-const actions = (action: string) => ({ method: 'POST', path: '/v1/index.php', body: { action } });
+const actions = (action: string) => ({ method: 'POST', path: '/v1/index.php', where: { action } });
 
 /** The interface's operations; a checkout must have a key. */
 export const operations: NonNullable<MoreConfig['operations']> = [

@@ -81,7 +81,7 @@ describe.each(storeKinds)('on %s, a key', (kind) => {
     expect(stack.sandbox.ledger.payouts()).toBe(before + 3);
   });
 
-  it('means nothing where the operation takes none, well formed or not', async () => {
+  it('means nothing where the method is safe, well formed or not', async () => {
     const key = randomUUID();
     const balance = () =>
       request(stack.url).get('/v2/get_balance').set('Authorization', 'Bearer sk_sandbox_charlie');
@@ -91,9 +91,13 @@ describe.each(storeKinds)('on %s, a key', (kind) => {
     }
     expect(stack.sandbox.requests.ofKey(key)).toBe(2);
     await balance().set('x-service-idempotency', 'x'.repeat(300)).expect(200);
-    // Not a declared action: the backend has the word.
+  });
+
+  it('protects an action that no operation declares', async () => {
+    const key = randomUUID();
     await post('sk_sandbox_alpha', key, { action: 'refund' }).expect(422, /unknown_action/);
-    await post('sk_sandbox_alpha', key, { action: 'refund' }).expect(422, /unknown_action/);
-    expect(stack.sandbox.requests.ofKey(key)).toBe(4);
+    const second = await post('sk_sandbox_alpha', key, { action: 'refund' }).expect(422, /unknown_action/);
+    expect(second.headers['idempotent-replayed']).toBe('true');
+    expect(stack.sandbox.requests.ofKey(key)).toBe(1);
   });
 });

@@ -110,7 +110,7 @@ describe('each request has one line', () => {
     [
       'what is passed through',
       () => send(stack.url, { path: '/v3/echo', headers: bearer }),
-      { outcome: 'passed_through', status: 200, operation: 'passthrough', method: 'GET' },
+      { outcome: 'passed_through', status: 200, operation: 'undeclared', method: 'GET' },
     ],
   ])('%s too', async (_, act: () => Promise<TestAnswer>, expected) => {
     let answer: TestAnswer | undefined;

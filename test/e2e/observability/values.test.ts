@@ -52,7 +52,7 @@ describe('a known traffic', () => {
   it('is counted by operation and outcome', () => {
     expect(shown.table('oncegate_requests_total', 'operation', 'outcome')).toEqual({
       'balance forwarded': 1,
-      'passthrough passed_through': 1,
+      'undeclared passed_through': 1,
       'other forwarded': 1,
       'none invalid_key': 1,
       'withdraw executed': 4,
@@ -69,7 +69,7 @@ describe('a known traffic', () => {
   it('is measured once for each request, and without what was passed through for the own part', () => {
     const byOperation = { balance: 1, other: 1, none: 1, withdraw: 15 };
     expect(shown.table('oncegate_gateway_duration_seconds_count', 'operation')).toEqual(byOperation);
-    const all = { ...byOperation, passthrough: 1 };
+    const all = { ...byOperation, undeclared: 1 };
     expect(shown.table('oncegate_request_duration_seconds_count', 'operation')).toEqual(all);
     expect(shown.table('oncegate_request_duration_seconds_bucket', 'operation', 'le')).toMatchObject(
       Object.fromEntries(Object.entries(all).map(([operation, count]) => [`${operation} +Inf`, count])),

@@ -41,6 +41,18 @@ describe('a broken configuration ends a command with 78 and a line for each mist
     expect(ended.stderr).not.toContain(SECRET);
   });
 
+  it.concurrent.each(['serve', 'check', 'start'])(
+    '%s: an admin port beyond loopback without a token',
+    async (command) => {
+      const ended = await runWith(command, `${UPSTREAM}admin: { host: 0.0.0.0 }`);
+      expect(ended).toMatchObject({ code: 78, stdout: '' });
+      expect(ended.stderr).toMatch(
+        /^oncegate: admin\.token: is required when admin\.host is not a loopback .+\n$/,
+      );
+      expectPlain(ended);
+    },
+  );
+
   it.concurrent('and so does a file that is not there', async () => {
     const ended = await run(['serve', '--config', '/nowhere/gateway.yaml']);
     expect(ended).toMatchObject({

@@ -1,8 +1,8 @@
-import { writeFileSync } from 'node:fs';
+import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
-import { expectPlain, newFolder, run } from '../../support/command.ts';
+import { type Ended, expectPlain, newFolder, run } from '../../support/command.ts';
 import { type MoreConfig, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { startRedis } from '../../support/redis-server.ts';
@@ -11,31 +11,130 @@ import { openSandbox } from './gateways.ts';
 
 const sandbox = await openSandbox();
 
-function check(more: MoreConfig = {}, upstreamUrl = sandbox.url) {
+interface Checked {
+  upstreamUrl?: string;
+  /** Members of each secret key besides its own. */
+  keys?: object[];
+  args?: string[];
+}
+
+function check(more: MoreConfig = {}, { upstreamUrl = sandbox.url, keys = [{}], args = [] }: Checked = {}) {
   const folder = newFolder();
   const file = join(folder, 'gateway.yaml');
-  writeFileSync(file, stringify(testConfig(folder, upstreamUrl, more)));
-  return run(['check', '--config', file]);
+  const config = testConfig(folder, upstreamUrl, more);
+  const items = keys.map((key, i) => ({ id: `k${i}`, dangerouslyPlainSecret: `sk_check_${i}`, ...key }));
+  writeFileSync(join(folder, 'keys.yaml'), stringify({ merchants: [{ code: 'M-1', keys: items }] }));
+  writeFileSync(file, stringify(config));
+  return run(['check', '--config', file, ...args]);
 }
+
+const warningsIn = ({ stdout }: Ended) => stdout.split('\n').filter((line) => line.startsWith('warn'));
 
 describe('check', () => {
   it.concurrent('says what it looked at, when all is well', async () => {
     const ended = await check();
     expect(ended).toMatchObject({ code: 0, stderr: '' });
-    expect(ended.stdout).toMatch(/^ok {3}store: .+\nok {3}upstream: .+\nok {3}keys: 8 keys from .+\n$/);
-    expect(ended.stdout).not.toMatch(/sk_sandbox/);
+    expect(ended.stdout).toMatch(/^ok {3}store: .+\nok {3}upstream: .+\nok {3}keys: 1 key from .+\n$/);
+    expect(ended.stdout).not.toMatch(/sk_check/);
   });
 
   it.concurrent('fails where the backend cannot be reached, and names the reason', async () => {
-    const ended = await check({}, `http://127.0.0.1:${await freePort()}`);
+    const ended = await check({}, { upstreamUrl: `http://127.0.0.1:${await freePort()}` });
     expect(ended.code).toBe(1);
     expect(ended.stdout).toMatch(/^ok {3}store: .+\nFAIL upstream: .*ECONNREFUSED.*\nok {3}keys: .+\n$/);
     expect(ended.stderr).toBe('oncegate: not ready: upstream\n');
   });
 
-  it.concurrent('does not serve, and takes no port', async () => {
+  it.concurrent('warns of ports that are in use, and serves on none', async () => {
     const port = Number(new URL(sandbox.url).port);
-    expect(await check({ listen: { host: '127.0.0.1', port }, workers: 2 })).toMatchObject({ code: 0 });
+    const free = await freePort();
+    const taken = { host: '127.0.0.1', port };
+    const [merchants, admin, neither] = await Promise.all([
+      check({ listen: taken, workers: 2 }),
+      check({ admin: taken }),
+      check({
+        listen: { host: '127.0.0.1', port: free },
+        admin: { host: '127.0.0.1', port: await freePort() },
+      }),
+    ]);
+    for (const ended of [merchants, admin, neither]) expect(ended).toMatchObject({ code: 0, stderr: '' });
+    const why = `port ${port} on 127.0.0.1 is in use, by a running gateway or another process`;
+    expect([merchants, admin, neither].map(warningsIn)).toEqual([
+      [`warn listen: ${why}`],
+      [`warn admin: ${why}`],
+      [],
+    ]);
+  });
+
+  it.concurrent('warns of ports that it may not use, and of one port for both', async () => {
+    const port = await freePort();
+    const both = await check({ listen: { host: '127.0.0.1', port }, admin: { host: '127.0.0.1', port } });
+    expect(both.code).toBe(0);
+    expect(warningsIn(both)).toEqual([expect.stringMatching(`^warn admin: port ${port} .* is in use`)]);
+    // An address of documentation (RFC 5737), which no machine has.
+    const foreign = await check({ listen: { host: '192.0.2.1', port } });
+    expect(foreign.code).toBe(0);
+    expect(warningsIn(foreign)).toEqual([
+      `warn listen: port ${port} on 192.0.2.1 cannot be used: EADDRNOTAVAIL`,
+    ]);
+  });
+
+  it.concurrent('warns of keys that have expired or soon will, and of unknown scopes', async () => {
+    const soon = new Date(Date.now() + 86_400_000).toISOString();
+    const keys = [
+      {},
+      { expiresAt: '2020-01-01T00:00:00Z' },
+      { expiresAt: soon },
+      { scopes: ['withdrw', 'other'] },
+    ];
+    const ended = await check({}, { keys });
+    expect(ended).toMatchObject({ code: 0, stderr: '' });
+    expect(warningsIn(ended)).toEqual([
+      'warn keys: expired: M-1/k1',
+      `warn keys: expires within 30 days: M-1/k2 (${soon})`,
+      'warn keys: no operation has the scope "withdrw": M-1/k3',
+    ]);
+  });
+
+  it.concurrent('warns if there are no keys', async () => {
+    const ended = await check({}, { keys: [] });
+    expect(ended).toMatchObject({ code: 0, stderr: '' });
+    expect(warningsIn(ended)).toEqual(['warn keys: there are no secret keys: every request gets 401']);
+  });
+
+  it.concurrent('needs neither store nor backend nor ports with --offline, and says so', async () => {
+    const nowhere = `redis://127.0.0.1:${await freePort()}`;
+    const port = Number(new URL(sandbox.url).port);
+    const more = { store: { kind: 'redis' as const, url: nowhere }, listen: { host: '127.0.0.1', port } };
+    const offline = {
+      upstreamUrl: 'http://127.0.0.1:1',
+      args: ['--offline'],
+      keys: [{ scopes: ['withdrw'] }],
+    };
+    const ended = await check(more, offline);
+    expect(ended).toMatchObject({ code: 0, stderr: '' });
+    expect(ended.stdout.replace(/ from .+/, '')).toBe(
+      [
+        'ok   keys: 1 key',
+        'warn keys: no operation has the scope "withdrw": M-1/k0',
+        'skip store: not looked at (--offline)',
+        'skip upstream: not looked at (--offline)',
+        'skip ports: not looked at (--offline)',
+        '',
+      ].join('\n'),
+    );
+  });
+
+  it.concurrent('finds mistakes in the key file with --offline too, and makes no store', async () => {
+    const folder = newFolder();
+    const ended = await check(
+      { store: { kind: 'sqlite', path: join(folder, 'data') } },
+      { args: ['--offline'], keys: [{ scopes: [] }] },
+    );
+    expect(ended.code).toBe(1);
+    expectPlain(ended);
+    expect(ended.stderr).toContain('merchants[0].keys[0].scopes: must name an operation');
+    expect(existsSync(join(folder, 'data'))).toBe(false);
   });
 
   it.concurrent('has nothing to say against a Redis that keeps its records', async () => {
@@ -50,7 +149,10 @@ describe('check', () => {
     const redis = await startRedis({ appendonly: false });
     const ended = await check(onRedis(redis));
     expect(ended).toMatchObject({ code: 0, stderr: '' });
-    expect(ended.stdout).toMatch(/^ok {3}store: redis\nwarn store: redis runs without appendonly: .+\n/);
+    expect(ended.stdout).toMatch(/^ok {3}store: redis\n/);
+    expect(warningsIn(ended)).toEqual([
+      expect.stringMatching(/^warn store: redis runs without appendonly: ./),
+    ]);
   });
 
   it.concurrent('warns of an operation that sends again what may have been executed', async () => {

@@ -1,20 +1,64 @@
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { expect, it } from 'vitest';
+import { stringify } from 'yaml';
+import { openBlackhole } from '../../support/blackhole.ts';
 import { send } from '../../support/client.ts';
+import { newFolder } from '../../support/command.ts';
+import type { MoreConfig } from '../../support/config.ts';
 import { startRedis } from '../../support/redis-server.ts';
+import type { SpawnedGateway } from '../../support/spawn.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { configFor, openSandbox, startGateway } from './gateways.ts';
 
-it('a Redis that does not keep its records is warned about in the log at the start, however many workers', async () => {
+const warningsIn = ({ lines }: SpawnedGateway): string[] =>
+  lines
+    .map((line) => JSON.parse(line))
+    .filter(({ level }) => level === 'warn')
+    .map(({ msg }) => msg);
+
+it.each([1, 2])('each warning is logged once at start, with %i workers', async (workers) => {
   const [sandbox, redis] = [await openSandbox(), await startRedis({ appendonly: false })];
-  const open = (workers: number) => startGateway(configFor(sandbox, { workers, ...onRedis(redis) }));
-  for (const gateway of await Promise.all([open(1), open(2)])) {
-    await until(() =>
-      gateway.lines.some((line) => /"level":"warn".*redis runs without appendonly/.test(line)),
-    );
-    const { status, body } = await send(gateway.adminUrl, { path: '/readyz' });
-    expect(status).toBe(200);
-    expect(body.toString()).toContain('redis runs without appendonly');
-    expect(await gateway.end()).toBe(0);
-  }
+  const path = join(newFolder(), 'keys.yaml');
+  const keys = [
+    { id: 'good', dangerouslyPlainSecret: 'sk_good' },
+    { id: 'old', dangerouslyPlainSecret: 'sk_old', expiresAt: '2020-01-01T00:00:00Z' },
+    { id: 'typo', dangerouslyPlainSecret: 'sk_typo', scopes: ['withdrw'] },
+  ];
+  writeFileSync(path, stringify({ merchants: [{ code: 'M-1', keys }] }));
+  const match = { method: 'POST', path: '/v1/pay' };
+  const more: MoreConfig = {
+    workers,
+    ...onRedis(redis),
+    auth: { keys: { source: 'file', path } },
+    operations: [{ name: 'pay', match, idempotency: { key: 'optional', inDoubt: 'retry' } }],
+  };
+  const gateway = await startGateway(configFor(sandbox, more));
+  // Workers write their own lines, so their first one shows that nothing is held back.
+  await send(gateway.url);
+  await until(() => gateway.lines.some((line) => line.includes('"msg":"request"')));
+  expect(warningsIn(gateway)).toEqual([
+    expect.stringMatching(/^store: redis runs without appendonly/),
+    expect.stringMatching(/^operations: pay has inDoubt: retry: .*pays twice/),
+    'keys: expired: M-1/old',
+    'keys: no operation has the scope "withdrw": M-1/typo',
+  ]);
+  const { status, body } = await send(gateway.adminUrl, { path: '/readyz' });
+  expect(status).toBe(200);
+  expect(body.toString()).toContain('redis runs without appendonly');
+  // /readyz is open to everyone who reaches the port.
+  expect(body.toString()).not.toContain('M-1');
+  expect(await gateway.end()).toBe(0);
+  expect(warningsIn(gateway)).toHaveLength(4);
+});
+
+it.each([1, 2])('a backend that takes no connection delays no warning, with %i workers', async (workers) => {
+  const sandbox = await openSandbox();
+  const redis = await startRedis({ appendonly: false });
+  await using hole = await openBlackhole();
+  const upstream = { url: `http://127.0.0.1:${hole.port}`, connectTimeoutMs: 5000 };
+  const gateway = await startGateway(configFor(sandbox, { workers, upstream, ...onRedis(redis) }));
+  expect(warningsIn(gateway)).toContainEqual(expect.stringMatching(/^store: redis runs without appendonly/));
+  expect(await gateway.end()).toBe(0);
 });

@@ -48,6 +48,27 @@ describe.concurrent.each(storeKinds)('records on the command line, beside a gate
   };
   const byKey = (key: string) => ['--merchant', 'M-ALPHA', '--key', key];
 
+  it('a record has the id of the request that started it, in text and in JSON', inTurn, async () => {
+    const key = randomUUID();
+    const requestId = `first-${randomUUID()}`;
+    const headers = { 'X-Request-Id': requestId };
+    await withdraw(stack.url, { key, headers });
+    const retry = await withdraw(stack.url, { key, headers: { 'X-Request-Id': `second-${randomUUID()}` } });
+    expect(retry.headers['idempotent-replayed']).toBe('true');
+    const [shown, shownJson, listed, listedJson] = await Promise.all([
+      records('show', ...byKey(key)),
+      records('show', ...byKey(key), '--json'),
+      records('list'),
+      records('list', '--json'),
+    ]);
+    expect(shown.stdout).toMatch(new RegExp(`^request id +${requestId}$`, 'm'));
+    expect(JSON.parse(shownJson.stdout).record).toMatchObject({ key, requestId });
+    expect(listed.stdout).toMatch(/^STATE +SINCE +MERCHANT +OPERATION +KEY +REQUEST ID +SCOPE\n/);
+    expect(listed.stdout).toMatch(new RegExp(` ${key} +${requestId} +${scopeOf('M-ALPHA', key)}$`, 'm'));
+    const { records: all } = JSON.parse(listedJson.stdout) as Listed;
+    expect(all.find((record) => record.key === key)).toMatchObject({ requestId });
+  });
+
   it('what was executed is completed with the response that its retries get', inTurn, async () => {
     const key = randomUUID();
     expectProblem(await withdraw(stack.url, { key, fault: 'execute-then-reset' }), {

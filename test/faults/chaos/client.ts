@@ -94,6 +94,9 @@ export class Client {
   }
 }
 
+/** Fields in which a replay differs from the first answer. */
+const OF_THE_GATEWAY = new Set(['idempotent-replayed', 'idempotent-original-request-id', 'x-request-id']);
+
 type Headers = Record<string, string | string[] | undefined>;
 
 function endedOf(payout: Payout, status: number, headers: Headers, body: Buffer): Ended {
@@ -103,9 +106,7 @@ function endedOf(payout: Payout, status: number, headers: Headers, body: Buffer)
     const { error } = JSON.parse(text) as { error: { code: string } };
     return { kind: 'problem', status, code: error.code, foreign };
   }
-  const kept = Object.entries(headers).filter(
-    ([name]) => !HOP_BY_HOP.has(name) && name !== 'idempotent-replayed',
-  );
+  const kept = Object.entries(headers).filter(([name]) => !HOP_BY_HOP.has(name) && !OF_THE_GATEWAY.has(name));
   const digest = hash('sha256', JSON.stringify([status, kept.sort(), text]));
   return { kind: 'result', status, digest, replayed: headers['idempotent-replayed'] === 'true', foreign };
 }

@@ -19,17 +19,20 @@ export function answerOf(
   { scope }: Pick<Execution, 'scope'>,
   kind: StartAnswer['kind'] | PeekAnswer['kind'] | GaveUp,
 ): StartAnswer | PeekAnswer {
+  const requestId = reference.at(scope)?.requestId ?? '';
   switch (kind) {
     case 'gave_up':
       throw new StoreUnavailable('the token was given up', { maybeWritten: false });
     case 'completed': {
       const completion = reference.at(scope)?.completion;
       if (completion?.kind !== 'response') throw new Error('a completed record has no response');
-      return { kind, response: completion.response };
+      return { kind, response: completion.response, requestId };
     }
     case 'in_doubt':
       // All requests of the search are of one operation.
-      return { kind, sinceMs: 0, operation: 'withdraw' };
+      return { kind, sinceMs: 0, operation: 'withdraw', requestId };
+    case 'tombstone':
+      return { kind, requestId };
     default:
       return { kind };
   }

@@ -22,8 +22,12 @@ export abstract class Checked<Parts> implements Command {
   async run(model: Model, world: World): Promise<void> {
     await this.act(model, world);
     await world.quiet();
-    for (const request of model.requests)
-      expect((await world.nodes.at(-2)?.peek(request))?.kind).toBe(model.reference.peek(request));
+    for (const request of model.requests) {
+      const peeked = await world.nodes.at(-2)?.peek(request);
+      expect(peeked?.kind).toBe(model.reference.peek(request));
+      if (peeked && 'requestId' in peeked)
+        expect(peeked.requestId).toBe(model.reference.at(request.scope)?.requestId);
+    }
     // After the peeks, which must have changed nothing.
     await Promise.all(model.scopes.map((scope) => looksAlike(model, world, scope)));
   }

@@ -45,6 +45,7 @@ function checkResult(run: EngineRun, { call, end, response, result }: Made): voi
   } else if (result.kind === 'replayed') {
     expect(executed?.end).toBe('complete');
     expect({ kind: 'complete', response: result.response }).toEqual(executed?.response);
+    expect(result.requestId).toBe(executed?.call.requestId);
   } else if (result.kind === 'tombstone') {
     expect(executed?.end).toBe('oversize');
   } else if (result.kind === 'in_doubt') {
@@ -71,8 +72,10 @@ async function checkEnd(run: EngineRun): Promise<void> {
     expect(result).toEqual({
       kind: 'replayed',
       response: (executed.response as { response: unknown }).response,
+      requestId: executed.call.requestId,
     });
-  else if (executed.end === 'oversize') expect(result).toEqual({ kind: 'tombstone' });
+  else if (executed.end === 'oversize')
+    expect(result).toEqual({ kind: 'tombstone', requestId: executed.call.requestId });
   else if (executed.end === 'never') expect(['in_flight', 'in_doubt']).toContain(result?.kind);
   // If the mark of doubt failed, the key is in doubt as soon as a lease has passed.
   else if (run.faults > 0) expect(['in_flight', 'in_doubt']).toContain(result?.kind);

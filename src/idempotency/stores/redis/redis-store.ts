@@ -84,8 +84,7 @@ export class RedisStore extends RedisRecords implements Store {
       );
       if (reply === null) return { kind: 'absent' };
       const { standing, token: other, record } = standingOf(reply, fingerprint);
-      if (other && record && (leasesHere || !(await this.leases.isHeld(scope))))
-        return { kind: 'in_doubt', sinceMs: record.changedAtMs, operation: record.operation };
+      if (other && record && (leasesHere || !(await this.leases.isHeld(scope)))) return doubtAbout(record);
       if (!this.commands.waits || (standing.kind !== 'completed' && standing.kind !== 'tombstone'))
         return standing;
       const seen = (reply as Buffer).subarray(0, layout.flags);
@@ -229,12 +228,17 @@ function standingOf(
   if (!(reply instanceof Buffer)) return { standing: { kind: 'in_flight' } };
   const record = decodeRecord(reply);
   if (!record.fingerprint.equals(fingerprint)) return { standing: { kind: 'mismatch' } };
-  if (record.completion?.kind === 'response')
-    return { standing: { kind: 'completed', response: record.completion.response } };
-  if (record.completion) return { standing: { kind: 'tombstone' } };
-  if (record.state === 'in_doubt') {
-    const { changedAtMs, operation } = record;
-    return { standing: { kind: 'in_doubt', sinceMs: changedAtMs, operation } };
-  }
+  const { completion, requestId } = record;
+  if (completion?.kind === 'response')
+    return { standing: { kind: 'completed', response: completion.response, requestId } };
+  if (completion) return { standing: { kind: 'tombstone', requestId } };
+  if (record.state === 'in_doubt') return { standing: doubtAbout(record) };
   return { standing: { kind: 'in_flight' }, token: record.token, record };
 }
+
+const doubtAbout = ({ changedAtMs, operation, requestId }: IdempotencyRecord): Standing => ({
+  kind: 'in_doubt',
+  sinceMs: changedAtMs,
+  operation,
+  requestId,
+});

@@ -146,12 +146,12 @@ export function ownerIsAlive(
 /** What the record means for a request with this fingerprint. */
 export function standingOf(row: Row, fingerprint: Uint8Array, now: Now): Standing {
   const { record } = row;
+  const { completion, requestId } = record;
   if (Buffer.compare(record.fingerprint, fingerprint) !== 0) return { kind: 'mismatch' };
-  const { completion } = record;
   if (completion)
     return completion.kind === 'tombstone'
-      ? { kind: 'tombstone' }
-      : { kind: 'completed', response: completion.response };
+      ? { kind: 'tombstone', requestId }
+      : { kind: 'completed', response: completion.response, requestId };
   if (record.state === 'executing' && ownerIsAlive(row, now)) return { kind: 'in_flight' };
-  return { kind: 'in_doubt', sinceMs: record.changedAtMs, operation: record.operation };
+  return { kind: 'in_doubt', sinceMs: record.changedAtMs, operation: record.operation, requestId };
 }

@@ -55,7 +55,7 @@ const sections: Partial<ConfigInput> = {
     { name: 'balance', match: { method: 'GET', path: '/v2/get_balance' } },
     {
       name: 'withdraw',
-      match: { method: 'POST', path: '/v1/index.php', body: { action: 'withdraw' } },
+      match: { method: 'POST', path: '/v1/index.php', where: { action: 'withdraw' } },
       idempotency: { key: 'optional' },
     },
     { name: 'refund', match: { method: 'POST', path: '/v1/refunds' }, idempotency: { key: 'required' } },
@@ -99,7 +99,7 @@ async function refusals({ url, port, adminUrl }: Stack): Promise<void> {
   await send(url, {
     path: '/v1/refunds',
     method: 'POST',
-    headers: bearer,
+    headers: { ...bearer, 'x-service-idempotency': 'large' },
     body: 'x'.repeat(MAX_BODY_BYTES + 1),
   });
   await rawExchange(port, 'GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\nConnection: close\r\n\r\n');
@@ -141,9 +141,14 @@ async function unfinished(port: number): Promise<Socket> {
 
 /** Outcomes that need an absent backend, or limits too tight for the other traffic. */
 async function edgeTraffic(): Promise<string> {
-  const stack = await openStack({ limits: { bodyTimeoutMs: 100 }, upstream: { responseTimeoutMs: 200 } });
+  const stack = await openStack({
+    limits: { bodyTimeoutMs: 100 },
+    upstream: { responseTimeoutMs: 200 },
+    idempotency: { undeclared: 'refuse' },
+  });
   const { url, port, adminUrl, sandbox, gateway } = stack;
   try {
+    await send(url, { path: '/v3/echo', headers: bearer });
     await withdraw(url, { key: 'no-answer', fault: 'execute-then-hang' });
     await sandbox.close();
     await withdraw(url, { key: 'nowhere' });

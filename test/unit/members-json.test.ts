@@ -1,11 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { readJsonObject } from '../../src/operations/json-object.ts';
+import { DUPLICATE, membersOfJson, readJson, unclear } from '../support/members.ts';
 
-const read = (body: string | Buffer) => readJsonObject(Buffer.from(body));
-const DUPLICATE = { ambiguous: 'a member stands twice' };
-
-describe('one unambiguous object', () => {
+describe('a JSON body that is one object', () => {
   test.each([
     '{}',
     ' \t\r\n{"a":1}\n',
@@ -16,31 +13,31 @@ describe('one unambiguous object', () => {
     '{"a":"A","A":"a"}',
     '{"é":1,"e\\u0301":2}',
   ])('%s', (json) => {
-    expect(read(json)).toEqual({ members: JSON.parse(json) });
+    expect(readJson(json)).toEqual(membersOfJson(json));
   });
 
   test('has no members but its own', () => {
-    expect(read('{"__proto__":{"action":"withdraw"}}')).not.toHaveProperty('members.action');
+    const read = readJson('{"__proto__":{"action":"withdraw"}}');
+    expect(read).toMatchObject({ members: [{ name: '__proto__' }] });
+    expect(read).toHaveProperty('members.length', 1);
   });
 
   test('may hold numbers that no parser can keep', () => {
     const huge = `{"a":1e400,"b":${'9'.repeat(400)},"c":-1e-400}`;
-    expect(read(huge)).toEqual({
-      members: { a: Number.POSITIVE_INFINITY, b: Number.POSITIVE_INFINITY, c: -0 },
-    });
+    expect(readJson(huge)).toHaveProperty('members.length', 3);
   });
 
   test('may be nested deep and hold a long text', () => {
     const deep = `{"a":${'['.repeat(100_000)}${']'.repeat(100_000)}}`;
-    expect(read(deep)).toHaveProperty('members.a');
+    expect(readJson(deep)).toHaveProperty('members.0.name', 'a');
     const objects = `${'{"a":'.repeat(5000)}1${'}'.repeat(5000)}`;
-    expect(read(objects)).toHaveProperty('members.a');
+    expect(readJson(objects)).toHaveProperty('members.0.name', 'a');
     const text = `${'x'.repeat(8_000_000)}${'\\"'.repeat(1_000_000)}`;
-    expect(read(`{"a":"${text}"}`)).toHaveProperty('members.a');
+    expect(readJson(`{"a":"${text}"}`)).toHaveProperty('members.0.name', 'a');
   });
 });
 
-describe('a member that stands twice', () => {
+describe('a JSON body with a member twice', () => {
   test.each([
     '{"action":"withdraw","action":"balance"}',
     '{"action":"withdraw","action":"withdraw"}',
@@ -60,17 +57,16 @@ describe('a member that stands twice', () => {
     '{"a":{"a":1},"b":2,"a":3}',
     '{"b":[{"a":1}],"c":{"d":1,"e":2,"d":3}}',
   ])('%s', (json) => {
-    expect(read(json)).toEqual(DUPLICATE);
+    expect(readJson(json)).toEqual(DUPLICATE);
   });
 });
 
-describe('what is no object, or no JSON, or no UTF-8', () => {
+describe('a body that is no object, no JSON, or no UTF-8', () => {
   test.each(['[]', '[{"action":"withdraw"}]', '"action"', '1', 'null', 'true'])('%s', (json) => {
-    expect(read(json)).toEqual({ ambiguous: 'it is not a JSON object' });
+    expect(readJson(json)).toEqual(unclear('its body is not a JSON object'));
   });
 
   test.each([
-    '',
     ' ',
     '{',
     '{"a":1}}',
@@ -91,7 +87,7 @@ describe('what is no object, or no JSON, or no UTF-8', () => {
     '\u00a0{"a":1}',
     '\ufeff{"a":1}',
   ])('%j', (text) => {
-    expect(read(text)).toEqual({ ambiguous: 'it is not valid JSON' });
+    expect(readJson(text)).toEqual(unclear('its body is not valid JSON'));
   });
 
   test.each([
@@ -103,14 +99,14 @@ describe('what is no object, or no JSON, or no UTF-8', () => {
     ['a byte that is never used', [0xff]],
   ])('%s', (_name, bytes) => {
     const body = Buffer.concat([Buffer.from('{"a":"'), Buffer.from(bytes), Buffer.from('"}')]);
-    expect(read(body)).toEqual({ ambiguous: 'it is not valid UTF-8' });
+    expect(readJson(body)).toEqual(unclear('its body is not valid UTF-8'));
   });
 
   test('UTF-16 and UTF-32 in either order', () => {
     const utf16 = Buffer.from('{"action":"withdraw"}', 'utf16le');
     const utf32 = Buffer.from([...Buffer.from('{"a":1}')].flatMap((byte) => [0, 0, 0, byte]));
     for (const body of [utf16, Buffer.from(utf16).swap16(), utf32]) {
-      expect(read(body)).toHaveProperty('ambiguous');
+      expect(readJson(body)).toHaveProperty('kind', 'unclear');
     }
   });
 });
@@ -162,7 +158,7 @@ test('agrees with JSON.parse on every object without a repeated member, and refu
   fc.assert(
     fc.property(trees.object, fc.integer({ min: 1, max: 4 }), (tree, nth) => {
       const json = write(tree, nth);
-      expect(read(json)).toEqual(repeats(tree) ? DUPLICATE : { members: JSON.parse(json) });
+      expect(readJson(json)).toEqual(repeats(tree) ? DUPLICATE : membersOfJson(json));
     }),
     { numRuns: 2000 },
   );
@@ -173,24 +169,20 @@ test('agrees with JSON.parse on what JSON.stringify writes', () => {
     fc.property(fc.dictionary(fc.string({ unit: 'binary' }), fc.jsonValue()), (object) => {
       const json = JSON.stringify(object);
       const wellFormed = json.isWellFormed();
-      if (wellFormed) expect(read(json)).toEqual({ members: JSON.parse(json) });
+      if (wellFormed) expect(readJson(json)).toEqual(membersOfJson(json));
     }),
   );
 });
 
-test('never throws', () => {
-  fc.assert(fc.property(fc.uint8Array(), (bytes) => void readJsonObject(Buffer.from(bytes))));
-});
-
 test('a body that breaks off within a character leaves nothing behind for the next one', () => {
-  const next = Buffer.from('{"action":"withdraw"}');
+  const next = '{"action":"withdraw"}';
   for (const broken of [
     [0x7b, 0xe2, 0x82],
     [0xf0, 0x9f, 0x98],
     [0xef, 0xbb],
     [0xef, 0xbb, 0xbf, 0xff],
   ]) {
-    expect(readJsonObject(Buffer.from(broken))).toEqual({ ambiguous: 'it is not valid UTF-8' });
-    expect(readJsonObject(next)).toEqual({ members: { action: 'withdraw' } });
+    expect(readJson(Buffer.from(broken))).toEqual(unclear('its body is not valid UTF-8'));
+    expect(readJson(next)).toEqual(membersOfJson(next));
   }
 });

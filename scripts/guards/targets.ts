@@ -1,0 +1,73 @@
+import type { Guard } from '../guards.ts';
+
+const FILE = 'src/operations/target.ts';
+const AMBIGUITY = 'test/unit/proxy-target.test.ts';
+const LOOKALIKES = 'test/unit/proxy-lookalikes.test.ts';
+
+/** Paths that a backend could read in another way than the gateway. */
+export const targetGuards: readonly Guard[] = [
+  {
+    file: FILE,
+    without: 'a path passes whose bytes a lenient reader decodes to a slash',
+    text: "if (decoded === undefined) return 'encoded bytes that are not UTF-8';",
+    replacement: 'if (decoded === undefined) return undefined;',
+    test: AMBIGUITY,
+    named: 'a slash in two bytes is not UTF-8',
+  },
+  {
+    file: FILE,
+    without: 'a path passes with a character that a backend may turn into a slash',
+    text: 'if (LIKE_A_SEPARATOR.test(decoded))',
+    replacement: 'if (LIKE_A_SEPARATOR.test(path))',
+    test: AMBIGUITY,
+    named: 'every character that has a slash or a backslash in its compatibility form is refused',
+  },
+  {
+    file: FILE,
+    without: 'a dot segment passes that is written with other dots',
+    text: 'found.test(compatible))',
+    replacement: 'found.test(decoded))',
+    test: AMBIGUITY,
+    named: '/x/%E2%80%A4',
+  },
+  {
+    file: FILE,
+    without: "a directory's index slips past the operations of its directory",
+    text: 'return distinct(tidyReadings(path).map(withoutFileName));',
+    replacement: 'return tidyReadings(path);',
+    test: LOOKALIKES,
+    named: 'the spellings of a directory and of its index are lookalikes of one another',
+  },
+  {
+    file: FILE,
+    without: 'a path parameter hides a declared path',
+    text: '    tidy(withoutQuery(withoutParameters(plain))),\n',
+    replacement: '',
+    test: LOOKALIKES,
+    named: '/;x%3fx/v1/index.php',
+  },
+  {
+    file: FILE,
+    without: 'a Kelvin sign or a fullwidth letter hides a declared path',
+    text: 'lowerCase(compatibleForm(decode(path) ?? decodeAscii(path)))',
+    replacement: '(decode(path) ?? decodeAscii(path)).toLowerCase()',
+    test: LOOKALIKES,
+    named: 'a character that becomes ASCII by its compatibility form or by changing its case is read so',
+  },
+  {
+    file: FILE,
+    without: 'a path with many dots blocks the process',
+    text: '(?<![.\\s])[.\\s]+',
+    replacement: '[.\\s]+',
+    test: 'test/unit/parsers-are-linear.test.ts',
+    named: 'tidyReadings reads a target in linear time',
+  },
+  {
+    file: 'src/operations/members.ts',
+    without: 'a long name in a body blocks the process',
+    text: 'reading.length <= MOST_SHRINKING * word.length &&',
+    replacement: '',
+    test: 'test/unit/body-parsers-are-linear.test.ts',
+    named: 'members of a JSON body are found in linear time',
+  },
+];

@@ -1,0 +1,85 @@
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { answerOfExchange, overloaded, sendAnswer } from '../idempotency/http/answer.ts';
+import { departureOf } from '../idempotency/http/middleware.ts';
+import { contextOf, markDone } from '../kernel/context.ts';
+import { releaseAfter } from '../kernel/slot.ts';
+import type { Metrics } from '../observability/metrics.ts';
+import { type BodyLimits, inviteBody, takeBody } from '../operations/identify.ts';
+import type { Executor, UpstreamResult } from '../upstream/executor.ts';
+import type { Passthrough } from '../upstream/passthrough.ts';
+import type { Slots } from '../upstream/slots.ts';
+import type { Upgrades } from './upgrades.ts';
+
+export interface ForwardOptions {
+  limits: BodyLimits;
+  slots: Slots;
+  executor: Executor;
+  passthrough: Passthrough;
+  upgrades: Upgrades;
+  metrics: Metrics;
+  /** The request's fields for the backend. `unencoded`: it must not compress the response. */
+  headersOf(req: IncomingMessage, options: { unencoded: boolean }): string[];
+}
+
+/** Ways from the gateway to the backend. */
+export class Forward {
+  readonly #options: ForwardOptions;
+
+  constructor(options: ForwardOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * The way of requests without a key. Declared ones go through the executor if their body fits into memory. Everything else is
+   * streamed.
+   */
+  async handle(req: IncomingMessage, res: ServerResponse, next: (refusal: unknown) => void): Promise<void> {
+    const { limits, passthrough, upgrades } = this.#options;
+    if (upgrades.pass(req, res)) return;
+    const context = contextOf(req);
+    if (!context.body && context.identity?.isDeclared) {
+      const taking = takeBody(req, res, limits);
+      const taken = taking instanceof Promise ? await taking : taking;
+      if (taken === 'gone') return;
+      if (typeof taken === 'object') return next(taken);
+    }
+    if (context.body) return await this.#execute(req, res, next);
+    context.outcome = 'passed_through';
+    context.passedThrough = 'connecting';
+    inviteBody(req, res);
+    passthrough.handle(req, res);
+  }
+
+  /** Sends a request whose body is in memory, once. Never throws. */
+  async send(req: IncomingMessage, maySend?: () => boolean): Promise<UpstreamResult> {
+    const { executor, metrics, headersOf } = this.#options;
+    const context = contextOf(req);
+    const request = {
+      method: req.method ?? '',
+      target: req.url ?? '',
+      headers: headersOf(req, { unencoded: true }),
+      body: context.body ?? Buffer.alloc(0),
+    };
+    const result = await executor.send(request, maySend && { maySend });
+    context.upstreamMs += result.elapsedMs;
+    const labels = { operation: context.identity?.operation.name ?? 'none', result: result.kind };
+    metrics.upstreamSeconds.observe(labels, result.elapsedMs / 1000);
+    return result;
+  }
+
+  /** Takes a slot from the same number as requests with a key. */
+  async #execute(req: IncomingMessage, res: ServerResponse, next: (refusal: unknown) => void): Promise<void> {
+    const { slots } = this.#options;
+    const context = contextOf(req);
+    context.done = false;
+    try {
+      const slot = slots.tryTake() ?? (await slots.take(departureOf(res)));
+      if (!slot) return sendAnswer(res, context, overloaded(), next);
+      const exchange = await this.send(req);
+      releaseAfter(slot, exchange);
+      sendAnswer(res, context, answerOfExchange(exchange, 'forwarded'), next);
+    } finally {
+      markDone(context);
+    }
+  }
+}

@@ -1,0 +1,16 @@
+import ky from 'ky';
+import { makeCalls, PAYOUT, payoutHeaders, payoutUrl } from './lib/calls.mjs';
+
+await makeCalls(
+  (call) =>
+    ky
+      .post(payoutUrl(call), {
+        json: PAYOUT,
+        headers: payoutHeaders(call),
+        timeout: call.timeoutMs,
+        // By default it repeats no POST, and nothing that timed out.
+        retry: { limit: 3, methods: ['post'], retryOnTimeout: true },
+      })
+      .json(),
+  ({ response, data }) => ({ status: response?.status, code: data?.error?.code }),
+);

@@ -1,0 +1,134 @@
+import { once } from 'node:events';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { buffer } from 'node:stream/consumers';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
+import { describe, expect, onTestFinished, test, vi } from 'vitest';
+import { type BodyResult, readBody } from '../../../src/operations/body.ts';
+import { chunk, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
+
+const CHUNKED = head('POST /', 'Transfer-Encoding: chunked');
+
+/** A server whose every request is the test's, and a connection to it. */
+async function serving(
+  onRequest: (req: IncomingMessage, res: ServerResponse) => Promise<void>,
+): Promise<Wire> {
+  const server = createServer((req, res) => void onRequest(req, res).catch((error) => res.end(`${error}`)));
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  onTestFinished(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  return await Wire.open((server.address() as AddressInfo).port);
+}
+
+describe('a body over the limit', () => {
+  const text = Array.from({ length: 5000 }, (_, i) => `${i} `).join('');
+  const cut = (size: number) => text.match(new RegExp(`.{1,${size}}`, 'gs')) ?? [];
+
+  test.each([
+    ['of known length', () => request('POST /', [], text)],
+    ['in large chunks', () => Buffer.from(CHUNKED + cut(9000).map(chunk).join('') + LAST_CHUNK)],
+    ['in small chunks', () => Buffer.from(CHUNKED + cut(7).map(chunk).join('') + LAST_CHUNK)],
+    ['that passes it with its last byte', () => request('POST /', [], text.slice(0, 10_001))],
+  ])('%s can be put back and read once more, whole', async (name, bytes) => {
+    const whole = name.includes('last byte') ? text.slice(0, 10_001) : text;
+    const wire = await serving(async (req, res) => {
+      const result = await readBody(req, 10_000, 1000);
+      if (result.kind !== 'too_large') return void res.end(`not so: ${result.kind}`);
+      expect(result.read.length).toBeGreaterThan(10_000);
+      expect(result.read.toString()).toBe(whole.slice(0, result.read.length));
+      expect(req.isPaused()).toBe(true);
+      req.unshift(result.read);
+      res.end(await buffer(req));
+    });
+    expect((await wire.write(bytes()).answer()).body.toString()).toBe(whole);
+    // The connection is in step: what follows is the next request.
+    expect((await wire.write(bytes()).answer()).body.toString()).toBe(whole);
+  });
+
+  test('can be put back where the rest of it comes later', async () => {
+    const { promise: stopped, resolve: stop } = Promise.withResolvers<void>();
+    const wire = await serving(async (req, res) => {
+      const result = await readBody(req, 10, 1000);
+      stop();
+      if (result.kind === 'too_large') req.unshift(result.read);
+      res.end(await buffer(req));
+    });
+    wire.write(CHUNKED + chunk('0123456789') + chunk('a'));
+    await stopped;
+    const answer = await wire.write(chunk('later') + LAST_CHUNK).answer();
+    expect(answer.body.toString()).toBe('0123456789alater');
+  });
+});
+
+/** Bytes that are alive after a full collection. */
+function liveBytes(): number {
+  setFlagsFromString('--expose-gc');
+  const collect = runInNewContext('gc') as () => void;
+  collect();
+  collect();
+  const { heapUsed, arrayBuffers } = process.memoryUsage();
+  return heapUsed + arrayBuffers;
+}
+
+test('a body in chunks of one byte takes at most about twice its limit', async () => {
+  const limit = 200_000;
+  const { promise: read, resolve: finish } = Promise.withResolvers<BodyResult>();
+  let seen = 0;
+  const wire = await serving(async (req, res) => {
+    const result = readBody(req, limit, 20_000);
+    req.on('data', (bytes: Buffer) => {
+      seen += bytes.length;
+    });
+    finish(await result);
+    res.end();
+  });
+  const before = liveBytes();
+  wire.write(CHUNKED);
+  const some = chunk('x').repeat(1000);
+  for (let sent = 0; sent < limit; sent += 1000) {
+    wire.write(some);
+    // A body that is still on its way is not what this measures.
+    await vi.waitUntil(() => seen === sent + 1000, { interval: 1, timeout: 10_000 });
+  }
+  const grown = liveBytes() - before;
+  wire.write(LAST_CHUNK);
+  expect(await read).toEqual({ kind: 'body', body: Buffer.alloc(limit, 'x') });
+  expect(grown).toBeLessThan(2.5 * limit);
+});
+
+test('a body of one byte that announces many takes little', async () => {
+  const announced = 1_000_000;
+  const reading: Promise<BodyResult>[] = [];
+  const before = liveBytes();
+  for (let i = 0; i < 10; i++) {
+    const { promise: arrived, resolve: arrive } = Promise.withResolvers<void>();
+    const wire = await serving(async (req, res) => {
+      reading.push(readBody(req, announced, 20_000));
+      let bytes = 0;
+      req.on('data', (some: Buffer) => {
+        bytes += some.length;
+        if (bytes === 2) arrive();
+        else wire.write('y');
+      });
+      res.on('error', () => {});
+    });
+    wire.write(`${head('POST /', `Content-Length: ${announced}`)}x`);
+    await arrived;
+  }
+  expect(liveBytes() - before).toBeLessThan(3_000_000);
+});
+
+test('a body that is there already is read without a timer', async () => {
+  const wire = await serving(async (req, res) => {
+    const timers = vi.spyOn(globalThis, 'setTimeout');
+    const result = await readBody(req, 100, 4321);
+    const armed = timers.mock.calls.filter(([, ms]) => ms === 4321);
+    timers.mockRestore();
+    res.end(JSON.stringify([result.kind, armed.length]));
+  });
+  expect((await wire.write(request('POST /', [], 'hello')).answer()).json()).toEqual(['body', 0]);
+});

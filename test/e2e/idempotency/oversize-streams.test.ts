@@ -1,0 +1,135 @@
+import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import type { IncomingMessage } from 'node:http';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import { send, withdraw } from '../../support/client.ts';
+import type { MoreConfig } from '../../support/config.ts';
+import { type FloodingBackend, openFloodingBackend } from '../../support/flooding-backend.ts';
+import { metric } from '../../support/metrics.ts';
+import { expectProblem } from '../../support/problem.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { until } from '../../support/until.ts';
+import { ALPHA, head, request, Wire } from '../../support/wire.ts';
+import { beginToRead } from './reading.ts';
+
+const tombstone = { status: 409, code: 'response_not_stored' } as const;
+const BRAVO = 'sk_sandbox_bravo';
+
+/** A gateway in front of a backend with endless answers. */
+async function open(maxConnections: number, limits: MoreConfig['limits'] = {}) {
+  const backend = await openFloodingBackend();
+  const stack = await openStack({
+    upstream: { url: backend.url, maxConnections },
+    idempotency: { maxStoredBytes: 65_536 },
+    limits,
+  });
+  onTestFinished(() => stack.close());
+  return { backend, stack };
+}
+
+/** A merchant who asks for an endless answer and reads nothing of it. */
+async function stallWith({ url }: Stack, key?: string): Promise<IncomingMessage> {
+  const reading = await beginToRead(url, { fault: 'endless', ...(key && { key }) });
+  onTestFinished(() => void reading.destroy());
+  return reading;
+}
+
+/** Resolves when everything between the backend and the merchants is full. */
+async function full(backend: FloodingBackend): Promise<void> {
+  await until(async () => {
+    const before = backend.bytes;
+    await sleep(150);
+    return before > 0 && backend.bytes === before;
+  });
+}
+
+const inUse = ({ adminUrl }: Stack) => metric(adminUrl, 'oncegate_upstream_slots_in_use');
+
+describe('merchants who do not read their oversize responses', () => {
+  it('leave half of the slots to others', async () => {
+    const { backend, stack } = await open(4);
+    // The gateway may cut some of them before their head.
+    const opening = await Promise.allSettled([1, 2, 3, 4].map(() => stallWith(stack, randomUUID())));
+    expect(opening.some(({ status }) => status === 'fulfilled')).toBe(true);
+    await until(() => backend.streams === 2);
+    expect(await inUse(stack)).toBe(2);
+    const others = Array.from({ length: 20 }, () => [
+      withdraw(stack.url, { key: randomUUID(), secret: BRAVO }),
+      send(stack.url, { path: '/v2/get_balance', headers: { Authorization: `Bearer ${BRAVO}` } }),
+    ]);
+    for (const answer of await Promise.all(others.flat())) expect(answer.body.toString()).toBe('short');
+    expect(backend.streams).toBe(2);
+    expect(backend.connections.most).toBeLessThanOrEqual(4);
+  });
+
+  it.each([
+    ['with a key', randomUUID()],
+    ['without a key', undefined],
+  ])('lose the connection, and the backend’s is free: %s', async (_, key) => {
+    const { backend, stack } = await open(1, { answerTimeoutMs: 300 });
+    const reading = await stallWith(stack, key);
+    await until(() => backend.streams === 0);
+    await until(async () => (await inUse(stack)) === 0);
+    await expect(reading.toArray()).rejects.toThrow('aborted');
+    if (key !== undefined) expectProblem(await withdraw(stack.url, { key }), tombstone);
+  });
+
+  it('lose it as well if the response waits behind another on the connection', async () => {
+    const { backend, stack } = await open(2, { answerTimeoutMs: 300 });
+    const wire = await Wire.open(stack.port);
+    const endless = [ALPHA, 'X-Sandbox-Fault: endless'];
+    wire.write(head('GET /v3/endless', ALPHA));
+    wire.write(request('POST /v1/index.php', endless, '{"action":"withdraw"}'));
+    await until(() => backend.streams === 2);
+    await wire.ended;
+    await until(() => backend.streams === 0);
+    expect(await inUse(stack)).toBe(0);
+  });
+
+  it('are cut before a merchant who reads', async () => {
+    const { backend, stack } = await open(2);
+    const [stalled, key] = [randomUUID(), randomUUID()];
+    await stallWith(stack, stalled);
+    await full(backend);
+    const whole = await withdraw(stack.url, { key, secret: BRAVO, fault: 'large=300000' });
+    expect([whole.status, whole.body.length]).toEqual([201, 300_000]);
+    await until(() => backend.streams === 0);
+    expectProblem(await withdraw(stack.url, { key: stalled }), tombstone);
+  });
+});
+
+it('an oversize response too many is cut if all merchants read, and its key is completed', async () => {
+  const { backend, stack } = await open(2);
+  const reading = await beginToRead(stack.url, { fault: 'begin=100000' });
+  onTestFinished(() => void reading.socket.resetAndDestroy());
+  let bytes = 0;
+  reading.on('data', (piece: Buffer) => {
+    bytes += piece.length;
+  });
+  await until(() => bytes === 100_000);
+  const key = randomUUID();
+  await expect(withdraw(stack.url, { key, fault: 'large=300000' })).rejects.toThrow(/aborted|hang up|reset/);
+  expectProblem(await withdraw(stack.url, { key }), tombstone);
+  expect(reading.destroyed).toBe(false);
+  expect(await inUse(stack)).toBe(1);
+  expect(backend.connections.most).toBe(2);
+});
+
+it('a merchant who reads an oversize response slowly keeps it', async () => {
+  const { backend, stack } = await open(1, { answerTimeoutMs: 1000 });
+  const reading = await stallWith(stack);
+  let bytes = 0;
+  reading.on('data', (piece: Buffer) => {
+    bytes += piece.length;
+    if (bytes % 3_000_000 < piece.length) {
+      reading.pause();
+      setTimeout(() => reading.resume(), 100);
+    }
+  });
+  const ended = once(reading, 'close');
+  await Promise.race([ended, sleep(5000)]);
+  expect(backend.streams).toBe(1);
+  // The backend was never waited for, so there was always something to take.
+  expect(backend.bytes - bytes).toBeGreaterThan(500_000);
+});

@@ -1,0 +1,42 @@
+import { createHash } from 'node:crypto';
+import type { IncomingMessage } from 'node:http';
+import { buffer } from 'node:stream/consumers';
+import { httpBackend } from './backend.ts';
+
+/** What a backend executed. */
+export interface Execution {
+  method: string;
+  target: string;
+  key: string | undefined;
+  /** Length and framing of the body, and its SHA-256. */
+  bytes: number;
+  framing: string;
+  sha256: string;
+}
+
+/** Ends a request's connection after its execution, without an answer. */
+export const RESET = { 'X-Then': 'reset' };
+
+/**
+ * A backend that executes every request once for each time that it gets it, whatever its method, path and body. Closed at
+ * the end of the test.
+ */
+export async function legacyBackend(): Promise<{ url: string; executions: Execution[] }> {
+  const executions: Execution[] = [];
+  const url = await httpBackend((req, res) => {
+    void buffer(req).then((body) => {
+      executions.push(executionOf(req, body));
+      if (req.headers['x-then'] === 'reset') req.socket.resetAndDestroy();
+      else res.writeHead(201).end(`execution ${executions.length}`);
+    });
+  });
+  return { url, executions };
+}
+
+function executionOf({ method = '', url: target = '', headers }: IncomingMessage, body: Buffer): Execution {
+  const key = headers['x-service-idempotency']?.toString();
+  const framing = headers['transfer-encoding'] ?? headers['content-length'] ?? 'none';
+  return { method, target, key, bytes: body.length, framing, sha256: sha256(body) };
+}
+
+export const sha256 = (bytes: Buffer): string => createHash('sha256').update(bytes).digest('hex');

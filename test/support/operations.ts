@@ -1,0 +1,53 @@
+import type { z } from 'zod';
+import type { Identity, OperationIdempotency } from '../../src/kernel/context.ts';
+import {
+  type DeclaredOperation,
+  Operations,
+  type OperationsOptions,
+} from '../../src/operations/operations.ts';
+import { matchOptions } from '../../src/operations/options.ts';
+import { incoming } from './incoming.ts';
+
+export type MatchInput = z.input<typeof matchOptions>;
+
+export const idempotency: OperationIdempotency = {
+  ...{ key: 'optional', inDoubt: 'hold', waitMs: 0 },
+  ...{ release: [], unknown: [] },
+};
+
+export function declare(
+  name: string,
+  match: MatchInput,
+  key: OperationIdempotency['key'] = 'optional',
+): DeclaredOperation {
+  return { name, match: matchOptions.parse(match), idempotency: { ...idempotency, key } };
+}
+
+export const INDEX = '/v1/index.php';
+export const action = (name: string, key?: OperationIdempotency['key']) =>
+  declare(name, { method: 'POST', path: INDEX, where: { action: name } }, key);
+export const balance = declare('balance', { method: 'GET', path: '/v2/get_balance' });
+
+export const of = (declared: DeclaredOperation[], undeclared: OperationsOptions['undeclared'] = 'protect') =>
+  new Operations(declared, { idempotency, undeclared });
+export const theInterface = of([balance, action('withdraw'), action('checkout')]);
+
+export interface Asked {
+  method?: string;
+  url?: string;
+  /** Content-Type; application/json where there is none. */
+  type?: string;
+  fields?: Record<string, string>;
+  /** undefined: it was too large to be read. */
+  body?: string | Buffer | undefined;
+}
+
+export function identify(operations: Operations, asked: Asked): Identity {
+  const { method = 'POST', url = INDEX, type = 'application/json', fields = {} } = asked;
+  const req = incoming(method, url, { 'Content-Type': type, ...fields });
+  const body = 'body' in asked && asked.body === undefined ? undefined : Buffer.from(asked.body ?? '');
+  return operations.identify(operations.byHead(req), req, body);
+}
+
+export const nameOf = (operations: Operations, asked: Asked) => identify(operations, asked).operation.name;
+export const FORM = 'application/x-www-form-urlencoded';

@@ -1,0 +1,64 @@
+import { expect, test } from 'vitest';
+import { parseKeyFile } from '../../src/auth/key-file.ts';
+import { KeyIndex } from '../../src/auth/key-index.ts';
+import { keyWarnings } from '../../src/auth/key-warnings.ts';
+
+const NOW_MS = Date.parse('2026-11-22T12:00:00Z');
+
+function warningsOf(...keys: string[]): string[] {
+  const items = keys.map((more, i) => `{ id: k${i}, dangerouslyPlainSecret: sk_${i}, ${more} }`);
+  const text = `merchants: [{ code: M-1, keys: [${items.join(', ')}] }]`;
+  const index = KeyIndex.of(parseKeyFile(Buffer.from(text)), undefined);
+  return keyWarnings(index.entries(), ['balance', 'withdraw'], NOW_MS);
+}
+
+test.each([
+  ['a key without limits', ['']],
+  ['a key that expires after 30 days', ['expiresAt: 2026-12-22T12:00:01Z']],
+  ['a key that is not valid yet', ['', 'notBefore: 2027-01-01T00:00:00Z']],
+  ['known scopes', ['scopes: [balance, withdraw, undeclared, other, passthrough]', 'scopes: ["*"]']],
+  [
+    'a revoked key, whatever else is wrong with it',
+    ['', 'revokedAt: 2026-01-01T00:00:00Z, expiresAt: 2026-02-01T00:00:00Z, scopes: [nothing]'],
+  ],
+])('nothing is said of %s', (_, keys) => {
+  expect(warningsOf(...keys)).toEqual([]);
+});
+
+test('there are no keys', () => {
+  expect(warningsOf()).toEqual(['there are no secret keys: every request gets 401']);
+});
+
+test('no key is in force', () => {
+  expect(warningsOf('revokedAt: 2026-01-01T00:00:00Z', 'notBefore: 2027-01-01T00:00:00Z')).toEqual([
+    'no secret key is in force: every request gets 401',
+  ]);
+});
+
+test('expired keys, from their last moment on', () => {
+  expect(
+    warningsOf('', 'expiresAt: 2026-11-22T12:00:00Z', 'expiresAt: 2020-01-01T00:00:00Z, scopes: [nothing]'),
+  ).toEqual(['expired: M-1/k1, M-1/k2']);
+});
+
+test('keys that expire within 30 days, with the time', () => {
+  expect(warningsOf('', 'expiresAt: 2026-12-22T11:59:59Z', 'expiresAt: 2026-11-22T13:00:01+01:00')).toEqual([
+    'expires within 30 days: M-1/k1 (2026-12-22T11:59:59.000Z), M-1/k2 (2026-11-22T12:00:01.000Z)',
+  ]);
+});
+
+test('scopes that no operation has, one line each', () => {
+  expect(warningsOf('scopes: [withdrw, balance, withdrw]', 'scopes: [Balance]', 'scopes: [withdrw]')).toEqual(
+    ['no operation has the scope "withdrw": M-1/k0, M-1/k2', 'no operation has the scope "Balance": M-1/k1'],
+  );
+});
+
+test('many are counted and not all named', () => {
+  expect(warningsOf(...Array(12).fill('scopes: [x]'))).toEqual([
+    'no operation has the scope "x": M-1/k0, M-1/k1, M-1/k2, M-1/k3, M-1/k4, 7 more',
+  ]);
+  const scopes = Array.from({ length: 12 }, (_, i) => `s${i}`);
+  const lines = warningsOf(`scopes: [${scopes.join(', ')}]`);
+  expect(lines).toHaveLength(6);
+  expect(lines.at(-1)).toBe('no operation has 7 more scopes');
+});

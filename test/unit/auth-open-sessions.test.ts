@@ -1,0 +1,124 @@
+import { rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, onTestFinished, test, vi } from 'vitest';
+import { Authenticator } from '../../src/auth/authenticate.ts';
+import { FileKeySource } from '../../src/auth/file-key-source.ts';
+import { OpenSessions } from '../../src/auth/open-sessions.ts';
+import { temporaryFolder } from '../support/config.ts';
+
+const PEPPER = 'pepper-of-the-tests';
+const START_MS = Date.parse('2026-06-01T00:00:00Z');
+
+const fileOf = (...keys: string[]) => `merchants: [{ code: M-1, keys: [${keys.join(', ')}] }]`;
+const key = (id: string, more = '') =>
+  `{ id: ${id}, dangerouslyPlainSecret: sk_${id}${more && `, ${more}`} }`;
+
+/** Sessions over a key file, with timers and a clock that the test moves. */
+async function open(text: string, pepper?: string) {
+  vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval', 'Date'], now: START_MS });
+  onTestFinished(() => void vi.useRealTimers());
+  const path = join(temporaryFolder(), 'keys.yaml');
+  writeFileSync(path, text);
+  const clock = { wallMs: () => Date.now(), monotonicMs: () => 0 };
+  const keys = await FileKeySource.open({ path, pepper, clock, pollMs: 3_600_000 });
+  onTestFinished(() => keys.close());
+  const authenticator = new Authenticator(keys, { realm: 'r' }, clock);
+  const sessions = new OpenSessions(keys, clock);
+  return {
+    /** A session of this secret key; `end` counts how often it was ended. */
+    session(secret: string) {
+      const authentication = authenticator.authenticate(['Authorization', `Bearer ${secret}`]);
+      if (authentication.kind === 'refused') throw new Error(authentication.problem.code);
+      const end = vi.fn();
+      return { end, leave: sessions.add(authentication.key, end), authentication };
+    },
+    async reload(changed: string | undefined) {
+      if (changed === undefined) rmSync(path);
+      else writeFileSync(path, changed);
+      await keys.reload();
+    },
+  };
+}
+
+describe('a session ends at once when the key file', () => {
+  test.each([
+    ['has its key no more', fileOf(key('b'))],
+    ['says that its key is revoked', fileOf(key('a', 'revokedAt: 2026-05-01T00:00:00Z'), key('b'))],
+    ['says that its key has expired', fileOf(key('a', 'expiresAt: 2026-05-01T00:00:00Z'), key('b'))],
+    ['has another secret key by its id', fileOf('{ id: a, dangerouslyPlainSecret: sk_c }', key('b'))],
+    ['takes a scope from its key', fileOf(key('a', 'scopes: [balance]'), key('b'))],
+    [
+      'gives its key to another merchant',
+      `merchants: [{ code: M-2, keys: [${key('a')}] }, { code: M-1, keys: [${key('b')}] }]`,
+    ],
+  ])('%s', async (_, changed) => {
+    for (const pepper of [undefined, PEPPER]) {
+      const { session, reload } = await open(
+        fileOf(key('a', 'scopes: [balance, undeclared]'), key('b')),
+        pepper,
+      );
+      const [first, second, other] = [session('sk_a'), session('sk_a'), session('sk_b')];
+      await reload(changed);
+      expect([first, second, other].map(({ end }) => end.mock.calls.length)).toEqual([1, 1, 0]);
+    }
+  });
+});
+
+describe('a session stays when the key file', () => {
+  test.each([
+    ['is written again', fileOf(key('a', 'scopes: [balance]'))],
+    ['gives its key a scope', fileOf(key('a', 'scopes: [undeclared, balance]'))],
+    ['gives its key all scopes', fileOf(key('a'))],
+    ['names its key otherwise', fileOf('{ id: z, dangerouslyPlainSecret: sk_a, scopes: [balance] }')],
+    ['is broken', 'merchants: none'],
+    ['is gone', undefined],
+  ])('%s', async (_, changed) => {
+    const { session, reload } = await open(fileOf(key('a', 'scopes: [balance]')));
+    const { end } = session('sk_a');
+    await reload(changed);
+    vi.advanceTimersByTime(10_000);
+    expect(end).not.toHaveBeenCalled();
+  });
+});
+
+describe('a session ends within a second of', () => {
+  test.each(['revokedAt', 'expiresAt'])('%s, once', async (member) => {
+    const { session } = await open(fileOf(key('a', `${member}: 2026-06-01T00:01:00Z`), key('b')));
+    const [mine, other] = [session('sk_a'), session('sk_b')];
+    vi.advanceTimersByTime(59_999);
+    expect(mine.end).not.toHaveBeenCalled();
+    vi.advanceTimersByTime(1001);
+    expect(mine.end).toHaveBeenCalledTimes(1);
+    vi.advanceTimersByTime(60_000);
+    expect(mine.end).toHaveBeenCalledTimes(1);
+    expect(other.end).not.toHaveBeenCalled();
+  });
+});
+
+test('a session that has closed is not ended', async () => {
+  const { session, reload } = await open(fileOf(key('a'), key('b')));
+  const { end, leave } = session('sk_a');
+  leave();
+  leave();
+  await reload(fileOf(key('b')));
+  expect(end).not.toHaveBeenCalled();
+});
+
+test('there is one timer while there are sessions, and none without', async () => {
+  const { session, reload } = await open(fileOf(key('a'), key('b')));
+  expect(vi.getTimerCount()).toBe(0);
+  const [first, second] = [session('sk_a'), session('sk_b')];
+  expect(vi.getTimerCount()).toBe(1);
+  first.leave();
+  expect(vi.getTimerCount()).toBe(1);
+  await reload(fileOf(key('a')));
+  expect(second.end).toHaveBeenCalledTimes(1);
+  expect(vi.getTimerCount()).toBe(0);
+  session('sk_a');
+  expect(vi.getTimerCount()).toBe(1);
+});
+
+test('the secret key is not kept', async () => {
+  const { session } = await open(fileOf(key('a')));
+  expect(JSON.stringify(session('sk_a').authentication)).not.toContain('sk_a');
+});

@@ -1,0 +1,107 @@
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import { expect, onTestFinished, test, vi } from 'vitest';
+import { createApp, type RequestPath } from '../../src/gateway/app.ts';
+import { listen } from '../../src/kernel/listen.ts';
+import type { Middleware } from '../../src/kernel/middleware.ts';
+import { isProblem, problem } from '../../src/kernel/problem.ts';
+import { rawExchange } from '../support/raw.ts';
+
+const passes: Middleware = (_req, _res, next) => next();
+const ORDER = ['admit', 'checkHead', 'authenticate', 'identify', 'authorise', 'protect', 'forward'] as const;
+
+const answers: RequestPath['answerRefusal'] = (refusal, _req, res) => {
+  const text = isProblem(refusal) ? refusal.code : (refusal as Error).message;
+  res.writeHead(500, { 'Content-Length': text.length }).end(text);
+};
+
+/** A server of a path with these parts; the others pass everything on. Closed at the end of the test. */
+async function serve(parts: Partial<RequestPath>): Promise<number> {
+  const everyPart = Object.fromEntries(ORDER.map((name) => [name, passes]));
+  const path = { ...everyPart, answerRefusal: answers, ...parts } as RequestPath;
+  const { handle, Request, Response } = createApp(path);
+  const server = createServer({ IncomingMessage: Request, ServerResponse: Response }, handle);
+  onTestFinished(() => void server.close());
+  return await listen(server, '127.0.0.1', 0);
+}
+
+/** Status and text of the answer of a path with these parts. */
+async function answerOf(parts: Partial<RequestPath>): Promise<[number, string]> {
+  const answer = await fetch(`http://127.0.0.1:${await serve(parts)}/`);
+  return [answer.status, await answer.text()];
+}
+
+test('the parts of the path come one after the other', async () => {
+  const seen: string[] = [];
+  const noted = ORDER.map((name): [string, Middleware] => [
+    name,
+    (_req, res, next) => {
+      seen.push(name);
+      if (name === 'forward') res.end('here');
+      else next();
+    },
+  ]);
+  expect(await answerOf(Object.fromEntries(noted))).toEqual([200, 'here']);
+  expect(seen).toEqual(ORDER);
+});
+
+test('what answers is the last part, and may take its time', async () => {
+  const never = vi.fn();
+  const identify: Middleware = async (req, _res, next) => {
+    await once(req, 'readable');
+    next();
+  };
+  const authorise: Middleware = (_req, res) => void res.end('here');
+  expect(await answerOf({ identify, authorise, protect: never, forward: never })).toEqual([200, 'here']);
+  expect(never).not.toHaveBeenCalled();
+});
+
+test('no header tells of Express', async () => {
+  const forward: Middleware = (_req, res) => void res.end(JSON.stringify(Object.keys(res.getHeaders())));
+  expect(await answerOf({ forward })).toEqual([200, '[]']);
+});
+
+test.each<[string, Middleware]>([
+  [
+    'throws',
+    () => {
+      throw new Error('broken');
+    },
+  ],
+  ['rejects', () => Promise.reject(new Error('broken'))],
+  ['passes on', (_req, _res, next) => next(new Error('broken'))],
+])('an error that a part %s is answered in one place', async (_how, authenticate) => {
+  const never = vi.fn();
+  expect(await answerOf({ authenticate, identify: never })).toEqual([500, 'broken']);
+  expect(never).not.toHaveBeenCalled();
+});
+
+test('so is a refusal', async () => {
+  const authorise: Middleware = (_req, _res, next) => next(problem('insufficient_scope', 'x'));
+  expect(await answerOf({ authorise })).toEqual([500, 'insufficient_scope']);
+});
+
+test('a request that no part answers is answered', async () => {
+  expect(await answerOf({})).toEqual([500, 'no middleware has answered']);
+});
+
+test.each(['a://', 'http://?/v1', '*', 'http://x/y'])(
+  'a target without a path, %s, is admitted and checked',
+  async (target) => {
+    const seen: string[] = [];
+    const admit: Middleware = (_req, _res, next) => {
+      seen.push('admit');
+      next();
+    };
+    const checkHead: Middleware = (_req, _res, next) => {
+      seen.push('checkHead');
+      next(problem('invalid_target', 'x'));
+    };
+    const authenticate: Middleware = () => expect.fail('the target went on');
+    const port = await serve({ admit, checkHead, authenticate });
+    const bytes = `GET ${target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n`;
+    const [answer] = await rawExchange(port, bytes);
+    expect([answer?.status, answer?.body.toString()]).toEqual([500, 'invalid_target']);
+    expect(seen).toEqual(['admit', 'checkHead']);
+  },
+);

@@ -1,0 +1,241 @@
+import { describe, expect, test } from 'vitest';
+import {
+  type Asked,
+  action,
+  balance,
+  declare,
+  FORM,
+  INDEX,
+  identify,
+  nameOf,
+  of,
+  theInterface,
+} from '../support/operations.ts';
+
+describe('a request that two readers could take for different operations is unclear', () => {
+  test.each<[string, Asked]>([
+    ...[
+      ...['{"action":true}', '{"action":0}', '{"action":1}', '{"action":null}', '{"action":[]}'],
+      ...['{"action":["withdraw"]}', '{"action":{"0":"withdraw"}}', '{"action":" withdraw"}'],
+      ...['{"action":"withdraw\\n"}', '{"action":"withdraw\\u0000"}', '{"action":"withdraw\\u0000x"}'],
+      ...['{"action":"withdraw \\u0000x"}', '{"action":"\\u0000withdraw"}', '{"action":"\\u00a0withdraw"}'],
+      ...['{"action":"WITHDRAW"}', '{"action":"Withdraw "}', '{"action":"CHECKOUT"}'],
+      ...[
+        '{"Action":"withdraw"}',
+        '{"ACTION":"refund"}',
+        '{" action":"withdraw"}',
+        '{"action\\t":"withdraw"}',
+      ],
+      // A parser in C ends the name here.
+      ...['{"action\\u0000":"withdraw"}', '{"action\\u0000x":"withdraw"}'],
+      ...['{"action":"refund","Action":"withdraw"}', '{"action":"refund","action ":"withdraw"}'],
+      ...[
+        '{"action":"withdraw","action":"refund"}',
+        '{"action":"withdraw"',
+        '["withdraw"]',
+        'action=withdraw',
+      ],
+    ].map((body): [string, Asked] => [body, { body }]),
+    [
+      'the member in the query and in JSON',
+      { url: `${INDEX}?action=checkout`, body: '{"action":"checkout"}' },
+    ],
+    [
+      'the member in the query and in a form',
+      { url: `${INDEX}?action=a`, type: FORM, body: 'action=withdraw' },
+    ],
+    ['the member in the query twice', { url: `${INDEX}?action=withdraw&action=withdraw` }],
+    ['a body that is too large to be read', { body: undefined }],
+    ['a header that overrides the method', { fields: { 'X-HTTP-Method-Override': 'PUT' }, body: '{}' }],
+    [
+      'a header that overrides the path',
+      { fields: { 'X-Original-URL': '/' }, body: '{"action":"checkout"}' },
+    ],
+  ])('%s', (_name, asked) => {
+    expect(identify(theInterface, asked)).toMatchObject({
+      operation: { name: 'other' },
+      unclear: expect.stringMatching(/\w/),
+      ...{ isDeclared: false, isProtected: true, keyRequired: false },
+    });
+  });
+
+  test('and says so without what was sent', () => {
+    const { unclear } = identify(theInterface, { body: '{"Action":"0123456789"}' });
+    expect(unclear).not.toContain('0123456789');
+  });
+
+  test.each([
+    ...['X-HTTP-Method-Override', 'X-HTTP-Method', 'X-Method-Override', 'X-Original-URL', 'X-Rewrite-URL'],
+  ])('by the header %s on every path, under every method', (name) => {
+    for (const url of ['/v3/echo', '/v2/get_balance', '/V1/index.php'])
+      for (const method of ['POST', 'GET', 'HEAD'])
+        expect(identify(theInterface, { method, url, fields: { [name]: '' } }), url).toMatchObject({
+          operation: { name: 'other' },
+          unclear: expect.stringContaining('header'),
+          isProtected: true,
+        });
+  });
+
+  test('by a method in the query, where the method decides', () => {
+    const operations = of([
+      declare('create', { method: 'POST', path: '/v1/payments' }),
+      declare('cancel', { method: 'DELETE', path: '/v1/payments' }, 'required'),
+    ]);
+    for (const query of ['_method=DELETE', 'a=1&%5fmethod=delete', '+_METHOD=DELETE', 'a;_method=DELETE'])
+      expect(identify(operations, { url: `/v1/payments?${query}` }), query).toMatchObject({
+        operation: { name: 'other' },
+        unclear: expect.stringContaining('method'),
+        ...{ isProtected: true, keyRequired: true },
+      });
+    expect(nameOf(operations, { url: '/v1/payments?method=DELETE' })).toBe('create');
+    expect(nameOf(operations, { url: '/v1/payments?_method=PUT', method: 'GET' })).toBe('other');
+    expect(nameOf(theInterface, { url: '/v2/get_balance?_method=PUT', method: 'GET' })).toBe('balance');
+  });
+
+  test('and needs a key where an operation of the path requires one', () => {
+    const operations = of([action('withdraw'), action('checkout', 'required')]);
+    expect(identify(operations, { body: '{"Action":"withdraw"}' }).keyRequired).toBe(true);
+    expect(identify(operations, { fields: { 'X-HTTP-Method': 'GET' } }).keyRequired).toBe(true);
+    // It is clear that these are no checkout.
+    expect(identify(operations, { body: '{"action":"withdraw"}' }).keyRequired).toBe(false);
+    expect(identify(operations, { body: '{"action":"refund"}' }).keyRequired).toBe(false);
+  });
+});
+
+describe('what only resembles a declared request', () => {
+  test.each(['PUT', 'PATCH', 'DELETE', 'PROPFIND'])(
+    '%s on a declared path is `other`, and needs the scopes of that path',
+    (method) => {
+      expect(identify(theInterface, { method, body: '{"action":"withdraw"}' })).toMatchObject({
+        operation: { name: 'other' },
+        ...{ isDeclared: false, isProtected: true, scopes: ['withdraw', 'checkout'] },
+      });
+    },
+  );
+
+  test.each([
+    '/V1/index.php',
+    '/v1/index.php/',
+    '/v1/index.php;x',
+    '/v1/index.php/withdraw',
+    '/v1/%69ndex.php',
+  ])('%s is `other`, and needs the scopes of the path that it resembles', (url) => {
+    for (const method of ['POST', 'PUT', 'DELETE', 'GET', 'HEAD', 'OPTIONS'])
+      expect(identify(theInterface, { method, url })).toMatchObject({
+        operation: { name: 'other' },
+        ...{ isDeclared: false, isProtected: method[0] === 'P' || method === 'DELETE' },
+        scopes: ['withdraw', 'checkout'],
+      });
+  });
+
+  test.each([
+    '/V1/payments/p-1/refund',
+    '/v1/payments/p-1/refund/',
+    '/v1/payments/p-1/Refund;x',
+    '/v1/p%61yments/1/refund',
+  ])('%s resembles a pattern', (url) => {
+    const operations = of([declare('refund', { method: 'POST', path: '/v1/payments/:id/refund' })]);
+    expect(identify(operations, { url })).toMatchObject({ operation: { name: 'other' }, scopes: ['refund'] });
+  });
+
+  test('HEAD is another method than GET', () => {
+    expect(identify(theInterface, { method: 'HEAD', url: '/v2/get_balance' })).toMatchObject({
+      operation: { name: 'other' },
+      ...{ isDeclared: false, isProtected: false, scopes: ['balance'] },
+    });
+    const both = of([declare('balance', { method: ['GET', 'HEAD'], path: '/v2/get_balance' })]);
+    expect(nameOf(both, { method: 'HEAD', url: '/v2/get_balance' })).toBe('balance');
+  });
+
+  test('requires a key where an operation of the path does', () => {
+    const operations = of([balance, action('checkout', 'required')]);
+    expect(identify(operations, { method: 'PUT' }).keyRequired).toBe(true);
+    expect(identify(operations, { url: '/v1/INDEX.php' }).keyRequired).toBe(true);
+    expect(identify(operations, { method: 'GET' }).keyRequired).toBe(false);
+    expect(identify(operations, { method: 'PUT', url: '/v2/get_balance' }).keyRequired).toBe(false);
+  });
+});
+
+describe('a safe method', () => {
+  const selecting: Asked[] = [
+    { url: `${INDEX}?action=withdraw` },
+    { url: `${INDEX}?Action=withdraw` },
+    { url: `${INDEX}?action[]=withdraw` },
+    { url: '/V1/index.php?action=withdraw' },
+    { body: '{"action":"withdraw"}' },
+    { type: FORM, body: 'action=withdraw' },
+    { body: 'not JSON' },
+    { body: undefined },
+  ];
+
+  test('that may select an operation that takes a key is protected, under no operation of its own', () => {
+    for (const method of ['GET', 'HEAD', 'OPTIONS', 'TRACE'])
+      for (const asked of selecting)
+        expect(identify(theInterface, { ...asked, method }), JSON.stringify(asked)).toMatchObject({
+          operation: { name: 'other' },
+          ...{ isProtected: true, isDeclared: false, scopes: ['withdraw', 'checkout'] },
+        });
+  });
+
+  test('that selects none is not', () => {
+    for (const asked of [{}, { url: `${INDEX}?action=refund` }, { body: '{"action":"refund"}' }])
+      expect(identify(theInterface, { ...asked, method: 'GET' }).isProtected).toBe(false);
+    const withoutKeys = of([action('withdraw', 'none')]);
+    for (const asked of selecting)
+      expect(identify(withoutKeys, { ...asked, method: 'GET' }).isProtected).toBe(false);
+  });
+
+  test('is protected as an operation that is declared with it', () => {
+    const operations = of([
+      declare('pay', { method: 'GET', path: INDEX, where: { action: 'pay' } }, 'required'),
+    ]);
+    expect(identify(operations, { method: 'GET', url: `${INDEX}?action=pay` })).toMatchObject({
+      operation: { name: 'pay' },
+      ...{ isProtected: true, keyRequired: true },
+    });
+    expect(identify(operations, { method: 'GET' })).toMatchObject({
+      operation: { name: 'other' },
+      ...{ isProtected: false, keyRequired: false },
+    });
+  });
+});
+
+describe('a request opts out of protection', () => {
+  test('by key: none', () => {
+    const operations = of([action('withdraw', 'none'), action('checkout')]);
+    expect(identify(operations, { body: '{"action":"withdraw"}' })).toMatchObject({
+      operation: { name: 'withdraw' },
+      ...{ isProtected: false, isDeclared: true },
+    });
+    expect(identify(operations, { body: '{"Action":"withdraw"}' }).isProtected).toBe(true);
+  });
+
+  test('by undeclared: pass, on undeclared paths only', () => {
+    const operations = of([balance, action('withdraw')], 'pass');
+    expect(identify(operations, { url: '/v3/echo' })).toMatchObject({ isProtected: false, isRefused: false });
+    expect(identify(operations, { body: '{"action":"refund"}' }).isProtected).toBe(true);
+    expect(identify(operations, { url: '/V1/index.php' }).isProtected).toBe(true);
+  });
+});
+
+test('undeclared: refuse refuses what is not declared, and its lookalikes', () => {
+  const operations = of([balance, action('withdraw')], 'refuse');
+  const refused: Asked[] = [
+    ...[{ url: '/v3/echo' }, { url: '/v3/echo', method: 'GET' }, { url: '/V1/index.php' }],
+    ...[
+      { method: 'PUT' },
+      { method: 'GET', url: `${INDEX}?action=withdraw` },
+      { method: 'HEAD', url: '/v2/get_balance' },
+    ],
+  ];
+  for (const asked of refused)
+    expect(identify(operations, asked).isRefused, JSON.stringify(asked)).toBe(true);
+  // Its path or its method may be another one for the backend.
+  for (const url of [INDEX, '/v3/echo', '/v2/get_balance'])
+    for (const field of ['X-HTTP-Method-Override', 'X-Original-URL']) {
+      const asked = { url, fields: { [field]: '/x' }, body: '{"action":"withdraw"}' };
+      expect(identify(operations, asked).isRefused, `${url} ${field}`).toBe(true);
+    }
+  expect(identify(operations, { body: '{"action":"withdraw"}' }).isRefused).toBeFalsy();
+  expect(identify(operations, { method: 'GET', url: '/v2/get_balance' }).isRefused).toBeFalsy();
+});

@@ -1,0 +1,173 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { incoming } from '../support/incoming.ts';
+import {
+  type Asked,
+  action,
+  balance,
+  declare,
+  FORM,
+  INDEX,
+  identify,
+  nameOf,
+  of,
+  theInterface,
+} from '../support/operations.ts';
+
+describe('an operation is matched by its method and path', () => {
+  test('whatever the query of an operation without where', () => {
+    for (const url of ['/v2/get_balance', '/v2/get_balance?action=withdraw'])
+      expect(identify(theInterface, { method: 'GET', url })).toMatchObject({
+        operation: { name: 'balance' },
+        ...{ isDeclared: true, isProtected: false, keyRequired: false },
+        ...{ scopes: ['balance'], route: '/v2/get_balance' },
+      });
+  });
+
+  test('by each of several methods', () => {
+    const operations = of([declare('pay', { method: ['POST', 'PUT'], path: '/v1/pay' })]);
+    const names = ['POST', 'PUT', 'PATCH', 'DELETE', 'GET'].map((method) =>
+      nameOf(operations, { method, url: '/v1/pay' }),
+    );
+    expect(names).toEqual(['pay', 'pay', 'other', 'other', 'other']);
+  });
+
+  test('by a pattern, in its exact spelling', () => {
+    const operations = of([declare('refund', { method: 'POST', path: '/v1/payments/:id/refund' })]);
+    const urls = [
+      ...['/v1/payments/p-1/refund', '/v1/payments/%41/refund?x', '/v1/payments//refund'],
+      ...['/v1/payments/refund', '/v1/payments/a/b/refund', '/v1/payments/p-1/refund/x'],
+    ];
+    expect(urls.map((url) => nameOf(operations, { url }))).toEqual([
+      ...['refund', 'refund', 'undeclared', 'undeclared', 'undeclared', 'undeclared'],
+    ]);
+    expect(identify(operations, { url: '/v1/payments/p-1/refund' })).toMatchObject({
+      ...{ isDeclared: true, isProtected: true, route: '/v1/payments/:id/refund', scopes: ['refund'] },
+    });
+  });
+
+  test('by a path whose escaped characters mean themselves', () => {
+    const operations = of([declare('pay', { method: 'POST', path: '/v1/\\:pay' })]);
+    expect(nameOf(operations, { url: '/v1/:pay' })).toBe('pay');
+    expect(nameOf(operations, { url: '/v1/x' })).toBe('undeclared');
+  });
+
+  test('a path that no operation declares is undeclared', () => {
+    for (const url of ['/', '/v3/echo', '/v1/index.phpx'])
+      expect(identify(theInterface, { url })).toMatchObject({
+        operation: { name: 'undeclared' },
+        ...{ isDeclared: false, isProtected: true, keyRequired: false, scopes: ['undeclared'] },
+      });
+  });
+});
+
+describe('an operation is matched by the members of where', () => {
+  test.each<[string, Asked]>([
+    ['in JSON', { body: '{"action":"withdraw"}' }],
+    [
+      'in JSON, in another place and spelling',
+      { body: '{"to":{"action":"checkout"},"\\u0061ction":"\\u0077ithdraw"}' },
+    ],
+    ['in JSON that is called text', { type: 'text/plain', body: '{"action":"withdraw"}' }],
+    ['in a form', { type: FORM, body: 'amount=10&action=withdraw' }],
+    ['in a form, encoded', { type: `${FORM}; charset=UTF-8`, body: '%61ction=%77ithdraw' }],
+    ['in the query', { url: `${INDEX}?x=1&action=withdraw` }],
+    ['in the query beside a body without it', { url: `${INDEX}?action=withdraw`, body: '{"amount":10}' }],
+  ])('%s', (_where, asked) => {
+    expect(identify(theInterface, asked)).toMatchObject({
+      operation: { name: 'withdraw' },
+      ...{ isDeclared: true, isProtected: true, scopes: ['withdraw'], route: INDEX },
+    });
+    expect(identify(theInterface, asked).unclear).toBeUndefined();
+  });
+
+  test('and needs all of them, from the body and the query together', () => {
+    const where = { action: 'transfer', kind: 'payout' };
+    const operations = of([declare('payout', { method: 'POST', path: INDEX, where })]);
+    const cases: [string, Asked][] = [
+      ['payout', { body: '{"kind":"payout","action":"transfer"}' }],
+      ['payout', { url: `${INDEX}?kind=payout`, body: '{"action":"transfer"}' }],
+      ['payout', { type: FORM, body: 'kind=payout&action=transfer' }],
+      ['other', { body: '{"action":"transfer"}' }],
+      ['other', { body: '{"action":"transfer","kind":"refund"}' }],
+      ['other', { body: '{"action":"refund","kind":"payout"}' }],
+    ];
+    for (const [name, asked] of cases) {
+      expect(nameOf(operations, asked), JSON.stringify(asked)).toBe(name);
+      expect(identify(operations, asked).unclear).toBeUndefined();
+    }
+    const half = identify(operations, { body: '{"action":"transfer","Kind":"payout"}' });
+    expect(half.unclear).toContain('payout');
+    // One member that surely differs decides.
+    expect(identify(operations, { body: '{"action":"refund","Kind":"payout"}' }).unclear).toBeUndefined();
+  });
+
+  test('the first that matches wins, and one without where takes the rest', () => {
+    const rest = declare('rest', { method: 'POST', path: INDEX });
+    const operations = of([action('withdraw'), rest]);
+    expect(nameOf(operations, { body: '{"action":"withdraw"}' })).toBe('withdraw');
+    expect(nameOf(operations, { body: '{"action":"refund"}' })).toBe('rest');
+    expect(nameOf(operations, {})).toBe('rest');
+    // It may be a withdrawal, so it is not simply the rest.
+    expect(identify(operations, { body: '{"Action":"withdraw"}' })).toMatchObject({
+      operation: { name: 'other' },
+      unclear: expect.stringContaining('withdraw'),
+    });
+    const patternFirst = of([
+      declare('any', { method: 'POST', path: '/v1/:script', where: { action: 'withdraw' } }),
+      action('withdraw'),
+    ]);
+    expect(nameOf(patternFirst, { body: '{"action":"withdraw"}' })).toBe('any');
+    const literalFirst = of([action('withdraw'), declare('any', { method: 'POST', path: '/v1/:script' })]);
+    expect(nameOf(literalFirst, { body: '{"action":"withdraw"}' })).toBe('withdraw');
+    expect(nameOf(literalFirst, { body: '{}' })).toBe('any');
+  });
+
+  test.each([
+    '{}',
+    '{"action":"refund"}',
+    '{"action":""}',
+    '{"action":"withdrawal"}',
+    '{"actions":"withdraw"}',
+    '{"data":{"action":"withdraw"}}',
+    '{"__proto__":{"action":"withdraw"}}',
+  ])('%s is the operation `other`, and a key protects it', (body) => {
+    const identity = identify(theInterface, { body });
+    expect(identity).toMatchObject({
+      operation: { name: 'other' },
+      ...{ isDeclared: false, isProtected: true, keyRequired: false, scopes: ['other'], route: INDEX },
+    });
+    expect(identity.unclear).toBeUndefined();
+  });
+});
+
+describe('the body is read', () => {
+  const reads = (method: string, url: string, operations = theInterface) =>
+    operations.byHead(incoming(method, url)).readsBody;
+
+  test('only where the operation depends on it', () => {
+    expect(reads('POST', INDEX)).toBe(true);
+    expect(reads('GET', INDEX)).toBe(true);
+    expect(reads('GET', '/V1/index.php')).toBe(true);
+    expect(reads('PUT', INDEX)).toBe(false);
+    expect(reads('POST', '/V1/index.php')).toBe(false);
+    expect(reads('GET', '/v2/get_balance')).toBe(false);
+    expect(reads('POST', '/v3/echo')).toBe(false);
+    const { readsBody } = theInterface.byHead(incoming('POST', INDEX, { 'X-HTTP-Method': 'GET' }));
+    expect(readsBody).toBe(false);
+  });
+});
+
+test('no request makes the operations throw', () => {
+  const patterns = of([
+    balance,
+    action('withdraw'),
+    declare('refund', { method: 'POST', path: '/v1/:id/refund' }),
+  ]);
+  const url = fc.oneof(fc.string({ unit: 'binary' }), fc.webUrl(), fc.constantFrom(INDEX, '/v1/x/refund'));
+  fc.assert(
+    fc.property(fc.constantFrom('GET', 'POST', 'PUT'), url, fc.uint8Array(), (method, target, bytes) => {
+      identify(patterns, { method, url: target, body: Buffer.from(bytes) });
+    }),
+  );
+});
