@@ -128,6 +128,11 @@ function* contradictions({
       yield [['operations', i, 'idempotency', 'lookup', 'releaseAfterMs'], message];
     if (names.has(name)) yield [['operations', i, 'name'], `"${name}" is declared twice`];
     names.add(name);
+    if (idempotency.key === 'required' && requiresInVain(match))
+      yield [
+        ['operations', i, 'idempotency', 'key'],
+        'has no effect: its methods are safe, and no `where` says that they execute something',
+      ];
     const before = operations.slice(0, i).find((earlier) => hides(earlier.match, match));
     if (before)
       yield [
@@ -136,6 +141,11 @@ function* contradictions({
       ];
   }
 }
+
+/** A key protects a safe method only if `where` selects an operation by the request's members. */
+const requiresInVain = ({ methods, where }: MatchOptions): boolean =>
+  Object.keys(where).length === 0 &&
+  methods.every((method) => ['GET', 'HEAD', 'OPTIONS', 'TRACE'].includes(method));
 
 /** Whether no request can reach the later operation, because the earlier one matches all of its requests. */
 function hides(earlier: MatchOptions, later: MatchOptions): boolean {

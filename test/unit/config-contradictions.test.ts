@@ -88,6 +88,16 @@ describe('what contradicts itself is refused', () => {
     ]);
   });
 
+  it('a key that is required of a safe method, which it does not protect', () => {
+    const report = (method: string, where = '') =>
+      `${UPSTREAM}operations: [{ name: report, match: { method: ${method}, path: /v1/report${where} }, idempotency: { key: required } }]\n`;
+    expect(mistakesIn(report('[GET, HEAD]'))).toEqual([
+      expect.stringMatching(/^gateway\.yaml: operations\[0\]\.idempotency\.key: .*has no effect/),
+    ]);
+    expect(() => parseConfig(report('[GET, POST]'), {})).not.toThrow();
+    expect(() => parseConfig(report('GET', ', where: { action: pay }'), {})).not.toThrow();
+  });
+
   it('a name that is declared twice', () => {
     expect(mistakesIn(operations(operation('pay', 'action: a'), operation('pay', 'action: b')))).toEqual([
       expect.stringMatching(/^gateway\.yaml: operations\[1\]\.name: .*"pay" is declared twice/),
