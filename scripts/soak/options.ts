@@ -24,7 +24,7 @@ in runs of 8 minutes and more so is the median of the process's own memory (RssA
 system may take back at any time, are shown as part of rss and not judged).
 
   --minutes N        how long (default 30; fractions are taken)
-  --store KIND       sqlite (default) or redis: a redis-server of its own, appendfsync always
+  --store KIND       sqlite (default) or redis: starts a redis-server, appendfsync always
   --rate N           requests a second (default auto: half of the maximum, which is measured first)
   --retention S      seconds after which a key is new again (default 60), so that the store reaches a plateau
   --json FILE        writes the report there

@@ -174,9 +174,9 @@ describe('the ledger file', () => {
   });
 });
 
-it.each([{ 'M-NOBODY': 1 }, { 'M-ALPHA': -1 }, { 'M-ALPHA': 0.001 }])(
+it.each([{ 'M-NOT_LISTENING': 1 }, { 'M-ALPHA': -1 }, { 'M-ALPHA': 0.001 }])(
   'refuses the balances %j',
   async (balances) => {
-    await expect(createSandbox({ port: 0, balances })).rejects.toThrow(/^sandbox: .*M-(NOBODY|ALPHA)/);
+    await expect(createSandbox({ port: 0, balances })).rejects.toThrow(/^sandbox: .*M-(NOT_LISTENING|ALPHA)/);
   },
 );

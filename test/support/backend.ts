@@ -38,7 +38,7 @@ async function opened(server: NetServer): Promise<string> {
 }
 
 /** Where nobody listens: connections are refused. A port of the system's, so that no other test is given it meanwhile. */
-export const NOBODY = 'http://127.0.0.1:1';
+export const NOT_LISTENING = 'http://127.0.0.1:1';
 
 /**
  * Where connecting never ends: a listener that stands still, so that nobody accepts, and whose queue is full, so that

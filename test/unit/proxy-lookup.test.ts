@@ -4,7 +4,7 @@ import { systemClock } from '../../src/kernel/clock.ts';
 import { Executor } from '../../src/upstream/executor.ts';
 import { type LookupRequest, lookUp } from '../../src/upstream/lookup.ts';
 import { upstreamOptions } from '../../src/upstream/options.ts';
-import { httpBackend, NOBODY } from '../support/backend.ts';
+import { httpBackend, NOT_LISTENING } from '../support/backend.ts';
 
 const MAX_BYTES = 64;
 const transaction = { merchant: 'M & Co', operation: 'withdraw', key: 'a/b?c=d&e %2e' };
@@ -95,7 +95,7 @@ describe('a lookup', () => {
   });
 
   it('where nobody listens has failed', async () => {
-    const answer = await lookUp(executorTo(NOBODY), options, transaction);
+    const answer = await lookUp(executorTo(NOT_LISTENING), options, transaction);
     expect(answer).toMatchObject({ kind: 'failed', said: expect.stringContaining('ECONNREFUSED') });
   });
 

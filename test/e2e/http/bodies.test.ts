@@ -119,7 +119,7 @@ describe('a body that two parsers could read in two ways', () => {
   ];
 
   test.each(bodies)(
-    '%s goes on as the operation `other`, and its key protects it',
+    '%s is forwarded as the operation `other`, and its key protects it',
     async (_name, body, pays) => {
       const key = randomUUID();
       const ask = async (wire: Wire) => {

@@ -1,6 +1,6 @@
 /** Every answer has one X-Request-Id: that of the request which gets it, and of its line in the log. */
 import { describe, expect, onTestFinished, test } from 'vitest';
-import { httpBackend, NOBODY } from '../../support/backend.ts';
+import { httpBackend, NOT_LISTENING } from '../../support/backend.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
@@ -26,7 +26,7 @@ const OF_THE_BACKEND = [
   'Idempotent-Original-Request-Id: of-the-backend',
 ];
 
-/** A backend that has request ids of its own. It answers with the status and as many bytes as the request asks for. */
+/** A backend that sends an X-Request-Id. It answers with the status and as many bytes as the request asks for. */
 function backendWithIds(): Promise<string> {
   const lines = OF_THE_BACKEND.flatMap((line) => line.split(': '));
   return httpBackend(
@@ -141,7 +141,7 @@ describe('a problem has its request’s id:', () => {
   });
 
   test('the backend cannot be reached', async () => {
-    const stack = await openBehind(NOBODY);
+    const stack = await openBehind(NOT_LISTENING);
     const unreachable = (id: string) => [
       request(POST, [ALPHA, JSON_BODY, id], PAYOUT),
       head('GET /v3/echo', ALPHA, id),
@@ -171,7 +171,7 @@ describe('a problem has its request’s id:', () => {
   });
 
   test('what is no request gets a new id', async () => {
-    const stack = await openBehind(NOBODY);
+    const stack = await openBehind(NOT_LISTENING);
     const cases: [status: number, bytes: string][] = [
       [400, 'GARBAGE\r\n\r\n'],
       [400, head('CONNECT other.test:443')],

@@ -107,7 +107,7 @@ test.each(['evil.test:443', '/v1/index.php', '127.0.0.1:80'])(
   },
 );
 
-/** For the sandbox each is a path of its own, where it charges. Another backend may take it for the declared path. */
+/** The sandbox charges on each of these paths. Another backend may take them for the declared path. */
 test.each([
   ...['/v1/index.php/', '/V1/index.php', '/v1/Index.PHP', '/v1/index%2ephp', '/v1/index.php/withdraw'],
   ...['/v1/index.php;x', '/v1;x/index.php', '/v1/index.php.', '/v1/index.php%20', '/v1/index.php%3bx=y'],
@@ -135,14 +135,14 @@ test.each(['/v1/index.php', '/v1/index.php?x=/../%2f%00//', '/v1/index.php?'])(
   },
 );
 
-test('any other target goes on byte for byte', async () => {
+test('any other target is forwarded byte for byte', async () => {
   for (const target of ['/v3/echo?a=%2F..//\\&b=%00', '/v3/echo?', '/v3/echo?http://x/']) {
     const { answer } = await ask(target);
     expect(answer.json().url).toBe(target);
   }
 });
 
-test('a path with encoded UTF-8 goes on byte for byte', async () => {
+test('a path with encoded UTF-8 is forwarded byte for byte', async () => {
   const path = '/v3/caf%C3%A9/%e6%97%a5';
   const { answer } = await ask(path);
   expect(answer.status).toBe(201);

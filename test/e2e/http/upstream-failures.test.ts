@@ -1,7 +1,7 @@
 import { createServer, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { NOBODY, openBlackHole, rawBackend } from '../../support/backend.ts';
+import { NOT_LISTENING, openBlackHole, rawBackend } from '../../support/backend.ts';
 import { inFrontOf, openStack, type Stack } from '../../support/stack.ts';
 import { ALPHA, codeOf, head, request, Wire, type WireAnswer } from '../../support/wire.ts';
 
@@ -43,7 +43,7 @@ afterAll(() => Promise.all([stack, hasty, hole].map((open) => open?.close())));
 
 describe.each(ways)('%s', (_way, bytes) => {
   test('refused connection: 502 upstream_unreachable', async () => {
-    const answer = await inFrontOf(NOBODY, (behind) => ask(behind, bytes([])));
+    const answer = await inFrontOf(NOT_LISTENING, (behind) => ask(behind, bytes([])));
     expect([answer.status, codeOf(answer)]).toEqual([502, 'upstream_unreachable']);
   });
 

@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import type { Duplex } from 'node:stream';
 import { expect, onTestFinished, test } from 'vitest';
 import { WebSocket } from 'ws';
-import { httpBackend, NOBODY, openBlackHole } from '../../support/backend.ts';
+import { httpBackend, NOT_LISTENING, openBlackHole } from '../../support/backend.ts';
 import { openStack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, codeOf, head, request, Wire } from '../../support/wire.ts';
@@ -15,7 +15,7 @@ const HANDSHAKE = [
 ];
 
 test('a backend that refuses connections: 502 upstream_unreachable on the socket', async () => {
-  const behind = await openStack({ upstream: { url: NOBODY } });
+  const behind = await openStack({ upstream: { url: NOT_LISTENING } });
   onTestFinished(() => behind.close());
   const wire = await Wire.open(behind.port);
   const answer = await wire.write(head('GET /v3/ws', ALPHA, ...HANDSHAKE)).answer();

@@ -126,7 +126,7 @@ describe.concurrent.each(storeKinds)(
 
 const match = { method: 'POST', path: '/v1/index.php', body: { action: 'withdraw' } };
 
-describe('an operation with unknown statuses of its own', () => {
+describe('an operation whose unknown statuses are configured', () => {
   it('leaves those in doubt, and completes the others', async () => {
     const stack = await openStackOn('sqlite', {
       operations: [{ name: 'withdraw', match, idempotency: { key: 'optional', unknown: [503] } }],

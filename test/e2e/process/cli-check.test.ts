@@ -13,7 +13,7 @@ const sandbox = await openSandbox();
 
 interface Checked {
   upstreamUrl?: string;
-  /** Members of each secret key besides its own. */
+  /** Members that are added to each secret key. */
   keys?: object[];
   args?: string[];
 }

@@ -58,7 +58,7 @@ const MOST_UNSENT_BYTES = 16 * 1024 * 1024;
 /**
  * Runs the scripts, and waits for replicas.
  *
- * WAIT covers the writes of its own connection only, so it is sent right behind them in the same turn, and nothing is ever
+ * WAIT covers only the writes of the connection that sends it. It follows them in the same turn, and no command is ever
  * sent again. It also holds up its connection. So there is one WAIT at a time, behind all the writes that arrived during
  * the previous one, and two of them fit into a command's time limit.
  */
