@@ -43,7 +43,7 @@ function* scopes(count: number): Generator<Buffer> {
 
 export async function fillSqlite(path: string, count: number): Promise<void> {
   mkdirSync(path, { recursive: true, mode: 0o700 });
-  const database = openForWriting(join(path, 'records.db'), 1000);
+  const database = openForWriting(join(path, 'records.db'));
   const insert = database.prepare(
     `INSERT INTO records (scope, state, token, fingerprint, merchant, operation, idempotency_key, request_id, gateway_id,
        created_at_ms, changed_at_ms, lease_ms, retention_ms, in_doubt_retention_ms, was_in_doubt, owner_gave_up,

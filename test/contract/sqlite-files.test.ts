@@ -1,6 +1,7 @@
 import { execFileSync } from 'node:child_process';
 import { cpSync, readdirSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { StoreUnavailable } from '../../src/idempotency/store.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
@@ -34,6 +35,18 @@ describe('the files of the embedded store', () => {
   it('cannot be made in a folder that takes no files, and the error names the place', async () => {
     // Not even root can make a file there.
     await expect(openSqlite('/proc')).rejects.toThrow('/proc');
+  });
+
+  it('can be opened while another process makes the same database', async () => {
+    const path = storeFolder();
+    const other = new DatabaseSync(join(path, 'records.db'));
+    // As the other process does while it changes the journal mode of the new file.
+    other.exec('BEGIN IMMEDIATE');
+    const opening = openSqlite(path);
+    const timer = setTimeout(() => other.close(), 300);
+    onTestFinished(() => clearTimeout(timer));
+    const store = await opening;
+    expect(await store.start(newRequest())).toEqual({ kind: 'started' });
   });
 
   it.each([

@@ -23,7 +23,7 @@ const cursors = {
 };
 
 test('a cursor is read in linear time by the SQLite store', () => {
-  const database = openForWriting(':memory:', 0);
+  const database = openForWriting(':memory:');
   onTestFinished(() => database.close());
   const reader = new ListReader(database, () => ({ runningMs: 0, wallMs: 0 }) as never);
   expectLinear((cursor) => reader.page({ inDoubt: false, limit: 1, cursor }).catch(() => {}), cursors);

@@ -81,11 +81,11 @@ const TABLES = `
 /**
  * The writer's connection. Makes the tables if the file is new.
  *
- * @param busyMs how long to wait for processes that open the file at the same moment
+ * Throws SQLITE_BUSY while another process opens the same new file; the caller tries again. SQLite's own time limit does not
+ * cover the change of the journal mode, and its waiting starves some processes.
  */
-export function openForWriting(file: string, busyMs: number): DatabaseSync {
-  // The time limit must be set before the journal mode: two processes that open a new file would collide there.
-  const database = new DatabaseSync(file, { timeout: busyMs });
+export function openForWriting(file: string): DatabaseSync {
+  const database = new DatabaseSync(file, { timeout: 0 });
   try {
     database.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL');
     database.exec(`PRAGMA wal_autocheckpoint = ${CHECKPOINT_PAGES}`);
@@ -97,8 +97,6 @@ export function openForWriting(file: string, busyMs: number): DatabaseSync {
         `${file} has schema version ${version}, and this gateway knows version ${SCHEMA_VERSION}: use the gateway that wrote it, or configure another path`,
         { maybeWritten: false },
       );
-    // From now on the writer waits by itself (see writer-thread.ts): SQLite's own waiting starves some processes.
-    database.exec('PRAGMA busy_timeout = 0');
     return database;
   } catch (error) {
     database.close();
@@ -106,10 +104,13 @@ export function openForWriting(file: string, busyMs: number): DatabaseSync {
   }
 }
 
-/** The main thread's connection: it never waits for a lock, and cannot write. */
+/** How long the main thread waits, before it serves, for a process that recovers the database. */
+const OPEN_FOR_READING_WITHIN_MS = 1000;
+
+/** The main thread's connection: once it is open, it never waits for a lock, and it cannot write. */
 export function openForReading(file: string): DatabaseSync {
-  const database = new DatabaseSync(file, { timeout: 0 });
-  database.exec('PRAGMA query_only = ON');
+  const database = new DatabaseSync(file, { timeout: OPEN_FOR_READING_WITHIN_MS });
+  database.exec('PRAGMA query_only = ON; SELECT count(*) FROM sqlite_schema; PRAGMA busy_timeout = 0');
   return database;
 }
 

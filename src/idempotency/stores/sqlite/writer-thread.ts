@@ -39,8 +39,11 @@ class WriterThread {
 
   constructor(data: WriterData) {
     this.#data = data;
-    const connection = this.#connect(OPEN_WITHIN_MS);
-    this.clock = knownClock(connection.database, data.boot) ?? this.#enterBoot(connection);
+    const connection = this.#retryWhileBusy(OPEN_WITHIN_MS, () => this.#connect());
+    this.clock = this.#retryWhileBusy(
+      OPEN_WITHIN_MS,
+      () => knownClock(connection.database, data.boot) ?? this.#enterBoot(connection),
+    );
     this.#connection = connection;
     this.#identity = new Identity(data.file);
   }
@@ -73,7 +76,7 @@ class WriterThread {
   }
 
   #enterBoot(connection: Connection): ClockState {
-    if (!this.#begin(connection, OPEN_WITHIN_MS)) throw new Error(BUSY);
+    connection.begin.run();
     const clock = enterBoot(connection.database, this.#data.boot, this.#data.monotonicMs);
     connection.commit.run();
     return clock;
@@ -81,15 +84,23 @@ class WriterThread {
 
   /** False: another process held the write lock all the time. */
   #begin({ begin }: Connection, withinMs: number): boolean {
+    try {
+      this.#retryWhileBusy(withinMs, () => begin.run());
+      return true;
+    } catch (error) {
+      if (resultCodeOf(error) === SQLITE_BUSY) return false;
+      throw error;
+    }
+  }
+
+  #retryWhileBusy<T>(withinMs: number, attempt: () => T): T {
     const startedMs = performance.now();
     for (;;) {
       try {
-        begin.run();
-        return true;
+        return attempt();
       } catch (error) {
-        if (resultCodeOf(error) !== SQLITE_BUSY) throw error;
+        if (resultCodeOf(error) !== SQLITE_BUSY || performance.now() - startedMs >= withinMs) throw error;
       }
-      if (performance.now() - startedMs >= withinMs) return false;
       const waitMs = SHORTEST_WAIT_MS + Math.random() * (LONGEST_WAIT_MS - SHORTEST_WAIT_MS);
       Atomics.wait(this.#neverWoken, 0, 0, waitMs);
     }
@@ -109,21 +120,27 @@ class WriterThread {
     return (observedAt.get() as { observed_at: number }).observed_at;
   }
 
-  #connect(busyMs: number): Connection {
+  /** @throws with SQLITE_BUSY while another process opens, closes or recovers the database */
+  #connect(): Connection {
     const { file, gatewayId, lifetimes } = this.#data;
-    const database = openForWriting(file, busyMs);
-    return {
-      database,
-      transitions: new Transitions(database, gatewayId, lifetimes),
-      begin: database.prepare('BEGIN IMMEDIATE'),
-      commit: database.prepare('COMMIT'),
-      storeClock: database.prepare('UPDATE clock SET observed_at = max(observed_at, ?)'),
-      observedAt: database.prepare('SELECT observed_at FROM clock'),
-    };
+    const database = openForWriting(file);
+    try {
+      return {
+        database,
+        transitions: new Transitions(database, gatewayId, lifetimes),
+        begin: database.prepare('BEGIN IMMEDIATE'),
+        commit: database.prepare('COMMIT'),
+        storeClock: database.prepare('UPDATE clock SET observed_at = max(observed_at, ?)'),
+        observedAt: database.prepare('SELECT observed_at FROM clock'),
+      };
+    } catch (error) {
+      database.close();
+      throw error;
+    }
   }
 
   #reconnect(): Connection {
-    const connection = this.#connect(this.#data.timeoutMs);
+    const connection = this.#retryWhileBusy(this.#data.timeoutMs, () => this.#connect());
     try {
       this.#identity.check();
     } catch (error) {
