@@ -72,9 +72,10 @@ describe.each(['end', 'reset'] as const)('a merchant who leaves (%s) behind', (h
 });
 
 it('a body that ends too early is logged as a merchant who has gone', async () => {
-  const logged = stack.log.length;
-  await sendAndLeave(payoutBytes({ lines: [lineOf(randomUUID())] }).subarray(0, HEAD + 1), 'end');
-  const line = await until(() => stack.log.slice(logged).find(({ msg }) => msg === 'request'));
+  const requestId = randomUUID();
+  const whole = payoutBytes({ lines: [lineOf(randomUUID()), `X-Request-Id: ${requestId}`] });
+  await sendAndLeave(whole.subarray(0, whole.indexOf('\r\n\r\n') + 5), 'end');
+  const line = await until(() => stack.log.find((one) => one.requestId === requestId));
   expect(line).toMatchObject({ outcome: 'merchant_gone', merchant: 'M-ALPHA', merchantGone: true });
   expect(stack.sandbox.requests.total()).toBe(received);
 });
