@@ -236,8 +236,16 @@ describe('the summary of the fault suite', () => {
 
   it('counts the keys in doubt that no gateway had begun to send', () => {
     const never = summarise([...doubt, killed], { payouts: [] });
-    expect(never).toMatchObject({ inDoubt: 1, neverSent: 1 });
-    expect(shareNeverSent(never)).toBe('1 (100.0 %)');
+    expect(never).toMatchObject({ inDoubt: 1, neverSent: 1, neverSentAimed: 0 });
+    expect(shareNeverSent(never)).toBe('1 (100.0 %; 1 (100.0 %) without kills aimed there)');
+    const broken = [...call(0, { kind: 'no_answer', reason: 'ECONNRESET' }), ...last(UNKNOWN)];
+    const aimed = summarise([...broken, { ...killed, at: 'after_start' }], { payouts: [] });
+    expect(aimed).toMatchObject({ inDoubt: 1, neverSent: 1, neverSentAimed: 1 });
+    expect(shareNeverSent(aimed)).toBe('1 (100.0 %; 0 (0 %) without kills aimed there)');
+    const elsewhere = summarise([...broken, { ...killed, at: 'after_send' }], { payouts: [] });
+    expect(elsewhere).toMatchObject({ neverSentAimed: 0 });
+    const answered = summarise([...doubt, { ...killed, at: 'after_start' }], { payouts: [] });
+    expect(answered).toMatchObject({ neverSentAimed: 0 });
     expect(summarise([...doubt, sent, killed])).toMatchObject({ inDoubt: 1, neverSent: 0 });
     // An operator has released it, and its merchant asked again.
     const released = call(95_000, result(), { as: 'resolved' });

@@ -36,6 +36,8 @@ export class GatewayProcess {
   #clockHours = 0;
   #process: ChildProcess | undefined;
   /** It was asked to end. */
+  /** Where the suite has told the process to die. */
+  #diesAt: CrashPoint | undefined;
   #isAsked = false;
   #onPaused: ((paused: Paused) => void) | undefined;
   #reviving: Promise<void> | undefined;
@@ -84,7 +86,16 @@ export class GatewayProcess {
     this.#isAsked = false;
     child.once('exit', (code, signal) => {
       const [atMs, gateway] = [this.#history.nowMs(), this.number];
-      const death = { event: 'gateway_died', atMs, gateway, life, how: String(signal ?? code) } as const;
+      const at = signal === 'SIGKILL' && this.#diesAt ? { at: this.#diesAt } : {};
+      this.#diesAt = undefined;
+      const death = {
+        event: 'gateway_died',
+        atMs,
+        gateway,
+        life,
+        how: String(signal ?? code),
+        ...at,
+      } as const;
       this.#history.add(this.#isAsked ? death : { ...death, unasked: true });
     });
   }
@@ -113,9 +124,11 @@ export class GatewayProcess {
     const child = this.#process;
     if (!child) return false;
     const died = diesWithin(child, withinMs);
+    this.#diesAt = point;
     arm(child, { at: point, act: 'die' });
     if (await died) return true;
     arm(child, { at: 'nowhere' });
+    this.#diesAt = undefined;
     return false;
   }
 

@@ -1,5 +1,6 @@
 import { createWriteStream, type WriteStream } from 'node:fs';
 import { finished } from 'node:stream/promises';
+import type { CrashPoint } from './crash-point.ts';
 
 /** How a call ended, as its merchant saw it. */
 export type Ended =
@@ -39,8 +40,16 @@ export type Event =
       /** Of a fault. */
       stopsCompleting?: StopsCompleting;
     }
-  /** `unasked`: the suite had not asked it to end (SIGTERM). */
-  | { event: 'gateway_died'; atMs: number; gateway: number; life: number; how: string; unasked?: true }
+  /** `unasked`: the suite had not asked it to end (SIGTERM). `at`: the suite killed it exactly there. */
+  | {
+      event: 'gateway_died';
+      atMs: number;
+      gateway: number;
+      life: number;
+      how: string;
+      unasked?: true;
+      at?: CrashPoint;
+    }
   /** All connections to the backend were cut, or the backend was killed. */
   | { event: 'backend_lost'; atMs: number }
   /** For people. */

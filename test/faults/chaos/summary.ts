@@ -25,7 +25,9 @@ export interface Summary extends RunFacts {
   inDoubt: number;
   /** Of those, how many no gateway had begun to send: the price of a single write before the first byte. */
   neverSent: number;
-  /** Of those, how many operators resolved. */
+  /** Of those, how many were under way in a gateway that the suite killed exactly between its start and its first byte. */
+  neverSentAimed: number;
+  /** Of those in doubt, how many operators resolved. */
   resolved: number;
   /** Keys without a last call, because they may be new again. */
   unasked: number;
@@ -44,6 +46,8 @@ export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonl
   const last = new Map(ended.flatMap((e) => (asLast.has(e.id) ? [[e.scope, e.ended] as const] : [])));
   const inDoubt = [...last].filter(([, how]) => isInDoubt(how));
   const sent = sentScopes(evidence);
+  const neverSent = inDoubt.map(([scope]) => scope).filter((scope) => !sent.has(scope));
+  const aimedAt = aimedScopes(evidence);
   const byRule: Record<string, number> = {};
   for (const { rule } of violations) byRule[rule] = (byRule[rule] ?? 0) + 1;
   const ms = (part: number) => Math.round(quantile(recoveriesMs, part));
@@ -58,7 +62,8 @@ export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonl
     ).length,
     completed: [...last.values()].filter(isCompleted).length,
     inDoubt: inDoubt.length,
-    neverSent: inDoubt.filter(([scope]) => !sent.has(scope)).length,
+    neverSent: neverSent.length,
+    neverSentAimed: neverSent.filter((scope) => aimedAt.has(scope)).length,
     resolved: evidence.resolved.length,
     unasked: evidence.unasked.size,
     gatewayDeaths: events.filter(({ event }) => event === 'gateway_died').length,
@@ -87,9 +92,42 @@ function sentScopes({ events, payouts }: Evidence): Set<string> {
   return sent;
 }
 
-/** Of the keys in doubt. */
-export const shareNeverSent = ({ inDoubt, neverSent }: Pick<Summary, 'inDoubt' | 'neverSent'>): string =>
-  `${neverSent} (${inDoubt === 0 ? '0' : ((100 * neverSent) / inDoubt).toFixed(1)} %)`;
+/** Scopes with a call under way in a gateway that the suite killed exactly at `after_start`. */
+function aimedScopes({ events }: Evidence): Set<string> {
+  const ends = new Map(events.flatMap((e) => (e.event === 'ended' ? [[e.id, e] as const] : [])));
+  const deaths = events.flatMap((e) => (e.event === 'gateway_died' && e.at === 'after_start' ? [e] : []));
+  const aimed = new Set<string>();
+  for (const call of events) {
+    if (call.event !== 'call') continue;
+    const end = ends.get(call.id);
+    if (end && end.ended.kind !== 'no_answer') continue;
+    const endMs = end?.atMs ?? Number.POSITIVE_INFINITY;
+    const { gateway, life, atMs } = call;
+    // The call ends when the connection breaks, a moment before the process is seen to have died.
+    const died = deaths.some(
+      (death) =>
+        death.gateway === gateway &&
+        death.life === life &&
+        atMs <= death.atMs &&
+        endMs > death.atMs - NOTICED_WITHIN_MS,
+    );
+    if (died) aimed.add(call.scope);
+  }
+  return aimed;
+}
+
+const NOTICED_WITHIN_MS = 500;
+
+/** Of the keys in doubt; and without those whose gateway was killed exactly there. */
+export function shareNeverSent({
+  inDoubt,
+  neverSent,
+  neverSentAimed,
+}: Pick<Summary, 'inDoubt' | 'neverSent' | 'neverSentAimed'>): string {
+  const share = (part: number, all: number) => (all === 0 ? '0' : ((100 * part) / all).toFixed(1));
+  const others = share(neverSent - neverSentAimed, inDoubt - neverSentAimed);
+  return `${neverSent} (${share(neverSent, inDoubt)} %; ${neverSent - neverSentAimed} (${others} %) without kills aimed there)`;
+}
 
 /** The summary for people. */
 export function tableOf(summary: Summary): string {
