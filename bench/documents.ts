@@ -1,6 +1,6 @@
 /**
- * The tables of docs/performance.md and of the README, from `bench/results.json`: `node bench/documents.ts` writes them anew.
- * They stand between `<!-- bench:NAME -->` and `<!-- /bench -->`.
+ * `node bench/documents.ts` writes the tables of docs/performance.md and of the README from `bench/results.json`, between
+ * `<!-- bench:NAME -->` and `<!-- /bench -->`.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -11,7 +11,7 @@ const file = (path: string) => fileURLToPath(new URL(`../${path}`, import.meta.u
 
 export const DOCUMENTS = ['README.md', 'docs/performance.md'];
 
-const tables: Record<string, (results: Results) => string> = {
+export const tables: Record<string, (results: Results) => string> = {
   machine: machineLine,
   targets: targetTable,
   cells: cellTable,

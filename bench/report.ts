@@ -116,7 +116,7 @@ export function storeTable({ memory, growth }: Results): string {
 const memoryOf = ({ rssBytes, ownBytes }: MemoryRun['samples'][number]): string =>
   [rssBytes, ownBytes].map((bytes) => (bytes === undefined ? '?' : Math.round(bytes / MIB))).join(' / ');
 
-/** For the README: what a request costs, beside what it costs with others. */
+/** The most important figures, for readers who want no details: oncegate and the systems to compare it with. */
 export function shortTable(results: Results): string {
   const runs = grouped(results.cells);
   const cost = (work: string, system: string) => {

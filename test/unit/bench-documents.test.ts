@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
-import { DOCUMENTS, documentText } from '../../bench/documents.ts';
+import { DOCUMENTS, documentText, tables } from '../../bench/documents.ts';
 import { optionsOf } from '../../bench/options.ts';
 import type { CellRun, Results } from '../../bench/results.ts';
 import { targetsOf } from '../../bench/targets.ts';
@@ -12,6 +12,11 @@ const read = (path: string) => readFileSync(fileURLToPath(new URL(`../../${path}
 describe('the figures in documents', () => {
   it.each(DOCUMENTS)('are those of the last full run: %s', (path) => {
     expect(read(path), 'run: node bench/documents.ts').toBe(documentText(path));
+  });
+
+  it('are all in docs/performance.md', () => {
+    const marks = [...read('docs/performance.md').matchAll(/<!-- bench:(\w+) -->/g)].map(([, name]) => name);
+    expect(marks.sort()).toEqual(Object.keys(tables).sort());
   });
 
   it('come from a run in which nothing was answered wrongly by us', () => {
