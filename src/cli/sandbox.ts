@@ -1,4 +1,4 @@
-import { runSandbox } from '../sandbox/command.ts';
+import { runSandbox } from '../sandbox/main.ts';
 
 /** The sandbox has its own options and its own help. */
 export async function sandbox(args: string[]): Promise<void> {

@@ -1,10 +1,10 @@
-/** The header that switches faults on, for the request that carries it and no other. */
+/** The request header that names faults. They apply to that request only. */
 export const FAULT_HEADER = 'X-Sandbox-Fault';
 
 interface FaultSpec {
   /**
-   * Which decision a fault takes. Of `answer`, `body` and `delivery` a request can name one each, since two
-   * would contradict each other; the others combine with everything.
+   * What the fault decides. A request can name one fault of a group, because two would contradict each other. Faults of
+   * the group `extra` can be combined with all others.
    */
   readonly group: 'timing' | 'answer' | 'body' | 'delivery' | 'extra';
   readonly value?: { readonly unit: string; readonly min: number; readonly max: number };
@@ -14,14 +14,14 @@ interface FaultSpec {
 const MILLISECONDS = { unit: 'MS', min: 0, max: 600_000 } as const;
 
 /**
- * Every fault switch. "Executes" means: what the request asked for is done and committed, as without the
- * fault. "Without executing" wins: `503-before,truncate` executes nothing and truncates the 503.
+ * All faults. "Executes" means that the request is executed and committed as it would be without the fault. If one of
+ * several faults says "without executing", nothing is executed: `503-before,truncate` truncates the 503.
  */
 export const FAULTS = {
   delay: {
     group: 'timing',
     value: MILLISECONDS,
-    does: 'waits MS before executing; executes even when the client has left by then',
+    does: 'waits MS before executing; executes even if the client has disconnected by then',
   },
 
   '500-before': { group: 'answer', does: 'answers 500 without executing' },
@@ -38,15 +38,15 @@ export const FAULTS = {
   huge: {
     group: 'body',
     value: { unit: 'BYTES', min: 1, max: 67_108_864 },
-    does: 'executes; the JSON answer is padded to BYTES bytes (never cut shorter than it is)',
+    does: 'executes; the JSON answer is padded to BYTES bytes (a longer answer is not cut)',
   },
   binary: { group: 'body', does: 'executes; the body is the 256 bytes 0 to 255 as application/octet-stream' },
 
   refuse: {
     group: 'delivery',
     does:
-      'resets the accepted connection (RST) as soon as the headers are in, before the body is read, without executing. ' +
-      'A header cannot have the connect itself refused: for that, aim at a port where nobody listens',
+      'resets the connection (RST) when the headers have arrived, before the body is read, without executing. ' +
+      'To test a refused connection, use a port without a listener',
   },
   'reset-before-execute': {
     group: 'delivery',
@@ -55,23 +55,26 @@ export const FAULTS = {
   hang: { group: 'delivery', does: 'reads the whole request, never executes and never answers' },
   'execute-then-reset': {
     group: 'delivery',
-    does: 'executes, then resets the connection (RST) without a byte of an answer',
+    does: 'executes, then resets the connection (RST) before the first byte of the answer',
   },
   'execute-then-hang': { group: 'delivery', does: 'executes and never answers' },
   truncate: {
     group: 'delivery',
-    does: 'executes; announces the whole Content-Length, sends half of the body and closes the connection',
+    does: 'executes; sends the Content-Length of the whole body and half of the body, then closes the connection',
   },
   'truncate-chunked': {
     group: 'delivery',
-    does: 'executes; sends half of the body chunked and closes without the last chunk',
+    does: 'executes; sends half of the body in chunked encoding, then closes the connection without the last chunk',
   },
   drip: {
     group: 'delivery',
     value: MILLISECONDS,
-    does: 'executes; sends the body in up to 64 small pieces with MS between them',
+    does: 'executes; sends the body in up to 64 pieces, and waits MS between two pieces',
   },
-  garbage: { group: 'delivery', does: 'executes, then writes bytes that are not HTTP and closes' },
+  garbage: {
+    group: 'delivery',
+    does: 'executes, then sends bytes that are not HTTP and closes the connection',
+  },
 
   gzip: {
     group: 'extra',
@@ -79,14 +82,14 @@ export const FAULTS = {
   },
   'gzip-force': {
     group: 'extra',
-    does: 'executes; the body is gzip-encoded whatever the Accept-Encoding says',
+    does: 'executes; the body is gzip-encoded, whatever the Accept-Encoding of the request',
   },
-  'set-cookie': { group: 'extra', does: 'executes; the answer carries two Set-Cookie headers' },
+  'set-cookie': { group: 'extra', does: 'executes; the answer has two Set-Cookie headers' },
   'duplicate-header': {
     group: 'extra',
-    does: 'executes; the answer carries X-SaNdBoX-Note and x-sAnDbOx-nOtE: one name, odd case, two values',
+    does: 'executes; the answer has one header twice, as X-SaNdBoX-Note and x-sAnDbOx-nOtE, with two values',
   },
-  'early-hints': { group: 'extra', does: 'sends 103 Early Hints ahead of the answer' },
+  'early-hints': { group: 'extra', does: 'sends 103 Early Hints before the answer' },
   once: {
     group: 'extra',
     does: 'limits the other faults to the first request with its idempotency key',
@@ -95,7 +98,7 @@ export const FAULTS = {
 
 export type FaultName = keyof typeof FAULTS;
 
-/** The faults of one request; the number is the value of those that take one, else 0. */
+/** The faults of one request, each with its value. The value is 0 for faults that take none. */
 export type Faults = ReadonlyMap<FaultName, number>;
 
 export const NO_FAULTS: Faults = new Map();
@@ -119,7 +122,7 @@ export function parseFaults(header: string): ParsedFaults {
   return { ok: true, faults };
 }
 
-/** What GET /_sandbox/faults answers: what each fault does, and how it is written where it takes a value. */
+/** What each fault does, and how its value is written, as GET /_sandbox/faults shows it. */
 export function describeFaults(): Record<string, string> {
   const specs: [string, FaultSpec][] = Object.entries(FAULTS);
   return Object.fromEntries(
@@ -138,7 +141,7 @@ function mistakeIn(name: FaultName, value: string | undefined, taken: Faults): s
   if (rival !== undefined) return `the faults ${rival} and ${name} contradict each other`;
   if (range === undefined) return value === undefined ? undefined : `the fault ${name} takes no value`;
   if (isWithin(range, value)) return undefined;
-  return `the fault ${name} is written ${name}=${range.unit}, with a whole number from ${range.min} to ${range.max}`;
+  return `the fault ${name} must be written as ${name}=${range.unit}, with a whole number from ${range.min} to ${range.max}`;
 }
 
 function isWithin({ min, max }: { min: number; max: number }, value: string | undefined): boolean {

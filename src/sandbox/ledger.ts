@@ -1,13 +1,18 @@
 import { randomUUID } from 'node:crypto';
-import { Audit } from './audit.ts';
-import { type DatabaseSync, inTransaction, openDatabase, type StatementSync } from './database.ts';
+import { type DatabaseSync, inTransaction, openDatabase, type Row, type StatementSync } from './database.ts';
 import { type OpeningBalances, type SandboxMerchant, withBalances } from './merchants.ts';
-import { toMajor } from './money.ts';
-import type { Booking, Order, Transaction, Wallet } from './transaction.ts';
+import {
+  type Booking,
+  type Order,
+  type Transaction,
+  type TransactionKind,
+  toMajor,
+  type Wallet,
+} from './orders.ts';
 
 type AccountKind = 'wallet' | 'funding' | 'payouts' | 'checkout_due' | 'checkout_open' | 'cards';
 
-/** Which account gives and which one takes. A checkout session moves no wallet: nobody has paid yet. */
+/** The account that is debited and the one that is credited. A checkout session is not paid yet: no wallet changes. */
 const ROUTES = {
   funding: ['funding', 'wallet'],
   withdraw: ['wallet', 'payouts'],
@@ -28,9 +33,9 @@ const SQL = {
     reference, idempotency_key, request_id, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 } as const;
 
-type Booked = Omit<Order, 'kind'> & { readonly kind: keyof typeof ROUTES; readonly currency: string };
+type Entry = Omit<Order, 'kind'> & { readonly kind: keyof typeof ROUTES; readonly currency: string };
 
-/** The double-entry ledger: every call books anew, whatever key the request carried. */
+/** The double-entry ledger. Every call books a new transaction, whatever idempotency key the request has. */
 export class Ledger {
   readonly audit: Audit;
   readonly #database: DatabaseSync;
@@ -42,7 +47,7 @@ export class Ledger {
     this.#statements = prepareAll(this.#database);
     this.audit = new Audit(this.#database);
     inTransaction(this.#database, () => {
-      for (const merchant of merchants) this.#open(merchant);
+      for (const merchant of merchants) this.#addMerchant(merchant);
     });
   }
 
@@ -72,44 +77,37 @@ export class Ledger {
     this.#database.close();
   }
 
-  /** Seeds a merchant that the file does not know yet; one that it knows keeps what it has. */
-  #open({ code, businessName, currency, openingBalance }: SandboxMerchant): void {
+  /** Credits the opening balance, unless the ledger's file already has the merchant. */
+  #addMerchant({ code, businessName, currency, openingBalance }: SandboxMerchant): void {
     if (this.#statements.addMerchant.run(code, businessName, currency).changes === 0) return;
     this.#account(code, 'wallet', currency);
     const amountMinor = Math.round(openingBalance * 100);
     if (amountMinor > 0) this.#write({ kind: 'funding', merchant: code, amountMinor, currency });
   }
 
-  #write(booked: Booked): Omit<Transaction, 'kind'> {
-    const [giver, taker] = ROUTES[booked.kind];
-    const { merchant, amountMinor, currency } = booked;
-    const { sequence, transaction } = this.#writeTransaction(booked);
-    this.#statements.addEntry.run(sequence, this.#account(merchant, giver, currency), -amountMinor);
-    this.#statements.addEntry.run(sequence, this.#account(merchant, taker, currency), amountMinor);
+  #write(entry: Entry): Omit<Transaction, 'kind'> {
+    const [debited, credited] = ROUTES[entry.kind];
+    const { merchant, amountMinor, currency } = entry;
+    const { sequence, transaction } = this.#writeTransaction(entry);
+    this.#statements.addEntry.run(sequence, this.#account(merchant, debited, currency), -amountMinor);
+    this.#statements.addEntry.run(sequence, this.#account(merchant, credited, currency), amountMinor);
     return transaction;
   }
 
-  #writeTransaction(booked: Booked): { sequence: number | bigint; transaction: Omit<Transaction, 'kind'> } {
-    const { merchant, kind, amountMinor, currency } = booked;
+  #writeTransaction(entry: Entry): { sequence: number | bigint; transaction: Omit<Transaction, 'kind'> } {
+    const { merchant, kind, amountMinor, currency } = entry;
     const id = `${ID_PREFIX[kind]}_${randomUUID().replaceAll('-', '')}`;
     const created_at = new Date().toISOString();
     // In the order of the columns in SQL.addTransaction.
     const notes = {
-      bank_code: booked.bankCode ?? null,
-      account_number: booked.accountNumber ?? null,
-      reference: booked.reference ?? null,
-      idempotency_key: booked.idempotencyKey ?? null,
-      request_id: booked.requestId ?? null,
+      bank_code: entry.bankCode ?? null,
+      account_number: entry.accountNumber ?? null,
+      reference: entry.reference ?? null,
+      idempotency_key: entry.idempotencyKey ?? null,
+      request_id: entry.requestId ?? null,
     };
-    const { lastInsertRowid: sequence } = this.#statements.addTransaction.run(
-      id,
-      merchant,
-      kind,
-      amountMinor,
-      currency,
-      ...Object.values(notes),
-      created_at,
-    );
+    const values = [id, merchant, kind, amountMinor, currency, ...Object.values(notes), created_at];
+    const { lastInsertRowid: sequence } = this.#statements.addTransaction.run(...values);
     return {
       sequence,
       transaction: { id, merchant, amount: toMajor(amountMinor), currency, ...notes, created_at },
@@ -127,4 +125,88 @@ export class Ledger {
 function prepareAll(database: DatabaseSync): Record<keyof typeof SQL, StatementSync> {
   const prepared = Object.entries(SQL).map(([name, sql]) => [name, database.prepare(sql)]);
   return Object.fromEntries(prepared) as Record<keyof typeof SQL, StatementSync>;
+}
+
+/** Selects transactions. A member that is left out selects all. The key is compared with the header as it was received. */
+export interface LedgerFilter {
+  readonly merchant?: string | undefined;
+  readonly key?: string | undefined;
+}
+
+/** A key that one merchant used and that was executed more than once. */
+export interface DuplicateKey {
+  readonly merchant: string;
+  readonly key: string;
+  readonly executions: number;
+}
+
+/** Counts transactions with one entry or with a sum other than zero, wrong balances, and overdrawn wallets. */
+const COUNT_UNBALANCED = `SELECT
+  (SELECT count(*) FROM (SELECT t.sequence FROM transactions t LEFT JOIN entries e ON e.transaction_sequence = t.sequence
+    GROUP BY t.sequence HAVING count(e.account_id) < 2 OR sum(e.amount_minor) <> 0)) +
+  (SELECT count(*) FROM accounts a WHERE balance_minor <>
+    (SELECT coalesce(sum(amount_minor), 0) FROM entries WHERE account_id = a.id)) +
+  (SELECT count(*) FROM accounts WHERE kind = 'wallet' AND balance_minor < 0) AS n`;
+
+/** Reads the ledger, and writes nothing: how often something was executed, and whether the books balance. */
+export class Audit {
+  readonly #database: DatabaseSync;
+
+  constructor(database: DatabaseSync) {
+    this.#database = database;
+  }
+
+  count(kind: TransactionKind, filter: LedgerFilter = {}): number {
+    const [row] = this.#select('SELECT count(*) AS n FROM transactions', { ...filter, kind });
+    return Number(row?.n);
+  }
+
+  /** The newest `limit` transactions, in the order in which they were booked. */
+  transactions(filter: LedgerFilter = {}, limit = -1): Transaction[] {
+    const newest = this.#select(
+      'SELECT * FROM transactions',
+      filter,
+      `ORDER BY sequence DESC LIMIT ${limit}`,
+    );
+    return newest.reverse().map(transactionOf);
+  }
+
+  duplicateKeys(filter: LedgerFilter = {}): DuplicateKey[] {
+    const rows = this.#select(
+      'SELECT merchant, idempotency_key, count(*) AS executions FROM transactions',
+      filter,
+      'AND idempotency_key IS NOT NULL GROUP BY idempotency_key, merchant HAVING count(*) > 1',
+    );
+    return rows.map(({ merchant, idempotency_key, executions }) => ({
+      merchant: String(merchant),
+      key: String(idempotency_key),
+      executions: Number(executions),
+    }));
+  }
+
+  /** Every transaction sums to zero, every balance is the sum of its entries, and no wallet is overdrawn. */
+  balanced(): boolean {
+    return Number(this.#database.prepare(COUNT_UNBALANCED).get()?.n) === 0;
+  }
+
+  /** The query has conditions only for what is selected, so that SQLite uses its index on a large ledger. */
+  #select(
+    select: string,
+    { merchant, key, kind }: LedgerFilter & { kind?: TransactionKind },
+    rest = '',
+  ): Row[] {
+    const where = ["kind <> 'funding'"];
+    const values: string[] = [];
+    for (const [column, value] of Object.entries({ merchant, idempotency_key: key, kind })) {
+      if (value === undefined) continue;
+      where.push(`${column} = ?`);
+      values.push(value);
+    }
+    return this.#database.prepare(`${select} WHERE ${where.join(' AND ')} ${rest}`).all(...values);
+  }
+}
+
+function transactionOf(row: Row): Transaction {
+  const { sequence: _, amount_minor, ...columns } = row;
+  return { ...columns, amount: toMajor(Number(amount_minor)) } as unknown as Transaction;
 }

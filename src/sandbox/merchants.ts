@@ -1,12 +1,12 @@
-import { MAX_AMOUNT, toMinor } from './money.ts';
+import { MAX_AMOUNT, toMinor } from './orders.ts';
 
-/** A merchant of the sandbox. The secrets are public samples: they open nothing but this stand-in. */
+/** A merchant of the sandbox. Its secret keys are public samples, which no other system accepts. */
 export interface SandboxMerchant {
   readonly code: string;
   readonly businessName: string;
   readonly currency: string;
   readonly secrets: readonly string[];
-  /** Major units, credited once, when a ledger file is opened for the first time. */
+  /** Major units. Credited once, when a new ledger file is created. */
   readonly openingBalance: number;
 }
 
@@ -15,7 +15,7 @@ export const SANDBOX_MERCHANTS: readonly SandboxMerchant[] = [
     code: 'M-ALPHA',
     businessName: 'Alpha Trading Limited',
     currency: 'NGN',
-    // Two secrets, one merchant: the second is what a rotated key looks like.
+    // Two secret keys, as during a key rotation.
     secrets: ['sk_sandbox_alpha', 'sk_sandbox_alpha_2'],
     openingBalance: 1_000_000,
   },
@@ -35,14 +35,14 @@ export const SANDBOX_MERCHANTS: readonly SandboxMerchant[] = [
   },
 ];
 
-/** Opening balances in major units by merchant code; a merchant left out keeps its default. */
+/** Opening balances in major units by merchant code. A merchant that is left out keeps its default. */
 export type OpeningBalances = Readonly<Record<string, number>>;
 
 const CODE_BY_SECRET = new Map(
   SANDBOX_MERCHANTS.flatMap((merchant) => merchant.secrets.map((secret) => [secret, merchant.code] as const)),
 );
 
-/** The merchant code that a request's Authorization header stands for. */
+/** The merchant code for an Authorization header. Undefined if its secret key is unknown. */
 export function merchantOf(authorization: string | undefined): string | undefined {
   const secret = /^Bearer ([^\s,]+)$/i.exec(authorization ?? '')?.[1];
   return secret === undefined ? undefined : CODE_BY_SECRET.get(secret);

@@ -1,14 +1,18 @@
-/** A whole answer before it goes out: the faults below it decide how much of it arrives, and how. */
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { gzipSync } from 'node:zlib';
+import type { FaultName, Faults } from './faults.ts';
+
+/** A complete reply before it is sent. The faults of the request decide how much of it is sent, and how. */
 export interface Reply {
   readonly status: number;
-  /** Names and values in turn, as Node's writeHead takes them: repeated names and odd case survive. */
+  /** Names and values in turn, as in Node's `writeHead`. Repeated names and the case of names are kept. */
   readonly headers: readonly string[];
   readonly body: Buffer;
 }
 
 /**
- * What a route makes of a request: it reads the body and hands back the execution, to be called or not. The
- * gap between the two is where a backend can be slow, break down or go away before it has executed.
+ * Executes a request whose body was read, and returns the reply. Between reading and executing, a fault can delay the
+ * request, fail it, or reset the connection.
  */
 export type Execution = () => Reply;
 
@@ -39,11 +43,141 @@ export function errorReply(code: ErrorCode, message: string, headers: readonly s
   return errorEnvelope(STATUS_OF[code], code, message, headers);
 }
 
-export function errorEnvelope(
-  status: number,
-  code: string,
-  message: string,
-  headers: readonly string[] = [],
-): Reply {
+function errorEnvelope(status: number, code: string, message: string, headers: readonly string[]): Reply {
   return jsonReply(status, { success: false, message, error: { code, message } }, headers);
+}
+
+const RETRY_AFTER = ['Retry-After', '1'];
+
+/** The reply of a backend that fails before it executes. Undefined if no fault asks for one. */
+export function replyWithoutExecuting(faults: Faults): Reply | undefined {
+  if (faults.has('500-before')) return failed(500);
+  if (faults.has('503-before')) return failed(503, RETRY_AFTER);
+  if (faults.has('429-before')) return failed(429, RETRY_AFTER);
+  const status = faults.get('status');
+  if (status === undefined) return undefined;
+  return status < 400 ? jsonReply(status, { success: true, data: { executed: false } }) : failed(status);
+}
+
+/** The reply of a backend that executed: its own, or a failure if a fault asks for one. */
+export function replyAfterExecuting(reply: Reply, faults: Faults): Reply {
+  if (faults.has('500-after')) return failed(500);
+  if (faults.has('503-after')) return failed(503, RETRY_AFTER);
+  return reply;
+}
+
+function failed(status: number, headers: readonly string[] = []): Reply {
+  return errorEnvelope(status, 'sandbox_fault', `the request asked for status ${status}`, headers);
+}
+
+/** Applies the faults that change body and headers, to replies of any status. */
+export function withFaultyContent(reply: Reply, faults: Faults, acceptEncoding: string): Reply {
+  let changed = reply;
+  const bytes = faults.get('huge');
+  if (bytes !== undefined) changed = padded(changed, bytes);
+  if (faults.has('binary')) changed = binary(changed);
+  if (faults.has('set-cookie')) changed = withHeaders(changed, COOKIES);
+  if (faults.has('duplicate-header')) changed = withHeaders(changed, REPEATED_NAME);
+  if (faults.has('gzip-force') || (faults.has('gzip') && acceptsGzip(acceptEncoding)))
+    changed = gzipped(changed);
+  return changed;
+}
+
+const COOKIES = [
+  'Set-Cookie',
+  'sandbox_session=one; Path=/; HttpOnly',
+  'Set-Cookie',
+  'sandbox_theme=two; Path=/',
+];
+const REPEATED_NAME = ['X-SaNdBoX-Note', 'first', 'x-sAnDbOx-nOtE', 'second'];
+
+function withHeaders(reply: Reply, headers: readonly string[]): Reply {
+  return { ...reply, headers: [...reply.headers, ...headers] };
+}
+
+function padded(reply: Reply, bytes: number): Reply {
+  const json = reply.body.toString();
+  const ends = [`${json.slice(0, -1)},"padding":"`, '"}'] as const;
+  const padding = bytes - Buffer.byteLength(ends.join(''));
+  return { ...reply, body: padding < 0 ? reply.body : Buffer.from(ends.join('x'.repeat(padding))) };
+}
+
+function binary(reply: Reply): Reply {
+  const headers = ['Content-Type', 'application/octet-stream'];
+  return { ...reply, headers, body: Buffer.from(Array.from({ length: 256 }, (_, byte) => byte)) };
+}
+
+function gzipped(reply: Reply): Reply {
+  const encoded = { ...reply, body: gzipSync(reply.body) };
+  return withHeaders(encoded, ['Content-Encoding', 'gzip', 'Vary', 'Accept-Encoding']);
+}
+
+function acceptsGzip(acceptEncoding: string): boolean {
+  return acceptEncoding.split(',').some((coding) => {
+    const [name = '', ...parameters] = coding.split(';').map((part) => part.trim().toLowerCase());
+    return (
+      (name === 'gzip' || name === '*') && !parameters.some((parameter) => /^q=0(\.0*)?$/.test(parameter))
+    );
+  });
+}
+
+/** Waits for a number of milliseconds. Rejects when the sandbox is closed during the wait. */
+export type Pause = (milliseconds: number) => Promise<unknown>;
+
+/** What it takes to send a reply. */
+export interface Connection {
+  readonly request: IncomingMessage;
+  readonly response: ServerResponse;
+  readonly faults: Faults;
+  readonly pause: Pause;
+}
+
+type Send = (reply: Reply, connection: Connection) => Promise<void> | void;
+
+/** Faults of the connection after the execution. */
+const FAULTY_SENDS: Partial<Record<FaultName, Send>> = {
+  'execute-then-reset': (_, { request }) => reset(request),
+  'execute-then-hang': () => undefined,
+  truncate: (reply, connection) => sendHalf(reply, connection, ['Content-Length', String(reply.body.length)]),
+  'truncate-chunked': (reply, connection) => sendHalf(reply, connection, ['Transfer-Encoding', 'chunked']),
+  drip: sendInPieces,
+  garbage: (_, { request }) => void request.socket.end('\u0000\u0001\u0002 this is not HTTP\r\n\r\n'),
+};
+
+/** Sends the reply, as far as the request's faults allow. */
+export async function send(reply: Reply, connection: Connection): Promise<void> {
+  const { faults, response } = connection;
+  const hint = { link: '</sandbox.css>; rel=preload; as=style' };
+  if (faults.has('early-hints')) response.writeEarlyHints(hint);
+  const faulty = [...faults.keys()].map((name) => FAULTY_SENDS[name]).find((found) => found !== undefined);
+  await (faulty ?? sendWhole)(reply, connection);
+}
+
+/** Sends RST and not FIN, so that the client sees a connection reset and not an ordinary close. */
+export function reset(request: IncomingMessage): void {
+  request.socket.resetAndDestroy();
+}
+
+function sendWhole(reply: Reply, { response }: Connection): void {
+  const bodiless = reply.status === 204 || reply.status === 304;
+  const length = bodiless ? [] : ['Content-Length', String(reply.body.length)];
+  response.writeHead(reply.status, [...reply.headers, ...length]);
+  response.end(bodiless ? undefined : reply.body);
+}
+
+function sendHalf(reply: Reply, { request, response }: Connection, framing: readonly string[]): void {
+  response.writeHead(reply.status, [...reply.headers, ...framing]);
+  const half = reply.body.subarray(0, Math.floor(reply.body.length / 2));
+  // Destroying the socket before the kernel has the bytes would discard them.
+  response.write(half, () => request.socket.destroy());
+}
+
+async function sendInPieces(reply: Reply, { response, faults, pause }: Connection): Promise<void> {
+  const pieceBytes = Math.max(8, Math.ceil(reply.body.length / 64));
+  response.writeHead(reply.status, [...reply.headers, 'Content-Length', String(reply.body.length)]);
+  for (let start = 0; start < reply.body.length && !response.destroyed; start += pieceBytes) {
+    if (start > 0) await pause(faults.get('drip') ?? 0);
+    response.write(reply.body.subarray(start, start + pieceBytes));
+  }
+  response.end();
 }

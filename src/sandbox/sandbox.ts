@@ -1,12 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { DuplicateKey, LedgerFilter } from './audit.ts';
 import type { Backend } from './backend.ts';
-import { Ledger } from './ledger.ts';
+import { type DuplicateKey, Ledger, type LedgerFilter } from './ledger.ts';
 import { type OpeningBalances, SANDBOX_MERCHANTS } from './merchants.ts';
-import { toMajor } from './money.ts';
-import { RequestLog } from './requests.ts';
-import { endServer, listen, type RequestLogEntry, serverOf, trackSockets } from './server.ts';
-import type { Transaction } from './transaction.ts';
+import { type Transaction, toMajor } from './orders.ts';
+import { RequestLog } from './request.ts';
+import { createHttpServer, endServer, listen, type RequestLogEntry, trackSockets } from './server.ts';
 
 export type { DuplicateKey, LedgerFilter, OpeningBalances, RequestLogEntry, Transaction };
 export { SANDBOX_MERCHANTS };
@@ -14,40 +12,34 @@ export { SANDBOX_MERCHANTS };
 export interface SandboxOptions {
   /** Default 127.0.0.1. */
   readonly host?: string;
-  /** Default 9000; 0 picks a free one. */
+  /** Default 9000; 0 selects a free port. */
   readonly port?: number;
-  /** The ledger's file; default `:memory:`. Several processes may share one file. */
+  /** File of the ledger; default `:memory:`. Several processes may share a file. */
   readonly databasePath?: string;
-  /**
-   * Opening balances in major units by merchant code. They count only when a ledger is opened for the first
-   * time.
-   */
+  /** Opening balances in major units by merchant code. They apply only when the ledger is created. */
   readonly balances?: OpeningBalances;
-  /**
-   * A connection is closed after exactly so many idle milliseconds, 0 = never; default is Node's 5 s and a
-   * grace period.
-   */
+  /** A connection is closed when it has been idle for exactly this time; 0: never. Default: Node's 5 s and its buffer. */
   readonly keepAliveTimeoutMs?: number;
-  /** Whether X-Sandbox-Fault does anything; default true. */
+  /** Whether X-Sandbox-Fault has an effect; default true. */
   readonly faults?: boolean;
-  /** Turns GET /v1/transactions?merchant=&key= on, for whoever shows this token. */
+  /** Enables GET /v1/transactions?merchant=&key= for requests with this bearer token. */
   readonly lookupToken?: string;
-  /** Called once a request is over. */
+  /** Called when a request has ended. */
   readonly log?: (entry: RequestLogEntry) => void;
 }
 
 export interface Sandbox {
-  /** Without a slash at its end. */
+  /** Without a trailing slash. */
   readonly url: string;
   readonly port: number;
-  readonly ledger: LedgerWitness;
+  readonly ledger: LedgerReader;
   readonly requests: Pick<RequestLog, 'total' | 'ofPath' | 'ofKey' | 'lastUpgrade'>;
-  /** Ends every connection, whatever is going on in it, and closes the ledger. */
+  /** Ends all connections, also those with a running request, and closes the ledger. */
   close(): Promise<void>;
 }
 
-/** The ledger as a test asks it, in process. Not to be asked after close(). */
-export interface LedgerWitness {
+/** Reads the ledger from the same process. Not usable after close(). */
+export interface LedgerReader {
   payouts(filter?: LedgerFilter): number;
   checkouts(filter?: LedgerFilter): number;
   charges(filter?: LedgerFilter): number;
@@ -60,9 +52,10 @@ export interface LedgerWitness {
 }
 
 /**
- * Starts the reference backend: the payments service of the interface, with no idempotency of its own, and
- * the independent witness of how often something was executed. Throws an Error of one line, with its `code`,
- * when the port or the ledger's file cannot be had.
+ * Starts the reference backend: a payments service without any idempotency. It imports nothing from the gateway, so its
+ * ledger is independent evidence of how often something was executed.
+ *
+ * @throws {Error} of one line, with the system's `code`, if the port or the ledger's file cannot be used
  */
 export async function createSandbox(options: SandboxOptions = {}): Promise<Sandbox> {
   const { host = '127.0.0.1', port = 9000, databasePath = ':memory:', balances, faults = true } = options;
@@ -75,9 +68,9 @@ export async function createSandbox(options: SandboxOptions = {}): Promise<Sandb
     lookupToken: options.lookupToken,
     pause: (milliseconds) => sleep(milliseconds, undefined, { signal: stopping.signal }),
   };
-  const server = serverOf(backend, options);
+  const server = createHttpServer(backend, options);
   const sockets = trackSockets(server);
-  const taken = await listen(server, host, port).catch((error: unknown) => {
+  const boundPort = await listen(server, host, port).catch((error: unknown) => {
     ledger.close();
     throw error;
   });
@@ -88,9 +81,9 @@ export async function createSandbox(options: SandboxOptions = {}): Promise<Sandb
   };
   let ended: Promise<void> | undefined;
   return {
-    url: `http://${host.includes(':') ? `[${host}]` : host}:${taken}`,
-    port: taken,
-    ledger: witnessOf(ledger),
+    url: `http://${host.includes(':') ? `[${host}]` : host}:${boundPort}`,
+    port: boundPort,
+    ledger: readerOf(ledger),
     requests: backend.requests,
     close() {
       ended ??= end();
@@ -99,7 +92,7 @@ export async function createSandbox(options: SandboxOptions = {}): Promise<Sandb
   };
 }
 
-function witnessOf(ledger: Ledger): LedgerWitness {
+function readerOf(ledger: Ledger): LedgerReader {
   const { audit } = ledger;
   return {
     payouts: (filter) => audit.count('withdraw', filter),

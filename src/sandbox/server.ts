@@ -3,15 +3,15 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo, Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { type Backend, handle } from './backend.ts';
+import { echoWebSocket, WEBSOCKET_PATH } from './echo.ts';
 import { FAULT_HEADER } from './faults.ts';
 import { errorReply, type Reply } from './reply.ts';
-import { pathOf } from './target.ts';
-import { echoWebSocket, WEBSOCKET_PATH } from './websocket.ts';
+import { pathOf } from './request.ts';
 
 export interface RequestLogEntry {
   readonly method: string;
   readonly path: string;
-  /** Null when no answer was begun. */
+  /** Null if no response was sent. */
   readonly status: number | null;
   readonly faults: string | null;
   readonly durationMs: number;
@@ -24,11 +24,11 @@ export interface ServerSettings {
   readonly log?: (entry: RequestLogEntry) => void;
 }
 
-/** Wide, so that it is never this backend that limits the headers. */
+/** Larger than the gateway's default, so that the limit of the gateway is the one that tests reach. */
 const MAX_HEADER_BYTES = 65_536;
 
-/** The HTTP server in front of the backend, not yet listening. */
-export function serverOf(backend: Backend, { keepAliveTimeoutMs, log }: ServerSettings): Server {
+/** The HTTP server of the backend. It does not listen yet. */
+export function createHttpServer(backend: Backend, { keepAliveTimeoutMs, log }: ServerSettings): Server {
   const idle =
     keepAliveTimeoutMs === undefined
       ? {}
@@ -36,7 +36,7 @@ export function serverOf(backend: Backend, { keepAliveTimeoutMs, log }: ServerSe
   const server = createServer({
     ...idle,
     maxHeaderSize: MAX_HEADER_BYTES,
-    // Every other request that asks for an upgrade (curl does, for h2c) is served as if it had not.
+    // Elsewhere the Upgrade header is ignored: curl sends it for h2c.
     shouldUpgradeCallback: (request) => pathOf(request) === WEBSOCKET_PATH,
   });
   server.on('request', (request, response) => void serve(request, response, backend, log));
@@ -56,14 +56,14 @@ async function serve(
   try {
     await handle(request, response, backend);
   } catch (cause) {
-    // A client that has left, or close(): there is nobody to tell.
+    // The client has disconnected, or the sandbox is being closed.
     if (request.socket.destroyed) return;
     error = cause instanceof Error ? cause.message : String(cause);
-    answerFailure(response, error);
+    sendFailure(response, error);
   }
 }
 
-function answerFailure(response: ServerResponse, message: string): void {
+function sendFailure(response: ServerResponse, message: string): void {
   if (response.headersSent) {
     response.destroy();
     return;
@@ -93,7 +93,7 @@ function upgrade(request: IncomingMessage, socket: Duplex, head: Buffer, backend
   backend.requests.recordUpgrade(request);
   const asksForFaults = request.headers[FAULT_HEADER.toLowerCase()] !== undefined;
   if (backend.faultsEnabled && asksForFaults) {
-    socket.end(rawReply(errorReply('invalid_fault', 'an upgrade takes no faults')));
+    socket.end(rawReply(errorReply('invalid_fault', 'faults cannot be used with an upgrade')));
   } else {
     echoWebSocket(request, socket, head);
   }
@@ -108,7 +108,7 @@ function rawReply({ status, headers, body }: Reply): string {
   return `${lines.join('\r\n')}\r\nConnection: close\r\n\r\n${body}`;
 }
 
-/** Resolves with the port that was taken. */
+/** Resolves to the port, also if `port` is 0. */
 export async function listen(server: Server, host: string, port: number): Promise<number> {
   try {
     server.listen(port, host);
@@ -125,7 +125,7 @@ function explained(error: NodeJS.ErrnoException, host: string, port: number): Er
   return Object.assign(explanation, error.code === undefined ? {} : { code: error.code });
 }
 
-/** Node's closeAllConnections leaves upgraded sockets alone, so the sockets are counted here. */
+/** Node's `closeAllConnections` does not close upgraded sockets, so all sockets are tracked here. */
 export function trackSockets(server: Server): ReadonlySet<Socket> {
   const sockets = new Set<Socket>();
   server.on('connection', (socket: Socket) => {

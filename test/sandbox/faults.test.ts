@@ -41,8 +41,8 @@ async function expectStatus(
   return answer;
 }
 
-/** Nothing has come when the sandbox is closed, long after it has done with the request all that it will. */
-async function expectSilence(sandbox: Sandbox, fault: string, payouts: number): Promise<void> {
+/** Expects that no byte is answered. The answered balance shows that the request had enough time to be executed. */
+async function expectNoAnswer(sandbox: Sandbox, fault: string, payouts: number): Promise<void> {
   const connection = new RawConnection(sandbox.port, rawWithdraw({ 'X-Sandbox-Fault': fault }));
   await vi.waitFor(() => expect(sandbox.requests.total()).toBe(1), { interval: 2 });
   await vi.waitFor(() => expect(sandbox.ledger.payouts()).toBe(payouts), { interval: 2 });
@@ -52,7 +52,7 @@ async function expectSilence(sandbox: Sandbox, fault: string, payouts: number): 
   expect((await connection.ended).bytes).toBe('');
 }
 
-/** What each switch does; a switch without a case does not compile. */
+/** The check of each fault. TypeScript requires one for every fault. */
 const CASES: Record<FaultName, (sandbox: Sandbox) => Promise<void>> = {
   delay: async (sandbox) => {
     const connection = new RawConnection(sandbox.port, rawWithdraw({ 'X-Sandbox-Fault': 'delay=150' }));
@@ -101,12 +101,12 @@ const CASES: Record<FaultName, (sandbox: Sandbox) => Promise<void>> = {
     expect(await rawEnd(sandbox, 'reset-before-execute')).toEqual({ bytes: '', how: 'reset' });
     expect(sandbox.ledger.payouts()).toBe(0);
   },
-  hang: (sandbox) => expectSilence(sandbox, 'hang', 0),
+  hang: (sandbox) => expectNoAnswer(sandbox, 'hang', 0),
   'execute-then-reset': async (sandbox) => {
     expect(await rawEnd(sandbox, 'execute-then-reset')).toEqual({ bytes: '', how: 'reset' });
     expect(sandbox.ledger.payouts()).toBe(1);
   },
-  'execute-then-hang': (sandbox) => expectSilence(sandbox, 'execute-then-hang', 1),
+  'execute-then-hang': (sandbox) => expectNoAnswer(sandbox, 'execute-then-hang', 1),
   truncate: async (sandbox) => {
     const { bytes } = await rawEnd(sandbox, 'truncate');
     const [head = '', body = ''] = bytes.split('\r\n\r\n');
@@ -170,7 +170,7 @@ const CASES: Record<FaultName, (sandbox: Sandbox) => Promise<void>> = {
       const second = await withdraw(sandbox, '503-before,once', headers);
       expect([first.status, second.status]).toEqual([503, 201]);
     }
-    // Without a key no request is a repetition.
+    // A request without a key is never a repetition.
     for (const _ of ['first', 'second']) await expectStatus(sandbox, '503-before,once', 503, 2);
   },
 };
@@ -185,17 +185,19 @@ async function chunksOf({ port }: Sandbox, fault: string): Promise<string[]> {
   return chunks;
 }
 
-describe('the fault switches', () => {
-  it.each(Object.entries(CASES))('%s', async (_, check) => check(await openSandbox()));
+describe('a fault', () => {
+  it.each(Object.entries(CASES))('of the name %s does what its description says', async (_, check) =>
+    check(await openSandbox()),
+  );
 
-  it('are listed, each with what it does', async () => {
+  it('is listed with its description', async () => {
     const { url } = await openSandbox();
     const listed: Record<string, string> = JSON.parse(String((await ask(`${url}/_sandbox/faults`)).body));
     expect(Object.keys(listed)).toEqual(Object.keys(FAULTS));
     expect(listed.delay).toMatch(/^delay=MS: /);
   });
 
-  it('combine', async () => {
+  it('can be combined with others', async () => {
     const sandbox = await openSandbox();
     expect(await rawEnd(sandbox, 'delay=20, execute-then-reset')).toMatchObject({ how: 'reset' });
     const answer = await withdraw(sandbox, '500-after,huge=5000,set-cookie,gzip-force,drip=0');
@@ -204,30 +206,33 @@ describe('the fault switches', () => {
     expect(sandbox.ledger.payouts()).toBe(2);
   });
 
-  it.each([
-    ['explode', /unknown fault "explode"/],
-    ['', /unknown fault ""/],
-    ['toString', /unknown fault/],
-    ['delay', /delay=MS/],
-    ['delay=-1', /delay=MS/],
-    ['delay=5=6', /delay=MS/],
-    ['status=99', /status=NNN/],
-    ['refuse=1', /takes no value/],
-    ['hang,hang', /twice/],
-    ['hang,truncate', /contradict/],
-    ['500-before,500-after', /contradict/],
-  ])('answer 400 to %j and execute nothing', async (fault, message) => {
+  it('that is invalid is answered 400, and nothing is executed', async () => {
     const { url, ledger } = await openSandbox();
-    const answer = await post(url, WITHDRAW, { ...ALPHA, 'x-sandbox-fault': fault });
-    expect(answer.status).toBe(400);
-    expect(answer.json).toMatchObject({
-      success: false,
-      error: { code: 'invalid_fault', message: expect.stringMatching(message) },
-    });
+    const cases: [fault: string, message: RegExp][] = [
+      ['explode', /unknown fault "explode"/],
+      ['', /unknown fault ""/],
+      ['toString', /unknown fault/],
+      ['delay', /delay=MS/],
+      ['delay=-1', /delay=MS/],
+      ['delay=5=6', /delay=MS/],
+      ['status=99', /status=NNN/],
+      ['refuse=1', /takes no value/],
+      ['hang,hang', /twice/],
+      ['hang,truncate', /contradict/],
+      ['500-before,500-after', /contradict/],
+    ];
+    for (const [fault, message] of cases) {
+      const answer = await post(url, WITHDRAW, { ...ALPHA, 'x-sandbox-fault': fault });
+      expect(answer.status, fault).toBe(400);
+      expect(answer.json, fault).toMatchObject({
+        success: false,
+        error: { code: 'invalid_fault', message: expect.stringMatching(message) },
+      });
+    }
     expect(ledger.payouts()).toBe(0);
   });
 
-  it('work on the balance and on the echo too', async () => {
+  it('applies to the balance and to the echo too', async () => {
     const { url } = await openSandbox();
     for (const path of ['/v2/get_balance', '/v3/echo']) {
       const headers = { ...ALPHA, 'x-sandbox-fault': 'status=502' };
@@ -235,7 +240,7 @@ describe('the fault switches', () => {
     }
   });
 
-  it('do nothing where they are switched off', async () => {
+  it('has no effect if faults are off', async () => {
     const sandbox = await openSandbox({ faults: false });
     expect((await withdraw(sandbox, 'hang')).status).toBe(201);
     expect((await withdraw(sandbox, 'no such fault')).status).toBe(201);

@@ -5,8 +5,8 @@ import { describe, expect, it } from 'vitest';
 import { createSandbox } from '../../src/sandbox/sandbox.ts';
 import { ALPHA, ask, ledgerFile, openSandbox, post, spawnMain, spawnSandbox, WITHDRAW } from './support.ts';
 
-describe('a sandbox in its own process', () => {
-  it('keeps every payout that it has acknowledged when it is killed at work', {
+describe('the sandbox command', () => {
+  it('keeps every payout that it acknowledged before it was killed under load', {
     timeout: 15_000,
   }, async () => {
     const file = ledgerFile();
@@ -32,7 +32,7 @@ describe('a sandbox in its own process', () => {
   });
 
   it.each(['SIGTERM', 'SIGINT'] as const)(
-    'stops cleanly on %s, with a request that hangs',
+    'exits with 0 on %s, also while a request hangs',
     async (signal) => {
       const { url, child, exited } = await spawnSandbox('--db', ledgerFile());
       const hanging = post(url, WITHDRAW, { ...ALPHA, 'x-sandbox-fault': 'execute-then-hang' });
@@ -44,7 +44,7 @@ describe('a sandbox in its own process', () => {
     },
   );
 
-  it('explains itself', async () => {
+  it('prints its help', async () => {
     const { child, exited } = spawnMain('--help');
     const [stdout, code] = await Promise.all([text(child.stdout), exited]);
     expect(code).toBe(0);
@@ -57,7 +57,7 @@ describe('a sandbox in its own process', () => {
     [['stray'], 2, /stray/],
     [['--port', 'high'], 2, /--port takes a whole number/],
     [['--port', '0', '--db', '/nowhere/at/all/ledger.db'], 1, /cannot open the ledger at \/nowhere/],
-  ])('refuses %j in plain words', async (args, code, reason) => {
+  ])('explains without a stack trace why %j is wrong', async (args, code, reason) => {
     const { child, exited } = spawnMain(...args);
     const [stderr, exitCode] = await Promise.all([text(child.stderr), exited]);
     expect(exitCode).toBe(code);
@@ -65,7 +65,7 @@ describe('a sandbox in its own process', () => {
     expect(stderr).not.toMatch(/\n\s+at /);
   });
 
-  it('says which port is busy', async () => {
+  it('names a port that is in use', async () => {
     const { port } = await openSandbox();
     const { child, exited } = spawnMain('--port', String(port));
     const [stderr, exitCode] = await Promise.all([text(child.stderr), exited]);
@@ -75,7 +75,7 @@ describe('a sandbox in its own process', () => {
 });
 
 describe('createSandbox', () => {
-  it('keeps the code of what went wrong, in one line', async () => {
+  it('rejects with an error of one line that has the code of the cause', async () => {
     const { port } = await openSandbox();
     await expect(createSandbox({ port })).rejects.toMatchObject({
       code: 'EADDRINUSE',
@@ -88,7 +88,7 @@ describe('createSandbox', () => {
     });
   });
 
-  it('closes every socket, twice if need be', async () => {
+  it('closes every socket, and can be closed twice', async () => {
     const sandbox = await openSandbox();
     const idle = connect(sandbox.port, '127.0.0.1');
     await once(idle, 'connect');
@@ -98,7 +98,7 @@ describe('createSandbox', () => {
     await expect(ask(sandbox.url)).rejects.toMatchObject({ code: 'ECONNREFUSED' });
   });
 
-  it('closes an idle connection when it was told to', async () => {
+  it('closes an idle connection after keepAliveTimeoutMs', async () => {
     const { port } = await openSandbox({ keepAliveTimeoutMs: 30 });
     const socket = connect(port, '127.0.0.1');
     socket.resume().write('GET /v3/echo HTTP/1.1\r\nHost: x\r\n\r\n');

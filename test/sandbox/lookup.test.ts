@@ -8,7 +8,7 @@ const headers = { authorization: `Bearer ${TOKEN}` };
 const path = (merchant: string, key: string) => `/v1/transactions?merchant=${merchant}&key=${key}`;
 
 describe('a lookup', () => {
-  it('answers what the first execution was answered, and 404 where there was none', async () => {
+  it('answers with the body of the first execution, or with 404 if there was none', async () => {
     const { url } = await openSandbox({ lookupToken: TOKEN });
     const keyed = { ...ALPHA, 'x-service-idempotency': 'order/1' };
     const paid = await post(url, WITHDRAW, keyed);
@@ -24,7 +24,7 @@ describe('a lookup', () => {
     expect((await ask(`${url}/v1/transactions?merchant=M-ALPHA`, { headers })).status).toBe(422);
   });
 
-  it('is for whoever shows the token, and only where it is switched on', async () => {
+  it('requires the token, and is off without one', async () => {
     const on = await openSandbox({ lookupToken: TOKEN });
     for (const shown of [{}, ALPHA, { authorization: TOKEN }])
       expect((await ask(`${on.url}${path('a', 'b')}`, { headers: shown })).status).toBe(401);
@@ -32,7 +32,7 @@ describe('a lookup', () => {
     expect((await ask(`${off.url}${path('a', 'b')}`, { headers })).json.error.code).toBe('not_found');
   });
 
-  it('takes its token from the environment, and from nowhere else', async () => {
+  it('takes its token only from the environment', async () => {
     const { child, exited } = spawnMainIn({}, '--port', '0', '--lookup');
     const stderr = text(child.stderr);
     expect(await exited).toBe(2);

@@ -8,22 +8,22 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { onTestFinished } from 'vitest';
+import type { Transaction } from '../../src/sandbox/orders.ts';
 import { createSandbox, type Sandbox, type SandboxOptions } from '../../src/sandbox/sandbox.ts';
-import type { Transaction } from '../../src/sandbox/transaction.ts';
 
 export const ALPHA = { authorization: 'Bearer sk_sandbox_alpha' };
 export const BRAVO = { authorization: 'Bearer sk_sandbox_bravo' };
 
 export const MAIN = fileURLToPath(new URL('../../src/sandbox/main.ts', import.meta.url));
 
-/** A sandbox on a free port that is closed when the test is over. */
+/** A sandbox on a free port. It is closed when the test ends. */
 export async function openSandbox(options: SandboxOptions = {}): Promise<Sandbox> {
   const sandbox = await createSandbox({ port: 0, ...options });
   onTestFinished(() => sandbox.close());
   return sandbox;
 }
 
-/** A path for a ledger's file in a directory that is removed when the test is over. */
+/** A path for a ledger's file, in a folder that is removed when the test ends. */
 export function ledgerFile(): string {
   const directory = mkdtempSync(join(tmpdir(), 'sandbox-'));
   onTestFinished(() => rmSync(directory, { recursive: true, force: true }));
@@ -37,7 +37,7 @@ export interface SandboxProcess {
   readonly exited: Promise<number | NodeJS.Signals>;
 }
 
-/** A sandbox in a process of its own, killed at the latest when the test is over. */
+/** A sandbox in a separate process. It is killed when the test ends. */
 export async function spawnSandbox(...args: string[]): Promise<SandboxProcess> {
   const { child, exited } = spawnMain('--port', '0', ...args);
   const [line] = (await once(createInterface(child.stdout), 'line')) as [string];
@@ -50,7 +50,7 @@ export function spawnMain(...args: string[]): Pick<SandboxProcess, 'child' | 'ex
   return spawnMainIn({}, ...args);
 }
 
-/** With more in its environment. */
+/** Like {@link spawnMain}, with more environment variables. */
 export function spawnMainIn(
   env: NodeJS.ProcessEnv,
   ...args: string[]
@@ -61,7 +61,7 @@ export function spawnMainIn(
   return { child, exited };
 }
 
-/** What tests read of the sandbox's bodies: each has some of it, and a member that is missing fails its test. */
+/** The members of all bodies that tests read. A single body has only some of them. */
 export interface AnswerBody {
   readonly message: string;
   readonly error: { readonly code: string };
@@ -93,7 +93,7 @@ export interface Ask {
   readonly body?: string | Buffer;
 }
 
-/** One request on a connection of its own; rejects where no complete answer arrives. */
+/** One request on a new connection. Rejects if no complete answer arrives. */
 export async function ask(url: string, { method = 'GET', headers = {}, body }: Ask = {}): Promise<Answer> {
   return await new Promise((resolve, reject) => {
     const request = httpRequest(url, { method, headers, agent: false }, (response) => {
@@ -139,11 +139,11 @@ export async function post(
 
 export interface RawEnd {
   readonly bytes: string;
-  /** `fin` for a connection that was ended in order, `reset` for one that was torn down. */
+  /** Whether the connection was closed by FIN or by RST. */
   readonly how: 'fin' | 'reset';
 }
 
-/** Bytes out, bytes in: for what an HTTP client would hide or refuse to send. */
+/** Sends and receives raw bytes, for what an HTTP client hides or refuses to send. */
 export class RawConnection {
   readonly socket: Socket;
   readonly ended: Promise<RawEnd>;

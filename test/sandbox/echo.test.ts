@@ -5,10 +5,10 @@ import { describe, expect, it, vi } from 'vitest';
 import { WebSocket } from 'ws';
 import { ask, openSandbox, RawConnection } from './support.ts';
 
-describe('the echo', () => {
-  it('answers what arrived, as it arrived', async () => {
+describe('/v3/echo', () => {
+  it('answers with the request as it was received', async () => {
     const { url } = await openSandbox();
-    // Larger than what the payments endpoints take: this one holds nothing.
+    // Larger than the limit of the payment endpoints. The echo has no limit, because it keeps no body in memory.
     const body = Buffer.alloc(3_000_000, 7);
     const headers = { 'X-OdD': 'Case', 'content-length': String(body.length) };
     const { json } = await ask(`${url}/v3/echo?a=%2F&b`, { method: 'PATCH', headers, body });
@@ -23,8 +23,8 @@ describe('the echo', () => {
   });
 });
 
-describe('the stream', () => {
-  it('flushes each chunk by itself', async () => {
+describe('/v3/stream', () => {
+  it('flushes each chunk', async () => {
     const { port } = await openSandbox();
     const request = httpRequest({ port, path: '/v3/stream?chunks=4&intervalMs=30', agent: false }).end();
     const [response] = await once(request, 'response');
@@ -34,7 +34,7 @@ describe('the stream', () => {
     expect(response.headers['content-type']).toBe('text/event-stream');
   });
 
-  it('ends with the client that leaves', async () => {
+  it('ends when the client disconnects', async () => {
     const log = vi.fn();
     const { port } = await openSandbox({ log });
     const bytes = 'GET /v3/stream?chunks=100000&intervalMs=1 HTTP/1.1\r\nHost: x\r\n\r\n';
@@ -45,8 +45,8 @@ describe('the stream', () => {
   });
 });
 
-describe('the WebSocket echo', () => {
-  it('sends every message back and remembers how it was asked', async () => {
+describe('/v3/ws', () => {
+  it('sends every message back, and keeps the headers of the upgrade for /_sandbox/last-upgrade', async () => {
     const { url, requests } = await openSandbox();
     const socket = new WebSocket(`${url.replace('http', 'ws')}/v3/ws?q=1`, ['chat'], {
       headers: { 'X-Who': 'me' },
@@ -72,7 +72,7 @@ describe('the WebSocket echo', () => {
     expect(last.rawHeaders).toContainEqual(['X-Who', 'me']);
   });
 
-  it('refuses frames that are too large or not masked', async () => {
+  it('refuses frames that are too large or not masked, and faulty handshakes', async () => {
     const { url, port } = await openSandbox();
     const socket = new WebSocket(`${url.replace('http', 'ws')}/v3/ws`);
     await once(socket, 'open');
@@ -89,7 +89,7 @@ describe('the WebSocket echo', () => {
     expect((await new RawConnection(port, faulty).ended).bytes).toContain('invalid_fault');
   });
 
-  it('leaves other requests that ask for an upgrade to be served as if they had not', async () => {
+  it('is the only path that upgrades: elsewhere the Upgrade header is ignored', async () => {
     const { url } = await openSandbox();
     const headers = {
       connection: 'Upgrade, HTTP2-Settings',

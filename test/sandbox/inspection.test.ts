@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { ALPHA, ask, BRAVO, openSandbox, post, WITHDRAW } from './support.ts';
 
-describe('the witnesses', () => {
+describe('the endpoints under /_sandbox/', () => {
   it('show the ledger with its filters, account numbers masked', async () => {
     const { url } = await openSandbox();
     await post(url, WITHDRAW, { ...ALPHA, 'x-service-idempotency': 'a' });
@@ -26,7 +26,7 @@ describe('the witnesses', () => {
     expect(newest).toMatchObject({ payouts: 2, checkouts: 1, transactions: [{ kind: 'charge' }] });
   });
 
-  it('count what arrived by path and by key, executed or not, and not themselves', async () => {
+  it('count requests by path and by key, executed or not, except those to themselves', async () => {
     const { url, requests } = await openSandbox();
     await post(url, '{', { ...ALPHA, 'idempotency-key': '__proto__' });
     await post(url, WITHDRAW, { 'x-service-idempotency': 'k' });
@@ -42,21 +42,23 @@ describe('the witnesses', () => {
     expect(requests.ofKey('never sent')).toBe(0);
   });
 
-  it('only answer GET, where they are', async () => {
+  it('answer 405 to other methods than GET, and 404 to unknown paths', async () => {
     const { url } = await openSandbox();
     expect((await ask(`${url}/_sandbox/ledger`, { method: 'DELETE' })).status).toBe(405);
     expect((await ask(`${url}/_sandbox/nothing`)).status).toBe(404);
     expect((await ask(`${url}/_sandbox/last-upgrade`)).status).toBe(404);
   });
 
-  it('see both secrets of a merchant as one', async () => {
+  it('count both secret keys of a merchant as one merchant', async () => {
     const { url, ledger } = await openSandbox();
     await post(url, WITHDRAW, { authorization: 'bearer sk_sandbox_alpha' });
     await post(url, WITHDRAW, { authorization: 'Bearer sk_sandbox_alpha_2' });
     expect(ledger.payouts({ merchant: 'M-ALPHA' })).toBe(2);
   });
+});
 
-  it('are told of each request when it is over, and never of a secret', async () => {
+describe('the log of the sandbox', () => {
+  it('has one entry for each request that has ended, without secret keys', async () => {
     const entries: unknown[] = [];
     const { url, close } = await openSandbox({ log: (entry) => entries.push(entry) });
     await post(url, WITHDRAW, { ...ALPHA, 'x-sandbox-fault': '500-after' });
