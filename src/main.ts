@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 import cluster from 'node:cluster';
 
-/** Older versions drop header lines of a request, and with them perhaps the length of its body. */
+/** Older versions drop header lines of a request, which allows request smuggling. */
 const OLDEST_NODE = { major: 24, minor: 18 };
 
 const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
@@ -11,9 +11,42 @@ if (major < OLDEST_NODE.major || (major === OLDEST_NODE.major && minor < OLDEST_
   process.exit(1);
 }
 
-// Not before the check, because an old Node cannot load these.
-const { explainFailure } = await import('./cli/exit.ts');
-const { runCommand } = await import('./cli/run-command.ts');
+const USAGE = `oncegate: one merchant, one idempotency key, one execution.
+
+  oncegate serve --config FILE     run the gateway
+  oncegate check --config FILE     check a configuration, its store, keys and ports, and the backend
+  oncegate keys hash --id ID       turn a secret key from standard input into a line for the key file
+  oncegate records ACTION          list and show records, resolve keys in doubt (see: oncegate records --help)
+  oncegate sandbox [options]       run the sandbox backend (see: oncegate sandbox --help)
+  oncegate start [options]         run the sandbox and a gateway in front of it (see: oncegate start --help)
+
+Every command takes --help.
+`;
+
+type Command = (args: string[]) => Promise<void>;
+
+/** Each command is loaded only when it is called, which also keeps old versions of Node from loading any of them. */
+const COMMANDS: Record<string, () => Promise<Command>> = {
+  serve: async () => (await import('./cli/serve.ts')).serve,
+  check: async () => (await import('./cli/check.ts')).check,
+  keys: async () => (await import('./cli/keys.ts')).keys,
+  records: async () => (await import('./cli/records/records.ts')).records,
+  sandbox: async () => (await import('./sandbox/main.ts')).runSandbox,
+  start: async () => (await import('./cli/start.ts')).start,
+};
+
+const { Exit, explainFailure } = await import('./cli/arguments.ts');
+
+/** @throws {Exit} with the message for the operator */
+async function runCommand([name = '', ...args]: string[]): Promise<void> {
+  if (['', '-h', '--help', 'help'].includes(name)) {
+    process.stdout.write(USAGE);
+    return;
+  }
+  const load = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined;
+  if (!load) throw new Exit(`there is no command ${JSON.stringify(name)}\n\n${USAGE}`, 64);
+  await (await load())(args);
+}
 
 try {
   await runCommand(process.argv.slice(2));

@@ -5,16 +5,16 @@ import { type AskRecords, recordsRoutes, refuseOff } from './records.ts';
 
 export type { RecordsAnswer, RecordsQuestion } from './records.ts';
 
-/** One of the things that readiness hangs on. */
+/** One condition of readiness. */
 export interface Check {
   name: 'store' | 'upstream' | 'keys' | 'draining' | 'workers' | 'operations';
   ok: boolean;
   detail: string;
-  /** Settings under which the promise cannot be kept. */
+  /** Settings that weaken the promise: a store that can lose records, a policy that can pay twice. */
   warnings?: string[];
 }
 
-/** What the admin port shows: of one process, or of all workers together. */
+/** What the admin port serves, for one process or for all workers together. */
 export interface AdminSource {
   /** Prometheus text format. */
   metrics(): Promise<string>;
@@ -37,7 +37,7 @@ export function createAdmin(source: AdminSource, token: string | undefined): Exp
   app.get('/metrics', requireToken(token), async (_req, res) => {
     res.type('text/plain; version=0.0.4; charset=utf-8').send(await source.metrics());
   });
-  // Without a token, everyone who reaches the port could free a key.
+  // Without a token, everyone who can reach the port could release a key.
   if (token === undefined) app.use('/records', (_req, res) => refuseOff(res));
   else
     app.use(
@@ -48,7 +48,7 @@ export function createAdmin(source: AdminSource, token: string | undefined): Exp
   return app;
 }
 
-/** Without a token the port listens on loopback only. */
+/** Without a token every request is accepted. The configuration then allows the port on loopback addresses only. */
 function requireToken(token: string | undefined): RequestHandler {
   return (req, res, next) => {
     if (token === undefined || sameText(req.headers.authorization ?? '', `Bearer ${token}`)) return next();
@@ -57,7 +57,7 @@ function requireToken(token: string | undefined): RequestHandler {
   };
 }
 
-/** Compares digests, which have one length and tell nothing of where two texts part. */
+/** Constant-time comparison. The digests have one length, which `timingSafeEqual` requires. */
 function sameText(a: string, b: string): boolean {
   return timingSafeEqual(Buffer.from(hash('sha256', a)), Buffer.from(hash('sha256', b)));
 }

@@ -5,11 +5,11 @@ import { z } from 'zod';
 export const adminOptions = z
   .strictObject({
     host: z.string().min(1).default('127.0.0.1'),
-    /** Not 9090, which is Prometheus' own: the two often share a machine. */
-    port: z.preprocess(numeric, z.number().int().min(0).max(65_535)).default(8081),
+    /** Not 9090, the port of Prometheus, which often runs on the same machine. */
+    port: z.preprocess(digitsToNumber, z.number().int().min(0).max(65_535)).default(8081),
     /**
-     * Bearer token for /metrics and /records, at least 16 characters. Without one, /records is off, and the port must be
-     * on loopback.
+     * Bearer token for /metrics and /records, at least 16 characters. Without one, /records is off and `host` must be a
+     * loopback address.
      */
     token: z.string().min(16).optional(),
   })
@@ -29,7 +29,7 @@ function isLoopback(host: string): boolean {
   return loopback.check(host, family === 6 ? 'ipv6' : 'ipv4');
 }
 
-/** `${NAME}` is always text. */
-function numeric(value: unknown): unknown {
+/** For numbers that may come from the environment, whose values are always text. */
+export function digitsToNumber(value: unknown): unknown {
   return typeof value === 'string' && /^\d+$/.test(value) ? Number(value) : value;
 }

@@ -1,7 +1,7 @@
 import express, { type ErrorRequestHandler, type RequestHandler, type Response, Router } from 'express';
 import { z } from 'zod';
 
-/** What the admin port asks about records: plain data, for another process may answer. */
+/** A question of the admin port about records. Plain data, because another process may answer it. */
 export type RecordsQuestion =
   | { kind: 'list'; inDoubt: boolean; limit: number; cursor?: string | undefined }
   | { kind: 'show'; scope: string }
@@ -24,7 +24,7 @@ const refusals = {
   unavailable: [503, 'The idempotency store cannot be reached'],
 } as const;
 
-/** A larger response is resolved by the command line, or without a body. */
+/** Keys with a larger response are resolved on the command line, or without a body. */
 const MAX_BODY_BYTES = 2_097_152;
 
 const resolveBody = z.strictObject({
@@ -44,7 +44,7 @@ const resolveBody = z.strictObject({
 
 const DIGITS = /^\d{1,6}$/;
 
-/** The routes under `/records`. The caller has shown the admin token. */
+/** The routes under `/records`. The admin token was checked before. */
 export function recordsRoutes(ask: AskRecords): Router {
   const routes = Router();
   routes.get('/', async (req, res) => {
@@ -54,7 +54,7 @@ export function recordsRoutes(ask: AskRecords): Router {
       return refuse(
         res,
         'invalid',
-        'in_doubt is true or false, limit a number, cursor one of an earlier page.',
+        'in_doubt must be true or false, limit a number, and cursor that of an earlier page.',
       );
     answer(res, await ask({ kind: 'list', inDoubt: inDoubt === 'true', limit: Number(limit), cursor }));
   });
@@ -72,7 +72,7 @@ export function recordsRoutes(ask: AskRecords): Router {
       const { execution } = data;
       const shown = execution === undefined ? await ask({ kind: 'show', scope }) : undefined;
       if (shown?.kind === 'refused') return answer(res, shown);
-      // Named now, so that a worker which was paused and answers late cannot resolve another execution.
+      // Names the execution, so that a worker that was paused cannot resolve a later one with this request.
       const named = execution ?? executionIn(shown?.value);
       answer(res, await ask({ kind: 'resolve', scope, ...data, execution: named }));
     },
@@ -81,18 +81,18 @@ export function recordsRoutes(ask: AskRecords): Router {
   return routes;
 }
 
-/** The library would read such a body to its end before it says so. */
+/** `express.json` would read such a body completely before it refuses it. */
 const refuseTooLarge: RequestHandler<{ scope: string }> = (req, res, next) => {
   if (Number(req.headers['content-length'] ?? 0) > MAX_BODY_BYTES) tooLarge(res);
   else next();
 };
 
-const tooLarge = (res: Response): void => refuse(res, 'too_large', `It may have ${MAX_BODY_BYTES} bytes.`);
+const tooLarge = (res: Response): void => refuse(res, 'too_large', `The limit is ${MAX_BODY_BYTES} bytes.`);
 
 export const refuseOff = (res: Response): void =>
-  refuse(res, 'off', 'Records are served only where admin.token is set.');
+  refuse(res, 'off', 'Records are served only if admin.token is set.');
 
-/** No execution is called `none`. */
+/** `none` is not the name of any execution. */
 const executionIn = (value: object | undefined): string =>
   (value as { record?: { execution?: string } | null } | undefined)?.record?.execution ?? 'none';
 
@@ -110,17 +110,17 @@ function refuse(
 ): void {
   const [status, title] = refusals[why];
   if (retryAfterMs !== undefined) res.set('Retry-After', String(Math.ceil(retryAfterMs / 1000)));
-  // The rest of a body that was not read would be taken for the next request.
+  // Node would parse the rest of an unread body as the next request.
   if (!res.req.complete) res.shouldKeepAlive = false;
   res.set('Cache-Control', 'no-store').status(status).type('application/problem+json');
   res.send(JSON.stringify({ type: `urn:oncegate:problem:records_${why}`, title, status, detail, record }));
 }
 
-/** Names what is wrong, and repeats nothing of what was sent. */
+/** Names the member that is wrong, without any value of the request. */
 function mistakesIn({ issues }: z.ZodError): string {
   const [issue] = issues;
   const place = issue?.path.join('.') || 'the body';
-  return `${place}: ${issue?.code === 'unrecognized_keys' ? 'has a member that means nothing here' : (issue?.message ?? 'is wrong')}.`;
+  return `${place}: ${issue?.code === 'unrecognized_keys' ? 'has an unknown member' : (issue?.message ?? 'is wrong')}.`;
 }
 
 const unreadableBody: ErrorRequestHandler = (error: { type?: string }, _req, res, next) => {

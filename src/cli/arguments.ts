@@ -1,10 +1,35 @@
 import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
-import { Exit } from './exit.ts';
+
+/** Ends the command with a message for the operator, without a stack trace. */
+export class Exit extends Error {
+  override readonly name = 'Exit';
+  readonly code: number;
+  /** @param code as in sysexits.h: 64 usage, 69 unavailable, 78 configuration; 1 otherwise */
+  constructor(message: string, code: number) {
+    super(message);
+    this.code = code;
+  }
+}
+
+/** The message for the operator and the exit code, for any error that ends a command. */
+export function explainFailure(error: unknown): { message: string; code: number } {
+  if (error instanceof Exit) return error;
+  const { code, message, name } = error as NodeJS.ErrnoException & { address?: string; port?: number };
+  const { address, port } = error as { address?: string; port?: number };
+  if (name === 'WorkerFailed') return { message, code: (error as { exitCode: number }).exitCode };
+  if (name === 'ConfigError') return { message, code: 78 };
+  if (code === 'EADDRINUSE')
+    return { message: `port ${port} on ${address} is in use by another process`, code: 1 };
+  if (code === 'EACCES' && port !== undefined)
+    return { message: `port ${port} may not be used by this user`, code: 1 };
+  if (name === 'StoreUnavailable') return { message, code: 69 };
+  return { message, code: 1 };
+}
 
 /**
- * Reads a command's options; `--help` prints the usage and gives undefined.
+ * Reads the options of a command. For `--help`, prints the usage and returns undefined.
  *
- * @throws {Exit} 64 for anything that is not an option of the command
+ * @throws {Exit} 64 for an argument that the command does not have
  */
 export function readArguments<T extends ParseArgsOptionsConfig>(args: string[], options: T, usage: string) {
   try {
@@ -23,7 +48,7 @@ export function readArguments<T extends ParseArgsOptionsConfig>(args: string[], 
   }
 }
 
-/** @throws {Exit} 64 where the option is missing */
+/** @throws {Exit} 64 if the option is missing or empty */
 export function required(value: unknown, name: string, usage: string): string {
   if (typeof value === 'string' && value !== '') return value;
   throw new Exit(`--${name} is missing\n\n${usage}`, 64);

@@ -7,17 +7,16 @@ import { startWarnings } from '../gateway/readiness.ts';
 import { systemClock } from '../kernel/clock.ts';
 import { listen } from '../kernel/listen.ts';
 import { createLogger } from '../observability/logger.ts';
-import { readArguments, required } from './arguments.ts';
-import { Exit, explainFailure } from './exit.ts';
+import { Exit, explainFailure, readArguments, required } from './arguments.ts';
 
 const USAGE = `oncegate check --config FILE [--offline]
 
-Reads the configuration, opens the store and the keys that it names, and looks whether the backend can be reached. Warns of
-weak settings, of keys that have expired or soon will, of scopes that no operation has, and of ports that are in use.
+Reads the configuration, opens its store and its keys, and connects to the backend. Warns of weak settings, of keys that
+have expired or will expire soon, of scopes without an operation, and of ports that are in use.
 
-  --offline    reads the configuration and the key file only
+  --offline    checks only the configuration and the key file
 
-Exit codes: 0 all is well (there may be warnings), 1 something is not, 78 the configuration is wrong.
+Exit codes: 0 all checks passed (there may be warnings), 1 a check failed, 78 the configuration is wrong.
 `;
 
 const OPTIONS = { config: { type: 'string' }, offline: { type: 'boolean' } } as const;
@@ -51,14 +50,14 @@ async function checkFiles(config: Config): Promise<void> {
   keys.close();
   print('ok', `keys: ${keys.health().detail}`);
   for (const warning of await startWarnings(config, { keys }, systemClock.wallMs())) print('warn', warning);
-  for (const left of ['store', 'upstream', 'ports']) print('skip', `${left}: not looked at (--offline)`);
+  for (const skipped of ['store', 'upstream', 'ports']) print('skip', `${skipped}: not checked (--offline)`);
 }
 
 function print(result: 'ok' | 'FAIL' | 'warn' | 'skip', line: string): void {
   process.stdout.write(`${result.padEnd(4)} ${line}\n`);
 }
 
-/** Takes each port for a moment. It is only a warning, because the gateway itself may be running. */
+/** Listens on each port for a moment. A port in use is only a warning, because the gateway itself may be running. */
 async function portWarnings({ listen: merchants, admin }: Config): Promise<string[]> {
   const warnings: string[] = [];
   const servers: Server[] = [];

@@ -2,6 +2,7 @@ import cluster from 'node:cluster';
 import { createServer, type Server } from 'node:http';
 import { availableParallelism } from 'node:os';
 import { type AdminSource, createAdmin } from '../admin/application.ts';
+import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
 import { Gateway, shutdownWithinMs } from '../gateway/gateway.ts';
 import { systemClock } from '../kernel/clock.ts';
@@ -10,39 +11,56 @@ import { listen } from '../kernel/listen.ts';
 import { logReload } from '../observability/key-observer.ts';
 import { createLogger, type Logger } from '../observability/logger.ts';
 import { Primary } from '../workers/primary.ts';
-import { obeyPrimary, tellMetrics, tellReload } from '../workers/worker.ts';
+import { followPrimary, reportMetrics, reportReload } from '../workers/worker.ts';
+import { readArguments, required } from './arguments.ts';
 
-/** What serves until it is shut down. */
-export interface Running {
+const USAGE = `oncegate serve --config FILE
+
+Runs the gateway until SIGTERM or SIGINT. config/gateway.example.yaml shows all options.
+`;
+
+export async function serve(args: string[]): Promise<void> {
+  const options = readArguments(args, { config: { type: 'string' } }, USAGE);
+  if (!options) return;
+  await serveFile(required(options.config, 'config', USAGE));
+}
+
+/** Runs the gateway of a configuration file, for `serve --config` and for `start --config`. */
+export async function serveFile(file: string): Promise<void> {
+  const running = await startGateway(loadConfig(file, process.env));
+  if (running) shutDownOnSignal(running);
+}
+
+/** A gateway that listens: this process, or the workers of this process. */
+export interface RunningGateway {
   port: number;
   adminPort: number;
   warnings(): Promise<string[]>;
   reloadKeys(): void;
   shutdown(): Promise<void>;
-  /** Ends the worker processes at once. */
+  /** Kills the workers at once. */
   abort(): void;
 }
 
-/** Runs the configured gateway: in this process, or in worker processes behind this one. */
-export async function serve(config: Config): Promise<Running | undefined> {
+/** Resolves when the gateway listens; in a worker, to undefined, because the primary controls it. */
+export async function startGateway(config: Config): Promise<RunningGateway | undefined> {
   const logger = createLogger(config.log.level);
   let reloadKeys = () => {};
-  // Without a listener, SIGHUP would end the process in the middle of what it executes. The primary passes it on.
+  // Without a listener, SIGHUP would end the process while requests execute. The primary forwards it to the workers.
   process.on('SIGHUP', () => reloadKeys());
   if (cluster.isWorker) {
-    await serveAsWorker(config, logger);
+    await startWorker(config, logger);
     return undefined;
   }
   const count = config.workers === 'auto' ? availableParallelism() : config.workers;
-  const running =
-    count === 1 ? await serveAlone(config, logger) : await serveWithWorkers(config, count, logger);
+  const running = count === 1 ? await startAlone(config, logger) : await startPrimary(config, count, logger);
   reloadKeys = () => running.reloadKeys();
   for (const warning of await running.warnings()) logger.warn(warning);
   logger.info({ port: running.port, adminPort: running.adminPort, workers: count }, 'listening');
   return running;
 }
 
-async function serveAlone(config: Config, logger: Logger): Promise<Running> {
+async function startAlone(config: Config, logger: Logger): Promise<RunningGateway> {
   const gateway = await Gateway.open(config, { clock: systemClock, logger });
   try {
     const port = await listen(gateway.server, config.listen.host, config.listen.port);
@@ -66,7 +84,7 @@ async function serveAlone(config: Config, logger: Logger): Promise<Running> {
   }
 }
 
-async function serveWithWorkers(config: Config, count: number, logger: Logger): Promise<Running> {
+async function startPrimary(config: Config, count: number, logger: Logger): Promise<RunningGateway> {
   const log = (fields: object, message: string) => logger.warn(fields, message);
   const onReload = (reload: KeyReload) => logReload(logger, reload);
   const primary = new Primary({ count, shutdownMs: shutdownWithinMs(config), log, onReload });
@@ -87,21 +105,21 @@ async function serveWithWorkers(config: Config, count: number, logger: Logger): 
   }
 }
 
-async function serveAsWorker(config: Config, logger: Logger): Promise<void> {
-  const gateway = await Gateway.open(config, { clock: systemClock, logger, onReload: tellReload });
+async function startWorker(config: Config, logger: Logger): Promise<void> {
+  const gateway = await Gateway.open(config, { clock: systemClock, logger, onReload: reportReload });
   const port = await listen(gateway.server, config.listen.host, config.listen.port);
-  let ending = false;
+  let isShuttingDown = false;
   const shutDown = async () => {
-    if (ending) return;
-    ending = true;
+    if (isShuttingDown) return;
+    isShuttingDown = true;
     await gateway.shutdown();
-    await tellMetrics(gateway);
+    await reportMetrics(gateway);
     process.exit();
   };
-  // Ctrl-C reaches every process of a terminal; the primary says when to end.
+  // Ctrl-C sends SIGINT to every process of the terminal. A worker waits for the primary's message.
   process.on('SIGINT', () => {});
   process.on('SIGTERM', () => void shutDown());
-  obeyPrimary(gateway, port, () => void shutDown());
+  followPrimary(gateway, port, () => void shutDown());
 }
 
 async function openAdmin(config: Config, source: AdminSource): Promise<{ server: Server; port: number }> {
@@ -109,7 +127,7 @@ async function openAdmin(config: Config, source: AdminSource): Promise<{ server:
   return { server, port: await listen(server, config.admin.host, config.admin.port) };
 }
 
-/** The admin port answers until the end, so that readiness can be seen to go. */
+/** Closes the admin port last, so that /readyz answers 503 during the shutdown. */
 async function closeAll(shutdown: () => Promise<void>, admin: Server): Promise<void> {
   await shutdown();
   admin.closeAllConnections();
@@ -117,24 +135,24 @@ async function closeAll(shutdown: () => Promise<void>, admin: Server): Promise<v
 }
 
 /**
- * Shuts down on SIGTERM or SIGINT, and at once on the second.
+ * The first SIGTERM or SIGINT starts a graceful shutdown. The second one ends the process at once.
  *
- * @param after called when all is shut down, before the process ends
+ * @param afterwards called after the shutdown, before the process ends
  */
-export function shutDownOnSignal(running: Running, after: () => Promise<void> = async () => {}): void {
-  let ending = false;
-  const shutDown = () => {
-    if (ending) return;
-    ending = true;
-    void running
-      .shutdown()
-      .then(after)
-      .finally(() => process.exit());
-  };
+export function shutDownOnSignal(
+  running: RunningGateway,
+  afterwards: () => Promise<void> = async () => {},
+): void {
   let signals = 0;
   const onSignal = () => {
     signals++;
-    if (signals === 1) return shutDown();
+    if (signals === 1) {
+      void running
+        .shutdown()
+        .then(afterwards)
+        .finally(() => process.exit());
+      return;
+    }
     running.abort();
     process.exit(1);
   };

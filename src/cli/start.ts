@@ -4,18 +4,17 @@ import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
 import { makeFolder } from '../kernel/folder.ts';
 import { createSandbox, type Sandbox } from '../sandbox/sandbox.ts';
-import { readArguments } from './arguments.ts';
-import { Exit } from './exit.ts';
-import { type Running, serve, shutDownOnSignal } from './serve.ts';
+import { Exit, readArguments } from './arguments.ts';
+import { type RunningGateway, serveFile, shutDownOnSignal, startGateway } from './serve.ts';
 
 const USAGE = `oncegate start [--config FILE]
 
-Without a configuration: starts the sandbox backend and a gateway in front of it, to try things out.
-With one: runs the gateway with it, and no sandbox (the same as: oncegate serve --config FILE).
+Without a configuration: starts the sandbox backend and a gateway in front of it, to try oncegate.
+With one: the same as oncegate serve --config FILE, without a sandbox and without the options below.
 
-  --port N            the gateway's port (default 8080; 0: a free one)
-  --admin-port N      the admin port (default 8081)
-  --sandbox-port N    the sandbox backend's port (default 9000)
+  --port N            port of the gateway (default 8080; 0 selects a free port)
+  --admin-port N      admin port (default 8081)
+  --sandbox-port N    port of the sandbox backend (default 9000)
   --data DIR          folder of the records and of the sandbox's ledger (default ./data)
 `;
 
@@ -27,19 +26,24 @@ const OPTIONS = {
   data: { type: 'string' },
 } as const;
 
+type SandboxArguments = Partial<Record<'port' | 'admin-port' | 'sandbox-port' | 'data', string>>;
+
 const CONFIG_FOLDER = fileURLToPath(new URL('../../config/', import.meta.url));
 
+/** With a configuration `start` is `serve`. Without one it runs the sandbox too. */
 export async function start(args: string[]): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
   if (!options) return;
-  if (options.config !== undefined) {
-    const others = Object.keys(options).filter((name) => name !== 'config');
-    if (others.length > 0)
-      throw new Exit(`--${others.join(', --')}: not with --config, which says it all\n\n${USAGE}`, 64);
-    const running = await serve(loadConfig(options.config, process.env));
-    if (running) shutDownOnSignal(running);
-    return;
+  const { config, ...others } = options;
+  if (config === undefined) return await startWithSandbox(others);
+  const names = Object.keys(others);
+  if (names.length > 0) {
+    throw new Exit(`--${names.join(', --')} cannot be used together with --config\n\n${USAGE}`, 64);
   }
+  await serveFile(config);
+}
+
+async function startWithSandbox(options: SandboxArguments): Promise<void> {
   const config = loadConfig(join(CONFIG_FOLDER, 'sandbox.yaml'), process.env);
   const data = options.data ?? './data';
   const ports = {
@@ -48,13 +52,13 @@ export async function start(args: string[]): Promise<void> {
     sandbox: portOf(options['sandbox-port'], 9000),
   };
   const sandbox = await openSandbox(data, ports.sandbox);
-  const running = await serve(adapted(config, data, sandbox.url, ports));
-  if (!running) throw new Exit('the sandbox runs one process only', 64);
+  const running = await startGateway(adapted(config, data, sandbox.url, ports));
+  if (!running) throw new Exit('the sandbox runs in one process only', 64);
   process.stdout.write(tour(running, sandbox));
   shutDownOnSignal(running, () => sandbox.close());
 }
 
-/** The sandbox's configuration, with what the command line says otherwise. */
+/** The sandbox's configuration, with the ports and the folder of the command line. */
 function adapted(
   config: Config,
   data: string,
@@ -84,21 +88,21 @@ async function openSandbox(data: string, port: number): Promise<Sandbox> {
   }
 }
 
-function portOf(text: string | undefined, otherwise: number): number {
-  if (text === undefined) return otherwise;
+function portOf(text: string | undefined, byDefault: number): number {
+  if (text === undefined) return byDefault;
   if (/^\d{1,5}$/.test(text) && Number(text) <= 65_535) return Number(text);
   throw new Exit(`${JSON.stringify(text)} is not a port`, 64);
 }
 
-/** What to try, ready to be pasted. */
-function tour({ port, adminPort }: Running, sandbox: Sandbox): string {
+/** The addresses, and commands to copy and try. */
+function tour({ port, adminPort }: RunningGateway, sandbox: Sandbox): string {
   const gateway = `http://127.0.0.1:${port}`;
   const withdraw = `curl -i ${gateway}/v1/index.php -H 'Authorization: Bearer sk_sandbox_alpha' -H 'Content-Type: application/json' -H 'x-service-idempotency: order-1001' -d '{"action":"withdraw","amount":125.50,"bank_code":"058","account_number":"0123456789"}'`;
   return `
 oncegate is ready (process ${process.pid}; stop it with Ctrl-C)
 
   gateway  ${gateway}
-  sandbox  ${sandbox.url}  (the backend; its ledger: curl -s ${sandbox.url}/_sandbox/ledger)
+  sandbox  ${sandbox.url}  (the backend; see its ledger with: curl -s ${sandbox.url}/_sandbox/ledger)
   admin    http://127.0.0.1:${adminPort}  (/healthz, /readyz, /metrics)
 
 1. Read a balance:
@@ -109,7 +113,7 @@ curl -i ${gateway}/v2/get_balance -H 'Authorization: Bearer sk_sandbox_alpha'
 
 ${withdraw}
 
-3. The same again: the same answer, Idempotent-Replayed: true, and still one payout in the ledger:
+3. Send it again. The answer is the same, with Idempotent-Replayed: true, and the ledger still has one payout:
 
 ${withdraw}
 

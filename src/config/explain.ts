@@ -1,6 +1,6 @@
 import type { $ZodIssue } from 'zod/v4/core';
 
-/** Options of earlier versions, by their last name. */
+/** Options of earlier versions, by the last part of their path, with their present names. */
 const RENAMED: Record<string, string> = {
   settleRetryMs: 'completeRetryMs',
   settleMs: 'completeMs',
@@ -8,7 +8,11 @@ const RENAMED: Record<string, string> = {
   settledStatus: 'completedStatus',
 };
 
-/** A mistake as lines: path, value, and what is allowed. `written`: the file's own text, before the environment's values. */
+/**
+ * One line for each mistake of an issue: path, value, and what is allowed.
+ *
+ * @param written the file's content before placeholders were filled, so that no message shows a value of the environment
+ */
 export function explain(issue: $ZodIssue, written: unknown): string[] {
   const path = issue.path
     .map((part) => (typeof part === 'number' ? `[${part}]` : `.${String(part)}`))
@@ -17,16 +21,16 @@ export function explain(issue: $ZodIssue, written: unknown): string[] {
   if (issue.code === 'unrecognized_keys') {
     return issue.keys.map((key) => {
       const renamed = Object.hasOwn(RENAMED, key) ? RENAMED[key] : undefined;
-      const hint = renamed === undefined ? '' : `; it is called ${renamed} now`;
+      const hint = renamed === undefined ? '' : `; it is now called ${renamed}`;
       return `${path ? `${path}.` : ''}${key}: is not an option${hint}`;
     });
   }
   const value = valueAt(written, issue.path);
   const allowed =
     value === 'lmdb' && path === 'store.kind'
-      ? `${allowedBy(issue)} (the embedded store is called sqlite now)`
+      ? `${allowedBy(issue)} (the embedded store is now called sqlite)`
       : allowedBy(issue);
-  // Not `is missing`: the option has a default, and the contradiction is with another option.
+  // The option is at its default, and contradicts another option.
   if (value === undefined && issue.code === 'custom') return [`${path}: ${allowed}`];
   if (value === undefined) return [`${path}: is missing: ${allowed}`];
   return [`${path}: ${shown(path, value, issue)} is not allowed: ${allowed}`];
@@ -49,7 +53,7 @@ function valueAt(written: unknown, path: readonly PropertyKey[]): unknown {
 
 const MAY_BE_SECRET = /token|pepper|replacewith|secret|password|url|nodes|cluster|sentinels|lookup\.headers/i;
 
-/** The value as it was written; not where a secret belongs, nor a text in the place of a whole section. */
+/** The value as it was written, unless it may be a secret: by its path, or because a text is in the place of a section. */
 function shown(path: string, value: unknown, issue: $ZodIssue): string {
   const misplaced = issue.code === 'invalid_type' && ['object', 'array', 'record'].includes(issue.expected);
   if (MAY_BE_SECRET.test(path) || misplaced || typeof value === 'object') return 'the value';

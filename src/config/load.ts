@@ -1,10 +1,9 @@
 import { readFileSync } from 'node:fs';
 import { type Document, parseDocument } from 'yaml';
-import { fillIn } from './environment.ts';
 import { explain } from './explain.ts';
 import { type Config, configSchema } from './schema.ts';
 
-/** The file cannot be used. The message names each mistake on its own line, and never a secret. */
+/** The file cannot be used. The message has one line for each mistake, and never a secret. */
 export class ConfigError extends Error {
   override readonly name = 'ConfigError';
   constructor(file: string, mistakes: readonly string[]) {
@@ -23,16 +22,16 @@ export function loadConfig(file: string, env: NodeJS.ProcessEnv): Config {
   return parseConfig(text, env, file);
 }
 
-/** @param file only for messages. @throws {ConfigError} */
+/** @param file for messages only. @throws {ConfigError} */
 export function parseConfig(text: string, env: NodeJS.ProcessEnv, file = 'configuration'): Config {
   const document = parseDocument(text, { prettyErrors: true });
-  const [broken] = document.errors;
-  if (broken) throw new ConfigError(file, [`is not valid YAML: ${broken.message.split('\n')[0]}`]);
-  const written = plain(document, file);
+  const [syntaxError] = document.errors;
+  if (syntaxError) throw new ConfigError(file, [`is not valid YAML: ${syntaxError.message.split('\n')[0]}`]);
+  const written = contentOf(document, file);
   if (typeof written !== 'object' || Array.isArray(written)) {
     throw new ConfigError(file, ['must be a mapping of sections, such as upstream: { url: … }']);
   }
-  const { value, mistakes } = fillIn(written, env);
+  const { value, mistakes } = fillPlaceholders(written, env);
   if (mistakes.length > 0) throw new ConfigError(file, mistakes);
   const result = configSchema.safeParse(value);
   if (result.success) return result.data;
@@ -42,11 +41,41 @@ export function parseConfig(text: string, env: NodeJS.ProcessEnv, file = 'config
   );
 }
 
-/** The library's own messages would repeat the alias, which may be a secret that was not quoted. */
-function plain(document: Document, file: string): object | string {
+/** Replaces the YAML library's message about aliases, which contains the alias: an unquoted secret may look like one. */
+function contentOf(document: Document, file: string): object | string {
   try {
     return (document.toJS({ maxAliasCount: 100 }) as object | string | null) ?? {};
   } catch {
-    throw new ConfigError(file, ['is not valid YAML: an alias (*name) leads nowhere, or there are too many']);
+    throw new ConfigError(file, ['is not valid YAML: an alias (*name) has no anchor, or there are too many']);
   }
+}
+
+const PLACEHOLDER = /\$\{(?:([A-Za-z_][A-Za-z0-9_]*)\})?/g;
+
+/**
+ * Replaces `${NAME}` by the environment variable, in values only and not in what a variable contains. A malformed
+ * placeholder is a mistake: taken literally, it could become a token that everyone can read in the file.
+ */
+function fillPlaceholders(
+  written: unknown,
+  env: NodeJS.ProcessEnv,
+): { value: unknown; mistakes: readonly string[] } {
+  const mistakes = new Set<string>();
+  const fill = (value: unknown, path: string): unknown => {
+    if (typeof value === 'string') {
+      return value.replace(PLACEHOLDER, (_, name: string | undefined) => {
+        if (name === undefined) mistakes.add(`${path}: \${ must be followed by a name and }: \${NAME}`);
+        else if (!env[name]) mistakes.add(`the environment has no ${name}`);
+        return (name !== undefined && env[name]) || '';
+      });
+    }
+    if (Array.isArray(value)) return value.map((item, i) => fill(item, `${path}[${i}]`));
+    if (typeof value !== 'object' || value === null) return value;
+    const members = Object.entries(value).map(([name, item]) => [
+      name,
+      fill(item, path ? `${path}.${name}` : name),
+    ]);
+    return Object.fromEntries(members);
+  };
+  return { value: fill(written, ''), mistakes: [...mistakes] };
 }

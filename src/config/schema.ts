@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { adminOptions } from '../admin/options.ts';
+import { adminOptions, digitsToNumber } from '../admin/options.ts';
 import { authOptions } from '../auth/options.ts';
 import {
   idempotencyOptions,
@@ -11,41 +11,40 @@ import { logOptions } from '../observability/options.ts';
 import { type MatchOptions, matchOptions } from '../operations/options.ts';
 import { headerOptions, upstreamOptions } from '../upstream/options.ts';
 
-/** `${NAME}` is always text. */
-const numeric = (value: unknown) =>
-  typeof value === 'string' && /^\d+$/.test(value) ? Number(value) : value;
-
-/** Section `listen`: the merchants' port. */
+/** Section `listen`: the port for merchants. */
 const listenOptions = z.strictObject({
   host: z.string().min(1).default('0.0.0.0'),
-  port: z.preprocess(numeric, z.number().int().min(0).max(65_535)).default(8080),
+  port: z.preprocess(digitsToNumber, z.number().int().min(0).max(65_535)).default(8080),
 });
 
 /** Section `limits`. */
 const limitOptions = z.strictObject({
-  /** Body of a request that the executor sends; what is passed through is not bounded. */
+  /** Bytes of a request body that the executor sends. Bodies that are passed through have no limit. */
   bodyBytes: z.number().int().min(1).max(67_108_864).default(1_048_576),
-  /** All header fields of a request together. */
+  /** Bytes of all header fields of a request together. */
   headerBytes: z.number().int().min(1024).max(262_144).default(16_384),
-  /** Connections to the merchants' port of one process, WebSockets included; one more is closed at once. */
+  /** Connections of merchants to one process, WebSockets included. Further ones are closed at once. */
   connections: z.number().int().min(1).max(1_000_000).default(20_000),
-  /** Requests that one process answers at once; one more is answered 503 overloaded. */
+  /** Requests that one process handles at the same time. Further ones are answered 503 overloaded. */
   inFlight: z.number().int().min(1).max(1_000_000).default(10_000),
-  /** Time for a request's head to arrive. */
+  /** Time within which the head of a request must arrive. */
   headerTimeoutMs: z.number().int().min(100).max(600_000).default(15_000),
-  /** Time for the body of a request that the executor sends to arrive. */
+  /** Time within which the body of a request that the executor sends must arrive. */
   bodyTimeoutMs: z.number().int().min(100).max(600_000).default(30_000),
-  /** Time for an answer to be taken once all of it is there, and for some of a streamed one; up to twice as long may pass. */
+  /**
+   * Time within which a merchant must read a complete answer, or the next part of a streamed one. The connection is cut
+   * after this time at the earliest, and after twice this time at the latest.
+   */
   answerTimeoutMs: z.number().int().min(100).max(600_000).default(30_000),
 });
 
-/** Section `shutdown`: after SIGTERM. */
+/** Section `shutdown`: the steps after SIGTERM, in this order. */
 const shutdownOptions = z.strictObject({
-  /** Time in which the gateway still takes requests, while /readyz already says no and answers close their connection. */
+  /** The gateway still accepts requests for this time, but /readyz answers 503 and answers close their connection. */
   delayMs: z.number().int().min(0).max(600_000).default(1000),
-  /** Time for running requests to end and be completed; then they are cut off, and their keys are in doubt. */
+  /** Running requests have this time to be completed. Then they are aborted, and their keys are in doubt. */
   graceMs: z.number().int().min(0).max(600_000).default(35_000),
-  /** Time after that for a store that did not answer to take the responses that merchants already have. Over as soon as it has. */
+  /** At most this time to store responses that merchants already have and the store did not acknowledge yet. */
   completeMs: z.number().int().min(1000).max(86_400_000).default(300_000),
 });
 
@@ -60,7 +59,7 @@ const operationOptions = z.strictObject({
   idempotency: operationIdempotencyOptions.prefault({}),
 });
 
-/** The interface's operations. `checkout` is a stand-in: the interface does not show its endpoint. */
+/** The operations of the merchant API. The endpoint of `checkout` is an assumption, because that API does not define it. */
 const interfaceOperations: z.input<typeof operationOptions>[] = [
   { name: 'balance', match: { method: 'GET', path: '/v2/get_balance' } },
   {
@@ -78,9 +77,11 @@ export const configSchema = z
   .strictObject({
     listen: listenOptions.prefault({}),
     admin: adminOptions.prefault({}),
-    /** Processes that serve the port; `auto`: one for each core. */
-    workers: z.preprocess(numeric, z.union([z.number().int().min(1).max(256), z.literal('auto')])).default(1),
-    // Without a default for its address it is invalid, and says so under the address's own name.
+    /** Processes that serve the port. `auto`: one for each core. */
+    workers: z
+      .preprocess(digitsToNumber, z.union([z.number().int().min(1).max(256), z.literal('auto')]))
+      .default(1),
+    // The empty section is invalid, so that the mistake is reported as upstream.url.
     upstream: upstreamOptions.prefault({} as z.input<typeof upstreamOptions>),
     store: storeOptions.prefault({ kind: 'sqlite' }),
     lock: lockOptions.prefault({}),
@@ -100,7 +101,7 @@ export type Config = z.output<typeof configSchema>;
 
 type Parsed = Pick<Config, 'store' | 'lock' | 'upstream' | 'idempotency' | 'operations'>;
 
-/** What is valid by itself and makes no sense together. */
+/** Options that are valid one by one and contradict each other. */
 function* contradictions({
   store,
   lock,
@@ -109,18 +110,15 @@ function* contradictions({
   operations,
 }: Parsed): Generator<[(string | number)[], string]> {
   if (store.kind === 'redis' && store.cluster && store.durability.replicas > 0) {
-    yield [
-      ['store', 'durability', 'replicas'],
-      'cannot be waited for in a cluster: only with url or sentinels',
-    ];
+    yield [['store', 'durability', 'replicas'], 'is not possible with cluster, only with url or sentinels'];
   }
   if (store.kind === 'sqlite' && lock.nodes.length > 0) {
-    yield [['lock', 'nodes'], 'only goes with a redis store: sqlite keeps its leases itself'];
+    yield [['lock', 'nodes'], 'is only possible with a redis store: sqlite stores its leases itself'];
   }
   yield* lifetimeMistakes(lock.leaseMs, upstream, retention);
   const names = new Set<string>();
   for (const [i, { name, match, idempotency }] of operations.entries()) {
-    for (const message of tooSoon(
+    for (const message of releaseMistakes(
       idempotency.lookup?.releaseAfterMs,
       lock.leaseMs,
       upstream.responseTimeoutMs,
@@ -128,33 +126,33 @@ function* contradictions({
       yield [['operations', i, 'idempotency', 'lookup', 'releaseAfterMs'], message];
     if (names.has(name)) yield [['operations', i, 'name'], `"${name}" is declared twice`];
     names.add(name);
-    if (idempotency.key === 'required' && requiresInVain(match))
+    if (idempotency.key === 'required' && hasNoProtectedMethod(match))
       yield [
         ['operations', i, 'idempotency', 'key'],
-        'has no effect: its methods are safe, and no `where` says that they execute something',
+        'has no effect: keys protect safe methods only in an operation with `where`',
       ];
     const before = operations.slice(0, i).find((earlier) => hides(earlier.match, match));
     if (before)
       yield [
         ['operations', i, 'match'],
-        `every request that it matches is "${before.name}" already: tell them apart by where, or declare it before`,
+        `matches only requests that "${before.name}" matches first: distinguish them by where, or declare it earlier`,
       ];
   }
 }
 
-/** A key protects a safe method only if `where` selects an operation by the request's members. */
-const requiresInVain = ({ methods, where }: MatchOptions): boolean =>
+/** A key protects a safe method only if the operation has `where`, because then a query could execute something. */
+const hasNoProtectedMethod = ({ methods, where }: MatchOptions): boolean =>
   Object.keys(where).length === 0 &&
   methods.every((method) => ['GET', 'HEAD', 'OPTIONS', 'TRACE'].includes(method));
 
-/** Whether no request can reach the later operation, because the earlier one matches all of its requests. */
+/** Whether the earlier operation matches all requests of the later one, which then never applies. */
 function hides(earlier: MatchOptions, later: MatchOptions): boolean {
   if (earlier.path !== later.path) return false;
   if (!later.methods.every((method) => earlier.methods.includes(method))) return false;
   return Object.entries(earlier.where).every(([name, value]) => later.where[name] === value);
 }
 
-/** A record must outlive the execution that it protects, and no execution may begin when its lease has lapsed. */
+/** A record must outlive the execution that it protects, and connecting must not take longer than the lease. */
 function* lifetimeMistakes(
   leaseMs: number,
   { queueTimeoutMs, connectTimeoutMs, responseTimeoutMs }: Config['upstream'],
@@ -167,7 +165,7 @@ function* lifetimeMistakes(
     const sum = 'upstream.queueTimeoutMs, connectTimeoutMs and responseTimeoutMs and lock.leaseMs together';
     yield [
       ['idempotency', 'retentionMs'],
-      `must be more than what an execution may take: ${sum} (${executionMs})`,
+      `must be longer than an execution can take: ${sum} (${executionMs})`,
     ];
   }
   if (inDoubtRetentionMs < retentionMs)
@@ -177,8 +175,8 @@ function* lifetimeMistakes(
     ];
 }
 
-/** A key must not be freed while its first request may still be sent, or answered. */
-function* tooSoon(
+/** A lookup must not release a key while its first request may still be sent or answered. */
+function* releaseMistakes(
   releaseAfterMs: number | undefined,
   leaseMs: number,
   responseTimeoutMs: number,

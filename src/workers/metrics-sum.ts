@@ -4,31 +4,31 @@ interface MetricJson {
   type: string;
 }
 
-/** Snapshots of the dead that are kept apart; more are added up. */
-const RETIRED_APART = 100;
+/** Up to this many snapshots of dead workers are kept one by one. Beyond it, they are merged into one. */
+const MAX_RETIRED = 100;
 
 /**
- * The metrics of all workers as one. A worker that has died leaves its counts behind: without them the sums would fall,
- * which Prometheus reads as a restart. They stay in their place, since fractions added up in another order may give a
- * sum that is smaller by its last bit.
+ * Adds up the metrics of all workers. The counts of a dead worker stay in the sum, because a counter that falls means a
+ * restart to Prometheus. They also keep their position: floating-point numbers that are added in another order may give
+ * a sum that is smaller by its last bit.
  */
 export class MetricsSum {
   readonly #snapshots = new Map<number, object[]>();
   readonly #retired = new Set<number>();
 
-  /** The newest snapshot of a worker. */
+  /** Replaces the snapshot of a worker. */
   take(worker: number, metrics: object[]): void {
     if (!this.#retired.has(worker)) this.#snapshots.set(worker, metrics);
   }
 
-  /** The worker has died. Its gauges die with it. */
+  /** Keeps the counts of a worker that has exited, and drops its gauges. */
   async retire(worker: number): Promise<void> {
     const last = this.#snapshots.get(worker);
     if (!last || this.#retired.has(worker)) return;
     this.#retired.add(worker);
     const counts = last.filter((metric) => (metric as MetricJson).type !== 'gauge');
     this.#snapshots.set(worker, counts);
-    if (this.#retired.size > RETIRED_APART) await this.#addUpRetired();
+    if (this.#retired.size > MAX_RETIRED) await this.#mergeRetired();
   }
 
   /** Prometheus text format. */
@@ -36,7 +36,7 @@ export class MetricsSum {
     return await AggregatorRegistry.aggregate([...this.#snapshots.values()]).metrics();
   }
 
-  async #addUpRetired(): Promise<void> {
+  async #mergeRetired(): Promise<void> {
     const [first = 0, ...others] = this.#retired;
     const all = [first, ...others].map((worker) => this.#snapshots.get(worker) ?? []);
     for (const worker of others) {

@@ -1,26 +1,26 @@
 import cluster, { type Worker } from 'node:cluster';
 import type { AdminSource, Check, RecordsAnswer, RecordsQuestion } from '../admin/application.ts';
 import type { KeyReload } from '../kernel/key-reload.ts';
-import type { FromWorker, Question, ToWorker } from './messages.ts';
 import { MetricsSum } from './metrics-sum.ts';
+import type { FromWorker, Question, ToWorker } from './worker.ts';
 
 const ANSWER_WITHIN_MS = 1000;
-/** A page of records is many commands to the store. */
+/** Listing a page of records takes many commands to the store. */
 const RECORDS_WITHIN_MS = 10_000;
-/** A store may take its whole timeout. */
+/** Warnings may take the whole timeout of the store. */
 const WARNINGS_WITHIN_MS = 10_000;
 const REPLACE_AFTER_MS = 200;
 
 export interface PrimaryOptions {
   count: number;
-  /** Time that a worker has for its own shutdown before it is killed. */
+  /** A worker that takes longer for its graceful shutdown is killed. */
   shutdownMs: number;
   log(fields: object, message: string): void;
-  /** Called once for each new content of the key file, and for each {@link Primary.reloadKeys}. */
+  /** Called once for each new content of the key file and once after each {@link Primary.reloadKeys}. */
   onReload(reload: KeyReload): void;
 }
 
-/** A worker could not start; the message is for the operator. */
+/** A worker could not start. The message is for the operator. */
 export class WorkerFailed extends Error {
   override readonly name = 'WorkerFailed';
   readonly exitCode: number;
@@ -30,25 +30,26 @@ export class WorkerFailed extends Error {
   }
 }
 
-/** Keeps `count` worker processes alive behind one port, and speaks for all of them on the admin port. */
+/** Keeps `count` worker processes running behind one port, and serves the admin port for all of them. */
 export class Primary implements AdminSource {
   readonly #options: PrimaryOptions;
   readonly #sum = new MetricsSum();
   readonly #listening = new Set<Worker>();
+  /** Questions that wait for a worker's answer. */
   readonly #asked = new Map<number, (answer: object) => void>();
   #nextId = 1;
-  /** Of the key file as it was reported last. */
-  #keysVersion: string | undefined;
-  #ending = false;
+  /** The version of the key file that was reported last. */
+  #reportedKeys: string | undefined;
+  #isShuttingDown = false;
 
   constructor(options: PrimaryOptions) {
     this.#options = options;
-    // Each worker accepts for itself. Where the primary accepts for them, as is node:cluster's default, a connection is
-    // forgotten, and its client hangs, whenever a worker ends or is killed while one is handed over to it.
+    // Each worker accepts its own connections. With node:cluster's default the primary accepts them and hands them over,
+    // and a connection whose worker exits during the handover is never closed: its client waits without an answer.
     cluster.schedulingPolicy = cluster.SCHED_NONE;
   }
 
-  /** Resolves to the port when all workers listen. @throws {WorkerFailed} when one cannot */
+  /** Resolves to the port when all workers listen. @throws {WorkerFailed} if one cannot start */
   async start(): Promise<number> {
     const ports = await Promise.all(Array.from({ length: this.#options.count }, () => this.#fork()));
     return ports[0] as number;
@@ -64,7 +65,7 @@ export class Primary implements AdminSource {
     return await this.#sum.text();
   }
 
-  /** A check holds when it holds in every worker. */
+  /** A check is ok if it is ok in every worker. */
   async checks(): Promise<Check[]> {
     const answers = await Promise.all(
       [...this.#listening].map((worker) => this.#ask(worker, { what: 'checks' })),
@@ -79,17 +80,20 @@ export class Primary implements AdminSource {
     return [...worst(answered), all];
   }
 
-  /** Any worker's store will do. A resolution that one does not answer is not handed to another: it may be written. */
+  /**
+   * One worker answers for all, because they share the store. If it does not answer a resolution, no other worker repeats
+   * it, because it may have been written.
+   */
   async records(question: RecordsQuestion): Promise<RecordsAnswer> {
     for (const worker of this.#listening) {
       const answer = await this.#ask(worker, { what: 'records', question }, RECORDS_WITHIN_MS);
       if (answer) return answer as RecordsAnswer;
       if (question.kind === 'resolve') break;
     }
-    return { kind: 'refused', why: 'unavailable', detail: 'No worker answered: look again.' };
+    return { kind: 'refused', why: 'unavailable', detail: 'No worker answered. Read the record again.' };
   }
 
-  /** All workers have the same configuration, so one of them answers for all. */
+  /** One worker answers for all, because they have the same configuration. */
   async warnings(): Promise<string[]> {
     for (const worker of this.#listening) {
       const answer = await this.#ask(worker, { what: 'warnings' }, WARNINGS_WITHIN_MS);
@@ -98,33 +102,33 @@ export class Primary implements AdminSource {
     return [];
   }
 
-  /** Makes all workers read the secret keys at once. One that still starts reads them anyway. */
+  /** All workers read the secret keys again. A worker that is still starting reads them anyway. */
   reloadKeys(): void {
-    this.#keysVersion = undefined;
-    for (const worker of this.#listening) if (worker.isConnected()) tell(worker, { kind: 'reload_keys' });
+    this.#reportedKeys = undefined;
+    for (const worker of this.#listening) if (worker.isConnected()) send(worker, { kind: 'reload_keys' });
   }
 
-  /** Ends all workers gracefully, and those that do not end in time by force. */
+  /** Shuts all workers down gracefully, and kills those that take too long. */
   async shutdown(): Promise<void> {
-    this.#ending = true;
+    this.#isShuttingDown = true;
     await Promise.all(
-      living().map(async (worker) => {
-        const gone = new Promise<void>((resolve) => worker.once('exit', () => resolve()));
+      runningWorkers().map(async (worker) => {
+        const exited = new Promise<void>((resolve) => worker.once('exit', () => resolve()));
         const timer = setTimeout(() => worker.process.kill('SIGKILL'), this.#options.shutdownMs);
-        if (worker.isConnected()) tell(worker, { kind: 'shut_down' });
-        if (!worker.isDead()) await gone;
+        if (worker.isConnected()) send(worker, { kind: 'shut_down' });
+        if (!worker.isDead()) await exited;
         clearTimeout(timer);
       }),
     );
   }
 
-  /** Ends all workers at once. */
+  /** Kills all workers. */
   kill(): void {
-    this.#ending = true;
-    for (const worker of living()) worker.process.kill('SIGKILL');
+    this.#isShuttingDown = true;
+    for (const worker of runningWorkers()) worker.process.kill('SIGKILL');
   }
 
-  /** Resolves to the port. A worker that dies later is replaced. */
+  /** Starts a worker, and replaces it when it exits. Resolves to the port when the worker listens. */
   #fork(): Promise<number> {
     const worker = cluster.fork();
     return new Promise((resolve, reject) => {
@@ -132,8 +136,8 @@ export class Primary implements AdminSource {
         if (message.kind === 'listening') {
           this.#listening.add(worker);
           resolve(message.port);
-          // A worker that starts hears no messages.
-          if (this.#ending) tell(worker, { kind: 'shut_down' });
+          // It could not receive the message of a shutdown that began while it started.
+          if (this.#isShuttingDown) send(worker, { kind: 'shut_down' });
         } else if (message.kind === 'failed') reject(new WorkerFailed(message.message, message.exitCode));
         else if (message.kind === 'keys_reloaded') this.#report(message.reload);
         else if (message.kind === 'metrics') this.#sum.take(worker.id, message.metrics);
@@ -143,54 +147,55 @@ export class Primary implements AdminSource {
         reject(new WorkerFailed(`a worker ended with ${signal ?? code} while it started`, 1));
         this.#listening.delete(worker);
         void this.#sum.retire(worker.id);
-        if (!this.#ending) this.#replace(worker, signal ?? code);
+        if (!this.#isShuttingDown) this.#replace(worker, signal ?? code);
       });
     });
   }
 
-  /** Each worker reads the key file for itself, and one line is enough. */
+  /** Every worker reads the key file and reports it. Only the first report of a version is passed on. */
   #report(reload: KeyReload): void {
-    if (reload.version === this.#keysVersion) return;
-    this.#keysVersion = reload.version;
+    if (reload.version === this.#reportedKeys) return;
+    this.#reportedKeys = reload.version;
     this.#options.onReload(reload);
   }
 
   #replace(worker: Worker, reason: string | number): void {
     this.#options.log({ worker: worker.process.pid, reason }, 'a worker died and is replaced');
     setTimeout(() => {
-      if (this.#ending) return;
-      // A worker that cannot start exits, and is replaced again.
+      if (this.#isShuttingDown) return;
+      // A worker that cannot start exits, which starts the next attempt.
       this.#fork().catch(({ message }: Error) =>
         this.#options.log({ reason: message }, 'a worker cannot start'),
       );
     }, REPLACE_AFTER_MS);
   }
 
-  /** Undefined when the worker does not answer in time: a worker that is stopped must not hold up the others. */
+  /** Undefined if the worker does not answer in time, so that a paused worker does not delay the answers of the others. */
   #ask(worker: Worker, asked: Question, withinMs = ANSWER_WITHIN_MS): Promise<object | undefined> {
     const id = this.#nextId++;
     return new Promise((resolve) => {
-      const end = (answer?: object) => {
+      const finish = (answer?: object) => {
         clearTimeout(timer);
         this.#asked.delete(id);
         resolve(answer);
       };
-      const timer = setTimeout(end, withinMs);
-      this.#asked.set(id, end);
-      if (worker.isConnected()) tell(worker, { kind: 'ask', id, ...asked });
-      else end();
+      const timer = setTimeout(finish, withinMs);
+      this.#asked.set(id, finish);
+      if (worker.isConnected()) send(worker, { kind: 'ask', id, ...asked });
+      else finish();
     });
   }
 }
 
-const living = (): Worker[] => Object.values(cluster.workers ?? {}).filter((worker) => worker !== undefined);
+const runningWorkers = (): Worker[] =>
+  Object.values(cluster.workers ?? {}).filter((worker) => worker !== undefined);
 
-function tell(worker: Worker, message: ToWorker): void {
+function send(worker: Worker, message: ToWorker): void {
   // A worker may exit between the check and the message.
   worker.send(message, () => {});
 }
 
-/** Of each check the first that fails, or else the first. */
+/** For each check, the first answer that is not ok, or else the first answer. */
 function worst(answers: readonly Check[][]): Check[] {
   const [first = []] = answers;
   return first.map((check) => {

@@ -186,7 +186,7 @@ async function chunksOf({ port }: Sandbox, fault: string): Promise<string[]> {
 }
 
 describe('a fault', () => {
-  it.each(Object.entries(CASES))('of the name %s does what its description says', async (_, check) =>
+  it.each(Object.entries(CASES))('named %s does what its description says', async (_, check) =>
     check(await openSandbox()),
   );
 

@@ -3,13 +3,13 @@ import { ConfigError, parseConfig } from '../../src/config/load.ts';
 /** The smallest file that is valid. */
 export const UPSTREAM = 'upstream: { url: "http://127.0.0.1:9000" }\n';
 
-/** What a text is answered with, a line for each mistake; none for a text that is valid. */
+/** The lines of the message about a configuration's mistakes. None if the configuration is valid. */
 export function mistakesIn(text: string, env: NodeJS.ProcessEnv = {}): string[] {
   try {
     parseConfig(text, env, 'gateway.yaml');
     return [];
   } catch (error) {
-    // Anything else would reach the operator as a failure of the gateway, not of the file.
+    // Any other error would be a bug: the operator would get a failure of the gateway and not of the file.
     if (!(error instanceof ConfigError)) throw error;
     return error.message.split('\n');
   }

@@ -2,7 +2,7 @@ import type { $ZodType, $ZodTypes } from 'zod/v4/core';
 
 /**
  * The path of every option that a schema knows, such as `operations[].match.path`. The alternatives of a union share
- * their paths; what a record holds has no names of its own.
+ * their paths. The members of a record are not options, because their names are free.
  */
 export function optionPaths(schema: $ZodType, path = ''): Set<string> {
   const { def } = (schema as $ZodTypes)._zod;
@@ -13,7 +13,7 @@ export function optionPaths(schema: $ZodType, path = ''): Set<string> {
     case 'nonoptional':
       return optionPaths(def.innerType, path);
     case 'pipe': {
-      // What a file may hold is behind a preprocessing, or before a transformation.
+      // The file's shape is the output of a preprocessing, and the input of a transformation.
       const isTransformed = (def.out as $ZodTypes)._zod.def.type === 'transform';
       return optionPaths(isTransformed ? def.in : def.out, path);
     }
@@ -32,7 +32,7 @@ export function optionPaths(schema: $ZodType, path = ''): Set<string> {
   }
 }
 
-/** The paths that a document has a value for, written as {@link optionPaths} writes them, and all above them. */
+/** The paths of all values in a document and of the sections around them, in the notation of {@link optionPaths}. */
 export function pathsIn(value: unknown, path = ''): Set<string> {
   const own = new Set([path.replace(/\[\]$/, '')]);
   if (Array.isArray(value)) return union([own, ...value.map((item) => pathsIn(item, `${path}[]`))]);

@@ -7,8 +7,8 @@ import { mistakesIn, UPSTREAM } from '../support/config-lines.ts';
 
 const PEPPER = 'a-pepper-of-some-length';
 
-describe(`\${NAME}`, () => {
-  it('takes a value from the environment, whole or in part, wherever a value stands', () => {
+describe(`a placeholder \${NAME}`, () => {
+  it('is replaced by the environment variable in every value, whole or in part', () => {
     const env = { HOST: 'payments.internal', PORT: '9000', PEPPER, HEADER: 'x-key', ACTION: 'pay' };
     const text = `
 upstream: { url: "http://\${HOST}:\${PORT}" }
@@ -22,43 +22,41 @@ operations: [{ name: pay, match: { method: POST, path: /, where: { action: "\${A
     expect(config.operations[0]?.match.where).toEqual({ action: 'pay' });
   });
 
-  it('is a number where ports and workers are', () => {
+  it('becomes a number for ports and workers', () => {
     const text = `${UPSTREAM}listen: { port: "\${A}" }\nadmin: { port: "\${B}" }\nworkers: "\${C}"`;
     const { listen, admin, workers } = parseConfig(text, { A: '18080', B: '0', C: '4' });
     expect([listen.port, admin.port, workers]).toEqual([18_080, 0, 4]);
     expect(parseConfig(`${UPSTREAM}workers: "\${C}"`, { C: 'auto' }).workers).toBe('auto');
   });
 
-  it.each(['80 80', '0x1F90', '8e3', ' 8080', '-1', '8080.0', ''])(
-    'is no port where it reads %j',
-    (value) => {
-      expect(mistakesIn(`${UPSTREAM}listen: { port: "\${A}" }`, { A: value })).toHaveLength(1);
-    },
-  );
+  it('is refused as a port unless its value has only digits', () => {
+    for (const value of ['80 80', '0x1F90', '8e3', ' 8080', '-1', '8080.0', ''])
+      expect(mistakesIn(`${UPSTREAM}listen: { port: "\${A}" }`, { A: value }), value).toHaveLength(1);
+  });
 
-  it('stays text where text stands', () => {
+  it('stays text for options that are text, also if it has only digits', () => {
     const text = `${UPSTREAM}auth: { pepper: "\${P}" }\nstore: { kind: redis, url: "redis://a", prefix: "\${N}" }`;
     const config = parseConfig(text, { P: '1234567890123456', N: '12' });
     expect(config.auth.pepper).toBe('1234567890123456');
     expect(config.store).toMatchObject({ prefix: '12' });
   });
 
-  it('names each name that is missing or empty, once and a line each', () => {
+  it('is reported in one line for each variable that is missing or empty', () => {
     const text = `upstream: { url: "\${A}" }\nauth: { pepper: "\${B}" }\nadmin: { token: "\${EMPTY}" }\nstore: { path: "\${A}" }`;
     const lines = mistakesIn(text, { EMPTY: '' });
     expect(lines).toEqual(['A', 'B', 'EMPTY'].map((name) => `gateway.yaml: the environment has no ${name}`));
   });
 
-  it.each([`\${LEVEL:-info}`, `\${LE-VEL}`, `\${1LEVEL}`, `\${}`, `\${LEVEL`, `\${ LEVEL }`])(
-    'that is no name is refused, and never taken for the value itself: %s',
-    (value) => {
-      // A token that anybody can read in the file would be worse than none.
-      const lines = mistakesIn(`${UPSTREAM}admin: { token: "${value}-and-some-more" }`, { LEVEL: 'info' });
-      expect(lines).toEqual([expect.stringMatching(/^gateway\.yaml: admin\.token: .*\$\{/)]);
-    },
-  );
+  it('is refused if it is malformed, and never taken literally', () => {
+    // Taken literally, it would be a token that everyone can read in the file.
+    for (const value of [`\${LEVEL:-info}`, `\${LE-VEL}`, `\${1LEVEL}`, `\${}`, `\${LEVEL`, `\${ LEVEL }`])
+      expect(
+        mistakesIn(`${UPSTREAM}admin: { token: "${value}-and-some-more" }`, { LEVEL: 'info' }),
+        value,
+      ).toEqual([expect.stringMatching(/^gateway\.yaml: admin\.token: .*\$\{/)]);
+  });
 
-  it('is taken once: what the environment holds is not read again', () => {
+  it('is not replaced inside the value of a variable', () => {
     const { auth } = parseConfig(`${UPSTREAM}auth: { pepper: "\${A}" }`, {
       A: `\${B}-and-some-more`,
       B: 'x',
@@ -66,13 +64,13 @@ operations: [{ name: pay, match: { method: POST, path: /, where: { action: "\${A
     expect(auth.pepper).toBe(`\${B}-and-some-more`);
   });
 
-  it('means nothing in a name, or in a comment', () => {
+  it('has no effect in names of options and in comments', () => {
     expect(mistakesIn(`${UPSTREAM}# \${NOWHERE}\n"\${NOWHERE}": 1`)).toEqual([
       `gateway.yaml: \${NOWHERE}: is not an option`,
     ]);
   });
 
-  it('cannot bring YAML of its own', () => {
+  it('cannot insert YAML', () => {
     const { auth } = parseConfig(`${UPSTREAM}auth: { realm: \${A} }`.replace(`\${A}`, `"\${A}"`), {
       A: 'x }, workers: { 7',
     });
@@ -81,14 +79,14 @@ operations: [{ name: pay, match: { method: POST, path: /, where: { action: "\${A
 });
 
 describe('a configuration file', () => {
-  it('that cannot be read is told with its name and the reason', () => {
+  it('that cannot be read is named with the reason', () => {
     expect(() => loadConfig('/nowhere/gateway.yaml', {})).toThrow(
       '/nowhere/gateway.yaml: cannot be read (ENOENT)',
     );
     expect(() => loadConfig(tmpdir(), {})).toThrow(`${tmpdir()}: cannot be read (EISDIR)`);
   });
 
-  it('is read with a byte order mark, and with Windows line ends', () => {
+  it('can have a byte order mark and Windows line ends', () => {
     const folder = mkdtempSync(join(tmpdir(), 'oncegate-config-'));
     onTestFinished(() => rmSync(folder, { recursive: true }));
     const file = join(folder, 'gateway.yaml');

@@ -10,14 +10,14 @@ import { optionPaths, pathsIn } from '../support/option-paths.ts';
 const FILE = fileURLToPath(new URL('../../config/gateway.example.yaml', import.meta.url));
 const text = readFileSync(FILE, 'utf8');
 
-/** Older names, which the example does not teach. */
+/** Older names of options. The example leaves them out. */
 const OLDER_NAMES = new Set(['operations[].match.body']);
 const OPTIONS = [...optionPaths(configSchema)].filter((path) => !OLDER_NAMES.has(path));
 
-/** Every option that is off, switched on. */
-const switchedOn = (yaml: string) => yaml.replace(/^( +)#(?=\w)/gm, '$1');
-/** The section `store` as it reads without its #. */
-const otherStore = (/^#store:\n(?:#.*\n)+/m.exec(text)?.[0] ?? '').replace(/^#/gm, '');
+/** Enables every option that is commented out. */
+const enabled = (yaml: string) => yaml.replace(/^( +)#(?=\w)/gm, '$1');
+/** The section `store` that is commented out. */
+const redisStore = (/^#store:\n(?:#.*\n)+/m.exec(text)?.[0] ?? '').replace(/^#/gm, '');
 
 const ENV = {
   REDIS_URL: 'rediss://user:password@redis.internal:6380/1',
@@ -29,16 +29,16 @@ const ENV = {
 };
 
 describe('config/gateway.example.yaml', () => {
-  it('says what the gateway does by itself', () => {
+  it('shows the defaults', () => {
     const config = parseConfig(text, {}, FILE);
     expect(config).toEqual(configSchema.parse({ upstream: { url: config.upstream.url } }));
   });
 
-  it('shows every option that there is', () => {
+  it('shows every option', () => {
     expect(OPTIONS).toEqual(
       expect.arrayContaining(['store.connectTimeoutMs', 'operations[].match.where', 'workers']),
     );
-    const shown = new Set([...pathsIn(parse(switchedOn(text))), ...pathsIn(parse(switchedOn(otherStore)))]);
+    const shown = new Set([...pathsIn(parse(enabled(text))), ...pathsIn(parse(enabled(redisStore)))]);
     expect(OPTIONS.filter((path) => !shown.has(path))).toEqual([]);
   });
 
@@ -53,25 +53,27 @@ describe('config/gateway.example.yaml', () => {
     expect(uncommented).toEqual([]);
   });
 
-  it('has a Redis that works when it is taken instead', () => {
+  it('has a section for Redis that is valid and shows the defaults', () => {
     const { upstream } = parse(text);
-    const { store } = parseConfig(`upstream: { url: "${upstream.url}" }\n${otherStore}`, ENV);
+    const { store } = parseConfig(`upstream: { url: "${upstream.url}" }\n${redisStore}`, ENV);
     const bare = configSchema.parse({ upstream, store: { kind: 'redis', url: ENV.REDIS_URL } });
     expect(store).toEqual(bare.store);
-    expect(Object.keys(parse(otherStore).store).sort()).toEqual(Object.keys(bare.store).sort());
+    expect(Object.keys(parse(redisStore).store).sort()).toEqual(Object.keys(bare.store).sort());
   });
 
-  it.each(['sentinels', 'cluster'])('has %s that work when they are taken instead', (location) => {
-    const others = ['url', 'sentinels', 'cluster'].filter((name) => name !== location);
-    const lines = switchedOn(otherStore).split('\n');
-    const kept = lines.filter((line) => !others.some((name) => line.startsWith(`  ${name}:`)));
-    const { store } = parseConfig(`upstream: { url: "http://a" }\n${kept.join('\n')}`, ENV);
-    expect(store).toMatchObject({ kind: 'redis', password: ENV.REDIS_PASSWORD, tls: true });
-    expect(store).toHaveProperty(location);
+  it('has sentinels and a cluster that are valid in place of the url', () => {
+    for (const location of ['sentinels', 'cluster']) {
+      const others = ['url', 'sentinels', 'cluster'].filter((name) => name !== location);
+      const lines = enabled(redisStore).split('\n');
+      const kept = lines.filter((line) => !others.some((name) => line.startsWith(`  ${name}:`)));
+      const { store } = parseConfig(`upstream: { url: "http://a" }\n${kept.join('\n')}`, ENV);
+      expect(store).toMatchObject({ kind: 'redis', password: ENV.REDIS_PASSWORD, tls: true });
+      expect(store).toHaveProperty(location);
+    }
   });
 
-  it('has options that work when they are switched on', () => {
-    const chosen = switchedOn(text)
+  it('has commented-out options that are valid', () => {
+    const chosen = enabled(text)
       .replace('forward: keep', 'forward: replace')
       .replace(/^( +inDoubt: )hold/m, '$1lookup');
     const config = parseConfig(chosen, ENV);

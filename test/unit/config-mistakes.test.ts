@@ -9,143 +9,161 @@ const LOOKUP = 'operations[0].idempotency.lookup';
 const lookingUp = (lookup: string) =>
   `operations: [{ name: a, ${match}, idempotency: { inDoubt: lookup, lookup: { path: "/t/{merchant}/{key}", ${lookup} } } }]`;
 
-describe('a mistake is answered with its path, the value, and what is allowed', () => {
-  it.each<[text: string, path: string, value: string, allowed: RegExp]>([
-    ['listen: { port: 65536 }', 'listen.port', '65536', /<=65535/],
-    ['listen: { port: -1 }', 'listen.port', '-1', />=0/],
-    ['listen: { port: 80.5 }', 'listen.port', '80.5', /int/],
-    ['listen: { port: http }', 'listen.port', '"http"', /number/],
-    ['listen: { host: "" }', 'listen.host', '""', />=1 char/],
-    ['admin: { port: 70000 }', 'admin.port', '70000', /<=65535/],
-    ['workers: 0', 'workers', '0', />=1/],
-    ['workers: 257', 'workers', '257', /<=256/],
-    ['workers: some', 'workers', '"some"', /number.*"auto"/],
-    ['store: { kind: postgres }', 'store.kind', '"postgres"', /'sqlite' \| 'redis'/],
-    ['store: { kind: sqlite, path: 5 }', 'store.path', '5', /string/],
-    ['store: { kind: sqlite, timeoutMs: 9 }', 'store.timeoutMs', '9', />=10/],
-    ['store: { kind: redis, url: "redis://r", prefix: "a b" }', 'store.prefix', '"a b"', /1 to 64 letters/],
-    ['lock: { leaseMs: 600001 }', 'lock.leaseMs', '600001', /<=600000/],
-    ['auth: { keys: { source: ldap } }', 'auth.keys.source', '"ldap"', /one of: file/],
-    ['auth: { forward: drop }', 'auth.forward', '"drop"', /"keep"\|"strip"\|"replace"/],
-    ["auth: { realm: 'a\"b' }", 'auth.realm', '"a\\"b"', /printable ASCII/],
-    [
-      'idempotency: { retentionMs: 2592000001, inDoubtRetentionMs: 2592000001 }',
-      'idempotency.retentionMs',
-      '2592000001',
-      /<=2592000000/,
-    ],
-    ['idempotency: { headers: [] }', 'idempotency.headers', 'the value', />=1/],
-    ['idempotency: { headers: [X-Key] }', 'idempotency.headers[0]', '"X-Key"', /lower case/],
-    ['limits: { inFlight: 0 }', 'limits.inFlight', '0', />=1/],
-    ['shutdown: { graceMs: soon }', 'shutdown.graceMs', '"soon"', /number/],
-    ['log: { level: verbose }', 'log.level', '"verbose"', /"fatal"\|.*"silent"/],
-    ['headers: { keepUnderscore: [A_b] }', 'headers.keepUnderscore[0]', '"A_b"', /lower case/],
-    ['operations: {}', 'operations', 'the value', /array/],
-    [`operations: [{ name: Pay, ${match} }]`, 'operations[0].name', '"Pay"', /lower case/],
-    [
-      'operations: [{ name: a, match: { method: get, path: / } }]',
-      'operations[0].match.method',
-      '"get"',
-      /capitals/,
-    ],
-    [
-      'operations: [{ name: a, match: { method: GET, path: v1 } }]',
-      'operations[0].match.path',
-      '"v1"',
-      /begin with \//,
-    ],
-    [
-      `operations: [{ name: a, ${match}, idempotency: { inDoubt: guess } }]`,
-      'operations[0].idempotency.inDoubt',
-      '"guess"',
-      /"hold"/,
-    ],
-    [
-      `operations: [{ name: a, ${match}, idempotency: { release: [200] } }]`,
-      'operations[0].idempotency.release[0]',
-      '200',
-      />=400/,
-    ],
-    [
-      'operations: [{ name: a, match: { method: POST, path: /, where: {} } }]',
-      `${MATCH}.where`,
-      'the value',
-      /one member/,
-    ],
-    [
-      'operations: [{ name: a, match: { method: POST, path: /, body: {} } }]',
-      `${MATCH}.body`,
-      'the value',
-      /one member/,
-    ],
-    [
-      'operations: [{ name: a, match: { method: POST, path: /, where: { a: 1 } } }]',
-      `${MATCH}.where.a`,
-      '1',
-      /string/,
-    ],
-    ['operations: [{ name: a, match: { method: [], path: / } }]', `${MATCH}.method`, 'the value', />=1/],
-    [
-      'operations: [{ name: a, match: { method: [POST, put], path: / } }]',
-      `${MATCH}.method[1]`,
-      '"put"',
-      /capitals/,
-    ],
-    [`operations: [{ name: a, ${pathed('/v1/{id}/x')} }]`, `${MATCH}.path`, '"/v1/{id}/x"', /braces.*:id/],
-    [`operations: [{ name: a, ${pathed('/v1{/x{/y}}')} }]`, `${MATCH}.path`, '"/v1{/x{/y}}"', /braces.*:id/],
-    [`operations: [{ name: a, ${pathed('/v1/:')} }]`, `${MATCH}.path`, '"/v1/:"', /no pattern as in Express/],
-    [`operations: [{ name: a, ${pathed('/v1/*')} }]`, `${MATCH}.path`, '"/v1/*"', /no pattern as in Express/],
-    [
-      `operations: [{ name: a, ${pathed('/v1/(a)')} }]`,
-      `${MATCH}.path`,
-      '"/v1/(a)"',
-      /no pattern as in Express/,
-    ],
-    [
-      'idempotency: { undeclared: allow }',
-      'idempotency.undeclared',
-      '"allow"',
-      /"protect"\|"pass"\|"refuse"/,
-    ],
-    [`operations: [{ name: other, ${match} }]`, 'operations[0].name', '"other"', /must not be/],
-    [`operations: [{ name: undeclared, ${match} }]`, 'operations[0].name', '"undeclared"', /must not be/],
-    [`operations: [{ name: passthrough, ${match} }]`, 'operations[0].name', '"passthrough"', /must not be/],
-    [`operations: [{ name: none, ${match} }]`, 'operations[0].name', '"none"', /must not be/],
-  ])('%s', (text, path, value, allowed) => {
-    const [line = '', ...more] = mistakesIn(`${UPSTREAM}${text}`);
-    expect(more).toEqual([]);
-    expect(line).toMatch(/^gateway\.yaml: /);
-    const [found, rule = ''] = line.slice('gateway.yaml: '.length).split(' is not allowed: ');
-    expect(found).toBe(`${path}: ${value}`);
-    expect(rule).toMatch(allowed);
+describe('the message about a mistake', () => {
+  it('has the path, the value, and what is allowed', () => {
+    const cases: [text: string, path: string, value: string, allowed: RegExp][] = [
+      ['listen: { port: 65536 }', 'listen.port', '65536', /<=65535/],
+      ['listen: { port: -1 }', 'listen.port', '-1', />=0/],
+      ['listen: { port: 80.5 }', 'listen.port', '80.5', /int/],
+      ['listen: { port: http }', 'listen.port', '"http"', /number/],
+      ['listen: { host: "" }', 'listen.host', '""', />=1 char/],
+      ['admin: { port: 70000 }', 'admin.port', '70000', /<=65535/],
+      ['workers: 0', 'workers', '0', />=1/],
+      ['workers: 257', 'workers', '257', /<=256/],
+      ['workers: some', 'workers', '"some"', /number.*"auto"/],
+      ['store: { kind: postgres }', 'store.kind', '"postgres"', /'sqlite' \| 'redis'/],
+      ['store: { kind: sqlite, path: 5 }', 'store.path', '5', /string/],
+      ['store: { kind: sqlite, timeoutMs: 9 }', 'store.timeoutMs', '9', />=10/],
+      ['store: { kind: redis, url: "redis://r", prefix: "a b" }', 'store.prefix', '"a b"', /1 to 64 letters/],
+      ['lock: { leaseMs: 600001 }', 'lock.leaseMs', '600001', /<=600000/],
+      ['auth: { keys: { source: ldap } }', 'auth.keys.source', '"ldap"', /one of: file/],
+      ['auth: { forward: drop }', 'auth.forward', '"drop"', /"keep"\|"strip"\|"replace"/],
+      ["auth: { realm: 'a\"b' }", 'auth.realm', '"a\\"b"', /printable ASCII/],
+      [
+        'idempotency: { retentionMs: 2592000001, inDoubtRetentionMs: 2592000001 }',
+        'idempotency.retentionMs',
+        '2592000001',
+        /<=2592000000/,
+      ],
+      ['idempotency: { headers: [] }', 'idempotency.headers', 'the value', />=1/],
+      ['idempotency: { headers: [X-Key] }', 'idempotency.headers[0]', '"X-Key"', /lower case/],
+      ['limits: { inFlight: 0 }', 'limits.inFlight', '0', />=1/],
+      ['shutdown: { graceMs: soon }', 'shutdown.graceMs', '"soon"', /number/],
+      ['log: { level: verbose }', 'log.level', '"verbose"', /"fatal"\|.*"silent"/],
+      ['headers: { keepUnderscore: [A_b] }', 'headers.keepUnderscore[0]', '"A_b"', /lower case/],
+      ['operations: {}', 'operations', 'the value', /array/],
+      [`operations: [{ name: Pay, ${match} }]`, 'operations[0].name', '"Pay"', /lower case/],
+      [
+        'operations: [{ name: a, match: { method: get, path: / } }]',
+        'operations[0].match.method',
+        '"get"',
+        /capitals/,
+      ],
+      [
+        'operations: [{ name: a, match: { method: GET, path: v1 } }]',
+        'operations[0].match.path',
+        '"v1"',
+        /begin with \//,
+      ],
+      [
+        `operations: [{ name: a, ${match}, idempotency: { inDoubt: guess } }]`,
+        'operations[0].idempotency.inDoubt',
+        '"guess"',
+        /"hold"/,
+      ],
+      [
+        `operations: [{ name: a, ${match}, idempotency: { release: [200] } }]`,
+        'operations[0].idempotency.release[0]',
+        '200',
+        />=400/,
+      ],
+      [
+        'operations: [{ name: a, match: { method: POST, path: /, where: {} } }]',
+        `${MATCH}.where`,
+        'the value',
+        /one member/,
+      ],
+      [
+        'operations: [{ name: a, match: { method: POST, path: /, body: {} } }]',
+        `${MATCH}.body`,
+        'the value',
+        /one member/,
+      ],
+      [
+        'operations: [{ name: a, match: { method: POST, path: /, where: { a: 1 } } }]',
+        `${MATCH}.where.a`,
+        '1',
+        /string/,
+      ],
+      ['operations: [{ name: a, match: { method: [], path: / } }]', `${MATCH}.method`, 'the value', />=1/],
+      [
+        'operations: [{ name: a, match: { method: [POST, put], path: / } }]',
+        `${MATCH}.method[1]`,
+        '"put"',
+        /capitals/,
+      ],
+      [`operations: [{ name: a, ${pathed('/v1/{id}/x')} }]`, `${MATCH}.path`, '"/v1/{id}/x"', /braces.*:id/],
+      [
+        `operations: [{ name: a, ${pathed('/v1{/x{/y}}')} }]`,
+        `${MATCH}.path`,
+        '"/v1{/x{/y}}"',
+        /braces.*:id/,
+      ],
+      [
+        `operations: [{ name: a, ${pathed('/v1/:')} }]`,
+        `${MATCH}.path`,
+        '"/v1/:"',
+        /no pattern as in Express/,
+      ],
+      [
+        `operations: [{ name: a, ${pathed('/v1/*')} }]`,
+        `${MATCH}.path`,
+        '"/v1/*"',
+        /no pattern as in Express/,
+      ],
+      [
+        `operations: [{ name: a, ${pathed('/v1/(a)')} }]`,
+        `${MATCH}.path`,
+        '"/v1/(a)"',
+        /no pattern as in Express/,
+      ],
+      [
+        'idempotency: { undeclared: allow }',
+        'idempotency.undeclared',
+        '"allow"',
+        /"protect"\|"pass"\|"refuse"/,
+      ],
+      [`operations: [{ name: other, ${match} }]`, 'operations[0].name', '"other"', /must not be/],
+      [`operations: [{ name: undeclared, ${match} }]`, 'operations[0].name', '"undeclared"', /must not be/],
+      [`operations: [{ name: passthrough, ${match} }]`, 'operations[0].name', '"passthrough"', /must not be/],
+      [`operations: [{ name: none, ${match} }]`, 'operations[0].name', '"none"', /must not be/],
+    ];
+    for (const [text, path, value, allowed] of cases) {
+      const [line = '', ...more] = mistakesIn(`${UPSTREAM}${text}`);
+      expect(more, text).toEqual([]);
+      expect(line, text).toMatch(/^gateway\.yaml: /);
+      const [found, rule = ''] = line.slice('gateway.yaml: '.length).split(' is not allowed: ');
+      expect(found, text).toBe(`${path}: ${value}`);
+      expect(rule, text).toMatch(allowed);
+    }
   });
 
-  it.each([
-    ['', 'http'],
-    ['store: { kind: redis, url: "http://redis.internal" }', 'redis'],
-    ['store: { kind: redis, url: "redis.internal:6379" }', 'redis'],
-    ['store: { kind: redis, url: "redis://r" }\nlock: { nodes: ["http://a"] }', 'redis'],
-  ])('an address of another kind is told which kind is wanted: %s', (text, scheme) => {
-    const upstream = text === '' ? 'upstream: { url: "ftp://payments.internal" }\n' : UPSTREAM;
-    expect(mistakesIn(`${upstream}${text}`).join('\n')).toContain(`${scheme}://`);
+  it('names the scheme that an address must have', () => {
+    const cases: [text: string, scheme: string][] = [
+      ['upstream: { url: "ftp://payments.internal" }', 'http'],
+      [`${UPSTREAM}store: { kind: redis, url: "http://redis.internal" }`, 'redis'],
+      [`${UPSTREAM}store: { kind: redis, url: "redis.internal:6379" }`, 'redis'],
+      [`${UPSTREAM}store: { kind: redis, url: "redis://r" }\nlock: { nodes: ["http://a"] }`, 'redis'],
+    ];
+    for (const [text, scheme] of cases) expect(mistakesIn(text).join('\n'), text).toContain(`${scheme}://`);
   });
 
-  it.each([
-    'not an address',
-    '',
-    'payments.internal:9000',
-    'http://payments.internal/v1',
-    'http://payments.internal/?a',
-    'http://u:p@payments.internal',
-    'ftp://payments.internal',
-  ])('the backend is an origin, not %s', (url) => {
-    const lines = mistakesIn(`upstream: { url: "${url}" }`);
-    expect(lines.join('\n')).toContain(
-      'gateway.yaml: upstream.url: the value is not allowed: must be an origin',
-    );
+  it('says that the address of the backend must be an origin', () => {
+    for (const url of [
+      'not an address',
+      '',
+      'payments.internal:9000',
+      'http://payments.internal/v1',
+      'http://payments.internal/?a',
+      'http://u:p@payments.internal',
+      'ftp://payments.internal',
+    ])
+      expect(mistakesIn(`upstream: { url: "${url}" }`).join('\n'), url).toContain(
+        'gateway.yaml: upstream.url: the value is not allowed: must be an origin',
+      );
   });
 
-  it('names the one option that has no default', () => {
+  it('says that upstream.url is missing, the only option without a default', () => {
     for (const text of ['', '{}', '# nothing\n', 'workers: 1', 'upstream: {}']) {
       expect(mistakesIn(text), text).toEqual([
         expect.stringMatching(/^gateway\.yaml: upstream\.url: is missing: /),
@@ -154,82 +172,86 @@ describe('a mistake is answered with its path, the value, and what is allowed', 
     expect(mistakesIn('upstream:\n')).toEqual([expect.stringMatching(/^gateway\.yaml: upstream(\.url)?: /)]);
   });
 
-  it('names every mistake of a file, a line each', () => {
+  it('has one line for each mistake of the file', () => {
     const text = 'upstream: { url: "http://a/b" }\nlisten: { port: x }\nwrokers: 2\nlog: { level: all }';
     const paths = mistakesIn(text).map((line) => line.split(': ')[1]);
     expect(paths.sort()).toEqual(['listen.port', 'log.level', 'upstream.url', 'wrokers']);
   });
 
-  it.each([
-    ['wrokers: 2', 'wrokers'],
-    ['listen: { prot: 1 }', 'listen.prot'],
-    ['store: { kind: sqlite, url: "redis://a" }', 'store.url'],
-    ['store: { kind: redis, url: "redis://a", path: ./data }', 'store.path'],
-    ['auth: { keys: { source: file, file: a } }', 'auth.keys.file'],
-    [`operations: [{ name: a, key: optional, ${match} }]`, 'operations[0].key'],
-    [
-      'operations: [{ name: a, match: { method: POST, path: /, unreadableBody: pass } }]',
-      `${MATCH}.unreadableBody`,
-    ],
-    ['__proto__: { a: 1 }', '__proto__'],
-  ])('an unknown option is named: %s', (text, path) => {
-    expect(mistakesIn(`${UPSTREAM}${text}`)).toEqual([`gateway.yaml: ${path}: is not an option`]);
+  it('names an option that does not exist', () => {
+    const cases: [text: string, path: string][] = [
+      ['wrokers: 2', 'wrokers'],
+      ['listen: { prot: 1 }', 'listen.prot'],
+      ['store: { kind: sqlite, url: "redis://a" }', 'store.url'],
+      ['store: { kind: redis, url: "redis://a", path: ./data }', 'store.path'],
+      ['auth: { keys: { source: file, file: a } }', 'auth.keys.file'],
+      [`operations: [{ name: a, key: optional, ${match} }]`, 'operations[0].key'],
+      [
+        'operations: [{ name: a, match: { method: POST, path: /, unreadableBody: pass } }]',
+        `${MATCH}.unreadableBody`,
+      ],
+      ['__proto__: { a: 1 }', '__proto__'],
+    ];
+    for (const [text, path] of cases)
+      expect(mistakesIn(`${UPSTREAM}${text}`)).toEqual([`gateway.yaml: ${path}: is not an option`]);
   });
 
-  it.each([
-    ['idempotency: { settleRetryMs: 1 }', 'idempotency.settleRetryMs', 'completeRetryMs'],
-    ['shutdown: { settleMs: 1000 }', 'shutdown.settleMs', 'completeMs'],
-    [lookingUp('settled: [200]'), `${LOOKUP}.settled`, 'completed'],
-    [lookingUp('settledStatus: 201'), `${LOOKUP}.settledStatus`, 'completedStatus'],
-  ])('an option of an earlier version is answered with its present name: %s', (text, path, name) => {
-    expect(mistakesIn(`${UPSTREAM}${text}`)).toEqual([
-      `gateway.yaml: ${path}: is not an option; it is called ${name} now`,
-    ]);
+  it('has the present name of an option that an earlier version called otherwise', () => {
+    const cases: [text: string, path: string, name: string][] = [
+      ['idempotency: { settleRetryMs: 1 }', 'idempotency.settleRetryMs', 'completeRetryMs'],
+      ['shutdown: { settleMs: 1000 }', 'shutdown.settleMs', 'completeMs'],
+      [lookingUp('settled: [200]'), `${LOOKUP}.settled`, 'completed'],
+      [lookingUp('settledStatus: 201'), `${LOOKUP}.settledStatus`, 'completedStatus'],
+    ];
+    for (const [text, path, name] of cases)
+      expect(mistakesIn(`${UPSTREAM}${text}`)).toEqual([
+        `gateway.yaml: ${path}: is not an option; it is now called ${name}`,
+      ]);
   });
 
-  it.each(['store: { kind: lmdb }', 'store: { kind: lmdb, path: ./data, timeoutMs: 500 }'])(
-    'the embedded store of an earlier version is answered with the present one: %s',
-    (text) => {
+  it('names the store that replaced lmdb', () => {
+    for (const text of ['store: { kind: lmdb }', 'store: { kind: lmdb, path: ./data, timeoutMs: 500 }']) {
       const [line = '', ...more] = mistakesIn(`${UPSTREAM}${text}`);
       expect(more).toEqual([]);
       expect(line).toMatch(/^gateway\.yaml: store\.kind: "lmdb" is not allowed: .*'sqlite'/);
-      expect(line).toMatch(/ \(the embedded store is called sqlite now\)$/);
-    },
-  );
+      expect(line).toMatch(/ \(the embedded store is now called sqlite\)$/);
+    }
+  });
 
-  it.each([
-    ['- a', 'a list'],
-    ['just words', 'a text'],
-    ['42', 'a number'],
-  ])('a file that is no mapping is refused: %s', (text) => {
-    const [line = '', ...more] = mistakesIn(text);
-    expect(more).toEqual([]);
-    expect(line).toMatch(/^gateway\.yaml: \w/);
-    expect(line).not.toContain(text);
+  it('says in one line, without repeating the text, that a file is not a mapping', () => {
+    for (const text of ['- a', 'just words', '42']) {
+      const [line = '', ...more] = mistakesIn(text);
+      expect(more, text).toEqual([]);
+      expect(line).toMatch(/^gateway\.yaml: \w/);
+      expect(line).not.toContain(text);
+    }
   });
 });
 
 describe('a file that is not valid YAML', () => {
-  it.each([
-    ['listen: { port: 1', /line 1/],
-    ['listen: [1\nworkers: 2', /line 2/],
-    [`${UPSTREAM}${UPSTREAM}`, /unique.* line 2/],
-    [`${UPSTREAM}---\n${UPSTREAM}`, /multiple documents/],
-    [`${UPSTREAM}listen: { port: @x }`, /line 2/],
-    [`${UPSTREAM}\tworkers: 1`, /line 2/],
-  ])('is told so in one line, with the place: %j', (text, what) => {
-    const lines = mistakesIn(text);
-    expect(lines).toHaveLength(1);
-    expect(lines[0]).toMatch(/^gateway\.yaml: is not valid YAML: /);
-    expect(lines[0]).toMatch(what);
+  it('is refused in one line that names the position', () => {
+    const cases: [text: string, position: RegExp][] = [
+      ['listen: { port: 1', /line 1/],
+      ['listen: [1\nworkers: 2', /line 2/],
+      [`${UPSTREAM}${UPSTREAM}`, /unique.* line 2/],
+      [`${UPSTREAM}---\n${UPSTREAM}`, /multiple documents/],
+      [`${UPSTREAM}listen: { port: @x }`, /line 2/],
+      [`${UPSTREAM}\tworkers: 1`, /line 2/],
+    ];
+    for (const [text, position] of cases) {
+      const lines = mistakesIn(text);
+      expect(lines, text).toHaveLength(1);
+      expect(lines[0], text).toMatch(/^gateway\.yaml: is not valid YAML: /);
+      expect(lines[0], text).toMatch(position);
+    }
   });
 
-  it('is told so where an alias leads nowhere', () => {
+  it('is refused if an alias has no anchor', () => {
     const lines = mistakesIn(`${UPSTREAM}log: { level: *level }`);
     expect(lines).toEqual([expect.stringMatching(/^gateway\.yaml: is not valid YAML: .*alias/i)]);
   });
 
-  it('is told so where its aliases multiply', () => {
+  it('is refused if nested aliases multiply', () => {
     const tenfold = (name: string, of: string) => `${name}: &${name} [${Array(10).fill(of).join(', ')}]\n`;
     const bomb = ['a', 'b', 'c', 'd'].reduce(
       (text, name, at, names) => text + tenfold(name, at === 0 ? 'x' : `*${names[at - 1]}`),
@@ -238,8 +260,10 @@ describe('a file that is not valid YAML', () => {
     const lines = mistakesIn(`${UPSTREAM}${bomb}`);
     expect(lines).toEqual([expect.stringMatching(/^gateway\.yaml: is not valid YAML: .*alias/i)]);
   });
+});
 
-  it('may use anchors and merge nothing in', () => {
+describe('a valid file', () => {
+  it('can use anchors', () => {
     const { limits } = parseConfig(`${UPSTREAM}limits: { bodyBytes: &n 2048, headerBytes: *n }`, {});
     expect(limits).toMatchObject({ bodyBytes: 2048, headerBytes: 2048 });
   });

@@ -36,82 +36,85 @@ describe('an in-doubt policy', () => {
     });
   });
 
-  it.each([
-    ['an unknown one', withPolicy('inDoubt: guess'), `${PATH}.inDoubt: "guess" is not allowed`],
-    [
-      'lookup without its section',
-      withPolicy('inDoubt: lookup'),
-      `${PATH}.lookup: is needed with inDoubt: lookup`,
-    ],
-    [
-      'the section without it',
-      withPolicy(`lookup: { ${GOOD} }`),
-      `${PATH}.lookup: the value is not allowed: only goes with inDoubt: lookup`,
-    ],
-    [
-      'the section with retry',
-      withPolicy(`inDoubt: retry, lookup: { ${GOOD} }`),
-      `${PATH}.lookup: the value is not allowed: only goes with inDoubt: lookup`,
-    ],
-    ['no path', withLookup(''), `${PATH}.lookup.path: is missing`],
-    [
-      'a path without key',
-      withLookup('path: /tx'),
-      `${PATH}.lookup.path: "/tx" is not allowed: must hold {merchant} and {key}`,
-    ],
-    [
-      "a path that could find another merchant's transaction",
-      withLookup('path: "/tx/{key}"'),
-      `${PATH}.lookup.path: "/tx/{key}" is not allowed: must hold {merchant} and {key}`,
-    ],
-    ['a whole address', withLookup('path: "http://a/{merchant}/{key}"'), `${PATH}.lookup.path: `],
-    ['another host', withLookup('path: "//a/{merchant}/{key}"'), `${PATH}.lookup.path: `],
-    ['a fragment', withLookup('path: "/a#{merchant}/{key}"'), `${PATH}.lookup.path: `],
-    ['another placeholder', withLookup('path: "/{merchant}/{key}/{secret}"'), `${PATH}.lookup.path: `],
-    ['a brace too many', withLookup('path: "/{merchant}/{key}/}"'), `${PATH}.lookup.path: `],
-    [
-      'a status that says both',
-      withLookup(`${GOOD}, completed: [200, 404], released: [404]`),
-      `${PATH}.lookup.released: the value is not allowed: 404 is in completed too`,
-    ],
-    ['no status that means completed', withLookup(`${GOOD}, completed: []`), `${PATH}.lookup.completed: `],
-    [
-      'pauses that cannot grow',
-      withLookup(`${GOOD}, firstAfterMs: 100, maxPauseMs: 50`),
-      `${PATH}.lookup.maxPauseMs: 50 is not allowed: must not be less than firstAfterMs`,
-    ],
-    [
-      'a status that releases and leaves in doubt',
-      withPolicy('release: [429, 502]'),
-      `${PATH}.unknown: 502 is in release too`,
-    ],
-    [
-      'a status that leaves in doubt and releases',
-      withPolicy('unknown: [403]'),
-      `${PATH}.unknown: the value is not allowed: 403 is in release too`,
-    ],
-    [
-      'a header of the gateway’s own',
-      withLookup(`${GOOD}, headers: { host: other }`),
-      `${PATH}.lookup.headers`,
-    ],
-    [
-      'a release before the lease is over',
-      withLookup(`${GOOD}, releaseAfterMs: 40000`, 'lock: { leaseMs: 50000 }\n'),
-      `${PATH}.lookup.releaseAfterMs: 40000 is not allowed: must not be less than lock.leaseMs (50000)`,
-    ],
-    [
-      'a release before the answer is late',
-      withLookup(`${GOOD}, releaseAfterMs: 29999`),
-      `${PATH}.lookup.releaseAfterMs: 29999 is not allowed: must not be less than upstream.responseTimeoutMs (30000)`,
-    ],
-  ])('is refused: %s', (_, text, mistake) => {
-    const mistakes = mistakesIn(text);
-    expect(mistakes).toHaveLength(1);
-    expect(mistakes[0]).toContain(mistake);
+  it('is refused if it is incomplete, contradictory or unsafe', () => {
+    const cases: [what: string, text: string, mistake: string][] = [
+      ['an unknown policy', withPolicy('inDoubt: guess'), `${PATH}.inDoubt: "guess" is not allowed`],
+      [
+        'inDoubt: lookup without the section lookup',
+        withPolicy('inDoubt: lookup'),
+        `${PATH}.lookup: is needed with inDoubt: lookup`,
+      ],
+      [
+        'the section lookup without inDoubt: lookup',
+        withPolicy(`lookup: { ${GOOD} }`),
+        `${PATH}.lookup: the value is not allowed: only goes with inDoubt: lookup`,
+      ],
+      [
+        'the section lookup with inDoubt: retry',
+        withPolicy(`inDoubt: retry, lookup: { ${GOOD} }`),
+        `${PATH}.lookup: the value is not allowed: only goes with inDoubt: lookup`,
+      ],
+      ['a lookup without a path', withLookup(''), `${PATH}.lookup.path: is missing`],
+      [
+        'a path without key',
+        withLookup('path: /tx'),
+        `${PATH}.lookup.path: "/tx" is not allowed: must hold {merchant} and {key}`,
+      ],
+      [
+        "a path that could find another merchant's transaction",
+        withLookup('path: "/tx/{key}"'),
+        `${PATH}.lookup.path: "/tx/{key}" is not allowed: must hold {merchant} and {key}`,
+      ],
+      ['a whole address', withLookup('path: "http://a/{merchant}/{key}"'), `${PATH}.lookup.path: `],
+      ['another host', withLookup('path: "//a/{merchant}/{key}"'), `${PATH}.lookup.path: `],
+      ['a fragment', withLookup('path: "/a#{merchant}/{key}"'), `${PATH}.lookup.path: `],
+      ['another placeholder', withLookup('path: "/{merchant}/{key}/{secret}"'), `${PATH}.lookup.path: `],
+      ['an unmatched brace', withLookup('path: "/{merchant}/{key}/}"'), `${PATH}.lookup.path: `],
+      [
+        'a status that means completed and released',
+        withLookup(`${GOOD}, completed: [200, 404], released: [404]`),
+        `${PATH}.lookup.released: the value is not allowed: 404 is in completed too`,
+      ],
+      ['no status that means completed', withLookup(`${GOOD}, completed: []`), `${PATH}.lookup.completed: `],
+      [
+        'a longest pause that is shorter than the first one',
+        withLookup(`${GOOD}, firstAfterMs: 100, maxPauseMs: 50`),
+        `${PATH}.lookup.maxPauseMs: 50 is not allowed: must not be less than firstAfterMs`,
+      ],
+      [
+        'a status that releases and leaves in doubt',
+        withPolicy('release: [429, 502]'),
+        `${PATH}.unknown: 502 is in release too`,
+      ],
+      [
+        'a status that leaves in doubt and releases',
+        withPolicy('unknown: [403]'),
+        `${PATH}.unknown: the value is not allowed: 403 is in release too`,
+      ],
+      [
+        'a header of the gateway’s own',
+        withLookup(`${GOOD}, headers: { host: other }`),
+        `${PATH}.lookup.headers`,
+      ],
+      [
+        'a release before the lease is over',
+        withLookup(`${GOOD}, releaseAfterMs: 40000`, 'lock: { leaseMs: 50000 }\n'),
+        `${PATH}.lookup.releaseAfterMs: 40000 is not allowed: must not be less than lock.leaseMs (50000)`,
+      ],
+      [
+        'a release before the answer is late',
+        withLookup(`${GOOD}, releaseAfterMs: 29999`),
+        `${PATH}.lookup.releaseAfterMs: 29999 is not allowed: must not be less than upstream.responseTimeoutMs (30000)`,
+      ],
+    ];
+    for (const [what, text, mistake] of cases) {
+      const mistakes = mistakesIn(text);
+      expect(mistakes, what).toHaveLength(1);
+      expect(mistakes[0], what).toContain(mistake);
+    }
   });
 
-  it('never shows the credential of a lookup', () => {
+  it('is refused without showing the credential of a lookup', () => {
     const secret = 'hunter2-hunter2\u0007';
     const mistakes = mistakesIn(withLookup(`${GOOD}, headers: { authorization: "Bearer ${secret}" }`));
     expect(mistakes).toHaveLength(1);
@@ -120,7 +123,7 @@ describe('an in-doubt policy', () => {
 
   const warningsOf = (text: string) => policyWarnings(parseConfig(text, {}));
 
-  it('is warned of where it is dangerous', () => {
+  it('causes a warning if it can execute twice', () => {
     expect(warningsOf(withPolicy('key: optional'))).toEqual([]);
     expect(warningsOf(withLookup(GOOD))).toEqual([]);
     expect(warningsOf(withPolicy('inDoubt: retry'))).toEqual([
@@ -128,7 +131,7 @@ describe('an in-doubt policy', () => {
     ]);
   });
 
-  it('is warned of an older name, and of requests without protection', () => {
+  it('causes a warning for an older name, and for requests without protection', () => {
     const older = 'operations: [{ name: pay, match: { method: POST, path: /, body: { action: pay } } }]';
     expect(warningsOf(`${UPSTREAM}${older}`)).toEqual([
       'pay has match.body, which is the older name of match.where',

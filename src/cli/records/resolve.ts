@@ -1,29 +1,27 @@
 import { readFileSync, statSync } from 'node:fs';
 import { userInfo } from 'node:os';
 import type { ResolveRequest } from '../../idempotency/doubt/desk-request.ts';
-import { readArguments, required } from '../arguments.ts';
-import { Exit } from '../exit.ts';
-import { asked, withDesk } from './open-desk.ts';
-import { scopeNamed, WHICH } from './which.ts';
+import { Exit, readArguments, required } from '../arguments.ts';
+import { ask, namedScope, RECORD_OPTIONS, withDesk } from './desk.ts';
 
 const USAGE = `oncegate records resolve --config FILE (--scope S | --merchant M --key K) --as completed|released --reason TEXT
 
-Says what became of a key in doubt. First look into the backend's own books.
+Records what became of a key in doubt. Look into the books of the backend first.
 
-  --as completed   it was executed. Retries get the response below; without one they get 409 response_not_stored
-  --as released    it surely was not executed, and no gateway still works on it: the key is new, a retry executes it
+  --as completed   the backend executed it. Retries get the response below, or 409 response_not_stored without one
+  --as released    the backend surely did not execute it, and no gateway still works on it. The next retry executes it
   --reason TEXT    why; kept in the audit trail
-  --by NAME        who (default: the user of this process)
-  --execution E    only if the record still belongs to this execution (records show names it)
+  --by NAME        who; kept in the audit trail (default: the user of this process)
+  --execution E    resolve only if the record still belongs to this execution (records show prints it)
 
 The response:
   --status N       its status
-  --header LINE    a header line, 'Name: value'; any number of them
+  --header LINE    one of its header lines, 'Name: value'; repeat the option for more
   --body FILE      its body, byte for byte
 `;
 
 const OPTIONS = {
-  ...WHICH,
+  ...RECORD_OPTIONS,
   config: { type: 'string' },
   as: { type: 'string' },
   reason: { type: 'string' },
@@ -34,7 +32,7 @@ const OPTIONS = {
   body: { type: 'string' },
 } as const;
 
-/** The largest that a configuration may allow. */
+/** The largest idempotency.maxStoredBytes that the configuration allows. */
 const MAX_BODY_BYTES = 67_108_864;
 
 interface Resolved {
@@ -49,33 +47,33 @@ export async function resolve(args: string[]): Promise<void> {
   const config = required(options.config, 'config', USAGE);
   const as = required(options.as, 'as', USAGE);
   if (as !== 'completed' && as !== 'released')
-    throw new Exit(`--as ${JSON.stringify(as)}: completed or released`, 64);
+    throw new Exit(`--as must be completed or released, not ${JSON.stringify(as)}`, 64);
   const request: ResolveRequest = {
-    scope: scopeNamed(options, USAGE),
+    scope: namedScope(options, USAGE),
     as,
     reason: required(options.reason, 'reason', USAGE),
     by: options.by ?? userInfo().username,
     status: options.status === undefined ? undefined : Number(options.status),
-    headers: options.header?.flatMap(fieldOf),
-    body: options.body === undefined ? undefined : bodyIn(options.body),
+    headers: options.header?.flatMap(headerOf),
+    body: options.body === undefined ? undefined : base64Of(options.body),
     execution: options.execution,
   };
   const { scope, from, to } = await withDesk(config, (desk) =>
-    asked<Resolved>(desk, { kind: 'resolve', ...request }),
+    ask<Resolved>(desk, { kind: 'resolve', ...request }),
   );
   process.stdout.write(
-    `${from.operation} of ${from.merchant} was ${from.state} and is ${to.as} now (scope ${scope})\n`,
+    `${from.operation} of ${from.merchant} was ${from.state} and is now ${to.as} (scope ${scope})\n`,
   );
 }
 
-function fieldOf(line: string): [string, string] {
+function headerOf(line: string): [string, string] {
   const at = line.indexOf(':');
-  if (at < 1) throw new Exit(`--header ${JSON.stringify(line)} is no header line: 'Name: value'`, 64);
+  if (at < 1)
+    throw new Exit(`--header ${JSON.stringify(line)} is not a header line such as 'Name: value'`, 64);
   return [line.slice(0, at), line.slice(at + 1).trim()];
 }
 
-/** Base64. */
-function bodyIn(file: string): string {
+function base64Of(file: string): string {
   try {
     if (statSync(file).size > MAX_BODY_BYTES) throw new Exit(`${file} is too large to be stored`, 64);
     return readFileSync(file).toString('base64');

@@ -1,21 +1,18 @@
 import type { RecordView } from '../../idempotency/doubt/desk-view.ts';
 import type { Scope } from '../../kernel/brands.ts';
-import { readArguments, required } from '../arguments.ts';
-import { Exit } from '../exit.ts';
-import { asked, withDesk } from './open-desk.ts';
-import { printable, table } from './table.ts';
-import { scopeNamed, WHICH } from './which.ts';
+import { Exit, readArguments, required } from '../arguments.ts';
+import { ask, namedScope, printable, RECORD_OPTIONS, table, withDesk } from './desk.ts';
 
 const USAGE = `oncegate records show --config FILE (--scope S | --merchant M --key K) [--body] [--json]
 
-Prints a record without its body, and who has resolved it.
+Prints a record without its body, and its audit trail: who resolved it, and why.
 
-  --body    prints the stored body instead, byte for byte
-  --json    as JSON
+  --body    print only the stored body, byte for byte
+  --json    print JSON
 `;
 
 const OPTIONS = {
-  ...WHICH,
+  ...RECORD_OPTIONS,
   config: { type: 'string' },
   body: { type: 'boolean' },
   json: { type: 'boolean' },
@@ -35,12 +32,12 @@ interface Shown {
 export async function show(args: string[]): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
   if (!options) return;
-  const scope = scopeNamed(options, USAGE);
+  const scope = namedScope(options, USAGE);
   await withDesk(required(options.config, 'config', USAGE), async (desk) => {
-    const shown = await asked<Shown>(desk, { kind: 'show', scope });
+    const shown = await ask<Shown>(desk, { kind: 'show', scope });
     if (options.body) {
       const body = await desk.bodyOf(scope as Scope);
-      if (!body) throw new Exit('No body is stored there.', 1);
+      if (!body) throw new Exit('The record has no stored body.', 1);
       process.stdout.write(body);
     } else process.stdout.write(options.json ? `${JSON.stringify(shown, null, 2)}\n` : textOf(shown));
   });
@@ -55,7 +52,7 @@ function textOf({ record, audit }: Shown): string {
     reason,
   ]);
   const resolved = trail.length > 0 ? `\n${table(['RESOLVED', 'BY', 'WAS', 'BECAME', 'REASON'], trail)}` : '';
-  return (record ? recordText(record) : 'There is no record any more.\n') + resolved;
+  return (record ? recordText(record) : 'The record does not exist any more.\n') + resolved;
 }
 
 function recordText({ completion, state, ownerGone, ...record }: RecordView): string {

@@ -14,26 +14,35 @@ async function runWith(command: string, text: string, options?: CommandOptions):
   return { ...ended, stderr: ended.stderr.replaceAll(`${file}: `, '') };
 }
 
-describe('a broken configuration ends a command with 78 and a line for each mistake', () => {
-  it.concurrent.each(['serve', 'check', 'start'])('%s', async (command) => {
-    const ended = await runWith(command, `${UPSTREAM}listen: { port: high }\nwrokers: 2\n`);
-    expect(ended).toMatchObject({ code: 78, stdout: '' });
-    const lines = ended.stderr.trimEnd().split('\n');
-    expect(lines).toHaveLength(2);
-    expect(lines).toContainEqual(expect.stringMatching(/^oncegate: listen\.port: "high" is not allowed: .+/));
-    expect(lines).toContain('oncegate: wrokers: is not an option');
-    expectPlain(ended);
-  });
+describe('a command with a broken configuration', () => {
+  it.concurrent.each(['serve', 'check', 'start'])(
+    'exits with 78 and one line for each mistake: %s',
+    async (command) => {
+      const ended = await runWith(command, `${UPSTREAM}listen: { port: high }\nwrokers: 2\n`);
+      expect(ended).toMatchObject({ code: 78, stdout: '' });
+      const lines = ended.stderr.trimEnd().split('\n');
+      expect(lines).toHaveLength(2);
+      expect(lines).toContainEqual(
+        expect.stringMatching(/^oncegate: listen\.port: "high" is not allowed: .+/),
+      );
+      expect(lines).toContain('oncegate: wrokers: is not an option');
+      expectPlain(ended);
+    },
+  );
 
   it.concurrent.each([
     [
-      'a name without a value',
+      'a variable that is not set',
       `${UPSTREAM}${TOKEN_FROM_ENVIRONMENT}`,
       /^oncegate: the environment has no ADMIN_TOKEN\n$/,
     ],
-    ['a dead alias', `${UPSTREAM}admin: { token: *${SECRET} }`, /^oncegate: is not valid YAML: .+\n$/],
-    ['an address in the wrong place', `upstream: "http://user:${SECRET}@a"`, /^oncegate: upstream: .+\n$/],
-  ])('%s', async (_, text, line) => {
+    [
+      'an alias without an anchor',
+      `${UPSTREAM}admin: { token: *${SECRET} }`,
+      /^oncegate: is not valid YAML: .+\n$/,
+    ],
+    ['an address in place of a section', `upstream: "http://user:${SECRET}@a"`, /^oncegate: upstream: .+\n$/],
+  ])('exits with 78 and no secret in its message: %s', async (_, text, line) => {
     const ended = await runWith('check', text);
     expect(ended.code).toBe(78);
     expectPlain(ended);
@@ -42,7 +51,7 @@ describe('a broken configuration ends a command with 78 and a line for each mist
   });
 
   it.concurrent.each(['serve', 'check', 'start'])(
-    '%s: an admin port beyond loopback without a token',
+    'exits with 78 for an admin port beyond loopback without a token: %s',
     async (command) => {
       const ended = await runWith(command, `${UPSTREAM}admin: { host: 0.0.0.0 }`);
       expect(ended).toMatchObject({ code: 78, stdout: '' });
@@ -53,7 +62,7 @@ describe('a broken configuration ends a command with 78 and a line for each mist
     },
   );
 
-  it.concurrent('and so does a file that is not there', async () => {
+  it.concurrent('exits with 78 if the file does not exist', async () => {
     const ended = await run(['serve', '--config', '/nowhere/gateway.yaml']);
     expect(ended).toMatchObject({
       code: 78,

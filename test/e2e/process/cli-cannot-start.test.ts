@@ -26,36 +26,39 @@ function expectOneLine(ended: Ended, line: RegExp | string): void {
   expectPlain(ended);
 }
 
-describe('a port that is taken', () => {
-  let taken: Server;
+describe('a port that is in use', () => {
+  let other: Server;
   let port: number;
   beforeAll(async () => {
-    taken = createServer();
-    port = await listen(taken as never, '127.0.0.1', 0);
+    other = createServer();
+    port = await listen(other as never, '127.0.0.1', 0);
   });
-  afterAll(() => new Promise((resolve) => taken.close(resolve)));
+  afterAll(() => new Promise((resolve) => other.close(resolve)));
 
-  const busy = () => new RegExp(`^oncegate: port ${port} on 127\\.0\\.0\\.1 is in use`);
+  const inUse = () => new RegExp(`^oncegate: port ${port} on 127\\.0\\.0\\.1 is in use`);
 
-  it.concurrent.each([1, 2])('the merchants’ port, %i workers', async (workers) => {
+  it.concurrent.each([1, 2])('is named if it is the port for merchants, with %i workers', async (workers) => {
     const ended = await serve({ workers, listen: { host: '127.0.0.1', port } });
     expect(ended.code).toBe(1);
-    expectOneLine(ended, busy());
+    expectOneLine(ended, inUse());
   });
 
-  it.concurrent.each([1, 2])('the admin port, %i workers', async (workers) => {
+  it.concurrent.each([1, 2])('is named if it is the admin port, with %i workers', async (workers) => {
     const ended = await serve({ workers, admin: { host: '127.0.0.1', port } });
     expect(ended.code).toBe(1);
-    expectOneLine(ended, busy());
+    expectOneLine(ended, inUse());
   });
 
-  it.concurrent.each(['--port', '--admin-port', '--sandbox-port'])('start %s', async (option) => {
-    const free = ['--port=0', '--admin-port=0', '--sandbox-port=0', `--data=${newFolder()}`];
-    const ended = await run(['start', ...free, `${option}=${port}`]);
-    expect(ended.code).toBe(1);
-    expectOneLine(ended, new RegExp(`\\b${port}\\b.* in use`));
-    expect(ended.stdout).not.toContain('oncegate is ready');
-  });
+  it.concurrent.each(['--port', '--admin-port', '--sandbox-port'])(
+    'is named if it is the %s of start',
+    async (option) => {
+      const free = ['--port=0', '--admin-port=0', '--sandbox-port=0', `--data=${newFolder()}`];
+      const ended = await run(['start', ...free, `${option}=${port}`]);
+      expect(ended.code).toBe(1);
+      expectOneLine(ended, new RegExp(`\\b${port}\\b.* in use`));
+      expect(ended.stdout).not.toContain('oncegate is ready');
+    },
+  );
 });
 
 describe('a data folder that cannot be used', () => {
@@ -65,11 +68,11 @@ describe('a data folder that cannot be used', () => {
   const file = () => write().file;
 
   it.concurrent.each([
-    ['start, below a file', start, () => join(file(), 'data'), 'gateway.yaml'],
-    ['serve, below a file', serveOn, () => join(file(), 'data'), 'gateway.yaml'],
+    ['start, in a folder below a file', start, () => join(file(), 'data'), 'gateway.yaml'],
+    ['serve, in a folder below a file', serveOn, () => join(file(), 'data'), 'gateway.yaml'],
     ['start, in /proc', start, () => '/proc/oncegate-data', '/proc/oncegate-data'],
-    ['serve, in place of a file', serveOn, file, 'gateway.yaml'],
-  ])('%s', async (_, command, pathOf, named) => {
+    ['serve, with a file in place of the folder', serveOn, file, 'gateway.yaml'],
+  ])('is named: %s', async (_, command, pathOf, named) => {
     const ended = await command(pathOf());
     expect([1, 69]).toContain(ended.code);
     expectOneLine(ended, named);
@@ -83,20 +86,21 @@ describe('a data folder that cannot be used', () => {
       'records list',
       (path: string) => run(['records', 'list', '--config', write({ store: { kind: 'sqlite', path } }).file]),
     ],
-  ])('%s, with the store of an earlier version in it', async (_, ended) => {
+  ])('because it has the store of an earlier version is named, and stays as it is: %s', async (_, runOn) => {
     const path = newFolder();
     for (const file of ['data.mdb', 'lock.mdb']) writeFileSync(join(path, file), 'an LMDB store');
-    const { code, ...said } = await ended(path);
-    expect([1, 69]).toContain(code);
+    const ended = await runOn(path);
+    expect([1, 69]).toContain(ended.code);
     const help =
       'holds an LMDB store, which this version cannot read: move the folder away, or configure another';
-    expectOneLine({ code, ...said }, `${path} ${help} store.path`);
-    // It is left as it was, and no new store is made beside it.
+    expectOneLine(ended, `${path} ${help} store.path`);
     expect(readFileSync(join(path, 'data.mdb'), 'utf8')).toBe('an LMDB store');
     expect(existsSync(join(path, 'records.db'))).toBe(false);
   });
+});
 
-  it.concurrent('but a folder with a dot in its name can', async () => {
+describe('a data folder', () => {
+  it.concurrent('can have a dot in its name', async () => {
     const path = join(newFolder(), 'records.v1');
     const ended = await run(['check', '--config', write({ store: { kind: 'sqlite', path } }).file]);
     expect(ended.stdout).toContain('ok   store: ');
@@ -104,8 +108,8 @@ describe('a data folder that cannot be used', () => {
   });
 });
 
-describe('a key file that cannot be used', () => {
-  it.concurrent('is missing', async () => {
+describe('a key file that cannot be used is named', () => {
+  it.concurrent('if it does not exist', async () => {
     const path = join(newFolder(), 'nokeys.yaml');
     const ended = await serve({ auth: { keys: { source: 'file', path } } });
     expect(ended.code).toBe(1);
@@ -114,7 +118,7 @@ describe('a key file that cannot be used', () => {
     expect(ended.stderr).toContain('ENOENT');
   });
 
-  it.concurrent('has a secret in the wrong place', async () => {
+  it.concurrent('without the secret that is in the place of a hash', async () => {
     const path = join(newFolder(), 'keys.yaml');
     writeFileSync(path, stringify({ merchants: [{ code: 'M-1', keys: [{ id: 'a', hash: SECRET }] }] }));
     const ended = await serve({ auth: { keys: { source: 'file', path } } });
@@ -124,7 +128,7 @@ describe('a key file that cannot be used', () => {
     expect(ended.stderr).not.toContain(SECRET);
   });
 
-  it.concurrent('has hashes, and there is no pepper', async () => {
+  it.concurrent('if it has hashes and the configuration has no pepper', async () => {
     const path = join(newFolder(), 'keys.yaml');
     const hash = `hmac-sha256:${'0'.repeat(64)}`;
     writeFileSync(path, stringify({ merchants: [{ code: 'M-1', keys: [{ id: 'a', hash }] }] }));
@@ -135,40 +139,40 @@ describe('a key file that cannot be used', () => {
   });
 });
 
-describe('a Redis that cannot be used', () => {
-  const within = (url: string, more: MoreConfig = {}) =>
+describe('a Redis that cannot be used ends the start', () => {
+  const serveOn = (url: string, more: MoreConfig = {}) =>
     serve({ store: { kind: 'redis', url, connectTimeoutMs: 500 }, ...more });
 
-  it.concurrent.each([1, 2])('is not there, %i workers', async (workers) => {
+  it.concurrent.each([1, 2])('because it cannot be reached, with %i workers', async (workers) => {
     const port = await freePort();
-    const ended = await within(`redis://user:${SECRET}@127.0.0.1:${port}`, { workers });
+    const ended = await serveOn(`redis://user:${SECRET}@127.0.0.1:${port}`, { workers });
     expect(ended.code).toBe(69);
     expectOneLine(ended, /^oncegate: redis cannot be reached: .*ECONNREFUSED/);
     expect(ended.stderr).not.toContain(SECRET);
-    // Its 500 ms, and the time to start and end as many processes.
+    // The 500 ms of connectTimeoutMs, and the time to start and end the processes.
     expect(ended.elapsedMs).toBeLessThan(15_000);
   });
 
-  it.concurrent('stands still', async () => {
+  it.concurrent('because it is paused', async () => {
     const redis = await startRedis();
     redis.freeze();
-    const ended = await within(redis.url);
+    const ended = await serveOn(redis.url);
     expect(ended.code).toBe(69);
     expectOneLine(ended, /^oncegate: redis cannot be reached: /);
     expect(ended.elapsedMs).toBeLessThan(15_000);
   });
 
-  it.concurrent('wants another password', async () => {
+  it.concurrent('because it has another password', async () => {
     const redis = await startRedis({ args: ['--requirepass', 'another'] });
-    const ended = await within(redis.url.replace('redis://', `redis://:${SECRET}@`));
+    const ended = await serveOn(redis.url.replace('redis://', `redis://:${SECRET}@`));
     expect(ended.code).toBe(69);
     expectOneLine(ended, /^oncegate: redis .*WRONGPASS/);
     expect(ended.stderr).not.toContain(SECRET);
   });
 
-  it.concurrent('evicts', async () => {
+  it.concurrent('because it evicts keys', async () => {
     const redis = await startRedis({ args: ['--maxmemory-policy', 'allkeys-lru'] });
-    const ended = await within(redis.url);
+    const ended = await serveOn(redis.url);
     expect(ended.code).toBe(69);
     expectOneLine(ended, /^oncegate: redis has maxmemory-policy allkeys-lru/);
   });

@@ -31,21 +31,21 @@ function check(more: MoreConfig = {}, { upstreamUrl = sandbox.url, keys = [{}], 
 const warningsIn = ({ stdout }: Ended) => stdout.split('\n').filter((line) => line.startsWith('warn'));
 
 describe('check', () => {
-  it.concurrent('says what it looked at, when all is well', async () => {
+  it.concurrent('prints one line for each check that passed', async () => {
     const ended = await check();
     expect(ended).toMatchObject({ code: 0, stderr: '' });
     expect(ended.stdout).toMatch(/^ok {3}store: .+\nok {3}upstream: .+\nok {3}keys: 1 key from .+\n$/);
     expect(ended.stdout).not.toMatch(/sk_check/);
   });
 
-  it.concurrent('fails where the backend cannot be reached, and names the reason', async () => {
+  it.concurrent('fails if the backend cannot be reached, and prints the reason', async () => {
     const ended = await check({}, { upstreamUrl: `http://127.0.0.1:${await freePort()}` });
     expect(ended.code).toBe(1);
     expect(ended.stdout).toMatch(/^ok {3}store: .+\nFAIL upstream: .*ECONNREFUSED.*\nok {3}keys: .+\n$/);
     expect(ended.stderr).toBe('oncegate: not ready: upstream\n');
   });
 
-  it.concurrent('warns of ports that are in use, and serves on none', async () => {
+  it.concurrent('warns of ports that are in use', async () => {
     const port = Number(new URL(sandbox.url).port);
     const free = await freePort();
     const taken = { host: '127.0.0.1', port };
@@ -66,12 +66,12 @@ describe('check', () => {
     ]);
   });
 
-  it.concurrent('warns of ports that it may not use, and of one port for both', async () => {
+  it.concurrent('warns of addresses that cannot be used, and of one port for both servers', async () => {
     const port = await freePort();
     const both = await check({ listen: { host: '127.0.0.1', port }, admin: { host: '127.0.0.1', port } });
     expect(both.code).toBe(0);
     expect(warningsIn(both)).toEqual([expect.stringMatching(`^warn admin: port ${port} .* is in use`)]);
-    // An address of documentation (RFC 5737), which no machine has.
+    // RFC 5737 reserves this address for documentation, so no machine has it.
     const foreign = await check({ listen: { host: '192.0.2.1', port } });
     expect(foreign.code).toBe(0);
     expect(warningsIn(foreign)).toEqual([
@@ -79,7 +79,7 @@ describe('check', () => {
     ]);
   });
 
-  it.concurrent('warns of keys that have expired or soon will, and of unknown scopes', async () => {
+  it.concurrent('warns of keys that have expired or will expire soon, and of unknown scopes', async () => {
     const soon = new Date(Date.now() + 86_400_000).toISOString();
     const keys = [
       {},
@@ -102,7 +102,7 @@ describe('check', () => {
     expect(warningsIn(ended)).toEqual(['warn keys: there are no secret keys: every request gets 401']);
   });
 
-  it.concurrent('needs neither store nor backend nor ports with --offline, and says so', async () => {
+  it.concurrent('skips store, backend and ports with --offline, and prints that', async () => {
     const nowhere = `redis://127.0.0.1:${await freePort()}`;
     const port = Number(new URL(sandbox.url).port);
     const more = { store: { kind: 'redis' as const, url: nowhere }, listen: { host: '127.0.0.1', port } };
@@ -117,15 +117,15 @@ describe('check', () => {
       [
         'ok   keys: 1 key',
         'warn keys: no operation has the scope "withdrw": M-1/k0',
-        'skip store: not looked at (--offline)',
-        'skip upstream: not looked at (--offline)',
-        'skip ports: not looked at (--offline)',
+        'skip store: not checked (--offline)',
+        'skip upstream: not checked (--offline)',
+        'skip ports: not checked (--offline)',
         '',
       ].join('\n'),
     );
   });
 
-  it.concurrent('finds mistakes in the key file with --offline too, and makes no store', async () => {
+  it.concurrent('finds mistakes in the key file also with --offline, and creates no store', async () => {
     const folder = newFolder();
     const ended = await check(
       { store: { kind: 'sqlite', path: join(folder, 'data') } },
@@ -137,7 +137,7 @@ describe('check', () => {
     expect(existsSync(join(folder, 'data'))).toBe(false);
   });
 
-  it.concurrent('has nothing to say against a Redis that keeps its records', async () => {
+  it.concurrent('does not warn of a durable Redis', async () => {
     const redis = await startRedis();
     const ended = await check(onRedis(redis));
     expect(ended).toMatchObject({ code: 0, stderr: '' });
@@ -145,7 +145,7 @@ describe('check', () => {
     expect(ended.stdout).not.toMatch(/^warn/m);
   });
 
-  it.concurrent('warns of a Redis that does not keep them', async () => {
+  it.concurrent('warns of a Redis without appendonly', async () => {
     const redis = await startRedis({ appendonly: false });
     const ended = await check(onRedis(redis));
     expect(ended).toMatchObject({ code: 0, stderr: '' });
@@ -155,7 +155,7 @@ describe('check', () => {
     ]);
   });
 
-  it.concurrent('warns of an operation that sends again what may have been executed', async () => {
+  it.concurrent('warns of an operation with inDoubt: retry', async () => {
     const match = { method: 'POST', path: '/v1/pay' };
     const ended = await check({
       operations: [{ name: 'pay', match, idempotency: { key: 'optional', inDoubt: 'retry' } }],
@@ -164,10 +164,10 @@ describe('check', () => {
     expect(ended.stdout).toMatch(/^warn operations: pay has inDoubt: retry: .*pays twice/m);
   });
 
-  it.concurrent('fails where the store cannot be opened', async () => {
+  it.concurrent('fails if the store cannot be opened', async () => {
     const url = `redis://:hunter2@127.0.0.1:${await freePort()}`;
     const ended = await check({ store: { kind: 'redis', url, connectTimeoutMs: 300 } });
-    // Its own help: 1 when something is not well, 78 for the configuration.
+    // 69 is the exit code of serve. check exits with 1 for every failed check, as its help says.
     expect(ended.code).toBe(1);
     expectPlain(ended);
     expect(ended.stderr).toMatch(/redis cannot be reached/);

@@ -48,13 +48,13 @@ describe('keys hash', () => {
     ['no pepper', 78, ['--id', 'a'], { env: { ONCEGATE_PEPPER: '' } }, /ONCEGATE_PEPPER/],
     ['a short pepper', 78, ['--id', 'a'], { env: { ONCEGATE_PEPPER: 'hunter2' } }, /16 characters/],
     ['no secret', 64, ['--id', 'a'], { input: '\n' }, /no secret key/],
-    ['too much', 64, ['--id', 'a'], { input: 'hunter2'.repeat(600) }, /too long/],
-    ['a secret that cannot be sent', 1, ['--id', 'a'], { input: 'hunter2 hunter2' }, /bearer token/],
+    ['too much input', 64, ['--id', 'a'], { input: 'hunter2'.repeat(600) }, /too long/],
+    ['a secret that is no bearer token', 1, ['--id', 'a'], { input: 'hunter2 hunter2' }, /bearer token/],
     ['two lines', 1, ['--id', 'a'], { input: 'hunter2\nhunter2\n' }, /bearer token/],
-    ['an id that cannot be', 1, ['--id', 'a b'], {}, /id: /],
-    ['a scope that cannot be', 1, ['--id', 'a', '--scope', ''], {}, /scopes/],
+    ['an invalid id', 1, ['--id', 'a b'], {}, /id: /],
+    ['an invalid scope', 1, ['--id', 'a', '--scope', ''], {}, /scopes/],
   ] as [string, number, string[], CommandOptions, RegExp][])(
-    'says what is wrong with %s',
+    'fails without printing a secret: %s',
     async (_, code, args, options, reason) => {
       const ended = await hash(args, options);
       expect(ended).toMatchObject({ code, stdout: '' });

@@ -1,20 +1,24 @@
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { promisify } from 'node:util';
 import { expect, it } from 'vitest';
+import { stringify } from 'yaml';
 import { send, type TestAnswer } from '../../support/client.ts';
 import { FAST_START, newFolder } from '../../support/command.ts';
+import { testConfig } from '../../support/config.ts';
 import { leash } from '../../support/process-life.ts';
 import { MAIN, track } from '../../support/spawn.ts';
 
 interface Tour {
-  /** Its curl commands, in order. */
+  /** The printed curl commands, in order. */
   commands: string[];
   sandboxUrl: string;
   adminUrl: string;
   output(): string;
-  /** Ends it, and resolves to its exit code or the signal. */
+  /** Resolves to the exit code, or to the signal that ended the process. */
   end(signal: NodeJS.Signals): Promise<number | string>;
 }
 
@@ -31,12 +35,12 @@ async function start(data: string): Promise<Tour> {
   await new Promise<void>((resolve, reject) => {
     createInterface({ input: child.stdout as NodeJS.ReadableStream }).on('line', (line) => {
       lines.push(line);
-      if (lines.filter((said) => said.startsWith('curl ')).length === 3) resolve();
+      if (lines.filter((printed) => printed.startsWith('curl ')).length === 3) resolve();
     });
     child.once('exit', (code) => reject(new Error(`start ended with ${code}: ${errors}`)));
   });
-  const urlOf = (what: string) =>
-    lines.join('\n').match(new RegExp(`^  ${what} +(http://[\\d.]+:\\d+)`, 'm'))?.[1] ?? '';
+  const urlOf = (server: string) =>
+    lines.join('\n').match(new RegExp(`^  ${server} +(http://[\\d.]+:\\d+)`, 'm'))?.[1] ?? '';
   return {
     commands: lines.filter((line) => line.startsWith('curl ')),
     sandboxUrl: urlOf('sandbox'),
@@ -55,7 +59,7 @@ const hasCurl = await promisify(execFile)('curl', ['--version']).then(
   () => false,
 );
 
-/** Runs a curl command as it was printed; where there is no curl, the request that it says. */
+/** Runs a printed curl command. Without curl, sends the request of the command. */
 async function runCurl(command: string): Promise<Pick<TestAnswer, 'status' | 'headers' | 'body'>> {
   if (!hasCurl) return await send(...requestOf(command));
   const { stdout } = await promisify(execFile)('sh', ['-c', `${command} -sS`], { encoding: 'buffer' });
@@ -83,7 +87,7 @@ function requestOf(command: string): Parameters<typeof send> {
 const payouts = async ({ sandboxUrl }: Tour) =>
   (await send(sandboxUrl, { path: '/_sandbox/ledger' })).json<{ payouts: number }>().payouts;
 
-it('start shows the way by three commands, and keeps what they did when it is killed', async () => {
+it('start prints three commands that work, and their results survive a kill', async () => {
   const data = newFolder();
   const first = await start(data);
   expect(first.commands).toHaveLength(3);
@@ -122,4 +126,23 @@ it('start shows the way by three commands, and keeps what they did when it is ki
   expect(left.data.balance).toBe(1_000_000 - 125.5);
   expect(await second.end('SIGTERM')).toBe(0);
   for (const tour of [first, second]) expect(tour.output()).not.toMatch(/Warning|Error|^\s+at /m);
+});
+
+it('start --config runs only the gateway of the configuration, as serve --config does', async () => {
+  const folder = newFolder();
+  const file = join(folder, 'gateway.yaml');
+  writeFileSync(file, stringify(testConfig(folder, 'http://127.0.0.1:9')));
+  const env = { ...process.env, ...FAST_START };
+  const child = track(spawn(process.execPath, [MAIN, 'start', '--config', file], { env }));
+  const exited = once(child, 'exit');
+  const output: string[] = [];
+  for await (const line of createInterface({ input: child.stdout as NodeJS.ReadableStream })) {
+    output.push(line);
+    if (line.includes('"msg":"listening"')) break;
+  }
+  expect(output.join('\n')).not.toContain('sandbox');
+  const { port } = JSON.parse(output.at(-1) ?? '');
+  expect((await send(`http://127.0.0.1:${port}`)).status).toBe(401);
+  child.kill('SIGTERM');
+  expect(await exited).toEqual([0, null]);
 });

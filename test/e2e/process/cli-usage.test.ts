@@ -2,7 +2,7 @@ import { readdirSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { expectPlain, newFolder, run } from '../../support/command.ts';
 
-describe('the command line explains itself', () => {
+describe('the help of a command', () => {
   it.concurrent.each([
     [[], ['serve', 'check', 'keys hash', 'records', 'sandbox', 'start', '--help']],
     [
@@ -33,26 +33,26 @@ describe('the command line explains itself', () => {
       ['sandbox', '--help'],
       ['--port PORT', '--db FILE', 'sk_sandbox_alpha'],
     ],
-  ])('%j', async (args, words) => {
+  ])('is printed for %j', async (args, words) => {
     const ended = await run(args);
     expect(ended).toMatchObject({ code: 0, stderr: '' });
     for (const word of words) expect(ended.stdout).toContain(word);
   });
 });
 
-describe('what cannot be meant is answered with 64 and the usage', () => {
+describe('a command with wrong arguments', () => {
   it.concurrent.each([
     [['frobnicate'], 'there is no command "frobnicate"', 'oncegate serve --config FILE'],
     [['toString'], 'there is no command "toString"', 'oncegate serve --config FILE'],
     [['serve'], '--config is missing', 'oncegate serve --config FILE'],
     [['check', '--confg', 'a.yaml'], "'--confg'", 'oncegate check --config FILE'],
     [['serve', 'a.yaml'], "'a.yaml'", 'oncegate serve --config FILE'],
-    [['keys', 'rotate'], 'keys what?', 'oncegate keys hash'],
+    [['keys', 'rotate'], 'the keys command needs an action', 'oncegate keys hash'],
     [['keys', 'hash'], '--id is missing', 'oncegate keys hash'],
-    [['records', 'settle'], 'records what?', 'oncegate records list'],
+    [['records', 'settle'], 'the records command needs an action', 'oncegate records list'],
     [['records', 'list'], '--config is missing', 'oncegate records list --config FILE'],
     [['start', '--prot', '1'], "'--prot'", '--sandbox-port N'],
-  ])('%j', async (args, reason, usage) => {
+  ])('exits with 64 and prints its usage: %j', async (args, reason, usage) => {
     const ended = await run(args);
     expect(ended).toMatchObject({ code: 64, stdout: '' });
     expectPlain(ended);
@@ -65,7 +65,7 @@ describe('what cannot be meant is answered with 64 and the usage', () => {
     ['--port', 'http'],
     ['--admin-port', '65536'],
     ['--sandbox-port', '-1'],
-  ])('start %s %s, and nothing was begun', async (option, port) => {
+  ])('exits with 64 and creates no file: start %s %s', async (option, port) => {
     const cwd = newFolder();
     const ended = await run(['start', `${option}=${port}`], { cwd });
     expect(ended).toMatchObject({ code: 64, stdout: '' });
@@ -73,7 +73,7 @@ describe('what cannot be meant is answered with 64 and the usage', () => {
     expect(readdirSync(cwd)).toEqual([]);
   });
 
-  it.concurrent('start with a configuration, and with what goes only without one', async () => {
+  it.concurrent('exits with 64 for start with --config and --port', async () => {
     const ended = await run(['start', '--config', 'gateway.yaml', '--port', '8081']);
     expect(ended).toMatchObject({ code: 64, stdout: '' });
     expect(ended.stderr).toMatch(/--port/);

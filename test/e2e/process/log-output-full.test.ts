@@ -13,7 +13,7 @@ import { MAIN, track } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
 import { openSandbox } from './gateways.ts';
 
-it.each([1, 2])('a log on a full disk ends no gateway and no payout, %i workers', async (workers) => {
+it.each([1, 2])('a gateway that cannot write its log continues to pay, with %i workers', async (workers) => {
   const sandbox = await openSandbox();
   const folder = newFolder();
   const [port, adminPort] = [await freePort(), await freePort()];
@@ -24,7 +24,7 @@ it.each([1, 2])('a log on a full disk ends no gateway and no payout, %i workers'
   });
   const file = join(folder, 'gateway.yaml');
   writeFileSync(file, stringify(config));
-  // Each write to it fails with ENOSPC.
+  // Every write to this file fails with ENOSPC.
   const full = openSync('/dev/full', 'w');
   const env = { ...process.env, ...FAST_START };
   const gateway = track(
@@ -41,7 +41,7 @@ it.each([1, 2])('a log on a full disk ends no gateway and no payout, %i workers'
   await until(async () => (await send(adminUrl, { path: '/readyz' }).catch(() => undefined))?.status === 200);
   const key = randomUUID();
   const answer = withdraw(url, { key, fault: 'delay=1000' });
-  // More lines meanwhile, each of which is written within a tenth of a second.
+  // Further log lines, each of which is written within 100 ms.
   for (let i = 0; i < 5; i++) expect((await send(url)).status).toBe(401);
   expect(await answer).toMatchObject({ status: 201 });
   expect((await withdraw(url, { key })).headers['idempotent-replayed']).toBe('true');

@@ -8,7 +8,7 @@ import { expectPlain, newFolder, run } from '../../support/command.ts';
 const ROOT = fileURLToPath(new URL('../../../', import.meta.url));
 const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
 
-/** This Node, under another version, as long as it loads nothing of ours but the entry: an old one could not. */
+/** Gives this Node another version number, and fails if the entry loads other files of the gateway. */
 const preload = (version: string) => `
   import { registerHooks } from 'node:module';
   Object.defineProperty(process, 'versions', { value: { ...process.versions, node: '${version}' } });
@@ -33,19 +33,19 @@ describe('an old Node', () => {
     expectPlain(ended);
   });
 
-  it.each(['24.18.0', '25.0.0'])('is not %s: the commands are loaded', async (version) => {
+  it.each(['24.18.0', '25.0.0'])('is not %s: it loads the command', async (version) => {
     expect((await runAs(version, '--help')).stderr).toContain('loaded ./cli/');
   });
 });
 
-/** A Node of this machine that is too old. The one that the packages bring comes first in the path of an npm script. */
+/** An old Node of this machine. The Node of the packages comes first in the path of an npm script, and is not old. */
 const oldNode = (process.env.PATH ?? '')
   .split(':')
   .concat('/usr/bin', '/usr/local/bin')
   .map((folder) => join(folder, 'node'))
   .find((node) => /^v(?:1[4-9]|2[0-3])\./.test(spawnSync(node, ['--version']).stdout?.toString() ?? ''));
 
-describe.skipIf(oldNode === undefined)('the compiled entry, on a real one', () => {
+describe.skipIf(oldNode === undefined)('the compiled entry on a real old Node', () => {
   const dist = newFolder();
   beforeAll(() => {
     writeFileSync(join(dist, 'package.json'), read('package.json'));
@@ -54,7 +54,7 @@ describe.skipIf(oldNode === undefined)('the compiled entry, on a real one', () =
     expect(spawnSync(tsc, build, { encoding: 'utf8' })).toMatchObject({ status: 0 });
   });
 
-  it('says what it needs', () => {
+  it('prints which version it needs', () => {
     const ended = spawnSync(oldNode as string, [join(dist, 'main.js'), '--help'], {
       encoding: 'utf8',
       cwd: newFolder(),
@@ -64,7 +64,7 @@ describe.skipIf(oldNode === undefined)('the compiled entry, on a real one', () =
   });
 });
 
-it('the package, its setup and its readme name the same version', () => {
+it('the package, the setup and the README name the same version', () => {
   expect(JSON.parse(read('package.json')).engines.node).toBe('>=24.18');
   expect(JSON.parse(read('package-lock.json')).packages[''].engines.node).toBe('>=24.18');
   expect(read('scripts/setup.mjs')).toContain('(major === 24 && minor < 18)');

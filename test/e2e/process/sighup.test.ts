@@ -20,13 +20,13 @@ async function open(workers: number) {
 const BRAVO_ALONE =
   'merchants: [{ code: M-BRAVO, keys: [{ id: b, dangerouslyPlainSecret: sk_sandbox_bravo }] }]';
 
-/** In one go, so that no half of it is read. */
+/** Replaces the file atomically, so that the gateway never reads half of it. */
 function replace(path: string, text: string): void {
   writeFileSync(`${path}.new`, text);
   renameSync(`${path}.new`, path);
 }
 
-/** Lines of the log about the key file. */
+/** Log lines about the key file. */
 const reloadsIn = ({ lines }: SpawnedGateway) =>
   lines.map((line) => JSON.parse(line)).filter(({ msg }) => /key file/.test(msg));
 
@@ -37,7 +37,7 @@ const readings = async ({ adminUrl }: SpawnedGateway, result: string) =>
   await metric(adminUrl, 'oncegate_key_reloads_total', { result });
 
 describe.each([1, 2])('SIGHUP, %i workers', (workers) => {
-  it('reloads the key file in each process though it has not changed, and logs it once', async () => {
+  it('reloads an unchanged key file in each process, and logs it once', async () => {
     const { gateway } = await open(workers);
     for (const times of [1, 2]) {
       process.kill(gateway.pid, 'SIGHUP');
@@ -55,7 +55,7 @@ describe.each([1, 2])('SIGHUP, %i workers', (workers) => {
     const key = randomUUID();
     const answer = withdraw(gateway.url, { key, fault: 'delay=1500' });
     await until(() => sandbox.requests.ofKey(key) === 1);
-    // A terminal that closes sends it to all processes.
+    // A terminal that is closed sends SIGHUP to all its processes.
     for (const pid of [gateway.pid, ...pids]) process.kill(pid, 'SIGHUP');
     replace(path, BRAVO_ALONE);
     for (const pid of [gateway.pid, ...pids]) process.kill(pid, 'SIGHUP');
@@ -83,7 +83,7 @@ describe.each([1, 2])('SIGHUP, %i workers', (workers) => {
     ]);
   });
 
-  it('is not needed: a changed file is read by itself, and logged once', async () => {
+  it('is not needed for a changed key file, which is read and logged once', async () => {
     const { gateway, path } = await open(workers);
     replace(path, BRAVO_ALONE);
     await until(async () => (await readings(gateway, 'ok')) === workers);

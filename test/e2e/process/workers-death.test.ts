@@ -18,15 +18,15 @@ const LANES = 20;
 
 interface Execution {
   key: string;
-  /** The worker at work. */
+  /** The worker that executes it. */
   pid: number;
   answer: Promise<TestAnswer | Error>;
 }
 
-/** A withdraw on which the backend is at work, and the worker that it went through. */
+/** A withdraw that the backend is executing, and the worker that sent it. */
 async function executing(gateway: SpawnedGateway, sandbox: Sandbox, delayMs: number): Promise<Execution> {
   const [key, requestId] = [randomUUID(), randomUUID()];
-  // The second request of a connection goes to the worker of the first.
+  // Both requests use one connection, so the same worker handles them.
   const agent = new Agent({ keepAlive: true, maxSockets: 1 });
   const headers = { Authorization: 'Bearer sk_sandbox_alpha', 'X-Request-Id': requestId };
   await send(gateway.url, { path: '/v2/get_balance', headers, agent });
@@ -38,16 +38,16 @@ async function executing(gateway: SpawnedGateway, sandbox: Sandbox, delayMs: num
   return { key, pid: leash(JSON.parse(line).pid), answer: answer.finally(() => agent.destroy()) };
 }
 
-/** A configuration and its backend, for each test its own. */
+/** A new backend and a configuration for it. */
 async function open(): Promise<{ sandbox: Sandbox; config: ConfigInput }> {
   const sandbox = await openSandbox();
-  // A port of its own: one that the system picked is another once all who listened on it have died.
+  // With port 0, the system would choose another port after all workers have died.
   const listen = { host: '127.0.0.1', port: await freePort() };
   return { sandbox, config: configFor(sandbox, { workers: WORKERS, listen, lock: { leaseMs: 600 } }) };
 }
 
 describe.concurrent('two workers', () => {
-  it('one that is killed leaves what it executed in doubt, and the other never sends it again', async () => {
+  it('leave in doubt what one of them executed when it was killed, and never send it again', async () => {
     const { sandbox, config } = await open();
     const gateway = await startGateway(config);
     const { key, pid, answer } = await executing(gateway, sandbox, 500);
@@ -65,7 +65,7 @@ describe.concurrent('two workers', () => {
     expect(pids.filter(isAlive)).toEqual([]);
   });
 
-  it('end by themselves when their primary is killed, and complete what they execute before', async () => {
+  it('complete what they execute and exit when their primary is killed', async () => {
     const { sandbox, config } = await open();
     const upstream = { ...config.upstream, url: sandbox.url, responseTimeoutMs: 20_000 };
     const shutdown = { delayMs: 8000, graceMs: 20_000 };
@@ -73,57 +73,57 @@ describe.concurrent('two workers', () => {
     const pids = await workersOf(gateway, WORKERS);
     const { key, pid, answer } = await executing(gateway, sandbox, 8000);
     expect(await gateway.end('SIGKILL')).toBe('SIGKILL');
-    // On their port, which they have left.
-    const heir = await startGateway({ ...config, workers: 1 });
+    // The workers have released their port.
+    const successor = await startGateway({ ...config, workers: 1 });
     expect(isAlive(pid)).toBe(true);
-    // Merchants come to the new one while the old worker still executes: it sends nothing for its key.
-    const early = await withdraw(heir.url, { key, headers: { Prefer: 'wait=0' } });
+    // While the old worker still executes, the new gateway sends nothing for the same key.
+    const early = await withdraw(successor.url, { key, headers: { Prefer: 'wait=0' } });
     expectProblem(early, { status: 409, code: 'request_in_flight', retryAfter: 1 });
     expect(await answer).toMatchObject({ status: 201 });
     await until(() => !pids.some(isAlive));
-    const again = await withdraw(heir.url, { key });
+    const again = await withdraw(successor.url, { key });
     expect([again.status, isReplay(again)]).toEqual([201, true]);
     expect([sandbox.requests.ofKey(key), sandbox.ledger.payouts({ key })]).toEqual([1, 1]);
-    expect(await heir.end()).toBe(0);
+    expect(await successor.end()).toBe(0);
   });
 
   it.each([
     ['SIGTERM', 1],
     ['SIGKILL', 1],
     ['SIGTERM', WORKERS],
-  ] as const)('leave nobody hanging who connects while %s ends %i of them', async (signal, count) => {
+  ] as const)('leave no connection without an end while %s ends %i of them', async (signal, count) => {
     const { config } = await open();
     const gateway = await startGateway({ ...config, shutdown: { delayMs: 0, graceMs: 1000 } });
-    const struck = (await workersOf(gateway, WORKERS)).slice(0, count);
+    const ended = (await workersOf(gateway, WORKERS)).slice(0, count);
     const made: Awaited<ReturnType<typeof visit>>[] = [];
     const lanes = Array.from({ length: LANES }, async () => {
-      while (struck.some(isAlive)) made.push(await visit(gateway.port));
+      while (ended.some(isAlive)) made.push(await visit(gateway.port));
     });
     await until(() => made.length > 10 * LANES);
-    for (const pid of struck) process.kill(pid, signal);
+    for (const pid of ended) process.kill(pid, signal);
     await Promise.all(lanes);
-    const ends = new Set(made.map(({ how }) => how));
-    // In the hands of one that ended, or of nobody.
-    for (const how of ['ECONNRESET', 'EPIPE', 'ECONNREFUSED', 'no answer']) ends.delete(how);
-    expect([...ends]).toEqual(['an answer']);
+    const results = new Set(made.map(({ how }) => how));
+    // Connections of a worker that ended, or that no worker had accepted.
+    for (const how of ['ECONNRESET', 'EPIPE', 'ECONNREFUSED', 'no answer']) results.delete(how);
+    expect([...results]).toEqual(['an answer']);
     await until(async () => (await send(gateway.url).catch(() => undefined))?.status === 401);
     expect(await gateway.end()).toBe(0);
   });
 
-  it('end in order when they are told to while they start', async () => {
+  it('shut down gracefully also if SIGTERM arrives while they start', async () => {
     const { config } = await open();
     const gateway = await startGateway({ ...config, shutdown: { delayMs: 0, graceMs: 20_000 } });
     const dead = await workersOf(gateway, WORKERS);
     for (const pid of dead) endNow(pid);
     await until(() => !dead.some(isAlive));
     await until(() => childrenOf(gateway.pid).length === WORKERS);
-    const toldAtMs = performance.now();
+    const signalledAtMs = performance.now();
     expect(await gateway.end()).toBe(0);
-    // After its grace and some seconds more, one that did not hear would be killed.
-    expect(performance.now() - toldAtMs).toBeLessThan(15_000);
+    // A worker that missed the message would be killed, some seconds after graceMs.
+    expect(performance.now() - signalledAtMs).toBeLessThan(15_000);
   });
 
-  it('say why when one that is to take a dead one’s place cannot start', async () => {
+  it('log why the replacement of a dead worker cannot start', async () => {
     const { config } = await open();
     const gateway = await startGateway(config);
     const { keys } = config.auth ?? {};
@@ -132,8 +132,8 @@ describe.concurrent('two workers', () => {
     const before = gateway.lines.length;
     writeFileSync(path, 'merchants: none\n');
     endNow(pid);
-    const told = () => gateway.lines.slice(before).some((line) => /key file .+ is refused/.test(line));
-    await until(told);
+    const isLogged = () => gateway.lines.slice(before).some((line) => /key file .+ is refused/.test(line));
+    await until(isLogged);
     expect((await send(gateway.url)).status).toBe(401);
     expect(await gateway.end()).toBe(0);
   });

@@ -12,7 +12,7 @@ const WORKERS = 3;
 describe('three workers', () => {
   let gateway: SpawnedGateway;
   beforeAll(async () => {
-    // A port of its own: one that the system picked is another once all who listened on it have died.
+    // With port 0, the system would choose another port after all workers have died.
     const listen = { host: '127.0.0.1', port: await freePort() };
     gateway = await startGateway(configFor(await openSandbox(), { workers: WORKERS, listen }));
   });
@@ -26,7 +26,7 @@ describe('three workers', () => {
     const { checks } = json<{ checks: { name: string; ok: boolean; detail: string }[] }>();
     return { status, workers: checks.find(({ name }) => name === 'workers')?.detail };
   };
-  /** Nothing that counts has fallen since `before`. */
+  /** The series whose values have fallen since `before`. */
   const fallen = async (before: Map<string, number>) => {
     const now = await countersOf(gateway);
     return [...before]
@@ -34,9 +34,9 @@ describe('three workers', () => {
       .map(([series]) => series);
   };
 
-  it('serve one port, and are counted as one on one admin port', async () => {
+  it('serve one port, and their metrics are added up on one admin port', async () => {
     let sent = 0;
-    // The kernel shares connections out: a worker that has no processor just then gets none of a burst.
+    // The kernel distributes connections, and a worker without CPU time may get none of a burst.
     await until(async () => {
       const answers = await balances(40);
       expect(answers.map(({ status }) => status)).toEqual(Array(40).fill(200));
@@ -49,7 +49,7 @@ describe('three workers', () => {
     expect(await ready()).toEqual({ status: 200, workers: '3 of 3 answer' });
   });
 
-  it('lose no count with one that is killed, and get another in its place', async () => {
+  it('keep all counts when one of them is killed, and replace it', async () => {
     const [killed = 0, ...others] = await workersOf(gateway, WORKERS);
     const before = await countersOf(gateway);
     endNow(killed);
@@ -66,7 +66,7 @@ describe('three workers', () => {
     expect(await fallen(before)).toEqual([]);
   });
 
-  it('count the same when all of them are killed at once', async () => {
+  it('keep all counts when all of them are killed at the same time', async () => {
     const workers = await workersOf(gateway, WORKERS);
     const [before, sum] = [await countersOf(gateway), await counted()];
     for (const pid of workers) endNow(pid);
@@ -76,7 +76,7 @@ describe('three workers', () => {
     expect(await counted()).toBe(sum);
   });
 
-  it('are not held up by one that stands still', async () => {
+  it('answer on the admin port while one of them is paused', async () => {
     const [frozen = 0] = await workersOf(gateway, WORKERS);
     const [before, sum] = [await countersOf(gateway), await counted()];
     process.kill(frozen, 'SIGSTOP');
@@ -90,7 +90,7 @@ describe('three workers', () => {
     expect(await counted()).toBe(sum);
   });
 
-  it('are counted once when one of them ends in order', async () => {
+  it('keep all counts when each of them ends on SIGTERM', async () => {
     await balances(30);
     const sum = await counted();
     for (const pid of await workersOf(gateway, WORKERS)) process.kill(pid, 'SIGTERM');

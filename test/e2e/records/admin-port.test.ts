@@ -41,15 +41,15 @@ const resolve = (target: Target, key: string, json: object) =>
     json: { by: 'ada', reason: 'books', ...json },
   });
 
-/** A key in doubt, executed by the backend or not. */
+/** Makes a key in doubt. The fault decides whether the backend executed it. */
 async function inDoubt({ url }: Target, fault = 'execute-then-reset'): Promise<string> {
   const key = randomUUID();
   expect((await withdraw(url, { key, fault })).status).toBe(502);
   return key;
 }
 
-/** What an operator does, from the listing to the retry. */
-async function healsKeys(target: Target, sandbox: Sandbox): Promise<void> {
+/** Resolves an executed and an unexecuted key as an operator does, and retries both. */
+async function resolveAndRetry(target: Target, sandbox: Sandbox): Promise<void> {
   const [paid, unpaid] = [await inDoubt(target), await inDoubt(target, 'reset-before-execute')];
   const list = async () =>
     (await ask(target, '/records?in_doubt=true')).json<{ records: { key: string }[] }>().records;
@@ -99,8 +99,8 @@ describe('records on the admin port', () => {
     return `${status} ${type.split(':').at(-1)}`;
   };
 
-  it('are listed, shown and resolved, and that is counted and logged', async () => {
-    await healsKeys(stack, stack.sandbox);
+  it('are listed, shown and resolved, and resolutions are counted and logged', async () => {
+    await resolveAndRetry(stack, stack.sandbox);
     const lines = stack.log.filter(({ msg }) => msg === 'a key in doubt was resolved');
     const line = { merchant: 'M-ALPHA', operation: 'withdraw', by: 'ada', reason: 'books', from: 'in_doubt' };
     expect(lines).toMatchObject([
@@ -110,7 +110,7 @@ describe('records on the admin port', () => {
     for (const { scope } of lines) expect(scope).toMatch(/^[0-9a-f]{16}$/);
   });
 
-  it('are nobody’s without the token, and nothing is read of what they send', async () => {
+  it('are not accessible without the token, and a request without it changes nothing', async () => {
     const key = await inDoubt(stack);
     const scope = scopeOf('M-ALPHA', key);
     const json = { as: 'released', by: 'eve', reason: 'none' };
@@ -125,7 +125,7 @@ describe('records on the admin port', () => {
     await resolve(stack, key, { as: 'completed' });
   });
 
-  it('are resolved once, and never while the owner lives', async () => {
+  it('are resolved only once, and not while their owner is alive', async () => {
     const key = await inDoubt(stack);
     const answers = await Promise.all(
       Array.from({ length: 6 }, () => resolve(stack, key, { as: 'completed', status: 201 })),
@@ -140,7 +140,7 @@ describe('records on the admin port', () => {
     expect(stack.sandbox.ledger.payouts({ key: alive })).toBe(1);
   });
 
-  it('of another execution than the one that was looked at are left alone', async () => {
+  it('are not resolved if they belong to another execution than the one that was named', async () => {
     const key = await inDoubt(stack);
     const { record } = (await ask(stack, `/records/${scopeOf('M-ALPHA', key)}`)).json<{
       record: { execution: string };
@@ -149,7 +149,7 @@ describe('records on the admin port', () => {
     expect((await resolve(stack, key, { as: 'completed', execution: record.execution })).status).toBe(200);
   });
 
-  it('answer what is wrong with a request', async () => {
+  it('answer an invalid request with what is wrong, and change nothing', async () => {
     const scope = scopeOf('M-ALPHA', await inDoubt(stack));
     const at = `/records/${scope}/resolve`;
     const good = { as: 'completed', by: 'ada', reason: 'books' };
@@ -180,21 +180,21 @@ describe('records on the admin port', () => {
 
   it.each([
     [TOKEN, 413],
-    ['none of the administrators', 401],
-  ])('refuse a body that is too large before it is read (%s)', async (token, status) => {
+    ['a wrong token', 401],
+  ])('refuse a body that is too large before it is read: Bearer %s', async (token, status) => {
     const head = [
       `POST /records/${'0'.repeat(64)}/resolve HTTP/1.1`,
       ...['Host: admin.test', 'Content-Type: application/json', 'Content-Length: 3000000'],
       `Authorization: Bearer ${token}`,
     ];
     const port = Number(new URL(stack.adminUrl).port);
-    // Not one byte of it is sent, and the connection ends.
+    // No byte of the body is sent, and the gateway closes the connection.
     const [answer] = await rawExchange(port, `${head.join('\r\n')}\r\n\r\n`);
     expect(answer?.status).toBe(status);
     expect(answer?.headers['content-type']).toMatch(/^application\/problem\+json/);
   });
 
-  it('page by page, each once', async () => {
+  it('are listed in pages, each record once', async () => {
     const keys = [await inDoubt(stack), await inDoubt(stack), await inDoubt(stack)];
     const seen: string[] = [];
     let cursor = '';
@@ -211,7 +211,7 @@ describe('records on the admin port', () => {
     expect(new Set(seen).size).toBe(seen.length);
   });
 
-  it('are served nowhere where there is no token', async () => {
+  it('are not served if the configuration has no token', async () => {
     const open = await openStack();
     try {
       const key = await inDoubt(open);
@@ -240,7 +240,7 @@ describe('records on the admin port of two workers', () => {
     await sandbox?.close();
   });
 
-  it('are listed, shown and resolved by one of them, and counted in the sum', async () => {
-    await healsKeys(gateway, sandbox);
+  it('are listed, shown and resolved, and the metrics of both workers are added up', async () => {
+    await resolveAndRetry(gateway, sandbox);
   });
 });

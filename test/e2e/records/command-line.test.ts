@@ -17,21 +17,21 @@ import { openStackOn, storeKinds } from '../../support/stores.ts';
 
 const LEASE_MS = 60_000;
 
-/** In turn within a store, the stores side by side. */
+/** The tests of a store run one after the other. The stores run concurrently. */
 const inTurn = { concurrent: false };
 
 interface Listed {
   records: { scope: string; state: string; key: string; merchant: string; ownerGone?: boolean }[];
 }
 
-describe.concurrent.each(storeKinds)('records on the command line, beside a gateway on %s', (kind) => {
+describe.concurrent.each(storeKinds)('the records command, while a gateway runs on %s', (kind) => {
   let stack: Stack;
   let config: string;
   const folder = newFolder();
   beforeAll(async () => {
     stack = await openStackOn(kind, { lock: { leaseMs: LEASE_MS }, log: { level: 'silent' } });
     config = join(folder, 'gateway.yaml');
-    // Neither keys nor backend are there: the store is all that is opened.
+    // The key file and the backend do not exist, because the command opens only the store.
     const keys = { source: 'file' as const, path: join(folder, 'no-keys.yaml') };
     writeFileSync(
       config,
@@ -48,28 +48,32 @@ describe.concurrent.each(storeKinds)('records on the command line, beside a gate
   };
   const byKey = (key: string) => ['--merchant', 'M-ALPHA', '--key', key];
 
-  it('a record has the id of the request that started it, in text and in JSON', inTurn, async () => {
-    const key = randomUUID();
-    const requestId = `first-${randomUUID()}`;
-    const headers = { 'X-Request-Id': requestId };
-    await withdraw(stack.url, { key, headers });
-    const retry = await withdraw(stack.url, { key, headers: { 'X-Request-Id': `second-${randomUUID()}` } });
-    expect(retry.headers['idempotent-replayed']).toBe('true');
-    const [shown, shownJson, listed, listedJson] = await Promise.all([
-      records('show', ...byKey(key)),
-      records('show', ...byKey(key), '--json'),
-      records('list'),
-      records('list', '--json'),
-    ]);
-    expect(shown.stdout).toMatch(new RegExp(`^request id +${requestId}$`, 'm'));
-    expect(JSON.parse(shownJson.stdout).record).toMatchObject({ key, requestId });
-    expect(listed.stdout).toMatch(/^STATE +SINCE +MERCHANT +OPERATION +KEY +REQUEST ID +SCOPE\n/);
-    expect(listed.stdout).toMatch(new RegExp(` ${key} +${requestId} +${scopeOf('M-ALPHA', key)}$`, 'm'));
-    const { records: all } = JSON.parse(listedJson.stdout) as Listed;
-    expect(all.find((record) => record.key === key)).toMatchObject({ requestId });
-  });
+  it(
+    'shows and lists a record with the id of the request that started it, as text and as JSON',
+    inTurn,
+    async () => {
+      const key = randomUUID();
+      const requestId = `first-${randomUUID()}`;
+      const headers = { 'X-Request-Id': requestId };
+      await withdraw(stack.url, { key, headers });
+      const retry = await withdraw(stack.url, { key, headers: { 'X-Request-Id': `second-${randomUUID()}` } });
+      expect(retry.headers['idempotent-replayed']).toBe('true');
+      const [shown, shownJson, listed, listedJson] = await Promise.all([
+        records('show', ...byKey(key)),
+        records('show', ...byKey(key), '--json'),
+        records('list'),
+        records('list', '--json'),
+      ]);
+      expect(shown.stdout).toMatch(new RegExp(`^request id +${requestId}$`, 'm'));
+      expect(JSON.parse(shownJson.stdout).record).toMatchObject({ key, requestId });
+      expect(listed.stdout).toMatch(/^STATE +SINCE +MERCHANT +OPERATION +KEY +REQUEST ID +SCOPE\n/);
+      expect(listed.stdout).toMatch(new RegExp(` ${key} +${requestId} +${scopeOf('M-ALPHA', key)}$`, 'm'));
+      const { records: all } = JSON.parse(listedJson.stdout) as Listed;
+      expect(all.find((record) => record.key === key)).toMatchObject({ requestId });
+    },
+  );
 
-  it('what was executed is completed with the response that its retries get', inTurn, async () => {
+  it('completes what was executed, with the response that retries then get', inTurn, async () => {
     const key = randomUUID();
     expectProblem(await withdraw(stack.url, { key, fault: 'execute-then-reset' }), {
       status: 502,
@@ -86,7 +90,7 @@ describe.concurrent.each(storeKinds)('records on the command line, beside a gate
       ...['--body', join(folder, `${kind}.body`)],
     );
     expect(resolved).toMatchObject({ code: 0, stderr: '' });
-    expect(resolved.stdout).toMatch(/^withdraw of M-ALPHA was in_doubt and is completed now/);
+    expect(resolved.stdout).toMatch(/^withdraw of M-ALPHA was in_doubt and is now completed/);
     const retry = await withdraw(stack.url, { key });
     expect([retry.status, retry.body]).toEqual([201, body]);
     expect(retry.headers).toMatchObject({
@@ -112,7 +116,7 @@ describe.concurrent.each(storeKinds)('records on the command line, beside a gate
     expect(again.stderr).toMatch(/^oncegate: It is completed.+\noncegate: now: completed since /);
   });
 
-  it('what was not executed is released, and its retry executes once', inTurn, async () => {
+  it('releases what was not executed, and one of its retries executes it', inTurn, async () => {
     const key = randomUUID();
     expect((await withdraw(stack.url, { key, fault: 'reset-before-execute' })).status).toBe(502);
     expect(stack.sandbox.ledger.payouts({ key })).toBe(0);
@@ -124,14 +128,16 @@ describe.concurrent.each(storeKinds)('records on the command line, beside a gate
     const { execution } = seen as unknown as { execution: string };
     expect(await records(...resolve, '--execution', execution)).toMatchObject({ code: 0, stderr: '' });
     const gone = await records('show', ...byKey(key));
-    expect(gone.stdout).toMatch(/^There is no record any more\.\n\n.+\n.+ released +not in the books\n$/);
+    expect(gone.stdout).toMatch(
+      /^The record does not exist any more\.\n\n.+\n.+ released +not in the books\n$/,
+    );
     const retries = await Promise.all(Array.from({ length: 5 }, () => withdraw(stack.url, { key })));
     expect(retries.map(({ status }) => status)).toEqual(Array(5).fill(201));
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
     expect(stack.sandbox.ledger.duplicateKeys()).toEqual([]);
   });
 
-  it('completed without a response, retries are answered that it was executed', inTurn, async () => {
+  it('completes without a response, and retries get 409 response_not_stored', inTurn, async () => {
     const key = randomUUID();
     await withdraw(stack.url, { key, fault: 'execute-then-reset' });
     const resolved = await records('resolve', ...byKey(key), '--as', 'completed', '--reason', 'in the books');
@@ -145,7 +151,7 @@ describe.concurrent.each(storeKinds)('records on the command line, beside a gate
     expect(body).toMatchObject({ code: 1, stdout: '' });
   });
 
-  it('what an owner still works on is refused, and nothing is written', inTurn, async () => {
+  it('refuses to resolve a record whose owner is alive, and writes nothing', inTurn, async () => {
     const request = newRequest({ merchant: 'M-ALPHA' });
     const owner = await openStore(parsedConfig(stack.config), systemClock);
     try {
@@ -160,9 +166,9 @@ describe.concurrent.each(storeKinds)('records on the command line, beside a gate
     }
   });
 
-  // Nothing of it comes to the store.
+  // These mistakes are found without the store, so one store is enough.
   if (kind === 'sqlite')
-    it('what cannot be meant is answered with what is wrong', inTurn, async () => {
+    it('explains what is wrong with its arguments', inTurn, async () => {
       const resolve = ['resolve', '--scope', 'a'.repeat(64), '--reason', 'x'];
       const cases: [args: string[], code: number, says: RegExp][] = [
         [['show', ...byKey('nobody')], 1, /There is no record/],
@@ -192,8 +198,8 @@ describe.concurrent.each(storeKinds)('records on the command line, beside a gate
     });
 });
 
-describe('records on the command line', () => {
-  it('does not make a store where there is none', async () => {
+describe('the records command', () => {
+  it('does not create a store that does not exist', async () => {
     const folder = newFolder();
     const config = join(folder, 'gateway.yaml');
     const path = join(folder, 'data');

@@ -1,0 +1,74 @@
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { loadConfig } from '../../config/load.ts';
+import type { Config } from '../../config/schema.ts';
+import { Desk, type DeskAnswer, type DeskQuestion, type Refusal } from '../../idempotency/doubt/desk.ts';
+import { scopeOf } from '../../idempotency/fingerprint.ts';
+import { openStore } from '../../idempotency/stores/open-store.ts';
+import { systemClock } from '../../kernel/clock.ts';
+import { Exit } from '../arguments.ts';
+
+/** Opens only the store of the configuration, and closes it after `work`. */
+export async function withDesk<T>(configFile: string, work: (desk: Desk) => Promise<T>): Promise<T> {
+  const config = loadConfig(configFile, process.env);
+  refuseMissingStore(config);
+  const store = await openStore(config, systemClock);
+  const { leaseMs } = config.lock;
+  try {
+    return await work(new Desk(store, { leaseMs, maxStoredBytes: config.idempotency.maxStoredBytes }));
+  } finally {
+    await store.close();
+  }
+}
+
+/** With a mistyped path, opening would create an empty store, and the command would report that nothing is in doubt. */
+function refuseMissingStore({ store }: Config): void {
+  if (store.kind !== 'sqlite') return;
+  // data.mdb is the store of an earlier version, for which opening the store has its own message.
+  const files = ['records.db', 'data.mdb'];
+  if (!files.some((file) => existsSync(join(store.path, file))))
+    throw new Exit(`there is no store in ${store.path}: no gateway has run with it`, 69);
+}
+
+/** @throws {Exit} with the refusal of the desk */
+export async function ask<T>(desk: Desk, question: DeskQuestion): Promise<T> {
+  const answer: DeskAnswer = await desk.answer(question);
+  if (answer.kind === 'refused') throw refusalOf(answer);
+  return answer.value as T;
+}
+
+const EXIT_CODES = { invalid: 64, absent: 1, alive: 1, changed: 1, unavailable: 69 } as const;
+
+function refusalOf({ why, detail, record }: Refusal): Exit {
+  const { state, merchant, operation, changedAt } = record ?? {};
+  const now = record ? `\nnow: ${state} since ${changedAt}, ${operation} of ${merchant}` : '';
+  return new Exit(`${detail}${now}`, EXIT_CODES[why]);
+}
+
+/** The options that name one record. */
+export const RECORD_OPTIONS = {
+  scope: { type: 'string' },
+  merchant: { type: 'string' },
+  key: { type: 'string' },
+} as const;
+
+/** @throws {Exit} 64 unless the options name one record, in one way */
+export function namedScope(
+  { scope, merchant, key }: { scope?: string; merchant?: string; key?: string },
+  usage: string,
+): string {
+  if (scope !== undefined && merchant === undefined && key === undefined) return scope;
+  if (scope === undefined && merchant !== undefined && key !== undefined) return scopeOf(merchant, key);
+  throw new Exit(`name one record: --scope, or --merchant and --key\n\n${usage}`, 64);
+}
+
+/** Lines of text, with each column as wide as its widest cell. */
+export function table(head: string[], rows: (string | undefined)[][]): string {
+  const all = [head, ...rows].map((row) => row.map((cell = '') => printable(cell)));
+  const widths = head.map((_, column) => Math.max(...all.map((row) => (row[column] ?? '').length)));
+  const line = (row: string[]) => row.map((cell, column) => cell.padEnd(widths[column] ?? 0)).join('  ');
+  return all.map((row) => `${line(row).trimEnd()}\n`).join('');
+}
+
+/** Replaces control characters, because terminals execute them and merchants choose some of these texts. */
+export const printable = (text: string): string => text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, '?');
