@@ -10,7 +10,7 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { createApp, type RequestPath } from '../src/gateway/app.ts';
-import type { Middleware } from '../src/kernel/middleware.ts';
+import type { Middleware } from '../src/kernel/context.ts';
 
 const SLICES = 20;
 const WARM_UP_SLICES = 4;

@@ -12,9 +12,10 @@ import type { Readable, Writable } from 'node:stream';
 import { json } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { fingerprintOf, newToken, scopeOf } from '../src/idempotency/fingerprint.ts';
-import type { Completion, Execution } from '../src/idempotency/store.ts';
+import type { Execution } from '../src/idempotency/store.ts';
 import { SqliteStore } from '../src/idempotency/stores/sqlite/sqlite-store.ts';
 import { systemClock } from '../src/kernel/clock.ts';
+import type { Completion } from '../src/kernel/exchange.ts';
 
 const SECONDS = 5;
 const DAY_MS = 86_400_000;

@@ -16,8 +16,8 @@ export const gatewayGuards: readonly Guard[] = [
   {
     file: EXECUTOR,
     without: 'a request is sent again after a reset',
-    text: 'const ended = (result: UpstreamResult) =>\n        resolve(',
-    replacement: `const ended = (result: UpstreamResult) =>
+    text: 'const ended = (result: Exchange) =>\n        resolve(',
+    replacement: `const ended = (result: Exchange) =>
         result.kind === 'unknown' && !('again' in request)
           ? this.send(Object.assign(request, { again: true })).then(resolve)
           : resolve(`,

@@ -1,7 +1,6 @@
 import { hash } from 'node:crypto';
 import type { Clock } from '../kernel/clock.ts';
-import { contextOf, type Merchant } from '../kernel/context.ts';
-import type { Middleware } from '../kernel/middleware.ts';
+import { contextOf, type Merchant, type Middleware } from '../kernel/context.ts';
 import { type Problem, problem } from '../kernel/problem.ts';
 import { readBearer } from './bearer.ts';
 import { challenge } from './challenge.ts';

@@ -1,5 +1,4 @@
-import { contextOf, type Identity, type Merchant } from '../kernel/context.ts';
-import type { Middleware } from '../kernel/middleware.ts';
+import { contextOf, type Identity, type Merchant, type Middleware } from '../kernel/context.ts';
 import { type Problem, problem } from '../kernel/problem.ts';
 import { challenge } from './challenge.ts';
 

@@ -1,6 +1,6 @@
 import { hash } from 'node:crypto';
 import type { Clock } from '../kernel/clock.ts';
-import type { KeyReload } from '../kernel/key-reload.ts';
+import type { KeyReload } from '../kernel/context.ts';
 import { readBounded } from './bounded-file.ts';
 import { FileWatch } from './file-watch.ts';
 import { parseKeyFile } from './key-file.ts';

@@ -3,11 +3,11 @@ import { FileKeySource } from '../auth/file-key-source.ts';
 import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
 import { Gateway } from '../gateway/gateway.ts';
-import { startWarnings } from '../gateway/readiness.ts';
+import { startWarnings } from '../gateway/parts.ts';
 import { systemClock } from '../kernel/clock.ts';
-import { listen } from '../kernel/listen.ts';
 import { createLogger } from '../observability/logger.ts';
 import { Exit, explainFailure, readArguments, required } from './arguments.ts';
+import { listen } from './serve.ts';
 
 const USAGE = `oncegate check --config FILE [--offline]
 

@@ -6,9 +6,8 @@ import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
 import { Gateway, shutdownWithinMs } from '../gateway/gateway.ts';
 import { systemClock } from '../kernel/clock.ts';
-import type { KeyReload } from '../kernel/key-reload.ts';
-import { listen } from '../kernel/listen.ts';
-import { logReload } from '../observability/key-observer.ts';
+import type { KeyReload } from '../kernel/context.ts';
+import { logReload } from '../observability/events.ts';
 import { createLogger, type Logger } from '../observability/logger.ts';
 import { Primary } from '../workers/primary.ts';
 import { followPrimary, reportMetrics, reportReload } from '../workers/worker.ts';
@@ -157,4 +156,22 @@ export function shutDownOnSignal(
     process.exit(1);
   };
   process.on('SIGTERM', onSignal).on('SIGINT', onSignal);
+}
+
+/**
+ * Connections that wait to be accepted; the system may allow fewer. One more is dropped, and its client tries again only a
+ * second later.
+ */
+const BACKLOG = 4096;
+
+/** Resolves to the port. @throws the system's error where it cannot be had. */
+export function listen(server: Server, host: string, port: number): Promise<number> {
+  return new Promise((resolve, reject) => {
+    server.once('error', reject);
+    server.listen({ port, host, backlog: BACKLOG }, () => {
+      server.off('error', reject);
+      const address = server.address();
+      resolve(typeof address === 'object' && address ? address.port : port);
+    });
+  });
 }

@@ -1,7 +1,5 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { RequestContext } from '../kernel/context.ts';
-import type { Lifecycle } from '../kernel/lifecycle.ts';
-import type { Middleware } from '../kernel/middleware.ts';
+import type { Middleware, RequestContext } from '../kernel/context.ts';
 import { problem } from '../kernel/problem.ts';
 
 export interface AdmitOptions {
@@ -24,4 +22,28 @@ export function admit({ begin, open, maxInFlight, lifecycle }: AdmitOptions): Mi
     else if (open() > maxInFlight) next(problem('overloaded', 'The request was not sent; ask again.', again));
     else next();
   };
+}
+
+/**
+ * Where a process is in its life: serving; draining (still serves, but says that it is about to end); closing (what
+ * runs may end, nothing new begins).
+ */
+export class Lifecycle {
+  #state: 'serving' | 'draining' | 'closing' = 'serving';
+
+  get draining(): boolean {
+    return this.#state !== 'serving';
+  }
+
+  get closing(): boolean {
+    return this.#state === 'closing';
+  }
+
+  drain(): void {
+    if (this.#state === 'serving') this.#state = 'draining';
+  }
+
+  close(): void {
+    this.#state = 'closing';
+  }
 }

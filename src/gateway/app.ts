@@ -1,6 +1,6 @@
 import { IncomingMessage, ServerResponse } from 'node:http';
 import express, { type Express } from 'express';
-import type { Middleware } from '../kernel/middleware.ts';
+import type { Middleware } from '../kernel/context.ts';
 
 /** Gives the name of each part of a request's path to what does it. */
 export interface RequestPath {

@@ -2,10 +2,10 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { answerOfExchange, overloaded, sendAnswer } from '../idempotency/http/answer.ts';
 import { departureOf } from '../idempotency/http/middleware.ts';
 import { contextOf, markDone } from '../kernel/context.ts';
-import { releaseAfter } from '../kernel/slot.ts';
+import { type Exchange, releaseAfter } from '../kernel/exchange.ts';
 import type { Metrics } from '../observability/metrics.ts';
 import { type BodyLimits, inviteBody, takeBody } from '../operations/identify.ts';
-import type { Executor, UpstreamResult } from '../upstream/executor.ts';
+import type { Executor } from '../upstream/executor.ts';
 import type { Passthrough } from '../upstream/passthrough.ts';
 import type { Slots } from '../upstream/slots.ts';
 import type { Upgrades } from './upgrades.ts';
@@ -51,7 +51,7 @@ export class Forward {
   }
 
   /** Sends a request whose body is in memory, once. Never throws. */
-  async send(req: IncomingMessage, maySend?: () => boolean): Promise<UpstreamResult> {
+  async send(req: IncomingMessage, maySend?: () => boolean): Promise<Exchange> {
     const { executor, metrics, headersOf } = this.#options;
     const context = contextOf(req);
     const request = {

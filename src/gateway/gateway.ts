@@ -8,20 +8,18 @@ import type { Config } from '../config/schema.ts';
 import type { Desk } from '../idempotency/doubt/desk.ts';
 import { idempotency } from '../idempotency/http/middleware.ts';
 import { contextOf } from '../kernel/context.ts';
-import { Lifecycle } from '../kernel/lifecycle.ts';
 import { isProblem, problem, sendProblem } from '../kernel/problem.ts';
-import { observeHandled } from '../observability/engine-observer.ts';
+import { observeHandled } from '../observability/events.ts';
 import type { Metrics } from '../observability/metrics.ts';
 import { identify, takeWholeBody } from '../operations/identify.ts';
 import { forwardedHeaders } from '../upstream/headers.ts';
 import { createPassthrough, type Passthrough } from '../upstream/passthrough.ts';
-import { admit } from './admit.ts';
+import { admit, Lifecycle } from './admit.ts';
 import { type App, createApp } from './app.ts';
 import { Forward } from './forward.ts';
 import { checkHead } from './head.ts';
 import { createHttpServer, refuseOnSocket } from './http-server.ts';
-import { type GatewayTools, openParts, type Parts } from './parts.ts';
-import { readiness, startWarnings } from './readiness.ts';
+import { type GatewayTools, openParts, type Parts, readiness, startWarnings } from './parts.ts';
 import { Upgrades } from './upgrades.ts';
 
 /** How often a gateway that waits for the store at its shutdown logs so. */

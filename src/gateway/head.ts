@@ -1,6 +1,6 @@
 import type { IncomingMessage } from 'node:http';
+import type { Middleware } from '../kernel/context.ts';
 import { valuesOf } from '../kernel/fields.ts';
-import type { Middleware } from '../kernel/middleware.ts';
 import { type Problem, problem } from '../kernel/problem.ts';
 import { ambiguityOf } from '../operations/target.ts';
 

@@ -8,7 +8,7 @@ import {
   STATUS_CODES,
 } from 'node:http';
 import type { Duplex } from 'node:stream';
-import { hasBody } from '../kernel/has-body.ts';
+import { hasBody } from '../kernel/context.ts';
 import { type Problem, problem, problemBody, problemHeaders, sendProblem } from '../kernel/problem.ts';
 import { Answering } from './answering.ts';
 import type { App } from './app.ts';

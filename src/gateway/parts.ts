@@ -1,27 +1,34 @@
+import type { Check } from '../admin/application.ts';
 import { Authenticator } from '../auth/authenticate.ts';
 import { FileKeySource } from '../auth/file-key-source.ts';
 import type { KeySource } from '../auth/key-source.ts';
+import { keyWarnings } from '../auth/key-warnings.ts';
 import { OpenSessions } from '../auth/open-sessions.ts';
 import type { Config } from '../config/schema.ts';
 import { Desk } from '../idempotency/doubt/desk.ts';
-import { Doubts, LOOKUPS_AT_ONCE } from '../idempotency/doubt/lookups.ts';
+import { Doubts, LOOKUPS_AT_ONCE, type Lookup } from '../idempotency/doubt/lookups.ts';
 import { Engine } from '../idempotency/engine.ts';
 import { measured } from '../idempotency/measured-store.ts';
-import { operationIdempotencyOptions } from '../idempotency/options.ts';
+import { operationIdempotencyOptions, policyWarnings } from '../idempotency/options.ts';
 import type { Store } from '../idempotency/store.ts';
 import { openStore } from '../idempotency/stores/open-store.ts';
 import type { Clock } from '../kernel/clock.ts';
-import type { KeyReload } from '../kernel/key-reload.ts';
+import type { KeyReload } from '../kernel/context.ts';
 import { Access } from '../observability/access.ts';
-import { doubtObserver } from '../observability/doubt-observer.ts';
-import { engineObserver, observeResolution } from '../observability/engine-observer.ts';
-import { countReload, logReload } from '../observability/key-observer.ts';
+import {
+  countReload,
+  doubtObserver,
+  engineObserver,
+  logReload,
+  observeResolution,
+} from '../observability/events.ts';
 import type { Logger } from '../observability/logger.ts';
 import { Metrics } from '../observability/metrics.ts';
 import { Operations } from '../operations/operations.ts';
 import { Executor } from '../upstream/executor.ts';
+import { lookUp, reachable } from '../upstream/lookup.ts';
 import { Slots } from '../upstream/slots.ts';
-import { lookupsOf } from './lookups.ts';
+import type { Lifecycle } from './admit.ts';
 
 export interface GatewayTools {
   clock: Clock;
@@ -112,4 +119,48 @@ function put(config: Config, tools: GatewayTools, metrics: Metrics, keys: KeySou
       observeResolution(metrics, logger, 'operator', { scope, ...resolution }),
     ),
   };
+}
+
+/** How each operation that says so finds out what became of its keys in doubt. */
+export function lookupsOf({ operations }: Config, executor: Executor): Map<string, Lookup> {
+  const lookups = new Map<string, Lookup>();
+  for (const { name, idempotency } of operations) {
+    const { lookup } = idempotency;
+    if (lookup) lookups.set(name, { ...lookup, ask: (transaction) => lookUp(executor, lookup, transaction) });
+  }
+  return lookups;
+}
+
+/** What an operator ought to know at start, a line each. It names keys, so /readyz does not show all of it. */
+export async function startWarnings(
+  config: Pick<Config, 'operations' | 'idempotency'>,
+  { store, keys }: { store?: Store; keys: KeySource },
+  nowMs: number,
+): Promise<string[]> {
+  const names = config.operations.map(({ name }) => name);
+  const found = {
+    store: (await store?.health())?.warnings ?? [],
+    operations: policyWarnings(config),
+    keys: keyWarnings(keys.entries(), names, nowMs),
+  };
+  return Object.entries(found).flatMap(([about, texts]) => texts.map((text) => `${about}: ${text}`));
+}
+
+/** What readiness hangs on. */
+export async function readiness(
+  config: Config,
+  { store, keys, lifecycle: { draining } }: { store: Store; keys: KeySource; lifecycle: Lifecycle },
+): Promise<Check[]> {
+  const { url, connectTimeoutMs } = config.upstream;
+  const [stored, upstream] = await Promise.all([store.health(), reachable(url, connectTimeoutMs)]);
+  const { ok, detail } = keys.health();
+  const warnings = policyWarnings(config);
+  const policies: Check = { name: 'operations', ok: true, detail: 'declared', warnings };
+  return [
+    { name: 'store', ...stored },
+    { name: 'upstream', ...upstream },
+    { name: 'keys', ok, detail },
+    ...(warnings.length > 0 ? [policies] : []),
+    { name: 'draining', ok: !draining, detail: draining ? 'shutting down' : 'serving' },
+  ];
 }

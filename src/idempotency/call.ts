@@ -1,7 +1,7 @@
 import type { Fingerprint, Scope } from '../kernel/brands.ts';
-import type { AnswerDigest } from './digest.ts';
-import type { Decision, Exchange, StatusPolicy } from './outcome.ts';
-import type { StoredResponse } from './store.ts';
+import type { BackendResponse, Exchange } from '../kernel/exchange.ts';
+import type { Decision, StatusPolicy } from './outcome.ts';
+import type { AnswerDigest } from './record-writer.ts';
 
 /** What a retry does about a key in doubt; see the option of the same name. */
 export type InDoubtPolicy = 'hold' | 'retry' | 'lookup';
@@ -38,7 +38,7 @@ export type Result =
    * store, so that retries get it.
    */
   | { kind: 'executed'; exchange: Exchange; decision: Decision; stored: boolean }
-  | { kind: 'replayed'; response: StoredResponse; requestId: string }
+  | { kind: 'replayed'; response: BackendResponse; requestId: string }
   | { kind: 'tombstone'; requestId: string }
   | { kind: 'in_flight' }
   | { kind: 'mismatch' }

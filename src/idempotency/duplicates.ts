@@ -1,5 +1,5 @@
 import type { Fingerprint, Scope } from '../kernel/brands.ts';
-import type { Place } from '../kernel/slot.ts';
+import type { Place } from '../kernel/exchange.ts';
 import type { Call, Result } from './call.ts';
 
 /** The leader's result, or the order to take the leader's place. */

@@ -1,14 +1,12 @@
 import type { Token } from '../kernel/brands.ts';
-import type { Clock } from '../kernel/clock.ts';
-import { Roster } from '../kernel/roster.ts';
-import { releaseAfter, type Slot, type SlotSource } from '../kernel/slot.ts';
-import { Tally } from '../kernel/tally.ts';
-import { within } from '../kernel/within.ts';
+import { type Clock, within } from '../kernel/clock.ts';
+import { type Exchange, releaseAfter, type Slot, type SlotSource } from '../kernel/exchange.ts';
+import { Roster, Tally } from '../kernel/roster.ts';
 import type { Call, EngineObserver, Result } from './call.ts';
 import { Duplicates, type Lead } from './duplicates.ts';
 import { newToken } from './fingerprint.ts';
 import { fenceFrom, Renewals } from './lease.ts';
-import { completionOf, type Decision, decide, type Exchange } from './outcome.ts';
+import { completionOf, type Decision, decide } from './outcome.ts';
 import { RecordWriter } from './record-writer.ts';
 import { type Execution, type PeekAnswer, type Store, StoreUnavailable, UnreadableRecord } from './store.ts';
 import { WriteGate } from './write-gate.ts';

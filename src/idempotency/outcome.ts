@@ -1,19 +1,4 @@
-import type { Readable } from 'node:stream';
-import type { Completion, StoredResponse } from './store.ts';
-
-/**
- * How one request to the backend ended, by phase. Callers must be exact about `not_sent`, because it permits the request
- * to be executed again.
- */
-export type Exchange =
-  /** A complete response. */
-  | { kind: 'complete'; response: StoredResponse }
-  /** The response grew past the limit: its head, and a stream of the whole body. */
-  | { kind: 'oversize'; status: number; headers: string[]; body: Readable }
-  /** Surely no byte of the request was sent. */
-  | { kind: 'not_sent'; reason: string }
-  /** The request may have been sent, and there is no complete response. */
-  | { kind: 'unknown'; reason: string; timedOut: boolean };
+import type { Completion, Exchange } from '../kernel/exchange.ts';
 
 /** What becomes of the scope. */
 export type Decision = 'complete' | 'release' | 'in_doubt';

@@ -1,7 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Clock } from '../kernel/clock.ts';
-import { Tally } from '../kernel/tally.ts';
-import { within } from '../kernel/within.ts';
+import { type Clock, within } from '../kernel/clock.ts';
+import { Tally } from '../kernel/roster.ts';
 import { UnreadableRecord } from './store.ts';
 
 const FIRST_PAUSE_MS = 50;

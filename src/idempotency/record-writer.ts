@@ -1,9 +1,10 @@
-import type { Clock } from '../kernel/clock.ts';
-import { within } from '../kernel/within.ts';
+import { createHash } from 'node:crypto';
+import type { Scope } from '../kernel/brands.ts';
+import { type Clock, within } from '../kernel/clock.ts';
+import type { Completion } from '../kernel/exchange.ts';
 import type { Call, EngineObserver } from './call.ts';
-import { digestOf, digestOfStored } from './digest.ts';
 import { PendingWrites } from './pending-writes.ts';
-import type { Completion, Execution, Fenced, Owner, Store } from './store.ts';
+import type { Execution, Fenced, IdempotencyRecord, Owner, Store } from './store.ts';
 
 export interface RecordWriterOptions {
   /** No write is repeated for longer: the record has expired by then. */
@@ -114,5 +115,32 @@ export class RecordWriter {
     this.#observer.stale('complete', call);
     const stored = await digestOfStored(this.#store, call.scope);
     this.#observer.lateAnswer(call, digestOf(completion), stored);
+  }
+}
+
+/** A result as the log may show it: enough to tell two results apart, and nothing of their content. */
+export interface AnswerDigest {
+  state: IdempotencyRecord['state'] | 'absent' | 'unreadable';
+  status?: number;
+  bodyBytes?: number;
+  /** The first 16 hexadecimal digits. */
+  bodySha256?: string;
+}
+
+export function digestOf(completion: Completion): AnswerDigest {
+  if (completion.kind === 'tombstone') return { state: 'completed', status: completion.status };
+  const { status, body } = completion.response;
+  const bodySha256 = createHash('sha256').update(body).digest('hex').slice(0, 16);
+  return { state: 'completed', status, bodyBytes: body.length, bodySha256 };
+}
+
+/** What the store holds for a scope at this moment. Never throws. */
+export async function digestOfStored(store: Store, scope: Scope): Promise<AnswerDigest> {
+  try {
+    const record = await store.get(scope);
+    if (!record) return { state: 'absent' };
+    return record.completion ? digestOf(record.completion) : { state: record.state };
+  } catch {
+    return { state: 'unreadable' };
   }
 }

@@ -1,20 +1,5 @@
 import type { Fingerprint, Scope, Token } from '../kernel/brands.ts';
-
-/** A complete response of the backend. */
-export interface StoredResponse {
-  status: number;
-  /** Names and values in turn, in the backend's order and case. One character is one byte (latin1). */
-  headers: string[];
-  body: Buffer;
-}
-
-/**
- * What a record is completed with. A tombstone is a completed record without its response: the response was larger than
- * `maxStoredBytes`, or an operator knows that the request was executed and not what was answered (status 0).
- */
-export type Completion =
-  | { kind: 'response'; response: StoredResponse }
-  | { kind: 'tombstone'; status: number };
+import type { BackendResponse, Completion } from '../kernel/exchange.ts';
 
 /** Written into each record, so that a gateway with another configuration does not misread its age. Milliseconds. */
 export interface Lifetimes {
@@ -73,7 +58,7 @@ export interface Execution extends Owner {
 export type Standing =
   /** Its owner is alive. */
   | { kind: 'in_flight' }
-  | { kind: 'completed'; response: StoredResponse; requestId: string }
+  | { kind: 'completed'; response: BackendResponse; requestId: string }
   | { kind: 'tombstone'; requestId: string }
   /** The record belongs to a request with another fingerprint. */
   | { kind: 'mismatch' }

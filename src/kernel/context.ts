@@ -1,4 +1,4 @@
-import type { IncomingMessage } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 
 /** Who calls, as authentication found it. */
 export interface Merchant {
@@ -97,3 +97,25 @@ export function contextOf(req: IncomingMessage): RequestContext {
   if (!context) throw new Error('the request has no context: requestContext() must be the first middleware');
   return context;
 }
+
+/**
+ * One part of a request's path, as Express runs it: it answers, or calls `next`. With a {@link Problem} or an error as
+ * argument, `next` ends the path with that.
+ */
+export type Middleware = (
+  req: IncomingMessage,
+  res: ServerResponse,
+  next: (refusal?: unknown) => void,
+) => void | Promise<void>;
+
+/** Does a body follow the head? */
+export function hasBody(req: IncomingMessage): boolean {
+  const { 'content-length': length = '0', 'transfer-encoding': coding } = req.headers;
+  return coding !== undefined || Number(length) > 0;
+}
+
+/**
+ * A key file was taken, or refused: then the old keys stay in force. `error` is safe to log. `version` is a digest of the
+ * file's bytes, or why they cannot be read.
+ */
+export type KeyReload = ({ ok: true; keys: number } | { ok: false; error: string }) & { version: string };

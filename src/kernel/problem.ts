@@ -1,5 +1,5 @@
 import type { ServerResponse } from 'node:http';
-import { hasBody } from './has-body.ts';
+import { hasBody } from './context.ts';
 
 /** Every answer that the gateway itself can give: code → status and title. Stable; documented in docs/merchants.md. */
 const problems = {

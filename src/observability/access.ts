@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Clock } from '../kernel/clock.ts';
 import { attachContext, type RequestContext } from '../kernel/context.ts';
-import { Tally } from '../kernel/tally.ts';
+import { Tally } from '../kernel/roster.ts';
 import { type Logger, loggablePath, requestLog } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 

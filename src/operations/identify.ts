@@ -1,7 +1,5 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { contextOf } from '../kernel/context.ts';
-import { hasBody } from '../kernel/has-body.ts';
-import type { Middleware } from '../kernel/middleware.ts';
+import { contextOf, hasBody, type Middleware } from '../kernel/context.ts';
 import { type Problem, problem } from '../kernel/problem.ts';
 import { declaredTooLarge, readBody } from './body.ts';
 import type { Operations } from './operations.ts';

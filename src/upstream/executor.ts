@@ -1,6 +1,6 @@
-import type { Readable } from 'node:stream';
 import { buildConnector, type Dispatcher, Pool } from 'undici';
 import type { Clock } from '../kernel/clock.ts';
+import type { Exchange } from '../kernel/exchange.ts';
 import { endToEndHeaders } from './headers.ts';
 import type { UpstreamOptions } from './options.ts';
 import { OversizeBody, OversizeStreams } from './oversize.ts';
@@ -14,13 +14,6 @@ export interface UpstreamRequest {
   headers: string[];
   body: Buffer;
 }
-
-/** How it ended, by phase. The same shape as the idempotency engine's `Exchange`. */
-export type UpstreamResult =
-  | { kind: 'complete'; response: { status: number; headers: string[]; body: Buffer } }
-  | { kind: 'oversize'; status: number; headers: string[]; body: Readable }
-  | { kind: 'not_sent'; reason: string }
-  | { kind: 'unknown'; reason: string; timedOut: boolean };
 
 /** Marks failures of the connector: TCP, DNS, TLS. No byte of a request had been sent. */
 class NotConnected extends Error {
@@ -85,13 +78,13 @@ export class Executor {
   send(
     request: UpstreamRequest,
     { maySend = () => true, timeoutMs = this.#options.responseTimeoutMs }: Sending = {},
-  ): Promise<UpstreamResult & { elapsedMs: number }> {
+  ): Promise<Exchange & { elapsedMs: number }> {
     if (!maySend()) return Promise.resolve({ kind: 'not_sent', reason: TOO_LATE, elapsedMs: 0 });
     const startedMs = this.#clock.monotonicMs();
     return new Promise((resolve) => {
-      const ended = (result: UpstreamResult) =>
+      const ended = (result: Exchange) =>
         resolve(Object.assign(result, { elapsedMs: this.#clock.monotonicMs() - startedMs }));
-      const exchange = new Exchange(this.#maxResponseBytes, this.#streams, timeoutMs, maySend, ended);
+      const reader = new ResponseReader(this.#maxResponseBytes, this.#streams, timeoutMs, maySend, ended);
       try {
         this.#pool.dispatch(
           {
@@ -100,10 +93,10 @@ export class Executor {
             headers: request.headers,
             body: request.body,
           },
-          exchange,
+          reader,
         );
       } catch (error) {
-        exchange.onResponseError(undefined, error as Error);
+        reader.onResponseError(undefined, error as Error);
       }
     });
   }
@@ -123,12 +116,12 @@ export class Executor {
  * Follows one request. undici calls `onRequestStart` right before the first byte is written: a failure before that
  * means that nothing was sent, a failure after it that the request may have been executed.
  */
-class Exchange implements Dispatcher.DispatchHandler {
+class ResponseReader implements Dispatcher.DispatchHandler {
   readonly #maxBytes: number;
   readonly #streams: OversizeStreams;
   readonly #timeoutMs: number;
   readonly #maySend: () => boolean;
-  readonly #resolve: (result: UpstreamResult) => void;
+  readonly #resolve: (result: Exchange) => void;
   readonly #deadline: NodeJS.Timeout;
   #controller: Dispatcher.DispatchController | undefined;
   #sent = false;
@@ -144,7 +137,7 @@ class Exchange implements Dispatcher.DispatchHandler {
     streams: OversizeStreams,
     timeoutMs: number,
     maySend: () => boolean,
-    resolve: (result: UpstreamResult) => void,
+    resolve: (result: Exchange) => void,
   ) {
     this.#maxBytes = maxBytes;
     this.#streams = streams;
@@ -226,7 +219,7 @@ class Exchange implements Dispatcher.DispatchHandler {
     setImmediate(() => setImmediate(() => this.#ended || this.#controller?.abort(new DeadlinePassed())));
   }
 
-  #end(result: UpstreamResult): void {
+  #end(result: Exchange): void {
     this.#ended = true;
     clearTimeout(this.#deadline);
     this.#resolve(result);

@@ -1,4 +1,6 @@
-import type { Executor, UpstreamResult } from './executor.ts';
+import { connect } from 'node:net';
+import type { Exchange, LookupAnswer } from '../kernel/exchange.ts';
+import type { Executor } from './executor.ts';
 
 /** The part of `operations[].idempotency.lookup` that a request needs. */
 export interface LookupRequest {
@@ -17,25 +19,14 @@ interface Transaction {
   key: string;
 }
 
-type Response = Extract<UpstreamResult, { kind: 'complete' }>['response'];
-
-/** The same shape as the idempotency room's `LookupAnswer`. */
-type LookedUp =
-  | {
-      kind: 'executed';
-      said: string;
-      completion: { kind: 'response'; response: Response } | { kind: 'tombstone'; status: number };
-    }
-  | { kind: 'not_executed' | 'undecided' | 'failed'; said: string };
-
 /** Asks the backend what became of a transaction: one GET, without a second try. Never throws. */
 export async function lookUp(
   executor: Executor,
   options: LookupRequest,
   transaction: Transaction,
-): Promise<LookedUp> {
+): Promise<LookupAnswer> {
   const target = targetOf(options.path, transaction);
-  if (target === undefined) return { kind: 'failed', said: 'the key cannot stand in a path' };
+  if (target === undefined) return { kind: 'failed', said: 'the key cannot be part of a path' };
   const headers = ['Accept-Encoding', 'identity', 'X-Merchant-Code', transaction.merchant];
   const request = {
     method: 'GET',
@@ -44,10 +35,10 @@ export async function lookUp(
     body: Buffer.alloc(0),
   };
   const result = await executor.send(request, { timeoutMs: options.timeoutMs });
-  return answerOf(result, options);
+  return readAnswer(result, options);
 }
 
-function answerOf(result: UpstreamResult, { completed, released, completedStatus }: LookupRequest): LookedUp {
+function readAnswer(result: Exchange, { completed, released, completedStatus }: LookupRequest): LookupAnswer {
   if (result.kind === 'not_sent' || result.kind === 'unknown')
     return { kind: 'failed', said: `GET failed: ${result.reason}` };
   if (result.kind === 'oversize') result.body.destroy();
@@ -83,4 +74,20 @@ function targetOf(path: string, transaction: Transaction): string | undefined {
     });
   const filled = [fill(before, true), ...query.map((text) => fill(text, false))].join('?');
   return unsafe ? undefined : filled;
+}
+
+/** Can a connection to the backend be made? One line for the operator. */
+export function reachable(url: string, timeoutMs: number): Promise<{ ok: boolean; detail: string }> {
+  const { hostname, port, protocol } = new URL(url);
+  const host = hostname.replace(/^\[|\]$/g, '');
+  return new Promise((resolve) => {
+    const socket = connect({ host, port: Number(port) || (protocol === 'https:' ? 443 : 80) });
+    const end = (ok: boolean, detail: string) => {
+      socket.destroy();
+      resolve({ ok, detail });
+    };
+    socket.setTimeout(timeoutMs, () => end(false, `no connection within ${timeoutMs} ms`));
+    socket.once('connect', () => end(true, 'reachable'));
+    socket.once('error', (error: NodeJS.ErrnoException) => end(false, error.code ?? error.message));
+  });
 }

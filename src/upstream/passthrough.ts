@@ -1,4 +1,5 @@
-import http, { type ClientRequest, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { ClientRequest, IncomingMessage, ServerResponse } from 'node:http';
+import http from 'node:http';
 import https from 'node:https';
 import type { Socket } from 'node:net';
 import { createProxyMiddleware, type Plugin } from 'http-proxy-middleware';
@@ -7,7 +8,6 @@ import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
 import type { RawHeaders } from './headers.ts';
 import type { UpstreamOptions } from './options.ts';
 import { answer, giveUp, incomplete, nameRequest, refuseAnswer } from './passthrough-answer.ts';
-import { guardConnecting, guardWaiting } from './passthrough-timers.ts';
 
 /** What the gateway gives to the pass-through. */
 export interface PassthroughOptions {
@@ -161,3 +161,34 @@ function failure({ code }: NodeJS.ErrnoException, connected: boolean): Problem {
   if (!connected) return problem('upstream_unreachable', 'The backend cannot be reached; nothing was sent.');
   return incomplete(code === 'ERESPONSETIMEOUT' ? 504 : 502);
 }
+
+/** Node has no timer for connecting, TLS included. */
+export function guardConnecting(proxyReq: ClientRequest, timeoutMs: number, onConnected: () => void): void {
+  const { socket } = proxyReq;
+  if (!socket) {
+    proxyReq.once('socket', () => guardConnecting(proxyReq, timeoutMs, onConnected));
+    return;
+  }
+  if (!socket.connecting) {
+    onConnected();
+    return;
+  }
+  const timer = setTimeout(() => fail(proxyReq, 'ECONNTIMEOUT'), timeoutMs);
+  socket.once('encrypted' in socket ? 'secureConnect' : 'connect', () => {
+    clearTimeout(timer);
+    onConnected();
+  });
+  socket.once('close', () => clearTimeout(timer));
+}
+
+/** A deadline from the request's end to the response's head. */
+export function guardWaiting(proxyReq: ClientRequest, timeoutMs: number): void {
+  let timer: NodeJS.Timeout | undefined;
+  proxyReq.once('finish', () => {
+    timer = setTimeout(() => fail(proxyReq, 'ERESPONSETIMEOUT'), timeoutMs);
+  });
+  for (const event of ['response', 'upgrade', 'close']) proxyReq.once(event, () => clearTimeout(timer));
+}
+
+const fail = (proxyReq: ClientRequest, code: string) =>
+  proxyReq.destroy(Object.assign(new Error(code), { code }));

@@ -1,5 +1,5 @@
-import type { Place, Slot, SlotSource } from '../kernel/slot.ts';
-import { within } from '../kernel/within.ts';
+import { within } from '../kernel/clock.ts';
+import type { Place, Slot, SlotSource } from '../kernel/exchange.ts';
 
 export interface SlotOptions {
   maxConnections: number;

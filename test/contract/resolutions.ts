@@ -1,7 +1,8 @@
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import type { Completion, Execution, Resolution, Store } from '../../src/idempotency/store.ts';
+import type { Execution, Resolution, Store } from '../../src/idempotency/store.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
+import type { Completion } from '../../src/kernel/exchange.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { ownersWrites, write } from './fencing.ts';

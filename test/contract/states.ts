@@ -1,5 +1,6 @@
 import { expect } from 'vitest';
-import type { Completion, Execution, Standing, Store } from '../../src/idempotency/store.ts';
+import type { Execution, Standing, Store } from '../../src/idempotency/store.ts';
+import type { Completion } from '../../src/kernel/exchange.ts';
 import { newRequest, paid } from '../support/requests.ts';
 
 export type Stage = 'executing' | 'in_doubt' | 'completed';

@@ -5,9 +5,9 @@ import { join } from 'node:path';
 import { afterAll } from 'vitest';
 import type { Call, EngineObserver, InDoubtPolicy, Result } from '../../src/idempotency/call.ts';
 import { type DoubtSolver, Engine, type EngineOptions } from '../../src/idempotency/engine.ts';
-import type { Exchange } from '../../src/idempotency/outcome.ts';
-import type { Store, StoredResponse } from '../../src/idempotency/store.ts';
+import type { Store } from '../../src/idempotency/store.ts';
 import { type Clock, systemClock } from '../../src/kernel/clock.ts';
+import type { BackendResponse, Exchange } from '../../src/kernel/exchange.ts';
 import { type SlotOptions, Slots } from '../../src/upstream/slots.ts';
 import { FaultyStore } from './faulty-store.ts';
 import { LONG, openStore, type StorePlace, type StoreTimes } from './open-store.ts';
@@ -139,7 +139,7 @@ export const replayFor = ({ requestId }: Call, id?: string, status?: number): Re
   requestId,
 });
 
-export function responseOf(id = 'p-1', status = 201): StoredResponse {
+export function responseOf(id = 'p-1', status = 201): BackendResponse {
   return { ...paid(id).response, status };
 }
 

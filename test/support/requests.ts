@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { fingerprintOf, newToken, scopeOf } from '../../src/idempotency/fingerprint.ts';
-import type { Completion, Execution } from '../../src/idempotency/store.ts';
+import type { Execution } from '../../src/idempotency/store.ts';
+import type { Completion } from '../../src/kernel/exchange.ts';
 
 export interface RequestParts {
   merchant?: string;

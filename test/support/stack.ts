@@ -2,9 +2,9 @@ import { createServer, type Server } from 'node:http';
 import { Writable } from 'node:stream';
 import { pino } from 'pino';
 import { type AdminSource, createAdmin } from '../../src/admin/application.ts';
+import { listen } from '../../src/cli/serve.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
-import { listen } from '../../src/kernel/listen.ts';
 import { createSandbox, type Sandbox, type SandboxOptions } from '../../src/sandbox/sandbox.ts';
 import { type ConfigInput, type MoreConfig, parsedConfig, temporaryFolder, testConfig } from './config.ts';
 

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, onTestFinished, test, vi } from 'vitest';
 import { FileKeySource, type FileKeySourceOptions } from '../../src/auth/file-key-source.ts';
-import type { KeyReload } from '../../src/kernel/key-reload.ts';
+import type { KeyReload } from '../../src/kernel/context.ts';
 
 const fileOf = (...secrets: string[]) => {
   const keys = secrets.map((secret, i) => `{ id: k${i}, dangerouslyPlainSecret: ${secret} }`);

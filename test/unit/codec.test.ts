@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { type Completion, type IdempotencyRecord, UnreadableRecord } from '../../src/idempotency/store.ts';
+import { type IdempotencyRecord, UnreadableRecord } from '../../src/idempotency/store.ts';
 import {
   decodeHead,
   decodeRecord,
@@ -12,6 +12,7 @@ import {
   ownerGaveUp,
 } from '../../src/idempotency/stores/redis/codec.ts';
 import type { Fingerprint, Token } from '../../src/kernel/brands.ts';
+import type { Completion } from '../../src/kernel/exchange.ts';
 
 const bytes = (length: { minLength?: number; maxLength: number }) =>
   fc.uint8Array(length).map((array) => Buffer.from(array));

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { parseConfig } from '../../src/config/load.ts';
-import { policyWarnings } from '../../src/idempotency/policy-warnings.ts';
+import { policyWarnings } from '../../src/idempotency/options.ts';
 import { mistakesIn, UPSTREAM } from '../support/config-lines.ts';
 
 const PATH = 'operations[0].idempotency';

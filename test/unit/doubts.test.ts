@@ -1,9 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import type { Lookup, LookupAnswer } from '../../src/idempotency/doubt/lookup.ts';
-import { Doubts } from '../../src/idempotency/doubt/lookups.ts';
+import { Doubts, type Lookup } from '../../src/idempotency/doubt/lookups.ts';
 import type { Store } from '../../src/idempotency/store.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
+import type { LookupAnswer } from '../../src/kernel/exchange.ts';
 import { bring, replayOf } from '../contract/states.ts';
 import { newFolder } from '../support/command.ts';
 import { newCall, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';

@@ -1,7 +1,7 @@
 import { Readable } from 'node:stream';
 import { describe, expect, it } from 'vitest';
 import type { Call, Result } from '../../src/idempotency/call.ts';
-import type { Exchange } from '../../src/idempotency/outcome.ts';
+import type { Exchange } from '../../src/kernel/exchange.ts';
 import { complete, newCall, notSent, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
 import { newRequest, otherOf } from '../support/requests.ts';
 

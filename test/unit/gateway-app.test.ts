@@ -1,9 +1,9 @@
 import { once } from 'node:events';
 import { createServer } from 'node:http';
 import { expect, onTestFinished, test, vi } from 'vitest';
+import { listen } from '../../src/cli/serve.ts';
 import { createApp, type RequestPath } from '../../src/gateway/app.ts';
-import { listen } from '../../src/kernel/listen.ts';
-import type { Middleware } from '../../src/kernel/middleware.ts';
+import type { Middleware } from '../../src/kernel/context.ts';
 import { isProblem, problem } from '../../src/kernel/problem.ts';
 import { rawExchange } from '../support/raw.ts';
 

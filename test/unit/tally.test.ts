@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { Tally } from '../../src/kernel/tally.ts';
+import { Tally } from '../../src/kernel/roster.ts';
 
 it('counts, and tells everybody who waits when nothing runs any more', async () => {
   const tally = new Tally();

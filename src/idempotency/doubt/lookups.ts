@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Scope, Token } from '../../kernel/brands.ts';
 import type { Clock } from '../../kernel/clock.ts';
+import type { LookupAnswer } from '../../kernel/exchange.ts';
 import type { DoubtSolver } from '../engine.ts';
 import {
   type AuditRecord,
@@ -10,7 +11,6 @@ import {
   type Resolution,
   type Store,
 } from '../store.ts';
-import type { Lookup, LookupAnswer, LookupResult } from './lookup.ts';
 
 /** Events of the lookups, for metrics and the log. */
 export interface DoubtObserver {
@@ -218,3 +218,18 @@ function resolutionBy(answer: LookupAnswer, oldEnough: boolean): Resolution | un
   if (answer.kind === 'executed') return { as: 'completed', completion: answer.completion };
   return answer.kind === 'not_executed' && oldEnough ? { as: 'released' } : undefined;
 }
+
+/** How an operation's keys in doubt are looked up. */
+export interface Lookup {
+  /** Asks the backend once. Never throws. */
+  ask(transaction: Pick<RecordHead, 'merchant' | 'operation' | 'key'>): Promise<LookupAnswer>;
+  /** How long a key must have been in doubt before "not executed" is believed. */
+  releaseAfterMs: number;
+  /** From when the key is in doubt to the first question. */
+  firstAfterMs: number;
+  /** Between two questions, at most. */
+  maxPauseMs: number;
+}
+
+/** The result of a lookup. `unknown`: the answer does not decide it, or not yet. */
+export type LookupResult = 'completed' | 'released' | 'unknown' | 'failed';

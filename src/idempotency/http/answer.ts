@@ -1,17 +1,17 @@
 import type { ServerResponse } from 'node:http';
 import { pipeline } from 'node:stream';
 import type { RequestContext } from '../../kernel/context.ts';
+import type { BackendResponse, Exchange } from '../../kernel/exchange.ts';
 import { answerFields, hasField, ORIGINAL_REQUEST_ID, writable } from '../../kernel/fields.ts';
 import { type Problem, problem } from '../../kernel/problem.ts';
 import type { Result } from '../call.ts';
-import type { Decision, Exchange } from '../outcome.ts';
-import type { StoredResponse } from '../store.ts';
+import type { Decision } from '../outcome.ts';
 
 /** The merchant's answer, and its name in metrics and the log. */
 export type Answer =
   | { outcome: string; problem: Problem }
   /** `originalRequestId`: the response is a replay, and this is the id of the first request. */
-  | { outcome: string; response: StoredResponse; originalRequestId?: string }
+  | { outcome: string; response: BackendResponse; originalRequestId?: string }
   | { outcome: string; stream: Extract<Exchange, { kind: 'oversize' }> };
 
 const refusal = (p: Problem): Answer => ({ outcome: p.code, problem: p });
@@ -131,7 +131,7 @@ const IN_ONE_PIECE_BYTES = 16_384;
  */
 export function sendResponse(
   res: ServerResponse,
-  response: StoredResponse,
+  response: BackendResponse,
   requestId: string,
   originalRequestId?: string,
 ): void {

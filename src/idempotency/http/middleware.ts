@@ -1,11 +1,10 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { contextOf, markDone, type RequestContext } from '../../kernel/context.ts';
-import type { Middleware } from '../../kernel/middleware.ts';
+import { contextOf, type Middleware, markDone, type RequestContext } from '../../kernel/context.ts';
+import type { Exchange } from '../../kernel/exchange.ts';
 import { type Problem, problem } from '../../kernel/problem.ts';
 import type { Call, Result } from '../call.ts';
 import type { Engine } from '../engine.ts';
 import { fingerprintOf, scopeOf } from '../fingerprint.ts';
-import type { Exchange } from '../outcome.ts';
 import { answerOf, sendAnswer } from './answer.ts';
 import { readKey, waitOf } from './key.ts';
 

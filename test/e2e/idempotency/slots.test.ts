@@ -1,8 +1,8 @@
 import { randomUUID } from 'node:crypto';
 import { createServer } from 'node:http';
 import { describe, expect, it, onTestFinished } from 'vitest';
+import { listen } from '../../../src/cli/serve.ts';
 import { scopeOf } from '../../../src/idempotency/fingerprint.ts';
-import { listen } from '../../../src/kernel/listen.ts';
 import { openBlackhole } from '../../support/blackhole.ts';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import type { MoreConfig } from '../../support/config.ts';

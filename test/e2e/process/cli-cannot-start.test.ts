@@ -3,7 +3,7 @@ import { createServer, type Server } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
-import { listen } from '../../../src/kernel/listen.ts';
+import { listen } from '../../../src/cli/serve.ts';
 import { type Ended, expectPlain, newFolder, run } from '../../support/command.ts';
 import { type MoreConfig, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';

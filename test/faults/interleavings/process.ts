@@ -1,9 +1,8 @@
 import type { Call, EngineObserver, Result } from '../../../src/idempotency/call.ts';
 import { Engine } from '../../../src/idempotency/engine.ts';
-import type { Exchange } from '../../../src/idempotency/outcome.ts';
 import type { Store } from '../../../src/idempotency/store.ts';
 import type { Clock } from '../../../src/kernel/clock.ts';
-import type { Slot } from '../../../src/kernel/slot.ts';
+import type { Exchange, Slot } from '../../../src/kernel/exchange.ts';
 import { Slots } from '../../../src/upstream/slots.ts';
 import { newRequest } from '../../support/requests.ts';
 import { COMPLETE_RETRY_MS, LEASE_MS, QUEUE_TIMEOUT_MS, type Setup, WAIT_MS } from './setup.ts';

@@ -1,5 +1,6 @@
 import type { InDoubtPolicy } from '../../../src/idempotency/call.ts';
-import type { Completion, Execution, Owner, UnansweredOptions } from '../../../src/idempotency/store.ts';
+import type { Execution, Owner, UnansweredOptions } from '../../../src/idempotency/store.ts';
+import type { Completion } from '../../../src/kernel/exchange.ts';
 import type { Reference, ReferenceRecord } from '../model/reference.ts';
 
 /** What one search goes through. */

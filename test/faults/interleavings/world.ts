@@ -1,5 +1,4 @@
 import { setImmediate as nextTurn } from 'node:timers';
-import type { Exchange } from '../../../src/idempotency/outcome.ts';
 import {
   type Execution,
   type PeekAnswer,
@@ -7,6 +6,7 @@ import {
   type Store,
   StoreUnavailable,
 } from '../../../src/idempotency/store.ts';
+import type { Exchange } from '../../../src/kernel/exchange.ts';
 import { Reference } from '../model/reference.ts';
 import { checkAnswers, checkSend } from './checks.ts';
 import { choicesOfOperator } from './operator.ts';

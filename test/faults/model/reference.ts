@@ -1,6 +1,5 @@
 import { newToken } from '../../../src/idempotency/fingerprint.ts';
 import {
-  type Completion,
   type Execution,
   type Fenced,
   type Lifetimes,
@@ -13,6 +12,7 @@ import {
   VOID_TOKEN_MS,
 } from '../../../src/idempotency/store.ts';
 import type { Fingerprint, Scope, Token } from '../../../src/kernel/brands.ts';
+import type { Completion } from '../../../src/kernel/exchange.ts';
 
 /** The record of a scope. An absent scope has none. */
 export interface ReferenceRecord {

@@ -1,7 +1,8 @@
 import { randomUUID } from 'node:crypto';
 import { newToken } from '../../../src/idempotency/fingerprint.ts';
-import type { Completion, Execution, Store } from '../../../src/idempotency/store.ts';
+import type { Execution, Store } from '../../../src/idempotency/store.ts';
 import type { Scope } from '../../../src/kernel/brands.ts';
+import type { Completion } from '../../../src/kernel/exchange.ts';
 import { newRequest, otherOf, paid } from '../../support/requests.ts';
 import type { Reference } from './reference.ts';
 import type { World } from './worlds.ts';

@@ -1,5 +1,6 @@
 import type { Fingerprint, Token } from '../../../kernel/brands.ts';
-import { type Completion, type IdempotencyRecord, type RecordHead, UnreadableRecord } from '../../store.ts';
+import type { Completion } from '../../../kernel/exchange.ts';
+import { type IdempotencyRecord, type RecordHead, UnreadableRecord } from '../../store.ts';
 
 /**
  * The bytes of a record in Redis, format version 2. The fields before the texts have fixed places, because the scripts

@@ -1,6 +1,6 @@
 import type { Token } from '../../../kernel/brands.ts';
+import type { Completion } from '../../../kernel/exchange.ts';
 import {
-  type Completion,
   type Execution,
   type Fenced,
   type IdempotencyRecord,

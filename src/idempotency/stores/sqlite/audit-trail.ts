@@ -1,12 +1,7 @@
 import type { DatabaseSync } from 'node:sqlite';
 import type { Scope } from '../../../kernel/brands.ts';
-import {
-  AUDIT_RETENTION_MS,
-  type AuditRecord,
-  type Completion,
-  type RecordHead,
-  type ResolutionNote,
-} from '../../store.ts';
+import type { Completion } from '../../../kernel/exchange.ts';
+import { AUDIT_RETENTION_MS, type AuditRecord, type RecordHead, type ResolutionNote } from '../../store.ts';
 import type { PackedCompletion } from './commands.ts';
 import { scopeBytes } from './row.ts';
 import type { Now } from './running-time.ts';

@@ -1,12 +1,5 @@
-import type {
-  Completion,
-  Execution,
-  Fenced,
-  Lifetimes,
-  Owner,
-  ResolutionNote,
-  Resolved,
-} from '../../store.ts';
+import type { Completion } from '../../../kernel/exchange.ts';
+import type { Execution, Fenced, Lifetimes, Owner, ResolutionNote, Resolved } from '../../store.ts';
 import type { ClockState, Now } from './running-time.ts';
 
 /**

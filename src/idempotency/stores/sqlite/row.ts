@@ -1,7 +1,7 @@
 import type { SQLOutputValue } from 'node:sqlite';
 import type { Fingerprint, Scope, Token } from '../../../kernel/brands.ts';
-import type { Completion, IdempotencyRecord, RecordHead, Standing } from '../../store.ts';
-import { UnreadableRecord } from '../../store.ts';
+import type { Completion } from '../../../kernel/exchange.ts';
+import { type IdempotencyRecord, type RecordHead, type Standing, UnreadableRecord } from '../../store.ts';
 import type { Now } from './running-time.ts';
 
 const HEAD_COLUMNS = `id, state, token, fingerprint, merchant, operation, idempotency_key, request_id, gateway_id,

@@ -2,10 +2,10 @@ import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Scope, Token } from '../../../kernel/brands.ts';
 import type { Clock } from '../../../kernel/clock.ts';
+import type { Completion } from '../../../kernel/exchange.ts';
 import { newToken } from '../../fingerprint.ts';
 import {
   type AuditRecord,
-  type Completion,
   type Execution,
   type Fenced,
   type IdempotencyRecord,

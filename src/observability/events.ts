@@ -1,3 +1,4 @@
+import type { KeyReload } from '../kernel/context.ts';
 import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 
@@ -87,4 +88,38 @@ export function observeHandled(metrics: Metrics, operation: string, result: stri
   if (result === 'replayed') metrics.hits.inc({ operation });
   const kind = conflicts[result];
   if (kind) metrics.conflicts.inc({ operation, kind });
+}
+
+interface KeyInDoubt {
+  scope: string;
+  merchant: string;
+  operation: string;
+}
+
+/** Turns the lookups' events into metrics and log lines. Satisfies the idempotency room's `DoubtObserver`. */
+export function doubtObserver(metrics: Metrics, logger: Logger) {
+  return {
+    lookedUp(operation: string, result: 'completed' | 'released' | 'unknown' | 'failed') {
+      metrics.lookups.inc({ operation, result });
+    },
+    resolved(scope: string, resolution: Omit<LoggedResolution, 'scope'>) {
+      observeResolution(metrics, logger, 'lookup', { scope, ...resolution });
+    },
+    undecided({ scope, merchant, operation }: KeyInDoubt, said: string, times: number) {
+      const fields = { scope: scope.slice(0, 16), merchant, operation, said, times };
+      // Once for each key is enough to see that a lookup is wrong.
+      logger[times === 1 ? 'warn' : 'debug'](fields, 'a lookup did not decide a key in doubt');
+    },
+  };
+}
+
+/** Counts a reading of the key file. */
+export function countReload(metrics: Metrics, { ok }: KeyReload): void {
+  metrics.keyReloads.inc({ result: ok ? 'ok' : 'refused' });
+}
+
+/** Logs a reading of the key file. */
+export function logReload(logger: Logger, reload: KeyReload): void {
+  if (reload.ok) logger.info({ keys: reload.keys }, 'the key file was reloaded');
+  else logger.error({ reason: reload.error }, 'the new key file is refused; the old keys stay in force');
 }
