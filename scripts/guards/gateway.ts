@@ -1,7 +1,7 @@
 import type { Guard } from '../guards.ts';
 
 const EXECUTOR = 'src/upstream/executor.ts';
-const HEAD = 'src/gateway/head.ts';
+const HEAD = 'src/gateway/admission.ts';
 const HEAD_TEST = 'test/e2e/http/head.test.ts';
 const OVERSIZE = 'src/upstream/oversize.ts';
 const MIDDLEWARE = 'src/idempotency/http/middleware.ts';

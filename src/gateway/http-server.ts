@@ -10,10 +10,9 @@ import {
 import type { Duplex } from 'node:stream';
 import { hasBody } from '../kernel/context.ts';
 import { type Problem, problem, problemBody, problemHeaders, sendProblem } from '../kernel/problem.ts';
-import { Answering } from './answering.ts';
+import { MAX_HEADER_LINES } from './admission.ts';
+import { Answering, answerHalfClosed } from './answering.ts';
 import type { App } from './app.ts';
-import { answerHalfClosed } from './half-closed.ts';
-import { MAX_HEADER_LINES } from './head.ts';
 
 export interface HttpServerOptions {
   /** All header fields of a request together. */

@@ -1,0 +1,270 @@
+import type { IncomingMessage, Server, ServerResponse } from 'node:http';
+import type { Socket } from 'node:net';
+import { Authenticator, authenticate } from '../auth/authenticate.ts';
+import { authorise } from '../auth/authorise.ts';
+import { forwardAuthorization } from '../auth/authorization-header.ts';
+import { FileKeySource } from '../auth/file-key-source.ts';
+import type { KeySource } from '../auth/key-source.ts';
+import { OpenSessions } from '../auth/open-sessions.ts';
+import type { Config } from '../config/schema.ts';
+import { Desk } from '../idempotency/doubt/desk.ts';
+import { Doubts, LOOKUPS_AT_ONCE, type Lookup } from '../idempotency/doubt/lookups.ts';
+import { Engine } from '../idempotency/engine.ts';
+import { idempotency } from '../idempotency/http/middleware.ts';
+import { measured } from '../idempotency/measured-store.ts';
+import { operationIdempotencyOptions } from '../idempotency/options.ts';
+import type { Store } from '../idempotency/store.ts';
+import { openStore } from '../idempotency/stores/open-store.ts';
+import type { Clock } from '../kernel/clock.ts';
+import { contextOf, type KeyReload } from '../kernel/context.ts';
+import { isProblem, problem, sendProblem } from '../kernel/problem.ts';
+import { Access } from '../observability/access.ts';
+import {
+  countReload,
+  doubtObserver,
+  engineObserver,
+  logReload,
+  observeHandled,
+  observeResolution,
+} from '../observability/events.ts';
+import type { Logger } from '../observability/logger.ts';
+import { Metrics } from '../observability/metrics.ts';
+import { identify, takeWholeBody } from '../operations/identify.ts';
+import { Operations } from '../operations/operations.ts';
+import { Executor } from '../upstream/executor.ts';
+import { forwardedHeaders } from '../upstream/headers.ts';
+import { lookUp } from '../upstream/lookup.ts';
+import { createPassthrough, type Passthrough } from '../upstream/passthrough.ts';
+import { Slots } from '../upstream/slots.ts';
+import { admit, checkHead, Lifecycle } from './admission.ts';
+import { type App, createApp } from './app.ts';
+import { Forward } from './forward.ts';
+import { createHttpServer, refuseOnSocket } from './http-server.ts';
+import { Upgrades } from './upgrades.ts';
+
+export interface GatewayTools {
+  clock: Clock;
+  logger: Logger;
+  /** Called for each reading of the key file, instead of a line in the log. */
+  onReload?: (reload: KeyReload) => void;
+}
+
+/** What the life of a gateway's process needs of its parts: see {@link openParts}. */
+export interface Parts {
+  server: Server;
+  /** From now on every answer is the last one of its connection. */
+  endConnectionsAfterAnswers(): void;
+  lifecycle: Lifecycle;
+  metrics: Metrics;
+  access: Access;
+  keys: KeySource;
+  store: Store;
+  engine: Engine;
+  doubts: Doubts;
+  desk: Desk;
+  upgrades: Upgrades;
+  passthrough: Passthrough;
+  /** To be destroyed at shutdown. */
+  executors: readonly Executor[];
+}
+
+/**
+ * Opens and connects everything that one gateway is made of. The server does not listen yet.
+ *
+ * @throws {Error} with a message for the operator if the store or the keys cannot be opened
+ */
+export async function openParts(config: Config, tools: GatewayTools): Promise<Parts> {
+  const metrics = new Metrics();
+  const keys = await openKeys(config, tools, metrics);
+  try {
+    const store = await openMeasuredStore(config, tools, metrics);
+    return connect(config, tools, { metrics, keys, store });
+  } catch (error) {
+    keys.close();
+    throw error;
+  }
+}
+
+function openKeys({ auth }: Config, tools: GatewayTools, metrics: Metrics): Promise<KeySource> {
+  const { onReload = (reload: KeyReload) => logReload(tools.logger, reload) } = tools;
+  return FileKeySource.open({
+    path: auth.keys.path,
+    pepper: auth.pepper,
+    clock: tools.clock,
+    onReload: (reload) => {
+      countReload(metrics, reload);
+      onReload(reload);
+    },
+  });
+}
+
+async function openMeasuredStore(
+  config: Config,
+  { clock, logger }: GatewayTools,
+  metrics: Metrics,
+): Promise<Store> {
+  const store = await openStore(config, clock, {
+    unreplicated: () => metrics.unreplicated.inc(),
+    clockStepped: (stepMs) => {
+      metrics.clockSteps.inc();
+      logger.error({ stepMs }, 'the clock of Redis’ host was stepped: records expire early or late');
+    },
+    writerReplaced: (error) =>
+      logger.error({ err: error }, 'the store’s writer thread died and was replaced'),
+  });
+  return measured(store, clock, (command, result, ms) =>
+    metrics.storeSeconds.observe({ command, result }, ms / 1000),
+  );
+}
+
+function connect(
+  config: Config,
+  tools: GatewayTools,
+  { metrics, keys, store }: Pick<Parts, 'metrics' | 'keys' | 'store'>,
+): Parts {
+  const { clock, logger } = tools;
+  const { limits } = config;
+
+  // The engine, and how it reaches the backend.
+  const { maxStoredBytes } = config.idempotency;
+  const executor = new Executor(config.upstream, maxStoredBytes, clock);
+  // Lookups use other connections, because they have to work while every slot is taken.
+  const lookupExecutor = new Executor(
+    { ...config.upstream, maxConnections: LOOKUPS_AT_ONCE },
+    maxStoredBytes,
+    clock,
+  );
+  const slots = new Slots(config.upstream);
+  const doubts = new Doubts(store, lookupsOf(config, lookupExecutor), doubtObserver(metrics, logger), clock);
+  const options = { ...config.idempotency, leaseMs: config.lock.leaseMs };
+  const engine = new Engine(store, slots, options, engineObserver(metrics, logger), clock, doubts);
+  const desk = new Desk(store, options, (scope, resolution) =>
+    observeResolution(metrics, logger, 'operator', { scope, ...resolution }),
+  );
+
+  // Requests that the engine does not execute.
+  const lifecycle = new Lifecycle();
+  const headersOf = fieldsForBackend(config);
+  const passthrough = createPassthrough({
+    upstream: config.upstream,
+    headersOf,
+    draining: () => lifecycle.draining,
+    refuseUpgrade: refuseOnSocket,
+  });
+  const authenticator = new Authenticator(keys, config.auth, clock);
+  const upgrades = new Upgrades(passthrough, sessionOpener(authenticator, new OpenSessions(keys, clock)));
+  const forward = new Forward({ limits, slots, executor, passthrough, upgrades, metrics, headersOf });
+
+  // The path of a request, and the server that requests arrive at.
+  const access = new Access({ clock, logger, metrics });
+  const operations = new Operations(config.operations, {
+    idempotency: operationIdempotencyOptions.parse({}),
+    undeclared: config.idempotency.undeclared,
+  });
+  const app = createApp({
+    admit: admit({
+      begin: access.begin.bind(access),
+      open: () => access.open,
+      maxInFlight: limits.inFlight,
+      lifecycle,
+    }),
+    checkHead,
+    authenticate: authenticate(authenticator),
+    identify: identify(operations, limits),
+    authorise: authorise(config.auth),
+    protect: idempotency({
+      engine,
+      headers: config.idempotency.headers,
+      takeBody: (req, res) => takeWholeBody(req, res, limits),
+      send: (req, maySend) => forward.send(req, maySend),
+      unprotected: (operation) => metrics.unprotected.inc({ operation }),
+      handled: (operation, result) => observeHandled(metrics, operation, result.kind),
+    }),
+    forward: (req, res, next) => forward.handle(req, res, next),
+    answerRefusal: refusalAnswerer(logger),
+  });
+  const { server, endConnectionsAfterAnswers } = serverFor(app, config, { metrics, logger, upgrades });
+
+  metrics.declareOperations([...config.operations.map(({ name }) => name), 'other', 'undeclared']);
+  metrics.track(metrics.executing, () => engine.executing);
+  metrics.track(metrics.waiting, () => engine.waiting);
+  metrics.track(metrics.pendingWrites, () => engine.pendingWrites);
+  metrics.track(metrics.storeRefuses, () => Number(engine.storeRefuses));
+  metrics.track(metrics.slotsInUse, () => slots.inUse);
+  metrics.track(metrics.slotsQueued, () => slots.queued);
+  metrics.track(metrics.streams, () => passthrough.open);
+  metrics.track(metrics.keys, () => keys.health().keys);
+  return {
+    ...{ server, endConnectionsAfterAnswers, lifecycle, metrics, access, keys, store, engine, doubts, desk },
+    ...{ upgrades, passthrough, executors: [executor, lookupExecutor] },
+  };
+}
+
+/** How each operation with `inDoubt: lookup` finds out what became of its keys in doubt. */
+function lookupsOf({ operations }: Config, executor: Executor): Map<string, Lookup> {
+  const lookups = new Map<string, Lookup>();
+  for (const { name, idempotency } of operations) {
+    const { lookup } = idempotency;
+    if (lookup) lookups.set(name, { ...lookup, ask: (transaction) => lookUp(executor, lookup, transaction) });
+  }
+  return lookups;
+}
+
+/** Makes the header fields with which a request goes to the backend. `unencoded`: it must not compress the response. */
+function fieldsForBackend({ auth, headers }: Config) {
+  const authorization = forwardAuthorization(auth);
+  return (req: IncomingMessage, { unencoded = false } = {}): string[] => {
+    const { requestId, merchant } = contextOf(req);
+    return forwardedHeaders(req.rawHeaders, {
+      requestId,
+      merchantCode: merchant?.code ?? '',
+      clientAddress: req.socket.remoteAddress ?? '',
+      authorization,
+      keepUnderscore: headers.keepUnderscore,
+      unencoded,
+    });
+  };
+}
+
+/** Registers an upgraded connection, which is closed when its secret key is revoked. */
+function sessionOpener(authenticator: Authenticator, sessions: OpenSessions) {
+  return (req: IncomingMessage, end: () => void): (() => void) => {
+    const authentication = authenticator.authenticate(req.rawHeaders);
+    if (authentication.kind === 'merchant') return sessions.add(authentication.key, end);
+    end();
+    return () => {};
+  };
+}
+
+/** The one place where a refusal, or a failure of the gateway, becomes an answer. */
+function refusalAnswerer(logger: Logger) {
+  return (refusal: unknown, req: IncomingMessage, res: ServerResponse): void => {
+    const context = contextOf(req);
+    const { requestId } = context;
+    const answer = isProblem(refusal)
+      ? refusal
+      : problem('internal_error', 'The gateway failed while it answered.');
+    context.outcome = answer.code;
+    if (answer !== refusal) logger.error({ requestId, err: refusal }, 'a request failed within the gateway');
+    // A truncated answer must not look complete.
+    if (res.headersSent) res.destroy();
+    else sendProblem(res, answer, requestId);
+  };
+}
+
+function serverFor(
+  app: App,
+  config: Config,
+  { metrics, logger, upgrades }: { metrics: Metrics; logger: Logger; upgrades: Upgrades },
+) {
+  return createHttpServer({
+    ...config.limits,
+    app,
+    onMalformed: ({ code }) => {
+      metrics.requests.inc({ operation: 'none', outcome: code });
+      logger.info({ outcome: code }, 'malformed request');
+    },
+    onConnectionRefused: () => metrics.connectionsRefused.inc(),
+    onUpgrade: (req, socket, head) => upgrades.handle(app, req, socket as Socket, head),
+  });
+}
