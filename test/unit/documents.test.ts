@@ -32,6 +32,13 @@ const leadsNowhere = (target: string) => {
   return anchor !== undefined && !anchorsOf(path).includes(anchor);
 };
 
+/** Whether a source defines a function, method, class, interface or constant of this name. */
+function defines(source: string, name: string): boolean {
+  const declared = `(?:function|class|interface|const|type) ${name}\\b`;
+  const method = `^\\s*(?:async )?${name}(?:<[^>]*>)?\\((?:.*[^;])?$`;
+  return new RegExp(`${declared}|${method}`, 'm').test(source);
+}
+
 describe('documents', () => {
   it('docs/merchants.md explains every answer of the gateway, and no other, with its status', () => {
     const rows = read('docs/merchants.md')
@@ -106,6 +113,13 @@ describe('documents', () => {
     );
     expect(links.length).toBeGreaterThan(20);
     expect(links.filter(({ target }) => leadsNowhere(target))).toEqual([]);
+  });
+
+  it('docs/architecture.md names functions that there are', () => {
+    const named = [...read('docs/architecture.md').matchAll(/\[`([^`]+)`\]\(\.\.\/([^)]+)\)/g)];
+    expect(named.length).toBeGreaterThan(40);
+    const missing = named.filter(([, name = '', file = '']) => !defines(read(file), name));
+    expect(missing.map(([, name, file]) => `${name} in ${file}`)).toEqual([]);
   });
 
   it('are there where the sources, the alerts and the examples name them', () => {
