@@ -7,6 +7,7 @@ const SLOTS = unit('engine-slots');
 const SLOT_RELEASE = unit('engine-slot-release');
 const VOID_TOKENS = unit('engine-void-tokens');
 const ENGINE = { file: 'src/idempotency/engine.ts', test: unit('engine') };
+const EXECUTION = { file: 'src/idempotency/execution.ts', test: unit('engine') };
 const WRITER = { file: 'src/idempotency/record-writer.ts', test: FAULTS };
 const OUTCOME = { file: 'src/idempotency/outcome.ts', test: unit('engine') };
 const DUPLICATES = { file: 'src/idempotency/duplicates.ts', test: unit('duplicates') };
@@ -19,7 +20,7 @@ const COMPLETE =
 /** start → run → complete. */
 export const engineGuards: readonly Guard[] = [
   {
-    ...ENGINE,
+    ...EXECUTION,
     without: 'a request is sent before its start is answered',
     text: 'const answer = await this.#store.start(execution);',
     replacement: `void this.#store.start(execution);
@@ -27,7 +28,7 @@ export const engineGuards: readonly Guard[] = [
     named: 'is recorded as executing when it runs, and as completed when it is answered',
   },
   {
-    ...ENGINE,
+    ...EXECUTION,
     without: 'a request is sent although the start had no answer',
     text: `      this.#writer.takeBack(execution);
       return { kind: 'store_unavailable', cause };`,
@@ -36,7 +37,7 @@ export const engineGuards: readonly Guard[] = [
     named: 'at the start, before it was done, nothing runs',
   },
   {
-    ...ENGINE,
+    ...EXECUTION,
     without: 'a start that had no answer is not taken back',
     text: `      this.#writer.takeBack(execution);
       return { kind: 'store_unavailable', cause };`,
@@ -53,7 +54,7 @@ export const engineGuards: readonly Guard[] = [
     named: 'on sqlite > a start that arrives after it was taken back starts nothing',
   },
   {
-    ...ENGINE,
+    ...EXECUTION,
     without: 'a request is sent again although the restart had no answer',
     text: 'if (isMaybeWritten(cause)) this.#writer.takeBackRestart(execution);',
     replacement: "if (cause) return { kind: 'started', execution, slot, maySend, again: true };",
@@ -61,7 +62,7 @@ export const engineGuards: readonly Guard[] = [
     named: 'on sqlite > a restart whose answer was lost sends nothing',
   },
   {
-    ...ENGINE,
+    ...EXECUTION,
     without: 'a restart that had no answer is not taken back',
     text: 'if (isMaybeWritten(cause)) this.#writer.takeBackRestart(execution);',
     replacement: '',
@@ -87,49 +88,47 @@ export const engineGuards: readonly Guard[] = [
   {
     ...ENGINE,
     without: 'a closing engine sends what it has started',
-    text: `    if (this.#closing) {
-      slot.release();`,
-    replacement: `    if (this.#slots.queueTimeoutMs < 0) {
-      slot.release();`,
+    text: 'if (!this.#closing) return await this.#executions.run(call, found);',
+    replacement: 'if (this.#slots.queueTimeoutMs >= 0) return await this.#executions.run(call, found);',
     test: unit('engine-close'),
     named: 'sends nothing for a call that was at its start, and frees its key',
   },
   {
-    ...ENGINE,
+    ...EXECUTION,
     without: 'a closing engine frees a key in doubt that it has restarted',
-    text: `      if (again) this.#writer.takeBackRestart(execution);
-      else this.#writer.takeBack(execution);`,
-    replacement: '      this.#writer.takeBack(execution);',
+    text: `    if (again) this.#writer.takeBackRestart(execution);
+    else this.#writer.takeBack(execution);`,
+    replacement: '    this.#writer.takeBack(execution);',
     test: RETRY,
     named: 'a restart at which the engine closes releases nothing',
   },
   {
     ...ENGINE,
     without: 'a request is started while no slot is free',
-    text: 'return free ? this.#startWith(call, free) : this.#startLater(call, lead, isTrial);',
+    text: 'return free ? this.#executions.start(call, free) : this.#startLater(call, lead, isTrial);',
     replacement: `const slot = free ?? { release() {} };
-    return isTrial ? this.#startLater(call, lead, isTrial) : this.#startWith(call, slot);`,
+    return isTrial ? this.#startLater(call, lead, isTrial) : this.#executions.start(call, slot);`,
     test: SLOTS,
     named: 'a new key queues, and is not started before it has a slot',
   },
   {
     ...ENGINE,
     without: 'a replay needs a slot',
-    text: 'const found = peek ? await this.#peek(call) : undefined;',
-    replacement: 'const found = peek ? undefined : await this.#peek(call);',
+    text: 'const found = peek ? await this.#executions.peek(call) : undefined;',
+    replacement: 'const found = peek ? undefined : await this.#executions.peek(call);',
     test: SLOTS,
     named: 'replays, conflicts, keys in doubt and duplicates are answered from a read',
   },
   {
-    ...ENGINE,
+    ...EXECUTION,
     without: 'a slot is kept while the result is stored',
     text: 'releaseAfter(slot, exchange);',
-    replacement: 'void this.#handling.idle().then(() => releaseAfter(slot, exchange));',
+    replacement: 'void this.#running.idle().then(() => releaseAfter(slot, exchange));',
     test: SLOT_RELEASE,
     named: 'the slot of a request > is back before the result is completed',
   },
   {
-    ...ENGINE,
+    ...EXECUTION,
     without: 'a request that is not started keeps its slot',
     text: `      slot.release();
       this.#gate.notTried();
@@ -139,7 +138,7 @@ export const engineGuards: readonly Guard[] = [
     named: 'the slot of a request > is back for every answer of the store but started',
   },
   {
-    ...ENGINE,
+    ...EXECUTION,
     without: 'a start that fails keeps its slot',
     text: `      slot.release();
       if (cause instanceof UnreadableRecord) this.#gate.notTried();`,
@@ -148,7 +147,7 @@ export const engineGuards: readonly Guard[] = [
     named: 'the slot of a request > is back for every answer of the store but started',
   },
   {
-    ...ENGINE,
+    ...EXECUTION,
     without: 'a restart that fails keeps its slot',
     text: `      slot.release();
       if (isMaybeWritten(cause)) this.#writer.takeBackRestart(execution);`,
@@ -181,7 +180,7 @@ export const engineGuards: readonly Guard[] = [
     named: 'skip a place that was given up, and come back from one that had its slot already',
   },
   {
-    ...ENGINE,
+    ...EXECUTION,
     without: 'a response is sent before it is stored',
     text: COMPLETE,
     replacement: `void this.#writer.complete(call, execution, completionOf(exchange), stopRenewing);
@@ -214,7 +213,7 @@ export const engineGuards: readonly Guard[] = [
     named: 'at the start, it is taken back as soon as the store answers again',
   },
   {
-    ...ENGINE,
+    ...EXECUTION,
     without: 'a lease is not renewed until the complete is answered',
     text: COMPLETE,
     replacement: `stopRenewing();
@@ -232,7 +231,7 @@ export const engineGuards: readonly Guard[] = [
     named: 'renews its lease while it runs: a duplicate finds it in flight for longer than a lease',
   },
   {
-    ...ENGINE,
+    ...EXECUTION,
     without: 'an owner whose complete is stale answers with its own response',
     text: "if (answer === 'stale') return await this.#superseded(call, exchange);",
     replacement: '',
@@ -247,7 +246,7 @@ export const engineGuards: readonly Guard[] = [
     named: 'a request that may have been sent leaves the key in doubt: no retry runs',
   },
   {
-    ...ENGINE,
+    ...EXECUTION,
     without: 'a request that broke within the gateway counts as not sent',
     text: 'exchange = brokenRun(error);',
     replacement: "exchange = { kind: 'not_sent', reason: brokenRun(error).kind };",
@@ -282,7 +281,7 @@ export const engineGuards: readonly Guard[] = [
     named: 'has defaults for all of a lookup but its path',
   },
   {
-    ...ENGINE,
+    ...EXECUTION,
     without: 'a second request that was not executed frees a key in doubt',
     text: "return again && decision === 'release' ? 'in_doubt' : decision;",
     replacement: 'return decision;',
@@ -322,8 +321,8 @@ export const engineGuards: readonly Guard[] = [
   {
     ...ENGINE,
     without: 'a closing engine does not wait for pending writes',
-    text: 'await this.#writer.close(Math.max(0, ms - (this.#clock.monotonicMs() - startedMs)));',
-    replacement: 'void this.#writer.close(Math.max(0, ms - (this.#clock.monotonicMs() - startedMs)));',
+    text: 'await this.#executions.close(Math.max(0, ms - (this.#clock.monotonicMs() - startedMs)));',
+    replacement: 'void this.#executions.close(Math.max(0, ms - (this.#clock.monotonicMs() - startedMs)));',
     test: unit('engine-close'),
     named: 'waits for a release that is repeated',
   },

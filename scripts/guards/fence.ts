@@ -1,7 +1,7 @@
 import type { Guard } from '../guards.ts';
 
 const LEASE = 'src/idempotency/lease.ts';
-const ENGINE = 'src/idempotency/engine.ts';
+const EXECUTION = 'src/idempotency/execution.ts';
 const UNIT = 'test/unit/engine-fence.test.ts';
 const PAUSED = 'test/e2e/idempotency/paused-gateway.test.ts';
 
@@ -58,7 +58,7 @@ export const fenceGuards: readonly Guard[] = [
       'on sqlite, a gateway that is paused > between its start and the first byte (before_connect) sends nothing once the policy retry',
   },
   {
-    file: ENGINE,
+    file: EXECUTION,
     without: 'a renewal extends the fence',
     text: `    const stopRenewing = this.#renewals.keep(call, execution);
     try {
@@ -69,11 +69,11 @@ export const fenceGuards: readonly Guard[] = [
     const store = {
       renew: async (owner) => {
         const renewed = await this.#store.renew(owner);
-        fence = fenceFrom(this.#clock, this.#options.leaseMs);
+        fence = fenceFrom(this.#clock, this.#leaseMs);
         return renewed;
       },
     } as Store;
-    const renewals = new Renewals(store, this.#options.leaseMs, this.#observer, this.#clock);
+    const renewals = new Renewals(store, this.#leaseMs, this.#observer, this.#clock);
     const stopRenewing = renewals.keep(call, execution);
     try {
       let exchange: Exchange;
@@ -99,16 +99,16 @@ export const fenceGuards: readonly Guard[] = [
     named: 'may not send once monotonicMs alone has passed a lease',
   },
   {
-    file: ENGINE,
+    file: EXECUTION,
     without: 'the fence counts from the answer to the start',
     text: "return { kind: 'started', execution, slot, maySend, again: false };",
-    replacement: `const afterwards = fenceFrom(this.#clock, this.#options.leaseMs);
+    replacement: `const afterwards = fenceFrom(this.#clock, this.#leaseMs);
         return { kind: 'started', execution, slot, maySend: afterwards, again: false };`,
     test: UNIT,
     named: 'counts from before its start: a start that was answered too late permits nothing',
   },
   {
-    file: ENGINE,
+    file: EXECUTION,
     without: 'a restarted execution has no fence',
     text: "return { kind: 'started', execution, slot, maySend, again: true };",
     replacement: "return { kind: 'started', execution, slot, maySend: () => true, again: true };",

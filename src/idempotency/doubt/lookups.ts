@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Scope, Token } from '../../kernel/brands.ts';
 import type { Clock } from '../../kernel/clock.ts';
 import type { LookupAnswer } from '../../kernel/exchange.ts';
-import type { DoubtSolver } from '../engine.ts';
+import type { DoubtSolver } from '../execution.ts';
 import {
   type AuditRecord,
   auditRecord,
