@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { stringify } from 'yaml';
 import { NODE_FLAGS } from '../scripts/node-flags.ts';
-import { hashSecret } from '../src/auth/hash-secret.ts';
+import { hashSecret } from '../src/auth/key-index.ts';
 import { freePort } from '../test/support/free-port.ts';
 import { untilListening } from './listening.ts';
 import { nginxProxy } from './nginx.ts';

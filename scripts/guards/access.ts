@@ -5,7 +5,7 @@ const SESSIONS = {
   test: 'test/unit/auth-open-sessions.test.ts',
 };
 
-/** Who may call, and who may reach the admin port. */
+/** Which keys are valid, and who may read the admin port. */
 export const accessGuards: readonly Guard[] = [
   {
     file: 'src/admin/options.ts',
@@ -17,25 +17,25 @@ export const accessGuards: readonly Guard[] = [
   },
   {
     file: 'src/auth/file-key-source.ts',
-    without: 'an older reading of the key file brings revoked keys back',
-    text: 'this.#reading = this.#reading.then(() => this.#read(how));',
-    replacement: 'this.#reading = this.#read(how);',
+    without: 'an older read of the key file restores revoked keys',
+    text: 'this.#reading = this.#reading.then(() => this.#read(options));',
+    replacement: 'this.#reading = this.#read(options);',
     test: 'test/unit/auth-file-key-source.test.ts',
-    named: 'asked to reload, a source > never takes an older file after a newer one',
+    named: 'reload() > never replaces newer keys with older ones',
   },
   {
     ...SESSIONS,
     without: 'a WebSocket stays open when its key has left the key file',
     text: 'keys.onChange(() => this.#check());',
     replacement: '',
-    named: 'a session ends at once when the key file > has its key no more',
+    named: 'a session ends at once when the key file > no longer has its key',
   },
   {
     ...SESSIONS,
     without: 'a WebSocket stays open when its key expires',
     text: 'this.#timer ??= setInterval(() => this.#check(), CHECK_EVERY_MS).unref();',
     replacement: '',
-    named: 'a session ends within a second of > expiresAt, once',
+    named: 'a session ends within a second after > expiresAt, once',
   },
   {
     ...SESSIONS,

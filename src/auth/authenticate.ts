@@ -2,16 +2,28 @@ import { hash } from 'node:crypto';
 import type { Clock } from '../kernel/clock.ts';
 import { contextOf, type Merchant, type Middleware } from '../kernel/context.ts';
 import { type Problem, problem } from '../kernel/problem.ts';
-import { readBearer } from './bearer.ts';
-import { challenge } from './challenge.ts';
+import { challenge, readBearer } from './authorization-header.ts';
 import { isInForce, type KeyEntry, type KeySource } from './key-source.ts';
 
-/** `key` serves to ask later whether the secret key is still in force; the secret key itself is not kept. */
+/** Puts the merchant into the request's context, or refuses with 401. Runs before any body is read. */
+export function authenticate(authenticator: Authenticator): Middleware {
+  return (req, _res, next) => {
+    const authentication = authenticator.authenticate(req.rawHeaders);
+    if (authentication.kind === 'refused') return next(authentication.problem);
+    contextOf(req).merchant = authentication.merchant;
+    next();
+  };
+}
+
+/** `key` identifies the secret key, to check later whether it is still in force. It does not contain the secret key. */
 export type Authentication =
   | { kind: 'merchant'; merchant: Merchant; key: KeyEntry }
   | { kind: 'refused'; problem: Problem };
 
-/** Checked in place of an unknown key's entry, so that it takes the same work as a known one's. Is never valid. */
+/** Where the authenticator looks keys up. Without a generation it caches nothing. */
+type Keys = Pick<KeySource, 'find'> & Partial<Pick<KeySource, 'generation'>>;
+
+/** Stands in for the entry of an unknown key, so that unknown and revoked keys take the same work. Never in force. */
 const UNKNOWN_KEY: KeyEntry = {
   digest: '',
   merchantCode: '',
@@ -22,28 +34,25 @@ const UNKNOWN_KEY: KeyEntry = {
   revokedAtMs: Number.NEGATIVE_INFINITY,
 };
 
-/** Keys that were right a moment ago: as many as a busy gateway's merchants have. */
-const REMEMBERED = 10_000;
+/** Size of the cache: about the number of keys that a busy gateway's merchants use. */
+const MAX_CACHED_KEYS = 10_000;
 
-/** Tells who calls. Knows no HTTP server: for requests and upgrades alike. */
+/** Finds the merchant of a request by its secret key. Depends on no HTTP server, so it serves requests and upgrades. */
 export class Authenticator {
-  readonly #keys: Pick<KeySource, 'find'> & Partial<Pick<KeySource, 'generation'>>;
+  readonly #keys: Keys;
   readonly #clock: Clock;
   readonly #realm: string;
   /** Every invalid key gets the same answer, to prevent probing. */
   readonly #invalidKey: Authentication;
   /**
-   * Right keys, by a plain digest of the secret: an HMAC costs as much as the rest of authentication. Wrong ones of every
-   * kind stay out, so that they all take the same work.
+   * Valid keys by the plain SHA-256 of the secret key, because the HMAC of a look-up costs as much as the rest of
+   * authentication. Invalid keys are never cached, so that every kind of them takes the same time.
    */
-  readonly #right = new Map<string, KeyEntry>();
+  readonly #validKeys = new Map<string, KeyEntry>();
+  /** The generation of the key source that `#validKeys` belongs to. */
   #generation: number | undefined;
 
-  constructor(
-    keys: Pick<KeySource, 'find'> & Partial<Pick<KeySource, 'generation'>>,
-    options: { realm: string },
-    clock: Clock,
-  ) {
+  constructor(keys: Keys, options: { realm: string }, clock: Clock) {
     this.#keys = keys;
     this.#clock = clock;
     this.#realm = options.realm;
@@ -52,7 +61,7 @@ export class Authenticator {
     this.#invalidKey = { kind: 'refused', problem: problem('invalid_key', detail, { headers }) };
   }
 
-  /** @param rawHeaders names and values in turn, as they stood on the wire */
+  /** @param rawHeaders alternating names and values, as received */
   authenticate(rawHeaders: readonly string[]): Authentication {
     const bearer = readBearer(rawHeaders);
     if (bearer.kind === 'refused') {
@@ -60,39 +69,29 @@ export class Authenticator {
       return { kind: 'refused', problem: problem('missing_credentials', bearer.reason, { headers }) };
     }
     const digest = hash('sha256', bearer.secret, 'base64');
-    const entry = this.#remembered(digest) ?? this.#keys.find(bearer.secret) ?? UNKNOWN_KEY;
+    const entry = this.#cached(digest) ?? this.#keys.find(bearer.secret) ?? UNKNOWN_KEY;
     if (!isInForce(entry, this.#clock.wallMs())) {
-      this.#right.delete(digest);
+      this.#validKeys.delete(digest);
       return this.#invalidKey;
     }
-    this.#remember(digest, entry);
+    this.#cache(digest, entry);
     return { kind: 'merchant', merchant: merchantOf(entry), key: entry };
   }
 
-  #remembered(digest: string): KeyEntry | undefined {
-    if (this.#keys.generation === this.#generation) return this.#right.get(digest);
-    this.#right.clear();
+  #cached(digest: string): KeyEntry | undefined {
+    if (this.#keys.generation === this.#generation) return this.#validKeys.get(digest);
+    this.#validKeys.clear();
     this.#generation = this.#keys.generation;
     return undefined;
   }
 
-  #remember(digest: string, entry: KeyEntry): void {
-    if (this.#keys.generation === undefined || this.#right.has(digest)) return;
-    if (this.#right.size === REMEMBERED) this.#right.clear();
-    this.#right.set(digest, entry);
+  #cache(digest: string, entry: KeyEntry): void {
+    if (this.#keys.generation === undefined || this.#validKeys.has(digest)) return;
+    if (this.#validKeys.size === MAX_CACHED_KEYS) this.#validKeys.clear();
+    this.#validKeys.set(digest, entry);
   }
 }
 
 function merchantOf({ merchantCode, keyId, scopes }: KeyEntry): Merchant {
   return { code: merchantCode, keyId, scopes };
-}
-
-/** Puts the merchant into the request's context, or refuses with 401. Reads no body. */
-export function authenticate(authenticator: Authenticator): Middleware {
-  return (req, _res, next) => {
-    const answer = authenticator.authenticate(req.rawHeaders);
-    if (answer.kind === 'refused') return next(answer.problem);
-    contextOf(req).merchant = answer.merchant;
-    next();
-  };
 }

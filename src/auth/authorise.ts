@@ -1,11 +1,15 @@
 import { contextOf, type Identity, type Merchant, type Middleware } from '../kernel/context.ts';
 import { type Problem, problem } from '../kernel/problem.ts';
-import { challenge } from './challenge.ts';
+import { challenge } from './authorization-header.ts';
 
-/** The older name of the scope `undeclared`. */
+/** The older name of the scope `undeclared`, still accepted. */
 const OLDER_NAME = 'passthrough';
 
-/** Passes what the secret key may call, and refuses the rest with 403. */
+/**
+ * Refuses with 403 unless the secret key has all scopes that the request needs. Must follow `authenticate` and `identify`.
+ *
+ * @throws Error if one of them has not run
+ */
 export function authorise({ realm }: { realm: string }): Middleware {
   return (req, _res, next) => {
     const { merchant, identity } = contextOf(req);
@@ -22,10 +26,10 @@ function refusalOf({ scopes }: Merchant, identity: Identity, realm: string): Pro
   };
   if (identity.unclear !== undefined)
     return refuse(
-      `The secret key may call some operations only, and it is unclear which one this is: ${identity.unclear}.`,
+      `The secret key may call only some operations, and it is unclear which operation this request is: ${identity.unclear}.`,
     );
-  const lacking = identity.scopes.find((scope) => !mayCall(scopes, scope));
-  return lacking === undefined ? undefined : refuse(`The secret key lacks the scope "${lacking}".`, lacking);
+  const missing = identity.scopes.find((scope) => !mayCall(scopes, scope));
+  return missing === undefined ? undefined : refuse(`The secret key lacks the scope "${missing}".`, missing);
 }
 
 const mayCall = (scopes: readonly string[], scope: string): boolean =>

@@ -1,38 +1,37 @@
 import { hash } from 'node:crypto';
 import type { Clock } from '../kernel/clock.ts';
 import type { KeyReload } from '../kernel/context.ts';
-import { readBounded } from './bounded-file.ts';
-import { FileWatch } from './file-watch.ts';
-import { parseKeyFile } from './key-file.ts';
-import { parseKeyFileApart } from './key-file-thread.ts';
+import { parseKeyFile, parseKeyFileInThread } from './key-file.ts';
 import { KeyIndex } from './key-index.ts';
 import type { KeyEntry, KeySource, KeySourceHealth } from './key-source.ts';
+import { FileWatch, readBounded } from './watched-file.ts';
 
-/** Largest key file: 64 MiB. */
+/** Largest accepted key file: 64 MiB. */
 const MAX_BYTES = 64 * 1024 * 1024;
 
-/** With the times to settle and to be parsed, a key that leaves the file is refused within a second. */
+/** Short enough that a key is refused within a second after it was removed, including the time to settle and to parse. */
 const POLL_MS = 300;
 
 export interface FileKeySourceOptions {
   path: string;
-  /** As in {@link KeyIndex.of}. */
+  /** As for {@link KeyIndex.of}. */
   pepper?: string | undefined;
   clock: Clock;
-  /** Milliseconds between two looks at the file. Default 300. */
+  /** Milliseconds between two checks of the file for changes. Default 300. */
   pollMs?: number;
-  /** Called once for each change of the file, and for each {@link FileKeySource.reload}. Must not throw. */
+  /** Called once for each change of the file and for each {@link FileKeySource.reload}. Must not throw. */
   onReload?: (reload: KeyReload) => void;
 }
 
-/** Secret keys from a YAML file, read again when it changes. */
+/** Secret keys from a YAML file, which is read again when it changes. */
 export class FileKeySource implements KeySource {
   readonly #options: FileKeySourceOptions;
   readonly #watch: FileWatch;
   #index: KeyIndex;
   #loadedAtMs: number;
-  /** As in {@link KeyReload}, of the last reading. */
+  /** The `version` of a {@link KeyReload}, of the last attempt to read the file. */
   #version: string;
+  /** Why the last version of the file was refused; undefined: it was accepted. */
   #refusal: string | undefined;
   #closed = false;
   #generation = 0;
@@ -44,10 +43,10 @@ export class FileKeySource implements KeySource {
     this.#index = KeyIndex.of(parseKeyFile(bytes), options.pepper);
     this.#version = digestOf(bytes);
     this.#loadedAtMs = options.clock.wallMs();
-    this.#watch = new FileWatch(options.path, options.pollMs ?? POLL_MS, () => this.#readInTurn());
+    this.#watch = new FileWatch(options.path, options.pollMs ?? POLL_MS, () => this.#readSerially());
   }
 
-  /** @throws Error that names the file and every mistake, a line each */
+  /** @throws Error with the path of the file and all mistakes, one line each */
   static async open(options: FileKeySourceOptions): Promise<FileKeySource> {
     try {
       return new FileKeySource(options, await readBounded(options.path, MAX_BYTES));
@@ -67,8 +66,8 @@ export class FileKeySource implements KeySource {
     return this.#index.find(secret);
   }
 
-  again(earlier: KeyEntry): KeyEntry | undefined {
-    return this.#index.again(earlier);
+  current(earlier: KeyEntry): KeyEntry | undefined {
+    return this.#index.current(earlier);
   }
 
   entries(): Iterable<KeyEntry> {
@@ -76,20 +75,22 @@ export class FileKeySource implements KeySource {
   }
 
   async reload(): Promise<void> {
-    await this.#readInTurn({ evenUnchanged: true });
+    await this.#readSerially({ evenUnchanged: true });
   }
 
   onChange(listener: () => void): void {
     this.#listeners.push(listener);
   }
 
-  /** Stays ok while old keys are in force: a mistake in a file must not take a gateway out of service. */
+  /** Always ok: the old keys stay in force, and a mistake in the file must not take the gateway out of service. */
   health(): KeySourceHealth {
     const keys = this.#index.size;
-    const held = `${keys} ${keys === 1 ? 'key' : 'keys'} from ${this.#options.path}`;
+    const loaded = `${keys} ${keys === 1 ? 'key' : 'keys'} from ${this.#options.path}`;
     const [refusal] = this.#refusal?.split('\n') ?? [];
     const detail =
-      refusal === undefined ? held : `${held}, of an earlier state: the newest was refused: ${refusal}`;
+      refusal === undefined
+        ? loaded
+        : `${loaded}, from an earlier version: the newest version was refused: ${refusal}`;
     return { ok: true, detail, loadedAtMs: this.#loadedAtMs, keys };
   }
 
@@ -98,9 +99,9 @@ export class FileKeySource implements KeySource {
     this.#watch.close();
   }
 
-  /** One reading after the other: an older one that ends later would bring revoked keys back. */
-  #readInTurn(how = { evenUnchanged: false }): Promise<void> {
-    this.#reading = this.#reading.then(() => this.#read(how));
+  /** Reads one at a time: if two reads overlapped and the older one finished last, it would restore revoked keys. */
+  #readSerially(options = { evenUnchanged: false }): Promise<void> {
+    this.#reading = this.#reading.then(() => this.#read(options));
     return this.#reading;
   }
 
@@ -111,14 +112,14 @@ export class FileKeySource implements KeySource {
     this.#version = version;
     try {
       if (typeof read === 'string') throw new Error(`the file: ${read}`);
-      const index = KeyIndex.of(await parseKeyFileApart(read), this.#options.pepper);
-      if (!this.#closed) this.#take(index);
+      const index = KeyIndex.of(await parseKeyFileInThread(read), this.#options.pepper);
+      if (!this.#closed) this.#accept(index);
     } catch (error) {
       if (!this.#closed) this.#refuse(messageOf(error));
     }
   }
 
-  #take(index: KeyIndex): void {
+  #accept(index: KeyIndex): void {
     this.#index = index;
     this.#generation++;
     this.#loadedAtMs = this.#options.clock.wallMs();

@@ -1,36 +1,38 @@
+import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
+import { LineCounter, parseDocument, type YAMLError } from 'yaml';
 import { z } from 'zod';
-import { isSecret } from './bearer.ts';
-import { readYaml } from './yaml-text.ts';
+import { hasDuplicateMember } from '../kernel/duplicate-member.ts';
+import { isSecret } from './authorization-header.ts';
 
-/** Everything that is wrong with a key file: a line each, beginning with the path. Holds no hash and no secret. */
+/** Most mistakes in one message. */
+const MAX_MISTAKES = 20;
+
+/** All mistakes in a key file. Each starts with its place in the file and contains no hash and no secret. */
 export class KeyFileError extends Error {
   override readonly name = 'KeyFileError';
   readonly mistakes: readonly string[];
 
   constructor(mistakes: readonly string[]) {
-    const more = mistakes.length - MOST_MISTAKES;
-    super([...mistakes.slice(0, MOST_MISTAKES), ...(more > 0 ? [`and ${more} more`] : [])].join('\n'));
+    const more = mistakes.length - MAX_MISTAKES;
+    super([...mistakes.slice(0, MAX_MISTAKES), ...(more > 0 ? [`and ${more} more`] : [])].join('\n'));
     this.mistakes = mistakes;
   }
 }
-
-/** More lines would help no operator. */
-const MOST_MISTAKES = 20;
 
 const NAME =
   'must be a string of 1 to 64 printable ASCII characters without spaces (quote it if it looks like a number)';
 const TIME = 'must be a time in ISO 8601 with a zone, such as 2027-01-31T00:00:00Z';
 const SCOPE = 'must be an operation name, or "*"';
 
-/** Merchant codes go into a header and a record, key ids into the log. */
+/** A merchant code or a key id. Codes become header values and parts of records; ids appear in the log. */
 const name = z.string(NAME).regex(/^[\x21-\x7e]{1,64}$/, NAME);
 
-/** Becomes milliseconds since the epoch. */
+/** Parsed to milliseconds since the epoch. */
 const time = z.iso.datetime({ offset: true, error: TIME }).transform((text) => Date.parse(text));
 
-/** Unknown members are mistakes, or a misspelt `revokedAt` would leave a key in force. */
+/** A mapping without unknown members: a misspelt `revokedAt` must not leave a key in force. */
 function mapping<Shape extends z.core.$ZodLooseShape>(shape: Shape) {
-  // What is unknown is not repeated: it may be a secret key in the wrong place.
+  // The message does not quote the unknown member, which may be a misplaced secret key.
   const unknown = `has an unknown member; allowed are ${Object.keys(shape).join(', ')}`;
   return z.strictObject(shape, {
     error: ({ code }) => (code === 'unrecognized_keys' ? unknown : 'must be a mapping'),
@@ -38,9 +40,9 @@ function mapping<Shape extends z.core.$ZodLooseShape>(shape: Shape) {
 }
 
 const key = mapping({
-  /** Unique within the merchant; safe to log. */
+  /** Unique within the merchant. Safe to log. */
   id: name,
-  /** `hmac-sha256:` and the HMAC-SHA-256 of the secret key under `auth.pepper`, 64 hex digits. */
+  /** `hmac-sha256:` and the HMAC-SHA-256 of the secret key under `auth.pepper`, in 64 hex digits. */
   hash: z
     .string('must be a string')
     .regex(/^hmac-sha256:[0-9a-fA-F]{64}$/, 'must be hmac-sha256: and 64 hex digits')
@@ -50,10 +52,10 @@ const key = mapping({
     .string('must be a string')
     .refine(
       isSecret,
-      'must be 1 to 512 characters that a bearer token can hold: letters, digits, - . _ ~ + / and = at the end',
+      'must be 1 to 512 characters that a bearer token can have: letters, digits, - . _ ~ + / and = at the end',
     )
     .optional(),
-  /** Operations that the key may call. Default: all. */
+  /** Names of operations that the key may call. Default: all. */
   scopes: z
     .array(
       z.string(SCOPE).regex(/^[\x21\x23-\x5b\x5d-\x7e]{1,64}$/, SCOPE),
@@ -61,11 +63,11 @@ const key = mapping({
     )
     .min(1, 'must name an operation, or "*" for all')
     .default(['*']),
-  /** Valid from here on. Default: always was. */
+  /** The key is valid from this time on. Default: it always was. */
   notBefore: time.optional(),
-  /** Valid until just before. Default: for ever. */
+  /** The key is expired from this time on. Default: it never expires. */
   expiresAt: time.optional(),
-  /** Revoked from here on; may lie ahead. Default: not revoked. */
+  /** The key is revoked from this time on, which may be in the future. Default: it is not revoked. */
   revokedAt: time.optional(),
 }).superRefine((value, context) => {
   const mistake = (path: string[], message: string) => context.addIssue({ code: 'custom', path, message });
@@ -78,9 +80,9 @@ const key = mapping({
 });
 
 const merchant = mapping({
-  /** What the backend gets as X-Merchant-Code. */
+  /** Sent to the backend as X-Merchant-Code. */
   code: name,
-  /** For people. Means nothing to us. */
+  /** For readers of the file. The gateway ignores it. */
   name: z.string('must be a string').max(200, 'must have at most 200 characters').optional(),
   keys: z.array(key, 'must be a list of keys').superRefine(unique('id')),
 });
@@ -92,25 +94,6 @@ const keyFile = mapping({
 export type KeyFile = z.infer<typeof keyFile>;
 export type DeclaredKey = z.infer<typeof key>;
 
-/**
- * Reads the text of a key file.
- *
- * @throws KeyFileError with every mistake found
- */
-export function parseKeyFile(bytes: Uint8Array): KeyFile {
-  const read = readYaml(bytes);
-  if (read.kind === 'mistakes') throw new KeyFileError(read.mistakes);
-  const parsed = keyFile.safeParse(read.value);
-  if (parsed.success) return parsed.data;
-  throw new KeyFileError(parsed.error.issues.map(({ path, message }) => `${pathText(path)}: ${message}`));
-}
-
-/** `merchants[0].keys[1].expiresAt`; the file itself has no path. */
-function pathText(path: readonly PropertyKey[]): string {
-  const text = path.map((step) => (typeof step === 'number' ? `[${step}]` : `.${String(step)}`)).join('');
-  return text.replace(/^\./, '') || 'the file';
-}
-
 function unique<Member extends string>(member: Member) {
   return (items: readonly Record<Member, string>[], context: z.core.$RefinementCtx): void => {
     const first = new Map<string, number>();
@@ -121,3 +104,108 @@ function unique<Member extends string>(member: Member) {
     }
   };
 }
+
+/**
+ * Parses a key file: UTF-8, YAML 1.2 or JSON.
+ *
+ * @throws KeyFileError with all mistakes
+ */
+export function parseKeyFile(bytes: Uint8Array): KeyFile {
+  const read = readYaml(bytes);
+  if (read.kind === 'mistakes') throw new KeyFileError(read.mistakes);
+  const parsed = keyFile.safeParse(read.value);
+  if (parsed.success) return parsed.data;
+  throw new KeyFileError(parsed.error.issues.map(({ path, message }) => `${pathText(path)}: ${message}`));
+}
+
+/** Such as `merchants[0].keys[1].expiresAt`; `the file` for the document itself. */
+function pathText(path: readonly PropertyKey[]): string {
+  const text = path.map((step) => (typeof step === 'number' ? `[${step}]` : `.${String(step)}`)).join('');
+  return text.replace(/^\./, '') || 'the file';
+}
+
+type YamlReading = { kind: 'value'; value: unknown } | { kind: 'mistakes'; mistakes: string[] };
+
+/** Enough for a shared list of scopes in a large file, and too few for a small file to expand to a huge one. */
+const MAX_ALIASES = 10_000;
+
+/** YAML 1.2 even if a %YAML directive says 1.1, which accepts a thirteenth month and reads `no` and `on` as booleans. */
+const YAML_OPTIONS = {
+  schema: 'core',
+  resolveKnownTags: false,
+  stringKeys: true,
+  prettyErrors: false,
+  logLevel: 'error',
+} as const;
+
+/** Reads one YAML document. Its mistakes give a place and a kind: the library's own messages would quote secrets. */
+function readYaml(bytes: Uint8Array): YamlReading {
+  let text: string;
+  try {
+    text = new TextDecoder('utf-8', { fatal: true }).decode(bytes);
+  } catch {
+    return { kind: 'mistakes', mistakes: ['the file: is not UTF-8'] };
+  }
+  const json = readJson(text);
+  if (json) return json;
+  const lines = new LineCounter();
+  const document = parseDocument(text, { ...YAML_OPTIONS, lineCounter: lines });
+  // Warnings, such as of an unknown tag, count as errors: the library would print them, with the text around them.
+  const errors: YAMLError[] = [...document.errors, ...document.warnings];
+  if (errors.length > 0)
+    return { kind: 'mistakes', mistakes: errors.map((error) => mistakeOf(error, lines)) };
+  try {
+    return { kind: 'value', value: document.toJS({ maxAliasCount: MAX_ALIASES }) };
+  } catch {
+    return { kind: 'mistakes', mistakes: ['the file: has too many aliases, or an alias without an anchor'] };
+  }
+}
+
+/** JSON is YAML, and JSON.parse is thirty times as fast. A duplicate member is left to the YAML parser, which says where. */
+function readJson(text: string): YamlReading | undefined {
+  try {
+    const value: unknown = JSON.parse(text);
+    return hasDuplicateMember(text) ? undefined : { kind: 'value', value };
+  } catch {
+    return undefined;
+  }
+}
+
+function mistakeOf(error: YAMLError, lines: LineCounter): string {
+  const { line, col } = lines.linePos(error.pos[0]);
+  return `line ${line}, column ${col}: is not valid YAML (${error.code.toLowerCase().replaceAll('_', ' ')})`;
+}
+
+const THREAD_TASK = 'oncegate: parse a key file';
+
+type ThreadResult = { kind: 'file'; file: KeyFile } | { kind: 'mistakes'; mistakes: readonly string[] };
+
+/**
+ * {@link parseKeyFile} in another thread. YAML with 10,000 keys takes about a second to parse. On the main thread, that
+ * would delay requests and lease renewals.
+ */
+export function parseKeyFileInThread(bytes: Uint8Array): Promise<KeyFile> {
+  return new Promise((resolve, reject) => {
+    const worker = new Worker(new URL(import.meta.url), { workerData: { task: THREAD_TASK, bytes } });
+    worker.once('message', (result: ThreadResult) => {
+      if (result.kind === 'file') resolve(result.file);
+      else reject(new KeyFileError(result.mistakes));
+    });
+    worker.once('error', reject);
+    worker.once('exit', (code) => reject(new Error(`the thread that parses it exited with code ${code}`)));
+    worker.unref();
+  });
+}
+
+function parseInThread(bytes: Uint8Array): ThreadResult {
+  try {
+    return { kind: 'file', file: parseKeyFile(bytes) };
+  } catch (error) {
+    if (error instanceof KeyFileError) return { kind: 'mistakes', mistakes: error.mistakes };
+    throw error;
+  }
+}
+
+// This file is also the thread's entry: import.meta.url names it in the sources (.ts) and in the built package (.js).
+if (!isMainThread && workerData?.task === THREAD_TASK)
+  parentPort?.postMessage(parseInThread(workerData.bytes));

@@ -1,12 +1,24 @@
-import { createSecretKey, type KeyObject, randomBytes } from 'node:crypto';
-import { HASH_PREFIX, hashSecret } from './hash-secret.ts';
-import { type DeclaredKey, type KeyFile, KeyFileError } from './key-file.ts';
+import { createHmac, createSecretKey, type KeyObject, randomBytes } from 'node:crypto';
+import { isSecret } from './authorization-header.ts';
+import { type DeclaredKey, type KeyFile, KeyFileError, parseKeyFile } from './key-file.ts';
 import type { KeyEntry } from './key-source.ts';
 
-/** The same for all states of a file, so that an entry's digest stays the same when the file is read again. */
+/** The prefix of a hash in the key file; names the function that made it. */
+const HASH_PREFIX = 'hmac-sha256:';
+
+/** The pepper of key files without hashes. One per process, so that a key keeps its digest when the file is reloaded. */
 const RANDOM_PEPPER = randomBytes(32);
 
-/** All keys of one state of the key file, by the digest of the secret key. Never changes: a new file makes a new index. */
+/**
+ * HMAC-SHA-256 of a secret key, keyed with the pepper. The result cannot be used to log in.
+ *
+ * @returns 64 lower-case hex digits
+ */
+export function hashSecret(pepper: string | KeyObject, secret: string): string {
+  return createHmac('sha256', pepper).update(secret, 'utf8').digest('hex');
+}
+
+/** All keys of one version of the key file, by the HMAC of the secret key. Immutable: a reload makes a new index. */
 export class KeyIndex {
   readonly #pepper: KeyObject;
   readonly #entries: ReadonlyMap<string, KeyEntry>;
@@ -17,22 +29,22 @@ export class KeyIndex {
   }
 
   /**
-   * @param pepper without one the file may hold plain secrets only; they are then digested under the process' random pepper
-   * @throws KeyFileError for a hash without a pepper, and for a secret key that occurs twice
+   * @param pepper undefined: the file may contain plain secrets only, which are hashed with a random pepper
+   * @throws KeyFileError if the file has a hash and there is no pepper, or if a secret key occurs twice
    */
   static of(file: KeyFile, pepper: string | undefined): KeyIndex {
     if (pepper === undefined) refuseHashes(file);
     const key = createSecretKey(pepper === undefined ? RANDOM_PEPPER : Buffer.from(pepper, 'utf8'));
-    return new KeyIndex(key, collect(file, key));
+    return new KeyIndex(key, entriesOf(file, key));
   }
 
-  /** One HMAC and one look-up, whatever the secret. */
+  /** Computes one HMAC and does one look-up, for known and unknown keys. */
   find(secret: string): KeyEntry | undefined {
     return this.#entries.get(hashSecret(this.#pepper, secret));
   }
 
-  /** The entry that the secret key of an earlier entry has in this index. */
-  again({ digest }: KeyEntry): KeyEntry | undefined {
+  /** The entry that an earlier entry's secret key has in this index. */
+  current({ digest }: KeyEntry): KeyEntry | undefined {
     return this.#entries.get(digest);
   }
 
@@ -61,7 +73,7 @@ function refuseHashes(file: KeyFile): void {
   );
 }
 
-function collect(file: KeyFile, pepper: KeyObject): Map<string, KeyEntry> {
+function entriesOf(file: KeyFile, pepper: KeyObject): Map<string, KeyEntry> {
   const entries = new Map<string, KeyEntry>();
   const paths = new Map<string, string>();
   const mistakes: string[] = [];
@@ -91,4 +103,32 @@ function entryOf(digest: string, merchantCode: string, key: DeclaredKey): KeyEnt
     expiresAtMs: key.expiresAt ?? Number.POSITIVE_INFINITY,
     revokedAtMs: key.revokedAt ?? Number.POSITIVE_INFINITY,
   };
+}
+
+/** What {@link keyLine} needs. */
+export interface KeyLineInput {
+  /** 1 to 64 printable ASCII characters without spaces. */
+  id: string;
+  /** Only its hash is in the result. */
+  secret: string;
+  /** The gateway's `auth.pepper`. */
+  pepper: string;
+  /** Default: the line has no scopes, so the key may call all operations. */
+  scopes?: readonly string[] | undefined;
+}
+
+/**
+ * Makes one item of a merchant's `keys` in the key file: `- { id: "…", hash: "hmac-sha256:…" }`.
+ *
+ * @throws Error if the secret key is no bearer token, KeyFileError if a key file with this item would be refused
+ */
+export function keyLine({ id, secret, pepper, scopes }: KeyLineInput): string {
+  if (!isSecret(secret))
+    throw new Error('the secret key cannot be sent as a bearer token of at most 512 characters');
+  // Every JSON string is also a double-quoted YAML string.
+  const members = [`id: ${JSON.stringify(id)}`, `hash: "${HASH_PREFIX}${hashSecret(pepper, secret)}"`];
+  if (scopes) members.push(`scopes: [${scopes.map((scope) => JSON.stringify(scope)).join(', ')}]`);
+  const item = `{ ${members.join(', ')} }`;
+  parseKeyFile(Buffer.from(`merchants: [{ code: check, keys: [${item}] }]`));
+  return `- ${item}`;
 }

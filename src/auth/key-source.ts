@@ -1,21 +1,24 @@
-/** One secret key as a source knows it: everything but the key itself. */
+/** What a source knows about one secret key. It does not contain the secret key. */
 export interface KeyEntry {
-  /** HMAC of the secret key, to find its entry again. Cannot be used to log in. Must not be logged. */
+  /** HMAC of the secret key; identifies the entry across reloads. It is no credential, but must not be logged. */
   readonly digest: string;
   readonly merchantCode: string;
-  /** Safe to log. */
+  /** The key's name in the key file. Safe to log. */
   readonly keyId: string;
-  /** Operation names; `*` is all of them. */
+  /** Names of operations that the key may call; `*` means all. */
   readonly scopes: readonly string[];
-  /** Milliseconds since the epoch from which the key is valid; -Infinity: always was. */
+  /** The key is valid from this time on, in milliseconds since the epoch; -Infinity if it always was. */
   readonly notBeforeMs: number;
-  /** From here on it is not any more; Infinity: never ends. */
+  /** The key is expired from this time on, in milliseconds since the epoch; Infinity if it never expires. */
   readonly expiresAtMs: number;
-  /** From here on it is revoked; Infinity: is not. */
+  /** The key is revoked from this time on, in milliseconds since the epoch; Infinity if it is not revoked. */
   readonly revokedAtMs: number;
 }
 
-/** All three comparisons are always made: how long the answer takes must not tell which of them failed. */
+/**
+ * Whether a key is valid at a time. Always evaluates all three comparisons, so that the time of the answer does not
+ * reveal which one failed.
+ */
 export function isInForce(entry: KeyEntry, nowMs: number): boolean {
   const started = Number(entry.notBeforeMs <= nowMs);
   const unexpired = Number(nowMs < entry.expiresAtMs);
@@ -23,31 +26,89 @@ export function isInForce(entry: KeyEntry, nowMs: number): boolean {
   return (started & unexpired & unrevoked) === 1;
 }
 
-/** How a key source is, for the readiness check. Holds no secrets. */
+/** The state of a key source, for the readiness check. Contains no secrets. */
 export interface KeySourceHealth {
   readonly ok: boolean;
   /** One line for an operator. */
   readonly detail: string;
-  /** Wall clock milliseconds of the last successful load. */
+  /** Time of the last successful load, in milliseconds since the epoch. */
   readonly loadedAtMs: number;
-  /** Keys in force or not: all that the source holds. */
+  /** Number of keys in the source, whether or not they are in force. */
   readonly keys: number;
 }
 
 /** Where secret keys are looked up. */
 export interface KeySource {
-  /** Another one whenever the keys have changed: what was found under an earlier one means nothing any more. */
+  /** Changes whenever the keys change. Results of `find` must not be used under another generation. */
   readonly generation: number;
-  /** The entry of a secret key, valid now or not. Takes the same work for every key, known or unknown. */
+  /** The entry of a secret key, in force or not. Does the same work for known and unknown keys. */
   find(secret: string): KeyEntry | undefined;
-  /** The entry that the secret key of an earlier entry has now. */
-  again(earlier: KeyEntry): KeyEntry | undefined;
+  /** The present entry of the secret key that an earlier entry belongs to; undefined if the key was removed. */
+  current(earlier: KeyEntry): KeyEntry | undefined;
   /** All keys, in force or not. */
   entries(): Iterable<KeyEntry>;
-  /** Reads the keys at once. Keys that cannot be read stay as they were. */
+  /** Reads the keys now. If they cannot be read, the old keys stay in force and the promise still resolves. */
   reload(): Promise<void>;
-  /** Calls `listener` each time that the keys have changed. */
+  /** Calls `listener` after each change of the keys. */
   onChange(listener: () => void): void;
   health(): KeySourceHealth;
   close(): void;
 }
+
+/** Keys that expire within this time are reported. */
+const SOON_MS = 30 * 24 * 3_600_000;
+
+/** Most names in one warning. */
+const MAX_NAMES = 5;
+
+/** Scopes that name no declared operation; `passthrough` is the older name of `undeclared`. */
+const BUILT_IN_SCOPES = ['*', 'undeclared', 'other', 'passthrough'];
+
+/** Problems with the keys that an operator should know of, one line each. Revoked keys are only counted as not in force. */
+export function keyWarnings(
+  entries: Iterable<KeyEntry>,
+  operationNames: readonly string[],
+  nowMs: number,
+): string[] {
+  const all = [...entries];
+  if (all.length === 0) return ['there are no secret keys: every request gets 401'];
+  const unrevoked = all.filter(({ revokedAtMs }) => nowMs < revokedAtMs);
+  const isExpired = ({ expiresAtMs }: KeyEntry) => expiresAtMs <= nowMs;
+  const expired = unrevoked.filter(isExpired);
+  const current = unrevoked.filter((entry) => !isExpired(entry));
+  const soon = current.filter(({ expiresAtMs }) => expiresAtMs < nowMs + SOON_MS);
+  const someInForce = all.some((entry) => isInForce(entry, nowMs));
+  return [
+    ...(someInForce ? [] : ['no secret key is in force: every request gets 401']),
+    ...(expired.length > 0 ? [`expired: ${namesOf(expired)}`] : []),
+    ...(soon.length > 0 ? [`expires within 30 days: ${namesOf(soon, dateOf)}`] : []),
+    ...unknownScopes(current, new Set([...operationNames, ...BUILT_IN_SCOPES])),
+  ];
+}
+
+/** A misspelt scope permits nothing: the merchant gets 403. */
+function unknownScopes(entries: readonly KeyEntry[], known: ReadonlySet<string>): string[] {
+  const keysByScope = new Map<string, KeyEntry[]>();
+  for (const entry of entries) {
+    for (const scope of new Set(entry.scopes)) {
+      if (known.has(scope)) continue;
+      const keys = keysByScope.get(scope) ?? [];
+      keysByScope.set(scope, keys);
+      keys.push(entry);
+    }
+  }
+  const named = [...keysByScope].slice(0, MAX_NAMES);
+  const lines = named.map(([scope, keys]) => `no operation has the scope "${scope}": ${namesOf(keys)}`);
+  const unnamed = keysByScope.size - named.length;
+  return unnamed > 0 ? [...lines, `no operation has ${unnamed} more scopes`] : lines;
+}
+
+function namesOf(entries: readonly KeyEntry[], suffixOf: (entry: KeyEntry) => string = () => ''): string {
+  const names = entries
+    .slice(0, MAX_NAMES)
+    .map((entry) => `${entry.merchantCode}/${entry.keyId}${suffixOf(entry)}`);
+  const unnamed = entries.length - names.length;
+  return [...names, ...(unnamed > 0 ? [`${unnamed} more`] : [])].join(', ');
+}
+
+const dateOf = ({ expiresAtMs }: KeyEntry): string => ` (${new Date(expiresAtMs).toISOString()})`;

@@ -4,36 +4,36 @@ import { isInForce, type KeyEntry, type KeySource } from './key-source.ts';
 const CHECK_EVERY_MS = 500;
 
 interface Session {
-  /** The entry that the session was opened with. */
+  /** The entry of the secret key when the session was opened. */
   opened: KeyEntry;
   end: () => void;
 }
 
 /**
- * Connections that outlive their authentication, such as WebSockets. Each is ended when its secret key is not in force any
- * more, belongs to another merchant, or has lost a scope.
+ * Connections that outlive their authentication, such as WebSockets. A session is ended when its secret key is no longer
+ * in force, belongs to another merchant, or has lost a scope.
  */
 export class OpenSessions {
-  readonly #keys: Pick<KeySource, 'again'>;
+  readonly #keys: Pick<KeySource, 'current'>;
   readonly #clock: Pick<Clock, 'wallMs'>;
   readonly #open = new Set<Session>();
   #timer: NodeJS.Timeout | undefined;
 
-  constructor(keys: Pick<KeySource, 'again' | 'onChange'>, clock: Pick<Clock, 'wallMs'>) {
+  constructor(keys: Pick<KeySource, 'current' | 'onChange'>, clock: Pick<Clock, 'wallMs'>) {
     this.#keys = keys;
     this.#clock = clock;
     keys.onChange(() => this.#check());
   }
 
   /**
-   * @param opened from the connection's authentication
+   * @param opened the key with which the connection was authenticated
    * @param end closes the connection; called at most once. Must not throw
-   * @returns to be called when the connection has closed
+   * @returns a function to call when the connection has closed
    */
   add(opened: KeyEntry, end: () => void): () => void {
     const session = { opened, end };
     this.#open.add(session);
-    // Keys expire, and revocations that lie ahead arrive, without a change of the keys.
+    // A key can expire, or its future revokedAt can pass, without a change of the key file.
     this.#timer ??= setInterval(() => this.#check(), CHECK_EVERY_MS).unref();
     return () => this.#remove(session);
   }
@@ -41,14 +41,14 @@ export class OpenSessions {
   #check(): void {
     const nowMs = this.#clock.wallMs();
     for (const session of this.#open) {
-      if (this.#mayStay(session.opened, nowMs)) continue;
+      if (this.#mayContinue(session.opened, nowMs)) continue;
       this.#remove(session);
       session.end();
     }
   }
 
-  #mayStay(opened: KeyEntry, nowMs: number): boolean {
-    const now = this.#keys.again(opened);
+  #mayContinue(opened: KeyEntry, nowMs: number): boolean {
+    const now = this.#keys.current(opened);
     if (!now || !isInForce(now, nowMs) || now.merchantCode !== opened.merchantCode) return false;
     return now.scopes.includes('*') || opened.scopes.every((scope) => now.scopes.includes(scope));
   }

@@ -1,24 +1,24 @@
 import { z } from 'zod';
 
-/** `source: file`: a YAML file, read again whenever it changes. */
+/** `source: file`: a YAML file, which is read again when it changes. */
 const fileKeys = z.strictObject({
   source: z.literal('file'),
-  /** Path of the key file, relative to the working directory. Default ./keys.yaml. */
+  /** Path of the key file, absolute or relative to the working directory. Default ./keys.yaml. */
   path: z.string().min(1).default('./keys.yaml'),
 });
 
 /** Where secret keys are looked up. */
 const keySource = z.discriminatedUnion('source', [fileKeys], { error: 'source must be one of: file' });
 
-/** Section `auth`: who may call, and what the backend sees of it. */
+/** Section `auth`: the secret keys, and the Authorization header that the backend gets. */
 export const authOptions = z
   .strictObject({
     /**
-     * The HMAC key for secret keys, at least 16 characters; comes from the environment (`${ONCEGATE_PEPPER}`).
-     * Every `hash` in a key file is made with it: another pepper, and no key is known any more. No default.
+     * The HMAC key for secret keys, at least 16 characters. Take it from the environment (`${ONCEGATE_PEPPER}`).
+     * Every `hash` in a key file depends on it: with another pepper, all hashed keys are unknown. No default.
      */
     pepper: z.string().min(16, 'must have at least 16 characters').optional(),
-    /** Names the protected space in `WWW-Authenticate`. Printable ASCII without quotes and backslashes. Default oncegate. */
+    /** The realm in `WWW-Authenticate`: 1 to 128 printable ASCII characters without quotes and backslashes. Default oncegate. */
     realm: z
       .string()
       .regex(
@@ -28,9 +28,9 @@ export const authOptions = z
       .default('oncegate'),
     /** Default: the file ./keys.yaml. */
     keys: keySource.default({ source: 'file', path: './keys.yaml' }),
-    /** What becomes of the Authorization header on its way to the backend: kept, left out, or replaced. Default keep. */
+    /** Whether the backend gets the merchant's Authorization header, none, or another one (`replaceWith`). Default keep. */
     forward: z.enum(['keep', 'strip', 'replace']).default('keep'),
-    /** With `forward: replace`, and only then: the whole value of the header, such as `Bearer ${BACKEND_KEY}`. */
+    /** Required with `forward: replace` and only then allowed: the whole value, such as `Bearer ${BACKEND_KEY}`. */
     replaceWith: z
       .string()
       .regex(/^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$/, 'must be printable ASCII')

@@ -1,4 +1,4 @@
-import { keyLine } from '../auth/key-line.ts';
+import { keyLine } from '../auth/key-index.ts';
 import { Exit, readArguments, required } from './arguments.ts';
 
 const USAGE = `oncegate keys hash --id ID [--scope OPERATION]...

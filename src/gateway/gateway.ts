@@ -1,7 +1,6 @@
 import type { Server } from 'node:http';
 import type { Check } from '../admin/application.ts';
-import type { KeySource } from '../auth/key-source.ts';
-import { keyWarnings } from '../auth/key-warnings.ts';
+import { type KeySource, keyWarnings } from '../auth/key-source.ts';
 import type { Config } from '../config/schema.ts';
 import type { Desk } from '../idempotency/doubt/desk.ts';
 import { policyWarnings } from '../idempotency/options.ts';

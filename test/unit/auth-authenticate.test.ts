@@ -18,7 +18,7 @@ const keys = KeyIndex.of(
         keys:
           - { id: old, dangerouslyPlainSecret: sk_old, expiresAt: 2026-02-01T00:00:00Z }
           - { id: new, dangerouslyPlainSecret: sk_new, notBefore: 2026-01-01T00:00:00Z }
-          - { id: gone, dangerouslyPlainSecret: sk_gone, revokedAt: 2026-01-10T00:00:00Z }
+          - { id: revoked, dangerouslyPlainSecret: sk_revoked, revokedAt: 2026-01-10T00:00:00Z }
           - { id: reader, dangerouslyPlainSecret: sk_reader, scopes: [balance] }
           - { id: payer, dangerouslyPlainSecret: sk_payer, scopes: [balance, withdraw] }
           - { id: older, dangerouslyPlainSecret: sk_older, scopes: [passthrough] }
@@ -30,20 +30,20 @@ const keys = KeyIndex.of(
 const clock = { now: '', wallMs: () => Date.parse(clock.now), monotonicMs: () => 0 };
 const authenticator = new Authenticator(keys, { realm: 'payments' }, clock);
 
-function who(secret: string, now: string): string {
+function merchantOrCode(secret: string, now: string): string {
   clock.now = now;
-  const answer = authenticator.authenticate(['Authorization', `Bearer ${secret}`]);
-  return answer.kind === 'merchant'
-    ? `${answer.merchant.code}/${answer.merchant.keyId}`
-    : answer.problem.code;
+  const result = authenticator.authenticate(['Authorization', `Bearer ${secret}`]);
+  return result.kind === 'merchant'
+    ? `${result.merchant.code}/${result.merchant.keyId}`
+    : result.problem.code;
 }
 
 describe('a secret key', () => {
-  test('is known by its merchant, whichever of several it is', () => {
-    expect(who('sk_old', '2026-01-15T00:00:00Z')).toBe('M-1/old');
-    expect(who('sk_new', '2026-01-15T00:00:00Z')).toBe('M-1/new');
-    expect(who('sk_other', '2026-01-15T00:00:00Z')).toBe('M-2/old');
-    expect(who('sk_none', '2026-01-15T00:00:00Z')).toBe('invalid_key');
+  test('identifies its merchant, which can have several keys', () => {
+    expect(merchantOrCode('sk_old', '2026-01-15T00:00:00Z')).toBe('M-1/old');
+    expect(merchantOrCode('sk_new', '2026-01-15T00:00:00Z')).toBe('M-1/new');
+    expect(merchantOrCode('sk_other', '2026-01-15T00:00:00Z')).toBe('M-2/old');
+    expect(merchantOrCode('sk_unknown', '2026-01-15T00:00:00Z')).toBe('invalid_key');
   });
 
   test.each([
@@ -51,19 +51,19 @@ describe('a secret key', () => {
     ['2026-01-01T00:00:00Z', 'M-1/old', 'M-1/new'],
     ['2026-01-31T23:59:59.999Z', 'M-1/old', 'M-1/new'],
     ['2026-02-01T00:00:00Z', 'invalid_key', 'M-1/new'],
-  ])('is rotated with an overlap: %s', (now, old, fresh) => {
-    expect([who('sk_old', now), who('sk_new', now)]).toEqual([old, fresh]);
+  ])('can be rotated with an overlap: %s', (now, oldKey, newKey) => {
+    expect([merchantOrCode('sk_old', now), merchantOrCode('sk_new', now)]).toEqual([oldKey, newKey]);
   });
 
-  test('is refused from the moment of its revocation', () => {
-    expect(who('sk_gone', '2026-01-09T23:59:59.999Z')).toBe('M-1/gone');
-    expect(who('sk_gone', '2026-01-10T00:00:00Z')).toBe('invalid_key');
+  test('is refused from its revokedAt on', () => {
+    expect(merchantOrCode('sk_revoked', '2026-01-09T23:59:59.999Z')).toBe('M-1/revoked');
+    expect(merchantOrCode('sk_revoked', '2026-01-10T00:00:00Z')).toBe('invalid_key');
   });
 
-  test.each(['sk_none', 'sk_old', 'sk_new', 'sk_gone'])(
-    '%s: one look-up and one reading of the clock',
+  test.each(['sk_unknown', 'sk_old', 'sk_new', 'sk_revoked'])(
+    '%s: authentication does one look-up and reads the clock once',
     (secret) => {
-      const find = vi.fn((sought: string) => keys.find(sought));
+      const find = vi.fn((wanted: string) => keys.find(wanted));
       const wallMs = vi.fn(() => Date.parse(secret === 'sk_new' ? '2020-01-01' : '2030-01-01'));
       const counted = new Authenticator({ find }, { realm: 'payments' }, { wallMs, monotonicMs: () => 0 });
       expect(counted.authenticate(['Authorization', `Bearer ${secret}`]).kind).toBe('refused');
@@ -72,43 +72,43 @@ describe('a secret key', () => {
   );
 });
 
-describe('a key that was right a moment ago', () => {
+describe('a valid key in the cache', () => {
   const ENTRY = { digest: 'd', merchantCode: 'M-1', keyId: 'k', scopes: ['*'] };
   const always = { notBeforeMs: 0, expiresAtMs: 1000, revokedAtMs: Number.POSITIVE_INFINITY };
 
-  function remembering() {
+  function withCache() {
     const time = { nowMs: 1 };
-    const entries = new Map([['right', { ...ENTRY, ...always }]]);
+    const entries = new Map([['valid', { ...ENTRY, ...always }]]);
     const find = vi.fn((secret: string) => entries.get(secret));
     const source = { find, generation: 0 };
     const options = [{ realm: 'payments' }, { wallMs: () => time.nowMs, monotonicMs: () => 0 }] as const;
-    const remembers = new Authenticator(source, ...options);
-    const ask = (secret: string) => remembers.authenticate(['Authorization', `Bearer ${secret}`]).kind;
-    return { time, entries, find, source, ask };
+    const authenticator = new Authenticator(source, ...options);
+    const kindOf = (secret: string) => authenticator.authenticate(['Authorization', `Bearer ${secret}`]).kind;
+    return { time, entries, find, source, kindOf };
   }
 
-  test('is not looked up again, and wrong ones are each time', () => {
-    const { find, ask } = remembering();
-    expect(['right', 'right', 'wrong', 'wrong', 'right'].map(ask)).toEqual([
+  test('is not looked up again; invalid keys are looked up each time', () => {
+    const { find, kindOf } = withCache();
+    expect(['valid', 'valid', 'invalid', 'invalid', 'valid'].map(kindOf)).toEqual([
       ...['merchant', 'merchant', 'refused', 'refused', 'merchant'],
     ]);
-    expect(find.mock.calls.flat()).toEqual(['right', 'wrong', 'wrong']);
+    expect(find.mock.calls.flat()).toEqual(['valid', 'invalid', 'invalid']);
   });
 
-  test('is refused from its end on, and is then looked up as any wrong one', () => {
-    const { time, find, ask } = remembering();
-    expect(ask('right')).toBe('merchant');
+  test('is refused once it has expired, and is then looked up like any invalid key', () => {
+    const { time, find, kindOf } = withCache();
+    expect(kindOf('valid')).toBe('merchant');
     time.nowMs = 1000;
-    expect([ask('right'), ask('right')]).toEqual(['refused', 'refused']);
+    expect([kindOf('valid'), kindOf('valid')]).toEqual(['refused', 'refused']);
     expect(find).toHaveBeenCalledTimes(2);
   });
 
-  test('is forgotten when the keys have changed', () => {
-    const { entries, source, ask } = remembering();
-    expect(ask('right')).toBe('merchant');
+  test('is removed from the cache when the key source changes', () => {
+    const { entries, source, kindOf } = withCache();
+    expect(kindOf('valid')).toBe('merchant');
     entries.clear();
     source.generation++;
-    expect(ask('right')).toBe('refused');
+    expect(kindOf('valid')).toBe('refused');
   });
 });
 
@@ -120,7 +120,7 @@ const IDENTITY: Identity = {
   ...{ scopes: [], isDeclared: true, isProtected: true, keyRequired: false },
 };
 
-/** A server that authenticates, takes `/A+B` for a request that needs the scopes A and B, and authorises. */
+/** A server that authenticates, requires the scopes A and B for the path `/A+B`, and authorises. */
 async function serve() {
   const contexts: RequestContext[] = [];
   const app = express().disable('x-powered-by');
@@ -133,7 +133,7 @@ async function serve() {
   app.use(authenticate(authenticator), (req, _res, next) => {
     const scopes = req.path.slice(1).split('+').filter(Boolean);
     const context = contexts.at(-1) as RequestContext;
-    const unclear = scopes.length === 0 ? { unclear: 'it is odd' } : {};
+    const unclear = scopes.length === 0 ? { unclear: 'its body is too large to be read' } : {};
     context.identity = { ...IDENTITY, scopes, ...unclear };
     next();
   });
@@ -148,7 +148,7 @@ async function serve() {
   await once(server, 'listening');
   const { port } = server.address() as AddressInfo;
 
-  /** The bytes of the answer, but for its date. */
+  /** Returns the raw answer without its Date header. */
   const send = async (path: string, ...lines: string[]): Promise<string> => {
     const socket = connect(port, '127.0.0.1');
     socket.write([`POST ${path} HTTP/1.1`, 'Host: x', 'Connection: close', ...lines, '', ''].join('\r\n'));
@@ -180,13 +180,13 @@ describe('over HTTP', () => {
     expect(contexts[0]?.merchant).toBeUndefined();
   });
 
-  test('every kind of wrong key gets the same bytes, and not one of its own back', async () => {
+  test('every kind of invalid key gets the same answer, byte for byte', async () => {
     const { send, contexts } = await serve();
     const answers = new Set<string>();
     clock.now = '2025-06-01T00:00:00Z';
     answers.add(await send('/withdraw', 'Authorization: Bearer sk_new'));
     clock.now = '2026-06-01T00:00:00Z';
-    for (const secret of ['sk_old', 'sk_gone', 'sk_none', 'x', 'x'.repeat(512)]) {
+    for (const secret of ['sk_old', 'sk_revoked', 'sk_unknown', 'x', 'x'.repeat(512)]) {
       answers.add(await send('/withdraw', `Authorization: Bearer ${secret}`));
     }
     expect(answers.size).toBe(1);
@@ -197,7 +197,7 @@ describe('over HTTP', () => {
     expect(contexts.map(({ outcome }) => outcome)).toEqual(Array(6).fill('invalid_key'));
   });
 
-  test('the answer does not wait for the body', async () => {
+  test('the refusal does not wait for the body', async () => {
     const { send } = await serve();
     expect(await send('/withdraw', 'Content-Length: 1000000')).toContain('HTTP/1.1 401');
   });
@@ -210,7 +210,7 @@ describe('over HTTP', () => {
     ['sk_payer', '/balance+withdraw+checkout', 'checkout'],
     ['sk_payer', '/with', 'with'],
     ['sk_older', '/other', 'other'],
-  ])('%s on %s is answered 403, with the scope that it lacks', async (secret, path, scope) => {
+  ])('%s on %s is answered 403 with the missing scope', async (secret, path, scope) => {
     const { send, contexts } = await serve();
     const answer = await send(path, `Authorization: Bearer ${secret}`);
     expect(answer).toMatch(/^HTTP\/1.1 403 /);
@@ -220,13 +220,13 @@ describe('over HTTP', () => {
     expect(contexts[0]?.outcome).toBe('insufficient_scope');
   });
 
-  test('a key with scopes is answered 403 if it is unclear what it calls, and is told why', async () => {
+  test('a key with scopes is answered 403 with the reason if its operation is unclear', async () => {
     const { send } = await serve();
     for (const secret of ['sk_reader', 'sk_payer', 'sk_older']) {
       const answer = await send('/', `Authorization: Bearer ${secret}`);
       expect(answer).toMatch(/^HTTP\/1.1 403 /);
       expect(answer).toContain('WWW-Authenticate: Bearer realm="payments", error="insufficient_scope"\r\n');
-      expect(answer).toContain('it is odd');
+      expect(answer).toContain('its body is too large to be read');
     }
   });
 
@@ -239,7 +239,7 @@ describe('over HTTP', () => {
     ['sk_new', '/'],
     ['sk_any', '/withdraw'],
     ['sk_any', '/'],
-  ])('%s gets through on %s', async (secret, path) => {
+  ])('%s may call %s', async (secret, path) => {
     clock.now = '2026-01-15T00:00:00Z';
     const { send } = await serve();
     expect(await send(path, `Authorization: Bearer ${secret}`)).toContain('HTTP/1.1 200 OK');

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { Authenticator } from '../../src/auth/authenticate.ts';
-import { readBearer } from '../../src/auth/bearer.ts';
+import { readBearer } from '../../src/auth/authorization-header.ts';
 import { KeyIndex } from '../../src/auth/key-index.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
 
@@ -14,11 +14,11 @@ describe('a bearer secret key', () => {
     ['BEARER   sk_live_1', 'sk_live_1'],
     ['Bearer Az09-._~+/==', 'Az09-._~+/=='],
     [`Bearer ${'x'.repeat(512)}`, 'x'.repeat(512)],
-  ])('is read off %s', (value, secret) => {
+  ])('is read from %s', (value, secret) => {
     expect(read(value)).toEqual({ kind: 'secret', secret });
   });
 
-  test('is found under any case of the name, among other headers', () => {
+  test('is found among other headers, in any letter case of the header name', () => {
     const headers = ['Host', 'a', 'aUTHORIZATION', 'Bearer k', 'X-Authorization', 'Bearer other'];
     expect(readBearer(headers)).toEqual({ kind: 'secret', secret: 'k' });
   });
@@ -39,17 +39,17 @@ describe('a bearer secret key', () => {
     ['sk_live_1', 'must be: Bearer'],
     [`Bearer ${'x'.repeat(513)}`, 'must be: Bearer'],
     [`Bearer ${' '.repeat(10_000)}x`, 'must be: Bearer'],
-  ])('is not read off %j', (value, reason) => {
+  ])('is refused in %j', (value, reason) => {
     expect(read(value)).toEqual({ kind: 'refused', reason: expect.stringContaining(reason) });
   });
 
-  test('must stand there, and once, even if the other one is the same', () => {
+  test('must be sent exactly once, even if both lines are equal', () => {
     expect(read()).toEqual({ kind: 'refused', reason: 'The Authorization header is missing.' });
     expect(read('Bearer a', 'Bearer a')).toMatchObject({ reason: expect.stringContaining('more than once') });
     expect(read('Bearer a', '')).toMatchObject({ reason: expect.stringContaining('more than once') });
   });
 
-  test('of a hostile length is refused quickly', () => {
+  test('of an extreme length is refused quickly', () => {
     const startedMs = performance.now();
     for (const value of [`Bearer ${'='.repeat(1e6)}`, ' '.repeat(1e6), `Bearer ${'a'.repeat(1e6)}=!`]) {
       expect(read(value).kind).toBe('refused');
@@ -58,7 +58,7 @@ describe('a bearer secret key', () => {
   });
 });
 
-describe('whatever the headers are', () => {
+describe('for arbitrary headers', () => {
   const secret = 'sk_property_0123456789abcdef';
   const keys = KeyIndex.of(
     { merchants: [{ code: 'M', keys: [{ id: 'k', scopes: ['*'], dangerouslyPlainSecret: secret }] }] },
@@ -73,27 +73,27 @@ describe('whatever the headers are', () => {
     fc.constantFrom('Bearer', 'Bearer  '),
   );
 
-  test('nothing crashes and nobody gets in', () => {
+  test('authentication never throws and never accepts an invalid key', () => {
     const headers = fc.oneof(
       fc.array(text),
       fc.array(fc.tuple(names, values)).map((pairs) => pairs.flat()),
     );
     fc.assert(
       fc.property(headers, (rawHeaders) => {
-        const answer = authenticator.authenticate(rawHeaders);
-        expect(answer).toMatchObject({ kind: 'refused', problem: { status: 401 } });
+        const result = authenticator.authenticate(rawHeaders);
+        expect(result).toMatchObject({ kind: 'refused', problem: { status: 401 } });
       }),
       { numRuns: 2000 },
     );
   });
 
-  test('the right key among them gets in exactly if it is the only Authorization', () => {
+  test('a valid key is accepted if and only if it is the only Authorization line', () => {
     const others = fc.array(fc.tuple(names, values).map(([name, value]) => [name, value] as const));
     fc.assert(
       fc.property(others, others, (before, after) => {
         const rawHeaders = [...before, ['Authorization', `Bearer ${secret}`], ...after].flat() as string[];
-        const alone = ![...before, ...after].some(([name]) => name.toLowerCase() === 'authorization');
-        expect(authenticator.authenticate(rawHeaders).kind).toBe(alone ? 'merchant' : 'refused');
+        const isOnlyOne = ![...before, ...after].some(([name]) => name.toLowerCase() === 'authorization');
+        expect(authenticator.authenticate(rawHeaders).kind).toBe(isOnlyOne ? 'merchant' : 'refused');
       }),
     );
   });

@@ -27,7 +27,7 @@ function keyFile(text: string): string {
 let nowMs = 1_000;
 const clock = { wallMs: () => nowMs, monotonicMs: () => 0 };
 
-/** A source that looks every 10 ms, and all that it told of its reloads. */
+/** A source that polls every 10 ms, and its reloads. */
 async function openSource(path: string, options: Partial<FileKeySourceOptions> = {}) {
   const reloads: KeyReload[] = [];
   const onReload = (reload: KeyReload) => void reloads.push(reload);
@@ -47,7 +47,7 @@ describe('at start', () => {
     expect(source.health()).toEqual({ ok: true, detail: `2 keys from ${path}`, loadedAtMs: 5_000, keys: 2 });
   });
 
-  test('every mistake is told, with the name of the file', async () => {
+  test('mistakes are reported with the path of the file', async () => {
     const path = keyFile('merchants: [{ code: M, keys: [{ id: a b }] }]');
     await expect(openSource(path)).rejects.toThrow(
       `the key file ${path} is refused:\n  merchants[0].keys[0].id: must be a string of 1 to 64 printable`,
@@ -55,8 +55,8 @@ describe('at start', () => {
   });
 
   test.each([
-    ['is missing', (at: string) => join(at, 'none.yaml'), 'cannot be read (ENOENT)'],
-    ['is a directory', (at: string) => at, 'is not a regular file'],
+    ['is missing', (folder: string) => join(folder, 'none.yaml'), 'cannot be read (ENOENT)'],
+    ['is a directory', (folder: string) => folder, 'is not a regular file'],
   ])('a file that %s is refused', async (_name, pathIn, expected) => {
     await expect(openSource(pathIn(directory()))).rejects.toThrow(expected);
   });
@@ -79,7 +79,7 @@ describe('a changed file is loaded', () => {
     expect(source.health()).toMatchObject({ loadedAtMs: 9_000, keys: 2 });
   });
 
-  test('when another one is renamed over it, even with the same size and time', async () => {
+  test('when another file with the same size and time is renamed to its path', async () => {
     const path = keyFile(fileOf('one'));
     const { source } = await openSource(path);
     writeFileSync(`${path}.new`, fileOf('two'));
@@ -91,7 +91,7 @@ describe('a changed file is loaded', () => {
     expect(source.find('one')).toBeUndefined();
   });
 
-  test('when an editor moves it away and writes it anew', async () => {
+  test('when an editor renames it and creates a new file', async () => {
     const path = keyFile(fileOf('one'));
     const { source, reloads } = await openSource(path);
     renameSync(path, `${path}~`);
@@ -100,7 +100,7 @@ describe('a changed file is loaded', () => {
     await until(() => expect(source.find('two')).toBeDefined());
   });
 
-  test('when the symlink above it is turned, as config maps do', async () => {
+  test('when the symlink to its folder is swapped, as Kubernetes does for config maps', async () => {
     const root = directory();
     for (const state of ['a', 'b', 'c']) {
       await mkdir(join(root, state));
@@ -117,7 +117,7 @@ describe('a changed file is loaded', () => {
     expect(reloads).toHaveLength(3);
   });
 
-  test('however often it changes', async () => {
+  test('after each of ten changes', async () => {
     const path = keyFile(fileOf('v0'));
     const { source } = await openSource(path);
     for (let i = 1; i <= 10; i++) {
@@ -126,13 +126,13 @@ describe('a changed file is loaded', () => {
     }
   });
 
-  test('and told of once, and not when it was only touched', async () => {
+  test('and reported once, but not if only its time changed', async () => {
     const path = keyFile(fileOf('one'));
     const witnessPath = keyFile(fileOf('one'));
     const { reloads } = await openSource(path);
     const witness = await openSource(witnessPath);
     for (const [i, secrets] of [['two'], ['two', 'three']].entries()) {
-      // Told of its change, the witness has looked at least as often as the other one, which was touched before.
+      // When the witness has reported its later change, the first source has polled its touched file, too.
       utimesSync(path, i, i);
       writeFileSync(witnessPath, fileOf(...secrets));
       await until(() => expect(witness.reloads).toHaveLength(i + 1));
@@ -143,8 +143,8 @@ describe('a changed file is loaded', () => {
   });
 });
 
-describe('a broken file keeps the old keys', () => {
-  test('and says so, until a good one comes', async () => {
+describe('if the file is broken, the old keys stay in force', () => {
+  test('and health reports the mistake until the file is corrected', async () => {
     const path = keyFile(fileOf('one'));
     const { source, reloads } = await openSource(path);
     writeFileSync(path, 'merchants: [{ code: M, keys: [{ id: a, dangerouslyPlainSecret: "sk_leak x" }] }]');
@@ -158,7 +158,7 @@ describe('a broken file keeps the old keys', () => {
     expect(source.health()).toMatchObject({
       ok: true,
       keys: 1,
-      detail: expect.stringContaining('newest was refused'),
+      detail: expect.stringContaining('the newest version was refused'),
     });
     expect(JSON.stringify([reload, source.health()])).not.toContain('sk_leak');
 
@@ -167,7 +167,7 @@ describe('a broken file keeps the old keys', () => {
     expect(source.health().detail).toBe(`1 key from ${path}`);
   });
 
-  test('also if the old content comes back', async () => {
+  test('and restoring the old content is reported as a reload', async () => {
     const path = keyFile(fileOf('one'));
     const { source, reloads } = await openSource(path);
     for (const text of ['', fileOf('one')]) {
@@ -179,7 +179,7 @@ describe('a broken file keeps the old keys', () => {
     expect(source.health().detail).toBe(`1 key from ${path}`);
   });
 
-  test('and so does one that is gone', async () => {
+  test('also if the file is missing', async () => {
     const path = keyFile(fileOf('one'));
     const { source, reloads } = await openSource(path);
     rmSync(path);
@@ -190,7 +190,7 @@ describe('a broken file keeps the old keys', () => {
     expect(source.health().detail).toContain('refused: the file: cannot be read (ENOENT)');
   });
 
-  test('and so does a hash for which there is no pepper', async () => {
+  test('also if it has a hash and there is no pepper', async () => {
     const path = keyFile(fileOf('one'));
     const { source, reloads } = await openSource(path);
     writeFileSync(path, `merchants: [{ code: M, keys: [{ id: a, hash: "hmac-sha256:${'0'.repeat(64)}" }] }]`);
@@ -201,13 +201,13 @@ describe('a broken file keeps the old keys', () => {
   });
 });
 
-describe('asked to reload, a source', () => {
-  /** One that does not look at the file by itself while a test runs. */
-  const openUnwatched = (path: string) => openSource(path, { pollMs: 3_600_000 });
+describe('reload()', () => {
+  /** A source that does not poll during a test. */
+  const openWithoutPolling = (path: string) => openSource(path, { pollMs: 3_600_000 });
 
-  test('reads the file at once, and reports it though nothing has changed', async () => {
+  test('reads the file at once, and reports it even if nothing has changed', async () => {
     const path = keyFile(fileOf('one'));
-    const { source, reloads } = await openUnwatched(path);
+    const { source, reloads } = await openWithoutPolling(path);
     writeFileSync(path, fileOf('two', 'three'));
     await source.reload();
     expect(source.find('one')).toBeUndefined();
@@ -222,15 +222,15 @@ describe('asked to reload, a source', () => {
   });
 
   test.each([
-    ['is gone', (path: string) => rmSync(path), 'the file: cannot be read (ENOENT)'],
+    ['is missing', (path: string) => rmSync(path), 'the file: cannot be read (ENOENT)'],
     ['is broken', (path: string) => writeFileSync(path, 'merchants: none'), 'merchants: must be a list'],
-  ])('keeps the old keys if the file %s, and says why each time', async (_, breakIt, why) => {
+  ])('keeps the old keys if the file %s, and reports why each time', async (_, damage, reason) => {
     const path = keyFile(fileOf('one'));
-    const { source, reloads } = await openUnwatched(path);
-    breakIt(path);
+    const { source, reloads } = await openWithoutPolling(path);
+    damage(path);
     await source.reload();
     await source.reload();
-    const refused = { ok: false, error: expect.stringContaining(why) };
+    const refused = { ok: false, error: expect.stringContaining(reason) };
     expect(reloads).toMatchObject([refused, refused]);
     expect(source.find('one')).toBeDefined();
     writeFileSync(path, fileOf('one'));
@@ -239,10 +239,10 @@ describe('asked to reload, a source', () => {
     expect(source.health().detail).toBe(`1 key from ${path}`);
   });
 
-  test('never takes an older file after a newer one', async () => {
+  test('never replaces newer keys with older ones', async () => {
     const path = keyFile(fileOf('one'));
-    const { source, reloads } = await openUnwatched(path);
-    // As YAML, so many take long to be parsed.
+    const { source, reloads } = await openWithoutPolling(path);
+    // 5000 keys in YAML take long to parse.
     writeFileSync(path, fileOf(...Array.from({ length: 5000 }, (_, i) => `old-${i}`)));
     const parsing = once(process, 'worker');
     const slow = source.reload();
@@ -254,9 +254,9 @@ describe('asked to reload, a source', () => {
     expect(source.find('old-0')).toBeUndefined();
   });
 
-  test('tells its listeners of new keys, and not of a refused file', async () => {
+  test('notifies listeners of new keys, but not of a refused file', async () => {
     const path = keyFile(fileOf('one'));
-    const { source } = await openUnwatched(path);
+    const { source } = await openWithoutPolling(path);
     const listener = vi.fn();
     source.onChange(listener);
     writeFileSync(path, 'merchants: none');
@@ -268,7 +268,7 @@ describe('asked to reload, a source', () => {
   });
 });
 
-test('a closed source reloads no more', async () => {
+test('a closed source does not reload', async () => {
   const path = keyFile(fileOf('one'));
   const closed = await openSource(path);
   const witness = await openSource(path);

@@ -1,10 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
-import { hashSecret } from '../../src/auth/hash-secret.ts';
-import { parseKeyFile } from '../../src/auth/key-file.ts';
-import { parseKeyFileApart } from '../../src/auth/key-file-thread.ts';
-import { KeyIndex } from '../../src/auth/key-index.ts';
-import { keyLine } from '../../src/auth/key-line.ts';
+import { parseKeyFile, parseKeyFileInThread } from '../../src/auth/key-file.ts';
+import { hashSecret, KeyIndex, keyLine } from '../../src/auth/key-index.ts';
 
 const PEPPER = 'pepper-of-the-tests';
 const HASH = `hmac-sha256:${hashSecret(PEPPER, 'sk_one')}`;
@@ -24,7 +21,7 @@ function mistakesOf(text: string | Buffer, pepper?: string): string {
 }
 
 describe('a key file', () => {
-  test('holds several keys for a merchant, hashed and plain', () => {
+  test('can give a merchant several keys, hashed and plain', () => {
     const index = load(
       withKeys(`{ id: a, hash: "${HASH}" }`, '{ id: b, dangerouslyPlainSecret: sk_two }'),
       PEPPER,
@@ -35,24 +32,24 @@ describe('a key file', () => {
     expect(index.find('sk_three')).toBeUndefined();
   });
 
-  test('what it stores cannot be used to log in', () => {
+  test('stores hashes that cannot be used to log in', () => {
     const index = load(withKeys(`{ id: a, hash: "${HASH}" }`), PEPPER);
     for (const stored of [HASH, HASH.slice('hmac-sha256:'.length)])
       expect(index.find(stored)).toBeUndefined();
   });
 
-  test('takes a hash in capitals', () => {
+  test('accepts a hash in upper case', () => {
     const digest = hashSecret(PEPPER, 'sk_one').toUpperCase();
     expect(load(withKeys(`{ id: a, hash: hmac-sha256:${digest} }`), PEPPER).find('sk_one')?.keyId).toBe('a');
   });
 
-  test('knows no key of a file hashed under another pepper', () => {
+  test('with hashes made with another pepper: no key is found', () => {
     expect(
-      load(withKeys(`{ id: a, hash: "${HASH}" }`), 'another-pepper-altogether').find('sk_one'),
+      load(withKeys(`{ id: a, hash: "${HASH}" }`), 'another-pepper-of-the-tests').find('sk_one'),
     ).toBeUndefined();
   });
 
-  test('may be JSON, and is the same then', () => {
+  test('can be JSON, with the same result as YAML', () => {
     const merchants = [
       {
         code: 'M',
@@ -64,7 +61,7 @@ describe('a key file', () => {
       },
     ];
     for (const json of [JSON.stringify({ merchants }), JSON.stringify({ merchants }, null, 2)]) {
-      // With a comment it is no JSON any more.
+      // The comment makes it YAML that is not JSON.
       const yaml = `# the keys\n${json}`;
       expect(parseKeyFile(Buffer.from(json))).toEqual(parseKeyFile(Buffer.from(yaml)));
       expect(parseKeyFile(Buffer.from(`\uFEFF${json}`))).toEqual(parseKeyFile(Buffer.from(yaml)));
@@ -78,7 +75,7 @@ describe('a key file', () => {
       /line 1, column \d+: is not valid YAML \(duplicate key\)/,
     ],
     [
-      'once with an escape',
+      'a member twice, once with an escape',
       '{"id":"a","\\u0069d":"b","hash":"HASH"}',
       /line 1, column \d+: is not valid YAML/,
     ],
@@ -105,14 +102,14 @@ describe('a key file', () => {
     ['as a YAML timestamp', '2026-05-01T00:00:00Z'],
     ['with a fraction', '2026-05-01T00:00:00.000Z'],
     ['in another zone', '2026-05-01T02:00:00+02:00'],
-  ])('takes a time %s', (_name, time) => {
+  ])('accepts a time %s', (_name, time) => {
     for (const head of ['', '%YAML 1.1\n---\n']) {
       const index = load(head + plain(`notBefore: ${time}`));
       expect(index.find('sk_one')?.notBeforeMs).toBe(Date.UTC(2026, 4, 1));
     }
   });
 
-  test('without times is always valid', () => {
+  test('without times: the key is always valid', () => {
     const always = { notBeforeMs: -Infinity, expiresAtMs: Infinity, revokedAtMs: Infinity };
     expect(load(plain('')).find('sk_one')).toMatchObject(always);
   });
@@ -126,7 +123,7 @@ describe('a mistake in a key file', () => {
       'merchants[0].keys[0].expiresAt: must be a time',
     ],
     [
-      'a day without a time',
+      'a date without a time',
       plain('expiresAt: 2026-05-01'),
       'merchants[0].keys[0].expiresAt: must be a time',
     ],
@@ -145,19 +142,19 @@ describe('a mistake in a key file', () => {
       plain('notBefore: 20260501'),
       'merchants[0].keys[0].notBefore: must be a time',
     ],
-    ['a time left blank', plain('revokedAt: '), 'merchants[0].keys[0].revokedAt: must be a time'],
+    ['an empty time', plain('revokedAt: '), 'merchants[0].keys[0].revokedAt: must be a time'],
     [
       'a misspelt revokedAt',
       plain('revoked_at: 2026-05-01T00:00:00Z'),
       'merchants[0].keys[0]: has an unknown member',
     ],
     [
-      'an end before the beginning',
+      'expiresAt not later than notBefore',
       plain('notBefore: 2026-05-01T00:00:00Z, expiresAt: 2026-05-01T00:00:00Z'),
       'expiresAt: must be later than notBefore',
     ],
     ['no scopes', plain('scopes: []'), 'merchants[0].keys[0].scopes: must name an operation'],
-    ['scopes that are one word', plain('scopes: balance'), 'merchants[0].keys[0].scopes: must be a list'],
+    ['scopes that are a string', plain('scopes: balance'), 'merchants[0].keys[0].scopes: must be a list'],
     [
       'a scope with a quote',
       plain(`scopes: ['a"b']`),
@@ -170,7 +167,7 @@ describe('a mistake in a key file', () => {
       'keys[0]: must have exactly one of',
     ],
     [
-      'a hash of another kind',
+      'a hash by another function',
       withKeys('{ id: a, hash: "sha256:00" }'),
       'merchants[0].keys[0].hash: must be hmac-sha256:',
     ],
@@ -191,7 +188,7 @@ describe('a mistake in a key file', () => {
       'merchants[0].code: must be a string of 1 to 64',
     ],
     [
-      'a code of two lines',
+      'a code with a newline',
       'merchants: [{ code: "a\\nb", keys: [] }]',
       'merchants[0].code: must be a string of 1 to 64',
     ],
@@ -215,22 +212,26 @@ describe('a mistake in a key file', () => {
       withKeys('{ id: a, dangerouslyPlainSecret: x }', '{ id: b, dangerouslyPlainSecret: x }'),
       'merchants[0].keys[1]: is the same secret key as merchants[0].keys[0]',
     ],
-    ['a list', '[]', 'the file: must be a mapping'],
-    ['nothing', '', 'the file: must be a mapping'],
-    ['a mapping where the list should be', 'merchants: {}', 'merchants: must be a list of merchants'],
+    ['a list in place of the mapping', '[]', 'the file: must be a mapping'],
+    ['an empty file', '', 'the file: must be a mapping'],
+    ['a mapping in place of the list', 'merchants: {}', 'merchants: must be a list of merchants'],
     ['no keys', 'merchants: [{ code: M }]', 'merchants[0].keys: must be a list of keys'],
     ['broken YAML', 'merchants:\n  - code: a: b', 'line 2, column 11: is not valid YAML'],
     ['a member twice', plain('id: b'), 'is not valid YAML (duplicate key)'],
     ['an unknown tag', 'merchants: !x []', 'is not valid YAML (tag resolve failed)'],
     ['two documents', 'merchants: []\n---\nmerchants: []', 'is not valid YAML (multiple docs)'],
-    ['an alias of nothing', 'merchants: *a', 'the file: has too many aliases, or one that leads nowhere'],
+    [
+      'an alias without an anchor',
+      'merchants: *a',
+      'the file: has too many aliases, or an alias without an anchor',
+    ],
     ['an alias of itself', 'merchants: &a [*a]', 'merchants[0]: must be a mapping'],
     ['bytes that are not UTF-8', Buffer.from('merchants: [] # \xff', 'latin1'), 'the file: is not UTF-8'],
   ])('%s', (_name, text, expected) => {
     expect(mistakesOf(text, PEPPER)).toContain(expected);
   });
 
-  test('the same secret key once hashed and once plain, of two merchants', () => {
+  test('the same secret key for two merchants, once hashed and once plain', () => {
     const text = `merchants:
       - { code: A, keys: [{ id: a, hash: "${HASH}" }] }
       - { code: B, keys: [{ id: a, dangerouslyPlainSecret: sk_one }] }`;
@@ -246,14 +247,16 @@ describe('a mistake in a key file', () => {
     );
   });
 
-  test('aliases that multiply', () => {
+  test('aliases that expand exponentially', () => {
     const nine = (name: string) => `[${Array.from({ length: 9 }, () => name).join(', ')}]`;
     const levels = ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'];
     const lines = levels.map((name, i) => `${name}: &${name} ${nine(i === 0 ? 'x' : `*${levels[i - 1]}`)}`);
-    expect(mistakesOf(lines.join('\n'))).toBe('the file: has too many aliases, or one that leads nowhere');
+    expect(mistakesOf(lines.join('\n'))).toBe(
+      'the file: has too many aliases, or an alias without an anchor',
+    );
   });
 
-  test('all of them are told, a line each, but not thousands', () => {
+  test('is reported with all others, one line each, up to 20 lines', () => {
     const keys = Array.from({ length: 1000 }, (_, i) => `{ id: k${i} }`);
     const lines = mistakesOf(withKeys(...keys)).split('\n');
     expect(lines).toHaveLength(21);
@@ -262,48 +265,48 @@ describe('a mistake in a key file', () => {
 
   test.each([
     ['as a hash', withKeys(`{ id: a, hash: ${LEAK} }`)],
-    ['as a hash with a typing error', withKeys(`{ id: a, hash: hmac-sha256:${LEAK} }`)],
+    ['as a hash with a valid prefix', withKeys(`{ id: a, hash: hmac-sha256:${LEAK} }`)],
     ['as a secret with a space', withKeys(`{ id: a, dangerouslyPlainSecret: "${LEAK} x" }`)],
     ['in a list', withKeys(`{ id: a, dangerouslyPlainSecret: [${LEAK}] }`)],
-    ['as a name', withKeys(`{ id: a, ${LEAK} }`)],
-    ['as a name with a value', withKeys(`{ id: a, ${LEAK}: x }`)],
+    ['as a member name', withKeys(`{ id: a, ${LEAK} }`)],
+    ['as a member name with a value', withKeys(`{ id: a, ${LEAK}: x }`)],
     ['as a time', plain(`expiresAt: ${LEAK}`)],
     ['as a scope', plain(`scopes: ["${LEAK} x"]`)],
     ['as an id', withKeys(`{ id: "${LEAK} x", dangerouslyPlainSecret: x }`)],
     [
-      'twice',
+      'in two keys',
       withKeys(`{ id: a, dangerouslyPlainSecret: ${LEAK} }`, `{ id: b, dangerouslyPlainSecret: ${LEAK} }`),
     ],
     ['as an alias', withKeys(`{ id: a, dangerouslyPlainSecret: *${LEAK} }`)],
     ['as a tag', withKeys(`{ id: a, dangerouslyPlainSecret: !${LEAK} x }`)],
-    ['as a list that is a name', withKeys(`{ id: a, ? [${LEAK}] : x }`)],
+    ['in a list as a member name', withKeys(`{ id: a, ? [${LEAK}] : x }`)],
     ['before broken YAML', `${withKeys(`{ id: a, dangerouslyPlainSecret: ${LEAK} }`)}]`],
-    ['unfinished', `merchants:\n- "${LEAK}`],
+    ['in an unterminated string', `merchants:\n- "${LEAK}`],
     ['as a bad escape', `merchants: "\\q${LEAK}"`],
-    ['alone', LEAK],
+    ['as the whole file', LEAK],
     ['as a directive', `%${LEAK}\n---\nmerchants: 1`],
-    ['as a member twice', `{ ${LEAK}: 1, ${LEAK}: 2 }`],
-  ])('never repeats a secret: %s', (_name, text) => {
+    ['as a duplicate member', `{ ${LEAK}: 1, ${LEAK}: 2 }`],
+  ])('is reported without quoting a secret: %s', (_name, text) => {
     const message = mistakesOf(text, PEPPER);
     expect(message).not.toBe('no mistake');
     expect(message).not.toContain(LEAK);
   });
 });
 
-describe('in a thread of its own', () => {
-  test('a file reads the same', async () => {
+describe('a key file parsed in another thread', () => {
+  test('has the same result', async () => {
     const bytes = Buffer.from(plain('expiresAt: 2026-05-01T00:00:00Z'));
-    expect(await parseKeyFileApart(bytes)).toEqual(parseKeyFile(bytes));
+    expect(await parseKeyFileInThread(bytes)).toEqual(parseKeyFile(bytes));
   });
 
-  test('mistakes are the same', async () => {
+  test('has the same mistakes', async () => {
     const text = plain('expiresAt: never');
-    await expect(parseKeyFileApart(Buffer.from(text))).rejects.toThrow(mistakesOf(text));
+    await expect(parseKeyFileInThread(Buffer.from(text))).rejects.toThrow(mistakesOf(text));
   });
 });
 
 describe('a line for the key file', () => {
-  test('holds no secret and opens for the secret', () => {
+  test('contains only the hash, and the gateway accepts the secret key with it', () => {
     const line = keyLine({ id: '2026-04', secret: 'sk_new', pepper: PEPPER, scopes: ['balance', '*'] });
     expect(line).toMatch(
       /^- \{ id: "2026-04", hash: "hmac-sha256:[0-9a-f]{64}", scopes: \["balance", "\*"\] \}$/,
@@ -312,7 +315,7 @@ describe('a line for the key file', () => {
     expect(index.find('sk_new')).toMatchObject({ keyId: '2026-04', scopes: ['balance', '*'] });
   });
 
-  test('leaves scopes out unless given', () => {
+  test('has no scopes unless they are given', () => {
     expect(keyLine({ id: 'a', secret: 'sk', pepper: PEPPER })).toMatch(/^- \{ id: "a", hash: "[^"]+" \}$/);
   });
 
@@ -322,7 +325,7 @@ describe('a line for the key file', () => {
     [{ id: 'a', secret: 'sk', scopes: [] }, 'scopes: must name'],
     [{ id: 'a', secret: 'with space' }, 'cannot be sent as a bearer token'],
     [{ id: 'a', secret: '' }, 'cannot be sent as a bearer token'],
-  ])('is not made of %j', (input, expected) => {
+  ])('is refused for %j', (input, expected) => {
     expect(() => keyLine({ ...input, pepper: PEPPER })).toThrow(expected);
   });
 });

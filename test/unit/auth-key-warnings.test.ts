@@ -1,12 +1,12 @@
 import { expect, test } from 'vitest';
 import { parseKeyFile } from '../../src/auth/key-file.ts';
 import { KeyIndex } from '../../src/auth/key-index.ts';
-import { keyWarnings } from '../../src/auth/key-warnings.ts';
+import { keyWarnings } from '../../src/auth/key-source.ts';
 
 const NOW_MS = Date.parse('2026-11-22T12:00:00Z');
 
 function warningsOf(...keys: string[]): string[] {
-  const items = keys.map((more, i) => `{ id: k${i}, dangerouslyPlainSecret: sk_${i}, ${more} }`);
+  const items = keys.map((members, i) => `{ id: k${i}, dangerouslyPlainSecret: sk_${i}, ${members} }`);
   const text = `merchants: [{ code: M-1, keys: [${items.join(', ')}] }]`;
   const index = KeyIndex.of(parseKeyFile(Buffer.from(text)), undefined);
   return keyWarnings(index.entries(), ['balance', 'withdraw'], NOW_MS);
@@ -18,42 +18,42 @@ test.each([
   ['a key that is not valid yet', ['', 'notBefore: 2027-01-01T00:00:00Z']],
   ['known scopes', ['scopes: [balance, withdraw, undeclared, other, passthrough]', 'scopes: ["*"]']],
   [
-    'a revoked key, whatever else is wrong with it',
+    'a revoked key that has also expired and has an unknown scope',
     ['', 'revokedAt: 2026-01-01T00:00:00Z, expiresAt: 2026-02-01T00:00:00Z, scopes: [nothing]'],
   ],
-])('nothing is said of %s', (_, keys) => {
+])('there is no warning about %s', (_, keys) => {
   expect(warningsOf(...keys)).toEqual([]);
 });
 
-test('there are no keys', () => {
+test('an empty key file is reported', () => {
   expect(warningsOf()).toEqual(['there are no secret keys: every request gets 401']);
 });
 
-test('no key is in force', () => {
+test('it is reported that no key is in force', () => {
   expect(warningsOf('revokedAt: 2026-01-01T00:00:00Z', 'notBefore: 2027-01-01T00:00:00Z')).toEqual([
     'no secret key is in force: every request gets 401',
   ]);
 });
 
-test('expired keys, from their last moment on', () => {
+test('keys are reported as expired from their expiresAt on', () => {
   expect(
     warningsOf('', 'expiresAt: 2026-11-22T12:00:00Z', 'expiresAt: 2020-01-01T00:00:00Z, scopes: [nothing]'),
   ).toEqual(['expired: M-1/k1, M-1/k2']);
 });
 
-test('keys that expire within 30 days, with the time', () => {
+test('keys that expire within 30 days are reported with the time', () => {
   expect(warningsOf('', 'expiresAt: 2026-12-22T11:59:59Z', 'expiresAt: 2026-11-22T13:00:01+01:00')).toEqual([
     'expires within 30 days: M-1/k1 (2026-12-22T11:59:59.000Z), M-1/k2 (2026-11-22T12:00:01.000Z)',
   ]);
 });
 
-test('scopes that no operation has, one line each', () => {
+test('scopes without an operation are reported, one line each', () => {
   expect(warningsOf('scopes: [withdrw, balance, withdrw]', 'scopes: [Balance]', 'scopes: [withdrw]')).toEqual(
     ['no operation has the scope "withdrw": M-1/k0, M-1/k2', 'no operation has the scope "Balance": M-1/k1'],
   );
 });
 
-test('many are counted and not all named', () => {
+test('at most five keys or scopes are named, and the others are counted', () => {
   expect(warningsOf(...Array(12).fill('scopes: [x]'))).toEqual([
     'no operation has the scope "x": M-1/k0, M-1/k1, M-1/k2, M-1/k3, M-1/k4, 7 more',
   ]);

@@ -13,7 +13,7 @@ const fileOf = (...keys: string[]) => `merchants: [{ code: M-1, keys: [${keys.jo
 const key = (id: string, more = '') =>
   `{ id: ${id}, dangerouslyPlainSecret: sk_${id}${more && `, ${more}`} }`;
 
-/** Sessions over a key file, with timers and a clock that the test moves. */
+/** Sessions of keys from a file, with fake timers and a fake clock. */
 async function open(text: string, pepper?: string) {
   vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval', 'Date'], now: START_MS });
   onTestFinished(() => void vi.useRealTimers());
@@ -25,12 +25,12 @@ async function open(text: string, pepper?: string) {
   const authenticator = new Authenticator(keys, { realm: 'r' }, clock);
   const sessions = new OpenSessions(keys, clock);
   return {
-    /** A session of this secret key; `end` counts how often it was ended. */
+    /** Opens a session with a secret key; `end` is a mock. */
     session(secret: string) {
       const authentication = authenticator.authenticate(['Authorization', `Bearer ${secret}`]);
       if (authentication.kind === 'refused') throw new Error(authentication.problem.code);
       const end = vi.fn();
-      return { end, leave: sessions.add(authentication.key, end), authentication };
+      return { end, remove: sessions.add(authentication.key, end), authentication };
     },
     async reload(changed: string | undefined) {
       if (changed === undefined) rmSync(path);
@@ -42,10 +42,10 @@ async function open(text: string, pepper?: string) {
 
 describe('a session ends at once when the key file', () => {
   test.each([
-    ['has its key no more', fileOf(key('b'))],
-    ['says that its key is revoked', fileOf(key('a', 'revokedAt: 2026-05-01T00:00:00Z'), key('b'))],
-    ['says that its key has expired', fileOf(key('a', 'expiresAt: 2026-05-01T00:00:00Z'), key('b'))],
-    ['has another secret key by its id', fileOf('{ id: a, dangerouslyPlainSecret: sk_c }', key('b'))],
+    ['no longer has its key', fileOf(key('b'))],
+    ['revokes its key', fileOf(key('a', 'revokedAt: 2026-05-01T00:00:00Z'), key('b'))],
+    ['sets an expiresAt in the past', fileOf(key('a', 'expiresAt: 2026-05-01T00:00:00Z'), key('b'))],
+    ['gives its id to another secret key', fileOf('{ id: a, dangerouslyPlainSecret: sk_c }', key('b'))],
     ['takes a scope from its key', fileOf(key('a', 'scopes: [balance]'), key('b'))],
     [
       'gives its key to another merchant',
@@ -69,9 +69,9 @@ describe('a session stays when the key file', () => {
     ['is written again', fileOf(key('a', 'scopes: [balance]'))],
     ['gives its key a scope', fileOf(key('a', 'scopes: [undeclared, balance]'))],
     ['gives its key all scopes', fileOf(key('a'))],
-    ['names its key otherwise', fileOf('{ id: z, dangerouslyPlainSecret: sk_a, scopes: [balance] }')],
+    ['renames its key', fileOf('{ id: z, dangerouslyPlainSecret: sk_a, scopes: [balance] }')],
     ['is broken', 'merchants: none'],
-    ['is gone', undefined],
+    ['is missing', undefined],
   ])('%s', async (_, changed) => {
     const { session, reload } = await open(fileOf(key('a', 'scopes: [balance]')));
     const { end } = session('sk_a');
@@ -81,7 +81,7 @@ describe('a session stays when the key file', () => {
   });
 });
 
-describe('a session ends within a second of', () => {
+describe('a session ends within a second after', () => {
   test.each(['revokedAt', 'expiresAt'])('%s, once', async (member) => {
     const { session } = await open(fileOf(key('a', `${member}: 2026-06-01T00:01:00Z`), key('b')));
     const [mine, other] = [session('sk_a'), session('sk_b')];
@@ -95,21 +95,21 @@ describe('a session ends within a second of', () => {
   });
 });
 
-test('a session that has closed is not ended', async () => {
+test('a session that was removed is not ended', async () => {
   const { session, reload } = await open(fileOf(key('a'), key('b')));
-  const { end, leave } = session('sk_a');
-  leave();
-  leave();
+  const { end, remove } = session('sk_a');
+  remove();
+  remove();
   await reload(fileOf(key('b')));
   expect(end).not.toHaveBeenCalled();
 });
 
-test('there is one timer while there are sessions, and none without', async () => {
+test('there is one timer while sessions are open, and none otherwise', async () => {
   const { session, reload } = await open(fileOf(key('a'), key('b')));
   expect(vi.getTimerCount()).toBe(0);
   const [first, second] = [session('sk_a'), session('sk_b')];
   expect(vi.getTimerCount()).toBe(1);
-  first.leave();
+  first.remove();
   expect(vi.getTimerCount()).toBe(1);
   await reload(fileOf(key('a')));
   expect(second.end).toHaveBeenCalledTimes(1);
@@ -118,7 +118,7 @@ test('there is one timer while there are sessions, and none without', async () =
   expect(vi.getTimerCount()).toBe(1);
 });
 
-test('the secret key is not kept', async () => {
+test('an authentication does not contain the secret key', async () => {
   const { session } = await open(fileOf(key('a')));
   expect(JSON.stringify(session('sk_a').authentication)).not.toContain('sk_a');
 });

@@ -7,7 +7,7 @@ const mistakes = (value: unknown) =>
   [];
 
 describe('section auth', () => {
-  test('has a default for everything', () => {
+  test('has a default for every option but the pepper', () => {
     expect(authOptions.parse({})).toEqual({
       realm: 'oncegate',
       keys: { source: 'file', path: './keys.yaml' },
@@ -15,18 +15,14 @@ describe('section auth', () => {
     });
   });
 
-  test('lets a source be named without its path', () => {
+  test('has a default path for the source file', () => {
     expect(authOptions.parse({ keys: { source: 'file' } }).keys.path).toBe('./keys.yaml');
   });
 
   test.each([
     ['a short pepper', { pepper: 'fifteen-letters' }, 'pepper: must have at least 16 characters'],
-    ['a realm that would end its quotes', { realm: 'a"b' }, 'realm: must be printable ASCII'],
-    [
-      'a source that is not there yet',
-      { keys: { source: 'redis' } },
-      'keys.source: source must be one of: file',
-    ],
+    ['a realm with a quote', { realm: 'a"b' }, 'realm: must be printable ASCII'],
+    ['an unknown source', { keys: { source: 'redis' } }, 'keys.source: source must be one of: file'],
     ['a misspelt member', { pepperr: 'x' }, 'Unrecognized key'],
     ['replace without a value', { forward: 'replace' }, 'replaceWith: is required with forward: replace'],
     [
@@ -35,7 +31,7 @@ describe('section auth', () => {
       'replaceWith: is allowed with forward: replace only',
     ],
     [
-      'a value of two lines',
+      'a value with a line break',
       { forward: 'replace', replaceWith: 'Bearer x\r\nA: b' },
       'replaceWith: must be printable',
     ],
@@ -44,12 +40,12 @@ describe('section auth', () => {
   });
 });
 
-describe('what the backend gets as Authorization', () => {
+describe('the Authorization header that the backend gets', () => {
   test.each([
-    [{}, 'Bearer mine'],
+    [{}, 'Bearer of-the-merchant'],
     [{ forward: 'strip' }, undefined],
-    [{ forward: 'replace', replaceWith: 'Bearer ours' }, 'Bearer ours'],
+    [{ forward: 'replace', replaceWith: 'Bearer of-the-gateway' }, 'Bearer of-the-gateway'],
   ])('%j', (options, expected) => {
-    expect(forwardAuthorization(authOptions.parse(options))('Bearer mine')).toBe(expected);
+    expect(forwardAuthorization(authOptions.parse(options))('Bearer of-the-merchant')).toBe(expected);
   });
 });

@@ -8,7 +8,7 @@ const ATTEMPTS = 6;
 const MAX_SPREAD = 1.35;
 
 const secretOf = (name: string) => `sk_live_${name.padEnd(24, '0')}`;
-/** The longest that is looked at. */
+/** The longest accepted secret key: 512 characters. */
 const longOf = (name: string) => secretOf(name).padEnd(512, '0');
 const scopes = ['*'];
 const NOW_MS = 1_000_000;
@@ -27,33 +27,33 @@ const keys = KeyIndex.of({ merchants: [{ code: 'M', keys: known }] }, 'pepper-of
 const clock = { wallMs: () => NOW_MS, monotonicMs: () => 0 };
 const authenticator = new Authenticator(keys, { realm: 'r' }, clock);
 
-/** Hashing a longer key takes longer, which tells nothing: so like is compared with like. */
+/** Hashing takes longer for longer keys, which is no secret, so only keys of similar length are compared. */
 const kinds: Record<string, Record<string, string>> = {
-  usual: {
+  'of usual length': {
     unknown: secretOf('unknown'),
-    'unknown but for its last character': `${secretOf('revoked').slice(0, -1)}1`,
+    'unknown, differing from a revoked key in the last character': `${secretOf('revoked').slice(0, -1)}1`,
     'unknown and short': 'x',
     'unknown and longer': secretOf('unknown').repeat(2).slice(0, 50),
     revoked: secretOf('revoked'),
     expired: secretOf('expired'),
     'not yet valid': secretOf('notYet'),
   },
-  'very long': {
+  'of 512 characters': {
     unknown: longOf('unknown'),
-    'unknown but for its last character': `${longOf('revoked').slice(0, -1)}1`,
+    'unknown, differing from a revoked key in the last character': `${longOf('revoked').slice(0, -1)}1`,
     revoked: longOf('revoked'),
   },
-  'not a key at all': { empty: '', 'too long': 'x'.repeat(513), 'far too long': 'x'.repeat(16_000) },
+  'that is no bearer token': { empty: '', 'too long': 'x'.repeat(513), 'far too long': 'x'.repeat(16_000) },
 };
 
-/** Nanoseconds that `CALLS` refusals take. */
+/** The duration of `CALLS` refusals in nanoseconds. */
 function timeOf(rawHeaders: string[]): number {
   const started = process.hrtime.bigint();
   for (let i = 0; i < CALLS; i++) authenticator.authenticate(rawHeaders);
   return Number(process.hrtime.bigint() - started);
 }
 
-/** Medians by kind, measured in turn, so that whatever else the machine does falls on all of them. */
+/** Median durations by kind. The kinds take turns, so that other load on the machine affects all of them. */
 function medians(secrets: Record<string, string>): number[] {
   const samples = Object.values(secrets).map((secret) => ({
     rawHeaders: ['Host', 'x', 'Authorization', `Bearer ${secret}`],
@@ -65,10 +65,10 @@ function medians(secrets: Record<string, string>): number[] {
   return samples.map(({ times }) => times.sort((a, b) => a - b)[ROUNDS >> 1] ?? Number.NaN);
 }
 
-describe.each(Object.entries(kinds))('a wrong key, %s', (_name, secrets) => {
-  test('does not tell by the time it takes what is wrong with it', () => {
-    medians(secrets); // the first time is the compiler's
-    // One good one of several: noise can only make the kinds differ, a real difference would show every time.
+describe.each(Object.entries(kinds))('an invalid key %s', (_name, secrets) => {
+  test('is refused in the same time, whatever makes it invalid', () => {
+    medians(secrets); // warms up the compiler
+    // One attempt below the limit is enough: noise can only increase the spread, and a real difference would show in all.
     let spread = Number.POSITIVE_INFINITY;
     for (let attempt = 0; attempt < ATTEMPTS && spread >= MAX_SPREAD; attempt++) {
       const times = medians(secrets);
@@ -77,15 +77,15 @@ describe.each(Object.entries(kinds))('a wrong key, %s', (_name, secrets) => {
     expect(spread).toBeLessThan(MAX_SPREAD);
   });
 
-  test('is wrong', () => {
+  test('is refused', () => {
     for (const secret of Object.values(secrets)) {
       expect(authenticator.authenticate(['Authorization', `Bearer ${secret}`]).kind).toBe('refused');
     }
   });
 });
 
-test('what is not a key at all is refused at no more than the price of a wrong one', () => {
-  const all = { ...kinds['not a key at all'], wrong: secretOf('unknown') };
+test('refusing what is no bearer token takes no longer than refusing an unknown key', () => {
+  const all = { ...kinds['that is no bearer token'], unknown: secretOf('unknown') };
   medians(all);
   const ratios = Array.from({ length: 2 }, () => {
     const times = medians(all);

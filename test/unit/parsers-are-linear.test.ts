@@ -1,6 +1,6 @@
 import type { IncomingMessage } from 'node:http';
 import { test } from 'vitest';
-import { readBearer } from '../../src/auth/bearer.ts';
+import { readBearer } from '../../src/auth/authorization-header.ts';
 import { readKey, waitOf } from '../../src/idempotency/http/key.ts';
 import { answerFields, hasField, valuesOf, writable } from '../../src/kernel/fields.ts';
 import { loggablePath } from '../../src/observability/logger.ts';
