@@ -82,7 +82,7 @@ export const requestGuards: readonly Guard[] = [
   {
     file: MEMBERS,
     without: 'a form that looks like JSON is clear',
-    text: "if (LOOKS_LIKE_JSON.test(text)) return unclear('its body is called a form and looks like JSON');",
+    text: "if (LOOKS_LIKE_JSON.test(text)) return unclear('its body is sent as a form and looks like JSON');",
     replacement: '',
     test: RESTRICTED,
     named: `${UNCLEAR}: JSON that is called a form`,
@@ -104,7 +104,7 @@ export const requestGuards: readonly Guard[] = [
     named: 'a large body of known length with a key is answered 413, and nothing is sent',
   },
   {
-    file: 'src/operations/identify.ts',
+    file: 'src/operations/body.ts',
     without: 'a chunked body that is too large is read a second time, and never ends',
     text: 'if (context.isTooLarge || declaredTooLarge',
     replacement: 'if (declaredTooLarge',

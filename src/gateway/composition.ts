@@ -29,8 +29,8 @@ import {
 } from '../observability/events.ts';
 import type { Logger } from '../observability/logger.ts';
 import { Metrics } from '../observability/metrics.ts';
-import { identify, takeWholeBody } from '../operations/identify.ts';
-import { Operations } from '../operations/operations.ts';
+import { takeWholeBody } from '../operations/body.ts';
+import { identify, Operations } from '../operations/operations.ts';
 import { Executor } from '../upstream/executor.ts';
 import { forwardedHeaders } from '../upstream/headers.ts';
 import { lookUp } from '../upstream/lookup.ts';

@@ -4,7 +4,7 @@ import { departureOf } from '../idempotency/http/middleware.ts';
 import { contextOf, markDone } from '../kernel/context.ts';
 import { type Exchange, releaseAfter } from '../kernel/exchange.ts';
 import type { Metrics } from '../observability/metrics.ts';
-import { type BodyLimits, inviteBody, takeBody } from '../operations/identify.ts';
+import { type BodyLimits, inviteBody, takeBody } from '../operations/body.ts';
 import type { Executor } from '../upstream/executor.ts';
 import type { Passthrough } from '../upstream/passthrough.ts';
 import type { Slots } from '../upstream/slots.ts';

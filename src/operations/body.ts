@@ -1,80 +1,151 @@
-import type { IncomingMessage } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { contextOf, hasBody } from '../kernel/context.ts';
+import { type Problem, problem } from '../kernel/problem.ts';
+
+export interface BodyLimits {
+  bodyBytes: number;
+  bodyTimeoutMs: number;
+}
+
+/** The result of reading a body. `gone`: the merchant disconnected before the end. A problem: refuse the request with it. */
+export type Taken = 'read' | 'too_large' | 'gone' | Problem;
+
+const NO_BODY = Buffer.alloc(0);
 
 /**
- * The whole body, or why it could not be had. `aborted`: the merchant left before its end. `read` is what came of a body
- * that is too large, the chunk that passed the limit included: `req.unshift(read)` makes the request whole again.
+ * Reads the body into the request's context, unless it is there already. A body that is too large is left in the request,
+ * to be streamed. Returns a promise only if it has to wait.
  */
-export type BodyResult =
-  | { kind: 'body'; body: Buffer }
-  | { kind: 'too_large'; read: Buffer }
-  | { kind: 'timeout' | 'aborted' };
+export function takeBody(
+  req: IncomingMessage,
+  res: ServerResponse,
+  limits: BodyLimits,
+): Taken | Promise<Taken> {
+  const context = contextOf(req);
+  if (context.body) return 'read';
+  if (context.isTooLarge || declaredTooLarge(req, limits.bodyBytes)) return 'too_large';
+  // Also for an empty body: without a 100 Continue, Node closes the connection after the answer.
+  inviteBody(req, res);
+  if (hasBody(req)) return receiveBody(req, limits);
+  context.body = NO_BODY;
+  return 'read';
+}
 
-/** Does Content-Length say that the body is too large? Then it is neither invited nor read. */
-export function declaredTooLarge(req: IncomingMessage, maxBytes: number): boolean {
+async function receiveBody(req: IncomingMessage, { bodyBytes, bodyTimeoutMs }: BodyLimits): Promise<Taken> {
+  const context = contextOf(req);
+  const result = await readBody(req, bodyBytes, bodyTimeoutMs);
+  switch (result.kind) {
+    case 'body':
+      context.body = result.body;
+      return 'read';
+    case 'too_large':
+      req.unshift(result.read);
+      context.isTooLarge = true;
+      return 'too_large';
+    case 'timeout':
+      return problem('request_timeout', `The request body did not arrive within ${bodyTimeoutMs} ms.`);
+    case 'aborted':
+      return 'gone';
+  }
+}
+
+/** As {@link takeBody}, for requests that must be held in memory: a body that is too large is a problem. */
+export async function takeWholeBody(
+  req: IncomingMessage,
+  res: ServerResponse,
+  limits: BodyLimits,
+): Promise<'read' | 'gone' | Problem> {
+  const taken = await takeBody(req, res, limits);
+  if (taken !== 'too_large') return taken;
+  return problem('body_too_large', `The request body is larger than ${limits.bodyBytes} bytes.`);
+}
+
+/** Sends `100 Continue` if the merchant waits for it. Must not be called before the request was authenticated. */
+export function inviteBody(req: IncomingMessage, res: ServerResponse): void {
+  const context = contextOf(req);
+  const waits = req.headers.expect !== undefined && req.httpVersion !== '1.0' && !context.isInvited;
+  if (!waits || res.headersSent || res.destroyed) return;
+  context.isInvited = true;
+  res.writeContinue();
+}
+
+/** Whether Content-Length exceeds the limit. Such a body is neither read nor asked for with `100 Continue`. */
+function declaredTooLarge(req: IncomingMessage, maxBytes: number): boolean {
   return declaredBytes(req) > maxBytes;
 }
 
 const declaredBytes = (req: IncomingMessage): number => Number(req.headers['content-length'] ?? 0);
 
 /**
- * Reads a request's body as raw bytes, bounded in size and time. (express.raw inflates by default, so that the bytes
- * would no longer be the merchant's.) After any result but `body` the request is paused.
+ * A whole body, or why there is none. `aborted`: the merchant disconnected before the end. `read` is the part of a body
+ * that was read before it was found too large, the last chunk included: `req.unshift(read)` restores the request.
+ */
+export type BodyResult =
+  | { kind: 'body'; body: Buffer }
+  | { kind: 'too_large'; read: Buffer }
+  | { kind: 'timeout' | 'aborted' };
+
+/**
+ * Reads a request's body as raw bytes. Unlike express.raw it does not inflate, because the backend must get the merchant's
+ * bytes. The request is paused after every result but `body`.
  *
- * @param maxBytes refused as soon as it passes
+ * @param maxBytes the result is `too_large` as soon as the body exceeds it
+ * @param timeoutMs for the whole body, not between two chunks
  */
 export function readBody(req: IncomingMessage, maxBytes: number, timeoutMs: number): Promise<BodyResult> {
   return new Promise((resolve) => {
     const declared = declaredBytes(req);
-    const collected = new Collected(declared, maxBytes);
-    let over = false;
+    const buffer = new BodyBuffer(declared, maxBytes);
+    let isFinished = false;
     let timer: NodeJS.Timeout | undefined;
     const onData = (chunk: Buffer) => {
-      if (collected.bytes + chunk.length <= maxBytes) collected.add(chunk);
-      else finish({ kind: 'too_large', read: Buffer.concat([collected.whole(), chunk]) });
+      if (buffer.bytes + chunk.length <= maxBytes) buffer.add(chunk);
+      else finish({ kind: 'too_large', read: Buffer.concat([buffer.whole(), chunk]) });
     };
-    const onEnd = () => finish({ kind: 'body', body: collected.whole() });
+    const onEnd = () => finish({ kind: 'body', body: buffer.whole() });
     const onClose = () => finish({ kind: 'aborted' });
     const finish = (result: BodyResult) => {
-      over = true;
+      isFinished = true;
       clearTimeout(timer);
       req.off('data', onData).off('end', onEnd).off('close', onClose).off('error', onClose);
-      // A listener must stay, or a later error of the socket would be thrown.
+      // Without a listener, a later socket error would be thrown.
       req.on('error', () => {});
       if (result.kind !== 'body') req.pause();
       resolve(result);
     };
     req.on('data', onData).on('end', onEnd).on('close', onClose).on('error', onClose);
-    // Most bodies come in the same packet as their head. Node hands them over before this, and they need no timer.
+    // Most bodies arrive in the same packet as their head. Node emits their data before this microtask: no timer is needed.
     queueMicrotask(() => {
-      if (over || (declared > 0 && collected.bytes === declared)) return;
+      if (isFinished || (declared > 0 && buffer.bytes === declared)) return;
       timer = setTimeout(() => finish({ kind: 'timeout' }), timeoutMs);
     });
   });
 }
 
-/** Space that a body of a declared length gets at once. A larger one has to send that much first. */
+/** First capacity for a body with a Content-Length. Larger bodies get more only as their bytes arrive. */
 const DECLARED_BYTES = 65_536;
+/** First capacity for a chunked body. */
 const UNDECLARED_BYTES = 1024;
 
 /**
- * A body in one buffer that grows with it, to at most twice its size. A list of chunks would take some 400 bytes for each
- * chunk, and a chunk may have one byte.
+ * Collects a body in one growing buffer of at most twice the body's size. A list of chunks would take about 400 bytes for
+ * each chunk, and a hostile client can send chunks of one byte.
  */
-class Collected {
+class BodyBuffer {
   bytes = 0;
-  readonly #mostBytes: number;
-  readonly #leastBytes: number;
+  readonly #maxCapacity: number;
+  readonly #minCapacity: number;
   #buffer: Buffer = Buffer.alloc(0);
 
   constructor(declaredBytes: number, maxBytes: number) {
-    this.#mostBytes = declaredBytes > 0 ? Math.min(declaredBytes, maxBytes) : maxBytes;
-    this.#leastBytes = declaredBytes > 0 ? DECLARED_BYTES : UNDECLARED_BYTES;
+    this.#maxCapacity = declaredBytes > 0 ? Math.min(declaredBytes, maxBytes) : maxBytes;
+    this.#minCapacity = declaredBytes > 0 ? DECLARED_BYTES : UNDECLARED_BYTES;
   }
 
   add(chunk: Buffer): void {
     const bytes = this.bytes + chunk.length;
     if (this.bytes === 0) {
-      // Most bodies are one chunk, which needs no copy.
+      // Most bodies are a single chunk, which is used without a copy.
       this.#buffer = chunk;
     } else {
       if (bytes > this.#buffer.length) this.#grow(bytes);
@@ -88,7 +159,7 @@ class Collected {
   }
 
   #grow(bytes: number): void {
-    const capacity = Math.min(this.#mostBytes, Math.max(2 * bytes, this.#leastBytes));
+    const capacity = Math.min(this.#maxCapacity, Math.max(2 * bytes, this.#minCapacity));
     const grown = Buffer.allocUnsafeSlow(capacity);
     this.#buffer.copy(grown, 0, 0, this.bytes);
     this.#buffer = grown;

@@ -6,45 +6,55 @@ import { valuesOf } from '../kernel/fields.ts';
 /** A member of a JSON body, a form body or the query. */
 interface Member {
   name: string;
-  /** All readers take the name as it is, but for its letter case. */
+  /** All parsers agree on the name, except for its letter case. */
   isPlain: boolean;
   value: unknown;
-  /** Only some readers find it: those that also split a query at a semicolon. */
+  /** Only some parsers find the member, such as those that split a query also at semicolons. */
   isDisputed: boolean;
 }
 
-/** What a request says of itself, or why two readers could find different members. */
+/** The members of a request, or why two parsers could find different ones. */
 export type Members = { kind: 'members'; members: readonly Member[] } | { kind: 'unclear'; reason: string };
 
-/** Names of members, and the value that each must have. */
+/** The members that select an operation: names, and the value that each must have. */
 export type Where = readonly (readonly [name: string, value: string])[];
 
 type Answer = 'yes' | 'no' | 'unclear';
 
-/** A member that overrides the method in common frameworks. */
+/** Common frameworks run a request with this member under the method that it names. */
 const METHOD_MEMBER = '_method';
+
+/** PHP ignores the members of a form or a query beyond this number, by default. */
+const MAX_MEMBERS = 1000;
+
+const NO_MEMBERS: Members = { kind: 'members', members: [] };
 
 const unclear = (reason: string): Members => ({ kind: 'unclear', reason });
 
-/** Whether frameworks may run the request under the method that a member of its query names. */
+/** Whether a member of the query may override the method. */
 export const overridesMethod = (query: string): boolean =>
-  query !== '' && membersOfForm(query).some(({ name }) => readsAs(name, METHOD_MEMBER));
+  query !== '' && membersOfForm(query).some(({ name }) => mayReadAs(name, METHOD_MEMBER));
 
-/** @param body undefined if it was too large to be read */
+/**
+ * Finds the members of a request in its query and its body.
+ *
+ * @param query without its question mark
+ * @param body undefined if it was too large to be read
+ */
 export function membersOf(req: IncomingMessage, query: string, body: Buffer | undefined): Members {
   const inBody = body ? membersOfBody(req.rawHeaders, body) : unclear('its body is too large to be read');
-  if (query !== '' && query.split(/[&;]/, MOST_MEMBERS + 1).length > MOST_MEMBERS)
+  if (query !== '' && query.split(/[&;]/, MAX_MEMBERS + 1).length > MAX_MEMBERS)
     return unclear('its query has too many members');
   if (inBody.kind === 'unclear') return inBody;
   const members = query === '' ? inBody.members : [...membersOfForm(query), ...inBody.members];
-  if (members.some((member) => isCalled(member, METHOD_MEMBER)))
+  if (members.some((member) => mayBeNamed(member, METHOD_MEMBER)))
     return unclear('a member may override the method');
   return { kind: 'members', members };
 }
 
 /**
- * Whether the members select an operation. Anything but a clear yes or no is unclear: loosely typed backends take `true`
- * or `0` for any text, and others ignore the case of names or trim values.
+ * Whether the members select an operation. `unclear` where backends could disagree: loosely typed ones compare `true` or
+ * `0` as equal to any text, and others ignore the letter case of names or trim values.
  */
 export function selects(members: readonly Member[], where: Where): Answer {
   let answer: Answer = 'yes';
@@ -58,18 +68,22 @@ export function selects(members: readonly Member[], where: Where): Answer {
 
 function hasMember(members: readonly Member[], name: string, wanted: string): Answer {
   const variable = variableName(name);
-  const found = members.filter((member) => isCalled(member, variable));
+  const found = members.filter((member) => mayBeNamed(member, variable));
   const [only] = found;
   if (!only) return 'no';
   if (found.length > 1 || only.isDisputed || only.name !== name || typeof only.value !== 'string')
     return 'unclear';
   if (only.value === wanted) return 'yes';
-  return readsAs(only.value, wanted) ? 'unclear' : 'no';
+  return mayReadAs(only.value, wanted) ? 'unclear' : 'no';
 }
 
-const NO_MEMBERS: Members = { kind: 'members', members: [] };
-/** Characters mean the same bytes in these, as far as names and values of members go. */
+/** Charsets in which ASCII characters, and so all members that matter, have the same bytes. */
 const KNOWN_CHARSET = /^"?(?:utf-?8|us-ascii|ascii|iso-8859-1)"?$/;
+
+const JSON_TYPE = /^(?:[a-z]+\/json|application\/[a-z0-9.-]+\+json)$/;
+
+/** A `[` or `{` at the start, after an optional byte order mark. Some backends parse such a body as JSON whatever its type. */
+const LOOKS_LIKE_JSON = /^(?:\xef\xbb\xbf)?\s*[[{]/;
 
 function membersOfBody(headers: readonly string[], body: Buffer): Members {
   if (body.length === 0) return NO_MEMBERS;
@@ -78,7 +92,7 @@ function membersOfBody(headers: readonly string[], body: Buffer): Members {
     return unclear('its body has a content coding');
   const types = valuesOf(headers, 'content-type');
   if (types.length > 1) return unclear('it has two content types');
-  // As almost every request has it.
+  // The fast path, for almost all requests.
   if (types[0] === 'application/json') return membersOfJson(body);
   const [type = '', ...parameters] = (types[0] ?? '').toLowerCase().split(';');
   for (const parameter of parameters) {
@@ -88,30 +102,16 @@ function membersOfBody(headers: readonly string[], body: Buffer): Members {
   }
   if (type.trim() === 'application/x-www-form-urlencoded') {
     const text = body.toString('latin1');
-    if (LOOKS_LIKE_JSON.test(text)) return unclear('its body is called a form and looks like JSON');
+    if (LOOKS_LIKE_JSON.test(text)) return unclear('its body is sent as a form and looks like JSON');
     return membersOfFormBody(text);
   }
-  if (IS_JSON.test(type.trim())) return membersOfJson(body);
+  if (JSON_TYPE.test(type.trim())) return membersOfJson(body);
   return /^(?:text\/plain)?$/.test(type.trim())
     ? membersOfText(body)
     : unclear('its body is neither JSON nor a form');
 }
 
-const IS_JSON = /^(?:[a-z]+\/json|application\/[a-z0-9.-]+\+json)$/;
-
-/** Backends that read the body as JSON whatever its type would find other members in it. The prefix is a byte order mark. */
-const LOOKS_LIKE_JSON = /^(?:\xef\xbb\xbf)?\s*[[{]/;
-
-/** PHP reads no more members of a form or a query by default. */
-const MOST_MEMBERS = 1000;
-
-function membersOfFormBody(text: string): Members {
-  if (text.split(/[&;]/, MOST_MEMBERS + 1).length > MOST_MEMBERS)
-    return unclear('its body has too many members');
-  return { kind: 'members', members: membersOfForm(text) };
-}
-
-/** A body that means the same to every parser: UTF-8 without a byte order mark, one JSON object, no member twice. */
+/** Accepts what all JSON parsers read alike: an object in UTF-8 without a byte order mark and without duplicate members. */
 function membersOfJson(body: Buffer): Members {
   if (!isUtf8(body)) return unclear('its body is not valid UTF-8');
   const text = body.toString();
@@ -123,7 +123,7 @@ function membersOfJson(body: Buffer): Members {
   }
   if (typeof value !== 'object' || value === null || Array.isArray(value))
     return unclear('its body is not a JSON object');
-  if (hasDuplicateMember(text)) return unclear('its body has a member twice');
+  if (hasDuplicateMember(text)) return unclear('its body has a duplicate member');
   const object = value as Record<string, unknown>;
   const members = Object.keys(object).map((name) => memberNamed(name, object[name]));
   return { kind: 'members', members };
@@ -134,7 +134,7 @@ const memberNamed = (name: string, value: unknown): Member => {
   return { name, isPlain, value, isDisputed: false };
 };
 
-/** JSON without a type that says so. CGI libraries take a body without a type for a form. */
+/** JSON whose content type does not say so. CGI libraries parse a body without a content type as a form. */
 function membersOfText(body: Buffer): Members {
   const inJson = membersOfJson(body);
   if (inJson.kind === 'unclear' || !body.includes('=')) return inJson;
@@ -144,13 +144,19 @@ function membersOfText(body: Buffer): Members {
   return { kind: 'members', members: [...inJson.members, ...disputed] };
 }
 
-/** Members of a query or a form, in latin1: names and values that matter are ASCII. */
+function membersOfFormBody(text: string): Members {
+  if (text.split(/[&;]/, MAX_MEMBERS + 1).length > MAX_MEMBERS)
+    return unclear('its body has too many members');
+  return { kind: 'members', members: membersOfForm(text) };
+}
+
+/** Members of a query or a form. Percent escapes become latin1 characters, because members that matter are ASCII. */
 function membersOfForm(text: string): Member[] {
   if (text === '') return [];
   return text.split('&').flatMap((part) => {
     const [whole = '', ...others] = part.split(';');
     const members = others.map((other) => ({ ...memberOf(other), isDisputed: true }));
-    // Readers that split at the semicolon find another value for the first member.
+    // Parsers that split at the semicolon and those that do not find different values for the first member.
     const isDisputed = others.length > 0 || ASP_ESCAPE.test(whole);
     return [{ ...memberOf(whole), isDisputed }, ...members];
   });
@@ -162,7 +168,7 @@ function memberOf(part: string): Omit<Member, 'isDisputed'> {
   return { name, isPlain: PLAIN_NAME.test(name), value: sign < 0 ? '' : decoded(part.slice(sign + 1)) };
 }
 
-/** Classic ASP and ASP.NET read it; others leave it as it is. */
+/** Classic ASP and ASP.NET decode this escape; other parsers do not. */
 const ASP_ESCAPE = /%u[0-9a-f]{4}/i;
 
 const decoded = (text: string): string =>
@@ -172,9 +178,12 @@ const decoded = (text: string): string =>
       String.fromCharCode(Number.parseInt(byte ?? unit, 16)),
     );
 
+const PLAIN_NAME = /^[\w-]*$/;
+const PRINTABLE = /^[\x21-\x7e]*$/;
+
 /**
- * The name of the variable that PHP makes of a member's name: without leading spaces, up to NUL or a bracket, with
- * underscores in place of dots and spaces.
+ * The variable that PHP makes of a member's name: it removes leading spaces, cuts the name at a NUL or a bracket, and
+ * replaces dots and spaces with underscores.
  */
 function variableName(name: string): string {
   if (PLAIN_NAME.test(name)) return name;
@@ -183,30 +192,31 @@ function variableName(name: string): string {
   return upToBracket.trim().replaceAll(/[. ]/g, '_');
 }
 
-/** Whether some reader finds the member under this name. PHP also makes an underscore of a bracket that is not closed. */
-function isCalled({ name, isPlain }: Member, variable: string): boolean {
+/** Whether some parser finds the member under this name. PHP also replaces an unclosed bracket with an underscore. */
+function mayBeNamed({ name, isPlain }: Member, variable: string): boolean {
   if (isPlain) return isSameWord(name, variable);
-  if (readsAs(variableName(name), variable)) return true;
-  return name.includes('[') && readsAs(variableName(name.replace('[', '_')), variable);
+  if (mayReadAs(variableName(name), variable)) return true;
+  return name.includes('[') && mayReadAs(variableName(name.replace('[', '_')), variable);
 }
-
-const PLAIN_NAME = /^[\w-]*$/;
-const PRINTABLE = /^[\x21-\x7e]*$/;
-/** NFKC makes one UTF-16 unit of eight at most. A longer text is not normalized: ICU takes quadratic time for some. */
-const MOST_SHRINKING = 8;
 
 const isSameWord = (text: string, word: string): boolean =>
   text.length === word.length && text.toLowerCase() === word.toLowerCase();
 
-/** Whether lenient readers take a text for this word: without case, surrounding space and NULs, or in C up to the first NUL. */
-function readsAs(text: string, word: string): boolean {
+/**
+ * NFKC shortens a text to an eighth of its UTF-16 units at most. A longer text is not normalized, because ICU takes
+ * quadratic time for some texts.
+ */
+const MAX_SHRINKING = 8;
+
+/** Whether a lenient reader could take a text for this word: it ignores case, outer spaces and NULs, or stops at a NUL. */
+function mayReadAs(text: string, word: string): boolean {
   if (PRINTABLE.test(text)) return isSameWord(text, word);
   const [upToNul = ''] = text.split('\0', 1);
   const trimmed = text.replaceAll('\0', ' ').trim();
-  // NFKC makes ASCII letters of their wide and decorated forms.
+  // NFKC turns wide and decorated letters into ASCII letters.
   return [upToNul.trim(), trimmed].some(
     (reading) =>
-      reading.length <= MOST_SHRINKING * word.length &&
+      reading.length <= MAX_SHRINKING * word.length &&
       reading.normalize('NFKC').toLowerCase() === word.toLowerCase(),
   );
 }

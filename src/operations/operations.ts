@@ -1,62 +1,61 @@
 import type { IncomingMessage } from 'node:http';
-import { match as compile, parse } from 'path-to-regexp';
-import type { Identity, Operation, OperationIdempotency } from '../kernel/context.ts';
-import { type Members, membersOf, overridesMethod, selects, type Where } from './members.ts';
-import type { MatchOptions } from './options.ts';
-import { lookalikesOf, pathOf, tidyReadings } from './target.ts';
+import { contextOf, type Identity, type Middleware, type OperationIdempotency } from '../kernel/context.ts';
+import { problem } from '../kernel/problem.ts';
+import { type BodyLimits, type Taken, takeBody } from './body.ts';
+import { type Candidate, type DeclaredOperation, DeclaredPaths } from './declared-paths.ts';
+import { type Members, membersOf, overridesMethod, selects } from './members.ts';
+import { pathOf, queryOf } from './target.ts';
 
-/** An operation with what it matches. */
-export interface DeclaredOperation extends Operation {
-  readonly match: MatchOptions;
+/**
+ * Puts the identity of a request into its context, or refuses it with 404 under `undeclared: refuse`. Reads the body only
+ * if the operation depends on it.
+ */
+export function identify(operations: Operations, limits: BodyLimits): Middleware {
+  return (req, res, next) => {
+    const context = contextOf(req);
+    const head = operations.matchHead(req);
+    const identified = () => {
+      const identity = operations.identify(head, req, context.body);
+      context.identity = identity;
+      if (identity.isRefused) next(problem('not_declared', 'No operation is declared for this request.'));
+      else next();
+    };
+    if (!head.readsBody) return identified();
+    const proceed = (taken: Taken) => {
+      if (taken === 'read' || taken === 'too_large') identified();
+      else if (taken !== 'gone') next(taken);
+    };
+    const taken = takeBody(req, res, limits);
+    return taken instanceof Promise ? taken.then(proceed) : proceed(taken);
+  };
 }
 
 export interface OperationsOptions {
-  /** How the reserved operations `other` and `undeclared` treat a key. */
+  /** How the reserved operations `other` and `undeclared` treat an idempotency key. */
   readonly idempotency: OperationIdempotency;
-  /** What becomes of requests on a path that no operation declares. */
+  /** How requests on paths without a declared operation are treated. */
   readonly undeclared: 'protect' | 'pass' | 'refuse';
 }
 
-/** A declared operation, prepared. */
-interface Candidate {
-  readonly operation: Operation;
-  readonly methods: readonly string[];
-  /** As the configuration spells it. */
-  readonly path: string;
-  /** Names and values; empty: its path and its methods decide. */
-  readonly where: Where;
-  /** Its place in the configuration. */
-  readonly place: number;
-  /** Of a request that it is, protected or not. */
-  readonly identities: { protected: Identity; unprotected: Identity };
-}
-
-/** What the head of a request says. */
-export interface Head {
-  /** Operations on the path, or on the path that it resembles. */
+/** What the head of a request says about its operation. */
+export interface HeadMatch {
+  /** Operations that declare its path or, if there are none, a path that it resembles. */
   readonly onPath: readonly Candidate[];
-  /** Those of them that the method and the exact path name; their `where` decides. */
+  /** Operations that declare its exact path and its method. The first whose `where` matches is the one. */
   readonly candidates: readonly Candidate[];
   /** A header may override the method or the path. */
   readonly isOverridden: boolean;
-  /** The declared path, as the configuration spells it. */
+  /** The declared path, as in the configuration. */
   readonly route: string | undefined;
   /** Whether the operation depends on the body. */
   readonly readsBody: boolean;
 }
 
-interface Pattern {
-  readonly candidate: Candidate;
-  readonly exact: (path: string) => unknown;
-  /** With the letter case ignored. */
-  readonly lenient: (path: string) => unknown;
-}
-
 const SAFE_METHODS = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE']);
 
-export const isSafe = (method: string | undefined): boolean => SAFE_METHODS.has(method ?? '');
+const isSafe = (method: string | undefined): boolean => SAFE_METHODS.has(method ?? '');
 
-/** Frameworks and servers that honour these run another method, or another path, than the request line names. */
+/** Headers with which frameworks and servers replace the method or the path of the request line. */
 const OVERRIDES = [
   'x-http-method-override',
   'x-http-method',
@@ -65,21 +64,19 @@ const OVERRIDES = [
   'x-rewrite-url',
 ];
 
-const NOTHING: readonly Candidate[] = [];
+const NO_CANDIDATES: readonly Candidate[] = [];
+const NO_MEMBERS: Members = { kind: 'members', members: [] };
 
-/** Finds the operation of a request. */
+/** Decides which operation a request is, and whether an idempotency key protects it. */
 export class Operations {
-  /** By exact path, in the order of the configuration. */
-  readonly #byPath = new Map<string, Candidate[]>();
-  /** By each reading that lenient backends have of a declared path. */
-  readonly #byReading = new Map<string, Candidate[]>();
-  readonly #patterns: Pattern[] = [];
+  readonly #paths: DeclaredPaths;
   readonly #other: Pick<Identity, 'operation' | 'scopes' | 'isDeclared'>;
   readonly #undeclared: { unsafe: Identity; safe: Identity };
   readonly #refusesUndeclared: boolean;
 
   constructor(declared: readonly DeclaredOperation[], { idempotency, undeclared }: OperationsOptions) {
     const isRefused = undeclared === 'refuse';
+    this.#paths = new DeclaredPaths(declared);
     this.#other = { operation: { name: 'other', idempotency }, scopes: ['other'], isDeclared: false };
     const unsafe = {
       ...{
@@ -92,38 +89,24 @@ export class Operations {
     };
     this.#undeclared = { unsafe, safe: { ...unsafe, isProtected: false } };
     this.#refusesUndeclared = isRefused;
-    for (const [place, operation] of declared.entries()) {
-      const { path, methods, where } = operation.match;
-      const identities = identitiesOf(operation, path);
-      const candidate = { operation, methods, path, where: Object.entries(where), place, identities };
-      const literal = literalOf(path);
-      if (literal === undefined) {
-        const exact = compile(path, { decode: false, sensitive: true, trailing: false });
-        const lenient = compile(path, { decode: false });
-        this.#patterns.push({ candidate, exact, lenient });
-      } else {
-        append(this.#byPath, literal, candidate);
-        for (const reading of new Set(lookalikesOf(literal))) append(this.#byReading, reading, candidate);
-      }
-    }
   }
 
-  /** `req.url` must have passed the target check. */
-  byHead(req: IncomingMessage): Head {
+  /** `req.url` must not be ambiguous: see `ambiguityOf`. */
+  matchHead(req: IncomingMessage): HeadMatch {
     const path = pathOf(req.url ?? '');
     const isOverridden = OVERRIDES.some((name) => req.headers[name] !== undefined);
-    const exact = this.#exactly(path);
-    const onPath = exact.length > 0 ? exact : this.#resembling(path);
+    const exact = this.#paths.exactly(path);
+    const onPath = exact.length > 0 ? exact : this.#paths.resembling(path);
     const candidates =
-      exact.length > 0 ? exact.filter(({ methods }) => methods.includes(req.method ?? '')) : NOTHING;
-    // A safe method may select an operation that is declared with another one.
+      exact.length > 0 ? exact.filter(({ methods }) => methods.includes(req.method ?? '')) : NO_CANDIDATES;
+    // A safe method can select an operation that is declared with another method.
     const decisive = isSafe(req.method) ? onPath : candidates;
     const readsBody = !isOverridden && decisive.some(({ where }) => where.length > 0);
     return { onPath, candidates, isOverridden, route: exact[0]?.path, readsBody };
   }
 
-  /** @param body undefined if it was not needed, or too large to be read */
-  identify(head: Head, req: IncomingMessage, body: Buffer | undefined): Identity {
+  /** @param body undefined if `readsBody` is false, or if the body was too large to be read */
+  identify(head: HeadMatch, req: IncomingMessage, body: Buffer | undefined): Identity {
     const { onPath, candidates, isOverridden, route } = head;
     const keyRequired = onPath.some(({ operation }) => operation.idempotency.key === 'required');
     if (isOverridden) {
@@ -143,7 +126,7 @@ export class Operations {
     }
     const members = head.readsBody ? membersOf(req, query, body) : NO_MEMBERS;
     const isProtected = !isSafe(req.method) || couldSelect(onPath, members);
-    if (candidates.length === 0) return this.#identityOfResembling(onPath, isProtected, keyRequired);
+    if (candidates.length === 0) return this.#resemblingIdentity(onPath, isProtected, keyRequired);
     const other = {
       ...{ ...this.#other, isProtected, keyRequired: false },
       ...(route !== undefined && { route }),
@@ -154,13 +137,13 @@ export class Operations {
       const answer = selects(members.members, candidate.where);
       if (answer === 'yes') return identityOf(candidate, isProtected);
       if (answer === 'unclear')
-        return { ...unclear, unclear: `it may be ${candidate.operation.name}, or may not` };
+        return { ...unclear, unclear: `it may or may not be ${candidate.operation.name}` };
     }
     return other;
   }
 
-  /** Another method on a declared path, or a path that some backends take for a declared one. */
-  #identityOfResembling(onPath: readonly Candidate[], isProtected: boolean, keyRequired: boolean): Identity {
+  /** A declared path with another method, or a path that a lenient backend could take for a declared one. */
+  #resemblingIdentity(onPath: readonly Candidate[], isProtected: boolean, keyRequired: boolean): Identity {
     return {
       ...this.#other,
       scopes: onPath.map(({ operation }) => operation.name),
@@ -169,67 +152,20 @@ export class Operations {
       isRefused: this.#refusesUndeclared,
     };
   }
-
-  #exactly(path: string): readonly Candidate[] {
-    const literal = this.#byPath.get(path) ?? NOTHING;
-    if (this.#patterns.length === 0) return literal;
-    const matching = this.#patterns.filter(({ exact }) => exact(path)).map(({ candidate }) => candidate);
-    return matching.length === 0 ? literal : inOrder([...literal, ...matching]);
-  }
-
-  #resembling(path: string): readonly Candidate[] {
-    const found = new Set<Candidate>();
-    for (const reading of lookalikesOf(path))
-      for (const candidate of this.#byReading.get(reading) ?? NOTHING) found.add(candidate);
-    if (this.#patterns.length > 0) {
-      const readings = tidyReadings(path);
-      for (const { candidate, lenient } of this.#patterns)
-        if (readings.some((reading) => lenient(reading))) found.add(candidate);
-    }
-    return found.size === 0 ? NOTHING : inOrder([...found]);
-  }
 }
 
-const NO_MEMBERS: Members = { kind: 'members', members: [] };
+const takesKey = ({ operation }: Candidate): boolean => operation.idempotency.key !== 'none';
 
-const takesKey = ({ idempotency }: Operation): boolean => idempotency.key !== 'none';
+const identityOf = (candidate: Candidate, isProtected: boolean): Identity =>
+  isProtected && takesKey(candidate) ? candidate.identities.protected : candidate.identities.unprotected;
 
-function identitiesOf(operation: Operation, route: string): Candidate['identities'] {
-  const common = { operation, scopes: [operation.name], isDeclared: true, route };
-  return {
-    protected: { ...common, isProtected: true, keyRequired: operation.idempotency.key === 'required' },
-    unprotected: { ...common, isProtected: false, keyRequired: false },
-  };
-}
-
-const identityOf = ({ operation, identities }: Candidate, isProtected: boolean): Identity =>
-  isProtected && takesKey(operation) ? identities.protected : identities.unprotected;
-
-/** Legacy backends execute `GET …?action=withdraw`: whether a safe method may select an operation that takes a key. */
+/**
+ * Whether a safe method may select an operation that takes a key. Legacy backends execute `GET …?action=withdraw`, so such
+ * a request is protected.
+ */
 function couldSelect(onPath: readonly Candidate[], members: Members): boolean {
-  return onPath.some(({ operation, where }) => {
-    if (!takesKey(operation) || where.length === 0) return false;
-    return members.kind === 'unclear' || selects(members.members, where) !== 'no';
+  return onPath.some((candidate) => {
+    if (!takesKey(candidate) || candidate.where.length === 0) return false;
+    return members.kind === 'unclear' || selects(members.members, candidate.where) !== 'no';
   });
-}
-
-const inOrder = (candidates: Candidate[]): Candidate[] => candidates.sort((a, b) => a.place - b.place);
-
-/** The path without the escapes of a pattern. Undefined: it is a pattern. */
-function literalOf(path: string): string | undefined {
-  const { tokens } = parse(path);
-  return tokens.every((token) => token.type === 'text')
-    ? tokens.map(({ value }) => value).join('')
-    : undefined;
-}
-
-function queryOf(target: string): string {
-  const at = target.indexOf('?');
-  return at < 0 ? '' : target.slice(at + 1);
-}
-
-function append<K, V>(map: Map<K, V[]>, key: K, value: V): void {
-  const known = map.get(key);
-  if (known) known.push(value);
-  else map.set(key, [value]);
 }

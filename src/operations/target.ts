@@ -1,6 +1,6 @@
-/** What makes a path ambiguous as it was sent. */
+/** What makes a path ambiguous before it is decoded. */
 const AS_SENT = [
-  { reason: 'a percent sign that encodes nothing', found: /%(?![0-9a-f]{2})/i },
+  { reason: 'a percent sign without two hex digits', found: /%(?![0-9a-f]{2})/i },
   { reason: 'an encoded slash, backslash or NUL', found: /%(?:2f|5c|00)/i },
   { reason: 'a control character', found: /%(?:[01][0-9a-f]|7f)/i },
   { reason: 'a character that is not printable ASCII', found: /[^\x21-\x7e]/ },
@@ -9,27 +9,27 @@ const AS_SENT = [
 ];
 
 /**
- * Characters that some readers turn into a slash or a backslash: by Unicode's compatibility forms (U+2100 is "a/c"), or by
- * the nearest character of a Windows code page (the yen sign in 932, the won sign in 949).
+ * Characters that some readers convert to a slash or a backslash: by Unicode's compatibility forms (U+2100 is "a/c"), or by
+ * the best fit of a Windows code page (the yen sign in 932, the won sign in 949).
  */
 const LIKE_A_SEPARATOR = /[\xa5\u20a9\u2044\u2100\u2101\u2105\u2106\u2215\u2216\ufe68\uff0f\uff3c]/;
 
-/** What makes a path ambiguous once it is decoded, and other characters are in their compatibility form. */
+/** What makes a path ambiguous after it is decoded and normalized to Unicode's compatibility form. */
 const AS_DECODED = [
   { reason: 'a control character', found: /[\x80-\x9f]/ },
-  // Without its parameters this segment is empty. At the beginning of a path, the next segment is then read as a host.
+  // A reader that strips path parameters sees an empty segment. At the start of a path, it takes the next one for a host.
   { reason: 'an empty segment', found: /\/;[^/]*\// },
-  // Windows ignores spaces behind a name, and reads a colon as the beginning of a stream's name.
+  // Windows ignores spaces after a file name, and takes what follows a colon for the name of an NTFS stream.
   { reason: 'a dot segment', found: /\/\s*\.{1,2}\s*(?:[/;:?#]|$)/ },
   { reason: 'a character encoded twice', found: /%(?:[0-9a-f]{2}|u[0-9a-f]{4})/i },
 ];
 
-/** Segments that all readers read alike: what almost every path consists of, and quick to see. */
+/** Paths that every reader reads alike. A fast path for almost all requests. */
 const PLAIN = /^(?:\/[\w-][\w.-]*)+$/;
 
 /**
- * Why the backend could read this target as another path than the gateway does, or undefined. Only the path counts; a
- * query is opaque to us, but for a fragment.
+ * Why the backend could take this request target for another path than the gateway does, such as `a dot segment`;
+ * undefined: it is unambiguous. Checks only the path, and that there is no fragment: the gateway forwards queries as they are.
  */
 export function ambiguityOf(target: string): string | undefined {
   if (!target.startsWith('/')) return 'no origin form';
@@ -39,17 +39,23 @@ export function ambiguityOf(target: string): string | undefined {
   const sent = AS_SENT.find(({ found }) => found.test(path));
   if (sent) return sent.reason;
   const decoded = decode(path);
-  // Lenient readers decode an overlong %C0%AE to a dot, and %C0%AF to a slash.
+  // Lenient readers decode overlong UTF-8: %C0%AE to a dot, and %C0%AF to a slash.
   if (decoded === undefined) return 'encoded bytes that are not UTF-8';
   if (LIKE_A_SEPARATOR.test(decoded)) return 'a character that could be read as a slash or a backslash';
   const compatible = compatibleForm(decoded);
   return AS_DECODED.find(({ found }) => found.test(compatible))?.reason;
 }
 
-/** The path of a target in origin form. */
+/** The path of a target in origin form: all before the first question mark. */
 export function pathOf(target: string): string {
   const query = target.indexOf('?');
   return query < 0 ? target : target.slice(0, query);
+}
+
+/** The query of a target in origin form, without its question mark. */
+export function queryOf(target: string): string {
+  const query = target.indexOf('?');
+  return query < 0 ? '' : target.slice(query + 1);
 }
 
 /** Undefined if the encoded bytes are not valid UTF-8. */
@@ -62,17 +68,17 @@ function decode(path: string): string | undefined {
 }
 
 /**
- * Unicode's compatibility form (NFKC): K for the Kelvin sign, a dot for the one dot leader. In short runs, because ICU
- * sorts the marks of a long run in quadratic time.
+ * Unicode's compatibility form (NFKC), which turns the Kelvin sign into K and the one dot leader into a dot. Normalizes
+ * short runs, because ICU sorts the combining marks of a long run in quadratic time.
  */
 function compatibleForm(text: string): string {
   return text.replace(/\P{ASCII}{1,32}/gu, (run) => run.normalize('NFKC'));
 }
 
 /**
- * A request's path as lenient readers may read it: decoded, in lower case, without path parameters, doubled and trailing
- * slashes, trailing dots and spaces, stream names of NTFS, and what decodes to a query. Several readings, because a
- * parameter may hide the question mark that ends the path.
+ * A path as lenient readers could read it: decoded, in lower case, without path parameters, without repeated and trailing
+ * slashes, without trailing dots and spaces, without NTFS stream names, and without an encoded query. There are one or two
+ * readings, because a question mark can be inside a path parameter, and readers differ in which of the two they remove first.
  */
 export function tidyReadings(path: string): string[] {
   const plain = lowerCase(compatibleForm(decode(path) ?? decodeAscii(path)));
@@ -83,9 +89,9 @@ export function tidyReadings(path: string): string[] {
 }
 
 /**
- * Where a lenient backend may find the handler of this path. Two paths are lookalikes if they share a reading. These are
- * the tidy readings without what servers add to find a file: the name of a directory's index, the extension of a script
- * or a format, and what follows a script (PATH_INFO, or a stream's name).
+ * The readings under which a lenient backend could look up the handler of a path. Two paths are lookalikes if they share
+ * one. These are the tidy readings without what servers add or ignore when they look for a file: the name of an index file,
+ * the extension of a script or a format, and what follows a script (PATH_INFO, or an NTFS stream name).
  */
 export function lookalikesOf(path: string): string[] {
   return distinct(tidyReadings(path).map(withoutFileName));
@@ -97,18 +103,18 @@ const FORMAT = /(?:\/index|\/default)?\.(?:[sx]?html?|json|xml)$/;
 
 function withoutFileName(path: string): string {
   const script = path.search(SCRIPT);
-  const place = script < 0 ? path : path.slice(0, script);
-  return place.replace(FORMAT, '') || '/';
+  const base = script < 0 ? path : path.slice(0, script);
+  return base.replace(FORMAT, '') || '/';
 }
 
-/** For a declared path that is not valid UTF-8. No such request passes the target check. */
+/** Decodes only ASCII, for a declared path that is not valid UTF-8. A request with such a path is refused as ambiguous. */
 function decodeAscii(path: string): string {
   return path.replace(/%([2-7][0-9a-f])/gi, (_, code: string) =>
     String.fromCharCode(Number.parseInt(code, 16)),
   );
 }
 
-/** By way of capitals, because backends may compare those: the capital of a dotless i is an I. */
+/** Converts to upper case first, because a backend may compare that: the upper case of a dotless i is I. */
 function lowerCase(text: string): string {
   return text.toUpperCase().replaceAll('İ', 'I').toLowerCase();
 }
@@ -120,7 +126,7 @@ function withoutQuery(path: string): string {
 
 const withoutParameters = (path: string): string => path.replace(/;[^/]*/g, '');
 
-/** The lookbehind keeps this linear: only the beginning of a run of dots is tried. */
+/** The lookbehind keeps matching linear: it is only tried at the start of a run of dots. */
 const TRAILING_DOTS = /(?<![.\s])[.\s]+(?=\/|$)/g;
 
 function tidy(path: string): string {

@@ -19,4 +19,4 @@ export const membersOfJson = (json: string) => ({
     isPlain: /^[A-Za-z0-9_-]*$/.test(name),
   })),
 });
-export const DUPLICATE = unclear('its body has a member twice');
+export const DUPLICATE = unclear('its body has a duplicate member');

@@ -1,10 +1,7 @@
 import type { z } from 'zod';
 import type { Identity, OperationIdempotency } from '../../src/kernel/context.ts';
-import {
-  type DeclaredOperation,
-  Operations,
-  type OperationsOptions,
-} from '../../src/operations/operations.ts';
+import type { DeclaredOperation } from '../../src/operations/declared-paths.ts';
+import { Operations, type OperationsOptions } from '../../src/operations/operations.ts';
 import { matchOptions } from '../../src/operations/options.ts';
 import { incoming } from './incoming.ts';
 
@@ -46,7 +43,7 @@ export function identify(operations: Operations, asked: Asked): Identity {
   const { method = 'POST', url = INDEX, type = 'application/json', fields = {} } = asked;
   const req = incoming(method, url, { 'Content-Type': type, ...fields });
   const body = 'body' in asked && asked.body === undefined ? undefined : Buffer.from(asked.body ?? '');
-  return operations.identify(operations.byHead(req), req, body);
+  return operations.identify(operations.matchHead(req), req, body);
 }
 
 export const nameOf = (operations: Operations, asked: Asked) => identify(operations, asked).operation.name;

@@ -53,7 +53,7 @@ describe('the message about a mistake', () => {
         'operations: [{ name: a, match: { method: GET, path: v1 } }]',
         'operations[0].match.path',
         '"v1"',
-        /begin with \//,
+        /start with \//,
       ],
       [
         `operations: [{ name: a, ${match}, idempotency: { inDoubt: guess } }]`,
@@ -103,19 +103,19 @@ describe('the message about a mistake', () => {
         `operations: [{ name: a, ${pathed('/v1/:')} }]`,
         `${MATCH}.path`,
         '"/v1/:"',
-        /no pattern as in Express/,
+        /not a valid path pattern of Express/,
       ],
       [
         `operations: [{ name: a, ${pathed('/v1/*')} }]`,
         `${MATCH}.path`,
         '"/v1/*"',
-        /no pattern as in Express/,
+        /not a valid path pattern of Express/,
       ],
       [
         `operations: [{ name: a, ${pathed('/v1/(a)')} }]`,
         `${MATCH}.path`,
         '"/v1/(a)"',
-        /no pattern as in Express/,
+        /not a valid path pattern of Express/,
       ],
       [
         'idempotency: { undeclared: allow }',

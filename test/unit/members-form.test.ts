@@ -64,7 +64,7 @@ describe('a form', () => {
     (text) => {
       const body = Buffer.from(text, 'latin1');
       expect(membersIn(body, { 'Content-Type': FORM })).toEqual(
-        unclear('its body is called a form and looks like JSON'),
+        unclear('its body is sent as a form and looks like JSON'),
       );
     },
   );

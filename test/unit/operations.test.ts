@@ -143,7 +143,7 @@ describe('an operation is matched by the members of where', () => {
 
 describe('the body is read', () => {
   const reads = (method: string, url: string, operations = theInterface) =>
-    operations.byHead(incoming(method, url)).readsBody;
+    operations.matchHead(incoming(method, url)).readsBody;
 
   test('only where the operation depends on it', () => {
     expect(reads('POST', INDEX)).toBe(true);
@@ -153,7 +153,7 @@ describe('the body is read', () => {
     expect(reads('POST', '/V1/index.php')).toBe(false);
     expect(reads('GET', '/v2/get_balance')).toBe(false);
     expect(reads('POST', '/v3/echo')).toBe(false);
-    const { readsBody } = theInterface.byHead(incoming('POST', INDEX, { 'X-HTTP-Method': 'GET' }));
+    const { readsBody } = theInterface.matchHead(incoming('POST', INDEX, { 'X-HTTP-Method': 'GET' }));
     expect(readsBody).toBe(false);
   });
 });

@@ -64,7 +64,7 @@ test.each(PATTERNS)('a target is matched against the pattern %s in linear time',
     undeclared: 'protect',
   });
   const parts = ['/', 'a', '-', '.', 'a/', 'a-', 'a.', '/b', '/b/', '-b-', '/refund'];
-  expectLinear((url) => operations.byHead({ url, method: 'POST', headers: {} } as IncomingMessage), {
+  expectLinear((url) => operations.matchHead({ url, method: 'POST', headers: {} } as IncomingMessage), {
     ...{
       harmless: repeated('/', 'caf%C3%A9'),
       worst: combined(['/v1', '/'], parts, ['', '!', '%0a']),
