@@ -53,7 +53,7 @@ export const requestGuards: readonly Guard[] = [
     text: 'if (isSafe(req.method) || !overridesMethod(query)) return',
     replacement: 'if (isSafe(req.method) || query.length >= 0) return',
     test: 'test/unit/operations-unclear.test.ts',
-    named: 'by a method in the query, where the method decides',
+    named: 'a method in the query makes it unclear where the method decides',
   },
   {
     file: 'src/auth/authorise.ts',

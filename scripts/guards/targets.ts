@@ -1,10 +1,10 @@
 import type { Guard } from '../guards.ts';
 
 const FILE = 'src/operations/target.ts';
-const AMBIGUITY = 'test/unit/proxy-target.test.ts';
-const LOOKALIKES = 'test/unit/proxy-lookalikes.test.ts';
+const AMBIGUITY = 'test/unit/operations-target.test.ts';
+const LOOKALIKES = 'test/unit/operations-lookalikes.test.ts';
 
-/** Paths that a backend could read in another way than the gateway. */
+/** Checks of paths that a backend could read differently than the gateway. */
 export const targetGuards: readonly Guard[] = [
   {
     file: FILE,
@@ -12,7 +12,7 @@ export const targetGuards: readonly Guard[] = [
     text: "if (decoded === undefined) return 'encoded bytes that are not UTF-8';",
     replacement: 'if (decoded === undefined) return undefined;',
     test: AMBIGUITY,
-    named: 'a slash in two bytes is not UTF-8',
+    named: 'an overlong slash of two bytes is not UTF-8',
   },
   {
     file: FILE,
@@ -20,11 +20,11 @@ export const targetGuards: readonly Guard[] = [
     text: 'if (LIKE_A_SEPARATOR.test(decoded))',
     replacement: 'if (LIKE_A_SEPARATOR.test(path))',
     test: AMBIGUITY,
-    named: 'every character that has a slash or a backslash in its compatibility form is refused',
+    named: 'every character with a slash or a backslash in its compatibility form is refused',
   },
   {
     file: FILE,
-    without: 'a dot segment passes that is written with other dots',
+    without: 'a dot segment of other dots than ASCII passes',
     text: 'found.test(compatible))',
     replacement: 'found.test(decoded))',
     test: AMBIGUITY,
@@ -32,11 +32,11 @@ export const targetGuards: readonly Guard[] = [
   },
   {
     file: FILE,
-    without: "a directory's index slips past the operations of its directory",
+    without: "a directory's index file avoids the operations of its directory",
     text: 'return distinct(tidyReadings(path).map(withoutFileName));',
     replacement: 'return tidyReadings(path);',
     test: LOOKALIKES,
-    named: 'the spellings of a directory and of its index are lookalikes of one another',
+    named: 'a directory and its index file are lookalikes',
   },
   {
     file: FILE,
@@ -52,7 +52,7 @@ export const targetGuards: readonly Guard[] = [
     text: 'lowerCase(compatibleForm(decode(path) ?? decodeAscii(path)))',
     replacement: '(decode(path) ?? decodeAscii(path)).toLowerCase()',
     test: LOOKALIKES,
-    named: 'a character that becomes ASCII by its compatibility form or by changing its case is read so',
+    named: 'a character whose compatibility form or other case is ASCII is read as that',
   },
   {
     file: FILE,

@@ -32,10 +32,10 @@ export const theInterface = of([balance, action('withdraw'), action('checkout')]
 export interface Asked {
   method?: string;
   url?: string;
-  /** Content-Type; application/json where there is none. */
+  /** Content-Type. Default application/json. */
   type?: string;
   fields?: Record<string, string>;
-  /** undefined: it was too large to be read. */
+  /** undefined: the body was too large to be read. */
   body?: string | Buffer | undefined;
 }
 

@@ -39,7 +39,7 @@ describe('a form', () => {
     expect(pairs(membersIn('', {}, text))).toEqual(expected);
   });
 
-  test('is found in the query and the body together', () => {
+  test('has the members of the query and the body', () => {
     expect(pairs(membersIn('b=2', { 'Content-Type': FORM }, 'a=1'))).toEqual([
       ['a', '1'],
       ['b', '2'],
@@ -50,7 +50,7 @@ describe('a form', () => {
     ]);
   });
 
-  test('agrees with URLSearchParams on what URLSearchParams writes', () => {
+  test('what URLSearchParams writes is read unchanged', () => {
     fc.assert(
       fc.property(fc.array(fc.tuple(fc.string({ minLength: 1 }), fc.string()), { minLength: 1 }), (list) => {
         const text = new URLSearchParams(list).toString();
@@ -69,7 +69,7 @@ describe('a form', () => {
     },
   );
 
-  test.each(['&', ';'])('of more than 1000 members is unclear, split at %s', (sign) => {
+  test.each(['&', ';'])('with more than 1000 members is unclear, separated by %s', (sign) => {
     const many = (count: number) => Array(count).fill('a=1').join(sign);
     expect(readForm(many(1001))).toEqual(unclear('its body has too many members'));
     expect(membersIn('', {}, many(1001))).toEqual(unclear('its query has too many members'));

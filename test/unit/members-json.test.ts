@@ -16,18 +16,18 @@ describe('a JSON body that is one object', () => {
     expect(readJson(json)).toEqual(membersOfJson(json));
   });
 
-  test('has no members but its own', () => {
+  test('has only the members in its text, not those of __proto__', () => {
     const read = readJson('{"__proto__":{"action":"withdraw"}}');
     expect(read).toMatchObject({ members: [{ name: '__proto__' }] });
     expect(read).toHaveProperty('members.length', 1);
   });
 
-  test('may hold numbers that no parser can keep', () => {
+  test('may have numbers beyond the range of a double', () => {
     const huge = `{"a":1e400,"b":${'9'.repeat(400)},"c":-1e-400}`;
     expect(readJson(huge)).toHaveProperty('members.length', 3);
   });
 
-  test('may be nested deep and hold a long text', () => {
+  test('may be deeply nested and have a long text', () => {
     const deep = `{"a":${'['.repeat(100_000)}${']'.repeat(100_000)}}`;
     expect(readJson(deep)).toHaveProperty('members.0.name', 'a');
     const objects = `${'{"a":'.repeat(5000)}1${'}'.repeat(5000)}`;
@@ -37,7 +37,7 @@ describe('a JSON body that is one object', () => {
   });
 });
 
-describe('a JSON body with a member twice', () => {
+describe('a JSON body with a duplicate member is unclear', () => {
   test.each([
     '{"action":"withdraw","action":"balance"}',
     '{"action":"withdraw","action":"withdraw"}',
@@ -61,7 +61,7 @@ describe('a JSON body with a member twice', () => {
   });
 });
 
-describe('a body that is no object, no JSON, or no UTF-8', () => {
+describe('a body that is not an object, not JSON or not UTF-8 is unclear', () => {
   test.each(['[]', '[{"action":"withdraw"}]', '"action"', '1', 'null', 'true'])('%s', (json) => {
     expect(readJson(json)).toEqual(unclear('its body is not a JSON object'));
   });
@@ -94,9 +94,9 @@ describe('a body that is no object, no JSON, or no UTF-8', () => {
     ['a byte of Latin-1', [0xe9]],
     ['an overlong quote', [0xc0, 0xa2]],
     ['an encoded surrogate', [0xed, 0xa0, 0x80]],
-    ['a sequence that is cut off', [0xe2, 0x82]],
-    ['more than Unicode has', [0xf4, 0x90, 0x80, 0x80]],
-    ['a byte that is never used', [0xff]],
+    ['a truncated sequence', [0xe2, 0x82]],
+    ['a code point beyond Unicode', [0xf4, 0x90, 0x80, 0x80]],
+    ['a byte that UTF-8 never uses', [0xff]],
   ])('%s', (_name, bytes) => {
     const body = Buffer.concat([Buffer.from('{"a":"'), Buffer.from(bytes), Buffer.from('"}')]);
     expect(readJson(body)).toEqual(unclear('its body is not valid UTF-8'));
@@ -112,9 +112,9 @@ describe('a body that is no object, no JSON, or no UTF-8', () => {
 });
 
 /**
- * A tree with its members in order, so that one can stand twice. No name ends with a backslash: in Node 24.21 JSON.parse
- * reads `"x\""` as `x\` where it has seen an object with a member of that name before. No operation's member ends with
- * a quote, so that it decides nothing here.
+ * A JSON value with its members as a list, so that a member can occur twice. No name ends with a backslash: JSON.parse of
+ * Node 24.21 reads `"x\""` as `x\` if it has parsed an object with a member of that name before. That bug cannot affect the
+ * gateway, because the name of no operation's member ends with a quote.
  */
 type Tree = string | number | null | Tree[] | { members: [name: string, value: Tree][] };
 
@@ -132,7 +132,7 @@ const trees = fc.letrec<{ tree: Tree; object: Tree }>((tie) => ({
   }),
 }));
 
-/** Writes a tree; every `nth` letter of a name as an escape. */
+/** Serializes a tree, and escapes every `nth` letter of every other name. */
 function write(tree: Tree, nth: number): string {
   if (Array.isArray(tree)) return `[${tree.map((item) => write(item, nth)).join(' , ')}]`;
   if (tree === null || typeof tree !== 'object') return JSON.stringify(tree);
@@ -154,7 +154,7 @@ function repeats(tree: Tree): boolean {
   return new Set(names).size < names.length || tree.members.some(([, value]) => repeats(value));
 }
 
-test('agrees with JSON.parse on every object without a repeated member, and refuses every other', () => {
+test('every object is read as by JSON.parse, unless it has a duplicate member', () => {
   fc.assert(
     fc.property(trees.object, fc.integer({ min: 1, max: 4 }), (tree, nth) => {
       const json = write(tree, nth);
@@ -164,7 +164,7 @@ test('agrees with JSON.parse on every object without a repeated member, and refu
   );
 });
 
-test('agrees with JSON.parse on what JSON.stringify writes', () => {
+test('what JSON.stringify writes is read as by JSON.parse', () => {
   fc.assert(
     fc.property(fc.dictionary(fc.string({ unit: 'binary' }), fc.jsonValue()), (object) => {
       const json = JSON.stringify(object);
@@ -174,7 +174,7 @@ test('agrees with JSON.parse on what JSON.stringify writes', () => {
   );
 });
 
-test('a body that breaks off within a character leaves nothing behind for the next one', () => {
+test('a body that ends within a character does not affect the next one', () => {
   const next = '{"action":"withdraw"}';
   for (const broken of [
     [0x7b, 0xe2, 0x82],

@@ -24,7 +24,7 @@ describe('a body is unclear', () => {
     },
   );
 
-  test('but not with the coding identity, or where there is no body', () => {
+  test('but not with the coding identity, or if it is empty', () => {
     const fields = { 'Content-Type': FORM, 'Content-Encoding': ' Identity ' };
     expect(membersIn(FORM_BODY, fields)).toHaveProperty('members.length', 1);
     expect(membersIn('', { 'Content-Type': 'a/b; charset=utf-16', 'Content-Encoding': 'gzip' })).toEqual({
@@ -81,7 +81,7 @@ describe('a body is unclear', () => {
       '*/*',
       'application/x-www-form-urlencoded2',
     ],
-  ])('of the type %s', (type) => {
+  ])('with the content type %s', (type) => {
     for (const body of [JSON_BODY, FORM_BODY])
       expect(membersIn(body, { 'Content-Type': type })).toEqual(
         unclear('its body is neither JSON nor a form'),
@@ -91,15 +91,15 @@ describe('a body is unclear', () => {
   test.each([
     ...['application/json', 'Application/JSON', 'text/json', 'text/plain', 'application/vnd.api+json'],
     ...['application/problem+json ;a=b', ''],
-  ])('but not of the type %j', (type) => {
+  ])('but not with the content type %j', (type) => {
     expect(membersIn(JSON_BODY, { 'Content-Type': type })).toEqual(membersOfJson(JSON_BODY));
   });
 
-  test('but not without a type', () => {
+  test('but not without a content type', () => {
     expect(membersIn(JSON_BODY)).toEqual(membersOfJson(JSON_BODY));
   });
 
-  test.each([{}, { 'Content-Type': 'text/plain' }])('with a second reading as a form: %j', (fields) => {
+  test.each([{}, { 'Content-Type': 'text/plain' }])('if it can also be read as a form: %j', (fields) => {
     const read = membersIn('{"action":"checkout","note":"&action=withdraw&"}', fields);
     if (read.kind === 'unclear') throw new Error(read.reason);
     expect(selects(read.members, [['action', 'checkout']])).toBe('unclear');
@@ -107,7 +107,7 @@ describe('a body is unclear', () => {
     expect(selects(read.members, [['note', 'x']])).toBe('no');
   });
 
-  test('with two types', () => {
+  test('with two content types', () => {
     expect(membersIn(JSON_BODY, { 'Content-Type': ['application/json', 'application/json'] })).toEqual(
       unclear('it has two content types'),
     );
@@ -145,7 +145,7 @@ describe('members select an operation', () => {
   );
 
   test.each([
-    // The names of PHP's variables.
+    // Names that PHP converts to the variable `action`.
     ...[
       '+action=withdraw',
       '%20action=withdraw',
@@ -154,12 +154,12 @@ describe('members select an operation', () => {
       'action%5B%5D=x',
     ],
     ...['action%00=withdraw', 'action%00x=withdraw', 'action[=withdraw', 'action%20=withdraw'],
-    // Twice, in whatever spelling.
+    // Twice, in any spelling.
     ...['action=withdraw&action=withdraw', 'action=x&Action=withdraw', 'action=x&action[]=withdraw'],
     ...['action=x&+action=withdraw', 'action=x&action%00=withdraw'],
-    // Readers that split at semicolons, too.
+    // For parsers that split also at semicolons.
     ...['x=1;action=withdraw', 'action=x;action=withdraw', 'action=withdraw;x=1', ';action=withdraw;'],
-    // Loose readers of names and values.
+    // For readers that ignore letter case, spaces or NULs.
     ...[
       'ACTION=withdraw',
       'action=Withdraw',
@@ -168,17 +168,17 @@ describe('members select an operation', () => {
       'action=withdraw%00x',
     ],
     ...['action=withdraw%0a', '%09action=withdraw'],
-    // Readers that know %u, as in ASP.
+    // For readers that decode %u, as ASP does.
     ...['%u0061ction=withdraw', 'action=%U0077ithdraw'],
   ])('%s: unclear', (query) => {
     expect(inQuery(query)).toBe('unclear');
   });
 
   test.each(['a.b=x', 'a+b=x', 'a%20b=x', '+a.b=x', 'a.b[]=x', 'A.B=x', 'a[b=x', '+a[b%00]=x'])(
-    '%s may be a_b, as in PHP',
+    '%s may be a_b in PHP',
     (query) => {
       expect(inQuery(query, [['a_b', 'x']])).toBe('unclear');
-      // A name with a dot in it may be meant so.
+      // The configuration can declare a name with a dot.
       expect(inQuery('a.b=x', [['a.b', 'x']])).toBe('yes');
       expect(inQuery('a_b=x', [['a.b', 'x']])).toBe('unclear');
     },
@@ -191,7 +191,7 @@ describe('members select an operation', () => {
   });
 });
 
-test('nothing makes the reading throw', () => {
+test('no body and no query makes the parser throw', () => {
   const types = fc.constantFrom('application/json', FORM, 'text/plain', 'x', '');
   fc.assert(
     fc.property(fc.uint8Array(), types, fc.string(), (bytes, type, query) => {

@@ -12,7 +12,7 @@ import {
   theInterface,
 } from '../support/operations.ts';
 
-describe('a request that two readers could take for different operations is unclear', () => {
+describe('a request is unclear if two readers could take it for different operations', () => {
   test.each<[string, Asked]>([
     ...[
       ...['{"action":true}', '{"action":0}', '{"action":1}', '{"action":null}', '{"action":[]}'],
@@ -26,7 +26,7 @@ describe('a request that two readers could take for different operations is uncl
         '{" action":"withdraw"}',
         '{"action\\t":"withdraw"}',
       ],
-      // A parser in C ends the name here.
+      // A parser in C ends the name at the NUL.
       ...['{"action\\u0000":"withdraw"}', '{"action\\u0000x":"withdraw"}'],
       ...['{"action":"refund","Action":"withdraw"}', '{"action":"refund","action ":"withdraw"}'],
       ...[
@@ -37,14 +37,14 @@ describe('a request that two readers could take for different operations is uncl
       ],
     ].map((body): [string, Asked] => [body, { body }]),
     [
-      'the member in the query and in JSON',
+      'the selecting member in the query and in JSON',
       { url: `${INDEX}?action=checkout`, body: '{"action":"checkout"}' },
     ],
     [
-      'the member in the query and in a form',
+      'the selecting member in the query and in a form',
       { url: `${INDEX}?action=a`, type: FORM, body: 'action=withdraw' },
     ],
-    ['the member in the query twice', { url: `${INDEX}?action=withdraw&action=withdraw` }],
+    ['the selecting member twice in the query', { url: `${INDEX}?action=withdraw&action=withdraw` }],
     ['a body that is too large to be read', { body: undefined }],
     ['a header that overrides the method', { fields: { 'X-HTTP-Method-Override': 'PUT' }, body: '{}' }],
     [
@@ -59,14 +59,14 @@ describe('a request that two readers could take for different operations is uncl
     });
   });
 
-  test('and says so without what was sent', () => {
+  test('the reason quotes nothing of the request', () => {
     const { unclear } = identify(theInterface, { body: '{"Action":"0123456789"}' });
     expect(unclear).not.toContain('0123456789');
   });
 
   test.each([
     ...['X-HTTP-Method-Override', 'X-HTTP-Method', 'X-Method-Override', 'X-Original-URL', 'X-Rewrite-URL'],
-  ])('by the header %s on every path, under every method', (name) => {
+  ])('a header %s makes it unclear, on every path and under every method', (name) => {
     for (const url of ['/v3/echo', '/v2/get_balance', '/V1/index.php'])
       for (const method of ['POST', 'GET', 'HEAD'])
         expect(identify(theInterface, { method, url, fields: { [name]: '' } }), url).toMatchObject({
@@ -76,7 +76,7 @@ describe('a request that two readers could take for different operations is uncl
         });
   });
 
-  test('by a method in the query, where the method decides', () => {
+  test('a method in the query makes it unclear where the method decides', () => {
     const operations = of([
       declare('create', { method: 'POST', path: '/v1/payments' }),
       declare('cancel', { method: 'DELETE', path: '/v1/payments' }, 'required'),
@@ -92,19 +92,19 @@ describe('a request that two readers could take for different operations is uncl
     expect(nameOf(theInterface, { url: '/v2/get_balance?_method=PUT', method: 'GET' })).toBe('balance');
   });
 
-  test('and needs a key where an operation of the path requires one', () => {
+  test('it requires a key if an operation on its path requires one', () => {
     const operations = of([action('withdraw'), action('checkout', 'required')]);
     expect(identify(operations, { body: '{"Action":"withdraw"}' }).keyRequired).toBe(true);
     expect(identify(operations, { fields: { 'X-HTTP-Method': 'GET' } }).keyRequired).toBe(true);
-    // It is clear that these are no checkout.
+    // These are clearly not a checkout.
     expect(identify(operations, { body: '{"action":"withdraw"}' }).keyRequired).toBe(false);
     expect(identify(operations, { body: '{"action":"refund"}' }).keyRequired).toBe(false);
   });
 });
 
-describe('what only resembles a declared request', () => {
+describe('a request that only resembles a declared one', () => {
   test.each(['PUT', 'PATCH', 'DELETE', 'PROPFIND'])(
-    '%s on a declared path is `other`, and needs the scopes of that path',
+    '%s on a declared path: it is `other` and needs the scopes of that path',
     (method) => {
       expect(identify(theInterface, { method, body: '{"action":"withdraw"}' })).toMatchObject({
         operation: { name: 'other' },
@@ -119,7 +119,7 @@ describe('what only resembles a declared request', () => {
     '/v1/index.php;x',
     '/v1/index.php/withdraw',
     '/v1/%69ndex.php',
-  ])('%s is `other`, and needs the scopes of the path that it resembles', (url) => {
+  ])('%s: it is `other` and needs the scopes of the path that it resembles', (url) => {
     for (const method of ['POST', 'PUT', 'DELETE', 'GET', 'HEAD', 'OPTIONS'])
       expect(identify(theInterface, { method, url })).toMatchObject({
         operation: { name: 'other' },
@@ -133,12 +133,12 @@ describe('what only resembles a declared request', () => {
     '/v1/payments/p-1/refund/',
     '/v1/payments/p-1/Refund;x',
     '/v1/p%61yments/1/refund',
-  ])('%s resembles a pattern', (url) => {
+  ])('%s: it resembles a declared pattern', (url) => {
     const operations = of([declare('refund', { method: 'POST', path: '/v1/payments/:id/refund' })]);
     expect(identify(operations, { url })).toMatchObject({ operation: { name: 'other' }, scopes: ['refund'] });
   });
 
-  test('HEAD is another method than GET', () => {
+  test('HEAD on a path declared for GET: it is `other`', () => {
     expect(identify(theInterface, { method: 'HEAD', url: '/v2/get_balance' })).toMatchObject({
       operation: { name: 'other' },
       ...{ isDeclared: false, isProtected: false, scopes: ['balance'] },
@@ -147,7 +147,7 @@ describe('what only resembles a declared request', () => {
     expect(nameOf(both, { method: 'HEAD', url: '/v2/get_balance' })).toBe('balance');
   });
 
-  test('requires a key where an operation of the path does', () => {
+  test('it requires a key if an operation on that path requires one', () => {
     const operations = of([balance, action('checkout', 'required')]);
     expect(identify(operations, { method: 'PUT' }).keyRequired).toBe(true);
     expect(identify(operations, { url: '/v1/INDEX.php' }).keyRequired).toBe(true);
@@ -168,7 +168,7 @@ describe('a safe method', () => {
     { body: undefined },
   ];
 
-  test('that may select an operation that takes a key is protected, under no operation of its own', () => {
+  test('is protected as `other` if it may select an operation that takes a key', () => {
     for (const method of ['GET', 'HEAD', 'OPTIONS', 'TRACE'])
       for (const asked of selecting)
         expect(identify(theInterface, { ...asked, method }), JSON.stringify(asked)).toMatchObject({
@@ -177,7 +177,7 @@ describe('a safe method', () => {
         });
   });
 
-  test('that selects none is not', () => {
+  test('is not protected if it selects none', () => {
     for (const asked of [{}, { url: `${INDEX}?action=refund` }, { body: '{"action":"refund"}' }])
       expect(identify(theInterface, { ...asked, method: 'GET' }).isProtected).toBe(false);
     const withoutKeys = of([action('withdraw', 'none')]);
@@ -185,7 +185,7 @@ describe('a safe method', () => {
       expect(identify(withoutKeys, { ...asked, method: 'GET' }).isProtected).toBe(false);
   });
 
-  test('is protected as an operation that is declared with it', () => {
+  test('is protected as an operation that is declared for it', () => {
     const operations = of([
       declare('pay', { method: 'GET', path: INDEX, where: { action: 'pay' } }, 'required'),
     ]);
@@ -200,8 +200,8 @@ describe('a safe method', () => {
   });
 });
 
-describe('a request opts out of protection', () => {
-  test('by key: none', () => {
+describe('a request is not protected', () => {
+  test('if its operation has key: none', () => {
     const operations = of([action('withdraw', 'none'), action('checkout')]);
     expect(identify(operations, { body: '{"action":"withdraw"}' })).toMatchObject({
       operation: { name: 'withdraw' },
@@ -210,7 +210,7 @@ describe('a request opts out of protection', () => {
     expect(identify(operations, { body: '{"Action":"withdraw"}' }).isProtected).toBe(true);
   });
 
-  test('by undeclared: pass, on undeclared paths only', () => {
+  test('under undeclared: pass, only if its path is undeclared', () => {
     const operations = of([balance, action('withdraw')], 'pass');
     expect(identify(operations, { url: '/v3/echo' })).toMatchObject({ isProtected: false, isRefused: false });
     expect(identify(operations, { body: '{"action":"refund"}' }).isProtected).toBe(true);
@@ -218,7 +218,7 @@ describe('a request opts out of protection', () => {
   });
 });
 
-test('undeclared: refuse refuses what is not declared, and its lookalikes', () => {
+test('undeclared: refuse refuses undeclared requests, lookalikes and overrides', () => {
   const operations = of([balance, action('withdraw')], 'refuse');
   const refused: Asked[] = [
     ...[{ url: '/v3/echo' }, { url: '/v3/echo', method: 'GET' }, { url: '/V1/index.php' }],
@@ -230,7 +230,7 @@ test('undeclared: refuse refuses what is not declared, and its lookalikes', () =
   ];
   for (const asked of refused)
     expect(identify(operations, asked).isRefused, JSON.stringify(asked)).toBe(true);
-  // Its path or its method may be another one for the backend.
+  // The backend may see another path or method than the gateway.
   for (const url of [INDEX, '/v3/echo', '/v2/get_balance'])
     for (const field of ['X-HTTP-Method-Override', 'X-Original-URL']) {
       const asked = { url, fields: { [field]: '/x' }, body: '{"action":"withdraw"}' };

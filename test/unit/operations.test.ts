@@ -14,8 +14,8 @@ import {
   theInterface,
 } from '../support/operations.ts';
 
-describe('an operation is matched by its method and path', () => {
-  test('whatever the query of an operation without where', () => {
+describe('an operation is matched by method and path', () => {
+  test('if it has no where, with any query', () => {
     for (const url of ['/v2/get_balance', '/v2/get_balance?action=withdraw'])
       expect(identify(theInterface, { method: 'GET', url })).toMatchObject({
         operation: { name: 'balance' },
@@ -24,7 +24,7 @@ describe('an operation is matched by its method and path', () => {
       });
   });
 
-  test('by each of several methods', () => {
+  test('with each of several methods', () => {
     const operations = of([declare('pay', { method: ['POST', 'PUT'], path: '/v1/pay' })]);
     const names = ['POST', 'PUT', 'PATCH', 'DELETE', 'GET'].map((method) =>
       nameOf(operations, { method, url: '/v1/pay' }),
@@ -32,7 +32,7 @@ describe('an operation is matched by its method and path', () => {
     expect(names).toEqual(['pay', 'pay', 'other', 'other', 'other']);
   });
 
-  test('by a pattern, in its exact spelling', () => {
+  test('with a pattern, in its exact letter case', () => {
     const operations = of([declare('refund', { method: 'POST', path: '/v1/payments/:id/refund' })]);
     const urls = [
       ...['/v1/payments/p-1/refund', '/v1/payments/%41/refund?x', '/v1/payments//refund'],
@@ -46,13 +46,13 @@ describe('an operation is matched by its method and path', () => {
     });
   });
 
-  test('by a path whose escaped characters mean themselves', () => {
+  test('with a path in which pattern characters are escaped', () => {
     const operations = of([declare('pay', { method: 'POST', path: '/v1/\\:pay' })]);
     expect(nameOf(operations, { url: '/v1/:pay' })).toBe('pay');
     expect(nameOf(operations, { url: '/v1/x' })).toBe('undeclared');
   });
 
-  test('a path that no operation declares is undeclared', () => {
+  test('otherwise the request is `undeclared`', () => {
     for (const url of ['/', '/v3/echo', '/v1/index.phpx'])
       expect(identify(theInterface, { url })).toMatchObject({
         operation: { name: 'undeclared' },
@@ -65,14 +65,17 @@ describe('an operation is matched by the members of where', () => {
   test.each<[string, Asked]>([
     ['in JSON', { body: '{"action":"withdraw"}' }],
     [
-      'in JSON, in another place and spelling',
+      'in JSON, written with escapes and after a nested object with the same member',
       { body: '{"to":{"action":"checkout"},"\\u0061ction":"\\u0077ithdraw"}' },
     ],
-    ['in JSON that is called text', { type: 'text/plain', body: '{"action":"withdraw"}' }],
+    ['in JSON with a text type', { type: 'text/plain', body: '{"action":"withdraw"}' }],
     ['in a form', { type: FORM, body: 'amount=10&action=withdraw' }],
-    ['in a form, encoded', { type: `${FORM}; charset=UTF-8`, body: '%61ction=%77ithdraw' }],
+    ['in a form, percent-encoded', { type: `${FORM}; charset=UTF-8`, body: '%61ction=%77ithdraw' }],
     ['in the query', { url: `${INDEX}?x=1&action=withdraw` }],
-    ['in the query beside a body without it', { url: `${INDEX}?action=withdraw`, body: '{"amount":10}' }],
+    [
+      'in the query, with a body that does not have it',
+      { url: `${INDEX}?action=withdraw`, body: '{"amount":10}' },
+    ],
   ])('%s', (_where, asked) => {
     expect(identify(theInterface, asked)).toMatchObject({
       operation: { name: 'withdraw' },
@@ -81,7 +84,7 @@ describe('an operation is matched by the members of where', () => {
     expect(identify(theInterface, asked).unclear).toBeUndefined();
   });
 
-  test('and needs all of them, from the body and the query together', () => {
+  test('all of them, from the body and the query together', () => {
     const where = { action: 'transfer', kind: 'payout' };
     const operations = of([declare('payout', { method: 'POST', path: INDEX, where })]);
     const cases: [string, Asked][] = [
@@ -96,19 +99,19 @@ describe('an operation is matched by the members of where', () => {
       expect(nameOf(operations, asked), JSON.stringify(asked)).toBe(name);
       expect(identify(operations, asked).unclear).toBeUndefined();
     }
-    const half = identify(operations, { body: '{"action":"transfer","Kind":"payout"}' });
-    expect(half.unclear).toContain('payout');
-    // One member that surely differs decides.
+    const uncertain = identify(operations, { body: '{"action":"transfer","Kind":"payout"}' });
+    expect(uncertain.unclear).toContain('payout');
+    // One member that clearly differs is enough.
     expect(identify(operations, { body: '{"action":"refund","Kind":"payout"}' }).unclear).toBeUndefined();
   });
 
-  test('the first that matches wins, and one without where takes the rest', () => {
+  test('the first match wins, and an operation without where takes the rest', () => {
     const rest = declare('rest', { method: 'POST', path: INDEX });
     const operations = of([action('withdraw'), rest]);
     expect(nameOf(operations, { body: '{"action":"withdraw"}' })).toBe('withdraw');
     expect(nameOf(operations, { body: '{"action":"refund"}' })).toBe('rest');
     expect(nameOf(operations, {})).toBe('rest');
-    // It may be a withdrawal, so it is not simply the rest.
+    // It may be a withdrawal, so it is not `rest`.
     expect(identify(operations, { body: '{"Action":"withdraw"}' })).toMatchObject({
       operation: { name: 'other' },
       unclear: expect.stringContaining('withdraw'),
@@ -131,7 +134,7 @@ describe('an operation is matched by the members of where', () => {
     '{"actions":"withdraw"}',
     '{"data":{"action":"withdraw"}}',
     '{"__proto__":{"action":"withdraw"}}',
-  ])('%s is the operation `other`, and a key protects it', (body) => {
+  ])('%s: none matches, so it is the protected operation `other`', (body) => {
     const identity = identify(theInterface, { body });
     expect(identity).toMatchObject({
       operation: { name: 'other' },
@@ -145,7 +148,7 @@ describe('the body is read', () => {
   const reads = (method: string, url: string, operations = theInterface) =>
     operations.matchHead(incoming(method, url)).readsBody;
 
-  test('only where the operation depends on it', () => {
+  test('only if the operation depends on it', () => {
     expect(reads('POST', INDEX)).toBe(true);
     expect(reads('GET', INDEX)).toBe(true);
     expect(reads('GET', '/V1/index.php')).toBe(true);
@@ -158,7 +161,7 @@ describe('the body is read', () => {
   });
 });
 
-test('no request makes the operations throw', () => {
+test('no request makes identification throw', () => {
   const patterns = of([
     balance,
     action('withdraw'),

@@ -7,7 +7,7 @@ import { readBody } from '../../src/operations/body.ts';
 beforeEach(() => void vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] }));
 afterEach(() => void vi.useRealTimers());
 
-/** A request as far as its body goes. */
+/** The part of a request that readBody uses. */
 const newRequest = (headers: Record<string, string> = {}) => Object.assign(new PassThrough(), { headers });
 type Request = ReturnType<typeof newRequest>;
 
@@ -15,7 +15,7 @@ const read = (req: Request, maxBytes = 10, timeoutMs = 1000) =>
   readBody(req as unknown as IncomingMessage, maxBytes, timeoutMs);
 
 describe('a body', () => {
-  test('is read whole, in whatever pieces it comes', async () => {
+  test('is read whole, however it is split into chunks', async () => {
     const req = newRequest();
     const result = read(req);
     for (const piece of ['ab', 'c', 'defg']) req.write(piece);
@@ -27,19 +27,19 @@ describe('a body', () => {
     expect(await read(newRequest().end())).toEqual({ kind: 'body', body: Buffer.alloc(0) });
   });
 
-  test('stays as it came, encoded or not', async () => {
+  test('is not decompressed', async () => {
     const bytes = gzipSync('withdraw');
     const req = newRequest({ 'content-encoding': 'gzip' }).end(bytes);
     expect(await read(req, 100)).toEqual({ kind: 'body', body: bytes });
   });
 
-  test('may have exactly the limit', async () => {
+  test('may be exactly as long as the limit', async () => {
     expect(await read(newRequest().end('0123456789'))).toMatchObject({ kind: 'body' });
   });
 });
 
-describe('reading ends at once', () => {
-  test('past the limit, without waiting for the end', async () => {
+describe('reading stops at once', () => {
+  test('when the limit is exceeded', async () => {
     const req = newRequest();
     const result = read(req);
     req.write('0123456789');
@@ -48,7 +48,7 @@ describe('reading ends at once', () => {
     expect(req.isPaused()).toBe(true);
   });
 
-  test('when the time is over, which does not begin anew with each byte', async () => {
+  test('when the time for the whole body is over; a byte does not extend it', async () => {
     const req = newRequest();
     const result = read(req);
     for (let i = 0; i < 3; i++) {
@@ -59,7 +59,7 @@ describe('reading ends at once', () => {
     expect(await result).toEqual({ kind: 'timeout' });
   });
 
-  test('when the merchant leaves', async () => {
+  test('when the merchant disconnects', async () => {
     const req = newRequest();
     const result = read(req);
     req.write('abc');
@@ -67,7 +67,7 @@ describe('reading ends at once', () => {
     expect(await result).toEqual({ kind: 'aborted' });
   });
 
-  test('when the connection breaks', async () => {
+  test('when the connection is reset', async () => {
     const req = newRequest();
     const result = read(req);
     req.destroy(new Error('reset'));
@@ -75,7 +75,7 @@ describe('reading ends at once', () => {
   });
 });
 
-test('leaves no timer, and a later error is not thrown', async () => {
+test('a finished reader leaves no timer and does not throw a later error', async () => {
   const req = newRequest();
   const result = read(req);
   req.end('abc');

@@ -5,7 +5,7 @@ import { ambiguityOf, lookalikesOf, pathOf, tidyReadings } from '../../src/opera
 const areLookalikes = (a: string, b: string): boolean =>
   lookalikesOf(a).some((reading) => lookalikesOf(b).includes(reading));
 
-describe('a path by which a lenient backend finds /v1/index.php', () => {
+describe('a path that a lenient backend takes for /v1/index.php', () => {
   test.each([
     '/v1/index.php/',
     '/v1/index.php/withdraw',
@@ -25,11 +25,11 @@ describe('a path by which a lenient backend finds /v1/index.php', () => {
     '/v1/index.php.%20./withdraw',
     '/v1./index.php',
     '/v1/index%2Ephp/withdraw',
-    // What is decoded before it is taken apart has a query here.
+    // A backend that decodes the path before it splits off the query sees a query here.
     '/v1/index.php%3fx',
     '/v1/index.php%3Faction=withdraw',
     '/v1/index.php%23x',
-    // Path parameters that are taken off before the query, and after it.
+    // Path parameters, removed before the query and after it.
     '/v1;x%3fx/index.php',
     '/;x%3fx/v1/index.php',
     // The index of a directory, and a name without its extension.
@@ -43,7 +43,7 @@ describe('a path by which a lenient backend finds /v1/index.php', () => {
     '/v1/index.php5',
     '/v1/index.aspx',
     '/v1/default.aspx',
-    // Streams of NTFS.
+    // NTFS streams.
     '/v1/index.php::$DATA',
     '/v1/index.php::$data/withdraw',
     '/v1/index.php:x',
@@ -66,12 +66,12 @@ describe('a path by which a lenient backend finds /v1/index.php', () => {
     '/v1/x',
     '/',
     '/v2/index.php',
-  ])('is not %s', (path) => {
+  ])('%s is not one', (path) => {
     expect(areLookalikes(path, '/v1/index.php')).toBe(false);
   });
 });
 
-test('the spellings of a directory and of its index are lookalikes of one another', () => {
+test('a directory and its index file are lookalikes', () => {
   for (const directory of ['', '/v1', '/v1/pay']) {
     const all = ['', '/', '/index', '/index.html', '/index.php'].map((name) => `${directory}${name}` || '/');
     for (const a of all) for (const b of all) expect(areLookalikes(a, b), `${a} ${b}`).toBe(true);
@@ -103,7 +103,7 @@ test.each([
   ['/v1/payments', '/v1/payments:batch'],
   ['/v1/methods', '/v1/methods/default'],
   ['/v1/caf%C3%A9', '/v1/cafe'],
-])('%s and %s are not', (a, b) => {
+])('%s and %s are not lookalikes', (a, b) => {
   expect(areLookalikes(a, b)).toBe(false);
 });
 
@@ -119,11 +119,11 @@ test.each([
   // lookalikesOf removes what servers add to find a file.
   ['/v1/index.php/x', ['/v1/index.php/x']],
   ['/v1/index.html', ['/v1/index.html']],
-])('%s is tidied to %j', (path, readings) => {
+])('%s has the tidy readings %j', (path, readings) => {
   expect(tidyReadings(path)).toEqual(readings);
 });
 
-test('a character that becomes ASCII by its compatibility form or by changing its case is read so', () => {
+test('a character whose compatibility form or other case is ASCII is read as that', () => {
   let checked = 0;
   for (let code = 0x80; code <= 0x10ffff; code++) {
     if (code >= 0xd800 && code <= 0xdfff) continue;
@@ -138,7 +138,7 @@ test('a character that becomes ASCII by its compatibility form or by changing it
   expect(checked).toBeGreaterThan(1000);
 });
 
-/** What readers do with a path before they compare it. Each takes one step, in any order. */
+/** What readers do with a path before they compare it: some of these steps, in any order. */
 const steps: ((path: string) => string)[] = [
   (path) => new URL(path, 'http://backend.test').pathname,
   (path) => decodeURIComponent(path),
@@ -152,7 +152,7 @@ const steps: ((path: string) => string)[] = [
   (path) => path.replace(/[?#].*$/s, ''),
 ];
 
-/** All readings of a path that the steps lead to. */
+/** All results of applying the steps in any order. */
 function readingsOf(path: string): Set<string> {
   const all = new Set([path]);
   for (const reading of all) {
@@ -160,7 +160,7 @@ function readingsOf(path: string): Set<string> {
       try {
         all.add(step(reading));
       } catch {
-        // A reader that refuses does no harm.
+        // A reader that refuses the path does no harm.
       }
     }
   }
@@ -205,14 +205,14 @@ const others = ['%252e', '%252f', '%25', '%25%36%39', '%256%39', '%00', '%0a', '
 const names = ['/x', 'http://h', '/v1', '/v2', '/index', '.html', '.php'];
 const odd = fc.constantFrom(...slashes, ...dots, ...parameters, ...queries, ...streams, ...others, ...names);
 
-/** A letter as another character that some readers take for it. */
+/** Replaces a letter with another character that some readers take for it, percent-encoded. */
 const unusual = (letter: string): string => {
   const others: Record<string, string> = { k: '\u212a', s: '\u017f', i: '\u0131' };
   const fullwidth = String.fromCharCode(letter.charCodeAt(0) + 0xfee0);
   return encodeURIComponent(others[letter] ?? (/\w/.test(letter) ? fullwidth : letter));
 };
 
-/** A declared path with characters encoded, in the other case, or replaced, and odd pieces put in between. */
+/** A declared path in which characters are encoded, replaced or in the other case, with odd pieces inserted. */
 const mutant = fc
   .record({
     path: fc.constantFrom(...DECLARED, '/v1/', '/v1/index'),
@@ -234,7 +234,7 @@ const mutant = fc
     return letters.join('');
   });
 
-test('nothing that some reader takes for a declared path slips through', () => {
+test('every path that a reader takes for a declared one is ambiguous or a lookalike', () => {
   let lookalikes = 0;
   const check = (target: string) => {
     const path = pathOf(target);
@@ -247,6 +247,6 @@ test('nothing that some reader takes for a declared path slips through', () => {
   expect(lookalikes).toBeGreaterThan(500);
 });
 
-test('no path makes the readings throw', () => {
+test('no path makes lookalikesOf throw', () => {
   fc.assert(fc.property(fc.oneof(fc.string({ unit: 'binary' }), mutant), (path) => void lookalikesOf(path)));
 });

@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { ambiguityOf, pathOf } from '../../src/operations/target.ts';
 
-describe('a target that can be read in two ways', () => {
+describe('an ambiguous target', () => {
   test.each([
     ['http://evil.test/v1/index.php', 'no origin form'],
     ['*', 'no origin form'],
@@ -36,7 +36,7 @@ describe('a target that can be read in two ways', () => {
     ['/x/%E2%80%A5/v1', 'a dot segment'],
     ['/x/%EF%BC%8E%EF%BC%8E/v1', 'a dot segment'],
     ['/x/%EF%B9%92./v1', 'a dot segment'],
-    // A fullwidth semicolon behind the dots.
+    // A fullwidth semicolon after the dots.
     ['/x/..%EF%BC%9Bx/v1', 'a dot segment'],
     ['/v1\\index.php', 'a backslash'],
     ['/v1%2findex.php', 'an encoded slash'],
@@ -73,17 +73,17 @@ describe('a target that can be read in two ways', () => {
   });
 
   test.each([
-    ['a dot in two bytes', '/v1/%C0%AE%C0%AE/x'],
-    ['a slash in two bytes', '/v1%C0%AFindex.php'],
-    ['a slash in three bytes', '/v1%E0%80%AFindex.php'],
-    ['a slash in four bytes', '/v1%F0%80%80%AFindex.php'],
-    ['a slash in six bytes', '/v1%FC%80%80%80%80%AFindex.php'],
+    ['an overlong dot', '/v1/%C0%AE%C0%AE/x'],
+    ['an overlong slash of two bytes', '/v1%C0%AFindex.php'],
+    ['an overlong slash of three bytes', '/v1%E0%80%AFindex.php'],
+    ['an overlong slash of four bytes', '/v1%F0%80%80%AFindex.php'],
+    ['an overlong slash of six bytes', '/v1%FC%80%80%80%80%AFindex.php'],
     ['a byte of Latin-1', '/caf%E9'],
-    ['a sequence that is cut off', '/caf%C3'],
-    ['a sequence that is cut off by a segment', '/caf%C3/%A9'],
-    ['a continuation without its beginning', '/%AE'],
+    ['a truncated sequence', '/caf%C3'],
+    ['a sequence with a slash in it', '/caf%C3/%A9'],
+    ['a continuation byte without its first byte', '/%AE'],
     ['an encoded surrogate', '/%ED%A0%80'],
-    ['more than Unicode has', '/%F4%90%80%80'],
+    ['a code point beyond Unicode', '/%F4%90%80%80'],
   ])('%s is not UTF-8: %s', (_name, target) => {
     expect(ambiguityOf(target)).toContain('not UTF-8');
   });
@@ -93,19 +93,19 @@ describe('a target that can be read in two ways', () => {
     '/v1/index.php',
     '/v3/caf%C3%A9',
     '/v3/caf%c3%a9/%E6%97%A5%E6%9C%AC/%F0%9F%98%80/%CE%A9?x=%E9',
-    // An e with a combining accent, one half, an ellipsis within a name, a Kelvin sign.
+    // An e with a combining accent, one half, an ellipsis inside a name, a Kelvin sign.
     '/cafe%CC%81/%C2%BD/a%E2%80%A6b/%E2%84%AA',
     '/100%25/50%25x',
     '/v1/index.php?next=//evil.test/../x%2f%00\\',
     '/a.b/..c/.well-known/...',
     '/%20/%41/~user/@x:y,z;p=1',
     '/v2/get_balance?',
-  ])('is not %s', (target) => {
+  ])('%s is not one', (target) => {
     expect(ambiguityOf(target)).toBeUndefined();
   });
 });
 
-test('every character that has a slash or a backslash in its compatibility form is refused', () => {
+test('every character with a slash or a backslash in its compatibility form is refused', () => {
   const found: string[] = [];
   for (let code = 0x80; code <= 0x10ffff; code++) {
     if (code >= 0xd800 && code <= 0xdfff) continue;
@@ -126,7 +126,7 @@ const decode = (path: string): string | undefined => {
   }
 };
 
-test('a path that decodes to one with a dot segment or an empty segment is refused', () => {
+test('every path with a dot segment or an empty segment after decoding is refused', () => {
   const targets = fc
     .string({ unit: fc.constantFrom(...'/.;%2eEfF5cC0a+ %00index.php:$'), maxLength: 12 })
     .map((text) => `/${text}`);
@@ -134,7 +134,7 @@ test('a path that decodes to one with a dot segment or an empty segment is refus
   const check = (target: string) => {
     const reason = ambiguityOf(target);
     const segments = decode(target)?.split('/').slice(1) ?? ['.'];
-    // The last segment of a path with a slash behind it is no empty segment.
+    // A trailing slash makes no empty segment.
     if (segments.slice(0, -1).includes('') || segments.some((segment) => /^\.{1,2}$/.test(segment))) {
       refused++;
       expect(reason, target).toBeDefined();
