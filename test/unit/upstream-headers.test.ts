@@ -14,11 +14,11 @@ const forwarding: Forwarding = {
 const forwarded = (headers: string[], more: Partial<Forwarding> = {}) =>
   forwardedHeaders(headers, { ...forwarding, ...more });
 
-/** The variable in which CGI, FastCGI and their like hand a header to a program. */
+/** The variable in which CGI and FastCGI pass a header to a program. */
 const cgiName = (name: string): string => name.toUpperCase().replace(/[^A-Z0-9]/g, '_');
 
-describe('a request’s headers on their way to the backend', () => {
-  test('keep their order, their case and their repetitions', () => {
+describe('the headers of a forwarded request', () => {
+  test('keep their order, letter case and repetitions', () => {
     const headers = [
       'User-Agent',
       'x',
@@ -34,14 +34,14 @@ describe('a request’s headers on their way to the backend', () => {
     expect(forwarded(headers).slice(0, headers.length)).toEqual(headers);
   });
 
-  test('get our own', () => {
+  test('include those of the gateway', () => {
     expect(forwarded(['Host', 'gateway.test'])).toEqual([
       ...['X-Forwarded-For', '192.0.2.7', 'X-Forwarded-Proto', 'http', 'X-Forwarded-Host', 'gateway.test'],
       ...['X-Request-Id', 'request-1', 'X-Merchant-Code', 'M-ALPHA'],
     ]);
   });
 
-  test('lose those of the connection, and those that it nominates', () => {
+  test('exclude hop-by-hop headers, and those that Connection names', () => {
     const headers = [
       ...['Host', 'gateway.test'],
       ...['Connection', 'close, X-Private', 'connection', ' x-other ,Keep-Alive', 'Keep-Alive', 'timeout=5'],
@@ -70,14 +70,14 @@ describe('a request’s headers on their way to the backend', () => {
     'idempotency-key',
     'Content-Type',
     'Cookie',
-  ])('Connection: %s does not take it away', (name) => {
+  ])('Connection: %s does not remove it', (name) => {
     expect(valuesOf(forwarded([name, 'v', 'Connection', `close, ${name}`]), name.toLowerCase())).toEqual([
       'v',
     ]);
   });
 
   test.each(['x-merchant-code', 'X-Merchant-Code', 'x-request-id', 'x-forwarded-for'])(
-    'Connection: %s does not take ours away',
+    'Connection: %s does not remove the gateway’s header',
     (name) => {
       const sent = forwarded(['Connection', name, name, 'forged']);
       expect(valuesOf(sent, name.toLowerCase())).toHaveLength(1);
@@ -86,7 +86,7 @@ describe('a request’s headers on their way to the backend', () => {
   );
 
   test.each(['X-Merchant-Code', 'x-merchant-code', 'X-MERCHANT-CODE', 'x-Merchant-codE'])(
-    '%s from outside is not taken',
+    '%s from the merchant is replaced',
     (name) => {
       const sent = forwarded([name, 'M-BRAVO', 'X-Request-Id', 'forged']);
       expect(valuesOf(sent, 'x-merchant-code')).toEqual(['M-ALPHA']);
@@ -104,14 +104,14 @@ describe('a request’s headers on their way to the backend', () => {
       '_',
       'a_b',
     ],
-    // Some servers, lighttpd for one, make an underscore of everything that is no letter and no digit.
+    // Some servers, such as lighttpd, replace everything but letters and digits with underscores.
     ...['X.Merchant.Code', 'X-Merchant.Code', 'x~merchant~code', "X!Merchant'Code", 'X+Merchant|Code'],
-  ])('%s is dropped: CGI would take it for another', (name) => {
+  ])('%s is dropped, because CGI would take it for another header', (name) => {
     const sent = forwarded([name, 'M-BRAVO']).join('\n');
     expect(sent).not.toContain('M-BRAVO');
   });
 
-  test('nothing from outside reaches a CGI program as the merchant code', () => {
+  test('no header of the merchant reaches a CGI program as the merchant code', () => {
     const letter = fc.constantFrom('-', '_', '.', '~', '!', '*', '+', '^', '|', '%', '$', '&', "'", '#', '`');
     const spelling = fc
       .tuple(letter, letter, fc.boolean())
@@ -125,13 +125,13 @@ describe('a request’s headers on their way to the backend', () => {
     );
   });
 
-  test('a header with an underscore that is named in the configuration is kept', () => {
+  test('a header with an underscore is kept if the configuration names it', () => {
     const sent = forwarded(['Api_Version', '2', 'api_other', '3'], { keepUnderscore: ['api_version'] });
     expect(sent.slice(0, 2)).toEqual(['Api_Version', '2']);
     expect(sent).not.toContain('api_other');
   });
 
-  test('Host, framing and Expect are the sender’s business', () => {
+  test('Host, framing and Expect are left to the HTTP client', () => {
     const headers = [
       'Host',
       'gateway.test',
@@ -148,30 +148,30 @@ describe('a request’s headers on their way to the backend', () => {
   });
 
   test.each([
-    ['replaced', () => 'Bearer ours', ['Bearer ours']],
-    ['left out', () => undefined, []],
+    ['replaced', () => 'Bearer of-the-gateway', ['Bearer of-the-gateway']],
+    ['removed', () => undefined, []],
   ])('Authorization can be %s', (_how, authorization, expected) => {
-    const sent = forwarded(['AUTHORIZATION', 'Bearer theirs'], { authorization });
+    const sent = forwarded(['AUTHORIZATION', 'Bearer of-the-merchant'], { authorization });
     expect(valuesOf(sent, 'authorization')).toEqual(expected);
   });
 });
 
-describe('who came before us', () => {
-  test('X-Forwarded-For is continued, over all its lines, as one', () => {
+describe('the headers of proxies in front of the gateway', () => {
+  test('X-Forwarded-For is extended, and its lines are joined', () => {
     const headers = ['X-Forwarded-For', '198.51.100.1, 198.51.100.2', 'x-forwarded-for', '198.51.100.3'];
     expect(valuesOf(forwarded(headers), 'x-forwarded-for')).toEqual([
       '198.51.100.1, 198.51.100.2, 198.51.100.3, 192.0.2.7',
     ]);
   });
 
-  test('what a balancer says of protocol and host is kept, and stands once', () => {
+  test('X-Forwarded-Proto and X-Forwarded-Host of a load balancer are kept, and sent once', () => {
     const headers = ['Host', 'inside', 'X-Forwarded-Proto', 'https', 'X-FORWARDED-HOST', 'pay.test'];
     const sent = forwarded(headers);
     expect(valuesOf(sent, 'x-forwarded-proto')).toEqual(['https']);
     expect(valuesOf(sent, 'x-forwarded-host')).toEqual(['pay.test']);
   });
 
-  test('and cannot be made to vanish by the connection', () => {
+  test('they are sent even if Connection names them', () => {
     const sent = forwarded([
       ...['Host', 'gateway.test'],
       'Connection',
@@ -184,8 +184,8 @@ describe('who came before us', () => {
   });
 });
 
-describe('a response’s headers', () => {
-  test('lose those of the connection, and stay as they are otherwise', () => {
+describe('the headers of a response', () => {
+  test('exclude hop-by-hop headers and are otherwise unchanged', () => {
     const headers = [
       ...['Connection', 'X-Hop', 'X-Hop', '1', 'Keep-Alive', 'timeout=5', 'Transfer-Encoding', 'chunked'],
       ...['Proxy-Authenticate', 'Basic', 'Trailer', 'X-Sum', 'Upgrade', 'h2c'],
@@ -197,7 +197,7 @@ describe('a response’s headers', () => {
   });
 });
 
-test('what is stored is asked for without an encoding', () => {
+test('a response that may be stored is requested without a content coding', () => {
   const sent = forwarded(['Accept-Encoding', 'gzip', 'A', '1', 'accept-encoding', 'br'], { unencoded: true });
   expect(sent.slice(0, 2)).toEqual(['A', '1']);
   expect(valuesOf(sent, 'accept-encoding')).toEqual(['identity']);

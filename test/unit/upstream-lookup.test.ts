@@ -35,7 +35,7 @@ async function asked(onRequest: RequestListener, more: Partial<LookupRequest> = 
 }
 
 describe('a lookup', () => {
-  it('is one GET, with the gateway’s own credential and values that are percent-encoded', async () => {
+  it('is one GET with the configured credential and percent-encoded values', async () => {
     const { requests } = await asked((_, res) => res.end());
     const [request] = requests;
     expect(requests).toHaveLength(1);
@@ -48,7 +48,7 @@ describe('a lookup', () => {
     });
   });
 
-  it('that the backend answers as completed gives a result: status, body, and how to read it', async () => {
+  it('answered with a completed status has a result: status, body, and the headers to read it', async () => {
     const { answer } = await asked((_, res) => {
       res.setHeader('Content-Type', 'application/json').setHeader('Set-Cookie', 'a=b');
       res.end('{"paid":true}');
@@ -67,7 +67,7 @@ describe('a lookup', () => {
     });
   });
 
-  it('that is answered with more than may be kept gives a tombstone', async () => {
+  it('answered with a response too large to store has a tombstone', async () => {
     const { answer } = await asked((_, res) => res.end('x'.repeat(MAX_BYTES + 1)));
     expect(answer).toMatchObject({ kind: 'executed', completion: { kind: 'tombstone', status: 201 } });
   });
@@ -79,28 +79,28 @@ describe('a lookup', () => {
     [302, 'undecided'],
     [401, 'undecided'],
     [500, 'undecided'],
-  ])('that is answered %i is %s', async (status, kind) => {
+  ])('answered with %i is %s', async (status, kind) => {
     const { answer } = await asked((_, res) => res.writeHead(status).end('body'));
     expect(answer).toEqual({ kind, said: `GET answered ${status}` });
   });
 
   it.each<[string, RequestListener]>([
     ['is not answered in time', () => {}],
-    ['breaks off', (req) => req.socket.destroy()],
-    ['breaks off in its body', (req, res) => res.write('half', () => req.socket.destroy())],
-  ])('that %s has failed, and is not asked again', async (_, onRequest) => {
+    ['is reset', (req) => req.socket.destroy()],
+    ['is reset in its body', (req, res) => res.write('half', () => req.socket.destroy())],
+  ])('that %s has failed, and is not repeated', async (_, onRequest) => {
     const { answer, requests } = await asked(onRequest);
     expect(answer).toMatchObject({ kind: 'failed', said: expect.stringMatching(/^GET failed: /) });
     expect(requests).toHaveLength(1);
   });
 
-  it('where nobody listens has failed', async () => {
+  it('to a port without a listener has failed', async () => {
     const answer = await lookUp(executorTo(NOT_LISTENING), options, transaction);
     expect(answer).toMatchObject({ kind: 'failed', said: expect.stringContaining('ECONNREFUSED') });
   });
 
   it.each(['..', '.', 'a/../b', 'a\\b', '%2e%2e', 'a;b'])(
-    'is not made where the key %j could make another path of it',
+    'is not sent if the key %j could change its path',
     async (key) => {
       const { answer, requests } = await asked((_, res) => res.end(), { path: '/tx/{key}' }, key);
       expect(answer).toEqual({ kind: 'failed', said: 'the key cannot stand in a path' });
@@ -112,7 +112,7 @@ describe('a lookup', () => {
     ['order:1', '/tx/order%3A1'],
     ['a.b', '/tx/a.b'],
     ['a?b', '/tx/a%3Fb'],
-  ])('with the key %j in its path asks for %s', async (key, target) => {
+  ])('with the key %j in its path requests %s', async (key, target) => {
     const { requests } = await asked((_, res) => res.end(), { path: '/tx/{key}' }, key);
     expect(requests[0]?.url).toBe(target);
   });
