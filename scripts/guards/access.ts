@@ -50,6 +50,6 @@ export const accessGuards: readonly Guard[] = [
     text: "process.on('SIGHUP', () => reloadKeys());",
     replacement: '',
     test: 'test/e2e/process/sighup.test.ts',
-    named: 'SIGHUP, 1 workers > ends no process, and nothing that it executes',
+    named: 'SIGHUP, 1 workers > ends no process and no execution',
   },
 ];

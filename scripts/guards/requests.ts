@@ -9,11 +9,12 @@ const UNCLEAR = 'a restricted secret key > may not call what is unclear';
 export const requestGuards: readonly Guard[] = [
   {
     file: OPERATIONS,
-    without: 'a key means nothing on a path that no operation declares',
+    without: 'a key has no effect on a path that no operation declares',
     text: "isProtected: undeclared !== 'pass', keyRequired: false",
     replacement: 'isProtected: false, keyRequired: false',
     test: 'test/e2e/idempotency/undeclared.test.ts',
-    named: 'whatever its path and body > a form on an undeclared path: an unknown outcome is not sent again',
+    named:
+      'whatever its path and body > a form on an undeclared path: a request with an unknown outcome is not sent again',
   },
   {
     file: OPERATIONS,
@@ -65,7 +66,7 @@ export const requestGuards: readonly Guard[] = [
   },
   {
     file: MEMBERS,
-    without: 'a selection in the query and the body is clear',
+    without: 'a selection in both the query and the body counts as clear',
     text: "found.length > 1 || only.isDisputed || only.name !== name || typeof only.value !== 'string'",
     replacement: "only.isDisputed || only.name !== name || typeof only.value !== 'string'",
     test: RESTRICTED,
@@ -73,7 +74,7 @@ export const requestGuards: readonly Guard[] = [
   },
   {
     file: MEMBERS,
-    without: 'a member that only some readers find is clear',
+    without: 'a member that only some parsers find counts as clear',
     text: 'const isDisputed = others.length > 0 || ASP_ESCAPE.test(whole);',
     replacement: 'const isDisputed = false;',
     test: RESTRICTED,
@@ -81,19 +82,19 @@ export const requestGuards: readonly Guard[] = [
   },
   {
     file: MEMBERS,
-    without: 'a form that looks like JSON is clear',
+    without: 'a form that looks like JSON counts as clear',
     text: "if (LOOKS_LIKE_JSON.test(text)) return unclear('its body is sent as a form and looks like JSON');",
     replacement: '',
     test: RESTRICTED,
-    named: `${UNCLEAR}: JSON that is called a form`,
+    named: `${UNCLEAR}: JSON with the content type of a form`,
   },
   {
     file: MEMBERS,
-    without: 'JSON without a type is never read as a form',
+    without: 'JSON without a content type is never read as a form',
     text: "if (inJson.kind === 'unclear' || !body.includes('=')) return inJson;",
     replacement: "if (inJson.kind !== 'unclear' || body.includes('')) return inJson;",
     test: RESTRICTED,
-    named: `${UNCLEAR}: JSON without a type and with a form in it`,
+    named: `${UNCLEAR}: JSON without a content type, and with a form in it`,
   },
   {
     file: 'src/idempotency/http/middleware.ts',
@@ -109,7 +110,7 @@ export const requestGuards: readonly Guard[] = [
     text: 'if (context.isTooLarge || declaredTooLarge',
     replacement: 'if (declaredTooLarge',
     test: 'test/e2e/http/bodies.test.ts',
-    named: 'a body over the limit, under a key > is answered 413 as soon as its chunks pass it',
+    named: 'a body over the limit, with a key > is answered 413 as soon as its chunks exceed the limit',
   },
   {
     file: 'src/idempotency/fingerprint.ts',

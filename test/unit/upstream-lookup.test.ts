@@ -103,7 +103,7 @@ describe('a lookup', () => {
     'is not sent if the key %j could change its path',
     async (key) => {
       const { answer, requests } = await asked((_, res) => res.end(), { path: '/tx/{key}' }, key);
-      expect(answer).toEqual({ kind: 'failed', said: 'the key cannot stand in a path' });
+      expect(answer).toEqual({ kind: 'failed', said: 'the key cannot be part of a path' });
       expect(requests).toEqual([]);
     },
   );

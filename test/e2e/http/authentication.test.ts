@@ -16,16 +16,16 @@ const pay = (authorization?: string) => {
   return (authorization === undefined ? post : post.set('Authorization', authorization)).send(payout);
 };
 
-describe('without credentials', () => {
+describe('a request without valid credentials', () => {
   test.each([
     ['no Authorization', undefined],
-    ['an empty one', ''],
+    ['an empty Authorization', ''],
     ['another scheme', 'Basic c2tfc2FuZGJveF9hbHBoYTo='],
     ['the bare secret key', 'sk_sandbox_alpha'],
     ['a scheme without a key', 'Bearer'],
     ['two keys', 'Bearer sk_sandbox_alpha, Bearer sk_sandbox_bravo'],
     ['a key with a space', 'Bearer sk_sandbox alpha'],
-    ['an endless key', `Bearer ${'x'.repeat(600)}`],
+    ['a key of 600 characters', `Bearer ${'x'.repeat(600)}`],
   ])('%s is answered 401 missing_credentials, and nothing is sent', async (_name, authorization) => {
     const answer = await reachingNobody(stack, () => pay(authorization));
     expect(answer.status).toBe(401);
@@ -41,9 +41,9 @@ describe('without credentials', () => {
   });
 
   test.each([
-    ['a valid one and another', [ALPHA, 'Authorization: Bearer sk_sandbox_bravo']],
-    ['the same one twice', [ALPHA, ALPHA]],
-    ['in another case', [ALPHA, 'AUTHORIZATION: Bearer sk_sandbox_alpha']],
+    ['two different keys', [ALPHA, 'Authorization: Bearer sk_sandbox_bravo']],
+    ['the same key', [ALPHA, ALPHA]],
+    ['in another letter case', [ALPHA, 'AUTHORIZATION: Bearer sk_sandbox_alpha']],
     ['the second one empty', [ALPHA, 'Authorization:']],
   ])('Authorization twice, %s, is answered 401 missing_credentials', async (_name, fields) => {
     const answer = await reachingNobody(stack, async () => {
@@ -53,7 +53,7 @@ describe('without credentials', () => {
     expect([answer.status, codeOf(answer)]).toEqual([401, 'missing_credentials']);
   });
 
-  test('every path asks for them, whether or not it is declared', async () => {
+  test('is answered 401 on every path, declared or not', async () => {
     await reachingNobody(stack, async () => {
       for (const path of ['/', '/v3/echo', '/v2/get_balance', '/_sandbox/ledger', '/favicon.ico']) {
         expect((await request(stack.url).get(path)).status).toBe(401);
@@ -64,7 +64,7 @@ describe('without credentials', () => {
   });
 });
 
-describe('with a key that is not valid', () => {
+describe('a secret key that is not valid', () => {
   const keys = {
     unknown: 'sk_test_unknown',
     revoked: 'sk_test_revoked',
@@ -72,7 +72,7 @@ describe('with a key that is not valid', () => {
     future: 'sk_test_future',
   };
 
-  test('unknown, revoked, expired and not yet valid ones cannot be told apart', async () => {
+  test('gets the same answer if it is unknown, revoked, expired or not yet valid', async () => {
     const seen = await reachingNobody(stack, async () => {
       const answers: string[] = [];
       for (const secret of Object.values(keys)) {
@@ -96,14 +96,14 @@ describe('with a key that is not valid', () => {
   });
 });
 
-describe('with a key that may not', () => {
+describe('a secret key with scopes', () => {
   const only = 'Bearer sk_test_balance_only';
 
-  test('what its scopes name, it may', async () => {
+  test('may call what its scopes name', async () => {
     const answer = await request(stack.url).get('/v2/get_balance').set('Authorization', only);
-    // The sandbox does not know this key: what counts is that it was asked.
+    // The sandbox does not know this key. Its own challenge shows that the request reached it.
     expect(answer.headers['www-authenticate']).toBe('Bearer realm="sandbox"');
-    // Another method on the path of its operation.
+    // Also with another method on the path of its operation.
     const head = await request(stack.url).head('/v2/get_balance').set('Authorization', only);
     expect(head.headers['www-authenticate']).toBe('Bearer realm="sandbox"');
   });
@@ -114,7 +114,7 @@ describe('with a key that may not', () => {
     ['other', () => pay(only).send({ action: 'refund' })],
     ['undeclared', () => request(stack.url).post('/v3/echo').set('Authorization', only).send('x')],
     ['withdraw', () => request(stack.url).get('/v1/index.php').set('Authorization', only)],
-  ])('%s is answered 403 insufficient_scope, and nothing is sent', async (scope, ask) => {
+  ])('without the scope %s is answered 403 insufficient_scope, and nothing is sent', async (scope, ask) => {
     const answer = await reachingNobody(stack, async () => await ask());
     expect(answer.status).toBe(403);
     expect(answer.headers['www-authenticate']).toBe(
@@ -124,14 +124,14 @@ describe('with a key that may not', () => {
   });
 });
 
-test('a request id of the merchant’s is kept where it is well formed, and made otherwise', async () => {
-  const answered = async (id: string) => {
+test('a well-formed request id of the merchant is kept, and any other is replaced', async () => {
+  const answeredId = async (id: string) => {
     const answer = await request(stack.url).get('/').set('X-Request-Id', id);
     expect(answer.body.error.request_id).toBe(answer.headers['x-request-id']);
     return answer.headers['x-request-id'];
   };
-  expect(await answered('order-4711.a_b')).toBe('order-4711.a_b');
+  expect(await answeredId('order-4711.a_b')).toBe('order-4711.a_b');
   for (const id of ['short', 'x'.repeat(129), 'with space', 'a"b"c"d"e', '12345678, 87654321']) {
-    expect(await answered(id)).toMatch(/^[0-9a-f-]{36}$/);
+    expect(await answeredId(id)).toMatch(/^[0-9a-f-]{36}$/);
   }
 });

@@ -9,7 +9,7 @@ beforeAll(async () => {
 });
 afterAll(() => stack.close());
 
-/** What a head alone is answered, its body never coming. The first answer is it: a `100 Continue` before would be seen. */
+/** The answer to a head whose body is never sent. Reads the first answer, so that a `100 Continue` would be noticed. */
 async function answerToHead(...parts: Parameters<typeof head>): Promise<WireAnswer> {
   const wire = await Wire.open(stack.port);
   const answer = await wire.write(head(...parts)).answer();
@@ -23,20 +23,20 @@ const refused: [string, string, string[], [number, string]][] = [
   ['no credentials', 'POST /v3/echo', [], [401, 'missing_credentials']],
   ['an unknown key', 'POST /v1/index.php', ['Authorization: Bearer sk_no'], [401, 'invalid_key']],
   [
-    'a key that may not',
+    'a key without the scope',
     'PUT /v3/echo',
     ['Authorization: Bearer sk_test_balance_only'],
     [403, 'insufficient_scope'],
   ],
   ['an ambiguous target', 'POST //v1/index.php', [ALPHA], [400, 'invalid_target']],
   [
-    'a key that may not',
+    'a key without the scope',
     'POST /v1/index.php/',
     ['Authorization: Bearer sk_test_balance_only'],
     [403, 'insufficient_scope'],
   ],
   [
-    'an override',
+    'a method override',
     'POST /v1/index.php',
     ['Authorization: Bearer sk_test_balance_only', 'X-HTTP-Method-Override: PUT'],
     [403, 'insufficient_scope'],
@@ -46,19 +46,19 @@ const refused: [string, string, string[], [number, string]][] = [
 
 describe.each(refused)('%s on %s', (_name, line, fields, expected) => {
   test.each([
-    ['a body that is announced', ['Content-Length: 1000000']],
+    ['a body of known length', ['Content-Length: 1000000']],
     ['a chunked body', ['Transfer-Encoding: chunked']],
     ['a body that waits for 100 Continue', ['Content-Length: 1000000', 'Expect: 100-continue']],
-    ['a chunked one that waits', ['Transfer-Encoding: chunked', 'Expect: 100-continue']],
+    ['a chunked body that waits for 100 Continue', ['Transfer-Encoding: chunked', 'Expect: 100-continue']],
   ])('is answered before %s', async (_body, framing) => {
     const answer = await reachingNobody(stack, () => answerToHead(line, ...fields, ...framing));
     expect([answer.status, codeOf(answer)]).toEqual(expected);
   });
 });
 
-describe('a body that is announced as too large', () => {
+describe('a body whose Content-Length exceeds the limit', () => {
   test.each([[['Content-Length: 1001']], [['Content-Length: 1001', 'Expect: 100-continue']]])(
-    'is answered 413 and never asked for: %s',
+    'is answered 413 without 100 Continue: %s',
     async (framing) => {
       const answer = await reachingNobody(stack, () =>
         answerToHead('POST /v1/index.php', ALPHA, 'x-service-idempotency: large-1', ...framing),
@@ -68,7 +68,7 @@ describe('a body that is announced as too large', () => {
   );
 });
 
-test('an expectation that nobody knows is answered 417', async () => {
+test('an unknown expectation is answered 417', async () => {
   await reachingNobody(stack, async () => {
     const wire = await Wire.open(stack.port);
     const answer = await wire

@@ -10,7 +10,7 @@ import { chunk, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
 const CHUNKED = head('POST /', 'Transfer-Encoding: chunked');
 
-/** A server whose every request is the test's, and a connection to it. */
+/** Starts a server that passes its requests to the test, and opens a connection to it. */
 async function serving(
   onRequest: (req: IncomingMessage, res: ServerResponse) => Promise<void>,
 ): Promise<Wire> {
@@ -32,12 +32,12 @@ describe('a body over the limit', () => {
     ['of known length', () => request('POST /', [], text)],
     ['in large chunks', () => Buffer.from(CHUNKED + cut(9000).map(chunk).join('') + LAST_CHUNK)],
     ['in small chunks', () => Buffer.from(CHUNKED + cut(7).map(chunk).join('') + LAST_CHUNK)],
-    ['that passes it with its last byte', () => request('POST /', [], text.slice(0, 10_001))],
-  ])('%s can be put back and read once more, whole', async (name, bytes) => {
+    ['that exceeds it with its last byte', () => request('POST /', [], text.slice(0, 10_001))],
+  ])('%s can be restored and read again, whole', async (name, bytes) => {
     const whole = name.includes('last byte') ? text.slice(0, 10_001) : text;
     const wire = await serving(async (req, res) => {
       const result = await readBody(req, 10_000, 1000);
-      if (result.kind !== 'too_large') return void res.end(`not so: ${result.kind}`);
+      if (result.kind !== 'too_large') return void res.end(`unexpected result: ${result.kind}`);
       expect(result.read.length).toBeGreaterThan(10_000);
       expect(result.read.toString()).toBe(whole.slice(0, result.read.length));
       expect(req.isPaused()).toBe(true);
@@ -45,11 +45,11 @@ describe('a body over the limit', () => {
       res.end(await buffer(req));
     });
     expect((await wire.write(bytes()).answer()).body.toString()).toBe(whole);
-    // The connection is in step: what follows is the next request.
+    // The connection is still in sync: the next request is answered, too.
     expect((await wire.write(bytes()).answer()).body.toString()).toBe(whole);
   });
 
-  test('can be put back where the rest of it comes later', async () => {
+  test('can be restored while the rest of it has not arrived', async () => {
     const { promise: stopped, resolve: stop } = Promise.withResolvers<void>();
     const wire = await serving(async (req, res) => {
       const result = await readBody(req, 10, 1000);
@@ -64,7 +64,7 @@ describe('a body over the limit', () => {
   });
 });
 
-/** Bytes that are alive after a full collection. */
+/** Bytes in use after a full garbage collection. */
 function liveBytes(): number {
   setFlagsFromString('--expose-gc');
   const collect = runInNewContext('gc') as () => void;
@@ -74,7 +74,7 @@ function liveBytes(): number {
   return heapUsed + arrayBuffers;
 }
 
-test('a body in chunks of one byte takes at most about twice its limit', async () => {
+test('a body in chunks of one byte takes memory of at most about twice its size', async () => {
   const limit = 200_000;
   const { promise: read, resolve: finish } = Promise.withResolvers<BodyResult>();
   let seen = 0;
@@ -91,7 +91,7 @@ test('a body in chunks of one byte takes at most about twice its limit', async (
   const some = chunk('x').repeat(1000);
   for (let sent = 0; sent < limit; sent += 1000) {
     wire.write(some);
-    // A body that is still on its way is not what this measures.
+    // Bytes that have not been read yet must not count.
     await vi.waitUntil(() => seen === sent + 1000, { interval: 1, timeout: 10_000 });
   }
   const grown = liveBytes() - before;
@@ -100,14 +100,14 @@ test('a body in chunks of one byte takes at most about twice its limit', async (
   expect(grown).toBeLessThan(2.5 * limit);
 });
 
-test('a body of one byte that announces many takes little', async () => {
-  const announced = 1_000_000;
+test('a body of two bytes with a large Content-Length takes little memory', async () => {
+  const declared = 1_000_000;
   const reading: Promise<BodyResult>[] = [];
   const before = liveBytes();
   for (let i = 0; i < 10; i++) {
     const { promise: arrived, resolve: arrive } = Promise.withResolvers<void>();
     const wire = await serving(async (req, res) => {
-      reading.push(readBody(req, announced, 20_000));
+      reading.push(readBody(req, declared, 20_000));
       let bytes = 0;
       req.on('data', (some: Buffer) => {
         bytes += some.length;
@@ -116,13 +116,13 @@ test('a body of one byte that announces many takes little', async () => {
       });
       res.on('error', () => {});
     });
-    wire.write(`${head('POST /', `Content-Length: ${announced}`)}x`);
+    wire.write(`${head('POST /', `Content-Length: ${declared}`)}x`);
     await arrived;
   }
   expect(liveBytes() - before).toBeLessThan(3_000_000);
 });
 
-test('a body that is there already is read without a timer', async () => {
+test('a body that has already arrived is read without a timer', async () => {
   const wire = await serving(async (req, res) => {
     const timers = vi.spyOn(globalThis, 'setTimeout');
     const result = await readBody(req, 100, 4321);

@@ -35,7 +35,7 @@ const framings: [string, OutgoingHttpHeaders][] = [
   ['in chunks', { 'Transfer-Encoding': 'chunked' }],
   ['of known length', { 'Content-Length': BYTES }],
 ];
-/** With where, without it, and undeclared. */
+/** An operation with `where`, one without it, and an undeclared path. */
 const PATHS = ['/v1/index.php', '/v1/upload', '/v3/anything'];
 
 it.each(framings)('a large body %s without a key is streamed byte for byte', async (_how, framing) => {
@@ -93,7 +93,7 @@ it.each(framings)(
   },
 );
 
-it('a large body that waits for 100 Continue is invited once', async () => {
+it('a large body that waits for 100 Continue gets it once', async () => {
   await inFront(async ({ port }, { executions }) => {
     for (const framing of ['Transfer-Encoding: chunked', `Content-Length: ${BYTES}`]) {
       const wire = await Wire.open(port);
@@ -107,7 +107,7 @@ it('a large body that waits for 100 Continue is invited once', async () => {
   });
 });
 
-it('a large body with a key that waits for 100 Continue is not invited if its length is known', async () => {
+it('a large body of known length with a key is refused instead of 100 Continue', async () => {
   await inFront(async ({ port }, { executions }) => {
     const wire = await Wire.open(port);
     const fields = [

@@ -24,7 +24,7 @@ function keyFile(): string {
 }
 
 let stack: Stack;
-/** What the sandbox had seen before the test. */
+/** The number of requests that the sandbox had received before the test. */
 let requests: number;
 beforeAll(async () => {
   stack = await openStack({ auth: { keys: { source: 'file', path: keyFile() } } });
@@ -48,7 +48,7 @@ function ask(
   return send(stack.url, { ...asked, path, method, headers });
 }
 
-/** @param scope undefined: it is unclear which one it lacks */
+/** @param scope the missing scope; undefined if it is unclear which one is missing */
 function expectForbidden(answer: TestAnswer, scope?: string): void {
   const lacks = scope === undefined ? '' : `, scope="${scope}"`;
   const authenticate = `Bearer realm="oncegate", error="insufficient_scope"${lacks}`;
@@ -63,15 +63,12 @@ const WITHDRAW = action('withdraw');
 const CHECKOUT = action('checkout');
 const MULTIPART = '--x\r\nContent-Disposition: form-data; name="action"\r\n\r\nwithdraw\r\n--x--\r\n';
 
-/** The gateway cannot know which operation these are. */
+/** Requests whose operation the gateway cannot know. */
 const unclear: [string, TestRequest][] = [
+  ['a form inside JSON', { headers: FORM, body: action('checkout', ',"note":"&action=withdraw&x="') }],
+  ['JSON with the content type of a form', { headers: FORM, body: CHECKOUT }],
   [
-    'a form with JSON around it',
-    { headers: FORM, body: action('checkout', ',"note":"&action=withdraw&x="') },
-  ],
-  ['JSON that is called a form', { headers: FORM, body: CHECKOUT }],
-  [
-    'JSON without a type and with a form in it',
+    'JSON without a content type, and with a form in it',
     { body: action('checkout', ',"note":"&action=withdraw&x="') },
   ],
   ...['utf-7', 'utf-16', 'utf-16le', 'utf-32', 'shift_jis'].map((charset): [string, TestRequest] => [
@@ -92,7 +89,7 @@ const unclear: [string, TestRequest][] = [
   ],
   ['a gzip body', { headers: { ...JSON_TYPE, 'Content-Encoding': 'gzip' }, body: gzipSync(CHECKOUT) }],
   [
-    'a body that only is called gzip',
+    'a body that is not gzip, with the content coding gzip',
     { headers: { ...JSON_TYPE, 'Content-Encoding': 'gzip' }, body: CHECKOUT },
   ],
   ['a multipart body', { headers: { 'Content-Type': 'multipart/form-data; boundary=x' }, body: MULTIPART }],
@@ -133,7 +130,7 @@ const unclear: [string, TestRequest][] = [
   ]),
 ];
 
-/** A backend may take these for POST /v1/index.php. */
+/** Requests that a backend may take for POST /v1/index.php. */
 const lookalikes: [string, TestRequest][] = [
   ...[
     '/v1/',
@@ -170,7 +167,7 @@ describe('a restricted secret key', () => {
     expect(stack.sandbox.ledger.transactions()).toEqual([]);
   });
 
-  it.each(unclear)('may not call what is unclear: %s', async (_shape, asked) => {
+  it.each(unclear)('may not call what is unclear: %s', async (_name, asked) => {
     for (const scope of SCOPES) {
       expectForbidden(await ask(secretOf(scope), asked));
       expectForbidden(await ask(secretOf(scope), asked, randomUUID()));
@@ -193,13 +190,13 @@ describe('a restricted secret key', () => {
     }
   });
 
-  it('needs the scope of the path for another method than the declared one', async () => {
+  it('needs the scope of the path for a method that is not declared', async () => {
     const asked = { path: '/v2/get_balance', headers: JSON_TYPE, body: WITHDRAW };
     for (const scope of ['undeclared', 'other', 'withdraw'])
       expectForbidden(await ask(secretOf(scope), asked), 'balance');
   });
 
-  it('may call nothing but what its scopes name', async () => {
+  it('may call only what its scopes name', async () => {
     const calls: [string, TestRequest][] = [
       ['withdraw', { headers: JSON_TYPE, body: WITHDRAW }],
       ['withdraw', { headers: FORM, body: 'action=withdraw&amount=10' }],
@@ -217,10 +214,10 @@ describe('a restricted secret key', () => {
   });
 });
 
-describe('a secret key without restrictions', () => {
+describe('an unrestricted secret key', () => {
   it.each([...unclear, ...lookalikes, ...otherMethods])(
     'may call what is unclear: %s',
-    async (_shape, asked) => {
+    async (_name, asked) => {
       const answer = await ask(UNRESTRICTED, asked);
       expect(stack.sandbox.requests.total()).toBe(requests + 1);
       expect(answer.headers['content-type'] ?? '').not.toContain('problem');

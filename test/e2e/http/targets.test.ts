@@ -17,14 +17,14 @@ const payout = JSON.stringify({
   account_number: '0123456789',
 });
 
-/** A payout to a target of which only the bytes matter. */
+/** Sends a payout to a target, byte for byte. */
 async function ask(target: string, method = 'POST', fields = [ALPHA, `Content-Length: ${payout.length}`]) {
   const wire = await Wire.open(stack.port);
   const answer = await wire.write(head(`${method} ${target}`, ...fields) + payout).answer();
   return { answer, wire };
 }
 
-const shapes = {
+const ambiguous = {
   'no origin form': [
     'http://evil.test/v1/index.php',
     'HTTP://gateway.test/v1/index.php',
@@ -52,7 +52,12 @@ const shapes = {
   ],
   'an encoded separator': ['/v1%2findex.php', '/v1%2Findex.php', '/v1%5cindex.php', '/x%2f..%2fv1/index.php'],
   'a backslash': ['/v1\\index.php', '/\\evil.test/v1', '/x\\..\\v1/index.php'],
-  'NUL and its like': ['/v1/index.php%00', '/v1/index.php%00.txt', '/v1/index.php%0d%0aX:%20y', '/v1/%7f'],
+  'NUL and other control characters': [
+    '/v1/index.php%00',
+    '/v1/index.php%00.txt',
+    '/v1/index.php%0d%0aX:%20y',
+    '/v1/%7f',
+  ],
   'twice or badly encoded': [
     '/v1/%252e%252e/',
     '/v1/index%252ephp',
@@ -65,9 +70,9 @@ const shapes = {
   'a fragment': ['/v1/index.php#', '/v1/index.php#/x', '/x?a#b'],
 };
 
-describe.each(Object.entries(shapes))('%s', (_name, targets) => {
+describe.each(Object.entries(ambiguous))('%s', (_name, targets) => {
   test.each(targets)('%s is answered 400 invalid_target, and nothing is sent', async (target) => {
-    // A body that has not arrived would be read as the next request.
+    // One byte of the body is missing. If the connection stayed open, the body would be read as the next request.
     const fields = [ALPHA, `Content-Length: ${payout.length + 1}`];
     const { answer, wire } = await reachingNobody(stack, () => ask(target, 'POST', fields));
     expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_target']);
@@ -88,7 +93,7 @@ test.each([
   '/x?a b',
   '?x',
   '',
-])('no target at all, %j, is answered 400, and nothing is sent', async (target) => {
+])('an invalid target, %j, is answered 400, and nothing is sent', async (target) => {
   const { answer } = await reachingNobody(stack, () => ask(target));
   expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_request']);
 });
@@ -107,14 +112,14 @@ test.each(['evil.test:443', '/v1/index.php', '127.0.0.1:80'])(
   },
 );
 
-/** The sandbox charges on each of these paths. Another backend may take them for the declared path. */
+/** The sandbox books a charge on each of these paths. Another backend may take them for the declared path. */
 test.each([
   ...['/v1/index.php/', '/V1/index.php', '/v1/Index.PHP', '/v1/index%2ephp', '/v1/index.php/withdraw'],
   ...['/v1/index.php;x', '/v1;x/index.php', '/v1/index.php.', '/v1/index.php%20', '/v1/index.php%3bx=y'],
   ...['/v2/get_balance/', '/v2/GET_balance', '/v2/get%5Fbalance', '/v2/get_balance;jsessionid=1'],
   ...['/v1', '/v1/', '/v1/index', '/v1/index.html', '/v1/index.php::$DATA', '/v1/index.php:x'],
   ...['/v1/%EF%BD%89ndex.php', '/v2/get_balance.php'],
-])('%s, a lookalike of a declared path, is sent on as the operation `other`', async (target) => {
+])('%s, a lookalike of a declared path, is forwarded as the operation `other`', async (target) => {
   const total = stack.sandbox.requests.total();
   const { answer } = await ask(target);
   expect(answer.status).toBe(201);

@@ -17,18 +17,18 @@ const HANDSHAKE = [
 ];
 
 const WITHIN_MS = 1000;
-/** Time to open two WebSockets. */
+/** Enough time to open two WebSockets. */
 const AHEAD_MS = 2000;
 
 interface Revocable {
   stack: Stack;
   /** Replaces the key file. */
   write(alpha: object | undefined): void;
-  /** A WebSocket of this secret key, and its other end at the backend. */
+  /** Opens a WebSocket with a secret key; `backend` is the backend's end of it. */
   dial(secret: string): Promise<{ wire: Wire; backend: Duplex }>;
 }
 
-/** Two merchants; what is said of the first one's key is written into the file before the gateway opens it. */
+/** A gateway with two merchants. `alpha` has more members of the first merchant's key. */
 async function open(alpha: object = {}): Promise<Revocable> {
   const opened: Duplex[] = [];
   const url = await httpBackend(
@@ -67,8 +67,8 @@ async function open(alpha: object = {}): Promise<Revocable> {
 
 describe('the WebSockets of a secret key are closed at both ends within a second after', () => {
   test.each<[string, object | undefined]>([
-    ['the key has left the key file', undefined],
-    ['the key file says that it is revoked', { revokedAt: '2020-01-01T00:00:00Z' }],
+    ['the key was removed from the key file', undefined],
+    ['the key was revoked in the key file', { revokedAt: '2020-01-01T00:00:00Z' }],
   ])('%s', async (_, changed) => {
     const { stack, write, dial } = await open();
     const [revoked, other] = [await dial('sk_a'), await dial('sk_b')];
@@ -96,7 +96,7 @@ describe('the WebSockets of a secret key are closed at both ends within a second
   });
 });
 
-test('a WebSocket stays open when the key file changes and its key does not', async () => {
+test('a WebSocket stays open when the key file changes and its key stays valid', async () => {
   const { stack, write, dial } = await open();
   const { wire } = await dial('sk_a');
   write({ scopes: ['*'], expiresAt: '2999-01-01T00:00:00Z' });

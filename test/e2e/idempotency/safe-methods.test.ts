@@ -11,11 +11,11 @@ const FORM = { 'Content-Type': 'application/x-www-form-urlencoded' };
 
 const selecting: [string, TestRequest][] = [
   ['by its query', { path: '/v1/index.php?action=withdraw&amount=10' }],
-  ['by its query, perhaps', { path: '/v1/index.php?action[]=withdraw' }],
+  ['by its query in PHP', { path: '/v1/index.php?action[]=withdraw' }],
   ['on a path that resembles the declared one', { path: '/v1/Index.php?action=withdraw' }],
   ['by a form', { path: '/v1/index.php', headers: FORM, body: 'action=withdraw' }],
   ['by JSON', { path: '/v1/index.php', body: '{"action":"checkout"}' }],
-  ['by a body that cannot be read', { path: '/v1/index.php', body: '<action>withdraw</action>' }],
+  ['by a body that the gateway cannot parse', { path: '/v1/index.php', body: '<action>withdraw</action>' }],
   [
     'with a header that overrides the method',
     { path: '/v3/x', headers: { 'X-HTTP-Method-Override': 'POST' } },
@@ -46,7 +46,7 @@ it.each(selecting)('a GET that could select an operation %s is executed once', a
     expectProblem(await ask(lost), { status: 409, code: 'outcome_unknown' });
     expect(executions.map((execution) => execution.key)).toEqual([key, lost]);
 
-    // Without a key it is sent each time.
+    // Without a key, each request is sent.
     for (const number of [3, 4]) expect((await ask(undefined)).body.toString()).toBe(`execution ${number}`);
   });
 });
@@ -54,8 +54,8 @@ it.each(selecting)('a GET that could select an operation %s is executed once', a
 it.each<[string, TestRequest]>([
   ['on an undeclared path', { path: '/v3/echo?action=withdraw' }],
   ['that selects nothing', { path: '/v1/index.php?action=refund' }],
-  ['of an operation', { path: '/v2/get_balance' }],
-])('a GET %s is sent each time, with a key too', async (_where, asked) => {
+  ['of a declared operation', { path: '/v2/get_balance' }],
+])('a GET %s is sent each time, even with a key', async (_where, asked) => {
   const { url, executions } = await legacyBackend();
   await inFrontOf(url, async (gateway) => {
     const headers = { ...bearer, 'x-service-idempotency': randomUUID() };
@@ -68,7 +68,7 @@ it.each<[string, TestRequest]>([
   });
 });
 
-it('a handshake that could select an operation is executed once, and never upgraded', async () => {
+it('a WebSocket handshake that could select an operation is executed once, and never upgraded', async () => {
   const { url, executions } = await legacyBackend();
   await inFrontOf(url, async ({ port }) => {
     const fields = [

@@ -23,7 +23,7 @@ interface Shape {
   body?: string | Buffer;
 }
 
-/** A request, and its honest retry. */
+/** A request, and a retry of it that may differ in its bytes. */
 type Shapes = [name: string, operation: string, first: Shape, retry?: Shape];
 
 function multipart(boundary: string, path = '/v2/upload'): Shape {
@@ -56,15 +56,19 @@ const shapes: Shapes[] = [
   ['a gzip body on an undeclared path', 'undeclared', gzipped(0, '/v3/echo'), gzipped(7, '/v3/echo')],
   ['XML', 'other', as('text/xml', '/v1/index.php', '<pay><action>withdraw</action></pay>')],
   [
-    'bytes that are called JSON',
+    'bytes that are not JSON, with its content type',
     'other',
     { ...as('application/json', '/v1/index.php', ''), body: Buffer.of(0xff) },
   ],
-  ['a body of no operation', 'other', as('application/json', '/v1/index.php', '{"action":"refund"}')],
+  [
+    'a body that selects no operation',
+    'other',
+    as('application/json', '/v1/index.php', '{"action":"refund"}'),
+  ],
   ['an empty body', 'other', { path: '/v1/index.php' }],
   ['an empty body on an undeclared path', 'undeclared', { path: '/v3/echo' }],
   ['a path that matches a pattern', 'refund', { path: '/v1/payments/p-1/refund' }],
-  ['another method', 'other', { path: '/v1/payments/p-1/refund', method: 'DELETE' }],
+  ['an undeclared method', 'other', { path: '/v1/payments/p-1/refund', method: 'DELETE' }],
   ['a method of WebDAV', 'undeclared', { path: '/v3/echo', method: 'PROPFIND' }],
   ['a path that resembles a declared one', 'other', as('application/json', '/V1/index.php', PAYOUT)],
   [
@@ -85,12 +89,13 @@ function ask(url: string, key: string, { method = 'POST', ...shape }: Shape, mor
   return send(url, { ...shape, method, headers });
 }
 
-/** What the ledger has of a key. On these paths the sandbox books nothing but a payout that it can read. */
+/** The number of ledger entries with a key. */
 const booked = ({ sandbox: { ledger } }: Stack, key: string) =>
   ledger.payouts({ key }) + ledger.charges({ key });
-const books = ({ path }: Shape) => !['/v1/index.php', '/v3/echo'].includes(path);
+/** On the other paths, the sandbox books only payouts that it can parse. */
+const isCharged = ({ path }: Shape) => !['/v1/index.php', '/v3/echo'].includes(path);
 
-/** The log's line of an answer. */
+/** The log line of an answered request. */
 const lineOf = ({ log }: Stack, { headers }: TestAnswer) =>
   until(() => log.find(({ requestId, msg }) => msg === 'request' && requestId === headers['x-request-id']));
 
@@ -108,12 +113,12 @@ describe('a request with a key is executed once, whatever its path and body', ()
     expect(shown(answers[1])).toEqual(shown(answers[0]));
     expect(answers.map(({ headers }) => headers['idempotent-replayed'])).toEqual([undefined, 'true']);
     expect(stack.sandbox.requests.ofKey(key)).toBe(1);
-    expect(booked(stack, key)).toBe(books(first) ? 1 : 0);
+    expect(booked(stack, key)).toBe(isCharged(first) ? 1 : 0);
     expect(await lineOf(stack, answers[1])).toMatchObject({ operation, outcome: 'replayed' });
   });
 
   it.each(shapes)(
-    '%s: an unknown outcome is not sent again',
+    '%s: a request with an unknown outcome is not sent again',
     async (_name, operation, first, retry = first) => {
       const key = randomUUID();
       const fault = { 'X-Sandbox-Fault': 'execute-then-reset' };
@@ -122,11 +127,11 @@ describe('a request with a key is executed once, whatever its path and body', ()
       expect(await lineOf(stack, lost)).toMatchObject({ operation, outcome: 'outcome_unknown' });
       expectProblem(await ask(stack.url, key, retry), { status: 409, code: 'outcome_unknown' });
       expect(stack.sandbox.requests.ofKey(key)).toBe(1);
-      expect(booked(stack, key)).toBe(books(first) ? 1 : 0);
+      expect(booked(stack, key)).toBe(isCharged(first) ? 1 : 0);
     },
   );
 
-  it.each(shapes)('%s: the key is not taken for another body', async (_name, _operation, first) => {
+  it.each(shapes)('%s: the key is refused with another body', async (_name, _operation, first) => {
     const key = randomUUID();
     await ask(stack.url, key, first);
     const other = { ...first, body: Buffer.concat([Buffer.from(first.body ?? ''), Buffer.from(' ')]) };
@@ -134,7 +139,7 @@ describe('a request with a key is executed once, whatever its path and body', ()
     expect(stack.sandbox.requests.ofKey(key)).toBe(1);
   });
 
-  it('a payout that is called a form is paid once', async () => {
+  it('a payout in JSON with the content type of a form is paid once', async () => {
     const key = randomUUID();
     const shape = as(FORM, '/v1/index.php', PAYOUT);
     const first = await ask(stack.url, key, shape, { 'X-Sandbox-Fault': 'execute-then-reset' });
@@ -144,7 +149,7 @@ describe('a request with a key is executed once, whatever its path and body', ()
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it('without a key it is sent each time', async () => {
+  it('but without a key it is sent each time', async () => {
     const before = stack.sandbox.ledger.charges();
     const headers = { Authorization: 'Bearer sk_sandbox_alpha' };
     for (let i = 0; i < 2; i++) {
@@ -169,7 +174,7 @@ describe('idempotency.undeclared', () => {
     }
   };
 
-  it('pass: a key has no effect on undeclared paths, and protects all others', async () => {
+  it('pass: a key has no effect on undeclared paths, and protects all other requests', async () => {
     await opened('pass', async (stack) => {
       const undeclared = shapes.filter(([, operation]) => operation === 'undeclared');
       for (const [name, , shape] of shapes) {
@@ -180,13 +185,13 @@ describe('idempotency.undeclared', () => {
           if (isPassed) expect(line).toMatchObject({ operation: 'undeclared', outcome: 'passed_through' });
         }
         expect([name, stack.sandbox.requests.ofKey(key)]).toEqual([name, isPassed ? 2 : 1]);
-        if (books(shape)) expect([name, booked(stack, key)]).toEqual([name, isPassed ? 2 : 1]);
+        if (isCharged(shape)) expect([name, booked(stack, key)]).toEqual([name, isPassed ? 2 : 1]);
       }
       expect(undeclared.length).toBeGreaterThan(3);
     });
   });
 
-  it('refuse: what is not declared is answered 404, and nothing is sent', async () => {
+  it('refuse: an undeclared request is answered 404, and nothing is sent', async () => {
     await opened('refuse', async (stack) => {
       const refused: Shape[] = [
         ...shapes.filter(([, operation]) => operation === 'undeclared').map(([, , shape]) => shape),

@@ -12,7 +12,7 @@ const hash = (args: string[], options: CommandOptions = {}) =>
   run(['keys', 'hash', ...args], { input: SECRET, env: { ONCEGATE_PEPPER: PEPPER }, ...options });
 
 describe('keys hash', () => {
-  it('prints a line that works in the key file of a running gateway', async () => {
+  it('prints a line with which a gateway accepts the key', async () => {
     const printed = await Promise.all([
       hash(['--id', '2026-11']),
       hash(['--id', 'reading', '--scope', 'balance'], { input: 'sk_sandbox_alpha\n' }),

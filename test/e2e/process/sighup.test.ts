@@ -26,14 +26,14 @@ function replace(path: string, text: string): void {
   renameSync(`${path}.new`, path);
 }
 
-/** Log lines about the key file. */
+/** The log lines about the key file. */
 const reloadsIn = ({ lines }: SpawnedGateway) =>
   lines.map((line) => JSON.parse(line)).filter(({ msg }) => /key file/.test(msg));
 
 const balance = ({ url }: SpawnedGateway, secret: string) =>
   send(url, { path: '/v2/get_balance', headers: { Authorization: `Bearer ${secret}` } });
 
-const readings = async ({ adminUrl }: SpawnedGateway, result: string) =>
+const reloads = async ({ adminUrl }: SpawnedGateway, result: string) =>
   await metric(adminUrl, 'oncegate_key_reloads_total', { result });
 
 describe.each([1, 2])('SIGHUP, %i workers', (workers) => {
@@ -41,7 +41,7 @@ describe.each([1, 2])('SIGHUP, %i workers', (workers) => {
     const { gateway } = await open(workers);
     for (const times of [1, 2]) {
       process.kill(gateway.pid, 'SIGHUP');
-      await until(async () => (await readings(gateway, 'ok')) === times * workers);
+      await until(async () => (await reloads(gateway, 'ok')) === times * workers);
       await until(() => reloadsIn(gateway).length >= times);
     }
     expect(await gateway.end()).toBe(0);
@@ -49,13 +49,13 @@ describe.each([1, 2])('SIGHUP, %i workers', (workers) => {
     expect(reloadsIn(gateway)).toMatchObject([line, line]);
   });
 
-  it('ends no process, and nothing that it executes', async () => {
+  it('ends no process and no execution', async () => {
     const { gateway, path } = await open(workers);
     const pids = workers > 1 ? await workersOf(gateway, workers) : [];
     const key = randomUUID();
     const answer = withdraw(gateway.url, { key, fault: 'delay=1500' });
     await until(() => sandbox.requests.ofKey(key) === 1);
-    // A terminal that is closed sends SIGHUP to all its processes.
+    // When a terminal closes, all its processes get SIGHUP.
     for (const pid of [gateway.pid, ...pids]) process.kill(pid, 'SIGHUP');
     replace(path, BRAVO_ALONE);
     for (const pid of [gateway.pid, ...pids]) process.kill(pid, 'SIGHUP');
@@ -70,7 +70,7 @@ describe.each([1, 2])('SIGHUP, %i workers', (workers) => {
     const { gateway, path } = await open(workers);
     rmSync(path);
     process.kill(gateway.pid, 'SIGHUP');
-    await until(async () => Number(await readings(gateway, 'refused')) >= workers);
+    await until(async () => Number(await reloads(gateway, 'refused')) >= workers);
     await until(() => reloadsIn(gateway).length > 0);
     for (let i = 0; i < 4; i++) expect((await balance(gateway, 'sk_sandbox_alpha')).status).toBe(200);
     expect(await gateway.end()).toBe(0);
@@ -83,10 +83,10 @@ describe.each([1, 2])('SIGHUP, %i workers', (workers) => {
     ]);
   });
 
-  it('is not needed for a changed key file, which is read and logged once', async () => {
+  it('is not needed after a change of the key file, which is read and logged once', async () => {
     const { gateway, path } = await open(workers);
     replace(path, BRAVO_ALONE);
-    await until(async () => (await readings(gateway, 'ok')) === workers);
+    await until(async () => (await reloads(gateway, 'ok')) === workers);
     expect(await gateway.end()).toBe(0);
     expect(reloadsIn(gateway)).toMatchObject([{ keys: 1 }]);
   });
