@@ -6,7 +6,7 @@ import { connect } from 'node:net';
 import { join } from 'node:path';
 import type { IdempotencyRecord } from '../src/idempotency/store.ts';
 import { encodeRecord } from '../src/idempotency/stores/redis/codec.ts';
-import { openForWriting } from '../src/idempotency/stores/sqlite/schema.ts';
+import { openForWriting } from '../src/idempotency/stores/sqlite/database.ts';
 import type { Fingerprint, Token } from '../src/kernel/brands.ts';
 import { systemClock } from '../src/kernel/clock.ts';
 

@@ -353,7 +353,7 @@ redis.call('SETRANGE', KEYS[1], 1, 'd')`,
     named: 'a resolution that does not reach it is not reported as done',
   },
   {
-    file: `${AT}/connect.ts`,
+    file: `${AT}/client.ts`,
     without: 'ioredis sends a command again after a reconnect',
     text: 'maxRetriesPerRequest: 0,\n  autoResendUnfulfilledCommands: false,',
     replacement: 'maxRetriesPerRequest: 20,\n  autoResendUnfulfilledCommands: true,',

@@ -6,7 +6,7 @@ const CLOCK = 'test/contract/sqlite-clock.test.ts';
 const FAULTS = 'test/contract/sqlite-faults.test.ts';
 const TRANSITIONS = { file: `${AT}/transitions.ts`, test: CONTRACT };
 const STORE = { file: `${AT}/sqlite-store.ts`, test: CONTRACT };
-const ROW = { file: `${AT}/row.ts`, test: CONTRACT };
+const ROW = { file: `${AT}/records-table.ts`, test: CONTRACT };
 const THREAD = `${AT}/writer-thread.ts`;
 const WRITER = { file: `${AT}/writer.ts`, test: 'test/contract/sqlite-writer.test.ts' };
 
@@ -14,7 +14,7 @@ const foreign = (write: string) => `${write}, under a foreign token, where the s
 
 export const sqliteGuards: readonly Guard[] = [
   {
-    file: `${AT}/statements.ts`,
+    file: `${AT}/records-table.ts`,
     without: 'a start looks first and writes later (SQLite)',
     text: 'ON CONFLICT (scope) DO NOTHING',
     replacement: 'ON CONFLICT (scope) DO UPDATE SET token = excluded.token',

@@ -3,9 +3,9 @@ import { onTestFinished, test } from 'vitest';
 import { parse } from 'yaml';
 import { parseKeyFile } from '../../src/auth/key-file.ts';
 import { checkResolution } from '../../src/idempotency/doubt/desk-request.ts';
-import { type Look, listRecords } from '../../src/idempotency/stores/redis/list-records.ts';
-import { ListReader } from '../../src/idempotency/stores/sqlite/listing.ts';
-import { openForWriting } from '../../src/idempotency/stores/sqlite/schema.ts';
+import { type Look, listRecords } from '../../src/idempotency/stores/redis/operators.ts';
+import { openForWriting } from '../../src/idempotency/stores/sqlite/database.ts';
+import { ListReader } from '../../src/idempotency/stores/sqlite/operators.ts';
 import { combined, expectLinear, repeated, type Sample } from '../support/linear-time.ts';
 
 /** In characters: Node's limit of a request's head, and more. */

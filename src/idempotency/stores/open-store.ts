@@ -3,7 +3,7 @@ import type { z } from 'zod';
 import type { Clock } from '../../kernel/clock.ts';
 import type { idempotencyOptions, lockOptions, storeOptions } from '../options.ts';
 import type { Store } from '../store.ts';
-import type { Location } from './redis/connect.ts';
+import type { Location } from './redis/client.ts';
 
 /** Events of a store. */
 export interface StoreEvents {

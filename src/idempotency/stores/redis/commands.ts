@@ -2,8 +2,7 @@ import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { Redis } from 'ioredis';
 import { StoreUnavailable, UnknownCursor, UnreadableRecord } from '../../store.ts';
-import type { RedisClient } from './connect.ts';
-import { type Argument, ScriptCommand } from './script-command.ts';
+import { type Argument, type RedisClient, ScriptCommand } from './client.ts';
 
 interface Script {
   lua: string;

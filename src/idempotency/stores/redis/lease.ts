@@ -2,7 +2,7 @@ import Redlock, { Lock } from 'redlock';
 import type { Scope } from '../../../kernel/brands.ts';
 import type { Clock } from '../../../kernel/clock.ts';
 import type { Owner } from '../../store.ts';
-import type { RedisClient } from './connect.ts';
+import type { RedisClient } from './client.ts';
 
 interface Held {
   /** Undefined: the lock that the script took. */

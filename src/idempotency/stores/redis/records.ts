@@ -15,13 +15,12 @@ import {
   type StoreOptions,
   StoreUnavailable,
 } from '../../store.ts';
+import { connect, createClient, type Location, type RedisClient } from './client.ts';
 import { decodeRecord, encodeCompletion, encodeTime, layout, ownerGaveUp } from './codec.ts';
 import { Commands, type Reply, scripts } from './commands.ts';
-import { connect, createClient, type Location, type RedisClient } from './connect.ts';
-import { Health } from './health.ts';
-import { inspect } from './inspect.ts';
+import { Health, inspect } from './health.ts';
 import { Leases } from './lease.ts';
-import { listRecords } from './list-records.ts';
+import { listRecords } from './operators.ts';
 
 export interface RedisStoreOptions extends StoreOptions {
   location: Location;

@@ -13,6 +13,7 @@ import {
   UnreadableRecord,
   VOID_TOKEN_MS,
 } from '../../store.ts';
+import type { Argument } from './client.ts';
 import {
   decodeRecord,
   encodeCompletion,
@@ -25,7 +26,6 @@ import {
 import { type Reply, scripts } from './commands.ts';
 import { leaseValueOf } from './lease.ts';
 import { leaseOf, notReplicated, RedisRecords, type RedisStoreOptions, wordOf } from './records.ts';
-import type { Argument } from './script-command.ts';
 
 export type { RedisStoreOptions } from './records.ts';
 

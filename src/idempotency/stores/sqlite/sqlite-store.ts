@@ -24,15 +24,12 @@ import {
   type UnansweredOptions,
   UnknownCursor,
 } from '../../store.ts';
-import { readAudit } from './audit-trail.ts';
-import { packCompletion, packExecution, packOwner } from './commands.ts';
-import { prepareFiles } from './files.ts';
-import { ListReader } from './listing.ts';
-import { Room } from './room.ts';
-import { isExpired, ROW_COLUMNS, type Row, readSelected, scopeBytes, standingOf } from './row.ts';
+import { messageOf, openForReading, prepareFiles, resultCodeOf, SQLITE_BUSY } from './database.ts';
+import { packCompletion, packExecution, packOwner } from './messages.ts';
+import { ListReader, readAudit } from './operators.ts';
+import { isExpired, ROW_COLUMNS, type Row, readSelected, scopeBytes, standingOf } from './records-table.ts';
 import { bootId, type Now, RunningTime } from './running-time.ts';
-import { messageOf, openForReading, resultCodeOf, SQLITE_BUSY } from './schema.ts';
-import { Upkeep } from './upkeep.ts';
+import { Room, Upkeep } from './upkeep.ts';
 import { closed, Writer } from './writer.ts';
 
 export interface SqliteStoreOptions extends StoreOptions {

@@ -1,6 +1,5 @@
 import type { DatabaseSync, SQLInputValue, StatementSync } from 'node:sqlite';
 import { type Lifetimes, UnreadableRecord, VOID_TOKEN_MS } from '../../store.ts';
-import { writeAudit } from './audit-trail.ts';
 import {
   type Answer,
   type Answers,
@@ -9,11 +8,18 @@ import {
   type PackedExecution,
   type PackedOwner,
   unpackBytes,
-} from './commands.ts';
-import { isExpired, ownerIsAlive, type Row, readSelected, scopeBytes } from './row.ts';
+} from './messages.ts';
+import { writeAudit } from './operators.ts';
+import {
+  isExpired,
+  ownerIsAlive,
+  prepareWrites,
+  type Row,
+  readSelected,
+  scopeBytes,
+} from './records-table.ts';
 import type { Now } from './running-time.ts';
-import { prepareWrites } from './statements.ts';
-import { Sweeper } from './sweeper.ts';
+import { Sweeper } from './upkeep.ts';
 
 type CommandOf<K extends Command['kind']> = Extract<Command, { kind: K }>;
 

@@ -3,6 +3,7 @@
  */
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
+import { Identity, messageOf, openForWriting, resultCodeOf, SQLITE_BUSY } from './database.ts';
 import {
   type Answer,
   type Batch,
@@ -11,10 +12,8 @@ import {
   fromMessage,
   type ToWriter,
   type WriterData,
-} from './commands.ts';
-import { Identity } from './files.ts';
+} from './messages.ts';
 import { type ClockState, enterBoot, knownClock } from './running-time.ts';
-import { messageOf, openForWriting, resultCodeOf, SQLITE_BUSY } from './schema.ts';
 import { Transitions } from './transitions.ts';
 
 /**

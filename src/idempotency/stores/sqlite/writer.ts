@@ -1,6 +1,7 @@
 import { extname } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import { StoreUnavailable, UnreadableRecord } from '../../store.ts';
+import { messageOf } from './database.ts';
 import {
   type Answer,
   type Answers,
@@ -10,9 +11,8 @@ import {
   type ToWriter,
   toMessage,
   type WriterData,
-} from './commands.ts';
+} from './messages.ts';
 import type { ClockState, RunningTime } from './running-time.ts';
-import { messageOf } from './schema.ts';
 
 /** In the sources this is a .ts file, in the package a .js file. */
 const THREAD = new URL(`./writer-thread${extname(import.meta.url)}`, import.meta.url);

@@ -8,9 +8,9 @@ import {
   UnknownCursor,
   UnreadableRecord,
 } from '../../store.ts';
+import type { RedisClient } from './client.ts';
 import { decodeHead, HEAD_BYTES } from './codec.ts';
 import { type Commands, scripts } from './commands.ts';
-import type { RedisClient } from './connect.ts';
 
 export interface Look {
   commands: Commands;
