@@ -3,7 +3,7 @@ import type { Guard } from '../guards.ts';
 const AT = 'src/idempotency/stores/redis';
 const CONTRACT = 'test/contract/redis.test.ts';
 const STORE = { file: `${AT}/redis-store.ts`, test: CONTRACT };
-const RECORDS = { file: `${AT}/records.ts`, test: CONTRACT };
+const OPERATORS = { file: `${AT}/operators.ts`, test: CONTRACT };
 const REPLICAS = { ...STORE, test: 'test/contract/redis-replicas.test.ts' };
 const COMMANDS = { file: `${AT}/commands.ts`, test: REPLICAS.test };
 
@@ -15,12 +15,12 @@ export const redisGuards: readonly Guard[] = [
   {
     ...STORE,
     without: 'a start looks first and writes later (Redis)',
-    text: 'const written = this.commands.write(scripts.start, keys, [...args, dead]);',
-    replacement: `if ((await this.client.exists(key)) === 0) {
-        await this.client.set(key, args[0] as Buffer, 'PX', inDoubtRetentionMs);
+    text: 'const written = this.#commands.write(scripts.start, keys, [...args, dead]);',
+    replacement: `if ((await this.#client.exists(key)) === 0) {
+        await this.#client.set(key, args[0] as Buffer, 'PX', inDoubtRetentionMs);
         return { kind: 'started' };
       }
-      const written = this.commands.write(scripts.start, keys, [...args, dead]);`,
+      const written = this.#commands.write(scripts.start, keys, [...args, dead]);`,
     named: 'of many starts on one scope has one winner',
   },
   {
@@ -66,7 +66,7 @@ export const redisGuards: readonly Guard[] = [
     named: foreign('renew'),
   },
   {
-    ...RECORDS,
+    ...OPERATORS,
     without: 'a resolution does not compare the token that was seen (Redis)',
     text: "if (!record.token.equals(seen) || record.state === 'completed') return 'changed';",
     replacement: "if (record.state === 'completed') return 'changed';",
@@ -176,7 +176,7 @@ redis.call('SETRANGE', KEYS[1], 1, 'd')`,
   {
     ...STORE,
     without: 'a lease that was lost and taken again leaves no trace (Redis)',
-    text: 'await this.commands.run(scripts.markLapsed, [this.keyOf(owner.scope)], [owner.token]);',
+    text: 'await this.#commands.run(scripts.markLapsed, [this.#keyOf(owner.scope)], [owner.token]);',
     replacement: '',
     named: 'and no start has found it, a renewal takes the lease again and says that it was lost',
   },
@@ -186,7 +186,7 @@ redis.call('SETRANGE', KEYS[1], 1, 'd')`,
     text: `      this.#encode(execution),
       inDoubtRetentionMs,`,
     replacement: `      this.#encode(execution),
-      this.options.lifetimes.retentionMs,`,
+      this.#options.lifetimes.retentionMs,`,
     named: 'of what is executing or in doubt is inDoubtRetentionMs, longer than that of a result',
   },
   {
@@ -262,7 +262,7 @@ redis.call('SETRANGE', KEYS[1], 1, 'd')`,
   {
     ...STORE,
     without: 'another request under the same key gets the result (Redis)',
-    text: "if (!record.fingerprint.equals(fingerprint)) return { standing: { kind: 'mismatch' } };",
+    text: "if (!record.fingerprint.equals(fingerprint)) return { answer: { kind: 'mismatch' } };",
     replacement: '',
     named: 'by another request of a scope that is completed is a mismatch, as a peek is',
   },
@@ -299,7 +299,7 @@ redis.call('SETRANGE', KEYS[1], 1, 'd')`,
   {
     ...REPLICAS,
     without: 'a start replays a result that no replica has',
-    text: `if (standing.kind === 'completed' || standing.kind === 'tombstone') {
+    text: `if (answer.kind === 'completed' || answer.kind === 'tombstone') {
         if (written.replicated && !(await written.replicated)) throw notReplicated('replayed record');
       }`,
     replacement: '',
@@ -344,10 +344,10 @@ redis.call('SETRANGE', KEYS[1], 1, 'd')`,
     named: 'a release that does not reach it is to be repeated',
   },
   {
-    ...RECORDS,
+    ...OPERATORS,
     without: 'a resolution that no replica has counts as done',
     text: `if (resolved === 'ok' && written.replicated && !(await written.replicated))
-        throw notReplicated('resolution');`,
+      throw notReplicated('resolution');`,
     replacement: '',
     test: REPLICAS.test,
     named: 'a resolution that does not reach it is not reported as done',

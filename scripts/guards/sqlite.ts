@@ -287,7 +287,7 @@ export const sqliteGuards: readonly Guard[] = [
     text: `      this.#refuseNew();
       const answer`,
     replacement: '      const answer',
-    test: 'test/contract/sqlite-room.test.ts',
+    test: 'test/contract/sqlite-disk-reserve.test.ts',
     named: 'below the disk reserve nothing is started, and what was sent is completed and replayed',
   },
   {
@@ -296,7 +296,7 @@ export const sqliteGuards: readonly Guard[] = [
     text: `    this.#refuseNew();
     const answer`,
     replacement: '    const answer',
-    test: 'test/contract/sqlite-room.test.ts',
+    test: 'test/contract/sqlite-disk-reserve.test.ts',
     named: 'below the disk reserve nothing is started, and what was sent is completed and replayed',
   },
   {

@@ -1,21 +1,21 @@
 import type { Clock } from '../kernel/clock.ts';
 import type { Store } from './store.ts';
 
-/** Called for every command: its name, whether the store answered it, and how long it took. */
+/** Called once for each finished store command. `failed`: it threw, or a health check was not ok. `ms`: how long it took. */
 export type ObserveCommand = (command: string, result: 'ok' | 'failed', ms: number) => void;
 
-/** The same store, with each command measured. */
+/** Wraps a store and reports the result and duration of each command, except `close`. */
 export function measured(store: Store, clock: Clock, observe: ObserveCommand): Store {
-  const timed = <T>(command: string, work: Promise<T>, good = (_answer: T) => true): Promise<T> => {
+  const timed = <T>(command: string, work: Promise<T>, isOk = (_answer: T) => true): Promise<T> => {
     const startedMs = clock.monotonicMs();
-    const ended = (result: 'ok' | 'failed') => observe(command, result, clock.monotonicMs() - startedMs);
+    const report = (result: 'ok' | 'failed') => observe(command, result, clock.monotonicMs() - startedMs);
     return work.then(
       (answer) => {
-        ended(good(answer) ? 'ok' : 'failed');
+        report(isOk(answer) ? 'ok' : 'failed');
         return answer;
       },
       (error: unknown) => {
-        ended('failed');
+        report('failed');
         throw error;
       },
     );

@@ -1,19 +1,23 @@
 import type { Fingerprint, Scope, Token } from '../kernel/brands.ts';
 import type { BackendResponse, Completion } from '../kernel/exchange.ts';
 
-/** Written into each record, so that a gateway with another configuration does not misread its age. Milliseconds. */
+/**
+ * How long a record counts as alive and how long it is kept, in milliseconds. Every record stores the lifetimes it was
+ * written with, and readers use those, so that a gateway with another configuration does not misjudge its age.
+ */
 export interface Lifetimes {
-  /** An owner that has shown no life for this long counts as dead. */
+  /** An owner counts as dead this long after its last start, restart or renewal. */
   leaseMs: number;
-  /** A record that was completed without ever having been in doubt expires this long after its start. */
+  /** A record that was completed and was never in doubt expires this long after its start. */
   retentionMs: number;
   /**
-   * An executing or in-doubt record expires this long after its start (after its restart, if it was restarted). A record
-   * that was in doubt expires this long after it was completed or resolved.
+   * An executing or in-doubt record expires this long after its start, or after its last restart. A record that was in
+   * doubt expires this long after it was completed or resolved.
    */
   inDoubtRetentionMs: number;
 }
 
+/** A record without its completion. */
 export interface RecordHead {
   state: 'executing' | 'completed' | 'in_doubt';
   token: Token;
@@ -22,29 +26,32 @@ export interface RecordHead {
   operation: string;
   /** The idempotency key as the merchant sent it. */
   key: string;
-  /** Request id of the request that started the record. */
+  /** Request id of the request that started the record. A restart keeps it. */
   requestId: string;
-  /** The gateway that started the record, or restarted it. */
+  /** The gateway that started the record, or that restarted it last. */
   gatewayId: string;
   lifetimes: Lifetimes;
   /** Whether the record has ever been in doubt. */
   wasInDoubt: boolean;
-  /** Wall clock at the start, Unix milliseconds. For people only: no decision depends on it. */
+  /** Wall clock at the start, Unix milliseconds. Shown to people; no decision depends on it. */
   createdAtMs: number;
-  /** Wall clock at the last change of state, Unix milliseconds. For people only. */
+  /** Wall clock at the last change of state, Unix milliseconds. Shown to people; no decision depends on it. */
   changedAtMs: number;
 }
 
 /** What the store holds for a scope. `completion` is set exactly when the state is `completed`. */
 export type IdempotencyRecord = RecordHead & { completion?: Completion };
 
-/** The token names one execution. Every write after `start` carries it and is refused if another token is there. */
+/**
+ * One execution of a scope, named by its random token. Every write after `start` carries the token, and the store refuses
+ * the write if the record holds another one.
+ */
 export interface Owner {
   readonly scope: Scope;
   readonly token: Token;
 }
 
-/** One attempt to execute a request. Texts hold at most 255 latin1 characters. */
+/** One attempt to execute a request. Each text has at most 255 latin1 characters. */
 export interface Execution extends Owner {
   readonly fingerprint: Fingerprint;
   readonly merchant: string;
@@ -54,51 +61,58 @@ export interface Execution extends Owner {
   readonly requestId: string;
 }
 
-/** What a record means for a request with the same key. `requestId`: that of the request that started the record. */
-export type Standing =
-  /** Its owner is alive. */
+/**
+ * The answer to a request whose scope has a record. `requestId` is that of the request that started the record.
+ */
+export type ExistingAnswer =
+  /** Executing, and the owner is alive. */
   | { kind: 'in_flight' }
   | { kind: 'completed'; response: BackendResponse; requestId: string }
+  /** Completed, but the response was too large to store. */
   | { kind: 'tombstone'; requestId: string }
   /** The record belongs to a request with another fingerprint. */
   | { kind: 'mismatch' }
-  /** In doubt, or executing without a living owner. `operation`: the record's own. */
+  /**
+   * In doubt, or executing while the owner is dead. `sinceMs`: the record's `changedAtMs`. `operation`: the record's, which
+   * may differ from the request's.
+   */
   | { kind: 'in_doubt'; sinceMs: number; operation: string; requestId: string };
 
-/** `started`: the caller owns the scope, durably. */
-export type StartAnswer = { kind: 'started' } | Standing;
+/** `started`: the record is durable, and the caller owns it. */
+export type StartAnswer = { kind: 'started' } | ExistingAnswer;
 
-export type PeekAnswer = { kind: 'absent' } | Standing;
+export type PeekAnswer = { kind: 'absent' } | ExistingAnswer;
 
-/** `stale`: the scope is not held under this token, and nothing was written. */
+/** `stale`: the record has another token, or there is none. The record was not changed. */
 export type Fenced = 'ok' | 'stale';
 
 export interface UnansweredOptions {
   /**
-   * Also voids the token for {@link VOID_TOKEN_MS}: a `start` or `restart` under it that arrives later changes nothing.
-   * For a `start` or `restart` whose reply was lost. Default false.
+   * True after a `start` or `restart` whose reply was lost: also voids the token for {@link VOID_TOKEN_MS}, whatever the
+   * answer is. If the lost command arrives later, it neither starts nor restarts. Default false.
    */
   voidToken?: boolean;
 }
 
+/** Far longer than a lost command can stay under way. */
 export const VOID_TOKEN_MS = 3_600_000;
 
-/** What becomes of a scope in doubt: the request was executed with this result, or it was surely not executed. */
+/** What an operator or a lookup found out about a scope in doubt: it was executed with this result, or not executed. */
 export type Resolution = { as: 'completed'; completion: Completion } | { as: 'released' };
 
-/** Who resolved a scope, and why. Kept in the audit trail and logged: no secret, no body. */
+/** Who resolved a scope, and why. Stored in the audit trail and logged, so it must hold no secret and no body. */
 export interface ResolutionNote {
   by: string;
   reason: string;
 }
 
 /**
- * `changed`: the record has another token or is completed, or there is no record. `alive`: its owner may still be
- * working on it. Nothing was written in both cases.
+ * `changed`: the record has another token or is completed, or there is no record. `alive`: the owner may still be
+ * executing. With either answer nothing was written.
  */
 export type Resolved = 'ok' | 'changed' | 'alive';
 
-/** One resolution as the audit trail keeps it: no token, no header, no body. */
+/** One resolution in the audit trail. It holds no token, no header and no body. */
 export interface AuditRecord extends ResolutionNote {
   /** Wall clock, Unix milliseconds. */
   atMs: number;
@@ -109,7 +123,7 @@ export interface AuditRecord extends ResolutionNote {
   to: { as: 'released' } | { as: 'completed'; kind: Completion['kind']; status: number };
 }
 
-/** Far longer than a record lives: a dispute or a yearly audit asks about payouts of long ago. */
+/** Far longer than the record itself: disputes and yearly audits ask about payouts of the past year. */
 export const AUDIT_RETENTION_MS = 400 * 86_400_000;
 
 export function auditRecord(
@@ -126,38 +140,38 @@ export function auditRecord(
 }
 
 export interface ListFilter {
-  /** Only records that an operator should look at: in doubt, executing without an owner, unreadable. */
+  /** True: only records that need an operator. They are in doubt, executing with a dead owner, or unreadable. */
   inDoubt: boolean;
-  /** Records on a page, at most. */
+  /** The largest number of records in the page. */
   limit: number;
-  /** Where the last page ended. */
+  /** {@link Listing.cursor} of the page before. Undefined: the first page. */
   cursor?: string | undefined;
 }
 
-/** A record without its completion, because a page of bodies would have no bound. */
+/** A record without its completion, because the size of a page with bodies would have no bound. */
 export type ListedRecord =
-  /** `ownerGone`: executing, and the owner has shown no life for a lease; no retry has asked for it since. */
+  /** `ownerGone`: the owner is dead, and no retry has marked the record in doubt yet. */
   | (RecordHead & { scope: Scope; ownerGone: boolean; unreadable?: undefined })
-  /** The store holds something under this scope that is not a record. `unreadable` says why. */
+  /** The value under this scope is not a valid record. `unreadable` says why. */
   | { scope: Scope; unreadable: string };
 
-/** A page may be short or even empty and still have a cursor: then there is more. */
+/** One page. There are more pages as long as `cursor` is set, even if this page is short or empty. */
 export interface Listing {
   records: ListedRecord[];
   cursor?: string;
 }
 
-/** Does the record belong on a page? */
+/** Does the filter select this record? */
 export function isListed(record: ListedRecord, { inDoubt }: Pick<ListFilter, 'inDoubt'>): boolean {
   if (!inDoubt || record.unreadable !== undefined) return true;
   return record.state === 'in_doubt' || record.ownerGone;
 }
 
-/** The cursor is not one that this store gave, or it has become invalid. */
+/** This store did not issue the cursor, or the cursor has become invalid. */
 export class UnknownCursor extends Error {
   override readonly name = 'UnknownCursor';
   constructor() {
-    super('the cursor is not known here: start the listing again');
+    super('the cursor is not known to this store: list from the first page again');
   }
 }
 
@@ -165,12 +179,12 @@ export interface StoreHealth {
   ok: boolean;
   /** One line for the operator. */
   detail: string;
-  /** Settings under which the store cannot keep the promise, each one line. */
+  /** What endangers the records although the store works, one line each. */
   warnings: string[];
 }
 
 export interface StoreOptions {
-  /** Stamped into the records that this gateway starts. At most 255 latin1 characters. */
+  /** Written into the records that this gateway starts. At most 255 latin1 characters. */
   gatewayId: string;
   lifetimes: Lifetimes;
 }
@@ -178,63 +192,88 @@ export interface StoreOptions {
 /**
  * Holds one record per scope.
  *
- * Every method either answers or throws {@link StoreUnavailable}. After a throw the write may or may not have happened, or
- * may still happen later. Repeating it under the same token does no harm.
+ * **Durable** means: the answer arrives when the write survives a crash. With SQLite it is on the disk. With Redis it is as
+ * safe as Redis' own settings make it, and with `durability.replicas` it survives a failover.
+ *
+ * **Errors.** A method that cannot answer throws {@link StoreUnavailable}. If its `maybeWritten` is true, the write may have
+ * happened, or may still happen later. Repeating a write with the same token is always safe.
+ *
+ * **Unreadable records.** A value that is not a valid record is never treated as absent. A method that needs the record
+ * throws {@link UnreadableRecord}.
  */
 export interface Store {
-  /** Why nothing new can be started at the moment, as far as the store knows without asking. */
+  /** Why starts and restarts are refused now, as far as the store knows without asking. Undefined: they are not. */
   readonly refusing?: string | undefined;
   /**
-   * Creates the record as executing and takes the lease, in one atomic step. `started` is durable: only then may a byte
-   * be sent. Any other answer says what the existing record means. If that record's owner is dead, it is marked in doubt.
+   * absent → executing. Creates the record and takes the lease in one atomic step. Durable: the request may be sent only
+   * after `started`.
+   *
+   * If a record exists, answers what that record means for this request. If it is executing, has the same fingerprint and
+   * its owner is dead, the record becomes in doubt first. Repeating a start that succeeded is `started`, as long as the
+   * record is executing under its token.
    */
   start(execution: Execution): Promise<StartAnswer>;
-  /** Says what the record means for this request. A read: it changes nothing, not even a dead owner's record. */
+  /** Answers what the record means for this request, as `start` would. Only reads: a dead owner's record stays executing. */
   peek(request: Pick<Execution, 'scope' | 'fingerprint'>): Promise<PeekAnswer>;
   /**
-   * In doubt with the same fingerprint → executing under this token, with this gateway's id and lifetimes; durable like
-   * `start`, and takes the lease. The first request's id stays. `changed`: the record is not in doubt with this fingerprint, or there is none.
+   * in doubt → executing, under the token, gateway id and lifetimes of this execution. The record keeps its first request
+   * id and its creation time. Takes the lease. Durable, as `start` is.
+   *
+   * @returns `changed` if the record is not in doubt, has another fingerprint, or does not exist
    */
   restart(execution: Execution): Promise<'ok' | 'changed'>;
   /**
-   * Extends the lease. `lost`: it had lapsed, and was taken again; the record gets `wasInDoubt`, because others may have
-   * read it as in doubt meanwhile.
+   * Extends the owner's lease.
+   *
+   * @returns `lost` if the lease had lapsed. The store takes it again, and sets `wasInDoubt` because other gateways may
+   *   have answered from the record as in doubt.
    */
   renew(owner: Owner): Promise<Fenced | 'lost'>;
   /**
-   * Executing or in doubt → completed; durable, and gives the lease back. Completing again under the same token is `ok`
-   * and changes nothing. If there is no record, it is created as completed: the backend has executed. A record that was
-   * in doubt, whose lease had lapsed, or that is older than its retention, gets `wasInDoubt`.
+   * executing or in doubt → completed. Durable. Gives the lease back. Repeating it with the same token is `ok` and
+   * changes nothing, even with another completion.
+   *
+   * If there is no record, creates it as completed, because the backend has executed the request. The store sets
+   * `wasInDoubt` if it created the record, the record was in doubt, the lease had lapsed, or the record is older than its
+   * retention.
    */
   complete(execution: Execution, completion: Completion): Promise<Fenced>;
-  /** Executing or in doubt → absent: the backend surely did not execute. Gives the lease back. */
+  /**
+   * executing or in doubt → absent. Durable. Gives the lease back. Only for a request that the backend surely did not
+   * execute, because the next request with the key starts.
+   */
   release(owner: Owner, options?: UnansweredOptions): Promise<Fenced>;
-  /** Executing → in doubt, by the owner itself, who gives its lease back. In doubt stays in doubt: `ok`. */
+  /**
+   * executing → in doubt, called by the owner, who gives its lease back. A record that is in doubt already stays so: `ok`.
+   * Not necessarily durable: if the write is lost, the record is executing without an owner, which also reads as in doubt.
+   */
   markInDoubt(owner: Owner, options?: UnansweredOptions): Promise<Fenced>;
-  /** The record of a scope, or undefined. An unreadable record throws. */
+  /** The whole record, or undefined if there is none. */
   get(scope: Scope): Promise<IdempotencyRecord | undefined>;
   /**
-   * A page of records, in no particular order. Records that change meanwhile may be missed, or listed twice.
+   * One page of records, in no particular order. A record that changes during the listing may be missing, or appear twice.
    *
    * @throws {UnknownCursor}
    */
   list(filter: ListFilter): Promise<Listing>;
   /**
-   * In doubt, or executing without a living owner, under the token that was seen → completed under a new token (so that
-   * a late `complete` of the old owner is refused), or absent. Writes an audit record in the same atomic step; durable.
+   * in doubt, or executing with a dead owner → completed under a new token, or absent. The new token makes a late
+   * `complete` of the old owner stale. Adds an audit record in the same atomic step. Durable.
+   *
+   * @param seen the token of the record that the decision was made on
    */
   resolve(scope: Scope, seen: Token, resolution: Resolution, note: ResolutionNote): Promise<Resolved>;
-  /** Resolutions of a scope, oldest first; kept for {@link AUDIT_RETENTION_MS}. */
+  /** The resolutions of a scope, oldest first. Kept for {@link AUDIT_RETENTION_MS}. */
   audit(scope: Scope): Promise<AuditRecord[]>;
-  /** Writes a probe record: a store that answers reads only is not ready. */
+  /** Writes a probe record, because a store that can only read is not ready. Does not throw. */
   health(): Promise<StoreHealth>;
   close(): Promise<void>;
 }
 
-/** The store did not answer within its time limit, or its answer cannot be trusted. */
+/** The store did not answer within its time limit, refused the command, or failed. */
 export class StoreUnavailable extends Error {
   override readonly name = 'StoreUnavailable';
-  /** False: the command surely had no effect and will have none, so there is nothing to take back. Default true. */
+  /** False: the command had no effect and will have none, so the caller has nothing to undo. Default true. */
   readonly maybeWritten: boolean;
   constructor(message: string, options: ErrorOptions & { maybeWritten?: boolean } = {}) {
     super(message, options);
@@ -242,7 +281,7 @@ export class StoreUnavailable extends Error {
   }
 }
 
-/** The store holds something under the scope that is not a record. It is never treated as absent. */
+/** The value under the scope is not a valid record of this format. It must never be treated as absent. */
 export class UnreadableRecord extends StoreUnavailable {
   constructor(why: string) {
     super(`the record cannot be read: ${why}`, { maybeWritten: false });

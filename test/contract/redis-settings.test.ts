@@ -41,7 +41,7 @@ describe('a redis that is given', () => {
     await startRedis({ args: ['--replicaof', '127.0.0.1', `${primary.port}`] });
     await until(async () => (await primary.admin.info('replication')).includes('connected_slaves:1'));
     expect(await warningsOf(primary.url)).toEqual([
-      'redis has 1 replica and durability.replicas is 0: a failover loses records that had not reached the promoted one',
+      'redis has 1 replica and durability.replicas is 0: a failover loses records that the promoted replica does not have yet',
     ]);
   });
 
@@ -60,7 +60,7 @@ describe('a redis that is given', () => {
       return (await store.health()).warnings;
     };
     expect(await open(1)).toEqual([
-      'redis has 2 replicas and durability.replicas is 1: a failover loses records that had not reached the promoted one',
+      'redis has 2 replicas and durability.replicas is 1: a failover loses records that the promoted replica does not have yet',
     ]);
     expect(await open(2)).toEqual([]);
   });

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { scopeOf } from '../../src/idempotency/fingerprint.ts';
-import type { Standing } from '../../src/idempotency/store.ts';
+import type { ExistingAnswer } from '../../src/idempotency/store.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
 import { LONG } from '../support/open-store.ts';
 import { duplicateOf, newRequest, otherOf, paid } from '../support/requests.ts';
@@ -22,7 +22,7 @@ export function starts(backend: Backend): void {
       expect(await other.get(request.scope)).toMatchObject({ state: 'executing', token: request.token });
     });
 
-    it.each<[Stage, Standing['kind']]>([
+    it.each<[Stage, ExistingAnswer['kind']]>([
       ['executing', 'in_flight'],
       ['in_doubt', 'in_doubt'],
       ['completed', 'completed'],

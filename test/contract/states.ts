@@ -1,5 +1,5 @@
 import { expect } from 'vitest';
-import type { Execution, Standing, Store } from '../../src/idempotency/store.ts';
+import type { Execution, ExistingAnswer, Store } from '../../src/idempotency/store.ts';
 import type { Completion } from '../../src/kernel/exchange.ts';
 import { newRequest, paid } from '../support/requests.ts';
 
@@ -16,7 +16,10 @@ export async function bring(store: Store, stage: Stage, request = newRequest()):
 }
 
 /** What a retry is answered from a completed record. The second is the request that started the record. */
-export function replayOf(completion: Completion, { requestId }: Pick<Execution, 'requestId'>): Standing {
+export function replayOf(
+  completion: Completion,
+  { requestId }: Pick<Execution, 'requestId'>,
+): ExistingAnswer {
   if (completion.kind === 'tombstone') return { kind: 'tombstone', requestId };
   return { kind: 'completed', response: completion.response, requestId };
 }

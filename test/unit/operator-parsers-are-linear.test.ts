@@ -3,7 +3,7 @@ import { onTestFinished, test } from 'vitest';
 import { parse } from 'yaml';
 import { parseKeyFile } from '../../src/auth/key-file.ts';
 import { checkResolution } from '../../src/idempotency/doubt/desk-request.ts';
-import { type Look, listRecords } from '../../src/idempotency/stores/redis/operators.ts';
+import { type ListAccess, listRecords } from '../../src/idempotency/stores/redis/operators.ts';
 import { openForWriting } from '../../src/idempotency/stores/sqlite/database.ts';
 import { ListReader } from '../../src/idempotency/stores/sqlite/operators.ts';
 import { combined, expectLinear, repeated, type Sample } from '../support/linear-time.ts';
@@ -30,11 +30,14 @@ test('a cursor is read in linear time by the SQLite store', () => {
 });
 
 test('a cursor is read in linear time by the Redis store', () => {
-  // It never connects: the cursor is read first.
+  // The client never connects, because the cursor is decoded first.
   const client = new Redis({ lazyConnect: true, enableOfflineQueue: false, maxRetriesPerRequest: 0 });
   onTestFinished(() => client.disconnect());
-  const look = { commands: { client } } as unknown as Look;
-  expectLinear((cursor) => listRecords(look, { inDoubt: false, limit: 1, cursor }).catch(() => {}), cursors);
+  const access = { commands: { client } } as unknown as ListAccess;
+  expectLinear(
+    (cursor) => listRecords(access, { inDoubt: false, limit: 1, cursor }).catch(() => {}),
+    cursors,
+  );
 });
 
 test('a resolution is checked in linear time', () => {

@@ -5,13 +5,13 @@ import type { idempotencyOptions, lockOptions, storeOptions } from '../options.t
 import type { Store } from '../store.ts';
 import type { Location } from './redis/client.ts';
 
-/** Events of a store. */
+/** What a store reports while it runs. */
 export interface StoreEvents {
-  /** A result had not reached its replicas in time. */
+  /** Redis stored a result, but too few replicas acknowledged it in time. */
   unreplicated?(): void;
-  /** The clock of Redis' host was stepped by this much. Forwards, records expire early. */
+  /** The wall clock of Redis' host was stepped. A positive `stepMs` (forwards) makes records expire early. */
   clockStepped?(stepMs: number): void;
-  /** The writer thread has died and was replaced. */
+  /** The SQLite writer thread died, and a new one replaces it. */
   writerReplaced?(error: Error): void;
 }
 
@@ -24,7 +24,7 @@ export interface StoreSections {
 /**
  * Opens the configured store.
  *
- * @throws with a message for the operator
+ * @throws {StoreUnavailable} with a message for the operator, if the store cannot be used
  */
 export async function openStore(
   { store, lock, idempotency }: StoreSections,
@@ -34,7 +34,7 @@ export async function openStore(
   const { retentionMs, inDoubtRetentionMs } = idempotency;
   const lifetimes = { leaseMs: lock.leaseMs, retentionMs, inDoubtRetentionMs };
   const common = { clock, lifetimes, gatewayId: `${hostname()}:${process.pid}` };
-  // Only the configured store is loaded, because loading takes time.
+  // Import only the configured store: its dependencies take time to load.
   if (store.kind === 'redis') {
     const { RedisStore } = await import('./redis/redis-store.ts');
     const { replicas } = store.durability;
@@ -53,7 +53,7 @@ export async function openStore(
   return await SqliteStore.open({ ...store, ...common, onWriterReplaced: writerReplaced });
 }
 
-/** The schema permits exactly one of the three. */
+/** The configuration schema allows exactly one of the three. */
 function locationOf(store: Extract<StoreSections['store'], { kind: 'redis' }>): Location {
   const { url, sentinels, cluster, username, password, tls } = store;
   const credentials = { username, password, tls };

@@ -1,13 +1,13 @@
 import { Cluster, Command, Redis } from 'ioredis';
 import { StoreUnavailable } from '../../store.ts';
 
-/** Where the records are: one server, the master that the sentinels name, or a cluster. */
+/** The Redis that holds the records: one server, the master that sentinels name, or a cluster. */
 export type Location =
   | { url: string }
   | { sentinels: { name: string; nodes: readonly string[] }; credentials: Credentials }
   | { cluster: readonly string[]; credentials: Credentials };
 
-/** For the data nodes of sentinels and clusters; a `url` carries its own. */
+/** The login of the data nodes behind sentinels or in a cluster. A `url` contains its own. */
 export interface Credentials {
   username?: string | undefined;
   password?: string | undefined;
@@ -17,9 +17,9 @@ export interface Credentials {
 export type RedisClient = Redis | Cluster;
 
 /**
- * Options under which no command is executed twice and none hangs. By default ioredis sends a command again after a
- * reconnect, and holds commands back while the connection is down. With both off it also needs a `commandTimeout`,
- * because the promise of a command that was in flight at a reconnect may never settle.
+ * With these options no command is executed twice and none hangs. By default ioredis sends a command again after a
+ * reconnect, and queues commands while it is disconnected. Without both it needs a `commandTimeout`, because the promise of
+ * a command that was in flight during a reconnect may never settle.
  */
 const onceOnly = (timeoutMs: number) => ({
   lazyConnect: true,
@@ -28,27 +28,28 @@ const onceOnly = (timeoutMs: number) => ({
   enableOfflineQueue: false,
   commandTimeout: timeoutMs,
   connectTimeout: Math.max(500, timeoutMs),
-  // Ask a Redis that is loading its file again soon. By default ioredis waits as long as Redis estimates, up to 10 s.
+  // While Redis loads its file, try again soon. By default ioredis waits as long as Redis estimates, up to 10 s.
   maxLoadingRetryTime: 100,
 });
 
-const retryAfter = (attempt: number): number => Math.min(25 * 2 ** Math.min(attempt, 5), 500);
+/** The pause before the next attempt to connect, in milliseconds. */
+const retryAfterMs = (attempt: number): number => Math.min(25 * 2 ** Math.min(attempt, 5), 500);
 
-/** @param timeoutMs a command that takes longer counts as lost, though it may still be executed */
+/** @param timeoutMs a command that takes longer is rejected, though Redis may still execute it */
 export function createClient(location: Location, timeoutMs: number): RedisClient {
   const client = construct(location, timeoutMs);
-  // Without a listener an unreachable Redis would end the process; each command reports its own failure.
+  // Without a listener an unreachable Redis would end the process. Each command reports its own failure.
   client.on('error', () => {});
-  if (client instanceof Redis) together(client);
-  else client.on('+node', together);
+  if (client instanceof Redis) batchWrites(client);
+  else client.on('+node', batchWrites);
   return client;
 }
 
 /**
- * Sends all commands of one turn of the event loop in one write. A system call for each command would cost more than
- * everything else that the command needs. The write happens when the sockets that are ready have been read.
+ * Sends all commands of one turn of the event loop in one write, because a system call for each command costs more than the
+ * rest of the command. The write happens after all sockets that are ready have been read.
  */
-function together(node: Redis): void {
+function batchWrites(node: Redis): void {
   node.on('connect', () => {
     const { stream } = node;
     const write = stream.write.bind(stream) as (...args: unknown[]) => boolean;
@@ -63,7 +64,7 @@ function together(node: Redis): void {
 }
 
 function construct(location: Location, timeoutMs: number): RedisClient {
-  const options = { ...onceOnly(timeoutMs), retryStrategy: retryAfter };
+  const options = { ...onceOnly(timeoutMs), retryStrategy: retryAfterMs };
   if ('url' in location) return new Redis(location.url, options);
   const { tls, ...login } = location.credentials;
   const access = { ...defined(login), ...(tls ? { tls: {} } : {}) };
@@ -74,16 +75,16 @@ function construct(location: Location, timeoutMs: number): RedisClient {
       ...access,
       sentinels,
       name: location.sentinels.name,
-      sentinelRetryStrategy: retryAfter,
+      sentinelRetryStrategy: retryAfterMs,
     });
   }
   return new Cluster(location.cluster.map(addressOf), {
     lazyConnect: true,
     enableOfflineQueue: false,
-    // Anything but 0 sends a command again whose connection broke.
+    // With any other value ioredis sends a command again after its connection broke.
     retryDelayOnFailover: 0,
     retryDelayOnClusterDown: 0,
-    clusterRetryStrategy: retryAfter,
+    clusterRetryStrategy: retryAfterMs,
     redisOptions: { ...onceOnly(timeoutMs), ...access },
   });
 }
@@ -93,24 +94,28 @@ function addressOf(url: string): { host: string; port: number } {
   return { host: hostname, port: Number(port) || 6379 };
 }
 
-/** Without the members that are undefined, because ioredis would take `undefined` as their value. */
+/** Removes the members that are undefined, because ioredis would use `undefined` in place of its default. */
 function defined<T extends object>(object: T): { [K in keyof T]?: NonNullable<T[K]> } {
   return Object.fromEntries(Object.entries(object).filter(([, value]) => value !== undefined)) as never;
 }
 
-/** Resolves when the client is ready. @throws {StoreUnavailable} after `withinMs` */
+/**
+ * Resolves when the client is ready.
+ *
+ * @throws {StoreUnavailable} after `withinMs`
+ */
 export async function connect(client: RedisClient, withinMs: number): Promise<void> {
-  let last = 'no answer';
+  let lastError = 'no answer';
   const remember = (error: Error) => {
-    last = error.message || String((error as NodeJS.ErrnoException).code);
+    lastError = error.message || String((error as NodeJS.ErrnoException).code);
   };
   client.on('error', remember);
   const ready = new Promise<void>((resolve) => client.once('ready', () => resolve()));
-  // A failed first attempt is followed by others; the timer decides.
+  // After a failed first attempt ioredis tries again, so only the timer rejects.
   client.connect().catch(remember);
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new StoreUnavailable(`redis cannot be reached: ${last}`)), withinMs);
+    timer = setTimeout(() => reject(new StoreUnavailable(`redis cannot be reached: ${lastError}`)), withinMs);
   });
   try {
     await Promise.race([ready, late]);
@@ -123,15 +128,15 @@ export async function connect(client: RedisClient, withinMs: number): Promise<vo
 export type Argument = string | number | Buffer;
 
 /**
- * A script's command. It does less than ioredis' own commands, which cost more than the rest of a start: it is encoded
- * once, a text's character as one byte, and all commands share one timer.
+ * A command that runs a script. The commands of ioredis would cost more than the rest of a start. This one is encoded once,
+ * encodes strings as latin1, and shares one timer with all others.
  */
 export class ScriptCommand extends Command {
   readonly #encoded: Buffer;
 
   /**
-   * @param script its digest for `evalsha`, its text for `eval`
-   * @param args texts are latin1
+   * @param script the SHA-1 for `evalsha`, the text for `eval`
+   * @param args strings are encoded as latin1
    */
   constructor(
     name: 'evalsha' | 'eval',
@@ -140,7 +145,7 @@ export class ScriptCommand extends Command {
     args: readonly Argument[],
   ) {
     super(name, NO_ARGUMENTS, REPLY_AS_BYTES);
-    // A cluster's client reads the keys, to find their node.
+    // The cluster client reads the keys from `args` to find their node.
     this.args = [script, keys.length, ...keys];
     this.#encoded = encode(name, this.args as Argument[], args);
   }
@@ -149,7 +154,7 @@ export class ScriptCommand extends Command {
     return this.#encoded;
   }
 
-  /** ioredis calls this when it sends the command. */
+  /** Called by ioredis when it sends the command. */
   override setTimeout(ms: number): void {
     const deadlines = byLimit.get(ms) ?? new Deadlines(ms);
     byLimit.set(ms, deadlines);
@@ -172,15 +177,18 @@ function partOf(part: Argument): string {
   return `$${latin1.length}\r\n${latin1}\r\n`;
 }
 
-/** How often overdue commands are looked for: as a share of their time limit, and at least. Until then answered ones are kept. */
-const LOOKS = 20;
-const LOOK_EVERY_MS = 10;
+/**
+ * Commands are checked at least this many times within their time limit, and at least every 10 ms. Answered commands are
+ * kept in memory until the next check.
+ */
+const CHECKS_PER_LIMIT = 20;
+const CHECK_EVERY_MS = 10;
 
-/** Rejects commands that got no answer within a time limit. One timer serves all of them. */
+/** Rejects commands without an answer after their time limit. One timer serves all commands with the same limit. */
 class Deadlines {
   readonly #limitMs: number;
   #commands: { command: ScriptCommand; atMs: number }[] = [];
-  #isLooking = false;
+  #isChecking = false;
 
   constructor(limitMs: number) {
     this.#limitMs = limitMs;
@@ -188,11 +196,11 @@ class Deadlines {
 
   add(command: ScriptCommand): void {
     this.#commands.push({ command, atMs: performance.now() + this.#limitMs });
-    if (!this.#isLooking) this.#lookLater();
+    if (!this.#isChecking) this.#scheduleCheck();
   }
 
-  #lookLater(): void {
-    this.#isLooking = true;
+  #scheduleCheck(): void {
+    this.#isChecking = true;
     setTimeout(
       () => {
         const nowMs = performance.now();
@@ -200,13 +208,13 @@ class Deadlines {
         this.#commands = open.filter(({ atMs }) => atMs > nowMs);
         for (const { command, atMs } of open)
           if (atMs <= nowMs) command.reject(new Error('Command timed out'));
-        this.#isLooking = this.#commands.length > 0;
-        if (this.#isLooking) this.#lookLater();
+        this.#isChecking = this.#commands.length > 0;
+        if (this.#isChecking) this.#scheduleCheck();
       },
-      Math.min(this.#limitMs / LOOKS, LOOK_EVERY_MS),
+      Math.min(this.#limitMs / CHECKS_PER_LIMIT, CHECK_EVERY_MS),
     );
   }
 }
 
-/** By time limit: each store has one. */
+/** By time limit in milliseconds. */
 const byLimit = new Map<number, Deadlines>();

@@ -3,13 +3,13 @@ import type { Completion } from '../../../kernel/exchange.ts';
 import { type IdempotencyRecord, type RecordHead, UnreadableRecord } from '../../store.ts';
 
 /**
- * The bytes of a record in Redis, format version 2. The fields before the texts have fixed places, because the scripts
- * read and change them in place:
+ * The offsets of a record's fields, format version 2. The fields before the texts have fixed offsets, because the Lua
+ * scripts read them and change some of them in place. (Lua counts bytes from 1, so offset 18 is byte 19 in a script.)
  *
  *   0     format version, 0x02
  *   1     state: e executing, d in doubt, c completed with a response, t completed as a tombstone
  *   2     token, 16 bytes
- *   18    flags, u8: 1 the record was in doubt, 2 its owner gave up (it marked the record in doubt itself)
+ *   18    flags, u8: 1 the record was in doubt, 2 its owner gave up (the owner itself marked it in doubt)
  *   19    leaseMs, u48
  *   25    retentionMs, u48
  *   31    inDoubtRetentionMs, u48
@@ -17,13 +17,13 @@ import { type IdempotencyRecord, type RecordHead, UnreadableRecord } from '../..
  *   69    createdAtMs, f64
  *   77    changedAtMs, f64
  *   85    merchant, operation, key, request id, gateway id, encryption key id: u8 length and latin1 bytes each. The
- *         encryption key id is empty: records are not encrypted yet, and a record that names a key is not read
+ *         encryption key id is empty, because records are not encrypted yet. A record with a key id is refused
  *   then  c and t: status u16; c: u32 length of the headers, the headers (each u32 length and latin1 bytes), u32 length
  *         of the body, the body
  *
  * Numbers are big-endian. Records of format version 1 have other key names and are not read.
  *
- * The age of an executing record is its inDoubtRetentionMs less the key's remaining time to live.
+ * The age of an executing record is its inDoubtRetentionMs minus the remaining TTL of its key.
  */
 export const layout = {
   version: 0,
@@ -46,7 +46,7 @@ const [EXECUTING, IN_DOUBT, RESPONSE, TOMBSTONE] = [0x65, 0x64, 0x63, 0x74];
 const TEXTS = 6;
 const LONGEST_TEXT = 255;
 
-/** No record's head is longer. */
+/** The largest size of a head: the fields before the completion. */
 export const HEAD_BYTES = layout.texts + TEXTS * (1 + LONGEST_TEXT);
 
 /** @throws {RangeError} if a text is longer than 255 bytes */
@@ -88,7 +88,7 @@ function writeText(bytes: Buffer, text: string, at: number): number {
   return at + 1 + bytes.write(text, at + 1, 'latin1');
 }
 
-/** The state code of a completed record, and the bytes that follow its head. */
+/** The state code of a completed record, and the bytes that go behind its head. */
 export function encodeCompletion(completion: Completion): { code: 'c' | 't'; bytes: Buffer } {
   if (completion.kind === 'tombstone') {
     const bytes = Buffer.allocUnsafe(2);
@@ -96,7 +96,7 @@ export function encodeCompletion(completion: Completion): { code: 'c' | 't'; byt
     return { code: 't', bytes };
   }
   const { status, headers, body } = completion.response;
-  // One text is written faster than many.
+  // Writing one long string is faster than writing many short ones.
   let section = '';
   for (const text of headers) section += lengthAsText(text.length) + text;
   const bytes = Buffer.allocUnsafe(10 + section.length + body.length);
@@ -108,27 +108,27 @@ export function encodeCompletion(completion: Completion): { code: 'c' | 't'; byt
   return { code: 'c', bytes };
 }
 
-/** A u32 as four latin1 characters. */
+/** A big-endian u32 as four latin1 characters. */
 const lengthAsText = (length: number): string =>
   String.fromCharCode(length >>> 24, (length >>> 16) & 255, (length >>> 8) & 255, length & 255);
 
-/** A number of milliseconds as `createdAtMs` and `changedAtMs` hold it. */
+/** A time in milliseconds, in the form of `createdAtMs` and `changedAtMs`. */
 export function encodeTime(ms: number): Buffer {
   const bytes = Buffer.allocUnsafe(8);
   bytes.writeDoubleBE(ms);
   return bytes;
 }
 
-/** The bytes from `leaseMs` to `inDoubtRetentionMs`. */
+/** The bytes of `leaseMs`, `retentionMs` and `inDoubtRetentionMs`. */
 export const lifetimesIn = (record: Buffer): Buffer => record.subarray(layout.leaseMs, layout.fingerprint);
 
-/** False: another version of the format, or not a record at all. */
+/** False: the bytes have another format version, or are not a record. */
 export const isThisFormat = (bytes: Buffer): boolean => bytes[layout.version] === FORMAT_VERSION;
 
 /** Whether the owner itself marked the record in doubt. */
 export const ownerGaveUp = (record: Buffer): boolean => ((record[layout.flags] ?? 0) & OWNER_GAVE_UP) !== 0;
 
-/** @throws {UnreadableRecord} for bytes that {@link encodeRecord} did not write */
+/** @throws {UnreadableRecord} for bytes that {@link encodeRecord} would not write */
 export function decodeRecord(bytes: Buffer): IdempotencyRecord {
   const record: IdempotencyRecord = decodeHead(bytes);
   let at = layout.texts;
@@ -144,7 +144,7 @@ export function decodeRecord(bytes: Buffer): IdempotencyRecord {
       const headersEnd = at + 4 + bytes.readUInt32BE(at);
       at += 4;
       if (headersEnd + 4 > bytes.length) throw endsTooEarly();
-      // Cutting one string costs far less than making each from bytes.
+      // Cutting one string is far faster than decoding each header.
       const section = bytes.toString('latin1', at, headersEnd);
       const sectionAt = at;
       const headers: string[] = [];
@@ -155,7 +155,7 @@ export function decodeRecord(bytes: Buffer): IdempotencyRecord {
         if (at > headersEnd) throw endsTooEarly();
         headers.push(section.substring(textAt - sectionAt, at - sectionAt));
       }
-      if (headers.length % 2 !== 0) throw new UnreadableRecord('a header has no value');
+      if (headers.length % 2 !== 0) throw new UnreadableRecord('a header has a name and no value');
       const bodyAt = headersEnd + 4;
       at = bodyAt + bytes.readUInt32BE(headersEnd);
       if (at > bytes.length) throw endsTooEarly();
@@ -165,7 +165,7 @@ export function decodeRecord(bytes: Buffer): IdempotencyRecord {
       };
     }
   }
-  if (at !== bytes.length) throw new UnreadableRecord('bytes follow its last field');
+  if (at !== bytes.length) throw new UnreadableRecord('there are bytes after its last field');
   return record;
 }
 
@@ -187,7 +187,7 @@ export function decodeHead(bytes: Buffer): RecordHead {
   const requestIdAt = keyAt + 1 + (bytes[keyAt] as number);
   const gatewayIdAt = requestIdAt + 1 + (bytes[requestIdAt] as number);
   const encryptionKeyIdAt = gatewayIdAt + 1 + (bytes[gatewayIdAt] as number);
-  // A place past the last byte makes all later places NaN, and the comparison false.
+  // An offset past the last byte makes all later offsets NaN, so the comparison is false.
   if (!(encryptionKeyIdAt < bytes.length)) throw endsTooEarly();
   if (bytes[encryptionKeyIdAt] !== 0) throw new UnreadableRecord('it is encrypted');
   const texts = bytes.toString('latin1', layout.texts, encryptionKeyIdAt);

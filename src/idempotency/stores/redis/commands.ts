@@ -4,6 +4,7 @@ import { Redis } from 'ioredis';
 import { StoreUnavailable, UnknownCursor, UnreadableRecord } from '../../store.ts';
 import { type Argument, type RedisClient, ScriptCommand } from './client.ts';
 
+/** A Lua script, and the SHA-1 of its UTF-8 text, which EVALSHA takes. */
 interface Script {
   lua: string;
   sha: string;
@@ -14,12 +15,12 @@ const text = (name: string) => readFileSync(new URL(`./scripts/${name}.lua`, imp
 const record = text('record');
 
 function load(name: string): Script {
-  // The first line holds the script's flags and must stay the first.
+  // Redis reads a script's flags from its first line, so the shared function goes behind that line.
   const lua = text(name).replace('\n', `\n${record}`);
   return { lua, sha: createHash('sha1').update(lua).digest('hex') };
 }
 
-/** Each file says what its script does, and what KEYS, ARGV and the result are. */
+/** The head of each file says what the script does, and what its KEYS, ARGV and result are. */
 export const scripts = {
   start: load('start'),
   peek: load('peek'),
@@ -33,17 +34,21 @@ export const scripts = {
   list: load('list'),
 };
 
-/** A script's answer: nil, a number, bytes, or several of these. */
+/** What a script returns: nil, a number, bytes, or a list of these. */
 export type Reply = Buffer | number | null | Reply[];
 
 export interface Written {
-  /** Rejects with a {@link StoreUnavailable}. There as soon as Redis has given it. */
+  /** The script's reply. Does not wait for replicas. Rejects with {@link StoreUnavailable}. */
   reply: Promise<Reply>;
-  /** Whether enough replicas have the write. Undefined: none is waited for. Never known if the reply is a failure. */
+  /**
+   * Whether enough replicas have acknowledged the write. Undefined: the store does not wait for replicas. Never settles if
+   * `reply` rejects.
+   */
   replicated?: Promise<boolean>;
 }
 
-interface Waiting {
+/** A write that has not been sent yet. `inFull`: with the script's text, because Redis does not know its SHA-1. */
+interface PendingWrite {
   send(inFull: boolean): Promise<Reply>;
   inFull: boolean;
   resolve(reply: Reply): void;
@@ -51,22 +56,23 @@ interface Waiting {
   reject(error: unknown): void;
 }
 
-/** Commands collect in the process while Redis is frozen. If more bytes than this are waiting, new commands are refused. */
+/** While Redis is frozen, unsent commands collect in memory. Above this limit new commands are refused. */
 const MOST_UNSENT_BYTES = 16 * 1024 * 1024;
 
 /**
- * Runs the scripts, and waits for replicas.
+ * Runs the scripts, and sends WAIT behind writes that replicas must acknowledge.
  *
- * WAIT covers only the writes of the connection that sends it. It follows them in the same turn, and no command is ever
- * sent again. It also holds up its connection. So there is one WAIT at a time, behind all the writes that arrived during
- * the previous one, and two of them fit into a command's time limit.
+ * WAIT covers only the writes of the connection that sends it, so it must leave in the same turn of the event loop as its
+ * writes, and the client must never send a command twice. WAIT also blocks its connection. Therefore one WAIT is under way
+ * at a time, behind all writes that arrived during the previous one. Its limit is a quarter of the time limit of a command,
+ * so that two of them fit.
  */
 export class Commands {
   readonly client: RedisClient;
   readonly #replicas: number;
   readonly #waitMs: number;
-  #waiting: Waiting[] = [];
-  #busy = false;
+  #pending: PendingWrite[] = [];
+  #isFlushing = false;
 
   constructor(client: RedisClient, replicas: number, timeoutMs: number) {
     this.client = client;
@@ -74,12 +80,12 @@ export class Commands {
     this.#waitMs = Math.max(1, Math.floor(timeoutMs / 4));
   }
 
-  /** Whether a WAIT follows {@link write}. */
+  /** Whether {@link write} sends a WAIT. */
   get waits(): boolean {
     return this.#replicas > 0;
   }
 
-  /** @throws {StoreUnavailable} */
+  /** Runs a script whose effect no replica needs to acknowledge. @throws {StoreUnavailable} */
   async run(script: Script, keys: string[], args: Argument[]): Promise<Reply> {
     this.#assertReady();
     try {
@@ -91,29 +97,29 @@ export class Commands {
   }
 
   #send({ lua, sha }: Script, keys: string[], args: Argument[], inFull: boolean): Promise<Reply> {
-    // The scripts' comments are not ASCII, so their text goes as bytes.
+    // As UTF-8 bytes, which the SHA-1 was computed from. ScriptCommand would encode a string as latin1.
     const command = inFull
       ? new ScriptCommand('eval', Buffer.from(lua), keys, args)
       : new ScriptCommand('evalsha', sha, keys, args);
     return this.client.sendCommand(command) as Promise<Reply>;
   }
 
-  /** The same for a write that replicas must have. */
+  /** Runs a script whose effect replicas must acknowledge, if the store waits for replicas. */
   write(script: Script, keys: string[], args: Argument[]): Written {
     if (this.#replicas === 0) return { reply: this.run(script, keys, args) };
     const send = (inFull: boolean) => this.#send(script, keys, args, inFull);
     const { promise, resolve: replicated } = Promise.withResolvers<boolean>();
     const reply = this.answering(() => {
       const replied = new Promise<Reply>((resolve, reject) => {
-        this.#waiting.push({ send, inFull: false, resolve, replicated, reject });
+        this.#pending.push({ send, inFull: false, resolve, replicated, reject });
       });
-      if (!this.#busy) void this.#flush();
+      if (!this.#isFlushing) void this.#flush();
       return replied;
     });
     return { reply, replicated: promise };
   }
 
-  /** Gives every failure of `command` one name. */
+  /** Runs a command, and turns each failure into {@link StoreUnavailable}. {@link UnknownCursor} stays as it is. */
   async answering<T>(command: () => Promise<T>): Promise<T> {
     this.#assertReady();
     try {
@@ -128,40 +134,42 @@ export class Commands {
       throw new StoreUnavailable('redis: not connected', { maybeWritten: false });
     const nodes = this.client instanceof Redis ? [this.client] : this.client.nodes('master');
     if (nodes.some(({ stream }) => (stream?.writableLength ?? 0) > MOST_UNSENT_BYTES))
-      throw new StoreUnavailable('redis: it does not read its commands', { maybeWritten: false });
+      throw new StoreUnavailable('redis: too many commands are unsent, because it does not read them', {
+        maybeWritten: false,
+      });
   }
 
   async #flush(): Promise<void> {
-    this.#busy = true;
-    // All writes of this turn go into one batch.
+    this.#isFlushing = true;
+    // All writes of this turn of the event loop share a batch.
     await Promise.resolve();
-    while (this.#waiting.length > 0) await this.#sendBatch(this.#waiting.splice(0));
-    this.#busy = false;
+    while (this.#pending.length > 0) await this.#sendBatch(this.#pending.splice(0));
+    this.#isFlushing = false;
   }
 
-  async #sendBatch(batch: Waiting[]): Promise<void> {
+  async #sendBatch(batch: PendingWrite[]): Promise<void> {
     try {
       this.#assertReady();
     } catch (error) {
       for (const { reject } of batch) reject(error);
       return;
     }
-    // Nothing may be awaited between the first write and the WAIT: they have to leave over the same connection.
+    // No await between the first write and the WAIT: they must leave on the same connection.
     const replies = batch.map(({ send, inFull }) => send(inFull));
     const replicated = this.client.wait(this.#replicas, this.#waitMs).then(
       (reached) => Number(reached) >= this.#replicas,
       () => false,
     );
-    for (const [at, waiting] of batch.entries()) {
+    for (const [at, pending] of batch.entries()) {
       (replies[at] as Promise<Reply>).then(
         (reply) => {
-          waiting.replicated(replicated);
-          waiting.resolve(reply);
+          pending.replicated(replicated);
+          pending.resolve(reply);
         },
         (error: unknown) => {
-          if (waiting.inFull || !isUnknownScript(error)) return waiting.reject(error);
-          // In the next batch, because this WAIT would not cover it.
-          this.#waiting.push({ ...waiting, inFull: true });
+          if (pending.inFull || !isUnknownScript(error)) return pending.reject(error);
+          // Send it in the next batch, because this WAIT would not cover it.
+          this.#pending.push({ ...pending, inFull: true });
         },
       );
     }
@@ -172,9 +180,8 @@ export class Commands {
 const isUnknownScript = (error: unknown) => (error as Error).message.startsWith('NOSCRIPT');
 
 /**
- * Errors with which Redis refuses a command before it runs. A script that has begun to write never gets one of them: Redis
- * checks them at the script's start or at its first write. NOPERM is not among them, because Redis checks the permission
- * of each command within a script.
+ * Errors that prove that a command had no effect: Redis checks for them at the start of a script, or at its first write.
+ * NOPERM is not among them, because Redis checks permissions for each command within a script.
  */
 const REFUSED = new Set([
   'OOM',
@@ -191,7 +198,7 @@ const REFUSED = new Set([
   'TRYAGAIN',
 ]);
 
-/** What ioredis says of a command that it did not hand to a connection. */
+/** The messages of ioredis for a command that it did not write to a connection. */
 const NEVER_SENT = new Set([
   "Stream isn't writeable and enableOfflineQueue options is false",
   "Cluster isn't ready and enableOfflineQueue options is false",
@@ -209,6 +216,17 @@ function failureOf(error: unknown): Error {
   if (code === 'UNREADABLE') return new UnreadableRecord(message.slice(code.length + 1));
   if (code === 'WRONGTYPE') return new UnreadableRecord('the key holds another type of value');
   if (code === 'VOIDED')
-    return new StoreUnavailable('redis: the token was given up', { maybeWritten: false });
+    return new StoreUnavailable('redis: the execution was given up: its token is voided', {
+      maybeWritten: false,
+    });
   return new StoreUnavailable(`redis: ${message}`, { cause: error, maybeWritten: !REFUSED.has(code) });
 }
+
+/** The key of a record's lease. */
+export const leaseOf = (key: string): string => `${key}:lease`;
+
+/** The text that a script returned, such as `ok` or `stale`. */
+export const wordOf = (reply: Reply): string => (reply as Buffer).toString('latin1');
+
+export const notReplicated = (what: string): StoreUnavailable =>
+  new StoreUnavailable(`redis: the ${what} did not reach its replicas`);

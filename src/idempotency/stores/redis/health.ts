@@ -4,6 +4,7 @@ import type { Clock } from '../../../kernel/clock.ts';
 import { type StoreHealth, StoreUnavailable } from '../../store.ts';
 import type { RedisClient } from './client.ts';
 
+/** Part of RedisStoreOptions. */
 interface HealthOptions {
   prefix: string;
   gatewayId: string;
@@ -11,7 +12,7 @@ interface HealthOptions {
   onClockStep?: (stepMs: number) => void;
 }
 
-/** Redis' wall clock less our monotonic clock, known to lie between these two; and when that was. */
+/** Redis' wall clock minus our monotonic clock. It was between these two values at `atMs` on the monotonic clock. */
 interface Offset {
   leastMs: number;
   mostMs: number;
@@ -19,22 +20,23 @@ interface Offset {
 }
 
 const PROBE_MS = 1000;
+/** A smaller change of the offset does not count as a step. */
 const STEP_MS = 1000;
-/** How much a clock may be slewed, per millisecond that has passed: twice what Linux allows. */
+/** A clock may be slewed by this share of the time that has passed. Linux allows half of it. */
 const SLEW = 0.001;
 const STEP_IS_REPORTED_FOR_MS = 3_600_000;
-/** In a cluster: attempts to find a key of a master's own. A master without slots has none. */
+/** How many key names are tried per master of a cluster. A master without slots accepts none. */
 const PROBE_NAMES = 100;
 
-/** Writes a probe key on every master, and watches the clocks of their hosts: by those, Redis expires records. */
+/** Writes a probe key on every master, and watches the clocks of their hosts, because Redis expires records by them. */
 export class Health {
-  /** Warnings about Redis' settings, found when the store was opened. */
+  /** Warnings about Redis' settings, which {@link inspect} found when the store was opened. */
   settings: readonly string[] = [];
   readonly #client: RedisClient;
   readonly #options: HealthOptions;
-  /** By master. */
+  /** By address of the master. */
   readonly #offsets = new Map<string, Offset>();
-  /** By master: the number in the name of its probe key. */
+  /** By address of the master: the number in the name of a probe key that it accepts. */
   readonly #probes = new Map<string, number>();
   #timeIsForbidden = false;
   #step: { stepMs: number; atMs: number } | undefined;
@@ -44,7 +46,7 @@ export class Health {
     this.#options = options;
   }
 
-  async look(): Promise<StoreHealth> {
+  async check(): Promise<StoreHealth> {
     try {
       await this.#client.set(this.#probeName, '1', 'PX', PROBE_MS);
       if (this.#client instanceof Cluster) {
@@ -64,7 +66,7 @@ export class Health {
     return `${this.#options.prefix}:v2:probe:${this.#options.gatewayId}`;
   }
 
-  /** A master refuses keys of other masters' slots with MOVED, so names are tried until one is its own. */
+  /** A master refuses keys in the slots of other masters with MOVED, so this tries names until the master accepts one. */
   async #probe(master: Redis): Promise<void> {
     const address = addressOf(master);
     const known = this.#probes.get(address) ?? 0;
@@ -94,7 +96,7 @@ export class Health {
     this.#offsets.set(name, now);
     if (!last) return;
     const slewMs = SLEW * (atMs - last.atMs);
-    // The smallest step that explains both readings.
+    // The smallest step that explains both offsets.
     const stepMs =
       now.leastMs > last.mostMs ? now.leastMs - last.mostMs : Math.min(0, now.mostMs - last.leastMs);
     if (Math.abs(stepMs) <= STEP_MS + slewMs) return;
@@ -105,7 +107,7 @@ export class Health {
   #warnings(): string[] {
     const warnings = [...this.settings];
     if (this.#timeIsForbidden)
-      warnings.push('redis does not let us read TIME: a step of its clock is not noticed');
+      warnings.push('redis does not allow TIME: the gateway cannot notice a step of its clock');
     if (this.#step && this.#options.clock.monotonicMs() - this.#step.atMs < STEP_IS_REPORTED_FOR_MS) {
       const { stepMs } = this.#step;
       const when = stepMs > 0 ? 'early' : 'late';
@@ -115,7 +117,7 @@ export class Health {
   }
 }
 
-/** A user that may not read TIME can still store records. */
+/** A Redis user without permission for TIME can still store records. */
 function ignoreForbidden(error: Error): undefined {
   if (!error.message.startsWith('NOPERM')) throw error;
 }
@@ -130,7 +132,7 @@ async function info(node: Redis): Promise<Map<string, string>> {
   );
 }
 
-/** Undefined if CONFIG is not allowed, as with many hosted servers. */
+/** Undefined: CONFIG is not allowed, as on many hosted servers. */
 async function setting(node: Redis, name: string): Promise<string | undefined> {
   try {
     const [, value] = (await node.config('GET', name)) as string[];
@@ -140,16 +142,16 @@ async function setting(node: Redis, name: string): Promise<string | undefined> {
   }
 }
 
-const AGAIN_AFTER_MS = 100;
+const RETRY_AFTER_MS = 100;
 
 /**
- * Checks the settings of Redis; of a cluster, those of every master. If a connection breaks or does not answer, it tries
- * again, because a cluster's client is ready before all of its masters are.
+ * Checks the settings of Redis, in a cluster those of every master. Tries again if a connection breaks or does not answer,
+ * because the client of a cluster is ready before all masters are.
  *
- * @param replicas how many replicas a write waits for
- * @param untilMs on the monotonic clock: no new attempt after it
- * @returns settings under which a record can be lost, each one line
- * @throws {StoreUnavailable} if it is older than 7.0 (scripts with flags), evicts records, or does not answer in time
+ * @param replicas how many replicas must acknowledge a write
+ * @param untilMs on the monotonic clock. No new attempt begins after it
+ * @returns warnings about settings that can lose a record, one line each
+ * @throws {StoreUnavailable} if Redis is older than 7.0 (which has no script flags), evicts records, or does not answer
  */
 export async function inspect(
   client: RedisClient,
@@ -162,11 +164,11 @@ export async function inspect(
       return await inspectNodes(client, replicas);
     } catch (error) {
       const { name, message } = error as Error;
-      // An error that Redis itself answered would be the same next time.
+      // Redis itself answered with an error, and would do so again.
       if (error instanceof StoreUnavailable || name === 'ReplyError') throw error;
       if (clock.monotonicMs() >= untilMs)
         throw new StoreUnavailable(`redis cannot be reached: ${message}`, { cause: error });
-      await sleep(AGAIN_AFTER_MS);
+      await sleep(RETRY_AFTER_MS);
     }
   }
 }
@@ -184,17 +186,15 @@ async function inspectNode(node: Redis, replicas: number): Promise<string[]> {
   const fsync = await setting(node, 'appendfsync');
   if (server.get('aof_enabled') !== '1') {
     warnings.push(
-      'redis runs without appendonly: a record is lost, and a payout may run again, when redis is killed',
+      'redis runs without appendonly: if redis is killed, records are lost and a payout may run again',
     );
   } else if (fsync !== undefined && fsync !== 'always') {
-    warnings.push(
-      `redis has appendfsync ${fsync}: the last moment's records are lost when its machine fails`,
-    );
+    warnings.push(`redis has appendfsync ${fsync}: if its machine fails, the most recent records are lost`);
   }
   const promotable = Number(server.get('connected_slaves') ?? 0);
   if (promotable > replicas) {
     warnings.push(
-      `redis has ${promotable} ${promotable === 1 ? 'replica' : 'replicas'} and durability.replicas is ${replicas}: a failover loses records that had not reached the promoted one`,
+      `redis has ${promotable} ${promotable === 1 ? 'replica' : 'replicas'} and durability.replicas is ${replicas}: a failover loses records that the promoted replica does not have yet`,
     );
   }
   return warnings;

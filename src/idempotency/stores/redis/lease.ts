@@ -4,37 +4,38 @@ import type { Clock } from '../../../kernel/clock.ts';
 import type { Owner } from '../../store.ts';
 import type { RedisClient } from './client.ts';
 
-interface Held {
-  /** Undefined: the lock that the script took. */
+/** The lease of one owner in this process. */
+interface HeldLease {
+  /** Undefined: the script took the lock, and redlock has not renewed it yet. */
   lock: Promise<Lock | undefined> | undefined;
-  /** On the monotonic clock: until then the lock nodes surely hold the lock. */
+  /** On the monotonic clock. Until then the lock nodes surely hold the lock. */
   untilMs: number;
-  /** The lease had lapsed, and the record does not say so yet. */
+  /** The lease had lapsed, and the record was not marked yet. */
   lapsed: boolean;
 }
 
 /**
- * The redlock locks that say "the owner is alive". For liveness only: if a lease is lost early, or never obtained, others
- * believe sooner that its owner is dead; the record and its token keep them from doing harm.
+ * The leases, as redlock locks. They only show that an owner is alive. If a lease is lost early or was never obtained, other
+ * gateways take its owner for dead sooner; the record and its token still prevent a second execution.
  *
- * On the store's own node the scripts take the lock and give it back, with redlock's keys and values, so that it costs no
- * command more. redlock renews it. On lock nodes redlock does all of it.
+ * If the store's own Redis holds the leases, the scripts take and release the lock with redlock's keys and values, which
+ * saves a command, and redlock only renews it. On lock nodes redlock does everything.
  *
- * Only acquire, extend and release are used, each with one attempt. redlock's `using()` spins when a lock is lost and
- * throws the routine's result away; its own retries can return a lock that has expired.
+ * Only redlock's acquire, extend and release are used, with one attempt each. Its `using()` spins when a lock is lost and
+ * discards the result of the routine, and its retries can return a lock that has expired.
  */
 export class Leases {
-  /** What the scripts are to set, in milliseconds: 0 if the leases live on lock nodes. */
+  /** The lease time that the scripts set, in milliseconds. 0: lock nodes hold the leases. */
   readonly scriptMs: number;
   readonly #redlock: Redlock;
   readonly #nodes: RedisClient[];
   readonly #leaseMs: number;
   readonly #clock: Clock;
   readonly #nameOf: (scope: Scope) => string;
-  /** By owner. */
-  readonly #held = new Map<string, Held>();
+  /** By token of the owner. */
+  readonly #held = new Map<string, HeldLease>();
 
-  /** @param lockNodes none: the leases live on the store's own node */
+  /** @param lockNodes empty: the store's own Redis holds the leases */
   constructor(
     store: RedisClient,
     lockNodes: RedisClient[],
@@ -48,21 +49,21 @@ export class Leases {
     this.#redlock = new Redlock(this.#nodes, { retryCount: 0 });
   }
 
-  /** Right after the start. On lock nodes the acquisition is sent now, and the owner does not wait for it. */
+  /** Call right after a start or restart. With lock nodes it sends the acquisition, and the owner does not wait for it. */
   take(owner: Owner): void {
-    const held: Held = { lock: undefined, untilMs: Number.NEGATIVE_INFINITY, lapsed: false };
+    const held: HeldLease = { lock: undefined, untilMs: Number.NEGATIVE_INFINITY, lapsed: false };
     this.#held.set(idOf(owner), held);
     if (this.scriptMs === 0) this.#acquire(owner, held);
   }
 
-  /** Extends the lease, or takes it again if it had lapsed. False: it had, and {@link lapseMarked} was not called yet. */
+  /** Extends the lease, or takes it again if it had lapsed. False: it had lapsed, and {@link lapseMarked} is still due. */
   async renew(owner: Owner): Promise<boolean> {
     const held = this.#held.get(idOf(owner));
     if (!held) return true;
     const issuedMs = this.#clock.monotonicMs();
     const lock = await (held.lock ?? this.#takenByScript(owner));
     const extended = await (lock && this.#redlock.extend(lock, this.#leaseMs).catch(() => undefined));
-    // Given back in the meantime: a lock taken now would outlive its owner.
+    // The owner gave the lease back meanwhile, so a lock taken now would stay without an owner.
     if (!this.#held.has(idOf(owner))) return true;
     if (extended) {
       held.lock = Promise.resolve(extended);
@@ -74,33 +75,33 @@ export class Leases {
     return !held.lapsed;
   }
 
-  /** The record says now that the lease had lapsed. */
+  /** Call after the record was marked as one whose lease had lapsed. */
   lapseMarked(owner: Owner): void {
     const held = this.#held.get(idOf(owner));
     if (held) held.lapsed = false;
   }
 
-  /** Whether the lock nodes hold the owner's lease; undefined if the leases live on the store's own node. */
+  /** Whether the lock nodes hold the owner's lease. Undefined: the store's own Redis holds the leases. */
   onLockNodes(owner: Owner): boolean | undefined {
     if (this.scriptMs > 0) return undefined;
     return this.#clock.monotonicMs() < (this.#held.get(idOf(owner))?.untilMs ?? Number.NEGATIVE_INFINITY);
   }
 
-  /** Behind the owner's last write. A lease that cannot be given back lapses by itself. */
+  /** Call after the owner's last write. A lease that cannot be released lapses after its time. */
   giveBack(owner: Owner): void {
     const id = idOf(owner);
     void this.#held.get(id)?.lock?.then((lock) => lock?.release().catch(() => {}));
     this.#held.delete(id);
   }
 
-  /** Is the lease held? A node that does not answer counts as "yes": without an answer no owner is declared dead. */
+  /** Does an owner hold the lease? A node that does not answer counts as yes, so that no living owner is taken for dead. */
   async isHeld(scope: Scope): Promise<boolean> {
     const name = this.#nameOf(scope);
     const answers = await Promise.all(this.#nodes.map((node) => node.exists(name).catch(() => 1)));
     return answers.filter((answer) => answer > 0).length > this.#nodes.length / 2;
   }
 
-  #acquire(owner: Owner, held: Held): void {
+  #acquire(owner: Owner, held: HeldLease): void {
     const issuedMs = this.#clock.monotonicMs();
     held.lock = this.#redlock.acquire([this.#nameOf(owner.scope)], this.#leaseMs).then(
       (lock) => {
@@ -111,7 +112,7 @@ export class Leases {
     );
   }
 
-  /** How long it lives is for its node to say. */
+  /** The lock that a script took, in the form that redlock extends. Its node knows when it expires. */
   #takenByScript(owner: Owner): Lock | undefined {
     if (this.scriptMs === 0) return undefined;
     const name = this.#nameOf(owner.scope);
@@ -119,7 +120,7 @@ export class Leases {
   }
 }
 
-/** The value of the lock that an owner's start takes. Other owners do not know it. */
+/** The value of an owner's lock. It differs for each owner, so that an owner releases only its own lock. */
 export const leaseValueOf = ({ token }: Owner): string => token.toString('hex');
 
 const idOf = (owner: Owner): string => owner.token.toString('latin1');

@@ -1,82 +1,100 @@
 import { Cluster, type Redis } from 'ioredis';
-import type { Scope } from '../../../kernel/brands.ts';
+import type { Scope, Token } from '../../../kernel/brands.ts';
+import type { Clock } from '../../../kernel/clock.ts';
+import { newToken } from '../../fingerprint.ts';
 import {
+  AUDIT_RETENTION_MS,
+  type AuditRecord,
+  auditRecord,
   isListed,
   type ListedRecord,
   type ListFilter,
   type Listing,
+  type Resolution,
+  type ResolutionNote,
+  type Resolved,
   UnknownCursor,
   UnreadableRecord,
 } from '../../store.ts';
 import type { RedisClient } from './client.ts';
-import { decodeHead, HEAD_BYTES } from './codec.ts';
-import { type Commands, scripts } from './commands.ts';
+import {
+  decodeHead,
+  decodeRecord,
+  encodeCompletion,
+  encodeTime,
+  HEAD_BYTES,
+  layout,
+  ownerGaveUp,
+} from './codec.ts';
+import { type Commands, leaseOf, notReplicated, scripts, wordOf } from './commands.ts';
+import type { Leases } from './lease.ts';
 
-export interface Look {
+/** One call examines about this many keys at most, so that payouts are served meanwhile. */
+const KEYS_PER_PAGE = 1000;
+
+/** The COUNT of a SCAN. */
+const SCAN_COUNT = { least: 10, most: 250 };
+
+const SCOPE = /^[0-9a-f]{64}$/;
+
+/** What a listing needs of its store. */
+export interface ListAccess {
   commands: Commands;
-  /** Whether the leases live on the store's own node. */
-  leasesHere: boolean;
+  leases: Leases;
   keyOf(scope: string): string;
-  isHeld(scope: Scope): Promise<boolean>;
 }
 
-/** What a cursor says: how far a listing has come. */
-interface Place {
-  /** Address of the master that is being read; empty if there is only one. */
+/** How far a listing has come. Encoded, it is the cursor. */
+interface Position {
+  /** Address of the master that is being read. Empty if there is only one server. */
   master: string;
-  /** SCAN's own cursor there, or `through`: all keys of that master were read. */
+  /** SCAN's own cursor on that master. `through`: all of its keys were read. */
   scan: string;
-  /** SCAN gives a few more keys than were asked for. These are left for the next page. */
-  waiting: readonly Scope[];
+  /** SCAN returns more keys than COUNT at times. These are left for the next page. */
+  pending: readonly Scope[];
 }
 
-function encodePlace({ master, scan, waiting }: Place): string {
-  return Buffer.from([master, scan, ...waiting].join(' ')).toString('base64url');
+function encodeCursor({ master, scan, pending }: Position): string {
+  return Buffer.from([master, scan, ...pending].join(' ')).toString('base64url');
 }
 
 /** @throws {UnknownCursor} */
-function decodePlace(cursor: string): Place {
-  const [master, scan = '', ...waiting] = Buffer.from(cursor, 'base64url').toString('latin1').split(' ');
+function decodeCursor(cursor: string): Position {
+  const [master, scan = '', ...pending] = Buffer.from(cursor, 'base64url').toString('latin1').split(' ');
   const isScope = (text: string): text is Scope => SCOPE.test(text);
-  if (master === undefined || !/^(?:\d{1,20}|through)$/.test(scan) || !waiting.every(isScope))
+  if (master === undefined || !/^(?:\d{1,20}|through)$/.test(scan) || !pending.every(isScope))
     throw new UnknownCursor();
-  return { master, scan, waiting };
+  return { master, scan, pending };
 }
 
-/** Records that one call reads, at most: payouts go on meanwhile. */
-const EXAMINED_A_PAGE = 1000;
-
-/** Keys that one SCAN looks at, at least and at most. */
-const COUNT = { least: 10, most: 250 };
-
-/** A page: master by master, each by SCAN. */
-export async function listRecords(look: Look, filter: ListFilter): Promise<Listing> {
-  const masters = mastersOf(look.commands.client);
+/** Reads one page with SCAN, one master after the other. */
+export async function listRecords(access: ListAccess, filter: ListFilter): Promise<Listing> {
+  const masters = mastersOf(access.commands.client);
   const [first = ''] = masters.keys();
-  let place: Place =
-    filter.cursor === undefined ? { master: first, scan: '0', waiting: [] } : decodePlace(filter.cursor);
-  if (!masters.has(place.master)) throw new UnknownCursor();
+  let position: Position =
+    filter.cursor === undefined ? { master: first, scan: '0', pending: [] } : decodeCursor(filter.cursor);
+  if (!masters.has(position.master)) throw new UnknownCursor();
   const records: ListedRecord[] = [];
-  for (let examined = 0; examined < EXAMINED_A_PAGE && records.length < filter.limit; ) {
-    const room = filter.limit - records.length;
-    if (place.waiting.length === 0) {
-      const count = Math.min(Math.max(room, COUNT.least), COUNT.most);
-      const next = await scanOn(masters, look, place, count);
+  for (let examined = 0; examined < KEYS_PER_PAGE && records.length < filter.limit; ) {
+    const wanted = filter.limit - records.length;
+    if (position.pending.length === 0) {
+      const count = Math.min(Math.max(wanted, SCAN_COUNT.least), SCAN_COUNT.most);
+      const next = await scan(masters, access, position, count);
       if (!next) return { records };
-      place = next;
+      position = next;
       examined += count;
     }
-    const looked = place.waiting.slice(0, room);
-    place = { ...place, waiting: place.waiting.slice(room) };
-    const found = await Promise.all(looked.map((scope) => listedAs(look, scope)));
+    const scopes = position.pending.slice(0, wanted);
+    position = { ...position, pending: position.pending.slice(wanted) };
+    const found = await Promise.all(scopes.map((scope) => listed(access, scope)));
     records.push(
       ...found.filter((record) => record !== undefined).filter((record) => isListed(record, filter)),
     );
   }
-  return { records, cursor: encodePlace(place) };
+  return { records, cursor: encodeCursor(position) };
 }
 
-/** By address, so that a cursor finds its master again; one server needs no name. */
+/** The masters by address, which a cursor names. A single server has the empty name. */
 function mastersOf(client: RedisClient): Map<string, Redis> {
   if (!(client instanceof Cluster)) return new Map([['', client]]);
   const named = client
@@ -85,46 +103,106 @@ function mastersOf(client: RedisClient): Map<string, Redis> {
   return new Map(named.toSorted(([a], [b]) => (a < b ? -1 : 1)));
 }
 
-/** The next keys, on this master or the one after it. Undefined: all masters were read. */
-async function scanOn(
+/** The next keys of this master or, if all of its keys were read, of the next one. Undefined: all masters were read. */
+async function scan(
   masters: Map<string, Redis>,
-  { keyOf }: Look,
-  place: Place,
+  { keyOf }: ListAccess,
+  position: Position,
   count: number,
-): Promise<Place | undefined> {
+): Promise<Position | undefined> {
   const names = [...masters.keys()];
-  const through = place.scan === 'through';
-  const master = through ? names[names.indexOf(place.master) + 1] : place.master;
+  const through = position.scan === 'through';
+  const master = through ? names[names.indexOf(position.master) + 1] : position.master;
   const node = master === undefined ? undefined : masters.get(master);
   if (master === undefined || !node) return undefined;
   const [before, after] = [keyOf('').slice(0, -1), '}'];
-  const [scan, keys] = await node.scan(through ? '0' : place.scan, 'MATCH', keyOf('*'), 'COUNT', count);
+  const [next, keys] = await node.scan(through ? '0' : position.scan, 'MATCH', keyOf('*'), 'COUNT', count);
   const scopes = keys
     .map((key) => key.slice(before.length, -after.length))
     .filter((scope) => SCOPE.test(scope));
-  return { master, scan: scan === '0' ? 'through' : scan, waiting: [...new Set(scopes)] as Scope[] };
+  return { master, scan: next === '0' ? 'through' : next, pending: [...new Set(scopes)] as Scope[] };
 }
 
-const SCOPE = /^[0-9a-f]{64}$/;
-
-/** Undefined: the record is gone. */
-async function listedAs(
-  { commands, leasesHere, keyOf, isHeld }: Look,
+/** Undefined: the record was removed meanwhile. */
+async function listed(
+  { commands, leases, keyOf }: ListAccess,
   scope: Scope,
 ): Promise<ListedRecord | undefined> {
   const key = keyOf(scope);
   try {
-    const reply = await commands.run(scripts.list, [key, `${key}:lease`], [HEAD_BYTES]);
+    const reply = await commands.run(scripts.list, [key, leaseOf(key)], [HEAD_BYTES]);
     if (reply === null) return undefined;
-    const [bytes, leftMs, leases, whole] = reply as [Buffer, number, number, number];
+    const [bytes, ttlMs, leasesHere, isWhole] = reply as [Buffer, number, number, number];
     const head = decodeHead(bytes);
-    if (whole === 0) throw new UnreadableRecord('it is not as long as it says');
+    if (isWhole === 0) throw new UnreadableRecord('its length differs from the lengths of its fields');
     const { leaseMs, inDoubtRetentionMs } = head.lifetimes;
-    const lapsed = head.state === 'executing' && inDoubtRetentionMs - leftMs >= leaseMs;
-    const ownerGone = lapsed && !(leasesHere ? leases > 0 : await isHeld(scope));
+    const lapsed = head.state === 'executing' && inDoubtRetentionMs - ttlMs >= leaseMs;
+    const ownerGone = lapsed && !(leases.scriptMs > 0 ? leasesHere > 0 : await leases.isHeld(scope));
     return { ...head, scope, ownerGone };
   } catch (error) {
     if (error instanceof UnreadableRecord) return { scope, unreadable: error.message };
     throw error;
   }
 }
+
+const RELEASED = { code: '', bytes: '' };
+
+/** `seen`: the token of the record that the decision was made on. */
+interface Decision {
+  scope: Scope;
+  seen: Token;
+  resolution: Resolution;
+  note: ResolutionNote;
+  clock: Clock;
+}
+
+/** See `Store.resolve`. */
+export async function resolveRecord(
+  commands: Commands,
+  leases: Leases,
+  key: string,
+  { scope, seen, resolution, note, clock }: Decision,
+): Promise<Resolved> {
+  const { code, bytes } = resolution.as === 'completed' ? encodeCompletion(resolution.completion) : RELEASED;
+  const leasesHere = leases.scriptMs > 0;
+  for (;;) {
+    const encoded = await commands.answering(() => commands.client.getBuffer(key));
+    if (!encoded) return 'changed';
+    const record = decodeRecord(encoded);
+    if (!record.token.equals(seen) || record.state === 'completed') return 'changed';
+    const gaveUp = record.state === 'in_doubt' && ownerGaveUp(encoded);
+    // If the store's own Redis holds the leases, the script itself checks the lease.
+    if (!gaveUp && !leasesHere && (await leases.isHeld(scope))) return 'alive';
+    const wallMs = clock.wallMs();
+    const audit = Buffer.from(JSON.stringify(auditRecord(record, resolution, note, wallMs)));
+    const written = commands.write(
+      scripts.resolve,
+      [key, leaseOf(key), auditOf(key)],
+      [
+        encoded.subarray(0, layout.leaseMs),
+        leasesHere ? 1 : 0,
+        code,
+        newToken(),
+        encodeTime(wallMs),
+        bytes,
+        audit,
+        AUDIT_RETENTION_MS,
+      ],
+    );
+    const resolved = wordOf(await written.reply) as Resolved;
+    // The record changed between the read and the script, perhaps only its state under the same token: read it again.
+    if (resolved === 'changed') continue;
+    // It was written, but a failover could bring back the record in doubt.
+    if (resolved === 'ok' && written.replicated && !(await written.replicated))
+      throw notReplicated('resolution');
+    return resolved;
+  }
+}
+
+/** See `Store.audit`. */
+export async function readAudit(commands: Commands, key: string): Promise<AuditRecord[]> {
+  const trail = await commands.answering(() => commands.client.lrange(auditOf(key), 0, -1));
+  return trail.map((line) => JSON.parse(line) as AuditRecord);
+}
+
+const auditOf = (key: string): string => `${key}:audit`;

@@ -1,19 +1,28 @@
-import type { Token } from '../../../kernel/brands.ts';
+import type { Scope, Token } from '../../../kernel/brands.ts';
+import type { Clock } from '../../../kernel/clock.ts';
 import type { Completion } from '../../../kernel/exchange.ts';
 import {
+  type AuditRecord,
   type Execution,
+  type ExistingAnswer,
   type Fenced,
   type IdempotencyRecord,
+  type ListFilter,
+  type Listing,
   type Owner,
   type PeekAnswer,
-  type Standing,
+  type Resolution,
+  type ResolutionNote,
+  type Resolved,
   type StartAnswer,
   type Store,
+  type StoreHealth,
+  type StoreOptions,
   type UnansweredOptions,
   UnreadableRecord,
   VOID_TOKEN_MS,
 } from '../../store.ts';
-import type { Argument } from './client.ts';
+import { type Argument, connect, createClient, type Location, type RedisClient } from './client.ts';
 import {
   decodeRecord,
   encodeCompletion,
@@ -23,84 +32,146 @@ import {
   layout,
   lifetimesIn,
 } from './codec.ts';
-import { type Reply, scripts } from './commands.ts';
-import { leaseValueOf } from './lease.ts';
-import { leaseOf, notReplicated, RedisRecords, type RedisStoreOptions, wordOf } from './records.ts';
+import { Commands, leaseOf, notReplicated, type Reply, scripts, wordOf } from './commands.ts';
+import { Health, inspect } from './health.ts';
+import { Leases, leaseValueOf } from './lease.ts';
+import { listRecords, readAudit, resolveRecord } from './operators.ts';
 
-export type { RedisStoreOptions } from './records.ts';
+export interface RedisStoreOptions extends StoreOptions {
+  location: Location;
+  /** The first part of every key name. */
+  prefix: string;
+  /**
+   * URLs of independent Redis nodes that hold the leases. Use an odd number, so that there is always a majority. Empty: the
+   * store's own Redis holds them.
+   */
+  lockNodes: readonly string[];
+  /** How many replicas must acknowledge a write. 0: the store does not wait for replicas. */
+  replicas: number;
+  /** Called when too few replicas acknowledged a completed result in time. The merchant still gets it. */
+  onUnreplicated?: () => void;
+  /** Called when the clock of Redis' host was stepped. Positive: forwards, records expire early. Negative: late. */
+  onClockStep?: (stepMs: number) => void;
+  /** After this time a command fails with StoreUnavailable, though Redis may still execute it. */
+  timeoutMs: number;
+  /** How long `open` tries to reach Redis. */
+  connectTimeoutMs: number;
+  clock: Clock;
+}
 
 /**
- * The store for more than one machine. One string per scope, changed by scripts that compare and set. The key's own time to
- * live is the record's age. A replay is one command, a first execution two: start and complete.
+ * The store that several machines can share. Each scope is one Redis string, and each change of it is one Lua script that
+ * compares the token and writes. The string's TTL is the record's lifetime. A replay is one command, a first execution is
+ * two: start and complete.
  */
-export class RedisStore extends RedisRecords implements Store {
-  /** @throws {StoreUnavailable} if Redis cannot be reached, or cannot keep records */
+export class RedisStore implements Store {
+  readonly #options: RedisStoreOptions;
+  readonly #client: RedisClient;
+  readonly #lockClients: RedisClient[];
+  readonly #commands: Commands;
+  readonly #leases: Leases;
+  readonly #health: Health;
+
+  /** @throws {StoreUnavailable} if Redis cannot be reached, is too old, or evicts records */
   static async open(options: RedisStoreOptions): Promise<RedisStore> {
     const store = new RedisStore(options);
-    await store.connect();
+    await store.#connect();
     return store;
+  }
+
+  private constructor(options: RedisStoreOptions) {
+    const { location, timeoutMs, lockNodes, replicas, clock, lifetimes } = options;
+    this.#options = options;
+    this.#client = createClient(location, timeoutMs);
+    this.#lockClients = lockNodes.map((url) => createClient({ url }, timeoutMs));
+    this.#commands = new Commands(this.#client, replicas, timeoutMs);
+    this.#leases = new Leases(this.#client, this.#lockClients, {
+      leaseMs: lifetimes.leaseMs,
+      clock,
+      nameOf: (scope) => leaseOf(this.#keyOf(scope)),
+    });
+    this.#health = new Health(this.#client, options);
+  }
+
+  async #connect(): Promise<void> {
+    const { clock, connectTimeoutMs, replicas } = this.#options;
+    const untilMs = clock.monotonicMs() + connectTimeoutMs;
+    try {
+      // The store works while a minority of the lock nodes is down, so it does not wait for them here.
+      for (const client of this.#lockClients) connect(client, connectTimeoutMs).catch(() => {});
+      await connect(this.#client, connectTimeoutMs);
+      this.#health.settings = await inspect(this.#client, replicas, clock, untilMs);
+    } catch (error) {
+      await this.close();
+      throw error;
+    }
+  }
+
+  get refusing(): string | undefined {
+    return this.#client.status === 'ready' ? undefined : 'redis: not connected';
   }
 
   async start(execution: Execution): Promise<StartAnswer> {
     const { scope, fingerprint, token } = execution;
-    const { inDoubtRetentionMs } = this.options.lifetimes;
-    const key = this.keyOf(scope);
+    const { inDoubtRetentionMs } = this.#options.lifetimes;
+    const key = this.#keyOf(scope);
     const keys = [key, leaseOf(key), voidKeyOf(key, token)];
     const args: Argument[] = [
       this.#encode(execution),
       inDoubtRetentionMs,
       leaseValueOf(execution),
-      this.leases.scriptMs,
-      this.commands.waits ? 1 : 0,
+      this.#leases.scriptMs,
+      this.#commands.waits ? 1 : 0,
     ];
     let dead: Token | '' = '';
     for (;;) {
-      const written = this.commands.write(scripts.start, keys, [...args, dead]);
+      const written = this.#commands.write(scripts.start, keys, [...args, dead]);
       const reply = await written.reply;
       if (reply === null) {
         if (written.replicated && !(await written.replicated)) throw notReplicated('start');
-        this.leases.take(execution);
+        this.#leases.take(execution);
         return { kind: 'started' };
       }
-      // Only these two answers need their WAIT: what a failover can lose was never a reason to execute.
-      const { standing, token: other } = standingOf(reply, fingerprint);
-      if (standing.kind === 'completed' || standing.kind === 'tombstone') {
+      // Of the other answers only a replay waits for replicas. The rest lead to no execution and no result, so a failover
+      // that loses the record does no harm.
+      const { answer, executing } = existingAnswer(reply, fingerprint);
+      if (answer.kind === 'completed' || answer.kind === 'tombstone') {
         if (written.replicated && !(await written.replicated)) throw notReplicated('replayed record');
       }
-      // An executing record came back: it is older than its lease, and the lock nodes know whether its owner is alive.
-      if (!other || (await this.leases.isHeld(scope))) return standing;
-      dead = other;
+      // `executing`: the record is older than its lease, and only the lock nodes know whether the owner is alive.
+      if (!executing || (await this.#leases.isHeld(scope))) return answer;
+      dead = executing.token;
     }
   }
 
   async peek({ scope, fingerprint }: Pick<Execution, 'scope' | 'fingerprint'>): Promise<PeekAnswer> {
-    const key = this.keyOf(scope);
+    const key = this.#keyOf(scope);
     for (;;) {
-      const leasesHere = this.leases.scriptMs > 0;
-      const reply = await this.commands.run(
+      const leasesHere = this.#leases.scriptMs > 0;
+      const reply = await this.#commands.run(
         scripts.peek,
         [key, leaseOf(key)],
         [fingerprint, leasesHere ? 1 : 0],
       );
       if (reply === null) return { kind: 'absent' };
-      const { standing, token: other, record } = standingOf(reply, fingerprint);
-      if (other && record && (leasesHere || !(await this.leases.isHeld(scope)))) return doubtAbout(record);
-      if (!this.commands.waits || (standing.kind !== 'completed' && standing.kind !== 'tombstone'))
-        return standing;
+      const { answer, executing } = existingAnswer(reply, fingerprint);
+      if (executing && (leasesHere || !(await this.#leases.isHeld(scope)))) return inDoubt(executing);
+      if (!this.#commands.waits || (answer.kind !== 'completed' && answer.kind !== 'tombstone'))
+        return answer;
       const seen = (reply as Buffer).subarray(0, layout.flags);
-      const written = this.commands.write(scripts.confirm, [key], [seen]);
+      const written = this.#commands.write(scripts.confirm, [key], [seen]);
       if (wordOf(await written.reply) !== 'ok') continue;
       if (written.replicated && !(await written.replicated)) throw notReplicated('replayed record');
-      return standing;
+      return answer;
     }
   }
 
   async restart(execution: Execution): Promise<'ok' | 'changed'> {
     const { token, fingerprint, scope } = execution;
-    const key = this.keyOf(scope);
+    const key = this.#keyOf(scope);
     const encoded = this.#encode(execution);
-    const { gatewayId, lifetimes } = this.options;
-    const written = this.commands.write(
+    const { gatewayId, lifetimes } = this.#options;
+    const written = this.#commands.write(
       scripts.restart,
       [key, leaseOf(key), voidKeyOf(key, token)],
       [
@@ -111,35 +182,35 @@ export class RedisStore extends RedisRecords implements Store {
         Buffer.from(`${String.fromCharCode(gatewayId.length)}${gatewayId}`, 'latin1'),
         lifetimes.inDoubtRetentionMs,
         leaseValueOf(execution),
-        this.leases.scriptMs,
+        this.#leases.scriptMs,
       ],
     );
     if (wordOf(await written.reply) !== 'ok') return 'changed';
     if (written.replicated && !(await written.replicated)) throw notReplicated('restart');
-    this.leases.take(execution);
+    this.#leases.take(execution);
     return 'ok';
   }
 
   async renew(owner: Owner): Promise<Fenced | 'lost'> {
-    const renewed = this.leases.renew(owner);
-    const start = await this.commands.answering(() =>
-      this.client.getrangeBuffer(this.keyOf(owner.scope), 0, layout.flags - 1),
+    const renewed = this.#leases.renew(owner);
+    const start = await this.#commands.answering(() =>
+      this.#client.getrangeBuffer(this.#keyOf(owner.scope), 0, layout.flags - 1),
     );
     if (start.length > 0 && !isThisFormat(start)) throw new UnreadableRecord('the record has another format');
     if (!start.subarray(layout.token).equals(owner.token)) {
-      this.leases.giveBack(owner);
+      this.#leases.giveBack(owner);
       return 'stale';
     }
     if (await renewed) return 'ok';
-    await this.commands.run(scripts.markLapsed, [this.keyOf(owner.scope)], [owner.token]);
-    this.leases.lapseMarked(owner);
+    await this.#commands.run(scripts.markLapsed, [this.#keyOf(owner.scope)], [owner.token]);
+    this.#leases.lapseMarked(owner);
     return 'lost';
   }
 
   async complete(execution: Execution, completion: Completion): Promise<Fenced> {
     const { code, bytes } = encodeCompletion(completion);
-    const onLockNodes = this.leases.onLockNodes(execution);
-    const key = this.keyOf(execution.scope);
+    const onLockNodes = this.#leases.onLockNodes(execution);
+    const key = this.#keyOf(execution.scope);
     const keys = [key, leaseOf(key)];
     const args: Argument[] = [
       execution.token,
@@ -149,52 +220,88 @@ export class RedisStore extends RedisRecords implements Store {
       bytes,
       onLockNodes === undefined ? '' : onLockNodes ? 1 : 0,
     ];
-    const { inDoubtRetentionMs } = this.options.lifetimes;
-    let written = this.commands.write(scripts.complete, keys, [...args, '', 0]);
+    const { inDoubtRetentionMs } = this.#options.lifetimes;
+    let written = this.#commands.write(scripts.complete, keys, [...args, '', 0]);
     let answer = wordOf(await written.reply);
     if (answer === 'absent') {
       const whole = this.#encode(execution, completion);
-      written = this.commands.write(scripts.complete, keys, [...args, whole, inDoubtRetentionMs]);
+      written = this.#commands.write(scripts.complete, keys, [...args, whole, inDoubtRetentionMs]);
       answer = wordOf(await written.reply);
     }
-    this.leases.giveBack(execution);
+    this.#leases.giveBack(execution);
     if (written.replicated && !(await written.replicated)) {
-      // Stored, but a failover could undo it: it is to be written again until the replicas have it too.
-      this.options.onUnreplicated?.();
+      // The result is stored, but a failover could lose it. The caller repeats the write until the replicas have it too.
+      this.#options.onUnreplicated?.();
       throw notReplicated('completion');
     }
     return answer as Fenced;
   }
 
   async release(owner: Owner, { voidToken = false }: UnansweredOptions = {}): Promise<Fenced> {
-    const key = this.keyOf(owner.scope);
-    const written = this.commands.write(
+    const key = this.#keyOf(owner.scope);
+    const written = this.#commands.write(
       scripts.release,
       [key, leaseOf(key), voidKeyOf(key, owner.token)],
       [owner.token, leaseValueOf(owner), voidToken ? VOID_TOKEN_MS : 0],
     );
     const answer = wordOf(await written.reply);
-    this.leases.giveBack(owner);
-    // Also if it was stale: the record may have been removed by an earlier attempt that had not reached the replicas.
+    this.#leases.giveBack(owner);
+    // Also if stale: an earlier attempt may have removed the record, and that removal may not have reached the replicas.
     if (written.replicated && !(await written.replicated)) throw notReplicated('release');
     return answer as Fenced;
   }
 
-  /** Needs no WAIT: if a failover loses it, the record is executing without an owner, which also reads as in doubt. */
+  /** Does not wait for replicas: if a failover loses the mark, the record is executing without an owner, so also in doubt. */
   async markInDoubt(owner: Owner, { voidToken = false }: UnansweredOptions = {}): Promise<Fenced> {
-    const key = this.keyOf(owner.scope);
-    const reply = await this.commands.run(
+    const key = this.#keyOf(owner.scope);
+    const reply = await this.#commands.run(
       scripts.markInDoubt,
       [key, leaseOf(key), voidKeyOf(key, owner.token)],
       [owner.token, leaseValueOf(owner), voidToken ? VOID_TOKEN_MS : 0, this.#now()],
     );
-    this.leases.giveBack(owner);
+    this.#leases.giveBack(owner);
     return wordOf(reply) as Fenced;
   }
 
-  /** The record of an execution: executing, or created as completed by a late `complete`. */
+  async get(scope: Scope): Promise<IdempotencyRecord | undefined> {
+    const bytes = await this.#commands.answering(() => this.#client.getBuffer(this.#keyOf(scope)));
+    return bytes ? decodeRecord(bytes) : undefined;
+  }
+
+  async list(filter: ListFilter): Promise<Listing> {
+    const access = {
+      commands: this.#commands,
+      leases: this.#leases,
+      keyOf: (scope: string) => this.#keyOf(scope),
+    };
+    return await this.#commands.answering(() => listRecords(access, filter));
+  }
+
+  async resolve(scope: Scope, seen: Token, resolution: Resolution, note: ResolutionNote): Promise<Resolved> {
+    const decision = { scope, seen, resolution, note, clock: this.#options.clock };
+    return await resolveRecord(this.#commands, this.#leases, this.#keyOf(scope), decision);
+  }
+
+  async audit(scope: Scope): Promise<AuditRecord[]> {
+    return await readAudit(this.#commands, this.#keyOf(scope));
+  }
+
+  async health(): Promise<StoreHealth> {
+    return await this.#health.check();
+  }
+
+  async close(): Promise<void> {
+    for (const client of [this.#client, ...this.#lockClients]) client.disconnect();
+  }
+
+  /** The braces are a hash tag, which keeps all keys of a scope on one node of a cluster. */
+  #keyOf(scope: string): string {
+    return `${this.#options.prefix}:v2:{${scope}}`;
+  }
+
+  /** The record of an execution: executing, or with a completion the record that a late `complete` creates. */
   #encode(execution: Execution, completion?: Completion): Buffer {
-    const { gatewayId, lifetimes, clock } = this.options;
+    const { gatewayId, lifetimes, clock } = this.#options;
     const nowMs = clock.wallMs();
     return encodeRecord({
       state: completion ? 'completed' : 'executing',
@@ -214,29 +321,30 @@ export class RedisStore extends RedisRecords implements Store {
   }
 
   #now(): Buffer {
-    return encodeTime(this.options.clock.wallMs());
+    return encodeTime(this.#options.clock.wallMs());
   }
 }
 
 const voidKeyOf = (key: string, token: Token): string => `${key}:void:${token.toString('hex')}`;
 
-/** What a script's answer means for a request. With `token`, the record is executing and its owner may be dead. */
-function standingOf(
+/** What a script's reply means for a request. `executing` is set if the record is executing and its owner may be dead. */
+function existingAnswer(
   reply: Reply,
   fingerprint: Execution['fingerprint'],
-): { standing: Standing; token?: Token; record?: IdempotencyRecord } {
-  if (!(reply instanceof Buffer)) return { standing: { kind: 'in_flight' } };
+): { answer: ExistingAnswer; executing?: IdempotencyRecord } {
+  // The scripts reply 1 for an owner that is alive.
+  if (!(reply instanceof Buffer)) return { answer: { kind: 'in_flight' } };
   const record = decodeRecord(reply);
-  if (!record.fingerprint.equals(fingerprint)) return { standing: { kind: 'mismatch' } };
+  if (!record.fingerprint.equals(fingerprint)) return { answer: { kind: 'mismatch' } };
   const { completion, requestId } = record;
   if (completion?.kind === 'response')
-    return { standing: { kind: 'completed', response: completion.response, requestId } };
-  if (completion) return { standing: { kind: 'tombstone', requestId } };
-  if (record.state === 'in_doubt') return { standing: doubtAbout(record) };
-  return { standing: { kind: 'in_flight' }, token: record.token, record };
+    return { answer: { kind: 'completed', response: completion.response, requestId } };
+  if (completion) return { answer: { kind: 'tombstone', requestId } };
+  if (record.state === 'in_doubt') return { answer: inDoubt(record) };
+  return { answer: { kind: 'in_flight' }, executing: record };
 }
 
-const doubtAbout = ({ changedAtMs, operation, requestId }: IdempotencyRecord): Standing => ({
+const inDoubt = ({ changedAtMs, operation, requestId }: IdempotencyRecord): ExistingAnswer => ({
   kind: 'in_doubt',
   sinceMs: changedAtMs,
   operation,

@@ -4,21 +4,74 @@ import { DatabaseSync } from 'node:sqlite';
 import { makeFolder } from '../../../kernel/folder.ts';
 import { StoreUnavailable } from '../../store.ts';
 
-/** Goes up with every change that an older gateway would misread. */
+/**
+ * Makes the folder and the database file if they are missing, readable and writable by this user only.
+ *
+ * An existing file must not be opened here. Closing its descriptor would drop all POSIX locks that this process holds on the
+ * file, SQLite's included.
+ */
+export function prepareFiles(folder: string): string {
+  if (existsSync(join(folder, 'data.mdb')))
+    throw new StoreUnavailable(
+      `${folder} holds an LMDB store, which this version cannot read: move the folder away, or configure another store.path`,
+      { maybeWritten: false },
+    );
+  makeFolder(folder);
+  const file = join(folder, 'records.db');
+  try {
+    // SQLite creates its -wal and -shm files with the mode of this file.
+    closeSync(openSync(file, 'wx', 0o600));
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+  }
+  // SQLite would open a read-only file, and that connection could never write, even if the file became writable later.
+  for (const path of [folder, file]) accessSync(path, constants.W_OK);
+  return file;
+}
+
+/** The device and inode numbers of SQLite's files at the time when the database was opened. */
+export class FileIdentity {
+  readonly #files: { path: string; inode: string }[];
+
+  constructor(file: string) {
+    this.#files = [file, `${file}-wal`, `${file}-shm`].map((path) => ({ path, inode: inodeOf(path) }));
+  }
+
+  /** @throws if a path names another file now: other processes would never see what this process writes to the old one */
+  check(): void {
+    for (const { path, inode } of this.#files) {
+      if (inodeOf(path) !== inode)
+        throw new Error(
+          `${path} was removed or replaced while the gateway used it: put the file back, or restart the gateway`,
+        );
+    }
+  }
+}
+
+/** Uses stat, because opening and closing the file would drop SQLite's locks. */
+function inodeOf(path: string): string {
+  const stat = statSync(path, { throwIfNoEntry: false });
+  return stat ? `${stat.dev}:${stat.ino}` : 'none';
+}
+
+/** Must increase with every change that an older gateway would misread. */
 export const SCHEMA_VERSION = 2;
 
-/** Pages in the WAL at which the writer moves them into the database file. */
+/** The writer moves the pages of the WAL into the database file when the WAL has this many. */
 export const CHECKPOINT_PAGES = 1000;
-/** A WAL that grew while a long read kept it from being reused is cut back to this. */
+/** A WAL grows while a long read keeps SQLite from reusing it. Afterwards SQLite truncates it to this size. */
 const LARGEST_IDLE_WAL_BYTES = 64 * 1024 * 1024;
 
 /**
- * The columns are for people too: `select … from records where state = 'in_doubt'` in the `sqlite3` shell answers what an
- * operator asks. Columns that end in `_ms` are durations or, with `at`, Unix times for people; `alive_at` and `expires_at`
- * are running times (see running-time.ts). No column has a constraint on its content: readers check every value
- * themselves, because a disk may damage what a constraint let in.
+ * Operators read the columns in the `sqlite3` shell: `select … from records where state = 'in_doubt'`. Columns that end in
+ * `at_ms` are Unix times, shown to people; other columns that end in `_ms` are durations. `alive_at` and `expires_at` are
+ * running times in milliseconds (see running-time.ts).
  *
- * A table with rowid, because scopes are digests: in a table ordered by scope every write changes another page.
+ * The columns of `records` have no constraints on their content. Readers check every value, because a disk can damage a
+ * value after a constraint has accepted it.
+ *
+ * `records` is ordered by a row number and not by scope. Scopes are digests, so in a table ordered by scope every insert
+ * would change another page.
  */
 const TABLES = `
   CREATE TABLE records (
@@ -82,10 +135,10 @@ const TABLES = `
 `;
 
 /**
- * The writer's connection. Makes the tables if the file is new.
+ * Opens the writer's connection, and makes the tables if the file is new.
  *
- * Throws SQLITE_BUSY while another process opens the same new file; the caller tries again. SQLite's own time limit does not
- * cover the change of the journal mode, and its waiting starves some processes.
+ * Throws SQLITE_BUSY while another process opens the same new file, and the caller tries again. SQLite's own busy timeout is
+ * off, because it does not cover the change of the journal mode, and because it starves some of the waiting processes.
  */
 export function openForWriting(file: string): DatabaseSync {
   const database = new DatabaseSync(file, { timeout: 0 });
@@ -97,7 +150,7 @@ export function openForWriting(file: string): DatabaseSync {
     const version = versionOf(database);
     if (version !== SCHEMA_VERSION)
       throw new StoreUnavailable(
-        `${file} has schema version ${version}, and this gateway knows version ${SCHEMA_VERSION}: use the gateway that wrote it, or configure another path`,
+        `${file} has schema version ${version}, and this gateway knows version ${SCHEMA_VERSION}: use the gateway version that wrote it, or configure another store.path`,
         { maybeWritten: false },
       );
     return database;
@@ -107,10 +160,10 @@ export function openForWriting(file: string): DatabaseSync {
   }
 }
 
-/** How long the main thread waits, before it serves, for a process that recovers the database. */
+/** How long the main thread waits at start-up for another process that recovers the database. */
 const OPEN_FOR_READING_WITHIN_MS = 1000;
 
-/** The main thread's connection: once it is open, it never waits for a lock, and it cannot write. */
+/** Opens the main thread's connection. It cannot write, and once open it never waits for a lock. */
 export function openForReading(file: string): DatabaseSync {
   const database = new DatabaseSync(file, { timeout: OPEN_FOR_READING_WITHIN_MS });
   database.exec('PRAGMA query_only = ON; SELECT count(*) FROM sqlite_schema; PRAGMA busy_timeout = 0');
@@ -120,7 +173,7 @@ export function openForReading(file: string): DatabaseSync {
 function makeTables(database: DatabaseSync): void {
   database.exec('BEGIN IMMEDIATE');
   try {
-    // Another process may have made them since.
+    // Another process may have made the tables since the version was read.
     if (versionOf(database) === 0) {
       const { others } = database.prepare('SELECT count(*) AS others FROM sqlite_schema').get() as {
         others: number;
@@ -141,7 +194,7 @@ function makeTables(database: DatabaseSync): void {
 const versionOf = (database: DatabaseSync): number =>
   (database.prepare('PRAGMA user_version').get() as { user_version: number }).user_version;
 
-/** SQLite's primary result code, or 0 for an error that does not come from SQLite. */
+/** SQLite's primary result code. 0: the error does not come from SQLite. */
 export function resultCodeOf(error: unknown): number {
   const { errcode } = error as { errcode?: number };
   return (errcode ?? 0) & 0xff;
@@ -150,53 +203,3 @@ export function resultCodeOf(error: unknown): number {
 export const SQLITE_BUSY = 5;
 
 export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
-
-/**
- * Makes the folder and the file if they are missing, for this user only.
- *
- * An existing file is not opened here: closing a descriptor drops all POSIX locks that the process holds on the file,
- * SQLite's included.
- */
-export function prepareFiles(folder: string): string {
-  if (existsSync(join(folder, 'data.mdb')))
-    throw new StoreUnavailable(
-      `${folder} holds an LMDB store, which this version cannot read: move the folder away, or configure another store.path`,
-      { maybeWritten: false },
-    );
-  makeFolder(folder);
-  const file = join(folder, 'records.db');
-  try {
-    // SQLite gives its other files the mode of this one.
-    closeSync(openSync(file, 'wx', 0o600));
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
-  }
-  // On a read-only file SQLite would open, and could never write again, even if the file became writable later.
-  for (const path of [folder, file]) accessSync(path, constants.W_OK);
-  return file;
-}
-
-/** SQLite's files, and which ones they were when the database was opened. */
-export class Identity {
-  readonly #files: { path: string; inode: string }[];
-
-  constructor(file: string) {
-    this.#files = [file, `${file}-wal`, `${file}-shm`].map((path) => ({ path, inode: inodeOf(path) }));
-  }
-
-  /** @throws if a path does not name its file any more: what was written there would be lost to all other processes */
-  check(): void {
-    for (const { path, inode } of this.#files) {
-      if (inodeOf(path) !== inode)
-        throw new Error(
-          `${path} was removed or replaced while the gateway used it: put the file back, or restart the gateway`,
-        );
-    }
-  }
-}
-
-/** By stat, never by opening the file. */
-function inodeOf(path: string): string {
-  const stat = statSync(path, { throwIfNoEntry: false });
-  return stat ? `${stat.dev}:${stat.ino}` : 'none';
-}

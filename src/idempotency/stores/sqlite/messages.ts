@@ -3,12 +3,13 @@ import type { Execution, Fenced, Lifetimes, Owner, ResolutionNote, Resolved } fr
 import type { ClockState, Now } from './running-time.ts';
 
 /**
- * What the main thread and the writer thread say to each other. Bytes travel as latin1 strings: cloning a Buffer would
- * copy the whole memory that it is a part of.
+ * The messages between the main thread and the writer thread. They hold bytes as latin1 strings, because a Buffer is
+ * often a small part of a large pool, and structured cloning would copy the whole pool.
  */
 export interface PackedOwner {
   /** Hexadecimal. */
   scope: string;
+  /** Bytes as latin1, as are the fingerprint and the body below. */
   token: string;
 }
 
@@ -22,7 +23,7 @@ export interface PackedExecution extends PackedOwner {
 
 export interface PackedCompletion {
   status: number;
-  /** JSON. Null for a tombstone. */
+  /** A JSON array of names and values. Null for a tombstone. */
   headers: string | null;
   body: string | null;
 }
@@ -30,16 +31,16 @@ export interface PackedCompletion {
 export type Command =
   | ({ kind: 'start' } & PackedExecution)
   | ({ kind: 'restart' } & PackedExecution)
-  /** The record must exist, or the answer is `absent`. */
+  /** If there is no record, the answer is `absent`, and the main thread sends `create`. */
   | ({ kind: 'complete' } & PackedOwner & PackedCompletion)
-  /** The same, but creates the record if there is none. */
+  /** As `complete`, but creates the record if there is none. */
   | ({ kind: 'create' } & PackedExecution & PackedCompletion)
   | ({ kind: 'renew' } & PackedOwner)
   | ({ kind: 'release'; voidToken: boolean } & PackedOwner)
   | ({ kind: 'markInDoubt'; voidToken: boolean } & PackedOwner)
   | ({
       kind: 'resolve';
-      /** The token of the completed record. */
+      /** The token that the completed record gets. */
       newToken: string;
       completion: PackedCompletion | undefined;
     } & PackedOwner &
@@ -47,7 +48,7 @@ export type Command =
   | { kind: 'sweep' }
   | { kind: 'probe' };
 
-/** `exists`: another record is there, which the main thread reads. `voided`: the token was given up. */
+/** `exists`: the scope has a record, which the main thread must read. `voided`: the token is voided, nothing was written. */
 export interface Answers {
   start: 'started' | 'exists' | 'voided';
   restart: 'ok' | 'changed' | 'voided';
@@ -57,7 +58,7 @@ export interface Answers {
   release: Fenced;
   markInDoubt: Fenced;
   resolve: Resolved;
-  /** `isRoundDone`: no expired row is left but those that cannot be read. */
+  /** `isRoundDone`: the only expired rows left are those that cannot be read. */
   sweep: { removed: number; isRoundDone: boolean };
   probe: 'ok';
 }
@@ -65,15 +66,15 @@ export interface Answers {
 export type Answer = Answers[keyof Answers] | { unreadable: string };
 
 /**
- * A command as it is cloned for the other thread. The two commands of a payout travel as lists, because cloning an object
- * copies the names of its members as well.
+ * A command in the form that is cloned for the writer thread. The two commands of a payout, `start` and `complete`, are
+ * arrays, because cloning an object also copies the names of its members.
  */
 export type Message = Command | (string | number | null)[];
 
 export interface Batch {
   messages: Message[];
   now: Now;
-  /** How long to try to begin the transaction, in milliseconds. */
+  /** How long the thread may try to get the write lock, in milliseconds. */
   beginWithinMs: number;
 }
 
@@ -81,12 +82,12 @@ export type BatchAnswer =
   | {
       kind: 'committed';
       answers: Answer[];
-      /** Whether anything was written at all. */
+      /** False: the batch changed no row. */
       wrote: boolean;
-      /** Running time that another process has stored; only where the boot is unknown. */
+      /** The running time in the database, which another process may have stored. Only if the boot id is unknown. */
       observedAt: number | undefined;
     }
-  /** `isBusy`: another process holds the write lock. */
+  /** `maybeWritten`: the COMMIT failed. `isBusy`: another process held the write lock. */
   | { kind: 'failed'; message: string; maybeWritten: boolean; isBusy: boolean };
 
 export type FromWriter =
@@ -101,8 +102,9 @@ export interface WriterData {
   timeoutMs: number;
   gatewayId: string;
   lifetimes: Lifetimes;
-  /** Undefined where the system does not say. */
+  /** See `bootId` in running-time.ts. */
   boot: Uint8Array | undefined;
+  /** The monotonic clock when the thread was started. */
   monotonicMs: number;
 }
 

@@ -24,24 +24,25 @@ import {
 } from './records-table.ts';
 import type { Now } from './running-time.ts';
 
-/** Requests are served between two turns. */
-const EXAMINED_A_TURN = 50;
-const EXAMINED_A_PAGE = 1000;
+/** Rows read in one turn of the event loop. Requests are served between the turns. */
+const ROWS_PER_TURN = 50;
+/** A page may have fewer records than asked for, so that one call reads a bounded number of rows. */
+const ROWS_PER_PAGE = 1000;
 
 /**
- * Pages in the order of the rows' numbers. A list of what is in doubt reads the rows that are not completed by their
- * index first, and then looks through all others for rows that cannot be read.
+ * Lists records page by page, in the order of their row numbers. A list of records in doubt first reads the rows that are
+ * not completed, by their index. Then it reads all other rows, to find those that cannot be read.
  */
 export class ListReader {
   readonly #selects: Record<Part, StatementSync>;
   readonly #row: StatementSync;
   readonly #now: () => Now;
 
-  /** @param now throws once the store is closed */
+  /** @param now throws after the store was closed */
   constructor(database: DatabaseSync, now: () => Now) {
     const select = (where: string) => {
       const statement = database.prepare(
-        `SELECT id, hex(scope) FROM records WHERE ${where} AND id > ? ORDER BY id LIMIT ${EXAMINED_A_TURN}`,
+        `SELECT id, hex(scope) FROM records WHERE ${where} AND id > ? ORDER BY id LIMIT ${ROWS_PER_TURN}`,
       );
       statement.setReturnArrays(true);
       return statement;
@@ -49,7 +50,7 @@ export class ListReader {
     this.#selects = {
       all: select('true'),
       open: select("state <> 'completed'"),
-      // A state of NULL is neither.
+      // `state <> 'completed'` is NULL for a damaged row without a state.
       rest: select("(state <> 'completed') IS NOT true"),
     };
     this.#row = database.prepare(`SELECT ${ROW_COLUMNS_WITHOUT_BODY} FROM records WHERE id = ?`);
@@ -58,9 +59,9 @@ export class ListReader {
   }
 
   async page(filter: ListFilter): Promise<Listing> {
-    let at = filter.cursor === undefined ? firstOf(filter) : placeIn(filter.cursor, filter);
+    let at = filter.cursor === undefined ? firstPosition(filter) : positionAt(filter.cursor, filter);
     const records: ListedRecord[] = [];
-    for (let examined = 0; examined < EXAMINED_A_PAGE; ) {
+    for (let examined = 0; examined < ROWS_PER_PAGE; ) {
       if (examined > 0) await nextTurn();
       const now = this.#now();
       const found = this.#selects[at.part].all(at.id) as unknown as [id: number, scope: string][];
@@ -70,15 +71,15 @@ export class ListReader {
         const listed = this.#listed(id, scope.toLowerCase() as Scope, now);
         if (listed && isListed(listed, filter)) records.push(listed);
       }
-      examined += EXAMINED_A_TURN;
-      if (found.length === EXAMINED_A_TURN) continue;
+      examined += ROWS_PER_TURN;
+      if (found.length === ROWS_PER_TURN) continue;
       if (at.part !== 'open') return { records };
       at = { part: 'rest', id: 0 };
     }
     return { records, cursor: cursorOf(at) };
   }
 
-  /** Undefined if the row has expired, or was removed since. */
+  /** Undefined: the row has expired, or was removed meanwhile. */
   #listed(id: number, scope: Scope, now: Now): ListedRecord | undefined {
     try {
       const row = readSelected(() => this.#row.get(id) as SQLOutputValue[] | undefined);
@@ -91,19 +92,21 @@ export class ListReader {
   }
 }
 
+/** `open`: rows that are not completed. `rest`: all other rows. */
 type Part = 'all' | 'open' | 'rest';
 
-/** The last row that was looked at. */
-interface Place {
+/** The last row that was examined. */
+interface Position {
   part: Part;
   id: number;
 }
 
-const firstOf = ({ inDoubt }: ListFilter): Place => ({ part: inDoubt ? 'open' : 'all', id: 0 });
+const firstPosition = ({ inDoubt }: ListFilter): Position => ({ part: inDoubt ? 'open' : 'all', id: 0 });
 
-const cursorOf = ({ part, id }: Place): string => `${part}-${id}`;
+const cursorOf = ({ part, id }: Position): string => `${part}-${id}`;
 
-function placeIn(cursor: string, { inDoubt }: ListFilter): Place {
+/** @throws {UnknownCursor} also for a cursor of a listing with another filter */
+function positionAt(cursor: string, { inDoubt }: ListFilter): Position {
   const [, part, id] = /^(all|open|rest)-(\d{1,15})$/.exec(cursor) ?? [];
   if (part === undefined || inDoubt !== (part !== 'all')) throw new UnknownCursor();
   return { part: part as Part, id: Number(id) };
@@ -125,7 +128,7 @@ interface AuditRow {
   status: number;
 }
 
-/** Resolutions are rare, so the statement is not kept. */
+/** Runs within the transaction that resolves the record. Resolutions are rare, so the statement is not kept. */
 export function writeAudit(
   database: DatabaseSync,
   scope: Uint8Array,

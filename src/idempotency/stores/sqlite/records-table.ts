@@ -1,25 +1,74 @@
 import type { DatabaseSync, SQLOutputValue } from 'node:sqlite';
 import type { Fingerprint, Scope, Token } from '../../../kernel/brands.ts';
 import type { Completion } from '../../../kernel/exchange.ts';
-import { type IdempotencyRecord, type RecordHead, type Standing, UnreadableRecord } from '../../store.ts';
+import {
+  type ExistingAnswer,
+  type IdempotencyRecord,
+  type RecordHead,
+  UnreadableRecord,
+} from '../../store.ts';
 import type { Now } from './running-time.ts';
 
 const HEAD_COLUMNS = `id, state, token, fingerprint, merchant, operation, idempotency_key, request_id, gateway_id,
   encryption_key_id, created_at_ms, changed_at_ms, lease_ms, retention_ms, in_doubt_retention_ms,
   was_in_doubt, owner_gave_up, alive_at, expires_at, status, headers`;
 
-/** Select these with `setReturnArrays(true)`; {@link readRow} takes the values in this order. */
+/** {@link readRow} expects the values in this order, so select them with `setReturnArrays(true)`. */
 export const ROW_COLUMNS = `${HEAD_COLUMNS}, body`;
 
-/** The same, but a body of any size arrives empty. */
+/** As {@link ROW_COLUMNS}, but with an empty body, so that the statement need not load a large one. */
 export const ROW_COLUMNS_WITHOUT_BODY = `${HEAD_COLUMNS},
   CASE typeof(body) WHEN 'blob' THEN zeroblob(0) ELSE body END`;
 
-/** A row that passed every check. Times without a unit are running times in milliseconds. */
+/** About as much as a payout writes: on a nearly full disk a smaller probe could succeed where a payout fails. */
+const PROBE_BYTES = 16_384;
+
+/** The statements that the writer runs, prepared once per connection. */
+export function prepareWrites(database: DatabaseSync) {
+  const select = database.prepare(`SELECT ${ROW_COLUMNS_WITHOUT_BODY} FROM records WHERE scope = ?`);
+  select.setReturnArrays(true);
+  return {
+    select,
+    insert: database.prepare(
+      `INSERT INTO records (scope, state, token, fingerprint, merchant, operation, idempotency_key, request_id, gateway_id,
+         created_at_ms, changed_at_ms, lease_ms, retention_ms, in_doubt_retention_ms, was_in_doubt, owner_gave_up,
+         alive_at, expires_at, status, headers, body)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?) ON CONFLICT (scope) DO NOTHING`,
+    ),
+    removeScope: database.prepare('DELETE FROM records WHERE scope = ?'),
+    remove: database.prepare('DELETE FROM records WHERE id = ?'),
+    markDead: database.prepare(
+      "UPDATE records SET state = 'in_doubt', was_in_doubt = 1, changed_at_ms = ? WHERE id = ?",
+    ),
+    giveUp: database.prepare(
+      "UPDATE records SET state = 'in_doubt', was_in_doubt = 1, owner_gave_up = 1, changed_at_ms = ? WHERE id = ?",
+    ),
+    restart: database.prepare(
+      `UPDATE records SET state = 'executing', was_in_doubt = 1, owner_gave_up = 0, token = ?, gateway_id = ?,
+         changed_at_ms = ?, lease_ms = ?, retention_ms = ?, in_doubt_retention_ms = ?, alive_at = ?, expires_at = ?
+       WHERE id = ?`,
+    ),
+    renew: database.prepare(
+      'UPDATE records SET owner_gave_up = 0, was_in_doubt = ?, alive_at = ? WHERE id = ?',
+    ),
+    complete: database.prepare(
+      `UPDATE records SET state = 'completed', token = ?, changed_at_ms = ?, was_in_doubt = ?, expires_at = ?,
+         status = ?, headers = ?, body = ?
+       WHERE id = ?`,
+    ),
+    voided: database.prepare('SELECT 1 FROM voided_tokens WHERE token = ? AND expires_at > ?'),
+    void: database.prepare('INSERT OR REPLACE INTO voided_tokens VALUES (?, ?)'),
+    probe: database.prepare(`INSERT OR REPLACE INTO probe VALUES (1, randomblob(${PROBE_BYTES}))`),
+  };
+}
+
+/** A row whose values are all valid. `aliveAt` and `expiresAt` are running times in milliseconds (see running-time.ts). */
 export interface Row {
   id: number;
   record: IdempotencyRecord;
+  /** The owner marked the record in doubt, so it is not executing any more. */
   ownerGaveUp: boolean;
+  /** When the owner last started, restarted or renewed. */
   aliveAt: number;
   expiresAt: number;
 }
@@ -51,15 +100,16 @@ function integer(value: SQLOutputValue | undefined, name: string, min: number, m
   return value as number;
 }
 
-const bad = (name: string) => new UnreadableRecord(`the column ${name} holds no valid value`);
+const bad = (name: string) => new UnreadableRecord(`the value in column ${name} is not valid`);
 
 const FIRST_TIME = Number.MIN_SAFE_INTEGER;
 
-/** @throws {UnreadableRecord} for anything that this version of the store did not write */
+/** @throws {UnreadableRecord} if any value is one that this version does not write */
 export function readRow(values: SQLOutputValue[]): Row {
   const state = values[1];
   if (state !== 'executing' && state !== 'completed' && state !== 'in_doubt') throw bad('state');
-  if (values[9] !== null) throw new UnreadableRecord('it is encrypted, which this version does not know');
+  if (values[9] !== null)
+    throw new UnreadableRecord('it is encrypted, and this version cannot decrypt records');
   const head: RecordHead = {
     state,
     token: bytes(values[2], TOKEN_BYTES, 'token') as Token,
@@ -109,15 +159,15 @@ function readHeaders(json: SQLOutputValue | undefined): string[] {
     if (Array.isArray(headers) && headers.length % 2 === 0 && headers.every((one) => typeof one === 'string'))
       return headers;
   } catch {
-    // Not JSON, or no text at all.
+    // The value is not a text, or not JSON.
   }
   throw bad('headers');
 }
 
 /**
- * The row that a statement read, or undefined. SQLite's numbers that no JavaScript number can hold are not ours.
+ * Runs a statement that selects one row, and checks the row. Undefined: there is no row.
  *
- * @throws {UnreadableRecord}
+ * @throws {UnreadableRecord} also for an integer beyond 2^53, which this store never writes
  */
 export function readSelected(select: () => unknown): Row | undefined {
   let values: SQLOutputValue[] | undefined;
@@ -135,7 +185,7 @@ export const scopeBytes = (scope: Scope | string): Buffer => Buffer.from(scope, 
 
 export const isExpired = ({ expiresAt }: Row, { runningMs }: Now): boolean => runningMs >= expiresAt;
 
-/** Has the owner shown life within its lease, in this boot? */
+/** Did the owner start, restart or renew within its lease, and since the machine booted? */
 export function ownerIsAlive(
   { ownerGaveUp, aliveAt, record }: Row,
   { runningMs, bootBeganAt }: Now,
@@ -143,8 +193,8 @@ export function ownerIsAlive(
   return !ownerGaveUp && aliveAt >= bootBeganAt && runningMs - aliveAt < record.lifetimes.leaseMs;
 }
 
-/** What the record means for a request with this fingerprint. */
-export function standingOf(row: Row, fingerprint: Uint8Array, now: Now): Standing {
+/** The answer to a request with this fingerprint. */
+export function existingAnswer(row: Row, fingerprint: Uint8Array, now: Now): ExistingAnswer {
   const { record } = row;
   const { completion, requestId } = record;
   if (Buffer.compare(record.fingerprint, fingerprint) !== 0) return { kind: 'mismatch' };
@@ -154,46 +204,4 @@ export function standingOf(row: Row, fingerprint: Uint8Array, now: Now): Standin
       : { kind: 'completed', response: completion.response, requestId };
   if (record.state === 'executing' && ownerIsAlive(row, now)) return { kind: 'in_flight' };
   return { kind: 'in_doubt', sinceMs: record.changedAtMs, operation: record.operation, requestId };
-}
-
-/** About what a payout writes, because a nearly full disk may still take a smaller write. */
-const PROBE_BYTES = 16_384;
-
-/** The statements of the writer's transactions, prepared once for a connection. */
-export function prepareWrites(database: DatabaseSync) {
-  const select = database.prepare(`SELECT ${ROW_COLUMNS_WITHOUT_BODY} FROM records WHERE scope = ?`);
-  select.setReturnArrays(true);
-  return {
-    select,
-    insert: database.prepare(
-      `INSERT INTO records (scope, state, token, fingerprint, merchant, operation, idempotency_key, request_id, gateway_id,
-         created_at_ms, changed_at_ms, lease_ms, retention_ms, in_doubt_retention_ms, was_in_doubt, owner_gave_up,
-         alive_at, expires_at, status, headers, body)
-       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?) ON CONFLICT (scope) DO NOTHING`,
-    ),
-    removeScope: database.prepare('DELETE FROM records WHERE scope = ?'),
-    remove: database.prepare('DELETE FROM records WHERE id = ?'),
-    markDead: database.prepare(
-      "UPDATE records SET state = 'in_doubt', was_in_doubt = 1, changed_at_ms = ? WHERE id = ?",
-    ),
-    giveUp: database.prepare(
-      "UPDATE records SET state = 'in_doubt', was_in_doubt = 1, owner_gave_up = 1, changed_at_ms = ? WHERE id = ?",
-    ),
-    restart: database.prepare(
-      `UPDATE records SET state = 'executing', was_in_doubt = 1, owner_gave_up = 0, token = ?, gateway_id = ?,
-         changed_at_ms = ?, lease_ms = ?, retention_ms = ?, in_doubt_retention_ms = ?, alive_at = ?, expires_at = ?
-       WHERE id = ?`,
-    ),
-    renew: database.prepare(
-      'UPDATE records SET owner_gave_up = 0, was_in_doubt = ?, alive_at = ? WHERE id = ?',
-    ),
-    complete: database.prepare(
-      `UPDATE records SET state = 'completed', token = ?, changed_at_ms = ?, was_in_doubt = ?, expires_at = ?,
-         status = ?, headers = ?, body = ?
-       WHERE id = ?`,
-    ),
-    voided: database.prepare('SELECT 1 FROM voided_tokens WHERE token = ? AND expires_at > ?'),
-    void: database.prepare('INSERT OR REPLACE INTO voided_tokens VALUES (?, ?)'),
-    probe: database.prepare(`INSERT OR REPLACE INTO probe VALUES (1, randomblob(${PROBE_BYTES}))`),
-  };
 }

@@ -5,20 +5,20 @@ import type { Clock } from '../../../kernel/clock.ts';
 import { StoreUnavailable } from '../../store.ts';
 
 /**
- * Running time: milliseconds that the gateways of this store have been running and watching. Records age by it and by
- * nothing else, so that no jump of the wall clock makes a record expire.
+ * The store's clock, in milliseconds. Records age by running time only, so that no step of the wall clock makes a record
+ * expire.
  *
- * Within one boot of the machine it follows the monotonic clock, which all processes share. In the next boot it continues
- * from the last value that was stored. The time in between does not count, so records live longer, never shorter.
+ * Within one boot of the machine, running time follows the monotonic clock, which all processes share. After a reboot it
+ * continues from the last value in the database. Downtime does not count, so records can live longer, but never shorter.
  */
 export interface ClockState {
-  /** Running time minus monotonic time. */
+  /** Running time minus the monotonic clock. */
   offsetMs: number;
-  /** Running time at the beginning of this boot. Owners that showed life only before it are dead. */
+  /** Running time when this boot began. An owner that did not start or renew since then is dead. */
   bootBeganAt: number;
 }
 
-/** Identifies the boot of the machine; undefined if the system does not say. */
+/** Identifies the current boot of the machine. Undefined: the system has no boot id. */
 export function bootId(file = '/proc/sys/kernel/random/boot_id'): Buffer | undefined {
   try {
     return createHash('sha256').update(readFileSync(file)).digest().subarray(0, 16);
@@ -46,17 +46,17 @@ export class RunningTime implements ClockState {
     };
   }
 
-  /** Without a boot id, processes cannot know whether they share a clock: all follow the one that is ahead. */
+  /** Without a boot id, processes cannot know that they share a clock, so each follows the one that is ahead. */
   catchUpWith(observedAt: number): void {
     const behindMs = observedAt - this.now().runningMs;
     if (behindMs > 0) this.offsetMs += behindMs;
   }
 }
 
-/** One reading of all clocks. A batch of writes uses one reading, taken before it was sent to the writer. */
+/** One reading of all clocks. A batch of writes uses one reading, taken before the batch is sent to the writer. */
 export interface Now {
   runningMs: number;
-  /** Unix milliseconds, for people. */
+  /** Unix milliseconds. Stored for people to read; no decision depends on it. */
   wallMs: number;
   bootBeganAt: number;
 }
@@ -73,20 +73,20 @@ const readStored = (database: DatabaseSync): StoredClock | undefined =>
     | StoredClock
     | undefined;
 
-/** This boot's line of running time, if a process of this boot has begun it. A read. */
+/** The clock of this boot. Undefined: no process of this boot has opened the store yet. Only reads. */
 export function knownClock(database: DatabaseSync, boot: Uint8Array | undefined): ClockState | undefined {
   const stored = readStored(database);
   if (!stored || !boot || !stored.boot || Buffer.compare(boot, stored.boot) !== 0) return undefined;
   return { offsetMs: stored.offset_ms, bootBeganAt: stored.boot_began_at };
 }
 
-/** Begins the line of running time of this boot. Within a write transaction. */
+/** Sets the clock for this boot. Must run within a write transaction. */
 export function enterBoot(
   database: DatabaseSync,
   boot: Uint8Array | undefined,
   monotonicMs: number,
 ): ClockState {
-  // Another process may have begun it since.
+  // Another process may have set it before this transaction began.
   const known = knownClock(database, boot);
   if (known) return known;
   const stored = readStored(database);
@@ -98,11 +98,12 @@ export function enterBoot(
     throw new StoreUnavailable('the table "clock" is damaged', { maybeWritten: false });
   const observedAt = stored.observed_at;
   const offsetMs = observedAt - monotonicMs;
-  // Only two known boots prove that the owners of before are dead. Otherwise they count as alive for their lease.
-  const isProven = boot !== undefined && stored.boot !== null;
-  const bootBeganAt = isProven ? observedAt : stored.boot_began_at;
-  if (isProven) {
-    // What owners wrote after the running time was last stored would look like life in this boot.
+  // Two boot ids that differ prove that the owners of the earlier boot are dead. Without both ids, owners count as alive
+  // until their lease is over.
+  const isAnotherBoot = boot !== undefined && stored.boot !== null;
+  const bootBeganAt = isAnotherBoot ? observedAt : stored.boot_began_at;
+  if (isAnotherBoot) {
+    // Owners that renewed after the running time was last stored would seem to have renewed in this boot.
     database
       .prepare(
         "UPDATE records SET alive_at = ?1 - 1 WHERE state <> 'completed' AND typeof(alive_at) = 'integer' AND alive_at >= ?1",

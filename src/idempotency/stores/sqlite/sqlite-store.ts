@@ -27,37 +27,44 @@ import {
 import { messageOf, openForReading, prepareFiles, resultCodeOf, SQLITE_BUSY } from './database.ts';
 import { packCompletion, packExecution, packOwner } from './messages.ts';
 import { ListReader, readAudit } from './operators.ts';
-import { isExpired, ROW_COLUMNS, type Row, readSelected, scopeBytes, standingOf } from './records-table.ts';
+import {
+  existingAnswer,
+  isExpired,
+  ROW_COLUMNS,
+  type Row,
+  readSelected,
+  scopeBytes,
+} from './records-table.ts';
 import { bootId, type Now, RunningTime } from './running-time.ts';
-import { Room, Upkeep } from './upkeep.ts';
+import { DiskReserve, Upkeep } from './upkeep.ts';
 import { closed, Writer } from './writer.ts';
 
 export interface SqliteStoreOptions extends StoreOptions {
-  /** Folder of the database; made if it is missing, for this user only. */
+  /** The folder of the database. The store makes it if it is missing, readable and writable by this user only. */
   path: string;
-  /** A write that is not answered within this counts as lost, though it may still happen. */
+  /** After this time a write fails with StoreUnavailable, though it may still happen. */
   timeoutMs: number;
   clock: Clock;
-  /** The disk reserve, below which nothing new is started. Default: 64 MiB. */
+  /** New executions are refused while the disk has less free space than this. Default: 64 MiB. */
   keepFreeBytes?: number;
-  /** Called when the writer's thread has died and another one takes its place. */
+  /** Called when the writer thread has died, before a new one replaces it. */
   onWriterReplaced?: (error: Error) => void;
-  /** Where the system says which boot this is. */
+  /** The file with the boot id. Default: that of Linux. */
   bootIdFile?: string;
 }
 
 /**
- * The embedded store: one SQLite database, shared by all processes of a machine.
+ * The embedded store: one SQLite database, which all processes of a machine may share.
  *
- * Reads run here, on the main thread, and never wait for a lock. Every write goes to the writer's thread, which reads again
- * within its transaction and decides there.
+ * Reads run here on the main thread and never wait for a lock. Every write goes to the writer thread, which reads the record
+ * again within its transaction and decides there (transitions.ts).
  */
 export class SqliteStore implements Store {
   readonly #timeoutMs: number;
   readonly #database: DatabaseSync;
   readonly #writer: Writer;
   readonly #time: RunningTime;
-  readonly #room: Room;
+  readonly #diskReserve: DiskReserve;
   readonly #upkeep: Upkeep;
   readonly #select: StatementSync;
   readonly #listReader: ListReader;
@@ -96,41 +103,40 @@ export class SqliteStore implements Store {
     this.#select = this.#database.prepare(`SELECT ${ROW_COLUMNS} FROM records WHERE scope = ?`);
     this.#select.setReturnArrays(true);
     this.#listReader = new ListReader(this.#database, () => this.#now());
-    this.#room = new Room(options.path, options.keepFreeBytes);
+    this.#diskReserve = new DiskReserve(options.path, options.keepFreeBytes);
     this.#upkeep = new Upkeep(
       this.#database,
       writer,
       () => this.#now(),
-      () => this.#room.shortage === undefined,
+      () => this.#diskReserve.shortage === undefined,
     );
   }
 
-  /** Why starts and restarts are refused at the moment; undefined if they are not. */
   get refusing(): string | undefined {
-    return this.#room.shortage ?? this.#writer.failure;
+    return this.#diskReserve.shortage ?? this.#writer.failure;
   }
 
   async start(execution: Execution): Promise<StartAnswer> {
     for (;;) {
-      // A retry mostly finds its record, and needs no write.
+      // Most retries find their record and need no write.
       const existing = await this.#reading(() => this.#existing(execution));
       if (existing) return existing;
       this.#refuseNew();
       const answer = await this.#writer.write(packExecution('start', execution));
       if (answer === 'started') return { kind: 'started' };
-      if (answer === 'voided') throw givenUp();
+      if (answer === 'voided') throw voided();
     }
   }
 
   async peek({ scope, fingerprint }: Pick<Execution, 'scope' | 'fingerprint'>): Promise<PeekAnswer> {
     const { row, now } = await this.#reading(() => this.#read(scope));
-    return row ? standingOf(row, fingerprint, now) : { kind: 'absent' };
+    return row ? existingAnswer(row, fingerprint, now) : { kind: 'absent' };
   }
 
   async restart(execution: Execution): Promise<'ok' | 'changed'> {
     this.#refuseNew();
     const answer = await this.#writer.write(packExecution('restart', execution));
-    if (answer === 'voided') throw givenUp();
+    if (answer === 'voided') throw voided();
     return answer;
   }
 
@@ -184,7 +190,7 @@ export class SqliteStore implements Store {
 
   async health(): Promise<StoreHealth> {
     try {
-      const { shortage } = this.#room;
+      const { shortage } = this.#diskReserve;
       if (shortage) return { ok: false, detail: `sqlite: ${shortage}`, warnings: [] };
       await this.#writer.write({ kind: 'probe' });
       return { ok: true, detail: 'sqlite', warnings: [] };
@@ -197,21 +203,21 @@ export class SqliteStore implements Store {
     if (this.#isClosed) return;
     this.#isClosed = true;
     this.#upkeep.close();
-    this.#room.close();
-    // The last connection to close moves the WAL into the database file: that is for the writer's thread to do.
+    this.#diskReserve.close();
+    // The last connection to close moves the WAL into the database file. The writer thread must do that, so it closes last.
     this.#database.close();
     await this.#writer.close();
   }
 
-  /** An answer that needs no write; undefined if the record is absent, or a dead owner's record must be marked. */
+  /** The answer, if it needs no write. Undefined: there is no record, or a dead owner's record must be marked in doubt. */
   #existing({ scope, fingerprint, token }: Execution): StartAnswer | undefined {
     const { row, now } = this.#read(scope);
     if (!row) return undefined;
     const { record } = row;
-    // The command was delivered twice.
+    // The same start again: its first answer was lost.
     if (record.state === 'executing' && record.token.equals(token)) return { kind: 'started' };
-    const standing = standingOf(row, fingerprint, now);
-    return record.state === 'executing' && standing.kind === 'in_doubt' ? undefined : standing;
+    const answer = existingAnswer(row, fingerprint, now);
+    return record.state === 'executing' && answer.kind === 'in_doubt' ? undefined : answer;
   }
 
   #read(scope: Scope): { row: Row | undefined; now: Now } {
@@ -220,7 +226,7 @@ export class SqliteStore implements Store {
     return { row: row && !isExpired(row, now) ? row : undefined, now };
   }
 
-  /** Reads at once, without a promise, unless the database is busy. */
+  /** Reads synchronously. Only if the database is busy, returns a promise and tries again. */
   #reading<T>(read: () => T): T | Promise<T> {
     try {
       return read();
@@ -229,7 +235,7 @@ export class SqliteStore implements Store {
     }
   }
 
-  /** Another process may be recovering the WAL or closing the database: tries again until the time limit. */
+  /** Tries again until the time limit, because another process may be recovering the WAL or closing the database. */
   async #readLater<T>(read: () => T | Promise<T>, cause: unknown): Promise<T> {
     const startedMs = performance.now();
     for (let error = cause; ; ) {
@@ -255,11 +261,11 @@ export class SqliteStore implements Store {
   }
 }
 
-const givenUp = () =>
-  new StoreUnavailable('the execution was given up before it started', { maybeWritten: false });
+const voided = () =>
+  new StoreUnavailable('the execution was given up: its token is voided', { maybeWritten: false });
 
 function asUnavailable(error: unknown): unknown {
-  // UnknownCursor is the caller's mistake.
+  // UnknownCursor is a mistake of the caller, not of the store.
   if (error instanceof StoreUnavailable || error instanceof UnknownCursor) return error;
   return new StoreUnavailable(`sqlite: ${messageOf(error)}`, { cause: error, maybeWritten: false });
 }

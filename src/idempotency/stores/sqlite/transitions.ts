@@ -24,10 +24,10 @@ import { Sweeper } from './upkeep.ts';
 type CommandOf<K extends Command['kind']> = Extract<Command, { kind: K }>;
 
 /**
- * What each command does to the record of its scope, in the writer's thread and within the batch's transaction.
+ * Applies each command to the record of its scope. Runs in the writer thread, within the transaction of a batch.
  *
- * Each decision is made in JavaScript on a row that was read and checked in the same transaction, so that a row that
- * cannot be read is never treated as absent and never changed.
+ * Every decision is made here, on a row that was read and checked in the same transaction. So a row that cannot be read is
+ * never treated as absent and never changed.
  */
 export class Transitions {
   /** Rows changed since the batch began. */
@@ -94,7 +94,7 @@ export class Transitions {
     if (this.#insert(execution, undefined)) return 'started';
     const row = this.#read(execution);
     if (!row) {
-      // The record that is in the way has expired.
+      // The row has expired and was not swept yet.
       this.#removeExpired(execution);
       this.#insert(execution, undefined);
       return 'started';
@@ -111,7 +111,7 @@ export class Transitions {
     if (this.#isVoided(execution)) return 'voided';
     const row = this.#read(execution);
     if (!row?.record.fingerprint.equals(unpackBytes(execution.fingerprint))) return 'changed';
-    // The command was delivered twice.
+    // The same restart again: its first answer was lost.
     if (row.record.state === 'executing' && isToken(row, execution)) return 'ok';
     if (row.record.state !== 'in_doubt') return 'changed';
     const { leaseMs, retentionMs, inDoubtRetentionMs } = this.#lifetimes;
@@ -135,7 +135,7 @@ export class Transitions {
     if (!row) return 'stale';
     if (row.record.state === 'completed') return 'ok';
     const lost = !ownerIsAlive(row, this.#now);
-    // Others may have read it as in doubt meanwhile.
+    // If the lease had lapsed, other gateways may have answered from the record as in doubt.
     this.#write(this.#statements.renew, Number(lost || row.record.wasInDoubt), this.#aliveAt(), row.id);
     return lost ? 'lost' : 'ok';
   }
@@ -158,7 +158,7 @@ export class Transitions {
       record.wasInDoubt ||
       record.state === 'in_doubt' ||
       !ownerIsAlive(row, this.#now) ||
-      // It must not expire before its merchant's next retry.
+      // A record older than its retention would expire before the merchant's next retry.
       retainedUntil <= this.#now.runningMs;
     this.#write(
       this.#statements.complete,
@@ -184,7 +184,7 @@ export class Transitions {
     if (owner.voidToken) this.#void(owner);
     const row = this.#owned(owner);
     if (!row || row.record.state === 'completed') return 'stale';
-    // A record that others marked keeps the time of that.
+    // A record that was marked already keeps the time of that mark.
     const changedAtMs = row.record.state === 'executing' ? this.#now.wallMs : row.record.changedAtMs;
     this.#write(this.#statements.giveUp, changedAtMs, row.id);
     return 'ok';
@@ -211,24 +211,24 @@ export class Transitions {
     return 'ok';
   }
 
-  /** The record of a scope; undefined if it is absent or has expired. */
+  /** The row of the scope. Undefined: there is none, or it has expired. */
   #read({ scope }: PackedOwner): Row | undefined {
     const row = readSelected(() => this.#statements.select.get(scopeBytes(scope)));
     return row && !isExpired(row, this.#now) ? row : undefined;
   }
 
-  /** The same, if it has this token. */
+  /** The row of the scope, if it has this token. */
   #owned(owner: PackedOwner): Row | undefined {
     const row = this.#read(owner);
     return row && isToken(row, owner) ? row : undefined;
   }
 
-  /** Only after {@link #read} has found that the record is readable and has expired, or that there is none. */
+  /** Call only after {@link #read} returned undefined: then a row in the table is readable and has expired. */
   #removeExpired({ scope }: PackedOwner): void {
     this.#write(this.#statements.removeScope, scopeBytes(scope));
   }
 
-  /** False: the scope has a row. `completion`: the record is completed, and counts as having been in doubt. */
+  /** False: the scope has a row. With `completion` the record is created as completed, and as one that was in doubt. */
   #insert(execution: PackedExecution, completion: PackedCompletion | undefined): boolean {
     const { leaseMs, retentionMs, inDoubtRetentionMs } = this.#lifetimes;
     const changes = this.#write(
@@ -269,7 +269,7 @@ export class Transitions {
     return changes;
   }
 
-  /** Rounded up: a record must not seem older than it is. */
+  /** Rounded up, so that a record never seems older than it is. */
   #aliveAt = (): number => Math.ceil(this.#now.runningMs);
 
   #expiresIn = (durationMs: number): number => Math.ceil(this.#now.runningMs + durationMs);

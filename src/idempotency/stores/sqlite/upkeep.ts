@@ -8,17 +8,17 @@ import type { Now } from './running-time.ts';
 import type { Writer } from './writer.ts';
 
 const PAUSE_MS = 250;
-/** A step that removed much is followed by the next one soon, so that expired rows stay a small part of the store. */
+/** After a step that removed {@link MANY} rows or more, so that expired rows stay a small part of the store. */
 const SHORT_PAUSE_MS = 2;
 const MANY = 5;
-/** Rows that have expired and cannot be read stay, and must not be looked at four times a second. */
+/** Expired rows that cannot be read are kept. Without this pause they would be examined four times a second. */
 const PAUSE_AFTER_NOTHING_MS = 10_000;
-/** How much running time may be forgotten if the machine stops while nothing is written. */
+/** How much running time an idle store may lose if the machine stops. */
 const STORE_CLOCK_EVERY_MS = 60_000;
 
 /**
- * What the store does by itself: it removes what has expired, tries again after a failed write, and stores the running time
- * of an idle gateway. Only reads, unless there is something to do.
+ * The main thread's timer for work that no request asks for. It removes expired rows, probes the disk after a failed write,
+ * and stores the running time while the store is idle. It writes only if there is something to do.
  */
 export class Upkeep {
   readonly #writer: Writer;
@@ -30,7 +30,7 @@ export class Upkeep {
   #storedClockAt: number;
   #sweepAgainAt = Number.NEGATIVE_INFINITY;
 
-  /** @param mayWrite asked before each step: a removal needs space in the WAL before it frees any */
+  /** @param mayWrite called before each step. A removal needs space in the WAL before it frees any */
   constructor(database: DatabaseSync, writer: Writer, now: () => Now, mayWrite: () => boolean) {
     this.#writer = writer;
     this.#now = now;
@@ -40,7 +40,7 @@ export class Upkeep {
     this.#anyExpired = tables.map((table) =>
       database.prepare(`SELECT 1 FROM ${table} WHERE expires_at <= ? LIMIT 1`),
     );
-    this.#lookAfter(PAUSE_MS);
+    this.#scheduleStep(PAUSE_MS);
   }
 
   close(): void {
@@ -48,16 +48,16 @@ export class Upkeep {
     clearTimeout(this.#timer);
   }
 
-  #lookAfter(pauseMs: number): void {
+  #scheduleStep(pauseMs: number): void {
     if (this.#isClosed) return;
     this.#timer = setTimeout(async () => {
-      // A step that fails is tried again later; the writer remembers why it failed.
+      // The next step tries again. `Writer.failure` says why this one failed.
       const nextMs = await this.#step().catch(() => PAUSE_MS);
-      this.#lookAfter(nextMs);
+      this.#scheduleStep(nextMs);
     }, pauseMs).unref();
   }
 
-  /** Resolves to the pause before the next step. */
+  /** Resolves to the pause before the next step, in milliseconds. */
   async #step(): Promise<number> {
     if (this.#writer.failure !== undefined) {
       await this.#writer.write({ kind: 'probe' });
@@ -78,30 +78,30 @@ export class Upkeep {
   }
 }
 
-/** Small enough that the payouts in the same batch hardly notice. */
-const ROWS_A_STEP = 50;
+/** A step shares its transaction with payouts, so it must be short. */
+const ROWS_PER_STEP = 50;
 
-/** Removes what has expired, a few rows at a time, in the writer's thread. */
+/** Removes expired rows, a few at a time. Runs in the writer thread, within the transaction of a batch. */
 export class Sweeper {
   readonly #expired: StatementSync;
   readonly #row: StatementSync;
   readonly #remove: StatementSync;
   readonly #others: StatementSync[];
-  /** Rows that cannot be read are kept for people to look at, so the next step must begin behind them. */
+  /** The last row that was examined. Rows that cannot be read are kept for people, so the next step must skip them. */
   #after = { expiresAt: Number.MIN_SAFE_INTEGER, id: 0 };
 
   constructor(database: DatabaseSync) {
     this.#expired = database.prepare(
       `SELECT expires_at, id FROM records WHERE expires_at <= ? AND (expires_at, id) > (?, ?)
-       ORDER BY expires_at, id LIMIT ${ROWS_A_STEP}`,
+       ORDER BY expires_at, id LIMIT ${ROWS_PER_STEP}`,
     );
     this.#expired.setReturnArrays(true);
     this.#row = database.prepare(`SELECT ${ROW_COLUMNS_WITHOUT_BODY} FROM records WHERE id = ?`);
     this.#row.setReturnArrays(true);
     this.#remove = database.prepare('DELETE FROM records WHERE id = ?');
     this.#others = [
-      `DELETE FROM voided_tokens WHERE token IN (SELECT token FROM voided_tokens WHERE expires_at <= ? LIMIT ${ROWS_A_STEP})`,
-      `DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE expires_at <= ? LIMIT ${ROWS_A_STEP})`,
+      `DELETE FROM voided_tokens WHERE token IN (SELECT token FROM voided_tokens WHERE expires_at <= ? LIMIT ${ROWS_PER_STEP})`,
+      `DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE expires_at <= ? LIMIT ${ROWS_PER_STEP})`,
     ].map((sql) => database.prepare(sql));
   }
 
@@ -114,7 +114,7 @@ export class Sweeper {
       this.#remove.run(expiredId);
       removed++;
     }
-    const last = found.length < ROWS_A_STEP ? undefined : found.at(-1);
+    const last = found.length < ROWS_PER_STEP ? undefined : found.at(-1);
     this.#after = last ? { expiresAt: last[0], id: last[1] } : { expiresAt: Number.MIN_SAFE_INTEGER, id: 0 };
     for (const remove of this.#others) removed += remove.run(runningMs).changes as number;
     return { removed, isRoundDone: last === undefined };
@@ -130,15 +130,16 @@ export class Sweeper {
   }
 }
 
-const LOOK_EVERY_MS = 1000;
+const MEASURE_EVERY_MS = 1000;
 const MIB = 1024 * 1024;
-/** Thousands of small responses fit into it, and some dozens of 1 MiB. */
+/** Enough for thousands of small responses, or dozens of 1 MiB. */
 const DEFAULT_KEEP_FREE_BYTES = 64 * MIB;
 
 /**
- * The disk reserve. New executions are refused below it, so that those that were already sent can still be completed.
+ * Measures the free space of the disk. Below the reserve the store refuses new executions, so that the results of requests
+ * that were already sent can still be stored.
  */
-export class Room {
+export class DiskReserve {
   readonly #path: string;
   readonly #keepFreeBytes: number;
   readonly #timer: NodeJS.Timeout;
@@ -147,28 +148,28 @@ export class Room {
   constructor(path: string, keepFreeBytes = DEFAULT_KEEP_FREE_BYTES) {
     this.#path = path;
     this.#keepFreeBytes = keepFreeBytes;
-    this.#freeBytes = freeIn(statfsSync(path));
-    this.#timer = setInterval(() => void this.#look(), LOOK_EVERY_MS).unref();
+    this.#freeBytes = freeBytesIn(statfsSync(path));
+    this.#timer = setInterval(() => void this.#measure(), MEASURE_EVERY_MS).unref();
   }
 
-  /** For the operator: why nothing new is started, or undefined. */
+  /** Why new executions are refused, for the operator. Undefined: there is enough space. */
   get shortage(): string | undefined {
     if (this.#freeBytes >= this.#keepFreeBytes) return undefined;
     const [free, keep] = [this.#freeBytes, this.#keepFreeBytes].map((bytes) => Math.floor(bytes / MIB));
-    return `nothing new is started: the disk of ${this.#path} has ${free} MiB left, and ${keep} MiB are kept for what was already sent`;
+    return `new executions are refused: the disk of ${this.#path} has ${free} MiB left, and ${keep} MiB are reserved for the results of requests already sent`;
   }
 
   close(): void {
     clearInterval(this.#timer);
   }
 
-  async #look(): Promise<void> {
-    // If the folder is gone, the writer says so.
-    this.#freeBytes = await statfs(this.#path).then(freeIn, () => this.#freeBytes);
+  async #measure(): Promise<void> {
+    // If the folder is gone, the writer reports it.
+    this.#freeBytes = await statfs(this.#path).then(freeBytesIn, () => this.#freeBytes);
   }
 }
 
-/** Some file systems report no size. */
-function freeIn({ blocks, bavail, bsize }: { blocks: number; bavail: number; bsize: number }): number {
+/** Some file systems report no size. They count as having space. */
+function freeBytesIn({ blocks, bavail, bsize }: { blocks: number; bavail: number; bsize: number }): number {
   return blocks === 0 ? Number.POSITIVE_INFINITY : bavail * bsize;
 }

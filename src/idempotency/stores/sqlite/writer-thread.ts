@@ -1,9 +1,10 @@
 /**
- * The writer's thread: one connection, one transaction for each batch that the main thread sends. See writer.ts.
+ * The writer thread: it has one connection, and commits each batch that the main thread sends in one transaction. The other
+ * side is writer.ts.
  */
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
-import { Identity, messageOf, openForWriting, resultCodeOf, SQLITE_BUSY } from './database.ts';
+import { FileIdentity, messageOf, openForWriting, resultCodeOf, SQLITE_BUSY } from './database.ts';
 import {
   type Answer,
   type Batch,
@@ -17,22 +18,22 @@ import { type ClockState, enterBoot, knownClock } from './running-time.ts';
 import { Transitions } from './transitions.ts';
 
 /**
- * SQLite's own waiting for the write lock starves some processes for hundreds of milliseconds. Short waits of random
- * length give each process its turn.
+ * The pause between two attempts to get the write lock. SQLite's own busy handler starves some processes for hundreds of
+ * milliseconds; short random pauses give each process its turn.
  */
 const SHORTEST_WAIT_MS = 0.1;
 const LONGEST_WAIT_MS = 0.5;
-/** Another process that opens or closes the database may be moving a large WAL into the file. */
+/** Opening may take this long, because another process may be moving a large WAL into the database file. */
 const OPEN_WITHIN_MS = 10_000;
-/** How much running time may be forgotten if the machine stops. */
+/** How much running time a busy store may lose if the machine stops. */
 const STORE_CLOCK_EVERY_MS = 1000;
 
 class WriterThread {
   readonly clock: ClockState;
   readonly #data: WriterData;
   readonly #neverWoken = new Int32Array(new SharedArrayBuffer(4));
-  readonly #identity: Identity;
-  /** Undefined after a failure: the next batch opens another one. */
+  readonly #identity: FileIdentity;
+  /** Undefined after a failure. The next batch opens a new connection. */
   #connection: Connection | undefined;
   #storedClockAt = Number.NEGATIVE_INFINITY;
 
@@ -44,11 +45,11 @@ class WriterThread {
       () => knownClock(connection.database, data.boot) ?? this.#enterBoot(connection),
     );
     this.#connection = connection;
-    this.#identity = new Identity(data.file);
+    this.#identity = new FileIdentity(data.file);
   }
 
   commit({ messages, now, beginWithinMs }: Batch): BatchAnswer {
-    // Only a COMMIT can leave a commit mark in the WAL. Frames without one are ignored by every reader and by recovery.
+    // Readers and recovery ignore WAL frames without a commit mark, and only COMMIT writes that mark.
     let maybeWritten = false;
     try {
       this.#identity.check();
@@ -60,7 +61,7 @@ class WriterThread {
       const answers: Answer[] = [];
       for (const message of messages) answers.push(transitions.apply(fromMessage(message)));
       const observedAt = this.#storeClock(this.#connection, now.runningMs);
-      // If it fails, the frames may be in the WAL all the same, and become valid if this process dies before the next write.
+      // If COMMIT fails, the frames may still be in the WAL. They become valid if this process dies before the next write.
       maybeWritten = transitions.written > 0;
       commit.run();
       return { kind: 'committed', answers, wrote: transitions.written > 0, observedAt };
@@ -81,7 +82,7 @@ class WriterThread {
     return clock;
   }
 
-  /** False: another process held the write lock all the time. */
+  /** False: another process held the write lock until the time was over. */
   #begin({ begin }: Connection, withinMs: number): boolean {
     try {
       this.#retryWhileBusy(withinMs, () => begin.run());
@@ -106,8 +107,8 @@ class WriterThread {
   }
 
   /**
-   * Goes along with a batch that writes anyway. Without a boot id also returns what time others have stored, because the
-   * processes of one boot then do not know that they share a clock.
+   * Stores the running time, if the batch writes anyway and it is due. Without a boot id also returns the time that other
+   * processes have stored, because processes then cannot know that they share a clock.
    */
   #storeClock({ storeClock, observedAt, transitions }: Connection, runningMs: number): number | undefined {
     const isBootUnknown = this.#data.boot === undefined;
@@ -147,15 +148,18 @@ class WriterThread {
       throw error;
     }
     try {
-      // On a full disk this may make room: the WAL can be reused when its pages are in the database file.
+      // On a full disk this may free space: SQLite can reuse the WAL when its pages are in the database file.
       connection.database.exec('PRAGMA wal_checkpoint(PASSIVE)');
     } catch {
-      // The write that follows may succeed all the same.
+      // The next write may still succeed.
     }
     return connection;
   }
 
-  /** Rolls back, also if the error was so bad that a ROLLBACK would fail. The main thread's connection keeps the WAL in place. */
+  /**
+   * Rolls back by closing the connection, because after some errors a ROLLBACK fails as well. SQLite keeps the WAL, because
+   * the main thread's connection is still open.
+   */
   #disconnect(): void {
     const connection = this.#connection;
     this.#connection = undefined;
@@ -176,7 +180,7 @@ const BUSY = 'another process holds the write lock';
 
 function serve(port: MessagePort, data: WriterData): void {
   const answer = (message: FromWriter) => port.postMessage(message);
-  // An error for each busy database must not cost a stack trace.
+  // A busy database throws for each attempt, and stack traces are expensive.
   Error.stackTraceLimit = 0;
   let thread: WriterThread;
   try {

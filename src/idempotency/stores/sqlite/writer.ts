@@ -14,15 +14,18 @@ import {
 } from './messages.ts';
 import type { ClockState, RunningTime } from './running-time.ts';
 
-/** In the sources this is a .ts file, in the package a .js file. */
+/** A .ts file in the repository, a .js file in the package. */
 const THREAD = new URL(`./writer-thread${extname(import.meta.url)}`, import.meta.url);
 
-/** A batch is cut here, so that no transaction keeps other processes waiting for long. */
-const COMMANDS_A_BATCH = 256;
-const BODY_BYTES_A_BATCH = 4 * 1024 * 1024;
-/** The thread gives up on the write lock before the write's time limit, so that its caller learns that nothing was written. */
+/** The limits of a batch, so that no transaction makes other processes wait for long. */
+const COMMANDS_PER_BATCH = 256;
+const BODY_BYTES_PER_BATCH = 4 * 1024 * 1024;
+/**
+ * The thread may wait for the write lock for this share of the time limit. It answers before the limit is over, so that the
+ * caller learns that nothing was written.
+ */
 const SHARE_FOR_BEGIN = 0.9;
-const REPLACE_AGAIN_MS = 500;
+const RETRY_REPLACEMENT_MS = 500;
 
 interface Pending {
   command: Command;
@@ -34,16 +37,16 @@ interface Pending {
 export interface WriterOptions {
   data: Omit<WriterData, 'monotonicMs'>;
   monotonicMs(): number;
-  /** Called when the thread has died and another one takes its place. */
+  /** Called when the thread has died, before a new one replaces it. */
   onReplaced(error: Error): void;
 }
 
 /**
- * The main thread's side of the writer. One batch is under way at a time; everything that arrives meanwhile becomes the next
- * one. So the event loop never waits for the disk, and a busy gateway syncs the disk once for many writes.
+ * The main thread's side of the writer. The thread commits one batch at a time, and all commands that arrive meanwhile form
+ * the next batch. So the event loop never waits for the disk, and a busy gateway syncs the disk once for many writes.
  */
 export class Writer {
-  /** Why the last batch could not be written; undefined as soon as a write succeeds. */
+  /** Why the last batch could not be written. Undefined after the next write that succeeds. */
   failure: string | undefined;
   readonly #options: WriterOptions;
   #timer: NodeJS.Timeout | undefined;
@@ -78,12 +81,12 @@ export class Writer {
         return;
       }
       this.#queue.push({ command, askedMs: performance.now(), resolve, reject });
-      this.#timer ??= this.#lookLater();
+      this.#timer ??= this.#scheduleTimeouts();
       this.#schedule();
     });
   }
 
-  /** Resolves when everything that was handed over is answered and the thread has ended. */
+  /** Resolves when all commands are answered and the thread has ended. */
   async close(): Promise<void> {
     this.#isClosed = true;
     if (this.#queue.length > 0 || this.#underWay.length > 0)
@@ -93,7 +96,7 @@ export class Writer {
     clearTimeout(this.#timer);
     const thread = this.#thread;
     if (!thread) return;
-    // Its end is not a loss.
+    // The exit of this thread is intended, so it must not be replaced.
     this.#thread = undefined;
     thread.ref();
     await new Promise((resolve) => {
@@ -105,7 +108,7 @@ export class Writer {
   #schedule(): void {
     if (this.#isScheduled || this.#underWay.length > 0 || !this.#thread || this.#queue.length === 0) return;
     this.#isScheduled = true;
-    // All requests that arrive in this turn of the event loop share a batch.
+    // All commands of this turn of the event loop share a batch.
     setImmediate(() => {
       this.#isScheduled = false;
       this.#sendBatch();
@@ -119,7 +122,7 @@ export class Writer {
     let count = 0;
     for (
       let bytes = 0;
-      count < this.#queue.length && count < COMMANDS_A_BATCH && bytes < BODY_BYTES_A_BATCH;
+      count < this.#queue.length && count < COMMANDS_PER_BATCH && bytes < BODY_BYTES_PER_BATCH;
     ) {
       const { command } = this.#queue[count++] as Pending;
       if (command.kind === 'complete' || command.kind === 'create') bytes += command.body?.length ?? 0;
@@ -139,7 +142,7 @@ export class Writer {
     if (answer.kind === 'committed') {
       if (answer.wrote) this.failure = undefined;
       if (answer.observedAt !== undefined) this.#time?.catchUpWith(answer.observedAt);
-      for (const [i, pending] of batch.entries()) settle(pending, answer.answers[i] as Answer);
+      for (const [i, pending] of batch.entries()) answerPending(pending, answer.answers[i] as Answer);
     } else {
       const { message, maybeWritten, isBusy } = answer;
       if (!isBusy) this.failure = message;
@@ -153,19 +156,19 @@ export class Writer {
     else this.#closing?.();
   }
 
-  /** One timer for all writes: a timer each would cost more than the message that it guards. */
-  #lookLater(): NodeJS.Timeout {
+  /** One timer serves all commands, because a timer for each would cost more than its message. */
+  #scheduleTimeouts(): NodeJS.Timeout {
     return setTimeout(
       () => {
         this.#rejectLate();
         const isIdle = this.#queue.length === 0 && this.#underWay.length === 0;
-        this.#timer = isIdle ? undefined : this.#lookLater();
+        this.#timer = isIdle ? undefined : this.#scheduleTimeouts();
       },
       Math.max(5, this.#options.data.timeoutMs / 20),
     );
   }
 
-  /** Those under way may still happen; those in the queue are taken out of it. */
+  /** Late commands in the thread may still be written. Late commands in the queue are removed from it. */
   #rejectLate(): void {
     const { timeoutMs } = this.#options.data;
     const latestMs = performance.now() - timeoutMs;
@@ -189,7 +192,7 @@ export class Writer {
     return await new Promise((resolve, reject) => {
       thread.on('message', (message: FromWriter) => {
         if (message.kind === 'ready') {
-          // An idle store does not keep its process alive; a write that waits does, by its timer.
+          // An idle store must not keep the process alive. A pending command does so by its timer.
           thread.unref();
           if (this.#isDrained()) return void post(thread, 'close');
           this.#thread = thread;
@@ -206,7 +209,7 @@ export class Writer {
     });
   }
 
-  /** What the dead thread had not answered may have been written. What it had not received goes to the next one. */
+  /** The batch in the dead thread may have been written. The commands in the queue go to the next thread. */
   #lostThread(error: Error): void {
     this.#thread = undefined;
     const batch = this.#underWay;
@@ -225,14 +228,14 @@ export class Writer {
     this.#startThread().catch((error) => {
       this.failure = messageOf(error);
       if (this.#isDrained()) this.#closing?.();
-      else setTimeout(() => this.#replaceThread(), REPLACE_AGAIN_MS).unref();
+      else setTimeout(() => this.#replaceThread(), RETRY_REPLACEMENT_MS).unref();
     });
   }
 }
 
 const post = (thread: Worker, message: ToWriter) => thread.postMessage(message);
 
-function settle({ resolve, reject }: Pending, answer: Answer): void {
+function answerPending({ resolve, reject }: Pending, answer: Answer): void {
   if (typeof answer === 'object' && 'unreadable' in answer) reject(new UnreadableRecord(answer.unreadable));
   else resolve(answer as never);
 }

@@ -1,13 +1,23 @@
 #!lua flags=allow-oom
--- executing or in doubt → completed, under the owner's token, which gives its lease back.
--- KEYS[1] record   KEYS[2] lease
--- ARGV[1] token (16 bytes)   ARGV[2] value of the lease   ARGV[3] state code, c or t   ARGV[4] changedAtMs (8 bytes, f64)
--- ARGV[5] the bytes behind the head   ARGV[6] with leases on lock nodes: '1' if the owner holds its lease, '0' if it has
--- lapsed; '' if leases live here
--- ARGV[7] the whole completed record, for when there is none; '' the first time   ARGV[8] its inDoubtRetentionMs
--- Result: 'ok', 'stale', or 'absent': there is no record, and ARGV[7] is empty. Completing again under the same token is
--- 'ok' and changes nothing; but it writes, because a WAIT behind it covers this connection's own writes only.
--- Places in the record: see codec.ts.
+-- executing or in doubt -> completed, under the owner's token. Gives the lease back. If there is no record, creates it as
+-- completed. Completing again under the same token changes nothing.
+--
+-- KEYS[1]  record
+-- KEYS[2]  lease
+-- ARGV[1]  token, 16 bytes
+-- ARGV[2]  value of the owner's lease
+-- ARGV[3]  state code: 'c' or 't'
+-- ARGV[4]  changedAtMs, 8 bytes, f64
+-- ARGV[5]  the bytes behind the record's head
+-- ARGV[6]  '' if the lease is KEYS[2]. With lock nodes: '1' if the owner holds its lease there, '0' if it has lapsed
+-- ARGV[7]  the whole completed record, for a scope without a record; '' in the first attempt
+-- ARGV[8]  inDoubtRetentionMs of ARGV[7]
+-- Result:  'ok'
+--          'stale'   the record has another token
+--          'absent'  there is no record, and ARGV[7] is ''
+--          error UNREADABLE
+--
+-- Offsets in the record: codec.ts.
 local record = redis.call('GET', KEYS[1])
 local state = record and stateOf(record)
 if record and not state then return redis.error_reply('UNREADABLE the record has another format') end
@@ -24,6 +34,7 @@ if not record then
 end
 if string.sub(record, 3, 18) ~= ARGV[1] then return 'stale' end
 if state == 'c' or state == 't' then
+  -- Writes the same state again, because a WAIT behind this script covers only the writes of its own connection.
   redis.call('SETRANGE', KEYS[1], 1, state)
   return 'ok'
 end
@@ -32,7 +43,7 @@ local age = inDoubtRetentionMs - redis.call('PTTL', KEYS[1])
 local flags = string.byte(record, 19)
 local lifeMs = struct.unpack('>I6', record, 26) - age
 local lapsed = not alive and age >= struct.unpack('>I6', record, 20)
--- A record that is older than its retention must not expire before its merchant's next retry.
+-- A record older than its retention would expire before the merchant's next retry.
 if state == 'd' or flags % 2 == 1 or lapsed or lifeMs <= 0 then
   flags = flags - flags % 2 + 1
   lifeMs = inDoubtRetentionMs

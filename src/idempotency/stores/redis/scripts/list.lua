@@ -1,9 +1,16 @@
 #!lua flags=no-writes
--- A record's head for a listing, without its completion.
--- KEYS[1] record   KEYS[2] lease   ARGV[1] bytes that a head has at most
--- Result: nil if there is no record; else the head (or what is there of it), the time to live in ms, whether there is a
--- lease here (1 or 0), and whether the record is as long as it says (1 or 0).
--- Places in the record: see codec.ts.
+-- Reads the head of a record for a listing, without its completion.
+--
+-- KEYS[1]  record
+-- KEYS[2]  lease
+-- ARGV[1]  the largest size of a head, in bytes
+-- Result:  nil if there is no record, otherwise a list of
+--          1  the first ARGV[1] bytes of the record
+--          2  its TTL in milliseconds
+--          3  1 if KEYS[2] exists, otherwise 0
+--          4  1 if the record's length fits the lengths of its fields, otherwise 0
+--
+-- Offsets in the record: codec.ts.
 local function u32(at) return struct.unpack('>I4', redis.call('GETRANGE', KEYS[1], at, at + 3)) end
 local length = redis.call('STRLEN', KEYS[1])
 if length == 0 and redis.call('EXISTS', KEYS[1]) == 0 then return false end
@@ -11,7 +18,8 @@ local head = redis.call('GETRANGE', KEYS[1], 0, ARGV[1] - 1)
 local at = 85
 for _ = 1, 6 do at = at + 1 + (string.byte(head, at + 1) or 0) end
 local state = string.sub(head, 2, 2)
--- Behind the head: nothing; a status; or a status, the headers and the body, with their lengths.
+-- Where the record ends by the lengths of its fields. Behind the head follows nothing, a status (t), or a status, the
+-- headers and the body with their lengths (c).
 local function ends()
   if state == 't' then return at + 2 end
   if state ~= 'c' then return at end

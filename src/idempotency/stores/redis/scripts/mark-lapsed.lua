@@ -1,8 +1,14 @@
 #!lua flags=allow-oom
--- Remembers that the owner's lease had lapsed: others may have read the record as in doubt meanwhile.
--- KEYS[1] record   ARGV[1] token (16 bytes)
--- Result: 'ok' or 'stale'.
--- Places in the record: see codec.ts.
+-- Sets the flag that an executing record was in doubt, because its lease had lapsed and other gateways may have read the
+-- record as in doubt.
+--
+-- KEYS[1]  record
+-- ARGV[1]  token, 16 bytes
+-- Result:  'ok'
+--          'stale'  the record has another token, or there is none
+--          error UNREADABLE
+--
+-- Offsets in the record: codec.ts.
 local record = redis.call('GET', KEYS[1])
 if not record then return 'stale' end
 local state = stateOf(record)

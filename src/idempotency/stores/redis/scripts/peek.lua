@@ -1,9 +1,16 @@
 #!lua flags=no-writes
--- What the record means, without changing it. Answers while Redis is out of memory or read-only, too.
--- KEYS[1] record   KEYS[2] lease   ARGV[1] fingerprint (32 bytes)   ARGV[2] '1' if leases live here, '0' on lock nodes
--- Result: nil if there is no record; 1 if its owner is alive; else the record. An executing record has no living owner
--- here; if leases live on lock nodes, those must be asked.
--- Places in the record: see codec.ts.
+-- Says what the record means, and changes nothing. Works while Redis is out of memory or read-only.
+--
+-- KEYS[1]  record
+-- KEYS[2]  lease
+-- ARGV[1]  fingerprint, 32 bytes
+-- ARGV[2]  '1' if the lease is KEYS[2], '0' if lock nodes hold the leases
+-- Result:  nil  there is no record
+--          1    executing, and the owner is alive
+--          the record otherwise. If it is executing with this fingerprint, KEYS[2] shows no living owner; with lock nodes
+--          the caller must ask them.
+--
+-- Offsets in the record: codec.ts.
 local record = redis.call('GET', KEYS[1])
 if not record then return false end
 if stateOf(record) ~= 'e' or string.sub(record, 38, 69) ~= ARGV[1] then return record end

@@ -1,7 +1,12 @@
--- Part of every script, see commands.ts.
--- The state of a record that is executing or in doubt, 'e' or 'd', if it is whole; 'c' or 't' for a completed one; nil for
--- anything that the gateway could not read. A script must not change such bytes: it could make them readable.
--- Places in the record: see codec.ts.
+-- stateOf(record), which is inserted into every script behind its first line (commands.ts).
+--
+-- record   the bytes of a record
+-- Result:  'e' or 'd'  executing or in doubt, and every field before the completion is valid
+--          'c' or 't'  completed; the rest is not checked
+--          nil         the gateway could not read these bytes. A script must not change them, because a change could make
+--                      them readable.
+--
+-- Offsets in the record: codec.ts.
 local function stateOf(record)
   if #record <= 85 or string.byte(record, 1) ~= 2 then return nil end
   local state = string.sub(record, 2, 2)
@@ -15,7 +20,7 @@ local function stateOf(record)
     if not length then return nil end
     at = at + 1 + length
   end
-  -- The last text, the encryption key's id, is empty.
+  -- The last text is the encryption key id, which must be empty.
   if length > 0 or at ~= #record + 1 then return nil end
   return state
 end

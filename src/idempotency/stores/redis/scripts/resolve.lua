@@ -1,12 +1,22 @@
 #!lua
--- in doubt, or executing without a living owner → completed under a new token, or absent; and an audit record.
--- KEYS[1] record   KEYS[2] lease   KEYS[3] audit trail (list)
--- ARGV[1] the start of the record as it was seen: format version, state, token, flags (19 bytes)
--- ARGV[2] '1' if leases live here; '0' if the lock nodes were asked before
--- ARGV[3] state code that it gets, c or t; '' for absent   ARGV[4] new token (16 bytes)   ARGV[5] changedAtMs (8 bytes, f64)
--- ARGV[6] the bytes behind the head   ARGV[7] audit record   ARGV[8] how long it is kept, in ms
--- Result: 'ok', 'alive', or 'changed': the record is not as it was seen.
--- Places in the record: see codec.ts.
+-- in doubt, or executing with a dead owner -> completed under a new token, or absent. Adds an audit record.
+--
+-- KEYS[1]  record
+-- KEYS[2]  lease
+-- KEYS[3]  audit trail, a list
+-- ARGV[1]  the first 19 bytes of the record as it was read: format version, state, token, flags
+-- ARGV[2]  '1' if the lease is KEYS[2]; '0' if the caller has asked the lock nodes
+-- ARGV[3]  the new state code: 'c' or 't'; '' for absent
+-- ARGV[4]  the new token, 16 bytes
+-- ARGV[5]  changedAtMs, 8 bytes, f64
+-- ARGV[6]  the bytes behind the record's head
+-- ARGV[7]  the audit record
+-- ARGV[8]  how long the audit trail is kept, in milliseconds
+-- Result:  'ok'
+--          'alive'    the owner may still be executing
+--          'changed'  the record does not begin with ARGV[1], or is completed or unreadable
+--
+-- Offsets in the record: codec.ts.
 local record = redis.call('GET', KEYS[1])
 if not record or string.sub(record, 1, 19) ~= ARGV[1] then return 'changed' end
 local state = stateOf(record)

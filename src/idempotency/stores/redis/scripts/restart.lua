@@ -1,19 +1,31 @@
 #!lua
--- in doubt → executing, under another token: for a second execution of the same request. Takes the lease.
--- KEYS[1] record   KEYS[2] lease   KEYS[3] void token
--- ARGV[1] the new token (16 bytes)   ARGV[2] fingerprint (32 bytes)   ARGV[3] lifetimes (18 bytes, as in the record)
--- ARGV[4] changedAtMs (8 bytes, f64)   ARGV[5] gateway id, with its length before it   ARGV[6] inDoubtRetentionMs
--- ARGV[7] value of the lease   ARGV[8] leaseMs, or 0 if leases live on lock nodes
--- Result: 'ok'; 'changed' if the record is not in doubt with this fingerprint, or there is none. Delivered twice it is
--- 'ok' twice. Error VOIDED: the token was given up, and nothing was written.
--- Places in the record: see codec.ts.
-if redis.call('EXISTS', KEYS[3]) == 1 then return redis.error_reply('VOIDED the token was given up') end
+-- in doubt -> executing, under another token, for a second execution of the same request. Takes the lease. The same restart
+-- again is 'ok' again.
+--
+-- KEYS[1]  record
+-- KEYS[2]  lease
+-- KEYS[3]  mark of a voided token
+-- ARGV[1]  the new token, 16 bytes
+-- ARGV[2]  fingerprint, 32 bytes
+-- ARGV[3]  lifetimes, 18 bytes as in the record
+-- ARGV[4]  changedAtMs, 8 bytes, f64
+-- ARGV[5]  gateway id, with its length in the first byte
+-- ARGV[6]  inDoubtRetentionMs
+-- ARGV[7]  value of the owner's lease
+-- ARGV[8]  leaseMs; '0' if lock nodes hold the leases
+-- Result:  'ok'
+--          'changed'  the record is not in doubt or has another fingerprint, or there is none
+--          error UNREADABLE
+--          error VOIDED: the token is voided, and nothing was written
+--
+-- Offsets in the record: codec.ts.
+if redis.call('EXISTS', KEYS[3]) == 1 then return redis.error_reply('VOIDED the token is voided') end
 local record = redis.call('GET', KEYS[1])
 if not record then return 'changed' end
 local state = stateOf(record)
 if not state then return redis.error_reply('UNREADABLE the record has another format') end
 if state == 'e' and string.sub(record, 3, 18) == ARGV[1] then
-  -- WAIT covers a connection's own writes only.
+  -- Writes the same state again, because a WAIT behind this script covers only the writes of its own connection.
   redis.call('SETRANGE', KEYS[1], 1, 'e')
   return 'ok'
 end

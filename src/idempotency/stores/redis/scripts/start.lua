@@ -1,17 +1,27 @@
 #!lua
--- absent → executing, and takes the lease as redlock would. Marks the record of a dead owner in doubt.
--- KEYS[1] record   KEYS[2] lease   KEYS[3] void token
--- ARGV[1] the new record   ARGV[2] its inDoubtRetentionMs   ARGV[3] value of the lease
--- ARGV[4] leaseMs, or 0 if leases live on lock nodes   ARGV[5] '1' if a WAIT follows
--- ARGV[6] token of an owner whose lease no lock node holds, or ''
--- Result: nil if started; 1 if another owner is alive; else the record as it is now. An executing record means that
--- the lock nodes must be asked. Error VOIDED: the token was given up, and there is no record.
--- Places in the record: see codec.ts.
+-- absent -> executing. Takes the lease as redlock would. Marks the record of a dead owner in doubt. The same start again is
+-- nil again.
+--
+-- KEYS[1]  record
+-- KEYS[2]  lease
+-- KEYS[3]  mark of a voided token
+-- ARGV[1]  the new record
+-- ARGV[2]  its inDoubtRetentionMs
+-- ARGV[3]  value of the owner's lease
+-- ARGV[4]  leaseMs; '0' if lock nodes hold the leases
+-- ARGV[5]  '1' if a WAIT follows
+-- ARGV[6]  the token of an owner whose lease no majority of lock nodes holds; '' if none is known
+-- Result:  nil  started
+--          1    another owner is alive
+--          the record as it is now otherwise. If it is executing with this fingerprint, the caller must ask the lock nodes.
+--          error VOIDED: the token is voided, and the scope has no record
+--
+-- Offsets in the record: codec.ts.
 local record = redis.call('SET', KEYS[1], ARGV[1], 'NX', 'GET', 'PX', ARGV[2])
 if not record then
   if redis.call('EXISTS', KEYS[3]) == 1 then
     redis.call('DEL', KEYS[1])
-    return redis.error_reply('VOIDED the token was given up')
+    return redis.error_reply('VOIDED the token is voided')
   end
   if ARGV[4] ~= '0' then redis.call('SET', KEYS[2], ARGV[3], 'NX', 'PX', ARGV[4]) end
   return false
@@ -19,13 +29,13 @@ end
 local state = stateOf(record)
 local mine = state == 'e' and string.sub(record, 3, 18) == string.sub(ARGV[1], 3, 18)
 if mine or state == 'c' or state == 't' then
-  -- WAIT covers a connection's own writes only: without this one it would not cover the record.
+  -- Writes the same state again, because a WAIT behind this script covers only the writes of its own connection.
   if ARGV[5] == '1' then redis.call('SETRANGE', KEYS[1], 1, state) end
-  -- Our own token: the command was delivered twice.
+  -- The same start again: its first answer was lost.
   if mine then return false end
   return record
 end
--- The gateway refuses a record that it cannot read.
+-- The gateway decodes the record, and refuses one that it cannot read.
 if state ~= 'e' or string.sub(record, 38, 69) ~= string.sub(ARGV[1], 38, 69) then return record end
 local age = struct.unpack('>I6', record, 32) - redis.call('PTTL', KEYS[1])
 if age < struct.unpack('>I6', record, 20) then return 1 end

@@ -15,7 +15,7 @@ test('below the disk reserve nothing is started, and what was sent is completed 
   const [sent, doubtful] = [await bring(roomy, 'executing'), await bring(roomy, 'in_doubt')];
 
   const store = await openSqlite(path, { keepFreeBytes });
-  const shortage = `nothing new is started: the disk of ${path} has `;
+  const shortage = `new executions are refused: the disk of ${path} has `;
   expect(store.refusing).toContain(shortage);
   await expect(store.start(newRequest())).rejects.toMatchObject({
     name: 'StoreUnavailable',
