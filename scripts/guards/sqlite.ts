@@ -29,14 +29,14 @@ export const sqliteGuards: readonly Guard[] = [
     replacement: `      setTimeout(() => commit.run(), 100);
       return {`,
     test: CONTRACT,
-    named: 'creates the record of an absent scope, which a peek leaves absent',
+    named: 'creates the record of an absent scope, and a peek does not',
   },
   {
     ...STORE,
-    without: 'a start that arrives late executes again what is completed (SQLite)',
+    without: 'a start that arrives late executes a completed request again (SQLite)',
     text: "if (record.state === 'executing' && record.token.equals(token)) return { kind: 'started' };",
     replacement: "if (record.token.equals(token)) return { kind: 'started' };",
-    named: 'delivered again when its scope is completed does not start',
+    named: 'sent again when its scope is completed does not start',
   },
   {
     ...TRANSITIONS,
@@ -58,7 +58,7 @@ export const sqliteGuards: readonly Guard[] = [
   },
   {
     ...TRANSITIONS,
-    without: 'a mark of doubt does not compare its token (SQLite)',
+    without: 'a markInDoubt does not compare its token (SQLite)',
     text: `    const row = this.#owned(owner);
     if (!row || row.record.state === 'completed') return 'stale';
     // A record`,
@@ -81,28 +81,28 @@ export const sqliteGuards: readonly Guard[] = [
     without: 'a resolution does not compare the token that was seen (SQLite)',
     text: 'const row = this.#owned(command);',
     replacement: 'const row = this.#read(command);',
-    named: 'under another token than that of the record is changed, and writes nothing',
+    named: 'under another token than that of the record answers changed, and writes nothing',
   },
   {
     ...TRANSITIONS,
     without: 'a restart takes the execution of another owner for its own (SQLite)',
     text: "if (row.record.state === 'executing' && isToken(row, execution)) return 'ok';",
     replacement: "if (row.record.state === 'executing') return 'ok';",
-    named: 'a restart of what is in doubt > changes nothing where the scope is executing',
+    named: 'a restart of a record in doubt > changes nothing where the scope is executing',
   },
   {
     ...TRANSITIONS,
     without: 'a restart takes a record that is not in doubt (SQLite)',
     text: "if (row.record.state !== 'in_doubt') return 'changed';",
     replacement: '',
-    named: 'a restart of what is in doubt > changes nothing where the scope is executing',
+    named: 'a restart of a record in doubt > changes nothing where the scope is executing',
   },
   {
     ...TRANSITIONS,
     without: 'another request restarts a key in doubt (SQLite)',
     text: "if (!row?.record.fingerprint.equals(unpackBytes(execution.fingerprint))) return 'changed';",
     replacement: "if (!row) return 'changed';",
-    named: 'changes nothing where there is no record, or another request',
+    named: 'changes nothing where there is no record, or one with another fingerprint',
   },
   {
     ...TRANSITIONS,
@@ -118,7 +118,7 @@ export const sqliteGuards: readonly Guard[] = [
     text: `  #restart(execution: CommandOf<'restart'>): Answers['restart'] {
     if (this.#isVoided(execution)) return 'voided';`,
     replacement: "  #restart(execution: CommandOf<'restart'>): Answers['restart'] {",
-    named: 'does not restart when its restart arrives after its mark of doubt',
+    named: 'does not restart when its restart arrives after its markInDoubt',
   },
   {
     ...TRANSITIONS,
@@ -130,7 +130,7 @@ export const sqliteGuards: readonly Guard[] = [
   },
   {
     ...TRANSITIONS,
-    without: 'a mark of doubt does not void its token (SQLite)',
+    without: 'a markInDoubt does not void its token (SQLite)',
     text: `  #markInDoubt(owner: CommandOf<'markInDoubt'>): Answers['markInDoubt'] {
     if (owner.voidToken) this.#void(owner);`,
     replacement: "  #markInDoubt(owner: CommandOf<'markInDoubt'>): Answers['markInDoubt'] {",
@@ -144,7 +144,7 @@ export const sqliteGuards: readonly Guard[] = [
     replacement: `  #release(owner: CommandOf<'release'>): Answers['release'] {
     if (owner.voidToken && this.#owned(owner)) this.#void(owner);`,
     test: FAULTS,
-    named: 'revives nothing once a release under its token was answered',
+    named: 'the frames of a start are gone if a release under its token was answered before the kill',
   },
   {
     ...TRANSITIONS,
@@ -155,21 +155,21 @@ export const sqliteGuards: readonly Guard[] = [
       this.#insert(execution, undefined);
       return 'started';
     }`,
-    named: 'a start marks the scope in doubt once the lease is over, and it stays so',
+    named: 'a start after the lease is over marks the scope in doubt, and it stays in doubt',
   },
   {
     ...TRANSITIONS,
     without: 'an owner that renews its lease counts as dead (SQLite)',
     text: 'Number(lost || row.record.wasInDoubt), this.#aliveAt(), row.id);',
     replacement: 'Number(lost || row.record.wasInDoubt), row.aliveAt, row.id);',
-    named: 'a start does not think so while the owner renews',
+    named: 'a start answers in_flight as long as the owner renews',
   },
   {
     ...TRANSITIONS,
     without: 'a lease that was lost and taken again leaves no trace (SQLite)',
     text: 'Number(lost || row.record.wasInDoubt)',
     replacement: 'Number(row.record.wasInDoubt)',
-    named: 'and no start has found it, a renewal takes the lease again and says that it was lost',
+    named: 'a renewal after the lease is over takes the lease again and answers lost',
   },
   {
     ...ROW,
@@ -177,7 +177,8 @@ export const sqliteGuards: readonly Guard[] = [
     text: 'aliveAt >= bootBeganAt && ',
     replacement: 'bootBeganAt >= 0 && ',
     test: CLOCK,
-    named: 'whose monotonic clock begins at 5000500, time continues, and owners of before are dead',
+    named:
+      'whose monotonic clock begins at 5000500, running time continues, and owners of the earlier boot are dead',
   },
   {
     ...TRANSITIONS,
@@ -186,14 +187,14 @@ export const sqliteGuards: readonly Guard[] = [
       ...(completion`,
     replacement: `      this.#expiresIn(retentionMs),
       ...(completion`,
-    named: 'of what is executing or in doubt is inDoubtRetentionMs, longer than that of a result',
+    named: 'of a record that is executing or in doubt is inDoubtRetentionMs, longer than that of a result',
   },
   {
     ...TRANSITIONS,
     without: 'a complete extends the retention (SQLite)',
     text: 'doubtful ? this.#expiresIn(inDoubtRetentionMs) : retainedUntil,',
     replacement: 'this.#expiresIn(doubtful ? inDoubtRetentionMs : retentionMs),',
-    named: 'of what was completed without doubt counts from the start, not from the complete',
+    named: 'of a record that was never in doubt counts from the start, not from the complete',
   },
   {
     ...TRANSITIONS,
@@ -208,7 +209,7 @@ export const sqliteGuards: readonly Guard[] = [
     without: 'a complete after the lease has lapsed does not count as doubtful (SQLite)',
     text: '      !ownerIsAlive(row, this.#now) ||\n',
     replacement: '',
-    named: 'a complete after the lease lapsed counts as having been in doubt, though no start marked it',
+    named: 'a complete after the lease is over counts as having been in doubt, even if no start marked it',
   },
   {
     ...TRANSITIONS,
@@ -216,21 +217,21 @@ export const sqliteGuards: readonly Guard[] = [
     text: `      this.#insert(execution, execution);
       return 'ok';`,
     replacement: "      return 'stale';",
-    named: 'that completes a missing record creates it whole, as one that was in doubt',
+    named: 'that completes an absent scope creates the whole record, as one that was in doubt',
   },
   {
     ...TRANSITIONS,
     without: 'a late complete overwrites a resolution (SQLite)',
     text: 'unpackBytes(command.newToken),',
     replacement: 'record.token,',
-    named: 'completes what is in doubt with a response, under a new token',
+    named: 'completes a record in doubt with a response, under a new token',
   },
   {
     ...TRANSITIONS,
     without: 'a key is resolved while its owner is alive (SQLite)',
     text: "if (ownerIsAlive(row, this.#now)) return 'alive';",
     replacement: '',
-    named: 'of a scope that is executing is alive, and writes nothing',
+    named: 'of a scope that is executing answers alive, and writes nothing',
   },
   {
     ...ROW,
@@ -241,14 +242,14 @@ export const sqliteGuards: readonly Guard[] = [
   } catch {
     return undefined;
   }`,
-    named: '(no token, where it was executing) is never absent and never won',
+    named: '(no token, where it was executing) is never treated as absent and never taken over',
   },
   {
     ...ROW,
     without: 'another request under the same key gets the result (SQLite)',
     text: "if (Buffer.compare(record.fingerprint, fingerprint) !== 0) return { kind: 'mismatch' };",
     replacement: '',
-    named: 'by another request of a scope that is completed is a mismatch, as a peek is',
+    named: 'with another fingerprint, of a scope that is completed, answers mismatch, as a peek does',
   },
   {
     file: THREAD,
@@ -256,21 +257,21 @@ export const sqliteGuards: readonly Guard[] = [
     text: 'maybeWritten = transitions.written > 0;',
     replacement: 'maybeWritten = transitions.written < 0;',
     test: FAULTS,
-    named: 'revives the frames of a start: it counts as perhaps written',
+    named: 'the frames of a start are valid, so the start counts as maybe written',
   },
   {
     ...WRITER,
-    without: 'what a dead writer had not answered counts as surely not written (SQLite)',
+    without: 'a write that a dead writer had not answered counts as surely not written (SQLite)',
     text: '`, true));\n    if (this.#isDrained())',
     replacement: '`, false));\n    if (this.#isDrained())',
-    named: 'is replaced; what it had not answered is perhaps written, and later writes succeed',
+    named: 'is replaced; writes that it had not answered are maybe written, and later writes succeed',
   },
   {
     ...WRITER,
-    without: 'a write that is under way when its time is over counts as surely not written (SQLite)',
+    without: 'a write that is under way at its time limit counts as surely not written (SQLite)',
     text: 'if (askedMs <= latestMs) reject(unavailable(message, true));',
     replacement: 'if (askedMs <= latestMs) reject(unavailable(message, false));',
-    named: 'that are under way when their time is over are perhaps written',
+    named: 'that are under way at their time limit are maybe written',
   },
   {
     file: THREAD,
@@ -288,7 +289,7 @@ export const sqliteGuards: readonly Guard[] = [
       const answer`,
     replacement: '      const answer',
     test: 'test/contract/sqlite-disk-reserve.test.ts',
-    named: 'below the disk reserve nothing is started, and what was sent is completed and replayed',
+    named: 'below the disk reserve nothing starts, and running executions are completed and replayed',
   },
   {
     ...STORE,
@@ -297,7 +298,7 @@ export const sqliteGuards: readonly Guard[] = [
     const answer`,
     replacement: '    const answer',
     test: 'test/contract/sqlite-disk-reserve.test.ts',
-    named: 'below the disk reserve nothing is started, and what was sent is completed and replayed',
+    named: 'below the disk reserve nothing starts, and running executions are completed and replayed',
   },
   {
     file: `${AT}/running-time.ts`,
@@ -305,7 +306,7 @@ export const sqliteGuards: readonly Guard[] = [
     text: 'runningMs: this.#clock.monotonicMs() + this.offsetMs,',
     replacement: 'runningMs: this.#clock.wallMs() + this.offsetMs,',
     test: CLOCK,
-    named: 'records age by the monotonic clock, wherever the wall clock goes',
+    named: 'records age by the monotonic clock, whatever the wall clock does',
   },
   {
     file: `${AT}/running-time.ts`,
@@ -313,6 +314,7 @@ export const sqliteGuards: readonly Guard[] = [
     text: 'const offsetMs = observedAt - monotonicMs;',
     replacement: 'const offsetMs = 0;',
     test: CLOCK,
-    named: 'whose monotonic clock begins at 90000000, time continues, and owners of before are dead',
+    named:
+      'whose monotonic clock begins at 90000000, running time continues, and owners of the earlier boot are dead',
   },
 ];

@@ -8,20 +8,19 @@ import { type Backend, Nodes } from './nodes.ts';
 import { bring, replayOf, stages } from './states.ts';
 
 const SHORT = { retentionMs: 3000, inDoubtRetentionMs: 6500 };
-/** If a write counted a lifetime from itself, the record would outlive its control by that much. */
+/** If a write restarted the lifetime, the record would outlive the control record by this time. */
 const LATER_MS = 800;
 const BY_HAND = { by: 'ada', reason: 'the books show it' };
 
 type Touch = (store: Store, owner: Execution) => Promise<unknown>;
 
-/** Writes and reads that do not lengthen the life of an executing or in-doubt record. */
+/** Calls that do not extend the lifetime of an executing or in-doubt record. */
 const touches: Record<string, Touch> = {
-  'start delivered twice': async (store, owner) =>
-    expect(await store.start(owner)).toEqual({ kind: 'started' }),
+  'start sent twice': async (store, owner) => expect(await store.start(owner)).toEqual({ kind: 'started' }),
   renewal: async (store, owner) => {
     for (let renewals = 0; renewals < 3; renewals++) expect(await store.renew(owner)).toBe('ok');
   },
-  'mark of doubt': async (store, owner) => {
+  markInDoubt: async (store, owner) => {
     for (let marks = 0; marks < 2; marks++) expect(await store.markInDoubt(owner)).toBe('ok');
   },
   'duplicate that finds it in doubt': async (store, owner) => {
@@ -31,8 +30,8 @@ const touches: Record<string, Touch> = {
 };
 
 /** Writes after which a record lives for inDoubtRetentionMs again. */
-const lengthens: Record<string, Touch> = {
-  'complete of what is in doubt': async (store, owner) => {
+const extending: Record<string, Touch> = {
+  'complete of a record in doubt': async (store, owner) => {
     expect(await store.markInDoubt(owner)).toBe('ok');
     expect(await store.complete(owner, paid())).toBe('ok');
     // Completing again changes nothing, the lifetime included.
@@ -53,9 +52,9 @@ const lengthens: Record<string, Touch> = {
   },
   'complete after a restart': async (store, owner) => {
     expect(await store.markInDoubt(owner)).toBe('ok');
-    const heir = duplicateOf(owner);
-    expect(await store.restart(heir)).toBe('ok');
-    expect(await store.complete(heir, paid())).toBe('ok');
+    const successor = duplicateOf(owner);
+    expect(await store.restart(successor)).toBe('ok');
+    expect(await store.complete(successor, paid())).toBe('ok');
   },
 };
 
@@ -64,28 +63,31 @@ const gone = (store: Store, { scope }: Execution) =>
 
 export function expiry(backend: Backend): void {
   describe.concurrent('a lifetime', () => {
-    it.each(stages)('over (%s): the owner’s writes are stale, and the scope is new', async (stage) => {
-      await using nodes = new Nodes(backend);
-      const lifetimeMs = 1000;
-      const store = await nodes.open({ retentionMs: lifetimeMs, inDoubtRetentionMs: lifetimeMs });
-      const startedMs = performance.now();
-      const owner = await bring(store, stage);
-      await gone(store, owner);
-      expect(performance.now() - startedMs).toBeGreaterThanOrEqual(lifetimeMs - 1);
-      expect(await store.peek(owner)).toEqual({ kind: 'absent' });
-      for (const name of ownersWrites.filter((each) => each !== 'complete'))
-        expect(await write(store, name, owner)).toBe('stale');
-      const note = [{ as: 'released' } as const, BY_HAND] as const;
-      expect(await store.resolve(owner.scope, owner.token, ...note)).toBe('changed');
-      expect(await store.restart(duplicateOf(owner))).toBe('changed');
-      expect(await store.get(owner.scope)).toBeUndefined();
-      const next = { ...newRequest({ body: 'other' }), scope: owner.scope };
-      await bring(await nodes.open(), 'executing', next);
-      expect(await store.complete(owner, paid('late'))).toBe('stale');
-      expect(await store.get(owner.scope)).toMatchObject({ state: 'executing', token: next.token });
-    });
+    it.each(stages)(
+      'that is over (%s) makes the owner’s writes stale, and the scope absent',
+      async (stage) => {
+        await using nodes = new Nodes(backend);
+        const lifetimeMs = 1000;
+        const store = await nodes.open({ retentionMs: lifetimeMs, inDoubtRetentionMs: lifetimeMs });
+        const startedMs = performance.now();
+        const owner = await bring(store, stage);
+        await gone(store, owner);
+        expect(performance.now() - startedMs).toBeGreaterThanOrEqual(lifetimeMs - 1);
+        expect(await store.peek(owner)).toEqual({ kind: 'absent' });
+        for (const name of ownersWrites.filter((each) => each !== 'complete'))
+          expect(await write(store, name, owner)).toBe('stale');
+        const note = [{ as: 'released' } as const, BY_HAND] as const;
+        expect(await store.resolve(owner.scope, owner.token, ...note)).toBe('changed');
+        expect(await store.restart(duplicateOf(owner))).toBe('changed');
+        expect(await store.get(owner.scope)).toBeUndefined();
+        const next = { ...newRequest({ body: 'other' }), scope: owner.scope };
+        await bring(await nodes.open(), 'executing', next);
+        expect(await store.complete(owner, paid('late'))).toBe('stale');
+        expect(await store.get(owner.scope)).toMatchObject({ state: 'executing', token: next.token });
+      },
+    );
 
-    it.each(stages)('over (%s): a late complete creates the record', async (stage) => {
+    it.each(stages)('that is over (%s) lets a late complete create the record', async (stage) => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open({ retentionMs: 1000, inDoubtRetentionMs: 1000 });
       const owner = await bring(store, stage);
@@ -96,7 +98,7 @@ export function expiry(backend: Backend): void {
       expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid('late'), owner));
     });
 
-    it('of what was completed without doubt counts from the start, not from the complete', async () => {
+    it('of a record that was never in doubt counts from the start, not from the complete', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(SHORT), await nodes.open(SHORT)];
       const late = await bring(store, 'executing');
@@ -110,7 +112,7 @@ export function expiry(backend: Backend): void {
       expect(await store.get(late.scope)).toBeUndefined();
     });
 
-    it('of what is executing or in doubt is inDoubtRetentionMs, longer than that of a result', async () => {
+    it('of a record that is executing or in doubt is inDoubtRetentionMs, longer than that of a result', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open(SHORT);
       const startedMs = performance.now();
@@ -123,7 +125,7 @@ export function expiry(backend: Backend): void {
       expect(performance.now() - startedMs).toBeGreaterThanOrEqual(SHORT.inDoubtRetentionMs - 1);
     });
 
-    it.each(Object.entries(touches))('is not lengthened by a %s', async (_, touch) => {
+    it.each(Object.entries(touches))('is not extended by a %s', async (_, touch) => {
       await using nodes = new Nodes(backend);
       const times = { inDoubtRetentionMs: 2500 };
       const [store, other] = [await nodes.open(times), await nodes.open(times)];
@@ -135,7 +137,7 @@ export function expiry(backend: Backend): void {
       expect(await store.get(owner.scope)).toBeUndefined();
     });
 
-    it.each(Object.entries(lengthens))('is inDoubtRetentionMs again after a %s', async (_, touch) => {
+    it.each(Object.entries(extending))('is inDoubtRetentionMs again after a %s', async (_, touch) => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(SHORT), await nodes.open(SHORT)];
       const control = await bring(store, 'executing');
@@ -149,7 +151,7 @@ export function expiry(backend: Backend): void {
       expect(performance.now() - touchedMs).toBeGreaterThanOrEqual(SHORT.inDoubtRetentionMs - 1);
     });
 
-    it('of a complete after the lease lapsed is inDoubtRetentionMs from then', async () => {
+    it('after a complete whose lease was over is inDoubtRetentionMs from then', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open({ ...SHORT, leaseMs: 100 });
       const control = await bring(store, 'executing');

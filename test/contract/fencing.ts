@@ -10,7 +10,7 @@ type From = Stage | 'absent';
 type Write = 'renew' | 'complete' | 'release' | 'markInDoubt';
 type Row = [write: Write, from: From, answer: Fenced | 'lost', becomes: From];
 
-/** The owner's writes: from which state, their answer, and the state afterwards. */
+/** Each write of an owner: the state before, the answer, and the state afterwards. */
 const owners: Row[] = [
   ['renew', 'absent', 'stale', 'absent'],
   ['renew', 'executing', 'ok', 'executing'],
@@ -63,7 +63,7 @@ export function fencing(backend: Backend): void {
       },
     );
 
-    it('keeps the first result when it completes again', async () => {
+    it('that completes again keeps the first result', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const owner = await bring(store, 'executing');
@@ -75,7 +75,7 @@ export function fencing(backend: Backend): void {
       expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid('first'), owner));
     });
 
-    it('that completes a missing record creates it whole, as one that was in doubt', async () => {
+    it('that completes an absent scope creates the whole record, as one that was in doubt', async () => {
       await using nodes = new Nodes(backend);
       const wallMs = 1_700_000_000_000;
       const clock = { ...systemClock, wallMs: () => wallMs };
@@ -97,7 +97,7 @@ export function fencing(backend: Backend): void {
     });
 
     it.each(['executing', 'in_doubt'] as const)(
-      'frees a scope that is %s by release, for any request',
+      'that releases a scope that is %s makes it free for any request',
       async (from) => {
         await using nodes = new Nodes(backend);
         const [store, other] = [await nodes.open(), await nodes.open()];
@@ -112,7 +112,7 @@ export function fencing(backend: Backend): void {
       },
     );
 
-    it('by many owners at once touches only their own scopes', async () => {
+    it('of each of many owners at once changes only its own scope', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const requests = await Promise.all(Array.from({ length: 50 }, () => bring(store, 'executing')));

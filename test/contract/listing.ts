@@ -11,7 +11,7 @@ import { until } from '../support/until.ts';
 import { type Backend, Nodes } from './nodes.ts';
 import { bring, stages } from './states.ts';
 
-/** All pages. */
+/** Lists all pages. */
 export async function all(store: Store, filter: Pick<ListFilter, 'inDoubt'> & { limit?: number }) {
   const [records, sizes]: [ListedRecord[], number[]] = [[], []];
   let cursor: string | undefined;
@@ -28,7 +28,7 @@ const scopesOf = (records: readonly { scope: string }[]) => records.map(({ scope
 
 export function listing(backend: Backend): void {
   describe('a listing', () => {
-    it('names all records, without their results, and nothing else', async () => {
+    it('has all records, without their results, and nothing else', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       expect((await all(store, { inDoubt: false })).records).toEqual([]);
@@ -44,7 +44,7 @@ export function listing(backend: Backend): void {
       expect(records).toEqual(expect.arrayContaining(expected));
     });
 
-    it('of what is in doubt names only that', async () => {
+    it('of records in doubt has no others', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       for (const stage of stages) await bring(store, stage);
@@ -55,7 +55,7 @@ export function listing(backend: Backend): void {
       expect(scopesOf(records)).toContain(owner.scope);
     });
 
-    it('of what is in doubt names what executes without a living owner, and nothing with one', async () => {
+    it('of records in doubt has executing records whose owner is dead, and none whose owner is alive', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open({ leaseMs: 1500 });
       const gone = await bring(store, 'executing');
@@ -75,7 +75,7 @@ export function listing(backend: Backend): void {
       }
     });
 
-    it.each([1, 7, 100])('comes in pages of %i, each record once', async (limit) => {
+    it.each([1, 7, 100])('in pages of %i has each record once', async (limit) => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const owners = await Promise.all(
@@ -89,7 +89,7 @@ export function listing(backend: Backend): void {
       expect(scopesOf(doubtful.records)).toEqual(scopesOf(owners.filter((_, number) => number % 4 === 0)));
     });
 
-    it('looks at a bounded number of records for one page', async () => {
+    it('reads a bounded number of records for one page', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       await Promise.all(Array.from({ length: 2500 }, () => store.start(newRequest())));
@@ -99,7 +99,7 @@ export function listing(backend: Backend): void {
       expect(sizes.length).toBeGreaterThan(2);
     });
 
-    it('continues past records that cannot be read, and names them with a reason', async () => {
+    it('includes records that cannot be read, with the reason, and continues after them', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const damaged = await Promise.all(
@@ -117,7 +117,7 @@ export function listing(backend: Backend): void {
       }
     });
 
-    it('leaves out what has expired', async () => {
+    it('leaves out expired records', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open({ retentionMs: 1000, inDoubtRetentionMs: 1000 });
       for (const stage of stages) await bring(store, stage);

@@ -6,23 +6,23 @@ import type { Work } from '../support/store-worker.ts';
 import { Worker } from '../support/worker.ts';
 import type { Stage } from './states.ts';
 
-/** A way to make a record unreadable without the store's help. `from`: the stages that it can be done to; default all. */
+/** A way to make a record unreadable, behind the store's back. `from`: the states that it applies to; default all. */
 export type Damage = [
   what: string,
   damage: (place: StorePlace, scope: Scope) => Promise<void>,
   from?: readonly Stage[] | undefined,
 ];
 
-/** What a store brings to its contract. */
+/** What the contract needs from the tests of one store. */
 export interface Backend {
   name: string;
-  /** A place without records, for one test. */
+  /** The address of a new store without records, for one test. */
   place(): StorePlace;
-  /** At least two. Each must change the record, or throw. */
+  /** Each must change the record, or throw. */
   damages: readonly Damage[];
 }
 
-/** The gateways of one test: stores, in this process and in others, that work on the same records. */
+/** The nodes of one test: stores, in this process and in others, that share the same records. */
 export class Nodes {
   readonly place: StorePlace;
   readonly #stores: Store[] = [];
@@ -31,14 +31,14 @@ export class Nodes {
     this.place = backend.place();
   }
 
-  /** A node in this process. Times not given are so long that nothing lapses. */
+  /** Opens a node in this process. Default times are so long that nothing lapses. */
   async open(times?: Partial<StoreTimes>, clock?: Clock, gatewayId?: string): Promise<Store> {
     const store = await openStore(this.place, times, clock, gatewayId);
     this.#stores.push(store);
     return store;
   }
 
-  /** A node in another process. */
+  /** Starts a node in another process. */
   spawn(work: Work): Worker {
     return new Worker(this.place, work);
   }

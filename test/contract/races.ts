@@ -40,7 +40,7 @@ export function races(backend: Backend): void {
       expect(answers).toEqual(Array(RACERS).fill(expected));
     });
 
-    it('of an owner who wakes up against a start that finds it dead keeps the result', async () => {
+    it('of a paused owner’s complete against a start that finds the owner dead keeps the result', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open({ leaseMs: 100 }), await nodes.open({ leaseMs: 100 })];
       const owners = await Promise.all(Array.from({ length: OWNERS }, () => bring(store, 'executing')));
@@ -81,7 +81,7 @@ export function races(backend: Backend): void {
       );
     });
 
-    it('of several processes wins each scope once', async () => {
+    it('of several processes has one winner per scope', async () => {
       await using nodes = new Nodes(backend);
       const workers = Array.from({ length: PROCESSES }, (_, number) =>
         nodes.spawn({ kind: 'race', keys: number % 2 ? KEYS : KEYS.toReversed() }),

@@ -7,7 +7,7 @@ import { type Backend, Nodes } from './nodes.ts';
 import { bring } from './states.ts';
 
 const HOURS_MS = 3_600_000;
-/** Of a gateway whose configuration is far shorter, or far longer, than that of the writer. */
+/** The lifetimes of a reader that is configured far shorter, or far longer, than the gateway that wrote the record. */
 const SHORT = { leaseMs: 1, retentionMs: 1, inDoubtRetentionMs: 1 };
 const LONG = { leaseMs: HOURS_MS, retentionMs: HOURS_MS, inDoubtRetentionMs: HOURS_MS };
 const note = { by: 'ada', reason: 'the books show it' };
@@ -41,7 +41,7 @@ export function recordLifetimes(backend: Backend): void {
       expect((await reader.start(duplicateOf(owner))).kind).toBe('in_doubt');
     });
 
-    it('keep a result for readers that would keep theirs shorter', async () => {
+    it('keep a result for readers with a shorter retention', async () => {
       await using nodes = new Nodes(backend);
       const [store, reader] = [await nodes.open(), await nodes.open(SHORT)];
       const owners = [await bring(store, 'completed'), await bring(store, 'in_doubt')];
@@ -83,13 +83,13 @@ export function recordLifetimes(backend: Backend): void {
       },
     );
 
-    it('are those of the gateway that restarts it, since that one renews its lease', async () => {
+    it('become those of the gateway that restarts it, because that gateway renews the lease', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open({ leaseMs: 50 });
-      const heirs = await nodes.open({}, systemClock, 'gateway-2');
+      const successors = await nodes.open({}, systemClock, 'gateway-2');
       const owner = await bring(store, 'in_doubt');
-      const heir = duplicateOf(owner);
-      expect(await heirs.restart(heir)).toBe('ok');
+      const successor = duplicateOf(owner);
+      expect(await successors.restart(successor)).toBe('ok');
       const control = await bring(store, 'executing');
       await until(async () => (await store.peek(control)).kind === 'in_doubt');
       expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });

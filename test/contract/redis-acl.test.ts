@@ -40,13 +40,13 @@ it('the documented user can do all that the store needs, and can neither flush n
   await until(async () => (await store.start(duplicateOf(executing))).kind === 'in_doubt');
   expect(await store.release(await bring(store, 'executing'), { voidToken: true })).toBe('ok');
   const doubtful = await bring(store, 'in_doubt');
-  const heir = duplicateOf(doubtful);
-  expect(await store.restart(heir)).toBe('ok');
-  expect(await store.markInDoubt(heir)).toBe('ok');
+  const successor = duplicateOf(doubtful);
+  expect(await store.restart(successor)).toBe('ok');
+  expect(await store.markInDoubt(successor)).toBe('ok');
   const { records } = await store.list({ inDoubt: true, limit: 100 });
   expect(records.map(({ scope }) => scope)).toContain(doubtful.scope);
   const note = { by: 'ada', reason: 'in the books' };
-  expect(await store.resolve(doubtful.scope, heir.token, { as: 'released' }, note)).toBe('ok');
+  expect(await store.resolve(doubtful.scope, successor.token, { as: 'released' }, note)).toBe('ok');
   expect(await store.audit(doubtful.scope)).toMatchObject([note]);
   expect(await store.start(newRequest())).toEqual({ kind: 'started' });
 

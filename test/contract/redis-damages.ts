@@ -5,13 +5,13 @@ import type { RedisPlace, StorePlace } from '../support/open-store.ts';
 import type { Damage } from './nodes.ts';
 import type { Stage } from './states.ts';
 
-/** Of a test's response, 201, as the record holds it: it follows the last text. */
+/** The status 201 of the tests' response, as a record holds it behind its last text. */
 const STATUS = Buffer.from([0x00, 0xc9]);
 const noise = Buffer.from(Array.from({ length: 200 }, (_, number) => (number * 97 + 13) % 256));
 
 export const recordKeyOf = ({ prefix }: RedisPlace, scope: Scope): string => `${prefix}:v2:{${scope}}`;
 
-/** Replaces the bytes of a record; its time to live stays. */
+/** Replaces the bytes of a record, and keeps its TTL. */
 export async function rewriteRedis(
   place: StorePlace,
   scope: Scope,
@@ -46,7 +46,10 @@ const changes: [what: string, change: (record: Buffer) => Buffer, from?: Stage[]
   ['text', () => Buffer.from('completed')],
   ['an unknown state', byte(layout.state, 0x78)],
   ['unknown flags', byte(layout.flags, 0x80)],
-  ['a time that is no number', (record) => Buffer.from(record).fill(0xff, layout.changedAtMs, layout.texts)],
+  [
+    'a time that is not a number',
+    (record) => Buffer.from(record).fill(0xff, layout.changedAtMs, layout.texts),
+  ],
   ['a record cut in its token', (record) => record.subarray(0, layout.token + 8)],
   ['a record cut in its fingerprint', (record) => record.subarray(0, layout.fingerprint + 8)],
   ['a record cut in its texts', (record) => record.subarray(0, layout.texts + 5)],

@@ -11,12 +11,12 @@ import { bring, replayOf } from './states.ts';
 
 const TIMEOUT_MS = 200;
 
-/** A server for one test, and a store on it that waits for a short time only. */
+/** A server for one test, and a store with a short time limit. */
 async function withRedis(times: Partial<StoreTimes> = {}) {
   const server = await startRedis();
   const place = { kind: 'redis', url: server.url, prefix: 'test' } as const;
   const store = await openStore(place, { timeoutMs: TIMEOUT_MS, ...times });
-  // The server knows these scripts from here on.
+  // These calls load the scripts into the server.
   for (const write of ['complete', 'release'] as const)
     await store[write](await bring(store, 'executing'), paid());
   const dispose = async () => {
@@ -30,7 +30,7 @@ async function withRedis(times: Partial<StoreTimes> = {}) {
 const untilAnswered = async <T>(write: () => Promise<T>) => await until(() => write().catch(() => undefined));
 
 describe.concurrent('while redis is frozen', () => {
-  it('each call gives up at its time limit', async () => {
+  it('each call fails at its time limit', async () => {
     await using redis = await withRedis();
     const { server, store } = redis;
     const owner = await bring(store, 'executing');
@@ -57,7 +57,7 @@ describe.concurrent('while redis is frozen', () => {
     await until(async () => (await store.health()).ok);
   });
 
-  it('a start that was given up may have started: in flight first, then in doubt', async () => {
+  it('a start that timed out may have started: in flight first, then in doubt', async () => {
     await using redis = await withRedis({ leaseMs: 800 });
     const { server, store } = redis;
     const owner = newRequest();
@@ -72,7 +72,7 @@ describe.concurrent('while redis is frozen', () => {
     expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'started' });
   });
 
-  it('a start and its release are both executed later, and leave the scope free', async () => {
+  it('a start and its release are both executed later, and leave the scope absent', async () => {
     await using redis = await withRedis();
     const { server, store } = redis;
     const owner = newRequest();
@@ -84,7 +84,7 @@ describe.concurrent('while redis is frozen', () => {
     expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'started' });
   });
 
-  it('a completion that was given up is repeated until it is answered', async () => {
+  it('a complete that timed out can be repeated until it is answered', async () => {
     await using redis = await withRedis();
     const { server, store } = redis;
     const owner = await bring(store, 'executing');
@@ -95,7 +95,7 @@ describe.concurrent('while redis is frozen', () => {
     expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid('first'), owner));
   });
 
-  it('what it does not read is bounded: beyond that, writes are refused as never sent', async () => {
+  it('unsent commands are bounded: above the limit, writes are refused as never sent', async () => {
     await using redis = await withRedis();
     const { server, store } = redis;
     const owner = await bring(store, 'executing');
@@ -116,7 +116,7 @@ describe.concurrent('while redis is frozen', () => {
   });
 });
 
-/** A memory limit that is reached already. */
+/** Sets a memory limit that is already exceeded. */
 const outOfMemory = (server: RedisServer) => server.admin.config('SET', 'maxmemory', '1');
 
 describe.concurrent('when redis refuses writes', () => {
@@ -124,31 +124,28 @@ describe.concurrent('when redis refuses writes', () => {
     ['OOM', outOfMemory],
     ['READONLY', (server) => server.admin.replicaof('127.0.0.1', '1')],
     ['MISCONF', failingDisk],
-  ])(
-    'with %s it is not ready, nothing is started, and replays are answered by a peek',
-    async (code, refuse) => {
-      await using redis = await withRedis();
-      const { server, store } = redis;
-      const completed = await bring(store, 'completed');
-      const [executing, doubtful] = [await bring(store, 'executing'), await bring(store, 'in_doubt')];
-      await refuse(server);
-      expect(await store.health()).toMatchObject({ ok: false, detail: expect.stringContaining(code) });
-      const refused = [store.start(newRequest()), store.start(duplicateOf(completed))];
-      for (const start of refused) {
-        const failure = await start.catch((error: unknown) => error);
-        expect(failure).toMatchObject({ name: 'StoreUnavailable', maybeWritten: false });
-      }
-      expect(await store.restart(duplicateOf(doubtful)).catch((error: unknown) => error)).toMatchObject({
-        maybeWritten: false,
-      });
-      expect(await store.peek(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
-      expect(await store.peek(duplicateOf(executing))).toEqual({ kind: 'in_flight' });
-      expect(await store.peek(duplicateOf(doubtful))).toMatchObject({ kind: 'in_doubt' });
-      expect(await store.peek(newRequest())).toEqual({ kind: 'absent' });
-    },
-  );
+  ])('with %s the store is not ready, nothing starts, and a peek answers replays', async (code, refuse) => {
+    await using redis = await withRedis();
+    const { server, store } = redis;
+    const completed = await bring(store, 'completed');
+    const [executing, doubtful] = [await bring(store, 'executing'), await bring(store, 'in_doubt')];
+    await refuse(server);
+    expect(await store.health()).toMatchObject({ ok: false, detail: expect.stringContaining(code) });
+    const refused = [store.start(newRequest()), store.start(duplicateOf(completed))];
+    for (const start of refused) {
+      const failure = await start.catch((error: unknown) => error);
+      expect(failure).toMatchObject({ name: 'StoreUnavailable', maybeWritten: false });
+    }
+    expect(await store.restart(duplicateOf(doubtful)).catch((error: unknown) => error)).toMatchObject({
+      maybeWritten: false,
+    });
+    expect(await store.peek(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
+    expect(await store.peek(duplicateOf(executing))).toEqual({ kind: 'in_flight' });
+    expect(await store.peek(duplicateOf(doubtful))).toMatchObject({ kind: 'in_doubt' });
+    expect(await store.peek(newRequest())).toEqual({ kind: 'absent' });
+  });
 
-  it('for want of memory, what is known is stored all the same', async () => {
+  it('because it is out of memory, results, releases and doubts are still stored', async () => {
     await using redis = await withRedis();
     const { server, store } = redis;
     const executing = () => bring(store, 'executing');
@@ -171,7 +168,7 @@ describe.concurrent('when redis refuses writes', () => {
   });
 });
 
-/** A snapshot that cannot be saved: a folder has its name. */
+/** Makes snapshots fail, by a folder with the name of the snapshot file. */
 async function failingDisk(server: RedisServer): Promise<void> {
   mkdirSync(join(server.dir, 'dump.rdb'));
   await server.admin.config('SET', 'save', '3600 1');

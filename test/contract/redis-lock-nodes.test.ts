@@ -9,7 +9,7 @@ import { bring, replayOf } from './states.ts';
 
 const LEASE_MS = 1000;
 
-/** Two nodes on one redis, with their leases on three others. */
+/** Two stores on one redis, with their leases on three lock nodes. */
 async function withLockNodes() {
   const [main, ...locks] = await Promise.all([startRedis(), startRedis(), startRedis(), startRedis()]);
   const lockNodes = locks.map(({ url }) => url);
@@ -26,7 +26,7 @@ async function withLockNodes() {
 const leasesOn = async (servers: RedisServer[]) =>
   await Promise.all(servers.map(async ({ admin }) => (await admin.keys('*:lease')).length));
 
-it.concurrent('leases live on the lock nodes, one of which may die', async () => {
+it.concurrent('the lock nodes hold the leases, and one of them may die', async () => {
   await using nodes = await withLockNodes();
   const { main, locks, store, other } = nodes;
   const owner = await bring(store, 'executing');
@@ -41,7 +41,7 @@ it.concurrent('leases live on the lock nodes, one of which may die', async () =>
     await sleep(LEASE_MS / 20);
     return (await other.start(duplicateOf(silent))).kind === 'in_doubt';
   });
-  // It started before the silent one, so it is older than a lease.
+  // It started before the silent owner, so it is older than its lease.
   expect(await other.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
 });
 
@@ -56,7 +56,7 @@ it.concurrent('a start waits for no lock node, and a renewal not for a frozen on
   expect(await other.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
 });
 
-it.concurrent('no owner counts as dead while most lock nodes are away', async () => {
+it.concurrent('no owner counts as dead while most lock nodes are down', async () => {
   await using nodes = await withLockNodes();
   const { locks, store, other } = nodes;
   const owner = await bring(store, 'executing');
@@ -89,7 +89,7 @@ it.concurrent('a replay, a duplicate and a conflict ask no lock node', async () 
   expect(await asked()).toBe(before);
 });
 
-it.concurrent('a completion under a lease that is held is not one that was in doubt, after a lapse it is', async () => {
+it.concurrent('a complete counts as having been in doubt only if its lease has lapsed', async () => {
   await using nodes = await withLockNodes();
   const { store } = nodes;
   const [kept, lapsed, control] = [
@@ -108,7 +108,7 @@ it.concurrent('a completion under a lease that is held is not one that was in do
   expect(await store.get(lapsed.scope)).toMatchObject({ wasInDoubt: true });
 });
 
-it.concurrent('a start that marks a dead owner late does not touch what became of the scope meanwhile', async () => {
+it.concurrent('a start that finds a dead owner does not change a record that was completed meanwhile', async () => {
   await using nodes = await withLockNodes();
   const { main, locks, store } = nodes;
   const [first, ...others] = locks as [RedisServer, ...RedisServer[]];
@@ -122,7 +122,7 @@ it.concurrent('a start that marks a dead owner late does not touch what became o
     const asked = await first.commandCount('exists');
     wire.delayReplies(300);
     const late = slow.start(duplicateOf(owner));
-    // It asks the lock nodes whether the owner is alive, and waits for the slow one's answer.
+    // The start asks the lock nodes whether the owner is alive, and waits for the slow one.
     await until(async () => (await first.commandCount('exists')) > asked);
     expect(await store.complete(owner, paid())).toBe('ok');
     const completed = await store.get(owner.scope);

@@ -17,7 +17,7 @@ async function withReplica(leaseMs = LONG.leaseMs) {
   const wire = await startProxy(primary.port);
   const replica = await startRedis({ args: ['--replicaof', '127.0.0.1', `${wire.port}`] });
   await until(async () => /slave0:.*state=online/.test(await primary.admin.info('replication')));
-  // It follows from its first acknowledgement on, which may be a second away.
+  // The replica counts after its first acknowledgement, which may take a second.
   await primary.admin.set('warm', '1');
   await primary.admin.wait(1, 0);
   let unreplicated = 0;
@@ -35,7 +35,7 @@ async function withReplica(leaseMs = LONG.leaseMs) {
       onUnreplicated: () => unreplicated++,
     });
   const stores = [await openOn(primary)];
-  /** The replica becomes the primary of another store, as after a failover. */
+  /** Promotes the replica, and opens a store on it. */
   const failover = async () => {
     await primary.kill();
     await replica.admin.replicaof('NO', 'ONE');
@@ -61,23 +61,23 @@ async function withReplica(leaseMs = LONG.leaseMs) {
 const note = { by: 'ada', reason: 'in the books' };
 
 describe.concurrent('with a replica to wait for', () => {
-  it('everything works while it follows, and there is no warning', async () => {
+  it('everything works while it is online, and there is no warning', async () => {
     await using pair = await withReplica();
     const { store, unreplicated } = pair;
     const owner = await bring(store, 'completed');
     expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid(), owner));
     expect(await store.peek(duplicateOf(owner))).toEqual(replayOf(paid(), owner));
     expect(await store.release(await bring(store, 'executing'))).toBe('ok');
-    const heir = duplicateOf(await bring(store, 'in_doubt'));
-    expect(await store.restart(heir)).toBe('ok');
-    expect(await store.start(heir)).toEqual({ kind: 'started' });
-    expect(await store.markInDoubt(heir)).toBe('ok');
-    expect(await store.resolve(heir.scope, heir.token, { as: 'released' }, note)).toBe('ok');
+    const successor = duplicateOf(await bring(store, 'in_doubt'));
+    expect(await store.restart(successor)).toBe('ok');
+    expect(await store.start(successor)).toEqual({ kind: 'started' });
+    expect(await store.markInDoubt(successor)).toBe('ok');
+    expect(await store.resolve(successor.scope, successor.token, { as: 'released' }, note)).toBe('ok');
     expect(unreplicated()).toBe(0);
     expect(await store.health()).toEqual({ ok: true, detail: 'redis', warnings: [] });
   });
 
-  it('each write has its WAIT right behind it, over its own connection', async () => {
+  it('each write is followed by its WAIT on the same connection', async () => {
     await using pair = await withReplica();
     const { primary, store } = pair;
     const owner = await bring(store, 'completed');
@@ -97,7 +97,7 @@ describe.concurrent('with a replica to wait for', () => {
     expect(new Set(seen.map(({ source }) => source)).size).toBe(1);
   });
 
-  it('scripts that the server has forgotten are sent again, each with a WAIT behind it', async () => {
+  it('scripts that the server has forgotten are sent again, each followed by a WAIT', async () => {
     await using pair = await withReplica();
     const { primary, replica, store } = pair;
     const owner = await bring(store, 'executing');
@@ -109,14 +109,14 @@ describe.concurrent('with a replica to wait for', () => {
     await expect(store.start(next)).rejects.toThrow('the start did not reach its replicas');
   });
 
-  it('a start that does not reach it starts nothing, and can be taken back', async () => {
+  it('a start that it does not acknowledge fails, and can be released', async () => {
     await using pair = await withReplica();
     const { replica, store } = pair;
     const owner = newRequest();
     replica.freeze();
     await expect(store.start(owner)).rejects.toThrow(StoreUnavailable);
     await expect(store.release(owner)).rejects.toThrow(StoreUnavailable);
-    // The record is gone from the primary, and the replica may still have it: not done yet.
+    // The record is gone from the primary, but the replica may still have it, so the release is not done.
     await expect(store.release(owner)).rejects.toThrow(StoreUnavailable);
     replica.thaw();
     await until(
@@ -124,7 +124,7 @@ describe.concurrent('with a replica to wait for', () => {
     );
   });
 
-  it('a restart that does not reach it must not be followed by a request', async () => {
+  it('a restart that it does not acknowledge fails', async () => {
     await using pair = await withReplica();
     const { replica, store } = pair;
     const owner = await bring(store, 'in_doubt');
@@ -146,7 +146,7 @@ describe.concurrent('with a replica to wait for', () => {
       replica.freeze();
       const owner = await bring(other, 'completed');
       await expect(store[read](duplicateOf(owner))).rejects.toThrow('did not reach its replicas');
-      // Other answers are no reason to send or to replay.
+      // These answers lead to no execution and no replay.
       expect(await store[read](duplicateOf(executing))).toEqual({ kind: 'in_flight' });
       expect(await store[read](duplicateOf(doubtful))).toMatchObject({ kind: 'in_doubt' });
       replica.thaw();
@@ -160,7 +160,7 @@ describe.concurrent('with a replica to wait for', () => {
   });
 
   it.each(['start', 'peek'] as const)(
-    'a %s writes what it replays, because WAIT may cover own writes only',
+    'a %s writes the record that it replays, because WAIT may cover only the writes of its connection',
     async (read) => {
       await using pair = await withReplica();
       const { primary, store } = pair;
@@ -181,7 +181,7 @@ describe.concurrent('with a replica to wait for', () => {
     expect(performance.now() - startedMs).toBeLessThan(TIMEOUT_MS / 4);
   });
 
-  it('a completion that does not reach it is counted, and is to be repeated until it does', async () => {
+  it('a complete that it does not acknowledge is counted, and fails until it does', async () => {
     await using pair = await withReplica();
     const { replica, store, unreplicated } = pair;
     const owner = await bring(store, 'executing');
@@ -195,7 +195,7 @@ describe.concurrent('with a replica to wait for', () => {
     expect(await store.get(owner.scope)).toMatchObject({ completion: paid() });
   });
 
-  it('a completion that was lost with the primary is stored again on what was the replica', async () => {
+  it('a complete that was lost with the primary can be stored again on the promoted replica', async () => {
     await using pair = await withReplica();
     const { wire, store, failover } = pair;
     const owner = await bring(store, 'executing');
@@ -207,7 +207,7 @@ describe.concurrent('with a replica to wait for', () => {
     expect(await promoted.get(owner.scope)).toMatchObject({ completion: paid() });
   });
 
-  it('a release that does not reach it is to be repeated', async () => {
+  it('a release that it does not acknowledge fails', async () => {
     await using pair = await withReplica();
     const { replica, store } = pair;
     const owner = await bring(store, 'executing');
@@ -215,7 +215,7 @@ describe.concurrent('with a replica to wait for', () => {
     await expect(store.release(owner)).rejects.toThrow(StoreUnavailable);
   });
 
-  it('a resolution that does not reach it is not reported as done', async () => {
+  it('a resolution that it does not acknowledge fails', async () => {
     await using pair = await withReplica();
     const { replica, store } = pair;
     const owner = await bring(store, 'in_doubt');
@@ -230,14 +230,14 @@ describe.concurrent('with a replica to wait for', () => {
   it('many starts at once do not wait for one another', async () => {
     await using pair = await withReplica();
     const { wire, store } = pair;
-    // Far away: one after the other, they would take four times the time limit.
+    // A slow network: one after the other, they would take four times the time limit.
     wire.delayReplies(TIMEOUT_MS / 50);
     const starts = Array.from({ length: 200 }, () => store.start(newRequest()));
     const answers = await Promise.allSettled(starts);
     expect(answers.filter(({ status }) => status === 'rejected').length).toBe(0);
   });
 
-  it('completions and duplicates do not wait for one another while it is away', async () => {
+  it('completes and duplicates do not wait for one another while it is frozen', async () => {
     await using pair = await withReplica();
     const { replica, store } = pair;
     const [other] = [await bring(store, 'executing'), await bring(store, 'completed')];

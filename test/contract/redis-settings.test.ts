@@ -14,12 +14,12 @@ async function warningsOf(url: string): Promise<string[]> {
   return warnings;
 }
 
-describe('a redis that is given', () => {
-  it('with every write on the disk is taken without a warning', async () => {
+describe('a store that opens on a redis', () => {
+  it('that syncs every write has no warning', async () => {
     expect(await warningsOf((await startRedis()).url)).toEqual([]);
   });
 
-  it.each(['allkeys-lru', 'volatile-lru', 'volatile-ttl'])('with %s is refused', async (policy) => {
+  it.each(['allkeys-lru', 'volatile-lru', 'volatile-ttl'])('that evicts by %s is refused', async (policy) => {
     const { url } = await startRedis({ args: ['--maxmemory', '100mb', '--maxmemory-policy', policy] });
     const opening = openStore({ kind: 'redis', url, prefix: 'test' });
     await expect(opening).rejects.toThrow(StoreUnavailable);
@@ -29,14 +29,14 @@ describe('a redis that is given', () => {
   });
 
   it.each<[string, RedisServerOptions, RegExp]>([
-    ['nothing on the disk', { appendonly: false }, /without appendonly/],
-    ['a sync once a second', { args: ['--appendfsync', 'everysec'] }, /appendfsync everysec/],
-  ])('with %s is taken with a warning', async (_, options, warning) => {
+    ['writes nothing to the disk', { appendonly: false }, /without appendonly/],
+    ['syncs once a second', { args: ['--appendfsync', 'everysec'] }, /appendfsync everysec/],
+  ])('that %s has a warning', async (_, options, warning) => {
     const { url } = await startRedis(options);
     expect(await warningsOf(url)).toEqual([expect.stringMatching(warning)]);
   });
 
-  it('with a replica is taken with a warning', async () => {
+  it('with a replica that no write waits for has a warning', async () => {
     const primary = await startRedis();
     await startRedis({ args: ['--replicaof', '127.0.0.1', `${primary.port}`] });
     await until(async () => (await primary.admin.info('replication')).includes('connected_slaves:1'));
@@ -45,7 +45,7 @@ describe('a redis that is given', () => {
     ]);
   });
 
-  it('with fewer replicas waited for than could be promoted is taken with a warning', async () => {
+  it('with more replicas than a write waits for has a warning', async () => {
     const primary = await startRedis({ args: ['--repl-diskless-sync-delay', '0'] });
     for (let replicas = 0; replicas < 2; replicas++)
       await startRedis({ args: ['--replicaof', '127.0.0.1', `${primary.port}`] });
@@ -65,13 +65,13 @@ describe('a redis that is given', () => {
     expect(await open(2)).toEqual([]);
   });
 
-  it('that keeps its settings to itself is taken all the same', async () => {
+  it('that does not allow CONFIG has no warning', async () => {
     const server = await startRedis();
     await server.admin.call('ACL', 'SETUSER', 'limited', 'on', '>secret', '~*', '&*', '+@all', '-config');
     expect(await warningsOf(server.url.replace('//', '//limited:secret@'))).toEqual([]);
   });
 
-  it('but starts later than the gateway is waited for', async () => {
+  it('that starts later waits for it', async () => {
     const server = await startRedis();
     await server.kill();
     const opening = openStore({ kind: 'redis', url: server.url, prefix: 'test' });
@@ -81,7 +81,7 @@ describe('a redis that is given', () => {
     expect(await store.health()).toMatchObject({ ok: true });
   });
 
-  it('but never starts is given up, with the reason', async () => {
+  it('that never starts fails with the reason', async () => {
     const server = await startRedis();
     await server.kill();
     const location = { url: server.url };
@@ -95,8 +95,8 @@ describe('a redis that is given', () => {
   });
 });
 
-describe('the health of a redis', () => {
-  it('is a probe that was written, and that expires', async () => {
+describe('the health check of a redis', () => {
+  it('writes a probe that expires', async () => {
     const server = await startRedis();
     const store = await openStore({ kind: 'redis', url: server.url, prefix: 'test' });
     onTestFinished(() => store.close());
@@ -110,10 +110,10 @@ describe('the health of a redis', () => {
   it.each([
     ['forwards', -5000, 'by 5000 ms: records expire early'],
     ['backwards', 5000, 'by -5000 ms: records expire late'],
-  ])('names a clock of its host that is stepped %s', async (_, shiftMs, warning) => {
+  ])('warns if the clock of its host is stepped %s', async (_, shiftMs, warning) => {
     const server = await startRedis();
     let monotonicShiftMs = 0;
-    // A step of Redis' clock, as the gateway sees it: its own monotonic clock has moved otherwise.
+    // For the gateway a shift of its own monotonic clock is the same as a step of Redis' clock.
     const clock = { ...systemClock, monotonicMs: () => systemClock.monotonicMs() + monotonicShiftMs };
     const steps: number[] = [];
     const { timeoutMs, ...lifetimes } = LONG;
@@ -123,7 +123,7 @@ describe('the health of a redis', () => {
       onClockStep: (ms) => steps.push(ms),
     });
     onTestFinished(() => store.close());
-    for (let looks = 0; looks < 2; looks++) expect((await store.health()).warnings).toEqual([]);
+    for (let checks = 0; checks < 2; checks++) expect((await store.health()).warnings).toEqual([]);
     monotonicShiftMs = shiftMs;
     const stepped = await store.health();
     expect(stepped.ok).toBe(true);

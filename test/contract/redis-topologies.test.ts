@@ -17,7 +17,7 @@ async function started(name: 'sentinel' | 'cluster'): Promise<Topology> {
   return topology;
 }
 
-/** What a gateway would open by this topology's configuration. */
+/** The store that a gateway would open with this topology's configuration. */
 async function opened({ config: { store } }: Topology, timeoutMs = 2000): Promise<RedisStore> {
   if (store?.kind !== 'redis') throw new TypeError('this topology has no redis');
   const { sentinels, cluster } = store;
@@ -34,7 +34,7 @@ async function opened({ config: { store } }: Topology, timeoutMs = 2000): Promis
 /** A third of the cluster's 16,384. */
 const SLOTS_OF_FIRST = 5461;
 
-/** Repeats a write that its owner may repeat. */
+/** Repeats a write until it succeeds. */
 const untilOk = (write: () => Promise<Fenced>) =>
   until(async () => (await write().catch(() => 'away')) === 'ok', 20_000);
 
@@ -44,8 +44,8 @@ const faultOf = ({ faults }: Topology, wanted: string) => {
   return fault;
 };
 
-describe('what is stored', { timeout: 120_000 }, () => {
-  it('is there after the sentinels have failed over, and the old master has come back', async () => {
+describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
+  it('keeps its records when the sentinels fail over and the old master comes back', async () => {
     const topology = await started('sentinel');
     const store = await opened(topology);
     expect(await store.health()).toMatchObject({ ok: true, warnings: [] });
@@ -55,7 +55,7 @@ describe('what is stored', { timeout: 120_000 }, () => {
     await expect
       .poll(() => store.get(completed.scope).catch(String), { timeout: 60_000 })
       .toMatchObject({ state: 'completed' });
-    // While no replica follows, nothing is started, and nothing is replayed that the next failover could lose.
+    // Without a replica nothing starts, and nothing is replayed, because the next failover could lose it.
     await expect(store.start(newRequest())).rejects.toThrow('did not reach its replicas');
     await expect(store.start(duplicateOf(completed))).rejects.toThrow('did not reach its replicas');
     await failover.heal();
@@ -65,7 +65,7 @@ describe('what is stored', { timeout: 120_000 }, () => {
     expect(await store.start(duplicateOf(executing))).toEqual(replayOf(paid('late'), executing));
   });
 
-  it('is spread over a cluster, listed from all of it, and there again when a master is', async () => {
+  it('spreads records over all masters, lists them, and has all of them after a killed master is back', async () => {
     const topology = await started('cluster');
     const store = await opened(topology);
     const completed = await Promise.all(Array.from({ length: 30 }, () => bring(store, 'completed')));
@@ -98,7 +98,7 @@ describe('what is stored', { timeout: 120_000 }, () => {
     }
   });
 
-  it('is there as far as the other masters hold it when one is given up, but only of a cluster that need not be whole', async () => {
+  it('serves the records of the other masters while one is down, if the cluster does not require full coverage', async () => {
     const topology = await started('cluster');
     const store = await opened(topology);
     const others = clusterNodes(topology.config.store).slice(1);
@@ -123,7 +123,7 @@ describe('what is stored', { timeout: 120_000 }, () => {
     expect(held).toBeLessThan(completed.length);
   });
 
-  it('is moved with its slot to another master, in the middle of an execution, and executed once', async () => {
+  it('executes a key once while its slot moves to another master', async () => {
     const topology = await started('cluster');
     const store = await opened(topology);
     const [from, to] = clusterNodes(topology.config.store) as [Redis, Redis];
@@ -156,7 +156,7 @@ describe('what is stored', { timeout: 120_000 }, () => {
     const frozen = faultOf(topology, 'master 2 frozen');
     await frozen.inject();
     const opening = opened(topology, 200);
-    // Longer than a command may take: the first look at that master has failed, unless the others had left it out by then.
+    // Longer than a command's time limit, so the first check of that master fails, unless the cluster has already left it out.
     await Promise.race([opening, sleep(800)]);
     await frozen.heal();
     expect(await (await opening).health()).toMatchObject({ ok: true });

@@ -12,22 +12,22 @@ const TIMEOUT_MS = 400;
 
 const note = { by: 'ada', reason: 'in the books' };
 
-/** A redis behind a wire that breaks, a store on the wire, and a second store that sees what became of it all. */
+/** A redis behind a proxy that can break the connection, a store on the proxy, and a witness: a store without proxy. */
 async function withWire(times: Partial<StoreTimes> = { timeoutMs: TIMEOUT_MS }) {
   const server = await startRedis();
   const wire = await startProxy(server.port);
   const place = { kind: 'redis', prefix: 'test' } as const;
   const store = await openStore({ ...place, url: wire.url }, times);
   const witness = await openStore({ ...place, url: server.url }, { ...times, timeoutMs: 10_000 });
-  // The server knows all scripts from here on.
+  // These calls load all scripts into the server.
   const owner = await bring(witness, 'in_doubt');
-  const heir = duplicateOf(owner);
-  await witness.restart(heir);
-  await witness.renew(heir);
-  await witness.complete(heir, paid());
-  await witness.peek(heir);
-  await witness.release(heir);
-  await witness.resolve(heir.scope, heir.token, { as: 'released' }, note);
+  const successor = duplicateOf(owner);
+  await witness.restart(successor);
+  await witness.renew(successor);
+  await witness.complete(successor, paid());
+  await witness.peek(successor);
+  await witness.release(successor);
+  await witness.resolve(successor.scope, successor.token, { as: 'released' }, note);
   const stateOf = async ({ scope }: Execution) => (await witness.get(scope))?.state;
   const healed = async () => await until(async () => (await store.health()).ok);
   const dispose = async () => {
@@ -68,7 +68,7 @@ describe.concurrent('when a reply is lost on the wire', () => {
     ['release', 'in_doubt', undefined, 'stale'],
     ['restart', 'in_doubt', 'executing', 'ok'],
   ] as const)(
-    '%s of a scope that is %s makes it %s, and again is %s',
+    '%s of a scope that is %s makes it %s, and repeated answers %s',
     async (write, from, becomes, again) => {
       await using line = await withWire();
       const { wire, store, stateOf, healed } = line;
@@ -84,7 +84,7 @@ describe.concurrent('when a reply is lost on the wire', () => {
     },
   );
 
-  it('an answer that comes too late is not taken for that to another command', async () => {
+  it('a late answer is not taken for the answer to another command', async () => {
     await using line = await withWire();
     const { wire, store } = line;
     const [owner, completed] = [await bring(store, 'executing'), await bring(store, 'completed')];
@@ -108,7 +108,7 @@ describe.concurrent('when the connection is cut', () => {
     ['markInDoubt', 'executing', 'setrange', 3],
     ['release', 'executing', 'del', 2],
     ['restart', 'in_doubt', 'set', 2],
-  ] as const)('in mid-%s, it is executed once', async (write, from, command, calls) => {
+  ] as const)('during a %s, the script is executed once', async (write, from, command, calls) => {
     await using line = await withWire({});
     const { server, wire, store, healed } = line;
     const first = from === 'absent' ? newRequest() : await bring(store, from);
@@ -123,7 +123,7 @@ describe.concurrent('when the connection is cut', () => {
     const after = await server.commandCount(command);
     wire.delayReplies(0);
     expect(after - before).toBe(calls);
-    // Reads only: the probe of a health check is a SET, too.
+    // Reads only, because the probe of a health check is a SET, too.
     await until(() =>
       store.get(owner.scope).then(
         () => true,
@@ -134,7 +134,7 @@ describe.concurrent('when the connection is cut', () => {
     await healed();
   });
 
-  it('and refused for a while, calls fail at once and unsent, and work when it is back', async () => {
+  it('and refused for a while, calls fail at once as never sent, and work after the reconnect', async () => {
     await using line = await withWire({});
     const { wire, store, stateOf, healed } = line;
     const owner = await bring(store, 'executing');
@@ -151,7 +151,7 @@ describe.concurrent('when the connection is cut', () => {
     expect(await store.complete(owner, paid())).toBe('ok');
   });
 
-  it('under a completion, the owner can still show that it is alive', async () => {
+  it('during a complete, the owner can still renew its lease', async () => {
     const leaseMs = 800;
     await using line = await withWire({ leaseMs });
     const { wire, store, witness, healed } = line;
@@ -196,14 +196,14 @@ describe.concurrent('round trips', () => {
     const { server, store } = line;
     const monitor = await server.admin.monitor();
     const seen: string[] = [];
-    // What a script calls is marked `lua` in the place of its client's address.
+    // MONITOR shows the commands of a script with `lua` instead of a client's address.
     monitor.on('monitor', (_time: string, [command = '']: string[], source: string) => {
       if (source !== 'lua') seen.push(command.toLowerCase());
     });
     const commandsOf = async (work: () => Promise<unknown>) => {
       seen.length = 0;
       await work();
-      // MONITOR shows commands in their order.
+      // MONITOR shows commands in the order of their execution.
       await server.admin.echo('end');
       await until(() => seen.includes('echo'));
       return seen.slice(0, seen.indexOf('echo'));

@@ -17,14 +17,14 @@ const backend = {
   damages: redisDamages,
 };
 
-// A database for each test: a listing looks at all keys of a database, also at those of other prefixes.
+// Each test has its own database, because a listing scans all keys of a database, also those with other prefixes.
 let databases = 0;
 storeContract({
   ...backend,
   place: () => ({ ...backend.place(), url: `${server.url}/${++databases}` }),
 });
 
-/** The keys of a scope in redis. */
+/** The names of a scope's keys. */
 function keysIn({ place }: Nodes, { scope }: { scope: ReturnType<typeof newRequest>['scope'] }) {
   if (place.kind !== 'redis') throw new TypeError('this place is not a Redis');
   const record = recordKeyOf(place, scope);
@@ -58,12 +58,12 @@ describe('in redis', () => {
     expect(await server.admin.exists(record)).toBe(1);
   });
 
-  it('an executing record lives for inDoubtRetentionMs from its start, through every write but the last', async () => {
+  it('an executing record expires inDoubtRetentionMs after its start, whatever writes come before its complete', async () => {
     await using nodes = new Nodes(backend);
     const store = await nodes.open({ inDoubtRetentionMs: 1_000_000, retentionMs: 400_000 });
     const [owner, doubtful] = [await bring(store, 'executing'), await bring(store, 'executing')];
     const keys = [owner, doubtful].map((each) => keysIn(nodes, each).record);
-    // Older by hand, so that a write that set the time again would show.
+    // The test makes the records older, so that it notices a write that sets the TTL again.
     for (const key of keys) await server.admin.pexpire(key, 950_000);
     const left = async (key = '') => await server.admin.pttl(key);
     const between = async (key: string | undefined, least: number, most: number) => {
@@ -125,7 +125,7 @@ describe('in redis', () => {
     expect(await server.admin.exists(record, lease)).toBe(0);
   });
 
-  it('an execution that has lost its lease is in flight until it is a lease old', async () => {
+  it('an execution that lost its lease early is in flight until it is older than its lease', async () => {
     await using nodes = new Nodes(backend);
     const leaseMs = 1000;
     const store = await nodes.open({ leaseMs });
@@ -161,7 +161,7 @@ describe('in redis', () => {
     }
   });
 
-  it('a key that holds another type is never absent and never won', async () => {
+  it('a key that holds another type is never treated as absent and never taken over', async () => {
     await using nodes = new Nodes(backend);
     const store = await nodes.open({ leaseMs: 1 });
     const owner = newRequest();

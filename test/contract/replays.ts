@@ -17,7 +17,7 @@ const completions: [what: string, completion: Completion][] = [
   ['every byte', response(everyByte)],
   ['an empty body', response('')],
   ['no headers, status 204', response('', [], 204)],
-  ['a body that is no UTF-8', response(Buffer.from([0xff, 0xfe, 0xc3, 0x28, 0x00]))],
+  ['a body that is not UTF-8', response(Buffer.from([0xff, 0xfe, 0xc3, 0x28, 0x00]))],
   ['line ends and zeros', response('\r\n\0\r\n\r\n$5\r\n')],
   ['headers in odd case', response('x', ['cOnTeNt-TyPe', 'TEXT/plain', 'ETag', '"1"'])],
   [
@@ -34,7 +34,7 @@ const completions: [what: string, completion: Completion][] = [
 
 export function replays(backend: Backend): void {
   describe('a completed scope', () => {
-    it.each(completions)('gives back %s', async (_, completion) => {
+    it.each(completions)('replays %s', async (_, completion) => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       const owner = await bring(store, 'executing');
@@ -49,7 +49,7 @@ export function replays(backend: Backend): void {
       if (completion.kind === 'tombstone') expect(record?.completion).toEqual(completion);
     });
 
-    it('gives back the same to many at once', async () => {
+    it('replays the same response to many requests at once', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const owner = await bring(store, 'executing');
@@ -59,7 +59,7 @@ export function replays(backend: Backend): void {
       for (const answer of answers) expectSame(answer, completion, owner);
     });
 
-    it('is still there for a node that opens later', async () => {
+    it('is kept for a store that opens later', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const owner = await bring(store, 'completed');
@@ -68,7 +68,7 @@ export function replays(backend: Backend): void {
       expect(await (await nodes.open()).get(owner.scope)).toEqual(before);
     });
 
-    it('was not in doubt when its owner completed in time', async () => {
+    it('does not count as having been in doubt if its owner completed in time', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const owner = await bring(store, 'completed');
@@ -77,7 +77,7 @@ export function replays(backend: Backend): void {
   });
 }
 
-/** Compares bodies by `equals`, because a diff of a megabyte helps no reader. */
+/** Compares bodies with `equals`, because the diff of a megabyte would be unreadable. */
 function expectSame(
   answer: StartAnswer | { kind: 'absent' },
   completion: Completion,

@@ -17,7 +17,7 @@ const note = { by: 'ada', reason: 'the backend’s books show it' };
 /** A round trip to Redis takes some turns of the event loop. */
 const TURNS = 10;
 
-/** Under the owner's token. */
+/** Resolves under the owner's token. */
 const resolve = (store: Store, { scope, token }: Execution, resolution: Resolution) =>
   store.resolve(scope, token, resolution, note);
 
@@ -27,7 +27,7 @@ export function resolutions(backend: Backend): void {
       ['a response', paid('by hand')],
       ['a tombstone', { kind: 'tombstone', status: 201 }],
       ['a tombstone without a status', { kind: 'tombstone', status: 0 }],
-    ])('completes what is in doubt with %s, under a new token', async (_, completion) => {
+    ])('completes a record in doubt with %s, under a new token', async (_, completion) => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       const owner = await bring(store, 'in_doubt');
@@ -47,7 +47,7 @@ export function resolutions(backend: Backend): void {
       expect(await store.get(owner.scope)).toEqual(record);
     });
 
-    it('draws another token each time', async () => {
+    it('uses another token each time', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const tokens = new Set<string>();
@@ -59,7 +59,7 @@ export function resolutions(backend: Backend): void {
       expect(tokens.size).toBe(5);
     });
 
-    it('releases what is in doubt: the next request starts, and a late owner cannot overwrite it', async () => {
+    it('releases a record in doubt: the next request starts, and a late owner cannot overwrite it', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const owner = await bring(store, 'in_doubt');
@@ -75,7 +75,7 @@ export function resolutions(backend: Backend): void {
       expect(await store.get(owner.scope)).toMatchObject({ state: 'executing', token: next.token });
     });
 
-    it('by release loses against the complete of an owner who comes back before the next request', async () => {
+    it('as released is undone by a late complete that comes before the next request', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const owner = await bring(store, 'in_doubt');
@@ -88,7 +88,7 @@ export function resolutions(backend: Backend): void {
       ['absent', 'changed'],
       ['executing', 'alive'],
       ['completed', 'changed'],
-    ])('of a scope that is %s is %s, and writes nothing', async (stage, answer) => {
+    ])('of a scope that is %s answers %s, and writes nothing', async (stage, answer) => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const owner = stage === 'absent' ? newRequest() : await bring(store, stage);
@@ -99,7 +99,7 @@ export function resolutions(backend: Backend): void {
       expect(await store.audit(owner.scope)).toEqual([]);
     });
 
-    it('under another token than that of the record is changed, and writes nothing', async () => {
+    it('under another token than that of the record answers changed, and writes nothing', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       for (const stage of ['executing', 'in_doubt'] as const) {
@@ -112,7 +112,7 @@ export function resolutions(backend: Backend): void {
     });
 
     it.each([completed(), released])(
-      '($as) of an execution waits until its owner is dead',
+      '($as) of an executing record answers alive until its owner is dead',
       async (resolution) => {
         await using nodes = new Nodes(backend);
         const leaseMs = 300;
@@ -141,7 +141,7 @@ export function resolutions(backend: Backend): void {
       expect(await store.audit(owner.scope)).toMatchObject([{ from: { state: 'in_doubt' } }]);
     });
 
-    it('waits while an owner who had counted as dead has woken up and renews', async () => {
+    it('answers alive while an owner that had counted as dead renews again', async () => {
       await using nodes = new Nodes(backend);
       const leaseMs = 1500;
       const store = await nodes.open({ leaseMs });
@@ -153,22 +153,22 @@ export function resolutions(backend: Backend): void {
       expect(await store.complete(owner, paid('late'))).toBe('ok');
     });
 
-    it('waits for an heir who has woken up, although the first owner had given up', async () => {
+    it('answers alive while the owner of a restart renews again, even if the first owner had given up', async () => {
       await using nodes = new Nodes(backend);
       const leaseMs = 1500;
       const store = await nodes.open({ leaseMs });
-      const heir = duplicateOf(await bring(store, 'in_doubt'));
-      expect(await store.restart(heir)).toBe('ok');
-      expect(await resolve(store, heir, released)).toBe('alive');
-      await until(async () => (await store.start(duplicateOf(heir))).kind === 'in_doubt');
-      expect(await store.renew(heir)).toBe('lost');
-      await until(async () => (await store.renew(heir)) === 'ok');
-      expect(await resolve(store, heir, released)).toBe('alive');
-      expect(await store.markInDoubt(heir)).toBe('ok');
-      expect(await resolve(store, heir, released)).toBe('ok');
+      const successor = duplicateOf(await bring(store, 'in_doubt'));
+      expect(await store.restart(successor)).toBe('ok');
+      expect(await resolve(store, successor, released)).toBe('alive');
+      await until(async () => (await store.start(duplicateOf(successor))).kind === 'in_doubt');
+      expect(await store.renew(successor)).toBe('lost');
+      await until(async () => (await store.renew(successor)) === 'ok');
+      expect(await resolve(store, successor, released)).toBe('alive');
+      expect(await store.markInDoubt(successor)).toBe('ok');
+      expect(await resolve(store, successor, released)).toBe('ok');
     });
 
-    it('at once with others has one winner, and one audit record', async () => {
+    it('has one winner among many, and one audit record', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       const owner = await bring(store, 'in_doubt');
@@ -184,7 +184,7 @@ export function resolutions(backend: Backend): void {
       expect(await store.audit(owner.scope)).toHaveLength(1);
     });
 
-    it('at once with its late owner has one winner', async () => {
+    it('and a late complete have one winner', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       const owners = await Promise.all(Array.from({ length: 40 }, () => bring(store, 'in_doubt')));
@@ -240,7 +240,7 @@ export function resolutions(backend: Backend): void {
       expect(records.map(({ scope }) => scope)).toEqual([request.scope]);
     });
 
-    it('counts the lifetime again, and its audit record outlives it', async () => {
+    it('restarts the lifetime of the record, and its audit record is kept longer', async () => {
       await using nodes = new Nodes(backend);
       const inDoubtRetentionMs = 2000;
       const store = await nodes.open({ inDoubtRetentionMs, retentionMs: 100 });

@@ -9,51 +9,51 @@ import { bring, replayOf } from './states.ts';
 const RACERS = 32;
 
 export function restarting(backend: Backend): void {
-  describe('a restart of what is in doubt', () => {
-    it('makes the heir the owner, and every write of the first owner stale', async () => {
+  describe('a restart of a record in doubt', () => {
+    it('makes the new execution the owner, and every write of the first owner stale', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const other = await nodes.open({}, systemClock, 'gateway-2');
       const first = await bring(store, 'in_doubt');
-      const heir = duplicateOf(first);
+      const successor = duplicateOf(first);
       const before = await store.get(first.scope);
-      expect(await other.restart(heir)).toBe('ok');
+      expect(await other.restart(successor)).toBe('ok');
       const record = await store.get(first.scope);
-      // The first request's id, the first start's time and the lifetimes are as they were.
+      // The first request's id, the creation time and the lifetimes do not change.
       expect(record).toEqual({
         ...before,
-        ...{ state: 'executing', token: heir.token, gatewayId: 'gateway-2', wasInDoubt: true },
+        ...{ state: 'executing', token: successor.token, gatewayId: 'gateway-2', wasInDoubt: true },
         changedAtMs: record?.changedAtMs,
       });
       expect(record?.requestId).toBe(first.requestId);
       for (const name of ownersWrites) expect(await write(store, name, first)).toBe('stale');
       expect(await store.start(duplicateOf(first))).toEqual({ kind: 'in_flight' });
-      expect(await other.renew(heir)).toBe('ok');
-      expect(await other.complete(heir, paid('heir'))).toBe('ok');
-      expect(await store.start(duplicateOf(first))).toEqual(replayOf(paid('heir'), first));
+      expect(await other.renew(successor)).toBe('ok');
+      expect(await other.complete(successor, paid('successor'))).toBe('ok');
+      expect(await store.start(duplicateOf(first))).toEqual(replayOf(paid('successor'), first));
       expect(await store.get(first.scope)).toMatchObject({ wasInDoubt: true, requestId: first.requestId });
     });
 
-    it('delivered twice is ok twice, and restarts once', async () => {
+    it('sent twice answers ok twice, and restarts once', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
-      const heir = duplicateOf(await bring(store, 'in_doubt'));
-      for (const _ of ['sent', 'sent again']) expect(await store.restart(heir)).toBe('ok');
-      expect(await store.get(heir.scope)).toMatchObject({ state: 'executing', token: heir.token });
-      expect(await store.complete(heir, paid())).toBe('ok');
-      expect(await store.restart(heir)).toBe('changed');
+      const successor = duplicateOf(await bring(store, 'in_doubt'));
+      for (const _ of ['sent', 'sent again']) expect(await store.restart(successor)).toBe('ok');
+      expect(await store.get(successor.scope)).toMatchObject({ state: 'executing', token: successor.token });
+      expect(await store.complete(successor, paid())).toBe('ok');
+      expect(await store.restart(successor)).toBe('changed');
     });
 
-    it('can be done again when the heir ends in doubt as well', async () => {
+    it('can be repeated when the second execution ends in doubt as well', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const first = await bring(store, 'in_doubt');
-      const [heir, next] = [duplicateOf(first), duplicateOf(first)];
-      expect(await store.restart(heir)).toBe('ok');
+      const [successor, next] = [duplicateOf(first), duplicateOf(first)];
+      expect(await store.restart(successor)).toBe('ok');
       expect(await store.restart(next)).toBe('changed');
-      expect(await store.markInDoubt(heir)).toBe('ok');
+      expect(await store.markInDoubt(successor)).toBe('ok');
       expect(await store.restart(next)).toBe('ok');
-      expect(await store.complete(heir, paid('heir'))).toBe('stale');
+      expect(await store.complete(successor, paid('successor'))).toBe('stale');
     });
 
     it.each(['executing', 'completed'] as const)('changes nothing where the scope is %s', async (stage) => {
@@ -65,7 +65,7 @@ export function restarting(backend: Backend): void {
       expect(await store.get(first.scope)).toEqual(before);
     });
 
-    it('changes nothing where there is no record, or another request', async () => {
+    it('changes nothing where there is no record, or one with another fingerprint', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const absent = newRequest();
@@ -81,16 +81,16 @@ export function restarting(backend: Backend): void {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       const first = await bring(store, 'in_doubt');
-      const heirs = Array.from({ length: RACERS }, () => duplicateOf(first));
+      const successors = Array.from({ length: RACERS }, () => duplicateOf(first));
       const answers = await Promise.all(
-        heirs.map((heir, number) => (number % 2 ? store : other).restart(heir)),
+        successors.map((successor, number) => (number % 2 ? store : other).restart(successor)),
       );
       expect(answers.filter((answer) => answer === 'ok')).toHaveLength(1);
-      const winner = heirs[answers.indexOf('ok')];
+      const winner = successors[answers.indexOf('ok')];
       expect((await store.get(first.scope))?.token).toEqual(winner?.token);
     });
 
-    it('or the late complete of the first owner comes first: never both', async () => {
+    it('and a late complete of the first owner: exactly one of the two succeeds', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       const owners = await Promise.all(Array.from({ length: RACERS }, () => bring(store, 'in_doubt')));
@@ -104,21 +104,21 @@ export function restarting(backend: Backend): void {
       );
     });
 
-    it('gives the heir a lease: once it lapses the scope is in doubt again, and not before', async () => {
+    it('gives the new owner a lease: after it lapses the scope is in doubt again, and not before', async () => {
       await using nodes = new Nodes(backend);
       const leaseMs = 400;
       const [store, other] = [await nodes.open({ leaseMs }), await nodes.open({ leaseMs })];
       const first = await bring(store, 'in_doubt');
       const restartedMs = performance.now();
-      const heir = duplicateOf(first);
-      expect(await store.restart(heir)).toBe('ok');
+      const successor = duplicateOf(first);
+      expect(await store.restart(successor)).toBe('ok');
       const answer = await untilNot('in_flight', () => other.start(duplicateOf(first)));
       expect(answer.kind).toBe('in_doubt');
       expect(performance.now() - restartedMs).toBeGreaterThanOrEqual(leaseMs - 1);
-      expect(await store.complete(heir, paid('heir'))).toBe('ok');
+      expect(await store.complete(successor, paid('successor'))).toBe('ok');
     });
 
-    it('of a key whose paused owner woke up and renews makes that owner’s renewals stale', async () => {
+    it('makes the renewals of a paused owner stale, even if that owner had renewed again', async () => {
       await using nodes = new Nodes(backend);
       const leaseMs = 1500;
       const [store, other] = [await nodes.open({ leaseMs }), await nodes.open({ leaseMs })];
@@ -126,15 +126,15 @@ export function restarting(backend: Backend): void {
       await until(async () => (await other.start(duplicateOf(paused))).kind === 'in_doubt');
       expect(await store.renew(paused)).toBe('lost');
       await until(async () => (await store.renew(paused)) === 'ok');
-      const heir = duplicateOf(paused);
-      expect(await other.restart(heir)).toBe('ok');
+      const successor = duplicateOf(paused);
+      expect(await other.restart(successor)).toBe('ok');
       expect(await store.renew(paused)).toBe('stale');
       expect(await other.start(duplicateOf(paused))).toEqual({ kind: 'in_flight' });
-      await until(async () => (await other.renew(heir)) === 'ok');
-      expect(await other.complete(heir, paid('heir'))).toBe('ok');
+      await until(async () => (await other.renew(successor)) === 'ok');
+      expect(await other.complete(successor, paid('successor'))).toBe('ok');
     });
 
-    it('whose owner gives up can be resolved at once, although a paused owner had renewed before', async () => {
+    it('that ends in doubt can be resolved at once, even if a paused owner had renewed before', async () => {
       await using nodes = new Nodes(backend);
       const leaseMs = 1500;
       const store = await nodes.open({ leaseMs });

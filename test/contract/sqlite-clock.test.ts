@@ -1,4 +1,4 @@
-/** Running time across boots of the machine: downtime does not count, and owners of another boot are dead. */
+/** Running time across reboots: downtime does not count, and owners of an earlier boot are dead. */
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -23,7 +23,7 @@ function machine() {
       writeFileSync(bootIdFile, id);
       self.monotonicMs = monotonicMs;
     },
-    hidesItsBoot: () => rmSync(bootIdFile, { force: true }),
+    removesBootId: () => rmSync(bootIdFile, { force: true }),
   };
   self.boots('first', self.monotonicMs);
   return self;
@@ -36,7 +36,7 @@ function setUp() {
 }
 
 describe('within a boot', () => {
-  it('records age by the monotonic clock, wherever the wall clock goes', async () => {
+  it('records age by the monotonic clock, whatever the wall clock does', async () => {
     const { host, open } = setUp();
     const [store, other] = [await open(), await open()];
     const owner = await bring(store, 'executing');
@@ -52,7 +52,7 @@ describe('within a boot', () => {
     expect(await other.peek(owner)).toEqual({ kind: 'absent' });
   });
 
-  it('a process that opens the store later is on the same line of time', async () => {
+  it('a process that opens the store later has the same running time', async () => {
     const { host, open } = setUp();
     const owner = await bring(await open(), 'executing');
     host.monotonicMs += lease.leaseMs;
@@ -62,7 +62,7 @@ describe('within a boot', () => {
 
 describe('in another boot', () => {
   it.each([10, 5_000_500, 90_000_000])(
-    'whose monotonic clock begins at %i, time continues, and owners of before are dead',
+    'whose monotonic clock begins at %i, running time continues, and owners of the earlier boot are dead',
     async (monotonicMs) => {
       const { host, open } = setUp();
       const store = await open();
@@ -98,7 +98,7 @@ describe('in another boot', () => {
     expect(await other.start(duplicateOf(owner))).toMatchObject({ kind: 'in_doubt' });
   });
 
-  it('a damaged clock is refused, because records could expire by it', async () => {
+  it('a damaged clock is refused, because records could expire too early', async () => {
     const { path, host, open } = setUp();
     const store = await open();
     await store.close();
@@ -108,10 +108,10 @@ describe('in another boot', () => {
   });
 });
 
-describe('on a system that does not say which boot it is', () => {
-  it('time continues from the last value, and an owner counts as dead only after its lease', async () => {
+describe('on a system without a boot id', () => {
+  it('running time continues from the last value, and an owner counts as dead only after its lease', async () => {
     const { host, open } = setUp();
-    host.hidesItsBoot();
+    host.removesBootId();
     const store = await open();
     const owner = await bring(store, 'executing');
     await store.close();
@@ -127,13 +127,13 @@ describe('on a system that does not say which boot it is', () => {
 
   it('processes follow the one that is ahead, so that none takes a living owner for dead', async () => {
     const { host, open } = setUp();
-    host.hidesItsBoot();
+    host.removesBootId();
     const ahead = await open();
     host.monotonicMs += 7000;
-    // It continues from the value that the first one stored 7 s ago.
+    // This store continues from the value that the first one stored 7 s ago.
     const behind = await open();
     expect(await ahead.start(newRequest())).toEqual({ kind: 'started' });
-    // Its answer brings the time that the first one has stored.
+    // The answer to this write brings the time that the first store has stored.
     expect(await behind.start(newRequest())).toEqual({ kind: 'started' });
     const owner = await bring(behind, 'executing');
     host.monotonicMs += lease.leaseMs - 1;
@@ -143,7 +143,7 @@ describe('on a system that does not say which boot it is', () => {
   });
 });
 
-it('a boot has one id, and none if the system does not say', () => {
+it('a boot has one id, or none if the system has no boot id file', () => {
   expect(bootId()).toEqual(bootId());
   expect(bootId()).toHaveLength(16);
   expect(bootId('/nowhere/boot_id')).toBeUndefined();

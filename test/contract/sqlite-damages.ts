@@ -4,7 +4,7 @@ import { databaseOf, type StorePlace } from '../support/open-store.ts';
 import type { Damage } from './nodes.ts';
 import type { Stage } from './states.ts';
 
-/** Sets columns of a record, past the checks that the table makes. */
+/** Sets columns of a record, without the checks of the table. */
 export async function rewriteSqlite(place: StorePlace, scope: Scope, assignments: string): Promise<void> {
   if (place.kind !== 'sqlite') throw new TypeError('this place is not a SQLite database');
   using database = new DatabaseSync(databaseOf(place), { timeout: 10_000 });
@@ -31,13 +31,13 @@ const assignments: [what: string, assignments: string, from?: Stage[]][] = [
   ['no expiry', 'expires_at = NULL'],
   ['an expiry that is text', `expires_at = 'later'`],
   ['a number beyond 2^53', 'changed_at_ms = 9223372036854775807'],
-  ['a doubt that is neither 0 nor 1', 'was_in_doubt = 2'],
-  ['a result of what is not completed', 'status = 200', OPEN],
+  ['a was_in_doubt that is neither 0 nor 1', 'was_in_doubt = 2'],
+  ['a status of a record that is not completed', 'status = 200', OPEN],
   ['completed without a result', `state = 'completed'`, OPEN],
   ['a completed record without its status', 'status = NULL', ['completed']],
   ['a completed record without its headers', 'headers = NULL', ['completed']],
   ['a completed record with half a header', `headers = '["X-A"]'`, ['completed']],
-  ['a completed record with headers that are no JSON', `headers = '["X-A"'`, ['completed']],
+  ['a completed record with headers that are not JSON', `headers = '["X-A"'`, ['completed']],
   ['a completed record without its body', 'body = NULL', ['completed']],
 ];
 

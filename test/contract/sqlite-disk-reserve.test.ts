@@ -7,12 +7,12 @@ import { bring } from './states.ts';
 
 const keepFreeBytes = Number.MAX_SAFE_INTEGER;
 
-test('below the disk reserve nothing is started, and what was sent is completed and replayed', async () => {
+test('below the disk reserve nothing starts, and running executions are completed and replayed', async () => {
   const path = storeFolder();
-  const roomy = await openSqlite(path);
-  expect(await roomy.health()).toEqual({ ok: true, detail: 'sqlite', warnings: [] });
-  expect(roomy.refusing).toBeUndefined();
-  const [sent, doubtful] = [await bring(roomy, 'executing'), await bring(roomy, 'in_doubt')];
+  const unlimited = await openSqlite(path);
+  expect(await unlimited.health()).toEqual({ ok: true, detail: 'sqlite', warnings: [] });
+  expect(unlimited.refusing).toBeUndefined();
+  const [sent, doubtful] = [await bring(unlimited, 'executing'), await bring(unlimited, 'in_doubt')];
 
   const store = await openSqlite(path, { keepFreeBytes });
   const shortage = `new executions are refused: the disk of ${path} has `;
@@ -31,17 +31,17 @@ test('below the disk reserve nothing is started, and what was sent is completed 
   expect(await store.health()).toMatchObject({ ok: false, detail: expect.stringContaining(shortage) });
 });
 
-test('nor is the record of a dead owner marked, nor anything swept away', async () => {
+test('below the disk reserve no record of a dead owner is marked, and nothing is swept', async () => {
   const path = storeFolder();
-  const roomy = await openSqlite(path, { leaseMs: 1 });
-  const owner = await bring(roomy, 'executing');
-  await bring(roomy, 'completed');
+  const unlimited = await openSqlite(path, { leaseMs: 1 });
+  const owner = await bring(unlimited, 'executing');
+  await bring(unlimited, 'completed');
   const store = await openSqlite(path, { keepFreeBytes });
-  await roomy.close();
+  await unlimited.close();
   query(path, "UPDATE records SET expires_at = 1 WHERE state = 'completed'");
   await expect(store.start(duplicateOf(owner))).rejects.toMatchObject({ maybeWritten: false });
   expect(await store.peek(owner)).toMatchObject({ kind: 'in_doubt' });
-  // Longer than the sweep pauses.
+  // Longer than the pause between two sweeps.
   await sleep(600);
   expect(query(path, 'SELECT state FROM records ORDER BY id')).toEqual([
     { state: 'executing' },

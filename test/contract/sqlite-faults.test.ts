@@ -1,4 +1,4 @@
-/** Disks that fail under the embedded store: nothing acknowledged is lost, and service resumes when writes succeed. */
+/** Disks that fail under the SQLite store: no acknowledged write is lost, and service resumes when writes succeed. */
 import { execFileSync, spawnSync } from 'node:child_process';
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -21,7 +21,7 @@ const EROFS = 30;
 const SYNC = 'posix/io/sync/*';
 const PWRITE = 'posix/io/rw/pwrite';
 
-/** Starts and completes keys until a write is refused. Returns those that were completed, and why it ended. */
+/** Starts and completes keys until a write is refused. Returns the completed ones and the refusal. */
 async function fill(store: RemoteStore) {
   const completed: Execution[] = [];
   for (;;) {
@@ -39,7 +39,7 @@ async function expectReplays(store: RemoteStore, completed: Execution[]): Promis
     expect(await store.answer('start', duplicateOf(request))).toBe('completed');
 }
 
-/** While no write succeeds: replays are answered, starts are refused at once, and the health check says why. */
+/** While no write succeeds, replays are answered, starts are refused at once, and the health check says why. */
 async function expectRefusing(store: RemoteStore, completed: Execution[]): Promise<void> {
   await expectReplays(store, completed);
   expect(await store.ask('start', newRequest())).toMatchObject({ refused: { maybeWritten: false } });
@@ -47,7 +47,7 @@ async function expectRefusing(store: RemoteStore, completed: Execution[]): Promi
   expect(await store.answer('health')).toMatchObject({ ok: false });
 }
 
-/** Without any request: the store itself finds out that writes succeed again. */
+/** The store finds out that writes succeed again, without any request. */
 async function expectResumed(store: RemoteStore): Promise<void> {
   await until(async () => (await store.answer('refusing')) === null);
   const request = newRequest();
@@ -99,7 +99,7 @@ describe('a full disk', () => {
   });
 });
 
-it('a read-only file system is refused at open, and the error names the place', async (context) => {
+it('a read-only file system is refused at open, and the error names the path', async (context) => {
   const path = storeFolder();
   const store = await RemoteStore.open(path);
   expect(await store.answer('start', newRequest())).toBe('started');
@@ -140,8 +140,8 @@ describe('an I/O error', () => {
   });
 });
 
-describe('a failed sync before a kill -9', () => {
-  /** A start whose commit failed, and whose frames are in the WAL all the same. */
+describe('after a failed sync and a kill -9', () => {
+  /** A start whose COMMIT failed, although its frames are in the WAL. */
   async function failedStart(path: string) {
     const store = await RemoteStore.open(path, {}, underFiu);
     expect(await store.answer('start', newRequest())).toBe('started');
@@ -151,22 +151,22 @@ describe('a failed sync before a kill -9', () => {
     return { store, request };
   }
 
-  it('revives the frames of a start: it counts as perhaps written', async () => {
+  it('the frames of a start are valid, so the start counts as maybe written', async () => {
     const path = storeFolder();
     const { store, request } = await failedStart(path);
     await store.kill();
     expectIntact(path);
     const next = await openSqlite(path);
-    // This is what makes "perhaps" true: if it fails, SQLite has become better than we assume.
+    // This shows that the start may be written. If it fails, a newer SQLite removes the frames of a failed COMMIT.
     expect(await next.get(request.scope)).toMatchObject({ state: 'executing', token: request.token });
     expect(await next.start(duplicateOf(request))).toEqual({ kind: 'in_flight' });
   });
 
-  it('revives nothing once a release under its token was answered', async () => {
+  it('the frames of a start are gone if a release under its token was answered before the kill', async () => {
     const path = storeFolder();
     const { store, request } = await failedStart(path);
     fiu(store, `disable name=${SYNC}`);
-    // There is no record, and the void token is written all the same: over the frames of the start.
+    // There is no record to release, but the voided token is written, over the frames of the start.
     expect(await store.answer('release', request)).toBe('stale');
     await store.kill();
     expectIntact(path);
@@ -176,15 +176,15 @@ describe('a failed sync before a kill -9', () => {
     expect(await next.start(duplicateOf(request))).toEqual({ kind: 'started' });
   });
 
-  it('revives nothing once another process has written', async () => {
+  it('the frames of a start are gone if another process wrote before the kill', async () => {
     const path = storeFolder();
     const { store, request } = await failedStart(path);
     const other = await RemoteStore.open(path);
-    const heir = duplicateOf(request);
-    expect(await other.answer('start', heir)).toBe('started');
+    const successor = duplicateOf(request);
+    expect(await other.answer('start', successor)).toBe('started');
     await Promise.all([store.kill(), other.kill()]);
     expectIntact(path);
     const next = await openSqlite(path);
-    expect(await next.get(request.scope)).toMatchObject({ state: 'executing', token: heir.token });
+    expect(await next.get(request.scope)).toMatchObject({ state: 'executing', token: successor.token });
   });
 });

@@ -10,8 +10,8 @@ import { bring } from './states.ts';
 
 const modeOf = (path: string) => (statSync(path).mode & 0o777).toString(8);
 
-describe('the files of the embedded store', () => {
-  it('are for this user only, whatever the umask', async () => {
+describe('the files of the SQLite store', () => {
+  it('are readable and writable by this user only, whatever the umask', async () => {
     const umask = process.umask(0);
     onTestFinished(() => void process.umask(umask));
     const path = join(storeFolder(), 'new', 'data');
@@ -22,7 +22,7 @@ describe('the files of the embedded store', () => {
     for (const name of names) expect(modeOf(join(path, name))).toBe('600');
   });
 
-  it('cannot be made where a file is in the way, and the error names the place', async () => {
+  it('cannot be made if a file has the name of the folder, and the error names the path', async () => {
     const file = join(storeFolder(), 'file');
     writeFileSync(file, '');
     for (const path of [file, join(file, 'data')])
@@ -32,7 +32,7 @@ describe('the files of the embedded store', () => {
       });
   });
 
-  it('cannot be made in a folder that takes no files, and the error names the place', async () => {
+  it('cannot be made in a folder that accepts no files, and the error names the path', async () => {
     // Not even root can make a file there.
     await expect(openSqlite('/proc')).rejects.toThrow('/proc');
   });
@@ -40,7 +40,7 @@ describe('the files of the embedded store', () => {
   it('can be opened while another process makes the same database', async () => {
     const path = storeFolder();
     const other = new DatabaseSync(join(path, 'records.db'));
-    // As the other process does while it changes the journal mode of the new file.
+    // Another process holds this lock while it changes the journal mode of the new file.
     other.exec('BEGIN IMMEDIATE');
     const opening = openSqlite(path);
     const timer = setTimeout(() => other.close(), 300);
@@ -51,8 +51,8 @@ describe('the files of the embedded store', () => {
 
   it.each([
     ['from LMDB', 'data.mdb', 'LMDB'],
-    ['that is no database', 'records.db', 'not a database'],
-  ])('%s are refused and left alone', async (_, name, reason) => {
+    ['that is not a database', 'records.db', 'not a database'],
+  ])('%s are refused and not changed', async (_, name, reason) => {
     const path = storeFolder();
     const content = Buffer.alloc(8192, 'x');
     writeFileSync(join(path, name), content);
@@ -70,7 +70,7 @@ describe('the files of the embedded store', () => {
     await expect(openSqlite(path)).rejects.toThrow('another application');
   });
 
-  it('answer nothing after close', async () => {
+  it('cannot be used after close', async () => {
     const store = await openSqlite(storeFolder());
     const owner = await bring(store, 'executing');
     await store.close();
@@ -87,7 +87,7 @@ describe('the files of the embedded store', () => {
     await store.close();
   });
 
-  it('can be read by the sqlite3 shell beside the gateway, in words', async () => {
+  it('can be read by the sqlite3 shell while the gateway runs', async () => {
     const path = storeFolder();
     const store = await openSqlite(path);
     const owner = await bring(store, 'in_doubt');
@@ -103,7 +103,7 @@ describe('the files of the embedded store', () => {
   });
 });
 
-describe('a path that does not name the open files any more', () => {
+describe('a path that names another file than the open one', () => {
   it.each(['records.db', 'records.db-wal', 'records.db-shm'])(
     '(%s) stops all writes until the file is back, and the error says so',
     async (name) => {
@@ -112,7 +112,7 @@ describe('a path that does not name the open files any more', () => {
       const [owner, completed] = [await bring(store, 'executing'), await bring(store, 'completed')];
       const [file, aside] = [join(path, name), join(path, 'aside')];
       renameSync(file, aside);
-      // A copy, as a backup would bring it back.
+      // A copy at the same path, as from a restored backup.
       cpSync(aside, file);
       const refusal = {
         name: 'StoreUnavailable',

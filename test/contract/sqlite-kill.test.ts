@@ -13,7 +13,7 @@ const LANES = 8;
 const saidOf = (said: Said[], word: string): string[] =>
   said.filter(([spoken]) => spoken === word).map(([, key]) => key as string);
 
-/** A process that starts and completes keys, killed in the middle of it. */
+/** Runs a process that starts and completes keys, and kills it in the middle. */
 async function killedProcess(place: StorePlace): Promise<Said[]> {
   const worker = new Worker(place, { kind: 'ledger', lanes: LANES });
   await until(() => saidOf(worker.said, 'complete ok').length >= 50);
@@ -21,10 +21,10 @@ async function killedProcess(place: StorePlace): Promise<Said[]> {
   return worker.said;
 }
 
-it('keeps every acknowledged write when its process is killed, and starts nothing twice', async () => {
+it('the store keeps every acknowledged write when its process is killed, and starts nothing twice', async () => {
   const path = storeFolder();
   const said: Said[] = [];
-  // Each round begins with the keys of the one before.
+  // Each round begins with the keys of the round before.
   for (let round = 0; round < ROUNDS; round++) said.push(...(await killedProcess({ kind: 'sqlite', path })));
 
   expectIntact(path);
@@ -39,7 +39,7 @@ it('keeps every acknowledged write when its process is killed, and starts nothin
   expect(said.filter(([word]) => word.includes('stale') || word === 'mismatch')).toEqual([]);
 });
 
-it('is there again for the next process at once', async () => {
+it('the store works for another process as soon as the writing process is killed', async () => {
   const path = storeFolder();
   const worker = new Worker({ kind: 'sqlite', path }, { kind: 'ledger', lanes: LANES });
   await until(() => worker.said.length > 50);

@@ -1,4 +1,4 @@
-/** Many processes on one file: opening, closing and looking are safe at any moment. */
+/** Many processes on one file: they may open, close and read it at any moment. */
 import { execFileSync } from 'node:child_process';
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
@@ -13,7 +13,7 @@ import { replayOf } from './states.ts';
 const saidOf = (workers: Worker[], word: string): string[] =>
   workers.flatMap(({ said }) => said.filter(([spoken]) => spoken === word).map(([, key]) => key as string));
 
-it('eight processes open and close beside payouts and the sqlite3 shell, and nothing is lost or started twice', async () => {
+it('while eight processes open and close the store and the sqlite3 shell reads it, no payout is lost or started twice', async () => {
   const path = storeFolder();
   const place = { kind: 'sqlite' as const, path };
   const writers = Array.from({ length: 2 }, () => new Worker(place, { kind: 'ledger', lanes: 4 }));
@@ -51,7 +51,7 @@ it('processes that make the same new folder at once share one store', async () =
   expectIntact(path);
 });
 
-it('the last process to close leaves one file, and the next one finds everything', async () => {
+it('the last process to close leaves one file, and the next process finds every record', async () => {
   const path = storeFolder();
   const stores = [await openSqlite(path), await openSqlite(path)];
   const request = newRequest();
@@ -62,7 +62,7 @@ it('the last process to close leaves one file, and the next one finds everything
   expectIntact(path);
 });
 
-// Each sees that the other is still open, so it may be that neither empties the WAL: the next process finds it.
+// Each may see that the other is still open, so that neither empties the WAL. Then the next process reads it.
 it('processes that close at once lose nothing', async () => {
   const path = storeFolder();
   const stores = [await openSqlite(path), await openSqlite(path)];

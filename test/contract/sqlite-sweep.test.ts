@@ -20,7 +20,7 @@ describe('the sweep', () => {
   it('removes records that have expired, and no others', async () => {
     const [path, clock] = [storeFolder(), handClock()];
     const store = await openSqlite(path, { ...times, clock });
-    // More than one step's worth.
+    // More than one step removes.
     for (let number = 0; number < 30; number++) for (const stage of stages) await bring(store, stage);
     clock.atMs += 999;
     const kept = await Promise.all(Array.from({ length: 20 }, () => bring(store, 'executing')));
@@ -41,7 +41,7 @@ describe('the sweep', () => {
     await until(() => rowsOf(path, 'voided_tokens') === 0);
   });
 
-  it('removes audit records when they are no longer kept, long after their record', async () => {
+  it('removes audit records after their own retention, long after their record', async () => {
     const [path, clock] = [storeFolder(), handClock()];
     const store = await openSqlite(path, { ...times, clock });
     const owner = await bring(store, 'in_doubt');
@@ -56,7 +56,7 @@ describe('the sweep', () => {
     await until(() => rowsOf(path, 'audit') === 0);
   });
 
-  it('keeps expired rows that cannot be read, and removes those behind them', async () => {
+  it('keeps expired rows that cannot be read, and removes the rows after them', async () => {
     const [path, clock] = [storeFolder(), handClock()];
     const store = await openSqlite(path, { ...times, clock });
     const damaged = await Promise.all(Array.from({ length: 60 }, () => bring(store, 'completed')));

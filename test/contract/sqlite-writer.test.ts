@@ -1,4 +1,4 @@
-/** The writer's thread: what shares a transaction, what happens to it if it dies, and who waits for whom. */
+/** The writer thread: which writes share a transaction, what a held write lock blocks, and what happens if it dies. */
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -12,7 +12,7 @@ import { until } from '../support/until.ts';
 import { Worker } from '../support/worker.ts';
 import { bring } from './states.ts';
 
-/** How many transactions the WAL holds: a frame that ends one has the size of the database in its header. */
+/** Counts the transactions in the WAL. The last frame of each has the size of the database in its header. */
 function transactionsIn(path: string): number {
   const wal = readFileSync(join(path, 'records.db-wal'));
   let count = 0;
@@ -20,7 +20,7 @@ function transactionsIn(path: string): number {
   return count;
 }
 
-/** Holds the write lock, like a process that is stopped within a transaction. */
+/** Holds the write lock, as a process that is stopped within a transaction does. */
 function holdLock(path: string): { release(): void } {
   const database = new DatabaseSync(join(path, 'records.db'), { timeout: 10_000 });
   onTestFinished(() => database.close());
@@ -28,7 +28,7 @@ function holdLock(path: string): { release(): void } {
   return { release: () => database.exec('ROLLBACK') };
 }
 
-/** The threads that this process starts from now on. */
+/** Collects the threads that this process starts from now on. */
 function threadsStarted(): Thread[] {
   const threads: Thread[] = [];
   const hear = (message: unknown) => threads.push((message as { worker: Thread }).worker);
@@ -95,7 +95,7 @@ describe('writes of one process', () => {
     }
   });
 
-  it('that are under way when their time is over are perhaps written', async () => {
+  it('that are under way at their time limit are maybe written', async () => {
     const path = storeFolder();
     const [store, hasty] = [await openSqlite(path), await openSqlite(path, { timeoutMs: 20 })];
     const owner = await bring(store, 'executing');
@@ -123,14 +123,14 @@ describe('while another process holds the write lock', () => {
     expect(await store.start(duplicateOf(completed))).toMatchObject({ kind: 'completed' });
     expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
     expect(await store.health()).toMatchObject({ ok: false, detail: expect.stringContaining('write lock') });
-    // That another process is slow is no failure of the disk.
+    // A slow process is not a failure of the disk.
     expect(store.refusing).toBeUndefined();
     lock.release();
     expect(await store.complete(owner, paid())).toBe('ok');
     expect(countRecords(path)).toBe(2);
   });
 
-  it('that is stopped within a transaction, others fail until it continues or dies', async () => {
+  it('because it is stopped within a transaction, writes fail until it continues or dies', async () => {
     const path = storeFolder();
     const store = await openSqlite(path, { timeoutMs: 200 });
     for (const end of ['SIGCONT', 'SIGKILL'] as const) {
@@ -157,7 +157,7 @@ describe('while another process holds the write lock', () => {
 });
 
 describe('a writer thread that dies', () => {
-  it('is replaced; what it had not answered is perhaps written, and later writes succeed', async () => {
+  it('is replaced; writes that it had not answered are maybe written, and later writes succeed', async () => {
     const path = storeFolder();
     const threads = threadsStarted();
     const replaced: Error[] = [];
@@ -165,7 +165,7 @@ describe('a writer thread that dies', () => {
     const owner = await bring(store, 'executing');
     const lock = holdLock(path);
     const underWay = store.complete(owner, paid()).catch((error: unknown) => error);
-    // It has reached the thread when the turn is over in which it was sent.
+    // The batch is sent at the end of this turn of the event loop.
     await new Promise((resolve) => setTimeout(resolve, 20));
     const waiting = store.start(newRequest());
     const dying = threads[0]?.terminate();
@@ -180,7 +180,7 @@ describe('a writer thread that dies', () => {
     expectIntact(path);
   });
 
-  it('again and again loses nothing that was acknowledged', async () => {
+  it('repeatedly loses no acknowledged write', async () => {
     const path = storeFolder();
     const threads = threadsStarted();
     const store = await openSqlite(path);

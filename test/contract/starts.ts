@@ -12,7 +12,7 @@ const { timeoutMs: _, ...lifetimes } = LONG;
 
 export function starts(backend: Backend): void {
   describe('a start', () => {
-    it('creates the record of an absent scope, which a peek leaves absent', async () => {
+    it('creates the record of an absent scope, and a peek does not', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       const request = newRequest();
@@ -54,7 +54,7 @@ export function starts(backend: Backend): void {
       });
     });
 
-    it('of a scope in doubt says since when, and names the operation of the record', async () => {
+    it('of a scope in doubt answers since when, and with the operation of the record', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       const beforeMs = Date.now();
@@ -68,17 +68,20 @@ export function starts(backend: Backend): void {
       expect(await other.start(retry)).toEqual(expected);
     });
 
-    it.each(stages)('by another request of a scope that is %s is a mismatch, as a peek is', async (stage) => {
-      await using nodes = new Nodes(backend);
-      const store = await nodes.open();
-      const owner = await bring(store, stage);
-      const before = await store.get(owner.scope);
-      expect(await store.peek(otherOf(owner))).toEqual({ kind: 'mismatch' });
-      expect(await store.start(otherOf(owner))).toEqual({ kind: 'mismatch' });
-      expect(await store.get(owner.scope)).toEqual(before);
-    });
+    it.each(stages)(
+      'with another fingerprint, of a scope that is %s, answers mismatch, as a peek does',
+      async (stage) => {
+        await using nodes = new Nodes(backend);
+        const store = await nodes.open();
+        const owner = await bring(store, stage);
+        const before = await store.get(owner.scope);
+        expect(await store.peek(otherOf(owner))).toEqual({ kind: 'mismatch' });
+        expect(await store.start(otherOf(owner))).toEqual({ kind: 'mismatch' });
+        expect(await store.get(owner.scope)).toEqual(before);
+      },
+    );
 
-    it('by another request does not take the scope of a dead owner either', async () => {
+    it('with another fingerprint does not take the scope of a dead owner', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open({ leaseMs: 20 });
       const owner = await bring(store, 'executing');
@@ -89,7 +92,7 @@ export function starts(backend: Backend): void {
       expect(await store.get(owner.scope)).toEqual(before);
     });
 
-    it('delivered twice is started twice, and is one start', async () => {
+    it('sent twice answers started twice, and starts once', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       const owner = await bring(store, 'executing');
@@ -101,7 +104,7 @@ export function starts(backend: Backend): void {
     });
 
     it.each(['in_doubt', 'completed'] as const)(
-      'delivered again when its scope is %s does not start',
+      'sent again when its scope is %s does not start',
       async (stage) => {
         await using nodes = new Nodes(backend);
         const store = await nodes.open();
@@ -113,7 +116,7 @@ export function starts(backend: Backend): void {
       },
     );
 
-    it('leaves a record that names its request, its gateway, its lifetimes and its times', async () => {
+    it('stores its request, gateway, lifetimes and times in the record', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open({}, systemClock, 'gateway-é'), await nodes.open()];
       const parts = { merchant: 'M-Zoë', operation: 'checkout', key: '~'.repeat(255) };
@@ -132,7 +135,7 @@ export function starts(backend: Backend): void {
       expect(createdAtMs).toBeLessThanOrEqual(Date.now());
     });
 
-    it('sets the time that later changes of state keep', async () => {
+    it('sets the creation time, which later changes of state keep', async () => {
       await using nodes = new Nodes(backend);
       const createdAtMs = 1_700_000_000_000;
       let wallMs = createdAtMs;
@@ -151,7 +154,7 @@ export function starts(backend: Backend): void {
       ]);
     });
 
-    it('does not meet the records of other scopes', async () => {
+    it('does not touch the records of other scopes', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const requests = [

@@ -7,7 +7,7 @@ export type Stage = 'executing' | 'in_doubt' | 'completed';
 
 export const stages: readonly Stage[] = ['executing', 'in_doubt', 'completed'];
 
-/** Brings a new scope into a state, and returns the execution that owns it. An owner in doubt has marked itself. */
+/** Brings a new scope into a state, and returns the execution that owns it. In doubt: the owner itself marked it. */
 export async function bring(store: Store, stage: Stage, request = newRequest()): Promise<Execution> {
   expect(await store.start(request)).toEqual({ kind: 'started' });
   if (stage === 'in_doubt') expect(await store.markInDoubt(request)).toBe('ok');
@@ -15,7 +15,7 @@ export async function bring(store: Store, stage: Stage, request = newRequest()):
   return request;
 }
 
-/** What a retry is answered from a completed record. The second is the request that started the record. */
+/** The answer to a retry of a completed request. The second parameter is the request that started the record. */
 export function replayOf(
   completion: Completion,
   { requestId }: Pick<Execution, 'requestId'>,

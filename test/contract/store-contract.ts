@@ -3,7 +3,7 @@ import { expiry } from './expiry.ts';
 import { fencing } from './fencing.ts';
 import { listing } from './listing.ts';
 import type { Backend } from './nodes.ts';
-import { ownerGone } from './owner-gone.ts';
+import { ownerLease } from './owner-lease.ts';
 import { races } from './races.ts';
 import { recordLifetimes } from './record-lifetimes.ts';
 import { replays } from './replays.ts';
@@ -13,7 +13,7 @@ import { starts } from './starts.ts';
 import { unreadable } from './unreadable.ts';
 import { voidTokens } from './void-tokens.ts';
 
-/** What every store has to do, as store.ts promises it. */
+/** The tests of everything that `Store` in store.ts promises. Every store must pass them. */
 export function storeContract(backend: Backend): void {
   describe(`${backend.name} as a store`, () => {
     starts(backend);
@@ -22,7 +22,7 @@ export function storeContract(backend: Backend): void {
     voidTokens(backend);
     restarting(backend);
     replays(backend);
-    ownerGone(backend);
+    ownerLease(backend);
     expiry(backend);
     recordLifetimes(backend);
     unreadable(backend);

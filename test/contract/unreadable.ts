@@ -10,27 +10,30 @@ export function unreadable(backend: Backend): void {
     from.map((stage) => [what, stage, damage] as const),
   );
   describe('a record that cannot be read', () => {
-    it.each(rows)('(%s, where it was %s) is never absent and never won', async (_, from, damage) => {
-      await using nodes = new Nodes(backend);
-      // With so short a lease every owner counts as dead.
-      const store = await nodes.open({ leaseMs: 1 });
-      const owner = await bring(store, from);
-      await damage(nodes.place, owner.scope);
-      for (let round = 0; round < 3; round++) {
-        for (const request of [duplicateOf(owner), otherOf(owner)]) {
-          await expect(store.start(request)).rejects.toThrow(StoreUnavailable);
-          await expect(store.peek(request)).rejects.toThrow(StoreUnavailable);
+    it.each(rows)(
+      '(%s, where it was %s) is never treated as absent and never taken over',
+      async (_, from, damage) => {
+        await using nodes = new Nodes(backend);
+        // With such a short lease every owner counts as dead.
+        const store = await nodes.open({ leaseMs: 1 });
+        const owner = await bring(store, from);
+        await damage(nodes.place, owner.scope);
+        for (let round = 0; round < 3; round++) {
+          for (const request of [duplicateOf(owner), otherOf(owner)]) {
+            await expect(store.start(request)).rejects.toThrow(StoreUnavailable);
+            await expect(store.peek(request)).rejects.toThrow(StoreUnavailable);
+          }
+          await expect(store.get(owner.scope)).rejects.toThrow(StoreUnavailable);
+          const stranger = duplicateOf(owner);
+          const writes = [
+            ...ownersWrites.map((name) => () => write(store, name, stranger)),
+            () => store.restart(stranger),
+            () => store.resolve(owner.scope, stranger.token, { as: 'released' }, { by: 'ada', reason: 'a' }),
+          ];
+          for (const each of writes) expect(await each().catch((error: unknown) => error)).toSatisfy(refusal);
         }
-        await expect(store.get(owner.scope)).rejects.toThrow(StoreUnavailable);
-        const stranger = duplicateOf(owner);
-        const writes = [
-          ...ownersWrites.map((name) => () => write(store, name, stranger)),
-          () => store.restart(stranger),
-          () => store.resolve(owner.scope, stranger.token, { as: 'released' }, { by: 'ada', reason: 'a' }),
-        ];
-        for (const each of writes) expect(await each().catch((error: unknown) => error)).toSatisfy(refusal);
-      }
-    });
+      },
+    );
   });
 }
 

@@ -7,7 +7,7 @@ import { bring, replayOf } from './states.ts';
 const VOID = { voidToken: true };
 const ROUNDS = 40;
 
-/** The refusal of a voided token: the caller has nothing to take back. */
+/** The refusal of a voided token. Nothing was written, so the caller has nothing to undo. */
 async function expectRefused(answer: Promise<unknown>): Promise<void> {
   const error = await answer.catch((thrown: unknown) => thrown);
   expect(error).toBeInstanceOf(StoreUnavailable);
@@ -39,7 +39,7 @@ export function voidTokens(backend: Backend): void {
       await bring(other, 'executing', duplicateOf(owner));
     });
 
-    it('at once with its start leaves the scope absent, whichever comes first', async () => {
+    it('whose start is under way leaves the scope absent, in either order', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       await Promise.all(
@@ -55,7 +55,7 @@ export function voidTokens(backend: Backend): void {
       );
     });
 
-    it('does not restart when its restart arrives after its mark of doubt', async () => {
+    it('does not restart when its restart arrives after its markInDoubt', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       const first = await bring(store, 'in_doubt');
@@ -71,27 +71,27 @@ export function voidTokens(backend: Backend): void {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       const first = await bring(store, 'in_doubt');
-      const heir = duplicateOf(first);
-      expect(await store.restart(heir)).toBe('ok');
-      expect(await store.markInDoubt(heir, VOID)).toBe('ok');
-      for (const node of [store, other]) await expectRefused(node.restart(heir));
-      expect(await store.get(first.scope)).toMatchObject({ state: 'in_doubt', token: heir.token });
+      const successor = duplicateOf(first);
+      expect(await store.restart(successor)).toBe('ok');
+      expect(await store.markInDoubt(successor, VOID)).toBe('ok');
+      for (const node of [store, other]) await expectRefused(node.restart(successor));
+      expect(await store.get(first.scope)).toMatchObject({ state: 'in_doubt', token: successor.token });
       expect(await other.restart(duplicateOf(first))).toBe('ok');
     });
 
-    it('at once with its restart leaves the scope in doubt, whichever comes first', async () => {
+    it('whose restart is under way leaves the scope in doubt, in either order', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       const owners = await Promise.all(Array.from({ length: ROUNDS }, () => bring(store, 'in_doubt')));
       await Promise.all(
         owners.map(async (owner, number) => {
-          const heir = duplicateOf(owner);
-          const restart = () => store.restart(heir).catch((error: unknown) => error);
-          const mark = () => other.markInDoubt(heir, VOID);
+          const successor = duplicateOf(owner);
+          const restart = () => store.restart(successor).catch((error: unknown) => error);
+          const mark = () => other.markInDoubt(successor, VOID);
           if (number % 2) await Promise.all([restart(), mark()]);
           else await Promise.all([mark(), restart()]);
           expect((await store.get(owner.scope))?.state).toBe('in_doubt');
-          await expectRefused(store.restart(heir));
+          await expectRefused(store.restart(successor));
         }),
       );
     });
@@ -107,7 +107,7 @@ export function voidTokens(backend: Backend): void {
       const owner = await bring(store, 'executing', duplicateOf(lost));
       for (const voiding of voids) expect(await voiding(store, lost)).toBe('stale');
       expect(await store.peek(lost)).toEqual({ kind: 'in_flight' });
-      // The store may refuse the token or tell of the record, but it never starts.
+      // The store may refuse the token or answer what the record means, but it never starts.
       const answer = await store.start(lost).catch((error: unknown) => error);
       expect(answer).not.toEqual({ kind: 'started' });
       expect(await store.get(owner.scope)).toMatchObject({ state: 'executing', token: owner.token });
@@ -116,7 +116,7 @@ export function voidTokens(backend: Backend): void {
       expect(await store.start(duplicateOf(lost))).toEqual(replayOf(paid(), owner));
     });
 
-    it('may still complete: the backend has executed', async () => {
+    it('can still complete, because the backend has executed', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const owner = newRequest();
@@ -125,7 +125,7 @@ export function voidTokens(backend: Backend): void {
       expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid(), owner));
     });
 
-    it('stays void for a node that opens later', async () => {
+    it('stays void for a store that opens later', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const lost = newRequest();

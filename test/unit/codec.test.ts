@@ -77,7 +77,7 @@ const bodyBytes = ({ completion: what }: IdempotencyRecord) =>
   what?.kind === 'response' ? what.response.body.length : 0;
 
 describe('a record', () => {
-  it('is read as it was written', () => {
+  it('is decoded as it was encoded', () => {
     fc.assert(
       fc.property(record, fc.boolean(), (written, gaveUp) => {
         const encoded = encodeRecord(written, gaveUp);
@@ -149,11 +149,11 @@ describe('a record', () => {
     );
   });
 
-  it('is never read as one that would be written in another way', () => {
+  it('is never decoded to one that would be encoded differently', () => {
     fc.assert(
-      fc.property(record, fc.nat(), fc.integer({ min: 0, max: 255 }), (written, place, byte) => {
+      fc.property(record, fc.nat(), fc.integer({ min: 0, max: 255 }), (written, offset, byte) => {
         const encoded = encodeRecord(written);
-        const changed = withByte(encoded, place % encoded.length, byte);
+        const changed = withByte(encoded, offset % encoded.length, byte);
         const read = decoded(changed);
         if (read) expect(encodeRecord(read, ownerGaveUp(changed))).toEqual(changed);
       }),
@@ -172,7 +172,7 @@ describe('a record', () => {
     );
   });
 
-  it('is not made of other bytes', () => {
+  it('is not decoded from other bytes', () => {
     fc.assert(
       fc.property(bytes({ maxLength: 200 }), (noise) => {
         const read = decoded(noise);
@@ -183,7 +183,7 @@ describe('a record', () => {
   });
 
   it.each(['merchant', 'operation', 'key', 'requestId', 'gatewayId'] as const)(
-    'with a %s that is too long is not written',
+    'with a %s that is too long is not encoded',
     (name) => {
       const [written] = fc.sample(open, { numRuns: 1, seed: 7 });
       const long = { ...(written as IdempotencyRecord), [name]: 'm'.repeat(256) };
@@ -192,42 +192,42 @@ describe('a record', () => {
   );
 });
 
-describe('the scripts of redis', () => {
+describe('the Lua scripts', () => {
   const folder = new URL('../../src/idempotency/stores/redis/scripts/', import.meta.url);
   const scripts = readdirSync(folder).map(
     (name) => [name, readFileSync(new URL(name, folder), 'utf8')] as const,
   );
-  const places = (lua: string, pattern: RegExp) =>
+  const offsets = (lua: string, pattern: RegExp) =>
     [...lua.matchAll(pattern)].map(([, ...numbers]) =>
       numbers.filter((text) => text !== undefined).map(Number),
     );
   const { version, state, token, flags, leaseMs, retentionMs, inDoubtRetentionMs } = layout;
   const { fingerprint, createdAtMs, changedAtMs, texts } = layout;
 
-  it.each(scripts)('%s writes single fields at their places', (_, lua) => {
-    for (const [at] of places(lua, /'SETRANGE', KEYS\[1\], (\d+)/g))
+  it.each(scripts)('%s writes single fields at their offsets', (_, lua) => {
+    for (const [at] of offsets(lua, /'SETRANGE', KEYS\[1\], (\d+)/g))
       expect([state, flags, changedAtMs]).toContain(at);
   });
 
   it.each(scripts)('%s reads whole fields', (_, lua) => {
-    // Lua counts from one, and both ends are in. GETRANGE counts from zero.
+    // string.sub counts from one and includes both ends. GETRANGE counts from zero.
     const ends = [version, state, token, flags, leaseMs, fingerprint, createdAtMs, changedAtMs, texts];
-    const cuts = places(lua, /string\.sub\((?:record|start|ARGV\[1\]), (\d+)(?:, (\d+))?\)/g);
+    const cuts = offsets(lua, /string\.sub\((?:record|start|ARGV\[1\]), (\d+)(?:, (\d+))?\)/g);
     for (const [from = 0, to] of cuts) {
       expect(ends).toContain(from - 1);
       if (to !== undefined) expect(ends).toContain(to);
     }
-    for (const [from, to = 0] of places(lua, /'GETRANGE', KEYS\[1\], (\d+), (\d+)\)/g))
+    for (const [from, to = 0] of offsets(lua, /'GETRANGE', KEYS\[1\], (\d+), (\d+)\)/g))
       expect([from, to + 1]).toEqual([version, flags]);
-    for (const [at = 0] of places(lua, /struct\.unpack\('>I6', record, (\d+)\)/g))
+    for (const [at = 0] of offsets(lua, /struct\.unpack\('>I6', record, (\d+)\)/g))
       expect([leaseMs, retentionMs, inDoubtRetentionMs]).toContain(at - 1);
-    for (const [at = 0] of places(lua, /struct\.unpack\('>d', record, (\d+)\)/g))
+    for (const [at = 0] of offsets(lua, /struct\.unpack\('>d', record, (\d+)\)/g))
       expect([createdAtMs, changedAtMs]).toContain(at - 1);
-    for (const [at = 0] of places(lua, /string\.byte\((?:record|start), (\d+)\)/g))
+    for (const [at = 0] of offsets(lua, /string\.byte\((?:record|start), (\d+)\)/g))
       expect([version, flags]).toContain(at - 1);
   });
 
-  it.each(scripts)('%s says what its keys, arguments and result are', (name, lua) => {
+  it.each(scripts)('%s documents its keys, arguments and result', (name, lua) => {
     const used = (word: string) => new Set(lua.match(new RegExp(`${word}\\[\\d\\]`, 'g')));
     const comments = lua.replaceAll(/^[^-].*$/gm, '');
     for (const each of [...used('KEYS'), ...used('ARGV')]) expect(comments).toContain(each);

@@ -4,7 +4,7 @@ import { newFolder } from '../../support/command.ts';
 import { openStore } from '../../support/open-store.ts';
 import { newRequest } from '../../support/requests.ts';
 
-it('a sqlite store answers what it was asked before it closed, and refuses what it is asked afterwards', async () => {
+it('a SQLite store answers calls made before close, and refuses calls made after it', async () => {
   const path = newFolder();
   const store = await openStore({ kind: 'sqlite', path });
   const requests = Array.from({ length: 20 }, () => newRequest());

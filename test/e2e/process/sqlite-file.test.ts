@@ -8,7 +8,7 @@ import { withdraw } from '../../support/client.ts';
 import { parsedConfig } from '../../support/config.ts';
 import { configFor, isReplay, openSandbox, startGateway } from './gateways.ts';
 
-/** The shell of SQLite; where it is not installed, Node's own SQLite in another process. */
+/** Reads the file with Node's own SQLite in another process, if the sqlite3 shell is not installed. */
 const SHELL = `
   const { DatabaseSync } = require('node:sqlite');
   const database = new DatabaseSync(process.argv[1], { readOnly: true });
@@ -63,7 +63,7 @@ it('a gateway that is killed between two withdraws pays once, and sqlite3 shows 
   );
   expect(doubtful).toEqual([{ merchant: 'M-ALPHA', key: lost }]);
 
-  // The gateway does not mind that another process has read its file.
+  // The gateway still works after another process has read its file.
   expect((await withdraw(second.url, { key: randomUUID() })).status).toBe(201);
   expect(await second.end()).toBe(0);
 });

@@ -9,9 +9,9 @@ import { bring, replayOf } from './states.ts';
 const LEASE = { leaseMs: 200 };
 const HOUR_MS = 3_600_000;
 
-export function ownerGone(backend: Backend): void {
-  describe.concurrent('when the owner is dead', () => {
-    it('a start marks the scope in doubt once the lease is over, and it stays so', async () => {
+export function ownerLease(backend: Backend): void {
+  describe.concurrent('an owner and its lease', () => {
+    it('a start after the lease is over marks the scope in doubt, and it stays in doubt', async () => {
       await using nodes = new Nodes(backend);
       let wallMs = 1_700_000_000_000;
       const ticking = { ...systemClock, wallMs: () => (wallMs += 1000) };
@@ -22,7 +22,7 @@ export function ownerGone(backend: Backend): void {
       expect(performance.now() - startedMs).toBeGreaterThanOrEqual(LEASE.leaseMs - 1);
       const record = await store.get(owner.scope);
       expect(record).toMatchObject({ state: 'in_doubt', token: owner.token, wasInDoubt: true });
-      // The time in this answer is the one that all later answers give.
+      // All later answers give the same time.
       const { operation, requestId } = owner;
       const expected = { kind: 'in_doubt', sinceMs: record?.changedAtMs, operation, requestId };
       expect(answer).toEqual(expected);
@@ -32,7 +32,7 @@ export function ownerGone(backend: Backend): void {
       expect(await store.get(owner.scope)).toEqual(record);
     });
 
-    it('a peek says that the scope is in doubt, and leaves it executing', async () => {
+    it('a peek after the lease is over answers in_doubt, and leaves the record executing', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(LEASE), await nodes.open(LEASE)];
       const startedMs = performance.now();
@@ -46,7 +46,7 @@ export function ownerGone(backend: Backend): void {
       expect(await store.get(owner.scope)).toEqual(before);
     });
 
-    it('the complete of an owner who wakes up heals what is in doubt', async () => {
+    it('a complete after the lease is over completes a record in doubt', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(LEASE), await nodes.open(LEASE)];
       const owner = await bring(store, 'executing');
@@ -56,7 +56,7 @@ export function ownerGone(backend: Backend): void {
       expect(await other.get(owner.scope)).toMatchObject({ state: 'completed', wasInDoubt: true });
     });
 
-    it('a complete after the lease lapsed counts as having been in doubt, though no start marked it', async () => {
+    it('a complete after the lease is over counts as having been in doubt, even if no start marked it', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(LEASE), await nodes.open(LEASE)];
       const owner = await bring(store, 'executing');
@@ -67,7 +67,7 @@ export function ownerGone(backend: Backend): void {
       expect(await other.start(duplicateOf(owner))).toEqual(replayOf(paid('late'), owner));
     });
 
-    it('its release still frees the scope, if no other owner has it', async () => {
+    it('a release after the lease is over removes the record, if it has no other owner', async () => {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(LEASE), await nodes.open(LEASE)];
       const owner = await bring(store, 'executing');
@@ -76,7 +76,7 @@ export function ownerGone(backend: Backend): void {
       expect(await other.start(duplicateOf(owner))).toEqual({ kind: 'started' });
     });
 
-    it('a start does not think so while the owner renews', async () => {
+    it('a start answers in_flight as long as the owner renews', async () => {
       await using nodes = new Nodes(backend);
       const leaseMs = 1500;
       const [store, other] = [await nodes.open({ leaseMs }), await nodes.open({ leaseMs })];
@@ -88,7 +88,7 @@ export function ownerGone(backend: Backend): void {
         await sleep(leaseMs / 20);
         return (await other.start(duplicateOf(silent))).kind === 'in_doubt';
       });
-      // It started before the silent one, so it is older than a lease.
+      // It started before the silent owner, so it is older than its lease.
       expect(await other.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
       expect(await other.peek(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
       expect(new Set(renewals)).toEqual(new Set(['ok']));
@@ -96,7 +96,7 @@ export function ownerGone(backend: Backend): void {
       expect(await store.get(owner.scope)).toMatchObject({ wasInDoubt: false });
     });
 
-    it('and no start has found it, a renewal takes the lease again and says that it was lost', async () => {
+    it('a renewal after the lease is over takes the lease again and answers lost', async () => {
       await using nodes = new Nodes(backend);
       const leaseMs = 1000;
       const store = await nodes.open({ leaseMs });
@@ -105,12 +105,12 @@ export function ownerGone(backend: Backend): void {
       expect(await store.renew(owner)).toBe('lost');
       await until(async () => (await store.renew(owner)) === 'ok');
       expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
-      // Others may have read it as in doubt meanwhile.
+      // Other gateways may have answered from the record as in doubt meanwhile.
       expect(await store.complete(owner, paid())).toBe('ok');
       expect(await store.get(owner.scope)).toMatchObject({ state: 'completed', wasInDoubt: true });
     });
 
-    it('and a start has marked it, the owner’s renewal says that the lease was lost', async () => {
+    it('a renewal after a start marked the record in doubt answers lost', async () => {
       await using nodes = new Nodes(backend);
       const leaseMs = 300;
       const [store, other] = [await nodes.open({ leaseMs }), await nodes.open({ leaseMs })];
@@ -120,20 +120,23 @@ export function ownerGone(backend: Backend): void {
       expect((await other.start(duplicateOf(paused))).kind).toBe('in_doubt');
     });
 
-    it.each([-HOUR_MS, HOUR_MS])('no wall clock decides that, even if it jumps by %i ms', async (jumpMs) => {
-      await using nodes = new Nodes(backend);
-      const jumped = { ...systemClock, wallMs: () => Date.now() + jumpMs };
-      const times = { retentionMs: HOUR_MS / 2, inDoubtRetentionMs: HOUR_MS / 2 };
-      const store = await nodes.open(times);
-      const owners = await Promise.all(
-        (['executing', 'in_doubt', 'completed'] as const).map((stage) => bring(store, stage)),
-      );
-      const later = await nodes.open(times, jumped);
-      const expected = ['in_flight', 'in_doubt', 'completed'];
-      for (const command of ['peek', 'start'] as const) {
-        const answers = await Promise.all(owners.map((owner) => later[command](duplicateOf(owner))));
-        expect(answers.map(({ kind }) => kind)).toEqual(expected);
-      }
-    });
+    it.each([-HOUR_MS, HOUR_MS])(
+      'a step of the wall clock by %i ms does not change whether it is alive',
+      async (jumpMs) => {
+        await using nodes = new Nodes(backend);
+        const jumped = { ...systemClock, wallMs: () => Date.now() + jumpMs };
+        const times = { retentionMs: HOUR_MS / 2, inDoubtRetentionMs: HOUR_MS / 2 };
+        const store = await nodes.open(times);
+        const owners = await Promise.all(
+          (['executing', 'in_doubt', 'completed'] as const).map((stage) => bring(store, stage)),
+        );
+        const later = await nodes.open(times, jumped);
+        const expected = ['in_flight', 'in_doubt', 'completed'];
+        for (const command of ['peek', 'start'] as const) {
+          const answers = await Promise.all(owners.map((owner) => later[command](duplicateOf(owner))));
+          expect(answers.map(({ kind }) => kind)).toEqual(expected);
+        }
+      },
+    );
   });
 }
