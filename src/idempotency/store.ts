@@ -61,9 +61,7 @@ export interface Execution extends Owner {
   readonly requestId: string;
 }
 
-/**
- * The answer to a request whose scope has a record. `requestId` is that of the request that started the record.
- */
+/** The answer to a request whose scope has a record. `requestId` is that of the request that started the record. */
 export type ExistingAnswer =
   /** Executing, and the owner is alive. */
   | { kind: 'in_flight' }
@@ -89,7 +87,8 @@ export type Fenced = 'ok' | 'stale';
 export interface UnansweredOptions {
   /**
    * True after a `start` or `restart` whose reply was lost: also voids the token for {@link VOID_TOKEN_MS}, whatever the
-   * answer is. If the lost command arrives later, it neither starts nor restarts. Default false.
+   * answer is. If the lost command arrives later, it neither starts nor restarts. A `complete` is still accepted. Default
+   * false.
    */
   voidToken?: boolean;
 }
@@ -263,7 +262,7 @@ export interface Store {
    * @param seen the token of the record that the decision was made on
    */
   resolve(scope: Scope, seen: Token, resolution: Resolution, note: ResolutionNote): Promise<Resolved>;
-  /** The resolutions of a scope, oldest first. Kept for {@link AUDIT_RETENTION_MS}. */
+  /** The resolutions of a scope, oldest first. Each is kept for at least {@link AUDIT_RETENTION_MS}. */
   audit(scope: Scope): Promise<AuditRecord[]>;
   /** Writes a probe record, because a store that can only read is not ready. Does not throw. */
   health(): Promise<StoreHealth>;

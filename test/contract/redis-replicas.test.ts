@@ -60,7 +60,7 @@ async function withReplica(leaseMs = LONG.leaseMs) {
 
 const note = { by: 'ada', reason: 'in the books' };
 
-describe.concurrent('with a replica to wait for', () => {
+describe.concurrent('with a replica that writes wait for', () => {
   it('everything works while it is online, and there is no warning', async () => {
     await using pair = await withReplica();
     const { store, unreplicated } = pair;

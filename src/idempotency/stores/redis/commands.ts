@@ -93,7 +93,7 @@ export class Commands {
     } catch (error) {
       if (!isUnknownScript(error)) throw failureOf(error);
     }
-    return await this.answering(() => this.#send(script, keys, args, true));
+    return await this.call(() => this.#send(script, keys, args, true));
   }
 
   #send({ lua, sha }: Script, keys: string[], args: Argument[], inFull: boolean): Promise<Reply> {
@@ -109,7 +109,7 @@ export class Commands {
     if (this.#replicas === 0) return { reply: this.run(script, keys, args) };
     const send = (inFull: boolean) => this.#send(script, keys, args, inFull);
     const { promise, resolve: replicated } = Promise.withResolvers<boolean>();
-    const reply = this.answering(() => {
+    const reply = this.call(() => {
       const replied = new Promise<Reply>((resolve, reject) => {
         this.#pending.push({ send, inFull: false, resolve, replicated, reject });
       });
@@ -120,7 +120,7 @@ export class Commands {
   }
 
   /** Runs a command, and turns each failure into {@link StoreUnavailable}. {@link UnknownCursor} stays as it is. */
-  async answering<T>(command: () => Promise<T>): Promise<T> {
+  async call<T>(command: () => Promise<T>): Promise<T> {
     this.#assertReady();
     try {
       return await command();

@@ -166,7 +166,7 @@ export async function resolveRecord(
   const { code, bytes } = resolution.as === 'completed' ? encodeCompletion(resolution.completion) : RELEASED;
   const leasesHere = leases.scriptMs > 0;
   for (;;) {
-    const encoded = await commands.answering(() => commands.client.getBuffer(key));
+    const encoded = await commands.call(() => commands.client.getBuffer(key));
     if (!encoded) return 'changed';
     const record = decodeRecord(encoded);
     if (!record.token.equals(seen) || record.state === 'completed') return 'changed';
@@ -201,7 +201,7 @@ export async function resolveRecord(
 
 /** See `Store.audit`. */
 export async function readAudit(commands: Commands, key: string): Promise<AuditRecord[]> {
-  const trail = await commands.answering(() => commands.client.lrange(auditOf(key), 0, -1));
+  const trail = await commands.call(() => commands.client.lrange(auditOf(key), 0, -1));
   return trail.map((line) => JSON.parse(line) as AuditRecord);
 }
 

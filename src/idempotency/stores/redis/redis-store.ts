@@ -193,7 +193,7 @@ export class RedisStore implements Store {
 
   async renew(owner: Owner): Promise<Fenced | 'lost'> {
     const renewed = this.#leases.renew(owner);
-    const start = await this.#commands.answering(() =>
+    const start = await this.#commands.call(() =>
       this.#client.getrangeBuffer(this.#keyOf(owner.scope), 0, layout.flags - 1),
     );
     if (start.length > 0 && !isThisFormat(start)) throw new UnreadableRecord('the record has another format');
@@ -264,7 +264,7 @@ export class RedisStore implements Store {
   }
 
   async get(scope: Scope): Promise<IdempotencyRecord | undefined> {
-    const bytes = await this.#commands.answering(() => this.#client.getBuffer(this.#keyOf(scope)));
+    const bytes = await this.#commands.call(() => this.#client.getBuffer(this.#keyOf(scope)));
     return bytes ? decodeRecord(bytes) : undefined;
   }
 
@@ -274,7 +274,7 @@ export class RedisStore implements Store {
       leases: this.#leases,
       keyOf: (scope: string) => this.#keyOf(scope),
     };
-    return await this.#commands.answering(() => listRecords(access, filter));
+    return await this.#commands.call(() => listRecords(access, filter));
   }
 
   async resolve(scope: Scope, seen: Token, resolution: Resolution, note: ResolutionNote): Promise<Resolved> {
