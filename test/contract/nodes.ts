@@ -18,7 +18,7 @@ export interface Backend {
   name: string;
   /** The address of a new store without records, for one test. */
   place(): StorePlace;
-  /** Each must change the record, or throw. */
+  /** At least two. Each must change the record, or throw. */
   damages: readonly Damage[];
 }
 

@@ -92,6 +92,7 @@ export type BatchAnswer =
 
 export type FromWriter =
   | { kind: 'ready'; clock: ClockState }
+  /** The thread could not open the database, and ends. */
   | { kind: 'refused'; message: string }
   | BatchAnswer;
 
