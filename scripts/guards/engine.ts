@@ -1,17 +1,18 @@
 import type { Guard } from '../guards.ts';
 
 const unit = (name: string) => `test/unit/${name}.test.ts`;
-const FAULTS = unit('engine-store-faults');
-const RETRY = unit('engine-retry');
-const SLOTS = unit('engine-slots');
-const SLOT_RELEASE = unit('engine-slot-release');
-const VOID_TOKENS = unit('engine-void-tokens');
-const ENGINE = { file: 'src/idempotency/engine.ts', test: unit('engine') };
-const EXECUTION = { file: 'src/idempotency/execution.ts', test: unit('engine') };
+const engine = (name: string) => `test/engine/${name}.test.ts`;
+const FAULTS = engine('store-faults');
+const RETRY = engine('retry');
+const SLOTS = engine('slots');
+const SLOT_RELEASE = engine('slot-release');
+const VOID_TOKENS = engine('void-tokens');
+const ENGINE = { file: 'src/idempotency/engine.ts', test: engine('engine') };
+const EXECUTION = { file: 'src/idempotency/execution.ts', test: engine('engine') };
 const WRITER = { file: 'src/idempotency/record-writer.ts', test: FAULTS };
-const OUTCOME = { file: 'src/idempotency/outcome.ts', test: unit('engine') };
-const DUPLICATES = { file: 'src/idempotency/duplicates.ts', test: unit('duplicates') };
-const DOUBTS = { file: 'src/idempotency/doubt/lookups.ts', test: unit('doubts') };
+const OUTCOME = { file: 'src/idempotency/outcome.ts', test: engine('engine') };
+const DUPLICATES = { file: 'src/idempotency/duplicates.ts', test: engine('duplicates') };
+const DOUBTS = { file: 'src/idempotency/doubt/lookups.ts', test: engine('doubts') };
 const OPTIONS = { file: 'src/idempotency/options.ts', test: unit('config-policies') };
 
 const COMPLETE =
@@ -90,7 +91,7 @@ export const engineGuards: readonly Guard[] = [
     without: 'a closing engine sends what it has started',
     text: 'if (!this.#closing) return await this.#executions.run(call, found);',
     replacement: 'if (this.#slots.queueTimeoutMs >= 0) return await this.#executions.run(call, found);',
-    test: unit('engine-close'),
+    test: engine('close'),
     named: 'sends nothing for a call that was at its start, and frees its key',
   },
   {
@@ -160,7 +161,7 @@ export const engineGuards: readonly Guard[] = [
     without: 'a store that is frozen holds all slots',
     text: 'if (refusing !== undefined || !this.#gate.admits())',
     replacement: 'if (refusing !== undefined)',
-    test: unit('engine-write-gate'),
+    test: engine('write-gate'),
     named: 'does not hold the slots: all but one of four are free while starts have no answer',
   },
   {
@@ -227,7 +228,7 @@ export const engineGuards: readonly Guard[] = [
     without: 'a running execution does not renew its lease',
     text: 'if (execution.dueMs <= nowMs) void this.#renew(execution);',
     replacement: 'if (execution.dueMs < 0) void this.#renew(execution);',
-    test: unit('engine-owners'),
+    test: engine('owners'),
     named: 'renews its lease while it runs: a duplicate finds it in flight for longer than a lease',
   },
   {
@@ -323,7 +324,7 @@ export const engineGuards: readonly Guard[] = [
     without: 'a closing engine does not wait for pending writes',
     text: 'await this.#executions.close(Math.max(0, ms - (this.#clock.monotonicMs() - startedMs)));',
     replacement: 'void this.#executions.close(Math.max(0, ms - (this.#clock.monotonicMs() - startedMs)));',
-    test: unit('engine-close'),
+    test: engine('close'),
     named: 'waits for a release that is repeated',
   },
   {

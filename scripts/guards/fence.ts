@@ -2,7 +2,7 @@ import type { Guard } from '../guards.ts';
 
 const LEASE = 'src/idempotency/lease.ts';
 const EXECUTION = 'src/idempotency/execution.ts';
-const UNIT = 'test/unit/engine-fence.test.ts';
+const UNIT = 'test/engine/fence.test.ts';
 const PAUSED = 'test/e2e/idempotency/paused-gateway.test.ts';
 
 const BOTH_CLOCKS =

@@ -39,7 +39,7 @@ export const gatewayGuards: readonly Guard[] = [
       controller.abort(new DeadlinePassed());`,
     replacement: `    if (this.#status < 0) {
       controller.abort(new DeadlinePassed());`,
-    test: 'test/unit/executor-may-send.test.ts',
+    test: 'test/integration/executor-may-send.test.ts',
     named: 'whose time is over before it has a connection is never sent',
   },
   {
@@ -80,7 +80,7 @@ export const gatewayGuards: readonly Guard[] = [
     without: 'a backend that falls silent keeps its connection and its slot',
     text: 'if (!this.#controller.paused) this.destroy(',
     replacement: 'if (silenceMs < 0) this.destroy(',
-    test: 'test/unit/executor-oversize.test.ts',
+    test: 'test/integration/executor-oversize.test.ts',
     named: 'an oversize response > of a backend that falls silent is cut',
   },
   {

@@ -125,7 +125,7 @@ export const requestGuards: readonly Guard[] = [
     without: 'Express skips all checks for a target without a path',
     text: "if (!req.url?.startsWith('/')) refuseTarget(path, req, res, end);",
     replacement: 'if (req.url === undefined) refuseTarget(path, req, res, end);',
-    test: 'test/unit/gateway-app.test.ts',
+    test: 'test/integration/gateway-app.test.ts',
     named: 'a target without a path, a://, is admitted and checked',
   },
 ];
