@@ -2,7 +2,7 @@ import { defineConfig } from 'vitest/config';
 
 /** Suites that measure how long something takes. Next to others they would measure those. */
 const measuring = [
-  ...['test/faults/abuse/**/*.test.ts', 'test/unit/*-linear.test.ts'],
+  ...['test/faults/abuse/**/*.test.ts', 'test/linear/**/*.test.ts'],
   'test/e2e/http/websocket-revoked.test.ts',
 ];
 

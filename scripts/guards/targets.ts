@@ -59,7 +59,7 @@ export const targetGuards: readonly Guard[] = [
     without: 'a path with many dots blocks the process',
     text: '(?<![.\\s])[.\\s]+',
     replacement: '[.\\s]+',
-    test: 'test/unit/parsers-are-linear.test.ts',
+    test: 'test/linear/parsers.test.ts',
     named: 'tidyReadings reads a target in linear time',
   },
   {
@@ -67,7 +67,7 @@ export const targetGuards: readonly Guard[] = [
     without: 'a long name in a body blocks the process',
     text: 'reading.length <= MAX_SHRINKING * word.length &&',
     replacement: '',
-    test: 'test/unit/body-parsers-are-linear.test.ts',
+    test: 'test/linear/body-parsers.test.ts',
     named: 'members of a JSON body are found in linear time',
   },
 ];
