@@ -1,3 +1,9 @@
+/**
+ * The guards of the promise. `npm run mutants` takes them out one by one; `npm run guards` writes the tables of their
+ * decision record, which a test compares with this list.
+ */
+import { readFileSync, writeFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
 import { accessGuards } from './guards/access.ts';
 import { engineGuards } from './guards/engine.ts';
 import { fenceGuards } from './guards/fence.ts';
@@ -20,14 +26,40 @@ export interface Guard {
   named: string;
 }
 
-/** docs/adr/0010-guards-and-their-tests.md has one line for each. */
-export const guards: readonly Guard[] = [
-  ...fenceGuards,
-  ...engineGuards,
-  ...gatewayGuards,
-  ...requestGuards,
-  ...sqliteGuards,
-  ...redisGuards,
-  ...accessGuards,
-  ...targetGuards,
-];
+export const GUARDS_DOCUMENT = 'docs/adr/0010-guards-and-their-tests.md';
+
+/** By the heading of their table in the document. */
+const sections: Readonly<Record<string, readonly Guard[]>> = {
+  'The last-moment fence': fenceGuards,
+  'The engine': engineGuards,
+  'The gateway': gatewayGuards,
+  Requests: requestGuards,
+  SQLite: sqliteGuards,
+  Redis: redisGuards,
+  Access: accessGuards,
+  Targets: targetGuards,
+};
+
+export const guards: readonly Guard[] = Object.values(sections).flat();
+
+const cell = (text: string): string => text.replaceAll('|', '\\|');
+const row = ({ without, file, test, named }: Guard): string =>
+  `| ${cell(without)} | \`${file}\` | \`${test}\`: ${cell(named)} |\n`;
+const table = (rows: readonly Guard[]): string =>
+  `| without the guard | taken out of | noticed by |\n|---|---|---|\n${rows.map(row).join('')}`;
+
+/** The document with the tables as they should be. Its other text stays. */
+export function withGuardTables(document: string): string {
+  let text = document;
+  for (const [heading, rows] of Object.entries(sections)) {
+    const old = new RegExp(`(?<=\\n## ${heading}\\n(?:(?!\\||## ).*\\n)*)(?:\\|.*\\n)+`);
+    if (!old.test(text)) throw new Error(`${GUARDS_DOCUMENT} has no table under "## ${heading}"`);
+    text = text.replace(old, () => table(rows));
+  }
+  return text;
+}
+
+if (import.meta.main) {
+  const path = fileURLToPath(new URL(`../${GUARDS_DOCUMENT}`, import.meta.url));
+  writeFileSync(path, withGuardTables(readFileSync(path, 'utf8')));
+}
