@@ -1,9 +1,8 @@
 import { hash, timingSafeEqual } from 'node:crypto';
 import express, { type Express, type RequestHandler } from 'express';
 import { problem, sendProblem } from '../kernel/problem.ts';
-import { type AskRecords, recordsRoutes, refuseOff } from './records.ts';
-
-export type { RecordsAnswer, RecordsQuestion } from './records.ts';
+import type { AskRecords } from '../kernel/records.ts';
+import { recordsRoutes, refuseOff } from './records.ts';
 
 /** One condition of readiness. */
 export interface Check {

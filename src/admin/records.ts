@@ -1,20 +1,11 @@
 import express, { type ErrorRequestHandler, type RequestHandler, type Response, Router } from 'express';
 import { z } from 'zod';
+import type { AskRecords, RecordsAnswer, Refusal, RefusalReason } from '../kernel/records.ts';
 
-/** A question of the admin port about records. Plain data, because another process may answer it. */
-export type RecordsQuestion =
-  | { kind: 'list'; inDoubt: boolean; limit: number; cursor?: string | undefined }
-  | { kind: 'show'; scope: string }
-  | ({ kind: 'resolve'; scope: string } & z.output<typeof resolveBody>);
-
-export type RecordsAnswer =
-  | { kind: 'found'; value: object }
-  | { kind: 'refused'; why: keyof typeof refusals; detail: string; retryAfterMs?: number; record?: object };
-
-export type AskRecords = (question: RecordsQuestion) => Promise<RecordsAnswer>;
+type Why = RefusalReason | 'too_large' | 'off';
 
 /** Status and title of each refusal. */
-const refusals = {
+const refusals: Record<Why, [status: number, title: string]> = {
   invalid: [400, 'The request is malformed'],
   absent: [404, 'There is no such record'],
   alive: [409, 'The owner of the record is still alive'],
@@ -22,7 +13,7 @@ const refusals = {
   too_large: [413, 'The request body is too large'],
   off: [403, 'Records are not served here'],
   unavailable: [503, 'The idempotency store cannot be reached'],
-} as const;
+};
 
 /** Keys with a larger response are resolved on the command line, or without a body. */
 const MAX_BODY_BYTES = 2_097_152;
@@ -73,7 +64,7 @@ export function recordsRoutes(ask: AskRecords): Router {
       const shown = execution === undefined ? await ask({ kind: 'show', scope }) : undefined;
       if (shown?.kind === 'refused') return answer(res, shown);
       // Names the execution, so that a worker that was paused cannot resolve a later one with this request.
-      const named = execution ?? executionIn(shown?.value);
+      const named = execution ?? executionIn(shown);
       answer(res, await ask({ kind: 'resolve', scope, ...data, execution: named }));
     },
   );
@@ -93,8 +84,8 @@ export const refuseOff = (res: Response): void =>
   refuse(res, 'off', 'Records are served only if admin.token is set.');
 
 /** `none` is not the name of any execution. */
-const executionIn = (value: object | undefined): string =>
-  (value as { record?: { execution?: string } | null } | undefined)?.record?.execution ?? 'none';
+const executionIn = (shown: RecordsAnswer | undefined): string =>
+  (shown?.kind === 'found' && 'record' in shown.value && shown.value.record?.execution) || 'none';
 
 function answer(res: Response, found: RecordsAnswer): void {
   res.set('Cache-Control', 'no-store');
@@ -104,9 +95,9 @@ function answer(res: Response, found: RecordsAnswer): void {
 
 function refuse(
   res: Response,
-  why: keyof typeof refusals,
+  why: Why,
   detail: string,
-  { retryAfterMs, record }: { retryAfterMs?: number; record?: object } = {},
+  { retryAfterMs, record }: Pick<Refusal, 'retryAfterMs' | 'record'> = {},
 ): void {
   const [status, title] = refusals[why];
   if (retryAfterMs !== undefined) res.set('Retry-After', String(Math.ceil(retryAfterMs / 1000)));

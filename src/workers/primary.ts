@@ -1,6 +1,7 @@
 import cluster, { type Worker } from 'node:cluster';
-import type { AdminSource, Check, RecordsAnswer, RecordsQuestion } from '../admin/application.ts';
+import type { AdminSource, Check } from '../admin/application.ts';
 import type { KeyReload } from '../kernel/context.ts';
+import type { RecordsAnswer, RecordsQuestion } from '../kernel/records.ts';
 import { MetricsSum } from './metrics-sum.ts';
 import type { FromWorker, Question, ToWorker } from './worker.ts';
 

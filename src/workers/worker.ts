@@ -1,7 +1,7 @@
 import cluster from 'node:cluster';
-import type { RecordsQuestion } from '../admin/application.ts';
 import type { Gateway } from '../gateway/gateway.ts';
 import type { KeyReload } from '../kernel/context.ts';
+import type { RecordsQuestion } from '../kernel/records.ts';
 
 export type Question =
   | { what: 'metrics' | 'checks' | 'warnings' }

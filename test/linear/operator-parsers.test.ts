@@ -2,7 +2,7 @@ import { Redis } from 'ioredis';
 import { onTestFinished, test } from 'vitest';
 import { parse } from 'yaml';
 import { parseKeyFile } from '../../src/auth/key-file.ts';
-import { checkResolution } from '../../src/idempotency/doubt/desk-request.ts';
+import { checkResolution } from '../../src/idempotency/doubt/desk.ts';
 import { type ListAccess, listRecords } from '../../src/idempotency/stores/redis/operators.ts';
 import { openForWriting } from '../../src/idempotency/stores/sqlite/database.ts';
 import { ListReader } from '../../src/idempotency/stores/sqlite/operators.ts';

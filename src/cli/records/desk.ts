@@ -2,10 +2,11 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { loadConfig } from '../../config/load.ts';
 import type { Config } from '../../config/schema.ts';
-import { Desk, type DeskAnswer, type DeskQuestion, type Refusal } from '../../idempotency/doubt/desk.ts';
+import { Desk } from '../../idempotency/doubt/desk.ts';
 import { scopeOf } from '../../idempotency/fingerprint.ts';
 import { openStore } from '../../idempotency/stores/open-store.ts';
 import { systemClock } from '../../kernel/clock.ts';
+import type { RecordsQuestion, Refusal, RefusalReason } from '../../kernel/records.ts';
 import { Exit } from '../arguments.ts';
 
 /** Opens only the store of the configuration, and closes it after `work`. */
@@ -31,13 +32,19 @@ function refuseMissingStore({ store }: Config): void {
 }
 
 /** @throws {Exit} with the refusal of the desk */
-export async function ask<T>(desk: Desk, question: DeskQuestion): Promise<T> {
-  const answer: DeskAnswer = await desk.answer(question);
+export async function ask<T>(desk: Desk, question: RecordsQuestion): Promise<T> {
+  const answer = await desk.answer(question);
   if (answer.kind === 'refused') throw refusalOf(answer);
   return answer.value as T;
 }
 
-const EXIT_CODES = { invalid: 64, absent: 1, alive: 1, changed: 1, unavailable: 69 } as const;
+const EXIT_CODES = {
+  invalid: 64,
+  absent: 1,
+  alive: 1,
+  changed: 1,
+  unavailable: 69,
+} as const satisfies Record<RefusalReason, number>;
 
 function refusalOf({ why, detail, record }: Refusal): Exit {
   const { state, merchant, operation, changedAt } = record ?? {};

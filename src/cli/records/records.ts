@@ -1,5 +1,5 @@
 import type { Desk } from '../../idempotency/doubt/desk.ts';
-import type { RecordView } from '../../idempotency/doubt/desk-view.ts';
+import type { RecordsPage } from '../../kernel/records.ts';
 import { Exit, readArguments, required } from '../arguments.ts';
 import { ask, table, withDesk } from './desk.ts';
 import { resolve } from './resolve.ts';
@@ -47,11 +47,6 @@ const LIST_OPTIONS = {
 /** The most that the desk returns at once. */
 const PAGE = 1000;
 
-interface Listing {
-  records: RecordView[];
-  cursor?: string;
-}
-
 async function list(args: string[]): Promise<void> {
   const options = readArguments(args, LIST_OPTIONS, LIST_USAGE);
   if (!options) return;
@@ -62,19 +57,19 @@ async function list(args: string[]): Promise<void> {
   process.stdout.write(options.json ? `${JSON.stringify(listing, null, 2)}\n` : textOf(listing, inDoubt));
 }
 
-async function listUpTo(limit: number, desk: Desk, inDoubt: boolean, from?: string): Promise<Listing> {
-  const found: RecordView[] = [];
+async function listUpTo(limit: number, desk: Desk, inDoubt: boolean, from?: string): Promise<RecordsPage> {
+  const found: RecordsPage['records'] = [];
   let cursor = from;
   do {
     const pageLimit = Math.min(limit - found.length, PAGE);
-    const page = await ask<Listing>(desk, { kind: 'list', inDoubt, limit: pageLimit, cursor });
+    const page = await ask<RecordsPage>(desk, { kind: 'list', inDoubt, limit: pageLimit, cursor });
     found.push(...page.records);
     cursor = page.cursor;
   } while (cursor !== undefined && found.length < limit);
   return { records: found, ...(cursor === undefined ? {} : { cursor }) };
 }
 
-function textOf({ records: found, cursor }: Listing, inDoubt: boolean): string {
+function textOf({ records: found, cursor }: RecordsPage, inDoubt: boolean): string {
   const more = cursor === undefined ? '' : `There may be more: --cursor ${cursor}\n`;
   if (found.length === 0) return more || (inDoubt ? 'Nothing is in doubt.\n' : 'There are no records.\n');
   const rows = found.map(

@@ -1,6 +1,6 @@
 import { readFileSync, statSync } from 'node:fs';
 import { userInfo } from 'node:os';
-import type { ResolveRequest } from '../../idempotency/doubt/desk-request.ts';
+import type { ResolvedRecord, ResolveRequest } from '../../kernel/records.ts';
 import { Exit, readArguments, required } from '../arguments.ts';
 import { ask, namedScope, RECORD_OPTIONS, withDesk } from './desk.ts';
 
@@ -35,12 +35,6 @@ const OPTIONS = {
 /** The largest idempotency.maxStoredBytes that the configuration allows. */
 const MAX_BODY_BYTES = 67_108_864;
 
-interface Resolved {
-  scope: string;
-  from: { state: string; merchant: string; operation: string };
-  to: { as: string };
-}
-
 export async function resolve(args: string[]): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
   if (!options) return;
@@ -59,7 +53,7 @@ export async function resolve(args: string[]): Promise<void> {
     execution: options.execution,
   };
   const { scope, from, to } = await withDesk(config, (desk) =>
-    ask<Resolved>(desk, { kind: 'resolve', ...request }),
+    ask<ResolvedRecord>(desk, { kind: 'resolve', ...request }),
   );
   process.stdout.write(
     `${from.operation} of ${from.merchant} was ${from.state} and is now ${to.as} (scope ${scope})\n`,

@@ -1,5 +1,5 @@
-import type { RecordView } from '../../idempotency/doubt/desk-view.ts';
 import type { Scope } from '../../kernel/brands.ts';
+import type { RecordView, ShownRecord } from '../../kernel/records.ts';
 import { Exit, readArguments, required } from '../arguments.ts';
 import { ask, namedScope, printable, RECORD_OPTIONS, table, withDesk } from './desk.ts';
 
@@ -18,23 +18,12 @@ const OPTIONS = {
   json: { type: 'boolean' },
 } as const;
 
-interface Shown {
-  record: RecordView | null;
-  audit: {
-    at: string;
-    by: string;
-    reason: string;
-    from: { state: string; changedAt: string };
-    to: { as: string; kind?: string; status?: number };
-  }[];
-}
-
 export async function show(args: string[]): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
   if (!options) return;
   const scope = namedScope(options, USAGE);
   await withDesk(required(options.config, 'config', USAGE), async (desk) => {
-    const shown = await ask<Shown>(desk, { kind: 'show', scope });
+    const shown = await ask<ShownRecord>(desk, { kind: 'show', scope });
     if (options.body) {
       const body = await desk.bodyOf(scope as Scope);
       if (!body) throw new Exit('The record has no stored body.', 1);
@@ -43,7 +32,7 @@ export async function show(args: string[]): Promise<void> {
   });
 }
 
-function textOf({ record, audit }: Shown): string {
+function textOf({ record, audit }: ShownRecord): string {
   const trail = audit.map(({ at, by, reason, from, to }) => [
     at,
     by,

@@ -1,33 +1,26 @@
+import { createHash } from 'node:crypto';
 import type { Scope } from '../../kernel/brands.ts';
+import type {
+  AuditView,
+  RecordsAnswer,
+  RecordsQuestion,
+  RecordView,
+  Refusal,
+  RefusalReason,
+  ResolveRequest,
+} from '../../kernel/records.ts';
 import {
   type AuditRecord,
   auditRecord,
+  type IdempotencyRecord,
+  type ListedRecord,
+  type RecordHead,
+  type Resolution,
   type ResolutionNote,
   type Store,
   StoreUnavailable,
   UnknownCursor,
 } from '../store.ts';
-import { checkResolution, type ResolveRequest, resolutionOf } from './desk-request.ts';
-import { executionOf, type RecordView, viewOf } from './desk-view.ts';
-
-/** A question about records. Plain data, because it may come from another process. */
-export type DeskQuestion =
-  | { kind: 'list'; inDoubt: boolean; limit: number; cursor?: string | undefined }
-  | { kind: 'show'; scope: string }
-  | ({ kind: 'resolve' } & ResolveRequest);
-
-export type DeskAnswer = { kind: 'found'; value: object } | Refusal;
-
-export interface Refusal {
-  kind: 'refused';
-  why: 'invalid' | 'absent' | 'alive' | 'changed' | 'unavailable';
-  /** One sentence for the operator. */
-  detail: string;
-  /** When to ask again, where that helps. */
-  retryAfterMs?: number;
-  /** The record as it is now. */
-  record?: RecordView;
-}
 
 export interface DeskOptions {
   leaseMs: number;
@@ -39,7 +32,7 @@ export type ObserveResolution = (scope: string, resolution: Omit<AuditRecord, 'a
 
 const MAX_LIMIT = 1000;
 
-/** Where operators look at records and resolve what is in doubt. A store's failure is an answer, not an exception. */
+/** Where operators list and show records, and resolve what is in doubt. A failure of the store is an answer, not an exception. */
 export class Desk {
   readonly #store: Store;
   readonly #options: DeskOptions;
@@ -51,7 +44,7 @@ export class Desk {
     this.#observe = observe;
   }
 
-  async answer(question: DeskQuestion): Promise<DeskAnswer> {
+  async answer(question: RecordsQuestion): Promise<RecordsAnswer> {
     try {
       if (question.kind === 'list') return await this.#list(question);
       const scope = scopeIn(question.scope);
@@ -66,20 +59,24 @@ export class Desk {
     }
   }
 
-  /** The stored body; undefined where there is none. @throws {StoreUnavailable} */
+  /** The stored body, or undefined if there is none. @throws {StoreUnavailable} */
   async bodyOf(scope: Scope): Promise<Buffer | undefined> {
     const completion = (await this.#store.get(scope))?.completion;
     return completion?.kind === 'response' ? completion.response.body : undefined;
   }
 
-  async #list({ inDoubt, limit, cursor }: Extract<DeskQuestion, { kind: 'list' }>): Promise<DeskAnswer> {
+  async #list({
+    inDoubt,
+    limit,
+    cursor,
+  }: Extract<RecordsQuestion, { kind: 'list' }>): Promise<RecordsAnswer> {
     if (!Number.isInteger(limit) || limit < 1 || limit > MAX_LIMIT)
       return refused('invalid', `A limit is a number from 1 to ${MAX_LIMIT}.`);
     const { records, ...rest } = await this.#store.list({ inDoubt, limit, cursor });
     return { kind: 'found', value: { records: records.map(viewOf), ...rest } };
   }
 
-  async #show(scope: Scope): Promise<DeskAnswer> {
+  async #show(scope: Scope): Promise<RecordsAnswer> {
     const [record, audit] = await Promise.all([this.#store.get(scope), this.#store.audit(scope)]);
     if (!record && audit.length === 0) return refused('absent', 'There is no record.');
     return {
@@ -88,7 +85,7 @@ export class Desk {
     };
   }
 
-  async #resolve(scope: Scope, request: ResolveRequest): Promise<DeskAnswer> {
+  async #resolve(scope: Scope, request: ResolveRequest): Promise<RecordsAnswer> {
     const mistake = checkResolution(request, this.#options.maxStoredBytes);
     if (mistake) return refused('invalid', mistake);
     const record = await this.#store.get(scope);
@@ -120,7 +117,7 @@ export class Desk {
   }
 }
 
-const refused = (why: Refusal['why'], detail: string, more: Partial<Refusal> = {}): Refusal => ({
+const refused = (why: RefusalReason, detail: string, more: Partial<Refusal> = {}): Refusal => ({
   ...{ kind: 'refused', why, detail },
   ...more,
 });
@@ -128,9 +125,84 @@ const refused = (why: Refusal['why'], detail: string, more: Partial<Refusal> = {
 const scopeIn = (text: string): Scope | undefined =>
   /^[0-9a-f]{64}$/.test(text) ? (text as Scope) : undefined;
 
+const MAX_BY = 100;
+const MAX_REASON = 500;
+const FIELD_NAME = /^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}$/;
+const FIELD_VALUE = /^[\x20-\x7e\x80-\xff\t]{0,8000}$/;
+/** These fields describe a connection, not a response: the gateway sets them for each answer. */
+const NOT_STORED =
+  /^(?:connection|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade|content-length)$/i;
+/** Control characters could forge log lines or control a terminal. */
+const CONTROL = /\p{Cc}|\p{Cf}|\p{Zl}|\p{Zp}/u;
+
+/** What is wrong with the request, in one sentence. Undefined: nothing. */
+export function checkResolution(request: ResolveRequest, maxStoredBytes: number): string | undefined {
+  const { by, reason, as, status, headers, body } = request;
+  if (!isLine(by, MAX_BY)) return `by must say who resolves it, in one line of at most ${MAX_BY} characters.`;
+  if (!isLine(reason, MAX_REASON))
+    return `reason must say why, in one line of at most ${MAX_REASON} characters.`;
+  const responds = [status, headers, body].some((part) => part !== undefined);
+  if (as === 'released') return responds ? 'A released key has no response.' : undefined;
+  if (!responds) return undefined;
+  if (status === undefined) return 'A response needs its status.';
+  if (!Number.isInteger(status) || status < 200 || status > 599)
+    return 'A status is a number from 200 to 599.';
+  if (bytesOf(body).length > maxStoredBytes)
+    return `The body is larger than idempotency.maxStoredBytes (${maxStoredBytes}): resolve it without a response.`;
+  return checkHeaders(headers ?? []);
+}
+
+function checkHeaders(headers: readonly string[]): string | undefined {
+  for (let i = 0; i < headers.length; i += 2) {
+    const [name = '', value] = headers.slice(i, i + 2);
+    if (!FIELD_NAME.test(name) || value === undefined || !FIELD_VALUE.test(value))
+      return `Header field ${i / 2 + 1} is not a valid header field.`;
+    if (NOT_STORED.test(name)) return `The gateway sets the header field ${name} itself.`;
+  }
+  return undefined;
+}
+
+const isLine = (text: string, max: number): boolean =>
+  text.trim() !== '' && text.length <= max && !CONTROL.test(text);
+
+/** The request must have passed {@link checkResolution}. */
+function resolutionOf({ as, status, headers = [], body }: ResolveRequest): Resolution {
+  if (as === 'released') return { as };
+  // The operator knows that the backend executed it, and not with which status it answered.
+  if (status === undefined) return { as, completion: { kind: 'tombstone', status: 0 } };
+  return { as, completion: { kind: 'response', response: { status, headers, body: bytesOf(body) } } };
+}
+
 const noteOf = ({ by, reason }: ResolveRequest): ResolutionNote => ({ by: by.trim(), reason: reason.trim() });
 
-function auditView({ atMs, from: { createdAtMs, changedAtMs, ...from }, ...rest }: AuditRecord) {
+const bytesOf = (body: string | undefined): Buffer => Buffer.from(body ?? '', 'base64');
+
+/** Derived from the token. The token itself is never shown, because it permits writing. */
+const executionOf = ({ token }: RecordHead): string =>
+  createHash('sha256').update('execution').update(token).digest('hex').slice(0, 16);
+
+function viewOf(record: ListedRecord | (IdempotencyRecord & { scope: Scope })): RecordView {
+  if ('unreadable' in record && record.unreadable !== undefined)
+    return { scope: record.scope, state: 'unreadable', reason: record.unreadable };
+  const { scope, state, merchant, operation, key, requestId, gatewayId, wasInDoubt } = record;
+  return {
+    ...{ scope, state, execution: executionOf(record), merchant, operation, key, requestId, gatewayId },
+    createdAt: timeOf(record.createdAtMs),
+    changedAt: timeOf(record.changedAtMs),
+    ...(wasInDoubt ? { wasInDoubt } : {}),
+    ...('ownerGone' in record && record.ownerGone ? { ownerGone: true } : {}),
+    ...('completion' in record ? completionView(record.completion) : {}),
+  };
+}
+
+function completionView(completion: IdempotencyRecord['completion']): Pick<RecordView, 'completion'> {
+  if (!completion) return {};
+  if (completion.kind === 'tombstone') return { completion: { kind: 'tombstone' } };
+  const { status, headers, body } = completion.response;
+  return { completion: { kind: 'response', status, headers, bodyBytes: body.length } };
+}
+
+function auditView({ atMs, from: { createdAtMs, changedAtMs, ...from }, ...rest }: AuditRecord): AuditView {
   const times = { createdAt: timeOf(createdAtMs), changedAt: timeOf(changedAtMs) };
   return { at: timeOf(atMs), ...rest, from: { ...from, ...times } };
 }

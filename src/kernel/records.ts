@@ -1,0 +1,110 @@
+/** What an operator can ask about records. Plain data, because the primary asks a worker process in messages. */
+export type RecordsQuestion =
+  | { kind: 'list'; inDoubt: boolean; limit: number; cursor?: string | undefined }
+  | { kind: 'show'; scope: string }
+  | ({ kind: 'resolve' } & ResolveRequest);
+
+/** How an operator resolves a scope. */
+export interface ResolveRequest {
+  scope: string;
+  as: 'completed' | 'released';
+  /** Who resolves it, and why. Both are kept in the audit trail and logged. */
+  by: string;
+  reason: string;
+  /** The response that retries get. Without a response they get 409 `response_not_stored`. */
+  status?: number | undefined;
+  /** Names and values in turn. */
+  headers?: string[] | undefined;
+  /** Base64. */
+  body?: string | undefined;
+  /** Resolve only if the record still belongs to this execution; see {@link RecordView}. */
+  execution?: string | undefined;
+}
+
+export type RecordsAnswer = { kind: 'found'; value: RecordsPage | ShownRecord | ResolvedRecord } | Refusal;
+
+/** The question was not carried out, and nothing was written, except perhaps under `unavailable`. */
+export interface Refusal {
+  kind: 'refused';
+  why: RefusalReason;
+  /** One sentence for the operator. */
+  detail: string;
+  /** When to ask again, where that helps. */
+  retryAfterMs?: number;
+  /** The record as it is now. */
+  record?: RecordView;
+}
+
+/**
+ * `alive`: the owner of the record may still be working on it. `changed`: the record is not in doubt under this execution
+ * any more. `unavailable`: the store did not answer.
+ */
+export type RefusalReason = 'invalid' | 'absent' | 'alive' | 'changed' | 'unavailable';
+
+/** Answers the questions of the admin port: the desk of this process, or the primary for its workers. */
+export type AskRecords = (question: RecordsQuestion) => Promise<RecordsAnswer>;
+
+/** The answer to `list`. With a cursor there may be more records, even if the page is short. */
+export interface RecordsPage {
+  records: RecordView[];
+  cursor?: string;
+}
+
+/** The answer to `show`. The audit trail outlives the record. */
+export interface ShownRecord {
+  record: RecordView | null;
+  /** Oldest first. */
+  audit: AuditView[];
+}
+
+/** The answer to `resolve`, and what is logged of each resolution. */
+export interface ResolvedRecord {
+  scope: string;
+  by: string;
+  reason: string;
+  /** The record before the resolution. */
+  from: { state: string; merchant: string; operation: string };
+  to: ResolvedTo;
+}
+
+/** One resolution in the audit trail. Times are ISO 8601. */
+export interface AuditView {
+  at: string;
+  by: string;
+  reason: string;
+  from: { state: string; merchant: string; operation: string; createdAt: string; changedAt: string };
+  to: ResolvedTo;
+}
+
+/** `kind` and `status`: of a completion. Status 0: the operator does not know the backend's status. */
+export interface ResolvedTo {
+  as: 'completed' | 'released';
+  kind?: 'response' | 'tombstone';
+  status?: number;
+}
+
+/** A record as people see it: without its token and its body. Of an unreadable record only scope and reason are known. */
+export interface RecordView {
+  scope: string;
+  state: 'executing' | 'completed' | 'in_doubt' | 'unreadable';
+  /** Why the record cannot be read. */
+  reason?: string;
+  /** Names this execution, so that a resolution can say which one it means. */
+  execution?: string;
+  merchant?: string;
+  operation?: string;
+  key?: string;
+  /** Of the request that started the record. */
+  requestId?: string;
+  /** The gateway that started the record. */
+  gatewayId?: string;
+  /** ISO 8601. */
+  createdAt?: string;
+  changedAt?: string;
+  wasInDoubt?: boolean;
+  /** The record is executing, and its owner has shown no sign of life for a lease. */
+  ownerGone?: boolean;
+  completion?:
+    | { kind: 'tombstone' }
+    | { kind: 'response'; status: number; headers: string[]; bodyBytes: number };
+}
