@@ -42,7 +42,7 @@ export class Gateway {
     this.metrics = parts.metrics;
     this.desk = parts.desk;
     // Not before it listens, so that a check of the configuration looks nothing up.
-    this.server.once('listening', () => void parts.doubts.passThrough(config.lock.leaseMs * PAST_LEASE));
+    this.server.once('listening', () => void parts.doubts.searchStore(config.lock.leaseMs * PAST_LEASE));
   }
 
   /** The conditions of readiness. */

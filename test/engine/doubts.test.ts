@@ -264,7 +264,7 @@ describe('the pass through the store', () => {
       await bring(store, 'in_doubt', newRequest({ operation: 'checkout' })),
     ];
     const { doubts, asked } = open(store, () => executed);
-    await doubts.passThrough(leaseMs * 1.1);
+    await doubts.searchStore(leaseMs * 1.1);
     await until(async () => {
       const records = await Promise.all(left.map(({ scope }) => store.get(scope)));
       return records.every((record) => record?.state === 'completed');
@@ -280,7 +280,7 @@ describe('the pass through the store', () => {
     const left = await Promise.all(Array.from({ length: 250 }, () => bring(store, 'in_doubt')));
     store.fail('list', 'before', 1);
     const { doubts } = open(store, () => executed, { firstAfterMs: 1 });
-    await doubts.passThrough(0);
+    await doubts.searchStore(0);
     await until(async () => {
       const records = await Promise.all(left.map(({ scope }) => store.get(scope)));
       return records.every((record) => record?.state === 'completed');
@@ -290,7 +290,7 @@ describe('the pass through the store', () => {
   it('ends when the gateway closes', async () => {
     await using rig = new Rig();
     const { doubts } = open(await rig.store(), () => executed);
-    const passing = doubts.passThrough(60_000);
+    const passing = doubts.searchStore(60_000);
     await doubts.close();
     await passing;
   });

@@ -12,21 +12,36 @@ import {
   type Store,
 } from '../store.ts';
 
+/** How the keys in doubt of one operation are looked up. Milliseconds. */
+export interface Lookup {
+  /** Asks the backend once. Never throws. */
+  ask(transaction: Pick<RecordHead, 'merchant' | 'operation' | 'key'>): Promise<LookupAnswer>;
+  /** How long a key must have been in doubt before "not executed" is believed. */
+  releaseAfterMs: number;
+  /** Pause between the doubt and the first lookup. */
+  firstAfterMs: number;
+  /** Longest pause between two lookups. */
+  maxPauseMs: number;
+}
+
+/** The result of a lookup. `unknown`: the answer does not decide what became of the key, or not yet. */
+export type LookupResult = 'completed' | 'released' | 'unknown' | 'failed';
+
 /** Events of the lookups, for metrics and the log. */
 export interface DoubtObserver {
   lookedUp(operation: string, result: LookupResult): void;
   resolved(scope: Scope, resolution: AuditRecord): void;
-  /** The key stays in doubt. `times`: how many lookups have not decided it. */
+  /** The key stays in doubt. `times`: how many lookups have failed to decide it. */
   undecided(record: RecordHead & { scope: Scope }, said: string, times: number): void;
 }
 
-/** A key in doubt that this process looks up until it is decided. */
+/** A key in doubt that this process looks up until the backend's answer decides it. */
 interface Doubt {
   scope: Scope;
   operation: string;
   /** Names the execution in doubt; undefined until the record has been read. */
   token: Token | undefined;
-  /** Monotonic time at which this process learned of the doubt. A release depends on this age, never on a wall clock. */
+  /** Monotonic time at which this process found the key in doubt. A release depends on this age, never on a wall clock. */
   metMs: number;
   dueMs: number;
   pauseMs: number;
@@ -35,18 +50,18 @@ interface Doubt {
 
 type Verdict = 'resolved' | 'changed' | 'open';
 
-/** Lookups in the background at once. */
-const AT_ONCE = 4;
-/** All lookups at once, with those that a merchant waits for. */
+/** Background lookups that may run at once. */
+const MAX_IN_BACKGROUND = 4;
+/** All lookups that may run at once, including those that a merchant waits for. */
 export const LOOKUPS_AT_ONCE = 32;
-/** Beyond this many, a key is looked up when its merchant retries, or after the next start of a gateway. */
-const MOST_DOUBTS = 10_000;
+/** This process tracks no more keys. Any other key is looked up when its merchant retries, or after the next start of a gateway. */
+const MAX_DOUBTS = 10_000;
 const PAGE = 100;
 const STORE_PAUSE_MS = { first: 1000, longest: 60_000 };
 
 /**
- * Looks up what became of keys in doubt: keys of this process at once, keys that other gateways left in one pass through the
- * store, and any key when its merchant retries.
+ * Asks the backend what became of keys in doubt. There are three ways to find such a key: this process puts it in doubt
+ * (`met`), its merchant retries (`solve`), or another gateway left it in the store (`searchStore`).
  */
 export class Doubts implements DoubtSolver {
   readonly #store: Store;
@@ -54,7 +69,7 @@ export class Doubts implements DoubtSolver {
   readonly #observer: DoubtObserver;
   readonly #clock: Clock;
   readonly #doubts = new Map<Scope, Doubt>();
-  readonly #asking = new Map<Scope, Promise<Verdict>>();
+  readonly #running = new Map<Scope, Promise<Verdict>>();
   readonly #closing = new AbortController();
   #timer: NodeJS.Timeout | undefined;
 
@@ -67,25 +82,25 @@ export class Doubts implements DoubtSolver {
   }
 
   met({ scope, operation }: { scope: Scope; operation: string }, token: Token): void {
-    this.#keep(scope, operation, token);
-    this.#arm();
+    this.#track(scope, operation, token);
+    this.#setTimer();
   }
 
   async solve({ scope, operation }: { scope: Scope; operation: string }): Promise<boolean> {
     if (this.#closing.signal.aborted) return false;
-    const doubt = this.#keep(scope, operation, undefined);
+    const doubt = this.#track(scope, operation, undefined);
     if (!doubt) return false;
-    const verdict = this.#asking.get(scope);
-    if (!verdict && this.#asking.size >= LOOKUPS_AT_ONCE) return false;
-    return (await (verdict ?? this.#ask(doubt))) !== 'open';
+    const verdict = this.#running.get(scope);
+    if (!verdict && this.#running.size >= LOOKUPS_AT_ONCE) return false;
+    return (await (verdict ?? this.#lookUp(doubt))) !== 'open';
   }
 
   /**
-   * One pass through the store, for keys that dead gateways have left.
+   * Reads the whole store once, for keys that dead gateways have left in doubt.
    *
-   * @param afterMs a lease: by then the owner of every record has shown whether it is alive
+   * @param afterMs a pause of at least one lease, after which every living owner has renewed its lease
    */
-  async passThrough(afterMs: number): Promise<void> {
+  async searchStore(afterMs: number): Promise<void> {
     if (this.#lookups.size === 0) return;
     const { signal } = this.#closing;
     const pause = (ms: number) => sleep(ms, undefined, { ref: false, signal }).catch(() => {});
@@ -95,14 +110,14 @@ export class Doubts implements DoubtSolver {
       try {
         const page = await this.#store.list({ inDoubt: true, limit: PAGE, cursor });
         for (const record of page.records) {
-          if (record.unreadable === undefined) this.#keep(record.scope, record.operation, record.token);
+          if (record.unreadable === undefined) this.#track(record.scope, record.operation, record.token);
         }
-        this.#arm();
+        this.#setTimer();
         if (page.cursor === undefined) return;
         cursor = page.cursor;
-        while (this.#doubts.size > MOST_DOUBTS - PAGE && !signal.aborted) await pause(pauseMs);
+        while (this.#doubts.size > MAX_DOUBTS - PAGE && !signal.aborted) await pause(pauseMs);
       } catch {
-        // The store is away, or the cursor has become invalid.
+        // The store does not answer, or the cursor has become invalid: start again from the beginning.
         cursor = undefined;
         await pause(pauseMs);
         pauseMs = Math.min(pauseMs * 2, STORE_PAUSE_MS.longest);
@@ -110,19 +125,19 @@ export class Doubts implements DoubtSolver {
     }
   }
 
-  /** Starts no lookup any more, and resolves when those under way have ended. */
+  /** Starts no further lookups. Resolves when the running ones have ended. */
   async close(): Promise<void> {
     this.#closing.abort();
     clearTimeout(this.#timer);
-    await Promise.allSettled([...this.#asking.values()]);
+    await Promise.allSettled([...this.#running.values()]);
   }
 
-  #keep(scope: Scope, operation: string, token: Token | undefined): Doubt | undefined {
+  #track(scope: Scope, operation: string, token: Token | undefined): Doubt | undefined {
     const known = this.#doubts.get(scope);
-    if (known && token) this.#renew(known, token);
+    if (known && token) this.#noteToken(known, token);
     if (known) return known;
     const lookup = this.#lookups.get(operation);
-    if (!lookup || this.#doubts.size >= MOST_DOUBTS) return undefined;
+    if (!lookup || this.#doubts.size >= MAX_DOUBTS) return undefined;
     const nowMs = this.#clock.monotonicMs();
     const { firstAfterMs } = lookup;
     const doubt = { scope, operation, token, metMs: nowMs, dueMs: nowMs + firstAfterMs, times: 0 };
@@ -130,52 +145,52 @@ export class Doubts implements DoubtSolver {
     return this.#doubts.get(scope);
   }
 
-  /** Another execution of the same key is in doubt now, so its age starts at zero. */
-  #renew(doubt: Doubt, token: Token): void {
+  /** If another execution of the key is in doubt now, its age starts at zero. */
+  #noteToken(doubt: Doubt, token: Token): void {
     if (!doubt.token?.equals(token)) doubt.metMs = this.#clock.monotonicMs();
     doubt.token = token;
   }
 
-  /** One timer, for the lookup that is due next. */
-  #arm(): void {
+  /** Sets the one timer to the lookup that is due next. */
+  #setTimer(): void {
     clearTimeout(this.#timer);
-    if (this.#closing.signal.aborted || this.#asking.size >= AT_ONCE) return;
+    if (this.#closing.signal.aborted || this.#running.size >= MAX_IN_BACKGROUND) return;
     let nextMs = Number.POSITIVE_INFINITY;
     for (const { scope, dueMs } of this.#doubts.values())
-      if (!this.#asking.has(scope)) nextMs = Math.min(nextMs, dueMs);
+      if (!this.#running.has(scope)) nextMs = Math.min(nextMs, dueMs);
     if (nextMs === Number.POSITIVE_INFINITY) return;
     const ms = Math.max(0, Math.ceil(nextMs - this.#clock.monotonicMs()));
-    this.#timer = setTimeout(() => this.#askDue(), ms).unref();
+    this.#timer = setTimeout(() => this.#lookUpDue(), ms).unref();
   }
 
-  #askDue(): void {
+  #lookUpDue(): void {
     const nowMs = this.#clock.monotonicMs();
     for (const doubt of this.#doubts.values()) {
-      if (this.#asking.size >= AT_ONCE) return;
-      if (doubt.dueMs <= nowMs && !this.#asking.has(doubt.scope)) void this.#ask(doubt);
+      if (this.#running.size >= MAX_IN_BACKGROUND) return;
+      if (doubt.dueMs <= nowMs && !this.#running.has(doubt.scope)) void this.#lookUp(doubt);
     }
-    this.#arm();
+    this.#setTimer();
   }
 
-  /** One lookup at a time for each scope. Never throws. */
-  #ask(doubt: Doubt): Promise<Verdict> {
+  /** Runs the one lookup of this scope. Never throws. */
+  #lookUp(doubt: Doubt): Promise<Verdict> {
     const asked = this.#attempt(doubt)
-      .catch((): Verdict => this.#later(doubt))
+      .catch((): Verdict => this.#postpone(doubt))
       .then((verdict) => {
-        this.#asking.delete(doubt.scope);
+        this.#running.delete(doubt.scope);
         if (verdict !== 'open') this.#doubts.delete(doubt.scope);
-        this.#arm();
+        this.#setTimer();
         return verdict;
       });
-    this.#asking.set(doubt.scope, asked);
+    this.#running.set(doubt.scope, asked);
     return asked;
   }
 
   async #attempt(doubt: Doubt): Promise<Verdict> {
     const lookup = this.#lookups.get(doubt.operation);
     const record = await this.#store.get(doubt.scope);
-    if (!lookup || !record || !isDoubtful(record, doubt)) return 'changed';
-    this.#renew(doubt, record.token);
+    if (!lookup || !record || !mayBeInDoubt(record, doubt)) return 'changed';
+    this.#noteToken(doubt, record.token);
     const inDoubtMs = this.#clock.monotonicMs() - doubt.metMs;
     const answer = await lookup.ask(record);
     const resolution = resolutionBy(answer, inDoubtMs >= lookup.releaseAfterMs);
@@ -183,19 +198,19 @@ export class Doubts implements DoubtSolver {
       this.#observer.lookedUp(doubt.operation, answer.kind === 'failed' ? 'failed' : 'unknown');
       this.#observer.undecided({ ...record, scope: doubt.scope }, answer.said, ++doubt.times);
       const believedMs = doubt.metMs + lookup.releaseAfterMs;
-      return this.#later(doubt, answer.kind === 'not_executed' ? believedMs : undefined);
+      return this.#postpone(doubt, answer.kind === 'not_executed' ? believedMs : undefined);
     }
     const note = { by: 'lookup', reason: answer.said };
     const resolved = await this.#store.resolve(doubt.scope, record.token, resolution, note);
     this.#observer.lookedUp(doubt.operation, resolved === 'ok' ? resolution.as : 'unknown');
-    if (resolved === 'alive') return this.#later(doubt);
+    if (resolved === 'alive') return this.#postpone(doubt);
     if (resolved === 'changed') return 'changed';
     this.#observer.resolved(doubt.scope, auditRecord(record, resolution, note, this.#clock.wallMs()));
     return 'resolved';
   }
 
-  /** Looks up again after a pause that doubles, or when the answer can be believed, if that is sooner. */
-  #later(doubt: Doubt, believedMs = Number.POSITIVE_INFINITY): 'open' {
+  /** Schedules the next lookup: after a pause that doubles, or when "not executed" can be believed, if that is sooner. */
+  #postpone(doubt: Doubt, believedMs = Number.POSITIVE_INFINITY): 'open' {
     const nowMs = this.#clock.monotonicMs();
     const { maxPauseMs = 0 } = this.#lookups.get(doubt.operation) ?? {};
     doubt.pauseMs = Math.min(doubt.pauseMs * 2, maxPauseMs);
@@ -206,10 +221,11 @@ export class Doubts implements DoubtSolver {
 }
 
 /**
- * Also if it is executing: under the token that is known to be in doubt, or under any if none is known, because a retry has
- * read it as in doubt, and a read does not mark it. `resolve` refuses if the owner is alive after all.
+ * May the record be resolved by a lookup? An executing record may be: a retry that found its owner dead has only read it,
+ * and a read does not mark it in doubt. If a token is known, the record must still have it. The store's `resolve` refuses
+ * if the owner is alive after all.
  */
-function isDoubtful(record: IdempotencyRecord, { token }: Doubt): boolean {
+function mayBeInDoubt(record: IdempotencyRecord, { token }: Doubt): boolean {
   if (record.state === 'in_doubt') return true;
   return record.state === 'executing' && (token === undefined || record.token.equals(token));
 }
@@ -218,18 +234,3 @@ function resolutionBy(answer: LookupAnswer, oldEnough: boolean): Resolution | un
   if (answer.kind === 'executed') return { as: 'completed', completion: answer.completion };
   return answer.kind === 'not_executed' && oldEnough ? { as: 'released' } : undefined;
 }
-
-/** How an operation's keys in doubt are looked up. */
-export interface Lookup {
-  /** Asks the backend once. Never throws. */
-  ask(transaction: Pick<RecordHead, 'merchant' | 'operation' | 'key'>): Promise<LookupAnswer>;
-  /** How long a key must have been in doubt before "not executed" is believed. */
-  releaseAfterMs: number;
-  /** From when the key is in doubt to the first question. */
-  firstAfterMs: number;
-  /** Between two questions, at most. */
-  maxPauseMs: number;
-}
-
-/** The result of a lookup. `unknown`: the answer does not decide it, or not yet. */
-export type LookupResult = 'completed' | 'released' | 'unknown' | 'failed';
