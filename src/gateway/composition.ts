@@ -19,16 +19,9 @@ import type { Clock } from '../kernel/clock.ts';
 import { contextOf, type KeyReload } from '../kernel/context.ts';
 import { isProblem, problem, sendProblem } from '../kernel/problem.ts';
 import { Access } from '../observability/access.ts';
-import {
-  countReload,
-  doubtObserver,
-  engineObserver,
-  logReload,
-  observeHandled,
-  observeResolution,
-} from '../observability/events.ts';
 import type { Logger } from '../observability/logger.ts';
 import { Metrics } from '../observability/metrics.ts';
+import { logReload, Observer } from '../observability/observer.ts';
 import { takeWholeBody } from '../operations/body.ts';
 import { identify, Operations } from '../operations/operations.ts';
 import { Executor } from '../upstream/executor.ts';
@@ -75,10 +68,11 @@ export interface Parts {
  */
 export async function openParts(config: Config, tools: GatewayTools): Promise<Parts> {
   const metrics = new Metrics();
+  const observer = new Observer(metrics, tools.logger);
   const keys = await openKeys(config, tools, metrics);
   try {
-    const store = await openMeasuredStore(config, tools, metrics);
-    return connect(config, tools, { metrics, keys, store });
+    const store = await openMeasuredStore(config, tools.clock, metrics, observer);
+    return connect(config, tools, { metrics, observer, keys, store });
   } catch (error) {
     keys.close();
     throw error;
@@ -92,7 +86,7 @@ function openKeys({ auth }: Config, tools: GatewayTools, metrics: Metrics): Prom
     pepper: auth.pepper,
     clock: tools.clock,
     onReload: (reload) => {
-      countReload(metrics, reload);
+      metrics.keyReloads.inc({ result: reload.ok ? 'ok' : 'refused' });
       onReload(reload);
     },
   });
@@ -100,17 +94,14 @@ function openKeys({ auth }: Config, tools: GatewayTools, metrics: Metrics): Prom
 
 async function openMeasuredStore(
   config: Config,
-  { clock, logger }: GatewayTools,
+  clock: Clock,
   metrics: Metrics,
+  observer: Observer,
 ): Promise<Store> {
   const store = await openStore(config, clock, {
-    unreplicated: () => metrics.unreplicated.inc(),
-    clockStepped: (stepMs) => {
-      metrics.clockSteps.inc();
-      logger.error({ stepMs }, 'the clock of Redis’ host was stepped: records expire early or late');
-    },
-    writerReplaced: (error) =>
-      logger.error({ err: error }, 'the store’s writer thread died and was replaced'),
+    unreplicated: () => observer.unreplicated(),
+    clockStepped: (stepMs) => observer.clockStepped(stepMs),
+    writerReplaced: (error) => observer.writerReplaced(error),
   });
   return measured(store, clock, (command, result, ms) =>
     metrics.storeSeconds.observe({ command, result }, ms / 1000),
@@ -120,7 +111,7 @@ async function openMeasuredStore(
 function connect(
   config: Config,
   tools: GatewayTools,
-  { metrics, keys, store }: Pick<Parts, 'metrics' | 'keys' | 'store'>,
+  { metrics, observer, keys, store }: Pick<Parts, 'metrics' | 'keys' | 'store'> & { observer: Observer },
 ): Parts {
   const { clock, logger } = tools;
   const { limits } = config;
@@ -135,11 +126,11 @@ function connect(
     clock,
   );
   const slots = new Slots(config.upstream);
-  const doubts = new Doubts(store, lookupsOf(config, lookupExecutor), doubtObserver(metrics, logger), clock);
+  const doubts = new Doubts(store, lookupsOf(config, lookupExecutor), observer, clock);
   const options = { ...config.idempotency, leaseMs: config.lock.leaseMs };
-  const engine = new Engine(store, slots, options, engineObserver(metrics, logger), clock, doubts);
+  const engine = new Engine(store, slots, options, observer, clock, doubts);
   const desk = new Desk(store, options, (scope, resolution) =>
-    observeResolution(metrics, logger, 'operator', { scope, ...resolution }),
+    observer.resolved(scope, resolution, 'operator'),
   );
 
   // Requests that the engine does not execute.
@@ -178,7 +169,7 @@ function connect(
       takeBody: (req, res) => takeWholeBody(req, res, limits),
       send: (req, maySend) => forward.send(req, maySend),
       unprotected: (operation) => metrics.unprotected.inc({ operation }),
-      handled: (operation, result) => observeHandled(metrics, operation, result.kind),
+      handled: (operation, result) => observer.handled(operation, result.kind),
     }),
     forward: (req, res, next) => forward.handle(req, res, next),
     answerRefusal: refusalAnswerer(logger),

@@ -1,0 +1,133 @@
+import type { KeyReload } from '../kernel/context.ts';
+import type { ResolvedRecord } from '../kernel/records.ts';
+import type { Logger } from './logger.ts';
+import type { Metrics } from './metrics.ts';
+
+/** What the log says about a request with an idempotency key. The engine's `Call` and a record's head both have it. */
+interface Keyed {
+  scope: string;
+  merchant: string;
+  operation: string;
+}
+
+/** Each result of the engine that is counted as a conflict, and its label. */
+const CONFLICTS: Record<string, string> = {
+  in_flight: 'in_flight',
+  mismatch: 'mismatch',
+  in_doubt: 'in_doubt',
+  tombstone: 'not_stored',
+};
+
+/**
+ * Turns events of the other rooms into metrics and log lines. Satisfies the engine's `EngineObserver` and the lookups'
+ * `DoubtObserver`. (access.ts writes the line and the metrics that every request has.)
+ */
+export class Observer {
+  readonly #metrics: Metrics;
+  readonly #logger: Logger;
+
+  constructor(metrics: Metrics, logger: Logger) {
+    this.#metrics = metrics;
+    this.#logger = logger;
+  }
+
+  // Requests with an idempotency key.
+
+  /** Counts replays and conflicts. `result`: the kind of the engine's result. */
+  handled(operation: string, result: string): void {
+    if (result === 'replayed') this.#metrics.hits.inc({ operation });
+    const kind = CONFLICTS[result];
+    if (kind) this.#metrics.conflicts.inc({ operation, kind });
+  }
+
+  inDoubt(call: Keyed, cause: 'timeout' | 'connection' | 'status', reason: string): void {
+    this.#metrics.inDoubt.inc({ operation: call.operation, cause });
+    this.#logger.warn({ ...named(call), reason }, 'the outcome of an execution is unknown');
+  }
+
+  sendsAgain(call: Keyed): void {
+    this.#metrics.sentAgain.inc({ operation: call.operation });
+    this.#logger.warn(named(call), 'a request whose outcome is unknown is sent again');
+  }
+
+  leaseLost(call: Keyed): void {
+    this.#metrics.leaseLost.inc();
+    this.#logger.warn(named(call), 'a lease lapsed while its owner was alive');
+  }
+
+  // Writes that the store refused, or has not answered.
+
+  stale(write: string, call: Keyed): void {
+    this.#metrics.stale.inc({ write });
+    this.#logger.warn({ ...named(call), write }, 'a write was refused: another execution owns the record');
+  }
+
+  lateAnswer(call: Keyed, late: object, stored: object): void {
+    this.#logger.error(
+      { ...named(call), late, stored },
+      'a late response was not stored: the key has another result',
+    );
+  }
+
+  completeLate(call: Keyed, cause: unknown): void {
+    this.#metrics.completeLate.inc({ operation: call.operation });
+    const reason = cause instanceof Error ? cause.message : 'no answer';
+    this.#logger.error({ ...named(call), reason }, 'the response was sent before it was stored');
+  }
+
+  completeGivenUp(call: Keyed): void {
+    this.#logger.error(
+      named(call),
+      'the response was sent and never stored, and this process ends: the key may be in doubt',
+    );
+  }
+
+  // Keys in doubt.
+
+  lookedUp(operation: string, result: 'completed' | 'released' | 'unknown' | 'failed'): void {
+    this.#metrics.lookups.inc({ operation, result });
+  }
+
+  /** A lookup did not decide the key. */
+  undecided(record: Keyed, said: string, times: number): void {
+    const fields = { ...named(record), said, times };
+    // One warning for each key is enough to show that a lookup is wrong.
+    this.#logger[times === 1 ? 'warn' : 'debug'](fields, 'a lookup did not decide a key in doubt');
+  }
+
+  resolved(
+    scope: string,
+    { by, reason, from, to }: Omit<ResolvedRecord, 'scope'>,
+    source: 'operator' | 'lookup' = 'lookup',
+  ): void {
+    this.#metrics.resolutions.inc({ as: to.as, by: source });
+    const { state, merchant, operation } = from;
+    const fields = { ...named({ scope, merchant, operation }), by, reason, from: state, to: to.as };
+    this.#logger.info(fields, 'a key in doubt was resolved');
+  }
+
+  // The store itself.
+
+  /** A result had not reached `durability.replicas` in time. */
+  unreplicated(): void {
+    this.#metrics.unreplicated.inc();
+  }
+
+  clockStepped(stepMs: number): void {
+    this.#metrics.clockSteps.inc();
+    this.#logger.error({ stepMs }, 'the clock of Redis’ host was stepped: records expire early or late');
+  }
+
+  writerReplaced(error: Error): void {
+    this.#logger.error({ err: error }, 'the store’s writer thread died and was replaced');
+  }
+}
+
+/** The log has the beginning of the scope: enough to find the record, and never the key itself. */
+const named = ({ scope, merchant, operation }: Keyed) => ({ scope: scope.slice(0, 16), merchant, operation });
+
+/** With workers, the primary logs each reading of the key file once, and has no metrics. */
+export function logReload(logger: Logger, reload: KeyReload): void {
+  if (reload.ok) logger.info({ keys: reload.keys }, 'the key file was reloaded');
+  else logger.error({ reason: reload.error }, 'the new key file is refused; the old keys stay in force');
+}
