@@ -6,6 +6,7 @@ import { Tally } from '../kernel/roster.ts';
 import { type Logger, loggablePath, requestLog } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 
+/** An inbound `X-Request-Id` of this form is kept. */
 const WELL_FORMED = /^[A-Za-z0-9._-]{8,128}$/;
 
 export interface AccessOptions {
@@ -14,7 +15,7 @@ export interface AccessOptions {
   metrics: Metrics;
 }
 
-/** Begins each request's context, and ends it with one log line and its metrics. */
+/** Begins the context of each request. When the request has ended, writes its log line and its metrics. */
 export class Access {
   readonly #options: AccessOptions;
   readonly #log: (fields: object) => void;
@@ -26,12 +27,12 @@ export class Access {
     options.metrics.track(options.metrics.inFlight, () => this.open);
   }
 
-  /** Requests that are being answered, or executed for a merchant who has left. */
+  /** Requests that are being answered, and those that still execute after their merchant has disconnected. */
   get open(): number {
     return this.#open.count;
   }
 
-  /** Resolves when nothing is open. */
+  /** Resolves when no request is open. */
   idle(): Promise<void> {
     return this.#open.idle();
   }
@@ -48,7 +49,7 @@ export class Access {
     attachContext(req, context);
     this.#open.begin();
     res.once('close', () => {
-      // An execution whose merchant has left ends with its own outcome.
+      // An execution outlives its merchant's connection. Its line needs its outcome, so it waits for the execution.
       if (context.done) this.#end(req, res, context);
       else context.onDone = () => this.#end(req, res, context);
     });

@@ -2,24 +2,24 @@ import { pino } from 'pino';
 
 export type Logger = pino.Logger;
 
-const WRITTEN_BYTES = 32_768;
-const WRITTEN_WITHIN_MS = 100;
-/** Lines beyond are dropped while the output takes none, or the process would run out of memory. */
-const MOST_UNWRITTEN_BYTES = 16_777_216;
+/** Lines are buffered up to this size or this time: each write costs a system call and two switches of thread. */
+const BUFFER_BYTES = 32_768;
+const FLUSH_EVERY_MS = 100;
+/** While the output accepts nothing, further lines are dropped. Otherwise the process would run out of memory. */
+const MAX_UNWRITTEN_BYTES = 16_777_216;
 
 /**
- * Standard output. An output that takes nothing (a full disk, a terminal that has closed) must not end the gateway: lines
- * wait until it does, and the last ones are lost.
+ * Standard output. An output that accepts nothing (a full disk, a closed terminal) must not end the gateway: lines wait
+ * until the output accepts them again, and those that still wait at exit are lost.
  */
 function standardOutput() {
-  // Lines are written together: each write costs a system call, and a switch to another thread and back.
   const output = pino.destination({
     dest: 1,
     sync: false,
-    minLength: WRITTEN_BYTES,
-    maxWrite: 2 * WRITTEN_BYTES,
-    maxLength: MOST_UNWRITTEN_BYTES,
-    periodicFlush: WRITTEN_WITHIN_MS,
+    minLength: BUFFER_BYTES,
+    maxWrite: 2 * BUFFER_BYTES,
+    maxLength: MAX_UNWRITTEN_BYTES,
+    periodicFlush: FLUSH_EVERY_MS,
   });
   let failing = false;
   output.on('error', () => {
@@ -29,7 +29,7 @@ function standardOutput() {
     failing = false;
   });
   const flushSync = output.flushSync.bind(output);
-  // Called while the process exits. The library repeats a failed write there without end.
+  // sonic-boom calls this while the process exits, and would repeat a failed write forever.
   output.flushSync = () => {
     if (!failing) flushSync();
   };
@@ -37,8 +37,8 @@ function standardOutput() {
 }
 
 /**
- * JSON lines on standard output. Nothing of a request is logged but what the access line names; the redaction is
- * the second lock on the same door. A process that is killed takes the last tenth of a second's lines with it.
+ * JSON lines on standard output. Callers log named fields only, never a request; the redaction is a second line of
+ * defence. A process that is killed loses the lines of its last 100 ms.
  */
 export function createLogger(level: string): Logger {
   return pino(
@@ -65,31 +65,30 @@ export function createLogger(level: string): Logger {
   );
 }
 
-/** Each hands on the lines of a turn that has not ended. */
+/** Each passes the lines of an unfinished event loop turn to its stream. */
 const requestLogs: (() => void)[] = [];
-// Before the streams' own last flush.
+// Runs before the streams' own last flush.
 process.prependListener('exit', () => {
-  for (const handOn of requestLogs) handOn();
+  for (const flush of requestLogs) flush();
 });
 
 /**
- * Writes one line for each request, as `logger.info(fields, 'request')` would, without looking for what must not be logged:
- * whoever calls this names every field. It is the only line that an ordinary request writes, and costs a third so. A turn's
- * lines are handed on together.
+ * Writes one line for each request, as `logger.info(fields, 'request')` would, at a third of the cost: it does not redact,
+ * so the caller must name every field. It passes all lines of one event loop turn to the stream together.
  */
 export function requestLog(logger: Logger): (fields: object) => void {
   if (!logger.isLevelEnabled('info')) return () => {};
   const stream = (logger as unknown as Record<symbol, { write(line: string): void }>)[pino.symbols.streamSym];
   let lines = '';
   let [timeMs, time] = [0, ''];
-  const handOn = () => {
+  const flush = () => {
     const all = lines;
     lines = '';
     if (all !== '') stream?.write(all);
   };
-  requestLogs.push(handOn);
+  requestLogs.push(flush);
   return (fields) => {
-    if (lines === '') setImmediate(handOn);
+    if (lines === '') setImmediate(flush);
     const nowMs = Date.now();
     if (nowMs !== timeMs) [timeMs, time] = [nowMs, new Date(nowMs).toISOString()];
     const head = `{"level":"info","time":"${time}","pid":${process.pid},`;
@@ -98,13 +97,13 @@ export function requestLog(logger: Logger): (fields: object) => void {
 }
 
 /**
- * A path as it may be logged, where it is none of a declared operation. Anybody can put anything there, an account
- * number or a secret key too: segments stay that are a short plain word or a version, and no others.
+ * Makes an undeclared path safe to log. Clients may put anything into it, an account number or a secret key included. So
+ * only segments that are a short plain word or a version are kept.
  */
 export function loggablePath(path: string): string {
-  const segments = path.split('/', MOST_SEGMENTS);
+  const segments = path.split('/', MAX_SEGMENTS);
   return segments.map((segment) => (PLAIN.test(segment) ? segment : ':redacted')).join('/');
 }
 
-const MOST_SEGMENTS = 12;
+const MAX_SEGMENTS = 12;
 const PLAIN = /^(?:v\d{1,2}|[a-z]{0,16})$/i;

@@ -1,13 +1,13 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 
-/** Seconds. From a replay in memory to a backend at its time limit. */
+/** Seconds. From the quickest replay to a backend that takes a minute. */
 const SECONDS = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
-/** Seconds. A store answers within its time limit, half a second by default. */
+/** Seconds. `store.timeoutMs`, half a second by default, limits a command. */
 const STORE_SECONDS = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1];
 
 /**
- * Every metric of the gateway, by name. Labels come from bounded sets only: operation names of the configuration,
- * and words of the gateway; never a merchant, a key or a path.
+ * Every metric of the gateway. Labels come from bounded sets: the operation names of the configuration, and fixed words.
+ * A merchant, a key or a path is never a label, because each value would be a new series.
  */
 export class Metrics {
   readonly registry = new Registry();
@@ -18,31 +18,31 @@ export class Metrics {
   ]);
   readonly requestSeconds = this.#histogram(
     'oncegate_request_duration_seconds',
-    'From a request’s head to the end of its answer',
+    'From receiving the head of a request to sending the last byte of its response',
     ['operation'],
     SECONDS,
   );
   readonly gatewaySeconds = this.#histogram(
     'oncegate_gateway_duration_seconds',
-    'The gateway’s own part of a request: without the backend, and without waiting for another request',
+    'The gateway’s share of a request: without the time of the backend, and without waiting for another request',
     ['operation'],
     SECONDS,
   );
   readonly upstreamSeconds = this.#histogram(
     'oncegate_upstream_duration_seconds',
-    'From sending a request to the backend to its complete answer, or its failure',
+    'From sending a request to the backend to its complete response, or its failure',
     ['operation', 'result'],
     SECONDS,
   );
   readonly storeSeconds = this.#histogram(
     'oncegate_store_duration_seconds',
-    'Commands to the idempotency store',
+    'Commands to the idempotency store, by command and result',
     ['command', 'result'],
     STORE_SECONDS,
   );
   readonly hits = this.#counter(
     'oncegate_idempotency_hits_total',
-    'Answers replayed from a completed record',
+    'Responses replayed from a completed record',
     ['operation'],
   );
   readonly conflicts = this.#counter(
@@ -57,32 +57,32 @@ export class Metrics {
   );
   readonly resolutions = this.#counter(
     'oncegate_resolutions_total',
-    'Keys in doubt that were resolved, by an operator on the admin port or by a lookup',
+    'Keys in doubt that an operator (on the admin port) or a lookup resolved',
     ['as', 'by'],
   );
   readonly unprotected = this.#counter(
     'oncegate_unprotected_total',
-    'Requests of an operation that takes a key, sent without one',
+    'Requests without an idempotency key, of operations that accept one',
     ['operation'],
   );
   readonly stale = this.#counter(
     'oncegate_stale_total',
-    'Writes refused because another execution owns the record',
+    'Writes that the store refused because another execution owns the record',
     ['write'],
   );
   readonly sentAgain = this.#counter(
     'oncegate_sent_again_total',
-    'Requests in doubt that were sent once more, under inDoubt: retry',
+    'Requests in doubt that were sent again, under inDoubt: retry',
     ['operation'],
   );
   readonly lookups = this.#counter(
     'oncegate_lookups_total',
-    'Questions to the backend about keys in doubt, by what they led to',
+    'Lookups of keys in doubt at the backend, by result',
     ['operation', 'result'],
   );
   readonly leaseLost = this.#counter(
     'oncegate_lease_lost_total',
-    'Leases that had lapsed while their owner lived',
+    'Leases that lapsed although their owner was alive',
     [],
   );
   readonly completeLate = this.#counter(
@@ -92,29 +92,35 @@ export class Metrics {
   );
   readonly unreplicated = this.#counter(
     'oncegate_complete_unreplicated_total',
-    'Results that had not reached durability.replicas in time',
+    'Results that did not reach durability.replicas in time',
     [],
   );
   readonly clockSteps = this.#counter(
     'oncegate_store_clock_steps_total',
-    'Steps of the clock of Redis’ host, by which records expire',
+    'Steps of the clock of Redis’ host, which decides when records expire',
     [],
   );
   readonly connectionsRefused = this.#counter(
     'oncegate_connections_refused_total',
-    'Connections closed at once because limits.connections others were open',
+    'Connections closed at once because limits.connections were already open',
     [],
   );
-  readonly inFlight = this.#gauge('oncegate_in_flight', 'Requests that are being answered');
-  readonly executing = this.#gauge('oncegate_executing', 'Executions under a key that run now');
-  readonly waiting = this.#gauge('oncegate_waiting', 'Duplicates that wait for the first one’s result');
+  readonly inFlight = this.#gauge(
+    'oncegate_in_flight',
+    'Requests in flight, including executions whose merchant has disconnected',
+  );
+  readonly executing = this.#gauge('oncegate_executing', 'Executions with an idempotency key that run now');
+  readonly waiting = this.#gauge(
+    'oncegate_waiting',
+    'Duplicates that wait for the result of the first request',
+  );
   readonly pendingWrites = this.#gauge(
     'oncegate_pending_writes',
-    'Writes to the store that are repeated because it has not answered',
+    'Writes that are repeated because the store has not answered',
   );
   readonly storeRefuses = this.#gauge(
     'oncegate_store_refuses_writes',
-    '1 while the store refuses writes, so that new keys get 503 and replays go on',
+    '1 while the store refuses writes: new keys get 503, replays are still answered',
     'max',
   );
   readonly slotsInUse = this.#gauge('oncegate_upstream_slots_in_use', 'Connections to the backend in use');
@@ -122,7 +128,10 @@ export class Metrics {
     'oncegate_upstream_slots_queued',
     'Requests that wait for a connection to the backend',
   );
-  readonly streams = this.#gauge('oncegate_streams', 'Passed-through requests and WebSockets that are open');
+  readonly streams = this.#gauge(
+    'oncegate_streams',
+    'Open streams to the backend: passed-through requests and WebSockets',
+  );
   readonly keys = this.#gauge('oncegate_secret_keys', 'Secret keys that are loaded', 'average');
   readonly keyReloads = this.#counter('oncegate_key_reloads_total', 'Reloads of the key file', ['result']);
 
@@ -130,7 +139,7 @@ export class Metrics {
 
   constructor() {
     collectDefaultMetrics({ register: this.registry });
-    // A series that appears only with its first event hides that event from rate().
+    // rate() does not see the first event of a series that begins with that event, so every series begins at 0.
     for (const counter of [this.leaseLost, this.unreplicated, this.clockSteps, this.connectionsRefused])
       counter.inc(0);
     for (const command of [
@@ -151,7 +160,7 @@ export class Metrics {
     for (const result of ['ok', 'refused']) this.keyReloads.inc({ result }, 0);
   }
 
-  /** Series of the declared operations from the start on. */
+  /** Begins the series of these operations at 0. */
   declareOperations(names: readonly string[]): void {
     for (const operation of names) {
       for (const counter of [this.hits, this.unprotected, this.completeLate, this.sentAgain])
@@ -167,7 +176,7 @@ export class Metrics {
     }
   }
 
-  /** `read` gives a gauge its value whenever the metrics are read. */
+  /** Sets the gauge to what `read` returns, each time the metrics are read. */
   track(gauge: Gauge, read: () => number): void {
     this.#reads.push(() => gauge.set(read()));
   }
@@ -178,7 +187,7 @@ export class Metrics {
     return await this.registry.metrics();
   }
 
-  /** What a worker hands to the process that adds the workers up. */
+  /** For the primary process, which adds up the metrics of its workers. */
   async snapshot(): Promise<object[]> {
     for (const read of this.#reads) read();
     return await this.registry.getMetricsAsJSON();
@@ -192,7 +201,7 @@ export class Metrics {
     return new Histogram({ name, help, labelNames, buckets, registers: [this.registry] });
   }
 
-  /** `aggregator`: how the workers' values become one. */
+  /** `aggregator`: how the primary combines the values of its workers. */
   #gauge(name: string, help: string, aggregator: 'sum' | 'average' | 'max' = 'sum'): Gauge {
     return new Gauge({ name, help, aggregator, registers: [this.registry] });
   }

@@ -2,6 +2,6 @@ import { z } from 'zod';
 
 /** Section `log`. */
 export const logOptions = z.strictObject({
-  /** One JSON line for each request is `info`. */
+  /** `info` includes one line for each request. */
   level: z.enum(['fatal', 'error', 'warn', 'info', 'debug', 'silent']).default('info'),
 });
