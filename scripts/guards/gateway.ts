@@ -70,8 +70,8 @@ export const gatewayGuards: readonly Guard[] = [
   {
     file: EXECUTOR,
     without: 'a response that is one stream too many leaves its key in doubt',
-    text: 'this.#rest = rest;',
-    replacement: 'this.#streams.begin(rest);\n    this.#rest = rest;',
+    text: 'this.#oversize = oversize;',
+    replacement: 'this.#streams.begin(oversize);\n    this.#oversize = oversize;',
     test: 'test/e2e/idempotency/oversize-streams.test.ts',
     named: 'an oversize response too many is cut if all merchants read, and its key is completed',
   },

@@ -5,29 +5,18 @@ import { endToEndHeaders } from './headers.ts';
 import type { UpstreamOptions } from './options.ts';
 import { OversizeBody, OversizeStreams } from './oversize.ts';
 
-/** One request to the backend, whole in memory. */
+/** One request to the backend, with its whole body in memory. */
 export interface UpstreamRequest {
   method: string;
   /** Path and query, as received. */
   target: string;
-  /** Names and values in turn, without Host and framing. */
+  /** Names and values in turn. undici adds Host and Content-Length. */
   headers: string[];
   body: Buffer;
 }
 
-/** Marks failures of the connector: TCP, DNS, TLS. No byte of a request had been sent. */
-class NotConnected extends Error {
-  override readonly name = 'NotConnected';
-}
-
-/** The fence refused the request at the last moment. */
-class MayNotSend extends Error {
-  override readonly name = 'MayNotSend';
-}
-
-/** Options of one request. */
-export interface Sending {
-  /** Called before a connection is opened, and again right before the first byte is written. Default: always true. */
+export interface SendOptions {
+  /** The last-moment fence. Asked before a connection is opened, and again right before the first byte is written. Default: always true. */
   maySend?: () => boolean;
   /** Time to the complete response, and between two chunks of an oversize one. Milliseconds; default `responseTimeoutMs`. */
   timeoutMs?: number;
@@ -35,16 +24,26 @@ export interface Sending {
 
 const TOO_LATE = 'the lease had lapsed before the request could be sent';
 
-/** The request's deadline has passed. */
+/** DNS, TCP or TLS failed: no byte of a request was sent. */
+class NotConnected extends Error {
+  override readonly name = 'NotConnected';
+}
+
+/** The fence refused the request right before its first byte. */
+class MayNotSend extends Error {
+  override readonly name = 'MayNotSend';
+}
+
 class DeadlinePassed extends Error {
   override readonly name = 'DeadlinePassed';
 }
 
 /**
- * Sends requests to the backend, each at most once: it never retries, and never stops because a merchant has left.
- * Responses up to `maxResponseBytes` are held in memory; larger ones are streamed (see oversize.ts).
+ * Sends requests to the backend, each at most once: it never retries, and it knows nothing of merchants, so that a merchant
+ * who disconnects cannot stop an execution. Responses up to `maxResponseBytes` are held in memory; larger ones are streamed
+ * (see oversize.ts).
  *
- * Callers take a slot first (see slots.ts), so that a connection is free for each request and none queues in the pool.
+ * Callers take a slot first (see slots.ts). Then a connection is free for each request, and none queues inside undici.
  */
 export class Executor {
   readonly #pool: Pool;
@@ -64,7 +63,7 @@ export class Executor {
       pipelining: 1,
       keepAliveTimeout: options.keepAliveMs,
       keepAliveMaxTimeout: options.keepAliveMs,
-      // undici's timers are not needed: a response has our own deadline, and an oversize one must make progress.
+      // undici's timers are off: ResponseReader has a deadline for a response, and OversizeBody one for each chunk.
       headersTimeout: 0,
       bodyTimeout: 0,
       connect: (to, done) =>
@@ -74,10 +73,10 @@ export class Executor {
     });
   }
 
-  /** Never throws. `elapsedMs`: from the call to the complete answer, or to its failure. */
+  /** Never throws. `elapsedMs`: from this call to the complete response, or to the failure. */
   send(
     request: UpstreamRequest,
-    { maySend = () => true, timeoutMs = this.#options.responseTimeoutMs }: Sending = {},
+    { maySend = () => true, timeoutMs = this.#options.responseTimeoutMs }: SendOptions = {},
   ): Promise<Exchange & { elapsedMs: number }> {
     if (!maySend()) return Promise.resolve({ kind: 'not_sent', reason: TOO_LATE, elapsedMs: 0 });
     const startedMs = this.#clock.monotonicMs();
@@ -101,20 +100,20 @@ export class Executor {
     });
   }
 
-  /** Ends idle connections, and waits for the others. */
+  /** Closes idle connections, and the others when their requests have ended. */
   async close(): Promise<void> {
     await this.#pool.close();
   }
 
-  /** Ends all connections at once. */
+  /** Closes all connections at once. Requests that were sent end as `unknown`. */
   async destroy(): Promise<void> {
     await this.#pool.destroy();
   }
 }
 
 /**
- * Follows one request. undici calls `onRequestStart` right before the first byte is written: a failure before that
- * means that nothing was sent, a failure after it that the request may have been executed.
+ * Receives undici's events of one request. undici calls `onRequestStart` right before it writes the first byte: a failure
+ * before that call means that nothing was sent; after it, the request may have been executed.
  */
 class ResponseReader implements Dispatcher.DispatchHandler {
   readonly #maxBytes: number;
@@ -130,7 +129,7 @@ class ResponseReader implements Dispatcher.DispatchHandler {
   #headers: string[] = [];
   #chunks: Buffer[] = [];
   #bytes = 0;
-  #rest: OversizeBody | undefined;
+  #oversize: OversizeBody | undefined;
 
   constructor(
     maxBytes: number,
@@ -144,16 +143,16 @@ class ResponseReader implements Dispatcher.DispatchHandler {
     this.#timeoutMs = timeoutMs;
     this.#maySend = maySend;
     this.#resolve = resolve;
-    this.#deadline = setTimeout(() => this.#pastDeadline(), timeoutMs);
+    this.#deadline = setTimeout(() => this.#onDeadline(), timeoutMs);
   }
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
-    // Its deadline passed while it connected: it was answered as not sent.
+    // The deadline passed while undici connected, and the caller has its `not_sent` already.
     if (this.#ended) {
       controller.abort(new DeadlinePassed());
       return;
     }
-    // This process may have been paused while it connected, and another one may own the key by now.
+    // This process may have been paused while undici connected, and another process may own the key by now.
     if (!this.#maySend()) {
       this.#end({ kind: 'not_sent', reason: TOO_LATE });
       controller.abort(new MayNotSend());
@@ -171,18 +170,18 @@ class ResponseReader implements Dispatcher.DispatchHandler {
   }
 
   onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
-    if (this.#rest) {
-      this.#rest.receive(chunk);
+    if (this.#oversize) {
+      this.#oversize.receive(chunk);
       return;
     }
     this.#chunks.push(chunk);
     this.#bytes += chunk.length;
-    if (this.#bytes > this.#maxBytes) this.#stream(controller);
+    if (this.#bytes > this.#maxBytes) this.#beginStream(controller);
   }
 
   onResponseEnd(): void {
-    if (this.#rest) {
-      this.#rest.receivedAll();
+    if (this.#oversize) {
+      this.#oversize.receivedAll();
       return;
     }
     const body = this.#chunks.length === 1 ? (this.#chunks[0] as Buffer) : Buffer.concat(this.#chunks);
@@ -190,8 +189,8 @@ class ResponseReader implements Dispatcher.DispatchHandler {
   }
 
   onResponseError(_controller: unknown, error: Error): void {
-    if (this.#rest) {
-      this.#rest.destroy(error);
+    if (this.#oversize) {
+      this.#oversize.destroy(error);
       return;
     }
     const reason = reasonOf(error);
@@ -199,23 +198,23 @@ class ResponseReader implements Dispatcher.DispatchHandler {
     else this.#end({ kind: 'unknown', reason, timedOut: error instanceof DeadlinePassed });
   }
 
-  /** The response is too large to hold: the reader gets a stream, at its own pace. */
-  #stream(controller: Dispatcher.DispatchController): void {
-    const rest = new OversizeBody(controller, this.#streams, this.#timeoutMs);
-    this.#rest = rest;
-    for (const chunk of this.#chunks) rest.receive(chunk);
+  /** The response is too large for the memory: from here the caller reads it as a stream, at its own pace. */
+  #beginStream(controller: Dispatcher.DispatchController): void {
+    const oversize = new OversizeBody(controller, this.#streams, this.#timeoutMs);
+    this.#oversize = oversize;
+    for (const chunk of this.#chunks) oversize.receive(chunk);
     this.#chunks = [];
-    this.#end({ kind: 'oversize', status: this.#status, headers: this.#headers, body: rest });
-    // Not before the end of this exchange: a stream that is cut at once is no unknown outcome.
-    this.#streams.begin(rest);
+    this.#end({ kind: 'oversize', status: this.#status, headers: this.#headers, body: oversize });
+    // Only now: this may cut the new stream at once, and the outcome of the exchange must be known by then.
+    this.#streams.begin(oversize);
   }
 
-  #pastDeadline(): void {
+  #onDeadline(): void {
     if (!this.#controller) {
       this.#end({ kind: 'not_sent', reason: `no connection within ${this.#timeoutMs} ms` });
       return;
     }
-    // After a pause timers run before sockets are read: the response may have arrived already.
+    // After a pause of the process, Node runs timers before it reads sockets: the response may be there already.
     setImmediate(() => setImmediate(() => this.#ended || this.#controller?.abort(new DeadlinePassed())));
   }
 
@@ -226,7 +225,7 @@ class ResponseReader implements Dispatcher.DispatchHandler {
   }
 }
 
-/** The error's code if it has one, because messages may quote a part of the request. */
+/** The error's code if it has one, because messages may quote parts of the request. */
 function reasonOf(error: Error): string {
   const { code } = error as NodeJS.ErrnoException;
   return error instanceof NotConnected ? error.message : (code ?? error.name);

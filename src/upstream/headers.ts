@@ -3,7 +3,7 @@ import { valuesOf } from '../kernel/fields.ts';
 /** Header fields, names and values in turn, as they were on the wire. */
 export type RawHeaders = readonly string[];
 
-/** Hop-by-hop fields (RFC 9110 §7.6.1), with those that proxies have invented. */
+/** Hop-by-hop fields: those of RFC 9110 §7.6.1, and nonstandard ones of proxies. */
 const HOP_BY_HOP = new Set([
   ...[
     'connection',
@@ -16,38 +16,38 @@ const HOP_BY_HOP = new Set([
   ...['proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade', 'http2-settings'],
 ]);
 
-/** Fields that a client's `Connection:` must not be able to remove. */
-const NOT_FOR_NOMINATION =
+/** `Connection` cannot name these as hop-by-hop: a client could otherwise hide them from the backend. */
+const ALWAYS_END_TO_END =
   /^(?:authorization|content-.*|cookie|x-forwarded-.*|x-service-idempotency|idempotency-key)$/;
 
-const NOTHING: ReadonlySet<string> = new Set();
+const NONE: ReadonlySet<string> = new Set();
 
-/** Fields that this message's `Connection` names as hop-by-hop, in lower case. */
+/** The fields, in lower case, that the `Connection` field of this message names as hop-by-hop. */
 function nominatedIn(headers: RawHeaders): ReadonlySet<string> {
   const lines = valuesOf(headers, 'connection');
-  // Almost every client sends one of these two, which name no field.
+  // The usual case, which names no field.
   if (lines.length === 0 || (lines.length === 1 && /^(?:keep-alive|close)$/i.test(lines[0] as string)))
-    return NOTHING;
+    return NONE;
   const names = lines.flatMap((value) => value.split(',')).map((name) => name.trim().toLowerCase());
-  return new Set(names.filter((name) => !NOT_FOR_NOMINATION.test(name)));
+  return new Set(names.filter((name) => !ALWAYS_END_TO_END.test(name)));
 }
 
-/** Fields that the gateway adds to the merchant's. */
+/** What the gateway changes in the merchant's fields. */
 export interface Forwarding {
   requestId: string;
   merchantCode: string;
   /** Address of the merchant's connection. */
   clientAddress: string;
-  /** Maps the Authorization value to the one that is sent; undefined: none is sent. */
+  /** Maps the merchant's Authorization value to the one for the backend. Undefined: none is sent. */
   authorization: (value: string) => string | undefined;
-  /** Lower-case names that are kept though they hold an underscore. */
+  /** Lower-case names that are kept although they contain an underscore. */
   keepUnderscore: readonly string[];
-  /** For a response that may be stored: no content coding is requested, so that every later client can read it. */
+  /** Asks for a response without content coding: it may be stored, and then every later client must be able to read it. */
   unencoded?: boolean;
 }
 
-/** The gateway sets these itself; the client library sets Host and framing. */
-const OURS = new Set([
+/** The gateway, or its HTTP client, sets these itself. */
+const SET_BY_GATEWAY = new Set([
   'x-merchant-code',
   'x-request-id',
   'x-forwarded-for',
@@ -56,17 +56,17 @@ const OURS = new Set([
   'expect',
 ]);
 
-/** CGI makes X_Merchant_Code, X.Merchant.Code and X-Merchant-Code the same variable. */
+/** A CGI backend sees X_Merchant_Code, X.Merchant.Code and X-Merchant-Code as one variable, so others could forge it. */
 const UNAMBIGUOUS = /^[a-z0-9-]+$/;
 
-/** The request's fields for the backend: end-to-end and unambiguous ones, and the gateway's own. */
+/** The fields of a request for the backend: the merchant's unambiguous end-to-end fields, and those of the gateway. */
 export function forwardedHeaders(headers: RawHeaders, forwarding: Forwarding): string[] {
   const nominated = nominatedIn(headers);
   const out: string[] = [];
   for (let i = 0; i + 1 < headers.length; i += 2) {
     const raw = headers[i] as string;
     const name = raw.toLowerCase();
-    if (OURS.has(name) || HOP_BY_HOP.has(name) || nominated.has(name)) continue;
+    if (SET_BY_GATEWAY.has(name) || HOP_BY_HOP.has(name) || nominated.has(name)) continue;
     if (!UNAMBIGUOUS.test(name) && !forwarding.keepUnderscore.includes(name)) continue;
     if (forwarding.unencoded && name === 'accept-encoding') continue;
     const value = headers[i + 1] as string;
@@ -75,10 +75,10 @@ export function forwardedHeaders(headers: RawHeaders, forwarding: Forwarding): s
   }
   const via = [...valuesOf(headers, 'x-forwarded-for'), forwarding.clientAddress];
   out.push('X-Forwarded-For', via.join(', '));
-  // A balancer in front of the gateway knows these better.
+  // A load balancer in front of the gateway may have set these two, and it knows the merchant's side.
   if (valuesOf(headers, 'x-forwarded-proto').length === 0) out.push('X-Forwarded-Proto', 'http');
   const [host] = valuesOf(headers, 'host');
-  // HTTP/1.0 has requests without Host.
+  // An HTTP/1.0 request may have no Host.
   if (host !== undefined && valuesOf(headers, 'x-forwarded-host').length === 0)
     out.push('X-Forwarded-Host', host);
   out.push('X-Request-Id', forwarding.requestId, 'X-Merchant-Code', forwarding.merchantCode);
@@ -86,7 +86,7 @@ export function forwardedHeaders(headers: RawHeaders, forwarding: Forwarding): s
   return out;
 }
 
-/** The response's fields for the merchant: all but the hop-by-hop ones, in their order and case. */
+/** The fields of a response for the merchant: without the hop-by-hop fields, in their order and case. */
 export function endToEndHeaders(headers: RawHeaders): string[] {
   const nominated = nominatedIn(headers);
   const out: string[] = [];

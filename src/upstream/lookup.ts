@@ -2,9 +2,9 @@ import { connect } from 'node:net';
 import type { Exchange, LookupAnswer } from '../kernel/exchange.ts';
 import type { Executor } from './executor.ts';
 
-/** The part of `operations[].idempotency.lookup` that a request needs. */
+/** `operations[].idempotency.lookup`, as far as one request needs it. */
 export interface LookupRequest {
-  /** With {merchant}, {key} and {operation}. */
+  /** May contain {merchant}, {key} and {operation}. */
   path: string;
   headers: Readonly<Record<string, string>>;
   completed: readonly number[];
@@ -19,7 +19,7 @@ interface Transaction {
   key: string;
 }
 
-/** Asks the backend what became of a transaction: one GET, without a second try. Never throws. */
+/** Asks the backend with one GET what became of a transaction. Never retries, never throws. */
 export async function lookUp(
   executor: Executor,
   options: LookupRequest,
@@ -53,15 +53,15 @@ function readAnswer(result: Exchange, { completed, released, completedStatus }: 
   return { kind: 'executed', said, completion: { kind: 'response', response } };
 }
 
-/** The header fields of the lookup's response without which its body cannot be read. */
+/** The header fields that a client needs to read the body. */
 function descriptionOf(headers: readonly string[]): string[] {
   const kept = ['content-type', 'content-encoding'];
   return headers.filter((_, i) => kept.includes((headers[i - (i % 2)] as string).toLowerCase()));
 }
 
 /**
- * Undefined if a value could change the path. The merchant chooses the key: if the backend decoded it twice, or read it as a
- * dot segment, it would answer for another resource.
+ * Fills in the path and percent-encodes the values. Undefined if a value could change the path: the merchant chooses the
+ * key, and a backend that decodes it twice, or reads it as a dot segment, would answer for another resource.
  */
 function targetOf(path: string, transaction: Transaction): string | undefined {
   const [before = '', ...query] = path.split('?');
@@ -76,7 +76,7 @@ function targetOf(path: string, transaction: Transaction): string | undefined {
   return unsafe ? undefined : filled;
 }
 
-/** Can a connection to the backend be made? One line for the operator. */
+/** For readiness: can a TCP connection to the backend be opened? `detail` is for the operator. */
 export function reachable(url: string, timeoutMs: number): Promise<{ ok: boolean; detail: string }> {
   const { hostname, port, protocol } = new URL(url);
   const host = hostname.replace(/^\[|\]$/g, '');

@@ -4,7 +4,7 @@ const ms = (min: number, max: number) => z.number().int().min(min).max(max);
 
 /** Section `upstream`: the backend. */
 export const upstreamOptions = z.strictObject({
-  /** Base address: http or https, no path, no credentials. The only option without a default. */
+  /** Origin of the backend: http or https, without path and credentials. The only option without a default. */
   url: z
     .string()
     .refine(

@@ -1,26 +1,26 @@
 import { Readable } from 'node:stream';
 import type { Dispatcher } from 'undici';
 
-/** The gateway ended a stream. The message says why. */
+/** The gateway cut a stream. The message says why. */
 class StreamCut extends Error {
   override readonly name = 'StreamCut';
 }
 
 /**
- * The oversize responses that are being streamed. Each keeps its slot and its connection, so they may be at most half as
- * many as there are connections (at least one): merchants who do not read cannot take the other half.
+ * The oversize responses that are being streamed. Each occupies a slot and a connection until its merchant has read it. At
+ * most half of the connections (at least one) may be occupied so, to leave the others to payouts.
  */
 export class OversizeStreams {
   readonly #max: number;
   readonly #open = new Set<OversizeBody>();
-  /** Streams whose merchant does not read now. The one that has waited longest comes first. */
+  /** Streams that wait for their merchant to read. A Set keeps the order of insertion, so the first one has waited longest. */
   readonly #stalled = new Set<OversizeBody>();
 
   constructor(maxConnections: number) {
     this.#max = Math.max(1, Math.floor(maxConnections / 2));
   }
 
-  /** If there are too many now, cuts the stream that has stalled for the longest time, or `body` if none has. */
+  /** If there are too many streams now, cuts the one that has stalled for the longest time, or `body` if none has stalled. */
   begin(body: OversizeBody): void {
     this.#open.add(body);
     if (this.#open.size <= this.#max) return;
@@ -42,7 +42,7 @@ export class OversizeStreams {
   }
 }
 
-/** The body of an oversize response. The backend sends it at the merchant's pace. */
+/** The body of an oversize response, with backpressure from the merchant to the backend. */
 export class OversizeBody extends Readable {
   readonly #controller: Dispatcher.DispatchController;
   readonly #streams: OversizeStreams;
@@ -54,7 +54,7 @@ export class OversizeBody extends Readable {
     this.#controller = controller;
     this.#streams = streams;
     this.#silence = setTimeout(() => this.#cutIfSilent(silenceMs), silenceMs);
-    // The merchant's end of the pipeline reports errors; this one may break before it is connected.
+    // The stream may break before its reader has attached an error listener.
     this.on('error', () => {});
   }
 
@@ -78,11 +78,11 @@ export class OversizeBody extends Readable {
     this.#controller.resume();
   }
 
-  /** If the merchant leaves, the connection to the backend ends. The outcome is known by now. */
+  /** Also closes the connection to the backend. The outcome is known by now, so nothing is lost. */
   override _destroy(error: Error | null, done: (error: Error | null) => void): void {
     clearTimeout(this.#silence);
     this.#streams.end(this);
-    this.#controller.abort(error ?? new StreamCut('the merchant has left'));
+    this.#controller.abort(error ?? new StreamCut('the merchant has disconnected'));
     done(error);
   }
 

@@ -4,10 +4,10 @@ import { answerFields, ORIGINAL_REQUEST_ID, writable } from '../kernel/fields.ts
 import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
 import { endToEndHeaders } from './headers.ts';
 
-/** What a reason phrase may hold (RFC 9112 §4). Node's client takes any, and its server throws. */
+/** A valid reason phrase (RFC 9112 §4). Node's HTTP client accepts others, and its server throws on them. */
 const REASON = /^[\t\x20-\x7e\x80-\xff]*$/;
 
-/** Passes a response of the backend on, with its fields as they were on the wire. */
+/** Streams a response of the backend to the merchant, with its end-to-end fields in their original order and case. */
 export function answer(
   proxyRes: IncomingMessage,
   req: IncomingMessage,
@@ -15,13 +15,13 @@ export function answer(
   draining: boolean,
 ): void {
   if (res.destroyed || res.headersSent) {
-    // An unread response would keep its connection.
+    // An unread response would occupy its connection.
     proxyRes.destroy();
     return;
   }
   const { statusCode = 0, statusMessage = '' } = proxyRes;
   if (statusCode < 200) {
-    // The rest stays unread, so that the connection is closed with this answer and not used again.
+    // The rest of the response stays unread, so that its connection is not used again.
     refuseAnswer(req, res);
     return;
   }
@@ -31,13 +31,13 @@ export function answer(
   try {
     res.writeHead(statusCode, reason, writable(headers));
   } catch {
-    // Node's server may refuse to write other things too, and no caller would catch that.
+    // Node throws on other invalid heads too, and an uncaught error would end the gateway.
     res.statusMessage = '';
     refuseAnswer(req, res);
     return;
   }
   proxyRes.pipe(res);
-  // The head must not wait for the body. By flushHeaders() it would go out as UTF-8.
+  // Send the head without waiting for the body. flushHeaders() would encode it as UTF-8.
   setImmediate(() => {
     if (!proxyRes.readableDidRead && !proxyRes.complete && !res.destroyed && !res.writableEnded) {
       res.write('', 'latin1');
@@ -46,15 +46,15 @@ export function answer(
 }
 
 /**
- * The answer to a handshake gets the gateway's request id, see {@link answerFields}. http-proxy-middleware writes that answer
- * itself, from `headers`.
+ * Puts the gateway's request id into the answer to a handshake, as {@link answerFields} does for other answers.
+ * http-proxy-middleware writes that answer itself, from `headers`.
  */
-export function nameRequest({ headers }: IncomingMessage, req: IncomingMessage): void {
+export function setRequestId({ headers }: IncomingMessage, req: IncomingMessage): void {
   headers['x-request-id'] = contextOf(req).requestId;
   delete headers[ORIGINAL_REQUEST_ID.toLowerCase()];
 }
 
-/** The backend's answer is not valid HTTP. */
+/** For a response of the backend that cannot be passed on: it is not valid HTTP, or an upgrade that was not asked for. */
 export function refuseAnswer(req: IncomingMessage, res: ServerResponse): void {
   const context = contextOf(req);
   const refusal = incomplete();
@@ -62,14 +62,12 @@ export function refuseAnswer(req: IncomingMessage, res: ServerResponse): void {
   giveUp(res, refusal, context.requestId);
 }
 
-/** Answers with a problem, or breaks the connection if an answer has begun. */
+/** Answers with a problem. If a response has begun, closes its connection: a truncated response must not look complete. */
 export function giveUp(res: ServerResponse, refusal: Problem, requestId: string): void {
-  // A truncated answer must not look complete.
   if (res.headersSent) res.destroy();
   else sendProblem(res, refusal, requestId);
 }
 
-/** By default 502. */
 export const incomplete = (status = 502): Problem =>
   problem('outcome_unknown', 'The backend gave no complete answer; it may have acted on the request.', {
     status,

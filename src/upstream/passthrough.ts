@@ -7,16 +7,15 @@ import { contextOf } from '../kernel/context.ts';
 import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
 import type { RawHeaders } from './headers.ts';
 import type { UpstreamOptions } from './options.ts';
-import { answer, giveUp, incomplete, nameRequest, refuseAnswer } from './passthrough-answer.ts';
+import { answer, giveUp, incomplete, refuseAnswer, setRequestId } from './passthrough-answer.ts';
 
-/** What the gateway gives to the pass-through. */
 export interface PassthroughOptions {
   upstream: UpstreamOptions;
-  /** The request's fields for the backend. */
+  /** The header fields with which a request goes to the backend. */
   headersOf(req: IncomingMessage): string[];
-  /** True while the gateway is shutting down: answers then close their connection. */
+  /** True while the gateway is shutting down: responses then close their connection. */
   draining(): boolean;
-  /** Refuses an upgrade that could not be passed on. */
+  /** Answers an upgrade that cannot be passed on, and closes its socket. */
   refuseUpgrade(socket: Socket, refusal: Problem, requestId: string): void;
 }
 
@@ -29,11 +28,11 @@ export interface Passthrough {
   close(): void;
 }
 
-/** Requests that are not a declared operation: http-proxy-middleware streams them both ways. */
+/** Streams requests and WebSockets in both directions, with http-proxy-middleware. They never touch the idempotency engine. */
 export function createPassthrough(options: PassthroughOptions): Passthrough {
   const { upstream } = options;
   const Agent = upstream.url.startsWith('https:') ? https.Agent : http.Agent;
-  // `timeout` closes idle connections only: a request under way has its own timers.
+  // `timeout` closes idle connections only: running requests have the timers below.
   const agent = new Agent({
     keepAlive: true,
     timeout: upstream.keepAliveMs,
@@ -42,15 +41,15 @@ export function createPassthrough(options: PassthroughOptions): Passthrough {
   const proxy = createProxyMiddleware({
     target: upstream.url,
     changeOrigin: true,
-    // With `true` it would listen for upgrades itself, and so bypass authentication.
+    // With `true`, http-proxy-middleware would listen for upgrades itself and bypass authentication.
     ws: false,
     agent,
     selfHandleResponse: true,
     ejectPlugins: true,
-    plugins: [watch(options)],
+    plugins: [timersAndAnswers(options)],
   });
   let open = 0;
-  /** Counts a stream until the merchant's side of it closes. Returns the refusal if there are too many. */
+  /** Counts a stream until the merchant's connection or response closes. Returns a refusal if too many are open. */
   const begin = (req: IncomingMessage, merchant: ServerResponse | Socket): Problem | undefined => {
     if (open >= upstream.maxStreams) {
       const refusal = overloaded();
@@ -85,7 +84,7 @@ export function createPassthrough(options: PassthroughOptions): Passthrough {
   };
 }
 
-/** How the body is framed. Node has removed the framing, and frames the forwarded body by these fields. */
+/** Node decodes the body and does not forward its framing. These fields make Node frame it again in the same way. */
 function framing(req: IncomingMessage): http.IncomingHttpHeaders {
   const length = req.headers['content-length'];
   if (req.headers['transfer-encoding'] !== undefined) return { 'transfer-encoding': 'chunked' };
@@ -93,7 +92,7 @@ function framing(req: IncomingMessage): http.IncomingHttpHeaders {
 }
 
 function toObject(headers: RawHeaders): http.IncomingHttpHeaders {
-  // Without a prototype: header names such as `constructor` are just names.
+  // Without a prototype, so that `constructor` is an ordinary header name.
   const object: Record<string, string | string[]> = Object.create(null);
   for (let i = 0; i + 1 < headers.length; i += 2) {
     const name = (headers[i] as string).toLowerCase();
@@ -104,8 +103,8 @@ function toObject(headers: RawHeaders): http.IncomingHttpHeaders {
   return object;
 }
 
-/** Our timers and answers, instead of the default plugins. */
-function watch(options: PassthroughOptions): Plugin {
+/** Replaces the default plugins of http-proxy-middleware. */
+function timersAndAnswers(options: PassthroughOptions): Plugin {
   const { connectTimeoutMs, responseTimeoutMs } = options.upstream;
   const guard = (proxyReq: ClientRequest, req: IncomingMessage) => {
     const context = contextOf(req);
@@ -117,7 +116,7 @@ function watch(options: PassthroughOptions): Plugin {
   return (proxy) => {
     proxy.on('proxyReq', (proxyReq, req, res) => {
       guard(proxyReq, req);
-      // The merchant did not ask for an upgrade. Without this listener there would be no answer.
+      // The backend upgrades a request that did not ask for it. Without this listener the merchant would get no answer.
       proxyReq.once('upgrade', (_res, backend) => {
         backend.destroy();
         refuseAnswer(req, res);
@@ -125,16 +124,16 @@ function watch(options: PassthroughOptions): Plugin {
     });
     proxy.on('proxyReqWs', (proxyReq, req) => {
       guard(proxyReq, req);
-      // Before the listeners of http-proxy-middleware, which write the answer.
-      for (const event of ['upgrade', 'response']) proxyReq.once(event, (res) => nameRequest(res, req));
+      // These run before http-proxy-middleware's own listeners, which write the answer.
+      for (const event of ['upgrade', 'response']) proxyReq.once(event, (res) => setRequestId(res, req));
       proxyReq.once('upgrade', (_res, backend) => {
         contextOf(req).passedThrough = 'upgraded';
-        // If the merchant's connection is destroyed, the piped connection to the backend does not end by itself.
+        // A pipe does not close its target when its source is destroyed.
         req.socket.once('close', () => backend.destroy());
       });
     });
     proxy.on('proxyRes', (proxyRes, req, res) => {
-      // By then the part of the body that came with the head has been read, and no later event can replace the answer.
+      // One tick later Node has parsed the part of the body that came with the head, so a parse error comes first.
       process.nextTick(() => answer(proxyRes, req, res, options.draining()));
     });
     proxy.on('error', (error, req, res) => {
@@ -145,7 +144,7 @@ function watch(options: PassthroughOptions): Plugin {
       context.outcome = refusal.code;
       if (!res) return;
       if ('writeHead' in res) giveUp(res as ServerResponse, refusal, context.requestId);
-      // The merchant would read an HTTP answer as a WebSocket frame.
+      // After the upgrade the merchant would read an HTTP response as a WebSocket frame.
       else if (passedThrough === 'upgraded') res.destroy();
       else options.refuseUpgrade(res as Socket, refusal, context.requestId);
     });
@@ -162,8 +161,8 @@ function failure({ code }: NodeJS.ErrnoException, connected: boolean): Problem {
   return incomplete(code === 'ERESPONSETIMEOUT' ? 504 : 502);
 }
 
-/** Node has no timer for connecting, TLS included. */
-export function guardConnecting(proxyReq: ClientRequest, timeoutMs: number, onConnected: () => void): void {
+/** Limits the time to connect, TLS included. Node has no such timer. */
+function guardConnecting(proxyReq: ClientRequest, timeoutMs: number, onConnected: () => void): void {
   const { socket } = proxyReq;
   if (!socket) {
     proxyReq.once('socket', () => guardConnecting(proxyReq, timeoutMs, onConnected));
@@ -181,8 +180,8 @@ export function guardConnecting(proxyReq: ClientRequest, timeoutMs: number, onCo
   socket.once('close', () => clearTimeout(timer));
 }
 
-/** A deadline from the request's end to the response's head. */
-export function guardWaiting(proxyReq: ClientRequest, timeoutMs: number): void {
+/** Limits the time from the end of the request to the head of the response. */
+function guardWaiting(proxyReq: ClientRequest, timeoutMs: number): void {
   let timer: NodeJS.Timeout | undefined;
   proxyReq.once('finish', () => {
     timer = setTimeout(() => fail(proxyReq, 'ERESPONSETIMEOUT'), timeoutMs);

@@ -10,8 +10,8 @@ export interface SlotOptions {
 /**
  * One slot for each connection to the backend, with a bounded first-in first-out queue in front of them.
  *
- * Requests queue here and not within the HTTP client, because a request in the client's queue can neither be bounded nor
- * taken back before the client opens a connection for it.
+ * Requests queue here and not inside the HTTP client: the client's queue has no bound, and a request in it cannot be taken
+ * back.
  */
 export class Slots implements SlotSource {
   readonly queueTimeoutMs: number;
@@ -52,7 +52,10 @@ export class Slots implements SlotSource {
     return { slot: promise, leave };
   }
 
-  /** A slot, waiting in the queue if need be. Undefined: the queue is full, the time is over or the merchant has left. */
+  /**
+   * Waits in the queue if no slot is free. Undefined: the queue is full, `queueTimeoutMs` is over, or `gone` was aborted
+   * because the merchant has disconnected.
+   */
   async take(gone?: AbortSignal): Promise<Slot | undefined> {
     const free = this.tryTake();
     if (free) return free;
