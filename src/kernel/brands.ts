@@ -1,11 +1,11 @@
-/** Strings that must not be mixed up carry a brand; the compiler refuses one where another is meant. */
+/** Values that must not be mixed up carry a brand: the compiler refuses one where another is expected. */
 type Brand<T, Name extends string> = T & { readonly __brand: Name };
 
-/** SHA-256 (hex, 64 characters) over merchant code and idempotency key: what a record is stored under. */
+/** SHA-256 (hex, 64 characters) over merchant code and idempotency key. The store holds one record per scope. */
 export type Scope = Brand<string, 'Scope'>;
 
-/** SHA-256 (32 bytes) over method, request target and raw body: is this the same request again? */
+/** SHA-256 (32 bytes) over method, request target and raw body. Tells a retry from another request under the same key. */
 export type Fingerprint = Brand<Buffer, 'Fingerprint'>;
 
-/** 16 random bytes that name one execution. Every write after its start carries them. */
+/** 16 random bytes that name one execution. Every write after the start carries them. */
 export type Token = Brand<Buffer, 'Token'>;

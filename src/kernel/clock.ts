@@ -1,16 +1,17 @@
-/** The one source of time. Durations hang on `monotonicMs` only; `wallMs` is for what people read. */
+/** The only source of time. Measure durations with `monotonicMs`; `wallMs` is for times that people read. */
 export interface Clock {
   /** Milliseconds since the Unix epoch. May jump. */
   wallMs(): number;
-  /** Milliseconds since the machine booted, the same line for every process of this boot. Never jumps. */
+  /** Milliseconds since the machine booted, the same in all of its processes. Never jumps. */
   monotonicMs(): number;
 }
 
 const EXACT_MS = 0.01;
 
 /**
- * When performance.now(), which is quick, was 0 on CLOCK_MONOTONIC, which hrtime reads and all processes of one boot share.
- * Read between two of the other, until those are so near that the difference means nothing.
+ * The difference between performance.now(), which is quick and begins at 0 in each process, and CLOCK_MONOTONIC, which
+ * hrtime reads and all processes of a machine share. Reads hrtime between two calls of performance.now(), and repeats that
+ * until the two are so close together that the error does not matter.
  */
 function startedMs(): number {
   let [best, error] = [0, Number.POSITIVE_INFINITY];
@@ -30,7 +31,7 @@ export const systemClock: Clock = {
   monotonicMs: () => performance.now() + STARTED_MS,
 };
 
-/** The result of `work`, or undefined after `ms` or when `gone` is aborted. */
+/** Resolves to the result of `work`, or to undefined after `ms` or when `gone` is aborted. `work` continues in any case. */
 export async function within<T>(work: Promise<T>, ms: number, gone?: AbortSignal): Promise<T | undefined> {
   let giveUp: () => void = () => {};
   const over = new Promise<undefined>((resolve) => {

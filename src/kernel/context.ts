@@ -1,20 +1,20 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
-/** Who calls, as authentication found it. */
+/** The caller, as authentication identified it. */
 export interface Merchant {
-  /** Public merchant code, as in the interface's `data.merchant_code`. */
+  /** Public merchant code, the `data.merchant_code` of the payment API. */
   readonly code: string;
   /** The id of the secret key in use: safe to log, unlike the key. */
   readonly keyId: string;
-  /** Operation names that the key may call; `*` is all of them. */
+  /** Names of the operations that the key may call. `*`: all of them. */
   readonly scopes: readonly string[];
 }
 
-/** What an operation wants done with an idempotency key. */
+/** How an operation treats idempotency keys. */
 export interface OperationIdempotency {
   readonly key: 'none' | 'optional' | 'required';
   readonly inDoubt: 'hold' | 'retry' | 'lookup';
-  /** How long a duplicate waits for the first one's result. */
+  /** How long a duplicate waits for the result of the first request. */
   readonly waitMs: number;
   /** Statuses by which the backend says that it did not execute: the key is released. */
   readonly release: readonly number[];
@@ -28,54 +28,52 @@ export interface Operation {
   readonly idempotency: OperationIdempotency;
 }
 
-/** Which operation a request is, and what follows from it. */
+/** Which operation a request is, and how the gateway therefore treats it. */
 export interface Identity {
   readonly operation: Operation;
-  /** Why two readers could take the request for different operations. Undefined: it is clear. */
+  /** Why two parsers could read the request as different operations. Undefined: it is clear. */
   readonly unclear?: string;
-  /** Operations that a restricted secret key must be allowed to call. */
+  /** A secret key with restricted scopes must have all of these. */
   readonly scopes: readonly string[];
-  /** The configuration declares the operation. */
   readonly isDeclared: boolean;
-  /** An idempotency key protects it. */
+  /** If the request carries an idempotency key, the engine executes it at most once. */
   readonly isProtected: boolean;
-  /** It is refused without an idempotency key. */
+  /** Without an idempotency key the request is refused. */
   readonly keyRequired: boolean;
-  /** No operation declares it, and the configuration refuses such requests. */
+  /** The request is undeclared, under `undeclared: refuse`. */
   readonly isRefused?: boolean;
-  /** The declared path, as the configuration spells it: what the log shows. */
+  /** The declared path, as the configuration spells it. The log shows this and not the path of the request. */
   readonly route?: string;
 }
 
-/** What the gateway knows of one request on its way; each step adds what it found. */
+/** What the gateway knows about one request. Each middleware adds what it found. */
 export interface RequestContext {
   readonly requestId: string;
-  /** Monotonic milliseconds at which the request's head had arrived. */
+  /** Monotonic time at which the head of the request had arrived. */
   readonly startedAtMs: number;
   merchant?: Merchant;
-  /** Unset until it is known. */
   identity?: Identity;
-  /** How far the pass-through has come; before `connected` no byte was sent. An upgraded connection takes no answer any more. */
+  /** Progress of the pass-through. Before `connected` no byte was sent. After `upgraded` no HTTP response can be sent. */
   passedThrough?: 'connecting' | 'connected' | 'upgraded';
-  /** Its connection was handed to the backend's. */
+  /** The request is an upgrade, and its connection was connected with the backend. */
   isUpgrade?: boolean;
   /** `100 Continue` was sent. */
   isInvited?: boolean;
-  /** The whole body, if it was read. Otherwise it is still to be streamed. */
+  /** The whole body, if the gateway has read it. Otherwise the body is still unread and can be streamed. */
   body?: Buffer;
-  /** The body was found too large to be read into memory. */
+  /** The body is too large to be read into memory. */
   isTooLarge?: boolean;
-  /** How it ended: a problem's code, or executed, released, replayed, forwarded, passed_through. One word of a bounded set. */
+  /** How the request ended: a problem code, or a word such as executed, replayed or passed_through. A label of metrics. */
   outcome?: string;
-  /** Scope of the idempotency key, where there is one. */
+  /** The scope of the idempotency key, if the request has one. */
   scope?: string;
-  /** Time in which the backend was at work. */
+  /** Time that the backend took. */
   upstreamMs: number;
   /** Time spent waiting for another request with the same key. */
   waitMs: number;
-  /** False while an execution goes on whose merchant may have left. */
+  /** False while the request executes. Then its log line waits, also after the merchant has disconnected. */
   done: boolean;
-  /** Called when `done` turns true after the merchant had left. */
+  /** Called when the execution ends after the merchant has disconnected. */
   onDone?: () => void;
 }
 
@@ -91,16 +89,16 @@ export function attachContext(req: IncomingMessage, context: RequestContext): vo
   (req as IncomingMessage & { [key]?: RequestContext })[key] = context;
 }
 
-/** The context of a request. Throws where none was attached: that is a mistake in the composition. */
+/** @throws {Error} if the request has no context, which is a mistake in the composition */
 export function contextOf(req: IncomingMessage): RequestContext {
   const context = (req as IncomingMessage & { [key]?: RequestContext })[key];
-  if (!context) throw new Error('the request has no context: requestContext() must be the first middleware');
+  if (!context) throw new Error('the request has no context: admit() must be the first middleware');
   return context;
 }
 
 /**
- * One part of a request's path, as Express runs it: it answers, or calls `next`. With a {@link Problem} or an error as
- * argument, `next` ends the path with that.
+ * A middleware as Express runs it: it answers, or calls `next`. With an argument (a `Problem`, or an error), `next` skips
+ * the other middleware, and the request is answered with that.
  */
 export type Middleware = (
   req: IncomingMessage,
@@ -108,14 +106,14 @@ export type Middleware = (
   next: (refusal?: unknown) => void,
 ) => void | Promise<void>;
 
-/** Does a body follow the head? */
+/** Does the request have a body, according to its head? */
 export function hasBody(req: IncomingMessage): boolean {
   const { 'content-length': length = '0', 'transfer-encoding': coding } = req.headers;
   return coding !== undefined || Number(length) > 0;
 }
 
 /**
- * A key file was taken, or refused: then the old keys stay in force. `error` is safe to log. `version` is a digest of the
- * file's bytes, or why they cannot be read.
+ * The key file was read. If it was refused, the old keys stay in force, and `error` says why; it is safe to log. `version` is
+ * a digest of the file's bytes, or the reason why they cannot be read.
  */
 export type KeyReload = ({ ok: true; keys: number } | { ok: false; error: string }) & { version: string };

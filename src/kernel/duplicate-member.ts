@@ -6,9 +6,10 @@ const CLOSING_BRACE = 0x7d;
 const SPACE = 0x20;
 
 /**
- * Whether an object in this JSON text names a member twice. Names are equal when they are after their escapes are read.
+ * Does an object in this JSON text have a member twice? Parsers disagree about such objects: some take the first member,
+ * some the last. Names are compared after their escapes are decoded.
  *
- * @param json valid: strings, braces and colons are all that is looked at
+ * @param json must be valid JSON, because this looks at strings, braces and colons only
  */
 export function hasDuplicateMember(json: string): boolean {
   const outer: Set<string>[] = [];
@@ -33,7 +34,7 @@ export function hasDuplicateMember(json: string): boolean {
   return false;
 }
 
-/** The place of the quote that ends the string whose content begins at `start`. */
+/** The index of the quote that ends the string whose content begins at `start`. */
 function endOfString(json: string, start: number): number {
   for (let end = json.indexOf('"', start); ; end = json.indexOf('"', end + 1)) {
     let before = end;

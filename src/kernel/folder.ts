@@ -2,19 +2,19 @@ import { existsSync, mkdirSync } from 'node:fs';
 import { dirname } from 'node:path';
 
 /**
- * Makes a folder for this user only, and those above it. (`mkdirSync` with `recursive` never returns in places such as
- * /proc, where the folder above is there and nothing can be made in it.)
+ * Creates a folder that only this user can access, and its missing parents. (`mkdirSync` with `recursive` never returns in
+ * places such as /proc, where the parent exists and nothing can be created in it.)
  *
- * @throws the system's error where it cannot be made
+ * @throws {NodeJS.ErrnoException} if it cannot be created
  */
 export function makeFolder(path: string): void {
   if (existsSync(path)) return;
-  const above = dirname(path);
-  if (above !== path) makeFolder(above);
+  const parent = dirname(path);
+  if (parent !== path) makeFolder(parent);
   try {
     mkdirSync(path, { mode: 0o700 });
   } catch (error) {
-    // Another process made it a moment ago: workers start together.
+    // Workers start together: another one may have created the folder after the check above.
     if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
   }
 }

@@ -1,7 +1,7 @@
 import type { ServerResponse } from 'node:http';
 import { hasBody } from './context.ts';
 
-/** Every answer that the gateway itself can give: code → status and title. Stable; documented in docs/merchants.md. */
+/** The gateway's own answers: code → status and title. Codes are stable. docs/merchants.md explains them. */
 const problems = {
   missing_credentials: { status: 401, title: 'A bearer secret key is required' },
   invalid_key: { status: 401, title: 'The secret key is not valid' },
@@ -29,13 +29,13 @@ const problems = {
 
 export type ProblemCode = keyof typeof problems;
 
-/** An answer of the gateway's own, RFC 9457. Built by {@link problem}; sent by {@link sendProblem}. */
+/** An answer of the gateway itself, in the form of RFC 9457. */
 export interface Problem {
   readonly code: ProblemCode;
   /** HTTP status. */
   readonly status: number;
   readonly title: string;
-  /** One sentence for the person who reads it. Never holds a secret, a body or an account number. */
+  /** One sentence for the merchant. Never contains a secret, a body or an account number. */
   readonly detail: string;
   /** Extra header fields, such as `Retry-After`. */
   readonly headers: Readonly<Record<string, string>>;
@@ -44,9 +44,10 @@ export interface Problem {
 export const isProblem = (value: unknown): value is Problem =>
   typeof value === 'object' && value !== null && 'code' in value && 'detail' in value && 'title' in value;
 
-/** `retryAfterS` sets `Retry-After` (whole seconds); `status` overrides the code's usual one (outcome_unknown: 502, 504). */
 export interface ProblemOptions {
+  /** Overrides the usual status of the code; `outcome_unknown` also has 502 and 504. */
   status?: number;
+  /** Sets `Retry-After`. Whole seconds. */
   retryAfterS?: number;
   headers?: Record<string, string>;
 }
@@ -58,10 +59,10 @@ export function problem(code: ProblemCode, detail: string, options: ProblemOptio
   return { code, status: options.status ?? status, title, detail, headers };
 }
 
-/** All codes, for documents and tests. */
+/** For tests of documents and alerts. */
 export const problemCodes = Object.keys(problems) as ProblemCode[];
 
-/** The body also fits the interface's envelope: common payment SDKs take a body without `error` for a success. */
+/** Fits RFC 9457 and the payment API's envelope, because payment SDKs take a body without `error` for a success. */
 export function problemBody(p: Problem, requestId: string): string {
   return JSON.stringify({
     success: false,
@@ -73,7 +74,7 @@ export function problemBody(p: Problem, requestId: string): string {
   });
 }
 
-/** Header fields of a problem's answer, as a flat list of names and values. */
+/** Names and values in turn. */
 export function problemHeaders(p: Problem, requestId: string, bodyBytes: number): string[] {
   return [
     ...['Content-Type', 'application/problem+json', 'Content-Length', String(bodyBytes)],
@@ -82,12 +83,12 @@ export function problemHeaders(p: Problem, requestId: string, bodyBytes: number)
   ];
 }
 
-/** Answers with a problem, unless the merchant has left or an answer has begun. */
+/** Answers with a problem, unless a response has begun or the merchant has disconnected. */
 export function sendProblem(res: ServerResponse, p: Problem, requestId: string): void {
   if (res.headersSent || res.destroyed) return;
   const body = problemBody(p, requestId);
   const headers = problemHeaders(p, requestId, Buffer.byteLength(body));
-  // What is left of a body that nobody read to its end would be taken for the next request.
+  // Node would parse the rest of an unread body as the next request.
   if (hasBody(res.req) && !res.req.complete) res.shouldKeepAlive = false;
   res.writeHead(p.status, headers);
   res.end(body);

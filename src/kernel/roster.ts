@@ -1,4 +1,4 @@
-/** A place in a ring. */
+/** A node of a doubly linked ring. */
 class Entry<T> {
   value: T | undefined;
   before: Entry<T> = this;
@@ -15,7 +15,7 @@ class Entry<T> {
     entry.before = this;
   }
 
-  /** It holds nothing any more, nor does it lead anywhere. */
+  /** Also drops all references, so that a removed entry keeps neither its value nor its neighbours alive. */
   remove(): void {
     this.before.after = this.after;
     this.after.before = this.before;
@@ -26,22 +26,23 @@ class Entry<T> {
 }
 
 /**
- * What comes and goes with every request, in order.
+ * A collection in insertion order, for values that are added and removed with every request.
  *
- * No Set: V8 links each table that a Set has outgrown to the next one. As soon as one of them is old, the collector of
- * young objects takes the whole chain for alive, with all requests that were ever in it, until the next full collection.
+ * It is not a Set, because of garbage collection. When a Set grows, V8 links its old hash table to the new one. As soon as
+ * one of these tables is in the old generation, minor collections keep the whole chain alive, with every request that was
+ * ever in it, until the next full collection.
  */
 export class Roster<T> {
   readonly #end = new Entry<T>();
 
-  /** Returns what takes the value off again. */
+  /** Returns a function that removes the value. */
   add(value: T): () => void {
     const entry = new Entry(value);
     entry.insertBefore(this.#end);
     return () => entry.remove();
   }
 
-  /** Those who are on it now. */
+  /** A copy, so that the roster may change during a loop over it. */
   values(): T[] {
     const values: T[] = [];
     for (let at = this.#end.after; at !== this.#end; at = at.after) values.push(at.value as T);
@@ -49,7 +50,7 @@ export class Roster<T> {
   }
 }
 
-/** Counts what runs, and tells when nothing does. Holds on to nothing that it counts. */
+/** Counts what runs, and resolves promises when nothing runs. It holds no reference to what it counts. */
 export class Tally {
   #count = 0;
   #whenIdle: (() => void)[] = [];
