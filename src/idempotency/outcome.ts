@@ -11,7 +11,7 @@ export interface StatusPolicy {
   unknown: readonly number[];
 }
 
-/** The outcome table of the design. The status decides before the size. */
+/** What the end of an exchange means for the key. The status decides before the size of the response. */
 export function decide(exchange: Exchange, { release, unknown }: StatusPolicy): Decision {
   if (exchange.kind === 'not_sent') return 'release';
   if (exchange.kind === 'unknown') return 'in_doubt';

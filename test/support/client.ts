@@ -56,7 +56,7 @@ export interface Withdrawal {
   signal?: AbortSignal;
 }
 
-/** A payout of the interface. */
+/** A payout as the payment API defines it. */
 export function withdraw(url: string, options: Withdrawal = {}): Promise<TestAnswer> {
   const { key, amount = 10, secret = 'sk_sandbox_alpha', fault, headers = {}, agent, signal } = options;
   return send(url, {

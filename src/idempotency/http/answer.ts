@@ -16,7 +16,7 @@ export type Answer =
 
 const refusal = (p: Problem): Answer => ({ outcome: p.code, problem: p });
 
-/** The engine's result as an answer: the table of the design. */
+/** The merchant's answer for each result of the engine. docs/merchants.md lists the codes. */
 export function answerOf(result: Result): Answer {
   switch (result.kind) {
     case 'executed':

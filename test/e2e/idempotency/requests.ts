@@ -10,7 +10,7 @@ export const payout = (amount = 10) => ({
 
 const actions = (action: string) => ({ method: 'POST', path: '/v1/index.php', where: { action } });
 
-/** The interface's operations; a checkout must have a key. */
+/** The operations of the payment API; a checkout must have a key. */
 export const operations: NonNullable<MoreConfig['operations']> = [
   { name: 'balance', match: { method: 'GET', path: '/v2/get_balance' } },
   { name: 'withdraw', match: actions('withdraw'), idempotency: { key: 'optional' } },

@@ -7,7 +7,7 @@ import type { Stack } from '../../support/stack.ts';
 import { openStackOn, storeKinds } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 
-/** The interface's advice for a client that had a network error. */
+/** The pauses that the payment API advises after a network error. */
 const PAUSES_MS = [1000, 2000, 4000];
 const BACKEND_MS = 6000;
 

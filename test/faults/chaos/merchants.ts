@@ -41,7 +41,7 @@ const SECRETS: Record<string, readonly string[]> = {
 };
 const MERCHANTS = Object.keys(SECRETS);
 
-/** The interface's advice to its merchants. */
+/** Pauses between retries that the payment API advises. */
 const RETRY_AFTER_MS = [1000, 2000, 4000];
 
 /** Faults of the backend, each for one request; [how many in a thousand keys, the switch]. */
@@ -82,7 +82,7 @@ const UNKNOWN_STATUSES = [502, 504];
 /** A call that begins before a key expires must end before it does. */
 const EXPIRY_MARGIN_MS = 15_000;
 
-/** Merchants who pay, each payout under its own key, and retry as the interface advises. */
+/** Merchants who pay, each payout under its own key, and retry as the payment API advises. */
 export class Merchants {
   readonly lives: Life[] = [];
   readonly #history: History;
