@@ -3,23 +3,28 @@ import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { Roster } from '../kernel/roster.ts';
 
-/** How far an answer has come that waits for its merchant: all of it is there, or the bytes that the merchant has taken. */
-type Waiting = 'whole' | 'queued' | number;
+/**
+ * How far a response has come that waits for its client to read. `complete`: the gateway has written all of it, and Node
+ * buffers the rest. `pipelined`: it is incomplete, and queued behind another response on its connection. A number: it is
+ * incomplete, and this many bytes of its connection were handed to the kernel.
+ */
+type Progress = 'complete' | 'pipelined' | number;
 
-function waitingOf(res: ServerResponse): Waiting | undefined {
+/** Undefined: the response does not wait for its client. */
+function progressOf(res: ServerResponse): Progress | undefined {
   const { socket } = res;
-  // A whole answer that is queued behind another on its connection holds nothing.
-  if (res.writableEnded) return socket ? 'whole' : undefined;
+  // A complete response that is pipelined behind another one occupies no connection to the backend.
+  if (res.writableEnded) return socket ? 'complete' : undefined;
   if (!res.writableNeedDrain) return undefined;
-  return socket ? socket.bytesWritten - socket.writableLength : 'queued';
+  return socket ? socket.bytesWritten - socket.writableLength : 'pipelined';
 }
 
-/** The answers that are under way on each connection. */
+/** The open responses of each connection: not sent completely, and not aborted. */
 export class Answering {
   readonly #open = new WeakMap<Duplex, ServerResponse[]>();
   readonly #all = new Roster<ServerResponse>();
-  /** How far each answer that waits for its merchant had come at the last sweep. */
-  readonly #waiting = new WeakMap<ServerResponse, Waiting | undefined>();
+  /** The progress of each response at the last call of {@link endUntaken}. */
+  readonly #progress = new WeakMap<ServerResponse, Progress | undefined>();
 
   begin(socket: Duplex, res: ServerResponse): void {
     let open = this.#open.get(socket);
@@ -35,67 +40,69 @@ export class Answering {
     });
   }
 
-  /** Each becomes the last of its connection, where its head is not sent yet. */
+  /** Makes every open response close its connection, unless its head was sent. */
   makeLast(): void {
     for (const res of this.#all.values()) res.shouldKeepAlive = false;
   }
 
-  /** Is one of them the last of its connection? */
+  /** Will this connection be closed after one of its open responses? */
   closes(socket: Duplex): boolean {
     return this.#open.get(socket)?.some((res) => !res.shouldKeepAlive) ?? false;
   }
 
   /**
-   * Ends connections that have not taken a whole answer since the last call, or nothing more of a streamed one. A streamed
-   * answer keeps a connection to the backend, so it may not wait for longer behind another answer on its own connection.
+   * Closes connections whose client does not read: a complete response is still not read completely after one interval,
+   * or nothing more of a streamed one was read. A streamed response occupies a connection to the backend, so the time for
+   * which it is pipelined behind another response counts too.
    */
   endUntaken(): void {
     for (const res of this.#all.values()) {
-      const waiting = waitingOf(res);
-      if (waiting !== undefined && this.#waiting.get(res) === waiting) res.req.socket.destroy();
-      this.#waiting.set(res, waiting);
+      const progress = progressOf(res);
+      if (progress !== undefined && this.#progress.get(res) === progress) res.req.socket.destroy();
+      this.#progress.set(res, progress);
     }
   }
 
-  /** The answer that is being written, or will be next. */
+  /** The response that Node writes to this connection now. Pipelined ones behind it have no socket yet. */
   current(socket: Duplex): ServerResponse | undefined {
     return this.#open.get(socket)?.find((res) => res.socket);
   }
 
+  /** Has this connection an open response? */
   busy(socket: Duplex): boolean {
     return (this.#open.get(socket)?.length ?? 0) > 0;
   }
 
-  /** The first answer that is owed to a request that came whole, or is on its way already. */
+  /** The first open response that must be finished: its request arrived completely, or its head was sent. */
   next(socket: Duplex): ServerResponse | undefined {
     return this.#open.get(socket)?.find((res) => res.req.complete || res.headersSent);
   }
 }
 
-/** After these times a client that has closed its side is probed; a fast answer is there before. */
+/** When to probe a client that has half-closed its connection. A fast response is sent before the first probe. */
 const PROBE_AFTER_MS = [100, 200, 1200];
 
-/** A stream to such a client may pause for this long, and at most twice as long. */
-const QUIET_MS = 2000;
+/** How often a response to such a client is checked. After a pause of one to two intervals its connection is closed. */
+const CHECK_EVERY_MS = 2000;
 
-/** Lets a client that has sent FIN behind its last request read the answers that it is owed. */
+/** Lets a client that half-closes its connection (sends FIN after its last request) read the responses to its requests. */
 export function answerHalfClosed(server: Server, answering: Answering): void {
-  // Node's types lack this.
+  // Node's types lack this option.
   Object.assign(server, { httpAllowHalfOpen: true });
   server.on('connection', (socket: Socket) => {
     socket.once('end', () => {
-      if (!socket.destroyed && answering.busy(socket)) watch(socket, answering);
+      if (!socket.destroyed && answering.busy(socket)) watchHalfClosed(socket, answering);
     });
   });
 }
 
 /**
- * TCP does not say whether a client that has sent FIN still reads, or has gone. Only bytes do: the system of a client that
- * has gone answers them with a reset, and the next write fails. So the client gets `100 Continue`, which every client of
- * HTTP/1.1 has to skip (RFC 9110 §15.2), until its answer begins. An answer that has begun and then pauses cannot be
- * probed: its connection is closed.
+ * After a FIN, TCP does not show whether the client still reads or has gone. Only a write does: the system of a client that
+ * has gone replies with a connection reset, and the next write fails. So the gateway writes `100 Continue`, which every
+ * HTTP/1.1 client must skip (RFC 9110 §15.2), until the response begins. A response that has begun and then pauses cannot
+ * be probed, so its connection is closed.
  */
-function watch(socket: Socket, answering: Answering): void {
+function watchHalfClosed(socket: Socket, answering: Answering): void {
   const probes = PROBE_AFTER_MS.map((afterMs) =>
     setTimeout(() => {
       const res = answering.current(socket);
@@ -103,13 +110,13 @@ function watch(socket: Socket, answering: Answering): void {
     }, afterMs),
   );
   let writtenBefore = -1;
-  const quiet = setInterval(() => {
+  const check = setInterval(() => {
     const pauses = answering.current(socket)?.headersSent && socket.writableLength === 0;
     if (pauses && socket.bytesWritten === writtenBefore) socket.destroy();
     writtenBefore = pauses ? socket.bytesWritten : -1;
-  }, QUIET_MS);
+  }, CHECK_EVERY_MS);
   socket.once('close', () => {
     for (const probe of probes) clearTimeout(probe);
-    clearInterval(quiet);
+    clearInterval(check);
   });
 }

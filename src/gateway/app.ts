@@ -2,39 +2,39 @@ import { IncomingMessage, ServerResponse } from 'node:http';
 import express, { type Express } from 'express';
 import type { Middleware } from '../kernel/context.ts';
 
-/** Gives the name of each part of a request's path to what does it. */
+/** The middleware of every request, in order. */
 export interface RequestPath {
-  /** Request id, clock, log line; refuses if too many requests are in flight. */
+  /** Begins the request id, the clock and the log line. Refuses the request if too many are in flight. */
   admit: Middleware;
-  /** Refuses ambiguous targets and heads. */
+  /** Refuses malformed heads and ambiguous targets. */
   checkHead: Middleware;
-  /** Secret key → merchant, or 401. */
+  /** Finds the merchant of the secret key, or refuses with 401. */
   authenticate: Middleware;
-  /** Which operation it is; reads the body if that depends on it. */
+  /** Finds the operation. Reads the body if the operation depends on it. */
   identify: Middleware;
-  /** Whether the secret key may call it, or 403. */
+  /** Refuses with 403 if the secret key may not call the operation. */
   authorise: Middleware;
-  /** A protected request with a key: through the engine to the backend. */
+  /** Sends a protected request with a key through the engine to the backend. */
   protect: Middleware;
-  /** A request without a key: to the backend. */
+  /** Sends every other request to the backend. */
   forward: Middleware;
-  /** Answers refusals and failures of all of the above. */
+  /** Answers the refusals and errors of all of the above. */
   answerRefusal(refusal: unknown, req: IncomingMessage, res: ServerResponse): void;
 }
 
-/** The public application, and the classes that its server has to make requests and responses of. */
+/** The public application, and the classes that its HTTP server must use for requests and responses. */
 export interface App {
   handle(req: IncomingMessage, res: ServerResponse): void;
   Request: typeof IncomingMessage;
   Response: typeof ServerResponse;
 }
 
-/** The path of every request and every upgrade, from top to bottom. */
+/** Builds the Express application. Requests and upgrades pass the same middleware, from top to bottom. */
 export function createApp(path: RequestPath): App {
   const app = express();
-  // Responses are the backend's, byte for byte.
+  // Express must not change the backend's responses: they are sent byte for byte.
   app.disable('x-powered-by').disable('etag');
-  // The query is opaque to everything but the operations.
+  // Express must not parse the query: only `identify` reads it.
   app.set('query parser', false);
   app.use(path.admit);
   app.use(path.checkHead);
@@ -56,7 +56,7 @@ export function createApp(path: RequestPath): App {
   };
 }
 
-/** The path of a request without a path, which the check of its head refuses. */
+/** Admits a request whose target has no path, and lets `checkHead` refuse it. */
 function refuseTarget(
   { admit, checkHead }: RequestPath,
   req: IncomingMessage,
@@ -74,8 +74,8 @@ interface Handler {
 }
 
 /**
- * Express sets the prototype of each request and response, which makes every later access to them slower. Objects of these
- * classes have that prototype from the beginning.
+ * Express calls `setPrototypeOf` on each request and response, which makes every later access to them slower. Objects of
+ * these classes already have Express's prototypes, so the call changes nothing.
  */
 function classesOf(app: Express): Pick<App, 'Request' | 'Response'> {
   class Request extends IncomingMessage {}

@@ -38,14 +38,14 @@ import { Upgrades } from './upgrades.ts';
 export interface GatewayTools {
   clock: Clock;
   logger: Logger;
-  /** Called for each reading of the key file, instead of a line in the log. */
+  /** Called each time the key file was read. Default: writes a log line. */
   onReload?: (reload: KeyReload) => void;
 }
 
-/** What the life of a gateway's process needs of its parts: see {@link openParts}. */
+/** The parts that `Gateway` needs for readiness and shutdown. {@link openParts} makes them. */
 export interface Parts {
   server: Server;
-  /** From now on every answer is the last one of its connection. */
+  /** Makes every open response close its connection. `admit` does the same for later ones. */
   endConnectionsAfterAnswers(): void;
   lifecycle: Lifecycle;
   metrics: Metrics;
@@ -57,7 +57,7 @@ export interface Parts {
   desk: Desk;
   upgrades: Upgrades;
   passthrough: Passthrough;
-  /** To be destroyed at shutdown. */
+  /** Shutdown destroys them. */
   executors: readonly Executor[];
 }
 
@@ -135,7 +135,7 @@ function connect(
 
   // Requests that the engine does not execute.
   const lifecycle = new Lifecycle();
-  const headersOf = fieldsForBackend(config);
+  const headersOf = backendHeaders(config);
   const passthrough = createPassthrough({
     upstream: config.upstream,
     headersOf,
@@ -191,7 +191,7 @@ function connect(
   };
 }
 
-/** How each operation with `inDoubt: lookup` finds out what became of its keys in doubt. */
+/** The lookup of each operation with `inDoubt: lookup`, by operation name. */
 function lookupsOf({ operations }: Config, executor: Executor): Map<string, Lookup> {
   const lookups = new Map<string, Lookup>();
   for (const { name, idempotency } of operations) {
@@ -201,8 +201,8 @@ function lookupsOf({ operations }: Config, executor: Executor): Map<string, Look
   return lookups;
 }
 
-/** Makes the header fields with which a request goes to the backend. `unencoded`: it must not compress the response. */
-function fieldsForBackend({ auth, headers }: Config) {
+/** Returns a function that makes the header fields of a request to the backend. See {@link ForwardOptions}. */
+function backendHeaders({ auth, headers }: Config) {
   const authorization = forwardAuthorization(auth);
   return (req: IncomingMessage, { unencoded = false } = {}): string[] => {
     const { requestId, merchant } = contextOf(req);
@@ -217,7 +217,7 @@ function fieldsForBackend({ auth, headers }: Config) {
   };
 }
 
-/** Registers an upgraded connection, which is closed when its secret key is revoked. */
+/** Returns a function that registers an upgraded connection: `end` is called when its secret key is revoked. */
 function sessionOpener(authenticator: Authenticator, sessions: OpenSessions) {
   return (req: IncomingMessage, end: () => void): (() => void) => {
     const authentication = authenticator.authenticate(req.rawHeaders);
@@ -227,17 +227,17 @@ function sessionOpener(authenticator: Authenticator, sessions: OpenSessions) {
   };
 }
 
-/** The one place where a refusal, or a failure of the gateway, becomes an answer. */
+/** Returns the only function that answers refusals and errors of the gateway. */
 function refusalAnswerer(logger: Logger) {
   return (refusal: unknown, req: IncomingMessage, res: ServerResponse): void => {
     const context = contextOf(req);
     const { requestId } = context;
     const answer = isProblem(refusal)
       ? refusal
-      : problem('internal_error', 'The gateway failed while it answered.');
+      : problem('internal_error', 'The gateway failed to answer the request.');
     context.outcome = answer.code;
     if (answer !== refusal) logger.error({ requestId, err: refusal }, 'a request failed within the gateway');
-    // A truncated answer must not look complete.
+    // A truncated response must not look complete, so the connection is closed.
     if (res.headersSent) res.destroy();
     else sendProblem(res, answer, requestId);
   };

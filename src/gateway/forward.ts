@@ -17,11 +17,11 @@ export interface ForwardOptions {
   passthrough: Passthrough;
   upgrades: Upgrades;
   metrics: Metrics;
-  /** The request's fields for the backend. `unencoded`: it must not compress the response. */
+  /** Makes the header fields of a request to the backend. `unencoded`: asks the backend not to compress the response. */
   headersOf(req: IncomingMessage, options: { unencoded: boolean }): string[];
 }
 
-/** Ways from the gateway to the backend. */
+/** Sends requests to the backend, through the executor or streamed. */
 export class Forward {
   readonly #options: ForwardOptions;
 
@@ -30,8 +30,8 @@ export class Forward {
   }
 
   /**
-   * The way of requests without a key. Declared ones go through the executor if their body fits into memory. Everything else is
-   * streamed.
+   * Handles upgrades, and requests that `idempotency` has passed on. A declared request goes through the executor if its
+   * body is within `limits.bodyBytes`, and so does a request whose body `identify` has read. Everything else is streamed.
    */
   async handle(req: IncomingMessage, res: ServerResponse, next: (refusal: unknown) => void): Promise<void> {
     const { limits, passthrough, upgrades } = this.#options;
@@ -67,7 +67,7 @@ export class Forward {
     return result;
   }
 
-  /** Takes a slot from the same number as requests with a key. */
+  /** Takes a slot, then sends. Requests with and without a key share the same slots. */
   async #execute(req: IncomingMessage, res: ServerResponse, next: (refusal: unknown) => void): Promise<void> {
     const { slots } = this.#options;
     const context = contextOf(req);

@@ -9,21 +9,21 @@ import type { Metrics } from '../observability/metrics.ts';
 import { reachable } from '../upstream/lookup.ts';
 import { type GatewayTools, openParts, type Parts } from './composition.ts';
 
-/** How often a gateway that waits for the store at its shutdown logs so. */
+/** How often the log says that a shutdown waits for the store. */
 const LOG_EVERY_MS = 2000;
 
-/** Somewhat longer than the lease, for the difference between two clocks. */
+/** Factor for a time that is surely longer than a lease, although two clocks may differ. */
 const PAST_LEASE = 1.1;
 
-/** The longest that a graceful shutdown may take: the configured times, and the store's commands before and after. */
+/** The longest that a graceful shutdown can take: the configured times, the last commands to the store, and a reserve. */
 export const shutdownWithinMs = ({ shutdown, store }: Config): number =>
   shutdown.delayMs + shutdown.graceMs + shutdown.completeMs + 4 * store.timeoutMs + 5000;
 
-/** The life of one gateway process: start, readiness, graceful shutdown. composition.ts has its parts. */
+/** Start, readiness and graceful shutdown of one gateway. `composition.ts` makes its parts. */
 export class Gateway {
   readonly server: Server;
   readonly metrics: Metrics;
-  /** For operators: lists and shows records, and resolves what is in doubt. */
+  /** For operators: lists and shows records, and resolves keys in doubt. */
   readonly desk: Desk;
   readonly #config: Config;
   readonly #tools: GatewayTools;
@@ -41,11 +41,11 @@ export class Gateway {
     this.server = parts.server;
     this.metrics = parts.metrics;
     this.desk = parts.desk;
-    // Not before it listens, so that a check of the configuration looks nothing up.
+    // `oncegate check` opens a gateway too. It never listens, so it sends no lookups.
     this.server.once('listening', () => void parts.doubts.searchStore(config.lock.leaseMs * PAST_LEASE));
   }
 
-  /** The conditions of readiness. */
+  /** The checks that /readyz shows. The gateway is ready if all are ok. */
   async checks(): Promise<Check[]> {
     const { store, keys, lifecycle } = this.#parts;
     const { url, connectTimeoutMs } = this.#config.upstream;
@@ -63,19 +63,19 @@ export class Gateway {
     ];
   }
 
-  /** What an operator has to know at start, a line each. */
+  /** Warnings for the operator at start, one line each. */
   async warnings(): Promise<string[]> {
     return await startWarnings(this.#config, this.#parts, this.#tools.clock.wallMs());
   }
 
-  /** Reads the secret keys at once. */
+  /** Reads the secret keys again, without waiting for the next poll. */
   async reloadKeys(): Promise<void> {
     await this.#parts.keys.reload();
   }
 
   /**
-   * Stops accepting, waits `shutdown.graceMs` for running requests to be completed, then closes everything, the store last:
-   * it has `shutdown.completeMs` to take the writes that it has not answered.
+   * Graceful shutdown. /readyz fails at once, and for `shutdown.delayMs` the gateway still accepts requests. Then it stops
+   * accepting, waits up to `shutdown.graceMs` for running requests, and closes everything ({@link shutdownNow}).
    */
   async shutdown(): Promise<void> {
     const { delayMs, graceMs } = this.#config.shutdown;
@@ -94,7 +94,10 @@ export class Gateway {
     await this.shutdownNow();
   }
 
-  /** Closes everything but the store at once. Keys that still execute are marked in doubt. */
+  /**
+   * Aborts running requests: their keys are in doubt. Then waits for pending writes, up to `shutdown.completeMs`, and closes
+   * the store last.
+   */
   async shutdownNow(): Promise<void> {
     const { passthrough, executors, doubts, keys, store } = this.#parts;
     this.server.close();
@@ -108,7 +111,7 @@ export class Gateway {
     await store.close();
   }
 
-  /** Waits for pending writes: merchants may have results that the store has not taken. */
+  /** Waits for pending writes: merchants may have responses that the store has not acknowledged. */
   async #untilStored(): Promise<void> {
     const { engine } = this.#parts;
     const { completeMs } = this.#config.shutdown;
@@ -123,7 +126,7 @@ export class Gateway {
   }
 }
 
-/** What an operator has to know at start, a line each. The lines name secret keys by id, so /readyz does not show them. */
+/** Warnings for the operator at start, one line each. They contain ids of secret keys, so /readyz does not show them. */
 export async function startWarnings(
   config: Pick<Config, 'operations' | 'idempotency'>,
   { store, keys }: { store?: Store; keys: KeySource },

@@ -17,64 +17,64 @@ import type { App } from './app.ts';
 export interface HttpServerOptions {
   /** All header fields of a request together. */
   headerBytes: number;
-  /** Open connections, WebSockets included; one more is closed as soon as it is accepted. */
+  /** Most open connections, WebSockets included. A further one is closed as soon as it is accepted. */
   connections: number;
   /** Time for a request's head to arrive. */
   headerTimeoutMs: number;
-  /** Time for the body of a request that belongs to an operation to arrive; its reader keeps this limit. */
+  /** Time for a body to arrive that is read into memory. `takeBody` enforces it; here it only raises Node's own limit. */
   bodyTimeoutMs: number;
-  /** Time for an answer to be taken once all of it is there, and for some of an answer that is being streamed. */
+  /** Time within which a client must read a complete response, or the next part of a streamed one. */
   answerTimeoutMs: number;
-  /** Answers requests; those that wait for `100 Continue` too. */
+  /** Handles all requests, including those that expect `100 Continue`. */
   app: App;
-  /** Called for each connection that was refused before its request had a context. */
+  /** Called for each refusal that is sent before the request has a context. */
   onMalformed(refusal: Problem): void;
-  /** Called for each connection that was closed because `connections` others are open. */
+  /** Called for each connection that was closed because `connections` is exceeded. */
   onConnectionRefused(): void;
-  /** Answers WebSocket handshakes: the only upgrades that are taken as such. */
+  /** Handles WebSocket handshakes. Every other upgrade is an ordinary request. */
   onUpgrade(req: IncomingMessage, socket: Duplex, head: Buffer): void;
 }
 
-/** Time for a whole request to arrive, one that is passed through included. */
+/** Time for a complete request to arrive, streamed ones included. */
 const WHOLE_REQUEST_MS = 300_000;
 
-/** The merchant has gone, perhaps in the middle of a request. */
-const LEFT = new Set(['ECONNRESET', 'EPIPE', 'HPE_INVALID_EOF_STATE']);
+/** Errors of a client that has disconnected, perhaps in the middle of a request. */
+const DISCONNECTED = new Set(['ECONNRESET', 'EPIPE', 'HPE_INVALID_EOF_STATE']);
 
-/** A server, and a way to make every answer that is still to come the last of its connection. */
 export interface HttpServer {
   server: Server;
+  /** Makes every open response close its connection, unless its head was sent. */
   endConnectionsAfterAnswers(): void;
 }
 
-/** The merchants' server. Malformed HTTP is answered and its connection closed. */
+/** Creates the HTTP server for merchants. It answers malformed HTTP, and closes the connection. */
 export function createHttpServer(options: HttpServerOptions): HttpServer {
   const answering = new Answering();
-  /** A request behind one after which the connection closes is dropped: its answer could not be sent. */
-  const take = (req: IncomingMessage, res: ServerResponse): boolean => {
+  /** False: the request is dropped. It is pipelined behind one that closes the connection, so it cannot be answered. */
+  const accept = (req: IncomingMessage, res: ServerResponse): boolean => {
     if (!req.socket.writable || answering.closes(req.socket)) return false;
     answering.begin(req.socket, res);
     return true;
   };
   const onRequest: RequestListener = (req, res) => {
-    if (take(req, res)) options.app.handle(req, res);
+    if (accept(req, res)) options.app.handle(req, res);
   };
   const server = createServer(
     {
       IncomingMessage: options.app.Request,
       ServerResponse: options.app.Response,
       maxHeaderSize: options.headerBytes,
-      // Node would answer without a problem document, and once more when the connection closes.
+      // Node's own refusal has no problem document, and Node would answer again when the connection closes.
       requireHostHeader: false,
       headersTimeout: options.headerTimeoutMs,
-      // Node's own limit for head and body together must not undercut those that were asked for.
+      // Node's limit for head and body together must not be shorter than the configured ones.
       requestTimeout: Math.max(WHOLE_REQUEST_MS, options.headerTimeoutMs + options.bodyTimeoutMs),
-      // Node looks for late heads only this often, by default every 30 s.
+      // How often Node looks for heads that are late. Its default is every 30 s.
       connectionsCheckingInterval: Math.min(1000, Math.ceil(options.headerTimeoutMs / 2)),
-      // Longer than the idle time of usual balancers, so that it is they who close idle connections.
+      // Longer than the idle timeout of common load balancers, so that the balancer closes idle connections first.
       keepAliveTimeout: 65_000,
-      // Any other upgrade (curl offers h2c by itself) is an ordinary request, and must not slip past the path.
-      // Nor may one that is sent ahead take a connection on which answers are owed.
+      // Any other upgrade (curl offers h2c by default) is an ordinary request, and must not bypass the middleware.
+      // A handshake that is pipelined behind an unanswered request must not take over the connection.
       shouldUpgradeCallback: (req) =>
         req.method === 'GET' &&
         req.headers.upgrade?.toLowerCase() === 'websocket' &&
@@ -83,29 +83,30 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     },
     onRequest,
   );
-  // One line more than a request may have shows that there were too many.
+  // One line more than a request may have, so that `checkHead` sees that there are too many.
   server.maxHeadersCount = MAX_HEADER_LINES + 1;
   server.maxConnections = options.connections;
   server.on('drop', options.onConnectionRefused);
   answerHalfClosed(server, answering);
-  // A client that does not read would keep a place among limits.inFlight for each answer, without any credentials.
-  const untaken = setInterval(() => answering.endUntaken(), options.answerTimeoutMs).unref();
-  server.once('close', () => clearInterval(untaken));
-  // Without this listener Node would invite the body before the merchant is authenticated.
+  // Clients that do not read their responses could exhaust limits.inFlight, without any credentials.
+  const closeUnread = setInterval(() => answering.endUntaken(), options.answerTimeoutMs).unref();
+  server.once('close', () => clearInterval(closeUnread));
+  // Without this listener, Node would send `100 Continue` before the merchant is authenticated.
   server.on('checkContinue', onRequest);
-  // Node's own answer has no request id.
+  // Node's own 417 has no request id.
   server.on('checkExpectation', (req, res) => {
-    if (!take(req, res)) return;
+    if (!accept(req, res)) return;
     const refusal = problem('invalid_request', 'The expectation is not supported.', { status: 417 });
     options.onMalformed(refusal);
     sendProblem(res, refusal, randomUUID());
   });
   server.on('upgrade', options.onUpgrade);
   server.on('connect', (_req, socket) => {
-    const refusal = problem('invalid_target', 'This is no proxy for other hosts.');
+    const refusal = problem('invalid_target', 'This gateway is not a forward proxy.');
     options.onMalformed(refusal);
     refuseOnSocket(socket, refusal, randomUUID());
   });
+  /** Lets the responses to earlier requests be sent, then closes the connection. */
   const endAfter = (owed: ServerResponse, socket: Duplex): void => {
     owed.once('close', () => {
       const next = answering.next(socket);
@@ -114,13 +115,13 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     });
   };
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
-    if (LEFT.has(error.code ?? '') || !socket.writable) {
+    if (DISCONNECTED.has(error.code ?? '') || !socket.writable) {
       socket.destroy();
       return;
     }
     const owed = answering.next(socket);
     if (owed) {
-      // A refusal now would be read as the answer to a request before the garbage.
+      // The client would read a refusal now as the response to an earlier, valid request.
       endAfter(owed, socket);
       return;
     }
@@ -139,7 +140,7 @@ function malformed(code = ''): Problem {
   return problem('invalid_request', 'The request is not valid HTTP/1.1.');
 }
 
-/** Answers where there is no response object, and closes the connection. */
+/** Answers on a socket for which Node has no response object, and closes the connection. */
 export function refuseOnSocket(socket: Duplex, refusal: Problem, requestId: string): void {
   if (!socket.writable) return;
   const body = problemBody(refusal, requestId);
@@ -150,10 +151,13 @@ export function refuseOnSocket(socket: Duplex, refusal: Problem, requestId: stri
   endSoon(socket);
 }
 
-/** Time for the last bytes to be read; a connection that is closed on unread ones is reset, and they are lost. */
+/**
+ * Time for the client to read the last bytes. If a socket is closed while it has unread input, the connection is reset, and
+ * the client loses those bytes.
+ */
 const LINGER_MS = 500;
 
-/** Ends a connection whether or not the other side does. */
+/** Closes a connection gracefully, and forcibly after {@link LINGER_MS}. */
 export function endSoon(socket: Duplex): void {
   socket.end();
   socket.resume();

@@ -6,35 +6,35 @@ import type { App } from './app.ts';
 import { endSoon } from './http-server.ts';
 
 /**
- * WebSockets. A handshake gets a response object and takes the path of every other request; at its end the socket is handed
- * to the backend's.
+ * WebSocket upgrades. A handshake gets a response object and passes the same middleware as every other request. Then the
+ * merchant's socket is connected to the backend's.
  */
 export class Upgrades {
   readonly #passthrough: Passthrough;
-  /** Handshakes that are on their path. */
+  /** The socket of each handshake, and the bytes that followed its head. */
   readonly #handshakes = new WeakMap<IncomingMessage, { socket: Socket; head: Buffer }>();
   readonly #open = new Set<Socket>();
   readonly #openSession: (req: IncomingMessage, end: () => void) => () => void;
 
-  /** @param openSession calls `end` when the request's secret key is revoked; returns what to call when the socket has closed */
+  /** @param openSession calls `end` when the request's secret key is revoked. The function that it returns stops that. */
   constructor(passthrough: Passthrough, openSession: (req: IncomingMessage, end: () => void) => () => void) {
     this.#passthrough = passthrough;
     this.#openSession = openSession;
   }
 
-  /** Starts the path of a handshake. */
+  /** Passes a handshake through the middleware. */
   handle(app: App, req: IncomingMessage, socket: Socket, head: Buffer): void {
     socket.on('error', () => {});
     this.#handshakes.set(req, { socket, head });
     const res = new app.Response(req);
     res.shouldKeepAlive = false;
     res.assignSocket(socket);
-    // The server has let go of the connection, so a refusal has to end it.
+    // Node's server no longer manages this connection, so it must be closed here after a refusal.
     res.once('finish', () => endSoon(socket));
     app.handle(req, res);
   }
 
-  /** Hands a handshake that was let in to the backend. False: the request is none. */
+  /** Passes an accepted handshake to the backend. False: the request is not a handshake. */
   pass(req: IncomingMessage, res: ServerResponse): boolean {
     const handshake = this.#handshakes.get(req);
     if (!handshake) return false;
@@ -44,11 +44,11 @@ export class Upgrades {
     context.passedThrough = 'connecting';
     context.isUpgrade = true;
     res.detachSocket(socket);
-    // The request ends with its connection.
+    // The response has lost its socket, so Node emits no `close` for it. The log line and the metrics need that event.
     socket.once('close', () => res.emit('close'));
     this.#open.add(socket);
     socket.once('close', () => this.#open.delete(socket));
-    // A merchant who does not close would keep the connection for good.
+    // A merchant who does not close its side would keep the connection open for ever.
     socket.once('finish', () => endSoon(socket));
     socket.once(
       'close',
@@ -58,7 +58,7 @@ export class Upgrades {
     return true;
   }
 
-  /** Ends all of them at once. */
+  /** Closes all upgraded connections at once. */
   end(): void {
     for (const socket of this.#open) socket.destroy();
   }

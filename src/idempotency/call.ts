@@ -3,7 +3,7 @@ import type { BackendResponse, Exchange } from '../kernel/exchange.ts';
 import type { Decision, StatusPolicy } from './outcome.ts';
 import type { AnswerDigest } from './record-writer.ts';
 
-/** What a retry does about a key in doubt; see the option of the same name. */
+/** What happens when a merchant retries with a key in doubt; see the option `inDoubt`. */
 export type InDoubtPolicy = 'hold' | 'retry' | 'lookup';
 
 /** One request with an idempotency key. */
@@ -18,7 +18,7 @@ export interface Call {
   waitMs: number;
   statuses: StatusPolicy;
   inDoubt: InDoubtPolicy;
-  /** Aborted when the merchant leaves. Ends waiting; never an execution. */
+  /** Aborted when the merchant disconnects. It ends a wait, and never an execution. */
   gone?: AbortSignal;
   /** Called after each wait for another request with this key. */
   waited?(ms: number): void;
@@ -45,7 +45,7 @@ export type Result =
   | { kind: 'in_doubt'; sinceMs: number; requestId: string }
   /** The store did not answer. This request sent nothing. */
   | { kind: 'store_unavailable'; cause: unknown }
-  /** No connection to the backend became free in time. This request sent nothing. */
+  /** No slot became free in time, or the queue for slots is full. This request sent nothing. */
   | { kind: 'overloaded' }
   /** The engine is closing or closed. This request sent nothing. */
   | { kind: 'closing' };
@@ -56,12 +56,12 @@ export interface EngineObserver {
   inDoubt(call: Call, cause: 'timeout' | 'connection' | 'status', reason: string): void;
   /** A write was refused because another token owns the record. */
   stale(write: 'renew' | 'complete' | 'release' | 'in_doubt', call: Call): void;
-  /** A result arrived for a key that has another result by now. */
+  /** The backend's response was refused as stale: the key has another result by now. */
   lateAnswer(call: Call, late: AnswerDigest, stored: AnswerDigest): void;
   /** Under `inDoubt: retry`: the request is sent to the backend once more. */
   sendsAgain(call: Call): void;
   leaseLost(call: Call): void;
-  /** The response was sent before it was stored; storing it is repeated in the background. */
+  /** The merchant gets the response before it is stored. The write is repeated in the background. */
   completeLate(call: Call, cause: unknown): void;
   /** The response was sent and never stored: the key is in doubt unless a pending write still arrives. */
   completeGivenUp(call: Call): void;

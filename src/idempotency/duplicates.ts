@@ -2,7 +2,7 @@ import type { Fingerprint, Scope } from '../kernel/brands.ts';
 import type { Place } from '../kernel/exchange.ts';
 import type { Call, Result } from './call.ts';
 
-/** The leader's result, or the order to take the leader's place. */
+/** The leader's result, or `lead`: the follower becomes the leader. */
 type Outcome = Result | 'lead';
 
 interface Follower {
@@ -11,7 +11,7 @@ interface Follower {
   end(outcome: Outcome): void;
 }
 
-/** The same request several times in this process: one leads, and the others follow it. */
+/** The requests with one scope and fingerprint in this process: one is the leader, the others are its followers. */
 export class Lead {
   readonly fingerprint: Fingerprint;
   /** The leader's place in the queue for a slot. A follower that becomes the leader takes it over. */
@@ -23,7 +23,7 @@ export class Lead {
     this.fingerprint = fingerprint;
   }
 
-  /** The key is in flight: followers whose time is over are answered so from now on. */
+  /** The leader knows that the key is in flight. From now on a follower whose waiting time is over gets `in_flight`. */
   markInFlight(): void {
     if (this.#inFlight) return;
     this.#inFlight = true;
@@ -32,18 +32,18 @@ export class Lead {
     for (const { end } of overdue) end({ kind: 'in_flight' });
   }
 
-  /** Waits for the leader, at most `ms` (and until it is known whether the key is in flight). */
+  /** Waits for the leader for `ms`, or longer, until the leader knows whether the key is in flight. */
   follow(ms: number, gone: AbortSignal | undefined): Promise<Outcome> {
     return new Promise((resolve) => {
       const leave = () => {
         this.#followers = this.#followers.filter((other) => other !== follower);
         follower.end({ kind: 'in_flight' });
       };
-      const timeOver = () => {
+      const onTimeout = () => {
         if (this.#inFlight) leave();
         else follower.overdue = true;
       };
-      const timer = ms > 0 ? setTimeout(timeOver, ms) : undefined;
+      const timer = ms > 0 ? setTimeout(onTimeout, ms) : undefined;
       const follower: Follower = {
         overdue: false,
         end: (outcome) => {
@@ -55,7 +55,7 @@ export class Lead {
       this.#followers.push(follower);
       gone?.addEventListener('abort', leave);
       if (gone?.aborted) leave();
-      else if (ms <= 0) timeOver();
+      else if (ms <= 0) onTimeout();
     });
   }
 
@@ -73,8 +73,8 @@ export class Lead {
 }
 
 /**
- * Duplicates that arrive in one process. They cost the store what one request costs: only the leader asks it, and followers
- * share what the leader learns.
+ * Duplicates within one process. They cost the store no more than one request: only the leader sends commands, and its
+ * followers share the result.
  */
 export class Duplicates {
   readonly #leads = new Map<Scope, Lead>();
@@ -86,8 +86,8 @@ export class Duplicates {
   }
 
   /**
-   * The lead, or undefined if the same request is under way and is to be followed. Another request under the same key
-   * follows none: the store tells it that the key is taken.
+   * Makes the call the leader of its scope. Undefined: the same request is running already, and the call must follow it.
+   * A call with the same key and another fingerprint follows none: it asks the store, which answers `mismatch`.
    */
   tryLead({ scope, fingerprint }: Call): Lead | undefined {
     const known = this.#leads.get(scope);
@@ -108,8 +108,8 @@ export class Duplicates {
   }
 
   /**
-   * The leader has ended. Its followers get the result if it is theirs as well; otherwise the next one leads, so that
-   * after a release duplicates start one at a time.
+   * Ends a lead. The followers get the leader's result if they may share it. Otherwise the next follower becomes the
+   * leader, so that after a release duplicates start one at a time.
    */
   handOver({ scope, requestId }: Call, lead: Lead, result: Result | undefined): void {
     const shared = result && sharedBy(result, requestId);
@@ -127,7 +127,7 @@ export class Duplicates {
 }
 
 /**
- * What a leader's result means for a duplicate of its request. Undefined: the duplicate has to ask for itself.
+ * What a leader's result means for a duplicate of its request. Undefined: the duplicate must ask the store itself.
  *
  * @param requestId the leader's
  */

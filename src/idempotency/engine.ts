@@ -23,9 +23,9 @@ const FIRST_LOOK_MS = 25;
 const LONGEST_LOOK_MS = 250;
 
 /**
- * Executes a request at most once for its key, and gives every request with the key that execution's result: one request of
- * a scope leads, takes a slot and is executed (execution.ts), and its duplicates follow it (duplicates.ts). Knows neither an
- * HTTP server nor a database.
+ * Executes a request at most once for its key, and gives every request with that key the result of that execution. In one
+ * process, one request of a scope is the leader: it takes a slot and is executed (execution.ts). Its duplicates follow it
+ * (duplicates.ts). The engine knows neither HTTP nor a database.
  */
 export class Engine {
   readonly #store: Store;
@@ -37,7 +37,7 @@ export class Engine {
   readonly #gate: WriteGate;
   readonly #duplicates = new Duplicates();
   readonly #handling = new Tally();
-  /** Each ends a wait of a leader. */
+  /** Functions that interrupt the waits of leaders. */
   readonly #waits = new Roster<() => void>();
   #looking = 0;
   #closing = false;
@@ -73,12 +73,12 @@ export class Engine {
     return this.#executions.pendingWrites;
   }
 
-  /** The store refuses writes; keyed requests are answered from reads where that is possible. */
+  /** The store refuses writes. Requests with a key are answered from reads where that is possible. */
   get storeRefuses(): boolean {
     return this.#store.refusing !== undefined || this.#gate.isShut;
   }
 
-  /** Never throws for what a store or a backend may do: every failure is a result. */
+  /** The result of a request with a key. A failure of the store or the backend is a result too, not an exception. */
   async handle(call: Call): Promise<Result> {
     const waitUntilMs = this.#clock.monotonicMs() + call.waitMs;
     this.#handling.begin();
@@ -109,7 +109,7 @@ export class Engine {
     await within(this.#handling.idle(), ms);
   }
 
-  /** Drains, and waits for the writes that only this process can make. After `ms` the rest is given up. */
+  /** Drains, and waits for pending writes, at most `ms` in all. Gives up the writes that are pending then. */
   async close(ms: number): Promise<void> {
     const startedMs = this.#clock.monotonicMs();
     await this.drain(ms);
@@ -124,7 +124,7 @@ export class Engine {
     return followed;
   }
 
-  /** From the store's first answer to the merchant's result. */
+  /** Starts and runs the call, or finds out what became of the earlier request that has its key. */
   async #lead(call: Call, lead: Lead, waitUntilMs: number): Promise<Result> {
     let found: Found = await this.#start(call, lead);
     for (let lookMs = FIRST_LOOK_MS; ; lookMs = Math.min(lookMs * 1.5, LONGEST_LOOK_MS)) {
@@ -145,7 +145,7 @@ export class Engine {
           found = await this.#executions.peek(call);
           break;
         case 'in_doubt': {
-          // Under another operation's policy nothing may be sent again.
+          // A retry that was identified as another operation is held: neither operation's policy may send it.
           const policy = found.operation === call.operation ? call.inDoubt : 'hold';
           const next = await this.#inDoubt(call, lead, policy, waitUntilMs);
           if (!next) return { kind: 'in_doubt', sinceMs: found.sinceMs, requestId: found.requestId };
@@ -160,7 +160,7 @@ export class Engine {
     }
   }
 
-  /** Takes a slot, then starts: the request goes out right after its record is durable. */
+  /** Takes a slot before it starts, so that the request is sent as soon as its record is durable. */
   #start(call: Call, lead: Lead): Promise<Found> {
     if (this.#closing) return Promise.resolve<Found>({ kind: 'closing' });
     const { refusing } = this.#store;
@@ -171,7 +171,7 @@ export class Engine {
     return free ? this.#executions.start(call, free) : this.#startLater(call, lead, isTrial);
   }
 
-  /** No slot is free. */
+  /** Queues for a slot, then starts. `isTrial`: the gate was shut, and admitted this request to try the store. */
   async #startLater(call: Call, lead: Lead, isTrial: boolean): Promise<Found> {
     const slot = await this.#slotFor(call, lead, true);
     if ('kind' in slot) {
@@ -184,7 +184,7 @@ export class Engine {
     return await this.#executions.readInstead(call, REFUSES);
   }
 
-  /** Sends a request in doubt a second time. */
+  /** Makes this call the owner of a key in doubt. It is then sent a second time. */
   async #restart(call: Call, lead: Lead): Promise<Found> {
     if (this.#closing) return { kind: 'closing' };
     const { refusing } = this.#store;
@@ -193,7 +193,7 @@ export class Engine {
     return 'kind' in slot ? slot : await this.#executions.restart(call, slot);
   }
 
-  /** What a retry does about a key in doubt. Undefined: nothing, it stays in doubt. */
+  /** Applies the policy for keys in doubt. Undefined: the key stays in doubt. */
   async #inDoubt(
     call: Call,
     lead: Lead,
@@ -210,7 +210,7 @@ export class Engine {
   }
 
   /**
-   * A slot; or, if none is free, what the record says, so that replays and duplicates need no slot.
+   * Takes a slot, or queues for one. Before it queues it reads the record, so that replays and duplicates need no slot.
    *
    * @param peek false if the record is known already
    */
@@ -226,13 +226,13 @@ export class Engine {
     lead.markInFlight();
     const slot = await this.#wait(lead.place.slot, this.#slots.queueTimeoutMs, call.gone);
     if (this.#closing) return { kind: 'closing' };
-    // The place stays with the lead: the next duplicate takes it over.
+    // The lead keeps its place in the queue, because the next duplicate takes it over.
     if (!slot || call.gone?.aborted) return { kind: 'overloaded' };
     lead.place = undefined;
     return slot;
   }
 
-  /** Waits for an execution in another process. False: the time is over, and the key is still in flight. */
+  /** Waits between two reads of a record that another process executes. False: do not wait any longer. */
   async #waitToLook(call: Call, lookMs: number, waitUntilMs: number): Promise<boolean> {
     const startedMs = this.#clock.monotonicMs();
     const leftMs = waitUntilMs - startedMs;

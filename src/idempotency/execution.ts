@@ -14,19 +14,19 @@ export interface ExecutionOptions {
   /** How long the lease lives without being renewed. */
   leaseMs: number;
   inDoubtRetentionMs: number;
-  /** How long a merchant's answer is held back while the store does not take the response. */
+  /** How long a merchant waits for the response while the store does not acknowledge it. */
   completeRetryMs: number;
 }
 
 /** Finds out what became of keys in doubt, for operations with `inDoubt: lookup`. */
 export interface DoubtSolver {
-  /** A key is in doubt from now on: look it up in the background. */
+  /** Looks up, in the background, a key that this process has left in doubt. */
   met(doubt: Pick<Call, 'scope' | 'operation'>, token: Token): void;
-  /** Looks the key up at once. True: the record has changed. Never throws. */
+  /** Looks the key up at once. True: the record has changed, so read it again. Never throws. */
   solve(doubt: Pick<Call, 'scope' | 'operation'>): Promise<boolean>;
 }
 
-/** This request owns the scope and has a slot: it may send, as long as `maySend` says so. */
+/** This request owns the scope and has a slot. It may be sent while `maySend` returns true. */
 export interface Started {
   kind: 'started';
   execution: Execution;
@@ -39,7 +39,6 @@ export interface Started {
 export type NotStarted = Extract<Result, { kind: 'store_unavailable' | 'overloaded' | 'closing' }>;
 export type Found = Started | PeekAnswer | NotStarted;
 
-/** What the executions of an engine work with. */
 export interface ExecutionParts {
   store: Store;
   observer: EngineObserver;
@@ -51,7 +50,8 @@ export interface ExecutionParts {
 /**
  * start → run → complete, for one request that leads its scope and has a slot.
  *
- * A failure before a durable start means that nothing is sent. A failure after it means that the key is in doubt.
+ * Nothing is sent before the start is durable. After it, the key is released only if the backend surely did not execute.
+ * If that is unknown, the key is in doubt.
  */
 export class Executions {
   readonly #store: Store;
@@ -84,7 +84,7 @@ export class Executions {
     return this.#writer.pendingWrites;
   }
 
-  /** The fence counts from before the store's command. Gives the slot back unless the answer is `started`. */
+  /** Creates the record. The fence counts from before the store's command. Releases the slot unless the call has started. */
   async start(call: Call, slot: Slot): Promise<Found> {
     const execution = executionOf(call);
     const maySend = fenceFrom(this.#clock, this.#leaseMs);
@@ -107,7 +107,7 @@ export class Executions {
     }
   }
 
-  /** A record in doubt becomes this request's, which is then sent a second time. */
+  /** Makes this call the owner of a record in doubt. It is then sent a second time. */
   async restart(call: Call, slot: Slot): Promise<Found> {
     const execution = executionOf(call);
     const maySend = fenceFrom(this.#clock, this.#leaseMs);
@@ -116,7 +116,7 @@ export class Executions {
         this.#observer.sendsAgain(call);
         return { kind: 'started', execution, slot, maySend, again: true };
       }
-      // Executing without a living owner, which start marks; or changed, which start reports.
+      // The record is not in doubt. If its owner is dead, `start` marks it in doubt. Otherwise `start` says what it is now.
       return await this.start(call, slot);
     } catch (cause) {
       slot.release();
@@ -125,7 +125,7 @@ export class Executions {
     }
   }
 
-  /** From a durable start to a durable result. */
+  /** Sends the request and writes what became of it: from a durable start to a durable result. */
   async run(call: Call, { execution, slot, maySend, again }: Started): Promise<Result> {
     this.#running.begin();
     const stopRenewing = this.#renewals.keep(call, execution);
@@ -168,7 +168,7 @@ export class Executions {
     if (call.inDoubt === 'lookup') this.#doubts?.met(call, execution.token);
   }
 
-  /** Another execution or an operator has the record by now: the merchant gets what every retry gets. */
+  /** Another execution or an operator has replaced the token: the merchant gets what is stored, or `outcome_unknown`. */
   async #superseded(call: Call, exchange: Exchange): Promise<Result> {
     if (exchange.kind === 'oversize') exchange.body.destroy();
     const found = await this.peek(call);
@@ -183,7 +183,7 @@ export class Executions {
     return { kind: 'executed', exchange: unknown, decision: 'in_doubt', stored: false };
   }
 
-  /** Answers from a read where no start is possible. */
+  /** Reads the record where no start is possible. An absent record becomes `store_unavailable`. */
   async readInstead(call: Call, cause: unknown): Promise<PeekAnswer | NotStarted> {
     const found = await this.peek(call);
     return found.kind === 'absent' ? { kind: 'store_unavailable', cause } : found;
@@ -198,8 +198,8 @@ export class Executions {
   }
 
   /**
-   * Waits for writes that only this process can make: responses that merchants have got, and starts to be taken back. After
-   * `ms` the rest is given up.
+   * Waits for pending writes, at most `ms`: responses that merchants already have, and starts to be taken back. Gives up
+   * the writes that are pending then.
    */
   async close(ms: number): Promise<void> {
     await this.#writer.close(ms);
@@ -214,7 +214,7 @@ function executionOf({ scope, fingerprint, merchant, operation, key, requestId }
 const isMaybeWritten = (cause: unknown): boolean =>
   !(cause instanceof StoreUnavailable) || cause.maybeWritten;
 
-/** After a restart nothing is released: that the second request was not executed says nothing about the first. */
+/** After a restart nothing is released, because the first request may have been executed even if the second was not. */
 function decideFor({ statuses }: Call, exchange: Exchange, again: boolean): Decision {
   const decision = decide(exchange, statuses);
   return again && decision === 'release' ? 'in_doubt' : decision;
@@ -223,7 +223,7 @@ function decideFor({ statuses }: Call, exchange: Exchange, again: boolean): Deci
 const statusOf = (exchange: Extract<Exchange, { kind: 'complete' | 'oversize' }>): number =>
   exchange.kind === 'complete' ? exchange.response.status : exchange.status;
 
-/** A `run` that throws is broken machinery: what it had sent is unknown. */
+/** If `run` throws, it is unknown whether the request was sent. */
 const brokenRun = (error: unknown): Exchange => ({
   kind: 'unknown',
   reason: error instanceof Error ? error.name : 'unknown error',

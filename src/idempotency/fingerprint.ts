@@ -1,13 +1,13 @@
 import { hash, randomBytes } from 'node:crypto';
 import type { Fingerprint, Scope, Token } from '../kernel/brands.ts';
 
-/** In UTF-8 a character has at most three bytes for each of its UTF-16 code units. */
-const MOST_BYTES = 3;
+/** A UTF-16 code unit takes at most three bytes in UTF-8. */
+const MAX_UTF8_BYTES = 3;
 
-/** SHA-256 over texts and a body, each with its length before it, so that no two lists run together. In hex. */
+/** SHA-256 (hex) over texts and a body. Each is prefixed with its length, so that different lists give different bytes. */
 function digest(texts: readonly string[], body?: Buffer): string {
   let most = body ? 4 + body.length : 0;
-  for (const text of texts) most += 4 + MOST_BYTES * text.length;
+  for (const text of texts) most += 4 + MAX_UTF8_BYTES * text.length;
   const bytes = Buffer.allocUnsafe(most);
   let at = 0;
   for (const text of texts) {
@@ -27,15 +27,15 @@ export function scopeOf(merchantCode: string, idempotencyKey: string): Scope {
   return digest([merchantCode, idempotencyKey]) as Scope;
 }
 
-/** The headers that say how a body is written. */
+/** The headers that say how a body is encoded. */
 export interface BodyForm {
   contentType?: string | undefined;
   contentEncoding?: string | undefined;
 }
 
 /**
- * Whether a request is the same request again. It ignores what an honest retry changes: the boundary of a multipart body,
- * and the time stamp in a gzip header.
+ * Two requests with the same fingerprint are the same request. The fingerprint ignores what an honest retry changes: the
+ * boundary of a multipart body, and the time stamp in a gzip header.
  *
  * @param target the request target as received, query included
  */
@@ -52,7 +52,7 @@ export function fingerprintOf(
     boundary === undefined
       ? digest([method, target], isCompressed ? withoutTime(body) : body)
       : digest([method, target, ...partsOf(body, boundary)]);
-  // A hash that is asked for as a buffer costs four times as much.
+  // Converting from hex is faster: `hash` takes four times as long to return a buffer.
   return Buffer.from(digested, 'hex') as Fingerprint;
 }
 
@@ -65,7 +65,7 @@ function boundaryOf(contentType: string | undefined): string | undefined {
   return quoted ?? bare;
 }
 
-/** The body between its boundaries, in latin1. Each part is digested with its length, so no two lists run together. */
+/** The parts of a body between its boundaries, in latin1. `digest` prefixes each with its length. */
 const partsOf = (body: Buffer, boundary: string): string[] => [
   'multipart',
   ...body.toString('latin1').split(`--${boundary}`),
@@ -74,7 +74,7 @@ const partsOf = (body: Buffer, boundary: string): string[] => [
 const isGzip = (contentEncoding: string | undefined, body: Buffer): boolean =>
   /gzip/i.test(contentEncoding ?? '') && body[0] === 0x1f && body[1] === 0x8b && body.length >= 10;
 
-/** RFC 1952 §2.3: the modification time has the bytes 4 to 7. */
+/** The modification time is in bytes 4 to 7 (RFC 1952 §2.3). */
 function withoutTime(body: Buffer): Buffer {
   const copy = Buffer.from(body);
   copy.fill(0, 4, 8);
@@ -82,7 +82,7 @@ function withoutTime(body: Buffer): Buffer {
 }
 
 const TOKEN_BYTES = 16;
-/** Random bytes are cheaper by the thousand. */
+/** One call for the random bytes of many tokens is cheaper than one call each. */
 const POOLED_TOKENS = 256;
 let pool = Buffer.alloc(0);
 

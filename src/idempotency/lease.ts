@@ -4,11 +4,12 @@ import type { Call, EngineObserver } from './call.ts';
 import type { Owner, Store } from './store.ts';
 
 /**
- * The last-moment fence, made right before `start` is issued: may the owner still send?
+ * The last-moment fence: returns a function that says whether the owner may still send. It must be made right before `start`
+ * is sent to the store.
  *
- * For `leaseMs` after its start no other gateway takes the owner for dead. The owner counts from before `start`, so that
- * its time ends before the store's does. Renewals do not extend it: after a pause another request may own the key even
- * if a renewal succeeds. Both clocks count, because the monotonic one stops while a machine is suspended.
+ * For `leaseMs` after its start, no other gateway takes the owner for dead. The owner counts from before `start`, so that its
+ * time ends before the lease in the store does. Renewals do not extend it: after a pause, another request may own the key
+ * even if a renewal succeeds. Both clocks count, because the monotonic one stops while a machine is suspended.
  */
 export function fenceFrom(clock: Clock, leaseMs: number): () => boolean {
   const monotonicMs = clock.monotonicMs();
@@ -55,7 +56,7 @@ export class Renewals {
       if (execution.dueMs <= nowMs) void this.#renew(execution);
   }
 
-  /** A renewal without an answer is tried again a third of the lease later. */
+  /** The next renewal is due a third of the lease later, even if this one got no answer. */
   async #renew(execution: Renewal): Promise<void> {
     const { call, owner } = execution;
     execution.dueMs = Number.POSITIVE_INFINITY;

@@ -16,22 +16,23 @@ export const idempotencyOptions = z.strictObject({
     .min(1)
     .default(['x-service-idempotency', 'idempotency-key']),
   /**
-   * What becomes of requests on paths that no operation declares. protect: with a key they are executed once, as operation
-   * `undeclared`. pass: they are streamed, and a key means nothing. refuse: 404.
+   * What happens to requests on paths that no operation declares. protect: a request with a key is executed once, as
+   * operation `undeclared`. pass: requests are streamed, and a key is ignored. refuse: 404.
    */
   undeclared: z.enum(['protect', 'pass', 'refuse']).default('protect'),
-  /** How long a completed key is kept, from its start; at most 30 days. */
+  /** How long a completed key is kept, counted from its start. At most 30 days. */
   retentionMs: ms(1000, 2_592_000_000).default(86_400_000),
   /**
-   * How long a key is kept whose outcome is unknown, from its start; and a key that was in doubt, from its completion.
-   * Within this time it is never executed again by itself. Default 30 days; not less than retentionMs.
+   * How long a key in doubt is kept, counted from its start. A key that was in doubt is kept for this long again after its
+   * completion. Until then, only an operator, a lookup or `inDoubt: retry` can cause a second execution. Default 30 days; not
+   * less than retentionMs.
    */
   inDoubtRetentionMs: ms(1000, 31_536_000_000).default(2_592_000_000),
-  /** A larger response is passed on, and only its status is stored. */
+  /** A larger response is streamed to the merchant, and only its status is stored. */
   maxStoredBytes: z.number().int().min(1024).max(67_108_864).default(1_048_576),
-  /** How long a response is held back while the store does not take it. */
+  /** How long a merchant waits for the response while the store does not acknowledge it. */
   completeRetryMs: ms(0, 60_000).default(2000),
-  /** Duplicates that may wait at once in one process; one more is answered 409 at once. */
+  /** The most duplicates that may wait at the same time in one process. Further ones are answered 409 at once. */
   maxWaiters: z.number().int().min(0).max(1_000_000).default(5000),
 });
 
@@ -40,14 +41,14 @@ const redisAddress = z
   .string()
   .refine(
     isAddress,
-    'must be an address such as redis://redis.internal:6379; credentials and tls stand beside it',
+    'must be an address such as redis://redis.internal:6379; set username, password and tls as separate options',
   );
 
 /** Section `lock`. */
 export const lockOptions = z.strictObject({
-  /** How long the owner of a key counts as alive without a sign of life. */
+  /** How long the owner of a key counts as alive without renewing its lease. */
   leaseMs: ms(100, 600_000).default(10_000),
-  /** Independent Redis nodes for Redlock, an odd number; empty: the store's own. */
+  /** Independent Redis nodes for Redlock, an odd number. Empty: leases are kept in the store. */
   nodes: z
     .array(redisUrl)
     .refine(
@@ -63,19 +64,19 @@ const sqliteStore = z.strictObject({
   kind: z.literal('sqlite'),
   /** Folder of the database, shared by all gateways of this machine. */
   path: z.string().min(1).default('./data'),
-  /** A store that does not answer within this is unavailable. */
+  /** A command without an answer within this time fails: the store is unavailable. */
   timeoutMs,
 });
 
-/** Version 7.0 or newer, with persistence and without eviction. */
+/** Redis 7.0 or newer, with persistence and without eviction. */
 const redisStore = z
   .strictObject({
     kind: z.literal('redis'),
     /** One server: redis:// or rediss://, with its credentials. */
     url: redisUrl.optional(),
-    /** Or the master that these sentinels name. */
+    /** In place of `url`: sentinels, and the name of their master. */
     sentinels: z.strictObject({ name: z.string().min(1), nodes: z.array(redisAddress).min(1) }).optional(),
-    /** Or a cluster: some of its nodes. */
+    /** In place of `url`: some nodes of a cluster. */
     cluster: z.array(redisAddress).min(1).optional(),
     /** Credentials of the data nodes behind sentinels or in a cluster. */
     username: z.string().min(1).optional(),
@@ -83,23 +84,23 @@ const redisStore = z
     tls: z.boolean().optional(),
     durability: z
       .strictObject({
-        /** Replicas that must have a start before anything is sent, and a result before it is replayed; without them 503. */
+        /** Replicas that must acknowledge a start before the request is sent, and a result before it is replayed; else 503. */
         replicas: z.number().int().min(0).max(10).default(0),
       })
       .prefault({}),
-    /** Before the name of every key. */
+    /** Prefix of every Redis key. */
     prefix: z
       .string()
       .regex(/^[\w.:-]{1,64}$/, 'must be 1 to 64 letters, digits, and _ . : -')
       .default('oncegate'),
-    /** A store that does not answer within this is unavailable. */
+    /** A command without an answer within this time fails: the store is unavailable. */
     timeoutMs,
     /** How long to wait for Redis at the start. */
     connectTimeoutMs: ms(100, 120_000).default(5000),
   })
   .superRefine(({ url, sentinels, cluster, username, password, tls }, context) => {
-    const said = [url, sentinels, cluster].filter((location) => location !== undefined).length;
-    if (said !== 1) {
+    const given = [url, sentinels, cluster].filter((location) => location !== undefined).length;
+    if (given !== 1) {
       const message = 'needs exactly one of url, sentinels and cluster';
       context.addIssue({ code: 'custom', path: ['url'], message });
     }
@@ -107,7 +108,8 @@ const redisStore = z
       context.addIssue({
         code: 'custom',
         path: ['url'],
-        message: 'carries its own username, password and TLS (rediss)',
+        message:
+          'already contains username, password and TLS (rediss://), so they must not be set separately',
       });
     }
   });
@@ -122,12 +124,15 @@ const NOT_FOR_LOOKUPS =
 const statuses = z.array(z.number().int().min(200).max(599));
 
 /**
- * `operations[].idempotency.lookup`: the backend's own answer to what became of a transaction. A GET, sent to
- * `upstream.url` with X-Merchant-Code, never with the merchant's secret key.
+ * `operations[].idempotency.lookup`: a GET that asks the backend what became of a transaction. It is sent to `upstream.url`
+ * with X-Merchant-Code, never with the merchant's secret key.
  */
 const lookupOptions = z
   .strictObject({
-    /** Path and query, with {merchant} and {key}: two merchants may use the same key. {operation} too. Values are percent-encoded. */
+    /**
+     * Path and query. They must contain {merchant} and {key}, because two merchants may use the same key, and may contain
+     * {operation}. Values are percent-encoded.
+     */
     path: z
       .string()
       .regex(/^\/(?!\/)[\x21-\x7e]*$/, 'must begin with one / and hold printable ASCII without spaces')
@@ -138,9 +143,9 @@ const lookupOptions = z
       )
       .refine(
         (path) => [...path.matchAll(/\{[^}]*\}?|\}/g)].every(([part]) => PLACEHOLDERS.includes(part)),
-        `must hold no braces but those of ${PLACEHOLDERS.join(', ')}`,
+        `must have no braces except in ${PLACEHOLDERS.join(', ')}`,
       ),
-    /** Header fields of the request: the gateway's own credential at the backend. Treated as secret. */
+    /** Header fields of the request, such as the gateway's own credentials for the backend. Treated as secret. */
     headers: z
       .record(
         z
@@ -150,27 +155,28 @@ const lookupOptions = z
         z.string().regex(/^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$/, 'must be a header value'),
       )
       .default({}),
-    /** Statuses by which the backend says that it executed the transaction, finally: the body becomes the result. */
+    /** Statuses with which the backend says that it executed the transaction, finally. The body becomes the result. */
     completed: statuses.min(1).default([200]),
     /**
-     * Statuses by which it says that it knows of no such transaction, and the key may be executed again. Default none: a
-     * mistyped path that answers 404 must not free keys.
+     * Statuses with which the backend says that it knows of no such transaction, so that the key may be executed again.
+     * Default none, because a mistyped path that answers 404 must not free keys.
      */
     released: statuses.default([]),
-    /** Status of the result that retries then get. */
+    /** Status of the response that retries get after a lookup has completed the key. */
     completedStatus: z.number().int().min(200).max(599).default(200),
     /**
-     * How long a key must have been in doubt before "no such transaction" is believed, and the key is free again. The
-     * request may still be on its way: in a queue of the backend, in a network that stands still, in a gateway that was
-     * paused. Whatever arrives after this is a second execution, so take the longest that you can imagine. Counted by
-     * the process that looks, from when it met the doubt; not less than `lock.leaseMs` and `upstream.responseTimeoutMs`.
+     * How long a key must have been in doubt before the gateway believes "no such transaction" and frees the key. Until then
+     * the request may still be on its way: in a queue of the backend, in a network that is partitioned, in a gateway that
+     * was paused. If it arrives after this time, the backend executes twice, so choose the longest delay that you can
+     * imagine. The process that sends the lookups counts from when it first saw the key in doubt. Not less than
+     * `lock.leaseMs` and `upstream.responseTimeoutMs`.
      */
     releaseAfterMs: ms(1, 2_592_000_000).default(60_000),
-    /** Time for the complete answer. */
+    /** Time limit for the complete answer to one lookup. */
     timeoutMs: ms(1, 600_000).default(5000),
-    /** From when the key is in doubt to the first question. */
+    /** The pause before the first lookup, counted from when the key is in doubt. */
     firstAfterMs: ms(1, 3_600_000).default(1000),
-    /** The pause between two questions doubles up to this. They end when the record expires. */
+    /** The pause between two lookups doubles up to this. Lookups end when the record expires. */
     maxPauseMs: ms(1, 86_400_000).default(60_000),
   })
   .superRefine(({ completed, released, firstAfterMs, maxPauseMs }, context) => {
@@ -188,26 +194,26 @@ const lookupOptions = z
 /** `operations[].idempotency`. */
 export const operationIdempotencyOptions = z
   .strictObject({
-    /** none: a key means nothing here; optional: it protects; required: without one 400. */
+    /** none: a key is ignored. optional: a request with a key is protected. required: a request without a key gets 400. */
     key: z.enum(['none', 'optional', 'required']).default('optional'),
     /**
-     * What becomes of a key whose outcome is unknown.
+     * What happens when a merchant retries with a key in doubt.
      *
-     * - hold: a retry gets 409 outcome_unknown, until somebody resolves it.
-     * - lookup: the backend is asked, see `lookup`.
-     * - retry: DANGEROUS. A retry is sent to the backend again, though the first request may have been executed, or may
-     *   still be. Only for a backend that itself executes one idempotency key once: with any other it pays twice.
+     * - hold: the retry gets 409 outcome_unknown, until an operator resolves the key.
+     * - lookup: the gateway asks the backend, see `lookup`.
+     * - retry: DANGEROUS. The retry is sent to the backend, although the first request may have been executed, or may still
+     *   be executed. Only for a backend that itself executes each idempotency key once. Any other backend pays twice.
      */
     inDoubt: z.enum(['hold', 'retry', 'lookup']).default('hold'),
-    /** With inDoubt: lookup, and only then. */
+    /** Required with inDoubt: lookup, and allowed only with it. */
     lookup: lookupOptions.optional(),
-    /** How long a duplicate waits for the first one's result. */
+    /** How long a duplicate waits for the result of the first request. */
     waitMs: ms(0, 600_000).default(10_000),
-    /** Statuses by which the backend says that it executed nothing: passed on, and the key is free again. */
+    /** Statuses with which the backend says that it executed nothing: the response is sent, and the key is free again. */
     release: z.array(z.number().int().min(400).max(599)).default([401, 403, 429]),
     /**
-     * Statuses by which a proxy in front of the backend says that it gave up waiting: passed on, and the key is in doubt,
-     * because the backend may have executed.
+     * Statuses with which a proxy in front of the backend says that it gave up waiting. The merchant gets the response, and
+     * the key is in doubt, because the backend may have executed.
      */
     unknown: z.array(z.number().int().min(400).max(599)).default([502, 504]),
   })
@@ -230,7 +236,7 @@ interface Policies {
   idempotency: { undeclared: 'protect' | 'pass' | 'refuse' };
 }
 
-/** What an operator ought to know of the configured policies, one line each. */
+/** Warnings about dangerous or outdated policies, one line each. */
 export function policyWarnings({ operations, idempotency: { undeclared } }: Policies): string[] {
   const warnings: string[] = [];
   for (const { name, match, idempotency } of operations) {

@@ -1,17 +1,17 @@
 import type { Completion, Exchange } from '../kernel/exchange.ts';
 
-/** What becomes of the scope. */
+/** What becomes of the key. */
 export type Decision = 'complete' | 'release' | 'in_doubt';
 
-/** What an operation says about the backend's statuses. */
+/** Statuses with a special meaning, from an operation's configuration. */
 export interface StatusPolicy {
-  /** The backend surely did not execute. */
+  /** With these the backend surely did not execute. */
   release: readonly number[];
-  /** A proxy in front of the backend gave up: whether the backend executed is unknown. */
+  /** With these a proxy in front of the backend gave up waiting: the backend may have executed. */
   unknown: readonly number[];
 }
 
-/** What the end of an exchange means for the key. The status decides before the size of the response. */
+/** Decides what becomes of the key, by how the exchange with the backend ended. The status decides before the size. */
 export function decide(exchange: Exchange, { release, unknown }: StatusPolicy): Decision {
   if (exchange.kind === 'not_sent') return 'release';
   if (exchange.kind === 'unknown') return 'in_doubt';
@@ -20,9 +20,9 @@ export function decide(exchange: Exchange, { release, unknown }: StatusPolicy): 
   return unknown.includes(status) ? 'in_doubt' : 'complete';
 }
 
-/** What the record is completed with. A response that is too large leaves a tombstone. */
+/** What to complete the record with. A response that is too large to store leaves a tombstone. */
 export function completionOf(exchange: Exchange): Completion {
   if (exchange.kind === 'complete') return { kind: 'response', response: exchange.response };
   if (exchange.kind === 'oversize') return { kind: 'tombstone', status: exchange.status };
-  throw new TypeError(`an exchange that ended ${exchange.kind} has no result`);
+  throw new TypeError(`an exchange of kind ${exchange.kind} cannot complete a record`);
 }

@@ -5,9 +5,9 @@ import { UnreadableRecord } from './store.ts';
 
 const FIRST_PAUSE_MS = 50;
 const LONGEST_PAUSE_MS = 500;
-/** Writes that are tried together while the store does not answer, and at most. */
-const FEWEST_TOGETHER = 16;
-const MOST_TOGETHER = 256;
+/** How many writes are tried at once: while the store does not answer, and at most. */
+const SMALLEST_BATCH = 16;
+const LARGEST_BATCH = 256;
 
 interface Pending {
   write(): Promise<unknown>;
@@ -19,8 +19,8 @@ interface Pending {
  * Writes that the store did not answer and that must not be lost: results, and starts to be taken back. Each is repeated
  * until the store answers; repeating is safe because each carries its owner's token.
  *
- * All of them share one loop. While the store is away only a few are tried at a time, at growing pauses, so that a frozen
- * server does not collect a command for every write and every pause.
+ * All writes share one loop. While the store does not answer, only a few are tried at once, with growing pauses. Otherwise a
+ * frozen server would queue one command for every write and every attempt.
  */
 export class PendingWrites {
   readonly #clock: Clock;
@@ -37,7 +37,7 @@ export class PendingWrites {
     return this.#pending.count;
   }
 
-  /** Repeats `write` until it is answered. Undefined: it was not answered for `forMs`, or until the end of {@link close}. */
+  /** Repeats `write` until the store answers. Undefined: it was given up after `forMs`, or by {@link close}. */
   add<T>(write: () => Promise<T>, forMs: number): Promise<T | undefined> {
     const untilMs = this.#clock.monotonicMs() + forMs;
     this.#pending.begin();
@@ -48,7 +48,7 @@ export class PendingWrites {
     return answer;
   }
 
-  /** Waits until every write is answered, at most `ms`. Gives up the others after one last attempt. */
+  /** Waits until every write is answered, at most `ms`. Then tries the others once more, and gives up those that fail. */
   async close(ms: number): Promise<void> {
     await within(this.#pending.idle(), ms);
     this.#ending.abort();
@@ -59,18 +59,18 @@ export class PendingWrites {
     this.#working = true;
     const { signal } = this.#ending;
     let pauseMs = FIRST_PAUSE_MS;
-    let together = FEWEST_TOGETHER;
+    let batchSize = SMALLEST_BATCH;
     while (this.#writes.length > 0) {
       await sleep(pauseMs, undefined, { signal }).catch(() => {});
-      const batch = this.#writes.splice(0, signal.aborted ? this.#writes.length : together);
+      const batch = this.#writes.splice(0, signal.aborted ? this.#writes.length : batchSize);
       const failed = (await Promise.all(batch.map((pending) => this.#attempt(pending)))).filter(
         (pending) => pending !== undefined,
       );
       if (failed.length === batch.length) {
-        together = FEWEST_TOGETHER;
+        batchSize = SMALLEST_BATCH;
         pauseMs = Math.min(pauseMs * 2, LONGEST_PAUSE_MS);
       } else {
-        together = Math.min(together * 2, MOST_TOGETHER);
+        batchSize = Math.min(batchSize * 2, LARGEST_BATCH);
         pauseMs = failed.length > 0 ? FIRST_PAUSE_MS : 0;
       }
       this.#writes.push(...failed);
@@ -78,7 +78,7 @@ export class PendingWrites {
     this.#working = false;
   }
 
-  /** Resolves to the write itself if it has to be repeated. */
+  /** Returns the write if it must be repeated. */
   async #attempt(pending: Pending): Promise<Pending | undefined> {
     try {
       pending.resolve(await pending.write());

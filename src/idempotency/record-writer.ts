@@ -7,13 +7,13 @@ import { PendingWrites } from './pending-writes.ts';
 import type { Execution, Fenced, IdempotencyRecord, Owner, Store } from './store.ts';
 
 export interface RecordWriterOptions {
-  /** No write is repeated for longer: the record has expired by then. */
+  /** Writes are repeated for this long at most: the record has expired by then. */
   inDoubtRetentionMs: number;
-  /** How long a response is held back while the store does not take it. */
+  /** How long a merchant waits for the response while the store does not acknowledge it. */
   completeRetryMs: number;
 }
 
-/** Writes what became of an execution, under its owner's token. Nothing here throws: the store's failures are repeated. */
+/** Writes what became of an execution, under its owner's token. No method throws; important writes are repeated. */
 export class RecordWriter {
   readonly #store: Store;
   readonly #options: RecordWriterOptions;
@@ -35,7 +35,7 @@ export class RecordWriter {
   /**
    * Stores the response. `late`: the store did not answer within `completeRetryMs`; the write is repeated in the background.
    *
-   * @param ended called when the store has answered, or never will
+   * @param ended called when the store has answered, or the write is given up
    */
   async complete(
     call: Call,
@@ -86,7 +86,7 @@ export class RecordWriter {
     }
   }
 
-  /** Whether the backend executed is unknown. If this fails, the record reads as in doubt once its lease has lapsed. */
+  /** Whether the backend executed is unknown. A failed write is not repeated: once the lease lapses, the key is in doubt. */
   async markInDoubt(call: Call, owner: Owner): Promise<void> {
     const answer = await this.#store.markInDoubt(owner).catch(() => 'ok');
     if (answer === 'stale') this.#observer.stale('in_doubt', call);
@@ -102,7 +102,7 @@ export class RecordWriter {
     this.#repeat(() => this.#store.markInDoubt(owner, { voidToken: true }));
   }
 
-  /** Waits for what is pending, at most `ms`. What is not answered by then is given up. */
+  /** Waits for pending writes, at most `ms`. Gives up the writes that are pending then. */
   async close(ms: number): Promise<void> {
     await this.#pending.close(ms);
   }
@@ -118,12 +118,12 @@ export class RecordWriter {
   }
 }
 
-/** A result as the log may show it: enough to tell two results apart, and nothing of their content. */
+/** A result for the log: enough to distinguish two results, and nothing of their content. */
 export interface AnswerDigest {
   state: IdempotencyRecord['state'] | 'absent' | 'unreadable';
   status?: number;
   bodyBytes?: number;
-  /** The first 16 hexadecimal digits. */
+  /** The first 16 hexadecimal digits of the digest. */
   bodySha256?: string;
 }
 

@@ -1,13 +1,15 @@
 import type { Clock } from '../kernel/clock.ts';
 
-/** Fewer failures in a row may be one node of a cluster. Failures that are further apart than this do not count. */
-const FAILURES = 8;
-const TOGETHER_MS = 2000;
+/** The gate shuts after this many failures in a row. Fewer may come from a single node of a cluster. */
+const FAILURES_TO_SHUT = 8;
+/** A failure counts as the next one in a row if it comes within this time. */
+const FAILURE_WINDOW_MS = 2000;
 const TRY_EVERY_MS = 100;
 
 /**
- * Shuts after several starts in a row have failed. While it is shut, one request at a time may try a start; the others are
- * answered from reads, so that a store that is away does not keep the slots from requests that need no store.
+ * A circuit breaker for starts. It shuts after several starts in a row have failed. While it is shut, one request at a time
+ * may try a start, and the others are answered from reads. So a store that does not answer cannot occupy all slots, and
+ * requests without a key still get one.
  */
 export class WriteGate {
   readonly #clock: Clock;
@@ -21,11 +23,11 @@ export class WriteGate {
   }
 
   get isShut(): boolean {
-    if (this.#failures < FAILURES) return false;
-    return this.#trying || this.#clock.monotonicMs() - this.#failedAtMs < TOGETHER_MS;
+    if (this.#failures < FAILURES_TO_SHUT) return false;
+    return this.#trying || this.#clock.monotonicMs() - this.#failedAtMs < FAILURE_WINDOW_MS;
   }
 
-  /** May this request try a start? Then one of the other methods must be called with what came of it. */
+  /** May this request try a start? If so, the caller must call `succeeded`, `failed` or `notTried` afterwards. */
   admits(): boolean {
     if (!this.isShut) return true;
     if (this.#trying || this.#clock.monotonicMs() < this.#nextTryMs) return false;
@@ -42,7 +44,7 @@ export class WriteGate {
 
   failed(): void {
     const nowMs = this.#clock.monotonicMs();
-    this.#failures = nowMs - this.#failedAtMs < TOGETHER_MS || this.#trying ? this.#failures + 1 : 1;
+    this.#failures = nowMs - this.#failedAtMs < FAILURE_WINDOW_MS || this.#trying ? this.#failures + 1 : 1;
     this.#failedAtMs = nowMs;
     this.#nextTryMs = nowMs + TRY_EVERY_MS;
     this.#trying = false;

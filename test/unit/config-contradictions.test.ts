@@ -32,7 +32,7 @@ describe('a configuration is refused', () => {
   it('with a redis url and separate credentials', () => {
     for (const more of ['username: a', 'password: a', 'tls: true'])
       expect(mistakesIn(`${UPSTREAM}store: { kind: redis, url: "redis://a", ${more} }`), more).toEqual([
-        expect.stringMatching(/^gateway\.yaml: store\.url: .*carries its own/),
+        expect.stringMatching(/^gateway\.yaml: store\.url: .*already contains/),
       ]);
   });
 

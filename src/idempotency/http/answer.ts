@@ -7,7 +7,7 @@ import { type Problem, problem } from '../../kernel/problem.ts';
 import type { Result } from '../call.ts';
 import type { Decision } from '../outcome.ts';
 
-/** The merchant's answer, and its name in metrics and the log. */
+/** The merchant's answer. `outcome`: its name in metrics and the log. */
 export type Answer =
   | { outcome: string; problem: Problem }
   /** `originalRequestId`: the response is a replay, and this is the id of the first request. */
@@ -25,19 +25,15 @@ export function answerOf(result: Result): Answer {
       return { outcome: 'replayed', response: result.response, originalRequestId: result.requestId };
     case 'tombstone':
       return refusal(
-        problem('response_not_stored', 'The request was executed; its result is not kept for a retry.', {
+        problem('response_not_stored', 'The request was executed, but its response was not stored.', {
           headers: { [ORIGINAL_REQUEST_ID]: result.requestId },
         }),
       );
     case 'in_flight':
       return refusal(
-        problem(
-          'request_in_flight',
-          'The first request with this key still runs; ask again with the same key.',
-          {
-            retryAfterS: 1,
-          },
-        ),
+        problem('request_in_flight', 'The first request with this key still runs; retry with the same key.', {
+          retryAfterS: 1,
+        }),
       );
     case 'mismatch':
       return refusal(
@@ -56,7 +52,7 @@ export function answerOf(result: Result): Answer {
       );
     case 'closing':
       return refusal(
-        problem('shutting_down', 'The request was not sent; ask again with the same key.', {
+        problem('shutting_down', 'The request was not sent; retry with the same key.', {
           retryAfterS: 1,
         }),
       );
@@ -64,7 +60,7 @@ export function answerOf(result: Result): Answer {
       return overloaded();
     case 'store_unavailable':
       return refusal(
-        problem('store_unavailable', 'The request was not sent; ask again with the same key.', {
+        problem('store_unavailable', 'The request was not sent; retry with the same key.', {
           retryAfterS: 1,
         }),
       );
@@ -77,13 +73,13 @@ const OUTCOMES: Record<Decision, string> = {
   in_doubt: 'outcome_unknown',
 };
 
-/** No connection to the backend became free in time. */
+/** No slot became free in time, or the queue for slots is full. */
 export function overloaded(): Answer {
-  const detail = 'The backend has no free connection. The request was not sent; ask again.';
+  const detail = 'No connection to the backend is free. The request was not sent; retry.';
   return refusal(problem('overloaded', detail, { retryAfterS: 1 }));
 }
 
-/** @param outcome the name of a complete answer: executed, released, forwarded, outcome_unknown */
+/** @param outcome the outcome of a complete response: executed, released, forwarded, outcome_unknown */
 export function answerOfExchange(exchange: Exchange, outcome: string): Answer {
   switch (exchange.kind) {
     case 'complete':
@@ -98,7 +94,7 @@ export function answerOfExchange(exchange: Exchange, outcome: string): Answer {
       return refusal(
         problem(
           'outcome_unknown',
-          'The request may have been executed, and the backend gave no complete answer.',
+          'The request may have been executed, but the backend sent no complete response.',
           {
             status: exchange.timedOut ? 504 : 502,
           },
@@ -107,7 +103,7 @@ export function answerOfExchange(exchange: Exchange, outcome: string): Answer {
   }
 }
 
-/** Sends an answer, or passes a refusal on. */
+/** Sends an answer. A problem is passed to `next`, because refusals are sent in one place. */
 export function sendAnswer(
   res: ServerResponse,
   context: RequestContext,
@@ -120,8 +116,8 @@ export function sendAnswer(
   else sendResponse(res, answer.response, context.requestId, answer.originalRequestId);
 }
 
-/** Beyond this size copying costs more than a second write. */
-const IN_ONE_PIECE_BYTES = 16_384;
+/** Up to this size, copying the body is cheaper than a second write. */
+const ONE_WRITE_BYTES = 16_384;
 
 /**
  * Sends a response byte for byte.
@@ -138,22 +134,22 @@ export function sendResponse(
   if (res.destroyed) return;
   const headers = answerFields(response.headers, requestId, originalRequestId);
   const bodiless = res.req.method === 'HEAD' || response.status === 204 || response.status === 304;
-  // The backend may have sent it in chunks; here its length is known.
+  // The backend may have sent a chunked body. Its length is known by now.
   if (!bodiless && !hasField(headers, 'content-length'))
     headers.push('Content-Length', String(response.body.length));
   res.sendDate = false;
   res.writeHead(response.status, writable(headers));
-  endInTurn(res, bodiless ? undefined : response.body);
+  endInBatch(res, bodiless ? undefined : response.body);
 }
 
-/** Responses whose bodies are ready. */
+/** Responses that end in the next batch. */
 let ready: [ServerResponse, Buffer | undefined][] = [];
 
 /**
- * Ends the response when the event loop has read all sockets that were readable. Responses that are written one after the
- * other cost a fifth less CPU: a write to a client that sleeps wakes it, and a busy client then reads several at once.
+ * Ends the response after the event loop has read all readable sockets, together with the others of this turn. Writing
+ * responses in batches costs a fifth less CPU: the first write wakes a client, which then reads several responses at once.
  */
-function endInTurn(res: ServerResponse, body: Buffer | undefined): void {
+function endInBatch(res: ServerResponse, body: Buffer | undefined): void {
   if (ready.length === 0) setImmediate(endReady);
   ready.push([res, body]);
 }
@@ -165,12 +161,12 @@ function endReady(): void {
     if (res.destroyed) continue;
     if (!body) res.end();
     // Node sends a latin1 string together with the head in one write.
-    else if (body.length <= IN_ONE_PIECE_BYTES) res.end(body.toString('latin1'), 'latin1');
+    else if (body.length <= ONE_WRITE_BYTES) res.end(body.toString('latin1'), 'latin1');
     else res.end(body);
   }
 }
 
-/** Streams an oversize response. If the backend breaks off, so does the merchant's connection. */
+/** Streams an oversize response. If the backend's connection breaks, the merchant's is closed too: the body is truncated. */
 export function sendStream(
   res: ServerResponse,
   { status, headers, body }: Extract<Exchange, { kind: 'oversize' }>,

@@ -1,18 +1,18 @@
-/** The idempotency key of a request, as its headers give it. */
+/** What the headers of a request say about its idempotency key. */
 export type KeyReading =
   | { kind: 'none' }
   | { kind: 'key'; key: string }
   | { kind: 'invalid'; reason: string };
 
 const PRINTABLE = /^[\x20-\x7e]{1,255}$/;
-/** Each of the 255 characters may be escaped. A longer value is not read. */
-const MOST_QUOTED_CHARS = 2 * 255 + 2;
+/** Two quotes around 255 characters, each of which may be escaped. A longer value is refused unread. */
+const MAX_QUOTED_CHARS = 2 * 255 + 2;
 /** A structured field's string (RFC 9651 §3.3.3): quoted, with \" and \\ as its only escapes. */
 const QUOTED = /^"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"$/;
 
 /**
- * Reads the idempotency key off the header lines, names and values in turn, as they were on the wire: Node joins
- * repeated lines with a comma, which is a character that keys may have.
+ * Reads the idempotency key from the raw header lines (names and values alternate). `req.headers` would not do: Node joins
+ * repeated lines with a comma, and a key may contain commas.
  *
  * @param names header names in lower case. In `idempotency-key` a quoted string is unquoted, as in the IETF draft.
  */
@@ -36,14 +36,14 @@ export function readKey(rawHeaders: readonly string[], names: readonly string[])
   return key === undefined ? { kind: 'none' } : { kind: 'key', key };
 }
 
-/** Undefined for a quoted string that is not well formed. */
+/** Undefined: the value is a malformed quoted string. */
 function readValue(name: string, text: string): string | undefined {
   if (name !== 'idempotency-key' || !text.startsWith('"')) return text;
-  if (text.length > MOST_QUOTED_CHARS) return undefined;
+  if (text.length > MAX_QUOTED_CHARS) return undefined;
   return text.match(QUOTED)?.[1]?.replace(/\\(["\\])/g, '$1');
 }
 
-/** `Prefer: wait=N` (RFC 7240), in seconds: may shorten the wait, never lengthen it. Milliseconds. */
+/** How long a duplicate waits, in milliseconds. `Prefer: wait=N` (RFC 7240, N in seconds) can only shorten `waitMs`. */
 export function waitOf(prefer: string, waitMs: number): number {
   const wait = prefer.match(/(?:^|[,;\s])wait\s*=\s*"?(\d{1,9})"?\s*(?:$|[,;])/i)?.[1];
   return wait === undefined ? waitMs : Math.min(waitMs, Number(wait) * 1000);

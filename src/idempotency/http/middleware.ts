@@ -12,19 +12,19 @@ export interface IdempotencyOptions {
   engine: Engine;
   /** Header names in lower case, see {@link readKey}. */
   headers: readonly string[];
-  /** Puts the whole body into the request's context. `gone`: the merchant left before its end. */
+  /** Reads the whole body into the request's context. `gone`: the merchant disconnected before that. */
   takeBody(req: IncomingMessage, res: ServerResponse): Promise<'read' | 'gone' | Problem>;
   /** Sends a request with a key to the backend, once; never throws. `maySend`: see {@link Call.run}. */
   send(req: IncomingMessage, maySend: () => boolean): Promise<Exchange>;
-  /** A request of a declared operation that takes a key has none. */
+  /** Called for a request without a key whose declared operation accepts one. */
   unprotected(operation: string): void;
-  /** A request with a key has this result. */
+  /** Called with the result of each request with a key. */
   handled(operation: string, result: Result): void;
 }
 
 const GONE = 'the merchant has left';
 
-/** Runs a protected request through the engine if it has a key. Passes on what has none. */
+/** Runs a protected request with a key through the engine. Passes every other request to the next middleware. */
 export function idempotency(options: IdempotencyOptions): Middleware {
   return (req, res, next) => {
     const context = contextOf(req);
@@ -43,7 +43,7 @@ export function idempotency(options: IdempotencyOptions): Middleware {
   };
 }
 
-/** From here on the request continues when its merchant leaves. */
+/** From here on the execution continues even if the merchant disconnects. */
 async function execute(
   options: IdempotencyOptions,
   req: IncomingMessage,
@@ -64,7 +64,7 @@ async function execute(
     options.handled(call.operation, result);
     sendAnswer(res, context, answerOf(result), next);
   } catch (error) {
-    // The engine never throws, so the failure has not changed the state of the key.
+    // The engine returns its failures as results. Other errors do not change the state of the key.
     next(error);
   } finally {
     markDone(context);
@@ -130,10 +130,10 @@ class MerchantCall implements Call {
   }
 }
 
-/** Aborted when the merchant leaves, or has left. */
+/** Aborted when the merchant disconnects, or at once if it has disconnected already. */
 export function departureOf(res: ServerResponse): AbortSignal {
   const left = new AbortController();
-  // After a complete answer there is nothing left to abort. A reason of our own avoids an exception with its stack trace.
+  // After a complete response there is nothing to abort. Without a reason, `abort` would create a costly exception.
   const leave = () => res.writableFinished || left.abort(GONE);
   if (res.closed) leave();
   else res.once('close', leave);
