@@ -84,7 +84,7 @@ export const gatewayGuards: readonly Guard[] = [
     named: 'an oversize response > of a backend that falls silent is cut',
   },
   {
-    file: 'src/gateway/answering.ts',
+    file: 'src/gateway/open-responses.ts',
     without: 'a merchant who does not read a streamed answer keeps its connection to the backend',
     text: 'if (!res.writableNeedDrain) return undefined;',
     replacement: 'if (!res.writableEnded) return undefined;',

@@ -31,7 +31,7 @@ import { createPassthrough, type Passthrough } from '../upstream/passthrough.ts'
 import { Slots } from '../upstream/slots.ts';
 import { admit, checkHead, Lifecycle } from './admission.ts';
 import { type App, createApp } from './app.ts';
-import { Forward } from './forward.ts';
+import { Forwarder } from './forward.ts';
 import { createHttpServer, refuseOnSocket } from './http-server.ts';
 import { Upgrades } from './upgrades.ts';
 
@@ -46,7 +46,7 @@ export interface GatewayTools {
 export interface Parts {
   server: Server;
   /** Makes every open response close its connection. `admit` does the same for later ones. */
-  endConnectionsAfterAnswers(): void;
+  endKeepAlive(): void;
   lifecycle: Lifecycle;
   metrics: Metrics;
   access: Access;
@@ -144,7 +144,7 @@ function connect(
   });
   const authenticator = new Authenticator(keys, config.auth, clock);
   const upgrades = new Upgrades(passthrough, sessionOpener(authenticator, new OpenSessions(keys, clock)));
-  const forward = new Forward({ limits, slots, executor, passthrough, upgrades, metrics, headersOf });
+  const forward = new Forwarder({ limits, slots, executor, passthrough, upgrades, metrics, headersOf });
 
   // The path of a request, and the server that requests arrive at.
   const access = new Access({ clock, logger, metrics });
@@ -174,7 +174,7 @@ function connect(
     forward: (req, res, next) => forward.handle(req, res, next),
     answerRefusal: refusalAnswerer(logger),
   });
-  const { server, endConnectionsAfterAnswers } = serverFor(app, config, { metrics, logger, upgrades });
+  const { server, endKeepAlive } = serverFor(app, config, { metrics, logger, upgrades });
 
   metrics.declareOperations([...config.operations.map(({ name }) => name), 'other', 'undeclared']);
   metrics.track(metrics.executing, () => engine.executing);
@@ -186,7 +186,7 @@ function connect(
   metrics.track(metrics.streams, () => passthrough.open);
   metrics.track(metrics.keys, () => keys.health().keys);
   return {
-    ...{ server, endConnectionsAfterAnswers, lifecycle, metrics, access, keys, store, engine, doubts, desk },
+    ...{ server, endKeepAlive, lifecycle, metrics, access, keys, store, engine, doubts, desk },
     ...{ upgrades, passthrough, executors: [executor, lookupExecutor] },
   };
 }
@@ -201,7 +201,7 @@ function lookupsOf({ operations }: Config, executor: Executor): Map<string, Look
   return lookups;
 }
 
-/** Returns a function that makes the header fields of a request to the backend. See {@link ForwardOptions}. */
+/** Returns a function that makes the header fields of a request to the backend. See {@link ForwarderOptions}. */
 function backendHeaders({ auth, headers }: Config) {
   const authorization = forwardAuthorization(auth);
   return (req: IncomingMessage, { unencoded = false } = {}): string[] => {

@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { answerOfExchange, overloaded, sendAnswer } from '../idempotency/http/answer.ts';
-import { departureOf } from '../idempotency/http/middleware.ts';
+import { disconnectSignalOf } from '../idempotency/http/middleware.ts';
 import { contextOf, markDone } from '../kernel/context.ts';
 import { type Exchange, releaseAfter } from '../kernel/exchange.ts';
 import type { Metrics } from '../observability/metrics.ts';
@@ -10,7 +10,7 @@ import type { Passthrough } from '../upstream/passthrough.ts';
 import type { Slots } from '../upstream/slots.ts';
 import type { Upgrades } from './upgrades.ts';
 
-export interface ForwardOptions {
+export interface ForwarderOptions {
   limits: BodyLimits;
   slots: Slots;
   executor: Executor;
@@ -22,10 +22,10 @@ export interface ForwardOptions {
 }
 
 /** Sends requests to the backend, through the executor or streamed. */
-export class Forward {
-  readonly #options: ForwardOptions;
+export class Forwarder {
+  readonly #options: ForwarderOptions;
 
-  constructor(options: ForwardOptions) {
+  constructor(options: ForwarderOptions) {
     this.#options = options;
   }
 
@@ -73,7 +73,7 @@ export class Forward {
     const context = contextOf(req);
     context.done = false;
     try {
-      const slot = slots.tryTake() ?? (await slots.take(departureOf(res)));
+      const slot = slots.tryTake() ?? (await slots.take(disconnectSignalOf(res)));
       if (!slot) return sendAnswer(res, context, overloaded(), next);
       const exchange = await this.send(req);
       releaseAfter(slot, exchange);

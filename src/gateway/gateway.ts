@@ -42,7 +42,7 @@ export class Gateway {
     this.metrics = parts.metrics;
     this.desk = parts.desk;
     // `oncegate check` opens a gateway too. It never listens, so it sends no lookups.
-    this.server.once('listening', () => void parts.doubts.searchStore(config.lock.leaseMs * PAST_LEASE));
+    this.server.once('listening', () => void parts.doubts.lookUpAbandoned(config.lock.leaseMs * PAST_LEASE));
   }
 
   /** The checks that /readyz shows. The gateway is ready if all are ok. */
@@ -82,7 +82,7 @@ export class Gateway {
     const { lifecycle, access, engine, upgrades } = this.#parts;
     const { clock } = this.#tools;
     lifecycle.drain();
-    this.#parts.endConnectionsAfterAnswers();
+    this.#parts.endKeepAlive();
     await new Promise((resolve) => setTimeout(resolve, delayMs));
     lifecycle.close();
     this.server.close();

@@ -11,8 +11,8 @@ import type { Duplex } from 'node:stream';
 import { hasBody } from '../kernel/context.ts';
 import { type Problem, problem, problemBody, problemHeaders, sendProblem } from '../kernel/problem.ts';
 import { MAX_HEADER_LINES } from './admission.ts';
-import { Answering, answerHalfClosed } from './answering.ts';
 import type { App } from './app.ts';
+import { answerHalfClosed, OpenResponses } from './open-responses.ts';
 
 export interface HttpServerOptions {
   /** All header fields of a request together. */
@@ -44,16 +44,16 @@ const DISCONNECTED = new Set(['ECONNRESET', 'EPIPE', 'HPE_INVALID_EOF_STATE']);
 export interface HttpServer {
   server: Server;
   /** Makes every open response close its connection, unless its head was sent. */
-  endConnectionsAfterAnswers(): void;
+  endKeepAlive(): void;
 }
 
 /** Creates the HTTP server for merchants. It answers malformed HTTP, and closes the connection. */
 export function createHttpServer(options: HttpServerOptions): HttpServer {
-  const answering = new Answering();
+  const responses = new OpenResponses();
   /** False: the request is dropped. It is pipelined behind one that closes the connection, so it cannot be answered. */
   const accept = (req: IncomingMessage, res: ServerResponse): boolean => {
-    if (!req.socket.writable || answering.closes(req.socket)) return false;
-    answering.begin(req.socket, res);
+    if (!req.socket.writable || responses.willClose(req.socket)) return false;
+    responses.begin(req.socket, res);
     return true;
   };
   const onRequest: RequestListener = (req, res) => {
@@ -79,7 +79,7 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
         req.method === 'GET' &&
         req.headers.upgrade?.toLowerCase() === 'websocket' &&
         !hasBody(req) &&
-        !answering.busy(req.socket),
+        !responses.busy(req.socket),
     },
     onRequest,
   );
@@ -87,9 +87,9 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   server.maxHeadersCount = MAX_HEADER_LINES + 1;
   server.maxConnections = options.connections;
   server.on('drop', options.onConnectionRefused);
-  answerHalfClosed(server, answering);
+  answerHalfClosed(server, responses);
   // Clients that do not read their responses could exhaust limits.inFlight, without any credentials.
-  const closeUnread = setInterval(() => answering.endUntaken(), options.answerTimeoutMs).unref();
+  const closeUnread = setInterval(() => responses.closeUnread(), options.answerTimeoutMs).unref();
   server.once('close', () => clearInterval(closeUnread));
   // Without this listener, Node would send `100 Continue` before the merchant is authenticated.
   server.on('checkContinue', onRequest);
@@ -109,7 +109,7 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   /** Lets the responses to earlier requests be sent, then closes the connection. */
   const endAfter = (owed: ServerResponse, socket: Duplex): void => {
     owed.once('close', () => {
-      const next = answering.next(socket);
+      const next = responses.firstOwed(socket);
       if (next) endAfter(next, socket);
       else endSoon(socket);
     });
@@ -119,7 +119,7 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
       socket.destroy();
       return;
     }
-    const owed = answering.next(socket);
+    const owed = responses.firstOwed(socket);
     if (owed) {
       // The client would read a refusal now as the response to an earlier, valid request.
       endAfter(owed, socket);
@@ -129,7 +129,7 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     options.onMalformed(refusal);
     refuseOnSocket(socket, refusal, randomUUID());
   });
-  return { server, endConnectionsAfterAnswers: () => answering.makeLast() };
+  return { server, endKeepAlive: () => responses.endKeepAlive() };
 }
 
 function malformed(code = ''): Problem {

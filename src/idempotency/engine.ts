@@ -4,7 +4,7 @@ import { Roster, Tally } from '../kernel/roster.ts';
 import type { Call, EngineObserver, Result } from './call.ts';
 import { Duplicates, type Lead } from './duplicates.ts';
 import {
-  type DoubtSolver,
+  type DoubtLookups,
   type ExecutionOptions,
   Executions,
   type Found,
@@ -19,8 +19,8 @@ export interface EngineOptions extends ExecutionOptions {
 }
 
 const REFUSES = 'the store refuses writes';
-const FIRST_LOOK_MS = 25;
-const LONGEST_LOOK_MS = 250;
+const FIRST_POLL_MS = 25;
+const LONGEST_POLL_MS = 250;
 
 /**
  * Executes a request at most once for its key, and gives every request with that key the result of that execution. In one
@@ -32,14 +32,14 @@ export class Engine {
   readonly #slots: SlotSource;
   readonly #options: EngineOptions;
   readonly #clock: Clock;
-  readonly #doubts: DoubtSolver | undefined;
+  readonly #doubts: DoubtLookups | undefined;
   readonly #executions: Executions;
   readonly #gate: WriteGate;
   readonly #duplicates = new Duplicates();
   readonly #handling = new Tally();
   /** Functions that interrupt the waits of leaders. */
   readonly #waits = new Roster<() => void>();
-  #looking = 0;
+  #polling = 0;
   #closing = false;
 
   constructor(
@@ -48,7 +48,7 @@ export class Engine {
     options: EngineOptions,
     observer: EngineObserver,
     clock: Clock,
-    doubts?: DoubtSolver,
+    doubts?: DoubtLookups,
   ) {
     this.#store = store;
     this.#slots = slots;
@@ -61,7 +61,7 @@ export class Engine {
 
   /** Duplicates that wait for another request's result. */
   get waiting(): number {
-    return this.#duplicates.following + this.#looking;
+    return this.#duplicates.following + this.#polling;
   }
 
   get executing(): number {
@@ -127,7 +127,7 @@ export class Engine {
   /** Starts and runs the call, or finds out what became of the earlier request that has its key. */
   async #lead(call: Call, lead: Lead, waitUntilMs: number): Promise<Result> {
     let found: Found = await this.#start(call, lead);
-    for (let lookMs = FIRST_LOOK_MS; ; lookMs = Math.min(lookMs * 1.5, LONGEST_LOOK_MS)) {
+    for (let pollMs = FIRST_POLL_MS; ; pollMs = Math.min(pollMs * 1.5, LONGEST_POLL_MS)) {
       switch (found.kind) {
         case 'started':
           lead.markInFlight();
@@ -141,13 +141,13 @@ export class Engine {
         case 'in_flight':
           lead.markInFlight();
           if (this.#closing) return { kind: 'closing' };
-          if (!(await this.#waitToLook(call, lookMs, waitUntilMs))) return found;
+          if (!(await this.#waitToPoll(call, pollMs, waitUntilMs))) return found;
           found = await this.#executions.peek(call);
           break;
         case 'in_doubt': {
           // A retry that was identified as another operation is held: neither operation's policy may send it.
           const policy = found.operation === call.operation ? call.inDoubt : 'hold';
-          const next = await this.#inDoubt(call, lead, policy, waitUntilMs);
+          const next = await this.#applyInDoubtPolicy(call, lead, policy, waitUntilMs);
           if (!next) return { kind: 'in_doubt', sinceMs: found.sinceMs, requestId: found.requestId };
           found = next;
           break;
@@ -194,7 +194,7 @@ export class Engine {
   }
 
   /** Applies the policy for keys in doubt. Undefined: the key stays in doubt. */
-  async #inDoubt(
+  async #applyInDoubtPolicy(
     call: Call,
     lead: Lead,
     policy: Call['inDoubt'],
@@ -204,9 +204,9 @@ export class Engine {
     if (policy === 'hold' || !this.#doubts) return undefined;
     lead.markInFlight();
     const startedMs = this.#clock.monotonicMs();
-    const solved = await this.#wait(this.#doubts.solve(call), waitUntilMs - startedMs, call.gone);
+    const changed = await this.#wait(this.#doubts.lookUpNow(call), waitUntilMs - startedMs, call.gone);
     call.waited?.(this.#clock.monotonicMs() - startedMs);
-    return solved ? await this.#executions.peek(call) : undefined;
+    return changed ? await this.#executions.peek(call) : undefined;
   }
 
   /**
@@ -233,13 +233,13 @@ export class Engine {
   }
 
   /** Waits between two reads of a record that another process executes. False: do not wait any longer. */
-  async #waitToLook(call: Call, lookMs: number, waitUntilMs: number): Promise<boolean> {
+  async #waitToPoll(call: Call, pollMs: number, waitUntilMs: number): Promise<boolean> {
     const startedMs = this.#clock.monotonicMs();
     const leftMs = waitUntilMs - startedMs;
     if (leftMs <= 0 || call.gone?.aborted || !this.#mayWait()) return false;
-    this.#looking++;
-    await this.#wait(undefined, Math.min(lookMs, leftMs), call.gone);
-    this.#looking--;
+    this.#polling++;
+    await this.#wait(undefined, Math.min(pollMs, leftMs), call.gone);
+    this.#polling--;
     call.waited?.(this.#clock.monotonicMs() - startedMs);
     return !call.gone?.aborted;
   }

@@ -19,11 +19,11 @@ export interface ExecutionOptions {
 }
 
 /** Finds out what became of keys in doubt, for operations with `inDoubt: lookup`. */
-export interface DoubtSolver {
+export interface DoubtLookups {
   /** Looks up, in the background, a key that this process has left in doubt. */
-  met(doubt: Pick<Call, 'scope' | 'operation'>, token: Token): void;
+  lookUpLater(doubt: Pick<Call, 'scope' | 'operation'>, token: Token): void;
   /** Looks the key up at once. True: the record has changed, so read it again. Never throws. */
-  solve(doubt: Pick<Call, 'scope' | 'operation'>): Promise<boolean>;
+  lookUpNow(doubt: Pick<Call, 'scope' | 'operation'>): Promise<boolean>;
 }
 
 /** This request owns the scope and has a slot. It may be sent while `maySend` returns true. */
@@ -44,7 +44,7 @@ export interface ExecutionParts {
   observer: EngineObserver;
   clock: Clock;
   gate: WriteGate;
-  doubts: DoubtSolver | undefined;
+  doubts: DoubtLookups | undefined;
 }
 
 /**
@@ -59,7 +59,7 @@ export class Executions {
   readonly #observer: EngineObserver;
   readonly #clock: Clock;
   readonly #gate: WriteGate;
-  readonly #doubts: DoubtSolver | undefined;
+  readonly #doubts: DoubtLookups | undefined;
   readonly #writer: RecordWriter;
   readonly #renewals: Renewals;
   readonly #running = new Tally();
@@ -165,7 +165,7 @@ export class Executions {
     else if (exchange.kind !== 'not_sent')
       this.#observer.inDoubt(call, 'status', `status ${statusOf(exchange)}`);
     await this.#writer.markInDoubt(call, execution);
-    if (call.inDoubt === 'lookup') this.#doubts?.met(call, execution.token);
+    if (call.inDoubt === 'lookup') this.#doubts?.lookUpLater(call, execution.token);
   }
 
   /** Another execution or an operator has replaced the token: the merchant gets what is stored, or `outcome_unknown`. */

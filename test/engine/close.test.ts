@@ -132,12 +132,12 @@ describe.concurrent('closing', () => {
 
   it('ends the wait for a lookup', async () => {
     await using rig = new Rig();
-    const solver = { met() {}, solve: () => new Promise<boolean>(() => {}) };
+    const solver = { lookUpLater() {}, lookUpNow: () => new Promise<boolean>(() => {}) };
     const { engine } = rig.engine(await rig.store(), {}, solver);
     const call = newCall(unknown, { inDoubt: 'lookup' });
     await engine.handle(call);
     let waiting = false;
-    solver.solve = () => {
+    solver.lookUpNow = () => {
       waiting = true;
       return new Promise<boolean>(() => {});
     };

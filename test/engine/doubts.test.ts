@@ -72,7 +72,7 @@ describe('a key in doubt', () => {
     });
     const request = await bring(store, 'in_doubt');
     const metMs = performance.now();
-    doubts.met(request, request.token);
+    doubts.lookUpLater(request, request.token);
     await until(async () => (await store.get(request.scope))?.state === 'completed');
     const pauses = asked.map(({ atMs }, i) => atMs - (asked[i - 1]?.atMs ?? metMs));
     // At least three quarters of 10, 20, 40, 80, 160 ms.
@@ -92,7 +92,7 @@ describe('a key in doubt', () => {
     const { doubts, asked, events } = open(store, () => notExecuted, { releaseAfterMs });
     const request = await bring(store, 'in_doubt');
     const metMs = performance.now();
-    doubts.met(request, request.token);
+    doubts.lookUpLater(request, request.token);
     await until(async () => (await store.get(request.scope)) === undefined);
     expect(performance.now() - metMs).toBeGreaterThanOrEqual(releaseAfterMs - 1);
     expect(asked.length).toBeGreaterThan(3);
@@ -106,13 +106,13 @@ describe('a key in doubt', () => {
     const releaseAfterMs = 500;
     const { doubts } = open(store, () => notExecuted, { releaseAfterMs });
     const first = await bring(store, 'in_doubt');
-    doubts.met(first, first.token);
+    doubts.lookUpLater(first, first.token);
     await sleep(releaseAfterMs / 2);
     const heir = duplicateOf(first);
     expect(await store.restart(heir)).toBe('ok');
     expect(await store.markInDoubt(heir)).toBe('ok');
     const againMs = performance.now();
-    doubts.met(heir, heir.token);
+    doubts.lookUpLater(heir, heir.token);
     await until(async () => (await store.get(first.scope)) === undefined);
     expect(performance.now() - againMs).toBeGreaterThanOrEqual(releaseAfterMs - 1);
   });
@@ -122,7 +122,7 @@ describe('a key in doubt', () => {
     const store = await rig.store();
     const { doubts, asked } = open(store, () => undecided);
     const request = await bring(store, 'in_doubt');
-    doubts.met(request, request.token);
+    doubts.lookUpLater(request, request.token);
     await until(() => asked.length > 0);
     expect(await store.complete(request, paid('late'))).toBe('ok');
     await sleep(100);
@@ -140,7 +140,7 @@ describe('a key in doubt', () => {
       expect(await store.complete(request, paid('late'))).toBe('ok');
       return executed;
     });
-    doubts.met(request, request.token);
+    doubts.lookUpLater(request, request.token);
     await until(() => events.length > 0);
     expect(events).toEqual([['lookedUp', 'unknown']]);
     expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('late'), request));
@@ -152,7 +152,7 @@ describe('a key in doubt', () => {
     const { doubts, asked } = open(store, () => executed);
     const request = await bring(store, 'in_doubt');
     store.fail('resolve', 'before', 3);
-    doubts.met(request, request.token);
+    doubts.lookUpLater(request, request.token);
     await until(async () => (await store.get(request.scope))?.state === 'completed');
     expect(asked).toHaveLength(4);
   });
@@ -162,8 +162,8 @@ describe('a key in doubt', () => {
     const store = await rig.store();
     const { doubts, asked } = open(store, () => executed);
     const request = await bring(store, 'in_doubt', newRequest({ operation: 'checkout' }));
-    doubts.met(request, request.token);
-    expect(await doubts.solve(request)).toBe(false);
+    doubts.lookUpLater(request, request.token);
+    expect(await doubts.lookUpNow(request)).toBe(false);
     await sleep(50);
     expect(asked).toEqual([]);
   });
@@ -174,7 +174,7 @@ describe('a key in doubt', () => {
     const waiting: ((answer: LookupAnswer) => void)[] = [];
     const { doubts, asked } = open(store, () => new Promise((resolve) => waiting.push(resolve)));
     const requests = await Promise.all(Array.from({ length: 12 }, () => bring(store, 'in_doubt')));
-    for (const request of requests) doubts.met(request, request.token);
+    for (const request of requests) doubts.lookUpLater(request, request.token);
     await until(() => asked.length === 4);
     await sleep(100);
     expect(asked).toHaveLength(4);
@@ -264,7 +264,7 @@ describe('the pass through the store', () => {
       await bring(store, 'in_doubt', newRequest({ operation: 'checkout' })),
     ];
     const { doubts, asked } = open(store, () => executed);
-    await doubts.searchStore(leaseMs * 1.1);
+    await doubts.lookUpAbandoned(leaseMs * 1.1);
     await until(async () => {
       const records = await Promise.all(left.map(({ scope }) => store.get(scope)));
       return records.every((record) => record?.state === 'completed');
@@ -280,7 +280,7 @@ describe('the pass through the store', () => {
     const left = await Promise.all(Array.from({ length: 250 }, () => bring(store, 'in_doubt')));
     store.fail('list', 'before', 1);
     const { doubts } = open(store, () => executed, { firstAfterMs: 1 });
-    await doubts.searchStore(0);
+    await doubts.lookUpAbandoned(0);
     await until(async () => {
       const records = await Promise.all(left.map(({ scope }) => store.get(scope)));
       return records.every((record) => record?.state === 'completed');
@@ -290,7 +290,7 @@ describe('the pass through the store', () => {
   it('ends when the gateway closes', async () => {
     await using rig = new Rig();
     const { doubts } = open(await rig.store(), () => executed);
-    const passing = doubts.searchStore(60_000);
+    const passing = doubts.lookUpAbandoned(60_000);
     await doubts.close();
     await passing;
   });

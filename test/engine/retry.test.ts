@@ -61,7 +61,7 @@ describe.concurrent('under inDoubt: retry', () => {
     async (inDoubt) => {
       await using rig = new Rig();
       let lookups = 0;
-      const solver = { met() {}, solve: async () => Boolean(lookups++) };
+      const solver = { lookUpLater() {}, lookUpNow: async () => Boolean(lookups++) };
       const { engine, events } = rig.engine(await rig.store(), {}, solver);
       const call = newCall(unknown, { operation: 'withdraw' });
       await engine.handle(call);

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterAll } from 'vitest';
 import type { Call, EngineObserver, InDoubtPolicy, Result } from '../../src/idempotency/call.ts';
 import { Engine, type EngineOptions } from '../../src/idempotency/engine.ts';
-import type { DoubtSolver } from '../../src/idempotency/execution.ts';
+import type { DoubtLookups } from '../../src/idempotency/execution.ts';
 import type { Store } from '../../src/idempotency/store.ts';
 import { type Clock, systemClock } from '../../src/kernel/clock.ts';
 import type { BackendResponse, Exchange } from '../../src/kernel/exchange.ts';
@@ -59,7 +59,7 @@ export class Rig {
   engine(
     store: Store,
     options: Partial<EngineOptions & SlotOptions> & { slots?: Slots } = {},
-    solver?: DoubtSolver,
+    solver?: DoubtLookups,
     clock: Clock = systemClock,
   ): RigEngine {
     const events: EngineEvent[] = [];

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Scope, Token } from '../../kernel/brands.ts';
 import type { Clock } from '../../kernel/clock.ts';
 import type { LookupAnswer } from '../../kernel/exchange.ts';
-import type { DoubtSolver } from '../execution.ts';
+import type { DoubtLookups } from '../execution.ts';
 import {
   type AuditRecord,
   auditRecord,
@@ -61,9 +61,9 @@ const STORE_PAUSE_MS = { first: 1000, longest: 60_000 };
 
 /**
  * Asks the backend what became of keys in doubt. There are three ways to find such a key: this process puts it in doubt
- * (`met`), its merchant retries (`solve`), or another gateway left it in the store (`searchStore`).
+ * (`lookUpLater`), its merchant retries (`lookUpNow`), or another gateway left it in the store (`lookUpAbandoned`).
  */
-export class Doubts implements DoubtSolver {
+export class Doubts implements DoubtLookups {
   readonly #store: Store;
   readonly #lookups: ReadonlyMap<string, Lookup>;
   readonly #observer: DoubtObserver;
@@ -81,12 +81,12 @@ export class Doubts implements DoubtSolver {
     this.#clock = clock;
   }
 
-  met({ scope, operation }: { scope: Scope; operation: string }, token: Token): void {
+  lookUpLater({ scope, operation }: { scope: Scope; operation: string }, token: Token): void {
     this.#track(scope, operation, token);
     this.#setTimer();
   }
 
-  async solve({ scope, operation }: { scope: Scope; operation: string }): Promise<boolean> {
+  async lookUpNow({ scope, operation }: { scope: Scope; operation: string }): Promise<boolean> {
     if (this.#closing.signal.aborted) return false;
     const doubt = this.#track(scope, operation, undefined);
     if (!doubt) return false;
@@ -100,7 +100,7 @@ export class Doubts implements DoubtSolver {
    *
    * @param afterMs a pause of at least one lease, after which every living owner has renewed its lease
    */
-  async searchStore(afterMs: number): Promise<void> {
+  async lookUpAbandoned(afterMs: number): Promise<void> {
     if (this.#lookups.size === 0) return;
     const { signal } = this.#closing;
     const pause = (ms: number) => sleep(ms, undefined, { ref: false, signal }).catch(() => {});

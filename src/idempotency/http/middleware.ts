@@ -117,7 +117,7 @@ class MerchantCall implements Call {
 
   /** Created on first use, because most requests never wait. */
   get gone(): AbortSignal {
-    this.#gone ??= departureOf(this.#res);
+    this.#gone ??= disconnectSignalOf(this.#res);
     return this.#gone;
   }
 
@@ -131,7 +131,7 @@ class MerchantCall implements Call {
 }
 
 /** Aborted when the merchant disconnects, or at once if it has disconnected already. */
-export function departureOf(res: ServerResponse): AbortSignal {
+export function disconnectSignalOf(res: ServerResponse): AbortSignal {
   const left = new AbortController();
   // After a complete response there is nothing to abort. Without a reason, `abort` would create a costly exception.
   const leave = () => res.writableFinished || left.abort(GONE);

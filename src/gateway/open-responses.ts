@@ -20,10 +20,10 @@ function progressOf(res: ServerResponse): Progress | undefined {
 }
 
 /** The open responses of each connection: not sent completely, and not aborted. */
-export class Answering {
+export class OpenResponses {
   readonly #open = new WeakMap<Duplex, ServerResponse[]>();
   readonly #all = new Roster<ServerResponse>();
-  /** The progress of each response at the last call of {@link endUntaken}. */
+  /** The progress of each response at the last call of {@link closeUnread}. */
   readonly #progress = new WeakMap<ServerResponse, Progress | undefined>();
 
   begin(socket: Duplex, res: ServerResponse): void {
@@ -41,12 +41,12 @@ export class Answering {
   }
 
   /** Makes every open response close its connection, unless its head was sent. */
-  makeLast(): void {
+  endKeepAlive(): void {
     for (const res of this.#all.values()) res.shouldKeepAlive = false;
   }
 
   /** Will this connection be closed after one of its open responses? */
-  closes(socket: Duplex): boolean {
+  willClose(socket: Duplex): boolean {
     return this.#open.get(socket)?.some((res) => !res.shouldKeepAlive) ?? false;
   }
 
@@ -55,7 +55,7 @@ export class Answering {
    * or nothing more of a streamed one was read. A streamed response occupies a connection to the backend, so the time for
    * which it is pipelined behind another response counts too.
    */
-  endUntaken(): void {
+  closeUnread(): void {
     for (const res of this.#all.values()) {
       const progress = progressOf(res);
       if (progress !== undefined && this.#progress.get(res) === progress) res.req.socket.destroy();
@@ -74,7 +74,7 @@ export class Answering {
   }
 
   /** The first open response that must be finished: its request arrived completely, or its head was sent. */
-  next(socket: Duplex): ServerResponse | undefined {
+  firstOwed(socket: Duplex): ServerResponse | undefined {
     return this.#open.get(socket)?.find((res) => res.req.complete || res.headersSent);
   }
 }
@@ -86,12 +86,12 @@ const PROBE_AFTER_MS = [100, 200, 1200];
 const CHECK_EVERY_MS = 2000;
 
 /** Lets a client that half-closes its connection (sends FIN after its last request) read the responses to its requests. */
-export function answerHalfClosed(server: Server, answering: Answering): void {
+export function answerHalfClosed(server: Server, responses: OpenResponses): void {
   // Node's types lack this option.
   Object.assign(server, { httpAllowHalfOpen: true });
   server.on('connection', (socket: Socket) => {
     socket.once('end', () => {
-      if (!socket.destroyed && answering.busy(socket)) watchHalfClosed(socket, answering);
+      if (!socket.destroyed && responses.busy(socket)) watchHalfClosed(socket, responses);
     });
   });
 }
@@ -102,16 +102,16 @@ export function answerHalfClosed(server: Server, answering: Answering): void {
  * HTTP/1.1 client must skip (RFC 9110 §15.2), until the response begins. A response that has begun and then pauses cannot
  * be probed, so its connection is closed.
  */
-function watchHalfClosed(socket: Socket, answering: Answering): void {
+function watchHalfClosed(socket: Socket, responses: OpenResponses): void {
   const probes = PROBE_AFTER_MS.map((afterMs) =>
     setTimeout(() => {
-      const res = answering.current(socket);
+      const res = responses.current(socket);
       if (res && !res.headersSent && res.req.httpVersion === '1.1') res.writeContinue();
     }, afterMs),
   );
   let writtenBefore = -1;
   const check = setInterval(() => {
-    const pauses = answering.current(socket)?.headersSent && socket.writableLength === 0;
+    const pauses = responses.current(socket)?.headersSent && socket.writableLength === 0;
     if (pauses && socket.bytesWritten === writtenBefore) socket.destroy();
     writtenBefore = pauses ? socket.bytesWritten : -1;
   }, CHECK_EVERY_MS);
