@@ -1,7 +1,7 @@
 import request from 'supertest';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
-import { reachingNobody } from '../../support/untouched.ts';
 import { ALPHA, codeOf, head, Wire } from '../../support/wire.ts';
 
 let stack: Stack;
@@ -27,7 +27,7 @@ describe('a request without valid credentials', () => {
     ['a key with a space', 'Bearer sk_sandbox alpha'],
     ['a key of 600 characters', `Bearer ${'x'.repeat(600)}`],
   ])('%s is answered 401 missing_credentials, and nothing is sent', async (_name, authorization) => {
-    const answer = await reachingNobody(stack, () => pay(authorization));
+    const answer = await expectNothingSent(stack, () => pay(authorization));
     expect(answer.status).toBe(401);
     expect(answer.headers['www-authenticate']).toBe('Bearer realm="oncegate"');
     expect(answer.headers['content-type']).toBe('application/problem+json');
@@ -46,7 +46,7 @@ describe('a request without valid credentials', () => {
     ['in another letter case', [ALPHA, 'AUTHORIZATION: Bearer sk_sandbox_alpha']],
     ['the second one empty', [ALPHA, 'Authorization:']],
   ])('Authorization twice, %s, is answered 401 missing_credentials', async (_name, fields) => {
-    const answer = await reachingNobody(stack, async () => {
+    const answer = await expectNothingSent(stack, async () => {
       const wire = await Wire.open(stack.port);
       return await wire.write(head('GET /v3/echo', ...fields)).answer();
     });
@@ -54,7 +54,7 @@ describe('a request without valid credentials', () => {
   });
 
   test('is answered 401 on every path, declared or not', async () => {
-    await reachingNobody(stack, async () => {
+    await expectNothingSent(stack, async () => {
       for (const path of ['/', '/v3/echo', '/v2/get_balance', '/_sandbox/ledger', '/favicon.ico']) {
         expect((await request(stack.url).get(path)).status).toBe(401);
         expect((await request(stack.url).head(path)).status).toBe(401);
@@ -73,7 +73,7 @@ describe('a secret key that is not valid', () => {
   };
 
   test('gets the same answer if it is unknown, revoked, expired or not yet valid', async () => {
-    const seen = await reachingNobody(stack, async () => {
+    const seen = await expectNothingSent(stack, async () => {
       const answers: string[] = [];
       for (const secret of Object.values(keys)) {
         const fields = [`Authorization: Bearer ${secret}`, 'X-Request-Id: the-same-one', 'Connection: close'];
@@ -88,7 +88,7 @@ describe('a secret key that is not valid', () => {
   });
 
   test.each(Object.entries(keys))('%s is answered 401 invalid_key', async (_name, secret) => {
-    const answer = await reachingNobody(stack, () => pay(`Bearer ${secret}`));
+    const answer = await expectNothingSent(stack, () => pay(`Bearer ${secret}`));
     expect(answer.status).toBe(401);
     expect(answer.headers['www-authenticate']).toBe('Bearer realm="oncegate", error="invalid_token"');
     expect(answer.body.error.code).toBe('invalid_key');
@@ -115,7 +115,7 @@ describe('a secret key with scopes', () => {
     ['undeclared', () => request(stack.url).post('/v3/echo').set('Authorization', only).send('x')],
     ['withdraw', () => request(stack.url).get('/v1/index.php').set('Authorization', only)],
   ])('without the scope %s is answered 403 insufficient_scope, and nothing is sent', async (scope, ask) => {
-    const answer = await reachingNobody(stack, async () => await ask());
+    const answer = await expectNothingSent(stack, async () => await ask());
     expect(answer.status).toBe(403);
     expect(answer.headers['www-authenticate']).toBe(
       `Bearer realm="oncegate", error="insufficient_scope", scope="${scope}"`,

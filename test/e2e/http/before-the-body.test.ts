@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
-import { reachingNobody } from '../../support/untouched.ts';
 import { ALPHA, codeOf, head, Wire, type WireAnswer } from '../../support/wire.ts';
 
 let stack: Stack;
@@ -51,7 +51,7 @@ describe.each(refused)('%s on %s', (_name, line, fields, expected) => {
     ['a body that waits for 100 Continue', ['Content-Length: 1000000', 'Expect: 100-continue']],
     ['a chunked body that waits for 100 Continue', ['Transfer-Encoding: chunked', 'Expect: 100-continue']],
   ])('is answered before %s', async (_body, framing) => {
-    const answer = await reachingNobody(stack, () => answerToHead(line, ...fields, ...framing));
+    const answer = await expectNothingSent(stack, () => answerToHead(line, ...fields, ...framing));
     expect([answer.status, codeOf(answer)]).toEqual(expected);
   });
 });
@@ -60,7 +60,7 @@ describe('a body whose Content-Length exceeds the limit', () => {
   test.each([[['Content-Length: 1001']], [['Content-Length: 1001', 'Expect: 100-continue']]])(
     'is answered 413 without 100 Continue: %s',
     async (framing) => {
-      const answer = await reachingNobody(stack, () =>
+      const answer = await expectNothingSent(stack, () =>
         answerToHead('POST /v1/index.php', ALPHA, 'x-service-idempotency: large-1', ...framing),
       );
       expect([answer.status, codeOf(answer)]).toEqual([413, 'body_too_large']);
@@ -69,7 +69,7 @@ describe('a body whose Content-Length exceeds the limit', () => {
 });
 
 test('an unknown expectation is answered 417', async () => {
-  await reachingNobody(stack, async () => {
+  await expectNothingSent(stack, async () => {
     const wire = await Wire.open(stack.port);
     const answer = await wire
       .write(head('POST /v3/echo', ALPHA, 'Expect: a-miracle', 'Content-Length: 0'))

@@ -1,8 +1,8 @@
 import { randomUUID } from 'node:crypto';
 import request from 'supertest';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
-import { reachingNobody } from '../../support/untouched.ts';
 import { ALPHA, chunk, codeOf, head, LAST_CHUNK, Wire, request as wireRequest } from '../../support/wire.ts';
 
 let stack: Stack;
@@ -22,7 +22,7 @@ describe('a body over the limit, with a key', () => {
   };
 
   test('is answered 413 as soon as its chunks exceed the limit, and the connection is closed', async () => {
-    await reachingNobody(stack, async () => {
+    await expectNothingSent(stack, async () => {
       const wire = await Wire.open(stack.port);
       const fields = [ALPHA, 'x-service-idempotency: too-large', 'Transfer-Encoding: chunked'];
       wire.write(head('POST /v1/index.php', ...fields) + chunk('x'.repeat(1000)));
@@ -35,7 +35,7 @@ describe('a body over the limit, with a key', () => {
 
   test('is answered 413 to clients that send it whole before they read', async () => {
     for (const body of [padded(1001), padded(3_000_000)]) {
-      const answer = await reachingNobody(stack, () =>
+      const answer = await expectNothingSent(stack, () =>
         post().set('x-service-idempotency', 'too-large').set('Content-Type', 'application/json').send(body),
       );
       expect([answer.status, answer.body.error.code]).toEqual([413, 'body_too_large']);
@@ -51,7 +51,7 @@ describe('a body over the limit, with a key', () => {
 
   test('is answered 413 on every path and with every unsafe method', async () => {
     for (const line of ['POST /v3/echo', 'PUT /v1/index.php', 'DELETE /V1/index.php'])
-      await reachingNobody(stack, async () => {
+      await expectNothingSent(stack, async () => {
         const wire = await Wire.open(stack.port);
         const fields = [ALPHA, 'x-service-idempotency: too-large', 'Content-Length: 1001'];
         const answer = await wire.write(head(line, ...fields)).answer();
@@ -66,7 +66,7 @@ describe('a body that does not arrive in time', () => {
     ['in chunks', 'Transfer-Encoding: chunked', chunk('{"action"')],
     ['of a GET', 'Content-Length: 100', '{'],
   ])('%s is answered 408, and the connection is closed', async (name, framing, part) => {
-    await reachingNobody(stack, async () => {
+    await expectNothingSent(stack, async () => {
       const wire = await Wire.open(stack.port);
       const line = name === 'of a GET' ? 'GET /v2/get_balance' : 'POST /v1/index.php';
       const answer = await wire.write(head(line, ALPHA, framing) + part).answer();
@@ -88,7 +88,7 @@ describe('a body that does not arrive in time', () => {
   });
 
   test('is not sent if the merchant closes the connection', async () => {
-    await reachingNobody(stack, async () => {
+    await expectNothingSent(stack, async () => {
       const wire = await Wire.open(stack.port);
       wire.write(head('POST /v1/index.php', ALPHA, 'Content-Length: 100') + JSON.stringify(payout));
       wire.socket.end();

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { reachingNobody } from '../../support/untouched.ts';
 import { ALPHA, chunk, codeOf, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
 let stack: Stack;
@@ -53,7 +53,7 @@ describe.each([
   ['executed', 'POST /v1/index.php'],
 ])('%s', (_name, line) => {
   test.each(heads)('%s: refused and closed, and nothing is sent', async (_shape, fields) => {
-    await reachingNobody(stack, async () => {
+    await expectNothingSent(stack, async () => {
       const wire = await Wire.open(stack.port);
       wire.write(head(line, ALPHA, ...fields) + LAST_CHUNK + SMUGGLED);
       const answer = await wire.answer();
@@ -80,7 +80,7 @@ const chunks: [string, string][] = [
 
 describe('a chunk with', () => {
   test.each(chunks)('%s: nothing is executed', async (_shape, bytes) => {
-    await reachingNobody(stack, async () => {
+    await expectNothingSent(stack, async () => {
       const wire = await Wire.open(stack.port);
       const answer = await wire.write(head('POST /v1/index.php', ALPHA, CHUNKED) + bytes + SMUGGLED).answer();
       expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_request']);
@@ -115,7 +115,7 @@ test('what follows a body is the next request, and must be authenticated', async
 
 describe('a head', () => {
   const refusedHead = async (bytes: string) =>
-    await reachingNobody(stack, async () => {
+    await expectNothingSent(stack, async () => {
       const wire = await Wire.open(stack.port);
       const answer = await wire.write(bytes).answer();
       await wire.ended;

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
-import { reachingNobody } from '../../support/untouched.ts';
 import {
   ALPHA,
   chunk,
@@ -25,7 +25,7 @@ const HANDSHAKE = ['Connection: Upgrade', 'Upgrade: websocket', 'Sec-WebSocket-V
 
 /** What is answered to bytes that must reach no backend: exactly one problem document, and then the end. */
 async function refusalOf(bytes: string): Promise<WireAnswer> {
-  return await reachingNobody(stack, async () => {
+  return await expectNothingSent(stack, async () => {
     const wire = await Wire.open(stack.port);
     const answer = await wire.write(bytes).answer();
     expect(answer.headers).toMatchObject({

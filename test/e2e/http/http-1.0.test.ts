@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
-import { reachingNobody } from '../../support/untouched.ts';
 import { ALPHA, chunk, LAST_CHUNK, Wire } from '../../support/wire.ts';
 
 let stack: Stack;
@@ -62,7 +62,7 @@ test('chunks, which it does not know either, end the connection behind them', as
 });
 
 test('without credentials it is refused all the same', async () => {
-  const answer = await reachingNobody(stack, async () => {
+  const answer = await expectNothingSent(stack, async () => {
     const wire = await Wire.open(stack.port);
     return await wire.write('GET /v3/echo HTTP/1.0\r\n\r\n').answer();
   });

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
-import { reachingNobody } from '../../support/untouched.ts';
 import {
   ALPHA,
   BRAVO,
@@ -193,7 +193,7 @@ test('what is sent ahead behind a refusal is executed once, or not at all', asyn
   expect((await wire.answer()).status).toBe(401);
   expect((await wire.answer()).status).toBe(201);
   expect(stack.sandbox.ledger.payouts({ key: 'behind-1' })).toBe(1);
-  await reachingNobody(stack, async () => {
+  await expectNothingSent(stack, async () => {
     const unfinished = await Wire.open(stack.port);
     // The payout is a part of the body that was announced.
     unfinished.write(

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
-import { reachingNobody } from '../../support/untouched.ts';
 import { ALPHA, chunk, codeOf, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
 let stack: Stack;
@@ -44,7 +44,7 @@ const heads: [string, (line: string) => string][] = [
 
 describe.each(lines)('%s', (how) => {
   test.each(heads)('a head with %s: refused and closed, and nothing is sent', async (_shape, made) => {
-    await reachingNobody(stack, async () => {
+    await expectNothingSent(stack, async () => {
       const wire = await Wire.open(stack.port);
       const answer = await wire.write(made(lineOf[how]) + LAST_CHUNK + SMUGGLED).answer();
       expect([400, 501]).toContain(answer.status);

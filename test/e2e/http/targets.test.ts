@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { reachingNobody } from '../../support/untouched.ts';
 import { ALPHA, codeOf, head, Wire } from '../../support/wire.ts';
 
 let stack: Stack;
@@ -74,11 +74,11 @@ describe.each(Object.entries(ambiguous))('%s', (_name, targets) => {
   test.each(targets)('%s is answered 400 invalid_target, and nothing is sent', async (target) => {
     // One byte of the body is missing. If the connection stayed open, the body would be read as the next request.
     const fields = [ALPHA, `Content-Length: ${payout.length + 1}`];
-    const { answer, wire } = await reachingNobody(stack, () => ask(target, 'POST', fields));
+    const { answer, wire } = await expectNothingSent(stack, () => ask(target, 'POST', fields));
     expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_target']);
     expect(answer.headers.connection).toEqual(['close']);
     await wire.ended;
-    const whole = await reachingNobody(stack, () => ask(target));
+    const whole = await expectNothingSent(stack, () => ask(target));
     expect([whole.answer.status, codeOf(whole.answer)]).toEqual([400, 'invalid_target']);
     expect(stack.log.at(-1)).toMatchObject({ msg: 'request', operation: expect.any(String) });
   });
@@ -94,19 +94,19 @@ test.each([
   '?x',
   '',
 ])('an invalid target, %j, is answered 400, and nothing is sent', async (target) => {
-  const { answer } = await reachingNobody(stack, () => ask(target));
+  const { answer } = await expectNothingSent(stack, () => ask(target));
   expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_request']);
 });
 
 test('the asterisk is answered 400 invalid_target', async () => {
-  const { answer } = await reachingNobody(stack, () => ask('*', 'OPTIONS'));
+  const { answer } = await expectNothingSent(stack, () => ask('*', 'OPTIONS'));
   expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_target']);
 });
 
 test.each(['evil.test:443', '/v1/index.php', '127.0.0.1:80'])(
   'CONNECT %s is answered 400 invalid_target and its connection closed',
   async (target) => {
-    const { answer, wire } = await reachingNobody(stack, () => ask(target, 'CONNECT'));
+    const { answer, wire } = await expectNothingSent(stack, () => ask(target, 'CONNECT'));
     expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_target']);
     await wire.ended;
   },

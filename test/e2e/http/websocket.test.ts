@@ -4,9 +4,9 @@ import type { Duplex } from 'node:stream';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { WebSocket } from 'ws';
 import { httpBackend } from '../../support/backend.ts';
+import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { reachingNobody } from '../../support/untouched.ts';
 import { ALPHA, chunk, codeOf, head, Wire } from '../../support/wire.ts';
 
 let stack: Stack;
@@ -105,7 +105,7 @@ describe('an authenticated WebSocket', () => {
 
 describe('is refused on the socket, and the backend sees nothing of it:', () => {
   const refused = async (line: string, ...fields: string[]) =>
-    await reachingNobody(stack, async () => {
+    await expectNothingSent(stack, async () => {
       const wire = await Wire.open(stack.port);
       const answer = await wire.write(head(line, ...HANDSHAKE, ...fields)).answer();
       expect(answer.headers.connection).toEqual(['close']);
