@@ -170,7 +170,7 @@ export const engineGuards: readonly Guard[] = [
     text: 'if (released) return;',
     replacement: '',
     test: unit('slots'),
-    named: 'that are released twice are free once',
+    named: 'are free once, even if they are released twice',
   },
   {
     file: 'src/upstream/slots.ts',
@@ -178,7 +178,7 @@ export const engineGuards: readonly Guard[] = [
     text: 'else void promise.then((slot) => slot.release());',
     replacement: '',
     test: unit('slots'),
-    named: 'skip a place that was given up, and come back from one that had its slot already',
+    named: 'skip a queued request that gave up, and are released by one that gives up with a slot',
   },
   {
     ...EXECUTION,
@@ -332,14 +332,13 @@ export const engineGuards: readonly Guard[] = [
     without: 'a lookup frees a key at once that the backend does not know yet',
     text: "return answer.kind === 'not_executed' && oldEnough ?",
     replacement: "return answer.kind === 'not_executed' && oldEnough !== undefined ?",
-    named:
-      'that the backend does not know is freed when it has been in doubt for long enough, and not before',
+    named: 'that the backend does not know is released after releaseAfterMs, and not before',
   },
   {
     ...DOUBTS,
     without: 'a lookup counts the age of another execution of the key',
     text: 'if (!doubt.token?.equals(token)) doubt.metMs = this.#clock.monotonicMs();',
     replacement: '',
-    named: 'that is in doubt again under another token counts its age from then',
+    named: 'that is in doubt again under another token counts its age from that moment',
   },
 ];

@@ -22,7 +22,7 @@ export const gatewayGuards: readonly Guard[] = [
           ? this.send(Object.assign(request, { again: true })).then(resolve)
           : resolve(`,
     test: FAILURES,
-    named: 'executed under a key > sent on a connection that closes at this moment',
+    named: 'executed under a key > sent on a connection that the backend resets at this moment',
   },
   {
     file: EXECUTOR,
@@ -40,7 +40,7 @@ export const gatewayGuards: readonly Guard[] = [
     replacement: `    if (this.#status < 0) {
       controller.abort(new DeadlinePassed());`,
     test: 'test/integration/executor-may-send.test.ts',
-    named: 'whose time is over before it has a connection is never sent',
+    named: 'whose deadline passes before it has a connection is never sent',
   },
   {
     file: EXECUTOR,
@@ -81,7 +81,7 @@ export const gatewayGuards: readonly Guard[] = [
     text: 'if (!this.#controller.paused) this.destroy(',
     replacement: 'if (silenceMs < 0) this.destroy(',
     test: 'test/integration/executor-oversize.test.ts',
-    named: 'an oversize response > of a backend that falls silent is cut',
+    named: 'an oversize response > of a backend that stops sending is cut',
   },
   {
     file: 'src/gateway/open-responses.ts',
@@ -98,7 +98,7 @@ export const gatewayGuards: readonly Guard[] = [
     replacement: 'if (open < 0) {',
     test: 'test/e2e/http/streams.test.ts',
     named:
-      'of three streams, the third is refused while there may be two, and nothing of it is sent > until one of two requests is answered',
+      'with maxStreams: 2, a third stream is refused and not sent > until one of two requests is answered',
   },
   {
     file: MIDDLEWARE,

@@ -17,7 +17,7 @@ const failed: LookupAnswer = { kind: 'failed', said: 'GET failed: ECONNRESET' };
 
 type Answering = (time: number) => LookupAnswer | Promise<LookupAnswer>;
 
-/** Lookups whose backend answers as the test says; what was asked, and what was reported. */
+/** Lookups with a backend that gives the test's answers. Records its questions and the observer's events. */
 function open(store: Store, answering: Answering, more: Partial<Lookup> = {}) {
   const asked: { key: string; atMs: number }[] = [];
   const events: unknown[][] = [];
@@ -63,7 +63,7 @@ describe('a key in doubt', () => {
     ]);
   });
 
-  it('is looked up again, less and less often, until the backend knows', async () => {
+  it('is looked up again after growing pauses, until the backend decides it', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const answers = [failed, undecided, undecided, failed, executed];
@@ -75,17 +75,17 @@ describe('a key in doubt', () => {
     doubts.lookUpLater(request, request.token);
     await until(async () => (await store.get(request.scope))?.state === 'completed');
     const pauses = asked.map(({ atMs }, i) => atMs - (asked[i - 1]?.atMs ?? metMs));
-    // At least three quarters of 10, 20, 40, 80, 160 ms.
+    // Pauses of 10, 20, 40, 80 and 160 ms, with up to a quarter of jitter.
     for (const [i, leastMs] of [9, 15, 30, 60, 120].entries())
       expect(pauses[i]).toBeGreaterThanOrEqual(leastMs - 1);
-    // A reader may see the record before its writer has the store's answer.
+    // The test may read the new record before the lookup has the store's answer.
     const results = () => events.filter(([event]) => event === 'lookedUp').map(([, result]) => result);
     await until(() => results().length === 5);
     expect(results()).toEqual(['failed', 'unknown', 'unknown', 'failed', 'completed']);
     expect(events).toContainEqual(['undecided', 'GET failed: ECONNRESET', 4]);
   });
 
-  it('that the backend does not know is freed when it has been in doubt for long enough, and not before', async () => {
+  it('that the backend does not know is released after releaseAfterMs, and not before', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const releaseAfterMs = 400;
@@ -100,7 +100,7 @@ describe('a key in doubt', () => {
     expect(events.at(-1)).toEqual(['resolved', 'lookup', 'GET answered 404', 'released']);
   });
 
-  it('that is in doubt again under another token counts its age from then', async () => {
+  it('that is in doubt again under another token counts its age from that moment', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const releaseAfterMs = 500;
@@ -117,7 +117,7 @@ describe('a key in doubt', () => {
     expect(performance.now() - againMs).toBeGreaterThanOrEqual(releaseAfterMs - 1);
   });
 
-  it('that a late completion has healed is not looked up any more', async () => {
+  it('that a late complete has completed is not looked up again', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const { doubts, asked } = open(store, () => undecided);
@@ -132,7 +132,7 @@ describe('a key in doubt', () => {
     expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('late'), request));
   });
 
-  it('that is completed while the backend is asked keeps that completion', async () => {
+  it('that is completed during its lookup keeps that completion', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const request = await bring(store, 'in_doubt');
@@ -146,7 +146,7 @@ describe('a key in doubt', () => {
     expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('late'), request));
   });
 
-  it('is looked up again while the store does not take the resolution', async () => {
+  it('is looked up again until the store accepts the resolution', async () => {
     await using rig = new Rig();
     const store = await rig.faultyStore();
     const { doubts, asked } = open(store, () => executed);
@@ -157,7 +157,7 @@ describe('a key in doubt', () => {
     expect(asked).toHaveLength(4);
   });
 
-  it('is not looked up where its operation has no lookup', async () => {
+  it('is not looked up if its operation has no lookup', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const { doubts, asked } = open(store, () => executed);
@@ -168,7 +168,7 @@ describe('a key in doubt', () => {
     expect(asked).toEqual([]);
   });
 
-  it('is one of at most four that are looked up at once', async () => {
+  it('is one of at most four in background lookups at once', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const waiting: ((answer: LookupAnswer) => void)[] = [];
@@ -190,7 +190,7 @@ describe('a key in doubt', () => {
 describe('a retry of a key in doubt', () => {
   const later = { firstAfterMs: 60_000, maxPauseMs: 60_000 };
 
-  it('is replayed what the backend says, asked at once, and once for many retries', async () => {
+  it('is replayed the answer of an immediate lookup, which many retries share', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const { doubts, asked } = open(store, () => sleep(50, executed), later);
@@ -202,7 +202,7 @@ describe('a retry of a key in doubt', () => {
     expect(asked).toHaveLength(1);
   });
 
-  it('is executed when the key is free: once, of many', async () => {
+  it('is executed when the lookup releases the key, and only one of many retries', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const { doubts } = open(store, () => notExecuted, { ...later, releaseAfterMs: 1 });
@@ -218,9 +218,9 @@ describe('a retry of a key in doubt', () => {
   });
 
   it.each([
-    ['does not decide it', undecided],
-    ['does not know it, too early to be believed', notExecuted],
-    ['fails', failed],
+    ['does not decide the key', undecided],
+    ['does not know the key, before releaseAfterMs', notExecuted],
+    ['does not answer', failed],
   ])('gets `in_doubt` when the backend %s', async (_, answer) => {
     await using rig = new Rig();
     const store = await rig.store();
@@ -234,7 +234,7 @@ describe('a retry of a key in doubt', () => {
     expect(asked).toHaveLength(1);
   });
 
-  it('waits for the answer no longer than it would for another request', async () => {
+  it('waits for the lookup no longer than for another request', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const { promise, resolve } = Promise.withResolvers<LookupAnswer>();
@@ -252,9 +252,9 @@ describe('a retry of a key in doubt', () => {
   });
 });
 
-describe('the pass through the store', () => {
-  it('finds what others left: in doubt, or executing without a living owner; and nothing else', async () => {
-    // It reads the whole store, so no other test may use it.
+describe('the search through the store', () => {
+  it('finds keys that other gateways left in doubt or executing without a living owner, and no others', async () => {
+    // The search reads the whole store, so this store must not be shared with other tests.
     await using rig = new Rig({ kind: 'sqlite', path: newFolder() });
     const leaseMs = 300;
     const store = await rig.store({ leaseMs });
@@ -274,7 +274,7 @@ describe('the pass through the store', () => {
     expect(await store.get(foreign.scope)).toMatchObject({ state: 'in_doubt' });
   });
 
-  it('goes through all pages, and continues after the store was away', async () => {
+  it('reads all pages, and continues after the store did not answer', async () => {
     await using rig = new Rig({ kind: 'sqlite', path: newFolder() });
     const store = await rig.faultyStore();
     const left = await Promise.all(Array.from({ length: 250 }, () => bring(store, 'in_doubt')));
@@ -287,7 +287,7 @@ describe('the pass through the store', () => {
     });
   });
 
-  it('ends when the gateway closes', async () => {
+  it('ends when the lookups are closed', async () => {
     await using rig = new Rig();
     const { doubts } = open(await rig.store(), () => executed);
     const passing = doubts.lookUpAbandoned(60_000);

@@ -13,7 +13,7 @@ const request = (target: string) => ({
   body: Buffer.from(target),
 });
 
-/** A backend that answers when the test says so, and an executor with one connection to it. */
+/** An executor with one connection, and a backend that answers when the test calls `answer`. */
 async function open() {
   const arrived: string[] = [];
   const held: ServerResponse[] = [];
@@ -32,7 +32,7 @@ async function open() {
 const TOO_LATE = 'the lease had lapsed before the request could be sent';
 
 describe('a request that queues for a connection', () => {
-  it('is not sent when it may no longer be sent by the time there is one', async () => {
+  it('is not sent if its fence has closed before a connection is free', async () => {
     const { executor, arrived, answer } = await open();
     let may = true;
     const first = executor.send(request('/first'));
@@ -42,7 +42,7 @@ describe('a request that queues for a connection', () => {
     answer();
     expect(await first).toMatchObject({ kind: 'complete' });
     expect(await queued).toMatchObject({ kind: 'not_sent', reason: TOO_LATE });
-    // The connection goes on serving others, and the refused one's bytes are not among them.
+    // The connection still serves other requests, and no byte of the refused one was sent on it.
     const next = executor.send(request('/next'));
     await until(() => arrived.length === 2);
     answer();
@@ -50,7 +50,7 @@ describe('a request that queues for a connection', () => {
     expect(arrived).toEqual(['/first', '/next']);
   });
 
-  it('is sent when it may', async () => {
+  it('is sent if its fence is still open', async () => {
     const { executor, arrived, answer } = await open();
     const first = executor.send(request('/first'));
     await until(() => arrived.length === 1);
@@ -64,7 +64,7 @@ describe('a request that queues for a connection', () => {
     expect(asked).toBe(2);
   });
 
-  it('whose time is over before it has a connection is never sent', async () => {
+  it('whose deadline passes before it has a connection is never sent', async () => {
     const { executor, arrived, answer } = await open();
     const first = executor.send(request('/first'));
     await until(() => arrived.length === 1);
@@ -79,7 +79,7 @@ describe('a request that queues for a connection', () => {
     expect(await next).toMatchObject({ kind: 'complete' });
   });
 
-  it('opens no connection when it may not be sent', async () => {
+  it('opens no connection if its fence is closed', async () => {
     const { executor, arrived } = await open();
     const refused = await executor.send(request('/refused'), { maySend: () => false });
     expect(refused).toMatchObject({ kind: 'not_sent', reason: TOO_LATE });

@@ -10,11 +10,11 @@ import { httpBackend } from '../support/backend.ts';
 import { until } from '../support/until.ts';
 
 const MAX_BYTES = 1024;
-/** Too large to be held, and too small to stall while it is not read. */
+/** Larger than the executor holds in memory, and smaller than a stream's buffer, so that an unread stream does not stall. */
 const BEGINNING = Buffer.alloc(2000, 'x');
 const request = { method: 'GET', target: '/', headers: [], body: Buffer.alloc(0) };
 
-/** An executor, and a backend that begins oversize responses and leaves the rest to the test. */
+/** An executor, and a backend that begins oversize responses. The test sends the rest of them. */
 async function open(more: { maxConnections?: number; responseTimeoutMs?: number } = {}) {
   const responses: ServerResponse[] = [];
   const url = await httpBackend((_req, res) => {
@@ -32,7 +32,7 @@ async function open(more: { maxConnections?: number; responseTimeoutMs?: number 
 }
 
 describe('an oversize response', () => {
-  it('of a backend that falls silent is cut', async () => {
+  it('of a backend that stops sending is cut', async () => {
     const { responses, stream } = await open({ responseTimeoutMs: 300 });
     const body = await stream();
     const cut = body.toArray();
@@ -41,7 +41,7 @@ describe('an oversize response', () => {
     await until(() => responses[0]?.destroyed);
   });
 
-  it('may take longer than responseTimeoutMs while pieces of it come', async () => {
+  it('may take longer than responseTimeoutMs while the backend sends more of it', async () => {
     const { responses, stream } = await open({ responseTimeoutMs: 500 });
     const body = (await stream()).toArray();
     for (let piece = 0; piece < 10; piece++) {
@@ -61,7 +61,7 @@ describe('an oversize response', () => {
     expect(Buffer.concat(await body.toArray())).toHaveLength(30_002_000);
   });
 
-  it('is cut if there are too many and all others are read', async () => {
+  it('is cut if too many are open and all others are being read', async () => {
     const { responses, stream } = await open({ maxConnections: 4 });
     const reading = [await stream(), await stream()];
     const third = await stream();
@@ -77,7 +77,7 @@ describe('an oversize response', () => {
     await once(next, 'close');
   });
 
-  it('that has stalled for longer than the others is cut for a new one', async () => {
+  it('that has stalled longer than the others is cut when a new one begins', async () => {
     const { responses, stream } = await open({ maxConnections: 6 });
     const [first, second, third] = [await stream(), await stream(), await stream()];
     for (const at of [1, 0]) {

@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { Roster } from '../../src/kernel/roster.ts';
 
 describe('a roster', () => {
-  it('has what was added and not taken off, in order', () => {
+  it('has the values that were added and not removed, in order', () => {
     const roster = new Roster<string>();
     const [a, b, c] = ['a', 'b', 'c'].map((value) => roster.add(value));
     expect(roster.values()).toEqual(['a', 'b', 'c']);
@@ -17,7 +17,7 @@ describe('a roster', () => {
     expect(roster.values()).toEqual(['d']);
   });
 
-  it('may change while somebody goes through it', () => {
+  it('may change during a loop over its values', () => {
     const roster = new Roster<() => void>();
     const leaving = roster.add(() => {});
     roster.add(() => leaving());
@@ -28,8 +28,8 @@ describe('a roster', () => {
   const KB_EACH = 8;
   const PASSING = 20_000;
 
-  /** Megabytes that had grown old at most, dead ones included, while many of them came and went. */
-  function grownOld(add: (value: object) => () => void): number {
+  /** The most megabytes that reached the old generation, garbage included, while many values were added and removed. */
+  function promoted(add: (value: object) => () => void): number {
     setFlagsFromString('--expose-gc');
     const collect = runInNewContext('gc') as () => void;
     const old = () =>
@@ -47,15 +47,15 @@ describe('a roster', () => {
     return most / 1024 / 1024;
   }
 
-  it('lets what has left die young, which a Set does not', () => {
+  it('does not keep removed values alive until a full collection, as a Set does', () => {
     const roster = new Roster<object>();
-    expect(grownOld((value) => roster.add(value))).toBeLessThan(8);
+    expect(promoted((value) => roster.add(value))).toBeLessThan(8);
     const set = new Set<object>();
     const added = (value: object) => {
       set.add(value);
       return () => set.delete(value);
     };
-    // Should it one day do so, a Set will do, and no roster is needed any more.
-    expect(grownOld(added)).toBeGreaterThan(12);
+    // If this fails, V8 has changed, and a Set could replace the roster.
+    expect(promoted(added)).toBeGreaterThan(12);
   });
 });

@@ -11,7 +11,7 @@ function takenFrom(slots: Slots) {
 }
 
 describe('slots', () => {
-  it('are as many as there are connections', () => {
+  it('are as many as maxConnections', () => {
     const slots = newSlots({ maxConnections: 3 });
     const taken = [takenFrom(slots), takenFrom(slots), takenFrom(slots)];
     expect([slots.tryTake(), slots.inUse]).toEqual([undefined, 3]);
@@ -21,19 +21,19 @@ describe('slots', () => {
     expect(slots.tryTake()).toBeUndefined();
   });
 
-  it('that are released twice are free once', () => {
+  it('are free once, even if they are released twice', () => {
     const slots = newSlots();
     const slot = takenFrom(slots);
     slot.release();
     slot.release();
     takenFrom(slots);
     expect([slots.tryTake(), slots.inUse]).toEqual([undefined, 1]);
-    // The old slot is no key to the new one.
+    // A second release of the old slot must not release the new one.
     slot.release();
     expect([slots.tryTake(), slots.inUse]).toEqual([undefined, 1]);
   });
 
-  it('go to the queue in its order, before any newcomer', async () => {
+  it('go to queued requests in their order, and before new requests', async () => {
     const slots = newSlots();
     const first = takenFrom(slots);
     const [second, third] = [slots.queue(), slots.queue()];
@@ -45,7 +45,7 @@ describe('slots', () => {
     expect([slots.inUse, slots.queued]).toEqual([0, 0]);
   });
 
-  it('skip a place that was given up, and come back from one that had its slot already', async () => {
+  it('skip a queued request that gave up, and are released by one that gives up with a slot', async () => {
     const slots = newSlots({ maxQueued: 3 });
     const first = takenFrom(slots);
     const [early, late, last] = [slots.queue(), slots.queue(), slots.queue()];
@@ -57,7 +57,7 @@ describe('slots', () => {
     expect([slots.inUse, slots.queued]).toEqual([0, 0]);
   });
 
-  it('can be waited for', async () => {
+  it('are given to a request that waits in the queue', async () => {
     const slots = newSlots();
     const first = await slots.take();
     const waiting = slots.take();
@@ -67,7 +67,7 @@ describe('slots', () => {
     expect([slots.inUse, slots.queued]).toEqual([1, 0]);
   });
 
-  it('are waited for no longer than the time limit, or than the merchant stays, and not at all in a full queue', async () => {
+  it('are not waited for beyond queueTimeoutMs, after the merchant has disconnected, or if the queue is full', async () => {
     const slots = newSlots({ queueTimeoutMs: 50, maxQueued: 1 });
     const held = takenFrom(slots);
     expect(await slots.take()).toBeUndefined();

@@ -14,7 +14,7 @@ interface Echo {
   rawHeaders: [name: string, value: string][];
 }
 
-/** What the backend got: values by lower-case name. */
+/** The header fields that the backend received: values by lower-case name. */
 async function received(...fields: string[]): Promise<Record<string, string[]>> {
   const wire = await Wire.open(stack.port);
   const answer = await wire.write(head('GET /v3/echo', ...fields)).answer();
@@ -38,14 +38,14 @@ describe('the merchant code', () => {
     ['X_Merchant_Code: M-BRAVO', 'x-merchant_code: M-BRAVO'],
     ['X-Merchant-Code: M-BRAVO', 'Connection: x-merchant-code'],
     ['Connection: X-Merchant-Code, Authorization, x-request-id, x-forwarded-for'],
-  ])('is nothing that the merchant can say: %s', async (...fields) => {
+  ])('cannot be set by the merchant: %s', async (...fields) => {
     const got = await received(ALPHA, ...fields);
     expect(got['x-merchant-code']).toEqual(['M-ALPHA']);
     expect(got.authorization).toEqual(['Bearer sk_sandbox_alpha']);
     expect(JSON.stringify(got)).not.toMatch(/M-(?:BRAVO|CHARLIE)/);
   });
 
-  test('is so for what is executed too', async () => {
+  test('is also set by the executor', async () => {
     const seen: string[][] = [];
     const url = await httpBackend((req, res) => {
       seen.push(req.rawHeaders);
@@ -74,7 +74,7 @@ describe('the merchant code', () => {
 });
 
 describe('a request that is passed through', () => {
-  test('loses what is about the connection, and what it nominates', async () => {
+  test('has no hop-by-hop fields, nor those that Connection names', async () => {
     const got = await received(
       ALPHA,
       'Connection: close, X-Hop',
@@ -102,7 +102,7 @@ describe('a request that is passed through', () => {
     expect(got['x-kept']).toEqual(['1']);
   });
 
-  test('says for whom, and what it is called', async () => {
+  test('has the merchant’s address, X-Forwarded fields and the request id', async () => {
     const got = await received(
       ALPHA,
       'X-Forwarded-For: 198.51.100.1',
@@ -116,7 +116,7 @@ describe('a request that is passed through', () => {
     expect(got.host).toEqual([stack.sandbox.url.replace('http://', '')]);
   });
 
-  test('keeps every other header, with all its values', async () => {
+  test('keeps every other field, with all its values', async () => {
     const got = await received(
       ALPHA,
       'Accept: a',
@@ -130,13 +130,13 @@ describe('a request that is passed through', () => {
     expect(got['x-value']).toEqual(['\u00e4']);
   });
 
-  test('keeps headers that are called like something of JavaScript’s', async () => {
+  test('keeps fields with the names of JavaScript properties', async () => {
     const got = await received(ALPHA, 'constructor: a', 'valueof: b', 'tostring: c');
     expect([got.constructor, got.valueof, got.tostring]).toEqual([['a'], ['b'], ['c']]);
   });
 });
 
-describe('an answer that is passed through', () => {
+describe('a response that is passed through', () => {
   const answered = async (headers: string[]): Promise<WireAnswer> => {
     const url = await httpBackend((_req, res) => {
       res.writeHead(200, headers);
@@ -148,7 +148,7 @@ describe('an answer that is passed through', () => {
     });
   };
 
-  test('loses what is about the connection, and what it nominates', async () => {
+  test('has no hop-by-hop fields, nor those that Connection names', async () => {
     const answer = await answered([
       ...[
         'Connection',
@@ -165,13 +165,13 @@ describe('an answer that is passed through', () => {
     for (const name of ['x-hop', 'proxy-authenticate', 'upgrade']) {
       expect(answer.headers, name).not.toHaveProperty(name);
     }
-    // The backend's connection is over; the merchant's is another one.
+    // The backend's connection is closed; the merchant's stays open.
     expect(answer.headers.connection).toEqual(['keep-alive']);
     expect(answer.headers['keep-alive']).toEqual(['timeout=65']);
     expect(answer.headers['x-kept']).toEqual(['1']);
   });
 
-  test('keeps every other header, with all its values', async () => {
+  test('keeps every other field, with all its values', async () => {
     const answer = await answered([
       ...['Set-Cookie', 'a=1', 'Set-Cookie', 'b=2', 'X_Under_Score', 'kept'],
       ...['Server', 'sandbox', 'Date', 'Thu, 01 Jan 1970 00:00:00 GMT', 'Location', 'http://elsewhere.test/'],
@@ -182,14 +182,14 @@ describe('an answer that is passed through', () => {
     expect(answer.headers.location).toEqual(['http://elsewhere.test/']);
   });
 
-  test('keeps headers that are called like something of JavaScript’s', async () => {
+  test('keeps fields with the names of JavaScript properties', async () => {
     const answer = await answered(['constructor', 'c', '__proto__', 'p']);
     expect(answer.headers.constructor).toEqual(['c']);
     expect(answer.lines).toContain('__proto__: p');
   });
 });
 
-test('a merchant who wants the connection closed has it closed, whoever answers', async () => {
+test('Connection: close of a merchant closes its connection, for every kind of answer', async () => {
   const payout = JSON.stringify({
     action: 'withdraw',
     amount: 1,

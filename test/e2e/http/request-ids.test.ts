@@ -1,4 +1,4 @@
-/** Every answer has one X-Request-Id: that of the request which gets it, and of its line in the log. */
+/** Every answer has one X-Request-Id: the id of its request, which is also in the log line. */
 import { describe, expect, onTestFinished, test } from 'vitest';
 import { httpBackend, NOT_LISTENING } from '../../support/backend.ts';
 import { startRedis } from '../../support/redis-server.ts';
@@ -19,14 +19,14 @@ const HANDSHAKE = [
   'Sec-WebSocket-Key: MDEyMzQ1Njc4OTAxMjM0NQ==',
 ];
 
-/** What a backend may say of requests, which is about its own or about earlier ones. */
+/** A backend may send request ids of its own, or of earlier requests. */
 const OF_THE_BACKEND = [
   'X-Request-Id: of-the-backend',
   'x-REQUEST-id: of-the-backend-too',
   'Idempotent-Original-Request-Id: of-the-backend',
 ];
 
-/** A backend that sends an X-Request-Id. It answers with the status and as many bytes as the request asks for. */
+/** A backend that sends an X-Request-Id. The request selects the status and the size of its response. */
 function backendWithIds(): Promise<string> {
   const lines = OF_THE_BACKEND.flatMap((line) => line.split(': '));
   return httpBackend(
@@ -62,7 +62,7 @@ async function openBehind(url: string): Promise<Stack> {
 
 let sent = 0;
 
-/** Sends it with a request id; the answer and the line in the log must have that id. */
+/** Sends the request with a request id. The answer and the log line must have that id. */
 async function answered(stack: Stack, bytesWith: (id: string) => string | Buffer) {
   const id = `request-of-test-${++sent}`;
   const bytes = bytesWith(`X-Request-Id: ${id}`);
@@ -74,7 +74,7 @@ async function answered(stack: Stack, bytesWith: (id: string) => string | Buffer
   return { answer, logged };
 }
 
-/** The same where the gateway itself answers: the code of its problem, whose body has the id too. */
+/** The same for a problem of the gateway, whose body must have the id too. Returns its code. */
 async function refused(stack: Stack, bytesWith: (id: string) => string | Buffer): Promise<string> {
   const { answer, logged } = await answered(stack, bytesWith);
   const { code, request_id } = answer.json<{ error: { code: string; request_id: string } }>().error;
@@ -110,8 +110,8 @@ test('a response of the backend has the gateway’s request id and not its own',
   }
 });
 
-describe('a problem has its request’s id:', () => {
-  test('whatever is wrong with the request', async () => {
+describe('a problem has the id of its request:', () => {
+  test('for every refused request', async () => {
     const stack = await openBehind(await backendWithIds());
     const post = (fields: string[], body = PAYOUT): Parameters<typeof request> => [
       POST,
@@ -140,7 +140,7 @@ describe('a problem has its request’s id:', () => {
     }
   });
 
-  test('the backend cannot be reached', async () => {
+  test('if the backend cannot be reached', async () => {
     const stack = await openBehind(NOT_LISTENING);
     const unreachable = (id: string) => [
       request(POST, [ALPHA, JSON_BODY, id], PAYOUT),
@@ -151,7 +151,7 @@ describe('a problem has its request’s id:', () => {
       expect(await refused(stack, (id) => unreachable(id)[at] ?? '')).toBe('upstream_unreachable');
   });
 
-  test('the store is away', async () => {
+  test('if the store cannot be reached', async () => {
     const redis = await startRedis();
     const stack = await openStack(onRedis(redis));
     onTestFinished(() => stack.close());
@@ -160,7 +160,7 @@ describe('a problem has its request’s id:', () => {
     expect(await refused(stack, payoutWith)).toBe('store_unavailable');
   });
 
-  test('there is no room', async () => {
+  test('if the gateway is overloaded', async () => {
     const stack = await openStack({ limits: { inFlight: 1 } });
     onTestFinished(() => stack.close());
     const slow = await Wire.open(stack.port);
@@ -170,7 +170,7 @@ describe('a problem has its request’s id:', () => {
     slow.socket.destroy();
   });
 
-  test('what is no request gets a new id', async () => {
+  test('malformed HTTP gets a new id', async () => {
     const stack = await openBehind(NOT_LISTENING);
     const cases: [status: number, bytes: string][] = [
       [400, 'GARBAGE\r\n\r\n'],
@@ -187,7 +187,7 @@ describe('a problem has its request’s id:', () => {
   });
 });
 
-test('a request without a well-formed id gets a new one, and so does its answer', async () => {
+test('a request without a well-formed id gets a new one, and its answer has it', async () => {
   const stack = await openBehind(await backendWithIds());
   const twice = ['X-Request-Id: of-the-merchant', 'X-Request-Id: of-the-merchant'];
   for (const fields of [[], ['X-Request-Id: a b'], twice]) {

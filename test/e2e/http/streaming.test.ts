@@ -8,7 +8,7 @@ import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, chunk, head, LAST_CHUNK, Wire } from '../../support/wire.ts';
 
-/** The backend's side of the request that has come in last. */
+/** The backend's objects of the last request. */
 let backend: { req: IncomingMessage; res: ServerResponse };
 let arrived: Promise<void>;
 let arrive: () => void;
@@ -28,7 +28,7 @@ beforeAll(async () => {
 });
 afterAll(() => stack.close());
 
-/** A gateway in front of a backend that does nothing by itself. */
+/** A gateway in front of a backend that only does what the test tells it to. */
 async function openQuiet(): Promise<Stack> {
   nextArrival();
   const url = await httpBackend((req, res) => {
@@ -51,8 +51,8 @@ async function within<T>(use: (quiet: Stack) => Promise<T>): Promise<T> {
 const heard = async (stream: NodeJS.ReadableStream): Promise<string> =>
   String((await once(stream, 'data'))[0]);
 
-describe('each piece goes on as it comes', () => {
-  test('of an upload: the backend has the first one before the second is sent', async () => {
+describe('each chunk is passed on at once', () => {
+  test('of an upload: the backend gets the first one before the second is sent', async () => {
     await within(async ({ port }) => {
       const wire = await Wire.open(port);
       wire.write(head('POST /v3/upload', ALPHA, 'Transfer-Encoding: chunked') + chunk('one'));
@@ -67,7 +67,7 @@ describe('each piece goes on as it comes', () => {
     });
   });
 
-  test('of an answer: the merchant has the head before the body, and the first piece before the second', async () => {
+  test('of a response: the merchant gets the head before the body, and each chunk before the next', async () => {
     await within(async ({ port }) => {
       const wire = await Wire.open(port);
       wire.write(head('GET /v3/download', ALPHA));
@@ -83,7 +83,7 @@ describe('each piece goes on as it comes', () => {
     });
   });
 
-  test('both ways at once', async () => {
+  test('of an upload and a response at the same time', async () => {
     await within(async ({ port }) => {
       const wire = await Wire.open(port);
       wire.write(head('POST /v3/duplex', ALPHA, 'Transfer-Encoding: chunked') + chunk('ping'));
@@ -109,8 +109,8 @@ describe('each piece goes on as it comes', () => {
   });
 });
 
-describe('nothing is held back that would not fit', () => {
-  test(`${MEGABYTES} MB go up whole`, async () => {
+describe('there is backpressure in both directions', () => {
+  test(`an upload of ${MEGABYTES} MB arrives complete`, async () => {
     const hash = createHash('sha256');
     const req = http.request(`${stack.url}/v3/echo`, { method: 'PUT', agent: false, headers: authorised });
     const answered = once(req, 'response');
@@ -124,7 +124,7 @@ describe('nothing is held back that would not fit', () => {
     expect([echo.bodyBytes, echo.bodySha256]).toEqual([MEGABYTES * MEGABYTE.length, hash.digest('hex')]);
   });
 
-  test('an upload that the backend does not read stands still at the merchant’s', async () => {
+  test('an upload stops while the backend does not read it', async () => {
     await within(async ({ url }) => {
       const req = http.request(`${url}/v3/upload`, { method: 'PUT', agent: false, headers: authorised });
       req.on('error', () => {});
@@ -138,7 +138,7 @@ describe('nothing is held back that would not fit', () => {
       };
       const pumped = pump();
       await arrived;
-      await stillStanding(() => sent);
+      await stopped(() => sent);
       expect(sent).toBeLessThan(MEGABYTES);
       let got = 0;
       backend.req.on('data', (piece: Buffer) => {
@@ -150,7 +150,7 @@ describe('nothing is held back that would not fit', () => {
     });
   });
 
-  test('a download that the merchant does not read stands still at the backend’s', async () => {
+  test('a download stops while the merchant does not read it', async () => {
     await within(async ({ url }) => {
       const req = http.get(`${url}/v3/download`, { agent: false, headers: authorised });
       await arrived;
@@ -164,7 +164,7 @@ describe('nothing is held back that would not fit', () => {
       };
       const pumped = pump();
       const [res] = (await once(req, 'response')) as [IncomingMessage];
-      await stillStanding(() => sent);
+      await stopped(() => sent);
       expect(sent).toBeLessThan(MEGABYTES);
       let got = 0;
       for await (const piece of res) got += (piece as Buffer).length;
@@ -174,8 +174,8 @@ describe('nothing is held back that would not fit', () => {
   });
 });
 
-/** Resolves when a count that had begun has not moved for a while: what fits between the ends is in. */
-async function stillStanding(count: () => number): Promise<void> {
+/** Resolves when the count has stopped growing: all buffers between merchant and backend are full. */
+async function stopped(count: () => number): Promise<void> {
   let before = -1;
   await until(async () => {
     const same = count() === before;
@@ -185,7 +185,7 @@ async function stillStanding(count: () => number): Promise<void> {
   });
 }
 
-test('a merchant is not kept waiting for the rest of an upload that the backend has refused', async () => {
+test('a merchant gets a refusal of the backend before its upload is complete', async () => {
   await within(async ({ port }) => {
     const wire = await Wire.open(port);
     wire.write(head('POST /v3/upload', ALPHA, 'Content-Length: 10000000') + 'x'.repeat(1000));

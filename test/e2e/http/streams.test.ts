@@ -17,7 +17,7 @@ const HANDSHAKE = [
 ];
 const authorised = { Authorization: 'Bearer sk_sandbox_alpha' };
 
-/** A gateway that passes two streams through at once, in front of a backend that answers when the test says so. */
+/** A gateway with `maxStreams: 2`, in front of a backend that answers when the test does. */
 async function openForTwo() {
   const held: ServerResponse[] = [];
   const sockets: Duplex[] = [];
@@ -47,7 +47,7 @@ async function openForTwo() {
   return { stack, held, sockets, ask, sent, expectRefused };
 }
 
-describe('of three streams, the third is refused while there may be two, and nothing of it is sent', () => {
+describe('with maxStreams: 2, a third stream is refused and not sent', () => {
   test('until one of two requests is answered', async () => {
     const { held, ask, sent, expectRefused } = await openForTwo();
     const first = await ask();
@@ -61,7 +61,7 @@ describe('of three streams, the third is refused while there may be two, and not
     await expectRefused();
   });
 
-  test('until one of two WebSockets ends, at either end', async () => {
+  test('until one of two WebSockets is closed, by the backend or the merchant', async () => {
     const { sockets, ask, sent, expectRefused } = await openForTwo();
     const [first, second] = [await ask(...HANDSHAKE), await ask(...HANDSHAKE)];
     expect([(await first.answer()).status, (await second.answer()).status]).toEqual([101, 101]);
@@ -76,7 +76,7 @@ describe('of three streams, the third is refused while there may be two, and not
     expect(sent()).toBe(4);
   });
 
-  test('until one of two merchants leaves', async () => {
+  test('until one of two merchants disconnects', async () => {
     const { ask, sent, expectRefused } = await openForTwo();
     const wires = [await ask(), await ask()];
     await until(() => sent() === 2);
@@ -86,7 +86,7 @@ describe('of three streams, the third is refused while there may be two, and not
     await expectRefused();
   });
 
-  test('until a merchant leaves whose two requests wait on one connection', async () => {
+  test('until a merchant with two pipelined requests disconnects', async () => {
     const { held, ask, sent, expectRefused } = await openForTwo();
     const wire = await ask();
     wire.write(head('GET /v3/stream', ALPHA));
@@ -99,7 +99,7 @@ describe('of three streams, the third is refused while there may be two, and not
   });
 });
 
-/** The handshake's answer, as soon as there is room for it. */
+/** Repeats the handshake until it is accepted. */
 async function opened(ask: (...fields: string[]) => Promise<Wire>) {
   return await until(async () => {
     const answer = await (await ask(...HANDSHAKE)).answer();
@@ -117,7 +117,7 @@ describe('a merchant of a response that is passed through', () => {
     return response.on('error', () => {});
   }
 
-  test('who does not read it loses the connection, and the backend’s ends', async () => {
+  test('who does not read it loses the connection, and the one to the backend is closed', async () => {
     const backend = await openFloodingBackend();
     const stack = await openStack({ upstream: { url: backend.url }, limits });
     onTestFinished(() => stack.close());
@@ -127,7 +127,7 @@ describe('a merchant of a response that is passed through', () => {
     await expect(response.toArray()).rejects.toThrow('aborted');
   });
 
-  test('who reads it slowly keeps it', async () => {
+  test('who reads it slowly keeps the connection', async () => {
     const backend = await openFloodingBackend();
     const stack = await openStack({ upstream: { url: backend.url }, limits: { answerTimeoutMs: 1000 } });
     onTestFinished(() => stack.close());
@@ -143,7 +143,7 @@ describe('a merchant of a response that is passed through', () => {
     expect(backend.streams).toBe(1);
   });
 
-  test('who waits for its next piece keeps it', async () => {
+  test('who waits for the next chunk keeps the connection', async () => {
     const held: ServerResponse[] = [];
     const url = await httpBackend((_req, res) => void held.push(res.writeHead(200)));
     const stack = await openStack({ upstream: { url }, limits });

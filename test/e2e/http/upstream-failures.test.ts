@@ -12,7 +12,7 @@ const payout = JSON.stringify({
   account_number: '0123456789',
 });
 
-/** The ways by which a request reaches the backend. */
+/** The ways in which a request reaches the backend. */
 const ways: [string, (more: string[]) => string | Buffer][] = [
   ['passed through', (more) => head('GET /v3/echo', ALPHA, ...more)],
   ['passed through with a body', (more) => request('POST /v3/echo', [ALPHA, ...more], 'hello')],
@@ -42,12 +42,12 @@ beforeAll(async () => {
 afterAll(() => Promise.all([stack, hasty, hole].map((open) => open?.close())));
 
 describe.each(ways)('%s', (_way, bytes) => {
-  test('refused connection: 502 upstream_unreachable', async () => {
+  test('a refused connection: 502 upstream_unreachable', async () => {
     const answer = await inFrontOf(NOT_LISTENING, (behind) => ask(behind, bytes([])));
     expect([answer.status, codeOf(answer)]).toEqual([502, 'upstream_unreachable']);
   });
 
-  test('a connection that is never made: 502 upstream_unreachable, after the connect timeout', async () => {
+  test('a connection that is never established: 502 upstream_unreachable, after the connect timeout', async () => {
     const answer = await inFrontOf(hole.url, (behind) => ask(behind, bytes([])), { connectTimeoutMs: 200 });
     expect([answer.status, codeOf(answer)]).toEqual([502, 'upstream_unreachable']);
   });
@@ -57,13 +57,13 @@ describe.each(ways)('%s', (_way, bytes) => {
     expect([answer.status, codeOf(answer)]).toEqual([502, 'upstream_unreachable']);
   });
 
-  test('TLS that is never shaken hands on: 502 upstream_unreachable, after the connect timeout', async () => {
+  test('a TLS handshake without an answer: 502 upstream_unreachable, after the connect timeout', async () => {
     const url = (await rawBackend(() => {})).replace('http:', 'https:');
     const answer = await inFrontOf(url, (behind) => ask(behind, bytes([])), { connectTimeoutMs: 200 });
     expect([answer.status, codeOf(answer)]).toEqual([502, 'upstream_unreachable']);
   }, 8000);
 
-  test('TLS that fails: 502 upstream_unreachable', async () => {
+  test('a TLS handshake that fails: 502 upstream_unreachable', async () => {
     const url = await rawBackend((socket) => socket.end('HTTP/1.1 400 Bad Request\r\n\r\n'));
     const answer = await inFrontOf(url.replace('http:', 'https:'), (behind) => ask(behind, bytes([])));
     expect([answer.status, codeOf(answer)]).toEqual([502, 'upstream_unreachable']);
@@ -82,13 +82,13 @@ describe.each(ways)('%s', (_way, bytes) => {
     expect([answer.status, codeOf(answer)]).toEqual([504, 'outcome_unknown']);
   });
 
-  test('closed without a word: 502 outcome_unknown', async () => {
+  test('a connection that the backend closes without a response: 502 outcome_unknown', async () => {
     const url = await rawBackend((socket) => socket.once('data', () => socket.end()));
     const answer = await inFrontOf(url, (behind) => ask(behind, bytes([])));
     expect([answer.status, codeOf(answer)]).toEqual([502, 'outcome_unknown']);
   });
 
-  test('sent on a connection that closes at this moment: one request, at most, and an honest answer', async () => {
+  test('sent on a connection that the backend resets at this moment: not sent again, and 502 outcome_unknown', async () => {
     let requests = 0;
     const url = await rawBackend((socket) => {
       socket.on('data', (bytes) => {
@@ -106,17 +106,17 @@ describe.each(ways)('%s', (_way, bytes) => {
   });
 });
 
-describe('an answer that breaks off', () => {
+describe('a truncated response', () => {
   const half = (socket: Socket, framing: string) =>
     socket.once('data', () => {
       socket.write(`HTTP/1.1 200 OK\r\n${framing}`, () => socket.destroy());
     });
 
   test.each([
-    ['of known length', 'Content-Length: 10\r\n\r\n12345'],
+    ['with Content-Length', 'Content-Length: 10\r\n\r\n12345'],
     ['in chunks', 'Transfer-Encoding: chunked\r\n\r\n5\r\n12345\r\n'],
     ['within a chunk', 'Transfer-Encoding: chunked\r\n\r\na\r\n12345'],
-  ])('%s breaks the merchant’s connection where it is passed through', async (_how, framing) => {
+  ])('%s closes the merchant’s connection if it is passed through', async (_how, framing) => {
     const url = await rawBackend((socket) => void half(socket, framing));
     await inFrontOf(url, async ({ port }) => {
       const wire = await Wire.open(port);
@@ -128,9 +128,9 @@ describe('an answer that breaks off', () => {
   });
 
   test.each([
-    ['of known length', 'Content-Length: 10\r\n\r\n12345'],
+    ['with Content-Length', 'Content-Length: 10\r\n\r\n12345'],
     ['in chunks', 'Transfer-Encoding: chunked\r\n\r\n5\r\n12345\r\n'],
-  ])('%s is 502 outcome_unknown where it is executed', async (_how, framing) => {
+  ])('%s is answered with 502 outcome_unknown by the executor', async (_how, framing) => {
     const url = await rawBackend((socket) => void half(socket, framing));
     await inFrontOf(url, async (behind) => {
       const answer = await ask(behind, head('GET /v2/get_balance', ALPHA));
@@ -138,18 +138,21 @@ describe('an answer that breaks off', () => {
     });
   });
 
-  test.each(['truncate', 'truncate-chunked'])('by the sandbox’s %s: no half looks whole', async (fault) => {
-    const wire = await Wire.open(stack.port);
-    wire.write(head('GET /v3/echo', ALPHA, `X-Sandbox-Fault: ${fault}`));
-    await expect(wire.answer()).rejects.toThrow('the connection ended');
-  });
+  test.each(['truncate', 'truncate-chunked'])(
+    'by the sandbox’s fault %s does not look complete',
+    async (fault) => {
+      const wire = await Wire.open(stack.port);
+      wire.write(head('GET /v3/echo', ALPHA, `X-Sandbox-Fault: ${fault}`));
+      await expect(wire.answer()).rejects.toThrow('the connection ended');
+    },
+  );
 });
 
-test('an answer that takes longer than the limit is whole, once its head is there', async () => {
+test('responseTimeoutMs does not limit the body of a response that is passed through', async () => {
   const url = await rawBackend((socket) => {
     socket.once('data', async () => {
       socket.write('HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n12345');
-      // Longer than the limit: time itself is what this is about.
+      // Longer than responseTimeoutMs.
       await sleep(400);
       socket.write('67890');
     });
@@ -160,19 +163,19 @@ test('an answer that takes longer than the limit is whole, once its head is ther
   expect(answer.body.toString()).toBe('1234567890');
 });
 
-test('a backend that comes back is used again', async () => {
-  const place = createServer().listen(0, '127.0.0.1');
-  await new Promise((resolve) => place.once('listening', resolve));
-  const { port } = place.address() as { port: number };
+test('a backend that works again is used again', async () => {
+  const backend = createServer().listen(0, '127.0.0.1');
+  await new Promise((resolve) => backend.once('listening', resolve));
+  const { port } = backend.address() as { port: number };
   await inFrontOf(`http://127.0.0.1:${port}`, async (behind) => {
-    place.on('connection', (socket) => socket.resetAndDestroy());
+    backend.on('connection', (socket) => socket.resetAndDestroy());
     expect((await ask(behind, head('GET /v3/echo', ALPHA))).status).toBe(502);
-    place.removeAllListeners('connection');
-    place.on('connection', (socket: Socket) => {
+    backend.removeAllListeners('connection');
+    backend.on('connection', (socket: Socket) => {
       socket.once('data', () => socket.end('HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n'));
     });
     expect((await ask(behind, head('GET /v3/echo', ALPHA))).status).toBe(204);
     expect((await ask(behind, head('GET /v2/get_balance', ALPHA))).status).toBe(204);
   });
-  await new Promise((resolve) => place.close(resolve));
+  await new Promise((resolve) => backend.close(resolve));
 });

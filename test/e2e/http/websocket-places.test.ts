@@ -23,7 +23,7 @@ test('a backend that refuses connections: 502 upstream_unreachable on the socket
   await wire.ended;
 });
 
-test('a connection that is never made: 502 upstream_unreachable on the socket, after the connect timeout', async () => {
+test('a connection that is never established: 502 upstream_unreachable on the socket, after the connect timeout', async () => {
   const hole = await openBlackHole();
   onTestFinished(() => hole.close());
   const behind = await openStack({ upstream: { url: hole.url, connectTimeoutMs: 200 } });
@@ -33,7 +33,7 @@ test('a connection that is never made: 502 upstream_unreachable on the socket, a
   expect([answer.status, codeOf(answer)]).toEqual([502, 'upstream_unreachable']);
 }, 8000);
 
-test('shutting down ends the WebSockets, at both ends', async () => {
+test('a shutdown closes the WebSockets, at the merchant and at the backend', async () => {
   const { promise: opened, resolve: open } = Promise.withResolvers<Duplex>();
   const url = await httpBackend(
     (_req, res) => res.end(),
@@ -55,11 +55,11 @@ test('shutting down ends the WebSockets, at both ends', async () => {
   await backendClosed;
 });
 
-test('a gateway that is shutting down takes no new ones', async () => {
+test('a gateway that is shutting down accepts no new WebSocket', async () => {
   const behind = await openStack({ shutdown: { delayMs: 0, graceMs: 5000 } });
   onTestFinished(() => behind.sandbox.close());
   const [wire, slow] = [await Wire.open(behind.port), await Wire.open(behind.port)];
-  // A request under way keeps the gateway up, and half a head keeps this connection.
+  // A running request keeps the process alive, and half a head keeps this connection open.
   slow.write(head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: delay=500'));
   wire.write('GET /v3/ws HTTP/1.1\r\nHost: x\r\n');
   await until(() => behind.sandbox.requests.total() === 1);
@@ -76,7 +76,7 @@ test('a gateway that is shutting down takes no new ones', async () => {
   expect(behind.sandbox.requests.total()).toBe(1);
 });
 
-test('any other upgrade is an ordinary request, and goes the ordinary way', async () => {
+test('any other upgrade is handled as an ordinary request', async () => {
   const stack = await openStack();
   onTestFinished(() => stack.close());
   const payout = JSON.stringify({
@@ -105,7 +105,7 @@ test('any other upgrade is an ordinary request, and goes the ordinary way', asyn
   expect(stack.sandbox.requests.lastUpgrade).toBeUndefined();
 });
 
-test('a handshake that is sent behind another request is not answered before it, nor takes its connection', async () => {
+test('a pipelined handshake is answered after the request before it, and does not take its connection', async () => {
   const stack = await openStack();
   onTestFinished(() => stack.close());
   for (const who of [[], [ALPHA]]) {
@@ -121,7 +121,7 @@ test('a handshake that is sent behind another request is not answered before it,
   }
 });
 
-test('a WebSocket counts as a request under way, until it ends', async () => {
+test('a WebSocket counts as in flight until it is closed', async () => {
   const stack = await openStack({ limits: { inFlight: 1 } });
   onTestFinished(() => stack.close());
   const headers = { authorization: 'Bearer sk_sandbox_alpha' };

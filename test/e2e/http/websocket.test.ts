@@ -39,7 +39,7 @@ const nothingOpen = async (of: Stack) => {
 };
 
 describe('an authenticated WebSocket', () => {
-  test('carries messages both ways, of text and of bytes, small and large', async () => {
+  test('carries text and binary messages in both directions, small and large', async () => {
     const ws = dial(stack);
     await once(ws, 'open');
     for (const message of ['hello', 'ä€😀', 'x'.repeat(60_000)]) {
@@ -57,14 +57,14 @@ describe('an authenticated WebSocket', () => {
     await nothingOpen(stack);
   });
 
-  test('may speak at once, in the same bytes as its handshake', async () => {
+  test('may send its first frame together with its handshake', async () => {
     const wire = await Wire.open(stack.port);
     wire.write(head('GET /v3/ws', ALPHA, ...HANDSHAKE) + FRAME);
     expect((await wire.answer()).status).toBe(101);
     await wire.hears('\x81\x05hello');
   });
 
-  test('comes with the merchant’s code, and with no other', async () => {
+  test('has the merchant’s code, and no other', async () => {
     const forged = { 'X-Merchant-Code': 'M-BRAVO', x_merchant_code: 'M-BRAVO', 'X-Request-Id': 'upgrade-1' };
     await once(dial(stack, forged), 'open');
     const seen = stack.sandbox.requests.lastUpgrade?.rawHeaders ?? [];
@@ -78,7 +78,7 @@ describe('an authenticated WebSocket', () => {
     expect(JSON.stringify(seen)).not.toContain('M-BRAVO');
   });
 
-  test('chooses a subprotocol with the backend', async () => {
+  test('negotiates a subprotocol with the backend', async () => {
     const headers = { authorization: 'Bearer sk_sandbox_alpha' };
     const ws = new WebSocket(`ws://127.0.0.1:${stack.port}/v3/ws`, ['payments.v1', 'payments.v2'], {
       headers,
@@ -88,7 +88,7 @@ describe('an authenticated WebSocket', () => {
     expect(ws.protocol).toBe('payments.v1');
   });
 
-  test('ends at both ends when the merchant is gone', async () => {
+  test('is closed at the backend when the merchant disconnects', async () => {
     const { promise: opened, resolve: open } = Promise.withResolvers<Duplex>();
     const behind = await inFrontOfUpgrades((_req, socket) => {
       acceptUpgrade(socket);
@@ -103,7 +103,7 @@ describe('an authenticated WebSocket', () => {
   });
 });
 
-describe('is refused on the socket, and the backend sees nothing of it:', () => {
+describe('is refused on the socket and not sent to the backend:', () => {
   const refused = async (line: string, ...fields: string[]) =>
     await expectNothingSent(stack, async () => {
       const wire = await Wire.open(stack.port);
@@ -120,7 +120,7 @@ describe('is refused on the socket, and the backend sees nothing of it:', () => 
     ['credentials twice', [ALPHA, ALPHA], [401, 'missing_credentials']],
     ['an unknown key', ['Authorization: Bearer sk_no'], [401, 'invalid_key']],
     ['a revoked key', ['Authorization: Bearer sk_test_revoked'], [401, 'invalid_key']],
-    ['a key that may not', ['Authorization: Bearer sk_test_balance_only'], [403, 'insufficient_scope']],
+    ['a key without the scope', ['Authorization: Bearer sk_test_balance_only'], [403, 'insufficient_scope']],
     ['two hosts', [ALPHA, 'Host: other.test'], [400, 'invalid_request']],
   ])('%s', async (_name, fields, expected) => {
     const answer = await refused('GET /v3/ws', ...fields);
@@ -138,25 +138,25 @@ describe('is refused on the socket, and the backend sees nothing of it:', () => 
   );
 
   test.each(['/V1/index.php', '/v1/index.php/x'])(
-    'the lookalike %s, with a key that may not',
+    'the lookalike %s, with a key without the scope',
     async (target) => {
       const answer = await refused(`GET ${target}`, 'Authorization: Bearer sk_test_balance_only');
       expect([answer.status, codeOf(answer)]).toEqual([403, 'insufficient_scope']);
     },
   );
 
-  test('a client of a library hears of it', async () => {
+  test('and a client library reports the status', async () => {
     const ws = dial(stack, { authorization: 'Bearer sk_no' });
     const [, res] = (await once(ws, 'unexpected-response')) as [unknown, IncomingMessage];
     expect(res.statusCode).toBe(401);
   });
 });
 
-describe('refused, nothing of it stays open', () => {
+describe('a refused upgrade leaves no connection open', () => {
   test.each<[string, (wire: Wire) => void]>([
     ['the merchant does not close', () => {}],
-    ['the merchant sends on', (wire) => void wire.write(FRAME)],
-    ['the merchant sends on and closes', (wire) => void wire.write(FRAME).socket.end()],
+    ['the merchant continues to send', (wire) => void wire.write(FRAME)],
+    ['the merchant continues to send and closes', (wire) => void wire.write(FRAME).socket.end()],
   ])('even if %s', async (_how, then) => {
     const own = await openStack();
     onTestFinished(() => own.close());
@@ -168,10 +168,10 @@ describe('refused, nothing of it stays open', () => {
   });
 });
 
-/** A text frame, with a mask of noughts. */
+/** A text frame, with a mask of zeros. */
 const FRAME = '\x81\x85\0\0\0\0hello';
 
-/** A gateway in front of a backend that takes upgrades as the test says. */
+/** A gateway in front of a backend that handles upgrades with `onUpgrade`. */
 async function inFrontOfUpgrades(onUpgrade: (req: IncomingMessage, socket: Duplex) => void): Promise<Stack> {
   const url = await httpBackend(
     (_req, res) => res.end(),
@@ -197,7 +197,7 @@ describe('a backend that', () => {
     return answer;
   };
 
-  test('does not take the upgrade: its answer is passed on, framed anew', async () => {
+  test('refuses the upgrade: its answer is passed on, with new framing', async () => {
     const behind = await inFrontOfUpgrades((_req, socket) => {
       socket.end(
         `HTTP/1.1 426 Upgrade Required\r\nTransfer-Encoding: chunked\r\n\r\n${chunk('no')}0\r\n\r\n`,
@@ -207,7 +207,7 @@ describe('a backend that', () => {
     expect([answer.status, answer.body.toString()]).toEqual([426, 'no']);
   });
 
-  test('does not take the upgrade of a merchant who has spoken already: nothing of it stays open', async () => {
+  test('refuses the upgrade of a merchant who has sent a frame already: no connection stays open', async () => {
     const behind = await inFrontOfUpgrades((_req, socket) => {
       socket.end('HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\n\r\n');
     });
@@ -217,7 +217,7 @@ describe('a backend that', () => {
     await nothingOpen(behind);
   });
 
-  test('closes without a word: 502 outcome_unknown', async () => {
+  test('closes without a response: 502 outcome_unknown', async () => {
     const answer = await answered(await inFrontOfUpgrades((_req, socket) => void socket.end()));
     expect([answer.status, codeOf(answer)]).toEqual([502, 'outcome_unknown']);
   });
@@ -227,7 +227,7 @@ describe('a backend that', () => {
     expect([answer.status, codeOf(answer)]).toEqual([504, 'outcome_unknown']);
   });
 
-  test('resets a WebSocket that stands: it ends, and nothing is put into it', async () => {
+  test('resets an open WebSocket: it is closed, and nothing is written into it', async () => {
     const behind = await inFrontOfUpgrades((_req, socket) => {
       acceptUpgrade(socket);
       (socket as import('node:net').Socket).once('data', () =>

@@ -30,7 +30,7 @@ describe('the dashboard', () => {
     for (let y = 0; y < bottom; y++) for (const x of [0, 23]) expect(taken.has(`${x},${y}`)).toBe(true);
   });
 
-  it('begins with what the person on call wants to know', () => {
+  it('begins with the row for the person on call', () => {
     expect(dashboard.panels[0]).toMatchObject({
       type: 'row',
       title: 'Is the promise kept?',
@@ -67,7 +67,7 @@ describe('the dashboard', () => {
       for (const { expr } of targets) expect(expr, title).toContain('job=~"$job", instance=~"$instance"');
   });
 
-  it('is not bound to one Grafana', () => {
+  it('is not tied to one Grafana instance', () => {
     expect(dashboard).toMatchObject({ id: null, uid: 'oncegate', schemaVersion: 39, editable: false });
   });
 });

@@ -15,7 +15,7 @@ const STORE_TIMEOUT_MS = 300;
 
 let redis: RedisServer;
 let stack: Stack;
-/** The same store, as another gateway uses it. */
+/** A client of the same store, as another gateway has it. */
 let another: Store;
 
 beforeAll(async () => {
@@ -39,7 +39,7 @@ beforeEach(async () => {
 
 const counters = ['stale', 'lease_lost', 'complete_late', 'in_doubt', 'idempotency_conflicts'];
 
-/** What the rare events' counters have counted in this test. */
+/** How much the counters of rare events have grown in this test. */
 async function counted(): Promise<Record<string, number>> {
   const after = await idle(stack.adminUrl);
   const grown = counters.map((name) => {
@@ -49,7 +49,7 @@ async function counted(): Promise<Record<string, number>> {
   return Object.fromEntries(grown.filter(([, count]) => count > 0));
 }
 
-/** A payout that the backend works on for so long. */
+/** A payout that takes the backend this long. */
 const slowly = (key: string, delayMs: number) => withdraw(stack.url, { key, fault: `delay=${delayMs}` });
 const reached = (key: string) => until(() => stack.sandbox.requests.ofKey(key) > 0);
 
@@ -59,7 +59,7 @@ const payoutOf = (key: string) => {
   return newRequest({ merchant: 'M-ALPHA', key, body: JSON.stringify(payout) });
 };
 
-/** The keys of Redis that were not there before: a record, and perhaps its lease. */
+/** The new keys in Redis: a record, and perhaps its lease. */
 async function added(before: string[]): Promise<string[]> {
   const keys = (await redis.admin.keys('oncegate:*')).filter((key) => !before.includes(key));
   expect(keys.filter((key) => !key.endsWith(':lease'))).toHaveLength(1);
@@ -69,7 +69,7 @@ async function added(before: string[]): Promise<string[]> {
 const logged = (msg: string) => stack.log.filter((line) => line.msg === msg);
 
 describe('a rare event is counted and logged', () => {
-  it('a key that a gateway left in doubt when it died: its retries, by their kind', async () => {
+  it('a retry of a key that a dead gateway left in doubt', async () => {
     expect(await another.start(payoutOf('left-behind'))).toEqual({ kind: 'started' });
     expect((await withdraw(stack.url, { key: 'left-behind' })).status).toBe(409);
     const labels = { operation: 'withdraw', kind: 'in_doubt' };
@@ -78,7 +78,7 @@ describe('a rare event is counted and logged', () => {
     expect(await counted()).toEqual({ idempotency_conflicts: 1 });
   });
 
-  it('a lease that was lost while its owner lived', async () => {
+  it('a lease that lapsed while its owner was alive', async () => {
     const answer = slowly('lease-lost', 500);
     await until(async () => (await redis.admin.keys('oncegate:*:lease')).length === 1);
     await redis.admin.del(await redis.admin.keys('oncegate:*:lease'));
@@ -87,7 +87,7 @@ describe('a rare event is counted and logged', () => {
     expect(logged('a lease lapsed while its owner was alive')).toHaveLength(1);
   });
 
-  it('a result whose record had gone: it is stored all the same, because the backend has executed', async () => {
+  it('a result whose record had disappeared: it is stored nevertheless, because the backend has executed', async () => {
     const records = await redis.admin.keys('oncegate:*');
     const answer = slowly('gone', 400);
     await reached('gone');
@@ -100,7 +100,7 @@ describe('a rare event is counted and logged', () => {
     expect(stack.sandbox.ledger.payouts({ key: 'gone' })).toBe(1);
   });
 
-  it('a result that was refused, because another execution had its record', async () => {
+  it('a result that was refused because another execution owned the record', async () => {
     const records = await redis.admin.keys('oncegate:*');
     const answer = slowly('refused', 400);
     await reached('refused');
@@ -113,7 +113,7 @@ describe('a rare event is counted and logged', () => {
     expect(logged('a late response was not stored: the key has another result')).toHaveLength(1);
   });
 
-  it('an answer that was sent before it was stored', async () => {
+  it('a response that was sent before it was stored', async () => {
     const answer = slowly('late', 500);
     await reached('late');
     redis.freeze();
@@ -133,7 +133,7 @@ describe('a rare event is counted and logged', () => {
     expect(stack.sandbox.ledger.payouts({ key: 'late' })).toBe(1);
   });
 
-  it('a store that is gone: commands that failed, and requests that were not sent', async () => {
+  it('an unreachable store: failed commands, and requests that were not sent', async () => {
     await redis.kill();
     try {
       expect((await withdraw(stack.url, { key: 'no-store' })).status).toBe(503);
@@ -143,13 +143,13 @@ describe('a rare event is counted and logged', () => {
         (after.value(name, labels) ?? 0) - (before.value(name, labels) ?? 0);
       const failed = (command: string) =>
         grown('oncegate_store_duration_seconds_count', { command, result: 'failed' });
-      // A store that is known to be away is only asked for what it holds.
+      // While the store is known to refuse writes, the gateway reads from it and starts nothing.
       expect(failed('start') + failed('peek')).toBeGreaterThan(0);
       expect(grown('oncegate_requests_total', { outcome: 'store_unavailable' })).toBe(1);
       expect(grown('oncegate_upstream_duration_seconds_count', {})).toBe(1);
       expect(stack.sandbox.requests.ofKey('no-store')).toBe(0);
     } finally {
-      // The gateway takes the start back before it ends, in case Redis got it.
+      // Before it exits, the gateway releases the start, in case Redis has executed it.
       await redis.restart();
     }
   });

@@ -38,7 +38,7 @@ beforeAll(async () => {
 
 const unknownValues = (labels: Iterable<string>) => new Map([...labels].map((label) => [label, undefined]));
 
-/** The series in a Prometheus that scrapes this. */
+/** The series in a Prometheus that scrapes this gateway. */
 function exportedBy(shown: Scrape): Exported {
   return (name) => {
     const recorded = rules.find(({ record }) => record === name);
@@ -50,8 +50,8 @@ function exportedBy(shown: Scrape): Exported {
   };
 }
 
-describe('a gateway that has seen every kind of traffic', () => {
-  it('has ended requests in every way', () => {
+describe('the traffic of these tests', () => {
+  it('has every outcome', () => {
     const outcomes = [...(seen.labelsOf('oncegate_requests_total')?.get('outcome') ?? [])];
     const good = [
       'executed',
@@ -129,7 +129,7 @@ describe('the rules', () => {
     (rule) => {
       const { labels, problems } = readPromql(rule.expr, exportedBy(seen));
       expect(problems).toEqual([]);
-      // A gateway that is absent has no instance; the text of that alert handles this.
+      // absent() has no label `instance`; the text of that alert handles this.
       if (rule.alert === 'OncegateGatewayDown') labels.add('instance');
       expect([...labels]).toEqual(expect.arrayContaining(annotationLabels(rule.annotations)));
     },

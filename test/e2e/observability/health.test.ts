@@ -41,7 +41,7 @@ async function readiness({ adminUrl }: Pick<Stack, 'adminUrl'>) {
 }
 
 describe('/readyz', () => {
-  it('is ready when everything is there', async () => {
+  it('is ready when store, backend and keys are', async () => {
     const { status, body } = await readiness(await open());
     expect(status).toBe(200);
     expect(body).toEqual({
@@ -55,7 +55,7 @@ describe('/readyz', () => {
     });
   });
 
-  it('names the backend when it is gone, and is ready when it is back', async () => {
+  it('names an unreachable backend', async () => {
     const stack = await open();
     await stack.sandbox.close();
     const { status, body, failing } = await readiness(stack);
@@ -108,7 +108,7 @@ describe('/readyz', () => {
       'MISCONF',
       { appendonly: false, args: ['--save', '3600 1'] },
       async ({ admin, pid }) => {
-        // The process that saves cannot write a byte.
+        // The file size limit makes the background save fail.
         limitFiles(pid, '0');
         await admin.set('a', 'b');
         await admin.bgsave();
@@ -121,7 +121,7 @@ describe('/readyz', () => {
       },
     ],
   ])(
-    'names a Redis that answers %s to writes, and is ready when it takes them',
+    'names a Redis that answers %s to writes, and is ready when Redis accepts them again',
     async (error, options, breakIt, heal) => {
       const redis = await startRedis(options);
       const stack = await open(onRedis(redis, 1000));
@@ -131,7 +131,7 @@ describe('/readyz', () => {
       const { status, body, failing } = await readiness(stack);
       expect({ status, failing }).toEqual({ status: 503, failing: ['store'] });
       expect(body.checks.find(({ name }) => name === 'store')?.detail).toContain(error);
-      // Nothing new is sent, and what is known is replayed.
+      // New keys are not sent, and completed ones are replayed.
       for (let i = 0; i < 10; i++)
         expectProblem(await withdraw(stack.url, { key: 'new' }), {
           ...{ status: 503, code: 'store_unavailable', retryAfter: 1 },
@@ -149,7 +149,7 @@ describe('/readyz', () => {
     },
   );
 
-  it('says so while the gateway is shutting down, and the admin port answers to the end', async () => {
+  it('is not ready while the gateway is shutting down, and the admin port answers until it has', async () => {
     const stack = await open();
     const stream = await openStream(stack);
     const ended = stack.shutdown();
@@ -166,7 +166,7 @@ describe('/readyz', () => {
     await expect(request(stack.adminUrl).get('/healthz')).rejects.toThrow(/ECONNREFUSED/);
   });
 
-  it('warns of a store that keeps nothing, and is ready all the same', async () => {
+  it('warns of a store that is not durable, and is ready nevertheless', async () => {
     const redis = await startRedis({ appendonly: false });
     const { status, body } = await readiness(await open(onRedis(redis)));
     expect(status).toBe(200);
@@ -186,7 +186,7 @@ async function isAlive({ adminUrl }: Stack): Promise<void> {
   expect(body).toEqual({ status: 'ok' });
 }
 
-/** An answer that goes on until the merchant leaves. */
+/** A response that does not end before the merchant disconnects. */
 async function openStream({ url }: Stack): Promise<http.IncomingMessage> {
   const headers = { Authorization: 'Bearer sk_sandbox_alpha' };
   const target = new URL('/v3/stream?chunks=100000&intervalMs=20', url);
@@ -202,7 +202,7 @@ async function openStream({ url }: Stack): Promise<http.IncomingMessage> {
 }
 
 describe('the admin token', () => {
-  it('protects the metrics, and nothing that a balancer asks for', async () => {
+  it('protects the metrics, and not what a load balancer requests', async () => {
     const { adminUrl } = await open({ admin: { token: TOKEN } });
     await request(adminUrl).get('/healthz').expect(200);
     await request(adminUrl).get('/readyz').expect(200);
@@ -228,7 +228,7 @@ describe('the admin token', () => {
     await request(adminUrl).get('/metrics').set('Authorization', value).expect(401);
   });
 
-  it('opens the metrics to whoever shows it', async () => {
+  it('gives access to the metrics', async () => {
     const { adminUrl } = await open({ admin: { token: TOKEN } });
     const { text } = await request(adminUrl)
       .get('/metrics')
@@ -238,7 +238,7 @@ describe('the admin token', () => {
     expect(text).toContain('# TYPE oncegate_requests_total counter');
   });
 
-  it('is not known to the merchants’ port', async () => {
+  it('does not authenticate on the merchants’ port', async () => {
     const { url } = await open({ admin: { token: TOKEN } });
     for (const path of ['/metrics', '/readyz', '/healthz']) {
       await request(url).get(path).set('Authorization', `Bearer ${TOKEN}`).expect(401);
@@ -247,7 +247,7 @@ describe('the admin token', () => {
 });
 
 describe('the admin port', () => {
-  it('has nothing else, and tells nobody what it is made of', async () => {
+  it('has no other routes, and does not reveal its software', async () => {
     const { adminUrl } = await open();
     for (const path of ['/', '/v2/get_balance', '/metrics/x']) {
       const { headers } = await request(adminUrl).get(path).expect(404);

@@ -18,7 +18,7 @@ const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 const bearer = { Authorization: 'Bearer sk_sandbox_alpha' };
 const merchant = () => request.agent(stack.url).auth('sk_sandbox_alpha', { type: 'bearer' });
 
-/** The lines that came with what `act` did. */
+/** The log lines that `act` caused. */
 async function linesOf(act: () => Promise<unknown>): Promise<Record<string, unknown>[]> {
   await idle(stack.adminUrl);
   const from = stack.log.length;
@@ -27,23 +27,23 @@ async function linesOf(act: () => Promise<unknown>): Promise<Record<string, unkn
   return stack.log.slice(from);
 }
 
-/** The one line of what `act` did. */
+/** The line of the one request that `act` made. */
 async function lineOf(act: () => Promise<unknown>): Promise<Record<string, unknown>> {
   const lines = await linesOf(act);
   expect(lines.filter(({ msg }) => msg === 'request')).toHaveLength(1);
   return lines.find(({ msg }) => msg === 'request') as Record<string, unknown>;
 }
 
-/** Of a logger, on every line. */
-const EVERYWHERE = ['level', 'time', 'pid', 'hostname', 'msg'];
-/** Of a request, where they are known. */
+/** Fields of every line. */
+const COMMON_FIELDS = ['level', 'time', 'pid', 'hostname', 'msg'];
+/** Fields of a request, as far as they are known. */
 const FIELDS = [
   ...['requestId', 'merchant', 'keyId', 'operation', 'method', 'path', 'status', 'outcome', 'scope'],
   ...['durationMs', 'upstreamMs', 'waitMs', 'merchantGone'],
 ];
 
 describe('each request has one line', () => {
-  it('with everything that is known of an execution', async () => {
+  it('with all that is known about an execution', async () => {
     const line = await lineOf(() => withdraw(stack.url, { key: 'a', fault: 'delay=50' }));
     expect(line).toMatchObject({
       requestId: expect.stringMatching(UUID),
@@ -60,10 +60,10 @@ describe('each request has one line', () => {
     expect(line.upstreamMs).toBeGreaterThanOrEqual(45);
     expect(line.durationMs).toBeGreaterThanOrEqual(Number(line.upstreamMs));
     expect(line).not.toHaveProperty('merchantGone');
-    expect(Object.keys(line).filter((field) => ![...EVERYWHERE, ...FIELDS].includes(field))).toEqual([]);
+    expect(Object.keys(line).filter((field) => ![...COMMON_FIELDS, ...FIELDS].includes(field))).toEqual([]);
   });
 
-  it('a replay with the scope of its first, and no time of the backend', async () => {
+  it('a replay with the scope of the first request, and without time at the backend', async () => {
     const [first, replay] = await linesOf(async () => {
       await withdraw(stack.url, { key: 'b' });
       await withdraw(stack.url, { key: 'b', secret: 'sk_sandbox_alpha_2' });
@@ -73,7 +73,7 @@ describe('each request has one line', () => {
     expect(replay?.requestId).not.toBe(first?.requestId);
   });
 
-  it('a duplicate that waited with the time of its waiting', async () => {
+  it('a duplicate that waited, with its waiting time', async () => {
     const lines = await linesOf(async () => {
       const first = withdraw(stack.url, { key: 'c', fault: 'delay=300' });
       await until(() => stack.sandbox.requests.ofKey('c') > 0);
@@ -86,29 +86,33 @@ describe('each request has one line', () => {
   });
 
   it.each([
-    ['nobody', () => send(stack.url), { outcome: 'missing_credentials', status: 401, operation: 'none' }],
     [
-      'a stranger',
+      'a request without credentials',
+      () => send(stack.url),
+      { outcome: 'missing_credentials', status: 401, operation: 'none' },
+    ],
+    [
+      'a request with an unknown secret key',
       () => withdraw(stack.url, { secret: 'sk_nobody' }),
       { outcome: 'invalid_key', status: 401, operation: 'none' },
     ],
     [
-      'somebody who may not',
+      'a request whose secret key may not call the operation',
       () => withdraw(stack.url, { secret: 'sk_test_balance_only' }),
       { outcome: 'insufficient_scope', status: 403, operation: 'withdraw', keyId: 'alpha-balance' },
     ],
     [
-      'a doubtful end',
+      'an execution whose outcome is unknown',
       () => withdraw(stack.url, { key: 'd', fault: 'execute-then-reset' }),
       { outcome: 'outcome_unknown', status: 502, operation: 'withdraw' },
     ],
     [
-      'a balance',
+      'a declared request without a key',
       () => send(stack.url, { path: '/v2/get_balance', headers: bearer }),
       { outcome: 'forwarded', status: 200, operation: 'balance' },
     ],
     [
-      'what is passed through',
+      'a request that is passed through',
       () => send(stack.url, { path: '/v3/echo', headers: bearer }),
       { outcome: 'passed_through', status: 200, operation: 'undeclared', method: 'GET' },
     ],
@@ -119,10 +123,10 @@ describe('each request has one line', () => {
     });
     expect(line).toMatchObject(expected);
     expect(line.status).toBe(answer?.status);
-    expect(Object.keys(line).filter((field) => ![...EVERYWHERE, ...FIELDS].includes(field))).toEqual([]);
+    expect(Object.keys(line).filter((field) => ![...COMMON_FIELDS, ...FIELDS].includes(field))).toEqual([]);
   });
 
-  it('an upgrade too, when it is over', async () => {
+  it('an upgrade too, when its connection has closed', async () => {
     const line = await lineOf(async () => {
       const socket = new WebSocket(`ws://127.0.0.1:${stack.port}/v3/ws`, { headers: bearer });
       await once(socket, 'open');
@@ -132,7 +136,7 @@ describe('each request has one line', () => {
     expect(line).toMatchObject({ outcome: 'upgraded', merchant: 'M-ALPHA', path: '/v3/ws' });
   });
 
-  it('a merchant who left too, with what became of the execution', async () => {
+  it('a merchant who disconnected too, with the outcome of the execution', async () => {
     const line = await lineOf(async () => {
       const leaving = new AbortController();
       const gone = withdraw(stack.url, { key: 'e', fault: 'delay=200', signal: leaving.signal }).catch(
@@ -177,7 +181,7 @@ describe('no line holds', () => {
     const text = JSON.stringify(lines);
     const secrets = ['sk_', 'my-private-key', '0123456789', 'crumbs', 'account=', 'key=', 'NG55', 'Bearer'];
     for (const secret of secrets) expect(text).not.toContain(secret);
-    // The bank's code, but not these digits within a time or an id.
+    // 058 is the bank code. The same digits may occur within a time or an id.
     expect(text).not.toMatch(/(?<![\w.])058(?!\w)/);
     expect(lines.map(({ path }) => path)).toContain('/v3/accounts/:redacted/:redacted');
   });
@@ -195,7 +199,7 @@ describe('X-Request-Id', () => {
     'ümlaut-ist-da',
   ];
 
-  it.each(kept)('is kept where it is well formed: %s', async (id) => {
+  it.each(kept)('is kept if it is well formed: %s', async (id) => {
     const { line, problemId, backendId } = await seenBy({ 'X-Request-Id': id });
     expect({ line: line.requestId, problemId, backendId }).toEqual({
       line: id,
@@ -204,7 +208,7 @@ describe('X-Request-Id', () => {
     });
   });
 
-  it.each(replaced)('is replaced where it is not: %s', async (id) => {
+  it.each(replaced)('is replaced if it is malformed: %s', async (id) => {
     const { line, problemId, backendId, refusal } = await seenBy({ 'X-Request-Id': encodeLatin1(id) });
     expect(line.requestId).toMatch(UUID);
     expect(backendId).toBe(line.requestId);
@@ -212,20 +216,20 @@ describe('X-Request-Id', () => {
     expect(problemId).toBe(refusal.requestId);
   });
 
-  it('is made where there is none, and never twice the same', async () => {
+  it('is generated if there is none, and is unique', async () => {
     const [one, another] = [await seenBy({}), await seenBy({})];
     const ids = [one.line, one.refusal, another.line, another.refusal].map(({ requestId }) => requestId);
     expect(new Set(ids).size).toBe(4);
     for (const id of ids) expect(id).toMatch(UUID);
   });
 
-  it('is what the executor sends, too', async () => {
+  it('is also sent by the executor', async () => {
     const id = 'of-the-executor';
     const line = await lineOf(() => withdraw(stack.url, { key: 'g', headers: { 'X-Request-Id': id } }));
     expect(line).toMatchObject({ requestId: id, outcome: 'executed' });
   });
 
-  /** Where an id turns up: of an answered request in the log and at the backend, of a refused one in log and problem. */
+  /** The ids of an answered request in the log and at the backend, and of a refused one in the log and its problem. */
   async function seenBy(headers: Record<string, string>) {
     let echoed: TestAnswer | undefined;
     const line = await lineOf(async () => {
@@ -245,6 +249,6 @@ describe('X-Request-Id', () => {
     return { line, refusal, backendId: ids[0], problemId: error?.request_id };
   }
 
-  /** As a header carries it. */
+  /** The text as the bytes of a header. */
   const encodeLatin1 = (text: string): string => Buffer.from(text, 'utf8').toString('latin1');
 });

@@ -23,7 +23,7 @@ afterAll(() => stack.close());
 
 const merchant = () => request.agent(stack.url).auth('sk_sandbox_alpha', { type: 'bearer' });
 
-describe('a known traffic', () => {
+describe('the traffic of these tests', () => {
   let shown: Scrape;
   beforeAll(async () => {
     const { url } = stack;
@@ -66,7 +66,7 @@ describe('a known traffic', () => {
     });
   });
 
-  it('is measured once for each request, and without what was passed through for the own part', () => {
+  it('is measured once for each request, and the gateway’s share without passed-through requests', () => {
     const byOperation = { balance: 1, other: 1, none: 1, withdraw: 15 };
     expect(shown.table('oncegate_gateway_duration_seconds_count', 'operation')).toEqual(byOperation);
     const all = { ...byOperation, undeclared: 1 };
@@ -76,7 +76,7 @@ describe('a known traffic', () => {
     );
   });
 
-  it('is told apart by what became of retries', () => {
+  it('has retries counted by their result', () => {
     expect(shown.table('oncegate_idempotency_hits_total', 'operation')).toEqual({ withdraw: 2 });
     expect(shown.table('oncegate_idempotency_conflicts_total', 'operation', 'kind')).toEqual({
       'withdraw mismatch': 1,
@@ -87,12 +87,12 @@ describe('a known traffic', () => {
     expect(shown.table('oncegate_unprotected_total', 'operation')).toEqual({ withdraw: 1 });
   });
 
-  it('leaves in doubt what is in doubt, by cause', () => {
+  it('has keys in doubt counted by cause', () => {
     const causes = { 'withdraw connection': 1, 'withdraw timeout': 1 };
     expect(shown.table('oncegate_in_doubt_total', 'operation', 'cause')).toEqual(causes);
   });
 
-  it('was sent upstream once for each execution', () => {
+  it('was sent to the backend once for each execution', () => {
     expect(shown.table('oncegate_upstream_duration_seconds_count', 'operation', 'result')).toEqual({
       'balance complete': 1,
       'other complete': 1,
@@ -103,7 +103,7 @@ describe('a known traffic', () => {
     expect(stack.sandbox.requests.ofPath('POST /v1/index.php')).toBe(9);
   });
 
-  it('took the commands of the store that it should', () => {
+  it('used the expected commands of the store', () => {
     expect(shown.table('oncegate_store_duration_seconds_count', 'command', 'result')).toEqual({
       'start ok': 13,
       'complete ok': 4,
@@ -112,7 +112,7 @@ describe('a known traffic', () => {
     });
   });
 
-  it('broke nothing', () => {
+  it('caused no stale write, lost lease or late complete', () => {
     for (const name of ['stale', 'lease_lost', 'complete_late']) {
       expect(shown.value(`oncegate_${name}_total`), name).toBe(0);
     }
@@ -120,7 +120,7 @@ describe('a known traffic', () => {
 });
 
 describe('the gauges', () => {
-  it('rise while work is done, and are back at nought after it', async () => {
+  it('rise during the work, and are 0 after it', async () => {
     const { url, adminUrl, sandbox } = stack;
     const gauges = (shown: Scrape) =>
       ['in_flight', 'executing', 'waiting'].map((name) => shown.value(`oncegate_${name}`));
@@ -136,7 +136,7 @@ describe('the gauges', () => {
     expect(gauges(await idle(adminUrl))).toEqual([0, 0, 0]);
   });
 
-  it('count an execution whose merchant has left', async () => {
+  it('count an execution whose merchant has disconnected', async () => {
     const { url, adminUrl, sandbox } = stack;
     const leaving = new AbortController();
     const gone = withdraw(url, { key: 'h', fault: 'delay=300', signal: leaving.signal }).catch(() => 'gone');
@@ -150,7 +150,7 @@ describe('the gauges', () => {
 });
 
 describe('the time', () => {
-  it('of the gateway is what the backend and waiting for it leave', async () => {
+  it('of the gateway is the duration without the backend and without waiting', async () => {
     const { url, adminUrl, sandbox, log } = stack;
     const [before, lines] = [await idle(adminUrl), log.length];
     const first = withdraw(url, { key: 'i', fault: 'delay=300' });
@@ -158,8 +158,8 @@ describe('the time', () => {
     await Promise.all([first, withdraw(url, { key: 'i' })]);
     const after = await idle(adminUrl);
     const grown = (name: string) => (after.value(name) ?? 0) - (before.value(name) ?? 0);
-    const told = log.slice(lines).filter(({ msg }) => msg === 'request') as Record<string, number>[];
-    const sum = (field: string) => told.reduce((all, line) => all + (line[field] ?? 0), 0) / 1000;
+    const logged = log.slice(lines).filter(({ msg }) => msg === 'request') as Record<string, number>[];
+    const sum = (field: string) => logged.reduce((all, line) => all + (line[field] ?? 0), 0) / 1000;
     expect(grown('oncegate_upstream_duration_seconds_sum')).toBeGreaterThanOrEqual(0.295);
     expect(sum('waitMs')).toBeGreaterThan(0);
     expect(grown('oncegate_request_duration_seconds_sum')).toBeCloseTo(sum('durationMs'), 3);
@@ -170,22 +170,22 @@ describe('the time', () => {
 });
 
 describe('the series', () => {
-  it('do not grow with paths, keys, secrets, methods, bodies and headers that nobody has seen before', async () => {
+  it('do not grow with new paths, keys, secrets, methods, bodies and headers', async () => {
     const { adminUrl } = stack;
-    await Promise.all([...strangers(20)].map(sent));
+    await Promise.all([...newRequests(20)].map(sent));
     const before = (await idle(adminUrl)).series;
-    const statuses = await Promise.all([...strangers(200)].map(sent));
+    const statuses = await Promise.all([...newRequests(200)].map(sent));
     const after = await idle(adminUrl);
     expect(after.series).toEqual(before);
     expect(new Set(statuses).size).toBeGreaterThan(4);
     const text = JSON.stringify(after.samples);
-    for (const word of ['sk_', 'M-ALPHA', 'alpha-1', '0123456789', 'stranger', '/v'])
+    for (const word of ['sk_', 'M-ALPHA', 'alpha-1', '0123456789', 'unseen', '/v'])
       expect(text).not.toContain(word);
   });
 
-  /** In turns, so that the first twenty are of every kind. */
-  function* strangers(count: number) {
-    for (let i = 0; i < count; i++) yield { kind: i % 10, word: `stranger-${randomUUID()}` };
+  /** The kinds alternate, so that the first twenty include every kind. */
+  function* newRequests(count: number) {
+    for (let i = 0; i < count; i++) yield { kind: i % 10, word: `unseen-${randomUUID()}` };
   }
 
   async function sent({ kind, word }: { kind: number; word: string }): Promise<number> {
@@ -218,7 +218,7 @@ describe('the series', () => {
 });
 
 describe('the secret keys', () => {
-  it('are counted, and so are the files that are taken or refused', async () => {
+  it('are counted, and so are key files that are accepted or refused', async () => {
     const { adminUrl, config } = stack;
     const { path = '' } = parsedConfig(config).auth.keys;
     const reloads = async (result: string) =>
@@ -240,10 +240,10 @@ describe('the secret keys', () => {
     expect((await scrape(adminUrl)).value('oncegate_secret_keys')).toBe(1);
   });
 
-  /** In one go, so that no half of it is read. */
+  /** Atomically, so that the gateway never reads half of the file. */
   function replace(path: string, text: string): void {
-    const beside = join(dirname(path), 'new-keys.yaml');
-    writeFileSync(beside, text);
-    renameSync(beside, path);
+    const newFile = join(dirname(path), 'new-keys.yaml');
+    writeFileSync(newFile, text);
+    renameSync(newFile, path);
   }
 });

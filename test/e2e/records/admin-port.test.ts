@@ -41,7 +41,7 @@ const resolve = (target: Target, key: string, json: object) =>
     json: { by: 'ada', reason: 'books', ...json },
   });
 
-/** Makes a key in doubt. The fault decides whether the backend executed it. */
+/** Puts a new key in doubt. The fault decides whether the backend executes it. */
 async function inDoubt({ url }: Target, fault = 'execute-then-reset'): Promise<string> {
   const key = randomUUID();
   expect((await withdraw(url, { key, fault })).status).toBe(502);

@@ -18,7 +18,7 @@ import { openStackOn, storeKinds } from '../../support/stores.ts';
 const LEASE_MS = 60_000;
 
 /** The tests of a store run one after the other. The stores run concurrently. */
-const inTurn = { concurrent: false };
+const sequential = { concurrent: false };
 
 interface Listed {
   records: { scope: string; state: string; key: string; merchant: string; ownerGone?: boolean }[];
@@ -41,7 +41,7 @@ describe.concurrent.each(storeKinds)('the records command, while a gateway runs 
   afterAll(() => stack?.close());
 
   const records = (...args: string[]) => run(['records', ...args, '--config', config]);
-  const doubtful = async (): Promise<Listed['records']> => {
+  const inDoubt = async (): Promise<Listed['records']> => {
     const { code, stdout, stderr } = await records('list', '--in-doubt', '--json');
     expect([code, stderr]).toEqual([0, '']);
     return (JSON.parse(stdout) as Listed).records;
@@ -50,7 +50,7 @@ describe.concurrent.each(storeKinds)('the records command, while a gateway runs 
 
   it(
     'shows and lists a record with the id of the request that started it, as text and as JSON',
-    inTurn,
+    sequential,
     async () => {
       const key = randomUUID();
       const requestId = `first-${randomUUID()}`;
@@ -73,14 +73,14 @@ describe.concurrent.each(storeKinds)('the records command, while a gateway runs 
     },
   );
 
-  it('completes what was executed, with the response that retries then get', inTurn, async () => {
+  it('completes what was executed, with the response that retries then get', sequential, async () => {
     const key = randomUUID();
     expectProblem(await withdraw(stack.url, { key, fault: 'execute-then-reset' }), {
       status: 502,
       code: 'outcome_unknown',
     });
     const scope = scopeOf('M-ALPHA', key);
-    expect(await doubtful()).toMatchObject([{ scope, key, state: 'in_doubt', merchant: 'M-ALPHA' }]);
+    expect(await inDoubt()).toMatchObject([{ scope, key, state: 'in_doubt', merchant: 'M-ALPHA' }]);
 
     const body = Buffer.from([...Buffer.from('{"id":"p-1","mémo":"'), 0, 255, 10, 13]);
     writeFileSync(join(folder, `${kind}.body`), body);
@@ -100,7 +100,7 @@ describe.concurrent.each(storeKinds)('the records command, while a gateway runs 
     });
     expect(stack.sandbox.requests.ofKey(key)).toBe(1);
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
-    expect(await doubtful()).toEqual([]);
+    expect(await inDoubt()).toEqual([]);
 
     const shown = await records('show', ...byKey(key));
     expect(shown).toMatchObject({ code: 0, stderr: '' });
@@ -116,11 +116,11 @@ describe.concurrent.each(storeKinds)('the records command, while a gateway runs 
     expect(again.stderr).toMatch(/^oncegate: It is completed.+\noncegate: now: completed since /);
   });
 
-  it('releases what was not executed, and one of its retries executes it', inTurn, async () => {
+  it('releases what was not executed, and one of its retries executes it', sequential, async () => {
     const key = randomUUID();
     expect((await withdraw(stack.url, { key, fault: 'reset-before-execute' })).status).toBe(502);
     expect(stack.sandbox.ledger.payouts({ key })).toBe(0);
-    const [seen] = await doubtful();
+    const [seen] = await inDoubt();
     const resolve = ['resolve', ...byKey(key), '--as', 'released', '--reason', 'not in the books'];
     const other = await records(...resolve, '--execution', '0123456789abcdef');
     expect(other).toMatchObject({ code: 1, stdout: '' });
@@ -137,7 +137,7 @@ describe.concurrent.each(storeKinds)('the records command, while a gateway runs 
     expect(stack.sandbox.ledger.duplicateKeys()).toEqual([]);
   });
 
-  it('completes without a response, and retries get 409 response_not_stored', inTurn, async () => {
+  it('completes without a response, and retries get 409 response_not_stored', sequential, async () => {
     const key = randomUUID();
     await withdraw(stack.url, { key, fault: 'execute-then-reset' });
     const resolved = await records('resolve', ...byKey(key), '--as', 'completed', '--reason', 'in the books');
@@ -151,7 +151,7 @@ describe.concurrent.each(storeKinds)('the records command, while a gateway runs 
     expect(body).toMatchObject({ code: 1, stdout: '' });
   });
 
-  it('refuses to resolve a record whose owner is alive, and writes nothing', inTurn, async () => {
+  it('refuses to resolve a record whose owner is alive, and writes nothing', sequential, async () => {
     const request = newRequest({ merchant: 'M-ALPHA' });
     const owner = await openStore(parsedConfig(stack.config), systemClock);
     try {
@@ -168,7 +168,7 @@ describe.concurrent.each(storeKinds)('the records command, while a gateway runs 
 
   // These mistakes are found without the store, so one store is enough.
   if (kind === 'sqlite')
-    it('explains what is wrong with its arguments', inTurn, async () => {
+    it('explains what is wrong with its arguments', sequential, async () => {
       const resolve = ['resolve', '--scope', 'a'.repeat(64), '--reason', 'x'];
       const cases: [args: string[], code: number, says: RegExp][] = [
         [['show', ...byKey('nobody')], 1, /There is no record/],

@@ -19,7 +19,7 @@ const closing: (() => Promise<unknown>)[] = [];
 afterAll(() => Promise.all(closing.map((close) => close())));
 
 describe.concurrent.each(storeKinds)('on %s', (kind) => {
-  it('an owner that was paused while an operator completed its key is refused, and counted as stale', async () => {
+  it('the late complete of a paused owner whose key an operator completed is refused, and counted as stale', async () => {
     const sandbox = await createSandbox({ port: 0 });
     closing.push(() => sandbox.close());
     const more = { ...(await storeSections(kind)), lock: { leaseMs: LEASE_MS } };
@@ -40,12 +40,17 @@ describe.concurrent.each(storeKinds)('on %s', (kind) => {
       return listed.kind === 'found' && (listed.value as { records: object[] }).records.length === 1;
     });
     const body = Buffer.from('{"by":"hand"}');
-    const word = { as: 'completed' as const, by: 'ada', reason: 'in the books', status: 201 };
-    const resolved = await desk.answer({ kind: 'resolve', scope, ...word, body: body.toString('base64') });
+    const resolution = { as: 'completed' as const, by: 'ada', reason: 'in the books', status: 201 };
+    const resolved = await desk.answer({
+      kind: 'resolve',
+      scope,
+      ...resolution,
+      body: body.toString('base64'),
+    });
     expect(resolved).toMatchObject({ kind: 'found', value: { from: { state: 'executing' } } });
 
     process.kill(gateway.pid, 'SIGCONT');
-    // Its own merchant gets what the store holds, as every retry does.
+    // The first request also gets the stored response and not its own.
     const late = await first;
     expect([late.status, late.body, late.headers['idempotent-replayed']]).toEqual([201, body, 'true']);
     const stale = () => metric(gateway.adminUrl, 'oncegate_stale_total', { write: 'complete' });
