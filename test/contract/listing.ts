@@ -29,7 +29,7 @@ const scopesOf = (records: readonly { scope: string }[]) => records.map(({ scope
 export function listing(backend: Backend): void {
   describe('a listing', () => {
     it('has all records, without their results, and nothing else', async () => {
-      await using nodes = new Nodes(backend);
+      await using nodes = new Nodes(backend, { alone: true });
       const [store, other] = [await nodes.open(), await nodes.open()];
       expect((await all(store, { inDoubt: false })).records).toEqual([]);
       const owners = await Promise.all(stages.map((stage) => bring(store, stage)));
@@ -45,7 +45,7 @@ export function listing(backend: Backend): void {
     });
 
     it('of records in doubt has no others', async () => {
-      await using nodes = new Nodes(backend);
+      await using nodes = new Nodes(backend, { alone: true });
       const store = await nodes.open();
       for (const stage of stages) await bring(store, stage);
       const owner = await bring(store, 'in_doubt');
@@ -56,7 +56,7 @@ export function listing(backend: Backend): void {
     });
 
     it('of records in doubt has executing records whose owner is dead, and none whose owner is alive', async () => {
-      await using nodes = new Nodes(backend);
+      await using nodes = new Nodes(backend, { alone: true });
       const store = await nodes.open({ leaseMs: 1500 });
       const gone = await bring(store, 'executing');
       const alive = await bring(store, 'executing');
@@ -76,7 +76,7 @@ export function listing(backend: Backend): void {
     });
 
     it.each([1, 7, 100])('in pages of %i has each record once', async (limit) => {
-      await using nodes = new Nodes(backend);
+      await using nodes = new Nodes(backend, { alone: true });
       const store = await nodes.open();
       const owners = await Promise.all(
         Array.from({ length: 40 }, (_, number) => bring(store, number % 4 ? 'executing' : 'in_doubt')),
@@ -90,7 +90,7 @@ export function listing(backend: Backend): void {
     });
 
     it('reads a bounded number of records for one page', async () => {
-      await using nodes = new Nodes(backend);
+      await using nodes = new Nodes(backend, { alone: true });
       const store = await nodes.open();
       await Promise.all(Array.from({ length: 2500 }, () => store.start(newRequest())));
       const owner = await bring(store, 'in_doubt');
@@ -100,7 +100,7 @@ export function listing(backend: Backend): void {
     });
 
     it('includes records that cannot be read, with the reason, and continues after them', async () => {
-      await using nodes = new Nodes(backend);
+      await using nodes = new Nodes(backend, { alone: true });
       const store = await nodes.open();
       const damaged = await Promise.all(
         backend.damages.map(([, , from]) => bring(store, from?.[0] ?? 'executing')),
@@ -118,7 +118,7 @@ export function listing(backend: Backend): void {
     });
 
     it('leaves out expired records', async () => {
-      await using nodes = new Nodes(backend);
+      await using nodes = new Nodes(backend, { alone: true });
       const store = await nodes.open({ retentionMs: 1000, inDoubtRetentionMs: 1000 });
       for (const stage of stages) await bring(store, stage);
       await until(async () => (await all(store, { inDoubt: false })).records.length === 0);

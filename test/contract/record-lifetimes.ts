@@ -15,7 +15,7 @@ const note = { by: 'ada', reason: 'the books show it' };
 export function recordLifetimes(backend: Backend): void {
   describe.concurrent('a record’s own lifetimes', () => {
     it('keep its owner alive for readers with a shorter lease', async () => {
-      await using nodes = new Nodes(backend);
+      await using nodes = new Nodes(backend, { alone: true });
       const [store, reader] = [await nodes.open(), await nodes.open(SHORT)];
       const owner = await bring(store, 'executing');
       const control = await bring(reader, 'executing');
@@ -29,7 +29,7 @@ export function recordLifetimes(backend: Backend): void {
     });
 
     it('show readers with a longer lease that its owner is dead', async () => {
-      await using nodes = new Nodes(backend);
+      await using nodes = new Nodes(backend, { alone: true });
       const leaseMs = 200;
       const [store, reader] = [await nodes.open({ leaseMs }), await nodes.open(LONG)];
       const startedMs = performance.now();

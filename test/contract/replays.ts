@@ -60,7 +60,7 @@ export function replays(backend: Backend): void {
     });
 
     it('is kept for a store that opens later', async () => {
-      await using nodes = new Nodes(backend);
+      await using nodes = new Nodes(backend, { alone: true });
       const store = await nodes.open();
       const owner = await bring(store, 'completed');
       const before = await store.get(owner.scope);

@@ -206,7 +206,7 @@ export function resolutions(backend: Backend): void {
     });
 
     it('leaves an audit record: who, when, why, the record before and what it became', async () => {
-      await using nodes = new Nodes(backend);
+      await using nodes = new Nodes(backend, { alone: true });
       let wallMs = 1_700_000_000_000;
       const [store, other] = [
         await nodes.open({}, { ...systemClock, wallMs: () => wallMs }),

@@ -126,7 +126,7 @@ export function voidTokens(backend: Backend): void {
     });
 
     it('stays void for a store that opens later', async () => {
-      await using nodes = new Nodes(backend);
+      await using nodes = new Nodes(backend, { alone: true });
       const store = await nodes.open();
       const lost = newRequest();
       await store.release(lost, VOID);
