@@ -1,10 +1,17 @@
+import { fileURLToPath } from 'node:url';
 import { defineConfig } from 'vitest/config';
+
+// Compiled modules are kept from one process and thread to the next: tests start hundreds of them.
+process.env.NODE_COMPILE_CACHE ??= fileURLToPath(
+  new URL('node_modules/.cache/node-compile', import.meta.url),
+);
 
 /** Suites that measure how long something takes. Next to others they would measure those. */
 const measuring = [
   ...['test/faults/abuse/**/*.test.ts', 'test/linear/**/*.test.ts'],
   'test/e2e/http/websocket-revoked.test.ts',
 ];
+const unit = ['test/unit/**/*.test.ts'];
 
 export default defineConfig({
   test: {
@@ -20,10 +27,20 @@ export default defineConfig({
       {
         extends: true,
         test: {
+          name: 'unit',
+          include: unit,
+          setupFiles: ['test/support/no-io.ts'],
+          maxWorkers: 3,
+          sequence: { groupOrder: 1 },
+        },
+      },
+      {
+        extends: true,
+        test: {
           name: 'together',
           include: ['test/**/*.test.ts'],
           // The clients' folder has its own packages, and some of those come with tests.
-          exclude: [...measuring, '**/node_modules/**'],
+          exclude: [...unit, ...measuring, '**/node_modules/**'],
           // One more than two cores: much of the time is waiting for leases and time limits.
           maxWorkers: 3,
           sequence: { groupOrder: 1 },
