@@ -11,8 +11,8 @@ export const latency: Row = {
       panel: series({
         title: 'Requests',
         description:
-          "From a request's head to the end of its answer, without requests that are passed through: streams and WebSockets " +
-          'have no usual length. Clients that wait 1 s, 2 s and 4 s between their retries give up after 7 s. Do: the next two ' +
+          "From the arrival of a request's head until its whole answer was sent. Requests that are passed through are left out: " +
+          'streams and WebSockets have no usual length. Clients that wait 1 s, 2 s and 4 s between their retries give up after 7 s. Do: the next two ' +
           'panels show whether the backend or the gateway is slow; if neither is, ' +
           'duplicates wait for first requests, or merchants read slowly.',
         unit: 's',
@@ -38,8 +38,8 @@ export const latency: Row = {
       panel: series({
         title: 'The backend',
         description:
-          'From sending to the complete response, or to its failure; for declared operations. Waiting for a slot is not in it, ' +
-          'connecting is. After `upstream.responseTimeoutMs` the key of a payout is in doubt. Do: ask the owners of the backend; ' +
+          'From sending to the complete response, or to its failure; for declared operations. It includes the time to connect, and excludes the wait ' +
+          'for a slot. After `upstream.responseTimeoutMs` the key of a payout is in doubt. Do: ask the owners of the backend; ' +
           'see "Slots in use" for whether slow responses use up the connections.',
         unit: 's',
         queries: quantiles(upstream, OPERATIONS),
@@ -52,7 +52,7 @@ export const latency: Row = {
         title: 'The backend by operation, p95',
         description:
           'Which operation the backend is slow for. If one line is above the others, that operation is slow; if all rise ' +
-          'together, the backend, the network or a database is. Do: tell the owners of the backend which operation it is.',
+          'together, the backend, the network or a database is. Do: report the operation to the owners of the backend.',
         unit: 's',
         queries: [
           {

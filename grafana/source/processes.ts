@@ -3,7 +3,7 @@ import { GATEWAYS, series } from './panels.ts';
 
 const GIB = 1024 ** 3;
 
-/** For an instance with several workers: their sum, and the average of their event-loop lags. */
+/** An instance with several workers shows their sum, and the average of their event-loop lags. */
 export const processes: Row = {
   title: 'Process',
   panels: [
@@ -12,7 +12,7 @@ export const processes: Row = {
       panel: series({
         title: 'CPU',
         description:
-          'Of one core; with several workers their sum. A process does most of its work on one core, so requests queue near 100 % ' +
+          'Share of one core; with several workers their sum. A process does most of its work on one core, so requests queue near 100 % ' +
           'for each worker. Do: add workers up to the number of cores, then machines.',
         unit: 'percentunit',
         queries: [

@@ -1,7 +1,7 @@
 import type { Row } from './model.ts';
 import { GATEWAYS, lastDay, OPERATIONS, stat } from './panels.ts';
 
-/** What the person on call wants to know first. Each of these is 0 on a good day. */
+/** What the person on call needs to know first. Each number is 0 on a good day. */
 export const promise: Row = {
   title: 'Is the promise kept?',
   panels: [
@@ -10,9 +10,9 @@ export const promise: Row = {
       panel: stat({
         title: 'In doubt, last 24 h',
         description:
-          'Executions whose outcome is unknown, and retries that got 409 `outcome_unknown`. The key is held: no retry is sent ' +
-          'to the backend. A key whose gateway died shows only in the number of retries. Do: find the log line "the outcome of ' +
-          'an execution is unknown", find the payout in the backend\'s books, and resolve the key with `oncegate records resolve`. ' +
+          'Executions whose outcome is unknown, and retries that got 409 `outcome_unknown`. Only with `idempotency.inDoubt: retry` ' +
+          'does the gateway send a retry while its key is in doubt. A key whose gateway died is counted only when a merchant ' +
+          'retries it. Do: find the log line "the outcome of an execution is unknown", find the payout in the backend\'s books, and resolve the key with `oncegate records resolve`. ' +
           'The key stays in doubt for `idempotency.inDoubtRetentionMs`, 30 days by default.',
         unit: 'short',
         queries: [
@@ -30,9 +30,9 @@ export const promise: Row = {
       panel: stat({
         title: 'Completed late, last 24 h',
         description:
-          'Responses that were sent before the store had taken them. They are in the memory of the gateway only, which repeats ' +
+          'Responses that were sent before the store had taken them. Only the memory of the gateway has them, and the gateway repeats ' +
           'the writes: if it is killed before the store answers, the keys are in doubt. Do: bring the store back, and do not ' +
-          'restart the gateway before.',
+          'restart the gateway before that.',
         unit: 'short',
         queries: [
           { expr: lastDay('oncegate_complete_late_total', OPERATIONS), legend: 'completed late' },
