@@ -1,7 +1,7 @@
 import type { Work } from './load.ts';
 import type { Size } from './nginx.ts';
 
-/** One system at one work: what each round runs through, those that are compared one right after the other. */
+/** One system under one workload. Each round runs all cells; cells that are compared run directly after each other. */
 export interface Cell {
   work: Work;
   size: Size;
@@ -30,7 +30,7 @@ export const ALL_CELLS: readonly Cell[] = [
   ...larger(65_536),
 ];
 
-/** What `--quick` looks at: the cells that the first targets hang on. */
+/** The cells of `--quick`: those that the most important targets need. */
 export const QUICK_CELLS: readonly Cell[] = ALL_CELLS.filter(
   ({ size, work, system }) =>
     size === 300 &&

@@ -20,7 +20,7 @@ export const tables: Record<string, (results: Results) => string> = {
   short: shortTable,
 };
 
-/** A document as the results have it. */
+/** The text of a document with its tables written from the results. */
 export function documentText(path: string): string {
   const results: Results = JSON.parse(readFileSync(file('bench/results.json'), 'utf8'));
   return readFileSync(file(path), 'utf8').replace(

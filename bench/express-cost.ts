@@ -68,10 +68,10 @@ async function measure(): Promise<void> {
     for (let slice = 0; slice < WARM_UP_SLICES + SLICES; slice++) {
       for (const [which, port] of ports.entries()) {
         const before = await cpuUs();
-        const told = execFileSync('wrk', ['-t1', '-c32', '-d1s', `http://127.0.0.1:${port}/v1/index.php`], {
+        const output = execFileSync('wrk', ['-t1', '-c32', '-d1s', `http://127.0.0.1:${port}/v1/index.php`], {
           encoding: 'utf8',
         });
-        const requests = Number(/(\d+) requests in/.exec(told)?.[1]);
+        const requests = Number(/(\d+) requests in/.exec(output)?.[1]);
         if (slice >= WARM_UP_SLICES) costs[which]?.push(((await cpuUs()) - before) / requests);
       }
     }

@@ -1,4 +1,4 @@
-/** Fills stores with completed records, as many as a busy day leaves, before a gateway is started on them. */
+/** Fills stores with as many completed records as a busy day leaves, before a gateway is started on them. */
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdirSync } from 'node:fs';
@@ -28,7 +28,7 @@ function completed(): IdempotencyRecord {
   };
 }
 
-/** Scopes in ascending order, evenly spread as hashes are: the quickest way in, and the fullest pages. */
+/** Scopes in ascending order, evenly spread as hashes are. This order inserts fastest and fills the pages best. */
 function* scopes(count: number): Generator<Buffer> {
   const step = 2 ** 48 / count;
   let block = Buffer.alloc(0);

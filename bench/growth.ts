@@ -14,7 +14,7 @@ interface Filled {
   store: 'redis' | 'sqlite';
   records: number;
   system: System;
-  /** Of Redis, whose time is counted too. */
+  /** The processes of Redis, whose CPU time is counted too. */
   serverPid: number | undefined;
   stop(): Promise<void>;
 }
@@ -24,14 +24,14 @@ export async function growth(
   place: Place,
   rounds: number,
   seed: string,
-  tell: (line: string) => void,
+  report: (line: string) => void,
 ): Promise<GrowthRun[]> {
   const runs: GrowthRun[] = [];
   for (const store of ['redis', 'sqlite'] as const) {
     const filled: Filled[] = [];
     try {
       for (const records of [FEW, MANY]) {
-        tell(`filling ${store} with ${records} records`);
+        report(`filling ${store} with ${records} records`);
         filled.push(
           store === 'redis' ? await filledRedis(place, records) : await filledSqlite(place, records),
         );
@@ -60,7 +60,7 @@ async function measure(
 }
 
 async function filledRedis(place: Place, records: number): Promise<Filled> {
-  // What it does in the background about a file that has grown is not a request's cost.
+  // Redis rewrites a grown append-only file in the background. That is not a cost of the requests.
   const background = ['--auto-aof-rewrite-percentage', '0'];
   const server = await launchRedis({ args: ['--appendfsync', 'everysec', ...background] });
   pinned(server.pid);

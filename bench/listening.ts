@@ -1,7 +1,7 @@
 import { connect } from 'node:net';
 import { until } from '../test/support/until.ts';
 
-/** Resolves when somebody takes connections on a loopback port. */
+/** Resolves when a server accepts connections on a loopback port. */
 export async function untilListening(port: number): Promise<void> {
   await until(() => takesConnections(port), 20_000);
 }

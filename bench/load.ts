@@ -11,27 +11,27 @@ const CONNECTIONS = 64;
 
 const run = promisify(execFile);
 
-/** What one run of wrk against one system has shown. */
+/** The results of one run of wrk against one system. */
 export interface Run {
   requests: number;
   perSecond: number;
   /** Processor time of the system's own processes for each request, in microseconds. */
   cpuUs: number;
-  /** Share of its core that the system used: below about 0.9 it was the load's core that set the pace. */
+  /** Share of its core that the system used. Below about 0.9 the core of the load generator was the limit. */
   busy: number;
-  /** Answers that were no 2xx or 3xx, and broken connections. */
+  /** Answers other than 2xx and 3xx, and broken connections. */
   wrong: number;
   rssBytes: number;
 }
 
-interface Told {
+interface WrkSummary {
   requests: number;
   microseconds: number;
   badStatus: number;
   broken: number;
 }
 
-/** Keeps 64 connections busy for a while. `keys` begins every idempotency key. */
+/** Keeps 64 connections busy for a while. Every idempotency key starts with `keys`. */
 export async function load(system: System, work: Work, seconds: number, keys: string): Promise<Run> {
   const pid = system.process.pid as number;
   const before = cpuUs(pid);
@@ -41,21 +41,24 @@ export async function load(system: System, work: Work, seconds: number, keys: st
     { env: { ...process.env, WORK: work, KEYS: keys, SECRET } },
   );
   const usedUs = cpuUs(pid) - before;
-  const told: Told = JSON.parse(stdout.trim().split('\n').at(-1) ?? '');
+  const summary: WrkSummary = JSON.parse(stdout.trim().split('\n').at(-1) ?? '');
   return {
-    requests: told.requests,
-    perSecond: Math.round((told.requests * 1_000_000) / told.microseconds),
-    cpuUs: Math.round((usedUs / told.requests) * 10) / 10,
-    busy: Math.round((usedUs / told.microseconds) * 100) / 100,
-    wrong: told.badStatus + told.broken,
+    requests: summary.requests,
+    perSecond: Math.round((summary.requests * 1_000_000) / summary.microseconds),
+    cpuUs: Math.round((usedUs / summary.requests) * 10) / 10,
+    busy: Math.round((usedUs / summary.microseconds) * 100) / 100,
+    wrong: summary.badStatus + summary.broken,
     rssBytes: rssBytes(pid),
   };
 }
 
 const WARM_UP_S = 2;
 
-/** Until most of it is compiled, which each process does for itself; afterwards the keys that are replayed are there. */
+/**
+ * Warms a system up until V8 has compiled most of its code, which each process does for itself. It also creates the keys that
+ * are replayed.
+ */
 export async function warmUp(system: System, work: Work, keys: string): Promise<void> {
-  // Of n processes on one core each gets the n-th part of the time, and of the requests that tell what is worth compiling.
+  // With n processes on one core, each gets 1/n of the time and of the requests that show V8 what to compile.
   await load(system, work, WARM_UP_S * system.processes ** 2, keys);
 }

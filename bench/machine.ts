@@ -15,7 +15,7 @@ export function machine(): Results['machine'] {
   };
 }
 
-/** Of what was compared and of what it ran on. */
+/** Versions of the compared systems and of what they ran on. */
 export function versions(): Results['versions'] {
   const manifest = JSON.parse(readFileSync(new URL('./peers/package.json', import.meta.url), 'utf8'));
   return {

@@ -29,9 +29,9 @@ const START_KEYS = 10_000;
 const MEMORY_WITHIN_MS = 45_000;
 const A_MILLION = { keys: 1_000_000, withinMs: 900_000 };
 
-const tell = (line: string): void => void process.stderr.write(`${line}\n`);
+const report = (line: string): void => void process.stderr.write(`${line}\n`);
 
-/** The systems of a run: started when they are first needed, and kept until the end. */
+/** The systems of a run: started when they are first needed, and kept until the run is over. */
 class Systems {
   readonly #started = new Map<string, System>();
   readonly #root: string;
@@ -52,8 +52,8 @@ class Systems {
     const name = `${system} ${size}`;
     const known = this.#started.get(name);
     if (known && known.process.exitCode === null && known.process.signalCode === null) return known;
-    if (known && system.startsWith('oncegate')) throw new Error(`${name} has ended by itself`);
-    if (known) tell(`${name} has ended by itself, and is started anew`);
+    if (known && system.startsWith('oncegate')) throw new Error(`${name} exited unexpectedly`);
+    if (known) report(`${name} exited unexpectedly; starting it again`);
     const started = await start(system, this.placeFor(size));
     this.#started.set(name, started);
     return started;
@@ -75,7 +75,7 @@ async function bench(options: BenchOptions): Promise<Results> {
   const startedMs = performance.now();
   const root = mkdtempSync(join(tmpdir(), 'oncegate-bench-'));
   const seed = randomBytes(6).toString('hex');
-  tell('building');
+  report('building');
   build();
   const redis = await launchRedis({ args: ['--appendfsync', 'everysec'] });
   pinned(redis.pid);
@@ -103,14 +103,14 @@ async function bench(options: BenchOptions): Promise<Results> {
       }
     }
     if (!options.quick) {
-      results.growth = await growth(place, options.rounds, seed, tell);
+      results.growth = await growth(place, options.rounds, seed, report);
       const { keys, withinMs } = options.million ? A_MILLION : { ...A_MILLION, withinMs: MEMORY_WITHIN_MS };
       for (const store of ['redis', 'sqlite'] as const)
-        results.memory.push(await memory(store, place, keys, withinMs, seed, tell));
+        results.memory.push(await memory(store, place, keys, withinMs, seed, report));
     }
   } catch (error) {
     writeFileSync(join(root, 'results.json'), JSON.stringify(results));
-    tell(`logs, and what was measured until then: ${root}`);
+    report(`logs and the measurements so far: ${root}`);
     throw error;
   } finally {
     await systems.end();
@@ -132,7 +132,7 @@ function startsOf({ quick, only }: BenchOptions): number {
   return quick ? 1 : STARTS;
 }
 
-/** What gives such a run again. */
+/** The command that repeats such a run. */
 function commandOf({ quick, only, rounds, million }: BenchOptions): string {
   const which = only === undefined ? (quick ? ' --quick' : '') : ` --only ${only.join(',')}`;
   return `npm run bench --${which} --rounds ${rounds}${million ? ' --million' : ''}`;
@@ -147,7 +147,7 @@ async function runCells(
   for (const cell of cells) {
     const { work, size } = cell;
     const system = await systems.get(cell);
-    // What is replayed stays the same; what is new is new in each run.
+    // Replayed keys are the same in each run, new keys are different.
     const keys =
       work === 'replay' ? `${results.seed}-replay-${size}` : `${results.seed}-${work}-${size}-${round}`;
     if (!system.warmFor.has(work)) await warmUp(system, work, work === 'replay' ? keys : `${keys}-warm`);
@@ -155,7 +155,7 @@ async function runCells(
     const run = await load(system, work, RUN_S, keys);
     results.cells.push({ round, ...cell, ...run });
     const wrong = run.wrong > 0 ? `, ${run.wrong} WRONG` : '';
-    tell(`${round}: ${nameOf(cell)}: ${run.perSecond}/s, ${run.cpuUs} µs, busy ${run.busy}${wrong}`);
+    report(`${round}: ${nameOf(cell)}: ${run.perSecond}/s, ${run.cpuUs} µs, busy ${run.busy}${wrong}`);
   }
 }
 
@@ -170,7 +170,7 @@ async function runPaced({ quick }: BenchOptions, systems: Systems, results: Resu
           : (await systems.get({ system: name, size: 300 })).port;
       const run = await paced(name, port, { round, seconds, keys: `${results.seed}-paced-${round}` });
       results.paced.push(run);
-      tell(
+      report(
         `${round}: 1,000 a second: ${name}: p50 ${run.p50Ms} ms, p99 ${run.p99Ms} ms, ${run.late} late, ${run.refused} refused, ${run.wrong} wrong`,
       );
     }
@@ -200,7 +200,7 @@ async function main(args: string[]): Promise<number> {
   return wrongOf(results) === 0 ? 0 : 1;
 }
 
-/** Answers of our own that were no success: a figure made of them means nothing. */
+/** Unsuccessful answers of oncegate. A figure that includes them means nothing. */
 function wrongOf({ cells, paced: runs }: Results): number {
   const ours = [...cells, ...runs].filter(({ system }) => system.startsWith('oncegate'));
   return ours.reduce((sum, { wrong }) => sum + wrong, 0);

@@ -8,14 +8,14 @@ import { type Place, SECRET, type System, startOncegate } from './systems.ts';
 
 const A_STEP_S = 10;
 
-/** New keys for as long as it takes: what the gateway's process holds, and what its store takes for each of them. */
+/** Sends new keys up to a number, and measures the memory of the gateway's process and the bytes of its store for each key. */
 export async function memory(
   store: 'redis' | 'sqlite',
   place: Place,
   keysWanted: number,
   withinMs: number,
   seed: string,
-  tell: (line: string) => void,
+  report: (line: string) => void,
 ): Promise<MemoryRun> {
   const server = store === 'redis' ? await launchRedis({ args: ['--appendfsync', 'everysec'] }) : undefined;
   if (server) pinned(server.pid);
@@ -32,7 +32,7 @@ export async function memory(
       const sample = { keys, rssBytes: rssBytes(pid), ownBytes: ownBytes(pid) };
       samples.push(sample);
       const [rss, own] = [sample.rssBytes, sample.ownBytes].map((bytes) => Math.round(bytes / 1024 / 1024));
-      tell(`memory, ${store}: ${keys} keys, ${rss} MiB, of its own ${own}`);
+      report(`memory, ${store}: ${keys} keys, RSS ${rss} MiB, without file pages ${own}`);
     }
     const answerBytes = await answerSize(system, seed);
     const perRecord = ((await storeBytes(server, dataPath)) - emptyBytes) / keys;
@@ -43,13 +43,13 @@ export async function memory(
   }
 }
 
-/** What the store takes on the machine: memory of Redis, the file of SQLite. */
+/** The size of the store: memory of Redis, the file of SQLite. */
 async function storeBytes(server: RedisServer | undefined, dataPath: string): Promise<number> {
   if (!server) return statSync(join(dataPath, 'records.db')).size;
   return Number(/used_memory:(\d+)/.exec(await server.admin.info('memory'))?.[1]);
 }
 
-/** Header fields and body of a replay's answer, without what the gateway adds to it. */
+/** Bytes of header fields and body of a replayed answer, without what the gateway adds to it. */
 async function answerSize({ url }: System, seed: string): Promise<number> {
   const ask = () =>
     fetch(`${url}/v1/index.php`, {

@@ -32,7 +32,7 @@ const HTTP = (folder: string) => `
   tcp_nopush on;
 `;
 
-/** A static backend: whatever is asked, it gives the same file; one port for each size. */
+/** A static backend with one port for each size: it answers every request with the same file. */
 export async function startBackend(root: string): Promise<Backend> {
   const folder = join(root, 'backend');
   const ports = new Map<Size, number>();

@@ -3,13 +3,13 @@ import { ALL_CELLS } from './cells.ts';
 import type { Work } from './load.ts';
 
 export interface BenchOptions {
-  /** Ninety seconds: fewer systems, one round, neither growth nor memory; writes no results. */
+  /** Ninety seconds: fewer systems, one round, without growth and memory; writes no results. */
   quick: boolean;
   rounds: number;
-  /** Memory and store are followed to the millionth key of each store: about twelve minutes more. */
+  /** Also measures memory and store size up to the millionth key of each store: about twelve minutes more. */
   million: boolean;
   json: string | undefined;
-  /** These works alone; writes no results. */
+  /** Runs these workloads only; writes no results. */
   only: readonly Work[] | undefined;
 }
 
@@ -21,10 +21,10 @@ Takes about fourteen minutes. It needs two cores and an otherwise idle machine.
 
   --quick       ninety seconds: one round of the most important systems; writes no results
   --rounds N    rounds (default 5)
-  --million     also follows memory and store size up to one million keys in each store: about twelve minutes more
-  --only WORKS  these works alone (for example first,replay), at 300 bytes; writes no results.
+  --million     also measures memory and store size up to one million keys in each store: about twelve minutes more
+  --only WORKS  run these workloads only (for example first,replay), at 300 bytes; writes no results.
                 docs/performance.md says how to get a CPU profile of each process
-  --json FILE   where the results go (default bench/results.json)
+  --json FILE   write the results there (default bench/results.json)
   --help
 `;
 

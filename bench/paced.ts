@@ -1,6 +1,8 @@
 /**
- * Asks a port at a fixed rate and tells how long the answers took: `node paced.ts PORT WORK RATE SECONDS KEYS SECRET`.
- * Prints `{ p50Ms, p99Ms, answered, refused, wrong, late }`: the latencies are of what was served, `refused` was answered with 503, `late` could not be sent in time, since every connection still waited. A process of its own, so that nothing else delays its clock.
+ * Sends requests to a port at a fixed rate and measures the latency: `node paced.ts PORT WORK RATE SECONDS KEYS SECRET`.
+ * Prints `{ p50Ms, p99Ms, answered, refused, wrong, late }`. The latencies are those of served requests. `refused` requests
+ * were answered with 503. `late` requests could not be sent in time, because every connection still waited for an answer.
+ * It runs as a separate process, so that nothing else delays its clock.
  */
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';

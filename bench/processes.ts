@@ -2,20 +2,20 @@ import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { openSync, readdirSync, readFileSync } from 'node:fs';
 
-/** The system under test has a core of its own; load, backend and Redis share the other one. */
+/** The system under test has one core to itself; load, backend and Redis share the other one. */
 export const CORES = { system: '0', rest: '1' } as const;
 
 const TICKS_PER_S = 100;
 
 const running = new Set<ChildProcess>();
 process.once('exit', () => {
-  // Not SIGKILL: nginx would leave its worker behind.
+  // Not SIGKILL: it would leave the worker process of nginx running.
   for (const child of running) child.kill('SIGTERM');
 });
-// Without a listener a signal ends a process without its exit.
+// Without a listener, a signal kills the process without its 'exit' event.
 process.once('SIGINT', () => process.exit(130)).once('SIGTERM', () => process.exit(143));
 
-/** A process of the benchmark's, kept on one core; ends with it. Its output goes to `logFile`. */
+/** Starts a process on one core; it is stopped when the benchmark exits. Its output goes to `logFile`. */
 export function startPinned(
   core: string,
   command: string,
@@ -32,11 +32,11 @@ export function startPinned(
   return child;
 }
 
-/** SIGTERM, and SIGKILL for one that does not end within twenty seconds. */
+/** Sends SIGTERM, and SIGKILL if the process does not exit within twenty seconds. */
 export async function end(child: ChildProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null) return;
   const exited = once(child, 'exit');
-  // Time enough to write a profile.
+  // Long enough to write a CPU profile.
   const timer = setTimeout(() => child.kill('SIGKILL'), 20_000);
   child.kill('SIGTERM');
   await exited;
@@ -53,7 +53,7 @@ export function rssBytes(pid: number): number {
   return Math.max(...treeOf(pid).map((one) => statusBytes(one, 'VmRSS')));
 }
 
-/** The same without the pages of files, which the system may take back. */
+/** The same without file pages, which the kernel may reclaim. */
 export function ownBytes(pid: number): number {
   return Math.max(...treeOf(pid).map((one) => statusBytes(one, 'RssAnon')));
 }
@@ -66,7 +66,7 @@ function treeOf(pid: number): number[] {
 }
 
 function cpuOf(pid: number): number {
-  // The name may hold anything; what follows its last bracket does not.
+  // The process name may contain spaces and brackets, so the fields are counted from the last bracket.
   const fields = readFileSync(`/proc/${pid}/stat`, 'latin1').split(') ').at(-1)?.split(' ') ?? [];
   return ((Number(fields[11]) + Number(fields[12])) * 1_000_000) / TICKS_PER_S;
 }

@@ -5,7 +5,7 @@ import { type Target, targetsOf } from './targets.ts';
 
 const MIB = 1024 * 1024;
 
-/** What each work is compared with. */
+/** The pairs of systems that are compared, for each workload. */
 const PEERS: readonly [work: Work, system: string, peer: string][] = [
   ['balance', 'oncegate-redis', 'express-hpm'],
   ['balance', 'oncegate-redis', 'express-undici'],
@@ -75,7 +75,7 @@ export function latencyTable(results: Results): string {
   return table(['system', 'p50 ms', 'p99 ms', 'late', 'refused', 'wrong'], rows, 1);
 }
 
-/** In all runs together: a single one counts. */
+/** The sum of all runs, because a single wrong answer matters. */
 const wrongIn = (runs: readonly { wrong: number }[]): number =>
   runs.reduce((sum, { wrong }) => sum + wrong, 0);
 
@@ -90,7 +90,7 @@ export function targetTable(results: Results): string {
   return table(['work', 'target', 'measured', 'lowest to highest', ''], rows, 2);
 }
 
-/** What a store takes, and what its gateway's process holds, while new keys come. */
+/** The size of each store and the memory of its gateway, while new keys arrive. */
 export function storeTable({ memory, growth }: Results): string {
   if (memory.length === 0) return 'Not measured in this run.\n';
   const rows = memory.map(({ store, samples, answerBytes, overheadBytes }) => {
@@ -109,8 +109,12 @@ export function storeTable({ memory, growth }: Results): string {
       ...[`${answerBytes}`, `${answerBytes + overheadBytes}`, cost(few).toFixed(0), cost(many).toFixed(0)],
     ];
   });
-  const head = ['store', 'keys', 'RSS / own MiB at 100,000', 'at the last'];
-  return table([...head, 'answer bytes', 'store bytes a key', 'CPU µs at 10,000', 'at 5,000,000'], rows, 1);
+  const head = ['store', 'keys', 'RSS / without file pages, MiB, at 100,000', 'at the last key'];
+  return table(
+    [...head, 'answer bytes', 'store bytes a key', 'CPU µs at 10,000 records', 'at 5,000,000'],
+    rows,
+    1,
+  );
 }
 
 const memoryOf = ({ rssBytes, ownBytes }: MemoryRun['samples'][number]): string =>
@@ -172,7 +176,7 @@ function spreadOf({ spread, unit }: Target): string {
 
 const verdictOf = ({ met }: Target): string => (met === undefined ? '' : met ? 'met' : '**not met**');
 
-/** @param texts how many columns, from the left, are text: the others stand to the right */
+/** @param texts how many columns, from the left, are text; the others are numbers and right-aligned */
 function table(head: readonly string[], rows: readonly (readonly string[])[], texts: number): string {
   const widths = head.map((cell, i) => Math.max(cell.length, 3, ...rows.map((row) => row[i]?.length ?? 0)));
   const line = (cells: readonly string[]) =>

@@ -13,10 +13,10 @@ export interface PacedRun {
   p50Ms: number;
   p99Ms: number;
   answered: number;
-  /** Answered with 503: the system said that it could not. Unknown in earlier runs, which counted it as wrong. */
+  /** Answered with 503. Undefined in earlier runs, which counted them as wrong. */
   refused?: number;
   wrong: number;
-  /** Could not be sent in time: the system did not keep up. */
+  /** Could not be sent in time, because the system did not keep up. */
   late: number;
 }
 
@@ -24,17 +24,17 @@ export interface GrowthRun {
   round: number;
   store: 'redis' | 'sqlite';
   records: number;
-  /** Of the gateway and, with Redis, of its server, in microseconds. */
+  /** CPU time of the gateway and, with Redis, of the Redis server, in microseconds. */
   cpuUs: number;
   perSecond: number;
 }
 
-/** Memory of one gateway process, and bytes that its store takes, while new keys come. */
+/** Memory of one gateway process, and size of its store in bytes, while new keys arrive. */
 export interface MemoryRun {
   store: 'redis' | 'sqlite';
-  /** Keys so far, and the resident memory then; `ownBytes` of it are no pages of files: unknown in earlier runs. */
+  /** Keys so far, and the resident memory then. `ownBytes` excludes file pages; it is undefined in earlier runs. */
   samples: { keys: number; rssBytes: number; ownBytes?: number }[];
-  /** What the store takes for each settled record beyond the stored answer. */
+  /** Bytes that the store needs for each completed record, without the stored answer. */
   overheadBytes: number;
   answerBytes: number;
 }
@@ -46,7 +46,7 @@ export interface Results {
   seconds: number;
   machine: { cpu: string; cores: number; memoryGiB: number; kernel: string };
   versions: Record<string, string>;
-  /** Begins every idempotency key of the run. */
+  /** Every idempotency key of the run starts with this. */
   seed: string;
   rounds: number;
   cells: CellRun[];

@@ -1,6 +1,6 @@
 /**
- * What the embedded store costs by itself: `node bench/sqlite.ts`. Processes on one file make payouts of two durable writes
- * each, without gateway and backend. Prints a Markdown table. Takes a minute and an otherwise idle machine.
+ * What the SQLite store costs without gateway and backend: `node bench/sqlite.ts`. Processes that share one file make
+ * payouts of two durable writes each. Prints a Markdown table. It takes a minute and needs an otherwise idle machine.
  */
 import { type ChildProcessByStdio, spawn } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
@@ -32,7 +32,7 @@ const COMPLETION: Completion = {
 interface Run {
   payouts: number;
   cpuUs: number;
-  /** Each write: when it ended (Unix milliseconds), and how long it took. */
+  /** Each write: when it finished (Unix milliseconds), and how long it took. */
   writes: [endedMs: number, tookMs: number][];
 }
 
@@ -49,7 +49,7 @@ function newExecution(): Execution {
   };
 }
 
-/** One process: payouts on a number of lanes, for some seconds after the first byte on standard input. */
+/** One process. It makes payouts on a number of lanes for some seconds after the first byte on standard input. */
 async function work(path: string, lanes: number): Promise<void> {
   const options = { path, timeoutMs: 60_000, clock: systemClock, gatewayId: 'bench', lifetimes: LIFETIMES };
   const store = await SqliteStore.open(options);
@@ -85,7 +85,7 @@ function startProcess(path: string, lanes: number): ChildProcessByStdio<Writable
   return spawn(process.execPath, [SELF, path, `${lanes}`], { stdio: ['pipe', 'pipe', 'pipe'] });
 }
 
-/** When checkpoints wrote to the database file, by its time of change. */
+/** When checkpoints wrote to the database file, according to its modification time. */
 function watchCheckpoints(path: string): { stop(): number[] } {
   const [file, timesMs] = [join(path, 'records.db'), [] as number[]];
   const timer = setInterval(() => {

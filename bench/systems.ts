@@ -13,31 +13,31 @@ import { CORES, startPinned } from './processes.ts';
 const MAIN = fileURLToPath(new URL('../dist/main.js', import.meta.url));
 const PEERS = fileURLToPath(new URL('./peers/', import.meta.url));
 
-/** For the run only; the key file has its HMAC. */
+/** The secret key of the run; the key file has its HMAC. */
 export const SECRET = 'sk_bench_0000000000000000000000000000';
 const PEPPER = 'the benchmark has no secrets';
 
 export interface Place {
-  /** A folder for whatever the run makes. */
+  /** A folder for all files of the run. */
   root: string;
   backendUrl: string;
   redisUrl: string;
 }
 
-/** A system under test, running. */
+/** A running system under test. */
 export interface System {
   url: string;
   port: number;
   process: ChildProcess;
-  /** That serve. */
+  /** How many processes serve. */
   processes: number;
-  /** Works that it has done for a while. */
+  /** Workloads that it is already warm for. */
   warmFor: Set<string>;
   /** From the start of its process to its first connection, in milliseconds. */
   readyMs: number;
 }
 
-/** How a system is started; `peers/NAME.mjs` for all that are not named here. */
+/** How a system is started; systems that are not named here are `peers/NAME.mjs`. */
 export type Flavour = 'redis' | 'sqlite' | 'workers';
 
 export async function startPeer(name: string, { root, backendUrl, redisUrl }: Place): Promise<System> {
@@ -61,15 +61,15 @@ export async function startPeer(name: string, { root, backendUrl, redisUrl }: Pl
 export type KeyFormat = 'yaml' | 'json';
 
 export interface OncegateOptions {
-  /** Where an SQLite store lies; a new folder otherwise. */
+  /** The folder of the SQLite store; by default a new one. */
   dataPath?: string;
-  /** Secret keys in the key file, each of a merchant of its own. */
+  /** How many secret keys the key file has, each of a different merchant. */
   keys?: number;
-  /** What the key file is written as. */
+  /** The format of the key file. */
   keyFormat?: KeyFormat;
 }
 
-/** The gateway as it is delivered: built, with its defaults, its log in a file. */
+/** The gateway as users run it: built, with default options, its log in a file. */
 export async function startOncegate(
   flavour: Flavour,
   { root, backendUrl, redisUrl }: Place,

@@ -5,9 +5,9 @@ import { median, type Results, ratios } from './results.ts';
 export interface Target {
   work: string;
   says: string;
-  /** Undefined where this run did not measure it. */
+  /** Undefined if this run did not measure it. */
   figure: number | undefined;
-  /** Lowest and highest of the rounds. */
+  /** The lowest and the highest round. */
   spread: [number, number] | undefined;
   unit: '×' | 'ms' | 'MiB' | 'bytes';
   met: boolean | undefined;
@@ -19,7 +19,7 @@ const NOT_MEASURED: Measured = { figure: undefined, spread: undefined };
 const FLAT = 1.1;
 const MIB = 1024 * 1024;
 
-/** Every target of the benchmark, judged by medians of ratios that were taken round by round. */
+/** Every target of the benchmark, judged by the median of the ratios of the rounds. */
 export function targetsOf(results: Results): Target[] {
   const ratio = (of: 'perSecond' | 'cpuUs', work: Work, system: string, peer: string): Measured =>
     summed(ratios(results, of, work, system, peer));
@@ -29,53 +29,58 @@ export function targetsOf(results: Results): Target[] {
     atLeast(
       'balance read',
       2,
-      'requests a second, to Express + http-proxy-middleware',
+      'requests a second, compared with Express + http-proxy-middleware',
       rate('balance', redis, 'express-hpm'),
     ),
     atMost(
       'balance read',
       1.25,
       '×',
-      'CPU, to Express + undici dispatch',
+      'CPU, compared with Express + undici dispatch',
       ratio('cpuUs', 'balance', redis, 'express-undici'),
     ),
     atLeast(
       'pass-through',
       1,
-      'requests a second, to Express + http-proxy-middleware',
+      'requests a second, compared with Express + http-proxy-middleware',
       rate('passthrough', redis, 'express-hpm'),
     ),
     atLeast(
       'first-time withdraw on Redis',
       1,
-      'requests a second, to @node-idempotency',
+      'requests a second, compared with @node-idempotency',
       rate('first', redis, 'node-idempotency'),
     ),
     atLeast(
       'first-time withdraw on Redis',
       2.2,
-      'requests a second, to express-idempotency',
+      'requests a second, compared with express-idempotency',
       rate('first', redis, 'express-idempotency'),
     ),
     atLeast(
       'first-time withdraw on SQLite',
       1,
-      'requests a second, to our own on Redis',
+      'requests a second, compared with oncegate on Redis',
       rate('first', sqlite, redis),
     ),
     atLeast(
       'replay on Redis',
       1.5,
-      'requests a second, to @node-idempotency',
+      'requests a second, compared with @node-idempotency',
       rate('replay', redis, 'node-idempotency'),
     ),
     atLeast(
       'replay on Redis',
       0.65,
-      'requests a second, to Express answering from memory',
+      'requests a second, compared with Express answering from memory',
       rate('replay', redis, 'express-memory'),
     ),
-    atLeast('replay on SQLite', 1.3, 'requests a second, to our own on Redis', rate('replay', sqlite, redis)),
+    atLeast(
+      'replay on SQLite',
+      1.3,
+      'requests a second, compared with oncegate on Redis',
+      rate('replay', sqlite, redis),
+    ),
     addedLatency(results, 'Redis', 'p50Ms', 0.35),
     addedLatency(results, 'Redis', 'p99Ms', 2),
     addedLatency(results, 'SQLite', 'p50Ms', 0.35),
@@ -86,21 +91,21 @@ export function targetsOf(results: Results): Target[] {
         `memory, ${store}`,
         FLAT,
         '×',
-        'RSS at the last key, to that at the 100,000th',
+        'RSS at the last key, compared with the 100,000th',
         memoryGrowth(results, store),
       ),
       atMost(
         `store, ${store}`,
         220,
         'bytes',
-        'a completed record, beyond its stored answer',
+        'bytes of a completed record without its stored answer',
         overhead(results, store),
       ),
       atMost(
         `growth, ${store}`,
         FLAT,
         '×',
-        'CPU a request with 5,000,000 records, to that with 10,000',
+        'CPU a request with 5,000,000 records, compared with 10,000',
         growth(results, store),
       ),
     ]),
@@ -108,7 +113,7 @@ export function targetsOf(results: Results): Target[] {
       'two workers',
       1.1,
       '×',
-      'CPU a request, to one worker',
+      'CPU a request, compared with one worker',
       ratio('cpuUs', 'balance', 'oncegate-two-workers', redis),
     ),
     ...(['yaml', 'json'] as const).map((format) =>
@@ -145,7 +150,7 @@ function atMost(work: string, bound: number, unit: Target['unit'], says: string,
   };
 }
 
-/** Median and spread of a figure that each round gives. */
+/** Median and spread of a figure that each round measures. */
 function overRounds(
   { rounds }: Pick<Results, 'rounds'>,
   of: (round: number) => number | undefined,
@@ -158,7 +163,8 @@ function summed(values: readonly number[]): Measured {
   return { figure: median(values), spread: [Math.min(...values), Math.max(...values)] };
 }
 
-/** Over the backend alone, at 1,000 a second. Not met where some were refused: who refuses answers the others sooner. */
+/** Latency added to that of the backend alone, at 1,000 requests a second. A run with refused requests does not meet the
+ * target, because refusing some requests makes the others faster. */
 function addedLatency(
   { rounds, paced }: Results,
   store: 'Redis' | 'SQLite',

@@ -1,4 +1,4 @@
-/** `npm run build`: compiles src to dist, with the files that are no TypeScript beside. */
+/** `npm run build`: compiles src to dist, and copies the files that are not TypeScript. */
 import { spawnSync } from 'node:child_process';
 import { chmodSync, cpSync, rmSync } from 'node:fs';
 import { join } from 'node:path';

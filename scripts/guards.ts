@@ -13,9 +13,9 @@ import { requestGuards } from './guards/requests.ts';
 import { sqliteGuards } from './guards/sqlite.ts';
 import { targetGuards } from './guards/targets.ts';
 
-/** One guard of the promise, a mutation that takes it out, and the test that must notice. */
+/** One guard of the promise, the mutation that removes it, and the test that must fail then. */
 export interface Guard {
-  /** What goes wrong without the guard. */
+  /** What goes wrong without the guard, for ADR 10 and the output. */
   without: string;
   file: string;
   /** Occurs exactly once in the file. */

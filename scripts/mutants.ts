@@ -1,6 +1,7 @@
 /**
- * `npm run mutants`: takes out our guards one by one, each in a copy of the sources, and runs the test that must notice.
- * `npm run mutants -- start` takes those whose line has `start` in it. Ends with 0 only when every one was caught.
+ * `npm run mutants`: removes the guards one by one, each in a copy of the sources, and runs the test that must fail then.
+ * `npm run mutants -- start` runs only the guards whose description or test contains `start`. The exit code is 0 only if the
+ * tests caught every mutation.
  */
 import { execFile } from 'node:child_process';
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
@@ -9,9 +10,9 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { type Guard, guards } from './guards.ts';
 
-/** How many copies are worked on at once: half of each test's time is waiting. */
+/** How many copies run at the same time. Half of each test's time is waiting. */
 const COPIES = 2;
-/** For each file of tests that is run. */
+/** The time limit for each test file. */
 const AT_MOST_MS = 120_000;
 const root = fileURLToPath(new URL('..', import.meta.url));
 const COPIED = ['src', 'test', 'config', 'scripts', 'package.json', 'tsconfig.json', 'vitest.config.ts'];
@@ -32,7 +33,7 @@ function copyOfTheTree(): string {
 
 const escaped = (text: string): string => text.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
 
-/** The tests that were run, with what came of them. None where a file could not even be loaded. */
+/** The tests that ran, with their results. Empty if a file could not be loaded. */
 async function runTests(copy: string, wanted: readonly Guard[]): Promise<TestResult[]> {
   const results = join(copy, 'results.json');
   rmSync(results, { force: true });
@@ -57,7 +58,7 @@ async function runTests(copy: string, wanted: readonly Guard[]): Promise<TestRes
 const isTestOf = ({ named }: Guard, { ancestorTitles, title }: TestResult): boolean =>
   [...ancestorTitles, title].join(' > ').includes(named);
 
-/** A mutation that does not even run is no mutation. */
+/** A mutated source that does not even load proves nothing about the test. */
 const isBroken = ({ failureMessages: [message = ''] }: TestResult): boolean =>
   /^(?:SyntaxError|ReferenceError|TypeError)/.test(message);
 
@@ -70,7 +71,7 @@ function mutate(copy: string, { file, text, replacement }: Guard): () => void {
   return () => writeFileSync(place, source);
 }
 
-/** What is wrong, in one line; undefined where the test has noticed. */
+/** One line that says what is wrong; undefined if the test failed as it must. */
 async function survives(copy: string, guard: Guard): Promise<string | undefined> {
   const restore = mutate(copy, guard);
   try {
@@ -89,7 +90,7 @@ const chosen = guards.filter(({ without, test }) =>
   filters.every((filter) => `${without} ${test}`.includes(filter)),
 );
 if (chosen.length === 0) {
-  process.stderr.write(`mutants: no guard has all of this in its line: ${filters.join(', ')}\n`);
+  process.stderr.write(`mutants: no guard matches all of these words: ${filters.join(', ')}\n`);
   process.exit(64);
 }
 const copies = Array.from({ length: COPIES }, copyOfTheTree);

@@ -1,2 +1,2 @@
-/** As the image and npm's scripts start a gateway: the benchmark and the soak measure that. */
+/** The flags with which the image and npm's scripts start a gateway. The benchmark and the soak test use the same. */
 export const NODE_FLAGS = ['--max-semi-space-size=16'];

@@ -1,6 +1,6 @@
-// Makes a fresh clone able to run: installs the packages that the lock file names, and, with --faults, what the fault suite
-// needs from the system; with --test, what all tests need, and the clients that they drive; with --bench, what the benchmark
-// needs, and its peers. Plain JavaScript without packages: it is what runs before there are any, on any Node from 20.
+// Prepares a fresh clone: installs the packages that the lock file names. With --faults it also installs what the fault suite
+// needs from the system; with --test what all tests need, and the clients that they drive; with --bench what the benchmark
+// needs, and its peers. It is plain JavaScript without packages, because it runs before any are installed, on Node 20 or newer.
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
@@ -20,14 +20,14 @@ function run(command, args, what, cwd = root) {
   if (status !== 0) fail(`${what} failed${error ? `: ${error.message}` : ` (exit code ${status})`}`);
 }
 
-/** In a folder with a lock file, once for each state of that file. */
+/** Installs in a folder with a lock file, once for each state of that file. */
 function installPackages(folder, what) {
   const stamp = join(folder, 'node_modules', '.oncegate-installed');
   const digest = createHash('sha256')
     .update(readFileSync(join(folder, 'package-lock.json')))
     .digest('hex');
   if (existsSync(stamp) && readFileSync(stamp, 'utf8') === digest) return;
-  // npm tells its scripts where it is itself.
+  // npm gives its scripts its own path.
   const npm = process.env.npm_execpath;
   const [command, args] = npm ? [process.execPath, [npm]] : ['npm', []];
   run(
@@ -39,7 +39,7 @@ function installPackages(folder, what) {
   writeFileSync(stamp, digest);
 }
 
-/** Node 24 comes as a package for Linux; elsewhere the machine has to have it. */
+/** On Linux, Node 24 is installed as an npm package. On other systems it must already be installed. */
 function checkNode() {
   const carried = join(root, 'node_modules', '.bin', 'node');
   const node = existsSync(carried) ? carried : process.execPath;
@@ -47,13 +47,13 @@ function checkNode() {
   const [major = 0, minor = 0] = version.replace('v', '').split('.').map(Number);
   if (major < 24 || (major === 24 && minor < 18))
     fail(
-      `Node 24.18 or newer is needed; this is ${version}, and none is carried for ${process.platform} ${process.arch}`,
+      `Node 24.18 or newer is needed; this is ${version}, and the package that brings Node does not support ${process.platform} ${process.arch}`,
     );
 }
 
 const answers = (command, ...args) => spawnSync(command, args).status === 0;
 
-/** Debian packages, each with what tells that it is there. */
+/** Debian packages, each with a check whether it is installed. */
 const testPackages = {
   'redis-server': () => answers('redis-server', '--version'),
   curl: () => answers('curl', '--version'),
@@ -67,7 +67,7 @@ const testPackages = {
 const benchPackages = {
   'redis-server': testPackages['redis-server'],
   nginx: () => answers('nginx', '-v'),
-  // It tells its version with exit code 1.
+  // Its version option exits with 1.
   wrk: () => spawnSync('wrk', ['--version']).error === undefined,
 };
 
@@ -99,8 +99,8 @@ function installSystemPackages(packages, purpose) {
 }
 
 /**
- * Prometheus' own checker for the rules and the dashboard. It is taken out of its package: to install that would start a
- * server, on the port of the gateway's admin.
+ * promtool, Prometheus' checker for the rules and the dashboard. It is extracted from its Debian package, because installing
+ * the package would start a server.
  */
 function fetchPromtool() {
   const tools = join(root, 'node_modules', '.tools');
@@ -113,7 +113,7 @@ function fetchPromtool() {
   rmSync(folder, { recursive: true, force: true });
   mkdirSync(folder, { recursive: true });
   readPackageLists();
-  // Else it warns that its own user cannot write here.
+  // Otherwise apt warns that its own user cannot write to this folder.
   const download = ['-o', 'APT::Sandbox::User=root', 'download', '-qq', 'prometheus'];
   run('apt-get', download, 'fetching promtool (once)', folder);
   const unpack = 'dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool';

@@ -1,6 +1,6 @@
 /**
- * `npm run soak`: hours of ordinary payments, and proof that nothing was lost, paid twice or left behind.
- * Everything runs as real processes on free loopback ports; this one makes the load.
+ * `npm run soak`: hours of ordinary payments, and checks that nothing was lost, paid twice or left open.
+ * Everything runs as real processes on free loopback ports; this process makes the load.
  */
 import { writeFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -13,7 +13,7 @@ import { restingDescriptors, type Sample, Sampler } from './soak/samples.ts';
 
 const MEASURE_MS = 8_000;
 const SAMPLE_EVERY_MS = 2_000;
-const TELL_EVERY_MS = 10_000;
+const REPORT_EVERY_MS = 10_000;
 
 const say = (line: string): void => void process.stdout.write(`${line}\n`);
 
@@ -42,22 +42,22 @@ async function soak(options: SoakOptions, stop: AbortSignal): Promise<Report> {
   }
 }
 
-/** The load itself, sampled as it goes. */
+/** Runs the load and takes samples meanwhile. */
 async function keep(load: Load, rate: number, options: SoakOptions, sampler: Sampler, stop: AbortSignal) {
   const samples: Sample[] = [];
   const startedMs = performance.now();
   const endMs = startedMs + options.minutes * 60_000;
   load.beginCounting();
   const running = load.run(rate, () => performance.now() < endMs && !stop.aborted);
-  let toldMs = startedMs;
+  let reportedMs = startedMs;
   while (performance.now() < endMs && !stop.aborted) {
     await sleep(Math.min(SAMPLE_EVERY_MS, Math.max(1, endMs - performance.now())), undefined, {
       signal: stop,
     }).catch(() => {});
     const sample = await sampler.take(performance.now() - startedMs);
     samples.push(sample);
-    if (performance.now() - toldMs < TELL_EVERY_MS) continue;
-    toldMs += TELL_EVERY_MS;
+    if (performance.now() - reportedMs < REPORT_EVERY_MS) continue;
+    reportedMs += REPORT_EVERY_MS;
     say(progressLine(sample, load.counts));
   }
   await running;
@@ -75,7 +75,7 @@ async function main(args: string[]): Promise<number> {
     return 64;
   }
   const stop = new AbortController();
-  // Ends the load early; what was seen until then is judged.
+  // Ends the load early; the results so far are judged.
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => stop.abort());
   const report = await soak(options, stop.signal);
   say(describeRun(report));

@@ -1,6 +1,6 @@
 /**
  * `npm test`: type check, lint, and every suite. The last line reads `N passed, N failed, N skipped`; the type check and
- * the lint count as one test each. Ends with 0 only when nothing failed.
+ * the lint count as one test each. The exit code is 0 only if nothing failed.
  */
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -31,7 +31,7 @@ function runStep(command: string, args: string[]): Counts {
   return { passed: ok ? 1 : 0, failed: ok ? 0 : 1, skipped: 0 };
 }
 
-/** vitest's own numbers; a run that ends badly without a failed test (an error outside of one) counts as a failure. */
+/** vitest's numbers. A run that fails without a failed test (an error outside of tests) counts as one failure. */
 function runSuites(filters: string[]): Counts {
   const folder = mkdtempSync(join(tmpdir(), 'oncegate-results-'));
   const file = join(folder, 'results.json');
@@ -51,7 +51,7 @@ function runSuites(filters: string[]): Counts {
       skipped: Number(results.numPendingTests) + Number(results.numTodoTests),
     };
   } catch (error) {
-    process.stderr.write(`oncegate: the suites gave no results: ${(error as Error).message}\n`);
+    process.stderr.write(`oncegate: vitest wrote no results: ${(error as Error).message}\n`);
     return { passed: 0, failed: 1, skipped: 0 };
   } finally {
     rmSync(folder, { recursive: true, force: true });

@@ -12,10 +12,10 @@ const dataAdapter = new redisAdapter.default({ connectionConfig: { url: redisUrl
 await dataAdapter.connect();
 
 async function once(request, response) {
-  // The library has answered already, and calls the next handler all the same.
+  // The library has already answered, but still calls the next handler.
   if (getSharedIdempotencyService().isHit(request)) return;
   const { status, headers, body } = await forwarded(request, request.rawBody);
-  // The library stores what goes through `send`, as JSON: bytes would be replayed as an object.
+  // The library stores the argument of `send` as JSON, and would replay a Buffer as an object.
   response.status(status).set(headers).send(body.toString());
 }
 
@@ -26,7 +26,7 @@ function refuse(error, _request, response, next) {
 }
 
 const app = express();
-// The backend's answers have no ETag, and making one takes a hash of the body.
+// The backend's answers have no ETag, and generating one would hash the body.
 app.disable('etag');
 app.post(
   '/*path',

@@ -1,6 +1,6 @@
-// Express answering from memory: what a replay costs at least where Express is the server. It asks no store
-// and checks nothing: a known key gets its answer, whoever asks and whatever the body is.
-// Follows Express's API reference, section "app.post", and undici's as told in lib/forward.mjs.
+// Express answering from memory: the least that a replay can cost under Express. It asks no store and checks
+// nothing: a known key gets its answer, for every caller and every body.
+// Follows Express's API reference, section "app.post", and undici's documentation as named in lib/forward.mjs.
 import express from 'express';
 import { host, port } from './lib/environment.mjs';
 import { answer, forward, readBody } from './lib/forward.mjs';

@@ -1,6 +1,6 @@
 // fast-gateway.
 // Follows fast-gateway's README, section "Usage". With an empty prefix its default path pattern, `/*`, takes
-// every path. Its agent keeps connections to the backend alive without being told (fast-proxy-lite's README,
+// every path. Its agent keeps connections to the backend alive by default (fast-proxy-lite's README,
 // section "Options").
 import gateway from 'fast-gateway';
 import { backendUrl, host, port } from './lib/environment.mjs';

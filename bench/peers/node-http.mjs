@@ -7,7 +7,7 @@ import { backendUrl, host, port } from './lib/environment.mjs';
 const agent = new Agent({ keepAlive: true });
 const { hostname, port: backendPort } = new URL(backendUrl);
 
-/** Both sides have connections of their own. */
+/** Hop-by-hop header fields, which belong to one connection and are not passed on. */
 function withoutConnection(received) {
   const headers = { ...received };
   delete headers.connection;
@@ -32,7 +32,7 @@ function fail(response) {
 
 createServer((request, response) => {
   const upstream = send(target(request), (received) => {
-    // Whoever asked has left: a pipeline into nothing throws.
+    // The client has disconnected, and pipeline() into a destroyed response throws.
     if (response.destroyed) {
       received.destroy();
       return;

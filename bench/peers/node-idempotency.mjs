@@ -22,7 +22,7 @@ const idempotency = new Idempotency(storage, {
   cacheKeyPrefix: 'peer',
 });
 
-/** What the library makes key and fingerprint of. */
+/** The input for the key and the fingerprint of the library. */
 const described = ({ method, headers, body, url }) => ({ method, headers, body, path: url });
 
 function replay(response, { body, additional }) {
@@ -50,7 +50,7 @@ function refuse(error, _request, response, next) {
 }
 
 const app = express();
-// The backend's answers have no ETag, and making one takes a hash of the body.
+// The backend's answers have no ETag, and generating one would hash the body.
 app.disable('etag');
 app.post('/*path', jsonBody, once);
 app.use(passOn);

@@ -1,5 +1,5 @@
-// Node's own HTTP server with undici's `dispatch`, and nothing else: what this runtime can do at most.
-// Follows the documentation of Node's module http, section "http.createServer", and undici's as told in
+// Node's own HTTP server with undici's `dispatch`, and nothing else: the upper limit of what Node can do.
+// Follows the documentation of Node's module http, section "http.createServer", and undici's documentation as named in
 // lib/forward.mjs.
 import { createServer } from 'node:http';
 import { host, port } from './lib/environment.mjs';

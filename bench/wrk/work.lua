@@ -1,5 +1,5 @@
--- What wrk sends, by the environment: WORK is balance, first, replay, mixed, unkeyed or passthrough; KEYS begins every new
--- idempotency key of this run. At the end one line of JSON: what was sent and how it was answered.
+-- The requests that wrk sends. Environment: WORK is balance, first, replay, mixed, unkeyed or passthrough; every new idempotency
+-- key of this run starts with KEYS. Prints one line of JSON when it is done: what was sent and how it was answered.
 local work = os.getenv('WORK')
 local keys = os.getenv('KEYS')
 local authorization = 'Bearer ' .. os.getenv('SECRET')
@@ -46,7 +46,7 @@ function request()
     ready = ready or withdraw(nil)
     return ready
   end
-  -- mixed: 90 balances, 9 first withdraws, 1 replay of a key that all share
+  -- mixed: 90 balances, 9 first withdraws, 1 replay of a key that all threads share
   count = count + 1
   local place = count % 100
   if place == 0 then

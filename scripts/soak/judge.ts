@@ -1,7 +1,7 @@
 import type { Counts, Ledger } from './load.ts';
 import type { Sample } from './samples.ts';
 
-/** What a run is judged by. */
+/** The findings by which a run is judged. */
 export interface Facts {
   samples: readonly Sample[];
   counts: Counts;
@@ -22,17 +22,17 @@ export interface Usage {
   /** Medians. */
   rssBytes: number;
   anonymousBytes: number;
-  /** The lowest: just after a collection it is what is alive. */
+  /** The lowest values. Just after a garbage collection, only live objects remain. */
   heapUsedBytes: number;
 }
 
 const MAX_GROWTH = 1.1;
 /**
- * How late the second quarter must begin for a memory to be judged by it. The heap needs some collections; the process's
- * own memory is what V8 and the allocator take from the system for minutes, and keep.
+ * How late the second quarter must begin for a memory figure to be judged by it. The heap needs some garbage collections.
+ * Anonymous memory grows for minutes, because V8 and the allocator take it from the system and keep it.
  */
 const WARM_AFTER_MS = { heapUsedBytes: 15_000, anonymousBytes: 120_000 } as const;
-/** What a collector may leave lying about for a while, whatever the size of the process. */
+/** Garbage that the collector may leave for a while, regardless of the size of the process. */
 const NOISE_BYTES = 8 * 1024 * 1024;
 
 export function quarters(samples: readonly Sample[]): Quarters {
@@ -41,7 +41,7 @@ export function quarters(samples: readonly Sample[]): Quarters {
   return { second: usageOf(part(0.25, 0.5)), last: usageOf(part(0.75, 1)) };
 }
 
-/** What was not as it should be, a line for each. */
+/** One line for each violation. */
 export function judge(facts: Facts): string[] {
   return [...wrongAnswers(facts), ...wrongLedger(facts), ...leftBehind(facts)];
 }
@@ -60,9 +60,9 @@ function* wrongLedger({ counts, ledger }: Facts): Generator<string> {
 
 function* leftBehind(facts: Facts): Generator<string> {
   const { quiet, descriptorsBefore: before, descriptorsAfter: after, exitCode } = facts;
-  if (!quiet) yield 'requests or writes stay open after the load';
+  if (!quiet) yield 'requests or writes were still open after the load';
   if (after > before) yield `${after - before} file descriptors more than before, at rest`;
-  if (exitCode !== 0) yield `the gateway ended with ${exitCode}`;
+  if (exitCode !== 0) yield `the gateway exited with ${exitCode}`;
   const { second, last } = quarters(facts.samples);
   for (const name of ['heapUsedBytes', 'anonymousBytes'] as const) {
     if (!isWarm(facts.samples, name)) continue;

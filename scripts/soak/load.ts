@@ -6,7 +6,7 @@ import { SECRETS } from './processes.ts';
 
 const CONNECTIONS = 64;
 const TICK_MS = 10;
-/** More unanswered requests than this: the gateway does not keep up with the rate. */
+/** With more unanswered requests than this, the gateway does not keep up with the rate. */
 const MAX_OPEN = 2_000;
 
 export interface Counts {
@@ -14,7 +14,7 @@ export interface Counts {
   balances: number;
   payouts: number;
   replays: number;
-  /** Wrong answers and broken connections, by what was wrong. */
+  /** Wrong answers and broken connections, by kind. */
   wrong: Record<string, number>;
 }
 
@@ -30,13 +30,13 @@ export async function ledgerOf(sandboxUrl: string): Promise<Ledger> {
   return { payouts, duplicateKeys, balanced };
 }
 
-/** Merchants who ask for balances, pay, and pay again under a key that they have used. */
+/** Merchants who read balances, pay, and repeat payouts under the same key. */
 export class Load {
   readonly #pool: Pool;
   readonly #merchants: Merchant[];
   #latenciesMs: number[] = [];
   #open = 0;
-  /** Payouts are counted from the very first: the ledger has them all. */
+  /** Payouts are counted from the first one, because the ledger has them all. */
   readonly counts: Counts = { sent: 0, balances: 0, payouts: 0, replays: 0, wrong: {} };
 
   constructor(url: string, retentionMs: number) {
@@ -44,7 +44,7 @@ export class Load {
     this.#merchants = SECRETS.map((secret) => new Merchant(this.#pool, secret, retentionMs));
   }
 
-  /** One of each, so that everything is loaded and connected. */
+  /** Sends one request of each kind, so that all code is loaded and all connections are open. */
   async once(): Promise<void> {
     for (const merchant of this.#merchants) {
       this.#note(await merchant.balance());
@@ -52,7 +52,7 @@ export class Load {
     }
   }
 
-  /** Requests a second when every connection always has one. */
+  /** Requests a second when every connection is always busy. */
   async maxRate(ms: number): Promise<number> {
     const endMs = performance.now() + ms;
     const before = this.counts.sent;
@@ -63,7 +63,7 @@ export class Load {
     return Math.round(((this.counts.sent - before) * 1000) / ms);
   }
 
-  /** Keeps a rate whether or not the answers come; resolves when the last one has. */
+  /** Sends at a fixed rate without waiting for answers; resolves when the last answer has arrived. */
   async run(rate: number, goesOn: () => boolean): Promise<void> {
     const running = new Set<Promise<void>>();
     const startedMs = performance.now();
@@ -83,7 +83,7 @@ export class Load {
     await Promise.all(running);
   }
 
-  /** Latencies count from here on. */
+  /** Starts to record latencies. */
   beginCounting(): void {
     this.#latenciesMs = [];
   }
@@ -107,9 +107,9 @@ export class Load {
     if (dice < 0.7) this.#note(await merchant.balance());
     else if (dice < 0.95) this.#note(await merchant.pay(randomUUID()));
     else if (dice < 0.99) this.#note(await merchant.repeat());
-    // A duplicate at the very moment of its original.
+    // A duplicate at the same time as its original.
     else for (const answer of await merchant.payTwice()) this.#note(answer);
-    // Every tenth is enough, and an hour's worth fits into memory.
+    // Every tenth latency is enough, and those of an hour fit into memory.
     if (this.counts.sent % 10 === 0) this.#latenciesMs.push(performance.now() - startedMs);
     this.#open--;
   }

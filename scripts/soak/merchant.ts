@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import type { Pool } from 'undici';
 
-/** What an answer was worth; every other one is `wrong`. */
+/** Kinds of correct answers; every other answer is `wrong`. */
 export type Answer = { kind: 'balances' | 'payouts' | 'replays' } | { kind: 'wrong'; what: string };
 
 interface Got {
@@ -19,7 +19,7 @@ interface Paid {
 const REMEMBERED = 2_000;
 const PAYOUT = '{"action":"withdraw","amount":0.01,"bank_code":"058","account_number":"0123456789"}';
 
-/** A merchant who remembers some of what was paid, and asks for it again. */
+/** A merchant who remembers some payouts and repeats them. */
 export class Merchant {
   readonly #pool: Pool;
   readonly #authorization: string;
@@ -29,7 +29,7 @@ export class Merchant {
   constructor(pool: Pool, secret: string, retentionMs: number) {
     this.#pool = pool;
     this.#authorization = `Bearer ${secret}`;
-    // Well before the key is new again.
+    // Well before the record expires.
     this.#repeatWithinMs = retentionMs / 2;
   }
 
@@ -48,7 +48,7 @@ export class Merchant {
     return { kind: 'payouts' };
   }
 
-  /** The same payout again must get the same answer. */
+  /** Repeats a payout, which must get the same answer. */
   async repeat(): Promise<Answer> {
     const paid = this.#paid[Math.floor(Math.random() * this.#paid.length)];
     if (!paid || performance.now() - paid.atMs > this.#repeatWithinMs) return await this.pay(randomUUID());
@@ -57,7 +57,7 @@ export class Merchant {
     return wrong('a repeated payout', got);
   }
 
-  /** Twice at once: one is paid, and both get its answer. */
+  /** Sends a payout twice at once: one is executed, and both get its answer. */
   async payTwice(): Promise<Answer[]> {
     const key = randomUUID();
     const both = await Promise.all([this.#withdraw(key), this.#withdraw(key)]);

@@ -4,10 +4,10 @@ export interface SoakOptions {
   kind: 'run';
   minutes: number;
   store: 'sqlite' | 'redis';
-  /** Requests a second; `auto`: half of what is measured first. */
+  /** Requests a second; `auto`: half of the maximum, which is measured first. */
   rate: 'auto' | number;
   retentionMs: number;
-  /** Where the report goes as JSON. */
+  /** The file to which the report is written as JSON. */
   json?: string;
 }
 
@@ -15,23 +15,23 @@ export type Parsed = SoakOptions | { kind: 'help' } | { kind: 'mistake'; message
 
 export const usage = `Usage: npm run soak -- [options]
 
-Runs sandbox, store and gateway as processes of their own, and merchants against them: 70 % balances, 25 % first-time
-payouts, 5 % duplicates, some of them at the same moment as their original. Ends with 0 when every answer was the right
-one, the ledger holds each payout once, memory stayed flat and no file descriptor was lost; with 1 otherwise.
+Runs sandbox, store and gateway as separate processes, and sends requests of merchants: 70 % balances, 25 % first-time
+payouts, 5 % duplicates, some of them at the same time as their original. The exit code is 0 if every answer was correct,
+the ledger has each payout once, memory stayed flat and no file descriptor was lost, otherwise 1.
 
-Flat: in the last quarter of the run the lowest heap is at most a tenth, and 8 MiB, above that of the second quarter; and
-in runs of 8 minutes and more so is the median of the process's own memory (RssAnon: the pages of LMDB's file, which the
-system may take back at any time, are shown as part of rss and not judged).
+Flat means: in the last quarter of the run the lowest heap is at most a tenth and 8 MiB above that of the second quarter. In
+runs of 8 minutes or more, the same limit applies to the median of the anonymous memory (RssAnon). File pages, which the
+kernel may reclaim at any time, are shown as part of rss and not judged.
 
   --minutes N        how long (default 30; fractions are taken)
   --store KIND       sqlite (default) or redis: starts a redis-server, appendfsync always
   --rate N           requests a second (default auto: half of the maximum, which is measured first)
-  --retention S      seconds after which a key is new again (default 60), so that the store reaches a plateau
+  --retention S      seconds after which a record expires (default 60), so that the store reaches a plateau
   --json FILE        writes the report there
   --help             shows this
 
-The ledger is a file in TMPDIR; TMPDIR=/dev/shm keeps a slow disk out of the figures. Ctrl-C ends the load early and
-judges what was seen.
+The ledger is a file in TMPDIR; TMPDIR=/dev/shm avoids the effect of a slow disk. Ctrl-C ends the load early and
+judges the results so far.
 `;
 
 export function optionsOf(args: string[]): Parsed {

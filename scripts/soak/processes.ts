@@ -23,7 +23,7 @@ export interface GatewayProcess {
   adminUrl: string;
 }
 
-/** Sandbox, store and gateway, each in a process of its own, in one folder that is gone at the end. */
+/** Sandbox, store and gateway, each in a separate process, with one folder that is removed afterwards. */
 export class Processes {
   readonly #folder = mkdtempSync(join(tmpdir(), 'oncegate-soak-'));
   readonly #children: ChildProcess[] = [];
@@ -53,7 +53,7 @@ export class Processes {
       listen: { host: '127.0.0.1', port },
       admin: { port: adminPort },
       upstream: this.sandbox,
-      // While the maximum is measured, and on a machine that others use too, a disk may take its time.
+      // The disk may be slow while the maximum is measured, and on a machine that other programs use.
       store: { ...(await this.#store(options.store)), timeoutMs: 5000 },
       auth: { keys: { source: 'file', path: this.#keys() } },
       idempotency: { retentionMs: options.retentionMs },
@@ -87,18 +87,18 @@ export class Processes {
     return path;
   }
 
-  /** Standard output, the log, is made and thrown away; complaints are shown. */
+  /** Discards standard output, which is the log, and shows standard error. */
   #spawn(command: string, args: string[]): ChildProcess {
-    // A group of its own: a Ctrl-C that is meant for the load shall not reach it.
+    // In a separate process group, so that Ctrl-C stops the load only.
     const child = spawn(command, args, { stdio: ['ignore', 'ignore', 'inherit'], detached: true });
     this.#children.push(child);
     const complain = (what: string) => process.stderr.write(`soak: ${command} ${args[1] ?? ''}: ${what}\n`);
     child.once('error', ({ message }) => complain(message));
-    child.once('exit', (code, signal) => this.#ending || complain(`ended with ${signal ?? code}`));
+    child.once('exit', (code, signal) => this.#ending || complain(`exited with ${signal ?? code}`));
     return child;
   }
 
-  /** SIGTERM; its exit code, or the signal that ended it. */
+  /** Sends SIGTERM. Returns the exit code, or the signal that killed the process. */
   async endGateway(): Promise<number | string | null> {
     this.#ending = true;
     const child = this.#children.find(({ pid }) => pid === this.gateway.pid);
@@ -129,7 +129,7 @@ async function ended(child: ChildProcess): Promise<number | string | null> {
 async function listening(port: number): Promise<void> {
   const endMs = performance.now() + READY_WITHIN_MS;
   while (!(await connects(port))) {
-    if (performance.now() > endMs) throw new Error(`nobody listens on port ${port}`);
+    if (performance.now() > endMs) throw new Error(`no process listens on port ${port}`);
     await sleep(50);
   }
 }

@@ -6,7 +6,7 @@ import type { Sample } from './samples.ts';
 export interface Report extends Facts {
   options: SoakOptions;
   rate: number;
-  /** Requests a second; undefined where the rate was given. */
+  /** Requests a second; undefined if the rate was given. */
   maxRate: number | undefined;
   latency: { p50: number; p99: number; max: number };
   quarters: Quarters;
@@ -21,7 +21,7 @@ export function progressLine(sample: Sample, counts: Counts): string {
   return [
     `${(sample.atMs / 1000).toFixed(0).padStart(6)} s`,
     `${counts.sent} requests, ${sum(counts.wrong)} wrong`,
-    `rss ${mib(rssBytes)} (own ${mib(anonymousBytes)}), heap ${mib(heapUsedBytes)}`,
+    `rss ${mib(rssBytes)} (anonymous ${mib(anonymousBytes)}), heap ${mib(heapUsedBytes)}`,
     `lag p99 ${eventLoopLagP99Ms} ms`,
     `fd ${descriptors}, in flight ${sample.inFlight}, pending writes ${sample.pendingWrites}`,
   ].join(' | ');
@@ -42,14 +42,14 @@ export function describeRun(report: Report): string {
     ['balances, payouts, replays', `${counts.balances}, ${counts.payouts}, ${counts.replays}`],
     ['wrong answers', sum(counts.wrong)],
     ['latency p50, p99, max (ms)', `${latency.p50}, ${latency.p99}, ${latency.max}`],
-    ['payouts in the ledger', `${ledger.payouts}, ${ledger.duplicateKeys.length} keys more than once`],
-    ['own memory, 2nd quarter -> last', judged('anonymousBytes')],
+    ['payouts in the ledger', `${ledger.payouts}, ${ledger.duplicateKeys.length} keys paid more than once`],
+    ['anonymous memory, 2nd quarter -> last', judged('anonymousBytes')],
     ['lowest heap, 2nd quarter -> last', judged('heapUsedBytes')],
     ['rss, 2nd quarter -> last', grown('rssBytes')],
     ['event loop lag p99, worst (ms)', worst('eventLoopLagP99Ms')],
-    ['in flight, pending writes, most', `${worst('inFlight')}, ${worst('pendingWrites')}`],
+    ['in flight, pending writes (highest)', `${worst('inFlight')}, ${worst('pendingWrites')}`],
     [
-      'file descriptors before, most, after',
+      'file descriptors (before, highest, after)',
       `${report.descriptorsBefore}, ${worst('descriptors')}, ${report.descriptorsAfter}`,
     ],
     ['exit code of the gateway', `${report.exitCode}`],

@@ -6,11 +6,11 @@ const QUIET_WITHIN_MS = 20_000;
 /** The gateway keeps idle connections to its backend for a second. */
 const REST_MS = 2_000;
 
-/** The gateway at one moment of the run. */
+/** Figures of the gateway at one moment of the run. */
 export interface Sample {
   atMs: number;
   rssBytes: number;
-  /** Memory of the process's own: without the pages of the store's file, which the system may take back at any time. */
+  /** Anonymous memory: without the pages of the store's file, which the kernel may reclaim at any time. */
   anonymousBytes: number;
   heapUsedBytes: number;
   eventLoopLagP99Ms: number;
@@ -42,7 +42,7 @@ export class Sampler {
     };
   }
 
-  /** Is nothing under way any more, within its time? */
+  /** Whether all requests and writes finish in time. */
   async untilQuiet(): Promise<boolean> {
     const endMs = performance.now() + QUIET_WITHIN_MS;
     while (performance.now() < endMs) {
@@ -55,8 +55,8 @@ export class Sampler {
 }
 
 /**
- * Open file descriptors once connections that nobody uses have closed: the lowest count within the time, or the first
- * that is no higher than `enough`.
+ * Open file descriptors after unused connections have closed: the lowest count within the time, or the first count
+ * that is not above `enough`.
  */
 export async function restingDescriptors(pid: number, enough?: number): Promise<number> {
   const endMs = performance.now() + (enough === undefined ? REST_MS : QUIET_WITHIN_MS);

@@ -1,4 +1,4 @@
-// What every peer is told by its environment.
+// The environment variables that configure every peer.
 const { PORT, BACKEND_URL, REDIS_URL } = process.env;
 
 export const port = Number(PORT);

@@ -6,7 +6,7 @@ import { backendUrl } from './environment.mjs';
 
 const pool = new Pool(backendUrl, { connections: 128, pipelining: 1 });
 
-/** Fields of one connection, and those that undici writes itself: it refuses to be given some of them. */
+/** Hop-by-hop header fields, and those that undici writes itself: it rejects some of them in a request. */
 const OWN_TO_THE_HOP = new Set([
   ...['connection', 'content-length', 'expect', 'host', 'keep-alive', 'proxy-connection', 'te'],
   ...['trailer', 'transfer-encoding', 'upgrade'],
@@ -19,7 +19,7 @@ function requestHeaders({ rawHeaders }) {
   return headers;
 }
 
-/** Calls `done` with the bytes of a body, or with null where a request says that it has none. */
+/** Calls `done` with the bytes of a body, or with null if the request has none. */
 export function readBody(request, done) {
   if (!request.headers['content-length'] && !request.headers['transfer-encoding']) return done(null);
   const chunks = [];
@@ -27,7 +27,7 @@ export function readBody(request, done) {
   request.on('end', () => done(chunks.length === 1 ? chunks[0] : Buffer.concat(chunks)));
 }
 
-/** Takes one answer. */
+/** Collects one answer. */
 class Exchange {
   #done;
   #status = 0;
@@ -63,13 +63,13 @@ class Exchange {
   }
 }
 
-/** Sends a request with this body. `done` gets status, headers and body; 502 where it failed. */
+/** Sends a request with this body. `done` gets status, headers and body, or with 502 on failure. */
 export function forward(request, body, done) {
   const headers = requestHeaders(request);
   pool.dispatch({ method: request.method, path: request.url, headers, body }, new Exchange(done));
 }
 
-/** The same for those who await. */
+/** The same as a promise. */
 export const forwarded = (request, body) => new Promise((resolve) => forward(request, body, resolve));
 
 /** Headers and body leave in one write. */
@@ -78,7 +78,7 @@ export function answer(response, { status, headers, body }) {
   response.end(body);
 }
 
-/** A request handler that passes on whatever comes. */
+/** A request handler that passes on every request. */
 export function passOn(request, response) {
   readBody(request, (body) => forward(request, body, (received) => answer(response, received)));
 }

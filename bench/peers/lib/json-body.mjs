@@ -1,5 +1,5 @@
-// What the idempotency libraries need before them: the parsed body, which they compare, in `body`. The bytes
-// as they came, which the backend gets, stay in `rawBody`.
+// The middleware that the idempotency libraries need: it puts the parsed body, which they compare, into `body`.
+// The original bytes, which the backend gets, are in `rawBody`.
 // Follows Express's API reference, section "express.json", options `type` and `verify`.
 import express from 'express';
 
