@@ -124,7 +124,7 @@ export const gatewayGuards: readonly Guard[] = [
     without: 'a gateway ends before the store has the last responses',
     text: 'await engine.close(completeMs);',
     replacement: 'await engine.close(0);',
-    test: 'test/regression/told-result-was-given-up.test.ts',
+    test: 'test/regression/acknowledged-result-was-given-up.test.ts',
     named: 'it stays until the store has them, 1 workers',
   },
   {

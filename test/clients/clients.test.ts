@@ -11,7 +11,7 @@ import { openLossyWire } from './lossy-wire.ts';
 import { type Call, type Report, runClient } from './run-client.ts';
 import { CLIENTS, tableIn, tableOf } from './table.ts';
 
-/** What a client was asked, and what it reported, in the order of FAULTS. */
+/** A client's calls and reports, in the order of FAULTS. */
 interface Measured {
   calls: Call[];
   reports: Report[];
@@ -45,7 +45,7 @@ beforeAll(async () => {
     })),
   });
   await Promise.all(Object.keys(CLIENTS).map(measure));
-  // A slow backend executes when some clients have given up.
+  // A slow backend may execute after some clients have given up.
   for (const { adminUrl } of gateways)
     await until(async () => (await metric(adminUrl, 'oncegate_in_flight')) === 0);
 }, 60_000);
@@ -55,7 +55,7 @@ afterAll(async () => {
   await stack?.close();
 });
 
-/** Has the client meet all faults at once. */
+/** Runs the client against all faults at once. */
 async function measure(client: string): Promise<void> {
   const lossy = await openLossyWire(stack.port);
   closing.push(() => lossy.close());
@@ -87,7 +87,7 @@ async function measure(client: string): Promise<void> {
 const transactionsOf = (key: string) => stack.sandbox.ledger.transactions({ key });
 
 describe.each(Object.keys(CLIENTS))('%s', (client) => {
-  it('pays at most once, and reports no result but that payment’s', () => {
+  it('pays at most once, and never reports the result of another payment', () => {
     const { calls, reports } = measured.get(client) as Measured;
     for (const [at, { title, executions }] of FAULTS.entries()) {
       const transactions = transactionsOf(calls[at]?.key ?? '');

@@ -1,11 +1,11 @@
-/** Which way a client's requests take to the backend. */
+/** The path of a client's requests to the backend. */
 export type Route = 'gateway' | 'lossy wire' | 'backend down' | 'releases 503';
 
 export interface Fault {
-  /** The column's head. */
+  /** The heading of the column. */
   title: string;
   route: Route;
-  /** The sandbox's fault, asked for with every attempt. */
+  /** The sandbox's fault, requested with every attempt. */
   fault?: string;
   /** How long the client waits for an answer. */
   timeoutMs?: number;
@@ -13,7 +13,7 @@ export interface Fault {
   executions: 0 | 1;
 }
 
-/** Longer than anything takes that a test does not slow down. */
+/** Longer than any request takes that the test does not delay. */
 export const PATIENT_MS = 20_000;
 
 export const FAULTS: readonly Fault[] = [

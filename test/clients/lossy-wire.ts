@@ -6,7 +6,7 @@ export interface LossyWire {
   close(): Promise<void>;
 }
 
-/** A wire in front of a port of this machine. The first answer resets its client's connection instead of arriving. */
+/** A TCP proxy in front of a local port. Instead of passing on the first answer, it resets the client's connection. */
 export async function openLossyWire(targetPort: number): Promise<LossyWire> {
   const sockets = new Set<Socket>();
   let hasLost = false;

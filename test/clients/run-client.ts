@@ -18,7 +18,7 @@ export type Report =
   | { kind: 'result'; transactionId?: string }
   | { kind: 'error'; error: string; status?: number; code?: string };
 
-/** Has a client make these calls at once, in its own process. Resolves to one report for each call. */
+/** Makes these calls at once with a client in a separate process. Resolves to one report for each call. */
 export async function runClient(client: string, calls: readonly Call[]): Promise<Report[]> {
   const script = fileURLToPath(new URL(`./programs/${client}.mjs`, import.meta.url));
   const child = track(

@@ -10,7 +10,7 @@ const { dependencies } = JSON.parse(
 );
 const version = (name: string) => `${name} ${dependencies[name]}`;
 
-/** Clients by the name of their program, as the table calls them. */
+/** The names of the clients in the table, by the name of their program. */
 export const CLIENTS: Record<string, string> = {
   stripe: version('stripe'),
   square: version('square'),
@@ -36,7 +36,7 @@ function cellOf(report: Report): string {
   const { error, status, code } = report;
   const name = error.includes(' ') ? error : `\`${error}\``;
   if (status === undefined) return name;
-  // The other codes are the backend's.
+  // All other codes come from the backend.
   const isOurs = problemCodes.some((ours) => ours === code);
   return `${name}, ${status}${isOurs ? ` \`${code}\`` : ''}`;
 }

@@ -20,7 +20,7 @@ const UNKNOWN = problem('outcome_unknown');
 type CallEvent = Extract<Event, { event: 'call' }>;
 
 let calls = 0;
-/** A call of a tenth of a second. */
+/** A call that takes 100 ms. */
 function call(atMs: number, ended: Ended, more: Partial<CallEvent> = {}): Event[] {
   const id = calls++;
   const start: CallEvent = {
@@ -71,13 +71,13 @@ const stopping = (stopsCompleting: StopsCompleting, fromMs: number, toMs: number
 ];
 const storeFault = (fromMs: number, toMs: number): Event[] => stopping('everywhere', fromMs, toMs);
 
-/** Results are stored all the same. */
+/** A fault during which results are still stored. */
 const backendFault = (fromMs: number, toMs: number): Event[] => [
   { event: 'fault', atMs: fromMs, of: 'backend', name: 'backend killed' },
   { event: 'healed', atMs: toMs, of: 'backend', name: 'backend killed' },
 ];
 
-/** Evidence of each rule's violation, and of nothing else. */
+/** Evidence that violates exactly one rule. */
 const violations: Record<keyof typeof RULES, () => string[]> = {
   paid_twice: () => rulesOf(fine, { payouts: [ENTRY, ENTRY] }),
   answers_differ: () => rulesOf([...call(0, result('a')), ...last(result('b'))]),
@@ -103,11 +103,11 @@ describe('the checker of the fault suite', () => {
     ).toEqual([]);
   });
 
-  it.each(Object.keys(RULES) as (keyof typeof RULES)[])('sees %s', (rule) => {
+  it.each(Object.keys(RULES) as (keyof typeof RULES)[])('detects %s', (rule) => {
     expect(violations[rule]()).toEqual([rule]);
   });
 
-  it('takes a doubt that a killed gateway explains, and one that a lost answer does', () => {
+  it('accepts a doubt that a killed gateway or a lost answer explains', () => {
     expect(rulesOf([...doubt, killed], { listed })).toEqual([]);
     expect(
       rulesOf([...call(0, UNKNOWN, { fault: 'execute-then-reset' }), ...last(UNKNOWN)], { listed }),
@@ -115,7 +115,7 @@ describe('the checker of the fault suite', () => {
     expect(rulesOf([...doubt, { event: 'backend_lost', atMs: 60 }], { listed })).toEqual([]);
   });
 
-  it('takes no other gateway, no earlier life and no earlier loss for an explanation', () => {
+  it('does not accept another gateway, an earlier process or an earlier loss as an explanation', () => {
     expect(rulesOf([...doubt, { ...killed, gateway: 1 }], { listed })).toEqual(['unexplained_doubt']);
     expect(rulesOf([...doubt, { ...killed, life: 2 }], { listed })).toEqual(['unexplained_doubt']);
     const late = [...call(1000, UNKNOWN), ...last(UNKNOWN)];
@@ -124,7 +124,7 @@ describe('the checker of the fault suite', () => {
     ]);
   });
 
-  it('lets a result that was answered be in doubt only if the store failed meanwhile, until it is back', () => {
+  it('allows an acknowledged result to be in doubt only while the store fails and until it is back', () => {
     const answered = [...call(0, result()), ...call(1000, UNKNOWN)];
     expect(rulesOf([...answered, ...storeFault(50, 900), ...last(result())])).toEqual([]);
     expect(rulesOf([...answered, ...storeFault(500, 900), ...last(result())])).toEqual(['result_lost']);
@@ -143,13 +143,13 @@ describe('the checker of the fault suite', () => {
     ]);
   });
 
-  it('lets no result that was answered be in doubt at the end, however late the store came back', () => {
+  it('allows no acknowledged result to be in doubt after the run, however late the store came back', () => {
     const answered = [...call(85_000, result()), ...storeFault(85_050, 89_000), ...last(UNKNOWN)];
     const lost: Event = { event: 'backend_lost', atMs: 85_060 };
     expect(rulesOf([...answered, lost], { listed })).toEqual(['result_lost']);
   });
 
-  it('lets a result that was answered stay in doubt only if its gateway was killed while the store failed', () => {
+  it('allows an acknowledged result to stay in doubt only if its gateway was killed while the store failed', () => {
     const answered = (more = {}) => [...call(0, result('a', more)), ...call(1000, UNKNOWN), ...last(UNKNOWN)];
     const meanwhile = (death: Event, more = {}) =>
       rulesOf([...answered(more), ...storeFault(50, 900), death], { listed });
@@ -157,7 +157,7 @@ describe('the checker of the fault suite', () => {
     expect(meanwhile({ ...killed, atMs: 500, how: '0' })).toEqual(['result_lost', 'unexplained_doubt']);
     expect(meanwhile({ ...killed, atMs: 5000 })).toEqual(['result_lost']);
     expect(rulesOf([...answered(), { ...killed, atMs: 500 }], { listed })).toEqual(['result_lost']);
-    // A replay came by another gateway than the one that has executed.
+    // The replay came from another gateway than the one that executed.
     const owner = call(0, problem('store_unavailable'), { gateway: 1 });
     const death: Event = { ...killed, atMs: 500, gateway: 1 };
     const calls = (more = {}) => [...owner, ...answered(more), ...storeFault(50, 900), death];
@@ -168,7 +168,7 @@ describe('the checker of the fault suite', () => {
     expect(rulesOf([...stored, ...storeFault(50, 900)])).toEqual(['result_lost']);
   });
 
-  it('lets a result be in doubt for a while if only its own gateway could not store it', () => {
+  it('allows a result to be in doubt for a while if only its own gateway could not store it', () => {
     const known = [...call(0, result()), ...call(1000, UNKNOWN), ...last(result())];
     expect(rulesOf([...known, ...stopping('there', 50, 900)])).toEqual([]);
     expect(rulesOf([...known, ...stopping('there', 50, 900, 1)])).toEqual(['result_lost']);
@@ -182,7 +182,7 @@ describe('the checker of the fault suite', () => {
     ]);
   });
 
-  it('lets no gateway end by itself, not even with exit code 0 or while its store fails', () => {
+  it('allows no gateway to exit unasked, not even with exit code 0 or while its store fails', () => {
     for (const how of ['1', '74', '0', 'SIGABRT', 'SIGXFSZ']) {
       const death: Event = { ...killed, atMs: 500, how, unasked: true };
       expect(rulesOf([...fine, ...storeFault(50, 900), death])).toEqual(['gateway_failed']);
@@ -191,14 +191,14 @@ describe('the checker of the fault suite', () => {
     expect(rulesOf([...fine, { ...killed, how: '1' }])).toEqual(['gateway_failed']);
   });
 
-  it('asks for no last answer where the key may be new again, and sees a second payment there all the same', () => {
+  it('requires no last answer for a key that may have expired, but still detects a second payment for it', () => {
     const unasked = new Set([SCOPE]);
     expect(rulesOf(call(0, result()))).toEqual(['stuck']);
     expect(rulesOf(call(0, result()), { unasked })).toEqual([]);
     expect(rulesOf(call(0, result()), { unasked, payouts: [ENTRY, ENTRY] })).toEqual(['paid_twice']);
   });
 
-  it('takes a key for resolved when its merchant sees it', () => {
+  it('counts a key as resolved when its merchant gets the resolution', () => {
     const stored = problem('response_not_stored');
     const resolved = [
       { scope: SCOPE, as: 'completed' as const, ended: stored, refusal: undefined },
@@ -209,12 +209,12 @@ describe('the checker of the fault suite', () => {
     expect(rulesOf(fine, { resolved: refused })).toEqual(['unresolvable', 'unresolvable']);
   });
 
-  it('takes an answer that frees the key for no result', () => {
+  it('does not count an answer that frees the key as a result', () => {
     const events = [...call(0, result('free', { status: 429 })), ...call(1000, result()), ...last(result())];
     expect(rulesOf(events)).toEqual([]);
   });
 
-  it('takes a status that says that the outcome is unknown for no result', () => {
+  it('does not count a status that leaves the outcome unknown as a result', () => {
     const unknown = call(0, result('gave up', { status: 502 }), { fault: 'status=502' });
     expect(rulesOf([...unknown, ...last(UNKNOWN)], { listed })).toEqual([]);
   });
@@ -234,7 +234,7 @@ describe('the summary of the fault suite', () => {
   const summarise = (events: Event[], more: Partial<Evidence> = {}) =>
     summaryOf({ ...facts, keys: 1 }, evidenceOf(events, more), []);
 
-  it('counts the keys in doubt that no gateway had begun to send', () => {
+  it('counts the keys in doubt of which no gateway had sent a byte', () => {
     const never = summarise([...doubt, killed], { payouts: [] });
     expect(never).toMatchObject({ inDoubt: 1, neverSent: 1, neverSentAimed: 0 });
     expect(shareNeverSent(never)).toBe('1 (100.0 %; 1 (100.0 %) without kills aimed there)');
@@ -247,13 +247,13 @@ describe('the summary of the fault suite', () => {
     const answered = summarise([...doubt, { ...killed, at: 'after_start' }], { payouts: [] });
     expect(answered).toMatchObject({ neverSentAimed: 0 });
     expect(summarise([...doubt, sent, killed])).toMatchObject({ inDoubt: 1, neverSent: 0 });
-    // An operator has released it, and its merchant asked again.
+    // An operator released the key, and its merchant retried.
     const released = call(95_000, result(), { as: 'resolved' });
     expect(summarise([...doubt, killed, ...released, sent])).toMatchObject({ inDoubt: 1, neverSent: 1 });
     expect(summarise([...fine, sent])).toMatchObject({ inDoubt: 0, neverSent: 0 });
   });
 
-  it('does not believe its own count if the ledger has a payout that it did not see sent', () => {
+  it('rejects its own count if the ledger has a payout that no gateway reported as sent', () => {
     expect(() => summarise(fine)).toThrow(`did not see that ${SCOPE} was sent`);
   });
 });

@@ -6,20 +6,20 @@ import { startCluster } from './chaos/topology-cluster.ts';
 
 const KEYS = Array.from({ length: 20 }, (_, i) => `key ${i}`);
 
-/** What a node says to a write: OK, MOVED where another one has the slot, or what is wrong with its cluster. */
+/** A node's answer to a write: OK, MOVED if another node has the slot, or what is wrong with its cluster. */
 async function saysTo(node: Redis, key: string): Promise<string> {
   const said = await node.set(key, '').catch((error: Error) => error.message);
   return String(said).split(' ')[0] ?? '';
 }
 
-it('a fault of a cluster is over when every node serves again, not when the server has started', async () => {
+it('a fault of a cluster is healed when every node serves again, not when the server has started', async () => {
   const cluster = await startCluster();
   onTestFinished(cluster.stop);
   const nodes = clusterNodes(cluster.config.store);
   const killed = cluster.faults.find(({ name }) => name === 'master 3 killed');
   if (!killed) throw new Error('the suite kills no master');
   await killed.inject();
-  // From here on the other nodes refuse it for twice `cluster-node-timeout`, whenever it comes back.
+  // From now on the other nodes reject it for twice `cluster-node-timeout`, even if it is back earlier.
   await until(async () => (await nodes[0]?.cluster('INFO'))?.includes('cluster_state:fail'));
   await killed.heal();
   const said = await Promise.all(nodes.flatMap((node) => KEYS.map((key) => saysTo(node, key))));

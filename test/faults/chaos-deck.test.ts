@@ -11,7 +11,7 @@ const fault = (name: string, of: Fault['of'], more: Partial<Fault> = {}): Fault 
 });
 const names = (faults: readonly Fault[]) => faults.map(({ name }) => name);
 
-it('one fault of the store at most is drawn, and a fault that must be alone is', () => {
+it('at most one fault of the store is drawn, and a fault that must be alone is drawn alone', () => {
   const deck = [
     fault('g1', 'gateway'),
     fault('s1', 'store'),
@@ -28,7 +28,7 @@ it('one fault of the store at most is drawn, and a fault that must be alone is',
   expect(names(draw([...second.left, ...deck], 5).drawn)).toEqual(['alone']);
 });
 
-it('a command that was held back reaches the server after one that was sent later', async () => {
+it('a delayed command reaches the server after one that was sent later', async () => {
   const server = await launchRedis({ appendonly: false });
   onTestFinished(() => server.stop());
   const wire = new TcpProxy(server.port);

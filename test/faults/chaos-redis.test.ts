@@ -1,6 +1,4 @@
 import { it } from 'vitest';
 import { expectCleanMix, MIX } from './chaos/mix.ts';
 
-it('no fault makes a second payout: everything that can break, on redis', { timeout: MIX.limitMs }, () =>
-  expectCleanMix('redis'),
-);
+it('no fault causes a second payout on redis', { timeout: MIX.limitMs }, () => expectCleanMix('redis'));

@@ -1,6 +1,4 @@
 import { it } from 'vitest';
 import { expectCleanMix, MIX } from './chaos/mix.ts';
 
-it('no fault makes a second payout: everything that can break, on sqlite', { timeout: MIX.limitMs }, () =>
-  expectCleanMix('sqlite'),
-);
+it('no fault causes a second payout on sqlite', { timeout: MIX.limitMs }, () => expectCleanMix('sqlite'));

@@ -1,6 +1,6 @@
 /**
- * A write that the disk refused ended the gateway on the spot, and where the process lived on, later commits lost records and
- * payouts were made twice.
+ * A failed write to the disk ended the gateway at once. If the process survived, later commits lost records, and payouts were
+ * made twice.
  */
 import { execFileSync } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
@@ -45,7 +45,7 @@ test('writes that fail: the gateway stays, nothing is paid twice, and payouts re
   for (const [key, { status, body }] of answers) {
     const again = await until(async () => {
       const answer = await withdraw(gateway.url, { key });
-      // What was answered before it was stored is in doubt until it is.
+      // A result that was answered before it was stored is in doubt until it is stored.
       return answer.status === 201 ? answer : undefined;
     });
     expect(sandbox.ledger.payouts({ key })).toBe(1);

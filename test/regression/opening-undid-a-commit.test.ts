@@ -1,6 +1,6 @@
 /**
- * LMDB's open stored the last transaction's number without the writers' lock, and so undid a commit of another process:
- * a started payout vanished from the store and was made twice.
+ * With LMDB, opening the store wrote the last transaction's number without the writers' lock. This undid a commit of another
+ * process: a started payout vanished from the store and was made twice.
  */
 import { expect, test } from 'vitest';
 import { scopeOf } from '../../src/idempotency/fingerprint.ts';
@@ -9,7 +9,7 @@ import { expectIntact, openSqlite, storeFolder } from '../support/sqlite-files.t
 import { until } from '../support/until.ts';
 import { Worker } from '../support/worker.ts';
 
-test('every record is there at the moment its write is answered, however often others open the store', async () => {
+test('every record is stored when its write is acknowledged, however often other processes open the store', async () => {
   const path = storeFolder();
   const openers = Array.from({ length: 4 }, () => new Worker({ kind: 'sqlite', path }, { kind: 'reopen' }));
   const [store, reader] = [await openSqlite(path), await openSqlite(path)];

@@ -14,7 +14,7 @@ const FRAMINGS = {
   chunks: ['Transfer-Encoding: chunked', `${PAYOUT.length.toString(16)}\r\n${PAYOUT}\r\n0\r\n\r\n`],
 } as const;
 
-/** A WebSocket handshake with a body: what the backend makes of it must not be a payout outside of the engine. */
+/** A WebSocket handshake with a body. The backend must not execute it as a payout that bypasses the engine. */
 const handshake = (method: string, [framing, body]: readonly [string, string], ...fields: string[]) =>
   [
     `${method} /v1/index.php HTTP/1.1`,

@@ -7,11 +7,11 @@ import { newRequest } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
 const KEYS = 400;
-/** While it loads, Redis serves its clients each time that it has loaded so many bytes. */
+/** While it loads, Redis serves its clients each time it has loaded this many bytes. */
 const KEY_BYTES = 1024;
 const WITHIN_MS = 1000;
 
-/** Redis estimated that it would load for nine more seconds and needed one; the client did not ask before the nine were over. */
+/** Redis estimated that loading would take nine more seconds and needed one, but the client did not retry within the nine. */
 it('a redis that has loaded its file is used at once, however long it expected to load', async () => {
   const server = await startRedis();
   onTestFinished(() => server.stop());
@@ -21,7 +21,7 @@ it('a redis that has loaded its file is used at once, however long it expected t
   const filling = server.admin.pipeline();
   for (let i = 0; i < KEYS; i++) filling.set(`large-${i}`, randomBytes(KEY_BYTES));
   await filling.exec();
-  // Redis applies key-load-delay only to a file that a rewrite has made.
+  // Redis applies key-load-delay only to a file that AOF rewrite has written.
   await server.admin.bgrewriteaof();
   await until(async () => /aof_rewrite_in_progress:0/.test(await server.admin.info('persistence')));
   await server.kill();
@@ -42,7 +42,7 @@ it('a redis that has loaded its file is used at once, however long it expected t
   await aside.call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
   const asking = async () =>
     (await clientsOf(aside)).filter(({ id, command }) => id > before && command !== 'NULL');
-  // The store's client, and the test's own.
+  // One is the store's client, the other the test's.
   await until(async () => (await asking()).length >= 2);
   await aside.config('SET', 'key-load-delay', '0');
   expect(await started).toBe(true);

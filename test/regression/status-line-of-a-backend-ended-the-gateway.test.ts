@@ -1,10 +1,10 @@
-/** A status below 100, or a control character in the reason phrase, threw where nobody caught it; a 101 was never answered. */
+/** A status below 100, or a control character in the reason phrase, caused an uncaught exception. A 101 was never answered. */
 import { expect, test } from 'vitest';
 import { rawBackend } from '../support/backend.ts';
 import { inFrontOf } from '../support/stack.ts';
 import { ALPHA, codeOf, head, Wire } from '../support/wire.ts';
 
-/** The answer to a request that is passed through to a backend which says this. */
+/** The answer to a passed-through request if the backend sends these bytes. */
 async function answerTo(said: string) {
   const url = await rawBackend((socket) => {
     socket.on('data', () => socket.write(said, 'latin1'));

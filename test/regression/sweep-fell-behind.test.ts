@@ -4,7 +4,7 @@ import { newRequest } from '../support/requests.ts';
 import { countRecords, openSqlite, storeFolder } from '../support/sqlite-files.ts';
 import { until } from '../support/until.ts';
 
-// The sweep removed 200 records a second at most: with more new keys than that, the store grew without bound.
+// The sweep removed at most 200 records a second. With more new keys than that, the store grew without bound.
 test('three thousand keys that expire at once are gone within seconds', async () => {
   const path = storeFolder();
   let monotonicMs = 1_000_000;

@@ -3,8 +3,8 @@ import { openStack } from '../support/stack.ts';
 import { until } from '../support/until.ts';
 import { ALPHA, head, Wire } from '../support/wire.ts';
 
-// Clients without credentials who asked and did not read kept all of limits.inFlight, for as long as they liked.
-test('whoever does not read loses the connection, and others get the room', async () => {
+// Clients without credentials who sent requests and did not read the answers could occupy all of limits.inFlight without end.
+test('a client that does not read its answers is disconnected, and other requests are accepted again', async () => {
   const stack = await openStack({ limits: { inFlight: 10, answerTimeoutMs: 400 } });
   onTestFinished(() => stack.close());
   const status = async () => {
@@ -19,7 +19,7 @@ test('whoever does not read loses the connection, and others get the room', asyn
   await until(async () => (await stack.gateway.metrics.text()).includes('oncegate_in_flight 0'));
 });
 
-test('an answer that waits behind a slow one is not taken for one that nobody reads', async () => {
+test('a pipelined answer that waits behind a slow one does not count as unread', async () => {
   const stack = await openStack({ limits: { answerTimeoutMs: 100 } });
   onTestFinished(() => stack.close());
   const wire = await Wire.open(stack.port);

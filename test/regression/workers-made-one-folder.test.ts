@@ -1,4 +1,4 @@
-/** Two workers that started together in front of a folder that was not there yet: one of them failed, and the start with it. */
+/** Two workers that started together both created the missing data folder. One of them failed, and so did the start. */
 import { mkdtempSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -19,7 +19,7 @@ const SCRIPT = `
     }
   });`;
 
-test('several at once make one folder, and none fails', async () => {
+test('several workers create one folder at once, and none fails', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'folders-'));
   onTestFinished(() => rmSync(folder, { recursive: true, force: true }));
   const module = new URL('../../src/kernel/folder.ts', import.meta.url).href;
@@ -30,7 +30,7 @@ test('several at once make one folder, and none fails', async () => {
     onTestFinished(async () => void (await thread.terminate()));
     return new Promise<string>((resolve) => {
       thread.once('error', (error) => {
-        // The others would wait for it.
+        // Otherwise the other workers would wait for it.
         new Int32Array(arrived).fill(THREADS * ROUNDS);
         resolve((error as Error).message);
       });

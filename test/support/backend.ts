@@ -5,12 +5,12 @@ import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/prom
 import { Worker } from 'node:worker_threads';
 import { onTestFinished } from 'vitest';
 
-/** A backend whose every byte is the test's; closed with all its connections at the end of the test. */
+/** A backend whose every byte the test writes. It is closed with all its connections after the test. */
 export async function rawBackend(onConnection: (socket: Socket) => void): Promise<string> {
   return await opened(createServer(onConnection));
 }
 
-/** A backend that speaks HTTP and otherwise does what the test says; closed at the end of the test. */
+/** A backend that speaks HTTP and answers with the test's handler. It is closed after the test. */
 export async function httpBackend(
   onRequest: RequestListener,
   prepare: (server: Server) => void = () => {},
@@ -37,12 +37,12 @@ async function opened(server: NetServer): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
 }
 
-/** Where nobody listens: connections are refused. A port of the system's, so that no other test is given it meanwhile. */
+/** A URL whose connections are refused. Its port is a reserved one, so that no other test gets it meanwhile. */
 export const NOT_LISTENING = 'http://127.0.0.1:1';
 
 /**
- * Where connecting never ends: a listener that stands still, so that nobody accepts, and whose queue is full, so that
- * the kernel drops what comes on top. To be closed by the test.
+ * A URL where connecting never ends: a blocked process listens and accepts nothing, and its backlog is full, so that the
+ * kernel drops further SYN packets. The test must close it.
  */
 export async function openBlackHole(): Promise<{ url: string; close(): Promise<void> }> {
   const worker = new Worker(STANDS_STILL, { eval: true });
@@ -65,10 +65,10 @@ const STANDS_STILL = `
     setImmediate(() => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0));
   });`;
 
-/** On the loopback a connection is made at once, or not at all. */
+/** On loopback a connection is established at once, or not at all. */
 async function connects(socket: Socket): Promise<boolean> {
   await sleep(200);
-  // A test that stood still itself finds its timer due before it sees the connection.
+  // If the test's own process was delayed, its timer fires before it handles the connection.
   await immediate();
   return !socket.connecting;
 }

@@ -3,7 +3,7 @@ import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
 
-/** Listens, and then stands still: whom the kernel has room for it takes, and nobody else ever gets an answer. */
+/** Listens, and then blocks its thread. The kernel accepts connections up to the backlog and drops all others. */
 const STANDS_STILL = `
   const { parentPort } = require('node:worker_threads');
   const server = require('node:net').createServer();
@@ -18,12 +18,12 @@ export interface Blackhole extends AsyncDisposable {
   port: number;
 }
 
-/** A port of this machine on which connecting never ends. */
+/** A local port on which connecting never ends. */
 export async function openBlackhole(): Promise<Blackhole> {
   const worker = new Worker(STANDS_STILL, { eval: true });
   const [port] = (await once(worker, 'message')) as [number];
   const fillers: Socket[] = [];
-  // One connection after the other takes a place in the queue, until one gets none.
+  // Connections fill the backlog one after the other, until one is not accepted.
   for (let connected = true; connected; ) {
     const filler = connect(port, '127.0.0.1').on('error', () => {});
     fillers.push(filler);

@@ -5,19 +5,19 @@ import { setTimeout as sleep } from 'node:timers/promises';
 interface Link {
   client: Socket;
   server: Socket;
-  /** A reply was dropped: what follows would be taken for the answer to another command. */
+  /** A reply was dropped: the client would take the next reply for the answer to the wrong command. */
   maimed: boolean;
   /** A replica's link to its master. */
   replication: boolean;
   /** A reply has passed since the last request did. */
   answered: boolean;
-  /** The last of the replies under way: none overtakes another. */
+  /** The last of the delayed replies, so that none overtakes another. */
   lastReply: Promise<void>;
-  /** Requests that were held back; undefined: they pass. */
+  /** Requests that are held back; undefined: requests pass. */
   held: Buffer[] | undefined;
 }
 
-/** A wire that can be broken, in front of a port of this machine. */
+/** A TCP proxy in front of a local port, whose connections a test can break. */
 export class TcpProxy {
   readonly #server: Server;
   readonly #links = new Set<Link>();
@@ -47,14 +47,14 @@ export class TcpProxy {
   }
 
   /**
-   * Times that a client sent on a connection after having got what it had asked for. Set a delay before counting: it
-   * makes sure that all of what a client sends in one go is there before the first reply is.
+   * How often a client sent on a connection after it had received a reply. Set a delay before counting: it makes sure
+   * that everything a client sends in one batch arrives before the first reply is delivered.
    */
   get roundTrips(): number {
     return this.#roundTrips;
   }
 
-  /** On the same port as before, where it has listened before. */
+  /** Listens, on the same port as before if it has listened before. */
   async listen(): Promise<void> {
     if (this.#server.listening) return;
     this.#server.listen(this.#port, '127.0.0.1');
@@ -62,7 +62,7 @@ export class TcpProxy {
     this.#port = (this.#server.address() as AddressInfo).port;
   }
 
-  /** New connections are refused by the kernel: their clients know that nothing was sent. Those that stand stay. */
+  /** The kernel refuses new connections, so that clients know that nothing was sent. Open connections stay open. */
   stopListening(): void {
     this.#server.close();
   }
@@ -74,22 +74,22 @@ export class TcpProxy {
     this.#stranded.clear();
   }
 
-  /** New connections are taken and reset: their clients may have sent something. Those that stand stay. */
+  /** New connections are accepted and reset: their clients may have sent something. Open connections stay open. */
   refuse(on: boolean): void {
     this.#refusing = on;
   }
 
-  /** New connections go to another port of this machine. */
+  /** New connections go to another local port. */
   aimAt(targetPort: number): void {
     this.#targetPort = targetPort;
   }
 
-  /** Requests pass, replies are dropped. Turned off, connections that lost a reply are reset. */
+  /** Passes requests and drops replies. When it is turned off, connections that lost a reply are reset. */
   swallowReplies(on: boolean): void {
     this.#swallow(on ? 'all' : 'nothing');
   }
 
-  /** Replicas hear nothing of their master any more; everybody else does. */
+  /** Stops replication: replicas get nothing from their master, other clients are not affected. */
   swallowReplication(on: boolean): void {
     this.#swallow(on ? 'replication' : 'nothing');
   }
@@ -101,8 +101,8 @@ export class TcpProxy {
   }
 
   /**
-   * Holds back what clients send from now on, on the connections that are open now; replication passes. Connections
-   * that are made later are not affected.
+   * Holds back what clients send from now on, on the connections that are open now. Replication and connections that are
+   * opened later are not affected.
    */
   holdRequests(): void {
     for (const link of this.#links) if (!link.replication) link.held ??= [];
@@ -134,7 +134,7 @@ export class TcpProxy {
     this.#stranded.clear();
   }
 
-  /** Replies arrive that much later. */
+  /** Delays every reply. */
   delayReplies(ms: number): void {
     this.#delayMs = ms;
   }

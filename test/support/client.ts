@@ -1,12 +1,12 @@
 import http from 'node:http';
 
-/** An answer, with its bytes and its header lines as they came. */
+/** An answer, with its bytes and its header lines as received. */
 export interface TestAnswer {
   status: number;
   headers: http.IncomingHttpHeaders;
   rawHeaders: string[];
   body: Buffer;
-  /** The body as JSON; throws where it is none. */
+  /** The body parsed as JSON. @throws if it is not JSON */
   json<T = Record<string, unknown>>(): T;
 }
 
@@ -19,7 +19,7 @@ export interface TestRequest {
   signal?: AbortSignal;
 }
 
-/** One request on a connection of its own. */
+/** One request on a new connection. */
 export function send(
   url: string,
   { path = '/', body, agent, ...rest }: TestRequest = {},

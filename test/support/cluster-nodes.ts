@@ -2,7 +2,7 @@ import { Redis } from 'ioredis';
 import { onTestFinished } from 'vitest';
 import type { ConfigInput } from './config.ts';
 
-/** A client of the test's own for each of a cluster's nodes that this configuration names. */
+/** One client of the test for each cluster node that this configuration names. */
 export function clusterNodes(store: ConfigInput['store']): Redis[] {
   const urls = store?.kind === 'redis' ? (store.cluster ?? []) : [];
   return urls.map((url) => {

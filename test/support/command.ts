@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 import { afterAll, expect } from 'vitest';
 import { MAIN, track } from './spawn.ts';
 
-/** Compiled modules are kept from one process to the next: it halves the time to start one. */
+/** The compile cache is shared by all processes, which halves the time to start one. */
 export const FAST_START = {
   NODE_COMPILE_CACHE: fileURLToPath(new URL('../../node_modules/.cache/node-compile', import.meta.url)),
 };
@@ -16,7 +16,7 @@ export const FAST_START = {
 const folders = mkdtempSync(join(tmpdir(), 'oncegate-test-'));
 afterAll(() => rmSync(folders, { recursive: true, force: true }));
 
-/** A folder that is gone when the test file is over: `temporaryFolder` is for tests that run one after the other. */
+/** A folder that is removed after the test file. `temporaryFolder` is for tests that run one after the other. */
 export const newFolder = (): string => mkdtempSync(join(folders, 'folder-'));
 
 export interface Ended {
@@ -32,11 +32,11 @@ export interface CommandOptions {
   /** Standard input. */
   input?: string;
   cwd?: string;
-  /** It is killed if it has not ended by then. */
+  /** The process is killed if it has not exited by then. */
   withinMs?: number;
 }
 
-/** Runs `node src/main.ts` with these arguments to its end. */
+/** Runs `node src/main.ts` with these arguments until it exits. */
 export async function run(
   args: string[],
   { env = {}, input = '', cwd, withinMs = 20_000 }: CommandOptions = {},
@@ -49,7 +49,7 @@ export async function run(
     }),
   );
   const timer = setTimeout(() => child.kill('SIGKILL'), withinMs);
-  // A command that does not read its input may be gone before it is written.
+  // A command that does not read its input may exit before the input is written.
   child.stdin?.on('error', () => {}).end(input);
   const { stdout, stderr } = child;
   if (!stdout || !stderr) throw new Error('the child has no pipes');
@@ -58,7 +58,7 @@ export async function run(
   return { code: code ?? signal, stdout: out, stderr: err, elapsedMs: performance.now() - startedMs };
 }
 
-/** What went wrong is told in lines for the operator: each says who speaks, and none is a stack trace. */
+/** Expects error messages for operators only: every line starts with the program's name, and there is no stack trace. */
 export function expectPlain({ stderr }: Ended): void {
   const lines = stderr.trimEnd().split('\n');
   expect(lines.filter((line) => !/^oncegate:(?: |$)/.test(line))).toEqual([]);

@@ -15,19 +15,19 @@ export type MoreConfig = Omit<Partial<ConfigInput>, 'upstream'> & {
 };
 
 const folders = new Set<string>();
-// vitest ends its processes without an `exit`.
+// vitest kills its processes without an 'exit' event.
 afterAll(() => {
   for (const folder of folders) rmSync(folder, { recursive: true, force: true });
 });
 
-/** A folder that is gone when the test file has ended. No test ends with it, because tests may run at once. */
+/** A folder that is removed after the test file, not after a single test, because tests may run concurrently. */
 export function temporaryFolder(): string {
   const folder = mkdtempSync(join(tmpdir(), 'oncegate-test-'));
   folders.add(folder);
   return folder;
 }
 
-/** Keys of the sandbox's merchants, and some that are wrong in each way. Returns the file's path. */
+/** Writes a key file with the sandbox's merchants and with keys that are invalid in each way. Returns its path. */
 export function writeKeys(folder: string): string {
   const path = join(folder, 'keys.yaml');
   const plain = (id: string, secret: string, more: object = {}) => ({
@@ -66,7 +66,7 @@ export function testConfig(folder: string, upstreamUrl: string, more: MoreConfig
     auth: { keys: { source: 'file', path: writeKeys(folder) } },
     ...more,
     upstream: { url: upstreamUrl, connectTimeoutMs, responseTimeoutMs: 5000, ...more.upstream },
-    // A loaded test machine may stand still for longer than a store should in production.
+    // A loaded test machine may be delayed for longer than a store should be in production.
     store: {
       ...(more.store?.kind === 'redis' ? {} : { kind: 'sqlite', path: join(folder, 'data') }),
       timeoutMs: 5000,

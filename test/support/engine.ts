@@ -55,7 +55,7 @@ export class Rig {
     return new FaultyStore(await this.store(times));
   }
 
-  /** An engine with slots of its own, unless `options` limit or bring them. */
+  /** An engine with a separate set of slots, unless `options` limits or brings them. */
   engine(
     store: Store,
     options: Partial<EngineOptions & SlotOptions> & { slots?: Slots } = {},
@@ -126,7 +126,7 @@ export function newCall(
   };
 }
 
-/** The same request under the same key, with another request id; its run would end with a result of its own. */
+/** The same request under the same key, with another request id; its run would end with another result. */
 export function retryOf(
   call: Call,
   changes: Partial<Pick<Call, 'waitMs' | 'gone' | 'operation' | 'inDoubt'>> = {},

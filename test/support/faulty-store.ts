@@ -8,13 +8,13 @@ const COMMANDS = [...WRITES, 'peek', 'list'] as const;
 export type FaultyCommand = (typeof COMMANDS)[number];
 
 interface Fault {
-  /** `before`: the command never happens. `after`: it happens, and its answer is lost. The others take `ms` longer. */
+  /** `before`: the command is not executed. `after`: it is executed, and its answer is lost. The others take `ms` longer. */
   when: 'before' | 'after' | 'late' | 'answered late';
   times: number;
   ms: number;
 }
 
-/** A real store behind a line that fails on demand. */
+/** A real store whose commands fail on demand. */
 export class FaultyStore implements Store {
   /** How often each command was sent. */
   readonly asked = Object.fromEntries(COMMANDS.map((command) => [command, 0])) as Record<
@@ -32,12 +32,12 @@ export class FaultyStore implements Store {
     return this.#store.refusing;
   }
 
-  /** The next `times` of `command` throw StoreUnavailable: before they have happened, or after. */
+  /** The next `times` calls of `command` throw StoreUnavailable, before or after they are executed. */
   fail(command: FaultyCommand, when: 'before' | 'after', times = Number.POSITIVE_INFINITY): void {
     this.#faults.set(command, { when, times, ms: 0 });
   }
 
-  /** Each `command` happens that much later; or it happens at once, and its answer comes later. */
+  /** Delays each `command`, or only its answer. */
   delay(command: FaultyCommand, ms: number, when: 'late' | 'answered late' = 'late'): void {
     this.#faults.set(command, { when, times: Number.POSITIVE_INFINITY, ms });
   }

@@ -2,20 +2,20 @@ import { httpBackend } from './backend.ts';
 
 const PIECE = Buffer.alloc(65_536, 'x');
 
-/** A backend whose answers can be without end. Closed after the test. */
+/** A backend whose answers can be endless. Closed after the test. */
 export interface FloodingBackend {
   url: string;
   /** Endless answers that it is sending. */
   streams: number;
   /** Bytes of endless answers that it could write. */
   bytes: number;
-  /** Connections that are open, and the most that ever were. */
+  /** Open connections: now, and the most at any time. */
   connections: { open: number; most: number };
 }
 
 /**
- * By path or `X-Sandbox-Fault`: `endless` is answered without end, `large=BYTES` with as many, and `begin=BYTES` with as
- * many and then nothing more. Everything else is answered shortly.
+ * The path or `X-Sandbox-Fault` selects the answer. `endless`: a body without end. `large=BYTES`: a body of this length.
+ * `begin=BYTES`: this many bytes and then nothing more. Anything else: a short body.
  */
 export async function openFloodingBackend(): Promise<FloodingBackend> {
   const connections = { open: 0, most: 0 };

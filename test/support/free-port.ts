@@ -1,10 +1,10 @@
 import { randomInt } from 'node:crypto';
 import { createServer } from 'node:net';
 
-/** Below the range from which outgoing connections get their ports: what is free stays free for a while. */
+/** Below the range of ephemeral ports, so that a free port stays free for a while. */
 const PORTS = { from: 16_000, below: 32_000 };
 
-/** A loopback port on which nobody listens. */
+/** A free loopback port. */
 export async function freePort(): Promise<number> {
   for (;;) {
     const port = randomInt(PORTS.from, PORTS.below);

@@ -1,14 +1,14 @@
 import type { ServerResponse } from 'node:http';
 import { httpBackend } from './backend.ts';
 
-/** A backend that pays, but not before the test says so. Closed after the test. */
+/** A backend that holds every payout until the test releases it. Closed after the test. */
 export interface HeldBackend {
   url: string;
-  /** Connections that were ever opened to it. */
+  /** How many connections were opened to it. */
   connections: number;
   /** Idempotency keys of the requests that it got, in their order; '' for a request without one. */
   requests: string[];
-  /** Answers what waits, and from now on everything at once. */
+  /** Answers the waiting requests, and from now on every request at once. */
   answerAll(): void;
 }
 

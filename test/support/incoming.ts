@@ -1,6 +1,6 @@
 import type { IncomingMessage } from 'node:http';
 
-/** What the operations read of a request's head: `incoming('POST', '/v1/index.php', { 'Content-Type': 'text/plain' })`. */
+/** The parts of a request's head that matching reads: `incoming('POST', '/v1/index.php', { 'Content-Type': 'text/plain' })`. */
 export function incoming(
   method: string,
   url: string,

@@ -3,7 +3,7 @@ import type { IncomingMessage } from 'node:http';
 import { buffer } from 'node:stream/consumers';
 import { httpBackend } from './backend.ts';
 
-/** What a backend executed. */
+/** A request that the backend executed. */
 export interface Execution {
   method: string;
   target: string;
@@ -18,8 +18,8 @@ export interface Execution {
 export const RESET = { 'X-Then': 'reset' };
 
 /**
- * A backend that executes every request once for each time that it gets it, whatever its method, path and body. Closed at
- * the end of the test.
+ * A backend that executes every request each time it arrives, whatever its method, path and body. Closed after the
+ * test.
  */
 export async function legacyBackend(): Promise<{ url: string; executions: Execution[] }> {
   const executions: Execution[] = [];

@@ -16,7 +16,7 @@ export interface RedisPlace {
   lockNodes?: readonly string[];
 }
 
-/** Where a store keeps its records. Plain data: a worker process gets it on its command line. */
+/** The location of a store's records. It is plain data, because a worker process gets it on its command line. */
 export type StorePlace = SqlitePlace | RedisPlace;
 
 /** The lifetimes of what this store writes, and the time limit of a command. */
@@ -24,7 +24,7 @@ export interface StoreTimes extends Lifetimes {
   timeoutMs: number;
 }
 
-/** So long that nothing lapses within a test, however loaded the machine is. */
+/** So long that nothing lapses within a test, even on a loaded machine. */
 export const LONG: StoreTimes = {
   ...{ leaseMs: 60_000, retentionMs: 600_000, inDoubtRetentionMs: 1_200_000 },
   timeoutMs: 10_000,

@@ -1,9 +1,9 @@
 /**
  * Loaded before the gateway's own command (`node --import`): the process stops itself (SIGSTOP) at one point of the next
- * execution after {@link FILE} was created. The gateway under test is the one that is delivered.
+ * execution after {@link FILE} was created. The code of the gateway is not changed.
  *
- * `after_start`: the record is durable, and no connection was looked for. `before_connect`: a connection is about to be
- * opened for the request.
+ * `after_start`: the record is durable, and the request has no connection yet. `before_connect`: a connection is about to
+ * be opened for the request.
  */
 import diagnostics from 'node:diagnostics_channel';
 import { rmSync } from 'node:fs';

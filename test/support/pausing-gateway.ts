@@ -10,7 +10,7 @@ export const PAUSE_POINTS = ['after_start', 'before_connect'] as const;
 export type PausePoint = (typeof PAUSE_POINTS)[number];
 
 export interface PausingGateway extends SpawnedGateway {
-  /** The next execution stops the process at its point. */
+  /** The next execution stops the process at this point. */
   arm(): void;
   untilPaused(): Promise<void>;
   resume(): void;

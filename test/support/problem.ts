@@ -1,7 +1,7 @@
 import { expect } from 'vitest';
 import type { ProblemCode } from '../../src/kernel/problem.ts';
 
-/** An answer of the harness' client (a body of bytes) or of supertest (a body that is parsed). */
+/** An answer of this folder's client (the body is bytes) or of supertest (the body is parsed). */
 interface AnyAnswer {
   status: number;
   headers: Record<string, string | string[] | undefined>;
@@ -11,9 +11,9 @@ interface AnyAnswer {
 export interface ExpectedProblem {
   status: number;
   code: ProblemCode;
-  /** Seconds; without it the header must not be there. */
+  /** Seconds; if undefined, the header must be absent. */
   retryAfter?: number;
-  /** The whole challenge; without it the header must not be there. */
+  /** The whole challenge; if undefined, the header must be absent. */
   authenticate?: string;
 }
 

@@ -1,21 +1,21 @@
 import { readFileSync } from 'node:fs';
 import { afterAll } from 'vitest';
 
-const leashed = new Set<number>();
+const toKill = new Set<number>();
 const endAll = () => {
-  for (const pid of leashed) endNow(pid);
-  leashed.clear();
+  for (const pid of toKill) endNow(pid);
+  toKill.clear();
 };
 afterAll(endAll);
 process.once('exit', endAll);
 
-/** A process that is not our child, such as a worker of one: killed at the end of this test file, frozen or not. */
-export function leash(pid: number): number {
-  leashed.add(pid);
+/** A process that is not a child of this one, such as a worker of a gateway. It is killed after this test file, even if stopped. */
+export function killAfterTests(pid: number): number {
+  toKill.add(pid);
   return pid;
 }
 
-/** SIGKILL; nothing where it is gone already. */
+/** Sends SIGKILL; does nothing if the process is gone. */
 export function endNow(pid: number): void {
   try {
     process.kill(pid, 'SIGKILL');
@@ -24,14 +24,14 @@ export function endNow(pid: number): void {
   }
 }
 
-/** Whether it runs, or stands still. One that is dead and was not yet buried by its parent does not. */
+/** Whether a process exists, running or stopped. A zombie does not count. */
 export function isAlive(pid: number): boolean {
   try {
     process.kill(pid, 0);
     const stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
     return !/^\d+ \(.*\) [ZX]/s.test(stat);
   } catch (error) {
-    // Where there is no /proc, the signal's word counts.
+    // Without /proc, the result of the signal counts.
     return (error as NodeJS.ErrnoException).code === 'ENOENT' && process.platform !== 'linux';
   }
 }

@@ -7,7 +7,7 @@ export interface RawAnswer {
   body: Buffer;
 }
 
-/** A connection on which a test writes its bytes itself. Errors of it end it; they are nobody's concern. */
+/** A connection on which a test writes raw bytes. Its errors are ignored: they only close it. */
 export async function rawConnection(port: number): Promise<Socket> {
   const socket = connect(port, '127.0.0.1');
   await once(socket, 'connect');
@@ -22,7 +22,7 @@ export async function rawExchange(port: number, bytes: string | Buffer): Promise
   return await answersOn(socket);
 }
 
-/** What comes on a connection until it ends. */
+/** Everything that is received on a connection until it closes. */
 export async function answersOn(socket: Socket): Promise<RawAnswer[]> {
   const chunks: Buffer[] = [];
   socket.on('data', (chunk: Buffer) => chunks.push(chunk));
@@ -44,7 +44,7 @@ function* answersIn(bytes: Buffer): Generator<RawAnswer> {
 }
 
 export interface RawPayout {
-  /** Lines between the usual ones and the end of the head; a value may hold any byte. */
+  /** Header lines after the usual ones; a value may hold any byte. */
   lines?: string[];
   amount?: number;
   target?: string;
@@ -52,7 +52,7 @@ export interface RawPayout {
   body?: string | Buffer;
 }
 
-/** The bytes of a payout, one character a byte. The connection ends with its answer where no line says otherwise. */
+/** The bytes of a payout, one character a byte. The connection closes after the answer unless a line says otherwise. */
 export function payoutBytes({ lines = [], amount = 10, target = '/v1/index.php', body }: RawPayout = {}) {
   const payout = { action: 'withdraw', amount, bank_code: '058', account_number: '0123456789' };
   const bytes = Buffer.from(body ?? JSON.stringify(payout));

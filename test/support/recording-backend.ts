@@ -8,13 +8,13 @@ export interface Received {
   body: Buffer;
 }
 
-/** A backend that answers each request with the same bytes, and keeps what it got as it stood on the wire. */
+/** A backend that answers each request with the same bytes, and keeps the requests byte for byte. */
 export interface RecordingBackend extends AsyncDisposable {
   url: string;
   received: Received[];
 }
 
-/** @param answer the whole response, from its status line on; the connection ends behind it */
+/** @param answer the whole response, from its status line on; then the connection is closed */
 export async function startRecordingBackend(answer: string | Buffer): Promise<RecordingBackend> {
   const received: Received[] = [];
   const sockets = new Set<Socket>();

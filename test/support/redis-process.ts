@@ -9,18 +9,18 @@ import { Redis } from 'ioredis';
 import { freePort } from './free-port.ts';
 
 /**
- * The shell holds redis-server on a leash: when the pipe on its standard input closes, it kills the server.
- * The kernel closes that pipe however the test's process ends, so that no server is ever left behind.
+ * A shell supervises redis-server: when the pipe on the shell's standard input closes, it kills the server. The kernel
+ * closes that pipe however the test's process ends, so that no server keeps running.
  */
-const LEASH = 'redis-server "$@" & echo "pid $!"; cat >/dev/null; kill -9 $!; wait';
+const SUPERVISED = 'redis-server "$@" & echo "pid $!"; cat >/dev/null; kill -9 $!; wait';
 const START_WITHIN_MS = 10_000;
 
 export interface RedisServerOptions {
-  /** Default true: every write is on the disk before it is answered. False: nothing is kept. */
+  /** Default true: every write is on the disk before it is answered. False: no persistence. */
   appendonly?: boolean;
-  /** More of redis-server's command line; later ones win. */
+  /** More arguments of redis-server; later ones win. */
   args?: string[];
-  /** A sentinel instead, with these lines of configuration. */
+  /** Starts a sentinel instead, with these configuration lines. */
   sentinel?: string[];
 }
 
@@ -35,7 +35,7 @@ export async function launchRedis(options: RedisServerOptions = {}): Promise<Red
   }
 }
 
-/** A real redis-server process of ours, in a folder of its own. */
+/** A real redis-server process with its own folder. */
 export class RedisServer {
   readonly port: number;
   readonly url: string;
@@ -66,16 +66,16 @@ export class RedisServer {
   }
 
   /**
-   * Resolves when it takes connections. False: its port is somebody else's.
+   * Resolves when it accepts connections. False: another process has its port.
    *
-   * @param more of the command line, for this start only
+   * @param more arguments for this start only
    */
   async start(more: string[] = []): Promise<boolean> {
-    const child = spawn('sh', ['-c', LEASH, 'sh', ...this.#args, ...more], {
+    const child = spawn('sh', ['-c', SUPERVISED, 'sh', ...this.#args, ...more], {
       stdio: ['pipe', 'pipe', 'inherit'],
     });
     this.#process = child;
-    // The leash may be gone already when it is let go.
+    // The shell may have exited already.
     child.stdin.on('error', () => {});
     const log: string[] = [];
     const timer = setTimeout(() => child.stdin.end(), START_WITHIN_MS);
@@ -103,13 +103,13 @@ export class RedisServer {
     await exited;
   }
 
-  /** The same port and the same folder; killed first where it still runs. */
+  /** Starts it again with the same port and folder; kills it first if it still runs. */
   async restart(more: string[] = []): Promise<void> {
     await this.kill();
     if (!(await this.start(more))) throw new Error(`port ${this.port} was taken in the meantime`);
   }
 
-  /** Nothing is answered any more, and nothing refused either. */
+  /** Stops the process (SIGSTOP): it neither answers nor refuses anything. */
   freeze(): void {
     process.kill(this.#pid, 'SIGSTOP');
   }
@@ -118,7 +118,7 @@ export class RedisServer {
     process.kill(this.#pid, 'SIGCONT');
   }
 
-  /** A client of the test's own, past whatever stands between the store and the server. */
+  /** A client of the test with a direct connection, without the proxy between store and server. */
   get admin(): Redis {
     this.#admin ??= new Redis(this.url, { retryStrategy: () => 25 }).on('error', () => {});
     return this.#admin;

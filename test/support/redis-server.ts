@@ -8,7 +8,7 @@ afterAll(async () => {
   await Promise.all([...running].map((server) => server.stop()));
 });
 
-/** A real redis-server on a free loopback port, in a folder of its own; stopped at the end of the test file. */
+/** A real redis-server on a free loopback port with its own folder; stopped after the test file. */
 export async function startRedis(options: RedisServerOptions = {}): Promise<RedisServer> {
   const server = await launchRedis(options);
   running.add(server);

@@ -15,7 +15,7 @@ const endAll = () => {
   for (const child of children) child.kill('SIGKILL');
 };
 process.once('exit', endAll);
-// vitest ends its processes without an `exit`.
+// vitest kills its processes without an 'exit' event.
 afterAll(endAll);
 
 /** A gateway in its own process. */
@@ -27,11 +27,11 @@ export interface SpawnedGateway {
   adminUrl: string;
   /** Lines of standard output so far. */
   lines: string[];
-  /** SIGTERM (or another), and the exit code, or the signal's name. */
+  /** Sends SIGTERM or another signal. Returns the exit code, or the name of the signal that killed the process. */
   end(signal?: NodeJS.Signals): Promise<number | string | null>;
 }
 
-/** A process of ours, killed at the end of this one whatever happens. */
+/** A child process that is killed when this one exits, whatever happens. */
 export function track(child: ChildProcess): ChildProcess {
   children.add(child);
   child.once('exit', () => children.delete(child));
@@ -41,8 +41,8 @@ export function track(child: ChildProcess): ChildProcess {
 /**
  * Runs `node src/main.ts serve` and resolves when it listens.
  *
- * @param folder for the configuration's file. Tests that run at once bring their own: by default it goes with the test
- * @throws with its standard error when it ends before
+ * @param folder for the configuration file. Concurrent tests pass their own: the default one is removed after the test
+ * @throws with its standard error if it exits before it listens
  */
 export async function spawnGateway(
   config: ConfigInput,

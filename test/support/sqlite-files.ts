@@ -14,7 +14,7 @@ import { systemClock } from '../../src/kernel/clock.ts';
 import { databaseOf, GATEWAY_ID, LONG, type StoreTimes } from './open-store.ts';
 import type { RemoteCall, RemoteRequest, Reply } from './sqlite-worker.ts';
 
-/** A folder that goes with the test. */
+/** A folder that is removed after the test. */
 export function storeFolder(): string {
   const path = mkdtempSync(join(tmpdir(), 'sqlite-'));
   onTestFinished(() => rmSync(path, { recursive: true, force: true }));
@@ -23,7 +23,7 @@ export function storeFolder(): string {
 
 export type OpenOptions = Partial<StoreTimes> & Partial<Omit<SqliteStoreOptions, 'lifetimes'>>;
 
-/** A store that is closed with the test. Times not given are so long that nothing lapses. */
+/** A store that is closed after the test. By default its times are so long that nothing lapses. */
 export async function openSqlite(path: string, options: OpenOptions = {}): Promise<SqliteStore> {
   const store = await SqliteStore.open({ clock: systemClock, ...optionsOf(path, options) });
   onTestFinished(() => store.close());
@@ -36,7 +36,7 @@ function optionsOf(path: string, options: OpenOptions): Omit<SqliteStoreOptions,
   return { path, gatewayId: GATEWAY_ID, lifetimes, ...others };
 }
 
-/** Runs one statement on a connection of its own, and returns its rows. */
+/** Runs one statement on a new connection, and returns its rows. */
 export function query<T = Record<string, unknown>>(path: string, sql: string): T[] {
   using database = new DatabaseSync(databaseOf({ kind: 'sqlite', path }), { timeout: 10_000 });
   return database.prepare(sql).all() as T[];
@@ -51,14 +51,14 @@ export function expectIntact(path: string): void {
 
 const SCRIPT = fileURLToPath(new URL('./sqlite-worker.ts', import.meta.url));
 
-/** A store in another process, which can be given faults and be killed. */
+/** A store in another process, into which faults can be injected and which can be killed. */
 export class RemoteStore {
   readonly pid: number;
   readonly #child: ChildProcessByStdio<Writable, Readable, null>;
   readonly #replies = new Map<number, (reply: Reply) => void>();
   #calls = 0;
 
-  /** @param wrapper a command that runs the process, and becomes it */
+  /** @param wrapper a command that replaces itself with the process (exec) */
   static async open(
     path: string,
     options: OpenOptions = {},
@@ -74,7 +74,7 @@ export class RemoteStore {
     const [command = '', ...args] = [...wrapper, process.execPath, SCRIPT, argument];
     this.#child = spawn(command, args, { stdio: ['pipe', 'pipe', 'inherit'] });
     this.#child.stdin.on('error', () => {});
-    // Every call that waits for its reply listens.
+    // Every call that waits for its reply adds a listener.
     this.#child.setMaxListeners(0);
     this.pid = this.#child.pid as number;
     createInterface(this.#child.stdout).on('line', (line) => {
@@ -92,7 +92,7 @@ export class RemoteStore {
     return await this.#reply(id);
   }
 
-  /** The same, for a call that must be answered. */
+  /** The same for a call that must be answered. */
   async answer(call: RemoteCall, request?: Execution): Promise<unknown> {
     const reply = await this.ask(call, request);
     if ('refused' in reply) throw new Error(reply.refused.message);
@@ -105,7 +105,7 @@ export class RemoteStore {
     const exited = once(this.#child, 'exit');
     this.#child.kill('SIGKILL');
     await exited;
-    // Left behind by a process that is killed under libfiu.
+    // A process that is killed under libfiu leaves these pipes behind.
     for (const end of ['in', 'out']) rmSync(`${FIU_PIPES}-${this.pid}.${end}`, { force: true });
   }
 
@@ -122,7 +122,7 @@ export class RemoteStore {
   }
 }
 
-/** Where libfiu makes two pipes for each process. */
+/** The folder in which libfiu creates two pipes for each process. */
 const FIU_PIPES = join(tmpdir(), 'oncegate-fiu');
 
 /** libfiu makes system calls fail in the process that it runs. */

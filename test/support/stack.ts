@@ -16,7 +16,7 @@ export interface TestGateway {
   adminUrl: string;
   /** The log's lines so far, parsed. */
   log: Record<string, unknown>[];
-  /** Graceful. */
+  /** Shuts the gateway down gracefully. */
   shutdown(): Promise<void>;
 }
 
@@ -78,7 +78,7 @@ export async function openStack(more: MoreConfig = {}, sandboxOptions: SandboxOp
   }
 }
 
-/** A gateway in front of something that is no sandbox, for as long as `use` takes. */
+/** A gateway in front of a backend other than the sandbox, while `use` runs. */
 export async function inFrontOf<T>(
   url: string,
   use: (behind: Stack) => Promise<T>,

@@ -4,13 +4,13 @@ import type { Store } from '../../src/idempotency/store.ts';
 import { databaseOf, openStore, type SqlitePlace, type StorePlace } from './open-store.ts';
 import { newRequest, paid } from './requests.ts';
 
-/** What a worker process does with a store. */
+/** A task that a worker process does with a store. */
 export type Work =
-  /** Starts `keys` at the word `go`, and says which it won. */
+  /** Starts `keys` on the command `go`, and reports which starts it won. */
   | { kind: 'race'; keys: string[] }
-  /** Starts and completes one key after the other on each lane, saying each answer, until it is killed. */
+  /** Starts and completes one key after the other on each lane, and reports each answer, until it is killed. */
   | { kind: 'ledger'; lanes: number }
-  /** Opens and closes the store, over and over. */
+  /** Opens and closes the store repeatedly. */
   | { kind: 'reopen' }
   /** Stops within a write transaction of SQLite, until SIGCONT; then it rolls back and ends. */
   | { kind: 'stop_within_transaction' };
@@ -57,7 +57,7 @@ function stopWithinTransaction(place: SqlitePlace): void {
   database.close();
 }
 
-/** Standard output is a pipe, and Node writes to pipes at once: what was said before a kill has arrived. */
+/** Standard output is a pipe, and Node writes to pipes synchronously, so every line that was written before a kill arrives. */
 function say(word: string, about: unknown = null): void {
   process.stdout.write(`${JSON.stringify([word, about])}\n`);
 }
@@ -65,7 +65,7 @@ function say(word: string, about: unknown = null): void {
 const { place, work } = JSON.parse(process.argv[2] ?? '') as { place: StorePlace; work: Work };
 const commands = createInterface(process.stdin);
 const go = new Promise((resolve) => commands.once('line', resolve));
-// The parent is gone.
+// The parent process is gone.
 commands.once('close', () => process.exit());
 
 if (work.kind === 'reopen') await reopen(place);

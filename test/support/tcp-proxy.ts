@@ -8,7 +8,7 @@ afterAll(async () => {
   await Promise.all([...open].map((proxy) => proxy.close()));
 });
 
-/** A wire that tests can break, in front of a port of this machine; closed at the end of the test file. */
+/** A TCP proxy in front of a local port, which tests can break; closed after the test file. */
 export async function startProxy(targetPort: number): Promise<TcpProxy> {
   const proxy = new TcpProxy(targetPort);
   open.add(proxy);

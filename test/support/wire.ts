@@ -2,12 +2,12 @@ import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { onTestFinished } from 'vitest';
 
-/** One answer off a raw connection; 1xx ones are answers of their own. */
+/** One answer from a raw connection; each 1xx counts as a separate answer. */
 export interface WireAnswer {
   status: number;
   /** Names in lower case; values of repeated lines in their order. */
   headers: Record<string, string[]>;
-  /** The header lines as they came. */
+  /** The header lines as received. */
   lines: string[];
   body: Buffer;
   json<T = Record<string, unknown>>(): T;
@@ -33,7 +33,7 @@ export const LAST_CHUNK = '0\r\n\r\n';
 /** The code of a problem's body. */
 export const codeOf = (answer: WireAnswer): string => answer.json<{ error: { code: string } }>().error.code;
 
-/** A connection of bytes to the gateway; destroyed at the end of the test. */
+/** A raw connection to the gateway; destroyed after the test. */
 export class Wire {
   readonly socket: Socket;
   /** Resolves when the other side has ended or reset the connection. */
@@ -67,7 +67,7 @@ export class Wire {
     });
   }
 
-  /** Everything that came and has not been read as an answer. */
+  /** Everything that was received and not yet read as an answer. */
   get rest(): string {
     return this.#bytes.toString('latin1');
   }
@@ -77,14 +77,14 @@ export class Wire {
     return this;
   }
 
-  /** Resolves once `text` has come. @throws where the connection ends first */
+  /** Resolves once `text` has arrived. @throws if the connection closes first */
   async hears(text: string): Promise<void> {
     while (!this.rest.includes(text)) await this.#more(`"${text}"`);
   }
 
   /**
    * The next answer. `bodiless`: the request was a HEAD.
-   * @throws where the connection ends within it
+   * @throws if the connection closes within it
    */
   async answer({ bodiless = false } = {}): Promise<WireAnswer> {
     while (!this.rest.includes('\r\n\r\n')) await this.#more('the head of an answer');
@@ -105,7 +105,7 @@ export class Wire {
     const [length] = headers['content-length'] ?? [];
     if (headers['transfer-encoding']) return await this.#chunks();
     if (length !== undefined) return await this.#exactly(Number(length));
-    while (!this.#over) await this.#more('the end of the body').catch(() => {});
+    while (!this.#over) await this.#more('the rest of the body').catch(() => {});
     return this.#take(this.#bytes.length);
   }
 

@@ -15,10 +15,10 @@ afterAll(async () => {
   await Promise.all([...running].map((worker) => worker.kill()));
 });
 
-/** One line of a worker: a word, and what the word is about, such as a key. */
+/** One line of a worker's output: a word and its subject, such as a key. */
 export type Said = [word: string, about: unknown];
 
-/** A second process that works on a store; killed at the end of the test file. */
+/** A second process that works on a store; killed after the test file. */
 export class Worker {
   readonly said: Said[] = [];
   readonly #child: ChildProcessByStdio<Writable, Readable, null>;
@@ -28,13 +28,13 @@ export class Worker {
     const argument = JSON.stringify({ place, work });
     this.#child = spawn(process.execPath, [SCRIPT, argument], { stdio: ['pipe', 'pipe', 'inherit'] });
     this.#child.stdin.on('error', () => {});
-    // 'close' comes after the last of what it said.
+    // 'close' comes after the last line of output.
     this.#ended = once(this.#child, 'close');
     createInterface(this.#child.stdout).on('line', (line) => this.said.push(JSON.parse(line) as Said));
     running.add(this);
   }
 
-  /** Waits for `word`, and returns what was said about it. */
+  /** Waits for `word`, and returns its subject. */
   async hears(word: string): Promise<unknown> {
     const [, about] = await until(() => this.said.find(([said]) => said === word));
     return about;
@@ -48,7 +48,7 @@ export class Worker {
     this.#child.stdin.write('go\n');
   }
 
-  /** SIGKILL. Resolves when it is gone and everything it said has been read. */
+  /** Sends SIGKILL. Resolves when the process is gone and all its output has been read. */
   async kill(): Promise<void> {
     running.delete(this);
     this.#child.kill('SIGKILL');

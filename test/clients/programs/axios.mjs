@@ -2,7 +2,7 @@ import axios from 'axios';
 import axiosRetry, { exponentialDelay, isRetryableError } from 'axios-retry';
 import { makeCalls, PAYOUT, payoutHeaders, payoutUrl } from './lib/calls.mjs';
 
-// By default it repeats no POST that was answered, and nothing that timed out.
+// By default axios-retry repeats no POST that was answered, and no request that timed out.
 const retryCondition = (error) => isRetryableError(error) || error.code === 'ECONNABORTED';
 
 await makeCalls(

@@ -13,7 +13,7 @@ await makeCalls(
     ]);
     return JSON.parse(stdout);
   },
-  // With --fail it prints no body; the status is in the last of its messages.
+  // With --fail it prints no body; the last line of its messages has the status.
   ({ code, stderr }) => ({
     error: `exit code ${code}`,
     status: Number(/returned error: (\d{3})\s*$/.exec(stderr)?.[1]) || undefined,

@@ -8,7 +8,7 @@ await makeCalls(
         json: PAYOUT,
         headers: payoutHeaders(call),
         timeout: { request: call.timeoutMs },
-        // By default it repeats no POST.
+        // By default got repeats no POST.
         retry: { limit: 3, methods: ['POST'] },
       })
       .json(),

@@ -8,7 +8,7 @@ await makeCalls(
         json: PAYOUT,
         headers: payoutHeaders(call),
         timeout: call.timeoutMs,
-        // By default it repeats no POST, and nothing that timed out.
+        // By default ky repeats no POST, and no request that timed out.
         retry: { limit: 3, methods: ['post'], retryOnTimeout: true },
       })
       .json(),

@@ -8,7 +8,7 @@ await makeCalls(
     return client.payments.create(
       { sourceId: 'cnon:card-nonce-ok', idempotencyKey: call.key, amountMoney },
       {
-        // Its own key is in the body.
+        // The SDK sends its own key in the body.
         headers: { 'Idempotency-Key': call.key, ...faultHeader(call) },
         timeoutInSeconds: call.timeoutMs / 1000,
         maxRetries: 3,

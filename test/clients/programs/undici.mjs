@@ -1,7 +1,7 @@
 import { Agent, RetryAgent, request } from 'undici';
 import { makeCalls, PAYOUT, payoutHeaders, payoutUrl } from './lib/calls.mjs';
 
-// By default it repeats no POST, and nothing that timed out.
+// By default RetryAgent repeats no POST, and no request that timed out.
 const retries = {
   maxRetries: 3,
   methods: ['POST'],

@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { expect, onTestFinished, test } from 'vitest';
-import { seconds, tell } from '../../support/duration.ts';
+import { printFigures, seconds } from '../../support/duration.ts';
 import { openStack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, chunk, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
@@ -108,7 +108,7 @@ test(
     ).toBe(201);
     expect(stack.sandbox.ledger.payouts(), `seed ${seed}`).toBe(1);
     expect(connections).toBeGreaterThan(50);
-    tell('random bytes', { seed, connections, sent });
+    printFigures('random bytes', { seed, connections, sent });
     expect(stack.log.filter(({ level }) => Number(level) >= 50)).toEqual([]);
     await until(
       async () => (await stack.gateway.metrics.text()).includes('oncegate_in_flight 0'),

@@ -9,7 +9,7 @@ import { stringify } from 'yaml';
 import { send, type TestAnswer } from '../../support/client.ts';
 import { FAST_START, newFolder } from '../../support/command.ts';
 import { testConfig } from '../../support/config.ts';
-import { leash } from '../../support/process-life.ts';
+import { killAfterTests } from '../../support/process-life.ts';
 import { MAIN, track } from '../../support/spawn.ts';
 
 interface Tour {
@@ -25,7 +25,7 @@ interface Tour {
 async function start(data: string): Promise<Tour> {
   const args = ['start', '--port', '0', '--admin-port', '0', '--sandbox-port', '0', '--data', data];
   const child = track(spawn(process.execPath, [MAIN, ...args], { env: { ...process.env, ...FAST_START } }));
-  leash(child.pid as number);
+  killAfterTests(child.pid as number);
   const lines: string[] = [];
   let errors = '';
   child.stderr?.on('data', (chunk) => {

@@ -5,7 +5,7 @@ import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { send, type TestAnswer } from '../../support/client.ts';
 import { FAST_START, newFolder } from '../../support/command.ts';
 import { type ConfigInput, type MoreConfig, testConfig } from '../../support/config.ts';
-import { isAlive, leash } from '../../support/process-life.ts';
+import { isAlive, killAfterTests } from '../../support/process-life.ts';
 import { type SpawnedGateway, spawnGateway } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
 
@@ -25,20 +25,20 @@ export const configFor = (sandbox: Sandbox, more: MoreConfig = {}): ConfigInput 
 /** A gateway process that is gone at the latest when the test file is over. */
 export async function startGateway(config: ConfigInput, env?: NodeJS.ProcessEnv): Promise<SpawnedGateway> {
   const gateway = await spawnGateway(config, { ...FAST_START, ...env }, newFolder());
-  leash(gateway.pid);
+  killAfterTests(gateway.pid);
   return gateway;
 }
 
-/** Pids in the gateway's access log, in order of their appearance; each is on the leash from here on. */
+/** Pids in the gateway's access log, in order of their appearance; each is on the killAfterTests from here on. */
 export function pidsOf({ lines }: SpawnedGateway): number[] {
   const pids = lines.map((line) => JSON.parse(line)).filter(({ msg }) => msg === 'request');
-  return [...new Set(pids.map(({ pid }) => leash(pid as number)))];
+  return [...new Set(pids.map(({ pid }) => killAfterTests(pid as number)))];
 }
 
-/** Its processes, those included that start; each is on the leash from here on. */
+/** Its processes, those included that start; each is on the killAfterTests from here on. */
 export function childrenOf(pid: number): number[] {
   const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean);
-  return children.map((child) => leash(Number(child))).filter(isAlive);
+  return children.map((child) => killAfterTests(Number(child))).filter(isAlive);
 }
 
 /** Asks until `count` workers have answered since now, and returns their pids. */

@@ -7,7 +7,7 @@ import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import type { ConfigInput } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { endNow, isAlive, leash } from '../../support/process-life.ts';
+import { endNow, isAlive, killAfterTests } from '../../support/process-life.ts';
 import type { SpawnedGateway } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
 import { childrenOf, configFor, isReplay, openSandbox, startGateway, visit, workersOf } from './gateways.ts';
@@ -35,7 +35,7 @@ async function executing(gateway: SpawnedGateway, sandbox: Sandbox, delayMs: num
     (error: Error) => error,
   );
   await until(() => sandbox.requests.ofKey(key) === 1);
-  return { key, pid: leash(JSON.parse(line).pid), answer: answer.finally(() => agent.destroy()) };
+  return { key, pid: killAfterTests(JSON.parse(line).pid), answer: answer.finally(() => agent.destroy()) };
 }
 
 /** A new backend and a configuration for it. */

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { isLong, seconds, tell } from '../../support/duration.ts';
+import { isLong, printFigures, seconds } from '../../support/duration.ts';
 import { metric } from '../../support/metrics.ts';
 import { storeKinds, storeSections } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
@@ -10,16 +10,16 @@ import { startInspected } from './heap.ts';
 import { openRawBackend } from './raw-backend.ts';
 
 const WARM_KEYS = 1500;
-/** ONCEGATE_ABUSE_SECONDS takes as many as it can in that time. */
+/** With ONCEGATE_ABUSE_SECONDS, as many keys as possible in that time. */
 const KEYS = 2500;
 const WITHIN_MS = seconds(10) * 1000;
-/** A scope kept for each key would be more; the rest is noise of the compiler and of tables that grow. */
+/** If the gateway kept a scope for each key, it would be more. This much is noise of the compiler and of growing tables. */
 const BYTES_A_KEY = 64;
 const NOISE_BYTES = 512 * 1024;
 
 const payout = '{"action":"withdraw","amount":1,"bank_code":"058","account_number":"0123456789"}';
 
-describe('keys that are all different', () => {
+describe('different keys', () => {
   it.each(storeKinds)(
     'leave nothing behind but their records: %s',
     async (kind) => {
@@ -42,7 +42,7 @@ describe('keys that are all different', () => {
       const last = await part(isLong ? Number.POSITIVE_INFINITY : KEYS);
       const grown = last.liveBytes - first.liveBytes;
       const rate = Math.round((1000 * keys) / (performance.now() - startedMs));
-      tell(`different keys, ${kind}`, { keys, rate, grown });
+      printFigures(`different keys, ${kind}`, { keys, rate, grown });
       expect(backend.requests()).toBe(keys);
       expect(grown, `${last.answered} keys`).toBeLessThan(last.answered * BYTES_A_KEY + NOISE_BYTES);
     },

@@ -3,9 +3,9 @@ import { connect, type Socket } from 'node:net';
 
 export interface FloodOptions {
   connections: number;
-  /** Requests that each connection has under way. */
+  /** Requests in flight on each connection. */
   ahead?: number;
-  /** Milliseconds from a connection's request to its next one, at the least; by default none. */
+  /** The least milliseconds between two requests of a connection; 0 by default. */
   everyMs?: number;
   /** The bytes of the next request. */
   next(): Buffer;
@@ -16,13 +16,13 @@ const STATUS = /HTTP\/1\.1 (\d{3}) /g;
 const LINE_BYTES = 'HTTP/1.1 200 '.length;
 
 /**
- * Connections that send one request after the other, as cheaply as can be: answers are counted and not read. A connection
- * that the gateway closes is opened anew.
+ * Connections that send one request after the other at the lowest cost: answers are counted and not parsed. A connection
+ * that the gateway closes is opened again.
  */
 export class Flood {
   /** How often each status was answered. */
   readonly statuses: Record<number, number> = {};
-  /** Milliseconds from a request to its answer; without any sent ahead only. */
+  /** Milliseconds from a request to its answer; measured only without pipelining. */
   latenciesMs: number[] = [];
   answered = 0;
   #stopping = false;
@@ -34,7 +34,7 @@ export class Flood {
     });
   }
 
-  /** No more requests; resolves when those under way are answered. */
+  /** Stops sending; resolves when the requests in flight are answered. */
   async stop(): Promise<this> {
     this.#stopping = true;
     await Promise.all(this.#clients);

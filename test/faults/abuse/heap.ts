@@ -7,14 +7,14 @@ import { freePort } from '../../support/free-port.ts';
 import type { SpawnedGateway } from '../../support/spawn.ts';
 
 export interface InspectedGateway extends SpawnedGateway {
-  /** Bytes that are alive after a full collection: what the garbage of the moment hides. */
+  /** Bytes of live objects after a full garbage collection. */
   liveBytes(): Promise<number>;
 }
 
 const LIVE =
   '(() => { const { heapUsed, external } = process.memoryUsage(); return heapUsed + external; })()';
 
-/** A gateway in a process of its own, whose memory is asked for over the inspector's protocol. */
+/** A gateway in a separate process, whose memory is measured over the inspector protocol. */
 export async function startInspected(
   upstream: Pick<Sandbox, 'url'>,
   more: MoreConfig = {},
@@ -36,7 +36,7 @@ async function liveBytes(port: number): Promise<number> {
     const [bytes] = await once(socket, 'message');
     return JSON.parse(String(bytes)).result;
   };
-  // What the first collection finalizes, the second one frees.
+  // The second collection frees what the first one finalized.
   for (let i = 0; i < 2; i++) await call('HeapProfiler.collectGarbage');
   const { result } = await call('Runtime.evaluate', { expression: LIVE, returnByValue: true });
   socket.close();

@@ -2,24 +2,24 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { configFor, openSandbox, startGateway } from '../../e2e/process/gateways.ts';
 import { send } from '../../support/client.ts';
-import { tell } from '../../support/duration.ts';
+import { printFigures } from '../../support/duration.ts';
 import { head } from '../../support/wire.ts';
 import { Flood, median } from './flood.ts';
 
 const ROOM = 16;
 const BACKEND_MS = 200;
 const PHASE_MS = 600;
-/** One good one of several: noise slows some rounds down, and what the flood itself does shows in each of them. */
+/** One good round of several is enough: noise slows down some rounds, but an effect of the flood shows in every round. */
 const ROUNDS = 3;
 
-test('a flood of what there is no room for is refused at once, and does not slow what is inside', async () => {
+test('requests over limits.inFlight are refused at once, and do not slow down the accepted ones', async () => {
   const sandbox = await openSandbox();
   const gateway = await startGateway(configFor(sandbox, { limits: { inFlight: ROOM } }));
   const slow = {
     path: '/v2/get_balance',
     headers: { Authorization: 'Bearer sk_sandbox_alpha', 'X-Sandbox-Fault': `delay=${BACKEND_MS}` },
   };
-  /** Merchants who fill the room; the latencies of those who got in. */
+  /** Sends requests up to limits.inFlight; returns the latencies of the accepted ones. */
   const fill = async (): Promise<number[]> => {
     const inside: number[] = [];
     const endMs = performance.now() + PHASE_MS;
@@ -34,7 +34,7 @@ test('a flood of what there is no room for is refused at once, and does not slow
     await Promise.all(Array.from({ length: ROOM }, merchant));
     return inside;
   };
-  // Without credentials: one that finds a place free for a moment gets no further.
+  // Without credentials, so that a request that is accepted for a moment is refused next.
   const next = () => Buffer.from(head('GET /v3/echo'));
   const round = async () => {
     const alone = await fill();
@@ -57,6 +57,6 @@ test('a flood of what there is no room for is refused at once, and does not slow
   const rounds: Awaited<ReturnType<typeof round>>[] = [];
   const isGood = () => rounds.some(({ slower, refusedMs }) => slower < 2 && refusedMs < BACKEND_MS / 4);
   while (rounds.length < ROUNDS && !isGood()) rounds.push(await round());
-  tell('flood over limits.inFlight', rounds);
+  printFigures('flood over limits.inFlight', rounds);
   expect(isGood(), JSON.stringify(rounds)).toBe(true);
 });

@@ -1,4 +1,4 @@
-// In one file, and so one after the other: each of them measures a gateway under load.
+// These tests share a file so that they run one after the other: each measures a gateway under load.
 import './in-flight-flood.ts';
 import './wrong-keys.ts';
 import './slow-connections.ts';

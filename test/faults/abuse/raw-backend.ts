@@ -7,7 +7,7 @@ const ANSWER = Buffer.from(
   `HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: ${BODY.length}\r\n\r\n${BODY}`,
 );
 
-/** A backend that pays as fast as a gateway can ask, and counts; closed at the end of the test. */
+/** A backend that answers payouts as fast as possible, and counts them; closed after the test. */
 export async function openRawBackend(): Promise<{ url: string; requests(): number }> {
   const sockets = new Set<Socket>();
   let requests = 0;
@@ -18,7 +18,7 @@ export async function openRawBackend(): Promise<{ url: string; requests(): numbe
     let rest = '';
     socket.on('data', (chunk) => {
       rest += chunk.toString('latin1');
-      // The gateway's body is the merchant's, whose last byte is the only closing brace of a request.
+      // The last byte of a request's body is its only closing brace.
       for (let end = rest.indexOf('}'); end >= 0; end = rest.indexOf('}')) {
         rest = rest.slice(end + 1);
         requests++;

@@ -4,14 +4,14 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, onTestFinished, test } from 'vitest';
 import { openSandbox } from '../../e2e/process/gateways.ts';
 import { send } from '../../support/client.ts';
-import { tell } from '../../support/duration.ts';
+import { printFigures } from '../../support/duration.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, head } from '../../support/wire.ts';
 import { median } from './flood.ts';
 import { startInspected } from './heap.ts';
 
 const LIMIT_MS = 1500;
-/** A connection takes a descriptor here and one in the gateway, which has the same limit. */
+/** Each connection needs one descriptor here and one in the gateway, which has the same limit. */
 const CONNECTIONS = Math.min(2000, openFiles() - 1000);
 const BYTES_A_CONNECTION = 400;
 
@@ -21,7 +21,7 @@ function openFiles(): number {
 
 const descriptorsOf = (pid: number) => readdirSync(`/proc/${pid}/fd`).length;
 
-/** What comes at first, and what comes again and again; the part behind it never does. */
+/** The bytes that are sent first, and those that are sent repeatedly. The rest of the request is never sent. */
 const ways: { first: string; again: string }[] = [
   { first: '', again: '' },
   { first: 'POST /v1/index.php HTTP/1.1\r\nHost: gateway.test\r\n', again: '' },
@@ -49,7 +49,7 @@ function hold(port: number, { first, again }: (typeof ways)[number], sockets: Se
   });
 }
 
-test(`${CONNECTIONS} slow connections keep nobody out, are closed in time, and leave nothing behind`, async () => {
+test(`${CONNECTIONS} slow connections do not block other requests, are closed in time, and leak nothing`, async () => {
   const sandbox = await openSandbox();
   const gateway = await startInspected(sandbox, {
     limits: { headerTimeoutMs: LIMIT_MS, bodyTimeoutMs: LIMIT_MS },
@@ -100,7 +100,7 @@ test(`${CONNECTIONS} slow connections keep nobody out, are closed in time, and l
     grown,
     tookMs: second.tookMs,
   };
-  tell('slow connections', seen);
+  printFigures('slow connections', seen);
   expect(seen.during, JSON.stringify(seen)).toBeLessThan(5 * seen.alone + 50);
   expect(seen.worst, JSON.stringify(seen)).toBeLessThan(LIMIT_MS);
   for (const { tookMs } of [first, second]) expect(tookMs).toBeLessThan(6 * LIMIT_MS);

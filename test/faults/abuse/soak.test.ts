@@ -24,14 +24,14 @@ async function soak(...args: string[]) {
 }
 
 describe.concurrent('npm run soak', () => {
-  it('says what it takes', async () => {
+  it('prints its options', async () => {
     const [help, mistake] = await Promise.all([soak('--help'), soak('--store', 'paper')]);
     expect([help.code, mistake.code]).toEqual([0, 64]);
     expect(help.stdout).toContain('--minutes');
     expect(mistake.stderr).toMatch(/^soak: --store takes sqlite or redis\n/);
   });
 
-  it('runs, judges and leaves its report', async () => {
+  it('runs, judges and writes its report', async () => {
     const json = join(newFolder(), 'report.json');
     const run = await soak('--minutes', '0.05', '--rate', '100', '--retention', '60', '--json', json);
     expect(run).toEqual({ code: 0, stderr: '', stdout: expect.stringMatching(/\npassed\n$/) });
@@ -46,7 +46,7 @@ describe.concurrent('npm run soak', () => {
   });
 });
 
-describe('a soak', () => {
+describe('the verdict of a soak', () => {
   const MIB = 1024 * 1024;
   const sample = (atMs: number, more: Partial<Sample> = {}): Sample => ({
     atMs,
@@ -66,7 +66,7 @@ describe('a soak', () => {
     exitCode: 0,
   };
 
-  it('of which all is right passes', () => {
+  it('passes if every figure is right', () => {
     expect(judge(good)).toEqual([]);
   });
 
@@ -78,11 +78,7 @@ describe('a soak', () => {
     ],
     ['no load', { counts: { ...good.counts, balances: 0 } }, /no load/],
     ['a key that was paid twice', { ledger: { ...good.ledger, duplicateKeys: [{}] } }, /more than once/],
-    [
-      'a payout that nobody heard of',
-      { ledger: { ...good.ledger, payouts: 2 } },
-      /2 payouts in the ledger, 1/,
-    ],
+    ['a payout without an answer', { ledger: { ...good.ledger, payouts: 2 } }, /2 payouts in the ledger, 1/],
     ['a ledger out of balance', { ledger: { ...good.ledger, balanced: false } }, /not balanced/],
     ['what never ends', { quiet: false }, /stay open/],
     ['a lost descriptor', { descriptorsAfter: 30 }, /^1 file descriptors more/],
@@ -97,17 +93,13 @@ describe('a soak', () => {
       { samples: minutes((at) => ({ anonymousBytes: (200 + 90 * at) * MIB })) },
       /^anonymous/,
     ],
-    [
-      'memory that nobody could read',
-      { samples: minutes(() => ({ anonymousBytes: Number.NaN })) },
-      /^anonymous/,
-    ],
+    ['unreadable memory figures', { samples: minutes(() => ({ anonymousBytes: Number.NaN })) }, /^anonymous/],
   ])('with %s fails', (_what, facts, violation) => {
     const violations = judge({ ...good, ...facts });
     expect(violations).toEqual([expect.stringMatching(violation)]);
   });
 
-  it('of two minutes is not judged by the memory that a process takes while it warms up', () => {
+  it('of two minutes ignores the memory that a process takes while it warms up', () => {
     const samples = minutes((at) => ({ anonymousBytes: (200 + 90 * at) * MIB }), 2);
     expect(judge({ ...good, samples })).toEqual([]);
   });

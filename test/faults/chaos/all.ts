@@ -12,11 +12,11 @@ import { STORES, type StoreName } from './topology.ts';
 const MAIN = fileURLToPath(new URL('./main.ts', import.meta.url));
 
 export interface AllOptions {
-  /** Of each store's own command. */
+  /** Arguments of each store's run. */
   args: string[];
-  /** Runs at a time. */
+  /** How many runs at a time. */
   atOnce: number;
-  /** Gets all summaries. */
+  /** The file that gets all summaries. */
   json: string | undefined;
   progress(line: string): void;
 }
@@ -78,7 +78,7 @@ const COLUMNS: Record<string, (summary: Summary) => string | number> = {
   seed: ({ seed }) => seed,
 };
 
-/** In the order of the stores, whichever was ready first. */
+/** Sorted by store, not by completion. */
 function markdownOf(outcomes: readonly Outcome[]): string {
   const names = ['store', ...Object.keys(COLUMNS)];
   const rows = STORES.flatMap((store) => outcomes.filter((outcome) => outcome.store === store)).map(

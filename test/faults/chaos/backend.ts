@@ -6,7 +6,7 @@ import type { History } from './history.ts';
 import { end, startNode } from './processes.ts';
 
 const SANDBOX = fileURLToPath(new URL('../../../src/sandbox/main.ts', import.meta.url));
-const LEASH = fileURLToPath(new URL('./leash.ts', import.meta.url));
+const EXIT_WITH_SUITE = fileURLToPath(new URL('./exit-with-suite.ts', import.meta.url));
 
 /** An entry of the ledger: what was paid. */
 export interface Payout {
@@ -15,7 +15,7 @@ export interface Payout {
   amount: number;
 }
 
-/** The sandbox in a separate process, behind a wire that can be cut; its ledger is on the disk. */
+/** The sandbox in a separate process, behind a proxy that can cut connections; its ledger is on the disk. */
 export class Backend {
   readonly wire = new TcpProxy(0);
   readonly #folder: string;
@@ -28,12 +28,12 @@ export class Backend {
     this.#history = history;
   }
 
-  /** On the same ledger as before. */
+  /** Starts it again with the same ledger. */
   async start(): Promise<void> {
     let url = '';
     this.#process = await startNode(
       [
-        ...['--import', LEASH, SANDBOX],
+        ...['--import', EXIT_WITH_SUITE, SANDBOX],
         ...['--port', '0', '--db', join(this.#folder, 'ledger.db'), '--keep-alive-ms', '5000'],
       ],
       {
@@ -50,7 +50,7 @@ export class Backend {
     await this.wire.listen();
   }
 
-  /** SIGKILL. Recorded before and after it, because the exact moment is unknown. */
+  /** Sends SIGKILL. Recorded before and after, because the exact moment is unknown. */
   async kill(): Promise<void> {
     this.#lost();
     this.wire.stopListening();
@@ -58,19 +58,19 @@ export class Backend {
     this.#lost();
   }
 
-  /** Resets every connection, idle ones too: the next request may go out on one that is gone. */
+  /** Resets every connection, idle ones too: the next request may be sent on a closed connection. */
   cut(): void {
     this.#lost();
     this.wire.cut();
   }
 
-  /** Takes connections again, unless it is dead: then it does when it is started. */
+  /** Accepts connections again, or, if the process is dead, as soon as it is started. */
   async listen(): Promise<void> {
     if (this.#process && this.#process.exitCode === null && this.#process.signalCode === null)
       await this.wire.listen();
   }
 
-  /** Takes connections, and resets them. */
+  /** Accepts connections and resets them. */
   reset(on: boolean): void {
     this.#lost();
     this.wire.refuse(on);
@@ -80,7 +80,7 @@ export class Backend {
     this.#history.add({ event: 'backend_lost', atMs: this.#history.nowMs() });
   }
 
-  /** Everything that was paid. */
+  /** All payouts in the ledger. */
   async ledger(): Promise<{ payouts: Payout[]; balanced: boolean }> {
     const answer = await fetch(`${this.#url}/_sandbox/ledger?limit=1000000`);
     const { transactions, balanced } = (await answer.json()) as {

@@ -7,37 +7,37 @@ export interface LedgerEntry {
   idempotency_key: string | null;
 }
 
-/** Everything that the checker looks at. */
+/** The evidence of a run. */
 export interface Evidence {
   events: readonly Event[];
   payouts: readonly LedgerEntry[];
-  /** The books of the backend add up. */
+  /** Whether the backend's debits and credits are equal. */
   balanced: boolean;
-  /** Scopes that the operators are shown as in doubt, at the end. */
+  /** Scopes that `oncegate records list --in-doubt` shows after the last calls. */
   listed: ReadonlySet<string>;
-  /** What operators made of keys in doubt, after the last calls. */
+  /** The resolutions of keys in doubt by operators, after the last calls. */
   resolved: readonly Resolved[];
-  /** Scopes without a last call, because their keys may be new again. */
+  /** Scopes without a last call, because their records may have expired. */
   unasked: ReadonlySet<string>;
-  /** Of each key that was open when a fault was healed: how long it took until its merchant knew. */
+  /** For each key that was open when a fault was healed: the time until its merchant got a final answer. */
   recoveriesMs: readonly number[];
   recoverWithinMs: number;
-  /** Replicas take the store's place: what was read from it can have been lost since. */
+  /** A replica may replace the store, so a record that was read may have been lost since. */
   failsOver: boolean;
 }
 
-/** A resolution, and what its merchant was answered after it. */
+/** A resolution, and the answer that its merchant got after it. */
 export interface Resolved {
   scope: string;
   as: 'completed' | 'released';
   ended: Ended;
-  /** Why the resolution itself was refused. */
+  /** Why the resolution was refused. */
   refusal: string | undefined;
 }
 
 export interface Violation {
   rule: keyof typeof RULES;
-  /** Merchant and key, or whom else it concerns. */
+  /** Merchant and key, or the gateway or ledger that it concerns. */
   scope: string;
   detail: string;
 }
@@ -47,21 +47,21 @@ export const RULES = {
   answers_differ: 'every completed answer for a key is the same, byte for byte',
   paid_nothing: 'every 2xx answer has its ledger entry',
   result_lost:
-    'a key that was answered with a result is not in doubt afterwards, except while its store fails and shortly after',
+    'a key with an acknowledged result is not in doubt afterwards, except while its store fails and shortly after',
   foreign_answer: "no merchant gets another payout's answer",
   key_reused: 'another payout under a used key is refused',
-  stuck: 'at the end each key is completed or in doubt',
+  stuck: 'after the run each key is completed or in doubt',
   unlisted_doubt: 'each key in doubt is shown to the operators',
-  unresolvable: 'operators can resolve each key in doubt, and merchants see it',
-  unexplained_doubt: "a key is in doubt only where the backend's answer was lost or its gateway died",
-  slow_recovery: 'after a fault is healed merchants know in time: a lease and two seconds (p99)',
-  gateway_failed: 'no gateway ends by itself, whatever its store does',
-  unbalanced: "the backend's books add up",
+  unresolvable: 'operators can resolve each key in doubt, and merchants get the resolution',
+  unexplained_doubt: "a key is in doubt only if the backend's answer was lost or its gateway died",
+  slow_recovery: 'after a fault is healed, merchants get final answers within a lease and two seconds (p99)',
+  gateway_failed: 'no gateway exits unasked, whatever its store does',
+  unbalanced: "the backend's debits and credits are equal",
 } as const;
 
-/** Time from a call to the loss that can explain its doubt: waiting, executing, and a pause. */
+/** The longest time between a call and a loss that explains its doubt: waiting, executing, and a pause. */
 const EXPLAINED_WITHIN_MS = 15_000;
-/** Compares what merchants were answered with what was paid. Pure: the same evidence gives the same verdict. */
+/** Compares the answers that merchants got with the ledger. Pure: the same evidence gives the same verdict. */
 export function check(evidence: Evidence): Violation[] {
   const scopes = callsByScope(evidence.events);
   const paid = countByScope(evidence.payouts);
@@ -110,7 +110,7 @@ function countByScope(payouts: readonly LedgerEntry[]): Map<string, number> {
   return counts;
 }
 
-/** What a key's calls show by themselves. */
+/** The violations that the calls of one key show. */
 function* violationsOf(
   calls: readonly Call[],
   paid: number,
@@ -130,7 +130,7 @@ function* violationsOf(
   if (taken) yield ['key_reused', `answered ${JSON.stringify(taken.end?.ended)}`];
 }
 
-/** What became of the key in the end. */
+/** The violations in the final state of the key. */
 function* doubtsOf(
   scope: string,
   calls: readonly Call[],
@@ -148,7 +148,7 @@ function* doubtsOf(
   }
 }
 
-/** A released key is new, and is executed; one that was completed without a response is never executed again. */
+/** A released key is executed by the next retry. A key that was completed without a response is never executed again. */
 function unresolved({ scope, as, ended, refusal }: Resolved): Violation[] {
   const isSeen =
     as === 'released' ? isCompleted(ended) : ended.kind === 'problem' && ended.code === 'response_not_stored';
@@ -156,7 +156,7 @@ function unresolved({ scope, as, ended, refusal }: Resolved): Violation[] {
   return [{ rule: 'unresolvable', scope, detail: `${as}: ${refusal ?? JSON.stringify(ended)}` }];
 }
 
-/** Whether what it executed, or had started, may be in doubt. */
+/** Whether a process died in a way that may leave its keys in doubt. */
 const isLossy = ({ how }: Death): boolean => how === 'SIGKILL';
 
 const isLoss = (event: Event): event is Loss =>
@@ -176,7 +176,11 @@ function isExplained(calls: readonly Call[], losses: readonly Loss[]): boolean {
 function* ofTheRun({ events, balanced, recoveriesMs, recoverWithinMs }: Evidence): Generator<Violation> {
   for (const event of events) {
     if (event.event !== 'gateway_died' || isLossy(event) || (event.how === '0' && !event.unasked)) continue;
-    yield { rule: 'gateway_failed', scope: `gateway ${event.gateway}`, detail: `it ended with ${event.how}` };
+    yield {
+      rule: 'gateway_failed',
+      scope: `gateway ${event.gateway}`,
+      detail: `it exited with ${event.how}`,
+    };
   }
   if (!balanced) yield { rule: 'unbalanced', scope: 'ledger', detail: 'debits and credits differ' };
   const p99Ms = quantile(recoveriesMs, 0.99);
@@ -185,7 +189,7 @@ function* ofTheRun({ events, balanced, recoveriesMs, recoverWithinMs }: Evidence
   }
 }
 
-/** 0 where there is nothing. */
+/** 0 for an empty list. */
 export function quantile(values: readonly number[], part: number): number {
   const sorted = [...values].sort((a, b) => a - b);
   return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * part))] ?? 0;

@@ -3,24 +3,24 @@ import { connect } from 'node:net';
 import { Pool } from 'undici';
 import type { Ended } from './history.ts';
 
-/** What a merchant asks for: the same bytes at every retry. */
+/** A payout request: the same bytes at every retry. */
 export interface Payout {
   action: 'withdraw' | 'checkout';
   merchant: string;
   key: string;
-  /** Major units, as the ledger has them. */
+  /** In major units, as in the ledger. */
   amount: number;
-  /** Ten digits that no other payout has: whose answer is it? */
+  /** Ten digits that are unique to this payout, to detect answers that belong to another payout. */
   account: string;
 }
 
 export interface CallOptions {
   secret: string;
   fault?: string | undefined;
-  /** Seconds that the gateway may let it wait for another one with this key. */
+  /** Seconds that the gateway may let this request wait for another one with the same key. */
   preferWaitS?: number | undefined;
   timeoutMs: number;
-  /** Breaks the connection off after so long. */
+  /** Disconnects after this time. */
   hangUpAfterMs?: number | undefined;
 }
 
@@ -40,7 +40,7 @@ function headersOf(payout: Payout, { secret, fault, preferWaitS }: CallOptions):
   };
 }
 
-/** One gateway as its merchants reach it. Never sends anything twice by itself. */
+/** A client of one gateway. It never retries by itself. */
 export class Client {
   readonly #pool: Pool;
   readonly #port: number;
@@ -50,7 +50,7 @@ export class Client {
     this.#pool = new Pool(`http://127.0.0.1:${port}`, {
       connections: 256,
       pipelining: 1,
-      // Below the gateway's own: a connection that it closes is none that we send on.
+      // Shorter than the gateway's, so that the client never sends on a connection that the gateway is closing.
       keepAliveTimeout: 1000,
       keepAliveMaxTimeout: 1000,
     });
@@ -111,7 +111,7 @@ function endedOf(payout: Payout, status: number, headers: Headers, body: Buffer)
   return { kind: 'result', status, digest, replayed: headers['idempotent-replayed'] === 'true', foreign };
 }
 
-/** Is there an account number in it that is not this payout's? Every answer of the sandbox's to a payout has one. */
+/** Whether the answer has the account number of another payout. The sandbox puts one into every answer to a payout. */
 function namesAnother(text: string, { account }: Payout): boolean {
   const named = /"account_number":"(\d+)"/.exec(text)?.[1];
   return named !== undefined && named !== account;

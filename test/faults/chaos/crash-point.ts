@@ -1,4 +1,4 @@
-/** Places between two steps of an execution at which the suite can end or stop a gateway's process. */
+/** Points between two steps of an execution at which the suite can kill or stop a gateway's process. */
 export const CRASH_POINTS = [
   /** The record is durable, and no byte was sent. */
   'after_start',
@@ -6,15 +6,15 @@ export const CRASH_POINTS = [
   'after_send',
   /** The backend has answered. */
   'before_complete',
-  /** The result is durable, and the merchant has no answer. */
+  /** The result is durable, and was not yet sent to the merchant. */
   'after_complete',
 ] as const;
 export type CrashPoint = (typeof CRASH_POINTS)[number];
 
-/** From the suite to the gateway's process: what to do when this point is reached the next time. */
+/** A command of the suite to a gateway's process: what to do when the process next reaches this point. */
 export type Arm =
   | { at: CrashPoint; act: 'die' }
-  /** The process stops itself (SIGSTOP). `of`: only for this merchant and key, with a space between. */
+  /** The process stops itself (SIGSTOP). `of`: only for this merchant and key, separated by a space. */
   | { at: CrashPoint; act: 'pause'; of?: string | undefined }
   | { at: 'nowhere' };
 
@@ -22,7 +22,7 @@ export type Arm =
 export const NOTES_FD = 4;
 
 export type GatewayNote =
-  /** The process stops itself in this execution. */
+  /** The process is about to stop itself in this execution. */
   | { note: 'paused'; merchant: string; key: string; scope: string }
-  /** The first byte of this request goes out now. */
+  /** The process is about to send the first byte of this request. */
   | { note: 'sends'; merchant: string; key: string };

@@ -1,6 +1,6 @@
 /**
- * Loaded before the gateway's own command (`node --import`): lets the suite end or stop the process exactly between two
- * steps, and notes each first byte. The gateway under test is the one that is delivered, and knows nothing of this.
+ * Loaded before the gateway's command (`node --import`). It lets the suite kill or stop the process exactly between two steps,
+ * and reports each first byte. The code of the gateway is not changed.
  */
 import diagnostics from 'node:diagnostics_channel';
 import { writeSync } from 'node:fs';
@@ -8,14 +8,14 @@ import type { Owner } from '../../../src/idempotency/store.ts';
 import { RedisStore } from '../../../src/idempotency/stores/redis/redis-store.ts';
 import { SqliteStore } from '../../../src/idempotency/stores/sqlite/sqlite-store.ts';
 import { type Arm, type CrashPoint, type GatewayNote, NOTES_FD } from './crash-point.ts';
-import './leash.ts';
+import './exit-with-suite.ts';
 
 type Named = Pick<GatewayNote, 'merchant' | 'key'> & Pick<Owner, 'scope'>;
 
 let armed: Arm = { at: 'nowhere' };
 
 /** A pipe, because its reader still gets what a process had written before it was killed. */
-const tell = (note: GatewayNote) => writeSync(NOTES_FD, `${JSON.stringify(note)}\n`);
+const writeNote = (note: GatewayNote) => writeSync(NOTES_FD, `${JSON.stringify(note)}\n`);
 
 function reached(point: CrashPoint, execution?: Named): void {
   if (armed.at !== point) return;
@@ -23,12 +23,12 @@ function reached(point: CrashPoint, execution?: Named): void {
     if (!execution || (armed.of ?? nameOf(execution)) !== nameOf(execution)) return;
     const { merchant, key, scope } = execution;
     armed = { at: 'nowhere' };
-    tell({ note: 'paused', merchant, key, scope });
+    writeNote({ note: 'paused', merchant, key, scope });
     process.kill(process.pid, 'SIGSTOP');
     return;
   }
   process.kill(process.pid, 'SIGKILL');
-  // The signal is delivered before the system call returns; nothing runs behind this line.
+  // The signal is delivered before the system call returns, so nothing runs after this line.
   for (;;);
 }
 
@@ -54,9 +54,9 @@ diagnostics.subscribe('undici:client:sendHeaders', (message) => {
   const { headers } = message as { headers: string };
   const key = /^x-service-idempotency: (.*)\r$/im.exec(headers)?.[1];
   const merchant = /^x-merchant-code: (.*)\r$/im.exec(headers)?.[1];
-  if (key !== undefined && merchant !== undefined) tell({ note: 'sends', merchant, key });
+  if (key !== undefined && merchant !== undefined) writeNote({ note: 'sends', merchant, key });
 });
-// Of requests with a body, published when its last byte was written.
+// Published when the last byte of a request with a body was written.
 diagnostics.subscribe('undici:request:bodySent', () => reached('after_send'));
 
 process.on('message', (arm: Arm) => {

@@ -16,11 +16,11 @@ export interface Gateways {
 
 const CRASH_WITHIN_MS = 3000;
 
-/** libfiu's names of what SQLite calls. */
+/** libfiu's names of the system calls that SQLite makes. */
 const WRITES = ['posix/io/rw/pwrite', 'posix/io/sync/fdatasync', 'posix/io/sync/fsync'];
 const READS = ['posix/io/rw/pread'];
 
-/** The gateway that a fault strikes; chance picks another one each time. */
+/** The gateway that a fault hits; a random one each time. */
 export class Struck {
   readonly #gateways: readonly GatewayProcess[];
   readonly #random: Random;
@@ -42,7 +42,7 @@ export class Struck {
   };
 }
 
-/** @param paused which results cannot be stored while a gateway is stopped */
+/** @param paused where results cannot be stored while a gateway is stopped */
 export function gatewayFaults(
   world: Gateways,
   { paused, onSqlite }: { paused: StopsCompleting; onSqlite: boolean },
@@ -63,7 +63,7 @@ export function gatewayFaults(
     };
   };
   const crash = async (gateway: GatewayProcess, point: CrashPoint) => {
-    if (!(await gateway.crashAt(point, CRASH_WITHIN_MS))) throw new Error(`nothing came to ${point}`);
+    if (!(await gateway.crashAt(point, CRASH_WITHIN_MS))) throw new Error(`no request reached ${point}`);
   };
   const revive = (gateway: GatewayProcess) => gateway.revive();
   return [
@@ -122,10 +122,10 @@ function ioErrors(
   );
 }
 
-/** Of the first gateway, whose wall clock can be moved: while it runs, and while it is down. */
+/** Faults of the first gateway, whose wall clock can be moved while it runs and while it is down. */
 function clockFaults({ gateways: [first] }: Gateways, hours: number): Fault[] {
   if (!first) throw new Error('there are no gateways');
-  const way = hours > 0 ? 'an hour on' : 'an hour back';
+  const way = hours > 0 ? 'one hour forward' : 'one hour back';
   const restartAt = async (at: number) => {
     await first.kill();
     first.shiftClock(at);
@@ -145,13 +145,13 @@ function clockFaults({ gateways: [first] }: Gateways, hours: number): Fault[] {
       aim: () => first.number,
       inject: () => restartAt(hours),
       heal: () => restartAt(0),
-      // Long enough to be warm and under load before it is killed again.
+      // Long enough for the gateway to be warm and under load before it is killed again.
       holdMs: 2500,
     },
   ];
 }
 
-/** One after the other, as a deployment does. */
+/** Restarts the gateways one after the other, as a deployment does. */
 async function rollingRestart(gateways: readonly GatewayProcess[]): Promise<void> {
   for (const gateway of gateways) {
     await gateway.shutDown();

@@ -11,8 +11,8 @@ const PAUSE_WITHIN_MS = 3000;
 const IN_DOUBT_WITHIN_MS = 8000;
 
 /**
- * An owner is stopped between its durable start and its first byte, until another request has executed its key. When it
- * continues, nothing may be sent.
+ * An owner is stopped between its durable start and its first byte, until another request has executed its key. When the
+ * owner continues, it must send nothing.
  */
 export function pausedOwners(world: Gateways, stopsCompleting: StopsCompleting): Fault[] {
   const fault = (name: string, inject: (owner: GatewayProcess, other: GatewayProcess) => Promise<void>) => {
@@ -32,11 +32,11 @@ export function pausedOwners(world: Gateways, stopsCompleting: StopsCompleting):
   ];
 }
 
-/** An operator frees the key as soon as another gateway allows it, and its merchant asks there again. */
+/** An operator releases the key as soon as another gateway allows it, and its merchant retries there. */
 async function resolveMeanwhile(world: Gateways, owner: GatewayProcess, other: GatewayProcess) {
   const paused = await owner.pauseAt('after_start', PAUSE_WITHIN_MS);
   const life = paused && world.merchants.lifeOf(`${paused.merchant} ${paused.key}`);
-  if (!life) throw new Error(`gateway ${owner.number} did not come to the point`);
+  if (!life) throw new Error(`gateway ${owner.number} did not reach the point`);
   await until(
     async () => (await resolveInDoubt(other.adminPort, paused.scope, 'released')) === undefined,
     IN_DOUBT_WITHIN_MS,
@@ -48,11 +48,11 @@ async function resolveMeanwhile(world: Gateways, owner: GatewayProcess, other: G
 /** Under the policy `retry` another gateway sends the request again as soon as the owner counts as dead. */
 async function restartMeanwhile({ merchants }: Gateways, owner: GatewayProcess, other: GatewayProcess) {
   const life = merchants.newLife('checkout');
-  // Another call could be sent once more, which this policy allows and a ledger does not forgive.
+  // Under this policy the backend may execute another call twice, which the checker would report.
   life.isOver = true;
   const paused = owner.pauseAt('after_start', PAUSE_WITHIN_MS, `${life.payout.merchant} ${life.payout.key}`);
   void merchants.call(life, 'merchant', owner.number);
-  if (!(await paused)) throw new Error(`gateway ${owner.number} did not come to the point`);
+  if (!(await paused)) throw new Error(`gateway ${owner.number} did not reach the point`);
   const ended = await until(async () => {
     const answer = await merchants.call(life, 'impatient', other.number, { preferWaitS: 1 });
     return answer.kind === 'problem' && answer.code === 'request_in_flight' ? undefined : answer;

@@ -4,18 +4,18 @@ import { pausedOwners } from './faults-of-owners.ts';
 import type { StopsCompleting } from './history.ts';
 import type { Topology } from './topology.ts';
 
-/** What can be broken: `inject` resolves when it is, `heal` when all is well again. */
+/** A fault: `inject` resolves when it is there, `heal` when it is over. */
 export interface Fault {
   name: string;
   of: 'gateway' | 'backend' | 'store';
-  /** Picks the gateway that `inject` will strike. */
+  /** Picks the gateway that `inject` will hit. */
   aim?(): number;
   inject(): Promise<void>;
   heal(): Promise<void>;
-  /** How long it lasts; without it as long as others do. */
+  /** How long it lasts; a usual time by default. */
   holdMs?: number;
   stopsCompleting?: StopsCompleting;
-  /** No other fault at the same time: it needs the rest of the system to be well. */
+  /** No other fault may be active at the same time, because this one needs the rest of the system to work. */
   alone?: true;
 }
 
@@ -24,10 +24,10 @@ export interface Breakable extends Gateways {
   topology: Topology;
 }
 
-/** Every fault that this run knows; a run goes through all of them, in an order that the seed decides, again and again. */
+/** Every fault of this run. A run goes through all of them repeatedly, in an order that the seed decides. */
 export function allFaults(world: Breakable): Fault[] {
   const onSqlite = world.topology.config.store?.kind === 'sqlite';
-  // A process may be stopped within a SQLite transaction, which keeps all others from writing.
+  // A process may be stopped within a SQLite transaction, which blocks all other writers.
   const paused: StopsCompleting = onSqlite ? 'everywhere' : 'late';
   return [
     ...gatewayFaults(world, { paused, onSqlite }),
@@ -68,7 +68,7 @@ function backendFaults(backend: Backend): Fault[] {
 }
 
 /**
- * The next ones. Of a store's faults one at most: its servers must be able to come back together. The first fault in the
+ * Draws the next faults. At most one of them is a fault of the store, so that its servers can recover. The first fault in the
  * deck is always drawn.
  */
 export function draw(deck: readonly Fault[], count: number): { drawn: Fault[]; left: Fault[] } {

@@ -4,20 +4,20 @@ import type { Backend } from './backend.ts';
 import { ADMIN_TOKEN } from './operators.ts';
 import type { Topology } from './topology.ts';
 
-/** Of most of the gateways under test; faults last about as long. */
+/** The lease of most gateways under test; faults last about as long. */
 export const LEASE_MS = 1500;
 
 /**
  * One gateway has other lifetimes than the rest, all of them shorter. If it judged the records of the others by its own,
- * it would take living owners for dead; if they judged its records by theirs, keys would never be new again. Its
- * retention is shorter than a ten-minute run, so that keys in doubt outlive it; it is longer than a merchant retries.
+ * it would take living owners for dead; if they judged its records by theirs, its records would never expire. Its
+ * retention is shorter than a ten-minute run, so that keys in doubt outlive it, and longer than a merchant retries.
  */
 const SHORTER = { leaseMs: 1100, retentionMs: 240_000, inDoubtRetentionMs: 86_400_000 };
 const USUAL = { leaseMs: LEASE_MS, retentionMs: 86_400_000, inDoubtRetentionMs: 2_592_000_000 };
 
 const SANDBOX_KEYS = fileURLToPath(new URL('../../../config/sandbox-keys.yaml', import.meta.url));
 
-/** What is recommended, with shorter times. */
+/** The recommended configuration, with shorter times. */
 export function configOf({ config }: Topology, backend: Backend, number: number): ConfigInput {
   const { leaseMs, ...lifetimes } = number === 2 ? SHORTER : USUAL;
   const match = { method: 'POST', path: '/v1/index.php' };
@@ -38,7 +38,7 @@ export function configOf({ config }: Topology, backend: Backend, number: number)
         match: { ...match, body: { action: 'withdraw' } },
         idempotency: { key: 'optional', waitMs: 2000 },
       },
-      // For owners that are paused and whose key is sent once more; merchants do not use it.
+      // For the fault in which the key of a paused owner is sent again; merchants do not use it.
       {
         name: 'checkout',
         match: { ...match, body: { action: 'checkout' } },

@@ -14,7 +14,7 @@ import { end, startNode } from './processes.ts';
 
 const MAIN = fileURLToPath(new URL('../../../src/main.ts', import.meta.url));
 const CRASH_POINTS = fileURLToPath(new URL('./crash-points.ts', import.meta.url));
-/** Another fault may keep its store away meanwhile, and a gateway does not start without its store. */
+/** Another fault may make the store unavailable meanwhile, and a gateway does not start without its store. */
 const REVIVE_WITHIN_MS = 40_000;
 
 type Paused = Extract<GatewayNote, { note: 'paused' }>;
@@ -35,9 +35,9 @@ export class GatewayProcess {
   readonly #clockFile: string | undefined;
   #clockHours = 0;
   #process: ChildProcess | undefined;
-  /** It was asked to end. */
-  /** Where the suite has told the process to die. */
+  /** The point at which the process has been ordered to die. */
   #diesAt: CrashPoint | undefined;
+  /** Whether the process has been asked to exit. */
   #isAsked = false;
   #onPaused: ((paused: Paused) => void) | undefined;
   #reviving: Promise<void> | undefined;
@@ -57,7 +57,7 @@ export class GatewayProcess {
     return `http://127.0.0.1:${this.port}`;
   }
 
-  /** How long it keeps what it has completed. */
+  /** How long it keeps completed records. */
   get retentionMs(): number {
     return this.#config.idempotency?.retentionMs ?? Number.POSITIVE_INFINITY;
   }
@@ -100,12 +100,12 @@ export class GatewayProcess {
     });
   }
 
-  /** SIGKILL. */
+  /** Sends SIGKILL. */
   async kill(): Promise<void> {
     if (this.#process) await end(this.#process, 'SIGKILL');
   }
 
-  /** SIGTERM; resolves to the exit code when it has gone. */
+  /** Sends SIGTERM; resolves to the exit code when the process is gone. */
   async shutDown(): Promise<number | string | null> {
     this.#isAsked = true;
     return this.#process ? await end(this.#process, 'SIGTERM') : null;
@@ -119,7 +119,7 @@ export class GatewayProcess {
     this.#process?.kill('SIGCONT');
   }
 
-  /** Dies when it next comes to this point. False: it did not come by within the time, and lives on. */
+  /** Makes the process die when it next reaches this point. False: it did not reach it in time, and keeps running. */
   async crashAt(point: CrashPoint, withinMs: number): Promise<boolean> {
     const child = this.#process;
     if (!child) return false;
@@ -133,8 +133,8 @@ export class GatewayProcess {
   }
 
   /**
-   * Stops itself when it next comes to this point, and resolves to the execution that it was in. Undefined: it did not
-   * come by within the time, and continues.
+   * Makes the process stop itself when it next reaches this point, and resolves to the stopped execution. Undefined: it did
+   * not reach it in time, and keeps running.
    *
    * @param of only in the execution of this merchant and key
    */
@@ -150,7 +150,7 @@ export class GatewayProcess {
     return where;
   }
 
-  /** Its writes to files fail, as on a full disk (or, turned off, succeed again). */
+  /** Makes its writes to files fail as on a full disk, or succeed again. */
   async limitFiles(on: boolean): Promise<void> {
     const child = this.#living();
     if (!child) return;
@@ -158,7 +158,7 @@ export class GatewayProcess {
     await runCommand('prlimit', ['--pid', `${child.pid}`, limit]);
   }
 
-  /** These system calls fail now and then; a probability of 0: they work again. Names are libfiu's. */
+  /** Makes these system calls fail with a probability; 0 ends that. The names are libfiu's. */
   async failIo(points: readonly string[], probability: number): Promise<void> {
     const child = this.#living();
     if (!child) return;
@@ -167,20 +167,20 @@ export class GatewayProcess {
         await controlIo(this.#fiuPrefix, child.pid, points, probability);
         return;
       } catch (error) {
-        // A process that another fault has stopped does not answer, and one that died has nothing to heal.
+        // A process that another fault has stopped does not answer, and a dead process has nothing to heal.
         if (probability > 0) throw error;
         if (this.#living() !== child) return;
       }
     }
   }
 
-  /** Moves its wall clock; its monotonic clock goes on as it was. */
+  /** Moves its wall clock; its monotonic clock is not affected. */
   shiftClock(hours: number): void {
     this.#clockHours = hours;
     if (this.#clockFile) writeFileSync(this.#clockFile, `${hours < 0 ? '-' : '+'}${Math.abs(hours)}h\n`);
   }
 
-  /** Starts it if it has died, and repeats that while its store is away. */
+  /** Starts it if it has died, and repeats that while its store is unavailable. */
   async revive(): Promise<void> {
     if (this.#ended || this.#living()) return;
     this.#reviving ??= this.#startAgain().finally(() => {

@@ -8,7 +8,7 @@ export type Ended =
   | { kind: 'result'; status: number; digest: string; replayed: boolean; foreign: boolean }
   /** The gateway's own answer. */
   | { kind: 'problem'; status: number; code: string; foreign: boolean }
-  /** The connection failed, or the merchant had enough of waiting, or hung up. */
+  /** The connection failed, or the merchant timed out or disconnected. */
   | { kind: 'no_answer'; reason: string };
 
 /** One event of a run; times are milliseconds since its start. */
@@ -17,25 +17,25 @@ export type Event =
       event: 'call';
       id: number;
       atMs: number;
-      /** Merchant code and idempotency key, with a space between. */
+      /** Merchant code and idempotency key, separated by a space. */
       scope: string;
       gateway: number;
-      /** Which life of the gateway's process. */
+      /** Number of the gateway's process: it grows with every restart. */
       life: number;
-      /** What the call was: a merchant's own, or another request under its key. */
+      /** The kind of call: the merchant's first or retried one, or another request under its key. */
       as: 'merchant' | 'duplicate' | 'impatient' | 'other_amount' | 'last' | 'resolved';
-      /** What the backend was asked to do to this one, if anything. */
+      /** The fault that the backend was asked to apply to this request, if any. */
       fault?: string;
     }
   | { event: 'ended'; id: number; atMs: number; scope: string; ended: Ended }
-  /** A gateway's process hands the first byte of a request to the kernel. */
+  /** A gateway's process is about to hand the first byte of a request to the kernel. */
   | { event: 'sent'; atMs: number; scope: string; gateway: number; life: number }
   | {
       event: 'fault' | 'healed';
       atMs: number;
       of: 'gateway' | 'backend' | 'store';
       name: string;
-      /** The gateway that was struck. */
+      /** The gateway that the fault hit. */
       gateway?: number;
       /** Of a fault. */
       stopsCompleting?: StopsCompleting;
@@ -52,16 +52,16 @@ export type Event =
     }
   /** All connections to the backend were cut, or the backend was killed. */
   | { event: 'backend_lost'; atMs: number }
-  /** For people. */
+  /** A message for readers. */
   | { event: 'note'; atMs: number; text: string };
 
 /**
- * Where results cannot be stored while a fault lasts: `everywhere`; `there`, in the gateway that was struck, which answers
- * its merchants all the same. `late`: the struck gateway is stopped, and stores afterwards what it had answered before.
+ * Where results cannot be stored while a fault lasts. `everywhere`: in no gateway. `there`: not in the gateway that was hit,
+ * which still answers its merchants. `late`: the gateway that was hit is stopped, and stores its results afterwards.
  */
 export type StopsCompleting = 'everywhere' | 'there' | 'late';
 
-/** Everything that happened, in memory for the checker and in a file for people: one line of JSON an event. */
+/** All events of a run, in memory for the checker and in a file for readers: one line of JSON for each event. */
 export class History {
   readonly events: Event[] = [];
   readonly #file: WriteStream;

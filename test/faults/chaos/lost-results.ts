@@ -1,15 +1,15 @@
 import type { Ended, Event, StopsCompleting } from './history.ts';
 import { isCompleted, isInDoubt } from './merchants.ts';
 
-/** A gateway may take so long to reach a store that is well again. */
+/** The longest time until a gateway reaches a store that works again. */
 const STORE_BACK_WITHIN_MS = 1500;
-/** ... and to store what it has answered meanwhile: it tries once a second. */
+/** The longest time until it has then stored the results that it acknowledged meanwhile. It tries once a second. */
 const STORED_WITHIN_MS = 3000;
 
 export type Death = Extract<Event, { event: 'gateway_died' }>;
 export type Loss = Extract<Event, { event: 'backend_lost' }> | Death;
 
-/** What went wrong around the calls. */
+/** The faults and losses during the calls. */
 export interface World {
   faults: readonly FaultSpan[];
   losses: readonly Loss[];
@@ -22,24 +22,24 @@ export interface Call {
 }
 
 /**
- * A result is stored before its merchant gets it, with one exception: the store fails at that very moment, for longer than
- * `completeRetryMs`, to all gateways or to the one that answers. Then the key is in doubt to others until all is healed;
- * for good only where that gateway was killed before.
+ * Finds a result that was acknowledged to a merchant and then lost. A result must be stored before it is acknowledged, with one
+ * exception: the store fails at that moment, for longer than `completeRetryMs`, for all gateways or for the one that answers.
+ * Then other gateways may see the key in doubt until the fault is healed, and for good only if that gateway was killed before.
  */
 export function lostResult(own: readonly Call[], { faults, losses, failsOver }: World): string | undefined {
   const completed = own.filter(({ end }) => end && isCompleted(end.ended));
-  const known = completed.reduce<Call | undefined>(
+  const acknowledged = completed.reduce<Call | undefined>(
     (first, call) => ((call.end?.atMs ?? 0) < (first?.end?.atMs ?? Number.POSITIVE_INFINITY) ? call : first),
     undefined,
   );
-  const knownAtMs = known?.end?.atMs;
-  if (known === undefined || knownAtMs === undefined) return undefined;
-  // A replay is what the store had, and comes from another gateway than the one that has executed.
-  const replayed = known.end?.ended.kind === 'result' && known.end.ended.replayed;
-  const owners = replayed ? own.filter(({ start }) => start.atMs <= knownAtMs) : [known];
+  const acknowledgedAtMs = acknowledged?.end?.atMs;
+  if (acknowledged === undefined || acknowledgedAtMs === undefined) return undefined;
+  // A replay was read from the store, and may come from another gateway than the one that executed.
+  const replayed = acknowledged.end?.ended.kind === 'result' && acknowledged.end.ended.replayed;
+  const owners = replayed ? own.filter(({ start }) => start.atMs <= acknowledgedAtMs) : [acknowledged];
   const isStored = replayed && !failsOver;
-  const storedByMs = isStored ? knownAtMs : storedBy(known.start, knownAtMs, faults);
-  const tookItAlong = losses.some(
+  const storedByMs = isStored ? acknowledgedAtMs : storedBy(acknowledged.start, acknowledgedAtMs, faults);
+  const diedWithIt = losses.some(
     (loss) =>
       !isStored &&
       loss.event === 'gateway_died' &&
@@ -47,28 +47,32 @@ export function lostResult(own: readonly Call[], { faults, losses, failsOver }: 
       loss.atMs <= storedByMs,
   );
   const lost = own.find(({ start, end }) => {
-    // At the end it has to be stored, whatever failed shortly before.
-    const fromMs = start.as === 'last' ? knownAtMs : Math.max(knownAtMs, storedByMs);
+    // The last call after the run must find it stored, whatever failed shortly before.
+    const fromMs = start.as === 'last' ? acknowledgedAtMs : Math.max(acknowledgedAtMs, storedByMs);
     return start.atMs > fromMs && end !== undefined && isInDoubt(end.ended);
   });
-  if (!lost || tookItAlong) return undefined;
-  return `in doubt at ${lost.end?.atMs} ms, answered at ${knownAtMs} ms`;
+  if (!lost || diedWithIt) return undefined;
+  return `in doubt at ${lost.end?.atMs} ms, acknowledged at ${acknowledgedAtMs} ms`;
 }
 
-/** When a result surely is stored that this call got: before it was sent, unless the store failed. */
-function storedBy({ atMs, gateway }: Call['start'], knownAtMs: number, faults: readonly FaultSpan[]): number {
+/** The time at which the result of this call must be stored: before it was acknowledged, unless the store failed. */
+function storedBy(
+  { atMs, gateway }: Call['start'],
+  acknowledgedAtMs: number,
+  faults: readonly FaultSpan[],
+): number {
   let byMs = Number.NEGATIVE_INFINITY;
   for (const fault of faults) {
     const isStopped = fault.stops === 'everywhere' || (fault.stops === 'there' && fault.gateway === gateway);
-    const meanwhile = fault.fromMs <= knownAtMs && fault.toMs + STORE_BACK_WITHIN_MS >= atMs;
-    // The next fault may begin before the result was stored, and a gateway may be delayed as well.
+    const meanwhile = fault.fromMs <= acknowledgedAtMs && fault.toMs + STORE_BACK_WITHIN_MS >= atMs;
+    // The next fault may begin before the result is stored, and delays it too.
     if ((isStopped && meanwhile) || fault.fromMs <= byMs)
       byMs = Math.max(byMs, fault.toMs + STORED_WITHIN_MS);
   }
   return byMs;
 }
 
-/** When there was a fault that stops results from being stored. */
+/** The time span of a fault that prevents results from being stored. */
 export interface FaultSpan {
   name: string;
   gateway: number | undefined;
@@ -77,7 +81,7 @@ export interface FaultSpan {
   toMs: number;
 }
 
-/** In the order in which they began. */
+/** Sorted by their beginning. */
 export function spansOf(events: readonly Event[]): FaultSpan[] {
   const spans: FaultSpan[] = [];
   for (const event of events) {
@@ -95,6 +99,6 @@ export function spansOf(events: readonly Event[]): FaultSpan[] {
   return spans;
 }
 
-/** Whether the process died that had been called, and after that. */
+/** Whether the process that got this call died after the call. */
 export const isOf = (death: Death, call: Call['start']): boolean =>
   death.gateway === call.gateway && death.life === call.life && death.atMs >= call.atMs;

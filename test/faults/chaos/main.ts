@@ -1,4 +1,4 @@
-/** `npm run chaos`: three gateways, real stores, merchants who retry, and everything that can break. */
+/** `npm run chaos`: three gateways on a real store, merchants who retry, and faults of every part. */
 import { rmSync, writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { runAll } from './all.ts';
@@ -18,9 +18,9 @@ Exit codes: 0 clean, 1 the promise was broken, 64 wrong options, 70 the suite it
   --minutes M       how long things break (default 1.5); up to as long again, until each fault has come
   --seed N          repeats the schedule of another run (default: a new one, which is printed)
   --rate N          new keys a second (default 100)
-  --together N      faults at once, at most (default 2)
+  --together N      at most this many faults at once (default 2)
   --only TEXT       only faults with this text in their names
-  --recover-within MS  how long merchants may take to know after a heal, p99 (default: a lease and two seconds)
+  --recover-within MS  how long merchants may wait for a final answer after a heal, p99 (default: a lease and two seconds)
   --unsafe NAME     a configuration that cannot keep the promise, to see it broken:
 ${Object.entries(UNSAFE)
   .map(([name, says]) => `                    ${name}: ${says}`)
@@ -123,7 +123,7 @@ async function runEach(): Promise<number> {
   });
 }
 
-// An `exit` ends what the suite has started, which a signal by itself does not.
+// The 'exit' event stops the processes of the suite. A signal without a listener would not emit it.
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(130));
 try {
   process.exit(await (values.all ? runEach() : runOne(oneOf('store', values.store, STORES))));

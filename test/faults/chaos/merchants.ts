@@ -3,45 +3,45 @@ import { type CallOptions, Client, type Payout } from './client.ts';
 import type { Ended, Event, History } from './history.ts';
 import type { Random } from './random.ts';
 
-/** Where merchants send their payouts. */
+/** A gateway to which merchants send their payouts. */
 export interface Target {
   number: number;
   life: number;
   port: number;
-  /** How long it keeps what it has completed. */
+  /** How long it keeps completed records. */
   retentionMs: number;
 }
 
 export interface MerchantOptions {
   /** New keys a second. */
   ratePerS: number;
-  /** Keys without an answer at once; when there are so many, new ones wait. */
+  /** The most keys that may be without an answer; above it, no new keys are started. */
   maxOpen: number;
   callTimeoutMs: number;
 }
 
 type As = Extract<Event, { event: 'call' }>['as'];
 
-/** One key and what its merchant knows of it. */
+/** One key and what its merchant knows about its outcome. */
 export interface Life {
   payout: Payout;
-  /** The last answer that says something about the payout. */
+  /** The last answer that says what became of the payout. */
   known: 'nothing' | 'result' | 'in_doubt';
-  /** Nothing more is asked under this key. */
+  /** The merchant sends no more requests with this key. */
   isOver: boolean;
-  /** From then on the key may be new again, since what was completed under it has expired (`performance.now()`). */
+  /** From then on the completed record may have expired (`performance.now()`). */
   newFromMs: number;
 }
 
 const SECRETS: Record<string, readonly string[]> = {
-  // Two secret keys, used in turn: a rotation in the middle of the retries.
+  // Two secret keys, used in turn, as if a rotation happened between the retries.
   'M-ALPHA': ['sk_sandbox_alpha', 'sk_sandbox_alpha_2'],
   'M-BRAVO': ['sk_sandbox_bravo'],
   'M-CHARLIE': ['sk_sandbox_charlie'],
 };
 const MERCHANTS = Object.keys(SECRETS);
 
-/** Pauses between retries that the payment API advises. */
+/** The retry delays that the interface recommends. */
 const RETRY_AFTER_MS = [1000, 2000, 4000];
 
 /** Faults of the backend, each for one request; [how many in a thousand keys, the switch]. */
@@ -62,7 +62,7 @@ const FAULTS: readonly (readonly [number, string])[] = [
   [2, 'status=502'],
   [2, 'status=504'],
 ];
-/** Those after which only the backend can know whether it has paid. */
+/** Faults after which only the backend knows whether it executed the payout. */
 export const LOSSY_FAULTS = new Set([
   'execute-then-reset',
   'execute-then-hang',
@@ -82,7 +82,7 @@ const UNKNOWN_STATUSES = [502, 504];
 /** A call that begins before a key expires must end before it does. */
 const EXPIRY_MARGIN_MS = 15_000;
 
-/** Merchants who pay, each payout under its own key, and retry as the payment API advises. */
+/** Merchants who send payouts, each under a new key, and retry as the interface recommends. */
 export class Merchants {
   readonly lives: Life[] = [];
   readonly #history: History;
@@ -120,26 +120,26 @@ export class Merchants {
     this.#arrivals = this.#arrive();
   }
 
-  /** No new keys; resolves when every merchant has ended its retries. */
+  /** Starts no new keys; resolves when every merchant has finished its retries. */
   async stop(): Promise<void> {
     this.#paying = false;
     await this.#arrivals;
     while (this.#open.size > 0) await sleep(20);
   }
 
-  /** At once: a merchant that still waits for an answer gets none, and asks no more. */
+  /** Stops at once: merchants that wait for an answer get none, and send no more requests. */
   async close(): Promise<void> {
     this.#closed = true;
     await Promise.all(this.#clients.map((client) => client.close()));
     await this.stop();
   }
 
-  /** @param scope merchant and key, with a space between */
+  /** @param scope merchant and key, separated by a space */
   lifeOf(scope: string): Life | undefined {
     return this.#byScope.get(scope);
   }
 
-  /** A payout under an unused key. The key's name is used by every merchant. */
+  /** A payout under a new key. Every merchant uses the same key names. */
   newLife(action: Payout['action'] = 'withdraw'): Life {
     const number = this.lives.length;
     const merchant = MERCHANTS[number % MERCHANTS.length] as string;
@@ -156,7 +156,7 @@ export class Merchants {
     return life;
   }
 
-  /** One request of a life to one gateway. */
+  /** Sends one request with this key to one gateway. */
   async call(life: Life, as: As, at: number, more: Partial<CallOptions> & { part?: number } = {}) {
     const { payout } = life;
     const target = this.#targets[at % this.#targets.length] as Target;
@@ -185,7 +185,7 @@ export class Merchants {
     return ended;
   }
 
-  /** The next gateway in turn; one that refuses the connection is passed over, as a load balancer does. */
+  /** Sends to the next gateway in turn; skips a gateway that refuses the connection, as a load balancer does. */
   async callInTurn(life: Life, as: As, more: Partial<CallOptions> & { part?: number } = {}): Promise<Ended> {
     let ended: Ended = { kind: 'no_answer', reason: 'no gateway' };
     for (const _ of this.#targets) {
@@ -195,7 +195,7 @@ export class Merchants {
     return ended;
   }
 
-  /** At a fixed rate, whatever becomes of those who came before. */
+  /** Starts new keys at a fixed rate, without waiting for the earlier ones. */
   async #arrive(): Promise<void> {
     const startedMs = performance.now();
     let due = 0;
@@ -224,7 +224,7 @@ export class Merchants {
     }
   }
 
-  /** The first request, which some break off, or send twice at once. */
+  /** The first request. Some merchants abort it, some send it twice at once. */
   async #first(life: Life): Promise<void> {
     const random = this.#random;
     const fault = this.#fault();
@@ -249,7 +249,7 @@ export class Merchants {
     return undefined;
   }
 
-  /** Some ask again, and some take the key for another payout by mistake. */
+  /** Some merchants repeat the request, and some use the key for another payout by mistake. */
   async #afterwards(life: Life): Promise<void> {
     if (this.#random.chance(0.1)) await this.callInTurn(life, 'duplicate');
     if (this.#random.chance(0.05)) await this.callInTurn(life, 'other_amount');
@@ -261,11 +261,11 @@ function learn(life: Life, ended: Ended): void {
   else if (life.known !== 'result' && isInDoubt(ended)) life.known = 'in_doubt';
 }
 
-/** Whether another request under the key means the same payout. A key in doubt is never new. */
+/** Whether another request with the key still means the same payout. A key in doubt does not expire during a run. */
 export const mayAsk = ({ isOver, known, newFromMs }: Life): boolean =>
   !isOver && (known === 'in_doubt' || performance.now() < newFromMs - EXPIRY_MARGIN_MS);
 
-/** An answer that every later one has to equal. */
+/** A final answer: every later one must be equal to it. */
 export const isCompleted = (ended: Ended): boolean =>
   ended.kind === 'result' &&
   !RELEASE_STATUSES.includes(ended.status) &&

@@ -10,8 +10,8 @@ import type { Summary } from './summary.ts';
 const MAIN = fileURLToPath(new URL('./main.ts', import.meta.url));
 
 /**
- * What `npm test` runs of the fault suite: 45 seconds of everything on one store, by a fixed seed. How soon merchants know
- * after a heal is judged in runs of their own: here other suites have most of the machine.
+ * The part of the fault suite that `npm test` runs: 45 seconds of all faults on one store with a fixed seed. The recovery time
+ * after a heal is judged only in separate runs, because here other suites use most of the machine.
  */
 export const MIX = {
   minutes: 0.75,
@@ -22,14 +22,14 @@ export const MIX = {
   limitMs: 180_000,
 };
 
-/** Runs the suite as its users do, and expects that the promise held and that the run was busy. */
+/** Runs the suite as a command, and expects that there was no violation and enough load. */
 export async function expectCleanMix(store: 'sqlite' | 'redis'): Promise<void> {
   const json = join(temporaryFolder(), 'summary.json');
   const { minutes, seed, rate, together, recoverWithinMs } = MIX;
   const numbers = { minutes, seed, rate, together, 'recover-within': recoverWithinMs };
   const flags = Object.entries(numbers).flatMap(([name, value]) => [`--${name}`, String(value)]);
   const args = [MAIN, '--store', store, '--json', json, ...flags];
-  // Its verdict is in what it prints, which a failure shows.
+  // The output has the verdict, and a failed expectation shows it.
   const { stdout, stderr } = await promisify(execFile)(process.execPath, args).catch((error) => error);
   expect(stdout, stderr).toContain('clean: no violation');
   const summary = JSON.parse(readFileSync(json, 'utf8')) as Summary;

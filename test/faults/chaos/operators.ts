@@ -5,10 +5,10 @@ import { promisify } from 'node:util';
 
 const MAIN = fileURLToPath(new URL('../../../src/main.ts', import.meta.url));
 
-/** Of the gateways' admin ports, for this run. */
+/** The token of the gateways' admin ports, for this run. */
 export const ADMIN_TOKEN = randomBytes(16).toString('hex');
 
-/** A key in doubt, as operators are shown it. */
+/** A key in doubt, as operators see it. */
 export interface Listed {
   scope: string;
   /** Which execution it was. */
@@ -25,9 +25,9 @@ export async function listInDoubt(configFile: string): Promise<Listed[]> {
 }
 
 /**
- * Resolves on the admin port. Returns what went wrong.
+ * Resolves a key on the admin port. Returns the error, if any.
  *
- * @param execution only if it is this one
+ * @param execution resolves the key only if this execution is in doubt
  */
 export async function resolveInDoubt(
   adminPort: number,

@@ -39,14 +39,14 @@ export function preloaded({
 
 const fakeTimeOf = (file: string): NodeJS.ProcessEnv => ({
   FAKETIME_TIMESTAMP_FILE: file,
-  // How soon it sees a move, in seconds.
+  // How soon the process notices a changed clock, in seconds.
   FAKETIME_CACHE_DURATION: '1',
   FAKETIME_DONT_FAKE_MONOTONIC: '1',
   FAKETIME_DONT_RESET: '1',
 });
 
 /**
- * These system calls of a process fail now and then, or, with a probability of 0, work again. Names are libfiu's.
+ * Makes these system calls of a process fail with a probability; 0 ends that. The names are libfiu's.
  *
  * @throws if the process does not answer, because it is stopped or gone
  */

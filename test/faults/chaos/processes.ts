@@ -15,11 +15,11 @@ process.once('exit', () => {
 });
 
 /**
- * Starts `node ...args`: a process of the suite's, which dies with it. Resolves when `isReady` says so of the lines of
- * its output so far.
+ * Starts `node ...args` as a process that dies with the suite. Resolves when `isReady` is true for the output lines so
+ * far.
  *
  * @param logFile gets all of its output
- * @throws with the last lines of its output when it ends before
+ * @throws with the last lines of its output if it exits before that
  */
 export async function startNode(
   args: string[],
@@ -66,7 +66,7 @@ export async function startNode(
   return child;
 }
 
-/** Ends a process, and resolves to its exit code or the signal's name when it has gone. */
+/** Ends a process, and resolves to its exit code or the signal's name when the process is gone. */
 export async function end(child: ChildProcess, signal: NodeJS.Signals): Promise<number | string | null> {
   if (child.exitCode !== null || child.signalCode !== null) return child.exitCode ?? child.signalCode;
   const exited = once(child, 'exit');

@@ -21,11 +21,11 @@ export interface RunOptions {
   unsafe?: Unsafe | undefined;
   /** New keys a second. */
   ratePerS: number;
-  /** Faults at once, at most. */
+  /** At most this many faults at once. */
   together: number;
   /** Only faults with this text in their names. */
   only: string;
-  /** How long merchants may take to know after a heal (p99). Default: a lease and two seconds. */
+  /** How long merchants may wait for a final answer after a heal (p99). Default: a lease and two seconds. */
   recoverWithinMs?: number | undefined;
   progress(line: string): void;
 }
@@ -34,10 +34,10 @@ const GATEWAYS = 3;
 const HOLD_MS = { from: 300, to: 2200 };
 const PAUSE_MS = { from: 200, to: 1000 };
 const CALL_TIMEOUT_MS = 8000;
-/** Open keys that are watched after a heal; the others are known by their merchants' own retries. */
+/** How many open keys are watched after a heal; the retries of their merchants settle the others. */
 const WATCHED = 60;
 const GIVE_UP_AFTER_MS = 15_000;
-/** Keys in doubt that operators resolve at the end. */
+/** How many keys in doubt operators resolve after the run. */
 const RESOLVED = 100;
 const PROGRESS_EVERY_MS = 5000;
 
@@ -93,7 +93,7 @@ class Run {
     this.#random = new Random(options.seed);
     const { ratePerS } = options;
     const limits = { ratePerS, maxOpen: ratePerS * 20, callTimeoutMs: CALL_TIMEOUT_MS };
-    // Streams of their own: how many calls there are must not change which faults come.
+    // Separate random streams, so that the number of calls does not change which faults are drawn.
     this.#merchants = new Merchants(world.history, new Random(options.seed + 1), world.gateways, limits);
     const faultRandom = new Random(options.seed + 2);
     const merchants = this.#merchants;
@@ -108,9 +108,9 @@ class Run {
   async run(): Promise<Summary> {
     const startedMs = performance.now();
     const endMs = startedMs + this.#options.minutes * 60_000;
-    // A run in which some fault never came says less than it seems to.
+    // A run that never injected one of its faults proves less than it seems to.
     const longestMs = endMs + this.#options.minutes * 60_000;
-    const timer = setInterval(() => this.#tell(startedMs), PROGRESS_EVERY_MS);
+    const timer = setInterval(() => this.#printProgress(startedMs), PROGRESS_EVERY_MS);
     try {
       this.#merchants.start();
       let deck: Fault[] = [];
@@ -118,7 +118,7 @@ class Run {
         if (deck.length === 0) deck = this.#random.shuffled(this.#faults);
         const { together } = this.#options;
         const { drawn, left } = draw(deck, this.#random.between(Math.ceil(together / 2), together));
-        // What could not be injected together with the others is tried again, after the rest.
+        // A fault that could not be injected together with others is tried again later.
         deck = [...left, ...(await this.#round(drawn))];
       }
       this.#present = ['ending'];
@@ -135,11 +135,11 @@ class Run {
     return [...this.#injected.values()].includes(0);
   }
 
-  /** Breaks, waits, heals, and looks how long merchants take to know. Returns the faults that could not be injected. */
+  /** Injects faults, waits, heals them, and measures the recovery. Returns the faults that could not be injected. */
   async #round(faults: readonly Fault[]): Promise<Fault[]> {
     this.#present = faults.map(({ name }) => name);
     const struck = await Promise.all(faults.map((fault) => this.#strike(fault)));
-    // A gateway that was struck by two faults at once.
+    // A gateway that two faults hit at once may still be down.
     await Promise.all(this.#world.gateways.map((gateway) => gateway.revive()));
     this.#present = [];
     await this.#recover();
@@ -168,7 +168,7 @@ class Run {
     return struck;
   }
 
-  /** Merchants who know nothing yet ask impatiently now, and one new one asks at each gateway. */
+  /** Merchants without a final answer now retry fast, and one new key is sent to each gateway. */
   async #recover(): Promise<void> {
     const unknowing = this.#merchants.open.filter((life) => life.known === 'nothing' && mayAsk(life));
     const watched = this.#random.shuffled(unknowing).slice(0, WATCHED);
@@ -182,7 +182,7 @@ class Run {
     );
   }
 
-  /** Asks until the answer says what became of the payout. False: it never did. */
+  /** Retries until the answer says what became of the payout. False: no answer did. */
   async #untilKnown(life: Life, as: 'impatient' | 'last', at: number): Promise<boolean> {
     const endMs = performance.now() + GIVE_UP_AFTER_MS;
     for (let turn = at; performance.now() < endMs; turn++) {
@@ -194,8 +194,8 @@ class Run {
   }
 
   /**
-   * Every key is asked for once more, when all is healed and a lease has passed. Returns those that were not asked for:
-   * they may be new again, and would be paid again.
+   * Sends every key once more, when everything is healed and a lease has passed. Returns the keys that were left out because
+   * their records may have expired: they would be executed again.
    */
   async #lastCalls(): Promise<Set<string>> {
     await sleep(LEASE_MS + 500);
@@ -211,7 +211,7 @@ class Run {
     return unasked;
   }
 
-  /** Operators look into the books, and resolve what is in doubt; then its merchants ask again. */
+  /** Operators read the backend's ledger and resolve keys in doubt; then the merchants retry. */
   async #resolveDoubts(listed: readonly Listed[], paid: ReadonlySet<string>): Promise<Resolved[]> {
     const resolved: Resolved[] = [];
     for (const [i, record] of this.#random.shuffled(listed).slice(0, RESOLVED).entries()) {
@@ -251,7 +251,7 @@ class Run {
     return summaryOf(run, evidence, check(evidence));
   }
 
-  #tell(startedMs: number): void {
+  #printProgress(startedMs: number): void {
     const { lives, open, calls } = this.#merchants;
     const seconds = Math.round((performance.now() - startedMs) / 1000);
     const present = this.#present.join(' + ') || 'healed';

@@ -6,7 +6,7 @@ export interface RunFacts {
   store: string;
   unsafe: string | undefined;
   tookMs: number;
-  /** Where history and logs are. */
+  /** The folder of history and logs. */
   folder: string;
   /** How often each fault was injected. */
   faults: Record<string, number>;
@@ -15,7 +15,7 @@ export interface RunFacts {
   keys: number;
 }
 
-/** What is said at the end, as JSON too. */
+/** The summary of a run, which is also written as JSON. */
 export interface Summary extends RunFacts {
   clean: boolean;
   calls: number;
@@ -23,13 +23,13 @@ export interface Summary extends RunFacts {
   replays: number;
   completed: number;
   inDoubt: number;
-  /** Of those, how many no gateway had begun to send: the price of a single write before the first byte. */
+  /** How many of those no gateway had sent a byte of: the cost of a single write before the first byte. */
   neverSent: number;
-  /** Of those, how many were under way in a gateway that the suite killed exactly between its start and its first byte. */
+  /** How many of those were in flight in a gateway that the suite killed exactly between its start and its first byte. */
   neverSentAimed: number;
-  /** Of those in doubt, how many operators resolved. */
+  /** How many of those in doubt operators resolved. */
   resolved: number;
-  /** Keys without a last call, because they may be new again. */
+  /** Keys without a last call, because their records may have expired. */
   unasked: number;
   /** Gateways that were killed, or shut down. */
   gatewayDeaths: number;
@@ -73,7 +73,7 @@ export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonl
 }
 
 /**
- * Scopes of which a gateway had sent the first byte, before operators released some at the end.
+ * Scopes of which a gateway sent the first byte before operators released some of them after the run.
  *
  * @throws if the ledger has a payout that no gateway sent: then the measurement is wrong
  */
@@ -92,7 +92,7 @@ function sentScopes({ events, payouts }: Evidence): Set<string> {
   return sent;
 }
 
-/** Scopes with a call under way in a gateway that the suite killed exactly at `after_start`. */
+/** Scopes with a call in flight in a gateway that the suite killed exactly at `after_start`. */
 function aimedScopes({ events }: Evidence): Set<string> {
   const ends = new Map(events.flatMap((e) => (e.event === 'ended' ? [[e.id, e] as const] : [])));
   const deaths = events.flatMap((e) => (e.event === 'gateway_died' && e.at === 'after_start' ? [e] : []));
@@ -118,7 +118,7 @@ function aimedScopes({ events }: Evidence): Set<string> {
 
 const NOTICED_WITHIN_MS = 500;
 
-/** Of the keys in doubt; and without those whose gateway was killed exactly there. */
+/** The share of the keys in doubt, and the same without those whose gateway was killed exactly there. */
 export function shareNeverSent({
   inDoubt,
   neverSent,
@@ -129,7 +129,7 @@ export function shareNeverSent({
   return `${neverSent} (${share(neverSent, inDoubt)} %; ${neverSent - neverSentAimed} (${others} %) without kills aimed there)`;
 }
 
-/** The summary for people. */
+/** The summary as text. */
 export function tableOf(summary: Summary): string {
   const { recoveryMs, violations, unsafe, faults } = summary;
   const rows: [string, string | number][] = [
@@ -140,12 +140,12 @@ export function tableOf(summary: Summary): string {
     ['calls', summary.calls],
     ['payouts in the ledger', summary.payouts],
     ['replays', summary.replays],
-    ['completed at the end', summary.completed],
-    ['in doubt at the end', summary.inDoubt],
+    ['completed after the run', summary.completed],
+    ['in doubt after the run', summary.inDoubt],
     ['of these never sent', shareNeverSent(summary)],
     ['of these resolved by operators', summary.resolved],
-    ['not asked for at the end, since they may be new again', summary.unasked],
-    ['gateway processes that ended', summary.gatewayDeaths],
+    ['without a last call, because their records may have expired', summary.unasked],
+    ['gateway processes that exited', summary.gatewayDeaths],
     [
       'recovery after a heal, p50 / p99 / max ms',
       `${recoveryMs.p50} / ${recoveryMs.p99} / ${recoveryMs.max}`,

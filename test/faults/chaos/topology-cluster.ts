@@ -6,7 +6,7 @@ import { faultsOf, lateRequests, startWired, stopWired, type WiredRedis } from '
 const SLOTS = 16_384;
 const SERVING_WITHIN_MS = 20_000;
 
-/** Three masters, each behind its own wire: what a node announces to clients is its wire. */
+/** Three masters, each behind its own proxy: a node announces the address of its proxy to clients. */
 export async function startCluster(): Promise<Topology> {
   const nodes = await Promise.all(Array.from({ length: 3 }, startMaster));
   try {
@@ -24,7 +24,7 @@ export async function startCluster(): Promise<Topology> {
       ])
       .map((fault) => ({
         ...fault,
-        // A server that was away for longer than the cluster bears is back long before its cluster takes it back.
+        // A server that was down for longer than cluster-node-timeout runs again long before its cluster accepts it.
         heal: async () => {
           await fault.heal();
           await serving(nodes);
@@ -61,7 +61,7 @@ async function join(nodes: readonly WiredRedis[]): Promise<void> {
   await serving(nodes);
 }
 
-/** Resolves when every node, asked past its wire, serves and knows all others, and none suspects another. */
+/** Resolves when every node, asked without its proxy, serves and knows all others, and none suspects another. */
 async function serving(nodes: readonly WiredRedis[]): Promise<void> {
   const serves = async ({ server }: WiredRedis) => {
     const [state, view] = await Promise.all([server.admin.cluster('INFO'), server.admin.cluster('NODES')]);

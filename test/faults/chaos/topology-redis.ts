@@ -3,13 +3,13 @@ import { TcpProxy } from '../../support/breakable-wire.ts';
 import { launchRedis, type RedisServer, type RedisServerOptions } from '../../support/redis-process.ts';
 import type { StoreFault, Topology } from './topology.ts';
 
-/** A redis-server behind a wire that can be broken. */
+/** A redis-server behind a proxy that can break connections. */
 export interface WiredRedis {
   server: RedisServer;
   wire: TcpProxy;
 }
 
-/** @param argsFor more of the command line, when the wire's port is known */
+/** @param argsFor more arguments, which may need the proxy's port */
 export async function startWired(
   options: RedisServerOptions = {},
   argsFor: (wirePort: number) => string[] = () => [],
@@ -27,17 +27,17 @@ export async function stopWired(nodes: readonly WiredRedis[]): Promise<void> {
   await Promise.all(nodes.map(({ server }) => server.stop()));
 }
 
-/** Shorter than a gateway waits for its store: its commands in flight fail because of the reset. */
+/** Shorter than a gateway's store timeout, so that its commands in flight fail because of the reset. */
 const GATHERED_MS = 200;
 
 /**
- * Commands in flight are held back while their clients' connections are reset, and reach the server a second and a half
- * later: starts arrive after their own releases.
+ * Holds commands in flight back while their clients' connections are reset, and delivers them a second and a half later, so
+ * that starts arrive after their own releases.
  */
 export function lateRequests(wireOf: () => Promise<TcpProxy>, of = 'redis'): StoreFault {
   let wire: TcpProxy | undefined;
   return {
-    name: `${of} gets requests late`,
+    name: `requests to ${of} delayed past a reset`,
     inject: async () => {
       wire = await wireOf();
       wire.holdRequests();
@@ -69,13 +69,13 @@ function wireFaultsOf(wire: TcpProxy, of: string): StoreFault[] {
       heal: async () => wire.refuse(false),
     },
     {
-      name: `${of} replies late`,
+      name: `replies of ${of} delayed`,
       inject: async () => wire.delayReplies(150),
       heal: async () => wire.delayReplies(0),
       completesOn: true,
     },
     {
-      name: `${of} replies lost`,
+      name: `replies of ${of} lost`,
       inject: async () => wire.swallowReplies(true),
       heal: async () => wire.swallowReplies(false),
     },

@@ -4,16 +4,16 @@ import type { StoreFault, Topology } from './topology.ts';
 import { lateRequests, startWired, stopWired, type WiredRedis } from './topology-redis.ts';
 
 const NAME = 'payments';
-/** When sentinels that take a master for dead have agreed on it, or not. */
+/** By then the sentinels have agreed whether a master is down. */
 const FAILOVER_DECIDED_AFTER_MS = 3000;
-/** Sentinels that a loaded machine holds up vote more than once. */
+/** On a loaded machine the sentinels may need more than one vote. */
 const FAILOVER_WITHIN_MS = 60_000;
 
 /**
- * A master and a replica, watched by three sentinels. Everybody, the replica and the sentinels too, goes through the
- * servers' wires.
+ * A master and a replica, watched by three sentinels. All connections, also those of the replica and of the sentinels, go
+ * through the proxies of the servers.
  *
- * @param replicas that writes wait for
+ * @param replicas how many replicas writes wait for
  */
 export async function startSentinels(replicas: number): Promise<Topology> {
   const announced = (port: number) => [
@@ -57,7 +57,7 @@ async function startSentinel(masterPort: number): Promise<RedisServer> {
   });
 }
 
-/** Which of the servers is the master, as the sentinels see it. */
+/** The server that is the master according to the sentinels. */
 class Watched {
   readonly #data: readonly WiredRedis[];
   readonly #sentinels: readonly RedisServer[];
@@ -130,10 +130,10 @@ async function roleOf({ server }: WiredRedis): Promise<string> {
 function faultsOf(watched: Watched): StoreFault[] {
   let struck: WiredRedis | undefined;
   const target = () => {
-    if (!struck) throw new Error('nothing was struck');
+    if (!struck) throw new Error('no server was hit');
     return struck;
   };
-  /** The old master comes back as a replica of the new one, as its operators would start it. */
+  /** Starts the old master as a replica of the new one, as operators would. */
   const rejoin = async () => {
     const master = await watched.master();
     await target().server.restart(['--replicaof', '127.0.0.1', String(master.wire.port)]);
@@ -157,7 +157,7 @@ function faultsOf(watched: Watched): StoreFault[] {
       inject: async () => {
         struck = await watched.master();
         target().wire.swallowReplication(true);
-        // Long enough for payouts to be made, short enough for the replica not to be given up by the sentinels.
+        // Long enough for payouts, short enough that the sentinels do not consider the replica lost.
         await new Promise((resolve) => setTimeout(resolve, 700));
         await kill();
       },
@@ -173,7 +173,7 @@ function faultsOf(watched: Watched): StoreFault[] {
         target().server.freeze();
         await watched.failedOverFrom(target());
       },
-      // It wakes up as a master, and its clients are still there: until the sentinels turn it into a replica.
+      // It continues as a master with connected clients, until the sentinels make it a replica.
       heal: async () => {
         target().server.thaw();
         await watched.ready();
@@ -188,12 +188,12 @@ function faultsOf(watched: Watched): StoreFault[] {
       heal: rejoin,
     },
     {
-      name: 'master replies lost',
+      name: 'replies of master lost',
       inject: async () => {
         struck = await watched.master();
         target().wire.swallowReplies(true);
       },
-      // The sentinels may have taken it for dead, and be about to make the other one the master: all is well after that.
+      // The sentinels may have considered it down and be about to promote the other server. Wait until that is over.
       heal: async () => {
         target().wire.swallowReplies(false);
         await new Promise((resolve) => setTimeout(resolve, FAILOVER_DECIDED_AFTER_MS));

@@ -7,8 +7,8 @@ import { canFailIo } from './preloads.ts';
 import { end, startNode } from './processes.ts';
 import type { StoreFault, Topology } from './topology.ts';
 
-const STRANGER = fileURLToPath(new URL('./sqlite-stranger.ts', import.meta.url));
-/** Holds the records of an hour; memory is used only for what is written. */
+const OTHER_PROCESS = fileURLToPath(new URL('./sqlite-other-process.ts', import.meta.url));
+/** Large enough for the records of an hour. A tmpfs uses memory only for what is written. */
 const DISK_SIZE = '512m';
 const BLOCK = Buffer.alloc(4096);
 
@@ -17,7 +17,7 @@ export async function startSqlite(folder: string): Promise<Topology> {
   const path = join(folder, 'store');
   mkdirSync(path, { mode: 0o700 });
   const unmountable = mount(path);
-  const logFile = join(folder, 'strangers.log');
+  const logFile = join(folder, 'other-processes.log');
   const missing = [
     ...(unmountable ? [`the disk is full, and freed: no tmpfs can be mounted here (${unmountable})`] : []),
     ...(canFailIo ? [] : ['I/O errors: libfiu is missing (Debian, Ubuntu: apt-get install fiu-utils)']),
@@ -25,10 +25,10 @@ export async function startSqlite(folder: string): Promise<Topology> {
   return {
     config: { store: { kind: 'sqlite', path } },
     faults: [
-      strangerFault('a process stopped within a transaction', 'writer', 'SIGCONT', path, logFile),
-      strangerFault('a process killed within a transaction', 'writer', 'SIGKILL', path, logFile),
+      otherProcessFault('a process stopped within a transaction', 'writer', 'SIGCONT', path, logFile),
+      otherProcessFault('a process killed within a transaction', 'writer', 'SIGKILL', path, logFile),
       {
-        ...strangerFault('a reader holds a snapshot', 'reader', 'SIGKILL', path, logFile),
+        ...otherProcessFault('a reader holds a snapshot', 'reader', 'SIGKILL', path, logFile),
         completesOn: true,
         holdMs: 4000,
       },
@@ -37,7 +37,7 @@ export async function startSqlite(folder: string): Promise<Topology> {
     missing,
     stop: async () => {
       if (unmountable) return;
-      // What is on a tmpfs is gone with it.
+      // The files on a tmpfs are lost when it is unmounted.
       cpSync(path, join(folder, 'records'), { recursive: true });
       process.removeListener('exit', unmount);
       unmount();
@@ -48,7 +48,7 @@ export async function startSqlite(folder: string): Promise<Topology> {
     execFileSync('umount', ['-l', path]);
   }
 
-  /** Returns why it cannot. */
+  /** Mounts the tmpfs, or returns why that is impossible. */
   function mount(at: string): string | undefined {
     try {
       const options = ['-t', 'tmpfs', '-o', `size=${DISK_SIZE},mode=700`];
@@ -61,37 +61,37 @@ export async function startSqlite(folder: string): Promise<Topology> {
   }
 }
 
-/** Another process uses the database, and stops itself there. It is healed by the signal. */
-function strangerFault(
+/** Another process uses the database, and stops itself there. The signal heals the fault. */
+function otherProcessFault(
   name: string,
   as: 'reader' | 'writer',
   healedBy: 'SIGCONT' | 'SIGKILL',
   path: string,
   logFile: string,
 ): StoreFault {
-  let stranger: ChildProcess | undefined;
+  let child: ChildProcess | undefined;
   return {
     name,
     inject: async () => {
-      stranger = await startNode([STRANGER, join(path, 'records.db'), as], {
+      child = await startNode([OTHER_PROCESS, join(path, 'records.db'), as], {
         isReady: (lines) => lines.includes('holds'),
         logFile,
       });
     },
     heal: async () => {
-      if (stranger) await end(stranger, healedBy);
+      if (child) await end(child, healedBy);
     },
   };
 }
 
-/** To the last byte. */
+/** Fills the disk to the last byte. */
 function fullDisk(path: string): StoreFault {
   const filler = join(path, 'filler');
   return {
     name: 'disk full',
     inject: async () => {
       const { bavail, bsize } = statfsSync(path);
-      // The gateways write meanwhile, so that this may fail; what it got stays.
+      // The gateways write meanwhile, so this may fail. The file keeps the space that it got.
       await promisify(execFile)('fallocate', ['-l', `${bavail * bsize}`, filler]).catch(() => {});
       try {
         for (;;) appendFileSync(filler, BLOCK);

@@ -7,21 +7,21 @@ import { startSqlite } from './topology-sqlite.ts';
 export const STORES = ['sqlite', 'redis', 'sentinel', 'cluster', 'quorum'] as const;
 export type StoreName = (typeof STORES)[number];
 
-/** Ways to configure a store under which the promise cannot be kept: to show that the suite sees it. */
+/** Store configurations that cannot keep the promise, to show that the suite detects the violations. */
 export const UNSAFE = {
   memory: 'redis without persistence, killed',
   'no-replicas': 'sentinels with durability.replicas 0: failover loses writes',
 } as const;
 export type Unsafe = keyof typeof UNSAFE;
 
-/** What can happen to a store: `inject` resolves when the fault is there, `heal` when it is over. */
+/** A fault of a store: `inject` resolves when it is there, `heal` when it is over. */
 export interface StoreFault {
   name: string;
   inject(): Promise<void>;
   heal(): Promise<void>;
-  /** How long it lasts; without it as long as others do. */
+  /** How long it lasts; a usual time by default. */
   holdMs?: number;
-  /** Results are stored all the same while it lasts. */
+  /** Results are still stored while it lasts. */
   completesOn?: true;
 }
 

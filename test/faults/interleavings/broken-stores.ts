@@ -2,7 +2,7 @@ import type { Execution } from '../../../src/idempotency/store.ts';
 import type { Reference } from '../model/reference.ts';
 import type { Setup } from './setup.ts';
 
-/** Whatever the store holds, the caller owns the scope now. */
+/** Makes the caller the owner of the scope, whatever the store holds. */
 function seize(reference: Reference, execution: Execution): 'started' {
   const record = reference.at(execution.scope);
   if (record) reference.release({ ...execution, token: record.token });

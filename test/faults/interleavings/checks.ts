@@ -30,7 +30,7 @@ export function checkSend(world: World, name: string): void {
   demand(record?.wasInDoubt === true, `${name} was sent after ${world.sent}, which are not in doubt`);
 }
 
-/** After every step: no answer says something else than what happened. */
+/** After every step: no answer contradicts what happened. */
 export function checkAnswers(world: World, process: Process): void {
   for (const name of process.requests) {
     const answer = process.answers.get(name);
@@ -52,7 +52,7 @@ function checkAnswer(world: World, process: Process, name: string, answer: Resul
     case 'replayed': {
       const replayed = answer.response.body.toString();
       demand(replayed === resultIn(world), `${name} got ${replayed}, which is not stored`);
-      // A late owner is answered with what the store holds.
+      // A late owner answers with what the store holds.
       demand(!ran || replayed !== name, `${name} got its own result as a replay`);
       return;
     }
@@ -72,7 +72,7 @@ function resultIn({ reference }: World): string | undefined {
   return completion?.kind === 'response' ? completion.response.body.toString() : undefined;
 }
 
-/** Once every lease has lapsed one more request comes: what was executed is not executed again, and what was not is. */
+/** When every lease has lapsed, one more request is sent. It is executed if and only if no earlier one was. */
 export async function checkEnd(world: World): Promise<void> {
   const { sent, setup, diedStarted } = world;
   const record = world.reference.at(scopeUnderTest);
@@ -91,12 +91,12 @@ export async function checkEnd(world: World): Promise<void> {
     demand(answer.kind === 'in_doubt', `${sent} is in doubt, and a retry got ${answer.kind}`);
     return;
   }
-  // Nothing was sent: a process that died with a start leaves its key in doubt, and no other one does.
+  // Nothing was sent. Only a process that died after a start may leave the key in doubt.
   if (setup.inDoubt === 'hold' && diedStarted > 0 && answer.kind === 'in_doubt') return;
   demand(runs === 1, `nothing was executed, and a retry got ${answer.kind}`);
 }
 
-/** A result that a merchant got is stored in the end, unless its process died. */
+/** An acknowledged result is stored in the end, unless its process died. */
 function checkCompleted({ processes }: World, result: string | undefined): void {
   for (const { isDead, answers } of processes) {
     for (const [name, answer] of answers) {

@@ -10,7 +10,7 @@ import { BrokenPromise, type Found, search } from './search.ts';
 import type { Setup } from './setup.ts';
 import { heldTimers } from './timers.ts';
 
-// The pause before a write is repeated. The write itself waits at its gate for as long as the search likes.
+// The pause before a write is repeated. The write itself waits at its gate until the search lets it pass.
 vi.mock('node:timers/promises', async (original) => ({
   ...(await original<typeof import('node:timers/promises')>()),
   setTimeout: async () => {},
@@ -19,7 +19,7 @@ vi.mock('node:timers/promises', async (original) => ({
 const { stackTraceLimit } = Error;
 beforeAll(() => {
   for (const [name, held] of Object.entries(heldTimers)) vi.stubGlobal(name, held);
-  // Lost commands by the ten thousand: their stacks would take most of the time.
+  // The search loses commands by the ten thousand, and their stack traces would take most of the time.
   Error.stackTraceLimit = 0;
 });
 afterAll(() => {
@@ -37,7 +37,7 @@ const retry = { inDoubt: 'retry' } as const;
 const one = { oneEngine: true, waiting: true } as const;
 const busy = { slotTaken: true } as const;
 
-/** With the number of orderings that there are, so that the search cannot look at fewer unnoticed. */
+/** Each with its number of orderings, so that the test fails if the search visits fewer. */
 const searches: [what: string, setup: Setup, orderings: bigint][] = [
   ['losing two commands, dying', { ...two, lostCommands: 2, crashes: 2, lapses: 2 }, 2_737_194n],
   ['waiting, dying', { ...two, waiting: true, crashes: 2, lapses: 2, departures: 1 }, 48_328n],

@@ -5,8 +5,8 @@ import type { World } from './world.ts';
 export const OPERATORS_RESULT = 'what the operator found';
 
 /**
- * What an operator may say now: "completed" whenever the store allows it, "released" only if nothing was sent. What was sent
- * may have been executed, so an operator who releases it makes a mistake from which no gateway protects.
+ * How an operator may resolve the key now: as completed whenever the store allows it, as released only if nothing was sent. A
+ * request that was sent may have been executed; no gateway can protect from an operator who releases it.
  */
 export function choicesOfOperator(world: World): ['released' | 'completed', resolve: () => void][] {
   const { reference, sent } = world;

@@ -13,7 +13,7 @@ export type Commands = Pick<
   'start' | 'peek' | 'restart' | 'renew' | 'complete' | 'release' | 'markInDoubt' | 'get'
 >;
 
-/** The reference's answer as the contract words it. */
+/** The reference's answer in the terms of the store contract. */
 export function answerOf(
   reference: Reference,
   { scope }: Pick<Execution, 'scope'>,
@@ -29,7 +29,7 @@ export function answerOf(
       return { kind, response: completion.response, requestId };
     }
     case 'in_doubt':
-      // All requests of the search are of one operation.
+      // All requests of the search belong to one operation.
       return { kind, sinceMs: 0, operation: 'withdraw', requestId };
     case 'tombstone':
       return { kind, requestId };

@@ -36,7 +36,7 @@ export const nameOf = (index: number): string => `<${index}>`;
 
 export const responseOf = (name: string) => ({ status: 201, headers: [], body: Buffer.from(name) });
 
-/** The one request that all of them send. Nothing depends on the request id: it tells the store whose start this is. */
+/** The one request that all processes send. The request id only identifies the process of a start; nothing depends on it. */
 export const callOf = (
   name: string,
   { waitMs, inDoubt }: Pick<Call, 'waitMs' | 'inDoubt'>,
@@ -46,12 +46,12 @@ export const callOf = (
   ...{ waitMs, inDoubt, run, statuses: { release: [], unknown: [] } },
 });
 
-/** An engine in a process of its own, with all that it waits for. */
+/** A simulated process: an engine, and everything that it waits for. */
 export class Process {
   readonly timers = new Set<HeldTimer>();
   readonly gates = new Map<string, Gate>();
   readonly answers = new Map<string, Result>();
-  /** All that it has seen, in order: its state is a function of that, and of nothing else but its fences. */
+  /** Everything that it has seen, in order. Its state is a function of that and of its fences only. */
   readonly seen: string[] = [];
   readonly requests: readonly string[];
   readonly #engine: Engine;
@@ -79,17 +79,17 @@ export class Process {
     }
   }
 
-  /** Writes that it repeats because the store has not answered. */
+  /** Writes that it will repeat because the store has not answered. */
   get pendingWrites(): number {
     return this.#engine.pendingWrites;
   }
 
-  /** It will never do anything again. */
+  /** Whether it is finished: it will not do anything again. */
   get isOver(): boolean {
     return this.isDead || (this.answers.size === this.requests.length && this.gates.size === 0);
   }
 
-  /** Its timers and its slot, as choices; the look of a waiting request only if `mayLook`. */
+  /** The choices of its timers and its slot; the store poll of a waiting request only if `mayLook`. */
   ownChoices(mayLook: boolean): [label: string, fire: () => void][] {
     const choices: [string, () => void][] = [];
     const timers = [...this.timers];
@@ -107,7 +107,7 @@ export class Process {
     return choices;
   }
 
-  /** Merchants who have no answer yet may leave. */
+  /** Choices in which merchants without an answer disconnect. */
   departures(): [label: string, leave: () => void][] {
     return [...this.#merchants]
       .filter(([name, merchant]) => !this.answers.has(name) && !merchant.signal.aborted)

@@ -6,22 +6,22 @@ import { World } from './world.ts';
 export interface Found {
   /** Complete sequences of choices. */
   orderings: bigint;
-  /** States that were gone through: many orderings pass through the same ones. */
+  /** States that were visited: many orderings pass through the same states. */
   states: number;
 }
 
-/** Thrown with the choices that lead to it, one a line. */
+/** Thrown with the choices that lead to the violation, one per line. */
 export class BrokenPromise extends Error {
   override readonly name = 'BrokenPromise';
 }
 
 /**
- * Every ordering there is. Engines cannot be copied, so that each state is reached by running them from the start with the
+ * Searches all orderings. Engines cannot be copied, so each state is reached by running them from the beginning with the
  * choices that lead there.
  *
- * Two states of which everything to come is the same are gone through once, and their orderings counted each time: a
- * process is a function of what it has seen, so that a state is the store, what is still under way, and what each
- * process has seen. Identical requests in engines of their own may change places (`symmetric`).
+ * Two states with the same future are searched once, and their orderings are counted each time. The state of a process is a
+ * function of what it has seen. A state therefore consists of the store, the commands in flight, and what each process has
+ * seen. Identical requests in separate engines are interchangeable (`symmetric`).
  */
 export async function search(
   setup: Setup,
@@ -67,7 +67,7 @@ export async function search(
 function keyOf(world: World, renamings: readonly (readonly number[])[]): string {
   const [shared, processes] = [world.sharedKey(), world.processKeys()];
   if (renamings.length === 0) return [shared, ...processes].join('\n');
-  // Whatever the names, the processes are put in the order of what is left without them; only equals have to be tried.
+  // The processes are sorted by their state without names. Only the orders of equal ones must be tried.
   const nameless = processes.map((process) => process.replace(/<\d>/g, '<>'));
   const keys = renamings
     .map((order) => ({ order, sorted: order.map((index) => nameless[index]).join('\n') }))

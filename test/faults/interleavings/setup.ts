@@ -3,32 +3,32 @@ import type { Execution, Owner, UnansweredOptions } from '../../../src/idempoten
 import type { Completion } from '../../../src/kernel/exchange.ts';
 import type { Reference, ReferenceRecord } from '../model/reference.ts';
 
-/** What one search goes through. */
+/** The parameters of one search. */
 export interface Setup {
-  /** Identical requests with one key, all there from the start. */
+  /** The number of identical requests with one key, all present from the beginning. */
   requests: number;
-  /** All in one engine, as in one process; otherwise each in an engine of its own. */
+  /** All requests run in one engine, as in one process; otherwise each has a separate engine. */
   oneEngine: boolean;
-  /** Do duplicates wait for the first one's result? */
+  /** Whether duplicates wait for the result of the first request. */
   waiting: boolean;
   inDoubt: Extract<InDoubtPolicy, 'hold' | 'retry'>;
-  /** Each process has one slot, which another request occupies at first. That one may end at any moment, or never. */
+  /** Each process has one slot, which another request occupies at first. That request may end at any time, or never. */
   slotTaken: boolean;
-  /** Store commands whose caller gets an error; the command itself happens at any later time, or never. */
+  /** The number of store commands whose caller gets an error. The command itself is executed at any later time, or never. */
   lostCommands: number;
-  /** How often the present lease may lapse. Without a bound two owners could restart a key for ever. */
+  /** How often the current lease may lapse. Without a limit two owners could restart a key for ever. */
   lapses: number;
-  /** Processes that may die. */
+  /** The number of processes that may die. */
   crashes: number;
-  /** How often an operator resolves the key, at any moment at which the store allows it. */
+  /** How often an operator resolves the key, at any time at which the store allows it. */
   resolutions: number;
-  /** Merchants that may leave before they have an answer. */
+  /** The number of merchants that may disconnect before they have an answer. */
   departures: number;
-  /** The mistake that the search is to find. */
+  /** The defect that the search must find. */
   broken?: Breakage;
 }
 
-/** A mistake in the store or in the gateway. Undefined leaves a command as the reference does it. */
+/** A defect of the store or of the gateway. Commands that are undefined work as in the reference. */
 export interface Breakage {
   /** `seen`: what the store held when the command was sent. */
   start?(
@@ -40,9 +40,9 @@ export interface Breakage {
   complete?(reference: Reference, execution: Execution, completion: Completion): 'ok';
   /** The options that the store sees. */
   release?(options: UnansweredOptions | undefined): UnansweredOptions;
-  /** The owner that the store believes it resolves, although the present one is alive. */
+  /** The owner whose record the store resolves although the owner is alive. */
   resolve?(reference: Reference, owner: Owner): void;
-  /** Owners send without asking whether they still may. */
+  /** Owners send without the last-moment fence. */
   noFence?: true;
 }
 

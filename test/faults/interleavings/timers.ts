@@ -1,10 +1,10 @@
-/** A timer of the engine, which fires when the search says so. */
+/** A timer of the engine, which fires when the search chooses it. */
 export interface HeldTimer {
   ms: number;
   fire(): void;
 }
 
-/** Where timers go that are set while a step is taken: to the process whose step it is. */
+/** Timers that are set during a step belong to the process whose step it is. */
 let holder: Set<HeldTimer> | undefined;
 
 export function holdTimersIn(timers: Set<HeldTimer> | undefined): void {
@@ -34,8 +34,8 @@ function drop(timer: unknown): void {
 const noTimer = { unref: () => noTimer };
 
 /**
- * The engine's global timers, held while a step is under way. Renewals are left out: all that they do is to put off the
- * moment at which the lease lapses, and the search lets that moment come at any time, or never.
+ * Replaces the global timers during a step, so that the search fires them. Renewals are left out: they only delay the moment at
+ * which the lease lapses, and the search lets that moment come at any time, or never.
  */
 export const heldTimers = {
   setTimeout: ((callback: () => void, ms: number, ...args: unknown[]) =>

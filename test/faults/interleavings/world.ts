@@ -22,30 +22,30 @@ function wordsOf(answer: Answer): string {
   return answer.kind === 'completed' ? `completed ${answer.response.body}` : answer.kind;
 }
 
-/** The engine under test waits for gates and held timers only: in the next turn it waits for the search. */
+/** The engine under test waits only for gates and held timers, so after one turn of the event loop it waits for the search. */
 const quiet = () => new Promise<void>((resolve) => void nextTurn(resolve));
 
 const lifetimes = { leaseMs: LEASE_MS, retentionMs: 100 * LEASE_MS, inDoubtRetentionMs: 100 * LEASE_MS };
 
-/** One execution of the requests, step by step as the search chooses. */
+/** One run of the requests, step by step as the search chooses. */
 export class World {
   readonly setup: Setup;
   readonly processes: Process[];
   readonly reference = new Reference(lifetimes);
-  /** Names of requests of which a byte was sent: each of them may have been executed. */
+  /** Names of requests of which a byte was sent, so that they may have been executed. */
   readonly sent: string[] = [];
   /** Requests whose answers have been checked. */
   readonly checked = new Set<string>();
   /** Processes that died between issuing a start and the result of their request. */
   diedStarted = 0;
-  /** What the operator said that the key's result is. */
+  /** The operator's resolution of the key. */
   operatorSaid: 'released' | 'completed' | undefined;
   readonly #names = new Map<string, string>();
   readonly #attempts = new Map<string, number>();
-  /** Commands that their callers have given up, and that may still happen. */
+  /** Commands whose callers have given up, and that may still be executed. */
   readonly #underWay = new Map<string, () => void>();
   readonly #started = new Set<Process>();
-  /** Requests that may still ask their fences, and how many leases had lapsed when each began. */
+  /** Requests that may still check their fences, and how many leases had lapsed when each began. */
   readonly #fences = new Map<string, number>();
   readonly #sawInFlight = new Map<Process, string>();
   #lapses = 0;
@@ -70,7 +70,7 @@ export class World {
     });
   }
 
-  /** At its start, or after a sequence of choices. */
+  /** A new run, or one after a sequence of choices. */
   static async after(setup: Setup, choices: readonly string[]): Promise<World> {
     const world = new World(setup);
     for (const process of world.processes) {
@@ -82,7 +82,7 @@ export class World {
     return world;
   }
 
-  /** Everything that may happen next, each under a name that says what it is. */
+  /** Everything that may happen next, each with a descriptive name. */
   choices(): Map<string, () => Promise<void>> {
     const choices = new Map<string, () => Promise<void>>();
     for (const [index, process] of this.processes.entries()) {
@@ -124,7 +124,7 @@ export class World {
     return this.processes.every(({ isOver }) => isOver);
   }
 
-  /** The store, as far as what comes can depend on it. */
+  /** The part of the store that the future can depend on. */
   storeKey(): string {
     const record = this.reference.at(scopeUnderTest);
     const voided = [...this.#names].filter(([token]) =>
@@ -138,7 +138,7 @@ export class World {
     return [state, this.nameOfToken(token), flags, result, ...words].join(' ');
   }
 
-  /** All that what comes can depend on, but for the processes: {@link processKeys} has those. */
+  /** Everything that the future can depend on, except the processes, which {@link processKeys} describes. */
   sharedKey(): string {
     const shared = [
       this.storeKey(),
@@ -158,7 +158,7 @@ export class World {
   processKeys(): string[] {
     return this.processes.map((process) => {
       if (process.isDead) return 'dead';
-      // What is over has only its answers left, and those have been checked.
+      // Of a finished request only the answer is left, and it has been checked.
       if (process.isOver) return `over ${process.requests.map((name) => process.answers.get(name)?.kind)}`;
       const started = this.#started.has(process) ? 'started ' : '';
       const mayLook = this.#sawInFlight.get(process) !== this.storeKey() ? 'may look ' : '';
@@ -302,7 +302,7 @@ export class World {
     try {
       execute();
     } catch (error) {
-      // A void token: the store refuses it, and there is no caller left to hear of it.
+      // The token is void: the store refuses it, and no caller waits for the answer.
       if (!(error instanceof StoreUnavailable)) throw error;
     }
   }

@@ -6,7 +6,7 @@ import type { World } from './worlds.ts';
 
 export type Command = AsyncCommand<Model, World>;
 
-/** Every command ends with a look at all scopes, from another node than the one that wrote. */
+/** After every command, all scopes are read from another node than the one that wrote. */
 export abstract class Checked<Parts> implements Command {
   readonly parts: Parts;
   constructor(parts: Parts) {
@@ -28,7 +28,7 @@ export abstract class Checked<Parts> implements Command {
       if (peeked && 'requestId' in peeked)
         expect(peeked.requestId).toBe(model.reference.at(request.scope)?.requestId);
     }
-    // After the peeks, which must have changed nothing.
+    // After the peeks, because they must not change anything.
     await Promise.all(model.scopes.map((scope) => looksAlike(model, world, scope)));
   }
 
@@ -42,7 +42,7 @@ async function looksAlike(model: Model, { nodes }: World, scope: Scope): Promise
   expect(actual?.fingerprint).toEqual(expected?.fingerprint);
   expect(actual?.requestId).toEqual(expected?.requestId);
   expect(actual?.wasInDoubt).toEqual(expected?.wasInDoubt);
-  // A resolution writes under a token that no attempt has: what counts is whose it is not.
+  // A resolution writes a new token that no attempt has. Only the difference to the tokens of attempts matters.
   const tokens = model.attempts.map(({ execution }) => execution.token);
   expect(tokens.map((token) => actual?.token.equals(token))).toEqual(
     tokens.map((token) => expected?.token.equals(token)),

@@ -10,8 +10,8 @@ import { Complete, Crash, MarkInDoubt, Release, Renew } from './writes.ts';
 
 class Pass extends Checked<{ ms: number }> {
   /**
-   * Not to a time when a record has expired and its owner's lease has not: a redlock lease delays the next owner's lease
-   * for a while, and the stores differ in how long. Liveness only, see ADR 1.
+   * Time never advances to a moment when a record has expired and its owner's lease has not: a redlock lease delays the next
+   * owner's lease for a while, and the stores differ in how long. This concerns liveness only, see ADR 1.
    */
   override check({ reference, scopes }: Readonly<Model>) {
     const nowMs = reference.nowMs + this.parts.ms;
@@ -26,7 +26,7 @@ class Pass extends Checked<{ ms: number }> {
 
 const note = { by: 'ada', reason: 'the books show it' };
 
-/** By an operator who has seen the record's token, or an earlier one. */
+/** A resolution by an operator who has seen the record's token, or an earlier one. */
 class Resolve extends Checked<{ scope: number; as: Resolution['as']; seen: number | null }> {
   override check(model: Readonly<Model>) {
     return this.#token(model) !== undefined;
@@ -46,7 +46,7 @@ class Resolve extends Checked<{ scope: number; as: Resolution['as']; seen: numbe
   }
 }
 
-/** The listing of what is in doubt holds that and what a dead owner left executing, and nothing else. */
+/** The list of keys in doubt has the records in doubt and those that a dead owner left executing, and nothing else. */
 class ListInDoubt extends Checked<object> {
   protected async act({ reference, scopes }: Model, { nodes }: World) {
     const listing = await nodes[0]?.list({ inDoubt: true, limit: 1000 });
@@ -62,7 +62,7 @@ class ListInDoubt extends Checked<object> {
 const index = fc.nat({ max: 2 });
 const times = fc.oneof({ weight: 3, arbitrary: fc.constant(1) }, { weight: 1, arbitrary: fc.constant(2) });
 const seldom = fc.nat({ max: 5 }).map((number) => number === 0);
-/** The youngest attempt most of the time. */
+/** Picks an attempt, most of the time the latest one. */
 const writer = fc.oneof(
   { weight: 3, arbitrary: fc.constant(0) },
   { weight: 1, arbitrary: fc.nat({ max: 9 }) },
@@ -76,12 +76,12 @@ const as = fc.constantFrom('completed' as const, 'released' as const);
 const seen = fc.option(fc.nat({ max: 9 }));
 
 /**
- * Less than a lease, more than one, half the retention, all of it, the hour of a void token, and the time that a record
- * in doubt is kept.
+ * How far time advances: less than a lease, more than one, half the retention, all of it, the hour of a void token, and the
+ * time that a record in doubt is kept.
  */
 const ms = fc.constantFrom(...[1, 3, 27, 51, 164, 228].map((steps) => steps * STEP_MS));
 
-/** A command: how often it comes, and how it is made. A new command of the store is a class and a line here. */
+/** Each command with its weight and its generator. A new command of the store needs a class and a line here. */
 const commands: [weight: number, arbitrary: fc.Arbitrary<Command>][] = [
   [4, attempt.map((parts) => new Start(parts))],
   [3, fc.tuple(attempt, seldom).map(([parts, always]) => new Restart({ ...parts, always }))],

@@ -1,7 +1,7 @@
 /**
- * Several engines on one real store: calls of one key with random ends, commands of the store that fail at random, owners
- * who are silent for a lease. At most one request may have been executed, every call gets its result, and the key becomes
- * what the design's table says. MODEL_RUNS and MODEL_SEED as in store-model.test.ts.
+ * Several engines on one real store, with calls of one key that end at random, store commands that fail at random, and owners
+ * that are silent for a lease. At most one request may have been executed, every call gets its result, and the key gets the
+ * state that the table of outcomes says. MODEL_RUNS and MODEL_SEED as in store-model.test.ts.
  */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
@@ -13,7 +13,7 @@ const RUNS = Number(process.env.MODEL_RUNS ?? 30);
 const SEED = process.env.MODEL_SEED;
 const parameters = { numRuns: RUNS, ...(SEED ? { seed: Number(SEED) } : {}) };
 
-/** The design's table: what becomes of the key. */
+/** The table of outcomes: the state of the key after each end of the request. */
 const DECISIONS = {
   complete: 'complete',
   oversize: 'complete',
@@ -27,7 +27,7 @@ const DECISIONS = {
 const UNKNOWN: End[] = ['unknown', 'unknown_status', 'throws'];
 const MAY_HAVE_EXECUTED: End[] = ['complete', 'oversize', 'never', ...UNKNOWN];
 
-/** The one that may have been executed. */
+/** The attempt that may have been executed. */
 function theExecuted({ made }: EngineRun): Made | undefined {
   const executed = made.filter(({ call, end }) => call.counted.runs > 0 && MAY_HAVE_EXECUTED.includes(end));
   expect(executed.length).toBeLessThanOrEqual(1);
@@ -57,11 +57,11 @@ function checkResult(run: EngineRun, { call, end, response, result }: Made): voi
   }
 }
 
-/** The store has answered all writes: what does one more call find? */
+/** The result of one more call after the store has answered all writes. */
 async function checkEnd(run: EngineRun): Promise<void> {
   await run.quiet();
   const executed = theExecuted(run);
-  // After many failures the engine tries a start only now and then.
+  // After many failures the engine tries a start only occasionally.
   const { result, response } = await until(async () => {
     const made = await run.call({ engine: 0, end: 'complete', fault: null });
     return made.result?.kind === 'store_unavailable' ? undefined : made;
@@ -83,7 +83,9 @@ async function checkEnd(run: EngineRun): Promise<void> {
 }
 
 describe.concurrent.each([await sqlite(), await redis()])('engines on $name', (universe) => {
-  it('keep the promise, whatever the calls and faults', { timeout: 30_000 + RUNS * 1000 }, async () => {
+  it('execute at most one request, whatever the calls and faults', {
+    timeout: 30_000 + RUNS * 1000,
+  }, async () => {
     const seen = new Set<string>();
     await fc.assert(
       fc.asyncProperty(plans, async (plan) => {

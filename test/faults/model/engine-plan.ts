@@ -24,14 +24,14 @@ export type End =
 interface PlannedCall {
   engine: number;
   end: End;
-  /** A command that fails the next time, or the next two: before it was done, or after. */
+  /** A command that fails the next time, or the next two times, before or after it is executed. */
   fault: { write: (typeof writes)[number]; when: 'before' | 'after'; times: number } | null;
 }
 
-/** Calls made at once, or the passing of a lease. */
+/** Concurrent calls, or the time of a lease. */
 export type Step = PlannedCall[] | 'a lease passes';
 
-/** A call and its result. No result: it is still under way. */
+/** A call and its result. No result: the call is still running. */
 export interface Made {
   end: End;
   call: CountedCall;
@@ -72,7 +72,7 @@ const silent: EngineObserver = {
   ...{ lateAnswer() {}, sendsAgain() {}, completeGivenUp() {} },
 };
 
-/** Engines on the nodes of a world, and all calls of one key that a plan makes of them. */
+/** Engines on the nodes of a world, and all calls of one key that a plan makes. */
 export class EngineRun {
   readonly made: Made[] = [];
   readonly first = newCall();
@@ -88,13 +88,13 @@ export class EngineRun {
     this.#stores = world.nodes.map((node) => new FaultyStore(node));
     const options = { ...TIMES, completeRetryMs: 5000, maxWaiters: 10 };
     this.#engines = this.#stores.map((store) => {
-      // One slot may be taken for ever, by the request that never ends.
+      // The request that never ends may occupy one slot for ever.
       const slots = new Slots({ maxConnections: 2, maxQueued: 10, queueTimeoutMs: 5000 });
       return new Engine(store, slots, options, silent, systemClock);
     });
   }
 
-  /** Ends when every call has its answer, except those that never end. */
+  /** Runs the plan until every call has its answer, except those that never end. */
   async take(step: Step): Promise<void> {
     if (step !== 'a lease passes') {
       await Promise.all(step.map((planned) => this.call(planned)));
@@ -138,14 +138,14 @@ export class EngineRun {
     return Object.assign(newCall(run), { scope, fingerprint } satisfies Partial<Call>);
   }
 
-  /** The store works again, and no write is left to be repeated. */
+  /** Lets the store work again, and waits until no write is left to be repeated. */
   async quiet(): Promise<void> {
     for (const store of this.#stores) store.heal();
     await until(() => this.#engines.every(({ pendingWrites }) => pendingWrites === 0));
     await this.#world.quiet();
   }
 
-  /** Ends what never ended: its engine must not write to a store that the next run uses. */
+  /** Ends the requests that never end, because their engine must not write to the store of the next run. */
   async [Symbol.asyncDispose](): Promise<void> {
     for (const end of this.#never) end(notSent);
     await until(() => this.#engines.every(({ executing }) => executing === 0));

@@ -39,8 +39,8 @@ export class Start extends Checked<AttemptParts & { times: number }> {
 }
 
 /**
- * While a paused owner that woke up holds the lease, the heir's own lease has to wait for it, and the stores differ in
- * when. It is a question of liveness only, see ADR 1.
+ * While a paused owner that continued holds the lease, the next owner cannot take its lease, and the stores differ in how long.
+ * This concerns liveness only, see ADR 1.
  */
 const canTakeLease = (reference: Reference, scope: Scope): boolean => {
   const record = reference.at(scope);
@@ -48,7 +48,7 @@ const canTakeLease = (reference: Reference, scope: Scope): boolean => {
 };
 
 export class Restart extends Checked<AttemptParts & { times: number; always: boolean }> {
-  // Mostly where it changes something.
+  // Mostly attempts whose write changes something.
   override check(model: Readonly<Model>) {
     const scope = model.scope(this.parts.scope);
     if (!this.parts.always && model.reference.at(scope)?.state !== 'in_doubt') return false;
@@ -60,7 +60,7 @@ export class Restart extends Checked<AttemptParts & { times: number; always: boo
   }
 }
 
-/** A start or restart that was sent before arrives once more, perhaps after its token was voided. */
+/** A start or restart arrives a second time, perhaps after its token was voided. */
 export class ArriveAgain extends Checked<{ writer: number }> {
   override check(model: Readonly<Model>) {
     const attempt = model.writer(this.parts.writer);
@@ -72,8 +72,8 @@ export class ArriveAgain extends Checked<{ writer: number }> {
 }
 
 /**
- * A start or restart whose answer is lost. Its gateway gives it up under a voided token; the write itself arrives before
- * that, and then once more, or only after it.
+ * A start or restart whose answer is lost. Its gateway gives it up and voids the token. The write itself arrives before that
+ * and once more after it, or only after it.
  */
 export class GiveUp extends Checked<AttemptParts & { first: Attempt['first']; late: boolean }> {
   override check(model: Readonly<Model>) {
@@ -92,7 +92,7 @@ export class GiveUp extends Checked<AttemptParts & { first: Attempt['first']; la
   }
 }
 
-/** Several at once: the answers are those of some order, and the winner's comes first in it. */
+/** Several starts at once. The answers must match some order of the starts, with the winner first. */
 export class RaceForScope extends Checked<{ scope: number; racers: number }> {
   protected async act(model: Model, world: World) {
     const { scope, racers: length } = this.parts;

@@ -23,7 +23,7 @@ export interface ReferenceRecord {
   wasInDoubt: boolean;
   /** The owner marked the record in doubt itself, so a resolution need not wait for its lease. */
   gaveUp: boolean;
-  /** Until then the owner counts as alive. */
+  /** The owner counts as alive until then. */
   aliveUntilMs: number;
   startedAtMs: number;
   expiresAtMs: number;
@@ -34,8 +34,8 @@ export interface ReferenceRecord {
 export type GaveUp = 'gave_up';
 
 /**
- * The life of a key as the design describes it: one map, one clock that is moved by hand, one step per command. Compare
- * it with the design and not with a store.
+ * The life of a key: one map, one clock that the test moves, one step for each command. It follows the rules of ADR 1 and not
+ * the code of a store.
  */
 export class Reference {
   readonly lifetimes: Lifetimes;
@@ -47,7 +47,7 @@ export class Reference {
     this.lifetimes = { leaseMs, retentionMs, inDoubtRetentionMs };
   }
 
-  /** A copy. What happens to one does not happen to the other. */
+  /** A copy that is independent of the original. */
   clone(): Reference {
     const clone = new Reference(this.lifetimes);
     clone.nowMs = this.nowMs;
@@ -116,7 +116,7 @@ export class Reference {
       return this.#set(scope, { ...fresh, ...this.#completedAfterDoubt(completion) });
     }
     if (!record.token.equals(token)) return 'stale';
-    // The same completion again, because its answer was lost.
+    // The same completion is repeated because its answer was lost.
     if (record.state === 'completed') return 'ok';
     const expiresAtMs = record.startedAtMs + this.lifetimes.retentionMs;
     const doubtful =
@@ -146,7 +146,7 @@ export class Reference {
     if (!record.gaveUp && this.isAlive(record)) return 'alive';
     if (resolution.as === 'released') return this.#set(scope, undefined);
     const completed = this.#completedAfterDoubt(resolution.completion);
-    // Under a token that no execution has, so that a late complete is refused.
+    // The new token belongs to no execution, so that a late complete is refused.
     return this.#set(scope, { ...record, ...completed, token: newToken() });
   }
 

@@ -9,13 +9,13 @@ import type { World } from './worlds.ts';
 
 const SCOPES = 3;
 
-/** An attempt to execute a request, whether or not it started, and what it has done since. */
+/** An attempt to execute a request, whether or not its start succeeded, and its later writes. */
 export interface Attempt {
   readonly execution: Execution;
   readonly node: Store;
   readonly result: Completion;
   readonly first: 'start' | 'restart';
-  /** Its start or restart succeeded once. */
+  /** Whether its start or restart succeeded. */
   owned: boolean;
   crashed: boolean;
   gaveUp: boolean;
@@ -27,11 +27,11 @@ export interface AttemptParts {
   otherRequest: boolean;
 }
 
-/** What should be: the reference, and all attempts so far. */
+/** The expected state: the reference, and all attempts so far. */
 export class Model {
   readonly reference: Reference;
   readonly attempts: Attempt[] = [];
-  /** Per scope a request, and another under the same key. */
+  /** For each scope a request, and another request with the same key. */
   readonly #requests: (readonly [Execution, Execution])[];
 
   constructor(reference: Reference) {
@@ -78,7 +78,7 @@ export class Model {
     return this.#requests[scope % SCOPES] as readonly [Execution, Execution];
   }
 
-  /** An attempt that can still write; the youngest first, because most writes of the others are stale. */
+  /** The attempts that can still write, the latest first, because most writes of the others are stale. */
   writer(number: number): Attempt | undefined {
     const alive = this.attempts.filter(({ crashed }) => !crashed).toReversed();
     return alive[number % alive.length];

@@ -1,6 +1,6 @@
 /**
- * The stores against the reference model: random histories of starts, restarts, writes, repeated and late ones, crashes
- * and passing time. `MODEL_RUNS=20000 npx vitest run test/faults/model` runs as many histories on each store; a failure
+ * The stores against the reference model: random histories of starts, restarts, other writes, repeated and late writes, crashes
+ * and elapsed time. `MODEL_RUNS=20000 npx vitest run test/faults/model` runs as many histories on each store; a failure
  * prints the seed and the shortest history that still fails, and `MODEL_SEED=…` runs from that seed again.
  */
 import fc from 'fast-check';

@@ -11,11 +11,11 @@ import { startRedis } from '../../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../../support/requests.ts';
 
 /**
- * Time passes in multiples of this. Every limit, an hour for void tokens included, is more than 7 s away from every
- * multiple, so that the real time of a run decides nothing.
+ * Time advances in multiples of this. Every limit, including the hour of void tokens, is more than 7 s away from every
+ * multiple, so that the real duration of a run has no effect.
  */
 export const STEP_MS = 22_000;
-/** As in use, a retention is far longer than a lease, and what was in doubt is kept far longer than that. */
+/** As in production, the retention is far longer than a lease, and records that were in doubt are kept far longer than that. */
 export const TIMES = {
   leaseMs: 2.5 * STEP_MS,
   retentionMs: 50.5 * STEP_MS,
@@ -28,13 +28,13 @@ const NODES = 3;
 export interface World {
   readonly nodes: readonly Store[];
   pass(ms: number): Promise<void>;
-  /** Resolves when what a node sends after its answers, such as giving a lease back, has been done too. */
+  /** Resolves when the commands that a node sends after its answers, such as releasing a lease, are done too. */
   quiet(): Promise<void>;
 }
 
 export interface Universe {
   readonly name: string;
-  /** Empty, for one run. */
+  /** Empties the store for one run. */
   open(): Promise<World>;
 }
 
@@ -65,9 +65,9 @@ export async function sqlite(): Promise<Universe> {
 }
 
 /**
- * Redis ages by what is left of each key's time to live. Its commands and our scripts see nothing else of time; so taking
- * `ms` off every time to live in one atomic step, and removing keys that have none left, is to them exactly that `ms` have
- * passed. (redlock's own idea of when a lock ends never makes it hold one longer.)
+ * Commands and scripts in Redis observe time only through each key's time to live. Reducing every time to live by `ms` in one
+ * atomic step, and removing keys that have none left, therefore looks to them exactly as if `ms` had passed. (The expiry that
+ * redlock computes itself never makes it hold a lock longer.)
  */
 const PASS = `for _, key in ipairs(redis.call('KEYS', '*')) do
   local left = redis.call('PTTL', key) - tonumber(ARGV[1])
@@ -75,7 +75,7 @@ const PASS = `for _, key in ipairs(redis.call('KEYS', '*')) do
 end`;
 
 export async function redis(): Promise<Universe> {
-  // Nothing here has to survive a restart, so nothing is written to the disk.
+  // Nothing has to survive a restart, so persistence is off.
   const server = await startRedis({ appendonly: false });
   const place = { kind: 'redis', url: server.url, prefix: 'model' } as const;
   const nodes = await Promise.all(Array.from({ length: NODES }, () => openStore(place, TIMES)));
@@ -84,7 +84,7 @@ export async function redis(): Promise<Universe> {
     nodes,
     pass: async (ms) => void (await server.admin.eval(PASS, 0, ms)),
     quiet: async () => {
-      // By the next turn it is on the wire; a connection's commands are executed in their order.
+      // By the next turn of the event loop the command was sent, and Redis executes the commands of a connection in order.
       await nextTurn();
       await Promise.all(nodes.map((node) => node.get(newRequest().scope)));
     },
@@ -96,7 +96,7 @@ export async function redis(): Promise<Universe> {
   return { name: 'redis', open };
 }
 
-/** A script that the server does not know yet is sent twice, out of its order. */
+/** Loads the scripts first: a script that the server does not know is sent twice, and so out of order. */
 async function teachScripts(node: Store): Promise<void> {
   const owner = newRequest();
   const heir = duplicateOf(owner);

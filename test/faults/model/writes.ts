@@ -4,7 +4,7 @@ import { Checked } from './checked.ts';
 import type { Reference } from './reference.ts';
 import type { Attempt, Model } from './state.ts';
 
-/** A write under a token, late ones and those of attempts that never started included. */
+/** A write under a token, including late writes and those of attempts that never started. */
 abstract class TokensWrite<Parts = object> extends Checked<Parts & { writer: number; times: number }> {
   override check(model: Readonly<Model>) {
     const attempt = model.writer(this.parts.writer);
@@ -23,7 +23,7 @@ abstract class TokensWrite<Parts = object> extends Checked<Parts & { writer: num
 }
 
 export class Renew extends TokensWrite {
-  // An engine renews only what it started, and not after it gave up.
+  // An engine renews only executions that it started, and not after it gave them up.
   protected override allows = ({ owned, gaveUp }: Attempt) => owned && !gaveUp;
   protected write = (store: Store, { execution }: Attempt) => store.renew(execution);
   protected expected = (reference: Reference, { execution }: Attempt) => reference.renew(execution);

@@ -1,4 +1,4 @@
-/** The payment of the interface, for clients that may send what they like. */
+/** The payment of the interface, for clients that can send any request. */
 export const PAYOUT = { action: 'withdraw', amount: 10, bank_code: '058', account_number: '0123456789' };
 
 export const SECRET = 'sk_sandbox_alpha';
@@ -19,7 +19,7 @@ export const payoutHeaders = (call) => ({
  * `{ kind: 'result', transactionId }` or `{ kind: 'error', error, status, code }`.
  *
  * @param pay makes one call `{ url, key, fault, timeoutMs }` and resolves to the answer's body, parsed
- * @param explain what a merchant reads off the error: its status, and the error code in the body
+ * @param explain reads the status and the error code of the body from the client's error
  */
 export async function makeCalls(pay, explain) {
   const calls = JSON.parse(process.argv[2]);
@@ -33,6 +33,6 @@ export async function makeCalls(pay, explain) {
       }
     }),
   );
-  // Some clients keep connections that would keep the process.
+  // Some clients keep connections open, which would keep the process running.
   process.stdout.write(JSON.stringify(reports), () => process.exit());
 }

@@ -1,6 +1,6 @@
 /**
- * The store was away when a gateway got SIGTERM. After its grace the gateway gave up results that merchants had and the store
- * did not: their keys stayed in doubt.
+ * The store was unavailable when a gateway got SIGTERM. After its grace period the gateway gave up results that it had
+ * acknowledged to merchants but not stored, and their keys stayed in doubt.
  */
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
@@ -42,7 +42,7 @@ const configOf = (more: object = {}) =>
     ...more,
   });
 
-/** A result that its merchant has, and the store has not. */
+/** A result that was acknowledged to its merchant, but not stored. */
 async function answerWithoutStore(gateway: SpawnedGateway) {
   const key = randomUUID();
   const answer = withdraw(gateway.url, { key, fault: 'delay=300' });
@@ -53,7 +53,7 @@ async function answerWithoutStore(gateway: SpawnedGateway) {
   return { key, answered };
 }
 
-// Four times: longer than a worker has before it is killed, completeMs not counted.
+// Four log lines take longer than a worker gets before it is killed, not counting completeMs.
 it.each([
   { workers: 1, times: 1 },
   { workers: 2, times: 4 },
@@ -78,7 +78,7 @@ it.each([
   expect(await next.end()).toBe(0);
 });
 
-it('after shutdown.completeMs it ends all the same, logs that, and the key is in doubt', async () => {
+it('after shutdown.completeMs it exits without the write, logs that, and the key is in doubt', async () => {
   const config = configOf({ shutdown: { delayMs: 0, graceMs: 50, completeMs: 1000 } });
   const gateway = await spawnGateway(config, FAST_START);
   const { key } = await answerWithoutStore(gateway);

@@ -1,3 +1,3 @@
-/** Loaded before a process of the suite: it does not outlive the suite. */
+/** Loaded before a process of the suite, so that the process exits with the suite. */
 process.once('disconnect', () => process.kill(process.pid, 'SIGKILL'));
 process.channel?.unref();

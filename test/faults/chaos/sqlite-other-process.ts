@@ -1,12 +1,12 @@
-/** A process that opens the gateways' database, begins a transaction, and stops itself. Continued, it ends the transaction. */
+/** A process that opens the gateways' database, begins a transaction, and stops itself. After SIGCONT it ends the transaction. */
 import { DatabaseSync } from 'node:sqlite';
-import './leash.ts';
+import './exit-with-suite.ts';
 
 const [path = '', as] = process.argv.slice(2);
 const database = new DatabaseSync(path, { readOnly: as === 'reader' });
 database.exec('PRAGMA busy_timeout = 10000');
 database.exec(as === 'reader' ? 'BEGIN' : 'BEGIN IMMEDIATE');
-// The snapshot is taken by the first read.
+// SQLite takes the snapshot at the first read.
 database.prepare('SELECT count(*) FROM sqlite_schema').get();
 process.stdout.write('holds\n', () => {
   process.kill(process.pid, 'SIGSTOP');
