@@ -25,11 +25,13 @@ export const action = (name: string, key?: OperationIdempotency['key']) =>
   declare(name, { method: 'POST', path: INDEX, where: { action: name } }, key);
 export const balance = declare('balance', { method: 'GET', path: '/v2/get_balance' });
 
-export const of = (declared: DeclaredOperation[], undeclared: OperationsOptions['undeclared'] = 'protect') =>
-  new Operations(declared, { idempotency, undeclared });
-export const theInterface = of([balance, action('withdraw'), action('checkout')]);
+export const operationsOf = (
+  declared: DeclaredOperation[],
+  undeclared: OperationsOptions['undeclared'] = 'protect',
+) => new Operations(declared, { idempotency, undeclared });
+export const exampleOperations = operationsOf([balance, action('withdraw'), action('checkout')]);
 
-export interface Asked {
+export interface RequestShape {
   method?: string;
   url?: string;
   /** Content-Type. Default application/json. */
@@ -39,12 +41,13 @@ export interface Asked {
   body?: string | Buffer | undefined;
 }
 
-export function identify(operations: Operations, asked: Asked): Identity {
-  const { method = 'POST', url = INDEX, type = 'application/json', fields = {} } = asked;
+export function identify(operations: Operations, shape: RequestShape): Identity {
+  const { method = 'POST', url = INDEX, type = 'application/json', fields = {} } = shape;
   const req = incoming(method, url, { 'Content-Type': type, ...fields });
-  const body = 'body' in asked && asked.body === undefined ? undefined : Buffer.from(asked.body ?? '');
+  const body = 'body' in shape && shape.body === undefined ? undefined : Buffer.from(shape.body ?? '');
   return operations.identify(operations.matchHead(req), req, body);
 }
 
-export const nameOf = (operations: Operations, asked: Asked) => identify(operations, asked).operation.name;
+export const nameOf = (operations: Operations, shape: RequestShape) =>
+  identify(operations, shape).operation.name;
 export const FORM = 'application/x-www-form-urlencoded';

@@ -1,19 +1,19 @@
 import { describe, expect, test } from 'vitest';
 import {
-  type Asked,
   action,
   balance,
   declare,
+  exampleOperations,
   FORM,
   INDEX,
   identify,
   nameOf,
-  of,
-  theInterface,
+  operationsOf,
+  type RequestShape,
 } from '../support/operations.ts';
 
 describe('a request is unclear if two readers could take it for different operations', () => {
-  test.each<[string, Asked]>([
+  test.each<[string, RequestShape]>([
     ...[
       ...['{"action":true}', '{"action":0}', '{"action":1}', '{"action":null}', '{"action":[]}'],
       ...['{"action":["withdraw"]}', '{"action":{"0":"withdraw"}}', '{"action":" withdraw"}'],
@@ -35,7 +35,7 @@ describe('a request is unclear if two readers could take it for different operat
         '["withdraw"]',
         'action=withdraw',
       ],
-    ].map((body): [string, Asked] => [body, { body }]),
+    ].map((body): [string, RequestShape] => [body, { body }]),
     [
       'the selecting member in the query and in JSON',
       { url: `${INDEX}?action=checkout`, body: '{"action":"checkout"}' },
@@ -51,8 +51,8 @@ describe('a request is unclear if two readers could take it for different operat
       'a header that overrides the path',
       { fields: { 'X-Original-URL': '/' }, body: '{"action":"checkout"}' },
     ],
-  ])('%s', (_name, asked) => {
-    expect(identify(theInterface, asked)).toMatchObject({
+  ])('%s', (_name, shape) => {
+    expect(identify(exampleOperations, shape)).toMatchObject({
       operation: { name: 'other' },
       unclear: expect.stringMatching(/\w/),
       ...{ isDeclared: false, isProtected: true, keyRequired: false },
@@ -60,7 +60,7 @@ describe('a request is unclear if two readers could take it for different operat
   });
 
   test('the reason quotes nothing of the request', () => {
-    const { unclear } = identify(theInterface, { body: '{"Action":"0123456789"}' });
+    const { unclear } = identify(exampleOperations, { body: '{"Action":"0123456789"}' });
     expect(unclear).not.toContain('0123456789');
   });
 
@@ -69,7 +69,7 @@ describe('a request is unclear if two readers could take it for different operat
   ])('a header %s makes it unclear, on every path and under every method', (name) => {
     for (const url of ['/v3/echo', '/v2/get_balance', '/V1/index.php'])
       for (const method of ['POST', 'GET', 'HEAD'])
-        expect(identify(theInterface, { method, url, fields: { [name]: '' } }), url).toMatchObject({
+        expect(identify(exampleOperations, { method, url, fields: { [name]: '' } }), url).toMatchObject({
           operation: { name: 'other' },
           unclear: expect.stringContaining('header'),
           isProtected: true,
@@ -77,7 +77,7 @@ describe('a request is unclear if two readers could take it for different operat
   });
 
   test('a method in the query makes it unclear where the method decides', () => {
-    const operations = of([
+    const operations = operationsOf([
       declare('create', { method: 'POST', path: '/v1/payments' }),
       declare('cancel', { method: 'DELETE', path: '/v1/payments' }, 'required'),
     ]);
@@ -89,11 +89,11 @@ describe('a request is unclear if two readers could take it for different operat
       });
     expect(nameOf(operations, { url: '/v1/payments?method=DELETE' })).toBe('create');
     expect(nameOf(operations, { url: '/v1/payments?_method=PUT', method: 'GET' })).toBe('other');
-    expect(nameOf(theInterface, { url: '/v2/get_balance?_method=PUT', method: 'GET' })).toBe('balance');
+    expect(nameOf(exampleOperations, { url: '/v2/get_balance?_method=PUT', method: 'GET' })).toBe('balance');
   });
 
   test('it requires a key if an operation on its path requires one', () => {
-    const operations = of([action('withdraw'), action('checkout', 'required')]);
+    const operations = operationsOf([action('withdraw'), action('checkout', 'required')]);
     expect(identify(operations, { body: '{"Action":"withdraw"}' }).keyRequired).toBe(true);
     expect(identify(operations, { fields: { 'X-HTTP-Method': 'GET' } }).keyRequired).toBe(true);
     // These are clearly not a checkout.
@@ -106,7 +106,7 @@ describe('a request that only resembles a declared one', () => {
   test.each(['PUT', 'PATCH', 'DELETE', 'PROPFIND'])(
     '%s on a declared path: it is `other` and needs the scopes of that path',
     (method) => {
-      expect(identify(theInterface, { method, body: '{"action":"withdraw"}' })).toMatchObject({
+      expect(identify(exampleOperations, { method, body: '{"action":"withdraw"}' })).toMatchObject({
         operation: { name: 'other' },
         ...{ isDeclared: false, isProtected: true, scopes: ['withdraw', 'checkout'] },
       });
@@ -121,7 +121,7 @@ describe('a request that only resembles a declared one', () => {
     '/v1/%69ndex.php',
   ])('%s: it is `other` and needs the scopes of the path that it resembles', (url) => {
     for (const method of ['POST', 'PUT', 'DELETE', 'GET', 'HEAD', 'OPTIONS'])
-      expect(identify(theInterface, { method, url })).toMatchObject({
+      expect(identify(exampleOperations, { method, url })).toMatchObject({
         operation: { name: 'other' },
         ...{ isDeclared: false, isProtected: method[0] === 'P' || method === 'DELETE' },
         scopes: ['withdraw', 'checkout'],
@@ -134,21 +134,21 @@ describe('a request that only resembles a declared one', () => {
     '/v1/payments/p-1/Refund;x',
     '/v1/p%61yments/1/refund',
   ])('%s: it resembles a declared pattern', (url) => {
-    const operations = of([declare('refund', { method: 'POST', path: '/v1/payments/:id/refund' })]);
+    const operations = operationsOf([declare('refund', { method: 'POST', path: '/v1/payments/:id/refund' })]);
     expect(identify(operations, { url })).toMatchObject({ operation: { name: 'other' }, scopes: ['refund'] });
   });
 
   test('HEAD on a path declared for GET: it is `other`', () => {
-    expect(identify(theInterface, { method: 'HEAD', url: '/v2/get_balance' })).toMatchObject({
+    expect(identify(exampleOperations, { method: 'HEAD', url: '/v2/get_balance' })).toMatchObject({
       operation: { name: 'other' },
       ...{ isDeclared: false, isProtected: false, scopes: ['balance'] },
     });
-    const both = of([declare('balance', { method: ['GET', 'HEAD'], path: '/v2/get_balance' })]);
+    const both = operationsOf([declare('balance', { method: ['GET', 'HEAD'], path: '/v2/get_balance' })]);
     expect(nameOf(both, { method: 'HEAD', url: '/v2/get_balance' })).toBe('balance');
   });
 
   test('it requires a key if an operation on that path requires one', () => {
-    const operations = of([balance, action('checkout', 'required')]);
+    const operations = operationsOf([balance, action('checkout', 'required')]);
     expect(identify(operations, { method: 'PUT' }).keyRequired).toBe(true);
     expect(identify(operations, { url: '/v1/INDEX.php' }).keyRequired).toBe(true);
     expect(identify(operations, { method: 'GET' }).keyRequired).toBe(false);
@@ -157,7 +157,7 @@ describe('a request that only resembles a declared one', () => {
 });
 
 describe('a safe method', () => {
-  const selecting: Asked[] = [
+  const selecting: RequestShape[] = [
     { url: `${INDEX}?action=withdraw` },
     { url: `${INDEX}?Action=withdraw` },
     { url: `${INDEX}?action[]=withdraw` },
@@ -170,23 +170,23 @@ describe('a safe method', () => {
 
   test('is protected as `other` if it may select an operation that takes a key', () => {
     for (const method of ['GET', 'HEAD', 'OPTIONS', 'TRACE'])
-      for (const asked of selecting)
-        expect(identify(theInterface, { ...asked, method }), JSON.stringify(asked)).toMatchObject({
+      for (const shape of selecting)
+        expect(identify(exampleOperations, { ...shape, method }), JSON.stringify(shape)).toMatchObject({
           operation: { name: 'other' },
           ...{ isProtected: true, isDeclared: false, scopes: ['withdraw', 'checkout'] },
         });
   });
 
   test('is not protected if it selects none', () => {
-    for (const asked of [{}, { url: `${INDEX}?action=refund` }, { body: '{"action":"refund"}' }])
-      expect(identify(theInterface, { ...asked, method: 'GET' }).isProtected).toBe(false);
-    const withoutKeys = of([action('withdraw', 'none')]);
-    for (const asked of selecting)
-      expect(identify(withoutKeys, { ...asked, method: 'GET' }).isProtected).toBe(false);
+    for (const shape of [{}, { url: `${INDEX}?action=refund` }, { body: '{"action":"refund"}' }])
+      expect(identify(exampleOperations, { ...shape, method: 'GET' }).isProtected).toBe(false);
+    const withoutKeys = operationsOf([action('withdraw', 'none')]);
+    for (const shape of selecting)
+      expect(identify(withoutKeys, { ...shape, method: 'GET' }).isProtected).toBe(false);
   });
 
   test('is protected as an operation that is declared for it', () => {
-    const operations = of([
+    const operations = operationsOf([
       declare('pay', { method: 'GET', path: INDEX, where: { action: 'pay' } }, 'required'),
     ]);
     expect(identify(operations, { method: 'GET', url: `${INDEX}?action=pay` })).toMatchObject({
@@ -202,7 +202,7 @@ describe('a safe method', () => {
 
 describe('a request is not protected', () => {
   test('if its operation has key: none', () => {
-    const operations = of([action('withdraw', 'none'), action('checkout')]);
+    const operations = operationsOf([action('withdraw', 'none'), action('checkout')]);
     expect(identify(operations, { body: '{"action":"withdraw"}' })).toMatchObject({
       operation: { name: 'withdraw' },
       ...{ isProtected: false, isDeclared: true },
@@ -211,7 +211,7 @@ describe('a request is not protected', () => {
   });
 
   test('under undeclared: pass, only if its path is undeclared', () => {
-    const operations = of([balance, action('withdraw')], 'pass');
+    const operations = operationsOf([balance, action('withdraw')], 'pass');
     expect(identify(operations, { url: '/v3/echo' })).toMatchObject({ isProtected: false, isRefused: false });
     expect(identify(operations, { body: '{"action":"refund"}' }).isProtected).toBe(true);
     expect(identify(operations, { url: '/V1/index.php' }).isProtected).toBe(true);
@@ -219,8 +219,8 @@ describe('a request is not protected', () => {
 });
 
 test('undeclared: refuse refuses undeclared requests, lookalikes and overrides', () => {
-  const operations = of([balance, action('withdraw')], 'refuse');
-  const refused: Asked[] = [
+  const operations = operationsOf([balance, action('withdraw')], 'refuse');
+  const refused: RequestShape[] = [
     ...[{ url: '/v3/echo' }, { url: '/v3/echo', method: 'GET' }, { url: '/V1/index.php' }],
     ...[
       { method: 'PUT' },
@@ -228,13 +228,13 @@ test('undeclared: refuse refuses undeclared requests, lookalikes and overrides',
       { method: 'HEAD', url: '/v2/get_balance' },
     ],
   ];
-  for (const asked of refused)
-    expect(identify(operations, asked).isRefused, JSON.stringify(asked)).toBe(true);
+  for (const shape of refused)
+    expect(identify(operations, shape).isRefused, JSON.stringify(shape)).toBe(true);
   // The backend may see another path or method than the gateway.
   for (const url of [INDEX, '/v3/echo', '/v2/get_balance'])
     for (const field of ['X-HTTP-Method-Override', 'X-Original-URL']) {
-      const asked = { url, fields: { [field]: '/x' }, body: '{"action":"withdraw"}' };
-      expect(identify(operations, asked).isRefused, `${url} ${field}`).toBe(true);
+      const shape = { url, fields: { [field]: '/x' }, body: '{"action":"withdraw"}' };
+      expect(identify(operations, shape).isRefused, `${url} ${field}`).toBe(true);
     }
   expect(identify(operations, { body: '{"action":"withdraw"}' }).isRefused).toBeFalsy();
   expect(identify(operations, { method: 'GET', url: '/v2/get_balance' }).isRefused).toBeFalsy();

@@ -2,22 +2,22 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { incoming } from '../support/incoming.ts';
 import {
-  type Asked,
   action,
   balance,
   declare,
+  exampleOperations,
   FORM,
   INDEX,
   identify,
   nameOf,
-  of,
-  theInterface,
+  operationsOf,
+  type RequestShape,
 } from '../support/operations.ts';
 
 describe('an operation is matched by method and path', () => {
   test('if it has no where, with any query', () => {
     for (const url of ['/v2/get_balance', '/v2/get_balance?action=withdraw'])
-      expect(identify(theInterface, { method: 'GET', url })).toMatchObject({
+      expect(identify(exampleOperations, { method: 'GET', url })).toMatchObject({
         operation: { name: 'balance' },
         ...{ isDeclared: true, isProtected: false, keyRequired: false },
         ...{ scopes: ['balance'], route: '/v2/get_balance' },
@@ -25,7 +25,7 @@ describe('an operation is matched by method and path', () => {
   });
 
   test('with each of several methods', () => {
-    const operations = of([declare('pay', { method: ['POST', 'PUT'], path: '/v1/pay' })]);
+    const operations = operationsOf([declare('pay', { method: ['POST', 'PUT'], path: '/v1/pay' })]);
     const names = ['POST', 'PUT', 'PATCH', 'DELETE', 'GET'].map((method) =>
       nameOf(operations, { method, url: '/v1/pay' }),
     );
@@ -33,7 +33,7 @@ describe('an operation is matched by method and path', () => {
   });
 
   test('with a pattern, in its exact letter case', () => {
-    const operations = of([declare('refund', { method: 'POST', path: '/v1/payments/:id/refund' })]);
+    const operations = operationsOf([declare('refund', { method: 'POST', path: '/v1/payments/:id/refund' })]);
     const urls = [
       ...['/v1/payments/p-1/refund', '/v1/payments/%41/refund?x', '/v1/payments//refund'],
       ...['/v1/payments/refund', '/v1/payments/a/b/refund', '/v1/payments/p-1/refund/x'],
@@ -47,14 +47,14 @@ describe('an operation is matched by method and path', () => {
   });
 
   test('with a path in which pattern characters are escaped', () => {
-    const operations = of([declare('pay', { method: 'POST', path: '/v1/\\:pay' })]);
+    const operations = operationsOf([declare('pay', { method: 'POST', path: '/v1/\\:pay' })]);
     expect(nameOf(operations, { url: '/v1/:pay' })).toBe('pay');
     expect(nameOf(operations, { url: '/v1/x' })).toBe('undeclared');
   });
 
   test('otherwise the request is `undeclared`', () => {
     for (const url of ['/', '/v3/echo', '/v1/index.phpx'])
-      expect(identify(theInterface, { url })).toMatchObject({
+      expect(identify(exampleOperations, { url })).toMatchObject({
         operation: { name: 'undeclared' },
         ...{ isDeclared: false, isProtected: true, keyRequired: false, scopes: ['undeclared'] },
       });
@@ -62,7 +62,7 @@ describe('an operation is matched by method and path', () => {
 });
 
 describe('an operation is matched by the members of where', () => {
-  test.each<[string, Asked]>([
+  test.each<[string, RequestShape]>([
     ['in JSON', { body: '{"action":"withdraw"}' }],
     [
       'in JSON, written with escapes and after a nested object with the same member',
@@ -76,18 +76,18 @@ describe('an operation is matched by the members of where', () => {
       'in the query, with a body that does not have it',
       { url: `${INDEX}?action=withdraw`, body: '{"amount":10}' },
     ],
-  ])('%s', (_where, asked) => {
-    expect(identify(theInterface, asked)).toMatchObject({
+  ])('%s', (_where, shape) => {
+    expect(identify(exampleOperations, shape)).toMatchObject({
       operation: { name: 'withdraw' },
       ...{ isDeclared: true, isProtected: true, scopes: ['withdraw'], route: INDEX },
     });
-    expect(identify(theInterface, asked).unclear).toBeUndefined();
+    expect(identify(exampleOperations, shape).unclear).toBeUndefined();
   });
 
   test('all of them, from the body and the query together', () => {
     const where = { action: 'transfer', kind: 'payout' };
-    const operations = of([declare('payout', { method: 'POST', path: INDEX, where })]);
-    const cases: [string, Asked][] = [
+    const operations = operationsOf([declare('payout', { method: 'POST', path: INDEX, where })]);
+    const cases: [string, RequestShape][] = [
       ['payout', { body: '{"kind":"payout","action":"transfer"}' }],
       ['payout', { url: `${INDEX}?kind=payout`, body: '{"action":"transfer"}' }],
       ['payout', { type: FORM, body: 'kind=payout&action=transfer' }],
@@ -95,9 +95,9 @@ describe('an operation is matched by the members of where', () => {
       ['other', { body: '{"action":"transfer","kind":"refund"}' }],
       ['other', { body: '{"action":"refund","kind":"payout"}' }],
     ];
-    for (const [name, asked] of cases) {
-      expect(nameOf(operations, asked), JSON.stringify(asked)).toBe(name);
-      expect(identify(operations, asked).unclear).toBeUndefined();
+    for (const [name, shape] of cases) {
+      expect(nameOf(operations, shape), JSON.stringify(shape)).toBe(name);
+      expect(identify(operations, shape).unclear).toBeUndefined();
     }
     const uncertain = identify(operations, { body: '{"action":"transfer","Kind":"payout"}' });
     expect(uncertain.unclear).toContain('payout');
@@ -107,7 +107,7 @@ describe('an operation is matched by the members of where', () => {
 
   test('the first match wins, and an operation without where takes the rest', () => {
     const rest = declare('rest', { method: 'POST', path: INDEX });
-    const operations = of([action('withdraw'), rest]);
+    const operations = operationsOf([action('withdraw'), rest]);
     expect(nameOf(operations, { body: '{"action":"withdraw"}' })).toBe('withdraw');
     expect(nameOf(operations, { body: '{"action":"refund"}' })).toBe('rest');
     expect(nameOf(operations, {})).toBe('rest');
@@ -116,12 +116,15 @@ describe('an operation is matched by the members of where', () => {
       operation: { name: 'other' },
       unclear: expect.stringContaining('withdraw'),
     });
-    const patternFirst = of([
+    const patternFirst = operationsOf([
       declare('any', { method: 'POST', path: '/v1/:script', where: { action: 'withdraw' } }),
       action('withdraw'),
     ]);
     expect(nameOf(patternFirst, { body: '{"action":"withdraw"}' })).toBe('any');
-    const literalFirst = of([action('withdraw'), declare('any', { method: 'POST', path: '/v1/:script' })]);
+    const literalFirst = operationsOf([
+      action('withdraw'),
+      declare('any', { method: 'POST', path: '/v1/:script' }),
+    ]);
     expect(nameOf(literalFirst, { body: '{"action":"withdraw"}' })).toBe('withdraw');
     expect(nameOf(literalFirst, { body: '{}' })).toBe('any');
   });
@@ -135,7 +138,7 @@ describe('an operation is matched by the members of where', () => {
     '{"data":{"action":"withdraw"}}',
     '{"__proto__":{"action":"withdraw"}}',
   ])('%s: none matches, so it is the protected operation `other`', (body) => {
-    const identity = identify(theInterface, { body });
+    const identity = identify(exampleOperations, { body });
     expect(identity).toMatchObject({
       operation: { name: 'other' },
       ...{ isDeclared: false, isProtected: true, keyRequired: false, scopes: ['other'], route: INDEX },
@@ -145,7 +148,7 @@ describe('an operation is matched by the members of where', () => {
 });
 
 describe('the body is read', () => {
-  const reads = (method: string, url: string, operations = theInterface) =>
+  const reads = (method: string, url: string, operations = exampleOperations) =>
     operations.matchHead(incoming(method, url)).readsBody;
 
   test('only if the operation depends on it', () => {
@@ -156,13 +159,13 @@ describe('the body is read', () => {
     expect(reads('POST', '/V1/index.php')).toBe(false);
     expect(reads('GET', '/v2/get_balance')).toBe(false);
     expect(reads('POST', '/v3/echo')).toBe(false);
-    const { readsBody } = theInterface.matchHead(incoming('POST', INDEX, { 'X-HTTP-Method': 'GET' }));
+    const { readsBody } = exampleOperations.matchHead(incoming('POST', INDEX, { 'X-HTTP-Method': 'GET' }));
     expect(readsBody).toBe(false);
   });
 });
 
 test('no request makes identification throw', () => {
-  const patterns = of([
+  const patterns = operationsOf([
     balance,
     action('withdraw'),
     declare('refund', { method: 'POST', path: '/v1/:id/refund' }),
