@@ -1,3 +1,4 @@
+import { writeSync } from 'node:fs';
 import { pino } from 'pino';
 
 export type Logger = pino.Logger;
@@ -21,19 +22,40 @@ function standardOutput() {
     maxLength: MAX_UNWRITTEN_BYTES,
     periodicFlush: FLUSH_EVERY_MS,
   });
-  let failing = false;
-  output.on('error', () => {
-    failing = true;
-  });
-  output.on('write', () => {
-    failing = false;
-  });
-  const flushSync = output.flushSync.bind(output);
-  // sonic-boom calls this while the process exits, and would repeat a failed write forever.
-  output.flushSync = () => {
-    if (!failing) flushSync();
-  };
+  // Without a listener, an output that cannot be written would end the process.
+  output.on('error', () => {});
+  output.flushSync = () => flushAtExit(output as unknown as Buffered);
   return output;
+}
+
+/** What sonic-boom has not written yet. While `_writing`, another thread writes `_writingBuf`. */
+interface Buffered {
+  _writing: boolean;
+  _writingBuf: string;
+  _bufs: string[];
+}
+
+const STDOUT = 1;
+/** For a pipe that is full, and whose reader is slow. */
+const FLUSH_AT_EXIT_MS = 1000;
+const RETRY_MS = 10;
+
+/**
+ * Writes the last lines while the process exits. sonic-boom's own method repeats a write that fails, and a process whose
+ * log reader has gone would never exit.
+ */
+function flushAtExit({ _writing, _writingBuf, _bufs }: Buffered): void {
+  let rest = Buffer.from((_writing ? '' : _writingBuf) + _bufs.splice(0).join(''));
+  const giveUpMs = performance.now() + FLUSH_AT_EXIT_MS;
+  while (rest.length > 0) {
+    try {
+      rest = rest.subarray(writeSync(STDOUT, rest));
+    } catch (error) {
+      const isFull = (error as NodeJS.ErrnoException).code === 'EAGAIN';
+      if (!isFull || performance.now() > giveUpMs) return;
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, RETRY_MS);
+    }
+  }
 }
 
 /**

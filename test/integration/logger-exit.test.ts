@@ -1,0 +1,42 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { closeSync, openSync } from 'node:fs';
+import { text } from 'node:stream/consumers';
+import { fileURLToPath } from 'node:url';
+import { expect, it } from 'vitest';
+import { track } from '../support/spawn.ts';
+
+const LOGGER = fileURLToPath(new URL('../../src/observability/logger.ts', import.meta.url));
+
+/** A process that logs so many lines of 100 characters and exits at once, so that they are written during its exit. */
+const program = (lines: number) => `
+  const { createLogger } = await import(${JSON.stringify(LOGGER)});
+  const logger = createLogger('info');
+  for (let i = 0; i < ${lines}; i++) logger.info('x'.repeat(100));
+  process.exit();
+`;
+
+function run(lines: number, stdout: number | 'pipe') {
+  const args = ['--input-type=module', '--eval', program(lines)];
+  return track(spawn(process.execPath, args, { stdio: ['ignore', stdout, 'inherit'] }));
+}
+
+it('a process exits although its last lines cannot be written: full disk', async () => {
+  // Every write to this file fails with ENOSPC.
+  const full = openSync('/dev/full', 'w');
+  const child = run(10, full);
+  closeSync(full);
+  expect(await once(child, 'exit')).toEqual([0, null]);
+});
+
+it('a process exits although its last lines cannot be written: no reader', async () => {
+  const child = run(10, 'pipe');
+  child.stdout?.destroy();
+  expect(await once(child, 'exit')).toEqual([0, null]);
+});
+
+it('a process writes its last lines while it exits', async () => {
+  const child = run(2000, 'pipe');
+  const [log] = await Promise.all([text(child.stdout as NodeJS.ReadableStream), once(child, 'exit')]);
+  expect(log.trimEnd().split('\n')).toHaveLength(2000);
+});
