@@ -17,8 +17,9 @@ const LIKE_A_SEPARATOR = /[\xa5\u20a9\u2044\u2100\u2101\u2105\u2106\u2215\u2216\
 /** What makes a path ambiguous after it is decoded and normalized to Unicode's compatibility form. */
 const AS_DECODED = [
   { reason: 'a control character', found: /[\x80-\x9f]/ },
-  // A reader that strips path parameters sees an empty segment. At the start of a path, it takes the next one for a host.
-  { reason: 'an empty segment', found: /\/;[^/]*\// },
+  // A reader that strips path parameters, or the names of NTFS streams, sees an empty segment. At the start of a path, it
+  // takes the next one for a host.
+  { reason: 'an empty segment', found: /\/(?:;|:[:$])[^/]*\// },
   // Windows ignores spaces after a file name, and takes what follows a colon for the name of an NTFS stream.
   { reason: 'a dot segment', found: /\/\s*\.{1,2}\s*(?:[/;:?#]|$)/ },
   { reason: 'a character encoded twice', found: /%(?:[0-9a-f]{2}|u[0-9a-f]{4})/i },
