@@ -25,7 +25,7 @@ Every command takes --help.
 
 type Command = (args: string[]) => Promise<void>;
 
-/** Each command is loaded only when it is called, which also keeps old versions of Node from loading any of them. */
+/** Loads a command only when it is called. The check above runs first, so an old Node never parses their syntax. */
 const COMMANDS: Record<string, () => Promise<Command>> = {
   serve: async () => (await import('./cli/serve.ts')).serve,
   check: async () => (await import('./cli/check.ts')).check,

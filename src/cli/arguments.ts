@@ -11,11 +11,16 @@ export class Exit extends Error {
   }
 }
 
-/** The message for the operator and the exit code, for any error that ends a command. */
+/**
+ * The message for the operator and the exit code, for any error that ends a command. It compares names and not classes:
+ * importing the classes would load their rooms for every command.
+ */
 export function explainFailure(error: unknown): { message: string; code: number } {
   if (error instanceof Exit) return error;
-  const { code, message, name } = error as NodeJS.ErrnoException & { address?: string; port?: number };
-  const { address, port } = error as { address?: string; port?: number };
+  const { code, message, name, address, port } = error as NodeJS.ErrnoException & {
+    address?: string;
+    port?: number;
+  };
   if (name === 'WorkerFailed') return { message, code: (error as { exitCode: number }).exitCode };
   if (name === 'ConfigError') return { message, code: 78 };
   if (code === 'EADDRINUSE')

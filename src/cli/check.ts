@@ -10,7 +10,7 @@ import { listen } from './serve.ts';
 
 const USAGE = `oncegate check --config FILE [--offline]
 
-Reads the configuration, opens its store and its keys, and connects to the backend. Warns of weak settings, of keys that
+Reads the configuration, opens its store and its keys, and connects to the backend. Warns of weak settings, of secret keys that
 have expired or will expire soon, of scopes without an operation, and of ports that are in use.
 
   --offline    checks only the configuration and the key file

@@ -4,7 +4,7 @@ import { Exit, readArguments, required } from './arguments.ts';
 const USAGE = `oncegate keys hash --id ID [--scope OPERATION]...
 
 Reads a secret key from standard input and prints its line for the key file.
-The environment variable ONCEGATE_PEPPER must have the pepper of the configuration, auth.pepper.
+The environment variable ONCEGATE_PEPPER must have the value of the option auth.pepper.
 
   printf %s "$SECRET" | ONCEGATE_PEPPER=... oncegate keys hash --id 2026-11
 `;

@@ -30,18 +30,18 @@ export async function serveFile(file: string): Promise<void> {
   if (running) shutDownOnSignal(running);
 }
 
-/** A gateway that listens: this process, or the workers of this process. */
+/** A gateway that listens, in this process or in its workers. */
 export interface RunningGateway {
   port: number;
   adminPort: number;
   warnings(): Promise<string[]>;
   reloadKeys(): void;
   shutdown(): Promise<void>;
-  /** Kills the workers at once. */
+  /** Kills the workers at once. Without workers it does nothing. */
   abort(): void;
 }
 
-/** Resolves when the gateway listens; in a worker, to undefined, because the primary controls it. */
+/** Resolves when the gateway listens. In a worker it resolves to undefined: the primary controls the worker. */
 export async function startGateway(config: Config): Promise<RunningGateway | undefined> {
   const logger = createLogger(config.log.level);
   let reloadKeys = () => {};
@@ -115,7 +115,7 @@ async function startWorker(config: Config, logger: Logger): Promise<void> {
     await reportMetrics(gateway);
     process.exit();
   };
-  // Ctrl-C sends SIGINT to every process of the terminal. A worker waits for the primary's message.
+  // Ctrl-C sends SIGINT to the workers too. They ignore it: the primary tells them when to shut down.
   process.on('SIGINT', () => {});
   process.on('SIGTERM', () => void shutDown());
   followPrimary(gateway, port, () => void shutDown());
@@ -159,12 +159,12 @@ export function shutDownOnSignal(
 }
 
 /**
- * Connections that wait to be accepted; the system may allow fewer. One more is dropped, and its client tries again only a
- * second later.
+ * How many connections may wait to be accepted (the operating system may allow fewer). It drops each further connection,
+ * whose client then tries again only a second later.
  */
 const BACKLOG = 4096;
 
-/** Resolves to the port. @throws the system's error where it cannot be had. */
+/** Resolves to the port. @throws the operating system's error if the port cannot be used */
 export function listen(server: Server, host: string, port: number): Promise<number> {
   return new Promise((resolve, reject) => {
     server.once('error', reject);

@@ -30,13 +30,13 @@ type SandboxArguments = Partial<Record<'port' | 'admin-port' | 'sandbox-port' | 
 
 const CONFIG_FOLDER = fileURLToPath(new URL('../../config/', import.meta.url));
 
-/** With a configuration `start` is `serve`. Without one it runs the sandbox too. */
+/** With a configuration, the same as `serve`. Without one, the sandbox and a gateway in front of it. */
 export async function start(args: string[]): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
   if (!options) return;
-  const { config, ...others } = options;
-  if (config === undefined) return await startWithSandbox(others);
-  const names = Object.keys(others);
+  const { config, ...sandboxOptions } = options;
+  if (config === undefined) return await startWithSandbox(sandboxOptions);
+  const names = Object.keys(sandboxOptions);
   if (names.length > 0) {
     throw new Exit(`--${names.join(', --')} cannot be used together with --config\n\n${USAGE}`, 64);
   }
@@ -52,14 +52,14 @@ async function startWithSandbox(options: SandboxArguments): Promise<void> {
     sandbox: portOf(options['sandbox-port'], 9000),
   };
   const sandbox = await openSandbox(data, ports.sandbox);
-  const running = await startGateway(adapted(config, data, sandbox.url, ports));
+  const running = await startGateway(withArguments(config, data, sandbox.url, ports));
   if (!running) throw new Exit('the sandbox runs in one process only', 64);
   process.stdout.write(tour(running, sandbox));
   shutDownOnSignal(running, () => sandbox.close());
 }
 
-/** The sandbox's configuration, with the ports and the folder of the command line. */
-function adapted(
+/** The configuration in config/sandbox.yaml, with the ports and the folder of the command line. */
+function withArguments(
   config: Config,
   data: string,
   url: string,
@@ -94,7 +94,7 @@ function portOf(text: string | undefined, byDefault: number): number {
   throw new Exit(`${JSON.stringify(text)} is not a port`, 64);
 }
 
-/** The addresses, and commands to copy and try. */
+/** What the command prints when it is ready: the addresses, and commands to try. */
 function tour({ port, adminPort }: RunningGateway, sandbox: Sandbox): string {
   const gateway = `http://127.0.0.1:${port}`;
   const withdraw = `curl -i ${gateway}/v1/index.php -H 'Authorization: Bearer sk_sandbox_alpha' -H 'Content-Type: application/json' -H 'x-service-idempotency: order-1001' -d '{"action":"withdraw","amount":125.50,"bank_code":"058","account_number":"0123456789"}'`;

@@ -1,6 +1,6 @@
 import type { $ZodIssue } from 'zod/v4/core';
 
-/** Options of earlier versions, by the last part of their path, with their present names. */
+/** Options of earlier versions: the last part of the old path → the new name. */
 const RENAMED: Record<string, string> = {
   settleRetryMs: 'completeRetryMs',
   settleMs: 'completeMs',
@@ -11,7 +11,7 @@ const RENAMED: Record<string, string> = {
 /**
  * One line for each mistake of an issue: path, value, and what is allowed.
  *
- * @param written the file's content before placeholders were filled, so that no message shows a value of the environment
+ * @param written the file's content with its placeholders, so that no message shows a value from the environment
  */
 export function explain(issue: $ZodIssue, written: unknown): string[] {
   const path = issue.path
@@ -30,7 +30,7 @@ export function explain(issue: $ZodIssue, written: unknown): string[] {
     value === 'lmdb' && path === 'store.kind'
       ? `${allowedBy(issue)} (the embedded store is now called sqlite)`
       : allowedBy(issue);
-  // The option is at its default, and contradicts another option.
+  // The file does not set the option: its default contradicts another option.
   if (value === undefined && issue.code === 'custom') return [`${path}: ${allowed}`];
   if (value === undefined) return [`${path}: is missing: ${allowed}`];
   return [`${path}: ${shown(path, value, issue)} is not allowed: ${allowed}`];
@@ -53,7 +53,10 @@ function valueAt(written: unknown, path: readonly PropertyKey[]): unknown {
 
 const MAY_BE_SECRET = /token|pepper|replacewith|secret|password|url|nodes|cluster|sentinels|lookup\.headers/i;
 
-/** The value as it was written, unless it may be a secret: by its path, or because a text is in the place of a section. */
+/**
+ * The value as it was written, unless it may be a secret: its path suggests one, or a text was written where a section
+ * belongs.
+ */
 function shown(path: string, value: unknown, issue: $ZodIssue): string {
   const misplaced = issue.code === 'invalid_type' && ['object', 'array', 'record'].includes(issue.expected);
   if (MAY_BE_SECRET.test(path) || misplaced || typeof value === 'object') return 'the value';

@@ -41,7 +41,7 @@ export function parseConfig(text: string, env: NodeJS.ProcessEnv, file = 'config
   );
 }
 
-/** Replaces the YAML library's message about aliases, which contains the alias: an unquoted secret may look like one. */
+/** Replaces the YAML library's message about aliases. It quotes the alias, and an unquoted secret may look like an alias. */
 function contentOf(document: Document, file: string): object | string {
   try {
     return (document.toJS({ maxAliasCount: 100 }) as object | string | null) ?? {};
@@ -53,8 +53,8 @@ function contentOf(document: Document, file: string): object | string {
 const PLACEHOLDER = /\$\{(?:([A-Za-z_][A-Za-z0-9_]*)\})?/g;
 
 /**
- * Replaces `${NAME}` by the environment variable, in values only and not in what a variable contains. A malformed
- * placeholder is a mistake: taken literally, it could become a token that everyone can read in the file.
+ * Replaces `${NAME}` in values by the environment variable. The content of a variable is taken as it is, placeholders
+ * included. A malformed placeholder is a mistake: taken literally, it could become a token that everyone can read in the file.
  */
 function fillPlaceholders(
   written: unknown,

@@ -19,7 +19,7 @@ const listenOptions = z.strictObject({
 
 /** Section `limits`. */
 const limitOptions = z.strictObject({
-  /** Bytes of a request body that the executor sends. Bodies that are passed through have no limit. */
+  /** Largest request body that the executor sends. Bodies that are passed through have no limit. */
   bodyBytes: z.number().int().min(1).max(67_108_864).default(1_048_576),
   /** Bytes of all header fields of a request together. */
   headerBytes: z.number().int().min(1024).max(262_144).default(16_384),
@@ -32,8 +32,8 @@ const limitOptions = z.strictObject({
   /** Time within which the body of a request that the executor sends must arrive. */
   bodyTimeoutMs: z.number().int().min(100).max(600_000).default(30_000),
   /**
-   * Time within which a merchant must read a complete answer, or the next part of a streamed one. The connection is cut
-   * after this time at the earliest, and after twice this time at the latest.
+   * Time within which a merchant must read a complete answer, or the next part of a streamed one. Otherwise the connection
+   * is closed, after this time at the earliest and after twice this time at the latest.
    */
   answerTimeoutMs: z.number().int().min(100).max(600_000).default(30_000),
 });
@@ -42,9 +42,9 @@ const limitOptions = z.strictObject({
 const shutdownOptions = z.strictObject({
   /** The gateway still accepts requests for this time, but /readyz answers 503 and answers close their connection. */
   delayMs: z.number().int().min(0).max(600_000).default(1000),
-  /** Running requests have this time to be completed. Then they are aborted, and their keys are in doubt. */
+  /** Running requests have this time to be completed. Then they are aborted, and the keys that executed are in doubt. */
   graceMs: z.number().int().min(0).max(600_000).default(35_000),
-  /** At most this time to store responses that merchants already have and the store did not acknowledge yet. */
+  /** Then the store has this time to acknowledge responses that merchants already have. If none is left, the gateway exits. */
   completeMs: z.number().int().min(1000).max(86_400_000).default(300_000),
 });
 
@@ -101,7 +101,7 @@ export type Config = z.output<typeof configSchema>;
 
 type Parsed = Pick<Config, 'store' | 'lock' | 'upstream' | 'idempotency' | 'operations'>;
 
-/** Options that are valid one by one and contradict each other. */
+/** Finds options that are valid alone but contradict each other. */
 function* contradictions({
   store,
   lock,
@@ -145,7 +145,7 @@ const hasNoProtectedMethod = ({ methods, where }: MatchOptions): boolean =>
   Object.keys(where).length === 0 &&
   methods.every((method) => ['GET', 'HEAD', 'OPTIONS', 'TRACE'].includes(method));
 
-/** Whether the earlier operation matches all requests of the later one, which then never applies. */
+/** Whether the earlier operation matches every request that the later one matches. Then the later one never applies. */
 function hides(earlier: MatchOptions, later: MatchOptions): boolean {
   if (earlier.path !== later.path) return false;
   if (!later.methods.every((method) => earlier.methods.includes(method))) return false;

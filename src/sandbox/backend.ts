@@ -26,7 +26,7 @@ export interface Backend {
   readonly pause: Pause;
 }
 
-/** Handles one request. Each fault acts at one of these steps, so their order decides whether a request executes. */
+/** Handles one request. Each fault acts at one of these steps, so their order decides whether the request is executed. */
 export async function handle(
   request: IncomingMessage,
   response: ServerResponse,
@@ -63,12 +63,13 @@ function faultsOf(request: IncomingMessage): ParsedFaults {
   return header === undefined ? { ok: true, faults: NO_FAULTS } : parseFaults(header.toString());
 }
 
+/** Whether an earlier request had the same idempotency key. */
 function isRepeated({ headers }: IncomingMessage, requests: RequestLog): boolean {
   const key = keyOf(headers);
   return key !== undefined && requests.ofKey(key) > 1;
 }
 
-/** The wait does not end when the client disconnects: like a slow backend, the sandbox still executes afterwards. */
+/** The wait continues when the client disconnects, and the request is executed after it, as by a slow backend. */
 async function delay(faults: Faults, pause: Pause): Promise<void> {
   const delayMs = faults.get('delay');
   if (delayMs !== undefined) await pause(delayMs);

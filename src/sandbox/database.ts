@@ -94,8 +94,8 @@ export function openDatabase(path: string): DatabaseSync {
 
 function prepare(database: DatabaseSync): void {
   useWriteAheadLog(database);
-  // In WAL mode, NORMAL keeps every commit when the process is killed, which is all that the sandbox promises. A power
-  // failure could lose the last commits.
+  // In WAL mode, NORMAL keeps every commit when the process is killed. Only a power failure could lose the last commits,
+  // and the sandbox promises nothing about power failures.
   database.exec('PRAGMA synchronous = NORMAL');
   inTransaction(database, () => createSchema(database));
 }

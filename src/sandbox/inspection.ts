@@ -27,17 +27,17 @@ export function inspect(request: IncomingMessage, inspected: Inspected): Reply {
 type Route = (inspected: Inspected, query: URLSearchParams) => Reply;
 
 const ROUTES: ReadonlyMap<string, Route> = new Map<string, Route>([
-  [`${INSPECTION_PREFIX}ledger`, ledger],
+  [`${INSPECTION_PREFIX}ledger`, showLedger],
   [`${INSPECTION_PREFIX}requests`, ({ requests }) => jsonReply(200, requests.summary())],
   [
     `${INSPECTION_PREFIX}faults`,
     ({ faultsEnabled }) => jsonReply(200, faultsEnabled ? describeFaults() : {}),
   ],
-  [`${INSPECTION_PREFIX}last-upgrade`, lastUpgrade],
+  [`${INSPECTION_PREFIX}last-upgrade`, showLastUpgrade],
 ]);
 
 /** The counts cover all transactions that match; `transactions` has the newest `limit` of them. */
-function ledger({ audit }: Inspected, query: URLSearchParams): Reply {
+function showLedger({ audit }: Inspected, query: URLSearchParams): Reply {
   const filter = { merchant: query.get('merchant') ?? undefined, key: query.get('key') ?? undefined };
   const limit = numberFrom(query, 'limit', { fallback: 1_000, max: 1_000_000 });
   return jsonReply(200, {
@@ -50,7 +50,7 @@ function ledger({ audit }: Inspected, query: URLSearchParams): Reply {
   });
 }
 
-function lastUpgrade({ requests }: Inspected): Reply {
+function showLastUpgrade({ requests }: Inspected): Reply {
   if (requests.lastUpgrade === undefined) return errorReply('not_found', 'no upgrade has been requested yet');
   return jsonReply(200, requests.lastUpgrade);
 }
@@ -64,7 +64,7 @@ export const LOOKUP_PATH = '/v1/transactions';
 
 /**
  * GET /v1/transactions?merchant=&key=: the first transaction with this merchant and key, for a gateway that resolves a
- * key in doubt. The body is that of the reply to the execution, whether the reply was delivered or not.
+ * key in doubt. The body equals the body of the reply to that execution, even if that reply was never delivered.
  */
 export function lookUp(request: IncomingMessage, audit: Audit, token: string): Reply {
   if (!sameText(request.headers.authorization ?? '', `Bearer ${token}`))

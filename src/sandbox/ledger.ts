@@ -12,8 +12,11 @@ import {
 
 type AccountKind = 'wallet' | 'funding' | 'payouts' | 'checkout_due' | 'checkout_open' | 'cards';
 
-/** The account that is debited and the one that is credited. A checkout session is not paid yet: no wallet changes. */
-const ROUTES = {
+/**
+ * For each kind of transaction: the account that is debited, and the one that is credited. A checkout session is not paid
+ * when it is opened, so it does not change the wallet.
+ */
+const DEBIT_AND_CREDIT = {
   funding: ['funding', 'wallet'],
   withdraw: ['wallet', 'payouts'],
   checkout: ['checkout_open', 'checkout_due'],
@@ -33,7 +36,10 @@ const SQL = {
     reference, idempotency_key, request_id, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 } as const;
 
-type Entry = Omit<Order, 'kind'> & { readonly kind: keyof typeof ROUTES; readonly currency: string };
+type Entry = Omit<Order, 'kind'> & {
+  readonly kind: keyof typeof DEBIT_AND_CREDIT;
+  readonly currency: string;
+};
 
 /** The double-entry ledger. Every call books a new transaction, whatever idempotency key the request has. */
 export class Ledger {
@@ -77,7 +83,7 @@ export class Ledger {
     this.#database.close();
   }
 
-  /** Credits the opening balance, unless the ledger's file already has the merchant. */
+  /** Adds the merchant with its opening balance, unless the ledger's file already has it. */
   #addMerchant({ code, businessName, currency, openingBalance }: SandboxMerchant): void {
     if (this.#statements.addMerchant.run(code, businessName, currency).changes === 0) return;
     this.#account(code, 'wallet', currency);
@@ -86,7 +92,7 @@ export class Ledger {
   }
 
   #write(entry: Entry): Omit<Transaction, 'kind'> {
-    const [debited, credited] = ROUTES[entry.kind];
+    const [debited, credited] = DEBIT_AND_CREDIT[entry.kind];
     const { merchant, amountMinor, currency } = entry;
     const { sequence, transaction } = this.#writeTransaction(entry);
     this.#statements.addEntry.run(sequence, this.#account(merchant, debited, currency), -amountMinor);
@@ -140,7 +146,10 @@ export interface DuplicateKey {
   readonly executions: number;
 }
 
-/** Counts transactions with one entry or with a sum other than zero, wrong balances, and overdrawn wallets. */
+/**
+ * Counts mistakes: transactions with fewer than two entries or with a sum other than zero, balances that are not the sum of
+ * their entries, and overdrawn wallets.
+ */
 const COUNT_UNBALANCED = `SELECT
   (SELECT count(*) FROM (SELECT t.sequence FROM transactions t LEFT JOIN entries e ON e.transaction_sequence = t.sequence
     GROUP BY t.sequence HAVING count(e.account_id) < 2 OR sum(e.amount_minor) <> 0)) +
@@ -189,7 +198,7 @@ export class Audit {
     return Number(this.#database.prepare(COUNT_UNBALANCED).get()?.n) === 0;
   }
 
-  /** The query has conditions only for what is selected, so that SQLite uses its index on a large ledger. */
+  /** Adds a condition only for members that are set: with conditions for all, SQLite would not use its index. */
   #select(
     select: string,
     { merchant, key, kind }: LedgerFilter & { kind?: TransactionKind },

@@ -42,7 +42,7 @@ const CODE_BY_SECRET = new Map(
   SANDBOX_MERCHANTS.flatMap((merchant) => merchant.secrets.map((secret) => [secret, merchant.code] as const)),
 );
 
-/** The merchant code for an Authorization header. Undefined if its secret key is unknown. */
+/** The merchant code of the secret key in an Authorization header. Undefined if the key is unknown. */
 export function merchantOf(authorization: string | undefined): string | undefined {
   const secret = /^Bearer ([^\s,]+)$/i.exec(authorization ?? '')?.[1];
   return secret === undefined ? undefined : CODE_BY_SECRET.get(secret);

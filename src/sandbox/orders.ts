@@ -1,4 +1,4 @@
-/** The largest amount that is accepted, in major units. Doubles of this size still differ by less than a cent. */
+/** The largest amount that is accepted, in major units. Adjacent doubles of this size are still less than a cent apart. */
 export const MAX_AMOUNT = 1_000_000_000_000;
 
 /**

@@ -87,7 +87,7 @@ function act(request: IncomingMessage, fields: Fields | undefined, ledger: Ledge
   return replyTo(booking, action.show);
 }
 
-/** Headers that the ledger stores with a transaction. They have no effect on it. */
+/** Headers that the ledger stores with a transaction. They do not change what is booked. */
 function notesOf(headers: IncomingHttpHeaders): Pick<Order, 'idempotencyKey' | 'requestId'> {
   return { idempotencyKey: keyOf(headers), requestId: headers['x-request-id']?.toString() };
 }
@@ -97,7 +97,7 @@ function replyTo(booking: Booking, show: Show): Reply {
   return errorReply('insufficient_funds', `the wallet has only ${toMajor(booking.balanceMinor)}`);
 }
 
-/** The `data` of the reply that the transaction was given when it was executed. */
+/** The `data` of the reply to the execution of this transaction. */
 export function showTransaction(transaction: Transaction): Record<string, unknown> {
   return SHOWS[transaction.kind](transaction);
 }

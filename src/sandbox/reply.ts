@@ -124,7 +124,7 @@ function acceptsGzip(acceptEncoding: string): boolean {
 /** Waits for a number of milliseconds. Rejects when the sandbox is closed during the wait. */
 export type Pause = (milliseconds: number) => Promise<unknown>;
 
-/** What it takes to send a reply. */
+/** The request that is replied to, and what decides how its reply is sent. */
 export interface Connection {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
@@ -134,7 +134,7 @@ export interface Connection {
 
 type Send = (reply: Reply, connection: Connection) => Promise<void> | void;
 
-/** Faults of the connection after the execution. */
+/** Faults of the group `delivery` that act after the execution. */
 const FAULTY_SENDS: Partial<Record<FaultName, Send>> = {
   'execute-then-reset': (_, { request }) => reset(request),
   'execute-then-hang': () => undefined,

@@ -60,7 +60,7 @@ export async function digestBody(request: IncomingMessage): Promise<{ bytes: num
   return { bytes, sha256: hash.digest('hex') };
 }
 
-/** Bounds the memory of a long run: with this many different paths or keys, each new one replaces the oldest. */
+/** Paths or keys that are counted at most, to bound the memory of a long run. Each further one replaces the oldest. */
 const MAX_COUNTED = 100_000;
 
 /** A request for an upgrade, as it was received. */

@@ -18,7 +18,10 @@ export interface SandboxOptions {
   readonly databasePath?: string;
   /** Opening balances in major units by merchant code. They apply only when the ledger is created. */
   readonly balances?: OpeningBalances;
-  /** A connection is closed when it has been idle for exactly this time; 0: never. Default: Node's 5 s and its buffer. */
+  /**
+   * How long a connection may be idle before the sandbox closes it, without the buffer that Node adds; 0: forever. Default:
+   * Node's 5 s and its buffer.
+   */
   readonly keepAliveTimeoutMs?: number;
   /** Whether X-Sandbox-Fault has an effect; default true. */
   readonly faults?: boolean;
@@ -34,7 +37,7 @@ export interface Sandbox {
   readonly port: number;
   readonly ledger: LedgerReader;
   readonly requests: Pick<RequestLog, 'total' | 'ofPath' | 'ofKey' | 'lastUpgrade'>;
-  /** Ends all connections, also those with a running request, and closes the ledger. */
+  /** Ends all connections, even those with a running request, and closes the ledger. */
   close(): Promise<void>;
 }
 
@@ -55,7 +58,8 @@ export interface LedgerReader {
  * Starts the reference backend: a payments service without any idempotency. It imports nothing from the gateway, so its
  * ledger is independent evidence of how often something was executed.
  *
- * @throws {Error} of one line, with the system's `code`, if the port or the ledger's file cannot be used
+ * @throws {Error} with a message of one line, and with the operating system's `code`, if the port or the ledger's file
+ * cannot be used
  */
 export async function createSandbox(options: SandboxOptions = {}): Promise<Sandbox> {
   const { host = '127.0.0.1', port = 9000, databasePath = ':memory:', balances, faults = true } = options;

@@ -36,7 +36,7 @@ export function createHttpServer(backend: Backend, { keepAliveTimeoutMs, log }: 
   const server = createServer({
     ...idle,
     maxHeaderSize: MAX_HEADER_BYTES,
-    // Elsewhere the Upgrade header is ignored: curl sends it for h2c.
+    // On other paths the Upgrade header is ignored: curl sends one to offer HTTP/2 (h2c).
     shouldUpgradeCallback: (request) => pathOf(request) === WEBSOCKET_PATH,
   });
   server.on('request', (request, response) => void serve(request, response, backend, log));

@@ -4,13 +4,13 @@ interface MetricJson {
   type: string;
 }
 
-/** Up to this many snapshots of dead workers are kept one by one. Beyond it, they are merged into one. */
+/** Snapshots of dead workers that are kept separately. When there are more, they are merged into one. */
 const MAX_RETIRED = 100;
 
 /**
- * Adds up the metrics of all workers. The counts of a dead worker stay in the sum, because a counter that falls means a
- * restart to Prometheus. They also keep their position: floating-point numbers that are added in another order may give
- * a sum that is smaller by its last bit.
+ * Adds up the metrics of all workers. The counts of a dead worker stay in the sum, because Prometheus takes a counter that
+ * falls for a restart. They also stay at their place in the order of addition: floating-point numbers that are added in
+ * another order can give a slightly smaller sum.
  */
 export class MetricsSum {
   readonly #snapshots = new Map<number, object[]>();

@@ -17,7 +17,10 @@ export interface PrimaryOptions {
   /** A worker that takes longer for its graceful shutdown is killed. */
   shutdownMs: number;
   log(fields: object, message: string): void;
-  /** Called once for each new content of the key file and once after each {@link Primary.reloadKeys}. */
+  /**
+   * Called once for each new version of the key file, however many workers report it, and once after each
+   * {@link Primary.reloadKeys}.
+   */
   onReload(reload: KeyReload): void;
 }
 
@@ -45,8 +48,7 @@ export class Primary implements AdminSource {
 
   constructor(options: PrimaryOptions) {
     this.#options = options;
-    // Each worker accepts its own connections. With node:cluster's default the primary accepts them and hands them over,
-    // and a connection whose worker exits during the handover is never closed: its client waits without an answer.
+    // Each worker accepts its own connections: ADR 12 says what goes wrong if the primary hands them over.
     cluster.schedulingPolicy = cluster.SCHED_NONE;
   }
 
@@ -82,8 +84,8 @@ export class Primary implements AdminSource {
   }
 
   /**
-   * One worker answers for all, because they share the store. If it does not answer a resolution, no other worker repeats
-   * it, because it may have been written.
+   * One worker answers for all, because they share the store. If it does not answer, another worker is asked, except about a
+   * resolution, which may have been written already.
    */
   async records(question: RecordsQuestion): Promise<RecordsAnswer> {
     for (const worker of this.#listening) {
@@ -137,7 +139,7 @@ export class Primary implements AdminSource {
         if (message.kind === 'listening') {
           this.#listening.add(worker);
           resolve(message.port);
-          // It could not receive the message of a shutdown that began while it started.
+          // The worker receives messages only from now on, so it missed a shutdown that began while it started.
           if (this.#isShuttingDown) send(worker, { kind: 'shut_down' });
         } else if (message.kind === 'failed') reject(new WorkerFailed(message.message, message.exitCode));
         else if (message.kind === 'keys_reloaded') this.#report(message.reload);
@@ -164,7 +166,7 @@ export class Primary implements AdminSource {
     this.#options.log({ worker: worker.process.pid, reason }, 'a worker died and is replaced');
     setTimeout(() => {
       if (this.#isShuttingDown) return;
-      // A worker that cannot start exits, which starts the next attempt.
+      // A worker that cannot start exits, and its exit starts the next attempt.
       this.#fork().catch(({ message }: Error) =>
         this.#options.log({ reason: message }, 'a worker cannot start'),
       );

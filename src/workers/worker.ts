@@ -16,7 +16,7 @@ export type FromWorker =
   | { kind: 'failed'; message: string; exitCode: number }
   | { kind: 'answer'; id: number; answer: object }
   | { kind: 'keys_reloaded'; reload: KeyReload }
-  /** Sent regularly, so that the primary still has the worker's counts when it is killed. */
+  /** Sent regularly, so that the primary still has the worker's counts if the worker is killed. */
   | { kind: 'metrics'; metrics: object[] };
 
 const REPORT_METRICS_EVERY_MS = 2000;
@@ -49,7 +49,7 @@ export function followPrimary(gateway: Gateway, port: number, shutDown: () => vo
     else if (message.kind === 'reload_keys') void gateway.reloadKeys();
     else if (message.kind === 'ask') void answer(gateway, message);
   });
-  // By default, node:cluster ends this process as soon as the primary exits, also while requests execute.
+  // By default, node:cluster ends a worker as soon as the primary exits, even while requests execute. This flag prevents it.
   if (cluster.worker) cluster.worker.exitedAfterDisconnect = true;
   process.once('disconnect', () => {
     // Releases the port for the next primary.

@@ -22,16 +22,16 @@ export async function withDesk<T>(configFile: string, work: (desk: Desk) => Prom
   }
 }
 
-/** With a mistyped path, opening would create an empty store, and the command would report that nothing is in doubt. */
+/** At a mistyped path, SQLite would create an empty store, and the command would report that nothing is in doubt. */
 function refuseMissingStore({ store }: Config): void {
   if (store.kind !== 'sqlite') return;
-  // data.mdb is the store of an earlier version, for which opening the store has its own message.
+  // data.mdb is the LMDB store of an earlier version: openStore refuses it with a message of its own.
   const files = ['records.db', 'data.mdb'];
   if (!files.some((file) => existsSync(join(store.path, file))))
     throw new Exit(`there is no store in ${store.path}: no gateway has run with it`, 69);
 }
 
-/** @throws {Exit} with the refusal of the desk */
+/** Asks, and unwraps the answer. @throws {Exit} if the desk refuses */
 export async function ask<T>(desk: Desk, question: RecordsQuestion): Promise<T> {
   const answer = await desk.answer(question);
   if (answer.kind === 'refused') throw refusalOf(answer);

@@ -44,7 +44,7 @@ const LIST_OPTIONS = {
   json: { type: 'boolean' },
 } as const;
 
-/** The most that the desk returns at once. */
+/** The most records that the desk returns at once. */
 const PAGE = 1000;
 
 async function list(args: string[]): Promise<void> {

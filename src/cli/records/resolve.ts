@@ -6,7 +6,7 @@ import { ask, namedScope, RECORD_OPTIONS, withDesk } from './desk.ts';
 
 const USAGE = `oncegate records resolve --config FILE (--scope S | --merchant M --key K) --as completed|released --reason TEXT
 
-Records what became of a key in doubt. Look into the books of the backend first.
+Resolves a key in doubt: records what became of its request. Look into the books of the backend first.
 
   --as completed   the backend executed it. Retries get the response below, or 409 response_not_stored without one
   --as released    the backend surely did not execute it, and no gateway still works on it. The next retry executes it
