@@ -100,11 +100,6 @@ export class Executor {
     });
   }
 
-  /** Closes idle connections, and the others when their requests have ended. */
-  async close(): Promise<void> {
-    await this.#pool.close();
-  }
-
   /** Closes all connections at once. Requests that were sent end as `unknown`. */
   async destroy(): Promise<void> {
     await this.#pool.destroy();
