@@ -89,8 +89,8 @@ export class Process {
     return this.isDead || (this.answers.size === this.requests.length && this.gates.size === 0);
   }
 
-  /** The choices of its timers and its slot; the store poll of a waiting request only if `mayLook`. */
-  ownChoices(mayLook: boolean): [label: string, fire: () => void][] {
+  /** The choices of its timers and its slot; the store poll of a waiting request only if `mayLook`, which is slow to find out. */
+  ownChoices(mayLook: () => boolean): [label: string, fire: () => void][] {
     const choices: [string, () => void][] = [];
     const timers = [...this.timers];
     for (const timer of timers) {
@@ -99,7 +99,7 @@ export class Process {
       else if (timer.ms === QUEUE_TIMEOUT_MS) choices.push([`queued too long ${turn}`, timer.fire]);
       else if (timer.ms === WAIT_MS) choices.push([`waited ${turn}`, () => this.#waitIsOver(timer)]);
       else {
-        if (mayLook) choices.push(['looks', timer.fire]);
+        if (mayLook()) choices.push(['looks', timer.fire]);
         choices.push(['looks for the last time', () => this.#waitIsOver(timer)]);
       }
     }

@@ -65,6 +65,11 @@ export class Reference {
     return this.nowMs < aliveUntilMs;
   }
 
+  /** Whether any token has ever been made void. */
+  get hasVoidTokens(): boolean {
+    return this.#voidUntilMs.size > 0;
+  }
+
   isVoid(token: Token): boolean {
     return this.nowMs < (this.#voidUntilMs.get(token.toString('hex')) ?? 0);
   }
