@@ -9,7 +9,7 @@ import { openStackOn, storeKinds } from '../support/stores.ts';
 const REQUESTS = 20;
 const LARGE_BYTES = 16_384;
 
-/** What a request costs, counted and not timed. */
+/** The cost of a request, in counts and not in times. */
 describe.each(storeKinds)('on %s, it costs', (kind) => {
   let stack: Stack;
   let backend: http.Server;
@@ -36,7 +36,7 @@ describe.each(storeKinds)('on %s, it costs', (kind) => {
   });
   afterEach(() => vi.restoreAllMocks());
 
-  /** Store commands by name, while `work` goes on. */
+  /** Store commands by name, during `work`. */
   async function commandsOf(work: () => Promise<unknown>): Promise<Record<string, number>> {
     const counts = async () => {
       const { values } = await stack.gateway.metrics.storeSeconds.get();

@@ -11,7 +11,7 @@ import { track } from '../../support/spawn.ts';
 const ROOT = fileURLToPath(new URL('../../../', import.meta.url));
 const README = readFileSync(`${ROOT}README.md`, 'utf8');
 
-/** Commands of the README, each with the output that it promises. */
+/** Commands of the README, each with the output that the README shows. */
 const commands = [...README.matchAll(/```console\n(.*?)```/gs)].flatMap(([, block = '']) =>
   block
     .split(/^\$ /m)
@@ -23,7 +23,7 @@ const commands = [...README.matchAll(/```console\n(.*?)```/gs)].flatMap(([, bloc
 );
 const shellCommands = commands.filter(({ command }) => /^(?:curl|for|printf)\b/.test(command));
 
-/** What differs from run to run: ids, times, lengths of nothing. */
+/** Replaces what differs between runs, such as ids and times. */
 const steady = (text: string) =>
   text
     .replace(/\r/g, '')
@@ -40,7 +40,7 @@ describe('the README', () => {
   beforeAll(async () => {
     const free = ['--port', '0', '--admin-port', '0', '--sandbox-port', '0', '--data', temporaryFolder()];
     const child = track(spawn('npm', ['start', '--', ...free], { cwd: ROOT, detached: true }));
-    // npm does not pass signals on: what it started has the same group.
+    // npm does not forward signals, so the whole process group is stopped.
     end = () => process.kill(-(child.pid as number), 'SIGKILL');
     process.once('exit', end);
     let errors = '';

@@ -1,4 +1,4 @@
-/** What the backend says goes to the merchant as it was said, however it is cut into pieces. */
+/** The merchant gets the same bytes that the backend sent, whatever the chunk boundaries. */
 import type { Socket } from 'node:net';
 import { expect, test } from 'vitest';
 import { rawBackend } from '../../support/backend.ts';
@@ -18,13 +18,13 @@ const ways: [string, string | Buffer][] = [
   ['executed under a key', request('POST /v1/index.php', [ALPHA, 'x-service-idempotency: order-1'], payout)],
 ];
 
-/** A backend that does this for each request. */
+/** A backend that calls this for each request. */
 const backendThat = (onRequest: (socket: Socket) => void): Promise<string> =>
   rawBackend((socket) => {
     socket.on('data', () => onRequest(socket));
   });
 
-/** Without what the gateway may add. */
+/** The answer without the headers that the gateway may add. */
 const own = (lines: readonly string[]) => lines.filter((line) => !OF_THE_GATEWAY.test(line));
 const OF_THE_GATEWAY =
   /^(?:content-length|date|connection|keep-alive|x-request-id|idempotent-(?:replayed|original-request-id)):/i;
@@ -38,7 +38,7 @@ test.each(ways)('%s: the fields are as they were written', async (_way, bytes) =
   });
 });
 
-// Node takes the value for UTF-8 where a length stands before it, and throws where it is none.
+// Node decodes the value as UTF-8 if Content-Length comes before it, and throws if it is not valid UTF-8.
 const names = [Buffer.from('ü.pdf').toString('latin1'), Buffer.from('€.pdf').toString('latin1'), '\xdc.pdf'];
 for (const [way, bytes] of ways) {
   test.each(names)(`${way}: a file's name %j behind a length`, async (name) => {
@@ -48,7 +48,7 @@ for (const [way, bytes] of ways) {
         socket.write(`HTTP/1.1 200 OK\r\nContent-Length: 2\r\n${field}\r\n\r\nok`, 'latin1'),
       ),
       async ({ port }) => {
-        // Under a key the second one is a replay.
+        // With a key the second answer is a replay.
         for (let i = 0; i < 2; i++) {
           const answer = await (await Wire.open(port)).write(bytes).answer();
           expect([answer.status, own(answer.lines), answer.body.toString()]).toEqual([200, [field], 'ok']);
@@ -58,7 +58,7 @@ for (const [way, bytes] of ways) {
   });
 }
 
-test('passed through: a head that comes before its body has the bytes that were written', async () => {
+test('passed through: a head that arrives before its body is unchanged', async () => {
   let backend: Socket | undefined;
   await inFrontOf(
     await backendThat((socket) => {

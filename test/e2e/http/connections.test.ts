@@ -14,7 +14,7 @@ const HANDSHAKE = [
 
 const REFUSED = 'oncegate_connections_refused_total';
 
-/** A connection that is refused ends without an answer. */
+/** A refused connection closes without an answer. */
 async function expectRefused(port: number): Promise<void> {
   const wire = await Wire.open(port);
   wire.write(head('GET /v2/get_balance', ALPHA));
@@ -23,7 +23,7 @@ async function expectRefused(port: number): Promise<void> {
 }
 
 describe('limits.connections', () => {
-  test('refuses one connection more, leaves the others alone, and has room again when one has ended', async () => {
+  test('refuses one connection more, keeps the others, and accepts a new one when one has closed', async () => {
     const stack = await openStack({ limits: { connections: 3 } });
     onTestFinished(() => stack.close());
     const idle = await Wire.open(stack.port);
@@ -52,7 +52,7 @@ describe('limits.connections', () => {
     });
   });
 
-  test('holds for each of several workers: a connection that none of them takes is closed', async () => {
+  test('applies to each of several workers: a connection that none of them accepts is closed', async () => {
     const sandbox = await openSandbox();
     const gateway = await startGateway(configFor(sandbox, { workers: 2, limits: { connections: 1 } }));
     const balance = head('GET /v2/get_balance', ALPHA);
@@ -63,7 +63,7 @@ describe('limits.connections', () => {
         .catch(() => undefined);
       return answer?.status === 200 ? wire : undefined;
     };
-    // A worker that has its connection may be handed the next one too, and closes it.
+    // The next connection may be handed to a worker that is at its limit, which closes it.
     const hold = () => until(async () => answered(await Wire.open(gateway.port)));
     const held = [await hold(), await hold()];
     const before = await metric(gateway.adminUrl, REFUSED);

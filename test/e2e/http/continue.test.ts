@@ -33,7 +33,7 @@ describe('a merchant who waits for 100 Continue', () => {
     expect(got.filter((line) => line.startsWith('expect'))).toEqual([]);
   });
 
-  test('gets it, and a payout is one', async () => {
+  test('gets it, and its payout is executed once', async () => {
     const fields = [ALPHA, 'x-service-idempotency: continue-1'];
     const wire = await Wire.open(stack.port);
     wire.write(head('POST /v1/index.php', ...fields, EXPECT, `Content-Length: ${payout.length}`));
@@ -44,7 +44,7 @@ describe('a merchant who waits for 100 Continue', () => {
     expect(stack.sandbox.ledger.payouts({ key: 'continue-1' })).toBe(1);
   });
 
-  test('gets it though no body follows, and keeps the connection', async () => {
+  test('gets it even if no body follows, and keeps the connection', async () => {
     const wire = await Wire.open(stack.port);
     for (let i = 0; i < 2; i++) {
       wire.write(head('GET /v2/get_balance', ALPHA, EXPECT, 'Content-Length: 0'));
@@ -53,7 +53,7 @@ describe('a merchant who waits for 100 Continue', () => {
     }
   });
 
-  test('gets one answer even if the body is there at once', async () => {
+  test('gets one answer even if the body arrives at once', async () => {
     const wire = await Wire.open(stack.port);
     const fields = [ALPHA, EXPECT];
     wire.write(request('POST /v3/echo', fields, 'hello')).write(request('POST /v3/echo', fields, 'you'));

@@ -13,7 +13,7 @@ afterAll(() => stack.close());
 const CHUNKED = 'Transfer-Encoding: chunked';
 const SMUGGLED = head('POST /v3/smuggled', 'X-Merchant-Code: M-BRAVO');
 
-/** What two readers of one byte stream could cut into different requests. */
+/** Byte streams that two parsers could split into different requests. */
 const heads: [string, string[]][] = [
   ['Content-Length and Transfer-Encoding', ['Content-Length: 3', CHUNKED]],
   ['Transfer-Encoding and Content-Length', [CHUNKED, 'Content-Length: 3']],
@@ -44,8 +44,8 @@ const heads: [string, string[]][] = [
   ['a bare line feed', ['X-Bare: a\nContent-Length: 3']],
   ['a bare carriage return', ['X-Bare: a\rb', 'Content-Length: 3']],
   ['NUL in a value', ['X-Nul: a\0b', 'Content-Length: 3']],
-  // Codings that we take off but the next server would not learn of.
-  ['a coding besides chunks', ['Transfer-Encoding: gzip, chunked']],
+  // Codings that the gateway removes without informing the backend.
+  ['a coding in addition to chunked', ['Transfer-Encoding: gzip, chunked']],
 ];
 
 describe.each([
@@ -104,7 +104,7 @@ describe('a chunk with', () => {
   );
 });
 
-test('what follows a body is the next request, and must be authenticated', async () => {
+test('the bytes after a body are the next request, and must be authenticated', async () => {
   const wire = await Wire.open(stack.port);
   wire.write(request('POST /v3/echo', [ALPHA], 'body')).write(SMUGGLED);
   expect((await wire.answer()).json().bodyBytes).toBe(4);
@@ -164,7 +164,7 @@ describe('a head', () => {
   }, 8000);
 });
 
-describe('garbage behind a request that is being answered', () => {
+describe('garbage after a request that is being answered', () => {
   test('does not get into its answer', async () => {
     const wire = await Wire.open(stack.port);
     wire.write(head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: drip=5'));
@@ -174,7 +174,7 @@ describe('garbage behind a request that is being answered', () => {
     expect(wire.rest.match(/HTTP\/1\.1 /g)).toHaveLength(1);
   });
 
-  test('is not answered in the place of a payout', async () => {
+  test('is not answered in place of a payout', async () => {
     const wire = await Wire.open(stack.port);
     const payout = { action: 'withdraw', amount: 10, bank_code: '058', account_number: '0123456789' };
     const fields = [ALPHA, 'x-service-idempotency: garbage-1', 'X-Sandbox-Fault: delay=100'];

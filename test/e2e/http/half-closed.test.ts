@@ -27,7 +27,7 @@ async function halfClosed(bytes: string | Buffer, port = stack.port): Promise<Wi
   return wire;
 }
 
-/** The next final answer, and how many `100 Continue` were before it. */
+/** The next final answer, and the number of `100 Continue` before it. */
 async function finalAnswer(wire: Wire) {
   for (let continues = 0; ; continues++) {
     const answer = await wire.answer();
@@ -35,7 +35,7 @@ async function finalAnswer(wire: Wire) {
   }
 }
 
-describe('a client that sends FIN behind its request', () => {
+describe('a client that sends FIN after its request', () => {
   test.each([
     ['an execution', () => pay('half-1'), 201],
     ['its replay', () => pay('half-1'), 201],
@@ -43,7 +43,7 @@ describe('a client that sends FIN behind its request', () => {
     ['what is passed through', () => request('POST /v3/echo', [ALPHA], 'hello'), 200],
     ['a refusal', () => head('GET /v3/echo'), 401],
     ['HTTP/1.0', () => head('GET /v3/echo', ALPHA).replace('HTTP/1.1', 'HTTP/1.0'), 200],
-  ])('gets its answer and the end of the connection: %s', async (_name, bytes, status) => {
+  ])('gets its answer and then FIN: %s', async (_name, bytes, status) => {
     const wire = await halfClosed(bytes());
     const { answer } = await finalAnswer(wire);
     expect(answer.status).toBe(status);
@@ -51,7 +51,7 @@ describe('a client that sends FIN behind its request', () => {
     expect(wire.rest).toBe('');
   });
 
-  test('gets the answers to all that it sent ahead', async () => {
+  test('gets the answers to all pipelined requests', async () => {
     const slow = head('GET /v3/echo?first', ALPHA, 'X-Sandbox-Fault: delay=50');
     const wire = await halfClosed(slow + head('GET /v3/echo?second', ALPHA));
     expect((await finalAnswer(wire)).answer.json().url).toBe('/v3/echo?first');
@@ -64,22 +64,22 @@ describe('a client that sends FIN behind its request', () => {
   test.each([
     ['a payout', () => pay('half-2', SLOW), 201],
     ['what is passed through', () => head('GET /v3/echo', ALPHA, SLOW), 200],
-  ])('gets an answer that takes long, behind a few 100 Continue: %s', async (_name, bytes, status) => {
+  ])('gets a late answer, after a few 100 Continue: %s', async (_name, bytes, status) => {
     const { answer, continues } = await finalAnswer(await halfClosed(bytes()));
     expect(answer.status).toBe(status);
-    // The client of Go gives up at six.
+    // Go's HTTP client gives up at the sixth.
     expect([1, 2, 3]).toContain(continues);
   });
 
-  test('gets a stream to its end', async () => {
+  test('gets a whole stream', async () => {
     const wire = await halfClosed(head('GET /v3/stream?chunks=30&intervalMs=100', ALPHA));
     const { answer } = await finalAnswer(wire);
     expect(answer.body.toString().match(/data: chunk/g)).toHaveLength(30);
   });
 });
 
-describe('a client that has gone', () => {
-  /** The backend's part of a request whose client goes once `answer` has begun it. */
+describe('a client that has disconnected', () => {
+  /** The request at the backend of a client that disconnects once `answer` has begun the answer. */
   const leaving = async (answer: (res: ServerResponse) => void): Promise<ServerResponse> => {
     const { promise: arrived, resolve: arrive } = Promise.withResolvers<ServerResponse>();
     const url = await httpBackend((_req, res) => arrive(res));

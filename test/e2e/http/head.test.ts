@@ -23,7 +23,7 @@ const CHUNKED = 'Transfer-Encoding: chunked';
 const SMUGGLED = head('POST /v3/smuggled', ALPHA);
 const HANDSHAKE = ['Connection: Upgrade', 'Upgrade: websocket', 'Sec-WebSocket-Version: 13'];
 
-/** What is answered to bytes that must reach no backend: exactly one problem document, and then the end. */
+/** The answer to bytes that must not reach the backend: exactly one problem document, and then the connection closes. */
 async function refusalOf(bytes: string): Promise<WireAnswer> {
   return await expectNothingSent(stack, async () => {
     const wire = await Wire.open(stack.port);
@@ -98,9 +98,9 @@ describe('a version of HTTP that is not supported', () => {
   });
 });
 
-test('an unknown expectation is answered 417, and what follows on the closing connection is not executed', async () => {
+test('an unknown expectation is answered 417, and later requests on the closing connection are not executed', async () => {
   const wire = await Wire.open(stack.port);
-  // While the first answer is owed, the connection is open.
+  // The connection is open until the first answer is sent.
   wire.write(head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: delay=200'));
   wire.write(request('POST /v3/echo', [ALPHA, 'Expect: a-miracle'], 'hello')).write(SMUGGLED);
   expect((await wire.answer()).status).toBe(200);
@@ -111,7 +111,7 @@ test('an unknown expectation is answered 417, and what follows on the closing co
 });
 
 describe('Host', () => {
-  test('is needed: without it there is one answer, and what follows is not executed', async () => {
+  test('is required: without it there is one answer, and later requests are not executed', async () => {
     for (const fields of [[], ['Expect: 100-continue', 'Content-Length: 5'], ['Connection: keep-alive']]) {
       const bytes = head('POST /v3/echo', ALPHA, ...fields).replace('Host: gateway.test\r\n', '');
       const answer = await refusalOf(bytes + SMUGGLED);
@@ -119,7 +119,7 @@ describe('Host', () => {
     }
   });
 
-  test('is not needed in HTTP/1.0, and none is then made up', async () => {
+  test('is not required in HTTP/1.0, and the gateway does not invent one', async () => {
     const wire = await Wire.open(stack.port);
     const answer = await wire.write(`GET /v3/echo HTTP/1.0\r\n${ALPHA}\r\n\r\n`).answer();
     const names = answer.json<{ rawHeaders: [string, string][] }>().rawHeaders.map(([name]) => name);
@@ -130,7 +130,7 @@ describe('Host', () => {
   test.each([
     ...['', 'bad host', 'a,b', 'a/b', 'user@host', 'http://host', 'host:port', 'host:1:2', 'host:123456'],
     ...['[::1', '::1', '[host]', 'h\xf6st', 'host#', 'host?', 'a%20b', '"host"', 'a\tb', 'a\\b'],
-  ])('%j is none: answered 400', async (host) => {
+  ])('%j is invalid: answered 400', async (host) => {
     const field = `Host: ${host}`;
     for (const fields of [[], HANDSHAKE]) {
       const bytes = head('GET /v3/echo', ALPHA, ...fields).replace('Host: gateway.test', field);

@@ -30,7 +30,7 @@ test('an answer of unknown length ends with its connection, and has no chunks', 
   expect(answer.body.toString()).toBe('data: chunk 1\n\ndata: chunk 2\n\n');
 });
 
-test('a payout is one', async () => {
+test('a payout is executed once', async () => {
   const body = JSON.stringify({
     action: 'withdraw',
     amount: 1,
@@ -44,14 +44,14 @@ test('a payout is one', async () => {
   expect(stack.sandbox.ledger.payouts({ key: 'old-1' })).toBe(1);
 });
 
-test('nobody is told to continue, since HTTP/1.0 knows no such answer', async () => {
+test('100 Continue is not sent, because HTTP/1.0 does not have it', async () => {
   for (const path of ['/v3/echo', '/v1/index.php']) {
     const { answer } = await ask(`POST ${path}`, ['Content-Length: 2', 'Expect: 100-continue'], '{}');
     expect(answer.status).not.toBe(100);
   }
 });
 
-test('chunks, which it does not know either, end the connection behind them', async () => {
+test('a chunked body, which HTTP/1.0 does not have either, closes the connection', async () => {
   const fields = ['Transfer-Encoding: chunked', 'Connection: keep-alive'];
   for (const path of ['/v3/echo', '/v1/index.php']) {
     const { wire, answer } = await ask(`POST ${path}`, fields, chunk('{}') + LAST_CHUNK);
@@ -61,7 +61,7 @@ test('chunks, which it does not know either, end the connection behind them', as
   }
 });
 
-test('without credentials it is refused all the same', async () => {
+test('without credentials a request is refused', async () => {
   const answer = await expectNothingSent(stack, async () => {
     const wire = await Wire.open(stack.port);
     return await wire.write('GET /v3/echo HTTP/1.0\r\n\r\n').answer();

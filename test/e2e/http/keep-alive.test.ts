@@ -39,7 +39,7 @@ const gives = (status: number, code?: string) => (answer: WireAnswer) => {
   if (code) expect(codeOf(answer)).toBe(code);
 };
 
-/** One round of everything that leaves the connection as it was. */
+/** One round of all kinds of requests that keep the connection open. */
 function steps(round: number): Step[] {
   const key = `keep-${keys++}`;
   return [
@@ -59,7 +59,7 @@ function steps(round: number): Step[] {
     {
       name: 'a bad body',
       bytes: pay(`bad-${round}`, '{"action":"withdraw","action":1}'),
-      // The sandbox takes the last of two members.
+      // The sandbox reads the last of two members.
       check: gives(422, 'unknown_action'),
     },
     {
@@ -122,10 +122,10 @@ test('requests of every kind, one after another on one connection, get each its 
   }
 });
 
-test('requests that are sent ahead are answered in their order', async () => {
+test('pipelined requests are answered in order', async () => {
   const wire = await Wire.open(stack.port);
   const all = steps(0).filter(({ name }) => name !== 'an upgrade that is none');
-  // What depends on what came before must not overtake it: only the order of the answers is looked at here.
+  // The requests must not depend on each other: this test is only about the order of the answers.
   const apart = all.filter(
     ({ name }) => !['its replay', 'another body', 'the key of another'].includes(name),
   );
@@ -142,7 +142,7 @@ test('requests that are sent ahead are answered in their order', async () => {
   }
 });
 
-test('a refusal keeps the connection where no body is left on it', async () => {
+test('a refusal keeps the connection if no body is left on it', async () => {
   const wire = await Wire.open(stack.port);
   for (const [bytes, status] of [
     [head('GET /v3/echo'), 401],
@@ -157,7 +157,7 @@ test('a refusal keeps the connection where no body is left on it', async () => {
   }
 });
 
-test('a refusal closes the connection where a body is left on it, and what follows is not read as a request', async () => {
+test('a refusal closes the connection if a body is left on it, and the body is not read as a request', async () => {
   for (const bytes of [
     head('POST /v3/echo', 'Content-Length: 1000') + head('POST /v3/inside', ALPHA),
     head('POST /v3/echo', 'Transfer-Encoding: chunked') + chunk(head('POST /v3/inside', ALPHA)),
@@ -187,7 +187,7 @@ test('a refusal keeps the connection if the whole body has arrived, which is not
   expect(stack.sandbox.requests.ofPath('POST /v3/inside')).toBe(0);
 });
 
-test('what is sent ahead behind a refusal is executed once, or not at all', async () => {
+test('a request that is pipelined after a refused one is executed at most once', async () => {
   const wire = await Wire.open(stack.port);
   wire.write(Buffer.concat([request('POST /v3/echo', [], 'a body'), pay('behind-1')]));
   expect((await wire.answer()).status).toBe(401);
@@ -195,7 +195,7 @@ test('what is sent ahead behind a refusal is executed once, or not at all', asyn
   expect(stack.sandbox.ledger.payouts({ key: 'behind-1' })).toBe(1);
   await expectNothingSent(stack, async () => {
     const unfinished = await Wire.open(stack.port);
-    // The payout is a part of the body that was announced.
+    // The payout is part of the announced body.
     unfinished.write(
       Buffer.concat([Buffer.from(head('POST /v3/echo', 'Content-Length: 1000')), pay('behind-2')]),
     );

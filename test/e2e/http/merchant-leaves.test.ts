@@ -14,7 +14,7 @@ afterAll(() => stack.close());
 
 type Seen = { req: IncomingMessage; res: ServerResponse };
 
-/** What a backend sees of a request whose merchant hangs up once it has come. */
+/** The request at the backend after its merchant has disconnected. */
 async function leaving(
   bytes: string | Buffer,
   answer: (seen: Seen, wire: Wire) => Promise<void>,
@@ -34,12 +34,12 @@ async function leaving(
   });
 }
 
-test('before the answer: the request to the backend ends', async () => {
+test('before the answer: the request to the backend is aborted', async () => {
   const { res } = await leaving(head('GET /v3/slow', ALPHA), async () => {});
   expect(res.writableFinished).toBe(false);
 });
 
-test('within the answer: it ends too', async () => {
+test('within the answer: it is aborted too', async () => {
   const { res } = await leaving(head('GET /v3/slow', ALPHA), async (seen, wire) => {
     seen.res.write('half');
     await wire.hears(chunk('half'));
@@ -47,7 +47,7 @@ test('within the answer: it ends too', async () => {
   expect(res.writableFinished).toBe(false);
 });
 
-test('within an upload: the backend does not take the half for the whole', async () => {
+test('within an upload: the backend does not accept the part as a whole body', async () => {
   const { req } = await leaving(
     `${head('POST /v3/upload', ALPHA, 'Content-Length: 100')}half`,
     async (seen) => {
@@ -57,7 +57,7 @@ test('within an upload: the backend does not take the half for the whole', async
   expect(req.complete).toBe(false);
 });
 
-test('within a chunked upload: neither', async () => {
+test('within a chunked upload: the same', async () => {
   const framing = 'Transfer-Encoding: chunked';
   const { req } = await leaving(head('POST /v3/upload', ALPHA, framing) + chunk('half'), async (seen) => {
     expect(String((await once(seen.req, 'data'))[0])).toBe('half');
@@ -65,7 +65,7 @@ test('within a chunked upload: neither', async () => {
   expect(req.complete).toBe(false);
 });
 
-test('a payout is executed all the same, and its result kept', async () => {
+test('a payout is still executed, and its result is stored', async () => {
   const body = JSON.stringify({
     action: 'withdraw',
     amount: 1,

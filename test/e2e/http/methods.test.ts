@@ -36,7 +36,7 @@ describe.each(METHODS)('%s', (method) => {
     expect(stack.sandbox.requests.ofPath('GET /v3/smuggled')).toBe(0);
   });
 
-  test('with a body of known length: just so', async () => {
+  test('with a body of known length: the same', async () => {
     const wire = await Wire.open(stack.port);
     wire.write(request(`${method} /v3/echo?1`, [ALPHA], 'hello')).write(head('GET /v3/echo?2', ALPHA));
     const first = await wire.answer();
@@ -45,7 +45,7 @@ describe.each(METHODS)('%s', (method) => {
     expect((await wire.answer()).json()).toMatchObject({ url: '/v3/echo?2', bodyBytes: 0 });
   });
 
-  test('without a body: just so', async () => {
+  test('without a body: the same', async () => {
     const wire = await Wire.open(stack.port);
     wire.write(head(`${method} /v3/echo?1`, ALPHA)).write(head('GET /v3/echo?2', ALPHA));
     const first = await wire.answer();
@@ -68,7 +68,7 @@ describe('HEAD', () => {
     },
   );
 
-  test('refused: neither', async () => {
+  test('refused: no body either', async () => {
     const wire = await Wire.open(stack.port);
     const answer = await wire.write(head('HEAD /v3/echo', 'Connection: close')).answer({ bodiless: true });
     expect(answer.status).toBe(401);
@@ -90,7 +90,7 @@ describe.each([204, 304])('%i', (status) => {
           '{"action":"withdraw"}',
         ),
     ],
-  ])('%s has no body, twice, and what follows is the next answer', async (_how, bytes) => {
+  ])('%s has no body, and the next bytes are the next answer, twice', async (_how, bytes) => {
     const wire = await Wire.open(stack.port);
     for (let i = 0; i < 2; i++) {
       const answer = await wire.write(bytes()).answer();
@@ -102,7 +102,7 @@ describe.each([204, 304])('%i', (status) => {
   });
 });
 
-test('an answer’s status, reason and body come as they are, whatever they are', async () => {
+test('status, reason and body of every answer are unchanged', async () => {
   const url = await httpBackend((req, res) => {
     res.writeHead(Number(req.url?.slice(1)), 'As It Is', { 'Content-Type': 'x/y' });
     res.end(Buffer.from([0, 255, 13, 10, 13, 10]));

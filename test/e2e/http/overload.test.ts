@@ -12,7 +12,7 @@ const payout = JSON.stringify({
   account_number: '0123456789',
 });
 
-test('one more than there is room for is answered 503 at once, and nothing of it is sent', async () => {
+test('one request over limits.inFlight is answered 503 at once, and nothing of it is sent', async () => {
   const held: ServerResponse[] = [];
   const url = await httpBackend((_req, res) => void held.push(res));
   const stack = await openStack({ upstream: { url }, limits: { inFlight: 2 } });
@@ -41,7 +41,7 @@ test('one more than there is room for is answered 503 at once, and nothing of it
   for (const wire of running) expect((await wire.answer()).status).toBe(200);
 });
 
-test('the key of a payout that there was no room for is free, and its retry pays once', async () => {
+test('the key of a payout that was refused for overload is free, and its retry pays once', async () => {
   const stack = await openStack({ limits: { inFlight: 1 } });
   onTestFinished(() => stack.close());
   const slow = await Wire.open(stack.port);
@@ -65,12 +65,12 @@ test('the key of a payout that there was no room for is free, and its retry pays
   expect(stack.sandbox.ledger.payouts({ key: 'over-2' })).toBe(1);
 });
 
-/** Nothing counts as under way any more. */
+/** No request counts as in flight any more. */
 const nothingOpen = async ({ gateway }: Stack) => {
   await until(async () => (await gateway.metrics.text()).includes('oncegate_in_flight 0'), 5000);
 };
 
-describe('those who leave make room', () => {
+describe('merchants who disconnect free their places', () => {
   let stack: Stack;
   beforeAll(async () => {
     stack = await openStack({ limits: { inFlight: 100 } });
@@ -88,7 +88,7 @@ describe('those who leave make room', () => {
     await nothingOpen(stack);
   });
 
-  test('while what they sent ahead waits for its turn', async () => {
+  test('while their pipelined requests wait', async () => {
     const wire = await Wire.open(stack.port);
     const before = stack.sandbox.requests.total();
     wire.write(head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: delay=600000'));
@@ -100,7 +100,7 @@ describe('those who leave make room', () => {
     expect(stack.sandbox.ledger.payouts({ key: 'ahead-1' })).toBe(1);
   });
 
-  test('without having read what they were answered', async () => {
+  test('without having read their answers', async () => {
     const wire = await Wire.open(stack.port);
     wire.socket.pause();
     wire.write(head('GET /v3/echo').repeat(20_000));

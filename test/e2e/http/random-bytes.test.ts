@@ -35,7 +35,7 @@ const HANDSHAKE = [
   'Sec-WebSocket-Key: eA==',
 ];
 
-/** Requests that are nearly right: none of them has the right to pay. */
+/** Requests that are almost valid. None of them may cause a payout. */
 const templates: Buffer[] = [
   request(
     'POST /v1/index.php',
@@ -59,10 +59,10 @@ function bytesFrom(random: () => number): Buffer {
   const way = random();
   if (way < 0.2) return noise(2000);
   const bytes = template();
-  // Bytes, or single bits of them, are others.
+  // Replaces bytes, or single bits.
   if (way < 0.5) for (let i = below(6); i > 0; i--) bytes[below(bytes.length)] = below(256);
   else if (way < 0.65) for (let i = below(6); i > 0; i--) flip(bytes, below(bytes.length), 1 << below(8));
-  // The beginning of one and the end of another; something within; cut off.
+  // The first part of one with the last part of another; inserted bytes; truncated.
   else if (way < 0.8) return Buffer.concat([cut(bytes), template().subarray(below(200))]);
   else if (way < 0.9) {
     const head = cut(bytes);

@@ -10,13 +10,13 @@ beforeAll(async () => {
 afterAll(() => stack.close());
 
 const CHUNKED = 'Transfer-Encoding: chunked';
-/** What must never be read as a request: its credentials are good, so that it would be sent. */
+/** A request that must never be read as one. Its credentials are valid, so that the gateway would send it. */
 const SMUGGLED = head('GET /v3/smuggled', ALPHA);
 const lines = ['passed through', 'executed'] as const;
 const lineOf = { 'passed through': 'POST /v3/echo', executed: 'POST /v1/index.php' };
 
 const crowd = (...fields: string[]) => ['Host: gateway.test', ALPHA, ...fields];
-/** Whole heads, with line ends of their own. `framing.test.ts` has what single fields do. */
+/** Whole heads, with their own line endings. `framing.test.ts` tests single fields. */
 const heads: [string, (line: string) => string][] = [
   ['bare line feeds throughout', (line) => [`${line} HTTP/1.1`, ...crowd(CHUNKED), '', ''].join('\n')],
   ['one bare line feed, behind the request line', (line) => head(line, ALPHA, CHUNKED).replace('\r\n', '\n')],
@@ -55,7 +55,7 @@ describe.each(lines)('%s', (how) => {
   });
 });
 
-/** Odd, but allowed by RFC 9112: read here as the backend reads it. */
+/** Unusual, but allowed by RFC 9112. The gateway must read it as the backend does. */
 const bodies: [string, string[], string][] = [
   ['a coding in capitals', ['TRANSFER-ENCODING: CHUNKED'], chunk('hello') + LAST_CHUNK],
   ['a coding after a tab', ['Transfer-Encoding:\tchunked'], chunk('hello') + LAST_CHUNK],
@@ -66,7 +66,7 @@ const bodies: [string, string[], string][] = [
   ['many chunks', [CHUNKED], [...'hello'].map(chunk).join('') + LAST_CHUNK],
 ];
 
-describe('what is odd but allowed', () => {
+describe('unusual but allowed requests', () => {
   test.each(bodies)('%s: the body ends where it ends, and behind it is the next request', async (...row) => {
     const [, fields, body] = row;
     const wire = await Wire.open(stack.port);
@@ -91,7 +91,7 @@ describe('what is odd but allowed', () => {
     expect(stack.sandbox.requests.ofPath('GET /v3/smuggled')).toBe(0);
   });
 
-  test('trailers are no headers, and are not passed on', async () => {
+  test('trailers do not become headers, and are not forwarded', async () => {
     const trailers = 'Authorization: Bearer sk_sandbox_bravo\r\nX-Merchant-Code: M-BRAVO\r\n\r\n';
     const wire = await Wire.open(stack.port);
     const fields = [ALPHA, CHUNKED, 'Trailer: Authorization'];
@@ -105,13 +105,13 @@ describe('what is odd but allowed', () => {
   });
 });
 
-/** A backend must not find another framing than ours: names that CGI reads alike, and fields that a client takes away. */
+/** The backend must see the same framing as the gateway: no headers that CGI merges, and no removed headers. */
 test.each([
   ['a length with an underscore', ['Content_Length: 1']],
   ['a coding with an underscore', ['Transfer_Encoding: chunked']],
   ['a length that Connection nominates', ['Connection: Content-Length']],
   ['a coding that Connection nominates', ['Connection: Transfer-Encoding, Host']],
-])('%s changes nothing of what the backend gets', async (_name, fields) => {
+])('%s does not change the request that the backend gets', async (_name, fields) => {
   const wire = await Wire.open(stack.port);
   const answer = await wire.write(request('POST /v3/echo', [ALPHA, ...fields], SMUGGLED)).answer();
   const echo = answer.json<{ bodyBytes: number; rawHeaders: [string, string][] }>();

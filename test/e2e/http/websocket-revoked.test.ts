@@ -65,7 +65,7 @@ async function open(alpha: object = {}): Promise<Revocable> {
   };
 }
 
-describe('the WebSockets of a secret key are closed at both ends within a second after', () => {
+describe('the WebSockets of a secret key are closed on both sides within a second after', () => {
   test.each<[string, object | undefined]>([
     ['the key was removed from the key file', undefined],
     ['the key was revoked in the key file', { revokedAt: '2020-01-01T00:00:00Z' }],

@@ -23,7 +23,7 @@ describe.concurrent.each(storeKinds)('on %s, the answer to', (kind) => {
     return test.set('x-service-idempotency', key).send(payout(amount));
   };
 
-  it('the same key with another request, behind the first one: idempotency_key_reused', async () => {
+  it('the same key with another request, after the first one: idempotency_key_reused', async () => {
     const key = randomUUID();
     await withdraw(key).expect(201);
     expectProblem(await withdraw(key, { amount: 11 }), { status: 422, code: 'idempotency_key_reused' });
@@ -71,7 +71,7 @@ describe.concurrent.each(storeKinds)('on %s, the answer to', (kind) => {
     expect(running.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it('the request id is the merchant’s own where it is well formed', async () => {
+  it('the answer has the merchant’s request id if it is well formed', async () => {
     const key = randomUUID();
     await withdraw(key).expect(201);
     const refused = await withdraw(key, { amount: 11 }).set('X-Request-Id', 'order-7.retry_1');

@@ -9,7 +9,7 @@ import { payout } from './requests.ts';
 
 const ALPHA = 'Bearer sk_sandbox_alpha';
 
-it('no room: overloaded', async () => {
+it('limits.inFlight reached: overloaded', async () => {
   const full = await openStackOn('sqlite', { limits: { inFlight: 1 } });
   try {
     const key = randomUUID();
@@ -32,7 +32,7 @@ it('on a connection that outlives the gateway: shutting_down', async () => {
   const ending = await openStackOn('sqlite', { shutdown: { graceMs: 10_000 } });
   try {
     const [first, second] = [randomUUID(), randomUUID()];
-    // The connection that has an answer to come ends with it; one on which nothing was said yet stays.
+    // A connection with a pending answer is closed after it. A connection without any request so far stays open.
     const connection = await rawConnection(ending.port);
     const silent = await rawConnection(ending.port);
     const [running, late] = [answersOn(connection), answersOn(silent)];

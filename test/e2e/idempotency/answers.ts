@@ -7,7 +7,7 @@ const NOT_OF_THE_RESPONSE = new Set([
   ...['x-request-id', 'idempotent-original-request-id'],
 ]);
 
-/** An answer's header lines in their order and case, without those that differ from answer to answer. */
+/** An answer's header lines in their order and case, without those that differ between answers. */
 export function endToEndLines({ rawHeaders }: Pick<TestAnswer, 'rawHeaders'>): [string, string][] {
   const lines: [string, string][] = [];
   for (let at = 0; at + 1 < rawHeaders.length; at += 2) {

@@ -17,7 +17,7 @@ describe.each(storeKinds)('on %s', (kind) => {
   });
   afterAll(() => stack?.close());
 
-  it('50 payouts at once with one key are one payout, and all get its bytes', async () => {
+  it('50 payouts at once with one key are one payout, and all get the same bytes', async () => {
     const key = randomUUID();
     const burst = Array.from({ length: 50 }, () => withdraw(stack.url, { key, fault: 'delay=150' }));
     const answers = await Promise.all(burst);
@@ -61,7 +61,7 @@ describe.each(storeKinds)('on %s', (kind) => {
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it('of requests at once that differ in amount the first is executed, and the others are refused', async () => {
+  it('of simultaneous requests with different amounts the first is executed, and the others are refused', async () => {
     const key = randomUUID();
     const amounts = Array.from({ length: 20 }, (_, at) => at + 1);
     const answers = await Promise.all(
@@ -73,7 +73,7 @@ describe.each(storeKinds)('on %s', (kind) => {
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it('when the first is released, one of those who wait is executed, and the rest get its result', async () => {
+  it('when the first is released, one waiting duplicate is executed, and the others get its result', async () => {
     const key = randomUUID();
     const first = withdraw(stack.url, { key, fault: 'status=429,delay=400' });
     await until(() => stack.sandbox.requests.ofKey(key) === 1);

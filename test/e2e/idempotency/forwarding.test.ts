@@ -19,7 +19,7 @@ beforeEach(() => {
   backend.received.length = 0;
 });
 
-/** What the backend gets of a payout with these header lines. */
+/** The request that the backend gets for a payout with these header lines. */
 async function forwarded(lines: string[], body?: string) {
   const bytes = payoutBytes(body === undefined ? { lines } : { lines, body });
   const [answer] = await rawExchange(stack.port, bytes);
@@ -28,7 +28,7 @@ async function forwarded(lines: string[], body?: string) {
   return backend.received[0] ?? expect.fail('nothing was sent');
 }
 
-it('the backend is asked for no encoding, whatever the merchant takes', async () => {
+it('the backend is asked for no encoding, whatever the merchant accepts', async () => {
   const lines = [
     `x-service-idempotency: ${randomUUID()}`,
     'Accept-Encoding: gzip, br',
@@ -70,7 +70,7 @@ it('the body arrives byte for byte, with its length', async () => {
   expect(linesOf(received.rawHeaders, 'transfer-encoding')).toEqual([]);
 });
 
-it('the backend learns the merchant and the request from the gateway, and from nobody else', async () => {
+it('the backend gets the merchant code and the request id from the gateway only', async () => {
   const { rawHeaders } = await forwarded([
     `x-service-idempotency: ${randomUUID()}`,
     'X-Merchant-Code: M-BRAVO',
@@ -82,7 +82,7 @@ it('the backend learns the merchant and the request from the gateway, and from n
   expect(linesOf(rawHeaders, 'x-request-id')).toEqual(['order-7.retry_1']);
 });
 
-it('a body that waits for 100 Continue is invited, and the wait is not passed on', async () => {
+it('a client that waits for 100 Continue gets it, and Expect is not forwarded', async () => {
   const { rawHeaders } = await forwardedAfterContinue();
   expect(linesOf(rawHeaders, 'expect')).toEqual([]);
 });

@@ -19,7 +19,7 @@ beforeEach(() => {
 
 const lineOf = (key: string) => `x-service-idempotency: ${key}`;
 
-/** Sends the first bytes, and ends the connection. Resolves when the gateway has ended it too. */
+/** Sends the first bytes, and closes the connection. Resolves when the gateway has closed it too. */
 async function sendAndLeave(bytes: Buffer, how: 'end' | 'reset'): Promise<void> {
   const socket = await rawConnection(stack.port);
   socket.resume();
@@ -31,7 +31,7 @@ async function sendAndLeave(bytes: Buffer, how: 'end' | 'reset'): Promise<void> 
   await until(async () => (await metric(stack.adminUrl, 'oncegate_in_flight')) === 0);
 }
 
-/** Nothing was sent, and the key is not taken: the whole request is executed. */
+/** Nothing was sent, and the key is unused: the complete request is executed. */
 async function expectNothingDone(key: string): Promise<void> {
   expect(stack.sandbox.requests.total()).toBe(received);
   expect(stack.sandbox.ledger.payouts({ key })).toBe(0);
@@ -60,18 +60,18 @@ describe.each(['end', 'reset'] as const)('a merchant who leaves (%s) behind', (h
     await expectNothingDone(key);
   });
 
-  it('a body in chunks without the last one has nothing executed', async () => {
+  it('a chunked body without its last chunk is not executed', async () => {
     const key = randomUUID();
     const whole = payoutBytes({ lines: [lineOf(key), 'Transfer-Encoding: chunked'] }).toString();
     const [head = '', body = ''] = whole.replace(/Content-Length: \d+\r\n/, '').split('\r\n\r\n');
-    // All of the JSON has arrived, but not that this is all.
+    // The whole JSON text has arrived, but not the last chunk.
     const chunk = `${body.length.toString(16)}\r\n${body}\r\n`;
     await sendAndLeave(Buffer.from(`${head}\r\n\r\n${chunk}`), how);
     await expectNothingDone(key);
   });
 });
 
-it('a body that ends too early is logged as a merchant who has gone', async () => {
+it('a truncated body is logged as a merchant who disconnected', async () => {
   const requestId = randomUUID();
   const whole = payoutBytes({ lines: [lineOf(randomUUID()), `X-Request-Id: ${requestId}`] });
   await sendAndLeave(whole.subarray(0, whole.indexOf('\r\n\r\n') + 5), 'end');
@@ -80,7 +80,7 @@ it('a body that ends too early is logged as a merchant who has gone', async () =
   expect(stack.sandbox.requests.total()).toBe(received);
 });
 
-it('a merchant who ends only their own direction, behind the last byte, finds the payout', async () => {
+it('a merchant who sends FIN after the last byte gets the result', async () => {
   const key = randomUUID();
   await sendAndLeave(payoutBytes({ lines: [lineOf(key), 'X-Sandbox-Fault: delay=100'] }), 'end');
   const retry = await withdraw(stack.url, { key });

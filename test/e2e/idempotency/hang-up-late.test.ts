@@ -10,10 +10,10 @@ import { openStackOn, storeKinds } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 
 const BACKEND_MS = 150;
-/** From the last byte of the request to beyond the backend's answer. */
+/** Delays from the last byte of the request until after the backend's answer. */
 const MOMENTS_MS = [0, 1, 2, 3, 5, 8, 12, 20, 35, 60, 100, 140, 148, 150, 152, 155, 160, 180];
 
-/** Sends a whole payout. Resolves when the kernel has its last byte. */
+/** Sends a whole payout. Resolves when the kernel has the last byte. */
 async function send(port: number, key: string, fault: string): Promise<Socket> {
   const socket = await rawConnection(port);
   socket.resume();
@@ -38,20 +38,20 @@ describe.each(storeKinds)('on %s, a merchant who hangs up', (kind) => {
     expect([ledger.payouts({ key }), requests.ofKey(key)]).toEqual([1, 1]);
   }
 
-  it('at any moment behind the last byte finds one payout when they come again', async () => {
+  it('at any moment after the last byte finds one payout with a retry', async () => {
     const attempts = MOMENTS_MS.map(async (momentMs) => {
       const key = randomUUID();
       const socket = await send(stack.port, key, `delay=${BACKEND_MS}`);
       await sleep(momentMs);
       socket.destroy();
-      // Nobody has to come again for it to be executed.
+      // The payout is executed even without a retry.
       await until(() => stack.sandbox.ledger.payouts({ key }) === 1);
       await findsThePayout(key);
     });
     await Promise.all(attempts);
   });
 
-  it('in the same instant in which the backend pays finds that payout', async () => {
+  it('at the moment when the backend executes finds that payout', async () => {
     const keys = Array.from({ length: 20 }, () => randomUUID());
     const attempts = keys.map(async (key) => {
       const socket = await send(stack.port, key, 'drip=2');
@@ -74,10 +74,10 @@ describe.each(storeKinds)('on %s, a merchant who hangs up', (kind) => {
     await Promise.all(attempts);
   });
 
-  it('is logged once, with what became of the execution', async () => {
+  it('is logged once, with the result of the execution', async () => {
     const key = randomUUID();
     const scope = scopeOf('M-ALPHA', key).slice(0, 16);
-    // The gateway notices within some 200 ms that the merchant has left.
+    // The gateway notices within about 200 ms that the merchant has disconnected.
     const socket = await send(stack.port, key, 'delay=800');
     await until(() => stack.sandbox.requests.ofKey(key) === 1);
     socket.destroy();
@@ -87,7 +87,7 @@ describe.each(storeKinds)('on %s, a merchant who hangs up', (kind) => {
       const requests = stack.log.filter((line) => line.msg === 'request' && line.scope === scope);
       return requests.length === 2 ? requests : undefined;
     });
-    // The execution ends a moment after the retry has its result, or before.
+    // The log line is written shortly before or after the retry gets its result.
     const [executed, replayed] = lines.toSorted((a, b) => `${a.outcome}`.localeCompare(`${b.outcome}`));
     const known = { merchant: 'M-ALPHA', operation: 'withdraw' };
     expect(executed).toMatchObject({ outcome: 'executed', merchantGone: true, ...known });
@@ -96,7 +96,7 @@ describe.each(storeKinds)('on %s, a merchant who hangs up', (kind) => {
   });
 });
 
-it('what runs for a merchant who has left is waited for when the gateway shuts down', async () => {
+it('shutdown waits for executions whose merchant has disconnected', async () => {
   const stack = await openStackOn('sqlite');
   try {
     const key = randomUUID();

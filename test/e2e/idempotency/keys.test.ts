@@ -14,13 +14,13 @@ beforeAll(async () => {
 });
 afterAll(() => stack?.close());
 
-/** A payout with these header lines, as they stand; one character a byte. */
+/** A payout with exactly these header lines, one byte for each character. */
 async function pay(...lines: string[]): Promise<RawAnswer> {
   const [answer] = await rawExchange(stack.port, payoutBytes({ lines }));
   return answer ?? expect.fail('no answer');
 }
 
-describe('one key, in all its spellings', () => {
+describe('all spellings of one key', () => {
   it.each<[string, (key: string) => string[]]>([
     ['in x-service-idempotency', (key) => [`${OURS}: ${key}`]],
     ['in X-SERVICE-IDEMPOTENCY', (key) => [`${OURS.toUpperCase()}: ${key}`]],
@@ -64,7 +64,7 @@ describe('one key, in all its spellings', () => {
     ['case', 'Order-7', 'order-7'],
     ['a space within', 'order 7', 'order  7'],
     ['a comma', 'order,7', 'order, 7'],
-  ])('%s makes another key', async (_, one, other) => {
+  ])('%s is another key', async (_, one, other) => {
     const prefix = randomUUID();
     const before = stack.sandbox.ledger.payouts();
     for (const key of [one, other]) {
@@ -75,14 +75,14 @@ describe('one key, in all its spellings', () => {
   });
 });
 
-describe('a key of every printable character', () => {
+describe('a key of printable characters', () => {
   const printable = String.fromCharCode(...Array.from({ length: 95 }, (_, at) => 32 + at));
 
   it.each([
     ['1 character', '7'],
     ['all 95 characters', `k${printable}k`],
     ['255 characters', 'x'.repeat(255)],
-  ])('of %s is taken', async (_, key) => {
+  ])('of %s is accepted', async (_, key) => {
     const before = stack.sandbox.ledger.payouts();
     const first = await pay(`${OURS}: ${key}`);
     const again = await pay(`${OURS}: ${key}`);
@@ -91,7 +91,7 @@ describe('a key of every printable character', () => {
     expect(stack.sandbox.ledger.payouts()).toBe(before + 1);
   });
 
-  it('of 255 characters is taken quoted', async () => {
+  it('of 255 characters is accepted in quotes', async () => {
     const key = randomUUID().padEnd(255, '"');
     const before = stack.sandbox.ledger.payouts();
     expect((await pay(`${DRAFT}: "${key.replace(/"/g, '\\"')}"`)).status).toBe(201);
@@ -101,7 +101,7 @@ describe('a key of every printable character', () => {
   });
 });
 
-describe('a key that cannot be trusted is refused', () => {
+describe('an invalid key is refused', () => {
   let received: number;
   beforeEach(() => {
     received = stack.sandbox.requests.total();
@@ -141,12 +141,12 @@ describe('a key that cannot be trusted is refused', () => {
     ['NUL', '\x00'],
     ['a control character', '\x01'],
     ['DEL', '\x7f'],
-  ])('%s in it: the request is not even HTTP', async (_, character) => {
+  ])('with %s: the request is not valid HTTP', async (_, character) => {
     expectProblem(await pay(`${OURS}: order${character}7`), { status: 400, code: 'invalid_request' });
     expect(stack.sandbox.requests.total()).toBe(received);
   });
 
-  it('and nothing of it is told back', async () => {
+  it('and the answer does not repeat it', async () => {
     const answer = await pay(`${OURS}: order-7-é`);
     expect(answer.body.toString()).not.toContain('order-7');
   });

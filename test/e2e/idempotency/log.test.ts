@@ -18,7 +18,7 @@ const SECRETS = [
   'sk_nobody',
 ];
 
-/** Parts of credentials and of bodies. */
+/** Parts of credentials and of bodies, which must not be logged. */
 const FRAGMENTS = [
   'sk_sandbox',
   'sk_test',
@@ -35,7 +35,7 @@ interface Traffic {
   keys: string[];
 }
 
-/** One of everything that can become of a request. Resolves to the number of requests. */
+/** Causes every outcome of a request once. Resolves to the number of requests. */
 async function everything({ url, sandbox, keys }: Traffic): Promise<number> {
   let requests = 0;
   const pay = async (options: Parameters<typeof withdraw>[1] = {}) => {
@@ -74,7 +74,7 @@ async function everything({ url, sandbox, keys }: Traffic): Promise<number> {
   return requests + (await oddRequests(url, keys));
 }
 
-/** Bodies, targets and headers with what must not be logged in the wrong places. */
+/** Requests with secrets in bodies, targets and headers where they do not belong. */
 async function oddRequests(url: string, keys: string[]): Promise<number> {
   const headers = { Authorization: 'Bearer sk_sandbox_alpha', 'Content-Type': 'application/json' };
   const bodies = [
@@ -97,7 +97,7 @@ async function oddRequests(url: string, keys: string[]): Promise<number> {
   return bodies.length + paths.length + 2;
 }
 
-/** A complete that comes too late, and a start that is not answered. */
+/** A late complete, and a start without an answer. */
 async function whileRedisIsAway({ url, sandbox, keys }: Traffic, redis: RedisServer): Promise<number> {
   const key = randomUUID();
   keys.push(key);
@@ -110,7 +110,7 @@ async function whileRedisIsAway({ url, sandbox, keys }: Traffic, redis: RedisSer
   return 2;
 }
 
-/** A request's line with everything that has to be known of it. */
+/** Expects a request's line with all its fields. */
 function expectWhole(line: Record<string, unknown>): void {
   expect(line).toMatchObject({
     requestId: expect.stringMatching(/^[\w.-]{8,128}$/),
@@ -118,8 +118,8 @@ function expectWhole(line: Record<string, unknown>): void {
     outcome: expect.stringMatching(/^\w+$/),
     durationMs: expect.any(Number),
   });
-  const nobody = ['missing_credentials', 'invalid_key', 'invalid_target'].includes(`${line.outcome}`);
-  if (!nobody) expect(line.merchant).toMatch(/^M-(ALPHA|BRAVO)$/);
+  const isAnonymous = ['missing_credentials', 'invalid_key', 'invalid_target'].includes(`${line.outcome}`);
+  if (!isAnonymous) expect(line.merchant).toMatch(/^M-(ALPHA|BRAVO)$/);
 }
 
 describe.concurrent.each(storeKinds)('on %s', (kind) => {
@@ -142,11 +142,11 @@ describe.concurrent.each(storeKinds)('on %s', (kind) => {
     await sandbox?.close();
   });
 
-  it('the log has one line a request, and nothing of what a merchant sent', async () => {
+  it('the log has one line for each request, and no content that a merchant sent', async () => {
     const keys: string[] = [];
     let requests = await everything({ url: gateway.url, sandbox, keys });
     if (redis) requests += await whileRedisIsAway({ url: gateway.url, sandbox, keys }, redis);
-    // Behind the exit there are lines still to be read.
+    // After the exit there are still lines to read.
     const closed = once(gateway.child, 'close');
     expect(await gateway.end()).toBe(0);
     await closed;

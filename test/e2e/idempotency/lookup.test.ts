@@ -14,14 +14,14 @@ import { LEASE_MS, LOOKUP_TOKEN, lookingUp } from './policies.ts';
 
 const LOOKUPS = 'GET /v1/transactions';
 const ECHOES = 'GET /v3/echo';
-/** Also the lease: a machine that is paused for longer does not send at all. */
+/** Also the lease: a gateway that is paused for longer does not send at all. */
 const RELEASE_AFTER_MS = 2000;
 const replayed = ({ headers }: TestAnswer) => headers['idempotent-replayed'] === 'true';
-/** Whether the key is in doubt, without waiting for the backend's word. */
+/** Whether the key is in doubt, without waiting for a lookup. */
 const atOnce = { Prefer: 'wait=0' };
 
 describe.concurrent.each(storeKinds)('on %s, under inDoubt: lookup', (kind) => {
-  /** With the test's own `onTestFinished`: these tests run at once. */
+  /** Takes the test's own `onTestFinished`, because these tests run concurrently. */
   async function open({ onTestFinished }: Pick<TestContext, 'onTestFinished'>, more: MoreConfig) {
     const sandbox = await createSandbox({ port: 0, lookupToken: LOOKUP_TOKEN });
     onTestFinished(() => sandbox.close());
@@ -65,7 +65,7 @@ describe.concurrent.each(storeKinds)('on %s, under inDoubt: lookup', (kind) => {
     for (const secret of [LOOKUP_TOKEN, key, String(transaction?.id)]) expect(log).not.toContain(secret);
   });
 
-  it('a request that was not executed is not freed too early, and then executed once', async (test) => {
+  it('the key of a request that was not executed is not released too early, and then executed once', async (test) => {
     const { sandbox, gateway } = await open(test, lookingUp({}, RELEASE_AFTER_MS));
     const opened = await gateway();
     const key = randomUUID();
@@ -90,7 +90,7 @@ describe.concurrent.each(storeKinds)('on %s, under inDoubt: lookup', (kind) => {
   it.for<[string, MoreConfig]>([
     ['by the pass after its start', lookingUp()],
     ['when the merchant asks again', lookingUp({ firstAfterMs: 60_000, maxPauseMs: 60_000 })],
-  ])('a gateway finds what one that was killed had begun: %s', async ([how, more], test) => {
+  ])('a gateway looks up what a killed gateway had sent: %s', async ([how, more], test) => {
     const { sandbox, config, gateway } = await open(test, more);
     const key = randomUUID();
     const doomed = await spawnGateway(config, FAST_START, newFolder());
@@ -112,7 +112,7 @@ describe.concurrent.each(storeKinds)('on %s, under inDoubt: lookup', (kind) => {
     expect(sandbox.requests.ofKey(key)).toBe(1);
   });
 
-  it('a late answer of a gateway that was paused completes the key, and nothing is looked up any more', async (test) => {
+  it('a late answer of a paused gateway completes the key, and lookups stop', async (test) => {
     // A lookup that never decides: the answer completes the key.
     const { sandbox, config, gateway } = await open(test, {
       ...lookingUp({ path: '/v3/echo?merchant={merchant}&key={key}', completed: [299] }),

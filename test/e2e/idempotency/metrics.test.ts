@@ -9,7 +9,7 @@ import { until } from '../../support/until.ts';
 const CONFLICTS = 'oncegate_idempotency_conflicts_total';
 const operation = 'withdraw';
 
-/** Every count that a key can move: name and labels. */
+/** All counters that a request with a key can change: name and labels. */
 const counts: [string, Labels][] = [
   ['oncegate_unprotected_total', { operation }],
   ['oncegate_idempotency_hits_total', { operation }],
@@ -43,7 +43,7 @@ async function read(): Promise<Map<string, number>> {
   return new Map(await Promise.all(values));
 }
 
-/** Exactly these counts have grown, by that much. */
+/** Expects that exactly these counters have grown by these amounts. */
 async function expectGrowth(growth: Record<string, number>): Promise<void> {
   const after = await read();
   const grown = [...after].map(([name, value]) => [name, value - (before.get(name) ?? 0)] as const);
@@ -60,7 +60,7 @@ it('a payout without a key counts as unprotected', async () => {
   expect(stack.sandbox.ledger.payouts()).toBe(payouts + 2);
 });
 
-it('a first execution counts as nothing of these, and each replay as a hit', async () => {
+it('a first execution changes none of the counters, and each replay counts as a hit', async () => {
   const key = randomUUID();
   await pay(key);
   await expectGrowth({});
@@ -78,7 +78,7 @@ it('another request under a key counts as a mismatch', async () => {
   expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
 });
 
-it('a duplicate that is sent away counts as in flight, one that waits as a hit', async () => {
+it('a refused duplicate counts as in flight, a waiting one as a hit', async () => {
   const key = randomUUID();
   const first = pay(key, { fault: 'delay=400' });
   await until(() => stack.sandbox.requests.ofKey(key) === 1);
@@ -103,7 +103,7 @@ it.each([
   expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
 });
 
-it('a retry of what was too large counts as not stored', async () => {
+it('a retry of a response that was too large counts as not stored', async () => {
   const key = randomUUID();
   await pay(key, { fault: 'huge=100000' });
   await expectGrowth({});
@@ -112,7 +112,7 @@ it('a retry of what was too large counts as not stored', async () => {
   expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
 });
 
-it('what is released or refused counts as nothing of these', async () => {
+it('a released or refused request changes none of the counters', async () => {
   const key = randomUUID();
   await pay(key, { fault: 'status=429' });
   await pay(key, { fault: 'status=401' });
@@ -121,7 +121,7 @@ it('what is released or refused counts as nothing of these', async () => {
   expect(stack.sandbox.ledger.payouts({ key })).toBe(0);
 });
 
-it('every request counts once, by how it ended', async () => {
+it('every request counts once, by its outcome', async () => {
   const ended = (outcome: string) =>
     metric(stack.adminUrl, 'oncegate_requests_total', { operation, outcome });
   const outcomes = [

@@ -13,7 +13,7 @@ interface Complete {
   payouts: number;
 }
 
-/** Complete responses: whatever they say, they are the result of the one execution. */
+/** Complete responses of any status: each is the result of the one execution. */
 const completed: Complete[] = [
   { what: 'a success', status: 201, payouts: 1 },
   { what: 'a success after early hints', fault: 'early-hints', status: 201, payouts: 1 },
@@ -26,7 +26,7 @@ const completed: Complete[] = [
   { what: 'no content', fault: 'status=204', status: 204, payouts: 0 },
   { what: 'not modified', fault: 'status=304', status: 304, payouts: 0 },
   { what: '404', fault: 'status=404', status: 404, payouts: 0 },
-  { what: '409 of its own', fault: 'status=409', status: 409, payouts: 0 },
+  { what: '409 of the backend', fault: 'status=409', status: 409, payouts: 0 },
 ];
 
 describe.each(storeKinds)('on %s', (kind) => {
@@ -76,7 +76,7 @@ describe.each(storeKinds)('on %s', (kind) => {
   });
 });
 
-describe('with release statuses of its own an operation', () => {
+describe('an operation with configured release statuses', () => {
   let stack: Stack;
   beforeAll(async () => {
     const match = { method: 'POST', path: '/v1/index.php', body: { action: 'withdraw' } };
@@ -97,7 +97,7 @@ describe('with release statuses of its own an operation', () => {
   });
 });
 
-/** What the backend itself answers. */
+/** The backend's answer without the gateway. */
 async function refusedBy(url: string, status: number): Promise<TestAnswer> {
   const headers = { 'X-Sandbox-Fault': `status=${status}`, 'Content-Type': 'application/json' };
   return await send(url, { method: 'POST', path: '/v1/index.php', headers, body: '{}' });

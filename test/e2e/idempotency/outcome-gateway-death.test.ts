@@ -11,7 +11,7 @@ import { storeKinds, storeSections } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 
 describe.each(storeKinds)('on %s, a gateway that is killed while the backend works', (kind) => {
-  it('leaves the key in doubt, and what it had completed stays completed', async () => {
+  it('leaves the key in doubt, and completed keys stay completed', async () => {
     const sandbox = await createSandbox({ port: 0 });
     onTestFinished(() => sandbox.close());
     const config = testConfig(temporaryFolder(), sandbox.url, {
@@ -30,7 +30,7 @@ describe.each(storeKinds)('on %s, a gateway that is killed while the backend wor
 
     const heir = await openGateway(config);
     onTestFinished(() => heir.shutdown());
-    // Until the lease has lapsed the owner counts as alive: the retry waits, and then knows.
+    // The owner counts as alive until the lease has lapsed, so the retry waits and then gets the answer.
     expectProblem(await withdraw(heir.url, { key: lost }), { status: 409, code: 'outcome_unknown' });
     await until(() => sandbox.ledger.payouts({ key: lost }) === 1);
     expectProblem(await withdraw(heir.url, { key: lost }), { status: 409, code: 'outcome_unknown' });

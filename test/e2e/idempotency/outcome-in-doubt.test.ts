@@ -10,7 +10,7 @@ interface Lost {
   payouts: number;
 }
 
-/** The connection ends after the first byte of the request, and before the last of the answer. */
+/** The connection breaks after the first byte of the request and before the last byte of the answer. */
 const broken: Lost[] = [
   { fault: 'refuse', payouts: 0 },
   { fault: 'reset-before-execute', payouts: 0 },
@@ -21,7 +21,7 @@ const broken: Lost[] = [
   { fault: 'huge=30000,truncate', payouts: 1 },
 ];
 
-/** The complete answer does not come within `responseTimeoutMs`. */
+/** The complete answer does not arrive within `responseTimeoutMs`. */
 const late: Lost[] = [
   { fault: 'hang', payouts: 0 },
   { fault: 'execute-then-hang', payouts: 1 },
@@ -29,7 +29,7 @@ const late: Lost[] = [
 ];
 
 describe.concurrent.each(storeKinds)('on %s', (kind) => {
-  describe('an answer that breaks off', () => {
+  describe('a truncated answer', () => {
     let stack: Stack;
     beforeAll(async () => {
       stack = await openStackOn(kind);
@@ -60,15 +60,15 @@ describe.concurrent.each(storeKinds)('on %s', (kind) => {
       await staysInDoubt(stack, lost, 504);
     });
 
-    it('lets those who wait for it know', async () => {
+    it('informs the waiting duplicates', async () => {
       const key = randomUUID();
       const first = withdraw(stack.url, { key, fault: 'execute-then-hang' });
       const waiting = Array.from({ length: 5 }, () =>
         withdraw(stack.url, { key, fault: 'execute-then-hang' }),
       );
       const answers = await Promise.all([first, ...waiting]);
-      const [firstTold, ...others] = answers.toSorted((a, b) => b.status - a.status);
-      if (firstTold) expectProblem(firstTold, { status: 504, code: 'outcome_unknown' });
+      const [firstAnswer, ...others] = answers.toSorted((a, b) => b.status - a.status);
+      if (firstAnswer) expectProblem(firstAnswer, { status: 504, code: 'outcome_unknown' });
       for (const other of others) expectProblem(other, { status: 409, code: 'outcome_unknown' });
       expect(others).toHaveLength(5);
       expect(stack.sandbox.ledger.payouts({ key })).toBe(1);

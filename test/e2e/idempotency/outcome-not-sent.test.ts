@@ -19,7 +19,7 @@ interface Unreachable extends AsyncDisposable {
 
 const at = (url: string): Unreachable => ({ url, async [Symbol.asyncDispose]() {} });
 
-/** Takes connections, and never says a word of TLS on them. */
+/** Accepts connections, and never answers the TLS handshake. */
 async function muteServer(): Promise<Unreachable> {
   const sockets = new Set<Socket>();
   const server = createServer((socket) => sockets.add(socket)).listen(0, '127.0.0.1');
@@ -71,7 +71,7 @@ describe.concurrent.each(storeKinds)('on %s, a backend that', (kind: StoreKind) 
     const [key, folder] = [randomUUID(), newFolder()];
     const cut = await openGateway(configFor(folder, unreachable.url));
     try {
-      // Twice: the first one's release lets the second one try, and not wait.
+      // Twice: after the first one's release the second one is tried at once, and does not wait.
       for (const _ of ['first', 'second']) {
         const answer = await withdraw(cut.url, { key });
         expectProblem(answer, { status: 502, code: 'upstream_unreachable' });
@@ -108,7 +108,7 @@ describe.concurrent.each(storeKinds)('on %s, a backend that', (kind: StoreKind) 
       } finally {
         await late.close();
       }
-      // Completed: the backend is not needed any more.
+      // The key is completed, so the backend is not needed any more.
       expect((await withdraw(gateway.url, { key })).status).toBe(201);
     } finally {
       await gateway.shutdown();

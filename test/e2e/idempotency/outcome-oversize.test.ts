@@ -21,7 +21,7 @@ describe.each(storeKinds)('on %s, a response larger than maxStoredBytes', (kind)
   });
   afterAll(() => stack?.close());
 
-  it('is streamed on whole, and a retry is answered that it was not stored', async () => {
+  it('is streamed whole, and a retry is answered response_not_stored', async () => {
     const key = randomUUID();
     const first = await withdraw(stack.url, { key, fault: 'huge=3000000' });
     expect([first.status, first.body.length]).toEqual([201, 3_000_000]);
@@ -39,7 +39,7 @@ describe.each(storeKinds)('on %s, a response larger than maxStoredBytes', (kind)
   it.each([
     { bytes: LIMIT, status: 201 },
     { bytes: LIMIT + 1, status: 409 },
-  ])('is one of more than the limit: $bytes bytes, retry $status', async ({ bytes, status }) => {
+  ])('is a response above the limit: $bytes bytes, retry $status', async ({ bytes, status }) => {
     const key = randomUUID();
     const first = await withdraw(stack.url, { key, fault: `huge=${bytes}` });
     expect([first.status, first.body.length]).toEqual([201, bytes]);
@@ -59,7 +59,7 @@ describe.each(storeKinds)('on %s, a response larger than maxStoredBytes', (kind)
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it('whose merchant hangs up in the middle is completed all the same, and holds nothing open', async () => {
+  it('whose merchant disconnects is still completed, and leaves nothing open', async () => {
     const key = randomUUID();
     const reading = await beginToRead(stack.url, { key, fault: `huge=${ENDLESS}` });
     reading.destroy();
@@ -70,7 +70,7 @@ describe.each(storeKinds)('on %s, a response larger than maxStoredBytes', (kind)
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it('that breaks off behind the limit breaks off for the merchant too, and is completed', async () => {
+  it('that is truncated beyond the limit is truncated for the merchant too, and is completed', async () => {
     const key = randomUUID();
     const cut = withdraw(stack.url, { key, fault: `huge=${LIMIT * 4},truncate` });
     await expect(cut).rejects.toThrow(/aborted|hang up|reset/i);
@@ -78,7 +78,7 @@ describe.each(storeKinds)('on %s, a response larger than maxStoredBytes', (kind)
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it('with a status of the release list is passed on whole, and the key is free', async () => {
+  it('with a status of the release list is forwarded whole, and the key is free', async () => {
     const key = randomUUID();
     const refused = await withdraw(stack.url, { key, fault: 'status=429,huge=200000' });
     expect([refused.status, refused.body.length]).toEqual([429, 200_000]);
@@ -86,7 +86,7 @@ describe.each(storeKinds)('on %s, a response larger than maxStoredBytes', (kind)
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it('keeps every byte when its length is not announced', async () => {
+  it('keeps every byte if it has no Content-Length', async () => {
     const body = randomBytes(1_000_000);
     const head = 'HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nConnection: close\r\n\r\n';
     await using backend = await startRecordingBackend(Buffer.concat([Buffer.from(head), body]));

@@ -18,8 +18,8 @@ const isReplay = ({ headers }: TestAnswer) => headers['idempotent-replayed'] ===
 const gaveUp = (status: number) => `<html>${status} of the proxy</html>`;
 
 /**
- * A proxy in front of the sandbox that gives up waiting: it passes the request on, and answers itself with the status that
- * the header X-Gives-Up names. Everything else it passes on both ways.
+ * A proxy in front of the sandbox that gives up waiting: it forwards the request, and answers with the status in the header
+ * X-Gives-Up. It forwards all other requests and their answers.
  */
 async function openProxy(backend: string) {
   const server = createServer((req, res) => {
@@ -62,7 +62,7 @@ describe.concurrent.each(storeKinds)(
           testConfig(temporaryFolder(), proxy.url, { ...(await storeSections(kind)), ...more }),
         );
       holding = await open();
-      // A lease that no loaded machine outlasts.
+      // A lease that does not lapse even on a loaded machine.
       asking = await open(lookingUp({}, 5000));
     });
     afterAll(async () => {
@@ -98,7 +98,7 @@ describe.concurrent.each(storeKinds)(
       ];
       const [doubts = 0, outcomes = 0] = await counts();
       await withdraw(holding.url, { key: randomUUID(), headers: { 'X-Gives-Up': '504' } });
-      // Other tests cause some as well.
+      // Other tests increase the counters as well.
       await until(async () => ((await counts())[1] ?? 0) > outcomes);
       expect((await counts())[0]).toBeGreaterThan(doubts);
     });
@@ -163,8 +163,8 @@ describe('an operation whose unknown statuses are configured', () => {
   });
 });
 
-describe('a lookup whose `released` says nothing', () => {
-  it('frees no key when the backend answers 404, for example to a mistyped path', async () => {
+describe('a lookup without `released`', () => {
+  it('releases no key if the backend answers 404, for example to a mistyped path', async () => {
     const { lock, upstream, operations } = lookingUp({ path: '/v1/mistyped?m={merchant}&k={key}' });
     const [operation] = operations ?? [];
     const lookup = operation?.idempotency?.lookup as Record<string, unknown>;
@@ -183,7 +183,7 @@ describe('a lookup whose `released` says nothing', () => {
       expect(answer.status).toBe(404);
       await withdraw(stack.url, { key, fault: 'execute-then-reset' });
       const lookups = () => stack.sandbox.requests.ofPath('GET /v1/mistyped') - 1;
-      // Many times, and for much longer than `releaseAfterMs`.
+      // Repeatedly, and for much longer than `releaseAfterMs`.
       await until(() => lookups() > 30);
       expectProblem(await withdraw(stack.url, { key }), inDoubt);
       expect(await metric(stack.adminUrl, 'oncegate_resolutions_total')).toBe(0);

@@ -28,14 +28,14 @@ async function open(maxConnections: number, limits: MoreConfig['limits'] = {}) {
   return { backend, stack };
 }
 
-/** A merchant who asks for an endless answer and reads nothing of it. */
+/** A merchant who requests an endless answer and does not read it. */
 async function stallWith({ url }: Stack, key?: string): Promise<IncomingMessage> {
   const reading = await beginToRead(url, { fault: 'endless', ...(key && { key }) });
   onTestFinished(() => void reading.destroy());
   return reading;
 }
 
-/** Resolves when everything between the backend and the merchants is full. */
+/** Resolves when all buffers between the backend and the merchants are full. */
 async function full(backend: FloodingBackend): Promise<void> {
   await until(async () => {
     const before = backend.bytes;
@@ -66,7 +66,7 @@ describe('merchants who do not read their oversize responses', () => {
   it.each([
     ['with a key', randomUUID()],
     ['without a key', undefined],
-  ])('lose the connection, and the backend’s is free: %s', async (_, key) => {
+  ])('are disconnected, and the backend’s connection is free: %s', async (_, key) => {
     const { backend, stack } = await open(1, { answerTimeoutMs: 300 });
     const reading = await stallWith(stack, key);
     await until(() => backend.streams === 0);
@@ -75,7 +75,7 @@ describe('merchants who do not read their oversize responses', () => {
     if (key !== undefined) expectProblem(await withdraw(stack.url, { key }), tombstone);
   });
 
-  it('lose it as well if the response waits behind another on the connection', async () => {
+  it('are disconnected as well if the response is pipelined behind another one', async () => {
     const { backend, stack } = await open(2, { answerTimeoutMs: 300 });
     const wire = await Wire.open(stack.port);
     const endless = [ALPHA, 'X-Sandbox-Fault: endless'];
@@ -99,7 +99,7 @@ describe('merchants who do not read their oversize responses', () => {
   });
 });
 
-it('an oversize response too many is cut if all merchants read, and its key is completed', async () => {
+it('an oversize response above the limit is cut if all merchants read, and its key is completed', async () => {
   const { backend, stack } = await open(2);
   const reading = await beginToRead(stack.url, { fault: 'begin=100000' });
   onTestFinished(() => void reading.socket.resetAndDestroy());
@@ -130,6 +130,6 @@ it('a merchant who reads an oversize response slowly keeps it', async () => {
   const ended = once(reading, 'close');
   await Promise.race([ended, sleep(5000)]);
   expect(backend.streams).toBe(1);
-  // The backend was never waited for, so there was always something to take.
+  // The backend never paused, so there was always something to read.
   expect(backend.bytes - bytes).toBeGreaterThan(500_000);
 });

@@ -15,7 +15,7 @@ import { type StoreKind, storeKinds, storeSections } from '../../support/stores.
 import { until } from '../../support/until.ts';
 import { holding, LEASE_MS, LOOKUP_TOKEN, lookingUp, retrying } from './policies.ts';
 
-/** A backend, and another gateway than the one that is paused, on the same store. */
+/** A backend, and a second gateway on the same store as the paused one. */
 async function open(
   { onTestFinished }: Pick<TestContext, 'onTestFinished'>,
   kind: StoreKind,
@@ -25,7 +25,7 @@ async function open(
   onTestFinished(() => sandbox.close());
   const sections = await storeSections(kind);
   const folder = newFolder();
-  // So long that no time limit keeps the paused gateway from sending: the fence has to.
+  // So long that only the fence, and no time limit, prevents the paused gateway from sending.
   const times = { responseTimeoutMs: 60_000, queueTimeoutMs: 60_000 };
   const config = testConfig(folder, sandbox.url, {
     ...sections,
@@ -40,11 +40,11 @@ async function open(
 /** Much less than a lease, and much more than a commit takes. */
 const WRITES_WITHIN_MS = LEASE_MS / 3;
 
-/** Between two commits: a process that is stopped within one keeps SQLite's write lock, and no other can write. */
+/** Pauses between two commits: a process that is stopped within one holds SQLite's write lock, and no other process can write. */
 async function stop(paused: SpawnedGateway, other: TestGateway): Promise<void> {
   await until(async () => {
     paused.child.kill('SIGSTOP');
-    // The backend refuses an amount of nought, and the key is started and completed all the same.
+    // The backend refuses an amount of zero, but the key is still started and completed.
     const control = withdraw(other.url, { key: randomUUID(), amount: 0 }).then(() => true);
     if (await Promise.race([control, sleep(WRITES_WITHIN_MS, false)])) return true;
     paused.child.kill('SIGCONT');
@@ -53,7 +53,7 @@ async function stop(paused: SpawnedGateway, other: TestGateway): Promise<void> {
   });
 }
 
-/** Asks until the key's request is executed, by this gateway. */
+/** Retries until this gateway executes the key's request. */
 async function untilExecuted({ url }: TestGateway, key: string): Promise<TestAnswer> {
   const executed = await until(async () => {
     const answer = await withdraw(url, { key });
@@ -63,7 +63,7 @@ async function untilExecuted({ url }: TestGateway, key: string): Promise<TestAns
   return executed;
 }
 
-/** An operator looks into the books and releases the key, as soon as its owner counts as dead. */
+/** An operator releases the key as soon as its owner counts as dead. */
 async function release({ gateway: { desk } }: TestGateway, key: string): Promise<void> {
   const scope = scopeOf('M-ALPHA', key);
   const word = { as: 'released' as const, by: 'ada', reason: 'not in the books' };
@@ -109,7 +109,7 @@ describe.concurrent.each(storeKinds)('on %s, a gateway that is paused', (kind) =
       expect(sandbox.requests.ofKey(key)).toBe(1);
       expect(sandbox.ledger.payouts({ key })).toBe(1);
       expect(await metric(paused.adminUrl, 'oncegate_stale_total', { write: 'release' })).toBe(1);
-      // It serves as before.
+      // The gateway serves as before.
       expect((await withdraw(paused.url, { key: randomUUID() })).status).toBe(201);
     },
   );
@@ -147,7 +147,7 @@ describe.concurrent.each(storeKinds)('on %s, a gateway that is paused', (kind) =
       await until(async () => (await metric(paused.adminUrl, 'oncegate_upstream_slots_queued')) === 1);
       await stop(paused, other);
 
-      // There is no record of the queued request, so no one has to wait for its lease.
+      // There is no record of the queued request, so no request has to wait for its lease.
       const executed = await withdraw(other.url, { key, headers: { Prefer: 'wait=0' } });
       expect([executed.status, executed.headers['idempotent-replayed']]).toEqual([201, undefined]);
       await until(() => sandbox.ledger.payouts({ key: busy }) === 1);
@@ -175,10 +175,10 @@ describe.concurrent.each(storeKinds)('on %s, a gateway that is paused', (kind) =
       await stop(paused, other);
       const second = await withdraw(other.url, { key });
       expect(second.status).toBe(201);
-      // The sandbox knows no keys: it shows what retry does in front of such a backend.
+      // The sandbox ignores keys, so it shows what retry does in front of a backend without idempotency.
       await until(() => sandbox.ledger.payouts({ key }) === 2);
       paused.child.kill('SIGCONT');
-      // Its merchant gets what every retry gets.
+      // Its merchant gets the same answer as every retry.
       const late = await first;
       expect([late.status, late.headers['idempotent-replayed'], late.body]).toEqual([
         201,

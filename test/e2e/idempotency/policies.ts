@@ -23,7 +23,7 @@ const withPolicy = (idempotency: Idempotency, leaseMs = LEASE_MS): MoreConfig =>
 export const holding: MoreConfig = withPolicy({});
 export const retrying: MoreConfig = withPolicy({ inDoubt: 'retry' });
 
-/** Looks up at the sandbox, soon and often. */
+/** A lookup at the sandbox with short pauses. */
 export function lookingUp(lookup: Partial<LookupInput> = {}, leaseMs = LEASE_MS): MoreConfig {
   const all = {
     path: '/v1/transactions?merchant={merchant}&key={key}',

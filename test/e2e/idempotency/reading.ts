@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import http, { type IncomingMessage } from 'node:http';
 import { payout } from './requests.ts';
 
-/** A payout whose answer's head has arrived, and of whose body nothing is read. */
+/** A payout whose answer's head has arrived, and whose body is not read. */
 export async function beginToRead(
   url: string,
   { key, fault }: { key?: string; fault: string },

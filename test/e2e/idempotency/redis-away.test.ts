@@ -10,7 +10,7 @@ import { startProxy, type TcpProxy } from '../../support/tcp-proxy.ts';
 import { until } from '../../support/until.ts';
 
 const unavailable = { status: 503, code: 'store_unavailable', retryAfter: 1 } as const;
-/** A loaded machine may stand still for a while: this is for what never answers. */
+/** Long enough for a loaded machine, because this limit is for requests that are never answered. */
 const TIMEOUT_MS = 1000;
 
 let redis: RedisServer;
@@ -26,7 +26,7 @@ afterAll(() => stack?.close());
 const readiness = async () => (await send(stack.adminUrl, { path: '/readyz' })).status;
 const untilReady = () => until(async () => (await readiness()) === 200);
 
-/** Each way in which Redis can be gone, and the way back. */
+/** Each way in which Redis can be unavailable, and how it is restored. */
 const away: [string, { go(): Promise<void> | void; back(): Promise<void> | void }][] = [
   ['is frozen', { go: () => redis.freeze(), back: () => redis.thaw() }],
   ['is killed', { go: () => redis.kill(), back: () => redis.restart() }],
@@ -85,7 +85,7 @@ describe.each(away)('while Redis %s', (_, { go, back }) => {
   });
 });
 
-it('a duplicate that waits when Redis goes away gets an answer, and so does the first one', async () => {
+it('a duplicate that waits when Redis becomes unavailable gets an answer, and so does the first request', async () => {
   const { url, sandbox } = stack;
   const other = await openGateway(stack.config);
   onTestFinished(() => other.shutdown());
@@ -97,10 +97,10 @@ it('a duplicate that waits when Redis goes away gets an answer, and so does the 
     await until(async () => (await metric(adminUrl, 'oncegate_waiting')) === 1);
   await redis.kill();
   try {
-    // Another gateway reads the record again and again, and cannot.
+    // The other gateway polls the record, and its reads fail.
     expectProblem(await there, unavailable);
     expect(sandbox.ledger.payouts({ key })).toBe(0);
-    // In the same gateway the duplicate follows the first one, whose result is not stored.
+    // In the same gateway the duplicate waits for the first request, whose result is not stored.
     const executed = await first;
     expect(executed.status).toBe(201);
     expectProblem(await here, unavailable);

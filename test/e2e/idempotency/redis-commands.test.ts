@@ -14,13 +14,13 @@ let sandbox: Sandbox;
 let redis: RedisServer;
 let gateways: SpawnedGateway[];
 let monitor: Redis | undefined;
-/** Commands that clients have sent, in their order, by their names. */
+/** Names of the commands that clients sent, in order. */
 const seen: { name: string; args: string[] }[] = [];
 beforeAll(async () => {
   [sandbox, redis] = await Promise.all([createSandbox({ port: 0 }), startRedis()]);
   const config = testConfig(newFolder(), sandbox.url, onRedis(redis));
   gateways = await Promise.all([1, 2].map(() => spawnGateway(config, FAST_START, newFolder())));
-  // From here on Redis knows the scripts.
+  // From now on Redis knows the scripts.
   for (const fault of ['delay=1', 'status=429', 'execute-then-reset'])
     await withdraw(urlOf(0), { key: randomUUID(), fault });
   await redis.admin.ping();
@@ -70,13 +70,13 @@ describe('MONITOR shows', () => {
       const answers = await Promise.all(burst);
       expect(new Set(answers.map(({ status, body }) => `${status} ${body}`))).toHaveLength(1);
     });
-    // On a loaded machine some of them may arrive after the result, and ask the store themselves.
+    // On a loaded machine some of them may arrive after the result, and read the store.
     expect(commands.slice(0, 2)).toEqual(['evalsha', 'evalsha']);
     expect(commands.length).toBeLessThan(10);
     expect(sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it('one command for a conflict, two for a release, and two for a key that becomes in doubt', async () => {
+  it('one command for a conflict, two for a release, and two for a key whose outcome becomes unknown', async () => {
     const [known, released, doubtful] = [randomUUID(), randomUUID(), randomUUID()];
     await withdraw(urlOf(0), { key: known });
     expect(await commandsOf(() => withdraw(urlOf(0), { key: known, amount: 11 }))).toHaveLength(1);

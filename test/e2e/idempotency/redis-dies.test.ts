@@ -16,13 +16,13 @@ beforeAll(async () => {
 });
 afterAll(() => stack?.close());
 
-/** What the backend does while Redis dies, and what the merchant gets of it all the same. */
+/** What the backend does while Redis dies, and what the merchant still gets. */
 const rows = [
   { what: 'a payout', fault: 'delay=400', status: 201, has: 'data.transaction_id' },
   { what: 'a failure behind a payout', fault: 'delay=400,500-after', status: 500, has: 'error.code' },
 ];
 
-/** Asks until there is a result; on the way there is no answer but these. */
+/** Retries until there is a result. Until then, only these answers are allowed. */
 async function untilResult(key: string): Promise<TestAnswer> {
   return await until(async () => {
     const answer = await withdraw(stack.url, { key, headers: { Prefer: 'wait=1' } });
@@ -33,7 +33,7 @@ async function untilResult(key: string): Promise<TestAnswer> {
   });
 }
 
-it('when Redis dies while the backend works, merchants are answered, and retries get the same later', async () => {
+it('when Redis dies while the backend executes, merchants are answered, and later retries get the same', async () => {
   const { url, sandbox } = stack;
   const payouts = rows.map((row) => ({ ...row, key: randomUUID() }));
   const released = randomUUID();
@@ -64,7 +64,7 @@ it('when Redis dies while the backend works, merchants are answered, and retries
     expect(sandbox.ledger.payouts({ key })).toBe(1);
     expect(sandbox.requests.ofKey(key)).toBe(1);
   }
-  // Surely not executed: the release is made as soon as Redis is back.
+  // Certainly not executed: the record is released as soon as Redis is back.
   const retried = await untilResult(released);
   expect([retried.status, retried.headers['idempotent-replayed']]).toEqual([201, undefined]);
   expect(sandbox.ledger.payouts({ key: released })).toBe(1);

@@ -9,7 +9,7 @@ import { startProxy, type TcpProxy } from '../../support/tcp-proxy.ts';
 import { until } from '../../support/until.ts';
 
 const unavailable = { status: 503, code: 'store_unavailable', retryAfter: 1 } as const;
-/** Long enough to act while a reply is under way, short enough to be no timeout. */
+/** Long enough to act before a reply is delivered, short enough to cause no timeout. */
 const REPLY_MS = 400;
 
 let redis: RedisServer;
@@ -19,7 +19,7 @@ beforeAll(async () => {
   redis = await startRedis();
   wire = await startProxy(redis.port);
   stack = await openStack({ ...onRedis(wire, 2000), idempotency: { completeRetryMs: 300 } });
-  // From here on Redis knows the scripts: a start is one command.
+  // From now on Redis knows the scripts, so a start is one command.
   expect((await withdraw(stack.url, { key: randomUUID() })).status).toBe(201);
 });
 afterAll(() => stack?.close());
@@ -50,12 +50,12 @@ async function expectExecutedOnce(key: string): Promise<void> {
   expect(stack.sandbox.requests.ofKey(key)).toBe(1);
 }
 
-it('a start whose reply is lost sends nothing, and is taken back', async () => {
+it('a start whose reply is lost sends nothing, and is released', async () => {
   const key = randomUUID();
   wire.delayReplies(REPLY_MS);
   const before = await scripts();
   const refused = withdraw(stack.url, { key });
-  // Redis has executed the start, and its reply is on its way.
+  // Redis has executed the start, and its reply is not yet delivered.
   await until(async () => (await scripts()) > before);
   wire.cut();
   expectProblem(await refused, unavailable);
@@ -64,12 +64,12 @@ it('a start whose reply is lost sends nothing, and is taken back', async () => {
   await expectExecutedOnce(key);
 });
 
-it('a start that cannot be taken back at once is taken back when Redis can be reached again', async () => {
+it('a start that cannot be released at once is released when Redis can be reached again', async () => {
   const key = randomUUID();
   wire.delayReplies(REPLY_MS);
   const before = await scripts();
   const refused = withdraw(stack.url, { key });
-  // Redis has executed the start and taken the lease, and its reply is on its way.
+  // Redis has executed the start and taken the lease, and its reply is not yet delivered.
   await until(async () => (await scripts()) > before);
   wire.refuse(true);
   wire.cut();
@@ -81,7 +81,7 @@ it('a start that cannot be taken back at once is taken back when Redis can be re
   await expectExecutedOnce(key);
 });
 
-it('a complete whose reply is lost is repeated, and the merchant has the answer meanwhile', async () => {
+it('a complete whose reply is lost is repeated, and the merchant already has the answer', async () => {
   const key = randomUUID();
   const first = withdraw(stack.url, { key, fault: 'delay=300' });
   await until(() => stack.sandbox.requests.ofKey(key) === 1);
@@ -99,7 +99,7 @@ it('a complete whose reply is lost is repeated, and the merchant has the answer 
   expect(stack.sandbox.requests.ofKey(key)).toBe(1);
 });
 
-it('a key that Redis could not mark is in doubt all the same, once the lease has lapsed', async () => {
+it('a key that Redis could not mark is still in doubt once the lease has lapsed', async () => {
   const short = await openStack({ ...onRedis(wire, 2000), lock: { leaseMs: 600 } });
   try {
     const key = randomUUID();

@@ -42,7 +42,7 @@ describe.each(storeKinds)('on %s', (kind) => {
     expect(stack.sandbox.requests.ofKey(key)).toBe(1);
   });
 
-  it('duplicates that waited, here or at another gateway, have the id of the one that was executed', async () => {
+  it('duplicates that waited, at the same or another gateway, have the id of the executed request', async () => {
     const key = randomUUID();
     const first = pay(stack.url, key, 'the-first', 'delay=700');
     await until(() => stack.sandbox.requests.ofKey(key) === 1);
@@ -59,7 +59,7 @@ describe.each(storeKinds)('on %s', (kind) => {
     expect(answers.map(replayed)).toEqual(['true', 'true', 'true']);
   });
 
-  it('a duplicate that was executed after a release is the first one for those who follow it', async () => {
+  it('a duplicate that is executed after a release counts as the first request for later ones', async () => {
     const key = randomUUID();
     const released = pay(stack.url, key, 'the-released', 'status=429,delay=300');
     await until(() => stack.sandbox.requests.ofKey(key) === 1);
@@ -72,7 +72,7 @@ describe.each(storeKinds)('on %s', (kind) => {
       expect(idsOf(answer).first).toEqual(answer === executed ? [] : [id]);
   });
 
-  it('what was too large to store names the first request', async () => {
+  it('a response that was too large to store names the first request', async () => {
     const key = randomUUID();
     const first = await pay(stack.url, key, 'the-first', 'huge=5000');
     expect(idsOf(first)).toEqual({ own: ['the-first'], first: [] });
@@ -115,7 +115,7 @@ it('a key that was looked up names the first request', async () => {
   }
 });
 
-it('ids and replay marks of the backend are in no replay', async () => {
+it('replays have no request ids and replay headers of the backend', async () => {
   const url = await httpBackend((_req, res) => {
     const ids = ['X-Request-Id', 'of-the-backend', 'IDEMPOTENT-original-request-id', 'of-the-backend'];
     res

@@ -30,21 +30,21 @@ describe.each(storeKinds)('on %s, a replay of', (kind) => {
     return [first, again];
   }
 
-  it('a binary body is its bytes', async () => {
+  it('a binary body is replayed byte for byte', async () => {
     const [first, again] = await twice('binary');
     expect([...again.body]).toEqual(Array.from({ length: 256 }, (_, byte) => byte));
     expect(again.headers['content-type']).toBe('application/octet-stream');
     expect(endToEndLines(again)).toEqual([...endToEndLines(first), REPLAYED]);
   });
 
-  it('a body that the backend compressed unasked is its bytes, and says so', async () => {
+  it('a body that the backend compressed unasked is replayed byte for byte, with its Content-Encoding', async () => {
     const [first, again] = await twice('gzip-force');
     expect(again.headers).toMatchObject({ 'content-encoding': 'gzip', vary: 'Accept-Encoding' });
     expect(JSON.parse(gunzipSync(again.body).toString())).toMatchObject({ success: true });
     expect(endToEndLines(again)).toEqual([...endToEndLines(first), REPLAYED]);
   });
 
-  it('a result with cookies is without them: they were the first one’s', async () => {
+  it('a result is replayed without its cookies, which belong to the first request', async () => {
     const [first, again] = await twice('set-cookie');
     expect(first.headers['set-cookie']).toHaveLength(2);
     expect(again.headers).not.toHaveProperty('set-cookie');
@@ -52,7 +52,7 @@ describe.each(storeKinds)('on %s, a replay of', (kind) => {
     expect(endToEndLines(again)).toEqual([...uncooked, REPLAYED]);
   });
 
-  it('a header on two lines has both, in their order and case', async () => {
+  it('a header on two lines is replayed with both, in their order and case', async () => {
     const [, again] = await twice('duplicate-header');
     const lines = endToEndLines(again).filter(([name]) => name.toLowerCase() === 'x-sandbox-note');
     expect(lines).toEqual([
@@ -61,7 +61,7 @@ describe.each(storeKinds)('on %s, a replay of', (kind) => {
     ]);
   });
 
-  it('a large body below the limit is its bytes', async () => {
+  it('a large body below the limit is replayed byte for byte', async () => {
     const [first] = await twice('huge=1000000');
     expect(first.body).toHaveLength(1_000_000);
   });
@@ -71,7 +71,7 @@ interface Wire {
   what: string;
   head: string[];
   body?: string;
-  /** What the merchant gets of it. */
+  /** The body that the merchant gets. */
   lines: [string, string][];
   text: string;
 }
@@ -172,7 +172,7 @@ it.each(wires)(
   },
 );
 
-it('an answer to HEAD has the length of what it stands for, and no body; a key means nothing there', async () => {
+it('an answer to HEAD has the Content-Length of GET and no body, and ignores a key', async () => {
   const match = { method: 'HEAD', path: '/v2/get_balance' };
   const stack = await openStackOn('sqlite', {
     operations: [{ name: 'probe', match, idempotency: { key: 'optional' } }],

@@ -12,15 +12,15 @@ const RETENTION_MS = 6000;
 const unknownOutcome = { status: 409, code: 'outcome_unknown' } as const;
 const isReplay = ({ headers }: TestAnswer) => headers['idempotent-replayed'] === 'true';
 
-/** A retention that is longer than what an execution may take. */
+/** A retention that is longer than an execution may take. */
 const sections = (inDoubtRetentionMs?: number): MoreConfig => ({
-  // A loaded machine may take that long.
+  // A loaded machine may be this slow.
   lock: { leaseMs: 1500 },
   upstream: { queueTimeoutMs: 200, connectTimeoutMs: 1000, responseTimeoutMs: 3000 },
   idempotency: { retentionMs: RETENTION_MS, ...(inDoubtRetentionMs ? { inDoubtRetentionMs } : {}) },
 });
 
-/** Resolves when a retention has passed since now: when a key that was completed now is new. */
+/** Resolves after one retention, when a key that is completed now has expired. */
 async function untilRetentionHasPassed({ url }: Stack): Promise<void> {
   const key = randomUUID();
   expect(isReplay(await withdraw(url, { key }))).toBe(false);
@@ -43,7 +43,7 @@ describe.concurrent.each(storeKinds)('on %s, once its retention has passed', (ki
     return key;
   }
 
-  it('a key is new, however often it was asked for meanwhile', async () => {
+  it('a key is new, however often it was replayed meanwhile', async () => {
     const key = randomUUID();
     const startedMs = performance.now();
     const first = await withdraw(stack.url, { key });

@@ -18,7 +18,7 @@ describe.concurrent.each(storeKinds)('on %s', (kind) => {
   });
   afterAll(() => stack?.close());
 
-  /** An attempt that the client gives up once the gateway has it. */
+  /** An attempt that the client aborts once the gateway has the request. */
   async function attempt(key: string, arrived: () => Promise<boolean> | boolean): Promise<void> {
     const network = new AbortController();
     const { signal } = network;

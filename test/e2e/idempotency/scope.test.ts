@@ -18,7 +18,7 @@ describe.each(storeKinds)('on %s, a key', (kind) => {
       .set({ Authorization: `Bearer ${secret}`, 'x-service-idempotency': key })
       .send(body);
 
-  it('belongs to its merchant: two merchants, two payouts, and nothing of one’s in the other’s', async () => {
+  it('belongs to its merchant: two merchants, two payouts, and no data of one in the other’s answer', async () => {
     const key = randomUUID();
     const alpha = await post('sk_sandbox_alpha', key).expect(201);
     const bravo = await post('sk_sandbox_bravo', key).expect(201);
@@ -41,7 +41,7 @@ describe.each(storeKinds)('on %s, a key', (kind) => {
   it('of one merchant does not show another what is stored under it', async () => {
     const key = randomUUID();
     await post('sk_sandbox_alpha', key).expect(201);
-    // Another amount: were the scopes one, this would be a 422.
+    // Another amount: with a shared scope this would be a 422.
     await post('sk_sandbox_bravo', key, payout(77)).expect(201);
     expect(stack.sandbox.ledger.payouts({ key, merchant: 'M-BRAVO' })).toBe(1);
   });
@@ -54,7 +54,7 @@ describe.each(storeKinds)('on %s, a key', (kind) => {
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it('protects payouts and checkouts, and is one for both', async () => {
+  it('protects payouts and checkouts, which share one key space', async () => {
     const [key, other] = [randomUUID(), randomUUID()];
     const checkout = { action: 'checkout', amount: 5 };
     const first = await post('sk_sandbox_alpha', key, checkout).expect(201);
@@ -66,7 +66,7 @@ describe.each(storeKinds)('on %s, a key', (kind) => {
     expect(stack.sandbox.ledger.payouts({ key })).toBe(0);
   });
 
-  it('is needed for a replay: without one every request is executed', async () => {
+  it('is required for a replay: without one every request is executed', async () => {
     const before = stack.sandbox.ledger.payouts();
     const answers = await Promise.all(
       Array.from({ length: 3 }, () =>
@@ -81,7 +81,7 @@ describe.each(storeKinds)('on %s, a key', (kind) => {
     expect(stack.sandbox.ledger.payouts()).toBe(before + 3);
   });
 
-  it('means nothing where the method is safe, well formed or not', async () => {
+  it('has no effect on safe methods, well formed or not', async () => {
     const key = randomUUID();
     const balance = () =>
       request(stack.url).get('/v2/get_balance').set('Authorization', 'Bearer sk_sandbox_charlie');

@@ -19,7 +19,7 @@ const overloaded = { status: 503, code: 'overloaded', retryAfter: 1 } as const;
 const AUTHORIZATION = { Authorization: 'Bearer sk_sandbox_alpha' };
 const isReplay = ({ headers }: TestAnswer) => headers['idempotent-replayed'] === 'true';
 
-/** With onTestFinished: these tests run one after the other. */
+/** Uses the global onTestFinished, because these tests run one after the other. */
 async function open(opened: Promise<Stack>): Promise<Stack> {
   const stack = await opened;
   onTestFinished(() => stack.close());
@@ -31,7 +31,7 @@ const inUse = ({ adminUrl }: Stack) => metric(adminUrl, 'oncegate_upstream_slots
 
 const balance = (url: string) => send(url, { path: '/v2/get_balance', headers: AUTHORIZATION });
 
-/** Whether the store holds anything under these keys. */
+/** Whether the store has a record for any of these keys. */
 async function stored({ gateway }: Stack, keys: readonly string[]): Promise<string[]> {
   const shown = await Promise.all(
     keys.map((key) => gateway.desk.answer({ kind: 'show', scope: scopeOf('M-ALPHA', key) })),
@@ -48,7 +48,7 @@ async function commands({ adminUrl }: Stack): Promise<number> {
   return (await Promise.all(counts)).reduce((sum, count) => sum + count, 0);
 }
 
-/** Resolves when the only slot is taken by a request that the backend does not answer. */
+/** Resolves when a request that the backend does not answer has the only slot. */
 async function takeSlot({ url }: Stack, backend: HeldBackend, key = randomUUID()) {
   const answer = withdraw(url, { key });
   await until(() => backend.requests.includes(key));
@@ -56,7 +56,7 @@ async function takeSlot({ url }: Stack, backend: HeldBackend, key = randomUUID()
 }
 
 describe('while a store is frozen', () => {
-  it('balance reads are served, though requests with a key keep coming', async () => {
+  it('balance reads are served while requests with a key keep arriving', async () => {
     const redis = await startRedis();
     const stack = await open(openStack({ ...onRedis(redis, 300), upstream: { maxConnections: 2 } }));
     const { url, adminUrl, sandbox } = stack;
@@ -85,12 +85,12 @@ describe('while a store is frozen', () => {
       redis.thaw();
     }
     await Promise.all(merchants);
-    // Those that were queued when the store froze may have given up their places.
+    // Requests that were queued when the store froze may have given up.
     const unavailable = { ...overloaded, code: 'store_unavailable' } as const;
     for (const answer of answers.filter(({ status }) => status !== 201))
       expectProblem(answer, answer.body.includes('overloaded') ? overloaded : unavailable);
     expect(answers.some(({ body }) => body.includes('store_unavailable'))).toBe(true);
-    // What was answered after the thaw may be a payout; each of them is one.
+    // Requests that were answered after the thaw may be payouts; each is executed once.
     const paid = keys.filter((key) => sandbox.requests.ofKey(key) > 0);
     expect(paid).toHaveLength(answers.filter(({ status }) => status === 201).length);
     await until(async () => (await withdraw(url, { key: keys[0] as string })).status === 201);
@@ -183,7 +183,7 @@ describe.each(storeKinds)('on %s, while all slots are taken', (kind) => {
     expect(sandbox.requests.ofKey(held)).toBe(1);
   });
 
-  it('a full queue answers 503 overloaded at once, with and without a key, and nothing is stored', async () => {
+  it('if the queue is full, requests with and without a key get 503 overloaded at once, and nothing is stored', async () => {
     const backend = await openHeldBackend();
     const upstream = { ...small, url: backend.url, maxQueued: 2, responseTimeoutMs: 20_000 };
     const stack = await open(openStackOn(kind, { upstream }));
@@ -207,7 +207,7 @@ describe.each(storeKinds)('on %s, while all slots are taken', (kind) => {
     expect([await inUse(stack), await queued(stack)]).toEqual([0, 0]);
   });
 
-  it('a thousand duplicates of one key are one execution, and cost the store what a few requests do', async () => {
+  it('a thousand duplicates of one key are one execution, and need only a few store commands', async () => {
     const backend = await openHeldBackend();
     const stack = await open(
       openStackOn(kind, { upstream: { ...small, url: backend.url, responseTimeoutMs: 25_000 } }),
@@ -246,7 +246,7 @@ describe.each(storeKinds)('on %s, 400 requests that give up their places', (kind
     backend.answerAll();
     for (const answer of await Promise.all(holders)) expect(answer.status).toBe(201);
     await until(async () => (await inUse(stack)) === 0);
-    // What the gateway sends now comes behind everything that it might still have had to send.
+    // This request is sent after all requests that the gateway might still have sent.
     for (let i = 0; i < 4; i++) expect((await balance(stack.url)).status).toBe(201);
     expect(backend.requests.filter((key) => keys.includes(key))).toEqual([]);
     expect([backend.requests.length, backend.connections]).toEqual([6, 2]);
@@ -254,13 +254,13 @@ describe.each(storeKinds)('on %s, 400 requests that give up their places', (kind
     expect(await stored(stack, keys)).toEqual([]);
   });
 
-  it('while no connection to the backend can be opened, open none when it is back', async () => {
+  it('while no connection to the backend can be opened, cause no connections when it is back', async () => {
     const hole = await openBlackhole();
     const upstream = { ...more, url: `http://127.0.0.1:${hole.port}`, maxConnections: 2 };
     const stack = await open(openStackOn(kind, { upstream: { ...upstream, connectTimeoutMs: 400 } }));
     const keys: string[] = Array.from({ length: 400 }, () => randomUUID());
     const answers = await Promise.all(keys.map((key) => withdraw(stack.url, { key })));
-    // Those that got a slot could not connect; the others gave up their places.
+    // Requests that got a slot could not connect; the others gave up waiting.
     const unreachable = answers.filter(({ status }) => status === 502);
     for (const answer of unreachable) expectProblem(answer, { status: 502, code: 'upstream_unreachable' });
     for (const answer of answers.filter(({ status }) => status !== 502)) expectProblem(answer, overloaded);
@@ -280,7 +280,7 @@ describe.each(storeKinds)('on %s, 400 requests that give up their places', (kind
     for (const key of [one, other]) expect((await withdraw(stack.url, { key })).status).toBe(201);
     expect(seen).toEqual([one, other]);
     expect(connections.count).toBe(1);
-    // They are as new as they were.
+    // Their keys are still unused.
     expect((await withdraw(stack.url, { key: keys[0] as string })).status).toBe(201);
     expect(seen).toEqual([one, other, keys[0]]);
   });

@@ -63,7 +63,7 @@ describe.concurrent.each([
   });
   afterAll(() => pair?.close());
 
-  it('execute 40 duplicates that reach both at once one time', async () => {
+  it('execute 40 duplicates that reach both at once only once', async () => {
     const key = randomUUID();
     const { stack, other } = pair;
     const burst = Array.from({ length: 40 }, (_, at) =>
@@ -76,7 +76,7 @@ describe.concurrent.each([
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it.each(['first', 'second'])('share what the %s one executes', async (which) => {
+  it.each(['first', 'second'])('share the result of an execution by the %s one', async (which) => {
     const key = randomUUID();
     const { stack, other } = pair;
     const [here, there] = which === 'first' ? [stack.url, other] : [other, stack.url];
@@ -101,7 +101,7 @@ describe.concurrent.each([
     expect(stack.sandbox.requests.ofKey(key)).toBe(1);
   });
 
-  it('wait for an execution that takes longer than its lease lives', async () => {
+  it('wait for an execution that takes longer than its lease', async () => {
     const key = randomUUID();
     const { stack, other } = pair;
     const first = withdraw(other, { key, fault: `delay=${LEASE_MS * 2}` });
@@ -113,7 +113,7 @@ describe.concurrent.each([
     expect(stack.sandbox.requests.ofKey(key)).toBe(1);
   });
 
-  it('have all they answered in the store by then: the other one never has to wait for it', async () => {
+  it('have stored every result when they answer: the other one never has to wait for it', async () => {
     const { stack, other } = pair;
     const outcomes: { fault: string; status: number; next: number; code?: ProblemCode }[] = [
       { fault: 'delay=1', status: 201, next: 201 },

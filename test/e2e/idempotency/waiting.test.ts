@@ -11,7 +11,7 @@ import { until } from '../../support/until.ts';
 const inFlight = { status: 409, code: 'request_in_flight', retryAfter: 1 } as const;
 const match = { method: 'POST', path: '/v1/index.php', body: { action: 'withdraw' } };
 
-/** A payout that the backend has got and does not answer for a while. */
+/** A payout that the backend has received and does not answer for a while. */
 async function begin({ url, sandbox }: Stack, key: string, delayMs: number) {
   const answer = withdraw(url, { key, fault: `delay=${delayMs}` });
   await until(() => sandbox.requests.ofKey(key) === 1);
@@ -31,7 +31,7 @@ describe.concurrent.each(storeKinds)('on %s, a duplicate', (kind) => {
     await hasty?.close();
   });
 
-  it('waits for the result of the first one', async () => {
+  it('waits for the result of the first request', async () => {
     const key = randomUUID();
     const first = await begin(patient, key, 700);
     const duplicate = withdraw(patient.url, { key });
@@ -51,7 +51,7 @@ describe.concurrent.each(storeKinds)('on %s, a duplicate', (kind) => {
     }
     expect(patient.sandbox.ledger.payouts({ key })).toBe(0);
     expect((await first.answer).status).toBe(201);
-    // Behind the first one there is nothing to wait for.
+    // After the first request there is nothing to wait for.
     const replay = await withdraw(patient.url, { key, headers: { Prefer: 'wait=0' } });
     expect([replay.status, replay.headers['idempotent-replayed']]).toEqual([201, 'true']);
     expect(patient.sandbox.ledger.payouts({ key })).toBe(1);
@@ -77,7 +77,7 @@ describe.concurrent.each(storeKinds)('on %s, a duplicate', (kind) => {
     expect(patient.sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it('waits no longer than waitMs, whatever it prefers', async () => {
+  it('waits no longer than waitMs, whatever its Prefer header says', async () => {
     const key = randomUUID();
     const first = await begin(hasty, key, 1500);
     const prefers = [{}, { Prefer: 'wait=20' }, { Prefer: 'wait=nonsense' }];
@@ -93,7 +93,7 @@ describe.concurrent.each(storeKinds)('on %s, a duplicate', (kind) => {
 });
 
 describe.concurrent('a duplicate', () => {
-  it('where no more may wait, one more is answered at once', async () => {
+  it('above idempotency.maxWaiters is answered at once', async () => {
     const stack = await openStackOn('sqlite', { idempotency: { maxWaiters: 2 } });
     try {
       const key = randomUUID();
@@ -109,7 +109,7 @@ describe.concurrent('a duplicate', () => {
     }
   });
 
-  it('a duplicate whose merchant hangs up waits no longer, and the first one is not disturbed', async () => {
+  it('stops waiting when its merchant disconnects, and the first request is not affected', async () => {
     const stack = await openStackOn('sqlite');
     try {
       const key = randomUUID();
@@ -128,7 +128,7 @@ describe.concurrent('a duplicate', () => {
     }
   });
 
-  it('a duplicate whose merchant has left before it would have to wait does not begin to', async () => {
+  it('does not begin to wait if its merchant has already disconnected', async () => {
     const redis = await startRedis();
     const stack = await openStack(onRedis(redis));
     try {

@@ -41,7 +41,7 @@ describe.each(storeKinds)('eight gateway processes on one %s', (kind) => {
     }
   });
 
-  it('replay what one of them executed that was killed right after it had answered', async () => {
+  it('replay the result of one that was killed right after its answer', async () => {
     const keys = Array.from({ length: 10 }, () => randomUUID());
     const doomed = gateways.pop() as SpawnedGateway;
     const paid = await Promise.all(keys.map((key) => withdraw(doomed.url, { key })));

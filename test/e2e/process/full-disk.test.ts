@@ -14,7 +14,7 @@ import { codeOf, configFor, isReplay, openSandbox, startGateway } from './gatewa
 
 const MERCHANTS = 64;
 
-/** Merchants who pay one after the other, each with a new key, and what they were answered. */
+/** Merchants who each send payouts one after the other with new keys, and the answers that they got. */
 function payAll({ url }: SpawnedGateway) {
   const answers = new Map<string, TestAnswer>();
   let ends = false;
@@ -49,7 +49,7 @@ it('a disk that is filled while 64 merchants pay, and freed again: one payout a 
     const before = ended(201).length;
     await until(() => ended(201).length > before + 200);
   };
-  // No byte can be written; then, none behind the first page.
+  // First no byte can be written; then none after the first page.
   for (const bytes of [1, 4096]) {
     await paying();
     const refused = ended(503).length;
@@ -66,7 +66,7 @@ it('a disk that is filled while 64 merchants pay, and freed again: one payout a 
     await until(async () => (await refuses()) === 0);
     await until(async () => (await readiness()).status === 200);
   }
-  // The files may not grow any more: some writes find room in them, and others do not.
+  // The files cannot grow any more: some writes fit into them, and others fail.
   for (const share of [1, 2, 3]) {
     limitFiles(gateway.pid, Math.floor(statSync(wal).size / share));
     await sleep(300);
@@ -74,7 +74,7 @@ it('a disk that is filled while 64 merchants pay, and freed again: one payout a 
     await paying();
   }
   await traffic.stop();
-  // Results that merchants had before the store did are there now.
+  // Results that were acknowledged before they were stored are stored now.
   await until(async () => (await metric(gateway.adminUrl, 'oncegate_pending_writes')) === 0);
 
   expect(gateway.child.exitCode).toBeNull();

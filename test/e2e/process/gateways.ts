@@ -12,7 +12,7 @@ import { until } from '../../support/until.ts';
 const closing: (() => unknown)[] = [];
 afterAll(() => Promise.all(closing.splice(0).map((close) => close())));
 
-/** A sandbox in this process, closed at the end of the test file. */
+/** A sandbox in this process, closed after the test file. */
 export async function openSandbox(): Promise<Sandbox> {
   const sandbox = await createSandbox({ port: 0 });
   closing.push(() => sandbox.close());
@@ -22,26 +22,26 @@ export async function openSandbox(): Promise<Sandbox> {
 export const configFor = (sandbox: Sandbox, more: MoreConfig = {}): ConfigInput =>
   testConfig(newFolder(), sandbox.url, more);
 
-/** A gateway process that is gone at the latest when the test file is over. */
+/** A gateway process that is killed after the test file if it still runs. */
 export async function startGateway(config: ConfigInput, env?: NodeJS.ProcessEnv): Promise<SpawnedGateway> {
   const gateway = await spawnGateway(config, { ...FAST_START, ...env }, newFolder());
   killAfterTests(gateway.pid);
   return gateway;
 }
 
-/** Pids in the gateway's access log, in order of their appearance; each is on the killAfterTests from here on. */
+/** Pids in the gateway's access log, in order of appearance; each is killed after the test file. */
 export function pidsOf({ lines }: SpawnedGateway): number[] {
   const pids = lines.map((line) => JSON.parse(line)).filter(({ msg }) => msg === 'request');
   return [...new Set(pids.map(({ pid }) => killAfterTests(pid as number)))];
 }
 
-/** Its processes, those included that start; each is on the killAfterTests from here on. */
+/** Its processes, including those that are still starting; each is killed after the test file. */
 export function childrenOf(pid: number): number[] {
   const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean);
   return children.map((child) => killAfterTests(Number(child))).filter(isAlive);
 }
 
-/** Asks until `count` workers have answered since now, and returns their pids. */
+/** Sends requests until `count` workers have answered, and returns their pids. */
 export async function workersOf(gateway: SpawnedGateway, count: number): Promise<number[]> {
   const from = gateway.lines.length;
   const pids = () => pidsOf({ ...gateway, lines: gateway.lines.slice(from) });

@@ -38,7 +38,7 @@ describe('an old Node', () => {
   });
 });
 
-/** An old Node of this machine. The Node of the packages comes first in the path of an npm script, and is not old. */
+/** An old Node of this machine, if any. The Node from the packages comes first in the path of an npm script, and is not old. */
 const oldNode = (process.env.PATH ?? '')
   .split(':')
   .concat('/usr/bin', '/usr/local/bin')

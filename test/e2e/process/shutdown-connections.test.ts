@@ -17,10 +17,10 @@ it.concurrent.each([1, 2])(
     const key = randomUUID();
     const held = withdraw(gateway.url, { key, fault: `delay=${HELD_MS}` });
     await until(() => sandbox.requests.ofKey(key) === 1);
-    const toldAtMs = performance.now();
+    const signalledAtMs = performance.now();
     const ended = gateway.end();
     const visits: ReturnType<typeof visit>[] = [];
-    while (performance.now() < toldAtMs + DELAY_MS + 400) {
+    while (performance.now() < signalledAtMs + DELAY_MS + 400) {
       visits.push(visit(gateway.port));
       await sleep(1);
     }

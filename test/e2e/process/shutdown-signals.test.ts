@@ -15,7 +15,7 @@ async function open(more: MoreConfig = {}) {
   return { config, gateway: await startGateway(config) };
 }
 
-/** A withdraw on which the backend is at work for so long. */
+/** A withdraw that takes the backend this long. */
 async function executing(
   url: string,
   delayMs: number,
@@ -35,7 +35,7 @@ describe.concurrent('SIGTERM', () => {
     expect(await answer).toMatchObject({ status: 201 });
   });
 
-  it('completes what a merchant has left', async () => {
+  it('completes an execution whose merchant has disconnected', async () => {
     const { config, gateway } = await open();
     const merchant = new AbortController();
     const { key, answer } = await executing(gateway.url, 500, { signal: merchant.signal });
@@ -51,28 +51,31 @@ describe.concurrent('SIGTERM', () => {
     expect(await heir.end()).toBe(0);
   });
 
-  it.each([0, 300])('is not held up by a client that keeps its connection, after %i ms', async (delayMs) => {
-    const { gateway } = await open({ shutdown: { delayMs, graceMs: 8000 } });
-    const agent = new Agent({ keepAlive: true });
-    const { answer } = await executing(gateway.url, delayMs + 300, { agent });
-    const toldAtMs = performance.now();
-    expect(await gateway.end()).toBe(0);
-    expect(performance.now() - toldAtMs).toBeLessThan(delayMs + 3000);
-    // Its next request on this connection would find nobody.
-    expect(await answer).toMatchObject({ status: 201, headers: { connection: 'close' } });
-    agent.destroy();
-  });
+  it.each([0, 300])(
+    'is not delayed by a client that keeps its connection open, after %i ms',
+    async (delayMs) => {
+      const { gateway } = await open({ shutdown: { delayMs, graceMs: 8000 } });
+      const agent = new Agent({ keepAlive: true });
+      const { answer } = await executing(gateway.url, delayMs + 300, { agent });
+      const signalledAtMs = performance.now();
+      expect(await gateway.end()).toBe(0);
+      expect(performance.now() - signalledAtMs).toBeLessThan(delayMs + 3000);
+      // No gateway would answer its next request on this connection.
+      expect(await answer).toMatchObject({ status: 201, headers: { connection: 'close' } });
+      agent.destroy();
+    },
+  );
 
-  it('leaves in doubt what does not end within its grace', async () => {
+  it('leaves keys in doubt whose executions do not finish within graceMs', async () => {
     const { config, gateway } = await open({ shutdown: { delayMs: 0, graceMs: 300 } });
     let errors = '';
     gateway.child.stderr?.on('data', (chunk) => {
       errors += chunk;
     });
     const cut = await Promise.all(Array.from({ length: 12 }, () => executing(gateway.url, 2500)));
-    const toldAtMs = performance.now();
+    const signalledAtMs = performance.now();
     expect(await gateway.end()).toBe(0);
-    expect(performance.now() - toldAtMs).toBeLessThan(2000);
+    expect(performance.now() - signalledAtMs).toBeLessThan(2000);
     expect(errors).toBe('');
     for (const { answer } of cut) expect(await answer).toBeInstanceOf(Error);
 
@@ -86,17 +89,17 @@ describe.concurrent('SIGTERM', () => {
     expect(await heir.end()).toBe(0);
   });
 
-  it.each([1, 2])('twice ends everything at once, %i workers', async (workers) => {
+  it.each([1, 2])('twice exits at once, %i workers', async (workers) => {
     const { gateway } = await open({ workers, shutdown: { delayMs: 0, graceMs: 20_000 } });
     const pids = workers > 1 ? await workersOf(gateway, workers) : [];
     const { key, answer } = await executing(gateway.url, 6000);
     const ended = gateway.end();
     await until(async () => (await send(gateway.adminUrl, { path: '/readyz' })).status === 503);
-    const toldAtMs = performance.now();
+    const signalledAtMs = performance.now();
     process.kill(gateway.pid, 'SIGTERM');
     expect(await ended).not.toBe(0);
     await until(() => !pids.some(isAlive));
-    expect(performance.now() - toldAtMs).toBeLessThan(3000);
+    expect(performance.now() - signalledAtMs).toBeLessThan(3000);
     expect(await answer).toBeInstanceOf(Error);
     expect(sandbox.ledger.payouts({ key })).toBe(0);
   });

@@ -1,25 +1,25 @@
 import { randomUUID } from 'node:crypto';
 import { Agent, request } from 'node:http';
 
-/** One withdraw under a key of its own: how it ended, and when. */
+/** One withdraw under a unique key: how it ended, and when. */
 export interface Sent {
   key: string;
-  /** On a connection that had carried an answer before. */
+  /** Whether its connection had carried an answer before. */
   reused: boolean;
   endedAtMs: number;
-  /** Where a whole answer came. */
+  /** Set if a whole answer arrived. */
   answer?: { status: number; body: string };
-  /** The client's error, where none came. */
+  /** The client's error, if no answer arrived. */
   error?: string | undefined;
 }
 
 export interface Traffic {
   sent: Sent[];
-  /** Ends it, once what is under way has been answered. A merchant who gets no answer stops by himself. */
+  /** Stops after the requests in flight are answered. A merchant who gets no answer stops without it. */
   stop(): Promise<void>;
 }
 
-/** Merchants who send one withdraw after the other, each over a connection that he keeps as long as he may. */
+/** Merchants who each send one withdraw after the other over one connection, as long as the gateway keeps it open. */
 export function startTraffic(url: string, merchants: number): Traffic {
   const sent: Sent[] = [];
   let stopped = false;

@@ -8,10 +8,10 @@ import { storeKinds, storeSections } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { configFor, isReplay, openSandbox, startGateway } from './gateways.ts';
 
-/** Long enough for a question to be asked while it lives, on a machine that is busy. */
+/** Long enough for a request within the lease, on a loaded machine. */
 const LEASE_MS = 2500;
 
-/** Within a store one after the other; the two stores side by side, since both wait for leases. */
+/** The tests of a store run one after the other. The two stores run concurrently, because both wait for leases. */
 const inTurn = { concurrent: false };
 
 describe.concurrent.each(storeKinds)('two gateway processes on one %s', (kind) => {
@@ -36,7 +36,7 @@ describe.concurrent.each(storeKinds)('two gateway processes on one %s', (kind) =
     expect(sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it('heal what one of them executed while it stood still for longer than its lease', inTurn, async () => {
+  it('complete what one of them executed while it was paused for longer than its lease', inTurn, async () => {
     const key = randomUUID();
     const first = withdraw(a.url, { key, fault: 'delay=300' });
     await until(() => sandbox.requests.ofKey(key) === 1);

@@ -13,7 +13,7 @@ import { until } from '../../support/until.ts';
 import { childrenOf, configFor, isReplay, openSandbox, startGateway, visit, workersOf } from './gateways.ts';
 
 const WORKERS = 2;
-/** Clients that connect, ask once, and connect again. */
+/** Clients that connect, send one request, and connect again. */
 const LANES = 20;
 
 interface Execution {
