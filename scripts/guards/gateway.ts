@@ -49,7 +49,7 @@ export const gatewayGuards: readonly Guard[] = [
     replacement: `else if (this.#status > 0) this.onResponseEnd();
     else this.#end({ kind: 'unknown', reason, timedOut: error instanceof DeadlinePassed });`,
     test: 'test/e2e/idempotency/outcome-in-doubt.test.ts',
-    named: 'on sqlite > an answer that breaks off > (truncate) leaves the key in doubt',
+    named: 'on sqlite > a truncated answer > (truncate) leaves the key in doubt',
   },
   {
     file: OVERSIZE,
@@ -73,7 +73,7 @@ export const gatewayGuards: readonly Guard[] = [
     text: 'this.#oversize = oversize;',
     replacement: 'this.#streams.begin(oversize);\n    this.#oversize = oversize;',
     test: 'test/e2e/idempotency/oversize-streams.test.ts',
-    named: 'an oversize response too many is cut if all merchants read, and its key is completed',
+    named: 'an oversize response above the limit is cut if all merchants read, and its key is completed',
   },
   {
     file: OVERSIZE,
@@ -170,7 +170,7 @@ export const gatewayGuards: readonly Guard[] = [
     text: "if (refusal?.code === 'invalid_request') res.shouldKeepAlive = false;",
     replacement: '',
     test: HEAD_TEST,
-    named: 'Host > is needed',
+    named: 'Host > is required',
   },
   {
     file: 'src/main.ts',

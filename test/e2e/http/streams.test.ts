@@ -107,7 +107,7 @@ async function opened(ask: (...fields: string[]) => Promise<Wire>) {
   });
 }
 
-describe('a merchant who gets a passed-through response', () => {
+describe('a merchant of a response that is passed through', () => {
   const limits = { answerTimeoutMs: 500 };
 
   async function download(path: string, url: string): Promise<IncomingMessage> {
