@@ -125,7 +125,7 @@ export const gatewayGuards: readonly Guard[] = [
     text: 'await engine.close(completeMs);',
     replacement: 'await engine.close(0);',
     test: 'test/regression/acknowledged-result-was-given-up.test.ts',
-    named: 'it stays until the store has them, 1 workers',
+    named: 'the gateway keeps running until its results are stored, 1 workers',
   },
   {
     ...SCHEMA,

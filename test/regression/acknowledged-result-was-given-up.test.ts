@@ -57,7 +57,7 @@ async function answerWithoutStore(gateway: SpawnedGateway) {
 it.each([
   { workers: 1, times: 1 },
   { workers: 2, times: 4 },
-])('it stays until the store has them, $workers workers', async ({ workers, times }) => {
+])('the gateway keeps running until its results are stored, $workers workers', async ({ workers, times }) => {
   const config = configOf({ workers, shutdown: { delayMs: 0, graceMs: 50 } });
   const gateway = await spawnGateway(config, FAST_START);
   const { key, answered } = await answerWithoutStore(gateway);
@@ -78,7 +78,7 @@ it.each([
   expect(await next.end()).toBe(0);
 });
 
-it('after shutdown.completeMs it exits without the write, logs that, and the key is in doubt', async () => {
+it('after shutdown.completeMs the gateway exits without the write, logs that, and the key is in doubt', async () => {
   const config = configOf({ shutdown: { delayMs: 0, graceMs: 50, completeMs: 1000 } });
   const gateway = await spawnGateway(config, FAST_START);
   const { key } = await answerWithoutStore(gateway);
@@ -99,7 +99,7 @@ it('after shutdown.completeMs it exits without the write, logs that, and the key
   expect(await next.end()).toBe(0);
 });
 
-it('a second signal ends it at once', async () => {
+it('a second signal ends the gateway at once', async () => {
   const gateway = await spawnGateway(configOf({ shutdown: { delayMs: 0, graceMs: 50 } }), FAST_START);
   await answerWithoutStore(gateway);
   const exited = once(gateway.child, 'exit');

@@ -80,9 +80,9 @@ describe('the verdict of a soak', () => {
     ['a key that was paid twice', { ledger: { ...good.ledger, duplicateKeys: [{}] } }, /more than once/],
     ['a payout without an answer', { ledger: { ...good.ledger, payouts: 2 } }, /2 payouts in the ledger, 1/],
     ['a ledger out of balance', { ledger: { ...good.ledger, balanced: false } }, /not balanced/],
-    ['what never ends', { quiet: false }, /stay open/],
+    ['requests that never end', { quiet: false }, /still open/],
     ['a lost descriptor', { descriptorsAfter: 30 }, /^1 file descriptors more/],
-    ['a bad end', { exitCode: 'SIGKILL' }, /ended with SIGKILL/],
+    ['a gateway that was killed', { exitCode: 'SIGKILL' }, /exited with SIGKILL/],
     [
       'a heap that grows',
       { samples: minutes((at) => ({ heapUsedBytes: (50 + 40 * at) * MIB })) },
