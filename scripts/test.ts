@@ -1,8 +1,9 @@
 /**
- * `npm test`: type check, lint, and every suite. The last line reads `N passed, N failed, N skipped`; the type check and
- * the lint count as one test each. The exit code is 0 only if nothing failed.
+ * `npm test`: type check, lint, and every suite. `npm run test:fast`: type check, lint, and the unit tests. Other arguments go
+ * to vitest. The last line reads `N passed, N failed, N skipped`; the type check and the lint count as one test each. Ends
+ * with 0 only when nothing failed.
  */
-import { spawnSync } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -16,27 +17,31 @@ interface Counts {
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 
-function run(command: string, args: string[]): boolean {
+/** True if it ended with 0. */
+function run(command: string, args: string[]): Promise<boolean> {
   process.stdout.write(`\n> ${command} ${args.join(' ')}\n`);
-  const { status, error } = spawnSync(join(root, 'node_modules', '.bin', command), args, {
-    cwd: root,
-    stdio: 'inherit',
+  const child = spawn(join(root, 'node_modules', '.bin', command), args, { cwd: root, stdio: 'inherit' });
+  return new Promise((resolve) => {
+    child.once('error', (error) => {
+      process.stderr.write(`oncegate: ${command}: ${error.message}\n`);
+      resolve(false);
+    });
+    child.once('exit', (status) => resolve(status === 0));
   });
-  if (error) process.stderr.write(`oncegate: ${command}: ${error.message}\n`);
-  return status === 0;
 }
 
-function runStep(command: string, args: string[]): Counts {
-  const ok = run(command, args);
+async function runStep(...commands: [command: string, args: string[]][]): Promise<Counts> {
+  const done = await Promise.all(commands.map(([command, args]) => run(command, args)));
+  const ok = done.every(Boolean);
   return { passed: ok ? 1 : 0, failed: ok ? 0 : 1, skipped: 0 };
 }
 
-/** vitest's numbers. A run that fails without a failed test (an error outside of tests) counts as one failure. */
-function runSuites(filters: string[]): Counts {
+/** vitest's own numbers; a run that ends badly without a failed test (an error outside of one) counts as a failure. */
+async function runSuites(filters: string[]): Promise<Counts> {
   const folder = mkdtempSync(join(tmpdir(), 'oncegate-results-'));
   const file = join(folder, 'results.json');
   try {
-    const ok = run('vitest', [
+    const ok = await run('vitest', [
       'run',
       '--reporter=default',
       '--reporter=json',
@@ -51,15 +56,23 @@ function runSuites(filters: string[]): Counts {
       skipped: Number(results.numPendingTests) + Number(results.numTodoTests),
     };
   } catch (error) {
-    process.stderr.write(`oncegate: vitest wrote no results: ${(error as Error).message}\n`);
+    process.stderr.write(`oncegate: the suites gave no results: ${(error as Error).message}\n`);
     return { passed: 0, failed: 1, skipped: 0 };
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }
 }
 
-const filters = process.argv.slice(2);
-const steps = [runStep('tsc', ['--noEmit']), runStep('biome', ['check', '.']), runSuites(filters)];
+const filters = process.argv.slice(2).filter((argument) => argument !== '--fast');
+const isFast = filters.length < process.argv.length - 2;
+const checks = Promise.all([
+  runStep(['tsc', ['--noEmit']]),
+  runStep(['biome', ['check', '.']], ['node', ['scripts/fences.ts']]),
+]);
+// The other suites wait for leases and time limits: they get the machine for themselves.
+if (!isFast) await checks;
+const suites = await runSuites(isFast ? ['--project', 'unit', ...filters] : filters);
+const steps = [...(await checks), suites];
 const sum = (name: keyof Counts) => steps.reduce((total, counts) => total + counts[name], 0);
 process.stdout.write(`\n${sum('passed')} passed, ${sum('failed')} failed, ${sum('skipped')} skipped\n`);
 process.exitCode = sum('failed') > 0 ? 1 : 0;
