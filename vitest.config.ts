@@ -1,5 +1,6 @@
 import { fileURLToPath } from 'node:url';
 import { defineConfig } from 'vitest/config';
+import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
 // Compiled modules are kept from one process and thread to the next: tests start hundreds of them.
 process.env.NODE_COMPILE_CACHE ??= fileURLToPath(
@@ -11,6 +12,21 @@ const measuring = [
   ...['test/faults/abuse/**/*.test.ts', 'test/linear/**/*.test.ts'],
   'test/e2e/http/websocket-revoked.test.ts',
 ];
+/** Suites that wait for a minute, or work for half of one: begun late, they would run on when all others have ended. */
+const longest = [
+  ...['faults/chaos-sqlite', 'faults/chaos-redis', 'contract/sqlite', 'faults/interleavings/interleavings'],
+  ...['contract/redis', 'contract/redis-topologies', 'regression/told-result-was-given-up'],
+  ...['e2e/idempotency/paused-gateway', 'e2e/idempotency/slots', 'e2e/process/workers-death'],
+].map((name) => `/test/${name}.test.ts`);
+
+class LongestFirst extends BaseSequencer {
+  override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
+    const sorted = await super.sort(files);
+    const first = longest.flatMap((end) => sorted.filter(({ moduleId }) => moduleId.endsWith(end)));
+    return [...first, ...sorted.filter((file) => !first.includes(file))];
+  }
+}
+
 const unit = ['test/unit/**/*.test.ts'];
 
 export default defineConfig({
@@ -23,6 +39,7 @@ export default defineConfig({
     teardownTimeout: 10_000,
     allowOnly: false,
     passWithNoTests: false,
+    sequence: { sequencer: LongestFirst },
     projects: [
       {
         extends: true,
