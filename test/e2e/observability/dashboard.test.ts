@@ -2,6 +2,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { DASHBOARD_FILE, dashboardText } from '../../../grafana/dashboard.ts';
 import { parsedConfig } from '../../support/config.ts';
+import { eachRow } from '../../support/each-row.ts';
 import { dashboard, panels, readText, readYaml, rules } from './support/artifacts.ts';
 
 describe('the dashboard', () => {
@@ -38,18 +39,23 @@ describe('the dashboard', () => {
     });
   });
 
-  it.each(panels)('explains itself: $title', ({ description, fieldConfig, datasource, targets }) => {
-    expect(description.length).toBeGreaterThan(60);
-    expect(description).toMatch(/\.$/);
-    expect(fieldConfig.defaults.unit).toMatch(/^(?:short|reqps|ops|s|bytes|percentunit)$/);
-    const values = fieldConfig.defaults.thresholds.steps.map(({ value }) => value);
-    expect(values[0]).toBeNull();
-    expect(values.slice(1)).toEqual(values.slice(1).toSorted((a, b) => Number(a) - Number(b)));
-    const sources = [datasource, ...targets.map((target) => target.datasource)];
-    for (const source of sources) expect(source).toEqual({ type: 'prometheus', uid: `\${datasource}` });
-    expect(new Set(targets.map(({ refId }) => refId)).size).toBe(targets.length);
-    expect(targets.length).toBeGreaterThan(0);
-  });
+  it('explains itself in every panel', () =>
+    eachRow(
+      panels,
+      ({ title }) => title,
+      ({ description, fieldConfig, datasource, targets }) => {
+        expect(description.length).toBeGreaterThan(60);
+        expect(description).toMatch(/\.$/);
+        expect(fieldConfig.defaults.unit).toMatch(/^(?:short|reqps|ops|s|bytes|percentunit)$/);
+        const values = fieldConfig.defaults.thresholds.steps.map(({ value }) => value);
+        expect(values[0]).toBeNull();
+        expect(values.slice(1)).toEqual(values.slice(1).toSorted((a, b) => Number(a) - Number(b)));
+        const sources = [datasource, ...targets.map((target) => target.datasource)];
+        for (const source of sources) expect(source).toEqual({ type: 'prometheus', uid: `\${datasource}` });
+        expect(new Set(targets.map(({ refId }) => refId)).size).toBe(targets.length);
+        expect(targets.length).toBeGreaterThan(0);
+      },
+    ));
 
   it('can be filtered by data source, job, instance and operation', () => {
     const { list } = dashboard.templating;
@@ -94,25 +100,40 @@ describe('the texts for the person on call', () => {
   /** The texts name options of an operation without the name of the operation. */
   const places = configs.flatMap((config) => [config, ...config.operations]);
 
-  it.each(texts)('names options that exist: $name', ({ text }) => {
-    const options = [...text.matchAll(/`([a-z]+(?:\.[a-zA-Z]+)+)(?:: \w+)?`/g)].map(
-      ([, option = '']) => option,
-    );
-    expect(options.filter((option) => !places.some((place) => hasOption(place, option)))).toEqual([]);
-  });
+  it('name options that exist', () =>
+    eachRow(
+      texts,
+      ({ name }) => name,
+      ({ text }) => {
+        const options = [...text.matchAll(/`([a-z]+(?:\.[a-zA-Z]+)+)(?:: \w+)?`/g)].map(
+          ([, option = '']) => option,
+        );
+        expect(options.filter((option) => !places.some((place) => hasOption(place, option)))).toEqual([]);
+      },
+    ));
 
-  it.each(texts)('names panels and alerts that exist: $name', ({ text }) => {
-    const titles = dashboard.panels.map(({ title }) => title);
-    const quoted = [...text.matchAll(/"([A-Z][^"]+)"/g)].map(([, title = '']) => title);
-    expect(quoted.filter((title) => !titles.some((one) => one.startsWith(title)))).toEqual([]);
-    const alerts = [...text.matchAll(/\bOncegate[A-Z]\w+/g)].map(([alert]) => alert);
-    expect(alerts.filter((name) => !rules.some(({ alert }) => alert === name))).toEqual([]);
-  });
+  it('name panels and alerts that exist', () =>
+    eachRow(
+      texts,
+      ({ name }) => name,
+      ({ text }) => {
+        const titles = dashboard.panels.map(({ title }) => title);
+        const quoted = [...text.matchAll(/"([A-Z][^"]+)"/g)].map(([, title = '']) => title);
+        expect(quoted.filter((title) => !titles.some((one) => one.startsWith(title)))).toEqual([]);
+        const alerts = [...text.matchAll(/\bOncegate[A-Z]\w+/g)].map(([alert]) => alert);
+        expect(alerts.filter((name) => !rules.some(({ alert }) => alert === name))).toEqual([]);
+      },
+    ));
 
-  it.each(texts)('quotes log lines that exist: $name', ({ text }) => {
-    const messages = [...text.replace(/\s+/g, ' ').matchAll(/log(?: line| then says)? "([a-z][^"]+)"/g)];
-    for (const [, message = ''] of messages) expect(sources).toContain(`'${message}'`);
-  });
+  it('quote log lines that exist', () =>
+    eachRow(
+      texts,
+      ({ name }) => name,
+      ({ text }) => {
+        const messages = [...text.replace(/\s+/g, ' ').matchAll(/log(?: line| then says)? "([a-z][^"]+)"/g)];
+        for (const [, message = ''] of messages) expect(sources).toContain(`'${message}'`);
+      },
+    ));
 
   const sources = readdirSync(new URL('../../../src/', import.meta.url), {
     recursive: true,

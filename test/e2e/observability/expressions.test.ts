@@ -5,6 +5,7 @@ import { beforeAll, describe, expect, it } from 'vitest';
 import { problemCodes } from '../../../src/kernel/problem.ts';
 import { withdraw } from '../../support/client.ts';
 import { temporaryFolder } from '../../support/config.ts';
+import { eachRow } from '../../support/each-row.ts';
 import { spawnGateway } from '../../support/spawn.ts';
 import { openStack } from '../../support/stack.ts';
 import {
@@ -69,20 +70,30 @@ describe('the traffic of these tests', () => {
 });
 
 describe('the dashboard', () => {
-  it.each(queries)('queries series that exist: $name', ({ expr, legendFormat }) => {
-    const { labels, problems } = readPromql(expr.replaceAll('|internal_error', ''), exportedBy(seen));
-    expect(problems).toEqual([]);
-    expect([...labels]).toEqual(expect.arrayContaining(legendLabels(legendFormat)));
-  });
+  it('queries series that exist', () =>
+    eachRow(
+      queries,
+      ({ name }) => name,
+      ({ expr, legendFormat }) => {
+        const { labels, problems } = readPromql(expr.replaceAll('|internal_error', ''), exportedBy(seen));
+        expect(problems).toEqual([]);
+        expect([...labels]).toEqual(expect.arrayContaining(legendLabels(legendFormat)));
+      },
+    ));
 
   const chosen = dashboard.templating.list.filter(({ type }) => type === 'query');
-  it.each(chosen)('offers values of a label that exists: $name', ({ name, definition }) => {
-    const [, metric = '', label = ''] = /^label_values\((.+), (\w+)\)$/.exec(String(definition)) ?? [];
-    const { labels, problems } = readPromql(metric, exportedBy(seen));
-    expect(problems).toEqual([]);
-    expect(labels).toContain(label);
-    expect(label).toBe(name);
-  });
+  it('offers values of labels that exist', () =>
+    eachRow(
+      chosen,
+      ({ name }) => name,
+      ({ name, definition }) => {
+        const [, metric = '', label = ''] = /^label_values\((.+), (\w+)\)$/.exec(String(definition)) ?? [];
+        const { labels, problems } = readPromql(metric, exportedBy(seen));
+        expect(problems).toEqual([]);
+        expect(labels).toContain(label);
+        expect(label).toBe(name);
+      },
+    ));
 
   it('marks firing alerts by their names', () => {
     const [alerts] = dashboard.annotations.list as {
@@ -124,28 +135,32 @@ describe('the dashboard', () => {
 const withoutVariables = (expr: string): string => expr.replaceAll('$__rate_interval', '5m');
 
 describe('the rules', () => {
-  it.each(rules.map((rule) => ({ name: rule.alert ?? rule.record, ...rule })))(
-    'query series that exist: $name',
-    (rule) => {
-      const { labels, problems } = readPromql(rule.expr, exportedBy(seen));
-      expect(problems).toEqual([]);
-      // absent() has no label `instance`; the text of that alert handles this.
-      if (rule.alert === 'OncegateGatewayDown') labels.add('instance');
-      expect([...labels]).toEqual(expect.arrayContaining(annotationLabels(rule.annotations)));
-    },
-  );
+  it('query series that exist', () =>
+    eachRow(
+      rules,
+      ({ alert, record }) => alert ?? record,
+      (rule) => {
+        const { labels, problems } = readPromql(rule.expr, exportedBy(seen));
+        expect(problems).toEqual([]);
+        // absent() has no label `instance`; the text of that alert handles this.
+        if (rule.alert === 'OncegateGatewayDown') labels.add('instance');
+        expect([...labels]).toEqual(expect.arrayContaining(annotationLabels(rule.annotations)));
+      },
+    ));
 
-  it.each(rules.filter(({ alert }) => alert))(
-    'say what happened and what to do: $alert',
-    ({ labels, annotations }) => {
-      expect(['critical', 'warning', 'info']).toContain(labels?.severity);
-      expect(annotations).toEqual({
-        summary: expect.stringMatching(/\w/),
-        description: expect.stringMatching(/\.$/),
-        runbook: expect.stringMatching(/^1\. /),
-      });
-    },
-  );
+  it('say what happened and what to do', () =>
+    eachRow(
+      rules.filter(({ alert }) => alert),
+      ({ alert }) => alert,
+      ({ labels, annotations }) => {
+        expect(['critical', 'warning', 'info']).toContain(labels?.severity);
+        expect(annotations).toEqual({
+          summary: expect.stringMatching(/\w/),
+          description: expect.stringMatching(/\.$/),
+          runbook: expect.stringMatching(/^1\. /),
+        });
+      },
+    ));
 
   it('are valid rules for Prometheus itself', () => {
     for (const { expr } of rules) parsePromql(expr);
