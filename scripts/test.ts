@@ -1,7 +1,7 @@
 /**
  * `npm test`: type check, lint, and every suite. `npm run test:fast`: type check, lint, and the unit tests. Other arguments go
- * to vitest. The last line reads `N passed, N failed, N skipped`; the type check and the lint count as one test each. Ends
- * with 0 only when nothing failed.
+ * to vitest. The last line reads `N passed, N failed, N skipped`; the type check and the lint count as one test each. The exit
+ * code is 0 only if nothing failed.
  */
 import { spawn } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -36,7 +36,7 @@ async function runStep(...commands: [command: string, args: string[]][]): Promis
   return { passed: ok ? 1 : 0, failed: ok ? 0 : 1, skipped: 0 };
 }
 
-/** vitest's own numbers; a run that ends badly without a failed test (an error outside of one) counts as a failure. */
+/** vitest's numbers. A run that fails without a failed test (an error outside of tests) counts as one failure. */
 async function runSuites(filters: string[]): Promise<Counts> {
   const folder = mkdtempSync(join(tmpdir(), 'oncegate-results-'));
   const file = join(folder, 'results.json');
