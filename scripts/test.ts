@@ -20,7 +20,9 @@ const root = fileURLToPath(new URL('..', import.meta.url));
 /** True if it ended with 0. */
 function run(command: string, args: string[]): Promise<boolean> {
   process.stdout.write(`\n> ${command} ${args.join(' ')}\n`);
-  const child = spawn(join(root, 'node_modules', '.bin', command), args, { cwd: root, stdio: 'inherit' });
+  // Not every platform has a Node among the packages.
+  const path = command === 'node' ? process.execPath : join(root, 'node_modules', '.bin', command);
+  const child = spawn(path, args, { cwd: root, stdio: 'inherit' });
   return new Promise((resolve) => {
     child.once('error', (error) => {
       process.stderr.write(`oncegate: ${command}: ${error.message}\n`);
