@@ -127,7 +127,7 @@ export function expiry(backend: Backend): void {
 
     it.each(Object.entries(touches))('is not extended by a %s', async (_, touch) => {
       await using nodes = new Nodes(backend);
-      const times = { inDoubtRetentionMs: 2500 };
+      const times = { inDoubtRetentionMs: 4000 };
       const [store, other] = [await nodes.open(times), await nodes.open(times)];
       const owner = await bring(store, 'executing');
       const control = await bring(store, 'executing');
