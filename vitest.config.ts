@@ -15,7 +15,7 @@ const measuring = [
 /** Suites that wait for a minute, or work for half of one: begun late, they would run on when all others have ended. */
 const longest = [
   ...['faults/chaos-sqlite', 'faults/chaos-redis', 'contract/sqlite', 'faults/interleavings/interleavings'],
-  ...['contract/redis', 'contract/redis-topologies', 'regression/told-result-was-given-up'],
+  ...['contract/redis', 'contract/redis-topologies', 'regression/acknowledged-result-was-given-up'],
   ...['e2e/idempotency/paused-gateway', 'e2e/idempotency/slots', 'e2e/process/workers-death'],
 ].map((name) => `/test/${name}.test.ts`);
 
