@@ -19,6 +19,7 @@ describe('an ambiguous target', () => {
     ['/:$i30:$INDEX_ALLOCATION/x/v1', 'an empty segment'],
     ['/::$DATA/x/v1/index.php', 'an empty segment'],
     ['/%3a$i30/x', 'an empty segment'],
+    ['/%3a%3a$DATA/v1/v1/', 'an empty segment'],
     ['/.', 'a dot segment'],
     ['/v1/.', 'a dot segment'],
     ['/v1/..', 'a dot segment'],
