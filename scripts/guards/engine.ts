@@ -35,7 +35,7 @@ export const engineGuards: readonly Guard[] = [
       return { kind: 'store_unavailable', cause };`,
     replacement: "      return { kind: 'started', execution, slot, maySend, again: false };",
     test: FAULTS,
-    named: 'at the start, before it was done, nothing runs',
+    named: 'at the start, before the write, nothing runs',
   },
   {
     ...EXECUTION,
@@ -44,7 +44,7 @@ export const engineGuards: readonly Guard[] = [
       return { kind: 'store_unavailable', cause };`,
     replacement: "      return { kind: 'store_unavailable', cause };",
     test: FAULTS,
-    named: 'at the start, after it was done, nothing runs, and the key is soon free again',
+    named: 'at the start, after the write, nothing runs, and the key is soon free again',
   },
   {
     ...WRITER,
@@ -92,7 +92,7 @@ export const engineGuards: readonly Guard[] = [
     text: 'if (!this.#closing) return await this.#executions.run(call, found);',
     replacement: 'if (this.#slots.queueTimeoutMs >= 0) return await this.#executions.run(call, found);',
     test: engine('close'),
-    named: 'sends nothing for a call that was at its start, and frees its key',
+    named: 'sends nothing for a call whose start is pending, and frees its key',
   },
   {
     ...EXECUTION,
@@ -101,7 +101,7 @@ export const engineGuards: readonly Guard[] = [
     else this.#writer.takeBack(execution);`,
     replacement: '    this.#writer.takeBack(execution);',
     test: RETRY,
-    named: 'a restart at which the engine closes releases nothing',
+    named: 'a restart that is pending when the engine closes releases nothing',
   },
   {
     ...ENGINE,
@@ -136,7 +136,7 @@ export const engineGuards: readonly Guard[] = [
       return answer;`,
     replacement: '      return answer;',
     test: SLOT_RELEASE,
-    named: 'the slot of a request > is back for every answer of the store but started',
+    named: 'the slot of a request > is back after every answer of the store except started',
   },
   {
     ...EXECUTION,
@@ -145,7 +145,7 @@ export const engineGuards: readonly Guard[] = [
       if (cause instanceof UnreadableRecord) this.#gate.notTried();`,
     replacement: '      if (cause instanceof UnreadableRecord) this.#gate.notTried();',
     test: SLOT_RELEASE,
-    named: 'the slot of a request > is back for every answer of the store but started',
+    named: 'the slot of a request > is back after every answer of the store except started',
   },
   {
     ...EXECUTION,
@@ -193,7 +193,7 @@ export const engineGuards: readonly Guard[] = [
     without: 'a response does not wait for a store that fails for a moment',
     text: 'const answer = await within(repeated, this.#options.completeRetryMs);',
     replacement: 'const answer = await within(repeated, 0);',
-    named: 'for a moment, before it was done, the answer waits for the store',
+    named: 'for a moment, before the complete is written, the response waits for the store',
   },
   {
     ...WRITER,
@@ -203,7 +203,7 @@ export const engineGuards: readonly Guard[] = [
       setTimeout(resolve, this.#options.completeRetryMs);
     });`,
     named:
-      'for long, the merchant gets the answer, no retry runs, and it is completed when the store is back',
+      'for long, the merchant gets the response, no retry runs, and the key is completed when the store is back',
   },
   {
     file: 'src/idempotency/pending-writes.ts',
@@ -211,7 +211,7 @@ export const engineGuards: readonly Guard[] = [
     text: 'if (!isFinal && this.#clock.monotonicMs() < pending.untilMs) return pending;',
     replacement: '',
     test: FAULTS,
-    named: 'at the start, it is taken back as soon as the store answers again',
+    named: 'at the start, the start is taken back as soon as the store answers again',
   },
   {
     ...EXECUTION,
@@ -221,7 +221,7 @@ export const engineGuards: readonly Guard[] = [
         ${COMPLETE}`,
     test: FAULTS,
     named:
-      'for long, the merchant gets the answer, no retry runs, and it is completed when the store is back',
+      'for long, the merchant gets the response, no retry runs, and the key is completed when the store is back',
   },
   {
     file: 'src/idempotency/lease.ts',
@@ -237,7 +237,7 @@ export const engineGuards: readonly Guard[] = [
     text: "if (answer === 'stale') return await this.#superseded(call, exchange);",
     replacement: '',
     test: FAULTS,
-    named: 'and another execution has the key when it is back, the refused result is reported',
+    named: 'and an operator has completed the key meanwhile, the late result is refused and reported',
   },
   {
     ...OUTCOME,
@@ -295,7 +295,7 @@ export const engineGuards: readonly Guard[] = [
     text: "if (policy === 'retry') return await this.#restart(call, lead);",
     replacement: "if (policy !== 'lookup') return await this.#restart(call, lead);",
     test: RETRY,
-    named: 'a key in doubt is not executed again by an operation that holds',
+    named: 'a key in doubt is not executed again by an operation with inDoubt: hold',
   },
   {
     ...ENGINE,
@@ -303,7 +303,7 @@ export const engineGuards: readonly Guard[] = [
     text: "const policy = found.operation === call.operation ? call.inDoubt : 'hold';",
     replacement: 'const policy = call.inDoubt;',
     test: RETRY,
-    named: 'a key in doubt of another operation is held, whatever this operation’s policy retry',
+    named: 'a key in doubt of another operation is held, although this operation has inDoubt: retry',
   },
   {
     ...DUPLICATES,

@@ -80,7 +80,7 @@ export const fenceGuards: readonly Guard[] = [
       try {
         exchange = await call.run(() => fence());`,
     test: UNIT,
-    named: 'may send while less than a lease has passed since its start, and not later, whatever it renews',
+    named: 'may send for one lease after its start, and not later, even if it renews',
   },
   {
     file: LEASE,
@@ -105,7 +105,8 @@ export const fenceGuards: readonly Guard[] = [
     replacement: `const afterwards = fenceFrom(this.#clock, this.#leaseMs);
         return { kind: 'started', execution, slot, maySend: afterwards, again: false };`,
     test: UNIT,
-    named: 'counts from before its start: a start that was answered too late permits nothing',
+    named:
+      'may not send if its start took longer than the lease, because the fence counts from before the start',
   },
   {
     file: EXECUTION,

@@ -86,9 +86,9 @@ export type Fenced = 'ok' | 'stale';
 
 export interface UnansweredOptions {
   /**
-   * True after a `start` or `restart` whose reply was lost: also voids the token for {@link VOID_TOKEN_MS}, whatever the
-   * answer is. If the lost command arrives later, it neither starts nor restarts. A `complete` is still accepted. Default
-   * false.
+   * Set this after a `start` or `restart` whose reply was lost. The store then also voids the token for
+   * {@link VOID_TOKEN_MS}, whatever it answers. If the lost command arrives later, it neither starts nor restarts. A
+   * `complete` is still accepted. Default false.
    */
   voidToken?: boolean;
 }
@@ -201,15 +201,15 @@ export interface StoreOptions {
  * throws {@link UnreadableRecord}.
  */
 export interface Store {
-  /** Why starts and restarts are refused now, as far as the store knows without asking. Undefined: they are not. */
+  /** Why starts and restarts are refused now, as far as the store knows without a command. Undefined: they are not. */
   readonly refusing?: string | undefined;
   /**
    * absent → executing. Creates the record and takes the lease in one atomic step. Durable: the request may be sent only
    * after `started`.
    *
    * If a record exists, answers what that record means for this request. If it is executing, has the same fingerprint and
-   * its owner is dead, the record becomes in doubt first. Repeating a start that succeeded is `started`, as long as the
-   * record is executing under its token.
+   * its owner is dead, the store first marks it in doubt. If the record is executing under this token, the start is a
+   * repetition of one whose answer was lost, and the answer is `started`.
    */
   start(execution: Execution): Promise<StartAnswer>;
   /** Answers what the record means for this request, as `start` would. Only reads: a dead owner's record stays executing. */
@@ -224,8 +224,8 @@ export interface Store {
   /**
    * Extends the owner's lease.
    *
-   * @returns `lost` if the lease had lapsed. The store takes it again, and sets `wasInDoubt` because other gateways may
-   *   have answered from the record as in doubt.
+   * @returns `lost` if the lease had lapsed. The store takes it again, and sets `wasInDoubt`, because other gateways may
+   *   have answered `in_doubt`.
    */
   renew(owner: Owner): Promise<Fenced | 'lost'>;
   /**
@@ -239,12 +239,12 @@ export interface Store {
   complete(execution: Execution, completion: Completion): Promise<Fenced>;
   /**
    * executing or in doubt → absent. Durable. Gives the lease back. Only for a request that the backend surely did not
-   * execute, because the next request with the key starts.
+   * execute, because the next request with the key is sent.
    */
   release(owner: Owner, options?: UnansweredOptions): Promise<Fenced>;
   /**
    * executing → in doubt, called by the owner, who gives its lease back. A record that is in doubt already stays so: `ok`.
-   * Not necessarily durable: if the write is lost, the record is executing without an owner, which also reads as in doubt.
+   * Not necessarily durable: if the write is lost, the owner soon counts as dead, and readers answer `in_doubt` too.
    */
   markInDoubt(owner: Owner, options?: UnansweredOptions): Promise<Fenced>;
   /** The whole record, or undefined if there is none. */

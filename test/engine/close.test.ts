@@ -4,7 +4,7 @@ import { newCall, notSent, openRun, Rig, retryOf, unknown } from '../support/eng
 import { until } from '../support/until.ts';
 
 describe.concurrent('closing', () => {
-  it('waits for what runs', async () => {
+  it('waits for running executions', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const { engine } = rig.engine(store);
@@ -24,7 +24,7 @@ describe.concurrent('closing', () => {
     await first;
   });
 
-  it('waits no longer than it may', async () => {
+  it('waits no longer than its time limit', async () => {
     await using rig = new Rig();
     const { engine } = rig.engine(await rig.store());
     const { run, end } = openRun();
@@ -38,7 +38,7 @@ describe.concurrent('closing', () => {
     await first;
   });
 
-  it('waits for the complete of what did not end in time', async () => {
+  it('waits for the complete of an execution that outlasted the drain', async () => {
     await using rig = new Rig();
     const store = await rig.faultyStore();
     const { engine } = rig.engine(store);
@@ -62,7 +62,7 @@ describe.concurrent('closing', () => {
     expect(performance.now() - startedMs).toBeLessThan(2000);
   });
 
-  it('sends nothing for a call that was at its start, and frees its key', async () => {
+  it('sends nothing for a call whose start is pending, and frees its key', async () => {
     await using rig = new Rig();
     const store = await rig.faultyStore();
     const { engine, slots } = rig.engine(store);
@@ -76,7 +76,7 @@ describe.concurrent('closing', () => {
     expect([call.counted.runs, slots.inUse]).toEqual([0, 0]);
   });
 
-  it('stores and sends nothing for a call that was at its peek, or in the queue for a slot', async () => {
+  it('stores and sends nothing for a call that is reading its record, or is queued for a slot', async () => {
     await using rig = new Rig();
     const store = await rig.faultyStore();
     const { engine, slots } = rig.engine(store, { maxConnections: 1 });
@@ -147,7 +147,7 @@ describe.concurrent('closing', () => {
     expect(await retried).toMatchObject({ kind: 'in_doubt' });
   });
 
-  it('is not held up by a crowd that waits for an execution elsewhere', async () => {
+  it('does not wait for duplicates of an execution in another process', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const [elsewhere, here] = [rig.engine(store).engine, rig.engine(store).engine];

@@ -168,7 +168,7 @@ describe('a key in doubt', () => {
     expect(asked).toEqual([]);
   });
 
-  it('is one of at most four in background lookups at once', async () => {
+  it('is looked up in the background with at most three others at once', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const waiting: ((answer: LookupAnswer) => void)[] = [];
@@ -202,7 +202,7 @@ describe('a retry of a key in doubt', () => {
     expect(asked).toHaveLength(1);
   });
 
-  it('is executed when the lookup releases the key, and only one of many retries', async () => {
+  it('is executed when the lookup releases the key, and many retries cause one execution', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const { doubts } = open(store, () => notExecuted, { ...later, releaseAfterMs: 1 });
@@ -234,7 +234,7 @@ describe('a retry of a key in doubt', () => {
     expect(asked).toHaveLength(1);
   });
 
-  it('waits for the lookup no longer than for another request', async () => {
+  it('waits for the lookup for at most its waitMs', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const { promise, resolve } = Promise.withResolvers<LookupAnswer>();

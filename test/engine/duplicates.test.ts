@@ -109,12 +109,12 @@ describe('duplicates', () => {
     const { fingerprint } = otherOf(newRequest());
     const other = leadOf(duplicates, { ...retryOf(call), fingerprint });
     expect(other.lead).not.toBe(lead);
-    // The end of the other one does not end the lead of the first.
+    // When the other request ends, the first one still leads.
     duplicates.handOver(call, other.lead, { kind: 'mismatch' });
     expect(duplicates.tryLead(retryOf(call))).toBeUndefined();
   });
 
-  it('each wait for their own time, and then are in flight', async () => {
+  it('each wait for their own time limit, and are then answered in_flight', async () => {
     const [duplicates, notes] = [new Duplicates(), [] as string[]];
     const { call, lead } = leadOf(duplicates);
     lead.markInFlight();
@@ -135,7 +135,7 @@ describe('duplicates', () => {
     expect([duplicates.following, vi.getTimerCount()]).toEqual([0, 0]);
   });
 
-  it('are not called in flight before that is known: a result that comes at once is theirs', async () => {
+  it('get an immediate result, and are not answered in_flight before the key is known to be in flight', async () => {
     const [duplicates, notes] = [new Duplicates(), [] as string[]];
     const { call, lead } = leadOf(duplicates);
     const following = follower(duplicates, notes, call, 'a', 0);
@@ -153,7 +153,7 @@ describe('duplicates', () => {
     expect(notes).toEqual(['a: replayed', 'b: in_flight']);
   });
 
-  it('stop waiting when their merchants leave, and leave nothing behind', async () => {
+  it('stop waiting when their merchants leave, and leak no timer and no listener', async () => {
     const duplicates = new Duplicates();
     const { call, lead } = leadOf(duplicates);
     const [leaving, staying] = [new AbortController(), new AbortController()];
@@ -185,7 +185,7 @@ describe('duplicates', () => {
     expect([duplicates.following, vi.getTimerCount()]).toEqual([0, 0]);
   });
 
-  it('hand the place in the queue for a slot on, and give it up with the last of them', async () => {
+  it('take over the leader’s place in the queue for a slot, and the last one gives it up', async () => {
     const duplicates = new Duplicates();
     const { call, lead } = leadOf(duplicates);
     let left = 0;

@@ -67,7 +67,7 @@ describe.concurrent('a first execution', () => {
     expect(await store.get(call.scope)).toMatchObject(parts);
   });
 
-  it('is not the result of another request under its key', async () => {
+  it('is not replayed to a different request with the same key', async () => {
     await using rig = new Rig();
     const { engine } = rig.engine(await rig.store());
     const call = newCall();
@@ -78,7 +78,7 @@ describe.concurrent('a first execution', () => {
     expect(other.counted.runs).toBe(0);
   });
 
-  it('is the result of its own merchant only', async () => {
+  it('is replayed to its own merchant only', async () => {
     await using rig = new Rig();
     const { engine } = rig.engine(await rig.store());
     const mine = newCall(complete('mine'), { merchant: 'M-1', key: 'same' });

@@ -23,7 +23,7 @@ function movableClock(): { clock: Clock; ahead: { wallMs: number; monotonicMs: n
 }
 
 describe('an owner that has not sent its request', () => {
-  it('may send while less than a lease has passed since its start, and not later, whatever it renews', async () => {
+  it('may send for one lease after its start, and not later, even if it renews', async () => {
     await using rig = new Rig();
     const leaseMs = 600;
     const store = await rig.faultyStore({ leaseMs });
@@ -67,7 +67,7 @@ describe('an owner that has not sent its request', () => {
     expect(await store.get(call.scope)).toBeUndefined();
   });
 
-  it('counts from before its start: a start that was answered too late permits nothing', async () => {
+  it('may not send if its start took longer than the lease, because the fence counts from before the start', async () => {
     await using rig = new Rig();
     const leaseMs = 200;
     const store = await rig.faultyStore({ leaseMs });

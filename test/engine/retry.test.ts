@@ -46,7 +46,7 @@ describe.concurrent('under inDoubt: retry', () => {
     expect(events).toContainEqual(['sendsAgain']);
   });
 
-  it('a key in doubt is not executed again by an operation that holds', async () => {
+  it('a key in doubt is not executed again by an operation with inDoubt: hold', async () => {
     await using rig = new Rig();
     const { engine } = rig.engine(await rig.store());
     const call = newCall(unknown);
@@ -57,7 +57,7 @@ describe.concurrent('under inDoubt: retry', () => {
   });
 
   it.each(['retry', 'lookup'] as const)(
-    'a key in doubt of another operation is held, whatever this operation’s policy %s',
+    'a key in doubt of another operation is held, although this operation has inDoubt: %s',
     async (inDoubt) => {
       await using rig = new Rig();
       let lookups = 0;
@@ -69,14 +69,14 @@ describe.concurrent('under inDoubt: retry', () => {
       expect(await engine.handle(other)).toMatchObject({ kind: 'in_doubt' });
       expect([other.counted.runs, lookups]).toEqual([0, 0]);
       expect(events).not.toContainEqual(['sendsAgain']);
-      // The operation of the record may.
+      // A retry with the operation of the record applies its policy.
       const own = retryOf(call, { inDoubt });
       await engine.handle(own);
       expect([own.counted.runs, lookups]).toEqual(inDoubt === 'retry' ? [1, 0] : [0, 1]);
     },
   );
 
-  it('two retries at once: one is executed, the other waits for its result', async () => {
+  it('of eight retries at once one is executed, and the others get its result', async () => {
     await using rig = new Rig();
     const [here, there] = [rig.engine(await rig.store()).engine, rig.engine(await rig.store()).engine];
     const call = newCall(unknown, { inDoubt: 'retry' });
@@ -104,7 +104,7 @@ describe.concurrent('under inDoubt: retry', () => {
     expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed', decision: 'complete' });
   });
 
-  it('a restart at which the engine closes releases nothing', async () => {
+  it('a restart that is pending when the engine closes releases nothing', async () => {
     await using rig = new Rig();
     const store = await rig.faultyStore();
     const { engine } = rig.engine(store);
@@ -142,7 +142,7 @@ describe.concurrent('under inDoubt: retry', () => {
     expect(await next.engine.handle(retryOf(call))).toEqual(replayFor(call, 'next'));
   });
 
-  it('a late result of the first request is unknown while the second one runs', async () => {
+  it('a late result of the first request is answered as unknown while the second one runs', async () => {
     await using rig = new Rig();
     const leaseMs = 200;
     const slow = await rig.faultyStore({ leaseMs });

@@ -22,7 +22,7 @@ describe.concurrent('the slot of a request', () => {
     expect(await result).toMatchObject({ stored: true });
   });
 
-  it('is back for every answer of the store but started', async () => {
+  it('is back after every answer of the store except started', async () => {
     await using rig = new Rig();
     const store = await rig.faultyStore();
     const { engine, slots } = rig.engine(store);

@@ -21,7 +21,7 @@ async function unanswered(rig: Rig) {
 
 describe.concurrent('when the store fails before anything was sent', () => {
   it.each(['before', 'after'] as const)(
-    'at the start, %s it was done, nothing runs, and the key is soon free again',
+    'at the start, %s the write, nothing runs, and the key is soon free again',
     async (when) => {
       await using rig = new Rig();
       const { store, engine } = await faulty(rig);
@@ -30,7 +30,7 @@ describe.concurrent('when the store fails before anything was sent', () => {
       const result = await engine.handle(call);
       expect(result).toEqual({ kind: 'store_unavailable', cause: expect.any(StoreUnavailable) });
       expect(call.counted.runs).toBe(0);
-      // The lease is a minute: the start was taken back, and not found dead.
+      // The lease is a minute, so only taking the start back can have freed the key this soon.
       await until(async () => (await store.get(call.scope)) === undefined);
       const retry = retryOf(call);
       expect(await engine.handle(retry)).toMatchObject({ kind: 'executed', decision: 'complete' });
@@ -39,7 +39,7 @@ describe.concurrent('when the store fails before anything was sent', () => {
     },
   );
 
-  it('at the start, it is taken back as soon as the store answers again', async () => {
+  it('at the start, the start is taken back as soon as the store answers again', async () => {
     await using rig = new Rig();
     const { store, engine, call } = await unanswered(rig);
     expect(await engine.handle(call)).toMatchObject({ kind: 'store_unavailable' });
@@ -50,7 +50,7 @@ describe.concurrent('when the store fails before anything was sent', () => {
     expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed' });
   });
 
-  it('and says that it has surely not written, nothing is taken back, and the record is read', async () => {
+  it('and reports that it wrote nothing, the engine takes nothing back, and reads the record', async () => {
     await using rig = new Rig();
     const { store, engine } = await faulty(rig);
     const [known, fresh] = [newCall(), newCall()];
@@ -76,9 +76,9 @@ describe.concurrent('when the store fails before anything was sent', () => {
   });
 });
 
-describe.concurrent('when the store fails after the backend has answered', () => {
+describe.concurrent('when the store fails after the request was sent', () => {
   it.each(['before', 'after'] as const)(
-    'for a moment, %s it was done, the answer waits for the store',
+    'for a moment, %s the complete is written, the response waits for the store',
     async (when) => {
       await using rig = new Rig();
       const { store, engine, events } = await faulty(rig, { completeRetryMs: 20_000 });
@@ -92,7 +92,7 @@ describe.concurrent('when the store fails after the backend has answered', () =>
     },
   );
 
-  it('for long, the merchant gets the answer, no retry runs, and it is completed when the store is back', async () => {
+  it('for long, the merchant gets the response, no retry runs, and the key is completed when the store is back', async () => {
     await using rig = new Rig();
     const [leaseMs, completeRetryMs] = [2000, 300];
     const { store, engine, events } = await faulty(rig, { leaseMs, completeRetryMs });
@@ -123,7 +123,7 @@ describe.concurrent('when the store fails after the backend has answered', () =>
     expect(events).toEqual([['completeLate']]);
   });
 
-  it('for long, and renewals fail too, retries are in doubt until it is completed', async () => {
+  it('for long, and renewals fail too, retries get in_doubt until the key is completed', async () => {
     await using rig = new Rig();
     const leaseMs = 300;
     const { store, engine, events } = await faulty(rig, { leaseMs, completeRetryMs: 50 });
@@ -139,7 +139,7 @@ describe.concurrent('when the store fails after the backend has answered', () =>
     expect(events).toContainEqual(['completeLate']);
   });
 
-  it('and another execution has the key when it is back, the refused result is reported', async () => {
+  it('and an operator has completed the key meanwhile, the late result is refused and reported', async () => {
     await using rig = new Rig();
     const { store, engine, events } = await faulty(rig, { completeRetryMs: 20_000 });
     store.fail('complete', 'before');
@@ -159,39 +159,7 @@ describe.concurrent('when the store fails after the backend has answered', () =>
     expect(events[0]).toEqual(['stale', 'complete']);
   });
 
-  it('and an operator said that the result is a tombstone, the late owner gets that', async () => {
-    await using rig = new Rig();
-    const store = await rig.store();
-    const { engine } = rig.engine(store);
-    const call = newCall(async () => {
-      const record = await store.get(call.scope);
-      if (!record) throw new Error('there is no record');
-      await store.markInDoubt({ scope: call.scope, token: record.token });
-      const completion = { kind: 'tombstone', status: 0 } as const;
-      const note = { by: 'ada', reason: 'the books show it' };
-      await store.resolve(call.scope, record.token, { as: 'completed', completion }, note);
-      return complete();
-    });
-    expect(await engine.handle(call)).toEqual({ kind: 'tombstone', requestId: call.requestId });
-  });
-
-  it('and an operator released the key, the result is stored all the same: the backend has executed', async () => {
-    await using rig = new Rig();
-    const store = await rig.store();
-    const { engine } = rig.engine(store);
-    const call = newCall(async () => {
-      const record = await store.get(call.scope);
-      if (!record) throw new Error('there is no record');
-      await store.markInDoubt({ scope: call.scope, token: record.token });
-      const note = { by: 'ada', reason: 'a mistake' };
-      await store.resolve(call.scope, record.token, { as: 'released' }, note);
-      return complete();
-    });
-    expect(await engine.handle(call)).toMatchObject({ kind: 'executed', stored: true });
-    expect(await engine.handle(retryOf(call))).toEqual(replayFor(call));
-  });
-
-  it('at the mark of doubt, the key is in doubt all the same once the lease has lapsed', async () => {
+  it('at markInDoubt, the key is in doubt once the lease has lapsed', async () => {
     await using rig = new Rig();
     const leaseMs = 200;
     const { store, engine } = await faulty(rig, { leaseMs });
@@ -203,7 +171,7 @@ describe.concurrent('when the store fails after the backend has answered', () =>
     expect(retry.counted.runs).toBe(0);
   });
 
-  it('at every renewal, the key is in doubt elsewhere until the run has ended, and completed then', async () => {
+  it('at every renewal, other gateways answer in_doubt until the owner completes the key', async () => {
     await using rig = new Rig();
     const leaseMs = 150;
     const { store, engine } = await faulty(rig, { leaseMs });
@@ -221,10 +189,10 @@ describe.concurrent('when the store fails after the backend has answered', () =>
     expect(retry.counted.runs).toBe(0);
   });
 
-  it('by answering a complete slowly, nothing is called stale', async () => {
+  it('by answering a complete late, renewals meanwhile report no stale write', async () => {
     await using rig = new Rig();
     const store = await rig.faultyStore();
-    // It renews every 30 ms, while the answer is under way.
+    // The owner renews every 30 ms while it waits for the answer.
     const { engine, events } = rig.engine(store, { leaseMs: 90 });
     store.delay('complete', 300, 'answered late');
     const call = newCall();
@@ -232,7 +200,7 @@ describe.concurrent('when the store fails after the backend has answered', () =>
     expect(events).toEqual([]);
   });
 
-  it('and close has no time left, what could not be completed is given up', async () => {
+  it('and close runs out of time, the complete is given up', async () => {
     await using rig = new Rig();
     const { store, engine, events } = await faulty(rig, { completeRetryMs: 50 });
     store.fail('complete', 'before');
@@ -248,7 +216,7 @@ describe.concurrent('when the store fails after the backend has answered', () =>
     expect(events).toEqual([['completeLate'], ['completeGivenUp']]);
   });
 
-  it('and is back before close has run out of time, it is completed', async () => {
+  it('and recovers before close runs out of time, the key is completed', async () => {
     await using rig = new Rig();
     const { store, engine, events } = await faulty(rig, { completeRetryMs: 50 });
     store.fail('complete', 'before');
@@ -259,6 +227,40 @@ describe.concurrent('when the store fails after the backend has answered', () =>
     await closing;
     expect(await store.get(call.scope)).toMatchObject({ state: 'completed' });
     expect(events).not.toContainEqual(['completeGivenUp']);
+  });
+});
+
+describe.concurrent('when an operator resolves a key whose request still runs', () => {
+  it('as a tombstone, the owner answers with the tombstone', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { engine } = rig.engine(store);
+    const call = newCall(async () => {
+      const record = await store.get(call.scope);
+      if (!record) throw new Error('there is no record');
+      await store.markInDoubt({ scope: call.scope, token: record.token });
+      const completion = { kind: 'tombstone', status: 0 } as const;
+      const note = { by: 'ada', reason: 'the books show it' };
+      await store.resolve(call.scope, record.token, { as: 'completed', completion }, note);
+      return complete();
+    });
+    expect(await engine.handle(call)).toEqual({ kind: 'tombstone', requestId: call.requestId });
+  });
+
+  it('as not executed, the result is still stored, because the backend has executed', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { engine } = rig.engine(store);
+    const call = newCall(async () => {
+      const record = await store.get(call.scope);
+      if (!record) throw new Error('there is no record');
+      await store.markInDoubt({ scope: call.scope, token: record.token });
+      const note = { by: 'ada', reason: 'a mistake' };
+      await store.resolve(call.scope, record.token, { as: 'released' }, note);
+      return complete();
+    });
+    expect(await engine.handle(call)).toMatchObject({ kind: 'executed', stored: true });
+    expect(await engine.handle(retryOf(call))).toEqual(replayFor(call));
   });
 });
 

@@ -5,7 +5,7 @@ import { paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
 describe.concurrent('a duplicate', () => {
-  it('of fifty at once gets the bytes of the one that ran', async () => {
+  it('gets the bytes of the one execution, with fifty requests at once', async () => {
     await using rig = new Rig();
     const { engine } = rig.engine(await rig.store());
     const first = newCall(async () => {
@@ -41,7 +41,7 @@ describe.concurrent('a duplicate', () => {
     expect(await first).toMatchObject({ kind: 'executed' });
   });
 
-  it('that has waited for its time is in flight', async () => {
+  it('that has waited for its waitMs is answered in_flight', async () => {
     await using rig = new Rig();
     const { engine } = rig.engine(await rig.store());
     const { run, end } = openRun();
@@ -70,13 +70,13 @@ describe.concurrent('a duplicate', () => {
     first.end(end === 'a release' ? notSent : undefined);
     await running;
     await nextTurn();
-    // The end of the first one woke it, and not its next look.
+    // One turn of the event loop is enough, because a duplicate in the same process does not poll.
     expect(engine.waiting).toBe(0);
     expect(await waiting).toMatchObject({ kind: end === 'a release' ? 'executed' : 'replayed' });
     expect(retry.counted.runs).toBe(end === 'a release' ? 1 : 0);
   });
 
-  it('waits for another process too, and a crowd costs the store little more than one', async () => {
+  it('waits for another process too, and 80 duplicates cost the store one start and a few reads', async () => {
     await using rig = new Rig();
     const [here, there] = [rig.engine(await rig.store()), await rig.faultyStore()];
     const { engine } = rig.engine(there);
@@ -88,7 +88,7 @@ describe.concurrent('a duplicate', () => {
     const waiting = crowd.map((retry) => engine.handle(retry));
     await until(() => engine.waiting === crowd.length);
     await sleep(1000);
-    // One start, and in one second about six looks, at growing intervals.
+    // In one second about six polls, at growing intervals, for all duplicates together.
     expect(there.asked.start).toBe(1);
     expect(there.asked.peek).toBeGreaterThan(2);
     expect(there.asked.peek).toBeLessThan(20);
@@ -137,7 +137,7 @@ describe.concurrent('a duplicate', () => {
     expect(waits.reduce((sum, ms) => sum + ms, 0)).toBeGreaterThan(0);
   });
 
-  it('that waits for another process looks at growing intervals, and reads once when it is over', async () => {
+  it('that waits for another process polls at growing intervals, together with all other duplicates', async () => {
     await using rig = new Rig();
     const [here, there] = [rig.engine(await rig.store()).engine, await rig.faultyStore()];
     const { engine } = rig.engine(there);
@@ -162,14 +162,14 @@ describe.concurrent('a duplicate', () => {
     expect(looks.length).toBeLessThanOrEqual(7);
   });
 
-  it('that may wait longer than the one it follows looks on after that one’s time is over', async () => {
+  it('continues to poll after the duplicate that polled for it has stopped waiting', async () => {
     await using rig = new Rig();
     const [here, there] = [rig.engine(await rig.store()).engine, rig.engine(await rig.store()).engine];
     const { run, end } = openRun();
     const call = newCall(run);
     const running = here.handle(call);
     await until(() => here.executing === 1);
-    // The first one here waits for 200 ms, the second for longer.
+    // The first duplicate polls for 200 ms. The second one follows it, and may wait longer.
     const impatient = there.handle(retryOf(call, { waitMs: 200 }));
     const patient = there.handle(retryOf(call, { waitMs: 20_000 }));
     expect(await impatient).toEqual({ kind: 'in_flight' });
@@ -179,7 +179,7 @@ describe.concurrent('a duplicate', () => {
     expect(await patient).toEqual(replayFor(call));
   });
 
-  it('beyond the number that may wait is answered at once', async () => {
+  it('is answered at once if maxWaiters duplicates already wait', async () => {
     await using rig = new Rig();
     const { engine } = rig.engine(await rig.store(), { maxWaiters: 3 });
     const { run, end } = openRun();

@@ -35,7 +35,7 @@ describe.concurrent('while the store refuses writes', () => {
       expect(await engine.handle({ ...retryOf(completed), fingerprint })).toEqual({ kind: 'mismatch' });
       expect(await engine.handle(newCall())).toMatchObject({ kind: 'store_unavailable' });
     }
-    // One request in 100 ms tries.
+    // The gate lets one request in 100 ms try a start.
     expect(store.asked.start - starts).toBeLessThanOrEqual((performance.now() - startedMs) / 100 + 1);
     expect(slots.inUse).toBe(0);
   });
@@ -50,16 +50,16 @@ describe.concurrent('while the store refuses writes', () => {
     });
   });
 
-  it('the key of a dead owner under inDoubt: retry does not ask the store again and again', async () => {
+  it('a retry of a dead owner’s key under inDoubt: retry sends the store only a few commands', async () => {
     await using rig = new Rig();
     const { store, engine } = await refusing(rig);
     const dying = await rig.store({ leaseMs: 100 });
     const call = newCall(undefined, { inDoubt: 'retry' });
     await dying.start({ ...newRequest(), ...call });
     await until(async () => (await store.peek(call)).kind === 'in_doubt');
-    // A restart that finds nothing to write is answered even by a full disk.
+    // In this test only starts fail. The counts of the other commands show how often the engine asks the store.
     const { restart, peek } = store.asked;
-    // Another request has just tried, so this one may not.
+    // Another request tries a start first, so that the gate does not admit this one.
     await until(async () => {
       const { start } = store.asked;
       await engine.handle(newCall());

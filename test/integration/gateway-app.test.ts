@@ -15,7 +15,7 @@ const answers: RequestPath['answerRefusal'] = (refusal, _req, res) => {
   res.writeHead(500, { 'Content-Length': text.length }).end(text);
 };
 
-/** A server of a path with these parts; the others pass everything on. Closed at the end of the test. */
+/** Starts a server with these middlewares; all others only call `next`. It is closed at the end of the test. */
 async function serve(parts: Partial<RequestPath>): Promise<number> {
   const everyPart = Object.fromEntries(ORDER.map((name) => [name, passes]));
   const path = { ...everyPart, answerRefusal: answers, ...parts } as RequestPath;
@@ -25,13 +25,13 @@ async function serve(parts: Partial<RequestPath>): Promise<number> {
   return await listen(server, '127.0.0.1', 0);
 }
 
-/** Status and text of the answer of a path with these parts. */
+/** Status and text of the answer of a server with these middlewares. */
 async function answerOf(parts: Partial<RequestPath>): Promise<[number, string]> {
   const answer = await fetch(`http://127.0.0.1:${await serve(parts)}/`);
   return [answer.status, await answer.text()];
 }
 
-test('the parts of the path come one after the other', async () => {
+test('the middlewares run in the order of the path', async () => {
   const seen: string[] = [];
   const noted = ORDER.map((name): [string, Middleware] => [
     name,
@@ -45,7 +45,7 @@ test('the parts of the path come one after the other', async () => {
   expect(seen).toEqual(ORDER);
 });
 
-test('what answers is the last part, and may take its time', async () => {
+test('middlewares may be asynchronous, and none runs after the one that answers', async () => {
   const never = vi.fn();
   const identify: Middleware = async (req, _res, next) => {
     await once(req, 'readable');
@@ -56,7 +56,7 @@ test('what answers is the last part, and may take its time', async () => {
   expect(never).not.toHaveBeenCalled();
 });
 
-test('no header tells of Express', async () => {
+test('Express adds no header to a response', async () => {
   const forward: Middleware = (_req, res) => void res.end(JSON.stringify(Object.keys(res.getHeaders())));
   expect(await answerOf({ forward })).toEqual([200, '[]']);
 });
@@ -70,18 +70,18 @@ test.each<[string, Middleware]>([
   ],
   ['rejects', () => Promise.reject(new Error('broken'))],
   ['passes on', (_req, _res, next) => next(new Error('broken'))],
-])('an error that a part %s is answered in one place', async (_how, authenticate) => {
+])('an error that a middleware %s goes to answerRefusal', async (_how, authenticate) => {
   const never = vi.fn();
   expect(await answerOf({ authenticate, identify: never })).toEqual([500, 'broken']);
   expect(never).not.toHaveBeenCalled();
 });
 
-test('so is a refusal', async () => {
+test('a refusal goes to answerRefusal', async () => {
   const authorise: Middleware = (_req, _res, next) => next(problem('insufficient_scope', 'x'));
   expect(await answerOf({ authorise })).toEqual([500, 'insufficient_scope']);
 });
 
-test('a request that no part answers is answered', async () => {
+test('a request that no middleware answers gets an error', async () => {
   expect(await answerOf({})).toEqual([500, 'no middleware has answered']);
 });
 

@@ -8,7 +8,7 @@ import { track } from '../support/spawn.ts';
 
 const LOGGER = fileURLToPath(new URL('../../src/observability/logger.ts', import.meta.url));
 
-/** A process that logs so many lines of 100 characters and exits at once, so that they are written during its exit. */
+/** A program that logs this many lines of 100 characters and exits at once, so that the lines are written during its exit. */
 const program = (lines: number) => `
   const { createLogger } = await import(${JSON.stringify(LOGGER)});
   const logger = createLogger('info');

@@ -48,7 +48,7 @@ describe('a lookup', () => {
     });
   });
 
-  it('answered with a completed status has a result: status, body, and the headers to read it', async () => {
+  it('answered with a completed status yields the configured status, the body, and the headers to read the body', async () => {
     const { answer } = await asked((_, res) => {
       res.setHeader('Content-Type', 'application/json').setHeader('Set-Cookie', 'a=b');
       res.end('{"paid":true}');
@@ -67,7 +67,7 @@ describe('a lookup', () => {
     });
   });
 
-  it('answered with a response too large to store has a tombstone', async () => {
+  it('answered with a response too large to store yields a tombstone', async () => {
     const { answer } = await asked((_, res) => res.end('x'.repeat(MAX_BYTES + 1)));
     expect(answer).toMatchObject({ kind: 'executed', completion: { kind: 'tombstone', status: 201 } });
   });
@@ -94,7 +94,7 @@ describe('a lookup', () => {
     expect(requests).toHaveLength(1);
   });
 
-  it('to a port without a listener has failed', async () => {
+  it('fails if nothing listens on the port', async () => {
     const answer = await lookUp(executorTo(NOT_LISTENING), options, transaction);
     expect(answer).toMatchObject({ kind: 'failed', said: expect.stringContaining('ECONNREFUSED') });
   });

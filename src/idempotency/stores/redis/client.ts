@@ -128,8 +128,8 @@ export async function connect(client: RedisClient, withinMs: number): Promise<vo
 export type Argument = string | number | Buffer;
 
 /**
- * A command that runs a script. The commands of ioredis would cost more than the rest of a start. This one is encoded once,
- * encodes strings as latin1, and shares one timer with all others.
+ * A command that runs a script. An ordinary ioredis command would cost more CPU time than everything else in a start. This
+ * one is encoded once, encodes strings as latin1, and shares one timer with all others.
  */
 export class ScriptCommand extends Command {
   readonly #encoded: Buffer;

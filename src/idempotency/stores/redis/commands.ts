@@ -62,10 +62,10 @@ const MOST_UNSENT_BYTES = 16 * 1024 * 1024;
 /**
  * Runs the scripts, and sends WAIT behind writes that replicas must acknowledge.
  *
- * WAIT covers only the writes of the connection that sends it, so it must leave in the same turn of the event loop as its
- * writes, and the client must never send a command twice. WAIT also blocks its connection. Therefore one WAIT is under way
- * at a time, behind all writes that arrived during the previous one. Its limit is a quarter of the time limit of a command,
- * so that two of them fit.
+ * WAIT covers only the writes of the connection that sends it, so the client must send it in the same turn of the event
+ * loop as its writes, and must never send a command twice. WAIT also blocks its connection. Therefore only one batch of
+ * writes and its WAIT is under way at a time, and writes that arrive meanwhile form the next batch. A WAIT may take a quarter
+ * of the time limit of a command, because a write may have to wait for two of them: the previous one and its own.
  */
 export class Commands {
   readonly client: RedisClient;
@@ -97,7 +97,7 @@ export class Commands {
   }
 
   #send({ lua, sha }: Script, keys: string[], args: Argument[], inFull: boolean): Promise<Reply> {
-    // As UTF-8 bytes, which the SHA-1 was computed from. ScriptCommand would encode a string as latin1.
+    // Redis computes the SHA-1 from the bytes of the text, so send UTF-8. ScriptCommand would encode a string as latin1.
     const command = inFull
       ? new ScriptCommand('eval', Buffer.from(lua), keys, args)
       : new ScriptCommand('evalsha', sha, keys, args);

@@ -22,7 +22,7 @@ interface Offset {
 const PROBE_MS = 1000;
 /** A smaller change of the offset does not count as a step. */
 const STEP_MS = 1000;
-/** A clock may be slewed by this share of the time that has passed. Linux allows half of it. */
+/** A clock may be slewed by this share of the time that has passed. Linux slews by at most half as much. */
 const SLEW = 0.001;
 const STEP_IS_REPORTED_FOR_MS = 3_600_000;
 /** How many key names are tried per master of a cluster. A master without slots accepts none. */

@@ -49,7 +49,7 @@ export class Leases {
     this.#redlock = new Redlock(this.#nodes, { retryCount: 0 });
   }
 
-  /** Call right after a start or restart. With lock nodes it sends the acquisition, and the owner does not wait for it. */
+  /** Call right after a start or restart. With lock nodes it acquires the lock in the background. */
   take(owner: Owner): void {
     const held: HeldLease = { lock: undefined, untilMs: Number.NEGATIVE_INFINITY, lapsed: false };
     this.#held.set(idOf(owner), held);
@@ -75,7 +75,7 @@ export class Leases {
     return !held.lapsed;
   }
 
-  /** Call after the record was marked as one whose lease had lapsed. */
+  /** Call after `mark-lapsed.lua` has marked the record. */
   lapseMarked(owner: Owner): void {
     const held = this.#held.get(idOf(owner));
     if (held) held.lapsed = false;
@@ -112,7 +112,10 @@ export class Leases {
     );
   }
 
-  /** The lock that a script took, in the form that redlock extends. Its node knows when it expires. */
+  /**
+   * The lock that a script took, as redlock's `Lock`. Only Redis knows when it expires. Its expiration here is infinite,
+   * because redlock does not try to extend a lock that it takes for expired.
+   */
   #takenByScript(owner: Owner): Lock | undefined {
     if (this.scriptMs === 0) return undefined;
     const name = this.#nameOf(owner.scope);

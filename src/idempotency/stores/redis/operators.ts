@@ -50,7 +50,7 @@ interface Position {
   master: string;
   /** SCAN's own cursor on that master. `through`: all of its keys were read. */
   scan: string;
-  /** SCAN returns more keys than COUNT at times. These are left for the next page. */
+  /** Scopes that SCAN has returned and that were not examined yet. SCAN may return more keys than COUNT. */
   pending: readonly Scope[];
 }
 

@@ -246,12 +246,12 @@ export class RedisStore implements Store {
     );
     const answer = wordOf(await written.reply);
     this.#leases.giveBack(owner);
-    // Also if stale: an earlier attempt may have removed the record, and that removal may not have reached the replicas.
+    // Waits even if stale: an earlier attempt may have removed the record without reaching the replicas.
     if (written.replicated && !(await written.replicated)) throw notReplicated('release');
     return answer as Fenced;
   }
 
-  /** Does not wait for replicas: if a failover loses the mark, the record is executing without an owner, so also in doubt. */
+  /** Does not wait for replicas: if a failover loses the mark, the owner soon counts as dead, and the key is in doubt too. */
   async markInDoubt(owner: Owner, { voidToken = false }: UnansweredOptions = {}): Promise<Fenced> {
     const key = this.#keyOf(owner.scope);
     const reply = await this.#commands.run(

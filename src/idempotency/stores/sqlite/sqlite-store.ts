@@ -226,7 +226,7 @@ export class SqliteStore implements Store {
     return { row: row && !isExpired(row, now) ? row : undefined, now };
   }
 
-  /** Reads synchronously. Only if the database is busy, returns a promise and tries again. */
+  /** Reads synchronously. If the read fails, returns a promise, which tries again while the database is busy. */
   #reading<T>(read: () => T): T | Promise<T> {
     try {
       return read();

@@ -135,7 +135,7 @@ export class Transitions {
     if (!row) return 'stale';
     if (row.record.state === 'completed') return 'ok';
     const lost = !ownerIsAlive(row, this.#now);
-    // If the lease had lapsed, other gateways may have answered from the record as in doubt.
+    // If the lease had lapsed, other gateways may have answered `in_doubt`.
     this.#write(this.#statements.renew, Number(lost || row.record.wasInDoubt), this.#aliveAt(), row.id);
     return lost ? 'lost' : 'ok';
   }

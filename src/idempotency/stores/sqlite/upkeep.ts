@@ -30,7 +30,7 @@ export class Upkeep {
   #storedClockAt: number;
   #sweepAgainAt = Number.NEGATIVE_INFINITY;
 
-  /** @param mayWrite called before each step. A removal needs space in the WAL before it frees any */
+  /** @param mayWrite false while the disk is short of space: a removal needs space in the WAL before it frees any */
   constructor(database: DatabaseSync, writer: Writer, now: () => Now, mayWrite: () => boolean) {
     this.#writer = writer;
     this.#now = now;
@@ -87,7 +87,7 @@ export class Sweeper {
   readonly #row: StatementSync;
   readonly #remove: StatementSync;
   readonly #others: StatementSync[];
-  /** The last row that was examined. Rows that cannot be read are kept for people, so the next step must skip them. */
+  /** The last row that was examined. Rows that cannot be read are kept for operators, so the next step must skip them. */
   #after = { expiresAt: Number.MIN_SAFE_INTEGER, id: 0 };
 
   constructor(database: DatabaseSync) {

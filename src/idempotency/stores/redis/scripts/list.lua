@@ -18,8 +18,8 @@ local head = redis.call('GETRANGE', KEYS[1], 0, ARGV[1] - 1)
 local at = 85
 for _ = 1, 6 do at = at + 1 + (string.byte(head, at + 1) or 0) end
 local state = string.sub(head, 2, 2)
--- Where the record ends by the lengths of its fields. Behind the head follows nothing, a status (t), or a status, the
--- headers and the body with their lengths (c).
+-- Computes from the lengths of the fields where the record must end. State t has a status after the head. State c has a
+-- status, the headers and the body, each of the two after its length. The other states have nothing.
 local function ends()
   if state == 't' then return at + 2 end
   if state ~= 'c' then return at end

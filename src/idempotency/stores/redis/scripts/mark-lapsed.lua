@@ -1,6 +1,5 @@
 #!lua flags=allow-oom
--- Sets the flag that an executing record was in doubt, because its lease had lapsed and other gateways may have read the
--- record as in doubt.
+-- Sets the flag "was in doubt" of an executing record. Its lease had lapsed, so other gateways may have answered in doubt.
 --
 -- KEYS[1]  record
 -- ARGV[1]  token, 16 bytes

@@ -7,7 +7,7 @@
 -- ARGV[2]  '1' if the lease is KEYS[2], '0' if lock nodes hold the leases
 -- Result:  nil  there is no record
 --          1    executing, and the owner is alive
---          the record otherwise. If it is executing with this fingerprint, KEYS[2] shows no living owner; with lock nodes
+--          otherwise the record. If it is executing with this fingerprint, KEYS[2] shows no living owner; with lock nodes
 --          the caller must ask them.
 --
 -- Offsets in the record: codec.ts.

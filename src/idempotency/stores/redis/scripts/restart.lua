@@ -1,6 +1,6 @@
 #!lua
--- in doubt -> executing, under another token, for a second execution of the same request. Takes the lease. The same restart
--- again is 'ok' again.
+-- in doubt -> executing, under another token, for a second execution of the same request. Takes the lease. A restart
+-- that is repeated with the same token returns 'ok' again.
 --
 -- KEYS[1]  record
 -- KEYS[2]  lease

@@ -1,6 +1,6 @@
 #!lua
--- absent -> executing. Takes the lease as redlock would. Marks the record of a dead owner in doubt. The same start again is
--- nil again.
+-- absent -> executing. Takes the lease as redlock would. Marks the record of a dead owner in doubt. A start that is
+-- repeated with the same token returns nil again.
 --
 -- KEYS[1]  record
 -- KEYS[2]  lease
@@ -13,7 +13,7 @@
 -- ARGV[6]  the token of an owner whose lease no majority of lock nodes holds; '' if none is known
 -- Result:  nil  started
 --          1    another owner is alive
---          the record as it is now otherwise. If it is executing with this fingerprint, the caller must ask the lock nodes.
+--          otherwise the record as it is now. If it is executing with this fingerprint, the caller must ask the lock nodes.
 --          error VOIDED: the token is voided, and the scope has no record
 --
 -- Offsets in the record: codec.ts.
