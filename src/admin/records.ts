@@ -63,7 +63,7 @@ export function recordsRoutes(ask: AskRecords): Router {
       const { execution } = data;
       const shown = execution === undefined ? await ask({ kind: 'show', scope }) : undefined;
       if (shown?.kind === 'refused') return answer(res, shown);
-      // Names the execution, so that a worker that was paused cannot resolve a later one with this request.
+      // A worker that is paused before it resolves must not resolve a later execution of the key.
       const named = execution ?? executionIn(shown);
       answer(res, await ask({ kind: 'resolve', scope, ...data, execution: named }));
     },
@@ -72,7 +72,7 @@ export function recordsRoutes(ask: AskRecords): Router {
   return routes;
 }
 
-/** `express.json` would read such a body completely before it refuses it. */
+/** `express.json` would read a too large body completely before it refuses it. */
 const refuseTooLarge: RequestHandler<{ scope: string }> = (req, res, next) => {
   if (Number(req.headers['content-length'] ?? 0) > MAX_BODY_BYTES) tooLarge(res);
   else next();

@@ -23,7 +23,7 @@ export type Authentication =
 /** Where the authenticator looks keys up. Without a generation it caches nothing. */
 type Keys = Pick<KeySource, 'find'> & Partial<Pick<KeySource, 'generation'>>;
 
-/** Stands in for the entry of an unknown key, so that unknown and revoked keys take the same work. Never in force. */
+/** The entry that an unknown key gets. It is never in force. With it, unknown and revoked keys take the same work. */
 const UNKNOWN_KEY: KeyEntry = {
   digest: '',
   merchantCode: '',
@@ -46,7 +46,7 @@ export class Authenticator {
   readonly #invalidKey: Authentication;
   /**
    * Valid keys by the plain SHA-256 of the secret key, because the HMAC of a look-up costs as much as the rest of
-   * authentication. Invalid keys are never cached, so that every kind of them takes the same time.
+   * authentication. Invalid keys are never cached, so that unknown, revoked and expired keys take the same time.
    */
   readonly #validKeys = new Map<string, KeyEntry>();
   /** The generation of the key source that `#validKeys` belongs to. */

@@ -9,7 +9,7 @@ import { FileWatch, readBounded } from './watched-file.ts';
 /** Largest accepted key file: 64 MiB. */
 const MAX_BYTES = 64 * 1024 * 1024;
 
-/** Short enough that a key is refused within a second after it was removed, including the time to settle and to parse. */
+/** Short enough that a removed key is refused within a second, unless the file is so large that it takes long to parse. */
 const POLL_MS = 300;
 
 export interface FileKeySourceOptions {
@@ -29,7 +29,7 @@ export class FileKeySource implements KeySource {
   readonly #watch: FileWatch;
   #index: KeyIndex;
   #loadedAtMs: number;
-  /** The `version` of a {@link KeyReload}, of the last attempt to read the file. */
+  /** The file's version at the last attempt to read it: the `version` of {@link KeyReload}. */
   #version: string;
   /** Why the last version of the file was refused; undefined: it was accepted. */
   #refusal: string | undefined;

@@ -129,7 +129,7 @@ type YamlReading = { kind: 'value'; value: unknown } | { kind: 'mistakes'; mista
 /** Enough for a shared list of scopes in a large file, and too few for a small file to expand to a huge one. */
 const MAX_ALIASES = 10_000;
 
-/** YAML 1.2 even if a %YAML directive says 1.1, which accepts a thirteenth month and reads `no` and `on` as booleans. */
+/** Makes a `%YAML 1.1` directive harmless: YAML 1.1 accepts a thirteenth month and reads `no` and `on` as booleans. */
 const YAML_OPTIONS = {
   schema: 'core',
   resolveKnownTags: false,
@@ -150,7 +150,7 @@ function readYaml(bytes: Uint8Array): YamlReading {
   if (json) return json;
   const lines = new LineCounter();
   const document = parseDocument(text, { ...YAML_OPTIONS, lineCounter: lines });
-  // Warnings, such as of an unknown tag, count as errors: the library would print them, with the text around them.
+  // Warnings count as errors: after one, such as for an unknown tag, a value may not be what its author meant.
   const errors: YAMLError[] = [...document.errors, ...document.warnings];
   if (errors.length > 0)
     return { kind: 'mistakes', mistakes: errors.map((error) => mistakeOf(error, lines)) };

@@ -43,7 +43,7 @@ export class KeyIndex {
     return this.#entries.get(hashSecret(this.#pepper, secret));
   }
 
-  /** The entry that an earlier entry's secret key has in this index. */
+  /** This index's entry for the secret key of an earlier entry. */
   current({ digest }: KeyEntry): KeyEntry | undefined {
     return this.#entries.get(digest);
   }

@@ -43,7 +43,7 @@ export interface KeySource {
   readonly generation: number;
   /** The entry of a secret key, in force or not. Does the same work for known and unknown keys. */
   find(secret: string): KeyEntry | undefined;
-  /** The present entry of the secret key that an earlier entry belongs to; undefined if the key was removed. */
+  /** The current entry for the secret key of an earlier entry; undefined if the key was removed. */
   current(earlier: KeyEntry): KeyEntry | undefined;
   /** All keys, in force or not. */
   entries(): Iterable<KeyEntry>;
@@ -64,7 +64,7 @@ const MAX_NAMES = 5;
 /** Scopes that name no declared operation; `passthrough` is the older name of `undeclared`. */
 const BUILT_IN_SCOPES = ['*', 'undeclared', 'other', 'passthrough'];
 
-/** Problems with the keys that an operator should know of, one line each. Revoked keys are only counted as not in force. */
+/** Problems with the keys that an operator should know of, one line each. Revoked keys are expected, so no line names them. */
 export function keyWarnings(
   entries: Iterable<KeyEntry>,
   operationNames: readonly string[],

@@ -19,7 +19,7 @@ export class FileWatch {
   #closed = false;
   #timer: NodeJS.Timeout | undefined;
 
-  /** @param onChange is also called once after the start. Must not reject */
+  /** @param onChange is called twice after the start, and twice after each change. Must not reject */
   constructor(path: string, pollMs: number, onChange: () => Promise<void>) {
     this.#path = path;
     this.#pollMs = pollMs;

@@ -9,9 +9,9 @@ export interface Clock {
 const EXACT_MS = 0.01;
 
 /**
- * The difference between performance.now(), which is quick and begins at 0 in each process, and CLOCK_MONOTONIC, which
- * hrtime reads and all processes of a machine share. Reads hrtime between two calls of performance.now(), and repeats that
- * until the two are so close together that the error does not matter.
+ * The value of CLOCK_MONOTONIC when performance.now() was 0. `monotonicMs` adds it, because performance.now() is quick but
+ * begins at 0 in each process, while all processes of a machine share CLOCK_MONOTONIC (hrtime). Reads hrtime between two
+ * calls of performance.now(), and keeps the attempt whose two calls were closest together.
  */
 function startedMs(): number {
   let [best, error] = [0, Number.POSITIVE_INFINITY];

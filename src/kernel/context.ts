@@ -55,7 +55,7 @@ export interface RequestContext {
   identity?: Identity;
   /** Progress of the pass-through. Before `connected` no byte was sent. After `upgraded` no HTTP response can be sent. */
   passedThrough?: 'connecting' | 'connected' | 'upgraded';
-  /** The request is an upgrade, and its connection was connected with the backend. */
+  /** The request is an upgrade that was accepted and passed to the backend. */
   isUpgrade?: boolean;
   /** `100 Continue` was sent. */
   isInvited?: boolean;
@@ -97,8 +97,8 @@ export function contextOf(req: IncomingMessage): RequestContext {
 }
 
 /**
- * A middleware as Express runs it: it answers, or calls `next`. With an argument (a `Problem`, or an error), `next` skips
- * the other middleware, and the request is answered with that.
+ * A middleware as Express runs it: it answers, or calls `next`. If `next` gets an argument (a `Problem`, or an error),
+ * Express skips the remaining middleware, and the error handler answers with that argument.
  */
 export type Middleware = (
   req: IncomingMessage,
@@ -113,7 +113,7 @@ export function hasBody(req: IncomingMessage): boolean {
 }
 
 /**
- * The key file was read. If it was refused, the old keys stay in force, and `error` says why; it is safe to log. `version` is
- * a digest of the file's bytes, or the reason why they cannot be read.
+ * The result of reading the key file again. After a refusal the old keys stay in force; `error` is the reason, and is safe
+ * to log. `version` is a digest of the file's bytes, or the reason why they cannot be read.
  */
 export type KeyReload = ({ ok: true; keys: number } | { ok: false; error: string }) & { version: string };

@@ -32,7 +32,7 @@ export type Completion =
 /** The answer of a lookup: what became of a transaction. `said` is shown to operators: no body, no header, no secret. */
 export type LookupAnswer =
   | { kind: 'executed'; said: string; completion: Completion }
-  /** The backend does not know the transaction. Its request may still be on the way, so `releaseAfterMs` decides when to believe this. */
+  /** The backend does not know the transaction. The first request may still be on the way, so the key is released only after `releaseAfterMs`. */
   | { kind: 'not_executed'; said: string }
   | { kind: 'undecided'; said: string }
   /** There was no complete response. */

@@ -20,10 +20,10 @@ const REQUEST_IDS = ['x-request-id', ORIGINAL_REQUEST_ID.toLowerCase()];
 const NOT_REPLAYED = [...REQUEST_IDS, 'idempotent-replayed', 'set-cookie'];
 
 /**
- * The fields of a response, as the answer to this request. They get the gateway's request id: the backend's own
- * X-Request-Id is not in the gateway's log, and that of a stored response belongs to another request.
+ * Turns the header fields of a backend's response into those of the answer to this request. Replaces X-Request-Id with the
+ * gateway's own id: the backend's id is not in the gateway's log, and a stored one belongs to another request.
  *
- * @param originalRequestId for a replay: the id of the first request. A replay is marked, and omits cookies
+ * @param originalRequestId for a replay: the id of the first request. A replay is marked, and omits Set-Cookie
  */
 export function answerFields(
   response: readonly string[],
@@ -43,8 +43,8 @@ export function answerFields(
 }
 
 /**
- * The fields in an order in which `writeHead` does not change their bytes: after a Content-Length, Node reads a
- * Content-Disposition as UTF-8, and throws if it is not valid UTF-8.
+ * Moves Content-Length behind Content-Disposition, so that `writeHead` does not change any bytes. Node reads a
+ * Content-Disposition that follows a Content-Length as UTF-8, and throws if it is not valid UTF-8.
  */
 export function writable(fields: string[]): string[] {
   if (!hasField(fields, 'content-disposition')) return fields;
@@ -52,7 +52,7 @@ export function writable(fields: string[]): string[] {
   return [...fields.filter((text, i) => !isLength(text, i)), ...fields.filter(isLength)];
 }
 
-/** Is there this name at an even index? Compares the lengths first, because this runs for every field of every request. */
+/** Is `text`, at index `i`, a field with this name? Names have even indices. Compares the lengths first, because this runs for every field of every request. */
 function isName(text: string, i: number, name: string): boolean {
   return i % 2 === 0 && text.length === name.length && text.toLowerCase() === name;
 }

@@ -23,7 +23,7 @@ export interface ResolveRequest {
 
 export type RecordsAnswer = { kind: 'found'; value: RecordsPage | ShownRecord | ResolvedRecord } | Refusal;
 
-/** The question was not carried out, and nothing was written, except perhaps under `unavailable`. */
+/** The question was refused. Nothing was written, except that a `resolve` refused as `unavailable` may have been written. */
 export interface Refusal {
   kind: 'refused';
   why: RefusalReason;
@@ -41,7 +41,7 @@ export interface Refusal {
  */
 export type RefusalReason = 'invalid' | 'absent' | 'alive' | 'changed' | 'unavailable';
 
-/** Answers the questions of the admin port: the desk of this process, or the primary for its workers. */
+/** Answers the questions of the admin port. A single process asks its own desk; with workers, the primary asks one of them. */
 export type AskRecords = (question: RecordsQuestion) => Promise<RecordsAnswer>;
 
 /** The answer to `list`. With a cursor there may be more records, even if the page is short. */
@@ -76,7 +76,7 @@ export interface AuditView {
   to: ResolvedTo;
 }
 
-/** `kind` and `status`: of a completion. Status 0: the operator does not know the backend's status. */
+/** `kind` and `status` describe the completion; a release has none. Status 0: the operator does not know the backend's status. */
 export interface ResolvedTo {
   as: 'completed' | 'released';
   kind?: 'response' | 'tombstone';

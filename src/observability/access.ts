@@ -49,7 +49,7 @@ export class Access {
     attachContext(req, context);
     this.#open.begin();
     res.once('close', () => {
-      // An execution outlives its merchant's connection. Its line needs its outcome, so it waits for the execution.
+      // An execution can outlive the merchant's connection. The log line needs the outcome, so it waits for the execution.
       if (context.done) this.#end(req, res, context);
       else context.onDone = () => this.#end(req, res, context);
     });

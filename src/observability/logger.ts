@@ -28,7 +28,7 @@ function standardOutput() {
   return output;
 }
 
-/** What sonic-boom has not written yet. While `_writing`, another thread writes `_writingBuf`. */
+/** Private members of sonic-boom: the lines that it has not written. While `_writing`, another thread writes `_writingBuf`. */
 interface Buffered {
   _writing: boolean;
   _writingBuf: string;
@@ -36,7 +36,7 @@ interface Buffered {
 }
 
 const STDOUT = 1;
-/** For a pipe that is full, and whose reader is slow. */
+/** How long the exit may wait for the slow reader of a full pipe. */
 const FLUSH_AT_EXIT_MS = 1000;
 const RETRY_MS = 10;
 
@@ -87,7 +87,7 @@ export function createLogger(level: string): Logger {
   );
 }
 
-/** Each passes the lines of an unfinished event loop turn to its stream. */
+/** Functions to call at exit. Each passes the lines that still wait for `setImmediate` to their stream. */
 const requestLogs: (() => void)[] = [];
 // Runs before the streams' own last flush.
 process.prependListener('exit', () => {

@@ -91,7 +91,7 @@ export class Observer {
   /** A lookup did not decide the key. */
   undecided(record: Keyed, said: string, times: number): void {
     const fields = { ...named(record), said, times };
-    // One warning for each key is enough to show that a lookup is wrong.
+    // Only the first undecided lookup of a key is a warning.
     this.#logger[times === 1 ? 'warn' : 'debug'](fields, 'a lookup did not decide a key in doubt');
   }
 
@@ -123,10 +123,10 @@ export class Observer {
   }
 }
 
-/** The log has the beginning of the scope: enough to find the record, and never the key itself. */
+/** Logs the first 16 digits of the scope, which are enough to find the record. The idempotency key is never logged. */
 const named = ({ scope, merchant, operation }: Keyed) => ({ scope: scope.slice(0, 16), merchant, operation });
 
-/** With workers, the primary logs each reading of the key file once, and has no metrics. */
+/** Not a method of {@link Observer}: with workers, the primary logs each reload once, and the primary has no metrics. */
 export function logReload(logger: Logger, reload: KeyReload): void {
   if (reload.ok) logger.info({ keys: reload.keys }, 'the key file was reloaded');
   else logger.error({ reason: reload.error }, 'the new key file is refused; the old keys stay in force');

@@ -128,8 +128,8 @@ const DECLARED_BYTES = 65_536;
 const UNDECLARED_BYTES = 1024;
 
 /**
- * Collects a body in one growing buffer of at most twice the body's size. A list of chunks would take about 400 bytes for
- * each chunk, and a hostile client can send chunks of one byte.
+ * Collects a body in one buffer. When the buffer is full, it grows to twice the bytes received, or to its first capacity.
+ * A list of chunks would take about 400 bytes for each chunk, and a hostile client can send chunks of one byte.
  */
 class BodyBuffer {
   bytes = 0;

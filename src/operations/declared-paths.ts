@@ -90,7 +90,7 @@ function identitiesOf(operation: Operation, route: string): Candidate['identitie
 
 const inOrder = (candidates: Candidate[]): Candidate[] => candidates.sort((a, b) => a.position - b.position);
 
-/** A path without escapes of pattern characters; undefined if it is a pattern with parameters. */
+/** The path that a declaration means, its backslash escapes removed; undefined if the declaration is a pattern. */
 function literalOf(path: string): string | undefined {
   const { tokens } = parse(path);
   return tokens.every((token) => token.type === 'text')

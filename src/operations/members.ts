@@ -9,7 +9,7 @@ interface Member {
   /** All parsers agree on the name, except for its letter case. */
   isPlain: boolean;
   value: unknown;
-  /** Only some parsers find the member, such as those that split a query also at semicolons. */
+  /** Parsers disagree about the member or its value. For example, only some of them split a query at semicolons. */
   isDisputed: boolean;
 }
 
@@ -203,8 +203,8 @@ const isSameWord = (text: string, word: string): boolean =>
   text.length === word.length && text.toLowerCase() === word.toLowerCase();
 
 /**
- * NFKC shortens a text to an eighth of its UTF-16 units at most. A longer text is not normalized, because ICU takes
- * quadratic time for some texts.
+ * NFKC leaves at least an eighth of a text's UTF-16 units. So a text more than eight times as long as the word cannot become
+ * the word. Such a text is not normalized, because ICU takes quadratic time for some long texts.
  */
 const MAX_SHRINKING = 8;
 

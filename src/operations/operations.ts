@@ -41,7 +41,7 @@ export interface OperationsOptions {
 export interface HeadMatch {
   /** Operations that declare its path or, if there are none, a path that it resembles. */
   readonly onPath: readonly Candidate[];
-  /** Operations that declare its exact path and its method. The first whose `where` matches is the one. */
+  /** Operations that declare its exact path and its method. The request is the first of these whose `where` matches. */
   readonly candidates: readonly Candidate[];
   /** A header may override the method or the path. */
   readonly isOverridden: boolean;

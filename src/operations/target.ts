@@ -17,8 +17,8 @@ const LIKE_A_SEPARATOR = /[\xa5\u20a9\u2044\u2100\u2101\u2105\u2106\u2215\u2216\
 /** What makes a path ambiguous after it is decoded and normalized to Unicode's compatibility form. */
 const AS_DECODED = [
   { reason: 'a control character', found: /[\x80-\x9f]/ },
-  // A reader that strips path parameters, or the names of NTFS streams, sees an empty segment. At the start of a path, it
-  // takes the next one for a host.
+  // A reader that strips path parameters or NTFS stream names reads `/;a/b` as `//b`. At the start of a path, it could then
+  // take `b` for a host.
   { reason: 'an empty segment', found: /\/(?:;|:[:$])[^/]*\// },
   // Windows ignores spaces after a file name, and takes what follows a colon for the name of an NTFS stream.
   { reason: 'a dot segment', found: /\/\s*\.{1,2}\s*(?:[/;:?#]|$)/ },
@@ -78,8 +78,8 @@ function compatibleForm(text: string): string {
 
 /**
  * A path as lenient readers could read it: decoded, in lower case, without path parameters, without repeated and trailing
- * slashes, without trailing dots and spaces, without NTFS stream names, and without an encoded query. There are one or two
- * readings, because a question mark can be inside a path parameter, and readers differ in which of the two they remove first.
+ * slashes, without trailing dots and spaces, without NTFS stream names, and without an encoded query. Some readers remove the
+ * query before the path parameters, others after them. The two readings differ if a parameter contains a question mark.
  */
 export function tidyReadings(path: string): string[] {
   const plain = lowerCase(compatibleForm(decode(path) ?? decodeAscii(path)));
@@ -115,7 +115,7 @@ function decodeAscii(path: string): string {
   );
 }
 
-/** Converts to upper case first, because a backend may compare that: the upper case of a dotless i is I. */
+/** Converts to upper case first, because a backend may compare in upper case, where a dotless i becomes I. */
 function lowerCase(text: string): string {
   return text.toUpperCase().replaceAll('İ', 'I').toLowerCase();
 }
@@ -127,7 +127,7 @@ function withoutQuery(path: string): string {
 
 const withoutParameters = (path: string): string => path.replace(/;[^/]*/g, '');
 
-/** The lookbehind keeps matching linear: it is only tried at the start of a run of dots. */
+/** The lookbehind keeps matching linear: the rest of the pattern is tried only at the start of a run of dots and spaces. */
 const TRAILING_DOTS = /(?<![.\s])[.\s]+(?=\/|$)/g;
 
 function tidy(path: string): string {

@@ -56,7 +56,7 @@ const SET_BY_GATEWAY = new Set([
   'expect',
 ]);
 
-/** A CGI backend sees X_Merchant_Code, X.Merchant.Code and X-Merchant-Code as one variable, so others could forge it. */
+/** Other names are dropped: a CGI backend reads X_Merchant_Code and X.Merchant.Code as X-Merchant-Code, so a client could forge it. */
 const UNAMBIGUOUS = /^[a-z0-9-]+$/;
 
 /** The fields of a request for the backend: the merchant's unambiguous end-to-end fields, and those of the gateway. */
@@ -75,7 +75,8 @@ export function forwardedHeaders(headers: RawHeaders, forwarding: Forwarding): s
   }
   const via = [...valuesOf(headers, 'x-forwarded-for'), forwarding.clientAddress];
   out.push('X-Forwarded-For', via.join(', '));
-  // A load balancer in front of the gateway may have set these two, and it knows the merchant's side.
+  // A load balancer in front of the gateway may have set X-Forwarded-Proto and X-Forwarded-Host. Its values describe the
+  // merchant's own request, so they are kept.
   if (valuesOf(headers, 'x-forwarded-proto').length === 0) out.push('X-Forwarded-Proto', 'http');
   const [host] = valuesOf(headers, 'host');
   // An HTTP/1.0 request may have no Host.

@@ -4,7 +4,7 @@ const ms = (min: number, max: number) => z.number().int().min(min).max(max);
 
 /** Section `upstream`: the backend. */
 export const upstreamOptions = z.strictObject({
-  /** Origin of the backend: http or https, without path and credentials. The only option without a default. */
+  /** Origin of the backend: http or https, without path and credentials. The only required option. */
   url: z
     .string()
     .refine(

@@ -116,7 +116,7 @@ function timersAndAnswers(options: PassthroughOptions): Plugin {
   return (proxy) => {
     proxy.on('proxyReq', (proxyReq, req, res) => {
       guard(proxyReq, req);
-      // The backend upgrades a request that did not ask for it. Without this listener the merchant would get no answer.
+      // A backend may upgrade a request that did not ask for it. Without this listener the merchant would get no answer.
       proxyReq.once('upgrade', (_res, backend) => {
         backend.destroy();
         refuseAnswer(req, res);
@@ -133,7 +133,8 @@ function timersAndAnswers(options: PassthroughOptions): Plugin {
       });
     });
     proxy.on('proxyRes', (proxyRes, req, res) => {
-      // One tick later Node has parsed the part of the body that came with the head, so a parse error comes first.
+      // One tick later Node has parsed the part of the body that came with the head. If that part is invalid, the error
+      // event comes before the head is sent on.
       process.nextTick(() => answer(proxyRes, req, res, options.draining()));
     });
     proxy.on('error', (error, req, res) => {

@@ -168,7 +168,7 @@ const isLine = (text: string, max: number): boolean =>
 /** The request must have passed {@link checkResolution}. */
 function resolutionOf({ as, status, headers = [], body }: ResolveRequest): Resolution {
   if (as === 'released') return { as };
-  // The operator knows that the backend executed it, and not with which status it answered.
+  // The operator knows that the backend executed the request, but not the status of its response.
   if (status === undefined) return { as, completion: { kind: 'tombstone', status: 0 } };
   return { as, completion: { kind: 'response', response: { status, headers, body: bytesOf(body) } } };
 }

@@ -54,7 +54,7 @@ type Verdict = 'resolved' | 'changed' | 'open';
 const MAX_IN_BACKGROUND = 4;
 /** All lookups that may run at once, including those that a merchant waits for. */
 export const LOOKUPS_AT_ONCE = 32;
-/** This process tracks no more keys. Any other key is looked up when its merchant retries, or after the next start of a gateway. */
+/** The most keys that this process tracks. While it tracks so many, it does not look up other keys, not even on a retry. */
 const MAX_DOUBTS = 10_000;
 const PAGE = 100;
 const STORE_PAUSE_MS = { first: 1000, longest: 60_000 };
@@ -172,7 +172,7 @@ export class Doubts implements DoubtLookups {
     this.#setTimer();
   }
 
-  /** Runs the one lookup of this scope. Never throws. */
+  /** Starts a lookup of a scope that has none running. Never throws. */
   #lookUp(doubt: Doubt): Promise<Verdict> {
     const asked = this.#attempt(doubt)
       .catch((): Verdict => this.#postpone(doubt))
@@ -221,9 +221,9 @@ export class Doubts implements DoubtLookups {
 }
 
 /**
- * May the record be resolved by a lookup? An executing record may be: a retry that found its owner dead has only read it,
- * and a read does not mark it in doubt. If a token is known, the record must still have it. The store's `resolve` refuses
- * if the owner is alive after all.
+ * May a lookup resolve the record? Also an executing one, because a retry that finds the owner dead does not mark the record
+ * as in doubt. If a token is known, an executing record must still have it. The store's `resolve` refuses if the owner is
+ * alive after all.
  */
 function mayBeInDoubt(record: IdempotencyRecord, { token }: Doubt): boolean {
   if (record.state === 'in_doubt') return true;
