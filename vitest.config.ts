@@ -47,7 +47,7 @@ export default defineConfig({
           name: 'unit',
           include: unit,
           setupFiles: ['test/support/no-io.ts'],
-          maxWorkers: 3,
+          maxWorkers: 4,
           sequence: { groupOrder: 1 },
         },
       },
@@ -58,8 +58,8 @@ export default defineConfig({
           include: ['test/**/*.test.ts'],
           // The clients' folder has its own packages, and some of those come with tests.
           exclude: [...unit, ...measuring, '**/node_modules/**'],
-          // One more than two cores: much of the time is waiting for leases and time limits.
-          maxWorkers: 3,
+          // Two more than two cores: much of the time is waiting for leases and time limits.
+          maxWorkers: 4,
           sequence: { groupOrder: 1 },
         },
       },
