@@ -41,10 +41,18 @@ export const targetGuards: readonly Guard[] = [
   {
     file: FILE,
     without: 'a path parameter hides a declared path',
-    text: '    tidy(withoutQuery(withoutParameters(plain))),\n',
-    replacement: '',
+    text: 'const beginnings = /[?#]/.test(plain)',
+    replacement: "const beginnings = plain === ''",
     test: LOOKALIKES,
     named: '/;x%3fx/v1/index.php',
+  },
+  {
+    file: FILE,
+    without: 'the name of an NTFS stream hides a declared path',
+    text: 'const beginnings = /[?#]/.test(plain)',
+    replacement: "const beginnings = plain === ''",
+    test: LOOKALIKES,
+    named: '/v1%3a%3a$DATA%3Fx/index.php',
   },
   {
     file: FILE,

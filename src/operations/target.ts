@@ -78,15 +78,15 @@ function compatibleForm(text: string): string {
 
 /**
  * A path as lenient readers could read it: decoded, in lower case, without path parameters, without repeated and trailing
- * slashes, without trailing dots and spaces, without NTFS stream names, and without an encoded query. Some readers remove the
- * query before the path parameters, others after them. The two readings differ if a parameter contains a question mark.
+ * slashes, without trailing dots and spaces, without NTFS stream names, and without an encoded query.
  */
 export function tidyReadings(path: string): string[] {
   const plain = lowerCase(compatibleForm(decode(path) ?? decodeAscii(path)));
-  return distinct([
-    tidy(withoutParameters(withoutQuery(plain))),
-    tidy(withoutQuery(withoutParameters(plain))),
-  ]);
+  // A question mark can be inside a path parameter or a stream name, and readers differ in what they remove first.
+  const beginnings = /[?#]/.test(plain)
+    ? [plain, withoutParameters(plain), withoutStreams(plain), withoutStreams(withoutParameters(plain))]
+    : [plain];
+  return distinct(beginnings.map((text) => tidy(withoutStreams(withoutParameters(withoutQuery(text))))));
 }
 
 /**
@@ -127,12 +127,18 @@ function withoutQuery(path: string): string {
 
 const withoutParameters = (path: string): string => path.replace(/;[^/]*/g, '');
 
+const withoutStreams = (path: string): string => path.replace(/:[:$][^/]*/g, '');
+
 /** The lookbehind keeps matching linear: the rest of the pattern is tried only at the start of a run of dots and spaces. */
 const TRAILING_DOTS = /(?<![.\s])[.\s]+(?=\/|$)/g;
 
 function tidy(path: string): string {
-  const names = path.replace(/:[:$][^/]*/g, '').replace(TRAILING_DOTS, '');
-  return names.replace(/\/{2,}/g, '/').replace(/\/$/, '') || '/';
+  return (
+    path
+      .replace(TRAILING_DOTS, '')
+      .replace(/\/{2,}/g, '/')
+      .replace(/\/$/, '') || '/'
+  );
 }
 
 const distinct = (readings: string[]): string[] => [...new Set(readings)];

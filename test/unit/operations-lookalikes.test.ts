@@ -48,6 +48,8 @@ describe('a path that a lenient backend takes for /v1/index.php', () => {
     '/v1/index.php::$data/withdraw',
     '/v1/index.php:x',
     '/v1:$i30:$INDEX_ALLOCATION/index.php',
+    // A stream name with a question mark in it, removed before the query.
+    '/v1%3a%3a$DATA%3Fx/index.php',
     // A fullwidth i, a dotless i, a capital i with a dot, a one dot leader, a no-break space.
     '/v1/%EF%BD%89ndex.php',
     '/v1/%C4%B1ndex.php',
