@@ -52,7 +52,7 @@ export const targetGuards: readonly Guard[] = [
     text: 'const beginnings = /[?#]/.test(plain)',
     replacement: "const beginnings = plain === ''",
     test: LOOKALIKES,
-    named: '/v1%3a%3a$DATA%3Fx/index.php',
+    named: 'a stream name with a question mark in it can be removed before the query',
   },
   {
     file: FILE,

@@ -48,8 +48,6 @@ describe('a path that a lenient backend takes for /v1/index.php', () => {
     '/v1/index.php::$data/withdraw',
     '/v1/index.php:x',
     '/v1:$i30:$INDEX_ALLOCATION/index.php',
-    // A stream name with a question mark in it, removed before the query.
-    '/v1%3a%3a$DATA%3Fx/index.php',
     // A fullwidth i, a dotless i, a capital i with a dot, a one dot leader, a no-break space.
     '/v1/%EF%BD%89ndex.php',
     '/v1/%C4%B1ndex.php',
@@ -71,6 +69,15 @@ describe('a path that a lenient backend takes for /v1/index.php', () => {
   ])('%s is not one', (path) => {
     expect(areLookalikes(path, '/v1/index.php')).toBe(false);
   });
+});
+
+test('a stream name with a question mark in it can be removed before the query', () => {
+  for (const path of [
+    '/v2%3a%3a$DATA%3Fx/get_balance',
+    '/v2::$DATA%23/get_balance',
+    '/v2::$x;y%3F/get_balance',
+  ])
+    expect(areLookalikes(path, '/v2/get_balance'), path).toBe(true);
 });
 
 test('a directory and its index file are lookalikes', () => {
