@@ -12,7 +12,10 @@ interface SourceFile {
   imports: readonly string[];
 }
 
-/** What a room other than a composing one may import besides its own files and the kernel's. */
+/**
+ * The files that a room may import from other rooms. Every room may import its own files and the kernel's. Rooms that compose
+ * others have no limits.
+ */
 const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   // The configuration's schema is composed of every room's options.
   config: [

@@ -50,7 +50,7 @@ export interface HttpServer {
 /** Creates the HTTP server for merchants. It answers malformed HTTP, and closes the connection. */
 export function createHttpServer(options: HttpServerOptions): HttpServer {
   const responses = new OpenResponses();
-  /** False: the request is dropped. It is pipelined behind one that closes the connection, so it cannot be answered. */
+  /** False: the request is dropped, because a response before it closes the connection, or has closed it. */
   const accept = (req: IncomingMessage, res: ServerResponse): boolean => {
     if (!req.socket.writable || responses.willClose(req.socket)) return false;
     responses.begin(req.socket, res);
@@ -74,11 +74,12 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
       // Longer than the idle timeout of common load balancers, so that the balancer closes idle connections first.
       keepAliveTimeout: 65_000,
       // Any other upgrade (curl offers h2c by default) is an ordinary request, and must not bypass the middleware.
-      // A handshake that is pipelined behind an unanswered request must not take over the connection.
+      // A handshake must not take over a connection that an unanswered or a dropped request occupies.
       shouldUpgradeCallback: (req) =>
         req.method === 'GET' &&
         req.headers.upgrade?.toLowerCase() === 'websocket' &&
         !hasBody(req) &&
+        req.socket.writable &&
         !responses.busy(req.socket),
     },
     onRequest,

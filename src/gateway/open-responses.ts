@@ -42,7 +42,7 @@ export class OpenResponses {
 
   /** Makes every open response close its connection, unless its head was sent. */
   endKeepAlive(): void {
-    for (const res of this.#all.values()) res.shouldKeepAlive = false;
+    for (const res of this.#all.values()) if (!res.headersSent) res.shouldKeepAlive = false;
   }
 
   /** Will this connection be closed after one of its open responses? */

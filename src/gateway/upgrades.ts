@@ -28,13 +28,7 @@ export class Upgrades {
     this.#handshakes.set(req, { socket, head });
     const res = new app.Response(req);
     res.shouldKeepAlive = false;
-    try {
-      res.assignSocket(socket);
-    } catch {
-      // The server has dropped an earlier request of this connection, because the connection closes after a response.
-      socket.destroy();
-      return;
-    }
+    res.assignSocket(socket);
     // Node's server no longer manages this connection, so it must be closed here after a refusal.
     res.once('finish', () => endSoon(socket));
     app.handle(req, res);

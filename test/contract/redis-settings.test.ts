@@ -113,7 +113,7 @@ describe('the health check of a redis', () => {
   ])('warns if the clock of its host is stepped %s', async (_, shiftMs, warning) => {
     const server = await startRedis();
     let monotonicShiftMs = 0;
-    // For the gateway a shift of its own monotonic clock is the same as a step of Redis' clock.
+    // The gateway compares Redis' clock with its monotonic clock, so a shift of the second looks like a step of the first.
     const clock = { ...systemClock, monotonicMs: () => systemClock.monotonicMs() + monotonicShiftMs };
     const steps: number[] = [];
     const { timeoutMs, ...lifetimes } = LONG;

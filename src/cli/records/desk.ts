@@ -25,7 +25,7 @@ export async function withDesk<T>(configFile: string, work: (desk: Desk) => Prom
 /** At a mistyped path, SQLite would create an empty store, and the command would report that nothing is in doubt. */
 function refuseMissingStore({ store }: Config): void {
   if (store.kind !== 'sqlite') return;
-  // data.mdb is the LMDB store of an earlier version: openStore refuses it with a message of its own.
+  // data.mdb is the LMDB store of an earlier version: openStore refuses it, and its message says what to do.
   const files = ['records.db', 'data.mdb'];
   if (!files.some((file) => existsSync(join(store.path, file))))
     throw new Exit(`there is no store in ${store.path}: no gateway has run with it`, 69);

@@ -19,7 +19,7 @@ const HANDSHAKE = [
   'Sec-WebSocket-Key: MDEyMzQ1Njc4OTAxMjM0NQ==',
 ];
 
-/** A backend may send request ids of its own, or of earlier requests. */
+/** A backend may send ids that it made itself, or ids of earlier requests. */
 const OF_THE_BACKEND = [
   'X-Request-Id: of-the-backend',
   'x-REQUEST-id: of-the-backend-too',
