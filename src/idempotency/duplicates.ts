@@ -1,5 +1,6 @@
-import type { Fingerprint, Scope } from '../kernel/brands.ts';
+import type { Fingerprint } from '../kernel/brands.ts';
 import type { Place } from '../kernel/exchange.ts';
+import { Table } from '../kernel/roster.ts';
 import type { Call, Result } from './call.ts';
 
 /** The leader's result, or `lead`: the follower becomes the leader. */
@@ -77,7 +78,7 @@ export class Lead {
  * followers share the result.
  */
 export class Duplicates {
-  readonly #leads = new Map<Scope, Lead>();
+  readonly #leads = new Table<Lead>();
   #following = 0;
 
   /** Requests that wait for a leader of this process. */
@@ -93,7 +94,7 @@ export class Duplicates {
     const known = this.#leads.get(scope);
     if (known?.fingerprint.equals(fingerprint)) return undefined;
     const lead = new Lead(fingerprint);
-    if (!known) this.#leads.set(scope, lead);
+    if (!known) this.#leads.add(scope, lead);
     return lead;
   }
 

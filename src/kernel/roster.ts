@@ -50,6 +50,59 @@ export class Roster<T> {
   }
 }
 
+interface Link<T> {
+  key: string;
+  value: T;
+  next: Link<T> | undefined;
+}
+
+const BUCKETS = 1024;
+/** Keys are digests or random, so a few of their characters spread them over the buckets. */
+const KEY_CHARS = 4;
+
+/**
+ * Values by key, for values that are added and removed with every request. It is not a Map, for the reason that
+ * {@link Roster} gives. The keys must be digests or random.
+ */
+export class Table<T> {
+  readonly #buckets: (Link<T> | undefined)[] = new Array(BUCKETS).fill(undefined);
+
+  get(key: string): T | undefined {
+    for (let at = this.#buckets[bucketOf(key)]; at; at = at.next) if (at.key === key) return at.value;
+    return undefined;
+  }
+
+  /** The key must not be in the table. */
+  add(key: string, value: T): void {
+    const bucket = bucketOf(key);
+    this.#buckets[bucket] = { key, value, next: this.#buckets[bucket] };
+  }
+
+  delete(key: string): void {
+    const bucket = bucketOf(key);
+    let before: Link<T> | undefined;
+    for (let at = this.#buckets[bucket]; at; before = at, at = at.next) {
+      if (at.key !== key) continue;
+      if (before) before.next = at.next;
+      else this.#buckets[bucket] = at.next;
+      at.next = undefined;
+      return;
+    }
+  }
+
+  values(): T[] {
+    const values: T[] = [];
+    for (const first of this.#buckets) for (let at = first; at; at = at.next) values.push(at.value);
+    return values;
+  }
+}
+
+function bucketOf(key: string): number {
+  let hash = 0;
+  for (let i = 0; i < KEY_CHARS && i < key.length; i++) hash = (hash * 31 + key.charCodeAt(i)) % BUCKETS;
+  return hash;
+}
+
 /** Counts what runs, and resolves promises when nothing runs. It holds no reference to what it counts. */
 export class Tally {
   #count = 0;

@@ -1,7 +1,30 @@
+import { hash } from 'node:crypto';
 import { getHeapSpaceStatistics, setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { describe, expect, it } from 'vitest';
-import { Roster } from '../../src/kernel/roster.ts';
+import { Roster, Table } from '../../src/kernel/roster.ts';
+
+const KB_EACH = 8;
+const PASSING = 20_000;
+
+/** The most megabytes that reached the old generation, garbage included, while many values were added and removed. */
+function promoted(add: (value: object) => () => void): number {
+  setFlagsFromString('--expose-gc');
+  const collect = runInNewContext('gc') as () => void;
+  const old = () =>
+    getHeapSpaceStatistics().find(({ space_name }) => space_name === 'old_space')?.space_used_size ?? 0;
+  const leaving: (() => void)[] = [add({})];
+  collect();
+  collect();
+  const before = old();
+  let most = 0;
+  for (let i = 0; i < PASSING; i++) {
+    leaving.push(add(new Array(KB_EACH * 128).fill(i)));
+    if (leaving.length > 64) leaving.shift()?.();
+    if (i % 200 === 0) most = Math.max(most, old() - before);
+  }
+  return most / 1024 / 1024;
+}
 
 describe('a roster', () => {
   it('has the values that were added and not removed, in order', () => {
@@ -25,28 +48,6 @@ describe('a roster', () => {
     expect(roster.values()).toHaveLength(1);
   });
 
-  const KB_EACH = 8;
-  const PASSING = 20_000;
-
-  /** The most megabytes that reached the old generation, garbage included, while many values were added and removed. */
-  function promoted(add: (value: object) => () => void): number {
-    setFlagsFromString('--expose-gc');
-    const collect = runInNewContext('gc') as () => void;
-    const old = () =>
-      getHeapSpaceStatistics().find(({ space_name }) => space_name === 'old_space')?.space_used_size ?? 0;
-    const leaving: (() => void)[] = [add({})];
-    collect();
-    collect();
-    const before = old();
-    let most = 0;
-    for (let i = 0; i < PASSING; i++) {
-      leaving.push(add(new Array(KB_EACH * 128).fill(i)));
-      if (leaving.length > 64) leaving.shift()?.();
-      if (i % 200 === 0) most = Math.max(most, old() - before);
-    }
-    return most / 1024 / 1024;
-  }
-
   it('does not keep removed values alive until a full collection, as a Set does', () => {
     const roster = new Roster<object>();
     expect(promoted((value) => roster.add(value))).toBeLessThan(8);
@@ -57,5 +58,46 @@ describe('a roster', () => {
     };
     // If this fails, V8 has changed, and a Set could replace the roster.
     expect(promoted(added)).toBeGreaterThan(12);
+  });
+});
+
+describe('a table', () => {
+  const keys = Array.from({ length: 3000 }, (_, i) => hash('sha256', `${i}`));
+
+  it('has the values that were added and not deleted', () => {
+    const table = new Table<number>();
+    for (const [i, key] of keys.entries()) table.add(key, i);
+    expect(keys.map((key) => table.get(key))).toEqual(keys.map((_, i) => i));
+    for (const key of keys.filter((_, i) => i % 3 > 0)) table.delete(key);
+    expect(keys.map((key) => table.get(key))).toEqual(keys.map((_, i) => (i % 3 > 0 ? undefined : i)));
+    expect(table.values().sort((a, b) => a - b)).toEqual(keys.map((_, i) => i).filter((i) => i % 3 === 0));
+    for (const key of keys) table.delete(key);
+    expect(table.values()).toEqual([]);
+  });
+
+  it('has keys of any length', () => {
+    const table = new Table<string>();
+    for (const key of ['', 'a', 'ab']) table.add(key, key);
+    expect(['', 'a', 'ab', 'abc'].map((key) => table.get(key))).toEqual(['', 'a', 'ab', undefined]);
+    expect(table.values()).toHaveLength(3);
+  });
+
+  it('does not keep deleted values alive until a full collection, as a Map does', () => {
+    const table = new Table<object>();
+    const map = new Map<string, object>();
+    let n = 0;
+    const inTable = (value: object) => {
+      const key = hash('sha256', `${n++}`);
+      table.add(key, value);
+      return () => table.delete(key);
+    };
+    const inMap = (value: object) => {
+      const key = hash('sha256', `${n++}`);
+      map.set(key, value);
+      return () => map.delete(key);
+    };
+    expect(promoted(inTable)).toBeLessThan(8);
+    // If this fails, V8 has changed, and a Map could replace the table.
+    expect(promoted(inMap)).toBeGreaterThan(12);
   });
 });

@@ -133,6 +133,10 @@ export type Argument = string | number | Buffer;
  */
 export class ScriptCommand extends Command {
   readonly #encoded: Buffer;
+  /** When {@link Deadlines} rejects this command. */
+  dueMs = 0;
+  /** The next command in the queue of {@link Deadlines}. */
+  newer: ScriptCommand | undefined;
 
   /**
    * @param script the SHA-1 for `evalsha`, the text for `eval`
@@ -177,17 +181,18 @@ function partOf(part: Argument): string {
   return `$${latin1.length}\r\n${latin1}\r\n`;
 }
 
-/**
- * Commands are checked at least this many times within their time limit, and at least every 10 ms. Answered commands are
- * kept in memory until the next check.
- */
+/** Commands are checked at least this many times within their time limit, and at least every 10 ms. */
 const CHECKS_PER_LIMIT = 20;
 const CHECK_EVERY_MS = 10;
 
-/** Rejects commands without an answer after their time limit. One timer serves all commands with the same limit. */
+/**
+ * Rejects commands without an answer after their time limit. One timer serves all commands with the same limit. They are a
+ * queue, because the oldest one is due first. Answered commands leave it with the next new one, so they do not fill the memory.
+ */
 class Deadlines {
   readonly #limitMs: number;
-  #commands: { command: ScriptCommand; atMs: number }[] = [];
+  #oldest: ScriptCommand | undefined;
+  #newest: ScriptCommand | undefined;
   #isChecking = false;
 
   constructor(limitMs: number) {
@@ -195,8 +200,22 @@ class Deadlines {
   }
 
   add(command: ScriptCommand): void {
-    this.#commands.push({ command, atMs: performance.now() + this.#limitMs });
+    this.#dropSettled();
+    command.dueMs = performance.now() + this.#limitMs;
+    if (this.#newest) this.#newest.newer = command;
+    else this.#oldest = command;
+    this.#newest = command;
     if (!this.#isChecking) this.#scheduleCheck();
+  }
+
+  /** Clears the link of each dropped command: an old object that links to a new one keeps it from being collected. */
+  #dropSettled(): void {
+    while (this.#oldest?.isSettled) {
+      const { newer } = this.#oldest;
+      this.#oldest.newer = undefined;
+      this.#oldest = newer;
+    }
+    if (!this.#oldest) this.#newest = undefined;
   }
 
   #scheduleCheck(): void {
@@ -204,11 +223,10 @@ class Deadlines {
     setTimeout(
       () => {
         const nowMs = performance.now();
-        const open = this.#commands.filter(({ command }) => !command.isSettled);
-        this.#commands = open.filter(({ atMs }) => atMs > nowMs);
-        for (const { command, atMs } of open)
-          if (atMs <= nowMs) command.reject(new Error('Command timed out'));
-        this.#isChecking = this.#commands.length > 0;
+        for (let at = this.#oldest; at && at.dueMs <= nowMs; at = at.newer)
+          if (!at.isSettled) at.reject(new Error('Command timed out'));
+        this.#dropSettled();
+        this.#isChecking = this.#oldest !== undefined;
         if (this.#isChecking) this.#scheduleCheck();
       },
       Math.min(this.#limitMs / CHECKS_PER_LIMIT, CHECK_EVERY_MS),

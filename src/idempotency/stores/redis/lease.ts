@@ -1,6 +1,7 @@
 import Redlock, { Lock } from 'redlock';
 import type { Scope } from '../../../kernel/brands.ts';
 import type { Clock } from '../../../kernel/clock.ts';
+import { Table } from '../../../kernel/roster.ts';
 import type { Owner } from '../../store.ts';
 import type { RedisClient } from './client.ts';
 
@@ -33,7 +34,7 @@ export class Leases {
   readonly #clock: Clock;
   readonly #nameOf: (scope: Scope) => string;
   /** By token of the owner. */
-  readonly #held = new Map<string, HeldLease>();
+  readonly #held = new Table<HeldLease>();
 
   /** @param lockNodes empty: the store's own Redis holds the leases */
   constructor(
@@ -52,7 +53,7 @@ export class Leases {
   /** Call right after a start or restart. With lock nodes it acquires the lock in the background. */
   take(owner: Owner): void {
     const held: HeldLease = { lock: undefined, untilMs: Number.NEGATIVE_INFINITY, lapsed: false };
-    this.#held.set(idOf(owner), held);
+    this.#held.add(idOf(owner), held);
     if (this.scriptMs === 0) this.#acquire(owner, held);
   }
 
@@ -64,7 +65,7 @@ export class Leases {
     const lock = await (held.lock ?? this.#takenByScript(owner));
     const extended = await (lock && this.#redlock.extend(lock, this.#leaseMs).catch(() => undefined));
     // The owner gave the lease back meanwhile, so a lock taken now would stay without an owner.
-    if (!this.#held.has(idOf(owner))) return true;
+    if (!this.#held.get(idOf(owner))) return true;
     if (extended) {
       held.lock = Promise.resolve(extended);
       held.untilMs = issuedMs + this.#leaseMs;
