@@ -1,3 +1,4 @@
+import { valuesOf } from '../kernel/fields.ts';
 import type { AuthOptions } from './options.ts';
 
 /** The credentials in a request's headers. `reason` goes to the merchant and quotes nothing that they sent. */
@@ -23,7 +24,7 @@ const B64TOKEN = /^[A-Za-z0-9._~+/-]+=*$/;
  * @param rawHeaders alternating names and values
  */
 export function readBearer(rawHeaders: readonly string[]): Bearer {
-  const [value, another] = authorizationLines(rawHeaders);
+  const [value, another] = valuesOf(rawHeaders, 'authorization');
   if (value === undefined) return refused('The Authorization header is missing.');
   if (another !== undefined) return refused('The Authorization header was sent more than once.');
   const scheme = value.length <= MAX_VALUE_CHARS && SCHEME.exec(value);
@@ -35,14 +36,6 @@ export function readBearer(rawHeaders: readonly string[]): Bearer {
 /** Whether a text is a valid bearer token of at most 512 characters. */
 export function isSecret(text: string): boolean {
   return text.length <= MAX_SECRET_CHARS && B64TOKEN.test(text);
-}
-
-function authorizationLines(rawHeaders: readonly string[]): string[] {
-  const lines: string[] = [];
-  for (let i = 0; i + 1 < rawHeaders.length; i += 2) {
-    if (rawHeaders[i]?.toLowerCase() === 'authorization') lines.push(rawHeaders[i + 1] ?? '');
-  }
-  return lines;
 }
 
 function refused(reason: string): Bearer {

@@ -51,7 +51,7 @@ export class Forwarder {
   }
 
   /** Sends a request whose body is in memory, once. Never throws. */
-  async send(req: IncomingMessage, maySend?: () => boolean): Promise<Exchange> {
+  send(req: IncomingMessage, maySend?: () => boolean): Promise<Exchange> {
     const { executor, metrics, headersOf } = this.#options;
     const context = contextOf(req);
     const request = {
@@ -60,11 +60,12 @@ export class Forwarder {
       headers: headersOf(req, { unencoded: true }),
       body: context.body ?? Buffer.alloc(0),
     };
-    const result = await executor.send(request, maySend && { maySend });
-    context.upstreamMs += result.elapsedMs;
-    const labels = { operation: context.identity?.operation.name ?? 'none', result: result.kind };
-    metrics.upstreamSeconds.observe(labels, result.elapsedMs / 1000);
-    return result;
+    return executor.send(request, maySend && { maySend }).then((result) => {
+      context.upstreamMs += result.elapsedMs;
+      const labels = { operation: context.identity?.operation.name ?? 'none', result: result.kind };
+      metrics.upstreamSeconds.observe(labels, result.elapsedMs / 1000);
+      return result;
+    });
   }
 
   /** Takes a slot, then sends. Requests with and without a key share the same slots. */

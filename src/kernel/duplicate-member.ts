@@ -12,21 +12,20 @@ const SPACE = 0x20;
  * @param json must be valid JSON, because this looks at strings, braces and colons only
  */
 export function hasDuplicateMember(json: string): boolean {
-  const outer: Set<string>[] = [];
-  let names = new Set<string>();
+  /** The names in each object that is open, from the outside in. */
+  const open: Set<string>[] = [];
   for (let at = 0; at < json.length; at++) {
     const character = json.charCodeAt(at);
-    if (character === OPENING_BRACE) {
-      outer.push(names);
-      names = new Set();
-    } else if (character === CLOSING_BRACE) names = outer.pop() as Set<string>;
+    if (character === OPENING_BRACE) open.push(new Set());
+    else if (character === CLOSING_BRACE) open.pop();
     else if (character === QUOTE) {
       const end = endOfString(json, at + 1);
       if (isFollowedByColon(json, end + 1)) {
         const written = json.slice(at + 1, end);
         const name = written.includes('\\') ? (JSON.parse(`"${written}"`) as string) : written;
-        if (names.has(name)) return true;
-        names.add(name);
+        const names = open.at(-1);
+        if (names?.has(name)) return true;
+        names?.add(name);
       }
       at = end;
     }

@@ -3,14 +3,15 @@ export function valuesOf(fields: readonly string[], name: string): string[] {
   const values: string[] = [];
   for (let i = 0; i + 1 < fields.length; i += 2) {
     const raw = fields[i] as string;
-    if (raw.length === name.length && raw.toLowerCase() === name) values.push(fields[i + 1] as string);
+    if (isName(raw, name)) values.push(fields[i + 1] as string);
   }
   return values;
 }
 
 /** Is there a field with this name? `name`: in lower case. */
 export function hasField(fields: readonly string[], name: string): boolean {
-  return fields.some((text, i) => isName(text, i, name));
+  for (let i = 0; i < fields.length; i += 2) if (isName(fields[i] as string, name)) return true;
+  return false;
 }
 
 /** Names the first request with the key, in an answer to a later one. */
@@ -34,7 +35,7 @@ export function answerFields(
   const fields: string[] = [];
   for (let i = 0; i + 1 < response.length; i += 2) {
     const name = response[i] as string;
-    if (!replaced.some((one) => isName(name, 0, one))) fields.push(name, response[i + 1] as string);
+    if (!isOneOf(name, replaced)) fields.push(name, response[i + 1] as string);
   }
   fields.push('X-Request-Id', requestId);
   if (originalRequestId !== undefined)
@@ -48,11 +49,16 @@ export function answerFields(
  */
 export function writable(fields: string[]): string[] {
   if (!hasField(fields, 'content-disposition')) return fields;
-  const isLength = (_: string, i: number) => isName(fields[i - (i % 2)] as string, 0, 'content-length');
+  const isLength = (_: string, i: number) => isName(fields[i - (i % 2)] as string, 'content-length');
   return [...fields.filter((text, i) => !isLength(text, i)), ...fields.filter(isLength)];
 }
 
-/** Is `text`, at index `i`, a field with this name? Names have even indices. Compares the lengths first, because this runs for every field of every request. */
-function isName(text: string, i: number, name: string): boolean {
-  return i % 2 === 0 && text.length === name.length && text.toLowerCase() === name;
+/** Is this the name of the field? Compares the lengths first, because this runs for every field of every request. */
+function isName(text: string, name: string): boolean {
+  return text.length === name.length && text.toLowerCase() === name;
+}
+
+function isOneOf(text: string, names: readonly string[]): boolean {
+  for (const name of names) if (isName(text, name)) return true;
+  return false;
 }

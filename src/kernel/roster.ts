@@ -52,7 +52,7 @@ export class Roster<T> {
 
 interface Link<T> {
   key: string;
-  value: T;
+  value: T | undefined;
   next: Link<T> | undefined;
 }
 
@@ -85,6 +85,7 @@ export class Table<T> {
       if (at.key !== key) continue;
       if (before) before.next = at.next;
       else this.#buckets[bucket] = at.next;
+      at.value = undefined;
       at.next = undefined;
       return;
     }
@@ -92,7 +93,7 @@ export class Table<T> {
 
   values(): T[] {
     const values: T[] = [];
-    for (const first of this.#buckets) for (let at = first; at; at = at.next) values.push(at.value);
+    for (const first of this.#buckets) for (let at = first; at; at = at.next) values.push(at.value as T);
     return values;
   }
 }

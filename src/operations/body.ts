@@ -31,9 +31,12 @@ export function takeBody(
   return 'read';
 }
 
-async function receiveBody(req: IncomingMessage, { bodyBytes, bodyTimeoutMs }: BodyLimits): Promise<Taken> {
+function receiveBody(req: IncomingMessage, { bodyBytes, bodyTimeoutMs }: BodyLimits): Promise<Taken> {
+  return readBody(req, bodyBytes, bodyTimeoutMs).then((result) => takenOf(req, result, bodyTimeoutMs));
+}
+
+function takenOf(req: IncomingMessage, result: BodyResult, bodyTimeoutMs: number): Taken {
   const context = contextOf(req);
-  const result = await readBody(req, bodyBytes, bodyTimeoutMs);
   switch (result.kind) {
     case 'body':
       context.body = result.body;

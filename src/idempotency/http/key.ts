@@ -1,3 +1,5 @@
+import { valuesOf } from '../../kernel/fields.ts';
+
 /** What the headers of a request say about its idempotency key. */
 export type KeyReading =
   | { kind: 'none' }
@@ -18,20 +20,20 @@ const QUOTED = /^"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"$/;
  */
 export function readKey(rawHeaders: readonly string[], names: readonly string[]): KeyReading {
   let key: string | undefined;
-  const seen = new Set<string>();
-  for (let i = 0; i + 1 < rawHeaders.length; i += 2) {
-    const name = (rawHeaders[i] as string).toLowerCase();
-    if (!names.includes(name)) continue;
-    if (seen.has(name)) return { kind: 'invalid', reason: `The header ${name} was sent twice.` };
-    seen.add(name);
-    const value = readValue(name, rawHeaders[i + 1] as string);
+  let keyHeader: string | undefined;
+  for (const name of names) {
+    const [text, another] = valuesOf(rawHeaders, name);
+    if (text === undefined) continue;
+    if (another !== undefined) return { kind: 'invalid', reason: `The header ${name} was sent twice.` };
+    const value = readValue(name, text);
     if (value === undefined || !PRINTABLE.test(value)) {
       return { kind: 'invalid', reason: `The header ${name} must hold 1 to 255 printable ASCII characters.` };
     }
     if (key !== undefined && key !== value) {
-      return { kind: 'invalid', reason: `The headers ${[...seen].join(' and ')} contradict each other.` };
+      return { kind: 'invalid', reason: `The headers ${keyHeader} and ${name} contradict each other.` };
     }
     key = value;
+    keyHeader = name;
   }
   return key === undefined ? { kind: 'none' } : { kind: 'key', key };
 }

@@ -86,14 +86,13 @@ export class Commands {
   }
 
   /** Runs a script whose effect no replica needs to acknowledge. @throws {StoreUnavailable} */
-  async run(script: Script, keys: string[], args: Argument[]): Promise<Reply> {
-    this.#assertReady();
-    try {
-      return await this.#send(script, keys, args, false);
-    } catch (error) {
+  run(script: Script, keys: string[], args: Argument[]): Promise<Reply> {
+    const refusal = this.#refusal();
+    if (refusal) return Promise.reject(refusal);
+    return this.#send(script, keys, args, false).catch((error: unknown) => {
       if (!isUnknownScript(error)) throw failureOf(error);
-    }
-    return await this.call(() => this.#send(script, keys, args, true));
+      return this.call(() => this.#send(script, keys, args, true));
+    });
   }
 
   #send({ lua, sha }: Script, keys: string[], args: Argument[], inFull: boolean): Promise<Reply> {
@@ -121,7 +120,8 @@ export class Commands {
 
   /** Runs a command, and turns each failure into {@link StoreUnavailable}. {@link UnknownCursor} stays as it is. */
   async call<T>(command: () => Promise<T>): Promise<T> {
-    this.#assertReady();
+    const refusal = this.#refusal();
+    if (refusal) throw refusal;
     try {
       return await command();
     } catch (error) {
@@ -129,14 +129,16 @@ export class Commands {
     }
   }
 
-  #assertReady(): void {
-    if (this.client.status !== 'ready')
-      throw new StoreUnavailable('redis: not connected', { maybeWritten: false });
-    const nodes = this.client instanceof Redis ? [this.client] : this.client.nodes('master');
-    if (nodes.some(({ stream }) => (stream?.writableLength ?? 0) > MOST_UNSENT_BYTES))
-      throw new StoreUnavailable('redis: too many commands are unsent, because it does not read them', {
+  /** Why no command can be sent now. */
+  #refusal(): StoreUnavailable | undefined {
+    const { client } = this;
+    if (client.status !== 'ready')
+      return new StoreUnavailable('redis: not connected', { maybeWritten: false });
+    if (client instanceof Redis ? isClogged(client) : client.nodes('master').some(isClogged))
+      return new StoreUnavailable('redis: too many commands are unsent, because it does not read them', {
         maybeWritten: false,
       });
+    return undefined;
   }
 
   async #flush(): Promise<void> {
@@ -148,10 +150,9 @@ export class Commands {
   }
 
   async #sendBatch(batch: PendingWrite[]): Promise<void> {
-    try {
-      this.#assertReady();
-    } catch (error) {
-      for (const { reject } of batch) reject(error);
+    const refusal = this.#refusal();
+    if (refusal) {
+      for (const { reject } of batch) reject(refusal);
       return;
     }
     // No await between the first write and the WAIT: they must leave on the same connection.
@@ -176,6 +177,8 @@ export class Commands {
     await replicated;
   }
 }
+
+const isClogged = ({ stream }: Redis): boolean => (stream?.writableLength ?? 0) > MOST_UNSENT_BYTES;
 
 const isUnknownScript = (error: unknown) => (error as Error).message.startsWith('NOSCRIPT');
 
