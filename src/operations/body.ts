@@ -108,13 +108,14 @@ export function readBody(req: IncomingMessage, maxBytes: number, timeoutMs: numb
     const onEnd = () => finish({ kind: 'body', body: buffer.whole() });
     const onClose = () => finish({ kind: 'aborted' });
     const finish = (result: BodyResult) => {
+      if (isFinished) return;
       isFinished = true;
       clearTimeout(timer);
-      req.off('data', onData).off('end', onEnd).off('close', onClose).off('error', onClose);
-      // Without a listener, a later socket error would be thrown.
-      req.on('error', () => {});
-      if (result.kind !== 'body') req.pause();
       resolve(result);
+      // After the end of a body no more data comes. `error` keeps its listener: a later error would be thrown without one.
+      if (result.kind === 'body') return;
+      req.off('data', onData).off('end', onEnd);
+      req.pause();
     };
     req.on('data', onData).on('end', onEnd).on('close', onClose).on('error', onClose);
     // Most bodies arrive in the same packet as their head. Node emits their data before this microtask: no timer is needed.
