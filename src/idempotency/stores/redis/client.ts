@@ -169,16 +169,30 @@ export class ScriptCommand extends Command {
 const NO_ARGUMENTS: string[] = [];
 const REPLY_AS_BYTES = { replyEncoding: null };
 
-function encode(name: string, start: readonly Argument[], args: readonly Argument[]): Buffer {
-  let text = `*${1 + start.length + args.length}\r\n$${name.length}\r\n${name}\r\n`;
-  for (const part of start) text += partOf(part);
-  for (const part of args) text += partOf(part);
-  return Buffer.from(text, 'latin1');
-}
+/** Most characters of a part's length in the protocol, with its dollar sign and line ends. */
+const LENGTH_CHARS = 16;
 
-function partOf(part: Argument): string {
-  const latin1 = typeof part === 'object' ? part.toString('latin1') : String(part);
-  return `$${latin1.length}\r\n${latin1}\r\n`;
+/** Encodes a command in Redis' protocol. */
+function encode(name: string, start: readonly Argument[], args: readonly Argument[]): Buffer {
+  const parts = [name, ...start, ...args].map((part) => (typeof part === 'number' ? String(part) : part));
+  let most = LENGTH_CHARS;
+  for (const part of parts) most += LENGTH_CHARS + part.length;
+  const bytes = Buffer.allocUnsafe(most);
+  let at = 0;
+  // Writing one long string is faster than writing many short ones.
+  let text = `*${parts.length}\r\n`;
+  for (const part of parts) {
+    text += `$${part.length}\r\n`;
+    if (typeof part === 'string') text += part;
+    else {
+      at += bytes.write(text, at, 'latin1');
+      at += part.copy(bytes, at);
+      text = '';
+    }
+    text += '\r\n';
+  }
+  at += bytes.write(text, at, 'latin1');
+  return bytes.subarray(0, at);
 }
 
 /** Commands are checked at least this many times within their time limit, and at least every 10 ms. */

@@ -108,11 +108,14 @@ export class Writer {
   #schedule(): void {
     if (this.#isScheduled || this.#underWay.length > 0 || !this.#thread || this.#queue.length === 0) return;
     this.#isScheduled = true;
-    // All commands of this turn of the event loop share a batch.
-    setImmediate(() => {
-      this.#isScheduled = false;
-      this.#sendBatch();
-    });
+    // All commands of this turn of the event loop and of the next one share a batch. Under load, batches of one turn only take
+    // a seventh more CPU time for a payout, because there are more commits. An idle event loop takes a second turn at once.
+    setImmediate(() =>
+      setImmediate(() => {
+        this.#isScheduled = false;
+        this.#sendBatch();
+      }),
+    );
   }
 
   #sendBatch(): void {
