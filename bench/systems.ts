@@ -67,13 +67,15 @@ export interface OncegateOptions {
   keys?: number;
   /** The format of the key file. */
   keyFormat?: KeyFormat;
+  /** The entry point of the gateway's build; by default that of this working tree. */
+  main?: string;
 }
 
 /** The gateway as users run it: built, with default options, its log in a file. */
 export async function startOncegate(
   flavour: Flavour,
   { root, backendUrl, redisUrl }: Place,
-  { dataPath, keys = 100, keyFormat = 'yaml' }: OncegateOptions = {},
+  { dataPath, keys = 100, keyFormat = 'yaml', main = MAIN }: OncegateOptions = {},
 ): Promise<System> {
   const [port, adminPort] = [await freePort(), await freePort()];
   const folder = join(root, `oncegate-${port}`);
@@ -95,7 +97,7 @@ export async function startOncegate(
   writeFileSync(file, stringify(config), { mode: 0o600 });
   const startedMs = performance.now();
   const logFile = join(folder, 'log');
-  const args = [...NODE_FLAGS, MAIN, 'serve', '--config', file];
+  const args = [...NODE_FLAGS, main, 'serve', '--config', file];
   const child = startPinned(CORES.system, process.execPath, args, { logFile });
   return await ready(port, child, startedMs, config.workers);
 }
