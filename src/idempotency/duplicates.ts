@@ -94,7 +94,7 @@ export class Duplicates {
     const known = this.#leads.get(scope);
     if (known?.fingerprint.equals(fingerprint)) return undefined;
     const lead = new Lead(fingerprint);
-    if (!known) this.#leads.add(scope, lead);
+    if (!known) this.#leads.set(scope, lead);
     return lead;
   }
 

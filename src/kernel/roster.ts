@@ -68,12 +68,15 @@ export class Table<T> {
   readonly #buckets: (Link<T> | undefined)[] = new Array(BUCKETS).fill(undefined);
 
   get(key: string): T | undefined {
-    for (let at = this.#buckets[bucketOf(key)]; at; at = at.next) if (at.key === key) return at.value;
-    return undefined;
+    return this.#find(key)?.value;
   }
 
-  /** The key must not be in the table. */
-  add(key: string, value: T): void {
+  set(key: string, value: T): void {
+    const known = this.#find(key);
+    if (known) {
+      known.value = value;
+      return;
+    }
     const bucket = bucketOf(key);
     this.#buckets[bucket] = { key, value, next: this.#buckets[bucket] };
   }
@@ -95,6 +98,12 @@ export class Table<T> {
     const values: T[] = [];
     for (const first of this.#buckets) for (let at = first; at; at = at.next) values.push(at.value as T);
     return values;
+  }
+
+  #find(key: string): Link<T> | undefined {
+    let at = this.#buckets[bucketOf(key)];
+    while (at && at.key !== key) at = at.next;
+    return at;
   }
 }
 

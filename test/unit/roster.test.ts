@@ -54,7 +54,7 @@ describe('a table', () => {
 
   it('has the values that were added and not deleted', () => {
     const table = new Table<number>();
-    for (const [i, key] of keys.entries()) table.add(key, i);
+    for (const [i, key] of keys.entries()) table.set(key, i);
     expect(keys.map((key) => table.get(key))).toEqual(keys.map((_, i) => i));
     for (const key of keys.filter((_, i) => i % 3 > 0)) table.delete(key);
     expect(keys.map((key) => table.get(key))).toEqual(keys.map((_, i) => (i % 3 > 0 ? undefined : i)));
@@ -63,9 +63,18 @@ describe('a table', () => {
     expect(table.values()).toEqual([]);
   });
 
+  it('replaces a value', () => {
+    const table = new Table<string>();
+    table.set('key', 'old');
+    table.set('key', 'new');
+    expect(table.values()).toEqual(['new']);
+    table.delete('key');
+    expect(table.get('key')).toBeUndefined();
+  });
+
   it('has keys of any length', () => {
     const table = new Table<string>();
-    for (const key of ['', 'a', 'ab']) table.add(key, key);
+    for (const key of ['', 'a', 'ab']) table.set(key, key);
     expect(['', 'a', 'ab', 'abc'].map((key) => table.get(key))).toEqual(['', 'a', 'ab', undefined]);
     expect(table.values()).toHaveLength(3);
   });
@@ -81,7 +90,7 @@ it('a roster and a table do not keep removed values alive until a full collectio
   expect(promoted((value) => roster.add(value))).toBeLessThan(8);
   const inTable = (value: object) => {
     const key = newKey();
-    table.add(key, value);
+    table.set(key, value);
     return () => table.delete(key);
   };
   expect(promoted(inTable)).toBeLessThan(8);

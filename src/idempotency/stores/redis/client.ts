@@ -133,7 +133,7 @@ export type Argument = string | number | Buffer;
  */
 export class ScriptCommand extends Command {
   readonly #encoded: Buffer;
-  /** When {@link Deadlines} rejects this command. */
+  /** When {@link Deadlines} rejects this command. 0: it was not sent yet. */
   dueMs = 0;
   /** The next command in the queue of {@link Deadlines}. */
   newer: ScriptCommand | undefined;
@@ -158,8 +158,9 @@ export class ScriptCommand extends Command {
     return this.#encoded;
   }
 
-  /** Called by ioredis when it sends the command. */
+  /** Called by ioredis each time it sends the command. After a redirection within a cluster that is more than once. */
   override setTimeout(ms: number): void {
+    if (this.dueMs > 0) return;
     const deadlines = byLimit.get(ms) ?? new Deadlines(ms);
     byLimit.set(ms, deadlines);
     deadlines.add(this);

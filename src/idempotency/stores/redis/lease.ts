@@ -53,7 +53,7 @@ export class Leases {
   /** Call right after a start or restart. With lock nodes it acquires the lock in the background. */
   take(owner: Owner): void {
     const held: HeldLease = { lock: undefined, untilMs: Number.NEGATIVE_INFINITY, lapsed: false };
-    this.#held.add(idOf(owner), held);
+    this.#held.set(idOf(owner), held);
     if (this.scriptMs === 0) this.#acquire(owner, held);
   }
 
