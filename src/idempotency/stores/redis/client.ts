@@ -170,30 +170,32 @@ export class ScriptCommand extends Command {
 const NO_ARGUMENTS: string[] = [];
 const REPLY_AS_BYTES = { replyEncoding: null };
 
-/** Most characters of a part's length in the protocol, with its dollar sign and line ends. */
-const LENGTH_CHARS = 16;
+/** Parts up to this size are sent as text, because one long write is faster than many short ones. */
+const TEXT_BYTES = 512;
+
+/** The line that begins a part, behind the end of the part before it, by the part's length. */
+const HEADS = Array.from({ length: TEXT_BYTES + 1 }, (_, length) => `\r\n$${length}\r\n`);
+const headOf = (length: number): string => HEADS[length] ?? `\r\n$${length}\r\n`;
 
 /** Encodes a command in Redis' protocol. */
 function encode(name: string, start: readonly Argument[], args: readonly Argument[]): Buffer {
-  const parts = [name, ...start, ...args].map((part) => (typeof part === 'number' ? String(part) : part));
-  let most = LENGTH_CHARS;
-  for (const part of parts) most += LENGTH_CHARS + part.length;
-  const bytes = Buffer.allocUnsafe(most);
-  let at = 0;
-  // Writing one long string is faster than writing many short ones.
-  let text = `*${parts.length}\r\n`;
-  for (const part of parts) {
-    text += `$${part.length}\r\n`;
-    if (typeof part === 'string') text += part;
-    else {
-      at += bytes.write(text, at, 'latin1');
-      at += part.copy(bytes, at);
-      text = '';
+  const chunks: Buffer[] = [];
+  let text = `*${1 + start.length + args.length}${headOf(name.length)}${name}`;
+  for (const parts of [start, args]) {
+    for (const part of parts) {
+      if (typeof part === 'string') text += headOf(part.length) + part;
+      else if (typeof part === 'number') {
+        const digits = String(part);
+        text += headOf(digits.length) + digits;
+      } else if (part.length <= TEXT_BYTES) text += headOf(part.length) + part.toString('latin1');
+      else {
+        chunks.push(Buffer.from(text + headOf(part.length), 'latin1'), part);
+        text = '';
+      }
     }
-    text += '\r\n';
   }
-  at += bytes.write(text, at, 'latin1');
-  return bytes.subarray(0, at);
+  const end = Buffer.from(`${text}\r\n`, 'latin1');
+  return chunks.length === 0 ? end : Buffer.concat([...chunks, end]);
 }
 
 /** Commands are checked at least this many times within their time limit, and at least every 10 ms. */
