@@ -144,7 +144,7 @@ const quantile = (sorted: number[], share: number): string =>
   (sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? Number.NaN).toFixed(1);
 
 const [path, lanes] = process.argv.slice(2);
-if (path !== undefined) await work(path, Number(lanes));
+if (path !== undefined && lanes !== undefined) await work(path, Number(lanes));
 else {
   const table = [
     '| processes | payouts at once in each | payouts/s | CPU µs per payout | p50 ms | p99 ms | max ms | p99 ms during checkpoints |',
