@@ -15,8 +15,7 @@ const DUPLICATES = { file: 'src/idempotency/duplicates.ts', test: engine('duplic
 const DOUBTS = { file: 'src/idempotency/doubt/lookups.ts', test: engine('doubts') };
 const OPTIONS = { file: 'src/idempotency/options.ts', test: unit('config-policies') };
 
-const COMPLETE =
-  'const answer = await this.#writer.complete(call, execution, completionOf(exchange), stopRenewing);';
+const COMPLETE = 'stored = await this.#store.complete(execution, completion);';
 
 /** start → run → complete. */
 export const engineGuards: readonly Guard[] = [
@@ -89,8 +88,8 @@ export const engineGuards: readonly Guard[] = [
   {
     ...ENGINE,
     without: 'a closing engine sends what it has started',
-    text: 'if (!this.#closing) return await this.#executions.run(call, found);',
-    replacement: 'if (this.#slots.queueTimeoutMs >= 0) return await this.#executions.run(call, found);',
+    text: 'if (!this.#closing) result = await this.#executions.run(call, found);',
+    replacement: 'if (this.#slots.queueTimeoutMs >= 0) result = await this.#executions.run(call, found);',
     test: engine('close'),
     named: 'sends nothing for a call whose start is pending, and frees its key',
   },
@@ -184,8 +183,8 @@ export const engineGuards: readonly Guard[] = [
     ...EXECUTION,
     without: 'a response is sent before it is stored',
     text: COMPLETE,
-    replacement: `void this.#writer.complete(call, execution, completionOf(exchange), stopRenewing);
-        const answer = 'ok' as Awaited<ReturnType<Store['complete']>>;`,
+    replacement: `void this.#store.complete(execution, completion);
+          stored = 'ok';`,
     named: 'is recorded as executing when it runs, and as completed when it is answered',
   },
   {

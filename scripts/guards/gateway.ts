@@ -16,11 +16,11 @@ export const gatewayGuards: readonly Guard[] = [
   {
     file: EXECUTOR,
     without: 'a request is sent again after a reset',
-    text: 'const ended = (result: Exchange) =>\n        resolve(',
-    replacement: `const ended = (result: Exchange) =>
-        result.kind === 'unknown' && !('again' in request)
-          ? this.send(Object.assign(request, { again: true })).then(resolve)
-          : resolve(`,
+    text: '        resolve(result);\n        ended',
+    replacement: `if (result.kind === 'unknown' && !('again' in request))
+          void this.send(Object.assign(request, { again: true })).then(resolve);
+        else resolve(result);
+        ended`,
     test: FAILURES,
     named: 'executed under a key > sent on a connection that the backend resets at this moment',
   },

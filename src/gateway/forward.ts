@@ -60,12 +60,12 @@ export class Forwarder {
       headers: headersOf(req, { unencoded: true }),
       body: context.body ?? Buffer.alloc(0),
     };
-    return executor.send(request, maySend && { maySend }).then((result) => {
-      context.upstreamMs += result.elapsedMs;
-      const labels = { operation: context.identity?.operation.name ?? 'none', result: result.kind };
-      metrics.upstreamSeconds.observe(labels, result.elapsedMs / 1000);
-      return result;
-    });
+    const ended = ({ kind, elapsedMs }: Exchange & { elapsedMs: number }) => {
+      context.upstreamMs += elapsedMs;
+      const labels = { operation: context.identity?.operation.name ?? 'none', result: kind };
+      metrics.upstreamSeconds.observe(labels, elapsedMs / 1000);
+    };
+    return executor.send(request, maySend ? { maySend, ended } : { ended });
   }
 
   /** Takes a slot, then sends. Requests with and without a key share the same slots. */

@@ -79,26 +79,10 @@ export class Engine {
   }
 
   /** The result of a request with a key. A failure of the store or the backend is a result too, not an exception. */
-  async handle(call: Call): Promise<Result> {
+  handle(call: Call): Promise<Result> {
     const waitUntilMs = this.#clock.monotonicMs() + call.waitMs;
-    this.#handling.begin();
-    try {
-      let lead = this.#duplicates.tryLead(call);
-      if (!lead) {
-        const followed = await this.#follow(call);
-        if ('kind' in followed) return followed;
-        lead = followed;
-      }
-      let result: Result | undefined;
-      try {
-        result = await this.#lead(call, lead, waitUntilMs);
-        return result;
-      } finally {
-        this.#duplicates.handOver(call, lead, result);
-      }
-    } finally {
-      this.#handling.end();
-    }
+    const lead = this.#duplicates.tryLead(call);
+    return lead ? this.#lead(call, lead, waitUntilMs) : this.#follow(call, waitUntilMs);
   }
 
   /** Starts nothing new, and resolves when all calls have their results, at most after `ms`. */
@@ -116,47 +100,66 @@ export class Engine {
     await this.#executions.close(Math.max(0, ms - (this.#clock.monotonicMs() - startedMs)));
   }
 
-  async #follow(call: Call): Promise<Result | Lead> {
-    if (this.#closing) return { kind: 'closing' };
-    const startedMs = this.#clock.monotonicMs();
-    const followed = await this.#duplicates.follow(call, this.#mayWait() ? call.waitMs : 0);
-    call.waited?.(this.#clock.monotonicMs() - startedMs);
-    return followed;
+  /** Waits for the leader of this scope: its result, or the call becomes the leader. */
+  async #follow(call: Call, waitUntilMs: number): Promise<Result> {
+    this.#handling.begin();
+    try {
+      if (this.#closing) return { kind: 'closing' };
+      const startedMs = this.#clock.monotonicMs();
+      const followed = await this.#duplicates.follow(call, this.#mayWait() ? call.waitMs : 0);
+      call.waited?.(this.#clock.monotonicMs() - startedMs);
+      return 'kind' in followed ? followed : await this.#lead(call, followed, waitUntilMs);
+    } finally {
+      this.#handling.end();
+    }
   }
 
   /** Starts and runs the call, or finds out what became of the earlier request that has its key. */
   async #lead(call: Call, lead: Lead, waitUntilMs: number): Promise<Result> {
-    let found: Found = await this.#start(call, lead);
-    for (let pollMs = FIRST_POLL_MS; ; pollMs = Math.min(pollMs * 1.5, LONGEST_POLL_MS)) {
-      switch (found.kind) {
-        case 'started':
-          lead.markInFlight();
-          if (!this.#closing) return await this.#executions.run(call, found);
-          this.#executions.takeBack(found);
-          return { kind: 'closing' };
-        case 'absent':
-          // The owner in another process has released the key.
-          found = call.gone?.aborted ? { kind: 'in_flight' } : await this.#start(call, lead);
-          break;
-        case 'in_flight':
-          lead.markInFlight();
-          if (this.#closing) return { kind: 'closing' };
-          if (!(await this.#waitToPoll(call, pollMs, waitUntilMs))) return found;
-          found = await this.#executions.peek(call);
-          break;
-        case 'in_doubt': {
-          // A retry that was identified as another operation is held: neither operation's policy may send it.
-          const policy = found.operation === call.operation ? call.inDoubt : 'hold';
-          const next = await this.#applyInDoubtPolicy(call, lead, policy, waitUntilMs);
-          if (!next) return { kind: 'in_doubt', sinceMs: found.sinceMs, requestId: found.requestId };
-          found = next;
-          break;
+    this.#handling.begin();
+    let result: Result | undefined;
+    try {
+      let found: Found = await this.#start(call, lead);
+      for (let pollMs = FIRST_POLL_MS; !result; pollMs = Math.min(pollMs * 1.5, LONGEST_POLL_MS)) {
+        switch (found.kind) {
+          case 'started':
+            lead.markInFlight();
+            if (!this.#closing) result = await this.#executions.run(call, found);
+            else {
+              this.#executions.takeBack(found);
+              result = { kind: 'closing' };
+            }
+            break;
+          case 'absent':
+            // The owner in another process has released the key.
+            found = call.gone?.aborted ? { kind: 'in_flight' } : await this.#start(call, lead);
+            break;
+          case 'in_flight':
+            lead.markInFlight();
+            if (this.#closing) result = { kind: 'closing' };
+            else if (await this.#waitToPoll(call, pollMs, waitUntilMs))
+              found = await this.#executions.peek(call);
+            else result = found;
+            break;
+          case 'in_doubt': {
+            // A retry that was identified as another operation is held: neither operation's policy may send it.
+            const policy = found.operation === call.operation ? call.inDoubt : 'hold';
+            const next = await this.#applyInDoubtPolicy(call, lead, policy, waitUntilMs);
+            if (next) found = next;
+            else result = { kind: 'in_doubt', sinceMs: found.sinceMs, requestId: found.requestId };
+            break;
+          }
+          case 'completed':
+            result = { kind: 'replayed', response: found.response, requestId: found.requestId };
+            break;
+          default:
+            result = found;
         }
-        case 'completed':
-          return { kind: 'replayed', response: found.response, requestId: found.requestId };
-        default:
-          return found;
       }
+      return result;
+    } finally {
+      this.#duplicates.handOver(call, lead, result);
+      this.#handling.end();
     }
   }
 

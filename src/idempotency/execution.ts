@@ -7,7 +7,14 @@ import { newToken } from './fingerprint.ts';
 import { fenceFrom, Renewals } from './lease.ts';
 import { completionOf, type Decision, decide } from './outcome.ts';
 import { RecordWriter } from './record-writer.ts';
-import { type Execution, type PeekAnswer, type Store, StoreUnavailable, UnreadableRecord } from './store.ts';
+import {
+  type Execution,
+  type Fenced,
+  type PeekAnswer,
+  type Store,
+  StoreUnavailable,
+  UnreadableRecord,
+} from './store.ts';
 import type { WriteGate } from './write-gate.ts';
 
 export interface ExecutionOptions {
@@ -139,7 +146,17 @@ export class Executions {
       releaseAfter(slot, exchange);
       const decision = decideFor(call, exchange, again);
       if (decision === 'complete') {
-        const answer = await this.#writer.complete(call, execution, completionOf(exchange), stopRenewing);
+        const completion = completionOf(exchange);
+        let stored: Fenced | undefined;
+        let cause: unknown;
+        try {
+          stored = await this.#store.complete(execution, completion);
+        } catch (error) {
+          cause = error;
+        }
+        if (stored) this.#writer.completed(call, completion, stored, stopRenewing);
+        const answer =
+          stored ?? (await this.#writer.repeatComplete(call, execution, completion, stopRenewing, cause));
         if (answer === 'stale') return await this.#superseded(call, exchange);
         return { kind: 'executed', exchange, decision, stored: answer === 'ok' };
       }

@@ -33,30 +33,23 @@ export class RecordWriter {
   }
 
   /**
-   * Stores the response. `late`: the store did not answer within `completeRetryMs`; the write is repeated in the background.
+   * The store has answered a complete, or the write was given up.
+   *
+   * @param ended called in either case
+   */
+  completed(call: Call, completion: Completion, answer: Fenced | undefined, ended: () => void): void {
+    ended();
+    if (answer === undefined) this.#observer.completeGivenUp(call);
+    if (answer === 'stale') void this.#refused(call, completion);
+  }
+
+  /**
+   * Stores a response after a first attempt has failed. `late`: the store did not answer within `completeRetryMs`; the write is
+   * repeated in the background.
    *
    * @param ended called when the store has answered, or the write is given up
    */
-  async complete(
-    call: Call,
-    execution: Execution,
-    completion: Completion,
-    ended: () => void,
-  ): Promise<Fenced | 'late'> {
-    let answer: Fenced | undefined;
-    let cause: unknown;
-    try {
-      answer = await this.#store.complete(execution, completion);
-    } catch (error) {
-      cause = error;
-    }
-    if (answer === undefined) return await this.#repeatComplete(call, execution, completion, ended, cause);
-    ended();
-    if (answer === 'stale') void this.#refused(call, completion);
-    return answer;
-  }
-
-  async #repeatComplete(
+  async repeatComplete(
     call: Call,
     execution: Execution,
     completion: Completion,
@@ -65,11 +58,7 @@ export class RecordWriter {
   ): Promise<Fenced | 'late'> {
     const write = () => this.#store.complete(execution, completion);
     const repeated = this.#pending.add(write, this.#options.inDoubtRetentionMs);
-    void repeated.then((answer) => {
-      ended();
-      if (answer === undefined) this.#observer.completeGivenUp(call);
-      if (answer === 'stale') void this.#refused(call, completion);
-    });
+    void repeated.then((answer) => this.completed(call, completion, answer, ended));
     const answer = await within(repeated, this.#options.completeRetryMs);
     if (answer !== undefined) return answer;
     this.#observer.completeLate(call, cause);

@@ -32,7 +32,9 @@ export function takeBody(
 }
 
 function receiveBody(req: IncomingMessage, { bodyBytes, bodyTimeoutMs }: BodyLimits): Promise<Taken> {
-  return readBody(req, bodyBytes, bodyTimeoutMs).then((result) => takenOf(req, result, bodyTimeoutMs));
+  return new Promise((resolve) => {
+    readBody(req, bodyBytes, bodyTimeoutMs, (result) => resolve(takenOf(req, result, bodyTimeoutMs)));
+  });
 }
 
 function takenOf(req: IncomingMessage, result: BodyResult, bodyTimeoutMs: number): Taken {
@@ -94,35 +96,40 @@ export type BodyResult =
  *
  * @param maxBytes the result is `too_large` as soon as the body exceeds it
  * @param timeoutMs for the whole body, not between two chunks
+ * @param done called once
  */
-export function readBody(req: IncomingMessage, maxBytes: number, timeoutMs: number): Promise<BodyResult> {
-  return new Promise((resolve) => {
-    const declared = declaredBytes(req);
-    const buffer = new BodyBuffer(declared, maxBytes);
-    let isFinished = false;
-    let timer: NodeJS.Timeout | undefined;
-    const onData = (chunk: Buffer) => {
-      if (buffer.bytes + chunk.length <= maxBytes) buffer.add(chunk);
-      else finish({ kind: 'too_large', read: Buffer.concat([buffer.whole(), chunk]) });
-    };
-    const onEnd = () => finish({ kind: 'body', body: buffer.whole() });
-    const onClose = () => finish({ kind: 'aborted' });
-    const finish = (result: BodyResult) => {
-      if (isFinished) return;
-      isFinished = true;
-      clearTimeout(timer);
-      resolve(result);
-      // After the end of a body no more data comes. `error` keeps its listener: a later error would be thrown without one.
-      if (result.kind === 'body') return;
+export function readBody(
+  req: IncomingMessage,
+  maxBytes: number,
+  timeoutMs: number,
+  done: (result: BodyResult) => void,
+): void {
+  const declared = declaredBytes(req);
+  const buffer = new BodyBuffer(declared, maxBytes);
+  let isFinished = false;
+  let timer: NodeJS.Timeout | undefined;
+  const onData = (chunk: Buffer) => {
+    if (buffer.bytes + chunk.length <= maxBytes) buffer.add(chunk);
+    else finish({ kind: 'too_large', read: Buffer.concat([buffer.whole(), chunk]) });
+  };
+  const onEnd = () => finish({ kind: 'body', body: buffer.whole() });
+  const onClose = () => finish({ kind: 'aborted' });
+  const finish = (result: BodyResult) => {
+    if (isFinished) return;
+    isFinished = true;
+    clearTimeout(timer);
+    // After the end of a body no more data comes. `error` keeps its listener: a later error would be thrown without one.
+    if (result.kind !== 'body') {
       req.off('data', onData).off('end', onEnd);
       req.pause();
-    };
-    req.on('data', onData).on('end', onEnd).on('close', onClose).on('error', onClose);
-    // Most bodies arrive in the same packet as their head. Node emits their data before this microtask: no timer is needed.
-    queueMicrotask(() => {
-      if (isFinished || (declared > 0 && buffer.bytes === declared)) return;
-      timer = setTimeout(() => finish({ kind: 'timeout' }), timeoutMs);
-    });
+    }
+    done(result);
+  };
+  req.on('data', onData).on('end', onEnd).on('close', onClose).on('error', onClose);
+  // Most bodies arrive in the same packet as their head. Node emits their data before this microtask: no timer is needed.
+  queueMicrotask(() => {
+    if (isFinished || (declared > 0 && buffer.bytes === declared)) return;
+    timer = setTimeout(() => finish({ kind: 'timeout' }), timeoutMs);
   });
 }
 

@@ -18,6 +18,8 @@ export interface UpstreamRequest {
 export interface SendOptions {
   /** The last-moment fence. Asked before a connection is opened, and again right before the first byte is written. Default: always true. */
   maySend?: () => boolean;
+  /** Called with the result, at once when it is known. */
+  ended?: (result: Exchange & { elapsedMs: number }) => void;
   /** Time to the complete response, and between two chunks of an oversize one. Milliseconds; default `responseTimeoutMs`. */
   timeoutMs?: number;
 }
@@ -76,14 +78,17 @@ export class Executor {
   /** Never throws. `elapsedMs`: from this call to the complete response, or to the failure. */
   send(
     request: UpstreamRequest,
-    { maySend = () => true, timeoutMs = this.#options.responseTimeoutMs }: SendOptions = {},
+    { maySend = () => true, timeoutMs = this.#options.responseTimeoutMs, ended }: SendOptions = {},
   ): Promise<Exchange & { elapsedMs: number }> {
-    if (!maySend()) return Promise.resolve({ kind: 'not_sent', reason: TOO_LATE, elapsedMs: 0 });
     const startedMs = this.#clock.monotonicMs();
     return new Promise((resolve) => {
-      const ended = (result: Exchange) =>
-        resolve(Object.assign(result, { elapsedMs: this.#clock.monotonicMs() - startedMs }));
-      const reader = new ResponseReader(this.#maxResponseBytes, this.#streams, timeoutMs, maySend, ended);
+      const end = (exchange: Exchange) => {
+        const result = Object.assign(exchange, { elapsedMs: this.#clock.monotonicMs() - startedMs });
+        resolve(result);
+        ended?.(result);
+      };
+      if (!maySend()) return end({ kind: 'not_sent', reason: TOO_LATE });
+      const reader = new ResponseReader(this.#maxResponseBytes, this.#streams, timeoutMs, maySend, end);
       try {
         this.#pool.dispatch(
           {

@@ -2,7 +2,7 @@ import type { IncomingMessage } from 'node:http';
 import { PassThrough } from 'node:stream';
 import { gzipSync } from 'node:zlib';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
-import { readBody } from '../../src/operations/body.ts';
+import { bodyOf } from '../support/body.ts';
 
 beforeEach(() => void vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] }));
 afterEach(() => void vi.useRealTimers());
@@ -12,7 +12,7 @@ const newRequest = (headers: Record<string, string> = {}) => Object.assign(new P
 type Request = ReturnType<typeof newRequest>;
 
 const read = (req: Request, maxBytes = 10, timeoutMs = 1000) =>
-  readBody(req as unknown as IncomingMessage, maxBytes, timeoutMs);
+  bodyOf(req as unknown as IncomingMessage, maxBytes, timeoutMs);
 
 describe('a body', () => {
   test('is read whole, however it is split into chunks', async () => {

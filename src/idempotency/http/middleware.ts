@@ -33,7 +33,10 @@ export function idempotency(options: IdempotencyOptions): Middleware {
     if (!identity.isProtected && !identity.keyRequired) return next();
     const reading = readKey(req.rawHeaders, options.headers);
     if (reading.kind === 'invalid') return next(problem('idempotency_key_invalid', reading.reason));
-    if (reading.kind === 'key') return execute(options, req, res, reading.key, next);
+    if (reading.kind === 'key') {
+      void execute(options, req, res, reading.key, next);
+      return;
+    }
     if (identity.keyRequired) {
       const detail = `The operation ${identity.operation.name} requires an idempotency key.`;
       return next(problem('idempotency_key_required', detail));
@@ -43,7 +46,7 @@ export function idempotency(options: IdempotencyOptions): Middleware {
   };
 }
 
-/** From here on the execution continues even if the merchant disconnects. */
+/** From here on the execution continues even if the merchant disconnects. Never throws. */
 async function execute(
   options: IdempotencyOptions,
   req: IncomingMessage,
@@ -52,13 +55,13 @@ async function execute(
   next: (refusal?: unknown) => void,
 ): Promise<void> {
   const context = contextOf(req);
-  if (!context.body) {
-    const taken = await options.takeBody(req, res);
-    if (taken === 'gone') return;
-    if (taken !== 'read') return next(taken);
-  }
-  context.done = false;
   try {
+    if (!context.body) {
+      const taken = await options.takeBody(req, res);
+      if (taken === 'gone') return;
+      if (taken !== 'read') return next(taken);
+    }
+    context.done = false;
     const call = new MerchantCall(options, req, res, context, key);
     const result = await options.engine.handle(call);
     options.handled(call.operation, result);

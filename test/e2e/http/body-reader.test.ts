@@ -5,7 +5,8 @@ import { buffer } from 'node:stream/consumers';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { describe, expect, onTestFinished, test, vi } from 'vitest';
-import { type BodyResult, readBody } from '../../../src/operations/body.ts';
+import type { BodyResult } from '../../../src/operations/body.ts';
+import { bodyOf } from '../../support/body.ts';
 import { chunk, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
 const CHUNKED = head('POST /', 'Transfer-Encoding: chunked');
@@ -36,7 +37,7 @@ describe('a body over the limit', () => {
   ])('%s can be restored and read again, whole', async (name, bytes) => {
     const whole = name.includes('last byte') ? text.slice(0, 10_001) : text;
     const wire = await serving(async (req, res) => {
-      const result = await readBody(req, 10_000, 1000);
+      const result = await bodyOf(req, 10_000, 1000);
       if (result.kind !== 'too_large') return void res.end(`unexpected result: ${result.kind}`);
       expect(result.read.length).toBeGreaterThan(10_000);
       expect(result.read.toString()).toBe(whole.slice(0, result.read.length));
@@ -52,7 +53,7 @@ describe('a body over the limit', () => {
   test('can be restored while the rest of it has not arrived', async () => {
     const { promise: stopped, resolve: stop } = Promise.withResolvers<void>();
     const wire = await serving(async (req, res) => {
-      const result = await readBody(req, 10, 1000);
+      const result = await bodyOf(req, 10, 1000);
       stop();
       if (result.kind === 'too_large') req.unshift(result.read);
       res.end(await buffer(req));
@@ -79,7 +80,7 @@ test('a body in chunks of one byte takes memory of at most about twice its size'
   const { promise: read, resolve: finish } = Promise.withResolvers<BodyResult>();
   let seen = 0;
   const wire = await serving(async (req, res) => {
-    const result = readBody(req, limit, 20_000);
+    const result = bodyOf(req, limit, 20_000);
     req.on('data', (bytes: Buffer) => {
       seen += bytes.length;
     });
@@ -107,7 +108,7 @@ test('a body of two bytes with a large Content-Length takes little memory', asyn
   for (let i = 0; i < 10; i++) {
     const { promise: arrived, resolve: arrive } = Promise.withResolvers<void>();
     const wire = await serving(async (req, res) => {
-      reading.push(readBody(req, declared, 20_000));
+      reading.push(bodyOf(req, declared, 20_000));
       let bytes = 0;
       req.on('data', (some: Buffer) => {
         bytes += some.length;
@@ -125,7 +126,7 @@ test('a body of two bytes with a large Content-Length takes little memory', asyn
 test('a body that has already arrived is read without a timer', async () => {
   const wire = await serving(async (req, res) => {
     const timers = vi.spyOn(globalThis, 'setTimeout');
-    const result = await readBody(req, 100, 4321);
+    const result = await bodyOf(req, 100, 4321);
     const armed = timers.mock.calls.filter(([, ms]) => ms === 4321);
     timers.mockRestore();
     res.end(JSON.stringify([result.kind, armed.length]));
