@@ -42,7 +42,7 @@ const limitOptions = z.strictObject({
 const shutdownOptions = z.strictObject({
   /** The gateway still accepts requests for this time, but /readyz answers 503 and answers close their connection. */
   delayMs: z.number().int().min(0).max(600_000).default(1000),
-  /** Running requests have this time to be completed. Then they are aborted, and the keys that executed are in doubt. */
+  /** Running requests have this time to be completed. Then they are aborted, and the keys whose requests were sent are in doubt. */
   graceMs: z.number().int().min(0).max(600_000).default(35_000),
   /** Then the store has this time to acknowledge responses that merchants already have. If none is left, the gateway exits. */
   completeMs: z.number().int().min(1000).max(86_400_000).default(300_000),

@@ -1,4 +1,7 @@
-/** The only source of time. Measure durations with `monotonicMs`; `wallMs` is for times that people read. */
+/**
+ * The only source of time. Measure durations with `monotonicMs`; `wallMs` is for times that people read. Only the fence
+ * (lease.ts) measures with both.
+ */
 export interface Clock {
   /** Milliseconds since the Unix epoch. May jump. */
   wallMs(): number;
