@@ -1,5 +1,6 @@
 #!/usr/bin/env node
 import cluster from 'node:cluster';
+import { readFileSync } from 'node:fs';
 
 /** Older versions drop header lines of a request, which allows request smuggling. */
 const OLDEST_NODE = { major: 24, minor: 18 };
@@ -15,12 +16,12 @@ const USAGE = `oncegate: one merchant, one idempotency key, one execution.
 
   oncegate serve --config FILE     run the gateway
   oncegate check --config FILE     check a configuration, its store, keys and ports, and the backend
-  oncegate keys hash --id ID       turn a secret key from standard input into a line for the key file
+  oncegate keys ACTION             issue, list, rotate and revoke secret keys (see: oncegate keys --help)
   oncegate records ACTION          list and show records, resolve keys in doubt (see: oncegate records --help)
   oncegate sandbox [options]       run the sandbox backend (see: oncegate sandbox --help)
   oncegate start [options]         run the sandbox and a gateway in front of it (see: oncegate start --help)
 
-Every command takes --help.
+Every command takes --help. oncegate --version prints the version.
 `;
 
 type Command = (args: string[]) => Promise<void>;
@@ -29,7 +30,7 @@ type Command = (args: string[]) => Promise<void>;
 const COMMANDS: Record<string, () => Promise<Command>> = {
   serve: async () => (await import('./cli/serve.ts')).serve,
   check: async () => (await import('./cli/check.ts')).check,
-  keys: async () => (await import('./cli/keys.ts')).keys,
+  keys: async () => (await import('./cli/keys/keys.ts')).keys,
   records: async () => (await import('./cli/records/records.ts')).records,
   sandbox: async () => (await import('./sandbox/main.ts')).runSandbox,
   start: async () => (await import('./cli/start.ts')).start,
@@ -41,6 +42,11 @@ const { Exit, explainFailure } = await import('./cli/arguments.ts');
 async function runCommand([name = '', ...args]: string[]): Promise<void> {
   if (['', '-h', '--help', 'help'].includes(name)) {
     process.stdout.write(USAGE);
+    return;
+  }
+  if (name === '--version') {
+    const manifest = readFileSync(new URL('../package.json', import.meta.url), 'utf8');
+    process.stdout.write(`${JSON.parse(manifest).version}\n`);
     return;
   }
   const load = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined;

@@ -4,6 +4,7 @@ import { contextOf, type Merchant, type Middleware } from '../kernel/context.ts'
 import { type Problem, problem } from '../kernel/problem.ts';
 import { challenge, readBearer } from './authorization-header.ts';
 import { isInForce, type KeyEntry, type KeySource } from './key-source.ts';
+import { isMistyped } from './secret-key.ts';
 
 /** Puts the merchant into the request's context, or refuses with 401. Runs before any body is read. */
 export function authenticate(authenticator: Authenticator): Middleware {
@@ -69,13 +70,18 @@ export class Authenticator {
       return { kind: 'refused', problem: problem('missing_credentials', bearer.reason, { headers }) };
     }
     const digest = hash('sha256', bearer.secret, 'base64');
-    const entry = this.#cached(digest) ?? this.#keys.find(bearer.secret) ?? UNKNOWN_KEY;
+    const entry = this.#cached(digest) ?? this.#find(bearer.secret) ?? UNKNOWN_KEY;
     if (!isInForce(entry, this.#clock.wallMs())) {
       this.#validKeys.delete(digest);
       return this.#invalidKey;
     }
     this.#cache(digest, entry);
     return { kind: 'merchant', merchant: merchantOf(entry), key: entry };
+  }
+
+  /** A mistyped key needs no look-up. Whether a key is mistyped is no secret: anyone can compute the checksum. */
+  #find(secret: string): KeyEntry | undefined {
+    return isMistyped(secret) ? undefined : this.#keys.find(secret);
   }
 
   #cached(digest: string): KeyEntry | undefined {

@@ -88,6 +88,11 @@ const merchant = mapping({
 });
 
 const keyFile = mapping({
+  /** A digest made with `auth.pepper`. With another pepper the file is refused. Default: the pepper is not checked. */
+  pepperCheck: z
+    .string('must be a string')
+    .regex(/^hmac-sha256:[0-9a-f]{64}$/, 'must be hmac-sha256: and 64 hex digits')
+    .optional(),
   merchants: z.array(merchant, 'must be a list of merchants').superRefine(unique('code')),
 });
 

@@ -18,6 +18,14 @@ export function hashSecret(pepper: string | KeyObject, secret: string): string {
   return createHmac('sha256', pepper).update(secret, 'utf8').digest('hex');
 }
 
+/** The `hash` of a secret key in the key file. */
+export const hashOf = (pepper: string | KeyObject, secret: string): string =>
+  `${HASH_PREFIX}${hashSecret(pepper, secret)}`;
+
+/** The `pepperCheck` of a key file with hashes under this pepper. No secret key has this text, because of its spaces. */
+export const pepperCheckOf = (pepper: string | KeyObject): string =>
+  hashOf(pepper, 'oncegate checks the pepper');
+
 /** All keys of one version of the key file, by the HMAC of the secret key. Immutable: a reload makes a new index. */
 export class KeyIndex {
   readonly #pepper: KeyObject;
@@ -30,10 +38,14 @@ export class KeyIndex {
 
   /**
    * @param pepper undefined: the file may contain plain secrets only, which are hashed with a random pepper
-   * @throws KeyFileError if the file has a hash and there is no pepper, or if a secret key occurs twice
+   * @throws KeyFileError if the file has a hash and there is no pepper or another one, or if a secret key occurs twice
    */
   static of(file: KeyFile, pepper: string | undefined): KeyIndex {
     if (pepper === undefined) refuseHashes(file);
+    else if (file.pepperCheck !== undefined && file.pepperCheck !== pepperCheckOf(pepper))
+      throw new KeyFileError([
+        'pepperCheck: auth.pepper is not the pepper that made the hashes of this file',
+      ]);
     const key = createSecretKey(pepper === undefined ? RANDOM_PEPPER : Buffer.from(pepper, 'utf8'));
     return new KeyIndex(key, entriesOf(file, key));
   }
@@ -126,7 +138,7 @@ export function keyLine({ id, secret, pepper, scopes }: KeyLineInput): string {
   if (!isSecret(secret))
     throw new Error('the secret key cannot be sent as a bearer token of at most 512 characters');
   // Every JSON string is also a double-quoted YAML string.
-  const members = [`id: ${JSON.stringify(id)}`, `hash: "${HASH_PREFIX}${hashSecret(pepper, secret)}"`];
+  const members = [`id: ${JSON.stringify(id)}`, `hash: "${hashOf(pepper, secret)}"`];
   if (scopes) members.push(`scopes: [${scopes.map((scope) => JSON.stringify(scope)).join(', ')}]`);
   const item = `{ ${members.join(', ')} }`;
   parseKeyFile(Buffer.from(`merchants: [{ code: check, keys: [${item}] }]`));

@@ -1,7 +1,8 @@
 import type { Desk } from '../../idempotency/doubt/desk.ts';
 import type { RecordsPage } from '../../kernel/records.ts';
 import { Exit, readArguments, required } from '../arguments.ts';
-import { ask, table, withDesk } from './desk.ts';
+import { table } from '../table.ts';
+import { ask, withDesk } from './desk.ts';
 import { resolve } from './resolve.ts';
 import { show } from './show.ts';
 

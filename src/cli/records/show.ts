@@ -1,7 +1,8 @@
 import type { Scope } from '../../kernel/brands.ts';
 import type { RecordView, ShownRecord } from '../../kernel/records.ts';
 import { Exit, readArguments, required } from '../arguments.ts';
-import { ask, namedScope, printable, RECORD_OPTIONS, table, withDesk } from './desk.ts';
+import { printable, table } from '../table.ts';
+import { ask, namedScope, RECORD_OPTIONS, withDesk } from './desk.ts';
 
 const USAGE = `oncegate records show --config FILE (--scope S | --merchant M --key K) [--body] [--json]
 

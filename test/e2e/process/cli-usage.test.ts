@@ -1,10 +1,10 @@
-import { readdirSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { expectPlain, newFolder, run } from '../../support/command.ts';
 
 describe('the help of a command', () => {
   it.concurrent.each([
-    [[], ['serve', 'check', 'keys hash', 'records', 'sandbox', 'start', '--help']],
+    [[], ['serve', 'check', 'keys', 'records', 'sandbox', 'start', '--help']],
     [
       ['serve', '--help'],
       ['--config FILE', 'gateway.example.yaml'],
@@ -40,6 +40,11 @@ describe('the help of a command', () => {
   });
 });
 
+it('oncegate --version prints the version of the package', async () => {
+  const { version } = JSON.parse(readFileSync(new URL('../../../package.json', import.meta.url), 'utf8'));
+  expect(await run(['--version'])).toMatchObject({ code: 0, stdout: `${version}\n`, stderr: '' });
+});
+
 describe('a command with wrong arguments', () => {
   it.concurrent.each([
     [['frobnicate'], 'there is no command "frobnicate"', 'oncegate serve --config FILE'],
@@ -47,7 +52,8 @@ describe('a command with wrong arguments', () => {
     [['serve'], '--config is missing', 'oncegate serve --config FILE'],
     [['check', '--confg', 'a.yaml'], "'--confg'", 'oncegate check --config FILE'],
     [['serve', 'a.yaml'], "'a.yaml'", 'oncegate serve --config FILE'],
-    [['keys', 'rotate'], 'the keys command needs an action', 'oncegate keys hash'],
+    [['keys', 'forget'], 'the keys command needs an action', 'oncegate keys hash'],
+    [['keys', 'rotate'], '--merchant is missing', 'oncegate keys rotate'],
     [['keys', 'hash'], '--id is missing', 'oncegate keys hash'],
     [['records', 'settle'], 'the records command needs an action', 'oncegate records list'],
     [['records', 'list'], '--config is missing', 'oncegate records list --config FILE'],

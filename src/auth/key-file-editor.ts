@@ -1,0 +1,167 @@
+import {
+  closeSync,
+  fsyncSync,
+  openSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeSync,
+} from 'node:fs';
+import { type Document, isMap, isSeq, parseDocument, type YAMLMap, type YAMLSeq } from 'yaml';
+import { type DeclaredKey, type KeyFile, parseKeyFile } from './key-file.ts';
+
+/** A key as it is written into the file. Times are ISO 8601. */
+export interface WrittenKey {
+  id: string;
+  hash: string;
+  scopes?: readonly string[] | undefined;
+  expiresAt?: string | undefined;
+}
+
+/** The file cannot be changed by this command. The message says why, and contains no secret. */
+export class KeyFileNotEdited extends Error {
+  override readonly name = 'KeyFileNotEdited';
+}
+
+const EMPTY = 'merchants: []\n';
+const NEW_FILE_MODE = 0o600;
+
+/** Changes a key file. Comments, order and format of everything else stay as they are. JSON stays JSON. */
+export class KeyFileEditor {
+  readonly #path: string;
+  readonly #document: Document;
+  readonly #isJson: boolean;
+  #file: KeyFile;
+
+  /** @throws KeyFileError if a gateway would refuse the file. A file that does not exist is empty. */
+  constructor(path: string) {
+    const text = textOf(path);
+    this.#path = path;
+    this.#file = parseKeyFile(Buffer.from(text));
+    this.#isJson = /^\s*\{/.test(text);
+    this.#document = parseDocument(text);
+  }
+
+  /** The keys as the gateway reads them. */
+  get file(): KeyFile {
+    return this.#file;
+  }
+
+  find(merchantCode: string, id: string): DeclaredKey | undefined {
+    const merchant = this.#file.merchants.find(({ code }) => code === merchantCode);
+    return merchant?.keys.find((key) => key.id === id);
+  }
+
+  /** Adds a key, and its merchant if the file has none with this code. */
+  add(merchantCode: string, key: WrittenKey): void {
+    if (this.find(merchantCode, key.id))
+      throw new KeyFileNotEdited(`the merchant ${merchantCode} has a key with the id ${key.id} already`);
+    const { hash, id, scopes, expiresAt } = key;
+    const members = { id, hash, ...(scopes && { scopes }), ...(expiresAt !== undefined && { expiresAt }) };
+    const merchant = this.#merchant(merchantCode) ?? this.#addMerchant(merchantCode);
+    listIn(merchant, 'keys').add(this.#document.createNode(members, { flow: true }));
+    this.#check();
+  }
+
+  /** Sets the time of a key; ISO 8601. */
+  setTime(merchantCode: string, id: string, member: 'expiresAt' | 'revokedAt', time: string): void {
+    const merchant = this.#merchant(merchantCode);
+    const keys = merchant ? listIn(merchant, 'keys').items : [];
+    const key = keys.find((item) => isMap(item) && item.get('id') === id);
+    if (!isMap(key)) throw new KeyFileNotEdited(`the merchant ${merchantCode} has no key with the id ${id}`);
+    key.set(member, time);
+    this.#check();
+  }
+
+  /** Sets the digest by which a gateway notices a wrong pepper. */
+  setPepperCheck(pepperCheck: string): void {
+    if (this.#file.pepperCheck === pepperCheck) return;
+    this.#document.set('pepperCheck', pepperCheck);
+    this.#check();
+  }
+
+  /** Replaces the file atomically. Another editor must not run meanwhile: see {@link editKeyFile}. */
+  save(): void {
+    const temporary = `${this.#path}.${process.pid}.tmp`;
+    const file = openSync(temporary, 'wx', modeOf(this.#path));
+    try {
+      writeSync(file, this.#text());
+      fsyncSync(file);
+    } finally {
+      closeSync(file);
+    }
+    renameSync(temporary, this.#path);
+  }
+
+  #text(): string {
+    return this.#isJson
+      ? `${JSON.stringify(this.#document.toJS(), undefined, 2)}\n`
+      : this.#document.toString({ lineWidth: 0 });
+  }
+
+  /** Reads the changed text as a gateway would. @throws KeyFileNotEdited */
+  #check(): void {
+    try {
+      this.#file = parseKeyFile(Buffer.from(this.#text()));
+    } catch (error) {
+      throw new KeyFileNotEdited((error as Error).message);
+    }
+  }
+
+  #merchant(code: string): YAMLMap | undefined {
+    const found = listIn(this.#document.contents, 'merchants').items.find(
+      (item) => isMap(item) && item.get('code') === code,
+    );
+    return found as YAMLMap | undefined;
+  }
+
+  #addMerchant(code: string): YAMLMap {
+    const merchants = listIn(this.#document.contents, 'merchants');
+    merchants.flow = this.#isJson;
+    const merchant = this.#document.createNode({ code, keys: [] }) as YAMLMap;
+    merchants.add(merchant);
+    return merchant;
+  }
+}
+
+/** A list that new items can be added to. An empty list is written in one line, and a longer one is not. */
+function listIn(map: unknown, member: string): YAMLSeq {
+  const list = isMap(map) ? map.get(member) : undefined;
+  if (!isSeq(list)) throw new KeyFileNotEdited(`${member} is an alias in this file: change the file by hand`);
+  if (list.items.length === 0) list.flow = false;
+  return list;
+}
+
+/** Edits the file and saves it. Only one process at a time can do so. @throws KeyFileNotEdited, KeyFileError */
+export function editKeyFile<T>(path: string, edit: (editor: KeyFileEditor) => T): T {
+  const lock = `${path}.lock`;
+  try {
+    closeSync(openSync(lock, 'wx', NEW_FILE_MODE));
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code !== 'EEXIST') throw new KeyFileNotEdited(`${lock} cannot be created (${code})`);
+    throw new KeyFileNotEdited(`another command changes ${path}; if none runs, remove ${lock}`);
+  }
+  try {
+    const editor = new KeyFileEditor(path);
+    const result = edit(editor);
+    editor.save();
+    return result;
+  } finally {
+    rmSync(lock, { force: true });
+  }
+}
+
+function textOf(path: string): string {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === 'ENOENT') return EMPTY;
+    throw new KeyFileNotEdited(`${path} cannot be read (${code})`);
+  }
+}
+
+const modeOf = (path: string): number =>
+  (statSync(path, { throwIfNoEntry: false })?.mode ?? NEW_FILE_MODE) & 0o777;

@@ -1,0 +1,175 @@
+import { editKeyFile, type KeyFileEditor } from '../../auth/key-file-editor.ts';
+import { hashOf, keyLine, pepperCheckOf } from '../../auth/key-index.ts';
+import { newSecretKey } from '../../auth/secret-key.ts';
+import { durationMs } from '../../kernel/duration.ts';
+import { Exit, readArguments, required } from '../arguments.ts';
+import { FILE_OPTION, pepperOf, readSecret, timeOf } from './input.ts';
+
+const MIN_SECRET_CHARS = 16;
+
+const NEW_KEY_OPTIONS = {
+  ...FILE_OPTION,
+  merchant: { type: 'string' },
+  id: { type: 'string' },
+  scope: { type: 'string', multiple: true },
+  expires: { type: 'string' },
+} as const;
+
+/** Adds a new secret key, and prints it. */
+export function issue(args: string[], usage: string): void {
+  const options = readArguments(
+    args,
+    { ...NEW_KEY_OPTIONS, mode: { type: 'string', default: 'live' } },
+    usage,
+  );
+  if (!options) return;
+  const { file, mode, scope: scopes, expires } = options;
+  const merchant = required(options.merchant, 'merchant', usage);
+  const nowMs = Date.now();
+  const expiresAt = expires === undefined ? undefined : timeOf(expires, 'expires', nowMs);
+  const pepper = pepperOf(process.env);
+  const secret = newSecretKey(modeOf(mode, usage));
+  const id = editKeyFile(file, (editor) => {
+    const newId = options.id ?? freeId(editor, merchant, nowMs);
+    refuseOtherPepper(editor, pepper);
+    editor.add(merchant, { id: newId, hash: hashOf(pepper, secret), scopes, expiresAt });
+    return newId;
+  });
+  printSecret(secret, `${file}: the merchant ${merchant} has the new key ${id}`);
+}
+
+/** Adds a new secret key with the scopes of an old one, which expires after the overlap. */
+export function rotate(args: string[], usage: string): void {
+  const options = readArguments(
+    args,
+    {
+      ...FILE_OPTION,
+      merchant: { type: 'string' },
+      id: { type: 'string' },
+      overlap: { type: 'string', default: '24h' },
+    },
+    usage,
+  );
+  if (!options) return;
+  const merchant = required(options.merchant, 'merchant', usage);
+  const overlapMs = durationMs(options.overlap);
+  if (overlapMs === undefined) throw new Exit('--overlap takes a duration such as 24h', 64);
+  const pepper = pepperOf(process.env);
+  const nowMs = Date.now();
+  const untilMs = nowMs + overlapMs;
+  const { oldId, newId, secret } = editKeyFile(options.file, (editor) => {
+    refuseOtherPepper(editor, pepper);
+    const old = keyToRotate(editor, merchant, options.id, nowMs);
+    const fresh = newSecretKey('live');
+    const id = freeId(editor, merchant, nowMs);
+    const scopes = old.scopes.includes('*') ? undefined : old.scopes;
+    editor.add(merchant, { id, hash: hashOf(pepper, fresh), scopes });
+    if ((old.expiresAt ?? Number.POSITIVE_INFINITY) > untilMs)
+      editor.setTime(merchant, old.id, 'expiresAt', new Date(untilMs).toISOString());
+    return { oldId: old.id, newId: id, secret: fresh };
+  });
+  const until = new Date(untilMs).toISOString();
+  printSecret(
+    secret,
+    `${options.file}: the merchant ${merchant} has the new key ${newId}, and ${oldId} expires at ${until} or before`,
+  );
+}
+
+/** Revokes a key, now or from a time on. */
+export function revoke(args: string[], usage: string): void {
+  const options = readArguments(
+    args,
+    {
+      ...FILE_OPTION,
+      merchant: { type: 'string' },
+      id: { type: 'string' },
+      at: { type: 'string', default: '0s' },
+    },
+    usage,
+  );
+  if (!options) return;
+  const merchant = required(options.merchant, 'merchant', usage);
+  const id = required(options.id, 'id', usage);
+  const at = timeOf(options.at, 'at', Date.now());
+  editKeyFile(options.file, (editor) => editor.setTime(merchant, id, 'revokedAt', at));
+  process.stderr.write(
+    `${options.file}: the key ${id} of the merchant ${merchant} is revoked from ${at} on\n`,
+  );
+}
+
+/** Adds a secret key that exists already. */
+export async function importKey(args: string[], usage: string): Promise<void> {
+  const options = readArguments(args, { ...NEW_KEY_OPTIONS, 'allow-short': { type: 'boolean' } }, usage);
+  if (!options) return;
+  const { file, scope: scopes, expires } = options;
+  const merchant = required(options.merchant, 'merchant', usage);
+  const id = required(options.id, 'id', usage);
+  const expiresAt = expires === undefined ? undefined : timeOf(expires, 'expires', Date.now());
+  const pepper = pepperOf(process.env);
+  const secret = await readSecret();
+  if (secret.length < MIN_SECRET_CHARS && !options['allow-short'])
+    throw new Exit(
+      `the secret key has fewer than ${MIN_SECRET_CHARS} characters and can be guessed; --allow-short imports it`,
+      1,
+    );
+  editKeyFile(file, (editor) => {
+    refuseOtherPepper(editor, pepper);
+    editor.add(merchant, { id, hash: hashOf(pepper, secret), scopes, expiresAt });
+  });
+  process.stderr.write(`${file}: the merchant ${merchant} has the new key ${id}\n`);
+}
+
+/** Prints the line of a secret key for the key file. */
+export async function hash(args: string[], usage: string): Promise<void> {
+  const options = readArguments(
+    args,
+    { id: { type: 'string' }, scope: { type: 'string', multiple: true } },
+    usage,
+  );
+  if (!options) return;
+  const id = required(options.id, 'id', usage);
+  const pepper = pepperOf(process.env);
+  const line = keyLine({ id, secret: await readSecret(), pepper, scopes: options.scope });
+  process.stdout.write(`${line}\n`);
+}
+
+function modeOf(mode: string, usage: string): 'live' | 'test' {
+  if (mode === 'live' || mode === 'test') return mode;
+  throw new Exit(`--mode takes live or test\n\n${usage}`, 64);
+}
+
+/** Hashes under two peppers in one file would make half of its keys unknown. */
+function refuseOtherPepper(editor: KeyFileEditor, pepper: string): void {
+  const check = pepperCheckOf(pepper);
+  if ((editor.file.pepperCheck ?? check) !== check)
+    throw new Exit('ONCEGATE_PEPPER is not the pepper of this file: its pepperCheck differs', 78);
+  editor.setPepperCheck(check);
+}
+
+/** The date, and a letter if the merchant has keys with that id: 2026-11-23, 2026-11-23b, 2026-11-23c. */
+function freeId(editor: KeyFileEditor, merchant: string, nowMs: number): string {
+  const date = new Date(nowMs).toISOString().slice(0, 10);
+  for (const letter of ['', ...'bcdefghijklmnopqrstuvwxyz'])
+    if (!editor.find(merchant, date + letter)) return date + letter;
+  throw new Exit('name the new key: --id', 64);
+}
+
+function keyToRotate(editor: KeyFileEditor, merchant: string, id: string | undefined, nowMs: number) {
+  const all = editor.file.merchants.find(({ code }) => code === merchant)?.keys ?? [];
+  const isValid = (key: (typeof all)[number]) =>
+    Math.min(key.expiresAt ?? Number.POSITIVE_INFINITY, key.revokedAt ?? Number.POSITIVE_INFINITY) > nowMs;
+  const valid = all.filter((key) => isValid(key) && (id === undefined || key.id === id));
+  const [only, another] = valid;
+  if (!only) throw new Exit(`the merchant ${merchant} has no such key in force`, 1);
+  if (another) {
+    const ids = valid.map((key) => key.id).join(', ');
+    throw new Exit(`the merchant ${merchant} has several keys in force (${ids}): name one by --id`, 64);
+  }
+  return only;
+}
+
+/** The secret key alone goes to standard output, so that it can be piped into a vault. */
+function printSecret(secret: string, message: string): void {
+  process.stderr.write(`${message}\n`);
+  process.stdout.write(`${secret}\n`);
+}

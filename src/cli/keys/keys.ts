@@ -1,0 +1,44 @@
+import { Exit } from '../arguments.ts';
+import { hash, importKey, issue, revoke, rotate } from './change.ts';
+import { list, show, verify } from './read.ts';
+
+const USAGE = `oncegate keys: issue, list, rotate and revoke secret keys in a key file.
+
+  oncegate keys issue --merchant CODE [--id ID] [--mode live|test] [--scope OPERATION]... [--expires TIME]
+  oncegate keys rotate --merchant CODE [--id ID] [--overlap 24h]
+  oncegate keys revoke --merchant CODE --id ID [--at TIME]
+  oncegate keys import --merchant CODE --id ID [--scope OPERATION]... [--expires TIME] [--allow-short]
+  oncegate keys list [--merchant CODE] [--json]
+  oncegate keys show --merchant CODE --id ID
+  oncegate keys verify
+  oncegate keys hash --id ID [--scope OPERATION]...
+
+All but hash take --file FILE (default ./keys.yaml). TIME is ISO 8601 with a zone, or a duration from now such as 30d or 24h.
+The environment variable ONCEGATE_PEPPER must have the value of the option auth.pepper, except for list, show and revoke.
+issue and rotate print the new secret key on standard output, once: the file has only its hash. import, verify and hash read a
+secret key from standard input. A running gateway uses a changed file within a second.
+Exit codes: 0 done, 1 refused, 64 wrong arguments, 78 no pepper, or the file is wrong.
+`;
+
+const ACTIONS: Record<string, (args: string[], usage: string) => void | Promise<void>> = {
+  ...{ issue, rotate, revoke, import: importKey, hash },
+  ...{ list, show, verify },
+};
+
+export async function keys([action = '', ...args]: string[]): Promise<void> {
+  if (action === '--help' || action === '-h') {
+    process.stdout.write(USAGE);
+    return;
+  }
+  const act = Object.hasOwn(ACTIONS, action) ? ACTIONS[action] : undefined;
+  if (!act)
+    throw new Exit(`the keys command needs an action: ${Object.keys(ACTIONS).join(', ')}\n\n${USAGE}`, 64);
+  try {
+    await act(args, USAGE);
+  } catch (error) {
+    const { name, message } = error as Error;
+    // `hash` reads no file: its mistakes are those of the arguments.
+    if (name === 'KeyFileError' && action !== 'hash') throw new Exit(message, 78);
+    throw error;
+  }
+}

@@ -1,0 +1,165 @@
+import { randomUUID } from 'node:crypto';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { send, withdraw } from '../../support/client.ts';
+import { type CommandOptions, expectPlain, newFolder, run } from '../../support/command.ts';
+import { startRedis } from '../../support/redis-server.ts';
+import type { SpawnedGateway } from '../../support/spawn.ts';
+import { onRedis } from '../../support/stores.ts';
+import { until } from '../../support/until.ts';
+import { configFor, isReplay, openSandbox, startGateway } from './gateways.ts';
+
+const PEPPER = 'a-pepper-of-some-length';
+const WITHIN_MS = 1000;
+
+const keys = (args: string[], options: CommandOptions = {}) =>
+  run(['keys', ...args], { env: { ONCEGATE_PEPPER: PEPPER }, ...options });
+
+/** Runs a command that prints a new secret key alone. */
+async function newKey(args: string[]): Promise<string> {
+  const ended = await keys(args);
+  expect(ended).toMatchObject({ code: 0 });
+  expect(ended.stdout).toMatch(/^og_(?:live|test)_\w{32}_\w{6}\n$/);
+  const secret = ended.stdout.trim();
+  expect(ended.stderr).not.toContain(secret);
+  return secret;
+}
+
+const statusOf = async ({ url }: SpawnedGateway, secret: string) =>
+  (await send(url, { path: '/v2/get_balance', headers: { Authorization: `Bearer ${secret}` } })).status;
+
+/** How long it takes until all gateways answer this secret key with the status. */
+async function msUntil(gateways: SpawnedGateway[], secret: string, status: number): Promise<number> {
+  const startedMs = performance.now();
+  await Promise.all(
+    gateways.map((gateway) =>
+      until(async () => ((await statusOf(gateway, secret)) === status ? true : undefined)),
+    ),
+  );
+  return performance.now() - startedMs;
+}
+
+describe('the life of a secret key', () => {
+  it('issue, rotate and revoke are in force on two gateways within a second, and a retry finds its payout', async () => {
+    const path = join(newFolder(), 'keys.yaml');
+    const file = ['--file', path];
+    const first = await newKey(['issue', ...file, '--merchant', 'M-ALPHA']);
+    const sandbox = await openSandbox();
+    const redis = await startRedis();
+    const pepper = '$' + '{ONCEGATE_PEPPER}';
+    // The sandbox does not know the new keys.
+    const auth = { forward: 'replace', replaceWith: 'Bearer sk_sandbox_alpha' } as const;
+    const config = () =>
+      configFor(sandbox, { ...onRedis(redis), auth: { ...auth, pepper, keys: { source: 'file', path } } });
+    const gateways = await Promise.all(
+      [config(), config()].map((one) => startGateway(one, { ONCEGATE_PEPPER: PEPPER })),
+    );
+    const [one, other] = gateways as [SpawnedGateway, SpawnedGateway];
+    const key = randomUUID();
+    const paid = await withdraw(one.url, { secret: first, key });
+    expect(paid.status).toBe(201);
+
+    const second = await newKey(['rotate', ...file, '--merchant', 'M-ALPHA', '--overlap', '1h']);
+    expect(await msUntil(gateways, second, 200)).toBeLessThan(WITHIN_MS);
+    expect(await statusOf(one, first)).toBe(200);
+    const retried = await withdraw(other.url, { secret: second, key });
+    expect([retried.status, isReplay(retried), retried.body]).toEqual([201, true, paid.body]);
+
+    const [, oldId = ''] = /- \{ id: (\S+),/.exec(readFileSync(path, 'utf8')) ?? [];
+    expect(await keys(['revoke', ...file, '--merchant', 'M-ALPHA', '--id', oldId])).toMatchObject({
+      code: 0,
+    });
+    expect(await msUntil(gateways, first, 401)).toBeLessThan(WITHIN_MS);
+    expect(await statusOf(one, second)).toBe(200);
+    expect(await statusOf(one, `${second.slice(0, -1)}-`)).toBe(401);
+
+    const listed = await keys(['list', ...file]);
+    expect(listed.stdout).toMatch(/M-ALPHA +\S+ +revoked.*\nM-ALPHA +\S+ +in force/);
+    expect(listed.stdout + gateways.flatMap(({ lines }) => lines).join('\n')).not.toMatch(
+      /og_live_|hmac-sha256/,
+    );
+  });
+
+  it('import, show and verify', async () => {
+    const file = ['--file', join(newFolder(), 'keys.yaml')];
+    const input = 'sk_sandbox_imported';
+    const add = [
+      'import',
+      ...file,
+      '--merchant',
+      'M-1',
+      '--id',
+      'old',
+      '--scope',
+      'balance',
+      '--expires',
+      '30d',
+    ];
+    expect(await keys(add, { input })).toMatchObject({ code: 0, stdout: '' });
+    const shown = await keys(['show', ...file, '--merchant', 'M-1', '--id', 'old']);
+    expect(JSON.parse(shown.stdout)).toMatchObject({
+      merchant: 'M-1',
+      id: 'old',
+      state: 'in force',
+      scopes: ['balance'],
+    });
+    expect(shown.stdout).not.toMatch(/hmac-sha256|sandbox/);
+    expect(await keys(['verify', ...file], { input })).toMatchObject({
+      code: 0,
+      stdout: 'old of the merchant M-1, in force\n',
+    });
+    expect(await keys(['verify', ...file], { input: 'sk_sandbox_another' })).toMatchObject({
+      code: 1,
+      stdout: '',
+    });
+  });
+
+  it('a gateway with another pepper than the file refuses to start', async () => {
+    const path = join(newFolder(), 'keys.yaml');
+    await newKey(['issue', '--file', path, '--merchant', 'M-ALPHA']);
+    const config = configFor(await openSandbox(), {
+      auth: { pepper: 'another-pepper-of-some-length', keys: { source: 'file', path } },
+    });
+    await expect(startGateway(config)).rejects.toThrow('auth.pepper is not the pepper that made the hashes');
+  });
+
+  it.concurrent.each([
+    ['no merchant', 64, ['issue'], {}, /--merchant is missing/],
+    ['an unknown mode', 64, ['issue', '--merchant', 'M', '--mode', 'prod'], {}, /live or test/],
+    ['a wrong time', 64, ['issue', '--merchant', 'M', '--expires', 'tomorrow'], {}, /--expires takes a time/],
+    ['a wrong overlap', 64, ['rotate', '--merchant', 'M', '--overlap', '1 day'], {}, /--overlap takes/],
+    ['nothing to rotate', 1, ['rotate', '--merchant', 'M'], {}, /no such key in force/],
+    ['nothing to revoke', 1, ['revoke', '--merchant', 'M', '--id', 'a'], {}, /no key with the id a/],
+    ['no pepper', 78, ['issue', '--merchant', 'M'], { env: { ONCEGATE_PEPPER: '' } }, /ONCEGATE_PEPPER/],
+    ['an invalid id', 1, ['issue', '--merchant', 'M', '--id', 'a b'], {}, /id: must be/],
+    ['a short secret', 1, ['import', '--merchant', 'M', '--id', 'a'], { input: 'hunter2' }, /can be guessed/],
+    ['no file', 78, ['list'], {}, /cannot be read \(ENOENT\)/],
+  ] as [string, number, string[], CommandOptions, RegExp][])(
+    'is refused without a file and without a secret: %s',
+    async (_, code, args, options, reason) => {
+      const path = join(newFolder(), 'keys.yaml');
+      const ended = await keys([...args, '--file', path], options);
+      expect(ended).toMatchObject({ code, stdout: '' });
+      expectPlain(ended);
+      expect(ended.stderr).toMatch(reason);
+      expect(ended.stderr).not.toMatch(/hunter2|a-pepper/);
+      expect(() => readFileSync(path)).toThrow('ENOENT');
+    },
+  );
+
+  it('a file under another pepper is not changed', async () => {
+    const path = join(newFolder(), 'keys.yaml');
+    await newKey(['issue', '--file', path, '--merchant', 'M']);
+    const before = readFileSync(path, 'utf8');
+    const env = { ONCEGATE_PEPPER: 'another-pepper-of-some-length' };
+    const ended = await keys(['issue', '--file', path, '--merchant', 'M'], { env });
+    expect(ended).toMatchObject({ code: 78, stdout: '' });
+    expect(ended.stderr).toContain('pepperCheck differs');
+    expect(readFileSync(path, 'utf8')).toBe(before);
+    writeFileSync(`${path}.lock`, '');
+    expect((await keys(['revoke', '--file', path, '--merchant', 'M', '--id', 'x'])).stderr).toContain(
+      'another command',
+    );
+  });
+});

@@ -1,0 +1,120 @@
+import {
+  chmodSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { editKeyFile } from '../../src/auth/key-file-editor.ts';
+
+const HASH = `hmac-sha256:${'a'.repeat(64)}`;
+const OTHER_HASH = `hmac-sha256:${'b'.repeat(64)}`;
+
+const YAML = `# who may call
+merchants:
+  - code: M-1 # the first
+    name: One
+    keys:
+      - id: "2026-01" # old
+        hash: "${HASH}"
+`;
+
+let folder: string;
+let path: string;
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'oncegate-test-'));
+  path = join(folder, 'keys.yaml');
+});
+afterEach(() => rmSync(folder, { recursive: true, force: true }));
+
+const text = () => readFileSync(path, 'utf8');
+
+describe('editing a key file', () => {
+  it('keeps comments, order and format', () => {
+    writeFileSync(path, YAML);
+    editKeyFile(path, (editor) => {
+      editor.add('M-1', {
+        id: '2026-02',
+        hash: OTHER_HASH,
+        scopes: ['balance'],
+        expiresAt: '2027-01-01T00:00:00Z',
+      });
+      editor.setTime('M-1', '2026-01', 'revokedAt', '2026-12-01T00:00:00Z');
+    });
+    expect(text()).toBe(`# who may call
+merchants:
+  - code: M-1 # the first
+    name: One
+    keys:
+      - id: "2026-01" # old
+        hash: "${HASH}"
+        revokedAt: 2026-12-01T00:00:00Z
+      - { id: 2026-02, hash: ${OTHER_HASH}, scopes: [ balance ], expiresAt: 2027-01-01T00:00:00Z }
+`);
+  });
+
+  it('creates the file and the merchant, readable by its owner only', () => {
+    editKeyFile(path, (editor) => editor.add('M-9', { id: '007', hash: HASH }));
+    expect(statSync(path).mode & 0o777).toBe(0o600);
+    const { merchants } = editKeyFile(path, ({ file }) => file);
+    expect(merchants).toMatchObject([{ code: 'M-9', keys: [{ id: '007', hash: HASH, scopes: ['*'] }] }]);
+  });
+
+  it('keeps JSON as JSON, and the mode of the file', () => {
+    writeFileSync(path, JSON.stringify({ merchants: [{ code: 'M-1', keys: [{ id: 'a', hash: HASH }] }] }));
+    chmodSync(path, 0o640);
+    editKeyFile(path, (editor) => {
+      editor.add('M-1', { id: '1e3', hash: OTHER_HASH });
+      editor.add('M-2', { id: 'b', hash: `hmac-sha256:${'c'.repeat(64)}` });
+      editor.setPepperCheck(HASH);
+    });
+    expect(JSON.parse(text())).toMatchObject({
+      pepperCheck: HASH,
+      merchants: [{ keys: [{ id: 'a' }, { id: '1e3' }] }, { code: 'M-2', keys: [{ id: 'b' }] }],
+    });
+    expect(statSync(path).mode & 0o777).toBe(0o640);
+  });
+
+  it.each([
+    [
+      'a second key with one id',
+      YAML,
+      () => ({ id: '2026-01', hash: OTHER_HASH }),
+      /has a key with the id 2026-01/,
+    ],
+    ['an invalid id', YAML, () => ({ id: 'a b', hash: OTHER_HASH }), /id: must be/],
+    ['an alias', `x: &k []\n${YAML}`, () => ({ id: 'b', hash: HASH }), /unknown member/],
+    ['a file with a mistake', 'merchants: 1\n', () => ({ id: 'b', hash: HASH }), /merchants: must be/],
+  ])('refuses %s, and changes nothing', (_, before, key, reason) => {
+    writeFileSync(path, before);
+    expect(() => editKeyFile(path, (editor) => editor.add('M-1', key()))).toThrow(reason);
+    expect(text()).toBe(before);
+    expect(readdirSync(folder)).toEqual(['keys.yaml']);
+  });
+
+  it('refuses a list that is an alias, and a key that is not there', () => {
+    const aliases = `merchants:\n  - { code: A, keys: &all [{ id: a, hash: "${HASH}" }] }\n  - { code: B, keys: *all }\n`;
+    writeFileSync(path, aliases);
+    expect(() => editKeyFile(path, (editor) => editor.add('B', { id: 'b', hash: OTHER_HASH }))).toThrow(
+      /alias/,
+    );
+    expect(() =>
+      editKeyFile(path, (editor) => editor.setTime('A', 'z', 'revokedAt', '2027-01-01T00:00:00Z')),
+    ).toThrow('the merchant A has no key with the id z');
+    expect(text()).toBe(aliases);
+  });
+
+  it('is refused while another command edits it', () => {
+    writeFileSync(path, YAML);
+    editKeyFile(path, () => {
+      expect(() => editKeyFile(path, () => {})).toThrow(/another command changes/);
+    });
+    expect(existsSync(`${path}.lock`)).toBe(false);
+  });
+});
