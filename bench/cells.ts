@@ -22,7 +22,9 @@ export const ALL_CELLS: readonly Cell[] = [
   ...cells('balance', 300, ['http-proxy-3', 'fast-gateway', 'node-http', 'undici', 'nginx']),
   ...cells('passthrough', 300, ['oncegate-redis', 'express-hpm']),
   ...cells('unkeyed', 300, ['oncegate-redis']),
+  ...cells('upload', 300, ['oncegate-redis', 'express-hpm']),
   ...cells('first', 300, ['oncegate-redis', 'node-idempotency', 'express-idempotency', 'oncegate-sqlite']),
+  ...cells('first', 300, ['oncegate-redis-always']),
   ...cells('replay', 300, ['oncegate-redis', 'node-idempotency', 'express-memory', 'oncegate-sqlite']),
   ...cells('replay', 300, ['express-idempotency']),
   ...cells('mixed', 300, ['oncegate-redis', 'node-idempotency', 'oncegate-sqlite']),
@@ -34,7 +36,7 @@ export const ALL_CELLS: readonly Cell[] = [
 export const QUICK_CELLS: readonly Cell[] = ALL_CELLS.filter(
   ({ size, work, system }) =>
     size === 300 &&
-    ['balance', 'passthrough', 'first', 'replay'].includes(work) &&
+    ['balance', 'passthrough', 'upload', 'first', 'replay'].includes(work) &&
     [
       ...['oncegate-redis', 'oncegate-sqlite', 'express-hpm', 'express-undici'],
       ...['node-idempotency', 'express-memory'],

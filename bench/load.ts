@@ -4,7 +4,7 @@ import { promisify } from 'node:util';
 import { CORES, cpuUs, rssBytes } from './processes.ts';
 import { SECRET, type System } from './systems.ts';
 
-export type Work = 'balance' | 'passthrough' | 'first' | 'replay' | 'mixed' | 'unkeyed';
+export type Work = 'balance' | 'passthrough' | 'first' | 'replay' | 'mixed' | 'unkeyed' | 'upload';
 
 const SCRIPT = fileURLToPath(new URL('./wrk/work.lua', import.meta.url));
 const CONNECTIONS = 64;

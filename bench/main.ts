@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { launchRedis } from '../test/support/redis-process.ts';
+import { calibrate } from './calibration.ts';
 import { ALL_CELLS, type Cell, nameOf, QUICK_CELLS } from './cells.ts';
 import { writeDocuments } from './documents.ts';
 import { growth } from './growth.ts';
@@ -15,7 +16,7 @@ import { type Backend, startBackend } from './nginx.ts';
 import { type BenchOptions, optionsOf, USAGE } from './options.ts';
 import { paced } from './paced-runs.ts';
 import { end, pinned } from './processes.ts';
-import { cellTable, latencyTable, ratioTable, targetTable } from './report.ts';
+import { cellTable, latencyTable, quietLine, ratioTable, targetTable } from './report.ts';
 import type { Results } from './results.ts';
 import { build, type Place, type System, startOncegate, startPeer } from './systems.ts';
 
@@ -23,7 +24,13 @@ const RESULTS = fileURLToPath(new URL('./results.json', import.meta.url));
 const RUN_S = 2;
 const PACED_ROUNDS = 3;
 const PACED_S = 4;
-const PACED_SYSTEMS = ['backend', 'oncegate-redis', 'oncegate-sqlite', 'node-idempotency'];
+const PACED_SYSTEMS = [
+  'backend',
+  'oncegate-redis',
+  'oncegate-sqlite',
+  'node-idempotency',
+  'express-idempotency',
+];
 const STARTS = 5;
 const START_KEYS = 10_000;
 const MEMORY_WITHIN_MS = 45_000;
@@ -36,16 +43,21 @@ class Systems {
   readonly #started = new Map<string, System>();
   readonly #root: string;
   readonly #backend: Backend;
-  readonly #redisUrl: string;
+  readonly #redisUrls: Record<'everysec' | 'always', string>;
 
-  constructor(root: string, backend: Backend, redisUrl: string) {
+  /** @param redisUrls by `appendfsync` */
+  constructor(root: string, backend: Backend, redisUrls: Record<'everysec' | 'always', string>) {
     this.#root = root;
     this.#backend = backend;
-    this.#redisUrl = redisUrl;
+    this.#redisUrls = redisUrls;
   }
 
-  placeFor(size: Cell['size']): Place {
-    return { root: this.#root, backendUrl: this.#backend.urls[size], redisUrl: this.#redisUrl };
+  placeFor(size: Cell['size'], appendfsync: 'everysec' | 'always' = 'everysec'): Place {
+    return {
+      root: this.#root,
+      backendUrl: this.#backend.urls[size],
+      redisUrl: this.#redisUrls[appendfsync],
+    };
   }
 
   async get({ system, size }: Pick<Cell, 'system' | 'size'>): Promise<System> {
@@ -54,7 +66,8 @@ class Systems {
     if (known && known.process.exitCode === null && known.process.signalCode === null) return known;
     if (known && system.startsWith('oncegate')) throw new Error(`${name} exited unexpectedly`);
     if (known) report(`${name} exited unexpectedly; starting it again`);
-    const started = await start(system, this.placeFor(size));
+    const appendfsync = system === 'oncegate-redis-always' ? 'always' : 'everysec';
+    const started = await start(system, this.placeFor(size, appendfsync));
     this.#started.set(name, started);
     return started;
   }
@@ -65,7 +78,7 @@ class Systems {
 }
 
 async function start(system: string, place: Place): Promise<System> {
-  if (system === 'oncegate-redis') return await startOncegate('redis', place);
+  if (system.startsWith('oncegate-redis')) return await startOncegate('redis', place);
   if (system === 'oncegate-sqlite') return await startOncegate('sqlite', place);
   if (system === 'oncegate-two-workers') return await startOncegate('workers', place);
   return await startPeer(system, place);
@@ -78,20 +91,32 @@ async function bench(options: BenchOptions): Promise<Results> {
   report('building');
   build();
   const redis = await launchRedis({ args: ['--appendfsync', 'everysec'] });
-  pinned(redis.pid);
+  const durableRedis = await launchRedis({ args: ['--appendfsync', 'always'] });
+  for (const { pid } of [redis, durableRedis]) pinned(pid);
   const backend = await startBackend(root);
-  const systems = new Systems(root, backend, redis.url);
+  const systems = new Systems(root, backend, { everysec: redis.url, always: durableRedis.url });
   const results: Results = {
     ...{
       at: new Date().toISOString(),
       command: commandOf(options),
     },
     ...{ seconds: 0, machine: machine(), versions: versions(), seed, rounds: options.rounds },
-    ...{ cells: [], paced: [], growth: [], memory: [], startsMs: { yaml: [], json: [] } },
+    ...{
+      cells: [],
+      paced: [],
+      growth: [],
+      memory: [],
+      startsMs: { yaml: [], json: [], hundred: [] },
+      calibrationUs: [],
+    },
   };
   try {
     const cells = cellsOf(options);
-    for (let round = 1; round <= options.rounds; round++) await runCells(cells, round, systems, results);
+    for (let round = 1; round <= options.rounds; round++) {
+      results.calibrationUs.push(calibrate());
+      await runCells(cells, round, systems, results);
+    }
+    results.calibrationUs.push(calibrate());
     if (options.only === undefined) await runPaced(options, systems, results);
     await systems.end();
     const place = systems.placeFor(300);
@@ -101,6 +126,9 @@ async function bench(options: BenchOptions): Promise<Results> {
         results.startsMs[keyFormat].push(Math.round(started.readyMs));
         await end(started.process);
       }
+      const started = await startOncegate('sqlite', place);
+      results.startsMs.hundred.push(Math.round(started.readyMs));
+      await end(started.process);
     }
     if (!options.quick) {
       results.growth = await growth(place, options.rounds, seed, report);
@@ -115,7 +143,7 @@ async function bench(options: BenchOptions): Promise<Results> {
   } finally {
     await systems.end();
     await end(backend.process);
-    await redis.stop();
+    await Promise.all([redis.stop(), durableRedis.stop()]);
   }
   rmSync(root, { recursive: true, force: true });
   results.seconds = Math.round((performance.now() - startedMs) / 1000);
@@ -171,7 +199,7 @@ async function runPaced({ quick }: BenchOptions, systems: Systems, results: Resu
       const run = await paced(name, port, { round, seconds, keys: `${results.seed}-paced-${round}` });
       results.paced.push(run);
       report(
-        `${round}: 1,000 a second: ${name}: p50 ${run.p50Ms} ms, p99 ${run.p99Ms} ms, ${run.late} late, ${run.refused} refused, ${run.wrong} wrong`,
+        `${round}: 500 a second: ${name}: p50 ${run.p50Ms} ms, p99 ${run.p99Ms} ms, ${run.late} late, ${run.refused} refused, ${run.wrong} wrong`,
       );
     }
   }
@@ -191,7 +219,7 @@ async function main(args: string[]): Promise<number> {
   }
   const results = await bench(options);
   process.stdout.write(
-    `${ratioTable(results)}\n${cellTable(results)}\n${latencyTable(results)}\n${targetTable(results)}\n`,
+    `${ratioTable(results)}\n${cellTable(results)}\n${latencyTable(results)}\n${targetTable(results)}\n${quietLine(results)}\n`,
   );
   const file = options.json ?? (options.quick ? undefined : RESULTS);
   if (file !== undefined) writeFileSync(file, `${JSON.stringify(results)}\n`);

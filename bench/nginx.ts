@@ -30,6 +30,7 @@ const HTTP = (folder: string) => `
   keepalive_timeout 600s;
   sendfile on;
   tcp_nopush on;
+  client_max_body_size 2m;
 `;
 
 /** A static backend with one port for each size: it answers every request with the same file. */

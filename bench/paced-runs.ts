@@ -6,11 +6,11 @@ import type { PacedRun } from './results.ts';
 import { SECRET } from './systems.ts';
 
 const CLIENT = fileURLToPath(new URL('./paced.ts', import.meta.url));
-const RATE_PER_S = 1000;
+const RATE_PER_S = 500;
 
 const run = promisify(execFile);
 
-/** First-time withdraws at 1,000 a second on a port. */
+/** First-time withdraws at 500 a second on a port. */
 export async function paced(
   system: string,
   port: number,

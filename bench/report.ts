@@ -1,6 +1,6 @@
 import { type Cell, nameOf } from './cells.ts';
 import type { Work } from './load.ts';
-import { type CellRun, type MemoryRun, median, type Results, ratios } from './results.ts';
+import { type CellRun, type MemoryRun, median, noiseOf, type Results, ratios } from './results.ts';
 import { type Target, targetsOf } from './targets.ts';
 
 const MIB = 1024 * 1024;
@@ -10,6 +10,7 @@ const PEERS: readonly [work: Work, system: string, peer: string][] = [
   ['balance', 'oncegate-redis', 'express-hpm'],
   ['balance', 'oncegate-redis', 'express-undici'],
   ['passthrough', 'oncegate-redis', 'express-hpm'],
+  ['upload', 'oncegate-redis', 'express-hpm'],
   ['first', 'oncegate-redis', 'node-idempotency'],
   ['first', 'oncegate-sqlite', 'oncegate-redis'],
   ['first', 'oncegate-sqlite', 'node-idempotency'],
@@ -58,7 +59,7 @@ export function cellTable(results: Results): string {
   return table(head, rows, 3);
 }
 
-/** At 1,000 first-time withdraws a second. */
+/** At 500 first-time withdraws a second. */
 export function latencyTable(results: Results): string {
   const systems = [...new Set(results.paced.map(({ system }) => system))];
   const rows = systems.map((system) => {
@@ -141,13 +142,24 @@ export function shortTable(results: Results): string {
   return table(['work', 'system', 'requests/s', 'CPU µs a request'], rows, 2);
 }
 
-export function machineLine({ at, command, seconds, machine, versions, rounds, seed }: Results): string {
+export function machineLine(results: Results): string {
+  const { at, command, seconds, machine, versions, rounds, seed } = results;
   const { node = '', nginx = '', redis = '', wrk = '' } = versions;
   return [
     `\`${command}\` on ${at.slice(0, 10)}, ${rounds} rounds in ${seconds} s, seed ${seed}: ${machine.cpu},`,
     `${machine.cores} cores, ${machine.memoryGiB} GiB, Linux ${machine.kernel}; Node ${node}, nginx ${nginx}, Redis ${redis}, wrk ${wrk}.`,
+    quietLine(results),
     '',
   ].join('\n');
+}
+
+/** How quiet the run was. */
+export function quietLine(results: Results): string {
+  const { spread, isNoisy } = noiseOf(results);
+  const took = `A fixed task between the rounds took up to ${Math.round(spread * 100)} % longer than at its fastest`;
+  return isNoisy
+    ? `${took}: **the run is noisy**, and its targets are not judged.`
+    : `${took}: the run was quiet.`;
 }
 
 function grouped(runs: readonly CellRun[]): Map<string, CellRun[]> {

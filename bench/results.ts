@@ -6,7 +6,7 @@ export interface CellRun extends Cell, Run {
   round: number;
 }
 
-/** At 1,000 requests a second. */
+/** At 500 requests a second. */
 export interface PacedRun {
   round: number;
   system: string;
@@ -53,8 +53,22 @@ export interface Results {
   paced: PacedRun[];
   growth: GrowthRun[];
   memory: MemoryRun[];
-  /** Milliseconds from the start of the process to its first connection, with 10,000 secret keys. */
-  startsMs: Record<KeyFormat, number[]>;
+  /** Milliseconds from the start of the process to its first connection: with 10,000 secret keys, and with 100 in YAML. */
+  startsMs: Record<KeyFormat | 'hundred', number[]>;
+  /** Processor time of a fixed task before each round and after the last one, in microseconds. Shows how quiet the run was. */
+  calibrationUs: number[];
+}
+
+/** Above this spread of the calibration, targets are not judged. */
+const QUIET = 0.1;
+
+/** How much longer the fixed task took at its slowest than at its fastest; 0.05 is 5 %. */
+export function noiseOf({ calibrationUs }: Pick<Results, 'calibrationUs'>): {
+  spread: number;
+  isNoisy: boolean;
+} {
+  const spread = Math.max(...calibrationUs) / Math.min(...calibrationUs) - 1;
+  return { spread, isNoisy: !(spread <= QUIET) };
 }
 
 export function median(values: readonly number[]): number {

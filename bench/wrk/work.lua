@@ -1,5 +1,5 @@
--- The requests that wrk sends. Environment: WORK is balance, first, replay, mixed, unkeyed or passthrough; every new idempotency
--- key of this run starts with KEYS. Prints one line of JSON when it is done: what was sent and how it was answered.
+-- The requests that wrk sends. Environment: WORK is balance, first, replay, mixed, unkeyed, passthrough or upload; every new
+-- idempotency key of this run starts with KEYS. Prints one line of JSON when it is done: what was sent and how it was answered.
 local work = os.getenv('WORK')
 local keys = os.getenv('KEYS')
 local authorization = 'Bearer ' .. os.getenv('SECRET')
@@ -16,6 +16,11 @@ end
 
 local function passthrough()
   return wrk.format('GET', '/v2/others', get)
+end
+
+-- One MiB to a path that no operation declares, without a key.
+local function upload()
+  return wrk.format('POST', '/v2/files', { ['Authorization'] = authorization }, string.rep('x', 1048576))
 end
 
 local function withdraw(key)
@@ -36,6 +41,9 @@ function request()
     return ready
   elseif work == 'passthrough' then
     ready = ready or passthrough()
+    return ready
+  elseif work == 'upload' then
+    ready = ready or upload()
     return ready
   elseif work == 'first' then
     return first()

@@ -3,6 +3,7 @@ import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { DOCUMENTS, documentText, tables } from '../../bench/documents.ts';
 import { optionsOf } from '../../bench/options.ts';
+import { quietLine } from '../../bench/report.ts';
 import type { CellRun, Results } from '../../bench/results.ts';
 import { targetsOf } from '../../bench/targets.ts';
 import { NODE_FLAGS } from '../../scripts/node-flags.ts';
@@ -53,7 +54,8 @@ describe('the benchmark', () => {
       ...none,
     });
     const results = {
-      ...{ rounds: 3, paced: [], growth: [], memory: [], startsMs: { yaml: [601], json: [599, 601, 590] } },
+      ...{ rounds: 3, paced: [], growth: [], memory: [], calibrationUs: [100, 109, 104] },
+      startsMs: { yaml: [601], json: [599, 601, 590], hundred: [349, 351, 340] },
       cells: [
         ...[run(1, 'oncegate-redis', 300, 10), run(1, 'express-hpm', 100, 30)],
         ...[run(2, 'oncegate-redis', 100, 30), run(2, 'express-hpm', 100, 30)],
@@ -61,9 +63,13 @@ describe('the benchmark', () => {
       ],
     } as unknown as Results;
     const targets = targetsOf(results);
-    expect(targets[0]).toMatchObject({ figure: 2.1, spread: [1, 3], met: true });
+    expect(targets[0]).toMatchObject({ figure: 0.5, spread: [1 / 3, 1], met: true });
     expect(targets[1]).toMatchObject({ figure: undefined, met: undefined });
-    expect(targets.at(-1)).toMatchObject({ work: 'start, keys as JSON', figure: 599, met: true });
+    expect(targets.at(-1)).toMatchObject({ work: 'start', figure: 349, met: true });
+    expect(quietLine(results)).toMatch('9 % longer than at its fastest: the run was quiet.');
+    const noisy = { ...results, calibrationUs: [100, 111] };
+    expect(targetsOf(noisy).at(-1)).toMatchObject({ figure: 349, met: undefined });
+    expect(quietLine(noisy)).toMatch('11 % longer than at its fastest: **the run is noisy**');
   });
 
   it('calls no latency met that was bought with refusals', () => {
@@ -71,10 +77,16 @@ describe('the benchmark', () => {
       ...{ round: 1, system, p50Ms, p99Ms: p50Ms, answered: 9, refused, wrong: 0, late: 0 },
     });
     const results = {
-      ...{ rounds: 1, cells: [], growth: [], memory: [], startsMs: { yaml: [], json: [] } },
-      paced: [run('backend', 0.1, 0), run('oncegate-redis', 0.2, 0), run('oncegate-sqlite', 0.2, 1)],
-    } as unknown as Results;
-    const verdicts = targetsOf(results).flatMap(({ work, met }) => (work.startsWith('added') ? [met] : []));
-    expect(verdicts).toEqual([true, true, false, false]);
+      ...{ rounds: 1, cells: [], growth: [], memory: [], startsMs: { yaml: [], json: [], hundred: [] } },
+      calibrationUs: [1, 1],
+    };
+    const others = [run('backend', 0.1, 0), run('node-idempotency', 0.3, 0)];
+    const verdicts = (ours: object) =>
+      targetsOf({ ...results, paced: [...others, ours] } as unknown as Results).flatMap(({ work, met }) =>
+        work.startsWith('added') ? [met] : [],
+      );
+    expect(verdicts(run('oncegate-redis', 0.2, 0))).toEqual([true, true]);
+    expect(verdicts(run('oncegate-redis', 0.2, 1))).toEqual([false, false]);
+    expect(verdicts(run('oncegate-redis', 0.4, 0))).toEqual([false, false]);
   });
 });
