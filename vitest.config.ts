@@ -8,7 +8,10 @@ process.env.NODE_COMPILE_CACHE ??= fileURLToPath(
 );
 
 /** Suites that measure how long something takes. Next to others they would measure those. */
-const measuring = ['test/faults/abuse/**/*.test.ts', 'test/e2e/http/websocket-revoked.test.ts'];
+const measuring = [
+  'test/faults/abuse/**/*.test.ts',
+  ...['e2e/http/websocket-revoked', 'e2e/process/keys-in-force'].map((name) => `test/${name}.test.ts`),
+];
 /** Suites that wait for a minute, or work for half of one: begun late, they would run on when all others have ended. */
 const longest = [
   ...['faults/chaos-sqlite', 'faults/chaos-redis', 'contract/sqlite', 'faults/interleavings/interleavings'],

@@ -1,13 +1,16 @@
 import {
   closeSync,
+  existsSync,
   fsyncSync,
   openSync,
   readFileSync,
+  realpathSync,
   renameSync,
   rmSync,
   statSync,
   writeSync,
 } from 'node:fs';
+import { isDeepStrictEqual } from 'node:util';
 import { type Document, isMap, isSeq, parseDocument, type YAMLMap, type YAMLSeq } from 'yaml';
 import { type DeclaredKey, type KeyFile, parseKeyFile } from './key-file.ts';
 
@@ -29,6 +32,7 @@ const NEW_FILE_MODE = 0o600;
 
 /** Changes a key file. Comments, order and format of everything else stay as they are. JSON stays JSON. */
 export class KeyFileEditor {
+  /** Not the path of a symbolic link to the file, which `save` would replace. */
   readonly #path: string;
   readonly #document: Document;
   readonly #isJson: boolean;
@@ -37,7 +41,7 @@ export class KeyFileEditor {
   /** @throws KeyFileError if a gateway would refuse the file. A file that does not exist is empty. */
   constructor(path: string) {
     const text = textOf(path);
-    this.#path = path;
+    this.#path = existsSync(path) ? realpathSync(path) : path;
     this.#file = parseKeyFile(Buffer.from(text));
     this.#isJson = /^\s*\{/.test(text);
     this.#document = parseDocument(text);
@@ -61,7 +65,7 @@ export class KeyFileEditor {
     const members = { id, hash, ...(scopes && { scopes }), ...(expiresAt !== undefined && { expiresAt }) };
     const merchant = this.#merchant(merchantCode) ?? this.#addMerchant(merchantCode);
     listIn(merchant, 'keys').add(this.#document.createNode(members, { flow: true }));
-    this.#check();
+    this.#check(merchantCode, key.id);
   }
 
   /** Sets the time of a key; ISO 8601. */
@@ -71,7 +75,7 @@ export class KeyFileEditor {
     const key = keys.find((item) => isMap(item) && item.get('id') === id);
     if (!isMap(key)) throw new KeyFileNotEdited(`the merchant ${merchantCode} has no key with the id ${id}`);
     key.set(member, time);
-    this.#check();
+    this.#check(merchantCode, id);
   }
 
   /** Sets the digest by which a gateway notices a wrong pepper. */
@@ -100,13 +104,25 @@ export class KeyFileEditor {
       : this.#document.toString({ lineWidth: 0 });
   }
 
-  /** Reads the changed text as a gateway would. @throws KeyFileNotEdited */
-  #check(): void {
+  /**
+   * Reads the changed text as a gateway would.
+   *
+   * @throws KeyFileNotEdited if a gateway would refuse it, or read another key than the changed one differently
+   */
+  #check(merchantCode?: string, id?: string): void {
+    let changed: KeyFile;
     try {
-      this.#file = parseKeyFile(Buffer.from(this.#text()));
+      changed = parseKeyFile(Buffer.from(this.#text()));
     } catch (error) {
       throw new KeyFileNotEdited((error as Error).message);
     }
+    const others = (file: KeyFile) =>
+      file.merchants.flatMap(({ code, keys }) =>
+        keys.filter((key) => code !== merchantCode || key.id !== id).map((key) => [code, key]),
+      );
+    if (!isDeepStrictEqual(others(changed), others(this.#file)))
+      throw new KeyFileNotEdited('the change would alter another key: change the file by hand');
+    this.#file = changed;
   }
 
   #merchant(code: string): YAMLMap | undefined {

@@ -55,6 +55,16 @@ export interface KeySource {
   close(): void;
 }
 
+/** `oncegate_secret_keys_expiring` counts the keys that expire within this time. */
+const A_WEEK_MS = 7 * 24 * 3_600_000;
+
+/** How many keys in force expire within seven days. */
+export function countExpiring(entries: Iterable<KeyEntry>, nowMs: number): number {
+  let count = 0;
+  for (const entry of entries) if (isInForce(entry, nowMs) && !isInForce(entry, nowMs + A_WEEK_MS)) count++;
+  return count;
+}
+
 /** Keys that expire within this time are reported. */
 const SOON_MS = 30 * 24 * 3_600_000;
 

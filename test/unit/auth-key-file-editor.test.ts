@@ -1,11 +1,13 @@
 import {
   chmodSync,
   existsSync,
+  lstatSync,
   mkdtempSync,
   readdirSync,
   readFileSync,
   rmSync,
   statSync,
+  symlinkSync,
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -108,6 +110,25 @@ merchants:
       editKeyFile(path, (editor) => editor.setTime('A', 'z', 'revokedAt', '2027-01-01T00:00:00Z')),
     ).toThrow('the merchant A has no key with the id z');
     expect(text()).toBe(aliases);
+  });
+
+  it('follows a symbolic link', () => {
+    const target = join(folder, 'real.yaml');
+    writeFileSync(target, YAML);
+    symlinkSync(target, path);
+    editKeyFile(path, (editor) => editor.add('M-1', { id: 'b', hash: OTHER_HASH }));
+    expect(lstatSync(path).isSymbolicLink()).toBe(true);
+    expect(readFileSync(target, 'utf8')).toContain('id: b');
+  });
+
+  it('refuses a change that would alter another key', () => {
+    writeFileSync(
+      path,
+      `merchants:\n  - { code: A, keys: [&a { id: a, hash: "${HASH}" }] }\n  - { code: B, keys: [*a] }\n`,
+    );
+    expect(() =>
+      editKeyFile(path, (editor) => editor.setTime('A', 'a', 'revokedAt', '2027-01-01T00:00:00Z')),
+    ).toThrow('would alter another key');
   });
 
   it('is refused while another command edits it', () => {

@@ -1,16 +1,30 @@
 import { expect, test } from 'vitest';
 import { parseKeyFile } from '../../src/auth/key-file.ts';
 import { KeyIndex } from '../../src/auth/key-index.ts';
-import { keyWarnings } from '../../src/auth/key-source.ts';
+import { countExpiring, keyWarnings } from '../../src/auth/key-source.ts';
 
 const NOW_MS = Date.parse('2026-11-22T12:00:00Z');
 
-function warningsOf(...keys: string[]): string[] {
+function indexOf(...keys: string[]): KeyIndex {
   const items = keys.map((members, i) => `{ id: k${i}, dangerouslyPlainSecret: sk_${i}, ${members} }`);
   const text = `merchants: [{ code: M-1, keys: [${items.join(', ')}] }]`;
-  const index = KeyIndex.of(parseKeyFile(Buffer.from(text)), undefined);
-  return keyWarnings(index.entries(), ['balance', 'withdraw'], NOW_MS);
+  return KeyIndex.of(parseKeyFile(Buffer.from(text)), undefined);
 }
+
+const warningsOf = (...keys: string[]): string[] =>
+  keyWarnings(indexOf(...keys).entries(), ['balance', 'withdraw'], NOW_MS);
+
+test('keys that end within seven days are counted', () => {
+  const index = indexOf(
+    ...['', 'expiresAt: 2026-11-29T12:00:00Z', 'revokedAt: 2026-11-23T00:00:00Z'],
+    ...[
+      'expiresAt: 2026-11-29T12:00:01Z',
+      'expiresAt: 2026-11-22T12:00:00Z',
+      'revokedAt: 2026-01-01T00:00:00Z',
+    ],
+  );
+  expect(countExpiring(index.entries(), NOW_MS)).toBe(2);
+});
 
 test.each([
   ['a key without limits', ['']],

@@ -46,6 +46,7 @@ export function rotate(args: string[], usage: string): void {
       ...FILE_OPTION,
       merchant: { type: 'string' },
       id: { type: 'string' },
+      mode: { type: 'string', default: 'live' },
       overlap: { type: 'string', default: '24h' },
     },
     usage,
@@ -54,13 +55,14 @@ export function rotate(args: string[], usage: string): void {
   const merchant = required(options.merchant, 'merchant', usage);
   const overlapMs = durationMs(options.overlap);
   if (overlapMs === undefined) throw new Exit('--overlap takes a duration such as 24h', 64);
+  const mode = modeOf(options.mode, usage);
   const pepper = pepperOf(process.env);
   const nowMs = Date.now();
   const untilMs = nowMs + overlapMs;
   const { oldId, newId, secret } = editKeyFile(options.file, (editor) => {
     refuseOtherPepper(editor, pepper);
     const old = keyToRotate(editor, merchant, options.id, nowMs);
-    const fresh = newSecretKey('live');
+    const fresh = newSecretKey(mode);
     const id = freeId(editor, merchant, nowMs);
     const scopes = old.scopes.includes('*') ? undefined : old.scopes;
     editor.add(merchant, { id, hash: hashOf(pepper, fresh), scopes });

@@ -5,7 +5,7 @@ import { list, show, verify } from './read.ts';
 const USAGE = `oncegate keys: issue, list, rotate and revoke secret keys in a key file.
 
   oncegate keys issue --merchant CODE [--id ID] [--mode live|test] [--scope OPERATION]... [--expires TIME]
-  oncegate keys rotate --merchant CODE [--id ID] [--overlap 24h]
+  oncegate keys rotate --merchant CODE [--id ID] [--mode live|test] [--overlap 24h]
   oncegate keys revoke --merchant CODE --id ID [--at TIME]
   oncegate keys import --merchant CODE --id ID [--scope OPERATION]... [--expires TIME] [--allow-short]
   oncegate keys list [--merchant CODE] [--json]

@@ -4,6 +4,7 @@ import { Exit, readArguments, required } from '../arguments.ts';
 import { table } from '../table.ts';
 import { ask, withDesk } from './desk.ts';
 import { resolve } from './resolve.ts';
+import { resolveMany } from './resolve-many.ts';
 import { show } from './show.ts';
 
 const USAGE = `oncegate records: list and show records, and resolve keys in doubt.
@@ -11,13 +12,17 @@ const USAGE = `oncegate records: list and show records, and resolve keys in doub
   oncegate records list --config FILE [--in-doubt] [--limit N] [--json]
   oncegate records show --config FILE (--scope S | --merchant M --key K) [--body] [--json]
   oncegate records resolve --config FILE (--scope S | --merchant M --key K) --as completed|released --reason TEXT
+  oncegate records resolve-many --config FILE --from FILE --reason TEXT [--dry-run]
 
 They open only the store of the configuration. With SQLite, run them on the machine of the gateway. The gateway may run.
 Each takes --help. Exit codes: 0 done, 1 refused and nothing was written, 64 wrong arguments, 69 the store cannot be used,
 78 the configuration is wrong.
 `;
 
-const ACTIONS: Record<string, (args: string[]) => Promise<void>> = { list, show, resolve };
+const ACTIONS: Record<string, (args: string[]) => Promise<void>> = {
+  ...{ list, show, resolve },
+  'resolve-many': resolveMany,
+};
 
 export async function records([action = '', ...args]: string[]): Promise<void> {
   if (action === '--help' || action === '-h') {
@@ -25,7 +30,11 @@ export async function records([action = '', ...args]: string[]): Promise<void> {
     return;
   }
   const act = Object.hasOwn(ACTIONS, action) ? ACTIONS[action] : undefined;
-  if (!act) throw new Exit(`the records command needs an action: list, show or resolve\n\n${USAGE}`, 64);
+  if (!act)
+    throw new Exit(
+      `the records command needs an action: list, show, resolve or resolve-many\n\n${USAGE}`,
+      64,
+    );
   await act(args);
 }
 

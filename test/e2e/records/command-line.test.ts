@@ -73,6 +73,50 @@ describe.concurrent.each(storeKinds)('the records command, while a gateway runs 
     },
   );
 
+  it('resolves many keys from a file, after a dry run', sequential, async () => {
+    const keys = Array.from({ length: 3 }, () => randomUUID());
+    for (const key of keys) await withdraw(stack.url, { key, fault: 'execute-then-reset' });
+    const done = randomUUID();
+    await withdraw(stack.url, { key: done });
+    const file = join(folder, `${kind}.jsonl`);
+    const completed = {
+      as: 'completed',
+      status: 201,
+      headers: ['Content-Type', 'application/json'],
+      body: '{"é":1}',
+    };
+    const lines = [
+      ...keys.slice(0, 2).map((key) => ({ merchant: 'M-ALPHA', key, ...completed })),
+      { scope: scopeOf('M-ALPHA', keys[2] as string), as: 'completed' },
+      { merchant: 'M-ALPHA', key: done, as: 'released' },
+      { merchant: 'M-ALPHA', key: 'unknown', as: 'released' },
+    ];
+    writeFileSync(file, lines.map((line) => `${JSON.stringify(line)}\n`).join('\n'));
+    const many = (...more: string[]) =>
+      records('resolve-many', '--from', file, '--reason', 'incident 12', '--by', 'ada', ...more);
+
+    const tried = await many('--dry-run');
+    expect(tried.code).toBe(1);
+    expect(tried.stdout).toMatch(
+      /^(?:ok {3}.*would become completed\n){3}(?:FAIL .*\n){2}3 would be resolved, 2 not\n$/,
+    );
+    expect(await inDoubt()).toHaveLength(3);
+
+    const resolved = await many();
+    expect(resolved.code).toBe(1);
+    expect(resolved.stdout).toMatch(/^(?:ok {3}.*is now completed\n){3}(?:FAIL .*\n){2}3 resolved, 2 not\n$/);
+    expect(await inDoubt()).toEqual([]);
+    const retry = await withdraw(stack.url, { key: keys[0] as string });
+    expect([retry.status, retry.body.toString()]).toEqual([201, '{"é":1}']);
+    for (const key of keys) expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+
+    writeFileSync(file, `${JSON.stringify(lines[0])}\n{"as":"completed"}\nnonsense\n`);
+    const refused = await many();
+    expect(refused).toMatchObject({ code: 64, stdout: '' });
+    expect(refused.stderr).toMatch(/line 2: must have scope, or merchant and key\n.*line 3: /);
+    expectPlain(refused);
+  });
+
   it('completes what was executed, with the response that retries then get', sequential, async () => {
     const key = randomUUID();
     expectProblem(await withdraw(stack.url, { key, fault: 'execute-then-reset' }), {
