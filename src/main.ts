@@ -16,6 +16,7 @@ const USAGE = `oncegate: one merchant, one idempotency key, one execution.
 
   oncegate serve --config FILE     run the gateway
   oncegate check --config FILE     check a configuration, its store, keys and ports, and the backend
+  oncegate config print            print the configuration in force, without secrets (see: oncegate config --help)
   oncegate keys ACTION             issue, list, rotate and revoke secret keys (see: oncegate keys --help)
   oncegate records ACTION          list and show records, resolve keys in doubt (see: oncegate records --help)
   oncegate sandbox [options]       run the sandbox backend (see: oncegate sandbox --help)
@@ -30,6 +31,7 @@ type Command = (args: string[]) => Promise<void>;
 const COMMANDS: Record<string, () => Promise<Command>> = {
   serve: async () => (await import('./cli/serve.ts')).serve,
   check: async () => (await import('./cli/check.ts')).check,
+  config: async () => (await import('./cli/config.ts')).config,
   keys: async () => (await import('./cli/keys/keys.ts')).keys,
   records: async () => (await import('./cli/records/records.ts')).records,
   sandbox: async () => (await import('./sandbox/main.ts')).runSandbox,

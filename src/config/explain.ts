@@ -1,4 +1,5 @@
 import type { $ZodIssue } from 'zod/v4/core';
+import { optionsAt } from './json-schema.ts';
 
 /** Options of earlier versions: the last part of the old path → the new name. */
 const RENAMED: Record<string, string> = {
@@ -12,8 +13,13 @@ const RENAMED: Record<string, string> = {
  * One line for each mistake of an issue: path, value, and what is allowed.
  *
  * @param written the file's content with its placeholders, so that no message shows a value from the environment
+ * @param placeOf where an option is written in the file, if that is known
  */
-export function explain(issue: $ZodIssue, written: unknown): string[] {
+export function explain(
+  issue: $ZodIssue,
+  written: unknown,
+  placeOf: (path: readonly PropertyKey[]) => string | undefined,
+): string[] {
   const path = issue.path
     .map((part) => (typeof part === 'number' ? `[${part}]` : `.${String(part)}`))
     .join('')
@@ -21,8 +27,10 @@ export function explain(issue: $ZodIssue, written: unknown): string[] {
   if (issue.code === 'unrecognized_keys') {
     return issue.keys.map((key) => {
       const renamed = Object.hasOwn(RENAMED, key) ? RENAMED[key] : undefined;
-      const hint = renamed === undefined ? '' : `; it is now called ${renamed}`;
-      return `${path ? `${path}.` : ''}${key}: is not an option${hint}`;
+      const similar = renamed ?? mostSimilar(key, optionsAt(issue.path));
+      const hint = renamed ? `; it is now called ${renamed}` : similar ? `; is it ${similar}?` : '';
+      const place = placeOf([...issue.path, key]);
+      return `${path ? `${path}.` : ''}${key}: is not an option${hint}${place ? ` (${place})` : ''}`;
     });
   }
   const value = valueAt(written, issue.path);
@@ -34,6 +42,31 @@ export function explain(issue: $ZodIssue, written: unknown): string[] {
   if (value === undefined && issue.code === 'custom') return [`${path}: ${allowed}`];
   if (value === undefined) return [`${path}: is missing: ${allowed}`];
   return [`${path}: ${shown(path, value, issue)} is not allowed: ${allowed}`];
+}
+
+/** The option that a misspelt name is most likely meant to be. Undefined: none is similar. */
+function mostSimilar(name: string, options: readonly string[]): string | undefined {
+  const most = Math.ceil(name.length / 3);
+  const near = options
+    .map((option) => ({ option, edits: editsBetween(name.toLowerCase(), option.toLowerCase()) }))
+    // The same name may be an option of another kind of store.
+    .filter(({ option, edits }) => option !== name && edits <= most)
+    .sort((a, b) => a.edits - b.edits);
+  return near[0]?.option;
+}
+
+/** How many characters must be changed, added or removed (Levenshtein distance). */
+function editsBetween(a: string, b: string): number {
+  let row = Array.from({ length: b.length + 1 }, (_, i) => i);
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i];
+    for (let j = 1; j <= b.length; j++) {
+      const replaced = (row[j - 1] as number) + (a[i - 1] === b[j - 1] ? 0 : 1);
+      next.push(Math.min(replaced, (row[j] as number) + 1, (next[j - 1] as number) + 1));
+    }
+    row = next;
+  }
+  return row[b.length] as number;
 }
 
 function allowedBy(issue: $ZodIssue): string {

@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs';
-import { type Document, parseDocument } from 'yaml';
+import { type Document, isMap, isScalar, LineCounter, parseDocument } from 'yaml';
+import { durationMs } from '../kernel/duration.ts';
 import { explain } from './explain.ts';
 import { type Config, configSchema } from './schema.ts';
 
@@ -24,7 +25,8 @@ export function loadConfig(file: string, env: NodeJS.ProcessEnv): Config {
 
 /** @param file for messages only. @throws {ConfigError} */
 export function parseConfig(text: string, env: NodeJS.ProcessEnv, file = 'configuration'): Config {
-  const document = parseDocument(text, { prettyErrors: true });
+  const lineCounter = new LineCounter();
+  const document = parseDocument(text, { prettyErrors: true, lineCounter });
   const [syntaxError] = document.errors;
   if (syntaxError) throw new ConfigError(file, [`is not valid YAML: ${syntaxError.message.split('\n')[0]}`]);
   const written = contentOf(document, file);
@@ -33,12 +35,35 @@ export function parseConfig(text: string, env: NodeJS.ProcessEnv, file = 'config
   }
   const { value, mistakes } = fillPlaceholders(written, env);
   if (mistakes.length > 0) throw new ConfigError(file, mistakes);
-  const result = configSchema.safeParse(value);
+  const result = configSchema.safeParse(withDurations(value));
   if (result.success) return result.data;
   throw new ConfigError(
     file,
-    result.error.issues.flatMap((issue) => explain(issue, written)),
+    result.error.issues.flatMap((issue) =>
+      explain(issue, written, (path) => placeOf(document, lineCounter, path)),
+    ),
   );
+}
+
+/** Replaces durations such as `24h` by their milliseconds, in options whose name ends in Ms. */
+function withDurations(value: unknown, name = ''): unknown {
+  if (typeof value === 'string') return name.endsWith('Ms') ? (durationMs(value) ?? value) : value;
+  if (Array.isArray(value)) return value.map((item) => withDurations(item));
+  if (typeof value !== 'object' || value === null) return value;
+  return Object.fromEntries(
+    Object.entries(value).map(([member, item]) => [member, withDurations(item, member)]),
+  );
+}
+
+/** Where the name of an option is written, such as `line 3, column 5`. */
+function placeOf(document: Document, lines: LineCounter, path: readonly PropertyKey[]): string | undefined {
+  const section = path.length > 1 ? document.getIn(path.slice(0, -1), true) : document.contents;
+  if (!isMap(section)) return undefined;
+  const pair = section.items.find(({ key }) => isScalar(key) && key.value === path.at(-1));
+  const [offset] = (isScalar(pair?.key) && pair.key.range) || [];
+  if (offset === undefined) return undefined;
+  const { line, col } = lines.linePos(offset);
+  return `line ${line}, column ${col}`;
 }
 
 /** Replaces the YAML library's message about aliases. It quotes the alias, and an unquoted secret may look like an alias. */

@@ -66,7 +66,7 @@ operations: [{ name: pay, match: { method: POST, path: /, where: { action: "\${A
 
   it('has no effect in names of options and in comments', () => {
     expect(mistakesIn(`${UPSTREAM}# \${NOWHERE}\n"\${NOWHERE}": 1`)).toEqual([
-      `gateway.yaml: \${NOWHERE}: is not an option`,
+      `gateway.yaml: \${NOWHERE}: is not an option (line 3, column 1)`,
     ]);
   });
 

@@ -179,21 +179,25 @@ describe('the message about a mistake', () => {
   });
 
   it('names an option that does not exist', () => {
-    const cases: [text: string, path: string][] = [
-      ['wrokers: 2', 'wrokers'],
-      ['listen: { prot: 1 }', 'listen.prot'],
-      ['store: { kind: sqlite, url: "redis://a" }', 'store.url'],
-      ['store: { kind: redis, url: "redis://a", path: ./data }', 'store.path'],
-      ['auth: { keys: { source: file, file: a } }', 'auth.keys.file'],
-      [`operations: [{ name: a, key: optional, ${match} }]`, 'operations[0].key'],
+    const cases: [text: string, path: string, hint: string, place: string][] = [
+      ['wrokers: 2', 'wrokers', '; is it workers?', 'line 2, column 1'],
+      ['listen:\n  prot: 1', 'listen.prot', '; is it port?', 'line 3, column 3'],
+      ['limits: { inflight: 1 }', 'limits.inflight', '; is it inFlight?', 'line 2, column 11'],
+      ['store: { kind: sqlite, url: "redis://a" }', 'store.url', '', 'line 2, column 24'],
+      ['auth: { keys: { source: file, file: a } }', 'auth.keys.file', '', 'line 2, column 31'],
+      [`operations: [{ name: a, key: optional, ${match} }]`, 'operations[0].key', '', 'line 2, column 25'],
       [
-        'operations: [{ name: a, match: { method: POST, path: /, unreadableBody: pass } }]',
-        `${MATCH}.unreadableBody`,
+        'operations: [{ name: a, match: { methd: [POST], method: POST, path: / } }]',
+        `${MATCH}.methd`,
+        '; is it method?',
+        'line 2, column 34',
       ],
-      ['__proto__: { a: 1 }', '__proto__'],
+      ['__proto__: { a: 1 }', '__proto__', '', 'line 2, column 1'],
     ];
-    for (const [text, path] of cases)
-      expect(mistakesIn(`${UPSTREAM}${text}`)).toEqual([`gateway.yaml: ${path}: is not an option`]);
+    for (const [text, path, hint, place] of cases)
+      expect(mistakesIn(`${UPSTREAM}${text}`)).toEqual([
+        `gateway.yaml: ${path}: is not an option${hint} (${place})`,
+      ]);
   });
 
   it('has the present name of an option that an earlier version called otherwise', () => {
@@ -205,7 +209,9 @@ describe('the message about a mistake', () => {
     ];
     for (const [text, path, name] of cases)
       expect(mistakesIn(`${UPSTREAM}${text}`)).toEqual([
-        `gateway.yaml: ${path}: is not an option; it is now called ${name}`,
+        expect.stringContaining(
+          `gateway.yaml: ${path}: is not an option; it is now called ${name} (line 2, `,
+        ),
       ]);
   });
 

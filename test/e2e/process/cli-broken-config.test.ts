@@ -25,7 +25,7 @@ describe('a command with a broken configuration', () => {
       expect(lines).toContainEqual(
         expect.stringMatching(/^oncegate: listen\.port: "high" is not allowed: .+/),
       );
-      expect(lines).toContain('oncegate: wrokers: is not an option');
+      expect(lines).toContain('oncegate: wrokers: is not an option; is it workers? (line 3, column 1)');
       expectPlain(ended);
     },
   );

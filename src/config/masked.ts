@@ -1,0 +1,47 @@
+import { stringify } from 'yaml';
+import type { Config } from './schema.ts';
+
+export const MASK = '[secret]';
+
+/** Options whose whole value is a secret. `headers`: those of a lookup. */
+const SECRETS = new Set(['token', 'pepper', 'replaceWith', 'password']);
+
+/** The configuration as a file would have it, with every secret replaced by {@link MASK}, also the passwords in addresses. */
+export function masked(config: Config): unknown {
+  const operations = config.operations.map(({ match: { methods, path, where }, ...operation }) => ({
+    ...operation,
+    match: { method: methods, path, ...(Object.keys(where).length > 0 && { where }) },
+  }));
+  return maskedValue({ ...config, operations }, '');
+}
+
+/** The masked configuration as YAML. */
+export const maskedYaml = (config: Config): string => stringify(masked(config), { lineWidth: 0 });
+
+function maskedValue(value: unknown, name: string): unknown {
+  if (value === undefined) return undefined;
+  if (SECRETS.has(name)) return MASK;
+  if (typeof value === 'string') return withoutPassword(value);
+  if (Array.isArray(value)) return value.map((item) => maskedValue(item, ''));
+  if (typeof value !== 'object' || value === null) return value;
+  const isLookup = name === 'lookup';
+  return Object.fromEntries(
+    Object.entries(value).map(([member, item]) => [
+      member,
+      isLookup && member === 'headers' ? maskedHeaders(item) : maskedValue(item, member),
+    ]),
+  );
+}
+
+const maskedHeaders = (headers: unknown): unknown =>
+  typeof headers === 'object' && headers !== null
+    ? Object.fromEntries(Object.keys(headers).map((name) => [name, MASK]))
+    : headers;
+
+function withoutPassword(text: string): string {
+  if (!text.includes('@') || !URL.canParse(text)) return text;
+  const url = new URL(text);
+  if (url.password === '') return text;
+  url.password = 'masked';
+  return url.href;
+}

@@ -1,0 +1,75 @@
+import { readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it } from 'vitest';
+import { parse } from 'yaml';
+import { z } from 'zod';
+import { configJsonSchema } from '../../src/config/json-schema.ts';
+import { parseConfig } from '../../src/config/load.ts';
+import { MASK, masked } from '../../src/config/masked.ts';
+import { mistakesIn, UPSTREAM } from '../support/config-lines.ts';
+
+const read = (path: string) =>
+  readFileSync(fileURLToPath(new URL(`../../config/${path}`, import.meta.url)), 'utf8');
+
+describe('config/gateway.schema.json', () => {
+  it('is the one that the gateway uses', () => {
+    expect(JSON.parse(read('gateway.schema.json')), 'run: node scripts/config-schema.ts').toEqual(
+      JSON.parse(JSON.stringify(configJsonSchema())),
+    );
+  });
+
+  it('accepts the example and placeholders, and refuses a misspelt option', () => {
+    const schema = z.fromJSONSchema(configJsonSchema() as Parameters<typeof z.fromJSONSchema>[0]);
+    const example = parse(read('gateway.example.yaml'));
+    expect(schema.safeParse(example).error).toBe(undefined);
+    const placeholders = {
+      ...{ listen: { port: '$' + '{PORT}' }, workers: '$' + '{N}', admin: { token: '$' + '{T}' } },
+      upstream: { url: '$' + '{URL}' },
+    };
+    expect(schema.safeParse({ ...example, ...placeholders }).error).toBe(undefined);
+    expect(schema.safeParse({ ...example, wrokers: 1 }).success).toBe(false);
+    expect(schema.safeParse({ ...example, listen: { port: 70_000 } }).success).toBe(false);
+  });
+});
+
+it('an option in milliseconds takes a duration', () => {
+  const { idempotency, lock } = parseConfig(
+    `${UPSTREAM}idempotency: { retentionMs: 24h, inDoubtRetentionMs: 30d }\nlock: { leaseMs: "\${LEASE}" }`,
+    { LEASE: '20s' },
+  );
+  expect(idempotency).toMatchObject({ retentionMs: 86_400_000, inDoubtRetentionMs: 2_592_000_000 });
+  expect(lock.leaseMs).toBe(20_000);
+  expect(mistakesIn(`${UPSTREAM}lock: { leaseMs: 20 s }`)).toEqual([
+    expect.stringMatching(/^gateway.yaml: lock.leaseMs: "20 s" is not allowed: .*number/),
+  ]);
+  expect(mistakesIn(`${UPSTREAM}lock: { leaseMs: 30d }`)).toContainEqual(
+    expect.stringMatching(/lock.leaseMs: "30d" .*600000/),
+  );
+});
+
+it('a printed configuration has no secret', () => {
+  const config = parseConfig(
+    `upstream: { url: "http://127.0.0.1:9000" }
+admin: { token: secret-secret-secret }
+auth: { pepper: secret-secret-secret, forward: replace, replaceWith: Bearer secret }
+store: { kind: redis, url: "redis://user:secret@redis.internal:6379/1" }
+lock: { nodes: ["redis://:secret@a:1", "redis://b:1", "redis://:secret@c:1"] }
+operations:
+  - name: pay
+    match: { method: POST, path: /pay }
+    idempotency:
+      inDoubt: lookup
+      lookup: { path: "/t/{merchant}/{key}", headers: { authorization: Bearer secret }, completed: [200] }
+`,
+    {},
+  );
+  const printed = masked(config);
+  expect(JSON.stringify(printed).replaceAll(MASK, '')).not.toMatch(/secret|Bearer/);
+  expect(printed).toMatchObject({
+    admin: { token: MASK, port: 8081 },
+    auth: { pepper: MASK, replaceWith: MASK },
+    store: { url: 'redis://user:masked@redis.internal:6379/1' },
+    lock: { nodes: [expect.anything(), 'redis://b:1', expect.anything()] },
+    operations: [{ idempotency: { lookup: { headers: { authorization: MASK } } } }],
+  });
+});
