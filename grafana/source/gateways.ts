@@ -25,11 +25,12 @@ export const gateways: Row = {
         description:
           'Secret keys that each gateway knows. If the number falls, merchants get 401. If the lines differ for more than a few ' +
           'seconds, the gateways use different key files. Do: compare the key files. A gateway refuses a broken file as a ' +
-          'whole, and the old keys stay in force. The second line of each gateway counts keys that end within seven days.',
+          'whole, and the old keys stay in force. The second line of each gateway counts the merchants ' +
+          'whose keys all end within seven days.',
         unit: 'short',
         queries: [
           { expr: `oncegate_secret_keys{${GATEWAYS}}`, legend: '{{instance}}' },
-          { expr: `oncegate_secret_keys_expiring{${GATEWAYS}}`, legend: '{{instance}}, end within 7 days' },
+          { expr: `oncegate_merchants_expiring{${GATEWAYS}}`, legend: '{{instance}}, merchants that end' },
         ],
       }),
     },

@@ -1,6 +1,8 @@
 import {
   closeSync,
   existsSync,
+  fchmodSync,
+  fchownSync,
   fsyncSync,
   openSync,
   readFileSync,
@@ -8,11 +10,12 @@ import {
   renameSync,
   rmSync,
   statSync,
-  writeSync,
+  writeFileSync,
 } from 'node:fs';
 import { isDeepStrictEqual } from 'node:util';
 import { type Document, isMap, isSeq, parseDocument, type YAMLMap, type YAMLSeq } from 'yaml';
-import { type DeclaredKey, type KeyFile, parseKeyFile } from './key-file.ts';
+import { type DeclaredKey, type KeyFile, KeyFileError, parseKeyFile, YAML_OPTIONS } from './key-file.ts';
+import { KeyIndex } from './key-index.ts';
 
 /** A key as it is written into the file. Times are ISO 8601. */
 export interface WrittenKey {
@@ -30,21 +33,27 @@ export class KeyFileNotEdited extends Error {
 const EMPTY = 'merchants: []\n';
 const NEW_FILE_MODE = 0o600;
 
-/** Changes a key file. Comments, order and format of everything else stay as they are. JSON stays JSON. */
+/** Changes a key file. Comments and order stay as they are, and JSON stays JSON. */
 export class KeyFileEditor {
   /** Not the path of a symbolic link to the file, which `save` would replace. */
   readonly #path: string;
   readonly #document: Document;
   readonly #isJson: boolean;
+  readonly #pepper: string | undefined;
   #file: KeyFile;
 
-  /** @throws KeyFileError if a gateway would refuse the file. A file that does not exist is empty. */
-  constructor(path: string) {
+  /**
+   * @param path a file that does not exist is empty
+   * @param pepper needed to add keys
+   * @throws KeyFileError if a gateway would refuse the file
+   */
+  constructor(path: string, pepper?: string) {
     const text = textOf(path);
+    this.#pepper = pepper;
     this.#path = existsSync(path) ? realpathSync(path) : path;
-    this.#file = parseKeyFile(Buffer.from(text));
-    this.#isJson = /^\s*\{/.test(text);
-    this.#document = parseDocument(text);
+    this.#file = parsed(text, path);
+    this.#isJson = isJson(text);
+    this.#document = parseDocument(text, YAML_OPTIONS);
   }
 
   /** The keys as the gateway reads them. */
@@ -74,6 +83,9 @@ export class KeyFileEditor {
     const keys = merchant ? listIn(merchant, 'keys').items : [];
     const key = keys.find((item) => isMap(item) && item.get('id') === id);
     if (!isMap(key)) throw new KeyFileNotEdited(`the merchant ${merchantCode} has no key with the id ${id}`);
+    const before = this.find(merchantCode, id)?.[member];
+    if (before !== undefined && before <= Date.parse(time))
+      throw new KeyFileNotEdited(`its ${member} is ${new Date(before).toISOString()} already`);
     key.set(member, time);
     this.#check(merchantCode, id);
   }
@@ -88,14 +100,18 @@ export class KeyFileEditor {
   /** Replaces the file atomically. Another editor must not run meanwhile: see {@link editKeyFile}. */
   save(): void {
     const temporary = `${this.#path}.${process.pid}.tmp`;
-    const file = openSync(temporary, 'wx', modeOf(this.#path));
+    const file = openSync(temporary, 'wx', NEW_FILE_MODE);
     try {
-      writeSync(file, this.#text());
+      keepOwner(this.#path, file);
+      writeFileSync(file, this.#text());
       fsyncSync(file);
+      renameSync(temporary, this.#path);
+    } catch (error) {
+      rmSync(temporary, { force: true });
+      throw error;
     } finally {
       closeSync(file);
     }
-    renameSync(temporary, this.#path);
   }
 
   #text(): string {
@@ -113,6 +129,7 @@ export class KeyFileEditor {
     let changed: KeyFile;
     try {
       changed = parseKeyFile(Buffer.from(this.#text()));
+      if (this.#pepper !== undefined) KeyIndex.of(changed, this.#pepper);
     } catch (error) {
       throw new KeyFileNotEdited((error as Error).message);
     }
@@ -149,9 +166,16 @@ function listIn(map: unknown, member: string): YAMLSeq {
   return list;
 }
 
-/** Edits the file and saves it. Only one process at a time can do so. @throws KeyFileNotEdited, KeyFileError */
-export function editKeyFile<T>(path: string, edit: (editor: KeyFileEditor) => T): T {
-  const lock = `${path}.lock`;
+/**
+ * Edits the file and saves it. Only one process at a time can do so.
+ *
+ * @param pepper needed to add keys; a file that does not exist is created only then
+ * @throws KeyFileNotEdited, KeyFileError
+ */
+export function editKeyFile<T>(path: string, edit: (editor: KeyFileEditor) => T, pepper?: string): T {
+  if (pepper === undefined && !existsSync(path)) throw new KeyFileNotEdited(`${path} does not exist`);
+  // The lock of a symbolic link is that of its file.
+  const lock = `${existsSync(path) ? realpathSync(path) : path}.lock`;
   try {
     closeSync(openSync(lock, 'wx', NEW_FILE_MODE));
   } catch (error) {
@@ -160,12 +184,22 @@ export function editKeyFile<T>(path: string, edit: (editor: KeyFileEditor) => T)
     throw new KeyFileNotEdited(`another command changes ${path}; if none runs, remove ${lock}`);
   }
   try {
-    const editor = new KeyFileEditor(path);
+    const editor = new KeyFileEditor(path, pepper);
     const result = edit(editor);
     editor.save();
     return result;
   } finally {
     rmSync(lock, { force: true });
+  }
+}
+
+/** @throws KeyFileError whose mistakes name the file */
+function parsed(text: string, path: string): KeyFile {
+  try {
+    return parseKeyFile(Buffer.from(text));
+  } catch (error) {
+    if (!(error instanceof KeyFileError)) throw error;
+    throw new KeyFileError(error.mistakes.map((mistake) => `${path}: ${mistake}`));
   }
 }
 
@@ -179,5 +213,25 @@ function textOf(path: string): string {
   }
 }
 
-const modeOf = (path: string): number =>
-  (statSync(path, { throwIfNoEntry: false })?.mode ?? NEW_FILE_MODE) & 0o777;
+/** Gives the new file the owner and the mode of the old one. Otherwise a gateway could not read what another user has changed. */
+function keepOwner(path: string, file: number): void {
+  const before = statSync(path, { throwIfNoEntry: false });
+  if (!before) return;
+  try {
+    fchmodSync(file, before.mode & 0o777);
+    fchownSync(file, before.uid, before.gid);
+  } catch {
+    throw new KeyFileNotEdited(
+      `the owner of ${path} cannot be kept: run this command as that user, or as root`,
+    );
+  }
+}
+
+function isJson(text: string): boolean {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}

@@ -3,6 +3,7 @@ import { LineCounter, parseDocument, type YAMLError } from 'yaml';
 import { z } from 'zod';
 import { hasDuplicateMember } from '../kernel/duplicate-member.ts';
 import { isSecret } from './authorization-header.ts';
+import { isMistyped, MISTYPED } from './secret-key.ts';
 
 /** Most mistakes in one message. */
 const MAX_MISTAKES = 20;
@@ -54,6 +55,7 @@ const key = mapping({
       isSecret,
       'must be 1 to 512 characters that a bearer token can have: letters, digits, - . _ ~ + / and = at the end',
     )
+    .refine((secret) => !isMistyped(secret), MISTYPED)
     .optional(),
   /** Names of operations that the key may call. Default: all. */
   scopes: z
@@ -135,7 +137,7 @@ type YamlReading = { kind: 'value'; value: unknown } | { kind: 'mistakes'; mista
 const MAX_ALIASES = 10_000;
 
 /** Makes a `%YAML 1.1` directive harmless: YAML 1.1 accepts a thirteenth month and reads `no` and `on` as booleans. */
-const YAML_OPTIONS = {
+export const YAML_OPTIONS = {
   schema: 'core',
   resolveKnownTags: false,
   stringKeys: true,

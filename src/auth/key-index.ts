@@ -2,6 +2,7 @@ import { createHmac, createSecretKey, type KeyObject, randomBytes } from 'node:c
 import { isSecret } from './authorization-header.ts';
 import { type DeclaredKey, type KeyFile, KeyFileError, parseKeyFile } from './key-file.ts';
 import type { KeyEntry } from './key-source.ts';
+import { isMistyped, MISTYPED } from './secret-key.ts';
 
 /** The prefix of a hash in the key file; names the function that made it. */
 const HASH_PREFIX = 'hmac-sha256:';
@@ -137,6 +138,7 @@ export interface KeyLineInput {
 export function keyLine({ id, secret, pepper, scopes }: KeyLineInput): string {
   if (!isSecret(secret))
     throw new Error('the secret key cannot be sent as a bearer token of at most 512 characters');
+  if (isMistyped(secret)) throw new Error(`the secret key ${MISTYPED}`);
   // Every JSON string is also a double-quoted YAML string.
   const members = [`id: ${JSON.stringify(id)}`, `hash: "${hashOf(pepper, secret)}"`];
   if (scopes) members.push(`scopes: [${scopes.map((scope) => JSON.stringify(scope)).join(', ')}]`);

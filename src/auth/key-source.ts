@@ -55,14 +55,17 @@ export interface KeySource {
   close(): void;
 }
 
-/** `oncegate_secret_keys_expiring` counts the keys that expire within this time. */
+/** `oncegate_merchants_expiring` looks ahead this far. */
 const A_WEEK_MS = 7 * 24 * 3_600_000;
 
-/** How many keys in force expire within seven days. */
-export function countExpiring(entries: Iterable<KeyEntry>, nowMs: number): number {
-  let count = 0;
-  for (const entry of entries) if (isInForce(entry, nowMs) && !isInForce(entry, nowMs + A_WEEK_MS)) count++;
-  return count;
+/** How many merchants have a secret key in force now, and none that is in force in seven days. */
+export function countExpiringMerchants(entries: Iterable<KeyEntry>, nowMs: number): number {
+  const [now, later] = [new Set<string>(), new Set<string>()];
+  for (const entry of entries) {
+    if (isInForce(entry, nowMs)) now.add(entry.merchantCode);
+    if (isInForce(entry, nowMs + A_WEEK_MS)) later.add(entry.merchantCode);
+  }
+  return [...now].filter((merchant) => !later.has(merchant)).length;
 }
 
 /** Keys that expire within this time are reported. */

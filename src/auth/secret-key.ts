@@ -10,6 +10,9 @@ const CHECKSUM_CHARS = 6;
 const ISSUED = /^(og_(?:live|test)_[0-9A-Za-z]{32})_([0-9A-Za-z]{6})$/;
 const ISSUED_PREFIX = /^og_(?:live|test)_/;
 
+/** What is wrong with a secret key for which {@link isMistyped} is true: a gateway refuses it. */
+export const MISTYPED = 'begins like a key of `oncegate keys issue`, and its checksum is wrong';
+
 /** A new secret key: `og_live_` or `og_test_`, 32 random characters, `_`, and a checksum of 6 characters. */
 export function newSecretKey(mode: 'live' | 'test'): string {
   const random = Array.from({ length: RANDOM_CHARS }, () => DIGITS[randomInt(DIGITS.length)]).join('');

@@ -41,7 +41,9 @@ export function explain(
   // The file does not set the option: its default contradicts another option.
   if (value === undefined && issue.code === 'custom') return [`${path}: ${allowed}`];
   if (value === undefined) return [`${path}: is missing: ${allowed}`];
-  return [`${path}: ${shown(path, value, issue)} is not allowed: ${allowed}`];
+  const form =
+    path.endsWith('Ms') && typeof value === 'string' ? ' (in milliseconds, or such as 500ms, 30s, 24h)' : '';
+  return [`${path}: ${shown(path, value, issue)} is not allowed: ${allowed}${form}`];
 }
 
 /** The option that a misspelt name is most likely meant to be. Undefined: none is similar. */

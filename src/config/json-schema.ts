@@ -27,7 +27,14 @@ export function configJsonSchema(): JsonSchema {
 function allowPlaceholders(schema: JsonSchema, name: string | number | undefined): void {
   if (schema.type === 'string') {
     delete schema.minLength;
-    if (schema.pattern !== undefined) schema.pattern = `${schema.pattern}|${PLACEHOLDER}`;
+    if (schema.pattern !== undefined && !schema.pattern.endsWith(PLACEHOLDER))
+      schema.pattern = `${schema.pattern}|${PLACEHOLDER}`;
+    if (schema.enum !== undefined) {
+      const { enum: words } = schema;
+      delete schema.enum;
+      delete schema.type;
+      schema.anyOf = [{ enum: words }, { type: 'string', pattern: PLACEHOLDER }] as JsonSchema[];
+    }
   }
   if (schema.type !== 'integer') return;
   if (name === 'port' || name === 'workers') alsoText(schema, PLACEHOLDER);

@@ -45,9 +45,16 @@ export function parseConfig(text: string, env: NodeJS.ProcessEnv, file = 'config
   );
 }
 
-/** Replaces durations such as `24h` by their milliseconds, in options whose name ends in Ms. */
+/** Sections whose members are names of the merchants' requests, and not options. */
+const NOT_OPTIONS = new Set(['where', 'body', 'headers']);
+
+/** Turns durations such as `24h`, and digits from the environment, into numbers, in options whose name ends in Ms. */
 function withDurations(value: unknown, name = ''): unknown {
-  if (typeof value === 'string') return name.endsWith('Ms') ? (durationMs(value) ?? value) : value;
+  if (NOT_OPTIONS.has(name)) return value;
+  if (typeof value === 'string') {
+    if (!name.endsWith('Ms')) return value;
+    return /^\d{1,15}$/.test(value) ? Number(value) : (durationMs(value) ?? value);
+  }
   if (Array.isArray(value)) return value.map((item) => withDurations(item));
   if (typeof value !== 'object' || value === null) return value;
   return Object.fromEntries(

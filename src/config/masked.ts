@@ -3,7 +3,7 @@ import type { Config } from './schema.ts';
 
 export const MASK = '[secret]';
 
-/** Options whose whole value is a secret. `headers`: those of a lookup. */
+/** Options whose whole value is a secret. */
 const SECRETS = new Set(['token', 'pepper', 'replaceWith', 'password']);
 
 /** The configuration as a file would have it, with every secret replaced by {@link MASK}, also the passwords in addresses. */
@@ -21,7 +21,7 @@ export const maskedYaml = (config: Config): string => stringify(masked(config), 
 function maskedValue(value: unknown, name: string): unknown {
   if (value === undefined) return undefined;
   if (SECRETS.has(name)) return MASK;
-  if (typeof value === 'string') return withoutPassword(value);
+  if (typeof value === 'string') return withoutSecrets(value);
   if (Array.isArray(value)) return value.map((item) => maskedValue(item, ''));
   if (typeof value !== 'object' || value === null) return value;
   const isLookup = name === 'lookup';
@@ -38,10 +38,12 @@ const maskedHeaders = (headers: unknown): unknown =>
     ? Object.fromEntries(Object.keys(headers).map((name) => [name, MASK]))
     : headers;
 
-function withoutPassword(text: string): string {
-  if (!text.includes('@') || !URL.canParse(text)) return text;
-  const url = new URL(text);
-  if (url.password === '') return text;
+/** Without the password of an address, and without the values of a query, except for placeholders such as `{key}`. */
+function withoutSecrets(text: string): string {
+  const shown = text.replace(/([?&][^=&#]*=)(?!\{)[^&#]*/g, '$1masked');
+  if (!shown.includes('@') || !URL.canParse(shown)) return shown;
+  const url = new URL(shown);
+  if (url.password === '') return shown;
   url.password = 'masked';
   return url.href;
 }

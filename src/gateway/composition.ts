@@ -4,7 +4,7 @@ import { Authenticator, authenticate } from '../auth/authenticate.ts';
 import { authorise } from '../auth/authorise.ts';
 import { forwardAuthorization } from '../auth/authorization-header.ts';
 import { FileKeySource } from '../auth/file-key-source.ts';
-import { countExpiring, type KeySource } from '../auth/key-source.ts';
+import { countExpiringMerchants, type KeySource } from '../auth/key-source.ts';
 import { OpenSessions } from '../auth/open-sessions.ts';
 import type { Config } from '../config/schema.ts';
 import { Desk } from '../idempotency/doubt/desk.ts';
@@ -185,7 +185,7 @@ function connect(
   metrics.track(metrics.slotsQueued, () => slots.queued);
   metrics.track(metrics.streams, () => passthrough.open);
   metrics.track(metrics.keys, () => keys.health().keys);
-  metrics.track(metrics.keysExpiring, () => countExpiring(keys.entries(), clock.wallMs()));
+  metrics.track(metrics.merchantsExpiring, () => countExpiringMerchants(keys.entries(), clock.wallMs()));
   return {
     ...{ server, endKeepAlive, lifecycle, metrics, access, keys, store, engine, doubts, desk },
     ...{ upgrades, passthrough, executors: [executor, lookupExecutor] },

@@ -8,8 +8,9 @@ import type { Owner, Store } from './store.ts';
  * is sent to the store.
  *
  * For `leaseMs` after its start, no other gateway takes the owner for dead. The owner counts from before `start`, so that its
- * time ends before the lease in the store does. Renewals do not extend the owner's time to send: after a pause, another
- * request may own the key, and a renewal that was sent before the pause may still succeed. Both clocks count, because the monotonic one stops while a machine is suspended.
+ * time ends before the lease in the store does. Renewals do not prolong that time: after a pause, another request may own the
+ * key, and a renewal that was sent before the pause may still succeed. Both clocks count, because the monotonic one stops
+ * while a machine is suspended.
  */
 export function fenceFrom(clock: Clock, leaseMs: number): () => boolean {
   const monotonicMs = clock.monotonicMs();

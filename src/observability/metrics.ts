@@ -133,9 +133,9 @@ export class Metrics {
     'Open streams to the backend: passed-through requests and WebSockets',
   );
   readonly keys = this.#gauge('oncegate_secret_keys', 'Secret keys that are loaded', 'average');
-  readonly keysExpiring = this.#gauge(
-    'oncegate_secret_keys_expiring',
-    'Secret keys in force that expire or are revoked within seven days',
+  readonly merchantsExpiring = this.#gauge(
+    'oncegate_merchants_expiring',
+    'Merchants whose secret keys all end within seven days',
     'max',
   );
   readonly keyReloads = this.#counter('oncegate_key_reloads_total', 'Reloads of the key file', ['result']);

@@ -218,7 +218,9 @@ class ResponseReader implements Dispatcher.DispatchHandler {
     setImmediate(() => setImmediate(() => this.#ended || this.#controller?.abort(new DeadlinePassed())));
   }
 
+  /** Only the first end counts: aborting a request that has ended is reported as an error too. */
   #end(result: Exchange): void {
+    if (this.#ended) return;
     this.#ended = true;
     clearTimeout(this.#deadline);
     this.#resolve(result);

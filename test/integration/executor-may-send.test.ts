@@ -37,7 +37,11 @@ describe('a request that queues for a connection', () => {
     let may = true;
     const first = executor.send(request('/first'));
     await until(() => arrived.length === 1);
-    const queued = executor.send(request('/queued'), { maySend: () => may });
+    const ended: string[] = [];
+    const queued = executor.send(request('/queued'), {
+      maySend: () => may,
+      ended: ({ kind }) => ended.push(kind),
+    });
     may = false;
     answer();
     expect(await first).toMatchObject({ kind: 'complete' });
@@ -48,6 +52,7 @@ describe('a request that queues for a connection', () => {
     answer();
     expect(await next).toMatchObject({ kind: 'complete' });
     expect(arrived).toEqual(['/first', '/next']);
+    expect(ended).toEqual(['not_sent']);
   });
 
   it('is sent if its fence is still open', async () => {

@@ -37,7 +37,32 @@ afterEach(() => rmSync(folder, { recursive: true, force: true }));
 
 const text = () => readFileSync(path, 'utf8');
 
+const PEPPER = 'a-pepper-of-some-length';
+
 describe('editing a key file', () => {
+  it('refuses the same secret key under a second id', () => {
+    writeFileSync(path, YAML);
+    expect(() => editKeyFile(path, (editor) => editor.add('M-2', { id: 'b', hash: HASH }), PEPPER)).toThrow(
+      /is the same secret key as merchants\[0\]\.keys\[0\]/,
+    );
+    expect(text()).toBe(YAML);
+  });
+
+  it('never makes a key valid for longer', () => {
+    writeFileSync(path, YAML);
+    const revoke = (time: string) =>
+      editKeyFile(path, (editor) => editor.setTime('M-1', '2026-01', 'revokedAt', time));
+    revoke('2026-11-01T00:00:00Z');
+    expect(() => revoke('2026-12-01T00:00:00Z')).toThrow('its revokedAt is 2026-11-01T00:00:00.000Z already');
+    revoke('2026-10-01T00:00:00Z');
+    expect(text()).toContain('revokedAt: 2026-10-01T00:00:00Z');
+  });
+
+  it('does not create a file without a key', () => {
+    expect(() => editKeyFile(path, () => {})).toThrow(`${path} does not exist`);
+    expect(readdirSync(folder)).toEqual([]);
+  });
+
   it('keeps comments, order and format', () => {
     writeFileSync(path, YAML);
     editKeyFile(path, (editor) => {
@@ -62,7 +87,7 @@ merchants:
   });
 
   it('creates the file and the merchant, readable by its owner only', () => {
-    editKeyFile(path, (editor) => editor.add('M-9', { id: '007', hash: HASH }));
+    editKeyFile(path, (editor) => editor.add('M-9', { id: '007', hash: HASH }), PEPPER);
     expect(statSync(path).mode & 0o777).toBe(0o600);
     const { merchants } = editKeyFile(path, ({ file }) => file);
     expect(merchants).toMatchObject([{ code: 'M-9', keys: [{ id: '007', hash: HASH, scopes: ['*'] }] }]);
@@ -91,11 +116,11 @@ merchants:
       /has a key with the id 2026-01/,
     ],
     ['an invalid id', YAML, () => ({ id: 'a b', hash: OTHER_HASH }), /id: must be/],
-    ['an alias', `x: &k []\n${YAML}`, () => ({ id: 'b', hash: HASH }), /unknown member/],
+    ['a file with an unknown member', `x: &k []\n${YAML}`, () => ({ id: 'b', hash: HASH }), /unknown member/],
     ['a file with a mistake', 'merchants: 1\n', () => ({ id: 'b', hash: HASH }), /merchants: must be/],
   ])('refuses %s, and changes nothing', (_, before, key, reason) => {
     writeFileSync(path, before);
-    expect(() => editKeyFile(path, (editor) => editor.add('M-1', key()))).toThrow(reason);
+    expect(() => editKeyFile(path, (editor) => editor.add('M-1', key()), PEPPER)).toThrow(reason);
     expect(text()).toBe(before);
     expect(readdirSync(folder)).toEqual(['keys.yaml']);
   });

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { parseKeyFile } from '../../src/auth/key-file.ts';
 import { KeyIndex } from '../../src/auth/key-index.ts';
-import { countExpiring, keyWarnings } from '../../src/auth/key-source.ts';
+import { countExpiringMerchants, keyWarnings } from '../../src/auth/key-source.ts';
 
 const NOW_MS = Date.parse('2026-11-22T12:00:00Z');
 
@@ -14,16 +14,13 @@ function indexOf(...keys: string[]): KeyIndex {
 const warningsOf = (...keys: string[]): string[] =>
   keyWarnings(indexOf(...keys).entries(), ['balance', 'withdraw'], NOW_MS);
 
-test('keys that end within seven days are counted', () => {
-  const index = indexOf(
-    ...['', 'expiresAt: 2026-11-29T12:00:00Z', 'revokedAt: 2026-11-23T00:00:00Z'],
-    ...[
-      'expiresAt: 2026-11-29T12:00:01Z',
-      'expiresAt: 2026-11-22T12:00:00Z',
-      'revokedAt: 2026-01-01T00:00:00Z',
-    ],
-  );
-  expect(countExpiring(index.entries(), NOW_MS)).toBe(2);
+test('merchants whose keys all end within seven days are counted', () => {
+  const ends = (...members: string[]) => countExpiringMerchants(indexOf(...members).entries(), NOW_MS);
+  expect(ends('expiresAt: 2026-11-29T12:00:00Z')).toBe(1);
+  expect(ends('revokedAt: 2026-11-23T00:00:00Z', 'expiresAt: 2026-11-29T12:00:00Z')).toBe(1);
+  expect(ends('expiresAt: 2026-11-29T12:00:01Z')).toBe(0);
+  expect(ends('expiresAt: 2026-11-23T12:00:00Z', '')).toBe(0);
+  expect(ends('expiresAt: 2026-11-22T12:00:00Z', 'revokedAt: 2026-01-01T00:00:00Z')).toBe(0);
 });
 
 test.each([

@@ -24,7 +24,7 @@ describe('config/gateway.schema.json', () => {
     expect(schema.safeParse(example).error).toBe(undefined);
     const placeholders = {
       ...{ listen: { port: '$' + '{PORT}' }, workers: '$' + '{N}', admin: { token: '$' + '{T}' } },
-      upstream: { url: '$' + '{URL}' },
+      ...{ upstream: { url: '$' + '{URL}' }, log: { level: '$' + '{LEVEL}' } },
     };
     expect(schema.safeParse({ ...example, ...placeholders }).error).toBe(undefined);
     expect(schema.safeParse({ ...example, wrokers: 1 }).success).toBe(false);
@@ -39,8 +39,12 @@ it('an option in milliseconds takes a duration', () => {
   );
   expect(idempotency).toMatchObject({ retentionMs: 86_400_000, inDoubtRetentionMs: 2_592_000_000 });
   expect(lock.leaseMs).toBe(20_000);
+  expect(parseConfig(`${UPSTREAM}lock: { leaseMs: "\${LEASE}" }`, { LEASE: '5000' }).lock.leaseMs).toBe(5000);
+  const match = '{ method: POST, path: /pay, where: { delayMs: "30s" } }';
+  const { operations } = parseConfig(`${UPSTREAM}operations: [{ name: pay, match: ${match} }]`, {});
+  expect(operations[0]?.match.where).toEqual({ delayMs: '30s' });
   expect(mistakesIn(`${UPSTREAM}lock: { leaseMs: 20 s }`)).toEqual([
-    expect.stringMatching(/^gateway.yaml: lock.leaseMs: "20 s" is not allowed: .*number/),
+    expect.stringMatching(/^gateway.yaml: lock.leaseMs: "20 s" is not allowed: .*such as 500ms, 30s, 24h/),
   ]);
   expect(mistakesIn(`${UPSTREAM}lock: { leaseMs: 30d }`)).toContainEqual(
     expect.stringMatching(/lock.leaseMs: "30d" .*600000/),
@@ -52,14 +56,14 @@ it('a printed configuration has no secret', () => {
     `upstream: { url: "http://127.0.0.1:9000" }
 admin: { token: secret-secret-secret }
 auth: { pepper: secret-secret-secret, forward: replace, replaceWith: Bearer secret }
-store: { kind: redis, url: "redis://user:secret@redis.internal:6379/1" }
+store: { kind: redis, url: "redis://user:secret@redis.internal:6379/1?password=secret" }
 lock: { nodes: ["redis://:secret@a:1", "redis://b:1", "redis://:secret@c:1"] }
 operations:
   - name: pay
     match: { method: POST, path: /pay }
     idempotency:
       inDoubt: lookup
-      lookup: { path: "/t/{merchant}/{key}", headers: { authorization: Bearer secret }, completed: [200] }
+      lookup: { path: "/t/{merchant}?key={key}&token=secret", headers: { authorization: Bearer secret }, completed: [200] }
 `,
     {},
   );
@@ -68,7 +72,7 @@ operations:
   expect(printed).toMatchObject({
     admin: { token: MASK, port: 8081 },
     auth: { pepper: MASK, replaceWith: MASK },
-    store: { url: 'redis://user:masked@redis.internal:6379/1' },
+    store: { url: 'redis://user:masked@redis.internal:6379/1?password=masked' },
     lock: { nodes: [expect.anything(), 'redis://b:1', expect.anything()] },
     operations: [{ idempotency: { lookup: { headers: { authorization: MASK } } } }],
   });

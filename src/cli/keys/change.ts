@@ -1,7 +1,6 @@
 import { editKeyFile, type KeyFileEditor } from '../../auth/key-file-editor.ts';
 import { hashOf, keyLine, pepperCheckOf } from '../../auth/key-index.ts';
-import { newSecretKey } from '../../auth/secret-key.ts';
-import { durationMs } from '../../kernel/duration.ts';
+import { isMistyped, MISTYPED, newSecretKey } from '../../auth/secret-key.ts';
 import { Exit, readArguments, required } from '../arguments.ts';
 import { FILE_OPTION, pepperOf, readSecret, timeOf } from './input.ts';
 
@@ -29,12 +28,16 @@ export function issue(args: string[], usage: string): void {
   const expiresAt = expires === undefined ? undefined : timeOf(expires, 'expires', nowMs);
   const pepper = pepperOf(process.env);
   const secret = newSecretKey(modeOf(mode, usage));
-  const id = editKeyFile(file, (editor) => {
-    const newId = options.id ?? freeId(editor, merchant, nowMs);
-    refuseOtherPepper(editor, pepper);
-    editor.add(merchant, { id: newId, hash: hashOf(pepper, secret), scopes, expiresAt });
-    return newId;
-  });
+  const id = editKeyFile(
+    file,
+    (editor) => {
+      const newId = options.id ?? freeId(editor, merchant, nowMs);
+      settlePepper(editor, pepper);
+      editor.add(merchant, { id: newId, hash: hashOf(pepper, secret), scopes, expiresAt });
+      return newId;
+    },
+    pepper,
+  );
   printSecret(secret, `${file}: the merchant ${merchant} has the new key ${id}`);
 }
 
@@ -53,23 +56,25 @@ export function rotate(args: string[], usage: string): void {
   );
   if (!options) return;
   const merchant = required(options.merchant, 'merchant', usage);
-  const overlapMs = durationMs(options.overlap);
-  if (overlapMs === undefined) throw new Exit('--overlap takes a duration such as 24h', 64);
   const mode = modeOf(options.mode, usage);
   const pepper = pepperOf(process.env);
   const nowMs = Date.now();
-  const untilMs = nowMs + overlapMs;
-  const { oldId, newId, secret } = editKeyFile(options.file, (editor) => {
-    refuseOtherPepper(editor, pepper);
-    const old = keyToRotate(editor, merchant, options.id, nowMs);
-    const fresh = newSecretKey(mode);
-    const id = freeId(editor, merchant, nowMs);
-    const scopes = old.scopes.includes('*') ? undefined : old.scopes;
-    editor.add(merchant, { id, hash: hashOf(pepper, fresh), scopes });
-    if ((old.expiresAt ?? Number.POSITIVE_INFINITY) > untilMs)
-      editor.setTime(merchant, old.id, 'expiresAt', new Date(untilMs).toISOString());
-    return { oldId: old.id, newId: id, secret: fresh };
-  });
+  const untilMs = Date.parse(timeOf(options.overlap, 'overlap', nowMs));
+  const { oldId, newId, secret } = editKeyFile(
+    options.file,
+    (editor) => {
+      settlePepper(editor, pepper);
+      const old = keyToRotate(editor, merchant, options.id, nowMs);
+      const fresh = newSecretKey(mode);
+      const id = freeId(editor, merchant, nowMs);
+      const scopes = old.scopes.includes('*') ? undefined : old.scopes;
+      editor.add(merchant, { id, hash: hashOf(pepper, fresh), scopes });
+      if ((old.expiresAt ?? Number.POSITIVE_INFINITY) > untilMs)
+        editor.setTime(merchant, old.id, 'expiresAt', new Date(untilMs).toISOString());
+      return { oldId: old.id, newId: id, secret: fresh };
+    },
+    pepper,
+  );
   const until = new Date(untilMs).toISOString();
   printSecret(
     secret,
@@ -114,10 +119,15 @@ export async function importKey(args: string[], usage: string): Promise<void> {
       `the secret key has fewer than ${MIN_SECRET_CHARS} characters and can be guessed; --allow-short imports it`,
       1,
     );
-  editKeyFile(file, (editor) => {
-    refuseOtherPepper(editor, pepper);
-    editor.add(merchant, { id, hash: hashOf(pepper, secret), scopes, expiresAt });
-  });
+  if (isMistyped(secret)) throw new Exit(`the secret key ${MISTYPED}`, 1);
+  editKeyFile(
+    file,
+    (editor) => {
+      settlePepper(editor, pepper);
+      editor.add(merchant, { id, hash: hashOf(pepper, secret), scopes, expiresAt });
+    },
+    pepper,
+  );
   process.stderr.write(`${file}: the merchant ${merchant} has the new key ${id}\n`);
 }
 
@@ -140,12 +150,20 @@ function modeOf(mode: string, usage: string): 'live' | 'test' {
   throw new Exit(`--mode takes live or test\n\n${usage}`, 64);
 }
 
-/** Hashes under two peppers in one file would make half of its keys unknown. */
-function refuseOtherPepper(editor: KeyFileEditor, pepper: string): void {
+/**
+ * Refuses another pepper than that of the file, because hashes under two peppers would make half of its keys unknown. Writes
+ * the check value into a file that has no hash yet: of other hashes it is not known which pepper made them.
+ */
+function settlePepper(editor: KeyFileEditor, pepper: string): void {
+  const { pepperCheck, merchants } = editor.file;
   const check = pepperCheckOf(pepper);
-  if ((editor.file.pepperCheck ?? check) !== check)
-    throw new Exit('ONCEGATE_PEPPER is not the pepper of this file: its pepperCheck differs', 78);
-  editor.setPepperCheck(check);
+  if (pepperCheck !== undefined && pepperCheck !== check)
+    throw new Exit(
+      'ONCEGATE_PEPPER is not the pepper of this file: its pepperCheck differs (remove pepperCheck if it is the wrong one)',
+      78,
+    );
+  const hasHashes = merchants.some(({ keys }) => keys.some(({ hash }) => hash !== undefined));
+  if (!hasHashes) editor.setPepperCheck(check);
 }
 
 /** The date, and a letter if the merchant has keys with that id: 2026-11-23, 2026-11-23b, 2026-11-23c. */
@@ -159,6 +177,7 @@ function freeId(editor: KeyFileEditor, merchant: string, nowMs: number): string 
 function keyToRotate(editor: KeyFileEditor, merchant: string, id: string | undefined, nowMs: number) {
   const all = editor.file.merchants.find(({ code }) => code === merchant)?.keys ?? [];
   const isValid = (key: (typeof all)[number]) =>
+    (key.notBefore ?? Number.NEGATIVE_INFINITY) <= nowMs &&
     Math.min(key.expiresAt ?? Number.POSITIVE_INFINITY, key.revokedAt ?? Number.POSITIVE_INFINITY) > nowMs;
   const valid = all.filter((key) => isValid(key) && (id === undefined || key.id === id));
   const [only, another] = valid;

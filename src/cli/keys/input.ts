@@ -1,3 +1,4 @@
+import { z } from 'zod';
 import { isSecret } from '../../auth/authorization-header.ts';
 import { durationMs } from '../../kernel/duration.ts';
 import { Exit } from '../arguments.ts';
@@ -31,16 +32,20 @@ export async function readSecret(): Promise<string> {
   return secret;
 }
 
+const isoTime = z.iso.datetime({ offset: true });
+
 /** An ISO 8601 time with a zone, or a duration from now, as an ISO 8601 time. @throws {Exit} 64 */
 export function timeOf(text: string, option: string, nowMs: number): string {
   const fromNowMs = durationMs(text);
-  if (fromNowMs !== undefined) return new Date(nowMs + fromNowMs).toISOString();
-  const hasZone = /^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)$/.test(text);
-  const ms = hasZone ? Date.parse(text) : Number.NaN;
-  if (Number.isNaN(ms))
-    throw new Exit(
-      `--${option} takes a time such as 2027-01-31T00:00:00Z, or a duration such as 30d or 24h`,
-      64,
-    );
-  return new Date(ms).toISOString();
+  const ms = fromNowMs === undefined ? parsedTime(text) : nowMs + fromNowMs;
+  if (ms >= 0 && ms <= LATEST_MS) return new Date(ms).toISOString();
+  throw new Exit(
+    `--${option} takes a time such as 2027-01-31T00:00:00Z, or a duration such as 30d or 24h`,
+    64,
+  );
 }
+
+const LATEST_MS = Date.UTC(9999, 11, 31);
+
+const parsedTime = (text: string): number =>
+  isoTime.safeParse(text).success ? Date.parse(text) : Number.NaN;

@@ -15,7 +15,8 @@ const USAGE = `oncegate keys: issue, list, rotate and revoke secret keys in a ke
 
 All but hash take --file FILE (default ./keys.yaml). TIME is ISO 8601 with a zone, or a duration from now such as 30d or 24h.
 The environment variable ONCEGATE_PEPPER must have the value of the option auth.pepper, except for list, show and revoke.
-issue and rotate print the new secret key on standard output, once: the file has only its hash. import, verify and hash read a
+issue and rotate print the new secret key on standard output, once: the file has only its hash. rotate gives the new key the
+scopes of the old one and no end; --overlap says until when the old one is valid. import, verify and hash read a
 secret key from standard input. A running gateway uses a changed file within a second.
 Exit codes: 0 done, 1 refused, 64 wrong arguments, 78 no pepper, or the file is wrong.
 `;

@@ -15,7 +15,7 @@ const USAGE = `oncegate records: list and show records, and resolve keys in doub
   oncegate records resolve-many --config FILE --from FILE --reason TEXT [--dry-run]
 
 They open only the store of the configuration. With SQLite, run them on the machine of the gateway. The gateway may run.
-Each takes --help. Exit codes: 0 done, 1 refused and nothing was written, 64 wrong arguments, 69 the store cannot be used,
+Each takes --help. Exit codes: 0 done, 1 refused (by resolve: and nothing was written), 64 wrong arguments, 69 the store cannot be used,
 78 the configuration is wrong.
 `;
 

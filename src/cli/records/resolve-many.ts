@@ -22,7 +22,8 @@ one after the other. A key that cannot be resolved is reported, and the others a
   --by NAME       who; kept in the audit trail (default: the user of this process)
   --dry-run       only prints what would be resolved, and writes nothing
 
-Exit codes: 0 all were resolved, or would be; 1 some were not; 64 the file has a mistake, and nothing was written.
+Exit codes: 0 all were resolved, or would be; 1 some were not; 64 the file has a mistake, and nothing was written; 69 the store
+cannot be used, and the keys before that one are resolved.
 `;
 
 const OPTIONS = {
@@ -51,10 +52,11 @@ const lineSchema = z
     execution: z.string().optional(),
   })
   .refine(
-    ({ scope, merchant, key }) => (scope === undefined) === (merchant !== undefined && key !== undefined),
-    {
-      message: 'must have scope, or merchant and key',
-    },
+    ({ scope, merchant, key }) =>
+      scope === undefined
+        ? merchant !== undefined && key !== undefined
+        : merchant === undefined && key === undefined,
+    { message: 'must have scope, or merchant and key' },
   );
 
 type Line = z.infer<typeof lineSchema>;
@@ -89,6 +91,7 @@ interface Done {
 
 async function resolveOne(desk: Desk, request: ResolveRequest): Promise<Done> {
   const answer = await desk.answer({ kind: 'resolve', ...request });
+  if (answer.kind === 'refused' && answer.why === 'unavailable') throw new Exit(answer.detail, 69);
   return answer.kind === 'refused'
     ? { done: false, text: answer.detail }
     : { done: true, text: `is now ${request.as}` };
@@ -96,7 +99,10 @@ async function resolveOne(desk: Desk, request: ResolveRequest): Promise<Done> {
 
 /** What `resolveOne` would most likely do. */
 async function tryOut(desk: Desk, request: ResolveRequest): Promise<Done> {
+  const mistake = desk.mistakeIn(request);
+  if (mistake !== undefined) return { done: false, text: mistake };
   const answer = await desk.answer({ kind: 'show', scope: request.scope });
+  if (answer.kind === 'refused' && answer.why === 'unavailable') throw new Exit(answer.detail, 69);
   if (answer.kind === 'refused') return { done: false, text: answer.detail };
   const { record } = answer.value as ShownRecord;
   const why = whyNot(record, request);
@@ -125,7 +131,12 @@ function readLines(path: string): Line[] {
   const mistakes: string[] = [];
   for (const [i, text] of textOf(path).split('\n').entries()) {
     if (text.trim() === '') continue;
-    const read = lineSchema.safeParse(jsonOf(text));
+    const json = jsonOf(text);
+    if (json === undefined) {
+      mistakes.push(`${path}: line ${i + 1}: is not JSON`);
+      continue;
+    }
+    const read = lineSchema.safeParse(json);
     if (read.success) lines.push(read.data);
     else {
       const [issue] = read.error.issues;

@@ -59,6 +59,11 @@ export class Desk {
     }
   }
 
+  /** What is wrong with a resolution, whatever the record is. Undefined: nothing. */
+  mistakeIn(request: ResolveRequest): string | undefined {
+    return checkResolution(request, this.#options.maxStoredBytes);
+  }
+
   /** The stored body, or undefined if there is none. @throws {StoreUnavailable} */
   async bodyOf(scope: Scope): Promise<Buffer | undefined> {
     const completion = (await this.#store.get(scope))?.completion;
@@ -86,7 +91,7 @@ export class Desk {
   }
 
   async #resolve(scope: Scope, request: ResolveRequest): Promise<RecordsAnswer> {
-    const mistake = checkResolution(request, this.#options.maxStoredBytes);
+    const mistake = this.mistakeIn(request);
     if (mistake) return refused('invalid', mistake);
     const record = await this.#store.get(scope);
     if (!record) return refused('absent', 'There is no record: there is nothing to resolve.');

@@ -235,13 +235,13 @@ describe('the secret keys', () => {
       ok: true,
       detail: expect.stringContaining('refused'),
     });
-    expect((await scrape(adminUrl)).value('oncegate_secret_keys_expiring')).toBe(0);
+    expect((await scrape(adminUrl)).value('oncegate_merchants_expiring')).toBe(0);
     const tomorrow = new Date(Date.now() + 86_400_000).toISOString();
     const item = `{ id: one, dangerouslyPlainSecret: sk_one, expiresAt: ${tomorrow} }`;
     replace(path, `merchants: [{ code: M-1, keys: [${item}] }]`);
     await until(async () => (await reloads('ok')) === 1);
     expect((await scrape(adminUrl)).value('oncegate_secret_keys')).toBe(1);
-    expect((await scrape(adminUrl)).value('oncegate_secret_keys_expiring')).toBe(1);
+    expect((await scrape(adminUrl)).value('oncegate_merchants_expiring')).toBe(1);
   });
 
   /** Atomically, so that the gateway never reads half of the file. */

@@ -89,7 +89,7 @@ describe.concurrent.each(storeKinds)('the records command, while a gateway runs 
       ...keys.slice(0, 2).map((key) => ({ merchant: 'M-ALPHA', key, ...completed })),
       { scope: scopeOf('M-ALPHA', keys[2] as string), as: 'completed' },
       { merchant: 'M-ALPHA', key: done, as: 'released' },
-      { merchant: 'M-ALPHA', key: 'unknown', as: 'released' },
+      { merchant: 'M-ALPHA', key: 'unknown', as: 'released', body: 'a released key has none' },
     ];
     writeFileSync(file, lines.map((line) => `${JSON.stringify(line)}\n`).join('\n'));
     const many = (...more: string[]) =>
@@ -113,7 +113,7 @@ describe.concurrent.each(storeKinds)('the records command, while a gateway runs 
     writeFileSync(file, `${JSON.stringify(lines[0])}\n{"as":"completed"}\nnonsense\n`);
     const refused = await many();
     expect(refused).toMatchObject({ code: 64, stdout: '' });
-    expect(refused.stderr).toMatch(/line 2: must have scope, or merchant and key\n.*line 3: /);
+    expect(refused.stderr).toMatch(/line 2: must have scope, or merchant and key\n.*line 3: is not JSON/);
     expectPlain(refused);
   });
 
