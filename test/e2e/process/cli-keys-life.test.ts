@@ -1,23 +1,9 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { type CommandOptions, expectPlain, newFolder, run } from '../../support/command.ts';
+import { type CommandOptions, expectPlain, newFolder } from '../../support/command.ts';
 import { configFor, openSandbox, startGateway } from './gateways.ts';
-
-const PEPPER = 'a-pepper-of-some-length';
-
-const keys = (args: string[], options: CommandOptions = {}) =>
-  run(['keys', ...args], { env: { ONCEGATE_PEPPER: PEPPER }, ...options });
-
-/** Runs a command that prints a new secret key alone. */
-async function newKey(args: string[]): Promise<string> {
-  const ended = await keys(args);
-  expect(ended).toMatchObject({ code: 0 });
-  expect(ended.stdout).toMatch(/^og_(?:live|test)_\w{32}_\w{6}\n$/);
-  const secret = ended.stdout.trim();
-  expect(ended.stderr).not.toContain(secret);
-  return secret;
-}
+import { keys, newKey } from './key-commands.ts';
 
 describe('the life of a secret key', () => {
   it('import, show and verify', async () => {

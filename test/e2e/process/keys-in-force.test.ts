@@ -3,28 +3,15 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { send, withdraw } from '../../support/client.ts';
-import { type CommandOptions, newFolder, run } from '../../support/command.ts';
+import { newFolder } from '../../support/command.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import type { SpawnedGateway } from '../../support/spawn.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { configFor, isReplay, openSandbox, startGateway } from './gateways.ts';
+import { keys, newKey, PEPPER } from './key-commands.ts';
 
-const PEPPER = 'a-pepper-of-some-length';
 const WITHIN_MS = 1000;
-
-const keys = (args: string[], options: CommandOptions = {}) =>
-  run(['keys', ...args], { env: { ONCEGATE_PEPPER: PEPPER }, ...options });
-
-/** Runs a command that prints a new secret key alone. */
-async function newKey(args: string[]): Promise<string> {
-  const ended = await keys(args);
-  expect(ended).toMatchObject({ code: 0 });
-  expect(ended.stdout).toMatch(/^og_(?:live|test)_\w{32}_\w{6}\n$/);
-  const secret = ended.stdout.trim();
-  expect(ended.stderr).not.toContain(secret);
-  return secret;
-}
 
 const statusOf = async ({ url }: SpawnedGateway, secret: string) =>
   (await send(url, { path: '/v2/get_balance', headers: { Authorization: `Bearer ${secret}` } })).status;
