@@ -26,8 +26,11 @@ export async function serve(args: string[]): Promise<void> {
 
 /** Runs the gateway of a configuration file, for `serve --config` and for `start --config`. */
 export async function serveFile(file: string): Promise<void> {
-  const running = await startGateway(loadConfig(file, process.env));
-  if (running) shutDownOnSignal(running);
+  const config = loadConfig(file, process.env);
+  if (cluster.isWorker) return await startWorker(config, createLogger(config.log.level));
+  const starting = startGateway(config);
+  shutDownOnSignal(starting);
+  await starting;
 }
 
 /** A gateway that listens, in this process or in its workers. */
@@ -41,16 +44,12 @@ export interface RunningGateway {
   abort(): void;
 }
 
-/** Resolves when the gateway listens. In a worker it resolves to undefined: the primary controls the worker. */
-export async function startGateway(config: Config): Promise<RunningGateway | undefined> {
+/** Resolves when the gateway listens. Not for a worker: see {@link startWorker}. */
+export async function startGateway(config: Config): Promise<RunningGateway> {
   const logger = createLogger(config.log.level);
   let reloadKeys = () => {};
   // Without a listener, SIGHUP would end the process while requests execute. The primary forwards it to the workers.
   process.on('SIGHUP', () => reloadKeys());
-  if (cluster.isWorker) {
-    await startWorker(config, logger);
-    return undefined;
-  }
   const count = config.workers === 'auto' ? availableParallelism() : config.workers;
   const running = count === 1 ? await startAlone(config, logger) : await startPrimary(config, count, logger);
   reloadKeys = () => running.reloadKeys();
@@ -104,7 +103,9 @@ async function startPrimary(config: Config, count: number, logger: Logger): Prom
   }
 }
 
+/** The primary controls a worker: it tells it when to reload and when to shut down. */
 async function startWorker(config: Config, logger: Logger): Promise<void> {
+  process.on('SIGHUP', () => {});
   const gateway = await Gateway.open(config, { clock: systemClock, logger, onReload: reportReload });
   const port = await listen(gateway.server, config.listen.host, config.listen.port);
   let isShuttingDown = false;
@@ -134,27 +135,35 @@ async function closeAll(shutdown: () => Promise<void>, admin: Server): Promise<v
 }
 
 /**
- * The first SIGTERM or SIGINT starts a graceful shutdown. The second one ends the process at once.
+ * The first SIGTERM or SIGINT starts a graceful shutdown. The second one ends the process at once. Call it before the start has
+ * ended: a gateway serves before that, and without a listener a signal would cut what it executes.
  *
  * @param afterwards called after the shutdown, before the process ends
  */
 export function shutDownOnSignal(
-  running: RunningGateway,
+  starting: Promise<RunningGateway>,
   afterwards: () => Promise<void> = async () => {},
 ): void {
+  let running: RunningGateway | undefined;
   let signals = 0;
+  const shutDown = (started: RunningGateway) => {
+    running = started;
+    if (signals === 0) return;
+    void started
+      .shutdown()
+      .then(afterwards)
+      .finally(() => process.exit());
+  };
   const onSignal = () => {
     signals++;
-    if (signals === 1) {
-      void running
-        .shutdown()
-        .then(afterwards)
-        .finally(() => process.exit());
-      return;
+    if (signals > 1) {
+      running?.abort();
+      process.exit(1);
     }
-    running.abort();
-    process.exit(1);
+    if (running) shutDown(running);
   };
+  // A start that fails ends the process elsewhere.
+  starting.then(shutDown, () => {});
   process.on('SIGTERM', onSignal).on('SIGINT', onSignal);
 }
 

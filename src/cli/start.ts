@@ -52,10 +52,9 @@ async function startWithSandbox(options: SandboxArguments): Promise<void> {
     sandbox: portOf(options['sandbox-port'], 9000),
   };
   const sandbox = await openSandbox(data, ports.sandbox);
-  const running = await startGateway(withArguments(config, data, sandbox.url, ports));
-  if (!running) throw new Exit('the sandbox runs in one process only', 64);
-  process.stdout.write(tour(running, sandbox));
-  shutDownOnSignal(running, () => sandbox.close());
+  const starting = startGateway(withArguments(config, data, sandbox.url, ports));
+  shutDownOnSignal(starting, () => sandbox.close());
+  process.stdout.write(tour(await starting, sandbox));
 }
 
 /** The configuration in config/sandbox.yaml, with the ports and the folder of the command line. */
