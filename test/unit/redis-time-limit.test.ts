@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { ScriptCommand } from '../../src/idempotency/stores/redis/client.ts';
+import { ScriptCommand } from '../../src/idempotency/stores/redis/script-command.ts';
 
 const LIMIT_MS = 30;
 const newCommand = () => new ScriptCommand('evalsha', 'sha', ['key'], []);

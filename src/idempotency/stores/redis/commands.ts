@@ -2,7 +2,8 @@ import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { Redis } from 'ioredis';
 import { StoreUnavailable, UnknownCursor, UnreadableRecord } from '../../store.ts';
-import { type Argument, type RedisClient, ScriptCommand } from './client.ts';
+import type { RedisClient } from './client.ts';
+import { type Argument, ScriptCommand } from './script-command.ts';
 
 /** A Lua script, and the SHA-1 of its UTF-8 text, which EVALSHA takes. */
 interface Script {

@@ -22,7 +22,7 @@ import {
   UnreadableRecord,
   VOID_TOKEN_MS,
 } from '../../store.ts';
-import { type Argument, connect, createClient, type Location, type RedisClient } from './client.ts';
+import { connect, createClient, type Location, type RedisClient } from './client.ts';
 import {
   decodeRecord,
   encodeCompletion,
@@ -36,6 +36,7 @@ import { Commands, leaseOf, notReplicated, type Reply, scripts, wordOf } from '.
 import { Health, inspect } from './health.ts';
 import { Leases, leaseValueOf } from './lease.ts';
 import { listRecords, readAudit, resolveRecord } from './operators.ts';
+import type { Argument } from './script-command.ts';
 
 export interface RedisStoreOptions extends StoreOptions {
   location: Location;
