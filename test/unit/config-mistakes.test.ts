@@ -184,6 +184,7 @@ describe('the message about a mistake', () => {
       ['listen:\n  prot: 1', 'listen.prot', '; is it port?', 'line 3, column 3'],
       ['limits: { inflight: 1 }', 'limits.inflight', '; is it inFlight?', 'line 2, column 11'],
       ['store: { kind: sqlite, url: "redis://a" }', 'store.url', '', 'line 2, column 24'],
+      ['store: { kind: redis, url: "redis://a", path: ./data }', 'store.path', '', 'line 2, column 41'],
       ['auth: { keys: { source: file, file: a } }', 'auth.keys.file', '', 'line 2, column 31'],
       [`operations: [{ name: a, key: optional, ${match} }]`, 'operations[0].key', '', 'line 2, column 25'],
       [
@@ -191,6 +192,12 @@ describe('the message about a mistake', () => {
         `${MATCH}.methd`,
         '; is it method?',
         'line 2, column 34',
+      ],
+      [
+        'operations: [{ name: a, match: { method: POST, path: /, unreadableBody: pass } }]',
+        `${MATCH}.unreadableBody`,
+        '',
+        'line 2, column 57',
       ],
       ['__proto__: { a: 1 }', '__proto__', '', 'line 2, column 1'],
     ];

@@ -16,8 +16,9 @@ one after the other. A key that cannot be resolved is reported, and the others a
   --from FILE     one JSON object in each line:
                   {"merchant": "M-1", "key": "order-1", "as": "completed", "status": 201, "body": "{}",
                    "headers": ["Content-Type", "application/json"]}
-                  {"scope": "1d9f…", "as": "released"}
-                  Each may have "execution", from records list --json, and then is resolved only if it still has that one
+                  {"scope": "1d9f…", "as": "released", "execution": "8c1e…"}
+                  "execution" is from records list --json: the key is resolved only if it still has that one. released needs it,
+                  because releasing a key that was executed again meanwhile could pay twice. No key may be in two lines
   --reason TEXT   why; kept in the audit trail
   --by NAME       who; kept in the audit trail (default: the user of this process)
   --dry-run       only prints what would be resolved, and writes nothing
@@ -57,7 +58,11 @@ const lineSchema = z
         ? merchant !== undefined && key !== undefined
         : merchant === undefined && key === undefined,
     { message: 'must have scope, or merchant and key' },
-  );
+  )
+  // The books are older than this command: the key may have been released and executed again since.
+  .refine(({ as, execution }) => as === 'completed' || execution !== undefined, {
+    message: 'released needs the execution that was looked up, from records list --json',
+  });
 
 type Line = z.infer<typeof lineSchema>;
 
@@ -129,6 +134,7 @@ const requestOf = ({ scope, merchant = '', key = '', body, ...rest }: Line) => (
 function readLines(path: string): Line[] {
   const lines: Line[] = [];
   const mistakes: string[] = [];
+  const firstLines = new Map<string, number>();
   for (const [i, text] of textOf(path).split('\n').entries()) {
     if (text.trim() === '') continue;
     const json = jsonOf(text);
@@ -137,8 +143,13 @@ function readLines(path: string): Line[] {
       continue;
     }
     const read = lineSchema.safeParse(json);
-    if (read.success) lines.push(read.data);
-    else {
+    if (read.success) {
+      const { scope } = requestOf(read.data);
+      const first = firstLines.get(scope);
+      if (first !== undefined) mistakes.push(`${path}: line ${i + 1}: is the same key as line ${first}`);
+      else firstLines.set(scope, i + 1);
+      lines.push(read.data);
+    } else {
       const [issue] = read.error.issues;
       const at = issue?.path.join('.');
       mistakes.push(`${path}: line ${i + 1}: ${at ? `${at}: ` : ''}${issue?.message}`);

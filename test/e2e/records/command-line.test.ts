@@ -88,8 +88,14 @@ describe.concurrent.each(storeKinds)('the records command, while a gateway runs 
     const lines = [
       ...keys.slice(0, 2).map((key) => ({ merchant: 'M-ALPHA', key, ...completed })),
       { scope: scopeOf('M-ALPHA', keys[2] as string), as: 'completed' },
-      { merchant: 'M-ALPHA', key: done, as: 'released' },
-      { merchant: 'M-ALPHA', key: 'unknown', as: 'released', body: 'a released key has none' },
+      { merchant: 'M-ALPHA', key: done, as: 'released', execution: 'another one' },
+      {
+        merchant: 'M-ALPHA',
+        key: 'unknown',
+        as: 'released',
+        execution: 'e',
+        body: 'a released key has none',
+      },
     ];
     writeFileSync(file, lines.map((line) => `${JSON.stringify(line)}\n`).join('\n'));
     const many = (...more: string[]) =>
@@ -110,11 +116,45 @@ describe.concurrent.each(storeKinds)('the records command, while a gateway runs 
     expect([retry.status, retry.body.toString()]).toEqual([201, '{"é":1}']);
     for (const key of keys) expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
 
-    writeFileSync(file, `${JSON.stringify(lines[0])}\n{"as":"completed"}\nnonsense\n`);
+    const sameKey = { scope: scopeOf('M-ALPHA', keys[0] as string), as: 'completed' };
+    const released = { merchant: 'M-ALPHA', key: 'a', as: 'released' };
+    const mistakes = [lines[0], { as: 'completed' }, sameKey, released].map((line) => JSON.stringify(line));
+    writeFileSync(file, `${mistakes.join('\n')}\nnonsense\n`);
     const refused = await many();
     expect(refused).toMatchObject({ code: 64, stdout: '' });
-    expect(refused.stderr).toMatch(/line 2: must have scope, or merchant and key\n.*line 3: is not JSON/);
+    const places = refused.stderr.split('\n').map((line) => line.split('.jsonl: ')[1]);
+    expect(places.filter(Boolean)).toEqual([
+      'line 2: must have scope, or merchant and key',
+      'line 3: is the same key as line 1',
+      'line 4: released needs the execution that was looked up, from records list --json',
+      'line 5: is not JSON',
+    ]);
     expectPlain(refused);
+  });
+
+  it('releases from a file only the execution that was looked at', sequential, async () => {
+    const key = randomUUID();
+    await withdraw(stack.url, { key, fault: 'reset-before-execute' });
+    const [before] = await inDoubt();
+    const file = join(folder, `${kind}-released.jsonl`);
+    const line = {
+      merchant: 'M-ALPHA',
+      key,
+      as: 'released',
+      execution: (before as { execution?: string }).execution,
+    };
+    writeFileSync(file, JSON.stringify(line));
+    const release = () => records('resolve-many', '--from', file, '--reason', 'not in the books');
+    expect(await release()).toMatchObject({ code: 0 });
+    // The retry is executed and its answer is lost: the same file, run again, must not release it for a second payout.
+    await withdraw(stack.url, { key, fault: 'execute-then-reset' });
+    const again = await release();
+    expect(again.code).toBe(1);
+    expect(again.stdout).toContain('belongs to another execution');
+    expectProblem(await withdraw(stack.url, { key }), { status: 409, code: 'outcome_unknown' });
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+    const scope = scopeOf('M-ALPHA', key);
+    await records('resolve', '--scope', scope, '--as', 'completed', '--reason', 'in the books');
   });
 
   it('completes what was executed, with the response that retries then get', sequential, async () => {
