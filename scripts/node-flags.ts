@@ -1,2 +1,5 @@
-/** The flags with which the image and npm's scripts start a gateway. The benchmark and the soak test use the same. */
-export const NODE_FLAGS = ['--max-semi-space-size=16'];
+/**
+ * The flags with which the image and npm's scripts start a gateway, and the benchmark and the soak test too: semi-spaces of 16 MiB,
+ * and no debugger at SIGUSR1.
+ */
+export const NODE_FLAGS = ['--max-semi-space-size=16', '--disable-sigusr1'];
