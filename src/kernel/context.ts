@@ -1,4 +1,9 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { Exchange } from './exchange.ts';
+import type { Spans, TraceContext } from './trace.ts';
+
+/** A merchant code, or the id of a secret key. Codes become header values and parts of records; ids appear in the log. */
+export const NAME_PATTERN = /^[\x21-\x7e]{1,64}$/;
 
 /** The caller, as authentication identified it. */
 export interface Merchant {
@@ -46,11 +51,30 @@ export interface Identity {
   readonly route?: string;
 }
 
+/** Where a request came from. */
+export interface Client {
+  /** Address of the client, without a port. */
+  readonly address: string;
+  /** The trusted proxies that it passed, in order: the last one is the peer of the connection. */
+  readonly proxies: readonly string[];
+  /** The peer is a trusted proxy, so its X-Forwarded fields can be believed. */
+  readonly isPeerTrusted?: boolean;
+}
+
 /** What the gateway knows about one request. Each middleware adds what it found. */
 export interface RequestContext {
   readonly requestId: string;
   /** Monotonic time at which the head of the request had arrived. */
   readonly startedAtMs: number;
+  readonly client: Client;
+  /** The trace that the request belongs to: 32 hexadecimal digits. Undefined: it has no valid `traceparent`, and none was begun. */
+  traceId?: string | undefined;
+  /** The request keeps the trace that it came with, which is not recorded, as its flag says. */
+  isUnsampled?: boolean;
+  /** What the backend gets as trace context. Undefined: what came, as any other header. */
+  traceContext?: TraceContext | undefined;
+  /** Undefined: the request is not recorded, which is always so without `tracing.endpoint`. */
+  spans?: Spans | undefined;
   merchant?: Merchant;
   identity?: Identity;
   /** Progress of the pass-through. Before `connected` no byte was sent. After `upgraded` no HTTP response can be sent. */
@@ -65,8 +89,14 @@ export interface RequestContext {
   isTooLarge?: boolean;
   /** How the request ended: a problem code, or a word such as executed, replayed or passed_through. A label of metrics. */
   outcome?: string;
-  /** The scope of the idempotency key, if the request has one. */
+  /** The idempotency key, if the request is protected by one. Never logged. */
+  key?: string;
+  /** The scope of that key. */
   scope?: string;
+  /** Under `mode: observe`: what `mode: protect` would have done. Undefined: the request has no key, or the store did not answer. */
+  would?: string;
+  /** Under `mode: observe`: call it right before the request is sent, and call what it returns with how that ended. */
+  observe?: () => (exchange: Exchange) => void;
   /** Time that the backend took. */
   upstreamMs: number;
   /** Time spent waiting for another request with the same key. */
@@ -75,6 +105,8 @@ export interface RequestContext {
   done: boolean;
   /** Called when the execution ends after the merchant has disconnected. */
   onDone?: () => void;
+  /** Called once, when the response is closed and the execution, if there was one, has ended. */
+  onEnd?: () => void;
 }
 
 /** The execution of a request has ended. */
@@ -83,15 +115,24 @@ export function markDone(context: RequestContext): void {
   context.onDone?.();
 }
 
+/** The trace id for exemplars. Undefined also if the trace is not recorded: an exemplar would lead nowhere. */
+export const exemplarIdOf = ({ traceId, traceContext, isUnsampled }: RequestContext): string | undefined =>
+  isUnsampled || traceContext?.isSampled === false ? undefined : traceId;
+
 const key = Symbol('oncegate.context');
 
 export function attachContext(req: IncomingMessage, context: RequestContext): void {
   (req as IncomingMessage & { [key]?: RequestContext })[key] = context;
 }
 
+/** Undefined: no middleware of oncegate has seen the request yet. */
+export function findContext(req: IncomingMessage): RequestContext | undefined {
+  return (req as IncomingMessage & { [key]?: RequestContext })[key];
+}
+
 /** @throws {Error} if the request has no context, which is a mistake in the composition */
 export function contextOf(req: IncomingMessage): RequestContext {
-  const context = (req as IncomingMessage & { [key]?: RequestContext })[key];
+  const context = findContext(req);
   if (!context) throw new Error('the request has no context: admit() must be the first middleware');
   return context;
 }
@@ -113,7 +154,7 @@ export function hasBody(req: IncomingMessage): boolean {
 }
 
 /**
- * The result of reading the key file again. After a refusal the old keys stay in force; `error` is the reason, and is safe
- * to log. `version` is a digest of the file's bytes, or the reason why they cannot be read.
+ * The result of reading the secret keys again. After a refusal the old keys stay in force; `error` is the reason, and is safe
+ * to log. `version` names what was read (a digest of the file's bytes, the version of the list in Redis), or why nothing was.
  */
 export type KeyReload = ({ ok: true; keys: number } | { ok: false; error: string }) & { version: string };

@@ -13,13 +13,16 @@ export interface BackendResponse {
  * executed.
  */
 export type Exchange =
-  | { kind: 'complete'; response: BackendResponse }
+  | { kind: 'complete'; response: BackendResponse; said?: Said }
   /** The response is larger than the limit. `body` streams all of it, from its first byte. */
-  | { kind: 'oversize'; status: number; headers: string[]; body: Readable }
+  | { kind: 'oversize'; status: number; headers: string[]; body: Readable; said?: Said }
   /** Certainly no byte of the request was sent. */
   | { kind: 'not_sent'; reason: string }
   /** The request may have been sent, and there is no complete response. */
   | { kind: 'unknown'; reason: string; timedOut: boolean };
+
+/** What an embedded handler itself says of its execution. Otherwise its status decides. */
+export type Said = 'not_executed' | 'unknown';
 
 /**
  * What a record is completed with. A tombstone is a completed record without its response: the response was larger than
@@ -37,6 +40,14 @@ export type LookupAnswer =
   | { kind: 'undecided'; said: string }
   /** There was no complete response. */
   | { kind: 'failed'; said: string };
+
+/** What the backend says of a secret key. `reason` is logged: no body, no header, no secret. */
+export type ProbeAnswer =
+  | { kind: 'accepted'; merchantCode: string }
+  /** The backend says that the secret key is not valid. */
+  | { kind: 'refused' }
+  /** The backend was not reached, or its answer says neither. */
+  | { kind: 'failed'; reason: string };
 
 /** Permission to occupy one connection to the backend. */
 export interface Slot {

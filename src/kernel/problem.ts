@@ -14,6 +14,7 @@ const problems = {
   request_timeout: { status: 408, title: 'The request body did not arrive in time' },
   body_too_large: { status: 413, title: 'The request body is too large' },
   idempotency_key_reused: { status: 422, title: 'The idempotency key belongs to another request' },
+  rate_limited: { status: 429, title: 'The merchant sends too many requests; nothing was sent' },
   request_in_flight: { status: 409, title: 'The first request with this key still runs' },
   outcome_unknown: { status: 409, title: 'It cannot be known whether the request was executed' },
   response_not_stored: {

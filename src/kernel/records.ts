@@ -2,6 +2,10 @@
 export type RecordsQuestion =
   | { kind: 'list'; inDoubt: boolean; limit: number; cursor?: string | undefined }
   | { kind: 'show'; scope: string }
+  /** As `show`, of the record of this merchant and this idempotency key. */
+  | { kind: 'find'; merchant: string; key: string }
+  /** The stored response, with the first `maxBytes` of its body. */
+  | { kind: 'body'; scope: string; maxBytes: number }
   | ({ kind: 'resolve' } & ResolveRequest);
 
 /** How an operator resolves a scope. */
@@ -21,7 +25,9 @@ export interface ResolveRequest {
   execution?: string | undefined;
 }
 
-export type RecordsAnswer = { kind: 'found'; value: RecordsPage | ShownRecord | ResolvedRecord } | Refusal;
+export type RecordsAnswer =
+  | { kind: 'found'; value: RecordsPage | ShownRecord | StoredResponse | ResolvedRecord }
+  | Refusal;
 
 /** The question was refused. Nothing was written, except that a `resolve` refused as `unavailable` may have been written. */
 export interface Refusal {
@@ -37,9 +43,9 @@ export interface Refusal {
 
 /**
  * `alive`: the owner of the record may still be working on it. `changed`: the record is not in doubt under this execution
- * any more. `unavailable`: the store did not answer.
+ * any more. `unreadable`: the record cannot be read. `unavailable`: the store did not answer.
  */
-export type RefusalReason = 'invalid' | 'absent' | 'alive' | 'changed' | 'unavailable';
+export type RefusalReason = 'invalid' | 'absent' | 'alive' | 'changed' | 'unreadable' | 'unavailable';
 
 /** Answers the questions of the admin port. A single process asks its own desk; with workers, the primary asks one of them. */
 export type AskRecords = (question: RecordsQuestion) => Promise<RecordsAnswer>;
@@ -50,24 +56,29 @@ export interface RecordsPage {
   cursor?: string;
 }
 
-/** The answer to `show`. The audit trail outlives the record. */
+/** The answer to `show` and `find`. The audit trail outlives the record. */
 export interface ShownRecord {
+  scope: string;
   record: RecordView | null;
   /** Oldest first. */
   audit: AuditView[];
 }
 
-/** The answer to `resolve`, and what is logged of each resolution. */
-export interface ResolvedRecord {
+/** The answer to `body`. Null: the record has no stored response. */
+export interface StoredResponse {
   scope: string;
-  by: string;
-  reason: string;
-  /** The record before the resolution. */
-  from: { state: string; merchant: string; operation: string };
-  to: ResolvedTo;
+  response: {
+    status: number;
+    /** Names and values in turn. */
+    headers: string[];
+    /** Of the whole body. */
+    bodyBytes: number;
+    /** Base64. */
+    body: string;
+  } | null;
 }
 
-/** One resolution in the audit trail. Times are ISO 8601. */
+/** One resolution or purge in the audit trail. Times are ISO 8601. */
 export interface AuditView {
   at: string;
   by: string;
@@ -76,9 +87,20 @@ export interface AuditView {
   to: ResolvedTo;
 }
 
+/** What is logged of a resolution. */
+export interface LoggedResolution extends Pick<AuditView, 'by' | 'reason' | 'to'> {
+  /** The record before it. */
+  from: { state: string; merchant: string; operation: string };
+}
+
+/** The answer to `resolve`: what the audit trail says of it. */
+export interface ResolvedRecord extends Omit<AuditView, 'at'> {
+  scope: string;
+}
+
 /** `kind` and `status` describe the completion; a release has none. Status 0: the operator does not know the backend's status. */
 export interface ResolvedTo {
-  as: 'completed' | 'released';
+  as: 'completed' | 'released' | 'purged';
   kind?: 'response' | 'tombstone';
   status?: number;
 }
@@ -96,11 +118,21 @@ export interface RecordView {
   key?: string;
   /** Of the request that started the record. */
   requestId?: string;
+  /** Of that request, 64 hexadecimal digits. A request with another fingerprint is refused. */
+  fingerprint?: string;
   /** The gateway that started the record. */
   gatewayId?: string;
+  /** The encryption key of its response. */
+  encryptionKeyId?: string;
   /** ISO 8601. */
   createdAt?: string;
   changedAt?: string;
+  /**
+   * When the store forgets the record if nothing changes it; a retry after that is executed as a new request. Only in the
+   * answer to `show`, and absent if the store could not tell. SQLite counts only the time in which a gateway runs, so there
+   * it can be later.
+   */
+  expiresAt?: string;
   wasInDoubt?: boolean;
   /** The record is executing, and its owner has shown no sign of life for a lease. */
   ownerGone?: boolean;
