@@ -1,5 +1,6 @@
 import type { Fingerprint, Scope, Token } from '../kernel/brands.ts';
 import type { BackendResponse, Completion } from '../kernel/exchange.ts';
+import type { CountOptions, DoubtCount, ResolutionSource } from './doubt-count.ts';
 
 /**
  * How long a record counts as alive and how long it is kept, in milliseconds. Every record stores the lifetimes it was
@@ -30,6 +31,8 @@ export interface RecordHead {
   requestId: string;
   /** The gateway that started the record, or that restarted it last. */
   gatewayId: string;
+  /** The encryption key of its response. Absent: nothing in the record is encrypted. */
+  encryptionKeyId?: string;
   lifetimes: Lifetimes;
   /** Whether the record has ever been in doubt. */
   wasInDoubt: boolean;
@@ -99,7 +102,7 @@ export const VOID_TOKEN_MS = 3_600_000;
 /** What an operator or a lookup found out about a scope in doubt: it was executed with this result, or not executed. */
 export type Resolution = { as: 'completed'; completion: Completion } | { as: 'released' };
 
-/** Who resolved a scope, and why. Stored in the audit trail and logged, so it must hold no secret and no body. */
+/** Who resolved or purged a scope, and why. Stored in the audit trail and logged, so it must hold no secret and no body. */
 export interface ResolutionNote {
   by: string;
   reason: string;
@@ -111,7 +114,10 @@ export interface ResolutionNote {
  */
 export type Resolved = 'ok' | 'changed' | 'alive';
 
-/** One resolution in the audit trail. It holds no token, no header and no body. */
+/** What a resolution is recorded and counted with. `source`: default operator. */
+export type CountedNote = ResolutionNote & { source?: ResolutionSource };
+
+/** One resolution or purge in the audit trail. It holds no token, no header and no body. */
 export interface AuditRecord extends ResolutionNote {
   /** Wall clock, Unix milliseconds. */
   atMs: number;
@@ -119,7 +125,7 @@ export interface AuditRecord extends ResolutionNote {
     RecordHead,
     'state' | 'merchant' | 'operation' | 'key' | 'requestId' | 'createdAtMs' | 'changedAtMs'
   >;
-  to: { as: 'released' } | { as: 'completed'; kind: Completion['kind']; status: number };
+  to: { as: 'released' | 'purged' } | { as: 'completed'; kind: Completion['kind']; status: number };
 }
 
 /** Far longer than the record itself: disputes and yearly audits ask about payouts of the past year. */
@@ -127,12 +133,12 @@ export const AUDIT_RETENTION_MS = 400 * 86_400_000;
 
 export function auditRecord(
   { state, merchant, operation, key, requestId, createdAtMs, changedAtMs }: RecordHead,
-  resolution: Resolution,
+  resolution: Resolution | { as: 'purged' },
   { by, reason }: ResolutionNote,
   atMs: number,
 ): AuditRecord {
   const from = { state, merchant, operation, key, requestId, createdAtMs, changedAtMs };
-  if (resolution.as === 'released') return { atMs, by, reason, from, to: { as: 'released' } };
+  if (resolution.as !== 'completed') return { atMs, by, reason, from, to: resolution };
   const { completion } = resolution;
   const status = completion.kind === 'response' ? completion.response.status : completion.status;
   return { atMs, by, reason, from, to: { as: 'completed', kind: completion.kind, status } };
@@ -149,10 +155,13 @@ export interface ListFilter {
 
 /** A record without its completion, because the size of a page with bodies would have no bound. */
 export type ListedRecord =
-  /** `ownerGone`: the owner is dead, and no retry has marked the record in doubt yet. */
-  | (RecordHead & { scope: Scope; ownerGone: boolean; unreadable?: undefined })
-  /** The value under this scope is not a valid record. `unreadable` says why. */
-  | { scope: Scope; unreadable: string };
+  /**
+   * `ownerGone`: the owner is dead, and no retry has marked the record in doubt yet. `hasResponse`: it is completed, and its
+   * response is stored.
+   */
+  | (RecordHead & { scope: Scope; ownerGone: boolean; hasResponse: boolean; unreadable?: undefined })
+  /** The record cannot be read; `unreadable` says why. `head` is set if only its response cannot be decrypted. */
+  | { scope: Scope; unreadable: string; head?: RecordHead };
 
 /** One page. There are more pages as long as `cursor` is set, even if this page is short or empty. */
 export interface Listing {
@@ -176,11 +185,36 @@ export class UnknownCursor extends Error {
 
 export interface StoreHealth {
   ok: boolean;
+  /** A copy of the records has closed the store: its gateways must not serve, even if they only observe. Implies `ok: false`. */
+  isClosed?: boolean;
   /** One line for the operator. */
   detail: string;
   /** What endangers the records although the store works, one line each. */
   warnings: string[];
 }
+
+/**
+ * Tells one store from another, and a store from its own backup: the id is random and made with the store, and the count
+ * grows with each {@link Store.mark}. A store whose count has fallen was restored from an older state.
+ */
+export interface StoreMark {
+  /** 32 hexadecimal digits. */
+  id: string;
+  count: number;
+}
+
+export interface UsedMark extends StoreMark {
+  /** A gateway in the other mode has used the store within {@link MARK_LASTS_MS}. */
+  otherMode: boolean;
+  /** The version of the gateway that marked the store last. Absent: one from before version 1.0.0. */
+  usedBy?: string;
+}
+
+/** `idempotency.mode`. */
+export type Mode = 'protect' | 'observe';
+
+/** A gateway counts as using a store for this long after its last mark. */
+export const MARK_LASTS_MS = 150_000;
 
 export interface StoreOptions {
   /** Written into the records that this gateway starts. At most 255 latin1 characters. */
@@ -201,6 +235,8 @@ export interface StoreOptions {
  * throws {@link UnreadableRecord}.
  */
 export interface Store {
+  /** Undefined: the store is not on this machine. */
+  readonly usage?: StoreUsage;
   /** Why starts and restarts are refused now, as far as the store knows without a command. Undefined: they are not. */
   readonly refusing?: string | undefined;
   /**
@@ -250,6 +286,11 @@ export interface Store {
   /** The whole record, or undefined if there is none. */
   get(scope: Scope): Promise<IdempotencyRecord | undefined>;
   /**
+   * In how many milliseconds the record expires if nothing changes it. SQLite counts running time, so there the record can
+   * live longer. Undefined: there is no record, or it never expires.
+   */
+  expiresInMs(scope: Scope): Promise<number | undefined>;
+  /**
    * One page of records, in no particular order. A record that changes during the listing may be missing, or appear twice.
    *
    * @throws {UnknownCursor}
@@ -257,16 +298,51 @@ export interface Store {
   list(filter: ListFilter): Promise<Listing>;
   /**
    * in doubt, or executing with a dead owner → completed under a new token, or absent. The new token makes a late
-   * `complete` of the old owner stale. Adds an audit record in the same atomic step. Durable.
+   * `complete` of the old owner stale. Adds an audit record in the same atomic step, and counts the resolution
+   * ({@link DoubtCount}). Durable.
    *
    * @param seen the token of the record that the decision was made on
    */
-  resolve(scope: Scope, seen: Token, resolution: Resolution, note: ResolutionNote): Promise<Resolved>;
-  /** The resolutions of a scope, oldest first. Each is kept for at least {@link AUDIT_RETENTION_MS}. */
+  resolve(scope: Scope, seen: Token, resolution: Resolution, note: CountedNote): Promise<Resolved>;
+  /**
+   * completed with a response → completed as a tombstone, under the same token and with the same lifetime. Adds an audit
+   * record in the same atomic step. Durable. A tombstone stays as it is: `ok`.
+   *
+   * @param seen the token of the completed record
+   * @returns `changed` if the record has another token or is not completed, or there is none. Nothing was written
+   */
+  purge(scope: Scope, seen: Token, note: ResolutionNote): Promise<'ok' | 'changed'>;
+  /**
+   * Counts the keys in doubt. Never blocks a write, and reads in small steps.
+   *
+   * With Redis one gateway counts for all, at most once in `everyMs` (half as often in a cluster), and the others get its last
+   * result. So a gateway that calls this every `everyMs` gets a count that is at most twice as old.
+   *
+   * @param signal ends the counting; then the promise rejects
+   */
+  countDoubts(options: CountOptions): Promise<DoubtCount>;
+  /** The resolutions and purges of a scope, oldest first. Each is kept for at least {@link AUDIT_RETENTION_MS}. */
   audit(scope: Scope): Promise<AuditRecord[]>;
+  /** The store's mark. Undefined: no gateway has written one. Only reads. */
+  readMark(mode: Mode): Promise<UsedMark | undefined>;
+  /**
+   * Counts the mark up, and makes it if there is none. Notes for {@link MARK_LASTS_MS} that a gateway in this mode uses it, and
+   * the gateway's version. Durable.
+   */
+  mark(mode: Mode, version: string): Promise<UsedMark>;
   /** Writes a probe record, because a store that can only read is not ready. Does not throw. */
   health(): Promise<StoreHealth>;
   close(): Promise<void>;
+}
+
+/** What a store on this machine uses, as far as it knows without a command. */
+export interface StoreUsage {
+  /** Commands that wait for the end of the transaction before theirs. */
+  queued: number;
+  /** Size of the write-ahead log. */
+  walBytes: number;
+  /** Space that the file system has for this process. Infinity: it does not say. */
+  freeBytes: number;
 }
 
 /** The store did not answer within its time limit, refused the command, or failed. */
@@ -280,9 +356,46 @@ export class StoreUnavailable extends Error {
   }
 }
 
-/** The value under the scope is not a valid record of this format. It must never be treated as absent. */
+/**
+ * `damaged`: the value is not a record of this format. `unknown_key`: this gateway does not have its encryption key.
+ * `not_authentic`: it cannot be decrypted with the key of that id.
+ */
+export type UnreadableReason = 'damaged' | 'unknown_key' | 'not_authentic';
+
+/**
+ * What both stores write: the version of SQLite's schema, and the version in the names of Redis' keys. It changes with what an
+ * older gateway would misread.
+ */
+export const STORE_FORMAT = 2;
+
+/**
+ * The store has another format than this version reads and writes. It is never opened, because records that this version
+ * does not see would be absent to it, and their keys would be paid again.
+ */
+export class OtherFormat extends StoreUnavailable {
+  /** What the store has. 0: it is no number. */
+  readonly found: number;
+  /** What this version reads and writes. */
+  readonly known: number;
+  constructor(message: string, found: number, known: number) {
+    super(message, { maybeWritten: false });
+    this.found = found;
+    this.known = known;
+  }
+}
+
+/** The store's mark has a format of another version. It is left as it is. */
+export class UnreadableMark extends StoreUnavailable {
+  constructor() {
+    super('the mark of the store has the format of another version', { maybeWritten: false });
+  }
+}
+
+/** The value under the scope cannot be read as a record. It must never be treated as absent. */
 export class UnreadableRecord extends StoreUnavailable {
-  constructor(why: string) {
+  readonly reason: UnreadableReason;
+  constructor(why: string, reason: UnreadableReason = 'damaged') {
     super(`the record cannot be read: ${why}`, { maybeWritten: false });
+    this.reason = reason;
   }
 }

@@ -1,9 +1,14 @@
 import { hostname } from 'node:os';
 import type { z } from 'zod';
-import type { Clock } from '../../kernel/clock.ts';
+import { type CertificatePaths, WatchedCertificate } from '../../kernel/certificate.ts';
+import { ClientTls } from '../../kernel/client-tls.ts';
+import { type Clock, systemClock } from '../../kernel/clock.ts';
+import type { RedisLocation } from '../../kernel/redis-options.ts';
+import type { CopySide } from '../copy/copy-side.ts';
 import type { idempotencyOptions, lockOptions, storeOptions } from '../options.ts';
 import type { Store } from '../store.ts';
-import type { Location } from './redis/client.ts';
+import type { Location, RedisClient } from './redis/client.ts';
+import { ResponseCipher } from './response-cipher.ts';
 
 /** What a store reports while it runs. */
 export interface StoreEvents {
@@ -13,6 +18,10 @@ export interface StoreEvents {
   clockStepped?(stepMs: number): void;
   /** The SQLite writer thread died, and a new one replaces it. */
   writerReplaced?(error: Error): void;
+  /** SQLite committed a transaction that changed something. `ms`: from BEGIN to the end of COMMIT. */
+  committed?(ms: number): void;
+  /** Opens the files of `store.tls`. Default: reports nothing about them. */
+  openCertificate?(name: string, paths: CertificatePaths): Promise<WatchedCertificate>;
 }
 
 export interface StoreSections {
@@ -29,20 +38,29 @@ export interface StoreSections {
 export async function openStore(
   { store, lock, idempotency }: StoreSections,
   clock: Clock,
-  { unreplicated = () => {}, clockStepped = () => {}, writerReplaced = () => {} }: StoreEvents = {},
+  {
+    unreplicated = () => {},
+    clockStepped = () => {},
+    writerReplaced = () => {},
+    committed = () => {},
+    openCertificate = (name, paths) => WatchedCertificate.open({ name, paths, clock }),
+  }: StoreEvents = {},
 ): Promise<Store> {
   const { retentionMs, inDoubtRetentionMs } = idempotency;
   const lifetimes = { leaseMs: lock.leaseMs, retentionMs, inDoubtRetentionMs };
-  const common = { clock, lifetimes, gatewayId: `${hostname()}:${process.pid}` };
+  const cipher = new ResponseCipher(store.encryption);
+  const common = { clock, lifetimes, cipher, gatewayId: `${hostname()}:${process.pid}` };
   // Import only the configured store: its dependencies take time to load.
   if (store.kind === 'redis') {
     const { RedisStore } = await import('./redis/redis-store.ts');
     const { replicas } = store.durability;
     const location = locationOf(store);
+    const tls = await tlsOf(store, openCertificate);
     return await RedisStore.open({
       ...store,
       ...common,
       location,
+      tls,
       replicas,
       onUnreplicated: unreplicated,
       onClockStep: clockStepped,
@@ -50,15 +68,70 @@ export async function openStore(
     });
   }
   const { SqliteStore } = await import('./sqlite/sqlite-store.ts');
-  return await SqliteStore.open({ ...store, ...common, onWriterReplaced: writerReplaced });
+  const events = { onWriterReplaced: writerReplaced, onCommitted: committed };
+  return await SqliteStore.open({ ...store, ...common, ...events });
+}
+
+/** The store has just reached the same Redis. */
+const CONNECT_WITHIN_MS = 1000;
+
+/**
+ * Opens one more connection to the Redis of the store, for what is not a record. The store's own connection cannot be used:
+ * WAIT may block it. If Redis cannot be reached, the client tries again in the background.
+ *
+ * @param timeoutMs a command that takes longer is rejected
+ * @returns undefined if the store is not a Redis
+ */
+export async function openRedis(
+  store: StoreSections['store'],
+  timeoutMs: number,
+  openCertificate: NonNullable<StoreEvents['openCertificate']> = (name, paths) =>
+    WatchedCertificate.open({ name, paths, clock: systemClock }),
+): Promise<RedisClient | undefined> {
+  if (store.kind !== 'redis') return undefined;
+  const { connect, createClient } = await import('./redis/client.ts');
+  const client = createClient(locationOf(store), timeoutMs, await tlsOf(store, openCertificate));
+  await connect(client, CONNECT_WITHIN_MS).catch(() => {});
+  // A cluster client opens the connection to a node with the first command to it, and that command may fail.
+  if ('nodes' in client) await Promise.allSettled(client.nodes('master').map((node) => node.ping()));
+  return client;
+}
+
+/** Undefined: servers must have a certificate of a well-known authority, if TLS is used at all. */
+async function tlsOf(
+  { tls }: Extract<StoreSections['store'], { kind: 'redis' }>,
+  openCertificate: NonNullable<StoreEvents['openCertificate']>,
+): Promise<ClientTls | undefined> {
+  return typeof tls === 'object'
+    ? new ClientTls(await openCertificate('store.tls', tls), tls.serverName)
+    : undefined;
+}
+
+/**
+ * Opens the configured store as the source or the destination of a copy.
+ *
+ * @throws {StoreUnavailable} with a message for the operator, if it cannot be used
+ */
+export async function openCopySide({ store, lock }: StoreSections, clock: Clock): Promise<CopySide> {
+  if (store.kind === 'redis') {
+    const { RedisCopySide } = await import('./redis/copy-side.ts');
+    const { replicas } = store.durability;
+    const tls = await tlsOf(store, (name, paths) => WatchedCertificate.open({ name, paths, clock }));
+    return await RedisCopySide.open({
+      ...store,
+      ...{ clock, replicas, tls, location: locationOf(store), lockNodes: lock.nodes },
+    });
+  }
+  const { SqliteCopySide } = await import('./sqlite/copy-side.ts');
+  return await SqliteCopySide.open({ ...store, clock });
 }
 
 /** The configuration schema allows exactly one of the three. */
-function locationOf(store: Extract<StoreSections['store'], { kind: 'redis' }>): Location {
-  const { url, sentinels, cluster, username, password, tls } = store;
-  const credentials = { username, password, tls };
+export function locationOf(redis: RedisLocation): Location {
+  const { url, sentinels, cluster, username, password, tls } = redis;
+  const credentials = { username, password, tls: tls !== undefined && tls !== false };
   if (sentinels) return { sentinels, credentials };
   if (cluster) return { cluster, credentials };
-  if (url === undefined) throw new TypeError('the store has no location');
+  if (url === undefined) throw new TypeError('the Redis has no location');
   return { url };
 }

@@ -1,4 +1,5 @@
-import { Cluster, Redis } from 'ioredis';
+import { Cluster, Redis, SentinelConnector } from 'ioredis';
+import type { ClientTls, ClientTlsOptions } from '../../../kernel/client-tls.ts';
 import { StoreUnavailable } from '../../store.ts';
 
 /** The Redis that holds the records: one server, the master that sentinels name, or a cluster. */
@@ -35,14 +36,66 @@ const onceOnly = (timeoutMs: number) => ({
 /** The pause before the next attempt to connect, in milliseconds. */
 const retryAfterMs = (attempt: number): number => Math.min(25 * 2 ** Math.min(attempt, 5), 500);
 
-/** @param timeoutMs a command that takes longer is rejected, though Redis may still execute it */
-export function createClient(location: Location, timeoutMs: number): RedisClient {
-  const client = construct(location, timeoutMs);
+/**
+ * @param timeoutMs a command that takes longer is rejected, though Redis may still execute it
+ * @param tls for the connections that use TLS. Default: servers must have a certificate of a well-known authority
+ */
+export function createClient(location: Location, timeoutMs: number, tls?: ClientTls): RedisClient {
+  const client = construct(location, timeoutMs, tls ? following(tls) : {});
   // Without a listener an unreachable Redis would end the process. Each command reports its own failure.
   client.on('error', () => {});
-  if (client instanceof Redis) batchWrites(client);
-  else client.on('+node', batchWrites);
+  const prepare = (node: Redis) => {
+    batchWrites(node);
+    ignoreLaterErrors(node);
+  };
+  if (client instanceof Redis) prepare(client);
+  else
+    client.on('+node', (node: Redis) => {
+      prepare(node);
+      prepareDuplicates(node);
+    });
   return client;
+}
+
+/** A cluster's client duplicates a node's connection whenever it asks which node has which slots, and listens to the first error of the copy only. */
+function prepareDuplicates(node: Redis): void {
+  const duplicate = node.duplicate.bind(node);
+  node.duplicate = (...args) => {
+    const copy = duplicate(...args);
+    ignoreLaterErrors(copy);
+    return copy;
+  };
+}
+
+/**
+ * ioredis listens to the first error of a connection only. Under TLS a second one may follow, such as the alert of a server
+ * whose handshake was cut off, and without a listener it would end the process.
+ */
+function ignoreLaterErrors(node: Redis): void {
+  const ignore = () => {};
+  const listen = () => {
+    if (node.stream?.listeners('error').includes(ignore) === false) node.stream.on('error', ignore);
+  };
+  // The connection is opened within this turn, or behind sentinels later. A client to a sentinel is connecting already.
+  setImmediate(listen);
+  node.on('connecting', () => setImmediate(listen));
+  node.on('connect', listen);
+  node.on('error', listen);
+}
+
+/** Asks sentinels for the master, as ioredis does. It makes clients for that itself, which need listeners too. */
+class Sentinels extends SentinelConnector {
+  constructor(options: ConstructorParameters<typeof SentinelConnector>[0]) {
+    super(options);
+    const self = this as unknown as { connectToSentinel(...args: unknown[]): Redis };
+    const connectToSentinel = self.connectToSentinel.bind(this);
+    self.connectToSentinel = (...args) => {
+      const client = connectToSentinel(...args);
+      client.on('error', () => {});
+      ignoreLaterErrors(client);
+      return client;
+    };
+  }
 }
 
 /**
@@ -63,17 +116,33 @@ function batchWrites(node: Redis): void {
   });
 }
 
-function construct(location: Location, timeoutMs: number): RedisClient {
+/** ioredis reads this object for each new connection, so it is changed in place when the certificate changes. */
+function following(tls: ClientTls): ClientTlsOptions {
+  const options = { ...tls.options };
+  tls.certificate.onChange(() => Object.assign(options, tls.options));
+  return options;
+}
+
+function construct(
+  location: Location,
+  timeoutMs: number,
+  secure: ClientTlsOptions | Record<string, never>,
+): RedisClient {
   const options = { ...onceOnly(timeoutMs), retryStrategy: retryAfterMs };
-  if ('url' in location) return new Redis(location.url, options);
+  if ('url' in location)
+    return new Redis(location.url, { ...options, ...(isSecure(location.url) ? { tls: secure } : {}) });
   const { tls, ...login } = location.credentials;
-  const access = { ...defined(login), ...(tls ? { tls: {} } : {}) };
   if ('sentinels' in location) {
     const sentinels = location.sentinels.nodes.map(addressOf);
     return new Redis({
       ...options,
-      ...access,
+      ...defined(login),
+      // Without enableTLSForSentinelMode, ioredis connects to the master in plain text in spite of `tls`.
+      ...(tls ? { tls: secure, enableTLSForSentinelMode: true } : {}),
+      ...(location.sentinels.nodes.some(isSecure) ? { sentinelTLS: secure } : {}),
       sentinels,
+      // Its constructor takes the options of sentinels, and ioredis' type says any options.
+      Connector: Sentinels as never,
       name: location.sentinels.name,
       sentinelRetryStrategy: retryAfterMs,
     });
@@ -85,9 +154,15 @@ function construct(location: Location, timeoutMs: number): RedisClient {
     retryDelayOnFailover: 0,
     retryDelayOnClusterDown: 0,
     clusterRetryStrategy: retryAfterMs,
-    redisOptions: { ...onceOnly(timeoutMs), ...access },
+    redisOptions: {
+      ...onceOnly(timeoutMs),
+      ...defined(login),
+      ...(tls || location.cluster.some(isSecure) ? { tls: secure } : {}),
+    },
   });
 }
+
+const isSecure = (url: string): boolean => url.startsWith('rediss:');
 
 function addressOf(url: string): { host: string; port: number } {
   const { hostname, port } = new URL(url);
@@ -95,8 +170,9 @@ function addressOf(url: string): { host: string; port: number } {
 }
 
 /** Removes the members that are undefined, because ioredis would use `undefined` in place of its default. */
-function defined<T extends object>(object: T): { [K in keyof T]?: NonNullable<T[K]> } {
-  return Object.fromEntries(Object.entries(object).filter(([, value]) => value !== undefined)) as never;
+function defined<T extends object>(object: T) {
+  const members = Object.entries(object).filter(([, value]) => value !== undefined);
+  return Object.fromEntries(members) as { [K in keyof T]?: NonNullable<T[K]> };
 }
 
 /**

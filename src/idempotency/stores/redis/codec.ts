@@ -1,6 +1,6 @@
 import type { Fingerprint, Token } from '../../../kernel/brands.ts';
-import type { Completion } from '../../../kernel/exchange.ts';
-import { type IdempotencyRecord, type RecordHead, UnreadableRecord } from '../../store.ts';
+import { type RecordHead, UnreadableRecord } from '../../store.ts';
+import type { StoredCompletion, StoredRecord } from '../response-cipher.ts';
 
 /**
  * The offsets of a record's fields, format version 2. The fields before the texts have fixed offsets, because the Lua
@@ -16,10 +16,10 @@ import { type IdempotencyRecord, type RecordHead, UnreadableRecord } from '../..
  *   37    fingerprint, 32 bytes
  *   69    createdAtMs, f64
  *   77    changedAtMs, f64
- *   85    merchant, operation, key, request id, gateway id, encryption key id: u8 length and latin1 bytes each. The
- *         encryption key id is empty, because records are not encrypted yet. A record with a key id is refused
+ *   85    merchant, operation, key, request id, gateway id, encryption key id: u8 length and latin1 bytes each. Only a
+ *         completed record whose response is encrypted has an encryption key id; in the others it is empty
  *   then  c and t: status u16; c: u32 length of the headers, the headers (each u32 length and latin1 bytes), u32 length
- *         of the body, the body
+ *         of the body, the body. If the response is encrypted, the headers are empty, and the body is the sealed response
  *
  * Numbers are big-endian. Records of format version 1 have other key names and are not read.
  *
@@ -50,7 +50,7 @@ const LONGEST_TEXT = 255;
 export const HEAD_BYTES = layout.texts + TEXTS * (1 + LONGEST_TEXT);
 
 /** @throws {RangeError} if a text is longer than 255 bytes */
-export function encodeRecord(record: IdempotencyRecord, ownerGaveUp = false): Buffer {
+export function encodeRecord(record: StoredRecord, ownerGaveUp = false): Buffer {
   const { merchant, operation, key, requestId, gatewayId, lifetimes, completion } = record;
   if (
     merchant.length > LONGEST_TEXT ||
@@ -60,9 +60,10 @@ export function encodeRecord(record: IdempotencyRecord, ownerGaveUp = false): Bu
     gatewayId.length > LONGEST_TEXT
   )
     throw new RangeError('a text of a record holds at most 255 bytes');
-  const texts = merchant.length + operation.length + key.length + requestId.length + gatewayId.length + TEXTS;
-  const tail = completion ? encodeCompletion(completion) : undefined;
-  const bytes = Buffer.allocUnsafe(layout.texts + texts + (tail?.bytes.length ?? 0));
+  const texts =
+    merchant.length + operation.length + key.length + requestId.length + gatewayId.length + TEXTS - 1;
+  const tail = completion && encodeCompletion(completion);
+  const bytes = Buffer.allocUnsafe(layout.texts + texts + (tail?.bytes.length ?? 1));
   bytes[layout.version] = FORMAT_VERSION;
   bytes[layout.state] = tail ? tail.code.charCodeAt(0) : record.state === 'in_doubt' ? IN_DOUBT : EXECUTING;
   record.token.copy(bytes, layout.token);
@@ -78,8 +79,8 @@ export function encodeRecord(record: IdempotencyRecord, ownerGaveUp = false): Bu
   at = writeText(bytes, key, at);
   at = writeText(bytes, requestId, at);
   at = writeText(bytes, gatewayId, at);
-  bytes[at++] = 0;
-  tail?.bytes.copy(bytes, at);
+  if (tail) tail.bytes.copy(bytes, at);
+  else bytes[at] = 0;
   return bytes;
 }
 
@@ -88,19 +89,30 @@ function writeText(bytes: Buffer, text: string, at: number): number {
   return at + 1 + bytes.write(text, at + 1, 'latin1');
 }
 
-/** The state code of a completed record, and the bytes that go behind its head. */
-export function encodeCompletion(completion: Completion): { code: 'c' | 't'; bytes: Buffer } {
+/** The state code of a completed record, and the bytes that go behind its gateway id: the encryption key id and the rest. */
+export function encodeCompletion(completion: StoredCompletion): { code: 'c' | 't'; bytes: Buffer } {
   if (completion.kind === 'tombstone') {
-    const bytes = Buffer.allocUnsafe(2);
-    bytes.writeUInt16BE(completion.status);
+    const bytes = Buffer.alloc(3);
+    bytes.writeUInt16BE(completion.status, 1);
     return { code: 't', bytes };
+  }
+  if (completion.kind === 'sealed') {
+    const { status, keyId, bytes: sealed } = completion;
+    const bytes = Buffer.allocUnsafe(1 + keyId.length + 10 + sealed.length);
+    let at = writeText(bytes, keyId, 0);
+    at = bytes.writeUInt16BE(status, at);
+    at = bytes.writeUInt32BE(0, at);
+    at = bytes.writeUInt32BE(sealed.length, at);
+    sealed.copy(bytes, at);
+    return { code: 'c', bytes };
   }
   const { status, headers, body } = completion.response;
   // Writing one long string is faster than writing many short ones.
   let section = '';
   for (const text of headers) section += lengthAsText(text.length) + text;
-  const bytes = Buffer.allocUnsafe(10 + section.length + body.length);
-  let at = bytes.writeUInt16BE(status);
+  const bytes = Buffer.allocUnsafe(11 + section.length + body.length);
+  bytes[0] = 0;
+  let at = bytes.writeUInt16BE(status, 1);
   at = bytes.writeUInt32BE(section.length, at);
   at += bytes.write(section, at, 'latin1');
   at = bytes.writeUInt32BE(body.length, at);
@@ -125,12 +137,15 @@ export const lifetimesIn = (record: Buffer): Buffer => record.subarray(layout.le
 /** False: the bytes have another format version, or are not a record. */
 export const isThisFormat = (bytes: Buffer): boolean => bytes[layout.version] === FORMAT_VERSION;
 
+/** Whether the record is completed and has a response. */
+export const hasResponse = (record: Buffer): boolean => record[layout.state] === RESPONSE;
+
 /** Whether the owner itself marked the record in doubt. */
 export const ownerGaveUp = (record: Buffer): boolean => ((record[layout.flags] ?? 0) & OWNER_GAVE_UP) !== 0;
 
 /** @throws {UnreadableRecord} for bytes that {@link encodeRecord} would not write */
-export function decodeRecord(bytes: Buffer): IdempotencyRecord {
-  const record: IdempotencyRecord = decodeHead(bytes);
+export function decodeRecord(bytes: Buffer): StoredRecord {
+  const record: StoredRecord = decodeHead(bytes);
   let at = layout.texts;
   for (let text = 0; text < TEXTS; text++) at += 1 + (bytes[at] as number);
   if (record.state === 'completed') {
@@ -159,10 +174,14 @@ export function decodeRecord(bytes: Buffer): IdempotencyRecord {
       const bodyAt = headersEnd + 4;
       at = bodyAt + bytes.readUInt32BE(headersEnd);
       if (at > bytes.length) throw endsTooEarly();
-      record.completion = {
-        kind: 'response',
-        response: { status, headers, body: bytes.subarray(bodyAt, at) },
-      };
+      const body = bytes.subarray(bodyAt, at);
+      const { encryptionKeyId: keyId } = record;
+      if (keyId !== undefined && headers.length > 0)
+        throw new UnreadableRecord('it is encrypted, and its headers are not');
+      record.completion =
+        keyId === undefined
+          ? { kind: 'response', response: { status, headers, body } }
+          : { kind: 'sealed', status, keyId, bytes: body };
     }
   }
   if (at !== bytes.length) throw new UnreadableRecord('there are bytes after its last field');
@@ -188,9 +207,12 @@ export function decodeHead(bytes: Buffer): RecordHead {
   const gatewayIdAt = requestIdAt + 1 + (bytes[requestIdAt] as number);
   const encryptionKeyIdAt = gatewayIdAt + 1 + (bytes[gatewayIdAt] as number);
   // An offset past the last byte makes all later offsets NaN, so the comparison is false.
-  if (!(encryptionKeyIdAt < bytes.length)) throw endsTooEarly();
-  if (bytes[encryptionKeyIdAt] !== 0) throw new UnreadableRecord('it is encrypted');
-  const texts = bytes.toString('latin1', layout.texts, encryptionKeyIdAt);
+  const textsEnd = encryptionKeyIdAt + 1 + (bytes[encryptionKeyIdAt] as number);
+  if (!(textsEnd <= bytes.length)) throw endsTooEarly();
+  const isEncrypted = bytes[encryptionKeyIdAt] !== 0;
+  if (isEncrypted && bytes[layout.state] !== RESPONSE)
+    throw new UnreadableRecord('it is encrypted, and has no response');
+  const texts = bytes.toString('latin1', layout.texts, textsEnd);
   const text = (at: number, end: number) => texts.substring(at + 1 - layout.texts, end - layout.texts);
   return {
     state: stateOf(bytes[layout.state]),
@@ -201,6 +223,7 @@ export function decodeHead(bytes: Buffer): RecordHead {
     key: text(keyAt, requestIdAt),
     requestId: text(requestIdAt, gatewayIdAt),
     gatewayId: text(gatewayIdAt, encryptionKeyIdAt),
+    ...(isEncrypted && { encryptionKeyId: text(encryptionKeyIdAt, textsEnd) }),
     lifetimes: {
       leaseMs: bytes.readUIntBE(layout.leaseMs, 6),
       retentionMs: bytes.readUIntBE(layout.retentionMs, 6),

@@ -1,12 +1,12 @@
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { Redis } from 'ioredis';
-import { StoreUnavailable, UnknownCursor, UnreadableRecord } from '../../store.ts';
+import { StoreUnavailable, UnknownCursor, UnreadableMark, UnreadableRecord } from '../../store.ts';
 import type { RedisClient } from './client.ts';
 import { type Argument, ScriptCommand } from './script-command.ts';
 
 /** A Lua script, and the SHA-1 of its UTF-8 text, which EVALSHA takes. */
-interface Script {
+export interface Script {
   lua: string;
   sha: string;
 }
@@ -31,8 +31,16 @@ export const scripts = {
   markInDoubt: load('mark-in-doubt'),
   markLapsed: load('mark-lapsed'),
   resolve: load('resolve'),
+  purge: load('purge'),
   confirm: load('confirm'),
   list: load('list'),
+  mark: load('mark'),
+  copyRead: load('copy-read'),
+  copyWrite: load('copy-write'),
+  changeMark: load('change-mark'),
+  countOpen: load('count-open'),
+  findOpen: load('find-open'),
+  correctIndex: load('correct-index'),
 };
 
 /** What a script returns: nil, a number, bytes, or a list of these. */
@@ -218,13 +226,29 @@ function failureOf(error: unknown): Error {
     });
   const [code = ''] = message.split(' ', 1);
   if (code === 'UNREADABLE') return new UnreadableRecord(message.slice(code.length + 1));
+  if (code === 'MARK') return new UnreadableMark();
   if (code === 'WRONGTYPE') return new UnreadableRecord('the key holds another type of value');
+  if (code === 'CLOSED')
+    return new StoreUnavailable(`redis: ${message.slice(code.length + 1)}`, { maybeWritten: false });
   if (code === 'VOIDED')
     return new StoreUnavailable('redis: the execution was given up: its token is voided', {
       maybeWritten: false,
     });
   return new StoreUnavailable(`redis: ${message}`, { cause: error, maybeWritten: !REFUSED.has(code) });
 }
+
+/** The key of a record. The braces are a hash tag, which keeps all keys of a scope on one node of a cluster. */
+export const recordKeyOf = (prefix: string, scope: string): string => `${prefix}:v2:{${scope}}`;
+
+/** The key of the mark that a store has while its records are copied, see copy/mark.ts. */
+export const copyMarkKeyOf = (prefix: string): string => `${prefix}:v2:copy`;
+
+/** The keys of what is counted of all keys in doubt, see doubt-counter.ts. */
+export const doubtsKeyOf = (prefix: string, part: 'turn' | 'count' | 'resolutions'): string =>
+  `${prefix}:v2:doubts:${part}`;
+
+/** The key of a scope's audit trail. */
+export const auditOf = (key: string): string => `${key}:audit`;
 
 /** The key of a record's lease. */
 export const leaseOf = (key: string): string => `${key}:lease`;

@@ -1,13 +1,20 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Cluster, type Redis } from 'ioredis';
 import type { Clock } from '../../../kernel/clock.ts';
-import { type StoreHealth, StoreUnavailable } from '../../store.ts';
+import { meaningOf } from '../../copy/mark.ts';
+import { OtherFormat, type StoreHealth, StoreUnavailable } from '../../store.ts';
 import type { RedisClient } from './client.ts';
+import { copyMarkKeyOf } from './commands.ts';
+import { formatKeyOf, refuseOtherFormat } from './store-format.ts';
 
 /** Part of RedisStoreOptions. */
 interface HealthOptions {
   prefix: string;
   gatewayId: string;
+  /** How many replicas must acknowledge a write. */
+  replicas: number;
+  /** A command that takes longer is rejected. */
+  timeoutMs: number;
   clock: Clock;
   onClockStep?: (stepMs: number) => void;
 }
@@ -25,13 +32,19 @@ const STEP_MS = 1000;
 /** A clock may be slewed by this share of the time that has passed. Linux slews by at most half as much. */
 const SLEW = 0.001;
 const STEP_IS_REPORTED_FOR_MS = 3_600_000;
+/** How often the settings of Redis are looked at again. They are also looked at after each new connection. */
+const INSPECT_EVERY_MS = 30_000;
+/** What ioredis says of a command that took longer than its time limit. */
+const TIMED_OUT = 'Command timed out';
 /** How many key names are tried per master of a cluster. A master without slots accepts none. */
 const PROBE_NAMES = 100;
 
 /** Writes a probe key on every master, and watches the clocks of their hosts, because Redis expires records by them. */
 export class Health {
-  /** Warnings about Redis' settings, which {@link inspect} found when the store was opened. */
-  settings: readonly string[] = [];
+  /** Warnings about Redis' settings, as {@link inspect} last found them. */
+  #settings: readonly string[] = [];
+  /** On the monotonic clock. */
+  #inspectedAtMs = Number.NEGATIVE_INFINITY;
   readonly #client: RedisClient;
   readonly #options: HealthOptions;
   /** By address of the master. */
@@ -39,26 +52,71 @@ export class Health {
   /** By address of the master: the number in the name of a probe key that it accepts. */
   readonly #probes = new Map<string, number>();
   #timeIsForbidden = false;
+  /** Why the client cannot connect, or why its connection broke. */
+  #lastError: string | undefined;
   #step: { stepMs: number; atMs: number } | undefined;
 
   constructor(client: RedisClient, options: HealthOptions) {
     this.#client = client;
     this.#options = options;
+    client.on('error', (error: Error) => {
+      this.#lastError = reasonOf(error);
+    });
+    client.on('ready', () => {
+      this.#lastError = undefined;
+      this.#inspectedAtMs = Number.NEGATIVE_INFINITY;
+    });
+  }
+
+  /** @param settings warnings that {@link inspect} has found just now */
+  inspected(settings: readonly string[]): void {
+    this.#settings = settings;
+    this.#inspectedAtMs = this.#options.clock.monotonicMs();
   }
 
   async check(): Promise<StoreHealth> {
     try {
       await this.#client.set(this.#probeName, '1', 'PX', PROBE_MS);
+      await this.#inspectAgain();
+      // A later version may have migrated the store since it was opened.
+      const format = await this.#client.get(formatKeyOf(this.#options.prefix));
+      if (format !== null) refuseOtherFormat(this.#options.prefix, format);
       if (this.#client instanceof Cluster) {
         const masters = this.#client.nodes('master');
         await Promise.all(masters.map((master) => this.#probe(master)));
         await Promise.all(masters.map((master) => this.#compareClocks(master, addressOf(master))));
       } else {
         await this.#compareClocks(this.#client, '');
+        const mark = await this.#client.get(copyMarkKeyOf(this.#options.prefix));
+        const { closed, warning } = meaningOf(mark ?? undefined);
+        if (closed)
+          return { ok: false, isClosed: true, detail: `redis: ${closed}`, warnings: this.#warnings() };
+        if (warning) return { ok: true, detail: 'redis', warnings: [...this.#warnings(), warning] };
       }
       return { ok: true, detail: 'redis', warnings: this.#warnings() };
     } catch (error) {
-      return { ok: false, detail: `redis: ${(error as Error).message}`, warnings: this.#warnings() };
+      if (error instanceof OtherFormat)
+        return { ok: false, isClosed: true, detail: error.message, warnings: this.#warnings() };
+      return { ok: false, detail: `redis: ${this.#inWords(error as Error)}`, warnings: this.#warnings() };
+    }
+  }
+
+  /** ioredis speaks of its own state and options, which tell an operator nothing. */
+  #inWords({ message }: Error): string {
+    const { status } = this.#client;
+    if (status === 'connect') return 'connected, but not ready: it may still be loading its file';
+    if (status !== 'ready') return ['not connected', this.#lastError ?? []].flat().join(': ');
+    return message === TIMED_OUT ? `no answer within ${this.#options.timeoutMs} ms` : message;
+  }
+
+  /** Redis may have been restarted or replaced, or its settings changed. What refuses a start is a warning to a gateway that runs. */
+  async #inspectAgain(): Promise<void> {
+    const { clock, replicas } = this.#options;
+    if (clock.monotonicMs() - this.#inspectedAtMs < INSPECT_EVERY_MS) return;
+    try {
+      this.inspected(await inspectNodes(this.#client, replicas));
+    } catch (error) {
+      if (error instanceof StoreUnavailable) this.inspected([error.message]);
     }
   }
 
@@ -105,7 +163,7 @@ export class Health {
   }
 
   #warnings(): string[] {
-    const warnings = [...this.settings];
+    const warnings = [...this.#settings];
     if (this.#timeIsForbidden)
       warnings.push('redis does not allow TIME: the gateway cannot notice a step of its clock');
     if (this.#step && this.#options.clock.monotonicMs() - this.#step.atMs < STEP_IS_REPORTED_FOR_MS) {
@@ -115,6 +173,12 @@ export class Health {
     }
     return warnings;
   }
+}
+
+/** A cluster's client says only that it failed everywhere; a name with several addresses fails without a message. */
+function reasonOf(error: NodeJS.ErrnoException & { lastNodeError?: NodeJS.ErrnoException }): string {
+  const { message, code } = error.lastNodeError ?? error;
+  return message || String(code);
 }
 
 /** A Redis user without permission for TIME can still store records. */
@@ -143,6 +207,8 @@ async function setting(node: Redis, name: string): Promise<string | undefined> {
 }
 
 const RETRY_AFTER_MS = 100;
+/** Errors of a Redis that is loading its file, failing over or running a long script. */
+const PASSES = /^(?:CLUSTERDOWN|TRYAGAIN|MASTERDOWN|LOADING|BUSY) /;
 
 /**
  * Checks the settings of Redis, in a cluster those of every master. Tries again if a connection breaks or does not answer,
@@ -159,13 +225,24 @@ export async function inspect(
   clock: Clock,
   untilMs: number,
 ): Promise<string[]> {
+  return await whileUnanswered(() => inspectNodes(client, replicas), clock, untilMs);
+}
+
+/**
+ * Repeats what a connection that breaks, or does not answer, has prevented.
+ *
+ * @param untilMs on the monotonic clock. No new attempt begins after it
+ * @throws {StoreUnavailable} after that time. An error that Redis answers is thrown at once, unless it will pass
+ */
+export async function whileUnanswered<T>(ask: () => Promise<T>, clock: Clock, untilMs: number): Promise<T> {
   for (;;) {
     try {
-      return await inspectNodes(client, replicas);
+      return await ask();
     } catch (error) {
       const { name, message } = error as Error;
       // Redis itself answered with an error, and would do so again.
-      if (error instanceof StoreUnavailable || name === 'ReplyError') throw error;
+      const isLasting = name === 'ReplyError' && !PASSES.test(message);
+      if (error instanceof StoreUnavailable || isLasting) throw error;
       if (clock.monotonicMs() >= untilMs)
         throw new StoreUnavailable(`redis cannot be reached: ${message}`, { cause: error });
       await sleep(RETRY_AFTER_MS);

@@ -6,28 +6,34 @@ import {
   AUDIT_RETENTION_MS,
   type AuditRecord,
   auditRecord,
+  type CountedNote,
   isListed,
   type ListedRecord,
   type ListFilter,
   type Listing,
   type Resolution,
-  type ResolutionNote,
   type Resolved,
   UnknownCursor,
   UnreadableRecord,
 } from '../../store.ts';
+import type { ResponseCipher } from '../response-cipher.ts';
+import { decodeAudit, encodeAudit } from './audit.ts';
 import type { RedisClient } from './client.ts';
 import {
   decodeHead,
   decodeRecord,
   encodeCompletion,
+  encodeRecord,
   encodeTime,
   HEAD_BYTES,
+  hasResponse,
   layout,
   ownerGaveUp,
 } from './codec.ts';
-import { type Commands, leaseOf, notReplicated, scripts, wordOf } from './commands.ts';
+import { auditOf, type Commands, leaseOf, notReplicated, scripts, wordOf } from './commands.ts';
+import { type DoubtCounter, resolutionField } from './doubt-counter.ts';
 import type { Leases } from './lease.ts';
+import { FIRST_OPEN, type OpenIndex, type OpenPosition } from './open-index.ts';
 
 /** One call examines about this many keys at most, so that payouts are served meanwhile. */
 const KEYS_PER_PAGE = 1000;
@@ -41,11 +47,15 @@ const SCOPE = /^[0-9a-f]{64}$/;
 export interface ListAccess {
   commands: Commands;
   leases: Leases;
+  cipher: ResponseCipher;
+  openIndex: OpenIndex;
   keyOf(scope: string): string;
 }
 
 /** How far a listing has come. Encoded, it is the cursor. */
 interface Position {
+  /** In the index of open records, which is read first for those in doubt. Undefined: it was read. */
+  open: OpenPosition | undefined;
   /** Address of the master that is being read. Empty if there is only one server. */
   master: string;
   /** SCAN's own cursor on that master. `through`: all of its keys were read. */
@@ -54,29 +64,48 @@ interface Position {
   pending: readonly Scope[];
 }
 
-function encodeCursor({ master, scan, pending }: Position): string {
-  return Buffer.from([master, scan, ...pending].join(' ')).toString('base64url');
+function encodeCursor({ open, master, scan, pending }: Position): string {
+  const words = open ? [master, `open.${open.at}.${open.after}`] : [master, scan, ...pending];
+  return Buffer.from(words.join(' ')).toString('base64url');
 }
+
+const OPEN = /^open\.(\d{1,5})\.((?:[0-9a-f]{64})?)$/;
 
 /** @throws {UnknownCursor} */
 function decodeCursor(cursor: string): Position {
   const [master, scan = '', ...pending] = Buffer.from(cursor, 'base64url').toString('latin1').split(' ');
+  const [, at, after = ''] = OPEN.exec(scan) ?? [];
+  if (at !== undefined && master !== undefined && pending.length === 0)
+    return { open: { at: Number(at), after }, master, scan: '0', pending: [] };
   const isScope = (text: string): text is Scope => SCOPE.test(text);
   if (master === undefined || !/^(?:\d{1,20}|through)$/.test(scan) || !pending.every(isScope))
     throw new UnknownCursor();
-  return { master, scan, pending };
+  return { open: undefined, master, scan, pending };
 }
 
-/** Reads one page with SCAN, one master after the other. */
+/**
+ * Reads one page with SCAN, one master after the other. A list of records in doubt first has those of the index of open records:
+ * by SCAN alone, a few keys in doubt would be behind hundreds of empty pages. What SCAN then finds are records that cannot be
+ * read, and those that the index lacks.
+ */
 export async function listRecords(access: ListAccess, filter: ListFilter): Promise<Listing> {
   const masters = mastersOf(access.commands.client);
   const [first = ''] = masters.keys();
   let position: Position =
-    filter.cursor === undefined ? { master: first, scan: '0', pending: [] } : decodeCursor(filter.cursor);
-  if (!masters.has(position.master)) throw new UnknownCursor();
+    filter.cursor === undefined
+      ? { open: filter.inDoubt ? FIRST_OPEN : undefined, master: first, scan: '0', pending: [] }
+      : decodeCursor(filter.cursor);
+  if (!masters.has(position.master) || (position.open && !filter.inDoubt)) throw new UnknownCursor();
   const records: ListedRecord[] = [];
   for (let examined = 0; examined < KEYS_PER_PAGE && records.length < filter.limit; ) {
     const wanted = filter.limit - records.length;
+    if (position.open) {
+      const { scopes, next } = await access.openIndex.read(access.commands, position.open, wanted);
+      position = { ...position, open: next };
+      examined += scopes.length;
+      records.push(...(await listedOf(access, scopes, filter)));
+      continue;
+    }
     if (position.pending.length === 0) {
       const count = Math.min(Math.max(wanted, SCAN_COUNT.least), SCAN_COUNT.most);
       const next = await scan(masters, access, position, count);
@@ -86,12 +115,28 @@ export async function listRecords(access: ListAccess, filter: ListFilter): Promi
     }
     const scopes = position.pending.slice(0, wanted);
     position = { ...position, pending: position.pending.slice(wanted) };
-    const found = await Promise.all(scopes.map((scope) => listed(access, scope)));
-    records.push(
-      ...found.filter((record) => record !== undefined).filter((record) => isListed(record, filter)),
-    );
+    const found = await listedOf(access, scopes, filter);
+    records.push(...(filter.inDoubt ? await withoutIndexed(access, found) : found));
   }
   return { records, cursor: encodeCursor(position) };
+}
+
+async function listedOf(
+  access: ListAccess,
+  scopes: readonly Scope[],
+  filter: ListFilter,
+): Promise<ListedRecord[]> {
+  const found = await Promise.all(scopes.map((scope) => listed(access, scope)));
+  return found.filter((record) => record !== undefined).filter((record) => isListed(record, filter));
+}
+
+/** Those of the index were listed before. */
+async function withoutIndexed(
+  { openIndex, commands }: ListAccess,
+  records: readonly ListedRecord[],
+): Promise<ListedRecord[]> {
+  const isIndexed = await Promise.all(records.map(({ scope }) => openIndex.has(commands, scope)));
+  return records.filter((_, at) => !isIndexed[at]);
 }
 
 /** The masters by address, which a cursor names. A single server has the empty name. */
@@ -120,12 +165,17 @@ async function scan(
   const scopes = keys
     .map((key) => key.slice(before.length, -after.length))
     .filter((scope) => SCOPE.test(scope));
-  return { master, scan: next === '0' ? 'through' : next, pending: [...new Set(scopes)] as Scope[] };
+  return {
+    open: undefined,
+    master,
+    scan: next === '0' ? 'through' : next,
+    pending: [...new Set(scopes)] as Scope[],
+  };
 }
 
 /** Undefined: the record was removed meanwhile. */
 async function listed(
-  { commands, leases, keyOf }: ListAccess,
+  { commands, leases, cipher, keyOf }: ListAccess,
   scope: Scope,
 ): Promise<ListedRecord | undefined> {
   const key = keyOf(scope);
@@ -135,10 +185,12 @@ async function listed(
     const [bytes, ttlMs, leasesHere, isWhole] = reply as [Buffer, number, number, number];
     const head = decodeHead(bytes);
     if (isWhole === 0) throw new UnreadableRecord('its length differs from the lengths of its fields');
+    const unknownKey = cipher.whyUnknown(head.encryptionKeyId);
+    if (unknownKey) return { scope, unreadable: unknownKey, head };
     const { leaseMs, inDoubtRetentionMs } = head.lifetimes;
     const lapsed = head.state === 'executing' && inDoubtRetentionMs - ttlMs >= leaseMs;
     const ownerGone = lapsed && !(leases.scriptMs > 0 ? leasesHere > 0 : await leases.isHeld(scope));
-    return { ...head, scope, ownerGone };
+    return { ...head, scope, ownerGone, hasResponse: hasResponse(bytes) };
   } catch (error) {
     if (error instanceof UnreadableRecord) return { scope, unreadable: error.message };
     throw error;
@@ -152,19 +204,24 @@ interface Decision {
   scope: Scope;
   seen: Token;
   resolution: Resolution;
-  note: ResolutionNote;
+  note: CountedNote;
   clock: Clock;
+  cipher: ResponseCipher;
 }
 
-/** See `Store.resolve`. */
+/** See `Store.resolve`. `copyMarkKeys`: see RedisStore. */
 export async function resolveRecord(
   commands: Commands,
   leases: Leases,
-  key: string,
-  { scope, seen, resolution, note, clock }: Decision,
+  { key, copyMarkKeys, openIndex }: { key: string; copyMarkKeys: readonly string[]; openIndex: string },
+  doubtCounter: DoubtCounter,
+  { scope, seen, resolution, note, clock, cipher }: Decision,
 ): Promise<Resolved> {
-  const { code, bytes } = resolution.as === 'completed' ? encodeCompletion(resolution.completion) : RELEASED;
+  const { code, bytes } =
+    resolution.as === 'completed' ? encodeCompletion(cipher.seal(scope, resolution.completion)) : RELEASED;
   const leasesHere = leases.scriptMs > 0;
+  const { resolutionsKey } = doubtCounter;
+  const counted = resolutionField(resolution.as, note.source ?? 'operator');
   for (;;) {
     const encoded = await commands.call(() => commands.client.getBuffer(key));
     if (!encoded) return 'changed';
@@ -174,10 +231,10 @@ export async function resolveRecord(
     // If the store's own Redis holds the leases, the script itself checks the lease.
     if (!gaveUp && !leasesHere && (await leases.isHeld(scope))) return 'alive';
     const wallMs = clock.wallMs();
-    const audit = Buffer.from(JSON.stringify(auditRecord(record, resolution, note, wallMs)));
+    const audit = encodeAudit(auditRecord(record, resolution, note, wallMs));
     const written = commands.write(
       scripts.resolve,
-      [key, leaseOf(key), auditOf(key)],
+      [key, leaseOf(key), auditOf(key), ...copyMarkKeys],
       [
         encoded.subarray(0, layout.leaseMs),
         leasesHere ? 1 : 0,
@@ -187,11 +244,15 @@ export async function resolveRecord(
         bytes,
         audit,
         AUDIT_RETENTION_MS,
+        openIndex,
+        resolutionsKey,
+        counted,
       ],
     );
     const resolved = wordOf(await written.reply) as Resolved;
     // The record changed between the read and the script, perhaps only its state under the same token: read it again.
     if (resolved === 'changed') continue;
+    if (resolved === 'ok' && resolutionsKey === '') await doubtCounter.countResolution(counted);
     // It was written, but a failover could bring back the record in doubt.
     if (resolved === 'ok' && written.replicated && !(await written.replicated))
       throw notReplicated('resolution');
@@ -199,10 +260,37 @@ export async function resolveRecord(
   }
 }
 
-/** See `Store.audit`. */
-export async function readAudit(commands: Commands, key: string): Promise<AuditRecord[]> {
-  const trail = await commands.call(() => commands.client.lrange(auditOf(key), 0, -1));
-  return trail.map((line) => JSON.parse(line) as AuditRecord);
+/** See `Store.purge`. */
+export async function purgeRecord(
+  commands: Commands,
+  key: string,
+  { seen, note, clock }: Pick<Decision, 'seen' | 'note' | 'clock'>,
+): Promise<'ok' | 'changed'> {
+  for (;;) {
+    const encoded = await commands.call(() => commands.client.getBuffer(key));
+    if (!encoded) return 'changed';
+    const { encryptionKeyId: _, completion, ...head } = decodeRecord(encoded);
+    if (!head.token.equals(seen) || !completion) return 'changed';
+    const start = encoded.subarray(0, layout.flags);
+    const { status } = completion.kind === 'response' ? completion.response : completion;
+    const tombstone = encodeRecord(
+      { ...head, completion: { kind: 'tombstone', status } },
+      ownerGaveUp(encoded),
+    );
+    const audit = encodeAudit(auditRecord(head, { as: 'purged' }, note, clock.wallMs()));
+    const written =
+      completion.kind === 'tombstone'
+        ? commands.write(scripts.confirm, [key], [start])
+        : commands.write(scripts.purge, [key, auditOf(key)], [start, tombstone, audit, AUDIT_RETENTION_MS]);
+    // Another purge was faster, or the record has expired: read it again.
+    if (wordOf(await written.reply) === 'changed') continue;
+    if (written.replicated && !(await written.replicated)) throw notReplicated('purge');
+    return 'ok';
+  }
 }
 
-const auditOf = (key: string): string => `${key}:audit`;
+/** See `Store.audit`. @throws {UnreadableRecord} */
+export async function readAudit(commands: Commands, key: string): Promise<AuditRecord[]> {
+  const trail = await commands.call(() => commands.client.lrange(auditOf(key), 0, -1));
+  return trail.map(decodeAudit);
+}

@@ -1,14 +1,18 @@
 import type { Scope, Token } from '../../../kernel/brands.ts';
+import type { ClientTls } from '../../../kernel/client-tls.ts';
 import type { Clock } from '../../../kernel/clock.ts';
 import type { Completion } from '../../../kernel/exchange.ts';
+import type { CountOptions, DoubtCount } from '../../doubt-count.ts';
 import {
   type AuditRecord,
+  type CountedNote,
   type Execution,
   type ExistingAnswer,
   type Fenced,
   type IdempotencyRecord,
   type ListFilter,
   type Listing,
+  type Mode,
   type Owner,
   type PeekAnswer,
   type Resolution,
@@ -20,8 +24,10 @@ import {
   type StoreOptions,
   type UnansweredOptions,
   UnreadableRecord,
+  type UsedMark,
   VOID_TOKEN_MS,
 } from '../../store.ts';
+import { ResponseCipher, type StoredCompletion } from '../response-cipher.ts';
 import { connect, createClient, type Location, type RedisClient } from './client.ts';
 import {
   decodeRecord,
@@ -32,11 +38,24 @@ import {
   layout,
   lifetimesIn,
 } from './codec.ts';
-import { Commands, leaseOf, notReplicated, type Reply, scripts, wordOf } from './commands.ts';
-import { Health, inspect } from './health.ts';
+import {
+  Commands,
+  copyMarkKeyOf,
+  leaseOf,
+  notReplicated,
+  type Reply,
+  recordKeyOf,
+  scripts,
+  wordOf,
+} from './commands.ts';
+import { DoubtCounter } from './doubt-counter.ts';
+import { Health, inspect, whileUnanswered } from './health.ts';
 import { Leases, leaseValueOf } from './lease.ts';
-import { listRecords, readAudit, resolveRecord } from './operators.ts';
+import { OpenIndex } from './open-index.ts';
+import { listRecords, purgeRecord, readAudit, resolveRecord } from './operators.ts';
 import type { Argument } from './script-command.ts';
+import { requireFormat } from './store-format.ts';
+import { RedisStoreMark } from './store-mark.ts';
 
 export interface RedisStoreOptions extends StoreOptions {
   location: Location;
@@ -47,6 +66,8 @@ export interface RedisStoreOptions extends StoreOptions {
    * store's own Redis holds them.
    */
   lockNodes: readonly string[];
+  /** For connections that use TLS. Default: servers must have a certificate of a well-known authority. `close` closes it. */
+  tls?: ClientTls | undefined;
   /** How many replicas must acknowledge a write. 0: the store does not wait for replicas. */
   replicas: number;
   /** Called when too few replicas acknowledged a completed result in time. The merchant still gets it. */
@@ -58,6 +79,8 @@ export interface RedisStoreOptions extends StoreOptions {
   /** How long `open` tries to reach Redis. */
   connectTimeoutMs: number;
   clock: Clock;
+  /** Default: responses are not encrypted. */
+  cipher?: ResponseCipher;
 }
 
 /**
@@ -72,8 +95,14 @@ export class RedisStore implements Store {
   readonly #commands: Commands;
   readonly #leases: Leases;
   readonly #health: Health;
+  readonly #cipher: ResponseCipher;
+  readonly #openIndex: OpenIndex;
+  readonly #doubtCounter: DoubtCounter;
+  readonly #mark: RedisStoreMark;
+  /** The key of the mark that a copy of the records sets. Empty in a cluster: a script may use the keys of one slot only. */
+  readonly #copyMarkKeys: readonly string[];
 
-  /** @throws {StoreUnavailable} if Redis cannot be reached, is too old, or evicts records */
+  /** @throws {StoreUnavailable} if Redis cannot be reached, is too old, evicts records, or has records of another format */
   static async open(options: RedisStoreOptions): Promise<RedisStore> {
     const store = new RedisStore(options);
     await store.#connect();
@@ -81,27 +110,38 @@ export class RedisStore implements Store {
   }
 
   private constructor(options: RedisStoreOptions) {
-    const { location, timeoutMs, lockNodes, replicas, clock, lifetimes } = options;
+    const { location, timeoutMs, lockNodes, replicas, clock, lifetimes, tls } = options;
     this.#options = options;
-    this.#client = createClient(location, timeoutMs);
-    this.#lockClients = lockNodes.map((url) => createClient({ url }, timeoutMs));
+    this.#client = createClient(location, timeoutMs, tls);
+    this.#lockClients = lockNodes.map((url) => createClient({ url }, timeoutMs, tls));
+    this.#cipher = options.cipher ?? new ResponseCipher();
     this.#commands = new Commands(this.#client, replicas, timeoutMs);
     this.#leases = new Leases(this.#client, this.#lockClients, {
       leaseMs: lifetimes.leaseMs,
       clock,
       nameOf: (scope) => leaseOf(this.#keyOf(scope)),
     });
+    const isCluster = 'cluster' in location;
+    this.#copyMarkKeys = isCluster ? [] : [copyMarkKeyOf(options.prefix)];
+    this.#openIndex = new OpenIndex(options.prefix, isCluster);
+    // A scope is a digest, so no record has this name.
+    this.#mark = new RedisStoreMark(this.#commands, this.#keyOf('mark'));
+    this.#doubtCounter = new DoubtCounter(this.#commands, this.#leases, this.#openIndex, {
+      ...options,
+      isCluster,
+    });
     this.#health = new Health(this.#client, options);
   }
 
   async #connect(): Promise<void> {
-    const { clock, connectTimeoutMs, replicas } = this.#options;
+    const { clock, connectTimeoutMs, replicas, prefix } = this.#options;
     const untilMs = clock.monotonicMs() + connectTimeoutMs;
     try {
       // The store works while a minority of the lock nodes is down, so it does not wait for them here.
       for (const client of this.#lockClients) connect(client, connectTimeoutMs).catch(() => {});
       await connect(this.#client, connectTimeoutMs);
-      this.#health.settings = await inspect(this.#client, replicas, clock, untilMs);
+      this.#health.inspected(await inspect(this.#client, replicas, clock, untilMs));
+      await whileUnanswered(() => requireFormat(this.#client, prefix), clock, untilMs);
     } catch (error) {
       await this.close();
       throw error;
@@ -113,10 +153,10 @@ export class RedisStore implements Store {
   }
 
   async start(execution: Execution): Promise<StartAnswer> {
-    const { scope, fingerprint, token } = execution;
+    const { scope, token } = execution;
     const { inDoubtRetentionMs } = this.#options.lifetimes;
     const key = this.#keyOf(scope);
-    const keys = [key, leaseOf(key), voidKeyOf(key, token)];
+    const keys = [key, leaseOf(key), voidKeyOf(key, token), ...this.#copyMarkKeys];
     const args: Argument[] = [
       this.#encode(execution),
       inDoubtRetentionMs,
@@ -124,9 +164,10 @@ export class RedisStore implements Store {
       this.#leases.scriptMs,
       this.#commands.waits ? 1 : 0,
     ];
+    const openIndex = this.#openIndex.nameOf(scope);
     let dead: Token | '' = '';
     for (;;) {
-      const written = this.#commands.write(scripts.start, keys, [...args, dead]);
+      const written = this.#commands.write(scripts.start, keys, [...args, dead, openIndex]);
       const reply = await written.reply;
       if (reply === null) {
         if (written.replicated && !(await written.replicated)) throw notReplicated('start');
@@ -135,7 +176,7 @@ export class RedisStore implements Store {
       }
       // Of the other answers only a replay waits for replicas. The rest lead to no execution and no result, so a failover
       // that loses the record does no harm.
-      const { answer, executing } = existingAnswer(reply, fingerprint);
+      const { answer, executing } = this.#existingAnswer(reply, execution);
       if (answer.kind === 'completed' || answer.kind === 'tombstone') {
         if (written.replicated && !(await written.replicated)) throw notReplicated('replayed record');
       }
@@ -155,7 +196,7 @@ export class RedisStore implements Store {
         [fingerprint, leasesHere ? 1 : 0],
       );
       if (reply === null) return { kind: 'absent' };
-      const { answer, executing } = existingAnswer(reply, fingerprint);
+      const { answer, executing } = this.#existingAnswer(reply, { scope, fingerprint });
       if (executing && (leasesHere || !(await this.#leases.isHeld(scope)))) return inDoubt(executing);
       if (!this.#commands.waits || (answer.kind !== 'completed' && answer.kind !== 'tombstone'))
         return answer;
@@ -174,7 +215,7 @@ export class RedisStore implements Store {
     const { gatewayId, lifetimes } = this.#options;
     const written = this.#commands.write(
       scripts.restart,
-      [key, leaseOf(key), voidKeyOf(key, token)],
+      [key, leaseOf(key), voidKeyOf(key, token), ...this.#copyMarkKeys],
       [
         token,
         fingerprint,
@@ -209,7 +250,8 @@ export class RedisStore implements Store {
   }
 
   async complete(execution: Execution, completion: Completion): Promise<Fenced> {
-    const { code, bytes } = encodeCompletion(completion);
+    const stored = this.#cipher.seal(execution.scope, completion);
+    const { code, bytes } = encodeCompletion(stored);
     const onLockNodes = this.#leases.onLockNodes(execution);
     const key = this.#keyOf(execution.scope);
     const keys = [key, leaseOf(key)];
@@ -222,11 +264,16 @@ export class RedisStore implements Store {
       onLockNodes === undefined ? '' : onLockNodes ? 1 : 0,
     ];
     const { inDoubtRetentionMs } = this.#options.lifetimes;
-    let written = this.#commands.write(scripts.complete, keys, [...args, '', 0]);
+    const openIndex = this.#openIndex.nameOf(execution.scope);
+    let written = this.#commands.write(scripts.complete, keys, [...args, '', 0, openIndex]);
     let answer = wordOf(await written.reply);
     if (answer === 'absent') {
-      const whole = this.#encode(execution, completion);
-      written = this.#commands.write(scripts.complete, keys, [...args, whole, inDoubtRetentionMs]);
+      const whole = this.#encode(execution, stored);
+      written = this.#commands.write(
+        scripts.complete,
+        [...keys, ...this.#copyMarkKeys],
+        [...args, whole, inDoubtRetentionMs, openIndex],
+      );
       answer = wordOf(await written.reply);
     }
     this.#leases.giveBack(execution);
@@ -243,7 +290,7 @@ export class RedisStore implements Store {
     const written = this.#commands.write(
       scripts.release,
       [key, leaseOf(key), voidKeyOf(key, owner.token)],
-      [owner.token, leaseValueOf(owner), voidToken ? VOID_TOKEN_MS : 0],
+      [owner.token, leaseValueOf(owner), voidToken ? VOID_TOKEN_MS : 0, this.#openIndex.nameOf(owner.scope)],
     );
     const answer = wordOf(await written.reply);
     this.#leases.giveBack(owner);
@@ -266,25 +313,55 @@ export class RedisStore implements Store {
 
   async get(scope: Scope): Promise<IdempotencyRecord | undefined> {
     const bytes = await this.#commands.call(() => this.#client.getBuffer(this.#keyOf(scope)));
-    return bytes ? decodeRecord(bytes) : undefined;
+    return bytes ? this.#cipher.open(scope, decodeRecord(bytes)) : undefined;
+  }
+
+  async expiresInMs(scope: Scope): Promise<number | undefined> {
+    const ttlMs = await this.#commands.call(() => this.#client.pttl(this.#keyOf(scope)));
+    return ttlMs < 0 ? undefined : ttlMs;
   }
 
   async list(filter: ListFilter): Promise<Listing> {
     const access = {
       commands: this.#commands,
       leases: this.#leases,
+      cipher: this.#cipher,
+      openIndex: this.#openIndex,
       keyOf: (scope: string) => this.#keyOf(scope),
     };
     return await this.#commands.call(() => listRecords(access, filter));
   }
 
-  async resolve(scope: Scope, seen: Token, resolution: Resolution, note: ResolutionNote): Promise<Resolved> {
-    const decision = { scope, seen, resolution, note, clock: this.#options.clock };
-    return await resolveRecord(this.#commands, this.#leases, this.#keyOf(scope), decision);
+  async resolve(scope: Scope, seen: Token, resolution: Resolution, note: CountedNote): Promise<Resolved> {
+    const decision = { scope, seen, resolution, note, clock: this.#options.clock, cipher: this.#cipher };
+    return await resolveRecord(
+      this.#commands,
+      this.#leases,
+      { key: this.#keyOf(scope), copyMarkKeys: this.#copyMarkKeys, openIndex: this.#openIndex.nameOf(scope) },
+      this.#doubtCounter,
+      decision,
+    );
+  }
+
+  async purge(scope: Scope, seen: Token, note: ResolutionNote): Promise<'ok' | 'changed'> {
+    const { clock } = this.#options;
+    return await purgeRecord(this.#commands, this.#keyOf(scope), { seen, note, clock });
+  }
+
+  async countDoubts(options: CountOptions): Promise<DoubtCount> {
+    return await this.#doubtCounter.count(options);
   }
 
   async audit(scope: Scope): Promise<AuditRecord[]> {
     return await readAudit(this.#commands, this.#keyOf(scope));
+  }
+
+  readMark(mode: Mode): Promise<UsedMark | undefined> {
+    return this.#mark.read(mode);
+  }
+
+  mark(mode: Mode, version: string): Promise<UsedMark> {
+    return this.#mark.write(mode, version);
   }
 
   async health(): Promise<StoreHealth> {
@@ -293,15 +370,15 @@ export class RedisStore implements Store {
 
   async close(): Promise<void> {
     for (const client of [this.#client, ...this.#lockClients]) client.disconnect();
+    this.#options.tls?.certificate.close();
   }
 
-  /** The braces are a hash tag, which keeps all keys of a scope on one node of a cluster. */
   #keyOf(scope: string): string {
-    return `${this.#options.prefix}:v2:{${scope}}`;
+    return recordKeyOf(this.#options.prefix, scope);
   }
 
   /** The record of an execution: executing, or with a completion the record that a late `complete` creates. */
-  #encode(execution: Execution, completion?: Completion): Buffer {
+  #encode(execution: Execution, completion?: StoredCompletion): Buffer {
     const { gatewayId, lifetimes, clock } = this.#options;
     const nowMs = clock.wallMs();
     return encodeRecord({
@@ -324,26 +401,26 @@ export class RedisStore implements Store {
   #now(): Buffer {
     return encodeTime(this.#options.clock.wallMs());
   }
+
+  /** What a script's reply means for a request. `executing` is set if the record is executing and its owner may be dead. */
+  #existingAnswer(
+    reply: Reply,
+    { scope, fingerprint }: Pick<Execution, 'scope' | 'fingerprint'>,
+  ): { answer: ExistingAnswer; executing?: IdempotencyRecord } {
+    // The scripts reply 1 for an owner that is alive.
+    if (!(reply instanceof Buffer)) return { answer: { kind: 'in_flight' } };
+    const record = this.#cipher.open(scope, decodeRecord(reply));
+    if (!record.fingerprint.equals(fingerprint)) return { answer: { kind: 'mismatch' } };
+    const { completion, requestId } = record;
+    if (completion?.kind === 'response')
+      return { answer: { kind: 'completed', response: completion.response, requestId } };
+    if (completion) return { answer: { kind: 'tombstone', requestId } };
+    if (record.state === 'in_doubt') return { answer: inDoubt(record) };
+    return { answer: { kind: 'in_flight' }, executing: record };
+  }
 }
 
 const voidKeyOf = (key: string, token: Token): string => `${key}:void:${token.toString('hex')}`;
-
-/** What a script's reply means for a request. `executing` is set if the record is executing and its owner may be dead. */
-function existingAnswer(
-  reply: Reply,
-  fingerprint: Execution['fingerprint'],
-): { answer: ExistingAnswer; executing?: IdempotencyRecord } {
-  // The scripts reply 1 for an owner that is alive.
-  if (!(reply instanceof Buffer)) return { answer: { kind: 'in_flight' } };
-  const record = decodeRecord(reply);
-  if (!record.fingerprint.equals(fingerprint)) return { answer: { kind: 'mismatch' } };
-  const { completion, requestId } = record;
-  if (completion?.kind === 'response')
-    return { answer: { kind: 'completed', response: completion.response, requestId } };
-  if (completion) return { answer: { kind: 'tombstone', requestId } };
-  if (record.state === 'in_doubt') return { answer: inDoubt(record) };
-  return { answer: { kind: 'in_flight' }, executing: record };
-}
 
 const inDoubt = ({ changedAtMs, operation, requestId }: IdempotencyRecord): ExistingAnswer => ({
   kind: 'in_doubt',

@@ -1,8 +1,8 @@
 import { accessSync, closeSync, constants, existsSync, openSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { DatabaseSync } from 'node:sqlite';
+import { DatabaseSync, type StatementSync } from 'node:sqlite';
 import { makeFolder } from '../../../kernel/folder.ts';
-import { StoreUnavailable } from '../../store.ts';
+import { OtherFormat, STORE_FORMAT, StoreUnavailable } from '../../store.ts';
 
 /**
  * Makes the folder and the database file if they are missing, readable and writable by this user only.
@@ -54,11 +54,18 @@ function inodeOf(path: string): string {
   return stat ? `${stat.dev}:${stat.ino}` : 'none';
 }
 
-/** Must increase with every change that an older gateway would misread. */
-export const SCHEMA_VERSION = 2;
+/** @throws {OtherFormat} if the database has another schema than this version reads and writes */
+export function refuseOtherSchema(file: string, found: number): void {
+  if (found === STORE_FORMAT) return;
+  throw new OtherFormat(
+    `${file} has schema version ${found}, and this gateway knows version ${STORE_FORMAT}: use a gateway version that knows it, or configure another store.path, but then the keys of this file can be paid again`,
+    found,
+    STORE_FORMAT,
+  );
+}
 
 /** The writer moves the pages of the WAL into the database file when the WAL has this many. */
-export const CHECKPOINT_PAGES = 1000;
+const CHECKPOINT_PAGES = 1000;
 /** A WAL grows while a long read keeps SQLite from reusing it. Afterwards SQLite truncates it to this size. */
 const LARGEST_IDLE_WAL_BYTES = 64 * 1024 * 1024;
 
@@ -131,8 +138,31 @@ const TABLES = `
     observed_at INTEGER
   );
   CREATE TABLE probe (id INTEGER PRIMARY KEY, content BLOB);
-  PRAGMA user_version = ${SCHEMA_VERSION};
+  PRAGMA user_version = ${STORE_FORMAT};
 `;
+
+/** One row: the store's mark (see `StoreMark`), and until which running time each mode counts as in use. */
+const MARK_TABLE = `
+  CREATE TABLE IF NOT EXISTS mark (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    store TEXT NOT NULL,
+    marks INTEGER NOT NULL,
+    protect_until INTEGER NOT NULL,
+    observe_until INTEGER NOT NULL
+  )`;
+
+/** One row: the version of the gateway that marked the store last. For `oncegate check`; no decision depends on it. */
+const USED_BY_TABLE = `
+  CREATE TABLE IF NOT EXISTS used_by (id INTEGER PRIMARY KEY CHECK (id = 1), version TEXT NOT NULL)`;
+
+/** How many resolutions there were, by what they said and through what they came (see `ResolutionCount`). */
+const RESOLUTIONS_TABLE = `
+  CREATE TABLE IF NOT EXISTS resolutions (
+    resolved_as TEXT NOT NULL,
+    source TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    PRIMARY KEY (resolved_as, source)
+  ) WITHOUT ROWID`;
 
 /**
  * Opens the writer's connection, and makes the tables if the file is new.
@@ -144,15 +174,15 @@ export function openForWriting(file: string): DatabaseSync {
   const database = new DatabaseSync(file, { timeout: 0 });
   try {
     database.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL');
+    // Overwrites what is removed with zeros, in pages that are written anyway: otherwise copies of responses stay in the free
+    // space of pages, where no purge finds them.
+    database.exec('PRAGMA secure_delete = FAST');
     database.exec(`PRAGMA wal_autocheckpoint = ${CHECKPOINT_PAGES}`);
     database.exec(`PRAGMA journal_size_limit = ${LARGEST_IDLE_WAL_BYTES}`);
     if (versionOf(database) === 0) makeTables(database);
-    const version = versionOf(database);
-    if (version !== SCHEMA_VERSION)
-      throw new StoreUnavailable(
-        `${file} has schema version ${version}, and this gateway knows version ${SCHEMA_VERSION}: use the gateway version that wrote it, or configure another store.path`,
-        { maybeWritten: false },
-      );
+    refuseOtherSchema(file, versionOf(database));
+    // Files of the same schema version that an earlier gateway made do not have these. It works with them all the same.
+    for (const table of [MARK_TABLE, RESOLUTIONS_TABLE, USED_BY_TABLE]) database.exec(table);
     return database;
   } catch (error) {
     database.close();
@@ -191,8 +221,13 @@ function makeTables(database: DatabaseSync): void {
   }
 }
 
-const versionOf = (database: DatabaseSync): number =>
-  (database.prepare('PRAGMA user_version').get() as { user_version: number }).user_version;
+export const SELECT_VERSION = 'PRAGMA user_version';
+
+export const versionOf = (database: DatabaseSync): number => versionIn(database.prepare(SELECT_VERSION));
+
+/** @param select of {@link SELECT_VERSION} */
+export const versionIn = (select: StatementSync): number =>
+  (select.get() as { user_version: number }).user_version;
 
 /** SQLite's primary result code. 0: the error does not come from SQLite. */
 export function resultCodeOf(error: unknown): number {

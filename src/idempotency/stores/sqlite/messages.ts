@@ -1,5 +1,15 @@
-import type { Completion } from '../../../kernel/exchange.ts';
-import type { Execution, Fenced, Lifetimes, Owner, ResolutionNote, Resolved } from '../../store.ts';
+import type { ResolutionSource } from '../../doubt-count.ts';
+import type {
+  Execution,
+  Fenced,
+  Lifetimes,
+  Mode,
+  Owner,
+  ResolutionNote,
+  Resolved,
+  UsedMark,
+} from '../../store.ts';
+import type { StoredCompletion } from '../response-cipher.ts';
 import type { ClockState, Now } from './running-time.ts';
 
 /**
@@ -23,9 +33,11 @@ export interface PackedExecution extends PackedOwner {
 
 export interface PackedCompletion {
   status: number;
-  /** A JSON array of names and values. Null for a tombstone. */
+  /** A JSON array of names and values. Null for a tombstone, and if the response is encrypted. */
   headers: string | null;
+  /** If the response is encrypted, the sealed response. Null for a tombstone. */
   body: string | null;
+  encryptionKeyId: string | null;
 }
 
 export type Command =
@@ -43,9 +55,13 @@ export type Command =
       /** The token that the completed record gets. */
       newToken: string;
       completion: PackedCompletion | undefined;
+      source: ResolutionSource;
     } & PackedOwner &
       ResolutionNote)
+  | ({ kind: 'purge' } & PackedOwner & ResolutionNote)
   | { kind: 'sweep' }
+  /** `newId`: of a store that has no mark. */
+  | { kind: 'mark'; mode: Mode; newId: string; version: string }
   | { kind: 'probe' };
 
 /** `exists`: the scope has a record, which the main thread must read. `voided`: the token is voided, nothing was written. */
@@ -58,12 +74,15 @@ export interface Answers {
   release: Fenced;
   markInDoubt: Fenced;
   resolve: Resolved;
+  purge: 'ok' | 'changed';
   /** `isRoundDone`: the only expired rows left are those that cannot be read. */
   sweep: { removed: number; isRoundDone: boolean };
+  mark: UsedMark;
   probe: 'ok';
 }
 
-export type Answer = Answers[keyof Answers] | { unreadable: string };
+/** `closed`: the mark of a copy forbids the command, and nothing was written for it. */
+export type Answer = Answers[keyof Answers] | { unreadable: string } | { closed: string };
 
 /**
  * A command in the form that is cloned for the writer thread. The two commands of a payout, `start` and `complete`, are
@@ -84,6 +103,8 @@ export type BatchAnswer =
       answers: Answer[];
       /** False: the batch changed no row. */
       wrote: boolean;
+      /** From BEGIN to the end of COMMIT, with the wait for other processes, in milliseconds. */
+      tookMs: number;
       /** The running time in the database, which another process may have stored. Only if the boot id is unknown. */
       observedAt: number | undefined;
     }
@@ -92,8 +113,8 @@ export type BatchAnswer =
 
 export type FromWriter =
   | { kind: 'ready'; clock: ClockState }
-  /** The thread could not open the database, and ends. */
-  | { kind: 'refused'; message: string }
+  /** The thread could not open the database, and ends. `otherFormat`: as in `OtherFormat`. */
+  | { kind: 'refused'; message: string; otherFormat: { found: number; known: number } | undefined }
   | BatchAnswer;
 
 export type ToWriter = Batch | 'close';
@@ -131,10 +152,20 @@ export function packExecution<K extends 'start' | 'restart'>(
   };
 }
 
-export function packCompletion(completion: Completion): PackedCompletion {
-  if (completion.kind === 'tombstone') return { status: completion.status, headers: null, body: null };
+export function packCompletion(completion: StoredCompletion): PackedCompletion {
+  if (completion.kind === 'tombstone')
+    return { status: completion.status, headers: null, body: null, encryptionKeyId: null };
+  if (completion.kind === 'sealed') {
+    const { status, keyId, bytes } = completion;
+    return { status, headers: null, body: bytes.toString('latin1'), encryptionKeyId: keyId };
+  }
   const { status, headers, body } = completion.response;
-  return { status, headers: JSON.stringify(headers), body: body.toString('latin1') };
+  return {
+    status,
+    headers: JSON.stringify(headers),
+    body: body.toString('latin1'),
+    encryptionKeyId: null,
+  };
 }
 
 export function toMessage(command: Command): Message {
@@ -143,8 +174,8 @@ export function toMessage(command: Command): Message {
     return [kind, scope, token, fingerprint, merchant, operation, key, requestId];
   }
   if (command.kind === 'complete') {
-    const { kind, scope, token, status, headers, body } = command;
-    return [kind, scope, token, status, headers, body];
+    const { kind, scope, token, status, headers, body, encryptionKeyId } = command;
+    return [kind, scope, token, status, headers, body, encryptionKeyId];
   }
   return command;
 }
@@ -155,8 +186,8 @@ export function fromMessage(message: Message): Command {
     const [, scope, token, fingerprint, merchant, operation, key, requestId] = message as string[];
     return { kind: 'start', scope, token, fingerprint, merchant, operation, key, requestId } as Command;
   }
-  const [, scope, token, status, headers, body] = message;
-  return { kind: 'complete', scope, token, status, headers, body } as Command;
+  const [, scope, token, status, headers, body, encryptionKeyId] = message;
+  return { kind: 'complete', scope, token, status, headers, body, encryptionKeyId } as Command;
 }
 
 export const unpackBytes = (packed: string): Buffer => Buffer.from(packed, 'latin1');

@@ -10,11 +10,10 @@ import {
   type ListFilter,
   type Listing,
   type RecordHead,
-  type ResolutionNote,
   UnknownCursor,
 } from '../../store.ts';
+import type { ResponseCipher } from '../response-cipher.ts';
 import { messageOf } from './database.ts';
-import type { PackedCompletion } from './messages.ts';
 import {
   isExpired,
   ownerIsAlive,
@@ -36,10 +35,12 @@ const ROWS_PER_PAGE = 1000;
 export class ListReader {
   readonly #selects: Record<Part, StatementSync>;
   readonly #row: StatementSync;
+  readonly #cipher: ResponseCipher;
   readonly #now: () => Now;
 
   /** @param now throws after the store was closed */
-  constructor(database: DatabaseSync, now: () => Now) {
+  constructor(database: DatabaseSync, cipher: ResponseCipher, now: () => Now) {
+    this.#cipher = cipher;
     const select = (where: string) => {
       const statement = database.prepare(
         `SELECT id, hex(scope) FROM records WHERE ${where} AND id > ? ORDER BY id LIMIT ${ROWS_PER_TURN}`,
@@ -85,7 +86,15 @@ export class ListReader {
       const row = readSelected(() => this.#row.get(id) as SQLOutputValue[] | undefined);
       if (!row || isExpired(row, now)) return undefined;
       const { completion: _, ...head } = row.record;
-      return { ...head, scope, ownerGone: head.state === 'executing' && !ownerIsAlive(row, now) };
+      const unknownKey = this.#cipher.whyUnknown(head.encryptionKeyId);
+      if (unknownKey) return { scope, unreadable: unknownKey, head };
+      const hasResponse = row.record.completion !== undefined && row.record.completion.kind !== 'tombstone';
+      return {
+        ...head,
+        scope,
+        hasResponse,
+        ownerGone: head.state === 'executing' && !ownerIsAlive(row, now),
+      };
     } catch (error) {
       return { scope, unreadable: messageOf(error) };
     }
@@ -123,21 +132,30 @@ interface AuditRow {
   request_id: string;
   created_at_ms: number;
   changed_at_ms: number;
-  resolved_as: 'released' | 'completed';
+  resolved_as: AuditRecord['to']['as'];
   kind: Completion['kind'];
   status: number;
 }
 
-/** Runs within the transaction that resolves the record. Resolutions are rare, so the statement is not kept. */
+/** Runs within the transaction that resolves or purges the record. */
 export function writeAudit(
   database: DatabaseSync,
   scope: Uint8Array,
-  from: RecordHead,
-  { by, reason, completion }: ResolutionNote & { completion: PackedCompletion | undefined },
-  { wallMs, runningMs }: Now,
+  record: AuditRecord,
+  { runningMs }: Now,
+): void {
+  insertAudit(database, scope, record, Math.ceil(runningMs + AUDIT_RETENTION_MS));
+}
+
+/** Resolutions and purges are rare, so the statement is not kept. `expiresAt`: a running time. */
+export function insertAudit(
+  database: DatabaseSync,
+  scope: Uint8Array,
+  { atMs, by, reason, from, to }: AuditRecord,
+  expiresAt: number,
 ): void {
   const { state, merchant, operation, key, requestId, createdAtMs, changedAtMs } = from;
-  const kind = completion && (completion.headers === null ? 'tombstone' : 'response');
+  const { kind = null, status = null } = to.as === 'completed' ? to : {};
   database
     .prepare(
       `INSERT INTO audit (scope, at_ms, resolved_by, reason, from_state, merchant, operation, idempotency_key,
@@ -146,7 +164,7 @@ export function writeAudit(
     )
     .run(
       scope,
-      wallMs,
+      Math.trunc(atMs),
       by,
       reason,
       state,
@@ -154,12 +172,12 @@ export function writeAudit(
       operation,
       key,
       requestId,
-      createdAtMs,
-      changedAtMs,
-      completion ? 'completed' : 'released',
-      kind ?? null,
-      completion?.status ?? null,
-      Math.ceil(runningMs + AUDIT_RETENTION_MS),
+      Math.trunc(createdAtMs),
+      Math.trunc(changedAtMs),
+      to.as,
+      kind,
+      status,
+      expiresAt,
     );
 }
 
@@ -181,8 +199,8 @@ export function readAudit(database: DatabaseSync, scope: Scope, { runningMs }: N
       changedAtMs: row.changed_at_ms,
     },
     to:
-      row.resolved_as === 'released'
-        ? { as: 'released' }
-        : { as: 'completed', kind: row.kind, status: row.status },
+      row.resolved_as === 'completed'
+        ? { as: 'completed', kind: row.kind, status: row.status }
+        : { as: row.resolved_as },
   }));
 }

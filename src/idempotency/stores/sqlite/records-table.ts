@@ -1,12 +1,14 @@
 import type { DatabaseSync, SQLOutputValue } from 'node:sqlite';
 import type { Fingerprint, Scope, Token } from '../../../kernel/brands.ts';
-import type { Completion } from '../../../kernel/exchange.ts';
 import {
   type ExistingAnswer,
   type IdempotencyRecord,
+  type Mode,
   type RecordHead,
   UnreadableRecord,
+  type UsedMark,
 } from '../../store.ts';
+import type { StoredCompletion, StoredRecord } from '../response-cipher.ts';
 import type { Now } from './running-time.ts';
 
 const HEAD_COLUMNS = `id, state, token, fingerprint, merchant, operation, idempotency_key, request_id, gateway_id,
@@ -32,8 +34,8 @@ export function prepareWrites(database: DatabaseSync) {
     insert: database.prepare(
       `INSERT INTO records (scope, state, token, fingerprint, merchant, operation, idempotency_key, request_id, gateway_id,
          created_at_ms, changed_at_ms, lease_ms, retention_ms, in_doubt_retention_ms, was_in_doubt, owner_gave_up,
-         alive_at, expires_at, status, headers, body)
-       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?) ON CONFLICT (scope) DO NOTHING`,
+         alive_at, expires_at, status, headers, body, encryption_key_id)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?) ON CONFLICT (scope) DO NOTHING`,
     ),
     removeScope: database.prepare('DELETE FROM records WHERE scope = ?'),
     remove: database.prepare('DELETE FROM records WHERE id = ?'),
@@ -53,19 +55,51 @@ export function prepareWrites(database: DatabaseSync) {
     ),
     complete: database.prepare(
       `UPDATE records SET state = 'completed', token = ?, changed_at_ms = ?, was_in_doubt = ?, expires_at = ?,
-         status = ?, headers = ?, body = ?
+         status = ?, headers = ?, body = ?, encryption_key_id = ?
        WHERE id = ?`,
     ),
+    purge: database.prepare(
+      'UPDATE records SET headers = NULL, body = NULL, encryption_key_id = NULL WHERE id = ?',
+    ),
     voided: database.prepare('SELECT 1 FROM voided_tokens WHERE token = ? AND expires_at > ?'),
-    void: database.prepare('INSERT OR REPLACE INTO voided_tokens VALUES (?, ?)'),
-    probe: database.prepare(`INSERT OR REPLACE INTO probe VALUES (1, randomblob(${PROBE_BYTES}))`),
+    void: database.prepare('INSERT OR REPLACE INTO voided_tokens (token, expires_at) VALUES (?, ?)'),
+    makeMark: database.prepare(
+      `INSERT INTO mark (id, store, marks, protect_until, observe_until) VALUES (1, ?, 0, 0, 0)
+       ON CONFLICT (id) DO NOTHING`,
+    ),
+    usedBy: database.prepare('INSERT OR REPLACE INTO used_by (id, version) VALUES (1, ?)'),
+    countMark: database.prepare('UPDATE mark SET marks = marks + 1'),
+    protectUntil: database.prepare('UPDATE mark SET protect_until = ?'),
+    observeUntil: database.prepare('UPDATE mark SET observe_until = ?'),
+    readMark: database.prepare(SELECT_MARK),
+    probe: database.prepare(
+      `INSERT OR REPLACE INTO probe (id, content) VALUES (1, randomblob(${PROBE_BYTES}))`,
+    ),
+  };
+}
+
+export const SELECT_MARK = `SELECT store, marks, protect_until, observe_until, (SELECT version FROM used_by) AS used_by
+  FROM mark`;
+
+/** Reads a row of {@link SELECT_MARK}. */
+export function markOf(
+  row: Record<string, SQLOutputValue> | undefined,
+  mode: Mode,
+  { runningMs }: Now,
+): UsedMark {
+  const otherUntil = mode === 'protect' ? row?.observe_until : row?.protect_until;
+  return {
+    id: String(row?.store),
+    count: Number(row?.marks),
+    otherMode: Number(otherUntil) > runningMs,
+    ...(typeof row?.used_by === 'string' && { usedBy: row.used_by }),
   };
 }
 
 /** A row whose values are all valid. `aliveAt` and `expiresAt` are running times in milliseconds (see running-time.ts). */
-export interface Row {
+export interface Row<R extends StoredRecord = StoredRecord> {
   id: number;
-  record: IdempotencyRecord;
+  record: R;
   /** The owner marked the record in doubt, so it is not executing any more. */
   ownerGaveUp: boolean;
   /** When the owner last started, restarted or renewed. */
@@ -108,8 +142,7 @@ const FIRST_TIME = Number.MIN_SAFE_INTEGER;
 export function readRow(values: SQLOutputValue[]): Row {
   const state = values[1];
   if (state !== 'executing' && state !== 'completed' && state !== 'in_doubt') throw bad('state');
-  if (values[9] !== null)
-    throw new UnreadableRecord('it is encrypted, and this version cannot decrypt records');
+  const keyId = values[9] === null ? undefined : text(values[9], 'encryption_key_id');
   const head: RecordHead = {
     state,
     token: bytes(values[2], TOKEN_BYTES, 'token') as Token,
@@ -119,6 +152,7 @@ export function readRow(values: SQLOutputValue[]): Row {
     key: text(values[6], 'idempotency_key'),
     requestId: text(values[7], 'request_id'),
     gatewayId: text(values[8], 'gateway_id'),
+    ...(keyId !== undefined && { encryptionKeyId: keyId }),
     createdAtMs: integer(values[10], 'created_at_ms', FIRST_TIME),
     changedAtMs: integer(values[11], 'changed_at_ms', FIRST_TIME),
     lifetimes: {
@@ -137,9 +171,10 @@ export function readRow(values: SQLOutputValue[]): Row {
   const [status, headers, body] = [values[19], values[20], values[21]];
   if (state !== 'completed') {
     if (status !== null || headers !== null || body !== null) throw bad('status');
+    if (keyId !== undefined) throw bad('encryption_key_id');
     return { ...row, record: head };
   }
-  const completion = readCompletion(integer(status, 'status', 0, 999), headers, body);
+  const completion = readCompletion(integer(status, 'status', 0, 999), headers, body, keyId);
   return { ...row, record: { ...head, completion } };
 }
 
@@ -147,9 +182,14 @@ function readCompletion(
   status: number,
   headers: SQLOutputValue | undefined,
   body: SQLOutputValue | undefined,
-): Completion {
-  if (headers === null && body === null) return { kind: 'tombstone', status };
+  keyId: string | undefined,
+): StoredCompletion {
+  if (headers === null && body === null && keyId === undefined) return { kind: 'tombstone', status };
   if (!(body instanceof Uint8Array)) throw bad('body');
+  if (keyId !== undefined) {
+    if (headers !== null) throw bad('headers');
+    return { kind: 'sealed', status, keyId, bytes: asBuffer(body) };
+  }
   return { kind: 'response', response: { status, headers: readHeaders(headers), body: asBuffer(body) } };
 }
 
@@ -194,7 +234,11 @@ export function ownerIsAlive(
 }
 
 /** The answer to a request with this fingerprint. */
-export function existingAnswer(row: Row, fingerprint: Uint8Array, now: Now): ExistingAnswer {
+export function existingAnswer(
+  row: Row<IdempotencyRecord>,
+  fingerprint: Uint8Array,
+  now: Now,
+): ExistingAnswer {
   const { record } = row;
   const { completion, requestId } = record;
   if (Buffer.compare(record.fingerprint, fingerprint) !== 0) return { kind: 'mismatch' };

@@ -91,7 +91,9 @@ export function enterBoot(
   if (known) return known;
   const stored = readStored(database);
   if (!stored) {
-    database.prepare('INSERT INTO clock VALUES (1, ?, 0, 0, ?)').run(boot ?? null, Math.floor(monotonicMs));
+    database
+      .prepare('INSERT INTO clock (id, boot, offset_ms, boot_began_at, observed_at) VALUES (1, ?, 0, 0, ?)')
+      .run(boot ?? null, Math.floor(monotonicMs));
     return { offsetMs: 0, bootBeganAt: 0 };
   }
   if (![stored.boot_began_at, stored.observed_at].every(Number.isSafeInteger))

@@ -3,14 +3,19 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Scope, Token } from '../../../kernel/brands.ts';
 import type { Clock } from '../../../kernel/clock.ts';
 import type { Completion } from '../../../kernel/exchange.ts';
+import { meaningOf } from '../../copy/mark.ts';
+import type { CountOptions, DoubtCount } from '../../doubt-count.ts';
 import { newToken } from '../../fingerprint.ts';
 import {
   type AuditRecord,
+  type CountedNote,
   type Execution,
   type Fenced,
   type IdempotencyRecord,
   type ListFilter,
   type Listing,
+  type Mode,
+  OtherFormat,
   type Owner,
   type PeekAnswer,
   type Resolution,
@@ -21,18 +26,33 @@ import {
   type StoreHealth,
   type StoreOptions,
   StoreUnavailable,
+  type StoreUsage,
   type UnansweredOptions,
   UnknownCursor,
+  type UsedMark,
 } from '../../store.ts';
-import { messageOf, openForReading, prepareFiles, resultCodeOf, SQLITE_BUSY } from './database.ts';
+import { ResponseCipher } from '../response-cipher.ts';
+import { readMarkText } from './copy-table.ts';
+import {
+  messageOf,
+  openForReading,
+  prepareFiles,
+  refuseOtherSchema,
+  resultCodeOf,
+  SQLITE_BUSY,
+  versionOf,
+} from './database.ts';
+import { DoubtCounter } from './doubt-counter.ts';
 import { packCompletion, packExecution, packOwner } from './messages.ts';
 import { ListReader, readAudit } from './operators.ts';
 import {
   existingAnswer,
   isExpired,
+  markOf,
   ROW_COLUMNS,
   type Row,
   readSelected,
+  SELECT_MARK,
   scopeBytes,
 } from './records-table.ts';
 import { bootId, type Now, RunningTime } from './running-time.ts';
@@ -49,8 +69,12 @@ export interface SqliteStoreOptions extends StoreOptions {
   keepFreeBytes?: number;
   /** Called when the writer thread has died, before a new one replaces it. */
   onWriterReplaced?: (error: Error) => void;
+  /** Called for each transaction that changed something, with its duration from BEGIN to the end of COMMIT. */
+  onCommitted?: (ms: number) => void;
   /** The file with the boot id. Default: that of Linux. */
   bootIdFile?: string;
+  /** Default: responses are not encrypted. */
+  cipher?: ResponseCipher;
 }
 
 /**
@@ -60,6 +84,7 @@ export interface SqliteStoreOptions extends StoreOptions {
  * again within its transaction and decides there (transitions.ts).
  */
 export class SqliteStore implements Store {
+  readonly #file: string;
   readonly #timeoutMs: number;
   readonly #database: DatabaseSync;
   readonly #writer: Writer;
@@ -68,17 +93,21 @@ export class SqliteStore implements Store {
   readonly #upkeep: Upkeep;
   readonly #select: StatementSync;
   readonly #listReader: ListReader;
+  readonly #doubtCounter: DoubtCounter;
+  readonly #cipher: ResponseCipher;
   #isClosed = false;
 
   /** @throws {StoreUnavailable} with a message for the operator */
   static async open(options: SqliteStoreOptions): Promise<SqliteStore> {
-    const { path, timeoutMs, gatewayId, lifetimes, clock, onWriterReplaced = () => {} } = options;
+    const { path, timeoutMs, gatewayId, lifetimes, clock } = options;
+    const { onWriterReplaced = () => {}, onCommitted = () => {} } = options;
     try {
       const file = prepareFiles(path);
       const { writer, clock: state } = await Writer.open({
         data: { file, timeoutMs, gatewayId, lifetimes, boot: bootId(options.bootIdFile) },
         monotonicMs: () => clock.monotonicMs(),
         onReplaced: onWriterReplaced,
+        onCommitted,
       });
       try {
         return new SqliteStore(options, file, writer, new RunningTime(state, clock));
@@ -95,15 +124,18 @@ export class SqliteStore implements Store {
   }
 
   private constructor(options: SqliteStoreOptions, file: string, writer: Writer, time: RunningTime) {
+    this.#file = file;
     this.#timeoutMs = options.timeoutMs;
+    this.#cipher = options.cipher ?? new ResponseCipher();
     this.#writer = writer;
     this.#time = time;
     writer.useClock(time);
     this.#database = openForReading(file);
     this.#select = this.#database.prepare(`SELECT ${ROW_COLUMNS} FROM records WHERE scope = ?`);
     this.#select.setReturnArrays(true);
-    this.#listReader = new ListReader(this.#database, () => this.#now());
-    this.#diskReserve = new DiskReserve(options.path, options.keepFreeBytes);
+    this.#listReader = new ListReader(this.#database, this.#cipher, () => this.#now());
+    this.#doubtCounter = new DoubtCounter(this.#database, () => this.#now());
+    this.#diskReserve = new DiskReserve(options.path, `${file}-wal`, options.keepFreeBytes);
     this.#upkeep = new Upkeep(
       this.#database,
       writer,
@@ -114,6 +146,11 @@ export class SqliteStore implements Store {
 
   get refusing(): string | undefined {
     return this.#diskReserve.shortage ?? this.#writer.failure;
+  }
+
+  get usage(): StoreUsage {
+    const { freeBytes, walBytes } = this.#diskReserve;
+    return { queued: this.#writer.queued, walBytes, freeBytes };
   }
 
   async start(execution: Execution): Promise<StartAnswer> {
@@ -145,12 +182,20 @@ export class SqliteStore implements Store {
   }
 
   async complete(execution: Execution, completion: Completion): Promise<Fenced> {
-    const { status, headers, body } = packCompletion(completion);
     const { scope, token } = packOwner(execution);
-    const answer = await this.#writer.write({ kind: 'complete', scope, token, status, headers, body });
+    const packed = packCompletion(this.#cipher.seal(execution.scope, completion));
+    const { status, headers, body, encryptionKeyId } = packed;
+    const answer = await this.#writer.write({
+      kind: 'complete',
+      scope,
+      token,
+      status,
+      headers,
+      body,
+      encryptionKeyId,
+    });
     if (answer !== 'absent') return answer;
-    const packed = packExecution('start', execution);
-    return await this.#writer.write({ ...packed, kind: 'create', status, headers, body });
+    return await this.#writer.write({ ...packExecution('start', execution), ...packed, kind: 'create' });
   }
 
   release(owner: Owner, { voidToken = false }: UnansweredOptions = {}): Promise<Fenced> {
@@ -166,36 +211,69 @@ export class SqliteStore implements Store {
     return row?.record;
   }
 
+  async expiresInMs(scope: Scope): Promise<number | undefined> {
+    const { row, now } = await this.#reading(() => this.#read(scope));
+    return row && row.expiresAt - now.runningMs;
+  }
+
   async list(filter: ListFilter): Promise<Listing> {
     const page = () => this.#listReader.page(filter);
     return await page().catch((error) => this.#readLater(page, error));
   }
 
-  resolve(scope: Scope, seen: Token, resolution: Resolution, note: ResolutionNote): Promise<Resolved> {
-    const completion = resolution.as === 'completed' ? packCompletion(resolution.completion) : undefined;
-    const { by, reason } = note;
+  resolve(scope: Scope, seen: Token, resolution: Resolution, note: CountedNote): Promise<Resolved> {
+    const completion =
+      resolution.as === 'completed'
+        ? packCompletion(this.#cipher.seal(scope, resolution.completion))
+        : undefined;
+    const { by, reason, source = 'operator' } = note;
     return this.#writer.write({
       kind: 'resolve',
       ...packOwner({ scope, token: seen }),
       newToken: newToken().toString('latin1'),
       completion,
-      by,
-      reason,
+      ...{ by, reason, source },
     });
+  }
+
+  purge(scope: Scope, seen: Token, { by, reason }: ResolutionNote): Promise<'ok' | 'changed'> {
+    return this.#writer.write({ kind: 'purge', ...packOwner({ scope, token: seen }), by, reason });
+  }
+
+  async countDoubts(options: CountOptions): Promise<DoubtCount> {
+    const count = () => this.#doubtCounter.count(options);
+    return await count().catch((error) => this.#readLater(count, error));
   }
 
   async audit(scope: Scope): Promise<AuditRecord[]> {
     return await this.#reading(() => readAudit(this.#database, scope, this.#now()));
   }
 
+  async readMark(mode: Mode): Promise<UsedMark | undefined> {
+    const row = await this.#reading(() => this.#database.prepare(SELECT_MARK).get());
+    return row && markOf(row, mode, this.#now());
+  }
+
+  mark(mode: Mode, version: string): Promise<UsedMark> {
+    return this.#writer.write({ kind: 'mark', mode, newId: newToken().toString('hex'), version });
+  }
+
   async health(): Promise<StoreHealth> {
     try {
       const { shortage } = this.#diskReserve;
       if (shortage) return { ok: false, detail: `sqlite: ${shortage}`, warnings: [] };
+      refuseOtherSchema(this.#file, await this.#reading(() => versionOf(this.#database)));
       await this.#writer.write({ kind: 'probe' });
-      return { ok: true, detail: 'sqlite', warnings: [] };
+      const { closed, warning } = meaningOf(await this.#reading(() => readMarkText(this.#database)));
+      if (closed) return { ok: false, isClosed: true, detail: `sqlite: ${closed}`, warnings: [] };
+      return { ok: true, detail: 'sqlite', warnings: warning ? [warning] : [] };
     } catch (error) {
-      return { ok: false, detail: messageOf(error), warnings: [] };
+      return {
+        ok: false,
+        ...(error instanceof OtherFormat && { isClosed: true }),
+        detail: messageOf(error),
+        warnings: [],
+      };
     }
   }
 
@@ -220,10 +298,12 @@ export class SqliteStore implements Store {
     return record.state === 'executing' && answer.kind === 'in_doubt' ? undefined : answer;
   }
 
-  #read(scope: Scope): { row: Row | undefined; now: Now } {
+  #read(scope: Scope): { row: Row<IdempotencyRecord> | undefined; now: Now } {
     const now = this.#now();
     const row = readSelected(() => this.#select.get(scopeBytes(scope)));
-    return { row: row && !isExpired(row, now) ? row : undefined, now };
+    if (!row || isExpired(row, now)) return { row: undefined, now };
+    row.record = this.#cipher.open(scope, row.record);
+    return { row: row as Row<IdempotencyRecord>, now };
   }
 
   /** Reads synchronously. If the read fails, returns a promise, which tries again while the database is busy. */

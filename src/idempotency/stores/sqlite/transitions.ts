@@ -1,5 +1,15 @@
 import type { DatabaseSync, SQLInputValue, StatementSync } from 'node:sqlite';
-import { type Lifetimes, UnreadableRecord, VOID_TOKEN_MS } from '../../store.ts';
+import {
+  type AuditRecord,
+  type Lifetimes,
+  MARK_LASTS_MS,
+  type RecordHead,
+  UnreadableRecord,
+  VOID_TOKEN_MS,
+} from '../../store.ts';
+import { isRefusedByTrigger } from './copy-table.ts';
+import { messageOf } from './database.ts';
+import { countResolution } from './doubt-counter.ts';
 import {
   type Answer,
   type Answers,
@@ -12,6 +22,7 @@ import {
 import { writeAudit } from './operators.ts';
 import {
   isExpired,
+  markOf,
   ownerIsAlive,
   prepareWrites,
   type Row,
@@ -32,6 +43,8 @@ type CommandOf<K extends Command['kind']> = Extract<Command, { kind: K }>;
 export class Transitions {
   /** Rows changed since the batch began. */
   written = 0;
+  /** Whether a response was removed since the connection was opened. */
+  hasPurged = false;
   readonly #database: DatabaseSync;
   readonly #gatewayId: string;
   readonly #lifetimes: Lifetimes;
@@ -57,6 +70,8 @@ export class Transitions {
       return this.#apply(command);
     } catch (error) {
       if (error instanceof UnreadableRecord) return { unreadable: error.message };
+      // SQLite has undone the statement, and every command below writes with a single statement that a trigger may refuse.
+      if (isRefusedByTrigger(error)) return { closed: messageOf(error) };
       throw error;
     }
   }
@@ -78,11 +93,15 @@ export class Transitions {
         return this.#markInDoubt(command);
       case 'resolve':
         return this.#resolve(command);
+      case 'purge':
+        return this.#purge(command);
       case 'sweep': {
         const swept = this.#sweeper.step(this.#now.runningMs);
         this.written += swept.removed;
         return swept;
       }
+      case 'mark':
+        return this.#mark(command);
       case 'probe':
         this.#write(this.#statements.probe);
         return 'ok';
@@ -196,6 +215,14 @@ export class Transitions {
     if (ownerIsAlive(row, this.#now)) return 'alive';
     const { record } = row;
     const { completion } = command;
+    let to: AuditRecord['to'] = { as: 'released' };
+    if (completion) {
+      const kind = completion.body === null ? 'tombstone' : 'response';
+      to = { as: 'completed', kind, status: completion.status };
+    }
+    // First, because a trigger refuses it while the records are being moved.
+    this.#audit(command, record, to);
+    countResolution(this.#database, completion ? 'completed' : 'released', command.source);
     if (completion)
       this.#write(
         this.#statements.complete,
@@ -207,8 +234,42 @@ export class Transitions {
         row.id,
       );
     else this.#write(this.#statements.remove, row.id);
-    writeAudit(this.#database, scopeBytes(command.scope), record, command, this.#now);
     return 'ok';
+  }
+
+  #mark({ mode, newId, version }: CommandOf<'mark'>): Answers['mark'] {
+    const { makeMark, countMark, usedBy, protectUntil, observeUntil, readMark } = this.#statements;
+    this.#write(makeMark, newId);
+    this.#write(usedBy, version);
+    this.#write(countMark);
+    const until = this.#expiresIn(MARK_LASTS_MS);
+    this.#write(mode === 'protect' ? protectUntil : observeUntil, until);
+    return markOf(readMark.get(), mode, this.#now);
+  }
+
+  #purge(command: CommandOf<'purge'>): Answers['purge'] {
+    const row = this.#owned(command);
+    if (row?.record.state !== 'completed') return 'changed';
+    if (row.record.completion?.kind === 'tombstone') return 'ok';
+    // Overwrites whole pages too, which held a large body.
+    this.#database.exec('PRAGMA secure_delete = ON');
+    this.hasPurged = true;
+    this.#write(this.#statements.purge, row.id);
+    this.#audit(command, row.record, { as: 'purged' });
+    return 'ok';
+  }
+
+  #audit(
+    { scope, by, reason }: CommandOf<'resolve' | 'purge'>,
+    from: RecordHead,
+    to: AuditRecord['to'],
+  ): void {
+    writeAudit(
+      this.#database,
+      scopeBytes(scope),
+      { atMs: this.#now.wallMs, by, reason, from, to },
+      this.#now,
+    );
   }
 
   /** The row of the scope. Undefined: there is none, or it has expired. */
@@ -250,7 +311,7 @@ export class Transitions {
       completion ? 1 : 0,
       this.#aliveAt(),
       this.#expiresIn(inDoubtRetentionMs),
-      ...(completion ? completionValues(completion) : [null, null, null]),
+      ...(completion ? completionValues(completion) : [null, null, null, null]),
     );
     return changes > 0;
   }
@@ -277,6 +338,6 @@ export class Transitions {
 
 const isToken = ({ record }: Row, { token }: PackedOwner): boolean => record.token.equals(unpackBytes(token));
 
-function completionValues({ status, headers, body }: PackedCompletion): SQLInputValue[] {
-  return [status, headers, body === null ? null : unpackBytes(body)];
+function completionValues({ status, headers, body, encryptionKeyId }: PackedCompletion): SQLInputValue[] {
+  return [status, headers, body === null ? null : unpackBytes(body), encryptionKeyId];
 }

@@ -1,4 +1,4 @@
-import { statfsSync } from 'node:fs';
+import { stat, statfsSync } from 'node:fs';
 import { statfs } from 'node:fs/promises';
 import type { DatabaseSync, SQLOutputValue, StatementSync } from 'node:sqlite';
 import { UnreadableRecord } from '../../store.ts';
@@ -136,20 +136,33 @@ const MIB = 1024 * 1024;
 const DEFAULT_KEEP_FREE_BYTES = 64 * MIB;
 
 /**
- * Measures the free space of the disk. Below the reserve the store refuses new executions, so that the results of requests
- * that were already sent can still be stored.
+ * Measures the free space of the disk, and the size of the write-ahead log. Below the reserve the store refuses new executions, so
+ * that the results of requests that were already sent can still be stored.
  */
 export class DiskReserve {
   readonly #path: string;
   readonly #keepFreeBytes: number;
   readonly #timer: NodeJS.Timeout;
+  readonly #walFile: string;
   #freeBytes: number;
+  #walBytes = 0;
 
-  constructor(path: string, keepFreeBytes = DEFAULT_KEEP_FREE_BYTES) {
+  constructor(path: string, walFile: string, keepFreeBytes = DEFAULT_KEEP_FREE_BYTES) {
     this.#path = path;
+    this.#walFile = walFile;
     this.#keepFreeBytes = keepFreeBytes;
     this.#freeBytes = freeBytesIn(statfsSync(path));
     this.#timer = setInterval(() => void this.#measure(), MEASURE_EVERY_MS).unref();
+  }
+
+  /** Infinity: the file system does not say. */
+  get freeBytes(): number {
+    return this.#freeBytes;
+  }
+
+  /** As it was measured last. */
+  get walBytes(): number {
+    return this.#walBytes;
   }
 
   /** Why new executions are refused, for the operator. Undefined: there is enough space. */
@@ -164,6 +177,9 @@ export class DiskReserve {
   }
 
   async #measure(): Promise<void> {
+    stat(this.#walFile, (_error, stats) => {
+      this.#walBytes = stats?.size ?? 0;
+    });
     // If the folder is gone, the writer reports it.
     this.#freeBytes = await statfs(this.#path).then(freeBytesIn, () => this.#freeBytes);
   }

@@ -4,7 +4,17 @@
  */
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
-import { FileIdentity, messageOf, openForWriting, resultCodeOf, SQLITE_BUSY } from './database.ts';
+import { OtherFormat } from '../../store.ts';
+import {
+  FileIdentity,
+  messageOf,
+  openForWriting,
+  refuseOtherSchema,
+  resultCodeOf,
+  SELECT_VERSION,
+  SQLITE_BUSY,
+  versionIn,
+} from './database.ts';
 import {
   type Answer,
   type Batch,
@@ -25,6 +35,8 @@ const SHORTEST_WAIT_MS = 0.1;
 const LONGEST_WAIT_MS = 0.5;
 /** Opening may take this long, because another process may be moving a large WAL into the database file. */
 const OPEN_WITHIN_MS = 10_000;
+/** How long the thread tries to empty the WAL after a purge. */
+const EMPTY_WAL_WITHIN_MS = 5000;
 /** How much running time a busy store may lose if the machine stops. */
 const STORE_CLOCK_EVERY_MS = 1000;
 
@@ -51,12 +63,15 @@ class WriterThread {
   commit({ messages, now, beginWithinMs }: Batch): BatchAnswer {
     // Readers and recovery ignore WAL frames without a commit mark, and only COMMIT writes that mark.
     let maybeWritten = false;
+    const startedMs = performance.now();
     try {
       this.#identity.check();
       this.#connection ??= this.#reconnect();
-      const { transitions, commit } = this.#connection;
+      const { transitions, commit, schema } = this.#connection;
       if (!this.#begin(this.#connection, beginWithinMs))
         return { kind: 'failed', message: BUSY, maybeWritten, isBusy: true };
+      // A later version may have migrated the file since it was opened, and this one would misread what it holds.
+      refuseOtherSchema(this.#data.file, versionIn(schema));
       transitions.begin(now);
       const answers: Answer[] = [];
       for (const message of messages) answers.push(transitions.apply(fromMessage(message)));
@@ -64,7 +79,8 @@ class WriterThread {
       // If COMMIT fails, the frames may still be in the WAL. They become valid if this process dies before the next write.
       maybeWritten = transitions.written > 0;
       commit.run();
-      return { kind: 'committed', answers, wrote: transitions.written > 0, observedAt };
+      const tookMs = performance.now() - startedMs;
+      return { kind: 'committed', answers, wrote: transitions.written > 0, tookMs, observedAt };
     } catch (error) {
       this.#disconnect();
       return { kind: 'failed', message: messageOf(error), maybeWritten, isBusy: false };
@@ -72,7 +88,22 @@ class WriterThread {
   }
 
   close(): void {
+    if (this.#connection?.transitions.hasPurged) this.#emptyWal(this.#connection.database);
     this.#connection?.database.close();
+  }
+
+  /** The WAL still has the removed responses. Waits for readers of other processes, which take milliseconds. */
+  #emptyWal(database: DatabaseSync): void {
+    const startedMs = performance.now();
+    while (performance.now() - startedMs < EMPTY_WAL_WITHIN_MS) {
+      try {
+        const result = database.prepare('PRAGMA wal_checkpoint(TRUNCATE)').get() as { busy: number };
+        if (result.busy === 0) return;
+      } catch (error) {
+        if (resultCodeOf(error) !== SQLITE_BUSY) return;
+      }
+      Atomics.wait(this.#neverWoken, 0, 0, LONGEST_WAIT_MS);
+    }
   }
 
   #enterBoot(connection: Connection): ClockState {
@@ -130,6 +161,7 @@ class WriterThread {
         transitions: new Transitions(database, gatewayId, lifetimes),
         begin: database.prepare('BEGIN IMMEDIATE'),
         commit: database.prepare('COMMIT'),
+        schema: database.prepare(SELECT_VERSION),
         storeClock: database.prepare('UPDATE clock SET observed_at = max(observed_at, ?)'),
         observedAt: database.prepare('SELECT observed_at FROM clock'),
       };
@@ -172,6 +204,7 @@ interface Connection {
   transitions: Transitions;
   begin: StatementSync;
   commit: StatementSync;
+  schema: StatementSync;
   storeClock: StatementSync;
   observedAt: StatementSync;
 }
@@ -186,7 +219,8 @@ function serve(port: MessagePort, data: WriterData): void {
   try {
     thread = new WriterThread(data);
   } catch (error) {
-    answer({ kind: 'refused', message: messageOf(error) });
+    const otherFormat = error instanceof OtherFormat ? { found: error.found, known: error.known } : undefined;
+    answer({ kind: 'refused', message: messageOf(error), otherFormat });
     port.close();
     return;
   }

@@ -1,6 +1,6 @@
 import { extname } from 'node:path';
 import { Worker } from 'node:worker_threads';
-import { StoreUnavailable, UnreadableRecord } from '../../store.ts';
+import { OtherFormat, StoreUnavailable, UnreadableRecord } from '../../store.ts';
 import { messageOf } from './database.ts';
 import {
   type Answer,
@@ -39,6 +39,8 @@ export interface WriterOptions {
   monotonicMs(): number;
   /** Called when the thread has died, before a new one replaces it. */
   onReplaced(error: Error): void;
+  /** Called for each transaction that changed something. */
+  onCommitted(ms: number): void;
 }
 
 /**
@@ -67,6 +69,11 @@ export class Writer {
 
   private constructor(options: WriterOptions) {
     this.#options = options;
+  }
+
+  /** Commands that wait for the end of the transaction before theirs. */
+  get queued(): number {
+    return this.#queue.length;
   }
 
   useClock(time: RunningTime): void {
@@ -143,7 +150,10 @@ export class Writer {
     const batch = this.#underWay;
     this.#underWay = [];
     if (answer.kind === 'committed') {
-      if (answer.wrote) this.failure = undefined;
+      if (answer.wrote) {
+        this.failure = undefined;
+        this.#options.onCommitted(answer.tookMs);
+      }
       if (answer.observedAt !== undefined) this.#time?.catchUpWith(answer.observedAt);
       for (const [i, pending] of batch.entries()) answerPending(pending, answer.answers[i] as Answer);
     } else {
@@ -201,7 +211,7 @@ export class Writer {
           this.#thread = thread;
           resolve(message.clock);
           this.#schedule();
-        } else if (message.kind === 'refused') reject(unavailable(message.message, false));
+        } else if (message.kind === 'refused') reject(refusalOf(message));
         else this.#answered(message);
       });
       thread.once('exit', (code) => {
@@ -240,10 +250,17 @@ const post = (thread: Worker, message: ToWriter) => thread.postMessage(message);
 
 function answerPending({ resolve, reject }: Pending, answer: Answer): void {
   if (typeof answer === 'object' && 'unreadable' in answer) reject(new UnreadableRecord(answer.unreadable));
+  else if (typeof answer === 'object' && 'closed' in answer) reject(unavailable(answer.closed, false));
+  // `write` declares which answers its kind of command has.
   else resolve(answer as never);
 }
 
 const unavailable = (message: string, maybeWritten: boolean) =>
   new StoreUnavailable(`sqlite: ${message}`, { maybeWritten });
+
+function refusalOf({ message, otherFormat }: FromWriter & { kind: 'refused' }): StoreUnavailable {
+  if (!otherFormat) return unavailable(message, false);
+  return new OtherFormat(`sqlite: ${message}`, otherFormat.found, otherFormat.known);
+}
 
 export const closed = () => new StoreUnavailable('the store is closed', { maybeWritten: false });

@@ -7,6 +7,7 @@
 -- ARGV[1]  token, 16 bytes
 -- ARGV[2]  value of the owner's lease
 -- ARGV[3]  how long the token is voided, in milliseconds; '0' does not void it
+-- ARGV[4]  index of open records
 -- Result:  'ok'
 --          'stale'  the record has another token or is completed, or there is none
 --          error UNREADABLE
@@ -22,4 +23,5 @@ if string.sub(start, 3, 18) ~= ARGV[1] then return 'stale' end
 local state = string.sub(start, 2, 2)
 if state ~= 'e' and state ~= 'd' then return 'stale' end
 redis.call('DEL', KEYS[1])
+removeOpen(ARGV[4], KEYS[1])
 return 'ok'

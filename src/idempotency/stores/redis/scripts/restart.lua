@@ -5,6 +5,7 @@
 -- KEYS[1]  record
 -- KEYS[2]  lease
 -- KEYS[3]  mark of a voided token
+-- KEYS[4]  mark of a copy of the records, see copy/mark.ts; missing in a cluster
 -- ARGV[1]  the new token, 16 bytes
 -- ARGV[2]  fingerprint, 32 bytes
 -- ARGV[3]  lifetimes, 18 bytes as in the record
@@ -17,6 +18,7 @@
 --          'changed'  the record is not in doubt or has another fingerprint, or there is none
 --          error UNREADABLE
 --          error VOIDED: the token is voided, and nothing was written
+--          error CLOSED: the mark forbids the restart, and nothing was written
 --
 -- Offsets in the record: codec.ts.
 if redis.call('EXISTS', KEYS[3]) == 1 then return redis.error_reply('VOIDED the token is voided') end
@@ -30,6 +32,8 @@ if state == 'e' and string.sub(record, 3, 18) == ARGV[1] then
   return 'ok'
 end
 if state ~= 'd' or string.sub(record, 38, 69) ~= ARGV[2] then return 'changed' end
+local mark = markOf(KEYS[4])
+if mark and mark ~= 'c' then return redis.error_reply(CLOSED) end
 -- The gateway id is the fifth text.
 local at = 86
 for _ = 1, 4 do at = at + 1 + string.byte(record, at) end

@@ -5,18 +5,26 @@
 -- KEYS[1]  record
 -- KEYS[2]  lease
 -- KEYS[3]  mark of a voided token
+-- KEYS[4]  mark of a copy of the records, see copy/mark.ts; missing in a cluster
 -- ARGV[1]  the new record
 -- ARGV[2]  its inDoubtRetentionMs
 -- ARGV[3]  value of the owner's lease
 -- ARGV[4]  leaseMs; '0' if lock nodes hold the leases
 -- ARGV[5]  '1' if a WAIT follows
 -- ARGV[6]  the token of an owner whose lease no majority of lock nodes holds; '' if none is known
+-- ARGV[7]  index of open records
 -- Result:  nil  started
 --          1    another owner is alive
 --          otherwise the record as it is now. If it is executing with this fingerprint, the caller must ask the lock nodes.
 --          error VOIDED: the token is voided, and the scope has no record
+--          error CLOSED: the mark forbids the start, and nothing was written
 --
 -- Offsets in the record: codec.ts.
+local mark = markOf(KEYS[4])
+if mark and redis.call('EXISTS', KEYS[1]) == 0 then
+  if mark ~= 'c' then return redis.error_reply(CLOSED) end
+  redis.call('RPUSH', KEYS[4] .. ':log', string.match(KEYS[1], '{(%x+)}$') .. string.sub(ARGV[1], 3, 18))
+end
 local record = redis.call('SET', KEYS[1], ARGV[1], 'NX', 'GET', 'PX', ARGV[2])
 if not record then
   if redis.call('EXISTS', KEYS[3]) == 1 then
@@ -24,6 +32,7 @@ if not record then
     return redis.error_reply('VOIDED the token is voided')
   end
   if ARGV[4] ~= '0' then redis.call('SET', KEYS[2], ARGV[3], 'NX', 'PX', ARGV[4]) end
+  addOpen(ARGV[7], KEYS[1])
   return false
 end
 local state = stateOf(record)
@@ -44,6 +53,7 @@ if ARGV[4] == '0' then
 elseif redis.call('EXISTS', KEYS[2]) == 1 then
   return 1
 end
+if mark and mark ~= 'c' then return redis.error_reply(CLOSED) end
 local flags = string.byte(record, 19)
 redis.call('SETRANGE', KEYS[1], 1, 'd')
 redis.call('SETRANGE', KEYS[1], 18, string.char(flags - flags % 2 + 1))
