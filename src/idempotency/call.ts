@@ -1,5 +1,6 @@
 import type { Fingerprint, Scope } from '../kernel/brands.ts';
 import type { BackendResponse, Exchange } from '../kernel/exchange.ts';
+import type { Spans } from '../kernel/trace.ts';
 import type { Decision, StatusPolicy } from './outcome.ts';
 import type { AnswerDigest } from './record-writer.ts';
 
@@ -16,6 +17,10 @@ export interface Call {
   requestId: string;
   /** How long to wait for another request with this key. Milliseconds; 0: not at all. */
   waitMs: number;
+  /** Of the log. Undefined: the request has no trace. */
+  traceId?: string | undefined;
+  /** Undefined: the request is not recorded. */
+  spans?: Spans | undefined;
   statuses: StatusPolicy;
   inDoubt: InDoubtPolicy;
   /** Aborted when the merchant disconnects. It ends a wait, and never an execution. */
@@ -50,17 +55,20 @@ export type Result =
   /** The engine is closing or closed. This request sent nothing. */
   | { kind: 'closing' };
 
+/** What the log says about a request with a key. */
+export type Named = Pick<Call, 'scope' | 'merchant' | 'operation' | 'traceId'>;
+
 /** Events of the engine, for metrics and the log. */
 export interface EngineObserver {
   /** @param cause `status`: the backend answered with one of the operation's `unknown` statuses */
   inDoubt(call: Call, cause: 'timeout' | 'connection' | 'status', reason: string): void;
   /** A write was refused because another token owns the record. */
-  stale(write: 'renew' | 'complete' | 'release' | 'in_doubt', call: Call): void;
+  stale(write: 'renew' | 'complete' | 'release' | 'in_doubt', call: Named): void;
   /** The backend's response was refused as stale: the key has another result by now. */
   lateAnswer(call: Call, late: AnswerDigest, stored: AnswerDigest): void;
   /** Under `inDoubt: retry`: the request is sent to the backend once more. */
   sendsAgain(call: Call): void;
-  leaseLost(call: Call): void;
+  leaseLost(call: Named): void;
   /** The merchant gets the response before it is stored. The write is repeated in the background. */
   completeLate(call: Call, cause: unknown): void;
   /** The response was sent and never stored: the key is in doubt unless a pending write still arrives. */

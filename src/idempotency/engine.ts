@@ -1,6 +1,7 @@
 import { type Clock, within } from '../kernel/clock.ts';
 import type { Slot, SlotSource } from '../kernel/exchange.ts';
 import { Roster, Tally } from '../kernel/roster.ts';
+import type { Step } from '../kernel/trace.ts';
 import type { Call, EngineObserver, Result } from './call.ts';
 import { Duplicates, type Lead } from './duplicates.ts';
 import {
@@ -32,7 +33,7 @@ export class Engine {
   readonly #slots: SlotSource;
   readonly #options: EngineOptions;
   readonly #clock: Clock;
-  readonly #doubts: DoubtLookups | undefined;
+  readonly #lookups: DoubtLookups | undefined;
   readonly #executions: Executions;
   readonly #gate: WriteGate;
   readonly #duplicates = new Duplicates();
@@ -48,15 +49,15 @@ export class Engine {
     options: EngineOptions,
     observer: EngineObserver,
     clock: Clock,
-    doubts?: DoubtLookups,
+    lookups?: DoubtLookups,
   ) {
     this.#store = store;
     this.#slots = slots;
     this.#options = options;
     this.#clock = clock;
-    this.#doubts = doubts;
+    this.#lookups = lookups;
     this.#gate = new WriteGate(clock);
-    this.#executions = new Executions(options, { store, observer, clock, gate: this.#gate, doubts });
+    this.#executions = new Executions(options, { store, observer, clock, gate: this.#gate, lookups });
   }
 
   /** Duplicates that wait for another request's result. */
@@ -106,7 +107,9 @@ export class Engine {
     try {
       if (this.#closing) return { kind: 'closing' };
       const startedMs = this.#clock.monotonicMs();
+      const step = call.spans?.begin('wait');
       const followed = await this.#duplicates.follow(call, this.#mayWait() ? call.waitMs : 0);
+      step?.end('kind' in followed ? followed.kind : 'lead');
       call.waited?.(this.#clock.monotonicMs() - startedMs);
       return 'kind' in followed ? followed : await this.#lead(call, followed, waitUntilMs);
     } finally {
@@ -118,9 +121,14 @@ export class Engine {
   async #lead(call: Call, lead: Lead, waitUntilMs: number): Promise<Result> {
     this.#handling.begin();
     let result: Result | undefined;
+    let waiting: Step | undefined;
     try {
       let found: Found = await this.#start(call, lead);
       for (let pollMs = FIRST_POLL_MS; !result; pollMs = Math.min(pollMs * 1.5, LONGEST_POLL_MS)) {
+        if (waiting && found.kind !== 'in_flight') {
+          waiting.end(found.kind);
+          waiting = undefined;
+        }
         switch (found.kind) {
           case 'started':
             lead.markInFlight();
@@ -136,9 +144,10 @@ export class Engine {
             break;
           case 'in_flight':
             lead.markInFlight();
+            if (!this.#closing) waiting ??= call.spans?.begin('wait');
             if (this.#closing) result = { kind: 'closing' };
             else if (await this.#waitToPoll(call, pollMs, waitUntilMs))
-              found = await this.#executions.peek(call);
+              found = await this.#executions.peek(call, { isPoll: true });
             else result = found;
             break;
           case 'in_doubt': {
@@ -158,6 +167,7 @@ export class Engine {
       }
       return result;
     } finally {
+      waiting?.end('in_flight');
       this.#duplicates.handOver(call, lead, result);
       this.#handling.end();
     }
@@ -204,10 +214,12 @@ export class Engine {
     waitUntilMs: number,
   ): Promise<Found | undefined> {
     if (policy === 'retry') return await this.#restart(call, lead);
-    if (policy === 'hold' || !this.#doubts) return undefined;
+    if (policy === 'hold' || !this.#lookups) return undefined;
     lead.markInFlight();
     const startedMs = this.#clock.monotonicMs();
-    const changed = await this.#wait(this.#doubts.lookUpNow(call), waitUntilMs - startedMs, call.gone);
+    const step = call.spans?.begin('lookup');
+    const changed = await this.#wait(this.#lookups.lookUpNow(call), waitUntilMs - startedMs, call.gone);
+    step?.end(changed ? 'changed' : 'unknown');
     call.waited?.(this.#clock.monotonicMs() - startedMs);
     return changed ? await this.#executions.peek(call) : undefined;
   }
@@ -227,7 +239,9 @@ export class Engine {
       if (!lead.place) return { kind: 'overloaded' };
     }
     lead.markInFlight();
+    const step = call.spans?.begin('queue');
     const slot = await this.#wait(lead.place.slot, this.#slots.queueTimeoutMs, call.gone);
+    step?.end(slot ? 'slot' : 'overloaded');
     if (this.#closing) return { kind: 'closing' };
     // The lead keeps its place in the queue, because the next duplicate takes it over.
     if (!slot || call.gone?.aborted) return { kind: 'overloaded' };

@@ -51,7 +51,7 @@ export interface ExecutionParts {
   observer: EngineObserver;
   clock: Clock;
   gate: WriteGate;
-  doubts: DoubtLookups | undefined;
+  lookups: DoubtLookups | undefined;
 }
 
 /**
@@ -66,18 +66,18 @@ export class Executions {
   readonly #observer: EngineObserver;
   readonly #clock: Clock;
   readonly #gate: WriteGate;
-  readonly #doubts: DoubtLookups | undefined;
+  readonly #lookups: DoubtLookups | undefined;
   readonly #writer: RecordWriter;
   readonly #renewals: Renewals;
   readonly #running = new Tally();
 
-  constructor(options: ExecutionOptions, { store, observer, clock, gate, doubts }: ExecutionParts) {
+  constructor(options: ExecutionOptions, { store, observer, clock, gate, lookups }: ExecutionParts) {
     this.#store = store;
     this.#leaseMs = options.leaseMs;
     this.#observer = observer;
     this.#clock = clock;
     this.#gate = gate;
-    this.#doubts = doubts;
+    this.#lookups = lookups;
     this.#writer = new RecordWriter(store, options, observer, clock);
     this.#renewals = new Renewals(store, options.leaseMs, observer, clock);
   }
@@ -95,8 +95,10 @@ export class Executions {
   async start(call: Call, slot: Slot): Promise<Found> {
     const execution = executionOf(call);
     const maySend = fenceFrom(this.#clock, this.#leaseMs);
+    const step = call.spans?.begin('start');
     try {
       const answer = await this.#store.start(execution);
+      step?.end(answer.kind);
       if (answer.kind === 'started') {
         this.#gate.succeeded();
         return { kind: 'started', execution, slot, maySend, again: false };
@@ -105,6 +107,7 @@ export class Executions {
       this.#gate.notTried();
       return answer;
     } catch (cause) {
+      step?.end('failed', errorOf(cause));
       slot.release();
       if (cause instanceof UnreadableRecord) this.#gate.notTried();
       else this.#gate.failed();
@@ -118,14 +121,18 @@ export class Executions {
   async restart(call: Call, slot: Slot): Promise<Found> {
     const execution = executionOf(call);
     const maySend = fenceFrom(this.#clock, this.#leaseMs);
+    const step = call.spans?.begin('restart');
     try {
-      if ((await this.#store.restart(execution)) === 'ok') {
+      const answer = await this.#store.restart(execution);
+      step?.end(answer);
+      if (answer === 'ok') {
         this.#observer.sendsAgain(call);
         return { kind: 'started', execution, slot, maySend, again: true };
       }
       // The record is not in doubt. If its owner is dead, `start` marks it in doubt. Otherwise `start` says what it is now.
       return await this.start(call, slot);
     } catch (cause) {
+      step?.end('failed', errorOf(cause));
       slot.release();
       if (isMaybeWritten(cause)) this.#writer.takeBackRestart(execution);
       return { kind: 'store_unavailable', cause };
@@ -147,6 +154,7 @@ export class Executions {
       const decision = decideFor(call, exchange, again);
       if (decision === 'complete') {
         const completion = completionOf(exchange);
+        const step = call.spans?.begin('complete');
         let stored: Fenced | undefined;
         let cause: unknown;
         try {
@@ -157,12 +165,15 @@ export class Executions {
         if (stored) this.#writer.completed(call, completion, stored, stopRenewing);
         const answer =
           stored ?? (await this.#writer.repeatComplete(call, execution, completion, stopRenewing, cause));
+        step?.end(answer, answer === 'late' ? 'store_unavailable' : undefined);
         if (answer === 'stale') return await this.#superseded(call, exchange);
         return { kind: 'executed', exchange, decision, stored: answer === 'ok' };
       }
       stopRenewing();
+      const step = call.spans?.begin(decision === 'release' ? 'release' : 'mark_in_doubt');
       if (decision === 'release') await this.#writer.release(call, execution);
       else await this.#leaveInDoubt(call, execution, exchange);
+      step?.end('ended');
       return { kind: 'executed', exchange, decision, stored: false };
     } finally {
       this.#running.end();
@@ -180,9 +191,13 @@ export class Executions {
     if (exchange.kind === 'unknown')
       this.#observer.inDoubt(call, exchange.timedOut ? 'timeout' : 'connection', exchange.reason);
     else if (exchange.kind !== 'not_sent')
-      this.#observer.inDoubt(call, 'status', `status ${statusOf(exchange)}`);
+      this.#observer.inDoubt(
+        call,
+        'status',
+        exchange.said ? 'the handler said so' : `status ${statusOf(exchange)}`,
+      );
     await this.#writer.markInDoubt(call, execution);
-    if (call.inDoubt === 'lookup') this.#doubts?.lookUpLater(call, execution.token);
+    if (call.inDoubt === 'lookup') this.#lookups?.lookUpLater(call, execution.token);
   }
 
   /** Another execution or an operator has replaced the token: the merchant gets what is stored, or `outcome_unknown`. */
@@ -206,10 +221,15 @@ export class Executions {
     return found.kind === 'absent' ? { kind: 'store_unavailable', cause } : found;
   }
 
-  async peek(call: Call): Promise<PeekAnswer | NotStarted> {
+  /** @param options `isPoll`: one of many reads while the call waits, which is a step already */
+  async peek(call: Call, { isPoll = false } = {}): Promise<PeekAnswer | NotStarted> {
+    const step = isPoll ? undefined : call.spans?.begin('peek');
     try {
-      return await this.#store.peek(call);
+      const found = await this.#store.peek(call);
+      step?.end(found.kind);
+      return found;
     } catch (cause) {
+      step?.end('failed', errorOf(cause));
       return { kind: 'store_unavailable', cause };
     }
   }
@@ -224,9 +244,14 @@ export class Executions {
   }
 }
 
-function executionOf({ scope, fingerprint, merchant, operation, key, requestId }: Call): Execution {
+/** An attempt to execute the request, under a new token. */
+export function executionOf(call: Omit<Execution, 'token'>): Execution {
+  const { scope, fingerprint, merchant, operation, key, requestId } = call;
   return { scope, token: newToken(), fingerprint, merchant, operation, key, requestId };
 }
+
+/** For traces: why the store did not answer. */
+const errorOf = (cause: unknown): string => (cause instanceof Error ? cause.name : 'unknown');
 
 const isMaybeWritten = (cause: unknown): boolean =>
   !(cause instanceof StoreUnavailable) || cause.maybeWritten;

@@ -1,6 +1,6 @@
 import type { Clock } from '../kernel/clock.ts';
 import { Roster } from '../kernel/roster.ts';
-import type { Call, EngineObserver } from './call.ts';
+import type { EngineObserver, Named } from './call.ts';
 import type { Owner, Store } from './store.ts';
 
 /**
@@ -19,7 +19,7 @@ export function fenceFrom(clock: Clock, leaseMs: number): () => boolean {
 }
 
 interface Renewal {
-  call: Call;
+  call: Named;
   owner: Owner;
   dueMs: number;
 }
@@ -28,12 +28,17 @@ interface Renewal {
 export class Renewals {
   readonly #store: Store;
   readonly #leaseMs: number;
-  readonly #observer: EngineObserver;
+  readonly #observer: Pick<EngineObserver, 'stale' | 'leaseLost'>;
   readonly #clock: Clock;
   readonly #executions = new Roster<Renewal>();
   #timer: NodeJS.Timeout | undefined;
 
-  constructor(store: Store, leaseMs: number, observer: EngineObserver, clock: Clock) {
+  constructor(
+    store: Store,
+    leaseMs: number,
+    observer: Pick<EngineObserver, 'stale' | 'leaseLost'>,
+    clock: Clock,
+  ) {
     this.#store = store;
     this.#leaseMs = leaseMs;
     this.#observer = observer;
@@ -41,7 +46,7 @@ export class Renewals {
   }
 
   /** Keeps the owner's lease until the returned function is called. */
-  keep(call: Call, owner: Owner): () => void {
+  keep(call: Named, owner: Owner): () => void {
     this.#timer ??= setInterval(() => this.#renewDue(), Math.max(1, Math.floor(this.#leaseMs / 6))).unref();
     return this.#executions.add({ call, owner, dueMs: this.#clock.monotonicMs() + this.#leaseMs / 3 });
   }

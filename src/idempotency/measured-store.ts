@@ -1,14 +1,25 @@
+import type { Scope } from '../kernel/brands.ts';
 import type { Clock } from '../kernel/clock.ts';
-import type { Store } from './store.ts';
+import { type Store, type UnreadableReason, UnreadableRecord } from './store.ts';
 
-/** Called once for each finished store command. `failed`: it threw, or a health check was not ok. `ms`: how long it took. */
-export type ObserveCommand = (command: string, result: 'ok' | 'failed', ms: number) => void;
+export interface StoreObserver {
+  /** Called once for each finished command. `failed`: it threw, or a health check was not ok. `ms`: how long it took. */
+  commandEnded(command: string, result: 'ok' | 'failed', ms: number): void;
+  /** Called for each command that failed because the record of its scope cannot be read. `why`: for the operator. */
+  unreadable(scope: Scope, reason: UnreadableReason, why: string): void;
+}
 
-/** Wraps a store and reports the result and duration of each command, except `close`. */
-export function measured(store: Store, clock: Clock, observe: ObserveCommand): Store {
-  const timed = <T>(command: string, work: Promise<T>, isOk = (_answer: T) => true): Promise<T> => {
+/** Wraps a store and reports the result and duration of each command, except `close`, and `countDoubts`, which takes many. */
+export function measured(store: Store, clock: Clock, observer: StoreObserver): Store {
+  const timed = <T>(
+    command: string,
+    work: Promise<T>,
+    scope?: Scope,
+    isOk = (_answer: T) => true,
+  ): Promise<T> => {
     const startedMs = clock.monotonicMs();
-    const report = (result: 'ok' | 'failed') => observe(command, result, clock.monotonicMs() - startedMs);
+    const report = (result: 'ok' | 'failed') =>
+      observer.commandEnded(command, result, clock.monotonicMs() - startedMs);
     return work.then(
       (answer) => {
         report(isOk(answer) ? 'ok' : 'failed');
@@ -16,6 +27,8 @@ export function measured(store: Store, clock: Clock, observe: ObserveCommand): S
       },
       (error: unknown) => {
         report('failed');
+        if (scope && error instanceof UnreadableRecord)
+          observer.unreadable(scope, error.reason, error.message);
         throw error;
       },
     );
@@ -24,19 +37,25 @@ export function measured(store: Store, clock: Clock, observe: ObserveCommand): S
     get refusing() {
       return store.refusing;
     },
-    start: (execution) => timed('start', store.start(execution)),
-    peek: (request) => timed('peek', store.peek(request)),
-    restart: (execution) => timed('restart', store.restart(execution)),
-    renew: (owner) => timed('renew', store.renew(owner)),
-    complete: (execution, completion) => timed('complete', store.complete(execution, completion)),
-    release: (owner, options) => timed('release', store.release(owner, options)),
-    markInDoubt: (owner, options) => timed('in_doubt', store.markInDoubt(owner, options)),
-    get: (scope) => timed('get', store.get(scope)),
+    start: (execution) => timed('start', store.start(execution), execution.scope),
+    peek: (request) => timed('peek', store.peek(request), request.scope),
+    restart: (execution) => timed('restart', store.restart(execution), execution.scope),
+    renew: (owner) => timed('renew', store.renew(owner), owner.scope),
+    complete: (execution, completion) =>
+      timed('complete', store.complete(execution, completion), execution.scope),
+    release: (owner, options) => timed('release', store.release(owner, options), owner.scope),
+    markInDoubt: (owner, options) => timed('in_doubt', store.markInDoubt(owner, options), owner.scope),
+    get: (scope) => timed('get', store.get(scope), scope),
+    expiresInMs: (scope) => timed('expires_in', store.expiresInMs(scope)),
     list: (filter) => timed('list', store.list(filter)),
     resolve: (scope, seen, resolution, note) =>
-      timed('resolve', store.resolve(scope, seen, resolution, note)),
+      timed('resolve', store.resolve(scope, seen, resolution, note), scope),
+    purge: (scope, seen, note) => timed('purge', store.purge(scope, seen, note), scope),
+    countDoubts: (options) => store.countDoubts(options),
     audit: (scope) => timed('audit', store.audit(scope)),
-    health: () => timed('health', store.health(), ({ ok }) => ok),
+    readMark: (mode) => timed('read_mark', store.readMark(mode)),
+    mark: (mode, version) => timed('mark', store.mark(mode, version)),
+    health: () => timed('health', store.health(), undefined, ({ ok }) => ok),
     close: () => store.close(),
   };
 }

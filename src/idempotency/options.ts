@@ -1,15 +1,16 @@
 import { z } from 'zod';
+import { checkLocation, redisOptions, redisUrl } from '../kernel/redis-options.ts';
 import type { InDoubtPolicy } from './call.ts';
 
 const ms = (min: number, max: number) => z.number().int().min(min).max(max);
-const isRedisUrl = (text: string) =>
-  URL.canParse(text) && /^rediss?:$/.test(new URL(text).protocol) && new URL(text).hostname !== '';
-const redisUrl = z
-  .string()
-  .refine(isRedisUrl, 'must be an address such as redis://redis.internal:6379 (rediss:// for TLS)');
 
 /** Section `idempotency`. */
 export const idempotencyOptions = z.strictObject({
+  /**
+   * protect: a key is executed at most once. observe: NOTHING IS PROTECTED. Every request is sent to the backend, duplicates
+   * included; the gateway only records keys, and counts what it would have stopped (`oncegate_observed_total`).
+   */
+  mode: z.enum(['protect', 'observe']).default('protect'),
   /** Headers that carry the key. In idempotency-key a quoted string is read as a structured field. */
   headers: z
     .array(z.string().regex(/^[a-z0-9-]+$/, 'must be a header name in lower case'))
@@ -28,21 +29,23 @@ export const idempotencyOptions = z.strictObject({
    * less than retentionMs.
    */
   inDoubtRetentionMs: ms(1000, 31_536_000_000).default(2_592_000_000),
+  /**
+   * Age of the oldest key in doubt beyond which the alert `OncegateInDoubtOld` pages the person on call. The gateway only
+   * shows it to Prometheus. Default one hour.
+   */
+  inDoubtPageAfterMs: ms(1000, 2_592_000_000).default(3_600_000),
   /** A larger response is streamed to the merchant, and only its status is stored. */
   maxStoredBytes: z.number().int().min(1024).max(67_108_864).default(1_048_576),
   /** How long a merchant waits for the response while the store does not acknowledge it. */
   completeRetryMs: ms(0, 60_000).default(2000),
+  /**
+   * How often the store is asked how many keys are in doubt, for the metrics. With Redis one gateway counts for all, in a cluster
+   * half as often.
+   */
+  countDoubtsEveryMs: ms(100, 600_000).default(15_000),
   /** The most duplicates that may wait at the same time in one process. Further ones are answered 409 at once. */
   maxWaiters: z.number().int().min(0).max(1_000_000).default(5000),
 });
-
-const isAddress = (text: string) => isRedisUrl(text) && /^redis:\/\/[^@/]+\/?$/.test(text);
-const redisAddress = z
-  .string()
-  .refine(
-    isAddress,
-    'must be an address such as redis://redis.internal:6379; set username, password and tls as separate options',
-  );
 
 /** Section `lock`. */
 export const lockOptions = z.strictObject({
@@ -60,10 +63,57 @@ export const lockOptions = z.strictObject({
 
 const timeoutMs = ms(10, 60_000).default(500);
 
+/**
+ * Where the gateway notes which store it uses, to notice one that was emptied or restored. Default: beside the configuration,
+ * named after it (`gateway.store-mark.json`).
+ */
+const markFile = z.string().min(1).optional();
+
+/** `store.encryption`: stored responses are encrypted with AES-256-GCM. Default off. */
+const encryption = z
+  .strictObject({
+    /** Every key decrypts. A gateway cannot read a response whose key is not among them: add a key on all gateways first. */
+    keys: z
+      .array(
+        z.strictObject({
+          /** Stored in each record that this key encrypts. Never give another secret the same id. */
+          id: z
+            .string()
+            .regex(/^[A-Za-z0-9._-]{1,32}$/, 'must be 1 to 32 letters, digits, and . _ -')
+            .refine((id) => id !== 'none', 'must not be none'),
+          /** 32 random bytes in base64 or hexadecimal, such as `openssl rand -base64 32` prints. */
+          secret: z
+            .string()
+            .regex(
+              /^(?:[0-9A-Fa-f]{64}|[A-Za-z0-9+/]{43}=)$/,
+              'must be 32 bytes: 44 characters of base64 or 64 hexadecimal digits',
+            ),
+        }),
+      )
+      .min(1)
+      .max(16),
+    /** The id of the key that encrypts. Default: the first one. none: nothing new is encrypted, and the keys only decrypt. */
+    current: z.string().optional(),
+  })
+  .superRefine(({ keys, current }, context) => {
+    const issue = (path: (string | number)[], message: string) =>
+      context.addIssue({ code: 'custom', path, message });
+    for (const [i, { id, secret }] of keys.entries()) {
+      const before = keys.slice(0, i);
+      if (before.some((other) => other.id === id)) issue(['keys', i, 'id'], 'is the id of an earlier key');
+      if (before.some((other) => other.secret === secret))
+        issue(['keys', i, 'secret'], 'is the secret of an earlier key');
+    }
+    if (current !== undefined && current !== 'none' && !keys.some(({ id }) => id === current))
+      issue(['current'], 'must be the id of one of the keys, or none');
+  });
+
 const sqliteStore = z.strictObject({
   kind: z.literal('sqlite'),
   /** Folder of the database, shared by all gateways of this machine. */
   path: z.string().min(1).default('./data'),
+  markFile,
+  encryption: encryption.optional(),
   /** A command without an answer within this time fails: the store is unavailable. */
   timeoutMs,
 });
@@ -72,47 +122,19 @@ const sqliteStore = z.strictObject({
 const redisStore = z
   .strictObject({
     kind: z.literal('redis'),
-    /** One server: redis:// or rediss://, with its credentials. */
-    url: redisUrl.optional(),
-    /** In place of `url`: sentinels, and the name of their master. */
-    sentinels: z.strictObject({ name: z.string().min(1), nodes: z.array(redisAddress).min(1) }).optional(),
-    /** In place of `url`: some nodes of a cluster. */
-    cluster: z.array(redisAddress).min(1).optional(),
-    /** Credentials of the data nodes behind sentinels or in a cluster. */
-    username: z.string().min(1).optional(),
-    password: z.string().min(1).optional(),
-    tls: z.boolean().optional(),
+    ...redisOptions,
     durability: z
       .strictObject({
         /** Replicas that must acknowledge a start before the request is sent, and a result before it is replayed; else 503. */
         replicas: z.number().int().min(0).max(10).default(0),
       })
       .prefault({}),
-    /** Prefix of every Redis key. */
-    prefix: z
-      .string()
-      .regex(/^[\w.:-]{1,64}$/, 'must be 1 to 64 letters, digits, and _ . : -')
-      .default('oncegate'),
+    markFile,
+    encryption: encryption.optional(),
     /** A command without an answer within this time fails: the store is unavailable. */
     timeoutMs,
-    /** How long to wait for Redis at the start. */
-    connectTimeoutMs: ms(100, 120_000).default(5000),
   })
-  .superRefine(({ url, sentinels, cluster, username, password, tls }, context) => {
-    const given = [url, sentinels, cluster].filter((location) => location !== undefined).length;
-    if (given !== 1) {
-      const message = 'needs exactly one of url, sentinels and cluster';
-      context.addIssue({ code: 'custom', path: ['url'], message });
-    }
-    if (url !== undefined && (username ?? password ?? tls) !== undefined) {
-      context.addIssue({
-        code: 'custom',
-        path: ['url'],
-        message:
-          'already contains username, password and TLS (rediss://), so they must not be set separately',
-      });
-    }
-  });
+  .superRefine(checkLocation);
 
 /** Section `store`. */
 export const storeOptions = z.discriminatedUnion('kind', [sqliteStore, redisStore]);
@@ -227,22 +249,33 @@ export const operationIdempotencyOptions = z
       context.addIssue({ code: 'custom', path: ['lookup'], message: 'only goes with inDoubt: lookup' });
   });
 
+/** A key has no effect on them unless they may select an operation. */
+const SAFE_METHODS = ['GET', 'HEAD', 'OPTIONS', 'TRACE'];
+
 interface Policies {
   operations: readonly {
     name: string;
-    match: { usesOldName: boolean };
-    idempotency: { inDoubt: InDoubtPolicy };
+    match: { usesOldName: boolean; methods: readonly string[] };
+    idempotency: { inDoubt: InDoubtPolicy; key: 'none' | 'optional' | 'required' };
   }[];
-  idempotency: { undeclared: 'protect' | 'pass' | 'refuse' };
+  idempotency: { mode: 'protect' | 'observe'; undeclared: 'protect' | 'pass' | 'refuse' };
 }
 
 /** Warnings about dangerous or outdated policies, one line each. */
-export function policyWarnings({ operations, idempotency: { undeclared } }: Policies): string[] {
+export function policyWarnings({ operations, idempotency: { mode, undeclared } }: Policies): string[] {
   const warnings: string[] = [];
+  if (mode === 'observe')
+    warnings.push(
+      'idempotency.mode is observe: nothing is protected; every request is sent to the backend, and a duplicate pays twice',
+    );
   for (const { name, match, idempotency } of operations) {
     if (idempotency.inDoubt === 'retry')
       warnings.push(
         `${name} has inDoubt: retry: a request that may have been executed is sent again; it pays twice, unless the backend itself executes each key once`,
+      );
+    if (idempotency.key === 'none' && match.methods.some((method) => !SAFE_METHODS.includes(method)))
+      warnings.push(
+        `${name} has key: none: a key does not protect its requests, and a retry is executed again`,
       );
     if (match.usesOldName) warnings.push(`${name} has match.body, which is the older name of match.where`);
   }

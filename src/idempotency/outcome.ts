@@ -11,10 +11,14 @@ export interface StatusPolicy {
   unknown: readonly number[];
 }
 
-/** Decides what becomes of the key, by how the exchange with the backend ended. The status decides before the size. */
+/**
+ * Decides what becomes of the key, by how the exchange with the backend ended. The status decides before the size, and what
+ * a handler has said decides before the status.
+ */
 export function decide(exchange: Exchange, { release, unknown }: StatusPolicy): Decision {
   if (exchange.kind === 'not_sent') return 'release';
-  if (exchange.kind === 'unknown') return 'in_doubt';
+  if (exchange.kind === 'unknown' || exchange.said === 'unknown') return 'in_doubt';
+  if (exchange.said === 'not_executed') return 'release';
   const status = exchange.kind === 'complete' ? exchange.response.status : exchange.status;
   if (release.includes(status)) return 'release';
   return unknown.includes(status) ? 'in_doubt' : 'complete';

@@ -124,7 +124,7 @@ export function digestOf(completion: Completion): AnswerDigest {
 }
 
 /** What the store holds for a scope at this moment. Never throws. */
-export async function digestOfStored(store: Store, scope: Scope): Promise<AnswerDigest> {
+async function digestOfStored(store: Store, scope: Scope): Promise<AnswerDigest> {
   try {
     const record = await store.get(scope);
     if (!record) return { state: 'absent' };

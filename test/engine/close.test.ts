@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { newCall, notSent, openRun, Rig, retryOf, unknown } from '../support/engine.ts';
+import { executing, newCall, notSent, openRun, Rig, retryOf, unknown } from '../support/engine.ts';
 import { until } from '../support/until.ts';
 
 describe.concurrent('closing', () => {
@@ -8,10 +8,7 @@ describe.concurrent('closing', () => {
     await using rig = new Rig();
     const store = await rig.store();
     const { engine } = rig.engine(store);
-    const { run, end } = openRun();
-    const call = newCall(run);
-    const first = engine.handle(call);
-    await until(() => engine.executing === 1);
+    const { call, first, end } = await executing(engine);
     let closed = false;
     const closing = engine.drain(20_000).then(() => {
       closed = true;
@@ -27,9 +24,7 @@ describe.concurrent('closing', () => {
   it('waits no longer than its time limit', async () => {
     await using rig = new Rig();
     const { engine } = rig.engine(await rig.store());
-    const { run, end } = openRun();
-    const first = engine.handle(newCall(run));
-    await until(() => engine.executing === 1);
+    const { first, end } = await executing(engine);
     const startedMs = performance.now();
     await engine.drain(200);
     expect(performance.now() - startedMs).toBeGreaterThanOrEqual(199);
@@ -66,11 +61,13 @@ describe.concurrent('closing', () => {
     await using rig = new Rig();
     const store = await rig.faultyStore();
     const { engine, slots } = rig.engine(store);
-    store.delay('start', 300);
+    const goOn = store.hold('start');
     const call = newCall();
     const first = engine.handle(call);
     await until(() => store.asked.start === 1);
-    await engine.close(20_000);
+    const closing = engine.close(20_000);
+    goOn();
+    await closing;
     expect(await store.get(call.scope)).toBeUndefined();
     expect(await first).toEqual({ kind: 'closing' });
     expect([call.counted.runs, slots.inUse]).toEqual([0, 0]);
@@ -80,18 +77,17 @@ describe.concurrent('closing', () => {
     await using rig = new Rig();
     const store = await rig.faultyStore();
     const { engine, slots } = rig.engine(store, { maxConnections: 1 });
-    const { run, end } = openRun();
-    const first = engine.handle(newCall(run));
-    await until(() => engine.executing === 1);
+    const { first, end } = await executing(engine);
     const queued = newCall();
     const duplicate = retryOf(queued, { waitMs: 60_000 });
     const results = [engine.handle(queued), engine.handle(duplicate)];
     await until(() => slots.queued === 1);
-    store.delay('peek', 300);
+    const goOn = store.hold('peek');
     const reading = newCall();
     results.push(engine.handle(reading));
     await until(() => store.asked.peek === 2);
     const closing = engine.close(20_000);
+    goOn();
     expect(await Promise.all(results)).toEqual(results.map(() => ({ kind: 'closing' })));
     expect([slots.queued, store.asked.start]).toEqual([0, 1]);
     for (const { counted, scope } of [queued, duplicate, reading]) {
@@ -151,10 +147,7 @@ describe.concurrent('closing', () => {
     await using rig = new Rig();
     const store = await rig.store();
     const [elsewhere, here] = [rig.engine(store).engine, rig.engine(store).engine];
-    const { run, end } = openRun();
-    const call = newCall(run);
-    const first = elsewhere.handle(call);
-    await until(() => elsewhere.executing === 1);
+    const { call, first, end } = await executing(elsewhere);
     const crowd = Array.from({ length: 50 }, () => here.handle(retryOf(call, { waitMs: 60_000 })));
     await until(() => here.waiting === crowd.length);
     const startedMs = performance.now();
@@ -168,10 +161,7 @@ describe.concurrent('closing', () => {
   it('refuses later calls, and ends those that wait', async () => {
     await using rig = new Rig();
     const { engine } = rig.engine(await rig.store());
-    const { run, end } = openRun();
-    const call = newCall(run);
-    const first = engine.handle(call);
-    await until(() => engine.executing === 1);
+    const { call, first, end } = await executing(engine);
     const waiting = engine.handle(retryOf(call, { waitMs: 60_000 }));
     await until(() => engine.waiting === 1);
     const closing = engine.close(20_000);

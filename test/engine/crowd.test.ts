@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { newCall, openRun, Rig, replayFor, retryOf } from '../support/engine.ts';
+import { executing, newCall, openRun, Rig, replayFor, retryOf } from '../support/engine.ts';
 import { newRequest } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
@@ -29,10 +29,7 @@ describe.concurrent('a thousand duplicates of one key', () => {
   it('hold no slot while they wait for an execution in another process', async () => {
     await using rig = new Rig();
     const elsewhere = rig.engine(await rig.store()).engine;
-    const { run, end } = openRun();
-    const call = newCall(run);
-    const first = elsewhere.handle(call);
-    await until(() => elsewhere.executing === 1);
+    const { call, first, end } = await executing(elsewhere);
     const { engine, slots } = rig.engine(await rig.store(), { maxConnections: 1 });
     const crowd = Array.from({ length: 1000 }, () => engine.handle(retryOf(call, { waitMs: 20_000 })));
     await until(() => engine.waiting === 1000);

@@ -110,11 +110,13 @@ describe.concurrent('under inDoubt: retry', () => {
     const { engine } = rig.engine(store);
     const call = newCall(unknown, { inDoubt: 'retry' });
     await engine.handle(call);
-    store.delay('restart', 300);
+    const goOn = store.hold('restart');
     const second = retryOf(call);
     const result = engine.handle(second);
     await until(() => store.asked.restart === 1);
-    await engine.close(20_000);
+    const closing = engine.close(20_000);
+    goOn();
+    await closing;
     expect([(await result).kind, second.counted.runs, store.asked.release]).toEqual(['closing', 0, 0]);
     expect(await store.get(call.scope)).toMatchObject({ state: 'in_doubt' });
   });

@@ -1,7 +1,16 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { StoreUnavailable } from '../../src/idempotency/store.ts';
-import { complete, newCall, notSent, openRun, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
+import {
+  complete,
+  executing,
+  newCall,
+  notSent,
+  Rig,
+  replayFor,
+  retryOf,
+  unknown,
+} from '../support/engine.ts';
 import { paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
@@ -176,10 +185,7 @@ describe.concurrent('when the store fails after the request was sent', () => {
     const leaseMs = 150;
     const { store, engine } = await faulty(rig, { leaseMs });
     store.fail('renew', 'before');
-    const { run, end } = openRun();
-    const call = newCall(run);
-    const first = engine.handle(call);
-    await until(() => engine.executing === 1);
+    const { call, first, end } = await executing(engine);
     const retry = retryOf(call, { waitMs: 20_000 });
     const elsewhere = rig.engine(await rig.store({ leaseMs }), { leaseMs }).engine;
     expect(await elsewhere.handle(retry)).toMatchObject({ kind: 'in_doubt' });

@@ -1,7 +1,9 @@
 import { createHash } from 'node:crypto';
 import type { Scope } from '../../kernel/brands.ts';
+import type { Clock } from '../../kernel/clock.ts';
 import type {
   AuditView,
+  LoggedResolution,
   RecordsAnswer,
   RecordsQuestion,
   RecordView,
@@ -9,6 +11,8 @@ import type {
   RefusalReason,
   ResolveRequest,
 } from '../../kernel/records.ts';
+import type { ResolutionSource } from '../doubt-count.ts';
+import { scopeOf } from '../fingerprint.ts';
 import {
   type AuditRecord,
   auditRecord,
@@ -20,15 +24,19 @@ import {
   type Store,
   StoreUnavailable,
   UnknownCursor,
+  UnreadableRecord,
 } from '../store.ts';
 
 export interface DeskOptions {
   leaseMs: number;
   maxStoredBytes: number;
+  clock: Clock;
+  /** What its resolutions are counted as. Default: operator. */
+  source?: ResolutionSource;
 }
 
 /** Called for each resolution that was written. */
-export type ObserveResolution = (scope: string, resolution: Omit<AuditRecord, 'atMs'>) => void;
+export type ObserveResolution = (scope: string, resolution: LoggedResolution) => void;
 
 const MAX_LIMIT = 1000;
 
@@ -47,12 +55,15 @@ export class Desk {
   async answer(question: RecordsQuestion): Promise<RecordsAnswer> {
     try {
       if (question.kind === 'list') return await this.#list(question);
+      if (question.kind === 'find') return await this.#show(scopeOf(question.merchant, question.key));
       const scope = scopeIn(question.scope);
       if (!scope) return refused('invalid', 'A scope is 64 hexadecimal digits in lower case.');
       if (question.kind === 'show') return await this.#show(scope);
+      if (question.kind === 'body') return await this.#body(scope, question.maxBytes);
       return await this.#resolve(scope, question);
     } catch (error) {
       if (error instanceof UnknownCursor) return refused('invalid', `${error.message}.`);
+      if (error instanceof UnreadableRecord) return refused('unreadable', `${error.message}.`);
       if (!(error instanceof StoreUnavailable)) throw error;
       const doubt = question.kind === 'resolve' ? ' Whether it was written is not known: look again.' : '';
       return refused('unavailable', `${error.message}.${doubt}`);
@@ -82,11 +93,41 @@ export class Desk {
   }
 
   async #show(scope: Scope): Promise<RecordsAnswer> {
-    const [record, audit] = await Promise.all([this.#store.get(scope), this.#store.audit(scope)]);
+    const [record, audit, expiresInMs] = await Promise.all([
+      this.#store.get(scope),
+      this.#store.audit(scope),
+      this.#store.expiresInMs(scope),
+    ]);
     if (!record && audit.length === 0) return refused('absent', 'There is no record.');
+    const more = {
+      ...(expiresInMs === undefined ? {} : { expiresAt: timeOf(this.#options.clock.wallMs() + expiresInMs) }),
+      ...(record && (await this.#isOwnerGone(scope, record)) ? { ownerGone: true } : {}),
+    };
     return {
       kind: 'found',
-      value: { record: record ? viewOf({ ...record, scope }) : null, audit: audit.map(auditView) },
+      value: {
+        scope,
+        record: record ? { ...viewOf({ ...record, scope }), ...more } : null,
+        audit: audit.map(auditView),
+      },
+    };
+  }
+
+  /** As the next request with the key would find it. */
+  async #isOwnerGone(scope: Scope, { state, fingerprint }: RecordHead): Promise<boolean> {
+    return state === 'executing' && (await this.#store.peek({ scope, fingerprint })).kind === 'in_doubt';
+  }
+
+  async #body(scope: Scope, maxBytes: number): Promise<RecordsAnswer> {
+    const record = await this.#store.get(scope);
+    if (!record) return refused('absent', 'There is no record.');
+    const { completion } = record;
+    if (completion?.kind !== 'response') return { kind: 'found', value: { scope, response: null } };
+    const { status, headers, body } = completion.response;
+    const shown = body.subarray(0, maxBytes).toString('base64');
+    return {
+      kind: 'found',
+      value: { scope, response: { status, headers, bodyBytes: body.length, body: shown } },
     };
   }
 
@@ -101,10 +142,13 @@ export class Desk {
     if (record.state === 'completed')
       return refused('changed', 'It is completed: there is nothing to resolve.', now);
     const [resolution, note] = [resolutionOf(request), noteOf(request)];
-    const resolved = await this.#store.resolve(scope, record.token, resolution, note);
+    const resolved = await this.#store.resolve(scope, record.token, resolution, {
+      ...note,
+      ...{ source: this.#options.source ?? 'operator' },
+    });
     if (resolved === 'alive') return this.#alive(now.record);
     if (resolved === 'changed') return await this.#changed(scope);
-    const { atMs: _, ...done } = auditRecord(record, resolution, note, 0);
+    const { at: _, ...done } = auditView(auditRecord(record, resolution, note, 0));
     this.#observe(scope, done);
     return { kind: 'found', value: { scope, ...done } };
   }
@@ -132,6 +176,8 @@ const scopeIn = (text: string): Scope | undefined =>
 
 const MAX_BY = 100;
 const MAX_REASON = 500;
+/** Of all header fields together. Clients refuse more, Node among them, and could never read the result. */
+const MAX_HEADER_CHARS = 8192;
 const FIELD_NAME = /^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}$/;
 const FIELD_VALUE = /^[\x20-\x7e\x80-\xff\t]{0,8000}$/;
 /** These fields describe a connection, not a response: the gateway sets them for each answer. */
@@ -142,10 +188,9 @@ const CONTROL = /\p{Cc}|\p{Cf}|\p{Zl}|\p{Zp}/u;
 
 /** What is wrong with the request, in one sentence. Undefined: nothing. */
 export function checkResolution(request: ResolveRequest, maxStoredBytes: number): string | undefined {
-  const { by, reason, as, status, headers, body } = request;
-  if (!isLine(by, MAX_BY)) return `by must say who resolves it, in one line of at most ${MAX_BY} characters.`;
-  if (!isLine(reason, MAX_REASON))
-    return `reason must say why, in one line of at most ${MAX_REASON} characters.`;
+  const { as, status, headers, body } = request;
+  const mistake = checkNote(request);
+  if (mistake) return mistake;
   const responds = [status, headers, body].some((part) => part !== undefined);
   if (as === 'released') return responds ? 'A released key has no response.' : undefined;
   if (!responds) return undefined;
@@ -157,7 +202,17 @@ export function checkResolution(request: ResolveRequest, maxStoredBytes: number)
   return checkHeaders(headers ?? []);
 }
 
+/** What is wrong with a note, in one sentence. Undefined: nothing. */
+export function checkNote({ by, reason }: ResolutionNote): string | undefined {
+  if (!isLine(by, MAX_BY)) return `by must say who does it, in one line of at most ${MAX_BY} characters.`;
+  if (isLine(reason, MAX_REASON)) return undefined;
+  return `reason must say why, in one line of at most ${MAX_REASON} characters.`;
+}
+
 function checkHeaders(headers: readonly string[]): string | undefined {
+  const chars = headers.reduce((sum, part) => sum + part.length + 2, 0);
+  if (chars > MAX_HEADER_CHARS)
+    return `The header fields are longer than ${MAX_HEADER_CHARS} characters together.`;
   for (let i = 0; i < headers.length; i += 2) {
     const [name = '', value] = headers.slice(i, i + 2);
     if (!FIELD_NAME.test(name) || value === undefined || !FIELD_VALUE.test(value))
@@ -189,11 +244,14 @@ const executionOf = ({ token }: RecordHead): string =>
 function viewOf(record: ListedRecord | (IdempotencyRecord & { scope: Scope })): RecordView {
   if ('unreadable' in record && record.unreadable !== undefined)
     return { scope: record.scope, state: 'unreadable', reason: record.unreadable };
-  const { scope, state, merchant, operation, key, requestId, gatewayId, wasInDoubt } = record;
+  const { scope, state, merchant, operation, key, requestId, gatewayId, encryptionKeyId, wasInDoubt } =
+    record;
   return {
     ...{ scope, state, execution: executionOf(record), merchant, operation, key, requestId, gatewayId },
+    fingerprint: record.fingerprint.toString('hex'),
     createdAt: timeOf(record.createdAtMs),
     changedAt: timeOf(record.changedAtMs),
+    ...(encryptionKeyId === undefined ? {} : { encryptionKeyId }),
     ...(wasInDoubt ? { wasInDoubt } : {}),
     ...('ownerGone' in record && record.ownerGone ? { ownerGone: true } : {}),
     ...('completion' in record ? completionView(record.completion) : {}),
@@ -212,4 +270,8 @@ function auditView({ atMs, from: { createdAtMs, changedAtMs, ...from }, ...rest 
   return { at: timeOf(atMs), ...rest, from: { ...from, ...times } };
 }
 
-const timeOf = (ms: number): string => new Date(ms).toISOString();
+/** Of a time beyond it there is no `Date`. A damaged record may have one, and must not hide all others. */
+const LAST_DATE_MS = 8_640_000_000_000_000;
+
+const timeOf = (ms: number): string =>
+  new Date(Math.min(Math.max(ms, -LAST_DATE_MS), LAST_DATE_MS)).toISOString();

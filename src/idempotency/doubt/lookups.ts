@@ -28,7 +28,7 @@ export interface Lookup {
 export type LookupResult = 'completed' | 'released' | 'unknown' | 'failed';
 
 /** Events of the lookups, for metrics and the log. */
-export interface DoubtObserver {
+export interface LookupObserver {
   lookedUp(operation: string, result: LookupResult): void;
   resolved(scope: Scope, resolution: AuditRecord): void;
   /** The key stays in doubt. `times`: how many lookups have failed to decide it. */
@@ -57,28 +57,49 @@ export const LOOKUPS_AT_ONCE = 32;
 /** The most keys that this process tracks. While it tracks so many, it does not look up other keys, not even on a retry. */
 const MAX_DOUBTS = 10_000;
 const PAGE = 100;
+/** Factor for a time that is surely longer than a lease, although two clocks may differ. */
+const PAST_LEASE = 1.1;
 const STORE_PAUSE_MS = { first: 1000, longest: 60_000 };
 
 /**
  * Asks the backend what became of keys in doubt. There are three ways to find such a key: this process puts it in doubt
  * (`lookUpLater`), its merchant retries (`lookUpNow`), or another gateway left it in the store (`lookUpAbandoned`).
  */
-export class Doubts implements DoubtLookups {
+export class Lookups implements DoubtLookups {
   readonly #store: Store;
-  readonly #lookups: ReadonlyMap<string, Lookup>;
-  readonly #observer: DoubtObserver;
+  #byOperation: ReadonlyMap<string, Lookup>;
+  readonly #observer: LookupObserver;
   readonly #clock: Clock;
   readonly #doubts = new Map<Scope, Doubt>();
   readonly #running = new Map<Scope, Promise<Verdict>>();
   readonly #closing = new AbortController();
+  /** Ends the reading of the store that `lookUpAbandoned` has begun. */
+  #reading = new AbortController();
   #timer: NodeJS.Timeout | undefined;
 
-  /** @param lookups by operation; keys of an operation without one are not looked up */
-  constructor(store: Store, lookups: ReadonlyMap<string, Lookup>, observer: DoubtObserver, clock: Clock) {
+  /** @param byOperation keys of an operation without one are not looked up */
+  constructor(
+    store: Store,
+    byOperation: ReadonlyMap<string, Lookup>,
+    observer: LookupObserver,
+    clock: Clock,
+  ) {
     this.#store = store;
-    this.#lookups = lookups;
+    this.#byOperation = byOperation;
     this.#observer = observer;
     this.#clock = clock;
+  }
+
+  get byOperation(): ReadonlyMap<string, Lookup> {
+    return this.#byOperation;
+  }
+
+  /**
+   * Keys of an operation that has no lookup any more are forgotten, and stay in doubt. An answer to a lookup that was
+   * replaced before it arrived is not used: the operator may have replaced it because its answers were wrong.
+   */
+  replace(byOperation: ReadonlyMap<string, Lookup>): void {
+    this.#byOperation = byOperation;
   }
 
   lookUpLater({ scope, operation }: { scope: Scope; operation: string }, token: Token): void {
@@ -96,15 +117,17 @@ export class Doubts implements DoubtLookups {
   }
 
   /**
-   * Reads the whole store once, for keys that dead gateways have left in doubt.
+   * Reads the whole store once, for keys that dead gateways have left in doubt. A further call replaces the reading that runs.
    *
-   * @param afterMs a pause of at least one lease, after which every living owner has renewed its lease
+   * @param leaseMs after this time, every living owner has renewed its lease
    */
-  async lookUpAbandoned(afterMs: number): Promise<void> {
-    if (this.#lookups.size === 0) return;
-    const { signal } = this.#closing;
+  async lookUpAbandoned(leaseMs: number): Promise<void> {
+    this.#reading.abort();
+    if (this.#byOperation.size === 0) return;
+    this.#reading = new AbortController();
+    const signal = AbortSignal.any([this.#closing.signal, this.#reading.signal]);
     const pause = (ms: number) => sleep(ms, undefined, { ref: false, signal }).catch(() => {});
-    await pause(afterMs);
+    await pause(leaseMs * PAST_LEASE);
     let cursor: string | undefined;
     for (let pauseMs = STORE_PAUSE_MS.first; !signal.aborted; ) {
       try {
@@ -136,7 +159,7 @@ export class Doubts implements DoubtLookups {
     const known = this.#doubts.get(scope);
     if (known && token) this.#noteToken(known, token);
     if (known) return known;
-    const lookup = this.#lookups.get(operation);
+    const lookup = this.#byOperation.get(operation);
     if (!lookup || this.#doubts.size >= MAX_DOUBTS) return undefined;
     const nowMs = this.#clock.monotonicMs();
     const { firstAfterMs } = lookup;
@@ -187,12 +210,13 @@ export class Doubts implements DoubtLookups {
   }
 
   async #attempt(doubt: Doubt): Promise<Verdict> {
-    const lookup = this.#lookups.get(doubt.operation);
+    const lookup = this.#byOperation.get(doubt.operation);
     const record = await this.#store.get(doubt.scope);
     if (!lookup || !record || !mayBeInDoubt(record, doubt)) return 'changed';
     this.#noteToken(doubt, record.token);
     const inDoubtMs = this.#clock.monotonicMs() - doubt.metMs;
     const answer = await lookup.ask(record);
+    if (this.#byOperation.get(doubt.operation) !== lookup) return this.#postpone(doubt);
     const resolution = resolutionBy(answer, inDoubtMs >= lookup.releaseAfterMs);
     if (!resolution) {
       this.#observer.lookedUp(doubt.operation, answer.kind === 'failed' ? 'failed' : 'unknown');
@@ -200,7 +224,7 @@ export class Doubts implements DoubtLookups {
       const believedMs = doubt.metMs + lookup.releaseAfterMs;
       return this.#postpone(doubt, answer.kind === 'not_executed' ? believedMs : undefined);
     }
-    const note = { by: 'lookup', reason: answer.said };
+    const note = { by: 'lookup', reason: answer.said, source: 'lookup' as const };
     const resolved = await this.#store.resolve(doubt.scope, record.token, resolution, note);
     this.#observer.lookedUp(doubt.operation, resolved === 'ok' ? resolution.as : 'unknown');
     if (resolved === 'alive') return this.#postpone(doubt);
@@ -212,7 +236,7 @@ export class Doubts implements DoubtLookups {
   /** Schedules the next lookup: after a pause that doubles, or when "not executed" can be believed, if that is sooner. */
   #postpone(doubt: Doubt, believedMs = Number.POSITIVE_INFINITY): 'open' {
     const nowMs = this.#clock.monotonicMs();
-    const { maxPauseMs = 0 } = this.#lookups.get(doubt.operation) ?? {};
+    const { maxPauseMs = 0 } = this.#byOperation.get(doubt.operation) ?? {};
     doubt.pauseMs = Math.min(doubt.pauseMs * 2, maxPauseMs);
     const jittered = doubt.pauseMs * (0.75 + Math.random() / 4);
     doubt.dueMs = Math.min(nowMs + jittered, Math.max(nowMs, believedMs));

@@ -125,7 +125,7 @@ const ONE_WRITE_BYTES = 16_384;
  * @param requestId of the request that gets it
  * @param originalRequestId the response is a replay: the id of the first request
  */
-export function sendResponse(
+function sendResponse(
   res: ServerResponse,
   response: BackendResponse,
   requestId: string,

@@ -2,20 +2,40 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { contextOf, type Middleware, markDone, type RequestContext } from '../../kernel/context.ts';
 import type { Exchange } from '../../kernel/exchange.ts';
 import { type Problem, problem } from '../../kernel/problem.ts';
+import type { Spans } from '../../kernel/trace.ts';
 import type { Call, Result } from '../call.ts';
 import type { Engine } from '../engine.ts';
 import { fingerprintOf, scopeOf } from '../fingerprint.ts';
-import { answerOf, sendAnswer } from './answer.ts';
+import { type Answer, answerOf, sendAnswer } from './answer.ts';
 import { readKey, waitOf } from './key.ts';
 
 export interface IdempotencyOptions {
   engine: Engine;
   /** Header names in lower case, see {@link readKey}. */
   headers: readonly string[];
+  /** The header lines that may carry the key, names and values in turn. Default: all lines, as they were sent. */
+  keyFields?(req: IncomingMessage): readonly string[];
   /** Reads the whole body into the request's context. `gone`: the merchant disconnected before that. */
   takeBody(req: IncomingMessage, res: ServerResponse): Promise<'read' | 'gone' | Problem>;
-  /** Sends a request with a key to the backend, once; never throws. `maySend`: see {@link Call.run}. */
-  send(req: IncomingMessage, maySend: () => boolean): Promise<Exchange>;
+  /**
+   * Sends a request with a key to the backend, once; never throws.
+   *
+   * @param maySend see {@link Call.run}
+   * @param next runs the middleware behind this one
+   */
+  send(
+    req: IncomingMessage,
+    maySend: () => boolean,
+    res: ServerResponse,
+    next: (refusal?: unknown) => void,
+  ): Promise<Exchange>;
+  /** Answers the merchant. Default: {@link sendAnswer}. */
+  respond?(
+    res: ServerResponse,
+    context: RequestContext,
+    answer: Answer,
+    next: (refusal: Problem) => void,
+  ): void;
   /** Called for a request without a key whose declared operation accepts one. */
   unprotected(operation: string): void;
   /** Called with the result of each request with a key. */
@@ -31,7 +51,8 @@ export function idempotency(options: IdempotencyOptions): Middleware {
     const { identity } = context;
     if (!identity) throw new Error('the request has no operation: identify must come before idempotency');
     if (!identity.isProtected && !identity.keyRequired) return next();
-    const reading = readKey(req.rawHeaders, options.headers);
+    const fields = options.keyFields ? options.keyFields(req) : req.rawHeaders;
+    const reading = readKey(fields, options.headers);
     if (reading.kind === 'invalid') return next(problem('idempotency_key_invalid', reading.reason));
     if (reading.kind === 'key') {
       void execute(options, req, res, reading.key, next);
@@ -62,10 +83,11 @@ async function execute(
       if (taken !== 'read') return next(taken);
     }
     context.done = false;
-    const call = new MerchantCall(options, req, res, context, key);
+    const call = new MerchantCall(options, req, res, next, context, key);
     const result = await options.engine.handle(call);
     options.handled(call.operation, result);
-    sendAnswer(res, context, answerOf(result), next);
+    const { respond = sendAnswer } = options;
+    respond(res, context, answerOf(result), next);
   } catch (error) {
     // The engine returns its failures as results. Other errors do not change the state of the key.
     next(error);
@@ -83,11 +105,14 @@ class MerchantCall implements Call {
   readonly key: string;
   readonly waitMs: number;
   readonly requestId: string;
+  readonly traceId: string | undefined;
+  readonly spans: Spans | undefined;
   readonly statuses: Call['statuses'];
   readonly inDoubt: Call['inDoubt'];
   readonly #options: IdempotencyOptions;
   readonly #req: IncomingMessage;
   readonly #res: ServerResponse;
+  readonly #next: (refusal?: unknown) => void;
   readonly #context: RequestContext;
   #gone: AbortSignal | undefined;
 
@@ -95,6 +120,7 @@ class MerchantCall implements Call {
     options: IdempotencyOptions,
     req: IncomingMessage,
     res: ServerResponse,
+    next: (refusal?: unknown) => void,
     context: RequestContext,
     key: string,
   ) {
@@ -102,19 +128,23 @@ class MerchantCall implements Call {
     if (!merchant || !identity || !body) throw new Error('the context is incomplete');
     const { name, idempotency: policy } = identity.operation;
     this.scope = scopeOf(merchant.code, key);
+    context.key = key;
     context.scope = this.scope;
     const { 'content-type': contentType, 'content-encoding': contentEncoding } = req.headers;
-    this.fingerprint = fingerprintOf(req.method ?? '', req.url ?? '', body, { contentType, contentEncoding });
+    this.fingerprint = fingerprintOf(req.method ?? '', targetOf(req), body, { contentType, contentEncoding });
     this.merchant = merchant.code;
     this.operation = name;
     this.key = key;
     this.waitMs = waitOf(String(req.headers.prefer ?? ''), policy.waitMs);
     this.requestId = context.requestId;
+    this.traceId = context.traceId;
+    this.spans = context.spans;
     this.statuses = policy;
     this.inDoubt = policy.inDoubt;
     this.#options = options;
     this.#req = req;
     this.#res = res;
+    this.#next = next;
     this.#context = context;
   }
 
@@ -129,9 +159,13 @@ class MerchantCall implements Call {
   }
 
   run(maySend: () => boolean): Promise<Exchange> {
-    return this.#options.send(this.#req, maySend);
+    return this.#options.send(this.#req, maySend, this.#res, this.#next);
   }
 }
+
+/** The request target as received. Express changes `url` where an application or a router is mounted. */
+export const targetOf = (req: IncomingMessage & { originalUrl?: string }): string =>
+  req.originalUrl ?? req.url ?? '';
 
 /** Aborted when the merchant disconnects, or at once if it has disconnected already. */
 export function disconnectSignalOf(res: ServerResponse): AbortSignal {

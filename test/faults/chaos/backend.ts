@@ -17,7 +17,8 @@ export interface Payout {
 
 /** The sandbox in a separate process, behind a proxy that can cut connections; its ledger is on the disk. */
 export class Backend {
-  readonly wire = new TcpProxy(0);
+  /** It has an address of its own: while it is down, no other server gets its port. */
+  readonly wire = new TcpProxy(0, '127.0.1.78');
   readonly #folder: string;
   readonly #history: History;
   #process: ChildProcess | undefined;

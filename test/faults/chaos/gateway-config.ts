@@ -15,7 +15,7 @@ export const LEASE_MS = 1500;
 const SHORTER = { leaseMs: 1100, retentionMs: 240_000, inDoubtRetentionMs: 86_400_000 };
 const USUAL = { leaseMs: LEASE_MS, retentionMs: 86_400_000, inDoubtRetentionMs: 2_592_000_000 };
 
-const SANDBOX_KEYS = fileURLToPath(new URL('../../../config/sandbox-keys.yaml', import.meta.url));
+const SANDBOX_KEYS = fileURLToPath(new URL('../../../src/sandbox/keys.yaml', import.meta.url));
 
 /** The recommended configuration, with shorter times. */
 export function configOf({ config }: Topology, backend: Backend, number: number): ConfigInput {
@@ -25,7 +25,7 @@ export function configOf({ config }: Topology, backend: Backend, number: number)
     ...config,
     lock: { ...config.lock, leaseMs },
     upstream: {
-      url: `http://127.0.0.1:${backend.wire.port}`,
+      url: `http://${backend.wire.host}:${backend.wire.port}`,
       connectTimeoutMs: 1000,
       responseTimeoutMs: 5000,
     },

@@ -1,4 +1,5 @@
 import { freePort } from '../../support/free-port.ts';
+import type { RedisServer } from '../../support/redis-process.ts';
 import { until } from '../../support/until.ts';
 import type { Topology } from './topology.ts';
 import { faultsOf, lateRequests, startWired, stopWired, type WiredRedis } from './topology-redis.ts';
@@ -10,7 +11,7 @@ const SERVING_WITHIN_MS = 20_000;
 export async function startCluster(): Promise<Topology> {
   const nodes = await Promise.all(Array.from({ length: 3 }, startMaster));
   try {
-    await join(nodes);
+    await joinCluster(nodes.map(({ server }) => server));
   } catch (error) {
     await stopWired(nodes);
     throw error;
@@ -27,7 +28,7 @@ export async function startCluster(): Promise<Topology> {
         // A server that was down for longer than cluster-node-timeout runs again long before its cluster accepts it.
         heal: async () => {
           await fault.heal();
-          await serving(nodes);
+          await serving(nodes.map(({ server }) => server));
         },
       })),
     stop: () => stopWired(nodes),
@@ -43,31 +44,31 @@ async function startMaster(): Promise<WiredRedis> {
   ]);
 }
 
-async function join(nodes: readonly WiredRedis[]): Promise<void> {
-  const [first] = nodes;
+/** Makes masters with equal shares of the slots of servers that were started with `cluster-enabled`. Resolves when all serve. */
+export async function joinCluster(servers: readonly RedisServer[]): Promise<void> {
+  const [first] = servers;
   if (!first) throw new Error('a cluster needs nodes');
-  const busPort = async ({ server }: WiredRedis) =>
-    ((await server.admin.config('GET', 'cluster-port')) as string[])[1] ?? '';
-  for (const [i, { server }] of nodes.entries()) {
-    const [from, to] = [i, i + 1].map((edge) => Math.floor((SLOTS * edge) / nodes.length)) as [
+  const busPort = async ({ admin }: RedisServer) =>
+    ((await admin.config('GET', 'cluster-port')) as string[])[1] ?? '';
+  for (const [i, { admin }] of servers.entries()) {
+    const [from, to] = [i, i + 1].map((edge) => Math.floor((SLOTS * edge) / servers.length)) as [
       number,
       number,
     ];
-    await server.admin.call('CLUSTER', 'SET-CONFIG-EPOCH', i + 1);
-    await server.admin.call('CLUSTER', 'ADDSLOTSRANGE', from, to - 1);
-    if (i > 0)
-      await server.admin.call('CLUSTER', 'MEET', '127.0.0.1', first.server.port, await busPort(first));
+    await admin.call('CLUSTER', 'SET-CONFIG-EPOCH', i + 1);
+    await admin.call('CLUSTER', 'ADDSLOTSRANGE', from, to - 1);
+    if (i > 0) await admin.call('CLUSTER', 'MEET', '127.0.0.1', first.port, await busPort(first));
   }
-  await serving(nodes);
+  await serving(servers);
 }
 
 /** Resolves when every node, asked without its proxy, serves and knows all others, and none suspects another. */
-async function serving(nodes: readonly WiredRedis[]): Promise<void> {
-  const serves = async ({ server }: WiredRedis) => {
-    const [state, view] = await Promise.all([server.admin.cluster('INFO'), server.admin.cluster('NODES')]);
-    const signs = ['cluster_state:ok', `cluster_known_nodes:${nodes.length}`];
+async function serving(servers: readonly RedisServer[]): Promise<void> {
+  const serves = async ({ admin }: RedisServer) => {
+    const [state, view] = await Promise.all([admin.cluster('INFO'), admin.cluster('NODES')]);
+    const signs = ['cluster_state:ok', `cluster_known_nodes:${servers.length}`];
     return signs.every((sign) => String(state).includes(sign)) && !/\bfail\b/.test(String(view));
   };
-  const all = async () => (await Promise.all(nodes.map(serves))).every(Boolean);
+  const all = async () => (await Promise.all(servers.map(serves))).every(Boolean);
   await until(() => all().catch(() => false), SERVING_WITHIN_MS);
 }

@@ -2,7 +2,7 @@ import type { Resolution } from '../../../src/idempotency/store.ts';
 import { responseOf, scopeUnderTest } from './process.ts';
 import type { World } from './world.ts';
 
-export const OPERATORS_RESULT = 'what the operator found';
+const OPERATORS_RESULT = 'what the operator found';
 
 /**
  * How an operator may resolve the key now: as completed whenever the store allows it, as released only if nothing was sent. A

@@ -30,9 +30,26 @@ export abstract class Checked<Parts> implements Command {
     }
     // After the peeks, because they must not change anything.
     await Promise.all(model.scopes.map((scope) => looksAlike(model, world, scope)));
+    await countsAlike(model, world);
   }
 
   protected abstract act(model: Model, world: World): Promise<void>;
+}
+
+/** The count of the keys in doubt, whatever has opened and closed records before. */
+async function countsAlike({ reference, scopes, resolutions }: Model, { nodes }: World): Promise<void> {
+  const expected = { inDoubt: 0, ownerGone: 0 };
+  for (const scope of scopes) {
+    const record = reference.at(scope);
+    const isGone = record?.state === 'executing' && !reference.isAlive(record);
+    if (isGone || record?.state === 'in_doubt') expected.inDoubt++;
+    if (isGone) expected.ownerGone++;
+  }
+  const counted = await nodes.at(-2)?.countDoubts({ everyMs: 0 });
+  expect([...(counted?.operations ?? [])]).toEqual(expected.inDoubt > 0 ? [['withdraw', expected]] : []);
+  expect(counted?.oldestSinceMs === undefined).toBe(expected.inDoubt === 0);
+  const numbers = counted?.resolutions.map(({ as, number }) => [as, number]) ?? [];
+  expect(Object.fromEntries(numbers)).toEqual(resolutions);
 }
 
 async function looksAlike(model: Model, { nodes }: World, scope: Scope): Promise<void> {

@@ -43,6 +43,7 @@ class Resolve extends Checked<{ scope: number; as: Resolution['as']; seen: numbe
     const resolution: Resolution = as === 'completed' ? { as, completion: paid('by hand') } : { as };
     const resolved = await nodes[0]?.resolve(scope, seen, resolution, note);
     expect(resolved).toBe(model.reference.resolve(scope, seen, resolution));
+    if (resolved === 'ok') model.resolutions[as] = (model.resolutions[as] ?? 0) + 1;
   }
 }
 

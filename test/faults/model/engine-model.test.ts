@@ -6,12 +6,26 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { until } from '../../support/until.ts';
-import { type End, EngineRun, type Made, plans } from './engine-plan.ts';
+import { type End, EngineRun, type Made, type PlannedCall, plans, type Step } from './engine-plan.ts';
 import { redis, sqlite } from './worlds.ts';
 
 const RUNS = Number(process.env.MODEL_RUNS ?? 30);
 const SEED = process.env.MODEL_SEED;
-const parameters = { numRuns: RUNS, ...(SEED ? { seed: Number(SEED) } : {}) };
+
+const callThat = (end: End, fault: PlannedCall['fault'] = null): PlannedCall[] => [{ engine: 0, end, fault }];
+
+/** Plans that give each kind of result once. Thirty random plans may leave one of them out. */
+const ALL_KINDS: Step[][] = [
+  [callThat('complete'), callThat('complete')],
+  [callThat('unknown'), callThat('complete')],
+  [callThat('never'), callThat('complete')],
+  [callThat('complete', { write: 'start', when: 'before', times: 2 })],
+];
+const parameters = {
+  numRuns: RUNS + ALL_KINDS.length,
+  examples: ALL_KINDS.map((plan): [Step[]] => [plan]),
+  ...(SEED ? { seed: Number(SEED) } : {}),
+};
 
 /** The table of outcomes: the state of the key after each end of the request. */
 const DECISIONS = {

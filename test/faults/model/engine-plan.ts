@@ -21,7 +21,7 @@ export type End =
   | 'throws'
   | 'never';
 
-interface PlannedCall {
+export interface PlannedCall {
   engine: number;
   end: End;
   /** A command that fails the next time, or the next two times, before or after it is executed. */

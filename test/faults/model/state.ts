@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { newToken } from '../../../src/idempotency/fingerprint.ts';
-import type { Execution, Store } from '../../../src/idempotency/store.ts';
+import type { Execution, Resolution, Store } from '../../../src/idempotency/store.ts';
 import type { Scope } from '../../../src/kernel/brands.ts';
 import type { Completion } from '../../../src/kernel/exchange.ts';
 import { newRequest, otherOf, paid } from '../../support/requests.ts';
@@ -31,6 +31,8 @@ export interface AttemptParts {
 export class Model {
   readonly reference: Reference;
   readonly attempts: Attempt[] = [];
+  /** How many resolutions the store must have counted. */
+  readonly resolutions: Partial<Record<Resolution['as'], number>> = {};
   /** For each scope a request, and another request with the same key. */
   readonly #requests: (readonly [Execution, Execution])[];
 

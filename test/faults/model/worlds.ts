@@ -58,7 +58,9 @@ export async function sqlite(): Promise<Universe> {
   };
   const open = async () => {
     using database = new DatabaseSync(databaseOf(place), { timeout: TIMES.timeoutMs });
-    database.exec('DELETE FROM records; DELETE FROM voided_tokens; DELETE FROM audit');
+    database.exec(
+      'DELETE FROM records; DELETE FROM voided_tokens; DELETE FROM audit; DELETE FROM resolutions',
+    );
     return world;
   };
   return { name: 'sqlite', open };
@@ -70,8 +72,12 @@ export async function sqlite(): Promise<Universe> {
  * redlock computes itself never makes it hold a lock longer.)
  */
 const PASS = `for _, key in ipairs(redis.call('KEYS', '*')) do
-  local left = redis.call('PTTL', key) - tonumber(ARGV[1])
-  if left > 0 then redis.call('PEXPIRE', key, left) else redis.call('DEL', key) end
+  local ttl = redis.call('PTTL', key)
+  local left = ttl - tonumber(ARGV[1])
+  -- The index of open records and the numbers of resolutions do not expire.
+  if ttl == -1 then left = nil end
+  if not left then
+  elseif left > 0 then redis.call('PEXPIRE', key, left) else redis.call('DEL', key) end
 end`;
 
 export async function redis(): Promise<Universe> {

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { Doubts, type Lookup } from '../../src/idempotency/doubt/lookups.ts';
+import { type Lookup, Lookups } from '../../src/idempotency/doubt/lookups.ts';
 import type { Store } from '../../src/idempotency/store.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
 import type { LookupAnswer } from '../../src/kernel/exchange.ts';
@@ -31,9 +31,10 @@ function open(store: Store, answering: Answering, more: Partial<Lookup> = {}) {
       return await answering(asked.length);
     },
   };
-  const doubts = new Doubts(
+  const byOperation = new Map([['withdraw', lookup]]);
+  const lookups = new Lookups(
     store,
-    new Map([['withdraw', lookup]]),
+    byOperation,
     {
       lookedUp: (_, result) => events.push(['lookedUp', result]),
       resolved: (_, { by, reason, to }) => events.push(['resolved', by, reason, to.as]),
@@ -41,16 +42,16 @@ function open(store: Store, answering: Answering, more: Partial<Lookup> = {}) {
     },
     systemClock,
   );
-  onTestFinished(() => doubts.close());
-  return { doubts, asked, events };
+  onTestFinished(() => lookups.close());
+  return { lookups, asked, events, byOperation };
 }
 
 describe('a key in doubt', () => {
   it('is completed with what the backend says, without a retry', async () => {
     await using rig = new Rig();
     const store = await rig.store();
-    const { doubts, asked, events } = open(store, () => executed);
-    const { engine } = rig.engine(store, {}, doubts);
+    const { lookups, asked, events } = open(store, () => executed);
+    const { engine } = rig.engine(store, {}, lookups);
     const call = newCall(unknown, { inDoubt: 'lookup' });
     expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'in_doubt' });
     await until(async () => (await store.get(call.scope))?.state === 'completed');
@@ -67,12 +68,12 @@ describe('a key in doubt', () => {
     await using rig = new Rig();
     const store = await rig.store();
     const answers = [failed, undecided, undecided, failed, executed];
-    const { doubts, asked, events } = open(store, (time) => answers[time - 1] ?? executed, {
+    const { lookups, asked, events } = open(store, (time) => answers[time - 1] ?? executed, {
       maxPauseMs: 200,
     });
     const request = await bring(store, 'in_doubt');
     const metMs = performance.now();
-    doubts.lookUpLater(request, request.token);
+    lookups.lookUpLater(request, request.token);
     await until(async () => (await store.get(request.scope))?.state === 'completed');
     const pauses = asked.map(({ atMs }, i) => atMs - (asked[i - 1]?.atMs ?? metMs));
     // Pauses of 10, 20, 40, 80 and 160 ms, with up to a quarter of jitter.
@@ -89,10 +90,10 @@ describe('a key in doubt', () => {
     await using rig = new Rig();
     const store = await rig.store();
     const releaseAfterMs = 400;
-    const { doubts, asked, events } = open(store, () => notExecuted, { releaseAfterMs });
+    const { lookups, asked, events } = open(store, () => notExecuted, { releaseAfterMs });
     const request = await bring(store, 'in_doubt');
     const metMs = performance.now();
-    doubts.lookUpLater(request, request.token);
+    lookups.lookUpLater(request, request.token);
     await until(async () => (await store.get(request.scope)) === undefined);
     expect(performance.now() - metMs).toBeGreaterThanOrEqual(releaseAfterMs - 1);
     expect(asked.length).toBeGreaterThan(3);
@@ -104,15 +105,15 @@ describe('a key in doubt', () => {
     await using rig = new Rig();
     const store = await rig.store();
     const releaseAfterMs = 500;
-    const { doubts } = open(store, () => notExecuted, { releaseAfterMs });
+    const { lookups } = open(store, () => notExecuted, { releaseAfterMs });
     const first = await bring(store, 'in_doubt');
-    doubts.lookUpLater(first, first.token);
+    lookups.lookUpLater(first, first.token);
     await sleep(releaseAfterMs / 2);
     const heir = duplicateOf(first);
     expect(await store.restart(heir)).toBe('ok');
     expect(await store.markInDoubt(heir)).toBe('ok');
     const againMs = performance.now();
-    doubts.lookUpLater(heir, heir.token);
+    lookups.lookUpLater(heir, heir.token);
     await until(async () => (await store.get(first.scope)) === undefined);
     expect(performance.now() - againMs).toBeGreaterThanOrEqual(releaseAfterMs - 1);
   });
@@ -120,9 +121,9 @@ describe('a key in doubt', () => {
   it('that a late complete has completed is not looked up again', async () => {
     await using rig = new Rig();
     const store = await rig.store();
-    const { doubts, asked } = open(store, () => undecided);
+    const { lookups, asked } = open(store, () => undecided);
     const request = await bring(store, 'in_doubt');
-    doubts.lookUpLater(request, request.token);
+    lookups.lookUpLater(request, request.token);
     await until(() => asked.length > 0);
     expect(await store.complete(request, paid('late'))).toBe('ok');
     await sleep(100);
@@ -136,11 +137,11 @@ describe('a key in doubt', () => {
     await using rig = new Rig();
     const store = await rig.store();
     const request = await bring(store, 'in_doubt');
-    const { doubts, events } = open(store, async () => {
+    const { lookups, events } = open(store, async () => {
       expect(await store.complete(request, paid('late'))).toBe('ok');
       return executed;
     });
-    doubts.lookUpLater(request, request.token);
+    lookups.lookUpLater(request, request.token);
     await until(() => events.length > 0);
     expect(events).toEqual([['lookedUp', 'unknown']]);
     expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('late'), request));
@@ -149,10 +150,10 @@ describe('a key in doubt', () => {
   it('is looked up again until the store accepts the resolution', async () => {
     await using rig = new Rig();
     const store = await rig.faultyStore();
-    const { doubts, asked } = open(store, () => executed);
+    const { lookups, asked } = open(store, () => executed);
     const request = await bring(store, 'in_doubt');
     store.fail('resolve', 'before', 3);
-    doubts.lookUpLater(request, request.token);
+    lookups.lookUpLater(request, request.token);
     await until(async () => (await store.get(request.scope))?.state === 'completed');
     expect(asked).toHaveLength(4);
   });
@@ -160,10 +161,10 @@ describe('a key in doubt', () => {
   it('is not looked up if its operation has no lookup', async () => {
     await using rig = new Rig();
     const store = await rig.store();
-    const { doubts, asked } = open(store, () => executed);
+    const { lookups, asked } = open(store, () => executed);
     const request = await bring(store, 'in_doubt', newRequest({ operation: 'checkout' }));
-    doubts.lookUpLater(request, request.token);
-    expect(await doubts.lookUpNow(request)).toBe(false);
+    lookups.lookUpLater(request, request.token);
+    expect(await lookups.lookUpNow(request)).toBe(false);
     await sleep(50);
     expect(asked).toEqual([]);
   });
@@ -172,9 +173,9 @@ describe('a key in doubt', () => {
     await using rig = new Rig();
     const store = await rig.store();
     const waiting: ((answer: LookupAnswer) => void)[] = [];
-    const { doubts, asked } = open(store, () => new Promise((resolve) => waiting.push(resolve)));
+    const { lookups, asked } = open(store, () => new Promise((resolve) => waiting.push(resolve)));
     const requests = await Promise.all(Array.from({ length: 12 }, () => bring(store, 'in_doubt')));
-    for (const request of requests) doubts.lookUpLater(request, request.token);
+    for (const request of requests) lookups.lookUpLater(request, request.token);
     await until(() => asked.length === 4);
     await sleep(100);
     expect(asked).toHaveLength(4);
@@ -193,8 +194,8 @@ describe('a retry of a key in doubt', () => {
   it('is replayed the answer of an immediate lookup, which many retries share', async () => {
     await using rig = new Rig();
     const store = await rig.store();
-    const { doubts, asked } = open(store, () => sleep(50, executed), later);
-    const { engine } = rig.engine(store, {}, doubts);
+    const { lookups, asked } = open(store, () => sleep(50, executed), later);
+    const { engine } = rig.engine(store, {}, lookups);
     const call = newCall(unknown, { inDoubt: 'lookup' });
     await engine.handle(call);
     const retries = Array.from({ length: 10 }, () => engine.handle(retryOf(call, { waitMs: 20_000 })));
@@ -205,8 +206,8 @@ describe('a retry of a key in doubt', () => {
   it('is executed when the lookup releases the key, and many retries cause one execution', async () => {
     await using rig = new Rig();
     const store = await rig.store();
-    const { doubts } = open(store, () => notExecuted, { ...later, releaseAfterMs: 1 });
-    const { engine } = rig.engine(store, {}, doubts);
+    const { lookups } = open(store, () => notExecuted, { ...later, releaseAfterMs: 1 });
+    const { engine } = rig.engine(store, {}, lookups);
     const call = newCall(unknown, { inDoubt: 'lookup' });
     await engine.handle(call);
     await sleep(5);
@@ -224,8 +225,8 @@ describe('a retry of a key in doubt', () => {
   ])('gets `in_doubt` when the backend %s', async (_, answer) => {
     await using rig = new Rig();
     const store = await rig.store();
-    const { doubts, asked } = open(store, () => answer, later);
-    const { engine } = rig.engine(store, {}, doubts);
+    const { lookups, asked } = open(store, () => answer, later);
+    const { engine } = rig.engine(store, {}, lookups);
     const call = newCall(unknown, { inDoubt: 'lookup' });
     await engine.handle(call);
     const retry = retryOf(call, { waitMs: 20_000 });
@@ -238,8 +239,8 @@ describe('a retry of a key in doubt', () => {
     await using rig = new Rig();
     const store = await rig.store();
     const { promise, resolve } = Promise.withResolvers<LookupAnswer>();
-    const { doubts } = open(store, () => promise, later);
-    const { engine } = rig.engine(store, {}, doubts);
+    const { lookups } = open(store, () => promise, later);
+    const { engine } = rig.engine(store, {}, lookups);
     const call = newCall(unknown, { inDoubt: 'lookup' });
     await engine.handle(call);
     expect(await engine.handle(retryOf(call, { waitMs: 100 }))).toMatchObject({ kind: 'in_doubt' });
@@ -249,6 +250,43 @@ describe('a retry of a key in doubt', () => {
     expect(await leaving).toMatchObject({ kind: 'in_doubt' });
     resolve(executed);
     await until(async () => (await store.get(call.scope))?.state === 'completed');
+  });
+});
+
+describe('a lookup that a reload replaces or removes', () => {
+  it('while it runs decides nothing: the next one does', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const running = Promise.withResolvers<LookupAnswer>();
+    const { lookups, asked, byOperation } = open(store, () => running.promise, { releaseAfterMs: 0 });
+    const request = await bring(store, 'in_doubt');
+    lookups.lookUpLater(request, request.token);
+    await until(() => asked.length === 1);
+    const lookup = byOperation.get('withdraw') as Lookup;
+    lookups.replace(new Map([['withdraw', { ...lookup, ask: async () => executed }]]));
+    running.resolve(notExecuted);
+    await until(async () => (await store.get(request.scope))?.state !== 'in_doubt');
+    expect((await store.get(request.scope))?.state).toBe('completed');
+  });
+
+  it('leaves its keys in doubt, and they are found again when the operation has a lookup again', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { lookups, asked, byOperation } = open(store, () => undecided);
+    const request = await bring(store, 'in_doubt');
+    lookups.lookUpLater(request, request.token);
+    await until(() => asked.length > 1);
+    lookups.replace(new Map());
+    expect(await lookups.lookUpNow(retryOf(newCall(unknown)))).toBe(false);
+    await until(async () => !(await lookups.lookUpNow(request)));
+    const before = asked.length;
+    await sleep(100);
+    expect(asked).toHaveLength(before);
+    expect((await store.get(request.scope))?.state).toBe('in_doubt');
+    const lookup = byOperation.get('withdraw') as Lookup;
+    lookups.replace(new Map([['withdraw', { ...lookup, ask: async () => executed }]]));
+    await lookups.lookUpAbandoned(0);
+    await until(async () => (await store.get(request.scope))?.state === 'completed');
   });
 });
 
@@ -263,8 +301,8 @@ describe('the search through the store', () => {
       await bring(store, 'completed'),
       await bring(store, 'in_doubt', newRequest({ operation: 'checkout' })),
     ];
-    const { doubts, asked } = open(store, () => executed);
-    await doubts.lookUpAbandoned(leaseMs * 1.1);
+    const { lookups, asked } = open(store, () => executed);
+    await lookups.lookUpAbandoned(leaseMs);
     await until(async () => {
       const records = await Promise.all(left.map(({ scope }) => store.get(scope)));
       return records.every((record) => record?.state === 'completed');
@@ -279,8 +317,8 @@ describe('the search through the store', () => {
     const store = await rig.faultyStore();
     const left = await Promise.all(Array.from({ length: 250 }, () => bring(store, 'in_doubt')));
     store.fail('list', 'before', 1);
-    const { doubts } = open(store, () => executed, { firstAfterMs: 1 });
-    await doubts.lookUpAbandoned(0);
+    const { lookups } = open(store, () => executed, { firstAfterMs: 1 });
+    await lookups.lookUpAbandoned(0);
     await until(async () => {
       const records = await Promise.all(left.map(({ scope }) => store.get(scope)));
       return records.every((record) => record?.state === 'completed');
@@ -289,9 +327,9 @@ describe('the search through the store', () => {
 
   it('ends when the lookups are closed', async () => {
     await using rig = new Rig();
-    const { doubts } = open(await rig.store(), () => executed);
-    const passing = doubts.lookUpAbandoned(60_000);
-    await doubts.close();
+    const { lookups } = open(await rig.store(), () => executed);
+    const passing = lookups.lookUpAbandoned(60_000);
+    await lookups.close();
     await passing;
   });
 });

@@ -1,0 +1,161 @@
+import type { Clock } from '../kernel/clock.ts';
+import type { Exchange } from '../kernel/exchange.ts';
+import { Tally } from '../kernel/roster.ts';
+import type { Call, EngineObserver } from './call.ts';
+import { executionOf } from './execution.ts';
+import { Renewals } from './lease.ts';
+import { type Decision, decide } from './outcome.ts';
+import { PendingWrites } from './pending-writes.ts';
+import type { Execution, Fenced, StartAnswer, Store } from './store.ts';
+
+/** One request with an idempotency key that is sent in any case. */
+export type ObservedCall = Omit<Execution, 'token'> & Pick<Call, 'statuses' | 'inDoubt'>;
+
+/**
+ * What `mode: protect` would have done with a request that was sent. All but `executed`, `sent_again` and the last three are
+ * duplicates that it would have stopped.
+ */
+export const WOULD = [
+  /** Sent: the key is new. */
+  'executed',
+  /** The first request's result would have been replayed, or 409 response_not_stored if it is too large to be stored. */
+  'replayed',
+  /** It would have waited for the first request: its result, or 409 request_in_flight. */
+  'waited',
+  /** 422 idempotency_key_reused. */
+  'mismatch',
+  /** 409 outcome_unknown, or with `inDoubt: lookup` what the lookup says. */
+  'in_doubt',
+  /** Sent, although the first request may have been executed (`inDoubt: retry`). */
+  'sent_again',
+  /** 400 idempotency_key_invalid. */
+  'invalid_key',
+  /** 400 idempotency_key_required. */
+  'key_required',
+  /** 413 body_too_large. */
+  'body_too_large',
+] as const;
+export type Would = (typeof WOULD)[number];
+
+/** Why nothing is known of a request. `store`: it did not answer. `too_many`: it answers too slowly. */
+export const UNOBSERVED = ['store', 'too_many'] as const;
+
+export interface ObservationObserver extends Pick<EngineObserver, 'stale' | 'leaseLost'> {
+  observed(operation: string, would: Would): void;
+  unobserved(operation: string, reason: (typeof UNOBSERVED)[number]): void;
+}
+
+export interface ObservationOptions {
+  leaseMs: number;
+  /** Requests that are observed at once. One more is sent and not observed. */
+  mostOpen: number;
+}
+
+/** How a request ended. `status`: of the backend's response; 0 if there was none. */
+interface Ending {
+  decision: Decision;
+  status: number;
+}
+
+/** A result that the store does not take is offered again for this long. */
+const REPEAT_FOR_MS = 30_000;
+
+/**
+ * `mode: observe`: writes what `mode: protect` would have written, beside requests that are sent in any case. Nothing waits
+ * for the store. A record is completed without its response: a request that was not held back may have been executed several
+ * times, so there is no response that could be replayed to its key later (ADR 27).
+ */
+export class Observation {
+  readonly #store: Store;
+  readonly #options: ObservationOptions;
+  readonly #observer: ObservationObserver;
+  readonly #renewals: Renewals;
+  readonly #pending: PendingWrites;
+  readonly #open = new Tally();
+
+  constructor(store: Store, options: ObservationOptions, observer: ObservationObserver, clock: Clock) {
+    this.#store = store;
+    this.#options = options;
+    this.#observer = observer;
+    this.#renewals = new Renewals(store, options.leaseMs, observer, clock);
+    this.#pending = new PendingWrites(clock);
+  }
+
+  /**
+   * Call it right before the request is sent, and the function that it returns with how that ended. Neither throws.
+   *
+   * @param told called when it is known what would have been done
+   */
+  begin(call: ObservedCall, told: (would: Would) => void): (exchange: Exchange) => void {
+    if (this.#open.count >= this.#options.mostOpen) {
+      this.#observer.unobserved(call.operation, 'too_many');
+      return () => {};
+    }
+    const { promise, resolve } = Promise.withResolvers<Ending>();
+    this.#open.begin();
+    void this.#observe(call, promise, told).finally(() => this.#open.end());
+    // Keeps nothing of the response: while the store does not answer, its body would stay in memory.
+    return (exchange) => resolve({ decision: decide(exchange, call.statuses), status: statusOf(exchange) });
+  }
+
+  /** Waits for open observations, at most `ms`. */
+  async close(ms: number): Promise<void> {
+    await Promise.all([this.#pending.close(ms), Promise.race([this.#open.idle(), later(ms)])]);
+    this.#renewals.close();
+  }
+
+  async #observe(call: ObservedCall, ending: Promise<Ending>, told: (would: Would) => void): Promise<void> {
+    const execution = executionOf(call);
+    let answer: StartAnswer;
+    try {
+      answer = await this.#store.start(execution);
+    } catch {
+      // If the start was written after all, the key is soon in doubt, which is true: nobody notes how the request ends.
+      this.#observer.unobserved(call.operation, 'store');
+      return;
+    }
+    const would = wouldOf(answer, call);
+    this.#observer.observed(call.operation, would);
+    told(would);
+    if (answer.kind !== 'started') return;
+    const stopRenewing = this.#renewals.keep(call, execution);
+    const ended = await ending;
+    const write = () => this.#write(execution, ended);
+    await write().catch(() => this.#pending.add(write, REPEAT_FOR_MS));
+    stopRenewing();
+  }
+
+  #write(execution: Execution, { decision, status }: Ending): Promise<Fenced> {
+    switch (decision) {
+      case 'release':
+        return this.#store.release(execution);
+      case 'in_doubt':
+        return this.#store.markInDoubt(execution);
+      case 'complete':
+        return this.#store.complete(execution, { kind: 'tombstone', status });
+    }
+  }
+}
+
+function wouldOf(answer: StartAnswer, { operation, inDoubt }: ObservedCall): Would {
+  switch (answer.kind) {
+    case 'started':
+      return 'executed';
+    case 'in_flight':
+      return 'waited';
+    case 'completed':
+    case 'tombstone':
+      return 'replayed';
+    case 'mismatch':
+      return 'mismatch';
+    case 'in_doubt':
+      return inDoubt === 'retry' && answer.operation === operation ? 'sent_again' : 'in_doubt';
+  }
+}
+
+function statusOf(exchange: Exchange): number {
+  if (exchange.kind === 'complete') return exchange.response.status;
+  return exchange.kind === 'oversize' ? exchange.status : 0;
+}
+
+const later = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms).unref());
