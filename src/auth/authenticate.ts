@@ -1,28 +1,65 @@
 import { hash } from 'node:crypto';
+import type { ServerResponse } from 'node:http';
 import type { Clock } from '../kernel/clock.ts';
-import { contextOf, type Merchant, type Middleware } from '../kernel/context.ts';
+import { contextOf, type Merchant, type Middleware, type RequestContext } from '../kernel/context.ts';
 import { type Problem, problem } from '../kernel/problem.ts';
+import type { Step } from '../kernel/trace.ts';
 import { challenge, readBearer } from './authorization-header.ts';
 import { isInForce, type KeyEntry, type KeySource } from './key-source.ts';
 import { isMistyped } from './secret-key.ts';
 
 /** Puts the merchant into the request's context, or refuses with 401. Runs before any body is read. */
 export function authenticate(authenticator: Authenticator): Middleware {
-  return (req, _res, next) => {
+  return (req, res, next) => {
+    const context = contextOf(req);
+    const step = context.spans?.begin('authenticate');
     const authentication = authenticator.authenticate(req.rawHeaders);
+    if (authentication.kind === 'refused' && authentication.ask)
+      return authenticateLater(authentication.ask, context, step, res, next);
+    if (step) endStep(step, authentication);
     if (authentication.kind === 'refused') return next(authentication.problem);
-    contextOf(req).merchant = authentication.merchant;
-    next();
+    context.merchant = authentication.merchant;
+    return next();
   };
 }
 
-/** `key` identifies the secret key, to check later whether it is still in force. It does not contain the secret key. */
+/** Waits for a source that must ask elsewhere. The body stays unread meanwhile. */
+async function authenticateLater(
+  ask: () => Promise<Authentication>,
+  context: RequestContext,
+  step: Step | undefined,
+  res: ServerResponse,
+  next: (refusal?: Problem) => void,
+): Promise<void> {
+  const authentication = await ask();
+  if (step) endStep(step, authentication);
+  // The merchant has disconnected. Nothing that was not sent before needs to be sent.
+  if (res.destroyed) return;
+  if (authentication.kind === 'refused') return next(authentication.problem);
+  context.merchant = authentication.merchant;
+  next();
+}
+
+/** Only a secret key that could not be checked is an error: other refusals are what the gateway is for. */
+function endStep(step: Step, authentication: Authentication): void {
+  if (authentication.kind === 'merchant') {
+    step.end('merchant');
+    return;
+  }
+  const { code, status } = authentication.problem;
+  step.end(code, status >= 500 ? code : undefined);
+}
+
+/**
+ * `key` identifies the secret key, to check later whether it is still in force. It does not contain the secret key.
+ * `ask`: the key is not known here, and the source can find out about it; the result has no `ask`.
+ */
 export type Authentication =
   | { kind: 'merchant'; merchant: Merchant; key: KeyEntry }
-  | { kind: 'refused'; problem: Problem };
+  | { kind: 'refused'; problem: Problem; ask?: () => Promise<Authentication> };
 
 /** Where the authenticator looks keys up. Without a generation it caches nothing. */
-type Keys = Pick<KeySource, 'find'> & Partial<Pick<KeySource, 'generation'>>;
+type Keys = Pick<KeySource, 'find'> & Partial<Pick<KeySource, 'generation' | 'ask' | 'noteUse'>>;
 
 /** The entry that an unknown key gets. It is never in force. With it, unknown and revoked keys take the same work. */
 const UNKNOWN_KEY: KeyEntry = {
@@ -35,6 +72,28 @@ const UNKNOWN_KEY: KeyEntry = {
   revokedAtMs: Number.NEGATIVE_INFINITY,
 };
 
+/** Not 401: with that, a merchant would give up a key that is valid. */
+const UNCHECKED: Record<'overloaded' | 'failed', Authentication> = {
+  overloaded: {
+    kind: 'refused',
+    problem: problem(
+      'overloaded',
+      'Too many secret keys are being checked. The request was not sent; retry.',
+      {
+        retryAfterS: 1,
+      },
+    ),
+  },
+  failed: {
+    kind: 'refused',
+    problem: problem(
+      'upstream_unreachable',
+      'The backend cannot check the secret key. The request was not sent; retry.',
+      { status: 503, retryAfterS: 1 },
+    ),
+  },
+};
+
 /** Size of the cache: about the number of keys that a busy gateway's merchants use. */
 const MAX_CACHED_KEYS = 10_000;
 
@@ -44,7 +103,7 @@ export class Authenticator {
   readonly #clock: Clock;
   readonly #realm: string;
   /** Every invalid key gets the same answer, to prevent probing. */
-  readonly #invalidKey: Authentication;
+  readonly #invalidKey: { kind: 'refused'; problem: Problem };
   /**
    * Valid keys by the plain SHA-256 of the secret key, because the HMAC of a look-up costs as much as the rest of
    * authentication. Invalid keys are never cached, so that unknown, revoked and expired keys take the same time.
@@ -73,15 +132,27 @@ export class Authenticator {
     const entry = this.#cached(digest) ?? this.#find(bearer.secret) ?? UNKNOWN_KEY;
     if (!isInForce(entry, this.#clock.wallMs())) {
       this.#validKeys.delete(digest);
-      return this.#invalidKey;
+      return this.#keys.ask && !isMistyped(bearer.secret) ? this.#askable(bearer.secret) : this.#invalidKey;
     }
     this.#cache(digest, entry);
+    this.#keys.noteUse?.(entry);
     return { kind: 'merchant', merchant: merchantOf(entry), key: entry };
   }
 
   /** A mistyped key needs no look-up. Whether a key is mistyped is no secret: anyone can compute the checksum. */
   #find(secret: string): KeyEntry | undefined {
     return isMistyped(secret) ? undefined : this.#keys.find(secret);
+  }
+
+  #askable(secret: string): Authentication {
+    return { kind: 'refused', problem: this.#invalidKey.problem, ask: () => this.#ask(secret) };
+  }
+
+  async #ask(secret: string): Promise<Authentication> {
+    const answer = (await this.#keys.ask?.(secret)) ?? { kind: 'unknown' };
+    if (answer.kind === 'known')
+      return { kind: 'merchant', merchant: merchantOf(answer.entry), key: answer.entry };
+    return answer.kind === 'unknown' ? this.#invalidKey : UNCHECKED[answer.why];
   }
 
   #cached(digest: string): KeyEntry | undefined {

@@ -20,16 +20,29 @@ export function authorise({ realm }: { realm: string }): Middleware {
 
 function refusalOf({ scopes }: Merchant, identity: Identity, realm: string): Problem | undefined {
   if (scopes.includes('*')) return undefined;
-  const refuse = (detail: string, scope?: string) => {
-    const headers = challenge(realm, { error: 'insufficient_scope', ...(scope !== undefined && { scope }) });
-    return problem('insufficient_scope', detail, { headers });
-  };
   if (identity.unclear !== undefined)
     return refuse(
+      realm,
       `The secret key may call only some operations, and it is unclear which operation this request is: ${identity.unclear}.`,
     );
-  const missing = identity.scopes.find((scope) => !mayCall(scopes, scope));
-  return missing === undefined ? undefined : refuse(`The secret key lacks the scope "${missing}".`, missing);
+  return refusalOfScopes({ scopes }, identity.scopes, realm);
+}
+
+/** The refusal of a secret key that lacks one of the scopes. */
+export function refusalOfScopes(
+  { scopes }: Pick<Merchant, 'scopes'>,
+  needed: readonly string[],
+  realm: string,
+): Problem | undefined {
+  if (scopes.includes('*')) return undefined;
+  const missing = needed.find((scope) => !mayCall(scopes, scope));
+  if (missing === undefined) return undefined;
+  return refuse(realm, `The secret key lacks the scope "${missing}".`, missing);
+}
+
+function refuse(realm: string, detail: string, scope?: string): Problem {
+  const headers = challenge(realm, { error: 'insufficient_scope', ...(scope !== undefined && { scope }) });
+  return problem('insufficient_scope', detail, { headers });
 }
 
 const mayCall = (scopes: readonly string[], scope: string): boolean =>

@@ -1,10 +1,8 @@
 import { hash } from 'node:crypto';
-import type { Clock } from '../kernel/clock.ts';
-import type { KeyReload } from '../kernel/context.ts';
+import { FileWatch, readBounded } from '../kernel/watched-file.ts';
 import { parseKeyFile, parseKeyFileInThread } from './key-file.ts';
 import { KeyIndex } from './key-index.ts';
-import type { KeyEntry, KeySource, KeySourceHealth } from './key-source.ts';
-import { FileWatch, readBounded } from './watched-file.ts';
+import { messageOf, ReloadableKeys, type ReloadableKeysOptions } from './reloadable-keys.ts';
 
 /** Largest accepted key file: 64 MiB. */
 const MAX_BYTES = 64 * 1024 * 1024;
@@ -12,37 +10,27 @@ const MAX_BYTES = 64 * 1024 * 1024;
 /** Short enough that a removed key is refused within a second, unless the file is so large that it takes long to parse. */
 const POLL_MS = 300;
 
-export interface FileKeySourceOptions {
+export interface FileKeySourceOptions extends ReloadableKeysOptions {
   path: string;
   /** As for {@link KeyIndex.of}. */
   pepper?: string | undefined;
-  clock: Clock;
   /** Milliseconds between two checks of the file for changes. Default 300. */
   pollMs?: number;
-  /** Called once for each change of the file and for each {@link FileKeySource.reload}. Must not throw. */
-  onReload?: (reload: KeyReload) => void;
 }
 
 /** Secret keys from a YAML file, which is read again when it changes. */
-export class FileKeySource implements KeySource {
+export class FileKeySource extends ReloadableKeys {
   readonly #options: FileKeySourceOptions;
   readonly #watch: FileWatch;
-  #index: KeyIndex;
-  #loadedAtMs: number;
-  /** The file's version at the last attempt to read it: the `version` of {@link KeyReload}. */
+  /** The file's version at the last attempt to read it: the `version` of `KeyReload`. */
   #version: string;
-  /** Why the last version of the file was refused; undefined: it was accepted. */
-  #refusal: string | undefined;
   #closed = false;
-  #generation = 0;
   #reading: Promise<void> = Promise.resolve();
-  readonly #listeners: (() => void)[] = [];
 
   private constructor(options: FileKeySourceOptions, bytes: Buffer) {
+    super(options.path, KeyIndex.of(parseKeyFile(bytes), options.pepper), options);
     this.#options = options;
-    this.#index = KeyIndex.of(parseKeyFile(bytes), options.pepper);
     this.#version = digestOf(bytes);
-    this.#loadedAtMs = options.clock.wallMs();
     this.#watch = new FileWatch(options.path, options.pollMs ?? POLL_MS, () => this.#readSerially());
   }
 
@@ -58,40 +46,8 @@ export class FileKeySource implements KeySource {
     }
   }
 
-  get generation(): number {
-    return this.#generation;
-  }
-
-  find(secret: string): KeyEntry | undefined {
-    return this.#index.find(secret);
-  }
-
-  current(earlier: KeyEntry): KeyEntry | undefined {
-    return this.#index.current(earlier);
-  }
-
-  entries(): Iterable<KeyEntry> {
-    return this.#index.entries();
-  }
-
   async reload(): Promise<void> {
     await this.#readSerially({ evenUnchanged: true });
-  }
-
-  onChange(listener: () => void): void {
-    this.#listeners.push(listener);
-  }
-
-  /** Always ok: the old keys stay in force, and a mistake in the file must not take the gateway out of service. */
-  health(): KeySourceHealth {
-    const keys = this.#index.size;
-    const loaded = `${keys} ${keys === 1 ? 'key' : 'keys'} from ${this.#options.path}`;
-    const [refusal] = this.#refusal?.split('\n') ?? [];
-    const detail =
-      refusal === undefined
-        ? loaded
-        : `${loaded}, from an earlier version: the newest version was refused: ${refusal}`;
-    return { ok: true, detail, loadedAtMs: this.#loadedAtMs, keys };
   }
 
   close(): void {
@@ -113,31 +69,15 @@ export class FileKeySource implements KeySource {
     try {
       if (typeof read === 'string') throw new Error(`the file: ${read}`);
       const index = KeyIndex.of(await parseKeyFileInThread(read), this.#options.pepper);
-      if (!this.#closed) this.#accept(index);
+      if (!this.#closed) this.accept(index, version);
     } catch (error) {
-      if (!this.#closed) this.#refuse(messageOf(error));
+      const message = messageOf(error);
+      const summary = `from an earlier version: the newest version was refused: ${message}`;
+      if (!this.#closed) this.refuse(message, version, summary);
     }
-  }
-
-  #accept(index: KeyIndex): void {
-    this.#index = index;
-    this.#generation++;
-    this.#loadedAtMs = this.#options.clock.wallMs();
-    this.#refusal = undefined;
-    for (const listener of this.#listeners) listener();
-    this.#options.onReload?.({ ok: true, keys: index.size, version: this.#version });
-  }
-
-  #refuse(error: string): void {
-    this.#refusal = error;
-    this.#options.onReload?.({ ok: false, error, version: this.#version });
   }
 }
 
 function digestOf(bytes: Buffer): string {
   return hash('sha256', bytes);
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : 'unknown error';
 }

@@ -17,7 +17,7 @@ import { type Document, isMap, isSeq, parseDocument, type YAMLMap, type YAMLSeq 
 import { type DeclaredKey, type KeyFile, KeyFileError, parseKeyFile, YAML_OPTIONS } from './key-file.ts';
 import { KeyIndex } from './key-index.ts';
 
-/** A key as it is written into the file. Times are ISO 8601. */
+/** A new key. Times are ISO 8601. */
 export interface WrittenKey {
   id: string;
   hash: string;
@@ -25,16 +25,29 @@ export interface WrittenKey {
   expiresAt?: string | undefined;
 }
 
-/** The file cannot be changed by this command. The message says why, and contains no secret. */
-export class KeyFileNotEdited extends Error {
-  override readonly name = 'KeyFileNotEdited';
+/** A change of the keys of a source, which is made as a whole or not at all. */
+export interface KeyEditor {
+  /** The keys as the gateway reads them. */
+  readonly file: KeyFile;
+  find(merchantCode: string, id: string): DeclaredKey | undefined;
+  /** Adds a key, and its merchant if there is none with this code. @throws KeysNotEdited */
+  add(merchantCode: string, key: WrittenKey): void;
+  /** Sets the time of a key, to an earlier one if it has one; ISO 8601. @throws KeysNotEdited */
+  setTime(merchantCode: string, id: string, member: 'expiresAt' | 'revokedAt', time: string): void;
+  /** Sets the digest by which a gateway notices a wrong pepper. */
+  setPepperCheck(pepperCheck: string): void;
 }
 
-const EMPTY = 'merchants: []\n';
+/** The keys cannot be changed by this command. The message says why, and contains no secret. */
+export class KeysNotEdited extends Error {
+  override readonly name = 'KeysNotEdited';
+}
+
+const EMPTY = 'format: 1\nmerchants: []\n';
 const NEW_FILE_MODE = 0o600;
 
 /** Changes a key file. Comments and order stay as they are, and JSON stays JSON. */
-export class KeyFileEditor {
+class KeyFileEditor implements KeyEditor {
   /** Not the path of a symbolic link to the file, which `save` would replace. */
   readonly #path: string;
   readonly #document: Document;
@@ -56,7 +69,6 @@ export class KeyFileEditor {
     this.#document = parseDocument(text, YAML_OPTIONS);
   }
 
-  /** The keys as the gateway reads them. */
   get file(): KeyFile {
     return this.#file;
   }
@@ -66,10 +78,9 @@ export class KeyFileEditor {
     return merchant?.keys.find((key) => key.id === id);
   }
 
-  /** Adds a key, and its merchant if the file has none with this code. */
   add(merchantCode: string, key: WrittenKey): void {
     if (this.find(merchantCode, key.id))
-      throw new KeyFileNotEdited(`the merchant ${merchantCode} has a key with the id ${key.id} already`);
+      throw new KeysNotEdited(`the merchant ${merchantCode} has a key with the id ${key.id} already`);
     const { hash, id, scopes, expiresAt } = key;
     const members = { id, hash, ...(scopes && { scopes }), ...(expiresAt !== undefined && { expiresAt }) };
     const merchant = this.#merchant(merchantCode) ?? this.#addMerchant(merchantCode);
@@ -77,20 +88,18 @@ export class KeyFileEditor {
     this.#check(merchantCode, key.id);
   }
 
-  /** Sets the time of a key; ISO 8601. */
   setTime(merchantCode: string, id: string, member: 'expiresAt' | 'revokedAt', time: string): void {
     const merchant = this.#merchant(merchantCode);
     const keys = merchant ? listIn(merchant, 'keys').items : [];
     const key = keys.find((item) => isMap(item) && item.get('id') === id);
-    if (!isMap(key)) throw new KeyFileNotEdited(`the merchant ${merchantCode} has no key with the id ${id}`);
+    if (!isMap(key)) throw new KeysNotEdited(`the merchant ${merchantCode} has no key with the id ${id}`);
     const before = this.find(merchantCode, id)?.[member];
     if (before !== undefined && before <= Date.parse(time))
-      throw new KeyFileNotEdited(`its ${member} is ${new Date(before).toISOString()} already`);
+      throw new KeysNotEdited(`its ${member} is ${new Date(before).toISOString()} already`);
     key.set(member, time);
     this.#check(merchantCode, id);
   }
 
-  /** Sets the digest by which a gateway notices a wrong pepper. */
   setPepperCheck(pepperCheck: string): void {
     if (this.#file.pepperCheck === pepperCheck) return;
     this.#document.set('pepperCheck', pepperCheck);
@@ -123,7 +132,7 @@ export class KeyFileEditor {
   /**
    * Reads the changed text as a gateway would.
    *
-   * @throws KeyFileNotEdited if a gateway would refuse it, or read another key than the changed one differently
+   * @throws KeysNotEdited if a gateway would refuse it, or read another key than the changed one differently
    */
   #check(merchantCode?: string, id?: string): void {
     let changed: KeyFile;
@@ -131,14 +140,14 @@ export class KeyFileEditor {
       changed = parseKeyFile(Buffer.from(this.#text()));
       if (this.#pepper !== undefined) KeyIndex.of(changed, this.#pepper);
     } catch (error) {
-      throw new KeyFileNotEdited((error as Error).message);
+      throw new KeysNotEdited((error as Error).message);
     }
     const others = (file: KeyFile) =>
       file.merchants.flatMap(({ code, keys }) =>
         keys.filter((key) => code !== merchantCode || key.id !== id).map((key) => [code, key]),
       );
     if (!isDeepStrictEqual(others(changed), others(this.#file)))
-      throw new KeyFileNotEdited('the change would alter another key: change the file by hand');
+      throw new KeysNotEdited('the change would alter another key: change the file by hand');
     this.#file = changed;
   }
 
@@ -161,7 +170,7 @@ export class KeyFileEditor {
 /** A list that new items can be added to. An empty list is written in one line, and a longer one is not. */
 function listIn(map: unknown, member: string): YAMLSeq {
   const list = isMap(map) ? map.get(member) : undefined;
-  if (!isSeq(list)) throw new KeyFileNotEdited(`${member} is an alias in this file: change the file by hand`);
+  if (!isSeq(list)) throw new KeysNotEdited(`${member} is an alias in this file: change the file by hand`);
   if (list.items.length === 0) list.flow = false;
   return list;
 }
@@ -170,18 +179,18 @@ function listIn(map: unknown, member: string): YAMLSeq {
  * Edits the file and saves it. Only one process at a time can do so.
  *
  * @param pepper needed to add keys; a file that does not exist is created only then
- * @throws KeyFileNotEdited, KeyFileError
+ * @throws KeysNotEdited, KeyFileError
  */
 export function editKeyFile<T>(path: string, edit: (editor: KeyFileEditor) => T, pepper?: string): T {
-  if (pepper === undefined && !existsSync(path)) throw new KeyFileNotEdited(`${path} does not exist`);
+  if (pepper === undefined && !existsSync(path)) throw new KeysNotEdited(`${path} does not exist`);
   // The lock of a symbolic link is that of its file.
   const lock = `${existsSync(path) ? realpathSync(path) : path}.lock`;
   try {
     closeSync(openSync(lock, 'wx', NEW_FILE_MODE));
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
-    if (code !== 'EEXIST') throw new KeyFileNotEdited(`${lock} cannot be created (${code})`);
-    throw new KeyFileNotEdited(`another command changes ${path}; if none runs, remove ${lock}`);
+    if (code !== 'EEXIST') throw new KeysNotEdited(`${lock} cannot be created (${code})`);
+    throw new KeysNotEdited(`another command changes ${path}; if none runs, remove ${lock}`);
   }
   try {
     const editor = new KeyFileEditor(path, pepper);
@@ -209,7 +218,7 @@ function textOf(path: string): string {
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
     if (code === 'ENOENT') return EMPTY;
-    throw new KeyFileNotEdited(`${path} cannot be read (${code})`);
+    throw new KeysNotEdited(`${path} cannot be read (${code})`);
   }
 }
 
@@ -221,9 +230,7 @@ function keepOwner(path: string, file: number): void {
     fchmodSync(file, before.mode & 0o777);
     fchownSync(file, before.uid, before.gid);
   } catch {
-    throw new KeyFileNotEdited(
-      `the owner of ${path} cannot be kept: run this command as that user, or as root`,
-    );
+    throw new KeysNotEdited(`the owner of ${path} cannot be kept: run this command as that user, or as root`);
   }
 }
 

@@ -1,6 +1,7 @@
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
 import { LineCounter, parseDocument, type YAMLError } from 'yaml';
 import { z } from 'zod';
+import { NAME_PATTERN } from '../kernel/context.ts';
 import { hasDuplicateMember } from '../kernel/duplicate-member.ts';
 import { isSecret } from './authorization-header.ts';
 import { isMistyped, MISTYPED } from './secret-key.ts';
@@ -25,8 +26,8 @@ const NAME =
 const TIME = 'must be a time in ISO 8601 with a zone, such as 2027-01-31T00:00:00Z';
 const SCOPE = 'must be an operation name, or "*"';
 
-/** A merchant code or a key id. Codes become header values and parts of records; ids appear in the log. */
-const name = z.string(NAME).regex(/^[\x21-\x7e]{1,64}$/, NAME);
+/** A merchant code or a key id. */
+export const keyName = z.string(NAME).regex(NAME_PATTERN, NAME);
 
 /** Parsed to milliseconds since the epoch. */
 const time = z.iso.datetime({ offset: true, error: TIME }).transform((text) => Date.parse(text));
@@ -40,9 +41,10 @@ function mapping<Shape extends z.core.$ZodLooseShape>(shape: Shape) {
   });
 }
 
-const key = mapping({
+/** A key as a file declares it, and as Redis has it. */
+export const declaredKey = mapping({
   /** Unique within the merchant. Safe to log. */
-  id: name,
+  id: keyName,
   /** `hmac-sha256:` and the HMAC-SHA-256 of the secret key under `auth.pepper`, in 64 hex digits. */
   hash: z
     .string('must be a string')
@@ -83,13 +85,23 @@ const key = mapping({
 
 const merchant = mapping({
   /** Sent to the backend as X-Merchant-Code. */
-  code: name,
+  code: keyName,
   /** For readers of the file. The gateway ignores it. */
   name: z.string('must be a string').max(200, 'must have at most 200 characters').optional(),
-  keys: z.array(key, 'must be a list of keys').superRefine(unique('id')),
+  keys: z.array(declaredKey, 'must be a list of keys').superRefine(unique('id')),
 });
 
+/** Of a key file. It changes with what an older version would misread. */
+const KEY_FILE_FORMAT = 1;
+
 const keyFile = mapping({
+  /** Default: 1, because files of earlier versions do not have it. */
+  format: z
+    .literal(
+      KEY_FILE_FORMAT,
+      `is a format that this version of oncegate does not know: it knows ${KEY_FILE_FORMAT}`,
+    )
+    .optional(),
   /** A digest made with `auth.pepper`. With another pepper the file is refused. Default: the pepper is not checked. */
   pepperCheck: z
     .string('must be a string')
@@ -99,7 +111,7 @@ const keyFile = mapping({
 });
 
 export type KeyFile = z.infer<typeof keyFile>;
-export type DeclaredKey = z.infer<typeof key>;
+export type DeclaredKey = z.infer<typeof declaredKey>;
 
 function unique<Member extends string>(member: Member) {
   return (items: readonly Record<Member, string>[], context: z.core.$RefinementCtx): void => {

@@ -44,9 +44,7 @@ export class KeyIndex {
   static of(file: KeyFile, pepper: string | undefined): KeyIndex {
     if (pepper === undefined) refuseHashes(file);
     else if (file.pepperCheck !== undefined && file.pepperCheck !== pepperCheckOf(pepper))
-      throw new KeyFileError([
-        'pepperCheck: auth.pepper is not the pepper that made the hashes of this file',
-      ]);
+      throw new KeyFileError(['pepperCheck: auth.pepper is not the pepper that made these hashes']);
     const key = createSecretKey(pepper === undefined ? RANDOM_PEPPER : Buffer.from(pepper, 'utf8'));
     return new KeyIndex(key, entriesOf(file, key));
   }

@@ -3,7 +3,7 @@ export interface KeyEntry {
   /** HMAC of the secret key; identifies the entry across reloads. It is no credential, but must not be logged. */
   readonly digest: string;
   readonly merchantCode: string;
-  /** The key's name in the key file. Safe to log. */
+  /** The key's name, unique within its merchant. Safe to log. */
   readonly keyId: string;
   /** Names of operations that the key may call; `*` means all. */
   readonly scopes: readonly string[];
@@ -33,26 +33,42 @@ export interface KeySourceHealth {
   readonly detail: string;
   /** Time of the last successful load, in milliseconds since the epoch. */
   readonly loadedAtMs: number;
-  /** Number of keys in the source, whether or not they are in force. */
+  /** Number of keys in the source, whether or not they are in force. Without a list: of those that were accepted. */
   readonly keys: number;
 }
 
+/** What a source without a list of keys says of a secret key. */
+export type KeyAnswer =
+  | { kind: 'known'; entry: KeyEntry }
+  | { kind: 'unknown' }
+  /** `overloaded`: too many other keys are being checked. `failed`: whoever knows the keys gives no usable answer. */
+  | { kind: 'unchecked'; why: 'overloaded' | 'failed' };
+
 /** Where secret keys are looked up. */
 export interface KeySource {
-  /** Changes whenever the keys change. Results of `find` must not be used under another generation. */
-  readonly generation: number;
+  /**
+   * Changes whenever the keys change. Results of `find` must not be used under another generation. Undefined: they must not
+   * be cached at all.
+   */
+  readonly generation: number | undefined;
   /** The entry of a secret key, in force or not. Does the same work for known and unknown keys. */
   find(secret: string): KeyEntry | undefined;
+  /** Finds out about a secret key for which `find` has no entry. Only sources without a list of keys have it. Never rejects. */
+  ask?(secret: string): Promise<KeyAnswer>;
+  /** Asks about a secret key that nobody has. Warnings for the operator if it is not refused, one line each. */
+  askWarnings?(): Promise<string[]>;
   /** The current entry for the secret key of an earlier entry; undefined if the key was removed. */
   current(earlier: KeyEntry): KeyEntry | undefined;
-  /** All keys, in force or not. */
-  entries(): Iterable<KeyEntry>;
+  /** All keys, in force or not. Undefined: the source has no list of keys. */
+  entries(): Iterable<KeyEntry> | undefined;
   /** Reads the keys now. If they cannot be read, the old keys stay in force and the promise still resolves. */
   reload(): Promise<void>;
   /** Calls `listener` after each change of the keys. */
   onChange(listener: () => void): void;
+  /** Notes that the key of an entry was used, if the source keeps that. Returns at once, and never throws. */
+  noteUse?(entry: KeyEntry): void;
   health(): KeySourceHealth;
-  close(): void;
+  close(): void | Promise<void>;
 }
 
 /** `oncegate_merchants_expiring` looks ahead this far. */
@@ -66,6 +82,22 @@ export function countExpiringMerchants(entries: Iterable<KeyEntry>, nowMs: numbe
     if (isInForce(entry, nowMs + A_WEEK_MS)) later.add(entry.merchantCode);
   }
   return [...now].filter((merchant) => !later.has(merchant)).length;
+}
+
+/**
+ * When the first merchant has no valid secret key left, in milliseconds since the epoch; in the past, if that has happened.
+ * Undefined: every merchant has a key without an end. Revoked keys, and merchants who have no others, do not count.
+ */
+export function firstMerchantEndMs(entries: Iterable<KeyEntry>, nowMs: number): number | undefined {
+  const ends = new Map<string, number>();
+  for (const { merchantCode, expiresAtMs, revokedAtMs } of entries) {
+    if (revokedAtMs <= nowMs) continue;
+    const endMs = Math.min(expiresAtMs, revokedAtMs);
+    ends.set(merchantCode, Math.max(endMs, ends.get(merchantCode) ?? endMs));
+  }
+  let firstMs = Number.POSITIVE_INFINITY;
+  for (const endMs of ends.values()) firstMs = Math.min(firstMs, endMs);
+  return Number.isFinite(firstMs) ? firstMs : undefined;
 }
 
 /** Keys that expire within this time are reported. */

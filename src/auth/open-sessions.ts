@@ -7,6 +7,7 @@ interface Session {
   /** The entry of the secret key when the session was opened. */
   opened: KeyEntry;
   end: () => void;
+  renew?: (() => void) | undefined;
 }
 
 /**
@@ -28,10 +29,11 @@ export class OpenSessions {
   /**
    * @param opened the key with which the connection was authenticated
    * @param end closes the connection; called at most once. Must not throw
+   * @param renew called every half second: uses the secret key once more, for sources that know only keys in use
    * @returns a function to call when the connection has closed
    */
-  add(opened: KeyEntry, end: () => void): () => void {
-    const session = { opened, end };
+  add(opened: KeyEntry, end: () => void, renew?: () => void): () => void {
+    const session = { opened, end, renew };
     this.#open.add(session);
     // A key can expire, or its future revokedAt can pass, without a change of the key file.
     this.#timer ??= setInterval(() => this.#check(), CHECK_EVERY_MS).unref();
@@ -41,6 +43,7 @@ export class OpenSessions {
   #check(): void {
     const nowMs = this.#clock.wallMs();
     for (const session of this.#open) {
+      session.renew?.();
       if (this.#mayContinue(session.opened, nowMs)) continue;
       this.#remove(session);
       session.end();
