@@ -35,6 +35,11 @@ export interface OperationsOptions {
   readonly idempotency: OperationIdempotency;
   /** How requests on paths without a declared operation are treated. */
   readonly undeclared: 'protect' | 'pass' | 'refuse';
+  /**
+   * Operations that were in force before these, in this process. A key that protected a request under one of them still
+   * protects it: otherwise a reload could send a payout again that was executed under that key. Default none.
+   */
+  readonly earlier?: readonly Operations[];
 }
 
 /** What the head of a request says about its operation. */
@@ -73,8 +78,12 @@ export class Operations {
   readonly #other: Pick<Identity, 'operation' | 'scopes' | 'isDeclared'>;
   readonly #undeclared: { unsafe: Identity; safe: Identity };
   readonly #refusesUndeclared: boolean;
+  readonly #earlier: readonly Operations[];
 
-  constructor(declared: readonly DeclaredOperation[], { idempotency, undeclared }: OperationsOptions) {
+  constructor(
+    declared: readonly DeclaredOperation[],
+    { idempotency, undeclared, earlier = [] }: OperationsOptions,
+  ) {
     const isRefused = undeclared === 'refuse';
     this.#paths = new DeclaredPaths(declared);
     this.#other = { operation: { name: 'other', idempotency }, scopes: ['other'], isDeclared: false };
@@ -89,10 +98,29 @@ export class Operations {
     };
     this.#undeclared = { unsafe, safe: { ...unsafe, isProtected: false } };
     this.#refusesUndeclared = isRefused;
+    this.#earlier = earlier;
   }
 
   /** `req.url` must not be ambiguous: see `ambiguityOf`. */
   matchHead(req: IncomingMessage): HeadMatch {
+    const head = this.#matchHead(req);
+    const readsBody = head.readsBody || this.#earlier.some((earlier) => earlier.#matchHead(req).readsBody);
+    return readsBody === head.readsBody ? head : { ...head, readsBody };
+  }
+
+  /** @param body undefined if `readsBody` is false, or if the body was too large to be read */
+  identify(head: HeadMatch, req: IncomingMessage, body: Buffer | undefined): Identity {
+    const identity = this.#identify(head, req, body);
+    const wasProtected =
+      !identity.isProtected && this.#earlier.some((earlier) => earlier.#protects(req, body));
+    return wasProtected ? { ...identity, isProtected: true } : identity;
+  }
+
+  #protects(req: IncomingMessage, body: Buffer | undefined): boolean {
+    return this.#identify(this.#matchHead(req), req, body).isProtected;
+  }
+
+  #matchHead(req: IncomingMessage): HeadMatch {
     const path = pathOf(req.url ?? '');
     const isOverridden = OVERRIDES.some((name) => req.headers[name] !== undefined);
     const exact = this.#paths.exactly(path);
@@ -105,8 +133,7 @@ export class Operations {
     return { onPath, candidates, isOverridden, route: exact[0]?.path, readsBody };
   }
 
-  /** @param body undefined if `readsBody` is false, or if the body was too large to be read */
-  identify(head: HeadMatch, req: IncomingMessage, body: Buffer | undefined): Identity {
+  #identify(head: HeadMatch, req: IncomingMessage, body: Buffer | undefined): Identity {
     const { onPath, candidates, isOverridden, route } = head;
     const keyRequired = onPath.some(({ operation }) => operation.idempotency.key === 'required');
     if (isOverridden) {
