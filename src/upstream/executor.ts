@@ -1,4 +1,5 @@
 import { buildConnector, type Dispatcher, Pool } from 'undici';
+import type { ClientTls } from '../kernel/client-tls.ts';
 import type { Clock } from '../kernel/clock.ts';
 import type { Exchange } from '../kernel/exchange.ts';
 import { endToEndHeaders } from './headers.ts';
@@ -54,12 +55,18 @@ export class Executor {
   readonly #maxResponseBytes: number;
   readonly #clock: Clock;
 
-  constructor(options: UpstreamOptions, maxResponseBytes: number, clock: Clock) {
+  /** @param tls for an https backend. Default: it must have a certificate of a well-known authority */
+  constructor(options: UpstreamOptions, maxResponseBytes: number, clock: Clock, tls?: ClientTls) {
     this.#options = options;
     this.#maxResponseBytes = maxResponseBytes;
     this.#clock = clock;
     this.#streams = new OversizeStreams(options.maxConnections);
-    const connect = buildConnector({ timeout: options.connectTimeoutMs, allowH2: false });
+    const connectorWith = () =>
+      buildConnector({ timeout: options.connectTimeoutMs, allowH2: false, ...tls?.options });
+    let connect = connectorWith();
+    tls?.certificate.onChange(() => {
+      connect = connectorWith();
+    });
     this.#pool = new Pool(options.url, {
       connections: options.maxConnections,
       pipelining: 1,

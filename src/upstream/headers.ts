@@ -1,4 +1,6 @@
-import { valuesOf } from '../kernel/fields.ts';
+import type { Client } from '../kernel/context.ts';
+import { hasField, valuesOf } from '../kernel/fields.ts';
+import type { TraceContext } from '../kernel/trace.ts';
 
 /** Header fields, names and values in turn, as they were on the wire. */
 export type RawHeaders = readonly string[];
@@ -35,15 +37,19 @@ function nominatedIn(headers: RawHeaders): ReadonlySet<string> {
 /** What the gateway changes in the merchant's fields. */
 export interface Forwarding {
   requestId: string;
+  /** Empty: the merchant is not known, and no X-Merchant-Code is sent. */
   merchantCode: string;
-  /** Address of the merchant's connection. */
-  clientAddress: string;
+  client: Client;
   /** Maps the merchant's Authorization value to the one for the backend. Undefined: none is sent. */
   authorization: (value: string) => string | undefined;
   /** Lower-case names that are kept although they contain an underscore. */
   keepUnderscore: readonly string[];
+  /** The merchant's connection to the gateway uses TLS. */
+  secure?: boolean;
   /** Asks for a response without content coding: it may be stored, and then every later client must be able to read it. */
   unencoded?: boolean;
+  /** Replaces the trace context that came. Undefined: that one is passed on as it came. */
+  traceContext?: TraceContext | undefined;
 }
 
 /** The gateway, or its HTTP client, sets these itself. */
@@ -51,41 +57,52 @@ const SET_BY_GATEWAY = new Set([
   'x-merchant-code',
   'x-request-id',
   'x-forwarded-for',
+  // The client is found by X-Forwarded-For. A proxy that sets only that field leaves this one as the client sent it.
+  'forwarded',
   'host',
   'content-length',
   'expect',
 ]);
+
+/** Fields of proxies. Only a trusted proxy is believed: anyone else could pose as another client. */
+const OF_PROXIES = /^x-(?:forwarded-|real-ip$)/;
 
 /** Other names are dropped: a CGI backend reads X_Merchant_Code and X.Merchant.Code as X-Merchant-Code, so a client could forge it. */
 const UNAMBIGUOUS = /^[a-z0-9-]+$/;
 
 /** The fields of a request for the backend: the merchant's unambiguous end-to-end fields, and those of the gateway. */
 export function forwardedHeaders(headers: RawHeaders, forwarding: Forwarding): string[] {
+  const { client, traceContext } = forwarding;
   const nominated = nominatedIn(headers);
   const out: string[] = [];
   for (let i = 0; i + 1 < headers.length; i += 2) {
     const raw = headers[i] as string;
     const name = raw.toLowerCase();
     if (SET_BY_GATEWAY.has(name) || HOP_BY_HOP.has(name) || nominated.has(name)) continue;
+    if (!client.isPeerTrusted && OF_PROXIES.test(name)) continue;
     if (!UNAMBIGUOUS.test(name) && !forwarding.keepUnderscore.includes(name)) continue;
     if (forwarding.unencoded && name === 'accept-encoding') continue;
+    if (traceContext && isReplaced(name, traceContext)) continue;
     const value = headers[i + 1] as string;
     const kept = name === 'authorization' ? forwarding.authorization(value) : value;
     if (kept !== undefined) out.push(raw, kept);
   }
-  const via = [...valuesOf(headers, 'x-forwarded-for'), forwarding.clientAddress];
-  out.push('X-Forwarded-For', via.join(', '));
-  // A load balancer in front of the gateway may have set X-Forwarded-Proto and X-Forwarded-Host. Its values describe the
-  // merchant's own request, so they are kept.
-  if (valuesOf(headers, 'x-forwarded-proto').length === 0) out.push('X-Forwarded-Proto', 'http');
+  out.push('X-Forwarded-For', [client.address, ...client.proxies].join(', '));
+  // A trusted proxy's X-Forwarded-Proto and X-Forwarded-Host describe the client's own request, so they are kept.
+  const isSet = (name: string) => client.isPeerTrusted && hasField(headers, name);
+  if (!isSet('x-forwarded-proto')) out.push('X-Forwarded-Proto', forwarding.secure ? 'https' : 'http');
   const [host] = valuesOf(headers, 'host');
   // An HTTP/1.0 request may have no Host.
-  if (host !== undefined && valuesOf(headers, 'x-forwarded-host').length === 0)
-    out.push('X-Forwarded-Host', host);
-  out.push('X-Request-Id', forwarding.requestId, 'X-Merchant-Code', forwarding.merchantCode);
+  if (host !== undefined && !isSet('x-forwarded-host')) out.push('X-Forwarded-Host', host);
+  out.push('X-Request-Id', forwarding.requestId);
+  if (forwarding.merchantCode !== '') out.push('X-Merchant-Code', forwarding.merchantCode);
   if (forwarding.unencoded) out.push('Accept-Encoding', 'identity');
+  if (traceContext) out.push('traceparent', traceContext.traceparent);
   return out;
 }
+
+const isReplaced = (name: string, { keepState }: TraceContext): boolean =>
+  name === 'traceparent' || (name === 'tracestate' && !keepState);
 
 /** The fields of a response for the merchant: without the hop-by-hop fields, in their order and case. */
 export function endToEndHeaders(headers: RawHeaders): string[] {

@@ -1,5 +1,8 @@
-import { connect } from 'node:net';
+import { connect, isIP } from 'node:net';
+import { connect as connectTls, type TLSSocket } from 'node:tls';
+import type { ClientTls } from '../kernel/client-tls.ts';
 import type { Exchange, LookupAnswer } from '../kernel/exchange.ts';
+import { endSent, type OwnRequest } from '../kernel/trace.ts';
 import type { Executor } from './executor.ts';
 
 /** `operations[].idempotency.lookup`, as far as one request needs it. */
@@ -24,10 +27,12 @@ export async function lookUp(
   executor: Executor,
   options: LookupRequest,
   transaction: Transaction,
+  traced?: OwnRequest,
 ): Promise<LookupAnswer> {
   const target = targetOf(options.path, transaction);
   if (target === undefined) return { kind: 'failed', said: 'the key cannot be part of a path' };
   const headers = ['Accept-Encoding', 'identity', 'X-Merchant-Code', transaction.merchant];
+  if (traced) headers.push('traceparent', traced.traceparent);
   const request = {
     method: 'GET',
     target,
@@ -35,6 +40,7 @@ export async function lookUp(
     body: Buffer.alloc(0),
   };
   const result = await executor.send(request, { timeoutMs: options.timeoutMs });
+  if (traced) endSent(traced, result);
   return readAnswer(result, options);
 }
 
@@ -76,18 +82,45 @@ function targetOf(path: string, transaction: Transaction): string | undefined {
   return unsafe ? undefined : filled;
 }
 
-/** For readiness: can a TCP connection to the backend be opened? `detail` is for the operator. */
-export function reachable(url: string, timeoutMs: number): Promise<{ ok: boolean; detail: string }> {
+/**
+ * How long to wait for a server's refusal after the handshake. Under TLS 1.3 a client has finished the handshake before the
+ * server has looked at its certificate.
+ */
+const REFUSAL_WITHIN_MS = 200;
+
+/**
+ * For readiness: can a connection to the backend be opened, with TLS if the URL is https? `detail` is for the operator.
+ *
+ * @param tls as for the executor
+ */
+export function reachable(
+  url: string,
+  timeoutMs: number,
+  tls?: ClientTls,
+): Promise<{ ok: boolean; detail: string }> {
   const { hostname, port, protocol } = new URL(url);
   const host = hostname.replace(/^\[|\]$/g, '');
+  const secure = protocol === 'https:';
+  const address = { host, port: Number(port) || (secure ? 443 : 80) };
   return new Promise((resolve) => {
-    const socket = connect({ host, port: Number(port) || (protocol === 'https:' ? 443 : 80) });
+    const name = isIP(host) ? {} : { servername: host };
+    const socket = secure
+      ? connectTls({ ...address, ...name, ALPNProtocols: ['http/1.1'], ...tls?.options })
+      : connect(address);
     const end = (ok: boolean, detail: string) => {
+      clearTimeout(timer);
       socket.destroy();
       resolve({ ok, detail });
     };
-    socket.setTimeout(timeoutMs, () => end(false, `no connection within ${timeoutMs} ms`));
-    socket.once('connect', () => end(true, 'reachable'));
+    const reached = () => end(true, 'reachable');
+    let timer = setTimeout(() => end(false, `no connection within ${timeoutMs} ms`), timeoutMs);
     socket.once('error', (error: NodeJS.ErrnoException) => end(false, error.code ?? error.message));
+    socket.once('close', () => end(false, 'the backend closed the connection'));
+    if (!secure) socket.once('connect', reached);
+    socket.once('secureConnect', () => {
+      if ((socket as TLSSocket).getProtocol() !== 'TLSv1.3') return reached();
+      clearTimeout(timer);
+      timer = setTimeout(reached, REFUSAL_WITHIN_MS);
+    });
   });
 }

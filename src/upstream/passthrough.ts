@@ -3,6 +3,7 @@ import http from 'node:http';
 import https from 'node:https';
 import type { Socket } from 'node:net';
 import { createProxyMiddleware, type Plugin } from 'http-proxy-middleware';
+import type { ClientTls } from '../kernel/client-tls.ts';
 import { contextOf } from '../kernel/context.ts';
 import { type Problem, problem, sendProblem } from '../kernel/problem.ts';
 import type { RawHeaders } from './headers.ts';
@@ -11,6 +12,8 @@ import { answer, giveUp, incomplete, refuseAnswer, setRequestId } from './passth
 
 export interface PassthroughOptions {
   upstream: UpstreamOptions;
+  /** For an https backend. Default: it must have a certificate of a well-known authority. */
+  tls?: ClientTls | undefined;
   /** The header fields with which a request goes to the backend. */
   headersOf(req: IncomingMessage): string[];
   /** True while the gateway is shutting down: responses then close their connection. */
@@ -30,14 +33,19 @@ export interface Passthrough {
 
 /** Streams requests and WebSockets in both directions, with http-proxy-middleware. They never touch the idempotency engine. */
 export function createPassthrough(options: PassthroughOptions): Passthrough {
-  const { upstream } = options;
+  const { upstream, tls } = options;
   const Agent = upstream.url.startsWith('https:') ? https.Agent : http.Agent;
   // `timeout` closes idle connections only: running requests have the timers below.
   const agent = new Agent({
     keepAlive: true,
     timeout: upstream.keepAliveMs,
     maxSockets: upstream.maxStreams,
+    ...tls?.options,
   });
+  // The agent reads its options for each new connection; Node's types lack them.
+  tls?.certificate.onChange(() =>
+    Object.assign((agent as unknown as { options: object }).options, tls.options),
+  );
   const proxy = createProxyMiddleware({
     target: upstream.url,
     changeOrigin: true,
