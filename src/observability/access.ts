@@ -1,10 +1,12 @@
 import { randomUUID } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Clock } from '../kernel/clock.ts';
-import { attachContext, type RequestContext } from '../kernel/context.ts';
+import { attachContext, type Client, exemplarIdOf, type RequestContext } from '../kernel/context.ts';
 import { Tally } from '../kernel/roster.ts';
 import { type Logger, loggablePath, requestLog } from './logger.ts';
 import type { Metrics } from './metrics.ts';
+import { keepTrace } from './traceparent.ts';
+import type { Tracing } from './tracing.ts';
 
 /** An inbound `X-Request-Id` of this form is kept. */
 const WELL_FORMED = /^[A-Za-z0-9._-]{8,128}$/;
@@ -13,6 +15,10 @@ export interface AccessOptions {
   clock: Clock;
   logger: Logger;
   metrics: Metrics;
+  /** Finds where a request came from. */
+  clientOf(req: IncomingMessage): Client;
+  /** Default: a request keeps the trace that it comes with. */
+  tracing?: Tracing | undefined;
 }
 
 /** Begins the context of each request. When the request has ended, writes its log line and its metrics. */
@@ -38,14 +44,18 @@ export class Access {
   }
 
   begin(req: IncomingMessage, res: ServerResponse): RequestContext {
-    const inbound = req.headers['x-request-id'];
     const context: RequestContext = {
-      requestId: typeof inbound === 'string' && WELL_FORMED.test(inbound) ? inbound : randomUUID(),
+      requestId: newRequestId(req),
       startedAtMs: this.#options.clock.monotonicMs(),
+      client: this.#options.clientOf(req),
+      traceId: undefined,
+      spans: undefined,
       upstreamMs: 0,
       waitMs: 0,
       done: true,
     };
+    if (this.#options.tracing) this.#options.tracing.begin(req, context);
+    else keepTrace(req.headers, context);
     attachContext(req, context);
     this.#open.begin();
     res.once('close', () => {
@@ -58,32 +68,55 @@ export class Access {
 
   #end(req: IncomingMessage, res: ServerResponse, context: RequestContext): void {
     this.#open.end();
+    context.onEnd?.();
     const { metrics, clock } = this.#options;
     const durationMs = clock.monotonicMs() - context.startedAtMs;
     const merchantGone = !context.isUpgrade && !res.writableFinished;
     const outcome = context.outcome ?? 'merchant_gone';
     const operation = context.identity?.operation.name ?? 'none';
     metrics.requests.inc({ operation, outcome });
-    metrics.requestSeconds.observe({ operation }, durationMs / 1000);
+    metrics.observeRequest({ operation }, durationMs / 1000, exemplarIdOf(context));
+    // A handler that requires no key may have no merchant.
+    if (context.merchant?.code) metrics.merchant(context.merchant.code).ended(outcome, durationMs / 1000);
     const [path = ''] = (req.url ?? '').split('?', 1);
     const ownMs = Math.max(0, durationMs - context.upstreamMs - context.waitMs);
     if (!context.passedThrough) metrics.gatewaySeconds.observe({ operation }, ownMs / 1000);
+    const status = res.headersSent ? res.statusCode : undefined;
+    const loggedPath = context.identity?.route ?? loggablePath(path);
+    const scope = context.scope?.slice(0, 16);
+    context.spans?.end({
+      ...{ operation, outcome, merchantGone, scope },
+      // The answer to a handshake is written by the pass-through.
+      status: context.passedThrough === 'upgraded' ? 101 : status,
+      merchant: context.merchant?.code,
+      route: context.identity?.route,
+      path: loggedPath,
+    });
     this.#log({
       requestId: context.requestId,
+      traceId: context.traceId,
+      client: context.client.address,
       merchant: context.merchant?.code,
       keyId: context.merchant?.keyId,
       operation,
       method: req.method,
-      path: context.identity?.route ?? loggablePath(path),
-      status: res.headersSent ? res.statusCode : undefined,
+      path: loggedPath,
+      status,
       outcome,
-      scope: context.scope?.slice(0, 16),
+      would: context.would,
+      scope,
       durationMs: round(durationMs),
       upstreamMs: round(context.upstreamMs),
       waitMs: round(context.waitMs),
       merchantGone: merchantGone || undefined,
     });
   }
+}
+
+/** The inbound `X-Request-Id` if it is well-formed, or a new id. */
+export function newRequestId({ headers }: IncomingMessage): string {
+  const inbound = headers['x-request-id'];
+  return typeof inbound === 'string' && WELL_FORMED.test(inbound) ? inbound : randomUUID();
 }
 
 const round = (ms: number): number => Math.round(ms * 100) / 100;

@@ -1,6 +1,7 @@
 import { writeSync } from 'node:fs';
 import { pino } from 'pino';
 
+/** A logger of pino 10. */
 export type Logger = pino.Logger;
 
 /** Lines are buffered up to this size or this time: each write costs a system call and two switches of thread. */
@@ -58,6 +59,14 @@ function flushAtExit({ _writing, _writingBuf, _bufs }: Buffered): void {
   }
 }
 
+/** What of an error is logged. Others of its fields could be anything, such as the options of a request. */
+export const serializers = {
+  err: (error: Error & { code?: string | number }) => {
+    const { type, message, stack } = pino.stdSerializers.err(error);
+    return { type, message, stack, ...(error.code === undefined ? {} : { code: error.code }) };
+  },
+};
+
 /**
  * JSON lines on standard output. Callers log named fields only, never a request; the redaction is a second line of
  * defence. A process that is killed loses the lines of its last 100 ms.
@@ -67,6 +76,7 @@ export function createLogger(level: string): Logger {
     {
       level,
       base: { pid: process.pid },
+      serializers,
       timestamp: pino.stdTimeFunctions.isoTime,
       formatters: { level: (label) => ({ level: label }) },
       redact: {
@@ -99,17 +109,20 @@ process.prependListener('exit', () => {
  * so the caller must name every field. It passes all lines of one event loop turn to the stream together.
  */
 export function requestLog(logger: Logger): (fields: object) => void {
-  if (!logger.isLevelEnabled('info')) return () => {};
   const stream = (logger as unknown as Record<symbol, { write(line: string): void }>)[pino.symbols.streamSym];
+  // Another copy of pino, that of the application around us, has other symbols.
+  if (!stream) return (fields) => logger.info(fields, 'request');
   let lines = '';
   let [timeMs, time] = [0, ''];
   const flush = () => {
     const all = lines;
     lines = '';
-    if (all !== '') stream?.write(all);
+    if (all !== '') stream.write(all);
   };
   requestLogs.push(flush);
   return (fields) => {
+    // Asked for each line, because a reload of the configuration may change the level.
+    if (!logger.isLevelEnabled('info')) return;
     if (lines === '') setImmediate(flush);
     const nowMs = Date.now();
     if (nowMs !== timeMs) [timeMs, time] = [nowMs, new Date(nowMs).toISOString()];

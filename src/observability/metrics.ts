@@ -1,213 +1,216 @@
-import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
+import { type Aggregator, Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
+import { thisBuild } from '../kernel/build.ts';
+import type { MetricsFormat } from '../kernel/metrics-format.ts';
+import { CATALOGUE, type ConfiguredSet, type Definition, type LabelValues, OUTCOMES } from './catalogue.ts';
+import { write } from './exposition.ts';
+import { MerchantSeries } from './merchant-series.ts';
 
-/** Seconds. From the quickest replay to a backend that takes a minute. */
-const SECONDS = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
-/** Seconds. `store.timeoutMs`, half a second by default, limits a command. */
-const STORE_SECONDS = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1];
+type Instrument<D> =
+  D extends Definition<'counter', infer L>
+    ? Counter<L>
+    : D extends Definition<'gauge', infer L>
+      ? Gauge<L>
+      : D extends Definition<'histogram', infer L>
+        ? Histogram<L>
+        : never;
 
-/**
- * Every metric of the gateway. Labels come from bounded sets: the operation names of the configuration, and fixed words.
- * A merchant, a key or a path is never a label, because each value would be a new series.
- */
-export class Metrics {
+/** A field for each metric of the catalogue. */
+type Instruments = { readonly [K in keyof typeof CATALOGUE]: Instrument<(typeof CATALOGUE)[K]> };
+
+class Catalogued {
   readonly registry = new Registry();
 
-  readonly requests = this.#counter('oncegate_requests_total', 'Requests answered, by how they ended', [
-    'operation',
-    'outcome',
-  ]);
-  readonly requestSeconds = this.#histogram(
-    'oncegate_request_duration_seconds',
-    'From receiving the head of a request to sending the last byte of its response',
-    ['operation'],
-    SECONDS,
-  );
-  readonly gatewaySeconds = this.#histogram(
-    'oncegate_gateway_duration_seconds',
-    'The gateway’s share of a request: without the time of the backend, and without waiting for another request',
-    ['operation'],
-    SECONDS,
-  );
-  readonly upstreamSeconds = this.#histogram(
-    'oncegate_upstream_duration_seconds',
-    'From sending a request to the backend to its complete response, or its failure',
-    ['operation', 'result'],
-    SECONDS,
-  );
-  readonly storeSeconds = this.#histogram(
-    'oncegate_store_duration_seconds',
-    'Commands to the idempotency store, by command and result',
-    ['command', 'result'],
-    STORE_SECONDS,
-  );
-  readonly hits = this.#counter(
-    'oncegate_idempotency_hits_total',
-    'Responses replayed from a completed record',
-    ['operation'],
-  );
-  readonly conflicts = this.#counter(
-    'oncegate_idempotency_conflicts_total',
-    'Duplicates that could not be replayed: in_flight, mismatch, in_doubt, not_stored',
-    ['operation', 'kind'],
-  );
-  readonly inDoubt = this.#counter(
-    'oncegate_in_doubt_total',
-    'Executions whose outcome cannot be known, by cause',
-    ['operation', 'cause'],
-  );
-  readonly resolutions = this.#counter(
-    'oncegate_resolutions_total',
-    'Keys in doubt that an operator (on the admin port) or a lookup resolved',
-    ['as', 'by'],
-  );
-  readonly unprotected = this.#counter(
-    'oncegate_unprotected_total',
-    'Requests without an idempotency key, of operations that accept one',
-    ['operation'],
-  );
-  readonly stale = this.#counter(
-    'oncegate_stale_total',
-    'Writes that the store refused because another execution owns the record',
-    ['write'],
-  );
-  readonly sentAgain = this.#counter(
-    'oncegate_sent_again_total',
-    'Requests in doubt that were sent again, under inDoubt: retry',
-    ['operation'],
-  );
-  readonly lookups = this.#counter(
-    'oncegate_lookups_total',
-    'Lookups of keys in doubt at the backend, by result',
-    ['operation', 'result'],
-  );
-  readonly leaseLost = this.#counter(
-    'oncegate_lease_lost_total',
-    'Leases that lapsed although their owner was alive',
-    [],
-  );
-  readonly completeLate = this.#counter(
-    'oncegate_complete_late_total',
-    'Responses sent before they were stored, because the store did not answer in time',
-    ['operation'],
-  );
-  readonly unreplicated = this.#counter(
-    'oncegate_complete_unreplicated_total',
-    'Results that did not reach durability.replicas in time',
-    [],
-  );
-  readonly clockSteps = this.#counter(
-    'oncegate_store_clock_steps_total',
-    'Steps of the clock of Redis’ host, which decides when records expire',
-    [],
-  );
-  readonly connectionsRefused = this.#counter(
-    'oncegate_connections_refused_total',
-    'Connections closed at once because limits.connections were already open',
-    [],
-  );
-  readonly inFlight = this.#gauge(
-    'oncegate_in_flight',
-    'Requests in flight, including executions whose merchant has disconnected',
-  );
-  readonly executing = this.#gauge('oncegate_executing', 'Executions with an idempotency key that run now');
-  readonly waiting = this.#gauge(
-    'oncegate_waiting',
-    'Duplicates that wait for the result of the first request',
-  );
-  readonly pendingWrites = this.#gauge(
-    'oncegate_pending_writes',
-    'Writes that are repeated because the store has not answered',
-  );
-  readonly storeRefuses = this.#gauge(
-    'oncegate_store_refuses_writes',
-    '1 while the store refuses writes: new keys get 503, replays are still answered',
-    'max',
-  );
-  readonly slotsInUse = this.#gauge('oncegate_upstream_slots_in_use', 'Connections to the backend in use');
-  readonly slotsQueued = this.#gauge(
-    'oncegate_upstream_slots_queued',
-    'Requests that wait for a connection to the backend',
-  );
-  readonly streams = this.#gauge(
-    'oncegate_streams',
-    'Open streams to the backend: passed-through requests and WebSockets',
-  );
-  readonly keys = this.#gauge('oncegate_secret_keys', 'Secret keys that are loaded', 'average');
-  readonly merchantsExpiring = this.#gauge(
-    'oncegate_merchants_expiring',
-    'Merchants whose secret keys all end within seven days',
-    'max',
-  );
-  readonly keyReloads = this.#counter('oncegate_key_reloads_total', 'Reloads of the key file', ['result']);
+  constructor() {
+    for (const [field, definition] of Object.entries<Definition>(CATALOGUE))
+      Object.assign(this, { [field]: this.#instrument(definition) });
+  }
 
-  readonly #reads: (() => void)[] = [];
+  #instrument({ type, name, help, labels, combine, ...more }: Definition): Counter | Gauge | Histogram {
+    const common = { name, help, labelNames: Object.keys(labels), registers: [this.registry] };
+    if (type === 'histogram') {
+      const { buckets = [], hasExemplars = false } = more;
+      const options = { ...common, buckets: [...buckets], enableExemplars: hasExemplars };
+      // prom-client lets no metric with exemplars register itself for the text format, which leaves them out.
+      const metric = new Histogram({ ...options, ...(hasExemplars && { registers: [] }) });
+      if (hasExemplars) this.registry.registerMetric(metric);
+      return metric;
+    }
+    // prom-client lets a counter have an aggregator too, but its types do not.
+    // Of a newest count, the snapshots of all other workers are left out before.
+    const aggregator: Aggregator = combine === 'newest count' ? 'first' : combine;
+    const options = { ...common, aggregator };
+    return type === 'counter' ? new Counter(options) : new Gauge(options);
+  }
+}
+
+/** Every metric of the gateway. `catalogue.ts` defines them. */
+export class Metrics extends (Catalogued as new () => Catalogued & Instruments) {
+  readonly #reads = new Map<Gauge, (() => number | undefined)[]>();
+  readonly #merchants = new Map<string, MerchantSeries>();
+  readonly #others: MerchantSeries;
+  readonly #listeners: (() => void)[] = [];
+  /** The values of each configured set whose series have begun. */
+  readonly #declared: Record<ConfiguredSet, Set<string>> = {
+    operations: new Set(),
+    'operations, none': new Set(),
+    merchants: new Set(),
+  };
 
   constructor() {
+    super();
     collectDefaultMetrics({ register: this.registry });
-    // rate() does not see the first event of a series that begins with that event, so every series begins at 0.
-    for (const counter of [this.leaseLost, this.unreplicated, this.clockSteps, this.connectionsRefused])
-      counter.inc(0);
-    for (const command of [
-      'start',
-      'peek',
-      'restart',
-      'renew',
-      'complete',
-      'release',
-      'in_doubt',
-      'health',
-    ]) {
-      for (const result of ['ok', 'failed']) this.storeSeconds.zero({ command, result });
+    for (const [field, { labels, exists }] of Object.entries<Definition>(CATALOGUE)) {
+      const words = Object.values(labels);
+      // A metric without labels has begun by itself. Where its 0 would be wrong, it must not exist.
+      if (words.length > 0) {
+        if (exists === 'start' && words.every((values) => typeof values === 'object'))
+          this.#begin(field, labels);
+      } else if (exists !== 'start') (this[field as keyof Instruments] as Gauge).remove();
     }
-    for (const write of ['renew', 'complete', 'release', 'in_doubt']) this.stale.inc({ write }, 0);
-    for (const by of ['operator', 'lookup'])
-      for (const as of ['completed', 'released']) this.resolutions.inc({ as, by }, 0);
-    for (const result of ['ok', 'refused']) this.keyReloads.inc({ result }, 0);
+    this.#declare('operations, none', ['none']);
+    this.#declare('merchants', ['other']);
+    this.#others = new MerchantSeries(this, 'other');
+    this.buildInfo.set({ ...thisBuild() }, 1);
   }
 
-  /** Begins the series of these operations at 0. */
+  /** Begins the series of these operations at 0, except for those that have begun. */
   declareOperations(names: readonly string[]): void {
-    for (const operation of names) {
-      for (const counter of [this.hits, this.unprotected, this.completeLate, this.sentAgain])
-        counter.inc({ operation }, 0);
-      for (const kind of ['in_flight', 'mismatch', 'in_doubt', 'not_stored'])
-        this.conflicts.inc({ operation, kind }, 0);
-      for (const result of ['complete', 'oversize', 'not_sent', 'unknown']) {
-        this.upstreamSeconds.zero({ operation, result });
-      }
-      for (const result of ['completed', 'released', 'unknown', 'failed'])
-        this.lookups.inc({ operation, result }, 0);
-      for (const cause of ['timeout', 'connection', 'status']) this.inDoubt.inc({ operation, cause }, 0);
+    this.#declare('operations', names);
+    this.#declare('operations, none', names);
+  }
+
+  /** Begins the series of these merchants at 0, and ends those of all others, who then count as `other`. */
+  nameMerchants(codes: readonly string[]): void {
+    for (const merchant of this.#merchants.keys()) {
+      if (codes.includes(merchant)) continue;
+      this.#merchants.delete(merchant);
+      this.#declared.merchants.delete(merchant);
+      this.merchantSeconds.remove({ merchant });
+      this.merchantInDoubt.remove({ merchant });
+      for (const outcome of OUTCOMES) this.merchantRequests.remove({ merchant, outcome });
+    }
+    this.#declare('merchants', codes);
+    for (const merchant of codes)
+      if (!this.#merchants.has(merchant)) this.#merchants.set(merchant, new MerchantSeries(this, merchant));
+  }
+
+  /** The series of a merchant: its own if it is named, or else those of `other`. */
+  merchant(code: string): MerchantSeries {
+    return this.#merchants.get(code) ?? this.#others;
+  }
+
+  /** The operations whose series have begun. */
+  get operations(): ReadonlySet<string> {
+    return this.#declared.operations;
+  }
+
+  /** Begins the series of `mode: observe` at 0. */
+  declareObserved(names: readonly string[]): void {
+    for (const operation of names)
+      for (const field of ['observed', 'unobserved'] as const)
+        this.#begin(field, { ...CATALOGUE[field].labels, operation: [operation] });
+  }
+
+  /**
+   * Sets the gauge to the sum of what its `read` functions return, each time the metrics are read. If they return undefined, the
+   * gauge does not exist.
+   */
+  track(gauge: Gauge, read: () => number | undefined): void {
+    this.#reads.set(gauge, [...(this.#reads.get(gauge) ?? []), read]);
+  }
+
+  /** @param usage of a store on this machine. `freeBytes`: Infinity if the file system does not say */
+  trackUsage(usage: () => { queued: number; walBytes: number; freeBytes: number } | undefined): void {
+    this.track(this.sqliteQueue, () => usage()?.queued);
+    this.track(this.sqliteWalBytes, () => usage()?.walBytes);
+    this.track(this.storeDiskFree, () => {
+      const { freeBytes = Number.POSITIVE_INFINITY } = usage() ?? {};
+      return Number.isFinite(freeBytes) ? freeBytes : undefined;
+    });
+  }
+
+  /** @param traceId becomes an exemplar of the bucket */
+  observeRequest(labels: { operation: string }, seconds: number, traceId: string | undefined): void {
+    this.requestSeconds.observe({ labels, value: seconds, ...exemplarOf(traceId) });
+  }
+
+  /** @param traceId becomes an exemplar of the bucket */
+  observeUpstream(
+    labels: { operation: string; result: string },
+    seconds: number,
+    traceId: string | undefined,
+  ): void {
+    this.upstreamSeconds.observe({ labels, value: seconds, ...exemplarOf(traceId) });
+  }
+
+  /** Calls `listener` each time before the metrics are read. */
+  beforeReading(listener: () => void): void {
+    this.#listeners.push(listener);
+  }
+
+  /** Begins the series of these values of a configured set, of all metrics that have the set as a label. */
+  #declare(set: ConfiguredSet, values: readonly string[]): void {
+    const declared = this.#declared[set];
+    const added = values.filter((value) => !declared.has(value));
+    if (added.length === 0) return;
+    for (const value of added) declared.add(value);
+    for (const [field, { labels, exists }] of Object.entries<Definition>(CATALOGUE)) {
+      if (exists !== 'start' || !Object.values(labels).includes(set)) continue;
+      const begun = Object.entries(labels).map(([label, all]) => [label, all === set ? added : all]);
+      this.#begin(field, Object.fromEntries(begun));
     }
   }
 
-  /** Sets the gauge to what `read` returns, each time the metrics are read. */
-  track(gauge: Gauge, read: () => number): void {
-    this.#reads.push(() => gauge.set(read()));
+  /**
+   * Begins a series at 0 for each combination of the labels' values. rate() does not see the first event of a series that begins
+   * with that event.
+   */
+  #begin(field: string, labels: Readonly<Record<string, LabelValues>>): void {
+    const metric = this[field as keyof Instruments] as Counter | Gauge | Histogram;
+    for (const series of combinations(labels)) {
+      if (metric instanceof Histogram) metric.zero(series);
+      // Unlike `set`, this leaves a series that has begun as it is.
+      else metric.inc(series, 0);
+    }
   }
 
-  /** Prometheus text format. */
-  async text(): Promise<string> {
-    for (const read of this.#reads) read();
+  #readGauges(): void {
+    for (const listener of this.#listeners) listener();
+    for (const [gauge, reads] of this.#reads) {
+      const values = reads.map((read) => read()).filter((value) => value !== undefined);
+      if (values.length === 0) gauge.remove();
+      else gauge.set(values.reduce((sum, value) => sum + value, 0));
+    }
+  }
+
+  async text(format: MetricsFormat = 'text'): Promise<string> {
+    if (format === 'openmetrics') return await write([await this.snapshot()], format);
+    this.#readGauges();
     return await this.registry.metrics();
   }
 
   /** For the primary process, which adds up the metrics of its workers. */
   async snapshot(): Promise<object[]> {
-    for (const read of this.#reads) read();
+    this.#readGauges();
     return await this.registry.getMetricsAsJSON();
   }
+}
 
-  #counter<L extends string>(name: string, help: string, labelNames: L[]): Counter<L> {
-    return new Counter({ name, help, labelNames, registers: [this.registry] });
-  }
+/** prom-client's types allow only the metric's own labels here. */
+const exemplarOf = (traceId: string | undefined): object | undefined =>
+  traceId === undefined ? undefined : { exemplarLabels: { trace_id: traceId } };
 
-  #histogram<L extends string>(name: string, help: string, labelNames: L[], buckets: number[]): Histogram<L> {
-    return new Histogram({ name, help, labelNames, buckets, registers: [this.registry] });
-  }
+/** What the primary process adds to the snapshots of its workers: it follows the configuration file, and they do not. */
+export function configurationWarnings(count: number): object[] {
+  const { type, name, help, combine } = CATALOGUE.configWarnings;
+  const values = [{ labels: { about: 'configuration' }, value: count }];
+  return [{ type, name, help, aggregator: combine, values }];
+}
 
-  /** `aggregator`: how the primary combines the values of its workers. */
-  #gauge(name: string, help: string, aggregator: 'sum' | 'average' | 'max' = 'sum'): Gauge {
-    return new Gauge({ name, help, aggregator, registers: [this.registry] });
-  }
+/** Every combination of one value of each label. */
+function combinations(labels: Readonly<Record<string, LabelValues>>): Record<string, string>[] {
+  let found: Record<string, string>[] = [{}];
+  for (const [label, values] of Object.entries(labels))
+    found = found.flatMap((one) => [...values].map((value) => ({ ...one, [label]: value })));
+  return found;
 }

@@ -1,5 +1,5 @@
 import type { KeyReload } from '../kernel/context.ts';
-import type { ResolvedRecord } from '../kernel/records.ts';
+import type { LoggedResolution } from '../kernel/records.ts';
 import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 
@@ -8,6 +8,8 @@ interface Keyed {
   scope: string;
   merchant: string;
   operation: string;
+  requestId?: string;
+  traceId?: string | undefined;
 }
 
 /** Each result of the engine that is counted as a conflict, and its label. */
@@ -20,9 +22,11 @@ const CONFLICTS: Record<string, string> = {
 
 /**
  * Turns events of the other rooms into metrics and log lines. Satisfies the engine's `EngineObserver` and the lookups'
- * `DoubtObserver`. (access.ts writes the line and the metrics that every request has.)
+ * `LookupObserver`. (access.ts writes the line and the metrics that every request has.)
  */
 export class Observer {
+  /** Called for each resolution of this process. The store counts all of them. */
+  onResolved: () => void = () => {};
   readonly #metrics: Metrics;
   readonly #logger: Logger;
 
@@ -42,6 +46,7 @@ export class Observer {
 
   inDoubt(call: Keyed, cause: 'timeout' | 'connection' | 'status', reason: string): void {
     this.#metrics.inDoubt.inc({ operation: call.operation, cause });
+    this.#metrics.merchant(call.merchant).leftInDoubt();
     this.#logger.warn({ ...named(call), reason }, 'the outcome of an execution is unknown');
   }
 
@@ -53,6 +58,16 @@ export class Observer {
   leaseLost(call: Keyed): void {
     this.#metrics.leaseLost.inc();
     this.#logger.warn(named(call), 'a lease lapsed while its owner was alive');
+  }
+
+  // Requests with an idempotency key, under `mode: observe`.
+
+  observed(operation: string, would: string): void {
+    this.#metrics.observed.inc({ operation, would });
+  }
+
+  unobserved(operation: string, reason: string): void {
+    this.#metrics.unobserved.inc({ operation, reason });
   }
 
   // Writes that the store refused, or has not answered.
@@ -95,18 +110,47 @@ export class Observer {
     this.#logger[times === 1 ? 'warn' : 'debug'](fields, 'a lookup did not decide a key in doubt');
   }
 
-  resolved(
-    scope: string,
-    { by, reason, from, to }: Omit<ResolvedRecord, 'scope'>,
-    source: 'operator' | 'lookup' = 'lookup',
-  ): void {
-    this.#metrics.resolutions.inc({ as: to.as, by: source });
+  resolved(scope: string, { by, reason, from, to }: LoggedResolution): void {
     const { state, merchant, operation } = from;
     const fields = { ...named({ scope, merchant, operation }), by, reason, from: state, to: to.as };
     this.#logger.info(fields, 'a key in doubt was resolved');
+    this.onResolved();
+  }
+
+  // Secret keys that the backend is asked for.
+
+  keyProbed(result: string): void {
+    this.#metrics.keyProbes.inc({ result });
+  }
+
+  keysUnchecked(reason: string): void {
+    this.#logger.warn({ reason }, 'the backend cannot check a secret key');
+  }
+
+  merchantChanged(from: string, to: string): void {
+    this.#logger.error(
+      { from, to },
+      'the backend names another merchant for a secret key than before: the key is refused',
+    );
+  }
+
+  /** Redis stopped or began to count the requests of merchants for all gateways. */
+  limitsShared(isShared: boolean, reason = ''): void {
+    if (isShared) this.#logger.info('the limits of merchants are shared again');
+    else this.#logger.warn({ reason }, 'the limits of merchants are not shared: Redis does not answer');
   }
 
   // The store itself.
+
+  commandEnded(command: string, result: 'ok' | 'failed', ms: number): void {
+    this.#metrics.storeSeconds.observe({ command, result }, ms / 1000);
+  }
+
+  /** A record cannot be read, so its key is refused. `why` names no key, no header and no body. */
+  unreadable(scope: string, reason: string, why: string): void {
+    this.#metrics.unreadable.inc({ reason });
+    this.#logger.error({ scope: scope.slice(0, 16), reason, why }, 'a record cannot be read');
+  }
 
   /** A result had not reached `durability.replicas` in time. */
   unreplicated(): void {
@@ -118,16 +162,28 @@ export class Observer {
     this.#logger.error({ stepMs }, 'the clock of Redis’ host was stepped: records expire early or late');
   }
 
+  /** SQLite committed a transaction. */
+  committed(ms: number): void {
+    this.#metrics.sqliteCommitSeconds.observe(ms / 1000);
+  }
+
   writerReplaced(error: Error): void {
     this.#logger.error({ err: error }, 'the store’s writer thread died and was replaced');
   }
 }
 
 /** Logs the first 16 digits of the scope, which are enough to find the record. The idempotency key is never logged. */
-const named = ({ scope, merchant, operation }: Keyed) => ({ scope: scope.slice(0, 16), merchant, operation });
+const named = ({ scope, merchant, operation, requestId, traceId }: Keyed) => ({
+  ...(traceId !== undefined && { traceId }),
+  scope: scope.slice(0, 16),
+  merchant,
+  operation,
+  requestId,
+});
 
 /** Not a method of {@link Observer}: with workers, the primary logs each reload once, and the primary has no metrics. */
 export function logReload(logger: Logger, reload: KeyReload): void {
-  if (reload.ok) logger.info({ keys: reload.keys }, 'the key file was reloaded');
-  else logger.error({ reason: reload.error }, 'the new key file is refused; the old keys stay in force');
+  if (reload.ok) logger.info({ keys: reload.keys }, 'the secret keys were reloaded');
+  else
+    logger.error({ reason: reload.error }, 'the secret keys cannot be reloaded; the old ones stay in force');
 }
