@@ -1,12 +1,28 @@
-import { hash, timingSafeEqual } from 'node:crypto';
-import express, { type Express, type RequestHandler } from 'express';
-import { problem, sendProblem } from '../kernel/problem.ts';
+import express, { type ErrorRequestHandler, type Express, type Request } from 'express';
+import type { Clock } from '../kernel/clock.ts';
+import { METRICS_MEDIA_TYPES, type MetricsFormat } from '../kernel/metrics-format.ts';
 import type { AskRecords } from '../kernel/records.ts';
+import { type ConsoleObserver, consoleRoutes } from './console/console.ts';
+import type { Configuration, Overview } from './console/contract.ts';
+import { docsRoutes } from './docs.ts';
+import { linksPage, securityHeaders } from './headers.ts';
+import type { AdminOptions } from './options.ts';
+import { allowOnly, refuse } from './problems.ts';
 import { recordsRoutes, refuseOff } from './records.ts';
+import { loginWith, requireToken, sameText } from './tokens.ts';
+import { Tries } from './tries.ts';
 
 /** One condition of readiness. */
 export interface Check {
-  name: 'store' | 'upstream' | 'keys' | 'draining' | 'workers' | 'operations';
+  name:
+    | 'store'
+    | 'upstream'
+    | 'keys'
+    | 'draining'
+    | 'workers'
+    | 'operations'
+    | 'certificates'
+    | 'configuration';
   ok: boolean;
   detail: string;
   /** Settings that weaken the promise: a store that can lose records, a policy that can pay twice. */
@@ -15,48 +31,129 @@ export interface Check {
 
 /** What the admin port serves, for one process or for all workers together. */
 export interface AdminSource {
-  /** Prometheus text format. */
-  metrics(): Promise<string>;
+  /** Default format: text. */
+  metrics(format?: MetricsFormat): Promise<string>;
   checks(): Promise<Check[]>;
   records: AskRecords;
+  /** The configuration in force, with masked secrets. */
+  configuration(): Omit<Configuration, 'warnings'>;
 }
 
-/** The admin application: `/healthz`, `/readyz`, `/metrics`, and with a token `/records`. */
-export function createAdmin(source: AdminSource, token: string | undefined): Express {
+export interface AdminTools {
+  options: AdminOptions;
+  clock: Clock;
+  /** What does not change while the gateway runs. */
+  about: Pick<Overview, 'build' | 'workers' | 'mode' | 'store'>;
+  /** How often the keys in doubt are counted, in milliseconds. */
+  countDoubtsEveryMs: number;
+  observer: AdminObserver;
+}
+
+export interface AdminObserver extends ConsoleObserver {
+  /** A request failed with an exception. */
+  failed(error: unknown): void;
+  /** A program sent a wrong bearer token to the path. An address that repeats it is reported once in five minutes. */
+  wrongToken(path: string, address: string): void;
+}
+
+/**
+ * The admin application: `/healthz`, `/readyz`, `/metrics`, `/docs`, and with a token `/records` and `/console/`. Everything else
+ * is a problem document.
+ */
+export function createAdmin(source: AdminSource, tools: AdminTools): Express {
+  const { token, console: isOn, tokens } = tools.options;
+  // One for the whole port: logins and programs have the same token.
+  const tries = new Tries(tools.clock);
+  const checkToken = (path: string, isRight: (presented: string) => boolean) =>
+    requireToken(tools.options, isRight, tries, (address) => tools.observer.wrongToken(path, address));
+  // Whatever scrapes needs no token that can release a key.
+  const mayScrape = (presented: string) => loginWith(presented, tools.options) !== undefined;
+  const hasConsole = isOn && (token !== undefined || tokens.length > 0);
   const app = express();
   app.disable('x-powered-by').disable('etag');
-  app.get('/healthz', (_req, res) => {
-    res.json({ status: 'ok' });
-  });
-  app.get('/readyz', async (_req, res) => {
-    const checks = await source.checks();
-    const ready = checks.every((check) => check.ok);
-    res.status(ready ? 200 : 503).json({ status: ready ? 'ready' : 'not ready', checks });
-  });
-  app.get('/metrics', requireToken(token), async (_req, res) => {
-    res.type('text/plain; version=0.0.4; charset=utf-8').send(await source.metrics());
-  });
+  app.use(securityHeaders);
+  app
+    .route('/')
+    .get((_req, res) => {
+      if (hasConsole) res.set('Cache-Control', 'no-store').redirect(302, '/console/');
+      else
+        res
+          .type('html')
+          .set('Cache-Control', 'no-store')
+          .send(linksPage(token !== undefined));
+    })
+    .all(allowOnly('GET, HEAD'));
+  app
+    .route('/healthz')
+    .get((_req, res) => {
+      res.json({ status: 'ok' });
+    })
+    .all(allowOnly('GET, HEAD'));
+  app
+    .route('/readyz')
+    .get(async (_req, res) => {
+      const checks = await source.checks();
+      const ready = checks.every((check) => check.ok);
+      res.status(ready ? 200 : 503).json({ status: ready ? 'ready' : 'not ready', checks });
+    })
+    .all(allowOnly('GET, HEAD'));
+  app
+    .route('/metrics')
+    .get(checkToken('/metrics', mayScrape), async (req, res) => {
+      const format = formatFor(req);
+      res
+        .set('Vary', 'Accept')
+        .type(METRICS_MEDIA_TYPES[format])
+        .send(await source.metrics(format));
+    })
+    .all(allowOnly('GET, HEAD'));
+  app.use('/docs', docsRoutes());
   // Without a token, everyone who can reach the port could release a key.
   if (token === undefined) app.use('/records', (_req, res) => refuseOff(res));
   else
     app.use(
       '/records',
-      requireToken(token),
+      checkToken('/records', (presented) => sameText(presented, token)),
       recordsRoutes((question) => source.records(question)),
     );
+  if (hasConsole) app.use('/console', consoleRoutes(source, tools, tries));
+  else app.use('/console', (_req, res) => refuse(res, 'console_off', whyOff(isOn)));
+  app.use((_req, res) =>
+    refuse(res, 'not_found', 'The paths are /, /healthz, /readyz, /metrics, /docs, /records and /console/.'),
+  );
+  app.use(failed(tools.observer));
   return app;
 }
 
-/** Without a token every request is accepted. The configuration then allows the port on loopback addresses only. */
-function requireToken(token: string | undefined): RequestHandler {
-  return (req, res, next) => {
-    if (token === undefined || sameText(req.headers.authorization ?? '', `Bearer ${token}`)) return next();
-    const headers = { 'WWW-Authenticate': 'Bearer realm="oncegate admin"' };
-    sendProblem(res, problem('missing_credentials', 'The admin token is required.', { headers }), '-');
-  };
-}
+const whyOff = (isOn: boolean): string =>
+  isOn
+    ? 'The console needs admin.token or admin.tokens in the configuration.'
+    : 'The configuration has admin.console: false.';
 
-/** Constant-time comparison. The digests have one length, which `timingSafeEqual` requires. */
-function sameText(a: string, b: string): boolean {
-  return timingSafeEqual(Buffer.from(hash('sha256', a)), Buffer.from(hash('sha256', b)));
+/** Errors that Express and its body parser raise because of the request have a status. Every other one is the gateway's. */
+const failed =
+  (observer: AdminObserver): ErrorRequestHandler =>
+  (error: { status?: unknown; type?: unknown } | undefined, _req, res, _next) => {
+    if (error?.type === 'entity.too.large') refuse(res, 'too_large', 'The body is too large.');
+    else if (error?.type !== undefined) refuse(res, 'invalid', 'The body cannot be read as JSON.');
+    else if (error?.status === 400) refuse(res, 'invalid', 'The path cannot be decoded.');
+    else {
+      observer.failed(error);
+      refuse(res, 'internal', 'The reason is in the log.');
+      // An answer that has begun cannot be completed.
+      if (!res.writableEnded) res.destroy();
+    }
+  };
+
+/**
+ * OpenMetrics for scrapers that prefer it, as Prometheus does; text for all others. Prometheus 3 asks for names with any characters
+ * (`escaping`), which our names do not need.
+ */
+function formatFor(req: Request): MetricsFormat {
+  const openMetrics = 'application/openmetrics-text; version=1.0.0';
+  const accepted = req.accepts([
+    ...['text/plain; version=0.0.4', openMetrics],
+    ...['allow-utf-8', 'underscores', 'values'].map((escaping) => `${openMetrics}; escaping=${escaping}`),
+  ]);
+  return String(accepted).startsWith('application/') ? 'openmetrics' : 'text';
 }

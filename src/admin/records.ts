@@ -1,6 +1,9 @@
 import express, { type ErrorRequestHandler, type RequestHandler, type Response, Router } from 'express';
 import { z } from 'zod';
 import type { AskRecords, RecordsAnswer, Refusal, RefusalReason } from '../kernel/records.ts';
+import { withoutSecretHeaders } from './console/views.ts';
+import { allowOnly } from './problems.ts';
+import { MAX_BODY_BYTES, mistakeIn, resolutionFields } from './resolution.ts';
 
 type Why = RefusalReason | 'too_large' | 'off';
 
@@ -10,26 +13,15 @@ const refusals: Record<Why, [status: number, title: string]> = {
   absent: [404, 'There is no such record'],
   alive: [409, 'The owner of the record is still alive'],
   changed: [409, 'The record is not in doubt any more'],
+  unreadable: [409, 'The record cannot be read'],
   too_large: [413, 'The request body is too large'],
   off: [403, 'Records are not served here'],
   unavailable: [503, 'The idempotency store cannot be reached'],
 };
 
-/** Keys with a larger response are resolved on the command line, or without a body. */
-const MAX_BODY_BYTES = 2_097_152;
-
 const resolveBody = z.strictObject({
-  as: z.enum(['completed', 'released']),
+  ...resolutionFields,
   by: z.string(),
-  reason: z.string(),
-  status: z.number().optional(),
-  headers: z
-    .record(z.string(), z.union([z.string(), z.array(z.string())]))
-    .transform((fields) =>
-      Object.entries(fields).flatMap(([name, values]) => [values].flat().flatMap((value) => [name, value])),
-    )
-    .optional(),
-  body: z.base64().optional(),
   execution: z.string().optional(),
 });
 
@@ -42,7 +34,7 @@ export function recordsRoutes(ask: AskRecords): Router {
     const { in_doubt: inDoubt = 'false', limit = '100', cursor } = req.query;
     const known = ['true', 'false'].includes(String(inDoubt)) && DIGITS.test(String(limit));
     if (!known || (cursor !== undefined && typeof cursor !== 'string'))
-      return refuse(
+      return refuseRecord(
         res,
         'invalid',
         'in_doubt must be true or false, limit a number, and cursor that of an earlier page.',
@@ -58,7 +50,7 @@ export function recordsRoutes(ask: AskRecords): Router {
     express.json({ limit: MAX_BODY_BYTES, inflate: false }),
     async (req, res) => {
       const { success, data, error } = resolveBody.safeParse(req.body);
-      if (!success) return refuse(res, 'invalid', mistakesIn(error));
+      if (!success) return refuseRecord(res, 'invalid', mistakeIn(error));
       const { scope } = req.params;
       const { execution } = data;
       const shown = execution === undefined ? await ask({ kind: 'show', scope }) : undefined;
@@ -68,6 +60,8 @@ export function recordsRoutes(ask: AskRecords): Router {
       answer(res, await ask({ kind: 'resolve', scope, ...data, execution: named }));
     },
   );
+  for (const path of ['/', '/:scope']) routes.all(path, allowOnly('GET, HEAD'));
+  routes.all('/:scope/resolve', allowOnly('POST'));
   routes.use(unreadableBody);
   return routes;
 }
@@ -78,10 +72,11 @@ const refuseTooLarge: RequestHandler<{ scope: string }> = (req, res, next) => {
   else next();
 };
 
-const tooLarge = (res: Response): void => refuse(res, 'too_large', `The limit is ${MAX_BODY_BYTES} bytes.`);
+const tooLarge = (res: Response): void =>
+  refuseRecord(res, 'too_large', `The limit is ${MAX_BODY_BYTES} bytes.`);
 
 export const refuseOff = (res: Response): void =>
-  refuse(res, 'off', 'Records are served only if admin.token is set.');
+  refuseRecord(res, 'off', 'Records are served only if admin.token is set.');
 
 /** `none` is not the name of any execution. */
 const executionIn = (shown: RecordsAnswer | undefined): string =>
@@ -89,11 +84,16 @@ const executionIn = (shown: RecordsAnswer | undefined): string =>
 
 function answer(res: Response, found: RecordsAnswer): void {
   res.set('Cache-Control', 'no-store');
-  if (found.kind === 'found') res.json(found.value);
-  else refuse(res, found.why, found.detail, found);
+  if (found.kind === 'refused') refuseRecord(res, found.why, found.detail, found);
+  else res.json(shownValue(found.value));
 }
 
-function refuse(
+/** Of what these routes ask for, only a single record has its response. */
+const shownValue = (value: Extract<RecordsAnswer, { kind: 'found' }>['value']): object =>
+  'record' in value && value.record ? { ...value, record: withoutSecretHeaders(value.record) } : value;
+
+/** As `refuse` of problems.ts, but with types and titles of its own, and with the whole record. */
+function refuseRecord(
   res: Response,
   why: Why,
   detail: string,
@@ -104,18 +104,12 @@ function refuse(
   // Node would parse the rest of an unread body as the next request.
   if (!res.req.complete) res.shouldKeepAlive = false;
   res.set('Cache-Control', 'no-store').status(status).type('application/problem+json');
-  res.send(JSON.stringify({ type: `urn:oncegate:problem:records_${why}`, title, status, detail, record }));
-}
-
-/** Names the member that is wrong, without any value of the request. */
-function mistakesIn({ issues }: z.ZodError): string {
-  const [issue] = issues;
-  const place = issue?.path.join('.') || 'the body';
-  return `${place}: ${issue?.code === 'unrecognized_keys' ? 'has an unknown member' : (issue?.message ?? 'is wrong')}.`;
+  const problem = { type: `urn:oncegate:problem:records_${why}`, title, status, detail, code: why };
+  res.send(JSON.stringify({ ...problem, record: record && withoutSecretHeaders(record) }));
 }
 
 const unreadableBody: ErrorRequestHandler = (error: { type?: string }, _req, res, next) => {
   if (error.type === 'entity.too.large') tooLarge(res);
-  else if (error.type) refuse(res, 'invalid', 'The body cannot be read as JSON.');
+  else if (error.type) refuseRecord(res, 'invalid', 'The body cannot be read as JSON.');
   else next(error);
 };

@@ -1,0 +1,56 @@
+import type { RequestHandler, Response } from 'express';
+import { refuse } from '../problems.ts';
+import { sameText } from '../tokens.ts';
+import type { Permission } from './contract.ts';
+import { cookieIn } from './origin.ts';
+import type { OpenSession, Sessions } from './sessions.ts';
+
+/** The session of a request that passed {@link requireSession}. */
+export const sessionOf = (res: Response): OpenSession => res.locals.session as OpenSession;
+
+export const noStore: RequestHandler = (_req, res, next) => {
+  res.set('Cache-Control', 'no-store');
+  next();
+};
+
+/** Without a session 401. A request that can change something also needs the session's CSRF token. */
+export function requireSession(sessions: Sessions): RequestHandler {
+  return (req, res, next) => {
+    const session = sessions.find(cookieIn(req) ?? '', req.get('X-Console-Background') !== '1');
+    if (!session)
+      return refuse(
+        res,
+        'not_logged_in',
+        'Log in. A session ends when it is not used, and with the gateway.',
+      );
+    const isSafe = req.method === 'GET' || req.method === 'HEAD';
+    if (!isSafe && !sameText(req.get('X-Console-Csrf') ?? '', session.csrf)) return refuseCsrf(res);
+    res.locals.session = session;
+    next();
+  };
+}
+
+export const refuseCsrf = (res: Response): void =>
+  refuse(res, 'csrf', 'The header X-Console-Csrf must have the token that GET /console/session tells.');
+
+/** 403 unless the session's token permits it. */
+export const requirePermission =
+  (permission: Permission): RequestHandler =>
+  (_req, res, next) => {
+    const { may, name } = sessionOf(res);
+    if (may.includes(permission)) next();
+    else refuse(res, 'not_permitted', `The token ${name} does not permit ${permission}.`);
+  };
+
+export const onlyJson: RequestHandler = (req, res, next) => {
+  if (req.is('application/json')) next();
+  else refuse(res, 'not_json', 'Send Content-Type: application/json, and a body.');
+};
+
+/** `express.json` would read a too large body completely before it refuses it. */
+export const refuseLarge =
+  (maxBytes: number): RequestHandler =>
+  (req, res, next) => {
+    if (Number(req.headers['content-length'] ?? 0) <= maxBytes) next();
+    else refuse(res, 'too_large', `The limit is ${maxBytes} bytes.`);
+  };

@@ -1,0 +1,158 @@
+import express, { type Request, type RequestHandler, type Response, Router } from 'express';
+import { z } from 'zod';
+import type {
+  AskRecords,
+  RecordsPage,
+  RecordsQuestion,
+  RecordView,
+  ShownRecord,
+  StoredResponse,
+} from '../../kernel/records.ts';
+import type { AdminTools } from '../application.ts';
+import { allowOnly, refuse } from '../problems.ts';
+import { MAX_BODY_BYTES, mistakeIn, resolutionFields } from '../resolution.ts';
+import type { DoubtsPage, ResolvedAnswer, StoredBody } from './contract.ts';
+import { onlyJson, refuseLarge, requirePermission, sessionOf } from './guards.ts';
+import { foundView, headerViews, headView } from './views.ts';
+
+const PAGE = 100;
+/** In one request for the keys of one merchant. */
+const MAX_SEARCHED_PAGES = 20;
+/** How much of a stored body is sent to the page. `oncegate records show --body` prints all of it. */
+const MAX_SHOWN_BYTES = 1_048_576;
+
+const doubtsQuery = z.object({
+  cursor: z.string().optional(),
+  merchant: z.string().min(1).max(255).optional(),
+});
+
+const findBody = z.strictObject({ merchant: z.string().min(1).max(255), key: z.string().min(1).max(255) });
+
+const resolveBody = z.strictObject({
+  ...resolutionFields,
+  execution: z.string().min(1).max(100),
+  person: z
+    .string()
+    .trim()
+    .regex(
+      /^[^()\p{Cc}\p{Cf}\p{Zl}\p{Zp}]{1,60}$/u,
+      'must be one line of 1 to 60 characters, without brackets',
+    )
+    .optional(),
+});
+
+/** The routes of the console's API that are about records. The session was checked before. */
+export function consoleRecords(ask: AskRecords, tools: Pick<AdminTools, 'clock' | 'observer'>): Router {
+  const handlers = new RecordHandlers(ask, tools);
+  const json = [
+    refuseLarge(MAX_BODY_BYTES),
+    onlyJson,
+    express.json({ limit: MAX_BODY_BYTES, inflate: false }),
+  ];
+  const routes = Router();
+  routes.route('/doubts').get(handlers.listDoubts).all(allowOnly('GET, HEAD'));
+  routes.route('/records/find').post(json, handlers.find).all(allowOnly('POST'));
+  routes.route('/records/:scope').get(handlers.show).all(allowOnly('GET, HEAD'));
+  routes
+    .route('/records/:scope/body')
+    .get(requirePermission('bodies'), handlers.showBody)
+    .all(allowOnly('GET, HEAD'));
+  routes
+    .route('/records/:scope/resolve')
+    .post(requirePermission('resolve'), json, handlers.resolve)
+    .all(allowOnly('POST'));
+  return routes;
+}
+
+class RecordHandlers {
+  readonly #ask: AskRecords;
+  readonly #clock: AdminTools['clock'];
+  readonly #observer: AdminTools['observer'];
+
+  constructor(ask: AskRecords, { clock, observer }: Pick<AdminTools, 'clock' | 'observer'>) {
+    this.#ask = ask;
+    this.#clock = clock;
+    this.#observer = observer;
+  }
+
+  readonly listDoubts: RequestHandler = async (req, res) => {
+    const { data, success } = doubtsQuery.safeParse(req.query);
+    if (!success)
+      return refuse(res, 'invalid', 'A cursor is that of an earlier page, and a merchant a code.');
+    const page = await this.#doubtsOf(res, data);
+    if (!page) return;
+    const nowMs = this.#clock.wallMs();
+    const records = page.records.map((record) => headView(record, nowMs));
+    const nowAt = new Date(nowMs).toISOString();
+    res.json({ nowAt, records, cursor: page.cursor ?? null } satisfies DoubtsPage);
+  };
+
+  /** The store lists the keys of all merchants, so those of one are looked for in several pages. */
+  async #doubtsOf(
+    res: Response,
+    { merchant, cursor: from }: z.output<typeof doubtsQuery>,
+  ): Promise<RecordsPage | undefined> {
+    const records: RecordView[] = [];
+    let cursor = from;
+    for (let pages = 0; pages < MAX_SEARCHED_PAGES; pages++) {
+      const page = await this.#found<RecordsPage>(res, { kind: 'list', inDoubt: true, limit: PAGE, cursor });
+      if (!page || merchant === undefined) return page;
+      records.push(...page.records.filter((record) => record.merchant === merchant));
+      cursor = page.cursor;
+      if (cursor === undefined || records.length >= PAGE) break;
+    }
+    return { records, ...(cursor !== undefined && { cursor }) };
+  }
+
+  readonly find: RequestHandler = async (req, res) => {
+    const { data, success } = findBody.safeParse(req.body);
+    if (!success) return refuse(res, 'invalid', 'Name a merchant code and an idempotency key.');
+    const shown = await this.#found<ShownRecord>(res, { kind: 'find', ...data });
+    if (shown) res.json(foundView(shown, this.#clock.wallMs()));
+  };
+
+  readonly show: RequestHandler = async (req, res) => {
+    const shown = await this.#found<ShownRecord>(res, { kind: 'show', scope: scopeIn(req) });
+    if (shown) res.json(foundView(shown, this.#clock.wallMs()));
+  };
+
+  readonly showBody: RequestHandler = async (req, res) => {
+    const scope = scopeIn(req);
+    const stored = await this.#found<StoredResponse>(res, { kind: 'body', scope, maxBytes: MAX_SHOWN_BYTES });
+    if (!stored) return;
+    const { response } = stored;
+    if (!response) return refuse(res, 'no_body', 'It is not completed, or its response was not stored.');
+    // Before it is sent, so that no body is read without a trace.
+    this.#observer.bodyRead(sessionOf(res).name, scope, req.socket.remoteAddress ?? 'unknown');
+    const { status, headers, body, bodyBytes } = response;
+    res.json({
+      ...{ scope, status, headers: headerViews(headers, true), bodyBytes, body },
+      truncated: bodyBytes > MAX_SHOWN_BYTES,
+    } satisfies StoredBody);
+  };
+
+  readonly resolve: RequestHandler = async (req, res) => {
+    const { success, data, error } = resolveBody.safeParse(req.body);
+    if (!success) return refuse(res, 'invalid', mistakeIn(error));
+    const { person, ...resolution } = data;
+    const { name } = sessionOf(res);
+    const by = person === undefined ? name : `${person} (${name})`;
+    const scope = scopeIn(req);
+    if (!(await this.#found(res, { kind: 'resolve', scope, by, ...resolution }))) return;
+    // The key is resolved now. If the record cannot be read after that, the answer is a success without it.
+    const shown = await this.#ask({ kind: 'show', scope });
+    const after = shown.kind === 'found' ? (shown.value as ShownRecord) : { scope, record: null, audit: [] };
+    res.json(foundView(after, this.#clock.wallMs()) satisfies ResolvedAnswer);
+  };
+
+  /** What was found. Undefined: the question was refused, and the refusal is answered. */
+  async #found<T>(res: Response, question: RecordsQuestion): Promise<T | undefined> {
+    const answer = await this.#ask(question);
+    if (answer.kind === 'found') return answer.value as T;
+    const { why, detail, retryAfterMs, record } = answer;
+    refuse(res, why, detail, { retryAfterMs, record: record && headView(record, this.#clock.wallMs()) });
+    return undefined;
+  }
+}
+
+const scopeIn = (req: Request): string => String(req.params.scope);

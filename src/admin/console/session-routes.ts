@@ -1,0 +1,70 @@
+import express, { type RequestHandler, Router } from 'express';
+import { z } from 'zod';
+import type { AdminTools } from '../application.ts';
+import { allowOnly, refuse } from '../problems.ts';
+import { loginWith, sameText } from '../tokens.ts';
+import type { Tries } from '../tries.ts';
+import { onlyJson, refuseCsrf, refuseLarge, requireSession, sessionOf } from './guards.ts';
+import { cookieIn, cookieName, isSecure } from './origin.ts';
+import type { Sessions } from './sessions.ts';
+
+const MAX_LOGIN_BYTES = 4096;
+
+const loginBody = z.strictObject({ token: z.string().max(MAX_LOGIN_BYTES) });
+
+/**
+ * `/console/session`: POST logs in with a token of the admin port, GET describes the session, DELETE logs out.
+ *
+ * @param begun called when a session has begun
+ */
+export function sessionRoutes(
+  sessions: Sessions,
+  { options, observer, tries }: Pick<AdminTools, 'options' | 'observer'> & { tries: Tries },
+  begun: () => void,
+): Router {
+  const logIn: RequestHandler = (req, res) => {
+    const { data, success } = loginBody.safeParse(req.body);
+    if (!success) return refuse(res, 'invalid', 'The body must be {"token": "..."}.');
+    const address = req.socket.remoteAddress ?? 'unknown';
+    const retryAfterMs = tries.waitMs(address);
+    if (retryAfterMs > 0)
+      return refuse(res, 'too_many_tries', 'Too many wrong tokens were tried. Wait.', { retryAfterMs });
+    const login = loginWith(data.token, options);
+    if (!login) {
+      if (tries.wrong(address, data.token)) observer.wrongLogin(address);
+      return refuse(res, 'wrong_token', 'No token of this gateway is like this one.');
+    }
+    tries.right(address);
+    sessions.end(cookieIn(req) ?? '');
+    const { secret, session } = sessions.begin(login);
+    begun();
+    observer.loggedIn(login.name, address);
+    const secure = isSecure(req) ? '; Secure' : '';
+    res.set('Set-Cookie', `${cookieName(req)}=${secret}; Path=/console; HttpOnly; SameSite=Strict${secure}`);
+    res.json(sessions.view(session));
+  };
+
+  const show: RequestHandler = (_req, res) => {
+    res.json(sessions.view(sessionOf(res)));
+  };
+
+  // Without a session it succeeds too, so that a page whose session has ended can remove its cookie.
+  const logOut: RequestHandler = (req, res) => {
+    const cookie = cookieIn(req) ?? '';
+    const session = sessions.find(cookie, true);
+    if (session && !sameText(req.get('X-Console-Csrf') ?? '', session.csrf)) return refuseCsrf(res);
+    sessions.end(cookie);
+    res.set('Set-Cookie', `${cookieName(req)}=; Path=/console; HttpOnly; SameSite=Strict; Max-Age=0`);
+    res.status(204).end();
+  };
+
+  const json = express.json({ limit: MAX_LOGIN_BYTES, inflate: false });
+  const routes = Router();
+  routes
+    .route('/')
+    .post(refuseLarge(MAX_LOGIN_BYTES), onlyJson, json, logIn)
+    .get(requireSession(sessions), show)
+    .delete(logOut)
+    .all(allowOnly('GET, HEAD, POST, DELETE'));
+  return routes;
+}
