@@ -9,6 +9,30 @@ const RENAMED: Record<string, string> = {
   settledStatus: 'completedStatus',
 };
 
+/** Options of earlier versions that have no successor: the last part of the path → what this version does. */
+const REMOVED: Record<string, string> = {
+  unreadableBody: 'such requests are forwarded, and protected if they have a key',
+};
+
+/** An option of an earlier version. `now`: the last part of its new path, or the new value; null: it was removed. */
+export interface OptionChange {
+  option: string;
+  now: string | null;
+}
+
+/** The options of earlier versions among the mistakes. */
+export function optionChanges(issues: readonly $ZodIssue[], written: unknown): OptionChange[] {
+  return issues.flatMap((issue) => {
+    const path = pathText(issue.path);
+    if (path === 'store.kind' && valueAt(written, issue.path) === 'lmdb')
+      return [{ option: 'store.kind: lmdb', now: 'sqlite' }];
+    if (issue.code !== 'unrecognized_keys') return [];
+    return issue.keys
+      .filter((key) => Object.hasOwn(RENAMED, key) || Object.hasOwn(REMOVED, key))
+      .map((key) => ({ option: path ? `${path}.${key}` : key, now: RENAMED[key] ?? null }));
+  });
+}
+
 /**
  * One line for each mistake of an issue: path, value, and what is allowed.
  *
@@ -20,17 +44,11 @@ export function explain(
   written: unknown,
   placeOf: (path: readonly PropertyKey[]) => string | undefined,
 ): string[] {
-  const path = issue.path
-    .map((part) => (typeof part === 'number' ? `[${part}]` : `.${String(part)}`))
-    .join('')
-    .slice(1);
+  const path = pathText(issue.path);
   if (issue.code === 'unrecognized_keys') {
     return issue.keys.map((key) => {
-      const renamed = Object.hasOwn(RENAMED, key) ? RENAMED[key] : undefined;
-      const similar = renamed ?? mostSimilar(key, optionsAt(issue.path));
-      const hint = renamed ? `; it is now called ${renamed}` : similar ? `; is it ${similar}?` : '';
       const place = placeOf([...issue.path, key]);
-      return `${path ? `${path}.` : ''}${key}: is not an option${hint}${place ? ` (${place})` : ''}`;
+      return `${path ? `${path}.` : ''}${key}: is not an option${hintFor(key, issue.path)}${place ? ` (${place})` : ''}`;
     });
   }
   const value = valueAt(written, issue.path);
@@ -44,6 +62,21 @@ export function explain(
   const form =
     path.endsWith('Ms') && typeof value === 'string' ? ' (in milliseconds, or such as 500ms, 30s, 24h)' : '';
   return [`${path}: ${shown(path, value, issue)} is not allowed: ${allowed}${form}`];
+}
+
+/** The path of an option as messages show it: `operations[0].match.path`. */
+export const pathText = (path: readonly PropertyKey[]): string =>
+  path
+    .map((part) => (typeof part === 'number' ? `[${part}]` : `.${String(part)}`))
+    .join('')
+    .slice(1);
+
+/** What became of an option that does not exist, or which one may be meant. */
+function hintFor(key: string, path: readonly PropertyKey[]): string {
+  if (Object.hasOwn(RENAMED, key)) return `; it is now called ${RENAMED[key]}`;
+  if (Object.hasOwn(REMOVED, key)) return `; it was removed: ${REMOVED[key]}`;
+  const similar = mostSimilar(key, optionsAt(path));
+  return similar ? `; is it ${similar}?` : '';
 }
 
 /** The option that a misspelt name is most likely meant to be. Undefined: none is similar. */
@@ -86,7 +119,8 @@ function valueAt(written: unknown, path: readonly PropertyKey[]): unknown {
   );
 }
 
-const MAY_BE_SECRET = /token|pepper|replacewith|secret|password|url|nodes|cluster|sentinels|lookup\.headers/i;
+const MAY_BE_SECRET =
+  /encryption|token|pepper|replacewith|secret|password|url|nodes|cluster|sentinels|lookup\.headers/i;
 
 /**
  * The value as it was written, unless it may be a secret: its path suggests one, or a text was written where a section

@@ -1,14 +1,17 @@
 import { readFileSync } from 'node:fs';
 import { type Document, isMap, isScalar, LineCounter, parseDocument } from 'yaml';
 import { durationMs } from '../kernel/duration.ts';
-import { explain } from './explain.ts';
+import { explain, type OptionChange, optionChanges } from './explain.ts';
 import { type Config, configSchema } from './schema.ts';
 
 /** The file cannot be used. The message has one line for each mistake, and never a secret. */
 export class ConfigError extends Error {
   override readonly name = 'ConfigError';
-  constructor(file: string, mistakes: readonly string[]) {
+  /** Those of the mistakes that are options of earlier versions. */
+  readonly changes: readonly OptionChange[];
+  constructor(file: string, mistakes: readonly string[], changes: readonly OptionChange[] = []) {
     super(mistakes.map((mistake) => `${file}: ${mistake}`).join('\n'));
+    this.changes = changes;
   }
 }
 
@@ -35,13 +38,29 @@ export function parseConfig(text: string, env: NodeJS.ProcessEnv, file = 'config
   }
   const { value, mistakes } = fillPlaceholders(written, env);
   if (mistakes.length > 0) throw new ConfigError(file, mistakes);
+  return checkConfig(value, file, written, (path) => placeOf(document, lineCounter, path));
+}
+
+/**
+ * Checks a configuration that is not in a file.
+ *
+ * @param name for messages: what holds the configuration
+ * @param written the values to quote in messages
+ * @param placeOf where an option is written, if that is known
+ * @throws {ConfigError}
+ */
+export function checkConfig(
+  value: unknown,
+  name: string,
+  written = value,
+  placeOf: (path: readonly PropertyKey[]) => string | undefined = () => undefined,
+): Config {
   const result = configSchema.safeParse(withDurations(value));
   if (result.success) return result.data;
   throw new ConfigError(
-    file,
-    result.error.issues.flatMap((issue) =>
-      explain(issue, written, (path) => placeOf(document, lineCounter, path)),
-    ),
+    name,
+    result.error.issues.flatMap((issue) => explain(issue, written, placeOf)),
+    optionChanges(result.error.issues, written),
   );
 }
 

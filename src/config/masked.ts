@@ -4,7 +4,7 @@ import type { Config } from './schema.ts';
 export const MASK = '[secret]';
 
 /** Options whose whole value is a secret. */
-const SECRETS = new Set(['token', 'pepper', 'replaceWith', 'password']);
+const SECRETS = new Set(['token', 'pepper', 'replaceWith', 'password', 'secret']);
 
 /** The configuration as a file would have it, with every secret replaced by {@link MASK}, also the passwords in addresses. */
 export function masked(config: Config): unknown {
@@ -13,6 +13,15 @@ export function masked(config: Config): unknown {
     match: { method: methods, path, ...(Object.keys(where).length > 0 && { where }) },
   }));
   return maskedValue({ ...config, operations }, '');
+}
+
+/** The masked configuration, each section as YAML, in the order of the schema. */
+export function maskedSections(config: Config): { name: string; yaml: string }[] {
+  const sections = Object.entries(masked(config) as Record<string, unknown>);
+  return sections.map(([name, section]) => ({
+    name,
+    yaml: stringify({ [name]: section }, { lineWidth: 0 }),
+  }));
 }
 
 /** The masked configuration as YAML. */
@@ -24,11 +33,11 @@ function maskedValue(value: unknown, name: string): unknown {
   if (typeof value === 'string') return withoutSecrets(value);
   if (Array.isArray(value)) return value.map((item) => maskedValue(item, ''));
   if (typeof value !== 'object' || value === null) return value;
-  const isLookup = name === 'lookup';
+  const hasSecretHeaders = name === 'lookup' || name === 'tracing';
   return Object.fromEntries(
     Object.entries(value).map(([member, item]) => [
       member,
-      isLookup && member === 'headers' ? maskedHeaders(item) : maskedValue(item, member),
+      hasSecretHeaders && member === 'headers' ? maskedHeaders(item) : maskedValue(item, member),
     ]),
   );
 }

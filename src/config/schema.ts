@@ -1,3 +1,5 @@
+import { isIP } from 'node:net';
+import { availableParallelism } from 'node:os';
 import { z } from 'zod';
 import { adminOptions, digitsToNumber } from '../admin/options.ts';
 import { authOptions } from '../auth/options.ts';
@@ -7,18 +9,57 @@ import {
   operationIdempotencyOptions,
   storeOptions,
 } from '../idempotency/options.ts';
-import { logOptions } from '../observability/options.ts';
-import { type MatchOptions, matchOptions } from '../operations/options.ts';
+import { logOptions, metricsOptions, tracingOptions } from '../observability/options.ts';
+import { type MatchOptions, matchesPath, matchOptions, publicPathOptions } from '../operations/options.ts';
+import { operationsOpenedBy } from '../operations/public-paths.ts';
 import { headerOptions, upstreamOptions } from '../upstream/options.ts';
+import { perMerchantOptions } from './merchant-limits.ts';
+
+/** `listen.tls`: the port speaks HTTPS. Paths of PEM files, which are read again when they change. */
+const listenTlsOptions = z.strictObject({
+  /** The certificate, with its intermediates behind it. */
+  cert: z.string().min(1),
+  /** The private key of `cert`, without a passphrase. */
+  key: z.string().min(1),
+  /** The oldest version of TLS that merchants may use. */
+  minVersion: z.enum(['TLSv1.2', 'TLSv1.3']).default('TLSv1.2'),
+});
 
 /** Section `listen`: the port for merchants. */
 const listenOptions = z.strictObject({
   host: z.string().min(1).default('0.0.0.0'),
   port: z.preprocess(digitsToNumber, z.number().int().min(0).max(65_535)).default(8080),
+  /** Absent: the port speaks plain HTTP. */
+  tls: listenTlsOptions.optional(),
+  /**
+   * Proxies in front of the gateway that are believed about the client: addresses, ranges such as 10.0.0.0/8, and `loopback`,
+   * `linklocal` and `uniquelocal`. Default none: the peer of a connection is the client.
+   */
+  trustedProxies: z
+    .array(
+      z
+        .string()
+        .refine(
+          isProxyRange,
+          'must be an address, a range such as 10.0.0.0/8, or one of loopback, linklocal, uniquelocal',
+        ),
+    )
+    .default([]),
 });
 
+/** Stricter than `proxy-addr`, which takes 10 for the address 0.0.0.10. */
+function isProxyRange(text: string): boolean {
+  if (['loopback', 'linklocal', 'uniquelocal'].includes(text)) return true;
+  const [address = '', bits, ...more] = text.split('/');
+  const version = isIP(address);
+  if (version === 0 || address.includes('%') || more.length > 0) return false;
+  // /0 would trust everyone.
+  const most = version === 4 ? 32 : 128;
+  return bits === undefined || (/^[1-9]\d{0,2}$/.test(bits) && Number(bits) <= most);
+}
+
 /** Section `limits`. */
-const limitOptions = z.strictObject({
+export const limitOptions = z.strictObject({
   /** Largest request body that the executor sends. Bodies that are passed through have no limit. */
   bodyBytes: z.number().int().min(1).max(67_108_864).default(1_048_576),
   /** Bytes of all header fields of a request together. */
@@ -27,6 +68,8 @@ const limitOptions = z.strictObject({
   connections: z.number().int().min(1).max(1_000_000).default(20_000),
   /** Requests that one process handles at the same time. Further ones are answered 503 overloaded. */
   inFlight: z.number().int().min(1).max(1_000_000).default(10_000),
+  /** What a single merchant may send. A further request is answered 429 rate_limited. Default: no limit. */
+  perMerchant: perMerchantOptions.optional(),
   /** Time within which the head of a request must arrive. */
   headerTimeoutMs: z.number().int().min(100).max(600_000).default(15_000),
   /** Time within which the body of a request that the executor sends must arrive. */
@@ -47,6 +90,12 @@ const shutdownOptions = z.strictObject({
   /** Then the store has this time to acknowledge responses that merchants already have. If none is left, the gateway exits. */
   completeMs: z.number().int().min(1000).max(86_400_000).default(300_000),
 });
+
+/**
+ * `auth.public`: requests that need no secret key, such as a bank's callbacks. They have no merchant, so an idempotency key
+ * does not protect them. Default none.
+ */
+const publicPaths = z.array(publicPathOptions).max(200).default([]);
 
 const RESERVED = ['other', 'undeclared', 'passthrough', 'none', '*'];
 
@@ -85,12 +134,14 @@ export const configSchema = z
     upstream: upstreamOptions.prefault({} as z.input<typeof upstreamOptions>),
     store: storeOptions.prefault({ kind: 'sqlite' }),
     lock: lockOptions.prefault({}),
-    auth: authOptions.prefault({}),
+    auth: authOptions.safeExtend({ public: publicPaths }).prefault({}),
     idempotency: idempotencyOptions.prefault({}),
     headers: headerOptions.prefault({}),
     limits: limitOptions.prefault({}),
     shutdown: shutdownOptions.prefault({}),
     log: logOptions.prefault({}),
+    metrics: metricsOptions.prefault({}),
+    tracing: tracingOptions.prefault({}),
     operations: z.array(operationOptions).max(200).prefault(interfaceOperations),
   })
   .superRefine((config, context) => {
@@ -99,13 +150,18 @@ export const configSchema = z
 
 export type Config = z.output<typeof configSchema>;
 
-type Parsed = Pick<Config, 'store' | 'lock' | 'upstream' | 'idempotency' | 'operations'>;
+/** How many processes serve the port. */
+export const workersOf = ({ workers }: Pick<Config, 'workers'>): number =>
+  workers === 'auto' ? availableParallelism() : workers;
+
+type Parsed = Pick<Config, 'store' | 'lock' | 'upstream' | 'auth' | 'idempotency' | 'operations'>;
 
 /** Finds options that are valid alone but contradict each other. */
-function* contradictions({
+export function* contradictions({
   store,
   lock,
   upstream,
+  auth,
   idempotency: retention,
   operations,
 }: Parsed): Generator<[(string | number)[], string]> {
@@ -116,6 +172,12 @@ function* contradictions({
     yield [['lock', 'nodes'], 'is only possible with a redis store: sqlite stores its leases itself'];
   }
   yield* lifetimeMistakes(lock.leaseMs, upstream, retention);
+  for (const [i, open] of auth.public.entries())
+    for (const name of operationsOpenedBy(open, operations))
+      yield [
+        ['auth', 'public', i, 'path'],
+        `would open the operation "${name}" to requests without a secret key`,
+      ];
   const names = new Set<string>();
   for (const [i, { name, match, idempotency }] of operations.entries()) {
     for (const message of releaseMistakes(
@@ -147,7 +209,7 @@ const hasNoProtectedMethod = ({ methods, where }: MatchOptions): boolean =>
 
 /** Whether the earlier operation matches every request that the later one matches. Then the later one never applies. */
 function hides(earlier: MatchOptions, later: MatchOptions): boolean {
-  if (earlier.path !== later.path) return false;
+  if (earlier.path !== later.path && !matchesPath(earlier.path, later.path)) return false;
   if (!later.methods.every((method) => earlier.methods.includes(method))) return false;
   return Object.entries(earlier.where).every(([name, value]) => later.where[name] === value);
 }

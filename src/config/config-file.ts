@@ -1,0 +1,135 @@
+import { hash } from 'node:crypto';
+import { systemClock } from '../kernel/clock.ts';
+import { FileWatch, readBounded } from '../kernel/watched-file.ts';
+import { ConfigError, parseConfig } from './load.ts';
+import { mergeReload, type ReloadDecision, withVersion } from './reload.ts';
+import type { Config } from './schema.ts';
+
+/** Largest accepted file: 1 MiB. A larger one would hold up requests while it is parsed. */
+const MAX_BYTES = 1024 * 1024;
+
+const POLL_MS = 1000;
+
+/** A reading of the configuration file, for the log and the metrics. `refused`: the old configuration stays in force. */
+export type ConfigReload =
+  | { result: 'ok' | 'needs_restart'; changed: string[]; needsRestart: string[] }
+  | { result: 'refused'; mistakes: string[] };
+
+export interface ConfigFileOptions {
+  path: string;
+  env: NodeJS.ProcessEnv;
+  /** Milliseconds between two checks of the file for changes. Default 1000. */
+  pollMs?: number;
+  /** Puts a configuration in force. Called before `onReload`, and only if something has changed. */
+  apply(config: Config): Promise<void>;
+  /** Called once for each change of the file and for each {@link ConfigFile.reload}. */
+  onReload(reload: ConfigReload): void;
+}
+
+/**
+ * The configuration file of a running gateway, which is read again when it changes. Of an accepted version, `operations`,
+ * `limits`, `log` and `metrics` are put in force.
+ */
+export class ConfigFile {
+  readonly #options: ConfigFileOptions;
+  readonly #watch: FileWatch;
+  #versions: readonly Config[];
+  #digest: string | undefined;
+  #last: ConfigReload | undefined;
+  #changedAtMs: number | undefined;
+  #reading: Promise<void> = Promise.resolve();
+
+  /** @param config the configuration that the gateway started with */
+  constructor(config: Config, options: ConfigFileOptions) {
+    this.#options = options;
+    this.#versions = [config];
+    this.#watch = new FileWatch(options.path, options.pollMs ?? POLL_MS, () => this.#readSerially());
+  }
+
+  /** The configurations in force since the start that identify requests differently. The last one is in force now. */
+  get versions(): readonly Config[] {
+    return this.#versions;
+  }
+
+  get path(): string {
+    return this.#options.path;
+  }
+
+  /** When another version was put in force last, in Unix milliseconds. Undefined: not since the start. */
+  get changedAtMs(): number | undefined {
+    return this.#changedAtMs;
+  }
+
+  /** Reads the file now, even if it is unchanged. Never rejects. */
+  async reload(): Promise<void> {
+    await this.#readSerially({ evenUnchanged: true });
+  }
+
+  /** What differs between the file and the configuration in force. Without values: everyone may read it. */
+  warnings(): string[] {
+    const last = this.#last;
+    if (last?.result === 'refused')
+      return [
+        `the newest version of the file was refused (${last.mistakes.length} ${last.mistakes.length === 1 ? 'mistake' : 'mistakes'}, in the log); an earlier version is in force`,
+      ];
+    return last?.result === 'needs_restart' ? [needsRestart(last.needsRestart)] : [];
+  }
+
+  close(): void {
+    this.#watch.close();
+  }
+
+  /** One at a time: two versions must not overtake each other. */
+  #readSerially(options = { evenUnchanged: false }): Promise<void> {
+    this.#reading = this.#reading.then(() => this.#read(options));
+    return this.#reading;
+  }
+
+  async #read({ evenUnchanged }: { evenUnchanged: boolean }): Promise<void> {
+    const { path, onReload } = this.#options;
+    const read = await readBounded(path, MAX_BYTES).catch((error: Error) => error);
+    const digest = read instanceof Error ? read.message : hash('sha256', read);
+    if (digest === this.#digest && !evenUnchanged) return;
+    const isFirst = this.#digest === undefined;
+    this.#digest = digest;
+    const reload = await this.#put(this.#decide(read));
+    this.#last = reload;
+    // The watch reads the file once after the start, in case that it has changed since it was loaded.
+    const isNews = reload.result === 'refused' || reload.changed.length + reload.needsRestart.length > 0;
+    if (isNews || evenUnchanged || !isFirst) onReload(reload);
+  }
+
+  #decide(read: Buffer | Error): ReloadDecision {
+    const { path, env } = this.#options;
+    if (read instanceof Error) return { kind: 'refused', mistakes: [`${path}: ${read.message}`] };
+    try {
+      return mergeReload(this.#versions, parseConfig(read.toString('utf8'), env, path));
+    } catch (error) {
+      // Any other message may quote the file.
+      const mistakes = error instanceof ConfigError ? error.message.split('\n') : [`${path}: cannot be read`];
+      return { kind: 'refused', mistakes };
+    }
+  }
+
+  async #put(decision: ReloadDecision): Promise<ConfigReload> {
+    if (decision.kind === 'refused') return { result: 'refused', mistakes: decision.mistakes };
+    const { config, changed, needsRestart: missing } = decision;
+    if (changed.length > 0) {
+      const before = this.#versions;
+      // Before `apply`: a worker that starts meanwhile must get the new version.
+      this.#versions = withVersion(before, config);
+      try {
+        await this.#options.apply(config);
+        this.#changedAtMs = systemClock.wallMs();
+      } catch {
+        this.#versions = before;
+        return { result: 'refused', mistakes: ['operations: cannot be put in force'] };
+      }
+    }
+    const result = missing.length > 0 ? 'needs_restart' : 'ok';
+    return { result, changed, needsRestart: missing };
+  }
+}
+
+/** The warning about options of which the file has other values than those in force. */
+const needsRestart = (options: readonly string[]): string => `needs a restart: ${options.join(', ')}`;

@@ -1,0 +1,106 @@
+import { isDeepStrictEqual } from 'node:util';
+import { identificationOf, type MatchOptions } from '../operations/options.ts';
+import { pathText } from './explain.ts';
+import { type Config, contradictions } from './schema.ts';
+
+/**
+ * What becomes of a new version of the configuration file. `changed` and `needsRestart` are paths of options, without
+ * values. `mistakes` has one line for each mistake, and no secret.
+ */
+export type ReloadDecision =
+  | { kind: 'accepted'; config: Config; changed: string[]; needsRestart: string[] }
+  | { kind: 'refused'; mistakes: string[] };
+
+/**
+ * The most versions of `operations` that identify requests differently, from one start to the next. All of them stay in
+ * memory, an unprotected request is compared with each, and each new name begins new series of metrics.
+ */
+export const MAX_VERSIONS = 32;
+
+/** The sections that are taken from a new version of the file while the gateway runs. */
+export const RELOADED = [
+  'operations',
+  'limits',
+  'log',
+  'metrics',
+] as const satisfies readonly (keyof Config)[];
+
+/**
+ * Merges a new version of the file into the configuration in force: takes the {@link RELOADED} sections from the file, and keeps
+ * everything else. Options that contradict each other then are mistakes, even though the file alone is valid.
+ *
+ * @param versions the configurations in force since the start that identify requests differently. The last one is in force
+ */
+export function mergeReload(versions: readonly Config[], loaded: Config): ReloadDecision {
+  const inForce = versions.at(-1) as Config;
+  const { operations } = loaded;
+  const taken = Object.fromEntries(RELOADED.map((section) => [section, loaded[section]]));
+  const limits = { ...loaded.limits, perMerchant: perMerchantOf(inForce, loaded) };
+  const merged: Config = { ...inForce, ...taken, limits };
+  const mistakes = [
+    ...[...contradictions(merged)].map(
+      ([path, message]) =>
+        `${pathText(path)}: ${message}, with the options in force that need a restart to change`,
+    ),
+    ...reusedNames(versions, operations),
+  ];
+  if (mistakes.length > 0) return { kind: 'refused', mistakes };
+  const changed = differences(inForce, merged);
+  const needsRestart = differences(merged, loaded);
+  const isKnown = versions.some(
+    (version) => identificationOf(version.operations) === identificationOf(operations),
+  );
+  if (!isKnown && versions.length >= MAX_VERSIONS) {
+    const message = `operations: changed ${MAX_VERSIONS} times since the start: restart the gateway before you change them again`;
+    return { kind: 'refused', mistakes: [message] };
+  }
+  return { kind: 'accepted', config: merged, changed, needsRestart };
+}
+
+/** The limits of merchants change without a restart, but a connection to Redis is opened for them at the start only. */
+function perMerchantOf(inForce: Config, loaded: Config): Config['limits']['perMerchant'] {
+  const [before, after] = [inForce.limits.perMerchant, loaded.limits.perMerchant];
+  return before && after ? { ...after, timeoutMs: before.timeoutMs } : before;
+}
+
+/**
+ * Names that meant other requests since the start, and now have another lookup. It would be asked about the keys of those
+ * requests too, does not know them, and could release keys that were paid.
+ */
+function reusedNames(versions: readonly Config[], operations: Config['operations']): string[] {
+  return operations.flatMap(({ name, match, idempotency: { lookup } }, i) => {
+    const isReused = versions.some((version) =>
+      version.operations.some(
+        (earlier) =>
+          earlier.name === name &&
+          !matchesSame(earlier.match, match) &&
+          !isDeepStrictEqual(earlier.idempotency.lookup, lookup),
+      ),
+    );
+    if (lookup === undefined || !isReused) return [];
+    return [
+      `operations[${i}].name: "${name}" named other requests since the start, and its new lookup would be asked about their keys: choose another name, or restart the gateway`,
+    ];
+  });
+}
+
+const matchesSame = (a: MatchOptions, b: MatchOptions): boolean =>
+  isDeepStrictEqual([a.methods, a.path, a.where], [b.methods, b.path, b.where]);
+
+/** The versions with a further one, which is in force now. Of those that identify requests in the same way, the last one stays. */
+export function withVersion(versions: readonly Config[], config: Config): Config[] {
+  const identification = identificationOf(config.operations);
+  return [...versions.filter(({ operations }) => identificationOf(operations) !== identification), config];
+}
+
+/** The paths of the options that differ. A list counts as one option. */
+function differences(before: unknown, after: unknown, path = ''): string[] {
+  if (isDeepStrictEqual(before, after)) return [];
+  if (!isSection(before) || !isSection(after)) return [path];
+  return [...new Set([...Object.keys(before), ...Object.keys(after)])].flatMap((name) =>
+    differences(before[name], after[name], path === '' ? name : `${path}.${name}`),
+  );
+}
+
+const isSection = (value: unknown): value is Record<string, unknown> =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
