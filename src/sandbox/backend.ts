@@ -21,9 +21,33 @@ export interface Backend {
   readonly ledger: Ledger;
   readonly requests: RequestLog;
   readonly faultsEnabled: boolean;
+  /** The faults of requests with an idempotency key that name none themselves. */
+  readonly usualFaults: Faults;
   /** The bearer token of lookups. Without one, lookups are off. */
   readonly lookupToken?: string | undefined;
   readonly pause: Pause;
+  readonly delays: Delays;
+}
+
+/** Which requests the fault `delay` does not hold back any longer. */
+export class Delays {
+  readonly #ended = new Set<string>();
+  readonly #waiting = new Set<{ key: string | undefined; resolve: () => void }>();
+
+  /** Ends the delays of all requests with this idempotency key: those that wait now, and those that come later. */
+  end(key: string): void {
+    this.#ended.add(key);
+    for (const waiting of this.#waiting) if (waiting.key === key) waiting.resolve();
+  }
+
+  /** Resolves with `elapsed`, or when the delays of this key are ended. */
+  async wait(key: string | undefined, elapsed: () => Promise<unknown>): Promise<void> {
+    if (key !== undefined && this.#ended.has(key)) return;
+    const { promise: ended, resolve } = Promise.withResolvers<void>();
+    const waiting = { key, resolve };
+    this.#waiting.add(waiting);
+    await Promise.race([elapsed(), ended]).finally(() => this.#waiting.delete(waiting));
+  }
 }
 
 /** Handles one request. Each fault acts at one of these steps, so their order decides whether the request is executed. */
@@ -32,7 +56,7 @@ export async function handle(
   response: ServerResponse,
   backend: Backend,
 ): Promise<void> {
-  const { ledger, requests, faultsEnabled, lookupToken, pause } = backend;
+  const { ledger, requests, faultsEnabled, usualFaults, lookupToken, pause } = backend;
   const plain: Connection = { request, response, faults: NO_FAULTS, pause };
   if (pathOf(request).startsWith(INSPECTION_PREFIX)) {
     return send(inspect(request, { audit: ledger.audit, requests, faultsEnabled }), plain);
@@ -40,14 +64,14 @@ export async function handle(
   requests.record(request);
   if (lookupToken !== undefined && pathOf(request) === LOOKUP_PATH)
     return send(lookUp(request, ledger.audit, lookupToken), plain);
-  const parsed = faultsEnabled ? faultsOf(request) : { ok: true as const, faults: NO_FAULTS };
+  const parsed = faultsEnabled ? faultsOf(request, usualFaults) : { ok: true as const, faults: NO_FAULTS };
   if (!parsed.ok) return send(errorReply('invalid_fault', parsed.message), plain);
   const faultsHaveActed = parsed.faults.has('once') && isRepeated(request, requests);
   const faults = faultsHaveActed ? NO_FAULTS : parsed.faults;
 
   if (faults.has('refuse')) return reset(request);
   const execute = await receive(request, ledger);
-  await delay(faults, pause);
+  await delay(faults, request, backend);
   if (faults.has('reset-before-execute')) return reset(request);
   if (faults.has('hang')) return;
 
@@ -58,9 +82,10 @@ export async function handle(
   await send(withFaultyContent(reply, faults, acceptEncoding), { ...plain, faults });
 }
 
-function faultsOf(request: IncomingMessage): ParsedFaults {
-  const header = request.headers[FAULT_HEADER.toLowerCase()];
-  return header === undefined ? { ok: true, faults: NO_FAULTS } : parseFaults(header.toString());
+function faultsOf({ headers }: IncomingMessage, usual: Faults): ParsedFaults {
+  const header = headers[FAULT_HEADER.toLowerCase()];
+  if (header !== undefined) return parseFaults(header.toString());
+  return { ok: true, faults: keyOf(headers) === undefined ? NO_FAULTS : usual };
 }
 
 /** Whether an earlier request had the same idempotency key. */
@@ -70,9 +95,9 @@ function isRepeated({ headers }: IncomingMessage, requests: RequestLog): boolean
 }
 
 /** The wait continues when the client disconnects, and the request is executed after it, as by a slow backend. */
-async function delay(faults: Faults, pause: Pause): Promise<void> {
+async function delay(faults: Faults, request: IncomingMessage, { pause, delays }: Backend): Promise<void> {
   const delayMs = faults.get('delay');
-  if (delayMs !== undefined) await pause(delayMs);
+  if (delayMs !== undefined) await delays.wait(keyOf(request.headers), () => pause(delayMs));
 }
 
 interface Route {

@@ -10,7 +10,8 @@ It prints one line of JSON when it is ready, and stops on SIGTERM or SIGINT.
   --port PORT            port to listen on (default 9000; 0 selects a free port)
   --db FILE              file of the ledger (default: in memory, lost when the process ends)
   --keep-alive-ms MS     close a connection that has been idle for MS milliseconds
-  --no-faults            ignore the X-Sandbox-Fault header
+  --fault LIST           apply these faults to requests with an idempotency key and without an X-Sandbox-Fault header
+  --no-faults            ignore the X-Sandbox-Fault header, and --fault
   --lookup               serve GET /v1/transactions?merchant=&key= to requests with the bearer token that is in the
                          environment variable SANDBOX_LOOKUP_TOKEN
   --log                  print one line of JSON for each request
@@ -35,6 +36,7 @@ function commandOf(args: string[]): Command {
       port: { type: 'string' },
       db: { type: 'string' },
       'keep-alive-ms': { type: 'string' },
+      fault: { type: 'string' },
       'no-faults': { type: 'boolean' },
       lookup: { type: 'boolean' },
       log: { type: 'boolean' },
@@ -51,6 +53,7 @@ function commandOf(args: string[]): Command {
       ...(values['keep-alive-ms'] === undefined
         ? {}
         : { keepAliveTimeoutMs: wholeNumber('--keep-alive-ms', values['keep-alive-ms'], 3_600_000) }),
+      ...(values.fault === undefined ? {} : { usualFaults: values.fault }),
       ...(values.lookup === true ? { lookupToken: lookupToken() } : {}),
       ...(values.log === true ? { log: print } : {}),
       faults: values['no-faults'] !== true,

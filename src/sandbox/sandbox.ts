@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Backend } from './backend.ts';
+import { type Backend, Delays } from './backend.ts';
+import { NO_FAULTS, parseFaults } from './faults.ts';
 import { type DuplicateKey, Ledger, type LedgerFilter } from './ledger.ts';
 import { type OpeningBalances, SANDBOX_MERCHANTS } from './merchants.ts';
 import { type Transaction, toMajor } from './orders.ts';
@@ -25,6 +26,8 @@ export interface SandboxOptions {
   readonly keepAliveTimeoutMs?: number;
   /** Whether X-Sandbox-Fault has an effect; default true. */
   readonly faults?: boolean;
+  /** What X-Sandbox-Fault would say, for requests with an idempotency key and without that header; default: no faults. */
+  readonly usualFaults?: string;
   /** Enables GET /v1/transactions?merchant=&key= for requests with this bearer token. */
   readonly lookupToken?: string;
   /** Called when a request has ended. */
@@ -37,6 +40,8 @@ export interface Sandbox {
   readonly port: number;
   readonly ledger: LedgerReader;
   readonly requests: Pick<RequestLog, 'total' | 'ofPath' | 'ofKey' | 'lastUpgrade'>;
+  /** From now on the fault `delay` does not hold back requests with this idempotency key. Those that wait are executed at once. */
+  endDelays(key: string): void;
   /** Ends all connections, even those with a running request, and closes the ledger. */
   close(): Promise<void>;
 }
@@ -59,18 +64,22 @@ export interface LedgerReader {
  * ledger is independent evidence of how often something was executed.
  *
  * @throws {Error} with a message of one line, and with the operating system's `code`, if the port or the ledger's file
- * cannot be used
+ * cannot be used, or if `usualFaults` is not a list of faults
  */
 export async function createSandbox(options: SandboxOptions = {}): Promise<Sandbox> {
   const { host = '127.0.0.1', port = 9000, databasePath = ':memory:', balances, faults = true } = options;
+  const usual = options.usualFaults === undefined ? undefined : parseFaults(options.usualFaults);
+  if (usual?.ok === false) throw new Error(usual.message);
   const ledger = new Ledger(databasePath, balances);
   const stopping = new AbortController();
   const backend: Backend = {
     ledger,
     requests: new RequestLog(),
     faultsEnabled: faults,
+    usualFaults: usual?.faults ?? NO_FAULTS,
     lookupToken: options.lookupToken,
     pause: (milliseconds) => sleep(milliseconds, undefined, { signal: stopping.signal }),
+    delays: new Delays(),
   };
   const server = createHttpServer(backend, options);
   const sockets = trackSockets(server);
@@ -89,6 +98,7 @@ export async function createSandbox(options: SandboxOptions = {}): Promise<Sandb
     port: boundPort,
     ledger: readerOf(ledger),
     requests: backend.requests,
+    endDelays: (key) => backend.delays.end(key),
     close() {
       ended ??= end();
       return ended;
