@@ -8,8 +8,12 @@ export interface RequestPath {
   admit: Middleware;
   /** Refuses malformed heads and ambiguous targets. */
   checkHead: Middleware;
+  /** Sends a request on a public path straight to `forward`. Undefined: there are no public paths. */
+  forwardPublic?: Middleware | undefined;
   /** Finds the merchant of the secret key, or refuses with 401. */
   authenticate: Middleware;
+  /** Refuses a request of a merchant who sends too many. Undefined: merchants have no limits. */
+  limitMerchant?: Middleware | undefined;
   /** Finds the operation. Reads the body if the operation depends on it. */
   identify: Middleware;
   /** Refuses with 403 if the secret key may not call the operation. */
@@ -29,8 +33,12 @@ export interface App {
   Response: typeof ServerResponse;
 }
 
-/** Builds the Express application. Requests and upgrades pass the same middleware, from top to bottom. */
-export function createApp(path: RequestPath): App {
+/**
+ * Builds the Express application. Requests and upgrades pass the same middleware, from top to bottom.
+ *
+ * @param classes those of an earlier application whose HTTP server this one shall take over
+ */
+export function createApp(path: RequestPath, classes?: Pick<App, 'Request' | 'Response'>): App {
   const app = express();
   // Express must not change the backend's responses: they are sent byte for byte.
   app.disable('x-powered-by').disable('etag');
@@ -38,19 +46,23 @@ export function createApp(path: RequestPath): App {
   app.set('query parser', false);
   app.use(path.admit);
   app.use(path.checkHead);
+  if (path.forwardPublic) app.use(path.forwardPublic);
   app.use(path.authenticate);
+  if (path.limitMerchant) app.use(path.limitMerchant);
   app.use(path.identify);
   app.use(path.authorise);
   app.use(path.protect);
   app.use(path.forward);
   return {
-    ...classesOf(app),
+    ...useClasses(app, classes ?? classesOf(app)),
     handle(req, res) {
-      // Express calls this with an error, with a refusal, or with nothing if no middleware has answered.
+      // Express calls this with an error, with a refusal, or with nothing if no middleware has answered. It does so in a later
+      // turn of the event loop, when a body that came in the same packet has been read: then the connection can be kept.
       const end = (refusal: unknown = new Error('no middleware has answered')) =>
         path.answerRefusal(refusal, req, res);
       // Express runs no middleware for a target that has no path, such as a://.
       if (!req.url?.startsWith('/')) refuseTarget(path, req, res, end);
+      // The types of Express lack this method of applications.
       else (app as unknown as Handler).handle(req, res, end);
     },
   };
@@ -82,7 +94,15 @@ function classesOf(app: Express): Pick<App, 'Request' | 'Response'> {
   class Response extends ServerResponse {}
   Object.setPrototypeOf(Request.prototype, app.request);
   Object.setPrototypeOf(Response.prototype, app.response);
-  app.request = Request.prototype as unknown as Express['request'];
-  app.response = Response.prototype as unknown as Express['response'];
   return { Request, Response: Response as typeof ServerResponse };
+}
+
+function useClasses(
+  app: Express,
+  classes: Pick<App, 'Request' | 'Response'>,
+): Pick<App, 'Request' | 'Response'> {
+  // Express reads these two as prototypes; its types say that they are whole requests and responses.
+  app.request = classes.Request.prototype as unknown as Express['request'];
+  app.response = classes.Response.prototype as unknown as Express['response'];
+  return classes;
 }

@@ -1,11 +1,16 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { TLSSocket } from 'node:tls';
+import { forwardAuthorization } from '../auth/authorization-header.ts';
+import type { Config } from '../config/schema.ts';
 import { answerOfExchange, overloaded, sendAnswer } from '../idempotency/http/answer.ts';
 import { disconnectSignalOf } from '../idempotency/http/middleware.ts';
-import { contextOf, markDone } from '../kernel/context.ts';
-import { type Exchange, releaseAfter } from '../kernel/exchange.ts';
+import { contextOf, exemplarIdOf, markDone, type RequestContext } from '../kernel/context.ts';
+import { type Exchange, releaseAfter, type Slot } from '../kernel/exchange.ts';
+import { endSent } from '../kernel/trace.ts';
 import type { Metrics } from '../observability/metrics.ts';
 import { type BodyLimits, inviteBody, takeBody } from '../operations/body.ts';
 import type { Executor } from '../upstream/executor.ts';
+import { forwardedHeaders } from '../upstream/headers.ts';
 import type { Passthrough } from '../upstream/passthrough.ts';
 import type { Slots } from '../upstream/slots.ts';
 import type { Upgrades } from './upgrades.ts';
@@ -47,6 +52,7 @@ export class Forwarder {
     context.outcome = 'passed_through';
     context.passedThrough = 'connecting';
     inviteBody(req, res);
+    context.spans?.send();
     passthrough.handle(req, res);
   }
 
@@ -54,18 +60,30 @@ export class Forwarder {
   send(req: IncomingMessage, maySend?: () => boolean): Promise<Exchange> {
     const { executor, metrics, headersOf } = this.#options;
     const context = contextOf(req);
+    // Before the header fields are made: they name this step.
+    const step = context.spans?.send();
     const request = {
       method: req.method ?? '',
       target: req.url ?? '',
       headers: headersOf(req, { unencoded: true }),
       body: context.body ?? Buffer.alloc(0),
     };
-    const ended = ({ kind, elapsedMs }: Exchange & { elapsedMs: number }) => {
+    const ended = (exchange: Exchange & { elapsedMs: number }) => {
+      const { kind, elapsedMs } = exchange;
+      if (step) endSent(step, exchange);
       context.upstreamMs += elapsedMs;
       const labels = { operation: context.identity?.operation.name ?? 'none', result: kind };
-      metrics.upstreamSeconds.observe(labels, elapsedMs / 1000);
+      metrics.observeUpstream(labels, elapsedMs / 1000, exemplarIdOf(context));
     };
     return executor.send(request, maySend ? { maySend, ended } : { ended });
+  }
+
+  /** Undefined: no slot became free in time, or the merchant has disconnected. */
+  async #queue(res: ServerResponse, { spans }: RequestContext): Promise<Slot | undefined> {
+    const step = spans?.begin('queue');
+    const slot = await this.#options.slots.take(disconnectSignalOf(res));
+    step?.end(slot ? 'slot' : 'overloaded');
+    return slot;
   }
 
   /** Takes a slot, then sends. Requests with and without a key share the same slots. */
@@ -74,13 +92,35 @@ export class Forwarder {
     const context = contextOf(req);
     context.done = false;
     try {
-      const slot = slots.tryTake() ?? (await slots.take(disconnectSignalOf(res)));
+      const slot = slots.tryTake() ?? (await this.#queue(res, context));
       if (!slot) return sendAnswer(res, context, overloaded(), next);
+      const observed = context.observe?.();
       const exchange = await this.send(req);
       releaseAfter(slot, exchange);
+      observed?.(exchange);
       sendAnswer(res, context, answerOfExchange(exchange, 'forwarded'), next);
     } finally {
       markDone(context);
     }
   }
+}
+
+/** Returns a function that makes the header fields of a request to the backend. See {@link ForwarderOptions}. */
+export function backendHeaders({ auth, headers }: Config) {
+  const authorization = forwardAuthorization(auth);
+  // A request on a public path has no merchant, and must not get the gateway's own credentials for the backend.
+  const ofPublic = auth.forward === 'keep' ? authorization : () => undefined;
+  return (req: IncomingMessage, { unencoded = false } = {}): string[] => {
+    const { requestId, merchant, client, traceContext } = contextOf(req);
+    return forwardedHeaders(req.rawHeaders, {
+      requestId,
+      merchantCode: merchant?.code ?? '',
+      client,
+      authorization: merchant ? authorization : ofPublic,
+      keepUnderscore: headers.keepUnderscore,
+      secure: (req.socket as Partial<TLSSocket>).encrypted === true,
+      unencoded,
+      traceContext,
+    });
+  };
 }

@@ -4,73 +4,178 @@ import { type KeySource, keyWarnings } from '../auth/key-source.ts';
 import type { Config } from '../config/schema.ts';
 import type { Desk } from '../idempotency/doubt/desk.ts';
 import { policyWarnings } from '../idempotency/options.ts';
-import type { Store } from '../idempotency/store.ts';
+import type { Store, StoreHealth, UsedMark } from '../idempotency/store.ts';
 import type { Metrics } from '../observability/metrics.ts';
 import { reachable } from '../upstream/lookup.ts';
-import { type GatewayTools, openParts, type Parts } from './composition.ts';
+import type { App } from './app.ts';
+import type { Certificates } from './certificates.ts';
+import { openParts, type Parts } from './composition.ts';
+import { WarningCounts, type Warnings } from './config-metrics.ts';
+import type { GatewayTools } from './resources.ts';
+import { StoreWatch } from './store-watch.ts';
+
+/** How long a shutdown waits for the last observations. */
+const OBSERVED_WITHIN_MS = 2000;
+
+/**
+ * How often /readyz asks the store and the backend at most, in a second. It needs no token, so a flood of requests for it must
+ * not become a flood of writes and of connections to the backend.
+ */
+const MOST_ASKED = 10;
+const A_SECOND_MS = 1000;
 
 /** How often the log says that a shutdown waits for the store. */
 const LOG_EVERY_MS = 2000;
-
-/** Factor for a time that is surely longer than a lease, although two clocks may differ. */
-const PAST_LEASE = 1.1;
 
 /** The longest that a graceful shutdown can take: the configured times, the last commands to the store, and a reserve. */
 export const shutdownWithinMs = ({ shutdown, store }: Config): number =>
   shutdown.delayMs + shutdown.graceMs + shutdown.completeMs + 4 * store.timeoutMs + 5000;
 
+type PartsHealth = [store: StoreHealth, backend: Awaited<ReturnType<typeof reachable>>];
+
 /** Start, readiness and graceful shutdown of one gateway. `composition.ts` makes its parts. */
 export class Gateway {
   readonly server: Server;
+  /** The application that `server` has. */
+  readonly app: App;
   readonly metrics: Metrics;
   /** For operators: lists and shows records, and resolves keys in doubt. */
   readonly desk: Desk;
-  readonly #config: Config;
+  #config: Config;
   readonly #tools: GatewayTools;
   readonly #parts: Parts;
+  readonly #watch: StoreWatch | undefined;
+  readonly #warningCounts: WarningCounts;
+  /** The last times that /readyz asked the store and the backend, at most {@link MOST_ASKED}. */
+  #asked: { atMs: number; answers: Promise<PartsHealth> }[] = [];
 
-  /** @throws {Error} with a message for the operator if the store or the keys cannot be opened */
-  static async open(config: Config, tools: GatewayTools): Promise<Gateway> {
-    return new Gateway(config, tools, await openParts(config, tools));
+  /**
+   * @param earlier configurations that were in force before: a worker that replaces another one gets them from the primary
+   * @throws {Error} with a message for the operator if the store or the keys cannot be opened
+   */
+  static async open(config: Config, tools: GatewayTools, earlier?: readonly Config[]): Promise<Gateway> {
+    const parts = await openParts(config, tools, earlier);
+    const { mode, retentionMs } = config.idempotency;
+    const { markFile: file } = tools;
+    const options = { mode, warnForMs: retentionMs, store: parts.store, ...tools };
+    const watch = file === undefined ? undefined : await StoreWatch.open({ ...options, file });
+    return new Gateway(config, tools, parts, watch);
   }
 
-  private constructor(config: Config, tools: GatewayTools, parts: Parts) {
+  private constructor(config: Config, tools: GatewayTools, parts: Parts, watch: StoreWatch | undefined) {
     this.#config = config;
     this.#tools = tools;
     this.#parts = parts;
+    this.#watch = watch;
     this.server = parts.server;
+    this.app = parts.app;
     this.metrics = parts.metrics;
     this.desk = parts.desk;
-    // `oncegate check` opens a gateway too. It never listens, so it sends no lookups.
-    this.server.once('listening', () => void parts.doubts.lookUpAbandoned(config.lock.leaseMs * PAST_LEASE));
+    const { clock } = tools;
+    this.#warningCounts = new WarningCounts(
+      parts.metrics,
+      () => clock.monotonicMs(),
+      async () => this.#withWatched(await findWarnings(this.#config, parts, clock.wallMs())),
+    );
+    // `oncegate check` opens a gateway too. It never listens, so it does not mark the store, and sends no lookups.
+    if (watch) this.server.once('listening', () => watch.begin());
+    this.server.once('listening', () => parts.doubtGauges.begin());
+    // A gateway that only observes sends no requests of its own.
+    if (!parts.observation) this.server.once('listening', () => void this.#lookUpAbandoned());
   }
 
   /** The checks that /readyz shows. The gateway is ready if all are ok. */
   async checks(): Promise<Check[]> {
-    const { store, keys, lifecycle } = this.#parts;
-    const { url, connectTimeoutMs } = this.#config.upstream;
-    const [stored, upstream] = await Promise.all([store.health(), reachable(url, connectTimeoutMs)]);
+    const { keys, certificates, lifecycle, observation } = this.#parts;
+    const [stored, upstream] = await this.#ask();
+    const found = observation ? notNeeded(stored) : stored;
+    const storeWarnings = [...found.warnings, ...(this.#watch?.warnings ?? [])];
+    this.#warningCounts.set({ store: storeWarnings });
     const { ok, detail } = keys.health();
     const warnings = policyWarnings(this.#config);
     const policies: Check = { name: 'operations', ok: true, detail: 'declared', warnings };
+    // Always ok: the old certificate stays in use.
+    const certified: Check = {
+      name: 'certificates',
+      ok: true,
+      detail: 'loaded',
+      warnings: certificates.warnings(),
+    };
     const { draining } = lifecycle;
     return [
-      { name: 'store', ...stored },
+      { name: 'store', ok: found.ok, detail: found.detail, warnings: storeWarnings },
       { name: 'upstream', ...upstream },
       { name: 'keys', ok, detail },
+      ...(certificates.count > 0 ? [certified] : []),
       ...(warnings.length > 0 ? [policies] : []),
       { name: 'draining', ok: !draining, detail: draining ? 'shutting down' : 'serving' },
     ];
   }
 
-  /** Warnings for the operator at start, one line each. */
-  async warnings(): Promise<string[]> {
-    return await startWarnings(this.#config, this.#parts, this.#tools.clock.wallMs());
+  /** The store's mark when the gateway was opened, if it had one. Undefined: it could not be read, or is not watched. */
+  get markAtStart(): { mark: UsedMark | undefined } | undefined {
+    return this.#watch?.markAtStart;
   }
 
-  /** Reads the secret keys again, without waiting for the next poll. */
+  /** What the store and the backend say now, or said within the last second if they were asked too often since then. */
+  #ask(): Promise<PartsHealth> {
+    const nowMs = this.#tools.clock.monotonicMs();
+    const [first] = this.#asked;
+    const last = this.#asked.at(-1);
+    if (last && first && this.#asked.length === MOST_ASKED && nowMs - first.atMs < A_SECOND_MS)
+      return last.answers;
+    const { store, upstreamTls } = this.#parts;
+    const { url, connectTimeoutMs } = this.#config.upstream;
+    const answers = Promise.all([store.health(), reachable(url, connectTimeoutMs, upstreamTls)]);
+    this.#asked = [...this.#asked.slice(1 - MOST_ASKED), { atMs: nowMs, answers }];
+    return answers;
+  }
+
+  /** Warnings for the operator at start, one line each. */
+  async warnings(): Promise<string[]> {
+    const watched = (this.#watch?.atStart ?? []).map((warning) => `store: ${warning}`);
+    const found = await findWarnings(this.#config, this.#parts, this.#tools.clock.wallMs());
+    this.#warningCounts.set(this.#withWatched(found));
+    return [...watched, ...linesOf(found)];
+  }
+
+  #withWatched({ store, ...others }: Warnings): Warnings {
+    return { ...others, store: [...store, ...(this.#watch?.warnings ?? [])] };
+  }
+
+  /** As {@link warnings}, with those that ask the backend about a secret key. For `oncegate check`. */
+  async checkWarnings(): Promise<string[]> {
+    const asked = (await this.#parts.keys.askWarnings?.()) ?? [];
+    return [...(await this.warnings()), ...asked.map((text) => `keys: ${text}`)];
+  }
+
+  /**
+   * Puts the sections of the configuration that may change in force: see `mergeReload`. Requests that have begun end under
+   * the options with which they began.
+   */
+  reload(config: Config): void {
+    const before = this.#config;
+    this.#parts.reload(config);
+    this.#config = config;
+    const hadLookup = ({ name }: { name: string }) =>
+      before.operations.some((earlier) => earlier.name === name && earlier.idempotency.lookup);
+    if (this.#parts.observation) return;
+    if (config.operations.some((operation) => operation.idempotency.lookup && !hadLookup(operation)))
+      void this.#lookUpAbandoned();
+  }
+
+  /** @param result see `oncegate_config_reloads_total` */
+  countConfigReload(result: string): void {
+    this.metrics.configReloads.inc({ result });
+  }
+
+  #lookUpAbandoned(): Promise<void> {
+    return this.#parts.lookups.lookUpAbandoned(this.#config.lock.leaseMs);
+  }
+
+  /** Reads the secret keys and the certificates again, without waiting for the next poll. */
   async reloadKeys(): Promise<void> {
-    await this.#parts.keys.reload();
+    await Promise.all([this.#parts.keys.reload(), this.#parts.certificates.reload()]);
   }
 
   /**
@@ -99,21 +204,27 @@ export class Gateway {
    * the store last.
    */
   async shutdownNow(): Promise<void> {
-    const { passthrough, executors, doubts, keys, store } = this.#parts;
+    const { passthrough, executors, lookups, doubtGauges, keys, certificates } = this.#parts;
+    const { store, rateLimiter, tracing } = this.#parts;
     this.server.close();
     this.server.closeAllConnections();
     passthrough.close();
     await Promise.all(executors.map((executor) => executor.destroy()));
     // The executors are gone, so stop lookups.
-    await doubts.close();
+    await lookups.close();
+    doubtGauges.close();
     await this.#untilStored();
-    keys.close();
+    await keys.close();
+    certificates.close();
+    this.#watch?.close();
+    rateLimiter?.close();
     await store.close();
+    await tracing?.close();
   }
 
   /** Waits for pending writes: merchants may have responses that the store has not acknowledged. */
   async #untilStored(): Promise<void> {
-    const { engine } = this.#parts;
+    const { engine, observation } = this.#parts;
     const { completeMs } = this.#config.shutdown;
     const log = () => {
       const writes = engine.pendingWrites;
@@ -122,21 +233,54 @@ export class Gateway {
     };
     const timer = setInterval(log, LOG_EVERY_MS);
     await engine.close(completeMs);
+    await observation?.close(Math.min(completeMs, OBSERVED_WITHIN_MS));
     clearInterval(timer);
   }
+}
+
+/**
+ * Under `mode: observe` a gateway whose store fails serves every request. Taking it out of service would harm merchants. A store
+ * that a copy has closed is different: other gateways serve, and this one would send what they have executed.
+ */
+function notNeeded(health: StoreHealth): StoreHealth {
+  const { ok, isClosed, detail, warnings } = health;
+  if (ok || isClosed) return health;
+  return {
+    ok: true,
+    detail,
+    warnings: [...warnings, 'the store does not work: nothing is observed meanwhile'],
+  };
+}
+
+interface Warned {
+  store?: Store;
+  keys?: KeySource | undefined;
+  certificates: Certificates;
 }
 
 /** Warnings for the operator at start, one line each. They contain ids of secret keys, so /readyz does not show them. */
 export async function startWarnings(
   config: Pick<Config, 'operations' | 'idempotency'>,
-  { store, keys }: { store?: Store; keys: KeySource },
+  parts: Warned,
   nowMs: number,
 ): Promise<string[]> {
+  return linesOf(await findWarnings(config, parts, nowMs));
+}
+
+async function findWarnings(
+  config: Pick<Config, 'operations' | 'idempotency'>,
+  { store, keys, certificates }: Warned,
+  nowMs: number,
+): Promise<Warnings> {
   const names = config.operations.map(({ name }) => name);
-  const found = {
+  const entries = keys?.entries();
+  return {
     store: (await store?.health())?.warnings ?? [],
     operations: policyWarnings(config),
-    keys: keyWarnings(keys.entries(), names, nowMs),
+    keys: entries ? keyWarnings(entries, names, nowMs) : [],
+    certificates: certificates.warnings(),
   };
-  return Object.entries(found).flatMap(([about, texts]) => texts.map((text) => `${about}: ${text}`));
 }
+
+const linesOf = (found: Warnings): string[] =>
+  Object.entries(found).flatMap(([about, texts]) => texts.map((text) => `${about}: ${text}`));

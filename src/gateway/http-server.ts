@@ -4,6 +4,7 @@ import {
   type IncomingMessage,
   type RequestListener,
   type Server,
+  type ServerOptions,
   type ServerResponse,
   STATUS_CODES,
 } from 'node:http';
@@ -13,8 +14,10 @@ import { type Problem, problem, problemBody, problemHeaders, sendProblem } from 
 import { MAX_HEADER_LINES } from './admission.ts';
 import type { App } from './app.ts';
 import { answerHalfClosed, OpenResponses } from './open-responses.ts';
+import { createTlsServer, type ListenerTls } from './tls-server.ts';
 
-export interface HttpServerOptions {
+/** Section `limits`, as far as the HTTP server enforces it. */
+export interface ServerLimits {
   /** All header fields of a request together. */
   headerBytes: number;
   /** Most open connections, WebSockets included. A further one is closed as soon as it is accepted. */
@@ -25,6 +28,12 @@ export interface HttpServerOptions {
   bodyTimeoutMs: number;
   /** Time within which a client must read a complete response, or the next part of a streamed one. */
   answerTimeoutMs: number;
+}
+
+export interface HttpServerOptions {
+  limits: ServerLimits;
+  /** Undefined: the server speaks plain HTTP. */
+  tls?: ListenerTls | undefined;
   /** Handles all requests, including those that expect `100 Continue`. */
   app: App;
   /** Called for each refusal that is sent before the request has a context. */
@@ -41,10 +50,18 @@ const WHOLE_REQUEST_MS = 300_000;
 /** Errors of a client that has disconnected, perhaps in the middle of a request. */
 const DISCONNECTED = new Set(['ECONNRESET', 'EPIPE', 'HPE_INVALID_EOF_STATE']);
 
+/** The parser got bytes while it was paused, and has dropped them. It would go on behind them, within another request. */
+const LOST_BYTES = new Set(['HPE_PAUSED']);
+
 export interface HttpServer {
   server: Server;
   /** Makes every open response close its connection, unless its head was sent. */
   endKeepAlive(): void;
+  /**
+   * Replaces the limits. `headerBytes` holds for connections that are opened later. Node looks for late heads as often as
+   * the limits at the start required, so a shorter `headerTimeoutMs` is kept to within a second.
+   */
+  limit(limits: ServerLimits): void;
 }
 
 /** Creates the HTTP server for merchants. It answers malformed HTTP, and closes the connection. */
@@ -59,38 +76,41 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   const onRequest: RequestListener = (req, res) => {
     if (accept(req, res)) options.app.handle(req, res);
   };
-  const server = createServer(
-    {
-      IncomingMessage: options.app.Request,
-      ServerResponse: options.app.Response,
-      maxHeaderSize: options.headerBytes,
-      // Node's own refusal has no problem document, and Node would answer again when the connection closes.
-      requireHostHeader: false,
-      headersTimeout: options.headerTimeoutMs,
-      // Node's limit for head and body together must not be shorter than the configured ones.
-      requestTimeout: Math.max(WHOLE_REQUEST_MS, options.headerTimeoutMs + options.bodyTimeoutMs),
-      // How often Node looks for heads that are late. Its default is every 30 s.
-      connectionsCheckingInterval: Math.min(1000, Math.ceil(options.headerTimeoutMs / 2)),
-      // Longer than the idle timeout of common load balancers, so that the balancer closes idle connections first.
-      keepAliveTimeout: 65_000,
-      // Any other upgrade (curl offers h2c by default) is an ordinary request, and must not bypass the middleware.
-      // A handshake must not take over a connection that an unanswered or a dropped request occupies.
-      shouldUpgradeCallback: (req) =>
-        req.method === 'GET' &&
-        req.headers.upgrade?.toLowerCase() === 'websocket' &&
-        !hasBody(req) &&
-        req.socket.writable &&
-        !responses.busy(req.socket),
-    },
-    onRequest,
-  );
+  const http: ServerOptions = {
+    IncomingMessage: options.app.Request,
+    ServerResponse: options.app.Response,
+    // Node's own refusal has no problem document, and Node would answer again when the connection closes.
+    requireHostHeader: false,
+    // How often Node looks for heads that are late. Its default is every 30 s.
+    connectionsCheckingInterval: Math.min(1000, Math.ceil(options.limits.headerTimeoutMs / 2)),
+    // Longer than the idle timeout of common load balancers, so that the balancer closes idle connections first.
+    keepAliveTimeout: 65_000,
+    // Any other upgrade (curl offers h2c by default) is an ordinary request, and must not bypass the middleware.
+    // A handshake must not take over a connection that an unanswered or a dropped request occupies.
+    shouldUpgradeCallback: (req) =>
+      req.method === 'GET' &&
+      req.headers.upgrade?.toLowerCase() === 'websocket' &&
+      !hasBody(req) &&
+      req.socket.writable &&
+      !responses.busy(req.socket),
+  };
+  const server = options.tls ? createTlsServer(options.tls, http, onRequest) : createServer(http, onRequest);
   // One line more than a request may have, so that `checkHead` sees that there are too many.
   server.maxHeadersCount = MAX_HEADER_LINES + 1;
-  server.maxConnections = options.connections;
   server.on('drop', options.onConnectionRefused);
-  answerHalfClosed(server, responses);
+  answerHalfClosed(server, responses, options.tls ? 'secureConnection' : 'connection');
   // Clients that do not read their responses could exhaust limits.inFlight, without any credentials.
-  const closeUnread = setInterval(() => responses.closeUnread(), options.answerTimeoutMs).unref();
+  let closeUnread: NodeJS.Timeout | undefined;
+  let closeEveryMs: number | undefined;
+  const limit = (limits: ServerLimits): void => {
+    applyLimits(server, limits);
+    // Each start of the interval gives clients more time, so only another length starts it again.
+    if (limits.answerTimeoutMs === closeEveryMs) return;
+    closeEveryMs = limits.answerTimeoutMs;
+    clearInterval(closeUnread);
+    closeUnread = setInterval(() => responses.closeUnread(), closeEveryMs).unref();
+  };
+  limit(options.limits);
   server.once('close', () => clearInterval(closeUnread));
   // Without this listener, Node would send `100 Continue` before the merchant is authenticated.
   server.on('checkContinue', onRequest);
@@ -116,7 +136,7 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     });
   };
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
-    if (DISCONNECTED.has(error.code ?? '') || !socket.writable) {
+    if (DISCONNECTED.has(error.code ?? '') || LOST_BYTES.has(error.code ?? '') || !socket.writable) {
       socket.destroy();
       return;
     }
@@ -130,7 +150,20 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     options.onMalformed(refusal);
     refuseOnSocket(socket, refusal, randomUUID());
   });
-  return { server, endKeepAlive: () => responses.endKeepAlive() };
+  return { server, endKeepAlive: () => responses.endKeepAlive(), limit };
+}
+
+/** Node reads these members for each connection, so they can be changed at any time. */
+function applyLimits(
+  server: Server,
+  { headerBytes, connections, headerTimeoutMs, bodyTimeoutMs }: ServerLimits,
+): void {
+  // Node's types lack this member.
+  Object.assign(server, { maxHeaderSize: headerBytes });
+  server.headersTimeout = headerTimeoutMs;
+  // Node's limit for head and body together must not be shorter than the configured ones.
+  server.requestTimeout = Math.max(WHOLE_REQUEST_MS, headerTimeoutMs + bodyTimeoutMs);
+  server.maxConnections = connections;
 }
 
 function malformed(code = ''): Problem {
@@ -164,4 +197,22 @@ export function endSoon(socket: Duplex): void {
   socket.resume();
   const timer = setTimeout(() => socket.destroy(), LINGER_MS);
   socket.once('close', () => clearTimeout(timer));
+}
+
+/**
+ * How many connections may wait to be accepted (the operating system may allow fewer). It drops each further connection,
+ * whose client then tries again only a second later.
+ */
+const BACKLOG = 4096;
+
+/** Resolves to the port. @throws the operating system's error if the port cannot be used */
+export function listen(server: Server, host: string, port: number): Promise<number> {
+  return new Promise((resolve, reject) => {
+    server.once('error', reject);
+    server.listen({ port, host, backlog: BACKLOG }, () => {
+      server.off('error', reject);
+      const address = server.address();
+      resolve(typeof address === 'object' && address ? address.port : port);
+    });
+  });
 }

@@ -85,11 +85,19 @@ const PROBE_AFTER_MS = [100, 200, 1200];
 /** How often a response to such a client is checked. After a pause of one to two intervals its connection is closed. */
 const CHECK_EVERY_MS = 2000;
 
-/** Lets a client that half-closes its connection (sends FIN after its last request) read the responses to its requests. */
-export function answerHalfClosed(server: Server, responses: OpenResponses): void {
+/**
+ * Lets a client that half-closes its connection (sends FIN after its last request) read the responses to its requests.
+ *
+ * @param event the one that has the socket of the requests: under TLS, `connection` has the socket below it
+ */
+export function answerHalfClosed(
+  server: Server,
+  responses: OpenResponses,
+  event: 'connection' | 'secureConnection',
+): void {
   // Node's types lack this option.
   Object.assign(server, { httpAllowHalfOpen: true });
-  server.on('connection', (socket: Socket) => {
+  server.on(event, (socket: Socket) => {
     socket.once('end', () => {
       if (!socket.destroyed && responses.busy(socket)) watchHalfClosed(socket, responses);
     });

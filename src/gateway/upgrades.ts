@@ -1,5 +1,9 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
+import type { Authenticator } from '../auth/authenticate.ts';
+import type { KeySource } from '../auth/key-source.ts';
+import { OpenSessions } from '../auth/open-sessions.ts';
+import type { Clock } from '../kernel/clock.ts';
 import { contextOf } from '../kernel/context.ts';
 import type { Passthrough } from '../upstream/passthrough.ts';
 import type { App } from './app.ts';
@@ -43,6 +47,7 @@ export class Upgrades {
     context.outcome = 'upgraded';
     context.passedThrough = 'connecting';
     context.isUpgrade = true;
+    context.spans?.send();
     res.detachSocket(socket);
     // The response has lost its socket, so Node emits no `close` for it. The log line and the metrics need that event.
     socket.once('close', () => res.emit('close'));
@@ -62,4 +67,20 @@ export class Upgrades {
   end(): void {
     for (const socket of this.#open) socket.destroy();
   }
+}
+
+/** Returns a function that registers an upgraded connection: `end` is called when its secret key is revoked. */
+export function sessionOpener(authenticator: Authenticator, keys: KeySource, clock: Clock) {
+  const sessions = new OpenSessions(keys, clock);
+  return (req: IncomingMessage, end: () => void): (() => void) => {
+    // A public path: there is no secret key.
+    if (!contextOf(req).merchant) return () => {};
+    const { rawHeaders } = req;
+    const authentication = authenticator.authenticate(rawHeaders);
+    // A source without a list does not keep secret keys. The request has this one, and only its use renews it.
+    const renew = keys.ask && (() => void authenticator.authenticate(rawHeaders));
+    if (authentication.kind === 'merchant') return sessions.add(authentication.key, end, renew);
+    end();
+    return () => {};
+  };
 }

@@ -1,0 +1,90 @@
+import type { Config } from '../config/schema.ts';
+import { type CertificatePaths, WatchedCertificate } from '../kernel/certificate.ts';
+import type { Clock } from '../kernel/clock.ts';
+import type { Logger } from '../observability/logger.ts';
+import type { Metrics } from '../observability/metrics.ts';
+
+export interface CertificatesTools {
+  clock: Clock;
+  logger?: Logger;
+  metrics?: Metrics;
+}
+
+/** The certificates of one process: of the listener, and those that it shows to the backend and to Redis. */
+export class Certificates {
+  readonly #tools: CertificatesTools;
+  readonly #open: WatchedCertificate[] = [];
+
+  constructor(tools: CertificatesTools) {
+    this.#tools = tools;
+  }
+
+  /**
+   * Reads the files of a section, and follows their changes.
+   *
+   * @param name the section, such as `listen.tls`
+   * @throws Error with a message for the operator if the files cannot be used
+   */
+  async open(name: string, paths: CertificatePaths): Promise<WatchedCertificate> {
+    const { clock, logger, metrics } = this.#tools;
+    const label = name.replace(/\.tls$/, '');
+    const expires = (expiresAtMs: number) => {
+      if (Number.isFinite(expiresAtMs))
+        metrics?.certificateExpires.set({ certificate: label }, expiresAtMs / 1000);
+    };
+    const certificate = await WatchedCertificate.open({
+      name,
+      paths,
+      clock,
+      onReload: (reload) => {
+        metrics?.certificateReloads.inc({ certificate: label, result: reload.ok ? 'ok' : 'refused' });
+        if (reload.ok) {
+          expires(reload.expiresAtMs);
+          logger?.info({ certificate: label }, 'a certificate was reloaded');
+        } else {
+          const fields = { certificate: label, reason: reload.error };
+          logger?.error(fields, 'a new certificate is refused; the old one stays in use');
+        }
+      },
+    });
+    this.#open.push(certificate);
+    expires(certificate.expiresAtMs);
+    return certificate;
+  }
+
+  get count(): number {
+    return this.#open.length;
+  }
+
+  /** What an operator should know, one line each. */
+  warnings(): string[] {
+    return this.#open.flatMap((certificate) => certificate.warnings());
+  }
+
+  /** Reads all files again without waiting for the next check. */
+  async reload(): Promise<void> {
+    await Promise.all(this.#open.map((certificate) => certificate.reload()));
+  }
+
+  close(): void {
+    for (const certificate of this.#open) certificate.close();
+  }
+}
+
+/** The sections of a configuration that name files of certificates, with their names. */
+export function certificateSections({
+  listen,
+  upstream,
+  store,
+  auth: { keys },
+}: Pick<Config, 'listen' | 'upstream' | 'store' | 'auth'>): [name: string, paths: CertificatePaths][] {
+  const storeTls = store.kind === 'redis' && typeof store.tls === 'object' ? store.tls : undefined;
+  const keysTls = keys.source === 'redis' && typeof keys.tls === 'object' ? keys.tls : undefined;
+  const sections = {
+    ...{ 'listen.tls': listen.tls, 'upstream.tls': upstream.tls },
+    ...{ 'store.tls': storeTls, 'auth.keys.tls': keysTls },
+  };
+  return Object.entries(sections).filter(
+    (section): section is [string, NonNullable<(typeof section)[1]>] => section[1] !== undefined,
+  );
+}

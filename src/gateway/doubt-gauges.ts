@@ -1,0 +1,149 @@
+import {
+  type DoubtCount,
+  RESOLUTION_SOURCES,
+  RESOLVED_AS,
+  type ResolutionCount,
+} from '../idempotency/doubt-count.ts';
+import type { Store } from '../idempotency/store.ts';
+import type { Clock } from '../kernel/clock.ts';
+import type { Logger } from '../observability/logger.ts';
+import type { Metrics } from '../observability/metrics.ts';
+
+export interface DoubtGaugesOptions {
+  store: Pick<Store, 'countDoubts'>;
+  metrics: Metrics;
+  clock: Clock;
+  logger: Pick<Logger, 'warn'>;
+  /** `idempotency.countDoubtsEveryMs`. */
+  everyMs: number;
+}
+
+/** Several resolutions of one moment lead to one count. */
+const SOON_MS = 50;
+/** How much sooner than usual the keys may be counted after resolutions: a lookup may resolve thousands, one after the other. */
+const SOONER = 3;
+
+/**
+ * Shows what the store knows of the keys in doubt, whichever gateway has left them. The gauges keep their values while the store
+ * does not answer; `oncegate_doubts_counted_timestamp_seconds` says how old they are.
+ */
+export class DoubtGauges {
+  readonly #options: DoubtGaugesOptions;
+  #closing = new AbortController();
+  readonly #shown = new Map<string, number>();
+  #last: DoubtCount | undefined;
+  #timer: NodeJS.Timeout | undefined;
+  /** When the timer is due, on the monotonic clock. Infinity: there is none. */
+  #dueMs = Number.POSITIVE_INFINITY;
+  #hasBegun = false;
+  #isCounting = false;
+  #countedNowMs = Number.NEGATIVE_INFINITY;
+  #hasFailed = false;
+
+  constructor(options: DoubtGaugesOptions) {
+    this.#options = options;
+    const { metrics, clock } = options;
+    // The age grows between two counts.
+    metrics.beforeReading(() => {
+      const { countedAtMs = 0, oldestSinceMs } = this.#last ?? {};
+      metrics.doubtsCounted.set(countedAtMs / 1000);
+      metrics.oldestInDoubt.set(
+        oldestSinceMs === undefined ? 0 : Math.max(0, clock.wallMs() - oldestSinceMs) / 1000,
+      );
+    });
+  }
+
+  /** Counts now, and from now on every `everyMs`. Also after `close`. */
+  begin(): void {
+    if (this.#closing.signal.aborted) this.#closing = new AbortController();
+    this.#hasBegun = true;
+    void this.#count(this.#options.everyMs);
+  }
+
+  /** Counts soon, because this process has resolved a key. */
+  resolved(): void {
+    if (!this.#hasBegun) return;
+    const nowMs = this.#options.clock.monotonicMs();
+    const inMs = Math.max(SOON_MS, this.#countedNowMs + this.#options.everyMs / SOONER - nowMs);
+    if (nowMs + inMs < this.#dueMs) this.#schedule(inMs, 0);
+  }
+
+  close(): void {
+    this.#closing.abort();
+    clearTimeout(this.#timer);
+  }
+
+  /** @param everyMs see `CountOptions`. 0: counts whoever has counted before */
+  #schedule(inMs: number, everyMs: number): void {
+    if (this.#closing.signal.aborted) return;
+    clearTimeout(this.#timer);
+    this.#dueMs = this.#options.clock.monotonicMs() + inMs;
+    this.#timer = setTimeout(() => void this.#count(everyMs), inMs).unref();
+  }
+
+  async #count(everyMs: number): Promise<void> {
+    const { store, clock, logger } = this.#options;
+    const { signal } = this.#closing;
+    this.#dueMs = Number.POSITIVE_INFINITY;
+    if (this.#isCounting) return this.#schedule(SOON_MS, everyMs);
+    this.#isCounting = true;
+    if (everyMs === 0) this.#countedNowMs = clock.monotonicMs();
+    try {
+      this.#show(await store.countDoubts({ everyMs, signal }));
+      this.#hasFailed = false;
+    } catch (error) {
+      const { message: reason } = error as Error;
+      if (!this.#hasFailed && !signal.aborted)
+        logger.warn(
+          { reason },
+          'the keys in doubt cannot be counted: the metrics show those of the last count',
+        );
+      this.#hasFailed = true;
+    } finally {
+      this.#isCounting = false;
+    }
+    // Unless a key was resolved meanwhile.
+    if (this.#dueMs === Number.POSITIVE_INFINITY)
+      this.#schedule(this.#options.everyMs, this.#options.everyMs);
+  }
+
+  #show(count: DoubtCount): void {
+    // Otherwise the store has no count at the moment, which does not mean that nothing is in doubt.
+    if (count.countedAtMs !== undefined) {
+      this.#last = count;
+      this.#showKeys(count);
+    }
+    for (const as of RESOLVED_AS)
+      for (const by of RESOLUTION_SOURCES) this.#showResolutions(as, by, count.resolutions);
+  }
+
+  #showKeys({ operations }: DoubtCount): void {
+    const { metrics } = this.#options;
+    const shown = new Map([...metrics.operations].map((name) => [name, { inDoubt: 0, ownerGone: 0 }]));
+    for (const [operation, { inDoubt, ownerGone }] of operations) {
+      // The store may have keys of operations that no configuration names any more. Labels stay bounded.
+      const name = shown.has(operation) ? operation : 'other';
+      const sum = shown.get(name) ?? { inDoubt: 0, ownerGone: 0 };
+      shown.set(name, { inDoubt: sum.inDoubt + inDoubt, ownerGone: sum.ownerGone + ownerGone });
+    }
+    for (const [operation, { inDoubt, ownerGone }] of shown) {
+      metrics.keysInDoubt.set({ operation }, inDoubt);
+      metrics.keysOwnerGone.set({ operation }, ownerGone);
+    }
+  }
+
+  #showResolutions(
+    as: ResolutionCount['as'],
+    by: ResolutionCount['by'],
+    resolutions: readonly ResolutionCount[],
+  ): void {
+    const { metrics } = this.#options;
+    const number = resolutions.find((one) => one.as === as && one.by === by)?.number ?? 0;
+    const before = this.#shown.get(`${as} ${by}`) ?? 0;
+    this.#shown.set(`${as} ${by}`, number);
+    // The store was emptied, or is another one. Prometheus takes a counter that falls for one that began again.
+    const hasFallen = number < before;
+    if (hasFallen) metrics.resolutions.remove({ as, by });
+    metrics.resolutions.inc({ as, by }, hasFallen ? number : number - before);
+  }
+}

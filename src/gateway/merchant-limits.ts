@@ -1,0 +1,88 @@
+import type { IncomingMessage } from 'node:http';
+import type { MerchantLimit, MerchantRate } from '../config/merchant-limits.ts';
+import { contextOf, type Middleware } from '../kernel/context.ts';
+import { type Problem, problem } from '../kernel/problem.ts';
+
+export interface MerchantLimitsOptions {
+  /** The limit of a merchant. Without a code: that of public requests, and of merchants without a limit of their own. */
+  limitOf(code?: string): MerchantLimit;
+  /** See RateLimiter.take. */
+  take(merchant: string, rate: MerchantRate): Promise<number | undefined>;
+  /** Called for each refusal. */
+  refused(reason: 'requests' | 'in_flight'): void;
+}
+
+/** No merchant has this code: the place of all public requests together. */
+const PUBLIC = '';
+
+/** Bounds what one merchant sends, so that the others still get slots. */
+export class MerchantLimits {
+  readonly #options: MerchantLimitsOptions;
+  #limitOf: MerchantLimitsOptions['limitOf'];
+  /** Requests in flight of each merchant that has some. */
+  readonly #inFlight = new Map<string, number>();
+
+  constructor(options: MerchantLimitsOptions) {
+    this.#options = options;
+    this.#limitOf = options.limitOf;
+  }
+
+  /** Puts other limits in force, for requests that begin from now on. */
+  change(limitOf: MerchantLimitsOptions['limitOf']): void {
+    this.#limitOf = limitOf;
+  }
+
+  /** Refuses a request of a merchant who sends too many. Must follow `authenticate`, and comes before any body is read. */
+  readonly check: Middleware = (req, res, next) => {
+    const { merchant } = contextOf(req);
+    if (!merchant) throw new Error('authenticate must come before the limits');
+    const { code } = merchant;
+    const { rate, inFlight } = this.#limitOf(code);
+    const refusal = this.#enter(req, code, inFlight);
+    if (refusal || !rate) return next(refusal);
+    return this.#options.take(code, rate).then((waitMs) => {
+      // The merchant has disconnected meanwhile.
+      if (res.closed) return;
+      next(waitMs === undefined ? undefined : this.#tooMany(rate, waitMs));
+    });
+  };
+
+  /** Public requests have no merchant. All of them together get the in-flight limit of one merchant. */
+  refusalOfPublic(req: IncomingMessage): Problem | undefined {
+    return this.#enter(req, PUBLIC, this.#limitOf().inFlight);
+  }
+
+  /** Counts a request until its response is closed and its execution has ended. */
+  #enter(req: IncomingMessage, code: string, most: number | undefined): Problem | undefined {
+    if (most === undefined) return undefined;
+    const others = this.#inFlight.get(code) ?? 0;
+    if (others >= most) {
+      this.#options.refused('in_flight');
+      const headers = {
+        'RateLimit-Policy': `"in-flight";q=${most};qu="concurrent-requests"`,
+        RateLimit: '"in-flight";r=0',
+      };
+      const detail = `${most} of your requests are in flight. This one was not sent; retry with the same key.`;
+      return problem('rate_limited', detail, { retryAfterS: 1, headers });
+    }
+    this.#inFlight.set(code, others + 1);
+    contextOf(req).onEnd = () => this.#leave(code);
+    return undefined;
+  }
+
+  #leave(code: string): void {
+    const others = (this.#inFlight.get(code) ?? 1) - 1;
+    if (others > 0) this.#inFlight.set(code, others);
+    else this.#inFlight.delete(code);
+  }
+
+  #tooMany({ requests, windowMs, burst }: MerchantRate, waitMs: number): Problem {
+    this.#options.refused('requests');
+    const retryAfterS = Math.ceil(waitMs / 1000);
+    const policies = [`"requests";q=${requests};w=${windowMs / 1000}`];
+    if (burst) policies.push(`"burst";q=${burst.requests};w=${burst.windowMs / 1000}`);
+    const headers = { 'RateLimit-Policy': policies.join(', '), RateLimit: `"requests";r=0;t=${retryAfterS}` };
+    const detail = 'You have sent too many requests. This one was not sent; retry with the same key.';
+    return problem('rate_limited', detail, { retryAfterS, headers });
+  }
+}

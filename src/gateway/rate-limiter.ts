@@ -1,0 +1,139 @@
+import {
+  BurstyRateLimiter,
+  RateLimiterMemory,
+  RateLimiterRedis,
+  RateLimiterRes,
+} from 'rate-limiter-flexible';
+import type { MerchantRate } from '../config/merchant-limits.ts';
+import type { Clock } from '../kernel/clock.ts';
+
+/** While Redis does not answer, one request in this time tries it. The commands of all would fill the memory. */
+const TRY_AGAIN_MS = 1000;
+
+/** The part of an ioredis client that the limiter uses. Commands that take too long must fail. */
+export interface SharedCounts {
+  readonly status: string;
+  disconnect(): void;
+}
+
+export interface RateLimiterOptions {
+  clock: Pick<Clock, 'monotonicMs'>;
+  /** The Redis that counts for all gateways. Undefined: each process counts alone. */
+  redis: SharedCounts | undefined;
+  /** The first part of every key name. */
+  prefix: string;
+  /** The processes of this gateway. One that counts alone permits its share of the requests. */
+  workers: number;
+  /** Called when Redis stops and begins to answer. */
+  onShared(isShared: boolean, reason?: string): void;
+}
+
+/** Refuses, by the promise's rejection with a RateLimiterRes. */
+type Counter = Pick<RateLimiterMemory, 'consume'>;
+
+interface Counters {
+  shared: Counter | undefined;
+  own: Counter;
+}
+
+/**
+ * Counts the requests of each merchant in fixed windows. Redis counts for all gateways. It is no part of the promise, so no
+ * request is refused or waits because Redis is away: meanwhile each process counts alone.
+ */
+export class RateLimiter {
+  readonly #options: RateLimiterOptions;
+  readonly #counters = new Map<MerchantRate, Counters>();
+  #isShared = true;
+  #tryAgainAtMs = Number.NEGATIVE_INFINITY;
+
+  constructor(options: RateLimiterOptions) {
+    this.#options = options;
+  }
+
+  /** Counts a request. The number: the merchant has sent too many, and may send the next one after these milliseconds. */
+  async take(merchant: string, rate: MerchantRate): Promise<number | undefined> {
+    const { shared, own } = this.#countersOf(rate);
+    if (shared && this.#mayAskRedis()) {
+      try {
+        const answer = await answerOf(shared, merchant);
+        this.#setShared(true);
+        return answer;
+      } catch (error) {
+        this.#setShared(false, (error as Error).message);
+      }
+    }
+    return await answerOf(own, merchant);
+  }
+
+  close(): void {
+    this.#options.redis?.disconnect();
+  }
+
+  #mayAskRedis(): boolean {
+    const { redis, clock } = this.#options;
+    if (redis?.status !== 'ready') {
+      this.#setShared(false, 'not connected');
+      return false;
+    }
+    if (this.#isShared) return true;
+    const nowMs = clock.monotonicMs();
+    if (nowMs < this.#tryAgainAtMs) return false;
+    this.#tryAgainAtMs = nowMs + TRY_AGAIN_MS;
+    return true;
+  }
+
+  #setShared(isShared: boolean, reason?: string): void {
+    if (isShared === this.#isShared) return;
+    this.#isShared = isShared;
+    if (!isShared) this.#tryAgainAtMs = this.#options.clock.monotonicMs() + TRY_AGAIN_MS;
+    this.#options.onShared(isShared, reason);
+  }
+
+  #countersOf(rate: MerchantRate): Counters {
+    const known = this.#counters.get(rate);
+    if (known) return known;
+    const { redis, prefix, workers } = this.#options;
+    const shared =
+      redis && counterOf(rate, (options) => new RateLimiterRedis({ storeClient: redis, ...options }), prefix);
+    const share = (requests: number) => Math.ceil(requests / workers);
+    const ofProcess = {
+      ...rate,
+      requests: share(rate.requests),
+      burst: rate.burst && { ...rate.burst, requests: share(rate.burst.requests) },
+    };
+    const own = counterOf(ofProcess, (options) => new RateLimiterMemory(options), prefix);
+    const counters = { shared, own };
+    this.#counters.set(rate, counters);
+    return counters;
+  }
+}
+
+interface CounterOptions {
+  points: number;
+  /** Seconds. */
+  duration: number;
+  keyPrefix: string;
+}
+
+function counterOf(
+  { requests, windowMs, burst }: MerchantRate,
+  create: (options: CounterOptions) => RateLimiterMemory | RateLimiterRedis,
+  prefix: string,
+): Counter {
+  // A counter in Redis ends with the window with which it began, so another window has another counter.
+  const counter = (points: number, ms: number, name: string) =>
+    create({ points, duration: ms / 1000, keyPrefix: `${prefix}:${name}:${ms}` });
+  const usual = counter(requests, windowMs, 'requests');
+  return burst ? new BurstyRateLimiter(usual, counter(burst.requests, burst.windowMs, 'burst')) : usual;
+}
+
+/** @throws {Error} if Redis does not answer */
+async function answerOf(counter: Counter, merchant: string): Promise<number | undefined> {
+  try {
+    await counter.consume(merchant);
+    return undefined;
+  } catch (refusal) {
+    if (refusal instanceof RateLimiterRes) return Math.max(1, refusal.msBeforeNext);
+    throw refusal;
+  }
+}

@@ -1,0 +1,141 @@
+import { type Config, workersOf } from '../config/schema.ts';
+import { measured } from '../idempotency/measured-store.ts';
+import type { Store } from '../idempotency/store.ts';
+import { openRedis, openStore } from '../idempotency/stores/open-store.ts';
+import { ClientTls } from '../kernel/client-tls.ts';
+import type { Clock } from '../kernel/clock.ts';
+import type { KeyReload } from '../kernel/context.ts';
+import type { Logger } from '../observability/logger.ts';
+import { Metrics } from '../observability/metrics.ts';
+import { logReload, Observer } from '../observability/observer.ts';
+import type { Tracing } from '../observability/tracing.ts';
+import { Certificates } from './certificates.ts';
+import { type OpenedKeys, openKeys } from './open-keys.ts';
+import type { RateLimiter } from './rate-limiter.ts';
+import type { HandshakeFailure, ListenerTls } from './tls-server.ts';
+
+export interface GatewayTools {
+  clock: Clock;
+  logger: Logger;
+  /** Called each time the secret keys were read again. Default: writes a log line. */
+  onReload?: (reload: KeyReload) => void;
+  /** Where the store's mark is noted, see store-watch.ts. Default: the store is not watched. */
+  markFile?: string;
+}
+
+/** What a gateway opens before it is put together. Opening any of these may fail. */
+export interface Resources extends OpenedKeys {
+  metrics: Metrics;
+  observer: Observer;
+  certificates: Certificates;
+  /** How the backend is reached over TLS, if that is configured. */
+  upstreamTls?: ClientTls | undefined;
+  listenerTls?: ListenerTls | undefined;
+  store: Store;
+  rateLimiter: RateLimiter | undefined;
+  /** Undefined: requests keep the traces that they come with. */
+  tracing: Tracing | undefined;
+}
+
+/** @throws {Error} with a message for the operator if the store or the keys cannot be opened */
+export async function openResources(config: Config, tools: GatewayTools): Promise<Resources> {
+  const { clock, logger } = tools;
+  const metrics = new Metrics();
+  const observer = new Observer(metrics, logger);
+  const certificates = new Certificates({ ...tools, metrics });
+  const { onReload = (reload: KeyReload) => logReload(logger, reload) } = tools;
+  let opened: OpenedKeys | undefined;
+  let tracing: Tracing | undefined;
+  try {
+    // First, because it fails if the operator has not installed what it needs.
+    tracing = await openTracing(config, { metrics, logger, clock });
+    const tls = await openTls(config, certificates, metrics, logger);
+    opened = await openKeys(config, {
+      clock,
+      observer,
+      certificates,
+      tracing,
+      upstreamTls: tls.upstreamTls,
+      onReload: (reload) => {
+        metrics.keyReloads.inc({ result: reload.ok ? 'ok' : 'refused' });
+        onReload(reload);
+      },
+    });
+    const store = await openStore(config, clock, {
+      unreplicated: () => observer.unreplicated(),
+      clockStepped: (stepMs) => observer.clockStepped(stepMs),
+      writerReplaced: (error) => observer.writerReplaced(error),
+      committed: (ms) => observer.committed(ms),
+      openCertificate: (name, paths) => certificates.open(name, paths),
+    });
+    if (store.usage) metrics.trackUsage(() => store.usage);
+    const rateLimiter = await openRateLimiter(config, clock, observer, certificates);
+    const parts = { metrics, observer, certificates, store: measured(store, clock, observer), rateLimiter };
+    return { ...parts, ...opened, ...tls, tracing };
+  } catch (error) {
+    await tracing?.close();
+    await opened?.keys.close();
+    certificates.close();
+    throw error;
+  }
+}
+
+/** TLS of the listener and towards the backend, as far as it is configured. */
+async function openTls(
+  { listen, upstream, limits }: Pick<Config, 'listen' | 'upstream' | 'limits'>,
+  certificates: Certificates,
+  metrics: Metrics,
+  logger: Logger,
+): Promise<{ listenerTls?: ListenerTls; upstreamTls?: ClientTls }> {
+  const listenerTls = listen.tls && {
+    certificate: await certificates.open('listen.tls', listen.tls),
+    minVersion: listen.tls.minVersion,
+    handshakeTimeoutMs: limits.headerTimeoutMs,
+    onHandshakeFailed: (reason: HandshakeFailure, code: string) => {
+      metrics.handshakesFailed.inc({ reason });
+      // Everyone can make a handshake fail, so it is a line only at this level.
+      logger.debug({ reason, code }, 'a TLS handshake failed');
+    },
+  };
+  const upstreamTls =
+    upstream.tls &&
+    new ClientTls(await certificates.open('upstream.tls', upstream.tls), upstream.tls.serverName);
+  return { ...(listenerTls && { listenerTls }), ...(upstreamTls && { upstreamTls }) };
+}
+
+/** Undefined: tracing is off. OpenTelemetry is loaded only if spans are sent somewhere. */
+async function openTracing(
+  { tracing, upstream }: Config,
+  tools: Pick<GatewayTools, 'clock' | 'logger'> & { metrics: Metrics },
+): Promise<Tracing | undefined> {
+  const { endpoint, begin } = tracing;
+  if (endpoint === undefined && !begin) return undefined;
+  const { Tracing } = await import('../observability/tracing.ts');
+  if (endpoint === undefined) return new Tracing(tracing);
+  const { openRecorder } = await import('../observability/span-export.ts');
+  return new Tracing(
+    tracing,
+    await openRecorder({ ...tracing, endpoint }, { ...tools, upstream: upstream.url }),
+  );
+}
+
+/** Undefined: merchants may send any number of requests. The library takes time to load. */
+async function openRateLimiter(
+  config: Config,
+  clock: Clock,
+  observer: Observer,
+  certificates: Certificates,
+): Promise<RateLimiter | undefined> {
+  const { perMerchant } = config.limits;
+  if (!perMerchant) return undefined;
+  const { RateLimiter } = await import('./rate-limiter.ts');
+  return new RateLimiter({
+    clock,
+    redis: await openRedis(config.store, perMerchant.timeoutMs, (name, paths) =>
+      certificates.open(name, paths),
+    ),
+    prefix: config.store.kind === 'redis' ? config.store.prefix : '',
+    workers: workersOf(config),
+    onShared: (isShared, reason) => observer.limitsShared(isShared, reason),
+  });
+}
