@@ -24,13 +24,19 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
     'idempotency/options.ts',
     'observability/options.ts',
     'operations/options.ts',
+    // A configuration whose public paths open an operation is refused.
+    'operations/public-paths.ts',
     'upstream/options.ts',
   ],
-  workers: ['gateway/gateway.ts', 'admin/application.ts'],
+  workers: [
+    ...['gateway/gateway.ts', 'admin/application.ts', 'config/schema.ts'],
+    // The workers' metrics are combined as those of one process are written.
+    'observability/exposition.ts',
+  ],
 };
 
 /** These put the rooms together, so they import every room. The files directly in src count as `composition`. */
-const COMPOSING = ['composition', 'gateway', 'cli'];
+const COMPOSING = ['composition', 'gateway', 'embedding', 'cli'];
 
 const ROOMS = [
   ...[...COMPOSING, ...Object.keys(MAY_IMPORT), 'kernel', 'auth', 'idempotency', 'operations'],
@@ -41,11 +47,14 @@ const ROOMS = [
 const HOMES: readonly [library: string, home: RegExp][] = [
   ['ioredis', /^idempotency\/stores\/redis\//],
   ['redlock', /^idempotency\/stores\/redis\//],
+  ['cluster-key-slot', /^idempotency\/stores\/redis\//],
   ['undici', /^upstream\//],
   ['http-proxy-middleware', /^upstream\//],
+  ['proxy-addr', /^gateway\//],
+  ['rate-limiter-flexible', /^gateway\//],
   ['pino', /^observability\//],
-  // The library that made the workers' metrics also adds them up.
-  ['prom-client', /^(?:observability|workers)\//],
+  ['@opentelemetry', /^observability\//],
+  ['prom-client', /^observability\//],
   ['node:sqlite', /^(?:idempotency\/stores\/sqlite|sandbox)\//],
   ['yaml', /^(?:config|auth)\//],
 ];
@@ -66,7 +75,7 @@ function importsOf(path: string, text: string): string[] {
 
 /** Every TypeScript file under a folder. */
 export function sourceFiles(folder: string): SourceFile[] {
-  return globSync('**/*.ts', { cwd: folder }).map((file) => {
+  return globSync('**/*.{ts,tsx}', { cwd: folder }).map((file) => {
     const path = file.split(sep).join('/');
     return { path, imports: importsOf(path, readFileSync(`${folder}/${path}`, 'utf8')) };
   });
@@ -77,6 +86,8 @@ function whyForbidden(path: string, to: string): string | undefined {
   const home = HOMES.find(([library]) => to === library || to.startsWith(`${library}/`));
   if (home && !home[1].test(path)) return `${home[0]} is imported by other rooms only`;
   if (isEngine(path) && !mayEngineImport(to)) return 'the engine knows no HTTP server, database or package';
+  // The options that every section with a Redis has in common.
+  if (path === 'kernel/redis-options.ts' && to === 'zod') return undefined;
   if (room === 'kernel' && !to.startsWith('node:') && !(isOurs(to) && roomOf(to) === 'kernel'))
     return 'the kernel imports only Node and itself';
   const isForeign = isOurs(to) && roomOf(to) !== room && roomOf(to) !== 'kernel';
@@ -102,8 +113,22 @@ export function fenceOffences(files: readonly SourceFile[]): string[] {
   return [...offences, ...idle.map((name) => `scripts/fences.ts: nothing in src is ${name}`)];
 }
 
+/** What the console's page may import beside its own files. The contract is types only. */
+const OF_PAGE = ['preact', 'preact/hooks', 'uplot', '../src/admin/console/contract.ts'];
+
+/** One line for each import of the console's page that would bring something else into browsers. */
+export function pageOffences(files: readonly SourceFile[]): string[] {
+  const isOwn = (to: string) => files.some(({ path }) => path === to);
+  return files.flatMap(({ path, imports }) =>
+    imports
+      .filter((to) => !isOwn(to) && !OF_PAGE.includes(to))
+      .map((to) => `console/${path} imports ${to}: the page is made of ${OF_PAGE.join(', ')} and itself`),
+  );
+}
+
 if (import.meta.main) {
-  const offences = fenceOffences(sourceFiles(fileURLToPath(new URL('../src', import.meta.url))));
+  const filesIn = (folder: string) => sourceFiles(fileURLToPath(new URL(`../${folder}`, import.meta.url)));
+  const offences = [...fenceOffences(filesIn('src')), ...pageOffences(filesIn('console'))];
   for (const offence of offences) process.stderr.write(`${offence}\n`);
   process.exitCode = offences.length > 0 ? 1 : 0;
 }

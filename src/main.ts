@@ -1,6 +1,5 @@
 #!/usr/bin/env node
 import cluster from 'node:cluster';
-import { readFileSync } from 'node:fs';
 
 /** Older versions drop header lines of a request, which allows request smuggling. */
 const OLDEST_NODE = { major: 24, minor: 18 };
@@ -18,7 +17,7 @@ const USAGE = `oncegate: one merchant, one idempotency key, one execution.
   oncegate check --config FILE     check a configuration, its store, keys and ports, and the backend
   oncegate config print            print the configuration in force, without secrets (see: oncegate config --help)
   oncegate keys ACTION             issue, list, rotate and revoke secret keys (see: oncegate keys --help)
-  oncegate records ACTION          list and show records, resolve keys in doubt (see: oncegate records --help)
+  oncegate records ACTION          list and show records, resolve keys, purge responses (see: oncegate records --help)
   oncegate sandbox [options]       run the sandbox backend (see: oncegate sandbox --help)
   oncegate start [options]         run the sandbox and a gateway in front of it (see: oncegate start --help)
 
@@ -47,8 +46,8 @@ async function runCommand([name = '', ...args]: string[]): Promise<void> {
     return;
   }
   if (name === '--version') {
-    const manifest = readFileSync(new URL('../package.json', import.meta.url), 'utf8');
-    process.stdout.write(`${JSON.parse(manifest).version}\n`);
+    const { thisBuild } = await import('./kernel/build.ts');
+    process.stdout.write(`${thisBuild().version}\n`);
     return;
   }
   const load = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined;

@@ -27,7 +27,7 @@ export function explainFailure(error: unknown): { message: string; code: number 
     return { message: `port ${port} on ${address} is in use by another process`, code: 1 };
   if (code === 'EACCES' && port !== undefined)
     return { message: `port ${port} may not be used by this user`, code: 1 };
-  if (name === 'StoreUnavailable') return { message, code: 69 };
+  if (name === 'StoreUnavailable' || name === 'KeysUnavailable') return { message, code: 69 };
   return { message, code: 1 };
 }
 

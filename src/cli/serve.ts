@@ -1,21 +1,34 @@
 import cluster from 'node:cluster';
-import { createServer, type Server } from 'node:http';
-import { availableParallelism } from 'node:os';
-import { type AdminSource, createAdmin } from '../admin/application.ts';
+import type { Server } from 'node:http';
+import type { AdminSource } from '../admin/application.ts';
+import type { ConfigFile } from '../config/config-file.ts';
 import { loadConfig } from '../config/load.ts';
-import type { Config } from '../config/schema.ts';
+import { type Config, workersOf } from '../config/schema.ts';
+import { openAdminPort } from '../gateway/admin-port.ts';
 import { Gateway, shutdownWithinMs } from '../gateway/gateway.ts';
+import { listen } from '../gateway/http-server.ts';
+import { markFileOf } from '../gateway/store-watch.ts';
+import { thisBuild } from '../kernel/build.ts';
 import { systemClock } from '../kernel/clock.ts';
 import type { KeyReload } from '../kernel/context.ts';
 import { createLogger, type Logger } from '../observability/logger.ts';
+import { configurationWarnings } from '../observability/metrics.ts';
 import { logReload } from '../observability/observer.ts';
 import { Primary } from '../workers/primary.ts';
-import { followPrimary, reportMetrics, reportReload } from '../workers/worker.ts';
+import {
+  askConfiguration,
+  followConfiguration,
+  followPrimary,
+  reportMetrics,
+  reportReload,
+} from '../workers/worker.ts';
 import { readArguments, required } from './arguments.ts';
+import { configChecks, followConfigFile } from './config-follower.ts';
 
 const USAGE = `oncegate serve --config FILE
 
-Runs the gateway until SIGTERM or SIGINT. config/gateway.example.yaml shows all options.
+Runs the gateway until SIGTERM or SIGINT. config/gateway.example.yaml shows all options. The sections operations, limits, log
+and metrics are reloaded on SIGHUP and when the file changes; everything else needs a restart.
 `;
 
 export async function serve(args: string[]): Promise<void> {
@@ -26,9 +39,8 @@ export async function serve(args: string[]): Promise<void> {
 
 /** Runs the gateway of a configuration file, for `serve --config` and for `start --config`. */
 export async function serveFile(file: string): Promise<void> {
-  const config = loadConfig(file, process.env);
-  if (cluster.isWorker) return await startWorker(config, createLogger(config.log.level));
-  const starting = startGateway(config);
+  if (cluster.isWorker) return await startWorker(file);
+  const starting = startGateway(loadConfig(file, process.env), file);
   shutDownOnSignal(starting);
   await starting;
 }
@@ -37,44 +49,75 @@ export async function serveFile(file: string): Promise<void> {
 export interface RunningGateway {
   port: number;
   adminPort: number;
+  logger: Logger;
   warnings(): Promise<string[]>;
-  reloadKeys(): void;
+  /** Reads the secret keys and the configuration file again. */
+  reload(): void;
   shutdown(): Promise<void>;
   /** Kills the workers at once. Without workers it does nothing. */
   abort(): void;
 }
 
-/** Resolves when the gateway listens. Not for a worker: see {@link startWorker}. */
-export async function startGateway(config: Config): Promise<RunningGateway> {
+/**
+ * Resolves when the gateway listens. Not for a worker: see {@link startWorker}.
+ *
+ * @param file the configuration file, if the gateway shall follow its changes and note the store's mark beside it
+ */
+export async function startGateway(config: Config, file?: string): Promise<RunningGateway> {
   const logger = createLogger(config.log.level);
-  let reloadKeys = () => {};
+  let reload = () => {};
   // Without a listener, SIGHUP would end the process while requests execute. The primary forwards it to the workers.
-  process.on('SIGHUP', () => reloadKeys());
-  const count = config.workers === 'auto' ? availableParallelism() : config.workers;
-  const running = count === 1 ? await startAlone(config, logger) : await startPrimary(config, count, logger);
-  reloadKeys = () => running.reloadKeys();
-  for (const warning of await running.warnings()) logger.warn(warning);
-  logger.info({ port: running.port, adminPort: running.adminPort, workers: count }, 'listening');
+  process.on('SIGHUP', () => reload());
+  const count = workersOf(config);
+  const start = { config, file, logger };
+  const running = count === 1 ? await startAlone(start) : await startPrimary(start, count);
+  reload = () => running.reload();
+  for (const warning of await running.warnings()) logger.warn({ warning }, 'something needs attention');
+  const { port, adminPort } = running;
+  const { mode } = config.idempotency;
+  logger.info({ port, adminPort, workers: count, mode, ...thisBuild() }, 'listening');
   return running;
 }
 
-async function startAlone(config: Config, logger: Logger): Promise<RunningGateway> {
-  const gateway = await Gateway.open(config, { clock: systemClock, logger });
+interface Start {
+  config: Config;
+  file: string | undefined;
+  logger: Logger;
+}
+
+async function startAlone({ config, file, logger }: Start): Promise<RunningGateway> {
+  const markFile = file && markFileOf(file, config);
+  const gateway = await Gateway.open(config, { clock: systemClock, logger, ...(markFile && { markFile }) });
   try {
     const port = await listen(gateway.server, config.listen.host, config.listen.port);
-    const source: AdminSource = {
-      metrics: () => gateway.metrics.text(),
-      checks: () => gateway.checks(),
+    const configFile = followConfigFile(file, config, logger, {
+      apply: async (changed) => gateway.reload(changed),
+      count: (result) => gateway.countConfigReload(result),
+      warnings: () => gateway.warnings(),
+    });
+    gateway.metrics.beforeReading(() =>
+      gateway.metrics.configWarnings.set({ about: 'configuration' }, configFile?.warnings().length ?? 0),
+    );
+    const source: Omit<AdminSource, 'configuration'> = {
+      metrics: (format) => gateway.metrics.text(format),
+      checks: async () => [...(await gateway.checks()), ...configChecks(configFile)],
       records: (question) => gateway.desk.answer(question),
     };
-    const admin = await openAdmin(config, source);
+    const admin = await openAdminPort(config, source, { clock: systemClock, logger, configFile });
     return {
       port,
       adminPort: admin.port,
+      logger,
       warnings: () => gateway.warnings(),
-      reloadKeys: () => void gateway.reloadKeys(),
+      reload: () => {
+        void gateway.reloadKeys();
+        void configFile?.reload();
+      },
       abort: () => {},
-      shutdown: () => closeAll(() => gateway.shutdown(), admin.server),
+      shutdown: () => {
+        configFile?.close();
+        return closeAll(() => gateway.shutdown(), admin.server);
+      },
     };
   } catch (error) {
     await gateway.shutdownNow();
@@ -82,20 +125,44 @@ async function startAlone(config: Config, logger: Logger): Promise<RunningGatewa
   }
 }
 
-async function startPrimary(config: Config, count: number, logger: Logger): Promise<RunningGateway> {
+async function startPrimary({ config, file, logger }: Start, count: number): Promise<RunningGateway> {
   const log = (fields: object, message: string) => logger.warn(fields, message);
   const onReload = (reload: KeyReload) => logReload(logger, reload);
-  const primary = new Primary({ count, shutdownMs: shutdownWithinMs(config), log, onReload });
+  let configFile: ConfigFile | undefined;
+  const versions = () => configFile?.versions ?? [config];
+  const shutdownMs = shutdownWithinMs(config);
+  const ownMetrics = () => configurationWarnings(configFile?.warnings().length ?? 0);
+  const primary = new Primary({ count, versions, ownMetrics, shutdownMs, log, onReload });
   try {
     const port = await primary.start();
-    const admin = await openAdmin(config, primary);
+    configFile = followConfigFile(file, config, logger, {
+      apply: async (changed) => {
+        logger.level = changed.log.level;
+        await primary.reload(changed);
+      },
+      count: (result) => primary.countConfigReload(result),
+      warnings: () => primary.warnings(),
+    });
+    const source: Omit<AdminSource, 'configuration'> = {
+      metrics: (format) => primary.metrics(format),
+      checks: async () => [...(await primary.checks()), ...configChecks(configFile)],
+      records: (question) => primary.records(question),
+    };
+    const admin = await openAdminPort(config, source, { clock: systemClock, logger, configFile });
     return {
       port,
       adminPort: admin.port,
+      logger,
       warnings: () => primary.warnings(),
-      reloadKeys: () => primary.reloadKeys(),
+      reload: () => {
+        primary.reloadKeys();
+        void configFile?.reload();
+      },
       abort: () => primary.kill(),
-      shutdown: () => closeAll(() => primary.shutdown(), admin.server),
+      shutdown: () => {
+        configFile?.close();
+        return closeAll(() => primary.shutdown(), admin.server);
+      },
     };
   } catch (error) {
     await primary.shutdown();
@@ -103,10 +170,16 @@ async function startPrimary(config: Config, count: number, logger: Logger): Prom
   }
 }
 
-/** The primary controls a worker: it tells it when to reload and when to shut down. */
-async function startWorker(config: Config, logger: Logger): Promise<void> {
+/** The primary controls a worker: it tells it its configuration, when to reload and when to shut down. */
+async function startWorker(file: string): Promise<void> {
   process.on('SIGHUP', () => {});
-  const gateway = await Gateway.open(config, { clock: systemClock, logger, onReload: reportReload });
+  const versions = await askConfiguration();
+  const config = versions.at(-1) as Config;
+  const logger = createLogger(config.log.level);
+  const tools = { clock: systemClock, logger, onReload: reportReload, markFile: markFileOf(file, config) };
+  const gateway = await Gateway.open(config, tools, versions.slice(0, -1));
+  // A worker must not serve before it knows every version.
+  await followConfiguration(gateway, versions);
   const port = await listen(gateway.server, config.listen.host, config.listen.port);
   let isShuttingDown = false;
   const shutDown = async () => {
@@ -120,11 +193,6 @@ async function startWorker(config: Config, logger: Logger): Promise<void> {
   process.on('SIGINT', () => {});
   process.on('SIGTERM', () => void shutDown());
   followPrimary(gateway, port, () => void shutDown());
-}
-
-async function openAdmin(config: Config, source: AdminSource): Promise<{ server: Server; port: number }> {
-  const server = createServer(createAdmin(source, config.admin.token));
-  return { server, port: await listen(server, config.admin.host, config.admin.port) };
 }
 
 /** Closes the admin port last, so that /readyz answers 503 during the shutdown. */
@@ -145,18 +213,20 @@ export function shutDownOnSignal(
   afterwards: () => Promise<void> = async () => {},
 ): void {
   let running: RunningGateway | undefined;
-  let signals = 0;
+  const signals: NodeJS.Signals[] = [];
   const shutDown = (started: RunningGateway) => {
     running = started;
-    if (signals === 0) return;
+    const [signal] = signals;
+    if (signal === undefined) return;
+    started.logger.info({ signal }, 'shutting down');
     void started
       .shutdown()
       .then(afterwards)
       .finally(() => process.exit());
   };
-  const onSignal = () => {
-    signals++;
-    if (signals > 1) {
+  const onSignal = (signal: NodeJS.Signals) => {
+    signals.push(signal);
+    if (signals.length > 1) {
       running?.abort();
       process.exit(1);
     }
@@ -165,22 +235,4 @@ export function shutDownOnSignal(
   // A start that fails ends the process elsewhere.
   starting.then(shutDown, () => {});
   process.on('SIGTERM', onSignal).on('SIGINT', onSignal);
-}
-
-/**
- * How many connections may wait to be accepted (the operating system may allow fewer). It drops each further connection,
- * whose client then tries again only a second later.
- */
-const BACKLOG = 4096;
-
-/** Resolves to the port. @throws the operating system's error if the port cannot be used */
-export function listen(server: Server, host: string, port: number): Promise<number> {
-  return new Promise((resolve, reject) => {
-    server.once('error', reject);
-    server.listen({ port, host, backlog: BACKLOG }, () => {
-      server.off('error', reject);
-      const address = server.address();
-      resolve(typeof address === 'object' && address ? address.port : port);
-    });
-  });
 }

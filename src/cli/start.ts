@@ -16,6 +16,8 @@ With one: the same as oncegate serve --config FILE, without a sandbox and withou
   --admin-port N      admin port (default 8081)
   --sandbox-port N    port of the sandbox backend (default 9000)
   --data DIR          folder of the records and of the sandbox's ledger (default ./data)
+  --fault LIST        what the sandbox does wrong with every request that has an idempotency key, such as execute-then-reset or
+                      delay=3000; GET /_sandbox/faults on the sandbox's port lists them (default: nothing)
 `;
 
 const OPTIONS = {
@@ -24,11 +26,13 @@ const OPTIONS = {
   'admin-port': { type: 'string' },
   'sandbox-port': { type: 'string' },
   data: { type: 'string' },
+  fault: { type: 'string' },
 } as const;
 
-type SandboxArguments = Partial<Record<'port' | 'admin-port' | 'sandbox-port' | 'data', string>>;
+type SandboxArguments = Partial<Record<'port' | 'admin-port' | 'sandbox-port' | 'data' | 'fault', string>>;
 
-const CONFIG_FOLDER = fileURLToPath(new URL('../../config/', import.meta.url));
+/** The sandbox's files, which are in the package too: the command works in any folder. */
+const SANDBOX_FOLDER = fileURLToPath(new URL('../sandbox/', import.meta.url));
 
 /** With a configuration, the same as `serve`. Without one, the sandbox and a gateway in front of it. */
 export async function start(args: string[]): Promise<void> {
@@ -44,20 +48,20 @@ export async function start(args: string[]): Promise<void> {
 }
 
 async function startWithSandbox(options: SandboxArguments): Promise<void> {
-  const config = loadConfig(join(CONFIG_FOLDER, 'sandbox.yaml'), process.env);
+  const config = loadConfig(join(SANDBOX_FOLDER, 'gateway.yaml'), process.env);
   const data = options.data ?? './data';
   const ports = {
     gateway: portOf(options.port, config.listen.port),
     admin: portOf(options['admin-port'], config.admin.port),
     sandbox: portOf(options['sandbox-port'], 9000),
   };
-  const sandbox = await openSandbox(data, ports.sandbox);
+  const sandbox = await openSandbox(data, ports.sandbox, options.fault);
   const starting = startGateway(withArguments(config, data, sandbox.url, ports));
   shutDownOnSignal(starting, () => sandbox.close());
   process.stdout.write(tour(await starting, sandbox));
 }
 
-/** The configuration in config/sandbox.yaml, with the ports and the folder of the command line. */
+/** The configuration in sandbox/gateway.yaml, with the ports and the folder of the command line. */
 function withArguments(
   config: Config,
   data: string,
@@ -70,18 +74,23 @@ function withArguments(
     admin: { ...config.admin, port: ports.admin },
     upstream: { ...config.upstream, url },
     store: { kind: 'sqlite', path: data, timeoutMs: config.store.timeoutMs },
-    auth: { ...config.auth, keys: { source: 'file', path: join(CONFIG_FOLDER, 'sandbox-keys.yaml') } },
+    auth: { ...config.auth, keys: { source: 'file', path: join(SANDBOX_FOLDER, 'keys.yaml') } },
   };
 }
 
-async function openSandbox(data: string, port: number): Promise<Sandbox> {
+async function openSandbox(data: string, port: number, fault: string | undefined): Promise<Sandbox> {
   try {
     makeFolder(data);
   } catch (error) {
     throw new Exit(`the data folder ${data} cannot be used: ${(error as NodeJS.ErrnoException).code}`, 1);
   }
   try {
-    return await createSandbox({ port, databasePath: join(data, 'sandbox-ledger.sqlite') });
+    const databasePath = join(data, 'sandbox-ledger.sqlite');
+    return await createSandbox({
+      port,
+      databasePath,
+      ...(fault === undefined ? {} : { usualFaults: fault }),
+    });
   } catch (error) {
     throw new Exit((error as Error).message, 1);
   }

@@ -1,13 +1,14 @@
-import { editKeyFile, type KeyFileEditor } from '../../auth/key-file-editor.ts';
+import type { KeyEditor } from '../../auth/key-file-editor.ts';
 import { hashOf, keyLine, pepperCheckOf } from '../../auth/key-index.ts';
 import { isMistyped, MISTYPED, newSecretKey } from '../../auth/secret-key.ts';
 import { Exit, readArguments, required } from '../arguments.ts';
-import { FILE_OPTION, pepperOf, readSecret, timeOf } from './input.ts';
+import { readSecret, timeOf } from './input.ts';
+import { pepperOf, SOURCE_OPTIONS, withSource } from './source.ts';
 
 const MIN_SECRET_CHARS = 16;
 
 const NEW_KEY_OPTIONS = {
-  ...FILE_OPTION,
+  ...SOURCE_OPTIONS,
   merchant: { type: 'string' },
   id: { type: 'string' },
   scope: { type: 'string', multiple: true },
@@ -15,38 +16,36 @@ const NEW_KEY_OPTIONS = {
 } as const;
 
 /** Adds a new secret key, and prints it. */
-export function issue(args: string[], usage: string): void {
+export async function issue(args: string[], usage: string): Promise<void> {
   const options = readArguments(
     args,
     { ...NEW_KEY_OPTIONS, mode: { type: 'string', default: 'live' } },
     usage,
   );
   if (!options) return;
-  const { file, mode, scope: scopes, expires } = options;
+  const { mode, scope: scopes, expires } = options;
   const merchant = required(options.merchant, 'merchant', usage);
   const nowMs = Date.now();
   const expiresAt = expires === undefined ? undefined : timeOf(expires, 'expires', nowMs);
-  const pepper = pepperOf(process.env);
   const secret = newSecretKey(modeOf(mode, usage));
-  const id = editKeyFile(
-    file,
-    (editor) => {
+  await withSource(options, usage, async (source) => {
+    const pepper = source.pepper();
+    const id = await source.edit((editor) => {
       const newId = options.id ?? freeId(editor, merchant, nowMs);
-      settlePepper(editor, pepper);
+      settlePepper(editor, pepper, source.place);
       editor.add(merchant, { id: newId, hash: hashOf(pepper, secret), scopes, expiresAt });
       return newId;
-    },
-    pepper,
-  );
-  printSecret(secret, `${file}: the merchant ${merchant} has the new key ${id}`);
+    }, pepper);
+    printSecret(secret, `${source.place}: the merchant ${merchant} has the new key ${id}`);
+  });
 }
 
 /** Adds a new secret key with the scopes of an old one, which expires after the overlap. */
-export function rotate(args: string[], usage: string): void {
+export async function rotate(args: string[], usage: string): Promise<void> {
   const options = readArguments(
     args,
     {
-      ...FILE_OPTION,
+      ...SOURCE_OPTIONS,
       merchant: { type: 'string' },
       id: { type: 'string' },
       mode: { type: 'string', default: 'live' },
@@ -56,38 +55,35 @@ export function rotate(args: string[], usage: string): void {
   );
   if (!options) return;
   const merchant = required(options.merchant, 'merchant', usage);
-  const mode = modeOf(options.mode, usage);
-  const pepper = pepperOf(process.env);
+  const secret = newSecretKey(modeOf(options.mode, usage));
   const nowMs = Date.now();
   const untilMs = Date.parse(timeOf(options.overlap, 'overlap', nowMs));
-  const { oldId, newId, secret } = editKeyFile(
-    options.file,
-    (editor) => {
-      settlePepper(editor, pepper);
+  const until = new Date(untilMs).toISOString();
+  await withSource(options, usage, async (source) => {
+    const pepper = source.pepper();
+    const { oldId, newId } = await source.edit((editor) => {
+      settlePepper(editor, pepper, source.place);
       const old = keyToRotate(editor, merchant, options.id, nowMs);
-      const fresh = newSecretKey(mode);
       const id = freeId(editor, merchant, nowMs);
       const scopes = old.scopes.includes('*') ? undefined : old.scopes;
-      editor.add(merchant, { id, hash: hashOf(pepper, fresh), scopes });
+      editor.add(merchant, { id, hash: hashOf(pepper, secret), scopes });
       if ((old.expiresAt ?? Number.POSITIVE_INFINITY) > untilMs)
-        editor.setTime(merchant, old.id, 'expiresAt', new Date(untilMs).toISOString());
-      return { oldId: old.id, newId: id, secret: fresh };
-    },
-    pepper,
-  );
-  const until = new Date(untilMs).toISOString();
-  printSecret(
-    secret,
-    `${options.file}: the merchant ${merchant} has the new key ${newId}, and ${oldId} expires at ${until} or before`,
-  );
+        editor.setTime(merchant, old.id, 'expiresAt', until);
+      return { oldId: old.id, newId: id };
+    }, pepper);
+    printSecret(
+      secret,
+      `${source.place}: the merchant ${merchant} has the new key ${newId}, and ${oldId} expires at ${until} or before`,
+    );
+  });
 }
 
 /** Revokes a key, now or from a time on. */
-export function revoke(args: string[], usage: string): void {
+export async function revoke(args: string[], usage: string): Promise<void> {
   const options = readArguments(
     args,
     {
-      ...FILE_OPTION,
+      ...SOURCE_OPTIONS,
       merchant: { type: 'string' },
       id: { type: 'string' },
       at: { type: 'string', default: '0s' },
@@ -98,37 +94,37 @@ export function revoke(args: string[], usage: string): void {
   const merchant = required(options.merchant, 'merchant', usage);
   const id = required(options.id, 'id', usage);
   const at = timeOf(options.at, 'at', Date.now());
-  editKeyFile(options.file, (editor) => editor.setTime(merchant, id, 'revokedAt', at));
-  process.stderr.write(
-    `${options.file}: the key ${id} of the merchant ${merchant} is revoked from ${at} on\n`,
-  );
+  await withSource(options, usage, async (source) => {
+    await source.edit((editor) => editor.setTime(merchant, id, 'revokedAt', at));
+    process.stderr.write(
+      `${source.place}: the key ${id} of the merchant ${merchant} is revoked from ${at} on\n`,
+    );
+  });
 }
 
 /** Adds a secret key that exists already. */
 export async function importKey(args: string[], usage: string): Promise<void> {
   const options = readArguments(args, { ...NEW_KEY_OPTIONS, 'allow-short': { type: 'boolean' } }, usage);
   if (!options) return;
-  const { file, scope: scopes, expires } = options;
+  const { scope: scopes, expires } = options;
   const merchant = required(options.merchant, 'merchant', usage);
   const id = required(options.id, 'id', usage);
   const expiresAt = expires === undefined ? undefined : timeOf(expires, 'expires', Date.now());
-  const pepper = pepperOf(process.env);
-  const secret = await readSecret();
-  if (secret.length < MIN_SECRET_CHARS && !options['allow-short'])
-    throw new Exit(
-      `the secret key has fewer than ${MIN_SECRET_CHARS} characters and can be guessed; --allow-short imports it`,
-      1,
-    );
-  if (isMistyped(secret)) throw new Exit(`the secret key ${MISTYPED}`, 1);
-  editKeyFile(
-    file,
-    (editor) => {
-      settlePepper(editor, pepper);
+  await withSource(options, usage, async (source) => {
+    const pepper = source.pepper();
+    const secret = await readSecret();
+    if (secret.length < MIN_SECRET_CHARS && !options['allow-short'])
+      throw new Exit(
+        `the secret key has fewer than ${MIN_SECRET_CHARS} characters and can be guessed; --allow-short imports it`,
+        1,
+      );
+    if (isMistyped(secret)) throw new Exit(`the secret key ${MISTYPED}`, 1);
+    await source.edit((editor) => {
+      settlePepper(editor, pepper, source.place);
       editor.add(merchant, { id, hash: hashOf(pepper, secret), scopes, expiresAt });
-    },
-    pepper,
-  );
-  process.stderr.write(`${file}: the merchant ${merchant} has the new key ${id}\n`);
+    }, pepper);
+    process.stderr.write(`${source.place}: the merchant ${merchant} has the new key ${id}\n`);
+  });
 }
 
 /** Prints the line of a secret key for the key file. */
@@ -151,15 +147,15 @@ function modeOf(mode: string, usage: string): 'live' | 'test' {
 }
 
 /**
- * Refuses another pepper than that of the file, because hashes under two peppers would make half of its keys unknown. Writes
- * the check value into a file that has no hash yet: of other hashes it is not known which pepper made them.
+ * Refuses another pepper than that of the keys, because hashes under two peppers would make half of them unknown. Writes the
+ * check value if there is no hash yet: of other hashes it is not known which pepper made them.
  */
-function settlePepper(editor: KeyFileEditor, pepper: string): void {
+function settlePepper(editor: KeyEditor, pepper: string, place: string): void {
   const { pepperCheck, merchants } = editor.file;
   const check = pepperCheckOf(pepper);
   if (pepperCheck !== undefined && pepperCheck !== check)
     throw new Exit(
-      'ONCEGATE_PEPPER is not the pepper of this file: its pepperCheck differs (remove pepperCheck if it is the wrong one)',
+      `the pepper is not that of the keys in ${place}: its pepperCheck differs (in a file, remove pepperCheck if it is the wrong one)`,
       78,
     );
   const hasHashes = merchants.some(({ keys }) => keys.some(({ hash }) => hash !== undefined));
@@ -167,14 +163,14 @@ function settlePepper(editor: KeyFileEditor, pepper: string): void {
 }
 
 /** The date, and a letter if the merchant has keys with that id: 2026-11-23, 2026-11-23b, 2026-11-23c. */
-function freeId(editor: KeyFileEditor, merchant: string, nowMs: number): string {
+function freeId(editor: KeyEditor, merchant: string, nowMs: number): string {
   const date = new Date(nowMs).toISOString().slice(0, 10);
   for (const letter of ['', ...'bcdefghijklmnopqrstuvwxyz'])
     if (!editor.find(merchant, date + letter)) return date + letter;
   throw new Exit('name the new key: --id', 64);
 }
 
-function keyToRotate(editor: KeyFileEditor, merchant: string, id: string | undefined, nowMs: number) {
+function keyToRotate(editor: KeyEditor, merchant: string, id: string | undefined, nowMs: number) {
   const all = editor.file.merchants.find(({ code }) => code === merchant)?.keys ?? [];
   const isValid = (key: (typeof all)[number]) =>
     (key.notBefore ?? Number.NEGATIVE_INFINITY) <= nowMs &&

@@ -3,16 +3,7 @@ import { isSecret } from '../../auth/authorization-header.ts';
 import { durationMs } from '../../kernel/duration.ts';
 import { Exit } from '../arguments.ts';
 
-export const FILE_OPTION = { file: { type: 'string', default: './keys.yaml' } } as const;
-
 const MAX_INPUT_BYTES = 4096;
-
-/** @throws {Exit} 78 */
-export function pepperOf(env: NodeJS.ProcessEnv): string {
-  const pepper = env.ONCEGATE_PEPPER ?? '';
-  if (pepper.length < 16) throw new Exit('ONCEGATE_PEPPER must be set, with at least 16 characters', 78);
-  return pepper;
-}
 
 /** A secret key from standard input: one line. A newline after it is not part of the key. */
 export async function readSecret(): Promise<string> {

@@ -2,7 +2,7 @@ import { Exit } from '../arguments.ts';
 import { hash, importKey, issue, revoke, rotate } from './change.ts';
 import { list, show, verify } from './read.ts';
 
-const USAGE = `oncegate keys: issue, list, rotate and revoke secret keys in a key file.
+const USAGE = `oncegate keys: issue, list, rotate and revoke secret keys, in a key file or in Redis.
 
   oncegate keys issue --merchant CODE [--id ID] [--mode live|test] [--scope OPERATION]... [--expires TIME]
   oncegate keys rotate --merchant CODE [--id ID] [--mode live|test] [--overlap 24h]
@@ -13,12 +13,16 @@ const USAGE = `oncegate keys: issue, list, rotate and revoke secret keys in a ke
   oncegate keys verify
   oncegate keys hash --id ID [--scope OPERATION]...
 
-All but hash take --file FILE (default ./keys.yaml). TIME is ISO 8601 with a zone, or a duration from now such as 30d or 24h.
-The environment variable ONCEGATE_PEPPER must have the value of the option auth.pepper, except for list, show and revoke.
-issue and rotate print the new secret key on standard output, once: the file has only its hash. rotate gives the new key the
+All but hash take --config FILE, a configuration whose auth.keys says where the keys are, or --file FILE, a key file (default
+./keys.yaml). TIME is ISO 8601 with a zone, or a duration from now such as 30d or 24h.
+Without auth.pepper in a configuration, the environment variable ONCEGATE_PEPPER must have its value, except for list, show and
+revoke. issue and rotate print the new secret key on standard output, once: only its hash is stored. rotate gives the new key the
 scopes of the old one and no end; --overlap says until when the old one is valid. import, verify and hash read a
-secret key from standard input. A running gateway uses a changed file within a second.
-Exit codes: 0 done, 1 refused, 64 wrong arguments, 78 no pepper, or the file is wrong.
+secret key from standard input. A running gateway uses changed keys within a second. In Redis, list and show also know on which
+day (UTC) a key was last used.
+With auth.keys.source: upstream a gateway has no key list: the backend issues and revokes the keys, and no command here changes that.
+Exit codes: 0 done, 1 refused, 64 wrong arguments, 69 Redis does not answer (the change may have been made: see list),
+78 no pepper, or the keys or the configuration are wrong.
 `;
 
 const ACTIONS: Record<string, (args: string[], usage: string) => void | Promise<void>> = {
@@ -38,7 +42,7 @@ export async function keys([action = '', ...args]: string[]): Promise<void> {
     await act(args, USAGE);
   } catch (error) {
     const { name, message } = error as Error;
-    // `hash` reads no file: its mistakes are those of the arguments.
+    // `hash` reads no keys: its mistakes are those of the arguments.
     if (name === 'KeyFileError' && action !== 'hash') throw new Exit(message, 78);
     throw error;
   }

@@ -1,78 +1,85 @@
-import { readFileSync } from 'node:fs';
-import { type DeclaredKey, type KeyFile, parseKeyFile } from '../../auth/key-file.ts';
+import type { DeclaredKey } from '../../auth/key-file.ts';
 import { KeyIndex } from '../../auth/key-index.ts';
 import { isInForce } from '../../auth/key-source.ts';
 import { isMistyped } from '../../auth/secret-key.ts';
 import { Exit, readArguments, required } from '../arguments.ts';
 import { table } from '../table.ts';
-import { FILE_OPTION, pepperOf, readSecret } from './input.ts';
+import { readSecret } from './input.ts';
+import { SOURCE_OPTIONS, type Source, withSource } from './source.ts';
 
 /** Lists keys with their states. */
-export function list(args: string[], usage: string): void {
+export async function list(args: string[], usage: string): Promise<void> {
   const options = readArguments(
     args,
-    { ...FILE_OPTION, merchant: { type: 'string' }, json: { type: 'boolean' } },
+    { ...SOURCE_OPTIONS, merchant: { type: 'string' }, json: { type: 'boolean' } },
     usage,
   );
   if (!options) return;
-  const nowMs = Date.now();
-  const keys = read(options.file)
-    .merchants.filter(({ code }) => options.merchant === undefined || code === options.merchant)
-    .flatMap(({ code, keys }) => keys.map((key) => described(code, key, nowMs)));
-  if (options.json) {
-    process.stdout.write(`${JSON.stringify(keys, undefined, 2)}\n`);
-    return;
-  }
-  const rows = keys.map(({ merchant, id, state, until, scopes }) => [
-    merchant,
-    id,
-    state,
-    until,
-    scopes.join(' '),
-  ]);
-  process.stdout.write(table(['merchant', 'id', 'state', 'until', 'scopes'], rows));
+  await withSource(options, usage, async (source) => {
+    const all = await describedKeys(source);
+    const keys = all.filter(
+      ({ merchant }) => options.merchant === undefined || merchant === options.merchant,
+    );
+    if (options.json) {
+      process.stdout.write(`${JSON.stringify(keys, undefined, 2)}\n`);
+      return;
+    }
+    const notesUses = keys.some((key) => key.lastUsed !== undefined);
+    const rows = keys.map(({ merchant, id, state, until, lastUsed, scopes }) => [
+      ...[merchant, id, state, until],
+      ...(notesUses ? [lastUsed ?? 'never'] : []),
+      scopes.join(' '),
+    ]);
+    const head = ['merchant', 'id', 'state', 'until', ...(notesUses ? ['last used'] : []), 'scopes'];
+    process.stdout.write(table(head, rows));
+  });
 }
 
 /** Prints one key as JSON. */
-export function show(args: string[], usage: string): void {
+export async function show(args: string[], usage: string): Promise<void> {
   const options = readArguments(
     args,
-    { ...FILE_OPTION, merchant: { type: 'string' }, id: { type: 'string' } },
+    { ...SOURCE_OPTIONS, merchant: { type: 'string' }, id: { type: 'string' } },
     usage,
   );
   if (!options) return;
   const merchant = required(options.merchant, 'merchant', usage);
   const id = required(options.id, 'id', usage);
-  const { merchants } = read(options.file);
-  const key = merchants.find(({ code }) => code === merchant)?.keys.find((one) => one.id === id);
-  if (!key) throw new Exit(`the merchant ${merchant} has no key with the id ${id}`, 1);
-  process.stdout.write(`${JSON.stringify(described(merchant, key, Date.now()), undefined, 2)}\n`);
+  await withSource(options, usage, async (source) => {
+    const key = (await describedKeys(source)).find((one) => one.merchant === merchant && one.id === id);
+    if (!key) throw new Exit(`the merchant ${merchant} has no key with the id ${id}`, 1);
+    process.stdout.write(`${JSON.stringify(key, undefined, 2)}\n`);
+  });
 }
 
 /** Says whose secret key standard input has, and whether it is in force. */
 export async function verify(args: string[], usage: string): Promise<void> {
-  const options = readArguments(args, FILE_OPTION, usage);
+  const options = readArguments(args, SOURCE_OPTIONS, usage);
   if (!options) return;
-  const pepper = pepperOf(process.env);
-  const secret = await readSecret();
-  if (isMistyped(secret)) throw new Exit('the secret key is mistyped: its checksum is wrong', 1);
-  const entry = KeyIndex.of(read(options.file), pepper).find(secret);
-  if (!entry) throw new Exit('the secret key is not in the file', 1);
-  const { merchantCode, keyId } = entry;
-  if (!isInForce(entry, Date.now()))
-    throw new Exit(`the secret key is ${keyId} of the merchant ${merchantCode}, and is not in force`, 1);
-  process.stdout.write(`${keyId} of the merchant ${merchantCode}, in force\n`);
+  await withSource(options, usage, async (source) => {
+    const pepper = source.pepper();
+    const secret = await readSecret();
+    if (isMistyped(secret)) throw new Exit('the secret key is mistyped: its checksum is wrong', 1);
+    const entry = KeyIndex.of(await source.read(), pepper).find(secret);
+    if (!entry) throw new Exit(`the secret key is not in ${source.place}`, 1);
+    const { merchantCode, keyId } = entry;
+    if (!isInForce(entry, Date.now()))
+      throw new Exit(`the secret key is ${keyId} of the merchant ${merchantCode}, and is not in force`, 1);
+    process.stdout.write(`${keyId} of the merchant ${merchantCode}, in force\n`);
+  });
 }
 
-/** @throws {Exit} if the file cannot be read */
-function read(path: string): KeyFile {
-  let bytes: Buffer;
-  try {
-    bytes = readFileSync(path);
-  } catch (error) {
-    throw new Exit(`${path} cannot be read (${(error as NodeJS.ErrnoException).code})`, 78);
-  }
-  return parseKeyFile(bytes);
+async function describedKeys(source: Source) {
+  const { merchants } = await source.read();
+  const lastUse = await source.lastUses();
+  const nowMs = Date.now();
+  return merchants.flatMap(({ code, keys }) =>
+    keys.map((key) => ({
+      ...described(code, key, nowMs),
+      // For a key that was never used: null, and not nothing as for a file, which does not know it.
+      ...(lastUse && { lastUsed: lastUse(code, key.id) ?? null }),
+    })),
+  );
 }
 
 /** `until`: when the state ends, if that is known. */

@@ -4,26 +4,35 @@ import { loadConfig } from '../../config/load.ts';
 import type { Config } from '../../config/schema.ts';
 import { Desk } from '../../idempotency/doubt/desk.ts';
 import { scopeOf } from '../../idempotency/fingerprint.ts';
+import type { Store } from '../../idempotency/store.ts';
 import { openStore } from '../../idempotency/stores/open-store.ts';
 import { systemClock } from '../../kernel/clock.ts';
 import type { RecordsQuestion, Refusal, RefusalReason } from '../../kernel/records.ts';
 import { Exit } from '../arguments.ts';
 
 /** Opens only the store of the configuration, and closes it after `work`. */
-export async function withDesk<T>(configFile: string, work: (desk: Desk) => Promise<T>): Promise<T> {
+export async function withStore<T>(
+  configFile: string,
+  work: (store: Store, config: Config) => Promise<T>,
+): Promise<T> {
   const config = loadConfig(configFile, process.env);
   refuseMissingStore(config);
   const store = await openStore(config, systemClock);
-  const { leaseMs } = config.lock;
   try {
-    return await work(new Desk(store, { leaseMs, maxStoredBytes: config.idempotency.maxStoredBytes }));
+    return await work(store, config);
   } finally {
     await store.close();
   }
 }
 
+/** As {@link withStore}, with a desk on the store. */
+export const withDesk = <T>(configFile: string, work: (desk: Desk) => Promise<T>): Promise<T> =>
+  withStore(configFile, (store, { lock: { leaseMs }, idempotency: { maxStoredBytes } }) =>
+    work(new Desk(store, { leaseMs, maxStoredBytes, clock: systemClock, source: 'command_line' })),
+  );
+
 /** At a mistyped path, SQLite would create an empty store, and the command would report that nothing is in doubt. */
-function refuseMissingStore({ store }: Config): void {
+export function refuseMissingStore({ store }: Config): void {
   if (store.kind !== 'sqlite') return;
   // data.mdb is the LMDB store of an earlier version: openStore refuses it, and its message says what to do.
   const files = ['records.db', 'data.mdb'];
@@ -43,6 +52,7 @@ const EXIT_CODES = {
   absent: 1,
   alive: 1,
   changed: 1,
+  unreadable: 1,
   unavailable: 69,
 } as const satisfies Record<RefusalReason, number>;
 

@@ -1,26 +1,31 @@
 import type { Desk } from '../../idempotency/doubt/desk.ts';
-import type { RecordsPage } from '../../kernel/records.ts';
+import type { RecordsPage, RecordView } from '../../kernel/records.ts';
 import { Exit, readArguments, required } from '../arguments.ts';
 import { table } from '../table.ts';
+import { copy } from './copy.ts';
 import { ask, withDesk } from './desk.ts';
+import { purge } from './purge.ts';
 import { resolve } from './resolve.ts';
 import { resolveMany } from './resolve-many.ts';
 import { show } from './show.ts';
 
-const USAGE = `oncegate records: list and show records, and resolve keys in doubt.
+const USAGE = `oncegate records: list and show records, resolve keys in doubt, remove stored responses, and move all records to
+another store.
 
-  oncegate records list --config FILE [--in-doubt] [--limit N] [--json]
+  oncegate records list --config FILE [--in-doubt] [--limit N] [--json | --lines]
   oncegate records show --config FILE (--scope S | --merchant M --key K) [--body] [--json]
   oncegate records resolve --config FILE (--scope S | --merchant M --key K) --as completed|released --reason TEXT
   oncegate records resolve-many --config FILE --from FILE --reason TEXT [--dry-run]
+  oncegate records purge --config FILE --merchant M --reason TEXT [--dry-run]
+  oncegate records copy --from CONFIG --to CONFIG [--prepare | --undo]
 
-They open only the store of the configuration. With SQLite, run them on the machine of the gateway. The gateway may run.
+They open only the stores of the configurations. With SQLite, run them on the machine of the gateway. The gateway may run.
 Each takes --help. Exit codes: 0 done, 1 refused (by resolve: and nothing was written), 64 wrong arguments, 69 the store cannot be used,
 78 the configuration is wrong.
 `;
 
 const ACTIONS: Record<string, (args: string[]) => Promise<void>> = {
-  ...{ list, show, resolve },
+  ...{ list, show, resolve, purge, copy },
   'resolve-many': resolveMany,
 };
 
@@ -32,18 +37,21 @@ export async function records([action = '', ...args]: string[]): Promise<void> {
   const act = Object.hasOwn(ACTIONS, action) ? ACTIONS[action] : undefined;
   if (!act)
     throw new Exit(
-      `the records command needs an action: list, show, resolve or resolve-many\n\n${USAGE}`,
+      `the records command needs an action: list, show, resolve, resolve-many, purge or copy\n\n${USAGE}`,
       64,
     );
   await act(args);
 }
 
-const LIST_USAGE = `oncegate records list --config FILE [--in-doubt] [--limit N] [--cursor C] [--json]
+const LIST_USAGE = `oncegate records list --config FILE [--in-doubt] [--limit N] [--cursor C] [--json | --lines]
+
+Lists records, the oldest of those that it lists first.
 
   --in-doubt    only records that an operator should look at: in doubt, executing without an owner, unreadable
   --limit N     at most N records (default 100)
   --cursor C    continue an earlier listing
   --json        print JSON
+  --lines       print a line of JSON for each record, for the file of records resolve-many
 `;
 
 const LIST_OPTIONS = {
@@ -52,6 +60,7 @@ const LIST_OPTIONS = {
   limit: { type: 'string' },
   cursor: { type: 'string' },
   json: { type: 'boolean' },
+  lines: { type: 'boolean' },
 } as const;
 
 /** The most records that the desk returns at once. */
@@ -64,20 +73,33 @@ async function list(args: string[]): Promise<void> {
   const inDoubt = options['in-doubt'] ?? false;
   const config = required(options.config, 'config', LIST_USAGE);
   const listing = await withDesk(config, (desk) => listUpTo(limit, desk, inDoubt, options.cursor));
-  process.stdout.write(options.json ? `${JSON.stringify(listing, null, 2)}\n` : textOf(listing, inDoubt));
+  if (options.lines)
+    process.stdout.write(listing.records.map((record) => `${JSON.stringify(record)}\n`).join(''));
+  else
+    process.stdout.write(options.json ? `${JSON.stringify(listing, null, 2)}\n` : textOf(listing, inDoubt));
+  // Output that goes to a file does not show that there is more.
+  if ((options.json || options.lines) && listing.cursor !== undefined)
+    process.stderr.write(`oncegate: there may be more than --limit ${limit} records\n`);
 }
 
 async function listUpTo(limit: number, desk: Desk, inDoubt: boolean, from?: string): Promise<RecordsPage> {
-  const found: RecordsPage['records'] = [];
+  // The store may list a record twice if it changes meanwhile.
+  const found = new Map<string, RecordView>();
   let cursor = from;
   do {
-    const pageLimit = Math.min(limit - found.length, PAGE);
+    const pageLimit = Math.min(limit - found.size, PAGE);
     const page = await ask<RecordsPage>(desk, { kind: 'list', inDoubt, limit: pageLimit, cursor });
-    found.push(...page.records);
+    for (const record of page.records) found.set(record.scope, record);
     cursor = page.cursor;
-  } while (cursor !== undefined && found.length < limit);
-  return { records: found, ...(cursor === undefined ? {} : { cursor }) };
+  } while (cursor !== undefined && found.size < limit);
+  // Redis lists them in the order of its hashes.
+  const records = [...found.values()].sort((a, b) => sinceOf(a) - sinceOf(b));
+  return { records, ...(cursor === undefined ? {} : { cursor }) };
 }
+
+/** A record that cannot be read has no time, and comes last. */
+const sinceOf = ({ changedAt }: RecordView): number =>
+  changedAt === undefined ? Number.MAX_VALUE : Date.parse(changedAt);
 
 function textOf({ records: found, cursor }: RecordsPage, inDoubt: boolean): string {
   const more = cursor === undefined ? '' : `There may be more: --cursor ${cursor}\n`;

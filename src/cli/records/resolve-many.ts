@@ -1,30 +1,40 @@
-import { readFileSync, statSync } from 'node:fs';
 import { userInfo } from 'node:os';
-import { z } from 'zod';
 import type { Desk } from '../../idempotency/doubt/desk.ts';
-import { scopeOf } from '../../idempotency/fingerprint.ts';
-import type { RecordView, ResolveRequest, ShownRecord } from '../../kernel/records.ts';
+import type { Scope } from '../../kernel/brands.ts';
+import type {
+  AuditView,
+  RecordsAnswer,
+  RecordView,
+  ResolveRequest,
+  ShownRecord,
+} from '../../kernel/records.ts';
 import { Exit, readArguments, required } from '../arguments.ts';
 import { printable } from '../table.ts';
 import { withDesk } from './desk.ts';
+import { type FileLine, readResolutions } from './resolution-file.ts';
 
 const USAGE = `oncegate records resolve-many --config FILE --from FILE --reason TEXT [--by NAME] [--dry-run]
 
 Resolves many keys in doubt, after an incident: what the books of the backend say of each. Each is resolved as with records resolve,
-one after the other. A key that cannot be resolved is reported, and the others are resolved nevertheless.
+one after the other. A key that cannot be resolved is reported, and the others are resolved nevertheless. The command may be
+interrupted and repeated with the same file: a key that already is what its line says is left as it is.
 
   --from FILE     one JSON object in each line:
                   {"merchant": "M-1", "key": "order-1", "as": "completed", "status": 201, "body": "{}",
                    "headers": ["Content-Type", "application/json"]}
                   {"scope": "1d9f…", "as": "released", "execution": "8c1e…"}
-                  "execution" is from records list --json: the key is resolved only if it still has that one. released needs it,
-                  because releasing a key that was executed again meanwhile could pay twice. No key may be in two lines
+                  A line of records list --lines serves, if you add "as" to it. "execution" is from there: the key is resolved only
+                  if it still has that one. released needs it, because releasing a key that was executed again meanwhile could
+                  pay twice. No key may be in two lines
   --reason TEXT   why; kept in the audit trail
   --by NAME       who; kept in the audit trail (default: the user of this process)
   --dry-run       only prints what would be resolved, and writes nothing
 
-Exit codes: 0 all were resolved, or would be; 1 some were not; 64 the file has a mistake, and nothing was written; 69 the store
-cannot be used, and the keys before that one are resolved.
+Prints a line for each key: ok (resolved), same (it was so before), FAIL (it cannot be resolved, and why). With more than
+100 keys, progress goes to standard error.
+
+Exit codes: 0 every key is what its line says, or would be; 1 some are not; 64 the file has a mistake, and nothing was written;
+69 the store cannot be used; 130 interrupted. With 69 and 130, the keys before that one are resolved.
 `;
 
 const OPTIONS = {
@@ -35,148 +45,160 @@ const OPTIONS = {
   'dry-run': { type: 'boolean' },
 } as const;
 
-const MAX_FILE_BYTES = 67_108_864;
-/** Most mistakes in one message. */
-const MAX_MISTAKES = 20;
+/** What became of a line. `same`: its key was so before. */
+interface Done {
+  result: 'ok' | 'same' | 'FAIL';
+  text: string;
+}
 
-/** One line of the file. */
-const lineSchema = z
-  .strictObject({
-    scope: z.string().optional(),
-    merchant: z.string().optional(),
-    key: z.string().optional(),
-    as: z.enum(['completed', 'released']),
-    status: z.number().optional(),
-    headers: z.array(z.string()).optional(),
-    /** Text; it is stored in UTF-8. */
-    body: z.string().optional(),
-    execution: z.string().optional(),
-  })
-  .refine(
-    ({ scope, merchant, key }) =>
-      scope === undefined
-        ? merchant !== undefined && key !== undefined
-        : merchant === undefined && key === undefined,
-    { message: 'must have scope, or merchant and key' },
-  )
-  // The books are older than this command: the key may have been released and executed again since.
-  .refine(({ as, execution }) => as === 'completed' || execution !== undefined, {
-    message: 'released needs the execution that was looked up, from records list --json',
-  });
-
-type Line = z.infer<typeof lineSchema>;
+/** The store did not answer: the lines from this one on were not looked at. */
+class StoreGone extends Error {}
 
 export async function resolveMany(args: string[]): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
   if (!options) return;
   const config = required(options.config, 'config', USAGE);
-  const lines = readLines(required(options.from, 'from', USAGE));
+  const lines = readResolutions(required(options.from, 'from', USAGE));
   const note = { reason: required(options.reason, 'reason', USAGE), by: options.by ?? userInfo().username };
   const isDryRun = options['dry-run'] === true;
-  const failed = await withDesk(config, async (desk) => {
-    let refused = 0;
-    for (const line of lines) {
-      const request = { ...requestOf(line), ...note };
-      const answer = isDryRun ? await tryOut(desk, request) : await resolveOne(desk, request);
-      if (!answer.done) refused++;
-      const name = line.key === undefined ? request.scope : `${line.merchant} ${line.key}`;
-      process.stdout.write(`${answer.done ? 'ok  ' : 'FAIL'} ${printable(`${name}: ${answer.text}`)}\n`);
+  const tally = new Tally(lines.length, isDryRun);
+  // A second signal ends the process at once.
+  const stop = new AbortController();
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => stop.abort());
+  // Nobody reads the report any more, as with `| head`.
+  process.stdout.on('error', () => stop.abort());
+  await withDesk(config, async (desk) => {
+    for (const { name, request } of lines) {
+      if (stop.signal.aborted) throw tally.exit('interrupted', 130);
+      try {
+        const done = await (isDryRun ? tryOut : resolveOne)(desk, { ...request, ...note });
+        // The line comes before the progress: a run that is killed has written each line that its progress counts.
+        process.stdout.write(`${done.result.padEnd(4)} ${printable(`${name}: ${done.text}`)}\n`);
+        tally.add(request.as, done);
+      } catch (error) {
+        if (error instanceof StoreGone) throw tally.exit(error.message, 69);
+        throw error;
+      }
     }
-    return refused;
   });
-  const done = isDryRun ? 'would be resolved' : 'resolved';
-  process.stdout.write(`${lines.length - failed} ${done}, ${failed} not\n`);
-  if (failed > 0) throw new Exit(`${failed} of ${lines.length} keys cannot be resolved`, 1);
+  if (tally.failed > 0) throw tally.exit(`${tally.failed} of ${lines.length} keys cannot be resolved`, 1);
+  process.stdout.write(`${tally.text()}\n`);
 }
 
-interface Done {
-  done: boolean;
-  text: string;
+/** Counts the lines, and reports progress on standard error, because standard output may go to a file. */
+class Tally {
+  failed = 0;
+  readonly #of: number;
+  readonly #would: string;
+  readonly #every: number;
+  readonly #counts = { completed: 0, released: 0, same: 0 };
+  #seen = 0;
+
+  constructor(of: number, isDryRun: boolean) {
+    this.#of = of;
+    this.#would = isDryRun ? 'would be ' : '';
+    this.#every = Math.max(100, Math.ceil(of / 10));
+  }
+
+  add(as: FileLine['request']['as'], { result }: Done): void {
+    if (result === 'FAIL') this.failed++;
+    else this.#counts[result === 'same' ? 'same' : as]++;
+    this.#seen++;
+    if (this.#seen % this.#every === 0 && this.#seen < this.#of)
+      process.stderr.write(`oncegate: ${this.#seen} of ${this.#of} keys\n`);
+  }
+
+  text(): string {
+    const { completed, released, same } = this.#counts;
+    const would = this.#would;
+    const parts = [`${completed} ${would}completed`, `${released} ${would}released`];
+    const rest = this.#of - this.#seen;
+    if (same > 0) parts.push(`${same} the same before`);
+    if (this.failed > 0) parts.push(`${this.failed} not resolved`);
+    if (rest > 0) parts.push(`${rest} not looked at: run the same command again`);
+    return parts.join(', ');
+  }
+
+  /** Ends the command with the summary. */
+  exit(why: string, code: number): Exit {
+    process.stdout.write(`${this.text()}\n`);
+    return new Exit(why, code);
+  }
 }
 
 async function resolveOne(desk: Desk, request: ResolveRequest): Promise<Done> {
   const answer = await desk.answer({ kind: 'resolve', ...request });
-  if (answer.kind === 'refused' && answer.why === 'unavailable') throw new Exit(answer.detail, 69);
-  return answer.kind === 'refused'
-    ? { done: false, text: answer.detail }
-    : { done: true, text: `is now ${request.as}` };
+  if (answer.kind !== 'refused') return { result: 'ok', text: `is now ${request.as}` };
+  if (answer.why === 'unavailable') throw new StoreGone(answer.detail);
+  if (answer.why === 'absent' || answer.why === 'changed') {
+    const same = await sameBefore(desk, request);
+    if (same) return same;
+  }
+  return { result: 'FAIL', text: answer.detail };
 }
 
 /** What `resolveOne` would most likely do. */
 async function tryOut(desk: Desk, request: ResolveRequest): Promise<Done> {
   const mistake = desk.mistakeIn(request);
-  if (mistake !== undefined) return { done: false, text: mistake };
-  const answer = await desk.answer({ kind: 'show', scope: request.scope });
-  if (answer.kind === 'refused' && answer.why === 'unavailable') throw new Exit(answer.detail, 69);
-  if (answer.kind === 'refused') return { done: false, text: answer.detail };
-  const { record } = answer.value as ShownRecord;
+  if (mistake !== undefined) return { result: 'FAIL', text: mistake };
+  const answer = await show(desk, request.scope);
+  if (answer.kind === 'refused' && answer.why !== 'absent') return { result: 'FAIL', text: answer.detail };
+  const record = answer.kind === 'found' ? (answer.value as ShownRecord).record : null;
   const why = whyNot(record, request);
-  if (why !== undefined) return { done: false, text: why };
-  return { done: true, text: `${record?.state} since ${record?.changedAt}, would become ${request.as}` };
+  if (why === undefined)
+    return { result: 'ok', text: `${record?.state} since ${record?.changedAt}, would become ${request.as}` };
+  return (await sameBefore(desk, request)) ?? { result: 'FAIL', text: why };
 }
 
 function whyNot(record: RecordView | null, { execution }: ResolveRequest): string | undefined {
   if (!record) return 'There is no record: there is nothing to resolve.';
-  if (record.state === 'completed') return 'It is completed: there is nothing to resolve.';
-  if (record.state === 'unreadable') return 'It cannot be read.';
   if (execution !== undefined && execution !== record.execution)
     return 'The record belongs to another execution than the one that was named.';
+  if (record.state === 'completed') return 'It is completed: there is nothing to resolve.';
   return undefined;
 }
 
-const requestOf = ({ scope, merchant = '', key = '', body, ...rest }: Line) => ({
-  ...rest,
-  scope: scope ?? scopeOf(merchant, key),
-  body: body === undefined ? undefined : Buffer.from(body).toString('base64'),
-});
-
-/** @throws {Exit} 64 with the mistakes of the file, before anything is written */
-function readLines(path: string): Line[] {
-  const lines: Line[] = [];
-  const mistakes: string[] = [];
-  const firstLines = new Map<string, number>();
-  for (const [i, text] of textOf(path).split('\n').entries()) {
-    if (text.trim() === '') continue;
-    const json = jsonOf(text);
-    if (json === undefined) {
-      mistakes.push(`${path}: line ${i + 1}: is not JSON`);
-      continue;
-    }
-    const read = lineSchema.safeParse(json);
-    if (read.success) {
-      const { scope } = requestOf(read.data);
-      const first = firstLines.get(scope);
-      if (first !== undefined) mistakes.push(`${path}: line ${i + 1}: is the same key as line ${first}`);
-      else firstLines.set(scope, i + 1);
-      lines.push(read.data);
-    } else {
-      const [issue] = read.error.issues;
-      const at = issue?.path.join('.');
-      mistakes.push(`${path}: line ${i + 1}: ${at ? `${at}: ` : ''}${issue?.message}`);
-    }
-  }
-  if (lines.length + mistakes.length === 0) mistakes.push(`${path} has no lines`);
-  if (mistakes.length > MAX_MISTAKES)
-    mistakes.splice(MAX_MISTAKES, mistakes.length, `and ${mistakes.length - MAX_MISTAKES} more`);
-  if (mistakes.length > 0) throw new Exit(mistakes.join('\n'), 64);
-  return lines;
+/** An earlier run of this file did what the line says, or someone else did. Undefined: not so. */
+async function sameBefore(desk: Desk, request: ResolveRequest): Promise<Done | undefined> {
+  const answer = await show(desk, request.scope);
+  if (answer.kind === 'refused') return undefined;
+  const { record, audit } = answer.value as ShownRecord;
+  if (request.as === 'released') return releasedBefore(record, audit, request);
+  if (record?.state !== 'completed' || !(await hasResponse(desk, record, request))) return undefined;
+  return { result: 'same', text: `was completed like this at ${record.changedAt}` };
 }
 
-/** Undefined if the text is no JSON, which is a mistake of its line. */
-function jsonOf(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
+/**
+ * A retry may have executed the key again since its release, so the audit trail is asked and not the record. A key that is in
+ * doubt again is not `same`: the operator has to look at it again.
+ */
+function releasedBefore(
+  record: RecordView | null,
+  audit: readonly AuditView[],
+  { execution, by, reason }: ResolveRequest,
+): Done | undefined {
+  if (record && (record.state === 'in_doubt' || record.execution === execution)) return undefined;
+  const isThisRun = (entry: AuditView) => entry.by === by.trim() && entry.reason === reason.trim();
+  const entry = record ? audit.findLast(isThisRun) : audit.at(-1);
+  if (entry?.to.as !== 'released') return undefined;
+  const since = record ? ', and was executed again since' : '';
+  return { result: 'same', text: `was released at ${entry.at} by ${entry.by}${since}` };
 }
 
-function textOf(path: string): string {
-  try {
-    if (statSync(path).size > MAX_FILE_BYTES) throw new Exit(`${path} is too large`, 64);
-    return readFileSync(path, 'utf8');
-  } catch (error) {
-    if (error instanceof Exit) throw error;
-    throw new Exit(`--from ${path} cannot be read: ${(error as NodeJS.ErrnoException).code}`, 64);
-  }
+/** Do retries get the response that the line has, or 409 `response_not_stored` if it has none? */
+async function hasResponse(
+  desk: Desk,
+  { scope, completion }: RecordView,
+  { status, headers = [], body = '' }: ResolveRequest,
+): Promise<boolean> {
+  if (completion?.kind !== 'response') return completion !== undefined && status === undefined;
+  if (completion.status !== status || completion.headers.join('\n') !== headers.join('\n')) return false;
+  return (await desk.bodyOf(scope as Scope))?.equals(Buffer.from(body, 'base64')) ?? false;
+}
+
+/** @throws {StoreGone} */
+async function show(desk: Desk, scope: string): Promise<RecordsAnswer> {
+  const answer = await desk.answer({ kind: 'show', scope });
+  if (answer.kind === 'refused' && answer.why === 'unavailable') throw new StoreGone(answer.detail);
+  return answer;
 }

@@ -6,7 +6,7 @@ import { ask, namedScope, RECORD_OPTIONS, withDesk } from './desk.ts';
 
 const USAGE = `oncegate records show --config FILE (--scope S | --merchant M --key K) [--body] [--json]
 
-Prints a record without its body, and its audit trail: who resolved it, and why.
+Prints a record without its body, and its audit trail: who resolved or purged it, and why.
 
   --body    print only the stored body, byte for byte
   --json    print JSON
@@ -41,12 +41,13 @@ function textOf({ record, audit }: ShownRecord): string {
     to.kind === 'tombstone' ? 'completed without a response' : [to.as, to.status].join(' ').trim(),
     reason,
   ]);
-  const resolved = trail.length > 0 ? `\n${table(['RESOLVED', 'BY', 'WAS', 'BECAME', 'REASON'], trail)}` : '';
+  const resolved = trail.length > 0 ? `\n${table(['AT', 'BY', 'WAS', 'BECAME', 'REASON'], trail)}` : '';
   return (record ? recordText(record) : 'The record does not exist any more.\n') + resolved;
 }
 
-function recordText({ completion, state, ownerGone, ...record }: RecordView): string {
+function recordText({ completion, state, ownerGone, encryptionKeyId, ...record }: RecordView): string {
   const { merchant, operation, key, requestId, gatewayId, execution, createdAt, changedAt, scope } = record;
+  const { fingerprint, expiresAt } = record;
   const fields = {
     merchant,
     operation,
@@ -56,12 +57,17 @@ function recordText({ completion, state, ownerGone, ...record }: RecordView): st
     execution,
     'started at': createdAt,
     'changed at': changedAt,
+    'expires at': expiresAt && `${expiresAt} or later, unless it changes: its key is new then`,
+    fingerprint,
     scope,
   };
   const rows: [string, string | undefined][] = [
     ['state', ownerGone ? `${state}, owner gone` : state],
     ...Object.entries(fields),
     ...completionRows(completion),
+    ...(encryptionKeyId === undefined
+      ? []
+      : [['encrypted', `with the key ${encryptionKeyId}`] satisfies [string, string]]),
   ];
   return rows.map(([name, value = '']) => `${name.padEnd(12)}${printable(value)}\n`).join('');
 }

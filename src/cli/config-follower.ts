@@ -1,0 +1,56 @@
+import { statSync } from 'node:fs';
+import type { Check } from '../admin/application.ts';
+import { ConfigFile, type ConfigReload } from '../config/config-file.ts';
+import type { Config } from '../config/schema.ts';
+import type { Logger } from '../observability/logger.ts';
+
+/** What happens with a changed configuration. */
+export interface Follower {
+  apply(config: Config): Promise<void>;
+  count(result: ConfigReload['result']): void;
+  /** As at the start. New operations may have a dangerous policy, or lack a name that a secret key has as a scope. */
+  warnings(): Promise<string[]>;
+}
+
+/**
+ * Follows the changes of the configuration file, and logs and counts them.
+ *
+ * @returns undefined if there is no file, or none that can be read again
+ */
+export function followConfigFile(
+  path: string | undefined,
+  config: Config,
+  logger: Logger,
+  { apply, count, warnings }: Follower,
+): ConfigFile | undefined {
+  // A pipe, such as `--config <(command)`, cannot be read again.
+  if (path === undefined || !statSync(path, { throwIfNoEntry: false })?.isFile()) return undefined;
+  const onReload = async (reload: ConfigReload) => {
+    count(reload.result);
+    if (reload.result === 'refused') {
+      const { mistakes } = reload;
+      logger.error({ mistakes }, 'the new configuration is refused; the old one stays in force');
+      return;
+    }
+    logger.info({ changed: reload.changed }, 'the configuration was reloaded');
+    if (reload.needsRestart.length > 0)
+      logger.warn({ options: reload.needsRestart }, 'the changed configuration needs a restart');
+    if (reload.changed.includes('operations'))
+      for (const warning of await warnings().catch(() => []))
+        logger.warn({ warning }, 'something needs attention');
+  };
+  const options = {
+    path,
+    env: process.env,
+    apply,
+    onReload: (reload: ConfigReload) => void onReload(reload),
+  };
+  return new ConfigFile(config, options);
+}
+
+/** For /readyz. Like the warnings of the policies, it is shown only if there is something to say. */
+export function configChecks(configFile: ConfigFile | undefined): Check[] {
+  const warnings = configFile?.warnings() ?? [];
+  const detail = 'the file differs from the configuration in force';
+  return warnings.length > 0 ? [{ name: 'configuration', ok: true, detail, warnings }] : [];
+}

@@ -1,0 +1,124 @@
+import { readFileSync, statSync } from 'node:fs';
+import { z } from 'zod';
+import { scopeOf } from '../../idempotency/fingerprint.ts';
+import type { RecordView, ResolveRequest } from '../../kernel/records.ts';
+import { Exit } from '../arguments.ts';
+
+/** How one key is to be resolved. */
+export interface FileLine {
+  /** For people: merchant and key, or the scope. */
+  name: string;
+  request: Omit<ResolveRequest, 'by' | 'reason'>;
+}
+
+const MAX_FILE_BYTES = 67_108_864;
+/** Most mistakes in one message. */
+const MAX_MISTAKES = 20;
+
+/** Members that `records list --lines` prints. A line may have them, and they are not used. */
+const listed = {
+  state: z.string(),
+  operation: z.string(),
+  requestId: z.string(),
+  fingerprint: z.string(),
+  gatewayId: z.string(),
+  encryptionKeyId: z.string(),
+  createdAt: z.string(),
+  changedAt: z.string(),
+  wasInDoubt: z.boolean(),
+  ownerGone: z.boolean(),
+} satisfies { [Name in keyof RecordView]?: z.ZodType };
+
+const lineSchema = z
+  .strictObject({
+    ...z.object(listed).partial().shape,
+    scope: z.string().optional(),
+    merchant: z.string().optional(),
+    key: z.string().optional(),
+    as: z.enum(['completed', 'released']),
+    status: z.number().optional(),
+    headers: z.array(z.string()).optional(),
+    /** Text; it is stored in UTF-8. */
+    body: z.string().optional(),
+    execution: z.string().optional(),
+  })
+  .refine(
+    ({ scope, merchant, key }) =>
+      merchant === undefined && key === undefined
+        ? scope !== undefined
+        : merchant !== undefined && key !== undefined,
+    { message: 'must have scope, or merchant and key' },
+  )
+  .refine(
+    ({ scope, merchant, key }) =>
+      scope === undefined || merchant === undefined || key === undefined || scope === scopeOf(merchant, key),
+    { message: 'scope is not that of merchant and key' },
+  )
+  // The file is older than this command: meanwhile the key may have been released and executed again.
+  .refine(({ as, execution }) => as === 'completed' || execution !== undefined, {
+    message: 'released needs the execution that was looked up, from records list --lines',
+  });
+
+/** @throws {Exit} 64 with the mistakes of the file, before anything is written */
+export function readResolutions(path: string): FileLine[] {
+  const lines: FileLine[] = [];
+  const mistakes: string[] = [];
+  const firstLines = new Map<string, number>();
+  for (const [i, text] of textOf(path).split('\n').entries()) {
+    if (text.trim() === '') continue;
+    const mistake = (what: string) => mistakes.push(`${path}: line ${i + 1}: ${what}`);
+    const json = jsonOf(text);
+    const read = lineSchema.safeParse(json);
+    if (json === undefined) mistake('is not JSON');
+    else if ((json as Partial<RecordView> | null)?.state === 'unreadable')
+      mistake('its record cannot be read, so it cannot be resolved: remove the line');
+    else if (!read.success) {
+      const [issue] = read.error.issues;
+      const at = issue?.path.join('.');
+      mistake(`${at ? `${at}: ` : ''}${issue?.message}`);
+    } else {
+      const line = lineOf(read.data);
+      const first = firstLines.get(line.request.scope);
+      if (first !== undefined) mistake(`is the same key as line ${first}`);
+      else firstLines.set(line.request.scope, i + 1);
+      lines.push(line);
+    }
+  }
+  if (lines.length + mistakes.length === 0) mistakes.push(`${path} has no lines`);
+  if (mistakes.length > MAX_MISTAKES)
+    mistakes.splice(MAX_MISTAKES, mistakes.length, `and ${mistakes.length - MAX_MISTAKES} more`);
+  if (mistakes.length > 0) throw new Exit(mistakes.join('\n'), 64);
+  return lines;
+}
+
+function lineOf(line: z.infer<typeof lineSchema>): FileLine {
+  const { merchant = '', key = '', as, status, headers, body, execution } = line;
+  const scope = line.scope ?? scopeOf(merchant, key);
+  return {
+    name: line.key === undefined ? scope : `${merchant} ${key}`,
+    request: {
+      ...{ scope, as, status, headers, execution },
+      body: body === undefined ? undefined : Buffer.from(body).toString('base64'),
+    },
+  };
+}
+
+/** Undefined if the text is no JSON, which is a mistake of its line. */
+function jsonOf(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+function textOf(path: string): string {
+  try {
+    if (statSync(path).size > MAX_FILE_BYTES) throw new Exit(`${path} is too large`, 64);
+    // Some editors and shells begin a file with a byte order mark.
+    return readFileSync(path, 'utf8').replace(/^\uFEFF/, '');
+  } catch (error) {
+    if (error instanceof Exit) throw error;
+    throw new Exit(`--from ${path} cannot be read: ${(error as NodeJS.ErrnoException).code}`, 64);
+  }
+}
