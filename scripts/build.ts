@@ -1,20 +1,35 @@
-/** `npm run build`: compiles src to dist, and copies the files that are not TypeScript. */
+/** `npm run build [FOLDER]`: compiles src to dist or to FOLDER, copies the files that are not TypeScript, and bundles the pages. */
 import { spawnSync } from 'node:child_process';
-import { chmodSync, cpSync, rmSync } from 'node:fs';
-import { join } from 'node:path';
+import { chmodSync, cpSync, globSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { bundlePages } from './pages.ts';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
-const dist = join(root, 'dist');
+const dist = resolve(process.argv[2] ?? join(root, 'dist'));
 
 rmSync(dist, { recursive: true, force: true });
-const { status } = spawnSync(join(root, 'node_modules', '.bin', 'tsc'), ['-p', 'tsconfig.build.json'], {
-  cwd: root,
-  stdio: 'inherit',
-});
+const { status } = spawnSync(
+  join(root, 'node_modules', '.bin', 'tsc'),
+  ['-p', 'tsconfig.build.json', '--outDir', dist],
+  {
+    cwd: root,
+    stdio: 'inherit',
+  },
+);
 if (status !== 0) process.exit(status ?? 1);
 cpSync(join(root, 'src'), dist, {
   recursive: true,
   filter: (path) => !path.endsWith('.ts'),
 });
+// The compiler rewrites these names in the JavaScript only.
+for (const name of globSync('**/*.d.ts', { cwd: dist })) {
+  const declarations = readFileSync(join(dist, name), 'utf8');
+  writeFileSync(join(dist, name), declarations.replace(/(['"])(\.[^'"]*)\.ts\1/g, '$1$2.js$1'));
+}
+await bundlePages(dist);
 chmodSync(join(dist, 'main.js'), 0o755);
+// For oncegate_build_info. The image's build has no repository: there the variable says it.
+const { stdout } = spawnSync('git', ['rev-parse', 'HEAD'], { cwd: root, encoding: 'utf8' });
+const commit = process.env.ONCEGATE_COMMIT || stdout?.trim();
+if (commit) writeFileSync(join(dist, 'commit'), `${commit}\n`);

@@ -1,0 +1,112 @@
+/**
+ * `npm run package [-- FOLDER]`: builds the npm package in a folder (default ./package), as a tarball. The manifest there is
+ * not the repository's: it has no scripts, no development packages, and no Node of its own.
+ */
+import { spawnSync } from 'node:child_process';
+import { cpSync, existsSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { dirname, join, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+const target = resolve(process.argv[2] ?? join(root, 'package'));
+const contents = join(target, 'contents');
+
+/** What a machine needs on which nothing of this repository is but the package. docs/deploying.md copies from it. */
+const COPIED = [
+  ...['config', 'deploy', 'docs', 'examples', 'grafana'],
+  ...['README.md', 'LICENSE', 'CHANGELOG.md', 'SECURITY.md'],
+];
+/** Pictures, and what is only for those who change this repository. */
+const LEFT_OUT = [
+  ...['docs/api/interfaces.json', 'docs/console'],
+  ...['grafana/source', 'grafana/generate.ts'],
+];
+
+interface Installed {
+  name?: string;
+  version: string;
+  dev?: boolean;
+  optional?: boolean;
+}
+
+function run(command: string, args: string[], cwd: string): void {
+  const { status, error } = spawnSync(command, args, { cwd, stdio: ['ignore', 'ignore', 'inherit'] });
+  if (status !== 0)
+    throw new Error(`${command} ${args.join(' ')} failed${error ? `: ${error.message}` : ''}`);
+}
+
+const json = (path: string) => JSON.parse(readFileSync(join(root, path), 'utf8'));
+
+function manifest(): object {
+  const manifest = json('package.json');
+  const { name, version, description, license, type, engines, bin, dependencies } = manifest;
+  // OpenTelemetry is needed for `tracing.endpoint` only, and whoever sets it installs it (ADR 32).
+  const optional = Object.keys(manifest.optionalDependencies).filter((name) =>
+    name.startsWith('@opentelemetry/'),
+  );
+  return {
+    ...{ name, version, description, license, type, engines, bin },
+    keywords: ['idempotency', 'idempotency-key', 'express', 'middleware', 'gateway', 'payments'],
+    exports: {
+      '.': { types: './dist/index.d.ts', default: './dist/index.js' },
+      './package.json': './package.json',
+    },
+    files: ['dist', ...COPIED, 'THIRD-PARTY-LICENSES.md'],
+    dependencies,
+    // Any version, because npm refuses to install this package beside another one, even if nobody uses it.
+    peerDependencies: Object.fromEntries(optional.map((library) => [library, '*'])),
+    peerDependenciesMeta: Object.fromEntries(optional.map((library) => [library, { optional: true }])),
+  };
+}
+
+/** Packages whose code is in the pages of the admin port. Their licences must be distributed with them. */
+const BUNDLED: readonly [name: string, files: readonly string[]][] = [
+  ['preact', ['LICENSE']],
+  ['uplot', ['LICENSE']],
+  ['swagger-ui-dist', ['LICENSE', 'NOTICE', 'swagger-ui-bundle.js.LICENSE.txt']],
+];
+
+/** A table of the packages that are installed together with this one, and the licences of those that are a part of it. */
+function licences(): string {
+  const packages = json('package-lock.json').packages as Record<string, Installed>;
+  const bundled = BUNDLED.map(([name, files]) => {
+    const texts = files.map((file) => readFileSync(join(root, 'node_modules', name, file), 'utf8').trim());
+    const blocks = texts.map((text) => `\`\`\`text\n${text}\n\`\`\``);
+    return [`## ${name} ${packages[`node_modules/${name}`]?.version}`, ...blocks].join('\n\n');
+  });
+  const rows = Object.entries(packages)
+    .filter(([path, { dev, optional }]) => path !== '' && !dev && !optional)
+    .map(([path, { version }]) => {
+      const { license = 'unknown' } = json(`${path}/package.json`) as { license?: string };
+      return `| ${path.slice(path.lastIndexOf('node_modules/') + 13)} | ${version} | ${license} |`;
+    });
+  return `# Licences of the packages that oncegate needs\n\n| package | version | licence |\n|---|---|---|\n${rows.sort().join('\n')}\n\n# Licences of the packages that the pages of the admin port contain\n\n${bundled.join('\n\n')}\n`;
+}
+
+/** Leaves the text of links in the documents that lead to a part of the repository that the package does not have. */
+function removeDeadLinks(): void {
+  for (const path of globSync('**/*.md', { cwd: contents })) {
+    const file = join(contents, path);
+    const isDead = (target: string) =>
+      !/^[a-z]+:/.test(target) && !existsSync(join(dirname(file), target.replace(/#.*/, '')));
+    const text = readFileSync(file, 'utf8').replace(
+      /!?\[([^\]]*)\]\(([^)\s]+)\)/g,
+      (link, label: string, target: string) => (isDead(target) ? label : link),
+    );
+    writeFileSync(file, text);
+  }
+}
+
+rmSync(target, { recursive: true, force: true });
+mkdirSync(contents, { recursive: true });
+run(process.execPath, [join(root, 'scripts', 'build.ts'), join(contents, 'dist')], root);
+for (const name of COPIED)
+  cpSync(join(root, name), join(contents, name), {
+    recursive: true,
+    filter: (path) => !LEFT_OUT.some((folder) => path === join(root, folder)),
+  });
+removeDeadLinks();
+writeFileSync(join(contents, 'package.json'), `${JSON.stringify(manifest(), null, 2)}\n`);
+writeFileSync(join(contents, 'THIRD-PARTY-LICENSES.md'), licences());
+run('npm', ['pack', '--silent', '--pack-destination', target], contents);
+process.stdout.write(`${join(target, `oncegate-${json('package.json').version}.tgz`)}\n`);

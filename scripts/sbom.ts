@@ -1,0 +1,42 @@
+/**
+ * `npm run sbom [FILE]`: writes the bill of materials of the runtime packages in CycloneDX 1.5, made by npm from the lock file.
+ * Default: oncegate-VERSION.cdx.json.
+ */
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+interface Locked {
+  dev?: boolean;
+  optional?: boolean;
+}
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+const read = (name: string) => JSON.parse(readFileSync(join(root, name), 'utf8'));
+const { name, version, description, license, dependencies } = read('package.json');
+const file = process.argv[2] ?? join(root, `${name}-${version}.cdx.json`);
+
+// `npm sbom --omit dev` leaves out packages that are needed at run time and by a development package. So npm sees a lock file
+// without the latter. The optional packages are Node itself, for this repository: the published package does not have them.
+const manifest = { name, version, description, license, dependencies };
+const lock = read('package-lock.json');
+const runtime = Object.entries<Locked>(lock.packages).filter(([, { dev, optional }]) => !dev && !optional);
+const packages = { ...Object.fromEntries(runtime), '': manifest };
+
+const folder = mkdtempSync(join(tmpdir(), `${name}-`));
+try {
+  writeFileSync(join(folder, 'package.json'), JSON.stringify(manifest));
+  writeFileSync(join(folder, 'package-lock.json'), JSON.stringify({ ...lock, packages }));
+  const options = ['sbom', '--sbom-format', 'cyclonedx', '--package-lock-only'];
+  const { status, stdout, stderr } = spawnSync('npm', options, { cwd: folder, encoding: 'utf8' });
+  if (status !== 0) throw new Error(`npm sbom failed: ${stderr}`);
+  const bill = JSON.parse(stdout);
+  // npm takes the name of the folder.
+  bill.metadata.component.name = name;
+  writeFileSync(file, `${JSON.stringify(bill, undefined, 2)}\n`);
+  process.stdout.write(`${file}: ${bill.components.length} packages\n`);
+} finally {
+  rmSync(folder, { recursive: true });
+}
