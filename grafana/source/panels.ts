@@ -1,177 +1,222 @@
-import type { Color, DataSource, FieldConfig, Override, Panel, Step, Target, Unit } from './model.ts';
+import {
+  BigValueColorMode,
+  BigValueGraphMode,
+  BigValueTextMode,
+  GraphThresholdsStyleConfigBuilder,
+  GraphThresholdsStyleMode,
+  LegendDisplayMode,
+  LegendPlacement,
+  ReduceDataOptionsBuilder,
+  SortOrder,
+  StackingConfigBuilder,
+  StackingMode,
+  TooltipDisplayMode,
+  VisibilityMode,
+  VizLegendOptionsBuilder,
+  VizTooltipOptionsBuilder,
+} from '@grafana/grafana-foundation-sdk/common';
+import {
+  type DashboardLinkBuilder,
+  FieldColorBuilder,
+  FieldColorModeId,
+  MappingType,
+  type Threshold,
+  ThresholdsConfigBuilder,
+  ThresholdsMode,
+} from '@grafana/grafana-foundation-sdk/dashboard';
+import { DataqueryBuilder, QueryEditorMode } from '@grafana/grafana-foundation-sdk/prometheus';
+import { PanelBuilder as StatBuilder } from '@grafana/grafana-foundation-sdk/stat';
+import { PanelBuilder as StatesBuilder } from '@grafana/grafana-foundation-sdk/statetimeline';
+import { PanelBuilder as SeriesBuilder } from '@grafana/grafana-foundation-sdk/timeseries';
+import * as units from '@grafana/grafana-foundation-sdk/units';
+import { type Page, toPage, toRunbook } from './links.ts';
+import type { Query } from './queries.ts';
 
 /** The data source that was chosen at the top of the dashboard. */
-export const dataSource: DataSource = { type: 'prometheus', uid: `\${datasource}` };
+export const dataSource = { type: 'prometheus', uid: `\${datasource}` };
 
-/** Selects the chosen gateways. */
-export const GATEWAYS = 'job=~"$job", instance=~"$instance"';
-/** Selects the chosen operations of the chosen gateways. */
-export const OPERATIONS = `${GATEWAYS}, operation=~"$operation"`;
+export type Color = 'green' | 'blue' | 'yellow' | 'orange' | 'red';
 
-/** One query and the name of its lines. `{{label}}` is replaced by the label's value. */
-export interface Query {
-  expr: string;
-  legend: string;
-}
+/** Ascending values, each the lowest that has its colour. */
+export type Thresholds = { [color in Color]?: number };
 
-interface Common {
+export interface PanelOptions {
   title: string;
+  /** What a bad value means, and what to do. */
   description: string;
-  unit: Unit;
+  unit: string;
   queries: Query[];
-  /** Ascending; below the first it is green. */
-  thresholds?: { [color in Exclude<Color, 'green'>]?: number };
-}
-
-interface StatOptions extends Common {
-  decimals?: number;
-  /** Colour below the first threshold. */
+  /** Columns of 24, and height. */
+  size: [number, number];
+  thresholds?: Thresholds;
+  /** Colour below the first threshold. Default green. */
   ground?: Color;
+  /** The heading of docs/operations.md that has the steps. */
+  runbook?: string;
+  /** The dashboard that shows more. */
+  details?: Page;
+  /** Links of each value. */
+  dataLinks?: DashboardLinkBuilder[];
 }
 
-interface SeriesOptions extends Common {
+export interface StatOptions extends PanelOptions {
+  decimals?: number;
+  /** Thresholds of single values, by name, with the colour of its ground. */
+  own?: { [name: string]: { ground: Color; thresholds: Thresholds } };
+}
+
+export interface SeriesOptions extends PanelOptions {
   /** Areas on top of each other: only for parts of a whole. */
   stacked?: boolean;
   max?: number;
+  /** The axis begins here, or at the smallest value. Default: at 0. */
+  softMin?: number;
+  /** Leave out lines that are 0 all the time: for labels with many values, whose series all begin at 0. */
+  onlyEvents?: boolean;
   /** Colours of lines, by name. */
   colors?: { [name: string]: Color };
 }
 
-/** One number, as of now. Without data it says "no data", which must not look like "all is well". */
-export function stat(options: StatOptions): Panel {
-  const { title, description, unit, queries, decimals = 0, ground = 'green' } = options;
-  return {
-    ...{ type: 'stat', title, description, datasource: dataSource },
-    fieldConfig: {
-      defaults: {
-        ...{ unit, decimals, min: 0, noValue: 'no data', mappings: [] },
-        color: { mode: 'thresholds' },
-        thresholds: { mode: 'absolute', steps: stepsOf(options.thresholds, ground) },
-      },
-      overrides: [],
-    },
-    options: {
-      colorMode: 'background',
-      graphMode: 'none',
-      justifyMode: 'auto',
-      orientation: 'vertical',
-      reduceOptions: { calcs: ['lastNotNull'], fields: '', values: false },
-      textMode: queries.length > 1 ? 'value_and_name' : 'value',
-      wideLayout: true,
-      showPercentChange: false,
-      percentChangeColorMode: 'standard',
-    },
-    targets: targetsOf(queries, 'instant'),
-  };
+export interface StatesOptions extends PanelOptions {
+  good: string;
+  bad: string;
+  /** Default 1. */
+  goodIs?: 0 | 1;
 }
 
+/** What all kinds of panels have. */
+interface Common<T> {
+  title(title: string): T;
+  description(description: string): T;
+  datasource(source: typeof dataSource): T;
+  unit(unit: string): T;
+  span(columns: number): T;
+  height(height: number): T;
+  links(links: DashboardLinkBuilder[]): T;
+  dataLinks(links: DashboardLinkBuilder[]): T;
+  targets(targets: DataqueryBuilder[]): T;
+}
+
+function fill<T extends Common<T>>(builder: T, options: PanelOptions, kind: 'instant' | 'range'): T {
+  const { title, description, unit, queries, size, runbook = 'metrics', details, dataLinks } = options;
+  const [columns, height] = size;
+  const more = details ? [toPage(details, 'Details')] : [];
+  builder.title(title).description(description).datasource(dataSource).unit(unit);
+  builder.span(columns).height(height);
+  builder.links([...more, toRunbook(runbook)]).targets(targetsOf(queries, kind));
+  return dataLinks ? builder.dataLinks(dataLinks) : builder;
+}
+
+/** Numbers, as of now. Without data it says "no data", which must not look like "all is well". */
+export function stat(options: StatOptions): StatBuilder {
+  const { queries, decimals = 0, ground = 'green', own = {}, thresholds } = options;
+  const builder = fill(new StatBuilder(), options, 'instant')
+    .decimals(decimals)
+    .min(0)
+    .noValue('no data')
+    .colorScheme(new FieldColorBuilder().mode(FieldColorModeId.Thresholds))
+    .thresholds(thresholdsOf(thresholds, ground))
+    .colorMode(BigValueColorMode.Background)
+    .graphMode(BigValueGraphMode.None)
+    .textMode(isNamed(queries) ? BigValueTextMode.ValueAndName : BigValueTextMode.Value)
+    .reduceOptions(new ReduceDataOptionsBuilder().calcs(['lastNotNull']).fields('').values(false));
+  for (const [name, { ground: below, thresholds: above }] of Object.entries(own))
+    builder.overrideByName(name, [{ id: 'thresholds', value: thresholdsOf(above, below).build() }]);
+  return builder;
+}
+
+/** Several values, or one for each value of a label, need their names. */
+const isNamed = ([first, ...others]: Query[]): boolean =>
+  others.length > 0 || first?.legend.includes('{{') === true;
+
 /** Lines over time. Thresholds are drawn as dashed lines. */
-export function series(options: SeriesOptions): Panel {
-  const { title, description, unit, queries, stacked = false, max, colors = {} } = options;
-  const defaults: FieldConfig['defaults'] = {
-    ...{ unit, min: 0, mappings: [] },
-    color: { mode: 'palette-classic' },
-    thresholds: { mode: 'absolute', steps: stepsOf(options.thresholds) },
-    custom: {
-      drawStyle: 'line',
-      lineInterpolation: 'linear',
-      lineWidth: 1,
-      fillOpacity: stacked ? 30 : 8,
-      gradientMode: 'none',
-      showPoints: 'never',
-      spanNulls: false,
-      stacking: { mode: stacked ? 'normal' : 'none', group: 'A' },
-      thresholdsStyle: { mode: options.thresholds ? 'dashed' : 'off' },
-    },
-  };
-  if (max !== undefined) defaults.max = max;
-  return {
-    ...{ type: 'timeseries', title, description, datasource: dataSource },
-    fieldConfig: { defaults, overrides: Object.entries(colors).map(colored) },
-    options: {
-      legend: { displayMode: 'table', placement: 'bottom', showLegend: true, calcs: ['lastNotNull', 'max'] },
-      tooltip: { mode: 'multi', sort: 'desc' },
-    },
-    targets: targetsOf(queries, 'range'),
-  };
+export function series(options: SeriesOptions): SeriesBuilder {
+  const { thresholds, ground, stacked = false, softMin, max, onlyEvents = false, colors = {} } = options;
+  const builder = fill(new SeriesBuilder(), options, 'range')
+    .colorScheme(new FieldColorBuilder().mode(FieldColorModeId.PaletteClassic))
+    .thresholds(thresholdsOf(thresholds, ground))
+    .thresholdsStyle(
+      new GraphThresholdsStyleConfigBuilder().mode(
+        thresholds ? GraphThresholdsStyleMode.Dashed : GraphThresholdsStyleMode.Off,
+      ),
+    )
+    .lineWidth(1)
+    .fillOpacity(stacked ? 30 : 8)
+    .showPoints(VisibilityMode.Never)
+    .stacking(new StackingConfigBuilder().mode(stacked ? StackingMode.Normal : StackingMode.None).group('A'))
+    .legend(
+      new VizLegendOptionsBuilder()
+        .displayMode(LegendDisplayMode.Table)
+        .placement(LegendPlacement.Bottom)
+        .showLegend(true)
+        .calcs(['lastNotNull', 'max'])
+        .sortBy('Max')
+        .sortDesc(true),
+    )
+    .tooltip(
+      new VizTooltipOptionsBuilder()
+        .mode(TooltipDisplayMode.Multi)
+        .sort(SortOrder.Descending)
+        .hideZeros(true),
+    );
+  if (softMin === undefined) builder.min(0);
+  else builder.axisSoftMin(softMin);
+  if (max !== undefined) builder.max(max);
+  if (onlyEvents)
+    builder.withOverride({
+      matcher: { id: 'byValue', options: { reducer: 'allIsZero', op: 'gte', value: 0 } },
+      properties: [{ id: 'custom.hideFrom', value: { viz: true, legend: true, tooltip: true } }],
+    });
+  for (const [name, fixedColor] of Object.entries(colors))
+    builder.overrideByName(name, [{ id: 'color', value: { mode: FieldColorModeId.Fixed, fixedColor } }]);
+  return builder;
 }
 
 /** One bar per line, coloured by its state, which is `1` or `0`. */
-export function states(options: Common & { good: string; bad: string; goodIs?: 0 | 1 }): Panel {
-  const { title, description, unit, queries, good, bad, goodIs = 1 } = options;
-  const badIs = 1 - goodIs;
+export function states(options: StatesOptions): StatesBuilder {
+  const { good, bad, goodIs = 1 } = options;
   const text = {
     [goodIs]: { text: good, color: 'green', index: 0 },
-    [badIs]: { text: bad, color: 'red', index: 1 },
+    [1 - goodIs]: { text: bad, color: 'red', index: 1 },
   };
-  const [of0, of1] = goodIs === 1 ? (['red', 'green'] as const) : (['green', 'red'] as const);
-  return {
-    ...{ type: 'state-timeline', title, description, datasource: dataSource },
-    fieldConfig: {
-      defaults: {
-        unit,
-        color: { mode: 'thresholds' },
-        thresholds: {
-          mode: 'absolute',
-          steps: [
-            { color: of0, value: null },
-            { color: of1, value: 1 },
-          ],
-        },
-        mappings: [{ type: 'value', options: text }],
-        custom: { fillOpacity: 70, lineWidth: 0 },
-        noValue: 'no data',
-      },
-      overrides: [],
-    },
-    options: {
-      alignValue: 'left',
-      legend: { displayMode: 'list', placement: 'bottom', showLegend: false, calcs: [] },
-      mergeValues: true,
-      rowHeight: 0.8,
-      showValue: 'auto',
-      tooltip: { mode: 'single', sort: 'none' },
-    },
-    targets: targetsOf(queries, 'range'),
-  };
+  const [ground, above] = goodIs === 1 ? (['red', 'green'] as const) : (['green', 'red'] as const);
+  return fill(new StatesBuilder(), options, 'range')
+    .noValue('no data')
+    .colorScheme(new FieldColorBuilder().mode(FieldColorModeId.Thresholds))
+    .thresholds(thresholdsOf({ [above]: 1 }, ground))
+    .mappings([{ type: MappingType.ValueToText, options: text }])
+    .fillOpacity(70)
+    .lineWidth(0)
+    .mergeValues(true)
+    .rowHeight(0.8)
+    .showValue(VisibilityMode.Auto)
+    .legend(
+      new VizLegendOptionsBuilder()
+        .displayMode(LegendDisplayMode.List)
+        .placement(LegendPlacement.Bottom)
+        .showLegend(false)
+        .calcs([]),
+    );
 }
 
-/** The median and the tail of a histogram, over all chosen gateways. */
-export function quantiles(histogram: string, selector: string): Query[] {
-  return [0.5, 0.95, 0.99].map((quantile) => ({
-    expr: `histogram_quantile(${quantile}, sum by (le) (rate(${histogram}_bucket{${selector}}[$__rate_interval])))`,
-    legend: `p${quantile * 100}`,
-  }));
+export { units };
+
+function targetsOf(queries: Query[], kind: 'instant' | 'range'): DataqueryBuilder[] {
+  return queries.map(({ expr, legend, exemplars = false }, index) => {
+    const query = new DataqueryBuilder()
+      .refId(String.fromCharCode(65 + index))
+      .datasource(dataSource)
+      .editorMode(QueryEditorMode.Code)
+      .expr(expr)
+      .legendFormat(legend);
+    if (exemplars) query.exemplar(true);
+    return kind === 'instant' ? query.instant() : query.range();
+  });
 }
 
-/** Events per second, added up by these labels. */
-export function rateBy(labels: string, counter: string, selector: string): string {
-  return `sum by (${labels}) (rate(${counter}{${selector}}[$__rate_interval]))`;
-}
-
-/** Events within the last day. */
-export function lastDay(counter: string, selector: string): string {
-  return `sum(increase(${counter}{${selector}}[24h]))`;
-}
-
-function targetsOf(queries: Query[], kind: 'instant' | 'range'): Target[] {
-  return queries.map(({ expr, legend }, index) => ({
-    refId: String.fromCharCode(65 + index),
-    datasource: dataSource,
-    editorMode: 'code',
-    expr,
-    legendFormat: legend,
-    range: kind === 'range',
-    instant: kind === 'instant',
-  }));
-}
-
-function stepsOf(thresholds: Common['thresholds'] = {}, ground: Color = 'green'): Step[] {
-  const steps = Object.entries(thresholds).map(([color, value]) => ({ color: color as Color, value }));
-  return [{ color: ground, value: null }, ...steps];
-}
-
-function colored([name, color]: [string, Color]): Override {
-  const properties = [{ id: 'color', value: { mode: 'fixed', fixedColor: color } }];
-  return { matcher: { id: 'byName', options: name }, properties };
+function thresholdsOf(thresholds: Thresholds = {}, ground: Color = 'green'): ThresholdsConfigBuilder {
+  const steps: Threshold[] = Object.entries(thresholds).map(([color, value]) => ({ color, value }));
+  return new ThresholdsConfigBuilder()
+    .mode(ThresholdsMode.Absolute)
+    .steps([{ color: ground, value: null }, ...steps]);
 }

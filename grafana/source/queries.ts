@@ -1,0 +1,70 @@
+/** Parts of the PromQL of the panels. */
+
+/** Selects the chosen gateways. */
+export const GATEWAYS = 'job=~"$job", instance=~"$instance"';
+/** Selects the chosen operations of the chosen gateways. */
+export const OPERATIONS = `${GATEWAYS}, operation=~"$operation"`;
+/** Selects the chosen merchants of the chosen gateways. */
+export const MERCHANTS = `${GATEWAYS}, merchant=~"$merchant"`;
+
+/** One query and the name of its lines. `{{label}}` is replaced by the label's value. */
+export interface Query {
+  expr: string;
+  legend: string;
+  /** Show single requests, by which a trace can be found. Default false. */
+  exemplars?: boolean;
+}
+
+/** Events per second, added up by these labels. */
+export function rateBy(labels: string, counter: string, selector: string): string {
+  return `sum by (${labels}) (rate(${counter}{${selector}}[$__rate_interval]))`;
+}
+
+/** Events in each step, added up by these labels. */
+export function increaseBy(labels: string, counter: string, selector: string): string {
+  return `sum by (${labels}) (${increase(counter, selector)})`;
+}
+
+/** Events in each step. */
+export function increaseOf(counter: string, selector: string): string {
+  return `sum(${increase(counter, selector)})`;
+}
+
+const increase = (counter: string, selector: string) => `increase(${counter}{${selector}}[$__rate_interval])`;
+
+/** Events within the last day. */
+export function lastDay(counter: string, selector: string): string {
+  return `sum(increase(${counter}{${selector}}[24h]))`;
+}
+
+/** A quantile of a histogram, over all chosen gateways. `labels` other than `le`: one line for each of their values. */
+export function quantile(which: number, histogram: string, selector: string, labels = ''): string {
+  const by = labels === '' ? 'le' : `${labels}, le`;
+  return `histogram_quantile(${which}, sum by (${by}) (rate(${histogram}_bucket{${selector}}[$__rate_interval])))`;
+}
+
+/** The median and the tail of a histogram. */
+export function quantiles(histogram: string, selector: string): Query[] {
+  return [0.5, 0.95, 0.99].map((which) => ({
+    expr: quantile(which, histogram, selector),
+    legend: `p${which * 100}`,
+    exemplars: true,
+  }));
+}
+
+/**
+ * 0 for "nothing happened" where an expression has no value, for example a share of no requests. Without any gateway it
+ * has no value either: that must not look like "all is well". `label`: the label of the expression, which is "none" then.
+ */
+export function orZero(expr: string, label?: string): string {
+  const zero = `0 * max(oncegate_build_info{${GATEWAYS}})`;
+  return `${expr} or on () ${label ? `label_replace(${zero}, "${label}", "none", "", "")` : zero}`;
+}
+
+/**
+ * A value that the gateways read from their store, so that each of them exports the same. Adding them up would count a
+ * key once for each gateway. A job is one deployment, and has one store.
+ */
+export function ofTheStore(metric: string, labels = 'job'): string {
+  return `max by (${labels}) (${metric}{${GATEWAYS}})`;
+}
