@@ -1,0 +1,39 @@
+# One payout, at most once, however often this runs: python3 payout.py REFERENCE AMOUNT BANK_CODE ACCOUNT_NUMBER
+# Environment: API_URL, SECRET_KEY. Exit codes: 0 paid, 1 refused by the backend, 2 unknown: run it again later with the same arguments.
+import contextlib, http.client, json, os, sys, time, urllib.error, urllib.request, uuid
+UNKNOWN = ["outcome_unknown", "response_not_stored"]
+AGAIN = "request_in_flight store_unavailable upstream_unreachable overloaded shutting_down rate_limited request_timeout internal_error"
+reference, amount, bank_code, account_number = sys.argv[1:]
+path = f"payout-{reference}.json"
+# Key and body are on the disk before they are sent. A later run sends the same ones again.
+if not os.path.exists(path):
+    body = {"action": "withdraw", "amount": float(amount), "bank_code": bank_code, "account_number": account_number}
+    with open(draft := f"{path}.{uuid.uuid4()}", "w") as file:  # Containers that share a folder can have the same process id.
+        json.dump({"key": str(uuid.uuid4()), "body": json.dumps(body), "at": time.time()}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    with contextlib.suppress(FileExistsError):  # Another run was first: its key counts.
+        os.link(draft, path)
+    os.fsync(os.open(".", os.O_RDONLY))
+saved = json.load(open(path))
+headers = {"Authorization": "Bearer " + os.environ["SECRET_KEY"], "Content-Type": "application/json",
+           "x-service-idempotency": saved["key"]}
+request = urllib.request.Request(os.environ["API_URL"] + "/v1/index.php", saved["body"].encode(), headers)
+# The gateway may forget a key 24 hours after its first use. To send it again then would be a second payout.
+for wait in (wait for wait in (1, 2, 4, 8, 0) if time.time() - saved["at"] < 23 * 3600):
+    try:
+        try:
+            answer = urllib.request.urlopen(request, timeout=30)
+        except urllib.error.HTTPError as error:
+            answer = error
+        text = answer.read().decode(errors="replace")
+        code = json.loads(text)["error"]["code"] if answer.headers["Content-Type"] == "application/problem+json" else ""
+        if (answer.status >= 500 and not code) or code in UNKNOWN:
+            break
+        if answer.status != 429 and code not in AGAIN.split():
+            sys.exit(print(text) or (2 if code else int(answer.status >= 300)))
+        wait = max(wait, int(after) if (after := answer.headers.get("Retry-After", "")).isdecimal() else 0)
+    except (OSError, http.client.HTTPException):  # The request got no answer, which says nothing about the payout.
+        pass
+    time.sleep(wait)
+sys.exit(print("unknown: do not pay by other means, and contact us. Key:", saved["key"], file=sys.stderr) or 2)
