@@ -6,7 +6,7 @@ import { cpuUs, end, pinned } from './processes.ts';
 import type { GrowthRun } from './results.ts';
 import { type Place, type System, startOncegate } from './systems.ts';
 
-export const FEW = 10_000;
+const FEW = 10_000;
 export const MANY = 5_000_000;
 const SECONDS = 2;
 

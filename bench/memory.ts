@@ -50,7 +50,7 @@ async function storeBytes(server: RedisServer | undefined, dataPath: string): Pr
 }
 
 /** Bytes of header fields and body of a replayed answer, without what the gateway adds to it. */
-async function answerSize({ url }: System, seed: string): Promise<number> {
+export async function answerSize({ url }: System, seed: string): Promise<number> {
   const ask = () =>
     fetch(`${url}/v1/index.php`, {
       method: 'POST',

@@ -6,7 +6,7 @@ import { untilListening } from './listening.ts';
 import { CORES, startPinned } from './processes.ts';
 
 /** Bytes of the answers' bodies. */
-export const SIZES = [300, 4096, 65_536] as const;
+const SIZES = [300, 4096, 65_536] as const;
 export type Size = (typeof SIZES)[number];
 
 export interface Backend {

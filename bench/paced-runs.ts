@@ -10,13 +10,18 @@ const RATE_PER_S = 500;
 
 const run = promisify(execFile);
 
-/** First-time withdraws at 500 a second on a port. */
+/** First-time withdraws at a fixed rate on a port. */
 export async function paced(
   system: string,
   port: number,
-  { round, seconds, keys }: { round: number; seconds: number; keys: string },
+  {
+    round,
+    seconds,
+    keys,
+    ratePerS = RATE_PER_S,
+  }: { round: number; seconds: number; keys: string; ratePerS?: number },
 ): Promise<PacedRun> {
-  const args = [CLIENT, `${port}`, 'first', `${RATE_PER_S}`, `${seconds}`, keys, SECRET];
+  const args = [CLIENT, `${port}`, 'first', `${ratePerS}`, `${seconds}`, keys, SECRET];
   const { stdout } = await run('taskset', ['-c', CORES.rest, process.execPath, ...args]);
   return { round, system, ...JSON.parse(stdout) };
 }

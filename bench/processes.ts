@@ -48,6 +48,14 @@ export function cpuUs(pid: number): number {
   return treeOf(pid).reduce((total, one) => total + cpuOf(one), 0);
 }
 
+/** What a process and all of its descendants have written to disks so far. */
+export function diskBytes(pid: number): number {
+  return treeOf(pid).reduce((total, one) => {
+    const [, bytes] = /^write_bytes: (\d+)$/m.exec(readFileSync(`/proc/${one}/io`, 'latin1')) ?? [];
+    return total + Number(bytes);
+  }, 0);
+}
+
 /** Resident memory of the largest process among a process and its descendants. */
 export function rssBytes(pid: number): number {
   return Math.max(...treeOf(pid).map((one) => statusBytes(one, 'VmRSS')));

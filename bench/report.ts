@@ -1,6 +1,14 @@
 import { type Cell, nameOf } from './cells.ts';
 import type { Work } from './load.ts';
-import { type CellRun, type MemoryRun, median, noiseOf, type Results, ratios } from './results.ts';
+import {
+  type CellRun,
+  type Circumstances,
+  type MemoryRun,
+  median,
+  noiseOf,
+  type Results,
+  ratios,
+} from './results.ts';
 import { type Target, targetsOf } from './targets.ts';
 
 const MIB = 1024 * 1024;
@@ -142,7 +150,7 @@ export function shortTable(results: Results): string {
   return table(['work', 'system', 'requests/s', 'CPU µs a request'], rows, 2);
 }
 
-export function machineLine(results: Results): string {
+export function machineLine(results: Circumstances): string {
   const { at, command, seconds, machine, versions, rounds, seed } = results;
   const { node = '', nginx = '', redis = '', wrk = '' } = versions;
   return [
@@ -154,7 +162,7 @@ export function machineLine(results: Results): string {
 }
 
 /** How quiet the run was. */
-export function quietLine(results: Results): string {
+export function quietLine(results: Pick<Results, 'calibrationUs'>): string {
   const { spread, isNoisy } = noiseOf(results);
   const took = `A fixed task between the rounds took up to ${Math.round(spread * 100)} % longer than at its fastest`;
   return isNoisy
@@ -171,7 +179,7 @@ function grouped(runs: readonly CellRun[]): Map<string, CellRun[]> {
   return groups;
 }
 
-const thousands = (value: number): string => Math.round(value).toLocaleString('en-US');
+export const thousands = (value: number): string => Math.round(value).toLocaleString('en-US');
 
 function amountOf(value: number, unit: Target['unit']): string {
   if (unit === 'bytes' || unit === 'MiB' || value >= 100) return `${Math.round(value)}`;
@@ -189,7 +197,7 @@ function spreadOf({ spread, unit }: Target): string {
 const verdictOf = ({ met }: Target): string => (met === undefined ? '' : met ? 'met' : '**not met**');
 
 /** @param texts how many columns, from the left, are text; the others are numbers and right-aligned */
-function table(head: readonly string[], rows: readonly (readonly string[])[], texts: number): string {
+export function table(head: readonly string[], rows: readonly (readonly string[])[], texts: number): string {
   const widths = head.map((cell, i) => Math.max(cell.length, 3, ...rows.map((row) => row[i]?.length ?? 0)));
   const line = (cells: readonly string[]) =>
     `| ${cells.map((cell, i) => (i < texts ? cell.padEnd(widths[i] ?? 0) : cell.padStart(widths[i] ?? 0))).join(' | ')} |`;

@@ -39,8 +39,8 @@ export interface MemoryRun {
   answerBytes: number;
 }
 
-/** `bench/results.json`. */
-export interface Results {
+/** When, where and how a benchmark ran. */
+export interface Circumstances {
   at: string;
   command: string;
   seconds: number;
@@ -49,14 +49,18 @@ export interface Results {
   /** Every idempotency key of the run starts with this. */
   seed: string;
   rounds: number;
+  /** Processor time of a fixed task before each round and after the last one, in microseconds. Shows how quiet the run was. */
+  calibrationUs: number[];
+}
+
+/** `bench/results.json`. */
+export interface Results extends Circumstances {
   cells: CellRun[];
   paced: PacedRun[];
   growth: GrowthRun[];
   memory: MemoryRun[];
   /** Milliseconds from the start of the process to its first connection: with 10,000 secret keys, and with 100 in YAML. */
   startsMs: Record<KeyFormat | 'hundred', number[]>;
-  /** Processor time of a fixed task before each round and after the last one, in microseconds. Shows how quiet the run was. */
-  calibrationUs: number[];
 }
 
 /** Above this spread of the calibration, targets are not judged. */

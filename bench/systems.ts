@@ -69,18 +69,32 @@ export interface OncegateOptions {
   keyFormat?: KeyFormat;
   /** The entry point of the gateway's build; by default that of this working tree. */
   main?: string;
+  /** The configuration's section; by default the gateway has none. */
+  tracing?: object;
+  /** The configuration's section; by default that of the flavour. */
+  store?: object;
+  /** The cores that the gateway may use, as taskset takes them; by default that of the system under test. */
+  cores?: string;
 }
 
 /** The gateway as users run it: built, with default options, its log in a file. */
 export async function startOncegate(
   flavour: Flavour,
   { root, backendUrl, redisUrl }: Place,
-  { dataPath, keys = 100, keyFormat = 'yaml', main = MAIN }: OncegateOptions = {},
+  {
+    dataPath,
+    keys = 100,
+    keyFormat = 'yaml',
+    main = MAIN,
+    tracing,
+    store,
+    cores = CORES.system,
+  }: OncegateOptions = {},
 ): Promise<System> {
   const [port, adminPort] = [await freePort(), await freePort()];
   const folder = join(root, `oncegate-${port}`);
   mkdirSync(folder, { recursive: true });
-  const store =
+  const ofFlavour =
     flavour === 'redis'
       ? { kind: 'redis', url: redisUrl }
       : { kind: 'sqlite', path: dataPath ?? join(folder, 'data') };
@@ -89,16 +103,17 @@ export async function startOncegate(
     admin: { port: adminPort },
     workers: flavour === 'workers' ? 2 : 1,
     upstream: { url: backendUrl },
-    store,
+    store: store ?? ofFlavour,
     auth: { pepper: PEPPER, keys: { source: 'file', path: keyFile(folder, keys, keyFormat) } },
     shutdown: { delayMs: 0 },
+    ...(tracing && { tracing }),
   };
   const file = join(folder, 'gateway.yaml');
   writeFileSync(file, stringify(config), { mode: 0o600 });
   const startedMs = performance.now();
   const logFile = join(folder, 'log');
   const args = [...NODE_FLAGS, main, 'serve', '--config', file];
-  const child = startPinned(CORES.system, process.execPath, args, { logFile });
+  const child = startPinned(cores, process.execPath, args, { logFile });
   return await ready(port, child, startedMs, config.workers);
 }
 

@@ -1,10 +1,12 @@
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
+import { capacityTables } from '../../bench/capacity.ts';
 import { DOCUMENTS, documentText, tables } from '../../bench/documents.ts';
 import { optionsOf } from '../../bench/options.ts';
 import { quietLine } from '../../bench/report.ts';
 import type { CellRun, Results } from '../../bench/results.ts';
+import type { ScalingResults } from '../../bench/scaling-results.ts';
 import { targetsOf } from '../../bench/targets.ts';
 import { NODE_FLAGS } from '../../scripts/node-flags.ts';
 
@@ -15,9 +17,12 @@ describe('the figures in documents', () => {
     expect(read(path), 'run: node bench/documents.ts').toBe(documentText(path));
   });
 
-  it('are all in docs/performance.md', () => {
-    const marks = [...read('docs/performance.md').matchAll(/<!-- bench:(\w+) -->/g)].map(([, name]) => name);
-    expect(marks.sort()).toEqual(Object.keys(tables).sort());
+  it.each([
+    ['docs/performance.md', tables],
+    ['docs/scaling.md', capacityTables],
+  ])('are all in %s', (path, all) => {
+    const marks = [...read(path).matchAll(/<!-- bench:(\w+) -->/g)].map(([, name]) => name);
+    expect(marks.sort()).toEqual(Object.keys(all).sort());
   });
 
   it('come from a run in which nothing was answered wrongly by us', () => {
@@ -25,13 +30,67 @@ describe('the figures in documents', () => {
     const ours = [...results.cells, ...results.paced].filter(({ system }) => system.startsWith('oncegate'));
     expect(ours.length).toBeGreaterThan(0);
     expect(ours.filter(({ wrong }) => wrong > 0)).toEqual([]);
+    const { runs }: ScalingResults = JSON.parse(read('bench/scaling.json'));
+    expect(runs.length).toBeGreaterThan(0);
+    expect(runs.filter(({ wrong }) => wrong > 0)).toEqual([]);
+  });
+
+  it('of docs/scaling.md are calculated from those that were measured', () => {
+    const run = (deployment: string, perSecond: number, cpuUs: number, storeCpuUs: number, more = {}) => ({
+      ...{ round: 1, deployment, work: 'first', requests: 1, wrong: 0, logBytes: 400, ...more },
+      ...{ perSecond, cpuUs, storeCpuUs, diskBytes: 5000, networkBytes: 1600, p50Ms: 1, p99Ms: 2 },
+    });
+    const paced = ([250, 1000] as const).flatMap((ratePerS) => [
+      run('redis', ratePerS, 200, 50, { ratePerS }),
+      run('sqlite', ratePerS, 400, 0, { ratePerS }),
+    ]);
+    const full = [run('redis', 8000, 100, 40), run('sqlite', 6000, 150, 0)];
+    const others = [run('cluster', 7000, 110, 46), run('two-workers', 12_000, 125, 40)];
+    const size = (deployment: string, recordBytes: number) => ({
+      ...{ deployment, records: 1, answerBytes: 500, recordBytes, appendBytes: 1700, busiestShare: 0.34 },
+    });
+    const results = {
+      ...{ at: '', command: '', seconds: 1, machine: {}, versions: {}, rounds: 1, calibrationUs: [1] },
+      runs: [...paced, ...full, ...others, ...full.map((one) => ({ ...one, work: 'replay' }))],
+      sizes: [size('redis', 1000), size('cluster', 1200), size('sqlite', 900)],
+    } as unknown as ScalingResults;
+    const rowOf = (table: string, start: string) =>
+      capacityTables[table]?.(results)
+        .split('\n')
+        .find((line) => line.startsWith(`| ${start}`))
+        ?.split('|')
+        .slice(2, -1)
+        .map((cell) => cell.trim());
+    const verdictOf = (more: object) =>
+      capacityTables.circumstances?.({ ...results, ...more }).match(/\*\*(.*)\*\*/)?.[1];
+    expect(verdictOf({ loadAverage: 0.2 })).toBeUndefined();
+    expect(verdictOf({ loadAverage: 3.2, runs: [...paced, { ...paced[0], late: 1 }] })).toBe(
+      'Measure again: other programs ran on the machine (load average 3), and 17 % of the requests at a rate could not be sent in time.',
+    );
+    expect(rowOf('cost', 'a record without it')).toEqual(['500 bytes', '400 bytes', 'calculated']);
+    expect(rowOf('cost', 'records of a day')).toEqual(['86 MB', '78 MB', 'calculated']);
+    expect(rowOf('parts', 'the same, at 60 %')).toEqual(['3,000 first payouts a second', 'calculated']);
+    expect(rowOf('parts', 'one Redis')).toEqual(['10,000 first payouts a second', 'calculated']);
+    expect(rowOf('parts', 'two workers')?.[0]).toBe('1.50 × the payouts of one, 1.25 × its CPU for each');
+    expect(rowOf('parts', 'one machine')?.[0]).toBe('2,400 × n first payouts a second');
+    expect(rowOf('parts', 'a cluster of N')?.[0]).toBe('N × 8,696 first payouts a second');
+    expect(rowOf('plans', 'processes')).toEqual(['1; two for availability', '1; two for availability', '37']);
+    expect(rowOf('plans', 'slots')?.[1]).toBe('300, so 150 in each of 2 processes');
+    expect(rowOf('plans', 'CPU of Redis')?.[2]).toBe('5.75 cores: 12 servers');
+    expect(rowOf('plans', 'records in Redis')?.[2]).toBe('10 TB in 17 TB of memory: 270 × 64 GB');
+    expect(rowOf('plans', 'so Redis is')).toEqual([
+      'one server',
+      'a cluster of 3 masters',
+      'a cluster of 270 masters',
+    ]);
+    expect(rowOf('plans', 'SQLite')).toEqual(['780 MB on the disk', '78 GB on the disk', 'no']);
   });
 });
 
 describe('the benchmark', () => {
   it('starts the gateway as the image and the scripts do', () => {
     const flags = NODE_FLAGS.join(' ');
-    expect(read('Dockerfile')).toContain(`\nENV NODE_OPTIONS=${flags}\n`);
+    expect(read('Dockerfile')).toContain(`\nENV NODE_OPTIONS="${flags}"\n`);
     const { scripts } = JSON.parse(read('package.json'));
     for (const script of [scripts.start, scripts.oncegate])
       expect(script).toMatch(`node ${flags} src/main.ts`);
