@@ -5,6 +5,8 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { accessGuards } from './guards/access.ts';
+import { copyGuards } from './guards/copy.ts';
+import { embeddingGuards } from './guards/embedding.ts';
 import { engineGuards } from './guards/engine.ts';
 import { fenceGuards } from './guards/fence.ts';
 import { gatewayGuards } from './guards/gateway.ts';
@@ -36,6 +38,8 @@ const sections: Readonly<Record<string, readonly Guard[]>> = {
   Requests: requestGuards,
   SQLite: sqliteGuards,
   Redis: redisGuards,
+  Embedding: embeddingGuards,
+  'The copy to another store': copyGuards,
   Access: accessGuards,
   Targets: targetGuards,
 };

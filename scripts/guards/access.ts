@@ -5,7 +5,23 @@ const SESSIONS = {
   test: 'test/unit/auth-open-sessions.test.ts',
 };
 
-/** Which keys are valid, and who may read the admin port. */
+const KEYS_OF_THE_BACKEND = 'test/e2e/http/keys-of-the-backend.test.ts';
+const LIMITS = {
+  file: 'src/gateway/merchant-limits.ts',
+  test: 'test/e2e/http/merchant-limits.test.ts',
+};
+
+const PROXIES = {
+  file: 'src/gateway/client-address.ts',
+  test: 'test/e2e/http/trusted-proxies.test.ts',
+};
+
+const PUBLIC = {
+  file: 'src/operations/public-paths.ts',
+  test: 'test/e2e/http/public-paths.test.ts',
+};
+
+/** Which keys are valid, which paths need none, how much a merchant may send, who may read the admin port, and who the client is. */
 export const accessGuards: readonly Guard[] = [
   {
     file: 'src/admin/options.ts',
@@ -22,6 +38,31 @@ export const accessGuards: readonly Guard[] = [
     replacement: 'this.#reading = this.#read(options);',
     test: 'test/unit/auth-file-key-source.test.ts',
     named: 'reload() > never replaces newer keys with older ones',
+  },
+  {
+    file: 'src/auth/redis/scripts/change.lua',
+    without: 'of two changes of the secret keys at once, one undoes the other',
+    text: "if version ~= ARGV[1] then return 'changed' end",
+    replacement: '',
+    test: 'test/integration/auth-key-sources.test.ts',
+    named: 'the key source redis > loses none of many changes at once',
+  },
+  {
+    file: 'src/auth/redis/key-list.ts',
+    without: 'half of a change of the secret keys is put in force',
+    text: 'if ((await this.version()) === head.version) return',
+    replacement: 'return',
+    test: 'test/integration/auth-redis-keys.test.ts',
+    named: 'a list that is changed while it is read is read again',
+  },
+  {
+    file: 'src/auth/redis/redis-key-source.ts',
+    without: 'a failover that loses a revocation puts the key in force again',
+    text: 'if (stored.changes < this.#changes && !evenOlder) {',
+    replacement: 'if (stored.changes < 0 && !evenOlder) {',
+    test: 'test/integration/auth-redis-keys.test.ts',
+    named:
+      'a Redis that has lost changes > does not put a revoked key in force again, until an operator changes the list',
   },
   {
     ...SESSIONS,
@@ -45,11 +86,166 @@ export const accessGuards: readonly Guard[] = [
     named: 'a session ends at once when the key file > takes a scope from its key',
   },
   {
+    ...LIMITS,
+    without: 'a request that ends gives its merchant no place back',
+    text: 'contextOf(req).onEnd = () => this.#leave(code);',
+    replacement: '',
+    named: 'a merchant with too many requests in flight > gives every place back, however its requests end',
+  },
+  {
+    ...LIMITS,
+    file: 'src/observability/access.ts',
+    without: 'a merchant who leaves its requests takes every slot',
+    text: 'else context.onDone = () => this.#end(req, res, context);',
+    replacement: 'else { context.onEnd?.(); context.onDone = () => this.#end(req, res, context); }',
+    named: 'gets 429, also while an execution runs whose client has left',
+  },
+  {
+    ...LIMITS,
+    file: 'src/gateway/rate-limiter.ts',
+    without: 'the gateway refuses requests while Redis does not answer the rate limiter',
+    text: 'this.#setShared(false, (error as Error).message);',
+    replacement: 'throw error;',
+    named: 'on Redis > a Redis that is frozen or gone refuses nobody, and delays one request in a second',
+  },
+  {
+    ...LIMITS,
+    file: 'src/gateway/rate-limiter.ts',
+    without: 'while Redis does not answer, each request waits until the rate limiter gives up',
+    text: 'if (nowMs < this.#tryAgainAtMs) return false;',
+    replacement: '',
+    named: 'on Redis > a Redis that is frozen or gone refuses nobody, and delays one request in a second',
+  },
+  {
+    ...PUBLIC,
+    without: 'a header turns a public request into another one',
+    text: 'if (isOverridden || overridesMethod(queryOf(url))) return undefined;',
+    replacement: '',
+    named: 'a request needs a secret key if > X-Original-URL may make it another request',
+  },
+  {
+    ...PUBLIC,
+    without: 'a public path opens an operation that it resembles',
+    text: 'if (onPath.length > 0 && !isHarmlessPreflight(req, onPath)) return undefined;',
+    replacement: '',
+    named: 'a CORS preflight > that is none needs a secret key on a declared path',
+  },
+  {
+    ...PUBLIC,
+    without: 'a preflight executes what its query selects',
+    text: '!(hasQuery && where.length > 0)',
+    replacement: '!(hasQuery && where.length < 0)',
+    named: 'a CORS preflight > whose query could select an operation needs a secret key on a declared path',
+  },
+  {
+    ...PUBLIC,
+    file: 'src/gateway/public-requests.ts',
+    without: 'a merchant’s key does not protect on a public path',
+    text: 'if (!identity || expectsProtection(req, keyHeaders)) return next();',
+    replacement: 'if (!identity) return next();',
+    named:
+      'a request on a public path > needs a valid secret key if it has credentials and an idempotency key',
+  },
+  {
+    ...PUBLIC,
+    file: 'src/gateway/forward.ts',
+    without: 'anybody gets the gateway’s own credentials on a public path',
+    text: "const ofPublic = auth.forward === 'keep' ? authorization : () => undefined;",
+    replacement: 'const ofPublic = authorization;',
+    named: 'does not get the gateway’s credentials under forward: replace',
+  },
+  {
+    file: 'src/config/schema.ts',
+    without: 'a configuration opens an operation to requests without a secret key',
+    text: 'for (const name of operationsOpenedBy(open, operations))',
+    replacement: 'for (const name of operationsOpenedBy(open, []))',
+    test: 'test/unit/config-contradictions.test.ts',
+    named: 'a configuration is refused > with a public path that would open an operation',
+  },
+  {
+    ...PROXIES,
+    without: 'the gateway believes X-Forwarded-For although the sender is no trusted proxy',
+    text: 'if (!isTrusted?.(peer, 0)) return { address: peer, proxies: NONE };',
+    replacement: 'if (!isTrusted) return { address: peer, proxies: NONE };',
+    named: 'behind trusted proxies > somebody else is not believed',
+  },
+  {
+    ...PROXIES,
+    without: 'a client behind a trusted proxy may claim another address',
+    text: 'client.proxies.length < MAX_PROXIES && isTrusted(client.address, client.proxies.length)',
+    replacement: 'client.proxies.length < MAX_PROXIES',
+    named: 'behind trusted proxies > the client’s own claim is not believed',
+  },
+  {
+    ...PROXIES,
+    file: 'src/upstream/headers.ts',
+    without: 'the backend gets X-Forwarded fields although their sender is no trusted proxy',
+    text: 'if (!client.isPeerTrusted && OF_PROXIES.test(name)) continue;',
+    replacement: '',
+    named: 'behind trusted proxies > somebody else is not believed',
+  },
+  {
     file: 'src/cli/serve.ts',
     without: 'SIGHUP ends the process, and leaves keys in doubt',
-    text: "process.on('SIGHUP', () => reloadKeys());",
+    text: "process.on('SIGHUP', () => reload());",
     replacement: '',
     test: 'test/e2e/process/sighup.test.ts',
     named: 'SIGHUP, 1 workers > ends no process and no execution',
+  },
+  {
+    file: 'src/auth/upstream-key-source.ts',
+    without: 'a secret key keeps working although the backend names another merchant for it',
+    text: "if (answer.kind === 'accepted' && known && known.entry.merchantCode !== answer.merchantCode)",
+    replacement: "if (answer.kind === 'accepted' && known && known.entry.merchantCode === '')",
+    test: KEYS_OF_THE_BACKEND,
+    named: 'a secret key > never changes its merchant',
+  },
+  {
+    file: 'src/auth/key-memory.ts',
+    without: 'a secret key changes its merchant, and retries of its payouts are paid again',
+    text: 'known.freshUntilMs = isCurrent ?',
+    replacement: 'Object.assign(known, { entry }).freshUntilMs = isCurrent ?',
+    test: 'test/unit/auth-key-memory.test.ts',
+    named: 'a key keeps its first entry',
+  },
+  {
+    file: 'src/auth/upstream-key-source.ts',
+    without: 'a WebSocket stays open when the backend refuses its key',
+    text: 'if (known && this.#memory.demote(known, forMs)) for',
+    replacement: 'if (known) for',
+    test: KEYS_OF_THE_BACKEND,
+    named: 'a WebSocket > is opened with a key that must be checked first, and closed',
+  },
+  {
+    file: 'src/auth/key-memory.ts',
+    without: 'a key that was revoked before a reload works after it',
+    text: 'const isCurrent = sentAtMs >= this.#expiredAtMs;',
+    replacement: 'const isCurrent = true;',
+    test: 'test/unit/auth-key-memory.test.ts',
+    named: 'not after all answers were expired',
+  },
+  {
+    file: 'src/auth/authenticate.ts',
+    without: 'a key that cannot be checked gets 401, and its merchant gives it up',
+    text: "return answer.kind === 'unknown' ? this.#invalidKey : UNCHECKED[answer.why];",
+    replacement: "return answer.kind === 'unknown' ? this.#invalidKey : this.#invalidKey;",
+    test: KEYS_OF_THE_BACKEND,
+    named: 'while probes fail > a key whose probe failed is probed again',
+  },
+  {
+    file: 'src/auth/probe-queue.ts',
+    without: 'invented keys keep known ones from being renewed',
+    text: 'if (this.#new.length === 0 || this.#runningNew >= Math.floor(maxProbes / 2))',
+    replacement: 'if (this.#new.length === 0 || maxProbes === 0)',
+    test: 'test/unit/auth-probe-queue.test.ts',
+    named: 'probes > of new keys take half',
+  },
+  {
+    file: 'src/upstream/key-probe.ts',
+    without: 'a key belongs to the second of two merchants that the backend names',
+    text: 'if (hasDuplicateMember(json) ||',
+    replacement: 'if (!hasDuplicateMember ||',
+    test: KEYS_OF_THE_BACKEND,
+    named: 'if the probe is answered with > two codes',
   },
 ];

@@ -12,7 +12,7 @@ const EXECUTION = { file: 'src/idempotency/execution.ts', test: engine('engine')
 const WRITER = { file: 'src/idempotency/record-writer.ts', test: FAULTS };
 const OUTCOME = { file: 'src/idempotency/outcome.ts', test: engine('engine') };
 const DUPLICATES = { file: 'src/idempotency/duplicates.ts', test: engine('duplicates') };
-const DOUBTS = { file: 'src/idempotency/doubt/lookups.ts', test: engine('doubts') };
+const LOOKUPS = { file: 'src/idempotency/doubt/lookups.ts', test: engine('lookups') };
 const OPTIONS = { file: 'src/idempotency/options.ts', test: unit('config-policies') };
 
 const COMPLETE = 'stored = await this.#store.complete(execution, completion);';
@@ -241,7 +241,7 @@ export const engineGuards: readonly Guard[] = [
   {
     ...OUTCOME,
     without: 'a request whose outcome is unknown is released',
-    text: "if (exchange.kind === 'unknown') return 'in_doubt';",
+    text: "if (exchange.kind === 'unknown' || exchange.said === 'unknown') return 'in_doubt';",
     replacement: "if (exchange.kind === 'unknown') return 'release';",
     named: 'a request that may have been sent leaves the key in doubt: no retry runs',
   },
@@ -327,14 +327,14 @@ export const engineGuards: readonly Guard[] = [
     named: 'waits for a release that is repeated',
   },
   {
-    ...DOUBTS,
+    ...LOOKUPS,
     without: 'a lookup frees a key at once that the backend does not know yet',
     text: "return answer.kind === 'not_executed' && oldEnough ?",
     replacement: "return answer.kind === 'not_executed' && oldEnough !== undefined ?",
     named: 'that the backend does not know is released after releaseAfterMs, and not before',
   },
   {
-    ...DOUBTS,
+    ...LOOKUPS,
     without: 'a lookup counts the age of another execution of the key',
     text: 'if (!doubt.token?.equals(token)) doubt.metMs = this.#clock.monotonicMs();',
     replacement: '',

@@ -111,9 +111,9 @@ export const gatewayGuards: readonly Guard[] = [
   {
     file: MIDDLEWARE,
     without: 'a merchant who hangs up ends the execution',
-    text: 'return this.#options.send(this.#req, maySend);',
+    text: 'return this.#options.send(this.#req, maySend, this.#res, this.#next);',
     replacement: `return Promise.race([
-      this.#options.send(this.#req, maySend),
+      this.#options.send(this.#req, maySend, this.#res, this.#next),
       new Promise<never>((_, reject) => this.gone.addEventListener('abort', () => reject(new Error('gone')))),
     ]);`,
     test: 'test/e2e/idempotency/hang-up-late.test.ts',
@@ -179,5 +179,22 @@ export const gatewayGuards: readonly Guard[] = [
     replacement: 'if (major < 0) {',
     test: 'test/e2e/process/old-node.test.ts',
     named: 'an old Node > 24.17.9 is refused in one sentence',
+  },
+  {
+    without:
+      'over TLS, Node’s paused parser loses bytes of a pipelined request and reads on within another one',
+    file: 'src/gateway/tls-server.ts',
+    text: "    socket.on('data', () => {});",
+    replacement: '',
+    test: 'test/e2e/tls/listener.test.ts',
+    named: 'pipelines more than it reads',
+  },
+  {
+    without: 'a client that leaves within a TLS handshake keeps its place until the handshake times out',
+    file: 'src/gateway/tls-server.ts',
+    text: '      handshakeTimeout: handshakeTimeoutMs,',
+    replacement: '      handshakeTimeout: handshakeTimeoutMs,\n      ...{ allowHalfOpen: true },',
+    test: 'test/e2e/tls/listener.test.ts',
+    named: 'that fails is counted by its reason',
   },
 ];

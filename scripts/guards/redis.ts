@@ -5,6 +5,8 @@ const CONTRACT = 'test/contract/redis.test.ts';
 const STORE = { file: `${AT}/redis-store.ts`, test: CONTRACT };
 const OPERATORS = { file: `${AT}/operators.ts`, test: CONTRACT };
 const REPLICAS = { ...STORE, test: 'test/contract/redis-replicas.test.ts' };
+const FORMATS = 'test/contract/formats.test.ts';
+const OPEN_INDEX = 'test/contract/redis-open-index.test.ts';
 const COMMANDS = { file: `${AT}/commands.ts`, test: REPLICAS.test };
 
 const script = (name: string) => ({ file: `${AT}/scripts/${name}.lua`, test: CONTRACT });
@@ -15,13 +17,27 @@ export const redisGuards: readonly Guard[] = [
   {
     ...STORE,
     without: 'a start looks first and writes later (Redis)',
-    text: 'const written = this.#commands.write(scripts.start, keys, [...args, dead]);',
+    text: 'const written = this.#commands.write(scripts.start, keys, [...args, dead, openIndex]);',
     replacement: `if ((await this.#client.exists(key)) === 0) {
         await this.#client.set(key, args[0] as Buffer, 'PX', inDoubtRetentionMs);
         return { kind: 'started' };
       }
-      const written = this.#commands.write(scripts.start, keys, [...args, dead]);`,
+      const written = this.#commands.write(scripts.start, keys, [...args, dead, openIndex]);`,
     named: 'of many starts on one scope has one winner',
+  },
+  {
+    ...script('purge'),
+    without: 'a purge writes over a record that has changed since it was read (Redis)',
+    text: "if redis.call('GETRANGE', KEYS[1], 0, 17) ~= ARGV[1] then return 'changed' end\n",
+    replacement: '',
+    named: 'that many send at once leaves one audit record',
+  },
+  {
+    ...OPERATORS,
+    without: 'a purge does not compare the token that was seen (Redis)',
+    text: "if (!head.token.equals(seen) || !completion) return 'changed';",
+    replacement: "if (!completion) return 'changed';",
+    named: 'of a record that is not completed under its token changes nothing',
   },
   {
     ...script('start'),
@@ -377,5 +393,83 @@ redis.call('SETRANGE', KEYS[1], 1, 'd')`,
     replacement: '#!lua',
     test: 'test/contract/redis-faults.test.ts',
     named: 'because it is out of memory, results, releases and doubts are still stored',
+  },
+  ...(['ZADD', 'ZREM'] as const).map((command) => ({
+    ...script('record'),
+    without: `an index of open records that cannot be written makes a payout fail (${command})`,
+    text: `redis.pcall('${command}'`,
+    replacement: `redis.call('${command}'`,
+    test: OPEN_INDEX,
+    named: 'does not change what the store answers when it is a key of another type',
+  })),
+  {
+    ...script('resolve'),
+    without: 'a resolution that cannot be counted is left half done',
+    text: "redis.pcall('HINCRBY'",
+    replacement: "redis.call('HINCRBY'",
+    test: OPEN_INDEX,
+    named: 'does not change what the store answers when it is a key of another type',
+  },
+  {
+    ...script('start'),
+    without: 'no count of the keys in doubt finds what a dead gateway has started (Redis)',
+    text: '  addOpen(ARGV[7], KEYS[1])\n',
+    replacement: '',
+    named: 'has those in doubt and those of dead owners by operation',
+  },
+  ...(['complete', 'release', 'resolve'] as const).map((name) => ({
+    ...script(name),
+    without: `the index of open records grows without end (${name})`,
+    text: `\nremoveOpen(ARGV[${name === 'release' ? 4 : 9}], KEYS[1])`,
+    replacement: '',
+    test: OPEN_INDEX,
+    named: 'has the scopes whose records are executing or in doubt',
+  })),
+  {
+    ...script('count-open'),
+    without: 'living owners count as in doubt (Redis)',
+    text: "elseif redis.call('EXISTS', key .. ':lease') == 0 then",
+    replacement: 'else',
+    named: 'has those in doubt and those of dead owners by operation',
+  },
+  {
+    ...script('correct-index'),
+    without: 'expired records stay in the index of open records',
+    text: "  redis.call('ZREM', KEYS[2], scope)\n",
+    replacement: '',
+    test: OPEN_INDEX,
+    named: 'loses expired records with the next count',
+  },
+  {
+    file: `${AT}/doubt-counter.ts`,
+    without: 'keys in doubt that an earlier version left in Redis are not counted',
+    text: 'if (hasTurn) void this.#addMissing(signal)',
+    replacement: 'if (false) void this.#addMissing(signal)',
+    test: OPEN_INDEX,
+    named: 'gets the records that it lacks',
+  },
+  {
+    file: `${AT}/store-format.ts`,
+    without: 'two versions that start at the same moment write records of two formats to Redis',
+    text: '  if (meanwhile !== null) refuseOtherFormat(prefix, meanwhile);\n',
+    replacement: '',
+    test: FORMATS,
+    named: 'gets one format, also if a gateway of another version starts at the same moment',
+  },
+  {
+    file: `${AT}/store-format.ts`,
+    without: 'records that version 0.1.0 wrote to Redis are absent',
+    text: '  if (found !== undefined) return refuseOtherFormat(prefix, found);\n',
+    replacement: '',
+    test: FORMATS,
+    named: 'without a note is refused if any record has the name of another format',
+  },
+  {
+    file: `${AT}/copy-side.ts`,
+    without: 'a copy from a Redis of another format finds nothing to copy, and opens the destination',
+    text: '      await whileUnanswered(() => requireFormat(side.#client, prefix), clock, untilMs);\n',
+    replacement: '',
+    test: FORMATS,
+    named: 'whose note says 3 is refused',
   },
 ];

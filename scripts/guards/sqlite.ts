@@ -3,9 +3,11 @@ import type { Guard } from '../guards.ts';
 const AT = 'src/idempotency/stores/sqlite';
 const CONTRACT = 'test/contract/sqlite.test.ts';
 const CLOCK = 'test/contract/sqlite-clock.test.ts';
+const FORMATS = 'test/contract/formats.test.ts';
 const FAULTS = 'test/contract/sqlite-faults.test.ts';
 const TRANSITIONS = { file: `${AT}/transitions.ts`, test: CONTRACT };
 const STORE = { file: `${AT}/sqlite-store.ts`, test: CONTRACT };
+const CIPHER = { file: 'src/idempotency/stores/response-cipher.ts', test: CONTRACT };
 const ROW = { file: `${AT}/records-table.ts`, test: CONTRACT };
 const THREAD = `${AT}/writer-thread.ts`;
 const WRITER = { file: `${AT}/writer.ts`, test: 'test/contract/sqlite-writer.test.ts' };
@@ -25,9 +27,9 @@ export const sqliteGuards: readonly Guard[] = [
     file: THREAD,
     without: 'a write is answered before its COMMIT (SQLite)',
     text: `      commit.run();
-      return {`,
+      const tookMs`,
     replacement: `      setTimeout(() => commit.run(), 100);
-      return {`,
+      const tookMs`,
     test: CONTRACT,
     named: 'creates the record of an absent scope, and a peek does not',
   },
@@ -78,9 +80,48 @@ export const sqliteGuards: readonly Guard[] = [
   },
   {
     ...TRANSITIONS,
+    without: 'a purge does not compare the token that was seen (SQLite)',
+    text: `const row = this.#owned(command);
+    if (row?.record.state !== 'completed') return 'changed';`,
+    replacement: `const row = this.#read(command);
+    if (row?.record.state !== 'completed') return 'changed';`,
+    named: 'of a record that is not completed under its token changes nothing',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'a purge removes a record that is executing or in doubt from the reach of its owner (SQLite)',
+    text: "if (row?.record.state !== 'completed') return 'changed';",
+    replacement: "if (!row) return 'changed';",
+    named: 'of a record that is not completed under its token changes nothing',
+  },
+  {
+    ...CIPHER,
+    without: 'a stored response can be moved to another record',
+    text: `oncegate response 1 \${scope} \${status} \${keyId}`,
+    replacement: `oncegate response 1 \${scope.length} \${status} \${keyId}`,
+    named: 'that was replaced by that of another record of the same merchant is not read',
+  },
+  {
+    ...CIPHER,
+    without: 'a stored response can get another status',
+    text: `oncegate response 1 \${scope} \${status} \${keyId}`,
+    replacement: `oncegate response 1 \${scope} \${typeof status} \${keyId}`,
+    named: 'that was replaced by one with another status is not read',
+  },
+  {
+    ...CIPHER,
+    without: 'a response whose encryption key is unknown counts as a tombstone',
+    text: "throw new UnreadableRecord(this.whyUnknown(keyId) as string, 'unknown_key')",
+    replacement: 'return { status, headers: [], body: bytes }',
+    named: 'under an unknown key is never treated as absent',
+  },
+  {
+    ...TRANSITIONS,
     without: 'a resolution does not compare the token that was seen (SQLite)',
-    text: 'const row = this.#owned(command);',
-    replacement: 'const row = this.#read(command);',
+    text: `const row = this.#owned(command);
+    if (!row || row.record.state === 'completed') return 'changed';`,
+    replacement: `const row = this.#read(command);
+    if (!row || row.record.state === 'completed') return 'changed';`,
     named: 'under another token than that of the record answers changed, and writes nothing',
   },
   {
@@ -316,5 +357,36 @@ export const sqliteGuards: readonly Guard[] = [
     test: CLOCK,
     named:
       'whose monotonic clock begins at 90000000, running time continues, and owners of the earlier boot are dead',
+  },
+  {
+    file: `${AT}/doubt-counter.ts`,
+    without: 'no count of the keys in doubt finds what a dead gateway has started (SQLite)',
+    text: "state = 'in_doubt' OR state = 'executing' AND",
+    replacement: "state = 'in_doubt' AND",
+    test: CONTRACT,
+    named: 'has those in doubt and those of dead owners by operation',
+  },
+  {
+    ...TRANSITIONS,
+    without: 'resolutions are not counted (SQLite)',
+    text: "    countResolution(this.#database, completion ? 'completed' : 'released', command.source);\n",
+    replacement: '',
+    named: 'has the number of resolutions by what they said',
+  },
+  {
+    file: `${AT}/writer-thread.ts`,
+    without: 'a gateway writes into a file that a later version has migrated meanwhile',
+    text: '      refuseOtherSchema(this.#data.file, versionIn(schema));\n',
+    replacement: '      versionIn(schema);\n',
+    test: FORMATS,
+    named: 'that a later version has migrated under a gateway gets no write of it',
+  },
+  {
+    file: `${AT}/records-table.ts`,
+    without: 'a column that a minor version has added ends all writes of the version before',
+    text: '`INSERT INTO mark (id, store, marks, protect_until, observe_until) VALUES',
+    replacement: '`INSERT INTO mark VALUES',
+    test: FORMATS,
+    named: 'with more columns and tables is one that an added feature may have made',
   },
 ];
