@@ -7,10 +7,15 @@ process.env.NODE_COMPILE_CACHE ??= fileURLToPath(
   new URL('node_modules/.cache/node-compile', import.meta.url),
 );
 
-/** Suites that measure how long something takes. Next to others they would measure those. */
+/** Suites that measure how long something takes, or load the machine themselves. Next to others they would measure those. */
 const measuring = [
   'test/faults/abuse/**/*.test.ts',
-  ...['e2e/http/websocket-revoked', 'e2e/process/keys-in-force'].map((name) => `test/${name}.test.ts`),
+  ...[
+    'e2e/http/websocket-revoked',
+    'e2e/observability/alerts',
+    'e2e/process/keys-in-force',
+    'e2e/records/copy',
+  ].map((name) => `test/${name}.test.ts`),
 ];
 /** Suites that wait for a minute, or work for half of one: begun late, they would run on when all others have ended. */
 const longest = [

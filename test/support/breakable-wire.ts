@@ -23,16 +23,24 @@ export class TcpProxy {
   readonly #links = new Set<Link>();
   /** Links whose client was reset while its requests were held back. */
   readonly #stranded = new Set<Link>();
+  readonly host: string;
   #port = 0;
   #targetPort: number;
   #refusing = false;
   #swallowing: 'all' | 'replication' | 'nothing' = 'nothing';
   #delayMs = 0;
   #roundTrips = 0;
+  #accepted = 0;
 
-  constructor(targetPort: number) {
+  /**
+   * @param host where it listens. While it does not listen, a server of another test can get its port on the same address: give it
+   *   an address of its own then.
+   */
+  constructor(targetPort: number, host = '127.0.0.1') {
     this.#targetPort = targetPort;
+    this.host = host;
     this.#server = createServer((client) => {
+      this.#accepted++;
       if (this.#refusing) client.resetAndDestroy();
       else this.#join(client, connect(this.#targetPort, '127.0.0.1'));
     });
@@ -43,7 +51,7 @@ export class TcpProxy {
   }
 
   get url(): string {
-    return `redis://127.0.0.1:${this.port}`;
+    return `redis://${this.host}:${this.port}`;
   }
 
   /**
@@ -54,10 +62,15 @@ export class TcpProxy {
     return this.#roundTrips;
   }
 
+  /** How many connections clients have opened so far. */
+  get accepted(): number {
+    return this.#accepted;
+  }
+
   /** Listens, on the same port as before if it has listened before. */
   async listen(): Promise<void> {
     if (this.#server.listening) return;
-    this.#server.listen(this.#port, '127.0.0.1');
+    this.#server.listen(this.#port, this.host);
     await once(this.#server, 'listening');
     this.#port = (this.#server.address() as AddressInfo).port;
   }

@@ -1,4 +1,6 @@
 import http from 'node:http';
+import https from 'node:https';
+import { payoutBody } from './payout.ts';
 
 /** An answer, with its bytes and its header lines as received. */
 export interface TestAnswer {
@@ -17,6 +19,10 @@ export interface TestRequest {
   body?: string | Buffer;
   agent?: http.Agent;
   signal?: AbortSignal;
+  /** From which address of this machine. */
+  localAddress?: string;
+  /** For https: the authority of the server's certificate. */
+  ca?: Buffer;
 }
 
 /** One request on a new connection. */
@@ -25,7 +31,8 @@ export function send(
   { path = '/', body, agent, ...rest }: TestRequest = {},
 ): Promise<TestAnswer> {
   return new Promise((resolve, reject) => {
-    const req = http.request(new URL(path, url), { agent: agent ?? false, ...rest }, (res) => {
+    const { request } = url.startsWith('https:') ? https : http;
+    const req = request(new URL(path, url), { agent: agent ?? false, ...rest }, (res) => {
       const chunks: Buffer[] = [];
       res.on('data', (chunk: Buffer) => chunks.push(chunk));
       res.once('error', reject);
@@ -54,11 +61,12 @@ export interface Withdrawal {
   headers?: http.OutgoingHttpHeaders;
   agent?: http.Agent;
   signal?: AbortSignal;
+  ca?: Buffer;
 }
 
 /** A payout as the payment API defines it. */
 export function withdraw(url: string, options: Withdrawal = {}): Promise<TestAnswer> {
-  const { key, amount = 10, secret = 'sk_sandbox_alpha', fault, headers = {}, agent, signal } = options;
+  const { key, amount = 10, secret = 'sk_sandbox_alpha', fault, headers = {}, agent, signal, ca } = options;
   return send(url, {
     method: 'POST',
     path: '/v1/index.php',
@@ -69,8 +77,9 @@ export function withdraw(url: string, options: Withdrawal = {}): Promise<TestAns
       ...(fault === undefined ? {} : { 'X-Sandbox-Fault': fault }),
       ...headers,
     },
-    body: JSON.stringify({ action: 'withdraw', amount, bank_code: '058', account_number: '0123456789' }),
+    body: JSON.stringify(payoutBody(amount)),
     ...(agent ? { agent } : {}),
     ...(signal ? { signal } : {}),
+    ...(ca ? { ca } : {}),
   });
 }

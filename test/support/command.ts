@@ -1,10 +1,11 @@
-import { spawn } from 'node:child_process';
+import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { delimiter, dirname, join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
 import { afterAll, expect } from 'vitest';
 import { MAIN, track } from './spawn.ts';
 
@@ -56,6 +57,28 @@ export async function run(
   const [out, err, [code, signal]] = await Promise.all([text(stdout), text(stderr), once(child, 'exit')]);
   clearTimeout(timer);
   return { code: code ?? signal, stdout: out, stderr: err, elapsedMs: performance.now() - startedMs };
+}
+
+/**
+ * Runs a command line of a document, in which `oncegate` is this source, and `programs` are scripts by their name.
+ *
+ * @returns its standard output
+ * @throws if it exits with another code than 0
+ */
+export async function inShell(
+  line: string,
+  { cwd, env = {}, programs = {} }: CommandOptions & { programs?: Record<string, string> },
+): Promise<string> {
+  const bin = newFolder();
+  const oncegate = `exec '${process.execPath}' '${MAIN}' "$@"`;
+  for (const [name, body] of Object.entries({ oncegate, ...programs }))
+    writeFileSync(join(bin, name), `#!/bin/sh\n${body}\n`, { mode: 0o755 });
+  const path = [bin, dirname(process.execPath), process.env.PATH].join(delimiter);
+  const { stdout } = await promisify(execFile)('sh', ['-ec', line], {
+    ...(cwd ? { cwd } : {}),
+    env: { ...process.env, ...FAST_START, ...env, PATH: path },
+  });
+  return stdout;
 }
 
 /** Expects error messages for operators only: every line starts with the program's name, and there is no stack trace. */

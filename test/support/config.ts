@@ -56,8 +56,8 @@ export function writeKeys(folder: string): string {
 
 /** Short times, free ports, the sandbox's merchants; `more` wins, section by section. */
 export function testConfig(folder: string, upstreamUrl: string, more: MoreConfig = {}): ConfigInput {
-  // It has to be less than the lease.
-  const connectTimeoutMs = Math.min(1000, (more.lock?.leaseMs ?? 10_000) / 2);
+  // It has to be less than the lease. A shorter one ends on a loaded machine before the event loop sees the connection.
+  const connectTimeoutMs = Math.min(5000, (more.lock?.leaseMs ?? 10_000) / 2);
   return {
     workers: 1,
     listen: { host: '127.0.0.1', port: 0 },
@@ -74,6 +74,13 @@ export function testConfig(folder: string, upstreamUrl: string, more: MoreConfig
     } as ConfigInput['store'],
     shutdown: { delayMs: 0, graceMs: 5000, ...more.shutdown },
   };
+}
+
+/** The path of the key file that a configuration names. */
+export function keyFileIn(input: ConfigInput): string {
+  const { keys } = parsedConfig(input).auth;
+  if (keys.source !== 'file') throw new Error('the configuration names no key file');
+  return keys.path;
 }
 
 export const parsedConfig = (input: ConfigInput): Config => configSchema.parse(input);

@@ -1,6 +1,6 @@
 /**
  * Preloaded into a gateway (`node --import`), counts what the process does: asynchronous resources by type, and the bytes of
- * Buffers that are copied. SIGUSR2 prints the counts so far as a line of JSON.
+ * Buffers that are copied. SIGUSR2 prints the counts so far: `counts` and JSON.
  */
 import { createHook } from 'node:async_hooks';
 
@@ -24,4 +24,4 @@ Buffer.prototype.copy = function (...args: Parameters<typeof copy>) {
   return bytes;
 };
 
-process.on('SIGUSR2', () => process.stdout.write(`${JSON.stringify({ msg: 'counts', ...counts })}\n`));
+process.on('SIGUSR2', () => process.stdout.write(`counts ${JSON.stringify(counts)}\n`));

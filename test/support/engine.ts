@@ -13,6 +13,7 @@ import { type SlotOptions, Slots } from '../../src/upstream/slots.ts';
 import { FaultyStore } from './faulty-store.ts';
 import { LONG, openStore, type StorePlace, type StoreTimes } from './open-store.ts';
 import { newRequest, paid, type RequestParts } from './requests.ts';
+import { until } from './until.ts';
 
 /** An event that an engine reported to its observer, with its details. */
 export type EngineEvent = [event: keyof EngineObserver, detail?: unknown];
@@ -59,7 +60,7 @@ export class Rig {
   engine(
     store: Store,
     options: Partial<EngineOptions & SlotOptions> & { slots?: Slots } = {},
-    solver?: DoubtLookups,
+    lookups?: DoubtLookups,
     clock: Clock = systemClock,
   ): RigEngine {
     const events: EngineEvent[] = [];
@@ -75,14 +76,9 @@ export class Rig {
     const { leaseMs, inDoubtRetentionMs } = LONG;
     const all = { leaseMs, inDoubtRetentionMs, completeRetryMs: 2000, maxWaiters: 5000, ...options };
     const slots = options.slots ?? new Slots({ ...PLENTY, ...options });
-    const engine = new Engine(store, slots, all, observer, clock, solver);
+    const engine = new Engine(store, slots, all, observer, clock, lookups);
     this.#engines.push(engine);
     return { engine, slots, events };
-  }
-
-  /** An engine whose clock differs from the system's in some way. */
-  engineAt(store: Store, clock: Partial<Clock>): RigEngine {
-    return this.engine(store, {}, undefined, { ...systemClock, ...clock });
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -92,6 +88,21 @@ export class Rig {
 
 /** A call that counts its runs. */
 export type CountedCall = Call & { readonly counted: { runs: number } };
+
+interface ExecutingCall {
+  call: CountedCall;
+  first: Promise<Result>;
+  end: (exchange?: Exchange) => void;
+}
+
+/** A call that `engine` executes until `end` is called. `first` is its result. */
+export async function executing(engine: Engine, parts?: CallParts): Promise<ExecutingCall> {
+  const { run, end } = openRun();
+  const call = newCall(run, parts);
+  const first = engine.handle(call);
+  await until(() => engine.executing === 1);
+  return { call, first, end };
+}
 
 type Run = (maySend: () => boolean) => Promise<Exchange>;
 
@@ -104,15 +115,16 @@ function counting(run: Run): Pick<CountedCall, 'run' | 'counted'> {
   return { counted, run: countedRun };
 }
 
+interface CallParts extends RequestParts {
+  waitMs?: number;
+  gone?: AbortSignal;
+  inDoubt?: InDoubtPolicy;
+}
+
 /** A call under a new key unless `parts` name one; its run ends with `exchange`, or as the function does. */
 export function newCall(
   exchange: Exchange | Run = complete(),
-  {
-    waitMs = 0,
-    gone,
-    inDoubt = 'hold',
-    ...parts
-  }: RequestParts & { waitMs?: number; gone?: AbortSignal; inDoubt?: InDoubtPolicy } = {},
+  { waitMs = 0, gone, inDoubt = 'hold', ...parts }: CallParts = {},
 ): CountedCall {
   const { token: _, ...request } = newRequest(parts);
   const run = typeof exchange === 'function' ? exchange : async () => exchange;

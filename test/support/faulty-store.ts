@@ -1,17 +1,30 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Store, StoreUnavailable } from '../../src/idempotency/store.ts';
 
-const WRITES = ['start', 'restart', 'renew', 'complete', 'release', 'markInDoubt', 'resolve'] as const;
+const WRITES = [
+  'start',
+  'restart',
+  'renew',
+  'complete',
+  'release',
+  'markInDoubt',
+  'resolve',
+  'purge',
+] as const;
 /** Commands that can be made to fail. */
 const COMMANDS = [...WRITES, 'peek', 'list'] as const;
 
 export type FaultyCommand = (typeof COMMANDS)[number];
 
 interface Fault {
-  /** `before`: the command is not executed. `after`: it is executed, and its answer is lost. The others take `ms` longer. */
-  when: 'before' | 'after' | 'late' | 'answered late';
+  /**
+   * `before`: the command is not executed. `after`: it is executed, and its answer is lost. `held`: it is executed after `goOn`.
+   * The others take `ms` longer.
+   */
+  when: 'before' | 'after' | 'held' | 'late' | 'answered late';
   times: number;
   ms: number;
+  goOn?: Promise<void>;
 }
 
 /** A real store whose commands fail on demand. */
@@ -42,6 +55,13 @@ export class FaultyStore implements Store {
     this.#faults.set(command, { when, times: Number.POSITIVE_INFINITY, ms });
   }
 
+  /** Holds each `command` back until the returned function is called. */
+  hold(command: FaultyCommand): () => void {
+    const { promise: goOn, resolve } = Promise.withResolvers<void>();
+    this.#faults.set(command, { when: 'held', times: Number.POSITIVE_INFINITY, ms: 0, goOn });
+    return resolve;
+  }
+
   heal(): void {
     this.#faults.clear();
   }
@@ -57,9 +77,14 @@ export class FaultyStore implements Store {
   markInDoubt: Store['markInDoubt'] = (owner, options) =>
     this.#through('markInDoubt', () => this.#store.markInDoubt(owner, options));
   get: Store['get'] = (scope) => this.#store.get(scope);
+  expiresInMs: Store['expiresInMs'] = (scope) => this.#store.expiresInMs(scope);
   list: Store['list'] = (filter) => this.#through('list', () => this.#store.list(filter));
   resolve: Store['resolve'] = (...args) => this.#through('resolve', () => this.#store.resolve(...args));
+  purge: Store['purge'] = (...args) => this.#through('purge', () => this.#store.purge(...args));
+  countDoubts: Store['countDoubts'] = (options) => this.#store.countDoubts(options);
   audit: Store['audit'] = (scope) => this.#store.audit(scope);
+  readMark: Store['readMark'] = (mode) => this.#store.readMark(mode);
+  mark: Store['mark'] = (...args) => this.#store.mark(...args);
   health: Store['health'] = () => this.#store.health();
   close: Store['close'] = () => this.#store.close();
 
@@ -69,6 +94,7 @@ export class FaultyStore implements Store {
     if (!fault || fault.times <= 0) return await work();
     fault.times--;
     if (fault.when === 'late') await sleep(fault.ms);
+    if (fault.when === 'held') await fault.goOn;
     if (fault.when === 'before') throw new StoreUnavailable(`${command} was not sent`);
     const answer = await work();
     if (fault.when === 'answered late') await sleep(fault.ms);

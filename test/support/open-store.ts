@@ -1,6 +1,7 @@
 import { join } from 'node:path';
 import type { Lifetimes, Store } from '../../src/idempotency/store.ts';
 import { RedisStore } from '../../src/idempotency/stores/redis/redis-store.ts';
+import { type Encryption, ResponseCipher } from '../../src/idempotency/stores/response-cipher.ts';
 import { SqliteStore } from '../../src/idempotency/stores/sqlite/sqlite-store.ts';
 import { type Clock, systemClock } from '../../src/kernel/clock.ts';
 
@@ -37,9 +38,10 @@ export async function openStore(
   times: Partial<StoreTimes> = {},
   clock: Clock = systemClock,
   gatewayId: string = GATEWAY_ID,
+  encryption?: Encryption,
 ): Promise<Store> {
   const { timeoutMs, ...lifetimes } = { ...LONG, ...times };
-  const shared = { timeoutMs, clock, gatewayId, lifetimes };
+  const shared = { timeoutMs, clock, gatewayId, lifetimes, cipher: new ResponseCipher(encryption) };
   if (place.kind === 'sqlite') return await SqliteStore.open({ path: place.path, ...shared });
   const { url, prefix, lockNodes = [] } = place;
   return await RedisStore.open({

@@ -1,7 +1,8 @@
-import { readFileSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { FAST_START, newFolder } from './command.ts';
 import type { ConfigInput } from './config.ts';
+import { isStopped } from './process-life.ts';
 import { type SpawnedGateway, spawnGateway } from './spawn.ts';
 import { until } from './until.ts';
 
@@ -27,7 +28,7 @@ export async function spawnPausingGateway(config: ConfigInput, at: PausePoint): 
     ...gateway,
     arm: () => writeFileSync(file, ''),
     async untilPaused() {
-      await until(() => /^\d+ \(.*\) T/s.test(readFileSync(`/proc/${gateway.pid}/stat`, 'latin1')));
+      await until(() => isStopped(gateway.pid));
     },
     resume: () => void process.kill(gateway.pid, 'SIGCONT'),
   };

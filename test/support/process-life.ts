@@ -9,8 +9,13 @@ const endAll = () => {
 afterAll(endAll);
 process.once('exit', endAll);
 
-/** A process that is not a child of this one, such as a worker of a gateway. It is killed after this test file, even if stopped. */
+/**
+ * A process that is not a child of this one, such as a worker of a gateway. It is killed after this test file, even if stopped.
+ *
+ * @throws if this is no process id. A signal to 0, which is what `Number('')` gives, would go to this process and all its relatives
+ */
 export function killAfterTests(pid: number): number {
+  if (!Number.isInteger(pid) || pid <= 1) throw new Error(`${pid} is no process id`);
   toKill.add(pid);
   return pid;
 }
@@ -28,10 +33,18 @@ export function endNow(pid: number): void {
 export function isAlive(pid: number): boolean {
   try {
     process.kill(pid, 0);
-    const stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
-    return !/^\d+ \(.*\) [ZX]/s.test(stat);
+    return !'ZX'.includes(stateOf(pid));
   } catch (error) {
     // Without /proc, the result of the signal counts.
     return (error as NodeJS.ErrnoException).code === 'ENOENT' && process.platform !== 'linux';
   }
+}
+
+/** Whether a process was stopped (SIGSTOP). */
+export const isStopped = (pid: number): boolean => stateOf(pid) === 'T';
+
+/** The letter of a process' state in /proc. @throws if the process is gone */
+function stateOf(pid: number): string {
+  const stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
+  return /^\d+ \(.*\) (\w)/s.exec(stat)?.[1] ?? '';
 }

@@ -1,5 +1,6 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
+import { payoutBody } from './payout.ts';
 
 export interface RawAnswer {
   status: number;
@@ -54,8 +55,7 @@ export interface RawPayout {
 
 /** The bytes of a payout, one character a byte. The connection closes after the answer unless a line says otherwise. */
 export function payoutBytes({ lines = [], amount = 10, target = '/v1/index.php', body }: RawPayout = {}) {
-  const payout = { action: 'withdraw', amount, bank_code: '058', account_number: '0123456789' };
-  const bytes = Buffer.from(body ?? JSON.stringify(payout));
+  const bytes = Buffer.from(body ?? JSON.stringify(payoutBody(amount)));
   const head = [
     `POST ${target} HTTP/1.1`,
     'Host: gateway.test',

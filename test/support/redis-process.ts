@@ -20,6 +20,8 @@ export interface RedisServerOptions {
   appendonly?: boolean;
   /** More arguments of redis-server; later ones win. */
   args?: string[];
+  /** Options of redis-server for TLS. The server then also speaks TLS, on {@link RedisServer.tlsPort}. */
+  tls?: Record<string, string>;
   /** Starts a sentinel instead, with these configuration lines. */
   sentinel?: string[];
 }
@@ -29,7 +31,8 @@ type Process = ChildProcessByStdio<Writable, Readable, null>;
 /** A server on a free port. The caller stops it. */
 export async function launchRedis(options: RedisServerOptions = {}): Promise<RedisServer> {
   for (;;) {
-    const server = new RedisServer(await freePort(), options);
+    // Both ports anew for each try: it does not say which of them was taken.
+    const server = new RedisServer(await freePort(), options, await freePort());
     if (await server.start()) return server;
     await server.stop();
   }
@@ -38,6 +41,8 @@ export async function launchRedis(options: RedisServerOptions = {}): Promise<Red
 /** A real redis-server process with its own folder. */
 export class RedisServer {
   readonly port: number;
+  /** Used only with `tls`. */
+  readonly tlsPort: number;
   readonly url: string;
   readonly dir = mkdtempSync(join(tmpdir(), 'redis-'));
   readonly #args: string[];
@@ -45,12 +50,20 @@ export class RedisServer {
   #pid = 0;
   #admin: Redis | undefined;
 
-  constructor(port: number, { appendonly = true, args = [], sentinel }: RedisServerOptions) {
+  constructor(
+    port: number,
+    { appendonly = true, args = [], tls, sentinel }: RedisServerOptions,
+    tlsPort: number,
+  ) {
     this.port = port;
+    this.tlsPort = tlsPort;
+    const tlsOptions = Object.entries(tls ? { 'tls-port': `${tlsPort}`, ...tls } : {});
     this.url = `redis://127.0.0.1:${port}`;
     if (sentinel) {
       const file = join(this.dir, 'sentinel.conf');
-      writeFileSync(file, [`port ${port}`, 'bind 127.0.0.1', `dir ${this.dir}`, ...sentinel, ''].join('\n'));
+      const tlsLines = tlsOptions.map(([name, value]) => `${name} ${value}`);
+      const lines = [`port ${port}`, 'bind 127.0.0.1', `dir ${this.dir}`, ...tlsLines, ...sentinel, ''];
+      writeFileSync(file, lines.join('\n'));
       this.#args = [file, '--sentinel'];
       return;
     }
@@ -58,7 +71,8 @@ export class RedisServer {
       ? ['--appendonly', 'yes', '--appendfsync', 'always']
       : ['--appendonly', 'no'];
     const place = ['--port', `${port}`, '--bind', '127.0.0.1', '--dir', this.dir, '--save', ''];
-    this.#args = [...place, ...persistence, ...args];
+    const tlsArguments = tlsOptions.flatMap(([name, value]) => [`--${name}`, value]);
+    this.#args = [...place, ...persistence, ...tlsArguments, ...args];
   }
 
   get pid(): number {
@@ -111,6 +125,8 @@ export class RedisServer {
 
   /** Stops the process (SIGSTOP): it neither answers nor refuses anything. */
   freeze(): void {
+    // Process 0 is the whole group of the caller.
+    if (this.#pid === 0) throw new Error('the server does not run');
     process.kill(this.#pid, 'SIGSTOP');
   }
 

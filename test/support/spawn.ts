@@ -7,6 +7,7 @@ import { fileURLToPath } from 'node:url';
 import { afterAll } from 'vitest';
 import { stringify } from 'yaml';
 import { type ConfigInput, temporaryFolder } from './config.ts';
+import { checkLine } from './log-lines.ts';
 
 export const MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
 
@@ -25,6 +26,8 @@ export interface SpawnedGateway {
   url: string;
   port: number;
   adminUrl: string;
+  /** The configuration file. */
+  file: string;
   /** Lines of standard output so far. */
   lines: string[];
   /** Sends SIGTERM or another signal. Returns the exit code, or the name of the signal that killed the process. */
@@ -62,6 +65,7 @@ export async function spawnGateway(
   const listening = new Promise<{ port: number; adminPort: number }>((resolve, reject) => {
     createInterface({ input: child.stdout as NodeJS.ReadableStream }).on('line', (line) => {
       lines.push(line);
+      if (line.startsWith('{')) checkLine(line, JSON.parse(line));
       if (line.includes('"msg":"listening"')) resolve(JSON.parse(line));
     });
     child.once('exit', (code, signal) =>
@@ -72,9 +76,10 @@ export async function spawnGateway(
   return {
     child,
     pid: child.pid as number,
-    url: `http://127.0.0.1:${port}`,
+    url: `${config.listen?.tls ? 'https' : 'http'}://127.0.0.1:${port}`,
     port,
     adminUrl: `http://127.0.0.1:${adminPort}`,
+    file,
     lines,
     async end(signal = 'SIGTERM') {
       if (child.exitCode !== null || child.signalCode !== null) return child.exitCode ?? child.signalCode;

@@ -1,12 +1,14 @@
-import { createServer, type Server } from 'node:http';
 import { Writable } from 'node:stream';
 import { pino } from 'pino';
-import { type AdminSource, createAdmin } from '../../src/admin/application.ts';
-import { listen } from '../../src/cli/serve.ts';
+import { openAdminPort } from '../../src/gateway/admin-port.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
-import { systemClock } from '../../src/kernel/clock.ts';
+import { listen } from '../../src/gateway/http-server.ts';
+import { type Clock, systemClock } from '../../src/kernel/clock.ts';
+import type { MetricsFormat } from '../../src/kernel/metrics-format.ts';
+import { serializers } from '../../src/observability/logger.ts';
 import { createSandbox, type Sandbox, type SandboxOptions } from '../../src/sandbox/sandbox.ts';
 import { type ConfigInput, type MoreConfig, parsedConfig, temporaryFolder, testConfig } from './config.ts';
+import { checkLine } from './log-lines.ts';
 
 /** A gateway in this process, over real sockets. */
 export interface TestGateway {
@@ -20,24 +22,32 @@ export interface TestGateway {
   shutdown(): Promise<void>;
 }
 
-export async function openGateway(input: ConfigInput): Promise<TestGateway> {
+export async function openGateway(input: ConfigInput, clock: Clock = systemClock): Promise<TestGateway> {
   const config = parsedConfig(input);
   const log: Record<string, unknown>[] = [];
   const sink = new Writable({
     write(chunk: Buffer, _encoding, done) {
-      for (const line of chunk.toString().split('\n').filter(Boolean)) log.push(JSON.parse(line));
+      for (const line of chunk.toString().split('\n').filter(Boolean)) {
+        const fields = JSON.parse(line);
+        checkLine(line, fields);
+        log.push(fields);
+      }
       done();
     },
   });
-  const gateway = await Gateway.open(config, { clock: systemClock, logger: pino({ level: 'debug' }, sink) });
+  const tools = { clock, logger: pino({ level: 'debug', serializers }, sink) };
+  const gateway = await Gateway.open(config, tools);
   const port = await listen(gateway.server, '127.0.0.1', 0);
-  const source: AdminSource = {
-    metrics: () => gateway.metrics.text(),
+  const source = {
+    metrics: (format?: MetricsFormat) => gateway.metrics.text(format),
     checks: () => gateway.checks(),
-    records: (question) => gateway.desk.answer(question),
+    records: gateway.desk.answer.bind(gateway.desk),
   };
-  const admin: Server = createServer(createAdmin(source, config.admin.token));
-  const adminPort = await listen(admin, '127.0.0.1', 0);
+  const { server: admin, port: adminPort } = await openAdminPort(
+    { ...config, admin: { ...config.admin, port: 0 } },
+    source,
+    tools,
+  );
   const shutdown = async () => {
     await gateway.shutdown();
     admin.closeAllConnections();
@@ -46,7 +56,7 @@ export async function openGateway(input: ConfigInput): Promise<TestGateway> {
   return {
     gateway,
     port,
-    url: `http://127.0.0.1:${port}`,
+    url: `${config.listen.tls ? 'https' : 'http'}://127.0.0.1:${port}`,
     adminUrl: `http://127.0.0.1:${adminPort}`,
     log,
     shutdown,

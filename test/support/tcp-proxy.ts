@@ -9,8 +9,8 @@ afterAll(async () => {
 });
 
 /** A TCP proxy in front of a local port, which tests can break; closed after the test file. */
-export async function startProxy(targetPort: number): Promise<TcpProxy> {
-  const proxy = new TcpProxy(targetPort);
+export async function startProxy(targetPort: number, host?: string): Promise<TcpProxy> {
+  const proxy = new TcpProxy(targetPort, host);
   open.add(proxy);
   await proxy.listen();
   return proxy;

@@ -1,5 +1,6 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
+import { connect as connectTls } from 'node:tls';
 import { onTestFinished } from 'vitest';
 
 /** One answer from a raw connection; each 1xx counts as a separate answer. */
@@ -31,7 +32,8 @@ export const chunk = (text: string): string => `${Buffer.byteLength(text).toStri
 export const LAST_CHUNK = '0\r\n\r\n';
 
 /** The code of a problem's body. */
-export const codeOf = (answer: WireAnswer): string => answer.json<{ error: { code: string } }>().error.code;
+export const codeOf = (answer: { json<T>(): T }): string =>
+  answer.json<{ error: { code: string } }>().error.code;
 
 /** A raw connection to the gateway; destroyed after the test. */
 export class Wire {
@@ -42,10 +44,12 @@ export class Wire {
   #over = false;
   #wake: () => void = () => {};
 
-  static async open(port: number): Promise<Wire> {
-    const wire = new Wire(connect(port, '127.0.0.1'));
+  /** @param ca the authority of the server's certificate. Undefined: the connection is not encrypted */
+  static async open(port: number, ca?: Buffer): Promise<Wire> {
+    const to = { port, host: '127.0.0.1' };
+    const wire = new Wire(ca ? connectTls({ ...to, ca }) : connect(to));
     onTestFinished(() => void wire.socket.destroy());
-    await once(wire.socket, 'connect');
+    await once(wire.socket, ca ? 'secureConnect' : 'connect');
     return wire;
   }
 

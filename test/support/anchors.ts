@@ -1,0 +1,13 @@
+/** The anchors that GitHub gives to the headings of a document. It counts headings that have the same anchor. */
+export function anchorsOf(text: string): string[] {
+  const seen = new Map<string, number>();
+  return [...text.matchAll(/^#+ (.+)$/gm)].map(([, heading = '']) => {
+    const anchor = heading
+      .toLowerCase()
+      .replace(/[^\p{L}\p{N} _-]/gu, '')
+      .replaceAll(' ', '-');
+    const times = seen.get(anchor) ?? 0;
+    seen.set(anchor, times + 1);
+    return times === 0 ? anchor : `${anchor}-${times}`;
+  });
+}

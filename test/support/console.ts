@@ -1,0 +1,128 @@
+import type http from 'node:http';
+import { pino } from 'pino';
+import type { Session } from '../../src/admin/console/contract.ts';
+import { openAdminPort } from '../../src/gateway/admin-port.ts';
+import { type Clock, systemClock } from '../../src/kernel/clock.ts';
+import { send, type TestAnswer } from './client.ts';
+import { parsedConfig } from './config.ts';
+import type { Stack } from './stack.ts';
+
+export const ADMIN_TOKEN = 'a token of the administrators';
+export const SUPPORT_TOKEN = 'a token of the support';
+export const READER_TOKEN = 'a token that only reads';
+
+/** Section `admin` with a token of each kind. `host` and `port` are those of tests. */
+export const consoleOptions = {
+  ...{ host: '127.0.0.1', port: 0, token: ADMIN_TOKEN },
+  tokens: [
+    { name: 'support', token: SUPPORT_TOKEN, may: ['bodies' as const] },
+    { name: 'reader', token: READER_TOKEN },
+  ],
+};
+
+export interface ConsoleRequest {
+  method?: string;
+  json?: unknown;
+  /** In place of `json`. */
+  body?: string | Buffer;
+  /** Overrides what a browser would send. Undefined: without this one. */
+  headers?: http.OutgoingHttpHeaders;
+}
+
+/** Does what a browser with the console's page does: it keeps the cookie, and sends Origin and the CSRF token. */
+export class TestBrowser {
+  readonly url: string;
+  readonly origin: string;
+  /** `NAME=VALUE` */
+  cookie: string | undefined;
+  csrf = '';
+  /** Every answer so far. */
+  readonly answers: TestAnswer[] = [];
+
+  constructor(url: string) {
+    this.url = url;
+    this.origin = new URL(url).origin;
+  }
+
+  async request(path: string, { method, json, body, headers }: ConsoleRequest = {}): Promise<TestAnswer> {
+    const sent = body ?? (json === undefined ? undefined : JSON.stringify(json));
+    const verb = method ?? (sent === undefined ? 'GET' : 'POST');
+    const answer = await send(this.url, {
+      path: path.startsWith('/') ? path : `/console/${path}`,
+      method: verb,
+      headers: withoutUndefined({
+        'Sec-Fetch-Site': 'same-origin',
+        ...(verb === 'GET' || verb === 'HEAD' ? {} : { Origin: this.origin, 'X-Console-Csrf': this.csrf }),
+        'Content-Type': sent === undefined ? undefined : 'application/json',
+        Cookie: this.cookie,
+        ...headers,
+      }),
+      ...(sent === undefined ? {} : { body: sent }),
+    });
+    this.answers.push(answer);
+    const [set] = answer.headers['set-cookie'] ?? [];
+    if (set !== undefined) this.cookie = set.includes('Max-Age=0') ? undefined : set.split(';')[0];
+    return answer;
+  }
+
+  async login(token = ADMIN_TOKEN): Promise<TestAnswer> {
+    const answer = await this.request('session', { json: { token } });
+    if (answer.status === 200) this.csrf = answer.json<Session>().csrf;
+    return answer;
+  }
+
+  /** @throws if the answer is not 200 */
+  async api<T>(path: string, options?: ConsoleRequest): Promise<T> {
+    const answer = await this.request(`api/${path}`, options);
+    if (answer.status !== 200) throw new Error(`${path}: ${answer.status} ${answer.body}`);
+    return answer.json<T>();
+  }
+}
+
+const withoutUndefined = (headers: http.OutgoingHttpHeaders): http.OutgoingHttpHeaders =>
+  Object.fromEntries(Object.entries(headers).filter(([, value]) => value !== undefined));
+
+/** A browser in which somebody has logged in. */
+export async function loggedIn(url: string, token = ADMIN_TOKEN): Promise<TestBrowser> {
+  const browser = new TestBrowser(url);
+  const { status, body } = await browser.login(token);
+  if (status !== 200) throw new Error(`the login was refused: ${body}`);
+  return browser;
+}
+
+/** `401 not_logged_in` */
+export function codeOf(answer: TestAnswer): string {
+  const { status, headers } = answer;
+  if (status < 400) return String(status);
+  if (headers['content-type'] !== 'application/problem+json')
+    return `${status}, which is no problem document`;
+  return `${status} ${answer.json<{ code: string }>().code}`;
+}
+
+/** A clock that a test moves. */
+export class MovedClock implements Clock {
+  movedMs = 0;
+  wallMs = (): number => systemClock.wallMs() + this.movedMs;
+  monotonicMs = (): number => systemClock.monotonicMs() + this.movedMs;
+}
+
+/** Another admin port of the stack's gateway, with another clock. Close it. */
+export async function adminPortOf({ gateway, config }: Stack, clock: Clock, admin: object = consoleOptions) {
+  const source = {
+    metrics: () => gateway.metrics.text(),
+    checks: () => gateway.checks(),
+    records: gateway.desk.answer.bind(gateway.desk),
+  };
+  const log: Record<string, unknown>[] = [];
+  const logger = pino({ level: 'debug' }, { write: (line: string) => void log.push(JSON.parse(line)) });
+  const { server, port } = await openAdminPort(
+    parsedConfig({ ...config, admin: { ...consoleOptions, ...admin } }),
+    source,
+    { clock, logger },
+  );
+  const close = () => {
+    server.closeAllConnections();
+    return new Promise((resolve) => server.close(resolve));
+  };
+  return { url: `http://127.0.0.1:${port}`, port, log, close };
+}

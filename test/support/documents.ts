@@ -1,0 +1,91 @@
+import { spawnSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+
+const ROOT = fileURLToPath(new URL('../../', import.meta.url));
+const SHELL = ['sh', 'bash', 'console'];
+
+/** A block of code in a document, without the indentation that a list gives it. */
+export interface Block {
+  /** The path of the document: `docs/operations.md`. */
+  document: string;
+  /** The nearest heading above it. */
+  heading: string;
+  /** The word after the backticks: `sh`. */
+  language: string;
+  text: string;
+}
+
+/** A command, and what the document shows as its output. */
+export interface Command {
+  text: string;
+  /** Of a `console` block only: otherwise empty. */
+  output: string;
+}
+
+/** The blocks of a document, in order; with a heading, only those between it and the next one. @throws if there are none */
+export function blocksOf(document: string, heading?: string): Block[] {
+  const blocks: Block[] = [];
+  let current = '';
+  const text = readFileSync(`${ROOT}${document}`, 'utf8');
+  for (const found of text.matchAll(/^#+ (.+)$|^( *)```(\w*).*\n((?:.*\n)*?)\2```$/gm)) {
+    const [, title, indentation = '', language = '', lines = ''] = found;
+    current = title ?? current;
+    if (title === undefined)
+      blocks.push({ document, heading: current, language, text: unindented(lines, indentation) });
+  }
+  const wanted = heading === undefined ? blocks : blocks.filter((block) => block.heading === heading);
+  if (heading !== undefined && wanted.length === 0)
+    throw new Error(`${document} has no block under "${heading}"`);
+  return wanted;
+}
+
+export const isShell = ({ language }: Block): boolean => SHELL.includes(language);
+
+const unindented = (lines: string, indentation: string) =>
+  lines.replaceAll(new RegExp(`^${indentation}`, 'gm'), '');
+
+/** The commands for a shell under a heading of a document. @throws if there are none */
+export const commandsUnder = (document: string, heading: string): Command[] =>
+  blocksOf(document, heading).filter(isShell).flatMap(commandsOf);
+
+/** The commands of a block. A command goes on while a quote, a function, a here-document or a backslash is open. */
+export function commandsOf({ language, text }: Block): Command[] {
+  const commands: Command[] = [];
+  let open = '';
+  for (const line of text.trimEnd().split('\n')) {
+    const isPrompt = language === 'console' && line.startsWith('$ ');
+    if (open === '' && language === 'console' && !isPrompt) {
+      const last = commands.at(-1);
+      if (last) last.output += `${line}\n`;
+      continue;
+    }
+    if (open === '' && (line.trim() === '' || line.startsWith('#'))) continue;
+    open += isPrompt ? line.slice(2) : `${open && '\n'}${line}`;
+    if (!isWhole(open)) continue;
+    commands.push({ text: open, output: '' });
+    open = '';
+  }
+  if (open !== '') throw new Error(`the command has no end: ${open}`);
+  return commands;
+}
+
+function isWhole(text: string): boolean {
+  if (text.endsWith('\\')) return false;
+  const [, end] = /<<'?(\w+)'?$/m.exec(text) ?? [];
+  if (end !== undefined && !text.split('\n').slice(1).includes(end)) return false;
+  return spawnSync('sh', ['-n', '-c', text]).status === 0;
+}
+
+const PROGRAMS =
+  'curl|docker|git|journalctl|kill|kubectl|node|npm|npx|oncegate|openssl|perf|promtool|redis-cli|sqlite3|ss|ssh|systemctl|wrk';
+const COMMAND = new RegExp(`^(?:[A-Z_]+=\\S+ )*(?:${PROGRAMS}) \\S`);
+
+/** The commands within the sentences of a document, without the variables before them. */
+export function commandsWithin(document: string): string[] {
+  const sentences = readFileSync(`${ROOT}${document}`, 'utf8').replaceAll(/^( *)```[\s\S]*?^\1```$/gm, '');
+  return [...sentences.matchAll(/`([^`]+)`/g)]
+    .map(([, code = '']) => code.replaceAll(/\s+/g, ' '))
+    .filter((code) => COMMAND.test(code))
+    .map((code) => code.replace(/^(?:[A-Z_]+=\S+ )+/, ''));
+}

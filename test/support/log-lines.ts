@@ -1,0 +1,28 @@
+import { afterAll, expect } from 'vitest';
+import { logLine } from '../../src/observability/log-events.ts';
+
+/** The sandbox's secret keys, those of tests, and those that `oncegate keys issue` makes. */
+const SECRET = /\b(?:sk_(?:sandbox|test|live)_\w|og_(?:live|test)_\w)/;
+
+/** Names of levels, because a test's own pino writes numbers. */
+const LEVELS: Record<number, string> = { 20: 'debug', 30: 'info', 40: 'warn', 50: 'error', 60: 'fatal' };
+
+/** The first line of each message that does not fit the schema, with what is wrong. */
+const wrong = new Map<unknown, string>();
+afterAll(() => expect([...wrong.values()], 'lines of the log that its schema does not have').toEqual([]));
+
+/** Compares a line that a gateway has written with the schema. The test file fails at its end if one does not fit. */
+export function checkLine(text: string, line: Record<string, unknown>): void {
+  const mistake = mistakeIn(text, line);
+  if (mistake !== undefined && !wrong.has(line.msg)) wrong.set(line.msg, `${mistake}\n${text}`);
+}
+
+/** What is wrong with a line, or undefined. */
+export function mistakeIn(text: string, line: Record<string, unknown>): string | undefined {
+  if (SECRET.test(text)) return 'it has a secret key';
+  const { hostname, level, time, ...rest } = line;
+  const named = typeof level === 'number' ? LEVELS[level] : level;
+  const at = typeof time === 'number' ? new Date(time).toISOString() : time;
+  const { error } = logLine.safeParse({ level: named, time: at, ...rest });
+  return error?.issues.map(({ path, message }) => `${path.join('.')}: ${message}`).join('; ');
+}
