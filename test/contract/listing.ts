@@ -36,8 +36,8 @@ export function listing(backend: Backend): void {
       const { records } = await all(other, { inDoubt: false });
       const expected = await Promise.all(
         owners.map(async ({ scope }) => {
-          const { completion: _, ...head } = (await store.get(scope)) ?? {};
-          return { ...head, scope, ownerGone: false };
+          const { completion, ...head } = (await store.get(scope)) ?? {};
+          return { ...head, scope, ownerGone: false, hasResponse: completion !== undefined };
         }),
       );
       expect(records).toHaveLength(stages.length);

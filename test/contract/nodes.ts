@@ -1,5 +1,6 @@
 import { afterAll } from 'vitest';
 import type { Store } from '../../src/idempotency/store.ts';
+import type { Encryption } from '../../src/idempotency/stores/response-cipher.ts';
 import type { Scope } from '../../src/kernel/brands.ts';
 import type { Clock } from '../../src/kernel/clock.ts';
 import { openStore, type StorePlace, type StoreTimes } from '../support/open-store.ts';
@@ -55,11 +56,16 @@ export class Nodes {
   }
 
   /** Opens a node in this process. Default times are so long that nothing lapses. */
-  async open(times?: Partial<StoreTimes>, clock?: Clock, gatewayId?: string): Promise<Store> {
-    const name = clock ? undefined : JSON.stringify([times, gatewayId]);
+  async open(
+    times?: Partial<StoreTimes>,
+    clock?: Clock,
+    gatewayId?: string,
+    encryption?: Encryption,
+  ): Promise<Store> {
+    const name = clock ? undefined : JSON.stringify([times, gatewayId, encryption]);
     const idle = this.#shared?.idle.findIndex(([other]) => other === name) ?? -1;
     const [, reused] = idle < 0 ? [] : (this.#shared?.idle.splice(idle, 1)[0] ?? []);
-    const store = reused ?? (await openStore(this.place, times, clock, gatewayId));
+    const store = reused ?? (await openStore(this.place, times, clock, gatewayId, encryption));
     this.#used.push([name, store]);
     return store;
   }

@@ -78,7 +78,7 @@ export function ownerLease(backend: Backend): void {
 
     it('a start answers in_flight as long as the owner renews', async () => {
       await using nodes = new Nodes(backend);
-      const leaseMs = 1500;
+      const leaseMs = 3000;
       const [store, other] = [await nodes.open({ leaseMs }), await nodes.open({ leaseMs })];
       const [owner, silent] = [await bring(store, 'executing'), await bring(store, 'executing')];
       const renewals: unknown[] = [];

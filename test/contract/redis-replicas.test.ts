@@ -9,7 +9,8 @@ import { startProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
 import { bring, replayOf } from './states.ts';
 
-const TIMEOUT_MS = 1000;
+/** A replica on a loaded machine has a part of it for its acknowledgement. */
+const TIMEOUT_MS = 3000;
 
 /** A primary with one replica, and a store whose writes wait for it. */
 async function withReplica(leaseMs = LONG.leaseMs) {

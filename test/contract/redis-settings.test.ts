@@ -101,10 +101,43 @@ describe('the health check of a redis', () => {
     const store = await openStore({ kind: 'redis', url: server.url, prefix: 'test' });
     onTestFinished(() => store.close());
     expect(await store.health()).toEqual({ ok: true, detail: 'redis', warnings: [] });
-    const keys = await server.admin.keys('*');
+    const keys = await server.admin.keys('test:v2:*');
     expect(keys).toEqual([`test:v2:probe:${GATEWAY_ID}`]);
     expect(await server.admin.pttl(keys[0] ?? '')).toBeGreaterThan(0);
     expect(await store.list({ inDoubt: false, limit: 10 })).toEqual({ records: [] });
+  });
+
+  it('looks at the settings again after a new connection', async () => {
+    const server = await startRedis();
+    const store = await openStore({ kind: 'redis', url: server.url, prefix: 'test' });
+    onTestFinished(() => store.close());
+    const warnings = async () => (await store.health()).warnings;
+    expect(await warnings()).toEqual([]);
+    await server.restart(['--appendonly', 'no']);
+    await until(async () => /without appendonly/.test((await warnings()).join()));
+    await server.restart(['--maxmemory', '100mb', '--maxmemory-policy', 'allkeys-lru']);
+    // The gateway runs on, because a gateway that is not ready helps no merchant; but it says so.
+    await until(async () => /which evicts records/.test((await warnings()).join()));
+    expect(await store.health()).toMatchObject({ ok: true });
+    await server.restart();
+    await until(async () => (await store.health()).ok && (await warnings()).length === 0);
+  });
+
+  it('looks at the settings again every 30 seconds', async () => {
+    const server = await startRedis();
+    let laterMs = 0;
+    const clock = { ...systemClock, monotonicMs: () => systemClock.monotonicMs() + laterMs };
+    const { timeoutMs, ...lifetimes } = LONG;
+    const store = await RedisStore.open({
+      ...{ location: { url: server.url }, prefix: 'test', lockNodes: [], replicas: 0, timeoutMs },
+      ...{ connectTimeoutMs: 5000, gatewayId: 'gateway-1', lifetimes, clock },
+    });
+    onTestFinished(() => store.close());
+    expect((await store.health()).warnings).toEqual([]);
+    await server.admin.config('SET', 'appendfsync', 'everysec');
+    expect((await store.health()).warnings).toEqual([]);
+    laterMs = 30_000;
+    expect((await store.health()).warnings).toContainEqual(expect.stringMatching(/appendfsync everysec/));
   });
 
   it.each([

@@ -1,8 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import slotOf from 'cluster-key-slot';
 import type { Redis } from 'ioredis';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import type { Execution, Fenced, StartAnswer } from '../../src/idempotency/store.ts';
 import { RedisStore } from '../../src/idempotency/stores/redis/redis-store.ts';
+import type { Scope } from '../../src/kernel/brands.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
 import { startTopology, type Topology } from '../faults/chaos/topology.ts';
 import { clusterNodes } from '../support/cluster-nodes.ts';
@@ -78,6 +80,9 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
       cursor = page.cursor;
     } while (cursor !== undefined);
     expect(listed).toEqual(new Set(doubtful.map(({ scope }) => scope)));
+    const { operations, oldestSinceMs } = await store.countDoubts({ everyMs: 0 });
+    expect([...operations]).toEqual([['withdraw', { inDoubt: 30, ownerGone: 0 }]]);
+    expect(oldestSinceMs).toBeTypeOf('number');
     expect(await store.health()).toMatchObject({ ok: true });
     const masters = clusterNodes(topology.config.store);
     for (const master of masters) expect(await master.keys('test:v2:probe:*')).not.toEqual([]);
@@ -96,6 +101,63 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
         20_000,
       );
     }
+  });
+
+  it('counts the keys in doubt of a cluster in all slots, and finds those that no index has', async () => {
+    const topology = await started('cluster');
+    const store = await opened(topology);
+    const masters = clusterNodes(topology.config.store) as Redis[];
+    const slots = new Set<number>();
+    for (let left = 20; left > 0; left--)
+      slots.add(slotOf((await bring(store, left % 2 ? 'in_doubt' : 'executing')).scope));
+    const [resolved, completed] = [await bring(store, 'in_doubt'), await bring(store, 'in_doubt')];
+    const asReleased = { by: 'ada', reason: 'in the books', source: 'command_line' } as const;
+    expect(await store.resolve(resolved.scope, resolved.token, { as: 'released' }, asReleased)).toBe('ok');
+    await store.complete(completed, paid());
+    const inDoubt = async (everyMs: number) =>
+      (await store.countDoubts({ everyMs })).operations.get('withdraw')?.inDoubt;
+    expect(await inDoubt(0)).toBe(10);
+    const indexes: [Redis, string][] = [];
+    for (const master of masters)
+      for (const key of await master.keys('test:v2:open:*')) indexes.push([master, key]);
+    // Two scopes may have the same slot.
+    expect(indexes).toHaveLength(slots.size);
+    for (const [master, key] of indexes) {
+      const [scope = ''] = await master.zrange(key, '-', '+', 'BYLEX');
+      expect(await master.cluster('KEYSLOT', key)).toBe(await master.cluster('KEYSLOT', `{${scope}}`));
+      await master.del(key);
+    }
+    expect(await inDoubt(0)).toBeUndefined();
+    await until(async () => {
+      await inDoubt(100);
+      return (await inDoubt(0)) === 10;
+    });
+    const { resolutions } = await store.countDoubts({ everyMs: 0 });
+    expect(resolutions).toEqual([{ as: 'released', by: 'command_line', number: 1 }]);
+  });
+
+  it('keeps counting a key in doubt when its slot moves to another master, the index first', async () => {
+    const topology = await started('cluster');
+    const store = await opened(topology);
+    const [from, to] = clusterNodes(topology.config.store) as [Redis, Redis];
+    const { scope } = await bring(store, 'in_doubt', { ...newRequest(), scope: 'd'.repeat(64) as Scope });
+    const slot = Number(await from.cluster('KEYSLOT', scope));
+    const [index = ''] = await from.keys('test:v2:open:*');
+    const [fromId, toId] = [String(await from.cluster('MYID')), String(await to.cluster('MYID'))];
+    await to.cluster('SETSLOT', slot, 'IMPORTING', fromId);
+    await from.cluster('SETSLOT', slot, 'MIGRATING', toId);
+    const { host, port } = to.options;
+    const move = (keys: string[]) => from.migrate(host ?? '', port ?? 0, '', 0, 5000, 'KEYS', ...keys);
+    await move([index]);
+    // It cannot know whether there is a record. So it must not say that nothing is in doubt.
+    await expect(store.countDoubts({ everyMs: 0 })).rejects.toThrow('redis');
+    await move((await from.cluster('GETKEYSINSLOT', slot, 100)) as string[]);
+    for (const node of [to, from]) await node.cluster('SETSLOT', slot, 'NODE', toId);
+    const { operations } = await until(
+      () => store.countDoubts({ everyMs: 0 }).catch(() => undefined),
+      20_000,
+    );
+    expect(operations.get('withdraw')?.inDoubt).toBe(1);
   });
 
   it('serves the records of the other masters while one is down, if the cluster does not require full coverage', async () => {
@@ -148,6 +210,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     for (const node of [to, from]) await node.call('CLUSTER', 'SETSLOT', slot, 'NODE', String(ids[1]));
     await untilOk(() => store.complete(request, paid('moved')));
     expect(kinds([...meanwhile, ...moved])).not.toContain('started');
+    expect((await store.countDoubts({ everyMs: 0 })).operations.size).toBe(0);
     expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('moved'), request));
   });
 

@@ -38,24 +38,24 @@ describe('in redis', () => {
     const owner = await bring(store, 'executing');
     const { record, lease, prefix } = keysIn(nodes, owner);
     expect(record).toBe(`${prefix}:v2:{${owner.scope}}`);
-    expect((await server.admin.keys(`${prefix}:*`)).toSorted()).toEqual([record, lease]);
+    const index = `${prefix}:v2:open`;
+    expect((await server.admin.keys(`${prefix}:*`)).toSorted()).toEqual([
+      `${prefix}:format`,
+      index,
+      record,
+      lease,
+    ]);
+    expect(await server.admin.zrange(index, '-', '+', 'BYLEX')).toEqual([owner.scope]);
     expect(await server.admin.get(lease)).toBe(owner.token.toString('hex'));
     expect(await store.release(owner, { voidToken: true })).toBe('ok');
-    expect(await server.admin.keys(`${prefix}:*`)).toEqual([`${record}:void:${owner.token.toString('hex')}`]);
+    expect((await server.admin.keys(`${prefix}:*`)).toSorted()).toEqual([
+      `${prefix}:format`,
+      `${record}:void:${owner.token.toString('hex')}`,
+    ]);
     const doubtful = await bring(store, 'in_doubt', duplicateOf(owner));
     const note = { by: 'ada', reason: 'in the books' };
     expect(await store.resolve(owner.scope, doubtful.token, { as: 'released' }, note)).toBe('ok');
     expect(await server.admin.keys(`${prefix}:*`)).toContain(`${record}:audit`);
-  });
-
-  it('a record of format version 1 is not read', async () => {
-    await using nodes = new Nodes(backend);
-    const store = await nodes.open();
-    const request = newRequest();
-    const { record, prefix } = keysIn(nodes, request);
-    await server.admin.set(`${prefix}:{${request.scope}}`, 'version 1');
-    expect(await store.start(request)).toEqual({ kind: 'started' });
-    expect(await server.admin.exists(record)).toBe(1);
   });
 
   it('an executing record expires inDoubtRetentionMs after its start, whatever writes come before its complete', async () => {

@@ -5,7 +5,7 @@ import type { Damage } from './nodes.ts';
 import type { Stage } from './states.ts';
 
 /** Sets columns of a record, without the checks of the table. */
-export async function rewriteSqlite(place: StorePlace, scope: Scope, assignments: string): Promise<void> {
+async function rewriteSqlite(place: StorePlace, scope: Scope, assignments: string): Promise<void> {
   if (place.kind !== 'sqlite') throw new TypeError('this place is not a SQLite database');
   using database = new DatabaseSync(databaseOf(place), { timeout: 10_000 });
   database.exec('PRAGMA ignore_check_constraints = ON');

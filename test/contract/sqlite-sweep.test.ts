@@ -1,5 +1,10 @@
 import { describe, expect, it } from 'vitest';
-import { AUDIT_RETENTION_MS, StoreUnavailable, VOID_TOKEN_MS } from '../../src/idempotency/store.ts';
+import {
+  AUDIT_RETENTION_MS,
+  type Execution,
+  StoreUnavailable,
+  VOID_TOKEN_MS,
+} from '../../src/idempotency/store.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
 import { duplicateOf, newRequest } from '../support/requests.ts';
 import { countRecords, openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
@@ -65,7 +70,7 @@ describe('the sweep', () => {
     for (let number = 0; number < 10; number++) await bring(store, 'completed');
     clock.atMs += 1000;
     await until(() => countRecords(path) === damaged.length);
-    await expect(store.start(duplicateOf(damaged[0] as never))).rejects.toThrow(StoreUnavailable);
+    await expect(store.start(duplicateOf(damaged[0] as Execution))).rejects.toThrow(StoreUnavailable);
   });
 
   it.each(sqliteDamages)('does not remove a row with %s', async (_, damage, from = stages) => {

@@ -6,6 +6,7 @@ import { DatabaseSync } from 'node:sqlite';
 import type { Worker as Thread } from 'node:worker_threads';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { UnreadableRecord } from '../../src/idempotency/store.ts';
+import type { Completion } from '../../src/kernel/exchange.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { countRecords, expectIntact, openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
 import { until } from '../support/until.ts';
@@ -85,7 +86,7 @@ describe('writes of one process', () => {
       kind: 'response' as const,
       response: { status: 200, headers: ['X-Latin1', '\xe9\x01"'], body },
     }));
-    const answers = owners.map((owner, number) => store.complete(owner, completions[number] as never));
+    const answers = owners.map((owner, number) => store.complete(owner, completions[number] as Completion));
     expect(new Set(await Promise.all(answers))).toEqual(new Set(['ok']));
     for (const [number, owner] of owners.entries()) {
       const answer = await store.peek(owner);

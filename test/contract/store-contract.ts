@@ -1,9 +1,13 @@
 import { describe } from 'vitest';
+import { doubtCounts } from './doubt-counts.ts';
+import { encryption } from './encryption.ts';
 import { expiry } from './expiry.ts';
 import { fencing } from './fencing.ts';
 import { listing } from './listing.ts';
+import { marks } from './marks.ts';
 import type { Backend } from './nodes.ts';
 import { ownerLease } from './owner-lease.ts';
+import { purges } from './purges.ts';
 import { races } from './races.ts';
 import { recordLifetimes } from './record-lifetimes.ts';
 import { replays } from './replays.ts';
@@ -22,11 +26,15 @@ export function storeContract(backend: Backend): void {
     voidTokens(backend);
     restarting(backend);
     replays(backend);
+    encryption(backend);
     ownerLease(backend);
     expiry(backend);
     recordLifetimes(backend);
     unreadable(backend);
     listing(backend);
     resolutions(backend);
+    doubtCounts(backend);
+    marks(backend);
+    purges(backend);
   });
 }

@@ -28,7 +28,8 @@ export function unreadable(backend: Backend): void {
           const writes = [
             ...ownersWrites.map((name) => () => write(store, name, stranger)),
             () => store.restart(stranger),
-            () => store.resolve(owner.scope, stranger.token, { as: 'released' }, { by: 'ada', reason: 'a' }),
+            () => store.resolve(owner.scope, stranger.token, { as: 'released' }, note),
+            () => store.purge(owner.scope, owner.token, note),
           ];
           for (const each of writes) expect(await each().catch((error: unknown) => error)).toSatisfy(refusal);
         }
@@ -36,6 +37,8 @@ export function unreadable(backend: Backend): void {
     );
   });
 }
+
+const note = { by: 'ada', reason: 'a' };
 
 const refusal = (answer: unknown) =>
   answer === 'stale' || answer === 'changed' || answer instanceof StoreUnavailable;
