@@ -125,7 +125,8 @@ async function serve() {
   const contexts: RequestContext[] = [];
   const app = express().disable('x-powered-by');
   app.use((req, _res, next) => {
-    const context = { requestId: 'r-1', startedAtMs: 0, upstreamMs: 0, waitMs: 0, done: true };
+    const client = { address: '127.0.0.1', proxies: [] };
+    const context = { requestId: 'r-1', startedAtMs: 0, client, upstreamMs: 0, waitMs: 0, done: true };
     contexts.push(context);
     attachContext(req, context);
     next();

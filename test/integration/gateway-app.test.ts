@@ -1,8 +1,8 @@
 import { once } from 'node:events';
 import { createServer } from 'node:http';
 import { expect, onTestFinished, test, vi } from 'vitest';
-import { listen } from '../../src/cli/serve.ts';
 import { createApp, type RequestPath } from '../../src/gateway/app.ts';
+import { listen } from '../../src/gateway/http-server.ts';
 import type { Middleware } from '../../src/kernel/context.ts';
 import { isProblem, problem } from '../../src/kernel/problem.ts';
 import { rawExchange } from '../support/raw.ts';

@@ -2,15 +2,11 @@
 import type { Socket } from 'node:net';
 import { expect, test } from 'vitest';
 import { rawBackend } from '../../support/backend.ts';
+import { payoutBody } from '../../support/payout.ts';
 import { inFrontOf } from '../../support/stack.ts';
 import { ALPHA, head, request, Wire } from '../../support/wire.ts';
 
-const payout = JSON.stringify({
-  action: 'withdraw',
-  amount: 1,
-  bank_code: '058',
-  account_number: '0123456789',
-});
+const payout = JSON.stringify(payoutBody(1));
 
 const ways: [string, string | Buffer][] = [
   ['passed through', head('GET /v3/echo', ALPHA)],

@@ -1,6 +1,7 @@
 import request from 'supertest';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
+import { payoutBody } from '../../support/payout.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { ALPHA, codeOf, head, Wire } from '../../support/wire.ts';
 
@@ -10,7 +11,7 @@ beforeAll(async () => {
 });
 afterAll(() => stack.close());
 
-const payout = { action: 'withdraw', amount: 10, bank_code: '058', account_number: '0123456789' };
+const payout = payoutBody();
 const pay = (authorization?: string) => {
   const post = request(stack.url).post('/v1/index.php').set('x-service-idempotency', 'auth-1');
   return (authorization === undefined ? post : post.set('Authorization', authorization)).send(payout);

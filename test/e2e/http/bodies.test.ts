@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto';
 import request from 'supertest';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
+import { payoutBody } from '../../support/payout.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { ALPHA, chunk, codeOf, head, LAST_CHUNK, Wire, request as wireRequest } from '../../support/wire.ts';
 
@@ -11,7 +12,7 @@ beforeAll(async () => {
 });
 afterAll(() => stack.close());
 
-const payout = { action: 'withdraw', amount: 10, bank_code: '058', account_number: '0123456789' };
+const payout = payoutBody();
 const post = (path = '/v1/index.php') =>
   request(stack.url).post(path).set('Authorization', 'Bearer sk_sandbox_alpha');
 

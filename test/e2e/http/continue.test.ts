@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { payoutBody } from '../../support/payout.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { ALPHA, chunk, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
@@ -8,12 +9,7 @@ beforeAll(async () => {
 });
 afterAll(() => stack.close());
 
-const payout = JSON.stringify({
-  action: 'withdraw',
-  amount: 1,
-  bank_code: '058',
-  account_number: '0123456789',
-});
+const payout = JSON.stringify(payoutBody(1));
 const EXPECT = 'Expect: 100-continue';
 
 describe('a merchant who waits for 100 Continue', () => {

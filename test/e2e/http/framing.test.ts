@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
+import { payoutBody } from '../../support/payout.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, chunk, codeOf, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
@@ -176,7 +177,7 @@ describe('garbage after a request that is being answered', () => {
 
   test('is not answered in place of a payout', async () => {
     const wire = await Wire.open(stack.port);
-    const payout = { action: 'withdraw', amount: 10, bank_code: '058', account_number: '0123456789' };
+    const payout = payoutBody();
     const fields = [ALPHA, 'x-service-idempotency: garbage-1', 'X-Sandbox-Fault: delay=100'];
     wire.write(request('POST /v1/index.php', fields, JSON.stringify(payout))).write('GARBAGE\r\n\r\n');
     await wire.ended;

@@ -1,6 +1,7 @@
 import type { ServerResponse } from 'node:http';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { httpBackend } from '../../support/backend.ts';
+import { payoutBody } from '../../support/payout.ts';
 import { inFrontOf, openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, chunk, head, request, Wire } from '../../support/wire.ts';
@@ -11,12 +12,7 @@ beforeAll(async () => {
 });
 afterAll(() => stack.close());
 
-const payout = JSON.stringify({
-  action: 'withdraw',
-  amount: 1,
-  bank_code: '058',
-  account_number: '0123456789',
-});
+const payout = JSON.stringify(payoutBody(1));
 const pay = (key: string, ...more: string[]) =>
   request('POST /v1/index.php', [ALPHA, `x-service-idempotency: ${key}`, ...more], payout);
 

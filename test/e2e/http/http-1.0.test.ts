@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
+import { payoutBody } from '../../support/payout.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { ALPHA, chunk, LAST_CHUNK, Wire } from '../../support/wire.ts';
 
@@ -31,12 +32,7 @@ test('an answer of unknown length ends with its connection, and has no chunks', 
 });
 
 test('a payout is executed once', async () => {
-  const body = JSON.stringify({
-    action: 'withdraw',
-    amount: 1,
-    bank_code: '058',
-    account_number: '0123456789',
-  });
+  const body = JSON.stringify(payoutBody(1));
   const fields = [`Content-Length: ${body.length}`, 'x-service-idempotency: old-1'];
   const first = (await ask('POST /v1/index.php', fields, body)).answer;
   const second = (await ask('POST /v1/index.php', fields, body)).answer;

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
+import { payoutBody } from '../../support/payout.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import {
   ALPHA,
@@ -22,8 +23,7 @@ afterAll(() => stack.close());
 const KEY = 'x-service-idempotency: left-1';
 
 let keys = 0;
-const payout = (more: object = {}) =>
-  JSON.stringify({ action: 'withdraw', amount: 1, bank_code: '058', account_number: '0123456789', ...more });
+const payout = (more: object = {}) => JSON.stringify({ ...payoutBody(1), ...more });
 const pay = (key: string, body = payout(), who = ALPHA) =>
   request('POST /v1/index.php', [who, `x-service-idempotency: ${key}`], body);
 

@@ -2,6 +2,7 @@ import { once } from 'node:events';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { httpBackend } from '../../support/backend.ts';
+import { payoutBody } from '../../support/payout.ts';
 import { inFrontOf, openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, chunk, head, request, Wire } from '../../support/wire.ts';
@@ -66,12 +67,7 @@ test('within a chunked upload: the same', async () => {
 });
 
 test('a payout is still executed, and its result is stored', async () => {
-  const body = JSON.stringify({
-    action: 'withdraw',
-    amount: 1,
-    bank_code: '058',
-    account_number: '0123456789',
-  });
+  const body = JSON.stringify(payoutBody(1));
   const fields = [ALPHA, 'x-service-idempotency: leaves-1'];
   const wire = await Wire.open(stack.port);
   wire.write(request('POST /v1/index.php', [...fields, 'X-Sandbox-Fault: delay=200'], body));

@@ -1,16 +1,12 @@
 import type { ServerResponse } from 'node:http';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { httpBackend } from '../../support/backend.ts';
+import { payoutBody } from '../../support/payout.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, codeOf, head, request, Wire } from '../../support/wire.ts';
 
-const payout = JSON.stringify({
-  action: 'withdraw',
-  amount: 1,
-  bank_code: '058',
-  account_number: '0123456789',
-});
+const payout = JSON.stringify(payoutBody(1));
 
 test('one request over limits.inFlight is answered 503 at once, and nothing of it is sent', async () => {
   const held: ServerResponse[] = [];

@@ -2,6 +2,7 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { expect, onTestFinished, test } from 'vitest';
 import { printFigures, seconds } from '../../support/duration.ts';
+import { payoutBody } from '../../support/payout.ts';
 import { openStack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, chunk, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
@@ -22,12 +23,7 @@ function randomFrom(seed: number): () => number {
   };
 }
 
-const payout = JSON.stringify({
-  action: 'withdraw',
-  amount: 1,
-  bank_code: '058',
-  account_number: '0123456789',
-});
+const payout = JSON.stringify(payoutBody(1));
 const HANDSHAKE = [
   'Connection: Upgrade',
   'Upgrade: websocket',

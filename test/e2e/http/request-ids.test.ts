@@ -1,17 +1,18 @@
 /** Every answer has one X-Request-Id: the id of its request, which is also in the log line. */
 import { describe, expect, onTestFinished, test } from 'vitest';
 import { httpBackend, NOT_LISTENING } from '../../support/backend.ts';
+import { payoutBody } from '../../support/payout.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, head, request, Wire } from '../../support/wire.ts';
-import { operations, payout } from '../idempotency/requests.ts';
+import { operations } from '../idempotency/requests.ts';
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 const JSON_BODY = 'Content-Type: application/json';
-const PAYOUT = JSON.stringify(payout());
-const CHECKOUT = JSON.stringify({ ...payout(), action: 'checkout' });
+const PAYOUT = JSON.stringify(payoutBody());
+const CHECKOUT = JSON.stringify({ ...payoutBody(), action: 'checkout' });
 const HANDSHAKE = [
   'Connection: Upgrade',
   'Upgrade: websocket',
@@ -70,7 +71,9 @@ async function answered(stack: Stack, bytesWith: (id: string) => string | Buffer
   const answer = await wire.write(bytes).answer({ bodiless: bytes.toString().startsWith('HEAD') });
   expect(answer.headers['x-request-id']).toEqual([id]);
   wire.socket.end();
-  const logged = await until(() => stack.log.find(({ requestId }) => requestId === id));
+  const logged = await until(() =>
+    stack.log.find(({ msg, requestId }) => msg === 'request' && requestId === id),
+  );
   return { answer, logged };
 }
 
@@ -128,7 +131,7 @@ describe('a problem has the id of its request:', () => {
       ['invalid_request', 'GET /v3/echo', [ALPHA, 'Host: other.test']],
       ['idempotency_key_invalid', ...post([key('a'), key('b')])],
       ['idempotency_key_required', ...post([], CHECKOUT)],
-      ['idempotency_key_reused', ...post([key('used')], JSON.stringify(payout(11)))],
+      ['idempotency_key_reused', ...post([key('used')], JSON.stringify(payoutBody(11)))],
       ['body_too_large', ...post([key('large')], 'x'.repeat(3000))],
       ['outcome_unknown', ...post([key('lost'), 'X-Status: 0'])],
       ['outcome_unknown', ...post([key('lost')])],

@@ -1,13 +1,17 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { Authority } from '../../support/certificates.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { ALPHA, chunk, codeOf, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
+const authority = new Authority();
 let stack: Stack;
+let encrypted: Stack;
 beforeAll(async () => {
   stack = await openStack();
+  encrypted = await openStack({ listen: { tls: authority.issue() } });
 });
-afterAll(() => stack.close());
+afterAll(() => Promise.all([stack.close(), encrypted.close()]));
 
 const CHUNKED = 'Transfer-Encoding: chunked';
 /** A request that must never be read as one. Its credentials are valid, so that the gateway would send it. */
@@ -42,15 +46,26 @@ const heads: [string, (line: string) => string][] = [
   ['a length in letters beyond ASCII', (line) => head(line, ALPHA, 'Content-Length: \xb3')],
 ];
 
+async function expectRefusedAndClosed(wire: Wire, smuggling: string): Promise<void> {
+  const answer = await wire.write(smuggling + LAST_CHUNK + SMUGGLED).answer();
+  expect([400, 501]).toContain(answer.status);
+  expect([codeOf(answer), answer.headers.connection]).toEqual(['invalid_request', ['close']]);
+  await wire.ended;
+  expect(wire.rest).toBe('');
+}
+
 describe.each(lines)('%s', (how) => {
   test.each(heads)('a head with %s: refused and closed, and nothing is sent', async (_shape, made) => {
     await expectNothingSent(stack, async () => {
-      const wire = await Wire.open(stack.port);
-      const answer = await wire.write(made(lineOf[how]) + LAST_CHUNK + SMUGGLED).answer();
-      expect([400, 501]).toContain(answer.status);
-      expect([codeOf(answer), answer.headers.connection]).toEqual(['invalid_request', ['close']]);
-      await wire.ended;
-      expect(wire.rest).toBe('');
+      await expectRefusedAndClosed(await Wire.open(stack.port), made(lineOf[how]));
+    });
+  });
+
+  test.each(heads)('a head with %s, over TLS: refused and closed, and nothing is sent', async (...row) => {
+    const [, made] = row;
+    await expectNothingSent({ ...encrypted, ca: authority.caBytes }, async () => {
+      const wire = await Wire.open(encrypted.port, authority.caBytes);
+      await expectRefusedAndClosed(wire, made(lineOf[how]));
     });
   });
 });

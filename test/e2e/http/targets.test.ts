@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
+import { payoutBody } from '../../support/payout.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, codeOf, head, Wire } from '../../support/wire.ts';
@@ -10,12 +11,7 @@ beforeAll(async () => {
 });
 afterAll(() => stack.close());
 
-const payout = JSON.stringify({
-  action: 'withdraw',
-  amount: 10,
-  bank_code: '058',
-  account_number: '0123456789',
-});
+const payout = JSON.stringify(payoutBody());
 
 /** Sends a payout to a target, byte for byte. */
 async function ask(target: string, method = 'POST', fields = [ALPHA, `Content-Length: ${payout.length}`]) {

@@ -2,15 +2,11 @@ import { createServer, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { NOT_LISTENING, openBlackHole, rawBackend } from '../../support/backend.ts';
+import { payoutBody } from '../../support/payout.ts';
 import { inFrontOf, openStack, type Stack } from '../../support/stack.ts';
 import { ALPHA, codeOf, head, request, Wire, type WireAnswer } from '../../support/wire.ts';
 
-const payout = JSON.stringify({
-  action: 'withdraw',
-  amount: 1,
-  bank_code: '058',
-  account_number: '0123456789',
-});
+const payout = JSON.stringify(payoutBody(1));
 
 /** The ways in which a request reaches the backend. */
 const ways: [string, (more: string[]) => string | Buffer][] = [

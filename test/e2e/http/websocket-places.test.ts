@@ -3,6 +3,7 @@ import type { Duplex } from 'node:stream';
 import { expect, onTestFinished, test } from 'vitest';
 import { WebSocket } from 'ws';
 import { httpBackend, NOT_LISTENING, openBlackHole } from '../../support/backend.ts';
+import { payoutBody } from '../../support/payout.ts';
 import { openStack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, codeOf, head, request, Wire } from '../../support/wire.ts';
@@ -79,12 +80,7 @@ test('a gateway that is shutting down accepts no new WebSocket', async () => {
 test('any other upgrade is handled as an ordinary request', async () => {
   const stack = await openStack();
   onTestFinished(() => stack.close());
-  const payout = JSON.stringify({
-    action: 'withdraw',
-    amount: 1,
-    bank_code: '058',
-    account_number: '0123456789',
-  });
+  const payout = JSON.stringify(payoutBody(1));
   for (const [key, upgrade] of [
     ['h2c-1', ['Connection: Upgrade, HTTP2-Settings', 'Upgrade: h2c', 'HTTP2-Settings: AAMAAABkAAQAAP__']],
     ['websocket-1', HANDSHAKE],

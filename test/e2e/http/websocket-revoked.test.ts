@@ -4,7 +4,7 @@ import type { Duplex } from 'node:stream';
 import { describe, expect, onTestFinished, test } from 'vitest';
 import { stringify } from 'yaml';
 import { httpBackend } from '../../support/backend.ts';
-import { parsedConfig } from '../../support/config.ts';
+import { keyFileIn } from '../../support/config.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { head, Wire } from '../../support/wire.ts';
@@ -43,7 +43,7 @@ async function open(alpha: object = {}): Promise<Revocable> {
   );
   const stack = await openStack({ upstream: { url } });
   onTestFinished(() => stack.close());
-  const { path } = parsedConfig(stack.config).auth.keys;
+  const path = keyFileIn(stack.config);
   const write = (more: object | undefined) => {
     const keys = more ? [{ id: 'a', dangerouslyPlainSecret: 'sk_a', ...more }] : [];
     const other = { code: 'M-B', keys: [{ id: 'b', dangerouslyPlainSecret: 'sk_b' }] };

@@ -1,0 +1,258 @@
+import { once } from 'node:events';
+import { createServer, type IncomingHttpHeaders } from 'node:http';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { WebSocket } from 'ws';
+import { listen } from '../../../src/gateway/http-server.ts';
+import type { ConfigInput } from '../../support/config.ts';
+import { temporaryFolder, writeKeys } from '../../support/config.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { until } from '../../support/until.ts';
+import { ALPHA, codeOf, head, Wire, type WireAnswer, request as whole } from '../../support/wire.ts';
+
+interface Got {
+  line: string;
+  headers: IncomingHttpHeaders;
+  body: string;
+}
+
+/** Executes everything, like an old backend. */
+const got: Got[] = [];
+const backend = createServer((req, res) => {
+  let body = '';
+  req.on('data', (data) => {
+    body += data;
+  });
+  req.on('end', () => {
+    got.push({ line: `${req.method} ${req.url}`, headers: req.headers, body });
+    res.end('executed');
+  });
+});
+
+const PUBLIC: NonNullable<ConfigInput['auth']>['public'] = [
+  { method: 'POST', path: '/callbacks/:bank' },
+  { method: ['GET', 'HEAD'], path: '/Health' },
+  { method: 'GET', path: '/v3/ws' },
+  { method: 'OPTIONS', path: '/{*path}' },
+];
+const auth = (more: Partial<NonNullable<ConfigInput['auth']>> = {}): ConfigInput['auth'] => ({
+  keys: { source: 'file', path: writeKeys(temporaryFolder()) },
+  public: PUBLIC,
+  ...more,
+});
+
+let url = '';
+let stack: Stack;
+beforeAll(async () => {
+  url = `http://127.0.0.1:${await listen(backend, '127.0.0.1', 0)}`;
+  stack = await openStack({ auth: auth(), upstream: { url } });
+});
+afterAll(async () => {
+  await stack.close();
+  backend.closeAllConnections();
+  backend.close();
+});
+
+async function ask(bytes: string | Buffer, on: Pick<Stack, 'port'> = stack): Promise<WireAnswer> {
+  const wire = await Wire.open(on.port);
+  const answer = await wire.write(bytes).answer();
+  wire.socket.destroy();
+  return answer;
+}
+
+/** Expects that a request needs a secret key, and that the backend does not get it. */
+async function expectRefused(bytes: string | Buffer): Promise<void> {
+  const before = got.length;
+  const answer = await ask(bytes);
+  expect(answer.status).toBe(401);
+  expect(codeOf(answer)).toBe('missing_credentials');
+  expect(got.length).toBe(before);
+}
+
+/** The request as the backend got it. */
+async function expectForwarded(bytes: string | Buffer): Promise<Got> {
+  const before = got.length;
+  expect((await ask(bytes)).status).toBe(200);
+  expect(got.length).toBe(before + 1);
+  return got.at(-1) as Got;
+}
+
+const PREFLIGHT = ['Origin: https://shop.test', 'Access-Control-Request-Method: POST'];
+
+describe('a request on a public path', () => {
+  it('needs no secret key, and has no merchant', async () => {
+    const lines = stack.log.length;
+    const { line, headers, body } = await expectForwarded(
+      whole('POST /callbacks/first?id=1', ['X-Merchant-Code: M-ALPHA', 'X_Merchant_Code: M-ALPHA'], 'paid'),
+    );
+    expect([line, body]).toEqual(['POST /callbacks/first?id=1', 'paid']);
+    expect(headers).not.toHaveProperty('x-merchant-code');
+    expect(headers).not.toHaveProperty('authorization');
+    expect(headers['x-forwarded-for']).toBe('127.0.0.1');
+    const logged = await until(() => stack.log.slice(lines).find(({ msg }) => msg === 'request'));
+    expect(logged).toMatchObject({
+      operation: 'undeclared',
+      outcome: 'passed_through',
+      path: '/callbacks/:bank',
+    });
+    expect(logged).not.toHaveProperty('merchant');
+    expect(await stack.gateway.metrics.text()).toContain(
+      'oncegate_requests_total{operation="undeclared",outcome="passed_through"} 1',
+    );
+  });
+
+  it('keeps credentials that are not the gateway’s', async () => {
+    const { headers } = await expectForwarded(
+      whole('POST /callbacks/first', ['Authorization: Basic YmFuazpwYXNz'], ''),
+    );
+    expect(headers.authorization).toBe('Basic YmFuazpwYXNz');
+  });
+
+  it.each(['strip', 'replace'] as const)(
+    'does not get the gateway’s credentials under forward: %s',
+    async (forward) => {
+      const replaceWith = forward === 'replace' ? { replaceWith: 'Bearer of-the-gateway' } : {};
+      const other = await openStack({
+        auth: auth({ forward, ...replaceWith }),
+        upstream: { url },
+        // A public path is declared, though by no operation.
+        idempotency: { undeclared: 'refuse' },
+      });
+      try {
+        expect(
+          (await ask(whole('POST /callbacks/first', ['Authorization: Bearer x'], ''), other)).status,
+        ).toBe(200);
+        expect(got.at(-1)?.headers).not.toHaveProperty('authorization');
+      } finally {
+        await other.close();
+      }
+    },
+  );
+
+  it('is still refused if it is ambiguous or malformed', async () => {
+    const before = got.length;
+    for (const [line, fields, code] of [
+      ['POST /callbacks/..', [], 'invalid_target'],
+      ['POST /callbacks/a%2fb', [], 'invalid_target'],
+      ['POST //callbacks/a', [], 'invalid_target'],
+      ['POST /callbacks/a', ['Host: b'], 'invalid_request'],
+      ['POST /callbacks/a', ['Transfer-Encoding: gzip, chunked'], 'invalid_request'],
+    ] as const)
+      expect(codeOf(await ask(head(line, ...fields))), line).toBe(code);
+    expect(got.length).toBe(before);
+  });
+
+  it('is forwarded with an idempotency key, which nobody’s is', async () => {
+    const bytes = whole('POST /callbacks/first', ['Idempotency-Key: a'], 'paid');
+    await expectForwarded(bytes);
+    await expectForwarded(bytes);
+  });
+
+  it('needs a valid secret key if it has credentials and an idempotency key, which then protects it', async () => {
+    for (const [secret, code] of [
+      ['Bearer sk_test_revoked', 'invalid_key'],
+      ['Basic YmFuazpwYXNz', 'missing_credentials'],
+    ]) {
+      const fields = [`Authorization: ${secret}`, 'x-service-idempotency: b'];
+      const before = got.length;
+      const answer = await ask(whole('POST /callbacks/first', fields, 'paid'));
+      expect(answer.status).toBe(401);
+      expect(codeOf(answer)).toBe(code);
+      expect(got.length).toBe(before);
+    }
+    const bytes = whole('POST /callbacks/first', [ALPHA, 'x-service-idempotency: b'], 'paid');
+    expect((await expectForwarded(bytes)).headers['x-merchant-code']).toBe('M-ALPHA');
+    const before = got.length;
+    expect((await ask(bytes)).headers['idempotent-replayed']).toEqual(['true']);
+    expect(got.length).toBe(before);
+  });
+
+  it('is found among requests on one connection, and opens no other', async () => {
+    const wire = await Wire.open(stack.port);
+    wire.write(head('GET /Health') + head('GET /other') + head('GET /Health'));
+    expect(
+      [await wire.answer(), await wire.answer(), await wire.answer()].map(({ status }) => status),
+    ).toEqual([200, 401, 200]);
+  });
+});
+
+describe('a request needs a secret key if', () => {
+  it.each([
+    ['its letter case differs', 'GET /health'],
+    ['it has a trailing slash', 'GET /Health/'],
+    ['it is encoded', 'GET /%48ealth'],
+    ['it has a path parameter', 'GET /Health;a=1'],
+    ['it has another extension', 'GET /Health.html'],
+    ['its method is another', 'PUT /Health'],
+    ['it has more segments', 'POST /callbacks/first/second'],
+    ['it has fewer segments', 'POST /callbacks'],
+    ['its query overrides the method', 'POST /callbacks/first?_method=DELETE'],
+  ])('%s', async (_, line) => expectRefused(head(line, 'Content-Length: 0')));
+
+  it.each([
+    ['X-HTTP-Method-Override', 'DELETE'],
+    ['X-Method-Override', 'DELETE'],
+    ['X-Original-URL', '/v1/index.php'],
+    ['X-Rewrite-URL', '/v2/get_balance'],
+  ])('%s may make it another request', async (name, value) =>
+    expectRefused(whole('POST /callbacks/first', [`${name}: ${value}`], '{"action":"withdraw"}')),
+  );
+});
+
+describe('a CORS preflight', () => {
+  it('is public, on declared paths too', async () => {
+    for (const path of [
+      '/v1/index.php',
+      '/v2/get_balance?a=1',
+      '/v9/else?action=withdraw',
+      '/V1/INDEX.PHP',
+      '/',
+    ]) {
+      const { line, headers } = await expectForwarded(head(`OPTIONS ${path}`, ...PREFLIGHT));
+      expect(line).toBe(`OPTIONS ${path}`);
+      expect(headers).not.toHaveProperty('x-merchant-code');
+    }
+  });
+
+  it.each([
+    ['that is none', 'OPTIONS /v1/index.php', PREFLIGHT.slice(0, 1)],
+    ['whose query could select an operation', 'OPTIONS /v1/index.php?action=withdraw', PREFLIGHT],
+    ['whose query could, on a lookalike,', 'OPTIONS /V1/INDEX.PHP/?action=withdraw', PREFLIGHT],
+    ['with a body', 'OPTIONS /v1/index.php', [...PREFLIGHT, 'Content-Length: 2']],
+    ['with a chunked body', 'OPTIONS /v1/index.php', [...PREFLIGHT, 'Transfer-Encoding: chunked']],
+    ['with credentials', 'OPTIONS /v1/index.php', [...PREFLIGHT, 'Authorization: Basic eDp5']],
+    ['that overrides its method', 'OPTIONS /v1/index.php', [...PREFLIGHT, 'X-HTTP-Method-Override: POST']],
+  ])('%s needs a secret key on a declared path', async (_, line, fields) =>
+    expectRefused(head(line, ...fields)),
+  );
+});
+
+describe('a WebSocket', () => {
+  it('on a public path needs no secret key, and no other handshake is public', async () => {
+    const sandboxed = await openStack({ auth: auth() });
+    try {
+      const ws = new WebSocket(`ws://127.0.0.1:${sandboxed.port}/v3/ws`, {
+        headers: { 'X-Merchant-Code': 'M-ALPHA' },
+      });
+      await once(ws, 'open');
+      ws.send('hello');
+      expect(String((await once(ws, 'message'))[0])).toBe('hello');
+      const sent = sandboxed.sandbox.requests.lastUpgrade?.rawHeaders ?? [];
+      expect(sent.map(([name]) => name.toLowerCase())).not.toContain('x-merchant-code');
+      ws.close();
+      await once(ws, 'close');
+      const handshake = ['Connection: Upgrade', 'Upgrade: websocket', 'Sec-WebSocket-Version: 13'];
+      for (const path of ['/v3/WS', '/v3/ws/', '/v3/wss'])
+        expect(
+          (
+            await ask(
+              head(`GET ${path}`, ...handshake, 'Sec-WebSocket-Key: MDEyMzQ1Njc4OTAxMjM0NQ=='),
+              sandboxed,
+            )
+          ).status,
+          path,
+        ).toBe(401);
+    } finally {
+      await sandboxed.close();
+    }
+  });
+});

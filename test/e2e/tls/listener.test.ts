@@ -1,0 +1,279 @@
+import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import { connect as connectTcp, type Socket } from 'node:net';
+import { type ConnectionOptions, connect, type TLSSocket } from 'node:tls';
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
+import { WebSocket } from 'ws';
+import { Authority } from '../../support/certificates.ts';
+import { send, withdraw } from '../../support/client.ts';
+import type { MoreConfig } from '../../support/config.ts';
+import { metric } from '../../support/metrics.ts';
+import { payoutBody } from '../../support/payout.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { until } from '../../support/until.ts';
+import { ALPHA, codeOf, head, request, Wire } from '../../support/wire.ts';
+
+const authority = new Authority();
+const files = authority.issue();
+const ca = authority.caBytes;
+
+const openTls = (more: MoreConfig = {}, minVersion?: 'TLSv1.3') =>
+  openStack({ ...more, listen: { tls: { ...files, ...(minVersion && { minVersion }) } } });
+
+let stack: Stack;
+beforeAll(async () => {
+  stack = await openTls();
+});
+afterAll(() => stack.close());
+
+const booked = () => stack.sandbox.ledger.transactions().length;
+const failed = (of: Stack, reason: string) =>
+  metric(of.adminUrl, 'oncegate_tls_handshakes_failed_total', { reason });
+
+/** A connection without a handshake; destroyed after the test. */
+async function plainConnection(port: number): Promise<Socket> {
+  const socket = connectTcp(port, '127.0.0.1').on('error', () => {});
+  onTestFinished(() => void socket.destroy());
+  await once(socket, 'connect');
+  return socket;
+}
+
+async function shakenHands(options: ConnectionOptions): Promise<TLSSocket> {
+  const socket = connect({ port: stack.port, host: '127.0.0.1', ca, ...options });
+  onTestFinished(() => void socket.destroy());
+  await once(socket, 'secureConnect');
+  return socket.on('error', () => {});
+}
+
+const pay = (key: string, ...fields: string[]) =>
+  request(
+    'POST /v1/index.php',
+    [ALPHA, `x-service-idempotency: ${key}`, ...fields],
+    JSON.stringify(payoutBody(1)),
+  );
+
+describe('a merchant over TLS', () => {
+  test('pays once although the backend resets the connection after it has paid', async () => {
+    const key = randomUUID();
+    const before = booked();
+    const first = await withdraw(stack.url, { key, ca, fault: 'execute-then-reset' });
+    expect([first.status, codeOf(first)]).toEqual([502, 'outcome_unknown']);
+    const retry = await withdraw(stack.url, { key, ca });
+    expect([retry.status, codeOf(retry)]).toEqual([409, 'outcome_unknown']);
+    expect(booked() - before).toBe(1);
+  });
+
+  test('gets a replay', async () => {
+    const key = randomUUID();
+    const [first, again] = [await withdraw(stack.url, { key, ca }), await withdraw(stack.url, { key, ca })];
+    expect([first.status, again.status]).toEqual([201, 201]);
+    expect(again.headers['idempotent-replayed']).toBe('true');
+    expect(again.body).toEqual(first.body);
+  });
+
+  test('reaches the backend with X-Forwarded-Proto: https, whatever a client says that is no trusted proxy', async () => {
+    const seen = async (fields: Record<string, string>) => {
+      const headers = { Authorization: 'Bearer sk_sandbox_alpha', ...fields };
+      const echo = (await send(stack.url, { path: '/v3/echo', headers, ca })).json<{
+        rawHeaders: [string, string][];
+      }>();
+      return echo.rawHeaders.flatMap(([name, value]) => (/^x-forwarded-proto$/i.test(name) ? [value] : []));
+    };
+    expect(await seen({})).toEqual(['https']);
+    expect(await seen({ 'X-Forwarded-Proto': 'http' })).toEqual(['https']);
+  });
+
+  test('uses WebSockets', async () => {
+    const ws = new WebSocket(`wss://127.0.0.1:${stack.port}/v3/ws`, {
+      ca,
+      headers: { authorization: 'Bearer sk_sandbox_alpha' },
+    });
+    onTestFinished(() => ws.terminate());
+    await once(ws, 'open');
+    ws.send('hello');
+    expect(String((await once(ws, 'message'))[0])).toBe('hello');
+  });
+
+  test('may half-close its connection, and still reads its answer', async () => {
+    for (const bytes of [pay(randomUUID(), 'X-Sandbox-Fault: delay=50'), head('GET /v3/echo', ALPHA)]) {
+      const socket = await shakenHands({ allowHalfOpen: true } as ConnectionOptions);
+      let received = '';
+      socket.on('data', (chunk) => {
+        received += chunk;
+      });
+      socket.end(bytes);
+      await once(socket, 'end');
+      expect(received).toMatch(/^HTTP\/1\.1 20[01] /m);
+    }
+  });
+
+  test('who disconnects in the middle does not stop an execution', async () => {
+    const key = randomUUID();
+    const before = booked();
+    const wire = await Wire.open(stack.port, ca);
+    wire.write(pay(key, 'X-Sandbox-Fault: delay=200'));
+    await until(() => stack.sandbox.requests.ofKey(key) === 1);
+    wire.socket.destroy();
+    const retry = (await Wire.open(stack.port, ca)).write(pay(key));
+    expect((await retry.answer()).status).toBe(201);
+    expect(booked() - before).toBe(1);
+  });
+});
+
+describe('the handshake', () => {
+  test('offers HTTP/1.1 only', async () => {
+    const both = await shakenHands({ ALPNProtocols: ['h2', 'http/1.1'] });
+    expect(both.alpnProtocol).toBe('http/1.1');
+    await expect(shakenHands({ ALPNProtocols: ['h2'] })).rejects.toThrow(/alert/);
+  });
+
+  test('refuses versions below minVersion', async () => {
+    const strict = await openTls({}, 'TLSv1.3');
+    onTestFinished(() => strict.close());
+    await expect(shakenHands({ port: strict.port, maxVersion: 'TLSv1.2' })).rejects.toThrow(/alert|version/);
+    expect((await shakenHands({ port: strict.port })).getProtocol()).toBe('TLSv1.3');
+    const old = { minVersion: 'TLSv1.1', maxVersion: 'TLSv1.1', ciphers: 'DEFAULT@SECLEVEL=0' } as const;
+    await expect(shakenHands(old)).rejects.toThrow(/alert|version/);
+    expect((await shakenHands({ maxVersion: 'TLSv1.2' })).getProtocol()).toBe('TLSv1.2');
+  });
+
+  test.each(['TLSv1.2', 'TLSv1.3'] as const)('resumes no session: %s', async (maxVersion) => {
+    const first = await shakenHands({ maxVersion });
+    const sessions: Buffer[] = [];
+    first.on('session', (session) => sessions.push(session));
+    first.write(head('GET /v2/get_balance', ALPHA));
+    await once(first, 'data');
+    const session = sessions.at(-1) ?? first.getSession();
+    const again = await shakenHands({ maxVersion, ...(session && { session }) });
+    expect(again.isSessionReused()).toBe(false);
+  });
+
+  test('is not repeated within a connection', async () => {
+    const socket = await shakenHands({ maxVersion: 'TLSv1.2' });
+    const error = await new Promise<Error | null>((resolve) => {
+      socket.once('error', resolve);
+      socket.once('close', () => resolve(new Error('closed')));
+      socket.renegotiate({ rejectUnauthorized: true }, resolve);
+    });
+    expect(error?.message).toMatch(/renegotiation|closed/);
+  });
+
+  test('must be over within limits.headerTimeoutMs, however slowly its bytes arrive', async () => {
+    const hasty = await openTls({ limits: { headerTimeoutMs: 400 } });
+    onTestFinished(() => hasty.close());
+    const hello = await clientHello();
+    const startedMs = performance.now();
+    const silent = await plainConnection(hasty.port);
+    const dripping = await plainConnection(hasty.port);
+    let sent = 0;
+    const drip = setInterval(() => dripping.write(hello.subarray(sent, ++sent)), 50);
+    onTestFinished(() => clearInterval(drip));
+    await Promise.all([once(silent, 'close'), once(dripping, 'close')]);
+    expect(performance.now() - startedMs).toBeLessThan(3000);
+    expect(sent).toBeLessThan(hello.length);
+    await until(async () => (await failed(hasty, 'timeout')) === 2);
+  });
+
+  test('that fails is counted by its reason, and closes its connection without an answer', async () => {
+    const before = { refused: await failed(stack, 'refused'), gone: await failed(stack, 'disconnected') };
+    const plain = await plainConnection(stack.port);
+    let received = 0;
+    plain.on('data', (chunk) => {
+      received += chunk.toString().includes('HTTP/') ? 1 : 0;
+    });
+    plain.write(head('GET /v2/get_balance', ALPHA));
+    await once(plain, 'close');
+    expect(received).toBe(0);
+    (await plainConnection(stack.port)).destroy();
+    await until(async () => (await failed(stack, 'refused')) === before.refused + 1);
+    await until(async () => (await failed(stack, 'disconnected')) === before.gone + 1);
+    const lines = stack.log.filter(({ msg }) => msg === 'a TLS handshake failed');
+    expect(lines.length).toBeGreaterThanOrEqual(2);
+    for (const line of lines) expect(line).toMatchObject({ level: 20, reason: expect.any(String) });
+  });
+
+  test('counts as a connection before it is over', async () => {
+    const small = await openTls({ limits: { connections: 2 } });
+    onTestFinished(() => small.close());
+    const [one, two] = [await plainConnection(small.port), await plainConnection(small.port)];
+    await once(await plainConnection(small.port), 'close');
+    expect(await metric(small.adminUrl, 'oncegate_connections_refused_total')).toBe(1);
+    one.destroy();
+    two.destroy();
+    await until(async () =>
+      send(small.url, {
+        path: '/v2/get_balance',
+        headers: { Authorization: 'Bearer sk_sandbox_alpha' },
+        ca,
+      }).then(
+        ({ status }) => status === 200,
+        () => false,
+      ),
+    );
+  });
+});
+
+test('bytes that are no TLS, after the handshake, end their connection only', async () => {
+  const raw = await plainConnection(stack.port);
+  const socket = connect({ socket: raw, ca, host: '127.0.0.1' }).on('error', () => {});
+  await once(socket, 'secureConnect');
+  raw.write(Buffer.alloc(64, 'x'));
+  await once(raw, 'close');
+  expect((await withdraw(stack.url, { key: randomUUID(), ca })).status).toBe(201);
+});
+
+test('a merchant who does not read its answers is disconnected', async () => {
+  const impatient = await openTls({ limits: { inFlight: 10, answerTimeoutMs: 400 } });
+  onTestFinished(() => impatient.close());
+  const idler = await Wire.open(impatient.port, ca);
+  idler.socket.pause();
+  idler.write(head('GET /v3/echo').repeat(12_000));
+  const inFlight = async () => await metric(impatient.adminUrl, 'oncegate_in_flight');
+  await until(async () => (await inFlight()) > 0);
+  await until(async () => (await inFlight()) === 0);
+});
+
+// Node's parser loses bytes when a TLS socket is paused: see tls-server.ts.
+test('a merchant who pipelines more than it reads gets every answer, and no byte of a request is lost', async () => {
+  const socket = await shakenHands({});
+  const chunks: Buffer[] = [];
+  socket.on('data', (bytes: Buffer) => chunks.push(bytes)).pause();
+  // More answers than the buffers of both systems hold.
+  const requests = 8000;
+  socket.write(head('GET /v3/echo').repeat(requests - 1) + head('GET /v3/echo', ALPHA, 'Connection: close'));
+  await until(async () => (await metric(stack.adminUrl, 'oncegate_in_flight')) > 0);
+  socket.resume();
+  await once(socket, 'end');
+  const statuses = Buffer.concat(chunks)
+    .toString('latin1')
+    .match(/HTTP\/1\.1 \d+/g);
+  expect(statuses).toHaveLength(requests);
+  expect(statuses?.filter((line) => line !== 'HTTP/1.1 401')).toEqual(['HTTP/1.1 200']);
+});
+
+test('a head that is too slow or too large is answered, and its connection closed', async () => {
+  const strict = await openTls({ limits: { headerTimeoutMs: 400, headerBytes: 1024 } });
+  onTestFinished(() => strict.close());
+  const slow = await Wire.open(strict.port, ca);
+  const late = await slow.write('GET /v2/get_balance HTTP/1.1\r\n').answer();
+  expect([late.status, codeOf(late)]).toEqual([408, 'request_timeout']);
+  const large = await Wire.open(strict.port, ca);
+  expect((await large.write(head('GET /', `X-Large: ${'x'.repeat(2000)}`)).answer()).status).toBe(431);
+  const many = await Wire.open(stack.port, ca);
+  const lines = Array.from({ length: 250 }, (_, i) => `a${i}: 1`);
+  expect((await many.write(head('GET /', ...lines)).answer()).status).toBe(431);
+});
+
+/** The first bytes that a client sends. */
+async function clientHello(): Promise<Buffer> {
+  const { createServer } = await import('node:net');
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as { port: number };
+  const client = connect({ port, host: '127.0.0.1' }).on('error', () => {});
+  const [socket] = (await once(server, 'connection')) as [Socket];
+  const [bytes] = (await once(socket, 'data')) as [Buffer];
+  client.destroy();
+  server.close();
+  return bytes;
+}

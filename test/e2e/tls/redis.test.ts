@@ -1,0 +1,183 @@
+import { randomUUID } from 'node:crypto';
+import tls from 'node:tls';
+import { beforeAll, describe, expect, onTestFinished, test } from 'vitest';
+import { openCopySide } from '../../../src/idempotency/stores/open-store.ts';
+import { systemClock } from '../../../src/kernel/clock.ts';
+import { Authority, replaceFiles } from '../../support/certificates.ts';
+import { withdraw } from '../../support/client.ts';
+import { type ConfigInput, parsedConfig } from '../../support/config.ts';
+import { type RedisServer, startRedis } from '../../support/redis-server.ts';
+import { openStack } from '../../support/stack.ts';
+import { until } from '../../support/until.ts';
+
+const authority = new Authority();
+const server = authority.issue();
+const client = authority.issue();
+const ours = { ca: authority.ca, ...client };
+
+const serverTls = {
+  'tls-cert-file': server.cert,
+  'tls-key-file': server.key,
+  'tls-ca-cert-file': authority.ca,
+};
+
+/** A Redis that also speaks TLS, and then asks for a certificate. The plain port is for the test. */
+async function startTlsRedis(more: Record<string, string> = {}) {
+  const redis = await startRedis({ tls: { ...serverTls, ...more } });
+  return { redis, url: `rediss://127.0.0.1:${redis.tlsPort}` };
+}
+
+type RedisStore = Extract<ConfigInput['store'], { kind: 'redis' }>;
+
+/** One payout whose backend resets the connection after it has paid, and its retry. */
+async function paysOnce(store: Omit<RedisStore, 'kind'>, lock: ConfigInput['lock'] = {}): Promise<void> {
+  const stack = await openStack({ store: { kind: 'redis', ...store }, lock });
+  onTestFinished(() => stack.close());
+  const key = randomUUID();
+  expect((await withdraw(stack.url, { key, fault: 'execute-then-reset' })).status).toBe(502);
+  expect((await withdraw(stack.url, { key })).status).toBe(409);
+  const paid = randomUUID();
+  expect((await withdraw(stack.url, { key: paid })).status).toBe(201);
+  expect((await withdraw(stack.url, { key: paid })).headers['idempotent-replayed']).toBe('true');
+  expect(stack.sandbox.ledger.transactions()).toHaveLength(2);
+}
+
+const refused = (store: Omit<RedisStore, 'kind'>) =>
+  expect(openStack({ store: { kind: 'redis', connectTimeoutMs: 700, ...store } })).rejects.toThrow(
+    /redis cannot be reached/,
+  );
+
+/** Every TLS connection that the process opens from now on, until the test ends. */
+function recordOpened(): tls.TLSSocket[] {
+  const opened: tls.TLSSocket[] = [];
+  const { connect } = tls;
+  tls.connect = ((...args: Parameters<typeof connect>) => {
+    const socket = connect(...args);
+    opened.push(socket);
+    return socket;
+  }) as typeof connect;
+  onTestFinished(() => {
+    tls.connect = connect;
+  });
+  return opened;
+}
+
+/** ioredis listens to the first error only. Without a listener the next one would be thrown, and end a gateway. */
+function failThrice(socket: tls.TLSSocket): void {
+  for (let errors = 0; errors < 3; errors++) socket.emit('error', new Error('late'));
+}
+
+describe('a Redis that speaks TLS and asks for a certificate', () => {
+  let redis: RedisServer;
+  let url: string;
+  beforeAll(async () => {
+    ({ redis, url } = await startTlsRedis());
+  });
+
+  test('is the store', async () => {
+    await paysOnce({ url, tls: ours });
+    expect((await redis.admin.keys('oncegate:*')).length).toBeGreaterThan(0);
+  });
+
+  test('can be the source and the destination of a copy', async () => {
+    const config = parsedConfig({
+      upstream: { url: 'http://127.0.0.1:1' },
+      store: { kind: 'redis', url, tls: ours, prefix: randomUUID() },
+    } as ConfigInput);
+    const side = await openCopySide(config, systemClock);
+    onTestFinished(() => side.close());
+    expect(await side.isEmpty()).toBe(true);
+  });
+
+  test('is refused if its certificate is from another authority or has another name', async () => {
+    await refused({ url, tls: { ...client, ca: new Authority().ca } });
+    await refused({ url });
+    await refused({ url, tls: { ...ours, serverName: 'redis.internal' } });
+  });
+
+  test('refuses a gateway without a certificate', () => refused({ url, tls: { ca: authority.ca } }));
+
+  test('holds the leases as a lock node', async () => {
+    const stack = await openStack({
+      store: { kind: 'redis', url, tls: ours },
+      lock: { nodes: [url] },
+    });
+    onTestFinished(() => stack.close());
+    const answer = withdraw(stack.url, { key: randomUUID(), fault: 'delay=500' });
+    const lease = () => redis.admin.keys('*lease*');
+    await until(async () => (await lease()).length > 0);
+    expect((await answer).status).toBe(201);
+  });
+
+  test('names the master as a sentinel, and the master is reached over TLS', async () => {
+    const sentinel = await startRedis({
+      tls: { ...serverTls, 'tls-replication': 'yes' },
+      sentinel: [`sentinel monitor payments 127.0.0.1 ${redis.tlsPort} 1`],
+    });
+    const sentinels = { name: 'payments', nodes: [`rediss://127.0.0.1:${sentinel.tlsPort}`] };
+    await paysOnce({ sentinels, tls: ours });
+    // In plain text, the master's TLS port answers nothing.
+    await refused({ sentinels, tls: false });
+  });
+
+  test('ends no process by an error that follows another one, on a connection to a sentinel or to the master', async () => {
+    const sentinel = await startRedis({
+      tls: { ...serverTls },
+      sentinel: [`sentinel monitor payments 127.0.0.1 ${redis.tlsPort} 1`],
+    });
+    const opened = recordOpened();
+    const sentinels = { name: 'payments', nodes: [`rediss://127.0.0.1:${sentinel.tlsPort}`] };
+    const stack = await openStack({ store: { kind: 'redis', sentinels, tls: ours } });
+    onTestFinished(() => stack.close());
+    const ports = opened.map(({ remotePort }) => remotePort);
+    expect(opened.length).toBeGreaterThanOrEqual(2);
+    expect(ports).toContain(redis.tlsPort);
+    for (const socket of opened) failThrice(socket);
+  });
+
+  test('uses a new certificate of the gateway after a reconnect', async () => {
+    const files = authority.issue();
+    replaceFiles(files, new Authority().issue());
+    const before = { ...ours, ...files };
+    await refused({ url, tls: before });
+    replaceFiles(files, client);
+    const stack = await openStack({ store: { kind: 'redis', url, tls: before } });
+    onTestFinished(() => stack.close());
+    replaceFiles(files, authority.issue());
+    await until(async () =>
+      /certificate_reloads_total\{certificate="store",result="ok"\} [1-9]/.test(
+        await stack.gateway.metrics.text(),
+      ),
+    );
+    await redis.admin.call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+    await until(async () => (await withdraw(stack.url, { key: randomUUID() })).status === 201);
+  });
+});
+
+test('a cluster over TLS is the store, and an error that follows another one ends no process', async () => {
+  const { redis, url } = await startTlsRedis({
+    'cluster-enabled': 'yes',
+    'tls-cluster': 'yes',
+    'cluster-announce-ip': '127.0.0.1',
+  });
+  await redis.admin.call('CLUSTER', 'ADDSLOTSRANGE', 0, 16_383);
+  await until(async () => String(await redis.admin.cluster('INFO')).includes('cluster_state:ok'));
+  await paysOnce({ cluster: [url], tls: ours });
+
+  // ioredis asks for the nodes of the slots on connections of their own, which it opens again and again.
+  const opened = recordOpened();
+  const stack = await openStack({ store: { kind: 'redis', cluster: [url], tls: ours } });
+  onTestFinished(() => stack.close());
+  await until(() => opened.some(({ destroyed }) => destroyed));
+  expect(opened.some(({ destroyed }) => !destroyed)).toBe(true);
+  for (const socket of opened) failThrice(socket);
+});
+
+test.each<[string, object]>([
+  ['a section with a redis:// url', { url: 'redis://r:1', tls: { ca: '/ca' } }],
+  ['a certificate without its key', { url: 'rediss://r:1', tls: { cert: '/cert' } }],
+  ['some cluster nodes with TLS', { cluster: ['redis://r:1', 'rediss://r:2'] }],
+])('the configuration is refused: %s', (_what, store) => {
+  const input = { upstream: { url: 'http://a' }, store: { kind: 'redis', ...store } };
+  expect(() => parsedConfig(input as ConfigInput)).toThrow(/rediss|cert and key/);
+});

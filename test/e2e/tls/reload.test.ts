@@ -1,0 +1,154 @@
+import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import { chmodSync, readFileSync, writeFileSync } from 'node:fs';
+import { Agent } from 'node:https';
+import { connect } from 'node:tls';
+import { describe, expect, onTestFinished, test } from 'vitest';
+import { Authority, type CertificateFiles, replaceFiles } from '../../support/certificates.ts';
+import { send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { metric } from '../../support/metrics.ts';
+import type { SpawnedGateway } from '../../support/spawn.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { until } from '../../support/until.ts';
+import { configFor, openSandbox, startGateway } from '../process/gateways.ts';
+
+const authority = new Authority();
+const ca = authority.caBytes;
+const DAY_MS = 24 * 3_600_000;
+
+async function open(files: CertificateFiles = authority.issue()): Promise<Stack> {
+  const stack = await openStack({ listen: { tls: files } });
+  onTestFinished(() => stack.close());
+  return stack;
+}
+
+/** The serial number of the certificate that a new connection gets. */
+async function served({ port }: Pick<Stack, 'port'>): Promise<string> {
+  const socket = connect({ port, host: '127.0.0.1', ca, rejectUnauthorized: false });
+  await once(socket, 'secureConnect');
+  const { serialNumber } = socket.getPeerCertificate();
+  socket.destroy();
+  return serialNumber;
+}
+
+const reloads = ({ adminUrl }: Pick<Stack, 'adminUrl'>, result: string) =>
+  metric(adminUrl, 'oncegate_certificate_reloads_total', { certificate: 'listen', result });
+
+async function warnings({ adminUrl }: Pick<Stack, 'adminUrl'>): Promise<string[]> {
+  const { checks } = (await send(adminUrl, { path: '/readyz' })).json<{
+    checks: { name: string; ok: boolean; warnings?: string[] }[];
+  }>();
+  const check = checks.find(({ name }) => name === 'certificates');
+  expect(check?.ok).toBe(true);
+  return check?.warnings ?? [];
+}
+
+test('a new certificate is used from the next connection on, and open connections stay', async () => {
+  const files = authority.issue();
+  const stack = await open(files);
+  const agent = new Agent({ keepAlive: true, maxSockets: 1, ca });
+  onTestFinished(() => agent.destroy());
+  expect((await withdraw(stack.url, { key: randomUUID(), agent })).status).toBe(201);
+  const before = await served(stack);
+  const untilMs = Math.floor((Date.now() + 50 * DAY_MS) / 1000) * 1000;
+  replaceFiles(files, authority.issue({ untilMs }));
+  await until(async () => (await served(stack)) !== before);
+  expect((await withdraw(stack.url, { key: randomUUID(), agent })).status).toBe(201);
+  expect(await reloads(stack, 'ok')).toBeGreaterThanOrEqual(1);
+  const expires = 'oncegate_certificate_expires_timestamp_seconds';
+  expect(await metric(stack.adminUrl, expires, { certificate: 'listen' })).toBe(untilMs / 1000);
+});
+
+describe('files that cannot be used leave the old certificate in use, with a log line, a count and a warning:', () => {
+  const other = authority.issue();
+  test.each<[string, (files: CertificateFiles) => void, RegExp]>([
+    [
+      'a key of another certificate',
+      ({ key }) => writeFileSync(key, readFileSync(other.key)),
+      /does not belong/,
+    ],
+    ['no PEM', ({ cert }) => writeFileSync(cert, 'hello'), /holds no certificate/],
+    [
+      'half a certificate',
+      ({ cert }) => writeFileSync(cert, readFileSync(cert).subarray(0, 400)),
+      /holds no certificate|ends within/,
+    ],
+    [
+      'a chain whose second certificate is cut off',
+      ({ cert }) => writeFileSync(cert, Buffer.concat([readFileSync(cert), ca.subarray(0, 300)])),
+      /ends within a certificate/,
+    ],
+    ['half a key', ({ key }) => writeFileSync(key, readFileSync(key).subarray(0, 100)), /no private key/],
+    ['an expired certificate', (files) => replaceFiles(files, authority.issueExpired()), /expired at/],
+    [
+      'a certificate of tomorrow',
+      (files) => replaceFiles(files, authority.issue({ fromMs: Date.now() + DAY_MS })),
+      /not valid before/,
+    ],
+    [
+      'a file that is too large',
+      ({ cert }) => writeFileSync(cert, Buffer.alloc(2_000_000, 'a')),
+      /larger than/,
+    ],
+  ])('%s', async (_what, breakThem, why) => {
+    const files = authority.issue();
+    const good = { cert: readFileSync(files.cert), key: readFileSync(files.key) };
+    const stack = await open(files);
+    const before = await served(stack);
+    breakThem(files);
+    await until(async () => (await reloads(stack, 'refused')) > 0);
+    expect(await served(stack)).toBe(before);
+    expect((await withdraw(stack.url, { key: randomUUID(), ca })).status).toBe(201);
+    expect((await warnings(stack)).join()).toMatch(why);
+    const line = stack.log.findLast(({ msg }) => /a new certificate is refused/.test(String(msg)));
+    expect(line).toMatchObject({ level: 50, certificate: 'listen', reason: expect.stringMatching(why) });
+    expect(JSON.stringify(stack.log)).not.toContain('PRIVATE KEY');
+    writeFileSync(files.cert, good.cert);
+    writeFileSync(files.key, good.key);
+    await until(async () => !(await warnings(stack)).join().includes('refused'));
+  });
+});
+
+test('/readyz warns of a certificate that expires soon and of a key that everyone can read', async () => {
+  const files = authority.issue({ untilMs: Date.now() + 20 * DAY_MS });
+  chmodSync(files.key, 0o644);
+  const stack = await open(files);
+  expect(await warnings(stack)).toEqual([
+    expect.stringMatching(/^listen\.tls: the certificate expires within 30 days: \d{4}-/),
+    'listen.tls: every user of this machine can read the private key',
+  ]);
+});
+
+describe.each([1, 2])('a gateway process with %i workers', (workers) => {
+  const files = authority.issue();
+  const start = async () => {
+    const sandbox = await openSandbox();
+    const listen = { host: '127.0.0.1', port: 0, tls: files };
+    return { sandbox, gateway: await startGateway(configFor(sandbox, { workers, listen })) };
+  };
+  const pid = ({ lines }: SpawnedGateway) =>
+    lines.filter((line) => line.includes('a certificate was reloaded'));
+
+  test('loses no payout while its certificate changes again and again, and on SIGHUP', async () => {
+    const { sandbox, gateway } = await start();
+    const answers: TestAnswer[] = [];
+    let changing = true;
+    const merchant = async () => {
+      // A new connection for each payout.
+      while (changing) answers.push(await withdraw(gateway.url, { key: randomUUID(), ca, fault: 'delay=5' }));
+    };
+    const merchants = Promise.all([merchant(), merchant(), merchant()]);
+    for (let round = 1; round <= 3; round++) {
+      const before = await served(gateway);
+      replaceFiles(files, authority.issue());
+      if (round % 2 === 0) process.kill(gateway.pid, 'SIGHUP');
+      await until(async () => (await served(gateway)) !== before);
+      await until(() => pid(gateway).length >= round * workers);
+    }
+    changing = false;
+    await merchants;
+    expect(new Set(answers.map(({ status }) => status))).toEqual(new Set([201]));
+    expect(sandbox.ledger.transactions()).toHaveLength(answers.length);
+    expect(await gateway.end()).toBe(0);
+  });
+});

@@ -1,0 +1,135 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { pino } from 'pino';
+import { expect, it, onTestFinished } from 'vitest';
+import { shareStoreMetrics } from '../../src/embedding/store-metrics.ts';
+import type { OpenedStore } from '../../src/embedding/stores.ts';
+import { DoubtGauges } from '../../src/gateway/doubt-gauges.ts';
+import type { DoubtCount } from '../../src/idempotency/doubt-count.ts';
+import { systemClock } from '../../src/kernel/clock.ts';
+import { Metrics } from '../../src/observability/metrics.ts';
+import { Observer } from '../../src/observability/observer.ts';
+import { until } from '../support/until.ts';
+
+const NOTHING: DoubtCount = {
+  countedAtMs: 1000,
+  operations: new Map(),
+  oldestSinceMs: undefined,
+  resolutions: [],
+};
+
+/** Gauges on a store that counts what the test says. `asked`: with which `everyMs` it was asked. */
+function shown(everyMs: number) {
+  const metrics = new Metrics();
+  metrics.declareOperations(['withdraw', 'other', 'undeclared']);
+  const lines: { reason?: string }[] = [];
+  const logger = { warn: (fields: object) => void lines.push(fields) };
+  const store = { count: NOTHING as DoubtCount | Error, asked: [] as number[] };
+  const countDoubts = async ({ everyMs: every }: { everyMs: number }) => {
+    store.asked.push(every);
+    if (store.count instanceof Error) throw store.count;
+    return store.count;
+  };
+  const gauges = new DoubtGauges({ store: { countDoubts }, metrics, logger, clock: systemClock, everyMs });
+  onTestFinished(() => gauges.close());
+  const line = async (series: string) => {
+    const text = await metrics.text();
+    return text
+      .split('\n')
+      .find((one) => one.startsWith(`oncegate_${series} `))
+      ?.split(' ')
+      .at(-1);
+  };
+  return { metrics, gauges, store, lines, line };
+}
+
+it('keeps the numbers while the store does not answer, and says so once', async () => {
+  const { gauges, store, lines, line } = shown(20);
+  store.count = {
+    ...NOTHING,
+    operations: new Map([['withdraw', { inDoubt: 3, ownerGone: 1 }]]),
+    oldestSinceMs: 0,
+  };
+  gauges.begin();
+  const inDoubt = () => line('keys_in_doubt{operation="withdraw"}');
+  await until(async () => (await inDoubt()) === '3');
+  store.count = new Error('the store is away');
+  const { length } = store.asked;
+  await until(() => store.asked.length > length + 3);
+  expect(await inDoubt()).toBe('3');
+  expect(await line('keys_owner_gone{operation="withdraw"}')).toBe('1');
+  expect(await line('doubts_counted_timestamp_seconds')).toBe('1');
+  const age = Number(await line('oldest_in_doubt_seconds'));
+  expect(age).toBeCloseTo(Date.now() / 1000, -1);
+  expect(lines.map(({ reason }) => reason)).toEqual(['the store is away']);
+  // Another gateway has not left its count yet, or it was lost.
+  store.count = { ...NOTHING, countedAtMs: undefined };
+  const { length: before } = store.asked;
+  await until(() => store.asked.length > before + 3);
+  expect(await inDoubt()).toBe('3');
+  store.count = NOTHING;
+  await until(async () => (await inDoubt()) === '0');
+  expect(await line('oldest_in_doubt_seconds')).toBe('0');
+});
+
+it('adds operations that no configuration names to other', async () => {
+  const { gauges, store, line, metrics } = shown(60_000);
+  const operations = new Map([['withdraw', { inDoubt: 1, ownerGone: 0 }]]);
+  for (let i = 0; i < 500; i++) operations.set(`gone-${i}`, { inDoubt: 2, ownerGone: 1 });
+  store.count = { ...NOTHING, operations };
+  gauges.begin();
+  await until(async () => (await line('keys_in_doubt{operation="other"}')) === '1000');
+  expect(await line('keys_owner_gone{operation="other"}')).toBe('500');
+  expect((await metrics.text()).match(/^oncegate_keys_in_doubt\{/gm)).toHaveLength(3);
+});
+
+it('shows the store’s numbers of resolutions, also after another store has begun at 0', async () => {
+  const { gauges, store, line } = shown(20);
+  const withNumber = (number: number): DoubtCount => ({
+    ...NOTHING,
+    resolutions: [{ as: 'completed', by: 'command_line', number }],
+  });
+  const number = () => line('resolutions_total{as="completed",by="command_line"}');
+  store.count = withNumber(7);
+  gauges.begin();
+  await until(async () => (await number()) === '7');
+  store.count = withNumber(9);
+  await until(async () => (await number()) === '9');
+  store.count = withNumber(2);
+  await until(async () => (await number()) === '2');
+  expect(await line('resolutions_total{as="released",by="operator"}')).toBe('0');
+});
+
+it('counts soon after a resolution, and not for each of many', async () => {
+  const { gauges, store } = shown(3000);
+  gauges.resolved();
+  gauges.begin();
+  await until(() => store.asked.length === 1);
+  const endMs = performance.now() + 600;
+  while (performance.now() < endMs) {
+    gauges.resolved();
+    await sleep(5);
+  }
+  expect(store.asked).toEqual([3000, 0]);
+  // The last of them are counted too.
+  await until(() => store.asked.length === 3);
+  expect(store.asked).toEqual([3000, 0, 0]);
+});
+
+it('counts each resolution once when embedded handlers are closed and made again', async () => {
+  const { metrics, store, line } = shown(60_000);
+  store.count = { ...NOTHING, resolutions: [{ as: 'completed', by: 'operator', number: 7 }] };
+  const countDoubts = async () => {
+    store.asked.push(0);
+    return store.count;
+  };
+  const opened = { store: { countDoubts }, observers: new Set() } as unknown as OpenedStore;
+  const logger = pino({ level: 'silent' });
+  const options = { metrics, clock: systemClock, logger, observer: new Observer(metrics, logger) };
+  for (const times of [1, 2, 3]) {
+    const gauges = shareStoreMetrics(opened, options);
+    await until(() => store.asked.length === times);
+    await sleep(0);
+    expect(await line('resolutions_total{as="completed",by="operator"}')).toBe('7');
+    gauges.close();
+  }
+});
