@@ -32,6 +32,9 @@ async function openAnother(url: string, more: Parameters<typeof testConfig>[2] =
   return gateway;
 }
 
+/** A loopback address that nothing else uses. */
+const DOWN_HOST = '127.0.1.77';
+
 const protectedPaths = ['/v1/index.php', '/v1/charges', '/v2/payments'];
 
 beforeAll(async () => {
@@ -59,8 +62,9 @@ afterAll(async () => {
 async function measure(client: string): Promise<void> {
   const lossy = await openLossyWire(stack.port);
   closing.push(() => lossy.close());
-  const toBackend = await startProxy(stack.sandbox.port);
-  const down = await openAnother(`http://127.0.0.1:${toBackend.port}`);
+  // While the backend is down, no server of another test may get its port.
+  const toBackend = await startProxy(stack.sandbox.port, DOWN_HOST);
+  const down = await openAnother(`http://${toBackend.host}:${toBackend.port}`);
   toBackend.stopListening();
   const urls: Record<Route, string> = {
     gateway: stack.url,

@@ -3,7 +3,7 @@ import { problemCodes } from '../../src/kernel/problem.ts';
 import { FAULTS } from './faults.ts';
 import type { Report } from './run-client.ts';
 
-export const HEADING = '## What common clients report';
+const HEADING = '## What common clients report';
 
 const { dependencies } = JSON.parse(
   readFileSync(new URL('./programs/package.json', import.meta.url), 'utf8'),

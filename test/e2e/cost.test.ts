@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import http from 'node:http';
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
-import { listen } from '../../src/cli/serve.ts';
+import { listen } from '../../src/gateway/http-server.ts';
 import { send, withdraw } from '../support/client.ts';
 import type { Stack } from '../support/stack.ts';
 import { openStackOn, storeKinds } from '../support/stores.ts';

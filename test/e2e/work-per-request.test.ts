@@ -52,8 +52,8 @@ describe.each(storeKinds)('on %s, the gateway needs for', (kind) => {
   async function counts(): Promise<Record<string, number>> {
     const seen = gateway.lines.length;
     gateway.child.kill('SIGUSR2');
-    const line = await until(() => gateway.lines.slice(seen).find((one) => one.includes('"msg":"counts"')));
-    return JSON.parse(line);
+    const line = await until(() => gateway.lines.slice(seen).find((one) => one.startsWith('counts ')));
+    return JSON.parse(line.slice('counts '.length));
   }
 
   /** How much of this a request makes the gateway do, in the quietest batch: the process also reads its key file meanwhile. */

@@ -4,6 +4,7 @@ import { parse } from 'yaml';
 import { parseKeyFile } from '../../src/auth/key-file.ts';
 import { checkResolution } from '../../src/idempotency/doubt/desk.ts';
 import { type ListAccess, listRecords } from '../../src/idempotency/stores/redis/operators.ts';
+import { ResponseCipher } from '../../src/idempotency/stores/response-cipher.ts';
 import { openForWriting } from '../../src/idempotency/stores/sqlite/database.ts';
 import { ListReader } from '../../src/idempotency/stores/sqlite/operators.ts';
 import { combined, expectLinear, repeated, type Sample } from '../support/linear-time.ts';
@@ -25,7 +26,7 @@ const cursors = {
 test('a cursor is read in linear time by the SQLite store', () => {
   const database = openForWriting(':memory:');
   onTestFinished(() => database.close());
-  const reader = new ListReader(database, () => ({ runningMs: 0, wallMs: 0 }) as never);
+  const reader = new ListReader(database, new ResponseCipher(), () => ({ runningMs: 0, wallMs: 0 }) as never);
   expectLinear((cursor) => reader.page({ inDoubt: false, limit: 1, cursor }).catch(() => {}), cursors);
 });
 

@@ -1,6 +1,7 @@
 import type { IncomingMessage } from 'node:http';
 import { test } from 'vitest';
 import { readBearer } from '../../src/auth/authorization-header.ts';
+import { findClient, trustOf } from '../../src/gateway/client-address.ts';
 import { readKey, waitOf } from '../../src/idempotency/http/key.ts';
 import { answerFields, hasField, valuesOf, writable } from '../../src/kernel/fields.ts';
 import { loggablePath } from '../../src/observability/logger.ts';
@@ -76,10 +77,12 @@ test.each(PATTERNS)('a target is matched against the pattern %s in linear time',
 const forwarding = {
   requestId: 'r',
   merchantCode: 'M',
-  clientAddress: '::1',
+  client: { address: '::1', proxies: [], isPeerTrusted: true },
   authorization: (value: string) => value,
   keepUnderscore: [],
 };
+
+const trust = trustOf(['loopback', '192.0.2.0/24']);
 
 type Fields = string[];
 
@@ -147,6 +150,17 @@ const headers: [
     NOMINATED,
   ],
   ['forwardedHeaders', (fields) => forwardedHeaders(fields, forwarding), names, NAMES],
+  [
+    'findClient',
+    (rawHeaders) =>
+      findClient({ socket: { remoteAddress: '::1' }, rawHeaders } as unknown as IncomingMessage, trust),
+    valuesOfName('X-Forwarded-For'),
+    combined(
+      ['', 'a,'],
+      ['::1', '::1,', ',', ' ', '::1, ', '::ffff:', '127.0.0.1,', '1.', '::1\n'],
+      ['', '!'],
+    ),
+  ],
   ['endToEndHeaders, and what Connection names,', endToEndHeaders, valuesOfName('Connection'), NOMINATED],
   ['endToEndHeaders', endToEndHeaders, names, NAMES],
   ['valuesOf', (fields) => valuesOf(fields, 'host'), names, NAMES],

@@ -45,9 +45,10 @@ const configOf = (more: object = {}) =>
 /** A result that was acknowledged to its merchant, but not stored. */
 async function answerWithoutStore(gateway: SpawnedGateway) {
   const key = randomUUID();
-  const answer = withdraw(gateway.url, { key, fault: 'delay=300' });
+  const answer = withdraw(gateway.url, { key, fault: 'delay=60000' });
   await until(() => sandbox.requests.ofKey(key) === 1);
   away(true);
+  sandbox.endDelays(key);
   const answered = await answer;
   expect(answered.status).toBe(201);
   return { key, answered };

@@ -2,15 +2,11 @@ import { randomUUID } from 'node:crypto';
 import { expect, it } from 'vitest';
 import { send } from '../support/client.ts';
 import { legacyBackend, RESET } from '../support/legacy-backend.ts';
+import { payoutBody } from '../support/payout.ts';
 import { expectProblem } from '../support/problem.ts';
 import { inFrontOf } from '../support/stack.ts';
 
-const body = JSON.stringify({
-  action: 'withdraw',
-  amount: 5,
-  bank_code: '058',
-  account_number: '0123456789',
-});
+const body = JSON.stringify(payoutBody(5));
 
 it.each(['PUT', 'PATCH', 'DELETE', 'GET', 'OPTIONS'])(
   'a payout sent with %s does not pass the engine by',

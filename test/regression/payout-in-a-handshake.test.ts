@@ -1,14 +1,10 @@
 import { expect, it } from 'vitest';
 import { legacyBackend, RESET } from '../support/legacy-backend.ts';
+import { payoutBody } from '../support/payout.ts';
 import { rawExchange } from '../support/raw.ts';
 import { inFrontOf } from '../support/stack.ts';
 
-const PAYOUT = JSON.stringify({
-  action: 'withdraw',
-  amount: 5,
-  bank_code: '058',
-  account_number: '0123456789',
-});
+const PAYOUT = JSON.stringify(payoutBody(5));
 const FRAMINGS = {
   'a length': [`Content-Length: ${PAYOUT.length}`, PAYOUT],
   chunks: ['Transfer-Encoding: chunked', `${PAYOUT.length.toString(16)}\r\n${PAYOUT}\r\n0\r\n\r\n`],

@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { request as httpRequest } from 'node:http';
 import { describe, expect, it, vi } from 'vitest';
 import { WebSocket } from 'ws';
+import { until } from '../support/until.ts';
 import { ask, openSandbox, RawConnection } from './support.ts';
 
 describe('/v3/echo', () => {
@@ -41,7 +42,8 @@ describe('/v3/stream', () => {
     const { socket } = new RawConnection(port, bytes);
     await once(socket, 'data');
     socket.destroy();
-    await vi.waitFor(() => expect(log).toHaveBeenCalledOnce(), { interval: 2 });
+    await until(() => log.mock.calls.length > 0);
+    expect(log).toHaveBeenCalledOnce();
   });
 });
 

@@ -1,9 +1,10 @@
 import { once } from 'node:events';
 import { request as httpRequest } from 'node:http';
 import { gunzipSync } from 'node:zlib';
-import { describe, expect, it, vi } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { FAULTS, type FaultName } from '../../src/sandbox/faults.ts';
 import type { Sandbox } from '../../src/sandbox/sandbox.ts';
+import { until } from '../support/until.ts';
 import {
   ALPHA,
   type Answer,
@@ -44,8 +45,8 @@ async function expectStatus(
 /** Expects that no byte is answered. The answered balance shows that the request had enough time to be executed. */
 async function expectNoAnswer(sandbox: Sandbox, fault: string, payouts: number): Promise<void> {
   const connection = new RawConnection(sandbox.port, rawWithdraw({ 'X-Sandbox-Fault': fault }));
-  await vi.waitFor(() => expect(sandbox.requests.total()).toBe(1), { interval: 2 });
-  await vi.waitFor(() => expect(sandbox.ledger.payouts()).toBe(payouts), { interval: 2 });
+  await until(() => sandbox.requests.total() === 1);
+  await until(() => sandbox.ledger.payouts() === payouts);
   expect((await ask(`${sandbox.url}/v2/get_balance`, { headers: ALPHA })).status).toBe(200);
   expect(sandbox.ledger.payouts()).toBe(payouts);
   await sandbox.close();
@@ -55,11 +56,23 @@ async function expectNoAnswer(sandbox: Sandbox, fault: string, payouts: number):
 /** The check of each fault. TypeScript requires one for every fault. */
 const CASES: Record<FaultName, (sandbox: Sandbox) => Promise<void>> = {
   delay: async (sandbox) => {
+    const startedMs = performance.now();
     const connection = new RawConnection(sandbox.port, rawWithdraw({ 'X-Sandbox-Fault': 'delay=150' }));
-    await vi.waitFor(() => expect(sandbox.requests.total()).toBe(1), { interval: 2 });
-    expect(sandbox.ledger.payouts()).toBe(0);
-    connection.socket.destroy();
-    await vi.waitFor(() => expect(sandbox.ledger.payouts()).toBe(1), { interval: 2 });
+    await until(() => sandbox.ledger.payouts() === 1);
+    expect(performance.now() - startedMs).toBeGreaterThan(145);
+    expect((await connection.ended).bytes).toMatch(/^HTTP\/1.1 201 /);
+    // The merchant who disconnects meanwhile has paid.
+    const key = { 'x-service-idempotency': 'delayed' };
+    const left = new RawConnection(sandbox.port, rawWithdraw({ ...key, 'X-Sandbox-Fault': 'delay=600000' }));
+    await until(() => sandbox.requests.ofKey('delayed') === 1);
+    expect(sandbox.ledger.payouts()).toBe(1);
+    left.socket.destroy();
+    sandbox.endDelays('another');
+    expect((await withdraw(sandbox, 'status=404')).status).toBe(404);
+    expect(sandbox.ledger.payouts()).toBe(1);
+    sandbox.endDelays('delayed');
+    await until(() => sandbox.ledger.payouts() === 2);
+    expect((await withdraw(sandbox, 'delay=600000', key)).status).toBe(201);
   },
   '500-before': async (sandbox) => void (await expectStatus(sandbox, '500-before', 500, 0)),
   '503-before': async (sandbox) => {
@@ -246,4 +259,16 @@ describe('a fault', () => {
     expect((await withdraw(sandbox, 'no such fault')).status).toBe(201);
     expect((await ask(`${sandbox.url}/_sandbox/faults`)).json).toEqual({});
   });
+});
+
+it('the usual faults are those of requests with a key that name none, and must be faults that there are', async () => {
+  const sandbox = await openSandbox({ usualFaults: '500-after,once' });
+  const headers = { ...ALPHA, 'x-service-idempotency': 'k-1' };
+  const statuses: number[] = [];
+  for (const more of [{}, {}, { 'x-sandbox-fault': '503-before' }])
+    statuses.push((await post(sandbox.url, WITHDRAW, { ...headers, ...more })).status);
+  statuses.push((await post(sandbox.url, WITHDRAW, ALPHA)).status);
+  statuses.push((await ask(`${sandbox.url}/v2/get_balance`, { headers: ALPHA })).status);
+  expect(statuses).toEqual([500, 201, 503, 201, 200]);
+  await expect(openSandbox({ usualFaults: 'no-such-fault' })).rejects.toThrow('unknown fault');
 });

@@ -1,18 +1,18 @@
 import { randomUUID } from 'node:crypto';
 import request from 'supertest';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
 import type { Stack } from '../../support/stack.ts';
 import { openStackOn, storeKinds } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
-import { payout } from './requests.ts';
 
 const ALPHA = 'Bearer sk_sandbox_alpha';
 
 describe.concurrent.each(storeKinds)('on %s, the answer to', (kind) => {
   let running: Stack;
   beforeAll(async () => {
-    running = await openStackOn(kind, { upstream: { responseTimeoutMs: 1500 } });
+    running = await openStackOn(kind, { upstream: { responseTimeoutMs: 4000 } });
   });
   afterAll(() => running?.close());
 
@@ -20,7 +20,7 @@ describe.concurrent.each(storeKinds)('on %s, the answer to', (kind) => {
     const test = request(running.url).post('/v1/index.php').set('Authorization', ALPHA);
     if (fault) test.set('X-Sandbox-Fault', fault);
     if (prefer) test.set('Prefer', prefer);
-    return test.set('x-service-idempotency', key).send(payout(amount));
+    return test.set('x-service-idempotency', key).send(payoutBody(amount));
   };
 
   it('the same key with another request, after the first one: idempotency_key_reused', async () => {
@@ -30,7 +30,7 @@ describe.concurrent.each(storeKinds)('on %s, the answer to', (kind) => {
     const otherTarget = await request(running.url)
       .post('/v1/index.php?source=app')
       .set({ Authorization: ALPHA, 'x-service-idempotency': key })
-      .send(payout());
+      .send(payoutBody());
     expectProblem(otherTarget, { status: 422, code: 'idempotency_key_reused' });
     expect(running.sandbox.ledger.payouts({ key })).toBe(1);
     expect(running.sandbox.requests.ofKey(key)).toBe(1);
@@ -38,12 +38,13 @@ describe.concurrent.each(storeKinds)('on %s, the answer to', (kind) => {
 
   it('the same key while the first one runs: idempotency_key_reused, request_in_flight', async () => {
     const key = randomUUID();
-    const first = withdraw(key, { fault: 'delay=600' }).then((answer) => answer);
+    const first = withdraw(key, { fault: 'delay=60000' }).then((answer) => answer);
     await until(() => running.sandbox.requests.ofKey(key) === 1);
     expectProblem(await withdraw(key, { amount: 11 }), { status: 422, code: 'idempotency_key_reused' });
     const impatient = await withdraw(key, { prefer: 'wait=0' });
     expectProblem(impatient, { status: 409, code: 'request_in_flight', retryAfter: 1 });
     expect(running.sandbox.ledger.payouts({ key })).toBe(0);
+    running.sandbox.endDelays(key);
     expect((await first).status).toBe(201);
     expect(running.sandbox.ledger.payouts({ key })).toBe(1);
   });

@@ -1,11 +1,12 @@
 import { randomUUID } from 'node:crypto';
 import request from 'supertest';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from 'vitest';
+import { payoutBody } from '../../support/payout.ts';
 import { type ExpectedProblem, expectProblem } from '../../support/problem.ts';
 import { payoutBytes, rawExchange } from '../../support/raw.ts';
 import type { Stack } from '../../support/stack.ts';
 import { openStackOn } from '../../support/stores.ts';
-import { operations, payout } from './requests.ts';
+import { operations } from './requests.ts';
 
 const BODY_LIMIT = 4096;
 const REALM = 'Bearer realm="oncegate"';
@@ -43,7 +44,7 @@ it.each([
   ['two secret keys', `${ALPHA}, ${ALPHA}`],
   ['a secret key that is none', 'Bearer sk sandbox'],
 ])('%s: missing_credentials', async (_, authorization) => {
-  expectProblem(await post(authorization, payout(), randomUUID()), missing);
+  expectProblem(await post(authorization, payoutBody(), randomUUID()), missing);
 });
 
 it('Authorization on two lines: missing_credentials', async () => {
@@ -55,14 +56,14 @@ it.each(['sk_nobody', 'sk_test_revoked', 'sk_test_expired', 'sk_test_future'])(
   'the secret key %s: invalid_key',
   async (secret) => {
     const authenticate = `${REALM}, error="invalid_token"`;
-    const answer = await post(`Bearer ${secret}`, payout(), randomUUID());
+    const answer = await post(`Bearer ${secret}`, payoutBody(), randomUUID());
     expectProblem(answer, { status: 401, code: 'invalid_key', authenticate });
   },
 );
 
 it('a secret key without the scope: insufficient_scope', async () => {
   const authenticate = `${REALM}, error="insufficient_scope", scope="withdraw"`;
-  const answer = await post('Bearer sk_test_balance_only', payout(), randomUUID());
+  const answer = await post('Bearer sk_test_balance_only', payoutBody(), randomUUID());
   expectProblem(answer, { status: 403, code: 'insufficient_scope', authenticate });
 });
 
@@ -122,7 +123,7 @@ it('a header that overrides the method, without a key: idempotency_key_required'
 });
 
 it('a body over the limit: body_too_large', async () => {
-  const body = { ...payout(), note: 'x'.repeat(BODY_LIMIT) };
+  const body = { ...payoutBody(), note: 'x'.repeat(BODY_LIMIT) };
   const answer = await post(ALPHA, body, randomUUID());
   expectProblem(answer, { status: 413, code: 'body_too_large' });
 });
@@ -138,7 +139,7 @@ it('a body over the limit whose length is not announced: body_too_large', async 
 });
 
 it('a malformed key: idempotency_key_invalid', async () => {
-  const answer = await post(ALPHA, payout(), 'x'.repeat(256));
+  const answer = await post(ALPHA, payoutBody(), 'x'.repeat(256));
   expectProblem(answer, { status: 400, code: 'idempotency_key_invalid' });
 });
 

@@ -75,10 +75,11 @@ describe.each(storeKinds)('on %s', (kind) => {
 
   it('when the first is released, one waiting duplicate is executed, and the others get its result', async () => {
     const key = randomUUID();
-    const first = withdraw(stack.url, { key, fault: 'status=429,delay=400' });
+    const first = withdraw(stack.url, { key, fault: 'status=429,delay=60000' });
     await until(() => stack.sandbox.requests.ofKey(key) === 1);
     const waiting = Array.from({ length: 8 }, () => withdraw(stack.url, { key }));
     await until(() => stack.gateway.metrics.text().then((text) => text.includes('oncegate_waiting 8')));
+    stack.sandbox.endDelays(key);
     expect((await first).status).toBe(429);
     const answers = await Promise.all(waiting);
     expect(answers.map(({ status }) => status)).toEqual(Array(8).fill(201));

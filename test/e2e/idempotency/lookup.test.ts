@@ -84,7 +84,7 @@ describe.concurrent.each(storeKinds)('on %s, under inDoubt: lookup', (kind) => {
     expect(again.body).toEqual(answers.at(-1)?.body);
     expect(sandbox.ledger.payouts({ key })).toBe(1);
     expect(sandbox.requests.ofKey(key)).toBe(2);
-    expect(await resolutions(opened, 'released')).toBe(1);
+    await until(async () => (await resolutions(opened, 'released')) === 1);
   });
 
   it.for<[string, MoreConfig]>([
@@ -93,12 +93,16 @@ describe.concurrent.each(storeKinds)('on %s, under inDoubt: lookup', (kind) => {
   ])('a gateway looks up what a killed gateway had sent: %s', async ([how, more], test) => {
     const { sandbox, config, gateway } = await open(test, more);
     const key = randomUUID();
-    const doomed = await spawnGateway(config, FAST_START, newFolder());
-    const cut = withdraw(doomed.url, { key, fault: 'delay=300' });
+    // Its own time limit must not end the request before it is killed.
+    const upstream = { ...config.upstream, url: sandbox.url, responseTimeoutMs: 20_000 };
+    const slow = { ...config, ...lookingUp({ releaseAfterMs: 20_000 }), upstream };
+    const doomed = await spawnGateway(slow, FAST_START, newFolder());
+    const cut = withdraw(doomed.url, { key, fault: 'delay=60000' });
     const answered = expect(cut).rejects.toThrow(/hang up|reset/i);
     await until(() => sandbox.requests.ofKey(key) === 1);
     await doomed.end('SIGKILL');
     await answered;
+    sandbox.endDelays(key);
     await until(() => sandbox.ledger.payouts({ key }) === 1);
 
     const heir = await gateway();
@@ -123,12 +127,13 @@ describe.concurrent.each(storeKinds)('on %s, under inDoubt: lookup', (kind) => {
     const paused = await spawnGateway({ ...patient, upstream }, FAST_START, newFolder());
     const other = await gateway();
     const key = randomUUID();
-    const first = withdraw(paused.url, { key, fault: `delay=${3 * LEASE_MS}` });
+    const first = withdraw(paused.url, { key, fault: 'delay=60000' });
     await until(() => sandbox.requests.ofKey(key) === 1);
     paused.child.kill('SIGSTOP');
 
     expectProblem(await withdraw(other.url, { key }), { status: 409, code: 'outcome_unknown' });
     await until(() => sandbox.requests.ofPath(ECHOES) > 1);
+    sandbox.endDelays(key);
     paused.child.kill('SIGCONT');
     const answer = await first;
     expect(answer.status).toBe(201);

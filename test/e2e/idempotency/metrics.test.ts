@@ -27,7 +27,7 @@ let stack: Stack;
 let before: Map<string, number>;
 beforeAll(async () => {
   stack = await openStackOn('sqlite', {
-    upstream: { responseTimeoutMs: 700 },
+    upstream: { responseTimeoutMs: 3000 },
     idempotency: { maxStoredBytes: 65_536 },
   });
 });
@@ -80,12 +80,14 @@ it('another request under a key counts as a mismatch', async () => {
 
 it('a refused duplicate counts as in flight, a waiting one as a hit', async () => {
   const key = randomUUID();
-  const first = pay(key, { fault: 'delay=400' });
+  const first = pay(key, { fault: 'delay=60000' });
   await until(() => stack.sandbox.requests.ofKey(key) === 1);
   expect(await metric(stack.adminUrl, 'oncegate_executing')).toBe(1);
   await pay(key, { headers: { Prefer: 'wait=0' } });
-  await pay(key);
-  await first;
+  const waiting = pay(key);
+  await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 1);
+  stack.sandbox.endDelays(key);
+  await Promise.all([first, waiting]);
   await expectGrowth({ [`${CONFLICTS} in_flight`]: 1, oncegate_idempotency_hits_total: 1 });
   expect(await metric(stack.adminUrl, 'oncegate_executing')).toBe(0);
   expect(stack.sandbox.ledger.payouts({ key })).toBe(1);

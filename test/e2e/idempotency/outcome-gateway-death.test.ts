@@ -22,7 +22,7 @@ describe.each(storeKinds)('on %s, a gateway that is killed while the backend wor
 
     const doomed = await spawnGateway(config, FAST_START);
     const before = await withdraw(doomed.url, { key: completed });
-    const cut = withdraw(doomed.url, { key: lost, fault: 'delay=700' });
+    const cut = withdraw(doomed.url, { key: lost, fault: 'delay=60000' });
     const answered = expect(cut).rejects.toThrow(/hang up|reset/i);
     await until(() => sandbox.requests.ofKey(lost) === 1);
     expect(await doomed.end('SIGKILL')).toBe('SIGKILL');
@@ -32,6 +32,8 @@ describe.each(storeKinds)('on %s, a gateway that is killed while the backend wor
     onTestFinished(() => heir.shutdown());
     // The owner counts as alive until the lease has lapsed, so the retry waits and then gets the answer.
     expectProblem(await withdraw(heir.url, { key: lost }), { status: 409, code: 'outcome_unknown' });
+    expect(sandbox.ledger.payouts({ key: lost })).toBe(0);
+    sandbox.endDelays(lost);
     await until(() => sandbox.ledger.payouts({ key: lost }) === 1);
     expectProblem(await withdraw(heir.url, { key: lost }), { status: 409, code: 'outcome_unknown' });
     expect(sandbox.requests.ofKey(lost)).toBe(1);

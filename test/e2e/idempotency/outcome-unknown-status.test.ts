@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { createServer, type IncomingMessage, request, type ServerResponse } from 'node:http';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { listen } from '../../../src/cli/serve.ts';
+import { listen } from '../../../src/gateway/http-server.ts';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { type MoreConfig, temporaryFolder, testConfig } from '../../support/config.ts';

@@ -7,7 +7,7 @@ import { openStackOn } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { beginToRead } from './reading.ts';
 
-const QUEUE_TIMEOUT_MS = 700;
+const QUEUE_TIMEOUT_MS = 2500;
 
 it('a request that gives up waiting in the queue is not sent, and a duplicate takes its place', async () => {
   const stack = await openStackOn('sqlite', {

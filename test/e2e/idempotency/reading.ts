@@ -1,6 +1,6 @@
 import { once } from 'node:events';
 import http, { type IncomingMessage } from 'node:http';
-import { payout } from './requests.ts';
+import { payoutBody } from '../../support/payout.ts';
 
 /** A payout whose answer's head has arrived, and whose body is not read. */
 export async function beginToRead(
@@ -17,7 +17,7 @@ export async function beginToRead(
       ...(key === undefined ? {} : { 'x-service-idempotency': key }),
     },
   });
-  request.end(JSON.stringify(payout()));
+  request.end(JSON.stringify(payoutBody()));
   const [response] = (await once(request, 'response')) as [IncomingMessage];
   response.on('error', () => {});
   return response;

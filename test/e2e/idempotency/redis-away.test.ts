@@ -90,7 +90,7 @@ it('a duplicate that waits when Redis becomes unavailable gets an answer, and so
   const other = await openGateway(stack.config);
   onTestFinished(() => other.shutdown());
   const key = randomUUID();
-  const first = withdraw(url, { key, fault: 'delay=1000' });
+  const first = withdraw(url, { key, fault: 'delay=60000' });
   await until(() => sandbox.requests.ofKey(key) === 1);
   const [here, there] = [withdraw(url, { key }), withdraw(other.url, { key })];
   for (const { adminUrl } of [stack, other])
@@ -100,6 +100,7 @@ it('a duplicate that waits when Redis becomes unavailable gets an answer, and so
     // The other gateway polls the record, and its reads fail.
     expectProblem(await there, unavailable);
     expect(sandbox.ledger.payouts({ key })).toBe(0);
+    sandbox.endDelays(key);
     // In the same gateway the duplicate waits for the first request, whose result is not stored.
     const executed = await first;
     expect(executed.status).toBe(201);

@@ -18,8 +18,8 @@ afterAll(() => stack?.close());
 
 /** What the backend does while Redis dies, and what the merchant still gets. */
 const rows = [
-  { what: 'a payout', fault: 'delay=400', status: 201, has: 'data.transaction_id' },
-  { what: 'a failure behind a payout', fault: 'delay=400,500-after', status: 500, has: 'error.code' },
+  { what: 'a payout', fault: 'delay=60000', status: 201, has: 'data.transaction_id' },
+  { what: 'a failure behind a payout', fault: 'delay=60000,500-after', status: 500, has: 'error.code' },
 ];
 
 /** Retries until there is a result. Until then, only these answers are allowed. */
@@ -38,11 +38,12 @@ it('when Redis dies while the backend executes, merchants are answered, and late
   const payouts = rows.map((row) => ({ ...row, key: randomUUID() }));
   const released = randomUUID();
   const answers = payouts.map(({ key, fault }) => withdraw(url, { key, fault }));
-  const refused = withdraw(url, { key: released, fault: 'delay=400,status=429' });
+  const refused = withdraw(url, { key: released, fault: 'delay=60000,status=429' });
   for (const key of [...payouts.map((payout) => payout.key), released]) {
     await until(() => sandbox.requests.ofKey(key) === 1);
   }
   await redis.kill();
+  for (const key of [...payouts.map((payout) => payout.key), released]) sandbox.endDelays(key);
 
   const executed = await Promise.all(answers);
   for (const [at, { key, status, has }] of payouts.entries()) {

@@ -10,7 +10,7 @@ import { until } from '../../support/until.ts';
 
 const unavailable = { status: 503, code: 'store_unavailable', retryAfter: 1 } as const;
 /** Long enough to act before a reply is delivered, short enough to cause no timeout. */
-const REPLY_MS = 400;
+const REPLY_MS = 1800;
 
 let redis: RedisServer;
 let wire: TcpProxy;
@@ -83,9 +83,10 @@ it('a start that cannot be released at once is released when Redis can be reache
 
 it('a complete whose reply is lost is repeated, and the merchant already has the answer', async () => {
   const key = randomUUID();
-  const first = withdraw(stack.url, { key, fault: 'delay=300' });
+  const first = withdraw(stack.url, { key, fault: 'delay=60000' });
   await until(() => stack.sandbox.requests.ofKey(key) === 1);
   wire.swallowReplies(true);
+  stack.sandbox.endDelays(key);
   const executed = await first;
   expect(executed.status).toBe(201);
   expect(
@@ -103,10 +104,11 @@ it('a key that Redis could not mark is still in doubt once the lease has lapsed'
   const short = await openStack({ ...onRedis(wire, 2000), lock: { leaseMs: 600 } });
   try {
     const key = randomUUID();
-    const first = withdraw(short.url, { key, fault: 'delay=300,execute-then-reset' });
+    const first = withdraw(short.url, { key, fault: 'delay=60000,execute-then-reset' });
     await until(() => short.sandbox.requests.ofKey(key) === 1);
     wire.refuse(true);
     wire.cut();
+    short.sandbox.endDelays(key);
     expectProblem(await first, { status: 502, code: 'outcome_unknown' });
     expectProblem(await withdraw(short.url, { key }), unavailable);
     wire.refuse(false);

@@ -44,11 +44,13 @@ describe.each(storeKinds)('on %s', (kind) => {
 
   it('duplicates that waited, at the same or another gateway, have the id of the executed request', async () => {
     const key = randomUUID();
-    const first = pay(stack.url, key, 'the-first', 'delay=700');
+    const first = pay(stack.url, key, 'the-first', 'delay=60000');
     await until(() => stack.sandbox.requests.ofKey(key) === 1);
-    const here = pay(stack.url, key, 'duplicate-here', 'delay=700');
+    const here = pay(stack.url, key, 'duplicate-here', 'delay=60000');
     const there = [pay(second.url, key, 'duplicate-there'), pay(second.url, key, 'follows-there')];
-    await until(async () => (await metric(second.adminUrl, 'oncegate_waiting')) === 2);
+    for (const [adminUrl, waiting] of [[stack.adminUrl, 1] as const, [second.adminUrl, 2] as const])
+      await until(async () => (await metric(adminUrl, 'oncegate_waiting')) === waiting);
+    stack.sandbox.endDelays(key);
     expect(idsOf(await first)).toEqual({ own: ['the-first'], first: [] });
     const answers = await Promise.all([here, ...there]);
     expect(answers.map(idsOf)).toEqual([
@@ -61,9 +63,11 @@ describe.each(storeKinds)('on %s', (kind) => {
 
   it('a duplicate that is executed after a release counts as the first request for later ones', async () => {
     const key = randomUUID();
-    const released = pay(stack.url, key, 'the-released', 'status=429,delay=300');
+    const released = pay(stack.url, key, 'the-released', 'status=429,delay=60000');
     await until(() => stack.sandbox.requests.ofKey(key) === 1);
     const next = [pay(stack.url, key, 'next-in-line'), pay(stack.url, key, 'last-in-line')];
+    await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 2);
+    stack.sandbox.endDelays(key);
     expect(idsOf(await released)).toEqual({ own: ['the-released'], first: [] });
     const executed = (await Promise.all(next)).find((answer) => !replayed(answer));
     const [id] = executed ? idsOf(executed).own : [];

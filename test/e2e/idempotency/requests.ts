@@ -1,13 +1,5 @@
 import type { MoreConfig } from '../../support/config.ts';
 
-/** The body of a payout. */
-export const payout = (amount = 10) => ({
-  action: 'withdraw',
-  amount,
-  bank_code: '058',
-  account_number: '0123456789',
-});
-
 const actions = (action: string) => ({ method: 'POST', path: '/v1/index.php', where: { action } });
 
 /** The operations of the payment API; a checkout must have a key. */

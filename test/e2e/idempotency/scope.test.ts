@@ -1,9 +1,10 @@
 import { randomUUID } from 'node:crypto';
 import request from 'supertest';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { payoutBody } from '../../support/payout.ts';
 import type { Stack } from '../../support/stack.ts';
 import { openStackOn, storeKinds } from '../../support/stores.ts';
-import { operations, payout } from './requests.ts';
+import { operations } from './requests.ts';
 
 describe.each(storeKinds)('on %s, a key', (kind) => {
   let stack: Stack;
@@ -12,7 +13,7 @@ describe.each(storeKinds)('on %s, a key', (kind) => {
   });
   afterAll(() => stack?.close());
 
-  const post = (secret: string, key: string, body: object = payout()) =>
+  const post = (secret: string, key: string, body: object = payoutBody()) =>
     request(stack.url)
       .post('/v1/index.php')
       .set({ Authorization: `Bearer ${secret}`, 'x-service-idempotency': key })
@@ -42,7 +43,7 @@ describe.each(storeKinds)('on %s, a key', (kind) => {
     const key = randomUUID();
     await post('sk_sandbox_alpha', key).expect(201);
     // Another amount: with a shared scope this would be a 422.
-    await post('sk_sandbox_bravo', key, payout(77)).expect(201);
+    await post('sk_sandbox_bravo', key, payoutBody(77)).expect(201);
     expect(stack.sandbox.ledger.payouts({ key, merchant: 'M-BRAVO' })).toBe(1);
   });
 
@@ -73,7 +74,7 @@ describe.each(storeKinds)('on %s, a key', (kind) => {
         request(stack.url)
           .post('/v1/index.php')
           .set('Authorization', 'Bearer sk_sandbox_alpha')
-          .send(payout())
+          .send(payoutBody())
           .expect(201),
       ),
     );

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { createServer } from 'node:http';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { listen } from '../../../src/cli/serve.ts';
+import { listen } from '../../../src/gateway/http-server.ts';
 import { scopeOf } from '../../../src/idempotency/fingerprint.ts';
 import { openBlackhole } from '../../support/blackhole.ts';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
@@ -13,7 +13,7 @@ import { startRedis } from '../../support/redis-server.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { onRedis, openStackOn, storeKinds } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
-import { LOOKUP_TOKEN, lookingUp } from './policies.ts';
+import { LOOKUP_TOKEN, lookingUp, patient } from './policies.ts';
 
 const overloaded = { status: 503, code: 'overloaded', retryAfter: 1 } as const;
 const AUTHORIZATION = { Authorization: 'Bearer sk_sandbox_alpha' };
@@ -137,17 +137,18 @@ describe.each(storeKinds)('on %s, while all slots are taken', (kind) => {
     const { url, sandbox } = stack;
     const [key, holding] = [randomUUID(), randomUUID()];
     expect((await withdraw(url, { key, fault: 'execute-then-reset' })).status).toBe(502);
-    const holder = withdraw(url, { key: holding, fault: 'delay=2000' });
+    const holder = withdraw(url, { key: holding, fault: 'delay=60000' });
     await until(() => sandbox.requests.ofKey(holding) === 1);
     const replay = await withdraw(url, { key });
     expect([replay.status, isReplay(replay)]).toEqual([201, true]);
     expect(sandbox.ledger.payouts({ key: holding })).toBe(0);
     expect(sandbox.ledger.payouts({ key })).toBe(1);
+    sandbox.endDelays(holding);
     expect((await holder).status).toBe(201);
   });
 
   it('replays, conflicts and duplicates are answered, and streams pass through', async () => {
-    const upstream = { ...small, maxQueued: 0, responseTimeoutMs: 1000 };
+    const upstream = { ...small, maxQueued: 0, responseTimeoutMs: 20_000 };
     const stack = await open(openStackOn(kind, { upstream, idempotency: { maxStoredBytes: 2048 } }));
     const { url, sandbox } = stack;
     const [completed, tombstone, doubtful, held] = [1, 2, 3, 4].map(() => randomUUID()) as [
@@ -156,7 +157,7 @@ describe.each(storeKinds)('on %s, while all slots are taken', (kind) => {
     const paid = await withdraw(url, { key: completed });
     expect((await withdraw(url, { key: tombstone, fault: 'huge=100000' })).status).toBe(201);
     expect((await withdraw(url, { key: doubtful, fault: 'execute-then-reset' })).status).toBe(502);
-    const first = withdraw(url, { key: held, fault: 'delay=800' });
+    const first = withdraw(url, { key: held, fault: 'delay=60000' });
     await until(() => sandbox.requests.ofKey(held) === 1);
     const duplicates = [1, 2, 3].map(() => withdraw(url, { key: held }));
 
@@ -176,6 +177,7 @@ describe.each(storeKinds)('on %s, while all slots are taken', (kind) => {
     expectProblem(await withdraw(url, { key: randomUUID() }), overloaded);
     expect(sandbox.ledger.payouts({ key: held })).toBe(0);
 
+    sandbox.endDelays(held);
     for (const answer of await Promise.all([first, ...duplicates])) {
       expect(answer.status).toBe(201);
       expect(answer.body).toEqual((await first).body);
@@ -210,13 +212,16 @@ describe.each(storeKinds)('on %s, while all slots are taken', (kind) => {
   it('a thousand duplicates of one key are one execution, and need only a few store commands', async () => {
     const backend = await openHeldBackend();
     const stack = await open(
-      openStackOn(kind, { upstream: { ...small, url: backend.url, responseTimeoutMs: 25_000 } }),
+      openStackOn(kind, {
+        ...patient,
+        upstream: { ...small, url: backend.url, responseTimeoutMs: 40_000 },
+      }),
     );
     const [key, before] = [randomUUID(), await commands(stack)];
     const first = withdraw(stack.url, { key });
     await until(() => backend.requests.length === 1);
     const duplicates = Array.from({ length: 999 }, () => withdraw(stack.url, { key }));
-    await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 999, 20_000);
+    await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 999, 25_000);
     backend.answerAll();
     const answers = await Promise.all([first, ...duplicates]);
     expect(new Set(answers.map(({ status, body }) => `${status} ${body}`))).toHaveLength(1);

@@ -80,7 +80,7 @@ describe.concurrent.each([
     const key = randomUUID();
     const { stack, other } = pair;
     const [here, there] = which === 'first' ? [stack.url, other] : [other, stack.url];
-    const first = withdraw(here, { key, fault: 'delay=600' });
+    const first = withdraw(here, { key, fault: 'delay=60000' });
     await until(() => stack.sandbox.requests.ofKey(key) === 1);
 
     expectProblem(await withdraw(there, { key, headers: { Prefer: 'wait=0' } }), {
@@ -93,7 +93,9 @@ describe.concurrent.each([
       code: 'idempotency_key_reused',
     });
     expect(stack.sandbox.ledger.payouts({ key })).toBe(0);
-    const waited = await withdraw(there, { key });
+    const waiting = withdraw(there, { key });
+    stack.sandbox.endDelays(key);
+    const waited = await waiting;
     expect(replayed(waited)).toBe(true);
     expect(waited.body).toEqual((await first).body);
     expect((await withdraw(there, { key })).body).toEqual(waited.body);
