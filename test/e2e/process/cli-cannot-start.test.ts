@@ -1,9 +1,9 @@
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
-import { createServer, type Server } from 'node:net';
+import { createServer, type Server } from 'node:http';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
-import { listen } from '../../../src/cli/serve.ts';
+import { listen } from '../../../src/gateway/http-server.ts';
 import { type Ended, expectPlain, newFolder, run } from '../../support/command.ts';
 import { type MoreConfig, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
@@ -31,7 +31,7 @@ describe('a port that is in use', () => {
   let port: number;
   beforeAll(async () => {
     other = createServer();
-    port = await listen(other as never, '127.0.0.1', 0);
+    port = await listen(other, '127.0.0.1', 0);
   });
   afterAll(() => new Promise((resolve) => other.close(resolve)));
 

@@ -102,6 +102,90 @@ describe('check', () => {
     expect(warningsIn(ended)).toEqual(['warn keys: there are no secret keys: every request gets 401']);
   });
 
+  it.concurrent('prints one document with --json, whatever it finds', async () => {
+    const documents = await Promise.all([
+      check({}, { args: ['--json'], keys: [{ expiresAt: '2020-01-01T00:00:00Z' }, {}] }),
+      check({}, { args: ['--json', '--offline'], keys: [{ scopes: [] }] }),
+      check({}, { args: ['--json'], upstreamUrl: `http://127.0.0.1:${await freePort()}` }),
+    ]);
+    expect(documents.map(({ code }) => code)).toEqual([0, 1, 1]);
+    const [warned, broken, notReady] = documents.map(({ stdout }) => JSON.parse(stdout));
+    expect(warned).toEqual({
+      ok: true,
+      checks: ['store', 'upstream', 'keys'].map((name) => ({
+        name,
+        result: 'ok',
+        detail: expect.any(String),
+      })),
+      warnings: ['keys: expired: M-1/k0'],
+      mistakes: [],
+      upgrade: {
+        version: expect.stringMatching(/^\d+\.\d+\.\d+$/),
+        store: {
+          ...{ format: 2, writes: 2, change: 'new', lastUsedBy: null },
+          ...{ detail: 'no gateway has used it yet', needsAttention: false },
+        },
+        options: [],
+      },
+    });
+    expect(broken).toMatchObject({
+      ...{ ok: false, checks: [], warnings: [] },
+      mistakes: [
+        expect.stringContaining('the key file'),
+        expect.stringContaining('merchants[0].keys[0].scopes: must name an operation'),
+      ],
+    });
+    expect(notReady).toMatchObject({ ok: false, mistakes: [] });
+    expect(notReady.checks).toContainEqual({
+      ...{ name: 'upstream', result: 'failed' },
+      detail: expect.stringContaining('ECONNREFUSED'),
+    });
+  });
+
+  it.concurrent('finds what makes a start or a payout unsafe, and fails then with --strict', async () => {
+    const pay = { name: 'pay', match: { method: 'POST', path: '/v1/payments/:id' } };
+    const unprotected = { ...pay, idempotency: { key: 'none' as const } };
+    const hidden = { name: 'refund', match: { method: 'POST', path: '/v1/payments/refund' } };
+    const cases: [found: RegExp, code: number, more: MoreConfig, keys?: object[]][] = [
+      [/keys: expired: M-1\/k0/, 1, {}, [{ expiresAt: '2020-01-01T00:00:00Z' }, {}]],
+      [/keys: no operation has the scope "withdrw": M-1\/k0/, 1, {}, [{ scopes: ['withdrw'] }]],
+      [/operations: pay has key: none: a key does not protect/, 1, { operations: [unprotected] }],
+      [/operations\[1\]\.match: .* "pay" matches first/, 78, { operations: [pay, hidden] }],
+      [
+        /idempotency\.retentionMs: .* longer than an execution can take/,
+        78,
+        { idempotency: { retentionMs: 1000 } },
+      ],
+      [
+        /admin\.token: is required when admin\.host is not a loopback/,
+        78,
+        { admin: { host: '0.0.0.0', port: 0 } },
+      ],
+    ];
+    await Promise.all(
+      cases.map(async ([found, code, more, keys]) => {
+        const args = ['--offline', '--json', '--strict'];
+        const ended = await check(more, { args, ...(keys && { keys }) });
+        const { ok, warnings, mistakes } = JSON.parse(ended.stdout);
+        expect({ ok, code: ended.code, lines: [...warnings, ...mistakes] }).toEqual({
+          ...{ ok: false, code },
+          lines: [expect.stringMatching(found)],
+        });
+      }),
+    );
+    expect(await check({}, { args: ['--strict', '--offline'] })).toMatchObject({ code: 0, stderr: '' });
+  });
+
+  it.concurrent('fails with a Redis that evicts', async () => {
+    const redis = await startRedis({ args: ['--maxmemory-policy', 'allkeys-lru'] });
+    const ended = await check(onRedis(redis), { args: ['--json'] });
+    expect(ended.code).toBe(1);
+    expect(JSON.parse(ended.stdout)).toMatchObject({
+      ok: false,
+      mistakes: [expect.stringMatching(/maxmemory-policy/)],
+    });
+  });
+
   it.concurrent('skips store, backend and ports with --offline, and prints that', async () => {
     const nowhere = `redis://127.0.0.1:${await freePort()}`;
     const port = Number(new URL(sandbox.url).port);
@@ -162,6 +246,16 @@ describe('check', () => {
     });
     expect(ended).toMatchObject({ code: 0, stderr: '' });
     expect(ended.stdout).toMatch(/^warn operations: pay has inDoubt: retry: .*pays twice/m);
+  });
+
+  it.concurrent('warns of mode: observe, also with --offline', async () => {
+    const ended = await check({ idempotency: { mode: 'observe' } }, { args: ['--offline'] });
+    expect(ended).toMatchObject({ code: 0, stderr: '' });
+    expect(warningsIn(ended)).toEqual([
+      expect.stringMatching(
+        /^warn operations: idempotency\.mode is observe: nothing is protected; .*pays twice$/,
+      ),
+    ]);
   });
 
   it.concurrent('fails if the store cannot be opened', async () => {

@@ -9,19 +9,26 @@ it('config print shows the configuration in force, which a gateway reads again, 
   const file = join(folder, 'gateway.yaml');
   writeFileSync(
     file,
-    'upstream: { url: "http://127.0.0.1:9000", responseTimeoutMs: 5s }\nadmin: { token: "$' + '{TOKEN}" }\n',
+    'upstream: { url: "http://127.0.0.1:9000", responseTimeoutMs: 5s }\nadmin: { token: "$' +
+      '{TOKEN}" }\nstore: { kind: sqlite, encryption: { keys: [{ id: a, secret: "$' +
+      '{STORE_KEY}" }] } }\n',
   );
-  const env = { TOKEN: 'a-token-of-some-length' };
+  const env = { TOKEN: 'a-token-of-some-length', STORE_KEY: 'ab'.repeat(32) };
   const printed = await run(['config', 'print', '--config', file], { env });
   expect(printed).toMatchObject({ code: 0, stderr: '' });
-  expect(printed.stdout).not.toContain(env.TOKEN);
+  for (const secret of Object.values(env)) expect(printed.stdout).not.toContain(secret);
   expect(parse(printed.stdout)).toMatchObject({
     upstream: { url: 'http://127.0.0.1:9000', responseTimeoutMs: 5000 },
     admin: { token: '[secret]', port: 8081 },
-    store: { kind: 'sqlite', path: './data' },
+    store: { kind: 'sqlite', path: './data', encryption: { keys: [{ id: 'a', secret: '[secret]' }] } },
   });
   const again = join(folder, 'again.yaml');
-  writeFileSync(again, printed.stdout.replace('[secret]', env.TOKEN));
+  writeFileSync(
+    again,
+    printed.stdout
+      .replace('token: "[secret]"', `token: ${env.TOKEN}`)
+      .replace('secret: "[secret]"', `secret: ${env.STORE_KEY}`),
+  );
   expect((await run(['config', 'print', '--config', again])).stdout).toBe(printed.stdout);
 });
 

@@ -46,7 +46,9 @@ describe('the life of a secret key', () => {
     const config = configFor(await openSandbox(), {
       auth: { pepper: 'another-pepper-of-some-length', keys: { source: 'file', path } },
     });
-    await expect(startGateway(config)).rejects.toThrow('auth.pepper is not the pepper that made the hashes');
+    await expect(startGateway(config)).rejects.toThrow(
+      'auth.pepper is not the pepper that made these hashes',
+    );
   });
 
   it.concurrent.each([

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { renameSync, rmSync, writeFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { send, withdraw } from '../../support/client.ts';
-import { parsedConfig } from '../../support/config.ts';
+import { keyFileIn } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
 import { isAlive } from '../../support/process-life.ts';
 import type { SpawnedGateway } from '../../support/spawn.ts';
@@ -13,7 +13,7 @@ const sandbox = await openSandbox();
 
 async function open(workers: number) {
   const config = configFor(sandbox, { workers });
-  const { path } = parsedConfig(config).auth.keys;
+  const path = keyFileIn(config);
   return { gateway: await startGateway(config), path };
 }
 
@@ -28,7 +28,7 @@ function replace(path: string, text: string): void {
 
 /** The log lines about the key file. */
 const reloadsIn = ({ lines }: SpawnedGateway) =>
-  lines.map((line) => JSON.parse(line)).filter(({ msg }) => /key file/.test(msg));
+  lines.map((line) => JSON.parse(line)).filter(({ msg }) => /^the secret keys /.test(msg));
 
 const balance = ({ url }: SpawnedGateway, secret: string) =>
   send(url, { path: '/v2/get_balance', headers: { Authorization: `Bearer ${secret}` } });
@@ -45,7 +45,7 @@ describe.each([1, 2])('SIGHUP, %i workers', (workers) => {
       await until(() => reloadsIn(gateway).length >= times);
     }
     expect(await gateway.end()).toBe(0);
-    const line = { level: 'info', msg: 'the key file was reloaded', keys: 8 };
+    const line = { level: 'info', msg: 'the secret keys were reloaded', keys: 8 };
     expect(reloadsIn(gateway)).toMatchObject([line, line]);
   });
 
@@ -53,13 +53,14 @@ describe.each([1, 2])('SIGHUP, %i workers', (workers) => {
     const { gateway, path } = await open(workers);
     const pids = workers > 1 ? await workersOf(gateway, workers) : [];
     const key = randomUUID();
-    const answer = withdraw(gateway.url, { key, fault: 'delay=1500' });
+    const answer = withdraw(gateway.url, { key, fault: 'delay=60000' });
     await until(() => sandbox.requests.ofKey(key) === 1);
     // When a terminal closes, all its processes get SIGHUP.
     for (const pid of [gateway.pid, ...pids]) process.kill(pid, 'SIGHUP');
     replace(path, BRAVO_ALONE);
     for (const pid of [gateway.pid, ...pids]) process.kill(pid, 'SIGHUP');
     await until(async () => (await balance(gateway, 'sk_sandbox_alpha')).status === 401);
+    sandbox.endDelays(key);
     expect(await answer).toMatchObject({ status: 201 });
     expect((await balance(gateway, 'sk_sandbox_bravo')).status).toBe(200);
     expect([gateway.pid, ...pids].every(isAlive)).toBe(true);
@@ -77,7 +78,7 @@ describe.each([1, 2])('SIGHUP, %i workers', (workers) => {
     expect(reloadsIn(gateway)).toMatchObject([
       {
         level: 'error',
-        msg: 'the new key file is refused; the old keys stay in force',
+        msg: 'the secret keys cannot be reloaded; the old ones stay in force',
         reason: 'the file: cannot be read (ENOENT)',
       },
     ]);

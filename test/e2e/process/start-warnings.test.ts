@@ -16,7 +16,7 @@ const warningsIn = ({ lines }: SpawnedGateway): string[] =>
   lines
     .map((line) => JSON.parse(line))
     .filter(({ level }) => level === 'warn')
-    .map(({ msg }) => msg);
+    .map(({ warning }) => warning);
 
 it.each([1, 2])('each warning is logged once at the start, with %i workers', async (workers) => {
   const [sandbox, redis] = [await openSandbox(), await startRedis({ appendonly: false })];

@@ -11,6 +11,9 @@ import { configFor, isReplay, openSandbox, startGateway } from './gateways.ts';
 /** Long enough for a request within the lease, on a loaded machine. */
 const LEASE_MS = 2500;
 
+/** The backend holds such a payout until the test ends its delay. */
+const HELD = 'delay=60000';
+
 /** The tests of a store run one after the other. The two stores run concurrently, because both wait for leases. */
 const inTurn = { concurrent: false };
 
@@ -20,7 +23,11 @@ describe.concurrent.each(storeKinds)('two gateway processes on one %s', (kind) =
   let b: SpawnedGateway;
   beforeAll(async () => {
     sandbox = await openSandbox();
-    const config = configFor(sandbox, { ...(await storeSections(kind)), lock: { leaseMs: LEASE_MS } });
+    const config = configFor(sandbox, {
+      ...(await storeSections(kind)),
+      lock: { leaseMs: LEASE_MS },
+      upstream: { responseTimeoutMs: 20_000 },
+    });
     [a, b] = await Promise.all([startGateway(config), startGateway(config)]);
   });
 
@@ -38,9 +45,10 @@ describe.concurrent.each(storeKinds)('two gateway processes on one %s', (kind) =
 
   it('complete what one of them executed while it was paused for longer than its lease', inTurn, async () => {
     const key = randomUUID();
-    const first = withdraw(a.url, { key, fault: 'delay=300' });
+    const first = withdraw(a.url, { key, fault: HELD });
     await until(() => sandbox.requests.ofKey(key) === 1);
     process.kill(a.pid, 'SIGSTOP');
+    sandbox.endDelays(key);
     const inDoubt = { status: 409, code: 'outcome_unknown' } as const;
     expectProblem(await withdraw(b.url, { key }), inDoubt);
     expect(sandbox.ledger.payouts({ key })).toBe(1);
@@ -60,7 +68,7 @@ describe.concurrent.each(storeKinds)('two gateway processes on one %s', (kind) =
   it('never pay twice when one of them is killed while it executes', inTurn, async () => {
     const [completed, lost] = [randomUUID(), randomUUID()];
     const before = await withdraw(a.url, { key: completed });
-    const cut = expect(withdraw(a.url, { key: lost, fault: 'delay=800' })).rejects.toThrow(/hang up|reset/i);
+    const cut = expect(withdraw(a.url, { key: lost, fault: HELD })).rejects.toThrow(/hang up|reset/i);
     await until(() => sandbox.requests.ofKey(lost) === 1);
     expect(await a.end('SIGKILL')).toBe('SIGKILL');
     const patient = withdraw(b.url, { key: lost });
@@ -68,7 +76,9 @@ describe.concurrent.each(storeKinds)('two gateway processes on one %s', (kind) =
     expectProblem(hasty, { status: 409, code: 'request_in_flight', retryAfter: 1 });
     await cut;
 
+    expect(sandbox.ledger.payouts({ key: lost })).toBe(0);
     expectProblem(await patient, { status: 409, code: 'outcome_unknown' });
+    sandbox.endDelays(lost);
     await until(() => sandbox.ledger.payouts({ key: lost }) === 1);
     expectProblem(await withdraw(b.url, { key: lost }), { status: 409, code: 'outcome_unknown' });
     expect(sandbox.requests.ofKey(lost)).toBe(1);

@@ -4,7 +4,7 @@ import { Agent } from 'node:http';
 import { describe, expect, it } from 'vitest';
 import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
-import type { ConfigInput } from '../../support/config.ts';
+import { type ConfigInput, keyFileIn } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { endNow, isAlive, killAfterTests } from '../../support/process-life.ts';
@@ -23,17 +23,15 @@ interface Execution {
   answer: Promise<TestAnswer | Error>;
 }
 
-/** A withdraw that the backend is executing, and the worker that sent it. */
-async function executing(gateway: SpawnedGateway, sandbox: Sandbox, delayMs: number): Promise<Execution> {
+/** A withdraw that the backend holds until the test ends its delay, and the worker that sent it. */
+async function executing(gateway: SpawnedGateway, sandbox: Sandbox): Promise<Execution> {
   const [key, requestId] = [randomUUID(), randomUUID()];
   // Both requests use one connection, so the same worker handles them.
   const agent = new Agent({ keepAlive: true, maxSockets: 1 });
   const headers = { Authorization: 'Bearer sk_sandbox_alpha', 'X-Request-Id': requestId };
   await send(gateway.url, { path: '/v2/get_balance', headers, agent });
   const line = await until(() => gateway.lines.find((text) => text.includes(requestId)));
-  const answer = withdraw(gateway.url, { key, fault: `delay=${delayMs}`, agent }).catch(
-    (error: Error) => error,
-  );
+  const answer = withdraw(gateway.url, { key, fault: 'delay=60000', agent }).catch((error: Error) => error);
   await until(() => sandbox.requests.ofKey(key) === 1);
   return { key, pid: killAfterTests(JSON.parse(line).pid), answer: answer.finally(() => agent.destroy()) };
 }
@@ -43,17 +41,19 @@ async function open(): Promise<{ sandbox: Sandbox; config: ConfigInput }> {
   const sandbox = await openSandbox();
   // With port 0, the system would choose another port after all workers have died.
   const listen = { host: '127.0.0.1', port: await freePort() };
-  return { sandbox, config: configFor(sandbox, { workers: WORKERS, listen, lock: { leaseMs: 600 } }) };
+  return { sandbox, config: configFor(sandbox, { workers: WORKERS, listen, lock: { leaseMs: 2500 } }) };
 }
 
 describe.concurrent('two workers', () => {
   it('leave in doubt what one of them executed when it was killed, and never send it again', async () => {
     const { sandbox, config } = await open();
     const gateway = await startGateway(config);
-    const { key, pid, answer } = await executing(gateway, sandbox, 500);
+    const { key, pid, answer } = await executing(gateway, sandbox);
     endNow(pid);
     expect(await answer).toBeInstanceOf(Error);
     expectProblem(await withdraw(gateway.url, { key }), { status: 409, code: 'outcome_unknown' });
+    expect(sandbox.ledger.payouts({ key })).toBe(0);
+    sandbox.endDelays(key);
     await until(() => sandbox.ledger.payouts({ key }) === 1);
     const pids = await workersOf(gateway, WORKERS);
     expect(pids).not.toContain(pid);
@@ -67,11 +67,11 @@ describe.concurrent('two workers', () => {
 
   it('complete what they execute and exit when their primary is killed', async () => {
     const { sandbox, config } = await open();
-    const upstream = { ...config.upstream, url: sandbox.url, responseTimeoutMs: 20_000 };
-    const shutdown = { delayMs: 8000, graceMs: 20_000 };
+    const upstream = { ...config.upstream, url: sandbox.url, responseTimeoutMs: 30_000 };
+    const shutdown = { delayMs: 8000, graceMs: 30_000 };
     const gateway = await startGateway({ ...config, upstream, shutdown });
     const pids = await workersOf(gateway, WORKERS);
-    const { key, pid, answer } = await executing(gateway, sandbox, 8000);
+    const { key, pid, answer } = await executing(gateway, sandbox);
     expect(await gateway.end('SIGKILL')).toBe('SIGKILL');
     // The workers have released their port.
     const successor = await startGateway({ ...config, workers: 1 });
@@ -79,6 +79,7 @@ describe.concurrent('two workers', () => {
     // While the old worker still executes, the new gateway sends nothing for the same key.
     const early = await withdraw(successor.url, { key, headers: { Prefer: 'wait=0' } });
     expectProblem(early, { status: 409, code: 'request_in_flight', retryAfter: 1 });
+    sandbox.endDelays(key);
     expect(await answer).toMatchObject({ status: 201 });
     await until(() => !pids.some(isAlive));
     const again = await withdraw(successor.url, { key });
@@ -126,8 +127,7 @@ describe.concurrent('two workers', () => {
   it('log why the replacement of a dead worker cannot start', async () => {
     const { config } = await open();
     const gateway = await startGateway(config);
-    const { keys } = config.auth ?? {};
-    const { path = '' } = keys ?? {};
+    const path = keyFileIn(config);
     const [pid = 0] = await workersOf(gateway, WORKERS);
     const before = gateway.lines.length;
     writeFileSync(path, 'merchants: none\n');

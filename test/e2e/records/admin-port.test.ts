@@ -70,10 +70,9 @@ async function resolveAndRetry(target: Target, sandbox: Sandbox): Promise<void> 
   expect(replay.headers).toMatchObject({ 'idempotent-replayed': 'true', 'x-two': 'a, b' });
   expect((await withdraw(target.url, { key: unpaid })).status).toBe(201);
   for (const key of [paid, unpaid]) expect(sandbox.ledger.payouts({ key })).toBe(1);
-  for (const as of ['completed', 'released'])
-    expect(await metric(target.adminUrl, 'oncegate_resolutions_total', { as, by: 'operator' }, TOKEN)).toBe(
-      1,
-    );
+  const count = (as: string) =>
+    metric(target.adminUrl, 'oncegate_resolutions_total', { as, by: 'operator' }, TOKEN);
+  await until(async () => (await count('completed')) === 1 && (await count('released')) === 1);
 
   const shown = await ask(target, `/records/${scopeOf('M-ALPHA', paid)}`);
   const view = shown.json<{ record: object; audit: object[] }>();
@@ -82,6 +81,10 @@ async function resolveAndRetry(target: Target, sandbox: Sandbox): Promise<void> 
     completion: { kind: 'response', status: 201, bodyBytes: RESPONSE.length },
   });
   expect(view.audit).toMatchObject([{ by: 'ada', reason: 'books', to: { as: 'completed', status: 201 } }]);
+  // The answer to the resolution was what the audit trail says of it, with the same names and forms.
+  expect(view.audit).toEqual([
+    { ...completed.json<{ scope?: string }>(), scope: undefined, at: expect.any(String) },
+  ]);
   expect(shown.body.toString()).not.toMatch(/token|"body"/);
 }
 
@@ -95,8 +98,10 @@ describe('records on the admin port', () => {
   const problemOf = async (answer: ReturnType<typeof ask>) => {
     const { status, headers, json } = await answer;
     expect(headers['content-type']).toMatch(/^application\/problem\+json/);
-    const { type } = json<{ type: string }>();
-    return `${status} ${type.split(':').at(-1)}`;
+    const { type, code } = json<{ type: string; code: string }>();
+    const name = type.split(':').at(-1) ?? '';
+    expect(name.replace(/^(records|admin)_/, '')).toBe(code);
+    return `${status} ${name}`;
   };
 
   it('are listed, shown and resolved, and resolutions are counted and logged', async () => {
@@ -115,11 +120,10 @@ describe('records on the admin port', () => {
     const scope = scopeOf('M-ALPHA', key);
     const json = { as: 'released', by: 'eve', reason: 'none' };
     for (const token of ['', 'x', `${TOKEN}x`, 'sk_sandbox_alpha']) {
-      expect(await problemOf(ask(stack, '/records', { token }))).toBe('401 missing_credentials');
-      expect(await problemOf(ask(stack, `/records/${scope}`, { token }))).toBe('401 missing_credentials');
-      expect(await problemOf(ask(stack, `/records/${scope}/resolve`, { token, json }))).toBe(
-        '401 missing_credentials',
-      );
+      const expected = `401 admin_${token ? 'wrong_token' : 'token_required'}`;
+      expect(await problemOf(ask(stack, '/records', { token }))).toBe(expected);
+      expect(await problemOf(ask(stack, `/records/${scope}`, { token }))).toBe(expected);
+      expect(await problemOf(ask(stack, `/records/${scope}/resolve`, { token, json }))).toBe(expected);
     }
     expect((await withdraw(stack.url, { key })).status).toBe(409);
     await resolve(stack, key, { as: 'completed' });
@@ -132,10 +136,11 @@ describe('records on the admin port', () => {
     );
     expect(answers.map(({ status }) => status).toSorted()).toEqual([200, 409, 409, 409, 409, 409]);
     const alive = randomUUID();
-    const first = withdraw(stack.url, { key: alive, fault: 'delay=300' });
+    const first = withdraw(stack.url, { key: alive, fault: 'delay=60000' });
     await until(() => stack.sandbox.requests.ofKey(alive) === 1);
     const refused = await resolve(stack, alive, { as: 'released' });
     expect([refused.status, refused.headers['retry-after']]).toEqual([409, '10']);
+    stack.sandbox.endDelays(alive);
     expect((await first).status).toBe(201);
     expect(stack.sandbox.ledger.payouts({ key: alive })).toBe(1);
   });
@@ -147,6 +152,33 @@ describe('records on the admin port', () => {
     }>();
     expect((await resolve(stack, key, { as: 'released', execution: 'f'.repeat(16) })).status).toBe(409);
     expect((await resolve(stack, key, { as: 'completed', execution: record.execution })).status).toBe(200);
+  });
+
+  it('hide the values of header fields that may hold a secret', async () => {
+    const key = await inDoubt(stack);
+    const headers = {
+      'Content-Type': 'application/json',
+      'Set-Cookie': ['session=s3cret-a', 'other=s3cret-b'],
+      Location: '/payouts/7?token=s3cret-c',
+    };
+    const resolution = { as: 'completed', status: 201, headers, body: RESPONSE.toString('base64') };
+    expect((await resolve(stack, key, resolution)).status).toBe(200);
+    const hidden = {
+      completion: {
+        headers: [
+          ...['Content-Type', 'application/json', 'Set-Cookie', null, 'Set-Cookie', null],
+          ...['Location', null],
+        ],
+      },
+    };
+    const shown = await ask(stack, `/records/${scopeOf('M-ALPHA', key)}`);
+    const again = await resolve(stack, key, resolution);
+    expect([shown.status, again.status]).toEqual([200, 409]);
+    for (const answer of [shown, again]) {
+      expect(answer.json()).toMatchObject({ record: hidden });
+      expect(answer.body.toString()).not.toContain('s3cret');
+    }
+    expect((await ask(stack, '/records')).body.toString()).not.toContain('s3cret');
   });
 
   it('answer an invalid request with what is wrong, and change nothing', async () => {

@@ -6,6 +6,7 @@ import { stringify } from 'yaml';
 import { scopeOf } from '../../../src/idempotency/fingerprint.ts';
 import { openStore } from '../../../src/idempotency/stores/open-store.ts';
 import { systemClock } from '../../../src/kernel/clock.ts';
+import type { ShownRecord } from '../../../src/kernel/records.ts';
 import { bring } from '../../contract/states.ts';
 import { withdraw } from '../../support/client.ts';
 import { expectPlain, newFolder, run } from '../../support/command.ts';
@@ -65,13 +66,41 @@ describe.concurrent.each(storeKinds)('the records command, while a gateway runs 
         records('list', '--json'),
       ]);
       expect(shown.stdout).toMatch(new RegExp(`^request id +${requestId}$`, 'm'));
-      expect(JSON.parse(shownJson.stdout).record).toMatchObject({ key, requestId });
+      const { record } = JSON.parse(shownJson.stdout) as ShownRecord;
+      expect(record).toMatchObject({ key, requestId, operation: 'withdraw', merchant: 'M-ALPHA' });
+      // What an operator needs to find the payout in the backend's books: neither its amount nor its account.
+      const {
+        fingerprint = '',
+        gatewayId = '',
+        createdAt = '',
+        changedAt = '',
+        expiresAt = '',
+      } = record ?? {};
+      expect(fingerprint).toMatch(/^[0-9a-f]{64}$/);
+      const keptMs = Date.parse(expiresAt) - Date.parse(createdAt);
+      const { retentionMs } = parsedConfig(stack.config).idempotency;
+      expect(Math.abs(keptMs - retentionMs)).toBeLessThan(1000);
+      expect(shown.stdout).toContain(`\ngateway     ${gatewayId}\n`);
+      expect(shown.stdout).toContain(`\nstarted at  ${createdAt}\nchanged at  ${changedAt}\nexpires at  20`);
+      expect(shown.stdout).toContain(`\nfingerprint ${fingerprint}\n`);
       expect(listed.stdout).toMatch(/^STATE +SINCE +MERCHANT +OPERATION +KEY +REQUEST ID +SCOPE\n/);
       expect(listed.stdout).toMatch(new RegExp(` ${key} +${requestId} +${scopeOf('M-ALPHA', key)}$`, 'm'));
       const { records: all } = JSON.parse(listedJson.stdout) as Listed;
-      expect(all.find((record) => record.key === key)).toMatchObject({ requestId });
+      expect(all.find((record) => record.key === key)).toMatchObject({ requestId, fingerprint });
     },
   );
+
+  it('lists the oldest keys in doubt first', sequential, async () => {
+    const keys = Array.from({ length: 5 }, () => randomUUID());
+    for (const key of keys) await withdraw(stack.url, { key, fault: 'execute-then-reset' });
+    expect((await inDoubt()).map(({ key }) => key)).toEqual(keys);
+    const { stdout } = await records('list', '--in-doubt');
+    const lines = stdout.split('\n');
+    expect(lines.flatMap((line) => keys.filter((key) => line.includes(key)))).toEqual(keys);
+    const resolution = { as: 'completed' as const, by: 'ada', reason: 'in the books' };
+    for (const key of keys)
+      await stack.gateway.desk.answer({ kind: 'resolve', scope: scopeOf('M-ALPHA', key), ...resolution });
+  });
 
   it('resolves many keys from a file, after a dry run', sequential, async () => {
     const keys = Array.from({ length: 3 }, () => randomUUID());
@@ -104,13 +133,15 @@ describe.concurrent.each(storeKinds)('the records command, while a gateway runs 
     const tried = await many('--dry-run');
     expect(tried.code).toBe(1);
     expect(tried.stdout).toMatch(
-      /^(?:ok {3}.*would become completed\n){3}(?:FAIL .*\n){2}3 would be resolved, 2 not\n$/,
+      /^(?:ok {3}.*would become completed\n){3}(?:FAIL .*\n){2}3 would be completed, 0 would be released, 2 not resolved\n$/,
     );
     expect(await inDoubt()).toHaveLength(3);
 
     const resolved = await many();
     expect(resolved.code).toBe(1);
-    expect(resolved.stdout).toMatch(/^(?:ok {3}.*is now completed\n){3}(?:FAIL .*\n){2}3 resolved, 2 not\n$/);
+    expect(resolved.stdout).toMatch(
+      /^(?:ok {3}.*is now completed\n){3}(?:FAIL .*\n){2}3 completed, 0 released, 2 not resolved\n$/,
+    );
     expect(await inDoubt()).toEqual([]);
     const retry = await withdraw(stack.url, { key: keys[0] as string });
     expect([retry.status, retry.body.toString()]).toEqual([201, '{"é":1}']);
@@ -126,7 +157,7 @@ describe.concurrent.each(storeKinds)('the records command, while a gateway runs 
     expect(places.filter(Boolean)).toEqual([
       'line 2: must have scope, or merchant and key',
       'line 3: is the same key as line 1',
-      'line 4: released needs the execution that was looked up, from records list --json',
+      'line 4: released needs the execution that was looked up, from records list --lines',
       'line 5: is not JSON',
     ]);
     expectPlain(refused);

@@ -28,10 +28,10 @@ describe.concurrent.each(storeKinds)('on %s', (kind) => {
     closing.push(() => gateway.end('SIGKILL'));
     const store = await openStore(parsedConfig(input), systemClock);
     closing.push(() => store.close());
-    const desk = new Desk(store, { leaseMs: LEASE_MS, maxStoredBytes: 1024 });
+    const desk = new Desk(store, { leaseMs: LEASE_MS, maxStoredBytes: 1024, clock: systemClock });
 
     const key = randomUUID();
-    const first = withdraw(gateway.url, { key, fault: 'delay=1500' });
+    const first = withdraw(gateway.url, { key, fault: 'delay=60000' });
     await until(() => sandbox.requests.ofKey(key) === 1);
     process.kill(gateway.pid, 'SIGSTOP');
     const scope = scopeOf('M-ALPHA', key);
@@ -49,6 +49,7 @@ describe.concurrent.each(storeKinds)('on %s', (kind) => {
     });
     expect(resolved).toMatchObject({ kind: 'found', value: { from: { state: 'executing' } } });
 
+    sandbox.endDelays(key);
     process.kill(gateway.pid, 'SIGCONT');
     // The first request also gets the stored response and not its own.
     const late = await first;
