@@ -1,0 +1,42 @@
+/**
+ * An Express application that pays by itself, in its own SQLite database, and that can be killed in the handler.
+ * Arguments: the folder of the store, and the file of the database. Prints its port.
+ */
+import { createServer } from 'node:http';
+import { DatabaseSync } from 'node:sqlite';
+import express from 'express';
+import { type Idempotency, idempotency, sqliteStore } from '../../../src/index.ts';
+
+const [folder = '', file = ''] = process.argv.slice(2);
+const payouts = new DatabaseSync(file, { timeout: 5000 });
+payouts.exec('CREATE TABLE IF NOT EXISTS payouts (merchant TEXT, key TEXT, amount REAL)');
+const store = await sqliteStore({ path: folder, leaseMs: 500 });
+const protect = idempotency({
+  store,
+  merchant: (req) => String(req.headers['x-tenant']),
+  inDoubt: process.env.LOOKUP ? 'lookup' : 'hold',
+  ...(process.env.LOOKUP && {
+    lookup: {
+      ask: async ({ merchant, key }) => {
+        const row = payouts
+          .prepare('SELECT amount FROM payouts WHERE merchant = ? AND key = ?')
+          .get(merchant, key);
+        return row
+          ? { kind: 'executed', status: 201, body: JSON.stringify({ paid: row.amount }) }
+          : { kind: 'not_executed' };
+      },
+      releaseAfterMs: 500,
+    },
+  }),
+});
+const app = express();
+app.post('/payouts', protect, express.json(), (req, res) => {
+  const { key = '', merchant = '' } = (req as { idempotency?: Idempotency }).idempotency ?? {};
+  if (req.headers['x-die'] === 'before') process.kill(process.pid, 'SIGKILL');
+  payouts.prepare('INSERT INTO payouts VALUES (?, ?, ?)').run(merchant, key, req.body.amount);
+  if (req.headers['x-die'] === 'after') process.kill(process.pid, 'SIGKILL');
+  res.status(201).json({ paid: req.body.amount });
+});
+const server = createServer(app).listen(0, '127.0.0.1', () => {
+  process.stdout.write(`${(server.address() as { port: number }).port}\n`);
+});
