@@ -2,6 +2,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import type { Store } from '../../../src/idempotency/store.ts';
 import { withdraw } from '../../support/client.ts';
 import { openStore } from '../../support/open-store.ts';
+import { payoutBody } from '../../support/payout.ts';
 import { type RedisServer, startRedis } from '../../support/redis-server.ts';
 import { newRequest } from '../../support/requests.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
@@ -10,8 +11,8 @@ import { until } from '../../support/until.ts';
 import { type Scrape, scrape } from './support/scrape.ts';
 import { idle } from './support/traffic.ts';
 
-const LEASE_MS = 600;
-const STORE_TIMEOUT_MS = 300;
+const LEASE_MS = 2000;
+const STORE_TIMEOUT_MS = 1000;
 
 let redis: RedisServer;
 let stack: Stack;
@@ -49,13 +50,13 @@ async function counted(): Promise<Record<string, number>> {
   return Object.fromEntries(grown.filter(([, count]) => count > 0));
 }
 
-/** A payout that takes the backend this long. */
-const slowly = (key: string, delayMs: number) => withdraw(stack.url, { key, fault: `delay=${delayMs}` });
+/** A payout that the backend holds until the test ends its delay. */
+const held = (key: string) => withdraw(stack.url, { key, fault: 'delay=60000' });
 const reached = (key: string) => until(() => stack.sandbox.requests.ofKey(key) > 0);
 
 /** The same payout as another gateway would start it. */
 const payoutOf = (key: string) => {
-  const payout = { action: 'withdraw', amount: 10, bank_code: '058', account_number: '0123456789' };
+  const payout = payoutBody();
   return newRequest({ merchant: 'M-ALPHA', key, body: JSON.stringify(payout) });
 };
 
@@ -79,9 +80,11 @@ describe('a rare event is counted and logged', () => {
   });
 
   it('a lease that lapsed while its owner was alive', async () => {
-    const answer = slowly('lease-lost', 500);
+    const answer = held('lease-lost');
     await until(async () => (await redis.admin.keys('oncegate:*:lease')).length === 1);
     await redis.admin.del(await redis.admin.keys('oncegate:*:lease'));
+    await until(() => logged('a lease lapsed while its owner was alive').length > 0);
+    stack.sandbox.endDelays('lease-lost');
     expect((await answer).status).toBe(201);
     expect(await counted()).toEqual({ lease_lost: 1 });
     expect(logged('a lease lapsed while its owner was alive')).toHaveLength(1);
@@ -89,23 +92,25 @@ describe('a rare event is counted and logged', () => {
 
   it('a result whose record had disappeared: it is stored nevertheless, because the backend has executed', async () => {
     const records = await redis.admin.keys('oncegate:*');
-    const answer = slowly('gone', 400);
+    const answer = held('gone');
     await reached('gone');
     await redis.admin.del(await added(records));
+    stack.sandbox.endDelays('gone');
     expect((await answer).status).toBe(201);
     const after = await idle(stack.adminUrl);
     expect(after.value('oncegate_stale_total', { write: 'complete' })).toBe(0);
-    const replay = await withdraw(stack.url, { key: 'gone', fault: 'delay=400' });
+    const replay = await withdraw(stack.url, { key: 'gone', fault: 'delay=60000' });
     expect(replay.headers['idempotent-replayed']).toBe('true');
     expect(stack.sandbox.ledger.payouts({ key: 'gone' })).toBe(1);
   });
 
   it('a result that was refused because another execution owned the record', async () => {
     const records = await redis.admin.keys('oncegate:*');
-    const answer = slowly('refused', 400);
+    const answer = held('refused');
     await reached('refused');
     await redis.admin.del(await added(records));
     expect(await another.start(payoutOf('refused'))).toEqual({ kind: 'started' });
+    stack.sandbox.endDelays('refused');
     expect((await answer).status).toBe(502);
     const after = await idle(stack.adminUrl);
     expect(after.value('oncegate_stale_total', { write: 'complete' })).toBe(1);
@@ -114,9 +119,10 @@ describe('a rare event is counted and logged', () => {
   });
 
   it('a response that was sent before it was stored', async () => {
-    const answer = slowly('late', 500);
+    const answer = held('late');
     await reached('late');
     redis.freeze();
+    stack.sandbox.endDelays('late');
     try {
       expect((await answer).status).toBe(201);
       const shown = await idle(stack.adminUrl);
@@ -126,7 +132,7 @@ describe('a rare event is counted and logged', () => {
       redis.thaw();
     }
     const replay = await until(async () => {
-      const retry = await withdraw(stack.url, { key: 'late', fault: 'delay=500' });
+      const retry = await withdraw(stack.url, { key: 'late', fault: 'delay=60000' });
       return retry.status === 201 ? retry : undefined;
     });
     expect(replay.headers['idempotent-replayed']).toBe('true');

@@ -1,7 +1,9 @@
+import { once } from 'node:events';
 import http from 'node:http';
+import { type AddressInfo, createServer } from 'node:net';
 import request from 'supertest';
-import { afterEach, describe, expect, it } from 'vitest';
-import { withdraw } from '../../support/client.ts';
+import { afterEach, describe, expect, it, onTestFinished } from 'vitest';
+import { send, withdraw } from '../../support/client.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import { limitFiles } from '../../support/limit-files.ts';
 import { expectProblem } from '../../support/problem.ts';
@@ -66,6 +68,31 @@ describe('/readyz', () => {
     });
     expect(body.checks.find(({ name }) => name === 'upstream')?.detail).toBe('ECONNREFUSED');
     await isAlive(stack);
+  });
+
+  it('asks the backend and the store at most ten times a second, however often it is asked itself', async () => {
+    let connections = 0;
+    const backend = createServer((socket) => {
+      connections++;
+      socket.on('error', () => {});
+    }).listen(0, '127.0.0.1');
+    await once(backend, 'listening');
+    onTestFinished(() => void backend.close());
+    const redis = await startRedis();
+    const { port } = backend.address() as AddressInfo;
+    const { adminUrl } = await open({ ...onRedis(redis), upstream: { url: `http://127.0.0.1:${port}` } });
+    const agent = new http.Agent({ keepAlive: true, maxSockets: 20 });
+    onTestFinished(() => agent.destroy());
+    const [sets, startedMs] = [await redis.commandCount('set'), performance.now()];
+    const answers = await Promise.all(
+      Array.from({ length: 400 }, () => send(adminUrl, { path: '/readyz', agent })),
+    );
+    const most = 10 * Math.ceil((performance.now() - startedMs) / 1000);
+    expect(new Set(answers.map(({ status }) => status))).toEqual(new Set([200]));
+    expect(connections).toBeLessThanOrEqual(most);
+    // The gateways also write marks.
+    expect((await redis.commandCount('set')) - sets).toBeLessThanOrEqual(most + 5);
+    expect(most).toBeLessThan(200);
   });
 
   it.each([
@@ -211,7 +238,7 @@ describe('the admin token', () => {
       'www-authenticate': 'Bearer realm="oncegate admin"',
       'content-type': 'application/problem+json',
     });
-    expect(refused.body.error.code).toBe('missing_credentials');
+    expect(refused.body.code).toBe('token_required');
     expect(refused.text).not.toContain('oncegate_requests_total');
   });
 
@@ -249,10 +276,12 @@ describe('the admin token', () => {
 describe('the admin port', () => {
   it('has no other routes, and does not reveal its software', async () => {
     const { adminUrl } = await open();
-    for (const path of ['/', '/v2/get_balance', '/metrics/x']) {
+    for (const path of ['/v2/get_balance', '/metrics/x']) {
       const { headers } = await request(adminUrl).get(path).expect(404);
       expect(headers).not.toHaveProperty('x-powered-by');
+      expect(headers['content-type']).toBe('application/problem+json');
     }
-    await request(adminUrl).post('/metrics').expect(404);
+    const { headers } = await request(adminUrl).post('/metrics').expect(405);
+    expect(headers).toMatchObject({ 'content-type': 'application/problem+json', allow: 'GET, HEAD' });
   });
 });

@@ -3,6 +3,7 @@ import request from 'supertest';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { WebSocket } from 'ws';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { metric } from '../../support/metrics.ts';
 import { spawnGateway } from '../../support/spawn.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
@@ -10,7 +11,7 @@ import { idle } from './support/traffic.ts';
 
 let stack: Stack;
 beforeAll(async () => {
-  stack = await openStack({ upstream: { responseTimeoutMs: 700 } });
+  stack = await openStack({ upstream: { responseTimeoutMs: 20_000 } });
 });
 afterAll(() => stack.close());
 
@@ -38,7 +39,18 @@ async function lineOf(act: () => Promise<unknown>): Promise<Record<string, unkno
 const COMMON_FIELDS = ['level', 'time', 'pid', 'hostname', 'msg'];
 /** Fields of a request, as far as they are known. */
 const FIELDS = [
-  ...['requestId', 'merchant', 'keyId', 'operation', 'method', 'path', 'status', 'outcome', 'scope'],
+  ...[
+    'requestId',
+    'client',
+    'merchant',
+    'keyId',
+    'operation',
+    'method',
+    'path',
+    'status',
+    'outcome',
+    'scope',
+  ],
   ...['durationMs', 'upstreamMs', 'waitMs', 'merchantGone'],
 ];
 
@@ -47,6 +59,7 @@ describe('each request has one line', () => {
     const line = await lineOf(() => withdraw(stack.url, { key: 'a', fault: 'delay=50' }));
     expect(line).toMatchObject({
       requestId: expect.stringMatching(UUID),
+      client: '127.0.0.1',
       merchant: 'M-ALPHA',
       keyId: 'alpha-1',
       operation: 'withdraw',
@@ -75,9 +88,12 @@ describe('each request has one line', () => {
 
   it('a duplicate that waited, with its waiting time', async () => {
     const lines = await linesOf(async () => {
-      const first = withdraw(stack.url, { key: 'c', fault: 'delay=300' });
+      const first = withdraw(stack.url, { key: 'c', fault: 'delay=60000' });
       await until(() => stack.sandbox.requests.ofKey('c') > 0);
-      await Promise.all([first, withdraw(stack.url, { key: 'c' })]);
+      const duplicate = withdraw(stack.url, { key: 'c' });
+      await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 1);
+      stack.sandbox.endDelays('c');
+      await Promise.all([first, duplicate]);
     });
     expect(lines).toHaveLength(2);
     const waited = lines.find(({ outcome }) => outcome === 'replayed');
@@ -137,17 +153,26 @@ describe('each request has one line', () => {
   });
 
   it('a merchant who disconnected too, with the outcome of the execution', async () => {
+    const connections = () =>
+      new Promise<number>((resolve) => stack.gateway.server.getConnections((_, count) => resolve(count)));
+    let heldMs = 0;
     const line = await lineOf(async () => {
       const leaving = new AbortController();
-      const gone = withdraw(stack.url, { key: 'e', fault: 'delay=200', signal: leaving.signal }).catch(
+      const gone = withdraw(stack.url, { key: 'e', fault: 'delay=60000', signal: leaving.signal }).catch(
         () => 'gone',
       );
       await until(() => stack.sandbox.requests.ofKey('e') > 0);
+      const arrivedMs = performance.now();
       leaving.abort();
       expect(await gone).toBe('gone');
+      // The connections of other requests are idle, and close.
+      stack.gateway.server.closeIdleConnections();
+      await until(async () => (await connections()) === 0);
+      stack.sandbox.endDelays('e');
+      heldMs = performance.now() - arrivedMs;
     });
     expect(line).toMatchObject({ outcome: 'executed', merchantGone: true });
-    expect(line.durationMs).toBeGreaterThanOrEqual(195);
+    expect(line.durationMs).toBeGreaterThanOrEqual(heldMs);
   });
 
   it('of JSON on standard output, with its level and time', async () => {

@@ -1,10 +1,10 @@
-import { randomUUID } from 'node:crypto';
 import { readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import request from 'supertest';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { withdraw } from '../../support/client.ts';
-import { parsedConfig } from '../../support/config.ts';
+import { keyFileIn } from '../../support/config.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { type Scrape, scrape } from './support/scrape.ts';
@@ -16,7 +16,7 @@ let stack: Stack;
 beforeAll(async () => {
   stack = await openStack({
     idempotency: { maxStoredBytes: MAX_STORED_BYTES },
-    upstream: { responseTimeoutMs: 700 },
+    upstream: { responseTimeoutMs: 3000 },
   });
 });
 afterAll(() => stack.close());
@@ -42,9 +42,10 @@ describe('the traffic of these tests', () => {
     expect((await withdraw(url, { key: 'e', fault: huge })).status).toBe(201);
     expect((await withdraw(url, { key: 'e', fault: huge })).status).toBe(409);
     expect((await withdraw(url, { secret: 'sk_nobody' })).status).toBe(401);
-    const first = withdraw(url, { key: 'f', fault: 'delay=300' });
+    const first = withdraw(url, { key: 'f', fault: 'delay=60000' });
     await until(() => stack.sandbox.requests.ofKey('f') > 0);
     expect((await withdraw(url, { key: 'f', headers: { Prefer: 'wait=0' } })).status).toBe(409);
+    stack.sandbox.endDelays('f');
     expect((await first).status).toBe(201);
     shown = await idle(stack.adminUrl);
   });
@@ -104,7 +105,10 @@ describe('the traffic of these tests', () => {
   });
 
   it('used the expected commands of the store', () => {
-    expect(shown.table('oncegate_store_duration_seconds_count', 'command', 'result')).toEqual({
+    const commands = shown.table('oncegate_store_duration_seconds_count', 'command', 'result');
+    // The warnings are counted when the metrics are read.
+    delete commands['health ok'];
+    expect(commands).toEqual({
       'start ok': 13,
       'complete ok': 4,
       'release ok': 1,
@@ -124,14 +128,15 @@ describe('the gauges', () => {
     const { url, adminUrl, sandbox } = stack;
     const gauges = (shown: Scrape) =>
       ['in_flight', 'executing', 'waiting'].map((name) => shown.value(`oncegate_${name}`));
-    const first = withdraw(url, { key: 'g', fault: 'delay=400' });
+    const first = withdraw(url, { key: 'g', fault: 'delay=60000' });
     await until(() => sandbox.requests.ofKey('g') > 0);
-    const duplicate = withdraw(url, { key: 'g', fault: 'delay=400' });
+    const duplicate = withdraw(url, { key: 'g', fault: 'delay=60000' });
     const seen = await until(async () => {
       const now = gauges(await scrape(adminUrl));
       return now[2] === 1 ? now : undefined;
     });
     expect(seen).toEqual([2, 1, 1]);
+    sandbox.endDelays('g');
     expect([(await first).status, (await duplicate).status]).toEqual([201, 201]);
     expect(gauges(await idle(adminUrl))).toEqual([0, 0, 0]);
   });
@@ -139,12 +144,15 @@ describe('the gauges', () => {
   it('count an execution whose merchant has disconnected', async () => {
     const { url, adminUrl, sandbox } = stack;
     const leaving = new AbortController();
-    const gone = withdraw(url, { key: 'h', fault: 'delay=300', signal: leaving.signal }).catch(() => 'gone');
+    const gone = withdraw(url, { key: 'h', fault: 'delay=60000', signal: leaving.signal }).catch(
+      () => 'gone',
+    );
     await until(() => sandbox.requests.ofKey('h') > 0);
     leaving.abort();
     expect(await gone).toBe('gone');
     const shown = await scrape(adminUrl);
     expect([shown.value('oncegate_in_flight'), shown.value('oncegate_executing')]).toEqual([1, 1]);
+    sandbox.endDelays('h');
     await idle(adminUrl);
   });
 });
@@ -153,14 +161,20 @@ describe('the time', () => {
   it('of the gateway is the duration without the backend and without waiting', async () => {
     const { url, adminUrl, sandbox, log } = stack;
     const [before, lines] = [await idle(adminUrl), log.length];
-    const first = withdraw(url, { key: 'i', fault: 'delay=300' });
+    const first = withdraw(url, { key: 'i', fault: 'delay=60000' });
     await until(() => sandbox.requests.ofKey('i') > 0);
-    await Promise.all([first, withdraw(url, { key: 'i' })]);
+    const heldFromMs = performance.now();
+    const duplicate = withdraw(url, { key: 'i' });
+    await until(async () => (await scrape(adminUrl)).value('oncegate_waiting') === 1);
+    await sleep(50);
+    const heldS = (performance.now() - heldFromMs) / 1000;
+    sandbox.endDelays('i');
+    await Promise.all([first, duplicate]);
     const after = await idle(adminUrl);
     const grown = (name: string) => (after.value(name) ?? 0) - (before.value(name) ?? 0);
     const logged = log.slice(lines).filter(({ msg }) => msg === 'request') as Record<string, number>[];
     const sum = (field: string) => logged.reduce((all, line) => all + (line[field] ?? 0), 0) / 1000;
-    expect(grown('oncegate_upstream_duration_seconds_sum')).toBeGreaterThanOrEqual(0.295);
+    expect(grown('oncegate_upstream_duration_seconds_sum')).toBeGreaterThanOrEqual(heldS);
     expect(sum('waitMs')).toBeGreaterThan(0);
     expect(grown('oncegate_request_duration_seconds_sum')).toBeCloseTo(sum('durationMs'), 3);
     expect(grown('oncegate_upstream_duration_seconds_sum')).toBeCloseTo(sum('upstreamMs'), 3);
@@ -169,58 +183,10 @@ describe('the time', () => {
   });
 });
 
-describe('the series', () => {
-  it('do not grow with new paths, keys, secrets, methods, bodies and headers', async () => {
-    const { adminUrl } = stack;
-    await Promise.all([...newRequests(20)].map(sent));
-    const before = (await idle(adminUrl)).series;
-    const statuses = await Promise.all([...newRequests(200)].map(sent));
-    const after = await idle(adminUrl);
-    expect(after.series).toEqual(before);
-    expect(new Set(statuses).size).toBeGreaterThan(4);
-    const text = JSON.stringify(after.samples);
-    for (const word of ['sk_', 'M-ALPHA', 'alpha-1', '0123456789', 'unseen', '/v'])
-      expect(text).not.toContain(word);
-  });
-
-  /** The kinds alternate, so that the first twenty include every kind. */
-  function* newRequests(count: number) {
-    for (let i = 0; i < count; i++) yield { kind: i % 10, word: `unseen-${randomUUID()}` };
-  }
-
-  async function sent({ kind, word }: { kind: number; word: string }): Promise<number> {
-    const http = merchant();
-    const payout = { action: 'withdraw', amount: 1, bank_code: '058', account_number: '0123456789' };
-    switch (kind) {
-      case 0:
-        return (await http.get(`/${word}/${word}?${word}=1`)).status;
-      case 1:
-        return (await http.get('/v2/get_balance').auth(`sk_${word}`, { type: 'bearer' })).status;
-      case 2:
-        return (await http.post('/v1/index.php').set('x-service-idempotency', word).send(payout)).status;
-      case 3:
-        return (await http.post('/v1/index.php').send({ action: word })).status;
-      case 4:
-        return (await http.post('/v1/index.php').set('Content-Type', word).send(`{"${word}`)).status;
-      case 5:
-        return (await http.get(`/${word}//${word}`)).status;
-      case 6:
-        return (await http.delete(`/v3/echo?${word}`).set('X-Request-Id', word)).status;
-      case 7:
-        return (await http.options(`/${word}`).set('Origin', word)).status;
-      case 8:
-        return (await http.post('/v1/index.php').set('x-service-idempotency', word).send(word.repeat(9)))
-          .status;
-      default:
-        return (await http.get('/v2/get_balance').set('Authorization', `Basic ${word}`)).status;
-    }
-  }
-});
-
 describe('the secret keys', () => {
   it('are counted, and so are key files that are accepted or refused', async () => {
     const { adminUrl, config } = stack;
-    const { path = '' } = parsedConfig(config).auth.keys;
+    const path = keyFileIn(config);
     const reloads = async (result: string) =>
       (await scrape(adminUrl)).value('oncegate_key_reloads_total', { result });
     const keys = readFileSync(path, 'utf8').split('dangerouslyPlainSecret').length - 1;
@@ -236,12 +202,16 @@ describe('the secret keys', () => {
       detail: expect.stringContaining('refused'),
     });
     expect((await scrape(adminUrl)).value('oncegate_merchants_expiring')).toBe(0);
+    expect((await scrape(adminUrl)).value('oncegate_secret_key_expires_timestamp_seconds')).toBeUndefined();
     const tomorrow = new Date(Date.now() + 86_400_000).toISOString();
     const item = `{ id: one, dangerouslyPlainSecret: sk_one, expiresAt: ${tomorrow} }`;
     replace(path, `merchants: [{ code: M-1, keys: [${item}] }]`);
     await until(async () => (await reloads('ok')) === 1);
     expect((await scrape(adminUrl)).value('oncegate_secret_keys')).toBe(1);
     expect((await scrape(adminUrl)).value('oncegate_merchants_expiring')).toBe(1);
+    expect((await scrape(adminUrl)).value('oncegate_secret_key_expires_timestamp_seconds')).toBe(
+      Date.parse(tomorrow) / 1000,
+    );
   });
 
   /** Atomically, so that the gateway never reads half of the file. */

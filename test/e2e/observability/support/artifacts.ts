@@ -1,7 +1,6 @@
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { parse } from 'yaml';
-import type { Dashboard, Panel, PlacedPanel } from '../../../../grafana/source/model.ts';
 
 const root = (path: string): string => fileURLToPath(new URL(`../../../../${path}`, import.meta.url));
 
@@ -25,15 +24,83 @@ export const rules: Rule[] = readYaml('config/prometheus.rules.yaml').groups.fla
   ({ rules: of }: { rules: Rule[] }) => of,
 );
 
-/** The dashboard as Grafana reads it. */
-export const dashboard: Dashboard = JSON.parse(readText('grafana/dashboards/oncegate.json'));
+export interface Link {
+  title: string;
+  url?: string;
+  type: string;
+  tags: string[];
+}
 
-export const isPanel = (placed: PlacedPanel): placed is PlacedPanel & Panel => placed.type !== 'row';
-export const panels = dashboard.panels.filter(isPanel);
+export interface Target {
+  refId: string;
+  datasource: object;
+  expr: string;
+  legendFormat: string;
+  instant: boolean;
+}
 
-/** Every query of the dashboard, with a name for test titles. */
-export const queries = panels.flatMap(({ title, targets }) =>
-  targets.map(({ refId, expr, legendFormat }) => ({ name: `${title} ${refId}`, expr, legendFormat })),
+export interface Panel {
+  id: number;
+  type: string;
+  title: string;
+  description: string;
+  datasource: object;
+  gridPos: { x: number; y: number; w: number; h: number };
+  fieldConfig: {
+    defaults: {
+      unit: string;
+      thresholds: { steps: { color: string; value: number | null }[] };
+      links?: Link[];
+      noValue?: string;
+    };
+  };
+  links: Link[];
+  targets: Target[];
+}
+
+export interface Variable {
+  name: string;
+  type: string;
+  hide?: number;
+  query: string | { query: string };
+  current: { value: string | string[] };
+  [option: string]: unknown;
+}
+
+export interface Annotation {
+  name: string;
+  datasource: object;
+  expr: string;
+  titleFormat: string;
+  textFormat: string;
+}
+
+export interface Dashboard {
+  uid: string;
+  title: string;
+  tags: string[];
+  links: Link[];
+  templating: { list: Variable[] };
+  annotations: { list: Annotation[] };
+  /** Rows included. */
+  panels: Panel[];
+}
+
+export const DASHBOARDS = root('grafana/dashboards/');
+
+/** The dashboards as Grafana reads them. */
+export const dashboards: Dashboard[] = readdirSync(DASHBOARDS).map((file) =>
+  JSON.parse(readText(`grafana/dashboards/${file}`)),
+);
+
+/** Every panel but the rows, and where it is. */
+export const panels: (Panel & { uid: string })[] = dashboards.flatMap(({ uid, panels: placed }) =>
+  placed.filter(({ type }) => type !== 'row').map((panel) => ({ ...panel, uid })),
+);
+
+/** Every query of the dashboards, with a name for test titles. */
+export const queries = panels.flatMap(({ uid, type, title, targets }) =>
+  targets.map((target) => ({ ...target, uid, type, title, name: `${uid}, ${title}, ${target.refId}` })),
 );
 
 /** Names in `{{name}}` of a legend. */

@@ -10,18 +10,31 @@ export interface Matcher {
 }
 
 export type Expr =
-  | { kind: 'literal' }
+  /** A number, a text, or a number that has no labels: `time()`. */
+  | { kind: 'literal'; text: string }
   | { kind: 'selector'; name: string; matchers: Matcher[] }
   | { kind: 'call'; name: string; args: Expr[] }
   | { kind: 'aggregate'; by: string[]; arg: Expr }
   | { kind: 'binary'; op: string; left: Expr; right: Expr };
 
 const TOKEN =
-  /\s*(?:("(?:[^"\\]|\\.)*")|(\[[^\]]*\])|(\d+(?:\.\d+)?)|([a-zA-Z_:][\w:]*)|(==|!=|>=|<=|=~|!~|[-+*/<>=(){},]))/y;
+  /\s*(?:("(?:[^"\\]|\\.)*")|(\[[^\]]*\])|(\d+(?:\.\d+)?[smhd]?)|([a-zA-Z_:][\w:]*)|(==|!=|>=|<=|=~|!~|[-+*/<>=(){},]))/y;
 const RANGE = /^\[(?:\d+[smhd]|\$__rate_interval)\]$/;
 
 const AGGREGATIONS = ['sum', 'min', 'max', 'avg', 'count'];
-const FUNCTIONS = ['rate', 'increase', 'histogram_quantile', 'absent'];
+const FUNCTIONS = [
+  ...[
+    'rate',
+    'increase',
+    'max_over_time',
+    'last_over_time',
+    'histogram_quantile',
+    'absent',
+    'clamp_max',
+    'label_replace',
+  ],
+  ...['vector', 'time'],
+];
 const OPERATORS = ['+', '-', '*', '/', '==', '!=', '>', '<', '>=', '<=', 'and', 'or', 'unless'];
 
 /** @throws Error that says what is wrong */
@@ -76,7 +89,12 @@ class Parser {
       this.#expect(')');
       return inner;
     }
-    if (/^[\d"]/.test(token)) return { kind: 'literal' };
+    if (/^[\d"]/.test(token)) return { kind: 'literal', text: token };
+    if (token === 'time') {
+      this.#expect('(');
+      this.#expect(')');
+      return { kind: 'literal', text: token };
+    }
     if (AGGREGATIONS.includes(token)) return this.#aggregation();
     if (this.#peek() === '(') return this.#call(token);
     if (!/^[a-zA-Z_:]/.test(token)) throw this.#unexpected('an operand', token);
@@ -99,7 +117,8 @@ class Parser {
 
   #args(): Expr[] {
     this.#expect('(');
-    const args = [this.expression()];
+    const args: Expr[] = [];
+    if (this.#peek() !== ')') args.push(this.expression());
     while (this.#peek() === ',') {
       this.#next();
       args.push(this.expression());
@@ -119,6 +138,11 @@ class Parser {
       this.#expect('}');
     }
     if (this.#peek().startsWith('[')) this.#next();
+    if (this.#peek() === 'offset') {
+      this.#next();
+      const by = this.#next();
+      if (!/^\d+[smhd]$/.test(by)) throw this.#unexpected('a duration', by);
+    }
     return { kind: 'selector', name, matchers };
   }
 
@@ -198,6 +222,9 @@ export function readPromql(text: string, exported: Exported): Reading {
         return ofCall(expr.name, expr.args.map(labelsOf), expr.args);
       case 'binary': {
         const [left, right] = [labelsOf(expr.left), labelsOf(expr.right)];
+        // A number or time() on the left: the result has the labels of the right side.
+        if (expr.left.kind === 'literal' || (expr.left.kind === 'call' && expr.left.name === 'time'))
+          return right;
         return expr.op === 'or' ? new Set([...left].filter((label) => right.has(label))) : left;
       }
     }
@@ -208,6 +235,10 @@ export function readPromql(text: string, exported: Exported): Reading {
     if (name === 'histogram_quantile') {
       if (!second.has('le')) problems.push('histogram_quantile: without le');
       return new Set([...second].filter((label) => label !== 'le'));
+    }
+    if (name === 'label_replace') {
+      const [, label] = args;
+      return label?.kind === 'literal' ? first.add(label.text.slice(1, -1)) : first;
     }
     if (name !== 'absent') return first;
     const [selector] = args;

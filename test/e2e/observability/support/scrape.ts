@@ -77,7 +77,7 @@ function* pairsOf(text: string): Generator<[string, string]> {
     LABEL.lastIndex = at;
     const [, label = '', value = ''] = LABEL.exec(text) ?? [];
     if (label === '') throw new Error(`no labels: ${text}`);
-    yield [label, value];
+    yield [label, value.replace(/\\(.)/g, (_, char: string) => (char === 'n' ? '\n' : char))];
   }
 }
 

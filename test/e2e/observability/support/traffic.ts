@@ -35,10 +35,7 @@ async function mainTraffic(): Promise<string> {
   const redis = await startRedis();
   const stack = await openStack({ ...onRedis(redis), ...sections });
   try {
-    await answersOfTheBackend(stack);
-    await conflicts(stack);
-    await refusals(stack);
-    await moreThanItTakes(stack);
+    await busyTraffic(stack);
     await redis.kill();
     await withdraw(stack.url, { key: 'no-store' });
     await send(stack.adminUrl, { path: '/readyz' });
@@ -48,8 +45,21 @@ async function mainTraffic(): Promise<string> {
   }
 }
 
-const sections: Partial<ConfigInput> = {
-  limits: { inFlight: MAX_IN_FLIGHT, bodyBytes: MAX_BODY_BYTES },
+/** Requests that end in most of the ways. The configuration has to have `sections`. */
+export async function busyTraffic(stack: Stack): Promise<void> {
+  await answersOfTheBackend(stack);
+  await conflicts(stack);
+  await refusals(stack);
+  await moreThanItTakes(stack);
+}
+
+/** Limits that few requests reach. */
+export const sections: Partial<ConfigInput> = {
+  limits: {
+    inFlight: MAX_IN_FLIGHT,
+    bodyBytes: MAX_BODY_BYTES,
+    perMerchant: { merchants: { 'M-CHARLIE': { requests: 1, windowMs: 3_600_000 } } },
+  },
   idempotency: { maxStoredBytes: MAX_STORED_BYTES },
   operations: [
     { name: 'balance', match: { method: 'GET', path: '/v2/get_balance' } },
@@ -81,9 +91,10 @@ async function conflicts({ url, adminUrl, sandbox }: Stack): Promise<void> {
   await withdraw(url, { key: 'huge', fault: `huge=${2 * MAX_STORED_BYTES}` });
   await withdraw(url, { key: 'huge', fault: `huge=${2 * MAX_STORED_BYTES}` });
   await withdraw(url, { key: 'executed', amount: 11 });
-  const first = withdraw(url, { key: 'slow', fault: 'delay=400' });
+  const first = withdraw(url, { key: 'slow', fault: 'delay=60000' });
   await until(() => sandbox.requests.ofKey('slow') > 0);
-  await withdraw(url, { key: 'slow', fault: 'delay=400', headers: { Prefer: 'wait=0' } });
+  await withdraw(url, { key: 'slow', fault: 'delay=60000', headers: { Prefer: 'wait=0' } });
+  sandbox.endDelays('slow');
   await first;
   await idle(adminUrl);
 }
@@ -92,6 +103,7 @@ async function refusals({ url, port, adminUrl }: Stack): Promise<void> {
   await send(url);
   await withdraw(url, { secret: 'sk_unknown' });
   await withdraw(url, { secret: 'sk_test_balance_only' });
+  for (const key of ['patient', 'impatient']) await withdraw(url, { key, secret: 'sk_sandbox_charlie' });
   await withdraw(url, { key: '' });
   await send(url, { path: '/v1//index.php', headers: bearer });
   await send(url, { path: '/v1/index.php', method: 'POST', headers: bearer, body: '{"action":1}' });
