@@ -1,0 +1,527 @@
+import { randomUUID } from 'node:crypto';
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { bundlePages } from '../../../scripts/pages.ts';
+import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
+import {
+  accessibilityMistakes,
+  hasFocus,
+  openBrowser,
+  openPage,
+  tabTo,
+  type WatchedPage,
+} from '../../support/browser.ts';
+import { send, withdraw } from '../../support/client.ts';
+import { temporaryFolder, testConfig } from '../../support/config.ts';
+import { type SpawnedGateway, spawnGateway } from '../../support/spawn.ts';
+import { until } from '../../support/until.ts';
+
+const TOKEN = 'the admin token of this test';
+const READER = 'a token that may only read';
+const SUPPORT = 'a token that sees bodies';
+
+/** `SCREENSHOTS=docs/console npx vitest run test/e2e/console/browser.test.ts` makes the documents' pictures again. */
+const PICTURES = process.env.SCREENSHOTS;
+
+describe('the console in Chromium', () => {
+  let sandbox: Sandbox;
+  let gateway: SpawnedGateway;
+  let browser: Awaited<ReturnType<typeof openBrowser>>;
+  let admin: WatchedPage;
+
+  beforeAll(async () => {
+    await bundlePages();
+    sandbox = await createSandbox({ port: 0 });
+    const tokens = [
+      { name: 'reader', token: READER },
+      { name: 'support', token: SUPPORT, may: ['bodies' as const] },
+    ];
+    const config = testConfig(temporaryFolder(), sandbox.url, {
+      admin: { port: 0, token: TOKEN, tokens },
+      idempotency: { countDoubtsEveryMs: 1000 },
+    });
+    [gateway, browser] = await Promise.all([spawnGateway(config), openBrowser()]);
+    admin = await openPage(browser, gateway.adminUrl, { colorScheme: 'light' });
+  });
+  afterAll(async () => {
+    await gateway?.end();
+    await sandbox?.close();
+  });
+
+  async function logIn({ page }: WatchedPage, token: string): Promise<void> {
+    await page.goto(`${gateway.adminUrl}/console/`);
+    await page.fill('#token', token);
+    await page.keyboard.press('Enter');
+    await page.getByRole('heading', { name: 'Overview', level: 1 }).waitFor();
+  }
+
+  /** A key in doubt. The backend has paid only if it executes. */
+  async function leaveInDoubt({ executes }: { executes: boolean }): Promise<string> {
+    const key = `order-${randomUUID().slice(0, 13)}`;
+    const fault = executes ? 'execute-then-reset' : 'reset-before-execute';
+    expect((await withdraw(gateway.url, { key, fault })).status).toBe(502);
+    return key;
+  }
+
+  /** Opens the dialogue of a key in the list of keys in doubt. */
+  async function openDialog({ page }: WatchedPage, key: string): Promise<void> {
+    await page.getByRole('link', { name: /^In doubt/ }).click();
+    await page.getByRole('button', { name: 'Read it again' }).click();
+    await page.getByRole('button', { name: `Resolve ${key}` }).click();
+    await page.getByRole('dialog', { name: 'Resolve a key in doubt' }).waitFor();
+  }
+
+  it('tells nothing to a visitor without a token, or with a wrong one', async () => {
+    const { page } = admin;
+    await page.goto(`${gateway.adminUrl}/console/#/doubts`);
+    await page.getByRole('heading', { name: 'Log in' }).waitFor();
+    for (const path of ['overview', 'series', 'doubts', 'configuration']) {
+      const answer = await page.request.get(`${gateway.adminUrl}/console/api/${path}`);
+      expect([answer.status(), (await answer.json()).code], path).toEqual([401, 'not_logged_in']);
+    }
+    await page.fill('#token', 'not the admin token');
+    await page.keyboard.press('Enter');
+    await page.getByRole('alert').filter({ hasText: 'No token of this gateway is like this one.' }).waitFor();
+    // Ready to type again.
+    expect(await hasFocus(page, '#token')).toBe(true);
+    expect(await accessibilityMistakes(page)).toEqual([]);
+  });
+
+  it('logs in by keyboard, and goes where the address says', async () => {
+    const { page } = admin;
+    await page.fill('#token', TOKEN);
+    await page.keyboard.press('Enter');
+    await page.getByRole('heading', { name: 'In doubt', level: 1 }).waitFor();
+    expect(await hasFocus(page, 'h1')).toBe(true);
+    await page.getByText('No key is in doubt.', { exact: true }).waitFor();
+    expect(await page.title()).toBe('In doubt · oncegate console');
+    const footer = page.getByRole('link', { name: 'The merchants’ interface' });
+    expect(await footer.getAttribute('href')).toBe('/docs');
+    // The cookie is not for scripts.
+    expect(await page.evaluate('document.cookie')).toBe('');
+    expect((await admin.context.cookies()).map(({ httpOnly, sameSite }) => [httpOnly, sameSite])).toEqual([
+      [true, 'Strict'],
+    ]);
+  });
+
+  it('shows a payout in the chart and in its table', async () => {
+    const { page } = admin;
+    await tabTo(page, 'nav a[href="#/overview"]');
+    await page.keyboard.press('Enter');
+    const chart = page.getByRole('region', { name: 'Requests per second, by outcome' });
+    // A payout counts between two samples, so there must be one before it.
+    await chart.getByText('no requests').waitFor();
+    const drawnBefore = await drawnAboveZero(admin, 's1');
+    await Promise.all(Array.from({ length: 6 }, () => withdraw(gateway.url, { key: randomUUID() })));
+    await chart.getByText('executed 6').waitFor();
+    await chart.getByText('Values as a table').click();
+    const table = chart.getByRole('table');
+    const cells = await table.locator('tbody tr td:nth-of-type(1)').allTextContents();
+    expect(cells.some((text) => /^[1-9]/.test(text))).toBe(true);
+    expect(await table.getByRole('columnheader').allTextContents()).toContain('Executed');
+    expect(
+      await page.getByRole('img', { name: /^Chart: Requests per second/ }).getAttribute('aria-label'),
+    ).toContain('executed 6');
+    await until(async () => (await drawnAboveZero(admin, 's1')) > drawnBefore);
+    await page
+      .getByRole('region', { name: /^Latency/ })
+      .getByText('the backend answered 95 % within')
+      .waitFor();
+    const parts = page.getByRole('table', { name: /^The state of each part/ });
+    expect(await parts.getByRole('row').filter({ hasText: 'Store' }).textContent()).toContain('Well');
+  });
+
+  it('looks a key up by merchant and key, and by its scope', async () => {
+    const { page } = admin;
+    const key = `order-${randomUUID()}`;
+    const { headers } = await withdraw(gateway.url, { key });
+    await page.getByRole('link', { name: 'Look up' }).click();
+    await page.getByLabel('Merchant code').fill('M-BRAVO');
+    await page.getByLabel('Idempotency key').fill(key);
+    await page.keyboard.press('Enter');
+    await page.getByRole('alert').filter({ hasText: 'no record of this key' }).waitFor();
+    await page.getByLabel('Merchant code').fill('M-ALPHA');
+    await page.keyboard.press('Enter');
+    const record = page.getByRole('region', { name: `Key ${key}` });
+    await record.waitFor();
+    await until(() => hasFocus(page, 'h2#record'));
+    const text = String(await record.textContent());
+    for (const part of ['Completed', 'withdraw', 'M-ALPHA', String(headers['x-request-id']), 'Status201'])
+      expect(text).toContain(part);
+    expect(text).toMatch(/Fingerprint[0-9a-f]{64}/);
+    expect(await record.getByRole('listitem').allTextContents()).toEqual([
+      expect.stringContaining('started by request'),
+      expect.stringContaining('completed'),
+    ]);
+    expect(text).toContain('Your token does not permit to see the body.');
+    const scope = /#\/lookup\/([0-9a-f]{64})$/.exec(page.url())?.[1] ?? '';
+    await page.getByRole('link', { name: 'Overview' }).click();
+    await page.getByRole('link', { name: 'Look up' }).click();
+    await page.getByLabel('Scope', { exact: true }).fill(scope);
+    await page.keyboard.press('Enter');
+    await record.waitFor();
+  });
+
+  it('completes a key in doubt by keyboard; the merchant’s retry is replayed, and one payout was made', async () => {
+    const { page } = admin;
+    const key = await leaveInDoubt({ executes: true });
+    await tabTo(page, 'nav a[href="#/doubts"]');
+    await page.keyboard.press('Enter');
+    await page.getByRole('button', { name: `Resolve ${key}` }).waitFor();
+    await tabTo(page, `button[aria-label="Resolve ${key}"]`);
+    await page.keyboard.press('Enter');
+    await until(() => hasFocus(page, 'dialog h2'));
+    await tabTo(page, 'dialog [name=as]');
+    await page.keyboard.press('Space');
+    await tabTo(page, '#resolve-status');
+    await page.keyboard.type('201');
+    await tabTo(page, '#resolve-body');
+    await page.keyboard.type('{"success":true,"data":{"id":"from the books"}}');
+    await tabTo(page, 'dialog button[type=submit]');
+    await page.keyboard.press('Enter');
+    // Without a reason nothing is sent, and the field says why.
+    await until(() => hasFocus(page, '#resolve-reason[aria-invalid=true]'));
+    await page.keyboard.type('The books show payment 17');
+    await page.keyboard.press('Enter');
+    await page.getByRole('dialog', { name: 'The key is resolved' }).waitFor();
+    await until(() => hasFocus(page, 'dialog h2'));
+    expect(await page.getByRole('dialog').textContent()).toContain('with status 201');
+    await page.keyboard.press('Escape');
+    await page.getByRole('dialog').waitFor({ state: 'detached' });
+    await until(() => hasFocus(page, 'h1'));
+    const retry = await withdraw(gateway.url, { key });
+    expect([retry.status, retry.headers['idempotent-replayed']]).toEqual([201, 'true']);
+    expect(retry.json()).toEqual({ success: true, data: { id: 'from the books' } });
+    expect(sandbox.ledger.payouts({ key })).toBe(1);
+  });
+
+  it('releases a key only after the confirmation was typed; the retry is then executed once', async () => {
+    const { page } = admin;
+    const key = await leaveInDoubt({ executes: false });
+    await openDialog(admin, key);
+    const dialog = page.getByRole('dialog');
+    await dialog.getByLabel('It did not execute the request').check();
+    expect(await dialog.textContent()).toContain('it pays a second time');
+    await dialog.getByLabel('Reason').fill('The books show nothing');
+    await dialog.getByLabel(/^Your name/).fill('Ada');
+    await dialog.getByRole('button', { name: 'Release the key' }).click();
+    await dialog.getByText('Type the words “not executed”.').waitFor();
+    expect((await withdraw(gateway.url, { key })).status).toBe(409);
+    expect(await accessibilityMistakes(page)).toEqual([]);
+    await dialog.getByLabel(/^Type/).fill('not executed');
+    await page.keyboard.press('Enter');
+    await dialog.getByText('The key was released.').waitFor();
+    await dialog.getByRole('link', { name: 'Show the record' }).click();
+    const audit = page.getByRole('listitem').filter({ hasText: 'resolved as released' });
+    expect(await audit.textContent()).toMatch(/by Ada \(admin\)\. Reason: The books show nothing$/);
+    expect((await withdraw(gateway.url, { key })).status).toBe(201);
+    expect(sandbox.ledger.payouts({ key })).toBe(1);
+  });
+
+  it('explains that a key was resolved by somebody else meanwhile, and writes nothing', async () => {
+    const { page } = admin;
+    const key = await leaveInDoubt({ executes: true });
+    await openDialog(admin, key);
+    const authorization = { Authorization: `Bearer ${TOKEN}`, 'Content-Type': 'application/json' };
+    const list = await send(gateway.adminUrl, { path: '/records?in_doubt=true', headers: authorization });
+    const { records } = list.json<{ records: { scope: string; key: string }[] }>();
+    const scope = records.find((record) => record.key === key)?.scope;
+    const other = { as: 'completed', by: 'somebody else', reason: 'the books', status: 202 };
+    const path = `/records/${scope}/resolve`;
+    const body = JSON.stringify(other);
+    expect(
+      (await send(gateway.adminUrl, { method: 'POST', path, headers: authorization, body })).status,
+    ).toBe(200);
+    const dialog = page.getByRole('dialog');
+    await dialog.getByLabel('It did not execute the request').check();
+    await dialog.getByLabel(/^Type/).fill('not executed');
+    await dialog.getByLabel('Reason').fill('The books show nothing');
+    await page.keyboard.press('Enter');
+    const alert = dialog.getByRole('alert');
+    await alert.filter({ hasText: 'was not written' }).waitFor();
+    expect(await alert.textContent()).toContain('It is now: Completed.');
+    await page.keyboard.press('Escape');
+    await page.getByRole('button', { name: `Resolve ${key}` }).waitFor({ state: 'detached' });
+    expect((await withdraw(gateway.url, { key })).status).toBe(202);
+    expect(sandbox.ledger.payouts({ key })).toBe(1);
+  });
+
+  it('says what a resolution did, although the record does not tell it any more', async () => {
+    const { page } = admin;
+    const dialog = page.getByRole('dialog');
+    const resolvePath = '**/console/api/records/*/resolve';
+    const find = (key: string) =>
+      page.evaluate<object>(`fetch('session').then((answer) => answer.json()).then(({ csrf }) =>
+        fetch('api/records/find', {
+          method: 'POST',
+          headers: { 'Content-Type': 'application/json', 'X-Console-Csrf': csrf },
+          body: ${JSON.stringify(JSON.stringify({ merchant: 'M-ALPHA', key }))},
+        })).then((answer) => answer.json())`);
+
+    // The merchant's retry is executed before the gateway reads the record for its answer.
+    const released = await leaveInDoubt({ executes: false });
+    await page.route(resolvePath, async (route) => {
+      await route.fetch();
+      await withdraw(gateway.url, { key: released });
+      await route.fulfill({ json: await find(released) });
+    });
+    await openDialog(admin, released);
+    await dialog.getByLabel('It did not execute the request').check();
+    await dialog.getByLabel(/^Type/).fill('not executed');
+    await dialog.getByLabel('Reason').fill('The books show nothing');
+    await page.keyboard.press('Enter');
+    await dialog.getByText('The key was released. The merchant has sent a request with it since').waitFor();
+    await page.keyboard.press('Escape');
+    await page.unroute(resolvePath);
+
+    // The store does not answer any more after it has written the resolution.
+    const completed = await leaveInDoubt({ executes: true });
+    await page.route(resolvePath, async (route) => {
+      const { nowAt, scope } = await (await route.fetch()).json();
+      await route.fulfill({ json: { nowAt, scope, record: null, timeline: [] } });
+    });
+    await openDialog(admin, completed);
+    await dialog.getByLabel('It executed the request').check();
+    await dialog.getByLabel('Reason').fill('The books show payment 18');
+    await page.keyboard.press('Enter');
+    await dialog
+      .getByText('The key is completed. Retries with this key get 409 response_not_stored')
+      .waitFor();
+    await page.keyboard.press('Escape');
+    await page.unroute(resolvePath);
+  });
+
+  it('does not say that nothing was written if an earlier try had no answer', async () => {
+    const { page } = admin;
+    const dialog = page.getByRole('dialog');
+    const key = await leaveInDoubt({ executes: true });
+    await openDialog(admin, key);
+    const resolvePath = '**/console/api/records/*/resolve';
+    await page.route(resolvePath, async (route) => {
+      await route.fetch();
+      await route.abort('connectionrefused');
+    });
+    await dialog.getByLabel('It executed the request').check();
+    await dialog.getByLabel('Reason').fill('The books show payment 19');
+    await page.keyboard.press('Enter');
+    await dialog.getByText('Your resolution may have been written').waitFor();
+    await page.unroute(resolvePath);
+    await dialog.getByRole('button', { name: 'Complete the key' }).click();
+    await dialog.getByText('This try was not written').waitFor();
+    await dialog.getByText('Your earlier try, which had no answer, may have been written.').waitFor();
+    await page.keyboard.press('Escape');
+    await page.getByRole('button', { name: `Resolve ${key}` }).waitFor({ state: 'detached' });
+  });
+
+  it('shows bodies as text to tokens that may see them, and gives no button to those that may not resolve', async () => {
+    const hostile = '<img src=x onerror="document.title=1"><script>document.title=2</script>';
+    const key = await leaveInDoubt({ executes: true });
+    await openDialog(admin, key);
+    const dialog = admin.page.getByRole('dialog');
+    await dialog.getByLabel('It executed the request').check();
+    await dialog.getByLabel('Status').fill('200');
+    await dialog.getByLabel('Content type').fill('text/html');
+    await dialog.getByLabel('Body').fill(hostile);
+    await dialog.getByLabel('Reason').fill(hostile);
+    await dialog.getByRole('button', { name: 'Complete the key' }).click();
+    await dialog.getByRole('link', { name: 'Show the record' }).click();
+    await admin.page.getByText(`Reason: ${hostile}`).waitFor();
+    const place = new URL(admin.page.url()).hash;
+
+    const open = await leaveInDoubt({ executes: true });
+    const support = await openPage(browser, gateway.adminUrl);
+    const { page } = support;
+    await logIn(support, SUPPORT);
+    await page.goto(`${gateway.adminUrl}/console/${place}`);
+    await page.getByRole('button', { name: 'Show the stored body' }).click();
+    await page.locator('pre').filter({ hasText: hostile }).waitFor();
+    expect(await page.locator('main img, main script').count()).toBe(0);
+    await page.getByRole('link', { name: /^In doubt/ }).click();
+    await page.getByRole('link', { name: open }).waitFor();
+    expect(await page.getByRole('button', { name: /^Resolve/ }).count()).toBe(0);
+    await page.getByText('Your token does not permit to resolve keys.').waitFor();
+    expect([support.troubles, [...support.refusals]]).toEqual([[], ['GET /console/session 401']]);
+    await support.context.close();
+  });
+
+  it('shows the keys in doubt of one merchant, and says how many are resolved at once', async () => {
+    const { page } = admin;
+    const alpha = await leaveInDoubt({ executes: false });
+    const bravo = randomUUID();
+    const secret = 'sk_sandbox_bravo';
+    await withdraw(gateway.url, { key: bravo, secret, fault: 'reset-before-execute' });
+    await page.getByRole('link', { name: /^In doubt/ }).click();
+    await page.getByRole('link', { name: alpha }).waitFor();
+    await page.getByLabel('Merchant code').fill('M-BRAVO');
+    await page.keyboard.press('Enter');
+    await page.getByRole('link', { name: alpha }).waitFor({ state: 'detached' });
+    await page.getByRole('link', { name: bravo }).waitFor();
+    await page.getByLabel('Merchant code').fill('m-');
+    const later = randomUUID();
+    await withdraw(gateway.url, { key: later, secret, fault: 'reset-before-execute' });
+    await page.getByRole('button', { name: 'Read it again' }).click();
+    await page.getByRole('link', { name: later }).waitFor();
+    expect(await page.getByLabel('Merchant code').inputValue()).toBe('m-');
+    await page.getByLabel('Merchant code').fill('m-bravo');
+    await page.getByRole('button', { name: 'Show this merchant' }).click();
+    await page.getByText('No key of m-bravo is in doubt.').waitFor();
+    await page.getByLabel('Merchant code').fill('');
+    await page.keyboard.press('Enter');
+    await page.getByRole('link', { name: alpha }).waitFor();
+    expect(await page.getByText('resolve-many').count()).toBe(0);
+    for (let i = 0; i < 8; i++) await leaveInDoubt({ executes: false });
+    await page.getByText('oncegate records resolve-many').waitFor();
+    await page
+      .getByText(/^At 20[\d-]+ [\d:]+ the store had 1\d keys in doubt, of all merchants; the oldest/)
+      .waitFor();
+  });
+
+  it('masks the secrets of the configuration', async () => {
+    const { page } = admin;
+    await page.getByRole('link', { name: 'Configuration' }).click();
+    await page.getByRole('heading', { name: 'Configuration in force' }).waitFor();
+    await page.getByRole('heading', { name: 'upstream', exact: true }).waitFor();
+    const text = String(await page.locator('main').textContent());
+    expect(text).toContain(sandbox.url);
+    for (const secret of [TOKEN, READER, SUPPORT, 'sk_sandbox']) expect(text).not.toContain(secret);
+  });
+
+  it('is readable by axe-core’s rules in light and dark, and needs no sideways scrolling on a narrow screen', async () => {
+    const { page } = admin;
+    await leaveInDoubt({ executes: true });
+    for (const name of ['Overview', 'In doubt', 'Look up', 'Configuration']) {
+      await page.getByRole('link', { name: new RegExp(`^${name}`) }).click();
+      await page.getByRole('heading', { level: 1, name: new RegExp(`^${name}`) }).waitFor();
+      await page.getByText('Loading …').waitFor({ state: 'detached' });
+      await page.getByLabel('Colours').selectOption('Dark');
+      // The other rules do not depend on colours.
+      expect(await accessibilityMistakes(page, ['color-contrast']), `${name}, dark`).toEqual([]);
+      await page.getByLabel('Colours').selectOption('Light');
+      expect(await accessibilityMistakes(page), name).toEqual([]);
+      // 320 CSS pixels are also what 1280 pixels are at 400 % zoom.
+      await page.setViewportSize({ width: 320, height: 640 });
+      expect(await page.evaluate('document.documentElement.scrollWidth'), name).toBeLessThanOrEqual(320);
+      await page.setViewportSize({ width: 1200, height: 850 });
+    }
+    await page.getByLabel('Colours').selectOption('As the system');
+  });
+
+  it('looks different in dark and light', async () => {
+    const { page } = admin;
+    await page.getByRole('link', { name: 'Overview' }).click();
+    const background = () => page.evaluate('getComputedStyle(document.documentElement).backgroundColor');
+    await page.emulateMedia({ colorScheme: 'dark' });
+    const dark = await background();
+    await page.emulateMedia({ colorScheme: 'light' });
+    expect(dark).not.toEqual(await background());
+  });
+
+  it('says that the gateway does not answer, and goes on when it does', async () => {
+    const { page, context } = admin;
+    // Here the page asks for nothing but the overview.
+    await page.getByRole('link', { name: 'Configuration' }).click();
+    await page.getByRole('heading', { name: 'Configuration in force' }).waitFor();
+    await page.route('**/console/api/**', (route) => route.abort('connectionrefused'));
+    await page.getByText('The gateway does not answer since').waitFor();
+    // Something else is told at the same moment: another number of keys in doubt.
+    const keys = async () =>
+      (await (await page.request.get(`${gateway.adminUrl}/console/api/overview`)).json()).doubts.keys;
+    const before = await keys();
+    await leaveInDoubt({ executes: false });
+    await until(async () => (await keys()) > before);
+    await page.unroute('**/console/api/**');
+    await page.getByText('The gateway does not answer since').waitFor({ state: 'detached' });
+    const told = page.getByRole('status').filter({ hasText: 'The gateway answers again.' });
+    await told.filter({ hasText: `${before + 1} keys in doubt.` }).waitFor();
+    // A session that ended elsewhere, as it does when the gateway is restarted.
+    await context.clearCookies();
+    await page.getByText('Your session has ended.').waitFor();
+    await page.fill('#token', TOKEN);
+    await page.keyboard.press('Enter');
+    await page.getByRole('heading', { name: 'Configuration in force' }).waitFor();
+  });
+
+  it('logs out, and the cookie is worth nothing after that', async () => {
+    const { page, context } = admin;
+    const cookies = await context.cookies();
+    await page.getByRole('button', { name: 'Log out' }).click();
+    await page.getByText('You are logged out.').waitFor();
+    await context.addCookies(cookies);
+    const answer = await page.request.get(`${gateway.adminUrl}/console/api/overview`);
+    expect(answer.status()).toBe(401);
+  });
+
+  it('had no error in the console, no violation of the policy, and no request to another origin', () => {
+    expect(admin.troubles.filter((text) => !text.includes('ERR_CONNECTION_REFUSED'))).toEqual([]);
+    const scopes = [...admin.refusals]
+      .map((refusal) => refusal.replace(/[0-9a-f]{64}/, 'SCOPE'))
+      // Whichever asked first after the session had ended.
+      .map((refusal) => refusal.replace(/api\/\w+ 401$/, 'api/... 401'));
+    expect(new Set(scopes)).toEqual(
+      new Set([
+        'GET /console/session 401',
+        'POST /console/session 401',
+        'POST /console/api/records/find 404',
+        'POST /console/api/records/SCOPE/resolve 409',
+        'GET /console/api/... 401',
+      ]),
+    );
+  });
+
+  if (PICTURES)
+    it('makes the pictures of the documents', { timeout: 120_000 }, async () => {
+      mkdirSync(PICTURES, { recursive: true });
+      await leaveInDoubt({ executes: true });
+      const shown = await openPage(browser, gateway.adminUrl, { viewport: { width: 1200, height: 860 } });
+      const { page } = shown;
+      await logIn(shown, TOKEN);
+      await someTraffic(gateway.url, 60_000);
+      const picture = (name: string) => page.screenshot({ path: join(PICTURES, `${name}.png`) });
+      for (const colorScheme of ['dark', 'light'] as const) {
+        await page.emulateMedia({ colorScheme });
+        await page.getByRole('heading', { level: 1 }).focus();
+        await picture(`overview-${colorScheme}`);
+      }
+      await page.getByRole('link', { name: /^In doubt/ }).click();
+      await page.getByRole('table').waitFor();
+      await picture('in-doubt');
+      await page
+        .getByRole('button', { name: /^Resolve/ })
+        .first()
+        .click();
+      await page.getByLabel('It did not execute the request').check();
+      await picture('resolve');
+      await page.keyboard.press('Escape');
+      await page.getByRole('table').getByRole('link').first().click();
+      await page.locator('h2#record').waitFor();
+      await picture('look-up');
+      await shown.context.close();
+    });
+});
+
+/** How many pixels of the first chart have the colour of a line, above the lowest fifth of the chart. */
+async function drawnAboveZero({ page }: WatchedPage, line: string): Promise<number> {
+  return await page.evaluate<number>(`(() => {
+    const probe = document.querySelector('#chart-rate .legend .${line}');
+    const [r, g, b] = getComputedStyle(probe).stroke.match(/\\d+/g).map(Number);
+    const canvas = document.querySelector('#chart-rate canvas');
+    const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height * 0.7);
+    let count = 0;
+    for (let i = 0; i < data.length; i += 4)
+      if (data[i + 3] > 200 && Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 30) count++;
+    return count;
+  })()`);
+}
+
+/** Payouts, replays, conflicts, refusals and slow ones, for the pictures. */
+async function someTraffic(url: string, forMs: number): Promise<void> {
+  const endMs = performance.now() + forMs;
+  for (let i = 0; performance.now() < endMs; i++) {
+    const key = `order-${48_000 + Math.floor(i / 2)}`;
+    const rate = 20 + 12 * Math.sin(i / 90);
+    void withdraw(url, { key, amount: 1 + (i % 11 === 0 ? i : 0), fault: `delay=${40 + (i % 7) * 20}` });
+    if (i % 9 === 0) void withdraw(url, { secret: 'sk_unknown' });
+    await new Promise((resolve) => setTimeout(resolve, 1000 / rate));
+  }
+}

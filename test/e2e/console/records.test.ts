@@ -1,0 +1,330 @@
+import { randomUUID } from 'node:crypto';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type {
+  ConsoleProblem,
+  DoubtsPage,
+  FoundRecord,
+  Overview,
+  StoredBody,
+} from '../../../src/admin/console/contract.ts';
+import { scopeOf } from '../../../src/idempotency/fingerprint.ts';
+import { send, withdraw } from '../../support/client.ts';
+import {
+  adminPortOf,
+  codeOf,
+  consoleOptions,
+  loggedIn,
+  MovedClock,
+  READER_TOKEN,
+  SUPPORT_TOKEN,
+  type TestBrowser,
+} from '../../support/console.ts';
+import { spawnGateway } from '../../support/spawn.ts';
+import { openGateway, openStack, type Stack } from '../../support/stack.ts';
+import { until } from '../../support/until.ts';
+
+const ENCRYPTION = { keys: [{ id: 'e1', secret: 'ab'.repeat(32) }] };
+
+let stack: Stack;
+let admin: TestBrowser;
+let support: TestBrowser;
+beforeAll(async () => {
+  stack = await openStack({
+    admin: consoleOptions,
+    lock: { leaseMs: 1000 },
+    upstream: { connectTimeoutMs: 500 },
+    idempotency: { maxStoredBytes: 1_500_000 },
+    store: { kind: 'sqlite', encryption: ENCRYPTION },
+  });
+  admin = await loggedIn(stack.adminUrl);
+  support = await loggedIn(stack.adminUrl, SUPPORT_TOKEN);
+});
+afterAll(() => stack.close());
+
+const find = (browser: TestBrowser, key: string) =>
+  browser.api<FoundRecord>('records/find', { json: { merchant: 'M-ALPHA', key } });
+
+/** A key in doubt, which the backend has executed. */
+async function inDoubt(
+  fault = 'execute-then-reset',
+): Promise<FoundRecord & { key: string; execution: string }> {
+  const key = randomUUID();
+  expect((await withdraw(stack.url, { key, fault })).status).toBe(502);
+  const found = await find(admin, key);
+  return { ...found, key, execution: String(found.record?.execution) };
+}
+
+const resolve = (browser: TestBrowser, scope: string, json: object) =>
+  browser.request(`api/records/${scope}/resolve`, { json });
+
+describe('a key in doubt', () => {
+  it('is listed, resolved as completed, and its retry is replayed', async () => {
+    const { key, scope, execution } = await inDoubt();
+    const { records } = await admin.api<DoubtsPage>('doubts');
+    const listed = records.find((record) => record.key === key);
+    expect(listed).toMatchObject({ scope, execution, state: 'in_doubt', inDoubt: true, merchant: 'M-ALPHA' });
+    expect(listed?.inDoubtMs).toBeLessThan(60_000);
+
+    const answer = await resolve(admin, scope, {
+      ...{ as: 'completed', execution, reason: 'ledger entry 77', person: ' Ada Lovelace ', status: 201 },
+      headers: { 'Content-Type': 'application/json', 'Set-Cookie': ['a=1'] },
+      body: Buffer.from('{"id":7}').toString('base64'),
+    });
+    expect([answer.status, String(answer.body)]).toEqual([200, expect.any(String)]);
+    const found = answer.json<FoundRecord & Record<string, unknown>>();
+    expect(found.record).toMatchObject({ state: 'completed', inDoubt: false, wasInDoubt: true });
+    expect(found.timeline.map(({ what }) => what)).toEqual(['started', 'in_doubt', 'resolved']);
+    expect(found.timeline.at(-1)).toMatchObject({
+      ...{
+        by: 'Ada Lovelace (admin)',
+        reason: 'ledger entry 77',
+        from: 'in_doubt',
+        as: 'completed',
+        status: 201,
+      },
+    });
+    expect((await admin.api<DoubtsPage>('doubts')).records.map((record) => record.key)).not.toContain(key);
+
+    const retry = await withdraw(stack.url, { key });
+    expect([retry.status, String(retry.body), retry.headers['idempotent-replayed']]).toEqual([
+      ...[201, '{"id":7}', 'true'],
+    ]);
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+    expect(stack.log.filter(({ msg }) => msg === 'a key in doubt was resolved').at(-1)).toMatchObject({
+      ...{ by: 'Ada Lovelace (admin)', to: 'completed' },
+    });
+  });
+
+  it('is listed among those of its merchant, however many others there are', async () => {
+    const fault = 'reset-before-execute';
+    const leave = async (key: string, secret = 'sk_sandbox_alpha') =>
+      expect((await withdraw(stack.url, { key, secret, fault })).status).toBe(502);
+    for (let left = 0; left <= 100; left += 10)
+      await Promise.all(Array.from({ length: 10 }, () => leave(randomUUID())));
+    const key = randomUUID();
+    await leave(key, 'sk_sandbox_bravo');
+    const keysOf = async (merchant: string) =>
+      (await admin.api<DoubtsPage>(`doubts?merchant=${merchant}`)).records.map((record) => record.key);
+    expect(await keysOf('M-BRAVO')).toEqual([key]);
+    expect(await keysOf('M-CHARLIE')).toEqual([]);
+    expect(await keysOf('M-ALPHA')).not.toContain(key);
+    // The store's first page has a hundred keys of all merchants.
+    expect((await keysOf('M-ALPHA')).length).toBeGreaterThanOrEqual(100);
+  });
+
+  it('is released, and its retry is executed', async () => {
+    const { key, scope, execution } = await inDoubt('reset-before-execute');
+    const answer = await resolve(admin, scope, { as: 'released', execution, reason: 'not in the books' });
+    const { record, timeline } = answer.json<FoundRecord & Record<string, unknown>>();
+    expect([record, timeline.at(-1)?.what]).toEqual([null, 'resolved']);
+    expect((await withdraw(stack.url, { key })).status).toBe(201);
+    const after = await find(admin, key);
+    expect(after.timeline.map(({ what }) => what)).toEqual([
+      ...['started', 'in_doubt', 'resolved', 'started', 'completed'],
+    ]);
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+  });
+
+  it('is not resolved twice, without a reason, for another execution, or without the permission', async () => {
+    const { scope, execution } = await inDoubt();
+    const good = { as: 'completed', execution, reason: 'books' };
+    const cases: [expected: string, json: object][] = [
+      ['400 invalid', { ...good, reason: '' }],
+      ['400 invalid', { ...good, reason: 'a\nb' }],
+      ['400 invalid', { ...good, reason: undefined }],
+      ['400 invalid', { ...good, execution: undefined }],
+      ['400 invalid', { ...good, as: 'purged' }],
+      ['400 invalid', { ...good, by: 'somebody else' }],
+      ['400 invalid', { ...good, person: 'admin) (x' }],
+      ['400 invalid', { ...good, status: 99 }],
+      ['400 invalid', { ...good, body: 'not base64!' }],
+      ['400 invalid', { ...good, headers: { 'X\n': 'a' }, status: 200 }],
+      // No client of a merchant would read so many.
+      ['400 invalid', { ...good, headers: { 'X-A': Array(2000).fill('12345') }, status: 200 }],
+      ['409 changed', { ...good, execution: '0123456789abcdef' }],
+    ];
+    for (const [expected, json] of cases)
+      expect(codeOf(await resolve(admin, scope, json)), JSON.stringify(json)).toBe(expected);
+    for (const browser of [support, await loggedIn(stack.adminUrl, READER_TOKEN)])
+      expect(codeOf(await resolve(browser, scope, good))).toBe('403 not_permitted');
+    expect((await resolve(admin, scope, good)).status).toBe(200);
+    const again = await resolve(admin, scope, { ...good, as: 'released' });
+    expect(codeOf(again)).toBe('409 changed');
+    expect(again.json<ConsoleProblem & Record<string, unknown>>().record?.state).toBe('completed');
+  });
+
+  it('is refused while its owner is alive, and can be resolved when its gateway was killed', async () => {
+    const gateway = await spawnGateway(stack.config);
+    const key = randomUUID();
+    const held = withdraw(gateway.url, { key, fault: 'execute-then-hang' }).catch(() => undefined);
+    const { scope } = await until(async () => {
+      const answer = await admin.request('api/records/find', { json: { merchant: 'M-ALPHA', key } });
+      return answer.status === 200 ? answer.json<FoundRecord & Record<string, unknown>>() : undefined;
+    });
+    const { record } = await find(admin, key);
+    expect(record).toMatchObject({ state: 'executing', inDoubt: false });
+    const good = { as: 'completed', execution: record?.execution, reason: 'books' };
+    const alive = await resolve(admin, scope, good);
+    expect(codeOf(alive)).toBe('409 alive');
+    expect(Number(alive.headers['retry-after'])).toBeGreaterThanOrEqual(1);
+    await until(() => stack.sandbox.ledger.payouts({ key }) === 1);
+    await gateway.end('SIGKILL');
+    await held;
+    const gone = await until(async () => {
+      const { record: now } = await find(admin, key);
+      return now?.ownerGone && now;
+    });
+    expect(gone).toMatchObject({ state: 'executing', inDoubt: true, inDoubtMs: expect.any(Number) });
+    expect((await resolve(admin, scope, good)).status).toBe(200);
+    expect((await withdraw(stack.url, { key })).json()).toMatchObject({
+      error: { code: 'response_not_stored' },
+    });
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+  });
+});
+
+describe('the look-up of a key', () => {
+  it('shows its record without secrets and without its body', async () => {
+    const key = randomUUID();
+    await withdraw(stack.url, { key });
+    const found = await find(await loggedIn(stack.adminUrl, READER_TOKEN), key);
+    expect(found).toMatchObject({
+      scope: scopeOf('M-ALPHA', key),
+      record: {
+        ...{ state: 'completed', inDoubt: false, merchant: 'M-ALPHA', operation: 'withdraw', key },
+        ...{ encryptionKeyId: 'e1', fingerprint: expect.stringMatching(/^[0-9a-f]{64}$/) },
+        ...{ requestId: expect.any(String), expiresAt: expect.any(String) },
+      },
+      response: { kind: 'response', status: 201, bodyBytes: expect.any(Number) },
+    });
+    expect(found.timeline.map(({ what }) => what)).toEqual(['started', 'completed']);
+    const headers = found.response?.kind === 'response' ? found.response.headers : [];
+    expect(headers).toContainEqual({
+      name: expect.stringMatching(/^content-type$/i),
+      value: expect.any(String),
+    });
+    expect(await admin.api(`records/${found.scope}`)).toMatchObject({ scope: found.scope });
+  });
+
+  it('hides headers that may hold a secret, except with the permission', async () => {
+    const { scope, execution } = await inDoubt();
+    const headers = { 'X-Session-Token': 'hunter2', 'Content-Type': 'text/plain' };
+    await resolve(admin, scope, { as: 'completed', execution, reason: 'books', status: 200, headers });
+    expect(await admin.api(`records/${scope}`)).toMatchObject({
+      response: {
+        headers: [
+          { name: 'X-Session-Token', value: null },
+          { name: 'Content-Type', value: 'text/plain' },
+        ],
+      },
+    });
+    const { headers: all } = await support.api<StoredBody>(`records/${scope}/body`);
+    expect(all).toContainEqual({ name: 'X-Session-Token', value: 'hunter2' });
+    expect(admin.answers.filter(({ body }) => body.includes('hunter2'))).toEqual([]);
+  });
+
+  it('refuses what is not a key', async () => {
+    const scope = '0'.repeat(64);
+    const cases: [expected: string, path: string, json?: object][] = [
+      ['404 absent', 'records/find', { merchant: 'M-ALPHA', key: 'none' }],
+      ['404 absent', `records/${scope}`],
+      ['404 absent', `records/${scope}/resolve`, { as: 'released', execution: 'x', reason: 'y' }],
+      ['400 invalid', 'records/xyz'],
+      ['400 invalid', 'records/%zz'],
+      ['400 invalid', 'records/find', { merchant: 'M-ALPHA' }],
+      ['400 invalid', 'records/find', { merchant: 'M-ALPHA', key: 'x'.repeat(300) }],
+      ['405 method_not_allowed', 'records/find'],
+      ['400 invalid', 'doubts?cursor=none'],
+      ['400 invalid', 'doubts?cursor=a&cursor=b'],
+      ['400 invalid', 'doubts?merchant='],
+      ['400 invalid', 'doubts?merchant=a&merchant=b'],
+    ];
+    for (const [expected, path, json] of cases)
+      expect(codeOf(await admin.request(`api/${path}`, { json })), path).toBe(expected);
+  });
+});
+
+describe('a stored body', () => {
+  it('is shown with the permission only, decrypted, and the log says to whom', async () => {
+    const key = randomUUID();
+    const { body } = await withdraw(stack.url, { key });
+    const scope = scopeOf('M-ALPHA', key);
+    expect(codeOf(await admin.request(`api/records/${scope}/body`))).toBe('403 not_permitted');
+    const reads = () => stack.log.filter(({ msg }) => msg === 'a stored response was read in the console');
+    const before = reads().length;
+    const stored = await support.api<StoredBody>(`records/${scope}/body`);
+    expect(stored).toMatchObject({ scope, status: 201, bodyBytes: body.length, truncated: false });
+    expect(Buffer.from(stored.body, 'base64')).toEqual(body);
+    expect(reads().slice(before)).toMatchObject([{ by: 'support', scope, client: '127.0.0.1' }]);
+  });
+
+  it('is cut after a MiB, and absent from a tombstone and from a key in doubt', async () => {
+    const { scope, execution } = await inDoubt();
+    expect(codeOf(await support.request(`api/records/${scope}/body`))).toBe('404 no_body');
+    await resolve(admin, scope, { as: 'completed', execution, reason: 'books' });
+    expect(codeOf(await support.request(`api/records/${scope}/body`))).toBe('404 no_body');
+    const none = '0'.repeat(64);
+    expect(codeOf(await support.request(`api/records/${none}/body`))).toBe('404 absent');
+    const large = await inDoubt();
+    const bytes = Buffer.alloc(1_048_580, 'a');
+    const answer = await resolve(admin, large.scope, {
+      ...{ as: 'completed', execution: large.execution, reason: 'books', status: 200 },
+      body: bytes.toString('base64'),
+    });
+    expect(answer.status).toBe(200);
+    const stored = await support.api<StoredBody>(`records/${large.scope}/body`);
+    expect([stored.bodyBytes, stored.truncated]).toEqual([bytes.length, true]);
+    expect(Buffer.from(stored.body, 'base64').length).toBe(1_048_576);
+  });
+
+  it('that this gateway cannot decrypt is refused', async () => {
+    const key = randomUUID();
+    await withdraw(stack.url, { key });
+    const other = { keys: [{ id: 'e2', secret: 'cd'.repeat(32) }] };
+    const store = { ...stack.config.store, encryption: other } as Stack['config']['store'];
+    const gateway = await openGateway({ ...stack.config, store });
+    const browser = await loggedIn(gateway.adminUrl, SUPPORT_TOKEN);
+    const scope = scopeOf('M-ALPHA', key);
+    for (const path of [`records/${scope}`, `records/${scope}/body`])
+      expect(codeOf(await browser.request(`api/${path}`))).toBe('500 unreadable');
+    await gateway.shutdown();
+  });
+});
+
+it('programs that have the admin token still read records under /records', async () => {
+  const { scope } = await inDoubt();
+  const headers = { Authorization: `Bearer ${consoleOptions.token}` };
+  const answer = await send(stack.adminUrl, { path: `/records/${scope}`, headers });
+  expect(answer.json()).toMatchObject({ scope, record: { state: 'in_doubt' } });
+});
+
+it('the overview counts the keys in doubt until they are resolved, and says when the count is old', async () => {
+  const own = await openStack({ admin: consoleOptions, idempotency: { countDoubtsEveryMs: 1000 } });
+  const browser = await loggedIn(own.adminUrl);
+  const key = randomUUID();
+  await withdraw(own.url, { key, fault: 'execute-then-reset' });
+  const counted = (keys: number) =>
+    until(async () => {
+      const overview = await browser.api<Overview>('overview');
+      return overview.doubts.keys === keys ? overview : undefined;
+    }, 20_000);
+  const { doubts, state, summary } = await counted(1);
+  expect(doubts).toMatchObject({ keys: 1, ownerGone: 0, countedAt: expect.stringMatching(/^\d{4}-/) });
+  expect([state, summary]).toEqual([
+    'warning',
+    expect.stringContaining('1 key is in doubt, the oldest for '),
+  ]);
+  const { scope, record } = await find(browser, key);
+  await resolve(browser, scope, { as: 'completed', execution: record?.execution, reason: 'books' });
+  expect(await counted(0)).toMatchObject({ state: 'ok', summary: 'Merchants are served.' });
+
+  // The last count is old then, as if the store had not answered since.
+  const clock = new MovedClock();
+  const later = await adminPortOf(own, clock);
+  clock.movedMs = 60_000;
+  expect(await (await loggedIn(later.url)).api<Overview>('overview')).toMatchObject({
+    ...{ state: 'warning', summary: expect.stringContaining('could not be counted') },
+  });
+  await later.close();
+  await own.close();
+});

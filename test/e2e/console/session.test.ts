@@ -1,0 +1,268 @@
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { Session } from '../../../src/admin/console/contract.ts';
+import { IDLE_MS, LASTS_MS } from '../../../src/admin/console/sessions.ts';
+import { MAX_IN_ALL, MAX_OF_ADDRESS } from '../../../src/admin/tries.ts';
+import { systemClock } from '../../../src/kernel/clock.ts';
+import { send } from '../../support/client.ts';
+import {
+  ADMIN_TOKEN,
+  adminPortOf,
+  codeOf,
+  loggedIn,
+  MovedClock,
+  READER_TOKEN,
+  SUPPORT_TOKEN,
+  TestBrowser,
+} from '../../support/console.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
+
+let stack: Stack;
+const closing: (() => unknown)[] = [];
+beforeAll(async () => {
+  stack = await openStack();
+});
+afterAll(async () => {
+  await Promise.all(closing.map((close) => close()));
+  await stack.close();
+});
+
+/** An admin port of its own for each test, because tries are counted for the whole port. */
+async function open(options: { clock?: MovedClock; admin?: object } = {}) {
+  const port = await adminPortOf(stack, options.clock ?? systemClock, options.admin);
+  closing.push(port.close);
+  return port;
+}
+
+describe('a login', () => {
+  it('with a token of the configuration begins a session with its name and permissions', async () => {
+    const { url, log } = await open();
+    const cases: [token: string, name: string, may: string[]][] = [
+      [ADMIN_TOKEN, 'admin', ['read', 'resolve']],
+      [SUPPORT_TOKEN, 'support', ['read', 'bodies']],
+      [READER_TOKEN, 'reader', ['read']],
+    ];
+    for (const [token, name, may] of cases) {
+      const browser = await loggedIn(url, token);
+      expect((await browser.request('session')).json()).toMatchObject({ name, may, csrf: browser.csrf });
+    }
+    expect(log.filter(({ msg }) => msg === 'somebody logged in to the console').map(({ by }) => by)).toEqual([
+      'admin',
+      'support',
+      'reader',
+    ]);
+  });
+
+  it('gets a cookie that scripts, other sites and other paths do not', async () => {
+    const { url, port } = await open();
+    const { headers } = await new TestBrowser(url).login();
+    expect(headers['set-cookie']).toEqual([
+      expect.stringMatching(
+        new RegExp(`^oncegate_console_${port}=[\\w-]{43}; Path=/console; HttpOnly; SameSite=Strict$`),
+      ),
+    ]);
+    expect(headers['cache-control']).toBe('no-store');
+  });
+
+  it('by https, through a proxy, gets a Secure cookie', async () => {
+    const { url, port } = await open();
+    const headers = { Origin: `https://127.0.0.1:${port}` };
+    const answer = await new TestBrowser(url).request('session', { json: { token: ADMIN_TOKEN }, headers });
+    expect(answer.status).toBe(200);
+    expect(answer.headers['set-cookie']?.[0]).toMatch(/; Secure$/);
+  });
+
+  it('with anything else is refused', async () => {
+    const { url } = await open();
+    const browser = new TestBrowser(url);
+    const cases: [expected: string, json: unknown][] = [
+      ['401 wrong_token', { token: 'a token of nobody' }],
+      ['401 wrong_token', { token: '' }],
+      ['401 wrong_token', { token: `${ADMIN_TOKEN} ` }],
+      ['400 invalid', { token: ADMIN_TOKEN, name: 'x' }],
+      ['400 invalid', { token: [ADMIN_TOKEN] }],
+      ['400 invalid', {}],
+      ['400 invalid', [ADMIN_TOKEN]],
+      ['413 too_large', { token: 'x'.repeat(5000) }],
+    ];
+    for (const [expected, json] of cases)
+      expect(codeOf(await browser.request('session', { json })), JSON.stringify(json)).toBe(expected);
+    expect(codeOf(await browser.request('session', { body: '{"token":' }))).toBe('400 invalid');
+    const headers = { 'Content-Type': 'text/plain' };
+    const text = await browser.request('session', { json: { token: ADMIN_TOKEN }, headers });
+    expect(codeOf(text)).toBe('415 not_json');
+    expect(browser.cookie).toBe(undefined);
+  });
+
+  it('is refused after too many wrong tokens, also with a right one, until they are old', async () => {
+    const clock = new MovedClock();
+    const { url, log } = await open({ clock });
+    const browser = new TestBrowser(url);
+    for (let i = 0; i < MAX_OF_ADDRESS; i++) {
+      expect(codeOf(await browser.login(`wrong token ${i}`))).toBe('401 wrong_token');
+      // The holder of one token must not be able to guess another.
+      if (i === 5) expect((await browser.login(READER_TOKEN)).status).toBe(200);
+    }
+    const locked = await browser.login();
+    expect(codeOf(locked)).toBe('429 too_many_tries');
+    const retryAfter = Number(locked.headers['retry-after']);
+    expect(retryAfter).toBeGreaterThan(200);
+    expect(log.filter(({ msg }) => String(msg).includes('wrong token'))).toHaveLength(MAX_OF_ADDRESS);
+    clock.movedMs += retryAfter * 1000;
+    expect((await browser.login()).status).toBe(200);
+  });
+
+  it('from many addresses is limited in all', async () => {
+    const { url } = await open();
+    const codes = new Set<string>();
+    for (let i = 0; i <= MAX_IN_ALL; i++) {
+      // The whole of 127.0.0.0/8 is this machine.
+      const { status } = await send(url, {
+        ...{ path: '/console/session', method: 'POST', body: '{"token":"wrong"}' },
+        headers: { Origin: new URL(url).origin, 'Content-Type': 'application/json' },
+        localAddress: `127.0.0.${2 + i}`,
+      });
+      codes.add(`${i < MAX_IN_ALL ? 'before' : 'after'} ${status}`);
+    }
+    expect([...codes]).toEqual(['before 401', 'after 429']);
+  });
+});
+
+describe('a session', () => {
+  it('ends when it is not used, and timers are no use', async () => {
+    const clock = new MovedClock();
+    const browser = await loggedIn((await open({ clock })).url);
+    const background = { headers: { 'X-Console-Background': '1' } };
+    for (let i = 0; i < 3; i++) {
+      clock.movedMs += IDLE_MS - 1000;
+      expect((await browser.request('api/series')).status).toBe(200);
+    }
+    clock.movedMs += IDLE_MS - 1000;
+    expect((await browser.request('api/series', background)).status).toBe(200);
+    clock.movedMs += 1000;
+    expect(codeOf(await browser.request('api/series', background))).toBe('401 not_logged_in');
+    expect(codeOf(await browser.request('session'))).toBe('401 not_logged_in');
+  });
+
+  it('ends in any case', async () => {
+    const clock = new MovedClock();
+    const browser = await loggedIn((await open({ clock })).url);
+    const { nowAt, endsAt } = (await browser.request('session')).json<Session & Record<string, string>>();
+    expect(Date.parse(endsAt) - Date.parse(nowAt)).toBeGreaterThan(LASTS_MS - 5000);
+    for (let passedMs = 0; passedMs < LASTS_MS - IDLE_MS; passedMs += IDLE_MS / 2) {
+      clock.movedMs += IDLE_MS / 2;
+      expect((await browser.request('session')).status).toBe(200);
+    }
+    const { idleEndsAt } = (await browser.request('session')).json<Session>();
+    expect(Date.parse(idleEndsAt)).toBeLessThan(Date.parse(endsAt) + 5000);
+    clock.movedMs += IDLE_MS - 1000;
+    await browser.request('session');
+    clock.movedMs += 2000;
+    expect(codeOf(await browser.request('session'))).toBe('401 not_logged_in');
+  });
+
+  it('ends with the logout and with the next login of the browser', async () => {
+    const { url } = await open();
+    const browser = await loggedIn(url);
+    const { cookie: first } = browser;
+    await browser.login(READER_TOKEN);
+    const { cookie: second } = browser;
+    expect((await browser.request('session', { method: 'DELETE' })).status).toBe(204);
+    expect(browser.cookie).toBe(undefined);
+    for (const cookie of [first, second]) {
+      const answer = await browser.request('session', { headers: { Cookie: cookie } });
+      expect(codeOf(answer)).toBe('401 not_logged_in');
+    }
+    expect((await browser.request('session', { method: 'DELETE' })).status).toBe(204);
+  });
+
+  it('is one of at most a hundred: the one that was not used for the longest time ends', async () => {
+    const { url } = await open();
+    const [first, second] = [await loggedIn(url), await loggedIn(url)];
+    await first.request('session');
+    for (let i = 0; i < 99; i++) await loggedIn(url);
+    expect([(await first.request('session')).status, (await second.request('session')).status]).toEqual([
+      200, 401,
+    ]);
+  });
+
+  it('is for the console only', async () => {
+    const browser = await loggedIn((await open()).url);
+    expect((await browser.request('/metrics')).status).toBe(401);
+    expect((await browser.request('/records')).status).toBe(401);
+    const bearer = { headers: { Authorization: `Bearer ${ADMIN_TOKEN}`, Cookie: '' } };
+    expect((await browser.request('/records', bearer)).status).toBe(200);
+    expect(codeOf(await browser.request('api/overview', bearer))).toBe('401 not_logged_in');
+    const support = { headers: { Authorization: `Bearer ${SUPPORT_TOKEN}` } };
+    expect((await browser.request('/records', support)).status).toBe(401);
+  });
+});
+
+describe('a request of another page', () => {
+  const find = { json: { merchant: 'M-ALPHA', key: 'no such key' } };
+
+  it('cannot change anything without the CSRF token and the origin of the page', async () => {
+    const browser = await loggedIn((await open()).url);
+    const cases: [expected: string, headers: Record<string, string | undefined>][] = [
+      ['404 absent', {}],
+      ['403 csrf', { 'X-Console-Csrf': undefined }],
+      ['403 csrf', { 'X-Console-Csrf': '' }],
+      ['403 csrf', { 'X-Console-Csrf': `${browser.csrf}x` }],
+      ['403 foreign_origin', { Origin: undefined }],
+      ['403 foreign_origin', { Origin: 'null' }],
+      ['403 foreign_origin', { Origin: 'http://127.0.0.1:1' }],
+      ['403 foreign_origin', { Origin: 'http://evil.example' }],
+      ['403 foreign_origin', { Origin: `${browser.origin}.evil.example` }],
+      ['403 foreign_origin', { 'Sec-Fetch-Site': 'same-site' }],
+      ['403 foreign_origin', { 'Sec-Fetch-Site': 'cross-site' }],
+      ['403 foreign_origin', { 'Sec-Fetch-Site': 'none' }],
+      ['404 absent', { 'Sec-Fetch-Site': undefined }],
+    ];
+    for (const [expected, changed] of cases) {
+      const answer = await browser.request('api/records/find', {
+        ...find,
+        headers: changed,
+      });
+      expect(codeOf(answer), JSON.stringify(changed)).toBe(expected);
+    }
+    const headers = { 'X-Console-Csrf': 'x' };
+    expect(codeOf(await browser.request('session', { method: 'DELETE', headers }))).toBe('403 csrf');
+    expect((await browser.request('session')).status).toBe(200);
+  });
+
+  it('cannot log in, or read', async () => {
+    const browser = await loggedIn((await open()).url);
+    const foreign = { 'Sec-Fetch-Site': 'same-site' };
+    for (const path of ['session', 'api/overview', 'api/series', 'api/doubts', 'api/configuration'])
+      expect(codeOf(await browser.request(path, { headers: foreign })), path).toBe('403 foreign_origin');
+    const login = { json: { token: ADMIN_TOKEN }, headers: { Origin: 'http://evil.example' } };
+    expect(codeOf(await browser.request('session', login))).toBe('403 foreign_origin');
+    // Another page may link to this one.
+    expect((await browser.request('', { headers: { 'Sec-Fetch-Site': 'cross-site' } })).status).not.toBe(403);
+  });
+
+  it('under a name that was made to resolve to a loopback address is refused', async () => {
+    const [known, listed] = [await open(), await open({ admin: { hosts: ['Gateway.Internal'] } })];
+    const status = async (url: string, Host: string) =>
+      (await send(url, { path: '/console/', headers: { Host } })).status === 421;
+    for (const host of [
+      '127.0.0.1:8081',
+      'localhost',
+      'LOCALHOST:1',
+      '[::1]:8081',
+      '10.0.0.7',
+      'a.localhost',
+    ])
+      expect(await status(known.url, host), host).toBe(false);
+    for (const host of [
+      'evil.example',
+      'localhost.evil.example:8081',
+      'gateway.internal',
+      '127.0.0.1.nip.io',
+    ])
+      expect(await status(known.url, host), host).toBe(true);
+    expect(await status(listed.url, 'gateway.internal:8081')).toBe(false);
+    // Programs call these under any name.
+    const healthz = { path: '/healthz', headers: { Host: 'evil.example' } };
+    expect((await send(known.url, healthz)).status).toBe(200);
+  });
+});
