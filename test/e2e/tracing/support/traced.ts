@@ -1,0 +1,41 @@
+import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
+import { onTestFinished } from 'vitest';
+import { httpBackend } from '../../../support/backend.ts';
+import { type Collector, startCollector } from '../../../support/collector.ts';
+import type { MoreConfig } from '../../../support/config.ts';
+import { openStack, type Stack } from '../../../support/stack.ts';
+
+/** A gateway that records every request, and the collector that it sends the spans to. Closed after the test. */
+export async function openTraced(more: MoreConfig = {}): Promise<{ stack: Stack; collector: Collector }> {
+  const collector = await startCollector();
+  const tracing = { endpoint: collector.url, ratio: 1, sendEveryMs: 20, ...more.tracing };
+  return { stack: await openStackWith({ ...more, tracing }), collector };
+}
+
+/** Closed after the test. */
+export async function openStackWith(more: MoreConfig): Promise<Stack> {
+  const stack = await openStack(more);
+  onTestFinished(() => stack.close());
+  return stack;
+}
+
+/** A backend that keeps the head of each request. It answers 201, and accepts every upgrade. */
+export async function openHeaderBackend(): Promise<{ url: string; seen: IncomingMessage[] }> {
+  const seen: IncomingMessage[] = [];
+  const url = await httpBackend(
+    (req, res) => {
+      seen.push(req);
+      req.resume().once('end', () => res.writeHead(201, { 'Content-Type': 'application/json' }).end('{}'));
+    },
+    (server) =>
+      server.on('upgrade', (req, socket) => {
+        seen.push(req);
+        socket.resume().once('end', () => socket.end());
+        socket.write('HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n');
+      }),
+  );
+  return { url, seen };
+}
+
+export const idOf = ({ headers }: { headers: IncomingHttpHeaders }): string =>
+  String(headers['x-request-id']);
