@@ -1,0 +1,146 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
+import { WebSocket } from 'ws';
+import { Authority } from '../../support/certificates.ts';
+import { send, withdraw } from '../../support/client.ts';
+import { temporaryFolder } from '../../support/config.ts';
+import { freePort } from '../../support/free-port.ts';
+import { track } from '../../support/spawn.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { until } from '../../support/until.ts';
+
+const read = (path: string) => readFileSync(new URL(`../../../deploy/${path}`, import.meta.url), 'utf8');
+const authority = new Authority();
+const ca = readFileSync(authority.ca);
+const { cert, key } = authority.issue();
+
+let stack: Stack;
+beforeAll(async () => {
+  stack = await openStack({ listen: { host: '127.0.0.1', port: 0, trustedProxies: ['loopback'] } });
+});
+afterAll(() => stack.close());
+
+/** Replaces what belongs to another machine. Each of the texts must be there. */
+function adapted(text: string, replacements: Record<string, string>): string {
+  return Object.entries(replacements).reduce((so, [from, to]) => {
+    expect(so).toContain(from);
+    return so.replaceAll(from, to);
+  }, text);
+}
+
+async function startNginx(): Promise<string> {
+  const [folder, port] = [temporaryFolder(), await freePort()];
+  const site = adapted(read('nginx/oncegate.conf'), {
+    '127.0.0.1:8080': `127.0.0.1:${stack.port}`,
+    'listen 443 ssl;': `listen 127.0.0.1:${port} ssl;`,
+    '/etc/ssl/certs/payments.crt': cert,
+    '/etc/ssl/private/payments.key': key,
+  });
+  mkdirSync(join(folder, 'temporary'));
+  const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(
+    (name) => `${name}_temp_path ${folder}/temporary/${name};`,
+  );
+  const file = join(folder, 'nginx.conf');
+  const main = [`pid ${folder}/pid;`, 'daemon off;', 'master_process off;', 'error_log stderr;', 'events {}'];
+  writeFileSync(file, [...main, 'http {', 'access_log off;', ...temporary, site, '}'].join('\n'));
+  await listening(spawn('nginx', ['-c', file, '-p', folder]), port);
+  return `https://127.0.0.1:${port}`;
+}
+
+async function startHaproxy(): Promise<string> {
+  const [folder, port] = [temporaryFolder(), await freePort()];
+  const pem = join(folder, 'payments.pem');
+  writeFileSync(pem, readFileSync(cert, 'utf8') + readFileSync(key, 'utf8'), { mode: 0o600 });
+  const text = adapted(read('haproxy/haproxy.cfg'), {
+    'bind :443 ': `bind 127.0.0.1:${port} `,
+    '/etc/haproxy/payments.pem': pem,
+    '127.0.0.1:8080 check port 8081': `127.0.0.1:${stack.port} check port ${new URL(stack.adminUrl).port}`,
+  });
+  const file = join(folder, 'haproxy.cfg');
+  writeFileSync(file, text);
+  await listening(spawn('haproxy', ['-db', '-f', file]), port);
+  return `https://127.0.0.1:${port}`;
+}
+
+const proxies: ChildProcess[] = [];
+afterAll(async () => {
+  for (const child of proxies) {
+    if (child.exitCode !== null) continue;
+    const exited = once(child, 'exit');
+    child.kill('SIGKILL');
+    await exited;
+  }
+});
+
+async function listening(child: ChildProcess, port: number): Promise<void> {
+  proxies.push(track(child));
+  let said = '';
+  for (const stream of [child.stdout, child.stderr])
+    stream?.on('data', (text) => {
+      said += text;
+    });
+  await until(async () => {
+    if (child.exitCode !== null) throw new Error(said);
+    return await send(`https://127.0.0.1:${port}`, { ca }).then(
+      // Until its first health check, HAProxy answers 503 itself.
+      ({ headers }) => 'x-request-id' in headers,
+      () => false,
+    );
+  });
+}
+
+describe.each([
+  ['nginx', startNginx],
+  ['HAProxy', startHaproxy],
+])('%s in front of the gateway', (_name, start) => {
+  let url: string;
+  beforeAll(async () => {
+    url = await start();
+  });
+
+  it('passes payouts and replays on', async () => {
+    const payout = { key: `${_name}-paid`, ca };
+    expect((await withdraw(url, payout)).status).toBe(201);
+    const again = await withdraw(url, payout);
+    expect([again.status, again.headers['idempotent-replayed']]).toEqual([201, 'true']);
+    expect(stack.sandbox.ledger.payouts({ key: payout.key })).toBe(1);
+  });
+
+  it('never sends a payout without a key a second time', async () => {
+    const before = stack.sandbox.ledger.payouts();
+    expect((await withdraw(url, { ca, fault: 'execute-then-reset' })).status).toBe(502);
+    expect(stack.sandbox.ledger.payouts()).toBe(before + 1);
+  });
+
+  it('passes an ambiguous target on as it is, and the gateway refuses it', async () => {
+    const answer = await send(url, {
+      ca,
+      path: '/v1//index.php',
+      headers: { Authorization: 'Bearer sk_sandbox_alpha' },
+    });
+    expect([answer.status, answer.json<{ error: { code: string } }>().error.code]).toEqual([
+      400,
+      'invalid_target',
+    ]);
+  });
+
+  it('passes a WebSocket on', async () => {
+    const headers = { authorization: 'Bearer sk_sandbox_alpha' };
+    const socket = new WebSocket(`${url.replace('https', 'wss')}/v3/ws`, { headers, ca });
+    onTestFinished(() => socket.terminate());
+    await once(socket, 'open');
+    socket.send('hello');
+    expect(String((await once(socket, 'message'))[0])).toBe('hello');
+  });
+
+  it('names the client, and nobody else', async () => {
+    const id = `from-${_name}-0001`;
+    await withdraw(url, { ca, headers: { 'X-Request-Id': id, 'X-Forwarded-For': '203.0.113.9' } });
+    const line = await until(() => stack.log.find(({ requestId }) => requestId === id));
+    // The test itself is on a trusted address, so nginx' header is believed as a whole.
+    expect(line.client).toBe(_name === 'nginx' ? '203.0.113.9' : '127.0.0.1');
+  });
+});
