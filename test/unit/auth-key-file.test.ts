@@ -219,6 +219,11 @@ describe('a mistake in a key file', () => {
     ['broken YAML', 'merchants:\n  - code: a: b', 'line 2, column 11: is not valid YAML'],
     ['a member twice', plain('id: b'), 'is not valid YAML (duplicate key)'],
     ['an unknown tag', 'merchants: !x []', 'is not valid YAML (tag resolve failed)'],
+    [
+      'a later format',
+      'format: 2\nmerchants: []',
+      'format: is a format that this version of oncegate does not',
+    ],
     ['two documents', 'merchants: []\n---\nmerchants: []', 'is not valid YAML (multiple docs)'],
     [
       'an alias without an anchor',

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { parseKeyFile } from '../../src/auth/key-file.ts';
 import { KeyIndex } from '../../src/auth/key-index.ts';
-import { countExpiringMerchants, keyWarnings } from '../../src/auth/key-source.ts';
+import { countExpiringMerchants, firstMerchantEndMs, keyWarnings } from '../../src/auth/key-source.ts';
 
 const NOW_MS = Date.parse('2026-11-22T12:00:00Z');
 
@@ -21,6 +21,26 @@ test('merchants whose keys all end within seven days are counted', () => {
   expect(ends('expiresAt: 2026-11-29T12:00:01Z')).toBe(0);
   expect(ends('expiresAt: 2026-11-23T12:00:00Z', '')).toBe(0);
   expect(ends('expiresAt: 2026-11-22T12:00:00Z', 'revokedAt: 2026-01-01T00:00:00Z')).toBe(0);
+});
+
+test('the first merchant without a valid key is found', () => {
+  const end = (...members: string[]) => {
+    const endMs = firstMerchantEndMs(indexOf(...members).entries(), NOW_MS);
+    return endMs && new Date(endMs).toISOString().slice(0, 10);
+  };
+  expect(end('expiresAt: 2026-12-01T00:00:00Z', 'expiresAt: 2026-12-24T00:00:00Z')).toBe('2026-12-24');
+  expect(end('expiresAt: 2026-12-24T00:00:00Z, revokedAt: 2026-12-23T00:00:00Z')).toBe('2026-12-23');
+  expect(end('expiresAt: 2026-12-01T00:00:00Z', '')).toBeUndefined();
+  // An expired key counts until it is removed or revoked: somebody may still use it.
+  expect(end('expiresAt: 2026-11-01T00:00:00Z')).toBe('2026-11-01');
+  expect(end('expiresAt: 2026-11-01T00:00:00Z, revokedAt: 2026-11-02T00:00:00Z')).toBeUndefined();
+  const two = parseKeyFile(
+    Buffer.from(`merchants:
+  - { code: M-1, keys: [{ id: a, dangerouslyPlainSecret: sk_a, expiresAt: 2027-01-01T00:00:00Z }] }
+  - { code: M-2, keys: [{ id: a, dangerouslyPlainSecret: sk_b, expiresAt: 2026-12-31T00:00:00Z }] }
+  - { code: M-3, keys: [{ id: a, dangerouslyPlainSecret: sk_c }] }`),
+  );
+  expect(firstMerchantEndMs(KeyIndex.of(two, undefined).entries(), NOW_MS)).toBe(Date.parse('2026-12-31'));
 });
 
 test.each([

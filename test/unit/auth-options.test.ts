@@ -16,13 +16,41 @@ describe('section auth', () => {
   });
 
   test('has a default path for the source file', () => {
-    expect(authOptions.parse({ keys: { source: 'file' } }).keys.path).toBe('./keys.yaml');
+    expect(authOptions.parse({ keys: { source: 'file' } }).keys).toMatchObject({ path: './keys.yaml' });
+  });
+
+  test('has a default for every option of the source upstream', () => {
+    expect(authOptions.parse({ keys: { source: 'upstream' } }).keys).toMatchObject({
+      path: '/v2/get_balance',
+      merchantCodeAt: 'data.merchant_code',
+      acceptedMs: 60_000,
+    });
   });
 
   test.each([
     ['a short pepper', { pepper: 'fifteen-letters' }, 'pepper: must have at least 16 characters'],
     ['a realm with a quote', { realm: 'a"b' }, 'realm: must be printable ASCII'],
-    ['an unknown source', { keys: { source: 'redis' } }, 'keys.source: source must be one of: file'],
+    ['an unknown source', { keys: { source: 'ldap' } }, 'keys.source: source must be one of: file'],
+    [
+      'a probe of another host',
+      { keys: { source: 'upstream', path: '//evil/' } },
+      'keys.path: must be a path',
+    ],
+    [
+      'a place of the merchant code that is no list of names',
+      { keys: { source: 'upstream', merchantCodeAt: 'data[0].code' } },
+      'keys.merchantCodeAt: must be names of members',
+    ],
+    [
+      'Redis without an address',
+      { pepper: 'x'.repeat(16), keys: { source: 'redis' } },
+      'keys.url: needs exactly one',
+    ],
+    [
+      'Redis without a pepper',
+      { keys: { source: 'redis', url: 'redis://r:6379' } },
+      'pepper: is required with keys.source: redis',
+    ],
     ['a misspelt member', { pepperr: 'x' }, 'Unrecognized key'],
     ['replace without a value', { forward: 'replace' }, 'replaceWith: is required with forward: replace'],
     [

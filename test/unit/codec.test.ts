@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { type IdempotencyRecord, UnreadableRecord } from '../../src/idempotency/store.ts';
+import { UnreadableRecord } from '../../src/idempotency/store.ts';
 import {
   decodeHead,
   decodeRecord,
@@ -11,6 +11,7 @@ import {
   layout,
   ownerGaveUp,
 } from '../../src/idempotency/stores/redis/codec.ts';
+import type { StoredCompletion, StoredRecord } from '../../src/idempotency/stores/response-cipher.ts';
 import type { Fingerprint, Token } from '../../src/kernel/brands.ts';
 import type { Completion } from '../../src/kernel/exchange.ts';
 
@@ -21,7 +22,13 @@ const exactly = (length: number) => bytes({ minLength: length, maxLength: length
 const time = fc.integer({ min: 1_000_000_000_000, max: 4_102_444_800_000 });
 const status = fc.integer({ min: 100, max: 599 });
 
-const completion: fc.Arbitrary<Completion> = fc.oneof(
+const completion: fc.Arbitrary<StoredCompletion> = fc.oneof(
+  fc.record({
+    kind: fc.constant('sealed' as const),
+    status,
+    keyId: bytes({ minLength: 1, maxLength: 255 }).map((part) => part.toString('latin1')),
+    bytes: bytes({ maxLength: 400 }),
+  }),
   fc.record({ kind: fc.constant('tombstone' as const), status }),
   fc.record({
     kind: fc.constant('response' as const),
@@ -49,16 +56,24 @@ const head = fc.record({
   lifetimes: fc.record({ leaseMs: lifetime, retentionMs: lifetime, inDoubtRetentionMs: lifetime }),
 });
 
-const open: fc.Arbitrary<IdempotencyRecord> = fc
+/** A completed record as it is decoded. */
+const completedWith = (rest: Omit<StoredRecord, 'state'>, what: StoredCompletion): StoredRecord => ({
+  ...rest,
+  state: 'completed',
+  completion: what,
+  ...(what.kind === 'sealed' && { encryptionKeyId: what.keyId }),
+});
+
+const open: fc.Arbitrary<StoredRecord> = fc
   .tuple(head, fc.constantFrom('executing' as const, 'in_doubt' as const))
   .map(([rest, state]) => ({ ...rest, state }));
-const completed: fc.Arbitrary<IdempotencyRecord> = fc
+const completed: fc.Arbitrary<StoredRecord> = fc
   .tuple(head, completion)
-  .map(([rest, what]) => ({ ...rest, state: 'completed', completion: what }));
+  .map(([rest, what]) => completedWith(rest, what));
 const record = fc.oneof(open, completed);
 
 /** Undefined if the bytes are refused; any other failure is a failure of the test. */
-function decoded(encoded: Buffer): IdempotencyRecord | undefined {
+function decoded(encoded: Buffer): StoredRecord | undefined {
   try {
     return decodeRecord(encoded);
   } catch (error) {
@@ -73,8 +88,10 @@ function withByte(encoded: Buffer, at: number, byte: number): Buffer {
   return changed;
 }
 
-const bodyBytes = ({ completion: what }: IdempotencyRecord) =>
-  what?.kind === 'response' ? what.response.body.length : 0;
+function bodyBytes({ completion: what }: StoredRecord): number {
+  if (what?.kind === 'sealed') return what.bytes.length;
+  return what?.kind === 'response' ? what.response.body.length : 0;
+}
 
 describe('a record', () => {
   it('is decoded as it was encoded', () => {
@@ -94,10 +111,10 @@ describe('a record', () => {
       fc.property(open, completion, (written, what) => {
         const { code, bytes: tail } = encodeCompletion(what);
         const encoded = Buffer.concat([
-          withByte(encodeRecord(written), layout.state, code.charCodeAt(0)),
+          withByte(encodeRecord(written), layout.state, code.charCodeAt(0)).subarray(0, -1),
           tail,
         ]);
-        expect(decodeRecord(encoded)).toEqual({ ...written, state: 'completed', completion: what });
+        expect(decodeRecord(encoded)).toEqual(completedWith(written, what));
       }),
     );
   });
@@ -121,7 +138,7 @@ describe('a record', () => {
         kind: 'response',
         response: { status: 200, headers: ['A', 'b'], body: Buffer.from('{}') },
       };
-      const { completion: _, ...rest } = base as IdempotencyRecord;
+      const { completion: _, encryptionKeyId: __, ...rest } = base as StoredRecord;
       const written = state === 'completed' ? { ...rest, state, completion: result } : { ...rest, state };
       const encoded = encodeRecord(written);
       for (let length = 0; length < encoded.length; length++) {
@@ -139,7 +156,7 @@ describe('a record', () => {
     );
   });
 
-  it('that names an encryption key is refused', () => {
+  it('that names an encryption key and has no response is refused', () => {
     fc.assert(
       fc.property(open, latin1(255), (written, keyId) => {
         fc.pre(keyId.length > 0);
@@ -186,7 +203,7 @@ describe('a record', () => {
     'with a %s that is too long is not encoded',
     (name) => {
       const [written] = fc.sample(open, { numRuns: 1, seed: 7 });
-      const long = { ...(written as IdempotencyRecord), [name]: 'm'.repeat(256) };
+      const long = { ...(written as StoredRecord), [name]: 'm'.repeat(256) };
       expect(() => encodeRecord(long)).toThrow(RangeError);
     },
   );
@@ -217,8 +234,10 @@ describe('the Lua scripts', () => {
       expect(ends).toContain(from - 1);
       if (to !== undefined) expect(ends).toContain(to);
     }
-    for (const [from, to = 0] of offsets(lua, /'GETRANGE', KEYS\[1\], (\d+), (\d+)\)/g))
-      expect([from, to + 1]).toEqual([version, flags]);
+    for (const [from, to = 0] of offsets(lua, /'GETRANGE', KEYS\[1\], (\d+), (\d+)\)/g)) {
+      expect(from).toBe(version);
+      expect([token, flags, leaseMs]).toContain(to + 1);
+    }
     for (const [at = 0] of offsets(lua, /struct\.unpack\('>I6', record, (\d+)\)/g))
       expect([leaseMs, retentionMs, inDoubtRetentionMs]).toContain(at - 1);
     for (const [at = 0] of offsets(lua, /struct\.unpack\('>d', record, (\d+)\)/g))
@@ -232,5 +251,51 @@ describe('the Lua scripts', () => {
     const comments = lua.replaceAll(/^[^-].*$/gm, '');
     for (const each of [...used('KEYS'), ...used('ARGV')]) expect(comments).toContain(each);
     if (name !== 'record.lua') expect(comments).toContain('Result: ');
+  });
+});
+
+describe('the bytes of a record', () => {
+  const record = {
+    ...{ token: Buffer.alloc(16, 0x11) as Token, fingerprint: Buffer.alloc(32, 0x22) as Fingerprint },
+    ...{ merchant: 'M-1', operation: 'withdraw', key: 'k-1', requestId: 'r-1', gatewayId: 'g-1' },
+    lifetimes: { leaseMs: 10_000, retentionMs: 86_400_000, inDoubtRetentionMs: 2_592_000_000 },
+    ...{ wasInDoubt: false, createdAtMs: 1_764_000_000_000, changedAtMs: 1_764_000_000_500 },
+  };
+  const response = { status: 201, headers: ['A', 'b'], body: Buffer.from('{}') };
+  const lifetimes = '0000000027100000' + '05265c0000009a7ec800';
+  const texts = '034d2d31' + '087769746864726177' + '036b2d31' + '03722d31' + '03672d31';
+  const rest = `${lifetimes}${'22'.repeat(32)}4279ab697e8000004279ab697e9f4000${texts}`;
+  const token = '11'.repeat(16);
+  // A minor version must read and write exactly these: other gateways of its major version use the same Redis.
+  const cases: [what: string, record: StoredRecord, gaveUp: boolean, hex: string][] = [
+    ['executing', { ...record, state: 'executing' }, false, `0265${token}00${rest}00`],
+    ['in doubt', { ...record, state: 'in_doubt', wasInDoubt: true }, true, `0264${token}03${rest}00`],
+    [
+      'completed',
+      { ...record, state: 'completed', completion: { kind: 'response', response } },
+      false,
+      `0263${token}00${rest}0000c90000000a00000001410000000162000000027b7d`,
+    ],
+    [
+      'a tombstone',
+      { ...record, state: 'completed', completion: { kind: 'tombstone', status: 200 } },
+      false,
+      `0274${token}00${rest}0000c8`,
+    ],
+    [
+      'encrypted',
+      {
+        ...{ ...record, state: 'completed', encryptionKeyId: 'a' },
+        completion: { kind: 'sealed', status: 200, keyId: 'a', bytes: Buffer.from('sealed') },
+      },
+      false,
+      `0263${token}00${rest}016100c800000000000000067365616c6564`,
+    ],
+  ];
+
+  it.each(cases)('are those of version 1.0.0 (%s)', (_, each, gaveUp, hex) => {
+    expect(encodeRecord(each, gaveUp).toString('hex')).toBe(hex);
+    const read = decodeRecord(Buffer.from(hex, 'hex'));
+    expect(read).toEqual(each);
   });
 });

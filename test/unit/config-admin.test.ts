@@ -3,6 +3,7 @@ import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
 import { parseConfig } from '../../src/config/load.ts';
+import { maskedSections } from '../../src/config/masked.ts';
 import { mistakesIn, UPSTREAM } from '../support/config-lines.ts';
 
 const read = (path: string) => readFileSync(fileURLToPath(new URL(`../../${path}`, import.meta.url)), 'utf8');
@@ -42,6 +43,58 @@ describe('an admin port without a token', () => {
   });
 });
 
+describe('the tokens of the console', () => {
+  const TOKEN = 'hunter2-hunter2-hunter2';
+  const mistakes = (admin: string) => mistakesIn(`${UPSTREAM}admin: ${admin}`);
+
+  it('must be told apart by name and by value, and no message shows one', () => {
+    const cases: [admin: string, mistake: RegExp][] = [
+      [`{ tokens: [{ name: admin, token: ${TOKEN} }] }`, /admin\.tokens\[0\]\.name: .*must not be admin/],
+      [
+        `{ tokens: [{ name: Lookup, token: ${TOKEN} }] }`,
+        /admin\.tokens\[0\]\.name: .*must not be admin or lookup/,
+      ],
+      [`{ tokens: [{ name: "a\\nb", token: ${TOKEN} }] }`, /admin\.tokens\[0\]\.name: .*must have 1 to 32/],
+      [`{ tokens: [{ name: a, token: hunter2 }] }`, /admin\.tokens\[0\]\.token: /],
+      [`{ tokens: [{ name: a, token: ${TOKEN}, may: [all] }] }`, /admin\.tokens\[0\]\.may\[0\]: /],
+      [`{ token: ${TOKEN}, tokens: [{ name: a, token: ${TOKEN} }] }`, /tokens\[0\]\.token: .*is used twice/],
+      [
+        `{ tokens: [{ name: a, token: ${TOKEN} }, { name: a, token: ${TOKEN}2 }] }`,
+        /tokens\[1\]\.name: .*is used twice/,
+      ],
+      [`{ hosts: ["gateway:8081"] }`, /admin\.hosts\[0\]: .*must be the name of a host/],
+    ];
+    for (const [admin, mistake] of cases) {
+      const text = mistakes(admin).join('\n');
+      expect(text, admin).toMatch(mistake);
+      expect(text, admin).not.toContain('hunter2');
+    }
+    expect(mistakes(`{ tokens: [{ name: Ada, token: ${TOKEN} }, { name: b, token: ${TOKEN}2 }] }`)).toEqual(
+      [],
+    );
+  });
+});
+
+describe('the sections that the console shows', () => {
+  it('are those of the configuration, with masked secrets, also in addresses', () => {
+    const secret = 'hunter2-hunter2';
+    const config = parseConfig(
+      `upstream: { url: "http://payments:9000" }
+store: { kind: redis, url: "redis://user:${secret}@redis:6379" }
+lock: { nodes: ["redis://:${secret}@a:6379", "redis://:${secret}@b:6379", "redis://:${secret}@c:6379"] }
+auth: { pepper: ${secret}-pepper, forward: replace, replaceWith: "Bearer ${secret}", keys: { source: redis, url: "rediss://:${secret}@keys:6379" } }
+admin: { token: ${secret}-admin, tokens: [{ name: a, token: ${secret}-a }] }`,
+      {},
+    );
+    const sections = maskedSections(config);
+    expect(sections.map(({ name }) => name)).toEqual(Object.keys(config));
+    for (const { name, yaml } of sections) {
+      expect(yaml, name).toMatch(new RegExp(`^${name}:`));
+      expect(yaml, name).not.toContain('hunter2');
+    }
+  });
+});
+
 describe('the default of the admin port', () => {
   const { host, port } = parseConfig(UPSTREAM, {}).admin;
 
@@ -52,7 +105,7 @@ describe('the default of the admin port', () => {
   it('is the port that the other files name', () => {
     const { scrape_configs } = parse(read('config/prometheus.yaml'));
     expect(scrape_configs[0].static_configs[0].targets).toEqual([`${host}:${port}`]);
-    expect(parse(read('config/sandbox.yaml')).admin).toEqual({ host, port });
+    expect(parse(read('src/sandbox/gateway.yaml')).admin).toEqual({ host, port });
     expect(read('Dockerfile')).toContain(`fetch('http://${host}:${port}/healthz')`);
     expect(read('Dockerfile')).toMatch(new RegExp(`^EXPOSE \\d+ ${port}$`, 'm'));
     expect(read('docs/operations.md')).toContain(`${host}:${port}`);

@@ -36,11 +36,67 @@ describe('a configuration is refused', () => {
       ]);
   });
 
+  it('with encryption keys that are not 32 bytes, are there twice, or are not the current one', () => {
+    const [a, b] = ['ab'.repeat(32), `${'b'.repeat(43)}=`];
+    const key = (id: string, secret: string) => `{ id: ${id}, secret: "${secret}" }`;
+    const keys = (list: string[], more = '') => `encryption: { keys: [${list.join(', ')}]${more} }`;
+    const cases: [text: string, path: string, why: string][] = [
+      [keys([]), 'keys', 'Too small: expected array to have >=1 items'],
+      [keys([key('a', a.slice(2))]), 'keys[0].secret', 'must be 32 bytes'],
+      [keys([key('a', 'a password of 32 characters.....')]), 'keys[0].secret', 'must be 32 bytes'],
+      [keys([key('none', a)]), 'keys[0].id', 'must not be none'],
+      [keys([key('"a b"', a)]), 'keys[0].id', 'must be 1 to 32 letters, digits'],
+      [keys([key('a', a), key('a', b)]), 'keys[1].id', 'is the id of an earlier key'],
+      [keys([key('a', a), key('b', a)]), 'keys[1].secret', 'is the secret of an earlier key'],
+      [keys([key('a', a)], ', current: b'), 'current', 'must be the id of one of the keys, or none'],
+    ];
+    for (const [text, path, why] of cases)
+      for (const kind of ['kind: sqlite', 'kind: redis, url: "redis://a"'])
+        expect(mistakesIn(`${UPSTREAM}store: { ${kind}, ${text} }`), text).toEqual([
+          expect.stringContaining(`gateway.yaml: store.encryption.${path}: the value is not allowed: ${why}`),
+        ]);
+    const ring = keys([key('a', a), key('b', b)], ', current: none');
+    expect(
+      parseConfig(`${UPSTREAM}store: { kind: sqlite, ${ring} }`, {}).store.encryption?.keys,
+    ).toHaveLength(2);
+  });
+
   it('with durability.replicas in a cluster', () => {
     const text = `${UPSTREAM}store: { kind: redis, cluster: ["redis://a"], durability: { replicas: 1 } }`;
     expect(mistakesIn(text)).toEqual([
       expect.stringMatching(/^gateway\.yaml: store\.durability\.replicas: 1 is not allowed: .*cluster/),
     ]);
+  });
+
+  it('with a public path that would open an operation', () => {
+    const list = operations(
+      operation('balance', undefined, { method: 'GET', path: '/v2/get_balance' }),
+      operation('refund', undefined, { path: '/v1/payments/:id/refund' }),
+      operation('cors', undefined, { method: 'OPTIONS', path: '/v1/cors' }),
+    );
+    const opened = (method: string, path: string) =>
+      mistakesIn(`${list}auth: { public: [{ method: ${method}, path: "${path}" }] }`);
+    const refusal = (path: string, name: string) =>
+      `gateway.yaml: auth.public[0].path: "${path}" is not allowed: would open the operation "${name}" to requests without a secret key`;
+    for (const [method, path, name] of [
+      ['GET', '/v2/get_balance', 'balance'],
+      ['POST', '/v2/get_balance', 'balance'],
+      ['GET', '/V2/Get_Balance/', 'balance'],
+      ['GET', '/v2/get_balance.json', 'balance'],
+      ['GET', '/v2/:name', 'balance'],
+      ['GET', '/:a{/:b}', 'balance'],
+      ['POST', '/v1/payments/p-1/refund', 'refund'],
+      ['POST', '/v1/payments/:payment/:what', 'refund'],
+      ['OPTIONS', '/v1/:any', 'cors'],
+      ['[OPTIONS, GET]', '/v2/:name', 'balance'],
+    ] as const)
+      expect(opened(method, path), `${method} ${path}`).toContain(refusal(path, name));
+    for (const [method, path] of [
+      ['OPTIONS', '/v2/{*path}'],
+      ['GET', '/v2/get_balances'],
+      ['POST', '/v1/payments/:id/refund/callback'],
+    ] as const)
+      expect(opened(method, path), `${method} ${path}`).toEqual([]);
   });
 
   it('with a time to connect that outlasts the lease', () => {
@@ -116,11 +172,28 @@ describe('a configuration is refused', () => {
         operation('a', '', { path: '/v1/:id' }),
         operation('b', 'action: b', { path: '/v1/:id' }),
       ],
+      [
+        'a pattern that matches the path',
+        operation('a', '', { path: '/v1/:file' }),
+        operation('b', 'action: b'),
+      ],
     ];
     for (const [what, first, second] of cases)
       expect(mistakesIn(operations(first, second)), what).toEqual([
         'gateway.yaml: operations[1].match: the value is not allowed: matches only requests that "a" matches first: distinguish them by where, or declare it earlier',
       ]);
+  });
+
+  it('but not with a pattern that leaves requests to a later operation', () => {
+    const pattern = (path: string, where?: string) => operation('a', where, { path });
+    for (const [first, second] of [
+      [operation('b'), pattern('/v1/:file')],
+      [pattern('/v1/:file', 'action: a'), operation('b', 'action: b')],
+      [pattern('/V1/:file'), operation('b')],
+      [pattern('/v1/:file'), operation('b', '', { path: '/v1/a/b' })],
+      [pattern('/v1/:file'), operation('b', '', { path: '/v1/*all' })],
+    ] as const)
+      expect(parseConfig(operations(first, second), {}).operations).toHaveLength(2);
   });
 
   it('with where and its older name', () => {

@@ -18,11 +18,20 @@ const OPTIONS = [...optionPaths(configSchema)].filter((path) => !OLDER_NAMES.has
 const enabled = (yaml: string) => yaml.replace(/^( +)#(?=\w)/gm, '$1');
 /** The section `store` that is commented out. */
 const redisStore = (/^#store:\n(?:#.*\n)+/m.exec(text)?.[0] ?? '').replace(/^#/gm, '');
+/** The section `auth` with keys in Redis, which is commented out. */
+const redisKeys = (/^#auth:\n# {2}pepper:(?:.*\n#)+.*\n/m.exec(text)?.[0] ?? '').replace(/^#/gm, '');
+
+/** The section `auth` for keys of the backend, which is commented out. */
+const backendKeys = (
+  /^#auth:\n# {2}keys:\n# {4}source: upstream(?:.*\n#)+.*\n/m.exec(text)?.[0] ?? ''
+).replace(/^#/gm, '');
 
 const ENV = {
   REDIS_URL: 'rediss://user:password@redis.internal:6380/1',
   ONCEGATE_ADMIN_TOKEN: 'an-admin-token-of-some-length',
+  ONCEGATE_SUPPORT_TOKEN: 'another-token-of-some-length',
   ONCEGATE_PEPPER: 'a-pepper-of-some-length',
+  ONCEGATE_STORE_KEY: 'ab'.repeat(32),
   BACKEND_KEY: 'sk_backend',
   REDIS_PASSWORD: 'a-password',
   LOOKUP_TOKEN: 'a-token',
@@ -38,7 +47,8 @@ describe('config/gateway.example.yaml', () => {
     expect(OPTIONS).toEqual(
       expect.arrayContaining(['store.connectTimeoutMs', 'operations[].match.where', 'workers']),
     );
-    const shown = new Set([...pathsIn(parse(enabled(text))), ...pathsIn(parse(enabled(redisStore)))]);
+    const examples = [text, redisStore, redisKeys, backendKeys].map((example) => parse(enabled(example)));
+    const shown = new Set(examples.flatMap((example) => [...pathsIn(example)]));
     expect(OPTIONS.filter((path) => !shown.has(path))).toEqual([]);
   });
 
@@ -61,22 +71,44 @@ describe('config/gateway.example.yaml', () => {
     expect(Object.keys(parse(redisStore).store).sort()).toEqual(Object.keys(bare.store).sort());
   });
 
+  it('has a section for keys of the backend that is valid and shows the defaults', () => {
+    const { upstream } = parse(text);
+    const { auth } = parseConfig(`upstream: { url: "${upstream.url}" }\n${backendKeys}`, ENV);
+    expect(auth.keys).toEqual(parse(backendKeys).auth.keys);
+    expect(auth).toEqual(configSchema.parse({ upstream, auth: { keys: { source: 'upstream' } } }).auth);
+  });
+
+  it('has keys in Redis that are valid and show the defaults', () => {
+    const { auth } = parseConfig(`upstream: { url: "http://a" }\n${redisKeys}`, ENV);
+    const keys = { source: 'redis' as const, url: ENV.REDIS_URL };
+    const bare = configSchema.parse({
+      upstream: { url: 'http://a' },
+      auth: { pepper: ENV.ONCEGATE_PEPPER, keys },
+    });
+    expect(auth).toEqual(bare.auth);
+    expect(Object.keys(parse(redisKeys).auth.keys).sort()).toEqual(Object.keys(bare.auth.keys).sort());
+  });
+
   it('has sentinels and a cluster that are valid in place of the url', () => {
     for (const location of ['sentinels', 'cluster']) {
       const others = ['url', 'sentinels', 'cluster'].filter((name) => name !== location);
       const lines = enabled(redisStore).split('\n');
       const kept = lines.filter((line) => !others.some((name) => line.startsWith(`  ${name}:`)));
       const { store } = parseConfig(`upstream: { url: "http://a" }\n${kept.join('\n')}`, ENV);
-      expect(store).toMatchObject({ kind: 'redis', password: ENV.REDIS_PASSWORD, tls: true });
+      expect(store).toMatchObject({ kind: 'redis', password: ENV.REDIS_PASSWORD });
+      expect(store).toHaveProperty('tls.ca', '/etc/oncegate/redis-ca.crt');
       expect(store).toHaveProperty(location);
     }
   });
 
   it('has commented-out options that are valid', () => {
     const chosen = enabled(text)
+      // `upstream.tls` needs it.
+      .replace('url: "http:', 'url: "https:')
       .replace('forward: keep', 'forward: replace')
       .replace(/^( +inDoubt: )hold/m, '$1lookup');
     const config = parseConfig(chosen, ENV);
+    expect(config.upstream.tls).toHaveProperty('serverName', 'payments.internal');
     expect(config.admin.token).toBe(ENV.ONCEGATE_ADMIN_TOKEN);
     expect(config.auth).toMatchObject({ pepper: ENV.ONCEGATE_PEPPER, replaceWith: 'Bearer sk_backend' });
     const lookup = config.operations.find(({ name }) => name === 'withdraw')?.idempotency.lookup;

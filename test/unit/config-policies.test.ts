@@ -140,6 +140,10 @@ describe('an in-doubt policy', () => {
     expect(warningsOf(`${UPSTREAM}idempotency: { undeclared: pass }`)).toEqual([
       expect.stringMatching(/^idempotency\.undeclared is pass: .*does not protect/),
     ]);
+    expect(warningsOf(withPolicy('key: none'))).toEqual([
+      expect.stringMatching(/^pay has key: none: .*executed again/),
+    ]);
+    expect(warningsOf(withPolicy('key: none').replace('POST', 'GET'))).toEqual([]);
     for (const undeclared of ['protect', 'refuse'])
       expect(warningsOf(`${UPSTREAM}idempotency: { undeclared: ${undeclared} }`)).toEqual([]);
   });

@@ -50,6 +50,19 @@ describe('the message about a mistake', () => {
         'a password in addition to an address',
         `${UPSTREAM}store: { kind: redis, url: "redis://a", password: ${SECRET} }`,
       ],
+      [
+        'an encryption key that is too short',
+        `${UPSTREAM}store: { kind: sqlite, encryption: { keys: [{ id: a, secret: ${SECRET} }] } }`,
+      ],
+      ['an encryption key as its section', `${UPSTREAM}store: { kind: sqlite, encryption: ${SECRET} }`],
+      [
+        'an encryption key in place of its id',
+        `${UPSTREAM}store: { kind: sqlite, encryption: { keys: [{ id: "${SECRET} ", secret: a }] } }`,
+      ],
+      [
+        'an encryption key in place of the id of the current one',
+        `${UPSTREAM}store: { kind: sqlite, encryption: { keys: [{ id: a, secret: ${'ab'.repeat(32)} }], current: ${SECRET} } }`,
+      ],
       ['a file with nothing else', SECRET],
       ['a list with nothing else', `- ${SECRET}`],
       ['a token that YAML reads as an alias', `${UPSTREAM}admin: { token: *${SECRET} }`],

@@ -3,9 +3,12 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
+import { type AlertSection, alertSections, withTexts } from '../../scripts/rules.ts';
 import { parseConfig } from '../../src/config/load.ts';
 import { problem, problemCodes } from '../../src/kernel/problem.ts';
+import { OUTCOMES } from '../../src/observability/catalogue.ts';
 import { Metrics } from '../../src/observability/metrics.ts';
+import { anchorsOf } from '../support/anchors.ts';
 
 const ROOT = fileURLToPath(new URL('../../', import.meta.url));
 const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
@@ -16,20 +19,11 @@ const ADRS = DOCUMENTS.filter((path) => /^docs\/adr\/\d/.test(path));
 
 const withoutCode = (markdown: string) => markdown.replace(/```.*?```/gs, '').replace(/`[^`\n]*`/g, '');
 
-/** The anchors that GitHub gives to the headings of a document. */
-const anchorsOf = (path: string) =>
-  [...read(path).matchAll(/^#+ (.+)$/gm)].map(([, heading = '']) =>
-    heading
-      .toLowerCase()
-      .replace(/[^\p{L}\p{N} _-]/gu, '')
-      .replaceAll(' ', '-'),
-  );
-
 /** `target` is a path, perhaps with an anchor. */
 const leadsNowhere = (target: string) => {
   const [path = '', anchor] = target.split('#');
   if (!existsSync(join(ROOT, path))) return true;
-  return anchor !== undefined && !anchorsOf(path).includes(anchor);
+  return anchor !== undefined && !anchorsOf(read(path)).includes(anchor);
 };
 
 /** Whether a source defines a function, method, class, interface or constant of this name. */
@@ -66,27 +60,106 @@ describe('documents', () => {
     expect(others.filter((name) => !metrics.includes(name))).toEqual([]);
   });
 
-  it('docs/operations.md has the steps of every alert as the rules have them', () => {
-    const { groups } = parse(read('config/prometheus.rules.yaml'));
-    const alerts = groups.flatMap(({ rules }: { rules: object[] }) =>
-      rules.filter((rule) => 'alert' in rule),
+  it('docs/operations.md has meaning, impact, first look and action of every alert, and the rules have its texts', () => {
+    const rules = read('config/prometheus.rules.yaml');
+    const sections = alertSections(read('docs/operations.md'));
+    expect(withTexts(rules, sections), 'run: node scripts/rules.ts').toBe(rules);
+    const alerts = alertsIn(rules);
+    expect(alerts.length).toBeGreaterThan(30);
+    expect(sections.map(({ alert, severity }) => ({ alert, severity }))).toEqual(
+      alerts.map(({ alert, labels: { severity } }) => ({ alert, severity })),
     );
-    const words = (text: string) => text.replace(/\s+/g, ' ').trim();
-    const expected = alerts.map(({ alert, labels, annotations }: Alert) => {
-      const description = annotations.description
-        .replace(/\{\{ \$value[^}]*\}\}/g, 'N')
-        .replace(/\{\{ \$labels\.(\w+) \}\}/g, (_, label: string) => label.toUpperCase());
-      return `${alert} **${labels.severity}.** ${words(description)} ${words(annotations.runbook)}`;
-    });
-    const [, section = ''] = read('docs/operations.md').split(/^## Alerts$/m);
-    const [inAlerts = ''] = section.split(/^## /m);
-    expect(inAlerts.split(/^### /m).slice(1).map(words)).toEqual(expected);
+    for (const { alert, Action } of sections) expect(Action, alert).toMatch(/^1\. /);
+  });
+
+  it('docs/operations.md has every section and every alert in its contents', () => {
+    const text = read('docs/operations.md');
+    const [top = ''] = text.split(/^### /m, 1);
+    const listed = [...top.matchAll(/\]\(#([\w-]+)\)/g)].map(([, anchor]) => anchor);
+    const [_title, _contents, ...sections] = anchorsOf(text);
+    expect(sections.length).toBeGreaterThan(50);
+    expect(sections.filter((anchor) => !listed.includes(anchor))).toEqual([]);
+  });
+
+  it('docs/operations.md refuses a section in another form, and one of no alert', () => {
+    const runbook = (section: string) => `## Alerts\n\n### A\n\n${section}\n## Metrics\n`;
+    const parts = ['Meaning', 'Impact', 'First look', 'Action'].map((part) => `- **${part}:** x.\n`);
+    expect(alertSections(runbook(`*info*\n\n${parts.join('')}`))).toHaveLength(1);
+    for (const wrong of [parts.join(''), `*info*\n\n${parts.toReversed().join('')}`, '*info*\n\n'])
+      expect(() => alertSections(runbook(wrong)), wrong).toThrow('another form');
+    const rules = 'groups: [{ rules: [{ alert: A, annotations: {} }] }]';
+    expect(() => withTexts(rules, [])).toThrow('no section for A');
+    const other = { ...alertSections(runbook(`*info*\n\n${parts.join('')}`))[0], alert: 'B' } as AlertSection;
+    expect(() => withTexts('groups: []', [other])).toThrow('no alerts B');
+  });
+
+  it('docs/operations.md says of every outcome how the objective of availability counts it, as the rules do', () => {
+    const [, section = ''] = read('docs/operations.md').split(/^\| outcome \| counts as \|$/m);
+    const [table = ''] = section.split('\n\n');
+    const rows = [...table.matchAll(/^\| (`.+`) \| (served|failed|not counted)/gm)].map(
+      ([, outcomes = '', as = '']) => ({
+        as,
+        outcomes: [...outcomes.matchAll(/`(\w+)`/g)].map(([, o]) => o),
+      }),
+    );
+    expect(rows.flatMap(({ outcomes }) => outcomes).sort()).toEqual([...OUTCOMES].sort());
+    const documented = (...words: string[]) =>
+      rows.filter(({ as }) => words.includes(as)).flatMap(({ outcomes }) => outcomes);
+    const counted = (record: string) =>
+      rulesIn(read('config/prometheus.rules.yaml'))
+        .filter((rule) => rule.record?.startsWith(record) && rule.labels?.objective === 'availability')
+        .flatMap(({ expr }) =>
+          [...expr.matchAll(/outcome=~?"([^"]+)"/g)].flatMap(([, one = '']) => one.split('|')),
+        );
+    const total = 'job_instance_operation:oncegate_objective';
+    expect(counted(`${total}_failures`).sort()).toEqual(documented('failed').sort());
+    expect(counted(`${total}_requests`).sort()).toEqual(documented('served', 'failed').sort());
   });
 
   it('docs/configuration.md shows operations that are valid', () => {
     const [, example = ''] = read('docs/configuration.md').match(/```yaml\n(operations:.*?)```/s) ?? [];
     const { operations } = parseConfig(`upstream: { url: "http://127.0.0.1:9000" }\n${example}`, {});
     expect(operations.map(({ name }) => name)).toEqual(['withdraw', 'refund']);
+  });
+
+  it('docs/configuration.md shows a whole configuration without a list of keys', () => {
+    const [, example = ''] =
+      read('docs/configuration.md').match(/```yaml\n(upstream:[^`]*source: upstream[^`]*)```/) ?? [];
+    expect(parseConfig(example, {}).auth.keys.source).toBe('upstream');
+  });
+
+  it('docs/configuration.md shows sections that are valid', () => {
+    const sections = [
+      ...read('docs/configuration.md').matchAll(
+        /```yaml\n((?:listen|limits|auth|admin|metrics|tracing):.*?)```/gs,
+      ),
+    ];
+    expect(sections.length).toBeGreaterThanOrEqual(6);
+    const token = 'a-token-of-some-length';
+    const env = {
+      ...{ ONCEGATE_PEPPER: 'a-pepper-of-some-length', REDIS_URL: 'redis://redis.internal:6379' },
+      ...{
+        ONCEGATE_ADMIN_TOKEN: token,
+        ONCEGATE_METRICS_TOKEN: `${token}-of-prometheus`,
+        COLLECTOR_TOKEN: token,
+      },
+      ...{ CONSOLE_TOKEN_ADA: `${token}-1`, CONSOLE_TOKEN_SUPPORT: `${token}-2` },
+    };
+    for (const [, section = ''] of sections)
+      expect(
+        () => parseConfig(`upstream: { url: "http://127.0.0.1:9000" }\n${section}`, env),
+        section,
+      ).not.toThrow();
+  });
+
+  it('docs/migrating.md has a row for each test of test/e2e/embedding/peers.test.ts, and no other', () => {
+    const [, section = ''] = read('docs/migrating.md').split(/^## What their tests check$/m);
+    const rows = [...section.matchAll(/^\| (.+?) \| ([EN ]+) \| (.+) \|$/gm)];
+    const tests = [...read('test/e2e/embedding/peers.test.ts').matchAll(/^ {2}it\(\s*'(.+?)'/gm)];
+    expect(tests.length).toBeGreaterThan(30);
+    expect(rows.map(([, title]) => title)).toEqual(tests.map(([, title]) => title));
+    for (const [row, , , verdict = ''] of rows)
+      expect(verdict, row).toMatch(/^(?:same(?:$|,| as)|stricter: .|different: .)/);
   });
 
   it('name files and commands that there are', () => {
@@ -158,8 +231,16 @@ describe('documents', () => {
   });
 });
 
-interface Alert {
-  alert: string;
-  labels: { severity: string };
-  annotations: { description: string; runbook: string };
+interface Rule {
+  alert?: string;
+  record?: string;
+  expr: string;
+  labels?: Record<string, string>;
 }
+
+const rulesIn = (text: string): Rule[] => parse(text).groups.flatMap(({ rules }: { rules: Rule[] }) => rules);
+
+const alertsIn = (text: string) =>
+  rulesIn(text).filter(
+    (rule): rule is Rule & { alert: string; labels: { severity: string } } => 'alert' in rule,
+  );

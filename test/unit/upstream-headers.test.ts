@@ -6,7 +6,7 @@ import { endToEndHeaders, type Forwarding, forwardedHeaders } from '../../src/up
 const forwarding: Forwarding = {
   requestId: 'request-1',
   merchantCode: 'M-ALPHA',
-  clientAddress: '192.0.2.7',
+  client: { address: '192.0.2.7', proxies: [] },
   authorization: (value) => value,
   keepUnderscore: [],
 };
@@ -38,6 +38,15 @@ describe('the headers of a forwarded request', () => {
     expect(forwarded(['Host', 'gateway.test'])).toEqual([
       ...['X-Forwarded-For', '192.0.2.7', 'X-Forwarded-Proto', 'http', 'X-Forwarded-Host', 'gateway.test'],
       ...['X-Request-Id', 'request-1', 'X-Merchant-Code', 'M-ALPHA'],
+    ]);
+  });
+
+  test('include no merchant code if there is no merchant', () => {
+    const sent = forwarded(['X-Merchant-Code', 'M-BRAVO'], { merchantCode: '' });
+    expect(sent.filter((_, i) => i % 2 === 0)).toEqual([
+      'X-Forwarded-For',
+      'X-Forwarded-Proto',
+      'X-Request-Id',
     ]);
   });
 
@@ -157,30 +166,41 @@ describe('the headers of a forwarded request', () => {
 });
 
 describe('the headers of proxies in front of the gateway', () => {
-  test('X-Forwarded-For is extended, and its lines are joined', () => {
-    const headers = ['X-Forwarded-For', '198.51.100.1, 198.51.100.2', 'x-forwarded-for', '198.51.100.3'];
-    expect(valuesOf(forwarded(headers), 'x-forwarded-for')).toEqual([
-      '198.51.100.1, 198.51.100.2, 198.51.100.3, 192.0.2.7',
+  const CLAIMS = [
+    ...['Host', 'gateway.test', 'X-Forwarded-For', '198.51.100.1', 'X-Forwarded-Proto', 'https'],
+    ...['x-forwarded-host', 'pay.test', 'X-Forwarded-Port', '443', 'X-FORWARDED-PREFIX', '/a'],
+    ...['X-Real-IP', '198.51.100.1', 'Forwarded', 'for=198.51.100.1;proto=https'],
+  ];
+  const trusted = { address: '198.51.100.1', proxies: ['192.0.2.8', '192.0.2.7'], isPeerTrusted: true };
+
+  test('are replaced if the peer is not a trusted proxy', () => {
+    expect(forwarded(CLAIMS).slice(0, 6)).toEqual([
+      ...['X-Forwarded-For', '192.0.2.7', 'X-Forwarded-Proto', 'http', 'X-Forwarded-Host', 'gateway.test'],
     ]);
+    const hidden = forwarded(['Connection', CLAIMS.filter((_, i) => i % 2 === 0).join(), ...CLAIMS]);
+    expect(hidden.join('\n')).not.toMatch(/198\.51|https|pay\.test|443/);
   });
 
-  test('X-Forwarded-Proto and X-Forwarded-Host of a load balancer are kept, and sent once', () => {
-    const headers = ['Host', 'inside', 'X-Forwarded-Proto', 'https', 'X-FORWARDED-HOST', 'pay.test'];
-    const sent = forwarded(headers);
+  test('are kept if it is, with the chain of proxies as it was found', () => {
+    const sent = forwarded(CLAIMS, { client: trusted });
+    expect(valuesOf(sent, 'x-forwarded-for')).toEqual(['198.51.100.1, 192.0.2.8, 192.0.2.7']);
     expect(valuesOf(sent, 'x-forwarded-proto')).toEqual(['https']);
     expect(valuesOf(sent, 'x-forwarded-host')).toEqual(['pay.test']);
+    expect(valuesOf(sent, 'x-forwarded-port')).toEqual(['443']);
+    expect(valuesOf(sent, 'x-real-ip')).toEqual(['198.51.100.1']);
+    expect(valuesOf(forwarded(['Host', 'a'], { client: trusted }), 'x-forwarded-proto')).toEqual(['http']);
   });
 
-  test('they are sent even if Connection names them', () => {
-    const sent = forwarded([
-      ...['Host', 'gateway.test'],
-      'Connection',
-      'x-forwarded-proto, x-forwarded-host',
-      'X-Forwarded-Proto',
-      'https',
-    ]);
-    expect(valuesOf(sent, 'x-forwarded-proto')).toHaveLength(1);
-    expect(valuesOf(sent, 'x-forwarded-host')).toHaveLength(1);
+  test('do not include Forwarded, which a proxy with X-Forwarded-For leaves as the client sent it', () => {
+    expect(valuesOf(forwarded(CLAIMS, { client: trusted }), 'forwarded')).toEqual([]);
+  });
+
+  test('are sent even if Connection names them', () => {
+    const sent = forwarded(['Connection', 'x-forwarded-proto, x-forwarded-host', ...CLAIMS], {
+      client: trusted,
+    });
+    expect(valuesOf(sent, 'x-forwarded-proto')).toEqual(['https']);
+    expect(valuesOf(sent, 'x-forwarded-host')).toEqual(['pay.test']);
   });
 });
 

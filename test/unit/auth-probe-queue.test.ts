@@ -1,0 +1,71 @@
+import { setImmediate as turn } from 'node:timers/promises';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import { type Probed, ProbeQueue } from '../../src/auth/probe-queue.ts';
+import type { ProbeAnswer } from '../../src/kernel/exchange.ts';
+import { until } from '../support/until.ts';
+
+const REFUSED = { kind: 'refused' } as const;
+
+/** A queue of probes that end when the test says so. */
+function open({ maxProbes = 4, maxPerSecond = 1000, waitMs = 60_000 } = {}) {
+  const clock = { monotonicMs: () => performance.now() };
+  const queue = new ProbeQueue({ maxProbes, maxPerSecond, waitMs }, clock);
+  onTestFinished(() => queue.close());
+  const running = new Map<string, (answer: ProbeAnswer) => void>();
+  const begun: string[] = [];
+  const run = (name: string, isNew: boolean): Promise<Probed> =>
+    queue.run(isNew, () => {
+      begun.push(name);
+      return new Promise((resolve) => running.set(name, resolve));
+    });
+  const end = async (name: string) => {
+    running.get(name)?.(REFUSED);
+    await turn();
+  };
+  return { queue, run, end, begun };
+}
+
+describe('probes', () => {
+  it('of new keys take half of the connections, and those of known keys all that are left', () => {
+    const { queue, run, begun } = open();
+    for (const name of ['n1', 'n2', 'n3']) void run(name, true);
+    for (const name of ['k1', 'k2', 'k3']) void run(name, false);
+    expect(begun).toEqual(['n1', 'n2', 'k1', 'k2']);
+    expect(queue.queued).toBe(2);
+  });
+
+  it('of known keys go before those of new ones that have waited longer', async () => {
+    const { run, end, begun } = open({ maxProbes: 2 });
+    void run('n1', true);
+    void run('k1', false);
+    void run('n2', true);
+    void run('k2', false);
+    await end('n1');
+    await end('k1');
+    expect(begun).toEqual(['n1', 'k1', 'k2', 'n2']);
+  });
+
+  it('of new keys begin only maxPerSecond times a second, and go on by themselves', async () => {
+    const { run, begun } = open({ maxProbes: 100, maxPerSecond: 10 });
+    const startedAtMs = performance.now();
+    for (let i = 0; i < 12; i++) void run(`n${i}`, true);
+    expect(begun).toHaveLength(10);
+    void run('k', false);
+    expect(begun).toContain('k');
+    await until(() => begun.length === 13);
+    expect(performance.now() - startedAtMs).toBeGreaterThan(190);
+  });
+
+  it('that wait too long, or when the queue is closed, end as overloaded and never begin', async () => {
+    const { queue, run, end, begun } = open({ maxProbes: 2, waitMs: 30 });
+    const first = run('n1', true);
+    expect(await run('n2', true)).toEqual({ kind: 'overloaded' });
+    const third = run('n3', true);
+    queue.close();
+    expect(await third).toEqual({ kind: 'overloaded' });
+    await end('n1');
+    expect(await first).toEqual(REFUSED);
+    expect(await run('n4', true)).toEqual({ kind: 'overloaded' });
+    expect(begun).toEqual(['n1']);
+  });
+});

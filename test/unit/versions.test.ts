@@ -1,0 +1,51 @@
+import { globSync, readFileSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it } from 'vitest';
+import { VERSION_PLACES, withVersion } from '../../scripts/version.ts';
+import { thisBuild } from '../../src/kernel/build.ts';
+
+const ROOT = fileURLToPath(new URL('../../', import.meta.url));
+const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
+const { version } = thisBuild();
+
+describe('the version', () => {
+  it('is the same in every place that names it', () => {
+    for (const { file, pattern } of VERSION_PLACES) {
+      const found = [...read(file).matchAll(pattern)].map(([, , named]) => named);
+      expect([file, [...new Set(found)]]).toEqual([file, [version]]);
+    }
+  });
+
+  it('can be written into all of them, and nothing else changes', () => {
+    for (const place of VERSION_PLACES) {
+      const text = read(place.file);
+      const changed = withVersion(text, place, '9.8.7');
+      const found = [...changed.matchAll(place.pattern)].map(([, , named]) => named);
+      expect([place.file, [...new Set(found)]]).toEqual([place.file, ['9.8.7']]);
+      expect(withVersion(changed, place, version)).toBe(text);
+    }
+  });
+
+  it('is the one of every image and every file of a release that the documents and manifests name', () => {
+    const files = globSync(['*.{md,yaml}', 'Dockerfile', 'config/**', 'deploy/**', 'docs/**'], { cwd: ROOT });
+    const named = files
+      .filter((path) => statSync(join(ROOT, path)).isFile() && path !== 'CHANGELOG.md')
+      .flatMap((path) =>
+        [...read(path).matchAll(/\boncegate[-:@](\d+\.\d+\.\d+)/g)].map(([, found]) => `${path}: ${found}`),
+      );
+    expect(named.length).toBeGreaterThan(2);
+    expect(named.filter((line) => !line.endsWith(`: ${version}`))).toEqual([]);
+  });
+
+  it('is the newest one of the changelog, which says what to do on the way to it', () => {
+    const [unreleased, newest = ''] = read('CHANGELOG.md')
+      .split(/^(?=## )/m)
+      .slice(1);
+    expect(unreleased).toMatch(/^## \[Unreleased\]/);
+    expect(newest).toMatch(
+      new RegExp(`^## \\[${version.replaceAll('.', '\\.')}\\] - \\d{4}-\\d\\d-\\d\\d\n`),
+    );
+    if (version.endsWith('.0.0')) expect(newest).toMatch(/^### Upgrade\n\n[\s\S]*^1\. /m);
+  });
+});
