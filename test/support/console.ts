@@ -1,11 +1,12 @@
 import type http from 'node:http';
 import { pino } from 'pino';
+import { afterAll, beforeAll } from 'vitest';
 import type { Session } from '../../src/admin/console/contract.ts';
 import { openAdminPort } from '../../src/gateway/admin-port.ts';
 import { type Clock, systemClock } from '../../src/kernel/clock.ts';
 import { send, type TestAnswer } from './client.ts';
 import { parsedConfig } from './config.ts';
-import type { Stack } from './stack.ts';
+import { openStack, type Stack } from './stack.ts';
 
 export const ADMIN_TOKEN = 'a token of the administrators';
 export const SUPPORT_TOKEN = 'a token of the support';
@@ -125,4 +126,26 @@ export async function adminPortOf({ gateway, config }: Stack, clock: Clock, admi
     return new Promise((resolve) => server.close(resolve));
   };
   return { url: `http://127.0.0.1:${port}`, port, log, close };
+}
+
+/**
+ * Opens a stack for the test file.
+ *
+ * @returns a function that opens an admin port of its gateway. All are closed after the file
+ */
+export function adminPortsOfOneStack() {
+  let stack: Stack;
+  const closing: (() => unknown)[] = [];
+  beforeAll(async () => {
+    stack = await openStack();
+  });
+  afterAll(async () => {
+    await Promise.all(closing.map((close) => close()));
+    await stack.close();
+  });
+  return async (clock: Clock = systemClock, admin?: object) => {
+    const port = await adminPortOf(stack, clock, admin);
+    closing.push(port.close);
+    return port;
+  };
 }

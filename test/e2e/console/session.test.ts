@@ -1,12 +1,11 @@
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { Session } from '../../../src/admin/console/contract.ts';
 import { IDLE_MS, LASTS_MS } from '../../../src/admin/console/sessions.ts';
 import { MAX_IN_ALL, MAX_OF_ADDRESS } from '../../../src/admin/tries.ts';
-import { systemClock } from '../../../src/kernel/clock.ts';
 import { send } from '../../support/client.ts';
 import {
   ADMIN_TOKEN,
-  adminPortOf,
+  adminPortsOfOneStack,
   codeOf,
   loggedIn,
   MovedClock,
@@ -14,24 +13,11 @@ import {
   SUPPORT_TOKEN,
   TestBrowser,
 } from '../../support/console.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
 
-let stack: Stack;
-const closing: (() => unknown)[] = [];
-beforeAll(async () => {
-  stack = await openStack();
-});
-afterAll(async () => {
-  await Promise.all(closing.map((close) => close()));
-  await stack.close();
-});
+const adminPort = adminPortsOfOneStack();
 
 /** An admin port of its own for each test, because tries are counted for the whole port. */
-async function open(options: { clock?: MovedClock; admin?: object } = {}) {
-  const port = await adminPortOf(stack, options.clock ?? systemClock, options.admin);
-  closing.push(port.close);
-  return port;
-}
+const open = ({ clock, admin }: { clock?: MovedClock; admin?: object } = {}) => adminPort(clock, admin);
 
 describe('a login', () => {
   it('with a token of the configuration begins a session with its name and permissions', async () => {

@@ -1,35 +1,25 @@
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { MAX_IN_ALL, MAX_OF_ADDRESS } from '../../../src/admin/tries.ts';
 import { send } from '../../support/client.ts';
 import {
   ADMIN_TOKEN,
-  adminPortOf,
+  adminPortsOfOneStack,
   codeOf,
   MovedClock,
   READER_TOKEN,
   SUPPORT_TOKEN,
   TestBrowser,
 } from '../../support/console.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
 
 const FIVE_MINUTES_MS = 5 * 60_000;
 const WRONG = 'a request on the admin port was refused: wrong token';
 
-let stack: Stack;
-const closing: (() => unknown)[] = [];
-beforeAll(async () => {
-  stack = await openStack();
-});
-afterAll(async () => {
-  await Promise.all(closing.map((close) => close()));
-  await stack.close();
-});
+const adminPort = adminPortsOfOneStack();
 
 /** An admin port of its own for each test, because tries are counted for the whole port. */
 async function open() {
   const clock = new MovedClock();
-  const port = await adminPortOf(stack, clock);
-  closing.push(port.close);
+  const port = await adminPort(clock);
   /** Asks from an address of this machine, which has the whole of 127.0.0.0/8. */
   const ask = (token: string, { path = '/metrics', from = 1 } = {}) =>
     send(port.url, {
