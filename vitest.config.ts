@@ -1,3 +1,4 @@
+import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { defineConfig } from 'vitest/config';
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
@@ -34,6 +35,9 @@ class LongestFirst extends BaseSequencer {
 
 const unit = ['test/unit/**/*.test.ts'];
 
+/** A file for each core, and at most eight. With more, leases and time limits of a second end before a busy process has run. */
+const WORKERS = Math.max(2, Math.min(8, availableParallelism()));
+
 export default defineConfig({
   test: {
     pool: 'forks',
@@ -52,7 +56,7 @@ export default defineConfig({
           name: 'unit',
           include: unit,
           setupFiles: ['test/support/no-io.ts'],
-          maxWorkers: 4,
+          maxWorkers: WORKERS,
           sequence: { groupOrder: 1 },
         },
       },
@@ -63,8 +67,7 @@ export default defineConfig({
           include: ['test/**/*.test.ts'],
           // The clients' folder has its own packages, and some of those come with tests.
           exclude: [...unit, ...measuring, '**/node_modules/**'],
-          // Two more than two cores: much of the time is waiting for leases and time limits.
-          maxWorkers: 4,
+          maxWorkers: WORKERS,
           sequence: { groupOrder: 1 },
         },
       },
