@@ -1,8 +1,7 @@
-import { execFile, spawnSync } from 'node:child_process';
+import { execFileSync, spawnSync } from 'node:child_process';
 import { existsSync, globSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
 import { withdraw } from '../../support/client.ts';
@@ -36,11 +35,7 @@ const PRINTS: Record<string, RegExp> = {
 };
 
 /** Scripts that run for minutes. Their options are read here, with `--help` behind them. */
-const TAKES_OPTIONS_OF = {
-  'npm run bench': 'bench/main.ts',
-  'npm run chaos': 'test/faults/chaos/main.ts',
-  'npm run soak': 'scripts/soak.ts',
-};
+const TAKES_OPTIONS = ['npm run bench', 'npm run chaos', 'npm run soak'];
 
 /** Commands that another test runs, or whose result it compares, by their beginning; with what that test has. */
 const RUN_ELSEWHERE: Record<string, [test: string, has: string]> = {
@@ -85,8 +80,10 @@ const NOT_RUN: Record<string, string> = {
   'wrk ': 'measures',
 };
 
-const beginning = (list: object, command: string) =>
-  Object.keys(list).find((begin) => command.startsWith(begin));
+const BEGINNINGS = [...TAKES_OPTIONS, ...Object.keys(RUN_ELSEWHERE), ...Object.keys(NOT_RUN)];
+
+const isIn = (beginnings: readonly string[], command: string) =>
+  beginnings.some((begin) => command.startsWith(begin));
 
 describe('every command within a sentence of the documents', () => {
   const documents = globSync(['*.md', 'docs/**/*.md', 'grafana/*.md', 'bench/**/*.md', 'test/*.md'], {
@@ -96,15 +93,14 @@ describe('every command within a sentence of the documents', () => {
   const commands = [
     ...new Set(documents.filter((path) => path !== 'CHANGELOG.md').flatMap((path) => commandsWithin(path))),
   ];
-  const withOptions = commands.filter((text) => beginning(TAKES_OPTIONS_OF, text) !== undefined);
 
   it('is run by a test, or is in the list of those that cannot run', () => {
     expect(commands.length).toBeGreaterThan(60);
-    const lists = [PRINTS, TAKES_OPTIONS_OF, RUN_ELSEWHERE, NOT_RUN];
-    expect(commands.filter((text) => lists.every((list) => beginning(list, text) === undefined))).toEqual([]);
-    const unused = lists.flatMap((list) =>
-      Object.keys(list).filter((begin) => !commands.some((text) => text.startsWith(begin))),
-    );
+    expect(commands.filter((text) => !(text in PRINTS) && !isIn(BEGINNINGS, text))).toEqual([]);
+    const unused = [
+      ...Object.keys(PRINTS).filter((text) => !commands.includes(text)),
+      ...BEGINNINGS.filter((begin) => !commands.some((text) => text.startsWith(begin))),
+    ];
     expect(unused).toEqual([]);
     const missing = Object.values(RUN_ELSEWHERE).filter(
       ([test, has]) => !existsSync(join(ROOT, test)) || !read(test).includes(has),
@@ -115,7 +111,7 @@ describe('every command within a sentence of the documents', () => {
   describe('prints what its sentence says:', () => {
     const file = join(newFolder(), 'gateway.yaml');
     let stack: Stack;
-    let redisPort: number;
+    let programs: Record<string, string>;
     beforeAll(async () => {
       const folder = newFolder();
       const auth = {
@@ -123,7 +119,9 @@ describe('every command within a sentence of the documents', () => {
         keys: { source: 'file' as const, path: writeKeys(folder) },
       };
       stack = await openStack({ auth });
-      redisPort = (await startRedis()).port;
+      const { port } = await startRedis();
+      const redisCli = execFileSync('sh', ['-c', 'command -v redis-cli'], { encoding: 'utf8' }).trimEnd();
+      programs = { 'redis-cli': `exec ${redisCli} -p ${port} "$@"` };
       writeFileSync(file, stringify(stack.config));
       await withdraw(stack.url, { key: 'order-1', fault: 'execute-then-reset' });
       return () => stack.close();
@@ -134,24 +132,23 @@ describe('every command within a sentence of the documents', () => {
         .replace('http://127.0.0.1:8081', stack.adminUrl)
         .replace('FILE', file)
         .replace('--merchant M --id ID', '--merchant M-BRAVO --id bravo-1');
-      const [redisCli] = await promisify(execFile)('sh', ['-c', 'command -v redis-cli']).then(({ stdout }) =>
-        stdout.split('\n'),
-      );
-      const programs = { 'redis-cli': `exec ${redisCli} -p ${redisPort} "$@"` };
       expect(await inShell(line, { cwd: ROOT, programs })).toMatch(printed);
     });
   });
 
-  it.each(withOptions)('has options that there are: %s', (command) => {
-    const [, script = '', options = ''] = /^npm run (\w+)(?: -- (.+))?$/.exec(command) ?? [];
-    const [program = '', ...args] = (scripts[script] ?? '').split(' ');
-    expect(program).toBe('node');
-    const { status, stdout, stderr } = spawnSync(
-      process.execPath,
-      [...args, ...options.split(' ').filter((part) => part !== ''), '--help'],
-      { cwd: ROOT, encoding: 'utf8' },
-    );
-    expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
-    for (const [option] of options.matchAll(/--[a-z-]+/g)) expect(stdout).toContain(option);
-  });
+  it.each(commands.filter((text) => isIn(TAKES_OPTIONS, text)))(
+    'has options that there are: %s',
+    (command) => {
+      const [, script = '', options = ''] = /^npm run (\w+)(?: -- (.+))?$/.exec(command) ?? [];
+      const [program = '', ...args] = (scripts[script] ?? '').split(' ');
+      expect(program).toBe('node');
+      const { status, stdout, stderr } = spawnSync(
+        process.execPath,
+        [...args, ...options.split(' ').filter((part) => part !== ''), '--help'],
+        { cwd: ROOT, encoding: 'utf8' },
+      );
+      expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
+      for (const [option] of options.matchAll(/--[a-z-]+/g)) expect(stdout).toContain(option);
+    },
+  );
 });
