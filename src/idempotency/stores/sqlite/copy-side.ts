@@ -15,7 +15,14 @@ import {
 import { beginsLog, decodeMark, encodeMark, type Mark } from '../../copy/mark.ts';
 import { type AuditRecord, StoreUnavailable, UnreadableRecord } from '../../store.ts';
 import { makeCopyTables, readMarkText, setMark } from './copy-table.ts';
-import { messageOf, openForWriting, prepareFiles, resultCodeOf, SQLITE_BUSY } from './database.ts';
+import {
+  inTransaction,
+  messageOf,
+  openForWriting,
+  prepareFiles,
+  resultCodeOf,
+  SQLITE_BUSY,
+} from './database.ts';
 import { packCompletion, unpackBytes } from './messages.ts';
 import { insertAudit, readAudit } from './operators.ts';
 import { isExpired, ownerIsAlive, ROW_COLUMNS, type Row, readSelected, scopeBytes } from './records-table.ts';
@@ -52,7 +59,7 @@ export class SqliteCopySide implements CopySide {
       const opened = await whileBusy(() => openForWriting(file));
       database = opened;
       const state = await whileBusy(() =>
-        transaction(opened, () => {
+        inTransaction(opened, () => {
           makeCopyTables(opened);
           return enterBoot(opened, bootId(), clock.monotonicMs());
         }),
@@ -238,7 +245,7 @@ export class SqliteCopySide implements CopySide {
 
   /** Runs in one transaction, which is undone if `work` throws. */
   async #writing<T>(work: () => T): Promise<T> {
-    return await asStoreUnavailable(() => whileBusy(() => transaction(this.#database, work)));
+    return await asStoreUnavailable(() => whileBusy(() => inTransaction(this.#database, work)));
   }
 }
 
@@ -291,18 +298,6 @@ function columnsOf(scope: Scope, record: CopiedRecord, runningMs: number): Recor
     body: body === null ? null : unpackBytes(body),
     encryption_key_id: encryptionKeyId,
   };
-}
-
-function transaction<T>(database: DatabaseSync, work: () => T): T {
-  database.exec('BEGIN IMMEDIATE');
-  try {
-    const result = work();
-    database.exec('COMMIT');
-    return result;
-  } catch (error) {
-    if (database.isTransaction) database.exec('ROLLBACK');
-    throw error;
-  }
 }
 
 /** Tries again while another process holds the lock. */

@@ -201,20 +201,25 @@ export function openForReading(file: string): DatabaseSync {
 }
 
 function makeTables(database: DatabaseSync): void {
+  inTransaction(database, () => {
+    // Another process may have made the tables since the version was read.
+    if (versionOf(database) !== 0) return;
+    const { others } = database.prepare('SELECT count(*) AS others FROM sqlite_schema').get() as {
+      others: number;
+    };
+    if (others > 0)
+      throw new StoreUnavailable('the database has tables of another application', { maybeWritten: false });
+    database.exec(TABLES);
+  });
+}
+
+/** IMMEDIATE takes the write lock before the first read, so that what `work` reads cannot change before it writes. */
+export function inTransaction<T>(database: DatabaseSync, work: () => T): T {
   database.exec('BEGIN IMMEDIATE');
   try {
-    // Another process may have made the tables since the version was read.
-    if (versionOf(database) === 0) {
-      const { others } = database.prepare('SELECT count(*) AS others FROM sqlite_schema').get() as {
-        others: number;
-      };
-      if (others > 0)
-        throw new StoreUnavailable('the database has tables of another application', {
-          maybeWritten: false,
-        });
-      database.exec(TABLES);
-    }
+    const result = work();
     database.exec('COMMIT');
+    return result;
   } catch (error) {
     if (database.isTransaction) database.exec('ROLLBACK');
     throw error;
