@@ -101,3 +101,8 @@ export async function inFrontOf<T>(
     await behind.close();
   }
 }
+
+/** The open connections of a server. */
+export const connectionsOf = (server: {
+  getConnections(done: (error: unknown, count: number) => void): unknown;
+}): Promise<number> => new Promise((resolve) => server.getConnections((_error, count) => resolve(count)));

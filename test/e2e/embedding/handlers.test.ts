@@ -13,6 +13,7 @@ import { send } from '../../support/client.ts';
 import { temporaryFolder } from '../../support/config.ts';
 import { compression, embed, expressVersions } from '../../support/embedded.ts';
 import { rawConnection } from '../../support/raw.ts';
+import { connectionsOf } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 
 type Handler = (
@@ -591,6 +592,3 @@ describe.each(expressVersions)('idempotency() on %s', (_, express) => {
     expect(runs).toEqual([]);
   });
 });
-
-const connectionsOf = (server: { getConnections(done: (error: unknown, count: number) => void): unknown }) =>
-  new Promise<number>((resolve) => server.getConnections((_error, count) => resolve(count)));

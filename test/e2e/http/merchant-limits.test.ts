@@ -7,7 +7,7 @@ import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { type MoreConfig, parsedConfig, temporaryFolder, writeKeys } from '../../support/config.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { startRedis } from '../../support/redis-server.ts';
-import { openGateway, openStack, type Stack } from '../../support/stack.ts';
+import { connectionsOf, openGateway, openStack, type Stack } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, BRAVO, codeOf, head, Wire } from '../../support/wire.ts';
@@ -143,6 +143,8 @@ describe('a merchant with too many requests in flight', () => {
     await until(() => stack.sandbox.requests.ofKey(key) > 0);
     leaving.abort();
     expect(await left).toBe('left');
+    // The gateway has noticed it.
+    await until(async () => (await connectionsOf(stack.gateway.server)) === 0);
     const refused = await balance(stack.url);
     expect(refused.status).toBe(429);
     expect(refused.headers).toMatchObject({

@@ -5,7 +5,7 @@ import { WebSocket } from 'ws';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { metric } from '../../support/metrics.ts';
 import { spawnGateway } from '../../support/spawn.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { connectionsOf, openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { idle } from './support/traffic.ts';
 
@@ -153,8 +153,6 @@ describe('each request has one line', () => {
   });
 
   it('a merchant who disconnected too, with the outcome of the execution', async () => {
-    const connections = () =>
-      new Promise<number>((resolve) => stack.gateway.server.getConnections((_, count) => resolve(count)));
     let heldMs = 0;
     const line = await lineOf(async () => {
       const leaving = new AbortController();
@@ -167,7 +165,7 @@ describe('each request has one line', () => {
       expect(await gone).toBe('gone');
       // The connections of other requests are idle, and close.
       stack.gateway.server.closeIdleConnections();
-      await until(async () => (await connections()) === 0);
+      await until(async () => (await connectionsOf(stack.gateway.server)) === 0);
       stack.sandbox.endDelays('e');
       heldMs = performance.now() - arrivedMs;
     });
