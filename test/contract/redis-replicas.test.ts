@@ -3,6 +3,7 @@ import { StoreUnavailable } from '../../src/idempotency/store.ts';
 import { RedisStore } from '../../src/idempotency/stores/redis/redis-store.ts';
 import { systemClock } from '../../src/kernel/clock.ts';
 import { LONG } from '../support/open-store.ts';
+import { monitorRedis, type SeenCommand } from '../support/redis-monitor.ts';
 import { type RedisServer, startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { startProxy } from '../support/tcp-proxy.ts';
@@ -82,20 +83,18 @@ describe.concurrent('with a replica that writes wait for', () => {
     await using pair = await withReplica();
     const { primary, store } = pair;
     const owner = await bring(store, 'completed');
-    const monitor = await primary.admin.monitor();
-    const seen: { command: string; source: string }[] = [];
-    monitor.on('monitor', (_time: string, [command = '']: string[], source: string) => {
-      if (/^(?:evalsha|wait)$/i.test(command)) seen.push({ command, source });
+    const seen: SeenCommand[] = [];
+    await monitorRedis(primary.port, (command) => {
+      if (/^(?:evalsha|wait)$/.test(command.name)) seen.push(command);
     });
     const next = newRequest();
     await store.start(next);
     await store.complete(next, paid());
     await store.start(duplicateOf(owner));
     await until(() => seen.length >= 6);
-    monitor.disconnect();
-    const commands = seen.map(({ command }) => command.toLowerCase());
-    expect(commands).toEqual(['evalsha', 'wait', 'evalsha', 'wait', 'evalsha', 'wait']);
-    expect(new Set(seen.map(({ source }) => source)).size).toBe(1);
+    const names = seen.map(({ name }) => name);
+    expect(names).toEqual(['evalsha', 'wait', 'evalsha', 'wait', 'evalsha', 'wait']);
+    expect(new Set(seen.map(({ client }) => client)).size).toBe(1);
   });
 
   it('scripts that the server has forgotten are sent again, each followed by a WAIT', async () => {

@@ -1,10 +1,10 @@
 import { randomUUID } from 'node:crypto';
-import type { Redis } from 'ioredis';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { withdraw } from '../../support/client.ts';
 import { FAST_START, newFolder } from '../../support/command.ts';
 import { testConfig } from '../../support/config.ts';
+import { monitorRedis, type SeenCommand } from '../../support/redis-monitor.ts';
 import { type RedisServer, startRedis } from '../../support/redis-server.ts';
 import { type SpawnedGateway, spawnGateway } from '../../support/spawn.ts';
 import { onRedis } from '../../support/stores.ts';
@@ -13,9 +13,8 @@ import { until } from '../../support/until.ts';
 let sandbox: Sandbox;
 let redis: RedisServer;
 let gateways: SpawnedGateway[];
-let monitor: Redis | undefined;
-/** Names of the commands that clients sent, in order. */
-const seen: { name: string; args: string[] }[] = [];
+/** Commands that clients sent, in order. */
+const seen: SeenCommand[] = [];
 beforeAll(async () => {
   [sandbox, redis] = await Promise.all([createSandbox({ port: 0 }), startRedis()]);
   const config = testConfig(newFolder(), sandbox.url, onRedis(redis));
@@ -24,14 +23,9 @@ beforeAll(async () => {
   for (const fault of ['delay=1', 'status=429', 'execute-then-reset'])
     await withdraw(urlOf(0), { key: randomUUID(), fault });
   await redis.admin.ping();
-  monitor = await redis.admin.monitor();
-  // Commands of scripts have the source `lua`.
-  monitor.on('monitor', (_time, args: string[], source: string) => {
-    if (source !== 'lua') seen.push({ name: args[0]?.toLowerCase() ?? '', args });
-  });
+  await monitorRedis(redis.port, (command) => seen.push(command));
 });
 afterAll(async () => {
-  monitor?.disconnect();
   await Promise.all(gateways?.map((gateway) => gateway.end('SIGKILL')) ?? []);
   await sandbox?.close();
 });
@@ -43,7 +37,7 @@ async function commandsOf(work: () => Promise<unknown>): Promise<string[]> {
   const fence = async () => {
     const marker = randomUUID();
     await redis.admin.echo(marker);
-    return await until(() => seen.findIndex(({ args }) => args[1] === marker) + 1);
+    return await until(() => seen.findIndex(({ args }) => args[0] === marker) + 1);
   };
   const from = await fence();
   await work();
