@@ -1,5 +1,5 @@
 import type { ComponentChildren } from 'preact';
-import { useEffect, useRef } from 'preact/hooks';
+import { useLayoutEffect, useRef } from 'preact/hooks';
 
 export interface DialogProps {
   title: string;
@@ -16,7 +16,7 @@ export function Dialog({ title, onClose, children }: DialogProps) {
   const dialog = useRef<HTMLDialogElement>(null);
   const heading = useRef<HTMLHeadingElement>(null);
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     const [opener, element] = [document.activeElement, dialog.current];
     element?.showModal();
     return () => {
@@ -27,7 +27,7 @@ export function Dialog({ title, onClose, children }: DialogProps) {
     };
   }, []);
   // Also when the dialogue shows the result: its controls are others then.
-  useEffect(() => heading.current?.focus(), [title]);
+  useLayoutEffect(() => heading.current?.focus(), [title]);
 
   const cancel = (event: Event) => {
     event.preventDefault();

@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import type { FoundRecord } from '../src/admin/console/contract.ts';
 import { type Answer, api } from './api.ts';
 import { Field, ViewHeading } from './parts.tsx';
@@ -25,13 +25,13 @@ export function LookUpView({ scope }: { scope: string | undefined }) {
     const { record, scope: named } = answer.value;
     announce(`Found: ${record ? recordState(record).word : 'only the audit trail is left'}.`);
     if (location.hash !== linkToRecord(named)) location.hash = linkToRecord(named);
-    requestAnimationFrame(() => document.getElementById('record')?.focus());
   };
   const read = (named: string) => show(api.record(named));
   useEffect(() => {
     if (scope && scope !== found?.scope) void read(scope);
     if (!scope) setFound(undefined);
   }, [scope]);
+  useLayoutEffect(() => document.getElementById('record')?.focus(), [found]);
 
   return (
     <>

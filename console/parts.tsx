@@ -1,10 +1,15 @@
 import type { ComponentChildren } from 'preact';
-import { useEffect, useRef } from 'preact/hooks';
+import { useLayoutEffect, useRef } from 'preact/hooks';
 
-/** The heading of a view. It takes the focus when the view appears, so that screen readers begin there. */
+/**
+ * The heading of a view. It takes the focus when the view appears, so that screen readers begin there.
+ *
+ * A layout effect moves the focus together with the change of the page, here as in forms and dialogues. An effect that ran
+ * a frame later could take the focus from a person who types already.
+ */
 export function ViewHeading({ children }: { children: ComponentChildren }) {
   const heading = useRef<HTMLHeadingElement>(null);
-  useEffect(() => heading.current?.focus(), []);
+  useLayoutEffect(() => heading.current?.focus(), []);
   return (
     <h1 tabIndex={-1} ref={heading}>
       {children}

@@ -1,5 +1,5 @@
 import type { ComponentChildren } from 'preact';
-import { useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import type { ResolveRecordRequest } from '../src/admin/console/contract.ts';
 import { Field } from './parts.tsx';
 
@@ -35,6 +35,10 @@ export function ResolveForm({ isBusy, children, send, cancel }: ResolveFormProps
   const [as, setAs] = useState<As>();
   const [mistakes, setMistakes] = useState<Mistakes>({});
   const form = useRef<HTMLFormElement>(null);
+  useLayoutEffect(() => {
+    const [first] = Object.keys(mistakes);
+    if (first) form.current?.querySelector<HTMLElement>(`[name=${first}]`)?.focus();
+  }, [mistakes]);
 
   const submit = (event: Event) => {
     event.preventDefault();
@@ -42,12 +46,7 @@ export function ResolveForm({ isBusy, children, send, cancel }: ResolveFormProps
     const values = valuesIn(form.current as HTMLFormElement);
     const found = mistakesIn(as, values);
     setMistakes(found);
-    const [first] = Object.keys(found);
-    if (as === undefined || first !== undefined) {
-      // The fields are marked after this.
-      requestAnimationFrame(() => form.current?.querySelector<HTMLElement>(`[name=${first}]`)?.focus());
-      return;
-    }
+    if (as === undefined || Object.keys(found).length > 0) return;
     lastPerson = values.person;
     send(filledForm(as, values));
   };

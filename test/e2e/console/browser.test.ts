@@ -163,6 +163,24 @@ describe('the console in Chromium', () => {
     await record.waitFor();
   });
 
+  it('leaves the focus to a person who begins to type as soon as a view is there', async () => {
+    const { page } = admin;
+    await page.getByRole('link', { name: 'Overview' }).click();
+    await page.getByRole('heading', { name: 'Overview', level: 1 }).waitFor();
+    const focused = await page.evaluate<string>(`new Promise((resolve) => {
+      new MutationObserver((_, observer) => {
+        const field = document.getElementById('find-key');
+        if (!field) return;
+        observer.disconnect();
+        field.focus();
+        // Everything that waits for the first frame of the view has happened then.
+        requestAnimationFrame(() => setTimeout(() => resolve(document.activeElement.id)));
+      }).observe(document.body, { childList: true, subtree: true });
+      document.querySelector('nav a[href="#/lookup"]').click();
+    })`);
+    expect(focused).toBe('find-key');
+  });
+
   it('completes a key in doubt by keyboard; the merchant’s retry is replayed, and one payout was made', async () => {
     const { page } = admin;
     const key = await leaveInDoubt({ executes: true });
