@@ -26,8 +26,10 @@ const bearer = { Authorization: 'Bearer sk_sandbox_alpha' };
 
 let main: Stack;
 let refusing: Stack;
-/** It waits for nobody: only for the answers that say so. */
-let hasty: Stack;
+/** Waits for no merchant. Only for the answer that says so: a whole request can be late on a loaded machine. */
+let refusingSlowRequests: Stack;
+/** Waits for no backend. */
+let givingUp: Stack;
 const stacks: Stack[] = [];
 
 async function opened(...args: Parameters<typeof openStack>): Promise<Stack> {
@@ -44,10 +46,8 @@ beforeAll(async () => {
     },
     idempotency: { maxStoredBytes: MAX_STORED_BYTES },
   });
-  hasty = await opened({
-    limits: { bodyTimeoutMs: 200, headerTimeoutMs: 400 },
-    upstream: { responseTimeoutMs: 200 },
-  });
+  refusingSlowRequests = await opened({ limits: { bodyTimeoutMs: 200, headerTimeoutMs: 400 } });
+  givingUp = await opened({ upstream: { responseTimeoutMs: 200 } });
   refusing = await opened({
     limits: { inFlight: 1 },
     idempotency: { undeclared: 'refuse' },
@@ -189,7 +189,7 @@ const PROVOKE: Record<string, (endpoint: Endpoint) => Promise<Answer>> = {
     endpoint === 'balance'
       ? raw(main.port, `GET ${PATHS.balance} HTTP/1.1\r\nHost: a\r\n`)
       : raw(
-          hasty.port,
+          refusingSlowRequests.port,
           payoutBytes({ lines: ['x-service-idempotency: slow'] })
             .toString()
             .slice(0, -5),
@@ -214,7 +214,8 @@ const PROVOKE: Record<string, (endpoint: Endpoint) => Promise<Answer>> = {
   'store_unavailable 503': withoutStore,
   'overloaded 503': whileFull,
   'shutting_down 503': whileShuttingDown,
-  'outcome_unknown 504': (endpoint) => ask(endpoint, hasty.url, { headers: { 'X-Sandbox-Fault': 'hang' } }),
+  'outcome_unknown 504': (endpoint) =>
+    ask(endpoint, givingUp.url, { headers: { 'X-Sandbox-Fault': 'hang' } }),
   'invalid_request 505': (endpoint) => raw(main.port, lines(endpoint, 'HTTP/2.0')),
 };
 
