@@ -164,7 +164,7 @@ describe('forward()', () => {
       silent.closeAllConnections();
       silent.close();
     });
-    const toBackend = forward({ upstream: `http://127.0.0.1:${port}`, responseTimeoutMs: 100 });
+    const toBackend = forward({ upstream: `http://127.0.0.1:${port}`, responseTimeoutMs: 1500 });
     const { post } = await embed((app, protect) => app.post('/payouts', protect, toBackend));
     closeAfterTest(() => toBackend.close());
     const answer = await post('k-1');

@@ -10,7 +10,7 @@ import { type Idempotency, idempotency, sqliteStore } from '../../../src/index.t
 const [folder = '', file = ''] = process.argv.slice(2);
 const payouts = new DatabaseSync(file, { timeout: 5000 });
 payouts.exec('CREATE TABLE IF NOT EXISTS payouts (merchant TEXT, key TEXT, amount REAL)');
-const store = await sqliteStore({ path: folder, leaseMs: 500 });
+const store = await sqliteStore({ path: folder, leaseMs: 2000, timeoutMs: 5000 });
 const protect = idempotency({
   store,
   merchant: (req) => String(req.headers['x-tenant']),
@@ -25,7 +25,7 @@ const protect = idempotency({
           ? { kind: 'executed', status: 201, body: JSON.stringify({ paid: row.amount }) }
           : { kind: 'not_executed' };
       },
-      releaseAfterMs: 500,
+      releaseAfterMs: 2000,
     },
   }),
 });

@@ -368,7 +368,12 @@ describe.each(expressVersions)('idempotency() on %s', (_, express) => {
       '1',
     ]);
     expect(runs).toBe(0);
-    expect((await post('k-1', { body: '' })).json()).toEqual({ run: 1 });
+    // A lease this short may lapse again on a loaded machine.
+    const next = await until(async () => {
+      const answer = await post('k-1', { body: '' });
+      return answer.status === 503 ? undefined : answer;
+    });
+    expect(next.json()).toEqual({ run: 1 });
   });
 
   it('stays in doubt after unknown(), whatever the handler says then', async () => {

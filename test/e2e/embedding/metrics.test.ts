@@ -7,7 +7,7 @@ import { closeAfterTest, embed } from '../../support/embedded.ts';
 import { until } from '../../support/until.ts';
 
 it('idempotency() counts a key in doubt once for all handlers with the same metrics, and pages nobody at once', async () => {
-  const store = await sqliteStore({ path: temporaryFolder() });
+  const store = await sqliteStore({ path: temporaryFolder(), timeoutMs: 5000 });
   closeAfterTest(() => store.close());
   const { post } = await embed(
     // 502 leaves the key in doubt.
@@ -34,7 +34,7 @@ it('idempotency() counts a key in doubt once for all handlers with the same metr
 
 it('idempotency() shows what SQLite uses and commits, once for all handlers with the same metrics', async () => {
   const path = temporaryFolder();
-  const store = await sqliteStore({ path });
+  const store = await sqliteStore({ path, timeoutMs: 5000 });
   closeAfterTest(() => store.close());
   const { post, protect } = await embed(
     (app, first) => {

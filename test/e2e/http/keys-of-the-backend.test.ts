@@ -235,7 +235,7 @@ describe('a key that the backend cannot check gets 503, and nothing is sent, if 
         if (answer !== undefined) socket.end(answer);
       });
     });
-    const stack = await opened(behindKeys({ url }, { timeoutMs: 200 }));
+    const stack = await opened(behindKeys({ url }, { timeoutMs: answer === undefined ? 2000 : 10_000 }));
     expectProblem(await withdraw(stack.url, { key: 'order-1', secret: 'sk_a' }), UNCHECKED);
     expect(requests).toBe(1);
     expect(await probesOf(stack, 'failed')).toBe(1);
@@ -342,7 +342,7 @@ it('a merchant who leaves while the key is checked: nothing is sent', async () =
 });
 
 it('a shutdown answers the requests whose key is being checked', async () => {
-  const { backend, stack, pay } = await open({ timeoutMs: 300 });
+  const { backend, stack, pay } = await open({ timeoutMs: 2000 });
   backend.answer = () => {};
   const [running, queued] = [pay('sk_a'), pay('sk_a')];
   await until(() => backend.probes.length === 1);

@@ -41,7 +41,7 @@ test('the key of a payout that was refused for overload is free, and its retry p
   const stack = await openStack({ limits: { inFlight: 1 } });
   onTestFinished(() => stack.close());
   const slow = await Wire.open(stack.port);
-  slow.write(head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: delay=300'));
+  slow.write(head('GET /v3/echo', ALPHA, 'x-service-idempotency: slow', 'X-Sandbox-Fault: delay=60000'));
   await until(() => stack.sandbox.requests.total() === 1);
   const pay = async () => {
     const wire = await Wire.open(stack.port);
@@ -52,6 +52,7 @@ test('the key of a payout that was refused for overload is free, and its retry p
   const refused = await pay();
   expect([refused.status, codeOf(refused)]).toEqual([503, 'overloaded']);
   expect([stack.sandbox.requests.total(), stack.sandbox.ledger.payouts()]).toEqual([1, 0]);
+  stack.sandbox.endDelays('slow');
   await slow.answer();
   const paid = await until(async () => {
     const answer = await pay();

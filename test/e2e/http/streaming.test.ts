@@ -100,7 +100,7 @@ describe('each chunk is passed on at once', () => {
 
   test('of the sandbox’s stream', async () => {
     const wire = await Wire.open(stack.port);
-    wire.write(head('GET /v3/stream?chunks=3&intervalMs=200', ALPHA));
+    wire.write(head('GET /v3/stream?chunks=3&intervalMs=1500', ALPHA));
     await wire.hears('chunk 1');
     expect(wire.rest).not.toContain('chunk 2');
     await wire.hears('chunk 2');

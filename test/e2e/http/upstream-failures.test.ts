@@ -31,7 +31,7 @@ let hole: Awaited<ReturnType<typeof openBlackHole>>;
 beforeAll(async () => {
   [stack, hasty, hole] = await Promise.all([
     openStack(),
-    openStack({ upstream: { responseTimeoutMs: 200 } }),
+    openStack({ upstream: { responseTimeoutMs: 1500 } }),
     openBlackHole(),
   ]);
 });
@@ -149,12 +149,12 @@ test('responseTimeoutMs does not limit the body of a response that is passed thr
     socket.once('data', async () => {
       socket.write('HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n12345');
       // Longer than responseTimeoutMs.
-      await sleep(400);
+      await sleep(2500);
       socket.write('67890');
     });
   });
   const answer = await inFrontOf(url, (behind) => ask(behind, head('GET /v3/download', ALPHA)), {
-    responseTimeoutMs: 300,
+    responseTimeoutMs: 2000,
   });
   expect(answer.body.toString()).toBe('1234567890');
 });

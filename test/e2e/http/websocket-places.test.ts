@@ -61,7 +61,7 @@ test('a gateway that is shutting down accepts no new WebSocket', async () => {
   onTestFinished(() => behind.sandbox.close());
   const [wire, slow] = [await Wire.open(behind.port), await Wire.open(behind.port)];
   // A running request keeps the process alive, and half a head keeps this connection open.
-  slow.write(head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: delay=500'));
+  slow.write(head('GET /v3/echo', ALPHA, 'x-service-idempotency: slow', 'X-Sandbox-Fault: delay=60000'));
   wire.write('GET /v3/ws HTTP/1.1\r\nHost: x\r\n');
   await until(() => behind.sandbox.requests.total() === 1);
   const shutdown = behind.shutdown();
@@ -72,6 +72,7 @@ test('a gateway that is shutting down accepts no new WebSocket', async () => {
     'shutting_down',
     ['1'],
   ]);
+  behind.sandbox.endDelays('slow');
   expect((await slow.answer()).status).toBe(200);
   await shutdown;
   expect(behind.sandbox.requests.total()).toBe(1);

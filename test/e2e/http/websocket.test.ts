@@ -172,12 +172,15 @@ describe('a refused upgrade leaves no connection open', () => {
 const FRAME = '\x81\x85\0\0\0\0hello';
 
 /** A gateway in front of a backend that handles upgrades with `onUpgrade`. */
-async function inFrontOfUpgrades(onUpgrade: (req: IncomingMessage, socket: Duplex) => void): Promise<Stack> {
+async function inFrontOfUpgrades(
+  onUpgrade: (req: IncomingMessage, socket: Duplex) => void,
+  upstream: { responseTimeoutMs?: number } = {},
+): Promise<Stack> {
   const url = await httpBackend(
     (_req, res) => res.end(),
     (server) => server.on('upgrade', onUpgrade),
   );
-  const behind = await openStack({ upstream: { url, responseTimeoutMs: 300 } });
+  const behind = await openStack({ upstream: { url, ...upstream } });
   onTestFinished(() => behind.close());
   return behind;
 }
@@ -223,7 +226,7 @@ describe('a backend that', () => {
   });
 
   test('does not answer: 504 outcome_unknown', async () => {
-    const answer = await answered(await inFrontOfUpgrades(() => {}));
+    const answer = await answered(await inFrontOfUpgrades(() => {}, { responseTimeoutMs: 1000 }));
     expect([answer.status, codeOf(answer)]).toEqual([504, 'outcome_unknown']);
   });
 

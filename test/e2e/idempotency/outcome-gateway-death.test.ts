@@ -16,7 +16,7 @@ describe.each(storeKinds)('on %s, a gateway that is killed while the backend wor
     onTestFinished(() => sandbox.close());
     const config = testConfig(temporaryFolder(), sandbox.url, {
       ...(await storeSections(kind)),
-      lock: { leaseMs: 500 },
+      lock: { leaseMs: 2000 },
     });
     const [completed, lost] = [randomUUID(), randomUUID()];
 

@@ -52,7 +52,7 @@ describe.concurrent.each(storeKinds)('on %s', (kind) => {
   describe('an answer that is late', () => {
     let stack: Stack;
     beforeAll(async () => {
-      stack = await openStackOn(kind, { upstream: { responseTimeoutMs: 700 } });
+      stack = await openStackOn(kind, { upstream: { responseTimeoutMs: 1500 } });
     });
     afterAll(() => stack?.close());
 

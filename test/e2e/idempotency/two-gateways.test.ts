@@ -10,7 +10,7 @@ import { openStackOn } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 
 /** Short enough to lapse within a test, long enough for a loaded machine to renew it in time. */
-const LEASE_MS = 1500;
+const LEASE_MS = 4000;
 
 interface Pair {
   stack: Stack;
@@ -20,7 +20,10 @@ interface Pair {
 }
 
 async function onOneRedis(): Promise<Pair> {
-  const stack = await openStackOn('redis', { lock: { leaseMs: LEASE_MS } });
+  const stack = await openStackOn('redis', {
+    lock: { leaseMs: LEASE_MS },
+    upstream: { responseTimeoutMs: 20_000 },
+  });
   let second: TestGateway | undefined;
   const close = async () => {
     await second?.shutdown();
@@ -36,7 +39,10 @@ async function onOneRedis(): Promise<Pair> {
 }
 
 async function onOneFolder(): Promise<Pair> {
-  const stack = await openStackOn('sqlite', { lock: { leaseMs: LEASE_MS } });
+  const stack = await openStackOn('sqlite', {
+    lock: { leaseMs: LEASE_MS },
+    upstream: { responseTimeoutMs: 20_000 },
+  });
   let second: SpawnedGateway | undefined;
   const close = async () => {
     await second?.end();
@@ -106,7 +112,7 @@ describe.concurrent.each([
   it('wait for an execution that takes longer than its lease', async () => {
     const key = randomUUID();
     const { stack, other } = pair;
-    const first = withdraw(other, { key, fault: `delay=${LEASE_MS * 2}` });
+    const first = withdraw(other, { key, fault: `delay=${LEASE_MS * 1.5}` });
     await until(() => stack.sandbox.requests.ofKey(key) === 1);
     const waited = await withdraw(stack.url, { key });
     expect([waited.status, replayed(waited)]).toEqual([201, true]);

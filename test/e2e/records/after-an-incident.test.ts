@@ -21,7 +21,7 @@ import { MAIN, spawnGateway, track } from '../../support/spawn.ts';
 import { onRedis, storeKinds, storeSections } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 
-const LEASE_MS = 600;
+const LEASE_MS = 3000;
 const KEYS = 1000;
 
 const closing: (() => Promise<unknown>)[] = [];

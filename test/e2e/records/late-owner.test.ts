@@ -13,7 +13,7 @@ import { spawnGateway } from '../../support/spawn.ts';
 import { storeKinds, storeSections } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 
-const LEASE_MS = 600;
+const LEASE_MS = 2000;
 
 const closing: (() => Promise<unknown>)[] = [];
 afterAll(() => Promise.all(closing.map((close) => close())));

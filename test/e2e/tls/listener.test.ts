@@ -252,7 +252,7 @@ test('a merchant who pipelines more than it reads gets every answer, and no byte
 });
 
 test('a head that is too slow or too large is answered, and its connection closed', async () => {
-  const strict = await openTls({ limits: { headerTimeoutMs: 400, headerBytes: 1024 } });
+  const strict = await openTls({ limits: { headerTimeoutMs: 2000, headerBytes: 1024 } });
   onTestFinished(() => strict.close());
   const slow = await Wire.open(strict.port, ca);
   const late = await slow.write('GET /v2/get_balance HTTP/1.1\r\n').answer();

@@ -103,9 +103,11 @@ describe('a Redis that speaks TLS and asks for a certificate', () => {
       lock: { nodes: [url] },
     });
     onTestFinished(() => stack.close());
-    const answer = withdraw(stack.url, { key: randomUUID(), fault: 'delay=500' });
+    const key = randomUUID();
+    const answer = withdraw(stack.url, { key, fault: 'delay=60000' });
     const lease = () => redis.admin.keys('*lease*');
     await until(async () => (await lease()).length > 0);
+    stack.sandbox.endDelays(key);
     expect((await answer).status).toBe(201);
   });
 

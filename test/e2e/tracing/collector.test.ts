@@ -98,7 +98,7 @@ test('while a collector does not answer, the queue is bounded, and a shutdown is
 });
 
 test('a collector whose answer never ends is cut off, and sending goes on', async () => {
-  const { stack, collector } = await openTraced({ tracing: { timeoutMs: 200 } });
+  const { stack, collector } = await openTraced({ tracing: { timeoutMs: 1500 } });
   const { answer } = collector;
   let cut: Promise<unknown> | undefined;
   collector.answer = (res) => {
