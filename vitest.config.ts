@@ -42,8 +42,8 @@ export default defineConfig({
   test: {
     pool: 'forks',
     maxConcurrency: 20,
-    testTimeout: 30_000,
-    hookTimeout: 30_000,
+    testTimeout: 60_000,
+    hookTimeout: 60_000,
     // Servers are started and killed by the tests: a run that leaves one behind is a failed run.
     teardownTimeout: 10_000,
     allowOnly: false,

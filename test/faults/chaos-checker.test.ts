@@ -115,6 +115,15 @@ describe('the checker of the fault suite', () => {
     expect(rulesOf([...doubt, { event: 'backend_lost', atMs: 60 }], { listed })).toEqual([]);
   });
 
+  it('accepts a doubt of a call during which the machine stood still, and no later one', () => {
+    const stalled: Event = { event: 'stalled', atMs: -7000, forMs: 7300 };
+    expect(rulesOf([...doubt, stalled], { listed })).toEqual([]);
+    const late = [...call(1000, UNKNOWN), ...last(UNKNOWN)];
+    expect(rulesOf([stalled, ...late], { listed })).toEqual(['unexplained_doubt']);
+    const answered = [...call(0, result()), ...last(UNKNOWN)];
+    expect(rulesOf([...answered, stalled], { listed })).toEqual(['result_lost']);
+  });
+
   it('does not accept another gateway, an earlier process or an earlier loss as an explanation', () => {
     expect(rulesOf([...doubt, { ...killed, gateway: 1 }], { listed })).toEqual(['unexplained_doubt']);
     expect(rulesOf([...doubt, { ...killed, life: 2 }], { listed })).toEqual(['unexplained_doubt']);

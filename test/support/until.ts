@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 const LOOK_EVERY_MS = 10;
 
 /** Repeats `look` until its result is truthy, and returns it; fails with the last result. */
-export async function until<T>(look: () => T | Promise<T>, withinMs = 10_000): Promise<NonNullable<T>> {
+export async function until<T>(look: () => T | Promise<T>, withinMs = 30_000): Promise<NonNullable<T>> {
   const endMs = performance.now() + withinMs;
   for (;;) {
     const seen = await look();

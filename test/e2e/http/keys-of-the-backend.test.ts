@@ -91,7 +91,7 @@ describe('a secret key', () => {
   });
 
   it('that was refused is not probed again for refusedMs', async () => {
-    const { backend, pay } = await open({ refusedMs: 500 });
+    const { backend, pay } = await open({ refusedMs: 3000 });
     for (let i = 0; i < 5; i++) expectProblem(await pay('sk_new'), REFUSED);
     expect(backend.probes).toEqual(['sk_new']);
     backend.keys.set('sk_new', 'M-NEW');
@@ -120,7 +120,7 @@ describe('a secret key', () => {
     expect((await waiting).status).toBe(201);
     await stack.shutdown();
 
-    const other = await opened(behindKeys(backend, { acceptedMs: 2000 }));
+    const other = await opened(behindKeys(backend, { acceptedMs: 6000 }));
     backend.answer = undefined;
     const payThere = () => withdraw(other.url, { secret: 'sk_a', key: randomUUID() });
     await payThere();

@@ -7,7 +7,7 @@ export type LookupInput = NonNullable<Idempotency['lookup']>;
 export const LOOKUP_TOKEN = 'token-of-the-gateway-itself';
 
 /** Short enough to lapse within a test, long enough for a loaded machine to renew it in time. */
-export const LEASE_MS = 900;
+export const LEASE_MS = 1500;
 
 const withPolicy = (idempotency: Idempotency, leaseMs = LEASE_MS): MoreConfig => ({
   lock: { leaseMs },

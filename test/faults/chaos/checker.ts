@@ -53,7 +53,8 @@ export const RULES = {
   stuck: 'after the run each key is completed or in doubt',
   unlisted_doubt: 'each key in doubt is shown to the operators',
   unresolvable: 'operators can resolve each key in doubt, and merchants get the resolution',
-  unexplained_doubt: "a key is in doubt only if the backend's answer was lost or its gateway died",
+  unexplained_doubt:
+    "a key is in doubt only if the backend's answer was lost, its gateway died, or the whole machine stood still",
   slow_recovery: 'after a fault is healed, merchants get final answers within a lease and two seconds (p99)',
   gateway_failed: 'no gateway exits unasked, whatever its store does',
   unbalanced: "the backend's debits and credits are equal",
@@ -70,11 +71,13 @@ export function check(evidence: Evidence): Violation[] {
     if (count > 1) found.push({ rule: 'paid_twice', scope, detail: `${count} ledger entries` });
   }
   const losses = evidence.events.filter(isLoss);
+  const stalls = evidence.events.filter((event) => event.event === 'stalled');
   const world = { faults: spansOf(evidence.events), losses, failsOver: evidence.failsOver };
   for (const [scope, calls] of scopes) {
     for (const [rule, detail] of violationsOf(calls, paid.get(scope) ?? 0, world))
       found.push({ rule, scope, detail });
-    if (!evidence.unasked.has(scope)) found.push(...doubtsOf(scope, calls, evidence.listed, losses));
+    if (!evidence.unasked.has(scope))
+      found.push(...doubtsOf(scope, calls, evidence.listed, [...losses, ...stalls]));
   }
   return [...found, ...evidence.resolved.flatMap(unresolved), ...ofTheRun(evidence)];
 }
@@ -135,12 +138,12 @@ function* doubtsOf(
   scope: string,
   calls: readonly Call[],
   listed: ReadonlySet<string>,
-  losses: readonly Loss[],
+  causes: readonly (Loss | Stall)[],
 ): Generator<Violation> {
   const last = calls.findLast(({ start }) => start.as === 'last')?.end?.ended;
   if (last && isInDoubt(last)) {
     if (!listed.has(scope)) yield { rule: 'unlisted_doubt', scope, detail: 'in doubt and not listed' };
-    if (!isExplained(calls, losses)) {
+    if (!isExplained(calls, causes)) {
       yield { rule: 'unexplained_doubt', scope, detail: 'nothing was lost that could explain it' };
     }
   } else if (!last || !isCompleted(last)) {
@@ -156,19 +159,22 @@ function unresolved({ scope, as, ended, refusal }: Resolved): Violation[] {
   return [{ rule: 'unresolvable', scope, detail: `${as}: ${refusal ?? JSON.stringify(ended)}` }];
 }
 
+type Stall = Extract<Event, { event: 'stalled' }>;
+
 /** Whether a process died in a way that may leave its keys in doubt. */
 const isLossy = ({ how }: Death): boolean => how === 'SIGKILL';
 
 const isLoss = (event: Event): event is Loss =>
   event.event === 'backend_lost' || (event.event === 'gateway_died' && isLossy(event));
 
-function isExplained(calls: readonly Call[], losses: readonly Loss[]): boolean {
+function isExplained(calls: readonly Call[], causes: readonly (Loss | Stall)[]): boolean {
   return calls.some(
     ({ start }) =>
       LOSSY_FAULTS.has(start.fault ?? '') ||
-      losses.some((loss) => {
-        if (loss.event === 'gateway_died' && !isOf(loss, start)) return false;
-        return loss.atMs >= start.atMs && loss.atMs <= start.atMs + EXPLAINED_WITHIN_MS;
+      causes.some((cause) => {
+        if (cause.event === 'gateway_died' && !isOf(cause, start)) return false;
+        const endMs = cause.atMs + (cause.event === 'stalled' ? cause.forMs : 0);
+        return endMs >= start.atMs && cause.atMs <= start.atMs + EXPLAINED_WITHIN_MS;
       }),
   );
 }

@@ -52,6 +52,8 @@ export type Event =
     }
   /** All connections to the backend were cut, or the backend was killed. */
   | { event: 'backend_lost'; atMs: number }
+  /** The machine ran nothing for `forMs` milliseconds. */
+  | { event: 'stalled'; atMs: number; forMs: number }
   /** A message for readers. */
   | { event: 'note'; atMs: number; text: string };
 

@@ -11,6 +11,7 @@ import { History } from './history.ts';
 import { isCompleted, isInDoubt, type Life, Merchants, mayAsk } from './merchants.ts';
 import { type Listed, listInDoubt, resolveInDoubt } from './operators.ts';
 import { Random } from './random.ts';
+import { recordStalls } from './stalls.ts';
 import { type Summary, summaryOf } from './summary.ts';
 import { type StoreName, startTopology, type Topology, type Unsafe } from './topology.ts';
 
@@ -48,7 +49,9 @@ export async function run(options: RunOptions): Promise<Summary> {
   const backend = new Backend(folder, history);
   const topology = await startTopology(options.store, folder, options.unsafe);
   const gateways: GatewayProcess[] = [];
+  const witness = recordStalls(history);
   const stop = async () => {
+    await witness.terminate();
     await Promise.all(gateways.map((gateway) => gateway.stop()));
     await backend.stop();
     await topology.stop();

@@ -33,6 +33,8 @@ export interface Summary extends RunFacts {
   unasked: number;
   /** Gateways that were killed, or shut down. */
   gatewayDeaths: number;
+  /** For how long the whole machine ran nothing. */
+  stalledMs: number;
   recoveryMs: { count: number; p50: number; p99: number; max: number };
   violations: { total: number; byRule: Record<string, number>; first: Violation[] };
 }
@@ -67,6 +69,7 @@ export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonl
     resolved: evidence.resolved.length,
     unasked: evidence.unasked.size,
     gatewayDeaths: events.filter(({ event }) => event === 'gateway_died').length,
+    stalledMs: Math.round(events.reduce((sum, e) => sum + (e.event === 'stalled' ? e.forMs : 0), 0)),
     recoveryMs: { count: recoveriesMs.length, p50: ms(0.5), p99: ms(0.99), max: ms(1) },
     violations: { total: violations.length, byRule, first: violations.slice(0, SHOWN) },
   };
@@ -146,6 +149,7 @@ export function tableOf(summary: Summary): string {
     ['of these resolved by operators', summary.resolved],
     ['without a last call, because their records may have expired', summary.unasked],
     ['gateway processes that exited', summary.gatewayDeaths],
+    ['ms in which the machine stood still', summary.stalledMs],
     [
       'recovery after a heal, p50 / p99 / max ms',
       `${recoveryMs.p50} / ${recoveryMs.p99} / ${recoveryMs.max}`,
