@@ -34,6 +34,14 @@ export const systemClock: Clock = {
   monotonicMs: () => performance.now() + STARTED_MS,
 };
 
+/**
+ * Runs `act` when this process has read what it has received. After a pause of the process, Node runs timers before it reads
+ * sockets: when a time limit ends, the answer may be there already.
+ */
+export function afterReading(act: () => void): void {
+  setImmediate(() => setImmediate(act));
+}
+
 /** Resolves to the result of `work`, or to undefined after `ms` or when `gone` is aborted. `work` continues in any case. */
 export async function within<T>(work: Promise<T>, ms: number, gone?: AbortSignal): Promise<T | undefined> {
   let giveUp: () => void = () => {};

@@ -1,6 +1,6 @@
 import { buildConnector, type Dispatcher, Pool } from 'undici';
 import type { ClientTls } from '../kernel/client-tls.ts';
-import type { Clock } from '../kernel/clock.ts';
+import { afterReading, type Clock } from '../kernel/clock.ts';
 import type { Exchange } from '../kernel/exchange.ts';
 import { endToEndHeaders } from './headers.ts';
 import type { UpstreamOptions } from './options.ts';
@@ -221,8 +221,7 @@ class ResponseReader implements Dispatcher.DispatchHandler {
       this.#end({ kind: 'not_sent', reason: `no connection within ${this.#timeoutMs} ms` });
       return;
     }
-    // After a pause of the process, Node runs timers before it reads sockets: the response may be there already.
-    setImmediate(() => setImmediate(() => this.#ended || this.#controller?.abort(new DeadlinePassed())));
+    afterReading(() => this.#ended || this.#controller?.abort(new DeadlinePassed()));
   }
 
   /** Only the first end counts: aborting a request that has ended is reported as an error too. */

@@ -1,3 +1,4 @@
+import { setImmediate as immediate } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { scopeOf } from '../../src/idempotency/fingerprint.ts';
 import type { ExistingAnswer } from '../../src/idempotency/store.ts';
@@ -20,6 +21,16 @@ export function starts(backend: Backend): void {
       expect(await store.get(request.scope)).toBeUndefined();
       expect(await store.start(request)).toEqual({ kind: 'started' });
       expect(await other.get(request.scope)).toMatchObject({ state: 'executing', token: request.token });
+    });
+
+    it('that was answered while its process was paused is in time', async () => {
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open({ timeoutMs: 500 });
+      const starting = store.start(newRequest());
+      // It is sent meanwhile.
+      for (let turn = 0; turn < 5; turn++) await immediate();
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1000);
+      expect(await starting).toEqual({ kind: 'started' });
     });
 
     it.each<[Stage, ExistingAnswer['kind']]>([

@@ -1,4 +1,5 @@
 import { Command } from 'ioredis';
+import { afterReading } from '../../../kernel/clock.ts';
 
 export type Argument = string | number | Buffer;
 
@@ -114,15 +115,25 @@ class Deadlines {
     this.#isChecking = true;
     setTimeout(
       () => {
-        const nowMs = performance.now();
-        for (let at = this.#oldest; at && at.dueMs <= nowMs; at = at.newer)
-          if (!at.isSettled) at.reject(new Error('Command timed out'));
         this.#dropSettled();
-        this.#isChecking = this.#oldest !== undefined;
-        if (this.#isChecking) this.#scheduleCheck();
+        if (this.#oldest && this.#oldest.dueMs <= performance.now()) afterReading(() => this.#check());
+        else this.#checkAgain();
       },
       Math.min(this.#limitMs / CHECKS_PER_LIMIT, CHECK_EVERY_MS),
     );
+  }
+
+  #check(): void {
+    const nowMs = performance.now();
+    for (let at = this.#oldest; at && at.dueMs <= nowMs; at = at.newer)
+      if (!at.isSettled) at.reject(new Error('Command timed out'));
+    this.#dropSettled();
+    this.#checkAgain();
+  }
+
+  #checkAgain(): void {
+    this.#isChecking = this.#oldest !== undefined;
+    if (this.#isChecking) this.#scheduleCheck();
   }
 }
 

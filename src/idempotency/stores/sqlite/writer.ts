@@ -1,5 +1,6 @@
 import { extname } from 'node:path';
 import { Worker } from 'node:worker_threads';
+import { afterReading } from '../../../kernel/clock.ts';
 import { OtherFormat, StoreUnavailable, UnreadableRecord } from '../../store.ts';
 import { messageOf } from './database.ts';
 import {
@@ -172,11 +173,12 @@ export class Writer {
   /** One timer serves all commands, because a timer for each would cost more than its message. */
   #scheduleTimeouts(): NodeJS.Timeout {
     return setTimeout(
-      () => {
-        this.#rejectLate();
-        const isIdle = this.#queue.length === 0 && this.#underWay.length === 0;
-        this.#timer = isIdle ? undefined : this.#scheduleTimeouts();
-      },
+      () =>
+        afterReading(() => {
+          this.#rejectLate();
+          const isIdle = this.#queue.length === 0 && this.#underWay.length === 0;
+          this.#timer = isIdle ? undefined : this.#scheduleTimeouts();
+        }),
       Math.max(5, this.#options.data.timeoutMs / 20),
     );
   }
