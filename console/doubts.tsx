@@ -86,15 +86,18 @@ function useDoubtsPage(isPolled: boolean): ShownPage {
   const [problem, setProblem] = useState<string>();
   const cursor = cursors.at(-1);
   const wanted = `${merchant} ${cursor}`;
-  const newest = useRef(wanted);
-  newest.current = wanted;
+  const current = useRef(wanted);
+  current.current = wanted;
+  const reads = useRef(0);
+  const isFirst = useRef(true);
 
   const read = async (isTimed: boolean) => {
     const query = { ...(cursor !== undefined && { cursor }), ...(merchant && { merchant }) };
+    const number = ++reads.current;
     const answer = await api.doubts(query, isTimed);
     const wasInTable = document.activeElement?.closest('table');
-    // The person has turned the page meanwhile, or chosen another merchant.
-    if (newest.current !== wanted) return;
+    // The person has turned the page meanwhile, chosen another merchant, or resolved a key that this answer still has.
+    if (current.current !== wanted || reads.current !== number) return;
     setProblem(trouble(answer));
     if (answer.kind === 'ok') setPage(answer.value);
     else if (answer.kind === 'refused' && answer.problem.code === 'invalid') setCursors([undefined]);
@@ -108,7 +111,8 @@ function useDoubtsPage(isPolled: boolean): ShownPage {
   }, READ_EVERY_MS);
   useEffect(() => {
     // Polling reads the first page.
-    if (cursors.length > 1 || page) void read(false);
+    if (isFirst.current) isFirst.current = false;
+    else void read(false);
   }, [wanted]);
 
   const turn = (to: (string | undefined)[]) => {

@@ -1,7 +1,7 @@
 import cluster, { type Worker } from 'node:cluster';
 import type { AdminSource, Check } from '../admin/application.ts';
 import type { Config } from '../config/schema.ts';
-import { within } from '../kernel/clock.ts';
+import { afterReading, within } from '../kernel/clock.ts';
 import type { KeyReload } from '../kernel/context.ts';
 import type { MetricsFormat } from '../kernel/metrics-format.ts';
 import type { RecordsAnswer, RecordsQuestion } from '../kernel/records.ts';
@@ -242,7 +242,7 @@ export class Primary implements Omit<AdminSource, 'configuration'> {
         this.#asked.delete(id);
         resolve(answer);
       };
-      const timer = setTimeout(finish, withinMs);
+      const timer = setTimeout(() => afterReading(finish), withinMs);
       this.#asked.set(id, finish);
       if (worker.isConnected()) send(worker, { kind: 'ask', id, ...asked });
       else finish();

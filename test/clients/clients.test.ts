@@ -38,7 +38,8 @@ const DOWN_HOST = '127.0.1.77';
 const protectedPaths = ['/v1/index.php', '/v1/charges', '/v2/payments'];
 
 beforeAll(async () => {
-  stack = await openStack();
+  // A second or two more than a slow backend takes must not matter.
+  stack = await openStack({ upstream: { responseTimeoutMs: 20_000 } });
   gateways.push(stack);
   releasing = await openAnother(stack.sandbox.url, {
     operations: protectedPaths.map((path, at) => ({

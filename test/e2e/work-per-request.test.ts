@@ -11,7 +11,8 @@ import { storeKinds, storeSections } from '../support/stores.ts';
 import { until } from '../support/until.ts';
 
 const COUNTER = fileURLToPath(new URL('../support/count-work.ts', import.meta.url));
-const BATCHES = 5;
+/** Only a machine that is never quiet needs more than the first few. */
+const BATCHES = 50;
 const REQUESTS = 10;
 const BODY_BYTES = 32_768;
 
@@ -56,10 +57,13 @@ describe.each(storeKinds)('on %s, the gateway needs for', (kind) => {
     return JSON.parse(line.slice('counts '.length));
   }
 
-  /** How much of this a request makes the gateway do, in the quietest batch: the process also reads its key file meanwhile. */
-  async function perRequest(name: string, request: () => Promise<unknown>): Promise<number> {
+  /**
+   * How much of this a request makes the gateway do, in the first batch with no more than `most`, or else in the quietest one:
+   * the process also reads its key file meanwhile.
+   */
+  async function perRequest(name: string, most: number, request: () => Promise<unknown>): Promise<number> {
     let least = Number.POSITIVE_INFINITY;
-    for (let batch = 0; batch < BATCHES; batch++) {
+    for (let batch = 0; batch < BATCHES && Math.round(least) > most; batch++) {
       const before = await counts();
       for (let i = 0; i < REQUESTS; i++) await request();
       const after = await counts();
@@ -70,10 +74,10 @@ describe.each(storeKinds)('on %s, the gateway needs for', (kind) => {
 
   /** Node and undici set two of the timers. */
   async function expectAtMost(most: Work, request: () => Promise<unknown>): Promise<void> {
-    const promises = await perRequest('PROMISE', request);
+    const promises = await perRequest('PROMISE', most.promises, request);
     expect(promises).toBeGreaterThan(0);
     expect(promises).toBeLessThanOrEqual(most.promises);
-    expect(await perRequest('Timeout', request)).toBeLessThanOrEqual(most.timers);
+    expect(await perRequest('Timeout', most.timers, request)).toBeLessThanOrEqual(most.timers);
   }
 
   it('a balance read no more than 6 promises', async () => {
@@ -92,6 +96,6 @@ describe.each(storeKinds)('on %s, the gateway needs for', (kind) => {
   });
 
   it('a body of 32 KiB one copy of it, for its digest', async () => {
-    expect(Math.round((await perRequest('copiedBytes', upload)) / BODY_BYTES)).toBe(1);
+    expect(Math.round((await perRequest('copiedBytes', BODY_BYTES, upload)) / BODY_BYTES)).toBe(1);
   });
 });

@@ -40,7 +40,8 @@ function build(command: string, ...args: string[]): void {
 }
 
 beforeAll(async () => {
-  stack = await openStack();
+  // A second or two more than a slow backend takes must not matter.
+  stack = await openStack({ upstream: { responseTimeoutMs: 20_000 } });
   cpSync(join(EXAMPLES, 'payout-ky.mjs'), join(built, 'payout-ky.mjs'));
   symlinkSync(PACKAGES, join(built, 'node_modules'));
   build('javac', '-d', built, join(EXAMPLES, 'Payout.java'));

@@ -100,7 +100,7 @@ describe('/readyz', () => {
     ['frozen', (redis: RedisServer) => redis.freeze()],
   ])('names the store when it is %s, and is ready when it is back', async (_, breakIt) => {
     const redis = await startRedis();
-    const stack = await open(onRedis(redis, 300));
+    const stack = await open(onRedis(redis, 2000));
     expect((await readiness(stack)).failing).toEqual([]);
     await breakIt(redis);
     const { status, body, failing } = await readiness(stack);

@@ -47,7 +47,7 @@ beforeAll(async () => {
     idempotency: { maxStoredBytes: MAX_STORED_BYTES },
   });
   refusingSlowRequests = await opened({ limits: { bodyTimeoutMs: 200, headerTimeoutMs: 400 } });
-  givingUp = await opened({ upstream: { responseTimeoutMs: 200 } });
+  givingUp = await opened({ upstream: { responseTimeoutMs: 2000 } });
   refusing = await opened({
     limits: { inFlight: 1 },
     idempotency: { undeclared: 'refuse' },
@@ -94,18 +94,21 @@ const lines = (endpoint: Endpoint, version: string, ...more: string[]) =>
 let used = 0;
 const newKey = () => `key-${++used}`;
 
-/** While a request of this endpoint fills the gateway. */
+/** While a request fills the gateway. */
 async function whileFull(endpoint: Endpoint): Promise<Answer> {
-  const socket = await rawConnection(refusing.port);
-  socket.write(lines('payments', 'HTTP/1.1', `Authorization: ${bearer.Authorization}`, 'Content-Length: 10'));
-  try {
-    return await until(async () => {
+  return await until(async () => {
+    // Each try has a request of its own: that of a try before may have been refused because another test filled the gateway.
+    const socket = await rawConnection(refusing.port);
+    socket.write(
+      lines('payments', 'HTTP/1.1', `Authorization: ${bearer.Authorization}`, 'Content-Length: 10'),
+    );
+    try {
       const answer = await ask(endpoint, refusing.url, { headers: { 'x-service-idempotency': newKey() } });
       return answer.status === 503 ? answer : undefined;
-    });
-  } finally {
-    socket.destroy();
-  }
+    } finally {
+      socket.destroy();
+    }
+  });
 }
 
 /** A request on a connection that was open before the gateway began to shut down. */
@@ -157,10 +160,11 @@ async function second(fault: string, amount = 10): Promise<Answer> {
 
 async function whileTheFirstRuns(): Promise<Answer> {
   const { url, sandbox } = await opened();
-  const slow = { key: newKey(), fault: 'delay=2000' };
+  const slow = { key: newKey(), fault: 'delay=60000' };
   const first = withdraw(url, slow);
   await until(() => sandbox.requests.ofKey(slow.key) > 0);
   const answer = await withdraw(url, { ...slow, headers: { Prefer: 'wait=0' } });
+  sandbox.endDelays(slow.key);
   await first;
   return answer;
 }

@@ -140,8 +140,8 @@ describe('a key file that cannot be used is named', () => {
 });
 
 describe('a Redis that cannot be used ends the start', () => {
-  const serveOn = (url: string, more: MoreConfig = {}) =>
-    serve({ store: { kind: 'redis', url, connectTimeoutMs: 500 }, ...more });
+  const serveOn = (url: string, more: MoreConfig = {}, connectTimeoutMs = 500) =>
+    serve({ store: { kind: 'redis', url, connectTimeoutMs }, ...more });
 
   it.concurrent.each([1, 2])('because it cannot be reached, with %i workers', async (workers) => {
     const port = await freePort();
@@ -164,7 +164,7 @@ describe('a Redis that cannot be used ends the start', () => {
 
   it.concurrent('because it has another password', async () => {
     const redis = await startRedis({ args: ['--requirepass', 'another'] });
-    const ended = await serveOn(redis.url.replace('redis://', `redis://:${SECRET}@`));
+    const ended = await serveOn(redis.url.replace('redis://', `redis://:${SECRET}@`), {}, 5000);
     expect(ended.code).toBe(69);
     expectOneLine(ended, /^oncegate: redis .*WRONGPASS/);
     expect(ended.stderr).not.toContain(SECRET);
@@ -172,7 +172,7 @@ describe('a Redis that cannot be used ends the start', () => {
 
   it.concurrent('because it evicts keys', async () => {
     const redis = await startRedis({ args: ['--maxmemory-policy', 'allkeys-lru'] });
-    const ended = await serveOn(redis.url);
+    const ended = await serveOn(redis.url, {}, 5000);
     expect(ended.code).toBe(69);
     expectOneLine(ended, /^oncegate: redis has maxmemory-policy allkeys-lru/);
   });

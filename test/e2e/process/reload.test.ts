@@ -143,7 +143,7 @@ describe.each([1, 2])('a changed configuration, %i workers', (workers) => {
     expect(await warningsOf(gateway)).toEqual([
       expect.stringMatching(/^the newest version of the file was refused \(\d mistakes/),
     ]);
-    expect((await readiness(gateway)).status).toBe('ready');
+    await until(async () => (await readiness(gateway)).status === 'ready');
     expect((await withdraw(gateway.url, { key: randomUUID() })).status).toBe(201);
     await reload(gateway, config, 'ok');
     expect(await warningsOf(gateway)).toBeUndefined();

@@ -4,7 +4,7 @@ import { until } from '../../support/until.ts';
 import { configFor, openSandbox, startGateway } from './gateways.ts';
 import { startTraffic } from './traffic.ts';
 
-const DELAY_MS = 700;
+const DELAY_MS = 3000;
 const MERCHANTS = 12;
 
 describe.concurrent('SIGTERM under load', () => {

@@ -73,6 +73,7 @@ describe.concurrent('two workers', () => {
     const pids = await workersOf(gateway, WORKERS);
     const { key, pid, answer } = await executing(gateway, sandbox);
     expect(await gateway.end('SIGKILL')).toBe('SIGKILL');
+    await until(async () => (await visit(gateway.port)).how === 'ECONNREFUSED');
     // The workers have released their port.
     const successor = await startGateway({ ...config, workers: 1 });
     expect(isAlive(pid)).toBe(true);

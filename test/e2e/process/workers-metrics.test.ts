@@ -151,7 +151,7 @@ describe('three workers', () => {
     process.kill(frozen, 'SIGSTOP');
     const startedMs = performance.now();
     const [missing, sumNow, health] = await Promise.all([fallen(before), counted(), ready()]);
-    expect(performance.now() - startedMs).toBeLessThan(2500);
+    expect(performance.now() - startedMs).toBeLessThan(5000);
     expect([missing, sumNow]).toEqual([[], sum]);
     expect(health).toEqual({ status: 503, workers: '2 of 3 answer' });
     process.kill(frozen, 'SIGCONT');
