@@ -22,7 +22,7 @@ export function doubtCounts(backend: Backend): void {
   describe('a count of the keys in doubt', () => {
     it('has those in doubt and those of dead owners by operation, and since when the oldest is', async () => {
       await using nodes = new Nodes(backend, { alone: true });
-      const [store, other] = [await nodes.open({ leaseMs: 1500 }), await nodes.open()];
+      const [store, other] = [await nodes.open({ leaseMs: 4000 }), await nodes.open()];
       expect(await counted(other)).toEqual({ ...NONE, resolutions: [] });
       const [gone, alive] = [await bring(store, 'executing'), await bring(store, 'executing')];
       const renewal = setInterval(() => void store.renew(alive).catch(() => {}), 50);
@@ -91,7 +91,7 @@ export function doubtCounts(backend: Backend): void {
 
     it('loses keys whose records have expired', async () => {
       await using nodes = new Nodes(backend, { alone: true });
-      const store = await nodes.open({ leaseMs: 100, retentionMs: 300, inDoubtRetentionMs: 500 });
+      const store = await nodes.open({ leaseMs: 100, retentionMs: 300, inDoubtRetentionMs: 4000 });
       await bring(store, 'in_doubt');
       await bring(store, 'executing');
       expect((await counted(store)).operations).toMatchObject({ withdraw: { inDoubt: 1 } });

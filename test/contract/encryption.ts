@@ -158,7 +158,7 @@ export function encryption(backend: Backend): void {
 
     it('under an unknown key expires as any other', async () => {
       await using nodes = new Nodes(backend);
-      const owner = await complete(await open(nodes, ONE, { retentionMs: 400 }));
+      const owner = await complete(await open(nodes, ONE, { retentionMs: 400, inDoubtRetentionMs: 3000 }));
       const store = await open(nodes, { keys: [two] });
       await until(async () => {
         try {

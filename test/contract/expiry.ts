@@ -74,7 +74,7 @@ export function expiry(backend: Backend): void {
       'that is over (%s) makes the owner’s writes stale, and the scope absent',
       async (stage) => {
         await using nodes = new Nodes(backend);
-        const lifetimeMs = 1000;
+        const lifetimeMs = 3000;
         const store = await nodes.open({ retentionMs: lifetimeMs, inDoubtRetentionMs: lifetimeMs });
         const startedMs = performance.now();
         const owner = await bring(store, stage);
@@ -96,7 +96,7 @@ export function expiry(backend: Backend): void {
 
     it.each(stages)('that is over (%s) lets a late complete create the record', async (stage) => {
       await using nodes = new Nodes(backend);
-      const store = await nodes.open({ retentionMs: 1000, inDoubtRetentionMs: 1000 });
+      const store = await nodes.open({ retentionMs: 3000, inDoubtRetentionMs: 3000 });
       const owner = await bring(store, stage);
       await gone(store, owner);
       const later = await nodes.open();

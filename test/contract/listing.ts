@@ -57,7 +57,7 @@ export function listing(backend: Backend): void {
 
     it('of records in doubt has executing records whose owner is dead, and none whose owner is alive', async () => {
       await using nodes = new Nodes(backend, { alone: true });
-      const store = await nodes.open({ leaseMs: 1500 });
+      const store = await nodes.open({ leaseMs: 4000 });
       const gone = await bring(store, 'executing');
       const alive = await bring(store, 'executing');
       const renewal = setInterval(() => void store.renew(alive).catch(() => {}), 50);
@@ -119,7 +119,7 @@ export function listing(backend: Backend): void {
 
     it('leaves out expired records', async () => {
       await using nodes = new Nodes(backend, { alone: true });
-      const store = await nodes.open({ retentionMs: 1000, inDoubtRetentionMs: 1000 });
+      const store = await nodes.open({ retentionMs: 4000, inDoubtRetentionMs: 4000 });
       for (const stage of stages) await bring(store, stage);
       await until(async () => (await all(store, { inDoubt: false })).records.length === 0);
     });

@@ -53,7 +53,7 @@ export function recordLifetimes(backend: Backend): void {
 
     it('decide when a result expires, not those of the gateway that completes', async () => {
       await using nodes = new Nodes(backend);
-      const retentionMs = 1500;
+      const retentionMs = 4000;
       const [store, other] = [await nodes.open({ retentionMs }), await nodes.open(LONG)];
       const startedMs = performance.now();
       const owner = await bring(store, 'executing');
@@ -68,7 +68,7 @@ export function recordLifetimes(backend: Backend): void {
       'decide how long a key that was in doubt lives after %s',
       async (how) => {
         await using nodes = new Nodes(backend);
-        const inDoubtRetentionMs = 1500;
+        const inDoubtRetentionMs = 4000;
         const [store, other] = [await nodes.open({ inDoubtRetentionMs }), await nodes.open(LONG)];
         const owner = await bring(store, 'in_doubt');
         const resolution = { as: 'completed' as const, completion: paid() };

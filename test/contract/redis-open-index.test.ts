@@ -183,8 +183,8 @@ describe('the index of open records', () => {
   it('loses expired records with the next count, also while Redis is out of memory', async () => {
     const { store, admin, index } = await opened({
       leaseMs: 50,
-      retentionMs: 1000,
-      inDoubtRetentionMs: 1000,
+      retentionMs: 4000,
+      inDoubtRetentionMs: 4000,
     });
     await bring(store, 'in_doubt');
     await bring(store, 'executing');

@@ -90,7 +90,7 @@ describe.concurrent('when a reply is lost on the wire', () => {
     await using line = await withWire();
     const { wire, store } = line;
     const [owner, completed] = [await bring(store, 'executing'), await bring(store, 'completed')];
-    wire.delayReplies(TIMEOUT_MS + 200);
+    wire.delayReplies(TIMEOUT_MS + 700);
     const late = [store.start(newRequest()), store.renew(owner), store.get(completed.scope)];
     const rejected = late.map((call) => expect(call).rejects.toThrow(StoreUnavailable));
     await Promise.race(rejected);
@@ -154,7 +154,7 @@ describe.concurrent('when the connection is cut', () => {
   });
 
   it('during a complete, the owner can still renew its lease', async () => {
-    const leaseMs = 800;
+    const leaseMs = 4000;
     await using line = await withWire({ leaseMs });
     const { wire, store, witness, healed } = line;
     const owner = await bring(store, 'executing');

@@ -242,7 +242,7 @@ export function resolutions(backend: Backend): void {
 
     it('restarts the lifetime of the record, and its audit record is kept longer', async () => {
       await using nodes = new Nodes(backend);
-      const inDoubtRetentionMs = 2000;
+      const inDoubtRetentionMs = 4000;
       const store = await nodes.open({ inDoubtRetentionMs, retentionMs: 100 });
       const [owner, control] = [await bring(store, 'in_doubt'), await bring(store, 'in_doubt')];
       await sleep(600);

@@ -26,15 +26,18 @@ describe('an owner that has not sent its request', () => {
   it('may send for one lease after its start, and not later, even if it renews', async () => {
     await using rig = new Rig();
     const leaseMs = 600;
-    const store = await rig.faultyStore({ leaseMs });
+    // In the store the lease does not lapse, however late it is renewed.
+    const store = await rig.faultyStore();
     const { engine, events } = rig.engine(store, { leaseMs });
     const [early, late] = [[] as boolean[], [] as boolean[]];
     const handledMs = performance.now();
     const call = newCall(async (maySend) => {
-      for (const startedMs = performance.now(); performance.now() - startedMs < 2 * leaseMs; ) {
+      const startedMs = performance.now();
+      while (performance.now() - startedMs < 2 * leaseMs || late.length === 0 || store.asked.renew < 3) {
         const sentMs = performance.now();
         const answer = maySend();
-        if (performance.now() - handledMs < leaseMs) early.push(answer);
+        // The wall clock has whole milliseconds.
+        if (performance.now() - handledMs < leaseMs - 1) early.push(answer);
         if (sentMs - startedMs >= leaseMs) late.push(answer);
         await sleep(20);
       }
@@ -49,7 +52,7 @@ describe('an owner that has not sent its request', () => {
 
   it('may not send after its process was paused for longer than the lease, and never again', async () => {
     await using rig = new Rig();
-    const leaseMs = 300;
+    const leaseMs = 1500;
     const store = await rig.faultyStore({ leaseMs });
     const { engine } = rig.engine(store, { leaseMs });
     const seen: boolean[] = [];

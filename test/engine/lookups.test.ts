@@ -89,7 +89,7 @@ describe('a key in doubt', () => {
   it('that the backend does not know is released after releaseAfterMs, and not before', async () => {
     await using rig = new Rig();
     const store = await rig.store();
-    const releaseAfterMs = 400;
+    const releaseAfterMs = 2000;
     const { lookups, asked, events } = open(store, () => notExecuted, { releaseAfterMs });
     const request = await bring(store, 'in_doubt');
     const metMs = performance.now();
@@ -104,7 +104,7 @@ describe('a key in doubt', () => {
   it('that is in doubt again under another token counts its age from that moment', async () => {
     await using rig = new Rig();
     const store = await rig.store();
-    const releaseAfterMs = 500;
+    const releaseAfterMs = 4000;
     const { lookups } = open(store, () => notExecuted, { releaseAfterMs });
     const first = await bring(store, 'in_doubt');
     lookups.lookUpLater(first, first.token);

@@ -21,7 +21,7 @@ const options: LookupRequest = {
   completed: [200],
   released: [404, 410],
   completedStatus: 201,
-  timeoutMs: 300,
+  timeoutMs: 2000,
 };
 
 async function asked(onRequest: RequestListener, more: Partial<LookupRequest> = {}, key = transaction.key) {

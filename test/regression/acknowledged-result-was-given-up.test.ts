@@ -37,7 +37,7 @@ function away(on: boolean): void {
 const configOf = (more: object = {}) =>
   testConfig(temporaryFolder(), sandbox.url, {
     ...onRedis(wire, 500),
-    lock: { leaseMs: 500 },
+    lock: { leaseMs: 3000 },
     idempotency: { completeRetryMs: 100 },
     ...more,
   });
