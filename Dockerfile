@@ -6,8 +6,6 @@ RUN npm ci --no-audit --no-fund
 COPY tsconfig.json tsconfig.build.json ./
 COPY scripts ./scripts
 COPY src ./src
-COPY console ./console
-COPY interface-page ./interface-page
 COPY config ./config
 # `docker build --build-arg ONCEGATE_COMMIT=$(git rev-parse HEAD)` names the commit in oncegate_build_info.
 ARG ONCEGATE_COMMIT

@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { defineConfig } from 'vitest/config';
@@ -8,35 +9,46 @@ process.env.NODE_COMPILE_CACHE ??= fileURLToPath(
   new URL('node_modules/.cache/node-compile', import.meta.url),
 );
 
-/** Suites that measure how long something takes, or load the machine themselves. Next to others they would measure those. */
-const measuring = [
-  'test/faults/abuse/**/*.test.ts',
-  ...[
-    'e2e/http/websocket-revoked',
-    'e2e/observability/alerts',
-    'e2e/process/keys-in-force',
-    'e2e/records/copy',
-  ].map((name) => `test/${name}.test.ts`),
-];
-/** Suites that wait for a minute, or work for half of one: begun late, they would run on when all others have ended. */
-const longest = [
-  ...['faults/chaos-sqlite', 'faults/chaos-redis', 'contract/sqlite', 'faults/interleavings/interleavings'],
-  ...['contract/redis', 'contract/redis-topologies', 'regression/acknowledged-result-was-given-up'],
-  ...['e2e/idempotency/paused-gateway', 'e2e/idempotency/slots', 'e2e/process/workers-death'],
-].map((name) => `/test/${name}.test.ts`);
+const files = (...names: string[]): string[] => names.map((name) => `test/${name}.test.ts`);
 
+/**
+ * Only `npm run test:all` runs these. They need Chromium, Prometheus, other servers and languages, libfiu, faketime or further
+ * packages from npm (test/README.md has the table), or take a minute. What a payment meets is never proved here alone.
+ */
+const more = files(
+  ...['clients/clients', 'contract/sqlite-io-errors', 'e2e/console/browser', 'e2e/deploy/*', 'e2e/docs/*'],
+  ...['e2e/embedding/tarball', 'e2e/observability/{alerts,in-prometheus,promtool}', 'examples/examples'],
+  ...['faults/chaos-{none,redis,sqlite}'],
+);
+const moreMeasuring = files('faults/abuse/load');
+
+/** Suites that measure how long something takes. Next to others they would measure those. */
+const measuring = files('e2e/http/websocket-revoked', 'e2e/process/keys-in-force', 'e2e/records/copy');
+
+/** How many seconds each long file took when `npm test -- --record` ran last. */
+const times: Record<string, number> = JSON.parse(
+  readFileSync(new URL('test/times.json', import.meta.url), 'utf8'),
+);
+
+/** Begun late, a long file would run on when all others have ended. */
 class LongestFirst extends BaseSequencer {
-  override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
-    const sorted = await super.sort(files);
-    const first = longest.flatMap((end) => sorted.filter(({ moduleId }) => moduleId.endsWith(end)));
-    return [...first, ...sorted.filter((file) => !first.includes(file))];
+  override async sort(specifications: TestSpecification[]): Promise<TestSpecification[]> {
+    const secondsOf = ({ moduleId }: TestSpecification) =>
+      times[moduleId.slice(moduleId.lastIndexOf('/test/') + 6)] ?? 0;
+    return specifications.toSorted((a, b) => secondsOf(b) - secondsOf(a));
   }
 }
 
+/** The command that these suites start. */
+const globalSetup = 'test/support/bundle.ts';
+
 const unit = ['test/unit/**/*.test.ts'];
 
-/** A file for each core, and at most eight. With more, leases and time limits of a second end before a busy process has run. */
-const WORKERS = Math.max(2, Math.min(8, availableParallelism()));
+/**
+ * How many files run at once. Half of their time is waiting, so there is one more than there are cores. With many more, leases and
+ * time limits of a second end before a busy process has run.
+ */
+const WORKERS = Math.max(3, Math.min(8, availableParallelism() + 1));
 
 export default defineConfig({
   test: {
@@ -64,16 +76,31 @@ export default defineConfig({
         extends: true,
         test: {
           name: 'together',
+          globalSetup,
           include: ['test/**/*.test.ts'],
           // The clients' folder has its own packages, and some of those come with tests.
-          exclude: [...unit, ...measuring, '**/node_modules/**'],
+          exclude: [...unit, ...measuring, ...more, ...moreMeasuring, '**/node_modules/**'],
           maxWorkers: WORKERS,
           sequence: { groupOrder: 1 },
         },
       },
       {
         extends: true,
-        test: { name: 'alone', include: measuring, maxWorkers: 1, sequence: { groupOrder: 2 } },
+        test: { name: 'more', globalSetup, include: more, maxWorkers: WORKERS, sequence: { groupOrder: 1 } },
+      },
+      {
+        extends: true,
+        test: {
+          name: 'more-alone',
+          globalSetup,
+          include: moreMeasuring,
+          maxWorkers: 1,
+          sequence: { groupOrder: 3 },
+        },
+      },
+      {
+        extends: true,
+        test: { name: 'alone', globalSetup, include: measuring, maxWorkers: 1, sequence: { groupOrder: 2 } },
       },
     ],
   },

@@ -125,7 +125,6 @@ const inCluster = (results: ScalingResults): number =>
 /** What one part carries. */
 function partTable(results: ScalingResults): string {
   const cluster: Which = { deployment: 'cluster' };
-  const workers: Which = { deployment: 'two-workers' };
   const rate = (value: number) => `${thousands(value)} first payouts a second`;
   const perMaster = plannedOfRedis(results) / inCluster(results);
   const busiest = Math.round((sizeOf(results, 'cluster').busiestShare ?? Number.NaN) * 100);
@@ -134,16 +133,6 @@ function partTable(results: ScalingResults): string {
     [`the same, at ${SHARE.gateway * 100} % of its core`, rate(planned(results, REDIS)), CALCULATED],
     ['one process on SQLite, at full speed', rate(of(results, 'perSecond', SQLITE)), MEASURED],
     [`the same, at ${SHARE.gateway * 100} % of its core`, rate(planned(results, SQLITE)), CALCULATED],
-    [
-      'two workers on two cores, of which load, backend and Redis use one too',
-      `${times(ratio(results, 'perSecond', workers, REDIS))} the payouts of one, ${times(ratio(results, 'cpuUs', workers, REDIS))} its CPU for each`,
-      MEASURED,
-    ],
-    [
-      'one machine with `n` cores for `workers: n`',
-      `${thousands(planned(results, REDIS) / ratio(results, 'cpuUs', workers, REDIS))} × n first payouts a second`,
-      CALCULATED,
-    ],
     [`one Redis, at ${SHARE.redis * 100} % of its core`, rate(plannedOfRedis(results)), CALCULATED],
     [
       'a cluster of three masters',
@@ -214,7 +203,6 @@ function circumstances(results: ScalingResults): string {
   return machineLine(results) + verdict;
 }
 
-/** By the name of the mark in the document. */
 export const capacityTables: Record<string, (results: ScalingResults) => string> = {
   circumstances,
   cost: costTable,

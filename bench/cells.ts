@@ -18,7 +18,7 @@ const larger = (size: Size): Cell[] => [
 ];
 
 export const ALL_CELLS: readonly Cell[] = [
-  ...cells('balance', 300, ['oncegate-redis', 'express-hpm', 'express-undici', 'oncegate-two-workers']),
+  ...cells('balance', 300, ['oncegate-redis', 'express-hpm', 'express-undici']),
   ...cells('balance', 300, ['http-proxy-3', 'fast-gateway', 'node-http', 'undici', 'nginx']),
   ...cells('passthrough', 300, ['oncegate-redis', 'express-hpm']),
   ...cells('unkeyed', 300, ['oncegate-redis']),

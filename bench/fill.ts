@@ -4,11 +4,11 @@ import { once } from 'node:events';
 import { mkdirSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
-import type { IdempotencyRecord } from '../src/idempotency/store.ts';
-import { encodeRecord } from '../src/idempotency/stores/redis/codec.ts';
-import { openForWriting } from '../src/idempotency/stores/sqlite/database.ts';
-import type { Fingerprint, Token } from '../src/kernel/brands.ts';
-import { systemClock } from '../src/kernel/clock.ts';
+import type { Fingerprint, Token } from '../src/lib/brands.ts';
+import { systemClock } from '../src/lib/clock.ts';
+import type { IdempotencyRecord } from '../src/store/contract.ts';
+import { encodeRecord } from '../src/store/redis/codec.ts';
+import { openForWriting } from '../src/store/sqlite/database.ts';
 
 const A_STEP = 20_000;
 const SCOPE_BYTES = 32;

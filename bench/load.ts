@@ -54,11 +54,7 @@ export async function load(system: System, work: Work, seconds: number, keys: st
 
 const WARM_UP_S = 2;
 
-/**
- * Warms a system up until V8 has compiled most of its code, which each process does for itself. It also creates the keys that
- * are replayed.
- */
+/** Warms a system up until V8 has compiled most of its code. It also creates the keys that are replayed. */
 export async function warmUp(system: System, work: Work, keys: string): Promise<void> {
-  // With n processes on one core, each gets 1/n of the time and of the requests that show V8 what to compile.
-  await load(system, work, WARM_UP_S * system.processes ** 2, keys);
+  await load(system, work, WARM_UP_S, keys);
 }

@@ -2,29 +2,30 @@ import { parseArgs } from 'node:util';
 import { ALL_CELLS } from './cells.ts';
 import type { Work } from './load.ts';
 
+export type Measurement = Work | 'start';
+
 export interface BenchOptions {
-  /** Ninety seconds: fewer systems, one round, without growth and memory; writes no results. */
+  /** Ninety seconds: fewer systems, one round, without growth and memory. */
   quick: boolean;
   rounds: number;
   /** Also measures memory and store size up to the millionth key of each store: about twelve minutes more. */
   million: boolean;
-  json: string | undefined;
-  /** Runs these workloads only; writes no results. */
-  only: readonly Work[] | undefined;
+  /** Runs these workloads only, or the starts. */
+  only: readonly Measurement[] | undefined;
 }
 
 export const USAGE = `npm run bench -- [options]
 
 Compares oncegate with its peers on the same work. Builds oncegate, starts every system on a free loopback port, and lets the
 systems run in turn, round after round. The system under test has one core; load, backend and Redis share the other one.
-Takes about fourteen minutes. It needs two cores and an otherwise idle machine.
+Takes about fourteen minutes. It needs two cores and an otherwise idle machine. Prints the tables of the README and of
+docs/performance.md, and writes every measurement to bench/results.json.
 
-  --quick       ninety seconds: one round of the most important systems; writes no results
+  --quick       ninety seconds: one round of the most important systems
   --rounds N    rounds (default 5)
   --million     also measures memory and store size up to one million keys in each store: about twelve minutes more
-  --only WORKS  run these workloads only (for example first,replay), at 300 bytes; writes no results.
+  --only WORKS  run these workloads only (for example first,replay), at 300 bytes, or start.
                 docs/performance.md says how to get a CPU profile of each process
-  --json FILE   write the results there (default bench/results.json)
   --help
 `;
 
@@ -36,7 +37,6 @@ export function optionsOf(args: string[]): BenchOptions | 'help' {
       quick: { type: 'boolean', default: false },
       rounds: { type: 'string' },
       million: { type: 'boolean', default: false },
-      json: { type: 'string' },
       only: { type: 'string' },
       help: { type: 'boolean', short: 'h', default: false },
     },
@@ -45,16 +45,15 @@ export function optionsOf(args: string[]): BenchOptions | 'help' {
   const rounds = Number(values.rounds ?? (values.quick || values.only !== undefined ? 1 : 5));
   if (!Number.isInteger(rounds) || rounds < 1 || rounds > 100)
     throw new Error(`--rounds takes a number from 1 to 100, not ${JSON.stringify(values.rounds)}`);
-  const works = new Set<string>(ALL_CELLS.map(({ work }) => work));
+  const works = new Set<string>([...ALL_CELLS.map(({ work }) => work), 'start']);
   const only = values.only?.split(',');
   const unknown = only?.find((work) => !works.has(work));
   if (unknown !== undefined)
     throw new Error(`--only takes some of ${[...works].join(', ')}, not ${JSON.stringify(unknown)}`);
   return {
-    only: only as Work[] | undefined,
+    only: only as Measurement[] | undefined,
     quick: values.quick || only !== undefined,
     million: values.million,
     rounds,
-    json: values.json,
   };
 }

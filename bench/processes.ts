@@ -2,8 +2,8 @@ import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { openSync, readdirSync, readFileSync } from 'node:fs';
 
-/** The system under test has one core to itself; load, backend and Redis share the other one. */
-export const CORES = { system: '0', rest: '1' } as const;
+/** The system under test has one core to itself; load, backend and Redis share the other one. A start has both. */
+export const CORES = { system: '0', rest: '1', both: '0,1' } as const;
 
 const TICKS_PER_S = 100;
 

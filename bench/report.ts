@@ -1,5 +1,4 @@
 import { type Cell, nameOf } from './cells.ts';
-import type { Work } from './load.ts';
 import {
   type CellRun,
   type Circumstances,
@@ -7,42 +6,20 @@ import {
   median,
   noiseOf,
   type Results,
-  ratios,
 } from './results.ts';
 import { type Target, targetsOf } from './targets.ts';
 
 const MIB = 1024 * 1024;
 
-/** The pairs of systems that are compared, for each workload. */
-const PEERS: readonly [work: Work, system: string, peer: string][] = [
-  ['balance', 'oncegate-redis', 'express-hpm'],
-  ['balance', 'oncegate-redis', 'express-undici'],
-  ['passthrough', 'oncegate-redis', 'express-hpm'],
-  ['upload', 'oncegate-redis', 'express-hpm'],
-  ['first', 'oncegate-redis', 'node-idempotency'],
-  ['first', 'oncegate-sqlite', 'oncegate-redis'],
-  ['first', 'oncegate-sqlite', 'node-idempotency'],
-  ['replay', 'oncegate-redis', 'node-idempotency'],
-  ['replay', 'oncegate-redis', 'express-memory'],
-  ['replay', 'oncegate-sqlite', 'oncegate-redis'],
-  ['mixed', 'oncegate-redis', 'node-idempotency'],
-];
-
-/** CPU time and rate of a system, divided by those of its peer in the same round: the figures to compare first. */
-export function ratioTable(results: Results): string {
-  const rows = PEERS.flatMap(([work, system, peer]) => {
-    const [cpu, rate] = (['cpuUs', 'perSecond'] as const).map((of) =>
-      ratios(results, of, work, system, peer),
-    );
-    if (!cpu || !rate || cpu.length === 0) return [];
-    const spread = `${Math.min(...cpu).toFixed(2)} to ${Math.max(...cpu).toFixed(2)}`;
-    return [[work, system, peer, median(cpu).toFixed(2), spread, median(rate).toFixed(2)]];
-  });
-  return table(['work', 'system', 'compared with', 'CPU ×', 'lowest to highest', 'rate ×'], rows, 3);
+/** The tables of the README and of docs/performance.md, in their order; of a run of some workloads, what they have measured. */
+export function describeRun(results: Results, isPartial: boolean): string {
+  const partial = [machineLine, targetTable, cellTable];
+  const tables = isPartial ? partial : [shortTable, latencyTable, ...partial, storeTable];
+  return tables.map((tableOf) => tableOf(results)).join('\n');
 }
 
 /** Requests a second, processor time and memory of each system at each work, as a Markdown table. */
-export function cellTable(results: Results): string {
+function cellTable(results: Results): string {
   const rows = [...grouped(results.cells).values()].map((runs) => {
     const [first] = runs as [CellRun];
     const of = (name: 'perSecond' | 'cpuUs' | 'busy' | 'rssBytes') => median(runs.map((run) => run[name]));
@@ -68,7 +45,7 @@ export function cellTable(results: Results): string {
 }
 
 /** At 500 first-time withdraws a second. */
-export function latencyTable(results: Results): string {
+function latencyTable(results: Results): string {
   const systems = [...new Set(results.paced.map(({ system }) => system))];
   const rows = systems.map((system) => {
     const runs = results.paced.filter((run) => run.system === system);
@@ -88,19 +65,15 @@ export function latencyTable(results: Results): string {
 const wrongIn = (runs: readonly { wrong: number }[]): number =>
   runs.reduce((sum, { wrong }) => sum + wrong, 0);
 
-export function targetTable(results: Results): string {
-  const rows = targetsOf(results).map((target) => [
-    target.work,
-    target.says,
-    figureOf(target),
-    spreadOf(target),
-    verdictOf(target),
-  ]);
+function targetTable(results: Results): string {
+  const rows = targetsOf(results)
+    .filter(({ figure }) => figure !== undefined)
+    .map((target) => [target.work, target.says, figureOf(target), spreadOf(target), verdictOf(target)]);
   return table(['work', 'target', 'measured', 'lowest to highest', ''], rows, 2);
 }
 
 /** The size of each store and the memory of its gateway, while new keys arrive. */
-export function storeTable({ memory, growth }: Results): string {
+function storeTable({ memory, growth }: Results): string {
   if (memory.length === 0) return 'Not measured in this run.\n';
   const rows = memory.map(({ store, samples, answerBytes, overheadBytes }) => {
     const cost = (records: number) =>
@@ -130,7 +103,7 @@ const memoryOf = ({ rssBytes, ownBytes }: MemoryRun['samples'][number]): string 
   [rssBytes, ownBytes].map((bytes) => (bytes === undefined ? '?' : Math.round(bytes / MIB))).join(' / ');
 
 /** The most important figures, for readers who want no details: oncegate and the systems to compare it with. */
-export function shortTable(results: Results): string {
+function shortTable(results: Results): string {
   const runs = grouped(results.cells);
   const cost = (work: string, system: string) => {
     const found = runs.get(`${work} 300 ${system}`) ?? [];
@@ -186,9 +159,7 @@ function amountOf(value: number, unit: Target['unit']): string {
   return value.toFixed(2);
 }
 
-function figureOf({ figure, unit }: Target): string {
-  return figure === undefined ? 'not measured' : `${amountOf(figure, unit)} ${unit}`;
-}
+const figureOf = ({ figure = Number.NaN, unit }: Target): string => `${amountOf(figure, unit)} ${unit}`;
 
 function spreadOf({ spread, unit }: Target): string {
   return spread === undefined ? '' : spread.map((value) => amountOf(value, unit)).join(' to ');

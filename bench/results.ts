@@ -53,7 +53,7 @@ export interface Circumstances {
   calibrationUs: number[];
 }
 
-/** `bench/results.json`. */
+/** What a run has measured. */
 export interface Results extends Circumstances {
   cells: CellRun[];
   paced: PacedRun[];

@@ -25,7 +25,7 @@ export interface Footprint {
 }
 
 /** Gateways with their stores; all but the last have one process on one core. */
-export type DeploymentName = 'redis' | 'cluster' | 'sqlite' | 'two-workers';
+export type DeploymentName = 'redis' | 'cluster' | 'sqlite';
 
 export interface ScalingRun extends Footprint {
   round: number;
@@ -49,7 +49,7 @@ export interface StoreSize {
   busiestShare?: number;
 }
 
-/** `bench/scaling.json`. */
+/** What a run has measured. */
 export interface ScalingResults extends Circumstances {
   /** How many processes wanted a core before the run began. */
   loadAverage: number;

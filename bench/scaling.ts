@@ -1,40 +1,34 @@
 /**
  * What a payout takes from one gateway and from its store: `node bench/scaling.ts [ROUNDS]` (default 3, about four minutes). A Redis,
- * a cluster of three masters, SQLite and two workers do the same work in turn. Writes `bench/scaling.json` and the tables of
- * docs/scaling.md, the calculated ones included, and prints them. `ROUNDS` 0 calculates again from what was measured before.
- * It needs two cores, and a machine that has been idle for a minute.
+ * a cluster of three masters, and SQLite do the same work in turn. Prints the tables of docs/scaling.md, the calculated
+ * ones included. It needs two cores, and a machine that has been idle for a minute.
  */
 import { randomBytes } from 'node:crypto';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { loadavg, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
-import { fileURLToPath } from 'node:url';
 import { joinCluster } from '../test/faults/chaos/topology-cluster.ts';
 import { freePort } from '../test/support/free-port.ts';
 import { launchRedis, type RedisServer } from '../test/support/redis-process.ts';
 import { calibrate } from './calibration.ts';
 import { capacityTables } from './capacity.ts';
-import { writeDocuments } from './documents.ts';
 import { type Deployment, footprint } from './footprint.ts';
 import { type Work, warmUp } from './load.ts';
 import { machine, versions } from './machine.ts';
 import { answerSize } from './memory.ts';
 import { startBackend } from './nginx.ts';
-import { CORES, end, pinned } from './processes.ts';
+import { end, pinned } from './processes.ts';
 import type { DeploymentName, ScalingResults, StoreSize } from './scaling-results.ts';
 import { build, type OncegateOptions, type Place, startOncegate } from './systems.ts';
 
-const RESULTS = fileURLToPath(new URL('./scaling.json', import.meta.url));
 const FULL_SPEED_S = 3;
 const PACED_S = 5;
 const MASTERS = 3;
 
 /** The runs of a round, in this order. Those that are compared follow each other. */
 const RUNS: readonly [deployment: DeploymentName, work: Work, ratePerS?: number][] = [
-  ...(['two-workers', 'redis', 'cluster', 'sqlite'] as const).map(
-    (name) => [name, 'first'] as [DeploymentName, Work],
-  ),
+  ...(['redis', 'cluster', 'sqlite'] as const).map((name) => [name, 'first'] as [DeploymentName, Work]),
   ...(['redis', 'cluster', 'sqlite'] as const).map((name) => [name, 'replay'] as [DeploymentName, Work]),
   ...([250, 1000] as const).flatMap((ratePerS) =>
     (['redis', 'sqlite'] as const).map((name) => [name, 'first', ratePerS] as [DeploymentName, Work, number]),
@@ -61,15 +55,10 @@ async function startDeployments(place: Place): Promise<Map<DeploymentName, Start
       return [servers, { store: { kind: 'redis', cluster: servers.map(({ url }) => url) } }];
     },
     sqlite: async () => [[], { dataPath }],
-    'two-workers': async () => {
-      const [servers, store] = onOne(await startRedis());
-      return [servers, { ...store, cores: `${CORES.system},${CORES.rest}` }];
-    },
   };
   for (const [name, prepare] of Object.entries(options) as [DeploymentName, (typeof options)['redis']][]) {
     const [servers, more] = await prepare();
-    const flavour = name === 'two-workers' ? 'workers' : name === 'sqlite' ? 'sqlite' : 'redis';
-    const system = await startOncegate(flavour, place, more);
+    const system = await startOncegate(name === 'sqlite' ? 'sqlite' : 'redis', place, more);
     const deployment: Deployment & Pick<Started, 'database'> = {
       ...{ system, servers, database: name === 'sqlite' ? join(dataPath, 'records.db') : undefined },
       log: join(place.root, `oncegate-${system.port}`, 'log'),
@@ -182,12 +171,10 @@ async function measure(rounds: number): Promise<ScalingResults> {
 }
 
 const rounds = Number(process.argv[2] ?? 3);
-if (!Number.isInteger(rounds) || rounds < 0 || rounds > 100) {
+if (!Number.isInteger(rounds) || rounds < 1 || rounds > 100) {
   process.stderr.write('node bench/scaling.ts [ROUNDS]\n');
   process.exit(64);
 }
-if (rounds > 0) writeFileSync(RESULTS, `${JSON.stringify(await measure(rounds))}\n`);
-writeDocuments();
-const results: ScalingResults = JSON.parse(readFileSync(RESULTS, 'utf8'));
+const results = await measure(rounds);
 for (const table of Object.values(capacityTables)) process.stdout.write(`${table(results)}\n`);
 process.exitCode = results.runs.some(({ wrong }) => wrong > 0) ? 1 : 0;

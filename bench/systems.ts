@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { stringify } from 'yaml';
 import { NODE_FLAGS } from '../scripts/node-flags.ts';
-import { hashSecret } from '../src/auth/key-index.ts';
+import { hashSecret } from '../src/keys/key-index.ts';
 import { freePort } from '../test/support/free-port.ts';
 import { untilListening } from './listening.ts';
 import { nginxProxy } from './nginx.ts';
@@ -29,8 +29,6 @@ export interface System {
   url: string;
   port: number;
   process: ChildProcess;
-  /** How many processes serve. */
-  processes: number;
   /** Workloads that it is already warm for. */
   warmFor: Set<string>;
   /** From the start of its process to its first connection, in milliseconds. */
@@ -38,7 +36,7 @@ export interface System {
 }
 
 /** How a system is started; systems that are not named here are `peers/NAME.mjs`. */
-export type Flavour = 'redis' | 'sqlite' | 'workers';
+export type Flavour = 'redis' | 'sqlite';
 
 export async function startPeer(name: string, { root, backendUrl, redisUrl }: Place): Promise<System> {
   const port = await freePort();
@@ -50,12 +48,11 @@ export async function startPeer(name: string, { root, backendUrl, redisUrl }: Pl
       port,
       startPinned(CORES.system, 'nginx', ['-c', conf, '-p', folder], { logFile }),
       startedMs,
-      1,
     );
   }
   const env = { PORT: `${port}`, BACKEND_URL: backendUrl, REDIS_URL: redisUrl };
   const child = startPinned(CORES.system, process.execPath, [join(PEERS, `${name}.mjs`)], { env, logFile });
-  return await ready(port, child, startedMs, 1);
+  return await ready(port, child, startedMs);
 }
 
 export type KeyFormat = 'yaml' | 'json';
@@ -67,29 +64,19 @@ export interface OncegateOptions {
   keys?: number;
   /** The format of the key file. */
   keyFormat?: KeyFormat;
+  /** By default the core of the system under test. */
+  core?: string;
   /** The entry point of the gateway's build; by default that of this working tree. */
   main?: string;
-  /** The configuration's section; by default the gateway has none. */
-  tracing?: object;
   /** The configuration's section; by default that of the flavour. */
   store?: object;
-  /** The cores that the gateway may use, as taskset takes them; by default that of the system under test. */
-  cores?: string;
 }
 
 /** The gateway as users run it: built, with default options, its log in a file. */
 export async function startOncegate(
   flavour: Flavour,
   { root, backendUrl, redisUrl }: Place,
-  {
-    dataPath,
-    keys = 100,
-    keyFormat = 'yaml',
-    main = MAIN,
-    tracing,
-    store,
-    cores = CORES.system,
-  }: OncegateOptions = {},
+  { dataPath, keys = 100, keyFormat = 'yaml', core = CORES.system, main = MAIN, store }: OncegateOptions = {},
 ): Promise<System> {
   const [port, adminPort] = [await freePort(), await freePort()];
   const folder = join(root, `oncegate-${port}`);
@@ -101,20 +88,18 @@ export async function startOncegate(
   const config = {
     listen: { host: '127.0.0.1', port },
     admin: { port: adminPort },
-    workers: flavour === 'workers' ? 2 : 1,
     upstream: { url: backendUrl },
     store: store ?? ofFlavour,
     auth: { pepper: PEPPER, keys: { source: 'file', path: keyFile(folder, keys, keyFormat) } },
     shutdown: { delayMs: 0 },
-    ...(tracing && { tracing }),
   };
   const file = join(folder, 'gateway.yaml');
   writeFileSync(file, stringify(config), { mode: 0o600 });
   const startedMs = performance.now();
   const logFile = join(folder, 'log');
   const args = [...NODE_FLAGS, main, 'serve', '--config', file];
-  const child = startPinned(cores, process.execPath, args, { logFile });
-  return await ready(port, child, startedMs, config.workers);
+  const child = startPinned(core, process.execPath, args, { logFile });
+  return await ready(port, child, startedMs);
 }
 
 function keyFile(folder: string, count: number, format: KeyFormat): string {
@@ -128,12 +113,7 @@ function keyFile(folder: string, count: number, format: KeyFormat): string {
   return path;
 }
 
-async function ready(
-  port: number,
-  child: ChildProcess,
-  startedMs: number,
-  processes: number,
-): Promise<System> {
+async function ready(port: number, child: ChildProcess, startedMs: number): Promise<System> {
   const died = new Promise<never>((_, reject) => {
     child.once('exit', (code) =>
       reject(new Error(`${child.spawnargs.slice(3).join(' ')} ended (${code}) before it was ready`)),
@@ -142,7 +122,7 @@ async function ready(
   died.catch(() => {});
   await Promise.race([untilListening(port), died]);
   const readyMs = performance.now() - startedMs;
-  return { url: `http://127.0.0.1:${port}`, port, process: child, processes, readyMs, warmFor: new Set() };
+  return { url: `http://127.0.0.1:${port}`, port, process: child, readyMs, warmFor: new Set() };
 }
 
 /** Compiles the gateway into `dist`. */

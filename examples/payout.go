@@ -1,8 +1,7 @@
 // One payout, at most once, however often this runs: go run payout.go REFERENCE AMOUNT BANK_CODE ACCOUNT_NUMBER
 // Environment: API_URL, SECRET_KEY. Exit codes: 0 paid, 1 refused by the backend, 2 unknown: run it again later with the same arguments.
 package main
-import ("bytes"; "crypto/rand"; "encoding/json"; "fmt"; "io"; "net/http"; "os"; "strconv"; "strings"; "time")
-const again = " request_in_flight store_unavailable upstream_unreachable overloaded shutting_down rate_limited request_timeout internal_error "
+import ("bytes"; "crypto/rand"; "encoding/json"; "fmt"; "io"; "net/http"; "os"; "strconv"; "time")
 func must[T any](value T, err error) T { if err != nil { panic(err) }; return value }
 func main() {
 	file := "payout-" + os.Args[1] + ".json"
@@ -24,11 +23,12 @@ func main() {
 		request.Header = http.Header{"Authorization": {"Bearer " + os.Getenv("SECRET_KEY")}, "Content-Type": {"application/json"}, "X-Service-Idempotency": {saved[0]}}
 		if answer, err := client.Do(request); err == nil { // Without an answer, nothing is known about the payout.
 			if text, err := io.ReadAll(answer.Body); err == nil {
-				var p struct{ Error struct{ Code string } }
+				// An answer of the gateway itself says whether to send the same request again. None of them says that the payout failed.
+				var p struct{ Error struct{ Retry string } }
 				isProblem := answer.Header.Get("Content-Type") == "application/problem+json" && json.Unmarshal(text, &p) == nil
-				if answer.StatusCode >= 500 && !isProblem || p.Error.Code == "outcome_unknown" || p.Error.Code == "response_not_stored" { break }
-				if answer.StatusCode != 429 && !strings.Contains(again, " "+p.Error.Code+" ") {
-					fmt.Println(string(text)); if isProblem { os.Exit(2) }; os.Exit(answer.StatusCode / 300)
+				if p.Error.Retry != "same_key" && (isProblem || answer.StatusCode != 429) {
+					fmt.Println(string(text))
+					if isProblem || answer.StatusCode >= 500 { break } else { os.Exit(answer.StatusCode / 300) }
 				}
 				if after, _ := strconv.Atoi(answer.Header.Get("Retry-After")); after > wait { wait = after }
 			}

@@ -5,7 +5,6 @@ import { existsSync, fsyncSync, openSync, readFileSync, writeFileSync } from 'no
 import { link } from 'node:fs/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-const AGAIN = /request_in_flight|store_unavailable|upstream_unreachable|overloaded|shutting_down|rate_limited|request_timeout|internal_error/;
 const { API_URL, SECRET_KEY } = process.env;
 const [reference, amount, bank_code, account_number] = process.argv.slice(2);
 const file = `payout-${reference}.json`;
@@ -25,12 +24,12 @@ for (const waitS of [1, 2, 4, 8, 0]) {
   try {
     const answer = await fetch(`${API_URL}/v1/index.php`, { method: 'POST', headers, body, signal: AbortSignal.timeout(30_000) });
     const text = await answer.text();
-    const code = answer.headers.get('content-type') === 'application/problem+json' ? JSON.parse(text).error.code : '';
-    if ((answer.status >= 500 && !code) || /outcome_unknown|response_not_stored/.test(code)) break;
-    if (answer.status !== 429 && !AGAIN.test(code)) {
-      console.log(text);
-      process.exit(code ? 2 : Number(!answer.ok)); // A problem says nothing of an earlier request with the key.
-    }
+    // An answer of the gateway itself says whether to send the same request again. None of them says that the payout failed.
+    const isProblem = answer.headers.get('content-type') === 'application/problem+json';
+    const again = isProblem ? JSON.parse(text).error.retry === 'same_key' : answer.status === 429;
+    if (!again) console.log(text);
+    if (!again && (isProblem || answer.status >= 500)) break;
+    if (!again) process.exit(Number(!answer.ok));
     retryAfterS = Number(answer.headers.get('retry-after')) || 0;
   } catch {} // The request got no answer, which says nothing about the payout.
   await sleep(Math.max(waitS, retryAfterS) * 1000);

@@ -1,9 +1,6 @@
 <?php
 // One payout, at most once, however often this runs: php payout.php REFERENCE AMOUNT BANK_CODE ACCOUNT_NUMBER
 // Environment: API_URL, SECRET_KEY. Exit codes: 0 paid, 1 refused by the backend, 2 unknown: run it again later with the same arguments.
-const AGAIN = ['request_in_flight', 'store_unavailable', 'upstream_unreachable', 'overloaded', 'shutting_down', 'rate_limited',
-    'request_timeout', 'internal_error'];
-const UNKNOWN = ['outcome_unknown', 'response_not_stored'];
 [, $reference, $amount, $bank, $account] = $argv;
 $file = "payout-$reference.json";
 // Key and body are on the disk before they are sent. A later run sends the same ones again.
@@ -27,10 +24,13 @@ foreach ([1, 2, 4, 8, 0] as $wait) {
     if ($text !== false && preg_match('~^HTTP/\S+ (\d+)~', $head, $found)) {
         $status = (int) $found[1];
         $isProblem = stripos($head, 'content-type: application/problem+json') !== false;
-        // PHP returns a text that breaks off as if it were whole. A problem without a code says as little as no answer.
-        $code = $isProblem ? json_decode($text)->error->code ?? AGAIN[0] : '';
-        if (($status >= 500 && $code === '') || in_array($code, UNKNOWN)) break;
-        if ($status !== 429 && !in_array($code, AGAIN)) { echo "$text\n"; exit($isProblem ? 2 : ($status < 300 ? 0 : 1)); }
+        // An answer of the gateway itself says whether to send the same request again. None of them says that the payout failed.
+        // PHP returns a text that breaks off as if it were whole. A problem that breaks off says as little as no answer.
+        if ($isProblem ? (json_decode($text)->error->retry ?? 'same_key') !== 'same_key' : $status !== 429) {
+            echo "$text\n";
+            if ($isProblem || $status >= 500) break;
+            exit($status < 300 ? 0 : 1);
+        }
         if (preg_match('~^retry-after: (\d+)~im', $head, $found)) $wait = max($wait, (int) $found[1]);
     }
     sleep($wait);

@@ -1,8 +1,6 @@
 # One payout, at most once, however often this runs: python3 payout.py REFERENCE AMOUNT BANK_CODE ACCOUNT_NUMBER
 # Environment: API_URL, SECRET_KEY. Exit codes: 0 paid, 1 refused by the backend, 2 unknown: run it again later with the same arguments.
 import contextlib, http.client, json, os, sys, time, urllib.error, urllib.request, uuid
-UNKNOWN = ["outcome_unknown", "response_not_stored"]
-AGAIN = "request_in_flight store_unavailable upstream_unreachable overloaded shutting_down rate_limited request_timeout internal_error"
 reference, amount, bank_code, account_number = sys.argv[1:]
 path = f"payout-{reference}.json"
 # Key and body are on the disk before they are sent. A later run sends the same ones again.
@@ -27,13 +25,15 @@ for wait in (wait for wait in (1, 2, 4, 8, 0) if time.time() - saved["at"] < 23 
         except urllib.error.HTTPError as error:
             answer = error
         text = answer.read().decode(errors="replace")
-        code = json.loads(text)["error"]["code"] if answer.headers["Content-Type"] == "application/problem+json" else ""
-        if (answer.status >= 500 and not code) or code in UNKNOWN:
-            break
-        if answer.status != 429 and code not in AGAIN.split():
-            sys.exit(print(text) or (2 if code else int(answer.status >= 300)))
+        # An answer of the gateway itself says whether to send the same request again. None of them says that the payout failed.
+        is_problem = answer.headers["Content-Type"] == "application/problem+json"
+        if not (json.loads(text).get("error", {}).get("retry") == "same_key" if is_problem else answer.status == 429):
+            print(text)
+            if is_problem or answer.status >= 500:
+                break
+            sys.exit(int(answer.status >= 300))
         wait = max(wait, int(after) if (after := answer.headers.get("Retry-After", "")).isdecimal() else 0)
-    except (OSError, http.client.HTTPException):  # The request got no answer, which says nothing about the payout.
+    except (OSError, http.client.HTTPException, ValueError):  # The request got no answer, which says nothing about the payout.
         pass
     time.sleep(wait)
 sys.exit(print("unknown: do not pay by other means, and contact us. Key:", saved["key"], file=sys.stderr) or 2)

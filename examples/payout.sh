@@ -22,14 +22,13 @@ for wait in 1 2 4 8 0; do
   # The gateway may forget a key 24 hours after its first use. To send it again then would be a second payout.
   [ $(($(date +%s) - $(sed -n 3p "$file"))) -lt 82800 ] || break
   if head=$(call); then # Without an answer, nothing is known about the payout.
-    status=${head%% *} code=''
-    case $head in *application/problem+json*) code=$(sed 's/.*"code":"\([a-z_]*\)".*/\1/' "$answer") ;; esac
-    case $status:$code in
-      5??: | *:outcome_unknown | *:response_not_stored) break ;;
-      429:* | *:rate_limited | *:request_in_flight | *:store_unavailable | *:upstream_unreachable | *:overloaded) ;;
-      *:shutting_down | *:request_timeout | *:internal_error) ;;
-      2??:*) cat "$answer" && exit 0 ;;
-      *:?*) cat "$answer" && exit 2 ;; *:) cat "$answer" && exit 1 ;;
+    status=${head%% *} retry=''
+    # An answer of the gateway itself says whether to send the same request again. None of them says that the payout failed.
+    case $head in *application/problem+json*) retry=$(sed 's/.*"retry":"\([a-z_]*\)".*/\1/' "$answer") ;; esac
+    case $status:$retry in
+      429: | *:same_key) ;;
+      5??: | *:?*) cat "$answer" && break ;;
+      2??:) cat "$answer" && exit 0 ;; *) cat "$answer" && exit 1 ;;
     esac
     case ${head##* } in '' | *[!0-9]*) ;; *) [ "${head##* }" -le "$wait" ] || wait=${head##* } ;; esac # It can be a date.
   fi

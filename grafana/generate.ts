@@ -10,10 +10,8 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { type Dashboard, dashboardOf, type Installation } from './source/dashboard.ts';
-import { idempotency } from './source/idempotency/idempotency.ts';
-import { merchants } from './source/merchants.ts';
-import { overview } from './source/overview/overview.ts';
-import { runtime } from './source/runtime/runtime.ts';
+import { internals } from './source/internals.ts';
+import { overview } from './source/overview.ts';
 
 export const FOLDER = fileURLToPath(new URL('./dashboards/', import.meta.url));
 
@@ -27,7 +25,7 @@ const DEFAULTS: Installation = {
 function dashboardsOf(installation: Installation = DEFAULTS): Dashboard[] {
   if (/["\\]/.test(installation.logStream))
     throw new Error('--log-stream: put its values in backticks: {app=`x`}');
-  return [overview, idempotency, merchants, runtime].map((page) => dashboardOf(page, installation));
+  return [overview, internals].map((page) => dashboardOf(page, installation));
 }
 
 /** What each file must have, by its name. */

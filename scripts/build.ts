@@ -1,8 +1,13 @@
-/** `npm run build [FOLDER]`: compiles src to dist or to FOLDER, copies the files that are not TypeScript, and bundles the pages. */
+/**
+ * `npm run build [FOLDER]`: compiles the library of the package to dist or to FOLDER, and bundles console and command there. The
+ * command reads the manifest beside that folder.
+ */
 import { spawnSync } from 'node:child_process';
-import { chmodSync, cpSync, globSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { globSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { bundleCommand } from './bundle.ts';
+import { licences } from './licences.ts';
 import { bundlePages } from './pages.ts';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
@@ -18,17 +23,14 @@ const { status } = spawnSync(
   },
 );
 if (status !== 0) process.exit(status ?? 1);
-cpSync(join(root, 'src'), dist, {
-  recursive: true,
-  filter: (path) => !path.endsWith('.ts'),
-});
 // The compiler rewrites these names in the JavaScript only.
 for (const name of globSync('**/*.d.ts', { cwd: dist })) {
   const declarations = readFileSync(join(dist, name), 'utf8');
   writeFileSync(join(dist, name), declarations.replace(/(['"])(\.[^'"]*)\.ts\1/g, '$1$2.js$1'));
 }
 await bundlePages(dist);
-chmodSync(join(dist, 'main.js'), 0o755);
+writeFileSync(join(dist, 'THIRD-PARTY-LICENSES.md'), licences());
+if (!(await bundleCommand(dist))) process.exit(1);
 // For oncegate_build_info. The image's build has no repository: there the variable says it.
 const { stdout } = spawnSync('git', ['rev-parse', 'HEAD'], { cwd: root, encoding: 'utf8' });
 const commit = process.env.ONCEGATE_COMMIT || stdout?.trim();

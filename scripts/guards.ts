@@ -1,9 +1,7 @@
 /**
- * The guards of the promise. `npm run mutants` takes them out one by one; `npm run guards` writes the tables of their
- * decision record, which a test compares with this list.
+ * The guards of the promise. `npm run mutants` takes them out one by one; `npm run generate` writes the tables of their
+ * decision record.
  */
-import { readFileSync, writeFileSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
 import { accessGuards } from './guards/access.ts';
 import { copyGuards } from './guards/copy.ts';
 import { embeddingGuards } from './guards/embedding.ts';
@@ -61,9 +59,4 @@ export function withGuardTables(document: string): string {
     text = text.replace(old, () => table(rows));
   }
   return text;
-}
-
-if (import.meta.main) {
-  const path = fileURLToPath(new URL(`../${GUARDS_DOCUMENT}`, import.meta.url));
-  writeFileSync(path, withGuardTables(readFileSync(path, 'utf8')));
 }

@@ -1,19 +1,21 @@
 /**
- * `node scripts/interfaces.ts` writes docs/api/interfaces.json: the names that a minor version must keep (docs/releasing.md). Run it
+ * `node scripts/interfaces.ts` writes docs/interfaces.json: the names that a minor version must keep (docs/releasing.md). Run it
  * for a release. A test fails if one of them is gone.
  */
-import { globSync, readFileSync, writeFileSync } from 'node:fs';
+import { execFileSync } from 'node:child_process';
+import { globSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { configSchema } from '../src/config/schema.ts';
-import { problem, problemCodes } from '../src/kernel/problem.ts';
-import { CATALOGUE, type Definition } from '../src/observability/catalogue.ts';
-import { LOG_EVENTS } from '../src/observability/log-events.ts';
+import { problem, problemCodes } from '../src/lib/problem.ts';
+import { CATALOGUE, type Definition } from '../src/telemetry/catalogue.ts';
+import { LOG_EVENTS } from '../src/telemetry/log-events.ts';
 import { optionPaths, pathsIn } from '../test/support/option-paths.ts';
-import { publicDeclarations } from './api/declarations.ts';
 
-export const INTERFACES = fileURLToPath(new URL('../docs/api/interfaces.json', import.meta.url));
-const SOURCES = fileURLToPath(new URL('../src', import.meta.url));
+export const INTERFACES = fileURLToPath(new URL('../docs/interfaces.json', import.meta.url));
+const ROOT = fileURLToPath(new URL('..', import.meta.url));
+const SOURCES = join(ROOT, 'src');
 
 /** By what docs/releasing.md calls the interface. */
 export type Interfaces = Record<string, readonly string[]>;
@@ -30,7 +32,9 @@ export function interfaces(): Interfaces {
       msg,
       ...Object.keys(fields).map((field) => `${msg}: ${field}`),
     ]).sort(),
-    package: exported(publicDeclarations()),
+    package: publicDeclarations()
+      .flatMap(({ name, members }) => [name, ...[...members.keys()].map((member) => `${name}.${member}`)])
+      .sort(),
     commands: commands(),
   };
 }
@@ -46,19 +50,48 @@ function defaults(): string[] {
     .sort();
 }
 
-/** The exports of the package, and the members of its interfaces. */
-function exported(declarations: string): string[] {
-  const names: string[] = [];
-  let within: string | undefined;
-  for (const line of declarations.split('\n')) {
-    const [, kind, name] =
-      /^export (?:declare )?(?:async )?(interface|type|function|class|const) (\w+)/.exec(line) ?? [];
-    if (name) names.push(name);
-    if (name) within = kind === 'interface' && line.endsWith('{') ? name : undefined;
-    const [, member] = /^ {4}(?:readonly )?(\w+)\??[:(]/.exec(line) ?? [];
-    if (within && member) names.push(`${within}.${member}`);
+/** What the package exports, as its `.d.ts` files declare it. */
+export interface Declaration {
+  name: string;
+  /** Its docstring; empty without one. */
+  docs: string;
+  /** Of an interface: the docstrings of its members, by name. */
+  members: Map<string, string>;
+}
+
+/** @throws {Error} if an export is not declared where `src/index.ts` says */
+export function publicDeclarations(): Declaration[] {
+  const folder = mkdtempSync(join(tmpdir(), 'oncegate-declarations-'));
+  try {
+    const options = ['-p', 'tsconfig.build.json', '--emitDeclarationOnly', '--noCheck', '--outDir', folder];
+    execFileSync(join(ROOT, 'node_modules', '.bin', 'tsc'), options, { cwd: ROOT });
+    const read = (path: string) => readFileSync(join(folder, path.replace(/\.ts$/, '.d.ts')), 'utf8');
+    const index = read('index.ts');
+    const exported = [...index.matchAll(/^export (?:type )?\{([^}]*)\} from '\.\/([^']+)';$/gm)];
+    if (exported.length !== index.match(/^export /gm)?.length)
+      throw new Error('src/index.ts must only have exports such as: export { name } from "./file.ts"');
+    return exported.flatMap(([, names = '', path = '']) => {
+      const declared = names.split(',').map((item) => item.replace('type ', '').trim());
+      return declared.filter((name) => name !== '').map((name) => declarationIn(read(path), name));
+    });
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
   }
-  return [...new Set(names)].sort();
+}
+
+const DOCS = String.raw`(/\*\*(?:(?!\*/).)*\*/\s+)?`;
+
+function declarationIn(text: string, name: string): Declaration {
+  const kinds = '(interface|type|function|class|const)';
+  const found = new RegExp(`^${DOCS}export (?:declare )?${kinds} ${name}\\b(.*?)(?=^\\S|(?![^]))`, 'ms').exec(
+    text,
+  );
+  if (!found) throw new Error(`${name} is not declared`);
+  const [, docs = '', kind, body = ''] = found;
+  // The compiler indents each member by four spaces.
+  const members =
+    kind === 'interface' ? body.matchAll(new RegExp(`${DOCS}^ {4}(?:readonly )?(\\w+)\\??[:(]`, 'gms')) : [];
+  return { name, docs, members: new Map([...members].map(([, about = '', member = '']) => [member, about])) };
 }
 
 /** The commands with the options that their usage names. */

@@ -15,7 +15,10 @@ const COPIES = 2;
 /** The time limit for each test file. */
 const AT_MOST_MS = 120_000;
 const root = fileURLToPath(new URL('..', import.meta.url));
-const COPIED = ['src', 'test', 'config', 'scripts', 'package.json', 'tsconfig.json', 'vitest.config.ts'];
+const COPIED = [
+  ...['src', 'test', 'config', 'scripts'],
+  ...['package.json', 'package-lock.json', 'tsconfig.json', 'vitest.config.ts'],
+];
 
 interface TestResult {
   ancestorTitles: string[];

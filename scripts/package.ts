@@ -17,17 +17,7 @@ const COPIED = [
   ...['README.md', 'LICENSE', 'CHANGELOG.md', 'SECURITY.md'],
 ];
 /** Pictures, and what is only for those who change this repository. */
-const LEFT_OUT = [
-  ...['docs/api/interfaces.json', 'docs/console'],
-  ...['grafana/source', 'grafana/generate.ts'],
-];
-
-interface Installed {
-  name?: string;
-  version: string;
-  dev?: boolean;
-  optional?: boolean;
-}
+const LEFT_OUT = ['docs/interfaces.json', 'docs/console', 'grafana/source', 'grafana/generate.ts'];
 
 function run(command: string, args: string[], cwd: string): void {
   const { status, error } = spawnSync(command, args, { cwd, stdio: ['ignore', 'ignore', 'inherit'] });
@@ -51,36 +41,12 @@ function manifest(): object {
       '.': { types: './dist/index.d.ts', default: './dist/index.js' },
       './package.json': './package.json',
     },
-    files: ['dist', ...COPIED, 'THIRD-PARTY-LICENSES.md'],
+    files: ['dist', ...COPIED],
     dependencies,
     // Any version, because npm refuses to install this package beside another one, even if nobody uses it.
     peerDependencies: Object.fromEntries(optional.map((library) => [library, '*'])),
     peerDependenciesMeta: Object.fromEntries(optional.map((library) => [library, { optional: true }])),
   };
-}
-
-/** Packages whose code is in the pages of the admin port. Their licences must be distributed with them. */
-const BUNDLED: readonly [name: string, files: readonly string[]][] = [
-  ['preact', ['LICENSE']],
-  ['uplot', ['LICENSE']],
-  ['swagger-ui-dist', ['LICENSE', 'NOTICE', 'swagger-ui-bundle.js.LICENSE.txt']],
-];
-
-/** A table of the packages that are installed together with this one, and the licences of those that are a part of it. */
-function licences(): string {
-  const packages = json('package-lock.json').packages as Record<string, Installed>;
-  const bundled = BUNDLED.map(([name, files]) => {
-    const texts = files.map((file) => readFileSync(join(root, 'node_modules', name, file), 'utf8').trim());
-    const blocks = texts.map((text) => `\`\`\`text\n${text}\n\`\`\``);
-    return [`## ${name} ${packages[`node_modules/${name}`]?.version}`, ...blocks].join('\n\n');
-  });
-  const rows = Object.entries(packages)
-    .filter(([path, { dev, optional }]) => path !== '' && !dev && !optional)
-    .map(([path, { version }]) => {
-      const { license = 'unknown' } = json(`${path}/package.json`) as { license?: string };
-      return `| ${path.slice(path.lastIndexOf('node_modules/') + 13)} | ${version} | ${license} |`;
-    });
-  return `# Licences of the packages that oncegate needs\n\n| package | version | licence |\n|---|---|---|\n${rows.sort().join('\n')}\n\n# Licences of the packages that the pages of the admin port contain\n\n${bundled.join('\n\n')}\n`;
 }
 
 /** Leaves the text of links in the documents that lead to a part of the repository that the package does not have. */
@@ -99,7 +65,6 @@ function removeDeadLinks(): void {
 
 rmSync(target, { recursive: true, force: true });
 mkdirSync(contents, { recursive: true });
-run(process.execPath, [join(root, 'scripts', 'build.ts'), join(contents, 'dist')], root);
 for (const name of COPIED)
   cpSync(join(root, name), join(contents, name), {
     recursive: true,
@@ -107,6 +72,6 @@ for (const name of COPIED)
   });
 removeDeadLinks();
 writeFileSync(join(contents, 'package.json'), `${JSON.stringify(manifest(), null, 2)}\n`);
-writeFileSync(join(contents, 'THIRD-PARTY-LICENSES.md'), licences());
+run(process.execPath, [join(root, 'scripts', 'build.ts'), join(contents, 'dist')], root);
 run('npm', ['pack', '--silent', '--pack-destination', target], contents);
 process.stdout.write(`${join(target, `oncegate-${json('package.json').version}.tgz`)}\n`);

@@ -1,11 +1,12 @@
-// Prepares a fresh clone: installs the packages that the lock file names, and bundles the pages of the admin port. With --faults it
-// also installs what the fault suite needs from the system; with --test what all tests need, and the clients that they drive;
-// with --bench what the benchmark needs, and its peers; with --api TypeDoc. It is plain JavaScript without packages, because it
-// runs before any are installed, on Node 20 or newer.
-import { spawnSync } from 'node:child_process';
+// Prepares a fresh clone: installs the packages that the lock file names, and bundles console and command. With the name of a command in
+// RUNS it also checks what that command needs from the system, and then runs it. Programs from the system are installed only after
+// a question, or with --install. It is plain JavaScript without packages, because it runs before any are installed, on Node 20 or newer.
+import { spawn, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { constants } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
+import { createInterface } from 'node:readline/promises';
 import { fileURLToPath } from 'node:url';
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
@@ -63,18 +64,20 @@ const answers = (command, ...args) => spawnSync(command, args).status === 0;
 /** Debian packages, each with a check whether it is installed. */
 const testPackages = {
   'redis-server': () => answers('redis-server', '--version'),
-  curl: () => answers('curl', '--version'),
   // Makes the certificates of the tests.
   openssl: () => answers('openssl', 'version'),
-  // The fault suite moves a gateway's wall clock.
-  faketime: () => answers('faketime', '--version'),
-  // libfiu makes a gateway's system calls fail.
-  'fiu-utils': () => existsSync('/usr/bin/fiu-ctrl') && existsSync('/usr/lib/fiu/fiu_posix_preload.so'),
   // For `prlimit` and `fallocate`, which make a disk full.
   'util-linux': () => answers('prlimit', '--version'),
 };
-/** What `npm test` needs more. The fault suite does without. */
-const morePackages = {
+const chaosPackages = {
+  ...testPackages,
+  // Moves a gateway's wall clock.
+  faketime: () => answers('faketime', '--version'),
+  // libfiu makes a gateway's system calls fail.
+  'fiu-utils': () => existsSync('/usr/bin/fiu-ctrl') && existsSync('/usr/lib/fiu/fiu_posix_preload.so'),
+};
+const allPackages = {
+  ...chaosPackages,
   // Shows the console's page.
   chromium: () => answers('chromium', '--version'),
   // They check the manifests and the unit, and run in front of the gateway.
@@ -82,7 +85,8 @@ const morePackages = {
   systemd: () => answers('systemd-analyze', '--version'),
   nginx: () => answers('nginx', '-v'),
   haproxy: () => answers('haproxy', '-v'),
-  // The runbook inspects and backs up the records with it.
+  // The documents use them.
+  curl: () => answers('curl', '--version'),
   sqlite3: () => answers('sqlite3', '--version'),
   // They run the example clients.
   'php-cli': () => answers('php', '--version'),
@@ -97,34 +101,54 @@ const benchPackages = {
   wrk: () => spawnSync('wrk', ['--version']).error === undefined,
 };
 
+/** What each command of package.json needs from the system, and the program that it runs. */
+const RUNS = {
+  test: { program: 'scripts/test.ts', packages: testPackages },
+  'test:fast': { program: 'scripts/test.ts', arguments: ['--fast'] },
+  'test:all': {
+    program: 'scripts/test.ts',
+    arguments: ['--all'],
+    packages: allPackages,
+    folders: ['test/clients/programs'],
+    needsPrometheus: true,
+  },
+  chaos: { program: 'test/faults/chaos/main.ts', packages: chaosPackages },
+  mutants: { program: 'scripts/mutants.ts', packages: allPackages, needsPrometheus: true },
+  bench: { program: 'bench/main.ts', packages: benchPackages, folders: ['bench/peers'] },
+};
+
 const mayInstall = () => process.getuid?.() === 0 && answers('apt-get', '--version');
 
 /** A mirror may drop a connection. */
 const RETRIES = ['-o', 'Acquire::Retries=5'];
 
-let listsAreRead = false;
-function readPackageLists() {
-  if (!listsAreRead) run('apt-get', ['update', '-qq', ...RETRIES], 'reading the package lists');
-  listsAreRead = true;
-}
+const tools = join(root, 'node_modules', '.tools');
+const PROMETHEUS = ['prometheus', 'promtool'];
+const hasPrometheus = () =>
+  PROMETHEUS.every((name) => answers(name, '--version') || answers(join(tools, name), '--version'));
 
-/** @param purpose what needs them */
-function installSystemPackages(packages, purpose) {
-  const missing = Object.keys(packages).filter((name) => !packages[name]());
-  if (missing.length === 0) return;
-  const names = missing.join(' ');
-  if (!mayInstall()) {
-    fail(
-      `${names} (redis-server 7.0 or newer) must be there for ${purpose}: install it (Debian, Ubuntu: sudo apt-get install ${names}) and try again`,
-    );
+/** Installs what the command needs from the system, if the person agrees or has said --install. */
+async function installSystemPackages(command, { packages = {}, needsPrometheus = false }, isAgreed) {
+  const names = Object.keys(packages).filter((name) => !packages[name]());
+  const fetchesPrometheus = needsPrometheus && !hasPrometheus();
+  if (names.length === 0 && !fetchesPrometheus) return;
+  const missing = fetchesPrometheus ? [...names, 'prometheus'] : names;
+  const needed = `npm run ${command} needs ${missing.join(' ')} (redis-server 7.0 or newer)`;
+  if (!mayInstall()) fail(`${needed}. Debian, Ubuntu: sudo apt-get install ${missing.join(' ')}`);
+  if (!isAgreed) {
+    if (!process.stdin.isTTY)
+      fail(`${needed}. Install it, or let this command do so: npm run ${command} -- --install`);
+    const terminal = createInterface({ input: process.stdin, output: process.stderr });
+    const answer = await terminal.question(`oncegate: ${needed}. Install it from Debian now? [y/N] `);
+    terminal.close();
+    if (!/^y(?:es)?$/i.test(answer.trim())) fail('nothing was installed');
   }
   process.env.DEBIAN_FRONTEND = 'noninteractive';
-  readPackageLists();
-  run(
-    'apt-get',
-    ['install', '-y', '-qq', '--no-install-recommends', ...RETRIES, ...missing],
-    `installing ${names} for ${purpose}`,
-  );
+  run('apt-get', ['update', '-qq', ...RETRIES], 'reading the package lists');
+  const options = ['install', '-y', '-qq', '--no-install-recommends', ...RETRIES];
+  if (names.length > 0)
+    run('apt-get', [...options, ...names], `installing ${names.join(' ')} for npm run ${command}`);
+  if (fetchesPrometheus) fetchPrometheus();
 }
 
 /**
@@ -132,48 +156,41 @@ function installSystemPackages(packages, purpose) {
  * package, because installing the package would start a server.
  */
 function fetchPrometheus() {
-  const tools = join(root, 'node_modules', '.tools');
-  const programs = ['prometheus', 'promtool'];
-  const isThere = (name) => answers(name, '--version') || answers(join(tools, name), '--version');
-  if (programs.every(isThere)) return;
-  if (!mayInstall())
-    fail('prometheus and promtool must be there for the tests: install Prometheus and try again');
   const folder = join(tools, 'package');
   // What an earlier attempt may have left.
   rmSync(folder, { recursive: true, force: true });
   mkdirSync(folder, { recursive: true });
-  readPackageLists();
   // Otherwise apt warns that its own user cannot write to this folder.
   const download = [...RETRIES, '-o', 'APT::Sandbox::User=root', 'download', '-qq', 'prometheus'];
   run('apt-get', download, 'fetching Prometheus (once)', folder);
-  const paths = programs.map((name) => `./usr/bin/${name}`).join(' ');
+  const paths = PROMETHEUS.map((name) => `./usr/bin/${name}`).join(' ');
   run(
     'sh',
     ['-c', `dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ${paths}`],
     'unpacking Prometheus',
     folder,
   );
-  for (const name of programs) renameSync(join(folder, 'usr', 'bin', name), join(tools, name));
+  for (const name of PROMETHEUS) renameSync(join(folder, 'usr', 'bin', name), join(tools, name));
   rmSync(folder, { recursive: true });
 }
 
 installPackages(root, 'packages');
 const node = checkNode();
-const { status } = spawnSync(node, [join(root, 'scripts', 'pages.ts')], {
+const { status } = spawnSync(node, [join(root, 'scripts', 'bundle.ts')], {
   stdio: ['ignore', 'ignore', 'inherit'],
 });
-if (status !== 0) fail('bundling the pages of the admin port failed');
-const wanted = new Set(process.argv.slice(2));
-if (wanted.has('--faults') || wanted.has('--test')) installSystemPackages(testPackages, 'the tests');
-if (wanted.has('--test')) {
-  installSystemPackages(morePackages, 'the tests');
-  fetchPrometheus();
-  installPackages(join(root, 'test', 'clients', 'programs'), "the tests' clients");
+if (status !== 0) fail('bundling failed');
+const [command, ...rest] = process.argv.slice(2);
+if (command !== undefined) {
+  const { program, arguments: own = [], folders = [], ...needs } = RUNS[command];
+  if (!rest.includes('--help')) {
+    await installSystemPackages(command, needs, rest.includes('--install'));
+    for (const folder of folders) installPackages(join(root, folder), `the packages of ${folder}`);
+  }
   // The kernel has not yet written what npm installed: hundreds of megabytes, behind which the writes of the tests would wait.
-  spawnSync('sync', ['--file-system', root]);
+  if (command.startsWith('test')) spawnSync('sync', ['--file-system', root]);
+  const given = rest.filter((argument) => argument !== '--install');
+  const child = spawn(node, [join(root, program), ...own, ...given], { cwd: root, stdio: 'inherit' });
+  for (const signal of ['SIGINT', 'SIGTERM']) process.on(signal, () => child.kill(signal));
+  child.once('exit', (code, signal) => process.exit(code ?? 128 + constants.signals[signal]));
 }
-if (wanted.has('--bench')) {
-  installSystemPackages(benchPackages, 'the benchmark');
-  installPackages(join(root, 'bench', 'peers'), "the benchmark's peers");
-}
-if (wanted.has('--api')) installPackages(join(root, 'scripts', 'api'), 'TypeDoc');

@@ -1,12 +1,13 @@
 /**
- * `npm test`: type check, lint, and every suite. `npm run test:fast`: type check, lint, and the unit tests. Other arguments go
- * to vitest. The last line reads `N passed, N failed, N skipped`; the type check and the lint count as one test each. The exit
- * code is 0 only if nothing failed.
+ * `npm test`: type check, lint, and every suite but those that need more programs; `npm run test:all`: those too.
+ * `npm run test:fast`: type check, lint, and the unit tests. Other arguments go to vitest. With --record it writes how long each
+ * file took into test/times.json, by which the next runs order them. The last line reads `N passed, N failed, N skipped`; the
+ * type check and the lint count as one test each. The exit code is 0 only if nothing failed.
  */
 import { spawn } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 interface Counts {
@@ -51,6 +52,7 @@ async function runSuites(filters: string[]): Promise<Counts> {
       ...filters,
     ]);
     const results = JSON.parse(readFileSync(file, 'utf8'));
+    if (has('--record')) writeTimes(results.testResults);
     const failed = Number(results.numFailedTests);
     return {
       passed: Number(results.numPassedTests),
@@ -65,15 +67,34 @@ async function runSuites(filters: string[]): Promise<Counts> {
   }
 }
 
-const filters = process.argv.slice(2).filter((argument) => argument !== '--fast');
-const isFast = filters.length < process.argv.length - 2;
+/** For these the order matters. */
+const LONG_SECONDS = 3;
+
+/** Long files that ran get a new time, and files that there are no longer lose theirs. */
+function writeTimes(ran: { name: string; startTime: number; endTime: number }[]): void {
+  const path = join(root, 'test', 'times.json');
+  const times: Record<string, number> = JSON.parse(readFileSync(path, 'utf8'));
+  for (const { name, startTime, endTime } of ran)
+    times[relative(join(root, 'test'), name)] = Math.round((endTime - startTime) / 100) / 10;
+  const there = Object.entries(times).filter(
+    ([name, seconds]) => seconds >= LONG_SECONDS && existsSync(join(root, 'test', name)),
+  );
+  const sorted = Object.fromEntries(there.sort(([, a], [, b]) => b - a));
+  writeFileSync(path, `${JSON.stringify(sorted, undefined, 2)}\n`);
+}
+
+const OWN_OPTIONS = ['--fast', '--all', '--record'];
+const given = process.argv.slice(2);
+const has = (option: string) => given.includes(option);
+const filters = given.filter((argument) => !OWN_OPTIONS.includes(argument));
 const checks = Promise.all([
-  runStep(['tsc', ['--noEmit']], ['tsc', ['-p', 'console']], ['tsc', ['-p', 'interface-page']]),
-  runStep(['biome', ['check', '.']], ['node', ['scripts/fences.ts']]),
+  runStep(['tsc', ['--noEmit']], ['tsc', ['-p', 'src/console']]),
+  runStep(['biome', ['check', '.']]),
 ]);
 // The other suites wait for leases and time limits: they get the machine for themselves.
-if (!isFast) await checks;
-const suites = await runSuites(isFast ? ['--project', 'unit', ...filters] : filters);
+if (!has('--fast')) await checks;
+const without = has('--all') ? [] : ['--project', '!more*'];
+const suites = await runSuites([...(has('--fast') ? ['--project', 'unit'] : without), ...filters]);
 const steps = [...(await checks), suites];
 const sum = (name: keyof Counts) => steps.reduce((total, counts) => total + counts[name], 0);
 process.stdout.write(`\n${sum('passed')} passed, ${sum('failed')} failed, ${sum('skipped')} skipped\n`);

@@ -2,7 +2,6 @@
  * `node scripts/version.ts X.Y.Z`: writes the version into every place that names it. CHANGELOG.md is written by hand:
  * docs/releasing.md. A test checks that all places agree.
  */
-import { spawnSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
@@ -26,16 +25,11 @@ export const VERSION_PLACES: readonly Place[] = [
 export const withVersion = (text: string, { pattern }: Place, version: string): string =>
   text.replace(pattern, `$1${version}$3`);
 
-const pathOf = (file: string) => fileURLToPath(new URL(`../${file}`, import.meta.url));
-
 if (import.meta.main) {
   const version = process.argv[2] ?? '';
   if (!/^\d+\.\d+\.\d+$/.test(version)) throw new Error('usage: node scripts/version.ts X.Y.Z');
   for (const place of VERSION_PLACES) {
-    const file = pathOf(place.file);
+    const file = fileURLToPath(new URL(`../${place.file}`, import.meta.url));
     writeFileSync(file, withVersion(readFileSync(file, 'utf8'), place, version));
   }
-  // Other parts of the document come from the sources.
-  const { status } = spawnSync(process.execPath, [pathOf('scripts/openapi.ts')], { stdio: 'inherit' });
-  process.exitCode = status ?? 1;
 }

@@ -4,7 +4,9 @@
  *
  * @module
  */
-export { type BearerAuthMiddleware, type BearerAuthOptions, bearerAuth } from './embedding/bearer-auth.ts';
+
+export type { Merchant } from './lib/context.ts';
+export { type BearerAuthMiddleware, type BearerAuthOptions, bearerAuth } from './middleware/bearer-auth.ts';
 export {
   createGateway,
   type Gateway,
@@ -12,8 +14,8 @@ export {
   type GatewayConfig,
   type GatewayOptions,
   type GatewayPorts,
-} from './embedding/create-gateway.ts';
-export { type ForwardHandler, type ForwardOptions, forward } from './embedding/forward.ts';
+} from './middleware/create-gateway.ts';
+export { type ForwardHandler, type ForwardOptions, forward } from './middleware/forward.ts';
 export type {
   Idempotency,
   IdempotencyLimits,
@@ -21,9 +23,9 @@ export type {
   IdempotencyOptions,
   LookupOptions,
   LookupResult,
-} from './embedding/handler.ts';
-export { idempotency } from './embedding/idempotency.ts';
-export { createMetrics, type Metrics, metricsMiddleware } from './embedding/metrics.ts';
+} from './middleware/handler.ts';
+export { idempotency } from './middleware/idempotency.ts';
+export { createMetrics, type Metrics, metricsMiddleware } from './middleware/metrics.ts';
 export {
   type EncryptionKey,
   type EncryptionOptions,
@@ -35,6 +37,5 @@ export {
   redisStore,
   type SqliteStoreOptions,
   sqliteStore,
-} from './embedding/stores.ts';
-export type { Merchant } from './kernel/context.ts';
-export type { Logger } from './observability/logger.ts';
+} from './middleware/stores.ts';
+export type { Logger } from './telemetry/logger.ts';

@@ -11,6 +11,7 @@ import {
   type Panel,
   QueryVariableBuilder,
   RowBuilder,
+  type RowPanel,
   TextBoxVariableBuilder,
   VariableHide,
   VariableRefresh,
@@ -44,13 +45,15 @@ export interface PageOptions {
   /** Variables beside data source, job and instance: a label, and a metric that has it. */
   choices?: { name: string; label: string; metric: string }[];
   rows: Row[];
+  /** Its rows are closed at first. */
+  isClosed?: boolean;
 }
 
 /** Grafana 10 to 12 read it. The SDK would write that of the newest Grafana, whose changes these dashboards do not use. */
 const SCHEMA_VERSION = 39;
 
 export function dashboardOf(
-  { page, title, description, choices = [], rows }: PageOptions,
+  { page, title, description, choices = [], rows, isClosed = false }: PageOptions,
   installation: Installation,
 ): Dashboard {
   const builder = new DashboardBuilder(`oncegate: ${title}`)
@@ -75,12 +78,19 @@ export function dashboardOf(
     ])
     .annotations(annotations);
   for (const row of rows) {
-    builder.withRow(new RowBuilder(row.title));
-    for (const panel of row.panels) builder.withPanel(panel);
+    const heading = new RowBuilder(row.title).collapsed(isClosed);
+    // A closed row holds its panels. An open one is followed by them.
+    if (isClosed) for (const panel of row.panels) heading.withPanel(panel);
+    builder.withRow(heading);
+    if (!isClosed) for (const panel of row.panels) builder.withPanel(panel);
   }
   const built = asShown(builder.build());
   // Grafana wants a number for each panel, which the SDK leaves out.
-  const panels = (built.panels ?? []).map((panel, at) => ({ ...panel, id: at + 1 }));
+  let id = 0;
+  const numbered = <T extends object>(panel: T) => ({ ...panel, id: ++id });
+  const panels = (built.panels ?? []).map((panel) =>
+    numbered(panel.type === 'row' ? { ...panel, panels: (panel as RowPanel).panels.map(numbered) } : panel),
+  );
   return { ...built, id: null, version: 1, schemaVersion: SCHEMA_VERSION, panels };
 }
 

@@ -3,9 +3,7 @@ import { DashboardLinkBuilder, DashboardLinkType } from '@grafana/grafana-founda
 /** The dashboards' uids, which are a part of their addresses. */
 export const UIDS = {
   overview: 'oncegate-overview',
-  idempotency: 'oncegate-idempotency',
-  merchants: 'oncegate-merchants',
-  runtime: 'oncegate-runtime',
+  internals: 'oncegate-internals',
 } as const;
 
 export type Page = keyof typeof UIDS;

@@ -15,27 +15,24 @@ export interface Query {
   exemplars?: boolean;
 }
 
-/** Events per second, added up by these labels. */
-export function rateBy(labels: string, counter: string, selector: string): string {
-  return `sum by (${labels}) (rate(${counter}{${selector}}[$__rate_interval]))`;
-}
+/** Events per second. */
+export const rateOf = (counter: string, selector: string) =>
+  `sum(rate(${counter}{${selector}}[$__rate_interval]))`;
 
-/** Events in each step, added up by these labels. */
-export function increaseBy(labels: string, counter: string, selector: string): string {
-  return `sum by (${labels}) (${increase(counter, selector)})`;
-}
+/** Events per second, added up by these labels. */
+export const rateBy = (labels: string, counter: string, selector: string) =>
+  `sum by (${labels}) (rate(${counter}{${selector}}[$__rate_interval]))`;
 
 /** Events in each step. */
-export function increaseOf(counter: string, selector: string): string {
-  return `sum(${increase(counter, selector)})`;
-}
+export const increaseOf = (counter: string, selector: string) =>
+  `sum(increase(${counter}{${selector}}[$__rate_interval]))`;
 
-const increase = (counter: string, selector: string) => `increase(${counter}{${selector}}[$__rate_interval])`;
+/** Events in each step, added up by these labels. */
+export const increaseBy = (labels: string, counter: string, selector: string) =>
+  `sum by (${labels}) (increase(${counter}{${selector}}[$__rate_interval]))`;
 
 /** Events within the last day. */
-export function lastDay(counter: string, selector: string): string {
-  return `sum(increase(${counter}{${selector}}[24h]))`;
-}
+export const lastDay = (counter: string, selector: string) => `sum(increase(${counter}{${selector}}[24h]))`;
 
 /** A quantile of a histogram, over all chosen gateways. `labels` other than `le`: one line for each of their values. */
 export function quantile(which: number, histogram: string, selector: string, labels = ''): string {
@@ -65,6 +62,4 @@ export function orZero(expr: string, label?: string): string {
  * A value that the gateways read from their store, so that each of them exports the same. Adding them up would count a
  * key once for each gateway. A job is one deployment, and has one store.
  */
-export function ofTheStore(metric: string, labels = 'job'): string {
-  return `max by (${labels}) (${metric}{${GATEWAYS}})`;
-}
+export const ofTheStore = (metric: string) => `max by (job) (${metric}{${GATEWAYS}})`;

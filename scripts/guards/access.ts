@@ -1,7 +1,7 @@
 import type { Guard } from '../guards.ts';
 
 const SESSIONS = {
-  file: 'src/auth/open-sessions.ts',
+  file: 'src/keys/open-sessions.ts',
   test: 'test/unit/auth-open-sessions.test.ts',
 };
 
@@ -13,16 +13,32 @@ const LIMITS = {
 
 const PROXIES = {
   file: 'src/gateway/client-address.ts',
-  test: 'test/e2e/http/trusted-proxies.test.ts',
+  test: 'test/e2e/http/headers.test.ts',
 };
 
 const PUBLIC = {
-  file: 'src/operations/public-paths.ts',
+  file: 'src/requests/public-paths.ts',
   test: 'test/e2e/http/public-paths.test.ts',
 };
 
 /** Which keys are valid, which paths need none, how much a merchant may send, who may read the admin port, and who the client is. */
 export const accessGuards: readonly Guard[] = [
+  {
+    file: 'src/keys/probe-queue.ts',
+    test: 'test/unit/auth-probe-queue.test.ts',
+    without: 'one address makes all others wait for its invented keys',
+    text: 'this.#new.delete(client);\n    if (queue.length > 0) this.#new.set(client, queue);',
+    replacement: 'if (queue.length === 0) this.#new.delete(client);',
+    named: 'probes > of new keys are taken from each client in turn',
+  },
+  {
+    file: 'src/keys/upstream-key-source.ts',
+    test: 'test/e2e/http/keys-of-the-backend.test.ts',
+    without: 'one address takes all places in which new keys wait',
+    text: 'ofClient >= Math.ceil(maxWaiting / 2)',
+    replacement: 'ofClient >= maxWaiting',
+    named: 'invented keys from one address do not shut out valid ones from others, right after a start',
+  },
   {
     file: 'src/admin/options.ts',
     without: 'everyone in the network may read the metrics',
@@ -32,37 +48,20 @@ export const accessGuards: readonly Guard[] = [
     named: 'an admin port without a token > is refused on 0.0.0.0',
   },
   {
-    file: 'src/auth/file-key-source.ts',
+    file: 'src/admin/console/sessions.ts',
+    without: 'a page on another port of the host uses the console by its cookie alone',
+    text: "[cookie, secret].join(' ')",
+    replacement: 'cookie || secret',
+    test: 'test/e2e/console/session.test.ts',
+    named: 'a request of another page > gets nothing by the cookie alone',
+  },
+  {
+    file: 'src/keys/file-key-source.ts',
     without: 'an older read of the key file restores revoked keys',
     text: 'this.#reading = this.#reading.then(() => this.#read(options));',
     replacement: 'this.#reading = this.#read(options);',
     test: 'test/unit/auth-file-key-source.test.ts',
     named: 'reload() > never replaces newer keys with older ones',
-  },
-  {
-    file: 'src/auth/redis/scripts/change.lua',
-    without: 'of two changes of the secret keys at once, one undoes the other',
-    text: "if version ~= ARGV[1] then return 'changed' end",
-    replacement: '',
-    test: 'test/integration/auth-key-sources.test.ts',
-    named: 'the key source redis > loses none of many changes at once',
-  },
-  {
-    file: 'src/auth/redis/key-list.ts',
-    without: 'half of a change of the secret keys is put in force',
-    text: 'if ((await this.version()) === head.version) return',
-    replacement: 'return',
-    test: 'test/integration/auth-redis-keys.test.ts',
-    named: 'a list that is changed while it is read is read again',
-  },
-  {
-    file: 'src/auth/redis/redis-key-source.ts',
-    without: 'a failover that loses a revocation puts the key in force again',
-    text: 'if (stored.changes < this.#changes && !evenOlder) {',
-    replacement: 'if (stored.changes < 0 && !evenOlder) {',
-    test: 'test/integration/auth-redis-keys.test.ts',
-    named:
-      'a Redis that has lost changes > does not put a revoked key in force again, until an operator changes the list',
   },
   {
     ...SESSIONS,
@@ -88,13 +87,13 @@ export const accessGuards: readonly Guard[] = [
   {
     ...LIMITS,
     without: 'a request that ends gives its merchant no place back',
-    text: 'contextOf(req).onEnd = () => this.#leave(code);',
+    text: 'onEnd(contextOf(req), () => this.#leave(code));',
     replacement: '',
     named: 'a merchant with too many requests in flight > gives every place back, however its requests end',
   },
   {
     ...LIMITS,
-    file: 'src/observability/access.ts',
+    file: 'src/telemetry/access.ts',
     without: 'a merchant who leaves its requests takes every slot',
     text: 'else context.onDone = () => this.#end(req, res, context);',
     replacement: 'else { context.onEnd?.(); context.onDone = () => this.#end(req, res, context); }',
@@ -119,9 +118,48 @@ export const accessGuards: readonly Guard[] = [
   {
     ...PUBLIC,
     without: 'a header turns a public request into another one',
-    text: 'if (isOverridden || overridesMethod(queryOf(url))) return undefined;',
+    text: 'if (isOverridden || overridesMethod(req, queryOf(url))) return undefined;',
     replacement: '',
-    named: 'a request needs a secret key if > X-Original-URL may make it another request',
+    named: 'a request needs a secret key if > a header may make it another request',
+  },
+  {
+    ...PUBLIC,
+    file: 'src/gateway/public-requests.ts',
+    without: 'the body of a public request overrides the method',
+    text: 'if (overrideInBody(req, contextOf(req).body) !== undefined) return next();',
+    replacement: '',
+    named: 'the body of a public request > may not override the method',
+  },
+  {
+    ...PUBLIC,
+    without: 'a preflight executes what its cookie selects',
+    text: ' || headers.cookie !== undefined;',
+    replacement: ';',
+    named: 'a CORS preflight > with a cookie that could needs a secret key on a declared path',
+  },
+  {
+    file: 'src/gateway/public-requests.ts',
+    without: 'public requests take all streams from the merchants',
+    text: 'if (this.#open >= this.#most) {',
+    replacement: 'if (this.#open < 0) {',
+    test: 'test/e2e/http/streams.test.ts',
+    named: 'public requests > hold a quarter of the streams at most',
+  },
+  {
+    file: 'src/gateway/app-versions.ts',
+    without: 'public bodies take all memory from the merchants',
+    text: 'budget: this.#publicBudget }',
+    replacement: 'budget: this.#bodyBudget }',
+    test: 'test/e2e/http/streams.test.ts',
+    named: 'public requests > hold a quarter of limits.bufferedBytes at most',
+  },
+  {
+    file: 'src/gateway/public-requests.ts',
+    without: 'the body of a public request never has to end',
+    text: 'else if (hasBody(req)) limitUpload(req, res, limits.bodyTimeoutMs);',
+    replacement: '',
+    test: 'test/e2e/http/streams.test.ts',
+    named: 'public requests > have a time limit for a body of image/png',
   },
   {
     ...PUBLIC,
@@ -133,8 +171,8 @@ export const accessGuards: readonly Guard[] = [
   {
     ...PUBLIC,
     without: 'a preflight executes what its query selects',
-    text: '!(hasQuery && where.length > 0)',
-    replacement: '!(hasQuery && where.length < 0)',
+    text: '!(hasMembers && where.length > 0)',
+    replacement: '!(hasMembers && where.length < 0)',
     named: 'a CORS preflight > whose query could select an operation needs a secret key on a declared path',
   },
   {
@@ -174,11 +212,20 @@ export const accessGuards: readonly Guard[] = [
     without: 'a client behind a trusted proxy may claim another address',
     text: 'client.proxies.length < MAX_PROXIES && isTrusted(client.address, client.proxies.length)',
     replacement: 'client.proxies.length < MAX_PROXIES',
-    named: 'behind trusted proxies > the client’s own claim is not believed',
+    named: 'behind trusted proxies > only the chain of trusted addresses is believed',
   },
   {
     ...PROXIES,
-    file: 'src/upstream/headers.ts',
+    file: 'src/backend/headers.ts',
+    without: 'a client behind a trusted proxy forges X-Real-IP',
+    text: "  'x-real-ip',\n",
+    replacement: '',
+    named:
+      'behind trusted proxies > a proxy is believed about the client, and about how the client called it',
+  },
+  {
+    ...PROXIES,
+    file: 'src/backend/headers.ts',
     without: 'the backend gets X-Forwarded fields although their sender is no trusted proxy',
     text: 'if (!client.isPeerTrusted && OF_PROXIES.test(name)) continue;',
     replacement: '',
@@ -187,13 +234,13 @@ export const accessGuards: readonly Guard[] = [
   {
     file: 'src/cli/serve.ts',
     without: 'SIGHUP ends the process, and leaves keys in doubt',
-    text: "process.on('SIGHUP', () => reload());",
+    text: "process.on('SIGHUP', onHangUp);",
     replacement: '',
-    test: 'test/e2e/process/sighup.test.ts',
-    named: 'SIGHUP, 1 workers > ends no process and no execution',
+    test: 'test/e2e/process/reload.test.ts',
+    named: 'SIGHUP > ends no process and no execution',
   },
   {
-    file: 'src/auth/upstream-key-source.ts',
+    file: 'src/keys/upstream-key-source.ts',
     without: 'a secret key keeps working although the backend names another merchant for it',
     text: "if (answer.kind === 'accepted' && known && known.entry.merchantCode !== answer.merchantCode)",
     replacement: "if (answer.kind === 'accepted' && known && known.entry.merchantCode === '')",
@@ -201,15 +248,15 @@ export const accessGuards: readonly Guard[] = [
     named: 'a secret key > never changes its merchant',
   },
   {
-    file: 'src/auth/key-memory.ts',
+    file: 'src/keys/key-memory.ts',
     without: 'a secret key changes its merchant, and retries of its payouts are paid again',
-    text: 'known.freshUntilMs = isCurrent ?',
-    replacement: 'Object.assign(known, { entry }).freshUntilMs = isCurrent ?',
+    text: 'known.acceptedAtMs = sentAtMs;',
+    replacement: 'Object.assign(known, { entry }).acceptedAtMs = sentAtMs;',
     test: 'test/unit/auth-key-memory.test.ts',
     named: 'a key keeps its first entry',
   },
   {
-    file: 'src/auth/upstream-key-source.ts',
+    file: 'src/keys/upstream-key-source.ts',
     without: 'a WebSocket stays open when the backend refuses its key',
     text: 'if (known && this.#memory.demote(known, forMs)) for',
     replacement: 'if (known) for',
@@ -217,15 +264,15 @@ export const accessGuards: readonly Guard[] = [
     named: 'a WebSocket > is opened with a key that must be checked first, and closed',
   },
   {
-    file: 'src/auth/key-memory.ts',
+    file: 'src/keys/key-memory.ts',
     without: 'a key that was revoked before a reload works after it',
-    text: 'const isCurrent = sentAtMs >= this.#expiredAtMs;',
-    replacement: 'const isCurrent = true;',
+    text: 'return acceptedAtMs > this.#expiredAtMs;',
+    replacement: 'return acceptedAtMs > Number.NEGATIVE_INFINITY;',
     test: 'test/unit/auth-key-memory.test.ts',
     named: 'not after all answers were expired',
   },
   {
-    file: 'src/auth/authenticate.ts',
+    file: 'src/keys/authenticate.ts',
     without: 'a key that cannot be checked gets 401, and its merchant gives it up',
     text: "return answer.kind === 'unknown' ? this.#invalidKey : UNCHECKED[answer.why];",
     replacement: "return answer.kind === 'unknown' ? this.#invalidKey : this.#invalidKey;",
@@ -233,19 +280,19 @@ export const accessGuards: readonly Guard[] = [
     named: 'while probes fail > a key whose probe failed is probed again',
   },
   {
-    file: 'src/auth/probe-queue.ts',
+    file: 'src/keys/probe-queue.ts',
     without: 'invented keys keep known ones from being renewed',
-    text: 'if (this.#new.length === 0 || this.#runningNew >= Math.floor(maxProbes / 2))',
-    replacement: 'if (this.#new.length === 0 || maxProbes === 0)',
+    text: 'this.#runningNew >= Math.floor(maxProbes / 2)',
+    replacement: 'maxProbes === 0',
     test: 'test/unit/auth-probe-queue.test.ts',
     named: 'probes > of new keys take half',
   },
   {
-    file: 'src/upstream/key-probe.ts',
+    file: 'src/backend/key-probe.ts',
     without: 'a key belongs to the second of two merchants that the backend names',
     text: 'if (hasDuplicateMember(json) ||',
     replacement: 'if (!hasDuplicateMember ||',
     test: KEYS_OF_THE_BACKEND,
-    named: 'if the probe is answered with > two codes',
+    named: 'a key that the backend cannot check gets 503, and nothing is sent',
   },
 ];

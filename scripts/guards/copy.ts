@@ -3,12 +3,12 @@ import type { Guard } from '../guards.ts';
 const SEAL = 'test/contract/copy-seal.test.ts';
 const COPY = 'test/contract/copy.test.ts';
 const scriptOf = (name: string) => ({
-  file: `src/idempotency/stores/redis/scripts/${name}.lua`,
+  file: `src/store/redis/scripts/${name}.lua`,
   test: SEAL,
 });
-const TABLE = { file: 'src/idempotency/stores/sqlite/copy-table.ts' };
-const RUN = { file: 'src/idempotency/copy/copy.ts', test: COPY };
-const FOLLOWERS = { file: 'src/idempotency/copy/followers.ts', test: COPY };
+const TABLE = { file: 'src/store/sqlite/copy-table.ts' };
+const RUN = { file: 'src/ledger/copy/copy.ts', test: COPY };
+const FOLLOWERS = { file: 'src/ledger/copy/followers.ts', test: COPY };
 const CLOSED = "if mark and mark ~= 'c' then return redis.error_reply(CLOSED) end";
 
 /** How all records move to another store. */
@@ -96,7 +96,7 @@ export const copyGuards: readonly Guard[] = [
     named: 'a copy from sqlite to redis > finds what is started',
   },
   {
-    file: 'src/idempotency/stores/sqlite/transitions.ts',
+    file: 'src/store/sqlite/transitions.ts',
     without: 'a start that a mark refuses takes the results of its batch with it',
     text: 'if (isRefusedByTrigger(error)) return',
     replacement: 'if (error === undefined) return',
@@ -104,7 +104,7 @@ export const copyGuards: readonly Guard[] = [
     named: 'sqlite with the mark of a copy > moved > takes what owners write',
   },
   {
-    file: 'src/idempotency/stores/sqlite/copy-side.ts',
+    file: 'src/store/sqlite/copy-side.ts',
     without: 'a run of the copy that was replaced writes to a SQLite that serves',
     text: 'if (readMarkText(this.#database) !== encodeMark(mark)) throw new Superseded();',
     replacement: '',
@@ -112,7 +112,7 @@ export const copyGuards: readonly Guard[] = [
     named: 'sqlite with the mark of a copy > no mark is changed',
   },
   {
-    file: 'src/idempotency/copy/mark.ts',
+    file: 'src/store/copy-mark.ts',
     without: 'a run that takes over empties the log of the run before',
     text: "(to.state === 'copying' && from?.state !== 'copying')",
     replacement: "to.state === 'copying'",

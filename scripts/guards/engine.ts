@@ -12,10 +12,10 @@ const EXECUTION = { file: 'src/idempotency/execution.ts', test: engine('engine')
 const WRITER = { file: 'src/idempotency/record-writer.ts', test: FAULTS };
 const OUTCOME = { file: 'src/idempotency/outcome.ts', test: engine('engine') };
 const DUPLICATES = { file: 'src/idempotency/duplicates.ts', test: engine('duplicates') };
-const LOOKUPS = { file: 'src/idempotency/doubt/lookups.ts', test: engine('lookups') };
+const LOOKUPS = { file: 'src/doubts/lookups.ts', test: engine('lookups') };
 const OPTIONS = { file: 'src/idempotency/options.ts', test: unit('config-policies') };
 
-const COMPLETE = 'stored = await this.#store.complete(execution, completion);';
+const COMPLETE = 'stored = await write();';
 
 /** start → run → complete. */
 export const engineGuards: readonly Guard[] = [
@@ -51,7 +51,7 @@ export const engineGuards: readonly Guard[] = [
     text: 'this.#store.release(owner, { voidToken: true })',
     replacement: 'this.#store.release(owner)',
     test: VOID_TOKENS,
-    named: 'on sqlite > a start that arrives after it was taken back starts nothing',
+    named: 'a start that arrives after it was taken back starts nothing',
   },
   {
     ...EXECUTION,
@@ -59,7 +59,7 @@ export const engineGuards: readonly Guard[] = [
     text: 'if (isMaybeWritten(cause)) this.#writer.takeBackRestart(execution);',
     replacement: "if (cause) return { kind: 'started', execution, slot, maySend, again: true };",
     test: VOID_TOKENS,
-    named: 'on sqlite > a restart whose answer was lost sends nothing',
+    named: 'a restart whose answer was lost sends nothing',
   },
   {
     ...EXECUTION,
@@ -67,7 +67,7 @@ export const engineGuards: readonly Guard[] = [
     text: 'if (isMaybeWritten(cause)) this.#writer.takeBackRestart(execution);',
     replacement: '',
     test: VOID_TOKENS,
-    named: 'on sqlite > a restart that arrives after it was taken back',
+    named: 'a restart that arrives after it was taken back',
   },
   {
     ...WRITER,
@@ -75,7 +75,7 @@ export const engineGuards: readonly Guard[] = [
     text: 'this.#store.markInDoubt(owner, { voidToken: true })',
     replacement: 'this.#store.markInDoubt(owner)',
     test: VOID_TOKENS,
-    named: 'on sqlite > a restart that arrives after it was taken back',
+    named: 'a restart that arrives after it was taken back',
   },
   {
     ...WRITER,
@@ -83,7 +83,7 @@ export const engineGuards: readonly Guard[] = [
     text: 'this.#store.markInDoubt(owner, { voidToken: true })',
     replacement: 'this.#store.release(owner, { voidToken: true })',
     test: VOID_TOKENS,
-    named: 'on sqlite > a restart whose answer was lost sends nothing, and the key is in doubt again',
+    named: 'a restart whose answer was lost sends nothing, and the key is in doubt again',
   },
   {
     ...ENGINE,
@@ -164,7 +164,7 @@ export const engineGuards: readonly Guard[] = [
     named: 'does not hold the slots: all but one of four are free while starts have no answer',
   },
   {
-    file: 'src/upstream/slots.ts',
+    file: 'src/backend/slots.ts',
     without: 'a slot that is released twice counts twice',
     text: 'if (released) return;',
     replacement: '',
@@ -172,7 +172,7 @@ export const engineGuards: readonly Guard[] = [
     named: 'are free once, even if they are released twice',
   },
   {
-    file: 'src/upstream/slots.ts',
+    file: 'src/backend/slots.ts',
     without: 'a place that is given up keeps the slot that it was assigned',
     text: 'else void promise.then((slot) => slot.release());',
     replacement: '',
@@ -183,7 +183,7 @@ export const engineGuards: readonly Guard[] = [
     ...EXECUTION,
     without: 'a response is sent before it is stored',
     text: COMPLETE,
-    replacement: `void this.#store.complete(execution, completion);
+    replacement: `void write();
           stored = 'ok';`,
     named: 'is recorded as executing when it runs, and as completed when it is answered',
   },
@@ -261,10 +261,40 @@ export const engineGuards: readonly Guard[] = [
   },
   {
     ...OPTIONS,
-    without: '502 and 504 are results by default',
-    text: '.default([502, 504])',
-    replacement: '.default([])',
+    without: 'a 503 of a proxy, or a status of a CDN, is a result by default',
+    text: 'const UNKNOWN = [502, 503, 504, 520, 522, 524];',
+    replacement: 'const UNKNOWN = [502, 504];',
     named: 'an in-doubt policy > is the safest one by default',
+  },
+  {
+    ...OPTIONS,
+    without: 'a 403 of a firewall that inspects responses frees the key by default',
+    text: '.default([401, 429])',
+    replacement: '.default([401, 403, 429])',
+    named: 'an in-doubt policy > is the safest one by default',
+  },
+  {
+    ...OUTCOME,
+    without: 'the status decides although another gateway behind this one does not know the outcome',
+    text: "if (behind && !(behind === 'no' && exchange.said)) return BEHIND[behind];",
+    replacement: "if (behind === 'no') return 'release';",
+    named: 'a 429 of another gateway that does not know the outcome is passed on, and the key is in doubt',
+  },
+  {
+    file: 'src/lib/problem.ts',
+    without: 'a problem code that this version does not know counts as a status',
+    text: ": 'perhaps';",
+    replacement: ': undefined;',
+    test: engine('engine'),
+    named: 'an answer of a later gateway that this one does not know is passed on, and the key is in doubt',
+  },
+  {
+    file: 'src/backend/lookup.ts',
+    without: "another gateway's own answer to a lookup frees the key",
+    text: "if (result.kind === 'complete' && executedBehind(result.response)) return { kind: 'undecided', said };",
+    replacement: '',
+    test: 'test/integration/upstream-lookup.test.ts',
+    named: 'answered by another gateway that did not send it is undecided, whatever the status',
   },
   {
     ...OPTIONS,
@@ -283,10 +313,18 @@ export const engineGuards: readonly Guard[] = [
   {
     ...EXECUTION,
     without: 'a second request that was not executed frees a key in doubt',
-    text: "return again && decision === 'release' ? 'in_doubt' : decision;",
-    replacement: 'return decision;',
+    text: "return decision === 'release' || STILL_RUNS.includes(statusOf(exchange)) ? 'in_doubt' : decision;",
+    replacement: "return STILL_RUNS.includes(statusOf(exchange)) ? 'in_doubt' : decision;",
     test: RETRY,
     named: 'a second request that was not sent leaves the key in doubt',
+  },
+  {
+    ...EXECUTION,
+    without: 'a second request that is told to wait for the first one completes the key',
+    text: "return decision === 'release' || STILL_RUNS.includes(statusOf(exchange)) ? 'in_doubt' : decision;",
+    replacement: "return decision === 'release' ? 'in_doubt' : decision;",
+    test: RETRY,
+    named: 'a second request that is told that the first one still runs leaves the key in doubt',
   },
   {
     ...ENGINE,
@@ -332,6 +370,14 @@ export const engineGuards: readonly Guard[] = [
     text: "return answer.kind === 'not_executed' && oldEnough ?",
     replacement: "return answer.kind === 'not_executed' && oldEnough !== undefined ?",
     named: 'that the backend does not know is released after releaseAfterMs, and not before',
+  },
+  {
+    ...LOOKUPS,
+    without: 'a lookup of one execution releases the next one, which an operator has made possible meanwhile',
+    text: 'resolve(doubt.scope, record.token, resolution, note)',
+    replacement:
+      'resolve(doubt.scope, (await this.#store.get(doubt.scope))?.token ?? record.token, resolution, note)',
+    named: 'that an operator releases first is not released by the other one',
   },
   {
     ...LOOKUPS,

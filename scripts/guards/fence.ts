@@ -13,8 +13,8 @@ const fence = { file: LEASE, text: BOTH_CLOCKS, replacement: 'return () => true;
 
 /** The fence at the first byte; the one before a connection is opened is still there. */
 const atTheFirstByte = {
-  file: 'src/upstream/executor.ts',
-  text: 'if (!this.#maySend()) {',
+  file: 'src/backend/executor.ts',
+  text: 'if (!this.#rules.maySend()) {',
   replacement: 'if (this.#ended) {',
   test: PAUSED,
 };
@@ -22,40 +22,48 @@ const atTheFirstByte = {
 /** The last-moment fence: an owner that was paused sends nothing once its key may belong to another request. */
 export const fenceGuards: readonly Guard[] = [
   {
+    file: 'src/doubts/desk.ts',
+    test: 'test/e2e/records/admin-port.test.ts',
+    without: 'an operator resolves an execution that they have not looked at',
+    text: 'if (request.execution !== executionOf(record))',
+    replacement: 'if (request.execution === undefined)',
+    named: 'records on the admin port > are not resolved if they belong to another execution',
+  },
+  {
     ...fence,
     without: 'a paused owner sends a request whose key an operator has released',
     named:
-      'on sqlite, a gateway that is paused > between its start and the first byte (after_start) sends nothing once an operator',
+      'a gateway that is paused between its start and the first byte (after_start) > sends nothing once an operator',
   },
   {
     ...fence,
     without: 'a paused owner sends a request whose key a lookup has released',
     named:
-      'on sqlite, a gateway that is paused > between its start and the first byte (after_start) sends nothing once a lookup',
+      'a gateway that is paused between its start and the first byte (after_start) > sends nothing once a lookup',
   },
   {
     ...fence,
     without: 'a paused owner sends a request whose key the policy retry has restarted',
     named:
-      'on sqlite, a gateway that is paused > between its start and the first byte (after_start) sends nothing once the policy retry',
+      'a gateway that is paused between its start and the first byte (after_start) > sends nothing once the policy retry',
   },
   {
     ...atTheFirstByte,
     without: 'an owner paused while it connected sends a request whose key an operator has released',
     named:
-      'on sqlite, a gateway that is paused > between its start and the first byte (before_connect) sends nothing once an operator',
+      'a gateway that is paused between its start and the first byte (before_connect) > sends nothing once an operator',
   },
   {
     ...atTheFirstByte,
     without: 'an owner paused while it connected sends a request whose key a lookup has released',
     named:
-      'on sqlite, a gateway that is paused > between its start and the first byte (before_connect) sends nothing once a lookup',
+      'a gateway that is paused between its start and the first byte (before_connect) > sends nothing once a lookup',
   },
   {
     ...atTheFirstByte,
     without: 'an owner paused while it connected sends a request whose key the policy retry has restarted',
     named:
-      'on sqlite, a gateway that is paused > between its start and the first byte (before_connect) sends nothing once the policy retry',
+      'a gateway that is paused between its start and the first byte (before_connect) > sends nothing once the policy retry',
   },
   {
     file: EXECUTION,

@@ -1,18 +1,79 @@
 import type { Guard } from '../guards.ts';
 
-const EXECUTOR = 'src/upstream/executor.ts';
+const EXECUTOR = 'src/backend/executor.ts';
 const HEAD = 'src/gateway/admission.ts';
 const HEAD_TEST = 'test/e2e/http/head.test.ts';
-const OVERSIZE = 'src/upstream/oversize.ts';
-const MIDDLEWARE = 'src/idempotency/http/middleware.ts';
+const FRAMING = 'test/integration/executor-framing.test.ts';
+const OVERSIZE = 'src/backend/oversize.ts';
+const MIDDLEWARE = 'src/idempotency/middleware.ts';
 const FAILURES = 'test/e2e/http/upstream-failures.test.ts';
 const SCHEMA = {
   file: 'src/config/schema.ts',
   test: 'test/unit/config-contradictions.test.ts',
 };
+const WATCH = 'src/gateway/store-watch.ts';
+const STORE_MARK = 'test/e2e/process/store-mark.test.ts';
+const INHERITED = { test: 'test/e2e/process/inherited-socket.test.ts' };
 
 /** What is sent to the backend, and for whom; the configuration; the shutdown. */
 export const gatewayGuards: readonly Guard[] = [
+  {
+    file: WATCH,
+    without: 'a store that was restored or emptied only warns',
+    text: '    if (!refuses) return undefined;\n    if (this.#changed)',
+    replacement: '    if (!refuses) return undefined;\n    if (false)',
+    test: STORE_MARK,
+    named: 'a restored SQLite file is noticed by check, by the next start and on /readyz',
+  },
+  {
+    file: WATCH,
+    without: 'starts go out on a new connection before the mark was compared',
+    text: 'return store.connection === this.#compared',
+    replacement: 'return true',
+    test: STORE_MARK,
+    named: 'a Redis that comes back empty gets no start',
+  },
+  {
+    file: WATCH,
+    without: 'a refusal is forgotten at the next start',
+    text: '      this.#changed = noted.changed;\n',
+    replacement: '',
+    test: STORE_MARK,
+    named: 'a restored SQLite file is noticed by check, by the next start and on /readyz',
+  },
+  {
+    file: WATCH,
+    without: 'a gateway overwrites the refusal that another one has noted',
+    text: 'const isNotedThere = there?.changed !== undefined;',
+    replacement: 'const isNotedThere = false;',
+    test: STORE_MARK,
+    named: 'a refusal that another gateway has noted in the file is kept, and holds for all',
+  },
+  {
+    file: WATCH,
+    without: 'a store that forgot is marked, and its count grows past the one that is missed',
+    text: '    if (this.isForgotten) await this.#writeFile();\n    else if (isDue) await this.mark();',
+    replacement:
+      '    if (isDue) await this.#options.store.mark(this.#options.mode);\n    if (this.isForgotten) await this.#writeFile();',
+    test: STORE_MARK,
+    named: 'a restored SQLite file is noticed by check, by the next start and on /readyz',
+  },
+  {
+    file: WATCH,
+    without: 'a store that is emptied again after it was accepted is served',
+    text: '      return await this.#compareAgain();\n',
+    replacement: '      this.#noted = undefined;\n      return await this.#compareAgain();\n',
+    test: STORE_MARK,
+    named: 'a Redis that is emptied again after it was accepted is refused again',
+  },
+  {
+    file: 'src/store/measured-store.ts',
+    without: 'a start that had to wait for its slot is sent to a store that is refused by then',
+    text: 'return why === undefined\n',
+    replacement: 'return true\n',
+    test: STORE_MARK,
+    named: 'starts and restarts are not sent to a store that is refused, whoever asks',
+  },
   {
     file: EXECUTOR,
     without: 'a request is sent again after a reset',
@@ -22,7 +83,7 @@ export const gatewayGuards: readonly Guard[] = [
         else resolve(result);
         ended`,
     test: FAILURES,
-    named: 'executed under a key > sent on a connection that the backend resets at this moment',
+    named: 'resets a connection at the moment when it gets a request: not sent again',
   },
   {
     file: EXECUTOR,
@@ -30,7 +91,7 @@ export const gatewayGuards: readonly Guard[] = [
     text: 'this.#sent = true;',
     replacement: '',
     test: FAILURES,
-    named: 'executed under a key > sent, then execute-then-reset',
+    named: 'gets a request and resets the connection: 502 outcome_unknown',
   },
   {
     file: EXECUTOR,
@@ -48,8 +109,8 @@ export const gatewayGuards: readonly Guard[] = [
     text: "else this.#end({ kind: 'unknown', reason, timedOut: error instanceof DeadlinePassed });",
     replacement: `else if (this.#status > 0) this.onResponseEnd();
     else this.#end({ kind: 'unknown', reason, timedOut: error instanceof DeadlinePassed });`,
-    test: 'test/e2e/idempotency/outcome-in-doubt.test.ts',
-    named: 'on sqlite > a truncated answer > (truncate) leaves the key in doubt',
+    test: 'test/e2e/idempotency/outcomes.test.ts',
+    named: 'an answer leaves the key in doubt if > it is cut off: truncate',
   },
   {
     file: OVERSIZE,
@@ -76,6 +137,54 @@ export const gatewayGuards: readonly Guard[] = [
     named: 'an oversize response above the limit is cut if all merchants read, and its key is completed',
   },
   {
+    file: 'src/lib/problem.ts',
+    without: 'a program is told to make a new key although the outcome is unknown',
+    text: "outcome_unknown: answer(409, 'perhaps', 'never',",
+    replacement: "outcome_unknown: answer(409, 'perhaps', 'new_key',",
+    test: 'test/e2e/openapi/every-answer.test.ts',
+    named: 'payments, the same key, the outcome is unknown: 409 outcome_unknown',
+  },
+  {
+    file: 'src/lib/problem.ts',
+    without: 'a program is told to make a new key although only its secret key was refused',
+    text: "invalid_key: answer(401, 'no', 'never',",
+    replacement: "invalid_key: answer(401, 'no', 'new_key',",
+    test: 'test/e2e/openapi/every-answer.test.ts',
+    named: 'payments, an unknown secret key: 401 invalid_key',
+  },
+  {
+    file: EXECUTOR,
+    without: 'a reset counts as the end of a response without a length',
+    text: 'this.#hasOwnEnd || this.#rules.connection.isEnding;',
+    replacement: 'this.#hasOwnEnd || !this.#rules.connection.isEnding || this.#sent;',
+    test: FRAMING,
+    named: 'endOfConnection: trusted believes every end of the connection but a reset',
+  },
+  {
+    file: EXECUTOR,
+    without: 'a response without a length is complete when its connection ends',
+    text: 'this.#hasOwnEnd || this.#rules.trustsEnd || isWholeJson(this.#headers, body);',
+    replacement: 'this.#hasOwnEnd || this.#rules.trustsEnd || body.length > 0;',
+    test: FRAMING,
+    named: 'is complete only if it is whole JSON, and its connection ended well',
+  },
+  {
+    file: 'src/backend/response-end.ts',
+    without: 'a number that was cut is the result',
+    text: "return typeof value === 'object' && value !== null;",
+    replacement: 'return value !== null;',
+    test: FRAMING,
+    named: 'is complete only if it is whole JSON, and its connection ended well',
+  },
+  {
+    file: EXECUTOR,
+    without: 'a large response that was reset ends as if it were whole',
+    text: 'if (isOrderly) this.#oversize.receivedAll();',
+    replacement: 'if (!this.#ended || isOrderly || this.#sent) this.#oversize.receivedAll();',
+    test: FRAMING,
+    named: 'that is too large to store is streamed whole, or breaks off if it was reset',
+  },
+  {
     file: OVERSIZE,
     without: 'a backend that falls silent keeps its connection and its slot',
     text: 'if (!this.#controller.paused) this.destroy(',
@@ -92,7 +201,7 @@ export const gatewayGuards: readonly Guard[] = [
     named: 'a merchant of a response that is passed through > who does not read it loses the connection',
   },
   {
-    file: 'src/upstream/passthrough.ts',
+    file: 'src/backend/passthrough.ts',
     without: 'streams to the backend have no limit',
     text: 'if (open >= upstream.maxStreams) {',
     replacement: 'if (open < 0) {',
@@ -105,8 +214,24 @@ export const gatewayGuards: readonly Guard[] = [
     without: 'the scope depends on the secret key',
     text: 'this.scope = scopeOf(merchant.code, key);',
     replacement: 'this.scope = scopeOf(String(req.headers.authorization), key);',
-    test: 'test/e2e/idempotency/scope.test.ts',
-    named: 'on sqlite, a key > outlives the secret key',
+    test: 'test/e2e/idempotency/keys.test.ts',
+    named: 'a key outlives the secret key',
+  },
+  {
+    file: 'src/idempotency/key.ts',
+    without: 'a key that a browser adds to each attempt decides',
+    text: 'for (let i = 0; i < names.length; i++) {',
+    replacement: 'for (let i = names.length - 1; i >= 0; i--) {',
+    test: 'test/e2e/idempotency/keys.test.ts',
+    named: 'the first configured header that is present decides',
+  },
+  {
+    file: MIDDLEWARE,
+    without: 'a key in doubt is sent again with another key, which the backend may read',
+    text: "policy.inDoubt === 'retry' && context.ignoredKeyHeaders ? 'hold' : policy.inDoubt;",
+    replacement: 'policy.inDoubt;',
+    test: 'test/e2e/idempotency/keys.test.ts',
+    named: 'a key in doubt is not sent again with another key beside it',
   },
   {
     file: MIDDLEWARE,
@@ -116,16 +241,41 @@ export const gatewayGuards: readonly Guard[] = [
       this.#options.send(this.#req, maySend, this.#res, this.#next),
       new Promise<never>((_, reject) => this.gone.addEventListener('abort', () => reject(new Error('gone')))),
     ]);`,
-    test: 'test/e2e/idempotency/hang-up-late.test.ts',
-    named: 'on sqlite, a merchant who hangs up > is logged once',
+    test: 'test/e2e/idempotency/hang-up.test.ts',
+    named: 'a merchant who leaves after the last byte > is logged once',
   },
   {
     file: 'src/gateway/gateway.ts',
     without: 'a gateway ends before the store has the last responses',
     text: 'await engine.close(completeMs);',
     replacement: 'await engine.close(0);',
-    test: 'test/regression/acknowledged-result-was-given-up.test.ts',
-    named: 'the gateway keeps running until its results are stored, 1 workers',
+    test: 'test/e2e/process/shutdown.test.ts',
+    named: 'a shutdown while the store is away > waits until results are stored',
+  },
+  {
+    file: 'src/gateway/gateway.ts',
+    without: 'a gateway that stops closes a connection whose first request is on its way',
+    text: 'await Promise.race([disconnected, silence]);',
+    replacement: '',
+    test: 'test/e2e/process/shutdown.test.ts',
+    named: 'a shutdown > answers the first request of a connection that was accepted before it',
+  },
+  {
+    ...INHERITED,
+    file: 'src/gateway/gateway.ts',
+    without: 'a gateway that stops accepts further connections from a shared socket',
+    text: 'if (this.#isSocketInherited) NetServer.prototype.close.call(this.server);',
+    replacement: '',
+    named:
+      'instances on one inherited socket > leave every new connection to the others as soon as they stop',
+  },
+  {
+    ...INHERITED,
+    file: 'src/cli/serve.ts',
+    without: 'a gateway that cannot start cuts connections that it took from a shared socket',
+    text: 'const admin = await openAdminPort(',
+    replacement: 'await gateway.listen(inherited);\n    const admin = await openAdminPort(',
+    named: 'a single instance on an inherited socket > cuts no connection if it cannot start',
   },
   {
     ...SCHEMA,

@@ -1,10 +1,11 @@
 import type { Guard } from '../guards.ts';
 
-const AT = 'src/idempotency/stores/redis';
+const AT = 'src/store/redis';
 const CONTRACT = 'test/contract/redis.test.ts';
 const STORE = { file: `${AT}/redis-store.ts`, test: CONTRACT };
 const OPERATORS = { file: `${AT}/operators.ts`, test: CONTRACT };
 const REPLICAS = { ...STORE, test: 'test/contract/redis-replicas.test.ts' };
+const SETTINGS = 'test/contract/redis-settings.test.ts';
 const FORMATS = 'test/contract/formats.test.ts';
 const OPEN_INDEX = 'test/contract/redis-open-index.test.ts';
 const COMMANDS = { file: `${AT}/commands.ts`, test: REPLICAS.test };
@@ -15,6 +16,54 @@ const VOID = "if ARGV[3] ~= '0' then redis.call('SET', KEYS[3], '1', 'PX', ARGV[
 
 export const redisGuards: readonly Guard[] = [
   {
+    file: `${AT}/health.ts`,
+    without: 'a Redis with more replicas than writes wait for gets starts',
+    text: '  if (mayLoseOnFailover) return',
+    replacement: '  if (mayLoseOnFailover !== undefined || true) return',
+    test: SETTINGS,
+    named: 'with more replicas than a write waits for gets no start',
+  },
+  {
+    file: `${AT}/health.ts`,
+    without: 'a replica that is away, and can be promoted when it is back, does not count',
+    text: 'Math.max(known, ...found',
+    replacement: 'Math.max(0 * known, ...found',
+    test: 'test/contract/redis-topologies.test.ts',
+    named: 'counts a replica that is away, until the sentinels are told that it is gone',
+  },
+  {
+    ...STORE,
+    without: 'a Redis that evicts records since it runs gets starts',
+    text: '    this.#refuseNew();\n    const { scope',
+    replacement: '    const { scope',
+    test: SETTINGS,
+    named: 'refuses starts as soon as it evicts records',
+  },
+  {
+    ...STORE,
+    without: 'a Redis that evicts records since it runs gets restarts',
+    text: '    this.#refuseNew();\n    const { token',
+    replacement: '    const { token',
+    test: SETTINGS,
+    named: 'refuses starts as soon as it evicts records',
+  },
+  {
+    file: `${AT}/commands.ts`,
+    without: 'a write that waited for another one is sent on a new connection',
+    text: 'this.#refusal() ?? this.refusalOnOther(connection)',
+    replacement: 'this.#refusal()',
+    test: 'test/unit/redis-time-limit.test.ts',
+    named: 'a write that waited for another one is not sent on a new connection',
+  },
+  {
+    ...STORE,
+    without: 'a start that asks the lock nodes goes on with a redis that is empty by then',
+    text: '      if (refusal) throw refusal;\n',
+    replacement: '',
+    test: 'test/contract/redis-lock-nodes.test.ts',
+    named: 'a start that asks the lock nodes does not go on',
+  },
+  {
     ...STORE,
     without: 'a start looks first and writes later (Redis)',
     text: 'const written = this.#commands.write(scripts.start, keys, [...args, dead, openIndex]);',
@@ -24,20 +73,6 @@ export const redisGuards: readonly Guard[] = [
       }
       const written = this.#commands.write(scripts.start, keys, [...args, dead, openIndex]);`,
     named: 'of many starts on one scope has one winner',
-  },
-  {
-    ...script('purge'),
-    without: 'a purge writes over a record that has changed since it was read (Redis)',
-    text: "if redis.call('GETRANGE', KEYS[1], 0, 17) ~= ARGV[1] then return 'changed' end\n",
-    replacement: '',
-    named: 'that many send at once leaves one audit record',
-  },
-  {
-    ...OPERATORS,
-    without: 'a purge does not compare the token that was seen (Redis)',
-    text: "if (!head.token.equals(seen) || !completion) return 'changed';",
-    replacement: "if (!completion) return 'changed';",
-    named: 'of a record that is not completed under its token changes nothing',
   },
   {
     ...script('start'),
@@ -442,11 +477,19 @@ redis.call('SETRANGE', KEYS[1], 1, 'd')`,
   },
   {
     file: `${AT}/doubt-counter.ts`,
-    without: 'keys in doubt that an earlier version left in Redis are not counted',
+    without: 'keys in doubt that the index in Redis has lost are not counted',
     text: 'if (hasTurn) void this.#addMissing(signal)',
     replacement: 'if (false) void this.#addMissing(signal)',
     test: OPEN_INDEX,
     named: 'gets the records that it lacks',
+  },
+  {
+    file: `${AT}/store-format.ts`,
+    without: 'records of another format in Redis are absent',
+    text: '  if (noted !== null) return refuseOtherFormat(prefix, noted);\n',
+    replacement: '  if (noted !== null) return;\n',
+    test: FORMATS,
+    named: 'whose note says 3 is refused',
   },
   {
     file: `${AT}/store-format.ts`,
@@ -455,14 +498,6 @@ redis.call('SETRANGE', KEYS[1], 1, 'd')`,
     replacement: '',
     test: FORMATS,
     named: 'gets one format, also if a gateway of another version starts at the same moment',
-  },
-  {
-    file: `${AT}/store-format.ts`,
-    without: 'records that version 0.1.0 wrote to Redis are absent',
-    text: '  if (found !== undefined) return refuseOtherFormat(prefix, found);\n',
-    replacement: '',
-    test: FORMATS,
-    named: 'without a note is refused if any record has the name of another format',
   },
   {
     file: `${AT}/copy-side.ts`,

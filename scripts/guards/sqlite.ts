@@ -1,13 +1,13 @@
 import type { Guard } from '../guards.ts';
 
-const AT = 'src/idempotency/stores/sqlite';
+const AT = 'src/store/sqlite';
 const CONTRACT = 'test/contract/sqlite.test.ts';
 const CLOCK = 'test/contract/sqlite-clock.test.ts';
 const FORMATS = 'test/contract/formats.test.ts';
-const FAULTS = 'test/contract/sqlite-faults.test.ts';
+const IO_ERRORS = 'test/contract/sqlite-io-errors.test.ts';
 const TRANSITIONS = { file: `${AT}/transitions.ts`, test: CONTRACT };
 const STORE = { file: `${AT}/sqlite-store.ts`, test: CONTRACT };
-const CIPHER = { file: 'src/idempotency/stores/response-cipher.ts', test: CONTRACT };
+const CIPHER = { file: 'src/store/response-cipher.ts', test: CONTRACT };
 const ROW = { file: `${AT}/records-table.ts`, test: CONTRACT };
 const THREAD = `${AT}/writer-thread.ts`;
 const WRITER = { file: `${AT}/writer.ts`, test: 'test/contract/sqlite-writer.test.ts' };
@@ -77,22 +77,6 @@ export const sqliteGuards: readonly Guard[] = [
     replacement: `    const row = this.#read(owner);
     if (!row) return 'stale';`,
     named: foreign('renew'),
-  },
-  {
-    ...TRANSITIONS,
-    without: 'a purge does not compare the token that was seen (SQLite)',
-    text: `const row = this.#owned(command);
-    if (row?.record.state !== 'completed') return 'changed';`,
-    replacement: `const row = this.#read(command);
-    if (row?.record.state !== 'completed') return 'changed';`,
-    named: 'of a record that is not completed under its token changes nothing',
-  },
-  {
-    ...TRANSITIONS,
-    without: 'a purge removes a record that is executing or in doubt from the reach of its owner (SQLite)',
-    text: "if (row?.record.state !== 'completed') return 'changed';",
-    replacement: "if (!row) return 'changed';",
-    named: 'of a record that is not completed under its token changes nothing',
   },
   {
     ...CIPHER,
@@ -184,7 +168,7 @@ export const sqliteGuards: readonly Guard[] = [
     if (owner.voidToken) this.#void(owner);`,
     replacement: `  #release(owner: CommandOf<'release'>): Answers['release'] {
     if (owner.voidToken && this.#owned(owner)) this.#void(owner);`,
-    test: FAULTS,
+    test: IO_ERRORS,
     named: 'the frames of a start are gone if a release under its token was answered before the kill',
   },
   {
@@ -297,7 +281,7 @@ export const sqliteGuards: readonly Guard[] = [
     without: 'a COMMIT that failed counts as surely not written (SQLite)',
     text: 'maybeWritten = transitions.written > 0;',
     replacement: 'maybeWritten = transitions.written < 0;',
-    test: FAULTS,
+    test: IO_ERRORS,
     named: 'the frames of a start are valid, so the start counts as maybe written',
   },
   {

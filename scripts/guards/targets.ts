@@ -1,6 +1,6 @@
 import type { Guard } from '../guards.ts';
 
-const FILE = 'src/operations/target.ts';
+const FILE = 'src/requests/target.ts';
 const AMBIGUITY = 'test/unit/operations-target.test.ts';
 const LOOKALIKES = 'test/unit/operations-lookalikes.test.ts';
 
@@ -71,7 +71,7 @@ export const targetGuards: readonly Guard[] = [
     named: 'tidyReadings reads a target in linear time',
   },
   {
-    file: 'src/operations/members.ts',
+    file: 'src/requests/members.ts',
     without: 'a long name in a body blocks the process',
     text: 'reading.length <= MAX_SHRINKING * word.length &&',
     replacement: '',

@@ -1,10 +1,9 @@
 import express, { type ErrorRequestHandler, type Express, type Request } from 'express';
-import type { Clock } from '../kernel/clock.ts';
-import { METRICS_MEDIA_TYPES, type MetricsFormat } from '../kernel/metrics-format.ts';
-import type { AskRecords } from '../kernel/records.ts';
+import type { Overview } from '../console/contract.ts';
+import type { AskRecords } from '../doubts/records.ts';
+import type { Clock } from '../lib/clock.ts';
+import { METRICS_MEDIA_TYPES, type MetricsFormat } from '../telemetry/metrics-format.ts';
 import { type ConsoleObserver, consoleRoutes } from './console/console.ts';
-import type { Configuration, Overview } from './console/contract.ts';
-import { docsRoutes } from './docs.ts';
 import { linksPage, securityHeaders } from './headers.ts';
 import type { AdminOptions } from './options.ts';
 import { allowOnly, refuse } from './problems.ts';
@@ -14,38 +13,25 @@ import { Tries } from './tries.ts';
 
 /** One condition of readiness. */
 export interface Check {
-  name:
-    | 'store'
-    | 'upstream'
-    | 'keys'
-    | 'draining'
-    | 'workers'
-    | 'operations'
-    | 'certificates'
-    | 'configuration';
+  name: 'store' | 'upstream' | 'keys' | 'draining' | 'operations' | 'certificates' | 'configuration';
   ok: boolean;
   detail: string;
   /** Settings that weaken the promise: a store that can lose records, a policy that can pay twice. */
   warnings?: string[];
 }
 
-/** What the admin port serves, for one process or for all workers together. */
+/** What the admin port serves. */
 export interface AdminSource {
-  /** Default format: text. */
-  metrics(format?: MetricsFormat): Promise<string>;
+  metrics(format: MetricsFormat): Promise<string>;
   checks(): Promise<Check[]>;
   records: AskRecords;
-  /** The configuration in force, with masked secrets. */
-  configuration(): Omit<Configuration, 'warnings'>;
+  /** @param afterMs leaves out the samples until this time */
+  overview(afterMs: number): Promise<Overview>;
 }
 
 export interface AdminTools {
   options: AdminOptions;
   clock: Clock;
-  /** What does not change while the gateway runs. */
-  about: Pick<Overview, 'build' | 'workers' | 'mode' | 'store'>;
-  /** How often the keys in doubt are counted, in milliseconds. */
-  countDoubtsEveryMs: number;
   observer: AdminObserver;
 }
 
@@ -57,8 +43,8 @@ export interface AdminObserver extends ConsoleObserver {
 }
 
 /**
- * The admin application: `/healthz`, `/readyz`, `/metrics`, `/docs`, and with a token `/records` and `/console/`. Everything else
- * is a problem document.
+ * The admin application: `/healthz`, `/readyz`, `/metrics`, and with a token `/records` and `/console/`. Everything else is a
+ * problem document.
  */
 export function createAdmin(source: AdminSource, tools: AdminTools): Express {
   const { token, console: isOn, tokens } = tools.options;
@@ -107,7 +93,6 @@ export function createAdmin(source: AdminSource, tools: AdminTools): Express {
         .send(await source.metrics(format));
     })
     .all(allowOnly('GET, HEAD'));
-  app.use('/docs', docsRoutes());
   // Without a token, everyone who can reach the port could release a key.
   if (token === undefined) app.use('/records', (_req, res) => refuseOff(res));
   else
@@ -119,7 +104,7 @@ export function createAdmin(source: AdminSource, tools: AdminTools): Express {
   if (hasConsole) app.use('/console', consoleRoutes(source, tools, tries));
   else app.use('/console', (_req, res) => refuse(res, 'console_off', whyOff(isOn)));
   app.use((_req, res) =>
-    refuse(res, 'not_found', 'The paths are /, /healthz, /readyz, /metrics, /docs, /records and /console/.'),
+    refuse(res, 'not_found', 'The paths are /, /healthz, /readyz, /metrics, /records and /console/.'),
   );
   app.use(failed(tools.observer));
   return app;

@@ -51,7 +51,6 @@ export const linksPage = (hasRecords: boolean): string =>
     '<li><a href="/healthz">/healthz</a>: the process lives</li>',
     '<li><a href="/readyz">/readyz</a>: whether it is ready to serve merchants, and why not</li>',
     '<li><a href="/metrics">/metrics</a>: for Prometheus</li>',
-    '<li><a href="/docs">/docs</a>: the merchants’ interface (OpenAPI): requests, answers and examples</li>',
     ...(hasRecords ? ['<li>/records: keys in doubt, for programs that have the admin token</li>'] : []),
     '</ul>',
     '<p>The console is off. It needs <code>admin.token</code> or <code>admin.tokens</code> in the configuration, and no <code>admin.console: false</code>.</p>',

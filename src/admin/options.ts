@@ -1,5 +1,5 @@
 import { BlockList, isIP } from 'node:net';
-import { z } from 'zod';
+import * as z from 'zod';
 
 /** Names that the audit trail has for others: `admin.token`, and lookups. */
 const TAKEN = ['admin', 'lookup'];

@@ -1,7 +1,7 @@
 import type { ServerResponse } from 'node:http';
 import type { RequestHandler } from 'express';
-import { hasBody } from '../kernel/context.ts';
-import type { ConsoleProblem, ProblemCode, RecordHeadView } from './console/contract.ts';
+import type { ConsoleProblem, ProblemCode, RecordHeadView } from '../console/contract.ts';
+import { hasBody } from '../lib/context.ts';
 
 /** Status and title of each code. The contract says what they mean. */
 const problems: Record<ProblemCode, [status: number, title: string]> = {
@@ -10,7 +10,6 @@ const problems: Record<ProblemCode, [status: number, title: string]> = {
   token_required: [401, 'The admin token is required'],
   wrong_token: [401, 'The token is wrong'],
   not_permitted: [403, 'The token of this session does not permit this'],
-  csrf: [403, 'The request does not come from the page'],
   foreign_origin: [403, 'The request comes from another origin'],
   not_found: [404, 'There is nothing at this path'],
   console_off: [404, 'The console is off'],
@@ -25,7 +24,6 @@ const problems: Record<ProblemCode, [status: number, title: string]> = {
   too_many_tries: [429, 'Too many wrong tokens'],
   internal: [500, 'The gateway failed'],
   unreadable: [500, 'The record cannot be read'],
-  not_built: [503, 'The files of the page are missing'],
   unavailable: [503, 'The store does not answer'],
 };
 

@@ -1,6 +1,6 @@
 import express, { type ErrorRequestHandler, type RequestHandler, type Response, Router } from 'express';
-import { z } from 'zod';
-import type { AskRecords, RecordsAnswer, Refusal, RefusalReason } from '../kernel/records.ts';
+import * as z from 'zod';
+import type { AskRecords, RecordsAnswer, Refusal, RefusalReason } from '../doubts/records.ts';
 import { withoutSecretHeaders } from './console/views.ts';
 import { allowOnly } from './problems.ts';
 import { MAX_BODY_BYTES, mistakeIn, resolutionFields } from './resolution.ts';
@@ -19,11 +19,7 @@ const refusals: Record<Why, [status: number, title: string]> = {
   unavailable: [503, 'The idempotency store cannot be reached'],
 };
 
-const resolveBody = z.strictObject({
-  ...resolutionFields,
-  by: z.string(),
-  execution: z.string().optional(),
-});
+const resolveBody = z.strictObject({ ...resolutionFields, by: z.string() });
 
 const DIGITS = /^\d{1,6}$/;
 
@@ -51,13 +47,7 @@ export function recordsRoutes(ask: AskRecords): Router {
     async (req, res) => {
       const { success, data, error } = resolveBody.safeParse(req.body);
       if (!success) return refuseRecord(res, 'invalid', mistakeIn(error));
-      const { scope } = req.params;
-      const { execution } = data;
-      const shown = execution === undefined ? await ask({ kind: 'show', scope }) : undefined;
-      if (shown?.kind === 'refused') return answer(res, shown);
-      // A worker that is paused before it resolves must not resolve a later execution of the key.
-      const named = execution ?? executionIn(shown);
-      answer(res, await ask({ kind: 'resolve', scope, ...data, execution: named }));
+      answer(res, await ask({ kind: 'resolve', scope: req.params.scope, ...data }));
     },
   );
   for (const path of ['/', '/:scope']) routes.all(path, allowOnly('GET, HEAD'));
@@ -77,10 +67,6 @@ const tooLarge = (res: Response): void =>
 
 export const refuseOff = (res: Response): void =>
   refuseRecord(res, 'off', 'Records are served only if admin.token is set.');
-
-/** `none` is not the name of any execution. */
-const executionIn = (shown: RecordsAnswer | undefined): string =>
-  (shown?.kind === 'found' && 'record' in shown.value && shown.value.record?.execution) || 'none';
 
 function answer(res: Response, found: RecordsAnswer): void {
   res.set('Cache-Control', 'no-store');

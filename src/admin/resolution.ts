@@ -1,4 +1,4 @@
-import { z } from 'zod';
+import * as z from 'zod';
 
 /** The largest body of a request. Keys with a larger response are resolved on the command line, or without a body. */
 export const MAX_BODY_BYTES = 2_097_152;
@@ -7,6 +7,8 @@ export const MAX_BODY_BYTES = 2_097_152;
 export const resolutionFields = {
   as: z.enum(['completed', 'released']),
   reason: z.string(),
+  /** The execution that was looked at. */
+  execution: z.string().min(1).max(100),
   status: z.number().optional(),
   /** By name; parsed into names and values in turn. */
   headers: z

@@ -1,6 +1,6 @@
 import { createServer, type RequestListener, type Server, STATUS_CODES } from 'node:http';
 import type { Duplex } from 'node:stream';
-import type { ProblemCode } from './console/contract.ts';
+import type { ProblemCode } from '../console/contract.ts';
 import { problemOf } from './problems.ts';
 
 /** Time for a request's head, and for a whole request, to arrive. */

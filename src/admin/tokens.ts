@@ -1,6 +1,6 @@
 import { hash, timingSafeEqual } from 'node:crypto';
 import type { RequestHandler, Response } from 'express';
-import type { Permission, ProblemCode } from './console/contract.ts';
+import type { Permission, ProblemCode } from '../console/contract.ts';
 import type { AdminOptions } from './options.ts';
 import { refuse } from './problems.ts';
 import type { Tries } from './tries.ts';

@@ -1,5 +1,5 @@
 import { hash } from 'node:crypto';
-import type { Clock } from '../kernel/clock.ts';
+import type { Clock } from '../lib/clock.ts';
 
 /** Wrong tokens count for this long, and so does the right token of an address. */
 const WINDOW_MS = 5 * 60_000;

@@ -1,4 +1,13 @@
+import type { Writable } from 'node:stream';
 import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
+
+/** What a command reads and writes: `process`, or what a test gives it. */
+export interface Terminal {
+  stdin: AsyncIterable<Buffer>;
+  stdout: Writable;
+  stderr: Writable;
+  env: NodeJS.ProcessEnv;
+}
 
 /** Ends the command with a message for the operator, without a stack trace. */
 export class Exit extends Error {
@@ -11,9 +20,14 @@ export class Exit extends Error {
   }
 }
 
+/** Ends the command with its usage on standard output, as `--help` asks. The message is the usage. */
+export class Help extends Error {
+  override readonly name = 'Help';
+}
+
 /**
  * The message for the operator and the exit code, for any error that ends a command. It compares names and not classes:
- * importing the classes would load their rooms for every command.
+ * importing the classes would load their modules for every command.
  */
 export function explainFailure(error: unknown): { message: string; code: number } {
   if (error instanceof Exit) return error;
@@ -21,33 +35,30 @@ export function explainFailure(error: unknown): { message: string; code: number 
     address?: string;
     port?: number;
   };
-  if (name === 'WorkerFailed') return { message, code: (error as { exitCode: number }).exitCode };
-  if (name === 'ConfigError') return { message, code: 78 };
+  if (name === 'ConfigError' || name === 'SocketRefused') return { message, code: 78 };
   if (code === 'EADDRINUSE')
     return { message: `port ${port} on ${address} is in use by another process`, code: 1 };
   if (code === 'EACCES' && port !== undefined)
     return { message: `port ${port} may not be used by this user`, code: 1 };
-  if (name === 'StoreUnavailable' || name === 'KeysUnavailable') return { message, code: 69 };
+  if (name === 'StoreUnavailable') return { message, code: 69 };
   return { message, code: 1 };
 }
 
 /**
- * Reads the options of a command. For `--help`, prints the usage and returns undefined.
+ * Reads the options of a command.
  *
+ * @throws {Help} for `--help`
  * @throws {Exit} 64 for an argument that the command does not have
  */
 export function readArguments<T extends ParseArgsOptionsConfig>(args: string[], options: T, usage: string) {
+  const values = valuesOf(args, { ...options, help: { type: 'boolean', short: 'h' } as const }, usage);
+  if ((values as { help?: boolean }).help) throw new Help(usage);
+  return values;
+}
+
+function valuesOf<T extends ParseArgsOptionsConfig>(args: string[], options: T, usage: string) {
   try {
-    const { values } = parseArgs({
-      args,
-      options: { ...options, help: { type: 'boolean', short: 'h' } },
-      strict: true,
-    });
-    if ((values as { help?: boolean }).help) {
-      process.stdout.write(usage);
-      return undefined;
-    }
-    return values;
+    return parseArgs({ args, options, strict: true }).values;
   } catch (error) {
     throw new Exit(`${(error as Error).message}\n\n${usage}`, 64);
   }

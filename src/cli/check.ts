@@ -4,22 +4,23 @@ import type { Config } from '../config/schema.ts';
 import { Certificates, certificateSections } from '../gateway/certificates.ts';
 import { Gateway, startWarnings } from '../gateway/gateway.ts';
 import { listen } from '../gateway/http-server.ts';
-import { openKeySource } from '../gateway/key-sources.ts';
 import { markFileOf } from '../gateway/store-watch.ts';
-import { systemClock } from '../kernel/clock.ts';
-import { createLogger } from '../observability/logger.ts';
-import { Exit, explainFailure, readArguments, required } from './arguments.ts';
-import { refusedUpgrade, type Upgrade, upgradeOf } from './upgrade.ts';
+import { FileKeySource } from '../keys/file-key-source.ts';
+import { systemClock } from '../lib/clock.ts';
+import { createLogger } from '../telemetry/logger.ts';
+import { Exit, explainFailure, readArguments, required, type Terminal } from './arguments.ts';
+import { deliver } from './deliver.ts';
 
-const USAGE = `oncegate check --config FILE [--offline] [--json] [--strict]
+const USAGE = `oncegate check --config FILE [--offline | --deliver PATH] [--json] [--strict]
 
 Reads the configuration, opens its store and its keys, and connects to the backend. Warns of weak settings, of operations without
 protection, of secret keys that have expired or will expire soon, of scopes without an operation, and of ports that are in use.
-Says what is to be done if another version used the store before, and the new names of options of earlier versions.
 
-  --offline    checks only the configuration, the key file and the certificates
-  --json       prints one JSON document: ok, checks, warnings, mistakes and upgrade
-  --strict     exits with 1 also if there are warnings
+  --offline       checks only the configuration, the key file and the certificates
+  --deliver PATH  also sends POSTs to this path of the backend, which counts them, and fails if one arrives twice: a proxy that repeats
+                  requests pays twice. The sandbox's path is /_sandbox/deliveries; docs/deploying.md says what yours must do
+  --json          prints one JSON document: ok, checks, warnings and mistakes
+  --strict        exits with 1 also if there are warnings
 
 Exit codes: 0 all checks passed (there may be warnings), 1 a check failed, 78 the configuration is wrong.
 `;
@@ -27,6 +28,7 @@ Exit codes: 0 all checks passed (there may be warnings), 1 a check failed, 78 th
 const OPTIONS = {
   config: { type: 'string' },
   offline: { type: 'boolean' },
+  deliver: { type: 'string' },
   json: { type: 'boolean' },
   strict: { type: 'boolean' },
 } as const;
@@ -38,29 +40,33 @@ interface Report {
   warnings: string[];
   /** Why there are no checks: mistakes in the files, or a store that cannot be opened. */
   mistakes: string[];
-  upgrade: Upgrade;
 }
 
-export async function check(args: string[]): Promise<void> {
+export async function check(args: string[], terminal: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
-  if (!options) return;
   const file = required(options.config, 'config', USAGE);
+  const path = options.deliver;
+  if (path !== undefined && (options.offline || !/^\/[\x21-\x7e]*$/.test(path) || /[?#]/.test(path)))
+    throw new Exit(`--deliver needs a path without a query, and goes without --offline\n\n${USAGE}`, 64);
   let report: Report;
   let failure: Exit | undefined;
   let isLoaded = false;
   try {
-    const config = loadConfig(file, process.env);
+    const config = loadConfig(file, terminal.env);
     isLoaded = true;
     report = await (options.offline ? checkFiles(config) : checkAll(config, markFileOf(file, config)));
+    if (path !== undefined) {
+      const { ok, detail } = await deliver(config, path);
+      report.checks.push({ name: 'deliver', result: ok ? 'ok' : 'failed', detail });
+    }
     failure = failureOf(report, options.strict === true);
   } catch (error) {
     const { message, code } = explainFailure(error);
     failure = new Exit(message, isLoaded ? 1 : code);
-    const upgrade = refusedUpgrade(error);
-    report = { checks: [], warnings: [], mistakes: message.split('\n'), upgrade };
+    report = { checks: [], warnings: [], mistakes: message.split('\n') };
   }
-  if (options.json) process.stdout.write(`${JSON.stringify({ ok: !failure, ...report }, null, 2)}\n`);
-  else print(report);
+  if (options.json) terminal.stdout.write(`${JSON.stringify({ ok: !failure, ...report }, null, 2)}\n`);
+  else terminal.stdout.write(textOf(report));
   if (failure) throw failure;
 }
 
@@ -76,23 +82,17 @@ async function checkAll(config: Config, markFile: string): Promise<Report> {
   const checks = (await gateway.checks()).filter(({ name }) => name !== 'draining');
   const warnings = [...(await gateway.checkWarnings()), ...(await portWarnings(config))];
   await gateway.shutdownNow();
-  const upgrade = upgradeOf(config, gateway.markAtStart);
-  if (upgrade.store?.needsAttention) warnings.push(`store: ${upgrade.store.detail}`);
   return {
     checks: checks.map(({ name, ok, detail }) => ({ name, result: ok ? 'ok' : 'failed', detail })),
     warnings,
     mistakes: [],
-    upgrade,
   };
 }
 
 async function checkFiles(config: Config): Promise<Report> {
   const { pepper, keys: source } = config.auth;
-  const keys =
-    source.source === 'file'
-      ? await openKeySource({ keys: source, pepper }, { clock: systemClock })
-      : undefined;
-  await keys?.close();
+  const keys = source.source === 'file' ? await FileKeySource.open({ path: source.path, pepper }) : undefined;
+  keys?.close();
   const certificates = new Certificates({ clock: systemClock });
   for (const [name, paths] of certificateSections(config)) await certificates.open(name, paths);
   certificates.close();
@@ -110,21 +110,18 @@ async function checkFiles(config: Config): Promise<Report> {
     ],
     warnings: await startWarnings(config, { ...(keys && { keys }), certificates }, systemClock.wallMs()),
     mistakes: [],
-    upgrade: upgradeOf(config),
   };
 }
 
 const WORDS = { ok: 'ok', failed: 'FAIL', skipped: 'skip' };
 
-function print({ checks, warnings, upgrade: { version, store } }: Report): void {
-  const isToldElsewhere = store?.change !== 'none' || store.needsAttention || store.lastUsedBy === version;
+function textOf({ checks, warnings }: Report): string {
   const lines = [
     ...checks.filter(({ result }) => result !== 'skipped').map(lineOf),
-    ...(isToldElsewhere ? [] : [`note store: ${store.detail}`]),
     ...warnings.map((warning) => `warn ${warning}`),
     ...checks.filter(({ result }) => result === 'skipped').map(lineOf),
   ];
-  for (const line of lines) process.stdout.write(`${line}\n`);
+  return lines.map((line) => `${line}\n`).join('');
 }
 
 const lineOf = ({ name, result, detail }: Report['checks'][number]): string =>

@@ -2,11 +2,12 @@ import { statSync } from 'node:fs';
 import type { Check } from '../admin/application.ts';
 import { ConfigFile, type ConfigReload } from '../config/config-file.ts';
 import type { Config } from '../config/schema.ts';
-import type { Logger } from '../observability/logger.ts';
+import type { Logger } from '../telemetry/logger.ts';
 
 /** What happens with a changed configuration. */
 export interface Follower {
-  apply(config: Config): Promise<void>;
+  env: NodeJS.ProcessEnv;
+  apply(config: Config): void;
   count(result: ConfigReload['result']): void;
   /** As at the start. New operations may have a dangerous policy, or lack a name that a secret key has as a scope. */
   warnings(): Promise<string[]>;
@@ -21,7 +22,7 @@ export function followConfigFile(
   path: string | undefined,
   config: Config,
   logger: Logger,
-  { apply, count, warnings }: Follower,
+  { env, apply, count, warnings }: Follower,
 ): ConfigFile | undefined {
   // A pipe, such as `--config <(command)`, cannot be read again.
   if (path === undefined || !statSync(path, { throwIfNoEntry: false })?.isFile()) return undefined;
@@ -41,7 +42,7 @@ export function followConfigFile(
   };
   const options = {
     path,
-    env: process.env,
+    env,
     apply,
     onReload: (reload: ConfigReload) => void onReload(reload),
   };

@@ -2,9 +2,10 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
-import { makeFolder } from '../kernel/folder.ts';
+import { makeFolder } from '../lib/folder.ts';
+import { programFile } from '../lib/program-files.ts';
 import { createSandbox, type Sandbox } from '../sandbox/sandbox.ts';
-import { Exit, readArguments } from './arguments.ts';
+import { Exit, readArguments, type Terminal } from './arguments.ts';
 import { type RunningGateway, serveFile, shutDownOnSignal, startGateway } from './serve.ts';
 
 const USAGE = `oncegate start [--config FILE]
@@ -32,23 +33,22 @@ const OPTIONS = {
 type SandboxArguments = Partial<Record<'port' | 'admin-port' | 'sandbox-port' | 'data' | 'fault', string>>;
 
 /** The sandbox's files, which are in the package too: the command works in any folder. */
-const SANDBOX_FOLDER = fileURLToPath(new URL('../sandbox/', import.meta.url));
+const SANDBOX_FOLDER = fileURLToPath(programFile('sandbox/'));
 
 /** With a configuration, the same as `serve`. Without one, the sandbox and a gateway in front of it. */
-export async function start(args: string[]): Promise<void> {
+export async function start(args: string[], terminal: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
-  if (!options) return;
   const { config, ...sandboxOptions } = options;
-  if (config === undefined) return await startWithSandbox(sandboxOptions);
+  if (config === undefined) return await startWithSandbox(sandboxOptions, terminal);
   const names = Object.keys(sandboxOptions);
   if (names.length > 0) {
     throw new Exit(`--${names.join(', --')} cannot be used together with --config\n\n${USAGE}`, 64);
   }
-  await serveFile(config);
+  await serveFile(config, terminal.env);
 }
 
-async function startWithSandbox(options: SandboxArguments): Promise<void> {
-  const config = loadConfig(join(SANDBOX_FOLDER, 'gateway.yaml'), process.env);
+async function startWithSandbox(options: SandboxArguments, { stdout, env }: Terminal): Promise<void> {
+  const config = loadConfig(join(SANDBOX_FOLDER, 'gateway.yaml'), env);
   const data = options.data ?? './data';
   const ports = {
     gateway: portOf(options.port, config.listen.port),
@@ -56,9 +56,10 @@ async function startWithSandbox(options: SandboxArguments): Promise<void> {
     sandbox: portOf(options['sandbox-port'], 9000),
   };
   const sandbox = await openSandbox(data, ports.sandbox, options.fault);
-  const starting = startGateway(withArguments(config, data, sandbox.url, ports));
+  const starting = startGateway(withArguments(config, data, sandbox.url, ports), { env });
+  starting.catch(() => sandbox.close());
   shutDownOnSignal(starting, () => sandbox.close());
-  process.stdout.write(tour(await starting, sandbox));
+  stdout.write(tour(await starting, sandbox));
 }
 
 /** The configuration in sandbox/gateway.yaml, with the ports and the folder of the command line. */
@@ -86,11 +87,7 @@ async function openSandbox(data: string, port: number, fault: string | undefined
   }
   try {
     const databasePath = join(data, 'sandbox-ledger.sqlite');
-    return await createSandbox({
-      port,
-      databasePath,
-      ...(fault === undefined ? {} : { usualFaults: fault }),
-    });
+    return await createSandbox({ port, databasePath, usualFaults: fault });
   } catch (error) {
     throw new Exit((error as Error).message, 1);
   }

@@ -1,6 +1,5 @@
 import { hash } from 'node:crypto';
-import { systemClock } from '../kernel/clock.ts';
-import { FileWatch, readBounded } from '../kernel/watched-file.ts';
+import { FileWatch, readBounded } from '../lib/watched-file.ts';
 import { ConfigError, parseConfig } from './load.ts';
 import { mergeReload, type ReloadDecision, withVersion } from './reload.ts';
 import type { Config } from './schema.ts';
@@ -8,7 +7,7 @@ import type { Config } from './schema.ts';
 /** Largest accepted file: 1 MiB. A larger one would hold up requests while it is parsed. */
 const MAX_BYTES = 1024 * 1024;
 
-const POLL_MS = 1000;
+const POLL_MS = 500;
 
 /** A reading of the configuration file, for the log and the metrics. `refused`: the old configuration stays in force. */
 export type ConfigReload =
@@ -18,10 +17,8 @@ export type ConfigReload =
 export interface ConfigFileOptions {
   path: string;
   env: NodeJS.ProcessEnv;
-  /** Milliseconds between two checks of the file for changes. Default 1000. */
-  pollMs?: number;
   /** Puts a configuration in force. Called before `onReload`, and only if something has changed. */
-  apply(config: Config): Promise<void>;
+  apply(config: Config): void;
   /** Called once for each change of the file and for each {@link ConfigFile.reload}. */
   onReload(reload: ConfigReload): void;
 }
@@ -33,31 +30,17 @@ export interface ConfigFileOptions {
 export class ConfigFile {
   readonly #options: ConfigFileOptions;
   readonly #watch: FileWatch;
+  /** The configurations in force since the start that identify requests differently. The last one is in force now. */
   #versions: readonly Config[];
   #digest: string | undefined;
   #last: ConfigReload | undefined;
-  #changedAtMs: number | undefined;
   #reading: Promise<void> = Promise.resolve();
 
   /** @param config the configuration that the gateway started with */
   constructor(config: Config, options: ConfigFileOptions) {
     this.#options = options;
     this.#versions = [config];
-    this.#watch = new FileWatch(options.path, options.pollMs ?? POLL_MS, () => this.#readSerially());
-  }
-
-  /** The configurations in force since the start that identify requests differently. The last one is in force now. */
-  get versions(): readonly Config[] {
-    return this.#versions;
-  }
-
-  get path(): string {
-    return this.#options.path;
-  }
-
-  /** When another version was put in force last, in Unix milliseconds. Undefined: not since the start. */
-  get changedAtMs(): number | undefined {
-    return this.#changedAtMs;
+    this.#watch = new FileWatch(options.path, POLL_MS, () => this.#readSerially());
   }
 
   /** Reads the file now, even if it is unchanged. Never rejects. */
@@ -92,7 +75,7 @@ export class ConfigFile {
     if (digest === this.#digest && !evenUnchanged) return;
     const isFirst = this.#digest === undefined;
     this.#digest = digest;
-    const reload = await this.#put(this.#decide(read));
+    const reload = this.#put(this.#decide(read));
     this.#last = reload;
     // The watch reads the file once after the start, in case that it has changed since it was loaded.
     const isNews = reload.result === 'refused' || reload.changed.length + reload.needsRestart.length > 0;
@@ -111,20 +94,16 @@ export class ConfigFile {
     }
   }
 
-  async #put(decision: ReloadDecision): Promise<ConfigReload> {
+  #put(decision: ReloadDecision): ConfigReload {
     if (decision.kind === 'refused') return { result: 'refused', mistakes: decision.mistakes };
     const { config, changed, needsRestart: missing } = decision;
     if (changed.length > 0) {
-      const before = this.#versions;
-      // Before `apply`: a worker that starts meanwhile must get the new version.
-      this.#versions = withVersion(before, config);
       try {
-        await this.#options.apply(config);
-        this.#changedAtMs = systemClock.wallMs();
+        this.#options.apply(config);
       } catch {
-        this.#versions = before;
         return { result: 'refused', mistakes: ['operations: cannot be put in force'] };
       }
+      this.#versions = withVersion(this.#versions, config);
     }
     const result = missing.length > 0 ? 'needs_restart' : 'ok';
     return { result, changed, needsRestart: missing };

@@ -1,38 +1,6 @@
 import type { $ZodIssue } from 'zod/v4/core';
 import { optionsAt } from './json-schema.ts';
 
-/** Options of earlier versions: the last part of the old path → the new name. */
-const RENAMED: Record<string, string> = {
-  settleRetryMs: 'completeRetryMs',
-  settleMs: 'completeMs',
-  settled: 'completed',
-  settledStatus: 'completedStatus',
-};
-
-/** Options of earlier versions that have no successor: the last part of the path → what this version does. */
-const REMOVED: Record<string, string> = {
-  unreadableBody: 'such requests are forwarded, and protected if they have a key',
-};
-
-/** An option of an earlier version. `now`: the last part of its new path, or the new value; null: it was removed. */
-export interface OptionChange {
-  option: string;
-  now: string | null;
-}
-
-/** The options of earlier versions among the mistakes. */
-export function optionChanges(issues: readonly $ZodIssue[], written: unknown): OptionChange[] {
-  return issues.flatMap((issue) => {
-    const path = pathText(issue.path);
-    if (path === 'store.kind' && valueAt(written, issue.path) === 'lmdb')
-      return [{ option: 'store.kind: lmdb', now: 'sqlite' }];
-    if (issue.code !== 'unrecognized_keys') return [];
-    return issue.keys
-      .filter((key) => Object.hasOwn(RENAMED, key) || Object.hasOwn(REMOVED, key))
-      .map((key) => ({ option: path ? `${path}.${key}` : key, now: RENAMED[key] ?? null }));
-  });
-}
-
 /**
  * One line for each mistake of an issue: path, value, and what is allowed.
  *
@@ -52,10 +20,7 @@ export function explain(
     });
   }
   const value = valueAt(written, issue.path);
-  const allowed =
-    value === 'lmdb' && path === 'store.kind'
-      ? `${allowedBy(issue)} (the embedded store is now called sqlite)`
-      : allowedBy(issue);
+  const allowed = allowedBy(issue);
   // The file does not set the option: its default contradicts another option.
   if (value === undefined && issue.code === 'custom') return [`${path}: ${allowed}`];
   if (value === undefined) return [`${path}: is missing: ${allowed}`];
@@ -71,10 +36,8 @@ export const pathText = (path: readonly PropertyKey[]): string =>
     .join('')
     .slice(1);
 
-/** What became of an option that does not exist, or which one may be meant. */
+/** Which option may be meant by one that does not exist. */
 function hintFor(key: string, path: readonly PropertyKey[]): string {
-  if (Object.hasOwn(RENAMED, key)) return `; it is now called ${RENAMED[key]}`;
-  if (Object.hasOwn(REMOVED, key)) return `; it was removed: ${REMOVED[key]}`;
   const similar = mostSimilar(key, optionsAt(path));
   return similar ? `; is it ${similar}?` : '';
 }

@@ -1,4 +1,4 @@
-import { z } from 'zod';
+import * as z from 'zod';
 import { configSchema } from './schema.ts';
 
 type JsonSchema = z.core.JSONSchema.BaseSchema;
@@ -37,7 +37,7 @@ function allowPlaceholders(schema: JsonSchema, name: string | number | undefined
     }
   }
   if (schema.type !== 'integer') return;
-  if (name === 'port' || name === 'workers') alsoText(schema, PLACEHOLDER);
+  if (name === 'port') alsoText(schema, PLACEHOLDER);
   if (typeof name === 'string' && name.endsWith('Ms'))
     alsoText(schema, `^\\d{1,9}(ms|s|m|h|d)$|${PLACEHOLDER}`);
 }

@@ -1,17 +1,14 @@
 import { readFileSync } from 'node:fs';
 import { type Document, isMap, isScalar, LineCounter, parseDocument } from 'yaml';
-import { durationMs } from '../kernel/duration.ts';
-import { explain, type OptionChange, optionChanges } from './explain.ts';
+import { durationMs } from '../lib/duration.ts';
+import { explain } from './explain.ts';
 import { type Config, configSchema } from './schema.ts';
 
 /** The file cannot be used. The message has one line for each mistake, and never a secret. */
 export class ConfigError extends Error {
   override readonly name = 'ConfigError';
-  /** Those of the mistakes that are options of earlier versions. */
-  readonly changes: readonly OptionChange[];
-  constructor(file: string, mistakes: readonly string[], changes: readonly OptionChange[] = []) {
+  constructor(file: string, mistakes: readonly string[]) {
     super(mistakes.map((mistake) => `${file}: ${mistake}`).join('\n'));
-    this.changes = changes;
   }
 }
 
@@ -60,12 +57,11 @@ export function checkConfig(
   throw new ConfigError(
     name,
     result.error.issues.flatMap((issue) => explain(issue, written, placeOf)),
-    optionChanges(result.error.issues, written),
   );
 }
 
 /** Sections whose members are names of the merchants' requests, and not options. */
-const NOT_OPTIONS = new Set(['where', 'body', 'headers']);
+const NOT_OPTIONS = new Set(['where', 'headers']);
 
 /** Turns durations such as `24h`, and digits from the environment, into numbers, in options whose name ends in Ms. */
 function withDurations(value: unknown, name = ''): unknown {

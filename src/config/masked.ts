@@ -15,15 +15,6 @@ export function masked(config: Config): unknown {
   return maskedValue({ ...config, operations }, '');
 }
 
-/** The masked configuration, each section as YAML, in the order of the schema. */
-export function maskedSections(config: Config): { name: string; yaml: string }[] {
-  const sections = Object.entries(masked(config) as Record<string, unknown>);
-  return sections.map(([name, section]) => ({
-    name,
-    yaml: stringify({ [name]: section }, { lineWidth: 0 }),
-  }));
-}
-
 /** The masked configuration as YAML. */
 export const maskedYaml = (config: Config): string => stringify(masked(config), { lineWidth: 0 });
 

@@ -1,4 +1,4 @@
-import { z } from 'zod';
+import * as z from 'zod';
 
 const requests = z.number().int().min(1).max(1_000_000_000);
 /** RateLimit fields have no shorter unit than seconds. */

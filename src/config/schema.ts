@@ -1,18 +1,13 @@
 import { isIP } from 'node:net';
-import { availableParallelism } from 'node:os';
-import { z } from 'zod';
+import * as z from 'zod';
 import { adminOptions, digitsToNumber } from '../admin/options.ts';
-import { authOptions } from '../auth/options.ts';
-import {
-  idempotencyOptions,
-  lockOptions,
-  operationIdempotencyOptions,
-  storeOptions,
-} from '../idempotency/options.ts';
-import { logOptions, metricsOptions, tracingOptions } from '../observability/options.ts';
-import { type MatchOptions, matchesPath, matchOptions, publicPathOptions } from '../operations/options.ts';
-import { operationsOpenedBy } from '../operations/public-paths.ts';
-import { headerOptions, upstreamOptions } from '../upstream/options.ts';
+import { headerOptions, upstreamOptions } from '../backend/options.ts';
+import { idempotencyOptions, operationIdempotencyOptions } from '../idempotency/options.ts';
+import { authOptions } from '../keys/options.ts';
+import { type MatchOptions, matchesPath, matchOptions, publicPathOptions } from '../requests/options.ts';
+import { operationsOpenedBy } from '../requests/public-paths.ts';
+import { lockOptions, storeOptions } from '../store/options.ts';
+import { logOptions, metricsOptions, tracingOptions } from '../telemetry/options.ts';
 import { perMerchantOptions } from './merchant-limits.ts';
 
 /** `listen.tls`: the port speaks HTTPS. Paths of PEM files, which are read again when they change. */
@@ -62,6 +57,11 @@ function isProxyRange(text: string): boolean {
 export const limitOptions = z.strictObject({
   /** Largest request body that the executor sends. Bodies that are passed through have no limit. */
   bodyBytes: z.number().int().min(1).max(67_108_864).default(1_048_576),
+  /**
+   * Bytes of all request bodies that one process holds in memory at the same time. Further ones are answered 503 overloaded. Default: a
+   * quarter of the memory that the process may use, at least `bodyBytes`.
+   */
+  bufferedBytes: z.number().int().min(65_536).max(1_099_511_627_776).optional(),
   /** Bytes of all header fields of a request together. */
   headerBytes: z.number().int().min(1024).max(262_144).default(16_384),
   /** Connections of merchants to one process, WebSockets included. Further ones are closed at once. */
@@ -97,7 +97,7 @@ const shutdownOptions = z.strictObject({
  */
 const publicPaths = z.array(publicPathOptions).max(200).default([]);
 
-const RESERVED = ['other', 'undeclared', 'passthrough', 'none', '*'];
+const RESERVED = ['other', 'undeclared', 'none', '*'];
 
 const operationOptions = z.strictObject({
   name: z
@@ -126,10 +126,6 @@ export const configSchema = z
   .strictObject({
     listen: listenOptions.prefault({}),
     admin: adminOptions.prefault({}),
-    /** Processes that serve the port. `auto`: one for each core. */
-    workers: z
-      .preprocess(digitsToNumber, z.union([z.number().int().min(1).max(256), z.literal('auto')]))
-      .default(1),
     // The empty section is invalid, so that the mistake is reported as upstream.url.
     upstream: upstreamOptions.prefault({} as z.input<typeof upstreamOptions>),
     store: storeOptions.prefault({ kind: 'sqlite' }),
@@ -150,11 +146,7 @@ export const configSchema = z
 
 export type Config = z.output<typeof configSchema>;
 
-/** How many processes serve the port. */
-export const workersOf = ({ workers }: Pick<Config, 'workers'>): number =>
-  workers === 'auto' ? availableParallelism() : workers;
-
-type Parsed = Pick<Config, 'store' | 'lock' | 'upstream' | 'auth' | 'idempotency' | 'operations'>;
+type Parsed = Pick<Config, 'store' | 'lock' | 'upstream' | 'auth' | 'idempotency' | 'limits' | 'operations'>;
 
 /** Finds options that are valid alone but contradict each other. */
 export function* contradictions({
@@ -163,11 +155,11 @@ export function* contradictions({
   upstream,
   auth,
   idempotency: retention,
+  limits,
   operations,
 }: Parsed): Generator<[(string | number)[], string]> {
-  if (store.kind === 'redis' && store.cluster && store.durability.replicas > 0) {
-    yield [['store', 'durability', 'replicas'], 'is not possible with cluster, only with url or sentinels'];
-  }
+  if (limits.bufferedBytes !== undefined && limits.bufferedBytes < limits.bodyBytes)
+    yield [['limits', 'bufferedBytes'], `must not be less than limits.bodyBytes (${limits.bodyBytes})`];
   if (store.kind === 'sqlite' && lock.nodes.length > 0) {
     yield [['lock', 'nodes'], 'is only possible with a redis store: sqlite stores its leases itself'];
   }

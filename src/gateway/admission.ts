@@ -1,8 +1,8 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { Middleware, RequestContext } from '../kernel/context.ts';
-import { valuesOf } from '../kernel/fields.ts';
-import { type Problem, problem } from '../kernel/problem.ts';
-import { ambiguityOf } from '../operations/target.ts';
+import type { Middleware, RequestContext } from '../lib/context.ts';
+import { type Problem, problem } from '../lib/problem.ts';
+import { valuesOf } from '../requests/fields.ts';
+import { ambiguityOf } from '../requests/target.ts';
 
 export interface AdmitOptions {
   /** Begins a request's context; see Access.begin. */
@@ -58,7 +58,7 @@ const HOST = /^(?:[a-z0-9._~-]+|\[[0-9a-f:.]+\])(?::\d{0,5})?$/i;
 
 /** The refusal of a head that is malformed, or that two parsers could read differently. Undefined: the head is fine. */
 function refusalOfHead(req: IncomingMessage): Problem | undefined {
-  return refusalOfFraming(req) ?? refusalOfHost(req) ?? refusalOfTarget(req);
+  return refusalOfMethod(req) ?? refusalOfFraming(req) ?? refusalOfHost(req) ?? refusalOfTarget(req);
 }
 
 export const checkHead: Middleware = (req, res, next) => {
@@ -67,6 +67,14 @@ export const checkHead: Middleware = (req, res, next) => {
   if (refusal?.code === 'invalid_request') res.shouldKeepAlive = false;
   next(refusal);
 };
+
+const ALLOWED = { Allow: 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS' };
+
+/** A backend answers TRACE with the request as it got it, the gateway's own credential under `auth.forward: replace` included. */
+function refusalOfMethod({ method }: IncomingMessage): Problem | undefined {
+  if (method !== 'TRACE') return undefined;
+  return problem('method_not_allowed', 'The method TRACE is not allowed.', { headers: ALLOWED });
+}
 
 function refusalOfFraming({ httpVersion, rawHeaders }: IncomingMessage): Problem | undefined {
   // A line that Node has dropped may frame a body, which would then be read as the next request.

@@ -1,28 +1,34 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { isDeepStrictEqual } from 'node:util';
-import { type Authenticator, authenticate } from '../auth/authenticate.ts';
-import { authorise } from '../auth/authorise.ts';
 import { limitsOf } from '../config/merchant-limits.ts';
 import type { Config } from '../config/schema.ts';
 import type { Engine } from '../idempotency/engine.ts';
-import { idempotency } from '../idempotency/http/middleware.ts';
-import { observe } from '../idempotency/http/observe.ts';
+import { idempotency } from '../idempotency/middleware.ts';
 import type { Observation } from '../idempotency/observation.ts';
+import { observe } from '../idempotency/observe.ts';
 import { operationIdempotencyOptions } from '../idempotency/options.ts';
-import { contextOf, type Middleware } from '../kernel/context.ts';
-import { isProblem, problem, sendProblem } from '../kernel/problem.ts';
-import type { Access } from '../observability/access.ts';
-import type { Logger } from '../observability/logger.ts';
-import type { Observer } from '../observability/observer.ts';
-import { takeBody, takeWholeBody } from '../operations/body.ts';
-import { OperationsHistory } from '../operations/history.ts';
-import { identify, type Operations } from '../operations/operations.ts';
-import { PublicPaths } from '../operations/public-paths.ts';
+import { type Authenticator, authenticate } from '../keys/authenticate.ts';
+import { authorise } from '../keys/authorise.ts';
+import { contextOf, type Middleware } from '../lib/context.ts';
+import { isProblem, problem, sendProblem } from '../lib/problem.ts';
+import {
+  BodyBudget,
+  type BodyLimits,
+  defaultBudgetBytes,
+  takeBody,
+  takeWholeBody,
+} from '../requests/body.ts';
+import { OperationsHistory } from '../requests/history.ts';
+import { identify, type Operations } from '../requests/operations.ts';
+import { PublicPaths } from '../requests/public-paths.ts';
+import type { Access } from '../telemetry/access.ts';
+import type { Logger } from '../telemetry/logger.ts';
+import type { Observer } from '../telemetry/observer.ts';
 import { admit, checkHead, type Lifecycle } from './admission.ts';
 import { type App, createApp } from './app.ts';
 import { Forwarder, type ForwarderOptions } from './forward.ts';
 import { MerchantLimits } from './merchant-limits.ts';
-import { forwardPublic } from './public-requests.ts';
+import { forwardPublic, PublicShare } from './public-requests.ts';
 import type { RateLimiter } from './rate-limiter.ts';
 
 /** What all versions of the application share. */
@@ -45,19 +51,25 @@ export class AppVersions {
   readonly #parts: AppParts;
   readonly #history: OperationsHistory;
   readonly #merchantLimits: MerchantLimits | undefined;
+  readonly #publicShare: PublicShare;
+  readonly #bodyBudget: BodyBudget;
+  /** A part of it, so that merchants have the rest. */
+  readonly #publicBudget: BodyBudget;
   #perMerchant: Config['limits']['perMerchant'];
   #inForce: App;
 
-  /** @param earlier configurations that were in force before: what they protected stays protected */
-  constructor(config: Config, earlier: readonly Config[], parts: AppParts) {
+  constructor(config: Config, parts: AppParts) {
     this.#config = config;
     this.#parts = parts;
     this.#history = new OperationsHistory({
       idempotency: operationIdempotencyOptions.parse({}),
       undeclared: config.idempotency.undeclared,
     });
-    for (const { operations } of earlier) this.#history.next(operations);
     this.#merchantLimits = merchantLimitsOf(config, parts);
+    this.#publicShare = new PublicShare(config.upstream.maxStreams);
+    this.#bodyBudget = new BodyBudget(budgetBytesOf(config));
+    this.#publicBudget = new BodyBudget(publicBytesOf(config), this.#bodyBudget);
+    parts.metrics.track(parts.metrics.bufferedBytes, () => this.#bodyBudget.bytes);
     this.#perMerchant = config.limits.perMerchant;
     this.#inForce = this.#build(config);
     const { Request, Response } = this.#inForce;
@@ -75,11 +87,15 @@ export class AppVersions {
         this.#perMerchant = perMerchant;
         this.#merchantLimits?.change(limitsOf(perMerchant));
       }
+      this.#bodyBudget.maxBytes = budgetBytesOf(changed);
+      this.#publicBudget.maxBytes = publicBytesOf(changed);
       this.#inForce = next;
     };
   }
 
-  #build({ operations: declared, limits }: Config, classes?: Pick<App, 'Request' | 'Response'>): App {
+  #build(config: Config, classes?: Pick<App, 'Request' | 'Response'>): App {
+    const { operations: declared } = config;
+    const limits = { ...config.limits, budget: this.#bodyBudget };
     const { access, lifecycle, authenticator, logger } = this.#parts;
     const { auth } = this.#config;
     const operations = this.#history.next(declared);
@@ -93,7 +109,7 @@ export class AppVersions {
           lifecycle,
         }),
         checkHead,
-        forwardPublic: publicForwarder(this.#config, operations, forward, this.#merchantLimits),
+        forwardPublic: this.#publicForwarder(limits, operations, forward),
         authenticate: authenticate(authenticator),
         limitMerchant: this.#merchantLimits?.check,
         identify: identify(operations, limits),
@@ -106,7 +122,20 @@ export class AppVersions {
     );
   }
 
-  #protect(limits: Config['limits'], forward: Forwarder): Middleware {
+  /** Undefined: every request needs a secret key. */
+  #publicForwarder(limits: BodyLimits, operations: Operations, forwarder: Forwarder): Middleware | undefined {
+    const { auth, idempotency } = this.#config;
+    if (auth.public.length === 0) return undefined;
+    return forwardPublic({
+      paths: new PublicPaths(auth.public, operations),
+      keyHeaders: idempotency.headers,
+      refusalOf: (req) => this.#publicShare.enter(req) ?? this.#merchantLimits?.refusalOfPublic(req),
+      limits: { ...limits, budget: this.#publicBudget },
+      forward: (req, res, next) => forwarder.handle(req, res, next),
+    });
+  }
+
+  #protect(limits: BodyLimits, forward: Forwarder): Middleware {
     const { engine, observation, observer, metrics } = this.#parts;
     const { headers } = this.#config.idempotency;
     const unprotected = (operation: string) => metrics.unprotected.inc({ operation });
@@ -129,6 +158,13 @@ export class AppVersions {
   }
 }
 
+const budgetBytesOf = ({ limits: { bufferedBytes, bodyBytes } }: Config): number =>
+  bufferedBytes ?? Math.max(bodyBytes, defaultBudgetBytes());
+
+/** A quarter, or one body if that is more. */
+const publicBytesOf = (config: Config): number =>
+  Math.max(config.limits.bodyBytes, Math.floor(budgetBytesOf(config) / 4));
+
 /** Undefined: merchants may send any number of requests. */
 function merchantLimitsOf(
   { limits: { perMerchant } }: Config,
@@ -139,22 +175,6 @@ function merchantLimitsOf(
     limitOf: limitsOf(perMerchant),
     take: (merchant, rate) => rateLimiter.take(merchant, rate),
     refused: (reason) => metrics.rateLimited.inc({ reason }),
-  });
-}
-
-/** Undefined: every request needs a secret key. */
-function publicForwarder(
-  { auth, idempotency }: Config,
-  operations: Operations,
-  forwarder: Forwarder,
-  limits: MerchantLimits | undefined,
-): Middleware | undefined {
-  if (auth.public.length === 0) return undefined;
-  return forwardPublic({
-    paths: new PublicPaths(auth.public, operations),
-    keyHeaders: idempotency.headers,
-    refusalOf: (req) => limits?.refusalOfPublic(req),
-    forward: (req, res, next) => forwarder.handle(req, res, next),
   });
 }
 

@@ -1,6 +1,6 @@
 import { IncomingMessage, ServerResponse } from 'node:http';
 import express, { type Express } from 'express';
-import type { Middleware } from '../kernel/context.ts';
+import type { Middleware } from '../lib/context.ts';
 
 /** The middleware of every request, in order. */
 export interface RequestPath {

@@ -1,8 +1,8 @@
 import type { Config } from '../config/schema.ts';
-import { type CertificatePaths, WatchedCertificate } from '../kernel/certificate.ts';
-import type { Clock } from '../kernel/clock.ts';
-import type { Logger } from '../observability/logger.ts';
-import type { Metrics } from '../observability/metrics.ts';
+import { type CertificatePaths, WatchedCertificate } from '../lib/certificate.ts';
+import type { Clock } from '../lib/clock.ts';
+import type { Logger } from '../telemetry/logger.ts';
+import type { Metrics } from '../telemetry/metrics.ts';
 
 export interface CertificatesTools {
   clock: Clock;
@@ -76,14 +76,9 @@ export function certificateSections({
   listen,
   upstream,
   store,
-  auth: { keys },
-}: Pick<Config, 'listen' | 'upstream' | 'store' | 'auth'>): [name: string, paths: CertificatePaths][] {
+}: Pick<Config, 'listen' | 'upstream' | 'store'>): [name: string, paths: CertificatePaths][] {
   const storeTls = store.kind === 'redis' && typeof store.tls === 'object' ? store.tls : undefined;
-  const keysTls = keys.source === 'redis' && typeof keys.tls === 'object' ? keys.tls : undefined;
-  const sections = {
-    ...{ 'listen.tls': listen.tls, 'upstream.tls': upstream.tls },
-    ...{ 'store.tls': storeTls, 'auth.keys.tls': keysTls },
-  };
+  const sections = { 'listen.tls': listen.tls, 'upstream.tls': upstream.tls, 'store.tls': storeTls };
   return Object.entries(sections).filter(
     (section): section is [string, NonNullable<(typeof section)[1]>] => section[1] !== undefined,
   );

@@ -1,8 +1,8 @@
 import type { IncomingMessage } from 'node:http';
 import { isIP, type Socket } from 'node:net';
 import { compile } from 'proxy-addr';
-import type { Client } from '../kernel/context.ts';
-import { valuesOf } from '../kernel/fields.ts';
+import type { Client } from '../lib/context.ts';
+import { valuesOf } from '../requests/fields.ts';
 
 /** More proxies than a request passes. Further addresses in X-Forwarded-For are not read. */
 const MAX_PROXIES = 20;

@@ -1,24 +1,24 @@
 import type { Server } from 'node:http';
 import type { Socket } from 'node:net';
 import { isDeepStrictEqual } from 'node:util';
-import { Authenticator } from '../auth/authenticate.ts';
-import { countExpiringMerchants, firstMerchantEndMs } from '../auth/key-source.ts';
+import { Executor } from '../backend/executor.ts';
+import { lookUp } from '../backend/lookup.ts';
+import { createPassthrough, type Passthrough } from '../backend/passthrough.ts';
+import { Slots } from '../backend/slots.ts';
 import type { Config } from '../config/schema.ts';
-import { Desk } from '../idempotency/doubt/desk.ts';
-import { LOOKUPS_AT_ONCE, type Lookup, Lookups } from '../idempotency/doubt/lookups.ts';
+import { Desk } from '../doubts/desk.ts';
+import { LOOKUPS_AT_ONCE, type Lookup, Lookups } from '../doubts/lookups.ts';
 import { Engine } from '../idempotency/engine.ts';
 import { Observation } from '../idempotency/observation.ts';
-import type { Store } from '../idempotency/store.ts';
-import type { Clock } from '../kernel/clock.ts';
-import { Access } from '../observability/access.ts';
-import type { Logger } from '../observability/logger.ts';
-import type { Metrics } from '../observability/metrics.ts';
-import type { Observer } from '../observability/observer.ts';
-import type { Tracing } from '../observability/tracing.ts';
-import { Executor } from '../upstream/executor.ts';
-import { lookUp } from '../upstream/lookup.ts';
-import { createPassthrough, type Passthrough } from '../upstream/passthrough.ts';
-import { Slots } from '../upstream/slots.ts';
+import { Authenticator } from '../keys/authenticate.ts';
+import { countExpiringMerchants, firstMerchantEndMs } from '../keys/key-source.ts';
+import type { Clock } from '../lib/clock.ts';
+import type { Store } from '../store/contract.ts';
+import { Access } from '../telemetry/access.ts';
+import type { Logger } from '../telemetry/logger.ts';
+import type { Metrics } from '../telemetry/metrics.ts';
+import type { Observer } from '../telemetry/observer.ts';
+import type { Tracing } from '../telemetry/tracing.ts';
 import { Lifecycle } from './admission.ts';
 import type { App } from './app.ts';
 import { AppVersions } from './app-versions.ts';
@@ -56,20 +56,14 @@ export interface Parts extends Omit<Resources, 'observer' | 'listenerTls' | 'pro
 /**
  * Opens and connects everything that one gateway is made of. The server does not listen yet.
  *
- * @param earlier configurations that were in force before, in the process that this one serves for
  * @throws {Error} with a message for the operator if the store or the keys cannot be opened
  */
-export async function openParts(
-  config: Config,
-  tools: GatewayTools,
-  earlier: readonly Config[] = [],
-): Promise<Parts> {
-  return connect(config, earlier, tools, await openResources(config, tools));
+export async function openParts(config: Config, tools: GatewayTools): Promise<Parts> {
+  return connect(config, tools, await openResources(config, tools));
 }
 
 function connect(
   config: Config,
-  earlier: readonly Config[],
   { clock, logger }: GatewayTools,
   { observer, listenerTls, probeExecutor, ...resources }: Resources,
 ): Parts {
@@ -113,7 +107,7 @@ function connect(
     ...{ clock, logger, metrics, tracing: resources.tracing },
     clientOf: (req) => findClient(req, trust),
   });
-  const versions = new AppVersions(config, earlier, {
+  const versions = new AppVersions(config, {
     ...{ access, lifecycle, authenticator, engine, observation, observer, metrics, logger },
     ...{ slots, executor, passthrough, upgrades, headersOf, rateLimiter: resources.rateLimiter },
   });

@@ -1,16 +1,15 @@
-import { type Config, workersOf } from '../config/schema.ts';
-import type { WarnedAbout } from '../observability/catalogue.ts';
-import type { Metrics } from '../observability/metrics.ts';
+import type { Config } from '../config/schema.ts';
+import type { WarnedAbout } from '../telemetry/catalogue.ts';
+import type { Metrics } from '../telemetry/metrics.ts';
 
 /** The labels of `oncegate_config_info`: what an operator compares between gateways. */
-export function configInfoOf(config: Pick<Config, 'idempotency' | 'store' | 'auth' | 'workers'>) {
+export function configInfoOf(config: Pick<Config, 'idempotency' | 'store' | 'auth'>) {
   const { store } = config;
   return {
     mode: config.idempotency.mode,
     undeclared: config.idempotency.undeclared,
     store: store.kind === 'sqlite' ? 'sqlite' : redisOf(store),
     keys: config.auth.keys.source,
-    workers: `${workersOf(config)}`,
   };
 }
 

@@ -1,13 +1,13 @@
+import type { Clock } from '../lib/clock.ts';
+import type { Store } from '../store/contract.ts';
 import {
   type DoubtCount,
   RESOLUTION_SOURCES,
   RESOLVED_AS,
   type ResolutionCount,
-} from '../idempotency/doubt-count.ts';
-import type { Store } from '../idempotency/store.ts';
-import type { Clock } from '../kernel/clock.ts';
-import type { Logger } from '../observability/logger.ts';
-import type { Metrics } from '../observability/metrics.ts';
+} from '../store/doubt-count.ts';
+import type { Logger } from '../telemetry/logger.ts';
+import type { Metrics } from '../telemetry/metrics.ts';
 
 export interface DoubtGaugesOptions {
   store: Pick<Store, 'countDoubts'>;

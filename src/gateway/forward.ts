@@ -1,18 +1,18 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { TLSSocket } from 'node:tls';
-import { forwardAuthorization } from '../auth/authorization-header.ts';
+import type { Executor } from '../backend/executor.ts';
+import { forwardedHeaders } from '../backend/headers.ts';
+import type { Passthrough } from '../backend/passthrough.ts';
+import type { Slots } from '../backend/slots.ts';
 import type { Config } from '../config/schema.ts';
-import { answerOfExchange, overloaded, sendAnswer } from '../idempotency/http/answer.ts';
-import { disconnectSignalOf } from '../idempotency/http/middleware.ts';
-import { contextOf, exemplarIdOf, markDone, type RequestContext } from '../kernel/context.ts';
-import { type Exchange, releaseAfter, type Slot } from '../kernel/exchange.ts';
-import { endSent } from '../kernel/trace.ts';
-import type { Metrics } from '../observability/metrics.ts';
-import { type BodyLimits, inviteBody, takeBody } from '../operations/body.ts';
-import type { Executor } from '../upstream/executor.ts';
-import { forwardedHeaders } from '../upstream/headers.ts';
-import type { Passthrough } from '../upstream/passthrough.ts';
-import type { Slots } from '../upstream/slots.ts';
+import { answerOfExchange, overloaded, sendAnswer } from '../idempotency/answer.ts';
+import { disconnectSignalOf } from '../idempotency/middleware.ts';
+import { forwardAuthorization } from '../keys/authorization-header.ts';
+import { contextOf, exemplarIdOf, markDone, type RequestContext } from '../lib/context.ts';
+import { asReceived, type Exchange, releaseAfter, type Slot } from '../lib/exchange.ts';
+import { endSent } from '../lib/trace.ts';
+import { type BodyLimits, inviteBody, takeBody } from '../requests/body.ts';
+import type { Metrics } from '../telemetry/metrics.ts';
 import type { Upgrades } from './upgrades.ts';
 
 export interface ForwarderOptions {
@@ -48,7 +48,8 @@ export class Forwarder {
       if (taken === 'gone') return;
       if (typeof taken === 'object') return next(taken);
     }
-    if (context.body) return await this.#execute(req, res, next);
+    // A public request takes no slot from the merchants.
+    if (context.body && context.merchant) return await this.#execute(req, res, next);
     context.outcome = 'passed_through';
     context.passedThrough = 'connecting';
     inviteBody(req, res);
@@ -98,7 +99,7 @@ export class Forwarder {
       const exchange = await this.send(req);
       releaseAfter(slot, exchange);
       observed?.(exchange);
-      sendAnswer(res, context, answerOfExchange(exchange, 'forwarded'), next);
+      sendAnswer(res, context, answerOfExchange(asReceived(exchange), 'forwarded'), next);
     } finally {
       markDone(context);
     }
@@ -106,7 +107,7 @@ export class Forwarder {
 }
 
 /** Returns a function that makes the header fields of a request to the backend. See {@link ForwarderOptions}. */
-export function backendHeaders({ auth, headers }: Config) {
+export function backendHeaders({ auth, headers, idempotency }: Config) {
   const authorization = forwardAuthorization(auth);
   // A request on a public path has no merchant, and must not get the gateway's own credentials for the backend.
   const ofPublic = auth.forward === 'keep' ? authorization : () => undefined;
@@ -117,6 +118,7 @@ export function backendHeaders({ auth, headers }: Config) {
       merchantCode: merchant?.code ?? '',
       client,
       authorization: merchant ? authorization : ofPublic,
+      keyHeaders: idempotency.headers,
       keepUnderscore: headers.keepUnderscore,
       secure: (req.socket as Partial<TLSSocket>).encrypted === true,
       unencoded,

@@ -1,18 +1,22 @@
 import type { Server } from 'node:http';
+import { Server as NetServer } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Check } from '../admin/application.ts';
-import { type KeySource, keyWarnings } from '../auth/key-source.ts';
+import { reachable } from '../backend/lookup.ts';
 import type { Config } from '../config/schema.ts';
-import type { Desk } from '../idempotency/doubt/desk.ts';
+import type { Desk } from '../doubts/desk.ts';
 import { policyWarnings } from '../idempotency/options.ts';
-import type { Store, StoreHealth, UsedMark } from '../idempotency/store.ts';
-import type { Metrics } from '../observability/metrics.ts';
-import { reachable } from '../upstream/lookup.ts';
+import { type KeySource, keyWarnings } from '../keys/key-source.ts';
+import type { Store, StoreHealth } from '../store/contract.ts';
+import type { Metrics } from '../telemetry/metrics.ts';
 import type { App } from './app.ts';
 import type { Certificates } from './certificates.ts';
 import { openParts, type Parts } from './composition.ts';
 import { WarningCounts, type Warnings } from './config-metrics.ts';
+import { listen } from './http-server.ts';
+import { listenOn } from './inherited-socket.ts';
 import type { GatewayTools } from './resources.ts';
-import { StoreWatch } from './store-watch.ts';
+import type { StoreWatch } from './store-watch.ts';
 
 /** How long a shutdown waits for the last observations. */
 const OBSERVED_WITHIN_MS = 2000;
@@ -24,12 +28,14 @@ const OBSERVED_WITHIN_MS = 2000;
 const MOST_ASKED = 10;
 const A_SECOND_MS = 1000;
 
+/**
+ * How long a shutdown waits, after the last connection was accepted, for connections that have not sent a request yet. Then it
+ * closes them. A client whose first request is on its way would not know whether it was executed.
+ */
+const FIRST_REQUEST_WITHIN_MS = 1000;
+
 /** How often the log says that a shutdown waits for the store. */
 const LOG_EVERY_MS = 2000;
-
-/** The longest that a graceful shutdown can take: the configured times, the last commands to the store, and a reserve. */
-export const shutdownWithinMs = ({ shutdown, store }: Config): number =>
-  shutdown.delayMs + shutdown.graceMs + shutdown.completeMs + 4 * store.timeoutMs + 5000;
 
 type PartsHealth = [store: StoreHealth, backend: Awaited<ReturnType<typeof reachable>>];
 
@@ -46,26 +52,24 @@ export class Gateway {
   readonly #parts: Parts;
   readonly #watch: StoreWatch | undefined;
   readonly #warningCounts: WarningCounts;
+  /** Whether other processes may accept from the socket that `server` listens on. */
+  #isSocketInherited = false;
   /** The last times that /readyz asked the store and the backend, at most {@link MOST_ASKED}. */
   #asked: { atMs: number; answers: Promise<PartsHealth> }[] = [];
 
   /**
-   * @param earlier configurations that were in force before: a worker that replaces another one gets them from the primary
    * @throws {Error} with a message for the operator if the store or the keys cannot be opened
    */
-  static async open(config: Config, tools: GatewayTools, earlier?: readonly Config[]): Promise<Gateway> {
-    const parts = await openParts(config, tools, earlier);
-    const { mode, retentionMs } = config.idempotency;
-    const { markFile: file } = tools;
-    const options = { mode, warnForMs: retentionMs, store: parts.store, ...tools };
-    const watch = file === undefined ? undefined : await StoreWatch.open({ ...options, file });
-    return new Gateway(config, tools, parts, watch);
+  static async open(config: Config, tools: GatewayTools): Promise<Gateway> {
+    const parts = await openParts(config, tools);
+    return new Gateway(config, tools, parts);
   }
 
-  private constructor(config: Config, tools: GatewayTools, parts: Parts, watch: StoreWatch | undefined) {
+  private constructor(config: Config, tools: GatewayTools, parts: Parts) {
     this.#config = config;
     this.#tools = tools;
     this.#parts = parts;
+    const { watch } = parts;
     this.#watch = watch;
     this.server = parts.server;
     this.app = parts.app;
@@ -78,20 +82,37 @@ export class Gateway {
       async () => this.#withWatched(await findWarnings(this.#config, parts, clock.wallMs())),
     );
     // `oncegate check` opens a gateway too. It never listens, so it does not mark the store, and sends no lookups.
-    if (watch) this.server.once('listening', () => watch.begin());
+    this.server.once('listening', () => this.watchStore());
     this.server.once('listening', () => parts.doubtGauges.begin());
     // A gateway that only observes sends no requests of its own.
     if (!parts.observation) this.server.once('listening', () => void this.#lookUpAbandoned());
+  }
+
+  /**
+   * Listens on `listen.host` and `listen.port`. Resolves to the port.
+   *
+   * @param inherited a listening socket that this process has inherited, in their place
+   */
+  async listen(inherited?: number): Promise<number> {
+    this.#isSocketInherited = inherited !== undefined;
+    const { host, port } = this.#config.listen;
+    return inherited === undefined
+      ? await listen(this.server, host, port)
+      : await listenOn(this.server, inherited);
+  }
+
+  /** Marks the store, and looks at it from now on. A gateway that listens does so by itself. */
+  watchStore(): void {
+    this.#watch?.begin();
   }
 
   /** The checks that /readyz shows. The gateway is ready if all are ok. */
   async checks(): Promise<Check[]> {
     const { keys, certificates, lifecycle, observation } = this.#parts;
     const [stored, upstream] = await this.#ask();
-    const found = observation ? notNeeded(stored) : stored;
-    const storeWarnings = [...found.warnings, ...(this.#watch?.warnings ?? [])];
-    this.#warningCounts.set({ store: storeWarnings });
-    const { ok, detail } = keys.health();
+    const watched = this.#watch?.healthOf(stored) ?? stored;
+    const found = observation ? notNeeded(watched) : watched;
+    this.#warningCounts.set({ store: found.warnings });
     const warnings = policyWarnings(this.#config);
     const policies: Check = { name: 'operations', ok: true, detail: 'declared', warnings };
     // Always ok: the old certificate stays in use.
@@ -103,18 +124,13 @@ export class Gateway {
     };
     const { draining } = lifecycle;
     return [
-      { name: 'store', ok: found.ok, detail: found.detail, warnings: storeWarnings },
+      { name: 'store', ok: found.ok, detail: found.detail, warnings: found.warnings },
       { name: 'upstream', ...upstream },
-      { name: 'keys', ok, detail },
+      { name: 'keys', ok: true, detail: keys.health().detail },
       ...(certificates.count > 0 ? [certified] : []),
       ...(warnings.length > 0 ? [policies] : []),
       { name: 'draining', ok: !draining, detail: draining ? 'shutting down' : 'serving' },
     ];
-  }
-
-  /** The store's mark when the gateway was opened, if it had one. Undefined: it could not be read, or is not watched. */
-  get markAtStart(): { mark: UsedMark | undefined } | undefined {
-    return this.#watch?.markAtStart;
   }
 
   /** What the store and the backend say now, or said within the last second if they were asked too often since then. */
@@ -180,22 +196,28 @@ export class Gateway {
 
   /**
    * Graceful shutdown. /readyz fails at once, and for `shutdown.delayMs` the gateway still accepts requests. Then it stops
-   * accepting, waits up to `shutdown.graceMs` for running requests, and closes everything ({@link shutdownNow}).
+   * accepting, waits up to `shutdown.graceMs` for running requests, and closes everything ({@link shutdownNow}). It accepts no
+   * more connections from an inherited socket at all: another process accepts them, or they wait for the next one.
    */
   async shutdown(): Promise<void> {
     const { delayMs, graceMs } = this.#config.shutdown;
     const { lifecycle, access, engine, upgrades } = this.#parts;
     const { clock } = this.#tools;
+    const disconnected = new Promise<void>((resolve) => this.server.once('close', resolve));
     lifecycle.drain();
     this.#parts.endKeepAlive();
-    await new Promise((resolve) => setTimeout(resolve, delayMs));
+    // The method of http.Server would also close idle connections, on which merchants may be sending.
+    if (this.#isSocketInherited) NetServer.prototype.close.call(this.server);
+    await sleep(delayMs);
     lifecycle.close();
     this.server.close();
+    const silence = sleep(FIRST_REQUEST_WITHIN_MS, undefined, { ref: false });
     upgrades.end();
     const endMs = clock.monotonicMs() + graceMs;
     const grace = new Promise<void>((resolve) => setTimeout(resolve, graceMs).unref());
     await Promise.race([access.idle(), grace]);
     await engine.drain(Math.max(0, endMs - clock.monotonicMs()));
+    await Promise.race([disconnected, silence]);
     await this.shutdownNow();
   }
 
@@ -216,7 +238,7 @@ export class Gateway {
     await this.#untilStored();
     await keys.close();
     certificates.close();
-    this.#watch?.close();
+    await this.#watch?.close();
     rateLimiter?.close();
     await store.close();
     await tracing?.close();
@@ -260,7 +282,7 @@ interface Warned {
 
 /** Warnings for the operator at start, one line each. They contain ids of secret keys, so /readyz does not show them. */
 export async function startWarnings(
-  config: Pick<Config, 'operations' | 'idempotency'>,
+  config: Pick<Config, 'operations' | 'idempotency' | 'upstream'>,
   parts: Warned,
   nowMs: number,
 ): Promise<string[]> {
@@ -268,7 +290,7 @@ export async function startWarnings(
 }
 
 async function findWarnings(
-  config: Pick<Config, 'operations' | 'idempotency'>,
+  config: Pick<Config, 'operations' | 'idempotency' | 'upstream'>,
   { store, keys, certificates }: Warned,
   nowMs: number,
 ): Promise<Warnings> {

@@ -9,11 +9,11 @@ import {
   STATUS_CODES,
 } from 'node:http';
 import type { Duplex } from 'node:stream';
-import { hasBody } from '../kernel/context.ts';
-import { type Problem, problem, problemBody, problemHeaders, sendProblem } from '../kernel/problem.ts';
+import { hasBody } from '../lib/context.ts';
+import { type Problem, problem, problemBody, problemHeaders, sendProblem } from '../lib/problem.ts';
 import { MAX_HEADER_LINES } from './admission.ts';
 import type { App } from './app.ts';
-import { answerHalfClosed, OpenResponses } from './open-responses.ts';
+import { OpenResponses } from './open-responses.ts';
 import { createTlsServer, type ListenerTls } from './tls-server.ts';
 
 /** Section `limits`, as far as the HTTP server enforces it. */
@@ -98,7 +98,6 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   // One line more than a request may have, so that `checkHead` sees that there are too many.
   server.maxHeadersCount = MAX_HEADER_LINES + 1;
   server.on('drop', options.onConnectionRefused);
-  answerHalfClosed(server, responses, options.tls ? 'secureConnection' : 'connection');
   // Clients that do not read their responses could exhaust limits.inFlight, without any credentials.
   let closeUnread: NodeJS.Timeout | undefined;
   let closeEveryMs: number | undefined;
@@ -203,7 +202,7 @@ export function endSoon(socket: Duplex): void {
  * How many connections may wait to be accepted (the operating system may allow fewer). It drops each further connection,
  * whose client then tries again only a second later.
  */
-const BACKLOG = 4096;
+export const BACKLOG = 4096;
 
 /** Resolves to the port. @throws the operating system's error if the port cannot be used */
 export function listen(server: Server, host: string, port: number): Promise<number> {

@@ -1,7 +1,7 @@
 import type { IncomingMessage } from 'node:http';
 import type { MerchantLimit, MerchantRate } from '../config/merchant-limits.ts';
-import { contextOf, type Middleware } from '../kernel/context.ts';
-import { type Problem, problem } from '../kernel/problem.ts';
+import { contextOf, type Middleware, onEnd } from '../lib/context.ts';
+import { type Problem, problem } from '../lib/problem.ts';
 
 export interface MerchantLimitsOptions {
   /** The limit of a merchant. Without a code: that of public requests, and of merchants without a limit of their own. */
@@ -66,7 +66,7 @@ export class MerchantLimits {
       return problem('rate_limited', detail, { retryAfterS: 1, headers });
     }
     this.#inFlight.set(code, others + 1);
-    contextOf(req).onEnd = () => this.#leave(code);
+    onEnd(contextOf(req), () => this.#leave(code));
     return undefined;
   }
 

@@ -1,26 +1,22 @@
-import type { KeySource } from '../auth/key-source.ts';
-import type { UpstreamKeyOptions } from '../auth/options.ts';
-import { UpstreamKeySource } from '../auth/upstream-key-source.ts';
+import { Executor } from '../backend/executor.ts';
+import { MAX_PROBE_BYTES, probeKey } from '../backend/key-probe.ts';
 import type { Config } from '../config/schema.ts';
-import type { ClientTls } from '../kernel/client-tls.ts';
-import type { Clock } from '../kernel/clock.ts';
-import type { KeyReload } from '../kernel/context.ts';
-import type { Observer } from '../observability/observer.ts';
-import type { Tracing } from '../observability/tracing.ts';
-import { Executor } from '../upstream/executor.ts';
-import { MAX_PROBE_BYTES, probeKey } from '../upstream/key-probe.ts';
-import type { Certificates } from './certificates.ts';
-import { openKeySource } from './key-sources.ts';
+import { FileKeySource } from '../keys/file-key-source.ts';
+import type { KeySource } from '../keys/key-source.ts';
+import type { UpstreamKeyOptions } from '../keys/options.ts';
+import { UpstreamKeySource } from '../keys/upstream-key-source.ts';
+import type { ClientTls } from '../lib/client-tls.ts';
+import type { Clock } from '../lib/clock.ts';
+import type { KeyReload } from '../lib/context.ts';
+import type { Observer } from '../telemetry/observer.ts';
+import type { Tracing } from '../telemetry/tracing.ts';
 
 export interface KeyTools {
   clock: Clock;
   observer: Observer;
-  certificates: Certificates;
   tracing: Tracing | undefined;
   /** For the backend's certificate, as in the Executor. */
   upstreamTls?: ClientTls | undefined;
-  /** Called each time the secret keys were read again. */
-  onReload(reload: KeyReload): void;
 }
 
 export interface OpenedKeys {
@@ -33,8 +29,9 @@ export interface OpenedKeys {
 export async function openKeys(config: Config, tools: KeyTools): Promise<OpenedKeys> {
   const { keys: source, pepper } = config.auth;
   if (source.source === 'upstream') return openUpstreamKeys(config, source, tools);
-  const { clock, onReload, certificates } = tools;
-  return { keys: await openKeySource({ keys: source, pepper }, { clock, onReload }, certificates) };
+  const { path } = source;
+  const onReload = (reload: KeyReload) => tools.observer.keysReloaded(reload);
+  return { keys: await FileKeySource.open({ path, pepper, onReload }) };
 }
 
 /** Probes have their own connections, because they have to work while every slot is taken. */

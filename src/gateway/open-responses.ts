@@ -1,7 +1,6 @@
-import type { Server, ServerResponse } from 'node:http';
-import type { Socket } from 'node:net';
+import type { ServerResponse } from 'node:http';
 import type { Duplex } from 'node:stream';
-import { Roster } from '../kernel/roster.ts';
+import { Roster } from '../lib/roster.ts';
 
 /**
  * How far a response has come that waits for its client to read. `complete`: the gateway has written all of it, and Node
@@ -63,11 +62,6 @@ export class OpenResponses {
     }
   }
 
-  /** The response that Node writes to this connection now. Pipelined ones behind it have no socket yet. */
-  current(socket: Duplex): ServerResponse | undefined {
-    return this.#open.get(socket)?.find((res) => res.socket);
-  }
-
   /** Has this connection an open response? */
   busy(socket: Duplex): boolean {
     return (this.#open.get(socket)?.length ?? 0) > 0;
@@ -77,54 +71,4 @@ export class OpenResponses {
   firstOwed(socket: Duplex): ServerResponse | undefined {
     return this.#open.get(socket)?.find((res) => res.req.complete || res.headersSent);
   }
-}
-
-/** When to probe a client that has half-closed its connection. A fast response is sent before the first probe. */
-const PROBE_AFTER_MS = [100, 200, 1200];
-
-/** How often a response to such a client is checked. After a pause of one to two intervals its connection is closed. */
-const CHECK_EVERY_MS = 2000;
-
-/**
- * Lets a client that half-closes its connection (sends FIN after its last request) read the responses to its requests.
- *
- * @param event the one that has the socket of the requests: under TLS, `connection` has the socket below it
- */
-export function answerHalfClosed(
-  server: Server,
-  responses: OpenResponses,
-  event: 'connection' | 'secureConnection',
-): void {
-  // Node's types lack this option.
-  Object.assign(server, { httpAllowHalfOpen: true });
-  server.on(event, (socket: Socket) => {
-    socket.once('end', () => {
-      if (!socket.destroyed && responses.busy(socket)) watchHalfClosed(socket, responses);
-    });
-  });
-}
-
-/**
- * After a FIN, TCP does not show whether the client still reads or has gone. Only a write does: the system of a client that
- * has gone replies with a connection reset, and the next write fails. So the gateway writes `100 Continue`, which every
- * HTTP/1.1 client must skip (RFC 9110 §15.2), until the response begins. A response that has begun and then pauses cannot
- * be probed, so its connection is closed.
- */
-function watchHalfClosed(socket: Socket, responses: OpenResponses): void {
-  const probes = PROBE_AFTER_MS.map((afterMs) =>
-    setTimeout(() => {
-      const res = responses.current(socket);
-      if (res && !res.headersSent && res.req.httpVersion === '1.1') res.writeContinue();
-    }, afterMs),
-  );
-  let writtenBefore = -1;
-  const check = setInterval(() => {
-    const pauses = responses.current(socket)?.headersSent && socket.writableLength === 0;
-    if (pauses && socket.bytesWritten === writtenBefore) socket.destroy();
-    writtenBefore = pauses ? socket.bytesWritten : -1;
-  }, CHECK_EVERY_MS);
-  socket.once('close', () => {
-    for (const probe of probes) clearTimeout(probe);
-    clearInterval(check);
-  });
 }

@@ -1,9 +1,12 @@
-import type { IncomingMessage } from 'node:http';
-import { readKey } from '../idempotency/http/key.ts';
-import { contextOf, type Middleware } from '../kernel/context.ts';
-import { hasField } from '../kernel/fields.ts';
-import type { Problem } from '../kernel/problem.ts';
-import type { PublicPaths } from '../operations/public-paths.ts';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { giveUp } from '../backend/passthrough-answer.ts';
+import { readKey } from '../idempotency/key.ts';
+import { contextOf, hasBody, type Middleware, onEnd } from '../lib/context.ts';
+import { type Problem, problem } from '../lib/problem.ts';
+import { type BodyLimits, takeBody } from '../requests/body.ts';
+import { hasField } from '../requests/fields.ts';
+import { mayHaveMembers, overrideInBody } from '../requests/members.ts';
+import type { PublicPaths } from '../requests/public-paths.ts';
 
 export interface PublicRequestsOptions {
   paths: PublicPaths;
@@ -11,19 +14,64 @@ export interface PublicRequestsOptions {
   keyHeaders: readonly string[];
   /** Why the request is refused, if too many public requests are in flight. */
   refusalOf(req: IncomingMessage): Problem | undefined;
+  limits: BodyLimits;
   forward: Middleware;
 }
 
 /** Forwards requests on public paths, which have no merchant. Passes every other request to the next middleware. */
-export function forwardPublic({ paths, keyHeaders, refusalOf, forward }: PublicRequestsOptions): Middleware {
-  return (req, res, next) => {
+export function forwardPublic(options: PublicRequestsOptions): Middleware {
+  const { paths, keyHeaders, refusalOf, limits, forward } = options;
+  return async (req, res, next) => {
     const identity = paths.identityOf(req);
     if (!identity || expectsProtection(req, keyHeaders)) return next();
     contextOf(req).identity = identity;
     const refusal = refusalOf(req);
     if (refusal) return next(refusal);
+    if (hasBody(req) && mayHaveMembers(req)) {
+      const taken = await takeBody(req, res, limits);
+      if (taken === 'gone') return;
+      if (typeof taken === 'object') return next(taken);
+      // The backend may take it for a request with another method, which is not public.
+      if (overrideInBody(req, contextOf(req).body) !== undefined) return next();
+    } else if (hasBody(req)) limitUpload(req, res, limits.bodyTimeoutMs);
     return forward(req, res, next);
   };
+}
+
+/** Ends a request whose body has not arrived in time. The backend does not get the end of that body. */
+function limitUpload(req: IncomingMessage, res: ServerResponse, bodyTimeoutMs: number): void {
+  const context = contextOf(req);
+  const timer = setTimeout(() => {
+    if (req.complete) return;
+    const refusal = problem('request_timeout', `The request body did not arrive within ${bodyTimeoutMs} ms.`);
+    context.outcome = refusal.code;
+    // After an answer, Node does not tell the request that its connection has closed. The backend must not wait for the rest.
+    const aborted = Object.assign(new Error('aborted'), { code: 'ECONNRESET' });
+    req.socket.once('close', () => req.destroy(aborted));
+    giveUp(res, refusal, context.requestId);
+  }, bodyTimeoutMs);
+  onEnd(context, () => clearTimeout(timer));
+}
+
+/** Public requests in flight, of all versions of the application: at most a quarter of the streams, so that merchants have the others. */
+export class PublicShare {
+  readonly #most: number;
+  #open = 0;
+
+  constructor(maxStreams: number) {
+    this.#most = Math.max(1, Math.floor(maxStreams / 4));
+  }
+
+  /** Counts a request until its response is closed. Returns a refusal if there are too many. */
+  enter(req: IncomingMessage): Problem | undefined {
+    if (this.#open >= this.#most) {
+      const detail = 'Too many public requests are in flight. The request was not sent; ask again.';
+      return problem('overloaded', detail, { retryAfterS: 1 });
+    }
+    this.#open++;
+    onEnd(contextOf(req), () => this.#open--);
+    return undefined;
+  }
 }
 
 /**

@@ -5,7 +5,7 @@ import {
   RateLimiterRes,
 } from 'rate-limiter-flexible';
 import type { MerchantRate } from '../config/merchant-limits.ts';
-import type { Clock } from '../kernel/clock.ts';
+import type { Clock } from '../lib/clock.ts';
 
 /** While Redis does not answer, one request in this time tries it. The commands of all would fill the memory. */
 const TRY_AGAIN_MS = 1000;
@@ -22,8 +22,6 @@ export interface RateLimiterOptions {
   redis: SharedCounts | undefined;
   /** The first part of every key name. */
   prefix: string;
-  /** The processes of this gateway. One that counts alone permits its share of the requests. */
-  workers: number;
   /** Called when Redis stops and begins to answer. */
   onShared(isShared: boolean, reason?: string): void;
 }
@@ -92,16 +90,10 @@ export class RateLimiter {
   #countersOf(rate: MerchantRate): Counters {
     const known = this.#counters.get(rate);
     if (known) return known;
-    const { redis, prefix, workers } = this.#options;
+    const { redis, prefix } = this.#options;
     const shared =
       redis && counterOf(rate, (options) => new RateLimiterRedis({ storeClient: redis, ...options }), prefix);
-    const share = (requests: number) => Math.ceil(requests / workers);
-    const ofProcess = {
-      ...rate,
-      requests: share(rate.requests),
-      burst: rate.burst && { ...rate.burst, requests: share(rate.burst.requests) },
-    };
-    const own = counterOf(ofProcess, (options) => new RateLimiterMemory(options), prefix);
+    const own = counterOf(rate, (options) => new RateLimiterMemory(options), prefix);
     const counters = { shared, own };
     this.#counters.set(rate, counters);
     return counters;

@@ -1,24 +1,22 @@
-import { type Config, workersOf } from '../config/schema.ts';
-import { measured } from '../idempotency/measured-store.ts';
-import type { Store } from '../idempotency/store.ts';
-import { openRedis, openStore } from '../idempotency/stores/open-store.ts';
-import { ClientTls } from '../kernel/client-tls.ts';
-import type { Clock } from '../kernel/clock.ts';
-import type { KeyReload } from '../kernel/context.ts';
-import type { Logger } from '../observability/logger.ts';
-import { Metrics } from '../observability/metrics.ts';
-import { logReload, Observer } from '../observability/observer.ts';
-import type { Tracing } from '../observability/tracing.ts';
+import type { Config } from '../config/schema.ts';
+import { ClientTls } from '../lib/client-tls.ts';
+import type { Clock } from '../lib/clock.ts';
+import type { Store } from '../store/contract.ts';
+import { measured } from '../store/measured-store.ts';
+import { openRedis, openStore } from '../store/open-store.ts';
+import type { Logger } from '../telemetry/logger.ts';
+import { Metrics } from '../telemetry/metrics.ts';
+import { Observer } from '../telemetry/observer.ts';
+import type { Tracing } from '../telemetry/tracing.ts';
 import { Certificates } from './certificates.ts';
 import { type OpenedKeys, openKeys } from './open-keys.ts';
 import type { RateLimiter } from './rate-limiter.ts';
+import { StoreWatch } from './store-watch.ts';
 import type { HandshakeFailure, ListenerTls } from './tls-server.ts';
 
 export interface GatewayTools {
   clock: Clock;
   logger: Logger;
-  /** Called each time the secret keys were read again. Default: writes a log line. */
-  onReload?: (reload: KeyReload) => void;
   /** Where the store's mark is noted, see store-watch.ts. Default: the store is not watched. */
   markFile?: string;
 }
@@ -32,6 +30,7 @@ export interface Resources extends OpenedKeys {
   upstreamTls?: ClientTls | undefined;
   listenerTls?: ListenerTls | undefined;
   store: Store;
+  watch: StoreWatch | undefined;
   rateLimiter: RateLimiter | undefined;
   /** Undefined: requests keep the traces that they come with. */
   tracing: Tracing | undefined;
@@ -43,7 +42,6 @@ export async function openResources(config: Config, tools: GatewayTools): Promis
   const metrics = new Metrics();
   const observer = new Observer(metrics, logger);
   const certificates = new Certificates({ ...tools, metrics });
-  const { onReload = (reload: KeyReload) => logReload(logger, reload) } = tools;
   let opened: OpenedKeys | undefined;
   let tracing: Tracing | undefined;
   try {
@@ -53,28 +51,28 @@ export async function openResources(config: Config, tools: GatewayTools): Promis
     opened = await openKeys(config, {
       clock,
       observer,
-      certificates,
       tracing,
       upstreamTls: tls.upstreamTls,
-      onReload: (reload) => {
-        metrics.keyReloads.inc({ result: reload.ok ? 'ok' : 'refused' });
-        onReload(reload);
-      },
     });
-    const store = await openStore(config, clock, {
+    const connected = await openStore(config, clock, {
       unreplicated: () => observer.unreplicated(),
       clockStepped: (stepMs) => observer.clockStepped(stepMs),
       writerReplaced: (error) => observer.writerReplaced(error),
       committed: (ms) => observer.committed(ms),
       openCertificate: (name, paths) => certificates.open(name, paths),
     });
-    if (store.usage) metrics.trackUsage(() => store.usage);
+    if (connected.usage) metrics.trackUsage(() => connected.usage);
+    let watch: StoreWatch | undefined;
+    const store = measured(connected, clock, observer, () => watch?.refusal);
+    const { markFile: file } = tools;
+    if (file !== undefined) watch = await StoreWatch.of(config, { file, store, clock, logger });
+    metrics.track(metrics.storeForgot, () => Number(watch?.isForgotten ?? false));
     const rateLimiter = await openRateLimiter(config, clock, observer, certificates);
-    const parts = { metrics, observer, certificates, store: measured(store, clock, observer), rateLimiter };
+    const parts = { metrics, observer, certificates, store, watch, rateLimiter };
     return { ...parts, ...opened, ...tls, tracing };
   } catch (error) {
     await tracing?.close();
-    await opened?.keys.close();
+    opened?.keys.close();
     certificates.close();
     throw error;
   }
@@ -110,9 +108,9 @@ async function openTracing(
 ): Promise<Tracing | undefined> {
   const { endpoint, begin } = tracing;
   if (endpoint === undefined && !begin) return undefined;
-  const { Tracing } = await import('../observability/tracing.ts');
+  const { Tracing } = await import('../telemetry/tracing.ts');
   if (endpoint === undefined) return new Tracing(tracing);
-  const { openRecorder } = await import('../observability/span-export.ts');
+  const { openRecorder } = await import('../telemetry/span-export.ts');
   return new Tracing(
     tracing,
     await openRecorder({ ...tracing, endpoint }, { ...tools, upstream: upstream.url }),
@@ -135,7 +133,6 @@ async function openRateLimiter(
       certificates.open(name, paths),
     ),
     prefix: config.store.kind === 'redis' ? config.store.prefix : '',
-    workers: workersOf(config),
     onShared: (isShared, reason) => observer.limitsShared(isShared, reason),
   });
 }

@@ -1,21 +1,25 @@
 import { randomBytes } from 'node:crypto';
 import { constants } from 'node:fs';
-import { access, readFile, rename, writeFile } from 'node:fs/promises';
+import { access, chmod, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { dirname, join, parse } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Config } from '../config/schema.ts';
+import type { Clock } from '../lib/clock.ts';
 import {
   type Mode,
+  type ResolutionNote,
   type Store,
+  type StoreHealth,
   type StoreMark,
   UnreadableMark,
   type UsedMark,
-} from '../idempotency/store.ts';
-import { thisBuild } from '../kernel/build.ts';
-import type { Clock } from '../kernel/clock.ts';
-import type { Logger } from '../observability/logger.ts';
+} from '../store/contract.ts';
+import type { Logger } from '../telemetry/logger.ts';
 
 /** Less than half of `MARK_LASTS_MS`, so that one mark may fail. */
 const MARK_EVERY_MS = 60_000;
+/** How often a comparison that failed is tried again, and how often a refusal looks for its acceptance. */
+const LOOK_EVERY_MS = 250;
 
 /** Where the mark of a configuration's store is kept. Each configuration has its own, because two may use different stores. */
 export function markFileOf(configFile: string, { store }: Pick<Config, 'store'>): string {
@@ -26,13 +30,18 @@ export interface StoreWatchOptions {
   file: string;
   store: Store;
   mode: Mode;
-  /** How long a change of the store is warned about. Milliseconds. */
+  /** Whether a store that forgot refuses starts until an operator accepts it. False: it is a warning. */
+  refuses: boolean;
+  /** How long a change of the store is warned about if it does not refuse. Milliseconds. */
   warnForMs: number;
   clock: Clock;
   logger: Logger;
 }
 
-/** Must change with what an older gateway would misread. A file without a number has this format too. */
+/** The sections of a configuration that say how its store is watched. */
+type Watched = Pick<Config, 'store'> & { idempotency: { mode: Mode; retentionMs: number } };
+
+/** Must change with what an older gateway would misread. */
 const FILE_FORMAT = 1;
 
 /** What the file holds. */
@@ -42,8 +51,10 @@ interface Noted {
   mark: StoreMark;
   /** ISO 8601. */
   seenAt: string;
-  /** The last time that the store was not the expected one. */
+  /** The last time that the store was not the expected one. An acceptance removes it. */
   changed?: Changed | undefined;
+  /** The last acceptance. */
+  accepted?: Accepted | undefined;
 }
 
 interface Changed {
@@ -52,18 +63,32 @@ interface Changed {
   what: string;
 }
 
+/** An operator has said that the keys which the store forgot may be new. */
+export interface Accepted extends ResolutionNote {
+  /** ISO 8601. */
+  at: string;
+  /** What was accepted. */
+  what: string;
+}
+
 /**
  * Notices that the store is another one, was emptied, or was restored from a backup: a file beside the configuration holds the
- * mark that the store had when it was last seen. No method throws, because a gateway without the file works as well.
+ * mark that the store had when it was last seen. Then it refuses starts, because every key that the store forgot would be paid
+ * again, until an operator accepts that ({@link acceptStore}). No method throws, because a gateway without the file works as well.
  */
 export class StoreWatch {
   /** The warnings when the gateway was opened. What is found later is logged here. */
   atStart: readonly string[] = [];
-  /** The store's mark when the gateway was opened, if it had one. Undefined: it could not be read. */
-  markAtStart: { mark: UsedMark | undefined } | undefined;
   readonly #options: StoreWatchOptions;
   #noted: StoreMark | undefined;
   #changed: Changed | undefined;
+  /** The last acceptance in the file, as JSON. */
+  #accepted: string | undefined;
+  /** The connection of the store on which its mark was compared. */
+  #compared: unknown = NONE;
+  #markedAtMs = Number.NEGATIVE_INFINITY;
+  #isLooking = false;
+  #isOpen = false;
   #fileFailure: string | undefined;
   /** The file has a format of a later version, which must find it as it was. */
   #isFileForeign = false;
@@ -71,20 +96,25 @@ export class StoreWatch {
   #isOtherMode = false;
   #timer: NodeJS.Timeout | undefined;
 
+  /** Opens the watch of a configuration's store: see {@link open}. */
+  static async of(
+    { store: options, idempotency }: Watched,
+    tools: Pick<StoreWatchOptions, 'file' | 'store' | 'clock' | 'logger'>,
+  ): Promise<StoreWatch> {
+    const { mode, retentionMs } = idempotency;
+    const mayLose = 'durability' in options && options.durability.mayLoseOnFailover;
+    const refuses = mode === 'protect' && !mayLose;
+    return await StoreWatch.open({ ...tools, mode, refuses, warnForMs: retentionMs });
+  }
+
   /** Reads the file and the store's mark, and compares them. Writes nothing. */
   static async open(options: StoreWatchOptions): Promise<StoreWatch> {
     const watch = new StoreWatch(options);
     await watch.#readFile();
-    try {
-      const mark = await options.store.readMark(options.mode);
-      if (watch.#noted) watch.#compare(watch.#noted, mark, 0);
-      watch.#isOtherMode = mark?.otherMode ?? false;
-      watch.markAtStart = { mark };
-    } catch (error) {
-      // If the store is away, the first mark compares instead.
-      watch.#notMarked(error);
-    }
+    await watch.#compareAgain();
     watch.atStart = watch.warnings;
+    watch.#isOpen = true;
+    options.store.onConnected?.(() => void watch.#compareAgain());
     return watch;
   }
 
@@ -92,11 +122,27 @@ export class StoreWatch {
     this.#options = options;
   }
 
+  /** Whether starts are refused until an operator accepts the store. */
+  get isForgotten(): boolean {
+    return this.#options.refuses && this.#changed !== undefined;
+  }
+
+  /** Why starts and restarts are refused now. A new connection may lead to another store, or to one that has been emptied. */
+  get refusal(): string | undefined {
+    const { refuses, store } = this.#options;
+    if (!refuses) return undefined;
+    if (this.#changed)
+      return `${this.#changed.what} (noticed at ${this.#changed.at}): no new key is started until an operator accepts it (oncegate store accept)`;
+    return store.connection === this.#compared
+      ? undefined
+      : 'the store was connected again, and has not yet shown that it is the same';
+  }
+
   /** For the operator, as of now, one line each. */
   get warnings(): string[] {
     const { mode, warnForMs, clock } = this.#options;
     const warnings: string[] = [];
-    if (this.#changed && clock.wallMs() - Date.parse(this.#changed.at) < warnForMs)
+    if (this.#changed && (this.isForgotten || clock.wallMs() - Date.parse(this.#changed.at) < warnForMs))
       warnings.push(`${this.#changed.what} (noticed at ${this.#changed.at})`);
     if (this.#isOtherMode) warnings.push(OTHER_MODE[mode]);
     if (this.#fileFailure) warnings.push(this.#fileFailure);
@@ -104,58 +150,93 @@ export class StoreWatch {
     return warnings;
   }
 
-  /** Marks the store now and every minute, and notes the mark in the file. */
+  /** What the store says of itself, with what this watch knows. */
+  healthOf(health: StoreHealth): StoreHealth {
+    const { refusal } = this;
+    const warnings = [...health.warnings, ...this.warnings];
+    return { ...health, ...(health.ok && refusal && { ok: false, detail: refusal }), warnings };
+  }
+
+  /** Marks the store now and every minute, and notes the mark in the file. A second call does nothing. */
   begin(): void {
-    this.#timer = setInterval(() => void this.mark(), MARK_EVERY_MS).unref();
-    void this.mark();
+    if (this.#timer) return;
+    this.#timer = setInterval(() => void this.#look(), LOOK_EVERY_MS).unref();
+    void this.#look();
   }
 
-  /** The store's note that a gateway in this mode uses it is left to expire, because other gateways in this mode may use it. */
-  close(): void {
+  /**
+   * Marks the store a last time, so that a backup which lacks the last keys has a lower count. The store's note that a gateway in
+   * this mode uses it is left to expire, because other gateways in this mode may use it.
+   */
+  async close(): Promise<void> {
+    if (!this.#timer) return;
     clearInterval(this.#timer);
+    await this.mark();
   }
 
-  /** Marks the store once, and notices whether it has changed. */
+  /** Does what is due: looks for an acceptance, marks the store, or compares a new connection. */
+  async #look(): Promise<void> {
+    if (this.#isLooking) return;
+    this.#isLooking = true;
+    const isDue = this.#options.clock.monotonicMs() - this.#markedAtMs >= MARK_EVERY_MS;
+    if (this.isForgotten) await this.#writeFile();
+    else if (isDue) await this.mark();
+    else if (this.refusal !== undefined) await this.#compareAgain();
+    this.#isLooking = false;
+  }
+
+  /** Marks the store once, and notices whether it has changed. A store that forgot is only read. */
   async mark(): Promise<void> {
-    const { store, mode, logger } = this.#options;
-    const [before, failedBefore] = [this.#changed, this.#markFailure];
-    let mark: Awaited<ReturnType<Store['mark']>>;
-    try {
-      mark = await store.mark(mode, thisBuild().version);
-      this.#markFailure = undefined;
-    } catch (error) {
-      // If the store is away, it is compared when it is back.
-      this.#notMarked(error);
-      if (this.#markFailure && !failedBefore)
-        logger.warn({ warning: `store: ${this.#markFailure}` }, 'something needs attention');
-      return;
-    }
-    const { id, count, otherMode } = mark;
-    if (this.#noted) this.#compare(this.#noted, { id, count }, 1);
-    if (this.#changed && this.#changed !== before)
-      logger.error({ warning: `store: ${this.#changed.what}` }, 'the store has changed');
-    if (otherMode && !this.#isOtherMode)
-      logger.warn({ warning: `store: ${OTHER_MODE[mode]}` }, 'something needs attention');
-    this.#isOtherMode = otherMode;
-    this.#noted = { id, count };
+    const { store, mode, clock } = this.#options;
+    this.#markedAtMs = clock.monotonicMs();
+    await this.#compareAgain();
+    if (this.refusal === undefined) await this.#compare(() => store.mark(mode), 1);
     await this.#writeFile();
   }
 
-  /** @param grown by how much the count must have grown at least */
-  #compare(noted: StoreMark, found: StoreMark | undefined, grown: 0 | 1): void {
-    const what =
-      found === undefined
-        ? 'the store is new or was emptied'
-        : found.id !== noted.id
-          ? 'the store is not the one that was used before: it is another one, or it was emptied'
-          : found.count < noted.count + grown
-            ? 'the store is older than it was: it was restored from a backup, or has lost writes'
-            : undefined;
-    if (what === undefined) return;
-    const at = new Date(this.#options.clock.wallMs()).toISOString();
-    this.#changed = { at, what: `${what}; keys that it has forgotten can be paid again` };
-    // So that the next mark is not compared with the old one again.
-    this.#noted = found;
+  async #compareAgain(): Promise<void> {
+    const { store, mode } = this.#options;
+    await this.#compare(() => store.readMark(mode), 0);
+  }
+
+  /**
+   * Compares the store's mark with the last one.
+   *
+   * @param grown by how much the count must have grown at least
+   */
+  async #compare(ask: () => Promise<UsedMark | undefined>, grown: 0 | 1): Promise<void> {
+    const { store, mode, clock, logger } = this.#options;
+    // As of the question: another answer may arrive meanwhile, and the store may get another connection.
+    const [noted, connection] = [this.#noted, store.connection];
+    const failedBefore = this.#markFailure;
+    let found: UsedMark | undefined;
+    try {
+      found = await ask();
+      this.#markFailure = undefined;
+    } catch (error) {
+      // If the store is away, it is compared when it is back.
+      if (!(error instanceof UnreadableMark)) return;
+      this.#compared = connection;
+      this.#markFailure = `${error.message}, ${NOT_NOTICED}`;
+      if (this.#isOpen && !failedBefore)
+        logger.warn({ warning: `store: ${this.#markFailure}` }, 'something needs attention');
+      return;
+    }
+    if (this.isForgotten) return;
+    const what = noted && differenceOf(noted, found, grown);
+    if (what) {
+      this.#changed = { at: new Date(clock.wallMs()).toISOString(), what };
+      if (this.#isOpen) logger.error({ warning: `store: ${what}` }, 'the store has changed');
+    }
+    if (found?.otherMode && !this.#isOtherMode && this.#isOpen)
+      logger.warn({ warning: `store: ${OTHER_MODE[mode]}` }, 'something needs attention');
+    this.#isOtherMode = found?.otherMode ?? false;
+    // The file keeps the mark of the store that is missed, so that a restart compares it too.
+    if (this.isForgotten) return;
+    this.#compared = connection;
+    // A count that was only read may not have reached the replicas, and a failover would lose it.
+    if (what || !this.#noted || (grown > 0 && found && found.count > this.#noted.count))
+      this.#noted = found && { id: found.id, count: found.count };
   }
 
   async #readFile(): Promise<void> {
@@ -164,6 +245,7 @@ export class StoreWatch {
       const noted = notedIn(await readFile(file, 'utf8'));
       this.#noted = noted.mark;
       this.#changed = noted.changed;
+      this.#accepted = JSON.stringify(noted.accepted);
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
       this.#isFileForeign = error instanceof ForeignFile;
@@ -177,29 +259,102 @@ export class StoreWatch {
     }
   }
 
+  /** Takes over what an operator or another gateway has noted in the file meanwhile, and then notes what this one knows. */
   async #writeFile(): Promise<void> {
-    const { file, clock } = this.#options;
-    if (!this.#noted || this.#isFileForeign) return;
+    const { file, clock, logger } = this.#options;
+    if (this.#isFileForeign) return;
+    // A file that is missing or damaged is replaced.
+    const there = await readFile(file, 'utf8')
+      .then(notedIn)
+      .catch(() => undefined);
+    const accepted = JSON.stringify(there?.accepted);
+    if (there?.accepted && accepted !== this.#accepted) {
+      this.#noted = there.mark;
+      this.#changed = there.changed;
+      this.#accepted = accepted;
+      // The store may have changed again since it was accepted.
+      this.#compared = NONE;
+      logger.warn({ ...there.accepted }, 'the store was accepted');
+      return await this.#compareAgain();
+    }
+    const isNotedThere = there?.changed !== undefined;
+    if (isNotedThere && !this.#changed) {
+      this.#changed = there.changed;
+      logger.error({ warning: `store: ${there.changed?.what}` }, 'the store has changed');
+    }
+    if (!this.#noted || (this.isForgotten && isNotedThere)) return;
     const seenAt = new Date(clock.wallMs()).toISOString();
-    const noted: Noted = { format: FILE_FORMAT, mark: this.#noted, seenAt, changed: this.#changed };
-    // Containers that share a volume may have the same pid.
-    const draft = `${file}.${randomBytes(6).toString('hex')}`;
     try {
-      await writeFile(draft, `${JSON.stringify(noted, undefined, 2)}\n`);
-      await rename(draft, file);
+      await write(file, { mark: this.#noted, seenAt, changed: this.#changed, accepted: there?.accepted });
       this.#fileFailure = undefined;
     } catch (error) {
       this.#failed(error);
     }
   }
 
-  #notMarked(error: unknown): void {
-    if (error instanceof UnreadableMark) this.#markFailure = `${error.message}, ${NOT_NOTICED}`;
-  }
-
   #failed(error: unknown): void {
     const { code } = error as NodeJS.ErrnoException;
     this.#fileFailure = `${this.#options.file} cannot be written (${code}), ${NOT_NOTICED}`;
+  }
+}
+
+/** Different from every connection. */
+const NONE = Symbol('none');
+
+/**
+ * Accepts a store that forgot keys, so that its gateways start new keys again.
+ *
+ * @returns what was accepted. Undefined: there is nothing to accept
+ * @throws {Error} if the file cannot be read or written
+ */
+export async function acceptStore(
+  { file, store, mode, clock }: Pick<StoreWatchOptions, 'file' | 'store' | 'mode' | 'clock'>,
+  { by, reason }: ResolutionNote,
+): Promise<string | undefined> {
+  const noted = notedIn(await readFile(file, 'utf8'));
+  const found = await store.readMark(mode);
+  const what = noted.changed?.what ?? differenceOf(noted.mark, found, 0);
+  if (what === undefined) return undefined;
+  // An emptied store gets its mark now, so that one that is emptied after this is not accepted.
+  const { id, count } = found ?? (await store.mark(mode));
+  const at = new Date(clock.wallMs()).toISOString();
+  const accepted = { at, by, reason, what };
+  for (;;) {
+    await write(file, { mark: { id, count }, seenAt: at, accepted });
+    // A gateway that was about to note its refusal has written over it.
+    await sleep(2 * LOOK_EVERY_MS);
+    const there = notedIn(await readFile(file, 'utf8'));
+    if (there.accepted?.at === at) return what;
+  }
+}
+
+/** @returns how the store differs from the one that had the mark before. Undefined: it may be the same */
+function differenceOf(noted: StoreMark, found: StoreMark | undefined, grown: 0 | 1): string | undefined {
+  const what =
+    found === undefined
+      ? 'the store is new or was emptied'
+      : found.id !== noted.id
+        ? 'the store is not the one that was used before: it is another one, or it was emptied'
+        : found.count < noted.count + grown
+          ? 'the store is older than it was: it was restored from a backup, or has lost writes'
+          : undefined;
+  return what && `${what}; keys that it has forgotten can be paid again`;
+}
+
+/** Durable before it is in place: a file that a power failure has cut would have forgotten a refusal. */
+async function write(file: string, noted: Omit<Noted, 'format'>): Promise<void> {
+  // Containers that share a volume may have the same pid.
+  const draft = `${file}.${randomBytes(6).toString('hex')}`;
+  const text = JSON.stringify({ format: FILE_FORMAT, ...noted }, undefined, 2);
+  try {
+    await writeFile(draft, `${text}\n`, { flush: true });
+    // Who accepts the store may be another user, with another umask, than the gateway that reads it.
+    await chmod(draft, 0o644);
+    await rename(draft, file);
+  } catch (error) {
+    // On a full disk there would be another one every quarter of a second.
+    await rm(draft, { force: true });
+    throw error;
   }
 }
 
@@ -216,19 +371,14 @@ class ForeignFile extends Error {}
 
 /** @throws {ForeignFile} if a later version wrote it, and another error if it is damaged */
 function notedIn(text: string): Noted {
-  const {
-    format = FILE_FORMAT,
-    mark,
-    seenAt,
-    changed,
-  } = JSON.parse(text) as Partial<Noted> & Pick<Noted, 'mark' | 'seenAt'>;
+  const { format, mark, seenAt, changed, accepted } = JSON.parse(text) as Noted;
   if (format !== FILE_FORMAT)
     throw new ForeignFile(
-      `it has format ${String(format).slice(0, 20)}, and this version knows format ${FILE_FORMAT}`,
+      `it has format ${String(format ?? 'none').slice(0, 20)}, and this version knows format ${FILE_FORMAT}`,
     );
   const isMark = /^[0-9a-f]{32}$/.test(mark.id) && Number.isSafeInteger(mark.count);
-  const isChange =
-    changed === undefined || (typeof changed.what === 'string' && !Number.isNaN(Date.parse(changed.at)));
-  if (!isMark || !isChange) throw new SyntaxError('not a mark');
-  return { format, mark: { id: mark.id, count: mark.count }, seenAt, changed };
+  const isEvent = (event: Changed | undefined) =>
+    event === undefined || (typeof event.what === 'string' && !Number.isNaN(Date.parse(event.at)));
+  if (!isMark || !isEvent(changed) || !isEvent(accepted)) throw new SyntaxError('not a mark');
+  return { format, mark: { id: mark.id, count: mark.count }, seenAt, changed, accepted };
 }

@@ -2,7 +2,7 @@ import { constants } from 'node:crypto';
 import type { RequestListener, Server, ServerOptions } from 'node:http';
 import { createServer } from 'node:https';
 import type { TLSSocket } from 'node:tls';
-import type { WatchedCertificate } from '../kernel/certificate.ts';
+import type { WatchedCertificate } from '../lib/certificate.ts';
 
 /** Why a handshake failed: a label of a metric. `disconnected` is also a probe that only opens a connection. */
 export type HandshakeFailure = 'disconnected' | 'timeout' | 'refused';
@@ -49,9 +49,6 @@ export function createTlsServer(
   );
   certificate.onChange((credentials) => server.setSecureContext({ ...secureOptions, ...credentials }));
   server.on('secureConnection', (socket: TLSSocket) => {
-    // As http.createServer has it. Within the handshake it must not hold: a client that leaves then would stay connected until
-    // the handshake times out.
-    socket.allowHalfOpen = true;
     // Any data listener makes Node read the socket as a stream, and no longer directly into its parser. A TLS socket that Node
     // pauses, because answers wait for the client, still delivers what is decrypted: the paused parser would lose those bytes,
     // and read on in the middle of a request.

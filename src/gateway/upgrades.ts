@@ -1,11 +1,11 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
-import type { Authenticator } from '../auth/authenticate.ts';
-import type { KeySource } from '../auth/key-source.ts';
-import { OpenSessions } from '../auth/open-sessions.ts';
-import type { Clock } from '../kernel/clock.ts';
-import { contextOf } from '../kernel/context.ts';
-import type { Passthrough } from '../upstream/passthrough.ts';
+import type { Passthrough } from '../backend/passthrough.ts';
+import type { Authenticator } from '../keys/authenticate.ts';
+import type { KeySource } from '../keys/key-source.ts';
+import { OpenSessions } from '../keys/open-sessions.ts';
+import type { Clock } from '../lib/clock.ts';
+import { contextOf } from '../lib/context.ts';
 import type { App } from './app.ts';
 import { endSoon } from './http-server.ts';
 

@@ -1,6 +1,6 @@
-import type { Fingerprint, Scope } from '../kernel/brands.ts';
-import type { BackendResponse, Exchange } from '../kernel/exchange.ts';
-import type { Spans } from '../kernel/trace.ts';
+import type { Fingerprint, Scope } from '../lib/brands.ts';
+import type { BackendResponse, Exchange } from '../lib/exchange.ts';
+import type { Spans } from '../lib/trace.ts';
 import type { Decision, StatusPolicy } from './outcome.ts';
 import type { AnswerDigest } from './record-writer.ts';
 

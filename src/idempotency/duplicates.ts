@@ -1,6 +1,6 @@
-import type { Fingerprint } from '../kernel/brands.ts';
-import type { Place } from '../kernel/exchange.ts';
-import { Table } from '../kernel/roster.ts';
+import type { Fingerprint } from '../lib/brands.ts';
+import type { Place } from '../lib/exchange.ts';
+import { Table } from '../lib/roster.ts';
 import type { Call, Result } from './call.ts';
 
 /** The leader's result, or `lead`: the follower becomes the leader. */

@@ -1,17 +1,12 @@
-import { type Clock, within } from '../kernel/clock.ts';
-import type { Slot, SlotSource } from '../kernel/exchange.ts';
-import { Roster, Tally } from '../kernel/roster.ts';
-import type { Step } from '../kernel/trace.ts';
+import type { DoubtLookups } from '../doubts/lookups.ts';
+import { type Clock, within } from '../lib/clock.ts';
+import type { Slot, SlotSource } from '../lib/exchange.ts';
+import { Roster, Tally } from '../lib/roster.ts';
+import type { Step } from '../lib/trace.ts';
+import type { Store } from '../store/contract.ts';
 import type { Call, EngineObserver, Result } from './call.ts';
 import { Duplicates, type Lead } from './duplicates.ts';
-import {
-  type DoubtLookups,
-  type ExecutionOptions,
-  Executions,
-  type Found,
-  type Started,
-} from './execution.ts';
-import type { Store } from './store.ts';
+import { type ExecutionOptions, Executions, type Found, type Started } from './execution.ts';
 import { WriteGate } from './write-gate.ts';
 
 export interface EngineOptions extends ExecutionOptions {

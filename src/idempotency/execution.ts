@@ -1,12 +1,8 @@
-import type { Token } from '../kernel/brands.ts';
-import type { Clock } from '../kernel/clock.ts';
-import { type Exchange, releaseAfter, type Slot } from '../kernel/exchange.ts';
-import { Tally } from '../kernel/roster.ts';
-import type { Call, EngineObserver, Result } from './call.ts';
-import { newToken } from './fingerprint.ts';
-import { fenceFrom, Renewals } from './lease.ts';
-import { completionOf, type Decision, decide } from './outcome.ts';
-import { RecordWriter } from './record-writer.ts';
+import type { DoubtLookups } from '../doubts/lookups.ts';
+import type { Clock } from '../lib/clock.ts';
+import { type Exchange, releaseAfter, type Slot } from '../lib/exchange.ts';
+import { newToken } from '../lib/random.ts';
+import { Tally } from '../lib/roster.ts';
 import {
   type Execution,
   type Fenced,
@@ -14,7 +10,11 @@ import {
   type Store,
   StoreUnavailable,
   UnreadableRecord,
-} from './store.ts';
+} from '../store/contract.ts';
+import type { Call, EngineObserver, Result } from './call.ts';
+import { fenceFrom, Renewals } from './lease.ts';
+import { completionOf, type Decision, decide, statusOf } from './outcome.ts';
+import { RecordWriter } from './record-writer.ts';
 import type { WriteGate } from './write-gate.ts';
 
 export interface ExecutionOptions {
@@ -23,14 +23,6 @@ export interface ExecutionOptions {
   inDoubtRetentionMs: number;
   /** How long a merchant waits for the response while the store does not acknowledge it. */
   completeRetryMs: number;
-}
-
-/** Finds out what became of keys in doubt, for operations with `inDoubt: lookup`. */
-export interface DoubtLookups {
-  /** Looks up, in the background, a key that this process has left in doubt. */
-  lookUpLater(doubt: Pick<Call, 'scope' | 'operation'>, token: Token): void;
-  /** Looks the key up at once. True: the record has changed, so read it again. Never throws. */
-  lookUpNow(doubt: Pick<Call, 'scope' | 'operation'>): Promise<boolean>;
 }
 
 /** This request owns the scope and has a slot. It may be sent while `maySend` returns true. */
@@ -154,17 +146,18 @@ export class Executions {
       const decision = decideFor(call, exchange, again);
       if (decision === 'complete') {
         const completion = completionOf(exchange);
+        const write = () => this.#writer.complete(execution, completion, exchange);
         const step = call.spans?.begin('complete');
         let stored: Fenced | undefined;
         let cause: unknown;
         try {
-          stored = await this.#store.complete(execution, completion);
+          stored = await write();
         } catch (error) {
           cause = error;
         }
         if (stored) this.#writer.completed(call, completion, stored, stopRenewing);
         const answer =
-          stored ?? (await this.#writer.repeatComplete(call, execution, completion, stopRenewing, cause));
+          stored ?? (await this.#writer.repeatComplete(call, completion, write, stopRenewing, cause));
         step?.end(answer, answer === 'late' ? 'store_unavailable' : undefined);
         if (answer === 'stale') return await this.#superseded(call, exchange);
         return { kind: 'executed', exchange, decision, stored: answer === 'ok' };
@@ -174,6 +167,8 @@ export class Executions {
       if (decision === 'release') await this.#writer.release(call, execution);
       else await this.#leaveInDoubt(call, execution, exchange);
       step?.end('ended');
+      if (exchange.kind === 'unknown')
+        void exchange.late?.then((late) => this.#heal(call, execution, late, again));
       return { kind: 'executed', exchange, decision, stored: false };
     } finally {
       this.#running.end();
@@ -194,10 +189,19 @@ export class Executions {
       this.#observer.inDoubt(
         call,
         'status',
-        exchange.said ? 'the handler said so' : `status ${statusOf(exchange)}`,
+        exchange.said === 'unknown' ? 'the handler said so' : `status ${statusOf(exchange)}`,
       );
     await this.#writer.markInDoubt(call, execution);
     if (call.inDoubt === 'lookup') this.#lookups?.lookUpLater(call, execution.token);
+  }
+
+  /** An execution in doubt has ended after all. Its result completes the key, unless somebody has resolved it. */
+  async #heal(call: Call, execution: Execution, exchange: Exchange, again: boolean): Promise<void> {
+    if (exchange.kind === 'oversize') exchange.body.destroy();
+    if (decideFor(call, exchange, again) !== 'complete') return;
+    const completion = completionOf(exchange);
+    const write = () => this.#writer.complete(execution, completion, exchange);
+    await this.#writer.repeatComplete(call, completion, write, () => {}, undefined);
   }
 
   /** Another execution or an operator has replaced the token: the merchant gets what is stored, or `outcome_unknown`. */
@@ -256,14 +260,18 @@ const errorOf = (cause: unknown): string => (cause instanceof Error ? cause.name
 const isMaybeWritten = (cause: unknown): boolean =>
   !(cause instanceof StoreUnavailable) || cause.maybeWritten;
 
-/** After a restart nothing is released, because the first request may have been executed even if the second was not. */
+/** With these an idempotent backend says that the first request still runs. */
+const STILL_RUNS = [409, 425];
+
+/**
+ * After a restart nothing is released, because the first request may have been executed even if the second was not. For the
+ * same reason an answer that may be about the first request, which still runs, does not complete the key.
+ */
 function decideFor({ statuses }: Call, exchange: Exchange, again: boolean): Decision {
   const decision = decide(exchange, statuses);
-  return again && decision === 'release' ? 'in_doubt' : decision;
+  if (!again) return decision;
+  return decision === 'release' || STILL_RUNS.includes(statusOf(exchange)) ? 'in_doubt' : decision;
 }
-
-const statusOf = (exchange: Extract<Exchange, { kind: 'complete' | 'oversize' }>): number =>
-  exchange.kind === 'complete' ? exchange.response.status : exchange.status;
 
 /** If `run` throws, it is unknown whether the request was sent. */
 const brokenRun = (error: unknown): Exchange => ({

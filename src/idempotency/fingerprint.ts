@@ -1,31 +1,5 @@
-import { hash, randomBytes } from 'node:crypto';
-import type { Fingerprint, Scope, Token } from '../kernel/brands.ts';
-
-/** A UTF-16 code unit takes at most three bytes in UTF-8. */
-const MAX_UTF8_BYTES = 3;
-
-/** SHA-256 (hex) over texts and a body. Each is prefixed with its length, so that different lists give different bytes. */
-function digest(texts: readonly string[], body?: Buffer): string {
-  let most = body ? 4 + body.length : 0;
-  for (const text of texts) most += 4 + MAX_UTF8_BYTES * text.length;
-  const bytes = Buffer.allocUnsafe(most);
-  let at = 0;
-  for (const text of texts) {
-    const length = bytes.write(text, at + 4);
-    bytes.writeUInt32BE(length, at);
-    at += 4 + length;
-  }
-  if (body) {
-    at = bytes.writeUInt32BE(body.length, at);
-    at += body.copy(bytes, at);
-  }
-  return hash('sha256', bytes.subarray(0, at), 'hex');
-}
-
-/** The merchant code and never the secret key: a rotated key must still find its old payouts. */
-export function scopeOf(merchantCode: string, idempotencyKey: string): Scope {
-  return digest([merchantCode, idempotencyKey]) as Scope;
-}
+import type { Fingerprint } from '../lib/brands.ts';
+import { digest } from '../lib/digest.ts';
 
 /** The headers that say how a body is encoded. */
 export interface BodyForm {
@@ -79,16 +53,4 @@ function withoutTime(body: Buffer): Buffer {
   const copy = Buffer.from(body);
   copy.fill(0, 4, 8);
   return copy;
-}
-
-const TOKEN_BYTES = 16;
-/** One call for the random bytes of many tokens is cheaper than one call each. */
-const POOLED_TOKENS = 256;
-let pool = Buffer.alloc(0);
-
-export function newToken(): Token {
-  if (pool.length === 0) pool = randomBytes(TOKEN_BYTES * POOLED_TOKENS);
-  const token = Buffer.from(pool.subarray(0, TOKEN_BYTES));
-  pool = pool.subarray(TOKEN_BYTES);
-  return token as Token;
 }

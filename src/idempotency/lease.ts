@@ -1,7 +1,7 @@
-import type { Clock } from '../kernel/clock.ts';
-import { Roster } from '../kernel/roster.ts';
+import type { Clock } from '../lib/clock.ts';
+import { Roster } from '../lib/roster.ts';
+import type { Owner, Store } from '../store/contract.ts';
 import type { EngineObserver, Named } from './call.ts';
-import type { Owner, Store } from './store.ts';
 
 /**
  * The last-moment fence: returns a function that says whether the owner may still send. It must be made right before `start`

@@ -1,12 +1,12 @@
-import type { Clock } from '../kernel/clock.ts';
-import type { Exchange } from '../kernel/exchange.ts';
-import { Tally } from '../kernel/roster.ts';
+import type { Clock } from '../lib/clock.ts';
+import type { Exchange } from '../lib/exchange.ts';
+import { Tally } from '../lib/roster.ts';
+import type { Execution, Fenced, StartAnswer, Store } from '../store/contract.ts';
 import type { Call, EngineObserver } from './call.ts';
 import { executionOf } from './execution.ts';
 import { Renewals } from './lease.ts';
-import { type Decision, decide } from './outcome.ts';
+import { type Decision, decide, statusOf } from './outcome.ts';
 import { PendingWrites } from './pending-writes.ts';
-import type { Execution, Fenced, StartAnswer, Store } from './store.ts';
 
 /** One request with an idempotency key that is sent in any case. */
 export type ObservedCall = Omit<Execution, 'token'> & Pick<Call, 'statuses' | 'inDoubt'>;
@@ -151,11 +151,6 @@ function wouldOf(answer: StartAnswer, { operation, inDoubt }: ObservedCall): Wou
     case 'in_doubt':
       return inDoubt === 'retry' && answer.operation === operation ? 'sent_again' : 'in_doubt';
   }
-}
-
-function statusOf(exchange: Exchange): number {
-  if (exchange.kind === 'complete') return exchange.response.status;
-  return exchange.kind === 'oversize' ? exchange.status : 0;
 }
 
 const later = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms).unref());

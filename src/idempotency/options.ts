@@ -1,5 +1,4 @@
-import { z } from 'zod';
-import { checkLocation, redisOptions, redisUrl } from '../kernel/redis-options.ts';
+import * as z from 'zod';
 import type { InDoubtPolicy } from './call.ts';
 
 const ms = (min: number, max: number) => z.number().int().min(min).max(max);
@@ -11,7 +10,7 @@ export const idempotencyOptions = z.strictObject({
    * included; the gateway only records keys, and counts what it would have stopped (`oncegate_observed_total`).
    */
   mode: z.enum(['protect', 'observe']).default('protect'),
-  /** Headers that carry the key. In idempotency-key a quoted string is read as a structured field. */
+  /** Headers that carry the key. The first that is present decides. In idempotency-key a quoted string is read as a structured field. */
   headers: z
     .array(z.string().regex(/^[a-z0-9-]+$/, 'must be a header name in lower case'))
     .min(1)
@@ -47,103 +46,29 @@ export const idempotencyOptions = z.strictObject({
   maxWaiters: z.number().int().min(0).max(1_000_000).default(5000),
 });
 
-/** Section `lock`. */
-export const lockOptions = z.strictObject({
-  /** How long the owner of a key counts as alive without renewing its lease. */
-  leaseMs: ms(100, 600_000).default(10_000),
-  /** Independent Redis nodes for Redlock, an odd number. Empty: leases are kept in the store. */
-  nodes: z
-    .array(redisUrl)
-    .refine(
-      (nodes) => nodes.length === 0 || nodes.length % 2 === 1,
-      'must be an odd number of nodes, or none',
-    )
-    .default([]),
-});
-
-const timeoutMs = ms(10, 60_000).default(500);
-
-/**
- * Where the gateway notes which store it uses, to notice one that was emptied or restored. Default: beside the configuration,
- * named after it (`gateway.store-mark.json`).
- */
-const markFile = z.string().min(1).optional();
-
-/** `store.encryption`: stored responses are encrypted with AES-256-GCM. Default off. */
-const encryption = z
-  .strictObject({
-    /** Every key decrypts. A gateway cannot read a response whose key is not among them: add a key on all gateways first. */
-    keys: z
-      .array(
-        z.strictObject({
-          /** Stored in each record that this key encrypts. Never give another secret the same id. */
-          id: z
-            .string()
-            .regex(/^[A-Za-z0-9._-]{1,32}$/, 'must be 1 to 32 letters, digits, and . _ -')
-            .refine((id) => id !== 'none', 'must not be none'),
-          /** 32 random bytes in base64 or hexadecimal, such as `openssl rand -base64 32` prints. */
-          secret: z
-            .string()
-            .regex(
-              /^(?:[0-9A-Fa-f]{64}|[A-Za-z0-9+/]{43}=)$/,
-              'must be 32 bytes: 44 characters of base64 or 64 hexadecimal digits',
-            ),
-        }),
-      )
-      .min(1)
-      .max(16),
-    /** The id of the key that encrypts. Default: the first one. none: nothing new is encrypted, and the keys only decrypt. */
-    current: z.string().optional(),
-  })
-  .superRefine(({ keys, current }, context) => {
-    const issue = (path: (string | number)[], message: string) =>
-      context.addIssue({ code: 'custom', path, message });
-    for (const [i, { id, secret }] of keys.entries()) {
-      const before = keys.slice(0, i);
-      if (before.some((other) => other.id === id)) issue(['keys', i, 'id'], 'is the id of an earlier key');
-      if (before.some((other) => other.secret === secret))
-        issue(['keys', i, 'secret'], 'is the secret of an earlier key');
-    }
-    if (current !== undefined && current !== 'none' && !keys.some(({ id }) => id === current))
-      issue(['current'], 'must be the id of one of the keys, or none');
-  });
-
-const sqliteStore = z.strictObject({
-  kind: z.literal('sqlite'),
-  /** Folder of the database, shared by all gateways of this machine. */
-  path: z.string().min(1).default('./data'),
-  markFile,
-  encryption: encryption.optional(),
-  /** A command without an answer within this time fails: the store is unavailable. */
-  timeoutMs,
-});
-
-/** Redis 7.0 or newer, with persistence and without eviction. */
-const redisStore = z
-  .strictObject({
-    kind: z.literal('redis'),
-    ...redisOptions,
-    durability: z
-      .strictObject({
-        /** Replicas that must acknowledge a start before the request is sent, and a result before it is replayed; else 503. */
-        replicas: z.number().int().min(0).max(10).default(0),
-      })
-      .prefault({}),
-    markFile,
-    encryption: encryption.optional(),
-    /** A command without an answer within this time fails: the store is unavailable. */
-    timeoutMs,
-  })
-  .superRefine(checkLocation);
-
-/** Section `store`. */
-export const storeOptions = z.discriminatedUnion('kind', [sqliteStore, redisStore]);
-
 const PLACEHOLDERS = ['{merchant}', '{key}', '{operation}'];
 /** Fields that the gateway itself sets, or that would change what the request is. */
 const NOT_FOR_LOOKUPS =
   /^(?:host|connection|content-length|transfer-encoding|te|trailer|upgrade|expect|accept-encoding|x-merchant-code)$/;
 const statuses = z.array(z.number().int().min(200).max(599));
+/** With these a proxy or a CDN in front of the backend says that it got no answer, not that it sent nothing. */
+const UNKNOWN = [502, 503, 504, 520, 522, 524];
+
+/** Refuses a status that the operator lists as both. */
+export function refineStatuses(
+  { release, unknown = [] }: { release: readonly number[]; unknown?: readonly number[] | undefined },
+  context: z.RefinementCtx,
+): void {
+  const both = release.find((status) => unknown.includes(status));
+  if (both !== undefined)
+    context.addIssue({ code: 'custom', path: ['unknown'], message: `${both} is in release too` });
+}
+
+/** A status that the operator puts into `release` leaves the default of `unknown`. */
+export const withUnknown = <T extends { release: number[]; unknown?: number[] | undefined }>(policy: T) => ({
+  ...policy,
+  unknown: policy.unknown ?? UNKNOWN.filter((status) => !policy.release.includes(status)),
+});
 
 /**
  * `operations[].idempotency.lookup`: a GET that asks the backend what became of a transaction. It is sent to `upstream.url`
@@ -213,41 +138,42 @@ const lookupOptions = z
       });
   });
 
+export const operationIdempotencyObject = z.strictObject({
+  /** none: a key is ignored. optional: a request with a key is protected. required: a request without a key gets 400. */
+  key: z.enum(['none', 'optional', 'required']).default('optional'),
+  /**
+   * What happens when a merchant retries with a key in doubt.
+   *
+   * - hold: the retry gets 409 outcome_unknown, until an operator resolves the key.
+   * - lookup: the gateway asks the backend, see `lookup`.
+   * - retry: DANGEROUS. The retry is sent to the backend, although the first request may have been executed, or may still
+   *   be executed. Only for a backend that itself executes each idempotency key once. Any other backend pays twice.
+   */
+  inDoubt: z.enum(['hold', 'retry', 'lookup']).default('hold'),
+  /** Required with inDoubt: lookup, and allowed only with it. */
+  lookup: lookupOptions.optional(),
+  /** How long a duplicate waits for the result of the first request. */
+  waitMs: ms(0, 600_000).default(10_000),
+  /** Statuses with which the backend says that it executed nothing: the response is sent, and the key is free again. */
+  release: z.array(z.number().int().min(400).max(599)).default([401, 429]),
+  /**
+   * Statuses with which a proxy in front of the backend says that it got no answer. The merchant gets the response, and the
+   * key is in doubt, because the backend may have executed. Default 502, 503, 504, 520, 522 and 524, without those in `release`.
+   */
+  unknown: z.array(z.number().int().min(400).max(599)).optional(),
+});
+
 /** `operations[].idempotency`. */
-export const operationIdempotencyOptions = z
-  .strictObject({
-    /** none: a key is ignored. optional: a request with a key is protected. required: a request without a key gets 400. */
-    key: z.enum(['none', 'optional', 'required']).default('optional'),
-    /**
-     * What happens when a merchant retries with a key in doubt.
-     *
-     * - hold: the retry gets 409 outcome_unknown, until an operator resolves the key.
-     * - lookup: the gateway asks the backend, see `lookup`.
-     * - retry: DANGEROUS. The retry is sent to the backend, although the first request may have been executed, or may still
-     *   be executed. Only for a backend that itself executes each idempotency key once. Any other backend pays twice.
-     */
-    inDoubt: z.enum(['hold', 'retry', 'lookup']).default('hold'),
-    /** Required with inDoubt: lookup, and allowed only with it. */
-    lookup: lookupOptions.optional(),
-    /** How long a duplicate waits for the result of the first request. */
-    waitMs: ms(0, 600_000).default(10_000),
-    /** Statuses with which the backend says that it executed nothing: the response is sent, and the key is free again. */
-    release: z.array(z.number().int().min(400).max(599)).default([401, 403, 429]),
-    /**
-     * Statuses with which a proxy in front of the backend says that it gave up waiting. The merchant gets the response, and
-     * the key is in doubt, because the backend may have executed.
-     */
-    unknown: z.array(z.number().int().min(400).max(599)).default([502, 504]),
-  })
-  .superRefine(({ inDoubt, lookup, release, unknown }, context) => {
-    const both = release.find((status) => unknown.includes(status));
-    if (both !== undefined)
-      context.addIssue({ code: 'custom', path: ['unknown'], message: `${both} is in release too` });
+export const operationIdempotencyOptions = operationIdempotencyObject
+  .superRefine((policy, context) => {
+    const { inDoubt, lookup } = policy;
+    refineStatuses(policy, context);
     if (inDoubt === 'lookup' && !lookup)
       context.addIssue({ code: 'custom', path: ['lookup'], message: 'is needed with inDoubt: lookup' });
     if (inDoubt !== 'lookup' && lookup)
       context.addIssue({ code: 'custom', path: ['lookup'], message: 'only goes with inDoubt: lookup' });
-  });
+  })
+  .transform(withUnknown);
 
 /** A key has no effect on them unless they may select an operation. */
 const SAFE_METHODS = ['GET', 'HEAD', 'OPTIONS', 'TRACE'];
@@ -255,15 +181,21 @@ const SAFE_METHODS = ['GET', 'HEAD', 'OPTIONS', 'TRACE'];
 interface Policies {
   operations: readonly {
     name: string;
-    match: { usesOldName: boolean; methods: readonly string[] };
+    match: { methods: readonly string[] };
     idempotency: { inDoubt: InDoubtPolicy; key: 'none' | 'optional' | 'required' };
   }[];
   idempotency: { mode: 'protect' | 'observe'; undeclared: 'protect' | 'pass' | 'refuse' };
+  upstream: { endOfConnection: 'untrusted' | 'trusted' };
 }
 
-/** Warnings about dangerous or outdated policies, one line each. */
-export function policyWarnings({ operations, idempotency: { mode, undeclared } }: Policies): string[] {
+/** Warnings about dangerous policies, one line each. */
+export function policyWarnings({ operations, idempotency, upstream }: Policies): string[] {
+  const { mode, undeclared } = idempotency;
   const warnings: string[] = [];
+  if (upstream.endOfConnection === 'trusted')
+    warnings.push(
+      'upstream.endOfConnection is trusted: a response without a length that was cut is stored as the result',
+    );
   if (mode === 'observe')
     warnings.push(
       'idempotency.mode is observe: nothing is protected; every request is sent to the backend, and a duplicate pays twice',
@@ -277,7 +209,6 @@ export function policyWarnings({ operations, idempotency: { mode, undeclared } }
       warnings.push(
         `${name} has key: none: a key does not protect its requests, and a retry is executed again`,
       );
-    if (match.usesOldName) warnings.push(`${name} has match.body, which is the older name of match.where`);
   }
   if (undeclared === 'pass')
     warnings.push(

@@ -1,4 +1,5 @@
-import type { Completion, Exchange } from '../kernel/exchange.ts';
+import type { Completion, Exchange } from '../lib/exchange.ts';
+import { executedBehind } from '../lib/problem.ts';
 
 /** What becomes of the key. */
 export type Decision = 'complete' | 'release' | 'in_doubt';
@@ -11,15 +12,27 @@ export interface StatusPolicy {
   unknown: readonly number[];
 }
 
+/** By what another oncegate behind this one says. */
+const BEHIND = { no: 'release', perhaps: 'in_doubt', yes: 'complete' } as const;
+
+/** The status of the response; 0 if there is none. */
+export function statusOf(exchange: Exchange): number {
+  if (exchange.kind === 'complete') return exchange.response.status;
+  return exchange.kind === 'oversize' ? exchange.status : 0;
+}
+
 /**
- * Decides what becomes of the key, by how the exchange with the backend ended. The status decides before the size, and what
- * a handler has said decides before the status.
+ * Decides what becomes of the key, by how the exchange with the backend ended. The status decides before the size. What a
+ * handler has said, or another oncegate behind this one, decides before the status.
  */
 export function decide(exchange: Exchange, { release, unknown }: StatusPolicy): Decision {
   if (exchange.kind === 'not_sent') return 'release';
   if (exchange.kind === 'unknown' || exchange.said === 'unknown') return 'in_doubt';
   if (exchange.said === 'not_executed') return 'release';
-  const status = exchange.kind === 'complete' ? exchange.response.status : exchange.status;
+  const behind = exchange.kind === 'complete' ? executedBehind(exchange.response) : undefined;
+  // A handler that passes on such an answer may have done something before it asked the other gateway.
+  if (behind && !(behind === 'no' && exchange.said)) return BEHIND[behind];
+  const status = statusOf(exchange);
   if (release.includes(status)) return 'release';
   return unknown.includes(status) ? 'in_doubt' : 'complete';
 }

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type Clock, within } from '../kernel/clock.ts';
-import { Tally } from '../kernel/roster.ts';
-import { UnreadableRecord } from './store.ts';
+import { type Clock, within } from '../lib/clock.ts';
+import { Tally } from '../lib/roster.ts';
+import { UnreadableRecord } from '../store/contract.ts';
 
 const FIRST_PAUSE_MS = 50;
 const LONGEST_PAUSE_MS = 500;

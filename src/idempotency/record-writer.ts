@@ -1,10 +1,10 @@
 import { createHash } from 'node:crypto';
-import type { Scope } from '../kernel/brands.ts';
-import { type Clock, within } from '../kernel/clock.ts';
-import type { Completion } from '../kernel/exchange.ts';
+import type { Scope } from '../lib/brands.ts';
+import { type Clock, within } from '../lib/clock.ts';
+import type { Completion, Exchange } from '../lib/exchange.ts';
+import type { Execution, Fenced, IdempotencyRecord, Owner, Store } from '../store/contract.ts';
 import type { Call, EngineObserver } from './call.ts';
 import { PendingWrites } from './pending-writes.ts';
-import type { Execution, Fenced, IdempotencyRecord, Owner, Store } from './store.ts';
 
 export interface RecordWriterOptions {
   /** Writes are repeated for this long at most: the record has expired by then. */
@@ -44,19 +44,29 @@ export class RecordWriter {
   }
 
   /**
+   * Stores what the exchange ended with. A merchant that was told `outcome_unknown` may retry for `inDoubtRetentionMs`, so the
+   * record is then kept for as long as one that was in doubt.
+   */
+  complete(execution: Execution, completion: Completion, exchange: Exchange): Promise<Fenced> {
+    const write = () => this.#store.complete(execution, completion);
+    const isLate = 'isLate' in exchange && exchange.isLate;
+    return isLate ? this.#store.markInDoubt(execution).then(write) : write();
+  }
+
+  /**
    * Stores a response after a first attempt has failed. `late`: the store did not answer within `completeRetryMs`; the write is
    * repeated in the background.
    *
+   * @param write repeats {@link complete}
    * @param ended called when the store has answered, or the write is given up
    */
   async repeatComplete(
     call: Call,
-    execution: Execution,
     completion: Completion,
+    write: () => Promise<Fenced>,
     ended: () => void,
     cause: unknown,
   ): Promise<Fenced | 'late'> {
-    const write = () => this.#store.complete(execution, completion);
     const repeated = this.#pending.add(write, this.#options.inDoubtRetentionMs);
     void repeated.then((answer) => this.completed(call, completion, answer, ended));
     const answer = await within(repeated, this.#options.completeRetryMs);

@@ -1,4 +1,4 @@
-import type { Clock } from '../kernel/clock.ts';
+import type { Clock } from '../lib/clock.ts';
 
 /** The gate shuts after this many failures in a row. Fewer may come from a single node of a cluster. */
 const FAILURES_TO_SHUT = 8;

@@ -1,31 +1,30 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { echoRoute, sendStream } from './echo.ts';
-import { FAULT_HEADER, type Faults, NO_FAULTS, type ParsedFaults, parseFaults } from './faults.ts';
-import { INSPECTION_PREFIX, inspect, LOOKUP_PATH, lookUp } from './inspection.ts';
+import { FAULT_HEADER, type Faults, NO_FAULTS, parseFaults } from './faults.ts';
+import { DELIVERIES_PATH, INSPECTION_PREFIX, inspect, LOOKUP_PATH, lookUp, markerOf } from './inspection.ts';
 import type { Ledger } from './ledger.ts';
 import { actionRoute, balanceRoute, chargeRoute } from './payments.ts';
 import {
   type Connection,
   type Execution,
   errorReply,
-  type Pause,
+  jsonReply,
+  pause,
   replyAfterExecuting,
   replyWithoutExecuting,
   reset,
   send,
   withFaultyContent,
 } from './reply.ts';
-import { keyOf, pathOf, type RequestLog } from './request.ts';
+import { keyOf, pathOf, queryOf, type RequestLog } from './request.ts';
 
 export interface Backend {
   readonly ledger: Ledger;
   readonly requests: RequestLog;
-  readonly faultsEnabled: boolean;
   /** The faults of requests with an idempotency key that name none themselves. */
   readonly usualFaults: Faults;
   /** The bearer token of lookups. Without one, lookups are off. */
-  readonly lookupToken?: string | undefined;
-  readonly pause: Pause;
+  readonly lookupToken: string | undefined;
   readonly delays: Delays;
 }
 
@@ -54,88 +53,62 @@ export class Delays {
 export async function handle(
   request: IncomingMessage,
   response: ServerResponse,
-  backend: Backend,
+  { ledger, requests, usualFaults, lookupToken, delays }: Backend,
 ): Promise<void> {
-  const { ledger, requests, faultsEnabled, usualFaults, lookupToken, pause } = backend;
-  const plain: Connection = { request, response, faults: NO_FAULTS, pause };
-  if (pathOf(request).startsWith(INSPECTION_PREFIX)) {
-    return send(inspect(request, { audit: ledger.audit, requests, faultsEnabled }), plain);
+  const plain: Connection = { request, response, faults: NO_FAULTS };
+  const path = pathOf(request);
+  if (path === DELIVERIES_PATH && request.method === 'POST') {
+    requests.deliver(markerOf(request));
+    return queryOf(request).get('end') === 'reset' ? reset(request) : send(jsonReply(503, {}), plain);
   }
+  if (path.startsWith(INSPECTION_PREFIX)) return send(inspect(request, ledger, requests), plain);
   requests.record(request);
-  if (lookupToken !== undefined && pathOf(request) === LOOKUP_PATH)
-    return send(lookUp(request, ledger.audit, lookupToken), plain);
-  const parsed = faultsEnabled ? faultsOf(request, usualFaults) : { ok: true as const, faults: NO_FAULTS };
-  if (!parsed.ok) return send(errorReply('invalid_fault', parsed.message), plain);
-  const faultsHaveActed = parsed.faults.has('once') && isRepeated(request, requests);
-  const faults = faultsHaveActed ? NO_FAULTS : parsed.faults;
+  if (lookupToken !== undefined && path === LOOKUP_PATH)
+    return send(lookUp(request, ledger, lookupToken), plain);
+  const key = keyOf(request.headers);
+  const named = request.headers[FAULT_HEADER.toLowerCase()]?.toString();
+  const parsed = named === undefined ? undefined : parseFaults(named);
+  if (parsed?.ok === false) return send(errorReply('invalid_fault', parsed.message), plain);
+  const asked = parsed?.faults ?? (key === undefined ? NO_FAULTS : usualFaults);
+  const isRepeated = key !== undefined && requests.ofKey(key) > 1;
+  const faults = asked.has('once') && isRepeated ? NO_FAULTS : asked;
 
   if (faults.has('refuse')) return reset(request);
   const execute = await receive(request, ledger);
-  await delay(faults, request, backend);
+  const delayMs = faults.get('delay');
+  // The wait goes on when the client disconnects, and the request is executed after it, as by a slow backend.
+  if (delayMs !== undefined) await delays.wait(key, () => pause(delayMs));
   if (faults.has('reset-before-execute')) return reset(request);
   if (faults.has('hang')) return;
 
   const failure = replyWithoutExecuting(faults);
-  if (failure === undefined && isStream(request)) return sendStream(request, response, pause);
+  if (failure === undefined && request.method === 'GET' && path === '/v3/stream')
+    return sendStream(request, response);
   const reply = failure ?? replyAfterExecuting(execute(), faults);
   const acceptEncoding = request.headers['accept-encoding']?.toString() ?? '';
   await send(withFaultyContent(reply, faults, acceptEncoding), { ...plain, faults });
 }
 
-function faultsOf({ headers }: IncomingMessage, usual: Faults): ParsedFaults {
-  const header = headers[FAULT_HEADER.toLowerCase()];
-  if (header !== undefined) return parseFaults(header.toString());
-  return { ok: true, faults: keyOf(headers) === undefined ? NO_FAULTS : usual };
-}
-
-/** Whether an earlier request had the same idempotency key. */
-function isRepeated({ headers }: IncomingMessage, requests: RequestLog): boolean {
-  const key = keyOf(headers);
-  return key !== undefined && requests.ofKey(key) > 1;
-}
-
-/** The wait continues when the client disconnects, and the request is executed after it, as by a slow backend. */
-async function delay(faults: Faults, request: IncomingMessage, { pause, delays }: Backend): Promise<void> {
-  const delayMs = faults.get('delay');
-  if (delayMs !== undefined) await delays.wait(keyOf(request.headers), () => pause(delayMs));
-}
-
-interface Route {
-  /** An empty list allows all methods. */
-  readonly methods: readonly string[];
-  /** Reads the request. */
-  readonly receive: (request: IncomingMessage, ledger: Ledger) => Promise<Execution>;
-}
-
-const ROUTES: ReadonlyMap<string, Route> = new Map([
-  ['/v2/get_balance', { methods: ['GET', 'HEAD'], receive: balanceRoute }],
-  ['/v1/index.php', { methods: ['POST'], receive: actionRoute }],
-  ['/v3/stream', { methods: ['GET'], receive: echoRoute }],
-  ['/v3/echo', { methods: [], receive: echoRoute }],
+const ROUTES = new Map<string, typeof chargeRoute>([
+  ['GET /v2/get_balance', balanceRoute],
+  ['POST /v1/index.php', actionRoute],
+  ['GET /v3/stream', echoRoute],
 ]);
 
+const PATHS_OF_ROUTES = ['/v2/get_balance', '/v1/index.php', '/v3/stream'];
 const SAFE_METHODS = ['GET', 'HEAD', 'OPTIONS', 'TRACE'];
 
 /**
- * Reads the request and returns its execution. On a path that is not in {@link ROUTES}, a request with an unsafe method
- * is a charge, so that clients of other payment APIs can be tested.
+ * Reads the request and returns its execution. On a path that no route has, a request with an unsafe method is a charge,
+ * so that clients of other payment APIs can be tested.
  */
 async function receive(request: IncomingMessage, ledger: Ledger): Promise<Execution> {
-  const route = ROUTES.get(pathOf(request));
-  if (route !== undefined && isAllowed(route.methods, request.method)) return route.receive(request, ledger);
-  if (route === undefined && !SAFE_METHODS.includes(request.method ?? ''))
-    return chargeRoute(request, ledger);
+  const [path, method = ''] = [pathOf(request), request.method];
+  if (path === '/v3/echo') return echoRoute(request);
+  const route = ROUTES.get(`${method === 'HEAD' ? 'GET' : method} ${path}`);
+  if (route) return route(request, ledger);
+  if (!PATHS_OF_ROUTES.includes(path) && !SAFE_METHODS.includes(method)) return chargeRoute(request, ledger);
   // Reads the body, so that the reply does not reset the connection.
   await echoRoute(request);
-  if (route === undefined) return () => errorReply('not_found', `no endpoint at ${pathOf(request)}`);
-  const allow = ['Allow', route.methods.join(', ')];
-  return () => errorReply('method_not_allowed', `${pathOf(request)} does not allow ${request.method}`, allow);
-}
-
-function isAllowed(methods: readonly string[], method = ''): boolean {
-  return methods.length === 0 || methods.includes(method);
-}
-
-function isStream(request: IncomingMessage): boolean {
-  return request.method === 'GET' && pathOf(request) === '/v3/stream';
+  return () => errorReply('not_found', `no endpoint at ${method} ${path}`);
 }

@@ -66,6 +66,10 @@ export const FAULTS = {
     group: 'delivery',
     does: 'executes; sends half of the body in chunked encoding, then closes the connection without the last chunk',
   },
+  'truncate-unframed': {
+    group: 'delivery',
+    does: 'executes, then closes after half of a response that has no length and no chunks',
+  },
   drip: {
     group: 'delivery',
     value: MILLISECONDS,

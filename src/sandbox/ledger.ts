@@ -1,136 +1,50 @@
-import { randomUUID } from 'node:crypto';
-import { type DatabaseSync, inTransaction, openDatabase, type Row, type StatementSync } from './database.ts';
-import { type OpeningBalances, type SandboxMerchant, withBalances } from './merchants.ts';
-import {
-  type Booking,
-  type Order,
-  type Transaction,
-  type TransactionKind,
-  toMajor,
-  type Wallet,
-} from './orders.ts';
+import { DatabaseSync, type SQLOutputValue, type StatementSync } from 'node:sqlite';
 
-type AccountKind = 'wallet' | 'funding' | 'payouts' | 'checkout_due' | 'checkout_open' | 'cards';
+/** Written into every ledger file. A file with another version is refused. */
+const VERSION = 3;
 
-/**
- * For each kind of transaction: the account that is debited, and the one that is credited. A checkout session is not paid
- * when it is opened, so it does not change the wallet.
- */
-const DEBIT_AND_CREDIT = {
-  funding: ['funding', 'wallet'],
-  withdraw: ['wallet', 'payouts'],
-  checkout: ['checkout_open', 'checkout_due'],
-  charge: ['cards', 'wallet'],
-} as const satisfies Record<string, readonly [AccountKind, AccountKind]>;
+/** Amounts are integers in minor units. */
+const TABLE = `
+BEGIN;
+CREATE TABLE transactions (
+  sequence        INTEGER PRIMARY KEY AUTOINCREMENT,
+  id              TEXT NOT NULL UNIQUE,
+  merchant        TEXT NOT NULL,
+  kind            TEXT NOT NULL CHECK (kind IN ('withdraw', 'checkout', 'charge')),
+  amount_minor    INTEGER NOT NULL CHECK (amount_minor > 0),
+  balance_minor   INTEGER NOT NULL CHECK (balance_minor >= 0), -- of the merchant's wallet, after the transaction
+  idempotency_key TEXT, -- as received; the ledger never deduplicates on it
+  request_id      TEXT,
+  created_at      TEXT NOT NULL,
+  data            TEXT NOT NULL -- of the reply, JSON
+) STRICT;
+CREATE INDEX transactions_by_merchant ON transactions (merchant, sequence);
+CREATE INDEX transactions_by_key ON transactions (idempotency_key, merchant);
+PRAGMA user_version = ${VERSION};
+COMMIT;
+`;
 
-const ID_PREFIX = { funding: 'fd', withdraw: 'wd', checkout: 'cs', charge: 'ch' } as const;
+/** The columns of a {@link Transaction}. */
+const SHOWN = 'id, merchant, kind, amount_minor / 100.0 AS amount, idempotency_key, request_id, created_at';
 
-const SQL = {
-  wallet: `SELECT m.code, m.business_name, m.currency, a.balance_minor FROM merchants m
-    JOIN accounts a ON a.merchant = m.code AND a.kind = 'wallet' AND a.currency = m.currency WHERE m.code = ?`,
-  addMerchant: 'INSERT OR IGNORE INTO merchants (code, business_name, currency) VALUES (?, ?, ?)',
-  addAccount: 'INSERT OR IGNORE INTO accounts (merchant, kind, currency) VALUES (?, ?, ?)',
-  account: 'SELECT id FROM accounts WHERE merchant = ? AND kind = ? AND currency = ?',
-  addEntry: 'INSERT INTO entries (transaction_sequence, account_id, amount_minor) VALUES (?, ?, ?)',
-  addTransaction: `INSERT INTO transactions (id, merchant, kind, amount_minor, currency, bank_code, account_number,
-    reference, idempotency_key, request_id, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-} as const;
+export type TransactionKind = 'withdraw' | 'checkout' | 'charge';
 
-type Entry = Omit<Order, 'kind'> & {
-  readonly kind: keyof typeof DEBIT_AND_CREDIT;
-  readonly currency: string;
-};
+/** What a transaction does to the wallet. A checkout session is not paid when it is opened. */
+const SIGN: Record<TransactionKind, number> = { withdraw: -1, checkout: 0, charge: 1 };
 
-/** The double-entry ledger. Every call books a new transaction, whatever idempotency key the request has. */
-export class Ledger {
-  readonly audit: Audit;
-  readonly #database: DatabaseSync;
-  readonly #statements: Record<keyof typeof SQL, StatementSync>;
+const OPENING_BALANCE_MINOR = 100_000_000;
 
-  constructor(path: string, balances: OpeningBalances = {}) {
-    const merchants = withBalances(balances);
-    this.#database = openDatabase(path);
-    this.#statements = prepareAll(this.#database);
-    this.audit = new Audit(this.#database);
-    inTransaction(this.#database, () => {
-      for (const merchant of merchants) this.#addMerchant(merchant);
-    });
-  }
-
-  wallet(merchant: string): Wallet {
-    const row = this.#statements.wallet.get(merchant);
-    if (row === undefined) throw new Error(`the ledger has no merchant ${merchant}`);
-    return {
-      merchantCode: String(row.code),
-      businessName: String(row.business_name),
-      currency: String(row.currency),
-      balanceMinor: Number(row.balance_minor),
-    };
-  }
-
-  book(order: Order): Booking {
-    return inTransaction(this.#database, () => {
-      const { currency, balanceMinor } = this.wallet(order.merchant);
-      if (order.kind === 'withdraw' && balanceMinor < order.amountMinor) {
-        return { kind: 'insufficient_funds', balanceMinor };
-      }
-      const transaction = this.#write({ ...order, currency: order.currency ?? currency });
-      return { kind: 'booked', transaction: { ...transaction, kind: order.kind } };
-    });
-  }
-
-  close(): void {
-    this.#database.close();
-  }
-
-  /** Adds the merchant with its opening balance, unless the ledger's file already has it. */
-  #addMerchant({ code, businessName, currency, openingBalance }: SandboxMerchant): void {
-    if (this.#statements.addMerchant.run(code, businessName, currency).changes === 0) return;
-    this.#account(code, 'wallet', currency);
-    const amountMinor = Math.round(openingBalance * 100);
-    if (amountMinor > 0) this.#write({ kind: 'funding', merchant: code, amountMinor, currency });
-  }
-
-  #write(entry: Entry): Omit<Transaction, 'kind'> {
-    const [debited, credited] = DEBIT_AND_CREDIT[entry.kind];
-    const { merchant, amountMinor, currency } = entry;
-    const { sequence, transaction } = this.#writeTransaction(entry);
-    this.#statements.addEntry.run(sequence, this.#account(merchant, debited, currency), -amountMinor);
-    this.#statements.addEntry.run(sequence, this.#account(merchant, credited, currency), amountMinor);
-    return transaction;
-  }
-
-  #writeTransaction(entry: Entry): { sequence: number | bigint; transaction: Omit<Transaction, 'kind'> } {
-    const { merchant, kind, amountMinor, currency } = entry;
-    const id = `${ID_PREFIX[kind]}_${randomUUID().replaceAll('-', '')}`;
-    const created_at = new Date().toISOString();
-    // In the order of the columns in SQL.addTransaction.
-    const notes = {
-      bank_code: entry.bankCode ?? null,
-      account_number: entry.accountNumber ?? null,
-      reference: entry.reference ?? null,
-      idempotency_key: entry.idempotencyKey ?? null,
-      request_id: entry.requestId ?? null,
-    };
-    const values = [id, merchant, kind, amountMinor, currency, ...Object.values(notes), created_at];
-    const { lastInsertRowid: sequence } = this.#statements.addTransaction.run(...values);
-    return {
-      sequence,
-      transaction: { id, merchant, amount: toMajor(amountMinor), currency, ...notes, created_at },
-    };
-  }
-
-  #account(merchant: string, kind: AccountKind, currency: string): number {
-    const { account, addAccount } = this.#statements;
-    const known = account.get(merchant, kind, currency);
-    if (known !== undefined) return Number(known.id);
-    return Number(addAccount.run(merchant, kind, currency).lastInsertRowid);
-  }
-}
-
-function prepareAll(database: DatabaseSync): Record<keyof typeof SQL, StatementSync> {
-  const prepared = Object.entries(SQL).map(([name, sql]) => [name, database.prepare(sql)]);
-  return Object.fromEntries(prepared) as Record<keyof typeof SQL, StatementSync>;
+/** One execution. Its id is always new, so the reply to a second execution has other bytes. */
+export interface Transaction {
+  readonly id: string;
+  readonly merchant: string;
+  readonly kind: TransactionKind;
+  /** Major units. */
+  readonly amount: number;
+  /** The header as it was received. */
+  readonly idempotency_key: string | null;
+  readonly request_id: string | null;
+  readonly created_at: string;
 }
 
 /** Selects transactions. A member that is left out selects all. The key is compared with the header as it was received. */
@@ -146,76 +60,112 @@ export interface DuplicateKey {
   readonly executions: number;
 }
 
-/**
- * Counts mistakes: transactions with fewer than two entries or with a sum other than zero, balances that are not the sum of
- * their entries, and overdrawn wallets.
- */
-const COUNT_UNBALANCED = `SELECT
-  (SELECT count(*) FROM (SELECT t.sequence FROM transactions t LEFT JOIN entries e ON e.transaction_sequence = t.sequence
-    GROUP BY t.sequence HAVING count(e.account_id) < 2 OR sum(e.amount_minor) <> 0)) +
-  (SELECT count(*) FROM accounts a WHERE balance_minor <>
-    (SELECT coalesce(sum(amount_minor), 0) FROM entries WHERE account_id = a.id)) +
-  (SELECT count(*) FROM accounts WHERE kind = 'wallet' AND balance_minor < 0) AS n`;
+type Row = Record<string, SQLOutputValue>;
 
-/** Reads the ledger, and writes nothing: how often something was executed, and whether the books balance. */
-export class Audit {
+/** One row for each execution, whatever idempotency key its request has. */
+export class Ledger {
   readonly #database: DatabaseSync;
+  readonly #balance: StatementSync;
+  readonly #insert: StatementSync;
 
-  constructor(database: DatabaseSync) {
-    this.#database = database;
-  }
-
-  count(kind: TransactionKind, filter: LedgerFilter = {}): number {
-    const [row] = this.#select('SELECT count(*) AS n FROM transactions', { ...filter, kind });
-    return Number(row?.n);
-  }
-
-  /** The newest `limit` transactions, in the order in which they were booked. */
-  transactions(filter: LedgerFilter = {}, limit = -1): Transaction[] {
-    const newest = this.#select(
-      'SELECT * FROM transactions',
-      filter,
-      `ORDER BY sequence DESC LIMIT ${limit}`,
+  /** @param path a file, which is created if it does not exist, or `:memory:` */
+  constructor(path: string) {
+    this.#database = open(path);
+    this.#balance = this.#database.prepare(
+      'SELECT balance_minor FROM transactions WHERE merchant = ? ORDER BY sequence DESC LIMIT 1',
     );
-    return newest.reverse().map(transactionOf);
+    this.#insert = this.#database.prepare(
+      `INSERT INTO transactions (id, merchant, kind, amount_minor, balance_minor, idempotency_key, request_id, created_at, data)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+    );
   }
 
-  duplicateKeys(filter: LedgerFilter = {}): DuplicateKey[] {
+  /** Of the wallet, in major units. */
+  balance(merchant: string): number {
+    return this.#balanceMinor(merchant) / 100;
+  }
+
+  /** @param data the member `data` of the reply */
+  book(transaction: Transaction, data: object): 'booked' | 'insufficient_funds' {
+    const { id, merchant, kind, amount, ...notes } = transaction;
+    const amountMinor = Math.round(amount * 100);
+    const balanceMinor = this.#balanceMinor(merchant) + SIGN[kind] * amountMinor;
+    if (balanceMinor < 0) return 'insufficient_funds';
+    const { idempotency_key, request_id, created_at } = notes;
+    const noted = [idempotency_key, request_id, created_at, JSON.stringify(data)];
+    this.#insert.run(id, merchant, kind, amountMinor, balanceMinor, ...noted);
+    return 'booked';
+  }
+
+  payouts = (filter?: LedgerFilter): number => this.#count('withdraw', filter);
+
+  checkouts = (filter?: LedgerFilter): number => this.#count('checkout', filter);
+
+  charges = (filter?: LedgerFilter): number => this.#count('charge', filter);
+
+  /** The newest `limit` transactions, oldest first. */
+  transactions(filter?: LedgerFilter, limit = -1): Transaction[] {
+    const newest = this.#select(SHOWN, filter, `ORDER BY sequence DESC LIMIT ${limit}`);
+    return newest.reverse().map((row) => ({ ...row }) as unknown as Transaction);
+  }
+
+  duplicateKeys(filter?: LedgerFilter): DuplicateKey[] {
     const rows = this.#select(
-      'SELECT merchant, idempotency_key, count(*) AS executions FROM transactions',
+      'merchant, idempotency_key AS key, count(*) AS executions',
       filter,
       'AND idempotency_key IS NOT NULL GROUP BY idempotency_key, merchant HAVING count(*) > 1',
     );
-    return rows.map(({ merchant, idempotency_key, executions }) => ({
-      merchant: String(merchant),
-      key: String(idempotency_key),
-      executions: Number(executions),
-    }));
+    return rows.map((row) => ({ ...row }) as unknown as DuplicateKey);
   }
 
-  /** Every transaction sums to zero, every balance is the sum of its entries, and no wallet is overdrawn. */
-  balanced(): boolean {
-    return Number(this.#database.prepare(COUNT_UNBALANCED).get()?.n) === 0;
+  /** The `data` of the reply to the first execution, as JSON. */
+  dataOf(filter: LedgerFilter): string | undefined {
+    const [first] = this.#select('data', filter, 'ORDER BY sequence LIMIT 1');
+    return first && String(first.data);
+  }
+
+  close(): void {
+    this.#database.close();
+  }
+
+  #balanceMinor(merchant: string): number {
+    return Number(this.#balance.get(merchant)?.balance_minor ?? OPENING_BALANCE_MINOR);
+  }
+
+  #count(kind: TransactionKind, filter?: LedgerFilter): number {
+    return Number(this.#select('count(*) AS n', filter, `AND kind = '${kind}'`)[0]?.n);
   }
 
   /** Adds a condition only for members that are set: with conditions for all, SQLite would not use its index. */
-  #select(
-    select: string,
-    { merchant, key, kind }: LedgerFilter & { kind?: TransactionKind },
-    rest = '',
-  ): Row[] {
-    const where = ["kind <> 'funding'"];
+  #select(columns: string, filter: LedgerFilter = {}, rest = ''): Row[] {
+    const { merchant, key } = filter;
+    const where = ['true'];
     const values: string[] = [];
-    for (const [column, value] of Object.entries({ merchant, idempotency_key: key, kind })) {
+    for (const [column, value] of Object.entries({ merchant, idempotency_key: key })) {
       if (value === undefined) continue;
       where.push(`${column} = ?`);
       values.push(value);
     }
-    return this.#database.prepare(`${select} WHERE ${where.join(' AND ')} ${rest}`).all(...values);
+    const sql = `SELECT ${columns} FROM transactions WHERE ${where.join(' AND ')} ${rest}`;
+    return this.#database.prepare(sql).all(...values);
   }
 }
 
-function transactionOf(row: Row): Transaction {
-  const { sequence: _, amount_minor, ...columns } = row;
-  return { ...columns, amount: toMajor(Number(amount_minor)) } as unknown as Transaction;
+function open(path: string): DatabaseSync {
+  let database: DatabaseSync | undefined;
+  try {
+    database = new DatabaseSync(path);
+    // With a WAL, NORMAL keeps every commit when the process is killed. Only a power failure could lose the last ones.
+    database.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL');
+    const version = Number(database.prepare('PRAGMA user_version').get()?.user_version);
+    if (version === 0) database.exec(TABLE);
+    else if (version !== VERSION)
+      throw new Error(`the file has ledger version ${version}, but this sandbox needs ${VERSION}`);
+    return database;
+  } catch (error) {
+    database?.close();
+    throw new Error(`sandbox: cannot open the ledger at ${path}: ${(error as Error).message}`, {
+      cause: error,
+    });
+  }
 }

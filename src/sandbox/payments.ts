@@ -1,138 +1,137 @@
-import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
-import type { Ledger } from './ledger.ts';
-import { merchantOf } from './merchants.ts';
-import {
-  type Booking,
-  type Checked,
-  checkCheckout,
-  checkWithdraw,
-  type Fields,
-  fieldsOf,
-  type Order,
-  type OrderFields,
-  type Transaction,
-  type TransactionKind,
-  toMajor,
-} from './orders.ts';
+import { randomUUID } from 'node:crypto';
+import type { IncomingMessage } from 'node:http';
+import type { Ledger, TransactionKind } from './ledger.ts';
+import { merchantOf, type SandboxMerchant } from './merchants.ts';
 import { type Execution, errorReply, jsonReply, type Reply } from './reply.ts';
 import { keyOf, MAX_BODY_BYTES, readBody } from './request.ts';
 
-/** GET /v2/get_balance */
-export async function balanceRoute(request: IncomingMessage, ledger: Ledger): Promise<Execution> {
-  const body = await readBody(request);
-  if (body === undefined) return tooLarge;
-  return () => {
-    const merchant = merchantOf(request.headers.authorization);
-    return merchant === undefined ? unauthorized() : balance(ledger, merchant);
-  };
+/** The members of a request body. */
+type Fields = Readonly<Record<string, unknown>>;
+
+/** A request of a merchant whose secret key is valid. */
+interface Call {
+  readonly request: IncomingMessage;
+  readonly merchant: SandboxMerchant;
+  /** Undefined: the body is neither a JSON object nor a form. */
+  readonly fields: Fields | undefined;
+  readonly ledger: Ledger;
 }
+
+const endpoint =
+  (execute: (call: Call) => Reply) =>
+  async (request: IncomingMessage, ledger: Ledger): Promise<Execution> => {
+    const body = await readBody(request);
+    const { 'content-type': contentType = '', authorization } = request.headers;
+    const fields = body && (await fieldsOf(body, contentType));
+    return () => {
+      if (!body)
+        return errorReply('body_too_large', `the request body is larger than ${MAX_BODY_BYTES} bytes`);
+      const merchant = merchantOf(authorization);
+      return merchant ? execute({ request, merchant, fields, ledger }) : unauthorized();
+    };
+  };
+
+/** GET /v2/get_balance */
+export const balanceRoute = endpoint(({ merchant: { code, businessName, currency }, ledger }) => {
+  const balance = ledger.balance(code);
+  const data = { business_name: businessName, merchant_code: code, balance, currency };
+  return jsonReply(200, { success: true, data });
+});
 
 /** POST /v1/index.php with an `action`. */
-export async function actionRoute(request: IncomingMessage, ledger: Ledger): Promise<Execution> {
-  const body = await readBody(request);
-  if (body === undefined) return tooLarge;
-  const fields = await fieldsOf(body, request.headers['content-type'] ?? '');
-  return () => act(request, fields, ledger);
-}
+export const actionRoute = endpoint((call) => {
+  const { fields } = call;
+  if (!fields) return errorReply('invalid_json', 'the request body must be a JSON object or a form');
+  if (fields.action === 'withdraw') return withdraw(call, fields);
+  if (fields.action === 'checkout') return checkout(call, fields);
+  return errorReply('unknown_action', 'action must be one of withdraw, checkout');
+});
 
 /** A charge of one unit, for clients of other payment APIs. The path can be any, and the body is ignored. */
-export async function chargeRoute(request: IncomingMessage, ledger: Ledger): Promise<Execution> {
-  const body = await readBody(request);
-  if (body === undefined) return tooLarge;
-  return () => {
-    const merchant = merchantOf(request.headers.authorization);
-    if (merchant === undefined) return unauthorized();
-    const order = { ...notesOf(request.headers), kind: 'charge', merchant, amountMinor: 100 } as const;
-    return replyTo(ledger.book(order), showCharge);
-  };
+export const chargeRoute = endpoint((call) => {
+  const { currency } = call.merchant;
+  return book(call, 'charge', 1, (id, created_at) => {
+    return { transaction_id: id, action: 'charge', amount: 1, currency, status: 'accepted', created_at };
+  });
+});
+
+const DIGITS = /^[0-9]{1,34}$/;
+const CURRENCY = /^[A-Z]{3}$/;
+
+function withdraw(call: Call, { amount, bank_code, account_number }: Fields): Reply {
+  if (!isAmount(amount)) return refused(AMOUNT_RULE);
+  if (!matches(DIGITS, bank_code)) return refused('bank_code must be a string of digits');
+  if (!matches(DIGITS, account_number)) return refused('account_number must be a string of digits');
+  const { currency } = call.merchant;
+  return book(call, 'withdraw', amount, (id, created_at) => {
+    const what = { transaction_id: id, action: 'withdraw', amount, currency, bank_code, account_number };
+    return { ...what, status: 'accepted', created_at };
+  });
 }
 
-function balance(ledger: Ledger, merchant: string): Reply {
-  const { businessName, merchantCode, balanceMinor, currency } = ledger.wallet(merchant);
-  const data = {
-    business_name: businessName,
-    merchant_code: merchantCode,
-    balance: toMajor(balanceMinor),
-    currency,
-  };
-  return jsonReply(200, { success: true, data });
+function checkout(call: Call, fields: Fields): Reply {
+  const { amount, currency = call.merchant.currency, reference = null } = fields;
+  if (!isAmount(amount)) return refused(AMOUNT_RULE);
+  if (!matches(CURRENCY, currency)) return refused('currency must be a code of three capital letters');
+  if (reference !== null && !matches(/^.{1,255}$/s, reference))
+    return refused('reference must be 1 to 255 characters');
+  return book(call, 'checkout', amount, (id, created_at) => {
+    // The .invalid domain is reserved (RFC 2606), so that the address never leads to a page.
+    const url = `https://checkout.sandbox.invalid/${id}`;
+    const what = { session_id: id, action: 'checkout', url, amount, currency, reference };
+    return { ...what, status: 'open', created_at };
+  });
 }
 
-/** Returns the `data` of the reply to a transaction. */
-type Show = (transaction: Transaction) => Record<string, unknown>;
+const ID_PREFIX: Record<TransactionKind, string> = { withdraw: 'wd', checkout: 'cs', charge: 'ch' };
 
-interface Action {
-  readonly kind: TransactionKind;
-  readonly check: (fields: Fields) => Checked<OrderFields>;
-  readonly show: Show;
+/** @param show returns the `data` of the reply */
+function book(
+  { request: { headers }, merchant, ledger }: Call,
+  kind: TransactionKind,
+  amount: number,
+  show: (id: string, createdAt: string) => object,
+): Reply {
+  const id = `${ID_PREFIX[kind]}_${randomUUID().replaceAll('-', '')}`;
+  const created_at = new Date().toISOString();
+  const idempotency_key = keyOf(headers) ?? null;
+  const request_id = headers['x-request-id']?.toString() ?? null;
+  const data = show(id, created_at);
+  const notes = { idempotency_key, request_id, created_at };
+  const booking = ledger.book({ id, merchant: merchant.code, kind, amount, ...notes }, data);
+  if (booking === 'booked') return jsonReply(201, { success: true, data });
+  return errorReply(booking, `the wallet has only ${ledger.balance(merchant.code)}`);
 }
 
-const ACTIONS: ReadonlyMap<unknown, Action> = new Map<unknown, Action>([
-  ['withdraw', { kind: 'withdraw', check: checkWithdraw, show: showWithdraw }],
-  ['checkout', { kind: 'checkout', check: checkCheckout, show: showCheckout }],
-]);
+/** The largest amount that is accepted, in major units. Adjacent doubles of this size are still less than a cent apart. */
+const MAX_AMOUNT = 1_000_000_000_000;
 
-function act(request: IncomingMessage, fields: Fields | undefined, ledger: Ledger): Reply {
-  const merchant = merchantOf(request.headers.authorization);
-  if (merchant === undefined) return unauthorized();
-  if (fields === undefined)
-    return errorReply('invalid_json', 'the request body must be a JSON object or a form');
-  const action = ACTIONS.get(fields.action);
-  if (action === undefined) {
-    return errorReply('unknown_action', `action must be one of ${[...ACTIONS.keys()].join(', ')}`);
-  }
-  const order = action.check(fields);
-  if (!order.ok) return errorReply('validation_failed', order.message);
-  const booking = ledger.book({ ...order.value, ...notesOf(request.headers), kind: action.kind, merchant });
-  return replyTo(booking, action.show);
-}
+const AMOUNT_RULE = `amount must be a number above 0, at most ${MAX_AMOUNT}, with at most two decimals`;
 
-/** Headers that the ledger stores with a transaction. They do not change what is booked. */
-function notesOf(headers: IncomingHttpHeaders): Pick<Order, 'idempotencyKey' | 'requestId'> {
-  return { idempotencyKey: keyOf(headers), requestId: headers['x-request-id']?.toString() };
-}
+const isAmount = (amount: unknown): amount is number =>
+  typeof amount === 'number' && amount > 0 && amount <= MAX_AMOUNT && Number(amount.toFixed(2)) === amount;
 
-function replyTo(booking: Booking, show: Show): Reply {
-  if (booking.kind === 'booked') return jsonReply(201, { success: true, data: show(booking.transaction) });
-  return errorReply('insufficient_funds', `the wallet has only ${toMajor(booking.balanceMinor)}`);
-}
+const matches = (pattern: RegExp, value: unknown): boolean =>
+  typeof value === 'string' && pattern.test(value);
 
-/** The `data` of the reply to the execution of this transaction. */
-export function showTransaction(transaction: Transaction): Record<string, unknown> {
-  return SHOWS[transaction.kind](transaction);
-}
-
-function showWithdraw(transaction: Transaction): Record<string, unknown> {
-  const { id, amount, currency, bank_code, account_number, created_at } = transaction;
-  const what = { transaction_id: id, action: 'withdraw', amount, currency, bank_code, account_number };
-  return { ...what, status: 'accepted', created_at };
-}
-
-function showCheckout({ id, amount, currency, reference, created_at }: Transaction): Record<string, unknown> {
-  // The .invalid domain is reserved (RFC 2606), so that the address never leads to a page.
-  const url = `https://checkout.sandbox.invalid/${id}`;
-  return { session_id: id, action: 'checkout', url, amount, currency, reference, status: 'open', created_at };
-}
-
-function showCharge({ id, amount, currency, created_at }: Transaction): Record<string, unknown> {
-  return { transaction_id: id, action: 'charge', amount, currency, status: 'accepted', created_at };
-}
-
-const SHOWS: Record<TransactionKind, Show> = {
-  withdraw: showWithdraw,
-  checkout: showCheckout,
-  charge: showCharge,
-};
-
-function tooLarge(): Reply {
-  return errorReply('body_too_large', `the request body is larger than ${MAX_BODY_BYTES} bytes`);
-}
+const refused = (message: string): Reply => errorReply('validation_failed', message);
 
 function unauthorized(): Reply {
-  const challenge = ['WWW-Authenticate', 'Bearer realm="sandbox"'];
-  return errorReply(
-    'unauthorized',
-    'a valid secret key is required: Authorization: Bearer <SECRET_KEY>',
-    challenge,
-  );
+  const message = 'a valid secret key is required: Authorization: Bearer <SECRET_KEY>';
+  return errorReply('unauthorized', message, ['WWW-Authenticate', 'Bearer realm="sandbox"']);
+}
+
+/** The members of a JSON object, or of a form, because legacy backends accept both. Undefined for any other body. */
+async function fieldsOf(body: Buffer, contentType: string): Promise<Fields | undefined> {
+  try {
+    const parsed: unknown = JSON.parse(body.toString());
+    return typeof parsed === 'object' && parsed !== null && !Array.isArray(parsed)
+      ? { ...parsed }
+      : undefined;
+  } catch {
+    const sent = new Response(new Uint8Array(body), { headers: { 'Content-Type': contentType } });
+    const form = await sent.formData().catch(() => []);
+    const fields = [...form].map(([name, value]) => [name, name === 'amount' ? Number(value) : value]);
+    return fields.length === 0 ? undefined : Object.fromEntries(fields);
+  }
 }

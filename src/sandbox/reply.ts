@@ -1,4 +1,5 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { gzipSync } from 'node:zlib';
 import type { FaultName, Faults } from './faults.ts';
 
@@ -22,14 +23,10 @@ const STATUS_OF = {
   unauthorized: 401,
   insufficient_funds: 402,
   not_found: 404,
-  method_not_allowed: 405,
   body_too_large: 413,
   validation_failed: 422,
   unknown_action: 422,
-  internal_error: 500,
 } as const;
-
-export type ErrorCode = keyof typeof STATUS_OF;
 
 export function jsonReply(status: number, body: unknown, headers: readonly string[] = []): Reply {
   return {
@@ -39,7 +36,11 @@ export function jsonReply(status: number, body: unknown, headers: readonly strin
   };
 }
 
-export function errorReply(code: ErrorCode, message: string, headers: readonly string[] = []): Reply {
+export function errorReply(
+  code: keyof typeof STATUS_OF,
+  message: string,
+  headers: readonly string[] = [],
+): Reply {
   return errorEnvelope(STATUS_OF[code], code, message, headers);
 }
 
@@ -121,15 +122,14 @@ function acceptsGzip(acceptEncoding: string): boolean {
   });
 }
 
-/** Waits for a number of milliseconds. Rejects when the sandbox is closed during the wait. */
-export type Pause = (milliseconds: number) => Promise<unknown>;
+/** Waits for a number of milliseconds, and keeps no process alive. */
+export const pause = (milliseconds: number): Promise<void> => sleep(milliseconds, undefined, { ref: false });
 
 /** The request that is replied to, and what decides how its reply is sent. */
 export interface Connection {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
   readonly faults: Faults;
-  readonly pause: Pause;
 }
 
 type Send = (reply: Reply, connection: Connection) => Promise<void> | void;
@@ -140,6 +140,10 @@ const FAULTY_SENDS: Partial<Record<FaultName, Send>> = {
   'execute-then-hang': () => undefined,
   truncate: (reply, connection) => sendHalf(reply, connection, ['Content-Length', String(reply.body.length)]),
   'truncate-chunked': (reply, connection) => sendHalf(reply, connection, ['Transfer-Encoding', 'chunked']),
+  'truncate-unframed': (reply, connection) => {
+    connection.response.useChunkedEncodingByDefault = false;
+    sendHalf(reply, connection, ['Connection', 'close']);
+  },
   drip: sendInPieces,
   garbage: (_, { request }) => void request.socket.end('\u0000\u0001\u0002 this is not HTTP\r\n\r\n'),
 };
@@ -172,7 +176,7 @@ function sendHalf(reply: Reply, { request, response }: Connection, framing: read
   response.write(half, () => request.socket.destroy());
 }
 
-async function sendInPieces(reply: Reply, { response, faults, pause }: Connection): Promise<void> {
+async function sendInPieces(reply: Reply, { response, faults }: Connection): Promise<void> {
   const pieceBytes = Math.max(8, Math.ceil(reply.body.length / 64));
   response.writeHead(reply.status, [...reply.headers, 'Content-Length', String(reply.body.length)]);
   for (let start = 0; start < reply.body.length && !response.destroyed; start += pieceBytes) {

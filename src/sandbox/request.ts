@@ -63,19 +63,11 @@ export async function digestBody(request: IncomingMessage): Promise<{ bytes: num
 /** Paths or keys that are counted at most, to bound the memory of a long run. Each further one replaces the oldest. */
 const MAX_COUNTED = 100_000;
 
-/** A request for an upgrade, as it was received. */
-export interface UpgradeRequest {
-  readonly url: string;
-  readonly rawHeaders: readonly (readonly [string, string])[];
-}
-
 /**
  * Counts the requests that were received, executed or not. A count of zero proves that the gateway sent nothing. A
- * request is counted when its headers have arrived; requests to `/_sandbox/` are not counted. The counts are in memory
- * and begin at zero when the process starts.
+ * request is counted when its headers have arrived; requests to `/_sandbox/` are not counted.
  */
 export class RequestLog {
-  lastUpgrade: UpgradeRequest | undefined;
   #total = 0;
   readonly #byPath = new Map<string, number>();
   readonly #byKey = new Map<string, number>();
@@ -87,31 +79,19 @@ export class RequestLog {
     if (key !== undefined) increment(this.#byKey, key);
   }
 
-  recordUpgrade(request: IncomingMessage): void {
-    this.record(request);
-    this.lastUpgrade = { url: request.url ?? '', rawHeaders: headerPairs(request.rawHeaders) };
-  }
-
-  total(): number {
-    return this.#total;
-  }
+  total = (): number => this.#total;
 
   /** `path` with its method, as in `POST /v1/index.php`. */
-  ofPath(path: string): number {
-    return this.#byPath.get(path) ?? 0;
-  }
+  ofPath = (path: string): number => this.#byPath.get(path) ?? 0;
 
-  ofKey(key: string): number {
-    return this.#byKey.get(key) ?? 0;
-  }
+  ofKey = (key: string): number => this.#byKey.get(key) ?? 0;
 
-  summary(): { total: number; byPath: Record<string, number>; byKey: Record<string, number> } {
-    return {
-      total: this.#total,
-      byPath: Object.fromEntries(this.#byPath),
-      byKey: Object.fromEntries(this.#byKey),
-    };
-  }
+  readonly #deliveries = new Map<string, number>();
+
+  /** Counts a request by its marker. */
+  deliver = (marker: string): void => increment(this.#deliveries, marker);
+
+  deliveries = (marker: string): number => this.#deliveries.get(marker) ?? 0;
 }
 
 function increment(counts: Map<string, number>, name: string): void {

@@ -1,102 +1,81 @@
-import { setTimeout as sleep } from 'node:timers/promises';
-import { type Backend, Delays } from './backend.ts';
+import { once } from 'node:events';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import type { AddressInfo, Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
+import { type Backend, Delays, handle } from './backend.ts';
 import { NO_FAULTS, parseFaults } from './faults.ts';
-import { type DuplicateKey, Ledger, type LedgerFilter } from './ledger.ts';
-import { type OpeningBalances, SANDBOX_MERCHANTS } from './merchants.ts';
-import { type Transaction, toMajor } from './orders.ts';
+import { Ledger } from './ledger.ts';
 import { RequestLog } from './request.ts';
-import { createHttpServer, endServer, listen, type RequestLogEntry, trackSockets } from './server.ts';
-
-export type { DuplicateKey, LedgerFilter, OpeningBalances, RequestLogEntry, Transaction };
-export { SANDBOX_MERCHANTS };
 
 export interface SandboxOptions {
   /** Default 127.0.0.1. */
-  readonly host?: string;
+  readonly host?: string | undefined;
   /** Default 9000; 0 selects a free port. */
-  readonly port?: number;
-  /** File of the ledger; default `:memory:`. Several processes may share a file. */
-  readonly databasePath?: string;
-  /** Opening balances in major units by merchant code. They apply only when the ledger is created. */
-  readonly balances?: OpeningBalances;
-  /**
-   * How long a connection may be idle before the sandbox closes it, without the buffer that Node adds; 0: forever. Default:
-   * Node's 5 s and its buffer.
-   */
-  readonly keepAliveTimeoutMs?: number;
-  /** Whether X-Sandbox-Fault has an effect; default true. */
-  readonly faults?: boolean;
+  readonly port?: number | undefined;
+  /** File of the ledger; default `:memory:`. */
+  readonly databasePath?: string | undefined;
   /** What X-Sandbox-Fault would say, for requests with an idempotency key and without that header; default: no faults. */
-  readonly usualFaults?: string;
+  readonly usualFaults?: string | undefined;
   /** Enables GET /v1/transactions?merchant=&key= for requests with this bearer token. */
-  readonly lookupToken?: string;
-  /** Called when a request has ended. */
-  readonly log?: (entry: RequestLogEntry) => void;
+  readonly lookupToken?: string | undefined;
+  /** Takes over the socket of each WebSocket handshake. Default: handshakes are ordinary requests. */
+  readonly onUpgrade?: ((request: IncomingMessage, socket: Duplex, head: Buffer) => void) | undefined;
 }
 
 export interface Sandbox {
   /** Without a trailing slash. */
   readonly url: string;
   readonly port: number;
-  readonly ledger: LedgerReader;
-  readonly requests: Pick<RequestLog, 'total' | 'ofPath' | 'ofKey' | 'lastUpgrade'>;
+  /** Not usable after close(). */
+  readonly ledger: Ledger;
+  readonly requests: RequestLog;
   /** From now on the fault `delay` does not hold back requests with this idempotency key. Those that wait are executed at once. */
   endDelays(key: string): void;
   /** Ends all connections, even those with a running request, and closes the ledger. */
   close(): Promise<void>;
 }
 
-/** Reads the ledger from the same process. Not usable after close(). */
-export interface LedgerReader {
-  payouts(filter?: LedgerFilter): number;
-  checkouts(filter?: LedgerFilter): number;
-  charges(filter?: LedgerFilter): number;
-  /** All of them, oldest first. */
-  transactions(filter?: LedgerFilter): Transaction[];
-  duplicateKeys(filter?: LedgerFilter): DuplicateKey[];
-  /** Major units. */
-  balance(merchant: string): number;
-  balanced(): boolean;
-}
-
 /**
  * Starts the reference backend: a payments service without any idempotency. It imports nothing from the gateway, so its
  * ledger is independent evidence of how often something was executed.
  *
- * @throws {Error} with a message of one line, and with the operating system's `code`, if the port or the ledger's file
- * cannot be used, or if `usualFaults` is not a list of faults
+ * @throws {Error} with a message of one line if the port or the ledger's file cannot be used, or if `usualFaults` is not
+ * a list of faults
  */
 export async function createSandbox(options: SandboxOptions = {}): Promise<Sandbox> {
-  const { host = '127.0.0.1', port = 9000, databasePath = ':memory:', balances, faults = true } = options;
+  const { host = '127.0.0.1', port = 9000, databasePath = ':memory:', onUpgrade } = options;
   const usual = options.usualFaults === undefined ? undefined : parseFaults(options.usualFaults);
   if (usual?.ok === false) throw new Error(usual.message);
-  const ledger = new Ledger(databasePath, balances);
-  const stopping = new AbortController();
+  const ledger = new Ledger(databasePath);
   const backend: Backend = {
     ledger,
     requests: new RequestLog(),
-    faultsEnabled: faults,
     usualFaults: usual?.faults ?? NO_FAULTS,
     lookupToken: options.lookupToken,
-    pause: (milliseconds) => sleep(milliseconds, undefined, { signal: stopping.signal }),
     delays: new Delays(),
   };
-  const server = createHttpServer(backend, options);
-  const sockets = trackSockets(server);
+  const server = serverOf(backend, onUpgrade);
+  const sockets = new Set<Socket>();
+  server.on('connection', (socket: Socket) => {
+    sockets.add(socket);
+    socket.once('close', () => sockets.delete(socket));
+  });
   const boundPort = await listen(server, host, port).catch((error: unknown) => {
     ledger.close();
     throw error;
   });
   const end = async (): Promise<void> => {
-    stopping.abort();
-    await endServer(server, sockets);
+    const closed = new Promise((resolve) => server.close(resolve));
+    // Upgraded ones too, which Node's `closeAllConnections` does not close.
+    for (const socket of sockets) socket.destroy();
+    await closed;
     ledger.close();
   };
   let ended: Promise<void> | undefined;
   return {
     url: `http://${host.includes(':') ? `[${host}]` : host}:${boundPort}`,
     port: boundPort,
-    ledger: readerOf(ledger),
+    ledger,
     requests: backend.requests,
     endDelays: (key) => backend.delays.end(key),
     close() {
@@ -106,15 +85,43 @@ export async function createSandbox(options: SandboxOptions = {}): Promise<Sandb
   };
 }
 
-function readerOf(ledger: Ledger): LedgerReader {
-  const { audit } = ledger;
-  return {
-    payouts: (filter) => audit.count('withdraw', filter),
-    checkouts: (filter) => audit.count('checkout', filter),
-    charges: (filter) => audit.count('charge', filter),
-    transactions: (filter) => audit.transactions(filter),
-    duplicateKeys: (filter) => audit.duplicateKeys(filter),
-    balance: (merchant) => toMajor(ledger.wallet(merchant).balanceMinor),
-    balanced: () => audit.balanced(),
-  };
+/** Larger than the gateway's default, so that the limit of the gateway is the one that tests reach. */
+const MAX_HEADER_BYTES = 65_536;
+
+function serverOf(backend: Backend, onUpgrade: SandboxOptions['onUpgrade']): Server {
+  const server = createServer({
+    maxHeaderSize: MAX_HEADER_BYTES,
+    // Other upgrades are ignored: curl offers HTTP/2 (h2c).
+    shouldUpgradeCallback: ({ headers }) => onUpgrade !== undefined && headers.upgrade === 'websocket',
+  });
+  server.on('request', (request, response) => void serve(request, response, backend));
+  if (onUpgrade)
+    server.on('upgrade', (request, socket, head) => {
+      backend.requests.record(request);
+      onUpgrade(request, socket, head);
+    });
+  return server;
+}
+
+async function serve(request: IncomingMessage, response: ServerResponse, backend: Backend): Promise<void> {
+  try {
+    await handle(request, response, backend);
+  } catch (error) {
+    // The client has disconnected, or the sandbox is being closed, or has failed itself.
+    if (request.socket.destroyed || response.headersSent) response.destroy();
+    else response.writeHead(500).end(String(error));
+  }
+}
+
+/** Resolves to the port, also if `port` is 0. */
+async function listen(server: Server, host: string, port: number): Promise<number> {
+  try {
+    server.listen(port, host);
+    await once(server, 'listening');
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException;
+    const reason = code === 'EADDRINUSE' ? 'the port is in use' : message;
+    throw new Error(`sandbox: cannot listen on ${host}:${port}: ${reason}`, { cause: error });
+  }
+  return (server.address() as AddressInfo).port;
 }

@@ -1,15 +1,116 @@
+import { execFile } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { problemCodes } from '../../src/lib/problem.ts';
 import { temporaryFolder, testConfig } from '../support/config.ts';
+import { openLossyWire } from '../support/lossy-wire.ts';
 import { metric } from '../support/metrics.ts';
 import { openGateway, openStack, type Stack, type TestGateway } from '../support/stack.ts';
 import { startProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
-import { FAULTS, PATIENT_MS, type Route } from './faults.ts';
-import { openLossyWire } from './lossy-wire.ts';
-import { type Call, type Report, runClient } from './run-client.ts';
-import { CLIENTS, tableIn, tableOf } from './table.ts';
+
+/** The path of a client's requests to the backend. */
+type Route = 'gateway' | 'lossy wire' | 'backend down' | 'releases 503';
+
+interface Fault {
+  /** The heading of the column. */
+  title: string;
+  route: Route;
+  /** The sandbox's fault, requested with every attempt. */
+  fault?: string;
+  /** How long the client waits for an answer. */
+  timeoutMs?: number;
+  /** How often the backend executes the payment. */
+  executions: 0 | 1;
+}
+
+/** Longer than any request takes that the test does not delay. */
+const PATIENT_MS = 20_000;
+
+const FAULTS: readonly Fault[] = [
+  { title: 'the answer is lost', route: 'lossy wire', executions: 1 },
+  { title: 'the backend is down at first', route: 'backend down', executions: 1 },
+  { title: 'the backend is slow', route: 'gateway', fault: 'delay=4000', timeoutMs: 1500, executions: 1 },
+  {
+    title: 'the backend executes, then resets',
+    route: 'gateway',
+    fault: 'execute-then-reset',
+    executions: 1,
+  },
+  { title: 'the backend answers 503 once', route: 'gateway', fault: '503-before,once', executions: 0 },
+  { title: 'the same, 503 in `release`', route: 'releases 503', fault: '503-before,once', executions: 1 },
+];
+
+/** One payment, with as many attempts as the client makes. */
+interface Call {
+  url: string;
+  key: string;
+  /** The sandbox's fault. */
+  fault?: string | undefined;
+  timeoutMs: number;
+}
+
+/** What a client reported to the code that called it. */
+type Report =
+  | { kind: 'result'; transactionId?: string }
+  | { kind: 'error'; error: string; status?: number; code?: string };
+
+/** Makes these calls at once with a client in a separate process. Resolves to one report for each call. */
+async function runClient(client: string, calls: readonly Call[]): Promise<Report[]> {
+  const script = fileURLToPath(new URL(`./programs/${client}.mjs`, import.meta.url));
+  const args = [script, JSON.stringify(calls)];
+  const { stdout } = await promisify(execFile)(process.execPath, args).catch((error: Error) => {
+    throw new Error(`${client}.mjs (npm run test:all installs the clients): ${error.message}`);
+  });
+  return JSON.parse(stdout);
+}
+
+const HEADING = '## What common clients report';
+
+const { dependencies } = JSON.parse(
+  readFileSync(new URL('./programs/package.json', import.meta.url), 'utf8'),
+);
+const version = (name: string) => `${name} ${dependencies[name]}`;
+
+/** The names of the clients in the table, by the name of their program. */
+const CLIENTS: Record<string, string> = {
+  stripe: version('stripe'),
+  square: version('square'),
+  axios: `${version('axios')}, ${version('axios-retry')}`,
+  got: version('got'),
+  ky: version('ky'),
+  undici: `${version('undici')}, RetryAgent`,
+  curl: 'curl --retry 3 --retry-all-errors --fail',
+};
+
+/** The table that docs/merchants.md shows. `reports` are in the order of FAULTS. */
+function tableOf(reports: ReadonlyMap<string, readonly Report[]>): string[] {
+  const rows = Object.entries(CLIENTS).map(([client, title]) => [
+    title,
+    ...(reports.get(client) ?? []).map(cellOf),
+  ]);
+  const head = ['client', ...FAULTS.map(({ title }) => title)];
+  return [head, head.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`);
+}
+
+function cellOf(report: Report): string {
+  if (report.kind === 'result') return 'result';
+  const { error, status, code } = report;
+  const name = error.includes(' ') ? error : `\`${error}\``;
+  if (status === undefined) return name;
+  // All other codes come from the backend.
+  const isOurs = problemCodes.some((ours) => ours === code);
+  return `${name}, ${status}${isOurs ? ` \`${code}\`` : ''}`;
+}
+
+function tableIn(markdown: string): string[] {
+  const [, section = ''] = markdown.split(`${HEADING}\n`);
+  const [body = ''] = section.split('\n## ');
+  return body.split('\n').filter((line) => line.startsWith('|'));
+}
 
 /** A client's calls and reports, in the order of FAULTS. */
 interface Measured {
@@ -45,7 +146,7 @@ beforeAll(async () => {
     operations: protectedPaths.map((path, at) => ({
       name: `payment-${at}`,
       match: { method: 'POST', path },
-      idempotency: { key: 'optional', release: [401, 403, 429, 503] },
+      idempotency: { key: 'optional', release: [401, 429, 503] },
     })),
   });
   await Promise.all(Object.keys(CLIENTS).map(measure));
@@ -61,8 +162,7 @@ afterAll(async () => {
 
 /** Runs the client against all faults at once. */
 async function measure(client: string): Promise<void> {
-  const lossy = await openLossyWire(stack.port);
-  closing.push(() => lossy.close());
+  const lossy = await openLossyWire(stack.port, { losesFirst: true });
   // While the backend is down, no server of another test may get its port.
   const toBackend = await startProxy(stack.sandbox.port, DOWN_HOST);
   const down = await openAnother(`http://${toBackend.host}:${toBackend.port}`);

@@ -3,14 +3,14 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import type { CopySide } from '../../src/idempotency/copy/copy-side.ts';
-import type { Mark, MarkState } from '../../src/idempotency/copy/mark.ts';
-import type { Store } from '../../src/idempotency/store.ts';
-import { openSide } from '../support/copy-side.ts';
+import type { Store } from '../../src/store/contract.ts';
+import type { Mark, MarkState } from '../../src/store/copy-mark.ts';
+import type { CopySide } from '../../src/store/copy-side.ts';
 import { openStore, type StorePlace, type StoreTimes } from '../support/open-store.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
+import { openSide } from './copy-side.ts';
 import { bring, replayOf } from './states.ts';
 
 const root = mkdtempSync(join(tmpdir(), 'copy-seal-'));

@@ -8,15 +8,15 @@ import { DatabaseSync } from 'node:sqlite';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it, onTestFinished } from 'vitest';
-import { Copy, type CopyReport } from '../../src/idempotency/copy/copy.ts';
-import type { Execution, Store } from '../../src/idempotency/store.ts';
-import { systemClock } from '../../src/kernel/clock.ts';
-import { openSide } from '../support/copy-side.ts';
+import { Copy, type CopyReport } from '../../src/ledger/copy/copy.ts';
+import { systemClock } from '../../src/lib/clock.ts';
+import type { Execution, Store } from '../../src/store/contract.ts';
 import { databaseOf, openStore, type StorePlace, type StoreTimes } from '../support/open-store.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { track } from '../support/spawn.ts';
 import { until } from '../support/until.ts';
+import { openSide } from './copy-side.ts';
 import { recordKeyOf } from './redis-damages.ts';
 import { bring, replayOf } from './states.ts';
 
@@ -84,7 +84,7 @@ class Move implements AsyncDisposable {
 
 /** Runs a copy in a process of its own and kills it at the line that begins with `stopAt`. */
 async function killedAt(stopAt: string, { from, to }: Move): Promise<void> {
-  const script = fileURLToPath(new URL('../support/copy-worker.ts', import.meta.url));
+  const script = fileURLToPath(new URL('./copy-worker.ts', import.meta.url));
   const child = track(
     spawn(process.execPath, [script, JSON.stringify({ from, to, stopAt })], {
       stdio: ['pipe', 'pipe', 'inherit'],

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import type { DoubtCount } from '../../src/idempotency/doubt-count.ts';
-import { type Resolution, type Store, UnreadableRecord } from '../../src/idempotency/store.ts';
+import { type Resolution, type Store, UnreadableRecord } from '../../src/store/contract.ts';
+import type { DoubtCount } from '../../src/store/doubt-count.ts';
 import { duplicateOf, newRequest, otherOf, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { type Backend, Nodes } from './nodes.ts';

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import type { Execution, Fenced, Store } from '../../src/idempotency/store.ts';
-import { systemClock } from '../../src/kernel/clock.ts';
+import { systemClock } from '../../src/lib/clock.ts';
+import type { Execution, Fenced, Store } from '../../src/store/contract.ts';
 import { LONG } from '../support/open-store.ts';
 import { duplicateOf, newRequest, otherOf, paid } from '../support/requests.ts';
 import { type Backend, Nodes } from './nodes.ts';

@@ -1,11 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import {
-  type ListedRecord,
-  type ListFilter,
-  type Store,
-  UnknownCursor,
-} from '../../src/idempotency/store.ts';
-import type { Scope } from '../../src/kernel/brands.ts';
+import type { Scope } from '../../src/lib/brands.ts';
+import { type ListedRecord, type ListFilter, type Store, UnknownCursor } from '../../src/store/contract.ts';
 import { newRequest } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { type Backend, Nodes } from './nodes.ts';
@@ -37,7 +32,7 @@ export function listing(backend: Backend): void {
       const expected = await Promise.all(
         owners.map(async ({ scope }) => {
           const { completion, ...head } = (await store.get(scope)) ?? {};
-          return { ...head, scope, ownerGone: false, hasResponse: completion !== undefined };
+          return { ...head, scope, ownerGone: false };
         }),
       );
       expect(records).toHaveLength(stages.length);

@@ -1,12 +1,12 @@
 import { afterAll } from 'vitest';
-import type { Store } from '../../src/idempotency/store.ts';
-import type { Encryption } from '../../src/idempotency/stores/response-cipher.ts';
-import type { Scope } from '../../src/kernel/brands.ts';
-import type { Clock } from '../../src/kernel/clock.ts';
+import type { Scope } from '../../src/lib/brands.ts';
+import type { Clock } from '../../src/lib/clock.ts';
+import type { Store } from '../../src/store/contract.ts';
+import type { Encryption } from '../../src/store/response-cipher.ts';
 import { openStore, type StorePlace, type StoreTimes } from '../support/open-store.ts';
-import type { Work } from '../support/store-worker.ts';
-import { Worker } from '../support/worker.ts';
 import type { Stage } from './states.ts';
+import type { Work } from './store-worker.ts';
+import { Worker } from './worker.ts';
 
 /** A way to make a record unreadable, behind the store's back. `from`: the states that it applies to; default all. */
 export type Damage = [

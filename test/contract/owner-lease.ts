@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { systemClock } from '../../src/kernel/clock.ts';
+import { systemClock } from '../../src/lib/clock.ts';
 import { duplicateOf, otherOf, paid } from '../support/requests.ts';
 import { until, untilNot } from '../support/until.ts';
 import { type Backend, Nodes } from './nodes.ts';

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import type { StartAnswer } from '../../src/idempotency/store.ts';
+import type { StartAnswer } from '../../src/store/contract.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { type Backend, Nodes } from './nodes.ts';

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { systemClock } from '../../src/kernel/clock.ts';
+import { systemClock } from '../../src/lib/clock.ts';
 import { duplicateOf, paid } from '../support/requests.ts';
 import { until, untilNot } from '../support/until.ts';
 import { all } from './listing.ts';

@@ -1,6 +1,6 @@
 import { Redis } from 'ioredis';
-import { layout } from '../../src/idempotency/stores/redis/codec.ts';
-import type { Scope } from '../../src/kernel/brands.ts';
+import type { Scope } from '../../src/lib/brands.ts';
+import { layout } from '../../src/store/redis/codec.ts';
 import type { RedisPlace, StorePlace } from '../support/open-store.ts';
 import type { Damage } from './nodes.ts';
 import type { Stage } from './states.ts';

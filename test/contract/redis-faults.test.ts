@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
 import { Redis } from 'ioredis';
 import { describe, expect, it } from 'vitest';
-import { StoreUnavailable } from '../../src/idempotency/store.ts';
+import { StoreUnavailable } from '../../src/store/contract.ts';
 import { openStore, type StoreTimes } from '../support/open-store.ts';
 import { type RedisServer, startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';

@@ -1,8 +1,8 @@
 import { expect, it, onTestFinished } from 'vitest';
 import { RateLimiter } from '../../src/gateway/rate-limiter.ts';
-import { storeOptions } from '../../src/idempotency/options.ts';
-import { openRedis } from '../../src/idempotency/stores/open-store.ts';
-import { systemClock } from '../../src/kernel/clock.ts';
+import { systemClock } from '../../src/lib/clock.ts';
+import { openRedis } from '../../src/store/open-store.ts';
+import { storeOptions } from '../../src/store/options.ts';
 import { startTopology } from '../faults/chaos/topology.ts';
 
 it('two gateways on a cluster share the limits of merchants, whichever master counts', async () => {
@@ -13,7 +13,7 @@ it('two gateways on a cluster share the limits of merchants, whichever master co
   const limiters: RateLimiter[] = [];
   for (let i = 0; i < 2; i++) {
     const limiter = new RateLimiter({
-      ...{ clock: systemClock, redis: await openRedis(store, 5000), prefix: 'test', workers: 1 },
+      ...{ clock: systemClock, redis: await openRedis(store, 5000), prefix: 'test' },
       onShared: (isShared, reason) => fallbacks.push([isShared, reason]),
     });
     onTestFinished(() => limiter.close());

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
-import type { Store } from '../../src/idempotency/store.ts';
+import type { Store } from '../../src/store/contract.ts';
 import { openStore } from '../support/open-store.ts';
 import { type RedisServer, startRedis } from '../support/redis-server.ts';
 import { duplicateOf, paid } from '../support/requests.ts';
@@ -122,6 +122,33 @@ it.concurrent('a complete counts as having been in doubt only if its lease has l
   expect(await store.complete(lapsed, paid())).toBe('ok');
   expect(await store.get(kept.scope)).toMatchObject({ wasInDoubt: false });
   expect(await store.get(lapsed.scope)).toMatchObject({ wasInDoubt: true });
+});
+
+it.concurrent('a start that asks the lock nodes does not go on when its redis was replaced by an empty one meanwhile', async () => {
+  await using nodes = await withLockNodes();
+  const { main, locks, store } = nodes;
+  const [first, ...others] = locks as [RedisServer, ...RedisServer[]];
+  const wire = await startProxy(first.port);
+  const lockNodes = [wire.url, ...others.map(({ url }) => url)];
+  const slow = await openStore(
+    { kind: 'redis', url: main.url, prefix: 'test', lockNodes },
+    { timeoutMs: 5000 },
+  );
+  try {
+    const owner = await bring(store, 'executing');
+    await until(async () => (await store.peek(owner)).kind === 'in_doubt');
+    const asked = await first.commandCount('exists');
+    wire.delayReplies(1500);
+    const late = slow.start(duplicateOf(owner)).then(({ kind }) => kind, String);
+    await until(async () => (await first.commandCount('exists')) > asked);
+    await main.admin.multi().flushall().call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes').exec();
+    await until(() => slow.refusing === undefined);
+    expect(await late).toMatch('redis: connected again');
+    expect(await main.admin.keys('test:v2:{*}')).toEqual([]);
+  } finally {
+    await slow.close();
+    await wire.close();
+  }
 });
 
 it.concurrent('a start that finds a dead owner does not change a record that was completed meanwhile', async () => {

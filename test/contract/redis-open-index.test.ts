@@ -1,8 +1,8 @@
 import { randomUUID } from 'node:crypto';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import type { Execution, Listing, Resolution, Store } from '../../src/idempotency/store.ts';
-import { OpenIndex } from '../../src/idempotency/stores/redis/open-index.ts';
-import type { Scope } from '../../src/kernel/brands.ts';
+import type { Scope } from '../../src/lib/brands.ts';
+import type { Execution, Listing, Resolution, Store } from '../../src/store/contract.ts';
+import { OpenIndex } from '../../src/store/redis/open-index.ts';
 import { openStore, type RedisPlace, type StoreTimes } from '../support/open-store.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, otherOf, paid } from '../support/requests.ts';

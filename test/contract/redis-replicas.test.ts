@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
-import { StoreUnavailable } from '../../src/idempotency/store.ts';
-import { RedisStore } from '../../src/idempotency/stores/redis/redis-store.ts';
-import { systemClock } from '../../src/kernel/clock.ts';
+import { systemClock } from '../../src/lib/clock.ts';
+import { StoreUnavailable } from '../../src/store/contract.ts';
+import { RedisStore } from '../../src/store/redis/redis-store.ts';
 import { LONG } from '../support/open-store.ts';
 import { monitorRedis, type SeenCommand } from '../support/redis-monitor.ts';
 import { type RedisServer, startRedis } from '../support/redis-server.ts';
@@ -140,6 +140,7 @@ describe.concurrent('with a replica that writes wait for', () => {
     const other = await RedisStore.open({
       ...{ gatewayId: 'gateway-2', lifetimes, timeoutMs, connectTimeoutMs: 5000, clock: systemClock },
       ...{ location: { url: primary.url }, prefix: 'test', lockNodes: [], replicas: 0 },
+      mayLoseOnFailover: true,
     });
     try {
       const [executing, doubtful] = [await bring(other, 'executing'), await bring(other, 'in_doubt')];

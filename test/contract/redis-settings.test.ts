@@ -1,10 +1,12 @@
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { StoreUnavailable } from '../../src/idempotency/store.ts';
-import { RedisStore } from '../../src/idempotency/stores/redis/redis-store.ts';
-import { systemClock } from '../../src/kernel/clock.ts';
+import { systemClock } from '../../src/lib/clock.ts';
+import { StoreUnavailable } from '../../src/store/contract.ts';
+import { RedisStore } from '../../src/store/redis/redis-store.ts';
 import { GATEWAY_ID, LONG, openStore } from '../support/open-store.ts';
 import { type RedisServerOptions, startRedis } from '../support/redis-server.ts';
+import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
+import { bring, replayOf } from './states.ts';
 
 async function warningsOf(url: string): Promise<string[]> {
   const store = await openStore({ kind: 'redis', url, prefix: 'test' });
@@ -45,24 +47,40 @@ describe('a store that opens on a redis', () => {
     ]);
   });
 
-  it('with more replicas than a write waits for has a warning', async () => {
+  it('with more replicas than a write waits for gets no start: the one that is promoted may be another', async () => {
     const primary = await startRedis({ args: ['--repl-diskless-sync-delay', '0'] });
-    for (let replicas = 0; replicas < 2; replicas++)
+    const follow = async (replicas: number) => {
       await startRedis({ args: ['--replicaof', '127.0.0.1', `${primary.port}`] });
-    await until(async () => (await primary.admin.info('replication')).includes('connected_slaves:2'));
+      await until(async () =>
+        (await primary.admin.info('replication')).includes(`connected_slaves:${replicas}`),
+      );
+    };
     const { timeoutMs, ...lifetimes } = LONG;
-    const open = async (replicas: number) => {
+    const open = async (replicas: number, mayLoseOnFailover = false) => {
       const store = await RedisStore.open({
-        ...{ location: { url: primary.url }, prefix: 'test', lockNodes: [], replicas, timeoutMs },
-        ...{ connectTimeoutMs: 5000, gatewayId: 'gateway-1', lifetimes, clock: systemClock },
+        ...{ location: { url: primary.url }, prefix: 'test', lockNodes: [], replicas, mayLoseOnFailover },
+        ...{ timeoutMs, connectTimeoutMs: 5000, gatewayId: 'gateway-1', lifetimes, clock: systemClock },
       });
       onTestFinished(() => store.close());
-      return (await store.health()).warnings;
+      return store;
     };
-    expect(await open(1)).toEqual([
-      'redis has 2 replicas and durability.replicas is 1: a failover loses records that the promoted replica does not have yet',
-    ]);
-    expect(await open(2)).toEqual([]);
+    await follow(1);
+    const store = await open(1);
+    expect(await store.health()).toEqual({ ok: true, detail: 'redis', warnings: [] });
+    await until(async () => (await store.start(newRequest()).catch(() => undefined))?.kind === 'started');
+    // Another replica follows while the store is open.
+    await follow(2);
+    const excess =
+      'redis has 2 replicas and durability.replicas is 1: a failover loses records that the promoted replica does not have yet';
+    const detail = `${excess}. Set durability.replicas to 2, or durability.mayLoseOnFailover to true, and keys may be paid twice`;
+    for (const one of [store, await open(1)]) {
+      expect(await one.health()).toEqual({ ok: false, detail, warnings: [detail] });
+      await expect(one.start(newRequest())).rejects.toMatchObject({ message: detail, maybeWritten: false });
+    }
+    expect(await (await open(1, true)).health()).toEqual({ ok: true, detail: 'redis', warnings: [excess] });
+    const waiting = await open(2);
+    expect(await waiting.health()).toEqual({ ok: true, detail: 'redis', warnings: [] });
+    await until(async () => (await waiting.start(newRequest()).catch(() => undefined))?.kind === 'started');
   });
 
   it('that does not allow CONFIG has no warning', async () => {
@@ -116,28 +134,34 @@ describe('the health check of a redis', () => {
     await server.restart(['--appendonly', 'no']);
     await until(async () => /without appendonly/.test((await warnings()).join()));
     await server.restart(['--maxmemory', '100mb', '--maxmemory-policy', 'allkeys-lru']);
-    // The gateway runs on, because a gateway that is not ready helps no merchant; but it says so.
-    await until(async () => /which evicts records/.test((await warnings()).join()));
-    expect(await store.health()).toMatchObject({ ok: true });
+    await until(async () => /which evicts records/.test((await store.health()).detail));
     await server.restart();
     await until(async () => (await store.health()).ok && (await warnings()).length === 0);
   });
 
-  it('looks at the settings again every 30 seconds', async () => {
+  it('refuses starts as soon as it evicts records, answers what it knows, and starts again when it does not', async () => {
     const server = await startRedis();
-    let laterMs = 0;
-    const clock = { ...systemClock, monotonicMs: () => systemClock.monotonicMs() + laterMs };
-    const { timeoutMs, ...lifetimes } = LONG;
-    const store = await RedisStore.open({
-      ...{ location: { url: server.url }, prefix: 'test', lockNodes: [], replicas: 0, timeoutMs },
-      ...{ connectTimeoutMs: 5000, gatewayId: 'gateway-1', lifetimes, clock },
-    });
+    const store = await openStore({ kind: 'redis', url: server.url, prefix: 'test' });
     onTestFinished(() => store.close());
-    expect((await store.health()).warnings).toEqual([]);
-    await server.admin.config('SET', 'appendfsync', 'everysec');
-    expect((await store.health()).warnings).toEqual([]);
-    laterMs = 30_000;
-    expect((await store.health()).warnings).toContainEqual(expect.stringMatching(/appendfsync everysec/));
+    const [completed, doubtful] = [await bring(store, 'completed'), await bring(store, 'in_doubt')];
+    await server.admin.config('SET', 'maxmemory-policy', 'allkeys-lru');
+    const detail = 'redis has maxmemory-policy allkeys-lru, which evicts records: it must be noeviction';
+    expect(await store.health()).toMatchObject({ ok: false, detail });
+    expect(store.refusing).toBe(detail);
+    for (const write of [store.start(newRequest()), store.restart(duplicateOf(doubtful))])
+      await expect(write).rejects.toMatchObject({ message: detail, maybeWritten: false });
+    expect(await store.peek(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
+    await server.admin.config('SET', 'maxmemory', '1');
+    // It evicts before each command that may use memory, and refuses the command if that was not enough.
+    await server.admin.set('other', '1').catch(() => {});
+    await server.admin.config('SET', 'maxmemory', '0', 'maxmemory-policy', 'noeviction');
+    expect(await store.health()).toMatchObject({
+      ok: true,
+      warnings: [
+        expect.stringMatching(/^redis has evicted \d+ keys since it was started: .* payouts can run again$/),
+      ],
+    });
+    expect(await store.start(newRequest())).toEqual({ kind: 'started' });
   });
 
   it.each([

@@ -1,11 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import slotOf from 'cluster-key-slot';
-import type { Redis } from 'ioredis';
+import { Redis } from 'ioredis';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import type { Execution, Fenced, StartAnswer } from '../../src/idempotency/store.ts';
-import { RedisStore } from '../../src/idempotency/stores/redis/redis-store.ts';
-import type { Scope } from '../../src/kernel/brands.ts';
-import { systemClock } from '../../src/kernel/clock.ts';
+import type { Scope } from '../../src/lib/brands.ts';
+import { systemClock } from '../../src/lib/clock.ts';
+import type { Execution, Fenced, StartAnswer } from '../../src/store/contract.ts';
+import { RedisStore } from '../../src/store/redis/redis-store.ts';
 import { startTopology, type Topology } from '../faults/chaos/topology.ts';
 import { clusterNodes } from '../support/cluster-nodes.ts';
 import { LONG } from '../support/open-store.ts';
@@ -20,14 +20,18 @@ async function started(name: 'sentinel' | 'cluster'): Promise<Topology> {
 }
 
 /** The store that a gateway would open with this topology's configuration. */
-async function opened({ config: { store } }: Topology, timeoutMs = 2000): Promise<RedisStore> {
+async function opened(
+  { config: { store } }: Topology,
+  timeoutMs = 2000,
+  replicas?: number,
+): Promise<RedisStore> {
   if (store?.kind !== 'redis') throw new TypeError('this topology has no redis');
   const { sentinels, cluster } = store;
   const location = sentinels ? { sentinels, credentials: {} } : { cluster: cluster ?? [], credentials: {} };
   const { timeoutMs: _, ...lifetimes } = LONG;
   const redis = await RedisStore.open({
     ...{ gatewayId: 'gateway-1', lifetimes, location, prefix: 'test', lockNodes: [], clock: systemClock },
-    ...{ replicas: store.durability?.replicas ?? 0, timeoutMs, connectTimeoutMs: 10_000 },
+    ...{ replicas: replicas ?? store.durability?.replicas ?? 0, timeoutMs, connectTimeoutMs: 10_000 },
   });
   onTestFinished(() => redis.close());
   return redis;
@@ -67,6 +71,25 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     expect(await store.start(duplicateOf(executing))).toEqual(replayOf(paid('late'), executing));
   });
 
+  it('counts a replica that is away, until the sentinels are told that it is gone', async () => {
+    const topology = await started('sentinel');
+    await faultOf(topology, 'replica killed').inject();
+    const { sentinels } = topology.config.store as { sentinels: { nodes: string[] } };
+    const clients = sentinels.nodes.map((url) => new Redis(url));
+    onTestFinished(() => {
+      for (const client of clients) client.disconnect();
+    });
+    const alone = await opened(topology, 2000, 0);
+    const detail = expect.stringMatching(
+      /^redis has 1 replica and durability\.replicas is 0: .* Set durability\.replicas to 1, or .*SENTINEL RESET payments on each sentinel/,
+    );
+    expect(await alone.health()).toMatchObject({ ok: false, detail });
+    await expect(alone.start(newRequest())).rejects.toMatchObject({ message: detail, maybeWritten: false });
+    for (const client of clients) await client.call('SENTINEL', 'RESET', 'payments');
+    await until(async () => (await alone.health()).ok, 20_000);
+    expect(await alone.start(newRequest())).toEqual({ kind: 'started' });
+  });
+
   it('spreads records over all masters, lists them, and has all of them after a killed master is back', async () => {
     const topology = await started('cluster');
     const store = await opened(topology);
@@ -101,6 +124,27 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
         20_000,
       );
     }
+  });
+
+  it('has another connection before a start can reach the emptied master with the mark, also by a redirection of the cluster', async () => {
+    const topology = await started('cluster');
+    const store = await opened(topology);
+    const last = clusterNodes(topology.config.store).at(-1);
+    const newHere = (): Execution => {
+      const request = newRequest();
+      return slotOf(request.scope) > 2 * SLOTS_OF_FIRST ? request : newHere();
+    };
+    expect(await store.start(newHere())).toEqual({ kind: 'started' });
+    const { connection } = store;
+    await last?.multi().flushall().call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes').exec();
+    // As gateways do, whose watch of the store compares each new connection first.
+    const starts: Promise<string>[] = [];
+    while (store.connection === connection) {
+      starts.push(store.start(newHere()).then(({ kind }) => kind, String));
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    expect(await Promise.all(starts)).not.toContain('started');
+    await until(async () => (await store.start(newHere()).catch(() => undefined))?.kind === 'started');
   });
 
   it('counts the keys in doubt of a cluster in all slots, and finds those that no index has', async () => {
@@ -183,6 +227,16 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     await until(async () => (await replays()) === held);
     expect(held).toBeGreaterThan(0);
     expect(held).toBeLessThan(completed.length);
+    // Each start on the dead master makes ioredis connect to it. The others have the connection that was compared with the mark.
+    const { connection } = store;
+    for (let round = 0; round < 10; round++) {
+      const asked = Array.from({ length: 10 }, () => newRequest());
+      const kinds = await Promise.all(asked.map((one) => store.start(one).then(({ kind }) => kind, String)));
+      const away = kinds.filter((_, at) => slotOf(asked[at]?.scope ?? '') < SLOTS_OF_FIRST);
+      expect(away).not.toContain('started');
+      expect(kinds.filter((kind) => kind === 'started')).toHaveLength(kinds.length - away.length);
+      expect(store.connection).toBe(connection);
+    }
   });
 
   it('executes a key once while its slot moves to another master', async () => {

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
-import { StoreUnavailable, UnreadableRecord } from '../../src/idempotency/store.ts';
+import { StoreUnavailable, UnreadableRecord } from '../../src/store/contract.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';

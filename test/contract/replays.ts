@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import type { Execution, StartAnswer } from '../../src/idempotency/store.ts';
-import type { Completion } from '../../src/kernel/exchange.ts';
+import type { Completion } from '../../src/lib/exchange.ts';
+import type { Execution, StartAnswer } from '../../src/store/contract.ts';
 import { duplicateOf } from '../support/requests.ts';
 import { type Backend, Nodes } from './nodes.ts';
 import { bring, replayOf } from './states.ts';

@@ -2,8 +2,8 @@
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { MARK_LASTS_MS } from '../../src/idempotency/store.ts';
-import { bootId } from '../../src/idempotency/stores/sqlite/running-time.ts';
+import { MARK_LASTS_MS } from '../../src/store/contract.ts';
+import { bootId } from '../../src/store/sqlite/running-time.ts';
 import { duplicateOf, newRequest } from '../support/requests.ts';
 import { openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
 import { bring } from './states.ts';
@@ -56,11 +56,11 @@ describe('within a boot', () => {
   it('a gateway in the other mode is forgotten some time after its last mark', async () => {
     const { host, open } = setUp();
     const [protects, observes] = [await open(), await open()];
-    await observes.mark('observe', '1.0.0');
+    await observes.mark('observe');
     host.monotonicMs += MARK_LASTS_MS - 1;
-    expect((await protects.mark('protect', '1.0.0')).otherMode).toBe(true);
+    expect((await protects.mark('protect')).otherMode).toBe(true);
     host.monotonicMs += 1;
-    expect((await protects.mark('protect', '1.0.0')).otherMode).toBe(false);
+    expect((await protects.mark('protect')).otherMode).toBe(false);
   });
 
   it('a process that opens the store later has the same running time', async () => {

@@ -1,5 +1,5 @@
 import { DatabaseSync } from 'node:sqlite';
-import type { Scope } from '../../src/kernel/brands.ts';
+import type { Scope } from '../../src/lib/brands.ts';
 import { databaseOf, type StorePlace } from '../support/open-store.ts';
 import type { Damage } from './nodes.ts';
 import type { Stage } from './states.ts';

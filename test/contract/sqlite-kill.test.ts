@@ -1,11 +1,11 @@
 import { expect, it } from 'vitest';
-import { scopeOf } from '../../src/idempotency/fingerprint.ts';
+import { scopeOf } from '../../src/ledger/record-id.ts';
 import { openStore, type StorePlace } from '../support/open-store.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { expectIntact, openSqlite, storeFolder } from '../support/sqlite-files.ts';
 import { until } from '../support/until.ts';
-import { type Said, Worker } from '../support/worker.ts';
 import { replayOf } from './states.ts';
+import { type Said, Worker } from './worker.ts';
 
 const ROUNDS = 3;
 const LANES = 8;

@@ -1,11 +1,11 @@
 import { describe, expect, it } from 'vitest';
+import { systemClock } from '../../src/lib/clock.ts';
 import {
   AUDIT_RETENTION_MS,
   type Execution,
   StoreUnavailable,
   VOID_TOKEN_MS,
-} from '../../src/idempotency/store.ts';
-import { systemClock } from '../../src/kernel/clock.ts';
+} from '../../src/store/contract.ts';
 import { duplicateOf, newRequest } from '../support/requests.ts';
 import { countRecords, openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
 import { until } from '../support/until.ts';

@@ -1,17 +1,19 @@
 /** The writer thread: which writes share a transaction, what a held write lock blocks, and what happens if it dies. */
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import type { Worker as Thread } from 'node:worker_threads';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { UnreadableRecord } from '../../src/idempotency/store.ts';
-import type { Completion } from '../../src/kernel/exchange.ts';
+import type { Completion } from '../../src/lib/exchange.ts';
+import { UnreadableRecord } from '../../src/store/contract.ts';
+import { prepareThread } from '../../src/store/sqlite/writer.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { countRecords, expectIntact, openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
 import { until } from '../support/until.ts';
-import { Worker } from '../support/worker.ts';
 import { bring } from './states.ts';
+import { Worker } from './worker.ts';
 
 /** Counts the transactions in the WAL. The last frame of each has the size of the database in its header. */
 function transactionsIn(path: string): number {
@@ -212,5 +214,36 @@ describe('a writer thread that dies', () => {
     const keys = new Set(stored.map(({ key }) => key));
     expect(completed.filter((key) => !keys.has(key))).toEqual([]);
     expectIntact(path);
+  });
+});
+
+describe('a thread that is started before its writer', () => {
+  it('writes for the first store', async () => {
+    const threads = threadsStarted();
+    const endSpareThread = prepareThread();
+    const store = await openSqlite(storeFolder());
+    endSpareThread();
+    expect(await store.start(newRequest())).toEqual({ kind: 'started' });
+    await openSqlite(storeFolder());
+    expect(threads).toHaveLength(2);
+  });
+
+  it('is replaced if it fails before', async () => {
+    const threads = threadsStarted();
+    prepareThread();
+    const failed = once(threads[0] as Thread, 'exit');
+    // Not the message of a writer.
+    threads[0]?.postMessage(undefined);
+    await failed;
+    const store = await openSqlite(storeFolder());
+    expect(await store.start(newRequest())).toEqual({ kind: 'started' });
+    expect(threads).toHaveLength(2);
+  });
+
+  it('ends if no writer takes it', async () => {
+    const threads = threadsStarted();
+    const endSpareThread = prepareThread();
+    endSpareThread();
+    await once(threads[0] as Thread, 'exit');
   });
 });

@@ -1,8 +1,8 @@
 import { setImmediate as immediate } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { scopeOf } from '../../src/idempotency/fingerprint.ts';
-import type { ExistingAnswer } from '../../src/idempotency/store.ts';
-import { systemClock } from '../../src/kernel/clock.ts';
+import { scopeOf } from '../../src/ledger/record-id.ts';
+import { systemClock } from '../../src/lib/clock.ts';
+import type { ExistingAnswer } from '../../src/store/contract.ts';
 import { LONG } from '../support/open-store.ts';
 import { duplicateOf, newRequest, otherOf, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';

@@ -1,6 +1,6 @@
 import { expect } from 'vitest';
-import type { Execution, ExistingAnswer, Store } from '../../src/idempotency/store.ts';
-import type { Completion } from '../../src/kernel/exchange.ts';
+import type { Completion } from '../../src/lib/exchange.ts';
+import type { Execution, ExistingAnswer, Store } from '../../src/store/contract.ts';
 import { newRequest, paid } from '../support/requests.ts';
 
 export type Stage = 'executing' | 'in_doubt' | 'completed';

@@ -7,7 +7,6 @@ import { listing } from './listing.ts';
 import { marks } from './marks.ts';
 import type { Backend } from './nodes.ts';
 import { ownerLease } from './owner-lease.ts';
-import { purges } from './purges.ts';
 import { races } from './races.ts';
 import { recordLifetimes } from './record-lifetimes.ts';
 import { replays } from './replays.ts';
@@ -35,6 +34,5 @@ export function storeContract(backend: Backend): void {
     resolutions(backend);
     doubtCounts(backend);
     marks(backend);
-    purges(backend);
   });
 }

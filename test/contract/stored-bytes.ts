@@ -1,9 +1,9 @@
 import { readFileSync } from 'node:fs';
 import { DatabaseSync } from 'node:sqlite';
 import { Redis } from 'ioredis';
-import { decodeRecord, encodeRecord } from '../../src/idempotency/stores/redis/codec.ts';
-import type { SealedResponse } from '../../src/idempotency/stores/response-cipher.ts';
-import type { Scope } from '../../src/kernel/brands.ts';
+import type { Scope } from '../../src/lib/brands.ts';
+import { decodeRecord, encodeRecord } from '../../src/store/redis/codec.ts';
+import type { SealedResponse } from '../../src/store/response-cipher.ts';
 import { databaseOf, type StorePlace } from '../support/open-store.ts';
 import { recordKeyOf, rewriteRedis } from './redis-damages.ts';
 
@@ -21,21 +21,6 @@ export async function storedBytes(place: StorePlace, scope: Scope): Promise<Buff
       await client.lrangeBuffer(`${record}:audit`, 0, -1),
     ];
     return Buffer.concat([value ?? Buffer.alloc(0), ...trail]);
-  } finally {
-    client.disconnect();
-  }
-}
-
-/** When a record expires, in milliseconds, on the clock of its store. */
-export async function expiryOf(place: StorePlace, scope: Scope): Promise<number> {
-  if (place.kind === 'sqlite') {
-    using database = new DatabaseSync(databaseOf(place), { timeout: 10_000 });
-    const select = database.prepare('SELECT expires_at AS expiry FROM records WHERE scope = ?');
-    return (select.get(Buffer.from(scope, 'hex')) as { expiry: number }).expiry;
-  }
-  const client = new Redis(place.url);
-  try {
-    return await client.pexpiretime(recordKeyOf(place, scope));
   } finally {
     client.disconnect();
   }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { StoreUnavailable } from '../../src/idempotency/store.ts';
+import { StoreUnavailable } from '../../src/store/contract.ts';
 import { duplicateOf, otherOf } from '../support/requests.ts';
 import { ownersWrites, write } from './fencing.ts';
 import { type Backend, Nodes } from './nodes.ts';
@@ -29,7 +29,6 @@ export function unreadable(backend: Backend): void {
             ...ownersWrites.map((name) => () => write(store, name, stranger)),
             () => store.restart(stranger),
             () => store.resolve(owner.scope, stranger.token, { as: 'released' }, note),
-            () => store.purge(owner.scope, owner.token, note),
           ];
           for (const each of writes) expect(await each().catch((error: unknown) => error)).toSatisfy(refusal);
         }

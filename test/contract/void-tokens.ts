@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { type Execution, type Store, StoreUnavailable } from '../../src/idempotency/store.ts';
+import { type Execution, type Store, StoreUnavailable } from '../../src/store/contract.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { type Backend, Nodes } from './nodes.ts';
 import { bring, replayOf } from './states.ts';

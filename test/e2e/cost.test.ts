@@ -3,14 +3,13 @@ import http from 'node:http';
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
 import { listen } from '../../src/gateway/http-server.ts';
 import { send, withdraw } from '../support/client.ts';
-import type { Stack } from '../support/stack.ts';
-import { openStackOn, storeKinds } from '../support/stores.ts';
+import { openStack, type Stack } from '../support/stack.ts';
 
 const REQUESTS = 20;
 const LARGE_BYTES = 16_384;
 
 /** The cost of a request, in counts and not in times. */
-describe.each(storeKinds)('on %s, it costs', (kind) => {
+describe('it costs', () => {
   let stack: Stack;
   let backend: http.Server;
   let connections = 0;
@@ -25,7 +24,7 @@ describe.each(storeKinds)('on %s, it costs', (kind) => {
     });
     backend.on('connection', () => connections++);
     const port = await listen(backend, '127.0.0.1', 0);
-    stack = await openStackOn(kind, { upstream: { url: `http://127.0.0.1:${port}`, keepAliveMs: 60_000 } });
+    stack = await openStack({ upstream: { url: `http://127.0.0.1:${port}`, keepAliveMs: 60_000 } });
     for (let i = 0; i < REQUESTS; i++) await Promise.all([balance(), pay(randomUUID())]);
   });
   afterAll(async () => {

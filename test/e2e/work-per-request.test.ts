@@ -10,7 +10,7 @@ import { type SpawnedGateway, spawnGateway } from '../support/spawn.ts';
 import { storeKinds, storeSections } from '../support/stores.ts';
 import { until } from '../support/until.ts';
 
-const COUNTER = fileURLToPath(new URL('../support/count-work.ts', import.meta.url));
+const COUNTER = fileURLToPath(new URL('./count-work.ts', import.meta.url));
 /** Only a machine that is never quiet needs more than the first few. */
 const BATCHES = 50;
 const REQUESTS = 10;

@@ -3,7 +3,7 @@ import { Readable } from 'node:stream';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import type { Result } from '../../src/idempotency/call.ts';
 import { Duplicates, type Lead } from '../../src/idempotency/duplicates.ts';
-import type { Exchange } from '../../src/kernel/exchange.ts';
+import type { Exchange } from '../../src/lib/exchange.ts';
 import { complete, newCall, notSent, responseOf, retryOf } from '../support/engine.ts';
 import { newRequest, otherOf } from '../support/requests.ts';
 

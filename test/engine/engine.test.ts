@@ -1,7 +1,7 @@
 import { Readable } from 'node:stream';
 import { describe, expect, it } from 'vitest';
 import type { Call, Result } from '../../src/idempotency/call.ts';
-import type { Exchange } from '../../src/kernel/exchange.ts';
+import type { Exchange } from '../../src/lib/exchange.ts';
 import { complete, newCall, notSent, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
 import { newRequest, otherOf } from '../support/requests.ts';
 
@@ -11,6 +11,13 @@ const oversize = (status: number): Exchange => ({
   headers: ['Content-Type', 'text/plain'],
   body: Readable.from(['large']),
 });
+
+/** The answer of another gateway behind this one. */
+function problemBehind(code: string, status: number): Exchange {
+  const body = Buffer.from(JSON.stringify({ type: `urn:oncegate:problem:${code}` }));
+  const headers = ['Content-Type', 'application/problem+json'];
+  return { kind: 'complete', response: { status, headers, body } };
+}
 
 const executed = (exchange: Exchange, decision: string, stored = decision === 'complete') => ({
   ...{ kind: 'executed', exchange, decision, stored },
@@ -94,7 +101,7 @@ describe.concurrent('what becomes of the key', () => {
   const tombstoneOf = ({ requestId }: Call): Result => ({ kind: 'tombstone', requestId });
   const completed: [what: string, exchange: Exchange, result: (first: Call) => Result][] = [
     ['an error of the backend', complete('e', 500), (first) => replayFor(first, 'e', 500)],
-    ['a refusal that is not on the list', complete('r', 422), (first) => replayFor(first, 'r', 422)],
+    ['a refusal that is not on the list', complete('r', 403), (first) => replayFor(first, 'r', 403)],
     ['a result too large to store', oversize(201), tombstoneOf],
   ];
 
@@ -111,9 +118,10 @@ describe.concurrent('what becomes of the key', () => {
   const released: [what: string, exchange: Exchange][] = [
     ['a request that was surely not sent', notSent],
     ['a 401', complete('x', 401)],
-    ['a 403', complete('x', 403)],
     ['a 429', complete('x', 429)],
-    ['a large 403', oversize(403)],
+    ['a large 429', oversize(429)],
+    ['a 503 of another gateway that sent nothing', problemBehind('store_unavailable', 503)],
+    ['a 409 of another gateway that refuses a key', problemBehind('idempotency_key_invalid', 409)],
   ];
 
   it.each(released)('%s is passed on and released: the next one runs', async (_, exchange) => {
@@ -129,6 +137,10 @@ describe.concurrent('what becomes of the key', () => {
 
   const gaveUpWaiting: [what: string, exchange: Exchange, status: number][] = [
     ['a 502', complete('x', 502), 502],
+    ['a 503', complete('x', 503), 503],
+    ['a 409 of another gateway whose first request runs', problemBehind('request_in_flight', 409), 409],
+    ['a 429 of another gateway that does not know the outcome', problemBehind('outcome_unknown', 429), 429],
+    ['an answer of a later gateway that this one does not know', problemBehind('new_in_2030', 422), 422],
     ['a 504', complete('x', 504), 504],
     ['a large 504', oversize(504), 504],
   ];

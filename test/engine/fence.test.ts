@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { type Clock, systemClock } from '../../src/kernel/clock.ts';
 import { complete, newCall, notSent, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
+import { movableClock } from '../support/movable-clock.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
@@ -11,16 +11,6 @@ function block(ms: number): void {
 }
 
 const LEASE_MS = 60_000;
-
-/** A clock that the test moves. */
-function movableClock(): { clock: Clock; ahead: { wallMs: number; monotonicMs: number } } {
-  const ahead = { wallMs: 0, monotonicMs: 0 };
-  const clock = {
-    wallMs: () => systemClock.wallMs() + ahead.wallMs,
-    monotonicMs: () => systemClock.monotonicMs() + ahead.monotonicMs,
-  };
-  return { clock, ahead };
-}
 
 describe('an owner that has not sent its request', () => {
   it('may send for one lease after its start, and not later, even if it renews', async () => {
@@ -90,12 +80,12 @@ describe('an owner that has not sent its request', () => {
     'may not send once %s alone has passed a lease',
     async (which) => {
       await using rig = new Rig();
-      const { clock, ahead } = movableClock();
+      const clock = movableClock();
       const { engine } = rig.engine(await rig.store(), { leaseMs: LEASE_MS }, undefined, clock);
       const seen: boolean[] = [];
       const call = newCall(async (maySend) => {
         for (const ms of [0, LEASE_MS / 2, LEASE_MS + 1]) {
-          ahead[which] = ms;
+          clock.ahead[which] = ms;
           seen.push(maySend());
         }
         return complete();
@@ -108,12 +98,12 @@ describe('an owner that has not sent its request', () => {
 
   it('may send although the wall clock jumped back', async () => {
     await using rig = new Rig();
-    const { clock, ahead } = movableClock();
+    const clock = movableClock();
     const { engine } = rig.engine(await rig.store(), {}, undefined, clock);
     const seen: boolean[] = [];
     await engine.handle(
       newCall(async (maySend) => {
-        ahead.wallMs = -3_600_000;
+        clock.ahead.wallMs = -3_600_000;
         seen.push(maySend());
         return complete();
       }),
@@ -125,7 +115,7 @@ describe('an owner that has not sent its request', () => {
     'after a restart may not send once %s has passed a lease',
     async (which) => {
       await using rig = new Rig();
-      const { clock, ahead } = movableClock();
+      const clock = movableClock();
       const store = await rig.store();
       const { engine } = rig.engine(store, { leaseMs: LEASE_MS }, undefined, clock);
       const call = newCall(unknown, { inDoubt: 'retry' });
@@ -134,7 +124,7 @@ describe('an owner that has not sent its request', () => {
       const again = newCall(
         async (maySend) => {
           for (const ms of [0, LEASE_MS + 1]) {
-            ahead[which] = ms;
+            clock.ahead[which] = ms;
             seen.push(maySend());
           }
           return notSent;

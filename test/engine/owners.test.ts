@@ -7,7 +7,7 @@ import { until } from '../support/until.ts';
 describe.concurrent('an owner', () => {
   it('renews its lease while it runs: a duplicate finds it in flight for longer than a lease', async () => {
     await using rig = new Rig();
-    const leaseMs = 4000;
+    const leaseMs = 2000;
     const [here, there] = [
       rig.engine(await rig.store({ leaseMs }), { leaseMs }),
       rig.engine(await rig.store({ leaseMs })),

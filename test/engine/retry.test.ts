@@ -91,6 +91,8 @@ describe.concurrent('under inDoubt: retry', () => {
   it.each([
     ['was not sent', notSent],
     ['was refused', complete('refused', 429)],
+    ['is told that the first one still runs', complete('runs', 409)],
+    ['is told that the first one still runs, too early to say more', complete('runs', 425)],
   ])('a second request that %s leaves the key in doubt: the first may have been executed', async (_, end) => {
     await using rig = new Rig();
     const store = await rig.faultyStore();

@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { Readable } from 'node:stream';
 import { describe, expect, it } from 'vitest';
-import type { Exchange } from '../../src/kernel/exchange.ts';
+import type { Exchange } from '../../src/lib/exchange.ts';
 import { complete, newCall, notSent, openRun, Rig, retryOf, unknown } from '../support/engine.ts';
 import { newRequest, otherOf } from '../support/requests.ts';
 import { until } from '../support/until.ts';

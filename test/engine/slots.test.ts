@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { Slots } from '../../src/upstream/slots.ts';
+import { Slots } from '../../src/backend/slots.ts';
 import { complete, newCall, openRun, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
 import { newRequest, otherOf } from '../support/requests.ts';
 import { until } from '../support/until.ts';
@@ -62,20 +62,6 @@ describe.concurrent('while no slot is free', () => {
     expect(await store.get(call.scope)).toBeUndefined();
     await free();
     expect(slots.inUse).toBe(0);
-  });
-
-  it('a merchant who leaves the queue frees its place', async () => {
-    await using rig = new Rig();
-    const { slots, engine, free } = await busy(rig);
-    const leaving = new AbortController();
-    const call = newCall(undefined, { gone: leaving.signal });
-    const queued = engine.handle(call);
-    await until(() => slots.queued === 1);
-    leaving.abort();
-    expect(await queued).toEqual({ kind: 'overloaded' });
-    expect(slots.queued).toBe(0);
-    await free();
-    expect([slots.inUse, call.counted.runs]).toEqual([0, 0]);
   });
 
   it('400 requests that leave the queue neither run nor keep a slot', async () => {

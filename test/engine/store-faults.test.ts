@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { StoreUnavailable } from '../../src/idempotency/store.ts';
+import { StoreUnavailable } from '../../src/store/contract.ts';
 import {
   complete,
   executing,
@@ -103,7 +103,7 @@ describe.concurrent('when the store fails after the request was sent', () => {
 
   it('for long, the merchant gets the response, no retry runs, and the key is completed when the store is back', async () => {
     await using rig = new Rig();
-    const [leaseMs, completeRetryMs] = [6000, 300];
+    const [leaseMs, completeRetryMs] = [2000, 300];
     const { store, engine, events } = await faulty(rig, { leaseMs, completeRetryMs });
     store.fail('complete', 'before');
     const call = newCall();

@@ -1,20 +1,7 @@
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type Execution, type Store, StoreUnavailable } from '../../src/idempotency/store.ts';
+import { describe, expect, it } from 'vitest';
+import { type Execution, type Store, StoreUnavailable } from '../../src/store/contract.ts';
 import { newCall, Rig, retryOf, unknown } from '../support/engine.ts';
-import type { RedisPlace } from '../support/open-store.ts';
-import { type RedisServer, startRedis } from '../support/redis-server.ts';
 import { until } from '../support/until.ts';
-
-let redis: RedisServer;
-beforeAll(async () => {
-  redis = await startRedis();
-});
-afterAll(() => redis.stop());
-
-const places = {
-  sqlite: () => undefined,
-  redis: (): RedisPlace => ({ kind: 'redis', url: redis.url, prefix: 'void' }),
-};
 
 /** Its `start` or `restart` fails at once, and reaches the store when `arrive` is called. */
 function lateStore(store: Store, command: 'start' | 'restart') {
@@ -49,9 +36,9 @@ function lateStore(store: Store, command: 'start' | 'restart') {
   return { line, arrive, answers };
 }
 
-describe.each(['sqlite', 'redis'] as const)('on %s', (kind) => {
+describe('a write whose reply was lost', () => {
   it('a start that arrives after it was taken back starts nothing, and the key is free', async () => {
-    await using rig = new Rig(places[kind]());
+    await using rig = new Rig();
     const store = await rig.store();
     const { line, arrive, answers } = lateStore(store, 'start');
     const { engine } = rig.engine(line);
@@ -65,22 +52,8 @@ describe.each(['sqlite', 'redis'] as const)('on %s', (kind) => {
     expect([call.counted.runs, retry.counted.runs]).toEqual([0, 1]);
   });
 
-  it('a start that arrives before it is taken back is undone', async () => {
-    await using rig = new Rig(places[kind]());
-    const store = await rig.faultyStore();
-    const { engine } = rig.engine(store);
-    store.fail('start', 'after', 1);
-    store.fail('release', 'before', 2);
-    const call = newCall();
-    expect(await engine.handle(call)).toMatchObject({ kind: 'store_unavailable' });
-    expect(await store.get(call.scope)).toMatchObject({ state: 'executing' });
-    await until(async () => (await store.get(call.scope)) === undefined);
-    expect(store.asked.release).toBe(3);
-    expect(call.counted.runs).toBe(0);
-  });
-
   it('a start that arrives when a retry has the key changes nothing', async () => {
-    await using rig = new Rig(places[kind]());
+    await using rig = new Rig();
     const store = await rig.store();
     const { line, arrive, answers } = lateStore(store, 'start');
     const { engine } = rig.engine(line);
@@ -94,7 +67,7 @@ describe.each(['sqlite', 'redis'] as const)('on %s', (kind) => {
   });
 
   it('a restart that arrives after it was taken back restarts nothing, and the key stays in doubt', async () => {
-    await using rig = new Rig(places[kind]());
+    await using rig = new Rig();
     const store = await rig.store();
     const call = newCall(unknown, { inDoubt: 'retry' });
     await rig.engine(store).engine.handle(call);
@@ -111,7 +84,7 @@ describe.each(['sqlite', 'redis'] as const)('on %s', (kind) => {
   });
 
   it('a restart whose answer was lost sends nothing, and the key is in doubt again', async () => {
-    await using rig = new Rig(places[kind]());
+    await using rig = new Rig();
     const store = await rig.faultyStore();
     const { engine } = rig.engine(store);
     const call = newCall(unknown, { inDoubt: 'retry' });

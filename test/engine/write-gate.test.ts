@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { StoreUnavailable } from '../../src/idempotency/store.ts';
 import { WriteGate } from '../../src/idempotency/write-gate.ts';
+import { StoreUnavailable } from '../../src/store/contract.ts';
 import { newCall, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
 import { newRequest, otherOf } from '../support/requests.ts';
 import { until } from '../support/until.ts';
@@ -113,7 +113,7 @@ describe.concurrent('a store that freezes', () => {
     const store = await rig.faultyStore();
     const { engine, slots } = rig.engine(store, { maxConnections: 4 });
     const { start } = store;
-    const timeoutMs = 1000;
+    const timeoutMs = 500;
     let frozen = true;
     store.start = async (execution) => {
       if (!frozen) return await start(execution);

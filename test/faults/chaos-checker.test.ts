@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { check, type Evidence, RULES } from './chaos/checker.ts';
 import type { Ended, Event, StopsCompleting } from './chaos/history.ts';
+import type { Sample } from './chaos/samples.ts';
 import { shareNeverSent, summaryOf } from './chaos/summary.ts';
 
 const SCOPE = 'M-ALPHA payout-1';
@@ -41,13 +42,13 @@ function evidenceOf(events: Event[], more: Partial<Evidence> = {}): Evidence {
   return {
     events,
     payouts: [ENTRY],
-    balanced: true,
     listed: new Set(),
     resolved: [],
     unasked: new Set(),
     recoveriesMs: [],
     recoverWithinMs: 3000,
     failsOver: false,
+    samples: [],
     ...more,
   };
 }
@@ -77,6 +78,14 @@ const backendFault = (fromMs: number, toMs: number): Event[] => [
   { event: 'healed', atMs: toMs, of: 'backend', name: 'backend killed' },
 ];
 
+const MIB = 1024 * 1024;
+/** A hundred samples of a gateway. */
+const samplesOf = (minutes: number, change: (share: number) => Partial<Sample> = () => ({})): Sample[] =>
+  Array.from({ length: 100 }, (_, i) => ({
+    ...{ atMs: (i / 100) * minutes * 60_000, gateway: 0 },
+    ...{ anonymousBytes: 200 * MIB, heapUsedBytes: 50 * MIB, descriptors: 90, ...change(i / 100) },
+  }));
+
 /** Evidence that violates exactly one rule. */
 const violations: Record<keyof typeof RULES, () => string[]> = {
   paid_twice: () => rulesOf(fine, { payouts: [ENTRY, ENTRY] }),
@@ -92,7 +101,7 @@ const violations: Record<keyof typeof RULES, () => string[]> = {
   unexplained_doubt: () => rulesOf(doubt, { listed }),
   slow_recovery: () => rulesOf(fine, { recoveriesMs: [10, 3500] }),
   gateway_failed: () => rulesOf([...fine, { ...killed, how: '1' }]),
-  unbalanced: () => rulesOf(fine, { balanced: false }),
+  grows: () => rulesOf(fine, { samples: samplesOf(30, (share) => ({ descriptors: 90 + 50 * share })) }),
 };
 
 describe('the checker of the fault suite', () => {
@@ -216,6 +225,18 @@ describe('the checker of the fault suite', () => {
     expect(rulesOf(fine, { resolved })).toEqual([]);
     const refused = resolved.map((one) => ({ ...one, refusal: '409 alive' }));
     expect(rulesOf(fine, { resolved: refused })).toEqual(['unresolvable', 'unresolvable']);
+  });
+
+  it('lets a gateway without faults grow by noise and while it warms up, and no more', () => {
+    const growing = (minutes: number, change: (share: number) => Partial<Sample>) =>
+      rulesOf(fine, { samples: samplesOf(minutes, change) });
+    expect(growing(30, () => ({}))).toEqual([]);
+    expect(growing(30, (share) => ({ heapUsedBytes: (50 + 10 * share) * MIB }))).toEqual([]);
+    expect(growing(30, (share) => ({ heapUsedBytes: (50 + 40 * share) * MIB }))).toEqual(['grows']);
+    const anonymous = (share: number) => ({ anonymousBytes: (200 + 150 * share) * MIB });
+    expect(growing(2, anonymous)).toEqual([]);
+    expect(growing(30, anonymous)).toEqual(['grows']);
+    expect(growing(30, () => ({ anonymousBytes: Number.NaN }))).toEqual(['grows']);
   });
 
   it('does not count an answer that frees the key as a result', () => {

@@ -4,12 +4,12 @@ import { type AddressInfo, connect } from 'node:net';
 import { text } from 'node:stream/consumers';
 import express, { type ErrorRequestHandler } from 'express';
 import { describe, expect, onTestFinished, test, vi } from 'vitest';
-import { Authenticator, authenticate } from '../../src/auth/authenticate.ts';
-import { authorise } from '../../src/auth/authorise.ts';
-import { parseKeyFile } from '../../src/auth/key-file.ts';
-import { KeyIndex } from '../../src/auth/key-index.ts';
-import { attachContext, type Identity, type RequestContext } from '../../src/kernel/context.ts';
-import { type Problem, sendProblem } from '../../src/kernel/problem.ts';
+import { Authenticator, authenticate } from '../../src/keys/authenticate.ts';
+import { authorise } from '../../src/keys/authorise.ts';
+import { parseKeyFile } from '../../src/keys/key-file.ts';
+import { KeyIndex } from '../../src/keys/key-index.ts';
+import { attachContext, type Identity, type RequestContext } from '../../src/lib/context.ts';
+import { type Problem, sendProblem } from '../../src/lib/problem.ts';
 
 const keys = KeyIndex.of(
   parseKeyFile(
@@ -21,7 +21,7 @@ const keys = KeyIndex.of(
           - { id: revoked, dangerouslyPlainSecret: sk_revoked, revokedAt: 2026-01-10T00:00:00Z }
           - { id: reader, dangerouslyPlainSecret: sk_reader, scopes: [balance] }
           - { id: payer, dangerouslyPlainSecret: sk_payer, scopes: [balance, withdraw] }
-          - { id: older, dangerouslyPlainSecret: sk_older, scopes: [passthrough] }
+          - { id: elsewhere, dangerouslyPlainSecret: sk_elsewhere, scopes: [undeclared] }
           - { id: any, dangerouslyPlainSecret: sk_any, scopes: [balance, "*"] }
       - { code: M-2, keys: [{ id: old, dangerouslyPlainSecret: sk_other }] }`),
   ),
@@ -210,7 +210,7 @@ describe('over HTTP', () => {
     ['sk_reader', '/balance+withdraw', 'withdraw'],
     ['sk_payer', '/balance+withdraw+checkout', 'checkout'],
     ['sk_payer', '/with', 'with'],
-    ['sk_older', '/other', 'other'],
+    ['sk_elsewhere', '/other', 'other'],
   ])('%s on %s is answered 403 with the missing scope', async (secret, path, scope) => {
     const { send, contexts } = await serve();
     const answer = await send(path, `Authorization: Bearer ${secret}`);
@@ -223,7 +223,7 @@ describe('over HTTP', () => {
 
   test('a key with scopes is answered 403 with the reason if its operation is unclear', async () => {
     const { send } = await serve();
-    for (const secret of ['sk_reader', 'sk_payer', 'sk_older']) {
+    for (const secret of ['sk_reader', 'sk_payer', 'sk_elsewhere']) {
       const answer = await send('/', `Authorization: Bearer ${secret}`);
       expect(answer).toMatch(/^HTTP\/1.1 403 /);
       expect(answer).toContain('WWW-Authenticate: Bearer realm="payments", error="insufficient_scope"\r\n');
@@ -234,8 +234,7 @@ describe('over HTTP', () => {
   test.each([
     ['sk_reader', '/balance'],
     ['sk_payer', '/balance+withdraw'],
-    // The older name of `undeclared`.
-    ['sk_older', '/undeclared'],
+    ['sk_elsewhere', '/undeclared'],
     ['sk_new', '/balance+withdraw+other'],
     ['sk_new', '/'],
     ['sk_any', '/withdraw'],

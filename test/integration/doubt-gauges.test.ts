@@ -1,13 +1,13 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { pino } from 'pino';
 import { expect, it, onTestFinished } from 'vitest';
-import { shareStoreMetrics } from '../../src/embedding/store-metrics.ts';
-import type { OpenedStore } from '../../src/embedding/stores.ts';
 import { DoubtGauges } from '../../src/gateway/doubt-gauges.ts';
-import type { DoubtCount } from '../../src/idempotency/doubt-count.ts';
-import { systemClock } from '../../src/kernel/clock.ts';
-import { Metrics } from '../../src/observability/metrics.ts';
-import { Observer } from '../../src/observability/observer.ts';
+import { systemClock } from '../../src/lib/clock.ts';
+import { shareStoreMetrics } from '../../src/middleware/store-metrics.ts';
+import type { OpenedStore } from '../../src/middleware/stores.ts';
+import type { DoubtCount } from '../../src/store/doubt-count.ts';
+import { Metrics } from '../../src/telemetry/metrics.ts';
+import { Observer } from '../../src/telemetry/observer.ts';
 import { until } from '../support/until.ts';
 
 const NOTHING: DoubtCount = {

@@ -1,8 +1,8 @@
 import type { ServerResponse } from 'node:http';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { systemClock } from '../../src/kernel/clock.ts';
-import { Executor } from '../../src/upstream/executor.ts';
-import { upstreamOptions } from '../../src/upstream/options.ts';
+import { Executor } from '../../src/backend/executor.ts';
+import { upstreamOptions } from '../../src/backend/options.ts';
+import { systemClock } from '../../src/lib/clock.ts';
 import { httpBackend } from '../support/backend.ts';
 import { until } from '../support/until.ts';
 

@@ -3,8 +3,8 @@ import { createServer } from 'node:http';
 import { expect, onTestFinished, test, vi } from 'vitest';
 import { createApp, type RequestPath } from '../../src/gateway/app.ts';
 import { listen } from '../../src/gateway/http-server.ts';
-import type { Middleware } from '../../src/kernel/context.ts';
-import { isProblem, problem } from '../../src/kernel/problem.ts';
+import type { Middleware } from '../../src/lib/context.ts';
+import { isProblem, problem } from '../../src/lib/problem.ts';
 import { rawExchange } from '../support/raw.ts';
 
 const passes: Middleware = (_req, _res, next) => next();

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';
 import { track } from '../support/spawn.ts';
 
-const LOGGER = fileURLToPath(new URL('../../src/observability/logger.ts', import.meta.url));
+const LOGGER = fileURLToPath(new URL('../../src/telemetry/logger.ts', import.meta.url));
 
 /** A program that logs this many lines of 100 characters and exits at once, so that the lines are written during its exit. */
 const program = (lines: number) => `

@@ -1,9 +1,9 @@
 import type { IncomingMessage, RequestListener } from 'node:http';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { systemClock } from '../../src/kernel/clock.ts';
-import { Executor } from '../../src/upstream/executor.ts';
-import { type LookupRequest, lookUp } from '../../src/upstream/lookup.ts';
-import { upstreamOptions } from '../../src/upstream/options.ts';
+import { Executor } from '../../src/backend/executor.ts';
+import { type LookupRequest, lookUp } from '../../src/backend/lookup.ts';
+import { upstreamOptions } from '../../src/backend/options.ts';
+import { systemClock } from '../../src/lib/clock.ts';
 import { httpBackend, NOT_LISTENING } from '../support/backend.ts';
 
 const MAX_BYTES = 64;
@@ -21,7 +21,7 @@ const options: LookupRequest = {
   completed: [200],
   released: [404, 410],
   completedStatus: 201,
-  timeoutMs: 2000,
+  timeoutMs: 1000,
 };
 
 async function asked(onRequest: RequestListener, more: Partial<LookupRequest> = {}, key = transaction.key) {
@@ -73,15 +73,25 @@ describe('a lookup', () => {
   });
 
   it.each([
-    [404, 'not_executed'],
-    [410, 'not_executed'],
-    [202, 'undecided'],
-    [302, 'undecided'],
-    [401, 'undecided'],
-    [500, 'undecided'],
-  ])('answered with %i is %s', async (status, kind) => {
-    const { answer } = await asked((_, res) => res.writeHead(status).end('body'));
+    [404, 'not_executed', {}],
+    [410, 'not_executed', {}],
+    // Of a mistyped path, for example.
+    [404, 'undecided', { released: [] }],
+    [202, 'undecided', {}],
+    [302, 'undecided', {}],
+    [401, 'undecided', {}],
+    [500, 'undecided', {}],
+  ])('answered with %i is %s, with %j', async (status, kind, more) => {
+    const { answer } = await asked((_, res) => res.writeHead(status).end('body'), more);
     expect(answer).toEqual({ kind, said: `GET answered ${status}` });
+  });
+
+  it('answered by another gateway that did not send it is undecided, whatever the status', async () => {
+    const { answer } = await asked((_, res) => {
+      res.writeHead(404, { 'Content-Type': 'application/problem+json' });
+      res.end('{"type":"urn:oncegate:problem:not_declared"}');
+    });
+    expect(answer).toEqual({ kind: 'undecided', said: 'GET answered 404' });
   });
 
   it.each<[string, RequestListener]>([

@@ -1,9 +1,9 @@
 import type { IncomingMessage } from 'node:http';
 import { test } from 'vitest';
 import { fingerprintOf } from '../../src/idempotency/fingerprint.ts';
-import { hasDuplicateMember } from '../../src/kernel/duplicate-member.ts';
-import { membersOf, overridesMethod, selects } from '../../src/operations/members.ts';
-import { combined, expectLinear, repeated, type Sample } from '../support/linear-time.ts';
+import { hasDuplicateMember } from '../../src/requests/duplicate-member.ts';
+import { membersOf, overrideInBody, overridesMethod, selects } from '../../src/requests/members.ts';
+import { combined, expectLinear, repeated, type Sample } from './linear-time.ts';
 
 /** In characters. The default limit of a body is the larger one. */
 const BODIES = [65_536, 1_048_576];
@@ -33,13 +33,9 @@ const deepObjects: Sample = {
 const json = [
   repeated('{"a":"', 'x', '"}'),
   repeated('{"a":"', '\\"', '"}'),
-  repeated('{"a":"', '\\\\', '"}'),
   repeated('{"a":"', '\\\\\\"', '"}'),
   repeated('{"a":"', '}{:', '"}'),
   repeated('[""', ',""', ']'),
-  repeated('[""', ' ', ',""]'),
-  repeated('[""', ',""  ', ']'),
-  repeated('[{}', ',{}', ']'),
   repeated('[{}', ',{"a":1}', ']'),
   repeated('[{}', ',{"\\n":1}', ']'),
   repeated('{"', 'a', '":1}'),
@@ -51,7 +47,6 @@ const json = [
   membersNamed('numbers as names', (i) => i),
   // V8 hashes a short number by its value, so a table with a power of two of places puts these into few of them.
   membersNamed('multiples of 65536 as names', (i) => i * 65_536),
-  membersNamed('multiples of 1048576 as names', (i) => i * 1_048_576),
 ];
 
 const harmlessJson = membersNamed('ordinary names', (i) => `a_member_with_an_ordinary_name_${i}`);
@@ -88,40 +83,28 @@ const form = {
   harmless: repeated('action=withdraw&note=', 'a%20b'),
   worst: combined(
     ['', 'a='],
-    [
-      '&',
-      ';',
-      '=',
-      '&;',
-      '[',
-      '[]',
-      '%',
-      '%5b',
-      '%u0041',
-      '%75',
-      '+',
-      '%00',
-      '\0',
-      '.',
-      ' ',
-      'a[',
-      '&_method',
-      '\xe9',
-    ],
+    ['&', ';', '=', '&;', '[', '[]', '%', '%5b', '%u0041', '+', '%00', '\0', '.', ' ', '&_method', '\xe9'],
     ['', '\0x', '&action=withdraw'],
   ),
 };
 
 test('members of a form body are found in linear time', () => {
   const type = 'application/x-www-form-urlencoded';
-  expectLinear((body: Buffer) => select(['Content-Type', type], '', body), {
+  const req = { rawHeaders: ['Content-Type', type] } as IncomingMessage;
+  expectLinear((body: Buffer) => [select(req.rawHeaders, '', body), overrideInBody(req, body)], {
     prepare: (text) => Buffer.from(text),
     ...{ ...form, sizes: [65_536, 262_144] },
   });
 });
 
 test('members of a query are found in linear time', () => {
-  expectLinear((query) => [select([], query, NOTHING), overridesMethod(query)], { ...form, sizes: HEADS });
+  expectLinear(
+    (query) => [
+      select([], query, NOTHING),
+      overridesMethod({ rawHeaders: [] as string[] } as IncomingMessage, query),
+    ],
+    { ...form, sizes: HEADS },
+  );
 });
 
 test('a content type is read in linear time', () => {

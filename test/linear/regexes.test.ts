@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { expect, test } from 'vitest';
 import { eachRow } from '../support/each-row.ts';
-import { combined, expectLinear, repeated } from '../support/linear-time.ts';
+import { combined, expectLinear, repeated } from './linear-time.ts';
 
 const SRC = fileURLToPath(new URL('../../src', import.meta.url));
 
@@ -52,14 +52,6 @@ function worstOf(source: string) {
   );
 }
 
-test('the expressions of all sources are found', () => {
-  const found = (text: string) => literals.some(({ literal }) => literal.includes(text));
-  expect(literals.length).toBeGreaterThan(60);
-  for (const part of ['wait\\s*=', 'A-Za-z0-9._~+/-', '(all|open|rest)', '\\P{ASCII}', '.{8,128}'.slice(2)]) {
-    expect(found(part), part).toBe(true);
-  }
-});
-
 function expectLinearRegex(regex: RegExp): void {
   const parse = (text: string) => (regex.global ? text.replace(regex, '') : regex.exec(text));
   expectLinear(parse, { harmless: repeated('', '\x01'), worst: worstOf(regex.source), sizes: [4096] });
@@ -71,10 +63,11 @@ test('an expression that takes quadratic time is found', () => {
   }
 });
 
-test('every expression takes linear time', { timeout: 120_000 }, () =>
+test('every expression takes linear time', { timeout: 120_000 }, () => {
+  expect(literals.length).toBeGreaterThan(60);
   eachRow(
     literals,
     ({ literal, file }) => `${literal} in ${file}`,
     ({ regex }) => expectLinearRegex(regex),
-  ),
-);
+  );
+});

@@ -1,43 +1,54 @@
-import { randomUUID } from 'node:crypto';
+/** A payout by PUT or GET, or in the body of a WebSocket handshake, passed the engine by, and was executed again by its retry. */
 import { expect, it } from 'vitest';
-import { send } from '../support/client.ts';
+import { eachRowInTurn } from '../support/each-row.ts';
 import { legacyBackend, RESET } from '../support/legacy-backend.ts';
 import { payoutBody } from '../support/payout.ts';
-import { expectProblem } from '../support/problem.ts';
 import { inFrontOf } from '../support/stack.ts';
+import { ALPHA, chunk, codeOf, HANDSHAKE, head, LAST_CHUNK, request, Wire } from '../support/wire.ts';
 
-const body = JSON.stringify(payoutBody(5));
+const PAYOUT = JSON.stringify(payoutBody(5));
+const METHODS = ['PUT', 'PATCH', 'DELETE', 'GET', 'OPTIONS'];
+const rows = [
+  ...METHODS.map((method) => ({ method })),
+  ...METHODS.map((method) => ({ method, chunked: true })),
+];
+const handshakes = ['GET', 'POST'].flatMap((method) => [
+  { method, handshake: true },
+  { method, handshake: true, chunked: true },
+]);
 
-it.each(['PUT', 'PATCH', 'DELETE', 'GET', 'OPTIONS'])(
-  'a payout sent with %s does not pass the engine by',
-  async (method) => {
-    const { url, executions } = await legacyBackend();
-    await inFrontOf(url, async (gateway) => {
-      for (const framing of [
-        { 'Content-Length': Buffer.byteLength(body) },
-        { 'Transfer-Encoding': 'chunked' },
-      ]) {
-        const key = randomUUID();
-        const ask = (more = {}) => {
-          const headers = { Authorization: 'Bearer sk_sandbox_alpha', 'Content-Type': 'application/json' };
-          const keyed = { ...headers, 'x-service-idempotency': key, ...framing, ...more };
-          return send(gateway.url, { method, path: '/v1/index.php', headers: keyed, body });
-        };
-        expectProblem(await ask(RESET), { status: 502, code: 'outcome_unknown' });
-        expectProblem(await ask(), { status: 409, code: 'outcome_unknown' });
-        expect(executions.filter((execution) => execution.key === key)).toHaveLength(1);
-      }
-      expect(executions.map((execution) => execution.method)).toEqual([method, method]);
+it('a payout by any method, and in the body of a handshake, is executed once for its key', async () => {
+  const { url, executions } = await legacyBackend();
+  await inFrontOf(url, async ({ port }) => {
+    await eachRowInTurn([...rows, ...handshakes], JSON.stringify, async (row) => {
+      const { method, chunked = false, handshake = false } = { chunked: false, handshake: false, ...row };
+      const key = JSON.stringify(row).replaceAll(/\W/g, '-');
+      const send = async (...more: string[]) => {
+        const fields = [ALPHA, 'Content-Type: application/json', `x-service-idempotency: ${key}`, ...more];
+        if (handshake) fields.push(...HANDSHAKE);
+        const line = `${method} /v1/index.php`;
+        const wire = await Wire.open(port);
+        wire.write(
+          chunked
+            ? head(line, ...fields, 'Transfer-Encoding: chunked') + chunk(PAYOUT) + LAST_CHUNK
+            : request(line, fields, PAYOUT),
+        );
+        const answer = await wire.answer();
+        return `${answer.status} ${codeOf(answer)}`;
+      };
+      const lost = Object.entries(RESET).map(([name, value]) => `${name}: ${value}`);
+      expect([await send(...lost), await send()]).toEqual(['502 outcome_unknown', '409 outcome_unknown']);
+      const own = executions.filter((execution) => execution.key === key);
+      expect(own).toMatchObject([{ method, bytes: PAYOUT.length }]);
     });
-  },
-);
+  });
+});
 
 it('another method without a body or a key is passed on', async () => {
   const { url, executions } = await legacyBackend();
-  await inFrontOf(url, async (gateway) => {
-    const headers = { Authorization: 'Bearer sk_sandbox_alpha' };
-    const answer = await send(gateway.url, { method: 'GET', path: '/v1/index.php', headers });
-    expect(answer.status).toBe(201);
+  await inFrontOf(url, async ({ port }) => {
+    const wire = (await Wire.open(port)).write(head('GET /v1/index.php', ALPHA));
+    expect((await wire.answer()).status).toBe(201);
     expect(executions).toHaveLength(1);
   });
 });

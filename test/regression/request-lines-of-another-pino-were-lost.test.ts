@@ -1,7 +1,7 @@
 import { createRequire } from 'node:module';
 import { pino as ours } from 'pino';
 import { expect, it } from 'vitest';
-import { requestLog } from '../../src/observability/logger.ts';
+import { requestLog } from '../../src/telemetry/logger.ts';
 
 const require = createRequire(import.meta.url);
 

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { systemClock } from '../../src/kernel/clock.ts';
+import { systemClock } from '../../src/lib/clock.ts';
 import { newRequest } from '../support/requests.ts';
 import { countRecords, openSqlite, storeFolder } from '../support/sqlite-files.ts';
 import { until } from '../support/until.ts';

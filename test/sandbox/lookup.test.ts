@@ -1,7 +1,5 @@
-import { once } from 'node:events';
-import { text } from 'node:stream/consumers';
 import { describe, expect, it } from 'vitest';
-import { ALPHA, ask, openSandbox, post, spawnMainIn, WITHDRAW } from './support.ts';
+import { ALPHA, ask, openSandbox, post, WITHDRAW } from './support.ts';
 
 const TOKEN = 'a-lookup-token';
 const headers = { authorization: `Bearer ${TOKEN}` };
@@ -30,16 +28,5 @@ describe('a lookup', () => {
       expect((await ask(`${on.url}${path('a', 'b')}`, { headers: shown })).status).toBe(401);
     const off = await openSandbox();
     expect((await ask(`${off.url}${path('a', 'b')}`, { headers })).json.error.code).toBe('not_found');
-  });
-
-  it('takes its token only from the environment', async () => {
-    const { child, exited } = spawnMainIn({}, '--port', '0', '--lookup');
-    const stderr = text(child.stderr);
-    expect(await exited).toBe(2);
-    expect(await stderr).toMatch(/SANDBOX_LOOKUP_TOKEN/);
-    const started = spawnMainIn({ SANDBOX_LOOKUP_TOKEN: TOKEN }, '--port', '0', '--lookup');
-    const [line] = await once(started.child.stdout, 'data');
-    const { url } = JSON.parse(String(line));
-    expect((await ask(`${url}${path('a', 'b')}`, { headers })).status).toBe(404);
   });
 });

@@ -1,20 +1,17 @@
 import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import { connect, type Socket } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { fileURLToPath } from 'node:url';
 import { onTestFinished } from 'vitest';
-import type { Transaction } from '../../src/sandbox/orders.ts';
+import type { Transaction } from '../../src/sandbox/ledger.ts';
 import { createSandbox, type Sandbox, type SandboxOptions } from '../../src/sandbox/sandbox.ts';
+import { send, type TestAnswer, type TestRequest } from '../support/client.ts';
+import { FAST_START, newFolder } from '../support/command.ts';
+import { MAIN, track } from '../support/spawn.ts';
 
 export const ALPHA = { authorization: 'Bearer sk_sandbox_alpha' };
 export const BRAVO = { authorization: 'Bearer sk_sandbox_bravo' };
-
-export const MAIN = fileURLToPath(new URL('../../src/sandbox/main.ts', import.meta.url));
 
 /** A sandbox on a free port. It is closed when the test ends. */
 export async function openSandbox(options: SandboxOptions = {}): Promise<Sandbox> {
@@ -23,12 +20,7 @@ export async function openSandbox(options: SandboxOptions = {}): Promise<Sandbox
   return sandbox;
 }
 
-/** A path for a ledger's file, in a folder that is removed when the test ends. */
-export function ledgerFile(): string {
-  const directory = mkdtempSync(join(tmpdir(), 'sandbox-'));
-  onTestFinished(() => rmSync(directory, { recursive: true, force: true }));
-  return join(directory, 'ledger.db');
-}
+export const ledgerFile = (): string => join(newFolder(), 'ledger.db');
 
 export interface SandboxProcess {
   readonly child: ChildProcessWithoutNullStreams;
@@ -37,28 +29,16 @@ export interface SandboxProcess {
   readonly exited: Promise<number | NodeJS.Signals>;
 }
 
-/** A sandbox in a separate process. It is killed when the test ends. */
+/** A sandbox in a separate process. */
 export async function spawnSandbox(...args: string[]): Promise<SandboxProcess> {
-  const { child, exited } = spawnMain('--port', '0', ...args);
+  const env = { ...process.env, ...FAST_START };
+  const child = spawn(process.execPath, [MAIN, 'sandbox', '--port', '0', ...args], { env });
+  track(child);
+  const exited = once(child, 'exit').then(([code, signal]) => signal ?? code);
   const [line] = (await once(createInterface(child.stdout), 'line')) as [string];
   const ready = JSON.parse(line) as { sandbox: string; url: string };
   if (ready.sandbox !== 'listening') throw new Error(`unexpected first line: ${line}`);
   return { child, url: ready.url, exited };
-}
-
-export function spawnMain(...args: string[]): Pick<SandboxProcess, 'child' | 'exited'> {
-  return spawnMainIn({}, ...args);
-}
-
-/** Like {@link spawnMain}, with more environment variables. */
-export function spawnMainIn(
-  env: NodeJS.ProcessEnv,
-  ...args: string[]
-): Pick<SandboxProcess, 'child' | 'exited'> {
-  const child = spawn(process.execPath, [MAIN, ...args], { env: { ...process.env, ...env } });
-  const exited = once(child, 'exit').then(([code, signal]) => (signal ?? code) as number | NodeJS.Signals);
-  onTestFinished(() => void child.kill('SIGKILL'));
-  return { child, exited };
 }
 
 /** The members of all bodies that tests read. A single body has only some of them. */
@@ -73,49 +53,16 @@ export interface AnswerBody {
     readonly url: string;
   };
   readonly payouts: number;
-  readonly balanced: boolean;
   readonly transactions: readonly Transaction[];
-  readonly url: string;
   readonly rawHeaders: readonly (readonly [string, string])[];
 }
 
-export interface Answer {
-  readonly status: number;
-  readonly headers: IncomingHttpHeaders;
-  readonly rawHeaders: string[];
-  readonly body: Buffer;
-  readonly json: AnswerBody;
-}
-
-export interface Ask {
-  readonly method?: string;
-  readonly headers?: Record<string, string>;
-  readonly body?: string | Buffer;
-}
+export type Answer = Omit<TestAnswer, 'json'> & { readonly json: AnswerBody };
 
 /** One request on a new connection. Rejects if no complete answer arrives. */
-export async function ask(url: string, { method = 'GET', headers = {}, body }: Ask = {}): Promise<Answer> {
-  return await new Promise((resolve, reject) => {
-    const request = httpRequest(url, { method, headers, agent: false }, (response) => {
-      const chunks: Buffer[] = [];
-      response.on('data', (chunk: Buffer) => chunks.push(chunk));
-      response.on('error', reject);
-      response.on('end', () => {
-        const whole = Buffer.concat(chunks);
-        resolve({
-          status: response.statusCode ?? 0,
-          headers: response.headers,
-          rawHeaders: response.rawHeaders,
-          body: whole,
-          get json() {
-            return JSON.parse(whole.toString());
-          },
-        });
-      });
-    });
-    request.on('error', reject);
-    request.end(body);
-  });
+export async function ask(url: string, request: Omit<TestRequest, 'path'> = {}): Promise<Answer> {
+  const { json, ...answer } = await send(url, { ...request, path: url });
+  return Object.defineProperty(answer, 'json', { get: json }) as Answer;
 }
 
 export const WITHDRAW = { action: 'withdraw', amount: 100, bank_code: '044', account_number: '0123456789' };
@@ -126,15 +73,8 @@ export async function post(
   headers: Record<string, string> = ALPHA,
 ): Promise<Answer> {
   const text = typeof body === 'string' ? body : JSON.stringify(body);
-  return await ask(`${url}/v1/index.php`, {
-    method: 'POST',
-    headers: {
-      'content-type': 'application/json',
-      'content-length': String(Buffer.byteLength(text)),
-      ...headers,
-    },
-    body: text,
-  });
+  const length = { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) };
+  return await ask(`${url}/v1/index.php`, { method: 'POST', headers: { ...length, ...headers }, body: text });
 }
 
 export interface RawEnd {
@@ -168,13 +108,13 @@ export class RawConnection {
 /** The bytes of a withdraw with these headers, for a RawConnection. */
 export function rawWithdraw(headers: Record<string, string>, { cutBytes = 0 } = {}): string {
   const body = JSON.stringify(WITHDRAW);
-  const all = {
+  const length = { 'Content-Length': String(body.length) };
+  const lines = Object.entries({
     Host: 'sandbox',
     Authorization: ALPHA.authorization,
-    'Content-Length': String(body.length),
+    ...length,
     ...headers,
-  };
-  const lines = Object.entries(all).map(([name, value]) => `${name}: ${value}\r\n`);
-  const sent = body.slice(0, body.length - cutBytes);
-  return `POST /v1/index.php HTTP/1.1\r\n${lines.join('')}\r\n${sent}`;
+  });
+  const head = lines.map(([name, value]) => `${name}: ${value}\r\n`).join('');
+  return `POST /v1/index.php HTTP/1.1\r\n${head}\r\n${body.slice(0, body.length - cutBytes)}`;
 }

@@ -5,9 +5,15 @@ import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/prom
 import { Worker } from 'node:worker_threads';
 import { onTestFinished } from 'vitest';
 
-/** A backend whose every byte the test writes. It is closed with all its connections after the test. */
+/** A server that is closed with all its connections. */
+export interface OpenBackend {
+  url: string;
+  close(): Promise<void>;
+}
+
+/** A backend whose every byte the test writes. It is closed after the test. */
 export async function rawBackend(onConnection: (socket: Socket) => void): Promise<string> {
-  return await opened(createServer(onConnection));
+  return await untilTestEnds(createServer(onConnection));
 }
 
 /** A backend that speaks HTTP and answers with the test's handler. It is closed after the test. */
@@ -17,10 +23,17 @@ export async function httpBackend(
 ): Promise<string> {
   const server = createHttpServer(onRequest);
   prepare(server);
-  return await opened(server);
+  return await untilTestEnds(server);
 }
 
-async function opened(server: NetServer): Promise<string> {
+async function untilTestEnds(server: NetServer): Promise<string> {
+  const { url, close } = await openBackend(server);
+  onTestFinished(close);
+  return url;
+}
+
+/** A backend for a whole test file, which closes it. */
+export async function openBackend(server: NetServer): Promise<OpenBackend> {
   const sockets = new Set<Socket>();
   server.on('connection', (socket: Socket) => {
     sockets.add(socket);
@@ -29,12 +42,14 @@ async function opened(server: NetServer): Promise<string> {
   });
   server.listen(0, '127.0.0.1');
   await once(server, 'listening');
-  onTestFinished(async () => {
-    const closed = new Promise((resolve) => server.close(resolve));
-    for (const socket of sockets) socket.destroy();
-    await closed;
-  });
-  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  return {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    async close() {
+      const closed = new Promise((resolve) => server.close(resolve));
+      for (const socket of sockets) socket.destroy();
+      await closed;
+    },
+  };
 }
 
 /** A URL whose connections are refused. Its port is a reserved one, so that no other test gets it meanwhile. */
@@ -44,13 +59,14 @@ export const NOT_LISTENING = 'http://127.0.0.1:1';
  * A URL where connecting never ends: a blocked process listens and accepts nothing, and its backlog is full, so that the
  * kernel drops further SYN packets. The test must close it.
  */
-export async function openBlackHole(): Promise<{ url: string; close(): Promise<void> }> {
+export async function openBlackHole(): Promise<OpenBackend & { port: number }> {
   const worker = new Worker(STANDS_STILL, { eval: true });
   const fillers: Socket[] = [];
   const [port] = (await once(worker, 'message')) as [number];
   do fillers.push(connect(port, '127.0.0.1').on('error', () => {}));
   while (await connects(fillers.at(-1) as Socket));
   return {
+    port,
     url: `http://127.0.0.1:${port}`,
     async close() {
       for (const socket of fillers) socket.destroy();

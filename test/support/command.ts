@@ -3,13 +3,15 @@ import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
+import { Readable, Writable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, expect } from 'vitest';
+import { runCommand } from '../../src/cli/run.ts';
 import { MAIN, track } from './spawn.ts';
 
-/** The compile cache is shared by all processes, which halves the time to start one. */
+/** The compile cache is shared by all processes. */
 export const FAST_START = {
   NODE_COMPILE_CACHE: fileURLToPath(new URL('../../node_modules/.cache/node-compile', import.meta.url)),
 };
@@ -21,53 +23,86 @@ afterAll(() => rmSync(folders, { recursive: true, force: true }));
 export const newFolder = (): string => mkdtempSync(join(folders, 'folder-'));
 
 export interface Ended {
-  /** The exit code, or the signal that ended it. */
+  /** The exit code. Of a process, also the signal that ended it. */
   code: number | string;
   stdout: string;
   stderr: string;
-  elapsedMs: number;
 }
 
 export interface CommandOptions {
   env?: NodeJS.ProcessEnv;
   /** Standard input. */
   input?: string;
-  cwd?: string;
-  /** The process is killed if it has not exited by then. */
-  withinMs?: number;
 }
 
-/** Runs `node src/main.ts` with these arguments until it exits. */
-export async function run(
+/** Keeps what is written. */
+class Written extends Writable {
+  readonly #chunks: Buffer[] = [];
+
+  override _write(chunk: Buffer, _encoding: string, done: () => void): void {
+    this.#chunks.push(chunk);
+    done();
+  }
+
+  override toString(): string {
+    return Buffer.concat(this.#chunks).toString();
+  }
+}
+
+/** Listeners that `serve` leaves in the process if its start fails. They would keep it from ending at a signal. */
+function removeListeners(): void {
+  for (const [signal, listeners] of listenersBefore)
+    for (const listener of process.listeners(signal))
+      if (!listeners.includes(listener)) process.off(signal, listener);
+}
+const listenersBefore = (['SIGHUP', 'SIGINT', 'SIGTERM'] as const).map(
+  (signal) => [signal, process.listeners(signal)] as const,
+);
+
+/** Runs `oncegate` with these arguments in this process, with an input and outputs of its own. */
+export async function run(args: string[], { env = {}, input = '' }: CommandOptions = {}): Promise<Ended> {
+  const [stdout, stderr] = [new Written(), new Written()];
+  const stdin = Readable.from(input === '' ? [] : [Buffer.from(input)]);
+  try {
+    const code = await runCommand(args, { stdin, stdout, stderr, env: { ...process.env, ...env } });
+    return { code, stdout: `${stdout}`, stderr: `${stderr}` };
+  } finally {
+    removeListeners();
+  }
+}
+
+/** Runs `oncegate` with these arguments until it exits. */
+export async function runProcess(
   args: string[],
-  { env = {}, input = '', cwd, withinMs = 20_000 }: CommandOptions = {},
+  { env = {}, input = '', cwd }: CommandOptions & { cwd?: string } = {},
 ): Promise<Ended> {
-  const startedMs = performance.now();
   const child = track(
     spawn(process.execPath, [MAIN, ...args], {
       env: { ...process.env, ...FAST_START, ...env },
       ...(cwd ? { cwd } : {}),
     }),
   );
-  const timer = setTimeout(() => child.kill('SIGKILL'), withinMs);
   // A command that does not read its input may exit before the input is written.
   child.stdin?.on('error', () => {}).end(input);
   const { stdout, stderr } = child;
   if (!stdout || !stderr) throw new Error('the child has no pipes');
   const [out, err, [code, signal]] = await Promise.all([text(stdout), text(stderr), once(child, 'exit')]);
-  clearTimeout(timer);
-  return { code: code ?? signal, stdout: out, stderr: err, elapsedMs: performance.now() - startedMs };
+  return { code: code ?? signal, stdout: out, stderr: err };
 }
 
 /**
- * Runs a command line of a document, in which `oncegate` is this source, and `programs` are scripts by their name.
+ * Runs a command line of a document, in which `oncegate` is the delivered command, and `programs` are scripts by their name.
  *
  * @returns its standard output
  * @throws if it exits with another code than 0
  */
 export async function inShell(
   line: string,
-  { cwd, env = {}, programs = {} }: CommandOptions & { programs?: Record<string, string> },
+  {
+    cwd,
+    env = {},
+    programs = {},
+  }: { cwd?: string; env?: NodeJS.ProcessEnv; programs?: Record<string, string> },
 ): Promise<string> {
   const bin = newFolder();
   const oncegate = `exec '${process.execPath}' '${MAIN}' "$@"`;

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll } from 'vitest';
 import { stringify } from 'yaml';
-import type { z } from 'zod';
+import type * as z from 'zod';
 import { type Config, configSchema } from '../../src/config/schema.ts';
 
 /** A configuration as a file would have it. */
@@ -59,7 +59,6 @@ export function testConfig(folder: string, upstreamUrl: string, more: MoreConfig
   // It has to be less than the lease. A shorter one ends on a loaded machine before the event loop sees the connection.
   const connectTimeoutMs = Math.min(5000, (more.lock?.leaseMs ?? 10_000) / 2);
   return {
-    workers: 1,
     listen: { host: '127.0.0.1', port: 0 },
     admin: { host: '127.0.0.1', port: 0 },
     log: { level: 'info' },
@@ -84,3 +83,7 @@ export function keyFileIn(input: ConfigInput): string {
 }
 
 export const parsedConfig = (input: ConfigInput): Config => configSchema.parse(input);
+
+/** The longest that a graceful shutdown can take: the configured times, the last commands to the store, and a reserve. */
+export const shutdownWithinMs = ({ shutdown, store }: Config): number =>
+  shutdown.delayMs + shutdown.graceMs + shutdown.completeMs + 4 * store.timeoutMs + 5000;

@@ -1,9 +1,9 @@
 import type http from 'node:http';
 import { pino } from 'pino';
 import { afterAll, beforeAll } from 'vitest';
-import type { Session } from '../../src/admin/console/contract.ts';
+import type { LoginAnswer } from '../../src/console/contract.ts';
 import { openAdminPort } from '../../src/gateway/admin-port.ts';
-import { type Clock, systemClock } from '../../src/kernel/clock.ts';
+import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import { send, type TestAnswer } from './client.ts';
 import { parsedConfig } from './config.ts';
 import { openStack, type Stack } from './stack.ts';
@@ -30,13 +30,13 @@ export interface ConsoleRequest {
   headers?: http.OutgoingHttpHeaders;
 }
 
-/** Does what a browser with the console's page does: it keeps the cookie, and sends Origin and the CSRF token. */
+/** Does what a browser with the console's page does: it keeps the cookie and the session's secret, and sends Origin. */
 export class TestBrowser {
   readonly url: string;
   readonly origin: string;
   /** `NAME=VALUE` */
   cookie: string | undefined;
-  csrf = '';
+  secret = '';
   /** Every answer so far. */
   readonly answers: TestAnswer[] = [];
 
@@ -53,7 +53,8 @@ export class TestBrowser {
       method: verb,
       headers: withoutUndefined({
         'Sec-Fetch-Site': 'same-origin',
-        ...(verb === 'GET' || verb === 'HEAD' ? {} : { Origin: this.origin, 'X-Console-Csrf': this.csrf }),
+        ...(verb === 'GET' || verb === 'HEAD' ? {} : { Origin: this.origin }),
+        'X-Console-Secret': this.secret,
         'Content-Type': sent === undefined ? undefined : 'application/json',
         Cookie: this.cookie,
         ...headers,
@@ -68,7 +69,7 @@ export class TestBrowser {
 
   async login(token = ADMIN_TOKEN): Promise<TestAnswer> {
     const answer = await this.request('session', { json: { token } });
-    if (answer.status === 200) this.csrf = answer.json<Session>().csrf;
+    if (answer.status === 200) this.secret = answer.json<LoginAnswer>().secret;
     return answer;
   }
 
@@ -100,17 +101,10 @@ export function codeOf(answer: TestAnswer): string {
   return `${status} ${answer.json<{ code: string }>().code}`;
 }
 
-/** A clock that a test moves. */
-export class MovedClock implements Clock {
-  movedMs = 0;
-  wallMs = (): number => systemClock.wallMs() + this.movedMs;
-  monotonicMs = (): number => systemClock.monotonicMs() + this.movedMs;
-}
-
 /** Another admin port of the stack's gateway, with another clock. Close it. */
 export async function adminPortOf({ gateway, config }: Stack, clock: Clock, admin: object = consoleOptions) {
   const source = {
-    metrics: () => gateway.metrics.text(),
+    metrics: gateway.metrics,
     checks: () => gateway.checks(),
     records: gateway.desk.answer.bind(gateway.desk),
   };

@@ -40,7 +40,20 @@ export function blocksOf(document: string, heading?: string): Block[] {
   return wanted;
 }
 
-export const isShell = ({ language }: Block): boolean => SHELL.includes(language);
+/** Replaces what differs between runs, such as ids and times, so that an output can be compared with the one of a document. */
+export const steady = (text: string): string =>
+  text
+    .replaceAll('\r', '')
+    .replaceAll(/(wd_)[0-9a-f]{32}/g, '$1ID')
+    .replaceAll(/\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b/g, 'ID')
+    .replaceAll(/\b\d{4}-\d\d-\d\d[T ][\d:.]+Z?/g, 'TIME')
+    .replaceAll(/^Date: .*$/gm, 'Date: NOW')
+    .replaceAll(/\b[0-9a-f]{8}(?:…|[0-9a-f]{56}\b)/g, 'SCOPE')
+    .replaceAll(/^\d+ {2,}/gm, 'COUNT ')
+    .replaceAll(/ +$/gm, '')
+    .trimEnd();
+
+const isShell = ({ language }: Block): boolean => SHELL.includes(language);
 
 const unindented = (lines: string, indentation: string) =>
   lines.replaceAll(new RegExp(`^${indentation}`, 'gm'), '');

@@ -13,3 +13,16 @@ export function eachRow<T>(rows: readonly T[], nameOf: (row: T) => unknown, chec
   });
   expect(wrong.join('\n\n')).toBe('');
 }
+
+/** The same for checks that take time: one row after the other. */
+export async function eachRowInTurn<T>(
+  rows: readonly T[],
+  nameOf: (row: T) => unknown,
+  check: (row: T) => Promise<void>,
+): Promise<void> {
+  expect(rows.length).toBeGreaterThan(0);
+  const wrong: string[] = [];
+  for (const row of rows)
+    await check(row).catch((error: Error) => wrong.push(`${nameOf(row)}: ${error.message}`));
+  expect(wrong.join('\n\n')).toBe('');
+}

@@ -1,15 +1,13 @@
 import { randomUUID } from 'node:crypto';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { afterAll } from 'vitest';
+import { type SlotOptions, Slots } from '../../src/backend/slots.ts';
+import type { DoubtLookups } from '../../src/doubts/lookups.ts';
 import type { Call, EngineObserver, InDoubtPolicy, Result } from '../../src/idempotency/call.ts';
 import { Engine, type EngineOptions } from '../../src/idempotency/engine.ts';
-import type { DoubtLookups } from '../../src/idempotency/execution.ts';
-import type { Store } from '../../src/idempotency/store.ts';
-import { type Clock, systemClock } from '../../src/kernel/clock.ts';
-import type { BackendResponse, Exchange } from '../../src/kernel/exchange.ts';
-import { type SlotOptions, Slots } from '../../src/upstream/slots.ts';
+import { type Clock, systemClock } from '../../src/lib/clock.ts';
+import type { BackendResponse, Exchange } from '../../src/lib/exchange.ts';
+import type { Store } from '../../src/store/contract.ts';
+import { temporaryFolder } from './config.ts';
 import { FaultyStore } from './faulty-store.ts';
 import { LONG, openStore, type StorePlace, type StoreTimes } from './open-store.ts';
 import { newRequest, paid, type RequestParts } from './requests.ts';
@@ -29,11 +27,10 @@ const PLENTY: SlotOptions = { maxConnections: 1000, maxQueued: 1000, queueTimeou
 
 /** Open stores of this test file. Opening one starts a thread, so tests with the same times share one. */
 const open = new Map<string, Promise<Store>>();
-const folder = mkdtempSync(join(tmpdir(), 'engine-'));
+const folder = temporaryFolder();
 
 afterAll(async () => {
   for (const store of open.values()) await (await store).close();
-  rmSync(folder, { recursive: true, force: true });
 });
 
 /** Engines on a place that the tests of a file share, by default a SQLite database: use a new key in each test. */
@@ -133,7 +130,7 @@ export function newCall(
     ...counting(run),
     waitMs,
     inDoubt,
-    statuses: { release: [401, 403, 429], unknown: [502, 504] },
+    statuses: { release: [401, 429], unknown: [502, 503, 504] },
     ...(gone ? { gone } : {}),
   };
 }

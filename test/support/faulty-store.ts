@@ -1,16 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type Store, StoreUnavailable } from '../../src/idempotency/store.ts';
+import { type Store, StoreUnavailable } from '../../src/store/contract.ts';
 
-const WRITES = [
-  'start',
-  'restart',
-  'renew',
-  'complete',
-  'release',
-  'markInDoubt',
-  'resolve',
-  'purge',
-] as const;
+const WRITES = ['start', 'restart', 'renew', 'complete', 'release', 'markInDoubt', 'resolve'] as const;
 /** Commands that can be made to fail. */
 const COMMANDS = [...WRITES, 'peek', 'list'] as const;
 
@@ -80,7 +71,6 @@ export class FaultyStore implements Store {
   expiresInMs: Store['expiresInMs'] = (scope) => this.#store.expiresInMs(scope);
   list: Store['list'] = (filter) => this.#through('list', () => this.#store.list(filter));
   resolve: Store['resolve'] = (...args) => this.#through('resolve', () => this.#store.resolve(...args));
-  purge: Store['purge'] = (...args) => this.#through('purge', () => this.#store.purge(...args));
   countDoubts: Store['countDoubts'] = (options) => this.#store.countDoubts(options);
   audit: Store['audit'] = (scope) => this.#store.audit(scope);
   readMark: Store['readMark'] = (mode) => this.#store.readMark(mode);

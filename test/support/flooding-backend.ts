@@ -1,8 +1,9 @@
-import { httpBackend } from './backend.ts';
+import { createServer } from 'node:http';
+import { openBackend } from './backend.ts';
 
 const PIECE = Buffer.alloc(65_536, 'x');
 
-/** A backend whose answers can be endless. Closed after the test. */
+/** A backend whose answers can be endless. The test closes it. */
 export interface FloodingBackend {
   url: string;
   /** Endless answers that it is sending. */
@@ -11,6 +12,7 @@ export interface FloodingBackend {
   bytes: number;
   /** Open connections: now, and the most at any time. */
   connections: { open: number; most: number };
+  close(): Promise<void>;
 }
 
 /**
@@ -19,34 +21,31 @@ export interface FloodingBackend {
  */
 export async function openFloodingBackend(): Promise<FloodingBackend> {
   const connections = { open: 0, most: 0 };
-  const backend: FloodingBackend = { url: '', streams: 0, bytes: 0, connections };
-  backend.url = await httpBackend(
-    (req, res) => {
-      const asked = `${req.url} ${req.headers['x-sandbox-fault']}`;
-      const [, how, bytes = '0'] = /(large|begin)=(\d+)/.exec(asked) ?? [];
-      req.resume();
-      res.statusCode = req.method === 'GET' ? 200 : 201;
-      if (!asked.includes('endless')) {
-        if (how === undefined) res.end('short');
-        else if (how === 'large') res.end(Buffer.alloc(Number(bytes), 'x'));
-        else res.write(Buffer.alloc(Number(bytes), 'x'));
-        return;
-      }
-      backend.streams++;
-      res.once('close', () => backend.streams--);
-      const pump = () => {
-        do backend.bytes += PIECE.length;
-        while (!res.destroyed && res.write(PIECE));
-      };
-      res.on('drain', pump);
-      pump();
-    },
-    (server) =>
-      server.on('connection', (socket) => {
-        connections.open++;
-        connections.most = Math.max(connections.most, connections.open);
-        socket.once('close', () => connections.open--);
-      }),
-  );
+  const server = createServer((req, res) => {
+    const asked = `${req.url} ${req.headers['x-sandbox-fault']}`;
+    const [, how, bytes = '0'] = /(large|begin)=(\d+)/.exec(asked) ?? [];
+    req.resume();
+    res.statusCode = req.method === 'GET' ? 200 : 201;
+    if (!asked.includes('endless')) {
+      if (how === undefined) res.end('short');
+      else if (how === 'large') res.end(Buffer.alloc(Number(bytes), 'x'));
+      else res.write(Buffer.alloc(Number(bytes), 'x'));
+      return;
+    }
+    backend.streams++;
+    res.once('close', () => backend.streams--);
+    const pump = () => {
+      do backend.bytes += PIECE.length;
+      while (!res.destroyed && res.write(PIECE));
+    };
+    res.on('drain', pump);
+    pump();
+  });
+  server.on('connection', (socket) => {
+    connections.open++;
+    connections.most = Math.max(connections.most, connections.open);
+    socket.once('close', () => connections.open--);
+  });
+  const backend: FloodingBackend = { streams: 0, bytes: 0, connections, ...(await openBackend(server)) };
   return backend;
 }

@@ -1,10 +1,13 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { Clock } from '../../src/lib/clock.ts';
 import { httpBackend } from './backend.ts';
+import type { MoreConfig } from './config.ts';
 import { openStack, type Stack } from './stack.ts';
 
 /** The options of `auth.keys` with the source `upstream`. */
 export type UpstreamKeys = {
   acceptedMs?: number;
+  refused?: number[];
   refusedMs?: number;
   staleMs?: number;
   timeoutMs?: number;
@@ -68,5 +71,12 @@ export function answerBy(code: unknown, res: ServerResponse): void {
 }
 
 /** A gateway without a key list in front of the backend. */
-export const behindKeys = (backend: { url: string }, keys: UpstreamKeys = {}): Promise<Stack> =>
-  openStack({ upstream: { url: backend.url }, auth: { keys: { source: 'upstream', ...keys } } });
+export const behindKeys = (
+  backend: { url: string },
+  keys: UpstreamKeys = {},
+  clock?: Clock,
+  more: MoreConfig = {},
+): Promise<Stack> => {
+  const auth = { keys: { source: 'upstream' as const, ...keys } };
+  return openStack({ ...more, upstream: { url: backend.url }, auth }, {}, clock);
+};

@@ -1,7 +1,8 @@
 import { createHash } from 'node:crypto';
-import type { IncomingMessage } from 'node:http';
+import { createServer, type IncomingMessage } from 'node:http';
 import { buffer } from 'node:stream/consumers';
-import { httpBackend } from './backend.ts';
+import { onTestFinished } from 'vitest';
+import { openBackend } from './backend.ts';
 
 /** A request that the backend executed. */
 export interface Execution {
@@ -17,20 +18,30 @@ export interface Execution {
 /** Ends a request's connection after its execution, without an answer. */
 export const RESET = { 'X-Then': 'reset' };
 
-/**
- * A backend that executes every request each time it arrives, whatever its method, path and body. Closed after the
- * test.
- */
-export async function legacyBackend(): Promise<{ url: string; executions: Execution[] }> {
+/** A backend that executes every request each time it arrives, whatever its method, path and body. */
+export interface LegacyBackend {
+  url: string;
+  executions: Execution[];
+  close(): Promise<void>;
+}
+
+/** It is closed after the test. */
+export async function legacyBackend(): Promise<LegacyBackend> {
+  const backend = await openLegacyBackend();
+  onTestFinished(backend.close);
+  return backend;
+}
+
+export async function openLegacyBackend(): Promise<LegacyBackend> {
   const executions: Execution[] = [];
-  const url = await httpBackend((req, res) => {
+  const server = createServer((req, res) => {
     void buffer(req).then((body) => {
       executions.push(executionOf(req, body));
       if (req.headers['x-then'] === 'reset') req.socket.resetAndDestroy();
       else res.writeHead(201).end(`execution ${executions.length}`);
     });
   });
-  return { url, executions };
+  return { executions, ...(await openBackend(server)) };
 }
 
 function executionOf({ method = '', url: target = '', headers }: IncomingMessage, body: Buffer): Execution {

@@ -1,5 +1,5 @@
 import { afterAll, expect } from 'vitest';
-import { logLine } from '../../src/observability/log-events.ts';
+import { logLine } from '../../src/telemetry/log-events.ts';
 
 /** The sandbox's secret keys, those of tests, and those that `oncegate keys issue` makes. */
 const SECRET = /\b(?:sk_(?:sandbox|test|live)_\w|og_(?:live|test)_\w)/;
@@ -7,11 +7,11 @@ const SECRET = /\b(?:sk_(?:sandbox|test|live)_\w|og_(?:live|test)_\w)/;
 /** Names of levels, because a test's own pino writes numbers. */
 const LEVELS: Record<number, string> = { 20: 'debug', 30: 'info', 40: 'warn', 50: 'error', 60: 'fatal' };
 
-/** The first line of each message that does not fit the schema, with what is wrong. */
+/** The first line of each message that is not in the catalogue, with what is wrong. */
 const wrong = new Map<unknown, string>();
-afterAll(() => expect([...wrong.values()], 'lines of the log that its schema does not have').toEqual([]));
+afterAll(() => expect([...wrong.values()], 'lines of the log that are not in its catalogue').toEqual([]));
 
-/** Compares a line that a gateway has written with the schema. The test file fails at its end if one does not fit. */
+/** Compares a line that a gateway has written with the catalogue of log lines. The test file fails at its end if one is not there. */
 export function checkLine(text: string, line: Record<string, unknown>): void {
   const mistake = mistakeIn(text, line);
   if (mistake !== undefined && !wrong.has(line.msg)) wrong.set(line.msg, `${mistake}\n${text}`);

@@ -1,4 +1,4 @@
-import { type Members, membersOf } from '../../src/operations/members.ts';
+import { type Members, membersOf } from '../../src/requests/members.ts';
 import { incoming } from './incoming.ts';
 
 export type Fields = Record<string, string | string[]>;

@@ -1,6 +1,83 @@
+import { expect } from 'vitest';
 import { send } from './client.ts';
+import { until } from './until.ts';
 
-export type Labels = Record<string, string>;
+export type Labels = Readonly<Record<string, string>>;
+
+export interface Sample {
+  name: string;
+  labels: Labels;
+  value: number;
+}
+
+const LINE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$/;
+/** Prometheus takes these words in any case. */
+const NUMBER = /^(?:[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|[-+]?inf)$/i;
+const LABEL = /([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"(?:,|$)/y;
+
+/** What an admin port showed at one moment. */
+export class Scrape {
+  readonly samples: Sample[];
+  /** Names as they are declared: without `_bucket`, `_sum` and `_count`. */
+  readonly families: string[];
+
+  /** @param text in the Prometheus text format. @throws for a line in another format */
+  constructor(text: string) {
+    const lines = text.split('\n').filter(Boolean);
+    this.samples = lines.filter((line) => !line.startsWith('#')).map(sampleOf);
+    this.families = lines.flatMap((line) => /^# TYPE (\S+) /.exec(line)?.[1] ?? []);
+  }
+
+  /** The sum of a metric's series that have these labels; undefined if there is none. */
+  value(name: string, labels: Labels = {}): number | undefined {
+    const wanted = Object.entries(labels);
+    const found = this.samples.filter(
+      (sample) => sample.name === name && wanted.every(([label, value]) => sample.labels[label] === value),
+    );
+    return found.length === 0 ? undefined : found.reduce((sum, { value }) => sum + value, 0);
+  }
+
+  /** A metric's values other than 0, by these labels: `{ 'withdraw executed': 2 }`. */
+  table(name: string, ...by: string[]): Record<string, number> {
+    const table: Record<string, number> = {};
+    for (const sample of this.samples) {
+      if (sample.name !== name || sample.value === 0) continue;
+      const row = by.map((label) => sample.labels[label]).join(' ');
+      table[row] = (table[row] ?? 0) + sample.value;
+    }
+    return table;
+  }
+
+  /** Every series of oncegate, as one text each. */
+  get series(): string[] {
+    return this.samples
+      .filter(({ name }) => name.startsWith('oncegate_'))
+      .map(({ name, labels }) => `${name} ${JSON.stringify(labels)}`)
+      .sort();
+  }
+}
+
+function sampleOf(line: string): Sample {
+  const [, name = '', labels = '', number = ''] = LINE.exec(line) ?? [];
+  if (name === '' || !NUMBER.test(number)) throw new Error(`no sample: ${line}`);
+  return { name, labels: Object.fromEntries(pairsOf(labels)), value: Number(number) };
+}
+
+function* pairsOf(text: string): Generator<[string, string]> {
+  for (let at = 0; at < text.length; at = LABEL.lastIndex) {
+    LABEL.lastIndex = at;
+    const [, label = '', value = ''] = LABEL.exec(text) ?? [];
+    if (label === '') throw new Error(`no labels: ${text}`);
+    yield [label, value.replace(/\\(.)/g, (_, char: string) => (char === 'n' ? '\n' : char))];
+  }
+}
+
+export async function scrape(adminUrl: string, token?: string): Promise<Scrape> {
+  const headers = token === undefined ? {} : { Authorization: `Bearer ${token}` };
+  const { status, body } = await send(adminUrl, { path: '/metrics', headers });
+  expect(status).toBe(200);
+  return new Scrape(body.toString());
+}
 
 /** The sum of a metric's series that have these labels, as the admin port shows it. */
 export async function metric(
@@ -9,13 +86,13 @@ export async function metric(
   labels: Labels = {},
   token?: string,
 ): Promise<number> {
-  const headers = token === undefined ? {} : { Authorization: `Bearer ${token}` };
-  const { body } = await send(adminUrl, { path: '/metrics', headers });
-  const wanted = Object.entries(labels).map(([label, value]) => `${label}="${value}"`);
-  let sum = 0;
-  for (const line of body.toString().split('\n')) {
-    const [, series, , has = '', value] = /^(\w+)(\{(.*)\})? (\S+)$/.exec(line) ?? [];
-    if (series === name && wanted.every((label) => has.split(',').includes(label))) sum += Number(value);
-  }
-  return sum;
+  return (await scrape(adminUrl, token)).value(name, labels) ?? 0;
+}
+
+/** Resolves when all requests have been counted, which is shortly after their answers were read. */
+export async function idle(adminUrl: string): Promise<Scrape> {
+  return await until(async () => {
+    const shown = await scrape(adminUrl);
+    return shown.value('oncegate_in_flight') === 0 ? shown : undefined;
+  });
 }

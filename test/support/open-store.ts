@@ -1,9 +1,9 @@
 import { join } from 'node:path';
-import type { Lifetimes, Store } from '../../src/idempotency/store.ts';
-import { RedisStore } from '../../src/idempotency/stores/redis/redis-store.ts';
-import { type Encryption, ResponseCipher } from '../../src/idempotency/stores/response-cipher.ts';
-import { SqliteStore } from '../../src/idempotency/stores/sqlite/sqlite-store.ts';
-import { type Clock, systemClock } from '../../src/kernel/clock.ts';
+import { type Clock, systemClock } from '../../src/lib/clock.ts';
+import type { Lifetimes, Store } from '../../src/store/contract.ts';
+import { RedisStore } from '../../src/store/redis/redis-store.ts';
+import { type Encryption, ResponseCipher } from '../../src/store/response-cipher.ts';
+import { SqliteStore } from '../../src/store/sqlite/sqlite-store.ts';
 
 export interface SqlitePlace {
   kind: 'sqlite';
@@ -15,6 +15,7 @@ export interface RedisPlace {
   url: string;
   prefix: string;
   lockNodes?: readonly string[];
+  replicas?: number;
 }
 
 /** The location of a store's records. It is plain data, because a worker process gets it on its command line. */
@@ -43,12 +44,14 @@ export async function openStore(
   const { timeoutMs, ...lifetimes } = { ...LONG, ...times };
   const shared = { timeoutMs, clock, gatewayId, lifetimes, cipher: new ResponseCipher(encryption) };
   if (place.kind === 'sqlite') return await SqliteStore.open({ path: place.path, ...shared });
-  const { url, prefix, lockNodes = [] } = place;
+  const { url, prefix, lockNodes = [], replicas = 0 } = place;
   return await RedisStore.open({
     location: { url },
     prefix,
     lockNodes,
-    replicas: 0,
+    replicas,
+    // A witness beside a store that waits for replicas.
+    mayLoseOnFailover: true,
     connectTimeoutMs: 5_000,
     ...shared,
   });

@@ -1,8 +1,8 @@
-import type { z } from 'zod';
-import type { Identity, OperationIdempotency } from '../../src/kernel/context.ts';
-import type { DeclaredOperation } from '../../src/operations/declared-paths.ts';
-import { Operations, type OperationsOptions } from '../../src/operations/operations.ts';
-import { matchOptions } from '../../src/operations/options.ts';
+import type * as z from 'zod';
+import type { Identity, OperationIdempotency } from '../../src/lib/context.ts';
+import type { DeclaredOperation } from '../../src/requests/declared-paths.ts';
+import { Operations, type OperationsOptions } from '../../src/requests/operations.ts';
+import { matchOptions } from '../../src/requests/options.ts';
 import { incoming } from './incoming.ts';
 
 export type MatchInput = z.input<typeof matchOptions>;
@@ -39,13 +39,15 @@ export interface RequestShape {
   fields?: Record<string, string>;
   /** undefined: the body was too large to be read. */
   body?: string | Buffer | undefined;
+  /** Those of the secret key. Default `*`. */
+  scopes?: string[];
 }
 
 export function identify(operations: Operations, shape: RequestShape): Identity {
   const { method = 'POST', url = INDEX, type = 'application/json', fields = {} } = shape;
   const req = incoming(method, url, { 'Content-Type': type, ...fields });
   const body = 'body' in shape && shape.body === undefined ? undefined : Buffer.from(shape.body ?? '');
-  return operations.identify(operations.matchHead(req), req, body);
+  return operations.identify(operations.matchHead(req, shape.scopes), req, body);
 }
 
 export const nameOf = (operations: Operations, shape: RequestShape) =>

@@ -1,5 +1,5 @@
 import { expect } from 'vitest';
-import type { ProblemCode } from '../../src/kernel/problem.ts';
+import type { ProblemCode } from '../../src/lib/problem.ts';
 
 /** An answer of this folder's client (the body is bytes) or of supertest (the body is parsed). */
 interface AnyAnswer {
@@ -17,6 +17,23 @@ export interface ExpectedProblem {
   authenticate?: string;
 }
 
+const SAME_KEY: ProblemCode[] = [
+  ...(['request_timeout', 'rate_limited', 'request_in_flight', 'internal_error'] as const),
+  // Nothing was sent.
+  ...(['store_unavailable', 'upstream_unreachable', 'overloaded', 'shutting_down'] as const),
+];
+/** No usable key, or refused whatever the configuration is: nothing was executed under the key. */
+const NEW_KEY: ProblemCode[] = [
+  ...(['invalid_target', 'method_not_allowed'] as const),
+  ...(['idempotency_key_invalid', 'idempotency_key_required'] as const),
+];
+
+/** What a program does after this answer. Whatever may follow an execution is for a person. */
+export function retryOf(code: ProblemCode): 'same_key' | 'new_key' | 'never' {
+  if (SAME_KEY.includes(code)) return 'same_key';
+  return NEW_KEY.includes(code) ? 'new_key' : 'never';
+}
+
 /** The answer is exactly this problem: status, headers, and every member of the envelope. */
 export function expectProblem(answer: AnyAnswer, { status, code, ...expected }: ExpectedProblem): void {
   const { headers } = answer;
@@ -29,7 +46,7 @@ export function expectProblem(answer: AnyAnswer, { status, code, ...expected }: 
       title: expect.stringMatching(/\w/),
       status,
       detail: expect.stringMatching(/\w/),
-      error: { code, message: body.detail, request_id: headers['x-request-id'] },
+      error: { code, message: body.detail, retry: retryOf(code), request_id: headers['x-request-id'] },
     },
   });
   expect(headers['x-request-id']).toMatch(/^[\w.-]{8,128}$/);

@@ -1,33 +1,4 @@
 import { readFileSync } from 'node:fs';
-import { afterAll } from 'vitest';
-
-const toKill = new Set<number>();
-const endAll = () => {
-  for (const pid of toKill) endNow(pid);
-  toKill.clear();
-};
-afterAll(endAll);
-process.once('exit', endAll);
-
-/**
- * A process that is not a child of this one, such as a worker of a gateway. It is killed after this test file, even if stopped.
- *
- * @throws if this is no process id. A signal to 0, which is what `Number('')` gives, would go to this process and all its relatives
- */
-export function killAfterTests(pid: number): number {
-  if (!Number.isInteger(pid) || pid <= 1) throw new Error(`${pid} is no process id`);
-  toKill.add(pid);
-  return pid;
-}
-
-/** Sends SIGKILL; does nothing if the process is gone. */
-export function endNow(pid: number): void {
-  try {
-    process.kill(pid, 'SIGKILL');
-  } catch {
-    // Gone.
-  }
-}
 
 /** Whether a process exists, running or stopped. A zombie does not count. */
 export function isAlive(pid: number): boolean {

@@ -1,4 +1,4 @@
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -9,8 +9,17 @@ import { temporaryFolder } from './config.ts';
 import { freePort } from './free-port.ts';
 import { track } from './spawn.ts';
 
-/** Where scripts/setup.mjs puts it if the machine has none. */
-const CARRIED = fileURLToPath(new URL('../../node_modules/.tools/prometheus', import.meta.url));
+/** Where scripts/setup.mjs puts them if the machine has none. */
+const CARRIED = fileURLToPath(new URL('../../node_modules/.tools/', import.meta.url));
+const pathOf = (name: string) => (existsSync(join(CARRIED, name)) ? join(CARRIED, name) : name);
+
+/** Runs Prometheus' own checker. Returns its complaints, or an empty text. */
+export function promtool(...args: string[]): string {
+  const { status, stdout, stderr, error } = spawnSync(pathOf('promtool'), args, { encoding: 'utf8' });
+  if (error) throw error;
+  return status === 0 ? '' : `${stdout}${stderr}` || `promtool ended with ${status}`;
+}
+
 const START_TRIES = 5;
 
 export interface PrometheusOptions {
@@ -93,7 +102,7 @@ async function start(
   writeFileSync(file, stringify(config));
   const child = track(
     spawn(
-      existsSync(CARRIED) ? CARRIED : 'prometheus',
+      pathOf('prometheus'),
       [
         ...[`--config.file=${file}`, `--storage.tsdb.path=${join(folder, 'data')}`],
         `--web.listen-address=127.0.0.1:${port}`,

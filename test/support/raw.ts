@@ -1,5 +1,6 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
 import { payoutBody } from './payout.ts';
 
 export interface RawAnswer {
@@ -16,6 +17,10 @@ export async function rawConnection(port: number): Promise<Socket> {
   return socket;
 }
 
+/** Resolves when a connection is closed, in order or by a reset. `once` would reject with the reset. */
+export const closed = (socket: Duplex): Promise<unknown> =>
+  new Promise((resolve) => socket.once('close', resolve));
+
 /** Sends the bytes, and reads the answers until the other side ends the connection. */
 export async function rawExchange(port: number, bytes: string | Buffer): Promise<RawAnswer[]> {
   const socket = await rawConnection(port);
@@ -27,7 +32,7 @@ export async function rawExchange(port: number, bytes: string | Buffer): Promise
 export async function answersOn(socket: Socket): Promise<RawAnswer[]> {
   const chunks: Buffer[] = [];
   socket.on('data', (chunk: Buffer) => chunks.push(chunk));
-  await new Promise((resolve) => socket.once('close', resolve));
+  await closed(socket);
   return [...answersIn(Buffer.concat(chunks))];
 }
 

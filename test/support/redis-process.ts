@@ -92,13 +92,17 @@ export class RedisServer {
     // The shell may have exited already.
     child.stdin.on('error', () => {});
     const log: string[] = [];
+    this.#pid = 0;
+    let isReady = false;
     const timer = setTimeout(() => child.stdin.end(), START_WITHIN_MS);
     try {
       for await (const line of createInterface(child.stdout)) {
         log.push(line);
         if (line.startsWith('pid ')) this.#pid = Number(line.slice(4));
         if (line.includes('Address already in use')) return false;
-        if (/Ready to accept connections|Sentinel ID is/.test(line)) return true;
+        if (/Ready to accept connections|Sentinel ID is/.test(line)) isReady = true;
+        // On a busy machine the server may write first, and the shell after it.
+        if (isReady && this.#pid !== 0) return true;
       }
     } finally {
       clearTimeout(timer);

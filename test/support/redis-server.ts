@@ -14,3 +14,7 @@ export async function startRedis(options: RedisServerOptions = {}): Promise<Redi
   running.add(server);
   return server;
 }
+
+/** As a Redis that comes back without its file: it is empty, and all its clients connect again. */
+export const emptied = ({ admin }: RedisServer) =>
+  admin.multi().flushall().call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes').exec();

@@ -1,7 +1,9 @@
 import { randomUUID } from 'node:crypto';
-import { fingerprintOf, newToken, scopeOf } from '../../src/idempotency/fingerprint.ts';
-import type { Execution } from '../../src/idempotency/store.ts';
-import type { Completion } from '../../src/kernel/exchange.ts';
+import { fingerprintOf } from '../../src/idempotency/fingerprint.ts';
+import { scopeOf } from '../../src/ledger/record-id.ts';
+import type { Completion } from '../../src/lib/exchange.ts';
+import { newToken } from '../../src/lib/random.ts';
+import type { Execution } from '../../src/store/contract.ts';
 
 export interface RequestParts {
   merchant?: string;

@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { writeFileSync } from 'node:fs';
+import type { Socket } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
@@ -9,7 +10,10 @@ import { stringify } from 'yaml';
 import { type ConfigInput, temporaryFolder } from './config.ts';
 import { checkLine } from './log-lines.ts';
 
-export const MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
+/** The delivered command, which vitest's global setup bundles from the sources. */
+export const MAIN = fileURLToPath(new URL('../../dist/main.js', import.meta.url));
+/** For a test that changes classes of the gateway by a preload: the bundle has copies of its own. */
+export const SOURCE_MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
 
 const children = new Set<ChildProcess>();
 const endAll = () => {
@@ -41,21 +45,41 @@ export function track(child: ChildProcess): ChildProcess {
   return child;
 }
 
+/** Starts a program with these as file descriptors 3, 4, ... A shell knows the process id that LISTEN_PID has to name. */
+export function spawnInheriting(
+  inherited: readonly (Socket | number)[],
+  [program, ...args]: readonly [string, ...string[]],
+  env: NodeJS.ProcessEnv,
+): ChildProcess {
+  const script = 'LISTEN_PID=$$ exec "$@"';
+  return spawn('/bin/sh', ['-c', script, 'sh', program, ...args], {
+    env: { LISTEN_FDS: `${inherited.length}`, ...env },
+    stdio: ['pipe', 'pipe', 'pipe', ...inherited],
+  });
+}
+
 /**
- * Runs `node src/main.ts serve` and resolves when it listens.
+ * Runs `oncegate serve` and resolves when it listens.
  *
  * @param folder for the configuration file. Concurrent tests pass their own: the default one is removed after the test
+ * @param inherited a listening socket, as systemd passes it: see `SharedSocket`
  * @throws with its standard error if it exits before it listens
  */
 export async function spawnGateway(
   config: ConfigInput,
   env: NodeJS.ProcessEnv = {},
   folder: string = temporaryFolder(),
+  inherited?: Socket,
+  main = MAIN,
 ): Promise<SpawnedGateway> {
   const file = join(folder, 'gateway.yaml');
   writeFileSync(file, stringify(config));
+  const args = [main, 'serve', '--config', file];
+  const all = { ...process.env, ...env };
   const child = track(
-    spawn(process.execPath, [MAIN, 'serve', '--config', file], { env: { ...process.env, ...env } }),
+    inherited
+      ? spawnInheriting([inherited], [process.execPath, ...args], all)
+      : spawn(process.execPath, args, { env: all }),
   );
   const lines: string[] = [];
   let errors = '';

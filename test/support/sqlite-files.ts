@@ -1,4 +1,4 @@
-import { type ChildProcessByStdio, execFileSync, spawn } from 'node:child_process';
+import { type ChildProcessByStdio, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -8,9 +8,9 @@ import { DatabaseSync } from 'node:sqlite';
 import type { Readable, Writable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { expect, onTestFinished } from 'vitest';
-import type { Execution } from '../../src/idempotency/store.ts';
-import { SqliteStore, type SqliteStoreOptions } from '../../src/idempotency/stores/sqlite/sqlite-store.ts';
-import { systemClock } from '../../src/kernel/clock.ts';
+import { systemClock } from '../../src/lib/clock.ts';
+import type { Execution } from '../../src/store/contract.ts';
+import { SqliteStore, type SqliteStoreOptions } from '../../src/store/sqlite/sqlite-store.ts';
 import { databaseOf, GATEWAY_ID, LONG, type StoreTimes } from './open-store.ts';
 import type { RemoteCall, RemoteRequest, Reply } from './sqlite-worker.ts';
 
@@ -105,8 +105,6 @@ export class RemoteStore {
     const exited = once(this.#child, 'exit');
     this.#child.kill('SIGKILL');
     await exited;
-    // A process that is killed under libfiu leaves these pipes behind.
-    for (const end of ['in', 'out']) rmSync(`${FIU_PIPES}-${this.pid}.${end}`, { force: true });
   }
 
   async #reply(id: number): Promise<Reply> {
@@ -120,15 +118,4 @@ export class RemoteStore {
       });
     });
   }
-}
-
-/** The folder in which libfiu creates two pipes for each process. */
-const FIU_PIPES = join(tmpdir(), 'oncegate-fiu');
-
-/** libfiu makes system calls fail in the process that it runs. */
-export const underFiu: readonly string[] = ['fiu-run', '-x', '-f', FIU_PIPES];
-
-/** For example `enable name=posix/io/sync/fdatasync,failinfo=5` (EIO), or `disable name=…`. */
-export function fiu({ pid }: { pid: number }, command: string): void {
-  execFileSync('fiu-ctrl', ['-f', FIU_PIPES, '-c', command, `${pid}`]);
 }

@@ -1,8 +1,8 @@
 /** A process that makes the calls which its parent writes to standard input, one JSON array a line. */
 import { createInterface } from 'node:readline';
-import type { StoreUnavailable } from '../../src/idempotency/store.ts';
-import { SqliteStore, type SqliteStoreOptions } from '../../src/idempotency/stores/sqlite/sqlite-store.ts';
-import { systemClock } from '../../src/kernel/clock.ts';
+import { systemClock } from '../../src/lib/clock.ts';
+import type { StoreUnavailable } from '../../src/store/contract.ts';
+import { SqliteStore, type SqliteStoreOptions } from '../../src/store/sqlite/sqlite-store.ts';
 import { newRequest, paid } from './requests.ts';
 
 /** `refused`: why the call was rejected. */

@@ -1,14 +1,15 @@
+import type { IncomingMessage } from 'node:http';
 import { Writable } from 'node:stream';
 import { pino } from 'pino';
 import { openAdminPort } from '../../src/gateway/admin-port.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { listen } from '../../src/gateway/http-server.ts';
-import { type Clock, systemClock } from '../../src/kernel/clock.ts';
-import type { MetricsFormat } from '../../src/kernel/metrics-format.ts';
-import { serializers } from '../../src/observability/logger.ts';
+import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import { createSandbox, type Sandbox, type SandboxOptions } from '../../src/sandbox/sandbox.ts';
+import { serializers } from '../../src/telemetry/logger.ts';
 import { type ConfigInput, type MoreConfig, parsedConfig, temporaryFolder, testConfig } from './config.ts';
 import { checkLine } from './log-lines.ts';
+import { echoingWebSockets } from './web-sockets.ts';
 
 /** A gateway in this process, over real sockets. */
 export interface TestGateway {
@@ -39,7 +40,7 @@ export async function openGateway(input: ConfigInput, clock: Clock = systemClock
   const gateway = await Gateway.open(config, tools);
   const port = await listen(gateway.server, '127.0.0.1', 0);
   const source = {
-    metrics: (format?: MetricsFormat) => gateway.metrics.text(format),
+    metrics: gateway.metrics,
     checks: () => gateway.checks(),
     records: gateway.desk.answer.bind(gateway.desk),
   };
@@ -66,22 +67,30 @@ export async function openGateway(input: ConfigInput, clock: Clock = systemClock
 /** Sandbox and gateway together. Close it in afterAll or afterEach. */
 export interface Stack extends TestGateway {
   sandbox: Sandbox;
+  /** The handshakes of WebSockets that the sandbox got. It sends every message back. */
+  handshakes: IncomingMessage[];
   /** The configuration, for a second gateway on the same store. */
   config: ConfigInput;
   /** Ends gateway and sandbox at once. */
   close(): Promise<void>;
 }
 
-export async function openStack(more: MoreConfig = {}, sandboxOptions: SandboxOptions = {}): Promise<Stack> {
-  const sandbox = await createSandbox({ port: 0, ...sandboxOptions });
+export async function openStack(
+  more: MoreConfig = {},
+  sandboxOptions: SandboxOptions = {},
+  clock?: Clock,
+): Promise<Stack> {
+  const handshakes: IncomingMessage[] = [];
+  const onUpgrade = echoingWebSockets(handshakes);
+  const sandbox = await createSandbox({ port: 0, onUpgrade, ...sandboxOptions });
   try {
     const config = testConfig(temporaryFolder(), sandbox.url, more);
-    const opened = await openGateway(config);
+    const opened = await openGateway(config, clock);
     const close = async () => {
       await opened.shutdown();
       await sandbox.close();
     };
-    return { ...opened, sandbox, config, close };
+    return { ...opened, sandbox, handshakes, config, close };
   } catch (error) {
     await sandbox.close();
     throw error;

@@ -1,7 +1,5 @@
-import type { SandboxOptions } from '../../src/sandbox/sandbox.ts';
 import type { MoreConfig } from './config.ts';
 import { type RedisServer, startRedis } from './redis-server.ts';
-import { openStack, type Stack } from './stack.ts';
 
 export const storeKinds = ['sqlite', 'redis'] as const;
 export type StoreKind = (typeof storeKinds)[number];
@@ -14,13 +12,4 @@ export const onRedis = (redis: Pick<RedisServer, 'url'>, timeoutMs = 5000): More
 /** Sections for a store of that kind, with a new server if it needs one. */
 export async function storeSections(kind: StoreKind): Promise<MoreConfig> {
   return kind === 'redis' ? onRedis(await startRedis()) : {};
-}
-
-/** Sandbox and gateway on a store of that kind. Close it in afterAll or afterEach. */
-export async function openStackOn(
-  kind: StoreKind,
-  more: MoreConfig = {},
-  sandboxOptions: SandboxOptions = {},
-): Promise<Stack> {
-  return await openStack({ ...(await storeSections(kind)), ...more }, sandboxOptions);
 }

@@ -17,6 +17,12 @@ export interface WireAnswer {
 export const ALPHA = 'Authorization: Bearer sk_sandbox_alpha';
 export const BRAVO = 'Authorization: Bearer sk_sandbox_bravo';
 
+/** The fields of a WebSocket handshake. */
+export const HANDSHAKE = [
+  ...['Connection: Upgrade', 'Upgrade: websocket', 'Sec-WebSocket-Version: 13'],
+  'Sec-WebSocket-Key: MDEyMzQ1Njc4OTAxMjM0NQ==',
+];
+
 /** A request's head: `head('GET /v3/echo', ALPHA)`. */
 export function head(line: string, ...fields: string[]): string {
   return [`${line} HTTP/1.1`, 'Host: gateway.test', ...fields, '', ''].join('\r\n');
@@ -25,15 +31,16 @@ export function head(line: string, ...fields: string[]): string {
 /** A whole request with a body of known length. */
 export function request(line: string, fields: string[], body: string | Buffer = ''): Buffer {
   const bytes = Buffer.from(body);
-  return Buffer.concat([Buffer.from(head(line, ...fields, `Content-Length: ${bytes.length}`)), bytes]);
+  const first = head(line, ...fields, `Content-Length: ${bytes.length}`);
+  return Buffer.concat([Buffer.from(first, 'latin1'), bytes]);
 }
 
 export const chunk = (text: string): string => `${Buffer.byteLength(text).toString(16)}\r\n${text}\r\n`;
 export const LAST_CHUNK = '0\r\n\r\n';
 
-/** The code of a problem's body. */
+/** The code of a problem's body; empty if the body is another JSON. */
 export const codeOf = (answer: { json<T>(): T }): string =>
-  answer.json<{ error: { code: string } }>().error.code;
+  answer.json<{ error?: { code: string } }>().error?.code ?? '';
 
 /** A raw connection to the gateway; destroyed after the test. */
 export class Wire {

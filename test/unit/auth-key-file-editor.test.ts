@@ -13,7 +13,8 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { editKeyFile } from '../../src/auth/key-file-editor.ts';
+import { editKeyFile } from '../../src/keys/key-file-editor.ts';
+import { pepperCheckOf } from '../../src/keys/key-index.ts';
 
 const HASH = `hmac-sha256:${'a'.repeat(64)}`;
 const OTHER_HASH = `hmac-sha256:${'b'.repeat(64)}`;
@@ -40,14 +41,6 @@ const text = () => readFileSync(path, 'utf8');
 const PEPPER = 'a-pepper-of-some-length';
 
 describe('editing a key file', () => {
-  it('refuses the same secret key under a second id', () => {
-    writeFileSync(path, YAML);
-    expect(() => editKeyFile(path, (editor) => editor.add('M-2', { id: 'b', hash: HASH }), PEPPER)).toThrow(
-      /is the same secret key as merchants\[0\]\.keys\[0\]/,
-    );
-    expect(text()).toBe(YAML);
-  });
-
   it('never makes a key valid for longer', () => {
     writeFileSync(path, YAML);
     const revoke = (time: string) =>
@@ -93,48 +86,61 @@ merchants:
     expect(merchants).toMatchObject([{ code: 'M-9', keys: [{ id: '007', hash: HASH, scopes: ['*'] }] }]);
   });
 
+  it('notes the pepper of new hashes, unless there are hashes without a note of theirs', () => {
+    editKeyFile(path, (editor) => editor.add('M-1', { id: 'a', hash: HASH }), PEPPER);
+    expect(text()).toContain(`pepperCheck: ${pepperCheckOf(PEPPER)}\n`);
+    const another = 'another-pepper-of-some-length';
+    expect(() => editKeyFile(path, () => {}, another)).toThrow(
+      `${path}: pepperCheck: the pepper is not the one that made these hashes`,
+    );
+    writeFileSync(path, YAML);
+    editKeyFile(path, (editor) => editor.add('M-1', { id: 'b', hash: OTHER_HASH }), another);
+    expect(text()).not.toContain('pepperCheck');
+  });
+
   it('keeps JSON as JSON, and the mode of the file', () => {
     writeFileSync(path, JSON.stringify({ merchants: [{ code: 'M-1', keys: [{ id: 'a', hash: HASH }] }] }));
     chmodSync(path, 0o640);
     editKeyFile(path, (editor) => {
       editor.add('M-1', { id: '1e3', hash: OTHER_HASH });
       editor.add('M-2', { id: 'b', hash: `hmac-sha256:${'c'.repeat(64)}` });
-      editor.setPepperCheck(HASH);
     });
     expect(JSON.parse(text())).toMatchObject({
-      pepperCheck: HASH,
       merchants: [{ keys: [{ id: 'a' }, { id: '1e3' }] }, { code: 'M-2', keys: [{ id: 'b' }] }],
     });
     expect(statSync(path).mode & 0o777).toBe(0o640);
   });
 
-  it.each([
-    [
-      'a second key with one id',
-      YAML,
-      () => ({ id: '2026-01', hash: OTHER_HASH }),
-      /has a key with the id 2026-01/,
-    ],
-    ['an invalid id', YAML, () => ({ id: 'a b', hash: OTHER_HASH }), /id: must be/],
-    ['a file with an unknown member', `x: &k []\n${YAML}`, () => ({ id: 'b', hash: HASH }), /unknown member/],
-    ['a file with a mistake', 'merchants: 1\n', () => ({ id: 'b', hash: HASH }), /merchants: must be/],
-  ])('refuses %s, and changes nothing', (_, before, key, reason) => {
-    writeFileSync(path, before);
-    expect(() => editKeyFile(path, (editor) => editor.add('M-1', key()), PEPPER)).toThrow(reason);
-    expect(text()).toBe(before);
-    expect(readdirSync(folder)).toEqual(['keys.yaml']);
+  it('refuses a mistake, in the change or before it, and changes nothing', () => {
+    const cases: [before: string, key: { id: string; hash: string }, reason: RegExp][] = [
+      [YAML, { id: '2026-01', hash: OTHER_HASH }, /has a key with the id 2026-01/],
+      [YAML, { id: 'a b', hash: OTHER_HASH }, /id: must be/],
+      [YAML, { id: 'b', hash: HASH }, /is the same secret key as merchants\[0\]\.keys\[0\]/],
+      [`x: &k []\n${YAML}`, { id: 'b', hash: HASH }, /unknown member/],
+      ['merchants: 1\n', { id: 'b', hash: HASH }, /merchants: must be/],
+    ];
+    for (const [before, key, reason] of cases) {
+      writeFileSync(path, before);
+      expect(() => editKeyFile(path, (editor) => editor.add('M-1', key), PEPPER)).toThrow(reason);
+      expect(text()).toBe(before);
+      expect(readdirSync(folder)).toEqual(['keys.yaml']);
+    }
   });
 
-  it('refuses a list that is an alias, and a key that is not there', () => {
-    const aliases = `merchants:\n  - { code: A, keys: &all [{ id: a, hash: "${HASH}" }] }\n  - { code: B, keys: *all }\n`;
+  it('refuses to change an alias or what it names, and a key that is not there', () => {
+    const key = `{ id: a, hash: "${HASH}" }`;
+    const merchants = (a: string, b: string) =>
+      `merchants:\n  - { code: A, keys: ${a} }\n  - { code: B, keys: ${b} }\n`;
+    const revoke = (id: string) => () =>
+      editKeyFile(path, (editor) => editor.setTime('A', id, 'revokedAt', '2027-01-01T00:00:00Z'));
+    const aliases = merchants(`&all [${key}]`, '*all');
     writeFileSync(path, aliases);
-    expect(() => editKeyFile(path, (editor) => editor.add('B', { id: 'b', hash: OTHER_HASH }))).toThrow(
-      /alias/,
-    );
-    expect(() =>
-      editKeyFile(path, (editor) => editor.setTime('A', 'z', 'revokedAt', '2027-01-01T00:00:00Z')),
-    ).toThrow('the merchant A has no key with the id z');
+    const add = () => editKeyFile(path, (editor) => editor.add('B', { id: 'b', hash: OTHER_HASH }));
+    expect(add).toThrow(/alias/);
+    expect(revoke('z')).toThrow('the merchant A has no key with the id z');
     expect(text()).toBe(aliases);
+    writeFileSync(path, merchants(`[&a ${key}]`, '[*a]'));
+    expect(revoke('a')).toThrow('would alter another key');
   });
 
   it('follows a symbolic link', () => {
@@ -144,16 +150,6 @@ merchants:
     editKeyFile(path, (editor) => editor.add('M-1', { id: 'b', hash: OTHER_HASH }));
     expect(lstatSync(path).isSymbolicLink()).toBe(true);
     expect(readFileSync(target, 'utf8')).toContain('id: b');
-  });
-
-  it('refuses a change that would alter another key', () => {
-    writeFileSync(
-      path,
-      `merchants:\n  - { code: A, keys: [&a { id: a, hash: "${HASH}" }] }\n  - { code: B, keys: [*a] }\n`,
-    );
-    expect(() =>
-      editKeyFile(path, (editor) => editor.setTime('A', 'a', 'revokedAt', '2027-01-01T00:00:00Z')),
-    ).toThrow('would alter another key');
   });
 
   it('is refused while another command edits it', () => {

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
-import { parseKeyFile } from '../../src/auth/key-file.ts';
-import { KeyIndex } from '../../src/auth/key-index.ts';
-import { countExpiringMerchants, firstMerchantEndMs, keyWarnings } from '../../src/auth/key-source.ts';
+import { parseKeyFile } from '../../src/keys/key-file.ts';
+import { KeyIndex } from '../../src/keys/key-index.ts';
+import { countExpiringMerchants, firstMerchantEndMs, keyWarnings } from '../../src/keys/key-source.ts';
 
 const NOW_MS = Date.parse('2026-11-22T12:00:00Z');
 
@@ -47,7 +47,7 @@ test.each([
   ['a key without limits', ['']],
   ['a key that expires after 30 days', ['expiresAt: 2026-12-22T12:00:01Z']],
   ['a key that is not valid yet', ['', 'notBefore: 2027-01-01T00:00:00Z']],
-  ['known scopes', ['scopes: [balance, withdraw, undeclared, other, passthrough]', 'scopes: ["*"]']],
+  ['known scopes', ['scopes: [balance, withdraw, undeclared, other]', 'scopes: ["*"]']],
   [
     'a revoked key that has also expired and has an unknown scope',
     ['', 'revokedAt: 2026-01-01T00:00:00Z, expiresAt: 2026-02-01T00:00:00Z, scopes: [nothing]'],
@@ -56,11 +56,8 @@ test.each([
   expect(warningsOf(...keys)).toEqual([]);
 });
 
-test('an empty key file is reported', () => {
+test('it is reported that no key is there, or in force', () => {
   expect(warningsOf()).toEqual(['there are no secret keys: every request gets 401']);
-});
-
-test('it is reported that no key is in force', () => {
   expect(warningsOf('revokedAt: 2026-01-01T00:00:00Z', 'notBefore: 2027-01-01T00:00:00Z')).toEqual([
     'no secret key is in force: every request gets 401',
   ]);

@@ -1,7 +1,7 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { type Probed, ProbeQueue } from '../../src/auth/probe-queue.ts';
-import type { ProbeAnswer } from '../../src/kernel/exchange.ts';
+import { type Probed, ProbeQueue } from '../../src/keys/probe-queue.ts';
+import type { ProbeAnswer } from '../../src/lib/exchange.ts';
 import { until } from '../support/until.ts';
 
 const REFUSED = { kind: 'refused' } as const;
@@ -13,8 +13,8 @@ function open({ maxProbes = 4, maxPerSecond = 1000, waitMs = 60_000 } = {}) {
   onTestFinished(() => queue.close());
   const running = new Map<string, (answer: ProbeAnswer) => void>();
   const begun: string[] = [];
-  const run = (name: string, isNew: boolean): Promise<Probed> =>
-    queue.run(isNew, () => {
+  const run = (name: string, isNew: boolean, client = 'client'): Promise<Probed> =>
+    queue.run(isNew ? client : undefined, () => {
       begun.push(name);
       return new Promise((resolve) => running.set(name, resolve));
     });
@@ -27,11 +27,10 @@ function open({ maxProbes = 4, maxPerSecond = 1000, waitMs = 60_000 } = {}) {
 
 describe('probes', () => {
   it('of new keys take half of the connections, and those of known keys all that are left', () => {
-    const { queue, run, begun } = open();
+    const { run, begun } = open();
     for (const name of ['n1', 'n2', 'n3']) void run(name, true);
     for (const name of ['k1', 'k2', 'k3']) void run(name, false);
     expect(begun).toEqual(['n1', 'n2', 'k1', 'k2']);
-    expect(queue.queued).toBe(2);
   });
 
   it('of known keys go before those of new ones that have waited longer', async () => {
@@ -43,6 +42,15 @@ describe('probes', () => {
     await end('n1');
     await end('k1');
     expect(begun).toEqual(['n1', 'k1', 'k2', 'n2']);
+  });
+
+  it('of new keys are taken from each client in turn', async () => {
+    const { run, end, begun } = open({ maxProbes: 2 });
+    for (const name of ['a1', 'a2', 'a3', 'a4']) void run(name, true, 'a');
+    for (const name of ['b1', 'b2']) void run(name, true, 'b');
+    void run('c1', true, 'c');
+    for (let ended = 0; ended < 6; ended++) await end(begun[ended] as string);
+    expect(begun).toEqual(['a1', 'a2', 'b1', 'c1', 'a3', 'b2', 'a4']);
   });
 
   it('of new keys begin only maxPerSecond times a second, and go on by themselves', async () => {

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { Authenticator } from '../../src/auth/authenticate.ts';
-import { KeyIndex } from '../../src/auth/key-index.ts';
+import { Authenticator } from '../../src/keys/authenticate.ts';
+import { KeyIndex } from '../../src/keys/key-index.ts';
 
 const ROUNDS = 101;
 const CALLS = 100;
@@ -67,6 +67,8 @@ function medians(secrets: Record<string, string>): number[] {
 
 describe.each(Object.entries(kinds))('an invalid key %s', (_name, secrets) => {
   test('is refused in the same time, whatever makes it invalid', () => {
+    for (const secret of Object.values(secrets))
+      expect(authenticator.authenticate(['Authorization', `Bearer ${secret}`]).kind).toBe('refused');
     medians(secrets); // warms up the compiler
     // One attempt below the limit is enough: noise can only increase the spread, and a real difference would show in all.
     let spread = Number.POSITIVE_INFINITY;
@@ -76,20 +78,4 @@ describe.each(Object.entries(kinds))('an invalid key %s', (_name, secrets) => {
     }
     expect(spread).toBeLessThan(MAX_SPREAD);
   });
-
-  test('is refused', () => {
-    for (const secret of Object.values(secrets)) {
-      expect(authenticator.authenticate(['Authorization', `Bearer ${secret}`]).kind).toBe('refused');
-    }
-  });
-});
-
-test('refusing what is no bearer token takes no longer than refusing an unknown key', () => {
-  const all = { ...kinds['that is no bearer token'], unknown: secretOf('unknown') };
-  medians(all);
-  const ratios = Array.from({ length: 2 }, () => {
-    const times = medians(all);
-    return Math.max(...times.slice(0, -1)) / (times.at(-1) ?? 0);
-  });
-  expect(Math.min(...ratios)).toBeLessThan(MAX_SPREAD);
 });

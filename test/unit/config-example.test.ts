@@ -10,16 +10,12 @@ import { optionPaths, pathsIn } from '../support/option-paths.ts';
 const FILE = fileURLToPath(new URL('../../config/gateway.example.yaml', import.meta.url));
 const text = readFileSync(FILE, 'utf8');
 
-/** Older names of options. The example leaves them out. */
-const OLDER_NAMES = new Set(['operations[].match.body']);
-const OPTIONS = [...optionPaths(configSchema)].filter((path) => !OLDER_NAMES.has(path));
+const OPTIONS = [...optionPaths(configSchema)];
 
 /** Enables every option that is commented out. */
 const enabled = (yaml: string) => yaml.replace(/^( +)#(?=\w)/gm, '$1');
 /** The section `store` that is commented out. */
 const redisStore = (/^#store:\n(?:#.*\n)+/m.exec(text)?.[0] ?? '').replace(/^#/gm, '');
-/** The section `auth` with keys in Redis, which is commented out. */
-const redisKeys = (/^#auth:\n# {2}pepper:(?:.*\n#)+.*\n/m.exec(text)?.[0] ?? '').replace(/^#/gm, '');
 
 /** The section `auth` for keys of the backend, which is commented out. */
 const backendKeys = (
@@ -45,9 +41,9 @@ describe('config/gateway.example.yaml', () => {
 
   it('shows every option', () => {
     expect(OPTIONS).toEqual(
-      expect.arrayContaining(['store.connectTimeoutMs', 'operations[].match.where', 'workers']),
+      expect.arrayContaining(['store.connectTimeoutMs', 'operations[].match.where', 'shutdown.delayMs']),
     );
-    const examples = [text, redisStore, redisKeys, backendKeys].map((example) => parse(enabled(example)));
+    const examples = [text, redisStore, backendKeys].map((example) => parse(enabled(example)));
     const shown = new Set(examples.flatMap((example) => [...pathsIn(example)]));
     expect(OPTIONS.filter((path) => !shown.has(path))).toEqual([]);
   });
@@ -76,17 +72,6 @@ describe('config/gateway.example.yaml', () => {
     const { auth } = parseConfig(`upstream: { url: "${upstream.url}" }\n${backendKeys}`, ENV);
     expect(auth.keys).toEqual(parse(backendKeys).auth.keys);
     expect(auth).toEqual(configSchema.parse({ upstream, auth: { keys: { source: 'upstream' } } }).auth);
-  });
-
-  it('has keys in Redis that are valid and show the defaults', () => {
-    const { auth } = parseConfig(`upstream: { url: "http://a" }\n${redisKeys}`, ENV);
-    const keys = { source: 'redis' as const, url: ENV.REDIS_URL };
-    const bare = configSchema.parse({
-      upstream: { url: 'http://a' },
-      auth: { pepper: ENV.ONCEGATE_PEPPER, keys },
-    });
-    expect(auth).toEqual(bare.auth);
-    expect(Object.keys(parse(redisKeys).auth.keys).sort()).toEqual(Object.keys(bare.auth.keys).sort());
   });
 
   it('has sentinels and a cluster that are valid in place of the url', () => {

@@ -2,12 +2,14 @@ import { describe, expect, it } from 'vitest';
 import { parseConfig } from '../../src/config/load.ts';
 import { policyWarnings } from '../../src/idempotency/options.ts';
 import { mistakesIn, UPSTREAM } from '../support/config-lines.ts';
+import { eachRow } from '../support/each-row.ts';
 
 const PATH = 'operations[0].idempotency';
 const withPolicy = (idempotency: string, more = '') =>
   `${UPSTREAM}${more}operations:\n  - { name: pay, match: { method: POST, path: /pay }, idempotency: { ${idempotency} } }\n`;
-const withLookup = (lookup: string, more = '') =>
-  withPolicy(`key: optional, inDoubt: lookup, lookup: { ${lookup} }`, more);
+const looking = (lookup: string) => `key: optional, inDoubt: lookup, lookup: { ${lookup} }`;
+const withLookup = (lookup: string) => withPolicy(looking(lookup));
+const elsewhere = (path: string): [string, string] => [looking(`path: "${path}"`), 'lookup.path: '];
 
 const GOOD = 'path: "/tx?merchant={merchant}&key={key}"';
 
@@ -16,9 +18,14 @@ describe('an in-doubt policy', () => {
     const [operation] = parseConfig(withPolicy('key: optional'), {}).operations;
     expect(operation?.idempotency).toMatchObject({
       inDoubt: 'hold',
-      release: [401, 403, 429],
-      unknown: [502, 504],
+      release: [401, 429],
+      unknown: [502, 503, 504, 520, 522, 524],
     });
+  });
+
+  it('takes a status that the operator releases out of the default of unknown', () => {
+    const [operation] = parseConfig(withPolicy('release: [503, 520]'), {}).operations;
+    expect(operation?.idempotency.unknown).toEqual([502, 504, 522, 524]);
   });
 
   it('has defaults for all of a lookup but its path', () => {
@@ -37,81 +44,52 @@ describe('an in-doubt policy', () => {
   });
 
   it('is refused if it is incomplete, contradictory or unsafe', () => {
-    const cases: [what: string, text: string, mistake: string][] = [
-      ['an unknown policy', withPolicy('inDoubt: guess'), `${PATH}.inDoubt: "guess" is not allowed`],
+    const onlyWith = 'lookup: the value is not allowed: only goes with inDoubt: lookup';
+    const both = 'is not allowed: must hold {merchant} and {key}';
+    const cases: [policy: string, mistake: string, more?: string][] = [
+      ['inDoubt: guess', 'inDoubt: "guess" is not allowed'],
+      ['release: [200]', 'release[0]: 200 is not allowed'],
+      ['release: [502], unknown: [500, 502]', 'unknown: the value is not allowed: 502 is in release too'],
+      ['unknown: [401]', 'unknown: the value is not allowed: 401 is in release too'],
+      ['inDoubt: lookup', 'lookup: is needed with inDoubt: lookup'],
+      [`lookup: { ${GOOD} }`, onlyWith],
+      [`inDoubt: retry, lookup: { ${GOOD} }`, onlyWith],
+      [looking(''), 'lookup.path: is missing'],
+      // Both could find another transaction.
+      [looking('path: /tx'), `lookup.path: "/tx" ${both}`],
+      [looking('path: "/tx/{key}"'), `lookup.path: "/tx/{key}" ${both}`],
+      ...['http://a/{merchant}/{key}', '//a/{merchant}/{key}', '/a#{merchant}/{key}'].map(elsewhere),
+      ...['/{merchant}/{key}/{secret}', '/{merchant}/{key}/}'].map(elsewhere),
       [
-        'inDoubt: lookup without the section lookup',
-        withPolicy('inDoubt: lookup'),
-        `${PATH}.lookup: is needed with inDoubt: lookup`,
+        looking(`${GOOD}, completed: [404], released: [404]`),
+        'lookup.released: the value is not allowed: 404',
+      ],
+      [looking(`${GOOD}, completed: []`), 'lookup.completed: '],
+      [
+        looking(`${GOOD}, firstAfterMs: 100, maxPauseMs: 50`),
+        'maxPauseMs: 50 is not allowed: must not be less',
+      ],
+      [looking(`${GOOD}, headers: { host: other }`), 'lookup.headers'],
+      [
+        looking(`${GOOD}, releaseAfterMs: 40000`),
+        'lookup.releaseAfterMs: 40000 is not allowed: must not be less than lock.leaseMs (50000)',
+        'lock: { leaseMs: 50000 }\n',
       ],
       [
-        'the section lookup without inDoubt: lookup',
-        withPolicy(`lookup: { ${GOOD} }`),
-        `${PATH}.lookup: the value is not allowed: only goes with inDoubt: lookup`,
-      ],
-      [
-        'the section lookup with inDoubt: retry',
-        withPolicy(`inDoubt: retry, lookup: { ${GOOD} }`),
-        `${PATH}.lookup: the value is not allowed: only goes with inDoubt: lookup`,
-      ],
-      ['a lookup without a path', withLookup(''), `${PATH}.lookup.path: is missing`],
-      [
-        'a path without key',
-        withLookup('path: /tx'),
-        `${PATH}.lookup.path: "/tx" is not allowed: must hold {merchant} and {key}`,
-      ],
-      [
-        "a path that could find another merchant's transaction",
-        withLookup('path: "/tx/{key}"'),
-        `${PATH}.lookup.path: "/tx/{key}" is not allowed: must hold {merchant} and {key}`,
-      ],
-      ['a whole address', withLookup('path: "http://a/{merchant}/{key}"'), `${PATH}.lookup.path: `],
-      ['another host', withLookup('path: "//a/{merchant}/{key}"'), `${PATH}.lookup.path: `],
-      ['a fragment', withLookup('path: "/a#{merchant}/{key}"'), `${PATH}.lookup.path: `],
-      ['another placeholder', withLookup('path: "/{merchant}/{key}/{secret}"'), `${PATH}.lookup.path: `],
-      ['an unmatched brace', withLookup('path: "/{merchant}/{key}/}"'), `${PATH}.lookup.path: `],
-      [
-        'a status that means completed and released',
-        withLookup(`${GOOD}, completed: [200, 404], released: [404]`),
-        `${PATH}.lookup.released: the value is not allowed: 404 is in completed too`,
-      ],
-      ['no status that means completed', withLookup(`${GOOD}, completed: []`), `${PATH}.lookup.completed: `],
-      [
-        'a longest pause that is shorter than the first one',
-        withLookup(`${GOOD}, firstAfterMs: 100, maxPauseMs: 50`),
-        `${PATH}.lookup.maxPauseMs: 50 is not allowed: must not be less than firstAfterMs`,
-      ],
-      [
-        'a status that releases and leaves in doubt',
-        withPolicy('release: [429, 502]'),
-        `${PATH}.unknown: 502 is in release too`,
-      ],
-      [
-        'a status that leaves in doubt and releases',
-        withPolicy('unknown: [403]'),
-        `${PATH}.unknown: the value is not allowed: 403 is in release too`,
-      ],
-      [
-        'a header of the gateway’s own',
-        withLookup(`${GOOD}, headers: { host: other }`),
-        `${PATH}.lookup.headers`,
-      ],
-      [
-        'a release before the lease is over',
-        withLookup(`${GOOD}, releaseAfterMs: 40000`, 'lock: { leaseMs: 50000 }\n'),
-        `${PATH}.lookup.releaseAfterMs: 40000 is not allowed: must not be less than lock.leaseMs (50000)`,
-      ],
-      [
-        'a release before the answer is late',
-        withLookup(`${GOOD}, releaseAfterMs: 29999`),
-        `${PATH}.lookup.releaseAfterMs: 29999 is not allowed: must not be less than upstream.responseTimeoutMs (30000)`,
+        looking(`${GOOD}, releaseAfterMs: 29999`),
+        'lookup.releaseAfterMs: 29999 is not allowed: must not be less than upstream.responseTimeoutMs (30000)',
       ],
     ];
-    for (const [what, text, mistake] of cases) {
-      const mistakes = mistakesIn(text);
-      expect(mistakes, what).toHaveLength(1);
-      expect(mistakes[0], what).toContain(mistake);
-    }
+    eachRow(
+      cases,
+      ([policy]) => policy,
+      ([policy, mistake, more]) => {
+        const [line = '', ...others] = mistakesIn(withPolicy(policy, more));
+        expect(others).toEqual([]);
+        expect(line).toContain(`${PATH}.`);
+        expect(line).toContain(mistake);
+      },
+    );
   });
 
   it('is refused without showing the credential of a lookup', () => {
@@ -131,12 +109,13 @@ describe('an in-doubt policy', () => {
     ]);
   });
 
-  it('causes a warning for an older name, and for requests without protection', () => {
-    const older = 'operations: [{ name: pay, match: { method: POST, path: /, body: { action: pay } } }]';
-    expect(warningsOf(`${UPSTREAM}${older}`)).toEqual([
-      'pay has match.body, which is the older name of match.where',
+  it('causes a warning if a cut response can become a result', () => {
+    expect(warningsOf(UPSTREAM.replace('}', ', endOfConnection: trusted }'))).toEqual([
+      expect.stringMatching(/^upstream\.endOfConnection is trusted: .*cut/),
     ]);
-    expect(warningsOf(`${UPSTREAM}${older.replace('body', 'where')}`)).toEqual([]);
+  });
+
+  it('causes a warning for requests without protection', () => {
     expect(warningsOf(`${UPSTREAM}idempotency: { undeclared: pass }`)).toEqual([
       expect.stringMatching(/^idempotency\.undeclared is pass: .*does not protect/),
     ]);

@@ -3,11 +3,10 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
-import { type AlertSection, alertSections, withTexts } from '../../scripts/rules.ts';
+import { alertSections } from '../../scripts/generate/rules.ts';
 import { parseConfig } from '../../src/config/load.ts';
-import { problem, problemCodes } from '../../src/kernel/problem.ts';
-import { OUTCOMES } from '../../src/observability/catalogue.ts';
-import { Metrics } from '../../src/observability/metrics.ts';
+import { OUTCOMES } from '../../src/telemetry/catalogue.ts';
+import { Metrics } from '../../src/telemetry/metrics.ts';
 import { anchorsOf } from '../support/anchors.ts';
 
 const ROOT = fileURLToPath(new URL('../../', import.meta.url));
@@ -34,20 +33,6 @@ function defines(source: string, name: string): boolean {
 }
 
 describe('documents', () => {
-  it('docs/merchants.md explains every answer of the gateway, and no other, with its status', () => {
-    const rows = read('docs/merchants.md')
-      .split('\n')
-      .filter((line) => line.startsWith('| `'))
-      .map((line) => line.split('|'));
-    const codesOf = ([, codes = '']: string[]) => [...codes.matchAll(/`([a-z_]+)`/g)].map(([, code]) => code);
-    expect(rows.flatMap(codesOf).sort()).toEqual([...problemCodes].sort());
-    for (const row of rows)
-      for (const code of codesOf(row))
-        expect(row[2]?.split(',').map(Number), code).toContain(
-          problem(code as (typeof problemCodes)[number], '').status,
-        );
-  });
-
   it('docs/operations.md names every metric, and the documents name no other', () => {
     const { registry } = new Metrics();
     const metrics = registry.getMetricsAsArray().map(({ name }) => name);
@@ -60,10 +45,9 @@ describe('documents', () => {
     expect(others.filter((name) => !metrics.includes(name))).toEqual([]);
   });
 
-  it('docs/operations.md has meaning, impact, first look and action of every alert, and the rules have its texts', () => {
+  it('docs/operations.md has meaning, impact, first look and action of every alert', () => {
     const rules = read('config/prometheus.rules.yaml');
     const sections = alertSections(read('docs/operations.md'));
-    expect(withTexts(rules, sections), 'run: node scripts/rules.ts').toBe(rules);
     const alerts = alertsIn(rules);
     expect(alerts.length).toBeGreaterThan(30);
     expect(sections.map(({ alert, severity }) => ({ alert, severity }))).toEqual(
@@ -79,18 +63,6 @@ describe('documents', () => {
     const [_title, _contents, ...sections] = anchorsOf(text);
     expect(sections.length).toBeGreaterThan(50);
     expect(sections.filter((anchor) => !listed.includes(anchor))).toEqual([]);
-  });
-
-  it('docs/operations.md refuses a section in another form, and one of no alert', () => {
-    const runbook = (section: string) => `## Alerts\n\n### A\n\n${section}\n## Metrics\n`;
-    const parts = ['Meaning', 'Impact', 'First look', 'Action'].map((part) => `- **${part}:** x.\n`);
-    expect(alertSections(runbook(`*info*\n\n${parts.join('')}`))).toHaveLength(1);
-    for (const wrong of [parts.join(''), `*info*\n\n${parts.toReversed().join('')}`, '*info*\n\n'])
-      expect(() => alertSections(runbook(wrong)), wrong).toThrow('another form');
-    const rules = 'groups: [{ rules: [{ alert: A, annotations: {} }] }]';
-    expect(() => withTexts(rules, [])).toThrow('no section for A');
-    const other = { ...alertSections(runbook(`*info*\n\n${parts.join('')}`))[0], alert: 'B' } as AlertSection;
-    expect(() => withTexts('groups: []', [other])).toThrow('no alerts B');
   });
 
   it('docs/operations.md says of every outcome how the objective of availability counts it, as the rules do', () => {
@@ -116,25 +88,10 @@ describe('documents', () => {
     expect(counted(`${total}_requests`).sort()).toEqual(documented('served', 'failed').sort());
   });
 
-  it('docs/configuration.md shows operations that are valid', () => {
-    const [, example = ''] = read('docs/configuration.md').match(/```yaml\n(operations:.*?)```/s) ?? [];
-    const { operations } = parseConfig(`upstream: { url: "http://127.0.0.1:9000" }\n${example}`, {});
-    expect(operations.map(({ name }) => name)).toEqual(['withdraw', 'refund']);
-  });
-
-  it('docs/configuration.md shows a whole configuration without a list of keys', () => {
-    const [, example = ''] =
-      read('docs/configuration.md').match(/```yaml\n(upstream:[^`]*source: upstream[^`]*)```/) ?? [];
-    expect(parseConfig(example, {}).auth.keys.source).toBe('upstream');
-  });
-
   it('docs/configuration.md shows sections that are valid', () => {
-    const sections = [
-      ...read('docs/configuration.md').matchAll(
-        /```yaml\n((?:listen|limits|auth|admin|metrics|tracing):.*?)```/gs,
-      ),
-    ];
-    expect(sections.length).toBeGreaterThanOrEqual(6);
+    const shown = read('docs/configuration.md').matchAll(/```yaml\n((?!merchants)[a-z]+:.*?)```/gs);
+    const sections = [...shown].map(([, section = '']) => section);
+    expect(sections.length).toBeGreaterThanOrEqual(8);
     const token = 'a-token-of-some-length';
     const env = {
       ...{ ONCEGATE_PEPPER: 'a-pepper-of-some-length', REDIS_URL: 'redis://redis.internal:6379' },
@@ -144,22 +101,12 @@ describe('documents', () => {
         COLLECTOR_TOKEN: token,
       },
       ...{ CONSOLE_TOKEN_ADA: `${token}-1`, CONSOLE_TOKEN_SUPPORT: `${token}-2` },
+      ONCEGATE_STORE_KEY: 'ab'.repeat(32),
     };
-    for (const [, section = ''] of sections)
-      expect(
-        () => parseConfig(`upstream: { url: "http://127.0.0.1:9000" }\n${section}`, env),
-        section,
-      ).not.toThrow();
-  });
-
-  it('docs/migrating.md has a row for each test of test/e2e/embedding/peers.test.ts, and no other', () => {
-    const [, section = ''] = read('docs/migrating.md').split(/^## What their tests check$/m);
-    const rows = [...section.matchAll(/^\| (.+?) \| ([EN ]+) \| (.+) \|$/gm)];
-    const tests = [...read('test/e2e/embedding/peers.test.ts').matchAll(/^ {2}it\(\s*'(.+?)'/gm)];
-    expect(tests.length).toBeGreaterThan(30);
-    expect(rows.map(([, title]) => title)).toEqual(tests.map(([, title]) => title));
-    for (const [row, , , verdict = ''] of rows)
-      expect(verdict, row).toMatch(/^(?:same(?:$|,| as)|stricter: .|different: .)/);
+    for (const section of sections) {
+      const whole = section.startsWith('upstream:') ? section : `upstream: { url: "http://a" }\n${section}`;
+      expect(() => parseConfig(whole, env), section).not.toThrow();
+    }
   });
 
   it('name files and commands that there are', () => {
@@ -167,10 +114,14 @@ describe('documents', () => {
     const { scripts } = JSON.parse(read('package.json'));
     const missing = DOCUMENTS.flatMap((document) => {
       const text = read(document);
+      // The run of a benchmark writes it.
+      const written = ['bench/results.json'];
       const files = text.matchAll(/`((?:src|test|scripts|bench|config|docs|grafana)\/[\w./-]+\.\w+)`/g);
       const commands = text.matchAll(/npm run (?:--silent )?([a-z:]+)/g);
       return [
-        ...[...files].map(([, file = '']) => file).filter((file) => !existsSync(join(ROOT, file))),
+        ...[...files]
+          .map(([, file = '']) => file)
+          .filter((file) => !existsSync(join(ROOT, file)) && !written.includes(file)),
         ...[...commands].map(([, name = '']) => name).filter((name) => !(name in scripts)),
       ].map((name) => `${document}: ${name}`);
     });

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
-import { expect, it } from 'vitest';
-import { INTERFACES, type Interfaces, interfaces } from '../../scripts/interfaces.ts';
+import { describe, expect, it } from 'vitest';
+import { INTERFACES, type Interfaces, interfaces, publicDeclarations } from '../../scripts/interfaces.ts';
+import { bearerOptions, forwardOptions, handlerOptions } from '../../src/middleware/options.ts';
 
 it('every option, default, problem code, metric, line of the log, export and command of the last release is still there', () => {
   const promised: Interfaces = JSON.parse(readFileSync(INTERFACES, 'utf8'));
@@ -14,18 +15,28 @@ it('every option, default, problem code, metric, line of the log, export and com
   }
 });
 
-it('the list has what users name', () => {
-  const promised: Interfaces = JSON.parse(readFileSync(INTERFACES, 'utf8'));
-  const names: [what: string, name: string][] = [
-    ['options', 'operations[].idempotency.inDoubt'],
-    ['defaults of options', 'idempotency.inDoubtRetentionMs: 2592000000'],
-    ['problem codes', 'outcome_unknown 409'],
-    ['metrics', 'counter oncegate_unreadable_records_total{reason}'],
-    ['lines of the log', 'listening: version'],
-    ['package', 'createGateway'],
-    ['package', 'IdempotencyOptions.merchant'],
-    ['commands', 'records resolve --as'],
-    ['commands', 'check --offline'],
-  ];
-  for (const [what, name] of names) expect(promised[what], what).toContain(name);
+describe('the declarations of the package', () => {
+  const declarations = publicDeclarations();
+
+  it('have a docstring for each export and each member', () => {
+    expect(declarations.length).toBeGreaterThan(30);
+    const missing = declarations.flatMap(({ name, docs, members }) => [
+      ...(docs === '' ? [name] : []),
+      ...[...members].filter(([, about]) => about === '').map(([member]) => `${name}.${member}`),
+    ]);
+    expect(missing).toEqual([]);
+  });
+
+  it('have every option that is accepted, and no other', () => {
+    const membersOf = (interfaceName: string) =>
+      [...(declarations.find(({ name }) => name === interfaceName)?.members.keys() ?? [])].sort();
+    const { limits, ...handler } = handlerOptions.in.shape;
+    // The schemas have what is plain values. Only the gateway passes requests through.
+    const { maxStreams: _, ...forward } = forwardOptions.shape;
+    const functions = ['store', 'merchant', 'lookup', 'body', 'metrics', 'logger'];
+    expect(membersOf('IdempotencyOptions')).toEqual([...Object.keys(handler), 'limits', ...functions].sort());
+    expect(membersOf('IdempotencyLimits')).toEqual(Object.keys(limits.unwrap().shape).sort());
+    expect(membersOf('ForwardOptions')).toEqual([...Object.keys(forward), 'target'].sort());
+    expect(membersOf('BearerAuthOptions')).toEqual([...Object.keys(bearerOptions.shape), 'logger'].sort());
+  });
 });

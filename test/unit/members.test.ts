@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { type Members, selects, type Where } from '../../src/operations/members.ts';
+import { type Members, selects, type Where } from '../../src/requests/members.ts';
 import { FORM, membersIn, membersOfJson, readJson, unclear } from '../support/members.ts';
 
 describe('a body is unclear', () => {
@@ -33,19 +33,14 @@ describe('a body is unclear', () => {
   });
 
   test.each([
-    ...[
-      'utf-16',
-      'UTF-16LE',
-      'utf-7',
-      'utf-32',
-      'shift_jis',
-      'ebcdic',
-      'ibm037',
-      '',
-      "'utf-8'",
-      'utf-8, utf-7',
-    ],
-    ...['utf-8; charset=utf-16', '"utf-16"', 'utf-8"x', '\tutf-16', 'utf-8/'],
+    'UTF-16LE',
+    'utf-7',
+    '',
+    "'utf-8'",
+    'utf-8, utf-7',
+    'utf-8; charset=utf-16',
+    '"utf-16"',
+    'utf-8/',
   ])('with the charset %j', (charset) => {
     for (const type of ['application/json', FORM])
       for (const parameter of [`charset=${charset}`, `a=b;  CHARSET = ${charset}`])
@@ -54,7 +49,7 @@ describe('a body is unclear', () => {
         );
   });
 
-  test.each(['utf-8', 'UTF8', '"utf-8"', ' utf-8 ', 'us-ascii', 'ASCII', 'ISO-8859-1', 'utf-8; version=1'])(
+  test.each(['UTF8', '"utf-8"', ' us-ascii ', 'ISO-8859-1', 'utf-8; version=1'])(
     'but not with the charset %j',
     (charset) => {
       expect(membersIn(JSON_BODY, { 'Content-Type': `application/json; charset=${charset}` })).toEqual(
@@ -68,19 +63,7 @@ describe('a body is unclear', () => {
 
   test.each([
     ...['multipart/form-data; boundary=x', 'application/xml', 'text/xml', 'application/octet-stream'],
-    ...[
-      'application/x-www-form-urlencoded, application/json',
-      'application/json, text/plain',
-      'json',
-      'x/jsonp',
-    ],
-    ...[
-      'application/soap+xml',
-      'application/jsonx',
-      'text/html',
-      '*/*',
-      'application/x-www-form-urlencoded2',
-    ],
+    ...['application/json, text/plain', 'json', 'application/jsonx', '*/*', `${FORM}2`],
   ])('with the content type %s', (type) => {
     for (const body of [JSON_BODY, FORM_BODY])
       expect(membersIn(body, { 'Content-Type': type })).toEqual(
@@ -93,9 +76,6 @@ describe('a body is unclear', () => {
     ...['application/problem+json ;a=b', ''],
   ])('but not with the content type %j', (type) => {
     expect(membersIn(JSON_BODY, { 'Content-Type': type })).toEqual(membersOfJson(JSON_BODY));
-  });
-
-  test('but not without a content type', () => {
     expect(membersIn(JSON_BODY)).toEqual(membersOfJson(JSON_BODY));
   });
 
@@ -133,45 +113,30 @@ describe('members select an operation', () => {
     return selects(read.members, where);
   };
 
-  test.each(['action=withdraw', 'x=1&%61ction=withdraw&y'])('%s: yes', (query) => {
-    expect(inQuery(query)).toBe('yes');
-  });
-
-  test.each(['action=checkout', 'x=withdraw', 'action', 'actions=withdraw', 'inaction=withdraw', ''])(
-    '%s: no',
-    (query) => {
-      expect(inQuery(query)).toBe('no');
-    },
-  );
-
-  test.each([
-    // Names that PHP converts to the variable `action`.
-    ...[
-      '+action=withdraw',
-      '%20action=withdraw',
-      'action[]=withdraw',
-      'action[0]=withdraw',
+  const QUERIES: Record<string, string[]> = {
+    yes: ['action=withdraw', 'x=1&%61ction=withdraw&y'],
+    no: ['action=checkout', 'x=withdraw', 'action', 'actions=withdraw', 'inaction=withdraw', ''],
+    'unclear: a name that PHP converts': [
+      '+action=x',
+      'action[0]=x',
       'action%5B%5D=x',
+      'action%00x=x',
+      'action[=x',
     ],
-    ...['action%00=withdraw', 'action%00x=withdraw', 'action[=withdraw', 'action%20=withdraw'],
-    // Twice, in any spelling.
-    ...['action=withdraw&action=withdraw', 'action=x&Action=withdraw', 'action=x&action[]=withdraw'],
-    ...['action=x&+action=withdraw', 'action=x&action%00=withdraw'],
-    // For parsers that split also at semicolons.
-    ...['x=1;action=withdraw', 'action=x;action=withdraw', 'action=withdraw;x=1', ';action=withdraw;'],
-    // For readers that ignore letter case, spaces or NULs.
-    ...[
-      'ACTION=withdraw',
+    'unclear: twice, in any spelling': ['action=x&action=x', 'action=x&Action=x', 'action=x&action[]=x'],
+    'unclear: split at semicolons': ['x=1;action=withdraw', 'action=x;action=withdraw', ';action=withdraw;'],
+    'unclear: without letter case, spaces or NULs': [
+      'ACTION=x',
       'action=Withdraw',
-      'action=withdraw+',
-      'action=%00withdraw',
       'action=withdraw%00x',
+      '%09action=x',
     ],
-    ...['action=withdraw%0a', '%09action=withdraw'],
-    // For readers that decode %u, as ASP does.
-    ...['%u0061ction=withdraw', 'action=%U0077ithdraw'],
-  ])('%s: unclear', (query) => {
-    expect(inQuery(query)).toBe('unclear');
+    'unclear: %u, which ASP decodes': ['%u0061ction=withdraw', 'action=%U0077ithdraw'],
+  };
+
+  test('by the query', () => {
+    for (const [kind, queries] of Object.entries(QUERIES))
+      for (const query of queries) expect(inQuery(query), query).toBe(kind.split(':', 1)[0]);
   });
 
   test.each(['a.b=x', 'a+b=x', 'a%20b=x', '+a.b=x', 'a.b[]=x', 'A.B=x', 'a[b=x', '+a[b%00]=x'])(

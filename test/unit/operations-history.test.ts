@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import type { DeclaredOperation } from '../../src/operations/declared-paths.ts';
-import { OperationsHistory } from '../../src/operations/history.ts';
+import type { DeclaredOperation } from '../../src/requests/declared-paths.ts';
+import { OperationsHistory } from '../../src/requests/history.ts';
 import { action, declare, INDEX, idempotency, identify, type RequestShape } from '../support/operations.ts';
 
 /** The operations of the last version, after all the others were in force. */
@@ -26,13 +26,6 @@ describe('a reload takes protection from no request', () => {
         expect(identify(lastOf([action('withdraw')], next), shape).isProtected).toBe(true);
         expect(identify(lastOf([action('withdraw')], next, []), shape).isProtected).toBe(true);
       }
-  });
-
-  test('and a request that no version protected stays unprotected', () => {
-    const none = action('withdraw', 'none');
-    const other: RequestShape = { body: '{"action":"other"}', url: '/else' };
-    expect(identify(lastOf([none], [action('x', 'none'), none]), payout).isProtected).toBe(false);
-    expect(identify(lastOf([action('withdraw')], [none]), other).isProtected).toBe(false);
   });
 
   test('and the new version names its operation', () => {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { operationsOpenedBy, PublicPaths } from '../../src/operations/public-paths.ts';
+import { operationsOpenedBy, PublicPaths } from '../../src/requests/public-paths.ts';
 import { incoming } from '../support/incoming.ts';
 import { balance, declare, operationsOf } from '../support/operations.ts';
 

@@ -15,37 +15,25 @@ import {
 describe('a request is unclear if two readers could take it for different operations', () => {
   test.each<[string, RequestShape]>([
     ...[
-      ...['{"action":true}', '{"action":0}', '{"action":1}', '{"action":null}', '{"action":[]}'],
-      ...['{"action":["withdraw"]}', '{"action":{"0":"withdraw"}}', '{"action":" withdraw"}'],
-      ...['{"action":"withdraw\\n"}', '{"action":"withdraw\\u0000"}', '{"action":"withdraw\\u0000x"}'],
-      ...['{"action":"withdraw \\u0000x"}', '{"action":"\\u0000withdraw"}', '{"action":"\\u00a0withdraw"}'],
-      ...['{"action":"WITHDRAW"}', '{"action":"Withdraw "}', '{"action":"CHECKOUT"}'],
-      ...[
-        '{"Action":"withdraw"}',
-        '{"ACTION":"refund"}',
-        '{" action":"withdraw"}',
-        '{"action\\t":"withdraw"}',
-      ],
+      ...['{"action":true}', '{"action":0}', '{"action":null}', '{"action":["withdraw"]}'],
+      ...['{"action":{"0":"withdraw"}}', '{"action":" withdraw"}', '{"action":"withdraw\\u0000x"}'],
+      ...['{"action":"\\u00a0withdraw"}', '{"action":"CHECKOUT"}', '{" action":"withdraw"}'],
       // A parser in C ends the name at the NUL.
-      ...['{"action\\u0000":"withdraw"}', '{"action\\u0000x":"withdraw"}'],
-      ...['{"action":"refund","Action":"withdraw"}', '{"action":"refund","action ":"withdraw"}'],
-      ...[
-        '{"action":"withdraw","action":"refund"}',
-        '{"action":"withdraw"',
-        '["withdraw"]',
-        'action=withdraw',
-      ],
+      ...['{"action\\u0000":"withdraw"}', '{"action":"refund","Action":"withdraw"}'],
+      ...['{"action":"withdraw","action":"refund"}', '{"action":"withdraw"', '["withdraw"]'],
     ].map((body): [string, RequestShape] => [body, { body }]),
     [
       'the selecting member in the query and in JSON',
       { url: `${INDEX}?action=checkout`, body: '{"action":"checkout"}' },
     ],
-    [
-      'the selecting member in the query and in a form',
-      { url: `${INDEX}?action=a`, type: FORM, body: 'action=withdraw' },
-    ],
     ['the selecting member twice in the query', { url: `${INDEX}?action=withdraw&action=withdraw` }],
     ['a body that is too large to be read', { body: undefined }],
+    ...['action=withdraw', 'a=1; Action=x', '%61ction=', 'a=1,action[]=', '_method=PUT'].map(
+      (Cookie): [string, RequestShape] => [
+        `a cookie ${Cookie}`,
+        { fields: { Cookie }, body: '{"action":"checkout"}' },
+      ],
+    ),
     ['a header that overrides the method', { fields: { 'X-HTTP-Method-Override': 'PUT' }, body: '{}' }],
     [
       'a header that overrides the path',
@@ -57,11 +45,6 @@ describe('a request is unclear if two readers could take it for different operat
       unclear: expect.stringMatching(/\w/),
       ...{ isDeclared: false, isProtected: true, keyRequired: false },
     });
-  });
-
-  test('the reason quotes nothing of the request', () => {
-    const { unclear } = identify(exampleOperations, { body: '{"Action":"0123456789"}' });
-    expect(unclear).not.toContain('0123456789');
   });
 
   test.each([
@@ -87,67 +70,171 @@ describe('a request is unclear if two readers could take it for different operat
         unclear: expect.stringContaining('method'),
         ...{ isProtected: true, keyRequired: true },
       });
+    for (const shape of [{ fields: { Cookie: 'a=1; _Method=DELETE' } }, { url: '/v1/payments?.method=PUT' }])
+      expect(identify(operations, { url: '/v1/payments', ...shape }).unclear).toContain('method');
+    expect(nameOf(operations, { url: '/v1/payments', fields: { Cookie: 'method=DELETE' } })).toBe('create');
+    expect(nameOf(exampleOperations, { body: '{"action":"checkout"}', fields: { Cookie: 'a=action' } })).toBe(
+      'checkout',
+    );
     expect(nameOf(operations, { url: '/v1/payments?method=DELETE' })).toBe('create');
-    expect(nameOf(operations, { url: '/v1/payments?_method=PUT', method: 'GET' })).toBe('other');
-    expect(nameOf(exampleOperations, { url: '/v2/get_balance?_method=PUT', method: 'GET' })).toBe('balance');
+    // WordPress runs the method of the query whatever the method of the request is.
+    for (const [declared, url] of [
+      [operations, '/v1/payments?_method=PUT'],
+      [exampleOperations, '/v2/get_balance?_method=PUT'],
+    ] as const)
+      expect(identify(declared, { url, method: 'GET' }), url).toMatchObject({
+        operation: { name: 'other' },
+        ...{ unclear: expect.stringContaining('method'), isProtected: true },
+      });
+  });
+});
+
+describe('a method in the body', () => {
+  const operations = operationsOf([declare('create', { method: 'POST', path: '/v1/payments' })]);
+  const PARTS = 'multipart/form-data; boundary=x';
+  const part = (name: string) => `--x\r\nContent-Disposition: form-data; ${name}\r\n\r\nDELETE\r\n--x--`;
+  const overriding: RequestShape[] = [
+    ...['_method=DELETE', 'a=1&_METHOD=x', '%5fmethod=x', '+_method=x', '.method=x', 'a;[method=x'].map(
+      (body) => ({ type: FORM, body }),
+    ),
+    ...['name="_method"', 'name=_method', 'name="\\_me\\thod"', "name*=utf-8''%5Fmethod"].map((name) => ({
+      ...{ type: PARTS, body: part(name) },
+    })),
+    ...['name*0="_me"; name*1="thod"', 'name="=?utf-8?Q?=5Fmethod?="'].map((name) => ({
+      ...{ type: PARTS, body: part(name) },
+    })),
+    ...['{"_method":"PUT"}', '{"\\u005fmethod":"PUT"}', '[{"_method":1}]'].map((body) => ({ body })),
+    ...[{ type: '', body: '_method=PUT' }, { body: Buffer.from('{"_method":1}', 'utf16le') }],
+    // Nobody sees what these hold.
+    ...[{ body: undefined }, { body: '{', fields: { 'Content-Encoding': 'gzip' } }],
+    { type: `${FORM}; charset=ibm037`, body: 'x' },
+    // A reader that takes the first type reads a form.
+    { type: '', body: '_method=PUT', fields: { 'content-type': 'image/png' } },
+  ];
+  const harmless: RequestShape[] = [
+    ...['', 'payment_method=card&method=x&_methods=1&a=x.method', 'a=_method-x'].map((body) => ({
+      ...{ type: FORM, body },
+    })),
+    ...[{ type: PARTS, body: part('name="payment_method"; filename="=?utf-8?Q?a?="') }],
+    ...['{"payment_method":1,"a":"our _methods"}', 'no JSON', '[1]'].map((body) => ({ body })),
+    ...[
+      { type: 'image/png', body: '_method' },
+      { type: 'application/octet-stream', body: undefined },
+    ],
+  ];
+
+  test('makes a request of a restricted secret key unclear where the method decides', () => {
+    for (const url of ['/v1/payments', '/v1/Payments/'])
+      for (const shape of overriding)
+        expect(
+          identify(operations, { url, ...shape, scopes: ['create'] }),
+          JSON.stringify(shape),
+        ).toMatchObject({
+          operation: { name: 'other' },
+          ...{ unclear: expect.stringMatching(/\w/), isProtected: true },
+        });
+    for (const shape of [...harmless, ...overriding.map((one) => ({ ...one, method: 'GET' }))])
+      expect(identify(operations, { url: '/v1/payments', ...shape, scopes: ['create'] }).unclear).toBe(
+        undefined,
+      );
   });
 
-  test('it requires a key if an operation on its path requires one', () => {
-    const operations = operationsOf([action('withdraw'), action('checkout', 'required')]);
-    expect(identify(operations, { body: '{"Action":"withdraw"}' }).keyRequired).toBe(true);
-    expect(identify(operations, { fields: { 'X-HTTP-Method': 'GET' } }).keyRequired).toBe(true);
-    // These are clearly not a checkout.
-    expect(identify(operations, { body: '{"action":"withdraw"}' }).keyRequired).toBe(false);
-    expect(identify(operations, { body: '{"action":"refund"}' }).keyRequired).toBe(false);
+  test('makes no difference for a key that may call everything', () => {
+    for (const shape of [...overriding, ...harmless])
+      expect(nameOf(operations, { url: '/v1/payments', ...shape }), JSON.stringify(shape)).toBe('create');
   });
 });
 
 describe('a request that only resembles a declared one', () => {
   test.each(['PUT', 'PATCH', 'DELETE', 'PROPFIND'])(
-    '%s on a declared path: it is `other` and needs the scopes of that path',
+    '%s on a declared path: it is `other` and needs the scopes of that path, and `undeclared`',
     (method) => {
       expect(identify(exampleOperations, { method, body: '{"action":"withdraw"}' })).toMatchObject({
         operation: { name: 'other' },
-        ...{ isDeclared: false, isProtected: true, scopes: ['withdraw', 'checkout'] },
+        ...{ isDeclared: false, isProtected: true, scopes: ['withdraw', 'checkout', 'undeclared'] },
       });
     },
   );
 
-  test.each([
-    '/V1/index.php',
-    '/v1/index.php/',
-    '/v1/index.php;x',
-    '/v1/index.php/withdraw',
-    '/v1/%69ndex.php',
-  ])('%s: it is `other` and needs the scopes of the path that it resembles', (url) => {
-    for (const method of ['POST', 'PUT', 'DELETE', 'GET', 'HEAD', 'OPTIONS'])
-      expect(identify(exampleOperations, { method, url })).toMatchObject({
-        operation: { name: 'other' },
-        ...{ isDeclared: false, isProtected: method[0] === 'P' || method === 'DELETE' },
-        scopes: ['withdraw', 'checkout'],
-      });
+  test('a key for a read of a path does not write to it, also by a lookalike', () => {
+    const scopesOf = (method: string, url: string) => identify(exampleOperations, { method, url }).scopes;
+    for (const url of ['/v2/get_balance', '/v2/Get_balance', '/v2/get_balance/'])
+      for (const method of ['POST', 'DELETE', 'OPTIONS', 'HEAD'])
+        expect(scopesOf(method, url), `${method} ${url}`).toEqual(['balance', 'undeclared']);
+    expect(scopesOf('GET', '/v2/Get_balance')).toEqual(['balance']);
+    // The backend could take it for another method of either of two paths.
+    const both = operationsOf([
+      declare('show', { method: 'GET', path: '/v1/pay' }),
+      declare('pay', { method: 'POST', path: '/v1/pay.php' }),
+    ]);
+    expect(identify(both, { url: '/v1/PAY' }).scopes).toEqual(['show', 'pay', 'undeclared']);
   });
 
-  test.each([
-    '/V1/payments/p-1/refund',
-    '/v1/payments/p-1/refund/',
-    '/v1/payments/p-1/Refund;x',
-    '/v1/p%61yments/1/refund',
-  ])('%s: it resembles a declared pattern', (url) => {
-    const operations = operationsOf([declare('refund', { method: 'POST', path: '/v1/payments/:id/refund' })]);
-    expect(identify(operations, { url })).toMatchObject({ operation: { name: 'other' }, scopes: ['refund'] });
+  test('a pattern hides no lookalike of another declared path', () => {
+    const operations = operationsOf([
+      declare('payment', { method: ['POST', 'GET'], path: '/v1/payments/:id' }),
+      declare('batch', { method: 'POST', path: '/v1/payments/batch' }, 'required'),
+      declare('anything', { method: 'POST', path: '/v1/:a/:b/:c' }),
+      declare('refund', { method: 'POST', path: '/v1/payments/:id/refund' }),
+    ]);
+    for (const name of ['Batch', 'b%61tch', 'batch;x', 'batch.php', 'batch%20', 'batch.json'])
+      expect(identify(operations, { url: `/v1/payments/${name}` }), name).toMatchObject({
+        operation: { name: 'other' },
+        ...{ isProtected: true, keyRequired: true, scopes: ['payment', 'batch'] },
+      });
+    expect(identify(operations, { method: 'GET', url: '/v1/payments/Batch' }).scopes).toContain('batch');
+    expect(identify(operations, { url: '/v1/payments/1/Refund' }).scopes).toEqual(['anything', 'refund']);
+    for (const [url, name] of [
+      ...[
+        ['batches', 'payment'],
+        ['Batc', 'payment'],
+        ['1;x', 'payment'],
+        ['1/refunds', 'anything'],
+      ],
+    ] as const)
+      expect(nameOf(operations, { url: `/v1/payments/${url}` }), url).toBe(name);
   });
+
+  test.each(['/V1/index.php', '/v1/index.php/withdraw'])(
+    '%s: it is `other` and needs the scopes of the path that it resembles',
+    (url) => {
+      for (const method of ['POST', 'PUT', 'DELETE', 'GET', 'HEAD', 'OPTIONS'])
+        expect(identify(exampleOperations, { method, url })).toMatchObject({
+          operation: { name: 'other' },
+          ...{ isDeclared: false, isProtected: method[0] === 'P' || method === 'DELETE' },
+          scopes: ['withdraw', 'checkout', ...(method === 'POST' ? [] : ['undeclared'])],
+        });
+    },
+  );
+
+  test.each(['/V1/payments/p-1/refund', '/v1/payments/p-1/Refund;x'])(
+    '%s: it resembles a declared pattern',
+    (url) => {
+      const operations = operationsOf([
+        declare('refund', { method: 'POST', path: '/v1/payments/:id/refund' }),
+      ]);
+      expect(identify(operations, { url })).toMatchObject({
+        operation: { name: 'other' },
+        scopes: ['refund'],
+      });
+    },
+  );
 
   test('HEAD on a path declared for GET: it is `other`', () => {
     expect(identify(exampleOperations, { method: 'HEAD', url: '/v2/get_balance' })).toMatchObject({
       operation: { name: 'other' },
-      ...{ isDeclared: false, isProtected: false, scopes: ['balance'] },
+      ...{ isDeclared: false, isProtected: false, scopes: ['balance', 'undeclared'] },
     });
     const both = operationsOf([declare('balance', { method: ['GET', 'HEAD'], path: '/v2/get_balance' })]);
     expect(nameOf(both, { method: 'HEAD', url: '/v2/get_balance' })).toBe('balance');
   });
 
-  test('it requires a key if an operation on that path requires one', () => {
+  test('or is unclear, requires a key if an operation on its path requires one', () => {
+    const both = operationsOf([action('withdraw'), action('checkout', 'required')]);
+    expect(identify(both, { body: '{"Action":"withdraw"}' }).keyRequired).toBe(true);
+    expect(identify(both, { fields: { 'X-HTTP-Method': 'GET' } }).keyRequired).toBe(true);
+    // This is clearly not a checkout.
+    expect(identify(both, { body: '{"action":"withdraw"}' }).keyRequired).toBe(false);
     const operations = operationsOf([balance, action('checkout', 'required')]);
     expect(identify(operations, { method: 'PUT' }).keyRequired).toBe(true);
     expect(identify(operations, { url: '/v1/INDEX.php' }).keyRequired).toBe(true);
@@ -164,6 +251,7 @@ describe('a safe method', () => {
     { url: '/V1/index.php?action=withdraw' },
     { body: '{"action":"withdraw"}' },
     { type: FORM, body: 'action=withdraw' },
+    { fields: { Cookie: 'action=withdraw' } },
     { body: 'not JSON' },
     { body: undefined },
   ];
@@ -173,8 +261,50 @@ describe('a safe method', () => {
       for (const shape of selecting)
         expect(identify(exampleOperations, { ...shape, method }), JSON.stringify(shape)).toMatchObject({
           operation: { name: 'other' },
-          ...{ isProtected: true, isDeclared: false, scopes: ['withdraw', 'checkout'] },
+          ...{ isProtected: true, isDeclared: false, scopes: ['withdraw', 'checkout', 'undeclared'] },
         });
+  });
+
+  test('that is declared is unclear if it may select an operation of another method', () => {
+    const page = declare('page', { method: ['GET', 'HEAD', 'OPTIONS', 'TRACE'], path: INDEX });
+    const both = operationsOf([page, balance, action('withdraw', 'required'), action('refund', 'none')]);
+    for (const shape of selecting.filter(({ url = INDEX }) => url.startsWith(INDEX)))
+      for (const method of ['GET', 'HEAD'])
+        expect(identify(both, { ...shape, method }), JSON.stringify(shape)).toMatchObject({
+          operation: { name: 'other' },
+          ...{ isProtected: true, keyRequired: true, unclear: expect.stringMatching(/\w/) },
+        });
+    for (const url of [INDEX, `${INDEX}?action=show`])
+      expect(identify(both, { method: 'GET', url })).toMatchObject({
+        operation: { name: 'page' },
+        ...{ isProtected: false, scopes: ['page'] },
+      });
+    // Both methods are declared, or the member selects none of its own.
+    const show = declare('show', { method: 'GET', path: INDEX, where: { action: 'withdraw' } });
+    const pay = { method: 'GET', url: `${INDEX}?action=withdraw` };
+    expect(nameOf(operationsOf([show, action('withdraw')]), pay)).toBe('show');
+    expect(
+      identify(operationsOf([show, action('pay')]), { ...pay, url: `${INDEX}?action=pay` }),
+    ).toMatchObject({ operation: { name: 'other' }, unclear: expect.stringContaining('pay') });
+    // An idempotency key has no effect on this operation, but its scope does.
+    expect(identify(both, { method: 'GET', url: `${INDEX}?action=refund` })).toMatchObject({
+      ...{ unclear: expect.stringContaining('refund'), isProtected: false, keyRequired: false },
+    });
+  });
+
+  test('is unclear with an unsafe method too, if that is declared', () => {
+    const update = declare('update', { method: 'PUT', path: INDEX });
+    const both = operationsOf([update, action('withdraw', 'required')]);
+    for (const shape of selecting.filter(({ url = INDEX }) => url.startsWith(INDEX)))
+      expect(identify(both, { ...shape, method: 'PUT' }), JSON.stringify(shape)).toMatchObject({
+        operation: { name: 'other' },
+        ...{ isProtected: true, keyRequired: true, unclear: expect.stringMatching(/\w/) },
+      });
+    for (const shape of [{}, { body: '{"action":"refund"}' }])
+      expect(identify(both, { ...shape, method: 'PUT' })).toMatchObject({
+        operation: { name: 'update' },
+        ...{ isProtected: true, scopes: ['update'] },
+      });
   });
 
   test('is not protected if it selects none', () => {

@@ -1,8 +1,8 @@
 import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { PendingWrites } from '../../src/idempotency/pending-writes.ts';
-import { StoreUnavailable } from '../../src/idempotency/store.ts';
-import { systemClock } from '../../src/kernel/clock.ts';
+import { systemClock } from '../../src/lib/clock.ts';
+import { StoreUnavailable } from '../../src/store/contract.ts';
 import { until } from '../support/until.ts';
 
 const HOUR_MS = 3_600_000;

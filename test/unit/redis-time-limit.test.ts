@@ -1,5 +1,7 @@
+import { Redis } from 'ioredis';
 import { expect, it } from 'vitest';
-import { ScriptCommand } from '../../src/idempotency/stores/redis/script-command.ts';
+import { Commands, scripts } from '../../src/store/redis/commands.ts';
+import { ScriptCommand } from '../../src/store/redis/script-command.ts';
 
 const LIMIT_MS = 30;
 const newCommand = () => new ScriptCommand('evalsha', 'sha', ['key'], []);
@@ -9,23 +11,17 @@ const endOf = (command: ScriptCommand) =>
     (error: Error) => error.message,
   );
 
-it('a command without an answer is rejected after its time limit, and not before', async () => {
-  const startedMs = performance.now();
-  const command = newCommand();
-  command.setTimeout(LIMIT_MS);
-  expect(await endOf(command)).toBe('Command timed out');
-  expect(performance.now() - startedMs).toBeGreaterThanOrEqual(LIMIT_MS - 1);
-});
-
 it('a time limit holds for each command, also behind answered ones', async () => {
   const commands = Array.from({ length: 50 }, newCommand);
   const ends = commands.map(endOf);
+  const startedMs = performance.now();
   for (const [i, command] of commands.entries()) {
     command.setTimeout(LIMIT_MS);
     if (i % 3 > 0) command.resolve(Buffer.from('ok'));
   }
   const expected = commands.map((_, i) => (i % 3 > 0 ? 'answered' : 'Command timed out'));
   expect(await Promise.all(ends)).toEqual(expected);
+  expect(performance.now() - startedMs).toBeGreaterThanOrEqual(LIMIT_MS - 1);
 });
 
 it('a command that is sent again after a redirection keeps its place in the queue of time limits', async () => {
@@ -41,11 +37,21 @@ it('a command that is sent again after a redirection keeps its place in the queu
   expect(await Promise.all(ends)).toEqual(['Command timed out', 'answered', 'Command timed out']);
 });
 
-it('an answered command leaves the queue with the next one', () => {
-  const [answered, next] = [newCommand(), newCommand()];
-  answered.setTimeout(LIMIT_MS);
-  answered.resolve(Buffer.from('ok'));
-  next.setTimeout(LIMIT_MS);
-  expect(answered.newer).toBeUndefined();
-  next.resolve(Buffer.from('ok'));
+it('a write that waited for another one is not sent on a new connection, which may lead to an empty redis', async () => {
+  const client = new Redis({ lazyConnect: true });
+  const { promise: acknowledged, resolve } = Promise.withResolvers<number>();
+  const sent: unknown[] = [];
+  Object.assign(client, {
+    ...{ status: 'ready', stream: {}, wait: () => acknowledged },
+    sendCommand: async (command: unknown) => void sent.push(command),
+  });
+  const commands = new Commands(client, 1, 1000);
+  const write = () => commands.write(scripts.start, ['key'], []).reply;
+  await write();
+  const waiting = write();
+  Object.assign(client, { stream: {} });
+  resolve(1);
+  await expect(waiting).rejects.toThrow('redis: connected again');
+  await write();
+  expect(sent).toHaveLength(2);
 });

@@ -2,8 +2,8 @@ import { globSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
-import { VERSION_PLACES, withVersion } from '../../scripts/version.ts';
-import { thisBuild } from '../../src/kernel/build.ts';
+import { VERSION_PLACES } from '../../scripts/version.ts';
+import { thisBuild } from '../../src/lib/build.ts';
 
 const ROOT = fileURLToPath(new URL('../../', import.meta.url));
 const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
@@ -14,16 +14,6 @@ describe('the version', () => {
     for (const { file, pattern } of VERSION_PLACES) {
       const found = [...read(file).matchAll(pattern)].map(([, , named]) => named);
       expect([file, [...new Set(found)]]).toEqual([file, [version]]);
-    }
-  });
-
-  it('can be written into all of them, and nothing else changes', () => {
-    for (const place of VERSION_PLACES) {
-      const text = read(place.file);
-      const changed = withVersion(text, place, '9.8.7');
-      const found = [...changed.matchAll(place.pattern)].map(([, , named]) => named);
-      expect([place.file, [...new Set(found)]]).toEqual([place.file, ['9.8.7']]);
-      expect(withVersion(changed, place, version)).toBe(text);
     }
   });
 
@@ -46,6 +36,8 @@ describe('the version', () => {
     expect(newest).toMatch(
       new RegExp(`^## \\[${version.replaceAll('.', '\\.')}\\] - \\d{4}-\\d\\d-\\d\\d\n`),
     );
-    if (version.endsWith('.0.0')) expect(newest).toMatch(/^### Upgrade\n\n[\s\S]*^1\. /m);
+    // There is no way to the first version.
+    if (version.endsWith('.0.0') && version !== '1.0.0')
+      expect(newest).toMatch(/^### Upgrade\n\n[\s\S]*^1\. /m);
   });
 });

@@ -1,8 +1,7 @@
 import type { RequestHandler, Response } from 'express';
+import type { Permission } from '../../console/contract.ts';
 import { refuse } from '../problems.ts';
-import { sameText } from '../tokens.ts';
-import type { Permission } from './contract.ts';
-import { cookieIn } from './origin.ts';
+import { credentialsIn } from './origin.ts';
 import type { OpenSession, Sessions } from './sessions.ts';
 
 /** The session of a request that passed {@link requireSession}. */
@@ -13,25 +12,20 @@ export const noStore: RequestHandler = (_req, res, next) => {
   next();
 };
 
-/** Without a session 401. A request that can change something also needs the session's CSRF token. */
+/** Without a session 401. */
 export function requireSession(sessions: Sessions): RequestHandler {
   return (req, res, next) => {
-    const session = sessions.find(cookieIn(req) ?? '', req.get('X-Console-Background') !== '1');
+    const session = sessions.find(credentialsIn(req), req.get('X-Console-Background') !== '1');
     if (!session)
       return refuse(
         res,
         'not_logged_in',
         'Log in. A session ends when it is not used, and with the gateway.',
       );
-    const isSafe = req.method === 'GET' || req.method === 'HEAD';
-    if (!isSafe && !sameText(req.get('X-Console-Csrf') ?? '', session.csrf)) return refuseCsrf(res);
     res.locals.session = session;
     next();
   };
 }
-
-export const refuseCsrf = (res: Response): void =>
-  refuse(res, 'csrf', 'The header X-Console-Csrf must have the token that GET /console/session tells.');
 
 /** 403 unless the session's token permits it. */
 export const requirePermission =

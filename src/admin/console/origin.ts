@@ -3,6 +3,7 @@ import { isIP } from 'node:net';
 import type { RequestHandler } from 'express';
 import { type AdminOptions, isLoopback } from '../options.ts';
 import { refuse } from '../problems.ts';
+import type { Credentials } from './sessions.ts';
 
 /**
  * Refuses requests for names that are not this port's (421). A page of another site can have its own name resolved to this
@@ -68,9 +69,13 @@ export function cookieName({ headers: { host = '' } }: IncomingMessage): string 
   return port === undefined ? 'oncegate_console' : `oncegate_console_${port}`;
 }
 
-/** The value of the session's cookie. Undefined: there is none. */
-export function cookieIn(req: IncomingMessage): string | undefined {
+/** What proves a session: the value of its cookie, and the secret that only the page knows. Empty: there is none. */
+export function credentialsIn(req: IncomingMessage): Credentials {
   const name = `${cookieName(req)}=`;
   const found = req.headers.cookie?.split(';').find((pair) => pair.trim().startsWith(name));
-  return found?.trim().slice(name.length);
+  const { 'x-console-secret': secret } = req.headers;
+  return {
+    cookie: found?.trim().slice(name.length) ?? '',
+    secret: typeof secret === 'string' ? secret : '',
+  };
 }

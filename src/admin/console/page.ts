@@ -1,23 +1,37 @@
-import { Router } from 'express';
-import { bundleFolder, bundleReader, sendAsset } from '../bundle.ts';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import express, { Router } from 'express';
+import { programFile } from '../../lib/program-files.ts';
 import { unbuiltPage } from '../headers.ts';
-import { allowOnly } from '../problems.ts';
+import { allowOnly, refuse } from '../problems.ts';
+
+/** What `npm run pages` writes: `dist/page` in the repository, and the same folder in the compiled package. */
+const FOLDER = fileURLToPath(programFile(import.meta.url.endsWith('.ts') ? '../dist/page' : 'page'));
 
 /** The page itself. Everyone may load it: without a session it shows only the login. */
-export function pageRoutes(folder = bundleFolder('console')): Router {
+export function pageRoutes(folder = FOLDER): Router {
   const routes = Router({ strict: true });
-  const read = bundleReader(folder);
   routes
     .route('/')
     .get((req, res) => {
       // The URLs in the page are relative to its folder.
       if (!req.originalUrl.startsWith('/console/')) return res.redirect(302, '/console/');
-      res.set('Cache-Control', 'no-store').type('html');
-      const page = read()?.files.get('index.html');
-      if (page) res.send(page);
-      else res.status(503).send(unbuiltPage());
+      res.set('Cache-Control', 'no-store');
+      const options = { root: folder, cacheControl: false, etag: false, lastModified: false };
+      res.sendFile('index.html', { ...options, acceptRanges: false }, (error) => {
+        if (error && !res.headersSent) res.status(503).type('html').send(unbuiltPage());
+      });
     })
     .all(allowOnly('GET, HEAD'));
-  routes.route('/assets/:name').get(sendAsset(read)).all(allowOnly('GET, HEAD'));
+  // With a hash of its contents in its name, a file never changes.
+  const forever = { immutable: true, maxAge: '365d', acceptRanges: false };
+  routes.use(
+    '/assets',
+    express.static(join(folder, 'assets'), { ...forever, index: false, redirect: false }),
+  );
+  routes
+    .route('/assets/:name')
+    .get((_req, res) => refuse(res, 'not_found', 'The page has no such file. Load it again.'))
+    .all(allowOnly('GET, HEAD'));
   return routes;
 }

@@ -1,5 +1,6 @@
 import express, { type Request, type RequestHandler, type Response, Router } from 'express';
-import { z } from 'zod';
+import * as z from 'zod';
+import type { DoubtsPage, ResolvedAnswer, StoredBody } from '../../console/contract.ts';
 import type {
   AskRecords,
   RecordsPage,
@@ -7,11 +8,10 @@ import type {
   RecordView,
   ShownRecord,
   StoredResponse,
-} from '../../kernel/records.ts';
+} from '../../doubts/records.ts';
 import type { AdminTools } from '../application.ts';
 import { allowOnly, refuse } from '../problems.ts';
 import { MAX_BODY_BYTES, mistakeIn, resolutionFields } from '../resolution.ts';
-import type { DoubtsPage, ResolvedAnswer, StoredBody } from './contract.ts';
 import { onlyJson, refuseLarge, requirePermission, sessionOf } from './guards.ts';
 import { foundView, headerViews, headView } from './views.ts';
 
@@ -30,7 +30,6 @@ const findBody = z.strictObject({ merchant: z.string().min(1).max(255), key: z.s
 
 const resolveBody = z.strictObject({
   ...resolutionFields,
-  execution: z.string().min(1).max(100),
   person: z
     .string()
     .trim()

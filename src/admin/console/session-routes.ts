@@ -1,11 +1,12 @@
 import express, { type RequestHandler, Router } from 'express';
-import { z } from 'zod';
+import * as z from 'zod';
+import type { LoginAnswer } from '../../console/contract.ts';
 import type { AdminTools } from '../application.ts';
 import { allowOnly, refuse } from '../problems.ts';
-import { loginWith, sameText } from '../tokens.ts';
+import { loginWith } from '../tokens.ts';
 import type { Tries } from '../tries.ts';
-import { onlyJson, refuseCsrf, refuseLarge, requireSession, sessionOf } from './guards.ts';
-import { cookieIn, cookieName, isSecure } from './origin.ts';
+import { onlyJson, refuseLarge, requireSession, sessionOf } from './guards.ts';
+import { cookieName, credentialsIn, isSecure } from './origin.ts';
 import type { Sessions } from './sessions.ts';
 
 const MAX_LOGIN_BYTES = 4096;
@@ -14,13 +15,10 @@ const loginBody = z.strictObject({ token: z.string().max(MAX_LOGIN_BYTES) });
 
 /**
  * `/console/session`: POST logs in with a token of the admin port, GET describes the session, DELETE logs out.
- *
- * @param begun called when a session has begun
  */
 export function sessionRoutes(
   sessions: Sessions,
   { options, observer, tries }: Pick<AdminTools, 'options' | 'observer'> & { tries: Tries },
-  begun: () => void,
 ): Router {
   const logIn: RequestHandler = (req, res) => {
     const { data, success } = loginBody.safeParse(req.body);
@@ -35,13 +33,13 @@ export function sessionRoutes(
       return refuse(res, 'wrong_token', 'No token of this gateway is like this one.');
     }
     tries.right(address);
-    sessions.end(cookieIn(req) ?? '');
-    const { secret, session } = sessions.begin(login);
-    begun();
+    sessions.end(credentialsIn(req));
+    const { cookie, secret, session } = sessions.begin(login);
     observer.loggedIn(login.name, address);
     const secure = isSecure(req) ? '; Secure' : '';
-    res.set('Set-Cookie', `${cookieName(req)}=${secret}; Path=/console; HttpOnly; SameSite=Strict${secure}`);
-    res.json(sessions.view(session));
+    res.set('Set-Cookie', `${cookieName(req)}=${cookie}; Path=/console; HttpOnly; SameSite=Strict${secure}`);
+    const answer: LoginAnswer = { ...sessions.view(session), secret };
+    res.json(answer);
   };
 
   const show: RequestHandler = (_req, res) => {
@@ -50,10 +48,7 @@ export function sessionRoutes(
 
   // Without a session it succeeds too, so that a page whose session has ended can remove its cookie.
   const logOut: RequestHandler = (req, res) => {
-    const cookie = cookieIn(req) ?? '';
-    const session = sessions.find(cookie, true);
-    if (session && !sameText(req.get('X-Console-Csrf') ?? '', session.csrf)) return refuseCsrf(res);
-    sessions.end(cookie);
+    sessions.end(credentialsIn(req));
     res.set('Set-Cookie', `${cookieName(req)}=; Path=/console; HttpOnly; SameSite=Strict; Max-Age=0`);
     res.status(204).end();
   };

@@ -1,7 +1,7 @@
 import { hash, randomBytes } from 'node:crypto';
-import type { Clock } from '../../kernel/clock.ts';
+import type { Session } from '../../console/contract.ts';
+import type { Clock } from '../../lib/clock.ts';
 import type { Login } from '../tokens.ts';
-import type { Session } from './contract.ts';
 
 /** A session ends after this time without use. Requests that a timer of the page sends do not count as use. */
 export const IDLE_MS = 30 * 60_000;
@@ -12,20 +12,26 @@ const MAX_SESSIONS = 100;
 /** 256 bits cannot be guessed. */
 const RANDOM_BYTES = 32;
 
+/** What a browser sends for its session. Browsers send a cookie to every port of a host, so the cookie alone opens nothing. */
+export interface Credentials {
+  readonly cookie: string;
+  /** Only the login's answer tells it. */
+  readonly secret: string;
+}
+
 /** A session that has not ended. Times are those of the monotonic clock. */
 export interface OpenSession extends Login {
-  readonly csrf: string;
   readonly endsMs: number;
   idleEndsMs: number;
 }
 
 /**
- * The sessions of one process, in memory only, so that nobody can read one from a disk, and a restart ends them all. The cookie's
- * value is kept as a digest: a dump of the memory shows no cookie that works.
+ * The sessions of one process, in memory only, so that nobody can read one from a disk, and a restart ends them all. The
+ * credentials are kept as a digest: a dump of the memory shows none that work.
  */
 export class Sessions {
   readonly #clock: Clock;
-  /** By the digest of the cookie's value. The one that was used last comes last. */
+  /** By the digest of the credentials. The one that was used last comes last. */
   readonly #open = new Map<string, OpenSession>();
 
   constructor(clock: Clock) {
@@ -36,26 +42,26 @@ export class Sessions {
     return this.#open.size;
   }
 
-  /** @returns the cookie's value, which is not kept */
-  begin(login: Login): { secret: string; session: OpenSession } {
+  /** @returns the credentials, which are not kept */
+  begin(login: Login): Credentials & { session: OpenSession } {
     this.#dropEnded();
     const [longestUnused] = this.#open.keys();
     if (this.#open.size >= MAX_SESSIONS && longestUnused !== undefined) this.#open.delete(longestUnused);
     const nowMs = this.#clock.monotonicMs();
+    const cookie = randomBytes(RANDOM_BYTES).toString('base64url');
     const secret = randomBytes(RANDOM_BYTES).toString('base64url');
-    const csrf = randomBytes(RANDOM_BYTES).toString('base64url');
-    const session = { ...login, csrf, endsMs: nowMs + LASTS_MS, idleEndsMs: nowMs + IDLE_MS };
-    this.#open.set(hash('sha256', secret), session);
-    return { secret, session };
+    const session = { ...login, endsMs: nowMs + LASTS_MS, idleEndsMs: nowMs + IDLE_MS };
+    this.#open.set(digestOf({ cookie, secret }), session);
+    return { cookie, secret, session };
   }
 
   /**
-   * The session of a cookie. Undefined: there is none, or it has ended.
+   * The session of these credentials. Undefined: there is none, or it has ended.
    *
    * @param isUse false for a request that a timer of the page sent: it does not extend the session
    */
-  find(secret: string, isUse: boolean): OpenSession | undefined {
-    const digest = hash('sha256', secret);
+  find(credentials: Credentials, isUse: boolean): OpenSession | undefined {
+    const digest = digestOf(credentials);
     const session = this.#open.get(digest);
     if (!session) return undefined;
     if (this.#hasEnded(session)) {
@@ -70,16 +76,16 @@ export class Sessions {
     return session;
   }
 
-  end(secret: string): void {
-    this.#open.delete(hash('sha256', secret));
+  end(credentials: Credentials): void {
+    this.#open.delete(digestOf(credentials));
   }
 
   /** What the page is told about its session. */
-  view({ name, may, csrf, idleEndsMs, endsMs }: OpenSession): Session {
+  view({ name, may, idleEndsMs, endsMs }: OpenSession): Session {
     const [wallMs, nowMs] = [this.#clock.wallMs(), this.#clock.monotonicMs()];
     const at = (ms: number) => new Date(wallMs + ms - nowMs).toISOString();
     return {
-      ...{ name, may: [...may], csrf, nowAt: at(nowMs) },
+      ...{ name, may: [...may], nowAt: at(nowMs) },
       idleEndsAt: at(Math.min(idleEndsMs, endsMs)),
       endsAt: at(endsMs),
     };
@@ -93,3 +99,5 @@ export class Sessions {
     for (const [digest, session] of this.#open) if (this.#hasEnded(session)) this.#open.delete(digest);
   }
 }
+
+const digestOf = ({ cookie, secret }: Credentials): string => hash('sha256', [cookie, secret].join(' '));

@@ -1,5 +1,11 @@
-import type { AuditView, RecordView, ShownRecord } from '../../kernel/records.ts';
-import type { FoundRecord, HeaderView, RecordHeadView, ResponseView, TimelineEntry } from './contract.ts';
+import type {
+  FoundRecord,
+  HeaderView,
+  RecordHeadView,
+  ResponseView,
+  TimelineEntry,
+} from '../../console/contract.ts';
+import type { AuditView, RecordView, ShownRecord } from '../../doubts/records.ts';
 
 /** Header fields of responses that hold no secret, and no name or account of a person. */
 const SHOWN = new Set([
@@ -67,9 +73,8 @@ function timelineOf(record: RecordView | null, audit: readonly AuditView[]): Tim
     entries.push({ at: from.createdAt, what: 'started' });
     if (from.state !== 'executing') entries.push({ at: from.changedAt, what: stateEntry(from.state) });
     const { as, status } = to;
-    const what = as === 'purged' ? 'purged' : 'resolved';
     entries.push({
-      ...{ at, what, by, reason, from: from.state, as },
+      ...{ at, what: 'resolved', by, reason, from: from.state, as },
       ...(status === undefined ? {} : { status }),
     });
   }
@@ -95,9 +100,8 @@ const stateEntry = (state: string): 'completed' | 'in_doubt' =>
 function withoutRepetitions(entries: readonly TimelineEntry[]): TimelineEntry[] {
   const kept: TimelineEntry[] = [];
   for (const entry of entries.toSorted((a, b) => Date.parse(a.at) - Date.parse(b.at))) {
-    const isResolution = entry.what === 'resolved' || entry.what === 'purged';
     const same = kept.findIndex(({ at, what }) => at === entry.at && what === entry.what);
-    if (isResolution || same < 0) kept.push(entry);
+    if (entry.what === 'resolved' || same < 0) kept.push(entry);
     else if (Object.keys(entry).length > Object.keys(kept[same] as TimelineEntry).length) kept[same] = entry;
   }
   return kept;

@@ -1,144 +1,104 @@
-import type { KeyEditor } from '../../auth/key-file-editor.ts';
-import { hashOf, keyLine, pepperCheckOf } from '../../auth/key-index.ts';
-import { isMistyped, MISTYPED, newSecretKey } from '../../auth/secret-key.ts';
-import { Exit, readArguments, required } from '../arguments.ts';
-import { readSecret, timeOf } from './input.ts';
-import { pepperOf, SOURCE_OPTIONS, withSource } from './source.ts';
+import { editKeyFile, type KeyFileEditor } from '../../keys/key-file-editor.ts';
+import { hashOf, keyLine } from '../../keys/key-index.ts';
+import { newSecretKey } from '../../keys/secret-key.ts';
+import { Exit, readArguments, required, type Terminal } from '../arguments.ts';
+import { FLAG, PLACE_OPTIONS, pepperOf, placeOf, readSecret, TEXT, timeOf } from './input.ts';
+import { stateOf } from './read.ts';
 
 const MIN_SECRET_CHARS = 16;
 
-const NEW_KEY_OPTIONS = {
-  ...SOURCE_OPTIONS,
-  merchant: { type: 'string' },
-  id: { type: 'string' },
-  scope: { type: 'string', multiple: true },
-  expires: { type: 'string' },
-} as const;
+const KEY_OPTIONS = { ...PLACE_OPTIONS, merchant: TEXT, id: TEXT };
+const MODE = { type: 'string', default: 'live' } as const;
+const SCOPE = { type: 'string', multiple: true } as const;
 
 /** Adds a new secret key, and prints it. */
-export async function issue(args: string[], usage: string): Promise<void> {
-  const options = readArguments(
-    args,
-    { ...NEW_KEY_OPTIONS, mode: { type: 'string', default: 'live' } },
-    usage,
-  );
-  if (!options) return;
-  const { mode, scope: scopes, expires } = options;
+export async function issue(args: string[], terminal: Terminal, usage: string): Promise<void> {
+  const options = readArguments(args, { ...KEY_OPTIONS, mode: MODE, scope: SCOPE, expires: TEXT }, usage);
+  const { scope: scopes, expires } = options;
   const merchant = required(options.merchant, 'merchant', usage);
   const nowMs = Date.now();
   const expiresAt = expires === undefined ? undefined : timeOf(expires, 'expires', nowMs);
-  const secret = newSecretKey(modeOf(mode, usage));
-  await withSource(options, usage, async (source) => {
-    const pepper = source.pepper();
-    const id = await source.edit((editor) => {
-      const newId = options.id ?? freeId(editor, merchant, nowMs);
-      settlePepper(editor, pepper, source.place);
-      editor.add(merchant, { id: newId, hash: hashOf(pepper, secret), scopes, expiresAt });
-      return newId;
-    }, pepper);
-    printSecret(secret, `${source.place}: the merchant ${merchant} has the new key ${id}`);
-  });
+  const secret = newSecretKey(modeOf(options.mode, usage));
+  const place = await placeOf(options, terminal, usage);
+  const pepper = pepperOf(place, terminal);
+  const hash = hashOf(pepper, secret);
+  const change = (editor: KeyFileEditor) => {
+    const newId = options.id ?? freeId(editor, merchant, nowMs);
+    editor.add(merchant, { id: newId, hash, scopes, expiresAt });
+    return newId;
+  };
+  const id = editKeyFile(place.path, change, pepper);
+  printSecret(terminal, secret, `${place.path}: the merchant ${merchant} has the new key ${id}`);
 }
 
 /** Adds a new secret key with the scopes of an old one, which expires after the overlap. */
-export async function rotate(args: string[], usage: string): Promise<void> {
-  const options = readArguments(
-    args,
-    {
-      ...SOURCE_OPTIONS,
-      merchant: { type: 'string' },
-      id: { type: 'string' },
-      mode: { type: 'string', default: 'live' },
-      overlap: { type: 'string', default: '24h' },
-    },
-    usage,
-  );
-  if (!options) return;
+export async function rotate(args: string[], terminal: Terminal, usage: string): Promise<void> {
+  const overlap = { ...TEXT, default: '24h' };
+  const options = readArguments(args, { ...KEY_OPTIONS, mode: MODE, overlap }, usage);
   const merchant = required(options.merchant, 'merchant', usage);
   const secret = newSecretKey(modeOf(options.mode, usage));
   const nowMs = Date.now();
-  const untilMs = Date.parse(timeOf(options.overlap, 'overlap', nowMs));
-  const until = new Date(untilMs).toISOString();
-  await withSource(options, usage, async (source) => {
-    const pepper = source.pepper();
-    const { oldId, newId } = await source.edit((editor) => {
-      settlePepper(editor, pepper, source.place);
-      const old = keyToRotate(editor, merchant, options.id, nowMs);
-      const id = freeId(editor, merchant, nowMs);
-      const scopes = old.scopes.includes('*') ? undefined : old.scopes;
-      editor.add(merchant, { id, hash: hashOf(pepper, secret), scopes });
-      if ((old.expiresAt ?? Number.POSITIVE_INFINITY) > untilMs)
-        editor.setTime(merchant, old.id, 'expiresAt', until);
-      return { oldId: old.id, newId: id };
-    }, pepper);
-    printSecret(
-      secret,
-      `${source.place}: the merchant ${merchant} has the new key ${newId}, and ${oldId} expires at ${until} or before`,
-    );
-  });
+  const until = timeOf(options.overlap, 'overlap', nowMs);
+  const place = await placeOf(options, terminal, usage);
+  const pepper = pepperOf(place, terminal);
+  const hash = hashOf(pepper, secret);
+  const change = (editor: KeyFileEditor) => {
+    const old = keyToRotate(editor, merchant, options.id, nowMs);
+    const scopes = old.scopes.includes('*') ? undefined : old.scopes;
+    const newId = freeId(editor, merchant, nowMs);
+    editor.add(merchant, { id: newId, hash, scopes });
+    if ((old.expiresAt ?? Number.POSITIVE_INFINITY) > Date.parse(until))
+      editor.setTime(merchant, old.id, 'expiresAt', until);
+    return { oldId: old.id, newId };
+  };
+  const { oldId, newId } = editKeyFile(place.path, change, pepper);
+  printSecret(
+    terminal,
+    secret,
+    `${place.path}: the merchant ${merchant} has the new key ${newId}, and ${oldId} expires at ${until} or before`,
+  );
 }
 
 /** Revokes a key, now or from a time on. */
-export async function revoke(args: string[], usage: string): Promise<void> {
-  const options = readArguments(
-    args,
-    {
-      ...SOURCE_OPTIONS,
-      merchant: { type: 'string' },
-      id: { type: 'string' },
-      at: { type: 'string', default: '0s' },
-    },
-    usage,
-  );
-  if (!options) return;
+export async function revoke(args: string[], terminal: Terminal, usage: string): Promise<void> {
+  const options = readArguments(args, { ...KEY_OPTIONS, at: { ...TEXT, default: '0s' } }, usage);
   const merchant = required(options.merchant, 'merchant', usage);
   const id = required(options.id, 'id', usage);
   const at = timeOf(options.at, 'at', Date.now());
-  await withSource(options, usage, async (source) => {
-    await source.edit((editor) => editor.setTime(merchant, id, 'revokedAt', at));
-    process.stderr.write(
-      `${source.place}: the key ${id} of the merchant ${merchant} is revoked from ${at} on\n`,
-    );
-  });
+  const place = await placeOf(options, terminal, usage);
+  editKeyFile(place.path, (editor) => editor.setTime(merchant, id, 'revokedAt', at));
+  terminal.stderr.write(
+    `${place.path}: the key ${id} of the merchant ${merchant} is revoked from ${at} on\n`,
+  );
 }
 
 /** Adds a secret key that exists already. */
-export async function importKey(args: string[], usage: string): Promise<void> {
-  const options = readArguments(args, { ...NEW_KEY_OPTIONS, 'allow-short': { type: 'boolean' } }, usage);
-  if (!options) return;
+export async function importKey(args: string[], terminal: Terminal, usage: string): Promise<void> {
+  const specific = { scope: SCOPE, expires: TEXT, 'allow-short': FLAG };
+  const options = readArguments(args, { ...KEY_OPTIONS, ...specific }, usage);
   const { scope: scopes, expires } = options;
   const merchant = required(options.merchant, 'merchant', usage);
   const id = required(options.id, 'id', usage);
   const expiresAt = expires === undefined ? undefined : timeOf(expires, 'expires', Date.now());
-  await withSource(options, usage, async (source) => {
-    const pepper = source.pepper();
-    const secret = await readSecret();
-    if (secret.length < MIN_SECRET_CHARS && !options['allow-short'])
-      throw new Exit(
-        `the secret key has fewer than ${MIN_SECRET_CHARS} characters and can be guessed; --allow-short imports it`,
-        1,
-      );
-    if (isMistyped(secret)) throw new Exit(`the secret key ${MISTYPED}`, 1);
-    await source.edit((editor) => {
-      settlePepper(editor, pepper, source.place);
-      editor.add(merchant, { id, hash: hashOf(pepper, secret), scopes, expiresAt });
-    }, pepper);
-    process.stderr.write(`${source.place}: the merchant ${merchant} has the new key ${id}\n`);
-  });
+  const place = await placeOf(options, terminal, usage);
+  const pepper = pepperOf(place, terminal);
+  const secret = await readSecret(terminal);
+  if (secret.length < MIN_SECRET_CHARS && !options['allow-short'])
+    throw new Exit(
+      `the secret key has fewer than ${MIN_SECRET_CHARS} characters and can be guessed; --allow-short imports it`,
+      1,
+    );
+  const hash = hashOf(pepper, secret);
+  editKeyFile(place.path, (editor) => editor.add(merchant, { id, hash, scopes, expiresAt }), pepper);
+  terminal.stderr.write(`${place.path}: the merchant ${merchant} has the new key ${id}\n`);
 }
 
 /** Prints the line of a secret key for the key file. */
-export async function hash(args: string[], usage: string): Promise<void> {
-  const options = readArguments(
-    args,
-    { id: { type: 'string' }, scope: { type: 'string', multiple: true } },
-    usage,
-  );
-  if (!options) return;
+export async function printHash(args: string[], terminal: Terminal, usage: string): Promise<void> {
+  const options = readArguments(args, { id: TEXT, scope: SCOPE }, usage);
   const id = required(options.id, 'id', usage);
-  const pepper = pepperOf(process.env);
-  const line = keyLine({ id, secret: await readSecret(), pepper, scopes: options.scope });
-  process.stdout.write(`${line}\n`);
+  const pepper = pepperOf({}, terminal);
+  terminal.stdout.write(`${keyLine(id, hashOf(pepper, await readSecret(terminal)), options.scope)}\n`);
 }
 
 function modeOf(mode: string, usage: string): 'live' | 'test' {
@@ -146,36 +106,19 @@ function modeOf(mode: string, usage: string): 'live' | 'test' {
   throw new Exit(`--mode takes live or test\n\n${usage}`, 64);
 }
 
-/**
- * Refuses another pepper than that of the keys, because hashes under two peppers would make half of them unknown. Writes the
- * check value if there is no hash yet: of other hashes it is not known which pepper made them.
- */
-function settlePepper(editor: KeyEditor, pepper: string, place: string): void {
-  const { pepperCheck, merchants } = editor.file;
-  const check = pepperCheckOf(pepper);
-  if (pepperCheck !== undefined && pepperCheck !== check)
-    throw new Exit(
-      `the pepper is not that of the keys in ${place}: its pepperCheck differs (in a file, remove pepperCheck if it is the wrong one)`,
-      78,
-    );
-  const hasHashes = merchants.some(({ keys }) => keys.some(({ hash }) => hash !== undefined));
-  if (!hasHashes) editor.setPepperCheck(check);
-}
-
 /** The date, and a letter if the merchant has keys with that id: 2026-11-23, 2026-11-23b, 2026-11-23c. */
-function freeId(editor: KeyEditor, merchant: string, nowMs: number): string {
+function freeId(editor: KeyFileEditor, merchant: string, nowMs: number): string {
   const date = new Date(nowMs).toISOString().slice(0, 10);
   for (const letter of ['', ...'bcdefghijklmnopqrstuvwxyz'])
     if (!editor.find(merchant, date + letter)) return date + letter;
   throw new Exit('name the new key: --id', 64);
 }
 
-function keyToRotate(editor: KeyEditor, merchant: string, id: string | undefined, nowMs: number) {
+function keyToRotate(editor: KeyFileEditor, merchant: string, id: string | undefined, nowMs: number) {
   const all = editor.file.merchants.find(({ code }) => code === merchant)?.keys ?? [];
-  const isValid = (key: (typeof all)[number]) =>
-    (key.notBefore ?? Number.NEGATIVE_INFINITY) <= nowMs &&
-    Math.min(key.expiresAt ?? Number.POSITIVE_INFINITY, key.revokedAt ?? Number.POSITIVE_INFINITY) > nowMs;
-  const valid = all.filter((key) => isValid(key) && (id === undefined || key.id === id));
+  const valid = all.filter(
+    (key) => stateOf(key, nowMs).state === 'in force' && (id === undefined || key.id === id),
+  );
   const [only, another] = valid;
   if (!only) throw new Exit(`the merchant ${merchant} has no such key in force`, 1);
   if (another) {
@@ -186,7 +129,7 @@ function keyToRotate(editor: KeyEditor, merchant: string, id: string | undefined
 }
 
 /** The secret key alone goes to standard output, so that it can be piped into a vault. */
-function printSecret(secret: string, message: string): void {
-  process.stderr.write(`${message}\n`);
-  process.stdout.write(`${secret}\n`);
+function printSecret({ stdout, stderr }: Terminal, secret: string, message: string): void {
+  stderr.write(`${message}\n`);
+  stdout.write(`${secret}\n`);
 }

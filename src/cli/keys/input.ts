@@ -1,15 +1,66 @@
-import { z } from 'zod';
-import { isSecret } from '../../auth/authorization-header.ts';
-import { durationMs } from '../../kernel/duration.ts';
-import { Exit } from '../arguments.ts';
+import { readFileSync } from 'node:fs';
+import * as z from 'zod';
+import { isSecret } from '../../keys/authorization-header.ts';
+import { type KeyFile, parseKeyFile } from '../../keys/key-file.ts';
+import { isMistyped, MISTYPED } from '../../keys/secret-key.ts';
+import { durationMs } from '../../lib/duration.ts';
+import { Exit, type Terminal } from '../arguments.ts';
+
+export const TEXT = { type: 'string' } as const;
+export const FLAG = { type: 'boolean' } as const;
+
+/** The options that say where the key file is. */
+export const PLACE_OPTIONS = { config: TEXT, file: TEXT };
+
+const DEFAULT_FILE = './keys.yaml';
+
+/**
+ * The key file that a command reads or changes, and `auth.pepper` if a configuration with it was named.
+ *
+ * @throws {Exit} if `--config` names a configuration without a key file
+ */
+export async function placeOf(
+  { config, file }: { config?: string | undefined; file?: string | undefined },
+  { env }: Terminal,
+  usage: string,
+): Promise<{ path: string; pepper?: string | undefined }> {
+  if (config === undefined) return { path: file ?? DEFAULT_FILE };
+  if (file !== undefined) throw new Exit(`name one of --config and --file\n\n${usage}`, 64);
+  // Commands with --file do not need it, and loading it takes time.
+  const { loadConfig } = await import('../../config/load.ts');
+  const { keys, pepper } = loadConfig(config, env).auth;
+  if (keys.source === 'file') return { path: keys.path, pepper };
+  throw new Exit(
+    `${config} has auth.keys.source: upstream: the backend has the keys, and there is no list`,
+    78,
+  );
+}
+
+/** @throws {Exit} if there is no `auth.pepper`, and no ONCEGATE_PEPPER */
+export function pepperOf(place: { pepper?: string | undefined }, { env }: Terminal): string {
+  const pepper = place.pepper ?? env.ONCEGATE_PEPPER ?? '';
+  if (pepper.length < 16) throw new Exit('ONCEGATE_PEPPER must be set, with at least 16 characters', 78);
+  return pepper;
+}
+
+/** @throws {Exit} if the file cannot be read */
+export function readKeys(path: string): KeyFile {
+  let bytes: Buffer;
+  try {
+    bytes = readFileSync(path);
+  } catch (error) {
+    throw new Exit(`${path} cannot be read (${(error as NodeJS.ErrnoException).code})`, 78);
+  }
+  return parseKeyFile(bytes);
+}
 
 const MAX_INPUT_BYTES = 4096;
 
 /** A secret key from standard input: one line. A newline after it is not part of the key. */
-export async function readSecret(): Promise<string> {
+export async function readSecret({ stdin }: Terminal): Promise<string> {
   const chunks: Buffer[] = [];
   let bytes = 0;
-  for await (const chunk of process.stdin as AsyncIterable<Buffer>) {
+  for await (const chunk of stdin) {
     bytes += chunk.length;
     if (bytes > MAX_INPUT_BYTES) throw new Exit('standard input is too long for a secret key', 64);
     chunks.push(chunk);
@@ -20,6 +71,7 @@ export async function readSecret(): Promise<string> {
   if (secret === '') throw new Exit('standard input has no secret key', 64);
   if (!isSecret(secret))
     throw new Exit('the secret key cannot be sent as a bearer token of at most 512 characters', 1);
+  if (isMistyped(secret)) throw new Exit(`the secret key ${MISTYPED}`, 1);
   return secret;
 }
 

@@ -1,8 +1,8 @@
-import { Exit } from '../arguments.ts';
-import { hash, importKey, issue, revoke, rotate } from './change.ts';
+import { Exit, Help, type Terminal } from '../arguments.ts';
+import { importKey, issue, printHash, revoke, rotate } from './change.ts';
 import { list, show, verify } from './read.ts';
 
-const USAGE = `oncegate keys: issue, list, rotate and revoke secret keys, in a key file or in Redis.
+const USAGE = `oncegate keys: issue, list, rotate and revoke secret keys in a key file.
 
   oncegate keys issue --merchant CODE [--id ID] [--mode live|test] [--scope OPERATION]... [--expires TIME]
   oncegate keys rotate --merchant CODE [--id ID] [--mode live|test] [--overlap 24h]
@@ -13,33 +13,28 @@ const USAGE = `oncegate keys: issue, list, rotate and revoke secret keys, in a k
   oncegate keys verify
   oncegate keys hash --id ID [--scope OPERATION]...
 
-All but hash take --config FILE, a configuration whose auth.keys says where the keys are, or --file FILE, a key file (default
-./keys.yaml). TIME is ISO 8601 with a zone, or a duration from now such as 30d or 24h.
+All but hash take --file FILE, a key file (default ./keys.yaml), or --config FILE, a configuration whose auth.keys names one. TIME is
+ISO 8601 with a zone, or a duration from now such as 30d or 24h.
 Without auth.pepper in a configuration, the environment variable ONCEGATE_PEPPER must have its value, except for list, show and
 revoke. issue and rotate print the new secret key on standard output, once: only its hash is stored. rotate gives the new key the
 scopes of the old one and no end; --overlap says until when the old one is valid. import, verify and hash read a
-secret key from standard input. A running gateway uses changed keys within a second. In Redis, list and show also know on which
-day (UTC) a key was last used.
+secret key from standard input. A running gateway uses changed keys within a second.
 With auth.keys.source: upstream a gateway has no key list: the backend issues and revokes the keys, and no command here changes that.
-Exit codes: 0 done, 1 refused, 64 wrong arguments, 69 Redis does not answer (the change may have been made: see list),
-78 no pepper, or the keys or the configuration are wrong.
+Exit codes: 0 done, 1 refused, 64 wrong arguments, 78 no pepper, or the keys or the configuration are wrong.
 `;
 
-const ACTIONS: Record<string, (args: string[], usage: string) => void | Promise<void>> = {
-  ...{ issue, rotate, revoke, import: importKey, hash },
+const ACTIONS: Record<string, (args: string[], terminal: Terminal, usage: string) => Promise<void>> = {
+  ...{ issue, rotate, revoke, import: importKey, hash: printHash },
   ...{ list, show, verify },
 };
 
-export async function keys([action = '', ...args]: string[]): Promise<void> {
-  if (action === '--help' || action === '-h') {
-    process.stdout.write(USAGE);
-    return;
-  }
+export async function keys([action = '', ...args]: string[], terminal: Terminal): Promise<void> {
+  if (action === '--help' || action === '-h') throw new Help(USAGE);
   const act = Object.hasOwn(ACTIONS, action) ? ACTIONS[action] : undefined;
   if (!act)
     throw new Exit(`the keys command needs an action: ${Object.keys(ACTIONS).join(', ')}\n\n${USAGE}`, 64);
   try {
-    await act(args, USAGE);
+    await act(args, terminal, USAGE);
   } catch (error) {
     const { name, message } = error as Error;
     // `hash` reads no keys: its mistakes are those of the arguments.

@@ -1,10 +1,12 @@
+import { resolve } from 'node:path';
 import { loadConfig } from '../../config/load.ts';
 import type { Config } from '../../config/schema.ts';
-import { Copy, CopyRefused, type CopyReport } from '../../idempotency/copy/copy.ts';
-import { type CopySide, Superseded } from '../../idempotency/copy/copy-side.ts';
-import { openCopySide } from '../../idempotency/stores/open-store.ts';
-import { systemClock } from '../../kernel/clock.ts';
-import { Exit, readArguments, required } from '../arguments.ts';
+import { markFileOf } from '../../gateway/store-watch.ts';
+import { Copy, CopyRefused, type CopyReport } from '../../ledger/copy/copy.ts';
+import { systemClock } from '../../lib/clock.ts';
+import { type CopySide, Superseded } from '../../store/copy-side.ts';
+import { openCopySide } from '../../store/open-store.ts';
+import { Exit, readArguments, required, type Terminal } from '../arguments.ts';
 import { printable, table } from '../table.ts';
 import { refuseMissingStore } from './desk.ts';
 
@@ -31,35 +33,41 @@ const OPTIONS = {
   undo: { type: 'boolean' },
 } as const;
 
-export async function copy(args: string[]): Promise<void> {
+export async function copy(args: string[], terminal: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
-  if (!options) return;
   if (options.prepare && options.undo)
     throw new Exit(`--prepare and --undo exclude each other\n\n${USAGE}`, 64);
   const longestPauseMs = Number(options['longest-pause-ms']);
   if (!/^\d{1,8}$/.test(options['longest-pause-ms']))
     throw new Exit(`--longest-pause-ms must be a number of milliseconds\n\n${USAGE}`, 64);
-  const [from, to] = (['from', 'to'] as const).map((name) =>
-    loadConfig(required(options[name], name, USAGE), process.env),
-  ) as [Config, Config];
-  if (!options.undo) refuseObserving({ '--from': from, '--to': to });
+  const files = (['from', 'to'] as const).map((name) => required(options[name], name, USAGE));
+  const [from, to] = files.map((file) => loadConfig(file, terminal.env)) as [Config, Config];
+  if (!options.undo) {
+    refuseObserving({ '--from': from, '--to': to });
+    const [mark, otherMark] = [from, to].map((config, i) => resolve(markFileOf(files[i] as string, config)));
+    if (mark === otherMark)
+      throw new Exit(
+        `both configurations note the mark of their store in ${mark}, and each would take the other's store for one that forgot: set store.markFile in one of them`,
+        1,
+      );
+  }
   refuseMissingStore(from);
   const sides: CopySide[] = [];
   try {
     for (const config of [from, to]) sides.push(await openCopySide(config, systemClock));
     const [source, destination] = sides as [CopySide, CopySide];
     for (const side of sides)
-      for (const warning of side.warnings) process.stderr.write(`oncegate: ${side.name}: ${warning}\n`);
+      for (const warning of side.warnings) terminal.stderr.write(`oncegate: ${side.name}: ${warning}\n`);
     const run = new Copy({
       from: source,
       to: destination,
       clock: systemClock,
       longestPauseMs,
-      onProgress: print,
+      onProgress: (line) => void terminal.stdout.write(`${printable(line)}\n`),
     });
     if (options.prepare) await run.prepare();
     else if (options.undo) await run.undo();
-    else process.stdout.write(textOf(await run.run()));
+    else terminal.stdout.write(textOf(await run.run()));
   } catch (error) {
     if (error instanceof CopyRefused || error instanceof Superseded) throw new Exit(error.message, 1);
     throw error;
@@ -82,8 +90,6 @@ function refuseObserving(configs: Record<string, Config>): void {
         1,
       );
 }
-
-const print = (line: string): void => void process.stdout.write(`${printable(line)}\n`);
 
 function textOf({ copiedBefore, copiedInPause, pauseMs, followed }: CopyReport): string {
   const { completed, released, inDoubt, stale } = followed;

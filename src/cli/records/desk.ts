@@ -2,41 +2,37 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { loadConfig } from '../../config/load.ts';
 import type { Config } from '../../config/schema.ts';
-import { Desk } from '../../idempotency/doubt/desk.ts';
-import { scopeOf } from '../../idempotency/fingerprint.ts';
-import type { Store } from '../../idempotency/store.ts';
-import { openStore } from '../../idempotency/stores/open-store.ts';
-import { systemClock } from '../../kernel/clock.ts';
-import type { RecordsQuestion, Refusal, RefusalReason } from '../../kernel/records.ts';
-import { Exit } from '../arguments.ts';
+import { Desk } from '../../doubts/desk.ts';
+import type { RecordsQuestion, Refusal, RefusalReason } from '../../doubts/records.ts';
+import { scopeOf } from '../../ledger/record-id.ts';
+import { systemClock } from '../../lib/clock.ts';
+import { openStore } from '../../store/open-store.ts';
+import { Exit, type Terminal } from '../arguments.ts';
 
-/** Opens only the store of the configuration, and closes it after `work`. */
-export async function withStore<T>(
+/** Opens only the store of the configuration, with a desk on it, and closes it after `work`. */
+export async function withDesk<T>(
   configFile: string,
-  work: (store: Store, config: Config) => Promise<T>,
+  { env }: Terminal,
+  work: (desk: Desk) => Promise<T>,
 ): Promise<T> {
-  const config = loadConfig(configFile, process.env);
+  const config = loadConfig(configFile, env);
   refuseMissingStore(config);
+  const { leaseMs } = config.lock;
+  const { maxStoredBytes } = config.idempotency;
   const store = await openStore(config, systemClock);
   try {
-    return await work(store, config);
+    return await work(
+      new Desk(store, { leaseMs, maxStoredBytes, clock: systemClock, source: 'command_line' }),
+    );
   } finally {
     await store.close();
   }
 }
 
-/** As {@link withStore}, with a desk on the store. */
-export const withDesk = <T>(configFile: string, work: (desk: Desk) => Promise<T>): Promise<T> =>
-  withStore(configFile, (store, { lock: { leaseMs }, idempotency: { maxStoredBytes } }) =>
-    work(new Desk(store, { leaseMs, maxStoredBytes, clock: systemClock, source: 'command_line' })),
-  );
-
 /** At a mistyped path, SQLite would create an empty store, and the command would report that nothing is in doubt. */
 export function refuseMissingStore({ store }: Config): void {
   if (store.kind !== 'sqlite') return;
-  // data.mdb is the LMDB store of an earlier version: openStore refuses it, and its message says what to do.
-  const files = ['records.db', 'data.mdb'];
-  if (!files.some((file) => existsSync(join(store.path, file))))
+  if (!existsSync(join(store.path, 'records.db')))
     throw new Exit(`there is no store in ${store.path}: no gateway has run with it`, 69);
 }
 

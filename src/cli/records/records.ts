@@ -1,22 +1,19 @@
-import type { Desk } from '../../idempotency/doubt/desk.ts';
-import type { RecordsPage, RecordView } from '../../kernel/records.ts';
-import { Exit, readArguments, required } from '../arguments.ts';
+import type { Desk } from '../../doubts/desk.ts';
+import type { RecordsPage, RecordView } from '../../doubts/records.ts';
+import { Exit, Help, readArguments, required, type Terminal } from '../arguments.ts';
 import { table } from '../table.ts';
 import { copy } from './copy.ts';
 import { ask, withDesk } from './desk.ts';
-import { purge } from './purge.ts';
 import { resolve } from './resolve.ts';
 import { resolveMany } from './resolve-many.ts';
 import { show } from './show.ts';
 
-const USAGE = `oncegate records: list and show records, resolve keys in doubt, remove stored responses, and move all records to
-another store.
+const USAGE = `oncegate records: list and show records, resolve keys in doubt, and move all records to another store.
 
   oncegate records list --config FILE [--in-doubt] [--limit N] [--json | --lines]
   oncegate records show --config FILE (--scope S | --merchant M --key K) [--body] [--json]
-  oncegate records resolve --config FILE (--scope S | --merchant M --key K) --as completed|released --reason TEXT
+  oncegate records resolve --config FILE (--scope S | --merchant M --key K) --execution E --as completed|released --reason TEXT
   oncegate records resolve-many --config FILE --from FILE --reason TEXT [--dry-run]
-  oncegate records purge --config FILE --merchant M --reason TEXT [--dry-run]
   oncegate records copy --from CONFIG --to CONFIG [--prepare | --undo]
 
 They open only the stores of the configurations. With SQLite, run them on the machine of the gateway. The gateway may run.
@@ -24,23 +21,20 @@ Each takes --help. Exit codes: 0 done, 1 refused (by resolve: and nothing was wr
 78 the configuration is wrong.
 `;
 
-const ACTIONS: Record<string, (args: string[]) => Promise<void>> = {
-  ...{ list, show, resolve, purge, copy },
+const ACTIONS: Record<string, (args: string[], terminal: Terminal) => Promise<void>> = {
+  ...{ list, show, resolve, copy },
   'resolve-many': resolveMany,
 };
 
-export async function records([action = '', ...args]: string[]): Promise<void> {
-  if (action === '--help' || action === '-h') {
-    process.stdout.write(USAGE);
-    return;
-  }
+export async function records([action = '', ...args]: string[], terminal: Terminal): Promise<void> {
+  if (action === '--help' || action === '-h') throw new Help(USAGE);
   const act = Object.hasOwn(ACTIONS, action) ? ACTIONS[action] : undefined;
   if (!act)
     throw new Exit(
-      `the records command needs an action: list, show, resolve, resolve-many, purge or copy\n\n${USAGE}`,
+      `the records command needs an action: list, show, resolve, resolve-many or copy\n\n${USAGE}`,
       64,
     );
-  await act(args);
+  await act(args, terminal);
 }
 
 const LIST_USAGE = `oncegate records list --config FILE [--in-doubt] [--limit N] [--cursor C] [--json | --lines]
@@ -66,20 +60,19 @@ const LIST_OPTIONS = {
 /** The most records that the desk returns at once. */
 const PAGE = 1000;
 
-async function list(args: string[]): Promise<void> {
+async function list(args: string[], terminal: Terminal): Promise<void> {
   const options = readArguments(args, LIST_OPTIONS, LIST_USAGE);
-  if (!options) return;
   const limit = limitOf(options.limit ?? '100');
   const inDoubt = options['in-doubt'] ?? false;
   const config = required(options.config, 'config', LIST_USAGE);
-  const listing = await withDesk(config, (desk) => listUpTo(limit, desk, inDoubt, options.cursor));
+  const listing = await withDesk(config, terminal, (desk) => listUpTo(limit, desk, inDoubt, options.cursor));
   if (options.lines)
-    process.stdout.write(listing.records.map((record) => `${JSON.stringify(record)}\n`).join(''));
+    terminal.stdout.write(listing.records.map((record) => `${JSON.stringify(record)}\n`).join(''));
   else
-    process.stdout.write(options.json ? `${JSON.stringify(listing, null, 2)}\n` : textOf(listing, inDoubt));
+    terminal.stdout.write(options.json ? `${JSON.stringify(listing, null, 2)}\n` : textOf(listing, inDoubt));
   // Output that goes to a file does not show that there is more.
   if ((options.json || options.lines) && listing.cursor !== undefined)
-    process.stderr.write(`oncegate: there may be more than --limit ${limit} records\n`);
+    terminal.stderr.write(`oncegate: there may be more than --limit ${limit} records\n`);
 }
 
 async function listUpTo(limit: number, desk: Desk, inDoubt: boolean, from?: string): Promise<RecordsPage> {

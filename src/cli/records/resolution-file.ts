@@ -1,7 +1,7 @@
 import { readFileSync, statSync } from 'node:fs';
-import { z } from 'zod';
-import { scopeOf } from '../../idempotency/fingerprint.ts';
-import type { RecordView, ResolveRequest } from '../../kernel/records.ts';
+import * as z from 'zod';
+import type { RecordView, ResolveRequest } from '../../doubts/records.ts';
+import { scopeOf } from '../../ledger/record-id.ts';
 import { Exit } from '../arguments.ts';
 
 /** How one key is to be resolved. */
@@ -40,7 +40,10 @@ const lineSchema = z
     headers: z.array(z.string()).optional(),
     /** Text; it is stored in UTF-8. */
     body: z.string().optional(),
-    execution: z.string().optional(),
+    // The file is older than this command: meanwhile the key may have been released and executed again.
+    execution: z.string({
+      error: 'must be the execution that was looked up, as records list --lines prints it',
+    }),
   })
   .refine(
     ({ scope, merchant, key }) =>
@@ -53,11 +56,7 @@ const lineSchema = z
     ({ scope, merchant, key }) =>
       scope === undefined || merchant === undefined || key === undefined || scope === scopeOf(merchant, key),
     { message: 'scope is not that of merchant and key' },
-  )
-  // The file is older than this command: meanwhile the key may have been released and executed again.
-  .refine(({ as, execution }) => as === 'completed' || execution !== undefined, {
-    message: 'released needs the execution that was looked up, from records list --lines',
-  });
+  );
 
 /** @throws {Exit} 64 with the mistakes of the file, before anything is written */
 export function readResolutions(path: string): FileLine[] {

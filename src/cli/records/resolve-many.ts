@@ -1,14 +1,14 @@
 import { userInfo } from 'node:os';
-import type { Desk } from '../../idempotency/doubt/desk.ts';
-import type { Scope } from '../../kernel/brands.ts';
+import type { Desk } from '../../doubts/desk.ts';
 import type {
   AuditView,
   RecordsAnswer,
   RecordView,
   ResolveRequest,
   ShownRecord,
-} from '../../kernel/records.ts';
-import { Exit, readArguments, required } from '../arguments.ts';
+} from '../../doubts/records.ts';
+import type { Scope } from '../../lib/brands.ts';
+import { Exit, readArguments, required, type Terminal } from '../arguments.ts';
 import { printable } from '../table.ts';
 import { withDesk } from './desk.ts';
 import { type FileLine, readResolutions } from './resolution-file.ts';
@@ -20,12 +20,11 @@ one after the other. A key that cannot be resolved is reported, and the others a
 interrupted and repeated with the same file: a key that already is what its line says is left as it is.
 
   --from FILE     one JSON object in each line:
-                  {"merchant": "M-1", "key": "order-1", "as": "completed", "status": 201, "body": "{}",
-                   "headers": ["Content-Type", "application/json"]}
-                  {"scope": "1d9f…", "as": "released", "execution": "8c1e…"}
+                  {"merchant": "M-1", "key": "order-1", "execution": "8c1e…", "as": "completed", "status": 201,
+                   "headers": ["Content-Type", "application/json"], "body": "{}"}
+                  {"scope": "1d9f…", "execution": "5b07…", "as": "released"}
                   A line of records list --lines serves, if you add "as" to it. "execution" is from there: the key is resolved only
-                  if it still has that one. released needs it, because releasing a key that was executed again meanwhile could
-                  pay twice. No key may be in two lines
+                  if it still has that one, and was not executed again meanwhile. No key may be in two lines
   --reason TEXT   why; kept in the audit trail
   --by NAME       who; kept in the audit trail (default: the user of this process)
   --dry-run       only prints what would be resolved, and writes nothing
@@ -54,26 +53,26 @@ interface Done {
 /** The store did not answer: the lines from this one on were not looked at. */
 class StoreGone extends Error {}
 
-export async function resolveMany(args: string[]): Promise<void> {
+export async function resolveMany(args: string[], terminal: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
-  if (!options) return;
   const config = required(options.config, 'config', USAGE);
   const lines = readResolutions(required(options.from, 'from', USAGE));
   const note = { reason: required(options.reason, 'reason', USAGE), by: options.by ?? userInfo().username };
   const isDryRun = options['dry-run'] === true;
-  const tally = new Tally(lines.length, isDryRun);
+  const tally = new Tally(lines.length, isDryRun, terminal);
   // A second signal ends the process at once.
   const stop = new AbortController();
-  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => stop.abort());
+  const interrupt = () => stop.abort();
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, interrupt);
   // Nobody reads the report any more, as with `| head`.
-  process.stdout.on('error', () => stop.abort());
-  await withDesk(config, async (desk) => {
+  terminal.stdout.on('error', interrupt);
+  await withDesk(config, terminal, async (desk) => {
     for (const { name, request } of lines) {
       if (stop.signal.aborted) throw tally.exit('interrupted', 130);
       try {
         const done = await (isDryRun ? tryOut : resolveOne)(desk, { ...request, ...note });
         // The line comes before the progress: a run that is killed has written each line that its progress counts.
-        process.stdout.write(`${done.result.padEnd(4)} ${printable(`${name}: ${done.text}`)}\n`);
+        terminal.stdout.write(`${done.result.padEnd(4)} ${printable(`${name}: ${done.text}`)}\n`);
         tally.add(request.as, done);
       } catch (error) {
         if (error instanceof StoreGone) throw tally.exit(error.message, 69);
@@ -82,19 +81,21 @@ export async function resolveMany(args: string[]): Promise<void> {
     }
   });
   if (tally.failed > 0) throw tally.exit(`${tally.failed} of ${lines.length} keys cannot be resolved`, 1);
-  process.stdout.write(`${tally.text()}\n`);
+  terminal.stdout.write(`${tally.text()}\n`);
 }
 
 /** Counts the lines, and reports progress on standard error, because standard output may go to a file. */
 class Tally {
   failed = 0;
+  readonly #terminal: Terminal;
   readonly #of: number;
   readonly #would: string;
   readonly #every: number;
   readonly #counts = { completed: 0, released: 0, same: 0 };
   #seen = 0;
 
-  constructor(of: number, isDryRun: boolean) {
+  constructor(of: number, isDryRun: boolean, terminal: Terminal) {
+    this.#terminal = terminal;
     this.#of = of;
     this.#would = isDryRun ? 'would be ' : '';
     this.#every = Math.max(100, Math.ceil(of / 10));
@@ -105,7 +106,7 @@ class Tally {
     else this.#counts[result === 'same' ? 'same' : as]++;
     this.#seen++;
     if (this.#seen % this.#every === 0 && this.#seen < this.#of)
-      process.stderr.write(`oncegate: ${this.#seen} of ${this.#of} keys\n`);
+      this.#terminal.stderr.write(`oncegate: ${this.#seen} of ${this.#of} keys\n`);
   }
 
   text(): string {
@@ -121,7 +122,7 @@ class Tally {
 
   /** Ends the command with the summary. */
   exit(why: string, code: number): Exit {
-    process.stdout.write(`${this.text()}\n`);
+    this.#terminal.stdout.write(`${this.text()}\n`);
     return new Exit(why, code);
   }
 }
@@ -152,7 +153,7 @@ async function tryOut(desk: Desk, request: ResolveRequest): Promise<Done> {
 
 function whyNot(record: RecordView | null, { execution }: ResolveRequest): string | undefined {
   if (!record) return 'There is no record: there is nothing to resolve.';
-  if (execution !== undefined && execution !== record.execution)
+  if (execution !== record.execution)
     return 'The record belongs to another execution than the one that was named.';
   if (record.state === 'completed') return 'It is completed: there is nothing to resolve.';
   return undefined;

@@ -1,18 +1,19 @@
 import { readFileSync, statSync } from 'node:fs';
 import { userInfo } from 'node:os';
-import type { ResolvedRecord, ResolveRequest } from '../../kernel/records.ts';
-import { Exit, readArguments, required } from '../arguments.ts';
+import type { ResolvedRecord, ResolveRequest } from '../../doubts/records.ts';
+import { Exit, readArguments, required, type Terminal } from '../arguments.ts';
 import { ask, namedScope, RECORD_OPTIONS, withDesk } from './desk.ts';
 
-const USAGE = `oncegate records resolve --config FILE (--scope S | --merchant M --key K) --as completed|released --reason TEXT
+const USAGE = `oncegate records resolve --config FILE (--scope S | --merchant M --key K) --execution E --as completed|released --reason TEXT
 
 Resolves a key in doubt: records what became of its request. Look into the books of the backend first.
 
+  --execution E    the execution that you looked at (records show and records list --json print it). It is refused if the key has been
+                   executed again since
   --as completed   the backend executed it. Retries get the response below, or 409 response_not_stored without one
   --as released    the backend surely did not execute it, and no gateway still works on it. The next retry executes it
   --reason TEXT    why; kept in the audit trail
   --by NAME        who; kept in the audit trail (default: the user of this process)
-  --execution E    resolve only if the record still belongs to this execution (records show prints it)
 
 The response:
   --status N       its status
@@ -35,9 +36,8 @@ const OPTIONS = {
 /** The largest idempotency.maxStoredBytes that the configuration allows. */
 const MAX_BODY_BYTES = 67_108_864;
 
-export async function resolve(args: string[]): Promise<void> {
+export async function resolve(args: string[], terminal: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
-  if (!options) return;
   const config = required(options.config, 'config', USAGE);
   const as = required(options.as, 'as', USAGE);
   if (as !== 'completed' && as !== 'released')
@@ -50,12 +50,12 @@ export async function resolve(args: string[]): Promise<void> {
     status: options.status === undefined ? undefined : Number(options.status),
     headers: options.header?.flatMap(headerOf),
     body: options.body === undefined ? undefined : base64Of(options.body),
-    execution: options.execution,
+    execution: required(options.execution, 'execution', USAGE),
   };
-  const { scope, from, to } = await withDesk(config, (desk) =>
+  const { scope, from, to } = await withDesk(config, terminal, (desk) =>
     ask<ResolvedRecord>(desk, { kind: 'resolve', ...request }),
   );
-  process.stdout.write(
+  terminal.stdout.write(
     `${from.operation} of ${from.merchant} was ${from.state} and is now ${to.as} (scope ${scope})\n`,
   );
 }

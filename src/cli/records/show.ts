@@ -1,12 +1,12 @@
-import type { Scope } from '../../kernel/brands.ts';
-import type { RecordView, ShownRecord } from '../../kernel/records.ts';
-import { Exit, readArguments, required } from '../arguments.ts';
+import type { RecordView, ShownRecord } from '../../doubts/records.ts';
+import type { Scope } from '../../lib/brands.ts';
+import { Exit, readArguments, required, type Terminal } from '../arguments.ts';
 import { printable, table } from '../table.ts';
 import { ask, namedScope, RECORD_OPTIONS, withDesk } from './desk.ts';
 
 const USAGE = `oncegate records show --config FILE (--scope S | --merchant M --key K) [--body] [--json]
 
-Prints a record without its body, and its audit trail: who resolved or purged it, and why.
+Prints a record without its body, and its audit trail: who resolved it, and why.
 
   --body    print only the stored body, byte for byte
   --json    print JSON
@@ -19,17 +19,16 @@ const OPTIONS = {
   json: { type: 'boolean' },
 } as const;
 
-export async function show(args: string[]): Promise<void> {
+export async function show(args: string[], terminal: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
-  if (!options) return;
   const scope = namedScope(options, USAGE);
-  await withDesk(required(options.config, 'config', USAGE), async (desk) => {
+  await withDesk(required(options.config, 'config', USAGE), terminal, async (desk) => {
     const shown = await ask<ShownRecord>(desk, { kind: 'show', scope });
     if (options.body) {
       const body = await desk.bodyOf(scope as Scope);
       if (!body) throw new Exit('The record has no stored body.', 1);
-      process.stdout.write(body);
-    } else process.stdout.write(options.json ? `${JSON.stringify(shown, null, 2)}\n` : textOf(shown));
+      terminal.stdout.write(body);
+    } else terminal.stdout.write(options.json ? `${JSON.stringify(shown, null, 2)}\n` : textOf(shown));
   });
 }
 

@@ -4,9 +4,11 @@ import { join } from 'node:path';
 import express from 'express';
 import { afterAll, describe, expect, it } from 'vitest';
 import { pageRoutes } from '../../../src/admin/console/page.ts';
+import { securityHeaders } from '../../../src/admin/headers.ts';
 import { listen } from '../../../src/gateway/http-server.ts';
 import { send } from '../../support/client.ts';
 import { temporaryFolder } from '../../support/config.ts';
+import { codeOf } from '../../support/console.ts';
 
 const servers: ReturnType<typeof createServer>[] = [];
 afterAll(() => {
@@ -15,7 +17,7 @@ afterAll(() => {
 
 /** The routes of the page, for the bundle in a folder. */
 async function serve(folder: string): Promise<string> {
-  const server = createServer(express().use('/console', pageRoutes(folder)));
+  const server = createServer(express().use(securityHeaders).use('/console', pageRoutes(folder)));
   servers.push(server);
   return `http://127.0.0.1:${await listen(server, '127.0.0.1', 0)}`;
 }
@@ -23,10 +25,10 @@ async function serve(folder: string): Promise<string> {
 describe('the page of the console', () => {
   it('is served with its assets, which browsers keep', async () => {
     const folder = temporaryFolder();
-    mkdirSync(join(folder, 'assets'));
+    mkdirSync(join(folder, 'assets', 'inner'), { recursive: true });
     writeFileSync(join(folder, 'index.html'), '<script src="assets/app-1A2B3C4D.js"></script>');
-    writeFileSync(join(folder, 'secret-1A2B3C4D.js'), 'not an asset');
-    for (const name of ['app-1A2B3C4D.js', 'app-1A2B3C4D.css', 'notes.txt', 'app.js'])
+    writeFileSync(join(folder, 'secret.js'), 'not an asset');
+    for (const name of ['app-1A2B3C4D.js', 'app-1A2B3C4D.css', '.hidden.js', 'inner/index.html'])
       writeFileSync(join(folder, 'assets', name), name);
     const url = await serve(folder);
     const page = await send(url, { path: '/console/' });
@@ -41,24 +43,26 @@ describe('the page of the console', () => {
     ]) {
       const { status, headers, body } = await send(url, { path: `/console/assets/${name}` });
       expect([status, headers['content-type'], String(body)]).toEqual([200, type, name]);
-      expect(headers['cache-control']).toBe('public, max-age=31536000, immutable');
+      expect(headers).toMatchObject({
+        'cache-control': 'public, max-age=31536000, immutable',
+        'content-security-policy': expect.stringContaining("default-src 'none'; script-src 'self';"),
+        'x-content-type-options': 'nosniff',
+      });
     }
     for (const name of [
-      'notes.txt',
-      'app.js',
-      '..%2fsecret-1A2B3C4D.js',
-      'app-1A2B3C4D.js%00',
-      '%2e%2e%2findex.html',
+      ...['none.js', '.hidden.js', 'inner', 'app-1A2B3C4D.js%00', '..%2fsecret.js', '..%5csecret.js'],
+      ...['%2e%2e%2findex.html', '%2e%2e%2f%2e%2e%2f%2e%2e%2fetc%2fpasswd', '%2fetc%2fpasswd'],
     ])
-      expect((await send(url, { path: `/console/assets/${name}` })).status, name).toBe(404);
+      expect(codeOf(await send(url, { path: `/console/assets/${name}` })), name).toBe('404 not_found');
   });
 
   it('says how to build it while it is not built, and is there when it is', async () => {
     const folder = join(temporaryFolder(), 'console');
     const url = await serve(folder);
-    const { status, body } = await send(url, { path: '/console/' });
+    const { status, headers, body } = await send(url, { path: '/console/' });
     expect([status, String(body)]).toEqual([503, expect.stringContaining('npm run pages')]);
-    mkdirSync(join(folder, 'assets'), { recursive: true });
+    expect(headers['cache-control']).toBe('no-store');
+    mkdirSync(folder);
     writeFileSync(join(folder, 'index.html'), 'built');
     expect(String((await send(url, { path: '/console/' })).body)).toBe('built');
   });

@@ -1,7 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Configuration, Overview } from '../../../src/admin/console/contract.ts';
-import { systemClock } from '../../../src/kernel/clock.ts';
+import { systemClock } from '../../../src/lib/clock.ts';
 import { type TestAnswer, withdraw } from '../../support/client.ts';
 import { temporaryFolder, writeKeys } from '../../support/config.ts';
 import {
@@ -81,9 +80,7 @@ const KINDS: [expected: string, path: string, method?: string][] = [
   ['400 invalid', '/records/%zz'],
   ['401 not_logged_in', '/console/session'],
   ['401 not_logged_in', '/console/api/overview'],
-  ['401 not_logged_in', '/console/api/series'],
   ['401 not_logged_in', '/console/api/doubts'],
-  ['401 not_logged_in', '/console/api/configuration'],
   ['401 not_logged_in', `/console/api/records/${'0'.repeat(64)}`],
   ['401 not_logged_in', `/console/api/records/${'0'.repeat(64)}/body`],
   ['401 not_logged_in', `/console/api/records/${'0'.repeat(64)}/resolve`, 'POST'],
@@ -185,47 +182,6 @@ describe('a request on the admin port', () => {
   });
 });
 
-describe('the overview', () => {
-  it('says in words how merchants are served, and which part is not', async () => {
-    const own = await openStack({ admin: consoleOptions });
-    const browser = await loggedIn(own.adminUrl);
-    const well = await browser.api<Overview>('overview');
-    expect(well).toMatchObject({
-      ...{ state: 'ok', summary: 'Merchants are served.', workers: 1, mode: 'protect', store: 'sqlite' },
-      build: { version: expect.stringMatching(/^\d/), node: process.versions.node },
-    });
-    expect(well.parts.map(({ name, state }) => `${name} ${state}`)).toEqual([
-      ...['store ok', 'upstream ok', 'keys ok', 'draining ok'],
-    ]);
-    await own.sandbox.close();
-    await expect
-      .poll(async () => (await browser.api<Overview>('overview')).state, { timeout: 10_000 })
-      .toBe('failing');
-    const failing = await browser.api<Overview>('overview');
-    expect(failing.summary).toBe(
-      'Backend: New requests are answered 502 and not executed. Stored results are still replayed.',
-    );
-    await own.shutdown();
-  });
-});
-
-describe('the configuration', () => {
-  it('is shown as it is in force, without secrets', async () => {
-    const browser = await loggedIn(stack.adminUrl);
-    const { sections, file, warnings } = await browser.api<Configuration>('configuration');
-    expect({ file, warnings }).toEqual({ file: null, warnings: [] });
-    const yaml = (name: string) => sections.find((section) => section.name === name)?.yaml ?? '';
-    expect(yaml('admin').match(/token: "\[secret\]"/g)).toHaveLength(3);
-    expect(yaml('operations')).toContain('authorization: "[secret]"');
-    expect(
-      sections
-        .filter(({ takesEffect }) => takesEffect === 'reload')
-        .map(({ name }) => name)
-        .toSorted(),
-    ).toEqual(['limits', 'log', 'metrics', 'operations']);
-  });
-});
-
 it('no answer has a secret of the configuration, of a merchant, or of another session', async () => {
   const key = randomUUID();
   await withdraw(stack.url, { key });
@@ -239,7 +195,7 @@ it('no answer has a secret of the configuration, of a merchant, or of another se
     });
     for (const path of [`records/${scope}`, `records/${scope}/body`]) await browser.request(`api/${path}`);
     const login = browser.answers.shift();
-    sessions.push(String(login?.headers['set-cookie']).split(/[=;]/)[1] as string);
+    sessions.push(String(login?.headers['set-cookie']).split(/[=;]/)[1] as string, browser.secret);
     answers.push(...browser.answers);
   }
   const secrets = [ADMIN_TOKEN, SUPPORT_TOKEN, PEPPER, STORE_KEY, LOOKUP_TOKEN, 'sk_sandbox', ...sessions];

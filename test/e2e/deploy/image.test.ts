@@ -49,8 +49,6 @@ it('what the Dockerfile copies is enough to build the gateway, and to run it', {
   const [, program = ''] = /^ENTRYPOINT \["node", "(.+)"\]$/m.exec(final) ?? [];
   const checked = run(image, `"${process.execPath}" ${program} check --offline --config etc/gateway.yaml`);
   expect(checked).toContain('skip upstream');
-  // The pages of the admin port.
-  for (const page of ['console', 'docs'])
-    expect(readFileSync(join(image, 'dist', page, 'index.html'), 'utf8')).toContain(`/${page}/assets/`);
+  expect(readFileSync(join(image, 'dist/page/index.html'), 'utf8')).toContain('/console/assets/');
   expect(final).toMatch(/^USER node$/m);
 });

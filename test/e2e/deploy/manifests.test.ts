@@ -1,12 +1,12 @@
 import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, onTestFinished } from 'vitest';
 import { parse, parseAllDocuments } from 'yaml';
 import { parseConfig } from '../../../src/config/load.ts';
 import type { Config } from '../../../src/config/schema.ts';
-import { shutdownWithinMs } from '../../../src/gateway/gateway.ts';
 import { send } from '../../support/client.ts';
+import { shutdownWithinMs } from '../../support/config.ts';
 import { openStack } from '../../support/stack.ts';
 
 const FOLDER = fileURLToPath(new URL('../../../deploy/kubernetes', import.meta.url));
@@ -42,11 +42,12 @@ describe.each(['redis', 'sqlite'])('the manifests of the overlay %s', (overlay) 
   const configMap = of('ConfigMap');
   const config: Config = parseConfig(configMap.data['gateway.yaml'], ENVIRONMENT);
 
-  it('mount the configuration under its generated name', () => {
+  it('mount the configuration under its generated name, and take its environment from the secret', () => {
     const { configMap: mounted } = pod.volumes.find(({ name }: { name: string }) => name === 'config');
     expect(mounted.name).toBe(configMap.metadata.name);
     const path = container.volumeMounts.find(({ name }: { name: string }) => name === 'config').mountPath;
     expect(container.args).toEqual(['serve', '--config', `${path}/gateway.yaml`]);
+    expect(container.envFrom).toEqual([{ secretRef: { name: 'oncegate' } }]);
   });
 
   it('keep what the gateway writes on a volume', () => {
@@ -59,15 +60,8 @@ describe.each(['redis', 'sqlite'])('the manifests of the overlay %s', (overlay) 
       expect(volume.persistentVolumeClaim.claimName).toBe(of('PersistentVolumeClaim').metadata.name);
   });
 
-  it('take every name of the environment from the secret', () => {
-    expect(container.envFrom).toEqual([{ secretRef: { name: 'oncegate' } }]);
-  });
-
-  it('give a pod more time to end than the gateway takes', () => {
+  it('give a pod more time to end than the gateway takes, which serves until nothing is sent to it', () => {
     expect(pod.terminationGracePeriodSeconds * 1000).toBeGreaterThan(shutdownWithinMs(config));
-  });
-
-  it('serve until nothing is sent to a pod any more', () => {
     // With one replica, another one does not start before this one has ended.
     if (overlay === 'sqlite') return;
     const { periodSeconds, failureThreshold } = container.readinessProbe;
@@ -83,7 +77,8 @@ describe.each(['redis', 'sqlite'])('the manifests of the overlay %s', (overlay) 
       ]),
     );
     expect(config.admin).toMatchObject({ host: '0.0.0.0', token: ENVIRONMENT.ONCEGATE_ADMIN_TOKEN });
-    await using stack = await disposable();
+    const stack = await openStack();
+    onTestFinished(() => stack.close());
     for (const probe of ['startupProbe', 'livenessProbe', 'readinessProbe']) {
       const { path, port } = container[probe].httpGet;
       expect(port).toBe('admin');
@@ -152,8 +147,3 @@ it('the image has the version of the package', () => {
   const { spec } = parse(readFileSync(`${FOLDER}/base/deployment.yaml`, 'utf8'));
   expect(spec.template.spec.containers[0].image).toBe(`oncegate:${version}`);
 });
-
-async function disposable() {
-  const stack = await openStack();
-  return Object.assign(stack, { [Symbol.asyncDispose]: () => stack.close() });
-}

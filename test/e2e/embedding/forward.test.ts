@@ -1,45 +1,59 @@
-import { createServer } from 'node:http';
+import type { RequestListener } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { gzipSync } from 'node:zlib';
+import type express5 from 'express';
 import type { RequestHandler } from 'express';
 import { createProxyMiddleware } from 'http-proxy-middleware';
 import { pino } from 'pino';
 import { describe, expect, it } from 'vitest';
-import { listen } from '../../../src/gateway/http-server.ts';
 import { forward, metricsMiddleware } from '../../../src/index.ts';
 import { createSandbox } from '../../../src/sandbox/sandbox.ts';
+import { httpBackend } from '../../support/backend.ts';
 import { send } from '../../support/client.ts';
-import { closeAfterTest, embed, expressVersions } from '../../support/embedded.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { until } from '../../support/until.ts';
+import { closeAfterTest, embed, expressVersions } from './embedded.ts';
 
-const PAYOUT = payoutBody();
 const problemCode = (answer: { json<T>(): T }) => answer.json<{ error?: { code: string } }>().error?.code;
 
-describe.each(expressVersions)('forward() behind idempotency() on %s', (_, express) => {
-  async function withSandbox(options: Partial<Parameters<typeof forward>[0]> = {}) {
-    const sandbox = await createSandbox({ port: 0 });
-    closeAfterTest(() => sandbox.close());
-    const toBackend = forward({ upstream: sandbox.url, ...options });
-    const app = await embed((to, protect) => to.use(protect, toBackend), { express });
-    closeAfterTest(() => toBackend.close());
-    const pay = (key: string | undefined, fault = '', more: object = {}) =>
-      send(app.url, {
-        method: 'POST',
-        path: '/v1/index.php',
-        headers: {
-          authorization: 'Bearer sk_sandbox_alpha',
-          'content-type': 'application/json',
-          ...(key !== undefined && { 'idempotency-key': key }),
-          ...(fault && { 'x-sandbox-fault': fault }),
-        },
-        body: JSON.stringify(PAYOUT),
-        ...more,
-      });
-    return { ...app, sandbox, pay, payouts: () => sandbox.ledger.payouts() };
-  }
+interface Opened {
+  express?: typeof express5;
+  /** Between idempotency() and forward(). */
+  middle?: RequestHandler;
+  options?: object;
+  timeoutMs?: number;
+}
 
-  it('sends a payout once, and replays its response', async () => {
-    const { pay, payouts } = await withSandbox();
+/** An application that forwards everything to a sandbox, and what pays there. */
+async function withSandbox({ express, middle, options, timeoutMs }: Opened = {}) {
+  const sandbox = await createSandbox({ port: 0 });
+  closeAfterTest(() => sandbox.close());
+  const toBackend = forward({ upstream: sandbox.url, connectTimeoutMs: 500, ...options });
+  const app = await embed(
+    (to, protect, { raw }) =>
+      // A body that was parsed as bytes can be forwarded.
+      to.use(...(middle ? [raw({ type: '*/*' }), protect, middle] : [protect]), toBackend),
+    { ...(express && { express }), ...(timeoutMs && { timeoutMs }) },
+  );
+  closeAfterTest(() => toBackend.close());
+  const pay = (key?: string, fault = '') =>
+    send(app.url, {
+      method: 'POST',
+      path: '/v1/index.php',
+      headers: {
+        authorization: 'Bearer sk_sandbox_alpha',
+        'content-type': 'application/json',
+        ...(key !== undefined && { 'idempotency-key': key }),
+        ...(fault && { 'x-sandbox-fault': fault }),
+      },
+      body: JSON.stringify(payoutBody()),
+    });
+  return { ...app, sandbox, pay, payouts: () => sandbox.ledger.payouts() };
+}
+
+describe('forward() behind idempotency()', () => {
+  it.each(expressVersions)('sends a payout once, and replays its response, on %s', async (_, express) => {
+    const { pay, payouts } = await withSandbox({ express });
     const [first, again] = [await pay('k-1'), await pay('k-1')];
     expect([first.status, again.status]).toEqual([201, 201]);
     expect(again.body).toEqual(first.body);
@@ -47,24 +61,54 @@ describe.each(expressVersions)('forward() behind idempotency() on %s', (_, expre
     expect(payouts()).toBe(1);
   });
 
+  it('sends the header with the key, also if Connection names it', async () => {
+    const url = await httpBackend((req, res) => res.end(JSON.stringify(req.headers)));
+    const toBackend = forward({ upstream: url });
+    closeAfterTest(() => toBackend.close());
+    const app = await embed((to, protect) => to.use(protect, toBackend), { headers: ['x-payment-key'] });
+    const headers = { 'x-payment-key': 'k-1', connection: 'x-payment-key' };
+    expect((await send(app.url, { method: 'POST', headers })).json()).toMatchObject({
+      'x-payment-key': 'k-1',
+    });
+  });
+
   it('sends requests without a key every time', async () => {
     const { pay, payouts, url } = await withSandbox();
-    expect([(await pay(undefined)).status, (await pay(undefined)).status]).toEqual([201, 201]);
+    expect([(await pay()).status, (await pay()).status]).toEqual([201, 201]);
     const headers = { authorization: 'Bearer sk_sandbox_alpha' };
     expect((await send(url, { path: '/v2/get_balance', headers })).status).toBe(200);
     expect(payouts()).toBe(2);
   });
 
-  it('pays once when the backend executes and then resets', async () => {
-    const { pay, payouts } = await withSandbox();
-    const first = await pay('k-1', 'execute-then-reset');
-    expect([first.status, problemCode(first)]).toEqual([502, 'outcome_unknown']);
+  it.each(['execute-then-reset', 'truncate-unframed'])(
+    'pays once when the backend does %s',
+    async (fault) => {
+      const { pay, payouts } = await withSandbox();
+      const first = await pay('k-1', fault);
+      expect([first.status, problemCode(first)]).toEqual([502, 'outcome_unknown']);
+      expect(problemCode(await pay('k-1'))).toBe('outcome_unknown');
+      expect(payouts()).toBe(1);
+    },
+  );
+
+  it('leaves the key in doubt that a middleware before it does not know, whether it was sent or not', async () => {
+    const middle: RequestHandler = (req, _res, next) => {
+      req.idempotency?.unknown();
+      next();
+    };
+    const { pay, payouts, sandbox } = await withSandbox({ middle });
+    const first = await pay('k-1');
+    expect([first.status, payouts()]).toEqual([201, 1]);
     expect(problemCode(await pay('k-1'))).toBe('outcome_unknown');
-    expect(payouts()).toBe(1);
+    await sandbox.close();
+    for (const status of [502, 409]) {
+      const answer = await pay('k-2');
+      expect([answer.status, problemCode(answer)]).toEqual([status, 'outcome_unknown']);
+    }
   });
 
   it('frees the key when nothing was sent', async () => {
-    const { pay, payouts, sandbox } = await withSandbox({ connectTimeoutMs: 500 });
+    const { pay, payouts, sandbox } = await withSandbox();
     await sandbox.close();
     const answer = await pay('k-1');
     expect([answer.status, problemCode(answer)]).toEqual([502, 'upstream_unreachable']);
@@ -74,40 +118,20 @@ describe.each(expressVersions)('forward() behind idempotency() on %s', (_, expre
 });
 
 describe('forward()', () => {
-  async function toSandbox(middle: RequestHandler, options: object = {}, more: object = {}) {
-    const sandbox = await createSandbox({ port: 0 });
-    closeAfterTest(() => sandbox.close());
-    const toBackend = forward({ upstream: sandbox.url, maxConnections: 1, ...options });
-    const app = await embed(
-      (to, protect, express) =>
-        to.post('/v1/index.php', express.raw({ type: '*/*' }), protect, middle, toBackend),
-      more,
-    );
-    closeAfterTest(() => toBackend.close());
-    const pay = (key: string) =>
-      app.post(key, {
-        path: '/v1/index.php',
-        headers: { authorization: 'Bearer sk_sandbox_alpha' },
-        body: JSON.stringify(PAYOUT),
-      });
-    return { pay, sandbox };
-  }
-
   it('sends nothing when a slow middleware before it has used up the time of the handler', async () => {
     const passed = Promise.withResolvers<void>();
-    const { pay, sandbox } = await toSandbox(
-      async (_req, _res, next) => {
+    const { pay, sandbox, payouts } = await withSandbox({
+      middle: async (_req, _res, next) => {
         await sleep(300);
         next();
         passed.resolve();
       },
-      {},
-      { timeoutMs: 100 },
-    );
+      timeoutMs: 100,
+    });
     expect(problemCode(await pay('k-1'))).toBe('outcome_unknown');
     await passed.promise;
     expect(problemCode(await pay('k-1'))).toBe('outcome_unknown');
-    expect([sandbox.requests.total(), sandbox.ledger.payouts()]).toEqual([0, 0]);
+    expect([sandbox.requests.total(), payouts()]).toEqual([0, 0]);
   });
 
   it('keeps its connections when `target` throws', async () => {
@@ -116,57 +140,65 @@ describe('forward()', () => {
       if (fails-- > 0) throw new Error('broken');
       return '/v1/index.php';
     };
-    const { pay } = await toSandbox((_req, _res, next) => next(), { target });
+    const middle: RequestHandler = (_req, _res, next) => next();
+    const { pay } = await withSandbox({ middle, options: { target, maxConnections: 1 } });
     for (const key of ['k-1', 'k-2', 'k-3']) expect((await pay(key)).status).toBe(502);
     expect((await pay('k-1')).status).toBe(201);
   });
 
+  /** An application that forwards to a backend with this handler. */
+  async function inFrontOf(handler: RequestListener, options: object = {}, more: object = {}) {
+    const toBackend = forward({ upstream: await httpBackend(handler), ...options });
+    const app = await embed((to, protect) => to.post('/payouts', protect, toBackend), more);
+    closeAfterTest(() => toBackend.close());
+    return app;
+  }
+
   it('keeps its connections when a large response comes too late', async () => {
-    let delayMs = 300;
-    const backend = createServer((_req, res) => {
+    let delayMs = 1200;
+    const late: RequestListener = (_req, res) => {
       setTimeout(() => res.end(Buffer.alloc(3_000_000)), delayMs);
       delayMs = 0;
-    });
-    const port = await listen(backend, '127.0.0.1', 0);
-    closeAfterTest(async () => {
-      backend.closeAllConnections();
-      backend.close();
-    });
-    const toBackend = forward({
-      upstream: `http://127.0.0.1:${port}`,
-      maxConnections: 1,
-      queueTimeoutMs: 5000,
-    });
-    const { post } = await embed((app, protect) => app.post('/payouts', protect, toBackend), {
-      timeoutMs: 1000,
-    });
-    closeAfterTest(() => toBackend.close());
-    delayMs = 1200;
+    };
+    const options = { maxConnections: 1, queueTimeoutMs: 5000 };
+    const { post } = await inFrontOf(late, options, { timeoutMs: 1000 });
     expect((await post('k-1')).status).toBe(504);
     const second = await post('k-2');
     expect([second.status, second.body.length]).toEqual([200, 3_000_000]);
   });
 
-  it('refuses a body that a parser has read, and frees the key', async () => {
-    const toBackend = forward({ upstream: 'http://127.0.0.1:9' });
-    const { post } = await embed((app, protect, express) =>
-      app.post('/payouts', express.json(), protect, toBackend),
-    );
+  it('refuses a body that a parser has read or decompressed, and frees the key', async () => {
+    const sent: Buffer[] = [];
+    const backend = await httpBackend((req, res) => {
+      req.on('data', (bytes) => sent.push(bytes)).once('end', () => res.end('{}'));
+    });
+    const toBackend = forward({ upstream: backend });
+    const verify = (req: object, _res: unknown, rawBody: Buffer) => Object.assign(req, { rawBody });
+    const { post } = await embed((app, protect, express) => {
+      app.use('/parsed', express.json());
+      app.use('/kept', express.json({ verify }));
+      app.use('/bytes', express.raw({ type: '*/*' }));
+      app.use(protect, toBackend);
+    });
     closeAfterTest(() => toBackend.close());
-    const answer = await post('k-1');
-    expect([answer.status, problemCode(answer)]).toEqual([502, 'upstream_unreachable']);
+    const body = gzipSync('{"amount":10}');
+    const compressed = { body, headers: { 'content-encoding': 'gzip' } };
+    for (const request of [
+      { path: '/parsed' },
+      { path: '/kept', ...compressed },
+      { path: '/bytes', ...compressed },
+    ]) {
+      const answer = await post(`k-${request.path}`, request);
+      expect([answer.status, problemCode(answer)]).toEqual([502, 'upstream_unreachable']);
+    }
+    expect(sent).toEqual([]);
+    for (const path of ['/kept', '/bytes']) expect((await post(`k-${path}`, { path })).status).toBe(200);
+    expect((await post('k-untouched', { path: '/payouts', ...compressed })).status).toBe(200);
+    expect(Buffer.concat(sent)).toEqual(Buffer.concat([Buffer.from('{"amount":10}{"amount":10}'), body]));
   });
 
   it('has a response time limit: the key is in doubt', async () => {
-    const silent = createServer(() => {});
-    const port = await listen(silent, '127.0.0.1', 0);
-    closeAfterTest(async () => {
-      silent.closeAllConnections();
-      silent.close();
-    });
-    const toBackend = forward({ upstream: `http://127.0.0.1:${port}`, responseTimeoutMs: 1500 });
-    const { post } = await embed((app, protect) => app.post('/payouts', protect, toBackend));
-    closeAfterTest(() => toBackend.close());
+    const { post } = await inFrontOf(() => {}, { responseTimeoutMs: 300 });
     const answer = await post('k-1');
     expect([answer.status, problemCode(answer)]).toEqual([504, 'outcome_unknown']);
   });
@@ -174,18 +206,13 @@ describe('forward()', () => {
 
 describe('idempotency()', () => {
   it('warns once of a handler that is a proxy, and counts in its metrics', async () => {
-    const backend = createServer((_req, res) => res.writeHead(201).end('paid'));
-    const port = await listen(backend, '127.0.0.1', 0);
-    closeAfterTest(async () => {
-      backend.closeAllConnections();
-      backend.close();
-    });
+    const target = await httpBackend((_req, res) => res.writeHead(201).end('paid'));
     const lines: string[] = [];
     const logger = pino({ level: 'warn' }, { write: (line: string) => lines.push(line) });
     const { url, post } = await embed(
       (app, protect) => {
         app.get('/metrics', metricsMiddleware(protect.metrics));
-        app.post('/payouts', protect, createProxyMiddleware({ target: `http://127.0.0.1:${port}` }));
+        app.post('/payouts', protect, createProxyMiddleware({ target }));
       },
       { logger, operation: 'payout' },
     );

@@ -15,6 +15,7 @@ const protect = idempotency({
   store,
   merchant: (req) => String(req.headers['x-tenant']),
   inDoubt: process.env.LOOKUP ? 'lookup' : 'hold',
+  timeoutMs: 2000,
   ...(process.env.LOOKUP && {
     lookup: {
       ask: async ({ merchant, key }) => {

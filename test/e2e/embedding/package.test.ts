@@ -1,5 +1,5 @@
-import { writeFileSync } from 'node:fs';
-import { createServer } from 'node:http';
+import { existsSync, statfsSync, statSync, writeFileSync } from 'node:fs';
+import { createServer, type RequestListener } from 'node:http';
 import { join } from 'node:path';
 import express from 'express';
 import { describe, expect, it } from 'vitest';
@@ -14,9 +14,11 @@ import {
 } from '../../../src/index.ts';
 import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import { send } from '../../support/client.ts';
+import { run } from '../../support/command.ts';
 import { temporaryFolder, testConfig, writeKeys } from '../../support/config.ts';
-import { closeAfterTest, embed } from '../../support/embedded.ts';
-import { startRedis } from '../../support/redis-server.ts';
+import { emptied, startRedis } from '../../support/redis-server.ts';
+import { until } from '../../support/until.ts';
+import { closeAfterTest, embed } from './embedded.ts';
 
 const problemCode = (answer: { json<T>(): T }) => answer.json<{ error?: { code: string } }>().error?.code;
 
@@ -55,6 +57,7 @@ describe('redisStore()', () => {
     let runs = 0;
     const open = async () => {
       const store = await redisStore({ url: redis.url, timeoutMs: 5000 });
+      closeAfterTest(() => store.close());
       const app = await embed(
         (to, protect) => to.post('/payouts', protect, (_req, res) => res.json({ run: ++runs })),
         { store },
@@ -65,13 +68,76 @@ describe('redisStore()', () => {
     const answers = await Promise.all(Array.from({ length: 20 }, (_, i) => (i % 2 ? one : two).post('k-1')));
     expect(new Set(answers.map(({ body }) => body.toString()))).toEqual(new Set(['{"run":1}']));
     expect((await one.store.health()).ok).toBe(true);
-    closeAfterTest(async () => {});
-    await Promise.all([one.protect.close(), two.protect.close()]);
-    await Promise.all([one.store.close(), two.store.close()]);
+  });
+
+  it('starts no key when Redis comes back empty, with a markFile, until an operator accepts it', async () => {
+    const redis = await startRedis();
+    const folder = temporaryFolder();
+    const options = { url: redis.url, timeoutMs: 5000, markFile: join(folder, 'mark.json') };
+    const store = await redisStore(options);
+    closeAfterTest(() => store.close());
+    const { post } = await embed((to, protect) => to.post('/payouts', protect, (_req, res) => res.json({})), {
+      store,
+    });
+    await until(() => existsSync(options.markFile));
+    expect((await post('k-1')).status).toBe(200);
+    await emptied(redis);
+    await until(async () => /^the store is new or was emptied/.test((await store.health()).detail));
+    expect(problemCode(await post('k-1'))).toBe('store_unavailable');
+    const file = join(folder, 'records.yaml');
+    writeFileSync(
+      file,
+      JSON.stringify({ upstream: { url: 'http://unused' }, store: { kind: 'redis', ...options } }),
+    );
+    const accepted = await run(['store', 'accept', '--config', file, '--reason', 'the books were compared']);
+    expect(accepted.code).toBe(0);
+    await until(async () => (await post('k-1')).status === 200);
+    expect((await store.health()).ok).toBe(true);
   });
 });
 
+it('all handlers with the same metrics show the store once: its doubts, its size and its commits', async () => {
+  const path = temporaryFolder();
+  const store = await sqliteStore({ path, timeoutMs: 5000 });
+  closeAfterTest(() => store.close());
+  const { post } = await embed(
+    // 502 leaves the key in doubt.
+    (app, protect) => app.post('/payouts', protect, (_req, res) => void res.status(502).end()),
+    { store },
+  );
+  expect((await post('k-1')).status).toBe(502);
+  const { metrics, close } = idempotency({ store, operation: 'withdraw', merchant: () => 'M-ALPHA' });
+  const second = idempotency({ store, operation: 'refund', merchant: () => 'M-ALPHA', metrics });
+  for (const end of [close, second.close]) closeAfterTest(() => end(1000));
+  const valuesOf = async (name: string) =>
+    [...(await metrics.text()).matchAll(new RegExp(`^oncegate_${name}(?:\\{.*\\})? (.+)$`, 'gm'))].map(
+      ([, value]) => Number(value),
+    );
+  const sum = async (name: string) => (await valuesOf(name)).reduce((all, value) => all + value, 0);
+  await until(async () => (await sum('doubts_counted_timestamp_seconds')) > 0);
+  expect(await sum('keys_in_doubt')).toBe(1);
+  expect(await sum('oldest_in_doubt_seconds')).toBeLessThan(60);
+  // OncegateInDoubtOld compares the age with this.
+  expect(await valuesOf('in_doubt_page_after_seconds')).toEqual([3600]);
+
+  const before = await sum('sqlite_commit_duration_seconds_count');
+  expect((await post('k-2')).status).toBe(502);
+  // The start and its doubt, and perhaps the running time of SQLite's clock.
+  expect([2, 3]).toContain((await sum('sqlite_commit_duration_seconds_count')) - before);
+  const { bavail, bsize } = statfsSync(path);
+  expect(Math.abs((await sum('store_disk_free_bytes')) / (bavail * bsize) - 1)).toBeLessThan(0.2);
+  await until(async () => (await sum('sqlite_wal_bytes')) === statSync(join(path, 'records.db-wal')).size);
+  expect(await sum('sqlite_writer_queue')).toBe(0);
+});
+
 describe('createGateway()', () => {
+  async function open(mode: 'protect' | 'observe' = 'protect') {
+    const sandbox = await createSandbox({ port: 0 });
+    closeAfterTest(() => sandbox.close());
+    const config = testConfig(temporaryFolder(), sandbox.url);
+    const gateway = await createGateway({ ...config, idempotency: { mode }, log: { level: 'silent' } });
+    return { sandbox, gateway };
+  }
   const pay = (url: string, path = '/v1/index.php') =>
     send(url, {
       method: 'POST',
@@ -85,12 +151,7 @@ describe('createGateway()', () => {
     });
 
   it('is the whole gateway: it listens, serves the admin port, and closes', async () => {
-    const sandbox = await createSandbox({ port: 0 });
-    closeAfterTest(() => sandbox.close());
-    const gateway = await createGateway({
-      ...testConfig(temporaryFolder(), sandbox.url),
-      log: { level: 'silent' },
-    });
+    const { sandbox, gateway } = await open();
     const { port, adminPort } = await gateway.listen();
     const url = `http://127.0.0.1:${port}`;
     expect((await pay(url)).status).toBe(201);
@@ -103,20 +164,35 @@ describe('createGateway()', () => {
     await expect(pay(url)).rejects.toThrow('ECONNREFUSED');
   });
 
-  it('can be mounted in a larger application, and its refusals stay problem documents', async () => {
-    const sandbox = await createSandbox({ port: 0 });
-    closeAfterTest(() => sandbox.close());
-    const gateway = await createGateway({
-      ...testConfig(temporaryFolder(), sandbox.url),
-      log: { level: 'silent' },
-    });
-    closeAfterTest(() => gateway.close());
-    const app = express()
-      .get('/hello', (_req, res) => res.send('hello'))
-      .use('/pay', gateway.app);
+  async function serve(app: RequestListener): Promise<string> {
     const server = createServer(app);
-    const url = `http://127.0.0.1:${await listen(server, '127.0.0.1', 0)}`;
     closeAfterTest(async () => void server.close());
+    return `http://127.0.0.1:${await listen(server, '127.0.0.1', 0)}`;
+  }
+
+  it('compares the whole target where it is mounted, also when it observes', async () => {
+    for (const mode of ['protect', 'observe'] as const) {
+      const { gateway } = await open(mode);
+      closeAfterTest(() => gateway.close());
+      const url = await serve(express().use(['/eur', '/usd'], gateway.app));
+      await pay(url, '/eur/v1/index.php');
+      await pay(url, '/usd/v1/index.php');
+      const mismatch =
+        mode === 'protect'
+          ? 'oncegate_idempotency_conflicts_total{operation="withdraw",kind="mismatch"} 1'
+          : 'oncegate_observed_total{operation="withdraw",would="mismatch"} 1';
+      await until(async () => (await gateway.metrics()).includes(mismatch));
+    }
+  });
+
+  it('can be mounted in a larger application, and its refusals stay problem documents', async () => {
+    const { sandbox, gateway } = await open();
+    closeAfterTest(() => gateway.close());
+    const url = await serve(
+      express()
+        .get('/hello', (_req, res) => res.send('hello'))
+        .use('/pay', gateway.app),
+    );
     expect((await send(url, { path: '/hello' })).body.toString()).toBe('hello');
     expect((await pay(url, '/pay/v1/index.php')).status).toBe(201);
     expect((await pay(url, '/pay/v1/index.php')).headers['idempotent-replayed']).toBe('true');
@@ -125,13 +201,38 @@ describe('createGateway()', () => {
     expect(sandbox.ledger.payouts()).toBe(1);
   });
 
+  it('starts no key when its store was emptied, also where it is mounted, with a store.markFile', async () => {
+    const sandbox = await createSandbox({ port: 0 });
+    closeAfterTest(() => sandbox.close());
+    const redis = await startRedis();
+    const folder = temporaryFolder();
+    const markFile = join(folder, 'mark.json');
+    const store = { kind: 'redis' as const, url: redis.url, timeoutMs: 5000, markFile };
+    const config = { ...testConfig(folder, sandbox.url), log: { level: 'silent' as const }, store };
+    const gateway = await createGateway(config);
+    closeAfterTest(() => gateway.close());
+    const url = await serve(gateway.app as RequestListener);
+    expect((await pay(url)).status).toBe(201);
+    await until(() => existsSync(markFile));
+    await emptied(redis);
+    await until(async () =>
+      (await gateway.checks()).some(({ detail }) => /^the store is new or was emptied/.test(detail)),
+    );
+    expect(problemCode(await pay(url))).toBe('store_unavailable');
+    expect(sandbox.ledger.payouts()).toBe(1);
+  });
+
   it('explains mistakes', async () => {
     const config = testConfig(temporaryFolder(), 'http://127.0.0.1:9');
     await expect(createGateway({ ...config, lock: { leaseMs: 1 } })).rejects.toThrow(
       'createGateway: lock.leaseMs',
     );
-    await expect(createGateway({ ...config, workers: 2 })).rejects.toThrow('workers: must be 1');
     expect(() => idempotency({ store: {} as never })).toThrow('store: must be the result of');
+    // WAIT would be sent to any node, and count replicas that lack the write.
+    const cluster = { cluster: ['redis://127.0.0.1:9'], durability: { replicas: 1 } };
+    await expect(redisStore(cluster)).rejects.toThrow(
+      'redisStore: durability.replicas: 1 is not allowed: is not possible with cluster',
+    );
     const store = await sqliteStore({
       path: temporaryFolder(),
       retentionMs: 30_000,
@@ -139,9 +240,20 @@ describe('createGateway()', () => {
     });
     closeAfterTest(() => store.close());
     expect(() => idempotency({ store })).toThrow('retentionMs');
+    const long = await sqliteStore({ path: temporaryFolder() });
+    closeAfterTest(() => long.close());
+    expect(() => idempotency({ store: long, abandonAfterMs: 30_000 })).toThrow(
+      'abandonAfterMs: must be longer than timeoutMs (30000)',
+    );
+    const lookup = { ask: async () => ({ kind: 'undecided' as const }), releaseAfterMs: 29_999 };
+    expect(() => idempotency({ store: long, inDoubt: 'lookup', lookup })).toThrow(
+      'releaseAfterMs: must not be less than timeoutMs (30000)',
+    );
     const metrics = { text: async () => '' };
-    expect(() => idempotency({ store, metrics, timeoutMs: 1000 })).toThrow('the result of createMetrics');
-    expect(() => idempotency({ store, waitMs: -1 })).toThrow('idempotency: waitMs:');
+    expect(() => idempotency({ store, metrics, timeoutMs: 1000, abandonAfterMs: 2000 })).toThrow(
+      'the result of createMetrics',
+    );
+    expect(() => idempotency({ store: long, waitMs: -1 })).toThrow('idempotency: waitMs:');
     expect(() => forward({ upstream: 'nowhere' })).toThrow('forward: upstream:');
     await expect(sqliteStore({ leaseMs: 1 })).rejects.toThrow('sqliteStore: leaseMs:');
     const file = join(temporaryFolder(), 'broken.yaml');

@@ -1,14 +1,13 @@
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
-import { existsSync, globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { existsSync, globSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
-import { send } from '../../support/client.ts';
+import { send, withdraw } from '../../support/client.ts';
 import { temporaryFolder, writeKeys } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
-import { track } from '../../support/spawn.ts';
+import { begin, startTour } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
 
 const ROOT = fileURLToPath(new URL('../../../', import.meta.url));
@@ -23,6 +22,8 @@ const env = { ...process.env, PATH: `${dirname(process.execPath)}:${process.env.
 const exampleOf = (name: string): string =>
   DOCUMENT.match(new RegExp(`\`\`\`js ${name}\\n(.*?)\`\`\``, 's'))?.[1] ?? '';
 
+const COMMIT = '0123456789abcdef0123456789abcdef01234567';
+
 let tarball = '';
 let sandbox: Sandbox;
 const folder = temporaryFolder();
@@ -32,7 +33,7 @@ beforeAll(async () => {
   const printed = execFileSync(
     process.execPath,
     [join(ROOT, 'scripts/package.ts'), join(folder, 'package')],
-    { env },
+    { env: { ...env, ONCEGATE_COMMIT: COMMIT } },
   );
   tarball = String(printed).trim();
 }, 120_000);
@@ -50,7 +51,6 @@ describe('the npm package', () => {
         'LICENSE',
         'README.md',
         'SECURITY.md',
-        'THIRD-PARTY-LICENSES.md',
         'config',
         'deploy',
         'dist',
@@ -61,17 +61,17 @@ describe('the npm package', () => {
       ].sort(),
     );
     const inPackage = (path: string) => names.some((name) => name.startsWith(`package/${path}`));
-    for (const path of ['docs/operations.md', 'docs/api/README.md', 'grafana/dashboards/'])
+    for (const path of ['docs/operations.md', 'grafana/dashboards/'])
       expect(inPackage(path), path).toBe(true);
     expect(inPackage('deploy/systemd/oncegate.service')).toBe(true);
-    for (const path of ['docs/api/interfaces', 'docs/console', 'grafana/source', 'grafana/generate'])
+    for (const path of ['docs/interfaces', 'docs/console', 'grafana/source', 'grafana/generate'])
       expect(inPackage(path), path).toBe(false);
     const manifest = JSON.parse(readFileSync(join(folder, 'package/contents/package.json'), 'utf8'));
     expect(Object.keys(manifest)).not.toContain('optionalDependencies');
     expect(Object.keys(manifest)).not.toContain('devDependencies');
     expect(Object.keys(manifest)).not.toContain('scripts');
-    const licences = readFileSync(join(folder, 'package/contents/THIRD-PARTY-LICENSES.md'), 'utf8');
-    for (const part of ['| express | 5.', '## preact 11.', '## swagger-ui-dist 5.', 'SmartBear Software'])
+    const licences = readFileSync(join(folder, 'package/contents/dist/THIRD-PARTY-LICENSES.md'), 'utf8');
+    for (const part of ['## express 5.', 'Douglas Christopher Wilson', '## preact 11.', 'Jason Miller'])
       expect(licences).toContain(part);
   });
 });
@@ -83,45 +83,33 @@ it('has documents whose links all lead somewhere', () => {
       ([, target = '']) => join(dirname(path), target),
     ),
   );
-  expect(targets).toContain('docs/api/README.md');
+  expect(targets).toContain('docs/operations.md');
   expect(targets.filter((target) => !existsSync(join(contents, target)))).toEqual([]);
 });
 
-describe.each([
-  ['Express 5', 'express@5'],
-  ['Express 4', 'express@4.22'],
-])('in an empty project with %s, the examples of docs/embedding.md', (version, dependency) => {
-  const project = join(folder, version.replace(' ', ''));
-  const children: ChildProcess[] = [];
+const project = join(folder, 'project');
 
+function install(...packages: string[]): void {
+  const flags = ['--prefer-offline', '--no-audit', '--no-fund', '--loglevel=error'];
+  execFileSync('npm', ['install', ...flags, ...packages], { cwd: project, env, stdio: 'pipe' });
+}
+
+describe('in an empty project', () => {
   beforeAll(() => {
     mkdirSync(project);
     writeFileSync(join(project, 'package.json'), '{"private":true,"type":"module"}');
-    const flags = ['--prefer-offline', '--no-audit', '--no-fund', '--loglevel=error'];
-    execFileSync('npm', ['install', ...flags, tarball, dependency], { cwd: project, env, stdio: 'pipe' });
+    install(tarball, 'express@5');
   }, 180_000);
-  afterAll(() => {
-    for (const child of children) child.kill('SIGKILL');
-  });
 
-  async function start(name: string, port: number): Promise<ChildProcess> {
+  /** Starts an example of docs/embedding.md, on a port of its own. */
+  async function start(name: string, port?: number) {
+    const own = port ?? (await freePort());
     writeFileSync(join(project, `${name}.js`), exampleOf(name));
-    const variables = { PORT: String(port), BACKEND: sandbox.url, KEYS: writeKeys(project) };
-    const child = track(
-      spawn(process.execPath, [`${name}.js`], {
-        cwd: project,
-        env: { ...env, ...variables },
-        stdio: ['ignore', 'pipe', 'inherit'],
-      }),
-    );
-    children.push(child);
-    await new Promise<void>((resolve, reject) => {
-      createInterface({ input: child.stdout as NodeJS.ReadableStream }).on('line', (line) => {
-        if (line === 'listening') resolve();
-      });
-      child.once('exit', (code) => reject(new Error(`${name}.js ended with ${code}`)));
-    });
-    return child;
+    const variables = { PORT: String(own), BACKEND: sandbox.url, KEYS: writeKeys(project) };
+    const program = [process.execPath, `${name}.js`];
+    const { printed, end } = begin([], { program, cwd: project, env: { ...env, ...variables } });
+    await printed(/listening/);
+    return { end, port: own };
   }
 
   /** Sends it again while the example's short time limits end on a loaded machine: nothing was executed then. */
@@ -136,75 +124,79 @@ describe.each([
       return answer.status === 503 ? undefined : answer;
     });
 
+  it('the command starts sandbox and gateway, and names its build', async () => {
+    const cwd = join(folder, 'empty');
+    mkdirSync(cwd);
+    const main = join(project, 'node_modules/oncegate/dist/main.js');
+    const { printed, urlOf, end } = await startTour([], { program: [process.execPath, main, 'start'], cwd });
+    const [listening = ''] = await printed(/"msg":"listening"/);
+    const answers = [1, 2].map(() => withdraw(urlOf('gateway'), { key: 'order-1001' }));
+    expect((await Promise.all(answers)).map(({ status }) => status)).toEqual([201, 201]);
+    const ledger = await send(urlOf('sandbox'), { path: '/_sandbox/ledger' });
+    expect(ledger.json()).toMatchObject({ payouts: 1 });
+    const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
+    const build = { version, node: process.versions.node, commit: COMMIT };
+    expect(JSON.parse(listening)).toMatchObject({ mode: 'protect', ...build });
+    const metrics = await send(urlOf('admin'), { path: '/metrics' });
+    expect(metrics.body.toString()).toContain(
+      `\noncegate_build_info{version="${version}",node="${build.node}",commit="${COMMIT}"} 1\n`,
+    );
+    expect(await end('SIGTERM')).toEqual([0, null]);
+    expect(readdirSync(cwd)).toEqual(['data']);
+  });
+
   it('proxy: no second payout when the backend executes and then resets', async () => {
-    const port = await freePort();
-    await start('proxy', port);
-    const key = `proxy-${version}`;
+    const { port } = await start('proxy');
     const headers = {
       authorization: 'Bearer sk_sandbox_alpha',
       'x-tenant': 'M-ALPHA',
-      'idempotency-key': key,
+      'idempotency-key': 'proxy',
       'x-sandbox-fault': 'execute-then-reset',
     };
     expect((await pay(port, '/v1/index.php', headers)).status).toBe(502);
     expect((await pay(port, '/v1/index.php', headers)).status).toBe(409);
-    expect(sandbox.ledger.payouts({ key })).toBe(1);
-  });
-
-  it('handler: killed between two requests, it replays; a refusal frees the key', async () => {
-    const port = await freePort();
-    const child = await start('handler', port);
-    const headers = { 'x-tenant': 'M-ALPHA', 'idempotency-key': 'k-1' };
-    expect((await pay(port, '/payouts', headers, '{"amount":0}')).status).toBe(422);
-    expect((await pay(port, '/payouts', headers, '{"amount":10}')).status).toBe(201);
-    child.kill('SIGKILL');
-    await until(() => child.signalCode);
-    await start('handler', port);
-    const again = await pay(port, '/payouts', headers, '{"amount":10}');
-    expect([again.status, again.headers['idempotent-replayed'], again.json()]).toEqual([
-      201,
-      'true',
-      { paid: 10 },
-    ]);
+    expect(sandbox.ledger.payouts({ key: 'proxy' })).toBe(1);
   });
 
   it('gateway: it serves, and ends at SIGTERM', async () => {
-    const port = await freePort();
-    const child = await start('gateway', port);
-    const headers = { authorization: 'Bearer sk_sandbox_alpha', 'idempotency-key': `gateway-${version}` };
+    const { end, port } = await start('gateway');
+    const headers = { authorization: 'Bearer sk_sandbox_alpha', 'idempotency-key': 'gateway' };
     expect((await pay(port, '/v1/index.php', headers)).status).toBe(201);
     expect((await pay(port, '/v1/index.php', headers)).headers['idempotent-replayed']).toBe('true');
-    expect(sandbox.ledger.payouts({ key: `gateway-${version}` })).toBe(1);
-    child.kill('SIGTERM');
-    await until(() => child.exitCode === 0);
+    expect(sandbox.ledger.payouts({ key: 'gateway' })).toBe(1);
+    expect(await end('SIGTERM')).toEqual([0, null]);
   });
+
+  it('handler: killed between two requests, it replays, also on Express 4; a refusal frees the key', async () => {
+    const { end, port } = await start('handler');
+    const headers = { 'x-tenant': 'M-ALPHA', 'idempotency-key': 'k-1' };
+    expect((await pay(port, '/payouts', headers, '{"amount":0}')).status).toBe(422);
+    expect((await pay(port, '/payouts', headers, '{"amount":10}')).status).toBe(201);
+    await end('SIGKILL');
+    install('express@4.22');
+    await start('handler', port);
+    const again = await pay(port, '/payouts', headers, '{"amount":10}');
+    expect([again.status, again.headers['idempotent-replayed'], again.json()]).toEqual([
+      ...[201, 'true', { paid: 10 }],
+    ]);
+  }, 180_000);
 });
 
-it('serves the merchants’ interface on the admin port of an embedded gateway', () => {
-  const project = join(folder, 'Express5');
-  const config = {
-    ...{ listen: { host: '127.0.0.1', port: 0 }, admin: { port: 0 }, upstream: { url: sandbox.url } },
-    ...{ auth: { keys: { source: 'upstream' } }, log: { level: 'fatal' } },
-    store: { kind: 'sqlite', path: './interface-data' },
-  };
-  writeFileSync(
-    join(project, 'interface.js'),
-    `import { createGateway } from 'oncegate';
-    const gateway = await createGateway(${JSON.stringify(config)});
-    const { adminPort } = await gateway.listen();
-    const read = async (path) => await (await fetch('http://127.0.0.1:' + adminPort + path)).text();
-    const script = /[^"]+swagger-ui-bundle[^"]+/.exec(await read('/docs'))[0];
-    console.log(JSON.stringify([await read('/docs/openapi.yaml'), (await read(script)).length]));
-    await gateway.close();`,
-  );
-  const said = execFileSync(process.execPath, ['interface.js'], { cwd: project, env, encoding: 'utf8' });
-  const [document, scriptBytes] = JSON.parse(said);
-  expect(document).toBe(readFileSync(join(ROOT, 'config/openapi.yaml'), 'utf8'));
-  expect(scriptBytes).toBeGreaterThan(1_000_000);
+/** An old Node of this machine, if any. The Node from the packages comes first in the path of an npm script, and is not old. */
+const oldNode = (process.env.PATH ?? '')
+  .split(':')
+  .concat('/usr/bin', '/usr/local/bin')
+  .map((path) => join(path, 'node'))
+  .find((node) => /^v(?:1[4-9]|2[0-3])\./.test(spawnSync(node, ['--version']).stdout?.toString() ?? ''));
+
+it.skipIf(oldNode === undefined)('tells a real old Node which version it needs', () => {
+  const main = join(folder, 'package/contents/dist/main.js');
+  const { status, stdout, stderr } = spawnSync(`${oldNode}`, [main, '--help'], { encoding: 'utf8' });
+  expect([status, stdout]).toEqual([1, '']);
+  expect(stderr).toMatch(/^oncegate: Node 24\.18 or newer is needed, and \S+ is Node [\d.]+\.\n$/);
 });
 
 it('installs no OpenTelemetry, and says what to install for tracing.endpoint', () => {
-  const project = join(folder, 'Express5');
   const tracing = { endpoint: 'http://127.0.0.1:4318' };
   writeFileSync(
     join(project, 'traced.js'),
@@ -235,7 +227,6 @@ it('installs no OpenTelemetry, and says what to install for tracing.endpoint', (
 });
 
 it('has types: TypeScript accepts them, and refuses mistakes', () => {
-  const project = join(folder, 'Express5');
   writeFileSync(join(project, 'types.ts'), TYPES);
   const options = ['--noEmit', '--strict', '--module', 'nodenext', '--target', 'es2024', '--types', 'node'];
   const roots = ['--typeRoots', join(ROOT, 'node_modules/@types')];

@@ -1,138 +1,209 @@
-import request from 'supertest';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { randomUUID } from 'node:crypto';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { gzipSync } from 'node:zlib';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { stringify } from 'yaml';
+import { send, type TestAnswer, type TestRequest } from '../../support/client.ts';
+import { temporaryFolder } from '../../support/config.ts';
+import { eachRowInTurn } from '../../support/each-row.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
-import { payoutBody } from '../../support/payout.ts';
+import { expectProblem } from '../../support/problem.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
-import { ALPHA, codeOf, head, Wire } from '../../support/wire.ts';
+
+const SCOPES = ['balance', 'checkout', 'withdraw', 'other', 'undeclared', 'payment'];
+const UNRESTRICTED = 'sk_sandbox_alpha';
+const secretOf = (scope: string) => `sk_test_only_${scope}`;
+
+function keyFile(): string {
+  const path = join(temporaryFolder(), 'keys.yaml');
+  const restricted = SCOPES.map((scope) => ({
+    ...{ id: `only-${scope}`, dangerouslyPlainSecret: secretOf(scope), scopes: [scope] },
+  }));
+  const alpha = [{ id: 'all', dangerouslyPlainSecret: UNRESTRICTED }, ...restricted];
+  const charlie = [{ id: 'charlie', dangerouslyPlainSecret: 'sk_sandbox_charlie' }];
+  const merchants = [
+    { code: 'M-ALPHA', keys: alpha },
+    { code: 'M-CHARLIE', keys: charlie },
+  ];
+  writeFileSync(path, stringify({ merchants }));
+  return path;
+}
 
 let stack: Stack;
 beforeAll(async () => {
-  stack = await openStack();
+  const at = (method: string, path: string, where?: object) => ({ match: { method, path, ...where } });
+  const index = (action: string) => at('POST', '/v1/index.php', { where: { action } });
+  stack = await openStack({
+    auth: { keys: { source: 'file', path: keyFile() } },
+    operations: [
+      { name: 'balance', ...at('GET', '/v2/get_balance') },
+      { name: 'withdraw', ...index('withdraw') },
+      { name: 'checkout', ...index('checkout') },
+      { name: 'batch', ...at('POST', '/v1/payments/batch') },
+      { name: 'payment', ...at('POST', '/v1/payments/:id') },
+    ],
+  });
 });
 afterAll(() => stack.close());
 
-const payout = payoutBody();
-const pay = (authorization?: string) => {
-  const post = request(stack.url).post('/v1/index.php').set('x-service-idempotency', 'auth-1');
-  return (authorization === undefined ? post : post.set('Authorization', authorization)).send(payout);
-};
-
-describe('a request without valid credentials', () => {
-  test.each([
-    ['no Authorization', undefined],
-    ['an empty Authorization', ''],
-    ['another scheme', 'Basic c2tfc2FuZGJveF9hbHBoYTo='],
-    ['the bare secret key', 'sk_sandbox_alpha'],
-    ['a scheme without a key', 'Bearer'],
-    ['two keys', 'Bearer sk_sandbox_alpha, Bearer sk_sandbox_bravo'],
-    ['a key with a space', 'Bearer sk_sandbox alpha'],
-    ['a key of 600 characters', `Bearer ${'x'.repeat(600)}`],
-  ])('%s is answered 401 missing_credentials, and nothing is sent', async (_name, authorization) => {
-    const answer = await expectNothingSent(stack, () => pay(authorization));
-    expect(answer.status).toBe(401);
-    expect(answer.headers['www-authenticate']).toBe('Bearer realm="oncegate"');
-    expect(answer.headers['content-type']).toBe('application/problem+json');
-    expect(answer.headers['cache-control']).toBe('no-store');
-    expect(answer.body).toMatchObject({
-      success: false,
-      type: 'urn:oncegate:problem:missing_credentials',
-      status: 401,
-      error: { code: 'missing_credentials', request_id: answer.headers['x-request-id'] },
-    });
-  });
-
-  test.each([
-    ['two different keys', [ALPHA, 'Authorization: Bearer sk_sandbox_bravo']],
-    ['the same key', [ALPHA, ALPHA]],
-    ['in another letter case', [ALPHA, 'AUTHORIZATION: Bearer sk_sandbox_alpha']],
-    ['the second one empty', [ALPHA, 'Authorization:']],
-  ])('Authorization twice, %s, is answered 401 missing_credentials', async (_name, fields) => {
-    const answer = await expectNothingSent(stack, async () => {
-      const wire = await Wire.open(stack.port);
-      return await wire.write(head('GET /v3/echo', ...fields)).answer();
-    });
-    expect([answer.status, codeOf(answer)]).toEqual([401, 'missing_credentials']);
-  });
-
-  test('is answered 401 on every path, declared or not', async () => {
-    await expectNothingSent(stack, async () => {
-      for (const path of ['/', '/v3/echo', '/v2/get_balance', '/_sandbox/ledger', '/favicon.ico']) {
-        expect((await request(stack.url).get(path)).status).toBe(401);
-        expect((await request(stack.url).head(path)).status).toBe(401);
-        expect((await request(stack.url).options(path)).status).toBe(401);
-      }
-    });
-  });
-});
-
-describe('a secret key that is not valid', () => {
-  const keys = {
-    unknown: 'sk_test_unknown',
-    revoked: 'sk_test_revoked',
-    expired: 'sk_test_expired',
-    future: 'sk_test_future',
+function ask(secret: string, asked: TestRequest, key?: string): Promise<TestAnswer> {
+  const headers = {
+    Authorization: `Bearer ${secret}`,
+    'Content-Length': Buffer.byteLength(asked.body ?? ''),
+    ...asked.headers,
+    ...(key !== undefined && { 'x-service-idempotency': key }),
   };
+  return send(stack.url, { path: '/v1/index.php', method: 'POST', ...asked, headers });
+}
 
-  test('gets the same answer if it is unknown, revoked, expired or not yet valid', async () => {
-    const seen = await expectNothingSent(stack, async () => {
-      const answers: string[] = [];
-      for (const secret of Object.values(keys)) {
-        const fields = [`Authorization: Bearer ${secret}`, 'X-Request-Id: the-same-one', 'Connection: close'];
-        const wire = await Wire.open(stack.port);
-        await wire.write(head('GET /v2/get_balance', ...fields)).ended;
-        answers.push(wire.rest.replace(/\r\nDate: [^\r]+/, ''));
-      }
-      return answers;
-    });
-    expect(seen[0]).toMatch(/^HTTP\/1\.1 401 /);
-    expect(new Set(seen).size).toBe(1);
-  });
+/** @param scope the missing scope; undefined if it is unclear which one is missing */
+function expectForbidden(answer: TestAnswer, scope?: string): void {
+  const lacks = scope === undefined ? '' : `, scope="${scope}"`;
+  const authenticate = `Bearer realm="oncegate", error="insufficient_scope"${lacks}`;
+  expectProblem(answer, { status: 403, code: 'insufficient_scope', authenticate });
+}
 
-  test.each(Object.entries(keys))('%s is answered 401 invalid_key', async (_name, secret) => {
-    const answer = await expectNothingSent(stack, () => pay(`Bearer ${secret}`));
-    expect(answer.status).toBe(401);
-    expect(answer.headers['www-authenticate']).toBe('Bearer realm="oncegate", error="invalid_token"');
-    expect(answer.body.error.code).toBe('invalid_key');
-    expect(answer.text).not.toContain(secret);
+const JSON_TYPE = { 'Content-Type': 'application/json' };
+const FORM = { 'Content-Type': 'application/x-www-form-urlencoded' };
+const action = (name: string, more = '') =>
+  `{"action":"${name}","amount":10,"bank_code":"058","account_number":"0123456789","reference":"r"${more}}`;
+const WITHDRAW = action('withdraw');
+const CHECKOUT = action('checkout');
+const FORM_INSIDE = action('checkout', ',"note":"&action=withdraw&x="');
+
+/** Requests whose operation the gateway cannot know: one of each kind. */
+const unclear: [string, TestRequest][] = [
+  ['a form inside JSON', { headers: FORM, body: FORM_INSIDE }],
+  ['JSON without a content type, and with a form in it', { body: FORM_INSIDE }],
+  ['JSON in utf-16', { headers: { 'Content-Type': 'application/json; charset=utf-16' }, body: CHECKOUT }],
+  ['a selection in the query and in JSON', { path: '/v1/index.php?action=checkout', body: CHECKOUT }],
+  ['a gzip body', { headers: { ...JSON_TYPE, 'Content-Encoding': 'gzip' }, body: gzipSync(CHECKOUT) }],
+  ['XML', { headers: { 'Content-Type': 'text/xml' }, body: '<action>withdraw</action>' }],
+  ['a member twice', { headers: JSON_TYPE, body: CHECKOUT.replace('{', '{"action":"withdraw",') }],
+  [
+    'a body over the limit',
+    { headers: JSON_TYPE, body: action('checkout', `,"x":"${'x'.repeat(1_100_000)}"`) },
+  ],
+  ['a member that PHP reads as another', { headers: FORM, body: 'action[]=withdraw' }],
+  ['such a member of the query', { path: '/v1/index.php?+action=withdraw' }],
+  ['a method of the query', { headers: FORM, body: 'action=checkout&_method=PUT' }],
+  ['a method of the query of a GET', { method: 'GET', path: '/v2/get_balance?_method=DELETE' }],
+  ['a cookie that PHP reads', { headers: { ...JSON_TYPE, Cookie: 'action=withdraw' }, body: CHECKOUT }],
+  ['another method by a header', { path: '/v3/echo', headers: { 'X-HTTP-Method-Override': 'POST' } }],
+  [
+    'another path by a header',
+    { method: 'GET', path: '/v2/get_balance', headers: { 'X-Original-URL': '/' } },
+  ],
+];
+
+/** Requests that a backend may take for POST /v1/index.php. */
+const resembling: [string, TestRequest][] = [
+  ...['/v1/', '/V1/INDEX.PHP', '/v1/index.php/x', '/v1/index%2ephp', '/index.php/v1/index.php'].map(
+    (path): [string, TestRequest] => [path, { path, headers: JSON_TYPE, body: WITHDRAW }],
+  ),
+  ...['PUT', 'GET', 'OPTIONS', 'PROPFIND'].map((method): [string, TestRequest] => [
+    method,
+    { method, headers: JSON_TYPE, body: WITHDRAW },
+  ]),
+];
+
+it('without valid credentials every path is refused, declared or not', async () => {
+  await expectNothingSent(stack, async () => {
+    for (const path of ['/', '/v3/echo', '/v2/get_balance', '/_sandbox/ledger', '/favicon.ico'])
+      for (const method of ['GET', 'HEAD', 'OPTIONS'])
+        expect((await send(stack.url, { path, method })).status).toBe(401);
   });
 });
 
-describe('a secret key with scopes', () => {
-  const only = 'Bearer sk_test_balance_only';
-
-  test('may call what its scopes name', async () => {
-    const answer = await request(stack.url).get('/v2/get_balance').set('Authorization', only);
-    // The sandbox does not know this key. Its own challenge shows that the request reached it.
-    expect(answer.headers['www-authenticate']).toBe('Bearer realm="sandbox"');
-    // Also with another method on the path of its operation.
-    const head = await request(stack.url).head('/v2/get_balance').set('Authorization', only);
-    expect(head.headers['www-authenticate']).toBe('Bearer realm="sandbox"');
-  });
-
-  test.each([
-    ['withdraw', () => pay(only)],
-    ['checkout', () => pay(only).send({ action: 'checkout', amount: 1, reference: 'r' })],
-    ['other', () => pay(only).send({ action: 'refund' })],
-    ['undeclared', () => request(stack.url).post('/v3/echo').set('Authorization', only).send('x')],
-    ['withdraw', () => request(stack.url).get('/v1/index.php').set('Authorization', only)],
-  ])('without the scope %s is answered 403 insufficient_scope, and nothing is sent', async (scope, ask) => {
-    const answer = await expectNothingSent(stack, async () => await ask());
-    expect(answer.status).toBe(403);
-    expect(answer.headers['www-authenticate']).toBe(
-      `Bearer realm="oncegate", error="insufficient_scope", scope="${scope}"`,
+describe('a restricted secret key', () => {
+  it('may not call what is unclear', async () => {
+    await expectNothingSent(stack, () =>
+      eachRowInTurn(
+        unclear,
+        ([what]) => what,
+        async ([, asked]) => {
+          for (const scope of SCOPES) expectForbidden(await ask(secretOf(scope), asked));
+          expectForbidden(await ask(secretOf('withdraw'), asked, randomUUID()));
+        },
+      ),
     );
-    if (answer.text) expect(answer.body.error.code).toBe('insufficient_scope');
+  });
+
+  it('needs all scopes of the path that a request resembles', async () => {
+    await expectNothingSent(stack, () =>
+      eachRowInTurn(
+        resembling,
+        ([what]) => what,
+        async ([, asked]) => {
+          for (const scope of ['balance', 'undeclared', 'other', 'checkout'])
+            expectForbidden(await ask(secretOf(scope), asked), 'withdraw');
+          expectForbidden(await ask(secretOf('withdraw'), asked, randomUUID()), 'checkout');
+        },
+      ),
+    );
+  });
+
+  it('for a pattern does not reach a lookalike of another path, and one for a read does not write', async () => {
+    await expectNothingSent(stack, async () => {
+      for (const name of ['Batch', 'b%61tch', 'batch;x', 'batch.php', 'batch%20'])
+        expectForbidden(await ask(secretOf('payment'), { path: `/v1/payments/${name}` }), 'batch');
+      for (const path of ['/v2/get_balance', '/v2/get_balance/'])
+        expectForbidden(await ask(secretOf('balance'), { path }, randomUUID()), 'undeclared');
+    });
+    expect((await ask(secretOf('payment'), { path: '/v1/payments/1' })).status).not.toBe(403);
+  });
+
+  it('may not send a form that overrides the method', async () => {
+    await expectNothingSent(stack, async () => {
+      const form = { path: '/v1/payments/1', headers: FORM, body: 'amount=1&_method=DELETE' };
+      expectForbidden(await ask(secretOf('payment'), form));
+      expectForbidden(await ask(secretOf('payment'), form, randomUUID()));
+    });
+  });
+
+  it('may call only what its scopes name', async () => {
+    const calls: [string, TestRequest][] = [
+      ['withdraw', { headers: JSON_TYPE, body: WITHDRAW }],
+      ['withdraw', { headers: FORM, body: 'action=withdraw&amount=10' }],
+      ['withdraw', { path: '/v1/index.php?action=withdraw' }],
+      ['checkout', { headers: JSON_TYPE, body: CHECKOUT }],
+      ['other', { headers: JSON_TYPE, body: action('refund') }],
+      ['other', {}],
+      ['balance', { method: 'GET', path: '/v2/get_balance' }],
+      ['payment', { path: '/v1/payments/1', headers: FORM, body: 'payment_method=card' }],
+      ['undeclared', { path: '/v3/echo' }],
+      ['undeclared', { method: 'GET', path: '/v3/echo?action=withdraw' }],
+    ];
+    for (const [needed, asked] of calls) {
+      await expectNothingSent(stack, async () => {
+        for (const scope of SCOPES.filter((other) => other !== needed))
+          expectForbidden(await ask(secretOf(scope), asked), needed);
+      });
+      const before = stack.sandbox.requests.total();
+      await ask(secretOf(needed), asked);
+      expect(stack.sandbox.requests.total()).toBe(before + 1);
+    }
   });
 });
 
-test('a well-formed request id of the merchant is kept, and any other is replaced', async () => {
-  const answeredId = async (id: string) => {
-    const answer = await request(stack.url).get('/').set('X-Request-Id', id);
-    expect(answer.body.error.request_id).toBe(answer.headers['x-request-id']);
-    return answer.headers['x-request-id'];
-  };
-  expect(await answeredId('order-4711.a_b')).toBe('order-4711.a_b');
-  for (const id of ['short', 'x'.repeat(129), 'with space', 'a"b"c"d"e', '12345678, 87654321']) {
-    expect(await answeredId(id)).toMatch(/^[0-9a-f-]{36}$/);
-  }
+it('an unrestricted secret key may call what is unclear, and an idempotency key protects it', async () => {
+  await eachRowInTurn(
+    [...unclear, ...resembling],
+    ([what]) => what,
+    async ([, asked]) => {
+      const before = stack.sandbox.requests.total();
+      const answer = await ask(UNRESTRICTED, asked);
+      expect(stack.sandbox.requests.total()).toBe(before + 1);
+      expect(answer.headers['content-type'] ?? '').not.toContain('problem');
+
+      if (Buffer.byteLength(asked.body ?? '') > 1_048_576) return;
+      const key = randomUUID();
+      await ask(UNRESTRICTED, asked, key);
+      const retry = await ask(UNRESTRICTED, asked, key);
+      expect(retry.headers['idempotent-replayed']).toBe('true');
+      expect(stack.sandbox.requests.ofKey(key)).toBe(1);
+    },
+  );
+  expect(stack.sandbox.ledger.duplicateKeys()).toEqual([]);
 });

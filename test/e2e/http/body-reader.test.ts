@@ -5,7 +5,7 @@ import { buffer } from 'node:stream/consumers';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { describe, expect, onTestFinished, test, vi } from 'vitest';
-import type { BodyResult } from '../../../src/operations/body.ts';
+import type { BodyResult } from '../../../src/requests/body.ts';
 import { bodyOf } from '../../support/body.ts';
 import { chunk, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 

@@ -1,10 +1,14 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { eachRowInTurn } from '../../support/each-row.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
+import { payoutBody } from '../../support/payout.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
+import { until } from '../../support/until.ts';
 import {
   ALPHA,
   chunk,
   codeOf,
+  HANDSHAKE,
   head,
   LAST_CHUNK,
   request,
@@ -21,10 +25,19 @@ afterAll(() => stack.close());
 const CHUNKED = 'Transfer-Encoding: chunked';
 /** A request with good credentials, which would be sent if it was read as one. */
 const SMUGGLED = head('POST /v3/smuggled', ALPHA);
-const HANDSHAKE = ['Connection: Upgrade', 'Upgrade: websocket', 'Sec-WebSocket-Version: 13'];
+const PAYOUT = JSON.stringify(payoutBody());
+
+interface Echo extends Record<string, unknown> {
+  bodyBytes: number;
+  rawHeaders: [string, string][];
+}
+
+async function answerTo(bytes: string | Buffer): Promise<WireAnswer> {
+  return await (await Wire.open(stack.port)).write(bytes).answer();
+}
 
 /** The answer to bytes that must not reach the backend: exactly one problem document, and then the connection closes. */
-async function refusalOf(bytes: string): Promise<WireAnswer> {
+async function refusalOf(bytes: string): Promise<[status: number, code: string]> {
   return await expectNothingSent(stack, async () => {
     const wire = await Wire.open(stack.port);
     const answer = await wire.write(bytes).answer();
@@ -35,7 +48,7 @@ async function refusalOf(bytes: string): Promise<WireAnswer> {
     expect(answer.headers['x-request-id']).toHaveLength(1);
     await wire.ended;
     expect(wire.rest).toBe('');
-    return answer;
+    return [answer.status, codeOf(answer)];
   });
 }
 
@@ -43,10 +56,8 @@ const lines = (count: number) => Array.from({ length: count }, (_, i) => `X-${i}
 
 describe('header lines', () => {
   test('up to 200 are forwarded, the last one included', async () => {
-    const wire = await Wire.open(stack.port);
-    const fields = [ALPHA, ...lines(196), 'X-Last: here'];
-    const answer = await wire.write(request('POST /v3/echo', fields, 'hello')).answer();
-    const echo = answer.json<{ bodyBytes: number; rawHeaders: [string, string][] }>();
+    const answer = await answerTo(request('POST /v3/echo', [ALPHA, ...lines(196), 'X-Last: here'], 'hello'));
+    const echo = answer.json<Echo>();
     expect([answer.status, echo.bodyBytes]).toEqual([200, 5]);
     expect(echo.rawHeaders.map(([name]) => name.toLowerCase())).toContain('x-last');
   });
@@ -60,41 +71,59 @@ describe('header lines', () => {
       const [framing, body] = framed(SMUGGLED);
       for (const before of [0, 198, 199, 500, 998, 1500]) {
         const fields = [...lines(before), framing, ...lines(Math.max(0, 198 - before))];
-        const answer = await refusalOf(head('POST /v3/echo', ALPHA, ...fields) + body + SMUGGLED);
-        expect([before, answer.status, codeOf(answer)]).toEqual([before, 431, 'invalid_request']);
+        const refused = await refusalOf(head('POST /v3/echo', ALPHA, ...fields) + body + SMUGGLED);
+        expect([before, ...refused]).toEqual([before, 431, 'invalid_request']);
       }
     },
   );
 
   test('of a handshake are counted as well', async () => {
-    const answer = await refusalOf(head('GET /v3/ws', ALPHA, ...HANDSHAKE, ...lines(200)));
-    expect([answer.status, codeOf(answer)]).toEqual([431, 'invalid_request']);
+    const handshake = head('GET /v3/ws', ALPHA, ...HANDSHAKE, ...lines(200));
+    expect(await refusalOf(handshake)).toEqual([431, 'invalid_request']);
+  });
+
+  test('and a target over the limit are answered 431', async () => {
+    const large = 'x'.repeat(66_000);
+    for (const bytes of [
+      head('GET /v3/echo', ALPHA, `X-Large: ${large}`),
+      head(`GET /v3/echo?${large}`, ALPHA),
+    ])
+      expect((await refusalOf(bytes))[0]).toBe(431);
   });
 });
 
 describe('a version of HTTP that is not supported', () => {
-  const versions = ['0.9', '2.0'];
-
-  test.each(versions)(
-    '%s is answered 505, and neither body nor what follows is executed',
+  test.each(['0.9', '2.0'])(
+    '%s is answered 505, neither body nor what follows is executed, and nothing is upgraded',
     async (version) => {
-      for (const framing of [CHUNKED, 'Content-Length: 5', 'Connection: keep-alive']) {
+      for (const framing of [CHUNKED, 'Content-Length: 5', 'Connection: keep-alive'])
         for (const line of ['POST /v3/echo', 'POST /v1/index.php']) {
           const bytes = head(line, ALPHA, framing).replace('HTTP/1.1', `HTTP/${version}`);
-          const answer = await refusalOf(`${bytes}${chunk('hello')}${LAST_CHUNK}${SMUGGLED}`);
-          expect([answer.status, codeOf(answer)]).toEqual([505, 'invalid_request']);
+          const refused = await refusalOf(`${bytes}${chunk('hello')}${LAST_CHUNK}${SMUGGLED}`);
+          expect(refused).toEqual([505, 'invalid_request']);
         }
-      }
+      const handshake = head('GET /v3/ws', ALPHA, ...HANDSHAKE).replace('HTTP/1.1', `HTTP/${version}`);
+      expect(await refusalOf(handshake)).toEqual([505, 'invalid_request']);
     },
   );
 
   test('none at all, as in HTTP/0.9, is answered 505', async () => {
-    expect((await refusalOf('GET /v3/echo\r\n\r\n')).status).toBe(505);
+    expect(await refusalOf('GET /v3/echo\r\n\r\n')).toEqual([505, 'invalid_request']);
   });
+});
 
-  test.each(versions)('%s is not upgraded', async (version) => {
-    const bytes = head('GET /v3/ws', ALPHA, ...HANDSHAKE).replace('HTTP/1.1', `HTTP/${version}`);
-    expect((await refusalOf(bytes)).status).toBe(505);
+test('what is no head is answered 400 and closed', async () => {
+  const none = [
+    'GET /v3/echo HTTP/3.0\r\n\r\n',
+    'GET /v3/echo HTTP/1.1 \r\nHost: x\r\n\r\n',
+    'G\u00cbT /v3/echo HTTP/1.1\r\nHost: x\r\n\r\n',
+    'get /v3/echo HTTP/1.1\r\nHost: x\r\n\r\n',
+    'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n',
+    '\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03',
+    'HELO gateway\r\n',
+  ];
+  await eachRowInTurn(none, JSON.stringify, async (bytes) => {
+    expect(await refusalOf(bytes)).toEqual([400, 'invalid_request']);
   });
 });
 
@@ -111,43 +140,148 @@ test('an unknown expectation is answered 417, and later requests on the closing 
 });
 
 describe('Host', () => {
-  test('is required: without it there is one answer, and later requests are not executed', async () => {
-    for (const fields of [[], ['Expect: 100-continue', 'Content-Length: 5'], ['Connection: keep-alive']]) {
-      const bytes = head('POST /v3/echo', ALPHA, ...fields).replace('Host: gateway.test\r\n', '');
-      const answer = await refusalOf(bytes + SMUGGLED);
+  test('is required, once: otherwise there is one answer, and later requests are not executed', async () => {
+    for (const fields of [[], ['Expect: 100-continue', 'Content-Length: 5'], ['Connection: keep-alive']])
+      for (const host of ['', 'Host: gateway.test\r\nHost: gateway.test\r\n']) {
+        const bytes = head('POST /v3/echo', ALPHA, ...fields).replace('Host: gateway.test\r\n', host);
+        expect(await refusalOf(bytes + SMUGGLED)).toEqual([400, 'invalid_request']);
+      }
+  });
+
+  test('is answered 400 if it is invalid', async () => {
+    const invalid = [
+      ...['', 'bad host', 'a,b', 'a/b', 'user@host', 'http://host', 'host:port', 'host:1:2', 'host:123456'],
+      ...['[::1', '::1', '[host]', 'h\xf6st', 'host#', 'host?', 'a%20b', '"host"', 'a\tb', 'a\\b'],
+    ];
+    await eachRowInTurn(invalid, JSON.stringify, async (host) => {
+      for (const fields of [[], HANDSHAKE]) {
+        const bytes = head('GET /v3/echo', ALPHA, ...fields).replace('gateway.test', host);
+        expect(await refusalOf(bytes)).toEqual([400, 'invalid_request']);
+      }
+    });
+  });
+
+  test('reaches the backend as X-Forwarded-Host', async () => {
+    const valid = [
+      ...['pay.test', 'PAY.test.', 'pay_1.test', 'localhost:8080', 'pay.test:', '192.0.2.1:80'],
+      ...['[::1]:8080', '[2001:db8::192.0.2.1]', 'xn--bcher-kva.test'],
+    ];
+    await eachRowInTurn(valid, JSON.stringify, async (host) => {
+      const answer = await answerTo(head('GET /v3/echo', ALPHA).replace('gateway.test', host));
+      const forwarded = answer
+        .json<Echo>()
+        .rawHeaders.filter(([name]) => name.toLowerCase() === 'x-forwarded-host');
+      expect([answer.status, forwarded.map(([, value]) => value)]).toEqual([200, [host]]);
+    });
+  });
+});
+
+describe('a target', () => {
+  const post = (target: string, missing = 0) =>
+    head(`POST ${target}`, ALPHA, `Content-Length: ${PAYOUT.length + missing}`) + PAYOUT;
+
+  test('that is ambiguous is answered 400 invalid_target, and nothing is sent', async () => {
+    const ambiguous = [
+      ...['http://evil.test/v1/index.php', 'https://evil.test:443/v1/index.php', 'a://', 'http://?/v1/x'],
+      ...['//evil.test/v1/index.php', '/v1/index.php//', '/x/../v1/index.php', '/v1/.%2E/x', '/x/..;y/v1'],
+      ...['/v1%2findex.php', '/v1\\index.php', '/v1/index.php%00', '/v1/%252e%252e/', '/v1/%zz'],
+      ...['/v1%C0%AFindex.php', '/v1%EF%BC%8Findex.php', '/v1/index.php#/x', '/x?a#b'],
+    ];
+    await eachRowInTurn(ambiguous, String, async (target) => {
+      // One byte of the body is missing. If the connection stayed open, the body would be read as the next request.
+      expect(await refusalOf(post(target, 1))).toEqual([400, 'invalid_target']);
+      const whole = await expectNothingSent(stack, () => answerTo(post(target)));
+      expect([whole.status, codeOf(whole)]).toEqual([400, 'invalid_target']);
+    });
+    expect(stack.log.at(-1)).toMatchObject({ msg: 'request', operation: expect.any(String) });
+  });
+
+  test('that is none is answered 400, and nothing is sent', async () => {
+    const none = [
+      ...['/v1/index.php\0', '/v1/\xedndex.php', '/v1/index.php?\xe9', '/v1/\tindex.php', '/v1/index php'],
+      ...['/x?a b', '?x', ''],
+    ];
+    await eachRowInTurn(none, JSON.stringify, async (target) => {
+      const answer = await expectNothingSent(stack, () => answerTo(post(target)));
       expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_request']);
-    }
+    });
   });
 
-  test('is not required in HTTP/1.0, and the gateway does not invent one', async () => {
+  test('of CONNECT, and the asterisk, are answered 400 invalid_target', async () => {
+    for (const line of ['CONNECT evil.test:443', 'CONNECT /v1/index.php', 'OPTIONS *', 'POST *'])
+      expect(await refusalOf(head(line, ALPHA, 'Content-Length: 1'))).toEqual([400, 'invalid_target']);
+  });
+
+  /** The sandbox books a charge on each of these paths. Another backend may take them for the declared path. */
+  test('that resembles a declared path is forwarded as the operation `other`', async () => {
+    const lookalikes = [
+      ...['/v1/index.php/', '/V1/index.php', '/v1/index%2ephp', '/v1;x/index.php', '/v1/index.php%20'],
+      ...['/v2/get_balance;jsessionid=1', '/v1', '/v1/index.php::$DATA', '/v1/%EF%BD%89ndex.php'],
+    ];
+    await eachRowInTurn(lookalikes, String, async (target) => {
+      const answer = await answerTo(post(target));
+      const [id] = answer.headers['x-request-id'] ?? [];
+      const line = await until(() => stack.log.find(({ requestId }) => requestId === id));
+      expect([answer.status, line.operation]).toEqual([201, 'other']);
+      expect(stack.sandbox.requests.ofPath(`POST ${target}`)).toBe(1);
+    });
+  });
+
+  test('reaches the backend byte for byte', async () => {
+    for (const target of ['/v3/echo?a=%2F..//\\&b=%00', '/v3/echo?', '/v3/echo?http://x/'])
+      expect((await answerTo(post(target))).json().url).toBe(target);
+    const payouts = stack.sandbox.ledger.payouts();
+    for (const target of ['/v3/caf%C3%A9/%e6%97%a5', '/v1/index.php?x=/../%2f%00//', '/v1/index.php?'])
+      expect((await answerTo(post(target))).status).toBe(201);
+    expect(stack.sandbox.requests.ofPath('POST /v3/caf%C3%A9/%e6%97%a5')).toBe(1);
+    expect(stack.sandbox.ledger.payouts()).toBe(payouts + 2);
+  });
+});
+
+describe('HTTP/1.0', () => {
+  const ask = async (line: string, fields: string[] = [], body = '') => {
     const wire = await Wire.open(stack.port);
-    const answer = await wire.write(`GET /v3/echo HTTP/1.0\r\n${ALPHA}\r\n\r\n`).answer();
-    const names = answer.json<{ rawHeaders: [string, string][] }>().rawHeaders.map(([name]) => name);
-    expect(answer.status).toBe(200);
-    expect(names.map((name) => name.toLowerCase())).not.toContain('x-forwarded-host');
-  });
+    wire.write(`${[`${line} HTTP/1.0`, ...fields, '', ''].join('\r\n')}${body}`);
+    const answer = await wire.answer();
+    await wire.ended;
+    return answer;
+  };
 
-  test.each([
-    ...['', 'bad host', 'a,b', 'a/b', 'user@host', 'http://host', 'host:port', 'host:1:2', 'host:123456'],
-    ...['[::1', '::1', '[host]', 'h\xf6st', 'host#', 'host?', 'a%20b', '"host"', 'a\tb', 'a\\b'],
-  ])('%j is invalid: answered 400', async (host) => {
-    const field = `Host: ${host}`;
-    for (const fields of [[], HANDSHAKE]) {
-      const bytes = head('GET /v3/echo', ALPHA, ...fields).replace('Host: gateway.test', field);
-      const answer = await refusalOf(bytes);
-      expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_request']);
+  test('a request without Host is answered, its connection closed, and the gateway invents no Host', async () => {
+    for (const path of ['/v2/get_balance', '/v3/echo']) {
+      const answer = await ask(`GET ${path}`, [ALPHA]);
+      expect([answer.status, answer.headers.connection]).toEqual([200, ['close']]);
+      expect(answer.body.toString()).not.toMatch(/x-forwarded-host/i);
     }
+    expect((await expectNothingSent(stack, () => ask('GET /v3/echo'))).status).toBe(401);
   });
 
-  test.each([
-    ...['pay.test', 'PAY.test.', 'pay_1.test', 'localhost:8080', 'pay.test:', '192.0.2.1:80'],
-    ...['[::1]:8080', '[2001:db8::192.0.2.1]', 'xn--bcher-kva.test'],
-  ])('%j reaches the backend as X-Forwarded-Host', async (host) => {
-    const wire = await Wire.open(stack.port);
-    const bytes = head('GET /v3/echo', ALPHA).replace('gateway.test', host);
-    const answer = await wire.write(bytes).answer();
-    const { rawHeaders } = answer.json<{ rawHeaders: [string, string][] }>();
-    const forwarded = rawHeaders.filter(([name]) => name.toLowerCase() === 'x-forwarded-host');
-    expect([answer.status, forwarded.map(([, value]) => value)]).toEqual([200, [host]]);
+  test('an answer of unknown length ends with its connection, and has no chunks', async () => {
+    const answer = await ask('GET /v3/stream?chunks=2&intervalMs=1', [ALPHA]);
+    expect(answer.headers).not.toHaveProperty('transfer-encoding');
+    expect(answer.body.toString()).toBe('data: chunk 1\n\ndata: chunk 2\n\n');
+  });
+
+  test('a payout is executed once', async () => {
+    const fields = [ALPHA, `Content-Length: ${PAYOUT.length}`, 'x-service-idempotency: old-1'];
+    const first = await ask('POST /v1/index.php', fields, PAYOUT);
+    const second = await ask('POST /v1/index.php', fields, PAYOUT);
+    expect([first.status, second.status, second.headers['idempotent-replayed']]).toEqual([
+      201,
+      201,
+      ['true'],
+    ]);
+    expect(stack.sandbox.ledger.payouts({ key: 'old-1' })).toBe(1);
+  });
+
+  test('100 Continue and chunks, which it does not have, are not used', async () => {
+    for (const path of ['/v3/echo', '/v1/index.php']) {
+      const invited = await ask(`POST ${path}`, [ALPHA, 'Content-Length: 2', 'Expect: 100-continue'], '{}');
+      expect(invited.status).not.toBe(100);
+      const fields = [ALPHA, CHUNKED, 'Connection: keep-alive'];
+      const answer = await ask(`POST ${path}`, fields, chunk('{}') + LAST_CHUNK);
+      expect([200, 400, 422]).toContain(answer.status);
+      expect(answer.headers.connection).toEqual(['close']);
+    }
   });
 });

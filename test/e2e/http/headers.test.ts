@@ -1,208 +1,241 @@
-import request from 'supertest';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { httpBackend } from '../../support/backend.ts';
-import { payoutBody } from '../../support/payout.ts';
-import { inFrontOf, openStack, type Stack } from '../../support/stack.ts';
-import { ALPHA, BRAVO, head, Wire, type WireAnswer, request as whole } from '../../support/wire.ts';
+/** The fields that the backend gets. */
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import { connect } from 'node:net';
+import { buffer } from 'node:stream/consumers';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { type OpenBackend, openBackend } from '../../support/backend.ts';
+import { eachRowInTurn } from '../../support/each-row.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { until } from '../../support/until.ts';
+import { ALPHA, BRAVO, head, request, Wire } from '../../support/wire.ts';
 
+/** All of 127.0.0.0/8 is this machine, so a test can be the client, a proxy, or somebody else. */
+const PROXY = '127.0.0.2';
+const STRANGER = '127.0.0.9';
+
+interface Received {
+  rawHeaders: string[];
+  body: string;
+}
+
+let backend: OpenBackend;
 let stack: Stack;
+let behind: Stack;
 beforeAll(async () => {
-  stack = await openStack();
+  backend = await openBackend(
+    createServer(async (req, res) => {
+      const body = (await buffer(req)).toString('latin1');
+      res.end(JSON.stringify({ rawHeaders: req.rawHeaders, body }));
+    }),
+  );
+  const upstream = { url: backend.url };
+  const listen = { host: '127.0.0.1', port: 0, trustedProxies: [PROXY, '192.0.2.0/24'] };
+  [stack, behind] = await Promise.all([openStack({ upstream }), openStack({ upstream, listen })]);
 });
-afterAll(() => stack.close());
+afterAll(() => Promise.all([stack, behind, backend].map((open) => open.close())));
 
-interface Echo {
-  rawHeaders: [name: string, value: string][];
-}
-
-/** The header fields that the backend received: values by lower-case name. */
-async function received(...fields: string[]): Promise<Record<string, string[]>> {
-  const wire = await Wire.open(stack.port);
-  const answer = await wire.write(head('GET /v3/echo', ...fields)).answer();
-  expect(answer.status).toBe(200);
-  const got: Record<string, string[]> = Object.create(null);
-  for (const [name, value] of answer.json<Echo & Record<string, unknown>>().rawHeaders) {
-    got[name.toLowerCase()] = [...(got[name.toLowerCase()] ?? []), value];
+const fieldsOf = ({ rawHeaders }: Received) => {
+  const fields: Record<string, string[]> = Object.create(null);
+  for (let at = 0; at + 1 < rawHeaders.length; at += 2) {
+    const [name = '', value = ''] = rawHeaders.slice(at, at + 2);
+    fields[name.toLowerCase()] = [...(fields[name.toLowerCase()] ?? []), value];
   }
-  return got;
-}
+  return fields;
+};
 
-describe('the merchant code', () => {
-  test('is that of the secret key', async () => {
-    expect((await received(ALPHA))['x-merchant-code']).toEqual(['M-ALPHA']);
-    expect((await received(BRAVO))['x-merchant-code']).toEqual(['M-BRAVO']);
+it('a request has the key in the header that the configuration names, also if Connection names it', async () => {
+  const other = await openStack({
+    upstream: { url: backend.url },
+    idempotency: { headers: ['x-payment-key'] },
   });
-
-  test.each([
-    ['X-Merchant-Code: M-BRAVO'],
-    ['x-merchant-code: M-BRAVO', 'X-MERCHANT-CODE: M-CHARLIE'],
-    ['X_Merchant_Code: M-BRAVO', 'x-merchant_code: M-BRAVO'],
-    ['X-Merchant-Code: M-BRAVO', 'Connection: x-merchant-code'],
-    ['Connection: X-Merchant-Code, Authorization, x-request-id, x-forwarded-for'],
-  ])('cannot be set by the merchant: %s', async (...fields) => {
-    const got = await received(ALPHA, ...fields);
-    expect(got['x-merchant-code']).toEqual(['M-ALPHA']);
-    expect(got.authorization).toEqual(['Bearer sk_sandbox_alpha']);
-    expect(JSON.stringify(got)).not.toMatch(/M-(?:BRAVO|CHARLIE)/);
-  });
-
-  test('is also set by the executor', async () => {
-    const seen: string[][] = [];
-    const url = await httpBackend((req, res) => {
-      seen.push(req.rawHeaders);
-      res.end('{}');
-    });
-    await inFrontOf(url, async (behind) => {
-      const answer = await request(behind.url)
-        .post('/v1/index.php')
-        .set({
-          Authorization: 'Bearer sk_sandbox_alpha',
-          'X-Merchant-Code': 'M-BRAVO',
-          X_Merchant_Code: 'M-BRAVO',
-        })
-        .set({ Connection: 'x-service-idempotency, authorization', 'x-service-idempotency': 'code-1' })
-        .send({ action: 'withdraw' });
-      expect(answer.status).toBe(200);
-    });
-    const [headers = []] = seen;
-    const sent = (name: string) => headers.filter((_, i) => i % 2 && headers[i - 1]?.toLowerCase() === name);
-    expect(sent('x-merchant-code')).toEqual(['M-ALPHA']);
-    expect(sent('authorization')).toEqual(['Bearer sk_sandbox_alpha']);
-    expect(sent('x-service-idempotency')).toEqual(['code-1']);
-    expect(sent('accept-encoding')).toEqual(['identity']);
-    expect(headers.join()).not.toContain('M-BRAVO');
-  });
+  try {
+    const wire = await Wire.open(other.port);
+    const fields = [ALPHA, 'X-Payment-Key: order-1', 'Connection: X-Payment-Key'];
+    const answer = await wire.write(request('POST /v1/index.php', fields, '{}')).answer();
+    expect(fieldsOf(answer.json())['x-payment-key']).toEqual(['order-1']);
+  } finally {
+    await other.close();
+  }
 });
 
-describe('a request that is passed through', () => {
-  test('has no hop-by-hop fields, nor those that Connection names', async () => {
-    const got = await received(
-      ALPHA,
-      'Connection: close, X-Hop',
-      'X-Hop: 1',
-      'Keep-Alive: timeout=5',
-      'Proxy-Connection: keep-alive',
-      'Proxy-Authorization: Basic eDp5',
-      'TE: trailers',
-      'Trailer: X-Sum',
-      'HTTP2-Settings: AAMAAABkAAQAAP__',
-      'X-Kept: 1',
+let keys = 0;
+describe.each([
+  ['passed through', 'POST /v3/echo', () => []],
+  ['executed under a key', 'POST /v1/index.php', () => [`X-sErViCe-Idempotency: order-${keys++}`]],
+])('a request that is %s', (_way, line, keyed) => {
+  async function received(fields: string[], body = '{"action":"withdraw"}'): Promise<Received> {
+    const wire = await Wire.open(stack.port);
+    const answer = await wire.write(request(line, [...keyed(), ...fields], body)).answer();
+    expect(answer.status).toBe(200);
+    return answer.json<Record<string, unknown> & Received>();
+  }
+
+  it('has the merchant code of its secret key, and no other', async () => {
+    expect(fieldsOf(await received([BRAVO]))['x-merchant-code']).toEqual(['M-BRAVO']);
+    const claims = [
+      ['X-Merchant-Code: M-BRAVO'],
+      ['x-merchant-code: M-BRAVO', 'X-MERCHANT-CODE: M-CHARLIE'],
+      ['X_Merchant_Code: M-BRAVO', 'x-merchant_code: M-BRAVO'],
+      ['X-Merchant-Code: M-BRAVO', 'Connection: x-merchant-code'],
+      ['Connection: X-Merchant-Code, Authorization, x-request-id, x-forwarded-for'],
+    ];
+    await eachRowInTurn(claims, String, async (fields) => {
+      const got = fieldsOf(await received([ALPHA, ...fields]));
+      expect(got['x-merchant-code']).toEqual(['M-ALPHA']);
+      expect(got.authorization).toEqual(['Bearer sk_sandbox_alpha']);
+      expect(JSON.stringify(got)).not.toMatch(/M-(?:BRAVO|CHARLIE)/);
+    });
+  });
+
+  it('has no fields of the connection, nor those that Connection names, except the necessary ones', async () => {
+    const got = fieldsOf(
+      await received([
+        ...[ALPHA, 'Connection: X-Hop, idempotency-key, content-type', 'X-Hop: 1', 'Keep-Alive: timeout=5'],
+        ...['Proxy-Connection: keep-alive', 'Proxy-Authorization: Basic eDp5', 'TE: trailers'],
+        ...[
+          'Trailer: X-Sum',
+          'HTTP2-Settings: AAMAAABkAAQAAP__',
+          'X-Kept: 1',
+          'Content-Type: application/json',
+        ],
+      ]),
     );
-    for (const name of [
-      'x-hop',
-      'keep-alive',
-      'proxy-connection',
-      'proxy-authorization',
-      'te',
-      'trailer',
-      'http2-settings',
-    ]) {
+    const ofTheConnection = ['x-hop', 'keep-alive', 'proxy-connection', 'proxy-authorization', 'te'];
+    for (const name of [...ofTheConnection, 'trailer', 'http2-settings'])
       expect(got, name).not.toHaveProperty(name);
-    }
-    expect(got.connection).toEqual(['keep-alive']);
-    expect(got['x-kept']).toEqual(['1']);
+    expect(got).toMatchObject({
+      ...{ connection: ['keep-alive'], 'x-kept': ['1'], 'content-type': ['application/json'] },
+    });
   });
 
-  test('has the merchant’s address, X-Forwarded fields and the request id', async () => {
-    const got = await received(
-      ALPHA,
-      'X-Forwarded-For: 198.51.100.1',
-      'X-Forwarded-Proto: https',
-      'X-Request-Id: order-4711',
-    );
+  it('has the merchant’s address, X-Forwarded fields and the request id', async () => {
+    const claims = ['X-Forwarded-For: 198.51.100.1', 'X-Forwarded-Proto: https', 'X-Request-Id: order-4711'];
     // No proxy is trusted, so what the merchant says about its address is not believed.
-    expect(got['x-forwarded-for']).toEqual(['127.0.0.1']);
-    expect(got['x-forwarded-proto']).toEqual(['http']);
-    expect(got['x-forwarded-host']).toEqual(['gateway.test']);
-    expect(got['x-request-id']).toEqual(['order-4711']);
-    expect(got.host).toEqual([stack.sandbox.url.replace('http://', '')]);
+    expect(fieldsOf(await received([ALPHA, ...claims]))).toMatchObject({
+      'x-forwarded-for': ['127.0.0.1'],
+      'x-forwarded-proto': ['http'],
+      'x-forwarded-host': ['gateway.test'],
+      'x-request-id': ['order-4711'],
+      host: [backend.url.replace('http://', '')],
+    });
   });
 
-  test('keeps every other field, with all its values', async () => {
-    const got = await received(
-      ALPHA,
-      'Accept: a',
+  it('keeps every other field, with all its values', async () => {
+    const fields = [
+      'ACCEPT: a',
       'accept: b',
       'Cookie: a=1',
-      'Cookie: b=2',
       'X-Value: \u00e4',
-    );
+      'constructor: c',
+      'tostring: d',
+    ];
+    const got = fieldsOf(await received([ALPHA, ...fields]));
     expect(got.accept?.join(', ')).toBe('a, b');
-    expect(got.cookie?.join('; ')).toBe('a=1; b=2');
-    expect(got['x-value']).toEqual(['\u00e4']);
+    const others = [got.cookie, got['x-value'], got.constructor, got.tostring];
+    expect(others).toEqual([['a=1'], ['\u00e4'], ['c'], ['d']]);
   });
 
-  test('keeps fields with the names of JavaScript properties', async () => {
-    const got = await received(ALPHA, 'constructor: a', 'valueof: b', 'tostring: c');
-    expect([got.constructor, got.valueof, got.tostring]).toEqual([['a'], ['b'], ['c']]);
-  });
-});
-
-describe('a response that is passed through', () => {
-  const answered = async (headers: string[]): Promise<WireAnswer> => {
-    const url = await httpBackend((_req, res) => {
-      res.writeHead(200, headers);
-      res.end('body');
-    });
-    return await inFrontOf(url, async ({ port }) => {
-      const wire = await Wire.open(port);
-      return await wire.write(head('GET /v3/x', ALPHA)).answer();
-    });
-  };
-
-  test('has no hop-by-hop fields, nor those that Connection names', async () => {
-    const answer = await answered([
-      ...[
-        'Connection',
-        'X-Hop, close',
-        'X-Hop',
-        '1',
-        'Keep-Alive',
-        'timeout=1',
-        'Proxy-Authenticate',
-        'Basic',
-      ],
-      ...['Upgrade', 'h2c', 'X-Kept', '1', 'Content-Length', '4'],
-    ]);
-    for (const name of ['x-hop', 'proxy-authenticate', 'upgrade']) {
-      expect(answer.headers, name).not.toHaveProperty(name);
-    }
-    // The backend's connection is closed; the merchant's stays open.
-    expect(answer.headers.connection).toEqual(['keep-alive']);
-    expect(answer.headers['keep-alive']).toEqual(['timeout=65']);
-    expect(answer.headers['x-kept']).toEqual(['1']);
-  });
-
-  test('keeps every other field, with all its values', async () => {
-    const answer = await answered([
-      ...['Set-Cookie', 'a=1', 'Set-Cookie', 'b=2', 'X_Under_Score', 'kept'],
-      ...['Server', 'sandbox', 'Date', 'Thu, 01 Jan 1970 00:00:00 GMT', 'Location', 'http://elsewhere.test/'],
-    ]);
-    expect(answer.headers['set-cookie']).toEqual(['a=1', 'b=2']);
-    expect(answer.headers.x_under_score).toEqual(['kept']);
-    expect(answer.headers.date).toEqual(['Thu, 01 Jan 1970 00:00:00 GMT']);
-    expect(answer.headers.location).toEqual(['http://elsewhere.test/']);
-  });
-
-  test('keeps fields with the names of JavaScript properties', async () => {
-    const answer = await answered(['constructor', 'c', '__proto__', 'p']);
-    expect(answer.headers.constructor).toEqual(['c']);
-    expect(answer.lines).toContain('__proto__: p');
+  it('has its body byte for byte', async () => {
+    const body = `{ "action" : "withdraw",\r\n\t"amount":1e1 , "note":"\\u00e9 ${'x'.repeat(70_000)}" }`;
+    const got = await received([ALPHA], body);
+    expect(got.body).toBe(body);
+    expect(fieldsOf(got)['content-length']).toEqual([`${body.length}`]);
+    expect(fieldsOf(got)).not.toHaveProperty('transfer-encoding');
   });
 });
 
-test('Connection: close of a merchant closes its connection, for every kind of answer', async () => {
-  const payout = JSON.stringify(payoutBody(1));
-  for (const [line, body, status] of [
-    ['GET /v2/get_balance', '', 200],
-    ['POST /v1/index.php', payout, 201],
-    ['GET /v3/echo', '', 200],
-    ['GET /v3/stream?chunks=1', '', 200],
-    ['GET //', '', 400],
-  ] as const) {
-    const wire = await Wire.open(stack.port);
-    const answer = await wire.write(whole(line, [ALPHA, 'Connection: close'], body)).answer();
-    expect([answer.status, answer.headers.connection], line).toEqual([status, ['close']]);
-    expect(await wire.ended).toBe('end');
+it('a payout is requested without a content coding, and with its key as it was sent', async () => {
+  const codings = ['Accept-Encoding: gzip, br', 'accept-encoding: zstd'];
+  const sent = ['X-Service-Idempotency: sent-7', 'IDEMPOTENCY-KEY: "sent-7"'];
+  const bytes = request('POST /v1/index.php', [ALPHA, ...codings, ...sent], '{"action":"withdraw"}');
+  const answer = await (await Wire.open(stack.port)).write(bytes).answer();
+  const { rawHeaders } = answer.json<Record<string, unknown> & Received>();
+  expect(fieldsOf({ rawHeaders, body: '' })['accept-encoding']).toEqual(['identity']);
+  for (const line of sent) expect(rawHeaders.join(': ')).toContain(line);
+});
+
+describe('behind trusted proxies', () => {
+  async function answerTo(from: string, bytes: string | Buffer): Promise<string> {
+    const socket = connect({ port: behind.port, host: '127.0.0.1', localAddress: from });
+    let text = '';
+    socket.on('data', (data) => {
+      text += data.toString('latin1');
+    });
+    await once(socket, 'connect');
+    socket.write(bytes);
+    await once(socket, 'close');
+    return text;
   }
+
+  /** `client` in the log line of a request from this address, and the fields that the backend got. */
+  async function seen(from: string, ...fields: string[]) {
+    const lines = behind.log.length;
+    const answer = await answerTo(from, head('GET /v3/echo', ALPHA, 'Connection: close', ...fields));
+    const line = await until(() => behind.log.slice(lines).find(({ msg }) => msg === 'request'));
+    const got = fieldsOf(JSON.parse(answer.slice(answer.indexOf('{'), answer.lastIndexOf('}') + 1)));
+    return { client: line.client, fields: got };
+  }
+
+  const CLAIMS = [
+    ...['X-Forwarded-For: 203.0.113.7', 'X-Forwarded-Proto: https', 'X-Forwarded-Host: pay.test'],
+    ...['X-Forwarded-Port: 443', 'X-Real-IP: 203.0.113.66', 'Forwarded: for=203.0.113.7'],
+  ];
+
+  it('somebody else is not believed', async () => {
+    const { client, fields } = await seen(STRANGER, ...CLAIMS);
+    expect(client).toBe(STRANGER);
+    expect(fields).toMatchObject({
+      'x-forwarded-for': [STRANGER],
+      'x-forwarded-proto': ['http'],
+      'x-forwarded-host': ['gateway.test'],
+      'x-real-ip': [STRANGER],
+    });
+    for (const name of ['x-forwarded-port', 'forwarded']) expect(fields).not.toHaveProperty(name);
+  });
+
+  it('a proxy is believed about the client, and about how the client called it', async () => {
+    const { client, fields } = await seen(PROXY, ...CLAIMS);
+    expect(client).toBe('203.0.113.7');
+    expect(fields).toMatchObject({
+      'x-forwarded-for': [`203.0.113.7, ${PROXY}`],
+      'x-forwarded-proto': ['https'],
+      'x-forwarded-host': ['pay.test'],
+      'x-forwarded-port': ['443'],
+      // Some proxies pass this field on from their client.
+      'x-real-ip': ['203.0.113.7'],
+    });
+    expect(fields).not.toHaveProperty('forwarded');
+  });
+
+  it('only the chain of trusted addresses is believed, not the client’s own claim', async () => {
+    const chains: [what: string, fields: string[], chain: string[]][] = [
+      ['the client’s own claim', ['1.1.1.1, 203.0.113.7'], ['203.0.113.7', PROXY]],
+      ['a claim on a line of its own', ['1.1.1.1', '203.0.113.7'], ['203.0.113.7', PROXY]],
+      ['a claim to be a trusted proxy', ['1.1.1.1, 192.0.2.1, 203.0.113.7'], ['203.0.113.7', PROXY]],
+      ['what stands before an unknown name', ['203.0.113.7, unknown, 192.0.2.1'], ['192.0.2.1', PROXY]],
+      ['what is no address', ['203.0.113.7, 1e9'], [PROXY]],
+      ['an empty field', [''], [PROXY]],
+      ['a second trusted proxy', ['203.0.113.7, 192.0.2.200'], ['203.0.113.7', '192.0.2.200', PROXY]],
+      ['IPv6', ['2001:db8::7'], ['2001:db8::7', PROXY]],
+      ['IPv4 in IPv6', ['::ffff:203.0.113.7'], ['203.0.113.7', PROXY]],
+    ];
+    await eachRowInTurn(
+      chains,
+      ([what]) => what,
+      async ([, values, chain]) => {
+        const got = await seen(PROXY, ...values.map((value) => `X-Forwarded-For: ${value}`));
+        expect(got.client).toBe(chain[0]);
+        expect(got.fields['x-forwarded-for']).toEqual([chain.join(', ')]);
+      },
+    );
+  });
+
+  it('a refused request has the client in its log line too', async () => {
+    const lines = behind.log.length;
+    const fields = ['X-Forwarded-For: 203.0.113.8', 'Connection: close'];
+    expect(await answerTo(PROXY, request('POST /v1/index.php', fields, '{}'))).toMatch(/^HTTP\/1\.1 401 /);
+    const line = await until(() => behind.log.slice(lines).find(({ msg }) => msg === 'request'));
+    expect(line).toMatchObject({ client: '203.0.113.8', outcome: 'missing_credentials' });
+  });
 });

@@ -1,80 +1,92 @@
 import type { ServerResponse } from 'node:http';
-import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
 import { httpBackend } from '../../support/backend.ts';
+import { metric } from '../../support/metrics.ts';
 import { payoutBody } from '../../support/payout.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { connectionsOf, openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { ALPHA, codeOf, head, request, Wire } from '../../support/wire.ts';
+import { ALPHA, codeOf, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
 
 const payout = JSON.stringify(payoutBody(1));
+const BALANCE = head('GET /v2/get_balance', ALPHA);
 
-test('one request over limits.inFlight is answered 503 at once, and nothing of it is sent', async () => {
+test('one request over limits.inFlight is answered 503 at once, nothing of it is sent, and its key is free', async () => {
   const held: ServerResponse[] = [];
   const url = await httpBackend((_req, res) => void held.push(res));
-  const stack = await openStack({ upstream: { url }, limits: { inFlight: 2 } });
+  const { port, ...stack } = await openStack({ upstream: { url }, limits: { inFlight: 2 } });
   onTestFinished(() => stack.close());
-  const running = [await Wire.open(stack.port), await Wire.open(stack.port)];
+  const running = [await Wire.open(port), await Wire.open(port)];
   for (const wire of running) wire.write(head('GET /v3/slow', ALPHA));
   await until(() => held.length === 2);
 
+  const pay = request('POST /v1/index.php', [ALPHA, 'x-service-idempotency: over-1'], payout);
   for (const bytes of [
-    request('POST /v1/index.php', [ALPHA, 'x-service-idempotency: over-1'], payout),
+    pay,
     head('POST /v1/index.php', ALPHA, 'Content-Length: 1000000'),
     head('GET /v3/echo', ALPHA),
     head('GET /v3/echo'),
+    head('GET /v3/ws', ALPHA, ...HANDSHAKE),
   ]) {
-    const wire = await Wire.open(stack.port);
-    const answer = await wire.write(bytes).answer();
-    expect([answer.status, codeOf(answer), answer.headers['retry-after']]).toEqual([
-      503,
-      'overloaded',
-      ['1'],
-    ]);
+    const answer = await (await Wire.open(port)).write(bytes).answer();
+    const { status, headers } = answer;
+    expect([status, codeOf(answer), headers['retry-after']]).toEqual([503, 'overloaded', ['1']]);
   }
   expect(held).toHaveLength(2);
 
   for (const res of held) res.end('done');
   for (const wire of running) expect((await wire.answer()).status).toBe(200);
+  const retry = (await Wire.open(port)).write(pay);
+  (await until(() => held[2])).writeHead(201).end();
+  const paid = await retry.answer();
+  expect([paid.status, paid.headers['idempotent-replayed'], held.length]).toEqual([201, undefined, 3]);
 });
 
-test('the key of a payout that was refused for overload is free, and its retry pays once', async () => {
-  const stack = await openStack({ limits: { inFlight: 1 } });
-  onTestFinished(() => stack.close());
-  const slow = await Wire.open(stack.port);
-  slow.write(head('GET /v3/echo', ALPHA, 'x-service-idempotency: slow', 'X-Sandbox-Fault: delay=60000'));
-  await until(() => stack.sandbox.requests.total() === 1);
-  const pay = async () => {
-    const wire = await Wire.open(stack.port);
-    return await wire
-      .write(request('POST /v1/index.php', [ALPHA, 'x-service-idempotency: over-2'], payout))
-      .answer();
-  };
-  const refused = await pay();
-  expect([refused.status, codeOf(refused)]).toEqual([503, 'overloaded']);
-  expect([stack.sandbox.requests.total(), stack.sandbox.ledger.payouts()]).toEqual([1, 0]);
-  stack.sandbox.endDelays('slow');
-  await slow.answer();
-  const paid = await until(async () => {
-    const answer = await pay();
-    return answer.status === 201 ? answer : undefined;
-  });
-  expect(paid.headers).not.toHaveProperty('idempotent-replayed');
-  expect(stack.sandbox.ledger.payouts({ key: 'over-2' })).toBe(1);
-});
-
-/** No request counts as in flight any more. */
-const nothingOpen = async ({ gateway }: Stack) => {
-  await until(async () => (await gateway.metrics.text()).includes('oncegate_in_flight 0'), 5000);
-};
-
-describe('merchants who disconnect free their places', () => {
+describe('places', () => {
   let stack: Stack;
   beforeAll(async () => {
-    stack = await openStack({ limits: { inFlight: 100 } });
+    stack = await openStack({ limits: { connections: 3, inFlight: 100 } });
   });
   afterAll(() => stack.close());
+  // The gateway has noticed that those of the test before are closed.
+  beforeEach(() => until(async () => (await connectionsOf(stack.gateway.server)) === 0));
 
-  test('within an upload', async () => {
+  /** No request counts as in flight any more. */
+  const nothingOpen = () =>
+    until(async () => (await stack.gateway.metrics.text()).includes('oncegate_in_flight 0'), 5000);
+
+  test('limits.connections refuses one connection more, keeps the others, and accepts a new one when one has closed', async () => {
+    const idle = await Wire.open(stack.port);
+    expect((await idle.write(BALANCE).answer()).status).toBe(200);
+    const streaming = await Wire.open(stack.port);
+    streaming.write(head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: delay=300'));
+    const upgraded = await Wire.open(stack.port);
+    expect((await upgraded.write(head('GET /v3/ws', ALPHA, ...HANDSHAKE)).answer()).status).toBe(101);
+
+    for (let i = 0; i < 5; i++) {
+      const refused = await Wire.open(stack.port);
+      refused.write(BALANCE);
+      await refused.ended;
+      // It closes without an answer.
+      expect(refused.rest).toBe('');
+    }
+    expect(await metric(stack.adminUrl, 'oncegate_connections_refused_total')).toBe(5);
+    expect((await streaming.answer()).status).toBe(200);
+    expect((await idle.write(BALANCE).answer()).status).toBe(200);
+    // A ping with the mask 0 and no data.
+    upgraded.write(Buffer.from([0x89, 0x80, 0, 0, 0, 0]));
+    await upgraded.hears('\x8a\x00');
+
+    upgraded.socket.destroy();
+    await until(async () => {
+      const wire = (await Wire.open(stack.port)).write(BALANCE);
+      return await wire.answer().then(
+        ({ status }) => status === 200,
+        () => false,
+      );
+    });
+  });
+
+  test('are free when merchants leave within an upload', async () => {
     const before = stack.sandbox.requests.total();
     for (let i = 1; i <= 3; i++) {
       const wire = await Wire.open(stack.port);
@@ -82,27 +94,27 @@ describe('merchants who disconnect free their places', () => {
       await until(() => stack.sandbox.requests.total() === before + i);
       wire.socket.destroy();
     }
-    await nothingOpen(stack);
+    await nothingOpen();
   });
 
-  test('while their pipelined requests wait', async () => {
+  test('are free when merchants leave while their pipelined requests wait', async () => {
     const wire = await Wire.open(stack.port);
     const before = stack.sandbox.requests.total();
     wire.write(head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: delay=600000'));
-    wire.write(head('GET /v3/echo', ALPHA) + head('GET /v2/get_balance', ALPHA) + head('GET /v3/echo'));
+    wire.write(head('GET /v3/echo', ALPHA) + BALANCE + head('GET /v3/echo'));
     wire.write(request('POST /v1/index.php', [ALPHA, 'x-service-idempotency: ahead-1'], payout));
     await until(() => stack.sandbox.requests.total() === before + 4);
     wire.socket.destroy();
-    await nothingOpen(stack);
+    await nothingOpen();
     expect(stack.sandbox.ledger.payouts({ key: 'ahead-1' })).toBe(1);
   });
 
-  test('without having read their answers', async () => {
+  test('are free when merchants leave without having read their answers', async () => {
     const wire = await Wire.open(stack.port);
     wire.socket.pause();
     wire.write(head('GET /v3/echo').repeat(20_000));
     await until(() => stack.log.length > 1000);
     wire.socket.resetAndDestroy();
-    await nothingOpen(stack);
+    await nothingOpen();
   });
 });

@@ -5,10 +5,10 @@ import { printFigures, seconds } from '../../support/duration.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { openStack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { ALPHA, chunk, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
+import { ALPHA, chunk, HANDSHAKE, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
 /** ONCEGATE_ABUSE_SECONDS makes it longer, ONCEGATE_ABUSE_SEED repeats a run as far as the order of events allows. */
-const FOR_MS = seconds(3) * 1000;
+const FOR_MS = seconds(2) * 1000;
 const SEED = Number(process.env.ONCEGATE_ABUSE_SEED ?? Date.now() & 0xffffffff);
 const AT_ONCE = 8;
 
@@ -24,12 +24,6 @@ function randomFrom(seed: number): () => number {
 }
 
 const payout = JSON.stringify(payoutBody(1));
-const HANDSHAKE = [
-  'Connection: Upgrade',
-  'Upgrade: websocket',
-  'Sec-WebSocket-Version: 13',
-  'Sec-WebSocket-Key: eA==',
-];
 
 /** Requests that are almost valid. None of them may cause a payout. */
 const templates: Buffer[] = [

@@ -1,177 +1,177 @@
+import { randomUUID } from 'node:crypto';
 import { createServer, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { NOT_LISTENING, openBlackHole, rawBackend } from '../../support/backend.ts';
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
+import { scopeOf } from '../../../src/ledger/record-id.ts';
+import { createSandbox } from '../../../src/sandbox/sandbox.ts';
+import {
+  NOT_LISTENING,
+  type OpenBackend,
+  openBackend,
+  openBlackHole,
+  rawBackend,
+} from '../../support/backend.ts';
+import { withdraw } from '../../support/client.ts';
+import { freePort } from '../../support/free-port.ts';
 import { payoutBody } from '../../support/payout.ts';
+import { expectProblem } from '../../support/problem.ts';
 import { inFrontOf, openStack, type Stack } from '../../support/stack.ts';
-import { ALPHA, codeOf, head, request, Wire, type WireAnswer } from '../../support/wire.ts';
+import { ALPHA, codeOf, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
 
+const RESPONSE_TIMEOUT_MS = 1000;
 const payout = JSON.stringify(payoutBody(1));
 
 /** The ways in which a request reaches the backend. */
-const ways: [string, (more: string[]) => string | Buffer][] = [
-  ['passed through', (more) => head('GET /v3/echo', ALPHA, ...more)],
-  ['passed through with a body', (more) => request('POST /v3/echo', [ALPHA, ...more], 'hello')],
-  ['executed', (more) => head('GET /v2/get_balance', ALPHA, ...more)],
+const ways: [string, () => string | Buffer][] = [
+  ['passed through', () => head('GET /v3/echo', ALPHA)],
+  ['passed through with a body', () => request('POST /v3/echo', [ALPHA], 'hello')],
+  ['executed', () => head('GET /v2/get_balance', ALPHA)],
   [
     'executed under a key',
-    (more) => request('POST /v1/index.php', [ALPHA, `x-service-idempotency: f-${key++}`, ...more], payout),
+    () => request('POST /v1/index.php', [ALPHA, `x-service-idempotency: ${randomUUID()}`], payout),
   ],
+  ['a WebSocket', () => head('GET /v3/ws', ALPHA, ...HANDSHAKE)],
 ];
-let key = 0;
 
-async function ask({ port }: Pick<Stack, 'port'>, bytes: string | Buffer): Promise<WireAnswer> {
-  const wire = await Wire.open(port);
-  return await wire.write(bytes).answer();
+/** A request on a new connection. */
+async function answerTo({ port }: Pick<Stack, 'port'>, bytes: string | Buffer) {
+  return await (await Wire.open(port)).write(bytes).answer();
 }
 
-let stack: Stack;
-let hasty: Stack;
-let hole: Awaited<ReturnType<typeof openBlackHole>>;
-beforeAll(async () => {
-  [stack, hasty, hole] = await Promise.all([
-    openStack(),
-    openStack({ upstream: { responseTimeoutMs: 1500 } }),
-    openBlackHole(),
-  ]);
+/** Sends one request in each way, all at once, and expects this problem for all of them. */
+async function expectInEachWay(behind: Stack, status: number, code: string): Promise<void> {
+  const answers = ways.map(async ([way, bytes]) => {
+    const answer = await answerTo(behind, bytes());
+    return [way, answer.status, codeOf(answer)];
+  });
+  expect(await Promise.all(answers)).toEqual(ways.map(([way]) => [way, status, code]));
+}
+
+describe('a backend that no byte can reach', () => {
+  const unreachable: [string, () => Promise<string>][] = [
+    // A label of more than 63 characters: no name server is asked for it.
+    ['has a name that does not exist', async () => `http://${'x'.repeat(70)}.test:9000`],
+    ['refuses the connection', async () => NOT_LISTENING],
+    [
+      'does not accept the connection in time',
+      async () => {
+        const hole = await openBlackHole();
+        onTestFinished(hole.close);
+        return hole.url;
+      },
+    ],
+    [
+      'does not finish the TLS handshake in time',
+      async () => (await rawBackend(() => {})).replace('http:', 'https:'),
+    ],
+    [
+      'speaks no TLS',
+      async () => {
+        const url = await rawBackend((socket) => socket.end('HTTP/1.1 400 Bad Request\r\n\r\n'));
+        return url.replace('http:', 'https:');
+      },
+    ],
+  ];
+
+  test.each(unreachable)('%s: 502 upstream_unreachable, and the key is free', async (_what, open) => {
+    await inFrontOf(
+      await open(),
+      async (behind) => {
+        const key = randomUUID();
+        const [refused] = await Promise.all([
+          withdraw(behind.url, { key }),
+          expectInEachWay(behind, 502, 'upstream_unreachable'),
+        ]);
+        expectProblem(refused, { status: 502, code: 'upstream_unreachable' });
+        const record = { kind: 'show', scope: scopeOf('M-ALPHA', key) } as const;
+        expect((await behind.gateway.desk.answer(record)).kind).not.toBe('found');
+      },
+      { connectTimeoutMs: 300 },
+    );
+  });
+
+  test('is used at once when it comes up', async () => {
+    const port = await freePort();
+    await inFrontOf(`http://127.0.0.1:${port}`, async (behind) => {
+      const key = randomUUID();
+      await expectInEachWay(behind, 502, 'upstream_unreachable');
+      expect((await withdraw(behind.url, { key })).status).toBe(502);
+      const late = await createSandbox({ port });
+      onTestFinished(() => late.close());
+      const paid = await withdraw(behind.url, { key });
+      expect([paid.status, paid.headers['idempotent-replayed']]).toEqual([201, undefined]);
+      expect((await withdraw(behind.url, { key })).headers['idempotent-replayed']).toBe('true');
+      expect(late.requests.ofKey(key)).toBe(1);
+    });
+  });
 });
-afterAll(() => Promise.all([stack, hasty, hole].map((open) => open?.close())));
 
-describe.each(ways)('%s', (_way, bytes) => {
-  test('a refused connection: 502 upstream_unreachable', async () => {
-    const answer = await inFrontOf(NOT_LISTENING, (behind) => ask(behind, bytes([])));
-    expect([answer.status, codeOf(answer)]).toEqual([502, 'upstream_unreachable']);
-  });
-
-  test('a connection that is never established: 502 upstream_unreachable, after the connect timeout', async () => {
-    const answer = await inFrontOf(hole.url, (behind) => ask(behind, bytes([])), { connectTimeoutMs: 200 });
-    expect([answer.status, codeOf(answer)]).toEqual([502, 'upstream_unreachable']);
-  });
-
-  test('a host that does not exist: 502 upstream_unreachable', async () => {
-    const answer = await inFrontOf('http://nowhere.invalid:80', (behind) => ask(behind, bytes([])));
-    expect([answer.status, codeOf(answer)]).toEqual([502, 'upstream_unreachable']);
-  });
-
-  test('a TLS handshake without an answer: 502 upstream_unreachable, after the connect timeout', async () => {
-    const url = (await rawBackend(() => {})).replace('http:', 'https:');
-    const answer = await inFrontOf(url, (behind) => ask(behind, bytes([])), { connectTimeoutMs: 200 });
-    expect([answer.status, codeOf(answer)]).toEqual([502, 'upstream_unreachable']);
-  }, 8000);
-
-  test('a TLS handshake that fails: 502 upstream_unreachable', async () => {
-    const url = await rawBackend((socket) => socket.end('HTTP/1.1 400 Bad Request\r\n\r\n'));
-    const answer = await inFrontOf(url.replace('http:', 'https:'), (behind) => ask(behind, bytes([])));
-    expect([answer.status, codeOf(answer)]).toEqual([502, 'upstream_unreachable']);
-  });
-
-  test.each(['refuse', 'reset-before-execute', 'execute-then-reset', 'garbage'])(
-    'sent, then %s: 502 outcome_unknown',
-    async (fault) => {
-      const answer = await ask(stack, bytes([`X-Sandbox-Fault: ${fault}`]));
-      expect([answer.status, codeOf(answer)]).toEqual([502, 'outcome_unknown']);
-    },
-  );
-
-  test.each(['hang', 'execute-then-hang'])('sent, then %s: 504 outcome_unknown', async (fault) => {
-    const answer = await ask(hasty, bytes([`X-Sandbox-Fault: ${fault}`]));
-    expect([answer.status, codeOf(answer)]).toEqual([504, 'outcome_unknown']);
-  });
-
-  test('a connection that the backend closes without a response: 502 outcome_unknown', async () => {
-    const url = await rawBackend((socket) => socket.once('data', () => socket.end()));
-    const answer = await inFrontOf(url, (behind) => ask(behind, bytes([])));
-    expect([answer.status, codeOf(answer)]).toEqual([502, 'outcome_unknown']);
-  });
-
-  test('sent on a connection that the backend resets at this moment: not sent again, and 502 outcome_unknown', async () => {
-    let requests = 0;
-    const url = await rawBackend((socket) => {
+describe('a backend that', () => {
+  /** Answers each request that arrives. */
+  let reply: (socket: Socket) => unknown;
+  let backend: OpenBackend;
+  let behind: Stack;
+  beforeAll(async () => {
+    const server = createServer((socket) =>
       socket.on('data', (bytes) => {
-        if (!bytes.includes(' HTTP/1.1\r\n')) return;
+        if (bytes.includes(' HTTP/1.1\r\n')) reply(socket);
+      }),
+    );
+    backend = await openBackend(server);
+    behind = await openStack({ upstream: { url: backend.url, responseTimeoutMs: RESPONSE_TIMEOUT_MS } });
+  });
+  afterAll(async () => {
+    await behind.close();
+    await backend.close();
+  });
+
+  test.each<[string, number, typeof reply]>([
+    ['resets the connection', 502, (socket) => socket.resetAndDestroy()],
+    ['closes without a response', 502, (socket) => socket.end()],
+    ['answers garbage', 502, (socket) => socket.end('garbage\r\n\r\n')],
+    ['does not answer', 504, () => {}],
+  ])('gets a request and %s: %i outcome_unknown', async (_what, status, replies) => {
+    reply = replies;
+    await expectInEachWay(behind, status, 'outcome_unknown');
+  });
+
+  test('resets a connection at the moment when it gets a request: not sent again, and 502 outcome_unknown', async () => {
+    for (const [way, bytes] of ways.filter(([name]) => name !== 'a WebSocket')) {
+      let requests = 0;
+      reply = (socket) => {
         requests++;
         if (requests === 1) socket.write('HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}');
         else socket.resetAndDestroy();
-      });
-    });
-    const answer = await inFrontOf(url, async (behind) => {
-      expect((await ask(behind, bytes([]))).status).toBe(200);
-      return await ask(behind, bytes([]));
-    });
-    expect([answer.status, codeOf(answer), requests]).toEqual([502, 'outcome_unknown', 2]);
+      };
+      expect((await answerTo(behind, bytes())).status).toBe(200);
+      const answer = await answerTo(behind, bytes());
+      expect([way, answer.status, codeOf(answer), requests]).toEqual([way, 502, 'outcome_unknown', 2]);
+    }
   });
-});
-
-describe('a truncated response', () => {
-  const half = (socket: Socket, framing: string) =>
-    socket.once('data', () => {
-      socket.write(`HTTP/1.1 200 OK\r\n${framing}`, () => socket.destroy());
-    });
 
   test.each([
     ['with Content-Length', 'Content-Length: 10\r\n\r\n12345'],
     ['in chunks', 'Transfer-Encoding: chunked\r\n\r\n5\r\n12345\r\n'],
     ['within a chunk', 'Transfer-Encoding: chunked\r\n\r\na\r\n12345'],
-  ])('%s closes the merchant’s connection if it is passed through', async (_how, framing) => {
-    const url = await rawBackend((socket) => void half(socket, framing));
-    await inFrontOf(url, async ({ port }) => {
-      const wire = await Wire.open(port);
-      wire.write(head('GET /v3/download', ALPHA));
-      await wire.hears('12345');
-      await expect(wire.answer()).rejects.toThrow('the connection ended');
-      expect(wire.rest).not.toContain('\r\n0\r\n');
-    });
+  ])('truncates its response %s: it does not look complete', async (_how, framing) => {
+    reply = (socket) => socket.write(`HTTP/1.1 200 OK\r\n${framing}`, () => socket.destroy());
+    const wire = await Wire.open(behind.port);
+    wire.write(head('GET /v3/download', ALPHA));
+    await wire.hears('12345');
+    await expect(wire.answer()).rejects.toThrow('the connection ended');
+    expect(wire.rest).not.toContain('\r\n0\r\n');
+    // The executor reads it whole first.
+    const executed = await answerTo(behind, head('GET /v2/get_balance', ALPHA));
+    expect([executed.status, codeOf(executed)]).toEqual([502, 'outcome_unknown']);
   });
 
-  test.each([
-    ['with Content-Length', 'Content-Length: 10\r\n\r\n12345'],
-    ['in chunks', 'Transfer-Encoding: chunked\r\n\r\n5\r\n12345\r\n'],
-  ])('%s is answered with 502 outcome_unknown by the executor', async (_how, framing) => {
-    const url = await rawBackend((socket) => void half(socket, framing));
-    await inFrontOf(url, async (behind) => {
-      const answer = await ask(behind, head('GET /v2/get_balance', ALPHA));
-      expect([answer.status, codeOf(answer)]).toEqual([502, 'outcome_unknown']);
-    });
-  });
-
-  test.each(['truncate', 'truncate-chunked'])(
-    'by the sandbox’s fault %s does not look complete',
-    async (fault) => {
-      const wire = await Wire.open(stack.port);
-      wire.write(head('GET /v3/echo', ALPHA, `X-Sandbox-Fault: ${fault}`));
-      await expect(wire.answer()).rejects.toThrow('the connection ended');
-    },
-  );
-});
-
-test('responseTimeoutMs does not limit the body of a response that is passed through', async () => {
-  const url = await rawBackend((socket) => {
-    socket.once('data', async () => {
+  test('takes longer than responseTimeoutMs for the body of what is passed through is not cut off', async () => {
+    reply = async (socket) => {
       socket.write('HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n12345');
-      // Longer than responseTimeoutMs.
-      await sleep(2500);
+      await sleep(RESPONSE_TIMEOUT_MS + 600);
       socket.write('67890');
-    });
+    };
+    const answer = await answerTo(behind, head('GET /v3/download', ALPHA));
+    expect(answer.body.toString()).toBe('1234567890');
   });
-  const answer = await inFrontOf(url, (behind) => ask(behind, head('GET /v3/download', ALPHA)), {
-    responseTimeoutMs: 2000,
-  });
-  expect(answer.body.toString()).toBe('1234567890');
-});
-
-test('a backend that works again is used again', async () => {
-  const backend = createServer().listen(0, '127.0.0.1');
-  await new Promise((resolve) => backend.once('listening', resolve));
-  const { port } = backend.address() as { port: number };
-  await inFrontOf(`http://127.0.0.1:${port}`, async (behind) => {
-    backend.on('connection', (socket) => socket.resetAndDestroy());
-    expect((await ask(behind, head('GET /v3/echo', ALPHA))).status).toBe(502);
-    backend.removeAllListeners('connection');
-    backend.on('connection', (socket: Socket) => {
-      socket.once('data', () => socket.end('HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n'));
-    });
-    expect((await ask(behind, head('GET /v3/echo', ALPHA))).status).toBe(204);
-    expect((await ask(behind, head('GET /v2/get_balance', ALPHA))).status).toBe(204);
-  });
-  await new Promise((resolve) => backend.close(resolve));
 });

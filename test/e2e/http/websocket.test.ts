@@ -1,47 +1,72 @@
 import { once } from 'node:events';
-import type { IncomingMessage } from 'node:http';
+import { createServer, type IncomingMessage } from 'node:http';
+import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { WebSocket } from 'ws';
-import { httpBackend } from '../../support/backend.ts';
+import { type OpenBackend, openBackend } from '../../support/backend.ts';
+import { eachRowInTurn } from '../../support/each-row.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
+import { payoutBody } from '../../support/payout.ts';
+import { closed } from '../../support/raw.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { ALPHA, chunk, codeOf, head, Wire } from '../../support/wire.ts';
+import { ALPHA, chunk, codeOf, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
 
+/** In front of the sandbox, which sends every message back. */
 let stack: Stack;
+/** In front of a backend that handles upgrades with `onUpgrade`. */
+let behind: Stack;
+let backend: OpenBackend;
+let onUpgrade: (socket: Socket) => void;
 beforeAll(async () => {
-  stack = await openStack();
+  const server = createServer((_req, res) => res.end());
+  server.on('upgrade', (_req: IncomingMessage, socket: Duplex) => onUpgrade(socket as Socket));
+  backend = await openBackend(server);
+  [stack, behind] = await Promise.all([openStack(), openStack({ upstream: { url: backend.url } })]);
 });
-afterAll(() => stack.close());
+afterAll(() => Promise.all([stack, behind, backend].map((open) => open?.close())));
 
-function dial(
-  { port }: Pick<Stack, 'port'>,
-  headers: Record<string, string> = {},
-  path = '/v3/ws',
-): WebSocket {
-  const authorization = 'Bearer sk_sandbox_alpha';
-  const ws = new WebSocket(`ws://127.0.0.1:${port}${path}`, { headers: { authorization, ...headers } });
+const WEB_SOCKET = head('GET /v3/ws', ALPHA, ...HANDSHAKE);
+/** A text frame, with a mask of zeros. */
+const FRAME = '\x81\x85\0\0\0\0hello';
+const payout = JSON.stringify(payoutBody(1));
+
+function dial({ port }: Pick<Stack, 'port'>, protocols: string[] = [], more: object = {}): WebSocket {
+  const headers = { authorization: 'Bearer sk_sandbox_alpha', ...more };
+  const ws = new WebSocket(`ws://127.0.0.1:${port}/v3/ws`, protocols, { headers });
   ws.on('error', () => {});
   onTestFinished(() => ws.terminate());
   return ws;
 }
 
-const HANDSHAKE = [
-  'Connection: Upgrade',
-  'Upgrade: websocket',
-  'Sec-WebSocket-Version: 13',
-  'Sec-WebSocket-Key: MDEyMzQ1Njc4OTAxMjM0NQ==',
-];
+const nothingOpen = ({ gateway }: Stack) =>
+  until(async () => (await gateway.metrics.text()).includes('oncegate_in_flight 0'));
 
-const nothingOpen = async (of: Stack) => {
-  await until(async () => (await of.gateway.metrics.text()).includes('oncegate_in_flight 0'));
-};
+function acceptUpgrade(socket: Duplex): void {
+  socket.on('end', () => socket.end());
+  socket.write('HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n');
+  socket.resume();
+}
+
+/** A WebSocket that the backend has accepted, at both its ends. */
+async function openOn(to: Stack): Promise<{ wire: Wire; atBackend: Socket }> {
+  const { promise: opened, resolve: open } = Promise.withResolvers<Socket>();
+  onUpgrade = (socket) => {
+    acceptUpgrade(socket);
+    open(socket);
+  };
+  const wire = (await Wire.open(to.port)).write(WEB_SOCKET);
+  expect((await wire.answer()).status).toBe(101);
+  return { wire, atBackend: await opened };
+}
 
 describe('an authenticated WebSocket', () => {
   test('carries text and binary messages in both directions, small and large', async () => {
-    const ws = dial(stack);
+    const ws = dial(stack, ['payments.v1', 'payments.v2']);
     await once(ws, 'open');
+    // The backend has chosen it.
+    expect(ws.protocol).toBe('payments.v1');
     for (const message of ['hello', 'ä€😀', 'x'.repeat(60_000)]) {
       ws.send(message);
       expect(String((await once(ws, 'message'))[0])).toBe(message);
@@ -58,190 +83,175 @@ describe('an authenticated WebSocket', () => {
   });
 
   test('may send its first frame together with its handshake', async () => {
-    const wire = await Wire.open(stack.port);
-    wire.write(head('GET /v3/ws', ALPHA, ...HANDSHAKE) + FRAME);
+    const wire = (await Wire.open(stack.port)).write(WEB_SOCKET + FRAME);
     expect((await wire.answer()).status).toBe(101);
     await wire.hears('\x81\x05hello');
   });
 
   test('has the merchant’s code, and no other', async () => {
     const forged = { 'X-Merchant-Code': 'M-BRAVO', x_merchant_code: 'M-BRAVO', 'X-Request-Id': 'upgrade-1' };
-    await once(dial(stack, forged), 'open');
-    const seen = stack.sandbox.requests.lastUpgrade?.rawHeaders ?? [];
-    const valuesOf = (wanted: string) =>
-      seen.filter(([name]) => name.toLowerCase() === wanted).map(([, v]) => v);
-    expect(valuesOf('x-merchant-code')).toEqual(['M-ALPHA']);
-    expect(valuesOf('x-request-id')).toEqual(['upgrade-1']);
-    expect(valuesOf('authorization')).toEqual(['Bearer sk_sandbox_alpha']);
-    expect(valuesOf('upgrade')).toEqual(['websocket']);
-    expect(valuesOf('x-forwarded-for')).toEqual(['127.0.0.1']);
-    expect(JSON.stringify(seen)).not.toContain('M-BRAVO');
-  });
-
-  test('negotiates a subprotocol with the backend', async () => {
-    const headers = { authorization: 'Bearer sk_sandbox_alpha' };
-    const ws = new WebSocket(`ws://127.0.0.1:${stack.port}/v3/ws`, ['payments.v1', 'payments.v2'], {
-      headers,
+    await once(dial(stack, [], forged), 'open');
+    const seen = stack.handshakes.at(-1);
+    expect(seen?.headersDistinct).toMatchObject({
+      'x-merchant-code': ['M-ALPHA'],
+      'x-request-id': ['upgrade-1'],
+      authorization: ['Bearer sk_sandbox_alpha'],
+      upgrade: ['websocket'],
+      'x-forwarded-for': ['127.0.0.1'],
     });
-    onTestFinished(() => ws.terminate());
-    await once(ws, 'open');
-    expect(ws.protocol).toBe('payments.v1');
+    expect(JSON.stringify(seen?.rawHeaders)).not.toContain('M-BRAVO');
   });
 
   test('is closed at the backend when the merchant disconnects', async () => {
-    const { promise: opened, resolve: open } = Promise.withResolvers<Duplex>();
-    const behind = await inFrontOfUpgrades((_req, socket) => {
-      acceptUpgrade(socket);
-      open(socket);
-    });
-    const wire = await Wire.open(behind.port);
-    expect((await wire.write(head('GET /v3/ws', ALPHA, ...HANDSHAKE)).answer()).status).toBe(101);
-    const closed = once(await opened, 'close');
+    const { wire, atBackend } = await openOn(behind);
+    const atBackendClosed = closed(atBackend);
     wire.socket.resetAndDestroy();
-    await closed;
-    await nothingOpen(behind);
-  });
-});
-
-describe('is refused on the socket and not sent to the backend:', () => {
-  const refused = async (line: string, ...fields: string[]) =>
-    await expectNothingSent(stack, async () => {
-      const wire = await Wire.open(stack.port);
-      const answer = await wire.write(head(line, ...HANDSHAKE, ...fields)).answer();
-      expect(answer.headers.connection).toEqual(['close']);
-      expect(answer.headers['content-type']).toEqual(['application/problem+json']);
-      await wire.ended;
-      expect(wire.rest).toBe('');
-      return answer;
-    });
-
-  test.each([
-    ['no credentials', [], [401, 'missing_credentials']],
-    ['credentials twice', [ALPHA, ALPHA], [401, 'missing_credentials']],
-    ['an unknown key', ['Authorization: Bearer sk_no'], [401, 'invalid_key']],
-    ['a revoked key', ['Authorization: Bearer sk_test_revoked'], [401, 'invalid_key']],
-    ['a key without the scope', ['Authorization: Bearer sk_test_balance_only'], [403, 'insufficient_scope']],
-    ['two hosts', [ALPHA, 'Host: other.test'], [400, 'invalid_request']],
-  ])('%s', async (_name, fields, expected) => {
-    const answer = await refused('GET /v3/ws', ...fields);
-    expect([answer.status, codeOf(answer)]).toEqual(expected);
-    const challenged = answer.status === 401 || answer.status === 403;
-    expect('www-authenticate' in answer.headers).toBe(challenged);
-  });
-
-  test.each(['//v3/ws', '/v3/../v3/ws', '/v3%2fws', 'http://evil.test/v3/ws', '/v3/ws#x'])(
-    'the ambiguous target %s',
-    async (target) => {
-      const answer = await refused(`GET ${target}`, ALPHA);
-      expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_target']);
-    },
-  );
-
-  test.each(['/V1/index.php', '/v1/index.php/x'])(
-    'the lookalike %s, with a key without the scope',
-    async (target) => {
-      const answer = await refused(`GET ${target}`, 'Authorization: Bearer sk_test_balance_only');
-      expect([answer.status, codeOf(answer)]).toEqual([403, 'insufficient_scope']);
-    },
-  );
-
-  test('and a client library reports the status', async () => {
-    const ws = dial(stack, { authorization: 'Bearer sk_no' });
-    const [, res] = (await once(ws, 'unexpected-response')) as [unknown, IncomingMessage];
-    expect(res.statusCode).toBe(401);
-  });
-});
-
-describe('a refused upgrade leaves no connection open', () => {
-  test.each<[string, (wire: Wire) => void]>([
-    ['the merchant does not close', () => {}],
-    ['the merchant continues to send', (wire) => void wire.write(FRAME)],
-    ['the merchant continues to send and closes', (wire) => void wire.write(FRAME).socket.end()],
-  ])('even if %s', async (_how, then) => {
-    const own = await openStack();
-    onTestFinished(() => own.close());
-    const wire = await Wire.open(own.port);
-    wire.socket.allowHalfOpen = true;
-    expect((await wire.write(head('GET /v3/ws', ...HANDSHAKE)).answer()).status).toBe(401);
-    then(wire);
-    await nothingOpen(own);
-  });
-});
-
-/** A text frame, with a mask of zeros. */
-const FRAME = '\x81\x85\0\0\0\0hello';
-
-/** A gateway in front of a backend that handles upgrades with `onUpgrade`. */
-async function inFrontOfUpgrades(
-  onUpgrade: (req: IncomingMessage, socket: Duplex) => void,
-  upstream: { responseTimeoutMs?: number } = {},
-): Promise<Stack> {
-  const url = await httpBackend(
-    (_req, res) => res.end(),
-    (server) => server.on('upgrade', onUpgrade),
-  );
-  const behind = await openStack({ upstream: { url, ...upstream } });
-  onTestFinished(() => behind.close());
-  return behind;
-}
-
-function acceptUpgrade(socket: Duplex): void {
-  socket.on('error', () => {}).on('end', () => socket.end());
-  socket.write('HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n');
-  socket.resume();
-}
-
-describe('a backend that', () => {
-  const answered = async (behind: Stack) => {
-    const wire = await Wire.open(behind.port);
-    const answer = await wire.write(head('GET /v3/ws', ALPHA, ...HANDSHAKE)).answer();
-    await wire.ended;
-    await nothingOpen(behind);
-    return answer;
-  };
-
-  test('refuses the upgrade: its answer is passed on, with new framing', async () => {
-    const behind = await inFrontOfUpgrades((_req, socket) => {
-      socket.end(
-        `HTTP/1.1 426 Upgrade Required\r\nTransfer-Encoding: chunked\r\n\r\n${chunk('no')}0\r\n\r\n`,
-      );
-    });
-    const answer = await answered(behind);
-    expect([answer.status, answer.body.toString()]).toEqual([426, 'no']);
-  });
-
-  test('refuses the upgrade of a merchant who has sent a frame already: no connection stays open', async () => {
-    const behind = await inFrontOfUpgrades((_req, socket) => {
-      socket.end('HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\n\r\n');
-    });
-    const wire = await Wire.open(behind.port);
-    wire.write(head('GET /v3/ws', ALPHA, ...HANDSHAKE) + FRAME);
-    expect((await wire.answer()).status).toBe(426);
+    await atBackendClosed;
     await nothingOpen(behind);
   });
 
-  test('closes without a response: 502 outcome_unknown', async () => {
-    const answer = await answered(await inFrontOfUpgrades((_req, socket) => void socket.end()));
-    expect([answer.status, codeOf(answer)]).toEqual([502, 'outcome_unknown']);
-  });
-
-  test('does not answer: 504 outcome_unknown', async () => {
-    const answer = await answered(await inFrontOfUpgrades(() => {}, { responseTimeoutMs: 1000 }));
-    expect([answer.status, codeOf(answer)]).toEqual([504, 'outcome_unknown']);
-  });
-
-  test('resets an open WebSocket: it is closed, and nothing is written into it', async () => {
-    const behind = await inFrontOfUpgrades((_req, socket) => {
-      acceptUpgrade(socket);
-      (socket as import('node:net').Socket).once('data', () =>
-        (socket as import('node:net').Socket).resetAndDestroy(),
-      );
-    });
-    const wire = await Wire.open(behind.port);
-    expect((await wire.write(head('GET /v3/ws', ALPHA, ...HANDSHAKE)).answer()).status).toBe(101);
-    wire.write('x');
+  test('is closed when the backend resets it, and nothing is written into it', async () => {
+    const { wire, atBackend } = await openOn(behind);
+    atBackend.resetAndDestroy();
     await wire.ended;
     expect(wire.rest).toBe('');
     await nothingOpen(behind);
   });
+});
+
+test('a handshake is refused on the socket, and not sent to the backend', async () => {
+  const RESTRICTED = 'Authorization: Bearer sk_test_balance_only';
+  const refused: [string, string[], number, string][] = [
+    ['/v3/ws', [], 401, 'missing_credentials'],
+    ['/v3/ws', [ALPHA, ALPHA], 401, 'missing_credentials'],
+    ['/v3/ws', ['Authorization: Bearer sk_no'], 401, 'invalid_key'],
+    ['/v3/ws', ['Authorization: Bearer sk_test_revoked'], 401, 'invalid_key'],
+    ['/v3/ws', [RESTRICTED], 403, 'insufficient_scope'],
+    ['/V1/index.php', [RESTRICTED], 403, 'insufficient_scope'],
+    ['/v1/index.php/x', [RESTRICTED], 403, 'insufficient_scope'],
+    ['/v3/ws', [ALPHA, 'Host: other.test'], 400, 'invalid_request'],
+    ...['//v3/ws', '/v3/../v3/ws', '/v3%2fws', 'http://evil.test/v3/ws', '/v3/ws#x'].map(
+      (target): [string, string[], number, string] => [target, [ALPHA], 400, 'invalid_target'],
+    ),
+  ];
+  await expectNothingSent(stack, () =>
+    eachRowInTurn(refused, JSON.stringify, async ([target, fields, status, code]) => {
+      const wire = await Wire.open(stack.port);
+      const answer = await wire.write(head(`GET ${target}`, ...HANDSHAKE, ...fields)).answer();
+      expect([answer.status, codeOf(answer)]).toEqual([status, code]);
+      expect('www-authenticate' in answer.headers).toBe(status > 400);
+      expect(answer.headers).toMatchObject({
+        connection: ['close'],
+        'content-type': ['application/problem+json'],
+      });
+      await wire.ended;
+      expect(wire.rest).toBe('');
+    }),
+  );
+});
+
+test.each<[string, (wire: Wire) => void]>([
+  ['does not close', () => {}],
+  ['continues to send', (wire) => void wire.write(FRAME)],
+  ['continues to send and closes', (wire) => void wire.write(FRAME).socket.end()],
+])('a refused upgrade leaves no connection open, even if the merchant %s', async (_how, then) => {
+  const wire = await Wire.open(stack.port);
+  wire.socket.allowHalfOpen = true;
+  expect((await wire.write(head('GET /v3/ws', ...HANDSHAKE)).answer()).status).toBe(401);
+  then(wire);
+  await nothingOpen(stack);
+});
+
+test('a refusal of the backend is passed on with new framing, and no connection stays open', async () => {
+  onUpgrade = (socket) =>
+    socket.end(`HTTP/1.1 426 Upgrade Required\r\nTransfer-Encoding: chunked\r\n\r\n${chunk('no')}0\r\n\r\n`);
+  // Also if the merchant has sent a frame already.
+  for (const frame of ['', FRAME]) {
+    const wire = (await Wire.open(behind.port)).write(WEB_SOCKET + frame);
+    const answer = await wire.answer();
+    expect([answer.status, answer.body.toString()]).toEqual([426, 'no']);
+    await wire.ended;
+    await nothingOpen(behind);
+  }
+});
+
+test('a connection on which the backend has refused an upgrade gets no other request', async () => {
+  // What Node's `upgrade` event gives away reads no HTTP any more.
+  onUpgrade = (socket) =>
+    void socket.resume().write('HTTP/1.1 426 Upgrade Required\r\nContent-Length: 2\r\n\r\nno');
+  const refused = await (await Wire.open(behind.port)).write(WEB_SOCKET).answer();
+  expect([refused.status, refused.body.toString()]).toEqual([426, 'no']);
+  await nothingOpen(behind);
+  const wire = await Wire.open(behind.port);
+  expect((await wire.write(head('GET /v3/echo', ALPHA)).answer()).status).toBe(200);
+});
+
+test('any other upgrade is handled as an ordinary request', async () => {
+  for (const [key, upgrade] of [
+    ['h2c-1', ['Connection: Upgrade, HTTP2-Settings', 'Upgrade: h2c', 'HTTP2-Settings: AAMAAABkAAQAAP__']],
+    ['websocket-1', HANDSHAKE],
+    ['many-1', ['Connection: Upgrade', 'Upgrade: h2c, websocket']],
+  ] as const) {
+    const wire = await Wire.open(stack.port);
+    const bytes = request('POST /v1/index.php', [ALPHA, `x-service-idempotency: ${key}`, ...upgrade], payout);
+    const [first, second] = [await wire.write(bytes).answer(), await wire.write(bytes).answer()];
+    expect([first.status, second.status], key).toEqual([201, 201]);
+    expect(second.body).toEqual(first.body);
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+  }
+  const handshakes = stack.handshakes.length;
+  const wire = await Wire.open(stack.port);
+  const get = await wire.write(head('GET /v3/echo', ALPHA, 'Connection: Upgrade', 'Upgrade: h2c')).answer();
+  expect(get.json<{ rawHeaders: string[][] }>().rawHeaders.flat()).not.toContain('h2c');
+  expect([get.status, stack.handshakes.length]).toEqual([200, handshakes]);
+});
+
+test('a pipelined handshake is answered after the request before it, and does not take its connection', async () => {
+  for (const who of [[], [ALPHA]]) {
+    const wire = await Wire.open(stack.port);
+    wire.write(head('GET /v3/echo?first', ALPHA, 'X-Sandbox-Fault: delay=100'));
+    wire.write(head('GET /v3/echo?second', ALPHA) + head('GET /v3/ws', ...who, ...HANDSHAKE));
+    for (const url of ['/v3/echo?first', '/v3/echo?second'])
+      expect((await wire.answer()).json().url).toBe(url);
+    expect((await wire.answer()).status).not.toBe(101);
+    wire.socket.destroy();
+    await nothingOpen(stack);
+  }
+});
+
+test('an open WebSocket counts as in flight, and a shutdown closes it at both ends', async () => {
+  const closing = await openStack({ upstream: { url: backend.url }, limits: { inFlight: 1 } });
+  onTestFinished(() => closing.sandbox.close());
+  const first = await openOn(closing);
+  const refused = await (await Wire.open(closing.port)).write(WEB_SOCKET).answer();
+  expect([refused.status, codeOf(refused)]).toEqual([503, 'overloaded']);
+  first.wire.socket.destroy();
+  await nothingOpen(closing);
+  const { wire, atBackend } = await openOn(closing);
+  const atBackendClosed = closed(atBackend);
+  const shutdown = closing.shutdown();
+  await wire.ended;
+  await shutdown;
+  await atBackendClosed;
+});
+
+test('a gateway that is shutting down accepts no new WebSocket', async () => {
+  const closing = await openStack({ shutdown: { delayMs: 0, graceMs: 5000 } });
+  onTestFinished(() => closing.sandbox.close());
+  const [wire, slow] = [await Wire.open(closing.port), await Wire.open(closing.port)];
+  // A running request keeps the process alive, and half a head keeps this connection open.
+  slow.write(head('GET /v3/echo', ALPHA, 'x-service-idempotency: slow', 'X-Sandbox-Fault: delay=60000'));
+  wire.write('GET /v3/ws HTTP/1.1\r\nHost: x\r\n');
+  await until(() => closing.sandbox.requests.total() === 1);
+  const shutdown = closing.shutdown();
+  await until(async () =>
+    (await closing.gateway.checks()).some(({ name, ok }) => name === 'draining' && !ok),
+  );
+  const answer = await wire.write(`${[ALPHA, ...HANDSHAKE].join('\r\n')}\r\n\r\n`).answer();
+  const { status, headers } = answer;
+  expect([status, codeOf(answer), headers['retry-after']]).toEqual([503, 'shutting_down', ['1']]);
+  closing.sandbox.endDelays('slow');
+  expect((await slow.answer()).status).toBe(200);
+  await shutdown;
+  expect(closing.sandbox.requests.total()).toBe(1);
 });

@@ -1,5 +1,5 @@
 import type { TestAnswer } from '../../support/client.ts';
-import { linesOf } from '../../support/recording-backend.ts';
+import { linesOf } from './recording-backend.ts';
 
 /** Fields of the connection between the merchant and the gateway, and fields that name requests. */
 const NOT_OF_THE_RESPONSE = new Set([

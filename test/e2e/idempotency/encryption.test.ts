@@ -4,17 +4,16 @@ import { withdraw } from '../../support/client.ts';
 import type { ConfigInput } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openGateway, type Stack, type TestGateway } from '../../support/stack.ts';
-import { openStackOn, storeKinds } from '../../support/stores.ts';
+import { openGateway, openStack, type Stack, type TestGateway } from '../../support/stack.ts';
 
 const newKey = (id: string) => ({ id, secret: randomBytes(32).toString('base64') });
 const [old, current] = [newKey('2025'), newKey('2026')];
 
-describe.concurrent.each(storeKinds)('gateways with encryption on one %s', (kind) => {
+describe('gateways with encryption on one store', () => {
   let stack: Stack;
   const gateways: TestGateway[] = [];
   beforeAll(async () => {
-    stack = await openStackOn(kind);
+    stack = await openStack();
   });
   afterAll(async () => {
     for (const gateway of gateways) await gateway.shutdown();

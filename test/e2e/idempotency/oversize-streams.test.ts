@@ -19,6 +19,7 @@ const BRAVO = 'sk_sandbox_bravo';
 /** A gateway in front of a backend with endless answers. */
 async function open(maxConnections: number, limits: MoreConfig['limits'] = {}) {
   const backend = await openFloodingBackend();
+  onTestFinished(backend.close);
   const stack = await openStack({
     upstream: { url: backend.url, maxConnections },
     idempotency: { maxStoredBytes: 65_536 },
@@ -117,7 +118,8 @@ it('an oversize response above the limit is cut if all merchants read, and its k
 });
 
 it('a merchant who reads an oversize response slowly keeps it', async () => {
-  const { backend, stack } = await open(1, { answerTimeoutMs: 1000 });
+  const answerTimeoutMs = 700;
+  const { backend, stack } = await open(1, { answerTimeoutMs });
   const reading = await stallWith(stack);
   let bytes = 0;
   reading.on('data', (piece: Buffer) => {
@@ -128,7 +130,7 @@ it('a merchant who reads an oversize response slowly keeps it', async () => {
     }
   });
   const ended = once(reading, 'close');
-  await Promise.race([ended, sleep(5000)]);
+  await Promise.race([ended, sleep(3 * answerTimeoutMs)]);
   expect(backend.streams).toBe(1);
   // The backend never paused, so there was always something to read.
   expect(backend.bytes - bytes).toBeGreaterThan(500_000);

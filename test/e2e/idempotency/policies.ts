@@ -21,8 +21,6 @@ const withPolicy = (idempotency: Idempotency, leaseMs = LEASE_MS): MoreConfig =>
 });
 
 export const holding: MoreConfig = withPolicy({});
-/** Duplicates wait until the test is over, so that a thousand may take a while to arrive. */
-export const patient: MoreConfig = withPolicy({ waitMs: 40_000 }, 10_000);
 export const retrying: MoreConfig = withPolicy({ inDoubt: 'retry' });
 
 /** A lookup at the sandbox with short pauses. */

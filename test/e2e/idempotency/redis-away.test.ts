@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, afterEach, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
-import { send, withdraw } from '../../support/client.ts';
+import { afterAll, afterEach, beforeAll, expect, it, onTestFinished } from 'vitest';
+import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { type RedisServer, startRedis } from '../../support/redis-server.ts';
@@ -10,6 +10,7 @@ import { startProxy, type TcpProxy } from '../../support/tcp-proxy.ts';
 import { until } from '../../support/until.ts';
 
 const unavailable = { status: 503, code: 'store_unavailable', retryAfter: 1 } as const;
+const headers = { Authorization: 'Bearer sk_sandbox_alpha' };
 /** Long enough for a loaded machine, because this limit is for requests that are never answered. */
 const TIMEOUT_MS = 1000;
 
@@ -19,40 +20,34 @@ let stack: Stack;
 beforeAll(async () => {
   redis = await startRedis();
   wire = await startProxy(redis.port);
-  stack = await openStack(onRedis(wire, TIMEOUT_MS));
+  stack = await openStack({
+    ...onRedis(wire, TIMEOUT_MS),
+    upstream: { maxConnections: 4 },
+    idempotency: { completeRetryMs: 300 },
+  });
 });
 afterAll(() => stack?.close());
 
 const readiness = async () => (await send(stack.adminUrl, { path: '/readyz' })).status;
-const untilReady = () => until(async () => (await readiness()) === 200);
+afterEach(() => until(async () => (await readiness()) === 200));
 
-/** Each way in which Redis can be unavailable, and how it is restored. */
-const away: [string, { go(): Promise<void> | void; back(): Promise<void> | void }][] = [
-  ['is frozen', { go: () => redis.freeze(), back: () => redis.thaw() }],
-  ['is killed', { go: () => redis.kill(), back: () => redis.restart() }],
-  [
-    'is cut off',
-    {
-      go: () => {
-        wire.refuse(true);
-        wire.cut();
-      },
-      back: () => wire.refuse(false),
-    },
-  ],
-  [
-    'gets everything, and is not heard',
-    { go: () => wire.swallowReplies(true), back: () => wire.swallowReplies(false) },
-  ],
-];
-
-describe.each(away)('while Redis %s', (_, { go, back }) => {
-  afterEach(async () => {
-    await back();
-    await untilReady();
+/** Retries until there is a result. Until then, only these answers are allowed. */
+async function untilResult(key: string): Promise<TestAnswer> {
+  return await until(async () => {
+    const answer = await withdraw(stack.url, { key, headers: { Prefer: 'wait=1' } });
+    if (answer.headers['content-type'] !== 'application/problem+json') return answer;
+    const { code } = answer.json<{ error: { code: string } }>().error;
+    expect(['store_unavailable', 'request_in_flight', 'outcome_unknown']).toContain(code);
+    return undefined;
   });
+}
 
-  it('a request with a key is not sent, one without passes, and a retry is executed once', async () => {
+it.each([
+  ['is killed', () => redis.kill(), () => redis.restart()],
+  ['gets everything, and is not heard', () => wire.swallowReplies(true), () => wire.swallowReplies(false)],
+])(
+  'while Redis %s, a request with a key is not sent, one without passes, and a retry is executed once',
+  async (_, go, back) => {
     const { url, sandbox } = stack;
     const [completed, key] = [randomUUID(), randomUUID()];
     const before = await withdraw(url, { key: completed });
@@ -60,58 +55,102 @@ describe.each(away)('while Redis %s', (_, { go, back }) => {
 
     await go();
     const unready = readiness();
-    const refused = await Promise.all([withdraw(url, { key }), withdraw(url, { key: completed })]);
-    for (const answer of refused) expectProblem(answer, unavailable);
+    for (const answer of await Promise.all([withdraw(url, { key }), withdraw(url, { key: completed })]))
+      expectProblem(answer, unavailable);
     expect(await unready).toBe(503);
     expect(sandbox.requests.ofKey(key)).toBe(0);
     const payouts = sandbox.ledger.payouts();
     expect((await withdraw(url)).status).toBe(201);
     expect(sandbox.ledger.payouts()).toBe(payouts + 1);
-    const headers = { Authorization: 'Bearer sk_sandbox_alpha', 'x-service-idempotency': key };
-    expect((await send(url, { path: '/v2/get_balance', headers })).status).toBe(200);
+    const safe = { ...headers, 'x-service-idempotency': key };
+    expect((await send(url, { path: '/v2/get_balance', headers: safe })).status).toBe(200);
 
     await back();
-    const executed = await until(async () => {
-      const answer = await withdraw(url, { key });
-      if (answer.status === 201) return answer;
-      expectProblem(answer, unavailable);
-      return undefined;
-    });
-    expect(executed.headers).not.toHaveProperty('idempotent-replayed');
+    const executed = await untilResult(key);
+    expect([executed.status, executed.headers['idempotent-replayed']]).toEqual([201, undefined]);
     expect((await withdraw(url, { key })).body).toEqual(executed.body);
     expect((await withdraw(url, { key: completed })).body).toEqual(before.body);
-    expect(sandbox.ledger.payouts({ key })).toBe(1);
-    expect(sandbox.ledger.payouts({ key: completed })).toBe(1);
+    for (const one of [key, completed]) expect(sandbox.ledger.payouts({ key: one })).toBe(1);
+  },
+);
+
+it('while Redis is frozen, balance reads are served although requests with a key keep arriving', async () => {
+  const { url, adminUrl, sandbox } = stack;
+  const balance = async () =>
+    expect((await send(url, { path: '/v2/get_balance', headers })).status).toBe(200);
+  const keys: string[] = [];
+  const answers: TestAnswer[] = [];
+  let ends = false;
+  redis.freeze();
+  const merchants = Array.from({ length: 16 }, async () => {
+    while (!ends) {
+      const key = randomUUID();
+      keys.push(key);
+      answers.push(await withdraw(url, { key }));
+    }
   });
+  try {
+    for (let read = 0; read < 20; read++) await balance();
+    await until(async () => (await metric(adminUrl, 'oncegate_store_refuses_writes')) === 1);
+    // From now on requests with a key take no slots, so these reads do not wait for the store's time limit.
+    const startedMs = performance.now();
+    for (let read = 0; read < 40; read++) await balance();
+    expect((performance.now() - startedMs) / 40).toBeLessThan(TIMEOUT_MS / 2);
+  } finally {
+    ends = true;
+    redis.thaw();
+  }
+  await Promise.all(merchants);
+  // Requests that were queued when the store froze may have given up.
+  const codes = new Set(answers.map((answer) => answer.json<{ error?: { code: string } }>().error?.code));
+  expect(codes).toContain('store_unavailable');
+  for (const code of codes) expect([undefined, 'store_unavailable', 'overloaded']).toContain(code);
+  // Requests that were answered after the thaw may be payouts; each is executed once.
+  const paid = keys.filter((key) => sandbox.requests.ofKey(key) > 0);
+  expect(paid).toHaveLength(answers.filter(({ status }) => status === 201).length);
+  expect((await untilResult(keys[0] as string)).status).toBe(201);
+  await until(async () => (await metric(adminUrl, 'oncegate_store_refuses_writes')) === 0);
+  expect(sandbox.ledger.duplicateKeys()).toEqual([]);
 });
 
-it('a duplicate that waits when Redis becomes unavailable gets an answer, and so does the first request', async () => {
+it('when Redis dies while the backend executes, merchants are answered, and later retries get the same', async () => {
   const { url, sandbox } = stack;
   const other = await openGateway(stack.config);
   onTestFinished(() => other.shutdown());
-  const key = randomUUID();
-  const first = withdraw(url, { key, fault: 'delay=60000' });
-  await until(() => sandbox.requests.ofKey(key) === 1);
-  const [here, there] = [withdraw(url, { key }), withdraw(other.url, { key })];
+  const payouts = [
+    { key: randomUUID(), fault: 'delay=60000', status: 201 },
+    { key: randomUUID(), fault: 'delay=60000,500-after', status: 500 },
+  ];
+  const refused = { key: randomUUID(), fault: 'delay=60000,status=429', status: 429 };
+  const all = [...payouts, refused];
+  const answers = all.map(({ key, fault }) => withdraw(url, { key, fault }));
+  for (const { key } of all) await until(() => sandbox.requests.ofKey(key) === 1);
+  const [{ key: waited }] = payouts as [(typeof payouts)[number]];
+  const [here, there] = [withdraw(url, { key: waited }), withdraw(other.url, { key: waited })];
   for (const { adminUrl } of [stack, other])
     await until(async () => (await metric(adminUrl, 'oncegate_waiting')) === 1);
   await redis.kill();
-  try {
-    // The other gateway polls the record, and its reads fail.
-    expectProblem(await there, unavailable);
-    expect(sandbox.ledger.payouts({ key })).toBe(0);
-    sandbox.endDelays(key);
-    // In the same gateway the duplicate waits for the first request, whose result is not stored.
-    const executed = await first;
-    expect(executed.status).toBe(201);
-    expectProblem(await here, unavailable);
-  } finally {
-    await redis.restart();
+  // The other gateway polls the record, and its reads fail.
+  expectProblem(await there, unavailable);
+  for (const { key } of all) sandbox.endDelays(key);
+
+  const executed = await Promise.all(answers);
+  expect(executed.map(({ status }) => status)).toEqual(all.map(({ status }) => status));
+  // In the same gateway the duplicate waits for the first request, whose result is not stored.
+  expectProblem(await here, unavailable);
+  for (const { key } of payouts) expectProblem(await withdraw(url, { key }), unavailable);
+  const late = await metric(stack.adminUrl, 'oncegate_complete_late_total', { operation: 'withdraw' });
+  expect(late).toBe(payouts.length);
+
+  await redis.restart();
+  for (const [at, { key }] of payouts.entries()) {
+    const replayed = await untilResult(key);
+    expect([replayed.status, replayed.body]).toEqual([executed[at]?.status, executed[at]?.body]);
+    expect(replayed.headers['idempotent-replayed']).toBe('true');
+    expect([sandbox.ledger.payouts({ key }), sandbox.requests.ofKey(key)]).toEqual([1, 1]);
   }
-  const again = await until(async () => {
-    const answer = await withdraw(url, { key });
-    return answer.status === 201 ? answer : undefined;
-  });
-  expect(again.body).toEqual((await first).body);
-  expect(sandbox.ledger.payouts({ key })).toBe(1);
+  // Certainly not executed: the record is released as soon as Redis is back.
+  const retried = await untilResult(refused.key);
+  expect([retried.status, retried.headers['idempotent-replayed']]).toEqual([201, undefined]);
+  expect(sandbox.ledger.payouts({ key: refused.key })).toBe(1);
 });

@@ -1,6 +1,8 @@
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import type { Store } from '../../../src/idempotency/store.ts';
-import { withdraw } from '../../support/client.ts';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { scopeOf } from '../../../src/ledger/record-id.ts';
+import type { Store } from '../../../src/store/contract.ts';
+import { send, withdraw } from '../../support/client.ts';
+import { idle, scrape } from '../../support/metrics.ts';
 import { openStore } from '../../support/open-store.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { type RedisServer, startRedis } from '../../support/redis-server.ts';
@@ -8,8 +10,6 @@ import { newRequest } from '../../support/requests.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
-import { type Scrape, scrape } from './support/scrape.ts';
-import { idle } from './support/traffic.ts';
 
 const LEASE_MS = 2000;
 const STORE_TIMEOUT_MS = 1000;
@@ -20,11 +20,18 @@ let stack: Stack;
 let another: Store;
 
 beforeAll(async () => {
-  redis = await startRedis();
+  redis = await startRedis({ args: ['--appendfsync', 'everysec'] });
   stack = await openStack({
     ...onRedis(redis, STORE_TIMEOUT_MS),
     lock: { leaseMs: LEASE_MS },
-    idempotency: { completeRetryMs: 400 },
+    idempotency: { completeRetryMs: 400, undeclared: 'pass' },
+    operations: [
+      {
+        name: 'withdraw',
+        match: { method: 'POST', path: '/v1/index.php', where: { action: 'withdraw' } },
+        idempotency: { key: 'optional' },
+      },
+    ],
   });
   another = await openStore({ kind: 'redis', url: redis.url, prefix: 'oncegate' }, { leaseMs: LEASE_MS });
 });
@@ -33,83 +40,62 @@ afterAll(async () => {
   await stack.close();
 });
 
-let before: Scrape;
-beforeEach(async () => {
-  before = await idle(stack.adminUrl);
-});
-
-const counters = ['stale', 'lease_lost', 'complete_late', 'in_doubt', 'idempotency_conflicts'];
-
-/** How much the counters of rare events have grown in this test. */
-async function counted(): Promise<Record<string, number>> {
-  const after = await idle(stack.adminUrl);
-  const grown = counters.map((name) => {
-    const metric = `oncegate_${name}_total`;
-    return [name, (after.value(metric) ?? 0) - (before.value(metric) ?? 0)] as const;
+/** A payout that the backend holds until the test ends its delay, and the names of its record and its lease in Redis. */
+async function held(key: string) {
+  const answer = withdraw(stack.url, { key, fault: 'delay=60000' });
+  await until(() => stack.sandbox.requests.ofKey(key) > 0);
+  const names = await until(async () => {
+    const found = await redis.admin.keys(`oncegate:*${scopeOf('M-ALPHA', key)}*`);
+    return found.length === 2 ? found : undefined;
   });
-  return Object.fromEntries(grown.filter(([, count]) => count > 0));
-}
-
-/** A payout that the backend holds until the test ends its delay. */
-const held = (key: string) => withdraw(stack.url, { key, fault: 'delay=60000' });
-const reached = (key: string) => until(() => stack.sandbox.requests.ofKey(key) > 0);
-
-/** The same payout as another gateway would start it. */
-const payoutOf = (key: string) => {
-  const payout = payoutBody();
-  return newRequest({ merchant: 'M-ALPHA', key, body: JSON.stringify(payout) });
-};
-
-/** The new keys in Redis: a record, and perhaps its lease. */
-async function added(before: string[]): Promise<string[]> {
-  const keys = (await redis.admin.keys('oncegate:*')).filter((key) => !before.includes(key));
-  expect(keys.filter((key) => !key.endsWith(':lease'))).toHaveLength(1);
-  return keys;
+  return { answer, names };
 }
 
 const logged = (msg: string) => stack.log.filter((line) => line.msg === msg);
 
-describe('a rare event is counted and logged', () => {
-  it('a retry of a key that a dead gateway left in doubt', async () => {
-    expect(await another.start(payoutOf('left-behind'))).toEqual({ kind: 'started' });
-    expect((await withdraw(stack.url, { key: 'left-behind' })).status).toBe(409);
-    const labels = { operation: 'withdraw', kind: 'in_doubt' };
-    const after = await idle(stack.adminUrl);
-    expect(after.value('oncegate_idempotency_conflicts_total', labels)).toBe(1);
-    expect(await counted()).toEqual({ idempotency_conflicts: 1 });
+it('a gateway on Redis shows how it is configured, its warnings, and nothing of SQLite', async () => {
+  const shown = await until(async () => {
+    const one = await scrape(stack.adminUrl);
+    return one.value('oncegate_config_warnings', { about: 'operations' }) ? one : undefined;
   });
+  expect(shown.value('oncegate_store_disk_free_bytes')).toBeUndefined();
+  expect(shown.value('oncegate_sqlite_wal_bytes')).toBe(0);
+  expect(shown.value('oncegate_sqlite_commit_duration_seconds_count')).toBe(0);
+  expect(shown.table('oncegate_config_info', 'mode', 'undeclared', 'store', 'keys')).toEqual({
+    'protect pass redis file': 1,
+  });
+  const ready = await send(stack.adminUrl, { path: '/readyz' });
+  expect(ready.status).toBe(200);
+  const { checks } = ready.json<{ checks: { name: string; warnings?: string[] }[] }>();
+  const warnings = Object.fromEntries(checks.map((check) => [check.name, check.warnings?.length ?? 0]));
+  for (const about of ['operations', 'store']) {
+    expect(warnings[about], about).toBeGreaterThan(0);
+    expect(shown.value('oncegate_config_warnings', { about }), about).toBe(warnings[about]);
+  }
+  expect(shown.value('oncegate_config_warnings', { about: 'certificates' })).toBe(0);
+  // A key that has expired and is not revoked.
+  expect(shown.value('oncegate_config_warnings', { about: 'keys' })).toBeGreaterThan(0);
+});
 
+describe('a rare event is counted and logged', () => {
   it('a lease that lapsed while its owner was alive', async () => {
-    const answer = held('lease-lost');
-    await until(async () => (await redis.admin.keys('oncegate:*:lease')).length === 1);
-    await redis.admin.del(await redis.admin.keys('oncegate:*:lease'));
+    const { answer, names } = await held('lease-lost');
+    await redis.admin.del(names.filter((name) => name.endsWith(':lease')));
     await until(() => logged('a lease lapsed while its owner was alive').length > 0);
     stack.sandbox.endDelays('lease-lost');
     expect((await answer).status).toBe(201);
-    expect(await counted()).toEqual({ lease_lost: 1 });
+    const after = await idle(stack.adminUrl);
+    expect(after.value('oncegate_lease_lost_total')).toBe(1);
+    expect(after.value('oncegate_stale_total')).toBe(0);
     expect(logged('a lease lapsed while its owner was alive')).toHaveLength(1);
   });
 
-  it('a result whose record had disappeared: it is stored nevertheless, because the backend has executed', async () => {
-    const records = await redis.admin.keys('oncegate:*');
-    const answer = held('gone');
-    await reached('gone');
-    await redis.admin.del(await added(records));
-    stack.sandbox.endDelays('gone');
-    expect((await answer).status).toBe(201);
-    const after = await idle(stack.adminUrl);
-    expect(after.value('oncegate_stale_total', { write: 'complete' })).toBe(0);
-    const replay = await withdraw(stack.url, { key: 'gone', fault: 'delay=60000' });
-    expect(replay.headers['idempotent-replayed']).toBe('true');
-    expect(stack.sandbox.ledger.payouts({ key: 'gone' })).toBe(1);
-  });
-
   it('a result that was refused because another execution owned the record', async () => {
-    const records = await redis.admin.keys('oncegate:*');
-    const answer = held('refused');
-    await reached('refused');
-    await redis.admin.del(await added(records));
-    expect(await another.start(payoutOf('refused'))).toEqual({ kind: 'started' });
+    const { answer, names } = await held('refused');
+    await redis.admin.del(names);
+    const body = JSON.stringify(payoutBody());
+    const other = newRequest({ merchant: 'M-ALPHA', key: 'refused', body });
+    expect(await another.start(other)).toEqual({ kind: 'started' });
     stack.sandbox.endDelays('refused');
     expect((await answer).status).toBe(502);
     const after = await idle(stack.adminUrl);
@@ -119,8 +105,7 @@ describe('a rare event is counted and logged', () => {
   });
 
   it('a response that was sent before it was stored', async () => {
-    const answer = held('late');
-    await reached('late');
+    const { answer } = await held('late');
     redis.freeze();
     stack.sandbox.endDelays('late');
     try {
@@ -140,6 +125,7 @@ describe('a rare event is counted and logged', () => {
   });
 
   it('an unreachable store: failed commands, and requests that were not sent', async () => {
+    const before = await idle(stack.adminUrl);
     await redis.kill();
     try {
       expect((await withdraw(stack.url, { key: 'no-store' })).status).toBe(503);

@@ -1,13 +1,18 @@
+import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
-import request from 'supertest';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import { WebSocket } from 'ws';
+import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
-import { metric } from '../../support/metrics.ts';
+import { FAST_START } from '../../support/command.ts';
+import { temporaryFolder, testConfig } from '../../support/config.ts';
+import { eachRowInTurn } from '../../support/each-row.ts';
+import { idle, metric } from '../../support/metrics.ts';
+import { startRedis } from '../../support/redis-server.ts';
 import { spawnGateway } from '../../support/spawn.ts';
 import { connectionsOf, openStack, type Stack } from '../../support/stack.ts';
+import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
-import { idle } from './support/traffic.ts';
 
 let stack: Stack;
 beforeAll(async () => {
@@ -17,66 +22,102 @@ afterAll(() => stack.close());
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 const bearer = { Authorization: 'Bearer sk_sandbox_alpha' };
-const merchant = () => request.agent(stack.url).auth('sk_sandbox_alpha', { type: 'bearer' });
 
-/** The log lines that `act` caused. */
-async function linesOf(act: () => Promise<unknown>): Promise<Record<string, unknown>[]> {
+type Line = Record<string, unknown>;
+
+/** The lines of the requests that `act` made. The catalogue of log lines says which fields they may have. */
+async function linesOf(act: () => Promise<unknown>): Promise<Line[]> {
   await idle(stack.adminUrl);
   const from = stack.log.length;
   await act();
   await idle(stack.adminUrl);
-  return stack.log.slice(from);
+  return stack.log.slice(from).filter(({ msg }) => msg === 'request');
 }
 
-/** The line of the one request that `act` made. */
-async function lineOf(act: () => Promise<unknown>): Promise<Record<string, unknown>> {
-  const lines = await linesOf(act);
-  expect(lines.filter(({ msg }) => msg === 'request')).toHaveLength(1);
-  return lines.find(({ msg }) => msg === 'request') as Record<string, unknown>;
+/** The line of the one request that `act` made, and its answer. */
+async function lineOf<T>(act: () => Promise<T>): Promise<{ line: Line; answer: T }> {
+  let answer: T | undefined;
+  const lines = await linesOf(async () => {
+    answer = await act();
+  });
+  expect(lines).toHaveLength(1);
+  return { line: lines[0] as Line, answer: answer as T };
 }
 
-/** Fields of every line. */
-const COMMON_FIELDS = ['level', 'time', 'pid', 'hostname', 'msg'];
-/** Fields of a request, as far as they are known. */
-const FIELDS = [
-  ...[
-    'requestId',
-    'client',
-    'merchant',
-    'keyId',
-    'operation',
-    'method',
-    'path',
-    'status',
-    'outcome',
-    'scope',
+const ROWS: [string, () => Promise<TestAnswer>, Line][] = [
+  [
+    'an execution',
+    () => withdraw(stack.url, { key: 'a', fault: 'delay=50' }),
+    {
+      ...{
+        requestId: expect.stringMatching(UUID),
+        client: '127.0.0.1',
+        merchant: 'M-ALPHA',
+        keyId: 'alpha-1',
+      },
+      ...{ operation: 'withdraw', method: 'POST', path: '/v1/index.php', outcome: 'executed', waitMs: 0 },
+      scope: expect.stringMatching(/^[0-9a-f]{16}$/),
+    },
   ],
-  ...['durationMs', 'upstreamMs', 'waitMs', 'merchantGone'],
+  [
+    'a request without credentials',
+    () => send(stack.url),
+    { outcome: 'missing_credentials', status: 401, operation: 'none' },
+  ],
+  [
+    'an unknown secret key',
+    () => withdraw(stack.url, { secret: 'sk_nobody' }),
+    { outcome: 'invalid_key', status: 401, operation: 'none' },
+  ],
+  [
+    'a secret key that may not call the operation',
+    () => withdraw(stack.url, { secret: 'sk_test_balance_only' }),
+    { outcome: 'insufficient_scope', status: 403, operation: 'withdraw', keyId: 'alpha-balance' },
+  ],
+  [
+    'an execution whose outcome is unknown',
+    () => withdraw(stack.url, { key: 'd', fault: 'execute-then-reset' }),
+    { outcome: 'outcome_unknown', status: 502, operation: 'withdraw' },
+  ],
+  [
+    'a declared request without a key',
+    () => send(stack.url, { path: '/v2/get_balance', headers: bearer }),
+    { outcome: 'forwarded', status: 200, operation: 'balance' },
+  ],
+  [
+    'a request that is passed through, whose path may have an account number',
+    () => send(stack.url, { path: '/v3/accounts/0123456789/NG55-81Z?a=1', headers: bearer }),
+    {
+      outcome: 'passed_through',
+      status: 404,
+      operation: 'undeclared',
+      path: '/v3/accounts/:redacted/:redacted',
+    },
+  ],
+  [
+    'a request with the id that the merchant sent',
+    () => withdraw(stack.url, { key: 'g', headers: { 'X-Request-Id': 'of-the-merchant' } }),
+    { outcome: 'executed', requestId: 'of-the-merchant' },
+  ],
 ];
 
-describe('each request has one line', () => {
-  it('with all that is known about an execution', async () => {
-    const line = await lineOf(() => withdraw(stack.url, { key: 'a', fault: 'delay=50' }));
-    expect(line).toMatchObject({
-      requestId: expect.stringMatching(UUID),
-      client: '127.0.0.1',
-      merchant: 'M-ALPHA',
-      keyId: 'alpha-1',
-      operation: 'withdraw',
-      method: 'POST',
-      path: '/v1/index.php',
-      status: 201,
-      outcome: 'executed',
-      scope: expect.stringMatching(/^[0-9a-f]{16}$/),
-      waitMs: 0,
-    });
-    expect(line.upstreamMs).toBeGreaterThanOrEqual(45);
-    expect(line.durationMs).toBeGreaterThanOrEqual(Number(line.upstreamMs));
-    expect(line).not.toHaveProperty('merchantGone');
-    expect(Object.keys(line).filter((field) => ![...COMMON_FIELDS, ...FIELDS].includes(field))).toEqual([]);
-  });
+describe('a request has one line with what is known about it', () => {
+  it('when it was answered', () =>
+    eachRowInTurn(
+      ROWS,
+      ([what]) => what,
+      async ([, act, expected]) => {
+        const { line, answer } = await lineOf(act);
+        expect(line).toMatchObject({ ...expected, status: answer.status });
+        expect(line).not.toHaveProperty('merchantGone');
+        if (line.outcome === 'executed') {
+          expect(line.upstreamMs).toBeGreaterThan(0);
+          expect(line.durationMs).toBeGreaterThanOrEqual(Number(line.upstreamMs));
+        }
+      },
+    ));
 
-  it('a replay with the scope of the first request, and without time at the backend', async () => {
+  it('when it was replayed: the scope of the first request, and no time at the backend', async () => {
     const [first, replay] = await linesOf(async () => {
       await withdraw(stack.url, { key: 'b' });
       await withdraw(stack.url, { key: 'b', secret: 'sk_sandbox_alpha_2' });
@@ -86,64 +127,37 @@ describe('each request has one line', () => {
     expect(replay?.requestId).not.toBe(first?.requestId);
   });
 
-  it('a duplicate that waited, with its waiting time', async () => {
+  it('when it waited for another one, or its merchant disconnected', async () => {
+    let heldMs = 0;
     const lines = await linesOf(async () => {
-      const first = withdraw(stack.url, { key: 'c', fault: 'delay=60000' });
+      const leaving = new AbortController();
+      const held = { key: 'c', fault: 'delay=60000' };
+      const first = withdraw(stack.url, { ...held, signal: leaving.signal }).catch(() => 'gone');
       await until(() => stack.sandbox.requests.ofKey('c') > 0);
-      const duplicate = withdraw(stack.url, { key: 'c' });
+      const heldFromMs = performance.now();
+      leaving.abort();
+      expect(await first).toBe('gone');
+      // The connections of other requests are idle, and close.
+      stack.gateway.server.closeIdleConnections();
+      await until(async () => (await connectionsOf(stack.gateway.server)) === 0);
+      const duplicate = withdraw(stack.url, held);
       await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 1);
+      heldMs = performance.now() - heldFromMs;
       stack.sandbox.endDelays('c');
-      await Promise.all([first, duplicate]);
+      await duplicate;
     });
     expect(lines).toHaveLength(2);
-    const waited = lines.find(({ outcome }) => outcome === 'replayed');
+    const [left, waited] = ['executed', 'replayed'].map((one) =>
+      lines.find(({ outcome }) => outcome === one),
+    );
+    expect(left).toMatchObject({ merchantGone: true });
+    expect(left?.durationMs).toBeGreaterThanOrEqual(heldMs);
     expect(waited?.waitMs).toBeGreaterThan(0);
     expect(waited?.durationMs).toBeGreaterThanOrEqual(Number(waited?.waitMs));
   });
 
-  it.each([
-    [
-      'a request without credentials',
-      () => send(stack.url),
-      { outcome: 'missing_credentials', status: 401, operation: 'none' },
-    ],
-    [
-      'a request with an unknown secret key',
-      () => withdraw(stack.url, { secret: 'sk_nobody' }),
-      { outcome: 'invalid_key', status: 401, operation: 'none' },
-    ],
-    [
-      'a request whose secret key may not call the operation',
-      () => withdraw(stack.url, { secret: 'sk_test_balance_only' }),
-      { outcome: 'insufficient_scope', status: 403, operation: 'withdraw', keyId: 'alpha-balance' },
-    ],
-    [
-      'an execution whose outcome is unknown',
-      () => withdraw(stack.url, { key: 'd', fault: 'execute-then-reset' }),
-      { outcome: 'outcome_unknown', status: 502, operation: 'withdraw' },
-    ],
-    [
-      'a declared request without a key',
-      () => send(stack.url, { path: '/v2/get_balance', headers: bearer }),
-      { outcome: 'forwarded', status: 200, operation: 'balance' },
-    ],
-    [
-      'a request that is passed through',
-      () => send(stack.url, { path: '/v3/echo', headers: bearer }),
-      { outcome: 'passed_through', status: 200, operation: 'undeclared', method: 'GET' },
-    ],
-  ])('%s too', async (_, act: () => Promise<TestAnswer>, expected) => {
-    let answer: TestAnswer | undefined;
-    const line = await lineOf(async () => {
-      answer = await act();
-    });
-    expect(line).toMatchObject(expected);
-    expect(line.status).toBe(answer?.status);
-    expect(Object.keys(line).filter((field) => ![...COMMON_FIELDS, ...FIELDS].includes(field))).toEqual([]);
-  });
-
-  it('an upgrade too, when its connection has closed', async () => {
-    const line = await lineOf(async () => {
+  it('when its upgraded connection has closed', async () => {
+    const { line } = await lineOf(async () => {
       const socket = new WebSocket(`ws://127.0.0.1:${stack.port}/v3/ws`, { headers: bearer });
       await once(socket, 'open');
       socket.close();
@@ -151,127 +165,157 @@ describe('each request has one line', () => {
     });
     expect(line).toMatchObject({ outcome: 'upgraded', merchant: 'M-ALPHA', path: '/v3/ws' });
   });
-
-  it('a merchant who disconnected too, with the outcome of the execution', async () => {
-    let heldMs = 0;
-    const line = await lineOf(async () => {
-      const leaving = new AbortController();
-      const gone = withdraw(stack.url, { key: 'e', fault: 'delay=60000', signal: leaving.signal }).catch(
-        () => 'gone',
-      );
-      await until(() => stack.sandbox.requests.ofKey('e') > 0);
-      const arrivedMs = performance.now();
-      leaving.abort();
-      expect(await gone).toBe('gone');
-      // The connections of other requests are idle, and close.
-      stack.gateway.server.closeIdleConnections();
-      await until(async () => (await connectionsOf(stack.gateway.server)) === 0);
-      stack.sandbox.endDelays('e');
-      heldMs = performance.now() - arrivedMs;
-    });
-    expect(line).toMatchObject({ outcome: 'executed', merchantGone: true });
-    expect(line.durationMs).toBeGreaterThanOrEqual(heldMs);
-  });
-
-  it('of JSON on standard output, with its level and time', async () => {
-    const spawned = await spawnGateway(stack.config);
-    try {
-      await withdraw(spawned.url, { key: 'f' });
-      await until(() => spawned.lines.some((line) => line.includes('"msg":"request"')));
-    } finally {
-      await spawned.end();
-    }
-    const lines = spawned.lines.map((line) => JSON.parse(line) as Record<string, string>);
-    const requests = lines.filter(({ msg }) => msg === 'request');
-    expect(requests).toHaveLength(1);
-    expect(requests[0]).toMatchObject({ level: 'info', time: expect.any(String), outcome: 'executed' });
-    expect(new Date(requests[0]?.time ?? '').toISOString()).toBe(requests[0]?.time);
-  });
-});
-
-describe('no line holds', () => {
-  it('a secret key, an idempotency key, an account number, a body, a query, or a path that may be one', async () => {
-    const lines = await linesOf(async () => {
-      await withdraw(stack.url, { key: 'my-private-key-1' });
-      await withdraw(stack.url, { key: 'my-private-key-2', fault: 'execute-then-reset' });
-      await withdraw(stack.url, { secret: 'sk_private_stranger' });
-      await merchant()
-        .get('/v3/accounts/0123456789/NG55-81Z?account=0123456789')
-        .set('Cookie', 'session=crumbs');
-      await merchant().get('/v2/get_balance?key=my-private-key-3');
-    });
-    expect(lines.filter(({ msg }) => msg === 'request')).toHaveLength(5);
-    const text = JSON.stringify(lines);
-    const secrets = ['sk_', 'my-private-key', '0123456789', 'crumbs', 'account=', 'key=', 'NG55', 'Bearer'];
-    for (const secret of secrets) expect(text).not.toContain(secret);
-    // 058 is the bank code. The same digits may occur within a time or an id.
-    expect(text).not.toMatch(/(?<![\w.])058(?!\w)/);
-    expect(lines.map(({ path }) => path)).toContain('/v3/accounts/:redacted/:redacted');
-  });
 });
 
 describe('X-Request-Id', () => {
-  const kept = ['12345678', 'a.b_c-D9', '0b0e8f0c-7a3e-4d0f-9d6d-1c1f6f1f6f1f', 'x'.repeat(128)];
-  const replaced = [
-    '',
-    '1234567',
-    'x'.repeat(129),
-    'with space',
-    'semi;colon',
-    'a"quote-in-it',
-    'ümlaut-ist-da',
+  const KEPT = ['12345678', 'a.b_c-D9', '0b0e8f0c-7a3e-4d0f-9d6d-1c1f6f1f6f1f', 'x'.repeat(128)];
+  const REPLACED = [
+    ...[undefined, undefined, '', '1234567', 'x'.repeat(129), 'with space', 'semi;colon', 'a"quote-in-it'],
+    // The bytes of a header.
+    Buffer.from('ümlaut-ist-da', 'utf8').toString('latin1'),
   ];
 
-  it.each(kept)('is kept if it is well formed: %s', async (id) => {
-    const { line, problemId, backendId } = await seenBy({ 'X-Request-Id': id });
-    expect({ line: line.requestId, problemId, backendId }).toEqual({
-      line: id,
-      problemId: id,
-      backendId: id,
-    });
+  it('is kept if it is well formed, and otherwise a new one, in the log and at the backend', async () => {
+    const seen = new Set<unknown>();
+    for (const id of [...KEPT, ...REPLACED]) {
+      const headers = id === undefined ? bearer : { ...bearer, 'X-Request-Id': id };
+      const { line, answer } = await lineOf(() => send(stack.url, { path: '/v3/echo', headers }));
+      const { rawHeaders } = answer.json<{ rawHeaders: [string, string][] }>();
+      const sent = rawHeaders.filter(([name]) => name.toLowerCase() === 'x-request-id');
+      expect(sent.map(([, value]) => value)).toEqual([line.requestId]);
+      if (KEPT.includes(id ?? '')) expect(line.requestId).toBe(id);
+      else expect(line.requestId).toMatch(UUID);
+      seen.add(line.requestId);
+    }
+    expect(seen.size).toBe(KEPT.length + REPLACED.length);
   });
+});
 
-  it.each(replaced)('is replaced if it is malformed: %s', async (id) => {
-    const { line, problemId, backendId, refusal } = await seenBy({ 'X-Request-Id': encodeLatin1(id) });
-    expect(line.requestId).toMatch(UUID);
-    expect(backendId).toBe(line.requestId);
-    expect(problemId).toMatch(UUID);
-    expect(problemId).toBe(refusal.requestId);
-  });
+const SECRETS = [
+  'sk_sandbox_alpha',
+  'sk_sandbox_alpha_2',
+  'sk_sandbox_bravo',
+  'sk_test_revoked',
+  'sk_nobody',
+];
 
-  it('is generated if there is none, and is unique', async () => {
-    const [one, another] = [await seenBy({}), await seenBy({})];
-    const ids = [one.line, one.refusal, another.line, another.refusal].map(({ requestId }) => requestId);
-    expect(new Set(ids).size).toBe(4);
-    for (const id of ids) expect(id).toMatch(UUID);
-  });
+/** Parts of credentials, of bodies and of queries. */
+const FRAGMENTS = [
+  ...['sk_', 'Bearer', '0123456789', 'account_number', 'account=', 'key=', '471108.15', 'crumbs', 'NG55'],
+];
 
-  it('is also sent by the executor', async () => {
-    const id = 'of-the-executor';
-    const line = await lineOf(() => withdraw(stack.url, { key: 'g', headers: { 'X-Request-Id': id } }));
-    expect(line).toMatchObject({ requestId: id, outcome: 'executed' });
-  });
+interface Traffic {
+  url: string;
+  sandbox: Sandbox;
+  keys: string[];
+}
 
-  /** The ids of an answered request in the log and at the backend, and of a refused one in the log and its problem. */
-  async function seenBy(headers: Record<string, string>) {
-    let echoed: TestAnswer | undefined;
-    const line = await lineOf(async () => {
-      echoed = await send(stack.url, { path: '/v3/echo', headers: { ...bearer, ...headers } });
-    });
-    let refused: TestAnswer | undefined;
-    const refusal = await lineOf(async () => {
-      refused = await send(stack.url, { headers });
-    });
-    const { rawHeaders } = echoed?.json<{ rawHeaders: [string, string][] }>() ?? { rawHeaders: [] };
-    const ids = rawHeaders
-      .filter(([name]) => name.toLowerCase() === 'x-request-id')
-      .map(([, value]) => value);
-    expect(ids).toHaveLength(1);
-    const { error } = refused?.json<{ error: { request_id: string } }>() ?? {};
-    expect(refused?.headers['x-request-id']).toBe(error?.request_id);
-    return { line, refusal, backendId: ids[0], problemId: error?.request_id };
+/** Causes every outcome of a request once. Resolves to the number of requests. */
+async function everything({ url, sandbox, keys }: Traffic): Promise<number> {
+  let requests = 0;
+  const pay = async (options: Parameters<typeof withdraw>[1] = {}) => {
+    requests++;
+    if (options.key !== undefined) keys.push(options.key);
+    return await withdraw(url, options).catch((error: Error) => error);
+  };
+  const newKey = () => randomUUID();
+
+  for (const fault of ['delay=1', '500-after', 'status=429', 'execute-then-reset', 'garbage', 'truncate']) {
+    const key = newKey();
+    await pay({ key, fault });
+    await pay({ key });
   }
+  await pay({ key: newKey(), fault: 'execute-then-hang' });
+  const large = newKey();
+  await pay({ key: large, fault: 'huge=1100000' });
+  await pay({ key: large });
+  const reused = newKey();
+  await pay({ key: reused, amount: 471108.15 });
+  await pay({ key: reused, amount: 471108.16 });
+  await pay({ key: `"${newKey()}` });
+  await pay({ headers: { 'Idempotency-Key': `"${newKey()}` } });
+  await pay({ key: 'not-ascii-é' });
+  await pay();
+  for (const secret of SECRETS) await pay({ key: newKey(), secret });
+  const running = newKey();
+  const first = pay({ key: running, fault: 'delay=60000' });
+  await until(() => sandbox.requests.ofKey(running) === 1);
+  await pay({ key: running, headers: { Prefer: 'wait=0' } });
+  const [leaving, abandoned] = [new AbortController(), newKey()];
+  const left = pay({ key: abandoned, fault: 'delay=60000', signal: leaving.signal });
+  await until(() => sandbox.requests.ofKey(abandoned) === 1);
+  leaving.abort();
+  for (const key of [running, abandoned]) sandbox.endDelays(key);
+  await Promise.all([first, left]);
+  return requests + (await oddRequests(url, keys));
+}
 
-  /** The text as the bytes of a header. */
-  const encodeLatin1 = (text: string): string => Buffer.from(text, 'utf8').toString('latin1');
+/** Requests with secrets in bodies, targets and headers where they do not belong. */
+async function oddRequests(url: string, keys: string[]): Promise<number> {
+  const headers = { ...bearer, 'Content-Type': 'application/json', Cookie: 'session=crumbs' };
+  const bodies = [
+    '{"action":"withdraw","account_number":"0123456789","account_number":"0123456789"}',
+    '{"action":"withdraw","account_number":"0123456789"',
+    '{"action":"sk_sandbox_alpha"}',
+  ];
+  for (const body of bodies) await send(url, { method: 'POST', path: '/v1/index.php', headers, body });
+  const key = randomUUID();
+  keys.push(key);
+  const paths = [
+    '/v1/0123456789?account=0123456789&secret=sk_sandbox_alpha',
+    '/v1/index.php/0123456789/NG55-81Z',
+    '/v3/sk_sandbox_alpha/echo',
+    `/v3/echo?key=${key}`,
+    `/v3/payouts/${key}`,
+  ];
+  for (const path of paths) await send(url, { path, headers });
+  await send(url, { path: '/v2/get_balance', headers: { ...headers, 'x-service-idempotency': key } });
+  await send(url, { path: '/v2/get_balance', headers: { Authorization: 'Basic sk_sandbox_alpha' } });
+  return bodies.length + paths.length + 2;
+}
+
+it('standard output has one line of JSON for each request, and nothing secret that a merchant sent', async () => {
+  const sandbox = await createSandbox({ port: 0 });
+  onTestFinished(() => sandbox.close());
+  const redis = await startRedis();
+  const config = testConfig(temporaryFolder(), sandbox.url, {
+    ...onRedis(redis, 1000),
+    log: { level: 'debug' },
+    upstream: { responseTimeoutMs: 1000 },
+    idempotency: { completeRetryMs: 100 },
+  });
+  const gateway = await spawnGateway(config, FAST_START);
+  const keys: string[] = [];
+  const { url } = gateway;
+  let requests = await everything({ url, sandbox, keys });
+  // A complete that is late, and a start without an answer.
+  const away = randomUUID();
+  keys.push(away);
+  const first = withdraw(url, { key: away, fault: 'delay=300' });
+  await until(() => sandbox.requests.ofKey(away) === 1);
+  await redis.kill();
+  await first;
+  await withdraw(url, { key: away });
+  await redis.restart();
+  requests += 2;
+  // After the exit there are still lines to read.
+  const closed = once(gateway.child, 'close');
+  expect(await gateway.end()).toBe(0);
+  await closed;
+
+  expect(keys.length).toBeGreaterThan(20);
+  const ids = sandbox.ledger.transactions().map(({ id }) => id);
+  for (const fragment of [...FRAGMENTS, ...keys, ...ids])
+    expect(gateway.lines.filter((line) => line.includes(fragment))).toEqual([]);
+  const lines = gateway.lines.map((line) => JSON.parse(line) as Line);
+  const access = lines.filter(({ msg }) => msg === 'request');
+  expect(access).toHaveLength(requests);
+  expect(new Set(access.map(({ requestId }) => requestId)).size).toBe(requests);
+  for (const line of access) {
+    expect(line).toMatchObject({ level: 'info', time: expect.any(String) });
+    expect(new Date(String(line.time)).toISOString()).toBe(line.time);
+    const isAnonymous = ['missing_credentials', 'invalid_key', 'invalid_target'].includes(`${line.outcome}`);
+    if (!isAnonymous) expect(line.merchant).toMatch(/^M-(ALPHA|BRAVO)$/);
+  }
+  expect(sandbox.ledger.duplicateKeys()).toEqual([]);
 });

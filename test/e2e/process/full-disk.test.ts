@@ -10,7 +10,8 @@ import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import type { SpawnedGateway } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
-import { codeOf, configFor, isReplay, openSandbox, startGateway } from './gateways.ts';
+import { codeOf } from '../../support/wire.ts';
+import { configFor, isReplay, openSandbox, startGateway } from './gateways.ts';
 
 const MERCHANTS = 64;
 
@@ -31,6 +32,7 @@ function payAll({ url }: SpawnedGateway) {
   return { answers, stop };
 }
 
+// A failed write once ended the gateway; and in one that survived, later commits lost records, and payouts were made twice.
 it('a disk that is filled while 64 merchants pay, and freed again: one payout a key, and no result is lost', async () => {
   const sandbox = await openSandbox();
   const config = configFor(sandbox, { idempotency: { completeRetryMs: 300 }, log: { level: 'warn' } });
@@ -86,7 +88,7 @@ it('a disk that is filled while 64 merchants pay, and freed again: one payout a 
       expectProblem(answer, { status: 503, code: 'store_unavailable', retryAfter: 1 });
   await inBatches(answered, async ([key, answer]) => {
     const retry = await withdraw(gateway.url, { key });
-    expect([codeOf(retry), retry.status]).toEqual([undefined, 201]);
+    expect([codeOf(retry), retry.status]).toEqual(['', 201]);
     if (answer.status === 201) expect([isReplay(retry), retry.body]).toEqual([true, answer.body]);
     else expect(isReplay(retry)).toBe(false);
   });

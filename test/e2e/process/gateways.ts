@@ -1,11 +1,11 @@
-import { readFileSync } from 'node:fs';
-import { connect } from 'node:net';
+import { randomUUID } from 'node:crypto';
+import { connect, type Socket } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll } from 'vitest';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
-import { send, type TestAnswer } from '../../support/client.ts';
+import { type TestAnswer, withdraw } from '../../support/client.ts';
 import { FAST_START, newFolder } from '../../support/command.ts';
 import { type ConfigInput, type MoreConfig, testConfig } from '../../support/config.ts';
-import { isAlive, killAfterTests } from '../../support/process-life.ts';
 import { type SpawnedGateway, spawnGateway } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
 
@@ -23,39 +23,33 @@ export const configFor = (sandbox: Sandbox, more: MoreConfig = {}): ConfigInput 
   testConfig(newFolder(), sandbox.url, more);
 
 /** A gateway process that is killed after the test file if it still runs. */
-export async function startGateway(config: ConfigInput, env?: NodeJS.ProcessEnv): Promise<SpawnedGateway> {
-  const gateway = await spawnGateway(config, { ...FAST_START, ...env }, newFolder());
-  killAfterTests(gateway.pid);
-  return gateway;
+export function startGateway(
+  config: ConfigInput,
+  env?: NodeJS.ProcessEnv,
+  inherited?: Socket,
+): Promise<SpawnedGateway> {
+  return spawnGateway(config, { ...FAST_START, ...env }, newFolder(), inherited);
 }
 
-/** Pids in the gateway's access log, in order of appearance; each is killed after the test file. */
-export function pidsOf({ lines }: SpawnedGateway): number[] {
-  const pids = lines.map((line) => JSON.parse(line)).filter(({ msg }) => msg === 'request');
-  return [...new Set(pids.map(({ pid }) => killAfterTests(pid as number)))];
-}
-
-/** Its processes, including those that are still starting; each is killed after the test file. */
-export function childrenOf(pid: number): number[] {
-  const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean);
-  return children.map((child) => killAfterTests(Number(child))).filter(isAlive);
-}
-
-/** Sends requests until `count` workers have answered, and returns their pids. */
-export async function workersOf(gateway: SpawnedGateway, count: number): Promise<number[]> {
-  const from = gateway.lines.length;
-  const pids = () => pidsOf({ ...gateway, lines: gateway.lines.slice(from) });
-  return await until(async () => {
-    await send(gateway.url);
-    return pids().length === count ? pids() : undefined;
+/** Stops a process between two commits: if it is stopped within one, it holds SQLite's write lock, and no other can write. */
+export async function pause(paused: SpawnedGateway, other: SpawnedGateway): Promise<void> {
+  await until(async () => {
+    process.kill(paused.pid, 'SIGSTOP');
+    // The backend refuses an amount of zero, but the key is still started and completed.
+    const control = withdraw(other.url, { key: randomUUID(), amount: 0 }).then(() => true);
+    if (await Promise.race([control, sleep(COMMITS_WITHIN_MS, false)])) return true;
+    process.kill(paused.pid, 'SIGCONT');
+    await control;
+    return false;
   });
 }
 
+const COMMITS_WITHIN_MS = 800;
+
 const PATIENCE_MS = 10_000;
 
-/** How a new connection with one request on it ended, and how long that took. */
-export function visit(port: number): Promise<{ how: string; elapsedMs: number }> {
-  const startedMs = performance.now();
+/** How a new connection with one request on it ended. */
+export function visit(port: number): Promise<{ how: string }> {
   return new Promise((resolve) => {
     let how = 'no answer';
     const socket = connect(port, '127.0.0.1');
@@ -72,25 +66,8 @@ export function visit(port: number): Promise<{ how: string; elapsedMs: number }>
     socket.once('error', ({ code = '' }: NodeJS.ErrnoException) => {
       how = code;
     });
-    socket.once('close', () => resolve({ how, elapsedMs: performance.now() - startedMs }));
+    socket.once('close', () => resolve({ how }));
   });
 }
 
 export const isReplay = ({ headers }: TestAnswer): boolean => headers['idempotent-replayed'] === 'true';
-export const codeOf = (answer: TestAnswer): unknown =>
-  answer.json<{ error?: { code?: string } }>().error?.code;
-
-/** Every series that can only grow, with its value: counters, and the counts, sums and buckets of histograms. */
-export async function countersOf({ adminUrl }: SpawnedGateway): Promise<Map<string, number>> {
-  const { status, body } = await send(adminUrl, { path: '/metrics' });
-  if (status !== 200) throw new Error(`/metrics answered ${status}`);
-  const series = new Map<string, number>();
-  let grows = false;
-  for (const line of body.toString().split('\n')) {
-    if (line.startsWith('# TYPE ')) grows = !line.endsWith(' gauge');
-    const at = line.lastIndexOf(' ');
-    if (grows && line !== '' && !line.startsWith('#'))
-      series.set(line.slice(0, at), Number(line.slice(at + 1)));
-  }
-  return series;
-}

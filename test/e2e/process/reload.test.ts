@@ -1,19 +1,17 @@
 import { randomUUID } from 'node:crypto';
-import { existsSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { renameSync, rmSync, writeFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
 import { send, withdraw } from '../../support/client.ts';
 import { newFolder } from '../../support/command.ts';
-import type { ConfigInput } from '../../support/config.ts';
+import { type ConfigInput, keyFileIn, type MoreConfig, testConfig } from '../../support/config.ts';
+import { openKeyBackend } from '../../support/key-backend.ts';
 import { metric } from '../../support/metrics.ts';
-import { killAfterTests } from '../../support/process-life.ts';
-import { startRedis } from '../../support/redis-server.ts';
-import type { SpawnedGateway } from '../../support/spawn.ts';
-import { startProxy } from '../../support/tcp-proxy.ts';
+import { isAlive } from '../../support/process-life.ts';
+import { startHere } from '../../support/started.ts';
 import { until } from '../../support/until.ts';
-import { childrenOf, codeOf, configFor, isReplay, openSandbox, startGateway, workersOf } from './gateways.ts';
-import { newKey, PEPPER } from './key-commands.ts';
+import { codeOf } from '../../support/wire.ts';
+import { configFor, isReplay, openSandbox, startGateway } from './gateways.ts';
 import { startTraffic } from './traffic.ts';
 
 const sandbox = await openSandbox();
@@ -28,51 +26,50 @@ const payout = (more: Operation['idempotency'] = {}, name = 'withdraw'): Operati
 });
 const balance: Operation = { name: 'balance', match: { method: 'GET', path: '/v2/get_balance' } };
 
-async function open(workers: number, more: Partial<ConfigInput> = {}) {
-  const config = configFor(sandbox, { workers, operations: [balance, payout()], ...more });
-  return { config, gateway: await startGateway(config) };
+/** Replaces a file atomically, so that the gateway never reads half of it. */
+function replace(path: string, text: string): void {
+  writeFileSync(`${path}.new`, text);
+  renameSync(`${path}.new`, path);
 }
 
-/** Replaces the configuration file atomically. */
-function write({ file }: SpawnedGateway, config: ConfigInput | string): void {
-  writeFileSync(`${file}.new`, typeof config === 'string' ? config : stringify(config));
-  renameSync(`${file}.new`, file);
+async function open(more: MoreConfig = {}, url = sandbox.url) {
+  const config = testConfig(newFolder(), url, { operations: [balance, payout()], ...more });
+  const gateway = await startHere(config);
+  const reloads = (result: string, what = 'config') =>
+    metric(gateway.adminUrl, `oncegate_${what}_reloads_total`, { result });
+  const write = (changed: ConfigInput | string) =>
+    replace(gateway.file, typeof changed === 'string' ? changed : stringify(changed));
+  return {
+    ...{ gateway, config, reloads, write, keyFile: () => keyFileIn(config) },
+    /** Writes a file and waits until the gateway has read it. */
+    async reload(changed: ConfigInput | string, result: string): Promise<void> {
+      const before = await reloads(result);
+      write(changed);
+      process.emit('SIGHUP');
+      await until(async () => (await reloads(result)) > before);
+    },
+    logged: (what: RegExp) => gateway.log.filter(({ msg }) => what.test(`${msg}`)),
+    async readiness() {
+      const { status, checks } = (await send(gateway.adminUrl, { path: '/readyz' })).json<{
+        status: string;
+        checks: { name: string; warnings?: string[] }[];
+      }>();
+      return { status, warnings: checks.find(({ name }) => name === 'configuration')?.warnings };
+    },
+  };
 }
 
-const reloads = async ({ adminUrl }: SpawnedGateway, result: string): Promise<number> =>
-  await metric(adminUrl, 'oncegate_config_reloads_total', { result });
-
-/** Writes a file and waits until the gateway has read it. The gateway reads it within a second of the change. */
-async function reload(gateway: SpawnedGateway, config: ConfigInput | string, result: string): Promise<void> {
-  const before = await reloads(gateway, result);
-  write(gateway, config);
-  process.kill(gateway.pid, 'SIGHUP');
-  await until(async () => (await reloads(gateway, result)) > before);
-}
-
-const logged = ({ lines }: SpawnedGateway, what: RegExp) =>
-  lines.map((line) => JSON.parse(line)).filter(({ msg }) => what.test(msg));
-
-const readiness = async ({ adminUrl }: SpawnedGateway) =>
-  (await send(adminUrl, { path: '/readyz' })).json<{
-    status: string;
-    checks: { name: string; warnings?: string[] }[];
-  }>();
-
-const warningsOf = async (gateway: SpawnedGateway, check = 'configuration') =>
-  (await readiness(gateway)).checks.find(({ name }) => name === check)?.warnings;
-
-describe.each([1, 2])('a changed configuration, %i workers', (workers) => {
+describe('a changed configuration', () => {
   it('loses no request while it is reloaded 20 times under load', async () => {
-    const { gateway, config } = await open(workers);
+    const { gateway, config, reload } = await open();
     const traffic = startTraffic(gateway.url, 3);
     for (let i = 0; i < 20; i++) {
       const operations = [balance, payout({ key: i % 3 === 0 ? 'none' : 'optional' }, `payout${i % 2}`)];
       const limits = { bodyBytes: 5000 + i, headerBytes: 8000 + i, inFlight: 100 + i };
       const result = i % 5 === 4 ? 'refused' : i % 5 === 3 ? 'needs_restart' : 'ok';
       const file = { ...config, operations, limits, log: { level: i % 2 ? 'info' : 'warn' } } as ConfigInput;
-      if (result === 'needs_restart') file.workers = 3;
-      await reload(gateway, result === 'refused' ? 'upstream: {' : file, result);
+      if (result === 'needs_restart') file.listen = { host: '127.0.0.1', port: 1 };
+      await reload(result === 'refused' ? 'upstream: {' : file, result);
     }
     await traffic.stop();
     expect(traffic.sent.length).toBeGreaterThan(20);
@@ -84,39 +81,34 @@ describe.each([1, 2])('a changed configuration, %i workers', (workers) => {
     );
     for (const answer of again) expect([201, 422]).toContain(answer.status);
     expect(sandbox.ledger.duplicateKeys()).toEqual([]);
-    expect(await gateway.end()).toBe(0);
   });
 
   it('is in force for the next request, and a running one ends under the old policy', async () => {
-    const { gateway, config } = await open(workers);
+    const { gateway, config, reload } = await open();
     const [running, later] = [randomUUID(), randomUUID()];
     const first = withdraw(gateway.url, { key: running, fault: 'delay=60000,status=500' });
     await until(() => sandbox.requests.ofKey(running) === 1);
     const changed = payout({ key: 'required', release: [500] }, 'renamed');
-    await reload(gateway, { ...config, operations: [changed] }, 'ok');
-    for (let i = 0; i < 2 * workers; i++)
-      expect(codeOf(await withdraw(gateway.url))).toBe('idempotency_key_required');
+    await reload({ ...config, operations: [changed] }, 'ok');
+    expect(codeOf(await withdraw(gateway.url))).toBe('idempotency_key_required');
     sandbox.endDelays(running);
     // The status is in the new operation's `release`, and not in that of the running request.
-    const status = (await first).status;
-    expect(status).toBe(500);
+    expect((await first).status).toBe(500);
     const replay = await withdraw(gateway.url, { key: running, fault: 'status=500' });
     expect({ status: replay.status, replayed: isReplay(replay) }).toEqual({ status: 500, replayed: true });
     expect((await withdraw(gateway.url, { key: later, fault: 'status=500' })).status).toBe(500);
     expect((await withdraw(gateway.url, { key: later })).status).toBe(201);
-    expect(
-      await metric(gateway.adminUrl, 'oncegate_requests_total', { operation: 'renamed' }),
-    ).toBeGreaterThan(0);
-    expect(await gateway.end()).toBe(0);
+    const renamed = { operation: 'renamed' };
+    expect(await metric(gateway.adminUrl, 'oncegate_requests_total', renamed)).toBeGreaterThan(0);
   });
 
   it('does not send a payout again whose operation has lost its key', async () => {
-    const { gateway, config } = await open(workers);
+    const { gateway, config, reload } = await open();
     const [paid, running] = [randomUUID(), randomUUID()];
     expect((await withdraw(gateway.url, { key: paid })).status).toBe(201);
     const first = withdraw(gateway.url, { key: running, fault: 'delay=60000' });
     await until(() => sandbox.requests.ofKey(running) === 1);
-    await reload(gateway, { ...config, operations: [payout({ key: 'none' })] }, 'ok');
+    await reload({ ...config, operations: [payout({ key: 'none' })] }, 'ok');
     const retries = [paid, running, running].map((key) => withdraw(gateway.url, { key }));
     await until(async () => (await metric(gateway.adminUrl, 'oncegate_waiting')) === 2);
     sandbox.endDelays(running);
@@ -124,178 +116,125 @@ describe.each([1, 2])('a changed configuration, %i workers', (workers) => {
     expect(answers.map((answer) => [answer.status, isReplay(answer)])).toEqual(Array(3).fill([201, true]));
     await first;
     for (const key of [paid, running]) expect(sandbox.ledger.payouts({ key })).toBe(1);
-    expect(await gateway.end()).toBe(0);
   });
 
-  it('is refused with all its mistakes and without secrets, and the old one stays in force', async () => {
-    const { gateway, config } = await open(workers);
+  it('is refused with all its mistakes, or waits for a restart, and says so until the file has the old values again', async () => {
+    const { gateway, config, reload, readiness, logged } = await open();
     const secret = 'a-token-that-no-log-shows';
     const wrong = { ...config, admin: { host: '0.0.0.0', port: 0, tokn: secret }, limits: { bodyBytes: 0 } };
-    await reload(gateway, stringify(wrong), 'refused');
-    await until(() => logged(gateway, /configuration is refused/).length > 0);
-    expect(logged(gateway, /configuration is refused/)[0]).toMatchObject({
-      level: 'error',
-      mistakes: expect.arrayContaining([
-        expect.stringContaining('limits.bodyBytes: 0 is not allowed'),
-        expect.stringContaining('admin.tokn: is not an option; is it token?'),
-      ]),
+    await reload(stringify(wrong), 'refused');
+    expect(logged(/configuration is refused/)).toMatchObject([
+      {
+        level: 'error',
+        mistakes: expect.arrayContaining([
+          expect.stringContaining('limits.bodyBytes: 0 is not allowed'),
+          expect.stringContaining('admin.tokn: is not an option; is it token?'),
+        ]),
+      },
+    ]);
+    expect(await readiness()).toEqual({
+      status: 'ready',
+      warnings: [expect.stringMatching(/^the newest version of the file was refused \(\d mistakes/)],
     });
-    expect(await warningsOf(gateway)).toEqual([
-      expect.stringMatching(/^the newest version of the file was refused \(\d mistakes/),
-    ]);
-    await until(async () => (await readiness(gateway)).status === 'ready');
     expect((await withdraw(gateway.url, { key: randomUUID() })).status).toBe(201);
-    await reload(gateway, config, 'ok');
-    expect(await warningsOf(gateway)).toBeUndefined();
-    expect(await gateway.end()).toBe(0);
-    expect(gateway.lines.join('')).not.toContain(secret);
-  });
-
-  it('keeps what needs a restart, and says so, until the file has the old values again', async () => {
-    const { gateway, config } = await open(workers);
-    const other = { ...config, upstream: { ...config.upstream, url: 'http://127.0.0.1:1' }, workers: 3 };
-    await reload(gateway, other, 'needs_restart');
-    const warning = expect.stringMatching(/^needs a restart: (?=.*\bworkers\b)(?=.*upstream\.url)/);
-    expect(await warningsOf(gateway)).toEqual([warning]);
+    const listen = { host: '127.0.0.1', port: 1 };
+    const upstream = { ...config.upstream, url: 'http://127.0.0.1:1' };
+    await reload({ ...config, listen, upstream }, 'needs_restart');
+    const warning = expect.stringMatching(/^needs a restart: (?=.*listen\.port)(?=.*upstream\.url)/);
+    expect((await readiness()).warnings).toEqual([warning]);
     expect((await withdraw(gateway.url, { key: randomUUID() })).status).toBe(201);
-    await reload(gateway, config, 'ok');
-    expect(await warningsOf(gateway)).toBeUndefined();
-    expect(await gateway.end()).toBe(0);
-    expect(logged(gateway, /needs a restart$/)).toMatchObject([
-      { level: 'warn', options: expect.arrayContaining(['workers', 'upstream.url']) },
+    await reload(config, 'ok');
+    expect((await readiness()).warnings).toBeUndefined();
+    expect(logged(/needs a restart$/)).toMatchObject([
+      { level: 'warn', options: expect.arrayContaining(['listen.port', 'upstream.url']) },
     ]);
+    expect(JSON.stringify(logged(/./))).not.toContain(secret);
   });
 
   it('changes limits and the log level without SIGHUP, soon after the file has changed', async () => {
-    const { gateway, config } = await open(workers);
+    const { gateway, config, reloads, write, logged } = await open();
     const large = () => withdraw(gateway.url, { headers: { 'X-Large': 'a'.repeat(4000) } });
     expect((await large()).status).toBe(201);
-    write(gateway, { ...config, limits: { headerBytes: 2048, bodyBytes: 10 }, log: { level: 'warn' } });
-    await until(async () => (await reloads(gateway, 'ok')) === 1);
-    for (let i = 0; i < 2 * workers; i++) {
-      expect((await large()).status).toBe(431);
-      expect(codeOf(await withdraw(gateway.url, { key: randomUUID() }))).toBe('body_too_large');
-    }
-    write(gateway, config);
-    await until(async () => (await reloads(gateway, 'ok')) === 2);
-    for (let i = 0; i < 2 * workers; i++) expect((await large()).status).toBe(201);
-    expect(await gateway.end()).toBe(0);
-    const requests = logged(gateway, /^request$/).map(({ outcome }) => outcome);
-    expect(requests).not.toContain('body_too_large');
-    expect(requests.length).toBeGreaterThanOrEqual(1 + 2 * workers);
+    write({ ...config, limits: { headerBytes: 2048, bodyBytes: 10 }, log: { level: 'warn' } });
+    await until(async () => (await reloads('ok')) === 1);
+    expect((await large()).status).toBe(431);
+    expect(codeOf(await withdraw(gateway.url, { key: randomUUID() }))).toBe('body_too_large');
+    write(config);
+    await until(async () => (await reloads('ok')) === 2);
+    expect((await large()).status).toBe(201);
+    // The lines of requests are written in the next turn.
+    await until(() => logged(/^request$/).length === 2);
+    write({ ...config, log: { level: 'silent' } });
+    await until(async () => (await reloads('ok')) === 3);
+    const before = logged(/./).length;
+    expect((await large()).status).toBe(201);
+    expect((await send(gateway.url)).status).toBe(401);
+    expect(logged(/./)).toHaveLength(before);
+    expect(logged(/^request$/).map(({ outcome }) => outcome)).toEqual(['forwarded', 'forwarded']);
   });
 });
 
-describe('a worker that starts after a reload', () => {
-  it('gets the version in force, although the file is invalid by now, and what keys protected before', async () => {
-    const { gateway, config } = await open(2);
-    const key = randomUUID();
-    expect((await withdraw(gateway.url, { key })).status).toBe(201);
-    const required: Operation = {
-      name: 'added',
-      match: { method: 'POST', path: '/added' },
-      idempotency: { key: 'required' },
-    };
-    await reload(gateway, { ...config, operations: [payout({ key: 'none' }), required] }, 'ok');
-    await reload(gateway, 'upstream: {', 'refused');
-    // One after the other: a port that the system has chosen is lost when no worker listens on it.
-    for (const old of await workersOf(gateway, 2)) {
-      process.kill(old, 'SIGKILL');
-      await until(async () => !(await workersOf(gateway, 2)).includes(old));
+const BRAVO_ALONE =
+  'merchants: [{ code: M-BRAVO, keys: [{ id: b, dangerouslyPlainSecret: sk_sandbox_bravo }] }]';
+
+const statusOf = async ({ url }: { url: string }, secret: string) =>
+  (await send(url, { path: '/v2/get_balance', headers: { Authorization: `Bearer ${secret}` } })).status;
+
+describe('changed secret keys', () => {
+  it('are read at a SIGHUP and when their file changes, and a file that cannot be read changes nothing', async () => {
+    const { gateway, reloads, logged, keyFile } = await open();
+    const lines = () => logged(/^the secret keys /);
+    const reloaded = { level: 'info', msg: 'the secret keys were reloaded', keys: 8 };
+    for (const times of [1, 2]) {
+      process.emit('SIGHUP');
+      await until(async () => (await reloads('ok', 'key')) === times);
+      expect(lines()).toMatchObject(Array(times).fill(reloaded));
     }
-    for (let i = 0; i < 4; i++) {
-      const headers = { Authorization: 'Bearer sk_sandbox_alpha' };
-      const answer = await send(gateway.url, { method: 'POST', path: '/added', headers });
-      expect(codeOf(answer)).toBe('idempotency_key_required');
-      expect(isReplay(await withdraw(gateway.url, { key }))).toBe(true);
-    }
-    expect(sandbox.ledger.payouts({ key })).toBe(1);
-    expect(await gateway.end()).toBe(0);
+    rmSync(keyFile());
+    process.emit('SIGHUP');
+    await until(async () => (await reloads('refused', 'key')) === 1);
+    expect(await statusOf(gateway, 'sk_sandbox_alpha')).toBe(200);
+    replace(keyFile(), BRAVO_ALONE);
+    await until(async () => (await reloads('ok', 'key')) === 3);
+    expect(await statusOf(gateway, 'sk_sandbox_alpha')).toBe(401);
+    expect(lines().slice(2)).toMatchObject([
+      {
+        level: 'error',
+        msg: 'the secret keys cannot be reloaded; the old ones stay in force',
+        reason: 'the file: cannot be read (ENOENT)',
+      },
+      { ...reloaded, keys: 1 },
+    ]);
   });
 
-  it('knows what keys a version protected that came and went while it started', async () => {
-    const redis = await startRedis();
-    const proxy = await startProxy(redis.port);
-    const auth = { pepper: PEPPER, forward: 'replace', replaceWith: 'Bearer sk_sandbox_alpha' } as const;
-    const patient = { connectTimeoutMs: 30_000, timeoutMs: 30_000 };
-    const unprotected = [payout({ key: 'none' })];
-    const keys = { source: 'redis', url: proxy.url, ...patient } as const;
-    const config = configFor(sandbox, { workers: 2, operations: unprotected, auth: { ...auth, keys } });
-    const file = join(newFolder(), 'gateway.yaml');
-    writeFileSync(file, stringify(config));
-    const secret = await newKey(['issue', '--config', file, '--merchant', 'M-ALPHA']);
+  it('are forgotten at a SIGHUP if the backend has them', async () => {
+    const backend = await openKeyBackend();
+    const { gateway } = await open({ auth: { keys: { source: 'upstream' } } }, backend.url);
+    const pay = async () => (await withdraw(gateway.url, { secret: 'sk_a', key: randomUUID() })).status;
+    expect(await pay()).toBe(201);
+    backend.keys.clear();
+    expect(await pay()).toBe(201);
+    process.emit('SIGHUP');
+    await until(async () => (await pay()) === 401);
+    expect(backend.probes).toHaveLength(2);
+  });
+});
+
+describe('SIGHUP', () => {
+  it('ends no process and no execution', async () => {
+    const config = configFor(sandbox);
     const gateway = await startGateway(config);
-    const pay = (key: string) => withdraw(gateway.url, { key, secret });
     const key = randomUUID();
-    redis.freeze();
-    const connections = proxy.accepted;
-    process.kill(childrenOf(gateway.pid)[0] as number, 'SIGKILL');
-    // The new worker has its configuration, and waits for its secret keys.
-    await until(() => proxy.accepted > connections);
-    await reload(gateway, { ...config, operations: [payout()] }, 'ok');
-    expect((await pay(key)).status).toBe(201);
-    await reload(gateway, { ...config, operations: unprotected }, 'ok');
-    redis.thaw();
-    await workersOf(gateway, 2);
-    await until(async () => !(await warningsOf(gateway, 'workers')));
-    for (let i = 0; i < 8; i++) expect(isReplay(await pay(key))).toBe(true);
-    expect(sandbox.ledger.payouts({ key })).toBe(1);
-    expect(await gateway.end()).toBe(0);
-  });
-
-  it('gets versions that come and go after it has asked for them, before it serves', async () => {
-    const [folder, unprotected] = [newFolder(), [payout({ key: 'none' })]];
-    const [hold, preload] = [join(folder, 'hold'), join(folder, 'preload.mjs')];
-    // While the file `hold` exists, a worker listens, and the primary does not hear of it.
-    writeFileSync(
-      preload,
-      `import { existsSync, writeFileSync } from 'node:fs';
-       const send = process.send?.bind(process);
-       if (send) process.send = (message, ...rest) => {
-         if (message.kind !== 'listening' || !existsSync('${hold}')) return send(message, ...rest);
-         writeFileSync('${hold}.reached', String(process.pid));
-         const timer = setInterval(() => {
-           if (existsSync('${hold}')) return;
-           clearInterval(timer);
-           send(message, ...rest);
-         }, 10);
-         return true;
-       };`,
-    );
-    const config = configFor(sandbox, { workers: 2, operations: unprotected });
-    const gateway = await startGateway(config, { NODE_OPTIONS: `--import ${preload}` });
-    writeFileSync(hold, '');
-    const [killed] = await workersOf(gateway, 2);
-    process.kill(killed as number, 'SIGKILL');
-    // The worker may have created the file, and not yet written into it.
-    const idIn = () => (existsSync(`${hold}.reached`) ? Number(readFileSync(`${hold}.reached`, 'utf8')) : 0);
-    const starting = killAfterTests(await until(idIn));
-    const key = randomUUID();
-    await reload(gateway, { ...config, operations: [payout()] }, 'ok');
-    expect((await withdraw(gateway.url, { key })).status).toBe(201);
-    await reload(gateway, { ...config, operations: unprotected }, 'ok');
-    const pids = () => new Set(logged(gateway, /^request$/).map(({ pid }) => pid as number));
-    await until(async () => {
-      expect(isReplay(await withdraw(gateway.url, { key }))).toBe(true);
-      return pids().has(starting);
-    });
-    rmSync(hold);
-    await until(async () => !(await warningsOf(gateway, 'workers')));
-    for (let i = 0; i < 4; i++) expect(isReplay(await withdraw(gateway.url, { key }))).toBe(true);
-    expect(sandbox.ledger.payouts({ key })).toBe(1);
-    expect(await gateway.end()).toBe(0);
-  });
-
-  it('is told to an operator if a paused worker has not confirmed a reload, and takes it when it runs again', async () => {
-    const { gateway, config } = await open(2);
-    const [paused] = await workersOf(gateway, 2);
-    process.kill(paused as number, 'SIGSTOP');
-    write(gateway, { ...config, operations: [payout({ key: 'required' })] });
-    await until(() => logged(gateway, /not confirmed/).length > 0, 15_000);
-    expect(await warningsOf(gateway, 'workers')).toEqual(['1 of 2 have not confirmed the new configuration']);
-    process.kill(paused as number, 'SIGCONT');
-    await until(async () => !(await warningsOf(gateway, 'workers')));
-    for (let i = 0; i < 8; i++) expect(codeOf(await withdraw(gateway.url))).toBe('idempotency_key_required');
+    const answer = withdraw(gateway.url, { key, fault: 'delay=60000' });
+    await until(() => sandbox.requests.ofKey(key) === 1);
+    process.kill(gateway.pid, 'SIGHUP');
+    replace(keyFileIn(config), BRAVO_ALONE);
+    process.kill(gateway.pid, 'SIGHUP');
+    await until(async () => (await statusOf(gateway, 'sk_sandbox_alpha')) === 401);
+    sandbox.endDelays(key);
+    expect(await answer).toMatchObject({ status: 201 });
+    expect(await statusOf(gateway, 'sk_sandbox_bravo')).toBe(200);
+    expect(isAlive(gateway.pid)).toBe(true);
     expect(await gateway.end()).toBe(0);
   });
 });

@@ -1,19 +1,34 @@
-import { cpSync, existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { randomUUID } from 'node:crypto';
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { pino } from 'pino';
 import { expect, it, onTestFinished } from 'vitest';
 import { stringify } from 'yaml';
-import { StoreWatch } from '../../../src/gateway/store-watch.ts';
-import { MARK_LASTS_MS, type Store } from '../../../src/idempotency/store.ts';
-import { systemClock } from '../../../src/kernel/clock.ts';
+import { acceptStore, StoreWatch } from '../../../src/gateway/store-watch.ts';
+import { systemClock } from '../../../src/lib/clock.ts';
+import { MARK_LASTS_MS } from '../../../src/store/contract.ts';
+import { measured } from '../../../src/store/measured-store.ts';
 import { send, withdraw } from '../../support/client.ts';
 import { FAST_START, newFolder, run } from '../../support/command.ts';
 import { type ConfigInput, type MoreConfig, testConfig } from '../../support/config.ts';
+import { metric } from '../../support/metrics.ts';
 import { openStore } from '../../support/open-store.ts';
-import { killAfterTests } from '../../support/process-life.ts';
-import { startRedis } from '../../support/redis-server.ts';
-import { type SpawnedGateway, spawnGateway } from '../../support/spawn.ts';
+import { emptied, type RedisServer, startRedis } from '../../support/redis-server.ts';
+import { duplicateOf, newRequest, paid } from '../../support/requests.ts';
+import { spawnGateway } from '../../support/spawn.ts';
+import { query } from '../../support/sqlite-files.ts';
+import { type Started, startHere, warningsOf } from '../../support/started.ts';
 import { onRedis } from '../../support/stores.ts';
+import { startProxy } from '../../support/tcp-proxy.ts';
 import { until } from '../../support/until.ts';
 import { openSandbox } from './gateways.ts';
 
@@ -23,210 +38,396 @@ const sandbox = await openSandbox();
 class Site {
   readonly folder = newFolder();
   readonly mark = join(this.folder, 'gateway.store-mark.json');
+  readonly data = join(this.folder, 'data');
   readonly config: ConfigInput;
 
   constructor(more: MoreConfig = {}) {
     this.config = testConfig(this.folder, sandbox.url, more);
   }
 
-  get data(): string {
-    return join(this.folder, 'data');
-  }
-
   /** Starts a gateway and waits until it has marked the store. */
-  async start(more: MoreConfig = {}): Promise<SpawnedGateway> {
-    const before = existsSync(this.mark) ? readFileSync(this.mark, 'utf8') : '';
-    const config = { ...this.config, ...more } as ConfigInput;
-    const gateway = await spawnGateway(config, FAST_START, this.folder);
-    killAfterTests(gateway.pid);
-    await until(() => existsSync(this.mark) && readFileSync(this.mark, 'utf8') !== before);
+  async start(more: MoreConfig = {}): Promise<Started> {
+    const noted = () => (existsSync(this.mark) ? readFileSync(this.mark, 'utf8') : '');
+    const before = noted();
+    const gateway = await startHere({ ...this.config, ...more } as ConfigInput, this.folder);
+    await until(() => noted() !== before);
     return gateway;
   }
 
-  async check(): Promise<string[]> {
-    writeFileSync(join(this.folder, 'gateway.yaml'), stringify(this.config));
-    const { stdout } = await run(['check', '--config', join(this.folder, 'gateway.yaml')]);
-    return stdout.split('\n').filter((line) => line.startsWith('warn store: '));
+  #command(...args: string[]) {
+    const file = join(this.folder, 'gateway.yaml');
+    writeFileSync(file, stringify(this.config));
+    return run([...args, '--config', file]);
   }
 
-  async readyWarnings({ adminUrl }: SpawnedGateway): Promise<string[]> {
-    const { checks } = (await send(adminUrl, { path: '/readyz' })).json<{
-      checks: { name: string; warnings?: string[] }[];
-    }>();
-    return checks.find(({ name }) => name === 'store')?.warnings ?? [];
+  async check(): Promise<string[]> {
+    const { stdout } = await this.#command('check');
+    return stdout.split('\n').filter((line) => /^(?:warn|FAIL) store: /.test(line));
+  }
+
+  accept(reason = 'the books were compared') {
+    return this.#command('store', 'accept', '--reason', reason, '--by', 'ada');
   }
 }
 
-const warningsIn = ({ lines }: SpawnedGateway): string[] =>
-  lines
-    .map((line) => JSON.parse(line))
-    .filter(({ level }) => level === 'warn' || level === 'error')
-    .map(({ warning }) => warning ?? '')
-    .filter((warning) => warning.startsWith('store: '));
+interface Problem {
+  error: { code: string };
+}
 
-it('restarts, a kill, several gateways, workers and checks are no change of the store', async () => {
+async function ready({ adminUrl }: { adminUrl: string }) {
+  const answer = await send(adminUrl, { path: '/readyz' });
+  const { checks } = answer.json<{
+    checks: { name: string; ok: boolean; detail: string; warnings: string[] }[];
+  }>();
+  const store = checks.find(({ name }) => name === 'store');
+  if (!store) throw new Error('there is no check of the store');
+  return { status: answer.status, store };
+}
+
+const readyWarnings = async (gateway: { adminUrl: string }) => (await ready(gateway)).store.warnings;
+
+const storeWarnings = (gateway: Started) => warningsOf(gateway, 'store');
+
+it('restarts, a kill, several gateways and checks are no change of the store', async () => {
   const site = new Site();
   expect(await site.check()).toEqual([]);
   // A check writes nothing.
   expect(existsSync(site.mark)).toBe(false);
-  const first = await site.start();
+  const killed = await spawnGateway(site.config, FAST_START, site.folder);
+  await until(() => existsSync(site.mark));
+  const beside = await site.start();
   expect(await site.check()).toEqual([]);
-  const beside = await site.start({ workers: 2 });
-  for (const gateway of [first, beside]) expect(await site.readyWarnings(gateway)).toEqual([]);
-  await first.end('SIGKILL');
-  expect(await beside.end()).toBe(0);
+  for (const gateway of [killed, beside]) expect(await readyWarnings(gateway)).toEqual([]);
+  expect(await killed.end('SIGKILL')).toBe('SIGKILL');
+  await beside.shutdown();
   expect(await site.check()).toEqual([]);
-  for (const gateway of [first, beside]) expect(warningsIn(gateway)).toEqual([]);
-}, 60_000);
+  expect(storeWarnings(await site.start())).toEqual([]);
+});
 
 it('a restored SQLite file is noticed by check, by the next start and on /readyz', async () => {
   const site = new Site();
   const first = await site.start();
   expect((await withdraw(first.url, { key: 'before' })).status).toBe(201);
-  await first.end();
+  // It is younger than the gateway's first mark, and older than its last.
   const backup = newFolder();
-  cpSync(site.data, backup, { recursive: true });
-  const second = await site.start();
-  expect((await withdraw(second.url, { key: 'lost' })).status).toBe(201);
-  await second.end();
+  query(site.data, `VACUUM INTO '${join(backup, 'records.db')}'`);
+  expect((await withdraw(first.url, { key: 'lost' })).status).toBe(201);
+  await first.shutdown();
 
   rmSync(site.data, { recursive: true });
   cpSync(backup, site.data, { recursive: true });
-  const older = /store: the store is older than it was: it was restored from a backup, .*can be paid again/;
-  expect(await site.check()).toEqual([expect.stringMatching(older)]);
+  const older = /the store is older than it was: it was restored from a backup, .*can be paid again/;
+  expect(await site.check()).toEqual([
+    expect.stringMatching(/^FAIL store: the store is older .* until an operator accepts it/),
+    expect.stringMatching(older),
+  ]);
   const third = await site.start();
-  expect(warningsIn(third)).toEqual([expect.stringMatching(older)]);
-  expect(await site.readyWarnings(third)).toEqual([expect.stringMatching(/^the store is older than it was/)]);
-  // What the warning says: the backup knows the one key, and not the other.
+  expect(storeWarnings(third)).toEqual([expect.stringMatching(older)]);
+  const { status, store } = await ready(third);
+  expect([status, store.ok, store.detail]).toEqual([503, false, expect.stringMatching(older)]);
+  const count = () => query(site.data, 'SELECT marks FROM mark')[0]?.marks;
+  const before = count();
+  // What the refusal says: the backup knows the one key, and not the other.
   expect((await withdraw(third.url, { key: 'before' })).headers['idempotent-replayed']).toBe('true');
-  expect((await withdraw(third.url, { key: 'lost' })).headers).not.toHaveProperty('idempotent-replayed');
-  expect(sandbox.ledger.payouts({ key: 'before' })).toBe(1);
-  expect(sandbox.ledger.payouts({ key: 'lost' })).toBe(2);
-  expect(await third.end()).toBe(0);
-  // The warning stays for retentionMs, so that a second start does not hide it.
-  const fourth = await site.start({ workers: 2 });
-  expect(warningsIn(fourth)).toEqual([expect.stringMatching(older)]);
-  expect(await fourth.end()).toBe(0);
-  const noted = JSON.parse(readFileSync(site.mark, 'utf8'));
-  noted.changed.at = new Date(Date.now() - 86_400_000).toISOString();
-  writeFileSync(site.mark, JSON.stringify(noted));
-  expect(await site.check()).toEqual([]);
-}, 60_000);
+  const refused = await withdraw(third.url, { key: 'lost' });
+  expect([refused.status, refused.json<Problem>().error.code]).toEqual([503, 'store_unavailable']);
+  expect(await metric(third.adminUrl, 'oncegate_store_forgot')).toBe(1);
+  await third.shutdown();
+  // A second start does not hide it, and the store's count does not grow meanwhile. Nor would it help.
+  expect(count()).toBe(before);
+  query(site.data, 'UPDATE mark SET marks = 1000');
+  const fourth = await startHere(site.config, site.folder);
+  expect((await withdraw(fourth.url, { key: 'lost' })).status).toBe(503);
+  expect(sandbox.ledger.payouts({ key: 'lost' })).toBe(1);
 
-it('an emptied folder of SQLite is noticed, and so is another one', async () => {
-  const site = new Site();
-  await (await site.start()).end();
-  rmSync(site.data, { recursive: true });
-  expect(await site.check()).toEqual([expect.stringMatching(/store: the store is new or was emptied;/)]);
-  const path = join(site.folder, 'other');
-  const other = new Site();
-  await (await other.start()).end();
-  cpSync(other.data, path, { recursive: true });
-  const gateway = await site.start({ store: { kind: 'sqlite', path, timeoutMs: 5000 } });
-  expect(warningsIn(gateway)).toEqual([expect.stringMatching(/store: the store is not the one that was/)]);
-  expect(await gateway.end()).toBe(0);
+  for (const reason of ['x'.repeat(501), 'two\nlines'])
+    expect(await site.accept(reason)).toMatchObject({
+      code: 64,
+      stderr: expect.stringContaining('reason must say why, in one line of at most 500 characters'),
+    });
+  expect(await site.accept()).toMatchObject({
+    code: 0,
+    stdout: expect.stringMatching(/^accepted: the store is older/),
+  });
+  await until(() => fourth.log.some(({ msg }) => msg === 'the store was accepted'));
+  expect(fourth.log).toContainEqual(
+    expect.objectContaining({ by: 'ada', reason: 'the books were compared' }),
+  );
+  expect((await withdraw(fourth.url, { key: 'lost' })).status).toBe(201);
+  expect((await ready(fourth)).status).toBe(200);
+  expect(await metric(fourth.adminUrl, 'oncegate_store_forgot')).toBe(0);
+  await fourth.shutdown();
+  expect(await site.check()).toEqual([]);
+  expect(JSON.parse(readFileSync(site.mark, 'utf8')).accepted).toMatchObject({ by: 'ada' });
+  expect(await site.accept()).toMatchObject({
+    code: 1,
+    stderr: expect.stringContaining('nothing to accept'),
+  });
+});
+
+it('a store that was restored is a warning while a gateway observes, and with durability.mayLoseOnFailover', async () => {
+  const redis = await startRedis();
+  const { store } = onRedis(redis);
+  const durability = { mayLoseOnFailover: true };
+  const lenient = [
+    { store: { ...store, durability } },
+    { store, idempotency: { mode: 'observe' } },
+  ] as MoreConfig[];
+  for (const [i, more] of lenient.entries()) {
+    const site = new Site(more);
+    await (await site.start()).shutdown();
+    await redis.admin.flushall();
+    const gateway = await site.start();
+    expect((await ready(gateway)).status).toBe(200);
+    expect(await readyWarnings(gateway)).toContainEqual(
+      expect.stringMatching(/^the store is new or was emptied;/),
+    );
+    expect((await withdraw(gateway.url, { key: `lenient-${i}` })).status).toBe(201);
+    await gateway.shutdown();
+  }
+});
+
+it('a Redis that comes back empty gets no start, because each new connection has to show the mark first', async () => {
+  const redis = await startRedis();
+  const wire = await startProxy(redis.port);
+  const site = new Site(onRedis(wire));
+  const gateway = await site.start();
+  let isEmptied = false;
+  let goOn = true;
+  const statuses: Record<'before' | 'after', number[]> = { before: [], after: [] };
+  const flood = Array.from({ length: 16 }, async () => {
+    while (goOn) {
+      const to = statuses[isEmptied ? 'after' : 'before'];
+      to.push((await withdraw(gateway.url, { key: randomUUID() })).status);
+    }
+  });
+  await until(() => statuses.before.includes(201));
+  // Time for starts between the new connection and its mark.
+  wire.delayReplies(300);
+  await emptied(redis);
+  isEmptied = true;
+  await until(async () => (await metric(gateway.adminUrl, 'oncegate_store_forgot')) === 1);
+  goOn = false;
+  await Promise.all(flood);
+  expect(new Set(statuses.after)).toEqual(new Set([503]));
+  expect(gateway.log).toContainEqual(expect.objectContaining({ msg: 'the store has changed' }));
+  expect((await ready(gateway)).status).toBe(503);
+  expect((await site.accept()).code).toBe(0);
+  await until(async () => (await withdraw(gateway.url, { key: 'accepted' })).status === 201);
+});
+
+it('a Redis that is emptied again after it was accepted is refused again', async () => {
+  const redis = await startRedis();
+  const site = new Site(onRedis(redis));
+  await (await site.start()).shutdown();
+  await redis.admin.flushall();
+  // An operator may be another user than the gateway, which must be able to read the acceptance.
+  const umask = process.umask(0o077);
+  expect((await site.accept()).code).toBe(0);
+  process.umask(umask);
+  expect(statSync(site.mark).mode & 0o777).toBe(0o644);
+  const gateway = await site.start();
+  expect((await withdraw(gateway.url, { key: randomUUID() })).status).toBe(201);
+  const forgets = async () =>
+    await until(async () => (await metric(gateway.adminUrl, 'oncegate_store_forgot')) === 1);
+  await emptied(redis);
+  await forgets();
+  expect((await site.accept()).code).toBe(0);
+  await emptied(redis);
+  await until(() => gateway.log.some(({ msg }) => msg === 'the store was accepted'));
+  await forgets();
+  expect((await withdraw(gateway.url, { key: randomUUID() })).status).toBe(503);
+});
+
+it('starts and restarts are not sent to a store that is refused, whoever asks', async () => {
+  const store = await openStore({ kind: 'sqlite', path: newFolder() });
+  onTestFinished(() => store.close());
+  const observer = { commandEnded: () => {}, unreadable: () => {} };
+  let refusal: string | undefined;
+  const refusing = measured(store, systemClock, observer, () => refusal);
+  const owner = newRequest();
+  await refusing.start(owner);
+  await refusing.markInDoubt(owner);
+  refusal = 'it has forgotten keys';
+  expect(refusing.refusing).toBe(refusal);
+  await expect(refusing.start(newRequest())).rejects.toMatchObject({ message: refusal, maybeWritten: false });
+  await expect(refusing.restart(duplicateOf(owner))).rejects.toMatchObject({
+    message: refusal,
+    maybeWritten: false,
+  });
+  expect(await store.get(owner.scope)).toMatchObject({ state: 'in_doubt' });
+  expect(await refusing.complete(owner, paid())).toBe('ok');
 });
 
 it('an emptied Redis is noticed at the next start', async () => {
   const redis = await startRedis();
   const site = new Site(onRedis(redis));
-  await (await site.start()).end();
+  await (await site.start()).shutdown();
   const unchanged = await site.start();
-  expect(warningsIn(unchanged)).toEqual([]);
-  await unchanged.end();
+  expect(storeWarnings(unchanged)).toEqual([]);
+  await unchanged.shutdown();
   await redis.restart();
   expect(await site.check()).toEqual([]);
   await redis.admin.flushall();
-  expect(await site.check()).toEqual([expect.stringMatching(/store: the store is new or was emptied;/)]);
-  const gateway = await site.start();
-  expect(warningsIn(gateway)).toEqual([
-    expect.stringMatching(/^store: the store is new or was emptied; keys that it has forgotten/),
+  expect(await site.check()).toEqual(
+    Array(2).fill(expect.stringMatching(/store: the store is new or was emptied;/)),
+  );
+  expect(storeWarnings(await site.start())).toEqual([
+    expect.stringMatching(/^the store is new or was emptied; keys that it has forgotten/),
   ]);
-  expect(await gateway.end()).toBe(0);
 });
 
-/** A watch, and the lines that it logs. */
-async function openWatch(store: Store): Promise<{ watch: StoreWatch; log: object[] }> {
-  const log: object[] = [];
-  const logger = pino({ base: null }, { write: (line: string) => log.push(JSON.parse(line)) });
-  const file = join(newFolder(), 'mark.json');
-  const options = { file, store, mode: 'protect' as const, warnForMs: 60_000, clock: systemClock, logger };
-  return { watch: await StoreWatch.open(options), log };
-}
-
-it('a Redis that is emptied while a gateway runs is noticed at its next mark, and logged once', async () => {
+it('a Redis that is emptied, or marked by another version, while a gateway runs is noticed at its next mark, and logged once', async () => {
   const redis = await startRedis();
   const store = await openStore({ kind: 'redis', url: redis.url, prefix: 'oncegate' });
   onTestFinished(() => store.close());
-  const { watch, log } = await openWatch(store);
-  for (let marks = 0; marks < 3; marks++) await watch.mark();
+  const openWatch = async () => {
+    const log: object[] = [];
+    const logger = pino({ base: null }, { write: (line: string) => log.push(JSON.parse(line)) });
+    const watch = await StoreWatch.open({ ...watchOptions(), store, logger });
+    const markThrice = async () => {
+      for (let marks = 0; marks < 3; marks++) await watch.mark();
+    };
+    return { watch, log, markThrice };
+  };
+  const { watch, log, markThrice } = await openWatch();
+  await markThrice();
   expect([log, watch.warnings]).toEqual([[], []]);
   await redis.admin.flushall();
-  for (let marks = 0; marks < 3; marks++) await watch.mark();
-  const emptied = expect.stringMatching(
-    /the store is not the one that was used before: .* or it was emptied;/,
-  );
-  expect(log).toEqual([
-    expect.objectContaining({ level: 50, msg: 'the store has changed', warning: emptied }),
-  ]);
+  await markThrice();
+  const emptied = expect.stringMatching(/the store is new or was emptied;/);
+  expect(log).toMatchObject([{ level: 50, msg: 'the store has changed', warning: emptied }]);
   expect(watch.warnings).toEqual([emptied]);
+
+  const other = await openWatch();
+  await other.watch.mark();
+  await redis.admin.set('oncegate:v2:{mark}', 'a mark of another version');
+  await other.markThrice();
+  const foreign = expect.stringMatching(/the mark of the store has the format of another version/);
+  const attention = { level: 40, msg: 'something needs attention', warning: foreign };
+  expect(other.log).toMatchObject([attention]);
+  expect(other.watch.warnings).toEqual([foreign]);
+  expect(await redis.admin.get('oncegate:v2:{mark}')).toBe('a mark of another version');
   // While Redis is away, nothing is known, and nothing is said.
   await redis.kill();
   await watch.mark();
   expect(log).toHaveLength(1);
 });
 
-it('a mark of another format is kept, and logged once by a gateway that runs', async () => {
-  const redis = await startRedis();
-  const store = await openStore({ kind: 'redis', url: redis.url, prefix: 'oncegate' });
-  onTestFinished(() => store.close());
-  const { watch, log } = await openWatch(store);
+/** The options of a watch, apart from its store. */
+const watchOptions = (file = join(newFolder(), 'mark.json')) => ({
+  ...{ file, mode: 'protect' as const, refuses: true, warnForMs: 60_000 },
+  ...{ clock: systemClock, logger: pino({ level: 'silent' }) },
+});
+
+it('a promoted replica that lacks a mark which the old master could not replicate is the same store', async () => {
+  const primary = await startRedis({ args: ['--repl-diskless-sync-delay', '0'] });
+  const replica = await startRedis({ args: ['--replicaof', '127.0.0.1', `${primary.port}`] });
+  // The replica counts after its first acknowledgement, which may take a second.
+  await primary.admin.set('warm', '1');
+  await until(async () => (await primary.admin.wait(1, 100)) === 1);
+  const openOn = async ({ url }: RedisServer, replicas: number) => {
+    const store = await openStore({ kind: 'redis', url, prefix: 'test', replicas }, { timeoutMs: 2000 });
+    onTestFinished(() => store.close());
+    return store;
+  };
+  const options = watchOptions();
+  const watch = await StoreWatch.open({ ...options, store: await openOn(primary, 1) });
   await watch.mark();
-  await redis.admin.set('oncegate:v2:{mark}', 'a mark of another version');
-  for (let marks = 0; marks < 3; marks++) await watch.mark();
-  const foreign = expect.stringMatching(/the mark of the store has the format of another version/);
-  expect(log).toMatchObject([{ level: 40, msg: 'something needs attention', warning: foreign }]);
-  expect(watch.warnings).toEqual([foreign]);
-  expect(await redis.admin.get('oncegate:v2:{mark}')).toBe('a mark of another version');
+  await replica.admin.replicaof('NO', 'ONE');
+  // Each of these counts on the master, and fails because no replica acknowledges it.
+  for (let marks = 0; marks < 2; marks++) await watch.mark();
+  const promoted = await StoreWatch.open({ ...options, store: await openOn(replica, 0) });
+  expect([promoted.refusal, promoted.warnings]).toEqual([undefined, []]);
+});
+
+it('a refusal that another gateway has noted in the file is kept, and holds for all', async () => {
+  const store = await openStore({ kind: 'sqlite', path: newFolder() });
+  onTestFinished(() => store.close());
+  const options = watchOptions();
+  const { file } = options;
+  const watch = await StoreWatch.open({ ...options, store });
+  await watch.mark();
+  expect(watch.refusal).toBeUndefined();
+  const changed = { at: new Date().toISOString(), what: 'the store is older than it was' };
+  writeFileSync(file, JSON.stringify({ ...JSON.parse(readFileSync(file, 'utf8')), changed }));
+  await watch.mark();
+  expect(`${watch.refusal}`).toMatch(/^the store is older than it was/);
+  expect(JSON.parse(readFileSync(file, 'utf8')).changed).toEqual(changed);
+});
+
+it('an acceptance is not lost if a gateway writes its refusal at the same moment', async () => {
+  const store = await openStore({ kind: 'sqlite', path: newFolder() });
+  onTestFinished(() => store.close());
+  const options = watchOptions();
+  const { file } = options;
+  const watch = await StoreWatch.open({ ...options, store });
+  await watch.mark();
+  const changed = { at: new Date().toISOString(), what: 'the store is older than it was' };
+  const refusal = JSON.stringify({ ...JSON.parse(readFileSync(file, 'utf8')), changed });
+  writeFileSync(file, refusal);
+  const accepting = acceptStore({ ...options, store }, { by: 'ada', reason: 'the books were compared' });
+  await until(() => readFileSync(file, 'utf8').includes('accepted'));
+  writeFileSync(file, refusal);
+  expect(await accepting).toBe(changed.what);
+  await watch.mark();
+  expect(watch.refusal).toBeUndefined();
+  expect(JSON.parse(readFileSync(file, 'utf8')).accepted).toMatchObject({ by: 'ada' });
 });
 
 it('gateways in both modes on one store are warned about, also when one of them has ended', async () => {
   const redis = await startRedis();
   const site = new Site(onRedis(redis));
-  const protects = await site.start();
+  const uses = (mode: string) =>
+    expect.stringMatching(new RegExp(`^a gateway with idempotency\\.mode: ${mode} uses this store`));
+  await site.start();
   const observes = await site.start({ idempotency: { mode: 'observe' } });
-  expect(warningsIn(observes)).toContainEqual(
-    expect.stringMatching(/^store: a gateway with idempotency\.mode: protect uses this store/),
-  );
-  const other = await site.start({ idempotency: { mode: 'observe' } });
-  expect(await other.end()).toBe(0);
-  const again = await site.start();
-  expect(warningsIn(again)).toContainEqual(
-    expect.stringMatching(/^store: a gateway with idempotency\.mode: observe uses this store/),
-  );
+  expect(storeWarnings(observes)).toContainEqual(uses('protect'));
+  await observes.shutdown();
+  expect(storeWarnings(await site.start())).toContainEqual(uses('observe'));
   // The last one that leaves is forgotten after this time.
   const [noted] = await redis.admin.keys('*mark*:observe');
   expect(await redis.admin.pttl(noted as string)).toSatisfy((ms) => ms > 0 && ms <= MARK_LASTS_MS);
-  for (const gateway of [protects, observes, again]) expect(await gateway.end()).toBe(0);
 });
 
-it('a folder that cannot be written is a warning, and a broken mark file too', async () => {
+it('a note that cannot be written, read or understood is a warning, and one of another format is kept', async () => {
   const site = new Site();
   const store = { kind: 'sqlite' as const, path: site.data, timeoutMs: 5000 };
-  const config = { ...site.config, store: { ...store, markFile: '/proc/oncegate/mark.json' } };
-  const gateway = await spawnGateway(config, FAST_START, site.folder);
-  killAfterTests(gateway.pid);
-  expect((await withdraw(gateway.url, { key: 'read-only' })).status).toBe(201);
-  expect(warningsIn(gateway)).toEqual([
-    expect.stringMatching(
-      /^store: \/proc\/oncegate\/mark\.json cannot be written \(ENOENT\), so .* not noticed/,
-    ),
+  const markFile = '/proc/oncegate/mark.json';
+  const unwritable = await startHere({ ...site.config, store: { ...store, markFile } }, newFolder());
+  expect((await withdraw(unwritable.url, { key: 'read-only' })).status).toBe(201);
+  expect(storeWarnings(unwritable)).toEqual([
+    expect.stringMatching(/^\/proc\/oncegate\/mark\.json cannot be written \(ENOENT\), so .* not noticed/),
   ]);
-  expect(await gateway.end()).toBe(0);
+  await unwritable.shutdown();
+
+  // As after a failed mount, or on a full disk: what cannot be put in place is removed again.
+  mkdirSync(site.mark);
+  const opened = await openStore({ kind: 'sqlite', path: site.data });
+  onTestFinished(() => opened.close());
+  const watch = await StoreWatch.open({ ...watchOptions(site.mark), store: opened });
+  await watch.mark();
+  expect(watch.warnings).toEqual([expect.stringMatching(/cannot be written \(EISDIR\)/)]);
+  expect(readdirSync(site.folder).filter((name) => name.includes('store-mark'))).toEqual([
+    'gateway.store-mark.json',
+  ]);
+  rmSync(site.mark, { recursive: true });
 
   writeFileSync(site.mark, '{"mark":');
   const replacing = await site.start();
-  expect(warningsIn(replacing)).toEqual([expect.stringMatching(/cannot be read \(it is not valid\)/)]);
-  expect(await replacing.end()).toBe(0);
+  expect(storeWarnings(replacing)).toEqual([expect.stringMatching(/cannot be read \(it is not valid\)/)]);
+  await replacing.shutdown();
   expect(await site.check()).toEqual([]);
+
+  const later = JSON.stringify({ format: 2, store: 'something else' });
+  writeFileSync(site.mark, later);
+  const why = 'it has format 2, and this version knows format 1';
+  expect(await site.check()).toEqual([expect.stringContaining(why)]);
+  const marks = () => query(site.data, 'SELECT marks FROM mark')[0]?.marks as number;
+  const before = marks();
+  const gateway = await startHere(site.config, site.folder);
+  await until(() => marks() > before);
+  expect(storeWarnings(gateway)).toEqual([expect.stringContaining(why)]);
+  await gateway.shutdown();
+  expect(readFileSync(site.mark, 'utf8')).toBe(later);
 });

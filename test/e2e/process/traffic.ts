@@ -1,5 +1,7 @@
 import { randomUUID } from 'node:crypto';
-import { Agent, request } from 'node:http';
+import http from 'node:http';
+import https from 'node:https';
+import { type TestAnswer, withdraw } from '../../support/client.ts';
 
 /** One withdraw under a unique key: how it ended, and when. */
 export interface Sent {
@@ -8,7 +10,7 @@ export interface Sent {
   reused: boolean;
   endedAtMs: number;
   /** Set if a whole answer arrived. */
-  answer?: { status: number; body: string };
+  answer?: TestAnswer;
   /** The client's error, if no answer arrived. */
   error?: string | undefined;
 }
@@ -19,16 +21,39 @@ export interface Traffic {
   stop(): Promise<void>;
 }
 
+interface TrafficOptions {
+  /** False: each withdraw has a connection of its own. */
+  keepAlive?: boolean;
+  /** For https: the authority of the gateway's certificate. */
+  ca?: Buffer;
+}
+
 /** Merchants who each send one withdraw after the other over one connection, as long as the gateway keeps it open. */
-export function startTraffic(url: string, merchants: number): Traffic {
+export function startTraffic(
+  url: string,
+  merchants: number,
+  { keepAlive = true, ca }: TrafficOptions = {},
+): Traffic {
+  const { Agent } = url.startsWith('https:') ? https : http;
   const sent: Sent[] = [];
   let stopped = false;
   const merchant = async (_: unknown, at: number) => {
-    const agent = new Agent({ keepAlive: true, maxSockets: 1 });
+    const agent = new Agent({ keepAlive, maxSockets: 1 });
+    const connect = agent.createConnection.bind(agent);
+    let connections = 0;
+    agent.createConnection = (...args) => {
+      connections++;
+      return connect(...args);
+    };
     while (!stopped) {
-      const last = await withdrawOn(agent, url, 20 + 15 * at);
-      sent.push(last);
-      if (last.error !== undefined) break;
+      const [key, before] = [randomUUID(), connections];
+      const options = { key, amount: 1, agent, fault: `delay=${20 + 15 * at}`, ...(ca && { ca }) };
+      const end: Pick<Sent, 'answer' | 'error'> = await withdraw(url, options).then(
+        (answer) => ({ answer }),
+        ({ code, message }: NodeJS.ErrnoException) => ({ error: code ?? message }),
+      );
+      sent.push({ key, reused: connections === before, endedAtMs: performance.now(), ...end });
+      if (end.error !== undefined) break;
     }
     agent.destroy();
   };
@@ -40,28 +65,4 @@ export function startTraffic(url: string, merchants: number): Traffic {
       await over;
     },
   };
-}
-
-function withdrawOn(agent: Agent, url: string, delayMs: number): Promise<Sent> {
-  const key = randomUUID();
-  const headers = {
-    Authorization: 'Bearer sk_sandbox_alpha',
-    'Content-Type': 'application/json',
-    'x-service-idempotency': key,
-    'X-Sandbox-Fault': `delay=${delayMs}`,
-  };
-  return new Promise((resolve) => {
-    const req = request(new URL('/v1/index.php', url), { method: 'POST', agent, headers });
-    const end = (how: Pick<Sent, 'answer' | 'error'>) =>
-      resolve({ key, reused: req.reusedSocket, endedAtMs: performance.now(), ...how });
-    const fail = ({ code, message }: NodeJS.ErrnoException) => end({ error: code ?? message });
-    req.once('error', fail).once('response', (res) => {
-      let body = '';
-      res.on('data', (chunk) => {
-        body += chunk;
-      });
-      res.once('error', fail).once('end', () => end({ answer: { status: res.statusCode ?? 0, body } }));
-    });
-    req.end('{"action":"withdraw","amount":1,"bank_code":"058","account_number":"0123456789"}');
-  });
 }

@@ -5,11 +5,11 @@ import {
   ADMIN_TOKEN,
   adminPortsOfOneStack,
   codeOf,
-  MovedClock,
   READER_TOKEN,
   SUPPORT_TOKEN,
   TestBrowser,
 } from '../../support/console.ts';
+import { movableClock } from '../../support/movable-clock.ts';
 
 const FIVE_MINUTES_MS = 5 * 60_000;
 const WRONG = 'a request on the admin port was refused: wrong token';
@@ -18,7 +18,7 @@ const adminPort = adminPortsOfOneStack();
 
 /** An admin port of its own for each test, because tries are counted for the whole port. */
 async function open() {
-  const clock = new MovedClock();
+  const clock = movableClock();
   const port = await adminPort(clock);
   /** Asks from an address of this machine, which has the whole of 127.0.0.0/8. */
   const ask = (token: string, { path = '/metrics', from = 1 } = {}) =>
@@ -70,7 +70,7 @@ describe('a wrong bearer token', () => {
       expect(codeOf(await ask('an old token of Prometheus'))).toBe('401 wrong_token');
     expect((await ask(ADMIN_TOKEN)).status).toBe(200);
     expect(log.filter(({ msg }) => msg === WRONG)).toHaveLength(1);
-    clock.movedMs += FIVE_MINUTES_MS;
+    clock.pass(FIVE_MINUTES_MS);
     await ask('an old token of Prometheus');
     expect(log.filter(({ msg }) => msg === WRONG)).toHaveLength(2);
   });
@@ -87,7 +87,7 @@ describe('a wrong bearer token', () => {
     expect(codeOf(await ask(ADMIN_TOKEN, { path: '/records' }))).toBe('429 too_many_tries');
     expect(codeOf(await new TestBrowser(url).login())).toBe('429 too_many_tries');
     expect((await ask(ADMIN_TOKEN, { from: 2 })).status).toBe(200);
-    clock.movedMs += Number(refused.headers['retry-after']) * 1000;
+    clock.pass(Number(refused.headers['retry-after']) * 1000);
     expect((await ask(ADMIN_TOKEN)).status).toBe(200);
   });
 
@@ -102,7 +102,7 @@ describe('a wrong bearer token', () => {
     for (let i = 0; i < MAX_OF_ADDRESS; i++)
       expect(codeOf(await ask(`guess ${i}`, { from: 200 }))).toBe('401 wrong_token');
     expect(codeOf(await ask(ADMIN_TOKEN, { from: 200 }))).toBe('429 too_many_tries');
-    clock.movedMs += FIVE_MINUTES_MS;
+    clock.pass(FIVE_MINUTES_MS);
     expect((await ask(ADMIN_TOKEN, { from: 201 })).status).toBe(200);
   });
 });

@@ -2,20 +2,20 @@ import { randomUUID } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { expect, it } from 'vitest';
+import { expect, it, onTestFinished } from 'vitest';
 import { stringify } from 'yaml';
 import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { send, withdraw } from '../../support/client.ts';
-import { newFolder, run } from '../../support/command.ts';
-import type { MoreConfig } from '../../support/config.ts';
+import { newFolder, run, runProcess } from '../../support/command.ts';
+import type { ConfigInput, MoreConfig } from '../../support/config.ts';
 import { startRedis } from '../../support/redis-server.ts';
-import type { SpawnedGateway } from '../../support/spawn.ts';
+import { openGateway, openStack } from '../../support/stack.ts';
 import { onRedis, type StoreKind } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
-import { configFor, isReplay, openSandbox, startGateway } from '../process/gateways.ts';
+import { codeOf } from '../../support/wire.ts';
+import { configFor, isReplay, openSandbox } from '../process/gateways.ts';
 
 const MERCHANTS = 12;
-const BALANCE_EVERY_MS = 20;
 const redis = await startRedis();
 
 /** One key, what its requests were answered, and when. */
@@ -28,25 +28,19 @@ interface Payout {
   isInDoubt: boolean;
 }
 
-/** Merchants behind a balancer that follows /readyz. They repeat each key until it is paid, and then once more. */
+/**
+ * Merchants who repeat each key until it is paid, and then once more. They try the gateways in turn: of those on the old store and
+ * on the new one, only some are ready.
+ */
 class Load {
   readonly payouts: Payout[] = [];
-  readonly #gateways: SpawnedGateway[];
-  #ready: SpawnedGateway[] = [];
+  readonly gateways: { url: string }[];
   #isStopping = false;
-  #over: Promise<unknown> = Promise.resolve();
+  readonly #over: Promise<unknown>;
 
-  constructor(gateways: SpawnedGateway[]) {
-    this.#gateways = gateways;
-  }
-
-  add(...gateways: SpawnedGateway[]): void {
-    this.#gateways.push(...gateways);
-  }
-
-  start(): void {
-    const merchants = Array.from({ length: MERCHANTS }, (_, at) => this.#merchant(at));
-    this.#over = Promise.all([this.#balance(), ...merchants]);
+  constructor(gateways: { url: string }[]) {
+    this.gateways = gateways;
+    this.#over = Promise.all(Array.from({ length: MERCHANTS }, (_, at) => this.#merchant(at)));
   }
 
   async stop(): Promise<void> {
@@ -54,22 +48,8 @@ class Load {
     await this.#over;
   }
 
-  /** Payouts that were accepted, by the gateway that merchants see. */
   get accepted(): Payout[] {
     return this.payouts.filter(({ acceptedAtMs }) => acceptedAtMs !== undefined);
-  }
-
-  async #balance(): Promise<void> {
-    while (!this.#isStopping) {
-      const answers = await Promise.all(
-        this.#gateways.map(async (gateway) => {
-          const answer = await send(gateway.adminUrl, { path: '/readyz' }).catch(() => undefined);
-          return answer?.status === 200 ? gateway : undefined;
-        }),
-      );
-      this.#ready = answers.filter((gateway) => gateway !== undefined);
-      await sleep(BALANCE_EVERY_MS);
-    }
   }
 
   async #merchant(at: number): Promise<void> {
@@ -78,29 +58,23 @@ class Load {
       this.payouts.push(payout);
       // Every tenth execution has no answer, and every fifth is slow enough to run across the switch.
       const fault = number % 10 === 9 ? 'execute-then-reset' : `delay=${number % 5 === 4 ? 400 : 10 + at}`;
-      while (!(await this.#isOver(payout, fault))) await sleep(10);
-      if (payout.isInDoubt) continue;
-      await until(() => this.#ready.length > 0);
-      await this.#isOver(payout, fault);
+      for (const _ of ['first', 'replay'])
+        while (!payout.isInDoubt && !(await this.#isPaid(payout, fault))) await sleep(10);
     }
   }
 
   /** Sends the payout once. */
-  async #isOver(payout: Payout, fault: string): Promise<boolean> {
-    const gateway = this.#ready[payout.refusedAtMs.length % Math.max(1, this.#ready.length)];
-    const answer =
-      gateway && (await withdraw(gateway.url, { key: payout.key, fault }).catch(() => undefined));
+  async #isPaid(payout: Payout, fault: string): Promise<boolean> {
+    const { url } = this.gateways[payout.refusedAtMs.length % this.gateways.length] as { url: string };
+    const answer = await withdraw(url, { key: payout.key, fault }).catch(() => undefined);
     if (answer?.status === 201) {
       payout.acceptedAtMs ??= performance.now();
       payout.body ??= answer.body;
       expect(answer.body).toEqual(payout.body);
       return true;
     }
-    if (answer?.json<{ error: { code: string } }>().error.code === 'outcome_unknown') {
-      payout.isInDoubt = true;
-      return true;
-    }
-    payout.refusedAtMs.push(performance.now());
+    if (answer && codeOf(answer) === 'outcome_unknown') payout.isInDoubt = true;
+    else payout.refusedAtMs.push(performance.now());
     return false;
   }
 }
@@ -142,17 +116,20 @@ it.each([
     const sandbox = await openSandbox();
     const [oldConfig, newConfig] = [configFor(sandbox, storeOn(from)), configFor(sandbox, storeOn(to))];
     const files = ['--from', written(oldConfig), '--to', written(newConfig)];
-    const olds = await Promise.all([startGateway(oldConfig), startGateway(oldConfig)]);
+    const olds = await Promise.all([openGateway(oldConfig), openGateway(oldConfig)]);
     const load = new Load([...olds]);
-    load.start();
     await until(() => load.accepted.length > 10 * MERCHANTS);
 
-    expect(await run(['records', 'copy', ...files, '--prepare'])).toMatchObject({ code: 0, stderr: '' });
-    const news = await Promise.all([startGateway(newConfig), startGateway(newConfig)]);
+    expect(await runProcess(['records', 'copy', ...files, '--prepare'])).toMatchObject({
+      code: 0,
+      stderr: '',
+    });
+    const news = await Promise.all([openGateway(newConfig), openGateway(newConfig)]);
+    onTestFinished(async () => void (await Promise.all(news.map((gateway) => gateway.shutdown()))));
     for (const { adminUrl } of news) expect((await send(adminUrl, { path: '/readyz' })).status).toBe(503);
-    load.add(...news);
+    load.gateways.push(...news);
     const before = load.accepted.length;
-    const ended = await run(['records', 'copy', ...files]);
+    const ended = await runProcess(['records', 'copy', ...files]);
     expect(ended).toMatchObject({ code: 0, stderr: '' });
     expect(load.accepted.length).toBeGreaterThan(before);
     const [, reported] = /paused for (\d+) ms/.exec(ended.stdout) ?? [];
@@ -160,7 +137,7 @@ it.each([
 
     const switched = load.accepted.length;
     await until(() => load.accepted.length > switched + 5 * MERCHANTS);
-    expect(await Promise.all(olds.map((gateway) => gateway.end()))).toEqual([0, 0]);
+    await Promise.all(olds.map((gateway) => gateway.shutdown()));
     await load.stop();
     expect(pauseOf(load)).toBeLessThan(1000);
     expectEachPaidOnce(load, sandbox);
@@ -176,19 +153,15 @@ it.each([
   120_000,
 );
 
-it.each([
-  ['sqlite', 'redis'],
-  ['redis', 'sqlite'],
-] as const)('a gateway that observes takes no part in a copy from %s to %s', async (from, to) => {
-  const sandbox = await openSandbox();
-  const configs = [configFor(sandbox, storeOn(from)), configFor(sandbox, storeOn(to))] as const;
-  const [old, next] = configs.map(written) as [string, string];
-  const [oldObserves, newObserves] = configs.map((config) =>
-    written({ ...config, idempotency: { ...config.idempotency, mode: 'observe' } }),
-  ) as [string, string];
+it('a gateway that observes takes no part in a copy from redis to sqlite', async () => {
+  const source = await openStack(storeOn('redis'));
+  onTestFinished(() => source.close());
+  const to = configFor(source.sandbox, storeOn('sqlite'));
+  const observing = (config: ConfigInput) => ({ ...config, idempotency: { mode: 'observe' as const } });
+  const [old, next] = [written(source.config), written(to)];
+  const [oldObserves, newObserves] = [written(observing(source.config)), written(observing(to))];
   const copy = (fromFile: string, toFile: string, ...more: string[]) =>
     run(['records', 'copy', '--from', fromFile, '--to', toFile, ...more]);
-  const source = await startGateway(configs[0]);
   for (const more of [[], ['--prepare']]) {
     for (const [files, option] of [
       [[oldObserves, next], '--from'],
@@ -200,14 +173,29 @@ it.each([
         stderr: expect.stringContaining(`the configuration of ${option} has idempotency.mode: observe`),
       });
   }
-  const readiness = async ({ adminUrl }: SpawnedGateway) =>
+  const readiness = async ({ adminUrl }: { adminUrl: string }) =>
     (await send(adminUrl, { path: '/readyz' })).status;
   expect(await readiness(source)).toBe(200);
 
   expect(await copy(old, next, '--prepare')).toMatchObject({ code: 0 });
   // Its configuration was changed after the command has read it.
-  const observes = await startGateway({ ...configs[1], idempotency: { mode: 'observe' } });
+  const observes = await openGateway(observing(to));
+  onTestFinished(() => observes.shutdown());
   expect(await readiness(observes)).toBe(503);
   expect(await copy(oldObserves, newObserves, '--undo')).toMatchObject({ code: 0 });
   expect(await readiness(observes)).toBe(200);
+});
+
+it('stores whose configurations note their mark in the same file are not copied: each would be refused for the other', async () => {
+  const sandbox = await openSandbox();
+  const markFile = join(newFolder(), 'mark.json');
+  const sharing = () => {
+    const config = configFor(sandbox);
+    return written({ ...config, store: { ...config.store, markFile } });
+  };
+  const [from, to] = [sharing(), sharing()];
+  expect(await run(['records', 'copy', '--from', from, '--to', to, '--prepare'])).toMatchObject({
+    code: 1,
+    stderr: expect.stringContaining(`note the mark of their store in ${markFile}`),
+  });
 });

@@ -1,8 +1,8 @@
 import { randomUUID } from 'node:crypto';
 import tls from 'node:tls';
 import { beforeAll, describe, expect, onTestFinished, test } from 'vitest';
-import { openCopySide } from '../../../src/idempotency/stores/open-store.ts';
-import { systemClock } from '../../../src/kernel/clock.ts';
+import { systemClock } from '../../../src/lib/clock.ts';
+import { openCopySide } from '../../../src/store/open-store.ts';
 import { Authority, replaceFiles } from '../../support/certificates.ts';
 import { withdraw } from '../../support/client.ts';
 import { type ConfigInput, parsedConfig } from '../../support/config.ts';
@@ -90,12 +90,14 @@ describe('a Redis that speaks TLS and asks for a certificate', () => {
   });
 
   test('is refused if its certificate is from another authority or has another name', async () => {
-    await refused({ url, tls: { ...client, ca: new Authority().ca } });
-    await refused({ url });
-    await refused({ url, tls: { ...ours, serverName: 'redis.internal' } });
+    await Promise.all([
+      refused({ url, tls: { ...client, ca: new Authority().ca } }),
+      refused({ url }),
+      refused({ url, tls: { ...ours, serverName: 'redis.internal' } }),
+      // It refuses a gateway without a certificate itself.
+      refused({ url, tls: { ca: authority.ca } }),
+    ]);
   });
-
-  test('refuses a gateway without a certificate', () => refused({ url, tls: { ca: authority.ca } }));
 
   test('holds the leases as a lock node', async () => {
     const stack = await openStack({
@@ -111,30 +113,19 @@ describe('a Redis that speaks TLS and asks for a certificate', () => {
     expect((await answer).status).toBe(201);
   });
 
-  test('names the master as a sentinel, and the master is reached over TLS', async () => {
+  test('names the master as a sentinel, is reached over TLS, and no error behind another one ends the process', async () => {
     const sentinel = await startRedis({
       tls: { ...serverTls, 'tls-replication': 'yes' },
       sentinel: [`sentinel monitor payments 127.0.0.1 ${redis.tlsPort} 1`],
     });
     const sentinels = { name: 'payments', nodes: [`rediss://127.0.0.1:${sentinel.tlsPort}`] };
+    const opened = recordOpened();
     await paysOnce({ sentinels, tls: ours });
+    expect(opened.length).toBeGreaterThanOrEqual(2);
+    expect(opened.map(({ remotePort }) => remotePort)).toContain(redis.tlsPort);
+    for (const socket of opened) failThrice(socket);
     // In plain text, the master's TLS port answers nothing.
     await refused({ sentinels, tls: false });
-  });
-
-  test('ends no process by an error that follows another one, on a connection to a sentinel or to the master', async () => {
-    const sentinel = await startRedis({
-      tls: { ...serverTls },
-      sentinel: [`sentinel monitor payments 127.0.0.1 ${redis.tlsPort} 1`],
-    });
-    const opened = recordOpened();
-    const sentinels = { name: 'payments', nodes: [`rediss://127.0.0.1:${sentinel.tlsPort}`] };
-    const stack = await openStack({ store: { kind: 'redis', sentinels, tls: ours } });
-    onTestFinished(() => stack.close());
-    const ports = opened.map(({ remotePort }) => remotePort);
-    expect(opened.length).toBeGreaterThanOrEqual(2);
-    expect(ports).toContain(redis.tlsPort);
-    for (const socket of opened) failThrice(socket);
   });
 
   test('uses a new certificate of the gateway after a reconnect', async () => {
@@ -164,22 +155,21 @@ test('a cluster over TLS is the store, and an error that follows another one end
   });
   await redis.admin.call('CLUSTER', 'ADDSLOTSRANGE', 0, 16_383);
   await until(async () => String(await redis.admin.cluster('INFO')).includes('cluster_state:ok'));
-  await paysOnce({ cluster: [url], tls: ours });
-
   // ioredis asks for the nodes of the slots on connections of their own, which it opens again and again.
   const opened = recordOpened();
-  const stack = await openStack({ store: { kind: 'redis', cluster: [url], tls: ours } });
-  onTestFinished(() => stack.close());
+  await paysOnce({ cluster: [url], tls: ours });
   await until(() => opened.some(({ destroyed }) => destroyed));
   expect(opened.some(({ destroyed }) => !destroyed)).toBe(true);
   for (const socket of opened) failThrice(socket);
 });
 
-test.each<[string, object]>([
-  ['a section with a redis:// url', { url: 'redis://r:1', tls: { ca: '/ca' } }],
-  ['a certificate without its key', { url: 'rediss://r:1', tls: { cert: '/cert' } }],
-  ['some cluster nodes with TLS', { cluster: ['redis://r:1', 'rediss://r:2'] }],
-])('the configuration is refused: %s', (_what, store) => {
-  const input = { upstream: { url: 'http://a' }, store: { kind: 'redis', ...store } };
-  expect(() => parsedConfig(input as ConfigInput)).toThrow(/rediss|cert and key/);
+test('the configuration refuses TLS that no connection would use', () => {
+  for (const store of [
+    { url: 'redis://r:1', tls: { ca: '/ca' } },
+    { url: 'rediss://r:1', tls: { cert: '/cert' } },
+    { cluster: ['redis://r:1', 'rediss://r:2'] },
+  ])
+    expect(() =>
+      parsedConfig({ upstream: { url: 'http://a' }, store: { kind: 'redis', ...store } } as ConfigInput),
+    ).toThrow(/rediss|cert and key/);
 });

@@ -3,11 +3,13 @@ import { once } from 'node:events';
 import { chmodSync, readFileSync, writeFileSync } from 'node:fs';
 import { Agent } from 'node:https';
 import { connect } from 'node:tls';
-import { describe, expect, onTestFinished, test } from 'vitest';
+import { expect, onTestFinished, test } from 'vitest';
+import { type CertificateReload, WatchedCertificate } from '../../../src/lib/certificate.ts';
+import { systemClock } from '../../../src/lib/clock.ts';
 import { Authority, type CertificateFiles, replaceFiles } from '../../support/certificates.ts';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { eachRowInTurn } from '../../support/each-row.ts';
 import { metric } from '../../support/metrics.ts';
-import type { SpawnedGateway } from '../../support/spawn.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { configFor, openSandbox, startGateway } from '../process/gateways.ts';
@@ -16,7 +18,7 @@ const authority = new Authority();
 const ca = authority.caBytes;
 const DAY_MS = 24 * 3_600_000;
 
-async function open(files: CertificateFiles = authority.issue()): Promise<Stack> {
+async function open(files: CertificateFiles): Promise<Stack> {
   const stack = await openStack({ listen: { tls: files } });
   onTestFinished(() => stack.close());
   return stack;
@@ -59,54 +61,77 @@ test('a new certificate is used from the next connection on, and open connection
   expect(await metric(stack.adminUrl, expires, { certificate: 'listen' })).toBe(untilMs / 1000);
 });
 
-describe('files that cannot be used leave the old certificate in use, with a log line, a count and a warning:', () => {
-  const other = authority.issue();
-  test.each<[string, (files: CertificateFiles) => void, RegExp]>([
+test('files that cannot be used leave the old certificate in use, with a log line, a count and a warning', async () => {
+  const files = authority.issue();
+  const stack = await open(files);
+  const before = await served(stack);
+  const good = readFileSync(files.cert);
+  writeFileSync(files.cert, 'hello');
+  await until(async () => (await reloads(stack, 'refused')) > 0);
+  expect(await served(stack)).toBe(before);
+  expect((await withdraw(stack.url, { key: randomUUID(), ca })).status).toBe(201);
+  const why = /holds no certificate/;
+  expect((await warnings(stack)).join()).toMatch(why);
+  const line = stack.log.findLast(({ msg }) => /a new certificate is refused/.test(String(msg)));
+  expect(line).toMatchObject({ level: 50, certificate: 'listen', reason: expect.stringMatching(why) });
+  expect(JSON.stringify(stack.log)).not.toContain('PRIVATE KEY');
+  writeFileSync(files.cert, good);
+  await until(async () => !(await warnings(stack)).join().includes('refused'));
+});
+
+test('no half written, foreign or outdated files are used', async () => {
+  const files = authority.issue();
+  const good = { cert: readFileSync(files.cert), key: readFileSync(files.key) };
+  const told: CertificateReload[] = [];
+  const onReload = (reload: CertificateReload) => void told.push(reload);
+  const watched = await WatchedCertificate.open({
+    ...{ name: 'listen.tls', paths: files, clock: systemClock, onReload },
+  });
+  onTestFinished(() => watched.close());
+  const broken: [string, () => void, RegExp][] = [
     [
       'a key of another certificate',
-      ({ key }) => writeFileSync(key, readFileSync(other.key)),
+      () => writeFileSync(files.key, readFileSync(authority.issue().key)),
       /does not belong/,
     ],
-    ['no PEM', ({ cert }) => writeFileSync(cert, 'hello'), /holds no certificate/],
     [
       'half a certificate',
-      ({ cert }) => writeFileSync(cert, readFileSync(cert).subarray(0, 400)),
+      () => writeFileSync(files.cert, good.cert.subarray(0, 400)),
       /holds no certificate|ends within/,
     ],
     [
       'a chain whose second certificate is cut off',
-      ({ cert }) => writeFileSync(cert, Buffer.concat([readFileSync(cert), ca.subarray(0, 300)])),
+      () => writeFileSync(files.cert, Buffer.concat([good.cert, ca.subarray(0, 300)])),
       /ends within a certificate/,
     ],
-    ['half a key', ({ key }) => writeFileSync(key, readFileSync(key).subarray(0, 100)), /no private key/],
-    ['an expired certificate', (files) => replaceFiles(files, authority.issueExpired()), /expired at/],
+    ['half a key', () => writeFileSync(files.key, good.key.subarray(0, 100)), /no private key/],
+    ['an expired certificate', () => replaceFiles(files, authority.issueExpired()), /expired at/],
     [
       'a certificate of tomorrow',
-      (files) => replaceFiles(files, authority.issue({ fromMs: Date.now() + DAY_MS })),
+      () => replaceFiles(files, authority.issue({ fromMs: Date.now() + DAY_MS })),
       /not valid before/,
     ],
     [
       'a file that is too large',
-      ({ cert }) => writeFileSync(cert, Buffer.alloc(2_000_000, 'a')),
+      () => writeFileSync(files.cert, Buffer.alloc(2_000_000, 'a')),
       /larger than/,
     ],
-  ])('%s', async (_what, breakThem, why) => {
-    const files = authority.issue();
-    const good = { cert: readFileSync(files.cert), key: readFileSync(files.key) };
-    const stack = await open(files);
-    const before = await served(stack);
-    breakThem(files);
-    await until(async () => (await reloads(stack, 'refused')) > 0);
-    expect(await served(stack)).toBe(before);
-    expect((await withdraw(stack.url, { key: randomUUID(), ca })).status).toBe(201);
-    expect((await warnings(stack)).join()).toMatch(why);
-    const line = stack.log.findLast(({ msg }) => /a new certificate is refused/.test(String(msg)));
-    expect(line).toMatchObject({ level: 50, certificate: 'listen', reason: expect.stringMatching(why) });
-    expect(JSON.stringify(stack.log)).not.toContain('PRIVATE KEY');
-    writeFileSync(files.cert, good.cert);
-    writeFileSync(files.key, good.key);
-    await until(async () => !(await warnings(stack)).join().includes('refused'));
-  });
+  ];
+  await eachRowInTurn(
+    broken,
+    ([what]) => what,
+    async ([, breakThem, why]) => {
+      breakThem();
+      await watched.reload();
+      expect(told.at(-1)).toEqual({ ok: false, error: expect.stringMatching(why) });
+      expect(watched.warnings().join()).toMatch(why);
+      expect(watched.credentials).toEqual(good);
+      writeFileSync(files.cert, good.cert);
+      writeFileSync(files.key, good.key);
+      await watched.reload();
+      expect([told.at(-1)?.ok, watched.warnings()]).toEqual([true, []]);
+    },
+  );
 });
 
 test('/readyz warns of a certificate that expires soon and of a key that everyone can read', async () => {
@@ -119,36 +144,29 @@ test('/readyz warns of a certificate that expires soon and of a key that everyon
   ]);
 });
 
-describe.each([1, 2])('a gateway process with %i workers', (workers) => {
+test('a gateway process loses no payout while its certificate changes again and again, and on SIGHUP', async () => {
   const files = authority.issue();
-  const start = async () => {
-    const sandbox = await openSandbox();
-    const listen = { host: '127.0.0.1', port: 0, tls: files };
-    return { sandbox, gateway: await startGateway(configFor(sandbox, { workers, listen })) };
+  const sandbox = await openSandbox();
+  const listen = { host: '127.0.0.1', port: 0, tls: files };
+  const gateway = await startGateway(configFor(sandbox, { listen }));
+  const reloaded = () => gateway.lines.filter((line) => line.includes('a certificate was reloaded'));
+  const answers: TestAnswer[] = [];
+  let changing = true;
+  const merchant = async () => {
+    // A new connection for each payout.
+    while (changing) answers.push(await withdraw(gateway.url, { key: randomUUID(), ca, fault: 'delay=5' }));
   };
-  const pid = ({ lines }: SpawnedGateway) =>
-    lines.filter((line) => line.includes('a certificate was reloaded'));
-
-  test('loses no payout while its certificate changes again and again, and on SIGHUP', async () => {
-    const { sandbox, gateway } = await start();
-    const answers: TestAnswer[] = [];
-    let changing = true;
-    const merchant = async () => {
-      // A new connection for each payout.
-      while (changing) answers.push(await withdraw(gateway.url, { key: randomUUID(), ca, fault: 'delay=5' }));
-    };
-    const merchants = Promise.all([merchant(), merchant(), merchant()]);
-    for (let round = 1; round <= 3; round++) {
-      const before = await served(gateway);
-      replaceFiles(files, authority.issue());
-      if (round % 2 === 0) process.kill(gateway.pid, 'SIGHUP');
-      await until(async () => (await served(gateway)) !== before);
-      await until(() => pid(gateway).length >= round * workers);
-    }
-    changing = false;
-    await merchants;
-    expect(new Set(answers.map(({ status }) => status))).toEqual(new Set([201]));
-    expect(sandbox.ledger.transactions()).toHaveLength(answers.length);
-    expect(await gateway.end()).toBe(0);
-  });
+  const merchants = Promise.all([merchant(), merchant(), merchant()]);
+  for (let round = 1; round <= 3; round++) {
+    const before = await served(gateway);
+    replaceFiles(files, authority.issue());
+    if (round % 2 === 0) process.kill(gateway.pid, 'SIGHUP');
+    await until(async () => (await served(gateway)) !== before);
+    await until(() => reloaded().length >= round);
+  }
+  changing = false;
+  await merchants;
+  expect(new Set(answers.map(({ status }) => status))).toEqual(new Set([201]));
+  expect(sandbox.ledger.transactions()).toHaveLength(answers.length);
+  expect(await gateway.end()).toBe(0);
 });

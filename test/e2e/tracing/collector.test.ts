@@ -5,13 +5,11 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { NOT_LISTENING } from '../../support/backend.ts';
 import { withdraw } from '../../support/client.ts';
-import { startCollector } from '../../support/collector.ts';
 import { newFolder, run } from '../../support/command.ts';
-import { testConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
-import { spawnGateway } from '../../support/spawn.ts';
 import type { Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
+import { startCollector } from './support/collector.ts';
 import { idOf, openStackWith, openTraced } from './support/traced.ts';
 
 const spans = ({ adminUrl }: Pick<Stack, 'adminUrl'>, result: string) =>
@@ -98,7 +96,7 @@ test('while a collector does not answer, the queue is bounded, and a shutdown is
 });
 
 test('a collector whose answer never ends is cut off, and sending goes on', async () => {
-  const { stack, collector } = await openTraced({ tracing: { timeoutMs: 1500 } });
+  const { stack, collector } = await openTraced({ tracing: { timeoutMs: 700 } });
   const { answer } = collector;
   let cut: Promise<unknown> | undefined;
   collector.answer = (res) => {
@@ -124,30 +122,4 @@ test('a shutdown sends the last spans', async () => {
   expect(collector.spans.length).toBeLessThan(40 * EACH);
   await stack.gateway.shutdown();
   expect(collector.spans.length).toBe(40 * EACH);
-});
-
-test('each worker sends its own spans, and sends the last ones when it ends', async () => {
-  const collector = await startCollector();
-  const sandbox = await openStackWith({});
-  const tracing = { endpoint: collector.url, ratio: 1, sendEveryMs: 60_000 };
-  const config = testConfig(newFolder(), sandbox.sandbox.url, { workers: 2, tracing });
-  const gateway = await spawnGateway(config);
-  const workersOf = () =>
-    new Set(
-      gateway.lines
-        .map((line) => JSON.parse(line))
-        .flatMap(({ msg, pid }) => (msg === 'request' ? [pid] : [])),
-    );
-  let sent = 0;
-  // The kernel distributes connections.
-  await until(async () => {
-    const burst = Array.from({ length: 20 }, () => withdraw(gateway.url, { key: randomUUID() }));
-    for (const { status } of await Promise.all(burst)) expect(status).toBe(201);
-    sent += burst.length;
-    return workersOf().size === 2;
-  });
-  expect(await gateway.end()).toBe(0);
-  expect(collector.spans.length).toBe(sent * EACH);
-  expect(new Set(collector.spans.map(({ resource }) => resource['service.instance.id'])).size).toBe(2);
-  expect(new Set(collector.spans.map(({ resource }) => resource['process.pid']))).toEqual(workersOf());
 });

@@ -4,10 +4,10 @@ import { expect, test } from 'vitest';
 import { createGateway } from '../../../src/index.ts';
 import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import { withdraw } from '../../support/client.ts';
-import { startCollector } from '../../support/collector.ts';
 import { temporaryFolder, testConfig } from '../../support/config.ts';
-import { closeAfterTest, embed } from '../../support/embedded.ts';
 import { until } from '../../support/until.ts';
+import { closeAfterTest, embed } from '../embedding/embedded.ts';
+import { startCollector } from './support/collector.ts';
 import { idOf } from './support/traced.ts';
 
 const TRACE = '4bf92f3577b34da6a3ce929d0e0e4736';

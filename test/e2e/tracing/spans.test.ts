@@ -2,12 +2,12 @@ import { randomUUID } from 'node:crypto';
 import { expect, onTestFinished, test } from 'vitest';
 import { httpBackend } from '../../support/backend.ts';
 import { send, withdraw } from '../../support/client.ts';
-import type { CollectedSpan } from '../../support/collector.ts';
 import { openHeldBackend } from '../../support/held-backend.ts';
 import { metric } from '../../support/metrics.ts';
 import { openGateway } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, head, request, Wire } from '../../support/wire.ts';
+import type { CollectedSpan } from './support/collector.ts';
 import { idOf, openHeaderBackend, openTraced } from './support/traced.ts';
 
 /** Each step with its result, or with the status or the error of its request to the backend. */

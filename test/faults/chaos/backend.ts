@@ -35,7 +35,7 @@ export class Backend {
     this.#process = await startNode(
       [
         ...['--import', EXIT_WITH_SUITE, SANDBOX],
-        ...['--port', '0', '--db', join(this.#folder, 'ledger.db'), '--keep-alive-ms', '5000'],
+        ...['--port', '0', '--db', join(this.#folder, 'ledger.db')],
       ],
       {
         isReady: (lines) => {
@@ -82,13 +82,10 @@ export class Backend {
   }
 
   /** All payouts in the ledger. */
-  async ledger(): Promise<{ payouts: Payout[]; balanced: boolean }> {
+  async ledger(): Promise<Payout[]> {
     const answer = await fetch(`${this.#url}/_sandbox/ledger?limit=1000000`);
-    const { transactions, balanced } = (await answer.json()) as {
-      transactions: Payout[];
-      balanced: boolean;
-    };
-    return { payouts: transactions, balanced };
+    const { transactions } = (await answer.json()) as { transactions: Payout[] };
+    return transactions;
   }
 
   async stop(): Promise<void> {

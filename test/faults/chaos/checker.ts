@@ -1,6 +1,7 @@
 import type { Ended, Event } from './history.ts';
 import { type Call, type Death, isOf, type Loss, lostResult, spansOf, type World } from './lost-results.ts';
 import { isCompleted, isInDoubt, LOSSY_FAULTS } from './merchants.ts';
+import { growthOf, type Sample } from './samples.ts';
 
 export interface LedgerEntry {
   merchant: string;
@@ -11,8 +12,6 @@ export interface LedgerEntry {
 export interface Evidence {
   events: readonly Event[];
   payouts: readonly LedgerEntry[];
-  /** Whether the backend's debits and credits are equal. */
-  balanced: boolean;
   /** Scopes that `oncegate records list --in-doubt` shows after the last calls. */
   listed: ReadonlySet<string>;
   /** The resolutions of keys in doubt by operators, after the last calls. */
@@ -24,6 +23,8 @@ export interface Evidence {
   recoverWithinMs: number;
   /** A replica may replace the store, so a record that was read may have been lost since. */
   failsOver: boolean;
+  /** Of a run without faults; otherwise empty. */
+  samples: readonly Sample[];
 }
 
 /** A resolution, and the answer that its merchant got after it. */
@@ -57,7 +58,7 @@ export const RULES = {
     "a key is in doubt only if the backend's answer was lost, its gateway died, or the whole machine stood still",
   slow_recovery: 'after a fault is healed, merchants get final answers within a lease and two seconds (p99)',
   gateway_failed: 'no gateway exits unasked, whatever its store does',
-  unbalanced: "the backend's debits and credits are equal",
+  grows: 'without faults, the memory and the descriptors of a gateway stay flat',
 } as const;
 
 /** The longest time between a call and a loss that explains its doubt: waiting, executing, and a pause. */
@@ -179,7 +180,8 @@ function isExplained(calls: readonly Call[], causes: readonly (Loss | Stall)[]):
   );
 }
 
-function* ofTheRun({ events, balanced, recoveriesMs, recoverWithinMs }: Evidence): Generator<Violation> {
+function* ofTheRun(evidence: Evidence): Generator<Violation> {
+  const { events, recoveriesMs, recoverWithinMs, samples } = evidence;
   for (const event of events) {
     if (event.event !== 'gateway_died' || isLossy(event) || (event.how === '0' && !event.unasked)) continue;
     yield {
@@ -188,11 +190,13 @@ function* ofTheRun({ events, balanced, recoveriesMs, recoverWithinMs }: Evidence
       detail: `it exited with ${event.how}`,
     };
   }
-  if (!balanced) yield { rule: 'unbalanced', scope: 'ledger', detail: 'debits and credits differ' };
   const p99Ms = quantile(recoveriesMs, 0.99);
   if (p99Ms > recoverWithinMs) {
     yield { rule: 'slow_recovery', scope: 'merchants', detail: `p99 ${Math.round(p99Ms)} ms` };
   }
+  for (const { gateway, figure, second, last, verdict } of growthOf(samples))
+    if (verdict === 'grew')
+      yield { rule: 'grows', scope: `gateway ${gateway}`, detail: `${figure}: ${second} to ${last}` };
 }
 
 /** 0 for an empty list. */

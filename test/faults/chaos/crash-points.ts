@@ -4,9 +4,9 @@
  */
 import diagnostics from 'node:diagnostics_channel';
 import { writeSync } from 'node:fs';
-import type { Owner } from '../../../src/idempotency/store.ts';
-import { RedisStore } from '../../../src/idempotency/stores/redis/redis-store.ts';
-import { SqliteStore } from '../../../src/idempotency/stores/sqlite/sqlite-store.ts';
+import type { Owner } from '../../../src/store/contract.ts';
+import { RedisStore } from '../../../src/store/redis/redis-store.ts';
+import { SqliteStore } from '../../../src/store/sqlite/sqlite-store.ts';
 import { type Arm, type CrashPoint, type GatewayNote, NOTES_FD } from './crash-point.ts';
 import './exit-with-suite.ts';
 

@@ -35,13 +35,13 @@ export function configOf({ config }: Topology, backend: Backend, number: number)
     operations: [
       {
         name: 'withdraw',
-        match: { ...match, body: { action: 'withdraw' } },
+        match: { ...match, where: { action: 'withdraw' } },
         idempotency: { key: 'optional', waitMs: 2000 },
       },
       // For the fault in which the key of a paused owner is sent again; merchants do not use it.
       {
         name: 'checkout',
-        match: { ...match, body: { action: 'checkout' } },
+        match: { ...match, where: { action: 'checkout' } },
         idempotency: { key: 'optional', waitMs: 2000, inDoubt: 'retry' },
       },
     ],

@@ -5,6 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { stringify } from 'yaml';
+import { NODE_FLAGS } from '../../../scripts/node-flags.ts';
 import type { ConfigInput } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import type { Arm, CrashPoint, GatewayNote } from './crash-point.ts';
@@ -57,6 +58,10 @@ export class GatewayProcess {
     return `http://127.0.0.1:${this.port}`;
   }
 
+  get pid(): number | undefined {
+    return this.#process?.pid;
+  }
+
   /** How long it keeps completed records. */
   get retentionMs(): number {
     return this.#config.idempotency?.retentionMs ?? Number.POSITIVE_INFINITY;
@@ -72,7 +77,8 @@ export class GatewayProcess {
     // The file must be there when the process starts.
     this.shiftClock(this.#clockHours);
     const life = this.life + 1;
-    const child = await startNode(['--import', CRASH_POINTS, MAIN, 'serve', '--config', this.configFile], {
+    const args = [...NODE_FLAGS, '--import', CRASH_POINTS, MAIN, 'serve', '--config', this.configFile];
+    const child = await startNode(args, {
       isReady: () => isHealthy(this.adminPort),
       logFile,
       env: preloaded({

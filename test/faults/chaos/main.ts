@@ -2,7 +2,7 @@
 import { rmSync, writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { runAll } from './all.ts';
-import { run } from './run.ts';
+import { NO_FAULTS, run } from './run.ts';
 import { tableOf } from './summary.ts';
 import { STORES, type StoreName, UNSAFE, type Unsafe } from './topology.ts';
 
@@ -19,7 +19,7 @@ Exit codes: 0 clean, 1 the promise was broken, 64 wrong options, 70 the suite it
   --seed N          repeats the schedule of another run (default: a new one, which is printed)
   --rate N          new keys a second (default 100)
   --together N      at most this many faults at once (default 2)
-  --only TEXT       only faults with this text in their names
+  --only TEXT       only faults with this text in their names; ${NO_FAULTS}: nothing breaks, and memory and descriptors are judged
   --recover-within MS  how long merchants may wait for a final answer after a heal, p99 (default: a lease and two seconds)
   --unsafe NAME     a configuration that cannot keep the promise, to see it broken:
 ${Object.entries(UNSAFE)

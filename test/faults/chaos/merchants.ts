@@ -52,6 +52,7 @@ const FAULTS: readonly (readonly [number, string])[] = [
   [3, 'reset-before-execute'],
   [2, 'truncate'],
   [2, 'truncate-chunked'],
+  [2, 'truncate-unframed'],
   [2, 'garbage'],
   [8, 'delay=2000'],
   [10, 'delay=100'],
@@ -70,15 +71,17 @@ export const LOSSY_FAULTS = new Set([
   'reset-before-execute',
   'truncate',
   'truncate-chunked',
+  'truncate-unframed',
   'garbage',
   'status=502',
   'status=504',
+  '503-after',
 ]);
 
 /** Statuses by which the backend says that it did not execute: the key is free again. */
-const RELEASE_STATUSES = [401, 403, 429];
+const RELEASE_STATUSES = [401, 429];
 /** Statuses after which the key is in doubt. */
-const UNKNOWN_STATUSES = [502, 504];
+const UNKNOWN_STATUSES = [502, 503, 504];
 /** A call that begins before a key expires must end before it does. */
 const EXPIRY_MARGIN_MS = 15_000;
 

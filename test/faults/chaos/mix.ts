@@ -10,7 +10,7 @@ import type { Summary } from './summary.ts';
 const MAIN = fileURLToPath(new URL('./main.ts', import.meta.url));
 
 /**
- * The part of the fault suite that `npm test` runs: 45 seconds of all faults on one store with a fixed seed. The recovery time
+ * The part of the fault suite that `npm run test:all` runs: 45 seconds of all faults on one store with a fixed seed. The recovery time
  * after a heal is judged only in separate runs, because here other suites use most of the machine.
  */
 export const MIX = {
@@ -22,17 +22,23 @@ export const MIX = {
   limitMs: 180_000,
 };
 
-/** Runs the suite as a command, and expects that there was no violation and enough load. */
-export async function expectCleanMix(store: 'sqlite' | 'redis'): Promise<void> {
+/** Runs the suite as a command, and expects that there was no violation. */
+export async function expectClean(flags: Record<string, string | number>): Promise<Summary> {
   const json = join(temporaryFolder(), 'summary.json');
+  const args = Object.entries({ ...flags, json }).flatMap(([name, value]) => [`--${name}`, String(value)]);
+  // The output has the verdict, and a failed expectation shows it.
+  const { stdout, stderr } = await promisify(execFile)(process.execPath, [MAIN, ...args]).catch(
+    (error) => error,
+  );
+  expect(stdout, stderr).toContain('clean: no violation');
+  return JSON.parse(readFileSync(json, 'utf8')) as Summary;
+}
+
+/** Expects enough load too. */
+export async function expectCleanMix(store: 'sqlite' | 'redis'): Promise<void> {
   const { minutes, seed, rate, together, recoverWithinMs } = MIX;
   const numbers = { minutes, seed, rate, together, 'recover-within': recoverWithinMs };
-  const flags = Object.entries(numbers).flatMap(([name, value]) => [`--${name}`, String(value)]);
-  const args = [MAIN, '--store', store, '--json', json, ...flags];
-  // The output has the verdict, and a failed expectation shows it.
-  const { stdout, stderr } = await promisify(execFile)(process.execPath, args).catch((error) => error);
-  expect(stdout, stderr).toContain('clean: no violation');
-  const summary = JSON.parse(readFileSync(json, 'utf8')) as Summary;
+  const summary = await expectClean({ store, ...numbers });
   expect(summary.keys).toBeGreaterThan(minutes * 60 * rate * 0.8);
   expect(summary.payouts).toBeGreaterThan(summary.keys * 0.8);
   expect(summary.replays).toBeGreaterThan(summary.keys / 2);

@@ -11,6 +11,7 @@ import { History } from './history.ts';
 import { isCompleted, isInDoubt, type Life, Merchants, mayAsk } from './merchants.ts';
 import { type Listed, listInDoubt, resolveInDoubt } from './operators.ts';
 import { Random } from './random.ts';
+import { type Sample, takeSamples } from './samples.ts';
 import { recordStalls } from './stalls.ts';
 import { type Summary, summaryOf } from './summary.ts';
 import { type StoreName, startTopology, type Topology, type Unsafe } from './topology.ts';
@@ -24,13 +25,15 @@ export interface RunOptions {
   ratePerS: number;
   /** At most this many faults at once. */
   together: number;
-  /** Only faults with this text in their names. */
+  /** Only faults with this text in their names; or {@link NO_FAULTS}. */
   only: string;
   /** How long merchants may wait for a final answer after a heal (p99). Default: a lease and two seconds. */
   recoverWithinMs?: number | undefined;
   progress(line: string): void;
 }
 
+/** Nothing is broken, and the gateways' memory and descriptors must stay flat. */
+export const NO_FAULTS = 'none';
 const GATEWAYS = 3;
 const HOLD_MS = { from: 300, to: 2200 };
 const PAUSE_MS = { from: 200, to: 1000 };
@@ -89,6 +92,7 @@ class Run {
   readonly #injected = new Map<string, number>();
   readonly #recoveriesMs: number[] = [];
   #present: string[] = [];
+  #samples: Sample[] = [];
 
   constructor(options: RunOptions, world: World) {
     this.#options = options;
@@ -103,7 +107,7 @@ class Run {
     this.#faults = allFaults({ ...world, merchants, random: faultRandom, leaseMs: LEASE_MS }).filter(
       ({ name }) => name.includes(options.only),
     );
-    if (this.#faults.length === 0)
+    if (this.#faults.length === 0 && options.only !== NO_FAULTS)
       throw new Error(`no fault has ${JSON.stringify(options.only)} in its name`);
     for (const { name } of this.#faults) this.#injected.set(name, 0);
   }
@@ -114,6 +118,10 @@ class Run {
     // A run that never injected one of its faults proves less than it seems to.
     const longestMs = endMs + this.#options.minutes * 60_000;
     const timer = setInterval(() => this.#printProgress(startedMs), PROGRESS_EVERY_MS);
+    const ended = new AbortController();
+    const samples =
+      this.#faults.length === 0 ? takeSamples(this.#world.gateways, ended.signal) : Promise.resolve([]);
+    samples.catch(() => {});
     try {
       this.#merchants.start();
       let deck: Fault[] = [];
@@ -124,12 +132,15 @@ class Run {
         // A fault that could not be injected together with others is tried again later.
         deck = [...left, ...(await this.#round(drawn))];
       }
+      ended.abort();
+      this.#samples = await samples;
       this.#present = ['ending'];
       await this.#merchants.stop();
       const unasked = await this.#lastCalls();
       return await this.#verdict(performance.now() - startedMs, unasked);
     } finally {
       clearInterval(timer);
+      ended.abort();
       await this.#merchants.close();
     }
   }
@@ -236,16 +247,17 @@ class Run {
     if (!first) throw new Error('there are no gateways');
     const listed = await listInDoubt(first.configFile);
     const before = await backend.ledger();
-    const resolved = await this.#resolveDoubts(listed, new Set(before.payouts.map(scopeOfEntry)));
+    const resolved = await this.#resolveDoubts(listed, new Set(before.map(scopeOfEntry)));
     const evidence = {
-      ...(await backend.ledger()),
       events: history.events,
+      payouts: await backend.ledger(),
       listed: new Set(listed.map(({ merchant, key }) => `${merchant} ${key}`)),
       resolved,
       unasked,
       recoveriesMs: this.#recoveriesMs,
       recoverWithinMs: this.#options.recoverWithinMs ?? LEASE_MS + 2000,
       failsOver: this.#options.store === 'sentinel',
+      samples: this.#samples,
     };
     const { seed, store, unsafe } = this.#options;
     const faults = Object.fromEntries(this.#injected);

@@ -1,5 +1,6 @@
 import { type Evidence, quantile, RULES, scopeOfEntry, type Violation } from './checker.ts';
 import { isCompleted, isInDoubt } from './merchants.ts';
+import { type Growth, growthOf } from './samples.ts';
 
 export interface RunFacts {
   seed: number;
@@ -36,6 +37,8 @@ export interface Summary extends RunFacts {
   /** For how long the whole machine ran nothing. */
   stalledMs: number;
   recoveryMs: { count: number; p50: number; p99: number; max: number };
+  /** Of a run without faults. */
+  growth: Growth[];
   violations: { total: number; byRule: Record<string, number>; first: Violation[] };
 }
 
@@ -71,6 +74,7 @@ export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonl
     gatewayDeaths: events.filter(({ event }) => event === 'gateway_died').length,
     stalledMs: Math.round(events.reduce((sum, e) => sum + (e.event === 'stalled' ? e.forMs : 0), 0)),
     recoveryMs: { count: recoveriesMs.length, p50: ms(0.5), p99: ms(0.99), max: ms(1) },
+    growth: growthOf(evidence.samples),
     violations: { total: violations.length, byRule, first: violations.slice(0, SHOWN) },
   };
 }
@@ -154,6 +158,10 @@ export function tableOf(summary: Summary): string {
       'recovery after a heal, p50 / p99 / max ms',
       `${recoveryMs.p50} / ${recoveryMs.p99} / ${recoveryMs.max}`,
     ],
+    ...summary.growth.map(({ gateway, figure, second, last, verdict }): [string, string] => [
+      `gateway ${gateway}: ${figure}, second quarter to last`,
+      `${second} to ${last}: ${verdict}`,
+    ]),
     ...Object.entries(faults).map(([name, count]): [string, number] => [`fault: ${name}`, count]),
     ...Object.entries(RULES).map(([rule, says]): [string, number] => [
       `rule: ${says}`,

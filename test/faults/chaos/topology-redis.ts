@@ -86,7 +86,9 @@ function wireFaultsOf(wire: TcpProxy, of: string): StoreFault[] {
 export async function startSingle(durable: boolean): Promise<Topology> {
   const node = await startWired({ appendonly: durable });
   return {
-    config: { store: { kind: 'redis', url: node.wire.url } },
+    config: {
+      store: { kind: 'redis', url: node.wire.url, durability: { mayLoseOnFailover: !durable } },
+    },
     faults: [...faultsOf(node), lateRequests(async () => node.wire)],
     stop: () => stopWired([node]),
   };

@@ -36,7 +36,7 @@ export async function startSentinels(replicas: number): Promise<Topology> {
       store: {
         kind: 'redis',
         sentinels: { name: NAME, nodes: sentinels.map(({ url }) => url) },
-        durability: { replicas },
+        durability: { replicas, mayLoseOnFailover: replicas === 0 },
       },
     },
     faults: faultsOf(watched),

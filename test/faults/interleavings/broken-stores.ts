@@ -1,4 +1,4 @@
-import type { Execution } from '../../../src/idempotency/store.ts';
+import type { Execution } from '../../../src/store/contract.ts';
 import type { Reference } from '../model/reference.ts';
 import type { Setup } from './setup.ts';
 

@@ -1,7 +1,7 @@
 import type { Result } from '../../../src/idempotency/call.ts';
 import { Engine } from '../../../src/idempotency/engine.ts';
-import type { Store } from '../../../src/idempotency/store.ts';
-import { systemClock } from '../../../src/kernel/clock.ts';
+import { systemClock } from '../../../src/lib/clock.ts';
+import type { Store } from '../../../src/store/contract.ts';
 import { storeOn } from './plain-store.ts';
 import { callOf, engineOptions, type Process, scopeUnderTest, silentObserver, slotsOf } from './process.ts';
 import { LEASE_MS } from './setup.ts';

@@ -1,4 +1,4 @@
-import type { Resolution } from '../../../src/idempotency/store.ts';
+import type { Resolution } from '../../../src/store/contract.ts';
 import { responseOf, scopeUnderTest } from './process.ts';
 import type { World } from './world.ts';
 

@@ -4,7 +4,7 @@ import {
   type StartAnswer,
   type Store,
   StoreUnavailable,
-} from '../../../src/idempotency/store.ts';
+} from '../../../src/store/contract.ts';
 import type { GaveUp, Reference } from '../model/reference.ts';
 
 /** The commands that the engine sends. */

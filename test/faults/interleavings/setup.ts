@@ -1,6 +1,6 @@
 import type { InDoubtPolicy } from '../../../src/idempotency/call.ts';
-import type { Execution, Owner, UnansweredOptions } from '../../../src/idempotency/store.ts';
-import type { Completion } from '../../../src/kernel/exchange.ts';
+import type { Completion } from '../../../src/lib/exchange.ts';
+import type { Execution, Owner, UnansweredOptions } from '../../../src/store/contract.ts';
 import type { Reference, ReferenceRecord } from '../model/reference.ts';
 
 /** The parameters of one search. */

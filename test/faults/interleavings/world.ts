@@ -1,11 +1,11 @@
+import type { Exchange } from '../../../src/lib/exchange.ts';
 import {
   type Execution,
   type PeekAnswer,
   type StartAnswer,
   type Store,
   StoreUnavailable,
-} from '../../../src/idempotency/store.ts';
-import type { Exchange } from '../../../src/kernel/exchange.ts';
+} from '../../../src/store/contract.ts';
 import { Reference } from '../model/reference.ts';
 import { checkAnswers, checkSend } from './checks.ts';
 import { choicesOfOperator } from './operator.ts';

@@ -1,6 +1,6 @@
 import type { AsyncCommand } from 'fast-check';
 import { expect } from 'vitest';
-import type { Scope } from '../../../src/kernel/brands.ts';
+import type { Scope } from '../../../src/lib/brands.ts';
 import type { Model } from './state.ts';
 import type { World } from './worlds.ts';
 

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { expect } from 'vitest';
-import type { Resolution } from '../../../src/idempotency/store.ts';
+import type { Resolution } from '../../../src/store/contract.ts';
 import { paid } from '../../support/requests.ts';
 import { Checked, type Command } from './checked.ts';
 import { ArriveAgain, GiveUp, RaceForScope, Restart, Start } from './executions.ts';

@@ -1,10 +1,10 @@
 import { Readable } from 'node:stream';
 import fc from 'fast-check';
+import { Slots } from '../../../src/backend/slots.ts';
 import type { Call, EngineObserver, Result } from '../../../src/idempotency/call.ts';
 import { Engine } from '../../../src/idempotency/engine.ts';
-import { systemClock } from '../../../src/kernel/clock.ts';
-import type { Exchange } from '../../../src/kernel/exchange.ts';
-import { Slots } from '../../../src/upstream/slots.ts';
+import { systemClock } from '../../../src/lib/clock.ts';
+import type { Exchange } from '../../../src/lib/exchange.ts';
 import { type CountedCall, complete, newCall, notSent, openRun, unknown } from '../../support/engine.ts';
 import { FaultyStore } from '../../support/faulty-store.ts';
 import { until } from '../../support/until.ts';

@@ -1,6 +1,6 @@
 import { expect } from 'vitest';
-import { type StartAnswer, StoreUnavailable } from '../../../src/idempotency/store.ts';
-import type { Scope } from '../../../src/kernel/brands.ts';
+import type { Scope } from '../../../src/lib/brands.ts';
+import { type StartAnswer, StoreUnavailable } from '../../../src/store/contract.ts';
 import { Checked } from './checked.ts';
 import type { GaveUp, Reference } from './reference.ts';
 import type { Attempt, AttemptParts, Model } from './state.ts';

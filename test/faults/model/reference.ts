@@ -1,4 +1,6 @@
-import { newToken } from '../../../src/idempotency/fingerprint.ts';
+import type { Fingerprint, Scope, Token } from '../../../src/lib/brands.ts';
+import type { Completion } from '../../../src/lib/exchange.ts';
+import { newToken } from '../../../src/lib/random.ts';
 import {
   type Execution,
   type Fenced,
@@ -10,9 +12,7 @@ import {
   type StartAnswer,
   type UnansweredOptions,
   VOID_TOKEN_MS,
-} from '../../../src/idempotency/store.ts';
-import type { Fingerprint, Scope, Token } from '../../../src/kernel/brands.ts';
-import type { Completion } from '../../../src/kernel/exchange.ts';
+} from '../../../src/store/contract.ts';
 
 /** The record of a scope. An absent scope has none. */
 export interface ReferenceRecord {

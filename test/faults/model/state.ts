@@ -1,8 +1,8 @@
 import { randomUUID } from 'node:crypto';
-import { newToken } from '../../../src/idempotency/fingerprint.ts';
-import type { Execution, Resolution, Store } from '../../../src/idempotency/store.ts';
-import type { Scope } from '../../../src/kernel/brands.ts';
-import type { Completion } from '../../../src/kernel/exchange.ts';
+import type { Scope } from '../../../src/lib/brands.ts';
+import type { Completion } from '../../../src/lib/exchange.ts';
+import { newToken } from '../../../src/lib/random.ts';
+import type { Execution, Resolution, Store } from '../../../src/store/contract.ts';
 import { newRequest, otherOf, paid } from '../../support/requests.ts';
 import type { Reference } from './reference.ts';
 import type { World } from './worlds.ts';

@@ -1,5 +1,5 @@
 import { expect } from 'vitest';
-import type { Fenced, Store } from '../../../src/idempotency/store.ts';
+import type { Fenced, Store } from '../../../src/store/contract.ts';
 import { Checked } from './checked.ts';
 import type { Reference } from './reference.ts';
 import type { Attempt, Model } from './state.ts';

@@ -56,6 +56,9 @@ export interface Panel {
   };
   links: Link[];
   targets: Target[];
+  /** Of a row. */
+  collapsed?: boolean;
+  panels?: Panel[];
 }
 
 export interface Variable {
@@ -82,7 +85,7 @@ export interface Dashboard {
   links: Link[];
   templating: { list: Variable[] };
   annotations: { list: Annotation[] };
-  /** Rows included. */
+  /** Rows included. A closed row has its own. */
   panels: Panel[];
 }
 
@@ -93,19 +96,23 @@ export const dashboards: Dashboard[] = readdirSync(DASHBOARDS).map((file) =>
   JSON.parse(readText(`grafana/dashboards/${file}`)),
 );
 
+export const isRow = ({ type }: Panel): boolean => type === 'row';
+
+/** Rows, and the panels within closed rows, included. */
+export const allPanels = ({ panels: placed }: Dashboard): Panel[] =>
+  placed.flatMap((panel) => [panel, ...(panel.panels ?? [])]);
+
 /** Every panel but the rows, and where it is. */
-export const panels: (Panel & { uid: string })[] = dashboards.flatMap(({ uid, panels: placed }) =>
-  placed.filter(({ type }) => type !== 'row').map((panel) => ({ ...panel, uid })),
+export const panels: (Panel & { uid: string })[] = dashboards.flatMap((dashboard) =>
+  allPanels(dashboard)
+    .filter((panel) => !isRow(panel))
+    .map((panel) => ({ ...panel, uid: dashboard.uid })),
 );
 
 /** Every query of the dashboards, with a name for test titles. */
 export const queries = panels.flatMap(({ uid, type, title, targets }) =>
   targets.map((target) => ({ ...target, uid, type, title, name: `${uid}, ${title}, ${target.refId}` })),
 );
-
-/** Names in `{{name}}` of a legend. */
-export const legendLabels = (legend: string): string[] =>
-  [...legend.matchAll(/\{\{\s*(\w+)\s*\}\}/g)].map(([, label = '']) => label);
 
 /** Names in `$labels.name` of an annotation. */
 export const annotationLabels = (annotations: Record<string, string> = {}): string[] =>

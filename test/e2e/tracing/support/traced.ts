@@ -1,9 +1,9 @@
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import { onTestFinished } from 'vitest';
 import { httpBackend } from '../../../support/backend.ts';
-import { type Collector, startCollector } from '../../../support/collector.ts';
 import type { MoreConfig } from '../../../support/config.ts';
 import { openStack, type Stack } from '../../../support/stack.ts';
+import { type Collector, startCollector } from './collector.ts';
 
 /** A gateway that records every request, and the collector that it sends the spans to. Closed after the test. */
 export async function openTraced(more: MoreConfig = {}): Promise<{ stack: Stack; collector: Collector }> {

@@ -1,0 +1,43 @@
+/**
+ * `npm run generate`: writes every file, and every table of a document, that is made from the sources. A test finds those that are
+ * stale.
+ */
+import { readFileSync, writeFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { textsOf } from '../grafana/generate.ts';
+import { configJsonSchema } from '../src/config/json-schema.ts';
+import { withLogTable } from './generate/log-table.ts';
+import { metricsReference } from './generate/metrics.ts';
+import { alertSections, withTexts } from './generate/rules.ts';
+import { GUARDS_DOCUMENT, withGuardTables } from './guards.ts';
+
+const file = (path: string) => fileURLToPath(new URL(`../${path}`, import.meta.url));
+export const read = (path: string): string => readFileSync(file(path), 'utf8');
+
+/** By path: what the file must have, given what it has. */
+export const GENERATED: ReadonlyMap<string, (text: string) => string> = new Map([
+  ['config/gateway.schema.json', () => `${JSON.stringify(configJsonSchema(), undefined, 2)}\n`],
+  ['config/prometheus.rules.yaml', (text) => withTexts(text, alertSections(read('docs/operations.md')))],
+  ['docs/metrics.md', metricsReference],
+  ['docs/operations.md', withLogTable],
+  [GUARDS_DOCUMENT, withGuardTables],
+  ...[...textsOf()].map(([name, text]) => [`grafana/dashboards/${name}`, () => text] as const),
+]);
+
+/** A dashboard that is new has no file yet. */
+const readIfThere = (path: string) => {
+  try {
+    return read(path);
+  } catch {
+    return '';
+  }
+};
+
+if (import.meta.main)
+  for (const [path, textFor] of GENERATED) {
+    const old = readIfThere(path);
+    const text = textFor(old);
+    if (text === old) continue;
+    writeFileSync(file(path), text);
+    process.stdout.write(`written: ${path}\n`);
+  }

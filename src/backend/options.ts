@@ -1,0 +1,71 @@
+import * as z from 'zod';
+
+const ms = (min: number, max: number) => z.number().int().min(min).max(max);
+
+/** `upstream.tls`: paths of PEM files. */
+const tlsOptions = z
+  .strictObject({
+    /** The certificate authorities that the backend's certificate may come from, in place of the well-known ones. */
+    ca: z.string().min(1).optional(),
+    /** The gateway's own certificate for a backend that asks for one, with its intermediates. */
+    cert: z.string().min(1).optional(),
+    /** The private key of `cert`. */
+    key: z.string().min(1).optional(),
+    /** The name that the backend's certificate must have. Default: the host in `url`. */
+    serverName: z.string().min(1).optional(),
+  })
+  .refine(({ cert, key }) => (cert === undefined) === (key === undefined), 'needs cert and key together');
+
+/** Section `upstream`: the backend. */
+export const upstreamOptions = z
+  .strictObject({
+    /** Origin of the backend: http or https, without path and credentials. The only required option. */
+    url: z
+      .string()
+      .refine(
+        isOrigin,
+        'must be an origin such as http://payments.internal:9000, without path, query or credentials',
+      ),
+    /** For an https backend. */
+    tls: tlsOptions.optional(),
+    /** Time to connect, TLS included. Nothing has been sent when it runs out. Less than `lock.leaseMs`. */
+    connectTimeoutMs: ms(1, 120_000).default(2000),
+    /** Time from sending to the complete answer. When it runs out, the outcome is unknown. */
+    responseTimeoutMs: ms(1, 3_600_000).default(30_000),
+    /** Connections of one process to the backend. More requests than these wait in a queue. */
+    maxConnections: z.number().int().min(1).max(10_000).default(64),
+    /** Requests that may wait for a connection; one more is answered 503 overloaded. Nothing is stored or sent for it. */
+    maxQueued: z.number().int().min(0).max(1_000_000).default(1000),
+    /** How long a request may wait for a connection; then it is answered 503 overloaded. */
+    queueTimeoutMs: ms(1, 600_000).default(2000),
+    /** Passed-through requests and WebSockets of one process at once; one more is answered 503 overloaded, and nothing is sent. */
+    maxStreams: z.number().int().min(1).max(100_000).default(256),
+    /** An idle connection is closed after this. Keep it well below the backend's own: a connection that the backend closes at the moment of sending leaves a payout in doubt. */
+    keepAliveMs: ms(1, 60_000).default(1000),
+    /**
+     * A response with neither a Content-Length nor chunks ends with its connection, and one that was cut looks the same.
+     * untrusted: it is complete only if its body is one whole JSON object or array; otherwise the outcome is unknown.
+     * trusted: DANGEROUS. A response that was cut when the backend died is stored as the result.
+     */
+    endOfConnection: z.enum(['untrusted', 'trusted']).default('untrusted'),
+  })
+  .refine(({ url, tls }) => tls === undefined || url.startsWith('https:'), {
+    path: ['tls'],
+    message: 'is only possible with an https url',
+  });
+
+export type UpstreamOptions = z.infer<typeof upstreamOptions>;
+
+function isOrigin(text: string): boolean {
+  if (!URL.canParse(text)) return false;
+  const { protocol, pathname, search, hash, username, password } = new URL(text);
+  return /^https?:$/.test(protocol) && pathname === '/' && (search + hash + username + password).length === 0;
+}
+
+/** Section `headers`. */
+export const headerOptions = z.strictObject({
+  /** Header names with an underscore are dropped, since CGI cannot tell them from those with a dash; these are kept. */
+  keepUnderscore: z
+    .array(z.string().regex(/^[a-z0-9_-]+$/, 'must be a header name in lower case'))
+    .default([]),
+});

@@ -1,0 +1,82 @@
+import { within } from '../lib/clock.ts';
+import type { Place, Slot, SlotSource } from '../lib/exchange.ts';
+
+export interface SlotOptions {
+  maxConnections: number;
+  maxQueued: number;
+  queueTimeoutMs: number;
+}
+
+/**
+ * One slot for each connection to the backend, with a bounded first-in first-out queue in front of them.
+ *
+ * Requests queue here and not inside the HTTP client: the client's queue has no bound, and a request in it cannot be taken
+ * back.
+ */
+export class Slots implements SlotSource {
+  readonly queueTimeoutMs: number;
+  readonly #maxQueued: number;
+  readonly #queue: ((slot: Slot) => void)[] = [];
+  #free: number;
+  #inUse = 0;
+
+  constructor({ maxConnections, maxQueued, queueTimeoutMs }: SlotOptions) {
+    this.#free = maxConnections;
+    this.#maxQueued = maxQueued;
+    this.queueTimeoutMs = queueTimeoutMs;
+  }
+
+  get inUse(): number {
+    return this.#inUse;
+  }
+
+  get queued(): number {
+    return this.#queue.length;
+  }
+
+  tryTake(): Slot | undefined {
+    if (this.#free === 0) return undefined;
+    this.#free--;
+    return this.#newSlot();
+  }
+
+  queue(): Place | undefined {
+    if (this.#queue.length >= this.#maxQueued) return undefined;
+    const { promise, resolve } = Promise.withResolvers<Slot>();
+    this.#queue.push(resolve);
+    const leave = () => {
+      const at = this.#queue.indexOf(resolve);
+      if (at >= 0) this.#queue.splice(at, 1);
+      else void promise.then((slot) => slot.release());
+    };
+    return { slot: promise, leave };
+  }
+
+  /**
+   * Waits in the queue if no slot is free. Undefined: the queue is full, `queueTimeoutMs` is over, or `gone` was aborted
+   * because the merchant has disconnected.
+   */
+  async take(gone?: AbortSignal): Promise<Slot | undefined> {
+    const free = this.tryTake();
+    if (free) return free;
+    const place = this.queue();
+    const slot = place && (await within(place.slot, this.queueTimeoutMs, gone));
+    if (!slot) place?.leave();
+    return slot;
+  }
+
+  #newSlot(): Slot {
+    this.#inUse++;
+    let released = false;
+    return {
+      release: () => {
+        if (released) return;
+        released = true;
+        this.#inUse--;
+        const next = this.#queue.shift();
+        if (next) next(this.#newSlot());
+        else this.#free++;
+      },
+    };
+  }
+}

@@ -1,0 +1,54 @@
+import { userInfo } from 'node:os';
+import { loadConfig } from '../config/load.ts';
+import { checkNote } from '../doubts/desk.ts';
+import { acceptStore, markFileOf } from '../gateway/store-watch.ts';
+import { systemClock } from '../lib/clock.ts';
+import { StoreUnavailable } from '../store/contract.ts';
+import { openStore } from '../store/open-store.ts';
+import { Exit, Help, readArguments, required, type Terminal } from './arguments.ts';
+import { refuseMissingStore } from './records/desk.ts';
+
+const USAGE = `oncegate store accept --config FILE --reason TEXT [--by NAME]
+
+Accepts a store that is another one, was emptied, or is older than it was. Until then its gateways start no new key, because every
+key that it has forgotten is paid again. docs/operations.md says what to do before. Running gateways notice it within seconds.
+
+  --reason TEXT    why, in one line; kept in the file of the store's mark, and logged
+  --by NAME        who (default: the user of this process)
+
+Each configuration on each machine has its own file, so repeat this for each. Exit codes: 0 accepted, 1 there is nothing to accept or the file
+cannot be used, 64 wrong arguments, 69 the store cannot be used, 78 the configuration is wrong.
+`;
+
+const OPTIONS = { config: { type: 'string' }, reason: { type: 'string' }, by: { type: 'string' } } as const;
+
+export async function store([action, ...args]: string[], { env, stdout }: Terminal): Promise<void> {
+  if (action === '--help' || action === '-h') throw new Help(USAGE);
+  if (action !== 'accept') throw new Exit(`the store command needs an action: accept\n\n${USAGE}`, 64);
+  const options = readArguments(args, OPTIONS, USAGE);
+  const configFile = required(options.config, 'config', USAGE);
+  const note = {
+    by: options.by ?? userInfo().username,
+    reason: required(options.reason, 'reason', USAGE),
+  };
+  const mistake = checkNote(note);
+  if (mistake) throw new Exit(mistake, 64);
+  const config = loadConfig(configFile, env);
+  refuseMissingStore(config);
+  const file = markFileOf(configFile, config);
+  const opened = await openStore(config, systemClock);
+  try {
+    const { mode } = config.idempotency;
+    const accepting = acceptStore({ file, store: opened, mode, clock: systemClock }, note);
+    const what = await accepting.catch((error: Error) => {
+      throw error instanceof StoreUnavailable
+        ? error
+        : new Exit(`${file} cannot be used: ${error.message}`, 1);
+    });
+    if (what === undefined)
+      throw new Exit('there is nothing to accept: the store is the one that was used', 1);
+    stdout.write(`accepted: ${what}\n`);
+  } finally {
+    await opened.close();
+  }
+}

@@ -1,0 +1,146 @@
+import type {
+  BackgroundHeader,
+  ConsoleProblem,
+  DoubtsPage,
+  FindRequest,
+  FoundRecord,
+  LoginAnswer,
+  LoginRequest,
+  Overview,
+  ResolvedAnswer,
+  ResolveRecordRequest,
+  SecretHeader,
+  Session,
+  StoredBody,
+} from './contract.ts';
+import { Shared } from './store.ts';
+
+/** `unreachable`: no answer, or one that does not come from the gateway. Whether a request was executed is then not known. */
+export type Answer<T> = { kind: 'ok'; value: T } | Refused | { kind: 'unreachable' };
+
+export interface Refused {
+  kind: 'refused';
+  problem: ConsoleProblem;
+  retryAfterMs: number | undefined;
+}
+
+const SECRET: SecretHeader = 'X-Console-Secret';
+/** The tab keeps the session's secret there, so that it outlives a reload. */
+const STORED = 'oncegate_console';
+const BACKGROUND: BackgroundHeader = 'X-Console-Background';
+const ANSWER_WITHIN_MS = 20_000;
+
+/** `unknown`: not asked yet. `ended`: there was one, and it ended without the person's wish. */
+export type SessionState =
+  | { kind: 'unknown' }
+  | { kind: 'none'; why?: 'ended' | 'logged_out' }
+  | { kind: 'open'; session: Session; openedAtMs: number; usedAtMs: number };
+
+export const sessionState = new Shared<SessionState>({ kind: 'unknown' });
+/** When the gateway stopped to answer, in this browser's Unix milliseconds. Undefined: it answers. */
+export const lostAtMs = new Shared<number | undefined>(undefined);
+
+/** Whether the person did anything since the request before. */
+let isUsed = false;
+for (const event of ['pointerdown', 'keydown', 'wheel'])
+  addEventListener(event, () => (isUsed = true), { capture: true, passive: true });
+
+interface Call {
+  method?: 'GET' | 'POST' | 'DELETE';
+  body?: object;
+  /** A timer makes this request. */
+  isTimed?: boolean;
+}
+
+const open = () => (sessionState.value.kind === 'open' ? sessionState.value : undefined);
+
+async function call<T>(
+  path: string,
+  { method = 'GET', body, isTimed = false }: Call = {},
+): Promise<Answer<T>> {
+  const headers: Record<string, string> = { Accept: 'application/json' };
+  const isBackground = isTimed && !isUsed;
+  if (isBackground) headers[BACKGROUND] = '1';
+  else isUsed = false;
+  const secret = sessionStorage.getItem(STORED);
+  if (secret !== null) headers[SECRET] = secret;
+  if (body) headers['Content-Type'] = 'application/json';
+  try {
+    const response = await fetch(`/console/${path}`, {
+      ...{ method, headers, cache: 'no-store', redirect: 'error' },
+      signal: AbortSignal.timeout(ANSWER_WITHIN_MS),
+      ...(body ? { body: JSON.stringify(body) } : {}),
+    });
+    const answer = await readAnswer<T>(response);
+    lostAtMs.set(answer.kind === 'unreachable' ? (lostAtMs.value ?? Date.now()) : undefined);
+    const state = open();
+    if (answer.kind === 'ok' && !isBackground && state) state.usedAtMs = Date.now();
+    return answer;
+  } catch {
+    lostAtMs.set(lostAtMs.value ?? Date.now());
+    return { kind: 'unreachable' };
+  }
+}
+
+async function readAnswer<T>(response: Response): Promise<Answer<T>> {
+  if (response.status === 204) return { kind: 'ok', value: undefined as T };
+  const value = await response.json();
+  if (response.ok) return { kind: 'ok', value };
+  if (typeof value?.code !== 'string') return { kind: 'unreachable' };
+  const seconds = Number(response.headers.get('Retry-After') ?? Number.NaN);
+  const retryAfterMs = Number.isFinite(seconds) ? seconds * 1000 : undefined;
+  return { kind: 'refused', problem: value, retryAfterMs };
+}
+
+/** A call within a session. When the session has ended, the page shows the login. */
+async function ask<T>(path: string, options: Call = {}): Promise<Answer<T>> {
+  const answer = await call<T>(path, options);
+  if (answer.kind !== 'refused') return answer;
+  if (answer.problem.code === 'not_logged_in') close('ended');
+  return answer;
+}
+
+function close(why?: 'ended' | 'logged_out'): void {
+  sessionStorage.removeItem(STORED);
+  sessionState.set({ kind: 'none', ...(why && { why }) });
+}
+
+export async function readSession(): Promise<void> {
+  const answer = await call<Session>('session');
+  if (answer.kind === 'ok') sessionState.set(opened(answer.value));
+  else if (answer.kind === 'refused') close(open() && 'ended');
+}
+
+function opened(session: Session): SessionState {
+  const nowMs = Date.now();
+  return { kind: 'open', session, openedAtMs: nowMs, usedAtMs: nowMs };
+}
+
+export async function logIn(token: string): Promise<Answer<LoginAnswer>> {
+  const body: LoginRequest = { token };
+  const answer = await call<LoginAnswer>('session', { method: 'POST', body });
+  if (answer.kind !== 'ok') return answer;
+  sessionStorage.setItem(STORED, answer.value.secret);
+  sessionState.set(opened(answer.value));
+  return answer;
+}
+
+export async function logOut(): Promise<Answer<void>> {
+  const answer = await ask<void>('session', { method: 'DELETE' });
+  if (answer.kind === 'ok') close('logged_out');
+  return answer;
+}
+
+const scoped = (scope: string, rest = '') => `api/records/${encodeURIComponent(scope)}${rest}`;
+
+export const api = {
+  overview: (afterMs: number) => ask<Overview>(`api/overview?after=${afterMs}`, { isTimed: true }),
+  /** @param query without the members that do not apply */
+  doubts: (query: { cursor?: string; merchant?: string }, isTimed: boolean) =>
+    ask<DoubtsPage>(`api/doubts?${new URLSearchParams(query)}`, { isTimed }),
+  find: (request: FindRequest) => ask<FoundRecord>('api/records/find', { method: 'POST', body: request }),
+  record: (scope: string) => ask<FoundRecord>(scoped(scope)),
+  body: (scope: string) => ask<StoredBody>(scoped(scope, '/body')),
+  resolve: (scope: string, request: ResolveRecordRequest) =>
+    ask<ResolvedAnswer>(scoped(scope, '/resolve'), { method: 'POST', body: request }),
+};

@@ -1,0 +1,319 @@
+/**
+ * The contract between the console's page and the admin port: every URL, method, request, response and problem code. Types only,
+ * so that the page's bundle contains nothing of the gateway.
+ *
+ * ## The page
+ *
+ * | request | answer |
+ * |---|---|
+ * | `GET /` | 302 to `/console/`; a short page of links when the console is off |
+ * | `GET /console` | 302 to `/console/` |
+ * | `GET /console/` | `index.html` of the bundle. Without a bundle, 503 and a plain page that says how to build it |
+ * | `GET /console/assets/NAME` | a file of the bundle |
+ *
+ * `npm run pages` writes the bundle: `index.html`, and in `assets/` files with a hash of their contents in their names. Those are
+ * `immutable`, every other answer is `no-store`. The page keeps its place in the fragment (`#/...`), because every other path under
+ * `/console/` is a problem.
+ *
+ * The Content-Security-Policy permits scripts, styles, images (also `data:`) and connections of the own origin only: no inline
+ * script, no inline `<style>`, no `style="..."` in HTML (setting `element.style.x` from a script is permitted), no `eval`, and,
+ * because of `require-trusted-types-for 'script'; trusted-types 'none'`, no `innerHTML`.
+ *
+ * ## The session
+ *
+ * | request | request's body | answer |
+ * |---|---|---|
+ * | `POST /console/session` | {@link LoginRequest} | 200 {@link LoginAnswer} and a cookie |
+ * | `GET /console/session` | | 200 {@link Session}; 401 `not_logged_in` |
+ * | `DELETE /console/session` | | 204, the cookie is removed. Also 204 if there was no session |
+ *
+ * The cookie is HttpOnly: the page never sees it, and sends it with `fetch`'s default `credentials: 'same-origin'`. Browsers send it to
+ * every port of the host, so it opens nothing without {@link LoginAnswer.secret}, which the page keeps in `sessionStorage`.
+ * Sessions live in memory: after a restart of the gateway every request is answered 401 `not_logged_in`.
+ *
+ * ## The API
+ *
+ * | request | request's body | answer | permission |
+ * |---|---|---|---|
+ * | `GET /console/api/overview?after=UP_MS` | | {@link Overview}, with the samples after that time | read |
+ * | `GET /console/api/doubts?cursor=CURSOR&merchant=MERCHANT` | | {@link DoubtsPage} | read |
+ * | `POST /console/api/records/find` | {@link FindRequest} | {@link FoundRecord} | read |
+ * | `GET /console/api/records/SCOPE` | | {@link FoundRecord} | read |
+ * | `GET /console/api/records/SCOPE/body` | | {@link StoredBody} | bodies |
+ * | `POST /console/api/records/SCOPE/resolve` | {@link ResolveRecordRequest} | {@link ResolvedAnswer} | resolve |
+ *
+ * The look-up of a merchant's key is a POST, so that idempotency keys do not get into the logs of proxies. `SCOPE` is safe in a
+ * fragment or a link.
+ *
+ * ## Headers of requests
+ *
+ * - Every request except the login needs {@link SecretHeader} with {@link LoginAnswer.secret}.
+ * - Every POST needs `Content-Type: application/json` and a body of at most 2 MiB (the login: 4 KiB).
+ * - A request that a timer makes, without any input of the person since the request before, sends {@link BackgroundHeader}
+ *   with `1`. It does not count as use: without any other request the session ends after 30 minutes.
+ *
+ * ## Problems
+ *
+ * Every answer with a status of 400 or more is `application/problem+json` with the members of {@link ConsoleProblem}. 405 has
+ * `Allow`; 429, 409 `alive` and 503 may have `Retry-After` (whole seconds).
+ *
+ * All times are ISO 8601 (`...At`) or milliseconds (`...Ms`), all by the gateway's clock: compare them with {@link Overview.nowAt}
+ * or {@link Session.nowAt}, not with the browser's clock.
+ */
+
+/** The request header with the session's secret. */
+export type SecretHeader = 'X-Console-Secret';
+/** The request header of requests that a timer makes. Its value is `1`. */
+export type BackgroundHeader = 'X-Console-Background';
+
+// Problems
+
+/** The body of every answer with a status of 400 or more. */
+export interface ConsoleProblem {
+  /** `urn:oncegate:problem:admin_CODE` */
+  type: string;
+  /** What is wrong in general, in words for people. */
+  title: string;
+  status: number;
+  /** One sentence about this request, for people. */
+  detail: string;
+  code: ProblemCode;
+  /** With `alive`, `changed`: the record as it is now. */
+  record?: RecordHeadView;
+}
+
+/** What went wrong. `problems.ts` has the status and the title of each. */
+export type ProblemCode =
+  | 'invalid'
+  /** There is no session, or it has ended. Show the login. */
+  | 'not_logged_in'
+  /** To programs: there is no bearer token. The page never gets it. */
+  | 'token_required'
+  | 'wrong_token'
+  /** See {@link Session.may}. */
+  | 'not_permitted'
+  | 'foreign_origin'
+  | 'not_found'
+  | 'console_off'
+  /** There is neither a record nor an audit trail. */
+  | 'absent'
+  | 'no_body'
+  | 'method_not_allowed'
+  /** The owner of the record may still be working on it. Try again after `Retry-After`. */
+  | 'alive'
+  /** The record is not in doubt under that execution any more. Show {@link ConsoleProblem.record}. */
+  | 'changed'
+  | 'too_large'
+  | 'not_json'
+  | 'wrong_host'
+  | 'too_many_tries'
+  | 'internal'
+  | 'unreadable'
+  /** The store did not answer in time. A `resolve` may have been written: read the record again. */
+  | 'unavailable';
+
+// Session
+
+export interface LoginRequest {
+  /** `admin.token`, or one of `admin.tokens`. */
+  token: string;
+}
+
+/**
+ * `read`: everything but the rest; every session has it. `resolve`: resolve keys in doubt. `bodies`: see stored bodies and all
+ * header values of stored responses.
+ */
+export type Permission = 'read' | 'resolve' | 'bodies';
+
+export interface LoginAnswer extends Session {
+  /** For {@link SecretHeader}. No other answer has it. */
+  secret: string;
+}
+
+export interface Session {
+  /** The name of the token: `admin` for `admin.token`. It is kept as `by` in the audit trail. */
+  name: string;
+  may: Permission[];
+  nowAt: string;
+  /** When the session ends if it is not used: 30 minutes after the last request without {@link BackgroundHeader}. */
+  idleEndsAt: string;
+  /** When it ends in any case: 8 hours after the login. */
+  endsAt: string;
+}
+
+// Overview
+
+export interface Overview {
+  nowAt: string;
+  /** How long the gateway runs. */
+  upMs: number;
+  /** `failing`: a check fails. `warning`: it works, but something needs attention. */
+  state: 'ok' | 'warning' | 'failing';
+  /** As on /readyz. */
+  checks: { name: string; ok: boolean; detail: string; warnings?: string[] }[];
+  doubts: Doubts;
+  /** Those of the last hour, or those after the one that the page named, oldest first. */
+  samples: Sample[];
+  build: { version: string; commit: string };
+  /** `observe`: nothing is protected. Say so in a conspicuous place. */
+  mode: 'protect' | 'observe';
+}
+
+/** What the store counts, for all gateways together. `null`: this is not known (yet). */
+export interface Doubts {
+  /** Those with a dead owner included. */
+  keys: number | null;
+  /** Age of the oldest. 0 if there is none. */
+  oldestMs: number | null;
+  countedAt: string | null;
+}
+
+/** What the gateway has counted since its start. It takes one every five seconds. */
+export interface Sample {
+  /** {@link Overview.upMs} when it was taken. */
+  upMs: number;
+  /** Requests that ended, by what became of them. */
+  requests: Record<OutcomeGroup, number>;
+  /** The gateway's share of requests, and the backend's: their number, and how long all of them took. */
+  gateway: { number: number; ms: number };
+  backend: { number: number; ms: number };
+  /** Requests in flight at that moment, and duplicates that waited for the first request. */
+  inFlight: number;
+  waiting: number;
+  inDoubt: Doubts['keys'];
+}
+
+/**
+ * `executed`: sent to the backend, and answered with its answer (with and without an idempotency key). `replayed`: answered from
+ * a record. `unknown`: the outcome cannot be known (new and repeated answers). `refused`: not sent, because of the request or its
+ * merchant (credentials, scope, malformed, rate, a key in use, disconnected). `failed`: not sent, because of the gateway, the
+ * store or the backend.
+ */
+export type OutcomeGroup = 'executed' | 'replayed' | 'unknown' | 'refused' | 'failed';
+
+// Records
+
+/**
+ * One page, at most 100 rows, in no particular order. There are more as long as `cursor` is set, even if this page is empty. With a
+ * merchant, at most 199 rows of up to 2,000 that were searched.
+ */
+export interface DoubtsPage {
+  nowAt: string;
+  records: RecordHeadView[];
+  cursor: string | null;
+}
+
+/** A record without its response. Of an unreadable record only `scope`, `state` and `reason` are known. */
+export interface RecordHeadView {
+  /** 64 hexadecimal digits. */
+  scope: string;
+  state: 'executing' | 'completed' | 'in_doubt' | 'unreadable';
+  /** Why it cannot be read. */
+  reason?: string;
+  /** It is executing, and its owner shows no life: it counts as in doubt. */
+  ownerGone?: boolean;
+  /** It needs somebody who resolves it: in doubt, or its owner is gone. */
+  inDoubt: boolean;
+  /** How long its merchant has waited: the time since it started. Unset if it is not in doubt. */
+  inDoubtMs?: number;
+  /** Names this execution. Pass it to `resolve`. */
+  execution?: string;
+  merchant?: string;
+  operation?: string;
+  /** The idempotency key. */
+  key?: string;
+  /** Of the request that started the record: it is in the gateway's log and in the backend's, if that logs X-Request-Id. */
+  requestId?: string;
+  /** The gateway that started it. */
+  gatewayId?: string;
+  /** SHA-256 over method, target and body of the request, in hexadecimal digits. */
+  fingerprint?: string;
+  createdAt?: string;
+  /** The last change of its state. */
+  changedAt?: string;
+  /** When the record is deleted at the earliest, if nothing changes. Unset if it is not known. */
+  expiresAt?: string;
+  /** It has been in doubt at some time. */
+  wasInDoubt?: boolean;
+  /** The encryption key of its response. Unset: the response is not encrypted. */
+  encryptionKeyId?: string;
+}
+
+export interface FindRequest {
+  /** The merchant code. */
+  merchant: string;
+  /** The idempotency key, as the merchant sent it. */
+  key: string;
+}
+
+/** What is known of one scope. `record` is null if only the audit trail is left. */
+export interface FoundRecord {
+  nowAt: string;
+  scope: string;
+  record: RecordHeadView | null;
+  /** Of a completed record. */
+  response?: ResponseView;
+  /** Oldest first. */
+  timeline: TimelineEntry[];
+}
+
+export type ResponseView =
+  /** It was executed, and its response is not stored. */
+  { kind: 'tombstone' } | { kind: 'response'; status: number; headers: HeaderView[]; bodyBytes: number };
+
+export interface HeaderView {
+  name: string;
+  /** Null: hidden, because it may hold a secret. Sessions with `bodies` see it with the body. */
+  value: string | null;
+}
+
+export type TimelineEntry =
+  /** The first request was received and its record made. */
+  | { at: string; what: 'started'; requestId?: string; gatewayId?: string }
+  /** The record became what it is: completed, or in doubt. Resolutions have entries of their own. */
+  | { at: string; what: 'completed' | 'in_doubt' }
+  /** Somebody, or a lookup, resolved it. `status` 0: the backend's status is not known. */
+  | {
+      at: string;
+      what: 'resolved';
+      by: string;
+      reason: string;
+      from: 'executing' | 'completed' | 'in_doubt' | string;
+      as: 'completed' | 'released';
+      status?: number;
+    };
+
+/** Each answer with a body is logged by the gateway, with the session's name and the scope. */
+export interface StoredBody {
+  scope: string;
+  status: number;
+  /** With all values. */
+  headers: HeaderView[];
+  bodyBytes: number;
+  /** Base64 of the body, or of its first MiB. Headers say its type, and whether it is compressed (`Content-Encoding`). */
+  body: string;
+  /** `body` is only the first MiB. */
+  truncated: boolean;
+}
+
+export interface ResolveRecordRequest {
+  /**
+   * `completed`: the backend executed it; retries get the response below, or 409 `response_not_stored` without one.
+   * `released`: the backend surely did not execute it; the next retry is sent and can pay again if this is wrong.
+   */
+  as: 'completed' | 'released';
+  /** {@link RecordHeadView.execution} of the record that the person saw. */
+  execution: string;
+  /** Why: one line, 1 to 500 characters. Kept in the audit trail. */
+  reason: string;
+  /** Who, beside the session's name: one line, at most 60 characters. The audit trail says `PERSON (NAME)`. */
+  person?: string;
+  /** With `completed`: 200 to 599. Needed if there are headers or a body. */
+  status?: number;
+  headers?: Record<string, string | string[]>;
+  /** Base64. */
+  body?: string;
+}
+
+/** The record after the resolution. `record` in it is null after a release. */
+export type ResolvedAnswer = FoundRecord;

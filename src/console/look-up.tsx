@@ -1,0 +1,131 @@
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
+import { type Answer, api } from './api.ts';
+import type { FoundRecord } from './contract.ts';
+import { Field, ViewHeading } from './parts.tsx';
+import { RecordPanel } from './record.tsx';
+import { linkToRecord } from './router.ts';
+import { announce } from './store.ts';
+import { recordState, trouble } from './words.ts';
+
+/** @param scope the record that the address names */
+export function LookUpView({ scope }: { scope: string | undefined }) {
+  const [found, setFound] = useState<FoundRecord>();
+  const [problem, setProblem] = useState<string>();
+
+  const newest = useRef<Promise<unknown>>(undefined);
+
+  const show = async (asked: Promise<Answer<FoundRecord>>) => {
+    newest.current = asked;
+    const answer = await asked;
+    // The person has asked something else meanwhile.
+    if (newest.current !== asked) return;
+    setProblem(wordsFor(answer));
+    setFound(answer.kind === 'ok' ? answer.value : undefined);
+    if (answer.kind !== 'ok') return;
+    const { record, scope: named } = answer.value;
+    announce(`Found: ${record ? recordState(record).word : 'only the audit trail is left'}.`);
+    if (location.hash !== linkToRecord(named)) location.hash = linkToRecord(named);
+  };
+  const read = (named: string) => show(api.record(named));
+  useEffect(() => {
+    if (scope && scope !== found?.scope) void read(scope);
+    if (!scope) setFound(undefined);
+  }, [scope]);
+  useLayoutEffect(() => document.getElementById('record')?.focus(), [found]);
+
+  return (
+    <>
+      <ViewHeading>Look up</ViewHeading>
+      <div class="panels">
+        <FindForm find={(merchant, key) => show(api.find({ merchant, key }))} />
+        <ScopeForm read={read} />
+      </div>
+      {problem && (
+        <p class="notice warn" role="alert">
+          {problem}
+        </p>
+      )}
+      {found && <RecordPanel found={found} reread={() => void read(found.scope)} />}
+    </>
+  );
+}
+
+function wordsFor(answer: Answer<FoundRecord>): string | undefined {
+  if (answer.kind !== 'refused' || answer.problem.code !== 'absent') return trouble(answer);
+  return (
+    'The gateway has no record of this key. Either no protected request of this merchant had it, or its request was not ' +
+    'sent (a backend that could not be reached, for example), or the record has expired. Merchant codes and keys are ' +
+    'compared letter by letter.'
+  );
+}
+
+/** Values by the names of the controls, or undefined if one is empty; then the first of those gets the focus. */
+function filled(form: HTMLFormElement, names: readonly string[]): string[] | undefined {
+  const inputs = names.map((name) => form.elements.namedItem(name) as HTMLInputElement);
+  const empty = inputs.find(({ value }) => value.trim() === '');
+  empty?.focus();
+  return empty ? undefined : inputs.map(({ value }) => value.trim());
+}
+
+function FindForm({ find }: { find(merchant: string, key: string): Promise<void> }) {
+  const [mistake, setMistake] = useState<string>();
+  const submit = (event: { preventDefault(): void; currentTarget: HTMLFormElement }) => {
+    event.preventDefault();
+    const [merchant, key] = filled(event.currentTarget, ['merchant', 'key']) ?? [];
+    setMistake(key === undefined ? 'Both the merchant code and the key are needed.' : undefined);
+    if (merchant !== undefined && key !== undefined) void find(merchant, key);
+  };
+  return (
+    <form class="panel" onSubmit={submit} noValidate aria-labelledby="by-key">
+      <h2 id="by-key">By merchant and key</h2>
+      <div class="columns">
+        <Field id="find-merchant" label="Merchant code">
+          {(attributes) => (
+            <input {...attributes} name="merchant" required autocomplete="off" spellcheck={false} />
+          )}
+        </Field>
+        <Field id="find-key" label="Idempotency key" mistake={mistake}>
+          {(attributes) => (
+            <input {...attributes} name="key" required autocomplete="off" spellcheck={false} />
+          )}
+        </Field>
+      </div>
+      <div class="buttons">
+        <button type="submit" class="main">
+          Look up
+        </button>
+      </div>
+    </form>
+  );
+}
+
+const SCOPE = /^[0-9a-f]{64}$/;
+
+function ScopeForm({ read }: { read(scope: string): Promise<void> }) {
+  const [mistake, setMistake] = useState<string>();
+  const submit = (event: { preventDefault(): void; currentTarget: HTMLFormElement }) => {
+    event.preventDefault();
+    const [scope = ''] = filled(event.currentTarget, ['scope']) ?? [];
+    const isScope = SCOPE.test(scope);
+    setMistake(isScope ? undefined : 'A scope is 64 hexadecimal digits in lower case.');
+    if (isScope) void read(scope);
+  };
+  return (
+    <form class="panel" onSubmit={submit} noValidate aria-labelledby="by-scope">
+      <h2 id="by-scope">By scope</h2>
+      <Field
+        id="find-scope"
+        label="Scope"
+        hint="64 hexadecimal digits, as oncegate records shows it"
+        mistake={mistake}
+      >
+        {(attributes) => (
+          <input {...attributes} name="scope" class="mono" required autocomplete="off" spellcheck={false} />
+        )}
+      </Field>
+      <div class="buttons">
+        <button type="submit">Look up the scope</button>
+      </div>
+    </form>
+  );
+}

@@ -1,0 +1,277 @@
+import { createHash } from 'node:crypto';
+import { scopeOf } from '../ledger/record-id.ts';
+import type { Scope } from '../lib/brands.ts';
+import type { Clock } from '../lib/clock.ts';
+import {
+  type AuditRecord,
+  auditRecord,
+  type IdempotencyRecord,
+  type ListedRecord,
+  type RecordHead,
+  type Resolution,
+  type ResolutionNote,
+  type Store,
+  StoreUnavailable,
+  UnknownCursor,
+  UnreadableRecord,
+} from '../store/contract.ts';
+import type { ResolutionSource } from '../store/doubt-count.ts';
+import type {
+  AuditView,
+  LoggedResolution,
+  RecordsAnswer,
+  RecordsQuestion,
+  RecordView,
+  Refusal,
+  RefusalReason,
+  ResolveRequest,
+} from './records.ts';
+
+export interface DeskOptions {
+  leaseMs: number;
+  maxStoredBytes: number;
+  clock: Clock;
+  /** What its resolutions are counted as. Default: operator. */
+  source?: ResolutionSource;
+}
+
+/** Called for each resolution that was written. */
+export type ObserveResolution = (scope: string, resolution: LoggedResolution) => void;
+
+const MAX_LIMIT = 1000;
+
+/** Where operators list and show records, and resolve what is in doubt. A failure of the store is an answer, not an exception. */
+export class Desk {
+  readonly #store: Store;
+  readonly #options: DeskOptions;
+  readonly #observe: ObserveResolution;
+
+  constructor(store: Store, options: DeskOptions, observe: ObserveResolution = () => {}) {
+    this.#store = store;
+    this.#options = options;
+    this.#observe = observe;
+  }
+
+  async answer(question: RecordsQuestion): Promise<RecordsAnswer> {
+    try {
+      if (question.kind === 'list') return await this.#list(question);
+      if (question.kind === 'find') return await this.#show(scopeOf(question.merchant, question.key));
+      const scope = scopeIn(question.scope);
+      if (!scope) return refused('invalid', 'A scope is 64 hexadecimal digits in lower case.');
+      if (question.kind === 'show') return await this.#show(scope);
+      if (question.kind === 'body') return await this.#body(scope, question.maxBytes);
+      return await this.#resolve(scope, question);
+    } catch (error) {
+      if (error instanceof UnknownCursor) return refused('invalid', `${error.message}.`);
+      if (error instanceof UnreadableRecord) return refused('unreadable', `${error.message}.`);
+      if (!(error instanceof StoreUnavailable)) throw error;
+      const doubt = question.kind === 'resolve' ? ' Whether it was written is not known: look again.' : '';
+      return refused('unavailable', `${error.message}.${doubt}`);
+    }
+  }
+
+  /** What is wrong with a resolution, whatever the record is. Undefined: nothing. */
+  mistakeIn(request: ResolveRequest): string | undefined {
+    return checkResolution(request, this.#options.maxStoredBytes);
+  }
+
+  /** The stored body, or undefined if there is none. @throws {StoreUnavailable} */
+  async bodyOf(scope: Scope): Promise<Buffer | undefined> {
+    const completion = (await this.#store.get(scope))?.completion;
+    return completion?.kind === 'response' ? completion.response.body : undefined;
+  }
+
+  async #list({
+    inDoubt,
+    limit,
+    cursor,
+  }: Extract<RecordsQuestion, { kind: 'list' }>): Promise<RecordsAnswer> {
+    if (!Number.isInteger(limit) || limit < 1 || limit > MAX_LIMIT)
+      return refused('invalid', `A limit is a number from 1 to ${MAX_LIMIT}.`);
+    const { records, ...rest } = await this.#store.list({ inDoubt, limit, cursor });
+    return { kind: 'found', value: { records: records.map(viewOf), ...rest } };
+  }
+
+  async #show(scope: Scope): Promise<RecordsAnswer> {
+    const [record, audit, expiresInMs] = await Promise.all([
+      this.#store.get(scope),
+      this.#store.audit(scope),
+      this.#store.expiresInMs(scope),
+    ]);
+    if (!record && audit.length === 0) return refused('absent', 'There is no record.');
+    const more = {
+      ...(expiresInMs === undefined ? {} : { expiresAt: timeOf(this.#options.clock.wallMs() + expiresInMs) }),
+      ...(record && (await this.#isOwnerGone(scope, record)) ? { ownerGone: true } : {}),
+    };
+    return {
+      kind: 'found',
+      value: {
+        scope,
+        record: record ? { ...viewOf({ ...record, scope }), ...more } : null,
+        audit: audit.map(auditView),
+      },
+    };
+  }
+
+  /** As the next request with the key would find it. */
+  async #isOwnerGone(scope: Scope, { state, fingerprint }: RecordHead): Promise<boolean> {
+    return state === 'executing' && (await this.#store.peek({ scope, fingerprint })).kind === 'in_doubt';
+  }
+
+  async #body(scope: Scope, maxBytes: number): Promise<RecordsAnswer> {
+    const record = await this.#store.get(scope);
+    if (!record) return refused('absent', 'There is no record.');
+    const { completion } = record;
+    if (completion?.kind !== 'response') return { kind: 'found', value: { scope, response: null } };
+    const { status, headers, body } = completion.response;
+    const shown = body.subarray(0, maxBytes).toString('base64');
+    return {
+      kind: 'found',
+      value: { scope, response: { status, headers, bodyBytes: body.length, body: shown } },
+    };
+  }
+
+  async #resolve(scope: Scope, request: ResolveRequest): Promise<RecordsAnswer> {
+    const mistake = this.mistakeIn(request);
+    if (mistake) return refused('invalid', mistake);
+    const record = await this.#store.get(scope);
+    if (!record) return refused('absent', 'There is no record: there is nothing to resolve.');
+    const now = { record: viewOf({ ...record, scope }) };
+    if (request.execution !== executionOf(record))
+      return refused('changed', 'The record belongs to another execution than the one that was named.', now);
+    if (record.state === 'completed')
+      return refused('changed', 'It is completed: there is nothing to resolve.', now);
+    const [resolution, note] = [resolutionOf(request), noteOf(request)];
+    const resolved = await this.#store.resolve(scope, record.token, resolution, {
+      ...note,
+      ...{ source: this.#options.source ?? 'operator' },
+    });
+    if (resolved === 'alive') return this.#alive(now.record);
+    if (resolved === 'changed') return await this.#changed(scope);
+    const { at: _, ...done } = auditView(auditRecord(record, resolution, note, 0));
+    this.#observe(scope, done);
+    return { kind: 'found', value: { scope, ...done } };
+  }
+
+  #alive(record: RecordView): Refusal {
+    const { leaseMs: retryAfterMs } = this.#options;
+    const detail = `Its owner is still alive: try again after ${retryAfterMs} ms.`;
+    return refused('alive', detail, { record, retryAfterMs });
+  }
+
+  async #changed(scope: Scope): Promise<Refusal> {
+    const record = await this.#store.get(scope);
+    const now = record ? { record: viewOf({ ...record, scope }) } : {};
+    return refused('changed', `It changed meanwhile, and is ${record?.state ?? 'absent'} now.`, now);
+  }
+}
+
+const refused = (why: RefusalReason, detail: string, more: Partial<Refusal> = {}): Refusal => ({
+  ...{ kind: 'refused', why, detail },
+  ...more,
+});
+
+const scopeIn = (text: string): Scope | undefined =>
+  /^[0-9a-f]{64}$/.test(text) ? (text as Scope) : undefined;
+
+const MAX_BY = 100;
+const MAX_REASON = 500;
+/** Of all header fields together. Clients refuse more, Node among them, and could never read the result. */
+const MAX_HEADER_CHARS = 8192;
+const FIELD_NAME = /^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}$/;
+const FIELD_VALUE = /^[\x20-\x7e\x80-\xff\t]{0,8000}$/;
+/** These fields describe a connection, not a response: the gateway sets them for each answer. */
+const NOT_STORED =
+  /^(?:connection|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade|content-length)$/i;
+/** Control characters could forge log lines or control a terminal. */
+const CONTROL = /\p{Cc}|\p{Cf}|\p{Zl}|\p{Zp}/u;
+
+/** What is wrong with the request, in one sentence. Undefined: nothing. */
+export function checkResolution(request: ResolveRequest, maxStoredBytes: number): string | undefined {
+  const { as, status, headers, body } = request;
+  const mistake = checkNote(request);
+  if (mistake) return mistake;
+  const responds = [status, headers, body].some((part) => part !== undefined);
+  if (as === 'released') return responds ? 'A released key has no response.' : undefined;
+  if (!responds) return undefined;
+  if (status === undefined) return 'A response needs its status.';
+  if (!Number.isInteger(status) || status < 200 || status > 599)
+    return 'A status is a number from 200 to 599.';
+  if (bytesOf(body).length > maxStoredBytes)
+    return `The body is larger than idempotency.maxStoredBytes (${maxStoredBytes}): resolve it without a response.`;
+  return checkHeaders(headers ?? []);
+}
+
+/** What is wrong with a note, in one sentence. Undefined: nothing. */
+export function checkNote({ by, reason }: ResolutionNote): string | undefined {
+  if (!isLine(by, MAX_BY)) return `by must say who does it, in one line of at most ${MAX_BY} characters.`;
+  if (isLine(reason, MAX_REASON)) return undefined;
+  return `reason must say why, in one line of at most ${MAX_REASON} characters.`;
+}
+
+function checkHeaders(headers: readonly string[]): string | undefined {
+  const chars = headers.reduce((sum, part) => sum + part.length + 2, 0);
+  if (chars > MAX_HEADER_CHARS)
+    return `The header fields are longer than ${MAX_HEADER_CHARS} characters together.`;
+  for (let i = 0; i < headers.length; i += 2) {
+    const [name = '', value] = headers.slice(i, i + 2);
+    if (!FIELD_NAME.test(name) || value === undefined || !FIELD_VALUE.test(value))
+      return `Header field ${i / 2 + 1} is not a valid header field.`;
+    if (NOT_STORED.test(name)) return `The gateway sets the header field ${name} itself.`;
+  }
+  return undefined;
+}
+
+const isLine = (text: string, max: number): boolean =>
+  text.trim() !== '' && text.length <= max && !CONTROL.test(text);
+
+/** The request must have passed {@link checkResolution}. */
+function resolutionOf({ as, status, headers = [], body }: ResolveRequest): Resolution {
+  if (as === 'released') return { as };
+  // The operator knows that the backend executed the request, but not the status of its response.
+  if (status === undefined) return { as, completion: { kind: 'tombstone', status: 0 } };
+  return { as, completion: { kind: 'response', response: { status, headers, body: bytesOf(body) } } };
+}
+
+const noteOf = ({ by, reason }: ResolveRequest): ResolutionNote => ({ by: by.trim(), reason: reason.trim() });
+
+const bytesOf = (body: string | undefined): Buffer => Buffer.from(body ?? '', 'base64');
+
+/** Derived from the token. The token itself is never shown, because it permits writing. */
+const executionOf = ({ token }: RecordHead): string =>
+  createHash('sha256').update('execution').update(token).digest('hex').slice(0, 16);
+
+function viewOf(record: ListedRecord | (IdempotencyRecord & { scope: Scope })): RecordView {
+  if ('unreadable' in record && record.unreadable !== undefined)
+    return { scope: record.scope, state: 'unreadable', reason: record.unreadable };
+  const { scope, state, merchant, operation, key, requestId, gatewayId, encryptionKeyId, wasInDoubt } =
+    record;
+  return {
+    ...{ scope, state, execution: executionOf(record), merchant, operation, key, requestId, gatewayId },
+    fingerprint: record.fingerprint.toString('hex'),
+    createdAt: timeOf(record.createdAtMs),
+    changedAt: timeOf(record.changedAtMs),
+    ...(encryptionKeyId === undefined ? {} : { encryptionKeyId }),
+    ...(wasInDoubt ? { wasInDoubt } : {}),
+    ...('ownerGone' in record && record.ownerGone ? { ownerGone: true } : {}),
+    ...('completion' in record ? completionView(record.completion) : {}),
+  };
+}
+
+function completionView(completion: IdempotencyRecord['completion']): Pick<RecordView, 'completion'> {
+  if (!completion) return {};
+  if (completion.kind === 'tombstone') return { completion: { kind: 'tombstone' } };
+  const { status, headers, body } = completion.response;
+  return { completion: { kind: 'response', status, headers, bodyBytes: body.length } };
+}
+
+function auditView({ atMs, from: { createdAtMs, changedAtMs, ...from }, ...rest }: AuditRecord): AuditView {
+  const times = { createdAt: timeOf(createdAtMs), changedAt: timeOf(changedAtMs) };
+  return { at: timeOf(atMs), ...rest, from: { ...from, ...times } };
+}
+
+/** Of a time beyond it there is no `Date`. A damaged record may have one, and must not hide all others. */
+const LAST_DATE_MS = 8_640_000_000_000_000;
+
+const timeOf = (ms: number): string =>
+  new Date(Math.min(Math.max(ms, -LAST_DATE_MS), LAST_DATE_MS)).toISOString();

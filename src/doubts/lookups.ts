@@ -1,0 +1,267 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Scope, Token } from '../lib/brands.ts';
+import type { Clock } from '../lib/clock.ts';
+import type { LookupAnswer } from '../lib/exchange.ts';
+import {
+  type AuditRecord,
+  auditRecord,
+  type IdempotencyRecord,
+  type RecordHead,
+  type Resolution,
+  type Store,
+} from '../store/contract.ts';
+
+/** Finds out what became of keys in doubt, for operations with `inDoubt: lookup`. */
+export interface DoubtLookups {
+  /** Looks up, in the background, a key that this process has left in doubt. */
+  lookUpLater(doubt: { scope: Scope; operation: string }, token: Token): void;
+  /** Looks the key up at once. True: the record has changed, so read it again. Never throws. */
+  lookUpNow(doubt: { scope: Scope; operation: string }): Promise<boolean>;
+}
+
+/** How the keys in doubt of one operation are looked up. Milliseconds. */
+export interface Lookup {
+  /** Asks the backend once. Never throws. */
+  ask(transaction: Pick<RecordHead, 'merchant' | 'operation' | 'key'>): Promise<LookupAnswer>;
+  /** How long a key must have been in doubt before "not executed" is believed. */
+  releaseAfterMs: number;
+  /** Pause between the doubt and the first lookup. */
+  firstAfterMs: number;
+  /** Longest pause between two lookups. */
+  maxPauseMs: number;
+}
+
+/** The result of a lookup. `unknown`: the answer does not decide what became of the key, or not yet. */
+export type LookupResult = 'completed' | 'released' | 'unknown' | 'failed';
+
+/** Events of the lookups, for metrics and the log. */
+export interface LookupObserver {
+  lookedUp(operation: string, result: LookupResult): void;
+  resolved(scope: Scope, resolution: AuditRecord): void;
+  /** The key stays in doubt. `times`: how many lookups have failed to decide it. */
+  undecided(record: RecordHead & { scope: Scope }, said: string, times: number): void;
+}
+
+/** A key in doubt that this process looks up until the backend's answer decides it. */
+interface Doubt {
+  scope: Scope;
+  operation: string;
+  /** Names the execution in doubt; undefined until the record has been read. */
+  token: Token | undefined;
+  /** Monotonic time at which this process found the key in doubt. A release depends on this age, never on a wall clock. */
+  metMs: number;
+  dueMs: number;
+  pauseMs: number;
+  times: number;
+}
+
+type Verdict = 'resolved' | 'changed' | 'open';
+
+/** Background lookups that may run at once. */
+const MAX_IN_BACKGROUND = 4;
+/** All lookups that may run at once, including those that a merchant waits for. */
+export const LOOKUPS_AT_ONCE = 32;
+/** The most keys that this process tracks. While it tracks so many, it does not look up other keys, not even on a retry. */
+const MAX_DOUBTS = 10_000;
+const PAGE = 100;
+/** Factor for a time that is surely longer than a lease, although two clocks may differ. */
+const PAST_LEASE = 1.1;
+const STORE_PAUSE_MS = { first: 1000, longest: 60_000 };
+
+/**
+ * Asks the backend what became of keys in doubt. There are three ways to find such a key: this process puts it in doubt
+ * (`lookUpLater`), its merchant retries (`lookUpNow`), or another gateway left it in the store (`lookUpAbandoned`).
+ */
+export class Lookups implements DoubtLookups {
+  readonly #store: Store;
+  #byOperation: ReadonlyMap<string, Lookup>;
+  readonly #observer: LookupObserver;
+  readonly #clock: Clock;
+  readonly #doubts = new Map<Scope, Doubt>();
+  readonly #running = new Map<Scope, Promise<Verdict>>();
+  readonly #closing = new AbortController();
+  /** Ends the reading of the store that `lookUpAbandoned` has begun. */
+  #reading = new AbortController();
+  #timer: NodeJS.Timeout | undefined;
+
+  /** @param byOperation keys of an operation without one are not looked up */
+  constructor(
+    store: Store,
+    byOperation: ReadonlyMap<string, Lookup>,
+    observer: LookupObserver,
+    clock: Clock,
+  ) {
+    this.#store = store;
+    this.#byOperation = byOperation;
+    this.#observer = observer;
+    this.#clock = clock;
+  }
+
+  get byOperation(): ReadonlyMap<string, Lookup> {
+    return this.#byOperation;
+  }
+
+  /**
+   * Keys of an operation that has no lookup any more are forgotten, and stay in doubt. An answer to a lookup that was
+   * replaced before it arrived is not used: the operator may have replaced it because its answers were wrong.
+   */
+  replace(byOperation: ReadonlyMap<string, Lookup>): void {
+    this.#byOperation = byOperation;
+  }
+
+  lookUpLater({ scope, operation }: { scope: Scope; operation: string }, token: Token): void {
+    this.#track(scope, operation, token);
+    this.#setTimer();
+  }
+
+  async lookUpNow({ scope, operation }: { scope: Scope; operation: string }): Promise<boolean> {
+    if (this.#closing.signal.aborted) return false;
+    const doubt = this.#track(scope, operation, undefined);
+    if (!doubt) return false;
+    const verdict = this.#running.get(scope);
+    if (!verdict && this.#running.size >= LOOKUPS_AT_ONCE) return false;
+    return (await (verdict ?? this.#lookUp(doubt))) !== 'open';
+  }
+
+  /**
+   * Reads the whole store once, for keys that dead gateways have left in doubt. A further call replaces the reading that runs.
+   *
+   * @param leaseMs after this time, every living owner has renewed its lease
+   */
+  async lookUpAbandoned(leaseMs: number): Promise<void> {
+    this.#reading.abort();
+    if (this.#byOperation.size === 0) return;
+    this.#reading = new AbortController();
+    const signal = AbortSignal.any([this.#closing.signal, this.#reading.signal]);
+    const pause = (ms: number) => sleep(ms, undefined, { ref: false, signal }).catch(() => {});
+    await pause(leaseMs * PAST_LEASE);
+    let cursor: string | undefined;
+    for (let pauseMs = STORE_PAUSE_MS.first; !signal.aborted; ) {
+      try {
+        const page = await this.#store.list({ inDoubt: true, limit: PAGE, cursor });
+        for (const record of page.records) {
+          if (record.unreadable === undefined) this.#track(record.scope, record.operation, record.token);
+        }
+        this.#setTimer();
+        if (page.cursor === undefined) return;
+        cursor = page.cursor;
+        while (this.#doubts.size > MAX_DOUBTS - PAGE && !signal.aborted) await pause(pauseMs);
+      } catch {
+        // The store does not answer, or the cursor has become invalid: start again from the beginning.
+        cursor = undefined;
+        await pause(pauseMs);
+        pauseMs = Math.min(pauseMs * 2, STORE_PAUSE_MS.longest);
+      }
+    }
+  }
+
+  /** Starts no further lookups. Resolves when the running ones have ended. */
+  async close(): Promise<void> {
+    this.#closing.abort();
+    clearTimeout(this.#timer);
+    await Promise.allSettled([...this.#running.values()]);
+  }
+
+  #track(scope: Scope, operation: string, token: Token | undefined): Doubt | undefined {
+    const known = this.#doubts.get(scope);
+    if (known && token) this.#noteToken(known, token);
+    if (known) return known;
+    const lookup = this.#byOperation.get(operation);
+    if (!lookup || this.#doubts.size >= MAX_DOUBTS) return undefined;
+    const nowMs = this.#clock.monotonicMs();
+    const { firstAfterMs } = lookup;
+    const doubt = { scope, operation, token, metMs: nowMs, dueMs: nowMs + firstAfterMs, times: 0 };
+    this.#doubts.set(scope, { ...doubt, pauseMs: firstAfterMs });
+    return this.#doubts.get(scope);
+  }
+
+  /** If another execution of the key is in doubt now, its age starts at zero. */
+  #noteToken(doubt: Doubt, token: Token): void {
+    if (!doubt.token?.equals(token)) doubt.metMs = this.#clock.monotonicMs();
+    doubt.token = token;
+  }
+
+  /** Sets the one timer to the lookup that is due next. */
+  #setTimer(): void {
+    clearTimeout(this.#timer);
+    if (this.#closing.signal.aborted || this.#running.size >= MAX_IN_BACKGROUND) return;
+    let nextMs = Number.POSITIVE_INFINITY;
+    for (const { scope, dueMs } of this.#doubts.values())
+      if (!this.#running.has(scope)) nextMs = Math.min(nextMs, dueMs);
+    if (nextMs === Number.POSITIVE_INFINITY) return;
+    const ms = Math.max(0, Math.ceil(nextMs - this.#clock.monotonicMs()));
+    this.#timer = setTimeout(() => this.#lookUpDue(), ms).unref();
+  }
+
+  #lookUpDue(): void {
+    const nowMs = this.#clock.monotonicMs();
+    for (const doubt of this.#doubts.values()) {
+      if (this.#running.size >= MAX_IN_BACKGROUND) return;
+      if (doubt.dueMs <= nowMs && !this.#running.has(doubt.scope)) void this.#lookUp(doubt);
+    }
+    this.#setTimer();
+  }
+
+  /** Starts a lookup of a scope that has none running. Never throws. */
+  #lookUp(doubt: Doubt): Promise<Verdict> {
+    const asked = this.#attempt(doubt)
+      .catch((): Verdict => this.#postpone(doubt))
+      .then((verdict) => {
+        this.#running.delete(doubt.scope);
+        if (verdict !== 'open') this.#doubts.delete(doubt.scope);
+        this.#setTimer();
+        return verdict;
+      });
+    this.#running.set(doubt.scope, asked);
+    return asked;
+  }
+
+  async #attempt(doubt: Doubt): Promise<Verdict> {
+    const lookup = this.#byOperation.get(doubt.operation);
+    const record = await this.#store.get(doubt.scope);
+    if (!lookup || !record || !mayBeInDoubt(record, doubt)) return 'changed';
+    this.#noteToken(doubt, record.token);
+    const inDoubtMs = this.#clock.monotonicMs() - doubt.metMs;
+    const answer = await lookup.ask(record);
+    if (this.#byOperation.get(doubt.operation) !== lookup) return this.#postpone(doubt);
+    const resolution = resolutionBy(answer, inDoubtMs >= lookup.releaseAfterMs);
+    if (!resolution) {
+      this.#observer.lookedUp(doubt.operation, answer.kind === 'failed' ? 'failed' : 'unknown');
+      this.#observer.undecided({ ...record, scope: doubt.scope }, answer.said, ++doubt.times);
+      const believedMs = doubt.metMs + lookup.releaseAfterMs;
+      return this.#postpone(doubt, answer.kind === 'not_executed' ? believedMs : undefined);
+    }
+    const note = { by: 'lookup', reason: answer.said, source: 'lookup' as const };
+    const resolved = await this.#store.resolve(doubt.scope, record.token, resolution, note);
+    this.#observer.lookedUp(doubt.operation, resolved === 'ok' ? resolution.as : 'unknown');
+    if (resolved === 'alive') return this.#postpone(doubt);
+    if (resolved === 'changed') return 'changed';
+    this.#observer.resolved(doubt.scope, auditRecord(record, resolution, note, this.#clock.wallMs()));
+    return 'resolved';
+  }
+
+  /** Schedules the next lookup: after a pause that doubles, or when "not executed" can be believed, if that is sooner. */
+  #postpone(doubt: Doubt, believedMs = Number.POSITIVE_INFINITY): 'open' {
+    const nowMs = this.#clock.monotonicMs();
+    const { maxPauseMs = 0 } = this.#byOperation.get(doubt.operation) ?? {};
+    doubt.pauseMs = Math.min(doubt.pauseMs * 2, maxPauseMs);
+    const jittered = doubt.pauseMs * (0.75 + Math.random() / 4);
+    doubt.dueMs = Math.min(nowMs + jittered, Math.max(nowMs, believedMs));
+    return 'open';
+  }
+}
+
+/**
+ * May a lookup resolve the record? Also an executing one, because a retry that finds the owner dead does not mark the record
+ * as in doubt. If a token is known, an executing record must still have it. The store's `resolve` refuses if the owner is
+ * alive after all.
+ */
+function mayBeInDoubt(record: IdempotencyRecord, { token }: Doubt): boolean {
+  if (record.state === 'in_doubt') return true;
+  return record.state === 'executing' && (token === undefined || record.token.equals(token));
+}
+
+function resolutionBy(answer: LookupAnswer, oldEnough: boolean): Resolution | undefined {
+  if (answer.kind === 'executed') return { as: 'completed', completion: answer.completion };
+  return answer.kind === 'not_executed' && oldEnough ? { as: 'released' } : undefined;
+}

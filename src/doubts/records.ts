@@ -1,0 +1,145 @@
+/** What an operator can ask about records. */
+export type RecordsQuestion =
+  | { kind: 'list'; inDoubt: boolean; limit: number; cursor?: string | undefined }
+  | { kind: 'show'; scope: string }
+  /** As `show`, of the record of this merchant and this idempotency key. */
+  | { kind: 'find'; merchant: string; key: string }
+  /** The stored response, with the first `maxBytes` of its body. */
+  | { kind: 'body'; scope: string; maxBytes: number }
+  | ({ kind: 'resolve' } & ResolveRequest);
+
+/** How an operator resolves a scope. */
+export interface ResolveRequest {
+  scope: string;
+  as: 'completed' | 'released';
+  /** Who resolves it, and why. Both are kept in the audit trail and logged. */
+  by: string;
+  reason: string;
+  /** The response that retries get. Without a response they get 409 `response_not_stored`. */
+  status?: number | undefined;
+  /** Names and values in turn. */
+  headers?: string[] | undefined;
+  /** Base64. */
+  body?: string | undefined;
+  /**
+   * The execution that the operator looked at; see {@link RecordView}. The resolution is refused if the record belongs to another one:
+   * meanwhile someone else may have released the key, and the merchant's retry may have been executed.
+   */
+  execution: string;
+}
+
+export type RecordsAnswer =
+  | { kind: 'found'; value: RecordsPage | ShownRecord | StoredResponse | ResolvedRecord }
+  | Refusal;
+
+/** The question was refused. Nothing was written, except that a `resolve` refused as `unavailable` may have been written. */
+export interface Refusal {
+  kind: 'refused';
+  why: RefusalReason;
+  /** One sentence for the operator. */
+  detail: string;
+  /** When to ask again, where that helps. */
+  retryAfterMs?: number;
+  /** The record as it is now. */
+  record?: RecordView;
+}
+
+/**
+ * `alive`: the owner of the record may still be working on it. `changed`: the record is not in doubt under this execution
+ * any more. `unreadable`: the record cannot be read. `unavailable`: the store did not answer.
+ */
+export type RefusalReason = 'invalid' | 'absent' | 'alive' | 'changed' | 'unreadable' | 'unavailable';
+
+/** Answers the questions of the admin port. */
+export type AskRecords = (question: RecordsQuestion) => Promise<RecordsAnswer>;
+
+/** The answer to `list`. With a cursor there may be more records, even if the page is short. */
+export interface RecordsPage {
+  records: RecordView[];
+  cursor?: string;
+}
+
+/** The answer to `show` and `find`. The audit trail outlives the record. */
+export interface ShownRecord {
+  scope: string;
+  record: RecordView | null;
+  /** Oldest first. */
+  audit: AuditView[];
+}
+
+/** The answer to `body`. Null: the record has no stored response. */
+export interface StoredResponse {
+  scope: string;
+  response: {
+    status: number;
+    /** Names and values in turn. */
+    headers: string[];
+    /** Of the whole body. */
+    bodyBytes: number;
+    /** Base64. */
+    body: string;
+  } | null;
+}
+
+/** One resolution in the audit trail. Times are ISO 8601. */
+export interface AuditView {
+  at: string;
+  by: string;
+  reason: string;
+  from: { state: string; merchant: string; operation: string; createdAt: string; changedAt: string };
+  to: ResolvedTo;
+}
+
+/** What is logged of a resolution. */
+export interface LoggedResolution extends Pick<AuditView, 'by' | 'reason' | 'to'> {
+  /** The record before it. */
+  from: { state: string; merchant: string; operation: string };
+}
+
+/** The answer to `resolve`: what the audit trail says of it. */
+export interface ResolvedRecord extends Omit<AuditView, 'at'> {
+  scope: string;
+}
+
+/** `kind` and `status` describe the completion; a release has none. Status 0: the operator does not know the backend's status. */
+export interface ResolvedTo {
+  as: 'completed' | 'released';
+  kind?: 'response' | 'tombstone';
+  status?: number;
+}
+
+/** A record as people see it: without its token and its body. Of an unreadable record only scope and reason are known. */
+export interface RecordView {
+  scope: string;
+  state: 'executing' | 'completed' | 'in_doubt' | 'unreadable';
+  /** Why the record cannot be read. */
+  reason?: string;
+  /** Names this execution, so that a resolution can say which one it means. */
+  execution?: string;
+  merchant?: string;
+  operation?: string;
+  key?: string;
+  /** Of the request that started the record. */
+  requestId?: string;
+  /** Of that request, 64 hexadecimal digits. A request with another fingerprint is refused. */
+  fingerprint?: string;
+  /** The gateway that started the record. */
+  gatewayId?: string;
+  /** The encryption key of its response. */
+  encryptionKeyId?: string;
+  /** ISO 8601. */
+  createdAt?: string;
+  changedAt?: string;
+  /**
+   * When the store forgets the record if nothing changes it; a retry after that is executed as a new request. Only in the
+   * answer to `show`, and absent if the store could not tell. SQLite counts only the time in which a gateway runs, so there
+   * it can be later.
+   */
+  expiresAt?: string;
+  wasInDoubt?: boolean;
+  /** The record is executing, and its owner has shown no sign of life for a lease. */
+  ownerGone?: boolean;
+  completion?:
+    | { kind: 'tombstone' }
+    | { kind: 'response'; status: number; headers: string[]; bodyBytes: number };
+}

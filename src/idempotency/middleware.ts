@@ -1,0 +1,181 @@
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { scopeOf } from '../ledger/record-id.ts';
+import { contextOf, type Middleware, markDone, type RequestContext } from '../lib/context.ts';
+import type { Exchange } from '../lib/exchange.ts';
+import { type Problem, problem } from '../lib/problem.ts';
+import type { Spans } from '../lib/trace.ts';
+import { type Answer, answerOf, sendAnswer } from './answer.ts';
+import type { Call, Result } from './call.ts';
+import type { Engine } from './engine.ts';
+import { fingerprintOf } from './fingerprint.ts';
+import { readKey, waitOf } from './key.ts';
+
+export interface IdempotencyOptions {
+  engine: Engine;
+  /** Header names in lower case, see {@link readKey}. */
+  headers: readonly string[];
+  /** The header lines that may carry the key, names and values in turn. Default: all lines, as they were sent. */
+  keyFields?(req: IncomingMessage): readonly string[];
+  /** Reads the whole body into the request's context. `gone`: the merchant disconnected before that. */
+  takeBody(req: IncomingMessage, res: ServerResponse): Promise<'read' | 'gone' | Problem>;
+  /**
+   * Sends a request with a key to the backend, once; never throws.
+   *
+   * @param maySend see {@link Call.run}
+   * @param next runs the middleware behind this one
+   */
+  send(
+    req: IncomingMessage,
+    maySend: () => boolean,
+    res: ServerResponse,
+    next: (refusal?: unknown) => void,
+  ): Promise<Exchange>;
+  /** Answers the merchant. Default: {@link sendAnswer}. */
+  respond?(
+    res: ServerResponse,
+    context: RequestContext,
+    answer: Answer,
+    next: (refusal: Problem) => void,
+  ): void;
+  /** Called for a request without a key whose declared operation accepts one. */
+  unprotected(operation: string): void;
+  /** Called with the result of each request with a key. */
+  handled(operation: string, result: Result): void;
+}
+
+const GONE = 'the merchant has left';
+
+/** Runs a protected request with a key through the engine. Passes every other request to the next middleware. */
+export function idempotency(options: IdempotencyOptions): Middleware {
+  return (req, res, next) => {
+    const context = contextOf(req);
+    const { identity } = context;
+    if (!identity) throw new Error('the request has no operation: identify must come before idempotency');
+    if (!identity.isProtected && !identity.keyRequired) return next();
+    const fields = options.keyFields ? options.keyFields(req) : req.rawHeaders;
+    const reading = readKey(fields, options.headers);
+    if (reading.kind === 'invalid') return next(problem('idempotency_key_invalid', reading.reason));
+    if (reading.kind === 'key') {
+      context.ignoredKeyHeaders = reading.ignored;
+      void execute(options, req, res, reading.key, next);
+      return;
+    }
+    if (identity.keyRequired) {
+      const detail = `The operation ${identity.operation.name} requires an idempotency key.`;
+      return next(problem('idempotency_key_required', detail));
+    }
+    if (identity.isDeclared) options.unprotected(identity.operation.name);
+    next();
+  };
+}
+
+/** From here on the execution continues even if the merchant disconnects. Never throws. */
+async function execute(
+  options: IdempotencyOptions,
+  req: IncomingMessage,
+  res: ServerResponse,
+  key: string,
+  next: (refusal?: unknown) => void,
+): Promise<void> {
+  const context = contextOf(req);
+  try {
+    if (!context.body) {
+      const taken = await options.takeBody(req, res);
+      if (taken === 'gone') return;
+      if (taken !== 'read') return next(taken);
+    }
+    context.done = false;
+    const call = new MerchantCall(options, req, res, next, context, key);
+    const result = await options.engine.handle(call);
+    options.handled(call.operation, result);
+    const { respond = sendAnswer } = options;
+    respond(res, context, answerOf(result), next);
+  } catch (error) {
+    // The engine returns its failures as results. Other errors do not change the state of the key.
+    next(error);
+  } finally {
+    markDone(context);
+  }
+}
+
+/** One request with a key, as the engine sees it. */
+class MerchantCall implements Call {
+  readonly scope: Call['scope'];
+  readonly fingerprint: Call['fingerprint'];
+  readonly merchant: string;
+  readonly operation: string;
+  readonly key: string;
+  readonly waitMs: number;
+  readonly requestId: string;
+  readonly traceId: string | undefined;
+  readonly spans: Spans | undefined;
+  readonly statuses: Call['statuses'];
+  readonly inDoubt: Call['inDoubt'];
+  readonly #options: IdempotencyOptions;
+  readonly #req: IncomingMessage;
+  readonly #res: ServerResponse;
+  readonly #next: (refusal?: unknown) => void;
+  readonly #context: RequestContext;
+  #gone: AbortSignal | undefined;
+
+  constructor(
+    options: IdempotencyOptions,
+    req: IncomingMessage,
+    res: ServerResponse,
+    next: (refusal?: unknown) => void,
+    context: RequestContext,
+    key: string,
+  ) {
+    const { merchant, identity, body } = context;
+    if (!merchant || !identity || !body) throw new Error('the context is incomplete');
+    const { name, idempotency: policy } = identity.operation;
+    this.scope = scopeOf(merchant.code, key);
+    context.key = key;
+    context.scope = this.scope;
+    const { 'content-type': contentType, 'content-encoding': contentEncoding } = req.headers;
+    this.fingerprint = fingerprintOf(req.method ?? '', targetOf(req), body, { contentType, contentEncoding });
+    this.merchant = merchant.code;
+    this.operation = name;
+    this.key = key;
+    this.waitMs = waitOf(String(req.headers.prefer ?? ''), policy.waitMs);
+    this.requestId = context.requestId;
+    this.traceId = context.traceId;
+    this.spans = context.spans;
+    this.statuses = policy;
+    // A backend that reads the other header would take a second request for a new one.
+    this.inDoubt = policy.inDoubt === 'retry' && context.ignoredKeyHeaders ? 'hold' : policy.inDoubt;
+    this.#options = options;
+    this.#req = req;
+    this.#res = res;
+    this.#next = next;
+    this.#context = context;
+  }
+
+  /** Created on first use, because most requests never wait. */
+  get gone(): AbortSignal {
+    this.#gone ??= disconnectSignalOf(this.#res);
+    return this.#gone;
+  }
+
+  waited(ms: number): void {
+    this.#context.waitMs += ms;
+  }
+
+  run(maySend: () => boolean): Promise<Exchange> {
+    return this.#options.send(this.#req, maySend, this.#res, this.#next);
+  }
+}
+
+/** The request target as received. Express changes `url` where an application or a router is mounted. */
+export const targetOf = (req: IncomingMessage & { originalUrl?: string }): string =>
+  req.originalUrl ?? req.url ?? '';
+
+/** Aborted when the merchant disconnects, or at once if it has disconnected already. */
+export function disconnectSignalOf(res: ServerResponse): AbortSignal {
+  const left = new AbortController();
+  // After a complete response there is nothing to abort. Without a reason, `abort` would create a costly exception.
+  const leave = () => res.writableFinished || left.abort(GONE);
+  if (res.closed) leave();
+  else res.once('close', leave);
+  return left.signal;
+}

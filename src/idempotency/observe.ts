@@ -1,0 +1,74 @@
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { scopeOf } from '../ledger/record-id.ts';
+import { contextOf, type Middleware, type RequestContext } from '../lib/context.ts';
+import type { Problem } from '../lib/problem.ts';
+import { fingerprintOf } from './fingerprint.ts';
+import { readKey } from './key.ts';
+import { targetOf } from './middleware.ts';
+import type { Observation, ObservedCall, Would } from './observation.ts';
+
+export interface ObserveOptions {
+  observation: Observation;
+  /** Header names in lower case, see {@link readKey}. */
+  headers: readonly string[];
+  /** Reads the body into the request's context, unless it is too large. A problem: it did not arrive in time. */
+  takeBody(
+    req: IncomingMessage,
+    res: ServerResponse,
+  ): 'read' | 'too_large' | 'gone' | Problem | Promise<'read' | 'too_large' | 'gone' | Problem>;
+  /** Called for a request without a key whose declared operation accepts one. */
+  unprotected(operation: string): void;
+  /** Called for a request that is sent although `mode: protect` would refuse it. */
+  observed(operation: string, would: Would): void;
+}
+
+/** `mode: observe`: passes every request on, and lets the forwarder observe those that `mode: protect` would handle. */
+export function observe(options: ObserveOptions): Middleware {
+  return async (req, res, next) => {
+    const context = contextOf(req);
+    const { identity } = context;
+    if (!identity) throw new Error('the request has no operation: identify must come before observe');
+    if (!identity.isProtected && !identity.keyRequired) return next();
+    const { name } = identity.operation;
+    const note = (would: Would) => {
+      context.would = would;
+      options.observed(name, would);
+    };
+    const reading = readKey(req.rawHeaders, options.headers);
+    if (reading.kind === 'invalid') note('invalid_key');
+    else if (reading.kind === 'none' && identity.keyRequired) note('key_required');
+    else if (reading.kind === 'none' && identity.isDeclared) options.unprotected(name);
+    if (reading.kind !== 'key') return next();
+    context.ignoredKeyHeaders = reading.ignored;
+    const taken = await options.takeBody(req, res);
+    if (taken === 'gone') return;
+    if (taken === 'too_large') note('body_too_large');
+    else if (taken !== 'read') return next(taken);
+    else {
+      const call = callOf(req, context, reading.key);
+      context.scope = call.scope;
+      context.observe = () =>
+        options.observation.begin(call, (would) => {
+          context.would = would;
+        });
+    }
+    next();
+  };
+}
+
+function callOf(req: IncomingMessage, context: RequestContext, key: string): ObservedCall {
+  const { merchant, identity, body, requestId } = context;
+  if (!merchant || !identity || !body) throw new Error('the context is incomplete');
+  const { 'content-type': contentType, 'content-encoding': contentEncoding } = req.headers;
+  const { name, idempotency: policy } = identity.operation;
+  return {
+    scope: scopeOf(merchant.code, key),
+    fingerprint: fingerprintOf(req.method ?? '', targetOf(req), body, { contentType, contentEncoding }),
+    merchant: merchant.code,
+    operation: name,
+    key,
+    requestId,
+    statuses: policy,
+    inDoubt: policy.inDoubt,
+  };
+}

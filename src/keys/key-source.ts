@@ -1,0 +1,159 @@
+/** What a source knows about one secret key. It does not contain the secret key. */
+export interface KeyEntry {
+  /** HMAC of the secret key; identifies the entry across reloads. It is no credential, but must not be logged. */
+  readonly digest: string;
+  readonly merchantCode: string;
+  /** The key's name, unique within its merchant. Safe to log. */
+  readonly keyId: string;
+  /** Names of operations that the key may call; `*` means all. */
+  readonly scopes: readonly string[];
+  /** The key is valid from this time on, in milliseconds since the epoch; -Infinity if it always was. */
+  readonly notBeforeMs: number;
+  /** The key is expired from this time on, in milliseconds since the epoch; Infinity if it never expires. */
+  readonly expiresAtMs: number;
+  /** The key is revoked from this time on, in milliseconds since the epoch; Infinity if it is not revoked. */
+  readonly revokedAtMs: number;
+}
+
+/**
+ * Whether a key is valid at a time. Always evaluates all three comparisons, so that the time of the answer does not
+ * reveal which one failed.
+ */
+export function isInForce(entry: KeyEntry, nowMs: number): boolean {
+  const started = Number(entry.notBeforeMs <= nowMs);
+  const unexpired = Number(nowMs < entry.expiresAtMs);
+  const unrevoked = Number(nowMs < entry.revokedAtMs);
+  return (started & unexpired & unrevoked) === 1;
+}
+
+/** The state of a key source, for an operator. Contains no secrets. */
+export interface KeySourceHealth {
+  /** One line. */
+  readonly detail: string;
+  /** Number of keys in the source, whether or not they are in force. Without a list: of those that were accepted. */
+  readonly keys: number;
+}
+
+/** What a source without a list of keys says of a secret key. */
+export type KeyAnswer =
+  | { kind: 'known'; entry: KeyEntry }
+  | { kind: 'unknown' }
+  /** `overloaded`: too many other keys are being checked. `failed`: whoever knows the keys gives no usable answer. */
+  | { kind: 'unchecked'; why: 'overloaded' | 'failed' };
+
+/** Where secret keys are looked up. */
+export interface KeySource {
+  /**
+   * Changes whenever the keys change. Results of `find` must not be used under another generation. Undefined: they must not
+   * be cached at all.
+   */
+  readonly generation: number | undefined;
+  /** The entry of a secret key, in force or not. Does the same work for known and unknown keys. */
+  find(secret: string): KeyEntry | undefined;
+  /**
+   * Finds out about a secret key for which `find` has no entry. Only sources without a list of keys have it. Never rejects.
+   *
+   * @param client the address that the key came from
+   */
+  ask?(secret: string, client: string): Promise<KeyAnswer>;
+  /** Asks about a secret key that nobody has. Warnings for the operator if it is not refused, one line each. */
+  askWarnings?(): Promise<string[]>;
+  /** The current entry for the secret key of an earlier entry; undefined if the key was removed. */
+  current(earlier: KeyEntry): KeyEntry | undefined;
+  /** All keys, in force or not. Undefined: the source has no list of keys. */
+  entries(): Iterable<KeyEntry> | undefined;
+  /** Reads the keys now. If they cannot be read, the old keys stay in force and the promise still resolves. */
+  reload(): Promise<void>;
+  /** Calls `listener` after each change of the keys. */
+  onChange(listener: () => void): void;
+  /** No state makes the gateway unready: keys that it has stay in force. */
+  health(): KeySourceHealth;
+  close(): void;
+}
+
+/** `oncegate_merchants_expiring` looks ahead this far. */
+const A_WEEK_MS = 7 * 24 * 3_600_000;
+
+/** How many merchants have a secret key in force now, and none that is in force in seven days. */
+export function countExpiringMerchants(entries: Iterable<KeyEntry>, nowMs: number): number {
+  const [now, later] = [new Set<string>(), new Set<string>()];
+  for (const entry of entries) {
+    if (isInForce(entry, nowMs)) now.add(entry.merchantCode);
+    if (isInForce(entry, nowMs + A_WEEK_MS)) later.add(entry.merchantCode);
+  }
+  return [...now].filter((merchant) => !later.has(merchant)).length;
+}
+
+/**
+ * When the first merchant has no valid secret key left, in milliseconds since the epoch; in the past, if that has happened.
+ * Undefined: every merchant has a key without an end. Revoked keys, and merchants who have no others, do not count.
+ */
+export function firstMerchantEndMs(entries: Iterable<KeyEntry>, nowMs: number): number | undefined {
+  const ends = new Map<string, number>();
+  for (const { merchantCode, expiresAtMs, revokedAtMs } of entries) {
+    if (revokedAtMs <= nowMs) continue;
+    const endMs = Math.min(expiresAtMs, revokedAtMs);
+    ends.set(merchantCode, Math.max(endMs, ends.get(merchantCode) ?? endMs));
+  }
+  let firstMs = Number.POSITIVE_INFINITY;
+  for (const endMs of ends.values()) firstMs = Math.min(firstMs, endMs);
+  return Number.isFinite(firstMs) ? firstMs : undefined;
+}
+
+/** Keys that expire within this time are reported. */
+const SOON_MS = 30 * 24 * 3_600_000;
+
+/** Most names in one warning. */
+const MAX_NAMES = 5;
+
+/** Scopes that name no declared operation. */
+const BUILT_IN_SCOPES = ['*', 'undeclared', 'other'];
+
+/** Problems with the keys that an operator should know of, one line each. Revoked keys are expected, so no line names them. */
+export function keyWarnings(
+  entries: Iterable<KeyEntry>,
+  operationNames: readonly string[],
+  nowMs: number,
+): string[] {
+  const all = [...entries];
+  if (all.length === 0) return ['there are no secret keys: every request gets 401'];
+  const unrevoked = all.filter(({ revokedAtMs }) => nowMs < revokedAtMs);
+  const isExpired = ({ expiresAtMs }: KeyEntry) => expiresAtMs <= nowMs;
+  const expired = unrevoked.filter(isExpired);
+  const current = unrevoked.filter((entry) => !isExpired(entry));
+  const soon = current.filter(({ expiresAtMs }) => expiresAtMs < nowMs + SOON_MS);
+  const someInForce = all.some((entry) => isInForce(entry, nowMs));
+  return [
+    ...(someInForce ? [] : ['no secret key is in force: every request gets 401']),
+    ...(expired.length > 0 ? [`expired: ${namesOf(expired)}`] : []),
+    ...(soon.length > 0 ? [`expires within 30 days: ${namesOf(soon, dateOf)}`] : []),
+    ...unknownScopes(current, new Set([...operationNames, ...BUILT_IN_SCOPES])),
+  ];
+}
+
+/** A misspelt scope permits nothing: the merchant gets 403. */
+function unknownScopes(entries: readonly KeyEntry[], known: ReadonlySet<string>): string[] {
+  const keysByScope = new Map<string, KeyEntry[]>();
+  for (const entry of entries) {
+    for (const scope of new Set(entry.scopes)) {
+      if (known.has(scope)) continue;
+      const keys = keysByScope.get(scope) ?? [];
+      keysByScope.set(scope, keys);
+      keys.push(entry);
+    }
+  }
+  const named = [...keysByScope].slice(0, MAX_NAMES);
+  const lines = named.map(([scope, keys]) => `no operation has the scope "${scope}": ${namesOf(keys)}`);
+  const unnamed = keysByScope.size - named.length;
+  return unnamed > 0 ? [...lines, `no operation has ${unnamed} more scopes`] : lines;
+}
+
+function namesOf(entries: readonly KeyEntry[], suffixOf: (entry: KeyEntry) => string = () => ''): string {
+  const names = entries
+    .slice(0, MAX_NAMES)
+    .map((entry) => `${entry.merchantCode}/${entry.keyId}${suffixOf(entry)}`);
+  const unnamed = entries.length - names.length;
+  return [...names, ...(unnamed > 0 ? [`${unnamed} more`] : [])].join(', ');
+}
+
+const dateOf = ({ expiresAtMs }: KeyEntry): string => ` (${new Date(expiresAtMs).toISOString()})`;

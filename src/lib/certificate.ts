@@ -1,0 +1,229 @@
+import { createPrivateKey, hash, X509Certificate } from 'node:crypto';
+import { stat } from 'node:fs/promises';
+import { createSecureContext } from 'node:tls';
+import type { Clock } from './clock.ts';
+import { FileWatch, readBounded } from './watched-file.ts';
+
+/** Paths of PEM files. `cert` begins with the own certificate; its intermediates follow. `key` belongs to it. */
+export interface CertificatePaths {
+  ca?: string | undefined;
+  cert?: string | undefined;
+  key?: string | undefined;
+}
+
+/** The content of the files, as `tls.connect` and `tls.createServer` take it. */
+export interface Credentials {
+  ca?: Buffer;
+  cert?: Buffer;
+  key?: Buffer;
+}
+
+export type CertificateReload = { ok: true; expiresAtMs: number } | { ok: false; error: string };
+
+export interface WatchedCertificateOptions {
+  /** The configuration section, such as `listen.tls`, for messages. */
+  name: string;
+  paths: CertificatePaths;
+  clock: Clock;
+  /** Called once for each new version of the files, and after each {@link WatchedCertificate.reload}. Must not throw. */
+  onReload?: (reload: CertificateReload) => void;
+}
+
+/** Largest accepted file: 1 MiB. */
+const MAX_BYTES = 1024 * 1024;
+const POLL_MS = 300;
+/** How often files that were refused are read again: a certificate that is not yet valid becomes valid without a change. */
+const RETRY_MS = 30_000;
+/** A certificate that expires within this time is reported. */
+const SOON_MS = 30 * 24 * 3_600_000;
+
+/** What a valid set of files holds. */
+interface Loaded {
+  credentials: Credentials;
+  /** Infinity: there is no own certificate. */
+  expiresAtMs: number;
+}
+
+/**
+ * PEM files that are read again when they change. A new version that cannot be used (not readable, half written, expired, key
+ * and certificate that do not belong together) is refused: the last good one stays in use.
+ */
+export class WatchedCertificate {
+  readonly name: string;
+  readonly #options: WatchedCertificateOptions;
+  readonly #watches: FileWatch[];
+  readonly #retry: NodeJS.Timeout;
+  readonly #listeners: ((credentials: Credentials) => void)[] = [];
+  #loaded: Loaded;
+  #version: string;
+  /** Why the newest version is not in use. Undefined: it is. */
+  #refusal: string | undefined;
+  #readableByOthers: boolean;
+  #closed = false;
+  #reading: Promise<void> = Promise.resolve();
+
+  private constructor(options: WatchedCertificateOptions, loaded: Loaded, readableByOthers: boolean) {
+    this.name = options.name;
+    this.#options = options;
+    this.#loaded = loaded;
+    this.#version = versionOf(loaded.credentials);
+    this.#readableByOthers = readableByOthers;
+    const { ca, cert, key } = options.paths;
+    this.#watches = [ca, cert, key]
+      .filter((path) => path !== undefined)
+      .map((path) => new FileWatch(path, POLL_MS, () => this.#readSerially()));
+    this.#retry = setInterval(() => {
+      if (this.#refusal !== undefined) void this.#readSerially({ again: true });
+    }, RETRY_MS).unref();
+  }
+
+  /** An expired certificate is accepted here, with a warning: without it, the gateway could not start at all. */
+  static async open(options: WatchedCertificateOptions): Promise<WatchedCertificate> {
+    const { name, paths, clock } = options;
+    try {
+      const loaded = checked(await read(paths), clock.wallMs(), { evenOutdated: true });
+      return new WatchedCertificate(options, loaded, await isReadableByOthers(paths.key));
+    } catch (error) {
+      throw new Error(`${name}: ${messageOf(error)}`);
+    }
+  }
+
+  /** The newest version that can be used. */
+  get credentials(): Credentials {
+    return this.#loaded.credentials;
+  }
+
+  /** When the own certificate expires, on the wall clock. Infinity: there is none. */
+  get expiresAtMs(): number {
+    return this.#loaded.expiresAtMs;
+  }
+
+  /** Calls the listener with each new version. */
+  onChange(listener: (credentials: Credentials) => void): void {
+    this.#listeners.push(listener);
+  }
+
+  /** Reads the files again without waiting for the next check. */
+  async reload(): Promise<void> {
+    await this.#readSerially({ evenUnchanged: true });
+  }
+
+  /** What an operator should know, one line each. */
+  warnings(): string[] {
+    const leftMs = this.expiresAtMs - this.#options.clock.wallMs();
+    const until = leftMs < SOON_MS ? new Date(this.expiresAtMs).toISOString() : '';
+    return [
+      ...(this.#refusal === undefined ? [] : [`the newest files are refused: ${this.#refusal}`]),
+      ...(leftMs <= 0 ? [`the certificate expired at ${until}`] : []),
+      ...(leftMs > 0 && leftMs < SOON_MS ? [`the certificate expires within 30 days: ${until}`] : []),
+      ...(this.#readableByOthers ? ['every user of this machine can read the private key'] : []),
+    ].map((warning) => `${this.name}: ${warning}`);
+  }
+
+  close(): void {
+    this.#closed = true;
+    clearInterval(this.#retry);
+    for (const watch of this.#watches) watch.close();
+  }
+
+  /** Reads one at a time, so that an older read never overtakes a newer one. */
+  #readSerially(options: { evenUnchanged?: boolean; again?: boolean } = {}): Promise<void> {
+    this.#reading = this.#reading.then(() => this.#read(options));
+    return this.#reading;
+  }
+
+  async #read({ evenUnchanged = false, again = false }): Promise<void> {
+    const { paths, clock } = this.#options;
+    const content = await read(paths).catch(messageOf);
+    const readableByOthers = await isReadableByOthers(paths.key);
+    const version = typeof content === 'string' ? content : versionOf(content);
+    if (this.#closed) return;
+    this.#readableByOthers = readableByOthers;
+    if (version === this.#version && !evenUnchanged && !again) return;
+    this.#version = version;
+    try {
+      if (typeof content === 'string') throw new Error(content);
+      this.#accept(checked(content, clock.wallMs()));
+    } catch (error) {
+      // A repeated attempt is reported only if it says something new.
+      if (again && this.#refusal === messageOf(error)) return;
+      this.#refusal = messageOf(error);
+      this.#options.onReload?.({ ok: false, error: this.#refusal });
+    }
+  }
+
+  #accept(loaded: Loaded): void {
+    this.#loaded = loaded;
+    this.#refusal = undefined;
+    for (const listener of this.#listeners) listener(loaded.credentials);
+    this.#options.onReload?.({ ok: true, expiresAtMs: loaded.expiresAtMs });
+  }
+}
+
+async function read(paths: CertificatePaths): Promise<Credentials> {
+  const content: Credentials = {};
+  for (const part of ['ca', 'cert', 'key'] as const) {
+    const path = paths[part];
+    if (path === undefined) continue;
+    content[part] = await readBounded(path, MAX_BYTES).catch((error: unknown) => {
+      throw new Error(`${part}: ${path} ${messageOf(error)}`);
+    });
+  }
+  return content;
+}
+
+/** @throws Error with the reason if the files cannot be used */
+function checked(credentials: Credentials, nowMs: number, { evenOutdated = false } = {}): Loaded {
+  const { ca, cert, key } = credentials;
+  if (ca) certificatesIn(ca, 'ca');
+  if (!cert || !key) return { credentials, expiresAtMs: Number.POSITIVE_INFINITY };
+  const [own] = certificatesIn(cert, 'cert') as [X509Certificate];
+  if (!own.checkPrivateKey(privateKeyIn(key))) throw new Error('the key does not belong to the certificate');
+  const expiresAtMs = own.validToDate.getTime();
+  if (!evenOutdated && expiresAtMs <= nowMs)
+    throw new Error(`the certificate expired at ${own.validToDate.toISOString()}`);
+  if (!evenOutdated && own.validFromDate.getTime() > nowMs)
+    throw new Error(`the certificate is not valid before ${own.validFromDate.toISOString()}`);
+  try {
+    createSecureContext(credentials);
+  } catch (error) {
+    // For example a key that is too short for the security level of OpenSSL.
+    throw new Error(`the files cannot be used: ${messageOf(error)}`);
+  }
+  return { credentials, expiresAtMs };
+}
+
+/** Every certificate of a PEM file. OpenSSL itself ignores an incomplete one at the end. */
+function certificatesIn(pem: Buffer, part: string): X509Certificate[] {
+  const text = pem.toString('latin1');
+  const blocks = text.match(/-----BEGIN [^-]*CERTIFICATE-----[^-]*-----END [^-]*CERTIFICATE-----/g) ?? [];
+  if (blocks.length === 0) throw new Error(`${part} holds no certificate in PEM form`);
+  const begun = text.split('-----BEGIN').length - 1;
+  if (begun !== text.split('-----END').length - 1 || !/-----\s*$/.test(text))
+    throw new Error(`${part} ends within a certificate`);
+  try {
+    return blocks.map((block) => new X509Certificate(block));
+  } catch {
+    throw new Error(`${part} holds a certificate that cannot be read`);
+  }
+}
+
+function privateKeyIn(pem: Buffer) {
+  try {
+    return createPrivateKey(pem);
+  } catch {
+    // The message of OpenSSL does not help, and must not quote the key.
+    throw new Error('key holds no private key in PEM form without a passphrase');
+  }
+}
+
+async function isReadableByOthers(path: string | undefined): Promise<boolean> {
+  if (path === undefined) return false;
+  const { mode } = await stat(path).catch(() => ({ mode: 0 }));
+  return (mode & 0o004) !== 0;
+}
+
+const versionOf = ({ ca, cert, key }: Credentials): string =>
+  [ca, cert, key].map((content) => (content ? hash('sha256', content) : '')).join(' ');
+
+const messageOf = (error: unknown): string => (error instanceof Error ? error.message : 'unknown error');

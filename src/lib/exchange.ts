@@ -1,0 +1,104 @@
+import type { Readable } from 'node:stream';
+
+/** A complete response of the backend. The executor has removed the hop-by-hop fields. */
+export interface BackendResponse {
+  status: number;
+  /** Names and values in turn, in the backend's order and case. One character is one byte (latin1). */
+  headers: string[];
+  body: Buffer;
+}
+
+/**
+ * How one request to the backend ended. Report `not_sent` only if it is certain, because it permits another request to be
+ * executed.
+ */
+export type Exchange =
+  | ({ kind: 'complete'; response: BackendResponse } & OfHandler)
+  /** The response is larger than the limit. `body` streams all of it, from its first byte. */
+  | ({ kind: 'oversize'; status: number; headers: string[]; body: Readable } & OfHandler)
+  /** Certainly no byte of the request was sent. */
+  | { kind: 'not_sent'; reason: string }
+  /**
+   * The request may have been sent, and there is no complete response. `late`: how it ends after all, if the program still learns
+   * that. `response`: what came until its connection ended in good order, which may have cut it.
+   */
+  | {
+      kind: 'unknown';
+      reason: string;
+      timedOut: boolean;
+      late?: Promise<Exchange>;
+      response?: BackendResponse;
+    };
+
+/**
+ * For a request without a key. Its merchant gets what came, as from the backend itself: nothing is stored, and nothing tells the
+ * merchant more than the end of the connection does.
+ */
+export const asReceived = (exchange: Exchange): Exchange =>
+  exchange.kind === 'unknown' && exchange.response
+    ? { kind: 'complete', response: exchange.response }
+    : exchange;
+
+interface OfHandler {
+  /** Undefined: the response is not a handler's, but a backend's. */
+  said?: Said;
+  /** The merchant was answered `outcome_unknown` before. */
+  isLate?: boolean;
+}
+
+/** What an embedded handler itself says of its execution. `nothing`: its response decides. */
+export type Said = 'not_executed' | 'unknown' | 'nothing';
+
+/**
+ * What a record is completed with. A tombstone is a completed record without its response: the response was larger than
+ * `maxStoredBytes`, or an operator who resolved the key did not know the response (status 0).
+ */
+export type Completion =
+  | { kind: 'response'; response: BackendResponse }
+  | { kind: 'tombstone'; status: number };
+
+/** The answer of a lookup: what became of a transaction. `said` is shown to operators: no body, no header, no secret. */
+export type LookupAnswer =
+  | { kind: 'executed'; said: string; completion: Completion }
+  /** The backend does not know the transaction. The first request may still be on the way, so the key is released only after `releaseAfterMs`. */
+  | { kind: 'not_executed'; said: string }
+  | { kind: 'undecided'; said: string }
+  /** There was no complete response. */
+  | { kind: 'failed'; said: string };
+
+/** What the backend says of a secret key. `reason` is logged: no body, no header, no secret. */
+export type ProbeAnswer =
+  | { kind: 'accepted'; merchantCode: string }
+  /** The backend says that the secret key is not valid. */
+  | { kind: 'refused' }
+  /** The backend was not reached, or its answer says neither. */
+  | { kind: 'failed'; reason: string };
+
+/** Permission to occupy one connection to the backend. */
+export interface Slot {
+  /** Returns the slot. A second call does nothing. */
+  release(): void;
+}
+
+/** A place in the queue for a slot. */
+export interface Place {
+  /** Resolves when this place gets a slot. */
+  readonly slot: Promise<Slot>;
+  /** Gives up the place, and its slot if it has got one already. */
+  leave(): void;
+}
+
+export interface SlotSource {
+  /** How long a request may wait in the queue. Milliseconds. */
+  readonly queueTimeoutMs: number;
+  /** A free slot, or undefined if there is none or others are waiting for one. */
+  tryTake(): Slot | undefined;
+  /** A place at the back of the queue, or undefined if the queue is full. */
+  queue(): Place | undefined;
+}
+
+/** Releases the slot when the exchange no longer needs its connection: at once, or when an oversize response has been streamed. */
+export function releaseAfter(slot: Slot, exchange: { kind: string; body?: Readable }): void {
+  if (exchange.body && !exchange.body.closed) exchange.body.once('close', () => slot.release());
+  else slot.release();
+}

@@ -1,0 +1,141 @@
+import type { ServerResponse } from 'node:http';
+import { hasBody } from './context.ts';
+import type { BackendResponse } from './exchange.ts';
+
+/** Was the request that gets this answer executed? */
+type Executed = 'no' | 'perhaps' | 'yes';
+
+/**
+ * What a program does next. `same_key`: waits, and sends the same request again. `new_key`: corrects the request,
+ * because nothing was executed under its key. `never`: asks a person.
+ */
+type Retry = 'same_key' | 'new_key' | 'never';
+
+const answer = (status: number, executed: Executed, retry: Retry, title: string) => ({
+  ...{ status, executed, retry, title },
+});
+
+/**
+ * The gateway's own answers: code → status, whether the request that gets the answer was executed, what to do next, and the title.
+ * Codes are stable. docs/merchants.md explains them.
+ *
+ * `new_key` is only for requests without a usable key, and for those that every configuration refuses. Any other refusal may follow an
+ * execution whose answer was lost.
+ */
+const problems = {
+  missing_credentials: answer(401, 'no', 'never', 'A bearer secret key is required'),
+  invalid_key: answer(401, 'no', 'never', 'The secret key is not valid'),
+  insufficient_scope: answer(403, 'no', 'never', 'The secret key may not call this operation'),
+  not_declared: answer(404, 'no', 'never', 'The request is not declared'),
+  method_not_allowed: answer(405, 'no', 'new_key', 'The method is not allowed'),
+  invalid_request: answer(400, 'no', 'never', 'The request is malformed'),
+  invalid_target: answer(400, 'no', 'new_key', 'The request target is ambiguous'),
+  idempotency_key_invalid: answer(400, 'no', 'new_key', 'The idempotency key is malformed'),
+  idempotency_key_required: answer(400, 'no', 'new_key', 'This operation requires an idempotency key'),
+  request_timeout: answer(408, 'no', 'same_key', 'The request body did not arrive in time'),
+  body_too_large: answer(413, 'no', 'never', 'The request body is too large'),
+  idempotency_key_reused: answer(422, 'no', 'never', 'The idempotency key belongs to another request'),
+  rate_limited: answer(429, 'no', 'same_key', 'The merchant sends too many requests; nothing was sent'),
+  request_in_flight: answer(409, 'perhaps', 'same_key', 'The first request with this key still runs'),
+  outcome_unknown: answer(409, 'perhaps', 'never', 'It cannot be known whether the request was executed'),
+  response_not_stored: answer(409, 'yes', 'never', 'The request was executed, but its result is not stored'),
+  store_unavailable: answer(
+    503,
+    'no',
+    'same_key',
+    'The idempotency store cannot be reached; nothing was sent',
+  ),
+  upstream_unreachable: answer(502, 'no', 'same_key', 'The backend cannot be reached; nothing was sent'),
+  overloaded: answer(503, 'no', 'same_key', 'The gateway is overloaded; nothing was sent'),
+  shutting_down: answer(503, 'no', 'same_key', 'The gateway is shutting down; nothing was sent'),
+  internal_error: answer(500, 'perhaps', 'same_key', 'The gateway failed'),
+};
+
+export type ProblemCode = keyof typeof problems;
+
+const TYPE = 'urn:oncegate:problem:';
+
+/** An answer of the gateway itself, in the form of RFC 9457. */
+export interface Problem {
+  readonly code: ProblemCode;
+  /** HTTP status. */
+  readonly status: number;
+  readonly title: string;
+  /** One sentence for the merchant. Never contains a secret, a body or an account number. */
+  readonly detail: string;
+  /** Extra header fields, such as `Retry-After`. */
+  readonly headers: Readonly<Record<string, string>>;
+}
+
+export const isProblem = (value: unknown): value is Problem =>
+  typeof value === 'object' && value !== null && 'code' in value && 'detail' in value && 'title' in value;
+
+export interface ProblemOptions {
+  /** Overrides the usual status of the code; `outcome_unknown` also has 502 and 504. */
+  status?: number;
+  /** Sets `Retry-After`. Whole seconds. */
+  retryAfterS?: number;
+  headers?: Record<string, string>;
+}
+
+export function problem(code: ProblemCode, detail: string, options: ProblemOptions = {}): Problem {
+  const { status, title } = problems[code];
+  const headers = { ...options.headers };
+  if (options.retryAfterS !== undefined) headers['Retry-After'] = String(options.retryAfterS);
+  return { code, status: options.status ?? status, title, detail, headers };
+}
+
+/** For tests of documents and alerts. */
+export const problemCodes = Object.keys(problems) as ProblemCode[];
+
+/** Fits RFC 9457 and the payment API's envelope, because payment SDKs take a body without `error` for a success. */
+export function problemBody(p: Problem, requestId: string): string {
+  return JSON.stringify({
+    success: false,
+    type: TYPE + p.code,
+    title: p.title,
+    status: p.status,
+    detail: p.detail,
+    error: { code: p.code, message: p.detail, retry: problems[p.code].retry, request_id: requestId },
+  });
+}
+
+/**
+ * Whether another gateway behind this one says in its own answer that the request was executed. `perhaps` also if its code is
+ * not known here. Undefined: the answer is not a gateway's own.
+ */
+export function executedBehind({ status, headers, body }: BackendResponse): Executed | undefined {
+  const isType = (text: string, i: number) =>
+    i % 2 === 1 &&
+    headers[i - 1]?.toLowerCase() === 'content-type' &&
+    /^application\/problem\+json\b/i.test(text);
+  if (status < 400 || !headers.some(isType)) return undefined;
+  try {
+    const { type } = JSON.parse(body.toString()) as { type?: unknown };
+    if (typeof type !== 'string' || !type.startsWith(TYPE)) return undefined;
+    const code = type.slice(TYPE.length);
+    return Object.hasOwn(problems, code) ? problems[code as ProblemCode].executed : 'perhaps';
+  } catch {
+    return undefined;
+  }
+}
+
+/** Names and values in turn. */
+export function problemHeaders(p: Problem, requestId: string, bodyBytes: number): string[] {
+  return [
+    ...['Content-Type', 'application/problem+json', 'Content-Length', String(bodyBytes)],
+    ...['Cache-Control', 'no-store', 'X-Request-Id', requestId],
+    ...Object.entries(p.headers).flat(),
+  ];
+}
+
+/** Answers with a problem, unless a response has begun or the merchant has disconnected. */
+export function sendProblem(res: ServerResponse, p: Problem, requestId: string): void {
+  if (res.headersSent || res.destroyed) return;
+  const body = problemBody(p, requestId);
+  const headers = problemHeaders(p, requestId, Buffer.byteLength(body));
+  // Node would parse the rest of an unread body as the next request.
+  if (hasBody(res.req) && !res.req.complete) res.shouldKeepAlive = false;
+  res.writeHead(p.status, headers);
+  res.end(body);
+}

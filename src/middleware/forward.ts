@@ -1,0 +1,159 @@
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { Executor } from '../backend/executor.ts';
+import { forwardedHeaders } from '../backend/headers.ts';
+import { Slots } from '../backend/slots.ts';
+import { findClientInExpress } from '../gateway/client-address.ts';
+import { answerOfExchange, overloaded, sendStream } from '../idempotency/answer.ts';
+import { disconnectSignalOf, targetOf } from '../idempotency/middleware.ts';
+import { idempotencyOptions } from '../idempotency/options.ts';
+import { forwardAuthorization } from '../keys/authorization-header.ts';
+import { systemClock } from '../lib/clock.ts';
+import { findContext } from '../lib/context.ts';
+import { asReceived, type Exchange, releaseAfter } from '../lib/exchange.ts';
+import { isProblem } from '../lib/problem.ts';
+import { newRequestId } from '../telemetry/access.ts';
+import { bodyOf, type ParsedRequest } from './body.ts';
+import { executionOf } from './idempotency.ts';
+import { forwardOptions, parsed } from './options.ts';
+import { writeProblem, writeResponse } from './respond.ts';
+
+/** Options of {@link forward}. Times are in milliseconds. */
+export interface ForwardOptions {
+  /** Origin of the backend: http or https, without path and credentials. */
+  upstream: string;
+  /** Time to connect. Nothing has been sent when it runs out. Less than the store's `leaseMs`. Default 2 s. */
+  connectTimeoutMs?: number;
+  /** Time from sending to the complete response. Less than the `timeoutMs` of `idempotency`. Default 25 s. */
+  responseTimeoutMs?: number;
+  /** Connections to the backend. Default 64. */
+  maxConnections?: number;
+  /** Requests that wait for a connection. Default 1000. */
+  maxQueued?: number;
+  /** How long they wait. Default 2 s. */
+  queueTimeoutMs?: number;
+  /**
+   * An idle connection is closed after this. Keep it well below the backend's own limit: a connection that the backend closes
+   * at the moment of sending leaves the key in doubt. Default 1 s.
+   */
+  keepAliveMs?: number;
+  /**
+   * `untrusted` (default): the outcome is unknown if a response has neither a Content-Length nor chunks, and is not one whole JSON
+   * object or array. `trusted` is dangerous: such a response that was cut is stored as the result.
+   */
+  endOfConnection?: 'untrusted' | 'trusted';
+  /** Largest body of a request. Default 1 MiB. */
+  bodyBytes?: number;
+  /** Time for a body to arrive. Default 30 s. */
+  bodyTimeoutMs?: number;
+  /** A larger response is streamed, and not stored by `idempotency`. Default 1 MiB. */
+  maxStoredBytes?: number;
+  /** What becomes of the Authorization header. Default `keep`. */
+  authorization?: 'keep' | 'strip';
+  /** The request target for the backend. Default: the target as received. */
+  target?: (req: IncomingMessage) => string;
+}
+
+/** The handler that {@link forward} returns. */
+export interface ForwardHandler {
+  /** Express calls it for each request. */
+  (req: IncomingMessage, res: ServerResponse, next: (error?: unknown) => void): void;
+  /** Closes all connections. Close the `idempotency` in front of it first. */
+  close(): Promise<void>;
+}
+
+type Request = ParsedRequest & { merchant?: { code: string } };
+
+/**
+ * A handler that sends requests to a backend, each at most once, with its whole body in memory. Behind `idempotency` it tells
+ * exactly whether a request was sent, asks the last-moment fence before its first byte, and goes on when the merchant
+ * disconnects.
+ *
+ * Place it before body parsers, or keep the raw body in `req.rawBody`: the backend must get the merchant's bytes. Parsers
+ * decompress, so of a request with a Content-Encoding neither `req.rawBody` nor `req.body` is sent.
+ *
+ * @param options `upstream` is needed
+ * @returns the handler
+ * @throws {TypeError} if an option is invalid
+ */
+export function forward(options: ForwardOptions): ForwardHandler {
+  const { target = targetOf, ...values } = options;
+  const settings = parsed(forwardOptions, values, 'forward');
+  const upstream = { ...settings, url: settings.upstream };
+  const executor = new Executor(upstream, settings.maxStoredBytes, systemClock);
+  const slots = new Slots(upstream);
+  const headersOf = headersMaker(settings.authorization);
+
+  /** Undefined: no connection became free in time, or the merchant has disconnected. */
+  const send = async (
+    req: Request,
+    res: ServerResponse,
+    body: Buffer,
+    requestId: string,
+  ): Promise<Exchange | undefined> => {
+    const execution = executionOf(req);
+    const request = {
+      method: req.method ?? '',
+      target: target(req),
+      headers: headersOf(req, requestId),
+      body,
+    };
+    const slot = slots.tryTake() ?? (await slots.take(execution ? undefined : disconnectSignalOf(res)));
+    if (!slot) return undefined;
+    const exchange = await executor.send(request, execution ? { maySend: () => execution.maySend() } : {});
+    releaseAfter(slot, exchange);
+    return exchange;
+  };
+
+  const handle = async (req: Request, res: ServerResponse): Promise<void> => {
+    const execution = executionOf(req);
+    const requestId = findContext(req)?.requestId ?? newRequestId(req);
+    const body = execution ? execution.rawBody : await rawBodyOf(req, settings);
+    if (body === 'gone') return;
+    if (isProblem(body)) return writeProblem(res, body, requestId);
+    if (!body)
+      throw new Error(
+        'a body parser has read or decompressed the body before forward(): place forward() before it, or keep the bytes in req.rawBody',
+      );
+    const exchange = await send(req, res, body, requestId);
+    if (execution)
+      return execution.conclude(
+        exchange ?? { kind: 'not_sent', reason: 'no connection to the backend was free' },
+      );
+    const answer = exchange ? answerOfExchange(asReceived(exchange), 'forwarded') : overloaded();
+    if ('problem' in answer) writeProblem(res, answer.problem, requestId);
+    else if ('stream' in answer) sendStream(res, answer.stream, requestId);
+    else writeResponse(res, answer.response, requestId);
+  };
+
+  const handler = (req: Request, res: ServerResponse, next: (error?: unknown) => void): void => {
+    handle(req, res).catch((error: unknown) => {
+      const execution = executionOf(req);
+      // Nothing was sent: only `send` sends, and it does not throw.
+      if (execution) execution.conclude({ kind: 'not_sent', reason: 'forward() could not send the request' });
+      next(error);
+    });
+  };
+  return Object.assign(handler, { close: () => executor.destroy() });
+}
+
+function headersMaker(forwarding: 'keep' | 'strip') {
+  const keyHeaders = idempotencyOptions.shape.headers.parse(undefined);
+  const authorization = forwardAuthorization({ forward: forwarding, replaceWith: undefined });
+  return (req: Request, requestId: string): string[] =>
+    forwardedHeaders(req.rawHeaders, {
+      requestId,
+      merchantCode: findContext(req)?.merchant?.code ?? req.merchant?.code ?? '',
+      client: findClientInExpress(req),
+      authorization,
+      keyHeaders: executionOf(req)?.keyHeaders ?? keyHeaders,
+      keepUnderscore: [],
+      unencoded: true,
+    });
+}
+
+/** Undefined: a parser has read the bytes, and only its result is there. */
+async function rawBodyOf(req: Request, limits: { bodyBytes: number; bodyTimeoutMs: number }) {
+  const found = await bodyOf(req, limits);
+  if (found === 'gone' || isProblem(found)) return found;
+  return found.isRaw ? found.bytes : undefined;
+}

@@ -1,0 +1,360 @@
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { pipeline } from 'node:stream';
+import { Slots } from '../backend/slots.ts';
+import { Lookups } from '../doubts/lookups.ts';
+import { admit, Lifecycle } from '../gateway/admission.ts';
+import { findClientInExpress } from '../gateway/client-address.ts';
+import type { Answer } from '../idempotency/answer.ts';
+import { Engine } from '../idempotency/engine.ts';
+import { idempotency as protect } from '../idempotency/middleware.ts';
+import { idempotencyOptions } from '../idempotency/options.ts';
+import { systemClock, within } from '../lib/clock.ts';
+import { contextOf, exemplarIdOf, type Identity, markDone } from '../lib/context.ts';
+import type { Exchange } from '../lib/exchange.ts';
+import { isProblem, type Problem, problem } from '../lib/problem.ts';
+import { valuesOf } from '../requests/fields.ts';
+import { measured } from '../store/measured-store.ts';
+import { Access } from '../telemetry/access.ts';
+import { createLogger, type Logger } from '../telemetry/logger.ts';
+import type { Metrics } from '../telemetry/metrics.ts';
+import { Observer } from '../telemetry/observer.ts';
+import { bodyOf, type ParsedRequest } from './body.ts';
+import {
+  checkLifetimes,
+  handlerView,
+  type Idempotency,
+  type IdempotencyMiddleware,
+  type IdempotencyOptions,
+  lookupsOf,
+  type Policy,
+  parsePolicy,
+} from './handler.ts';
+import { openedMetrics } from './metrics.ts';
+import { Recording } from './recording.ts';
+import { setHead, writeProblem, writeResponse } from './respond.ts';
+import { shareStoreMetrics } from './store-metrics.ts';
+import { OpenedStore } from './stores.ts';
+
+type Request = ParsedRequest & {
+  idempotency?: Idempotency;
+  merchant?: { code: string; keyId?: string; scopes?: readonly string[] };
+};
+type Next = (error?: unknown) => void;
+
+const SAFE = ['GET', 'HEAD', 'OPTIONS', 'TRACE'];
+const MERCHANT = /^[\x20-\x7e]{1,255}$/;
+const CLOSE_MS = 30_000;
+
+/** The execution that a request belongs to, for `forward`. */
+const executions = new WeakMap<IncomingMessage, Execution>();
+export const executionOf = (req: IncomingMessage): Execution | undefined => executions.get(req);
+
+/** A handler that executes a request with a key. */
+export interface Execution {
+  /** Headers that may carry the key. */
+  readonly keyHeaders: readonly string[];
+  maySend(): boolean;
+  /** The bytes of the request's body. Undefined: a parser has read them, and only its result is there. */
+  readonly rawBody: Buffer | undefined;
+  /** Ends the execution with the result of a handler that writes no response. */
+  conclude(exchange: Exchange): void;
+}
+
+/**
+ * Express middleware that executes the handler behind it at most once for each merchant and idempotency key, and gives every
+ * request with that key the response of that execution. It protects requests that carry a key and whose method is not GET,
+ * HEAD, OPTIONS or TRACE. For Express 4 and 5, over HTTP/1.1.
+ *
+ * The response is held back until it is stored. If the merchant disconnects, the handler goes on. If the process dies in the
+ * handler, the key is in doubt.
+ *
+ * @param options `store` is needed, and `merchant` unless {@link bearerAuth} is in front
+ * @returns the middleware. A handler behind it gets {@link Idempotency} as `req.idempotency`
+ * @throws {TypeError} if an option is invalid
+ */
+export function idempotency(options: IdempotencyOptions): IdempotencyMiddleware {
+  return new Handlers(options).middleware();
+}
+
+/** One `idempotency` middleware: its engine, and the recordings of the handlers behind it. */
+class Handlers {
+  readonly #options: IdempotencyOptions;
+  readonly #policy: Policy;
+  readonly #metrics: Metrics;
+  readonly #logger: Logger;
+  readonly #access: Access;
+  readonly #lifecycle = new Lifecycle();
+  readonly #engine: Engine;
+  readonly #lookups: Lookups;
+  readonly #observer: Observer;
+  readonly #doubtGauges: ReturnType<typeof shareStoreMetrics>;
+  readonly #recordings = new WeakMap<ServerResponse, Recording>();
+  readonly #rawBodies = new WeakMap<IncomingMessage, Buffer>();
+  #hasWarned = false;
+
+  constructor(options: IdempotencyOptions) {
+    const { store } = options;
+    if (!(store instanceof OpenedStore))
+      throw new TypeError('idempotency: store: must be the result of sqliteStore or redisStore');
+    this.#options = options;
+    const policy = parsePolicy(options);
+    this.#policy = policy;
+    checkLifetimes(policy, store);
+    this.#metrics = openedMetrics(options.metrics);
+    this.#logger = options.logger ?? createLogger('warn');
+    this.#access = new Access({
+      clock: systemClock,
+      logger: this.#logger,
+      metrics: this.#metrics,
+      clientOf: findClientInExpress,
+    });
+    this.#observer = new Observer(this.#metrics, this.#logger);
+    const { executing, queued, queueTimeoutMs } = policy.limits;
+    const slots = new Slots({ maxConnections: executing, maxQueued: queued, queueTimeoutMs });
+    const records = measured(store.store, systemClock, this.#observer, () => store.watch?.refusal);
+    this.#lookups = new Lookups(records, lookupsOf(options, policy, store), this.#observer, systemClock);
+    void this.#lookups.lookUpAbandoned(store.lifetimes.leaseMs);
+    const engineOptions = { ...policy, ...store.lifetimes };
+    this.#engine = new Engine(records, slots, engineOptions, this.#observer, systemClock, this.#lookups);
+    this.#declareMetrics();
+    const metrics = this.#metrics;
+    const [logger, observer] = [this.#logger, this.#observer];
+    this.#doubtGauges = shareStoreMetrics(store, { metrics, clock: systemClock, logger, observer });
+    this.#observer.onResolved = () => this.#doubtGauges.resolved();
+  }
+
+  middleware(): IdempotencyMiddleware {
+    const { operation, limits, headers } = this.#policy;
+    const admitted = admit({
+      begin: this.#access.begin.bind(this.#access),
+      open: () => this.#access.open,
+      maxInFlight: limits.inFlight,
+      lifecycle: this.#lifecycle,
+    });
+    const protectedBy = protect({
+      engine: this.#engine,
+      headers,
+      keyFields: (req) => keyFields(req, headers),
+      takeBody: (req, res) => this.#takeBody(req, res),
+      send: (req, maySend, res, next) => this.#run(req, maySend, res, next),
+      respond: (res, _context, answer, next) => this.#respond(res, answer, next),
+      unprotected: () => this.#metrics.unprotected.inc({ operation }),
+      handled: (name, result) => this.#observer.handled(name, result.kind),
+    });
+    const middleware = (req: Request, res: ServerResponse, next: Next): void => {
+      if (req.idempotency) {
+        // An outer `idempotency` protects this request already.
+        next();
+        return;
+      }
+      const refuse = (refusal: unknown) => {
+        if (isProblem(refusal)) this.#refuse(res, refusal);
+        else next(refusal);
+      };
+      void admitted(req, res, (refusal) => {
+        if (refusal !== undefined) return refuse(refusal);
+        try {
+          this.#identify(req);
+        } catch (error) {
+          return next(error);
+        }
+        void protectedBy(req, res, (error) => {
+          if (error !== undefined) return refuse(error);
+          const context = contextOf(req);
+          context.outcome ??= 'passed_through';
+          next();
+        });
+      });
+    };
+    const close = (ms = CLOSE_MS) => this.#close(ms);
+    return Object.assign(middleware, { metrics: this.#metrics, close });
+  }
+
+  async #close(ms: number): Promise<void> {
+    this.#lifecycle.close();
+    const endMs = systemClock.monotonicMs() + ms;
+    const leftMs = () => Math.max(0, endMs - systemClock.monotonicMs());
+    await this.#engine.drain(ms);
+    await within(this.#lookups.close(), leftMs());
+    this.#doubtGauges.close();
+    await this.#engine.close(leftMs());
+  }
+
+  #identify(req: Request): void {
+    const { operation: name, key, inDoubt, waitMs, release, unknown } = this.#policy;
+    const context = contextOf(req);
+    const { merchant = (of: Request) => of.merchant?.code } = this.#options;
+    const isProtected = key !== 'none' && !SAFE.includes(req.method ?? '');
+    const hasKey = isProtected && keyFields(req, this.#policy.headers).length > 0;
+    const code = hasKey ? merchant(req) : undefined;
+    if (hasKey && (typeof code !== 'string' || !MERCHANT.test(code)))
+      throw new TypeError(
+        'idempotency: merchant: must return 1 to 255 printable ASCII characters for every request with a key',
+      );
+    context.merchant = { code: code ?? '', keyId: req.merchant?.keyId ?? '', scopes: ['*'] };
+    const identity: Identity = {
+      operation: { name, idempotency: { key, inDoubt, waitMs, release, unknown } },
+      scopes: [],
+      isDeclared: true,
+      isProtected,
+      keyRequired: isProtected && key === 'required',
+    };
+    context.identity = identity;
+  }
+
+  async #takeBody(req: ParsedRequest, res: ServerResponse): Promise<'read' | 'gone' | Problem> {
+    if (res.headersSent)
+      throw new Error('another middleware has sent the head of the response before idempotency()');
+    const context = contextOf(req);
+    const { body } = this.#options;
+    if (body) {
+      const compared = body(req);
+      if (typeof compared !== 'string' && !(compared instanceof Uint8Array))
+        throw new TypeError('idempotency: body: must return a string or a Buffer');
+      context.body = Buffer.from(compared as string);
+      return 'read';
+    }
+    const found = await bodyOf(req, this.#policy.limits);
+    if (found === 'gone' || isProblem(found)) return found;
+    context.body = found.bytes;
+    if (found.isRaw) this.#rawBodies.set(req, found.bytes);
+    return 'read';
+  }
+
+  /** Calls the handler, and resolves with its recorded response. */
+  #run(req: Request, maySend: () => boolean, res: ServerResponse, next: Next): Promise<Exchange> {
+    return new Promise((resolve) => {
+      // The body was put back into the request, and has gone with it: the handler could not read it.
+      if (req.destroyed && !req.readableEnded)
+        return resolve({ kind: 'not_sent', reason: 'the merchant disconnected before the handler ran' });
+      if (!maySend())
+        return resolve({ kind: 'not_sent', reason: 'the lease had lapsed before the handler ran' });
+      const context = contextOf(req);
+      // What the merchant was told must not become wrong: after that, the execution must not begin to have effects.
+      let isTold = false;
+      const mayStillSend = () => !isTold && maySend();
+      const startedMs = systemClock.monotonicMs();
+      const { maxStoredBytes: maxBytes, timeoutMs, abandonAfterMs, operation } = this.#policy;
+      const done = (exchange: Exchange) => {
+        const elapsedMs = systemClock.monotonicMs() - startedMs;
+        context.upstreamMs = elapsedMs;
+        const labels = { operation, result: exchange.kind };
+        this.#metrics.observeUpstream(labels, elapsedMs / 1000, exemplarIdOf(context));
+        resolve(isTold ? Object.assign(exchange, { isLate: true }) : exchange);
+        isTold = true;
+      };
+      const onTimeLimit = () => {
+        isTold = true;
+        context.upstreamMs = systemClock.monotonicMs() - startedMs;
+        context.outcome = handlerLate().code;
+        recording.answerFirst(() => this.#refuse(res, handlerLate()));
+        // A handler may end hours later, or never: operators see the answer now.
+        markDone(context);
+      };
+      const onProxy = () => this.#warnOfProxy();
+      const limits = { maxBytes, timeoutMs, abandonAfterMs };
+      const recording = new Recording(res, { ...limits, onProxy, onTimeLimit }, done);
+      this.#recordings.set(res, recording);
+      req.idempotency = handlerView(req, recording, mayStillSend);
+      const rawBody = this.#rawBodies.get(req);
+      executions.set(req, {
+        keyHeaders: this.#policy.headers,
+        maySend: mayStillSend,
+        rawBody,
+        conclude: (exchange) => recording.conclude(exchange),
+      });
+      next();
+    });
+  }
+
+  #respond(res: ServerResponse, answer: Answer, next: (refusal: Problem) => void): void {
+    const context = contextOf(res.req);
+    const recording = this.#recordings.get(res);
+    if (recording?.isAnswered) {
+      if ('stream' in answer) answer.stream.body.destroy();
+      recording.leave();
+      return;
+    }
+    context.outcome = answer.outcome;
+    if ('stream' in answer) {
+      const { status, headers, body } = answer.stream;
+      const writeHead = () => {
+        clear(res);
+        setHead(res, status, headers);
+        res.setHeader('X-Request-Id', context.requestId);
+      };
+      if (recording?.isOversize(body)) recording.stream(writeHead);
+      else {
+        recording?.restore();
+        if (!res.destroyed) writeHead();
+        pipeline(body, res, () => {});
+      }
+      return;
+    }
+    recording?.restore();
+    if ('problem' in answer) next(recording ? answer.problem : problemBefore(answer.problem));
+    else {
+      // The response of the handler has the fields that were set before it ran, unless it removed them.
+      if (recording && answer.originalRequestId === undefined) clear(res);
+      writeResponse(res, answer.response, context.requestId, answer.originalRequestId);
+    }
+    recording?.ignoreHandler();
+  }
+
+  #refuse(res: ServerResponse, refusal: Problem): void {
+    const context = contextOf(res.req);
+    context.outcome = refusal.code;
+    writeProblem(res, refusal, context.requestId);
+  }
+
+  #warnOfProxy(): void {
+    if (this.#hasWarned) return;
+    this.#hasWarned = true;
+    this.#logger.warn(
+      { operation: this.#policy.operation },
+      'the handler pipes the response of another server: a proxy that stops when the merchant disconnects, or that answers for a request that it never sent, leaves keys in doubt; use forward()',
+    );
+  }
+
+  #declareMetrics(): void {
+    const metrics = this.#metrics;
+    metrics.declareOperations([this.#policy.operation]);
+    metrics.track(metrics.executing, () => this.#engine.executing);
+    metrics.track(metrics.waiting, () => this.#engine.waiting);
+    metrics.track(metrics.pendingWrites, () => this.#engine.pendingWrites);
+    metrics.track(metrics.storeRefuses, () => Number(this.#engine.storeRefuses));
+    // The gateway's default: the alerts compare the age of the oldest key in doubt with this gauge.
+    const { inDoubtPageAfterMs } = idempotencyOptions.shape;
+    metrics.inDoubtPageAfter.set(inDoubtPageAfterMs.parse(undefined) / 1000);
+  }
+}
+
+/**
+ * The header lines that carry the key, names and values in turn: as they were sent, unless another middleware has set or removed
+ * the key in `req.headers`. Node joins lines that were sent twice there, and `readKey` must see each of them.
+ */
+function keyFields({ headers, rawHeaders }: IncomingMessage, names: readonly string[]): string[] {
+  return names.flatMap((name) => {
+    const sent = valuesOf(rawHeaders, name);
+    const now = headers[name];
+    const isAsSent = now === (sent.length > 0 ? sent.join(', ') : undefined);
+    return (isAsSent ? sent : [now ?? []].flat()).flatMap((value) => [name, String(value)]);
+  });
+}
+
+/** Its key is still being executed, so retries get 409 `request_in_flight` until the handler ends. */
+const handlerLate = (): Problem =>
+  problem('outcome_unknown', 'The request is still being executed. Retry later with the same key.', {
+    status: 504,
+  });
+
+/** The refusal of a request whose handler was not called. There is no backend that could not be reached. */
+function problemBefore(refusal: Problem): Problem {
+  if (refusal.code !== 'upstream_unreachable') return refusal;
+  return problem('overloaded', 'The request was not executed; retry with the same key.', { retryAfterS: 1 });
+}
+
+/** Removes all header fields that are set on a response. */
+function clear(res: ServerResponse): void {
+  for (const name of res.getHeaderNames()) res.removeHeader(name);
+}

@@ -1,0 +1,239 @@
+import type * as z from 'zod';
+import { StoreWatch } from '../gateway/store-watch.ts';
+import { idempotencyOptions } from '../idempotency/options.ts';
+import { systemClock } from '../lib/clock.ts';
+import type { Lifetimes, Store } from '../store/contract.ts';
+import { openStore, type StoreEvents } from '../store/open-store.ts';
+import { lockOptions, storeOptions } from '../store/options.ts';
+import { createLogger } from '../telemetry/logger.ts';
+import { parsed } from './options.ts';
+
+/** How long records are kept, and when an owner counts as dead. Milliseconds. */
+export interface LifetimeOptions {
+  /** How long the owner of a key counts as alive without renewing its lease. Default 10 s. */
+  leaseMs?: number;
+  /** How long a completed key is kept, counted from its start. Default 24 h. */
+  retentionMs?: number;
+  /** How long a key in doubt is kept, counted from its start. Default 30 days; not less than `retentionMs`. */
+  inDoubtRetentionMs?: number;
+}
+
+/** Stored responses are encrypted with AES-256-GCM. */
+export interface EncryptionOptions {
+  /**
+   * Every key decrypts. A process cannot read a response whose key is not among them: add a key in all processes before one
+   * encrypts with it.
+   */
+  keys: EncryptionKey[];
+  /** The `id` of the key that encrypts. `none`: nothing is encrypted, and the keys only decrypt. Default: the first key. */
+  current?: string;
+}
+
+/** A key of {@link EncryptionOptions}. */
+export interface EncryptionKey {
+  /** Stored in each record that this key encrypts: 1 to 32 letters, digits, and `. _ -`. Never give another secret the same id. */
+  id: string;
+  /** 32 random bytes in base64 or hexadecimal, such as `openssl rand -base64 32` prints. */
+  secret: string;
+}
+
+/** Options of {@link sqliteStore}. */
+export interface SqliteStoreOptions extends LifetimeOptions {
+  /** Folder of the database, shared by all processes of this machine. Default `./data`. */
+  path?: string;
+  /**
+   * A file, of this application only, that notes which store it uses. A store that was emptied, or restored from a backup, then starts
+   * no new key until `oncegate store accept`. Default: the store is not watched, and pays keys again that it has forgotten.
+   */
+  markFile?: string;
+  /** Encrypts stored responses. Default: they are not encrypted. */
+  encryption?: EncryptionOptions;
+  /** A command without an answer within this time fails. Milliseconds; default 500. */
+  timeoutMs?: number;
+}
+
+/** TLS to Redis: paths of PEM files. They are read again when they change. */
+export interface RedisTls {
+  /** The certificate authorities that Redis' certificate may come from. Default: the well-known ones. */
+  ca?: string;
+  /** The certificate to show to a Redis that asks for one, with its intermediates. Needs `key`. Default: none. */
+  cert?: string;
+  /** The private key of `cert`. */
+  key?: string;
+  /** The name that the certificate of each server must have. Default: the server's host. */
+  serverName?: string;
+}
+
+/** Options of {@link redisStore}. Give exactly one of `url`, `sentinels` and `cluster`. */
+export interface RedisStoreOptions extends LifetimeOptions {
+  /** One server: `redis://` or `rediss://`, with its credentials. */
+  url?: string;
+  /** Sentinels. */
+  sentinels?: {
+    /** The name of their master. */
+    name: string;
+    /** The sentinels, as `redis://host:port`. */
+    nodes: string[];
+  };
+  /** Some nodes of a cluster, as `redis://host:port`. */
+  cluster?: string[];
+  /** User of the data nodes behind sentinels or in a cluster. Default: none. */
+  username?: string;
+  /** Password of the data nodes behind sentinels or in a cluster. Default: none. */
+  password?: string;
+  /**
+   * `true`: TLS to the data nodes behind sentinels or in a cluster. A {@link RedisTls} goes with `rediss://` addresses as well.
+   * Default: TLS for addresses that begin with `rediss://`.
+   */
+  tls?: boolean | RedisTls;
+  /** What must be acknowledged before a start or a result counts as stored. */
+  durability?: {
+    /** How many replicas must have it: as many as follow the master. Otherwise requests get 503. Default 0. */
+    replicas?: number;
+    /** True: Redis may have more replicas, and then a failover can pay keys twice. Default: no new key is started then. */
+    mayLoseOnFailover?: boolean;
+  };
+  /** Prefix of every Redis key. Default `oncegate`. */
+  prefix?: string;
+  /**
+   * A file, of this application only, that notes which store it uses. A store that was emptied, or restored from a backup, then starts
+   * no new key until `oncegate store accept`. Default: the store is not watched, and pays keys again that it has forgotten.
+   */
+  markFile?: string;
+  /** Encrypts stored responses. Default: they are not encrypted. */
+  encryption?: EncryptionOptions;
+  /** A command without an answer within this time fails. Milliseconds; default 500. */
+  timeoutMs?: number;
+  /** How long to wait for Redis at the start. Milliseconds; default 5000. */
+  connectTimeoutMs?: number;
+  /** Independent Redis nodes for Redlock, an odd number. Default none: leases are kept in the store. */
+  lockNodes?: string[];
+}
+
+/** The result of a check. */
+export interface Health {
+  /** Whether the part that was checked works. */
+  ok: boolean;
+  /** What was found, in one sentence for the operator. */
+  detail: string;
+  /** What works, and should be changed nevertheless. */
+  warnings?: readonly string[];
+}
+
+/** An open store for `idempotency`. Several of them may share it. */
+export interface IdempotencyStore {
+  /** Whether the store accepts records now, which it proves by writing one. */
+  health(): Promise<Health>;
+  /** Closes the store. Close every `idempotency` that uses it first. */
+  close(): Promise<void>;
+}
+
+/** Who counts and logs what a store reports. */
+type StoreObserver = Required<Omit<StoreEvents, 'openCertificate'>>;
+
+/** What `idempotency` needs of an open store. */
+export class OpenedStore implements IdempotencyStore {
+  readonly store: Store;
+  readonly lifetimes: Lifetimes;
+  /** A store is opened before the `idempotency` that use it, so they add their observers later. */
+  readonly observers: Set<StoreObserver>;
+  readonly watch: StoreWatch | undefined;
+
+  constructor(
+    store: Store,
+    lifetimes: Lifetimes,
+    observers: Set<StoreObserver> = new Set(),
+    watch?: StoreWatch,
+  ) {
+    this.store = store;
+    this.lifetimes = lifetimes;
+    this.observers = observers;
+    this.watch = watch;
+  }
+
+  async health() {
+    const health = await this.store.health();
+    return this.watch?.healthOf(health) ?? health;
+  }
+
+  async close(): Promise<void> {
+    await this.watch?.close();
+    await this.store.close();
+  }
+}
+
+/**
+ * Opens a SQLite database in a folder.
+ *
+ * @param options default: all defaults
+ * @returns the open store. Several processes of one machine may open the same folder
+ * @throws {TypeError} if an option is invalid
+ * @throws {Error} with a message for the operator if the folder cannot be used
+ */
+export async function sqliteStore(options: SqliteStoreOptions = {}): Promise<IdempotencyStore> {
+  const { leaseMs, retentionMs, inDoubtRetentionMs, ...store } = options;
+  return await open(
+    'sqliteStore',
+    { kind: 'sqlite', ...store },
+    { leaseMs, retentionMs, inDoubtRetentionMs },
+  );
+}
+
+/**
+ * Connects to Redis 7.0 or newer, with persistence and without eviction.
+ *
+ * @param options where Redis is
+ * @returns the open store
+ * @throws {TypeError} if an option is invalid
+ * @throws {Error} with a message for the operator if Redis cannot be used
+ */
+export async function redisStore(options: RedisStoreOptions): Promise<IdempotencyStore> {
+  const { leaseMs, retentionMs, inDoubtRetentionMs, lockNodes, ...store } = options;
+  const lifetimes = { leaseMs, retentionMs, inDoubtRetentionMs };
+  return await open('redisStore', { kind: 'redis', ...store }, lifetimes, lockNodes);
+}
+
+async function open(
+  name: string,
+  store: z.input<typeof storeOptions>,
+  { leaseMs, retentionMs, inDoubtRetentionMs }: { [Name in keyof LifetimeOptions]: number | undefined },
+  nodes?: string[],
+): Promise<IdempotencyStore> {
+  const sections = {
+    store: parsed(storeOptions, store, name),
+    lock: parsed(lockOptions, { leaseMs, nodes }, name),
+    idempotency: parsed(idempotencyOptions, { retentionMs, inDoubtRetentionMs }, name),
+  };
+  const lifetimes = {
+    leaseMs: sections.lock.leaseMs,
+    retentionMs: sections.idempotency.retentionMs,
+    inDoubtRetentionMs: sections.idempotency.inDoubtRetentionMs,
+  };
+  if (lifetimes.inDoubtRetentionMs < lifetimes.retentionMs)
+    throw new TypeError(
+      `${name}: inDoubtRetentionMs: must not be less than retentionMs (${lifetimes.retentionMs})`,
+    );
+  const observers = new Set<StoreObserver>();
+  const opened = await openStore(sections, systemClock, {
+    unreplicated: () => {
+      for (const observer of observers) observer.unreplicated();
+    },
+    clockStepped: (stepMs) => {
+      for (const observer of observers) observer.clockStepped(stepMs);
+    },
+    writerReplaced: (error) => {
+      for (const observer of observers) observer.writerReplaced(error);
+    },
+    committed: (ms) => {
+      for (const observer of observers) observer.committed(ms);
+    },
+  });
+  const { markFile: file } = sections.store;
+  if (file === undefined) return new OpenedStore(opened, lifetimes, observers);
+  const logger = createLogger('warn');
+  const watch = await StoreWatch.of(sections, { file, store: opened, clock: systemClock, logger });
+  for (const warning of watch.atStart)
+    logger.warn({ warning: `store: ${warning}` }, 'something needs attention');
+  watch.begin();
+  return new OpenedStore(opened, lifetimes, observers, watch);
+}

@@ -1,0 +1,243 @@
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { totalmem } from 'node:os';
+import { contextOf, hasBody, onEnd } from '../lib/context.ts';
+import { type Problem, problem } from '../lib/problem.ts';
+
+export interface BodyLimits {
+  bodyBytes: number;
+  bodyTimeoutMs: number;
+  /** Shared by all requests of the process. */
+  budget: BodyBudget;
+}
+
+/** How many bytes of request bodies the process may hold in memory at the same time. */
+export class BodyBudget {
+  maxBytes: number;
+  readonly #whole: BodyBudget | undefined;
+  #bytes = 0;
+
+  /** @param whole the budget that this one is a part of */
+  constructor(maxBytes: number, whole?: BodyBudget) {
+    this.maxBytes = maxBytes;
+    this.#whole = whole;
+  }
+
+  /** Bytes that are held now. */
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  /** False: there is not enough left. */
+  take(bytes: number): boolean {
+    if (this.#bytes + bytes > this.maxBytes || this.#whole?.take(bytes) === false) return false;
+    this.#bytes += bytes;
+    return true;
+  }
+
+  giveBack(bytes: number): void {
+    this.#bytes -= bytes;
+    this.#whole?.giveBack(bytes);
+  }
+}
+
+/** A quarter of the memory that the process may use: that of its container, or that of the machine. */
+export function defaultBudgetBytes(): number {
+  const ofContainer = process.constrainedMemory() || Number.POSITIVE_INFINITY;
+  return Math.floor(Math.min(ofContainer, totalmem()) / 4);
+}
+
+/** The result of reading a body. `gone`: the merchant disconnected before the end. A problem: refuse the request with it. */
+export type Taken = 'read' | 'too_large' | 'gone' | Problem;
+
+const NO_BODY = Buffer.alloc(0);
+
+/**
+ * Reads the body into the request's context, unless it is there already. A body that is too large is left in the request,
+ * to be streamed. Returns a promise only if it has to wait.
+ */
+export function takeBody(
+  req: IncomingMessage,
+  res: ServerResponse,
+  limits: BodyLimits,
+): Taken | Promise<Taken> {
+  const context = contextOf(req);
+  if (context.body) return 'read';
+  if (context.isTooLarge || declaredTooLarge(req, limits.bodyBytes)) return 'too_large';
+  // Also for an empty body: without a 100 Continue, Node closes the connection after the answer.
+  inviteBody(req, res);
+  if (hasBody(req)) return receiveBody(req, limits);
+  context.body = NO_BODY;
+  return 'read';
+}
+
+function receiveBody(req: IncomingMessage, { bodyBytes, bodyTimeoutMs, budget }: BodyLimits): Promise<Taken> {
+  let heldBytes = 0;
+  const mayHold = (bytes: number): boolean => {
+    if (!budget.take(bytes)) return false;
+    // The body is held until the request has ended, also if its merchant disconnects before.
+    if (heldBytes === 0) onEnd(contextOf(req), giveBack);
+    heldBytes += bytes;
+    return true;
+  };
+  const giveBack = () => {
+    budget.giveBack(heldBytes);
+    heldBytes = 0;
+  };
+  return new Promise((resolve) => {
+    readBody(req, bodyBytes, bodyTimeoutMs, mayHold, (result) => {
+      // It is streamed or refused, and an upload may last for minutes.
+      if (result.kind === 'too_large') giveBack();
+      resolve(takenOf(req, result, bodyTimeoutMs));
+    });
+  });
+}
+
+function takenOf(req: IncomingMessage, result: BodyResult, bodyTimeoutMs: number): Taken {
+  const context = contextOf(req);
+  switch (result.kind) {
+    case 'body':
+      context.body = result.body;
+      return 'read';
+    case 'too_large':
+      req.unshift(result.read);
+      context.isTooLarge = true;
+      return 'too_large';
+    case 'overloaded':
+      return problem(
+        'overloaded',
+        'Too many request bodies are held in memory. The request was not sent; retry.',
+        { retryAfterS: 1 },
+      );
+    case 'timeout':
+      return problem('request_timeout', `The request body did not arrive within ${bodyTimeoutMs} ms.`);
+    case 'aborted':
+      return 'gone';
+  }
+}
+
+/** As {@link takeBody}, for requests that must be held in memory: a body that is too large is a problem. */
+export async function takeWholeBody(
+  req: IncomingMessage,
+  res: ServerResponse,
+  limits: BodyLimits,
+): Promise<'read' | 'gone' | Problem> {
+  const taken = await takeBody(req, res, limits);
+  if (taken !== 'too_large') return taken;
+  return problem('body_too_large', `The request body is larger than ${limits.bodyBytes} bytes.`);
+}
+
+/** Sends `100 Continue` if the merchant waits for it. Must not be called before the request was authenticated. */
+export function inviteBody(req: IncomingMessage, res: ServerResponse): void {
+  const context = contextOf(req);
+  const waits = req.headers.expect !== undefined && req.httpVersion !== '1.0' && !context.isInvited;
+  if (!waits || res.headersSent || res.destroyed) return;
+  context.isInvited = true;
+  res.writeContinue();
+}
+
+/** Whether Content-Length exceeds the limit. Such a body is neither read nor asked for with `100 Continue`. */
+function declaredTooLarge(req: IncomingMessage, maxBytes: number): boolean {
+  return declaredBytes(req) > maxBytes;
+}
+
+const declaredBytes = (req: IncomingMessage): number => Number(req.headers['content-length'] ?? 0);
+
+/**
+ * A whole body, or why there is none. `aborted`: the merchant disconnected before the end. `read` is the part of a body
+ * that was read before it was found too large, the last chunk included: `req.unshift(read)` restores the request.
+ */
+export type BodyResult =
+  | { kind: 'body'; body: Buffer }
+  | { kind: 'too_large'; read: Buffer }
+  | { kind: 'timeout' | 'aborted' | 'overloaded' };
+
+/**
+ * Reads a request's body as raw bytes. Unlike express.raw it does not inflate, because the backend must get the merchant's
+ * bytes. The request is paused after every result but `body`.
+ *
+ * @param maxBytes the result is `too_large` as soon as the body exceeds it
+ * @param timeoutMs for the whole body, not between two chunks
+ * @param mayHold asked for the bytes of each chunk; the result is `overloaded` if it returns false
+ * @param done called once
+ */
+export function readBody(
+  req: IncomingMessage,
+  maxBytes: number,
+  timeoutMs: number,
+  mayHold: (bytes: number) => boolean,
+  done: (result: BodyResult) => void,
+): void {
+  const declared = declaredBytes(req);
+  const buffer = new BodyBuffer(declared, maxBytes);
+  let isFinished = false;
+  let timer: NodeJS.Timeout | undefined;
+  const onData = (chunk: Buffer) => {
+    if (buffer.bytes + chunk.length > maxBytes)
+      finish({ kind: 'too_large', read: Buffer.concat([buffer.whole(), chunk]) });
+    else if (mayHold(chunk.length)) buffer.add(chunk);
+    else finish({ kind: 'overloaded' });
+  };
+  const onEnd = () => finish({ kind: 'body', body: buffer.whole() });
+  const onClose = () => finish({ kind: 'aborted' });
+  const finish = (result: BodyResult) => {
+    if (isFinished) return;
+    isFinished = true;
+    clearTimeout(timer);
+    // After the end of a body no more data comes. `error` keeps its listener: a later error would be thrown without one.
+    if (result.kind !== 'body') {
+      req.off('data', onData).off('end', onEnd);
+      req.pause();
+    }
+    done(result);
+  };
+  req.on('data', onData).on('end', onEnd).on('close', onClose).on('error', onClose);
+  // Most bodies arrive in the same packet as their head. Node emits their data before this microtask: no timer is needed.
+  queueMicrotask(() => {
+    if (isFinished || (declared > 0 && buffer.bytes === declared)) return;
+    timer = setTimeout(() => finish({ kind: 'timeout' }), timeoutMs);
+  });
+}
+
+/** First capacity for a body with a Content-Length. Larger bodies get more only as their bytes arrive. */
+const DECLARED_BYTES = 65_536;
+/** First capacity for a chunked body. */
+const UNDECLARED_BYTES = 1024;
+
+/**
+ * Collects a body in one buffer. When the buffer is full, it grows to twice the bytes received, or to its first capacity.
+ * A list of chunks would take about 400 bytes for each chunk, and a hostile client can send chunks of one byte.
+ */
+class BodyBuffer {
+  bytes = 0;
+  readonly #maxCapacity: number;
+  readonly #minCapacity: number;
+  #buffer: Buffer = Buffer.alloc(0);
+
+  constructor(declaredBytes: number, maxBytes: number) {
+    this.#maxCapacity = declaredBytes > 0 ? Math.min(declaredBytes, maxBytes) : maxBytes;
+    this.#minCapacity = declaredBytes > 0 ? DECLARED_BYTES : UNDECLARED_BYTES;
+  }
+
+  add(chunk: Buffer): void {
+    const bytes = this.bytes + chunk.length;
+    if (this.bytes === 0) {
+      // Most bodies are a single chunk, which is used without a copy.
+      this.#buffer = chunk;
+    } else {
+      if (bytes > this.#buffer.length) this.#grow(bytes);
+      chunk.copy(this.#buffer, this.bytes);
+    }
+    this.bytes = bytes;
+  }
+
+  whole(): Buffer {
+    return this.#buffer.subarray(0, this.bytes);
+  }
+
+  #grow(bytes: number): void {
+    const capacity = Math.min(this.#maxCapacity, Math.max(2 * bytes, this.#minCapacity));
+    const grown = Buffer.allocUnsafeSlow(capacity);
+    this.#buffer.copy(grown, 0, 0, this.bytes);
+    this.#buffer = grown;
+  }
+}

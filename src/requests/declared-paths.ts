@@ -1,0 +1,110 @@
+import { match as compile, parse } from 'path-to-regexp';
+import type { Identity, Operation } from '../lib/context.ts';
+import type { Where } from './members.ts';
+import type { MatchOptions } from './options.ts';
+import { lookalikesOf, tidyReadings } from './target.ts';
+
+/** An operation with the requests that it matches. */
+export interface DeclaredOperation extends Operation {
+  readonly match: MatchOptions;
+}
+
+/** A declared operation, prepared for matching. */
+export interface Candidate {
+  readonly operation: Operation;
+  readonly methods: readonly string[];
+  /** As in the configuration. */
+  readonly path: string;
+  /** If empty, methods and path decide alone. */
+  readonly where: Where;
+  /** Index in the configuration. */
+  readonly position: number;
+  /** The identities of its requests, protected and not. Made once, so that no request allocates one. */
+  readonly identities: { protected: Identity; unprotected: Identity };
+}
+
+interface Pattern {
+  readonly candidate: Candidate;
+  readonly exact: (path: string) => unknown;
+  /** Ignores letter case. */
+  readonly lenient: (path: string) => unknown;
+}
+
+const NONE: readonly Candidate[] = [];
+
+/** Finds declared operations by the path of a request. Results are in the order of the configuration. */
+export class DeclaredPaths {
+  /** By the exact path. */
+  readonly #byPath = new Map<string, Candidate[]>();
+  /** By every lookalike of the path. */
+  readonly #byLookalike = new Map<string, Candidate[]>();
+  readonly #patterns: Pattern[] = [];
+
+  constructor(declared: readonly DeclaredOperation[]) {
+    for (const [position, operation] of declared.entries()) {
+      const { path, methods, where } = operation.match;
+      const identities = identitiesOf(operation, path);
+      const candidate = { operation, methods, path, where: Object.entries(where), position, identities };
+      const literal = literalOf(path);
+      if (literal === undefined) {
+        const exact = compile(path, { decode: false, sensitive: true, trailing: false });
+        const lenient = compile(path, { decode: false });
+        this.#patterns.push({ candidate, exact, lenient });
+      } else {
+        append(this.#byPath, literal, candidate);
+        for (const lookalike of new Set(lookalikesOf(literal)))
+          append(this.#byLookalike, lookalike, candidate);
+      }
+    }
+  }
+
+  /** Whether a declaration without parameters means exactly this path. */
+  hasLiteral(path: string): boolean {
+    return this.#byPath.has(path);
+  }
+
+  /** Operations that declare exactly this path, or a pattern that matches it. */
+  exactly(path: string): readonly Candidate[] {
+    const literal = this.#byPath.get(path) ?? NONE;
+    if (this.#patterns.length === 0) return literal;
+    const matching = this.#patterns.filter(({ exact }) => exact(path)).map(({ candidate }) => candidate);
+    return matching.length === 0 ? literal : inOrder([...literal, ...matching]);
+  }
+
+  /** Operations whose path a lenient backend could take this one for. */
+  resembling(path: string): readonly Candidate[] {
+    const found = new Set<Candidate>();
+    for (const lookalike of lookalikesOf(path))
+      for (const candidate of this.#byLookalike.get(lookalike) ?? NONE) found.add(candidate);
+    if (this.#patterns.length > 0) {
+      const readings = tidyReadings(path);
+      for (const { candidate, lenient } of this.#patterns)
+        if (readings.some((reading) => lenient(reading))) found.add(candidate);
+    }
+    return found.size === 0 ? NONE : inOrder([...found]);
+  }
+}
+
+function identitiesOf(operation: Operation, route: string): Candidate['identities'] {
+  const common = { operation, scopes: [operation.name], isDeclared: true, route };
+  return {
+    protected: { ...common, isProtected: true, keyRequired: operation.idempotency.key === 'required' },
+    unprotected: { ...common, isProtected: false, keyRequired: false },
+  };
+}
+
+const inOrder = (candidates: Candidate[]): Candidate[] => candidates.sort((a, b) => a.position - b.position);
+
+/** The path that a declaration means, its backslash escapes removed; undefined if the declaration is a pattern. */
+function literalOf(path: string): string | undefined {
+  const { tokens } = parse(path);
+  return tokens.every((token) => token.type === 'text')
+    ? tokens.map(({ value }) => value).join('')
+    : undefined;
+}
+
+function append<K, V>(map: Map<K, V[]>, key: K, value: V): void {
+  const known = map.get(key);
+  if (known) known.push(value);
+  else map.set(key, [value]);
+}

@@ -1,0 +1,386 @@
+import type { Fingerprint, Scope, Token } from '../lib/brands.ts';
+import type { BackendResponse, Completion } from '../lib/exchange.ts';
+import type { CountOptions, DoubtCount, ResolutionSource } from './doubt-count.ts';
+
+/**
+ * How long a record counts as alive and how long it is kept, in milliseconds. Every record stores the lifetimes it was
+ * written with, and readers use those, so that a gateway with another configuration does not misjudge its age.
+ */
+export interface Lifetimes {
+  /** An owner counts as dead this long after its last start, restart or renewal. */
+  leaseMs: number;
+  /** A record that was completed and was never in doubt expires this long after its start. */
+  retentionMs: number;
+  /**
+   * An executing or in-doubt record expires this long after its start, or after its last restart. A record that was in
+   * doubt expires this long after it was completed or resolved.
+   */
+  inDoubtRetentionMs: number;
+}
+
+/** A record without its completion. */
+export interface RecordHead {
+  state: 'executing' | 'completed' | 'in_doubt';
+  token: Token;
+  fingerprint: Fingerprint;
+  merchant: string;
+  operation: string;
+  /** The idempotency key as the merchant sent it. */
+  key: string;
+  /** Request id of the request that started the record. A restart keeps it. */
+  requestId: string;
+  /** The gateway that started the record, or that restarted it last. */
+  gatewayId: string;
+  /** The encryption key of its response. Absent: nothing in the record is encrypted. */
+  encryptionKeyId?: string;
+  lifetimes: Lifetimes;
+  /** Whether the record has ever been in doubt. */
+  wasInDoubt: boolean;
+  /** Wall clock at the start, Unix milliseconds. Shown to people; no decision depends on it. */
+  createdAtMs: number;
+  /** Wall clock at the last change of state, Unix milliseconds. Shown to people; no decision depends on it. */
+  changedAtMs: number;
+}
+
+/** What the store holds for a scope. `completion` is set exactly when the state is `completed`. */
+export type IdempotencyRecord = RecordHead & { completion?: Completion };
+
+/**
+ * One execution of a scope, named by its random token. Every write after `start` carries the token, and the store refuses
+ * the write if the record holds another one.
+ */
+export interface Owner {
+  readonly scope: Scope;
+  readonly token: Token;
+}
+
+/** One attempt to execute a request. Each text has at most 255 latin1 characters. */
+export interface Execution extends Owner {
+  readonly fingerprint: Fingerprint;
+  readonly merchant: string;
+  readonly operation: string;
+  /** The idempotency key, 1 to 255 printable ASCII characters. */
+  readonly key: string;
+  readonly requestId: string;
+}
+
+/** The answer to a request whose scope has a record. `requestId` is that of the request that started the record. */
+export type ExistingAnswer =
+  /** Executing, and the owner is alive. */
+  | { kind: 'in_flight' }
+  | { kind: 'completed'; response: BackendResponse; requestId: string }
+  /** Completed, but the response was too large to store. */
+  | { kind: 'tombstone'; requestId: string }
+  /** The record belongs to a request with another fingerprint. */
+  | { kind: 'mismatch' }
+  /**
+   * In doubt, or executing while the owner is dead. `sinceMs`: the record's `changedAtMs`. `operation`: the record's, which
+   * may differ from the request's.
+   */
+  | { kind: 'in_doubt'; sinceMs: number; operation: string; requestId: string };
+
+/** `started`: the record is durable, and the caller owns it. */
+export type StartAnswer = { kind: 'started' } | ExistingAnswer;
+
+export type PeekAnswer = { kind: 'absent' } | ExistingAnswer;
+
+/** `stale`: the record has another token, or there is none. The record was not changed. */
+export type Fenced = 'ok' | 'stale';
+
+export interface UnansweredOptions {
+  /**
+   * Set this after a `start` or `restart` whose reply was lost. The store then also voids the token for
+   * {@link VOID_TOKEN_MS}, whatever it answers. If the lost command arrives later, it neither starts nor restarts. A
+   * `complete` is still accepted. Default false.
+   */
+  voidToken?: boolean;
+}
+
+/** Far longer than a lost command can stay under way. */
+export const VOID_TOKEN_MS = 3_600_000;
+
+/** What an operator or a lookup found out about a scope in doubt: it was executed with this result, or not executed. */
+export type Resolution = { as: 'completed'; completion: Completion } | { as: 'released' };
+
+/** Who resolved a scope, and why. Stored in the audit trail and logged, so it must hold no secret and no body. */
+export interface ResolutionNote {
+  by: string;
+  reason: string;
+}
+
+/**
+ * `changed`: the record has another token or is completed, or there is no record. `alive`: the owner may still be
+ * executing. With either answer nothing was written.
+ */
+export type Resolved = 'ok' | 'changed' | 'alive';
+
+/** What a resolution is recorded and counted with. `source`: default operator. */
+export type CountedNote = ResolutionNote & { source?: ResolutionSource };
+
+/** One resolution in the audit trail. It holds no token, no header and no body. */
+export interface AuditRecord extends ResolutionNote {
+  /** Wall clock, Unix milliseconds. */
+  atMs: number;
+  from: Pick<
+    RecordHead,
+    'state' | 'merchant' | 'operation' | 'key' | 'requestId' | 'createdAtMs' | 'changedAtMs'
+  >;
+  to: { as: 'released' } | { as: 'completed'; kind: Completion['kind']; status: number };
+}
+
+/** Far longer than the record itself: disputes and yearly audits ask about payouts of the past year. */
+export const AUDIT_RETENTION_MS = 400 * 86_400_000;
+
+export function auditRecord(
+  { state, merchant, operation, key, requestId, createdAtMs, changedAtMs }: RecordHead,
+  resolution: Resolution,
+  { by, reason }: ResolutionNote,
+  atMs: number,
+): AuditRecord {
+  const from = { state, merchant, operation, key, requestId, createdAtMs, changedAtMs };
+  if (resolution.as === 'released') return { atMs, by, reason, from, to: resolution };
+  const { completion } = resolution;
+  const status = completion.kind === 'response' ? completion.response.status : completion.status;
+  return { atMs, by, reason, from, to: { as: 'completed', kind: completion.kind, status } };
+}
+
+export interface ListFilter {
+  /** True: only records that need an operator. They are in doubt, executing with a dead owner, or unreadable. */
+  inDoubt: boolean;
+  /** The largest number of records in the page. */
+  limit: number;
+  /** {@link Listing.cursor} of the page before. Undefined: the first page. */
+  cursor?: string | undefined;
+}
+
+/** A record without its completion, because the size of a page with bodies would have no bound. */
+export type ListedRecord =
+  /** `ownerGone`: the owner is dead, and no retry has marked the record in doubt yet. */
+  | (RecordHead & { scope: Scope; ownerGone: boolean; unreadable?: undefined })
+  /** The record cannot be read; `unreadable` says why. */
+  | { scope: Scope; unreadable: string };
+
+/** One page. There are more pages as long as `cursor` is set, even if this page is short or empty. */
+export interface Listing {
+  records: ListedRecord[];
+  cursor?: string;
+}
+
+/** Does the filter select this record? */
+export function isListed(record: ListedRecord, { inDoubt }: Pick<ListFilter, 'inDoubt'>): boolean {
+  if (!inDoubt || record.unreadable !== undefined) return true;
+  return record.state === 'in_doubt' || record.ownerGone;
+}
+
+/** This store did not issue the cursor, or the cursor has become invalid. */
+export class UnknownCursor extends Error {
+  override readonly name = 'UnknownCursor';
+  constructor() {
+    super('the cursor is not known to this store: list from the first page again');
+  }
+}
+
+export interface StoreHealth {
+  ok: boolean;
+  /** A copy of the records has closed the store: its gateways must not serve, even if they only observe. Implies `ok: false`. */
+  isClosed?: boolean;
+  /** One line for the operator. */
+  detail: string;
+  /** What endangers the records although the store works, one line each. */
+  warnings: string[];
+}
+
+/**
+ * Tells one store from another, and a store from its own backup: the id is random and made with the store, and the count
+ * grows with each {@link Store.mark}. A store whose count has fallen was restored from an older state.
+ */
+export interface StoreMark {
+  /** 32 hexadecimal digits. */
+  id: string;
+  count: number;
+}
+
+export interface UsedMark extends StoreMark {
+  /** A gateway in the other mode has used the store within {@link MARK_LASTS_MS}. */
+  otherMode: boolean;
+}
+
+/** `idempotency.mode`. */
+export type Mode = 'protect' | 'observe';
+
+/** A gateway counts as using a store for this long after its last mark. */
+export const MARK_LASTS_MS = 150_000;
+
+export interface StoreOptions {
+  /** Written into the records that this gateway starts. At most 255 latin1 characters. */
+  gatewayId: string;
+  lifetimes: Lifetimes;
+}
+
+/**
+ * Holds one record per scope.
+ *
+ * **Durable** means: the answer arrives when the write survives a crash. With SQLite it is on the disk. With Redis it is as
+ * safe as Redis' own settings make it, and with `durability.replicas` it survives a failover.
+ *
+ * **Errors.** A method that cannot answer throws {@link StoreUnavailable}. If its `maybeWritten` is true, the write may have
+ * happened, or may still happen later. Repeating a write with the same token is always safe.
+ *
+ * **Unreadable records.** A value that is not a valid record is never treated as absent. A method that needs the record
+ * throws {@link UnreadableRecord}.
+ */
+export interface Store {
+  /** Undefined: the store is not on this machine. */
+  readonly usage?: StoreUsage;
+  /** Why starts and restarts are refused now, as far as the store knows without a command. Undefined: they are not. */
+  readonly refusing?: string | undefined;
+  /** The connection to the server. It is another value before anything can be sent on a new one. Undefined: the store has none. */
+  readonly connection?: unknown;
+  /** Calls `act` each time when a new connection can be used. */
+  onConnected?(act: () => void): void;
+  /**
+   * absent → executing. Creates the record and takes the lease in one atomic step. Durable: the request may be sent only
+   * after `started`.
+   *
+   * If a record exists, answers what that record means for this request. If it is executing, has the same fingerprint and
+   * its owner is dead, the store first marks it in doubt. If the record is executing under this token, the start is a
+   * repetition of one whose answer was lost, and the answer is `started`.
+   */
+  start(execution: Execution): Promise<StartAnswer>;
+  /** Answers what the record means for this request, as `start` would. Only reads: a dead owner's record stays executing. */
+  peek(request: Pick<Execution, 'scope' | 'fingerprint'>): Promise<PeekAnswer>;
+  /**
+   * in doubt → executing, under the token, gateway id and lifetimes of this execution. The record keeps its first request
+   * id and its creation time. Takes the lease. Durable, as `start` is.
+   *
+   * @returns `changed` if the record is not in doubt, has another fingerprint, or does not exist
+   */
+  restart(execution: Execution): Promise<'ok' | 'changed'>;
+  /**
+   * Extends the owner's lease.
+   *
+   * @returns `lost` if the lease had lapsed. The store takes it again, and sets `wasInDoubt`, because other gateways may
+   *   have answered `in_doubt`.
+   */
+  renew(owner: Owner): Promise<Fenced | 'lost'>;
+  /**
+   * executing or in doubt → completed. Durable. Gives the lease back. Repeating it with the same token is `ok` and
+   * changes nothing, even with another completion.
+   *
+   * If there is no record, creates it as completed, because the backend has executed the request. The store sets
+   * `wasInDoubt` if it created the record, the record was in doubt, the lease had lapsed, or the record is older than its
+   * retention.
+   */
+  complete(execution: Execution, completion: Completion): Promise<Fenced>;
+  /**
+   * executing or in doubt → absent. Durable. Gives the lease back. Only for a request that the backend surely did not
+   * execute, because the next request with the key is sent.
+   */
+  release(owner: Owner, options?: UnansweredOptions): Promise<Fenced>;
+  /**
+   * executing → in doubt, called by the owner, who gives its lease back. A record that is in doubt already stays so: `ok`.
+   * Not necessarily durable: if the write is lost, the owner soon counts as dead, and readers answer `in_doubt` too.
+   */
+  markInDoubt(owner: Owner, options?: UnansweredOptions): Promise<Fenced>;
+  /** The whole record, or undefined if there is none. */
+  get(scope: Scope): Promise<IdempotencyRecord | undefined>;
+  /**
+   * In how many milliseconds the record expires if nothing changes it. SQLite counts running time, so there the record can
+   * live longer. Undefined: there is no record, or it never expires.
+   */
+  expiresInMs(scope: Scope): Promise<number | undefined>;
+  /**
+   * One page of records, in no particular order. A record that changes during the listing may be missing, or appear twice.
+   *
+   * @throws {UnknownCursor}
+   */
+  list(filter: ListFilter): Promise<Listing>;
+  /**
+   * in doubt, or executing with a dead owner → completed under a new token, or absent. The new token makes a late
+   * `complete` of the old owner stale. Adds an audit record in the same atomic step, and counts the resolution
+   * ({@link DoubtCount}). Durable.
+   *
+   * @param seen the token of the record that the decision was made on
+   */
+  resolve(scope: Scope, seen: Token, resolution: Resolution, note: CountedNote): Promise<Resolved>;
+  /**
+   * Counts the keys in doubt. Never blocks a write, and reads in small steps.
+   *
+   * With Redis one gateway counts for all, at most once in `everyMs` (half as often in a cluster), and the others get its last
+   * result. So a gateway that calls this every `everyMs` gets a count that is at most twice as old.
+   *
+   * @param signal ends the counting; then the promise rejects
+   */
+  countDoubts(options: CountOptions): Promise<DoubtCount>;
+  /** The resolutions of a scope, oldest first. Each is kept for at least {@link AUDIT_RETENTION_MS}. */
+  audit(scope: Scope): Promise<AuditRecord[]>;
+  /** The store's mark. Undefined: no gateway has written one. Only reads. */
+  readMark(mode: Mode): Promise<UsedMark | undefined>;
+  /**
+   * Counts the mark up, and makes it if there is none. Notes for {@link MARK_LASTS_MS} that a gateway in this mode uses it.
+   * Durable.
+   */
+  mark(mode: Mode): Promise<UsedMark>;
+  /** Writes a probe record, because a store that can only read is not ready. Does not throw. */
+  health(): Promise<StoreHealth>;
+  close(): Promise<void>;
+}
+
+/** What a store on this machine uses, as far as it knows without a command. */
+export interface StoreUsage {
+  /** Commands that wait for the end of the transaction before theirs. */
+  queued: number;
+  /** Size of the write-ahead log. */
+  walBytes: number;
+  /** Space that the file system has for this process. Infinity: it does not say. */
+  freeBytes: number;
+}
+
+/** The store did not answer within its time limit, refused the command, or failed. */
+export class StoreUnavailable extends Error {
+  override readonly name = 'StoreUnavailable';
+  /** False: the command had no effect and will have none, so the caller has nothing to undo. Default true. */
+  readonly maybeWritten: boolean;
+  constructor(message: string, options: ErrorOptions & { maybeWritten?: boolean } = {}) {
+    super(message, options);
+    this.maybeWritten = options.maybeWritten ?? true;
+  }
+}
+
+/**
+ * `damaged`: the value is not a record of this format. `unknown_key`: this gateway does not have its encryption key.
+ * `not_authentic`: it cannot be decrypted with the key of that id.
+ */
+export type UnreadableReason = 'damaged' | 'unknown_key' | 'not_authentic';
+
+/**
+ * What both stores write: the version of SQLite's schema, and the version in the names of Redis' keys. It changes with what an
+ * older gateway would misread.
+ */
+export const STORE_FORMAT = 2;
+
+/**
+ * The store has another format than this version reads and writes. It is never opened, because records that this version
+ * does not see would be absent to it, and their keys would be paid again.
+ */
+export class OtherFormat extends StoreUnavailable {
+  constructor(message: string) {
+    super(message, { maybeWritten: false });
+  }
+}
+
+/** The store's mark has a format of another version. It is left as it is. */
+export class UnreadableMark extends StoreUnavailable {
+  constructor() {
+    super('the mark of the store has the format of another version', { maybeWritten: false });
+  }
+}
+
+/** The value under the scope cannot be read as a record. It must never be treated as absent. */
+export class UnreadableRecord extends StoreUnavailable {
+  readonly reason: UnreadableReason;
+  constructor(why: string, reason: UnreadableReason = 'damaged') {
+    super(`the record cannot be read: ${why}`, { maybeWritten: false });
+    this.reason = reason;
+  }
+}

@@ -1,0 +1,168 @@
+import * as z from 'zod';
+
+const ms = (min: number, max: number) => z.number().int().min(min).max(max);
+
+const isRedisUrl = (text: string) =>
+  URL.canParse(text) && /^rediss?:$/.test(new URL(text).protocol) && new URL(text).hostname !== '';
+
+const redisUrl = z
+  .string()
+  .refine(isRedisUrl, 'must be an address such as redis://redis.internal:6379 (rediss:// for TLS)');
+
+const isAddress = (text: string) => isRedisUrl(text) && /^rediss?:\/\/[^@/]+\/?$/.test(text);
+const redisAddress = z
+  .string()
+  .refine(
+    isAddress,
+    'must be an address such as redis://redis.internal:6379 (rediss:// for TLS); set username and password as separate options',
+  );
+
+/** `tls` as a section. It holds for every connection to Redis that uses TLS, those to `lock.nodes` included. */
+const redisTls = z
+  .strictObject({
+    /** The certificate authorities that Redis' certificate may come from, in place of the well-known ones. */
+    ca: z.string().min(1).optional(),
+    /** The gateway's own certificate for a Redis that asks for one, with its intermediates. */
+    cert: z.string().min(1).optional(),
+    /** The private key of `cert`. */
+    key: z.string().min(1).optional(),
+    /** The name that the certificate of each server must have. Default: its host. */
+    serverName: z.string().min(1).optional(),
+  })
+  .refine(({ cert, key }) => (cert === undefined) === (key === undefined), 'needs cert and key together');
+
+/** Section `lock`. */
+export const lockOptions = z.strictObject({
+  /** How long the owner of a key counts as alive without renewing its lease. */
+  leaseMs: ms(100, 600_000).default(10_000),
+  /** Independent Redis nodes for Redlock, an odd number. Empty: leases are kept in the store. */
+  nodes: z
+    .array(redisUrl)
+    .refine(
+      (nodes) => nodes.length === 0 || nodes.length % 2 === 1,
+      'must be an odd number of nodes, or none',
+    )
+    .default([]),
+});
+
+const timeoutMs = ms(10, 60_000).default(500);
+
+/**
+ * Where the gateway notes which store it uses, to notice one that was emptied or restored. Default: beside the configuration,
+ * named after it (`gateway.store-mark.json`).
+ */
+const markFile = z.string().min(1).optional();
+
+/** `store.encryption`: stored responses are encrypted with AES-256-GCM. Default off. */
+const encryption = z
+  .strictObject({
+    /** Every key decrypts. A gateway cannot read a response whose key is not among them: add a key on all gateways first. */
+    keys: z
+      .array(
+        z.strictObject({
+          /** Stored in each record that this key encrypts. Never give another secret the same id. */
+          id: z
+            .string()
+            .regex(/^[A-Za-z0-9._-]{1,32}$/, 'must be 1 to 32 letters, digits, and . _ -')
+            .refine((id) => id !== 'none', 'must not be none'),
+          /** 32 random bytes in base64 or hexadecimal, such as `openssl rand -base64 32` prints. */
+          secret: z
+            .string()
+            .regex(
+              /^(?:[0-9A-Fa-f]{64}|[A-Za-z0-9+/]{43}=)$/,
+              'must be 32 bytes: 44 characters of base64 or 64 hexadecimal digits',
+            ),
+        }),
+      )
+      .min(1)
+      .max(16),
+    /** The id of the key that encrypts. Default: the first one. none: nothing new is encrypted, and the keys only decrypt. */
+    current: z.string().optional(),
+  })
+  .superRefine(({ keys, current }, context) => {
+    const issue = (path: (string | number)[], message: string) =>
+      context.addIssue({ code: 'custom', path, message });
+    for (const [i, { id, secret }] of keys.entries()) {
+      const before = keys.slice(0, i);
+      if (before.some((other) => other.id === id)) issue(['keys', i, 'id'], 'is the id of an earlier key');
+      if (before.some((other) => other.secret === secret))
+        issue(['keys', i, 'secret'], 'is the secret of an earlier key');
+    }
+    if (current !== undefined && current !== 'none' && !keys.some(({ id }) => id === current))
+      issue(['current'], 'must be the id of one of the keys, or none');
+  });
+
+const sqliteStore = z.strictObject({
+  kind: z.literal('sqlite'),
+  /** Folder of the database, shared by all gateways of this machine. */
+  path: z.string().min(1).default('./data'),
+  markFile,
+  encryption: encryption.optional(),
+  /** A command without an answer within this time fails: the store is unavailable. */
+  timeoutMs,
+});
+
+/** Redis 7.0 or newer, with persistence and without eviction. */
+const redisStore = z
+  .strictObject({
+    kind: z.literal('redis'),
+    /** One server: redis:// or rediss://, with its credentials. */
+    url: redisUrl.optional(),
+    /** In place of `url`: sentinels, and the name of their master. rediss:// is TLS to the sentinel itself; `tls` is for the data nodes. */
+    sentinels: z.strictObject({ name: z.string().min(1), nodes: z.array(redisAddress).min(1) }).optional(),
+    /** In place of `url`: some nodes of a cluster. */
+    cluster: z.array(redisAddress).min(1).optional(),
+    /** Credentials of the data nodes behind sentinels or in a cluster. */
+    username: z.string().min(1).optional(),
+    password: z.string().min(1).optional(),
+    /** TLS to the data nodes behind sentinels or in a cluster: true. With a section, which also goes with a rediss:// `url`: paths of PEM files. */
+    tls: z.union([z.boolean(), redisTls]).optional(),
+    /** Prefix of every Redis key. */
+    prefix: z
+      .string()
+      .regex(/^[\w.:-]{1,64}$/, 'must be 1 to 64 letters, digits, and _ . : -')
+      .default('oncegate'),
+    /** How long to wait for Redis at the start. */
+    connectTimeoutMs: z.number().int().min(100).max(120_000).default(5000),
+    durability: z
+      .strictObject({
+        /**
+         * Replicas that must acknowledge a start before the request is sent, and a result before it is replayed; else 503. As many as
+         * follow the master, those that are away included.
+         */
+        replicas: z.number().int().min(0).max(10).default(0),
+        /**
+         * True: more replicas than that, and a store that was emptied, restored or has lost writes, are warnings, and keys may be paid
+         * twice. False: no new key is started then.
+         */
+        mayLoseOnFailover: z.boolean().default(false),
+      })
+      .prefault({}),
+    markFile,
+    encryption: encryption.optional(),
+    /** A command without an answer within this time fails: the store is unavailable. */
+    timeoutMs,
+  })
+  .superRefine(({ url, sentinels, cluster, username, password, tls, durability }, context) => {
+    const mistake = (option: string, message: string, ...path: string[]) =>
+      context.addIssue({ code: 'custom', path: [option, ...path], message });
+    const given = [url, sentinels, cluster].filter((location) => location !== undefined).length;
+    if (given !== 1) mistake('url', 'needs exactly one of url, sentinels and cluster');
+    const hasFiles = typeof tls === 'object';
+    if (url !== undefined && (username ?? password ?? (hasFiles ? undefined : tls)) !== undefined)
+      mistake(
+        'url',
+        'already contains username, password and TLS (rediss://), so they must not be set separately',
+      );
+    if (hasFiles && url?.startsWith('redis:'))
+      mistake('url', 'must begin with rediss:// when tls is a section');
+    // ioredis sends a WAIT to any node.
+    if (cluster && durability.replicas > 0)
+      mistake('durability', 'is not possible with cluster, only with url or sentinels', 'replicas');
+    const secure = cluster?.filter((node) => node.startsWith('rediss:')).length;
+    if (cluster && secure !== 0 && (secure !== cluster.length || tls === false))
+      mistake('cluster', 'must begin with rediss:// for all nodes of the cluster, or for none');
+  });
+
+/** Section `store`. */
+export const storeOptions = z.discriminatedUnion('kind', [sqliteStore, redisStore]);

@@ -1,0 +1,145 @@
+import { createCipheriv, createDecipheriv, createSecretKey, type KeyObject, randomBytes } from 'node:crypto';
+import type { Scope } from '../lib/brands.ts';
+import type { BackendResponse, Completion } from '../lib/exchange.ts';
+import { type IdempotencyRecord, type RecordHead, UnreadableRecord } from './contract.ts';
+
+/** A response whose headers and body are encrypted. Its status is readable. */
+export interface SealedResponse {
+  kind: 'sealed';
+  status: number;
+  /** The id of the encryption key, which the record holds. */
+  keyId: string;
+  /** Nonce, authentication tag, ciphertext. */
+  bytes: Buffer;
+}
+
+/** A completion in the form in which both stores keep it. */
+export type StoredCompletion = Completion | SealedResponse;
+
+/** A record in the form in which both stores keep it. `encryptionKeyId` is set exactly when its completion is sealed. */
+export type StoredRecord = RecordHead & { completion?: StoredCompletion };
+
+/** Section `store.encryption`. */
+export interface Encryption {
+  /** `secret`: 32 bytes in base64 (44 characters) or hexadecimal (64 characters). */
+  keys: readonly { id: string; secret: string }[];
+  /** The id of the key that encrypts, or `none`. Default: the first key. */
+  current?: string | undefined;
+}
+
+/** In place of the current key: nothing is encrypted, and the keys only decrypt. */
+const NO_KEY = 'none';
+
+const CIPHER = 'aes-256-gcm';
+const KEY_BYTES = 32;
+const NONCE_BYTES = 12;
+const TAG_BYTES = 16;
+const CIPHERTEXT_AT = NONCE_BYTES + TAG_BYTES;
+
+/**
+ * Encrypts the headers and the body of stored responses with AES-256-GCM, for both stores (ADR 23).
+ *
+ * The authentication tag covers scope, status and key id: a response that was copied into another record, or that got another
+ * status, cannot be read. Without a current key, responses are stored as they are.
+ */
+export class ResponseCipher {
+  readonly #keys = new Map<string, KeyObject>();
+  /** Undefined: nothing is encrypted. */
+  readonly #current: { id: string; key: KeyObject } | undefined;
+
+  /** @throws {RangeError} for a secret that does not have 32 bytes, and for a current key that is not among the keys */
+  constructor({ keys, current = keys[0]?.id ?? NO_KEY }: Encryption = { keys: [] }) {
+    for (const { id, secret } of keys) {
+      const bytes = Buffer.from(secret, secret.length === 2 * KEY_BYTES ? 'hex' : 'base64');
+      if (bytes.length !== KEY_BYTES) throw new RangeError(`the encryption key ${id} must have 32 bytes`);
+      this.#keys.set(id, createSecretKey(bytes));
+    }
+    const key = this.#keys.get(current);
+    if (!key && current !== NO_KEY) throw new RangeError(`there is no encryption key ${current}`);
+    this.#current = key && { id: current, key };
+  }
+
+  /** A completion as it is to be stored. A tombstone has nothing to encrypt. */
+  seal(scope: Scope, completion: Completion): StoredCompletion {
+    if (!this.#current || completion.kind === 'tombstone') return completion;
+    const { id, key } = this.#current;
+    const { status, headers, body } = completion.response;
+    const nonce = newNonce();
+    const cipher = createCipheriv(CIPHER, key, nonce, { authTagLength: TAG_BYTES });
+    cipher.setAAD(boundTo(scope, status, id));
+    const plain = encodeResponse(headers, body);
+    const encrypted = cipher.update(plain);
+    cipher.final();
+    const bytes = Buffer.concat([nonce, cipher.getAuthTag(), encrypted]);
+    return { kind: 'sealed', status, keyId: id, bytes };
+  }
+
+  /**
+   * A record as it was before it was stored.
+   *
+   * @throws {UnreadableRecord} if it is encrypted, and this gateway cannot decrypt it
+   */
+  open(scope: Scope, record: StoredRecord): IdempotencyRecord {
+    const { completion } = record;
+    if (completion?.kind !== 'sealed') return record as IdempotencyRecord;
+    return { ...record, completion: { kind: 'response', response: this.#decrypt(scope, completion) } };
+  }
+
+  /** Why no record under this encryption key can be decrypted. Undefined: the key is known, or the record is not encrypted. */
+  whyUnknown(keyId: string | undefined): string | undefined {
+    if (keyId === undefined || this.#keys.has(keyId)) return undefined;
+    return `it is encrypted with the key ${JSON.stringify(keyId)}, which store.encryption.keys does not have`;
+  }
+
+  #decrypt(scope: Scope, { status, keyId, bytes }: SealedResponse): BackendResponse {
+    const key = this.#keys.get(keyId);
+    if (!key) throw new UnreadableRecord(this.whyUnknown(keyId) as string, 'unknown_key');
+    if (bytes.length < CIPHERTEXT_AT) throw new UnreadableRecord('its encrypted response is too short');
+    const decipher = createDecipheriv(CIPHER, key, bytes.subarray(0, NONCE_BYTES), {
+      authTagLength: TAG_BYTES,
+    });
+    decipher.setAAD(boundTo(scope, status, keyId));
+    decipher.setAuthTag(bytes.subarray(NONCE_BYTES, CIPHERTEXT_AT));
+    const plain = decipher.update(bytes.subarray(CIPHERTEXT_AT));
+    try {
+      decipher.final();
+    } catch {
+      throw new UnreadableRecord(
+        `its response cannot be decrypted: the key ${JSON.stringify(keyId)} is another one here, or the record was changed`,
+        'not_authentic',
+      );
+    }
+    return { status, ...decodeResponse(plain) };
+  }
+}
+
+/** What the tag covers besides the response. The scope has 64 characters, so different values never give the same bytes. */
+const boundTo = (scope: Scope, status: number, keyId: string): Buffer =>
+  Buffer.from(`oncegate response 1 ${scope} ${status} ${keyId}`, 'latin1');
+
+/** Length of the headers (u32), headers (a JSON array of names and values), body. */
+function encodeResponse(headers: readonly string[], body: Buffer): Buffer {
+  const fields = Buffer.from(JSON.stringify(headers));
+  const bytes = Buffer.allocUnsafe(4 + fields.length + body.length);
+  bytes.writeUInt32BE(fields.length);
+  fields.copy(bytes, 4);
+  body.copy(bytes, 4 + fields.length);
+  return bytes;
+}
+
+/** The tag was valid, so these bytes are those that {@link encodeResponse} wrote. */
+function decodeResponse(bytes: Buffer): Pick<BackendResponse, 'headers' | 'body'> {
+  const bodyAt = 4 + bytes.readUInt32BE();
+  return { headers: JSON.parse(bytes.toString('utf8', 4, bodyAt)), body: bytes.subarray(bodyAt) };
+}
+
+/** One call for the random bytes of many nonces is cheaper than one call each. */
+const POOLED_NONCES = 256;
+let pool = Buffer.alloc(0);
+
+function newNonce(): Buffer {
+  if (pool.length === 0) pool = randomBytes(NONCE_BYTES * POOLED_NONCES);
+  const nonce = pool.subarray(0, NONCE_BYTES);
+  pool = pool.subarray(NONCE_BYTES);
+  return nonce;
+}

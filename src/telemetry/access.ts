@@ -1,0 +1,123 @@
+import { randomUUID } from 'node:crypto';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { Clock } from '../lib/clock.ts';
+import { attachContext, type Client, exemplarIdOf, type RequestContext } from '../lib/context.ts';
+import { Tally } from '../lib/roster.ts';
+import { type Logger, loggablePath, requestLog } from './logger.ts';
+import type { Metrics } from './metrics.ts';
+import { keepTrace } from './traceparent.ts';
+import type { Tracing } from './tracing.ts';
+
+/** An inbound `X-Request-Id` of this form is kept. */
+const WELL_FORMED = /^[A-Za-z0-9._-]{8,128}$/;
+
+export interface AccessOptions {
+  clock: Clock;
+  logger: Logger;
+  metrics: Metrics;
+  /** Finds where a request came from. */
+  clientOf(req: IncomingMessage): Client;
+  /** Default: a request keeps the trace that it comes with. */
+  tracing?: Tracing | undefined;
+}
+
+/** Begins the context of each request. When the request has ended, writes its log line and its metrics. */
+export class Access {
+  readonly #options: AccessOptions;
+  readonly #log: (fields: object) => void;
+  readonly #open = new Tally();
+
+  constructor(options: AccessOptions) {
+    this.#options = options;
+    this.#log = requestLog(options.logger);
+    options.metrics.track(options.metrics.inFlight, () => this.open);
+  }
+
+  /** Requests that are being answered, and those that still execute after their merchant has disconnected. */
+  get open(): number {
+    return this.#open.count;
+  }
+
+  /** Resolves when no request is open. */
+  idle(): Promise<void> {
+    return this.#open.idle();
+  }
+
+  begin(req: IncomingMessage, res: ServerResponse): RequestContext {
+    const context: RequestContext = {
+      requestId: newRequestId(req),
+      startedAtMs: this.#options.clock.monotonicMs(),
+      client: this.#options.clientOf(req),
+      traceId: undefined,
+      spans: undefined,
+      upstreamMs: 0,
+      waitMs: 0,
+      done: true,
+    };
+    if (this.#options.tracing) this.#options.tracing.begin(req, context);
+    else keepTrace(req.headers, context);
+    attachContext(req, context);
+    this.#open.begin();
+    res.once('close', () => {
+      // An execution can outlive the merchant's connection. The log line needs the outcome, so it waits for the execution.
+      if (context.done) this.#end(req, res, context);
+      else context.onDone = () => this.#end(req, res, context);
+    });
+    return context;
+  }
+
+  #end(req: IncomingMessage, res: ServerResponse, context: RequestContext): void {
+    this.#open.end();
+    context.onEnd?.();
+    const { metrics, clock } = this.#options;
+    const durationMs = clock.monotonicMs() - context.startedAtMs;
+    const merchantGone = !context.isUpgrade && !res.writableFinished;
+    const outcome = context.outcome ?? 'merchant_gone';
+    const operation = context.identity?.operation.name ?? 'none';
+    metrics.requests.inc({ operation, outcome });
+    metrics.observeRequest({ operation }, durationMs / 1000, exemplarIdOf(context));
+    // A handler that requires no key may have no merchant.
+    if (context.merchant?.code) metrics.merchant(context.merchant.code).ended(outcome, durationMs / 1000);
+    const [path = ''] = (req.url ?? '').split('?', 1);
+    const ownMs = Math.max(0, durationMs - context.upstreamMs - context.waitMs);
+    if (!context.passedThrough) metrics.gatewaySeconds.observe({ operation }, ownMs / 1000);
+    const status = res.headersSent ? res.statusCode : undefined;
+    const loggedPath = context.identity?.route ?? loggablePath(path);
+    const scope = context.scope?.slice(0, 16);
+    context.spans?.end({
+      ...{ operation, outcome, merchantGone, scope },
+      // The answer to a handshake is written by the pass-through.
+      status: context.passedThrough === 'upgraded' ? 101 : status,
+      merchant: context.merchant?.code,
+      route: context.identity?.route,
+      path: loggedPath,
+    });
+    this.#log({
+      requestId: context.requestId,
+      traceId: context.traceId,
+      client: context.client.address,
+      merchant: context.merchant?.code,
+      keyId: context.merchant?.keyId,
+      operation,
+      method: req.method,
+      path: loggedPath,
+      status,
+      outcome,
+      would: context.would,
+      scope,
+      ignoredKeyHeaders: context.ignoredKeyHeaders,
+      durationMs: round(durationMs),
+      upstreamMs: round(context.upstreamMs),
+      waitMs: round(context.waitMs),
+      merchantGone: merchantGone || undefined,
+    });
+  }
+}
+
+/** The inbound `X-Request-Id` if it is well-formed, or a new id. */
+export function newRequestId({ headers }: IncomingMessage): string {
+  const inbound = headers['x-request-id'];
+  return typeof inbound === 'string' && WELL_FORMED.test(inbound) ? inbound : randomUUID();
+}
+
+const round = (ms: number): number => Math.round(ms * 100) / 100;

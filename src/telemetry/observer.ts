@@ -1,0 +1,194 @@
+import type { LoggedResolution } from '../doubts/records.ts';
+import type { KeyReload } from '../lib/context.ts';
+import type { Logger } from './logger.ts';
+import type { Metrics } from './metrics.ts';
+
+/** What the log says about a request with an idempotency key. The engine's `Call` and a record's head both have it. */
+interface Keyed {
+  scope: string;
+  merchant: string;
+  operation: string;
+  requestId?: string;
+  traceId?: string | undefined;
+}
+
+/** Each result of the engine that is counted as a conflict, and its label. */
+const CONFLICTS: Record<string, string> = {
+  in_flight: 'in_flight',
+  mismatch: 'mismatch',
+  in_doubt: 'in_doubt',
+  tombstone: 'not_stored',
+};
+
+/**
+ * Turns events of other modules into metrics and log lines. Satisfies the engine's `EngineObserver` and the lookups'
+ * `LookupObserver`. (access.ts writes the line and the metrics that every request has.)
+ */
+export class Observer {
+  /** Called for each resolution of this process. The store counts all of them. */
+  onResolved: () => void = () => {};
+  readonly #metrics: Metrics;
+  readonly #logger: Logger;
+
+  constructor(metrics: Metrics, logger: Logger) {
+    this.#metrics = metrics;
+    this.#logger = logger;
+  }
+
+  // Requests with an idempotency key.
+
+  /** Counts replays and conflicts. `result`: the kind of the engine's result. */
+  handled(operation: string, result: string): void {
+    if (result === 'replayed') this.#metrics.hits.inc({ operation });
+    const kind = CONFLICTS[result];
+    if (kind) this.#metrics.conflicts.inc({ operation, kind });
+  }
+
+  inDoubt(call: Keyed, cause: 'timeout' | 'connection' | 'status', reason: string): void {
+    this.#metrics.inDoubt.inc({ operation: call.operation, cause });
+    this.#metrics.merchant(call.merchant).leftInDoubt();
+    this.#logger.warn({ ...named(call), reason }, 'the outcome of an execution is unknown');
+  }
+
+  sendsAgain(call: Keyed): void {
+    this.#metrics.sentAgain.inc({ operation: call.operation });
+    this.#logger.warn(named(call), 'a request whose outcome is unknown is sent again');
+  }
+
+  leaseLost(call: Keyed): void {
+    this.#metrics.leaseLost.inc();
+    this.#logger.warn(named(call), 'a lease lapsed while its owner was alive');
+  }
+
+  // Requests with an idempotency key, under `mode: observe`.
+
+  observed(operation: string, would: string): void {
+    this.#metrics.observed.inc({ operation, would });
+  }
+
+  unobserved(operation: string, reason: string): void {
+    this.#metrics.unobserved.inc({ operation, reason });
+  }
+
+  // Writes that the store refused, or has not answered.
+
+  stale(write: string, call: Keyed): void {
+    this.#metrics.stale.inc({ write });
+    this.#logger.warn({ ...named(call), write }, 'a write was refused: another execution owns the record');
+  }
+
+  lateAnswer(call: Keyed, late: object, stored: object): void {
+    this.#logger.error(
+      { ...named(call), late, stored },
+      'a late response was not stored: the key has another result',
+    );
+  }
+
+  completeLate(call: Keyed, cause: unknown): void {
+    this.#metrics.completeLate.inc({ operation: call.operation });
+    const reason = cause instanceof Error ? cause.message : 'no answer';
+    this.#logger.error({ ...named(call), reason }, 'the response was sent before it was stored');
+  }
+
+  completeGivenUp(call: Keyed): void {
+    this.#logger.error(
+      named(call),
+      'the response was sent and never stored, and this process ends: the key may be in doubt',
+    );
+  }
+
+  // Keys in doubt.
+
+  lookedUp(operation: string, result: 'completed' | 'released' | 'unknown' | 'failed'): void {
+    this.#metrics.lookups.inc({ operation, result });
+  }
+
+  /** A lookup did not decide the key. */
+  undecided(record: Keyed, said: string, times: number): void {
+    const fields = { ...named(record), said, times };
+    // Only the first undecided lookup of a key is a warning.
+    this.#logger[times === 1 ? 'warn' : 'debug'](fields, 'a lookup did not decide a key in doubt');
+  }
+
+  resolved(scope: string, { by, reason, from, to }: LoggedResolution): void {
+    const { state, merchant, operation } = from;
+    const fields = { ...named({ scope, merchant, operation }), by, reason, from: state, to: to.as };
+    this.#logger.info(fields, 'a key in doubt was resolved');
+    this.onResolved();
+  }
+
+  // Secret keys that the backend is asked for.
+
+  keyProbed(result: string): void {
+    this.#metrics.keyProbes.inc({ result });
+  }
+
+  keysUnchecked(reason: string): void {
+    this.#logger.warn({ reason }, 'the backend cannot check a secret key');
+  }
+
+  keysReloaded(reload: KeyReload): void {
+    this.#metrics.keyReloads.inc({ result: reload.ok ? 'ok' : 'refused' });
+    logReload(this.#logger, reload);
+  }
+
+  merchantChanged(from: string, to: string): void {
+    this.#logger.error(
+      { from, to },
+      'the backend names another merchant for a secret key than before: the key is refused',
+    );
+  }
+
+  /** Redis stopped or began to count the requests of merchants for all gateways. */
+  limitsShared(isShared: boolean, reason = ''): void {
+    if (isShared) this.#logger.info('the limits of merchants are shared again');
+    else this.#logger.warn({ reason }, 'the limits of merchants are not shared: Redis does not answer');
+  }
+
+  // The store itself.
+
+  commandEnded(command: string, result: 'ok' | 'failed', ms: number): void {
+    this.#metrics.storeSeconds.observe({ command, result }, ms / 1000);
+  }
+
+  /** A record cannot be read, so its key is refused. `why` names no key, no header and no body. */
+  unreadable(scope: string, reason: string, why: string): void {
+    this.#metrics.unreadable.inc({ reason });
+    this.#logger.error({ scope: scope.slice(0, 16), reason, why }, 'a record cannot be read');
+  }
+
+  /** A result had not reached `durability.replicas` in time. */
+  unreplicated(): void {
+    this.#metrics.unreplicated.inc();
+  }
+
+  clockStepped(stepMs: number): void {
+    this.#metrics.clockSteps.inc();
+    this.#logger.error({ stepMs }, 'the clock of Redis’ host was stepped: records expire early or late');
+  }
+
+  /** SQLite committed a transaction. */
+  committed(ms: number): void {
+    this.#metrics.sqliteCommitSeconds.observe(ms / 1000);
+  }
+
+  writerReplaced(error: Error): void {
+    this.#logger.error({ err: error }, 'the store’s writer thread died and was replaced');
+  }
+}
+
+/** Logs the first 16 digits of the scope, which are enough to find the record. The idempotency key is never logged. */
+const named = ({ scope, merchant, operation, requestId, traceId }: Keyed) => ({
+  ...(traceId !== undefined && { traceId }),
+  scope: scope.slice(0, 16),
+  merchant,
+  operation,
+  requestId,
+});
+
+/** Not a method of {@link Observer}: `bearerAuth` of the package has no metrics. */
+export function logReload(logger: Logger, reload: KeyReload): void {
+  if (reload.ok) logger.info({ keys: reload.keys }, 'the secret keys were reloaded');
+  else
+    logger.error({ reason: reload.error }, 'the secret keys cannot be reloaded; the old ones stay in force');
+}

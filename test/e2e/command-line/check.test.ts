@@ -1,0 +1,259 @@
+import { existsSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { stringify } from 'yaml';
+import { createSandbox } from '../../../src/sandbox/sandbox.ts';
+import { httpBackend } from '../../support/backend.ts';
+import { send } from '../../support/client.ts';
+import { type Ended, expectPlain, newFolder, run } from '../../support/command.ts';
+import { type MoreConfig, testConfig } from '../../support/config.ts';
+import { freePort } from '../../support/free-port.ts';
+import { openKeyBackend } from '../../support/key-backend.ts';
+import { startRedis } from '../../support/redis-server.ts';
+import { onRedis } from '../../support/stores.ts';
+
+const sandbox = await createSandbox({ port: 0 });
+afterAll(() => sandbox.close());
+const inUse = { host: '127.0.0.1', port: Number(new URL(sandbox.url).port) };
+
+interface Checked {
+  upstreamUrl?: string;
+  /** Members that are added to each secret key. */
+  keys?: object[];
+  args?: string[];
+  folder?: string;
+}
+
+function check(
+  more: MoreConfig = {},
+  { upstreamUrl = sandbox.url, keys = [{}], args = [], folder = newFolder() }: Checked = {},
+) {
+  const file = join(folder, 'gateway.yaml');
+  const config = testConfig(folder, upstreamUrl, more);
+  const items = keys.map((key, i) => ({ id: `k${i}`, dangerouslyPlainSecret: `sk_check_${i}`, ...key }));
+  writeFileSync(join(folder, 'keys.yaml'), stringify({ merchants: [{ code: 'M-1', keys: items }] }));
+  writeFileSync(file, stringify(config));
+  return run(['check', '--config', file, ...args]);
+}
+
+const warningsIn = ({ stdout }: Ended) => stdout.split('\n').filter((line) => line.startsWith('warn'));
+
+/** A proxy that repeats a POST without an answer, or with 503, as many times. */
+async function repeatingProxy(target: string, times: number): Promise<string> {
+  return await httpBackend(async ({ method = '', url = '', headers }, res) => {
+    const { 'x-oncegate-delivery': marker = '' } = headers;
+    for (let tries = 0; ; tries++) {
+      const isLast = tries === times || method !== 'POST';
+      try {
+        const answer = await send(target, { method, path: url, headers: { 'x-oncegate-delivery': marker } });
+        if (answer.status === 503 && !isLast) continue;
+        res.writeHead(answer.status).end(answer.body);
+        return;
+      } catch {
+        if (!isLast) continue;
+        res.destroy();
+        return;
+      }
+    }
+  });
+}
+
+describe('check --deliver', () => {
+  const PATH = '/_sandbox/deliveries';
+  it('sends a POST through the proxies in front of the backend, and fails if it arrives twice', async () => {
+    const through = async (upstreamUrl: string, path = PATH) =>
+      await check({}, { upstreamUrl, args: ['--deliver', path] });
+    for (const url of [sandbox.url, await repeatingProxy(sandbox.url, 0)]) {
+      const once = await through(url);
+      expect([once.code, once.stdout]).toEqual([
+        0,
+        expect.stringMatching(/^ok {3}deliver: a POST arrives once/m),
+      ]);
+    }
+    const repeated = await through(await repeatingProxy(sandbox.url, 2));
+    expect([repeated.code, repeated.stderr]).toEqual([1, 'oncegate: not ready: deliver\n']);
+    expect(repeated.stdout).toMatch(
+      /^FAIL deliver: a POST that the backend ends by a reset arrived 3 times/m,
+    );
+    const uncounted = await through(sandbox.url, '/v2/get_balance');
+    expect(uncounted.stdout).toMatch(
+      /^FAIL deliver: GET \S+ does not say how often .* arrived \(status 401\)/m,
+    );
+    expect((await check({}, { args: ['--deliver', '/a?b'] })).code).toBe(64);
+  });
+});
+
+describe('check', () => {
+  it('prints a line for each check, and fails with the names of those that failed', async () => {
+    const ok = await check();
+    expect(ok).toMatchObject({ code: 0, stderr: '' });
+    expect(ok.stdout).toMatch(/^ok {3}store: .+\nok {3}upstream: .+\nok {3}keys: 1 key from .+\n$/);
+    expect(ok.stdout).not.toMatch(/sk_check/);
+    const failed = await check({}, { upstreamUrl: `http://127.0.0.1:${await freePort()}` });
+    expect(failed).toMatchObject({ code: 1, stderr: 'oncegate: not ready: upstream\n' });
+    expect(failed.stdout).toMatch(/^ok {3}store: .+\nFAIL upstream: .*ECONNREFUSED.*\nok {3}keys: .+\n$/);
+    // A folder may have a dot in its name.
+    const dotted = { kind: 'sqlite' as const, path: join(newFolder(), 'records.v1') };
+    expect((await check({ store: dotted })).code).toBe(0);
+  });
+
+  it('warns of ports and addresses that cannot be used, and of one port for both servers', async () => {
+    const [one, two] = [await freePort(), await freePort()];
+    const at = (port: number) => ({ host: '127.0.0.1', port });
+    const isInUse = `port ${inUse.port} on 127.0.0.1 is in use, by a running gateway or another process`;
+    const cases: [more: MoreConfig, ...warnings: unknown[]][] = [
+      [{ listen: inUse }, `warn listen: ${isInUse}`],
+      [{ admin: inUse }, `warn admin: ${isInUse}`],
+      [{ listen: at(one), admin: at(two) }],
+      [{ listen: at(one), admin: at(one) }, expect.stringMatching(`^warn admin: port ${one} .* is in use`)],
+      // RFC 5737 reserves this address for documentation, so no machine has it.
+      [
+        { listen: { host: '192.0.2.1', port: one } },
+        `warn listen: port ${one} on 192.0.2.1 cannot be used: EADDRNOTAVAIL`,
+      ],
+    ];
+    for (const [more, ...warnings] of cases) {
+      const ended = await check(more);
+      expect(ended).toMatchObject({ code: 0, stderr: '' });
+      expect(warningsIn(ended)).toEqual(warnings);
+    }
+  });
+
+  it('warns of keys and operations that need attention, and fails then with --strict', async () => {
+    const soon = new Date(Date.now() + 86_400_000).toISOString();
+    const keys = [
+      {},
+      { expiresAt: '2020-01-01T00:00:00Z' },
+      { expiresAt: soon },
+      { scopes: ['withdrw', 'other'] },
+    ];
+    const pay = { name: 'pay', match: { method: 'POST', path: '/v1/pay' } };
+    const retried = { ...pay, idempotency: { key: 'optional', inDoubt: 'retry' } } as const;
+    const unprotected = { ...pay, idempotency: { key: 'none' } } as const;
+    const cases: [more: MoreConfig, keys: object[], ...warnings: RegExp[]][] = [
+      [
+        {},
+        keys,
+        /^keys: expired: M-1\/k1$/,
+        new RegExp(`^keys: expires within 30 days: M-1/k2 \\(${soon}\\)$`),
+        /^keys: no operation has the scope "withdrw": M-1\/k3$/,
+      ],
+      [{}, [], /^keys: there are no secret keys: every request gets 401$/],
+      [{}, [{}]],
+      [{ operations: [unprotected] }, [{}], /^operations: pay has key: none: a key does not protect/],
+      [{ operations: [retried] }, [{}], /^operations: pay has inDoubt: retry: .*pays twice, unless/],
+      [
+        { idempotency: { mode: 'observe' } },
+        [{}],
+        /^operations: idempotency\.mode is observe: nothing is protected; .*pays twice$/,
+      ],
+    ];
+    for (const [more, keys, ...warnings] of cases)
+      for (const args of [[], ['--offline'], ['--offline', '--strict']]) {
+        const ended = await check(more, { keys, args });
+        const fails = args.includes('--strict') && warnings.length > 0;
+        const stderr = fails ? `oncegate: warnings: ${warnings.length} (--strict)\n` : '';
+        expect(ended).toMatchObject({ code: fails ? 1 : 0, stderr });
+        expect(warningsIn(ended).map((line) => line.replace('warn ', ''))).toEqual(
+          warnings.map((warning) => expect.stringMatching(warning)),
+        );
+      }
+  });
+
+  it('prints one document with --json, whatever it finds', async () => {
+    const args = ['--json'];
+    const documents = [
+      await check({}, { args, keys: [{ expiresAt: '2020-01-01T00:00:00Z' }, {}] }),
+      await check({}, { args: ['--json', '--offline'], keys: [{ scopes: [] }] }),
+      await check({}, { args, upstreamUrl: `http://127.0.0.1:${await freePort()}` }),
+    ];
+    expect(documents.map(({ code }) => code)).toEqual([0, 1, 1]);
+    const [warned, broken, notReady] = documents.map(({ stdout }) => JSON.parse(stdout));
+    expect(warned).toEqual({
+      ok: true,
+      checks: ['store', 'upstream', 'keys'].map((name) => ({
+        ...{ name, result: 'ok', detail: expect.any(String) },
+      })),
+      warnings: ['keys: expired: M-1/k0'],
+      mistakes: [],
+    });
+    expect(broken).toMatchObject({
+      ...{ ok: false, checks: [], warnings: [] },
+      mistakes: [
+        expect.stringContaining('the key file'),
+        expect.stringContaining('merchants[0].keys[0].scopes: must name an operation'),
+      ],
+    });
+    expect(notReady).toMatchObject({ ok: false, mistakes: [] });
+    expect(notReady.checks).toContainEqual({
+      ...{ name: 'upstream', result: 'failed' },
+      detail: expect.stringContaining('ECONNREFUSED'),
+    });
+  });
+
+  it('skips store, backend and ports with --offline, and prints that', async () => {
+    const nowhere = `redis://127.0.0.1:${await freePort()}`;
+    const more = { store: { kind: 'redis' as const, url: nowhere }, listen: inUse };
+    const args = ['--offline'];
+    const ended = await check(more, { upstreamUrl: 'http://127.0.0.1:1', args });
+    expect(ended).toMatchObject({ code: 0, stderr: '' });
+    expect(ended.stdout.replace(/ from .+/, '').split('\n')).toEqual([
+      'ok   keys: 1 key',
+      ...['store', 'upstream', 'ports'].map((name) => `skip ${name}: not checked (--offline)`),
+      '',
+    ]);
+    const folder = newFolder();
+    const broken = await check({}, { args, keys: [{ scopes: [] }], folder });
+    expect(broken.code).toBe(1);
+    expectPlain(broken);
+    expect(broken.stderr).toContain('merchants[0].keys[0].scopes: must name an operation');
+    expect(existsSync(join(folder, 'data'))).toBe(false);
+  });
+
+  it('asks a Redis for its settings', async () => {
+    const [durable, weak, evicting] = await Promise.all([
+      startRedis(),
+      startRedis({ appendonly: false }),
+      startRedis({ args: ['--maxmemory-policy', 'allkeys-lru'] }),
+    ]);
+    for (const redis of [durable, weak]) {
+      const ended = await check(onRedis(redis));
+      expect(ended).toMatchObject({ code: 0, stderr: '' });
+      expect(ended.stdout).toMatch(/^ok {3}store: redis\n/);
+      expect(warningsIn(ended)).toEqual(
+        redis === durable ? [] : [expect.stringMatching(/^warn store: redis runs without appendonly: ./)],
+      );
+    }
+    // 69 is the exit code of serve. check exits with 1 for every failed check, as its help says.
+    const evicts = await check(onRedis(evicting), { args: ['--json'] });
+    expect(evicts.code).toBe(1);
+    const mistakes = [expect.stringMatching(/maxmemory-policy/)];
+    expect(JSON.parse(evicts.stdout)).toMatchObject({ ok: false, mistakes });
+    const url = `redis://:hunter2@127.0.0.1:${await freePort()}`;
+    const away = await check({ store: { kind: 'redis', url, connectTimeoutMs: 300 } });
+    expect(away.code).toBe(1);
+    expectPlain(away);
+    expect(away.stderr).toMatch(/redis cannot be reached/);
+    expect(away.stderr).not.toMatch(/hunter2/);
+  });
+
+  it('tries a key that nobody has, and warns if the backend does not refuse it', async () => {
+    const auth = { keys: { source: 'upstream' } } as const;
+    const keysLines = async (upstreamUrl: string, ...args: string[]) => {
+      const { code, stdout } = await check({ auth }, { upstreamUrl, args });
+      expect(code).toBe(0);
+      return stdout.split('\n').filter((line) => line.includes('keys: '));
+    };
+    const asks = 'GET /v2/get_balance';
+    const ok = `ok   keys: no key list: the backend is asked with ${asks}, and 0 keys are known`;
+    expect(await keysLines(sandbox.url)).toEqual([ok]);
+    const backend = await openKeyBackend();
+    backend.keys.get = () => 'M-1';
+    const any = `warn keys: ${asks} accepts ANY secret key: everyone who calls the gateway is M-1`;
+    expect(await keysLines(backend.url)).toEqual([ok, any]);
+    backend.answer = (res) => res.writeHead(404).end();
+    const status = `warn keys: ${asks} must answer 401 or 403 to an invalid secret key: GET answered 404`;
+    expect(await keysLines(backend.url)).toEqual([ok, status]);
+    expect(await keysLines(backend.url, '--offline')).toEqual(['skip keys: not checked (--offline)']);
+  });
+});

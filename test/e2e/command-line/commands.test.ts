@@ -1,0 +1,224 @@
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { createServer, type Server } from 'node:http';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { parse, stringify } from 'yaml';
+import { listen } from '../../../src/gateway/http-server.ts';
+import { type Ended, expectPlain, newFolder, run, runProcess } from '../../support/command.ts';
+import { type MoreConfig, testConfig } from '../../support/config.ts';
+import { freePort } from '../../support/free-port.ts';
+import { startRedis } from '../../support/redis-server.ts';
+
+const SECRET = 'hunter2-hunter2-hunter2';
+
+function newFile(text: string): string {
+  const file = join(newFolder(), 'gateway.yaml');
+  writeFileSync(file, text);
+  return file;
+}
+
+const configWith = (more: MoreConfig = {}): string =>
+  newFile(stringify(testConfig(newFolder(), 'http://127.0.0.1:9', more)));
+
+const serve = (more: MoreConfig = {}) => run(['serve', '--config', configWith(more)]);
+
+const startOn = (...args: string[]) =>
+  run(['start', '--port=0', '--admin-port=0', '--sandbox-port=0', `--data=${newFolder()}`, ...args]);
+
+function expectOneLine(ended: Ended, line: RegExp | string): void {
+  expect(ended.stderr).toMatch(line);
+  expect(ended.stderr.split('\n')).toHaveLength(2);
+  expect(ended.stderr).not.toContain(SECRET);
+  expectPlain(ended);
+}
+
+describe('the command line', () => {
+  it('prints the help of a command, and the version of the package', async () => {
+    const { version } = JSON.parse(readFileSync(new URL('../../../package.json', import.meta.url), 'utf8'));
+    expect(await run(['--version'])).toEqual({ code: 0, stdout: `${version}\n`, stderr: '' });
+    const helps: Record<string, string[]> = {
+      '': ['serve', 'check', 'keys', 'records', 'sandbox', 'start', '--help'],
+      'serve --help': ['--config FILE', 'gateway.example.yaml'],
+      'check -h': ['--config FILE', 'Exit codes'],
+      'keys hash --help': ['--id ID', '--scope OPERATION', 'ONCEGATE_PEPPER', 'standard input'],
+      'records --help': ['list', 'show', 'resolve', 'Exit codes'],
+      'records resolve --help': ['--as completed', '--reason TEXT', '--execution E', '--body FILE'],
+      'store --help': ['accept', '--reason TEXT', '--by NAME', 'Exit codes'],
+      'sandbox --help': ['--port PORT', '--db FILE', 'sk_sandbox_alpha'],
+      'start --help': ['--config FILE', '--port N', '--admin-port N', '--sandbox-port N', '--data DIR'],
+    };
+    for (const [command, words] of Object.entries(helps)) {
+      const ended = await run(command.split(' ').filter(Boolean));
+      expect({ command, ...ended }).toMatchObject({ command, code: 0, stderr: '' });
+      for (const word of words) expect(ended.stdout).toContain(word);
+    }
+  });
+
+  it('exits with 64 for wrong arguments, says which, and prints the usage of the command', async () => {
+    const cases: [args: string[], reason: string, usage: string][] = [
+      [['frobnicate'], 'there is no command "frobnicate"', 'oncegate serve --config FILE'],
+      [['toString'], 'there is no command "toString"', 'oncegate serve --config FILE'],
+      [['serve'], '--config is missing', 'oncegate serve --config FILE'],
+      [['check', '--confg', 'a.yaml'], "'--confg'", 'oncegate check --config FILE'],
+      [['serve', 'a.yaml'], "'a.yaml'", 'oncegate serve --config FILE'],
+      [
+        ['config', 'show'],
+        'the config command needs an action: print',
+        'oncegate config print --config FILE',
+      ],
+      [['keys', 'forget'], 'the keys command needs an action', 'oncegate keys hash'],
+      [['keys', 'rotate'], '--merchant is missing', 'oncegate keys rotate'],
+      [['keys', 'hash'], '--id is missing', 'oncegate keys hash'],
+      [['records', 'settle'], 'the records command needs an action', 'oncegate records list'],
+      [['records', 'list'], '--config is missing', 'oncegate records list --config FILE'],
+      [['store', 'reset'], 'the store command needs an action', 'oncegate store accept'],
+      [['start', '--prot', '1'], "'--prot'", '--sandbox-port N'],
+      [['start', '--admin-port', '65536'], '"65536" is not a port', ''],
+      [['start', '--sandbox-port=-1'], '"-1" is not a port', ''],
+      [['start', '--config', 'a.yaml', '--port', '1'], '--port cannot be used together', '--sandbox-port N'],
+    ];
+    for (const [args, reason, usage] of cases) {
+      const ended = await run(args);
+      expect({ args, ...ended }).toMatchObject({ args, code: 64, stdout: '' });
+      expectPlain(ended);
+      expect(ended.stderr.split('\n')[0]).toContain(reason);
+      expect(ended.stderr).toContain(usage);
+    }
+  });
+
+  it('exits with 64 for a port that there is not, and creates no file', async () => {
+    const cwd = newFolder();
+    const inProcess = await runProcess(['start', '--port=http'], { cwd });
+    expect(inProcess).toEqual({ code: 64, stdout: '', stderr: 'oncegate: "http" is not a port\n' });
+    expect(readdirSync(cwd)).toEqual([]);
+  });
+});
+
+describe('a command with a broken configuration', () => {
+  const UPSTREAM = 'upstream: { url: "http://127.0.0.1:9" }\n';
+  const TOKEN_FROM_ENVIRONMENT = 'admin: { token: "$' + '{ADMIN_TOKEN}" }';
+  const cases: [text: string, ...lines: RegExp[]][] = [
+    [
+      `${UPSTREAM}listen: { port: high }\nlimts: 2\n`,
+      /^oncegate: listen\.port: "high" is not allowed: ./,
+      /^oncegate: limts: is not an option; is it limits\? \(line 3, column 1\)$/,
+    ],
+    [`${UPSTREAM}${TOKEN_FROM_ENVIRONMENT}`, /^oncegate: the environment has no ADMIN_TOKEN$/],
+    [`${UPSTREAM}admin: { token: *${SECRET} }`, /^oncegate: is not valid YAML: ./],
+    [`upstream: "http://user:${SECRET}@a"`, /^oncegate: upstream: ./],
+    [
+      `${UPSTREAM}admin: { host: 0.0.0.0 }`,
+      /^oncegate: admin\.token: is required when admin\.host is not a loopback ./,
+    ],
+  ];
+
+  it.each(['serve', 'check', 'start'])('exits with 78 and a line for each mistake: %s', async (command) => {
+    for (const [text, ...lines] of cases) {
+      const file = newFile(text);
+      const ended = await run([command, '--config', file]);
+      expect({ text, ...ended }).toMatchObject({ text, code: 78, stdout: '' });
+      expectPlain(ended);
+      expect(ended.stderr).not.toContain(SECRET);
+      const said = ended.stderr.replaceAll(`${file}: `, '').trimEnd().split('\n');
+      expect(said).toHaveLength(lines.length);
+      for (const line of lines) expect(said).toContainEqual(expect.stringMatching(line));
+    }
+    expect(await run([command, '--config', '/nowhere/gateway.yaml'])).toEqual({
+      ...{ code: 78, stdout: '', stderr: 'oncegate: /nowhere/gateway.yaml: cannot be read (ENOENT)\n' },
+    });
+  });
+});
+
+it('config print shows the configuration in force, which a gateway reads again, and no secret', async () => {
+  const file = newFile(
+    'upstream: { url: "http://127.0.0.1:9000", responseTimeoutMs: 5s }\nadmin: { token: "$' +
+      '{TOKEN}" }\nstore: { kind: sqlite, encryption: { keys: [{ id: a, secret: "$' +
+      '{STORE_KEY}" }] } }\n',
+  );
+  const env = { TOKEN: 'a-token-of-some-length', STORE_KEY: 'ab'.repeat(32) };
+  const printed = await run(['config', 'print', '--config', file], { env });
+  expect(printed).toMatchObject({ code: 0, stderr: '' });
+  for (const secret of Object.values(env)) expect(printed.stdout).not.toContain(secret);
+  expect(parse(printed.stdout)).toMatchObject({
+    upstream: { url: 'http://127.0.0.1:9000', responseTimeoutMs: 5000 },
+    admin: { token: '[secret]', port: 8081 },
+    store: { kind: 'sqlite', path: './data', encryption: { keys: [{ id: 'a', secret: '[secret]' }] } },
+  });
+  const again = newFile(
+    printed.stdout
+      .replace('token: "[secret]"', `token: ${env.TOKEN}`)
+      .replace('secret: "[secret]"', `secret: ${env.STORE_KEY}`),
+  );
+  expect((await run(['config', 'print', '--config', again])).stdout).toBe(printed.stdout);
+});
+
+describe('a start that cannot succeed says why in one line', () => {
+  let other: Server;
+  let port: number;
+  beforeAll(async () => {
+    other = createServer();
+    port = await listen(other, '127.0.0.1', 0);
+  });
+  afterAll(() => new Promise((resolve) => other.close(resolve)));
+
+  it('if a port is in use', async () => {
+    const taken = { host: '127.0.0.1', port };
+    for (const more of [{ listen: taken }, { admin: taken }]) {
+      const ended = await serve(more);
+      expect(ended.code).toBe(1);
+      expectOneLine(ended, new RegExp(`^oncegate: port ${port} on 127\\.0\\.0\\.1 is in use`));
+    }
+    for (const option of ['--port', '--admin-port', '--sandbox-port']) {
+      const ended = await startOn(`${option}=${port}`);
+      expect([ended.code, ended.stdout]).toEqual([1, '']);
+      expectOneLine(ended, new RegExp(`\\b${port}\\b.* in use`));
+    }
+  });
+
+  it('if the data folder cannot be used', async () => {
+    const file = configWith();
+    const serveOn = (path: string) => serve({ store: { kind: 'sqlite', path } });
+    const ends: [code: number, named: string, ended: Ended][] = [
+      [1, 'gateway.yaml', await startOn(`--data=${join(file, 'data')}`)],
+      [1, '/proc/oncegate-data', await startOn('--data=/proc/oncegate-data')],
+      [69, 'gateway.yaml', await serveOn(join(file, 'data'))],
+      [69, 'gateway.yaml', await serveOn(file)],
+    ];
+    for (const [code, named, ended] of ends) {
+      expect(ended.code).toBe(code);
+      expectOneLine(ended, named);
+    }
+    expect(existsSync('/proc/oncegate-data')).toBe(false);
+  });
+
+  it('if the key file cannot be used', async () => {
+    const path = join(newFolder(), 'keys.yaml');
+    const hash = `hmac-sha256:${'0'.repeat(64)}`;
+    const files: [what: string, keys: object | undefined, named: RegExp][] = [
+      ['it does not exist', undefined, new RegExp(`${path} is refused:\\n.*ENOENT`)],
+      ['a secret in the place of a hash', { id: 'a', hash: SECRET }, /merchants\[0\]\.keys\[0\]\.hash/],
+      ['no pepper for its hashes', { id: 'a', hash }, /pepper/],
+    ];
+    for (const [what, key, named] of files) {
+      if (key) writeFileSync(path, stringify({ merchants: [{ code: 'M-1', keys: [key] }] }));
+      const ended = await serve({ auth: { keys: { source: 'file', path } } });
+      expect([what, ended.code]).toEqual([what, 1]);
+      expectPlain(ended);
+      expect(ended.stderr).toMatch(named);
+      expect(ended.stderr).not.toContain(SECRET);
+    }
+  });
+
+  it('if Redis cannot be reached, or has another password', async () => {
+    const serveOn = (url: string, connectTimeoutMs: number) =>
+      serve({
+        store: { kind: 'redis', url: url.replace('redis://', `redis://:${SECRET}@`), connectTimeoutMs },
+      });
+    const closed = await startRedis({ args: ['--requirepass', 'another'] });
+    const away = await serveOn(`redis://127.0.0.1:${await freePort()}`, 500);
+    expectOneLine(away, /^oncegate: redis cannot be reached: .*ECONNREFUSED/);
+    const refused = await serveOn(closed.url, 2000);
+    expectOneLine(refused, /^oncegate: redis .*WRONGPASS/);
+    expect([away.code, refused.code]).toEqual([69, 69]);
+  });
+});

@@ -1,0 +1,65 @@
+import { randomUUID } from 'node:crypto';
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import type { FoundRecord, Overview } from '../../../src/console/contract.ts';
+import { withdraw } from '../../support/client.ts';
+import { adminPortOf, consoleOptions, loggedIn } from '../../support/console.ts';
+import { movableClock } from '../../support/movable-clock.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { until } from '../../support/until.ts';
+
+let stack: Stack;
+beforeAll(async () => {
+  stack = await openStack({ admin: consoleOptions, idempotency: { countDoubtsEveryMs: 1000 } });
+});
+afterAll(() => stack.close());
+
+it('the overview needs attention until the last key in doubt is resolved, and while the count is old', async () => {
+  const browser = await loggedIn(stack.adminUrl);
+  const key = randomUUID();
+  await withdraw(stack.url, { key, fault: 'execute-then-reset' });
+  const counted = (keys: number) =>
+    until(async () => {
+      const overview = await browser.api<Overview>('overview');
+      return overview.doubts.keys === keys ? overview : undefined;
+    }, 20_000);
+  expect(await counted(1)).toMatchObject({
+    state: 'warning',
+    doubts: { keys: 1, countedAt: expect.stringMatching(/^\d{4}-/) },
+  });
+  const { scope, record } = await browser.api<FoundRecord>('records/find', {
+    json: { merchant: 'M-ALPHA', key },
+  });
+  await browser.api(`records/${scope}/resolve`, {
+    json: { as: 'completed', execution: record?.execution, reason: 'books' },
+  });
+  expect(await counted(0)).toMatchObject({ state: 'ok' });
+
+  // The last count is old then, as if the store had not answered since.
+  const clock = movableClock();
+  const later = await adminPortOf(stack, clock);
+  clock.pass(60_000);
+  const overview = await (await loggedIn(later.url)).api<Overview>('overview');
+  expect([overview.state, overview.doubts.keys]).toEqual(['warning', 0]);
+  await later.close();
+});
+
+it('the overview has the checks of /readyz, and fails with one of them', async () => {
+  const browser = await loggedIn(stack.adminUrl);
+  const names = ['store', 'upstream', 'keys', 'draining'];
+  const well = await browser.api<Overview>('overview');
+  expect(well).toMatchObject({
+    ...{ state: 'ok', mode: 'protect', build: { version: expect.stringMatching(/^\d/) } },
+  });
+  expect(well.checks.map(({ name, ok }) => [name, ok])).toEqual(names.map((name) => [name, true]));
+  // It has samples before anybody has looked.
+  expect(well.samples).toHaveLength(1);
+  expect((await browser.api<Overview>(`overview?after=${well.samples[0]?.upMs}`)).samples).toEqual([]);
+  await stack.sandbox.close();
+  const failing = await until(async () => {
+    const overview = await browser.api<Overview>('overview');
+    return overview.state === 'failing' ? overview : undefined;
+  });
+  expect(failing.checks.filter(({ ok }) => !ok)).toEqual([
+    expect.objectContaining({ name: 'upstream', detail: expect.stringContaining('ECONNREFUSED') }),
+  ]);
+});

@@ -1,0 +1,120 @@
+/** The merchant gets the answer that the backend sent: status, fields and body. */
+import { createServer, type Socket } from 'node:net';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { type OpenBackend, openBackend } from '../../support/backend.ts';
+import { eachRowInTurn } from '../../support/each-row.ts';
+import { payoutBody } from '../../support/payout.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
+import { ALPHA, head, request, Wire } from '../../support/wire.ts';
+
+/** What the backend says to each request, in Latin-1. The test may say more on the socket. */
+let said = '';
+let socket: Socket | undefined;
+let backend: OpenBackend;
+let stack: Stack;
+beforeAll(async () => {
+  backend = await openBackend(
+    createServer((opened) => {
+      socket = opened;
+      opened.on('data', () => opened.write(said, 'latin1'));
+    }),
+  );
+  stack = await openStack({ upstream: { url: backend.url } });
+});
+afterAll(async () => {
+  await stack.close();
+  await backend.close();
+});
+
+let keys = 0;
+const payout = JSON.stringify(payoutBody(1));
+/** The ways in which a request reaches the backend. The same bytes under a key are replayed the second time. */
+const ways: [string, () => string | Buffer][] = [
+  ['passed through', () => head('GET /v3/echo', ALPHA)],
+  ['executed', () => head('GET /v2/get_balance', ALPHA)],
+  [
+    'executed under a key',
+    () => request('POST /v1/index.php', [ALPHA, `x-service-idempotency: order-${keys++}`], payout),
+  ],
+];
+/** Two answers to the same bytes. */
+async function twice(bytes: string | Buffer) {
+  const wire = await Wire.open(stack.port);
+  return [await wire.write(bytes).answer(), await wire.write(bytes).answer()];
+}
+
+/** The answer without the headers that the gateway may add. */
+const own = (lines: readonly string[]) => lines.filter((line) => !OF_THE_GATEWAY.test(line));
+const OF_THE_GATEWAY =
+  /^(?:content-length|date|connection|keep-alive|x-request-id|idempotent-(?:replayed|original-request-id)):/i;
+
+describe.each(ways)('%s', (_way, bytes) => {
+  test('the fields are as they were written', async () => {
+    const fields = ['X-Two: 1', 'x-two: 2', '__proto__: x', 'constructor: c', 'X_Under: a', 'Location: /x'];
+    said = `HTTP/1.1 200 OK\r\nContent-Length: 2\r\n${fields.join('\r\n')}\r\n\r\nok`;
+    for (const answer of await twice(bytes())) expect(own(answer.lines)).toEqual(fields);
+    said = said.replace('X-Two: 1', 'Set-Cookie: a\r\nSet-Cookie: b');
+    const [first] = await twice(bytes());
+    expect(first?.headers['set-cookie']).toEqual(['a', 'b']);
+  });
+
+  // Node decodes the value as UTF-8 if Content-Length comes before it, and throws if it is not valid UTF-8.
+  test('so is the name of a file behind a length', async () => {
+    const names = [
+      Buffer.from('ü.pdf').toString('latin1'),
+      Buffer.from('€.pdf').toString('latin1'),
+      '\xdc.pdf',
+    ];
+    await eachRowInTurn(names, JSON.stringify, async (name) => {
+      const field = `Content-Disposition: attachment; filename="${name}"`;
+      said = `HTTP/1.1 200 OK\r\nContent-Length: 2\r\n${field}\r\n\r\nok`;
+      for (const answer of await twice(bytes()))
+        expect([answer.status, own(answer.lines), answer.body.toString()]).toEqual([200, [field], 'ok']);
+    });
+  });
+
+  test.each([204, 304])('%i has no body, and the next bytes are the next answer', async (status) => {
+    said = `HTTP/1.1 ${status} Nothing\r\n\r\n`;
+    for (const answer of await twice(bytes())) {
+      expect(answer.status).toBe(status);
+      expect(answer.headers).not.toHaveProperty('transfer-encoding');
+      expect(answer.headers['content-length'] ?? ['0']).toEqual(['0']);
+    }
+  });
+
+  test('fields of the connection are not passed on', async () => {
+    said =
+      'HTTP/1.1 200 OK\r\nConnection: X-Hop, close\r\nX-Hop: 1\r\nKeep-Alive: timeout=1\r\n' +
+      'Proxy-Authenticate: Basic\r\nUpgrade: h2c\r\nX-Kept: 1\r\nContent-Length: 4\r\n\r\nbody';
+    for (const answer of await twice(bytes())) {
+      expect(own(answer.lines)).toEqual(['X-Kept: 1']);
+      // The backend's connection is closed; the merchant's stays open.
+      expect(answer.headers).toMatchObject({ connection: ['keep-alive'], 'keep-alive': ['timeout=65'] });
+    }
+  });
+});
+
+test('status, reason and bytes of every answer that is passed through are unchanged', async () => {
+  await eachRowInTurn([200, 201, 206, 301, 401, 404, 418, 500, 503, 599], String, async (status) => {
+    said = `HTTP/1.1 ${status} Stra\xdfe\r\nX-City: K\xf6ln\r\nContent-Length: 6\r\n\r\n`;
+    const wire = (await Wire.open(stack.port)).write(head('GET /v3/echo', ALPHA));
+    // The head arrives before the body.
+    await wire.hears('\r\n\r\n');
+    expect(wire.rest).toContain(`HTTP/1.1 ${status} Stra\xdfe\r\nX-City: K\xf6ln\r\n`);
+    socket?.write(Buffer.from([0, 255, 13, 10, 13, 10]));
+    expect([...(await wire.answer()).body]).toEqual([0, 255, 13, 10, 13, 10]);
+  });
+});
+
+test('HEAD has the head of the answer and no body, refused or not', async () => {
+  said = 'HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n';
+  const wire = await Wire.open(stack.port);
+  for (const path of ['/v3/echo', '/v2/get_balance']) {
+    const answer = await wire.write(head(`HEAD ${path}`, ALPHA)).answer({ bodiless: true });
+    expect([answer.status, answer.headers['content-length']]).toEqual([200, ['500']]);
+  }
+  const refused = await wire.write(head('HEAD /v3/echo', 'Connection: close')).answer({ bodiless: true });
+  expect(refused.status).toBe(401);
+  await wire.ended;
+  expect(wire.rest).toBe('');
+});

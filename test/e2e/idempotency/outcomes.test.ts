@@ -1,0 +1,278 @@
+/** What becomes of a key, by how the exchange with the backend ends, and what its merchant gets. */
+import { createHash, randomBytes, randomUUID } from 'node:crypto';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { scopeOf } from '../../../src/ledger/record-id.ts';
+import { send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { eachRowInTurn } from '../../support/each-row.ts';
+import { payoutBody } from '../../support/payout.ts';
+import { expectProblem } from '../../support/problem.ts';
+import { inFrontOf, openStack, type Stack } from '../../support/stack.ts';
+import { until } from '../../support/until.ts';
+import { endToEndLines } from './answers.ts';
+import { beginToRead } from './reading.ts';
+import { startRecordingBackend } from './recording-backend.ts';
+
+const LIMIT = 65_536;
+/** More than the sockets between the backend and a merchant who does not read can hold. */
+const ENDLESS = 40_000_000;
+const tombstone = { status: 409, code: 'response_not_stored' } as const;
+const inDoubt = { status: 409, code: 'outcome_unknown' } as const;
+const match = { method: 'POST', path: '/v1/index.php', where: { action: 'withdraw' } };
+const isReplay = ({ headers }: TestAnswer) => headers['idempotent-replayed'] === 'true';
+
+let stack: Stack;
+beforeAll(async () => {
+  stack = await openStack({
+    upstream: { responseTimeoutMs: 1500 },
+    idempotency: { maxStoredBytes: LIMIT },
+  });
+});
+afterAll(() => stack.close());
+
+const payouts = (key: string) => stack.sandbox.ledger.payouts({ key });
+
+it('every complete response is completed, and replayed byte for byte', async () => {
+  const completed: [
+    what: string,
+    payout: { fault?: string; amount?: number },
+    status: number,
+    paid: number,
+  ][] = [
+    ['a success', {}, 201, 1],
+    ['a success after early hints', { fault: 'early-hints' }, 201, 1],
+    ['a success in many small pieces', { fault: 'drip=1' }, 201, 1],
+    ['500 behind an execution', { fault: '500-after' }, 500, 1],
+    ['403, which a firewall may answer behind an execution', { fault: 'status=403' }, 403, 0],
+    ['500 without one', { fault: '500-before' }, 500, 0],
+    ['too little money', { amount: 2_000_000 }, 402, 0],
+    ['no content', { fault: 'status=204' }, 204, 0],
+    ['not modified', { fault: 'status=304' }, 304, 0],
+    ['404', { fault: 'status=404' }, 404, 0],
+    ['409 of the backend', { fault: 'status=409' }, 409, 0],
+  ];
+  await eachRowInTurn(
+    completed,
+    ([what]) => what,
+    async ([, { fault, ...payout }, status, paid]) => {
+      const key = randomUUID();
+      const first = await withdraw(stack.url, { key, ...payout, ...(fault && { fault }) });
+      expect([first.status, isReplay(first)]).toEqual([status, false]);
+      const again = await withdraw(stack.url, { key, ...payout });
+      expect([again.status, again.body]).toEqual([status, first.body]);
+      expect(endToEndLines(again)).toEqual([...endToEndLines(first), ['Idempotent-Replayed', 'true']]);
+      expect([payouts(key), stack.sandbox.requests.ofKey(key)]).toEqual([paid, 1]);
+    },
+  );
+});
+
+it.each([401, 429])('%i is passed on unchanged, and the key is free for a retry', async (status) => {
+  const key = randomUUID();
+  // The backend's answer without the gateway.
+  const fault = `status=${status}`;
+  const headers = { 'X-Sandbox-Fault': fault, 'Content-Type': 'application/json' };
+  const direct = await send(stack.sandbox.url, {
+    ...{ method: 'POST', path: '/v1/index.php', headers, body: '{}' },
+  });
+  const undated = (answer: TestAnswer) => endToEndLines(answer).filter(([name]) => name !== 'Date');
+  const refused = await withdraw(stack.url, { key, fault });
+  expect([refused.status, refused.body, undated(refused)]).toEqual([status, direct.body, undated(direct)]);
+  const executed = await withdraw(stack.url, { key });
+  expect([executed.status, isReplay(executed)]).toEqual([201, false]);
+  expect(isReplay(await withdraw(stack.url, { key }))).toBe(true);
+  expect(payouts(key)).toBe(1);
+});
+
+/** The first gets `status`, every retry 409, and the backend sees one request. */
+async function expectInDoubt(fault: string, status: number, paid: number): Promise<void> {
+  const key = randomUUID();
+  expectProblem(await withdraw(stack.url, { key, fault }), { status, code: 'outcome_unknown' });
+  for (const _ of ['second', 'third']) expectProblem(await withdraw(stack.url, { key }), inDoubt);
+  // Another request under this key still gets its own answer. Another key, and another merchant's, is not in doubt.
+  const reused = await withdraw(stack.url, { key, amount: 11 });
+  expectProblem(reused, { status: 422, code: 'idempotency_key_reused' });
+  expect((await withdraw(stack.url, { key, secret: 'sk_sandbox_bravo' })).status).toBe(201);
+  expect(stack.sandbox.ledger.payouts({ key, merchant: 'M-ALPHA' })).toBe(paid);
+  expect(stack.sandbox.requests.ofKey(key)).toBe(2);
+}
+
+describe('an answer leaves the key in doubt if', () => {
+  it.each([
+    ['refuse', 0],
+    ['reset-before-execute', 0],
+    ['execute-then-reset', 1],
+    ['garbage', 1],
+    ['truncate', 1],
+    ['truncate-chunked', 1],
+    ['truncate-unframed', 1],
+    ['huge=30000,truncate', 1],
+  ])('it is cut off: %s', async (fault, paid) => {
+    await expectInDoubt(fault, 502, paid);
+  });
+
+  it('it is late', async () => {
+    const late = { hang: 0, 'execute-then-hang': 1, 'drip=300': 1 };
+    await Promise.all(Object.entries(late).map(([fault, paid]) => expectInDoubt(fault, 504, paid)));
+  });
+
+  it('it is that of a proxy which gave up, which is passed on unchanged', async () => {
+    for (const status of [502, 503, 504, 520, 522, 524]) {
+      const key = randomUUID();
+      const first = await withdraw(stack.url, { key, fault: `status=${status}` });
+      expect([first.status, first.headers['content-type']]).toEqual([
+        status,
+        'application/json; charset=utf-8',
+      ]);
+      expectProblem(await withdraw(stack.url, { key }), inDoubt);
+      expect(stack.sandbox.requests.ofKey(key)).toBe(1);
+      const withoutKey = await withdraw(stack.url, { fault: `status=${status}` });
+      expect([withoutKey.status, withoutKey.body]).toEqual([status, first.body]);
+    }
+  });
+});
+
+it('a page without a length leaves the key in doubt, and is passed on to a request without a key', async () => {
+  const page = 'HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n<p>paid</p>';
+  await using backend = await startRecordingBackend(page);
+  await inFrontOf(backend.url, async ({ url }) => {
+    expectProblem(await withdraw(url, { key: randomUUID() }), { status: 502, code: 'outcome_unknown' });
+    const passed = await withdraw(url, {});
+    expect([passed.status, passed.body.toString()]).toEqual([200, '<p>paid</p>']);
+  });
+});
+
+it('another gateway behind this one says in its own answers what became of the request', async () => {
+  // Both statuses alone would say the opposite.
+  const operations = [{ name: 'any', match, idempotency: { release: [401, 429, 502], unknown: [413] } }];
+  const limits = { bodyBytes: JSON.stringify(payoutBody()).length };
+  const behind = await openStack({ upstream: { responseTimeoutMs: 1500 }, limits });
+  const front = await openStack({ upstream: { url: behind.url }, operations });
+  try {
+    const doubtful = randomUUID();
+    const first = await withdraw(front.url, { key: doubtful, fault: 'execute-then-reset' });
+    expectProblem(first, { status: 502, code: 'outcome_unknown' });
+    expectProblem(await withdraw(front.url, { key: doubtful }), inDoubt);
+    const free = randomUUID();
+    const refused = await withdraw(front.url, { key: free, amount: 1000 });
+    expectProblem(refused, { status: 413, code: 'body_too_large' });
+    expect((await withdraw(front.url, { key: free })).status).toBe(201);
+    expect([doubtful, free].map((key) => behind.sandbox.requests.ofKey(key))).toEqual([1, 1]);
+  } finally {
+    await front.close();
+    await behind.close();
+  }
+});
+
+describe('an operation with configured statuses', () => {
+  const idempotency = { release: [503], unknown: [500] };
+  let configured: Stack;
+  beforeAll(async () => {
+    const operations = [{ name: 'withdraw', match, idempotency }];
+    configured = await openStack({ operations, idempotency: { maxStoredBytes: 1024 } });
+  });
+  afterAll(() => configured.close());
+
+  const retryOf = async (fault: string) => {
+    const key = randomUUID();
+    const first = await withdraw(configured.url, { key, fault });
+    return { key, first, retry: await withdraw(configured.url, { key }) };
+  };
+
+  it('releases those, and completes the others', async () => {
+    const released = await retryOf('503-before');
+    expect([released.first.status, released.retry.status]).toEqual([503, 201]);
+    expect(configured.sandbox.ledger.payouts({ key: released.key })).toBe(1);
+    for (const fault of ['429-before', 'status=504']) {
+      const completed = await retryOf(fault);
+      expect([completed.retry.status, isReplay(completed.retry)]).toEqual([completed.first.status, true]);
+      expect(configured.sandbox.requests.ofKey(completed.key)).toBe(1);
+    }
+  });
+
+  it('leaves those in doubt, also if they are too large to be stored', async () => {
+    for (const fault of ['500-after', '500-after,huge=100000']) {
+      const { key, first, retry } = await retryOf(fault);
+      expect(first.status).toBe(500);
+      expectProblem(retry, inDoubt);
+      expect(configured.sandbox.ledger.payouts({ key })).toBe(1);
+    }
+  });
+});
+
+describe('a response larger than maxStoredBytes', () => {
+  it('is streamed whole, and a retry is answered response_not_stored', async () => {
+    const key = randomUUID();
+    const first = await withdraw(stack.url, { key, fault: 'huge=3000000' });
+    expect([first.status, first.body.length]).toEqual([201, 3_000_000]);
+    expect(first.headers['content-length']).toBe('3000000');
+    const { data, padding } = first.json<{ data: { transaction_id: string }; padding: string }>();
+    expect(padding).toMatch(/^x+$/);
+    expect(stack.sandbox.ledger.transactions({ key }).map(({ id }) => id)).toEqual([data.transaction_id]);
+    expectProblem(await withdraw(stack.url, { key }), tombstone);
+    const other = await withdraw(stack.url, { key, amount: 11 });
+    expectProblem(other, { status: 422, code: 'idempotency_key_reused' });
+  });
+
+  it('is one byte larger than one that is stored', async () => {
+    for (const [bytes, status] of [
+      [LIMIT, 201],
+      [LIMIT + 1, 409],
+    ]) {
+      const key = randomUUID();
+      const first = await withdraw(stack.url, { key, fault: `huge=${bytes}` });
+      expect([first.status, first.body.length]).toEqual([201, bytes]);
+      const retry = await withdraw(stack.url, { key });
+      expect(retry.status).toBe(status);
+      if (status === 201) expect(retry.body).toEqual(first.body);
+      expect(payouts(key)).toBe(1);
+    }
+  });
+
+  it('is completed as soon as it passes the limit: a duplicate is answered while the first one still reads', async () => {
+    const key = randomUUID();
+    const reading = await beginToRead(stack.url, { key, fault: `huge=${ENDLESS}` });
+    expectProblem(await withdraw(stack.url, { key }), tombstone);
+    let bytes = 0;
+    for await (const chunk of reading) bytes += (chunk as Buffer).length;
+    expect(bytes).toBe(ENDLESS);
+    expect(payouts(key)).toBe(1);
+  });
+
+  it('whose merchant disconnects is still completed, and leaves nothing open', async () => {
+    const key = randomUUID();
+    (await beginToRead(stack.url, { key, fault: `huge=${ENDLESS}` })).destroy();
+    const scope = scopeOf('M-ALPHA', key).slice(0, 16);
+    const line = await until(() => stack.log.find((one) => one.msg === 'request' && one.scope === scope));
+    expect(line).toMatchObject({ outcome: 'executed', status: 201, merchantGone: true });
+    expectProblem(await withdraw(stack.url, { key }), tombstone);
+    expect(payouts(key)).toBe(1);
+  });
+
+  it('that is truncated beyond the limit is truncated for the merchant too, and is completed', async () => {
+    const key = randomUUID();
+    const cut = withdraw(stack.url, { key, fault: `huge=${LIMIT * 4},truncate` });
+    await expect(cut).rejects.toThrow(/aborted|hang up|reset/i);
+    expectProblem(await withdraw(stack.url, { key }), tombstone);
+    expect(payouts(key)).toBe(1);
+  });
+
+  it('with a status of the release list is forwarded whole, and the key is free', async () => {
+    const key = randomUUID();
+    const refused = await withdraw(stack.url, { key, fault: 'status=429,huge=200000' });
+    expect([refused.status, refused.body.length]).toEqual([429, 200_000]);
+    expect((await withdraw(stack.url, { key })).status).toBe(201);
+    expect(payouts(key)).toBe(1);
+  });
+
+  it('keeps every byte if it has no Content-Length', async () => {
+    const body = randomBytes(2_000_000);
+    const head = 'HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nConnection: close\r\n\r\n';
+    await using backend = await startRecordingBackend(Buffer.concat([Buffer.from(head), body]));
+    await inFrontOf(backend.url, async ({ url }) => {
+      const key = randomUUID();
+      const digest = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex');
+      expect(digest((await withdraw(url, { key })).body)).toBe(digest(body));
+      expectProblem(await withdraw(url, { key }), tombstone);
+      expect(backend.received).toHaveLength(1);
+    });
+  });
+});

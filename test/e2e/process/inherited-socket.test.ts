@@ -1,0 +1,167 @@
+import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import { writeFileSync } from 'node:fs';
+import { type AddressInfo, connect, createServer } from 'node:net';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import { stringify } from 'yaml';
+import { Authority } from '../../support/certificates.ts';
+import { send, withdraw } from '../../support/client.ts';
+import { FAST_START, newFolder, run } from '../../support/command.ts';
+import { openSharedSocket } from '../../support/shared-socket.ts';
+import { MAIN, type SpawnedGateway, spawnInheriting, track } from '../../support/spawn.ts';
+import { until } from '../../support/until.ts';
+import { configFor, isReplay, openSandbox, startGateway } from './gateways.ts';
+import { startTraffic } from './traffic.ts';
+
+const authority = new Authority();
+const MERCHANTS = 6;
+
+/** A shared socket, and what starts an instance on it. Its configuration has another port. */
+async function open({ tls = false, delayMs = 300 } = {}) {
+  const [sandbox, socket] = await Promise.all([openSandbox(), openSharedSocket()]);
+  onTestFinished(() => socket.close());
+  const listen = { host: '127.0.0.1', port: 1, ...(tls && { tls: authority.issue() }) };
+  const config = configFor(sandbox, { listen, shutdown: { delayMs, graceMs: 10_000 } });
+  const start = () => startGateway(config, {}, socket.handle);
+  return { sandbox, socket, config, start };
+}
+
+const served = ({ lines }: SpawnedGateway): number =>
+  lines.filter((line) => line.includes('"msg":"request"')).length;
+
+const isDraining = async ({ adminUrl }: SpawnedGateway): Promise<boolean> =>
+  (await send(adminUrl, { path: '/readyz' })).status === 503;
+
+describe('instances on one inherited socket', () => {
+  it.each(['http', 'https'])(
+    'execute each key once, and restart in turn under load without a refusal, a reset or a lost payout: %s',
+    async (scheme) => {
+      const { sandbox, socket, start } = await open({ tls: scheme === 'https' });
+      const instances = await Promise.all([start(), start()]);
+      for (const { port } of instances) expect(port).toBe(socket.port);
+      const url = `${scheme}://127.0.0.1:${socket.port}`;
+      const ca = authority.caBytes;
+      let paid = 0;
+      await until(async () => {
+        const keys = Array.from({ length: 10 }, () => randomUUID());
+        const pay = (key: string) => withdraw(url, { key, ca, fault: 'delay=50' });
+        const answers = await Promise.all(keys.map((key) => Promise.all([pay(key), pay(key), pay(key)])));
+        for (const all of answers) {
+          expect(all.map(({ status }) => status)).toEqual([201, 201, 201]);
+          expect(all.filter(isReplay)).toHaveLength(2);
+        }
+        paid += keys.length;
+        return instances.every((instance) => served(instance) > 0);
+      });
+      const traffic = [true, false].map((keepAlive) => startTraffic(url, MERCHANTS, { keepAlive, ca }));
+      const sent = () => traffic.flatMap((some) => some.sent);
+      const progress = async () => {
+        const before = sent().length;
+        await until(() => sent().length > before + 5 * MERCHANTS);
+      };
+      for (const at of [0, 1]) {
+        await progress();
+        expect(await instances[at]?.end()).toBe(0);
+        await progress();
+        instances[at] = await start();
+      }
+      await progress();
+      await Promise.all(traffic.map((some) => some.stop()));
+      expect(sent().filter(({ answer }) => answer?.status !== 201)).toEqual([]);
+      expect(sandbox.ledger.payouts()).toBe(sent().length + paid);
+      expect(sandbox.requests.total()).toBe(sent().length + paid);
+      expect(sandbox.ledger.duplicateKeys()).toEqual([]);
+      for (const instance of instances) expect(await instance.end()).toBe(0);
+    },
+  );
+
+  it('leave every new connection to the others as soon as they stop', async () => {
+    const { socket, start } = await open({ delayMs: 5000 });
+    const [stopping, other] = await Promise.all([start(), start()]);
+    const ended = stopping.end();
+    await until(() => isDraining(stopping));
+    const before = [served(stopping), served(other)];
+    const visits = Array.from({ length: 20 }, () => send(`http://127.0.0.1:${socket.port}`));
+    for (const { status } of await Promise.all(visits)) expect(status).toBe(401);
+    await until(() => served(other) === (before[1] as number) + 20);
+    expect(served(stopping)).toBe(before[0]);
+    expect(await isDraining(stopping)).toBe(true);
+    // The second signal: the rest of the delay would show nothing.
+    process.kill(stopping.pid, 'SIGTERM');
+    expect(await ended).toBe(1);
+  });
+});
+
+describe('a single instance on an inherited socket', () => {
+  it('restarts under load, while connections wait for it', async () => {
+    const { sandbox, socket, start } = await open();
+    const url = `http://127.0.0.1:${socket.port}`;
+    // The socket listens before the gateway has been started.
+    const first = withdraw(url, { key: 'first' });
+    let instance = await start();
+    expect((await first).status).toBe(201);
+    const traffic = startTraffic(url, MERCHANTS, { keepAlive: false });
+    for (const key of ['a', 'b']) {
+      const before = traffic.sent.length;
+      await until(() => traffic.sent.length > before + 5 * MERCHANTS);
+      expect(await instance.end()).toBe(0);
+      const waiting = withdraw(url, { key });
+      instance = await start();
+      expect((await waiting).status).toBe(201);
+    }
+    await traffic.stop();
+    expect(traffic.sent.filter(({ answer }) => answer?.status !== 201)).toEqual([]);
+    expect(sandbox.ledger.payouts()).toBe(traffic.sent.length + 3);
+    expect(await instance.end()).toBe(0);
+  });
+
+  it('cuts no connection if it cannot start', async () => {
+    const { socket, config, start } = await open();
+    const other = createServer().listen(0, '127.0.0.1');
+    await once(other, 'listening');
+    onTestFinished(() => void other.close());
+    const waiting = withdraw(`http://127.0.0.1:${socket.port}`, { key: 'waits' });
+    const admin = { host: '127.0.0.1', port: (other.address() as AddressInfo).port };
+    await expect(startGateway({ ...config, admin }, {}, socket.handle)).rejects.toThrow('is in use');
+    const instance = await start();
+    expect((await waiting).status).toBe(201);
+    expect(await instance.end()).toBe(0);
+  });
+});
+
+it('anything but one listening TCP socket is refused in a sentence', async () => {
+  const { config } = await open();
+  const file = join(newFolder(), 'gateway.yaml');
+  writeFileSync(file, stringify(config));
+  const several = { LISTEN_PID: `${process.pid}`, LISTEN_FDS: '2' };
+  expect(await run(['serve', '--config', file], { env: several })).toMatchObject({
+    code: 78,
+    stderr:
+      'oncegate: LISTEN_FDS=2: the gateway serves one inherited socket; leave one ListenStream= in the socket unit\n',
+  });
+
+  const unix = createServer().listen(join(newFolder(), 'socket'));
+  const tcp = createServer().listen(0, '127.0.0.1');
+  await Promise.all([once(unix, 'listening'), once(tcp, 'listening')]);
+  const connection = connect((tcp.address() as AddressInfo).port, '127.0.0.1');
+  await once(connection, 'connect');
+  onTestFinished(() => {
+    connection.destroy();
+    for (const server of [unix, tcp]) server.close();
+  });
+  const { fd } = (unix as unknown as { _handle: { fd: number } })._handle;
+  for (const inherited of [fd, connection]) {
+    const serve = [process.execPath, MAIN, 'serve', '--config', file] as const;
+    const child = track(spawnInheriting([inherited], serve, { ...process.env, ...FAST_START }));
+    const [said, [code]] = await Promise.all([
+      text(child.stderr as NodeJS.ReadableStream),
+      once(child, 'exit'),
+    ]);
+    expect(code).toBe(78);
+    expect(said).toMatch(
+      /^oncegate: LISTEN_FDS=1: the inherited file descriptor 3 is not a listening TCP socket/,
+    );
+  }
+});

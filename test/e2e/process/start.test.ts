@@ -1,0 +1,154 @@
+import { spawn } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import { closeSync, globSync, openSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { expect, it, onTestFinished } from 'vitest';
+import { stringify } from 'yaml';
+import { loadBundle } from '../../../src/lib/load-bundle.ts';
+import { openBlackHole } from '../../support/backend.ts';
+import { send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { FAST_START, newFolder } from '../../support/command.ts';
+import { type MoreConfig, testConfig } from '../../support/config.ts';
+import { freePort } from '../../support/free-port.ts';
+import { startRedis } from '../../support/redis-server.ts';
+import { MAIN, track } from '../../support/spawn.ts';
+import { startHere } from '../../support/started.ts';
+import { onRedis } from '../../support/stores.ts';
+import { begin, startTour } from '../../support/tour.ts';
+import { until } from '../../support/until.ts';
+import { configFor, isReplay, openSandbox } from './gateways.ts';
+
+const env = { ...process.env, ...FAST_START };
+
+/** Sends the request of a printed curl command. The tests of the README run curl itself. */
+function sendCurl(command = ''): Promise<TestAnswer> {
+  const words = [...command.matchAll(/'([^']*)'|(\S+)/g)].map(([, quoted, plain]) => quoted ?? plain ?? '');
+  const after = (flag: string) => words.filter((_, at) => words[at - 1] === flag);
+  const [body] = after('-d');
+  const headers = Object.fromEntries(after('-H').map((field) => field.split(/: (.*)/s).slice(0, 2)));
+  const { origin, pathname: path } = new URL(words[2] ?? '');
+  return send(origin, { path, headers, ...(body ? { method: 'POST', body } : {}) });
+}
+
+it('V8 takes the compiled code that the command comes with', () => {
+  const bundles = globSync('command/run-*.cjs', { cwd: dirname(MAIN) });
+  expect(bundles).toHaveLength(1);
+  expect(loadBundle(join(dirname(MAIN), `${bundles}`)).script.cachedDataRejected).toBe(false);
+});
+
+it('start prints three commands that work, and their results survive a kill', async () => {
+  const data = newFolder();
+  const first = await startTour(['--data', data]);
+  const { commands } = first;
+  const payouts = async ({ urlOf }: typeof first) =>
+    (await send(urlOf('sandbox'), { path: '/_sandbox/ledger' })).json<{ payouts: number }>().payouts;
+  expect(commands).toHaveLength(3);
+  expect(commands[2]).toBe(commands[1]);
+  const [balance, paid, again] = [
+    await sendCurl(commands[0]),
+    await sendCurl(commands[1]),
+    await sendCurl(commands[2]),
+  ];
+  expect(balance.status).toBe(200);
+  expect(JSON.parse(`${balance.body}`).data).toEqual({
+    business_name: expect.any(String),
+    merchant_code: 'M-ALPHA',
+    balance: 1_000_000,
+    currency: expect.stringMatching(/^[A-Z]{3}$/),
+  });
+  expect(paid.status).toBe(201);
+  expect(paid.headers).not.toHaveProperty('idempotent-replayed');
+  expect(JSON.parse(`${paid.body}`)).toMatchObject({ success: true, data: { amount: 125.5 } });
+  expect([again.status, again.headers['idempotent-replayed'], again.body]).toEqual([201, 'true', paid.body]);
+  expect(await payouts(first)).toBe(1);
+  for (const path of ['/healthz', '/readyz', '/metrics'])
+    expect((await send(first.urlOf('admin'), { path })).status, path).toBe(200);
+  expect(await first.end('SIGKILL')).toEqual([null, 'SIGKILL']);
+
+  const second = await startTour(['--data', data]);
+  const later = await sendCurl(second.commands[2]);
+  expect([later.status, later.headers['idempotent-replayed'], later.body]).toEqual([201, 'true', paid.body]);
+  expect(await payouts(second)).toBe(1);
+  const left = JSON.parse(`${(await sendCurl(second.commands[0])).body}`);
+  expect(left.data.balance).toBe(1_000_000 - 125.5);
+  expect(await second.end('SIGTERM')).toEqual([0, null]);
+  for (const tour of [first, second]) expect(tour.output()).not.toMatch(/Warning|Error|^\s+at /m);
+});
+
+it('start --config runs only the gateway of the configuration, as serve --config does', async () => {
+  const file = join(newFolder(), 'gateway.yaml');
+  writeFileSync(file, stringify(testConfig(newFolder(), 'http://127.0.0.1:9')));
+  const child = begin(['start', '--config', file]);
+  const [line = ''] = await child.printed(/"msg":"listening"/);
+  expect((await send(`http://127.0.0.1:${JSON.parse(line).port}`)).status).toBe(401);
+  expect(child.output()).not.toContain('sandbox');
+  expect(await child.end('SIGTERM')).toEqual([0, null]);
+});
+
+it('a gateway that cannot write its log continues to serve', async () => {
+  const [port, adminPort] = [await freePort(), await freePort()];
+  const at = (port: number) => ({ host: '127.0.0.1', port });
+  const file = join(newFolder(), 'gateway.yaml');
+  writeFileSync(file, stringify(configFor(await openSandbox(), { listen: at(port), admin: at(adminPort) })));
+  // Every write to this file fails with ENOSPC.
+  const full = openSync('/dev/full', 'w');
+  const gateway = track(
+    spawn(process.execPath, [MAIN, 'serve', '--config', file], { env, stdio: ['ignore', full, 'pipe'] }),
+  );
+  closeSync(full);
+  let errors = '';
+  gateway.stderr?.on('data', (chunk) => {
+    errors += chunk;
+  });
+  const exited = once(gateway, 'exit');
+  const url = `http://127.0.0.1:${port}`;
+  const readyz = () => send(`http://127.0.0.1:${adminPort}`, { path: '/readyz' }).catch(() => undefined);
+  await until(async () => (await readyz())?.status === 200);
+  const key = randomUUID();
+  const answer = withdraw(url, { key, fault: 'delay=1000' });
+  // Further log lines, each of which is written within 100 ms.
+  for (let i = 0; i < 5; i++) expect((await send(url)).status).toBe(401);
+  expect(await answer).toMatchObject({ status: 201 });
+  expect(isReplay(await withdraw(url, { key }))).toBe(true);
+  gateway.kill('SIGTERM');
+  expect(await exited).toEqual([0, null]);
+  expect(errors).toBe('');
+});
+
+const warned = ({ log }: Awaited<ReturnType<typeof startHere>>) =>
+  log.filter(({ level }) => level === 'warn').map(({ warning }) => warning);
+
+it('each warning is logged once at the start, also while the backend accepts no connection', async () => {
+  const redis = await startRedis({ appendonly: false });
+  const path = join(newFolder(), 'keys.yaml');
+  const keys = [
+    { id: 'good', dangerouslyPlainSecret: 'sk_good' },
+    { id: 'old', dangerouslyPlainSecret: 'sk_old', expiresAt: '2020-01-01T00:00:00Z' },
+    { id: 'typo', dangerouslyPlainSecret: 'sk_typo', scopes: ['withdrw'] },
+  ];
+  writeFileSync(path, stringify({ merchants: [{ code: 'M-1', keys }] }));
+  const match = { method: 'POST', path: '/v1/pay' };
+  const hole = await openBlackHole();
+  onTestFinished(hole.close);
+  const more: MoreConfig = {
+    ...onRedis(redis),
+    upstream: { url: hole.url, connectTimeoutMs: 1000 },
+    auth: { keys: { source: 'file', path } },
+    operations: [{ name: 'pay', match, idempotency: { key: 'optional', inDoubt: 'retry' } }],
+  };
+  const gateway = await startHere(configFor(await openSandbox(), more));
+  expect(warned(gateway)).toEqual([
+    expect.stringMatching(/^store: redis runs without appendonly/),
+    expect.stringMatching(/^operations: pay has inDoubt: retry: .*pays twice/),
+    'keys: expired: M-1/old',
+    'keys: no operation has the scope "withdrw": M-1/typo',
+  ]);
+  const { status, body } = await send(gateway.adminUrl, { path: '/readyz' });
+  expect(status).toBe(503);
+  expect(body.toString()).toContain('redis runs without appendonly');
+  // /readyz needs no token, so it must not name merchants.
+  expect(body.toString()).not.toContain('M-1');
+  await gateway.shutdown();
+  expect(warned(gateway)).toHaveLength(4);
+});

@@ -1,0 +1,47 @@
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { pino } from 'pino';
+import { onTestFinished } from 'vitest';
+import { stringify } from 'yaml';
+import { startGateway } from '../../src/cli/serve.ts';
+import { newFolder } from './command.ts';
+import { type ConfigInput, parsedConfig } from './config.ts';
+
+/** A gateway that `oncegate serve` would start, in this process: it follows its files, and marks its store. */
+export interface Started {
+  url: string;
+  adminUrl: string;
+  /** The configuration file. */
+  file: string;
+  /** The log's lines so far, parsed. */
+  log: Record<string, unknown>[];
+  shutdown(): Promise<void>;
+}
+
+/** Shut down after the test, if the test does not do it. */
+export async function startHere(config: ConfigInput, folder: string = newFolder()): Promise<Started> {
+  const file = join(folder, 'gateway.yaml');
+  writeFileSync(file, stringify(config));
+  const log: Started['log'] = [];
+  const write = (lines: string) => {
+    for (const line of lines.trimEnd().split('\n')) log.push(JSON.parse(line));
+  };
+  const logger = pino({ formatters: { level: (level) => ({ level }) } }, { write });
+  const running = await startGateway(parsedConfig(config), { env: process.env, logger }, file);
+  let ending: Promise<void> | undefined;
+  const shutdown = () => {
+    ending ??= running.shutdown();
+    return ending;
+  };
+  onTestFinished(shutdown);
+  const [url, adminUrl] = [running.port, running.adminPort].map((port) => `http://127.0.0.1:${port}`);
+  return { url: `${url}`, adminUrl: `${adminUrl}`, file, log, shutdown };
+}
+
+/** The warnings that it has logged about a part, without the name of that part. */
+export const warningsOf = ({ log }: Started, part: string): string[] =>
+  log
+    .filter(({ level }) => level === 'warn' || level === 'error')
+    .map(({ warning }) => `${warning}`)
+    .filter((warning) => warning.startsWith(`${part}: `))
+    .map((warning) => warning.slice(part.length + 2));

@@ -1,0 +1,82 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { createInterface } from 'node:readline';
+import { afterAll } from 'vitest';
+import { FAST_START } from './command.ts';
+import { MAIN, track } from './spawn.ts';
+import { until } from './until.ts';
+
+/** A program with lines of output. It is killed after the test file. */
+export interface Running {
+  output(): string;
+  /** Waits until it has printed that many lines that match, and returns them. */
+  printed(what: RegExp, count?: number): Promise<string[]>;
+  /** Resolves to the exit code and the signal that ended it. */
+  end(signal: NodeJS.Signals): Promise<[code: number | null, signal: string | null]>;
+}
+
+interface BeginOptions {
+  /** In the place of `oncegate`. */
+  program?: string[];
+  cwd?: string;
+  env?: NodeJS.ProcessEnv;
+}
+
+/** Ids of process groups. npm does not forward signals, so all that it started get them. */
+const groups = new Set<number>();
+function signal(group: number, name: NodeJS.Signals): void {
+  try {
+    process.kill(-group, name);
+  } catch {
+    // All of its processes are gone.
+  }
+}
+const endAll = () => {
+  for (const group of groups) signal(group, 'SIGKILL');
+};
+afterAll(endAll);
+process.once('exit', endAll);
+
+/** Runs `oncegate` with these arguments, or another program. */
+export function begin(
+  args: string[],
+  { program = [process.execPath, MAIN], cwd, env }: BeginOptions = {},
+): Running {
+  const [file = '', ...before] = program;
+  const options = { env: { ...process.env, ...FAST_START, ...env }, cwd, detached: true };
+  const child = track(spawn(file, [...before, ...args], options));
+  const group = child.pid as number;
+  groups.add(group);
+  const lines: string[] = [];
+  let errors = '';
+  child.stderr?.on('data', (chunk) => {
+    errors += chunk;
+  });
+  createInterface({ input: child.stdout as NodeJS.ReadableStream }).on('line', (line) => lines.push(line));
+  const exited = once(child, 'exit') as ReturnType<Running['end']>;
+  return {
+    output: () => `${lines.join('\n')}${errors}`,
+    printed: (what, count = 1) =>
+      until(() => {
+        if (child.exitCode !== null) throw new Error(`it ended with ${child.exitCode}: ${errors}`);
+        const found = lines.filter((line) => what.test(line));
+        return found.length >= count ? found : undefined;
+      }, 60_000),
+    async end(name) {
+      signal(group, name);
+      groups.delete(group);
+      return await exited;
+    },
+  };
+}
+
+/** `oncegate start` on free ports, when it has printed its tour. */
+export async function startTour(args: string[] = [], options: BeginOptions = {}) {
+  const ports = ['--port', '0', '--admin-port', '0', '--sandbox-port', '0'];
+  const program = options.program ?? [process.execPath, MAIN, 'start'];
+  const running = begin([...ports, ...args], { ...options, program });
+  const commands = await running.printed(/^curl /, 3);
+  const urlOf = (server: 'gateway' | 'sandbox' | 'admin') =>
+    running.output().match(new RegExp(`^  ${server} +(http://[\\d.]+:\\d+)`, 'm'))?.[1] ?? '';
+  return { ...running, commands, urlOf };
+}
