@@ -192,4 +192,33 @@ describe('the health check of a redis', () => {
     await store.health();
     expect(steps).toHaveLength(1);
   });
+
+  it('warns of a step of its host’s clock that came while the clock was read', async () => {
+    const server = await startRedis();
+    let shiftMs = 0;
+    let shiftsAtReading = 0;
+    const clock = {
+      ...systemClock,
+      monotonicMs() {
+        const nowMs = systemClock.monotonicMs() + shiftMs;
+        if (--shiftsAtReading === 0) shiftMs = 5000;
+        return nowMs;
+      },
+    };
+    const steps: number[] = [];
+    const { timeoutMs, ...lifetimes } = LONG;
+    const store = await RedisStore.open({
+      ...{ location: { url: server.url }, prefix: 'test', lockNodes: [], replicas: 0, timeoutMs },
+      ...{ connectTimeoutMs: 5000, gatewayId: 'gateway-1', lifetimes, clock },
+      onClockStep: (ms) => steps.push(ms),
+    });
+    onTestFinished(() => store.close());
+    await store.health();
+    // The next look at this clock is the one before TIME is sent.
+    shiftsAtReading = 1;
+    await store.health();
+    expect(shiftMs).toBe(5000);
+    await store.health();
+    expect(steps).toHaveLength(1);
+  });
 });

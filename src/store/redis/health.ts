@@ -46,6 +46,8 @@ interface Offset {
 const PROBE_MS = 1000;
 /** A smaller change of the offset does not count as a step. */
 const STEP_MS = 1000;
+/** A reading of the clock that took longer could hide a step, so it is not compared with. */
+const READING_MS = 500;
 /** A clock may be slewed by this share of the time that has passed. Linux slews by at most half as much. */
 const SLEW = 0.001;
 const STEP_IS_REPORTED_FOR_MS = 3_600_000;
@@ -179,7 +181,7 @@ export class Health {
     const timeMs = Number(seconds) * 1000 + Number(micros) / 1000;
     const now = { leastMs: timeMs - atMs, mostMs: timeMs - beforeMs, atMs };
     const last = this.#offsets.get(name);
-    this.#offsets.set(name, now);
+    if (now.mostMs - now.leastMs <= READING_MS) this.#offsets.set(name, now);
     if (!last) return;
     const slewMs = SLEW * (atMs - last.atMs);
     // The smallest step that explains both offsets.
