@@ -1,0 +1,304 @@
+import type { Fingerprint, Token } from '../lib/brands.ts';
+import type {
+  AuditRecord,
+  CountedNote,
+  Execution,
+  Fenced,
+  Resolved,
+  StoreOptions,
+} from '../store/contract.ts';
+import type { Held, KeyRecord, Replace, Revision, Write } from '../store/register.ts';
+import type { StoredCompletion } from '../store/response-cipher.ts';
+
+/*
+ * The life of a key. There is one rule for each event. A rule gets what the store holds under the record's id, and the event.
+ * It returns the answer, and at most one write. The answer is true once the store has accepted the write. If the store holds
+ * something else by then, it refuses the write, and the ledger asks the rule again with that.
+ *
+ * No rule has a clock, a store or a source of random bytes: times, tokens and revisions come with the event.
+ */
+
+/** What each new version of a record gets. */
+export interface Stamp {
+  revision: Revision;
+  /** Wall clock. Shown to people; no decision depends on it. */
+  wallMs: number;
+}
+
+export interface Step<Answer> {
+  answer: Answer;
+  write?: Write;
+}
+
+/** What a record means for a request. `completed` has its completion as the store holds it. */
+export type Meaning =
+  | { kind: 'in_flight' }
+  | { kind: 'completed'; completion: StoredCompletion; requestId: string }
+  | { kind: 'tombstone'; requestId: string }
+  | { kind: 'mismatch' }
+  | { kind: 'in_doubt'; sinceMs: number; operation: string; requestId: string };
+
+/** What an operator or a lookup says: executed with this result, or not executed. */
+export type StoredResolution = { as: 'completed'; completion: StoredCompletion } | { as: 'released' };
+
+/** Nothing → executing. Otherwise: what the record means for this request. */
+export function start(
+  held: Held | undefined,
+  execution: Execution,
+  own: StoreOptions,
+  stamp: Stamp,
+): Step<{ kind: 'started' } | Meaning> {
+  if (!held) {
+    const record = executing(execution, own, stamp);
+    const expiresInMs = own.lifetimes.inDoubtRetentionMs;
+    return { answer: { kind: 'started' }, write: { kind: 'create', record, expiresInMs } };
+  }
+  // The same start arrived twice. Its owner counts the record's age from the first.
+  if (held.record.state === 'executing' && isOf(held, execution.token))
+    return { answer: { kind: 'started' } };
+  return meaning(held, execution.fingerprint, stamp);
+}
+
+/** What the record means for a request with this fingerprint. */
+export function peek(
+  held: Held | undefined,
+  fingerprint: Fingerprint,
+  stamp: Stamp,
+): Step<{ kind: 'absent' } | Meaning> {
+  return held ? meaning(held, fingerprint, stamp) : { answer: { kind: 'absent' } };
+}
+
+/** In doubt → executing, for a second execution of the same request. */
+export function restart(
+  held: Held | undefined,
+  execution: Execution,
+  own: StoreOptions,
+  stamp: Stamp,
+): Step<'ok' | 'changed'> {
+  if (held?.record.state === 'executing' && isOf(held, execution.token)) return { answer: 'ok' };
+  if (held?.record.state !== 'in_doubt' || !held.record.fingerprint.equals(execution.fingerprint))
+    return { answer: 'changed' };
+  const { token } = execution;
+  const { gatewayId, lifetimes } = own;
+  const record = next(held.record, stamp, {
+    ...{ state: 'executing', token, gatewayId, lifetimes, ownerGaveUp: false, restarted: true },
+  });
+  const write = replace(held, record, lifetimes.inDoubtRetentionMs, { unlessClosed: true });
+  return { answer: 'ok', write };
+}
+
+/**
+ * Executing or in doubt → completed. Nothing → completed: the backend has executed, whatever became of the record.
+ *
+ * @param wasTold the merchant has been answered `outcome_unknown`, so its next retry may come after the retention
+ */
+export function complete(
+  held: Held | undefined,
+  execution: Execution,
+  completion: StoredCompletion,
+  wasTold: boolean,
+  own: StoreOptions,
+  stamp: Stamp,
+): Step<Fenced> {
+  const endLeaseOf = execution.token;
+  if (!held) {
+    const { operation } = execution;
+    const expiresInMs = own.lifetimes.inDoubtRetentionMs;
+    const record: KeyRecord = {
+      ...executing(execution, own, stamp),
+      ...{ state: 'completed', wasInDoubt: true, completion },
+    };
+    const write = {
+      kind: 'replace',
+      revision: undefined,
+      record,
+      operation,
+      expiresInMs,
+      endLeaseOf,
+    } as const;
+    return { answer: 'ok', write };
+  }
+  if (!isOf(held, execution.token)) return { answer: 'stale' };
+  // The same result again, because its reply was lost.
+  if (held.record.state === 'completed') return { answer: 'ok' };
+  const { retentionMs, inDoubtRetentionMs } = held.record.lifetimes;
+  const retainedMs = retentionMs - ageMs(held);
+  const wasInDoubt =
+    wasTold ||
+    held.record.wasInDoubt ||
+    held.record.state === 'in_doubt' ||
+    !isAlive(held) ||
+    retainedMs <= 0;
+  const record = next(held.record, stamp, { state: 'completed', wasInDoubt, completion });
+  const expiresInMs = wasInDoubt ? inDoubtRetentionMs : retainedMs;
+  return { answer: 'ok', write: replace(held, record, expiresInMs, { endLeaseOf }) };
+}
+
+/**
+ * Executing or in doubt → nothing: the backend surely did not execute. After a restart that is known of the second request
+ * only, so the record is left in doubt. The token is voided, because its start may have been sent twice.
+ */
+export function release(held: Held | undefined, token: Token, stamp: Stamp): Step<Fenced> {
+  if (!isOpenOf(held, token)) return { answer: 'stale' };
+  if (held.record.restarted) return leaveInDoubt(held, token, held.record.cause, stamp);
+  return { answer: 'ok', write: replace(held, undefined, 0, { endLeaseOf: token, voidToken: token }) };
+}
+
+/** Executing → in doubt, by the owner, which does not know whether the backend executed. */
+export function leaveInDoubt(
+  held: Held | undefined,
+  token: Token,
+  cause: string,
+  stamp: Stamp,
+): Step<Fenced> {
+  if (!isOpenOf(held, token)) return { answer: 'stale' };
+  if (held.record.ownerGaveUp) return { answer: 'ok' };
+  const record = { ...inDoubt(held.record, cause, stamp), ownerGaveUp: true };
+  return { answer: 'ok', write: replace(held, record, 'unchanged', { endLeaseOf: token, mayBeLost: true }) };
+}
+
+/** Undoes a start whose reply was lost, and under which nothing was sent. The start may still arrive, so its token is voided. */
+export function takeBackStart(held: Held | undefined, token: Token): Step<Fenced> {
+  if (!isOpenOf(held, token)) return { answer: 'stale' };
+  return { answer: 'ok', write: replace(held, undefined, 0, { endLeaseOf: token, voidToken: token }) };
+}
+
+/**
+ * Undoes a restart whose reply was lost: the record is what it was `before`. It gets a new revision even if the restart has
+ * not arrived, so that the restart is refused when it does.
+ */
+export function takeBackRestart(
+  held: Held | undefined,
+  token: Token,
+  before: KeyRecord,
+  stamp: Stamp,
+): Step<Fenced> {
+  const hasArrived: boolean = isOpenOf(held, token);
+  if (!held || !(hasArrived || held.record.revision.equals(before.revision))) return { answer: 'stale' };
+  const record = { ...before, revision: stamp.revision };
+  return { answer: 'ok', write: replace(held, record, 'unchanged', { endLeaseOf: token }) };
+}
+
+/**
+ * In doubt, or executing with a dead owner → completed under a token that no execution has, or nothing.
+ *
+ * @param seen the token of the execution that was looked at
+ */
+export function resolve(
+  held: Held | undefined,
+  seen: Token,
+  resolution: StoredResolution,
+  note: CountedNote,
+  newToken: Token,
+  stamp: Stamp,
+): Step<Resolved> {
+  if (!isOpenOf(held, seen)) return { answer: 'changed' };
+  const { ownerGaveUp, lifetimes } = held.record;
+  if (!ownerGaveUp && isAlive(held)) return { answer: 'alive' };
+  const { as } = resolution;
+  const along = {
+    ...{ unlessLeased: !ownerGaveUp, unlessClosed: true },
+    ...{ audit: audit(held.record, resolution, note, stamp) },
+    ...{ counted: { as, by: note.source ?? ('operator' as const) } },
+  };
+  if (as === 'released') return { answer: 'ok', write: replace(held, undefined, 0, along) };
+  const { completion } = resolution;
+  const record = next(held.record, stamp, {
+    ...{ state: 'completed', token: newToken, wasInDoubt: true, completion },
+  });
+  return { answer: 'ok', write: replace(held, record, lifetimes.inDoubtRetentionMs, along) };
+}
+
+/** Does the owner of this record show that it is alive? */
+export const isAlive = (held: Held): boolean =>
+  held.isLeased || (held.record.state === 'executing' && isYoung(held));
+
+/** Can what the record means depend on its lease? Only then need lock nodes be asked. */
+export function needsLease(held: Omit<Held, 'isLeased'>): boolean {
+  const { state, ownerGaveUp } = held.record;
+  return state === 'in_doubt' ? !ownerGaveUp : state === 'executing' && !isYoung(held);
+}
+
+/** What a record means for a request with this fingerprint. The first request that finds the owner dead writes that down. */
+function meaning(held: Held, fingerprint: Fingerprint, stamp: Stamp): Step<Meaning> {
+  const { record } = held;
+  const { requestId, operation, completion } = record;
+  if (!record.fingerprint.equals(fingerprint)) return { answer: { kind: 'mismatch' } };
+  if (completion?.kind === 'tombstone') return { answer: { kind: 'tombstone', requestId } };
+  if (completion) return { answer: { kind: 'completed', completion, requestId } };
+  if (record.state === 'in_doubt')
+    return { answer: { kind: 'in_doubt', sinceMs: record.changedAtMs, operation, requestId } };
+  if (isAlive(held)) return { answer: { kind: 'in_flight' } };
+  // A completion may be under way that was decided for a record that was never in doubt. The new revision refuses it.
+  const write = replace(held, inDoubt(record, OWNER_DEAD, stamp), 'unchanged', { unlessLeased: true });
+  return { answer: { kind: 'in_doubt', sinceMs: stamp.wallMs, operation, requestId }, write };
+}
+
+const OWNER_DEAD = 'its gateway ended or was paused before it stored a result';
+
+/** A start or restart sets the lifetime of an open record, and nothing else changes it. */
+const ageMs = ({ record, expiresInMs }: Omit<Held, 'isLeased'>): number =>
+  record.lifetimes.inDoubtRetentionMs - expiresInMs;
+
+/**
+ * Until the first renewal, an owner is alive for a lease from its start. A clock of the store that was stepped back makes the age
+ * negative, and must not keep a dead owner alive.
+ */
+function isYoung(held: Omit<Held, 'isLeased'>): boolean {
+  return Math.abs(ageMs(held)) < held.record.lifetimes.leaseMs;
+}
+
+const isOf = ({ record }: Held, token: Token): boolean => record.token.equals(token);
+
+const isOpenOf = (held: Held | undefined, token: Token): held is Held =>
+  held !== undefined && held.record.state !== 'completed' && isOf(held, token);
+
+function executing(execution: Execution, own: StoreOptions, { revision, wallMs }: Stamp): KeyRecord {
+  const { token, fingerprint, merchant, operation, key, requestId } = execution;
+  const { gatewayId, lifetimes } = own;
+  return {
+    ...{ revision, state: 'executing', token, fingerprint, merchant, operation, key, requestId },
+    ...{ gatewayId, lifetimes, wasInDoubt: false, ownerGaveUp: false, restarted: false, cause: '' },
+    ...{ createdAtMs: wallMs, changedAtMs: wallMs },
+  };
+}
+
+type Along = Omit<Replace, 'kind' | 'revision' | 'record' | 'operation' | 'expiresInMs'>;
+
+const replace = (
+  held: Held,
+  record: KeyRecord | undefined,
+  expiresInMs: Replace['expiresInMs'],
+  along: Along,
+): Replace => ({
+  ...{ kind: 'replace', revision: held.record.revision, record },
+  ...{ operation: held.record.operation, expiresInMs },
+  ...along,
+});
+
+const next = (record: KeyRecord, { revision, wallMs }: Stamp, change: Partial<KeyRecord>): KeyRecord => ({
+  ...record,
+  ...change,
+  revision,
+  changedAtMs: wallMs,
+});
+
+/** A record that is in doubt already keeps its cause, and the time since when it is. */
+const inDoubt = (record: KeyRecord, cause: string, stamp: Stamp): KeyRecord =>
+  record.state === 'in_doubt'
+    ? { ...record, revision: stamp.revision }
+    : next(record, stamp, { state: 'in_doubt', wasInDoubt: true, cause });
+
+function audit(
+  { state, merchant, operation, key, requestId, createdAtMs, changedAtMs }: KeyRecord,
+  resolution: StoredResolution,
+  { by, reason }: CountedNote,
+  { wallMs }: Stamp,
+): AuditRecord {
+  const from = { state, merchant, operation, key, requestId, createdAtMs, changedAtMs };
+  if (resolution.as === 'released') return { atMs: wallMs, by, reason, from, to: { as: 'released' } };
+  const { completion } = resolution;
+  const kind = completion.kind === 'tombstone' ? 'tombstone' : 'response';
+  const status = completion.kind === 'response' ? completion.response.status : completion.status;
+  return { atMs: wallMs, by, reason, from, to: { as: 'completed', kind, status } };
+}

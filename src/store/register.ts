@@ -1,0 +1,150 @@
+import type { Scope, Token } from '../lib/brands.ts';
+import type { AuditRecord, Mode, RecordHead, StoreHealth, StoreUsage, UsedMark } from './contract.ts';
+import type { ResolutionCount, ResolutionSource } from './doubt-count.ts';
+import type { StoredCompletion } from './response-cipher.ts';
+
+/** 16 random bytes, new with every write of a record. */
+export type Revision = Buffer;
+
+/** What a register holds under a record id. `completion` is set exactly when the state is `completed`. */
+export interface KeyRecord extends RecordHead {
+  revision: Revision;
+  /** The owner itself left the record in doubt, so its lease says nothing. */
+  ownerGaveUp: boolean;
+  /** The request was sent a second time, so nothing shows any more that the first one was not executed. */
+  restarted: boolean;
+  /** Why the record is in doubt, for people. At most 255 latin1 characters; empty: it never was. */
+  cause: string;
+  /** Fields of a later version of the format, carried along unread. */
+  extension?: Buffer | undefined;
+  completion?: StoredCompletion;
+}
+
+/** What a register holds, and what belongs to it at that moment. */
+export interface Held {
+  record: KeyRecord;
+  /** How long the record still lives, in milliseconds. The age of an open record follows from it. */
+  expiresInMs: number;
+  /** An owner holds the lease. It is taken by the first renewal; until then the record's age shows that the owner is alive. */
+  isLeased: boolean;
+}
+
+/** `isLeased` undefined: lock nodes hold the leases, and they were not asked. */
+export type Seen = Omit<Held, 'isLeased'> & { isLeased: boolean | undefined };
+
+/** Nothing → an open record. */
+export interface Create {
+  kind: 'create';
+  record: KeyRecord;
+  expiresInMs: number;
+}
+
+/** The record under one revision (undefined: nothing) → a record (undefined: nothing). */
+export interface Replace {
+  kind: 'replace';
+  revision: Revision | undefined;
+  record: KeyRecord | undefined;
+  /** The operation of the record that is replaced, or of the new one: its name in the index of open records. */
+  operation: string;
+  expiresInMs: number | 'unchanged';
+  /** Refused also while somebody holds the lease. Registers with lock nodes do not look; the ledger asked them. */
+  unlessLeased?: boolean;
+  /** Refused also if the store is closed to starts: a second execution, or an operator's change. */
+  unlessClosed?: boolean;
+  /** A failover may lose this write, because the owner soon counts as dead, which means the same. */
+  mayBeLost?: boolean;
+  /** The owner has ended, so its lease does too, even if the write is refused. */
+  endLeaseOf?: Token;
+  /** No create with this token succeeds within {@link VOID_TOKEN_MS}, even if the write is refused. */
+  voidToken?: Token;
+  audit?: AuditRecord;
+  /** The resolution to count. */
+  counted?: { as: 'completed' | 'released'; by: ResolutionSource };
+}
+
+export type Write = Create | Replace;
+
+/** `done`: the write is durable, or this very write was there already. Otherwise nothing was written, and `held` is there. */
+export type Reply = { done: true } | { done: false; held: Seen | undefined };
+
+/** A record without its completion, as it is listed. */
+export type Listed =
+  | { id: Scope; head: KeyRecord; expiresInMs: number; isLeased: boolean | undefined; unreadable?: undefined }
+  | { id: Scope; unreadable: string };
+
+export interface Page {
+  records: Listed[];
+  /** Undefined: this was the last page. */
+  cursor?: string;
+}
+
+/** The index of open records, added up. */
+export interface OpenCount {
+  /** By operation: how many records are in doubt, and the `createdAtMs` of the oldest. */
+  inDoubt: Map<string, { number: number; oldestMs: number }>;
+  /** Executing records that were created before `executingSinceMs`. Their owners may be dead. */
+  old: Scope[];
+  /** Of all time. */
+  resolutions: ResolutionCount[];
+}
+
+/** Whether the register takes writes. `starts`: it refuses creates and what says `unlessClosed`. `all`: it refuses every write. */
+export type Closed = 'no' | 'starts' | 'all';
+
+/**
+ * Holds one record per record id. It compares revisions and knows no states; what a record means is the business of
+ * ledger/rules.ts. A record is open until it is completed, and the register keeps an index of open records, because operators
+ * ask for them.
+ *
+ * **Durable**: a write is answered when it survives a crash.
+ *
+ * **Errors**: a method that cannot answer throws `StoreUnavailable`. If its `maybeWritten` is true, the write may have
+ * happened, or may still happen later; repeating it is safe. A value that is not a record of this format is never treated as
+ * absent: the method throws `UnreadableRecord`, unless a `replace` names its revision.
+ */
+export interface Register {
+  /** A read must say so if its answer has to survive a failover. */
+  readonly replicates: boolean;
+  /** Undefined: the store is not on this machine. */
+  readonly usage?: StoreUsage;
+  /** Why creates are refused now, as far as the register knows without a command. */
+  readonly refusing?: string | undefined;
+  /** The connection to the server. It is another value before anything can be sent on a new one. */
+  readonly connection?: unknown;
+  /** Calls `act` each time when a new connection can be used. */
+  onConnected?(act: () => void): void;
+  /**
+   * Nothing → record. Refused, and nothing written, if the token is void or the store is closed.
+   *
+   * @throws {StoreUnavailable} not written: the token is void, or the store is closed
+   */
+  create(id: Scope, write: Create): Promise<Reply>;
+  /**
+   * One atomic step: the record, the index of open records, the audit trail and the count of resolutions.
+   *
+   * @throws {StoreUnavailable} not written: the store is closed
+   */
+  replace(id: Scope, write: Replace): Promise<Reply>;
+  /** @param mustLast what is answered from this read must survive a failover */
+  read(id: Scope, mustLast?: boolean): Promise<Seen | undefined>;
+  /** Extends the lease (`kept`), or takes it if nobody has it (`taken`). `lost`: another token has it. Never touches the record. */
+  renew(id: Scope, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'>;
+  endLease(id: Scope, token: Token): Promise<void>;
+  /** With lock nodes: whether a majority of them has the lease. One that does not answer counts as having it. */
+  isLeased?(id: Scope): Promise<boolean>;
+  /**
+   * One page of records, in no particular order.
+   *
+   * @param query `open`: from the index of open records. Otherwise: all records
+   * @throws {UnknownCursor}
+   */
+  list(query: { open: boolean; limit: number; cursor?: string | undefined }): Promise<Page>;
+  /** Reads in small steps, and never blocks a write. `signal` ends it: then the promise rejects. */
+  countOpen(options: { executingSinceMs: number; signal?: AbortSignal | undefined }): Promise<OpenCount>;
+  /** The resolutions of a record, oldest first. Each is kept for at least {@link AUDIT_RETENTION_MS}. */
+  audit(id: Scope): Promise<AuditRecord[]>;
+  readMark(mode: Mode): Promise<UsedMark | undefined>;
+  mark(mode: Mode): Promise<UsedMark>;
+  health(): Promise<StoreHealth>;
+  close(): Promise<void>;
+}
