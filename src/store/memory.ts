@@ -1,0 +1,197 @@
+import { randomUUID } from 'node:crypto';
+import type { Scope, Token } from '../lib/brands.ts';
+import {
+  type AuditRecord,
+  MARK_LASTS_MS,
+  type Mode,
+  type StoreHealth,
+  StoreUnavailable,
+  UnknownCursor,
+  UnreadableRecord,
+  type UsedMark,
+  VOID_TOKEN_MS,
+} from './contract.ts';
+import type { ResolutionCount } from './doubt-count.ts';
+import type {
+  Closed,
+  Create,
+  KeyRecord,
+  Listed,
+  OpenCount,
+  Page,
+  Register,
+  Replace,
+  Reply,
+  Seen,
+} from './register.ts';
+
+interface Entry {
+  record: KeyRecord;
+  expiresAtMs: number;
+  isDamaged: boolean;
+}
+
+/** The register of tests: nothing in it survives the process. It keeps the records it gets, so do not change them. */
+export class MemoryRegister implements Register {
+  readonly replicates = false;
+  closed: Closed = 'no';
+  readonly #nowMs: () => number;
+  readonly #id: string;
+  readonly #entries = new Map<Scope, Entry>();
+  readonly #leases = new Map<Scope, { token: Token; untilMs: number }>();
+  readonly #voidUntilMs = new Map<string, number>();
+  readonly #audits = new Map<Scope, AuditRecord[]>();
+  readonly #resolutions: ResolutionCount[] = [];
+  #marks = 0;
+  readonly #markedMs = new Map<Mode, number>();
+
+  /** @param id of the store's mark, 32 hexadecimal digits. Default: random */
+  constructor(nowMs: () => number, id: string = randomUUID().replaceAll('-', '')) {
+    this.#nowMs = nowMs;
+    this.#id = id;
+  }
+
+  async create(id: Scope, { record, expiresInMs }: Create): Promise<Reply> {
+    const entry = this.#entry(id);
+    if (entry) return isOf(entry, record) ? { done: true } : { done: false, held: this.#seen(id, entry) };
+    if (this.#nowMs() < (this.#voidUntilMs.get(hex(record.token)) ?? 0)) throw refused('the token is void');
+    if (this.closed !== 'no') throw refused('the store is closed');
+    this.#set(id, record, this.#nowMs() + expiresInMs);
+    return { done: true };
+  }
+
+  async replace(id: Scope, write: Replace): Promise<Reply> {
+    const { record, revision, expiresInMs, unlessLeased, unlessClosed, endLeaseOf, voidToken } = write;
+    if (voidToken) this.#voidUntilMs.set(hex(voidToken), this.#nowMs() + VOID_TOKEN_MS);
+    if (endLeaseOf) await this.endLease(id, endLeaseOf);
+    const entry = this.#entry(id);
+    if (entry && record && isOf(entry, record)) return { done: true };
+    const isExpected = entry && revision ? entry.record.revision.equals(revision) : entry === revision;
+    if (!isExpected || (unlessLeased && this.#lease(id)))
+      return { done: false, held: entry && this.#seen(id, entry) };
+    if (this.closed === 'all' || (unlessClosed && this.closed === 'starts'))
+      throw refused('the store is closed');
+    if (!record) this.#entries.delete(id);
+    else if (expiresInMs !== 'unchanged') this.#set(id, record, this.#nowMs() + expiresInMs);
+    else if (entry) this.#set(id, record, entry.expiresAtMs);
+    if (write.audit) this.#audits.set(id, [...(this.#audits.get(id) ?? []), write.audit]);
+    if (write.counted) this.#count(write.counted);
+    return { done: true };
+  }
+
+  async read(id: Scope): Promise<Seen | undefined> {
+    const entry = this.#entry(id);
+    return entry && this.#seen(id, entry);
+  }
+
+  async renew(id: Scope, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'> {
+    const lease = this.#lease(id);
+    if (lease && !lease.token.equals(token)) return 'lost';
+    this.#leases.set(id, { token, untilMs: this.#nowMs() + leaseMs });
+    return lease ? 'kept' : 'taken';
+  }
+
+  async endLease(id: Scope, token: Token): Promise<void> {
+    if (this.#leases.get(id)?.token.equals(token)) this.#leases.delete(id);
+  }
+
+  async list(query: { open: boolean; limit: number; cursor?: string | undefined }): Promise<Page> {
+    const { open, limit, cursor = '' } = query;
+    if (cursor && !/^[0-9a-f]{64}$/.test(cursor)) throw new UnknownCursor();
+    const rest = this.#all().filter(([id, entry]) => id > cursor && (!open || isOpen(entry)));
+    const page = rest.slice(0, limit);
+    const records = page.map(([id, entry]): Listed => {
+      if (entry.isDamaged) return { id, unreadable: DAMAGED };
+      const { completion, ...head } = entry.record;
+      const { expiresInMs, isLeased } = this.#seen(id, entry);
+      if (completion?.kind === 'sealed') head.encryptionKeyId = completion.keyId;
+      return { id, head, expiresInMs, isLeased };
+    });
+    const last = page.at(-1);
+    return last && rest.length > limit ? { records, cursor: last[0] } : { records };
+  }
+
+  async countOpen({ executingSinceMs }: { executingSinceMs: number }): Promise<OpenCount> {
+    const count: OpenCount = { inDoubt: new Map(), old: [], resolutions: structuredClone(this.#resolutions) };
+    for (const [id, entry] of this.#all()) {
+      const { state, operation, createdAtMs } = entry.record;
+      if (state === 'executing' && createdAtMs < executingSinceMs) count.old.push(id);
+      if (state !== 'in_doubt') continue;
+      const { number, oldestMs } = count.inDoubt.get(operation) ?? { number: 0, oldestMs: createdAtMs };
+      count.inDoubt.set(operation, { number: number + 1, oldestMs: Math.min(oldestMs, createdAtMs) });
+    }
+    return count;
+  }
+
+  async audit(id: Scope): Promise<AuditRecord[]> {
+    return this.#audits.get(id) ?? [];
+  }
+
+  async readMark(mode: Mode): Promise<UsedMark | undefined> {
+    if (this.#marks === 0) return undefined;
+    const otherMs =
+      this.#markedMs.get(mode === 'protect' ? 'observe' : 'protect') ?? Number.NEGATIVE_INFINITY;
+    return { id: this.#id, count: this.#marks, otherMode: this.#nowMs() - otherMs < MARK_LASTS_MS };
+  }
+
+  async mark(mode: Mode): Promise<UsedMark> {
+    this.#marks++;
+    this.#markedMs.set(mode, this.#nowMs());
+    return (await this.readMark(mode)) as UsedMark;
+  }
+
+  async health(): Promise<StoreHealth> {
+    const isClosed = this.closed !== 'no';
+    return { ok: !isClosed, isClosed, detail: isClosed ? 'memory, closed' : 'memory', warnings: [] };
+  }
+
+  async close(): Promise<void> {}
+
+  /** From now on the value is not a record of this format, but its revision can still be read. */
+  damage(id: Scope): void {
+    const entry = this.#entry(id);
+    if (entry) entry.isDamaged = true;
+  }
+
+  #entry(id: Scope): Entry | undefined {
+    const entry = this.#entries.get(id);
+    if (!entry || this.#nowMs() < entry.expiresAtMs) return entry;
+    this.#entries.delete(id);
+    return undefined;
+  }
+
+  #set(id: Scope, record: KeyRecord, expiresAtMs: number): void {
+    this.#entries.set(id, { record, expiresAtMs, isDamaged: false });
+  }
+
+  /** @throws {UnreadableRecord} */
+  #seen(id: Scope, { record, expiresAtMs, isDamaged }: Entry): Seen {
+    if (isDamaged) throw new UnreadableRecord(DAMAGED);
+    return { record, expiresInMs: expiresAtMs - this.#nowMs(), isLeased: this.#lease(id) !== undefined };
+  }
+
+  #lease(id: Scope): { token: Token; untilMs: number } | undefined {
+    const lease = this.#leases.get(id);
+    return lease && this.#nowMs() < lease.untilMs ? lease : undefined;
+  }
+
+  #all(): [Scope, Entry][] {
+    const ids = [...this.#entries.keys()].sort();
+    return ids.flatMap((id): [Scope, Entry][] => {
+      const entry = this.#entry(id);
+      return entry ? [[id, entry]] : [];
+    });
+  }
+
+  #count({ as, by }: NonNullable<Replace['counted']>): void {
+    const known = this.#resolutions.find((one) => one.as === as && one.by === by);
+    if (known) known.number++;
+    else this.#resolutions.push({ as, by, number: 1 });
+  }
+}
+
+const DAMAGED = 'it was damaged';
+const hex = (token: Token): string => token.toString('hex');
+const isOf = (entry: Entry, { revision }: KeyRecord): boolean => entry.record.revision.equals(revision);
+const isOpen = ({ record, isDamaged }: Entry): boolean => isDamaged || record.state !== 'completed';
+const refused = (why: string) => new StoreUnavailable(why, { maybeWritten: false });
