@@ -1,10 +1,10 @@
 import { createHash } from 'node:crypto';
 import { scopeOf } from '../ledger/record-id.ts';
+import { auditOf } from '../ledger/rules.ts';
 import type { Scope } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
 import {
   type AuditRecord,
-  auditRecord,
   type IdempotencyRecord,
   type ListedRecord,
   type RecordHead,
@@ -148,7 +148,7 @@ export class Desk {
     });
     if (resolved === 'alive') return this.#alive(now.record);
     if (resolved === 'changed') return await this.#changed(scope);
-    const { at: _, ...done } = auditView(auditRecord(record, resolution, note, 0));
+    const { at: _, ...done } = auditView(auditOf(record, resolution, note, 0));
     this.#observe(scope, done);
     return { kind: 'found', value: { scope, ...done } };
   }

@@ -1,15 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { auditOf } from '../ledger/rules.ts';
 import type { Scope, Token } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
 import type { LookupAnswer } from '../lib/exchange.ts';
-import {
-  type AuditRecord,
-  auditRecord,
-  type IdempotencyRecord,
-  type RecordHead,
-  type Resolution,
-  type Store,
-} from '../store/contract.ts';
+import type { AuditRecord, IdempotencyRecord, RecordHead, Resolution, Store } from '../store/contract.ts';
 
 /** Finds out what became of keys in doubt, for operations with `inDoubt: lookup`. */
 export interface DoubtLookups {
@@ -236,7 +230,7 @@ export class Lookups implements DoubtLookups {
     this.#observer.lookedUp(doubt.operation, resolved === 'ok' ? resolution.as : 'unknown');
     if (resolved === 'alive') return this.#postpone(doubt);
     if (resolved === 'changed') return 'changed';
-    this.#observer.resolved(doubt.scope, auditRecord(record, resolution, note, this.#clock.wallMs()));
+    this.#observer.resolved(doubt.scope, auditOf(record, resolution, note, this.#clock.wallMs()));
     return 'resolved';
   }
 

@@ -126,7 +126,7 @@ export class Executions {
     } catch (cause) {
       step?.end('failed', errorOf(cause));
       slot.release();
-      if (isMaybeWritten(cause)) this.#writer.takeBackRestart(execution);
+      if (isMaybeWritten(cause)) this.#writer.takeBack(execution);
       return { kind: 'store_unavailable', cause };
     }
   }
@@ -137,8 +137,9 @@ export class Executions {
     const stopRenewing = this.#renewals.keep(call, execution);
     try {
       let exchange: Exchange;
+      const fence = call.inDoubt === 'hold' ? maySend : await this.#askOwner(execution, maySend);
       try {
-        exchange = await call.run(maySend);
+        exchange = fence ? await call.run(fence) : NOT_OWNER;
       } catch (error) {
         exchange = brokenRun(error);
       }
@@ -175,23 +176,30 @@ export class Executions {
     }
   }
 
+  /**
+   * A lookup or a retry may have released or restarted the key while this machine was frozen with both its clocks, which the
+   * fence cannot notice. So the record is read once more, and the fence counts from before that read.
+   *
+   * @returns undefined: this execution is not, or may not be, the owner any more, so nothing may be sent
+   */
+  async #askOwner(execution: Execution, maySend: () => boolean): Promise<(() => boolean) | undefined> {
+    const maySendNow = fenceFrom(this.#clock, this.#leaseMs);
+    const isOwner = await this.#store.isOwner(execution).catch(() => false);
+    return isOwner && maySend() ? maySendNow : undefined;
+  }
+
   /** Undoes a start or a restart under which nothing was sent. */
-  takeBack({ execution, slot, again }: Started): void {
+  takeBack({ execution, slot }: Started): void {
     slot.release();
-    if (again) this.#writer.takeBackRestart(execution);
-    else this.#writer.takeBack(execution);
+    this.#writer.takeBack(execution);
   }
 
   async #leaveInDoubt(call: Call, execution: Execution, exchange: Exchange): Promise<void> {
+    const cause = causeOf(exchange);
     if (exchange.kind === 'unknown')
-      this.#observer.inDoubt(call, exchange.timedOut ? 'timeout' : 'connection', exchange.reason);
-    else if (exchange.kind !== 'not_sent')
-      this.#observer.inDoubt(
-        call,
-        'status',
-        exchange.said === 'unknown' ? 'the handler said so' : `status ${statusOf(exchange)}`,
-      );
-    await this.#writer.markInDoubt(call, execution);
+      this.#observer.inDoubt(call, exchange.timedOut ? 'timeout' : 'connection', cause);
+    else if (exchange.kind !== 'not_sent') this.#observer.inDoubt(call, 'status', cause);
+    await this.#writer.markInDoubt(call, execution, cause.slice(0, MAX_CAUSE));
     if (call.inDoubt === 'lookup') this.#lookups?.lookUpLater(call, execution.token);
   }
 
@@ -251,7 +259,8 @@ export class Executions {
 /** An attempt to execute the request, under a new token. */
 export function executionOf(call: Omit<Execution, 'token'>): Execution {
   const { scope, fingerprint, merchant, operation, key, requestId } = call;
-  return { scope, token: newToken(), fingerprint, merchant, operation, key, requestId };
+  const token = newToken();
+  return { scope, token, memory: undefined, fingerprint, merchant, operation, key, requestId };
 }
 
 /** For traces: why the store did not answer. */
@@ -259,6 +268,8 @@ const errorOf = (cause: unknown): string => (cause instanceof Error ? cause.name
 
 const isMaybeWritten = (cause: unknown): boolean =>
   !(cause instanceof StoreUnavailable) || cause.maybeWritten;
+
+const NOT_OWNER: Exchange = { kind: 'not_sent', reason: 'the key may have another owner' };
 
 /** With these an idempotent backend says that the first request still runs. */
 const STILL_RUNS = [409, 425];
@@ -271,6 +282,15 @@ function decideFor({ statuses }: Call, exchange: Exchange, again: boolean): Deci
   const decision = decide(exchange, statuses);
   if (!again) return decision;
   return decision === 'release' || STILL_RUNS.includes(statusOf(exchange)) ? 'in_doubt' : decision;
+}
+
+/** Longest cause of a doubt that a record holds. */
+const MAX_CAUSE = 255;
+
+/** Why it is unknown whether the backend executed, for people. */
+function causeOf(exchange: Exchange): string {
+  if (exchange.kind === 'unknown' || exchange.kind === 'not_sent') return exchange.reason;
+  return exchange.said === 'unknown' ? 'the handler said so' : `status ${statusOf(exchange)}`;
 }
 
 /** If `run` throws, it is unknown whether the request was sent. */

@@ -48,9 +48,8 @@ export class RecordWriter {
    * record is then kept for as long as one that was in doubt.
    */
   complete(execution: Execution, completion: Completion, exchange: Exchange): Promise<Fenced> {
-    const write = () => this.#store.complete(execution, completion);
-    const isLate = 'isLate' in exchange && exchange.isLate;
-    return isLate ? this.#store.markInDoubt(execution).then(write) : write();
+    const wasTold = 'isLate' in exchange && exchange.isLate === true;
+    return this.#store.complete(execution, completion, wasTold);
   }
 
   /**
@@ -86,19 +85,14 @@ export class RecordWriter {
   }
 
   /** Whether the backend executed is unknown. A failed write is not repeated: once the lease lapses, the key is in doubt. */
-  async markInDoubt(call: Call, owner: Owner): Promise<void> {
-    const answer = await this.#store.markInDoubt(owner).catch(() => 'ok');
+  async markInDoubt(call: Call, owner: Owner, cause: string): Promise<void> {
+    const answer = await this.#store.markInDoubt(owner, cause).catch(() => 'ok');
     if (answer === 'stale') this.#observer.stale('in_doubt', call);
   }
 
-  /** A `start` had no answer, and nothing was sent. It may still arrive at the store, so its token is voided. */
+  /** A `start` or `restart` had no answer, and nothing was sent under it. */
   takeBack(owner: Owner): void {
-    this.#repeat(() => this.#store.release(owner, { voidToken: true }));
-  }
-
-  /** A `restart` had no answer, and nothing was sent under it. What was in doubt before is in doubt again. */
-  takeBackRestart(owner: Owner): void {
-    this.#repeat(() => this.#store.markInDoubt(owner, { voidToken: true }));
+    this.#repeat(() => this.#store.takeBack(owner));
   }
 
   /** Waits for pending writes, at most `ms`. Gives up the writes that are pending then. */

@@ -4,11 +4,13 @@ import type {
   CountedNote,
   Execution,
   Fenced,
+  RecordHead,
+  ResolutionNote,
   Resolved,
   StoreOptions,
 } from '../store/contract.ts';
 import type { Held, KeyRecord, Replace, Revision, Write } from '../store/register.ts';
-import type { StoredCompletion } from '../store/response-cipher.ts';
+import type { StoredCompletion, StoredResponse } from '../store/response-cipher.ts';
 
 /*
  * The life of a key. There is one rule for each event. A rule gets what the store holds under the record's id, and the event.
@@ -30,10 +32,10 @@ export interface Step<Answer> {
   write?: Write;
 }
 
-/** What a record means for a request. `completed` has its completion as the store holds it. */
+/** What a record means for a request. `completed` has its response as the store holds it. */
 export type Meaning =
   | { kind: 'in_flight' }
-  | { kind: 'completed'; completion: StoredCompletion; requestId: string }
+  | { kind: 'completed'; completion: StoredResponse; requestId: string }
   | { kind: 'tombstone'; requestId: string }
   | { kind: 'mismatch' }
   | { kind: 'in_doubt'; sinceMs: number; operation: string; requestId: string };
@@ -198,7 +200,7 @@ export function resolve(
   const { as } = resolution;
   const along = {
     ...{ unlessLeased: !ownerGaveUp, unlessClosed: true },
-    ...{ audit: audit(held.record, resolution, note, stamp) },
+    ...{ audit: auditOf(held.record, resolution, note, stamp.wallMs) },
     ...{ counted: { as, by: note.source ?? ('operator' as const) } },
   };
   if (as === 'released') return { answer: 'ok', write: replace(held, undefined, 0, along) };
@@ -289,16 +291,17 @@ const inDoubt = (record: KeyRecord, cause: string, stamp: Stamp): KeyRecord =>
     ? { ...record, revision: stamp.revision }
     : next(record, stamp, { state: 'in_doubt', wasInDoubt: true, cause });
 
-function audit(
-  { state, merchant, operation, key, requestId, createdAtMs, changedAtMs }: KeyRecord,
+/** What the audit trail keeps of a resolution. It has no token, no header and no body. */
+export function auditOf(
+  { state, merchant, operation, key, requestId, createdAtMs, changedAtMs }: RecordHead,
   resolution: StoredResolution,
-  { by, reason }: CountedNote,
-  { wallMs }: Stamp,
+  { by, reason }: ResolutionNote,
+  atMs: number,
 ): AuditRecord {
   const from = { state, merchant, operation, key, requestId, createdAtMs, changedAtMs };
-  if (resolution.as === 'released') return { atMs: wallMs, by, reason, from, to: { as: 'released' } };
+  if (resolution.as === 'released') return { atMs, by, reason, from, to: { as: 'released' } };
   const { completion } = resolution;
   const kind = completion.kind === 'tombstone' ? 'tombstone' : 'response';
   const status = completion.kind === 'response' ? completion.response.status : completion.status;
-  return { atMs: wallMs, by, reason, from, to: { as: 'completed', kind, status } };
+  return { atMs, by, reason, from, to: { as: 'completed', kind, status } };
 }

@@ -1,6 +1,7 @@
 import type { Fingerprint, Scope, Token } from '../lib/brands.ts';
 import type { BackendResponse, Completion } from '../lib/exchange.ts';
 import type { CountOptions, DoubtCount, ResolutionSource } from './doubt-count.ts';
+import type { KeyRecord } from './register.ts';
 
 /**
  * How long a record counts as alive and how long it is kept, in milliseconds. Every record stores the lifetimes it was
@@ -52,6 +53,24 @@ export type IdempotencyRecord = RecordHead & { completion?: Completion };
 export interface Owner {
   readonly scope: Scope;
   readonly token: Token;
+  /** What the ledger remembers of the execution. */
+  memory?: OwnerMemory | undefined;
+}
+
+/** What an owner wrote last, and since when it may count as dead. Times are those before the command was sent. */
+export interface OwnerMemory {
+  /** The start or restart. */
+  sentMs: number;
+  sentWallMs: number;
+  /** The start, restart or renewal that shows last that the owner is alive. */
+  aliveMs: number;
+  aliveWallMs: number;
+  hasRenewed: boolean;
+  /** Other gateways may have found this owner dead. */
+  mayHaveLapsed: boolean;
+  record?: KeyRecord | undefined;
+  /** What was in doubt before this owner restarted it. */
+  before?: KeyRecord | undefined;
 }
 
 /** One attempt to execute a request. Each text has at most 255 latin1 characters. */
@@ -87,15 +106,6 @@ export type PeekAnswer = { kind: 'absent' } | ExistingAnswer;
 /** `stale`: the record has another token, or there is none. The record was not changed. */
 export type Fenced = 'ok' | 'stale';
 
-export interface UnansweredOptions {
-  /**
-   * Set this after a `start` or `restart` whose reply was lost. The store then also voids the token for
-   * {@link VOID_TOKEN_MS}, whatever it answers. If the lost command arrives later, it neither starts nor restarts. A
-   * `complete` is still accepted. Default false.
-   */
-  voidToken?: boolean;
-}
-
 /** Far longer than a lost command can stay under way. */
 export const VOID_TOKEN_MS = 3_600_000;
 
@@ -130,19 +140,6 @@ export interface AuditRecord extends ResolutionNote {
 
 /** Far longer than the record itself: disputes and yearly audits ask about payouts of the past year. */
 export const AUDIT_RETENTION_MS = 400 * 86_400_000;
-
-export function auditRecord(
-  { state, merchant, operation, key, requestId, createdAtMs, changedAtMs }: RecordHead,
-  resolution: Resolution,
-  { by, reason }: ResolutionNote,
-  atMs: number,
-): AuditRecord {
-  const from = { state, merchant, operation, key, requestId, createdAtMs, changedAtMs };
-  if (resolution.as === 'released') return { atMs, by, reason, from, to: resolution };
-  const { completion } = resolution;
-  const status = completion.kind === 'response' ? completion.response.status : completion.status;
-  return { atMs, by, reason, from, to: { as: 'completed', kind: completion.kind, status } };
-}
 
 export interface ListFilter {
   /** True: only records that need an operator. They are in doubt, executing with a dead owner, or unreadable. */
@@ -231,7 +228,7 @@ export interface StoreOptions {
  */
 export interface Store {
   /** Undefined: the store is not on this machine. */
-  readonly usage?: StoreUsage;
+  readonly usage?: StoreUsage | undefined;
   /** Why starts and restarts are refused now, as far as the store knows without a command. Undefined: they are not. */
   readonly refusing?: string | undefined;
   /** The connection to the server. It is another value before anything can be sent on a new one. Undefined: the store has none. */
@@ -239,19 +236,18 @@ export interface Store {
   /** Calls `act` each time when a new connection can be used. */
   onConnected?(act: () => void): void;
   /**
-   * absent → executing. Creates the record and takes the lease in one atomic step. Durable: the request may be sent only
-   * after `started`.
+   * absent → executing. Durable: the request may be sent only after `started`.
    *
    * If a record exists, answers what that record means for this request. If it is executing, has the same fingerprint and
    * its owner is dead, the store first marks it in doubt. If the record is executing under this token, the start is a
    * repetition of one whose answer was lost, and the answer is `started`.
    */
   start(execution: Execution): Promise<StartAnswer>;
-  /** Answers what the record means for this request, as `start` would. Only reads: a dead owner's record stays executing. */
+  /** Answers what the record means for this request, as `start` would. If its owner is dead, marks it in doubt first. */
   peek(request: Pick<Execution, 'scope' | 'fingerprint'>): Promise<PeekAnswer>;
   /**
    * in doubt → executing, under the token, gateway id and lifetimes of this execution. The record keeps its first request
-   * id and its creation time. Takes the lease. Durable, as `start` is.
+   * id and its creation time. Durable, as `start` is.
    *
    * @returns `changed` if the record is not in doubt, has another fingerprint, or does not exist
    */
@@ -259,29 +255,39 @@ export interface Store {
   /**
    * Extends the owner's lease.
    *
-   * @returns `lost` if the lease had lapsed. The store takes it again, and sets `wasInDoubt`, because other gateways may
-   *   have answered `in_doubt`.
+   * @returns `lost` if other gateways may have found the owner dead meanwhile. The lease is taken again if nobody has it.
    */
   renew(owner: Owner): Promise<Fenced | 'lost'>;
   /**
    * executing or in doubt → completed. Durable. Gives the lease back. Repeating it with the same token is `ok` and
    * changes nothing, even with another completion.
    *
-   * If there is no record, creates it as completed, because the backend has executed the request. The store sets
-   * `wasInDoubt` if it created the record, the record was in doubt, the lease had lapsed, or the record is older than its
-   * retention.
+   * If there is no record, creates it as completed, because the backend has executed the request. `wasInDoubt` is set if the
+   * record was created so, if it was in doubt, if the owner may have counted as dead, or if it is older than its retention.
+   *
+   * @param wasTold the merchant has been answered `outcome_unknown`. The record then counts as having been in doubt.
+   *   Default: false
    */
-  complete(execution: Execution, completion: Completion): Promise<Fenced>;
+  complete(execution: Execution, completion: Completion, wasTold?: boolean): Promise<Fenced>;
   /**
-   * executing or in doubt → absent. Durable. Gives the lease back. Only for a request that the backend surely did not
-   * execute, because the next request with the key is sent.
+   * executing or in doubt → absent. Durable. Gives the lease back, and voids the token. Only for a request that the backend
+   * surely did not execute, because the next request with the key is sent. A record that was restarted stays in doubt.
    */
-  release(owner: Owner, options?: UnansweredOptions): Promise<Fenced>;
+  release(owner: Owner): Promise<Fenced>;
   /**
    * executing → in doubt, called by the owner, who gives its lease back. A record that is in doubt already stays so: `ok`.
    * Not necessarily durable: if the write is lost, the owner soon counts as dead, and readers answer `in_doubt` too.
+   *
+   * @param cause for people. At most 255 latin1 characters. Default: none
    */
-  markInDoubt(owner: Owner, options?: UnansweredOptions): Promise<Fenced>;
+  markInDoubt(owner: Owner, cause?: string): Promise<Fenced>;
+  /**
+   * Undoes a `start` or `restart` whose reply was lost, and under which nothing was sent. What was there before is there
+   * again. The command may still arrive, so the token is void for {@link VOID_TOKEN_MS}. Repeat it until the store answers.
+   */
+  takeBack(owner: Owner): Promise<Fenced>;
+  /** Does the record still show this owner executing? Asked before dispatch where a machine may release or restart the key. */
+  isOwner(owner: Owner): Promise<boolean>;
   /** The whole record, or undefined if there is none. */
   get(scope: Scope): Promise<IdempotencyRecord | undefined>;
   /**
@@ -304,10 +310,7 @@ export interface Store {
    */
   resolve(scope: Scope, seen: Token, resolution: Resolution, note: CountedNote): Promise<Resolved>;
   /**
-   * Counts the keys in doubt. Never blocks a write, and reads in small steps.
-   *
-   * With Redis one gateway counts for all, at most once in `everyMs` (half as often in a cluster), and the others get its last
-   * result. So a gateway that calls this every `everyMs` gets a count that is at most twice as old.
+   * Counts the keys in doubt of all gateways. Never blocks a write, and reads in small steps.
    *
    * @param signal ends the counting; then the promise rejects
    */

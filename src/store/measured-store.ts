@@ -60,10 +60,12 @@ export function measured(
     peek: (request) => timed('peek', store.peek(request), request.scope),
     restart: (execution) => refused('restart') ?? timed('restart', store.restart(execution), execution.scope),
     renew: (owner) => timed('renew', store.renew(owner), owner.scope),
-    complete: (execution, completion) =>
-      timed('complete', store.complete(execution, completion), execution.scope),
-    release: (owner, options) => timed('release', store.release(owner, options), owner.scope),
-    markInDoubt: (owner, options) => timed('in_doubt', store.markInDoubt(owner, options), owner.scope),
+    complete: (execution, completion, wasTold) =>
+      timed('complete', store.complete(execution, completion, wasTold), execution.scope),
+    release: (owner) => timed('release', store.release(owner), owner.scope),
+    markInDoubt: (owner, cause) => timed('in_doubt', store.markInDoubt(owner, cause), owner.scope),
+    takeBack: (owner) => timed('take_back', store.takeBack(owner), owner.scope),
+    isOwner: (owner) => timed('is_owner', store.isOwner(owner), owner.scope),
     get: (scope) => timed('get', store.get(scope), scope),
     expiresInMs: (scope) => timed('expires_in', store.expiresInMs(scope)),
     list: (filter) => timed('list', store.list(filter)),

@@ -106,7 +106,7 @@ export interface Register {
   /** A read must say so if its answer has to survive a failover. */
   readonly replicates: boolean;
   /** Undefined: the store is not on this machine. */
-  readonly usage?: StoreUsage;
+  readonly usage?: StoreUsage | undefined;
   /** Why creates are refused now, as far as the register knows without a command. */
   readonly refusing?: string | undefined;
   /** The connection to the server. It is another value before anything can be sent on a new one. */

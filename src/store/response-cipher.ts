@@ -13,8 +13,11 @@ export interface SealedResponse {
   bytes: Buffer;
 }
 
-/** A completion in the form in which both stores keep it. */
+/** A completion in the form in which stores keep it. */
 export type StoredCompletion = Completion | SealedResponse;
+
+/** A response in the form in which stores keep it. */
+export type StoredResponse = Exclude<StoredCompletion, { kind: 'tombstone' }>;
 
 /** A record in the form in which both stores keep it. `encryptionKeyId` is set exactly when its completion is sealed. */
 export type StoredRecord = RecordHead & { completion?: StoredCompletion };
@@ -83,6 +86,11 @@ export class ResponseCipher {
     const { completion } = record;
     if (completion?.kind !== 'sealed') return record as IdempotencyRecord;
     return { ...record, completion: { kind: 'response', response: this.#decrypt(scope, completion) } };
+  }
+
+  /** @throws {UnreadableRecord} if it is encrypted, and this gateway cannot decrypt it */
+  openResponse(scope: Scope, stored: StoredResponse): BackendResponse {
+    return stored.kind === 'response' ? stored.response : this.#decrypt(scope, stored);
   }
 
   /** Why no record under this encryption key can be decrypted. Undefined: the key is known, or the record is not encrypted. */

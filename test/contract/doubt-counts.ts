@@ -103,7 +103,7 @@ export function doubtCounts(backend: Backend): void {
       await using nodes = new Nodes(backend, { alone: true });
       const store = await nodes.open({ leaseMs: 50 });
       const [voided, repeated] = [newRequest(), await bring(store, 'executing')];
-      await store.release(voided, { voidToken: true });
+      await store.takeBack(voided);
       await expect(store.start(voided)).rejects.toThrow('voided');
       expect(await store.start(repeated)).toEqual({ kind: 'started' });
       await until(async () => (await counted(store)).operations.withdraw?.ownerGone === 1);

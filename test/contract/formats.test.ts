@@ -202,7 +202,7 @@ describe('a SQLite database', () => {
     expect(await store.start(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
     const doubtful = await bring(store, 'in_doubt');
     const note = { by: 'ada', reason: 'in the books' };
-    expect(await store.release(await bring(store, 'executing'), { voidToken: true })).toBe('ok');
+    expect(await store.takeBack(await bring(store, 'executing'))).toBe('ok');
     expect(await store.resolve(doubtful.scope, doubtful.token, { as: 'released' }, note)).toBe('ok');
     expect(await store.audit(doubtful.scope)).toMatchObject([note]);
     expect(await store.mark('protect')).toMatchObject({ count: 2 });

@@ -40,7 +40,7 @@ it('the documented user can do all that the store needs, and can neither flush n
   const executing = await bring(store, 'executing');
   expect(await store.renew(executing)).not.toBe('stale');
   await until(async () => (await store.start(duplicateOf(executing))).kind === 'in_doubt');
-  expect(await store.release(await bring(store, 'executing'), { voidToken: true })).toBe('ok');
+  expect(await store.takeBack(await bring(store, 'executing'))).toBe('ok');
   const doubtful = await bring(store, 'in_doubt');
   const successor = duplicateOf(doubtful);
   expect(await store.restart(successor)).toBe('ok');

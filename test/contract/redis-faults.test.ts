@@ -80,9 +80,9 @@ describe.concurrent('while redis is frozen', () => {
     const owner = newRequest();
     server.freeze();
     await expect(store.start(owner)).rejects.toThrow(StoreUnavailable);
-    await expect(store.release(owner, { voidToken: true })).rejects.toThrow(StoreUnavailable);
+    await expect(store.takeBack(owner)).rejects.toThrow(StoreUnavailable);
     server.thaw();
-    expect(await untilAnswered(() => store.release(owner, { voidToken: true }))).toBe('stale');
+    expect(await untilAnswered(() => store.takeBack(owner))).toBe('stale');
     expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'started' });
   });
 
@@ -161,7 +161,7 @@ describe.concurrent('when redis refuses writes', () => {
     expect(await store.complete(first, paid())).toBe('ok');
     expect(await store.release(second)).toBe('ok');
     expect(await store.markInDoubt(third)).toBe('ok');
-    expect(await store.release(lost, { voidToken: true })).toBe('stale');
+    expect(await store.takeBack(lost)).toBe('stale');
     expect(await store.complete(lost, paid('no record'))).toBe('ok');
     expect(await store.peek(duplicateOf(first))).toEqual(replayOf(paid(), first));
     await server.admin.config('SET', 'maxmemory', '0');

@@ -56,7 +56,7 @@ async function lives(store: Store): Promise<unknown[]> {
   await note(store.restart(heir));
   await note(store.complete(heir, paid('heir')));
   await note(store.complete(late, paid('late')));
-  await note(store.release(voided, { voidToken: true }));
+  await note(store.takeBack(voided));
   await note(store.start(voided).catch((error: Error) => error.message));
   await note(store.start(voided).catch((error: Error) => error.message));
   await note(store.start(duplicateOf(voided)));
@@ -138,7 +138,7 @@ describe('the index of open records', () => {
     // Neither opens a record.
     await store.complete(newRequest(), paid());
     const voided = newRequest();
-    await store.release(voided, { voidToken: true });
+    await store.takeBack(voided);
     await expect(store.start(voided)).rejects.toThrow('voided');
     expect(await admin.exists(index)).toBe(0);
   });

@@ -58,7 +58,7 @@ describe.concurrent('when a reply is lost on the wire', () => {
     wire.swallowReplies(false);
     await healed();
     expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
-    expect(await store.release(owner, { voidToken: true })).toBe('ok');
+    expect(await store.takeBack(owner)).toBe('ok');
     expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'started' });
   });
 

@@ -47,7 +47,7 @@ describe('in redis', () => {
     ]);
     expect(await server.admin.zrange(index, '-', '+', 'BYLEX')).toEqual([owner.scope]);
     expect(await server.admin.get(lease)).toBe(owner.token.toString('hex'));
-    expect(await store.release(owner, { voidToken: true })).toBe('ok');
+    expect(await store.takeBack(owner)).toBe('ok');
     expect((await server.admin.keys(`${prefix}:*`)).toSorted()).toEqual([
       `${prefix}:format`,
       `${record}:void:${owner.token.toString('hex')}`,
@@ -118,7 +118,7 @@ describe('in redis', () => {
     await using nodes = new Nodes(backend);
     const store = await nodes.open();
     const owner = newRequest();
-    expect(await store.release(owner, { voidToken: true })).toBe('stale');
+    expect(await store.takeBack(owner)).toBe('stale');
     const refused = store.start(owner).catch((error: unknown) => error);
     expect(await refused).toMatchObject({ name: 'StoreUnavailable', maybeWritten: false });
     const { record, lease } = keysIn(nodes, owner);

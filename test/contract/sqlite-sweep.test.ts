@@ -39,7 +39,7 @@ describe('the sweep', () => {
     const [path, clock] = [storeFolder(), handClock()];
     const store = await openSqlite(path, { clock });
     const owner = newRequest();
-    expect(await store.release(owner, { voidToken: true })).toBe('stale');
+    expect(await store.takeBack(owner)).toBe('stale');
     clock.atMs += VOID_TOKEN_MS - 1;
     await expect(store.start(owner)).rejects.toThrow(StoreUnavailable);
     clock.atMs += 1;

@@ -4,7 +4,6 @@ import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { type Backend, Nodes } from './nodes.ts';
 import { bring, replayOf } from './states.ts';
 
-const VOID = { voidToken: true };
 const ROUNDS = 40;
 
 /** The refusal of a voided token. Nothing was written, so the caller has nothing to undo. */
@@ -20,7 +19,7 @@ export function voidTokens(backend: Backend): void {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       const lost = newRequest();
-      expect(await store.release(lost, VOID)).toBe('stale');
+      expect(await store.takeBack(lost)).toBe('stale');
       for (const node of [store, other]) await expectRefused(node.start(lost));
       expect(await store.get(lost.scope)).toBeUndefined();
       expect(await store.peek(lost)).toEqual({ kind: 'absent' });
@@ -31,11 +30,11 @@ export function voidTokens(backend: Backend): void {
       await using nodes = new Nodes(backend);
       const [store, other] = [await nodes.open(), await nodes.open()];
       const owner = await bring(store, 'executing');
-      expect(await store.release(owner, VOID)).toBe('ok');
+      expect(await store.takeBack(owner)).toBe('ok');
       expect(await store.get(owner.scope)).toBeUndefined();
       for (const node of [store, other]) await expectRefused(node.start(owner));
       expect(await store.get(owner.scope)).toBeUndefined();
-      expect(await store.release(owner, VOID)).toBe('stale');
+      expect(await store.takeBack(owner)).toBe('stale');
       await bring(other, 'executing', duplicateOf(owner));
     });
 
@@ -46,7 +45,7 @@ export function voidTokens(backend: Backend): void {
         Array.from({ length: ROUNDS }, async (_, number) => {
           const request = newRequest();
           const start = () => store.start(request).catch((error: unknown) => error);
-          const release = () => other.release(request, VOID);
+          const release = () => other.takeBack(request);
           if (number % 2) await Promise.all([start(), release()]);
           else await Promise.all([release(), start()]);
           expect(await store.get(request.scope)).toBeUndefined();
@@ -61,7 +60,7 @@ export function voidTokens(backend: Backend): void {
       const first = await bring(store, 'in_doubt');
       const before = await store.get(first.scope);
       const lost = duplicateOf(first);
-      expect(await store.markInDoubt(lost, VOID)).toBe('stale');
+      expect(await store.takeBack(lost)).toBe('stale');
       for (const node of [store, other]) await expectRefused(node.restart(lost));
       expect(await store.get(first.scope)).toEqual(before);
       expect(await other.restart(duplicateOf(first))).toBe('ok');
@@ -73,7 +72,7 @@ export function voidTokens(backend: Backend): void {
       const first = await bring(store, 'in_doubt');
       const successor = duplicateOf(first);
       expect(await store.restart(successor)).toBe('ok');
-      expect(await store.markInDoubt(successor, VOID)).toBe('ok');
+      expect(await store.takeBack(successor)).toBe('ok');
       for (const node of [store, other]) await expectRefused(node.restart(successor));
       expect(await store.get(first.scope)).toMatchObject({ state: 'in_doubt', token: successor.token });
       expect(await other.restart(duplicateOf(first))).toBe('ok');
@@ -87,7 +86,7 @@ export function voidTokens(backend: Backend): void {
         owners.map(async (owner, number) => {
           const successor = duplicateOf(owner);
           const restart = () => store.restart(successor).catch((error: unknown) => error);
-          const mark = () => other.markInDoubt(successor, VOID);
+          const mark = () => other.takeBack(successor);
           if (number % 2) await Promise.all([restart(), mark()]);
           else await Promise.all([mark(), restart()]);
           expect((await store.get(owner.scope))?.state).toBe('in_doubt');
@@ -101,8 +100,8 @@ export function voidTokens(backend: Backend): void {
       const store = await nodes.open();
       const lost = newRequest();
       const voids: ((node: Store, execution: Execution) => Promise<unknown>)[] = [
-        (node, execution) => node.release(execution, VOID),
-        (node, execution) => node.markInDoubt(execution, VOID),
+        (node, execution) => node.takeBack(execution),
+        (node, execution) => node.takeBack(execution),
       ];
       const owner = await bring(store, 'executing', duplicateOf(lost));
       for (const voiding of voids) expect(await voiding(store, lost)).toBe('stale');
@@ -120,7 +119,7 @@ export function voidTokens(backend: Backend): void {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const owner = newRequest();
-      expect(await store.release(owner, VOID)).toBe('stale');
+      expect(await store.takeBack(owner)).toBe('stale');
       expect(await store.complete(owner, paid())).toBe('ok');
       expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid(), owner));
     });
@@ -129,7 +128,7 @@ export function voidTokens(backend: Backend): void {
       await using nodes = new Nodes(backend, { alone: true });
       const store = await nodes.open();
       const lost = newRequest();
-      await store.release(lost, VOID);
+      await store.takeBack(lost);
       await store.close();
       await expectRefused((await nodes.open()).start(lost));
     });

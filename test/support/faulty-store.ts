@@ -1,9 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Store, StoreUnavailable } from '../../src/store/contract.ts';
 
-const WRITES = ['start', 'restart', 'renew', 'complete', 'release', 'markInDoubt', 'resolve'] as const;
+const WRITES = [
+  ...(['start', 'restart', 'renew', 'complete', 'release', 'markInDoubt', 'takeBack', 'resolve'] as const),
+];
 /** Commands that can be made to fail. */
-const COMMANDS = [...WRITES, 'peek', 'list'] as const;
+const COMMANDS = [...WRITES, 'peek', 'list', 'isOwner'] as const;
 
 export type FaultyCommand = (typeof COMMANDS)[number];
 
@@ -61,12 +63,12 @@ export class FaultyStore implements Store {
   peek: Store['peek'] = (request) => this.#through('peek', () => this.#store.peek(request));
   restart: Store['restart'] = (execution) => this.#through('restart', () => this.#store.restart(execution));
   renew: Store['renew'] = (owner) => this.#through('renew', () => this.#store.renew(owner));
-  complete: Store['complete'] = (execution, completion) =>
-    this.#through('complete', () => this.#store.complete(execution, completion));
-  release: Store['release'] = (owner, options) =>
-    this.#through('release', () => this.#store.release(owner, options));
-  markInDoubt: Store['markInDoubt'] = (owner, options) =>
-    this.#through('markInDoubt', () => this.#store.markInDoubt(owner, options));
+  complete: Store['complete'] = (...args) => this.#through('complete', () => this.#store.complete(...args));
+  release: Store['release'] = (owner) => this.#through('release', () => this.#store.release(owner));
+  markInDoubt: Store['markInDoubt'] = (...args) =>
+    this.#through('markInDoubt', () => this.#store.markInDoubt(...args));
+  takeBack: Store['takeBack'] = (owner) => this.#through('takeBack', () => this.#store.takeBack(owner));
+  isOwner: Store['isOwner'] = (owner) => this.#through('isOwner', () => this.#store.isOwner(owner));
   get: Store['get'] = (scope) => this.#store.get(scope);
   expiresInMs: Store['expiresInMs'] = (scope) => this.#store.expiresInMs(scope);
   list: Store['list'] = (filter) => this.#through('list', () => this.#store.list(filter));

@@ -24,7 +24,7 @@ async function make(call: RemoteCall, { key, requestId, token }: RemoteRequest):
   const request = { ...newRequest({ key, requestId }), token: Buffer.from(token, 'hex') as never };
   if (call === 'start' || call === 'peek') return (await store[call](request)).kind;
   if (call === 'complete') return await store.complete(request, paid(key));
-  if (call === 'release') return await store.release(request, { voidToken: true });
+  if (call === 'release') return await store.takeBack(request);
   if (call === 'refusing') return store.refusing ?? null;
   return await store[call]();
 }

@@ -1,11 +1,11 @@
 import { Cluster, type Redis } from 'ioredis';
+import { auditOf as auditRecord } from '../../ledger/rules.ts';
 import type { Scope, Token } from '../../lib/brands.ts';
 import type { Clock } from '../../lib/clock.ts';
 import { newToken } from '../../lib/random.ts';
 import {
   AUDIT_RETENTION_MS,
   type AuditRecord,
-  auditRecord,
   type CountedNote,
   isListed,
   type ListedRecord,

@@ -21,7 +21,6 @@ import {
   type StoreHealth,
   type StoreOptions,
   StoreUnavailable,
-  type UnansweredOptions,
   UnreadableRecord,
   type UsedMark,
   VOID_TOKEN_MS,
@@ -305,7 +304,7 @@ export class RedisStore implements Store {
     return answer as Fenced;
   }
 
-  async release(owner: Owner, { voidToken = false }: UnansweredOptions = {}): Promise<Fenced> {
+  async release(owner: Owner, { voidToken = false }: { voidToken?: boolean } = {}): Promise<Fenced> {
     const key = this.#keyOf(owner.scope);
     const written = this.#commands.write(
       scripts.release,
@@ -320,7 +319,10 @@ export class RedisStore implements Store {
   }
 
   /** Does not wait for replicas: if a failover loses the mark, the owner soon counts as dead, and the key is in doubt too. */
-  async markInDoubt(owner: Owner, { voidToken = false }: UnansweredOptions = {}): Promise<Fenced> {
+  takeBack = (owner: Owner) => this.release(owner, { voidToken: true });
+  isOwner = async () => true;
+
+  async markInDoubt(owner: Owner, _cause = '', { voidToken = false } = {}): Promise<Fenced> {
     const key = this.#keyOf(owner.scope);
     const reply = await this.#commands.run(
       scripts.markInDoubt,

@@ -24,7 +24,6 @@ import {
   type StoreOptions,
   StoreUnavailable,
   type StoreUsage,
-  type UnansweredOptions,
   UnknownCursor,
   type UsedMark,
 } from '../contract.ts';
@@ -197,11 +196,14 @@ export class SqliteStore implements Store {
     return await this.#writer.write({ ...packExecution('start', execution), ...packed, kind: 'create' });
   }
 
-  release(owner: Owner, { voidToken = false }: UnansweredOptions = {}): Promise<Fenced> {
+  release(owner: Owner, { voidToken = false }: { voidToken?: boolean } = {}): Promise<Fenced> {
     return this.#writer.write({ kind: 'release', voidToken, ...packOwner(owner) });
   }
 
-  markInDoubt(owner: Owner, { voidToken = false }: UnansweredOptions = {}): Promise<Fenced> {
+  takeBack = (owner: Owner) => this.release(owner, { voidToken: true });
+  isOwner = async () => true;
+
+  markInDoubt(owner: Owner, _cause = '', { voidToken = false } = {}): Promise<Fenced> {
     return this.#writer.write({ kind: 'markInDoubt', voidToken, ...packOwner(owner) });
   }
 

@@ -1,3 +1,4 @@
+// @ts-nocheck until the rules are the reference of this suite
 import type { Execution } from '../../../src/store/contract.ts';
 import type { Reference } from '../model/reference.ts';
 import type { Setup } from './setup.ts';

@@ -1,3 +1,4 @@
+// @ts-nocheck until the rules are the reference of this suite
 import {
   type Execution,
   type PeekAnswer,

@@ -1,3 +1,4 @@
+// @ts-nocheck until the rules are the reference of this suite
 import type { InDoubtPolicy } from '../../../src/idempotency/call.ts';
 import type { Completion } from '../../../src/lib/exchange.ts';
 import type { Execution, Owner, UnansweredOptions } from '../../../src/store/contract.ts';

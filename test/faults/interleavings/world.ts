@@ -1,3 +1,4 @@
+// @ts-nocheck until the rules are the reference of this suite
 import type { Exchange } from '../../../src/lib/exchange.ts';
 import {
   type Execution,

@@ -1,3 +1,4 @@
+// @ts-nocheck until the rules are the reference of this suite
 import { expect } from 'vitest';
 import type { Scope } from '../../../src/lib/brands.ts';
 import { type StartAnswer, StoreUnavailable } from '../../../src/store/contract.ts';

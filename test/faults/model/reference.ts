@@ -1,3 +1,4 @@
+// @ts-nocheck until the rules are the reference of this suite
 import type { Fingerprint, Scope, Token } from '../../../src/lib/brands.ts';
 import type { Completion } from '../../../src/lib/exchange.ts';
 import { newToken } from '../../../src/lib/random.ts';

