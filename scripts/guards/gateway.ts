@@ -12,7 +12,7 @@ const SCHEMA = {
   test: 'test/unit/config-contradictions.test.ts',
 };
 const WATCH = 'src/gateway/store-watch.ts';
-const STORE_MARK = 'test/e2e/process/store-mark.test.ts';
+const STORE_MARK = 'test/e2e/process/store-identity.test.ts';
 const INHERITED = { test: 'test/e2e/process/inherited-socket.test.ts' };
 
 /** What is sent to the backend, and for whom; the configuration; the shutdown. */

@@ -4,7 +4,7 @@ import type { Config } from '../config/schema.ts';
 import { Certificates, certificateSections } from '../gateway/certificates.ts';
 import { Gateway, startWarnings } from '../gateway/gateway.ts';
 import { listen } from '../gateway/http-server.ts';
-import { markFileOf } from '../gateway/store-watch.ts';
+import { identityFileOf } from '../gateway/store-watch.ts';
 import { FileKeySource } from '../keys/file-key-source.ts';
 import { systemClock } from '../lib/clock.ts';
 import { createLogger } from '../telemetry/logger.ts';
@@ -54,7 +54,7 @@ export async function check(args: string[], terminal: Terminal): Promise<void> {
   try {
     const config = loadConfig(file, terminal.env);
     isLoaded = true;
-    report = await (options.offline ? checkFiles(config) : checkAll(config, markFileOf(file, config)));
+    report = await (options.offline ? checkFiles(config) : checkAll(config, identityFileOf(file, config)));
     if (path !== undefined) {
       const { ok, detail } = await deliver(config, path);
       report.checks.push({ name: 'deliver', result: ok ? 'ok' : 'failed', detail });
@@ -76,8 +76,8 @@ function failureOf({ checks, warnings }: Report, strict: boolean): Exit | undefi
   return strict && warnings.length > 0 ? new Exit(`warnings: ${warnings.length} (--strict)`, 1) : undefined;
 }
 
-async function checkAll(config: Config, markFile: string): Promise<Report> {
-  const tools = { clock: systemClock, logger: createLogger('silent'), markFile };
+async function checkAll(config: Config, identityFile: string): Promise<Report> {
+  const tools = { clock: systemClock, logger: createLogger('silent'), identityFile };
   const gateway = await Gateway.open(config, tools);
   const checks = (await gateway.checks()).filter(({ name }) => name !== 'draining');
   const warnings = [...(await gateway.checkWarnings()), ...(await portWarnings(config))];

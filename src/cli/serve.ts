@@ -3,7 +3,7 @@ import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
 import type { AdminPortParts } from '../gateway/admin-port.ts';
 import { inheritedSocket } from '../gateway/inherited-socket.ts';
-import { markFileOf } from '../gateway/store-watch.ts';
+import { identityFileOf } from '../gateway/store-watch.ts';
 import { thisBuild } from '../lib/build.ts';
 import { systemClock } from '../lib/clock.ts';
 import { prepareStore } from '../store/open-store.ts';
@@ -56,11 +56,11 @@ export async function startGateway(
   // Half of the start is loading these, and the store's thread starts meanwhile.
   const { Gateway } = await import('../gateway/gateway.ts');
   const { openAdminPort } = await import('../gateway/admin-port.ts');
-  const markFile = file && markFileOf(file, config);
+  const identityFile = file && identityFileOf(file, config);
   const gateway = await Gateway.open(config, {
     clock: systemClock,
     logger,
-    ...(markFile && { markFile }),
+    ...(identityFile && { identityFile }),
   }).finally(endSpareThread);
   try {
     const configFile = followConfigFile(file, config, logger, {

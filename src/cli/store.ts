@@ -1,7 +1,7 @@
 import { userInfo } from 'node:os';
 import { loadConfig } from '../config/load.ts';
 import { checkNote } from '../doubts/desk.ts';
-import { acceptStore, markFileOf } from '../gateway/store-watch.ts';
+import { acceptStore, identityFileOf } from '../gateway/store-watch.ts';
 import { systemClock } from '../lib/clock.ts';
 import { StoreUnavailable } from '../store/contract.ts';
 import { openStore } from '../store/open-store.ts';
@@ -35,7 +35,7 @@ export async function store([action, ...args]: string[], { env, stdout }: Termin
   if (mistake) throw new Exit(mistake, 64);
   const config = loadConfig(configFile, env);
   refuseMissingStore(config);
-  const file = markFileOf(configFile, config);
+  const file = identityFileOf(configFile, config);
   const opened = await openStore(config, systemClock);
   try {
     const { mode } = config.idempotency;

@@ -37,7 +37,8 @@ export class DoubtGauges {
   #dueMs = Number.POSITIVE_INFINITY;
   #hasBegun = false;
   #isCounting = false;
-  #countedNowMs = Number.NEGATIVE_INFINITY;
+  /** When it last counted because keys were resolved. */
+  #countedMs = Number.NEGATIVE_INFINITY;
   #hasFailed = false;
 
   constructor(options: DoubtGaugesOptions) {
@@ -57,15 +58,15 @@ export class DoubtGauges {
   begin(): void {
     if (this.#closing.signal.aborted) this.#closing = new AbortController();
     this.#hasBegun = true;
-    void this.#count(this.#options.everyMs);
+    void this.#count();
   }
 
   /** Counts soon, because this process has resolved a key. */
   resolved(): void {
     if (!this.#hasBegun) return;
     const nowMs = this.#options.clock.monotonicMs();
-    const inMs = Math.max(SOON_MS, this.#countedNowMs + this.#options.everyMs / SOONER - nowMs);
-    if (nowMs + inMs < this.#dueMs) this.#schedule(inMs, 0);
+    const inMs = Math.max(SOON_MS, this.#countedMs + this.#options.everyMs / SOONER - nowMs);
+    if (nowMs + inMs < this.#dueMs) this.#schedule(inMs, true);
   }
 
   close(): void {
@@ -73,23 +74,22 @@ export class DoubtGauges {
     clearTimeout(this.#timer);
   }
 
-  /** @param everyMs see `CountOptions`. 0: counts whoever has counted before */
-  #schedule(inMs: number, everyMs: number): void {
+  #schedule(inMs: number, isEarly = false): void {
     if (this.#closing.signal.aborted) return;
     clearTimeout(this.#timer);
     this.#dueMs = this.#options.clock.monotonicMs() + inMs;
-    this.#timer = setTimeout(() => void this.#count(everyMs), inMs).unref();
+    this.#timer = setTimeout(() => void this.#count(isEarly), inMs).unref();
   }
 
-  async #count(everyMs: number): Promise<void> {
+  async #count(isEarly = false): Promise<void> {
     const { store, clock, logger } = this.#options;
     const { signal } = this.#closing;
     this.#dueMs = Number.POSITIVE_INFINITY;
-    if (this.#isCounting) return this.#schedule(SOON_MS, everyMs);
+    if (this.#isCounting) return this.#schedule(SOON_MS, isEarly);
     this.#isCounting = true;
-    if (everyMs === 0) this.#countedNowMs = clock.monotonicMs();
+    if (isEarly) this.#countedMs = clock.monotonicMs();
     try {
-      this.#show(await store.countDoubts({ everyMs, signal }));
+      this.#show(await store.countDoubts({ signal }));
       this.#hasFailed = false;
     } catch (error) {
       const { message: reason } = error as Error;
@@ -103,16 +103,12 @@ export class DoubtGauges {
       this.#isCounting = false;
     }
     // Unless a key was resolved meanwhile.
-    if (this.#dueMs === Number.POSITIVE_INFINITY)
-      this.#schedule(this.#options.everyMs, this.#options.everyMs);
+    if (this.#dueMs === Number.POSITIVE_INFINITY) this.#schedule(this.#options.everyMs);
   }
 
   #show(count: DoubtCount): void {
-    // Otherwise the store has no count at the moment, which does not mean that nothing is in doubt.
-    if (count.countedAtMs !== undefined) {
-      this.#last = count;
-      this.#showKeys(count);
-    }
+    this.#last = count;
+    this.#showKeys(count);
     for (const as of RESOLVED_AS)
       for (const by of RESOLUTION_SOURCES) this.#showResolutions(as, by, count.resolutions);
   }

@@ -18,7 +18,7 @@ export interface GatewayTools {
   clock: Clock;
   logger: Logger;
   /** Where the store's mark is noted, see store-watch.ts. Default: the store is not watched. */
-  markFile?: string;
+  identityFile?: string;
 }
 
 /** What a gateway opens before it is put together. Opening any of these may fail. */
@@ -64,7 +64,7 @@ export async function openResources(config: Config, tools: GatewayTools): Promis
     if (connected.usage) metrics.trackUsage(() => connected.usage);
     let watch: StoreWatch | undefined;
     const store = measured(connected, clock, observer, () => watch?.refusal);
-    const { markFile: file } = tools;
+    const { identityFile: file } = tools;
     if (file !== undefined) watch = await StoreWatch.of(config, { file, store, clock, logger });
     metrics.track(metrics.storeForgot, () => Number(watch?.isForgotten ?? false));
     const rateLimiter = await openRateLimiter(config, clock, observer, certificates);

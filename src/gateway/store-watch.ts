@@ -22,8 +22,8 @@ const MARK_EVERY_MS = 60_000;
 const LOOK_EVERY_MS = 250;
 
 /** Where the mark of a configuration's store is kept. Each configuration has its own, because two may use different stores. */
-export function markFileOf(configFile: string, { store }: Pick<Config, 'store'>): string {
-  return store.markFile ?? join(dirname(configFile), `${parse(configFile).name}.store-mark.json`);
+export function identityFileOf(configFile: string, { store }: Pick<Config, 'store'>): string {
+  return store.identityFile ?? join(dirname(configFile), `${parse(configFile).name}.store-identity.json`);
 }
 
 export interface StoreWatchOptions {
@@ -358,7 +358,7 @@ async function write(file: string, noted: Omit<Noted, 'format'>): Promise<void> 
   }
 }
 
-const NOT_NOTICED = 'so a store that was emptied or restored is not noticed: see store.markFile';
+const NOT_NOTICED = 'so a store that was emptied or restored is not noticed: see store.identityFile';
 
 const OTHER_MODE: Record<Mode, string> = {
   protect:

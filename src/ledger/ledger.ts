@@ -199,7 +199,7 @@ export class Ledger implements Store {
     return await this.#apply(scope, held, rule, same);
   }
 
-  async countDoubts({ signal }: Pick<CountOptions, 'signal'> = {}): Promise<DoubtCount> {
+  async countDoubts({ signal }: CountOptions = {}): Promise<DoubtCount> {
     const countedAtMs = this.#clock.wallMs();
     const executingSinceMs = countedAtMs - YOUNG_MS;
     const { inDoubt, old, resolutions } = await this.#register.countOpen({ executingSinceMs, signal });

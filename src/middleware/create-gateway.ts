@@ -77,11 +77,11 @@ export interface Gateway {
 export async function createGateway(config: GatewayConfig, options: GatewayOptions = {}): Promise<Gateway> {
   const checked = checkConfig(config, 'createGateway');
   const logger = options.logger ?? createLogger(checked.log.level);
-  const { markFile } = checked.store;
+  const { identityFile } = checked.store;
   const gateway = await RunningGateway.open(checked, {
     clock: systemClock,
     logger,
-    ...(markFile && { markFile }),
+    ...(identityFile && { identityFile }),
   });
   gateway.watchStore();
   for (const warning of await gateway.warnings()) logger.warn({ warning }, 'something needs attention');

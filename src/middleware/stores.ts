@@ -45,7 +45,7 @@ export interface SqliteStoreOptions extends LifetimeOptions {
    * A file, of this application only, that notes which store it uses. A store that was emptied, or restored from a backup, then starts
    * no new key until `oncegate store accept`. Default: the store is not watched, and pays keys again that it has forgotten.
    */
-  markFile?: string;
+  identityFile?: string;
   /** Encrypts stored responses. Default: they are not encrypted. */
   encryption?: EncryptionOptions;
   /** A command without an answer within this time fails. Milliseconds; default 500. */
@@ -99,7 +99,7 @@ export interface RedisStoreOptions extends LifetimeOptions {
    * A file, of this application only, that notes which store it uses. A store that was emptied, or restored from a backup, then starts
    * no new key until `oncegate store accept`. Default: the store is not watched, and pays keys again that it has forgotten.
    */
-  markFile?: string;
+  identityFile?: string;
   /** Encrypts stored responses. Default: they are not encrypted. */
   encryption?: EncryptionOptions;
   /** A command without an answer within this time fails. Milliseconds; default 500. */
@@ -228,7 +228,7 @@ async function open(
       for (const observer of observers) observer.committed(ms);
     },
   });
-  const { markFile: file } = sections.store;
+  const { identityFile: file } = sections.store;
   if (file === undefined) return new OpenedStore(opened, lifetimes, observers);
   const logger = createLogger('warn');
   const watch = await StoreWatch.of(sections, { file, store: opened, clock: systemClock, logger });

@@ -314,7 +314,7 @@ export interface Store {
    *
    * @param signal ends the counting; then the promise rejects
    */
-  countDoubts(options: CountOptions): Promise<DoubtCount>;
+  countDoubts(options?: CountOptions): Promise<DoubtCount>;
   /** The resolutions of a scope, oldest first. Each is kept for at least {@link AUDIT_RETENTION_MS}. */
   audit(scope: Scope): Promise<AuditRecord[]>;
   /** The store's mark. Undefined: no gateway has written one. Only reads. */

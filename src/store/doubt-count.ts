@@ -21,8 +21,8 @@ export interface OperationDoubts {
 
 /** All keys in doubt that a store holds. Every gateway on the store gets the same numbers. */
 export interface DoubtCount {
-  /** Wall clock of the gateway that counted, Unix milliseconds. Undefined: nobody has counted yet. */
-  countedAtMs: number | undefined;
+  /** Wall clock at the beginning of the count, Unix milliseconds. */
+  countedAtMs: number;
   /** By the record's operation. Operations without keys in doubt are missing. */
   operations: ReadonlyMap<string, OperationDoubts>;
   /**
@@ -30,13 +30,11 @@ export interface DoubtCount {
    * so no alert clears by that. Undefined: no key is in doubt.
    */
   oldestSinceMs: number | undefined;
-  /** As of now. A pair that is missing has not occurred. */
+  /** A pair that is missing has not occurred. */
   resolutions: readonly ResolutionCount[];
 }
 
 export interface CountOptions {
-  /** How often the caller asks, in milliseconds. 0: the store counts now, whoever has counted before. */
-  everyMs: number;
   /** Ends the counting: the promise then rejects. */
   signal?: AbortSignal | undefined;
 }

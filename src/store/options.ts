@@ -49,9 +49,9 @@ const timeoutMs = ms(10, 60_000).default(500);
 
 /**
  * Where the gateway notes which store it uses, to notice one that was emptied or restored. Default: beside the configuration,
- * named after it (`gateway.store-mark.json`).
+ * named after it (`gateway.store-identity.json`).
  */
-const markFile = z.string().min(1).optional();
+const identityFile = z.string().min(1).optional();
 
 /** `store.encryption`: stored responses are encrypted with AES-256-GCM. Default off. */
 const encryption = z
@@ -96,7 +96,7 @@ const sqliteStore = z.strictObject({
   kind: z.literal('sqlite'),
   /** Folder of the database, shared by all gateways of this machine. */
   path: z.string().min(1).default('./data'),
-  markFile,
+  identityFile,
   encryption: encryption.optional(),
   /** A command without an answer within this time fails: the store is unavailable. */
   timeoutMs,
@@ -138,7 +138,7 @@ const redisStore = z
         mayLoseOnFailover: z.boolean().default(false),
       })
       .prefault({}),
-    markFile,
+    identityFile,
     encryption: encryption.optional(),
     /** A command without an answer within this time fails: the store is unavailable. */
     timeoutMs,

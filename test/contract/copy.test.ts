@@ -142,7 +142,7 @@ describe.each(directions)('a copy from %s', (_name, from, to) => {
       if (line.startsWith('opened')) await move.old.complete(executing, paid('followed'));
     });
     expect(report).toMatchObject({ followed: { completed: 1, released: 0, inDoubt: 1, stale: 0 } });
-    const { operations } = await move.new.countDoubts({ everyMs: 0 });
+    const { operations } = await move.new.countDoubts();
     expect([...operations]).toEqual([['withdraw', { inDoubt: 1, ownerGone: 0 }]]);
     for (const { scope } of Object.values(owners)) {
       expect(await move.new.get(scope)).toEqual(await move.old.get(scope));
@@ -297,7 +297,7 @@ describe.each(twoWays)('a copy from %s', (_name, from, to) => {
       const started = await bring(move.old, 'completed');
       expect(await move.old.health()).toMatchObject({ ok: true, warnings: [] });
       expect((await move.new.list({ inDoubt: false, limit: 10 })).records).toEqual([]);
-      expect((await move.new.countDoubts({ everyMs: 0 })).operations.size).toBe(0);
+      expect((await move.new.countDoubts()).operations.size).toBe(0);
       expect(await move.new.audit(owners.resolved.scope)).toEqual([]);
       await expect(move.undo()).rejects.toThrow('no copy to undo');
       // The next copy begins anew.

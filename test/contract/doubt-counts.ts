@@ -11,7 +11,7 @@ const NONE = { operations: {}, oldestSinceMs: undefined };
 
 /** Counts now, by another node than the one that wrote. */
 export async function counted(store: Store) {
-  const { operations, oldestSinceMs, resolutions } = await store.countDoubts({ everyMs: 0 });
+  const { operations, oldestSinceMs, resolutions } = await store.countDoubts();
   return { operations: Object.fromEntries(operations), oldestSinceMs, resolutions };
 }
 
@@ -153,7 +153,7 @@ export function doubtCounts(backend: Backend): void {
       const sums = Object.values(operations).map(({ inDoubt, ownerGone }) => [inDoubt, ownerGone]);
       expect(sums).toEqual(Array(3).fill([200, 0]));
       const gone = new AbortController();
-      const counting = store.countDoubts({ everyMs: 0, signal: gone.signal });
+      const counting = store.countDoubts({ signal: gone.signal });
       gone.abort();
       await expect(counting).rejects.toThrow('aborted');
     });

@@ -47,13 +47,13 @@ it('the documented user can do all that the store needs, and can neither flush n
   expect(await store.markInDoubt(successor)).toBe('ok');
   const { records } = await store.list({ inDoubt: true, limit: 100 });
   expect(records.map(({ scope }) => scope)).toContain(doubtful.scope);
-  await store.countDoubts({ everyMs: 1000 });
-  const { operations } = await store.countDoubts({ everyMs: 0 });
+  await store.countDoubts();
+  const { operations } = await store.countDoubts();
   expect(operations.get('withdraw')?.inDoubt).toBe(records.length);
   const note = { by: 'ada', reason: 'in the books' };
   expect(await store.resolve(doubtful.scope, successor.token, { as: 'released' }, note)).toBe('ok');
   expect(await store.audit(doubtful.scope)).toMatchObject([note]);
-  const { resolutions } = await store.countDoubts({ everyMs: 0 });
+  const { resolutions } = await store.countDoubts();
   expect(resolutions).toEqual([{ as: 'released', by: 'operator', number: 1 }]);
   expect(await store.start(newRequest())).toEqual({ kind: 'started' });
   const mark = await store.mark('protect');

@@ -103,7 +103,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
       cursor = page.cursor;
     } while (cursor !== undefined);
     expect(listed).toEqual(new Set(doubtful.map(({ scope }) => scope)));
-    const { operations, oldestSinceMs } = await store.countDoubts({ everyMs: 0 });
+    const { operations, oldestSinceMs } = await store.countDoubts();
     expect([...operations]).toEqual([['withdraw', { inDoubt: 30, ownerGone: 0 }]]);
     expect(oldestSinceMs).toBeTypeOf('number');
     expect(await store.health()).toMatchObject({ ok: true });
@@ -158,9 +158,8 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     const asReleased = { by: 'ada', reason: 'in the books', source: 'command_line' } as const;
     expect(await store.resolve(resolved.scope, resolved.token, { as: 'released' }, asReleased)).toBe('ok');
     await store.complete(completed, paid());
-    const inDoubt = async (everyMs: number) =>
-      (await store.countDoubts({ everyMs })).operations.get('withdraw')?.inDoubt;
-    expect(await inDoubt(0)).toBe(10);
+    const inDoubt = async () => (await store.countDoubts()).operations.get('withdraw')?.inDoubt;
+    expect(await inDoubt()).toBe(10);
     const indexes: [Redis, string][] = [];
     for (const master of masters)
       for (const key of await master.keys('test:v2:open:*')) indexes.push([master, key]);
@@ -171,12 +170,12 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
       expect(await master.cluster('KEYSLOT', key)).toBe(await master.cluster('KEYSLOT', `{${scope}}`));
       await master.del(key);
     }
-    expect(await inDoubt(0)).toBeUndefined();
+    expect(await inDoubt()).toBeUndefined();
     await until(async () => {
-      await inDoubt(100);
-      return (await inDoubt(0)) === 10;
+      await inDoubt();
+      return (await inDoubt()) === 10;
     });
-    const { resolutions } = await store.countDoubts({ everyMs: 0 });
+    const { resolutions } = await store.countDoubts();
     expect(resolutions).toEqual([{ as: 'released', by: 'command_line', number: 1 }]);
   });
 
@@ -194,13 +193,10 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     const move = (keys: string[]) => from.migrate(host ?? '', port ?? 0, '', 0, 5000, 'KEYS', ...keys);
     await move([index]);
     // It cannot know whether there is a record. So it must not say that nothing is in doubt.
-    await expect(store.countDoubts({ everyMs: 0 })).rejects.toThrow('redis');
+    await expect(store.countDoubts()).rejects.toThrow('redis');
     await move((await from.cluster('GETKEYSINSLOT', slot, 100)) as string[]);
     for (const node of [to, from]) await node.cluster('SETSLOT', slot, 'NODE', toId);
-    const { operations } = await until(
-      () => store.countDoubts({ everyMs: 0 }).catch(() => undefined),
-      20_000,
-    );
+    const { operations } = await until(() => store.countDoubts().catch(() => undefined), 20_000);
     expect(operations.get('withdraw')?.inDoubt).toBe(1);
   });
 
@@ -264,7 +260,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     for (const node of [to, from]) await node.call('CLUSTER', 'SETSLOT', slot, 'NODE', String(ids[1]));
     await untilOk(() => store.complete(request, paid('moved')));
     expect(kinds([...meanwhile, ...moved])).not.toContain('started');
-    expect((await store.countDoubts({ everyMs: 0 })).operations.size).toBe(0);
+    expect((await store.countDoubts()).operations.size).toBe(0);
     expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('moved'), request));
   });
 

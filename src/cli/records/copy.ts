@@ -1,7 +1,7 @@
 import { resolve } from 'node:path';
 import { loadConfig } from '../../config/load.ts';
 import type { Config } from '../../config/schema.ts';
-import { markFileOf } from '../../gateway/store-watch.ts';
+import { identityFileOf } from '../../gateway/store-watch.ts';
 import { Copy, CopyRefused, type CopyReport } from '../../ledger/copy/copy.ts';
 import { systemClock } from '../../lib/clock.ts';
 import { type CopySide, Superseded } from '../../store/copy-side.ts';
@@ -44,10 +44,12 @@ export async function copy(args: string[], terminal: Terminal): Promise<void> {
   const [from, to] = files.map((file) => loadConfig(file, terminal.env)) as [Config, Config];
   if (!options.undo) {
     refuseObserving({ '--from': from, '--to': to });
-    const [mark, otherMark] = [from, to].map((config, i) => resolve(markFileOf(files[i] as string, config)));
+    const [mark, otherMark] = [from, to].map((config, i) =>
+      resolve(identityFileOf(files[i] as string, config)),
+    );
     if (mark === otherMark)
       throw new Exit(
-        `both configurations note the mark of their store in ${mark}, and each would take the other's store for one that forgot: set store.markFile in one of them`,
+        `both configurations note the mark of their store in ${mark}, and each would take the other's store for one that forgot: set store.identityFile in one of them`,
         1,
       );
   }

@@ -52,7 +52,7 @@ export class DoubtCounter {
     this.#options = options;
   }
 
-  async count({ everyMs, signal }: CountOptions): Promise<DoubtCount> {
+  async count({ everyMs = 0, signal }: CountOptions & { everyMs?: number }): Promise<DoubtCount> {
     const turn = new Turn(this.#commands, this.#key('turn'), this.#options.gatewayId, {
       // The count of a cluster asks all of its slots.
       lastsMs: Math.ceil(everyMs * (this.#options.isCluster ? 2 : 1) * TURN),
@@ -226,6 +226,6 @@ function decodeCount(text: string | null): Counted {
       throw new TypeError('no count');
     return { countedAtMs, oldestSinceMs, operations: new Map(operations) };
   } catch {
-    return { countedAtMs: undefined, oldestSinceMs: undefined, operations: new Map() };
+    return { countedAtMs: 0, oldestSinceMs: undefined, operations: new Map() };
   }
 }

@@ -365,7 +365,7 @@ export class RedisStore implements Store {
     );
   }
 
-  async countDoubts(options: CountOptions): Promise<DoubtCount> {
+  async countDoubts(options: CountOptions & { everyMs?: number } = {}): Promise<DoubtCount> {
     return await this.#doubtCounter.count(options);
   }
 

@@ -52,7 +52,7 @@ describe.each(['redis', 'sqlite'])('the manifests of the overlay %s', (overlay) 
 
   it('keep what the gateway writes on a volume', () => {
     const { mountPath } = container.volumeMounts.find(({ name }: { name: string }) => name === 'data');
-    expect(config.store.markFile).toMatch(new RegExp(`^${mountPath}/`));
+    expect(config.store.identityFile).toMatch(new RegExp(`^${mountPath}/`));
     if (config.store.kind === 'sqlite') expect(config.store.path).toBe(mountPath);
     const volume = pod.volumes.find(({ name }: { name: string }) => name === 'data');
     expect(Object.keys(volume)).toContain(overlay === 'sqlite' ? 'persistentVolumeClaim' : 'emptyDir');

@@ -46,7 +46,7 @@ it('an instance of the template differs from the unit by its name, its admin por
   expect(own.filter((line) => !common.includes(line))).toEqual([
     'Description=oncegate, the idempotency gateway for payments, with the admin port %i',
     'Sockets=oncegate.socket',
-    'Environment=ONCEGATE_ADMIN_PORT=%i ONCEGATE_MARK_FILE=/var/lib/oncegate/store-mark-%i.json',
+    'Environment=ONCEGATE_ADMIN_PORT=%i ONCEGATE_IDENTITY_FILE=/var/lib/oncegate/store-identity-%i.json',
   ]);
   expect(common.filter((line) => !own.includes(line))).toEqual([
     'Description=oncegate, the idempotency gateway for payments',

@@ -229,7 +229,7 @@ describe('docs/deploying.md, on an empty machine', () => {
     expect((await shell.run(restart)).match(/"status":"ready"/g)).toHaveLength(2);
     await traffic.stop();
     expect(traffic.sent.filter(({ answer }) => answer?.status !== 201)).toEqual([]);
-    const marks = [8081, 8082].map((port) => `store-mark-${ports.get(`${port}`)}.json`);
+    const marks = [8081, 8082].map((port) => `store-identity-${ports.get(`${port}`)}.json`);
     expect(readdirSync(join(machine, 'var/lib/oncegate'))).toEqual(expect.arrayContaining(marks));
   });
 

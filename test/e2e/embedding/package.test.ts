@@ -70,16 +70,16 @@ describe('redisStore()', () => {
     expect((await one.store.health()).ok).toBe(true);
   });
 
-  it('starts no key when Redis comes back empty, with a markFile, until an operator accepts it', async () => {
+  it('starts no key when Redis comes back empty, with a identityFile, until an operator accepts it', async () => {
     const redis = await startRedis();
     const folder = temporaryFolder();
-    const options = { url: redis.url, timeoutMs: 5000, markFile: join(folder, 'mark.json') };
+    const options = { url: redis.url, timeoutMs: 5000, identityFile: join(folder, 'mark.json') };
     const store = await redisStore(options);
     closeAfterTest(() => store.close());
     const { post } = await embed((to, protect) => to.post('/payouts', protect, (_req, res) => res.json({})), {
       store,
     });
-    await until(() => existsSync(options.markFile));
+    await until(() => existsSync(options.identityFile));
     expect((await post('k-1')).status).toBe(200);
     await emptied(redis);
     await until(async () => /^the store is new or was emptied/.test((await store.health()).detail));
@@ -201,19 +201,19 @@ describe('createGateway()', () => {
     expect(sandbox.ledger.payouts()).toBe(1);
   });
 
-  it('starts no key when its store was emptied, also where it is mounted, with a store.markFile', async () => {
+  it('starts no key when its store was emptied, also where it is mounted, with a store.identityFile', async () => {
     const sandbox = await createSandbox({ port: 0 });
     closeAfterTest(() => sandbox.close());
     const redis = await startRedis();
     const folder = temporaryFolder();
-    const markFile = join(folder, 'mark.json');
-    const store = { kind: 'redis' as const, url: redis.url, timeoutMs: 5000, markFile };
+    const identityFile = join(folder, 'mark.json');
+    const store = { kind: 'redis' as const, url: redis.url, timeoutMs: 5000, identityFile };
     const config = { ...testConfig(folder, sandbox.url), log: { level: 'silent' as const }, store };
     const gateway = await createGateway(config);
     closeAfterTest(() => gateway.close());
     const url = await serve(gateway.app as RequestListener);
     expect((await pay(url)).status).toBe(201);
-    await until(() => existsSync(markFile));
+    await until(() => existsSync(identityFile));
     await emptied(redis);
     await until(async () =>
       (await gateway.checks()).some(({ detail }) => /^the store is new or was emptied/.test(detail)),

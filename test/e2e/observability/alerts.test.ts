@@ -277,7 +277,7 @@ async function storeIsLost(): Promise<Provocation> {
 async function storeHasForgotten(): Promise<Provocation> {
   const folder = newFolder();
   const noted = { format: 1, mark: { id: '0'.repeat(32), count: 1 }, seenAt: new Date().toISOString() };
-  writeFileSync(join(folder, 'gateway.store-mark.json'), JSON.stringify(noted));
+  writeFileSync(join(folder, 'gateway.store-identity.json'), JSON.stringify(noted));
   const { adminUrl } = await startHere(testConfig(folder, (await openSandbox()).url), folder);
   return { adminUrls: [adminUrl], alerts: ['StoreForgot'], begin: async () => {} };
 }

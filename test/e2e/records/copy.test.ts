@@ -188,14 +188,14 @@ it('a gateway that observes takes no part in a copy from redis to sqlite', async
 
 it('stores whose configurations note their mark in the same file are not copied: each would be refused for the other', async () => {
   const sandbox = await openSandbox();
-  const markFile = join(newFolder(), 'mark.json');
+  const identityFile = join(newFolder(), 'mark.json');
   const sharing = () => {
     const config = configFor(sandbox);
-    return written({ ...config, store: { ...config.store, markFile } });
+    return written({ ...config, store: { ...config.store, identityFile } });
   };
   const [from, to] = [sharing(), sharing()];
   expect(await run(['records', 'copy', '--from', from, '--to', to, '--prepare'])).toMatchObject({
     code: 1,
-    stderr: expect.stringContaining(`note the mark of their store in ${markFile}`),
+    stderr: expect.stringContaining(`note the mark of their store in ${identityFile}`),
   });
 });

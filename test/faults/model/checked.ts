@@ -45,7 +45,7 @@ async function countsAlike({ reference, scopes, resolutions }: Model, { nodes }:
     if (isGone || record?.state === 'in_doubt') expected.inDoubt++;
     if (isGone) expected.ownerGone++;
   }
-  const counted = await nodes.at(-2)?.countDoubts({ everyMs: 0 });
+  const counted = await nodes.at(-2)?.countDoubts();
   expect([...(counted?.operations ?? [])]).toEqual(expected.inDoubt > 0 ? [['withdraw', expected]] : []);
   expect(counted?.oldestSinceMs === undefined).toBe(expected.inDoubt === 0);
   const numbers = counted?.resolutions.map(({ as, number }) => [as, number]) ?? [];

@@ -37,7 +37,7 @@ const sandbox = await openSandbox();
 /** A configuration in a folder of its own, and what gateways and checks with it say about the store. */
 class Site {
   readonly folder = newFolder();
-  readonly mark = join(this.folder, 'gateway.store-mark.json');
+  readonly mark = join(this.folder, 'gateway.store-identity.json');
   readonly data = join(this.folder, 'data');
   readonly config: ConfigInput;
 
@@ -393,8 +393,8 @@ it('gateways in both modes on one store are warned about, also when one of them 
 it('a note that cannot be written, read or understood is a warning, and one of another format is kept', async () => {
   const site = new Site();
   const store = { kind: 'sqlite' as const, path: site.data, timeoutMs: 5000 };
-  const markFile = '/proc/oncegate/mark.json';
-  const unwritable = await startHere({ ...site.config, store: { ...store, markFile } }, newFolder());
+  const identityFile = '/proc/oncegate/mark.json';
+  const unwritable = await startHere({ ...site.config, store: { ...store, identityFile } }, newFolder());
   expect((await withdraw(unwritable.url, { key: 'read-only' })).status).toBe(201);
   expect(storeWarnings(unwritable)).toEqual([
     expect.stringMatching(/^\/proc\/oncegate\/mark\.json cannot be written \(ENOENT\), so .* not noticed/),
@@ -408,8 +408,8 @@ it('a note that cannot be written, read or understood is a warning, and one of a
   const watch = await StoreWatch.open({ ...watchOptions(site.mark), store: opened });
   await watch.mark();
   expect(watch.warnings).toEqual([expect.stringMatching(/cannot be written \(EISDIR\)/)]);
-  expect(readdirSync(site.folder).filter((name) => name.includes('store-mark'))).toEqual([
-    'gateway.store-mark.json',
+  expect(readdirSync(site.folder).filter((name) => name.includes('store-identity'))).toEqual([
+    'gateway.store-identity.json',
   ]);
   rmSync(site.mark, { recursive: true });
 
