@@ -9,6 +9,7 @@ import { configJsonSchema } from '../src/config/json-schema.ts';
 import { withLogTable } from './generate/log-table.ts';
 import { metricsReference } from './generate/metrics.ts';
 import { alertSections, withTexts } from './generate/rules.ts';
+import { withStatesTable } from './generate/states-table.ts';
 import { GUARDS_DOCUMENT, withGuardTables } from './guards.ts';
 
 const file = (path: string) => fileURLToPath(new URL(`../${path}`, import.meta.url));
@@ -18,6 +19,7 @@ export const read = (path: string): string => readFileSync(file(path), 'utf8');
 export const GENERATED: ReadonlyMap<string, (text: string) => string> = new Map([
   ['config/gateway.schema.json', () => `${JSON.stringify(configJsonSchema(), undefined, 2)}\n`],
   ['config/prometheus.rules.yaml', (text) => withTexts(text, alertSections(read('docs/operations.md')))],
+  ['docs/architecture.md', withStatesTable],
   ['docs/metrics.md', metricsReference],
   ['docs/operations.md', withLogTable],
   [GUARDS_DOCUMENT, withGuardTables],

@@ -161,7 +161,7 @@ export function leaveInDoubt(
 
 /** Undoes a start whose reply was lost, and under which nothing was sent. The start may still arrive, so its token is voided. */
 export function takeBackStart(held: Held | undefined, token: Token): Step<Fenced> {
-  if (!isOpenOf(held, token)) return { answer: 'stale' };
+  if (!isOpenOf(held, token) || held.record.restarted) return { answer: 'stale' };
   return { answer: 'ok', write: replace(held, undefined, 0, { endLeaseOf: token, voidToken: token }) };
 }
 
