@@ -240,8 +240,8 @@ export class Ledger implements Store {
   /** Applies an event of an owner, which begins with what it wrote last. */
   #applyOwn(owner: Owner, rule: Rule<Fenced>): Promise<Fenced> {
     const guess = this.#guess(owner);
-    if (guess) return this.#apply(owner.scope, guess, rule, same, owner);
-    return this.#register.read(owner.scope).then((seen) => this.#apply(owner.scope, seen, rule, same, owner));
+    if (guess) return this.#apply(owner.scope, guess, rule, same);
+    return this.#register.read(owner.scope).then((seen) => this.#apply(owner.scope, seen, rule, same));
   }
 
   /** This process has not written the start, and another one may have. */
@@ -260,31 +260,32 @@ export class Ledger implements Store {
    * of this owner's refused create, and the owner's next write would then hit that record.
    *
    * @param finish makes the answer of the rule the answer of the event
-   * @param owner learns what is written for it
+   * @param starter learns what is written for it. Its later events begin with that, so it must not learn of a write that may never
+   *   have happened: a complete that is repeated would take itself for done
    */
   #apply<Answer, Told>(
     id: Scope,
     guess: Seen | undefined,
     rule: Rule<Answer>,
     finish: (answer: Answer) => Told,
-    owner?: Owner,
+    starter?: Owner,
     round = 0,
   ): Promise<Told> {
     if (guess && guess.isLeased === undefined)
-      return this.#askNodes(id, guess).then((held) => this.#apply(id, held, rule, finish, owner, round));
+      return this.#askNodes(id, guess).then((held) => this.#apply(id, held, rule, finish, starter, round));
     const { answer, write } = rule(guess as Held | undefined, this.#stamp());
     if (!write) return Promise.resolve(finish(answer));
-    const isOwn = write.record === undefined || write.record.token === owner?.token;
-    if (isOwn && owner?.memory) owner.memory.record = write.record;
+    const isOwn = write.record?.token === starter?.token;
+    if (isOwn && starter?.memory) starter.memory.record = write.record;
     return this.#write(id, write).then(
       (reply) => {
         if (reply.done) return finish(answer);
-        if (round < ROUNDS) return this.#apply(id, reply.held, rule, finish, owner, round + 1);
+        if (round < ROUNDS) return this.#apply(id, reply.held, rule, finish, starter, round + 1);
         throw new StoreUnavailable('the record keeps changing', { maybeWritten: false });
       },
       (error: unknown) => {
         // A start was refused before, and only its mark on another owner's record may have been written.
-        if (!isOwn && round > 0 && error instanceof StoreUnavailable && error.maybeWritten)
+        if (starter && !isOwn && error instanceof StoreUnavailable && error.maybeWritten)
           throw new StoreUnavailable(error.message, { cause: error, maybeWritten: false });
         throw error;
       },
