@@ -1,0 +1,233 @@
+import type { Fingerprint, Token } from '../../lib/brands.ts';
+import { UnreadableRecord } from '../contract.ts';
+import type { KeyRecord } from '../register.ts';
+
+/**
+ * The offsets of a record's fields. The scripts look at the first two only.
+ *
+ *   0     o open, c completed
+ *   1     revision, 16 bytes
+ *   17    version of the format
+ *   18    state: e executing, d in doubt, c completed with a response, t completed as a tombstone
+ *   19    flags, u8: 1 the record was in doubt, 2 its owner gave up, 4 it was restarted, 8 it has an extension
+ *   20    token, 16 bytes
+ *   36    fingerprint, 32 bytes
+ *   68    leaseMs, retentionMs, inDoubtRetentionMs, u48 each
+ *   86    createdAtMs, changedAtMs, f64 each
+ *   102   merchant, operation, key, request id, gateway id, encryption key id, cause: u8 length and latin1 bytes each. Only
+ *         a completed record whose response is encrypted has an encryption key id; in the others it is empty
+ *   then  with that flag: u16 length of the extension, the extension
+ *   then  c and t: status u16; c: u32 length of the headers, u32 length of the body, the headers (each u32 length and
+ *         latin1 bytes), the body. If the response is encrypted, the headers are empty, and the body is the sealed response
+ *
+ * Numbers are big-endian.
+ */
+export const layout = {
+  ...{ open: 0, revision: 1, version: 17, state: 18, flags: 19, token: 20, fingerprint: 36 },
+  ...{ leaseMs: 68, retentionMs: 74, inDoubtRetentionMs: 80, createdAtMs: 86, changedAtMs: 94, texts: 102 },
+};
+
+const VERSION = 3;
+const [OPEN, COMPLETED] = [0x6f, 0x63];
+const [WAS_IN_DOUBT, OWNER_GAVE_UP, RESTARTED, EXTENDED] = [1, 2, 4, 8];
+const STATE_CODES = {
+  ...{ executing: 0x65, in_doubt: 0x64, completed: 0, response: 0x63, sealed: 0x63, tombstone: 0x74 },
+};
+const STATES: Record<number, KeyRecord['state']> = {
+  ...{ 101: 'executing', 100: 'in_doubt', 99: 'completed', 116: 'completed' },
+};
+const NONE: Buffer = Buffer.alloc(0);
+const TEXTS = 7;
+const LONGEST_TEXT = 255;
+
+/** Enough of a record for all but its completion. (One with an extension may need more.) */
+export const HEAD_BYTES = layout.texts + TEXTS * (1 + LONGEST_TEXT) + 10;
+
+/** @throws {RangeError} if a text is longer than 255 bytes, or the extension than 65,535 */
+export function encodeRecord(record: KeyRecord): Buffer {
+  const { merchant, operation, key, requestId, gatewayId, cause, lifetimes, extension, completion } = record;
+  let [keyId, headers, body] = ['', '', NONE];
+  if (completion?.kind === 'response') {
+    headers = joined(completion.response.headers);
+    body = completion.response.body;
+  } else if (completion?.kind === 'sealed') {
+    keyId = completion.keyId;
+    body = completion.bytes;
+  }
+  const texts =
+    merchant.length + operation.length + key.length + requestId.length + gatewayId.length + keyId.length;
+  const most = layout.texts + TEXTS + texts + cause.length + 2 + (extension?.length ?? 0) + 10;
+  const bytes = Buffer.allocUnsafe(most + headers.length + body.length);
+  bytes[layout.open] = completion ? COMPLETED : OPEN;
+  record.revision.copy(bytes, layout.revision);
+  bytes[layout.version] = VERSION;
+  bytes[layout.state] = STATE_CODES[completion?.kind ?? record.state];
+  bytes[layout.flags] =
+    (record.wasInDoubt ? WAS_IN_DOUBT : 0) |
+    (record.ownerGaveUp ? OWNER_GAVE_UP : 0) |
+    (record.restarted ? RESTARTED : 0) |
+    (extension ? EXTENDED : 0);
+  record.token.copy(bytes, layout.token);
+  record.fingerprint.copy(bytes, layout.fingerprint);
+  bytes.writeUIntBE(lifetimes.leaseMs, layout.leaseMs, 6);
+  bytes.writeUIntBE(lifetimes.retentionMs, layout.retentionMs, 6);
+  bytes.writeUIntBE(lifetimes.inDoubtRetentionMs, layout.inDoubtRetentionMs, 6);
+  bytes.writeDoubleBE(record.createdAtMs, layout.createdAtMs);
+  bytes.writeDoubleBE(record.changedAtMs, layout.changedAtMs);
+  let at = writeText(bytes, merchant, layout.texts);
+  at = writeText(bytes, operation, at);
+  at = writeText(bytes, key, at);
+  at = writeText(bytes, requestId, at);
+  at = writeText(bytes, gatewayId, at);
+  at = writeText(bytes, keyId, at);
+  at = writeText(bytes, cause, at);
+  if (extension) {
+    at = bytes.writeUInt16BE(extension.length, at);
+    at += extension.copy(bytes, at);
+  }
+  if (!completion) return bytes.subarray(0, at);
+  const { status } = completion.kind === 'response' ? completion.response : completion;
+  at = bytes.writeUInt16BE(status, at);
+  if (completion.kind === 'tombstone') return bytes.subarray(0, at);
+  at = bytes.writeUInt32BE(headers.length, at);
+  at = bytes.writeUInt32BE(body.length, at);
+  at += bytes.write(headers, at, 'latin1');
+  at += body.copy(bytes, at);
+  return bytes.subarray(0, at);
+}
+
+function writeText(bytes: Buffer, text: string, at: number): number {
+  if (text.length > LONGEST_TEXT) throw new RangeError('a text of a record holds at most 255 bytes');
+  bytes[at] = text.length;
+  return at + 1 + bytes.write(text, at + 1, 'latin1');
+}
+
+/** Each text behind its length, a big-endian u32. Writing one long string is faster than writing many short ones. */
+function joined(texts: readonly string[]): string {
+  let all = '';
+  for (const text of texts) {
+    const { length } = text;
+    all +=
+      String.fromCharCode(length >>> 24, (length >>> 16) & 255, (length >>> 8) & 255, length & 255) + text;
+  }
+  return all;
+}
+
+/** @throws {UnreadableRecord} for bytes that {@link encodeRecord} would not write */
+export function decodeRecord(bytes: Buffer): KeyRecord {
+  const { head, status, headersAt, bodyAt, end } = decodeHead(bytes);
+  if (end > bytes.length) throw endsTooEarly();
+  if (end < bytes.length) throw new UnreadableRecord('there are bytes after its last field');
+  if (head.state !== 'completed') return head;
+  if (bytes[layout.state] === STATE_CODES.tombstone) {
+    head.completion = { kind: 'tombstone', status };
+    return head;
+  }
+  const body = bytes.subarray(bodyAt);
+  if (head.encryptionKeyId !== undefined) {
+    if (bodyAt > headersAt) throw new UnreadableRecord('it is encrypted, and its headers are not');
+    head.completion = { kind: 'sealed', status, keyId: head.encryptionKeyId, bytes: body };
+    return head;
+  }
+  // Cutting one string is far faster than decoding each header.
+  const section = bytes.toString('latin1', headersAt, bodyAt);
+  const headers: string[] = [];
+  for (let at = headersAt; at < bodyAt; ) {
+    if (at + 4 > bodyAt) throw endsTooEarly();
+    const textAt = at + 4;
+    at = textAt + bytes.readUInt32BE(at);
+    if (at > bodyAt) throw endsTooEarly();
+    headers.push(section.substring(textAt - headersAt, at - headersAt));
+  }
+  if (headers.length % 2 !== 0) throw new UnreadableRecord('a header has a name and no value');
+  head.completion = { kind: 'response', response: { status, headers, body } };
+  return head;
+}
+
+/** `head`: without its completion. The others are offsets of the completion's parts; `end` is the length of the whole record. */
+interface Parts {
+  head: KeyRecord;
+  status: number;
+  headersAt: number;
+  bodyAt: number;
+  end: number;
+}
+
+/**
+ * Reads the whole record, or its first {@link HEAD_BYTES}.
+ *
+ * @throws {UnreadableRecord}
+ */
+export function decodeHead(bytes: Buffer): Parts {
+  if (bytes.length <= layout.texts) throw endsTooEarly();
+  if (bytes[layout.version] !== VERSION)
+    throw new UnreadableRecord(`its format version is ${bytes[layout.version]}`);
+  const flags = bytes[layout.flags] as number;
+  if (flags > (WAS_IN_DOUBT | OWNER_GAVE_UP | RESTARTED | EXTENDED))
+    throw new UnreadableRecord('its flags are unknown');
+  const createdAtMs = bytes.readDoubleBE(layout.createdAtMs);
+  const changedAtMs = bytes.readDoubleBE(layout.changedAtMs);
+  if (!Number.isFinite(createdAtMs + changedAtMs)) throw new UnreadableRecord('a time is not a number');
+  const operationAt = layout.texts + 1 + (bytes[layout.texts] as number);
+  const keyAt = operationAt + 1 + (bytes[operationAt] as number);
+  const requestIdAt = keyAt + 1 + (bytes[keyAt] as number);
+  const gatewayIdAt = requestIdAt + 1 + (bytes[requestIdAt] as number);
+  const keyIdAt = gatewayIdAt + 1 + (bytes[gatewayIdAt] as number);
+  const causeAt = keyIdAt + 1 + (bytes[keyIdAt] as number);
+  // An offset past the last byte makes all later offsets NaN, so the comparison is false.
+  const textsEnd = causeAt + 1 + (bytes[causeAt] as number);
+  if (!(textsEnd <= bytes.length)) throw endsTooEarly();
+  const texts = bytes.toString('latin1', layout.texts, textsEnd);
+  const text = (at: number, end: number) => texts.substring(at + 1 - layout.texts, end - layout.texts);
+  const code = bytes[layout.state] as number;
+  const state = STATES[code];
+  const isOpen = bytes[layout.open] === OPEN;
+  if (
+    state === undefined ||
+    isOpen !== (state !== 'completed') ||
+    (!isOpen && bytes[layout.open] !== COMPLETED)
+  )
+    throw new UnreadableRecord('its state is unknown');
+  if (causeAt > keyIdAt + 1 && code !== STATE_CODES.sealed)
+    throw new UnreadableRecord('it is encrypted, and has no response');
+  const head: KeyRecord = {
+    revision: bytes.subarray(layout.revision, layout.version),
+    state,
+    token: bytes.subarray(layout.token, layout.fingerprint) as Token,
+    fingerprint: bytes.subarray(layout.fingerprint, layout.leaseMs) as Fingerprint,
+    merchant: text(layout.texts, operationAt),
+    operation: text(operationAt, keyAt),
+    key: text(keyAt, requestIdAt),
+    requestId: text(requestIdAt, gatewayIdAt),
+    gatewayId: text(gatewayIdAt, keyIdAt),
+    lifetimes: {
+      leaseMs: bytes.readUIntBE(layout.leaseMs, 6),
+      retentionMs: bytes.readUIntBE(layout.retentionMs, 6),
+      inDoubtRetentionMs: bytes.readUIntBE(layout.inDoubtRetentionMs, 6),
+    },
+    wasInDoubt: (flags & WAS_IN_DOUBT) !== 0,
+    ownerGaveUp: (flags & OWNER_GAVE_UP) !== 0,
+    restarted: (flags & RESTARTED) !== 0,
+    cause: text(causeAt, textsEnd),
+    createdAtMs,
+    changedAtMs,
+  };
+  if (causeAt > keyIdAt + 1) head.encryptionKeyId = text(keyIdAt, causeAt);
+  let at = textsEnd;
+  if (flags & EXTENDED) {
+    if (at + 2 > bytes.length) throw endsTooEarly();
+    const extensionAt = at + 2;
+    at = extensionAt + bytes.readUInt16BE(at);
+    if (at > bytes.length) throw endsTooEarly();
+    head.extension = bytes.subarray(extensionAt, at);
+  }
+  if (isOpen) return { head, status: 0, headersAt: at, bodyAt: at, end: at };
+  if (at + (code === STATE_CODES.tombstone ? 2 : 10) > bytes.length) throw endsTooEarly();
+  const status = bytes.readUInt16BE(at);
+  if (code === STATE_CODES.tombstone) return { head, status, headersAt: at, bodyAt: at, end: at + 2 };
+  const headersAt = at + 10;
+  const bodyAt = headersAt + bytes.readUInt32BE(at + 2);
+  return { head, status, headersAt, bodyAt, end: bodyAt + bytes.readUInt32BE(at + 6) };
+}
+
+const endsTooEarly = () => new UnreadableRecord('it ends too early');

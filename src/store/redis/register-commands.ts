@@ -1,0 +1,265 @@
+import { createHash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { Redis } from 'ioredis';
+import { programFile } from '../../lib/program-files.ts';
+import {
+  STORE_FORMAT,
+  StoreUnavailable,
+  UnknownCursor,
+  UnreadableMark,
+  UnreadableRecord,
+} from '../contract.ts';
+import type { RedisClient } from './client.ts';
+import { type Argument, ScriptCommand } from './script-command.ts';
+
+/** A Lua script, and the SHA-1 of its UTF-8 text, which EVALSHA takes. */
+export interface Script {
+  lua: string;
+  sha: string;
+}
+
+function load(name: string, change = (lua: string) => lua): Script {
+  const lua = change(readFileSync(programFile(`store/redis/scripts/${name}.lua`), 'utf8'));
+  return { lua, sha: createHash('sha1').update(lua).digest('hex') };
+}
+
+/** The head of each file says what the script does, and what its KEYS, ARGV and result are. */
+export const scripts = {
+  create: load('create'),
+  replace: load('replace'),
+  read: load('read'),
+  readAndTouch: load('read', (lua) => lua.replace('no-writes', 'allow-oom')),
+  sweep: load('sweep'),
+  mark: load('mark'),
+};
+
+/** What a script returns: nil, a number, bytes, or a list of these. */
+export type Reply = Buffer | number | null | Reply[];
+
+/** What a reply means. */
+export interface Reading<T> {
+  readonly read: (reply: Reply) => T;
+  /** Whether the answer must survive a failover, so that replicas must have what it rests on. */
+  mustLast(answer: T): boolean;
+  /** Whether the command has written. */
+  isWrite(answer: T): boolean;
+}
+
+/** The command was answered, but too few replicas have in time what the answer rests on. */
+export class NotReplicated extends StoreUnavailable {
+  constructor(maybeWritten: boolean) {
+    super('redis: the write did not reach its replicas', { maybeWritten });
+  }
+}
+
+/** A write that has not been sent yet. `inFull`: with the script's text, because Redis does not know its SHA-1. */
+interface PendingWrite {
+  send(inFull: boolean): Promise<Reply>;
+  inFull: boolean;
+  /** The connection when it was asked for. */
+  connection: unknown;
+  resolve(written: { reply: Reply; replicated: Promise<boolean> }): void;
+  reject(error: unknown): void;
+}
+
+/** While Redis is frozen, unsent commands collect in memory. Above this limit new commands are refused. */
+const MOST_UNSENT_BYTES = 16 * 1024 * 1024;
+
+/**
+ * Runs the scripts, and sends WAIT behind writes that replicas must acknowledge.
+ *
+ * WAIT covers only the writes of the connection that sends it, so the client must send it in the same turn of the event
+ * loop as its writes, and must never send a command twice. WAIT also blocks its connection. Therefore only one batch of
+ * writes and its WAIT is under way at a time, and writes that arrive meanwhile form the next batch. A WAIT may take a quarter
+ * of the time limit of a command, because a write may have to wait for two of them: the previous one and its own.
+ */
+export class Commands {
+  readonly client: RedisClient;
+  /** Whether {@link write} sends a WAIT. */
+  readonly waits: boolean;
+  readonly #replicas: number;
+  readonly #waitMs: number;
+  #pending: PendingWrite[] = [];
+  #isFlushing = false;
+  #masters: readonly Redis[] = [];
+
+  constructor(client: RedisClient, replicas: number, timeoutMs: number) {
+    this.client = client;
+    this.waits = replicas > 0;
+    this.#replicas = replicas;
+    this.#waitMs = Math.max(1, Math.floor(timeoutMs / 4));
+  }
+
+  /** The connection to Redis. Of a cluster it is a list of those to its masters, another one after each change. */
+  get connection(): unknown {
+    const { client } = this;
+    if (client instanceof Redis) return client.stream;
+    const masters = client.nodes('master');
+    const isSame =
+      masters.length === this.#masters.length && masters.every((one, at) => one === this.#masters[at]);
+    if (!isSame) this.#masters = masters;
+    return this.#masters;
+  }
+
+  /** Runs a script whose effect no replica needs to acknowledge. Rejects with {@link StoreUnavailable}. */
+  run<T>(script: Script, keys: string[], args: Argument[], read: (reply: Reply) => T): Promise<T> {
+    const refusal = this.#refusal();
+    if (refusal) return Promise.reject(refusal);
+    return this.#send(script, keys, args, false).then(read, (error: unknown) => {
+      if (!isUnknownScript(error)) throw failureOf(error);
+      return this.call(() => this.#send(script, keys, args, true)).then(read);
+    });
+  }
+
+  /** Runs a script whose effect replicas must acknowledge, if the store waits for replicas. Rejects with {@link StoreUnavailable}. */
+  write<T>(script: Script, keys: string[], args: Argument[], reading: Reading<T>): Promise<T> {
+    return this.waits
+      ? this.#writeAndWait(script, keys, args, reading)
+      : this.run(script, keys, args, reading.read);
+  }
+
+  async #writeAndWait<T>(script: Script, keys: string[], args: Argument[], reading: Reading<T>): Promise<T> {
+    const { reply, replicated } = await this.call(
+      () =>
+        new Promise<{ reply: Reply; replicated: Promise<boolean> }>((resolve, reject) => {
+          const send = (inFull: boolean) => this.#send(script, keys, args, inFull);
+          this.#pending.push({ send, inFull: false, connection: this.connection, resolve, reject });
+          if (!this.#isFlushing) void this.#flush();
+        }),
+    );
+    const answer = reading.read(reply);
+    if (reading.mustLast(answer) && !(await replicated)) throw new NotReplicated(reading.isWrite(answer));
+    return answer;
+  }
+
+  /** Runs a command, and turns each failure into {@link StoreUnavailable}. {@link UnknownCursor} stays as it is. */
+  async call<T>(command: () => Promise<T>): Promise<T> {
+    const refusal = this.#refusal();
+    if (refusal) throw refusal;
+    try {
+      return await command();
+    } catch (error) {
+      throw failureOf(error);
+    }
+  }
+
+  #send({ lua, sha }: Script, keys: string[], args: Argument[], inFull: boolean): Promise<Reply> {
+    // Redis computes the SHA-1 from the bytes of the text, so send UTF-8. ScriptCommand would encode a string as latin1.
+    const command = inFull
+      ? new ScriptCommand('eval', Buffer.from(lua), keys, args)
+      : new ScriptCommand('evalsha', sha, keys, args);
+    return this.client.sendCommand(command) as Promise<Reply>;
+  }
+
+  /** Why no command can be sent now. */
+  #refusal(): StoreUnavailable | undefined {
+    const { client } = this;
+    if (client.status !== 'ready') return refused('not connected');
+    if (client instanceof Redis ? isClogged(client) : client.nodes('master').some(isClogged))
+      return refused('too many commands are unsent, because it does not read them');
+    return undefined;
+  }
+
+  async #flush(): Promise<void> {
+    this.#isFlushing = true;
+    // All writes of this turn of the event loop share a batch.
+    await Promise.resolve();
+    while (this.#pending.length > 0) await this.#sendBatch(this.#pending.splice(0));
+    this.#isFlushing = false;
+  }
+
+  async #sendBatch(asked: PendingWrite[]): Promise<void> {
+    const batch = asked.filter(({ connection, reject }) => {
+      // A new connection may lead to a Redis that has forgotten what the old one knew.
+      const isOther = connection !== this.connection;
+      const refusal = this.#refusal() ?? (isOther ? refused('connected again') : undefined);
+      if (refusal) reject(refusal);
+      return !refusal;
+    });
+    if (batch.length === 0) return;
+    // No await between the first write and the WAIT: they must leave on the same connection.
+    const replies = batch.map(({ send, inFull }) => send(inFull));
+    const replicated = this.client.wait(this.#replicas, this.#waitMs).then(
+      (reached) => Number(reached) >= this.#replicas,
+      () => false,
+    );
+    for (const [at, pending] of batch.entries()) {
+      (replies[at] as Promise<Reply>).then(
+        (reply) => pending.resolve({ reply, replicated }),
+        (error: unknown) => {
+          if (pending.inFull || !isUnknownScript(error)) return pending.reject(error);
+          // Send it in the next batch, because this WAIT would not cover it.
+          this.#pending.push({ ...pending, inFull: true });
+        },
+      );
+    }
+    await replicated;
+  }
+}
+
+const isClogged = ({ stream }: Redis): boolean => (stream?.writableLength ?? 0) > MOST_UNSENT_BYTES;
+
+const isUnknownScript = (error: unknown) => (error as Error).message.startsWith('NOSCRIPT');
+
+export const refused = (why: string) => new StoreUnavailable(`redis: ${why}`, { maybeWritten: false });
+
+/**
+ * Errors that prove that a command had no effect: Redis checks for them at the start of a script, or at its first write.
+ * NOPERM is not among them, because Redis checks permissions for each command within a script.
+ */
+const REFUSED =
+  /^(?:OOM|READONLY|MISCONF|NOREPLICAS|LOADING|MASTERDOWN|BUSY|NOAUTH|CLUSTERDOWN|MOVED|ASK|TRYAGAIN)(?: |$)/;
+
+/** The messages of ioredis for a command that it did not write to a connection, or that every master has refused. */
+const NEVER_SENT =
+  /^(?:Stream isn't writeable|Cluster isn't ready) and enableOfflineQueue options is false$|^Too many Cluster redirections/;
+
+function failureOf(error: unknown): Error {
+  if (error instanceof StoreUnavailable || error instanceof UnknownCursor) return error;
+  const { name, message } = error as Error;
+  if (name === 'ReplyError') {
+    if (message.startsWith('MARK')) return new UnreadableMark();
+    if (message.startsWith('WRONGTYPE')) return new UnreadableRecord('the key holds another type of value');
+    if (message === 'CLOSED') return refused('the records are being moved to another store, or were');
+    if (message === 'VOIDED') return refused('the execution was given up: its token is voided');
+  }
+  const maybeWritten = !(name === 'ReplyError' ? REFUSED : NEVER_SENT).test(message);
+  return new StoreUnavailable(`redis: ${message}`, { cause: error, maybeWritten });
+}
+
+/** Part of the format. */
+export const PARTITIONS = 1024;
+
+/**
+ * The names of Redis' keys. Everything that one script needs is in one partition, whose hash tag keeps it on one node of a
+ * cluster.
+ */
+export class Names {
+  /** What the names of each partition begin with. */
+  readonly partitions: readonly string[];
+  /** Matches all names of this format. */
+  readonly pattern: string;
+
+  constructor(prefix: string) {
+    const start = `{${prefix}:${STORE_FORMAT}:`;
+    this.pattern = `${start}*`;
+    this.partitions = Array.from({ length: PARTITIONS }, (_, number) => `${start}${number}}:`);
+  }
+
+  /** The first ten bits of an id. That of the empty text is 0. */
+  partitionOf(id: string): number {
+    return Number.parseInt(id.slice(0, 3), 16) >> 2;
+  }
+
+  /** What the names in the partition of this record begin with. */
+  startOf(id: string): string {
+    return this.partitions[this.partitionOf(id)] as string;
+  }
+
+  recordOf(id: string): string {
+    return this.startOf(id) + id;
+  }
+}
+
+export const leaseOf = (record: string): string => `${record}:lease`;
+export const auditOf = (record: string): string => `${record}:audit`;

@@ -1,0 +1,367 @@
+import Redlock, { type Lock } from 'redlock';
+import type { Scope, Token } from '../../lib/brands.ts';
+import type { ClientTls } from '../../lib/client-tls.ts';
+import type { Clock } from '../../lib/clock.ts';
+import { digest } from '../../lib/digest.ts';
+import { newToken } from '../../lib/random.ts';
+import {
+  AUDIT_RETENTION_MS,
+  type AuditRecord,
+  MARK_LASTS_MS,
+  type Mode,
+  type StoreHealth,
+  StoreUnavailable,
+  UnreadableMark,
+  type UsedMark,
+  VOID_TOKEN_MS,
+} from '../contract.ts';
+import type { Reply as Answer, Create, OpenCount, Page, Register, Replace, Seen } from '../register.ts';
+import { decodeAudit, encodeAudit } from './audit.ts';
+import { connect, createClient, type Location, type RedisClient } from './client.ts';
+import { Health, inspect, whileUnanswered } from './health.ts';
+import {
+  countOpen,
+  entryOf,
+  listRecords,
+  repairIndex,
+  resolutionField,
+  scoreOf,
+} from './operators-of-register.ts';
+import { decodeRecord, encodeRecord } from './record-codec.ts';
+import {
+  auditOf,
+  Commands,
+  leaseOf,
+  Names,
+  NotReplicated,
+  PARTITIONS,
+  type Reading,
+  type Reply,
+  scripts,
+} from './register-commands.ts';
+import type { Argument } from './script-command.ts';
+import { requireFormat } from './store-format.ts';
+
+export interface RedisOptions {
+  location: Location;
+  /** The first part of every key name. */
+  prefix: string;
+  /** Names the probe that a health check writes. */
+  gatewayId: string;
+  /**
+   * URLs of independent Redis nodes that hold the leases. Use an odd number, so that there is always a majority. Empty: the
+   * store's own Redis holds them.
+   */
+  lockNodes: readonly string[];
+  /** For connections that use TLS. Default: servers must have a certificate of a well-known authority. `close` closes it. */
+  tls?: ClientTls | undefined;
+  /** How many replicas must acknowledge a write. 0: the store does not wait for replicas. */
+  replicas: number;
+  /** Whether Redis may have more replicas than that. Default false: no key is started then, because a failover may lose it. */
+  mayLoseOnFailover?: boolean;
+  /** Called when too few replicas acknowledged a completed result in time. The merchant still gets it. */
+  onUnreplicated?: () => void;
+  /** Called when the clock of Redis' host was stepped. Positive: forwards, records expire early. Negative: late. */
+  onClockStep?: (stepMs: number) => void;
+  /** After this time a command fails with StoreUnavailable, though Redis may still execute it. */
+  timeoutMs: number;
+  /** How long `open` tries to reach Redis. */
+  connectTimeoutMs: number;
+  clock: Clock;
+}
+
+/** So many masters of a cluster are watched, nearly always all of them: each has at least one of these partitions. */
+const MARKS_OF_CLUSTER = 64;
+
+/**
+ * The store that several machines can share. A record is one Redis string, whose TTL is the record's lifetime, and a change is
+ * one Lua script that compares the revision and writes. A first execution is two commands, create and replace; a replay is
+ * one refused create.
+ */
+export class RedisRegister implements Register {
+  readonly replicates: boolean;
+  /** Only with lock nodes: a script cannot ask them. */
+  readonly isLeased?: (id: Scope) => Promise<boolean>;
+  readonly #options: RedisOptions;
+  readonly #client: RedisClient;
+  readonly #lockClients: RedisClient[];
+  readonly #isCluster: boolean;
+  readonly #commands: Commands;
+  readonly #names: Names;
+  readonly #health: Health;
+  readonly #redlock: Redlock;
+  /** The leases of this process, by token. Undefined: it is being taken. Only executions that were renewed are here. */
+  readonly #leases = new Map<string, { lock?: Lock | undefined }>();
+
+  readonly #answer: Reading<Answer> = {
+    read: (reply) => {
+      if (reply === null) return DONE;
+      return { done: false, held: reply === 0 ? undefined : this.#seenIn(reply) };
+    },
+    // An executing record leads to no execution and no result, so a failover that loses it does no harm.
+    mustLast: (answer) => answer.done || answer.held?.record.state !== 'executing',
+    isWrite: (answer) => answer.done,
+  };
+  readonly #seen: Reading<Seen | undefined> = {
+    read: (reply) => (reply === null ? undefined : this.#seenIn(reply)),
+    mustLast: (seen) => seen !== undefined && seen.record.state !== 'executing',
+    isWrite: () => false,
+  };
+
+  /** @throws {StoreUnavailable} if Redis cannot be reached, is too old, evicts records, or has records of another format */
+  static async open(options: RedisOptions): Promise<RedisRegister> {
+    const register = new RedisRegister(options);
+    const { clock, connectTimeoutMs, prefix } = options;
+    const untilMs = clock.monotonicMs() + connectTimeoutMs;
+    try {
+      // The store works while a minority of the lock nodes is down, so it does not wait for them here.
+      for (const client of register.#lockClients) connect(client, connectTimeoutMs).catch(() => {});
+      await connect(register.#client, connectTimeoutMs);
+      register.#health.inspected(await inspect(register.#client, options, clock, untilMs));
+      await whileUnanswered(() => requireFormat(register.#client, prefix), clock, untilMs);
+      return register;
+    } catch (error) {
+      await register.close();
+      throw error;
+    }
+  }
+
+  private constructor(options: RedisOptions) {
+    const { location, timeoutMs, lockNodes, replicas, tls, prefix } = options;
+    this.#options = options;
+    this.#client = createClient(location, timeoutMs, tls);
+    this.#lockClients = lockNodes.map((url) => createClient({ url }, timeoutMs, tls));
+    this.#isCluster = 'cluster' in location;
+    this.#commands = new Commands(this.#client, replicas, timeoutMs);
+    this.replicates = this.#commands.waits;
+    this.#names = new Names(prefix);
+    this.#health = new Health(this.#client, options);
+    // One attempt each: its retries can return a lock that has expired.
+    this.#redlock = new Redlock(lockNodes.length > 0 ? this.#lockClients : [this.#client], { retryCount: 0 });
+    if (lockNodes.length > 0) this.isLeased = (id) => this.#isLeasedOnNodes(id);
+  }
+
+  get refusing(): string | undefined {
+    return this.#client.status === 'ready' ? this.#health.refusal : 'redis: not connected';
+  }
+
+  get connection(): unknown {
+    return this.#commands.connection;
+  }
+
+  onConnected(act: () => void): void {
+    for (const event of ['ready', '+node']) this.#client.on(event, act);
+  }
+
+  create(id: Scope, { record, expiresInMs }: Create): Promise<Answer> {
+    const { refusal } = this.#health;
+    if (refusal) return Promise.reject(new StoreUnavailable(refusal, { maybeWritten: false }));
+    const start = this.#names.startOf(id);
+    const key = start + id;
+    const keys = [key, `${start}open`, leaseOf(key), `${start}closed`, voidOf(start, record.token)];
+    const args: Argument[] = [
+      encodeRecord(record),
+      lifetimeOf(expiresInMs),
+      entryOf(id, record.operation),
+      scoreOf(record),
+      this.replicates ? 1 : 0,
+    ];
+    const answer = this.#commands.write(scripts.create, keys, args, this.#answer);
+    if (!this.#isCluster) return answer;
+    return answer.catch(async (error) => ({ done: false, held: await this.#whileMoving(key, error) }));
+  }
+
+  replace(id: Scope, write: Replace): Promise<Answer> {
+    const { revision, record, operation, expiresInMs, endLeaseOf, unlessLeased, unlessClosed } = write;
+    const { voidToken, audit, counted, mayBeLost } = write;
+    const waits = this.replicates && !mayBeLost;
+    const start = this.#names.startOf(id);
+    const key = start + id;
+    const keys = [key, `${start}open`, leaseOf(key), `${start}closed`];
+    const args: Argument[] = [
+      revision ?? '',
+      record ? encodeRecord(record) : '',
+      expiresInMs === 'unchanged' ? '' : lifetimeOf(expiresInMs),
+      entryOf(id, operation),
+      !record || record.state === 'completed' ? '' : scoreOf(record),
+      waits ? 1 : 0,
+      endLeaseOf ? this.#leaseValueToEnd(endLeaseOf) : '',
+    ];
+    if (unlessLeased || unlessClosed || voidToken || audit) {
+      keys.push(voidToken ? voidOf(start, voidToken) : `${start}void`, auditOf(key), `${start}resolutions`);
+      args.push(
+        unlessLeased && !this.isLeased ? 1 : 0,
+        unlessClosed ? 1 : 0,
+        voidToken ? VOID_TOKEN_MS : '',
+        audit ? encodeAudit(audit) : '',
+        AUDIT_RETENTION_MS,
+        counted ? resolutionField(counted) : '',
+      );
+    }
+    if (mayBeLost) return this.#commands.run(scripts.replace, keys, args, this.#answer.read);
+    const answer = this.#commands.write(scripts.replace, keys, args, this.#answer);
+    if (waits && record?.completion)
+      answer.catch((error) => {
+        if (error instanceof NotReplicated && error.maybeWritten) this.#options.onUnreplicated?.();
+      });
+    return answer;
+  }
+
+  read(id: Scope, mustLast = false): Promise<Seen | undefined> {
+    const key = this.#names.recordOf(id);
+    const keys = [key, leaseOf(key)];
+    if (mustLast && this.replicates) return this.#commands.write(scripts.readAndTouch, keys, [1], this.#seen);
+    const seen = this.#commands.run(scripts.read, keys, [0], this.#seen.read);
+    return this.#isCluster ? seen.catch((error) => this.#whileMoving(key, error)) : seen;
+  }
+
+  async renew(id: Scope, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'> {
+    const owner = token.toString('latin1');
+    const lease = this.#leases.get(owner) ?? {};
+    this.#leases.set(owner, lease);
+    // Only Redis knows when it expires. redlock does not try to extend a lock that it takes for expired.
+    if (lease.lock) lease.lock.expiration = Number.POSITIVE_INFINITY;
+    const extended = await lease.lock?.extend(leaseMs).catch(() => undefined);
+    const name = leaseOf(this.#names.recordOf(id));
+    lease.lock = extended ?? (await this.#redlock.acquire([name], leaseMs).catch(() => undefined));
+    // The owner has ended meanwhile, so a lock that was taken now would stay without an owner.
+    if (this.#leases.get(owner) !== lease) void lease.lock?.release().catch(() => {});
+    return extended ? 'kept' : lease.lock ? 'taken' : 'lost';
+  }
+
+  /** Redis may not know of it, so the lease then lapses after its time. */
+  async endLease(_id: Scope, token: Token): Promise<void> {
+    const owner = token.toString('latin1');
+    const lease = this.#leases.get(owner);
+    this.#leases.delete(owner);
+    await lease?.lock?.release().catch(() => {});
+  }
+
+  /** A node that does not answer counts as yes, so that no living owner is taken for dead. */
+  async #isLeasedOnNodes(id: Scope): Promise<boolean> {
+    const name = leaseOf(this.#names.recordOf(id));
+    const answers = await Promise.all(this.#lockClients.map((node) => node.exists(name).catch(() => 1)));
+    return answers.filter((answer) => answer > 0).length > answers.length / 2;
+  }
+
+  /** The value of the lease that a script removes. The locks on lock nodes are given back by redlock. */
+  #leaseValueToEnd(token: Token): string {
+    if (this.#leases.size === 0) return '';
+    const lock = this.#leases.get(token.toString('latin1'))?.lock;
+    if (this.isLeased) void this.endLease('' as Scope, token);
+    else this.#leases.delete(token.toString('latin1'));
+    return this.isLeased ? '' : (lock?.value ?? '');
+  }
+
+  list(query: { open: boolean; limit: number; cursor?: string | undefined }): Promise<Page> {
+    return this.#commands.call(() => listRecords(this.#access, query));
+  }
+
+  countOpen(options: { executingSinceMs: number; signal?: AbortSignal | undefined }): Promise<OpenCount> {
+    return this.#commands.call(() => countOpen(this.#access, options));
+  }
+
+  /** Rebuilds the index of open records from all records, in small steps. `report` gets how many keys were read. */
+  repairIndex(report: (keys: number) => void): Promise<void> {
+    return this.#commands.call(() => repairIndex(this.#access, report));
+  }
+
+  async audit(id: Scope): Promise<AuditRecord[]> {
+    const key = auditOf(this.#names.recordOf(id));
+    return (await this.#commands.call(() => this.#client.lrange(key, 0, -1))).map(decodeAudit);
+  }
+
+  async readMark(mode: Mode): Promise<UsedMark | undefined> {
+    return theOne(await this.#readMarks(mode));
+  }
+
+  async mark(mode: Mode): Promise<UsedMark> {
+    const known = (await this.#readMarks(mode)).find((mark) => mark !== undefined);
+    const args = [known?.id ?? newToken().toString('hex'), MARK_LASTS_MS];
+    const marks = this.#markKeys(mode).map((keys) => this.#commands.write(scripts.mark, keys, args, MARKED));
+    return theOne(await Promise.all(marks)) as UsedMark;
+  }
+
+  #readMarks(mode: Mode): Promise<(UsedMark | undefined)[]> {
+    const marks = this.#markKeys(mode).map(async ([mark = '', , other = '']) => {
+      const [text, isUsed] = await Promise.all([this.#client.get(mark), this.#client.exists(other)]);
+      return text === null ? undefined : markIn(`${text} ${isUsed}`);
+    });
+    return this.#commands.call(() => Promise.all(marks));
+  }
+
+  /** The keys of mark.lua, for each mark. */
+  #markKeys(mode: Mode): string[][] {
+    const other = mode === 'protect' ? 'observe' : 'protect';
+    const every = PARTITIONS / (this.#isCluster ? MARKS_OF_CLUSTER : 1);
+    return this.#names.partitions
+      .filter((_, number) => number % every === 0)
+      .map((start) => [`${start}mark`, `${start}mark:${mode}`, `${start}mark:${other}`]);
+  }
+
+  health(): Promise<StoreHealth> {
+    return this.#health.check();
+  }
+
+  async close(): Promise<void> {
+    this.#health.close();
+    for (const client of [this.#client, ...this.#lockClients]) client.disconnect();
+    this.#options.tls?.certificate.close();
+  }
+
+  /**
+   * While a slot of a cluster moves to another master, Redis refuses scripts, but not commands with one key: so a result can
+   * be replayed.
+   */
+  async #whileMoving(key: string, error: unknown): Promise<Seen> {
+    if (!isMoving(error)) throw error;
+    const bytes = await this.#commands.call(() => this.#client.getBuffer(key));
+    const record = bytes === null ? undefined : decodeRecord(bytes);
+    if (!record?.completion) throw error;
+    return { record, expiresInMs: 0, isLeased: false };
+  }
+
+  /** A list of a record, its TTL, and whether its lease exists. Of a completed record it may be the record alone. */
+  #seenIn(reply: Reply): Seen {
+    if (reply instanceof Buffer) return { record: decodeRecord(reply), expiresInMs: 0, isLeased: false };
+    const [bytes, expiresInMs, leases] = reply as [Buffer, number, number];
+    return { record: decodeRecord(bytes), expiresInMs, isLeased: this.isLeased ? undefined : leases > 0 };
+  }
+
+  get #access() {
+    return { commands: this.#commands, names: this.#names, hasLockNodes: this.isLeased !== undefined };
+  }
+}
+
+const DONE: Answer = { done: true };
+
+const MARKED: Reading<UsedMark> = {
+  read: (reply) => markIn((reply as Buffer).toString('latin1')),
+  mustLast: () => true,
+  isWrite: () => true,
+};
+
+/** Reads the result of mark.lua. @throws {UnreadableMark} */
+function markIn(text: string): UsedMark {
+  const [, id, count, other] = /^([0-9a-f]+) (\d+) ([01])$/.exec(text) ?? [];
+  if (id === undefined) throw new UnreadableMark();
+  return { id, count: Number(count), otherMode: other === '1' };
+}
+
+/** The mark of a store that has several. Undefined: one of them is missing. Each master that was emptied or restored changes it. */
+function theOne(marks: (UsedMark | undefined)[]): UsedMark | undefined {
+  const found = marks.filter((mark) => mark !== undefined);
+  if (found.length < marks.length) return undefined;
+  const [id = '', ...others] = new Set(found.map((mark) => mark.id));
+  return {
+    id: others.length === 0 ? id : digest([id, ...others].toSorted()).slice(0, id.length),
+    count: Math.min(...found.map((mark) => mark.count)),
+    otherMode: found.some((mark) => mark.otherMode),
+  };
+}
+
+const lifetimeOf = (ms: number): number => Math.max(1, Math.ceil(ms));
+
+const voidOf = (start: string, token: Token): string => `${start}void:${token.toString('latin1')}`;
+
+const isMoving = (error: unknown): boolean => /TRYAGAIN/.test((error as Error).message);

@@ -1,0 +1,34 @@
+#!lua
+-- Nothing -> an open record, for a start.
+--
+-- KEYS[1]  record
+-- KEYS[2]  index of the partition's open records
+-- KEYS[3]  lease
+-- KEYS[4]  mark that the partition is closed
+-- KEYS[5]  mark of a voided token
+-- ARGV[1]  the record
+-- ARGV[2]  its lifetime in milliseconds
+-- ARGV[3]  its entry in the index
+-- ARGV[4]  the score of the entry
+-- ARGV[5]  '1' if a WAIT follows
+-- Result:  nil  it was created, or this very record was there already
+--          otherwise what is there: the record and, if it is open, a list of it, its TTL in milliseconds, and 1 if the lease exists
+--          error VOIDED, error CLOSED: nothing was there, and nothing was written
+--
+-- No script of ours looks behind the first 17 bytes of a record: 'o' if it is open, and its revision.
+local held = redis.call('SET', KEYS[1], ARGV[1], 'NX', 'GET', 'PX', ARGV[2])
+if not held then
+  if redis.call('EXISTS', KEYS[4], KEYS[5]) > 0 then
+    redis.call('DEL', KEYS[1])
+    if redis.call('EXISTS', KEYS[5]) == 1 then return redis.error_reply('VOIDED') end
+    return redis.error_reply('CLOSED')
+  end
+  -- A damaged index must not keep a payout from being stored.
+  redis.pcall('ZADD', KEYS[2], ARGV[4], ARGV[3])
+  return false
+end
+-- A WAIT behind this script covers only the writes of its own connection, so this writes the first byte again.
+if ARGV[5] == '1' and held ~= '' then redis.call('SETRANGE', KEYS[1], 0, string.sub(held, 1, 1)) end
+if string.sub(held, 2, 17) == string.sub(ARGV[1], 2, 17) then return false end
+if string.byte(held) ~= 111 then return held end
+return { held, redis.call('PTTL', KEYS[1]), redis.call('EXISTS', KEYS[3]) }

@@ -1,0 +1,60 @@
+#!lua flags=allow-oom
+-- The record under one revision, or nothing -> a record or nothing, and what goes along.
+--
+-- KEYS[1]  record
+-- KEYS[2]  index of the partition's open records
+-- KEYS[3]  lease
+-- KEYS[4]  mark that the partition is closed
+-- KEYS[5]  mark of a voided token        (5 to 7 only with ARGV[8] to ARGV[13])
+-- KEYS[6]  audit trail, a list
+-- KEYS[7]  numbers of resolutions, a hash
+-- ARGV[1]  the revision that must be there, 16 bytes; '' for nothing
+-- ARGV[2]  the new record; '' for nothing
+-- ARGV[3]  its lifetime in milliseconds; '' leaves it as it is
+-- ARGV[4]  the entry in the index
+-- ARGV[5]  the score of the entry; '' if the record is not open
+-- ARGV[6]  '1' if a WAIT follows
+-- ARGV[7]  value of the lease that ends, whatever happens; '' for none
+-- ARGV[8]  '1' to refuse while the lease exists
+-- ARGV[9]  '1' to refuse if the partition is closed to starts
+-- ARGV[10] how long the token is voided in milliseconds, whatever happens; '' does not void it
+-- ARGV[11] the audit record; '' for none
+-- ARGV[12] how long the audit trail is kept, in milliseconds
+-- ARGV[13] the field of the hash that is counted; '' for none
+-- Result:  nil  it was written, or this very record was there already
+--          0    refused, and nothing is there
+--          otherwise what is there, as in create.lua
+--          error CLOSED: nothing was written
+if ARGV[7] ~= '' and redis.call('GET', KEYS[3]) == ARGV[7] then redis.call('DEL', KEYS[3]) end
+if ARGV[10] and ARGV[10] ~= '' then redis.call('SET', KEYS[5], '1', 'PX', ARGV[10]) end
+local start = redis.call('GETRANGE', KEYS[1], 0, 16)
+local isExpected
+if ARGV[1] == '' then
+  isExpected = start == '' and redis.call('EXISTS', KEYS[1]) == 0
+else
+  isExpected = string.sub(start, 2) == ARGV[1]
+end
+if not isExpected or (ARGV[8] == '1' and redis.call('EXISTS', KEYS[3]) == 1) then
+  local held = redis.call('GET', KEYS[1])
+  if not held then return 0 end
+  if ARGV[6] == '1' and held ~= '' then redis.call('SETRANGE', KEYS[1], 0, string.sub(held, 1, 1)) end
+  if #start == 17 and string.sub(start, 2) == string.sub(ARGV[2], 2, 17) then return false end
+  if string.byte(held) ~= 111 then return held end
+  return { held, redis.call('PTTL', KEYS[1]), redis.call('EXISTS', KEYS[3]) }
+end
+local closed = redis.call('GET', KEYS[4])
+if closed and (closed ~= 's' or ARGV[9] == '1') then return redis.error_reply('CLOSED') end
+if ARGV[11] and ARGV[11] ~= '' then
+  redis.call('RPUSH', KEYS[6], ARGV[11])
+  redis.call('PEXPIRE', KEYS[6], ARGV[12])
+  if ARGV[13] ~= '' then redis.pcall('HINCRBY', KEYS[7], ARGV[13], 1) end
+end
+if ARGV[2] == '' then
+  redis.call('DEL', KEYS[1])
+elseif ARGV[3] == '' then
+  redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL')
+else
+  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+end
+if ARGV[5] == '' then redis.pcall('ZREM', KEYS[2], ARGV[4]) else redis.pcall('ZADD', KEYS[2], ARGV[5], ARGV[4]) end
+return false
