@@ -20,11 +20,11 @@ async function faulty(rig: Rig, options: { leaseMs?: number; completeRetryMs?: n
   return { store, ...rig.engine(store, options) };
 }
 
-/** A call whose start will not be answered, and whose first three releases will not be written. */
+/** A call whose start will not be answered, and whose first three attempts to take it back will not be written. */
 async function unanswered(rig: Rig) {
   const { store, engine } = await faulty(rig);
   store.fail('start', 'after', 1);
-  store.fail('release', 'before', 3);
+  store.fail('takeBack', 'before', 3);
   return { store, engine, call: newCall() };
 }
 
@@ -55,7 +55,7 @@ describe.concurrent('when the store fails before anything was sent', () => {
     expect(await store.get(call.scope)).toMatchObject({ state: 'executing' });
     expect(await engine.handle(retryOf(call))).toEqual({ kind: 'in_flight' });
     await until(async () => (await store.get(call.scope)) === undefined);
-    expect(store.asked.release).toBe(4);
+    expect(store.asked.takeBack).toBe(4);
     expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed' });
   });
 
@@ -69,7 +69,7 @@ describe.concurrent('when the store fails before anything was sent', () => {
     };
     expect(await engine.handle(retryOf(known))).toEqual(replayFor(known));
     expect(await engine.handle(fresh)).toMatchObject({ kind: 'store_unavailable' });
-    expect([engine.pendingWrites, store.asked.release, fresh.counted.runs]).toEqual([0, 0, 0]);
+    expect([engine.pendingWrites, store.asked.takeBack, fresh.counted.runs]).toEqual([0, 0, 0]);
   });
 
   it('at the release, the key is free as soon as the store answers again', async () => {
@@ -276,7 +276,7 @@ it('when a start had no answer, closing waits for the key to be taken back', asy
   const first = engine.handle(call);
   await until(() => store.asked.start === 1);
   await engine.close(20_000);
-  expect(store.asked.release).toBe(4);
+  expect(store.asked.takeBack).toBe(4);
   expect(await store.get(call.scope)).toBeUndefined();
   expect([(await first).kind, call.counted.runs]).toEqual(['store_unavailable', 0]);
 });

@@ -1,50 +1,50 @@
 import { describe, expect, it } from 'vitest';
-import { type Execution, type Store, StoreUnavailable } from '../../src/store/contract.ts';
+import { Ledger } from '../../src/ledger/ledger.ts';
+import { StoreUnavailable } from '../../src/store/contract.ts';
+import type { Register, Reply, Write } from '../../src/store/register.ts';
 import { newCall, Rig, retryOf, unknown } from '../support/engine.ts';
+import { GATEWAY_ID, LONG, memoryAt } from '../support/open-store.ts';
 import { until } from '../support/until.ts';
 
-/** Its `start` or `restart` fails at once, and reaches the store when `arrive` is called. */
-function lateStore(store: Store, command: 'start' | 'restart') {
-  const late: Execution[] = [];
-  const answers = { released: 0, marked: 0 };
-  const lost = async (execution: Execution): Promise<never> => {
-    late.push(execution);
-    throw new StoreUnavailable('the reply was lost');
+const PLACE = { kind: 'memory', name: 'late writes' } as const;
+
+/** The first write fails at once, and reaches the register when `arrive` is called. `answered`: writes that did not fail. */
+function lateRegister() {
+  const register = memoryAt(PLACE);
+  const late: (() => Promise<Reply>)[] = [];
+  const counts = { answered: 0 };
+  const through = (write: Write, send: () => Promise<Reply>): Promise<Reply> => {
+    if (late.length > 0) return send().finally(() => counts.answered++);
+    late.push(send);
+    throw new StoreUnavailable(`the reply to ${write.kind} was lost`);
   };
-  const line: Store = new Proxy(store, {
-    get: (target, name: keyof Store) => {
-      if (name === command && late.length === 0) return lost;
-      if (name === 'release')
-        return async (...args: Parameters<Store['release']>) => {
-          const answer = await target.release(...args);
-          answers.released++;
-          return answer;
-        };
-      if (name === 'markInDoubt')
-        return async (...args: Parameters<Store['markInDoubt']>) => {
-          const answer = await target.markInDoubt(...args);
-          answers.marked++;
-          return answer;
-        };
-      const member = target[name];
-      return typeof member === 'function' ? member.bind(target) : member;
-    },
-  });
-  const arrive = async () => {
-    for (const execution of late) await store[command](execution);
+  const line: Register = {
+    ...{ replicates: false, renew: register.renew, endLease: register.endLease },
+    create: async (id, write) => through(write, () => register.create(id, write)),
+    replace: async (id, write) => through(write, () => register.replace(id, write)),
+    read: (id) => register.read(id),
+    list: (query) => register.list(query),
+    countOpen: (options) => register.countOpen(options),
+    audit: (id) => register.audit(id),
+    readMark: (mode) => register.readMark(mode),
+    mark: (mode) => register.mark(mode),
+    health: () => register.health(),
+    close: async () => {},
   };
-  return { line, arrive, answers };
+  const store = new Ledger(line, { gatewayId: GATEWAY_ID, lifetimes: LONG });
+  const arrive = async () => Promise.all(late.map((send) => send()));
+  return { store, arrive, counts };
 }
 
 describe('a write whose reply was lost', () => {
   it('a start that arrives after it was taken back starts nothing, and the key is free', async () => {
-    await using rig = new Rig();
+    await using rig = new Rig(PLACE);
     const store = await rig.store();
-    const { line, arrive, answers } = lateStore(store, 'start');
+    const { store: line, arrive, counts } = lateRegister();
     const { engine } = rig.engine(line);
     const call = newCall();
     expect(await engine.handle(call)).toMatchObject({ kind: 'store_unavailable' });
-    await until(() => answers.released === 1);
+    await until(() => counts.answered === 1);
     await expect(arrive()).rejects.toThrow(StoreUnavailable);
     expect(await store.get(call.scope)).toBeUndefined();
     const retry = retryOf(call);
@@ -53,31 +53,32 @@ describe('a write whose reply was lost', () => {
   });
 
   it('a start that arrives when a retry has the key changes nothing', async () => {
-    await using rig = new Rig();
+    await using rig = new Rig(PLACE);
     const store = await rig.store();
-    const { line, arrive, answers } = lateStore(store, 'start');
+    const { store: line, arrive, counts } = lateRegister();
     const { engine } = rig.engine(line);
     const call = newCall();
     await engine.handle(call);
-    await until(() => answers.released === 1);
+    await until(() => counts.answered === 1);
     const retry = retryOf(call);
     expect(await engine.handle(retry)).toMatchObject({ kind: 'executed', stored: true });
-    await arrive().catch(() => {});
+    expect(await arrive()).toMatchObject([{ done: false }]);
     expect(await store.get(call.scope)).toMatchObject({ state: 'completed' });
   });
 
   it('a restart that arrives after it was taken back restarts nothing, and the key stays in doubt', async () => {
-    await using rig = new Rig();
+    await using rig = new Rig(PLACE);
     const store = await rig.store();
     const call = newCall(unknown, { inDoubt: 'retry' });
     await rig.engine(store).engine.handle(call);
-    const { line, arrive, answers } = lateStore(store, 'restart');
+    const before = await store.get(call.scope);
+    const { store: line, arrive, counts } = lateRegister();
     const { engine } = rig.engine(line);
     const second = retryOf(call);
     expect(await engine.handle(second)).toMatchObject({ kind: 'store_unavailable' });
-    await until(() => answers.marked === 1);
-    await expect(arrive()).rejects.toThrow(StoreUnavailable);
-    expect(await store.get(call.scope)).toMatchObject({ state: 'in_doubt' });
+    await until(() => counts.answered === 1);
+    expect(await arrive()).toMatchObject([{ done: false }]);
+    expect(await store.get(call.scope)).toMatchObject({ state: 'in_doubt', token: before?.token });
     const third = retryOf(call);
     expect(await engine.handle(third)).toMatchObject({ kind: 'executed', stored: true });
     expect([second.counted.runs, third.counted.runs]).toEqual([0, 1]);

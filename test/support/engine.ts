@@ -7,9 +7,8 @@ import { Engine, type EngineOptions } from '../../src/idempotency/engine.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import type { BackendResponse, Exchange } from '../../src/lib/exchange.ts';
 import type { Store } from '../../src/store/contract.ts';
-import { temporaryFolder } from './config.ts';
 import { FaultyStore } from './faulty-store.ts';
-import { LONG, openStore, type StorePlace, type StoreTimes } from './open-store.ts';
+import { LONG, type MemoryPlace, openStore, type StorePlace, type StoreTimes } from './open-store.ts';
 import { newRequest, paid, type RequestParts } from './requests.ts';
 import { until } from './until.ts';
 
@@ -25,20 +24,19 @@ export interface RigEngine {
 /** So many that no request waits for one. */
 const PLENTY: SlotOptions = { maxConnections: 1000, maxQueued: 1000, queueTimeoutMs: 20_000 };
 
-/** Open stores of this test file. Opening one starts a thread, so tests with the same times share one. */
+/** Open stores of this test file. Tests with the same times share one. */
 const open = new Map<string, Promise<Store>>();
-const folder = temporaryFolder();
 
 afterAll(async () => {
   for (const store of open.values()) await (await store).close();
 });
 
-/** Engines on a place that the tests of a file share, by default a SQLite database: use a new key in each test. */
+/** Engines on a place that the tests of a file share, by default the register of tests: use a new key in each test. */
 export class Rig {
-  readonly #place: StorePlace;
+  readonly #place: StorePlace | MemoryPlace;
   readonly #engines: Engine[] = [];
 
-  constructor(place: StorePlace = { kind: 'sqlite', path: folder }) {
+  constructor(place: StorePlace | MemoryPlace = { kind: 'memory', name: 'rig' }) {
     this.#place = place;
   }
 

@@ -1,6 +1,8 @@
 import { join } from 'node:path';
+import { Ledger } from '../../src/ledger/ledger.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import type { Lifetimes, Store } from '../../src/store/contract.ts';
+import { MemoryRegister } from '../../src/store/memory.ts';
 import { RedisStore } from '../../src/store/redis/redis-store.ts';
 import { type Encryption, ResponseCipher } from '../../src/store/response-cipher.ts';
 import { SqliteStore } from '../../src/store/sqlite/sqlite-store.ts';
@@ -18,8 +20,23 @@ export interface RedisPlace {
   replicas?: number;
 }
 
+/** The register of tests, in this process. */
+export interface MemoryPlace {
+  kind: 'memory';
+  name: string;
+}
+
 /** The location of a store's records. It is plain data, because a worker process gets it on its command line. */
 export type StorePlace = SqlitePlace | RedisPlace;
+
+const registers = new Map<string, MemoryRegister>();
+
+/** Of this place, always the same one. */
+export function memoryAt({ name }: MemoryPlace): MemoryRegister {
+  const register = registers.get(name) ?? new MemoryRegister(systemClock.monotonicMs);
+  registers.set(name, register);
+  return register;
+}
 
 /** The lifetimes of what this store writes, and the time limit of a command. */
 export interface StoreTimes extends Lifetimes {
@@ -35,13 +52,20 @@ export const LONG: StoreTimes = {
 export const GATEWAY_ID = 'gateway-test';
 
 export async function openStore(
-  place: StorePlace,
+  place: StorePlace | MemoryPlace,
   times: Partial<StoreTimes> = {},
   clock: Clock = systemClock,
   gatewayId: string = GATEWAY_ID,
   encryption?: Encryption,
 ): Promise<Store> {
   const { timeoutMs, ...lifetimes } = { ...LONG, ...times };
+  if (place.kind === 'memory')
+    return new Ledger(memoryAt(place), {
+      gatewayId,
+      lifetimes,
+      clock,
+      cipher: new ResponseCipher(encryption),
+    });
   const shared = { timeoutMs, clock, gatewayId, lifetimes, cipher: new ResponseCipher(encryption) };
   if (place.kind === 'sqlite') return await SqliteStore.open({ path: place.path, ...shared });
   const { url, prefix, lockNodes = [], replicas = 0 } = place;

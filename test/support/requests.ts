@@ -32,7 +32,7 @@ export function newRequest(parts: RequestParts = {}): Execution {
 
 /** The same request, sent again: the same scope and fingerprint, another token and another request id. */
 export function duplicateOf(request: Execution): Execution {
-  return { ...request, token: newToken(), requestId: randomUUID() };
+  return { ...request, token: newToken(), memory: undefined, requestId: randomUUID() };
 }
 
 /** Another request under the same key. */
