@@ -21,6 +21,7 @@ import {
   type Resolved,
   type StartAnswer,
   type Store,
+  StoreClosed,
   type StoreHealth,
   type StoreOptions,
   StoreUnavailable,
@@ -60,6 +61,11 @@ export class Ledger implements Store {
   readonly #own: StoreOptions;
   readonly #clock: Clock;
   readonly #cipher: ResponseCipher;
+  /**
+   * A copy has closed the store. This process starts nothing any more, even if the store opens again: it may have lost its mark
+   * together with its records.
+   */
+  #closed: StoreClosed | undefined;
 
   constructor(
     register: Register,
@@ -76,7 +82,7 @@ export class Ledger implements Store {
   }
 
   get refusing(): string | undefined {
-    return this.#register.refusing;
+    return this.#closed?.message ?? this.#register.refusing;
   }
 
   get connection(): unknown {
@@ -229,8 +235,10 @@ export class Ledger implements Store {
     return this.#register.mark(mode);
   }
 
-  health(): Promise<StoreHealth> {
-    return this.#register.health();
+  async health(): Promise<StoreHealth> {
+    const health = await this.#register.health();
+    if (health.isClosed) this.#closed ??= new StoreClosed(health.detail);
+    return this.#closed ? { ...health, ok: false, isClosed: true, detail: this.#closed.message } : health;
   }
 
   close(): Promise<void> {
@@ -284,6 +292,7 @@ export class Ledger implements Store {
         throw new StoreUnavailable('the record keeps changing', { maybeWritten: false });
       },
       (error: unknown) => {
+        if (error instanceof StoreClosed) this.#closed = error;
         // A start was refused before, and only its mark on another owner's record may have been written.
         if (starter && !isOwn && error instanceof StoreUnavailable && error.maybeWritten)
           throw new StoreUnavailable(error.message, { cause: error, maybeWritten: false });
@@ -293,6 +302,7 @@ export class Ledger implements Store {
   }
 
   #write(id: Scope, write: Write): Promise<Reply> {
+    if (this.#closed && (write.kind === 'create' || write.unlessClosed)) return Promise.reject(this.#closed);
     return write.kind === 'create' ? this.#register.create(id, write) : this.#register.replace(id, write);
   }
 

@@ -350,6 +350,15 @@ export class StoreUnavailable extends Error {
   }
 }
 
+/** A copy of the records to another store has closed the store. Nothing was written. */
+export class StoreClosed extends StoreUnavailable {
+  constructor(
+    why = 'the store is closed by a copy of its records: restart this gateway on the store that serves',
+  ) {
+    super(why, { maybeWritten: false });
+  }
+}
+
 /**
  * `damaged`: the value is not a record of this format. `unknown_key`: this gateway does not have its encryption key.
  * `not_authentic`: it cannot be decrypted with the key of that id.

@@ -4,6 +4,7 @@ import {
   type AuditRecord,
   MARK_LASTS_MS,
   type Mode,
+  StoreClosed,
   type StoreHealth,
   StoreUnavailable,
   UnknownCursor,
@@ -12,17 +13,21 @@ import {
   VOID_TOKEN_MS,
 } from './contract.ts';
 import type { ResolutionCount } from './doubt-count.ts';
-import type {
-  Closed,
-  Create,
-  KeyRecord,
-  Listed,
-  OpenCount,
-  Page,
-  Register,
-  Replace,
-  Reply,
-  Seen,
+import {
+  CLOSED_IN,
+  type Closed,
+  type CopyMark,
+  type CopyRegister,
+  type Create,
+  type KeyRecord,
+  type Listed,
+  type OpenCount,
+  type Page,
+  type Register,
+  type Replace,
+  type Reply,
+  type Scanned,
+  type Seen,
 } from './register.ts';
 
 interface Entry {
@@ -32,9 +37,9 @@ interface Entry {
 }
 
 /** The register of tests: nothing in it survives the process. It keeps the records it gets, so do not change them. */
-export class MemoryRegister implements Register {
+export class MemoryRegister implements Register, CopyRegister {
+  readonly name = 'memory';
   readonly replicates = false;
-  closed: Closed = 'no';
   readonly #nowMs: () => number;
   readonly #id: string;
   readonly #entries = new Map<Scope, Entry>();
@@ -42,6 +47,7 @@ export class MemoryRegister implements Register {
   readonly #voidUntilMs = new Map<string, number>();
   readonly #audits = new Map<Scope, AuditRecord[]>();
   readonly #resolutions: ResolutionCount[] = [];
+  #copyMark: CopyMark | undefined;
   #marks = 0;
   readonly #markedMs = new Map<Mode, number>();
 
@@ -55,7 +61,7 @@ export class MemoryRegister implements Register {
     const entry = this.#entry(id);
     if (entry) return isOf(entry, record) ? { done: true } : { done: false, held: this.#seen(id, entry) };
     if (this.#nowMs() < (this.#voidUntilMs.get(hex(record.token)) ?? 0)) throw refused('the token is void');
-    if (this.closed !== 'no') throw refused('the store is closed');
+    if (this.#closed !== 'no') throw new StoreClosed();
     this.#set(id, record, this.#nowMs() + expiresInMs);
     return { done: true };
   }
@@ -69,8 +75,7 @@ export class MemoryRegister implements Register {
     const isExpected = entry && revision ? entry.record.revision.equals(revision) : entry === revision;
     if (!isExpected || (unlessLeased && this.#lease(id)))
       return { done: false, held: entry && this.#seen(id, entry) };
-    if (this.closed === 'all' || (unlessClosed && this.closed === 'starts'))
-      throw refused('the store is closed');
+    if (this.#closed === 'all' || (unlessClosed && this.#closed === 'starts')) throw new StoreClosed();
     if (!record) this.#entries.delete(id);
     else if (expiresInMs !== 'unchanged') this.#set(id, record, this.#nowMs() + expiresInMs);
     else if (entry) this.#set(id, record, entry.expiresAtMs);
@@ -141,16 +146,57 @@ export class MemoryRegister implements Register {
   }
 
   async health(): Promise<StoreHealth> {
-    const isClosed = this.closed !== 'no';
+    const isClosed = this.#closed !== 'no';
     return { ok: !isClosed, isClosed, detail: isClosed ? 'memory, closed' : 'memory', warnings: [] };
   }
 
   async close(): Promise<void> {}
 
+  get register(): Register {
+    return this;
+  }
+
+  async readCopyMark(): Promise<CopyMark | undefined> {
+    return this.#copyMark;
+  }
+
+  async changeCopyMark(to: CopyMark): Promise<boolean> {
+    if (await this.hasCopyMark(to)) return true;
+    if (to.epoch !== (this.#copyMark?.epoch ?? 0) + 1) return false;
+    this.#copyMark = to;
+    return true;
+  }
+
+  async hasCopyMark({ epoch, runId }: CopyMark): Promise<boolean> {
+    return epoch === this.#copyMark?.epoch && runId === this.#copyMark.runId;
+  }
+
+  async servers(): Promise<string> {
+    return '';
+  }
+
+  async *scan(): AsyncIterable<Scanned[]> {
+    for (const [id] of this.#all()) yield [{ id, kind: 'record' }];
+    for (const id of this.#audits.keys()) yield [{ id, kind: 'audit' }];
+  }
+
+  async putAudit(id: Scope, audit: readonly AuditRecord[]): Promise<void> {
+    if (!this.#audits.has(id)) this.#audits.set(id, [...audit]);
+  }
+
+  async clear(): Promise<void> {
+    this.#entries.clear();
+    this.#audits.clear();
+  }
+
   /** From now on the value is not a record of this format, but its revision can still be read. */
   damage(id: Scope): void {
     const entry = this.#entry(id);
     if (entry) entry.isDamaged = true;
+  }
+
+  get #closed(): Closed {
+    return this.#copyMark ? CLOSED_IN[this.#copyMark.state] : 'no';
   }
 
   #entry(id: Scope): Entry | undefined {

@@ -1,5 +1,14 @@
 import type { Scope, Token } from '../lib/brands.ts';
-import type { AuditRecord, Mode, RecordHead, StoreHealth, StoreUsage, UsedMark } from './contract.ts';
+import {
+  type AuditRecord,
+  type Mode,
+  type RecordHead,
+  type StoreHealth,
+  type StoreMark,
+  StoreUnavailable,
+  type StoreUsage,
+  type UsedMark,
+} from './contract.ts';
 import type { ResolutionCount, ResolutionSource } from './doubt-count.ts';
 import type { StoredCompletion } from './response-cipher.ts';
 
@@ -116,13 +125,13 @@ export interface Register {
   /**
    * Nothing → record. Refused, and nothing written, if the token is void or the store is closed.
    *
-   * @throws {StoreUnavailable} not written: the token is void, or the store is closed
+   * @throws {StoreUnavailable} not written: the token is void, or the store is closed ({@link StoreClosed})
    */
   create(id: Scope, write: Create): Promise<Reply>;
   /**
    * One atomic step: the record, the index of open records, the audit trail and the count of resolutions.
    *
-   * @throws {StoreUnavailable} not written: the store is closed
+   * @throws {StoreClosed} not written
    */
   replace(id: Scope, write: Replace): Promise<Reply>;
   /** @param mustLast what is answered from this read must survive a failover */
@@ -146,5 +155,87 @@ export interface Register {
   readMark(mode: Mode): Promise<UsedMark | undefined>;
   mark(mode: Mode): Promise<UsedMark>;
   health(): Promise<StoreHealth>;
+  close(): Promise<void>;
+}
+
+/**
+ * What a store is in a copy of all records to another store.
+ *
+ * - closing: the source, whose running executions end.
+ * - sealed: the source, which is copied.
+ * - moved: the source, whose records may be served by the destination.
+ * - receiving: the destination, which is not served yet.
+ * - opened: the destination, which is served. It is a store as any other.
+ * - undone: a source or a destination whose copy was given up. It is a store as any other.
+ */
+export type CopyState = 'closing' | 'sealed' | 'moved' | 'receiving' | 'opened' | 'undone';
+
+export const CLOSED_IN: Readonly<Record<CopyState, Closed>> = {
+  ...{ closing: 'starts', sealed: 'all', moved: 'all' },
+  ...{ receiving: 'starts', opened: 'no', undone: 'no' },
+};
+
+/** What a store notes of a copy. Once it has such a mark, it keeps one. */
+export interface CopyMark {
+  /** Grows by one with each change, from 1. A run of the copy that was paused cannot put its older mark in place of a later one. */
+  epoch: number;
+  state: CopyState;
+  /** Source and destination of a copy have the same one. */
+  copyId: string;
+  /** Names the run of the command that has written the mark. */
+  runId: string;
+  /** The identity of the source when the copy began. */
+  source: StoreMark;
+}
+
+/** The text that a store keeps: `CLOSED EPOCH JSON`. Each write of the register reads the first letter. */
+export function encodeCopyMark({ epoch, ...mark }: CopyMark): string {
+  return `${CLOSED_IN[mark.state]} ${epoch} ${JSON.stringify(mark)}`;
+}
+
+/** @throws {StoreUnavailable} if another version has written the mark */
+export function decodeCopyMark(text: string): CopyMark {
+  const [, closed, epoch, json] = /^(no|starts|all) ([1-9]\d*) (\{.*\})$/.exec(text) ?? [];
+  const mark = json && { epoch: Number(epoch), ...(JSON.parse(json) as Omit<CopyMark, 'epoch'>) };
+  if (!mark || CLOSED_IN[mark.state] !== closed)
+    throw new StoreUnavailable(`the mark of a copy is that of another version: ${text}`, {
+      maybeWritten: false,
+    });
+  return mark;
+}
+
+/** One name of a scan: a record, or the audit trail of a record that may be gone. */
+export interface Scanned {
+  id: Scope;
+  kind: 'record' | 'audit';
+}
+
+/**
+ * A register as the source or the destination of a copy. Records are read and written by the register itself: a store that is
+ * `receiving` takes `replace`, but neither starts nor changes by operators.
+ *
+ * Every method throws `StoreUnavailable` if the store does not answer.
+ */
+export interface CopyRegister {
+  /** For the operator, without secrets. */
+  readonly name: string;
+  readonly register: Register;
+  readCopyMark(): Promise<CopyMark | undefined>;
+  /**
+   * Durable, on replicas too. When it has answered, every write of every gateway obeys the mark.
+   *
+   * @returns false, and the mark is not changed, unless its epoch is the one before. True if this very mark is there
+   */
+  changeCopyMark(to: CopyMark): Promise<boolean>;
+  /** Does every part of the store have this mark? A part that was emptied has none. */
+  hasCopyMark(mark: CopyMark): Promise<boolean>;
+  /** Names the processes that hold the records, and who holds which. A scan during which it changes may have missed records. */
+  servers(): Promise<string>;
+  /** All names, in pages. A name may appear twice. */
+  scan(): AsyncIterable<Scanned[]>;
+  /** Writes the trail for {@link AUDIT_RETENTION_MS} from now, unless there is one. */
+  putAudit(id: Scope, audit: readonly AuditRecord[]): Promise<void>;
+  /** Removes all records and audit trails. Repeat it if it fails. */
+  clear(): Promise<void>;
   close(): Promise<void>;
 }
