@@ -116,7 +116,12 @@ export class MemoryRegister implements Register, CopyRegister {
     return last && rest.length > limit ? { records, cursor: last[0] } : { records };
   }
 
-  async countOpen({ executingSinceMs }: { executingSinceMs: number }): Promise<OpenCount> {
+  async countOpen(options: {
+    executingSinceMs: number;
+    signal?: AbortSignal | undefined;
+  }): Promise<OpenCount> {
+    const { executingSinceMs, signal } = options;
+    signal?.throwIfAborted();
     const count: OpenCount = { inDoubt: new Map(), old: [], resolutions: structuredClone(this.#resolutions) };
     for (const [id, entry] of this.#all()) {
       const { state, operation, createdAtMs } = entry.record;

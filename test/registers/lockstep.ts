@@ -1,0 +1,286 @@
+import fc from 'fast-check';
+import { expect } from 'vitest';
+import type { Scope, Token } from '../../src/lib/brands.ts';
+import { newToken } from '../../src/lib/random.ts';
+import { StoreUnavailable, VOID_TOKEN_MS } from '../../src/store/contract.ts';
+import type { Closed, KeyRecord, Register, Seen, Write } from '../../src/store/register.ts';
+import { EXACT_MS, memory, type Place, STEP_MS } from './places.ts';
+import {
+  completed,
+  completions,
+  creation,
+  inDoubt,
+  newId,
+  newRecord,
+  nextOf,
+  plain,
+  replacement,
+} from './records.ts';
+
+/** What happens on both stores. Numbers choose one of the ids, tokens, registers and earlier writes. */
+type Step =
+  | { do: 'create'; id: number; token: number; lives: number; createdAtMs: number }
+  | ({
+      do: 'replace';
+      id: number;
+      node: number;
+      lives: number | 'unchanged';
+      createdAtMs: number;
+    } & Replacing)
+  /** An earlier write whose reply was lost arrives again, or it arrives late. */
+  | { do: 'again'; write: number }
+  | { do: 'renew' | 'endLease'; id: number; token: number }
+  | { do: 'pass'; ms: number }
+  | { do: 'close'; to: Closed }
+  | { do: 'damage'; id: number };
+
+interface Replacing {
+  from: 'there' | 'earlier' | 'nothing';
+  to: 'executing' | 'in_doubt' | 'completed' | 'nothing';
+  token: number;
+  unlessLeased: boolean;
+  unlessClosed: boolean;
+  ends: boolean;
+  voids: boolean;
+  resolves: boolean;
+}
+
+const IDS = 2;
+const TOKENS = 2;
+
+const index = fc.nat({ max: IDS - 1 });
+const token = fc.nat({ max: TOKENS - 1 });
+const createdAtMs = fc.constantFrom(1000, 3000);
+const lives = fc.constantFrom(...[2.5, 50.5, 1000.5].map((steps) => steps * STEP_MS));
+const often = fc.nat({ max: 4 }).map((number) => number > 0);
+const seldom = fc.nat({ max: 4 }).map((number) => number === 0);
+
+const steps: fc.Arbitrary<Step[]> = fc.array(
+  fc.oneof(
+    {
+      weight: 6,
+      arbitrary: fc.record({ do: fc.constant('create' as const), id: index, token, lives, createdAtMs }),
+    },
+    {
+      weight: 12,
+      arbitrary: fc.record({
+        do: fc.constant('replace' as const),
+        ...{ id: index, node: token, token, createdAtMs },
+        lives: fc.oneof(lives, fc.constant('unchanged' as const)),
+        from: fc.constantFrom(
+          'there' as const,
+          'there' as const,
+          'there' as const,
+          'earlier' as const,
+          'nothing' as const,
+        ),
+        to: fc.constantFrom(
+          'executing' as const,
+          'in_doubt' as const,
+          'completed' as const,
+          'nothing' as const,
+        ),
+        ...{ unlessLeased: seldom, unlessClosed: seldom, ends: seldom, voids: seldom, resolves: seldom },
+      }),
+    },
+    { weight: 4, arbitrary: fc.record({ do: fc.constant('again' as const), write: fc.nat({ max: 9 }) }) },
+    { weight: 3, arbitrary: fc.record({ do: fc.constant('renew' as const), id: index, token }) },
+    { weight: 1, arbitrary: fc.record({ do: fc.constant('endLease' as const), id: index, token }) },
+    {
+      weight: 3,
+      arbitrary: fc.record({
+        do: fc.constant('pass' as const),
+        ms: fc.constantFrom(STEP_MS, 3 * STEP_MS, 51 * STEP_MS, VOID_TOKEN_MS),
+      }),
+    },
+    {
+      weight: 1,
+      arbitrary: fc.record({
+        do: fc.constant('close' as const),
+        to: fc
+          .tuple(often, fc.constantFrom('starts' as const, 'all' as const))
+          .map(([no, to]) => (no ? 'no' : to)),
+      }),
+    },
+    { weight: 1, arbitrary: fc.record({ do: fc.constant('damage' as const), id: index }) },
+  ),
+  { maxLength: 30, size: '+1' },
+);
+
+/** One history on the register of tests and on another one. */
+class Lockstep {
+  readonly #places: [expected: Place, actual: Place];
+  readonly #ids = Array.from({ length: IDS }, newId);
+  /** Tokens of one id are of no other, as those of executions. */
+  readonly #tokens = this.#ids.map(() => Array.from({ length: TOKENS }, newToken));
+  /** Every version that was written under an id, the latest last. */
+  readonly #versions = this.#ids.map((): KeyRecord[] => []);
+  readonly #writes: { id: number; node: number; write: Write }[] = [];
+  #hasDamage = false;
+
+  constructor(expected: Place, actual: Place) {
+    this.#places = [expected, actual];
+  }
+
+  async take(step: Step): Promise<void> {
+    switch (step.do) {
+      case 'create': {
+        const { id, token: number, lives: ms, createdAtMs: atMs } = step;
+        const record = newRecord({ token: this.#token(id, number), createdAtMs: atMs });
+        return await this.#write(id, number, creation(record, ms));
+      }
+      case 'replace':
+        return await this.#write(step.id, step.node, await this.#replacement(step));
+      case 'again': {
+        const { id, node, write } = this.#writes.at(-1 - (step.write % (this.#writes.length || 1))) ?? {};
+        return write && (await this.#write(id as number, node as number, write));
+      }
+      case 'renew':
+        return await this.#same(step.token, (node) =>
+          node.renew(this.#id(step.id), this.#token(step.id, step.token), 2.5 * STEP_MS),
+        );
+      case 'endLease':
+        return await this.#same(step.token, (node) =>
+          node.endLease(this.#id(step.id), this.#token(step.id, step.token)),
+        );
+      case 'pass':
+        return await this.#onBoth((place) => place.pass(step.ms));
+      case 'close':
+        return await this.#onBoth((place) => place.closeTo(step.to));
+      case 'damage':
+        this.#hasDamage = true;
+        return await this.#onBoth((place) => place.damage(this.#id(step.id)));
+    }
+  }
+
+  /** Everything that can be read from each store. */
+  async compare(): Promise<void> {
+    for (const node of [0, 1]) {
+      for (const id of this.#ids) {
+        await this.#same(node, (register) => register.read(id));
+        await this.#same(node, (register) => register.audit(id));
+      }
+      for (const open of [false, true])
+        await this.#same(node, async (register) => {
+          const { records } = await register.list({ open, limit: 100 });
+          return records
+            .map((one) => (one.unreadable === undefined ? { ...one, expiresInMs: 0 } : { id: one.id }))
+            .toSorted((a, b) => (a.id < b.id ? -1 : 1));
+        });
+      if (this.#hasDamage) continue;
+      await this.#same(node, async (register) => {
+        const { inDoubt: doubts, old, resolutions } = await register.countOpen({ executingSinceMs: 2000 });
+        return [new Map([...doubts].toSorted()), old.toSorted(), resolutions.map(({ number }) => number)];
+      });
+    }
+  }
+
+  async #replacement({
+    id,
+    from,
+    to,
+    token: number,
+    lives: ms,
+    ...step
+  }: Step & { do: 'replace' }): Promise<Write> {
+    const versions = this.#versions[id] as KeyRecord[];
+    const there = await this.#places[0].nodes[0]
+      .read(this.#id(id))
+      .catch(() => ({ record: versions.at(-1) }));
+    const earlier = versions[step.node % (versions.length || 1)];
+    const old = { there: there?.record, earlier, nothing: undefined }[from];
+    const base = old ?? newRecord({ createdAtMs: step.createdAtMs });
+    const own = this.#token(id, number);
+    const record = {
+      executing: nextOf(base, { state: 'executing', token: own, restarted: true }),
+      in_doubt: inDoubt(base),
+      completed: completed(base, completions[number]),
+      nothing: undefined,
+    }[to];
+    if (record && record.state !== 'completed') delete record.completion;
+    const resolution = { as: 'released', by: 'operator' } as const;
+    const { state, merchant, operation, key, requestId, createdAtMs: atMs, changedAtMs } = base;
+    const audit = {
+      ...{ atMs: this.#writes.length, by: 'ada', reason: 'books', to: { as: 'released' } as const },
+      from: { state, merchant, operation, key, requestId, createdAtMs: atMs, changedAtMs },
+    };
+    return replacement(old, record, {
+      ...{ unlessLeased: step.unlessLeased, unlessClosed: step.unlessClosed },
+      ...(old && ms === 'unchanged' ? { expiresInMs: ms } : {}),
+      ...(record && ms !== 'unchanged' ? { expiresInMs: ms } : {}),
+      ...(step.ends ? { endLeaseOf: this.#token(id, step.node) } : {}),
+      ...(step.voids ? { voidToken: own } : {}),
+      ...(step.resolves ? { audit, counted: resolution } : {}),
+    });
+  }
+
+  async #write(id: number, node: number, write: Write): Promise<void> {
+    this.#writes.push({ id, node, write });
+    if (write.record) this.#versions[id]?.push(write.record);
+    await this.#same(node, (register) =>
+      write.kind === 'create' ? register.create(this.#id(id), write) : register.replace(this.#id(id), write),
+    );
+    await this.#same(1 - node, (register) => register.read(this.#id(id), true));
+  }
+
+  /** @param node the same for all events of one token: a process knows the leases that it has taken */
+  async #same(node: number, act: (register: Register) => Promise<unknown>): Promise<void> {
+    const [expected, actual] = await Promise.all(
+      this.#places.map(async ({ nodes }) => await outcomeOf(act(nodes[node as 0 | 1]))),
+    );
+    expect(actual?.words).toEqual(expected?.words);
+    expect(Math.abs((actual?.leftMs ?? 0) - (expected?.leftMs ?? 0))).toBeLessThan(EXACT_MS);
+  }
+
+  async #onBoth(act: (place: Place) => Promise<void>): Promise<void> {
+    for (const place of this.#places) await act(place);
+  }
+
+  #id(number: number): Scope {
+    return this.#ids[number] as Scope;
+  }
+
+  #token(id: number, number: number): Token {
+    return (this.#tokens[id] as Token[])[number] as Token;
+  }
+}
+
+interface Outcome {
+  words: unknown;
+  /** How long the record still lives, if that matters. */
+  leftMs?: number;
+}
+
+async function outcomeOf(answer: Promise<unknown>): Promise<Outcome> {
+  try {
+    const value = await answer;
+    if (typeof value !== 'object' || value === null) return { words: value };
+    if ('done' in value)
+      return value.done ? { words: 'done' } : seenIn((value as { held?: Seen }).held, 'refused');
+    return 'record' in value ? seenIn(value as Seen, 'read') : { words: value };
+  } catch (error) {
+    if (!(error instanceof StoreUnavailable)) throw error;
+    return { words: [error.name, error.maybeWritten] };
+  }
+}
+
+/** Nothing depends on the lease of a completed record, nor on how long it still lives. */
+function seenIn(seen: Seen | undefined, how: string): Outcome {
+  if (!seen || seen.record.state === 'completed') return { words: [how, plain(seen)] };
+  return { words: [how, plain(seen), seen.isLeased], leftMs: seen.expiresInMs };
+}
+
+/** Random histories, with writes that arrive again, on this register and on the register of tests. */
+export async function keepStep(place: Place, parameters: fc.Parameters<[Step[]]>): Promise<void> {
+  await fc.assert(
+    fc.asyncProperty(steps, async (history) => {
+      const expected = memory();
+      await place.reset();
+      await place.closeTo('no');
+      const lockstep = new Lockstep(expected, place);
+      for (const step of history) await lockstep.take(step);
+      await lockstep.compare();
+    }),
+    parameters,
+  );
+}
