@@ -1,6 +1,7 @@
+import { expect } from 'vitest';
 import type { Scope } from '../../src/lib/brands.ts';
 import { MemoryRegister } from '../../src/store/memory.ts';
-import type { Closed, Register } from '../../src/store/register.ts';
+import type { Closed, CopyRegister, Register } from '../../src/store/register.ts';
 
 /**
  * Time passes in multiples of this. Every limit, the hour of a void token included, is more than 7 s away from every multiple,
@@ -39,8 +40,14 @@ export function memory(Kind = MemoryRegister): Place {
       register = open();
     },
     damage: async (id) => register.damage(id),
-    closeTo: async (closed) => {
-      register.closed = closed;
-    },
+    closeTo: (closed) => closeTo(register, closed),
   };
+}
+
+const STATES = { no: 'undone', starts: 'closing', all: 'sealed' } as const;
+
+async function closeTo(copy: CopyRegister, closed: Closed): Promise<void> {
+  const epoch = ((await copy.readCopyMark())?.epoch ?? 0) + 1;
+  const mark = { epoch, state: STATES[closed], copyId: 'copy', runId: 'run', source: { id: '', count: 0 } };
+  expect(await copy.changeCopyMark(mark)).toBe(true);
 }
