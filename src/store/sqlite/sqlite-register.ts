@@ -1,0 +1,405 @@
+import { DatabaseSync, type StatementSync } from 'node:sqlite';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+import type { Scope, Token } from '../../lib/brands.ts';
+import type { Clock } from '../../lib/clock.ts';
+import { newToken } from '../../lib/random.ts';
+import {
+  type AuditRecord,
+  type Mode,
+  OtherFormat,
+  type StoreHealth,
+  StoreUnavailable,
+  type StoreUsage,
+  UnknownCursor,
+  type UsedMark,
+} from '../contract.ts';
+import type { ResolutionCount } from '../doubt-count.ts';
+import type { Closed, Create, Listed, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
+import { HALVES } from './v3/changes.ts';
+import {
+  isBusy,
+  messageOf,
+  openForReading,
+  prepareFiles,
+  refuseOtherFormat,
+  versionOf,
+} from './v3/database.ts';
+import {
+  idBytes,
+  markOf,
+  type Row,
+  readSelected,
+  SELECT_HEAD,
+  SELECT_MARK,
+  SELECT_RECORD,
+} from './v3/records.ts';
+import { bootId } from './v3/running-time.ts';
+import { DiskReserve, Upkeep } from './v3/upkeep.ts';
+import { CLOSED, closed, DONE, Writer } from './v3/writer.ts';
+
+export interface SqliteRegisterOptions {
+  /** The folder of the database. The register makes it if it is missing, readable and writable by this user only. */
+  path: string;
+  /** After this time a write fails with StoreUnavailable, though it may still happen. */
+  timeoutMs: number;
+  clock: Clock;
+  /** New executions are refused while the disk has less free space than this. Default: 64 MiB. */
+  keepFreeBytes?: number;
+  /** Called when the writer thread has died, before a new one replaces it. */
+  onWriterReplaced?: (error: Error) => void;
+  /** Called for each transaction that changed something, with its duration from BEGIN to the end of COMMIT. */
+  onCommitted?: (ms: number) => void;
+  /** The file with the boot id. Default: that of Linux. */
+  bootIdFile?: string;
+}
+
+/** Rows read in one turn of the event loop, as heads and for a count. Requests are served between the turns. */
+const LISTED_AT_ONCE = 50;
+const COUNTED_AT_ONCE = 500;
+/** A page may have fewer records than asked for, so that one call reads a bounded number of rows. */
+const ROWS_PER_PAGE = 1000;
+
+/**
+ * Rows behind the last one that was read, in the order of the index of open records, or of the row numbers. `due` is text because
+ * that of a damaged row may be beyond 2^53.
+ */
+const SELECT_OPEN = `SELECT CAST(due AS TEXT), id, lower(hex(record_id)), operation, state, CAST(created_at_ms AS REAL)
+  FROM records WHERE ${HALVES[0]} AND (due, id) > (CAST(?1 AS INTEGER), ?2) ORDER BY due, id LIMIT ?3`;
+const SELECT_ALL = "SELECT '0', id, lower(hex(record_id)) FROM records WHERE id > ?2 ORDER BY id LIMIT ?3";
+type Found = [due: string, id: number, record: Scope, operation: string, state: string, createdAtMs: number];
+const BEFORE_ALL = [`${-(2n ** 63n)}`, 0] as const;
+
+/**
+ * The embedded store: one SQLite database, which all processes of a machine may share.
+ *
+ * Reads run here on the main thread and never wait for a lock. Every write goes to the writer thread, which compares the revision
+ * within its transaction (changes.ts).
+ */
+export class SqliteRegister implements Register {
+  readonly replicates = false;
+  readonly #file: string;
+  readonly #timeoutMs: number;
+  readonly #database: DatabaseSync;
+  readonly #writer: Writer;
+  readonly #diskReserve: DiskReserve;
+  readonly #upkeep: Upkeep;
+  readonly #select: StatementSync;
+  /** Held as long as the register is open, on a system without a boot id. */
+  #lock: DatabaseSync | undefined;
+  #isClosed = false;
+
+  /** @throws {StoreUnavailable} with a message for the operator */
+  static async open(options: SqliteRegisterOptions): Promise<SqliteRegister> {
+    const { path, timeoutMs, clock } = options;
+    const { onWriterReplaced = () => {}, onCommitted = () => {} } = options;
+    let lock: DatabaseSync | undefined;
+    let writer: Writer | undefined;
+    try {
+      const file = prepareFiles(path);
+      const boot = bootId(options.bootIdFile);
+      if (!boot) lock = lockOut(file);
+      let register: SqliteRegister | undefined;
+      writer = await Writer.open({
+        data: { file, timeoutMs, boot },
+        monotonicMs: () => clock.monotonicMs(),
+        refused: (id, write) => (register as SqliteRegister).#refused(id, write),
+        onReplaced: onWriterReplaced,
+        onCommitted,
+      });
+      register = new SqliteRegister(options, file, writer, lock);
+      return register;
+    } catch (error) {
+      await writer?.close();
+      lock?.close();
+      throw new StoreUnavailable(`the store in ${path} cannot be used: ${messageOf(error)}`, {
+        cause: error,
+        maybeWritten: false,
+      });
+    }
+  }
+
+  private constructor(
+    options: SqliteRegisterOptions,
+    file: string,
+    writer: Writer,
+    lock: DatabaseSync | undefined,
+  ) {
+    this.#file = file;
+    this.#timeoutMs = options.timeoutMs;
+    this.#writer = writer;
+    this.#lock = lock;
+    this.#database = openForReading(file);
+    this.#select = this.#prepare(SELECT_RECORD);
+    this.#diskReserve = new DiskReserve(options.path, `${file}-wal`, options.keepFreeBytes);
+    this.#upkeep = new Upkeep(this.#database, writer, () => this.#diskReserve.shortage === undefined);
+  }
+
+  get refusing(): string | undefined {
+    return this.#diskReserve.shortage ?? this.#writer.failure;
+  }
+
+  get usage(): StoreUsage {
+    const { freeBytes, walBytes } = this.#diskReserve;
+    return { queued: this.#writer.queued, walBytes, freeBytes };
+  }
+
+  /** Most retries find their record here, and need no write. */
+  create(id: Scope, write: Create): Promise<Reply> {
+    try {
+      const held = this.#see(id);
+      if (held) return Promise.resolve(replyOf(held, write));
+    } catch (error) {
+      return this.#readLater(() => this.#see(id), error).then((held) =>
+        held ? replyOf(held, write) : this.#write(id, write),
+      );
+    }
+    return this.#write(id, write);
+  }
+
+  replace(id: Scope, write: Replace): Promise<Reply> {
+    return this.#write(id, write);
+  }
+
+  read(id: Scope): Promise<Seen | undefined> {
+    return this.#reading(() => this.#see(id));
+  }
+
+  renew(id: Scope, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'> {
+    return this.#writer.other({ kind: 'renew', id, token: token.toString('hex'), leaseMs });
+  }
+
+  endLease(id: Scope, token: Token): Promise<void> {
+    return this.#writer.other({ kind: 'endLease', id, token: token.toString('hex') });
+  }
+
+  list(query: { open: boolean; limit: number; cursor?: string | undefined }): Promise<Page> {
+    return this.#reading(() => this.#page(query));
+  }
+
+  countOpen(options: { executingSinceMs: number; signal?: AbortSignal | undefined }): Promise<OpenCount> {
+    return this.#reading(() => this.#count(options));
+  }
+
+  audit(id: Scope): Promise<AuditRecord[]> {
+    return this.#reading(() => {
+      const select = this.#prepare(
+        'SELECT entry FROM audit WHERE record_id = ? AND expires_at > ? ORDER BY id',
+      );
+      const rows = select.all(idBytes(id), this.#runningMs) as unknown as [string][];
+      return rows.map(([entry]) => JSON.parse(entry));
+    });
+  }
+
+  readMark(mode: Mode): Promise<UsedMark | undefined> {
+    return this.#reading(() => markOf(this.#prepare(SELECT_MARK).get(), mode, this.#runningMs));
+  }
+
+  async mark(mode: Mode): Promise<UsedMark> {
+    const row = await this.#writer.other({ kind: 'mark', mode, newId: newToken().toString('hex') });
+    return markOf(row, mode, this.#runningMs) as UsedMark;
+  }
+
+  async health(): Promise<StoreHealth> {
+    try {
+      const { shortage } = this.#diskReserve;
+      if (shortage) return { ok: false, detail: `sqlite: ${shortage}`, warnings: [] };
+      refuseOtherFormat(this.#file, await this.#reading(() => versionOf(this.#database)));
+      await this.#writer.other({ kind: 'probe' });
+      const [mark] = await this.#reading(
+        () => this.#prepare('SELECT closed FROM store').get() as unknown as [Closed],
+      );
+      if (mark === 'no') return { ok: true, detail: 'sqlite', warnings: [] };
+      return { ok: false, isClosed: true, detail: `sqlite: ${CLOSED}`, warnings: [] };
+    } catch (error) {
+      return {
+        ok: false,
+        ...(error instanceof OtherFormat && { isClosed: true }),
+        detail: messageOf(error),
+        warnings: [],
+      };
+    }
+  }
+
+  async close(): Promise<void> {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
+    this.#upkeep.close();
+    this.#diskReserve.close();
+    // The last connection to close moves the WAL into the database file. The writer thread must do that, so it closes last.
+    this.#database.close();
+    await this.#writer.close();
+    this.#lock?.close();
+  }
+
+  #write(id: Scope, write: Create | Replace): Promise<Reply> {
+    const isExecution =
+      write.kind === 'create' || (write.unlessClosed && write.record?.state === 'executing');
+    const refusing = isExecution ? this.refusing : undefined;
+    if (refusing) return Promise.reject(new StoreUnavailable(`sqlite: ${refusing}`, { maybeWritten: false }));
+    return this.#writer.write(id, write);
+  }
+
+  /** The reply to a write that the writer thread has refused. */
+  #refused(id: Scope, write: Create | Replace): Promise<Reply> {
+    return this.#reading(() => {
+      const held = this.#see(id);
+      return held ? replyOf(held, write) : { done: false, held };
+    });
+  }
+
+  #see(id: Scope): Seen | undefined {
+    const runningMs = this.#runningMs;
+    const row = readSelected(() => this.#select.get(idBytes(id)));
+    return row && seen(row, runningMs);
+  }
+
+  async #page({
+    open,
+    limit,
+    cursor,
+  }: {
+    open: boolean;
+    limit: number;
+    cursor?: string | undefined;
+  }): Promise<Page> {
+    const part = open ? 'open' : 'all';
+    const cursorOf = (after: readonly [string, number]) => [part, ...after].join('_');
+    const [, due, id] = /^(?:open|all)_(-?\d{1,19})_(\d{1,15})$/.exec(cursor ?? cursorOf(BEFORE_ALL)) ?? [];
+    if (due === undefined || !(cursor ?? part).startsWith(part)) throw new UnknownCursor();
+    const select = this.#prepare(open ? SELECT_OPEN : SELECT_ALL);
+    const head = this.#prepare(SELECT_HEAD);
+    const records: Listed[] = [];
+    let after: [string, number] = [due, Number(id)];
+    for (let examined = 0; examined < ROWS_PER_PAGE; examined += LISTED_AT_ONCE) {
+      if (examined > 0) await nextTurn();
+      const runningMs = this.#runningMs;
+      const found = select.all(...after, LISTED_AT_ONCE) as unknown as Found[];
+      for (const [due, row, id] of found) {
+        if (records.length === limit) return { records, cursor: cursorOf(after) };
+        after = [due, row];
+        const listed = listedAs(id, () => head.get(row), runningMs);
+        if (listed) records.push(listed);
+      }
+      if (found.length < LISTED_AT_ONCE) return { records };
+    }
+    return { records, cursor: cursorOf(after) };
+  }
+
+  async #count(options: { executingSinceMs: number; signal?: AbortSignal | undefined }): Promise<OpenCount> {
+    const { executingSinceMs, signal } = options;
+    const count: OpenCount = { inDoubt: new Map(), old: [], resolutions: [] };
+    const select = this.#prepare(SELECT_OPEN);
+    let found: Found[] = [];
+    let after: readonly [string, number] = BEFORE_ALL;
+    do {
+      signal?.throwIfAborted();
+      const runningMs = this.#runningMs;
+      found = select.all(...after, COUNTED_AT_ONCE) as unknown as Found[];
+      for (const [due, row, id, operation, state, createdAtMs] of found) {
+        after = [due, row];
+        // A damaged value must not hide the row: its `due` is 0.
+        if (Number(due) > 0 && Number(due) <= runningMs) continue;
+        if (state === 'executing' && !(createdAtMs >= executingSinceMs)) count.old.push(id);
+        if (state !== 'in_doubt') continue;
+        const name = typeof operation === 'string' ? operation : 'other';
+        const { number, oldestMs } = count.inDoubt.get(name) ?? { number: 0, oldestMs: createdAtMs };
+        count.inDoubt.set(name, { number: number + 1, oldestMs: Math.min(oldestMs, createdAtMs) });
+      }
+      if (found.length === COUNTED_AT_ONCE) await nextTurn();
+    } while (found.length === COUNTED_AT_ONCE);
+    const rows = this.#prepare('SELECT resolved_as, source, number FROM resolutions').all();
+    for (const [as, by, number] of rows as unknown as [
+      ResolutionCount['as'],
+      ResolutionCount['by'],
+      number,
+    ][])
+      count.resolutions.push({ as, by, number });
+    return count;
+  }
+
+  /** Reads synchronously. If the read fails, tries again while the database is busy. */
+  #reading<T>(read: () => T | Promise<T>): Promise<T> {
+    try {
+      const found = read();
+      if (!(found instanceof Promise)) return Promise.resolve(found);
+      return found.catch((error: unknown) => this.#readLater(read, error));
+    } catch (error) {
+      return this.#readLater(read, error);
+    }
+  }
+
+  /** Tries again until the time limit, because another process may be recovering the WAL or closing the database. */
+  async #readLater<T>(read: () => T | Promise<T>, cause: unknown): Promise<T> {
+    const startedMs = performance.now();
+    for (let error = cause; ; ) {
+      if (!isBusy(error) || performance.now() - startedMs >= this.#timeoutMs) throw asUnavailable(error);
+      await sleep(1);
+      try {
+        return await read();
+      } catch (again) {
+        error = again;
+      }
+    }
+  }
+
+  #prepare(sql: string): StatementSync {
+    if (this.#isClosed) throw closed();
+    const statement = this.#database.prepare(sql);
+    statement.setReturnArrays(true);
+    return statement;
+  }
+
+  get #runningMs(): number {
+    if (this.#isClosed) throw closed();
+    return this.#writer.runningMs;
+  }
+}
+
+const seen = ({ record, expiresAt, leasedUntil = 0 }: Row, runningMs: number): Seen | undefined =>
+  expiresAt > runningMs
+    ? { record, expiresInMs: expiresAt - runningMs, isLeased: leasedUntil > runningMs }
+    : undefined;
+
+/** A write that finds its own revision was there already, and its reply was lost. */
+const replyOf = (held: Seen, { record }: Create | Replace): Reply =>
+  record && held.record.revision.equals(record.revision) ? DONE : { done: false, held };
+
+function asUnavailable(error: unknown): unknown {
+  // UnknownCursor is a mistake of the caller, not of the store.
+  if (error instanceof StoreUnavailable || error instanceof UnknownCursor) return error;
+  return new StoreUnavailable(`sqlite: ${messageOf(error)}`, { cause: error, maybeWritten: false });
+}
+
+/**
+ * On a system without a boot id, processes cannot know that they share a clock, and one whose clock is behind takes living owners
+ * for dead. So only one process may use the store.
+ *
+ * @returns holds the lock until it is closed, or until the process ends
+ */
+function lockOut(file: string): DatabaseSync {
+  const lock = new DatabaseSync(`${file}-lock`, { timeout: 0 });
+  try {
+    lock.exec('BEGIN EXCLUSIVE');
+    return lock;
+  } catch (error) {
+    lock.close();
+    if (!isBusy(error)) throw error;
+    throw new Error(
+      'another process uses it, and this system does not tell whether both have the same clock',
+    );
+  }
+}
+
+/** Undefined: the row has expired, or was removed meanwhile. */
+function listedAs(id: Scope, select: () => unknown, runningMs: number): Listed | undefined {
+  try {
+    const row = readSelected(select);
+    const found = row && seen(row, runningMs);
+    if (!found) return undefined;
+    const { completion, ...head } = found.record;
+    if (completion?.kind === 'sealed') head.encryptionKeyId = completion.keyId;
+    return { id, head, expiresInMs: found.expiresInMs, isLeased: found.isLeased };
+  } catch (error) {
+    return { id, unreadable: messageOf(error) };
+  }
+}

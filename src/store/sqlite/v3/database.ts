@@ -1,0 +1,197 @@
+import { accessSync, closeSync, constants, openSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import { makeFolder } from '../../../lib/folder.ts';
+import { OtherFormat, STORE_FORMAT } from '../../contract.ts';
+
+/**
+ * Makes the folder and the database file if they are missing, readable and writable by this user only.
+ *
+ * An existing file must not be opened here. Closing its descriptor would drop all POSIX locks that this process holds on the
+ * file, SQLite's included.
+ */
+export function prepareFiles(folder: string): string {
+  makeFolder(folder);
+  const file = join(folder, 'records.db');
+  try {
+    // SQLite creates its -wal and -shm files with the mode of this file.
+    closeSync(openSync(file, 'wx', 0o600));
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+  }
+  // SQLite would open a read-only file, and that connection could never write, even if the file became writable later.
+  for (const path of [folder, file]) accessSync(path, constants.W_OK);
+  return file;
+}
+
+/** The device and inode numbers of SQLite's files at the time when the database was opened. */
+export class FileIdentity {
+  readonly #files: { path: string; inode: string }[];
+
+  constructor(file: string) {
+    this.#files = [file, `${file}-wal`, `${file}-shm`].map((path) => ({ path, inode: inodeOf(path) }));
+  }
+
+  /** @throws if a path names another file now: other processes would never see what this process writes to the old one */
+  check(): void {
+    for (const { path, inode } of this.#files) {
+      if (inodeOf(path) !== inode)
+        throw new Error(
+          `${path} was removed or replaced while the gateway used it: put the file back, or restart the gateway`,
+        );
+    }
+  }
+}
+
+/** Uses stat, because opening and closing the file would drop SQLite's locks. */
+function inodeOf(path: string): string {
+  const stat = statSync(path, { throwIfNoEntry: false });
+  return stat ? `${stat.dev}:${stat.ino}` : 'none';
+}
+
+/** The writer moves the pages of the WAL into the database file when the WAL has this many. */
+const CHECKPOINT_PAGES = 1000;
+/** A WAL grows while a long read keeps SQLite from reusing it. Afterwards SQLite truncates it to this size. */
+const LARGEST_IDLE_WAL_BYTES = 64 * 1024 * 1024;
+
+/**
+ * Operators read the columns in the `sqlite3` shell: `select … from records where state = 'in_doubt'`. Columns that end in
+ * `at_ms` are Unix times, shown to people; other columns that end in `_ms` are durations. `expires_at` and columns that end in
+ * `until` are running times in milliseconds (see running-time.ts).
+ *
+ * The columns of `records` have no constraints on their content. Readers check every value, because a disk can damage a
+ * value after a constraint has accepted it. `due` is when a row expires, as a number in any case, so that no damaged row is
+ * missing in an index.
+ *
+ * `records` is ordered by a row number and not by record id. Record ids are digests, so in a table ordered by them every insert
+ * would change another page. A row is in one of two indexes, because each entry that a payout writes costs time.
+ *
+ * `store` has one row: the clock (running-time.ts), the store's mark (`StoreMark`) with the running times until which each mode
+ * counts as in use, and whether the store is closed (`Closed`).
+ */
+const TABLES = `
+  CREATE TABLE records (
+    id INTEGER PRIMARY KEY,
+    record_id BLOB NOT NULL UNIQUE,
+    state TEXT,
+    merchant TEXT,
+    operation TEXT,
+    idempotency_key TEXT,
+    request_id TEXT,
+    gateway_id TEXT,
+    cause TEXT,
+    created_at_ms INTEGER,
+    changed_at_ms INTEGER,
+    expires_at INTEGER,
+    due INTEGER AS (CAST(ifnull(expires_at, 0) AS INTEGER)) VIRTUAL,
+    lease_ms INTEGER,
+    retention_ms INTEGER,
+    in_doubt_retention_ms INTEGER,
+    was_in_doubt INTEGER,
+    owner_gave_up INTEGER,
+    restarted INTEGER,
+    revision BLOB,
+    token BLOB,
+    fingerprint BLOB,
+    lease_token BLOB,
+    lease_until INTEGER,
+    encryption_key_id TEXT,
+    extension BLOB,
+    status INTEGER,
+    headers TEXT,
+    body BLOB
+  );
+  CREATE INDEX records_open ON records (due) WHERE state IS NOT 'completed';
+  CREATE INDEX records_completed ON records (due) WHERE state = 'completed';
+  CREATE TABLE void_tokens (token BLOB PRIMARY KEY, expires_at INTEGER NOT NULL) WITHOUT ROWID;
+  CREATE INDEX void_tokens_expiry ON void_tokens (expires_at);
+  CREATE TABLE audit (id INTEGER PRIMARY KEY, record_id BLOB NOT NULL, entry TEXT NOT NULL, expires_at INTEGER NOT NULL);
+  CREATE INDEX audit_record ON audit (record_id);
+  CREATE INDEX audit_expiry ON audit (expires_at);
+  CREATE TABLE resolutions (
+    resolved_as TEXT NOT NULL,
+    source TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    PRIMARY KEY (resolved_as, source)
+  ) WITHOUT ROWID;
+  CREATE TABLE store (
+    boot BLOB,
+    offset_ms REAL,
+    observed_at INTEGER,
+    mark TEXT,
+    marks INTEGER NOT NULL,
+    protect_until INTEGER NOT NULL,
+    observe_until INTEGER NOT NULL,
+    closed TEXT NOT NULL
+  );
+  CREATE TABLE probe (id INTEGER PRIMARY KEY, content BLOB);
+  INSERT INTO store (marks, protect_until, observe_until, closed) VALUES (0, 0, 0, 'no');
+  PRAGMA user_version = ${STORE_FORMAT};
+`;
+
+/**
+ * Opens the writer's connection, and makes the tables if the file is new.
+ *
+ * Throws SQLITE_BUSY while another process opens the same new file, and the caller tries again. SQLite's own busy timeout is
+ * off, because it does not cover the change of the journal mode, and because it starves some of the waiting processes.
+ *
+ * @throws {OtherFormat}
+ */
+export function openForWriting(file: string): DatabaseSync {
+  const database = new DatabaseSync(file, { timeout: 0 });
+  try {
+    database.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL');
+    // Overwrites what is removed with zeros, in pages that are written anyway: otherwise expired responses stay in the free
+    // space of pages.
+    database.exec('PRAGMA secure_delete = FAST');
+    database.exec(`PRAGMA wal_autocheckpoint = ${CHECKPOINT_PAGES}`);
+    database.exec(`PRAGMA journal_size_limit = ${LARGEST_IDLE_WAL_BYTES}`);
+    if (versionOf(database) === 0) makeTables(database);
+    refuseOtherFormat(file, versionOf(database));
+    return database;
+  } catch (error) {
+    database.close();
+    throw error;
+  }
+}
+
+function makeTables(database: DatabaseSync): void {
+  // IMMEDIATE takes the write lock before the first read, so that what is read cannot change.
+  database.exec('BEGIN IMMEDIATE');
+  // Another process may have made the tables since the version was read.
+  if (versionOf(database) === 0) {
+    if (database.prepare('SELECT 1 FROM sqlite_schema').get())
+      throw new OtherFormat('the database has tables of another application');
+    database.exec(TABLES);
+  }
+  database.exec('COMMIT');
+}
+
+/** How long the main thread waits at start-up for another process that recovers the database. */
+const OPEN_FOR_READING_WITHIN_MS = 1000;
+
+/** Opens the main thread's connection. It cannot write, and once open it never waits for a lock. */
+export function openForReading(file: string): DatabaseSync {
+  const database = new DatabaseSync(file, { timeout: OPEN_FOR_READING_WITHIN_MS });
+  database.exec('PRAGMA query_only = ON; SELECT count(*) FROM sqlite_schema; PRAGMA busy_timeout = 0');
+  return database;
+}
+
+export const SELECT_VERSION = 'PRAGMA user_version';
+
+export const versionOf = (database: DatabaseSync): number =>
+  (database.prepare(SELECT_VERSION).get() as { user_version: number }).user_version;
+
+/** @throws {OtherFormat} if the database has another format than this version reads and writes */
+export function refuseOtherFormat(file: string, found: number): void {
+  if (found === STORE_FORMAT) return;
+  throw new OtherFormat(
+    `${file} has schema version ${found}, and this gateway knows version ${STORE_FORMAT}: use a gateway version that knows it, or configure another store.path, but then the keys of this file can be paid again`,
+  );
+}
+
+/** Is this SQLITE_BUSY, its primary result code? */
+export const isBusy = (error: unknown): boolean =>
+  (((error as { errcode?: number }).errcode ?? 0) & 0xff) === 5;
+
+export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
