@@ -212,10 +212,18 @@ export const gatewayGuards: readonly Guard[] = [
   {
     file: MIDDLEWARE,
     without: 'the scope depends on the secret key',
-    text: 'this.scope = scopeOf(merchant.code, key);',
-    replacement: 'this.scope = scopeOf(String(req.headers.authorization), key);',
+    text: 'this.scope = recordIdOf(options.layer, merchant.code, key);',
+    replacement: 'this.scope = recordIdOf(options.layer, String(req.headers.authorization), key);',
     test: 'test/e2e/idempotency/keys.test.ts',
     named: 'a key outlives the secret key',
+  },
+  {
+    file: 'src/ledger/record-id.ts',
+    without: 'a gateway and the application behind it share a record',
+    text: 'digest([layer, merchantCode, idempotencyKey])',
+    replacement: 'digest([merchantCode, idempotencyKey])',
+    test: 'test/e2e/embedding/layers.test.ts',
+    named: 'a gateway and the application behind it use one store',
   },
   {
     file: 'src/idempotency/key.ts',

@@ -6,6 +6,7 @@ import { Gateway, startWarnings } from '../gateway/gateway.ts';
 import { listen } from '../gateway/http-server.ts';
 import { identityFileOf } from '../gateway/store-watch.ts';
 import { FileKeySource } from '../keys/file-key-source.ts';
+import { DEFAULT_LAYERS } from '../ledger/record-id.ts';
 import { systemClock } from '../lib/clock.ts';
 import { createLogger } from '../telemetry/logger.ts';
 import { Exit, explainFailure, readArguments, required, type Terminal } from './arguments.ts';
@@ -59,6 +60,7 @@ export async function check(args: string[], terminal: Terminal): Promise<void> {
       const { ok, detail } = await deliver(config, path);
       report.checks.push({ name: 'deliver', result: ok ? 'ok' : 'failed', detail });
     }
+    report.checks.push(...layerChecks(config));
     failure = failureOf(report, options.strict === true);
   } catch (error) {
     const { message, code } = explainFailure(error);
@@ -74,6 +76,13 @@ function failureOf({ checks, warnings }: Report, strict: boolean): Exit | undefi
   const failed = checks.filter(({ result }) => result === 'failed');
   if (failed.length > 0) return new Exit(`not ready: ${failed.map(({ name }) => name).join(', ')}`, 1);
   return strict && warnings.length > 0 ? new Exit(`warnings: ${warnings.length} (--strict)`, 1) : undefined;
+}
+
+/** A hint and no warning, because it holds for as long as the layer has that name. */
+function layerChecks({ idempotency: { layer } }: Config): Report['checks'] {
+  if (layer === DEFAULT_LAYERS.gateway) return [];
+  const detail = `${layer}: a change of idempotency.layer makes every key new, so that its retry is paid again`;
+  return [{ name: 'layer', result: 'ok', detail }];
 }
 
 async function checkAll(config: Config, identityFile: string): Promise<Report> {

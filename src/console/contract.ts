@@ -244,6 +244,8 @@ export interface FindRequest {
   merchant: string;
   /** The idempotency key, as the merchant sent it. */
   key: string;
+  /** The layer whose record it is. Default: the configuration's. */
+  layer?: string;
 }
 
 /** What is known of one scope. `record` is null if only the audit trail is left. */

@@ -1,6 +1,6 @@
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { type Answer, api } from './api.ts';
-import type { FoundRecord } from './contract.ts';
+import type { FindRequest, FoundRecord } from './contract.ts';
 import { Field, ViewHeading } from './parts.tsx';
 import { RecordPanel } from './record.tsx';
 import { linkToRecord } from './router.ts';
@@ -37,7 +37,7 @@ export function LookUpView({ scope }: { scope: string | undefined }) {
     <>
       <ViewHeading>Look up</ViewHeading>
       <div class="panels">
-        <FindForm find={(merchant, key) => show(api.find({ merchant, key }))} />
+        <FindForm find={(request) => show(api.find(request))} />
         <ScopeForm read={read} />
       </div>
       {problem && (
@@ -67,13 +67,14 @@ function filled(form: HTMLFormElement, names: readonly string[]): string[] | und
   return empty ? undefined : inputs.map(({ value }) => value.trim());
 }
 
-function FindForm({ find }: { find(merchant: string, key: string): Promise<void> }) {
+function FindForm({ find }: { find(request: FindRequest): Promise<void> }) {
   const [mistake, setMistake] = useState<string>();
   const submit = (event: { preventDefault(): void; currentTarget: HTMLFormElement }) => {
     event.preventDefault();
     const [merchant, key] = filled(event.currentTarget, ['merchant', 'key']) ?? [];
     setMistake(key === undefined ? 'Both the merchant code and the key are needed.' : undefined);
-    if (merchant !== undefined && key !== undefined) void find(merchant, key);
+    const layer = (event.currentTarget.elements.namedItem('layer') as HTMLInputElement).value.trim();
+    if (merchant !== undefined && key !== undefined) void find({ merchant, key, ...(layer && { layer }) });
   };
   return (
     <form class="panel" onSubmit={submit} noValidate aria-labelledby="by-key">
@@ -88,6 +89,9 @@ function FindForm({ find }: { find(merchant: string, key: string): Promise<void>
           {(attributes) => (
             <input {...attributes} name="key" required autocomplete="off" spellcheck={false} />
           )}
+        </Field>
+        <Field id="find-layer" label="Layer (optional)" hint="if it is not this gateway's">
+          {(attributes) => <input {...attributes} name="layer" autocomplete="off" spellcheck={false} />}
         </Field>
       </div>
       <div class="buttons">

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { scopeOf } from '../ledger/record-id.ts';
+import { recordIdOf } from '../ledger/record-id.ts';
 import { auditOf } from '../ledger/rules.ts';
 import type { Scope } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
@@ -28,6 +28,8 @@ import type {
 } from './records.ts';
 
 export interface DeskOptions {
+  /** Of the records that are named by merchant and key, unless the question names another one. */
+  layer: string;
   leaseMs: number;
   maxStoredBytes: number;
   clock: Clock;
@@ -55,7 +57,10 @@ export class Desk {
   async answer(question: RecordsQuestion): Promise<RecordsAnswer> {
     try {
       if (question.kind === 'list') return await this.#list(question);
-      if (question.kind === 'find') return await this.#show(scopeOf(question.merchant, question.key));
+      if (question.kind === 'find') {
+        const { layer = this.#options.layer, merchant, key } = question;
+        return await this.#show(recordIdOf(layer, merchant, key));
+      }
       const scope = scopeIn(question.scope);
       if (!scope) return refused('invalid', 'A scope is 64 hexadecimal digits in lower case.');
       if (question.kind === 'show') return await this.#show(scope);

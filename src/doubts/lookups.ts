@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { recordIdOf } from '../ledger/record-id.ts';
 import { auditOf } from '../ledger/rules.ts';
 import type { Scope, Token } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
@@ -68,6 +69,7 @@ const STORE_PAUSE_MS = { first: 1000, longest: 60_000 };
  */
 export class Lookups implements DoubtLookups {
   readonly #store: Store;
+  readonly #layer: string;
   #byOperation: ReadonlyMap<string, Lookup>;
   readonly #observer: LookupObserver;
   readonly #clock: Clock;
@@ -78,14 +80,19 @@ export class Lookups implements DoubtLookups {
   #reading = new AbortController();
   #timer: NodeJS.Timeout | undefined;
 
-  /** @param byOperation keys of an operation without one are not looked up */
+  /**
+   * @param layer of the records that are looked up: the backend's answer says nothing about those of other layers
+   * @param byOperation keys of an operation without one are not looked up
+   */
   constructor(
     store: Store,
+    layer: string,
     byOperation: ReadonlyMap<string, Lookup>,
     observer: LookupObserver,
     clock: Clock,
   ) {
     this.#store = store;
+    this.#layer = layer;
     this.#byOperation = byOperation;
     this.#observer = observer;
     this.#clock = clock;
@@ -134,7 +141,9 @@ export class Lookups implements DoubtLookups {
       try {
         const page = await this.#store.list({ inDoubt: true, limit: PAGE, cursor });
         for (const record of page.records) {
-          if (record.unreadable === undefined) this.#track(record.scope, record.operation, record.token);
+          if (record.unreadable !== undefined) continue;
+          const { scope, merchant, key, operation, token } = record;
+          if (scope === recordIdOf(this.#layer, merchant, key)) this.#track(scope, operation, token);
         }
         this.#setTimer();
         if (page.cursor === undefined) return;

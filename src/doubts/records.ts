@@ -2,8 +2,8 @@
 export type RecordsQuestion =
   | { kind: 'list'; inDoubt: boolean; limit: number; cursor?: string | undefined }
   | { kind: 'show'; scope: string }
-  /** As `show`, of the record of this merchant and this idempotency key. */
-  | { kind: 'find'; merchant: string; key: string }
+  /** As `show`, of the record of this merchant and this idempotency key. `layer`: default the configuration's. */
+  | { kind: 'find'; merchant: string; key: string; layer?: string | undefined }
   /** The stored response, with the first `maxBytes` of its body. */
   | { kind: 'body'; scope: string; maxBytes: number }
   | ({ kind: 'resolve' } & ResolveRequest);

@@ -137,11 +137,12 @@ export class AppVersions {
 
   #protect(limits: BodyLimits, forward: Forwarder): Middleware {
     const { engine, observation, observer, metrics } = this.#parts;
-    const { headers } = this.#config.idempotency;
+    const { headers, layer } = this.#config.idempotency;
     const unprotected = (operation: string) => metrics.unprotected.inc({ operation });
     if (observation)
       return observe({
         observation,
+        layer,
         headers,
         takeBody: (req, res) => takeBody(req, res, limits),
         unprotected,
@@ -149,6 +150,7 @@ export class AppVersions {
       });
     return idempotency({
       engine,
+      layer,
       headers,
       takeBody: (req, res) => takeWholeBody(req, res, limits),
       send: (req, maySend) => forward.send(req, maySend),

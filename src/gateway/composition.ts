@@ -70,7 +70,7 @@ function connect(
   const { metrics, keys, store, upstreamTls } = resources;
 
   // The engine, and how it reaches the backend.
-  const { maxStoredBytes, mode } = config.idempotency;
+  const { maxStoredBytes, mode, layer } = config.idempotency;
   const executor = new Executor(config.upstream, maxStoredBytes, clock, upstreamTls);
   // Lookups use other connections, because they have to work while every slot is taken.
   const lookupConnections = { ...config.upstream, maxConnections: LOOKUPS_AT_ONCE };
@@ -80,7 +80,7 @@ function connect(
   const { countDoubtsEveryMs: everyMs } = config.idempotency;
   const doubtGauges = new DoubtGauges({ store, metrics, clock, logger, everyMs });
   observer.onResolved = () => doubtGauges.resolved();
-  const lookups = new Lookups(store, lookupsOf(config, asking), observer, clock);
+  const lookups = new Lookups(store, layer, lookupsOf(config, asking), observer, clock);
   const options = { ...config.idempotency, leaseMs: config.lock.leaseMs };
   const engine = new Engine(store, slots, options, observer, clock, lookups);
   const observation = mode === 'observe' ? observationOf(config, store, observer, clock) : undefined;

@@ -1,5 +1,5 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { scopeOf } from '../ledger/record-id.ts';
+import { recordIdOf } from '../ledger/record-id.ts';
 import { contextOf, type Middleware, markDone, type RequestContext } from '../lib/context.ts';
 import type { Exchange } from '../lib/exchange.ts';
 import { type Problem, problem } from '../lib/problem.ts';
@@ -12,6 +12,8 @@ import { readKey, waitOf } from './key.ts';
 
 export interface IdempotencyOptions {
   engine: Engine;
+  /** See the option `layer`. */
+  layer: string;
   /** Header names in lower case, see {@link readKey}. */
   headers: readonly string[];
   /** The header lines that may carry the key, names and values in turn. Default: all lines, as they were sent. */
@@ -129,7 +131,7 @@ class MerchantCall implements Call {
     const { merchant, identity, body } = context;
     if (!merchant || !identity || !body) throw new Error('the context is incomplete');
     const { name, idempotency: policy } = identity.operation;
-    this.scope = scopeOf(merchant.code, key);
+    this.scope = recordIdOf(options.layer, merchant.code, key);
     context.key = key;
     context.scope = this.scope;
     const { 'content-type': contentType, 'content-encoding': contentEncoding } = req.headers;

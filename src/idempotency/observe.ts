@@ -1,5 +1,5 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { scopeOf } from '../ledger/record-id.ts';
+import { recordIdOf } from '../ledger/record-id.ts';
 import { contextOf, type Middleware, type RequestContext } from '../lib/context.ts';
 import type { Problem } from '../lib/problem.ts';
 import { fingerprintOf } from './fingerprint.ts';
@@ -9,6 +9,8 @@ import type { Observation, ObservedCall, Would } from './observation.ts';
 
 export interface ObserveOptions {
   observation: Observation;
+  /** See the option `layer`. */
+  layer: string;
   /** Header names in lower case, see {@link readKey}. */
   headers: readonly string[];
   /** Reads the body into the request's context, unless it is too large. A problem: it did not arrive in time. */
@@ -45,7 +47,7 @@ export function observe(options: ObserveOptions): Middleware {
     if (taken === 'too_large') note('body_too_large');
     else if (taken !== 'read') return next(taken);
     else {
-      const call = callOf(req, context, reading.key);
+      const call = callOf(req, context, options.layer, reading.key);
       context.scope = call.scope;
       context.observe = () =>
         options.observation.begin(call, (would) => {
@@ -56,13 +58,13 @@ export function observe(options: ObserveOptions): Middleware {
   };
 }
 
-function callOf(req: IncomingMessage, context: RequestContext, key: string): ObservedCall {
+function callOf(req: IncomingMessage, context: RequestContext, layer: string, key: string): ObservedCall {
   const { merchant, identity, body, requestId } = context;
   if (!merchant || !identity || !body) throw new Error('the context is incomplete');
   const { 'content-type': contentType, 'content-encoding': contentEncoding } = req.headers;
   const { name, idempotency: policy } = identity.operation;
   return {
-    scope: scopeOf(merchant.code, key),
+    scope: recordIdOf(layer, merchant.code, key),
     fingerprint: fingerprintOf(req.method ?? '', targetOf(req), body, { contentType, contentEncoding }),
     merchant: merchant.code,
     operation: name,

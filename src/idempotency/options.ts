@@ -1,7 +1,9 @@
 import * as z from 'zod';
+import { DEFAULT_LAYERS, LAYER, LAYER_RULE } from '../ledger/record-id.ts';
 import type { InDoubtPolicy } from './call.ts';
 
 const ms = (min: number, max: number) => z.number().int().min(min).max(max);
+export const layerName = z.string().regex(LAYER, LAYER_RULE);
 
 /** Section `idempotency`. */
 export const idempotencyOptions = z.strictObject({
@@ -10,6 +12,11 @@ export const idempotencyOptions = z.strictObject({
    * included; the gateway only records keys, and counts what it would have stopped (`oncegate_observed_total`).
    */
   mode: z.enum(['protect', 'observe']).default('protect'),
+  /**
+   * Name of this layer, a part of each record's id: in one call chain, a gateway and an application that embeds oncegate can use one store
+   * for the same key. The same in all gateways of a store. DANGEROUS to change: every key is new then, and its retry is executed again.
+   */
+  layer: layerName.default(DEFAULT_LAYERS.gateway),
   /** Headers that carry the key. The first that is present decides. In idempotency-key a quoted string is read as a structured field. */
   headers: z
     .array(z.string().regex(/^[a-z0-9-]+$/, 'must be a header name in lower case'))

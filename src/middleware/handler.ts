@@ -108,6 +108,12 @@ export interface IdempotencyOptions {
   merchant?: (req: IncomingMessage) => string;
   /** Name of the operation, in metrics, the log and records. A word in lower case. Default `handler`. */
   operation?: string;
+  /**
+   * Name of this layer, a part of each record's id: 1 to 32 characters a-z, 0-9 and `-`. In one call chain, this application and a gateway
+   * in front of it can use one store for the same key. With another name every key is new, and its retry is executed again. Default
+   * `middleware`.
+   */
+  layer?: string;
   /** `required`: a request without a key gets 400. `none`: keys are ignored. Default `optional`. */
   key?: 'none' | 'optional' | 'required';
   /**

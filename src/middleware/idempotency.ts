@@ -112,7 +112,8 @@ class Handlers {
     const { executing, queued, queueTimeoutMs } = policy.limits;
     const slots = new Slots({ maxConnections: executing, maxQueued: queued, queueTimeoutMs });
     const records = measured(store.store, systemClock, this.#observer, () => store.watch?.refusal);
-    this.#lookups = new Lookups(records, lookupsOf(options, policy, store), this.#observer, systemClock);
+    const lookups = lookupsOf(options, policy, store);
+    this.#lookups = new Lookups(records, policy.layer, lookups, this.#observer, systemClock);
     void this.#lookups.lookUpAbandoned(store.lifetimes.leaseMs);
     const engineOptions = { ...policy, ...store.lifetimes };
     this.#engine = new Engine(records, slots, engineOptions, this.#observer, systemClock, this.#lookups);
@@ -124,7 +125,7 @@ class Handlers {
   }
 
   middleware(): IdempotencyMiddleware {
-    const { operation, limits, headers } = this.#policy;
+    const { operation, limits, headers, layer } = this.#policy;
     const admitted = admit({
       begin: this.#access.begin.bind(this.#access),
       open: () => this.#access.open,
@@ -133,6 +134,7 @@ class Handlers {
     });
     const protectedBy = protect({
       engine: this.#engine,
+      layer,
       headers,
       keyFields: (req) => keyFields(req, headers),
       takeBody: (req, res) => this.#takeBody(req, res),

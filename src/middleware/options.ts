@@ -4,11 +4,13 @@ import { explain } from '../config/explain.ts';
 import { limitOptions } from '../config/schema.ts';
 import {
   idempotencyOptions,
+  layerName,
   operationIdempotencyObject,
   refineStatuses,
   withUnknown,
 } from '../idempotency/options.ts';
 import { authOptions } from '../keys/options.ts';
+import { DEFAULT_LAYERS } from '../ledger/record-id.ts';
 
 const ms = (min: number, max: number) => z.number().int().min(min).max(max);
 const { key, inDoubt, waitMs, release, unknown } = operationIdempotencyObject.shape;
@@ -23,6 +25,7 @@ export const handlerOptions = z
       .string()
       .regex(/^[a-z][a-z0-9_-]{0,31}$/, 'must be a word in lower case')
       .default('handler'),
+    layer: layerName.default(DEFAULT_LAYERS.middleware),
     ...{ key, inDoubt, waitMs, release, unknown },
     ...{ headers, maxStoredBytes, completeRetryMs, maxWaiters },
     timeoutMs: responseTimeoutMs,

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { scopeOf } from '../../src/ledger/record-id.ts';
+import { recordIdOf } from '../../src/ledger/record-id.ts';
 import { openStore, type StorePlace } from '../support/open-store.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { expectIntact, openSqlite, storeFolder } from '../support/sqlite-files.ts';
@@ -31,7 +31,7 @@ it('the store keeps every acknowledged write when its process is killed, and sta
   const started = saidOf(said, 'started');
   expect(new Set(started).size).toBe(started.length);
   const store = await openSqlite(path);
-  for (const key of started) expect(await store.get(scopeOf('M-1', key))).toBeDefined();
+  for (const key of started) expect(await store.get(recordIdOf('gateway', 'M-1', key))).toBeDefined();
   for (const key of saidOf(said, 'complete ok'))
     expect(await store.start(duplicateOf(newRequest({ key })))).toEqual(
       replayOf(paid(key), { requestId: key }),

@@ -2,7 +2,7 @@
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
-import { scopeOf } from '../../src/ledger/record-id.ts';
+import { recordIdOf } from '../../src/ledger/record-id.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { countRecords, expectIntact, openSqlite, RemoteStore, storeFolder } from '../support/sqlite-files.ts';
 import { until } from '../support/until.ts';
@@ -29,7 +29,7 @@ it('while eight processes open and close the store and another one reads it, no 
   expect(started.length).toBeGreaterThan(100);
   expect(new Set(started).size).toBe(started.length);
   const store = await openSqlite(path);
-  for (const key of started) expect(await store.get(scopeOf('M-1', key))).toBeDefined();
+  for (const key of started) expect(await store.get(recordIdOf('gateway', 'M-1', key))).toBeDefined();
   const completed = saidOf(writers, 'complete ok');
   expect(completed.length).toBeGreaterThan(50);
   for (const key of completed)

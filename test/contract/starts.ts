@@ -1,6 +1,6 @@
 import { setImmediate as immediate } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { scopeOf } from '../../src/ledger/record-id.ts';
+import { recordIdOf } from '../../src/ledger/record-id.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import type { ExistingAnswer } from '../../src/store/contract.ts';
 import { LONG } from '../support/open-store.ts';
@@ -180,10 +180,10 @@ export function starts(backend: Backend): void {
       }
       for (const [number, request] of requests.entries()) {
         const { merchant, key } = request;
-        expect(await store.get(scopeOf(merchant, key))).toMatchObject({ merchant, key });
+        expect(await store.get(recordIdOf('gateway', merchant, key))).toMatchObject({ merchant, key });
         expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid(`p-${number}`), request));
       }
-      expect(await store.get(scopeOf('ab', 'C'))).toBeUndefined();
+      expect(await store.get(recordIdOf('gateway', 'ab', 'C'))).toBeUndefined();
     });
   });
 }

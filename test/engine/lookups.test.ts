@@ -3,6 +3,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import { Desk } from '../../src/doubts/desk.ts';
 import { type Lookup, Lookups } from '../../src/doubts/lookups.ts';
 import type { ShownRecord } from '../../src/doubts/records.ts';
+import { recordIdOf } from '../../src/ledger/record-id.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import type { LookupAnswer } from '../../src/lib/exchange.ts';
 import type { Store } from '../../src/store/contract.ts';
@@ -37,6 +38,7 @@ function open(store: Store, answering: Answering, more: Partial<Lookup> = {}, cl
   const byOperation = new Map([['withdraw', lookup]]);
   const lookups = new Lookups(
     store,
+    'gateway',
     byOperation,
     {
       lookedUp: (_, result) => events.push(['lookedUp', result]),
@@ -161,7 +163,12 @@ describe('a key in doubt', () => {
       const store = await rig.store();
       const request = await bring(store, 'in_doubt');
       const { scope } = request;
-      const desk = new Desk(store, { leaseMs: 1000, maxStoredBytes: 1000, clock: systemClock });
+      const desk = new Desk(store, {
+        layer: 'gateway',
+        leaseMs: 1000,
+        maxStoredBytes: 1000,
+        clock: systemClock,
+      });
       const shown = await desk.answer({ kind: 'show', scope });
       const { record } = (shown as { value: ShownRecord }).value;
       const { promise: answer, resolve: say } = Promise.withResolvers<LookupAnswer>();
@@ -351,9 +358,12 @@ describe('the search through the store', () => {
     const leaseMs = 300;
     const store = await rig.store({ leaseMs });
     const left = await Promise.all([bring(store, 'in_doubt'), bring(store, 'executing')]);
-    const [completed, foreign] = [
-      await bring(store, 'completed'),
+    const completed = await bring(store, 'completed');
+    const request = newRequest();
+    const ofLayer = { ...request, scope: recordIdOf('middleware', request.merchant, request.key) };
+    const foreign = [
       await bring(store, 'in_doubt', newRequest({ operation: 'checkout' })),
+      await bring(store, 'in_doubt', ofLayer),
     ];
     const { lookups, asked } = open(store, () => executed);
     await lookups.lookUpAbandoned(leaseMs);
@@ -363,7 +373,7 @@ describe('the search through the store', () => {
     });
     expect(new Set(asked.map(({ key }) => key))).toEqual(new Set(left.map(({ key }) => key)));
     expect(await store.start(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
-    expect(await store.get(foreign.scope)).toMatchObject({ state: 'in_doubt' });
+    for (const { scope } of foreign) expect(await store.get(scope)).toMatchObject({ state: 'in_doubt' });
   });
 
   it('reads all pages, and continues after the store did not answer', async () => {

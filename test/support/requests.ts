@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { fingerprintOf } from '../../src/idempotency/fingerprint.ts';
-import { scopeOf } from '../../src/ledger/record-id.ts';
+import { recordIdOf } from '../../src/ledger/record-id.ts';
 import type { Completion } from '../../src/lib/exchange.ts';
 import { newToken } from '../../src/lib/random.ts';
 import type { Execution } from '../../src/store/contract.ts';
@@ -20,7 +20,7 @@ export function newRequest(parts: RequestParts = {}): Execution {
   const { merchant = 'M-1', operation = 'withdraw', key = randomUUID() } = parts;
   const { body = '{"amount":100}', requestId = randomUUID() } = parts;
   return {
-    scope: scopeOf(merchant, key),
+    scope: recordIdOf('gateway', merchant, key),
     token: newToken(),
     fingerprint: fingerprintOf('POST', '/v1/index.php', Buffer.from(body)),
     merchant,

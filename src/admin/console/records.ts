@@ -9,6 +9,7 @@ import type {
   ShownRecord,
   StoredResponse,
 } from '../../doubts/records.ts';
+import { LAYER } from '../../ledger/record-id.ts';
 import type { AdminTools } from '../application.ts';
 import { allowOnly, refuse } from '../problems.ts';
 import { MAX_BODY_BYTES, mistakeIn, resolutionFields } from '../resolution.ts';
@@ -26,7 +27,11 @@ const doubtsQuery = z.object({
   merchant: z.string().min(1).max(255).optional(),
 });
 
-const findBody = z.strictObject({ merchant: z.string().min(1).max(255), key: z.string().min(1).max(255) });
+const findBody = z.strictObject({
+  merchant: z.string().min(1).max(255),
+  key: z.string().min(1).max(255),
+  layer: z.string().regex(LAYER).optional(),
+});
 
 const resolveBody = z.strictObject({
   ...resolutionFields,
@@ -105,7 +110,12 @@ class RecordHandlers {
 
   readonly find: RequestHandler = async (req, res) => {
     const { data, success } = findBody.safeParse(req.body);
-    if (!success) return refuse(res, 'invalid', 'Name a merchant code and an idempotency key.');
+    if (!success)
+      return refuse(
+        res,
+        'invalid',
+        'Name a merchant code and an idempotency key, and a layer if it is not the configured one.',
+      );
     const shown = await this.#found<ShownRecord>(res, { kind: 'find', ...data });
     if (shown) res.json(foundView(shown, this.#clock.wallMs()));
   };

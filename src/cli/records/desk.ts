@@ -4,10 +4,10 @@ import { loadConfig } from '../../config/load.ts';
 import type { Config } from '../../config/schema.ts';
 import { Desk } from '../../doubts/desk.ts';
 import type { RecordsQuestion, Refusal, RefusalReason } from '../../doubts/records.ts';
-import { scopeOf } from '../../ledger/record-id.ts';
+import { LAYER, LAYER_RULE, recordIdOf } from '../../ledger/record-id.ts';
 import { systemClock } from '../../lib/clock.ts';
 import { openStore } from '../../store/open-store.ts';
-import { Exit, type Terminal } from '../arguments.ts';
+import { Exit, required, type Terminal } from '../arguments.ts';
 
 /** Opens only the store of the configuration, with a desk on it, and closes it after `work`. */
 export async function withDesk<T>(
@@ -18,11 +18,11 @@ export async function withDesk<T>(
   const config = loadConfig(configFile, env);
   refuseMissingStore(config);
   const { leaseMs } = config.lock;
-  const { maxStoredBytes } = config.idempotency;
+  const { maxStoredBytes, layer } = config.idempotency;
   const store = await openStore(config, systemClock);
   try {
     return await work(
-      new Desk(store, { leaseMs, maxStoredBytes, clock: systemClock, source: 'command_line' }),
+      new Desk(store, { layer, leaseMs, maxStoredBytes, clock: systemClock, source: 'command_line' }),
     );
   } finally {
     await store.close();
@@ -63,14 +63,30 @@ export const RECORD_OPTIONS = {
   scope: { type: 'string' },
   merchant: { type: 'string' },
   key: { type: 'string' },
+  layer: { type: 'string' },
+  config: { type: 'string' },
 } as const;
 
 /** @throws {Exit} 64 unless the options name one record, in one way */
 export function namedScope(
-  { scope, merchant, key }: { scope?: string; merchant?: string; key?: string },
+  { scope, merchant, key, ...options }: { [Name in keyof typeof RECORD_OPTIONS]?: string },
   usage: string,
+  terminal: Terminal,
 ): string {
-  if (scope !== undefined && merchant === undefined && key === undefined) return scope;
-  if (scope === undefined && merchant !== undefined && key !== undefined) return scopeOf(merchant, key);
-  throw new Exit(`name one record: --scope, or --merchant and --key\n\n${usage}`, 64);
+  const { layer } = options;
+  if (scope !== undefined && [merchant, key, layer].every((option) => option === undefined)) return scope;
+  if (scope === undefined && merchant !== undefined && key !== undefined)
+    return recordIdOf(layerOf(options, usage, terminal), merchant, key);
+  throw new Exit(`name one record: --scope, or --merchant and --key, and --layer if needed\n\n${usage}`, 64);
+}
+
+/** The layer of the records that are named by merchant and key. @throws {Exit} 64 if it is not the name of one */
+export function layerOf(
+  { layer, config }: { layer?: string; config?: string },
+  usage: string,
+  { env }: Terminal,
+): string {
+  if (layer === undefined) return loadConfig(required(config, 'config', usage), env).idempotency.layer;
+  if (!LAYER.test(layer)) throw new Exit(`--layer ${LAYER_RULE}\n\n${usage}`, 64);
+  return layer;
 }

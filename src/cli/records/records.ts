@@ -11,9 +11,9 @@ import { show } from './show.ts';
 const USAGE = `oncegate records: list and show records, resolve keys in doubt, and move all records to another store.
 
   oncegate records list --config FILE [--in-doubt] [--limit N] [--json | --lines]
-  oncegate records show --config FILE (--scope S | --merchant M --key K) [--body] [--json]
-  oncegate records resolve --config FILE (--scope S | --merchant M --key K) --execution E --as completed|released --reason TEXT
-  oncegate records resolve-many --config FILE --from FILE --reason TEXT [--dry-run]
+  oncegate records show --config FILE (--scope S | --merchant M --key K [--layer L]) [--body] [--json]
+  oncegate records resolve --config FILE (--scope S | --merchant M --key K [--layer L]) --execution E --as completed|released --reason TEXT
+  oncegate records resolve-many --config FILE --from FILE --reason TEXT [--layer L] [--dry-run]
   oncegate records copy --from CONFIG --to CONFIG [--prepare | --undo]
 
 They open only the stores of the configurations. With SQLite, run them on the machine of the gateway. The gateway may run.

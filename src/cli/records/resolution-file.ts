@@ -1,7 +1,7 @@
 import { readFileSync, statSync } from 'node:fs';
 import * as z from 'zod';
 import type { RecordView, ResolveRequest } from '../../doubts/records.ts';
-import { scopeOf } from '../../ledger/record-id.ts';
+import { DEFAULT_LAYERS, LAYER, LAYER_RULE, recordIdOf } from '../../ledger/record-id.ts';
 import { Exit } from '../arguments.ts';
 
 /** How one key is to be resolved. */
@@ -35,6 +35,7 @@ const lineSchema = z
     scope: z.string().optional(),
     merchant: z.string().optional(),
     key: z.string().optional(),
+    layer: z.string().regex(LAYER, LAYER_RULE).optional(),
     as: z.enum(['completed', 'released']),
     status: z.number().optional(),
     headers: z.array(z.string()).optional(),
@@ -51,15 +52,13 @@ const lineSchema = z
         ? scope !== undefined
         : merchant !== undefined && key !== undefined,
     { message: 'must have scope, or merchant and key' },
-  )
-  .refine(
-    ({ scope, merchant, key }) =>
-      scope === undefined || merchant === undefined || key === undefined || scope === scopeOf(merchant, key),
-    { message: 'scope is not that of merchant and key' },
   );
 
-/** @throws {Exit} 64 with the mistakes of the file, before anything is written */
-export function readResolutions(path: string): FileLine[] {
+/**
+ * @param layer of lines that name none
+ * @throws {Exit} 64 with the mistakes of the file, before anything is written
+ */
+export function readResolutions(path: string, layer: string): FileLine[] {
   const lines: FileLine[] = [];
   const mistakes: string[] = [];
   const firstLines = new Map<string, number>();
@@ -76,7 +75,11 @@ export function readResolutions(path: string): FileLine[] {
       const at = issue?.path.join('.');
       mistake(`${at ? `${at}: ` : ''}${issue?.message}`);
     } else {
-      const line = lineOf(read.data);
+      const line = lineOf(read.data, layer);
+      if (!line) {
+        mistake('scope is not that of merchant, key and layer');
+        continue;
+      }
       const first = firstLines.get(line.request.scope);
       if (first !== undefined) mistake(`is the same key as line ${first}`);
       else firstLines.set(line.request.scope, i + 1);
@@ -90,9 +93,13 @@ export function readResolutions(path: string): FileLine[] {
   return lines;
 }
 
-function lineOf(line: z.infer<typeof lineSchema>): FileLine {
-  const { merchant = '', key = '', as, status, headers, body, execution } = line;
-  const scope = line.scope ?? scopeOf(merchant, key);
+/** Undefined: the line has the scope of another key. A listing, which names no layers, may have records of several ones. */
+function lineOf(line: z.infer<typeof lineSchema>, defaultLayer: string): FileLine | undefined {
+  const { layer = defaultLayer, merchant = '', key = '', as, status, headers, body, execution } = line;
+  const layers = line.layer === undefined ? [layer, ...Object.values(DEFAULT_LAYERS)] : [layer];
+  const scopes: string[] = layers.map((name) => recordIdOf(name, merchant, key));
+  if (line.scope !== undefined && line.key !== undefined && !scopes.includes(line.scope)) return undefined;
+  const scope = line.scope ?? (scopes[0] as string);
   return {
     name: line.key === undefined ? scope : `${merchant} ${key}`,
     request: {

@@ -10,10 +10,10 @@ import type {
 import type { Scope } from '../../lib/brands.ts';
 import { Exit, readArguments, required, type Terminal } from '../arguments.ts';
 import { printable } from '../table.ts';
-import { withDesk } from './desk.ts';
+import { layerOf, withDesk } from './desk.ts';
 import { type FileLine, readResolutions } from './resolution-file.ts';
 
-const USAGE = `oncegate records resolve-many --config FILE --from FILE --reason TEXT [--by NAME] [--dry-run]
+const USAGE = `oncegate records resolve-many --config FILE --from FILE --reason TEXT [--by NAME] [--layer L] [--dry-run]
 
 Resolves many keys in doubt, after an incident: what the books of the backend say of each. Each is resolved as with records resolve,
 one after the other. A key that cannot be resolved is reported, and the others are resolved nevertheless. The command may be
@@ -25,6 +25,8 @@ interrupted and repeated with the same file: a key that already is what its line
                   {"scope": "1d9f…", "execution": "5b07…", "as": "released"}
                   A line of records list --lines serves, if you add "as" to it. "execution" is from there: the key is resolved only
                   if it still has that one, and was not executed again meanwhile. No key may be in two lines
+  --layer L       the layer whose records the lines without "layer" name (default: idempotency.layer of the configuration; an embedded
+                  application's is middleware)
   --reason TEXT   why; kept in the audit trail
   --by NAME       who; kept in the audit trail (default: the user of this process)
   --dry-run       only prints what would be resolved, and writes nothing
@@ -41,6 +43,7 @@ const OPTIONS = {
   from: { type: 'string' },
   reason: { type: 'string' },
   by: { type: 'string' },
+  layer: { type: 'string' },
   'dry-run': { type: 'boolean' },
 } as const;
 
@@ -56,7 +59,7 @@ class StoreGone extends Error {}
 export async function resolveMany(args: string[], terminal: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
   const config = required(options.config, 'config', USAGE);
-  const lines = readResolutions(required(options.from, 'from', USAGE));
+  const lines = readResolutions(required(options.from, 'from', USAGE), layerOf(options, USAGE, terminal));
   const note = { reason: required(options.reason, 'reason', USAGE), by: options.by ?? userInfo().username };
   const isDryRun = options['dry-run'] === true;
   const tally = new Tally(lines.length, isDryRun, terminal);

@@ -4,10 +4,11 @@ import type { ResolvedRecord, ResolveRequest } from '../../doubts/records.ts';
 import { Exit, readArguments, required, type Terminal } from '../arguments.ts';
 import { ask, namedScope, RECORD_OPTIONS, withDesk } from './desk.ts';
 
-const USAGE = `oncegate records resolve --config FILE (--scope S | --merchant M --key K) --execution E --as completed|released --reason TEXT
+const USAGE = `oncegate records resolve --config FILE (--scope S | --merchant M --key K [--layer L]) --execution E --as completed|released --reason TEXT
 
 Resolves a key in doubt: records what became of its request. Look into the books of the backend first.
 
+  --layer L        the layer whose record it is (default: idempotency.layer of the configuration; an embedded application's is middleware)
   --execution E    the execution that you looked at (records show and records list --json print it). It is refused if the key has been
                    executed again since
   --as completed   the backend executed it. Retries get the response below, or 409 response_not_stored without one
@@ -23,7 +24,6 @@ The response:
 
 const OPTIONS = {
   ...RECORD_OPTIONS,
-  config: { type: 'string' },
   as: { type: 'string' },
   reason: { type: 'string' },
   by: { type: 'string' },
@@ -43,7 +43,7 @@ export async function resolve(args: string[], terminal: Terminal): Promise<void>
   if (as !== 'completed' && as !== 'released')
     throw new Exit(`--as must be completed or released, not ${JSON.stringify(as)}`, 64);
   const request: ResolveRequest = {
-    scope: namedScope(options, USAGE),
+    scope: namedScope(options, USAGE, terminal),
     as,
     reason: required(options.reason, 'reason', USAGE),
     by: options.by ?? userInfo().username,

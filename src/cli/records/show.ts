@@ -4,24 +4,24 @@ import { Exit, readArguments, required, type Terminal } from '../arguments.ts';
 import { printable, table } from '../table.ts';
 import { ask, namedScope, RECORD_OPTIONS, withDesk } from './desk.ts';
 
-const USAGE = `oncegate records show --config FILE (--scope S | --merchant M --key K) [--body] [--json]
+const USAGE = `oncegate records show --config FILE (--scope S | --merchant M --key K [--layer L]) [--body] [--json]
 
 Prints a record without its body, and its audit trail: who resolved it, and why.
 
-  --body    print only the stored body, byte for byte
-  --json    print JSON
+  --layer L  the layer whose record it is (default: idempotency.layer of the configuration; an embedded application's is middleware)
+  --body     print only the stored body, byte for byte
+  --json     print JSON
 `;
 
 const OPTIONS = {
   ...RECORD_OPTIONS,
-  config: { type: 'string' },
   body: { type: 'boolean' },
   json: { type: 'boolean' },
 } as const;
 
 export async function show(args: string[], terminal: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
-  const scope = namedScope(options, USAGE);
+  const scope = namedScope(options, USAGE, terminal);
   await withDesk(required(options.config, 'config', USAGE), terminal, async (desk) => {
     const shown = await ask<ShownRecord>(desk, { kind: 'show', scope });
     if (options.body) {

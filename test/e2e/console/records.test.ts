@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { ConsoleProblem, DoubtsPage, FoundRecord, StoredBody } from '../../../src/console/contract.ts';
-import { scopeOf } from '../../../src/ledger/record-id.ts';
+import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { withdraw } from '../../support/client.ts';
 import {
   codeOf,
@@ -180,7 +180,7 @@ describe('the look-up of a key', () => {
     await withdraw(stack.url, { key });
     const found = await find(await loggedIn(stack.adminUrl, READER_TOKEN), key);
     expect(found).toMatchObject({
-      scope: scopeOf('M-ALPHA', key),
+      scope: recordIdOf('gateway', 'M-ALPHA', key),
       record: {
         ...{ state: 'completed', inDoubt: false, merchant: 'M-ALPHA', operation: 'withdraw', key },
         ...{ encryptionKeyId: 'e1', fingerprint: expect.stringMatching(/^[0-9a-f]{64}$/) },
@@ -195,6 +195,10 @@ describe('the look-up of a key', () => {
       value: expect.any(String),
     });
     expect(await admin.api(`records/${found.scope}`)).toMatchObject({ scope: found.scope });
+    const ofLayer = { merchant: 'M-ALPHA', key, layer: 'middleware' };
+    expect(codeOf(await admin.request('api/records/find', { json: ofLayer }))).toBe('404 absent');
+    const named = { ...ofLayer, layer: 'gateway' };
+    expect(await admin.api('records/find', { json: named })).toMatchObject({ scope: found.scope });
   });
 
   it('hides headers that may hold a secret, except with the permission', async () => {
@@ -224,6 +228,7 @@ describe('the look-up of a key', () => {
       ['400 invalid', 'records/%zz'],
       ['400 invalid', 'records/find', { merchant: 'M-ALPHA' }],
       ['400 invalid', 'records/find', { merchant: 'M-ALPHA', key: 'x'.repeat(300) }],
+      ['400 invalid', 'records/find', { merchant: 'M-ALPHA', key: 'x', layer: 'Gateway' }],
       ['405 method_not_allowed', 'records/find'],
       ['400 invalid', 'doubts?cursor=none'],
       ['400 invalid', 'doubts?cursor=a&cursor=b'],
@@ -239,7 +244,7 @@ describe('a stored body', () => {
   it('is shown with the permission only, decrypted, and the log says to whom', async () => {
     const key = randomUUID();
     const { body } = await withdraw(stack.url, { key });
-    const scope = scopeOf('M-ALPHA', key);
+    const scope = recordIdOf('gateway', 'M-ALPHA', key);
     expect(codeOf(await admin.request(`api/records/${scope}/body`))).toBe('403 not_permitted');
     const reads = () => stack.log.filter(({ msg }) => msg === 'a stored response was read in the console');
     const before = reads().length;
@@ -275,7 +280,7 @@ describe('a stored body', () => {
     const store = { ...stack.config.store, encryption: other } as Stack['config']['store'];
     const gateway = await openGateway({ ...stack.config, store });
     const browser = await loggedIn(gateway.adminUrl, SUPPORT_TOKEN);
-    const scope = scopeOf('M-ALPHA', key);
+    const scope = recordIdOf('gateway', 'M-ALPHA', key);
     for (const path of [`records/${scope}`, `records/${scope}/body`])
       expect(codeOf(await browser.request(`api/${path}`))).toBe('500 unreadable');
     await gateway.shutdown();

@@ -14,7 +14,7 @@ import express5, {
 } from 'express';
 import { describe, expect, it } from 'vitest';
 import { type Idempotency, sqliteStore } from '../../../src/index.ts';
-import { scopeOf } from '../../../src/ledger/record-id.ts';
+import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { OpenedStore } from '../../../src/middleware/stores.ts';
 import { send } from '../../support/client.ts';
 import { temporaryFolder } from '../../support/config.ts';
@@ -542,7 +542,7 @@ describe('idempotency()', () => {
     );
     closeAfterTest(() => store.close());
     const { store: records } = store as OpenedStore;
-    const scope = scopeOf('M-ALPHA', 'k-1');
+    const scope = recordIdOf('middleware', 'M-ALPHA', 'k-1');
     const expiresInMs = () => records.expiresInMs(scope);
     return { ...app, late, seen, expiresInMs, stateNow: async () => (await records.get(scope))?.state };
   }

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import { createServer } from 'node:http';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { scopeOf } from '../../../src/ledger/record-id.ts';
+import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { type OpenBackend, openBackend } from '../../support/backend.ts';
 import { type TestAnswer, withdraw } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
@@ -195,7 +195,7 @@ describe('a replay', () => {
     const key = randomUUID();
     await pay(stack.url, key, 'the-first', 'execute-then-reset');
     const { desk } = stack.gateway;
-    const scope = scopeOf('M-ALPHA', key);
+    const scope = recordIdOf('gateway', 'M-ALPHA', key);
     const resolved = await desk.answer({
       ...{ kind: 'resolve', scope, execution: await executionOf(desk, scope) },
       ...{ by: 'ada', reason: 'the books show it' },

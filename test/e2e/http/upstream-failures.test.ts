@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { createServer, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
-import { scopeOf } from '../../../src/ledger/record-id.ts';
+import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import {
   NOT_LISTENING,
@@ -83,7 +83,7 @@ describe('a backend that no byte can reach', () => {
           expectInEachWay(behind, 502, 'upstream_unreachable'),
         ]);
         expectProblem(refused, { status: 502, code: 'upstream_unreachable' });
-        const record = { kind: 'show', scope: scopeOf('M-ALPHA', key) } as const;
+        const record = { kind: 'show', scope: recordIdOf('gateway', 'M-ALPHA', key) } as const;
         expect((await behind.gateway.desk.answer(record)).kind).not.toBe('found');
       },
       { connectTimeoutMs: 300 },

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto';
 import type { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import { scopeOf } from '../../../src/ledger/record-id.ts';
+import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { withdraw } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { metric } from '../../support/metrics.ts';
@@ -150,7 +150,7 @@ describe('a merchant who leaves after the last byte', () => {
 
   it('is logged once, with the result of the execution', async () => {
     const key = randomUUID();
-    const scope = scopeOf('M-ALPHA', key).slice(0, 16);
+    const scope = recordIdOf('gateway', 'M-ALPHA', key).slice(0, 16);
     await until(async () => (await connectionsOf(stack.gateway.server)) === 0);
     const socket = await send(stack, key, 'delay=60000');
     await until(() => stack.sandbox.requests.ofKey(key) === 1);

@@ -1,7 +1,7 @@
 /** What becomes of a key, by how the exchange with the backend ends, and what its merchant gets. */
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { scopeOf } from '../../../src/ledger/record-id.ts';
+import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { payoutBody } from '../../support/payout.ts';
@@ -240,7 +240,7 @@ describe('a response larger than maxStoredBytes', () => {
   it('whose merchant disconnects is still completed, and leaves nothing open', async () => {
     const key = randomUUID();
     (await beginToRead(stack.url, { key, fault: `huge=${ENDLESS}` })).destroy();
-    const scope = scopeOf('M-ALPHA', key).slice(0, 16);
+    const scope = recordIdOf('gateway', 'M-ALPHA', key).slice(0, 16);
     const line = await until(() => stack.log.find((one) => one.msg === 'request' && one.scope === scope));
     expect(line).toMatchObject({ outcome: 'executed', status: 201, merchantGone: true });
     expectProblem(await withdraw(stack.url, { key }), tombstone);

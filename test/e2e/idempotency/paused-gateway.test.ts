@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { scopeOf } from '../../../src/ledger/record-id.ts';
+import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { type TestAnswer, withdraw } from '../../support/client.ts';
 import { FAST_START, newFolder } from '../../support/command.ts';
@@ -70,7 +70,7 @@ async function untilExecuted({ url }: TestGateway, key: string): Promise<TestAns
 
 /** An operator releases the key as soon as its owner counts as dead. */
 async function release({ gateway: { desk } }: TestGateway, key: string): Promise<void> {
-  const scope = scopeOf('M-ALPHA', key);
+  const scope = recordIdOf('gateway', 'M-ALPHA', key);
   const word = { as: 'released' as const, by: 'ada', reason: 'not in the books' };
   const question = { kind: 'resolve' as const, scope, ...word, execution: await executionOf(desk, scope) };
   await until(async () => (await desk.answer(question)).kind === 'found');

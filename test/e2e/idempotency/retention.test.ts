@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { scopeOf } from '../../../src/ledger/record-id.ts';
+import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { type TestAnswer, withdraw } from '../../support/client.ts';
 import { executionOf } from '../../support/execution.ts';
 import { movableClock } from '../../support/movable-clock.ts';
@@ -22,7 +22,7 @@ describe('once its retention has passed', () => {
 
   const resolve = async (key: string, as: object) => {
     const { desk } = stack.gateway;
-    const scope = scopeOf('M-ALPHA', key);
+    const scope = recordIdOf('gateway', 'M-ALPHA', key);
     return await desk.answer({
       ...{ kind: 'resolve', scope, execution: await executionOf(desk, scope) },
       ...{ by: 'ada', reason: 'in the books' },

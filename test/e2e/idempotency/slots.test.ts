@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { createServer } from 'node:http';
 import { expect, it, onTestFinished } from 'vitest';
 import { listen } from '../../../src/gateway/http-server.ts';
-import { scopeOf } from '../../../src/ledger/record-id.ts';
+import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { openBlackHole } from '../../support/backend.ts';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { openHeldBackend } from '../../support/held-backend.ts';
@@ -30,7 +30,7 @@ const newKeys = (count: number) => Array.from({ length: count }, () => randomUUI
 /** Those of the keys for which the store has a record. */
 async function stored({ gateway }: Stack, keys: readonly string[]): Promise<string[]> {
   const shown = await Promise.all(
-    keys.map((key) => gateway.desk.answer({ kind: 'show', scope: scopeOf('M-ALPHA', key) })),
+    keys.map((key) => gateway.desk.answer({ kind: 'show', scope: recordIdOf('gateway', 'M-ALPHA', key) })),
   );
   return keys.filter((_, at) => shown[at]?.kind === 'found');
 }

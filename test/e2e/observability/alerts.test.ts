@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it, onTestFinished } from 'vitest';
 import { stringify } from 'yaml';
-import { scopeOf } from '../../../src/ledger/record-id.ts';
+import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
 import { Authority } from '../../support/certificates.ts';
 import { send, withdraw } from '../../support/client.ts';
@@ -236,7 +236,7 @@ async function storeIsLost(): Promise<Provocation> {
     const key = randomUUID();
     const answer = withdraw(gateway.url, { key, fault: HELD });
     await until(() => sandbox.requests.ofKey(key) > 0);
-    const names = () => redis.admin.keys(`oncegate:*${scopeOf('M-ALPHA', key)}*`);
+    const names = () => redis.admin.keys(`oncegate:*${recordIdOf('gateway', 'M-ALPHA', key)}*`);
     const lease = await until(async () => (await names()).find((name) => name.endsWith(':lease')));
     return { key, answer, names, lease };
   };

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { scopeOf } from '../../../src/ledger/record-id.ts';
+import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import type { Store } from '../../../src/store/contract.ts';
 import { send, withdraw } from '../../support/client.ts';
 import { idle, scrape } from '../../support/metrics.ts';
@@ -45,7 +45,7 @@ async function held(key: string) {
   const answer = withdraw(stack.url, { key, fault: 'delay=60000' });
   await until(() => stack.sandbox.requests.ofKey(key) > 0);
   const names = await until(async () => {
-    const found = await redis.admin.keys(`oncegate:*${scopeOf('M-ALPHA', key)}*`);
+    const found = await redis.admin.keys(`oncegate:*${recordIdOf('gateway', 'M-ALPHA', key)}*`);
     return found.length === 2 ? found : undefined;
   });
   return { answer, names };

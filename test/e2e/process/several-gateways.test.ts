@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { scopeOf } from '../../../src/ledger/record-id.ts';
+import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { withdraw } from '../../support/client.ts';
 import { newFolder, run } from '../../support/command.ts';
@@ -147,7 +147,7 @@ describe.concurrent.each(storeKinds)('three gateway processes on one %s', (kind)
       query(storePath, `SELECT ${columns} FROM records WHERE idempotency_key = '${key}'`);
     const [key = ''] = completed;
     const named = (of: string) => ({
-      scope: scopeOf('M-ALPHA', of),
+      scope: recordIdOf('gateway', 'M-ALPHA', of),
       merchant: 'M-ALPHA',
       operation: 'withdraw',
     });

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { afterAll, describe, expect, it, onTestFinished } from 'vitest';
-import { scopeOf } from '../../../src/ledger/record-id.ts';
+import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { send, withdraw } from '../../support/client.ts';
 import { metric } from '../../support/metrics.ts';
 import { rawExchange } from '../../support/raw.ts';
@@ -31,7 +31,7 @@ function ask(path: string, { json, token = TOKEN, raw, adminUrl = stack.adminUrl
   return send(adminUrl, { path, headers, ...(body !== undefined && { method: 'POST', body }) });
 }
 
-const at = (key: string) => `/records/${scopeOf('M-ALPHA', key)}`;
+const at = (key: string) => `/records/${recordIdOf('gateway', 'M-ALPHA', key)}`;
 const executionOf = async (key: string, more: Asked = {}) =>
   (await ask(at(key), more)).json<{ record?: { execution: string } }>().record?.execution;
 const resolve = async (key: string, json: object, more: Asked = {}) => {
@@ -105,7 +105,7 @@ describe('records on the admin port', () => {
 
   it('are not accessible without the token, and a request without it changes nothing', async () => {
     const key = await inDoubt();
-    const scope = scopeOf('M-ALPHA', key);
+    const scope = recordIdOf('gateway', 'M-ALPHA', key);
     const json = { as: 'released', by: 'eve', reason: 'none', execution: await executionOf(key) };
     for (const token of ['', 'x', `${TOKEN}x`, 'sk_sandbox_alpha']) {
       const expected = `401 admin_${token ? 'wrong_token' : 'token_required'}`;
@@ -176,7 +176,7 @@ describe('records on the admin port', () => {
 
   it('answer an invalid request with what is wrong, and change nothing', async () => {
     const key = await inDoubt();
-    const scope = scopeOf('M-ALPHA', key);
+    const scope = recordIdOf('gateway', 'M-ALPHA', key);
     const to = `/records/${scope}/resolve`;
     const good = { as: 'completed', by: 'ada', reason: 'books', execution: await executionOf(key) };
     const cases: [path: string, what: Asked, problem: string][] = [
@@ -237,7 +237,7 @@ describe('records on the admin port', () => {
       records: { scope: string; state: string }[];
     }>();
     for (const key of [damaged, expiresLate]) {
-      const scope = scopeOf('M-ALPHA', key);
+      const scope = recordIdOf('gateway', 'M-ALPHA', key);
       expect(records).toContainEqual(expect.objectContaining({ scope, state: 'in_doubt' }));
       expect((await ask(`/records/${scope}`)).status).toBe(200);
     }

@@ -248,7 +248,7 @@ it('a key that cannot be read does not keep the others in doubt, and a store tha
   );
   expect([wrong.code, wrong.stdout]).toEqual([64, '']);
   expect(wrong.stderr).toMatch(
-    /line 1: its record cannot be read.+\n.+line 2: scope is not that of merchant and key\n$/,
+    /line 1: its record cannot be read.+\n.+line 2: scope is not that of merchant, key and layer\n$/,
   );
 
   const all = write('all.jsonl', linesFor(requests.slice(1)));

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
 import type { RecordView, ShownRecord } from '../../../src/doubts/records.ts';
-import { scopeOf } from '../../../src/ledger/record-id.ts';
+import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { withdraw } from '../../support/client.ts';
 import { expectPlain, newFolder, run } from '../../support/command.ts';
 import { parsedConfig } from '../../support/config.ts';
@@ -62,7 +62,9 @@ describe('the records command, while a gateway runs', () => {
     expect(shown.stdout).toContain(`\nfingerprint ${fingerprint}\n`);
     const listed = await records('list');
     expect(listed.stdout).toMatch(/^STATE +SINCE +MERCHANT +OPERATION +KEY +REQUEST ID +SCOPE\n/);
-    expect(listed.stdout).toMatch(new RegExp(` ${key} +${requestId} +${scopeOf('M-ALPHA', key)}$`, 'm'));
+    expect(listed.stdout).toMatch(
+      new RegExp(` ${key} +${requestId} +${recordIdOf('gateway', 'M-ALPHA', key)}$`, 'm'),
+    );
     const { records: all } = JSON.parse((await records('list', '--json')).stdout) as {
       records: RecordView[];
     };
@@ -90,7 +92,7 @@ describe('the records command, while a gateway runs', () => {
     const entries = [
       { merchant: 'M-ALPHA', key: keys[0], ...first, ...completed },
       { merchant: 'M-ALPHA', key: keys[1], ...second, ...completed },
-      { scope: scopeOf('M-ALPHA', keys[2] as string), ...third, as: 'completed' },
+      { scope: recordIdOf('gateway', 'M-ALPHA', keys[2] as string), ...third, as: 'completed' },
       { merchant: 'M-ALPHA', key: done, as: 'released', execution: 'another one' },
       {
         merchant: 'M-ALPHA',
@@ -120,7 +122,7 @@ describe('the records command, while a gateway runs', () => {
     expect([retry.status, retry.body.toString()]).toEqual([201, body]);
     for (const key of keys) expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
 
-    const sameKey = { scope: scopeOf('M-ALPHA', keys[0] as string), ...first, as: 'completed' };
+    const sameKey = { scope: recordIdOf('gateway', 'M-ALPHA', keys[0] as string), ...first, as: 'completed' };
     const nameless = ['released', 'completed'].map((as) => ({ merchant: 'M-ALPHA', key: as, as }));
     const mistakes = [entries[0], { ...first, as: 'completed' }, sameKey, ...nameless].map((line) =>
       JSON.stringify(line),
@@ -176,7 +178,7 @@ describe('the records command, while a gateway runs', () => {
 
   it('completes what was executed, with the response that retries then get', async () => {
     const key = await leaveInDoubt();
-    const scope = scopeOf('M-ALPHA', key);
+    const scope = recordIdOf('gateway', 'M-ALPHA', key);
     const body = Buffer.from([...Buffer.from('{"id":"p-1","mémo":"'), 0, 255, 10, 13]);
     writeFileSync(join(folder, 'body'), body);
     const resolved = await records(

@@ -1,0 +1,108 @@
+/** A gateway, and an application behind it that embeds oncegate, on one store. */
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, it } from 'vitest';
+import { stringify } from 'yaml';
+import type { RecordView, ShownRecord } from '../../../src/doubts/records.ts';
+import { withdraw } from '../../support/client.ts';
+import { newFolder, run } from '../../support/command.ts';
+import { testConfig } from '../../support/config.ts';
+import { openGateway } from '../../support/stack.ts';
+import { closeAfterTest, embed } from './embedded.ts';
+
+/** The application pays unless the gateway's answer to it is lost on the way. Every request is that of M-ALPHA. */
+async function openLayers(layer?: string) {
+  const folder = newFolder();
+  let payouts = 0;
+  const app = await embed(
+    (to, protect) =>
+      to.post('/v1/index.php', protect, (req, res) => {
+        payouts++;
+        if (req.headers['x-lose'] === undefined) res.status(201).json({ payout: payouts });
+        else req.socket.destroy();
+      }),
+    { folder: join(folder, 'data'), operation: 'withdraw', ...(layer !== undefined && { layer }) },
+  );
+  const config = testConfig(folder, app.url);
+  const gateway = await openGateway(config);
+  closeAfterTest(() => gateway.shutdown());
+  const file = join(folder, 'gateway.yaml');
+  writeFileSync(file, stringify(config));
+  const records = (...args: string[]) => run(['records', ...args, '--config', file]);
+  const show = async (...args: string[]) =>
+    (JSON.parse((await records('show', ...args, '--json')).stdout) as ShownRecord).record;
+  return { url: gateway.url, folder, records, show, payouts: () => payouts };
+}
+
+it('a gateway and the application behind it use one store: both execute, and the gateway replays what the application answered', async () => {
+  const { url, show, payouts } = await openLayers();
+  const first = await withdraw(url, { key: 'k-1' });
+  const retry = await withdraw(url, { key: 'k-1' });
+  expect([first, retry].map(({ status, json }) => [status, json()])).toEqual([
+    [201, { payout: 1 }],
+    [201, { payout: 1 }],
+  ]);
+  expect([first, retry].map(({ headers }) => headers['idempotent-replayed'])).toEqual([undefined, 'true']);
+  expect(payouts()).toBe(1);
+  const named = ['--merchant', 'M-ALPHA', '--key', 'k-1'];
+  const [outer, inner] = [await show(...named), await show(...named, '--layer', 'middleware')];
+  expect([outer, inner]).toMatchObject([{ state: 'completed' }, { state: 'completed' }]);
+  expect(inner?.scope).not.toBe(outer?.scope);
+});
+
+it('a layer that has the name of the one in front of it waits for itself', async () => {
+  const { url, payouts } = await openLayers('gateway');
+  const answer = await withdraw(url, { key: 'k-1', headers: { Prefer: 'wait=0' } });
+  expect([answer.status, answer.json<{ error: object }>().error]).toMatchObject([
+    409,
+    { code: 'request_in_flight' },
+  ]);
+  expect(payouts()).toBe(0);
+});
+
+it('oncegate records resolves the keys of another layer', async () => {
+  const { url, folder, records, show } = await openLayers();
+  for (const key of ['k-1', 'k-2', 'k-3'])
+    expect((await withdraw(url, { key, headers: { 'X-Lose': '1' } })).status).toBe(502);
+  const inner = async (key: string) => {
+    const record = await show('--merchant', 'M-ALPHA', '--key', key, '--layer', 'middleware');
+    return { scope: record?.scope, execution: String(record?.execution) };
+  };
+  const note = ['--reason', 'the books'];
+  const named = ['--merchant', 'M-ALPHA', '--key', 'k-1', '--execution', (await inner('k-1')).execution];
+  const resolve = (...layer: string[]) =>
+    records('resolve', ...named, ...layer, '--as', 'completed', ...note);
+  // In the configuration's layer, this execution is not known.
+  expect((await resolve()).code).toBe(1);
+  expect((await resolve('--layer', 'Middle')).code).toBe(64);
+  expect((await resolve('--layer', 'middleware')).code).toBe(0);
+
+  const file = join(folder, 'many.jsonl');
+  const many = async (lines: object[], ...more: string[]) => {
+    writeFileSync(file, lines.map((line) => `${JSON.stringify(line)}\n`).join(''));
+    return await records('resolve-many', '--from', file, ...note, ...more);
+  };
+  const [second, third] = [await inner('k-2'), await inner('k-3')];
+  const line = { merchant: 'M-ALPHA', as: 'completed' };
+  const ofLayer = { ...line, key: 'k-2', execution: second.execution, layer: 'middleware' };
+  const wrong = await many([
+    { ...ofLayer, scope: third.scope },
+    { ...ofLayer, scope: second.scope, layer: 'other' },
+  ]);
+  expect([wrong.code, wrong.stderr.match(/scope is not that of merchant, key and layer/g)]).toMatchObject([
+    64,
+    { length: 2 },
+  ]);
+  expect(await many([ofLayer])).toMatchObject({ code: 0, stdout: expect.stringContaining('1 completed') });
+  expect(
+    await many([{ ...line, key: 'k-3', execution: third.execution }], '--layer', 'middleware'),
+  ).toMatchObject({
+    code: 0,
+  });
+
+  // Lines of a listing, which has the records of both layers.
+  const listed = (await records('list', '--in-doubt', '--lines')).stdout.trim().split('\n');
+  const lines = listed.map((text) => ({ ...(JSON.parse(text) as RecordView), as: 'completed' }));
+  expect(lines.map(({ key }) => key).sort()).toEqual(['k-1', 'k-2', 'k-3']);
+  expect(await many(lines)).toMatchObject({ code: 0, stdout: expect.stringContaining('3 completed') });
+});
