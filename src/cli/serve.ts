@@ -6,7 +6,7 @@ import { inheritedSocket } from '../gateway/inherited-socket.ts';
 import { identityFileOf } from '../gateway/store-watch.ts';
 import { thisBuild } from '../lib/build.ts';
 import { systemClock } from '../lib/clock.ts';
-import { prepareStore } from '../store/open-store.ts';
+import { prepareStore } from '../store/open-register.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';
 import { readArguments, required, type Terminal } from './arguments.ts';
 import { configChecks, followConfigFile } from './config-follower.ts';

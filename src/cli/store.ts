@@ -2,9 +2,9 @@ import { userInfo } from 'node:os';
 import { loadConfig } from '../config/load.ts';
 import { checkNote } from '../doubts/desk.ts';
 import { acceptStore, identityFileOf } from '../gateway/store-watch.ts';
+import { openLedger } from '../ledger/open-ledger.ts';
 import { systemClock } from '../lib/clock.ts';
 import { StoreUnavailable } from '../store/contract.ts';
-import { openStore } from '../store/open-store.ts';
 import { Exit, Help, readArguments, required, type Terminal } from './arguments.ts';
 import { refuseMissingStore } from './records/desk.ts';
 
@@ -36,7 +36,7 @@ export async function store([action, ...args]: string[], { env, stdout }: Termin
   const config = loadConfig(configFile, env);
   refuseMissingStore(config);
   const file = identityFileOf(configFile, config);
-  const opened = await openStore(config, systemClock);
+  const opened = await openLedger(config, systemClock);
   try {
     const { mode } = config.idempotency;
     const accepting = acceptStore({ file, store: opened, mode, clock: systemClock }, note);

@@ -3,7 +3,8 @@ import { ClientTls } from '../lib/client-tls.ts';
 import type { Clock } from '../lib/clock.ts';
 import type { Store } from '../store/contract.ts';
 import { measured } from '../store/measured-store.ts';
-import { openRedis, openStore } from '../store/open-store.ts';
+import { openLedger } from '../ledger/open-ledger.ts';
+import { openRedis } from '../store/open-register.ts';
 import type { Logger } from '../telemetry/logger.ts';
 import { Metrics } from '../telemetry/metrics.ts';
 import { Observer } from '../telemetry/observer.ts';
@@ -54,7 +55,7 @@ export async function openResources(config: Config, tools: GatewayTools): Promis
       tracing,
       upstreamTls: tls.upstreamTls,
     });
-    const connected = await openStore(config, clock, {
+    const connected = await openLedger(config, clock, {
       unreplicated: () => observer.unreplicated(),
       clockStepped: (stepMs) => observer.clockStepped(stepMs),
       writerReplaced: (error) => observer.writerReplaced(error),

@@ -3,7 +3,8 @@ import { StoreWatch } from '../gateway/store-watch.ts';
 import { idempotencyOptions } from '../idempotency/options.ts';
 import { systemClock } from '../lib/clock.ts';
 import type { Lifetimes, Store } from '../store/contract.ts';
-import { openStore, type StoreEvents } from '../store/open-store.ts';
+import { openLedger } from '../ledger/open-ledger.ts';
+import type { StoreEvents } from '../store/open-register.ts';
 import { lockOptions, storeOptions } from '../store/options.ts';
 import { createLogger } from '../telemetry/logger.ts';
 import { parsed } from './options.ts';
@@ -214,7 +215,7 @@ async function open(
       `${name}: inDoubtRetentionMs: must not be less than retentionMs (${lifetimes.retentionMs})`,
     );
   const observers = new Set<StoreObserver>();
-  const opened = await openStore(sections, systemClock, {
+  const opened = await openLedger(sections, systemClock, {
     unreplicated: () => {
       for (const observer of observers) observer.unreplicated();
     },

@@ -3,10 +3,9 @@ import { Redis } from 'ioredis';
 import { expect, it, onTestFinished } from 'vitest';
 import { RateLimiter } from '../../src/gateway/rate-limiter.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import { openRedis } from '../../src/store/open-store.ts';
+import { openRedis } from '../../src/store/open-register.ts';
 import { storeOptions } from '../../src/store/options.ts';
-import { RedisStore } from '../../src/store/redis/redis-store.ts';
-import { LONG } from '../support/open-store.ts';
+import { LONG, openRedisStore } from '../support/open-store.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
@@ -28,7 +27,7 @@ it('the documented user can do all that the store needs, and can neither flush n
   await server.admin.call('ACL', 'SETUSER', name, ...rules);
   const url = `redis://${name}:test-password@127.0.0.1:${server.port}`;
   const { timeoutMs, ...lifetimes } = { ...LONG, leaseMs: 50 };
-  const store = await RedisStore.open({
+  const store = await openRedisStore({
     ...{ gatewayId: 'gateway-1', lifetimes, timeoutMs, connectTimeoutMs: 5000, clock: systemClock },
     ...{ location: { url }, prefix: 'oncegate', lockNodes: [], replicas: 0 },
   });

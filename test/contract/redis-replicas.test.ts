@@ -1,8 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { systemClock } from '../../src/lib/clock.ts';
-import { StoreUnavailable } from '../../src/store/contract.ts';
-import { RedisStore } from '../../src/store/redis/redis-store.ts';
-import { LONG } from '../support/open-store.ts';
+import { type Store, StoreUnavailable } from '../../src/store/contract.ts';
+import { LONG, openRedisStore } from '../support/open-store.ts';
 import { monitorRedis, type SeenCommand } from '../support/redis-monitor.ts';
 import { type RedisServer, startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
@@ -25,7 +24,7 @@ async function withReplica(leaseMs = LONG.leaseMs) {
   let unreplicated = 0;
   const { timeoutMs: _, ...lifetimes } = { ...LONG, leaseMs };
   const openOn = async ({ url }: RedisServer) =>
-    await RedisStore.open({
+    await openRedisStore({
       ...{
         gatewayId: 'gateway-1',
         lifetimes,
@@ -53,7 +52,7 @@ async function withReplica(leaseMs = LONG.leaseMs) {
     primary,
     replica,
     wire,
-    store: stores[0] as RedisStore,
+    store: stores[0] as Store,
     unreplicated: () => unreplicated,
     failover,
     [Symbol.asyncDispose]: dispose,
@@ -137,7 +136,7 @@ describe.concurrent('with a replica that writes wait for', () => {
     const { primary, replica, store } = pair;
     // Stored by a gateway that waits for no replica.
     const { timeoutMs, ...lifetimes } = LONG;
-    const other = await RedisStore.open({
+    const other = await openRedisStore({
       ...{ gatewayId: 'gateway-2', lifetimes, timeoutMs, connectTimeoutMs: 5000, clock: systemClock },
       ...{ location: { url: primary.url }, prefix: 'test', lockNodes: [], replicas: 0 },
       mayLoseOnFailover: true,

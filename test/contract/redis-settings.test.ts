@@ -1,8 +1,7 @@
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { systemClock } from '../../src/lib/clock.ts';
 import { StoreUnavailable } from '../../src/store/contract.ts';
-import { RedisStore } from '../../src/store/redis/redis-store.ts';
-import { GATEWAY_ID, LONG, openStore } from '../support/open-store.ts';
+import { GATEWAY_ID, LONG, openRedisStore, openStore } from '../support/open-store.ts';
 import { type RedisServerOptions, startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
@@ -57,7 +56,7 @@ describe('a store that opens on a redis', () => {
     };
     const { timeoutMs, ...lifetimes } = LONG;
     const open = async (replicas: number, mayLoseOnFailover = false) => {
-      const store = await RedisStore.open({
+      const store = await openRedisStore({
         ...{ location: { url: primary.url }, prefix: 'test', lockNodes: [], replicas, mayLoseOnFailover },
         ...{ timeoutMs, connectTimeoutMs: 5000, gatewayId: 'gateway-1', lifetimes, clock: systemClock },
       });
@@ -104,7 +103,7 @@ describe('a store that opens on a redis', () => {
     await server.kill();
     const location = { url: server.url };
     const { timeoutMs, ...lifetimes } = LONG;
-    const opening = RedisStore.open({
+    const opening = openRedisStore({
       ...{ location, prefix: 'test', lockNodes: [], replicas: 0, timeoutMs, connectTimeoutMs: 300 },
       ...{ gatewayId: 'gateway-1', lifetimes, clock: systemClock },
     });
@@ -174,7 +173,7 @@ describe('the health check of a redis', () => {
     const clock = { ...systemClock, monotonicMs: () => systemClock.monotonicMs() + monotonicShiftMs };
     const steps: number[] = [];
     const { timeoutMs, ...lifetimes } = LONG;
-    const store = await RedisStore.open({
+    const store = await openRedisStore({
       ...{ location: { url: server.url }, prefix: 'test', lockNodes: [], replicas: 0, timeoutMs },
       ...{ connectTimeoutMs: 5000, gatewayId: 'gateway-1', lifetimes, clock },
       onClockStep: (ms) => steps.push(ms),
@@ -207,7 +206,7 @@ describe('the health check of a redis', () => {
     };
     const steps: number[] = [];
     const { timeoutMs, ...lifetimes } = LONG;
-    const store = await RedisStore.open({
+    const store = await openRedisStore({
       ...{ location: { url: server.url }, prefix: 'test', lockNodes: [], replicas: 0, timeoutMs },
       ...{ connectTimeoutMs: 5000, gatewayId: 'gateway-1', lifetimes, clock },
       onClockStep: (ms) => steps.push(ms),

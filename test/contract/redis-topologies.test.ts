@@ -4,11 +4,10 @@ import { Redis } from 'ioredis';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import type { Scope } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import type { Execution, Fenced, StartAnswer } from '../../src/store/contract.ts';
-import { RedisStore } from '../../src/store/redis/redis-store.ts';
+import type { Execution, Fenced, StartAnswer, Store } from '../../src/store/contract.ts';
 import { startTopology, type Topology } from '../faults/chaos/topology.ts';
 import { clusterNodes } from '../support/cluster-nodes.ts';
-import { LONG } from '../support/open-store.ts';
+import { LONG, openRedisStore } from '../support/open-store.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { bring, replayOf } from './states.ts';
@@ -20,16 +19,12 @@ async function started(name: 'sentinel' | 'cluster'): Promise<Topology> {
 }
 
 /** The store that a gateway would open with this topology's configuration. */
-async function opened(
-  { config: { store } }: Topology,
-  timeoutMs = 2000,
-  replicas?: number,
-): Promise<RedisStore> {
+async function opened({ config: { store } }: Topology, timeoutMs = 2000, replicas?: number): Promise<Store> {
   if (store?.kind !== 'redis') throw new TypeError('this topology has no redis');
   const { sentinels, cluster } = store;
   const location = sentinels ? { sentinels, credentials: {} } : { cluster: cluster ?? [], credentials: {} };
   const { timeoutMs: _, ...lifetimes } = LONG;
-  const redis = await RedisStore.open({
+  const redis = await openRedisStore({
     ...{ gatewayId: 'gateway-1', lifetimes, location, prefix: 'test', lockNodes: [], clock: systemClock },
     ...{ replicas: replicas ?? store.durability?.replicas ?? 0, timeoutMs, connectTimeoutMs: 10_000 },
   });

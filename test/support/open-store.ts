@@ -3,9 +3,9 @@ import { Ledger } from '../../src/ledger/ledger.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import type { Lifetimes, Store } from '../../src/store/contract.ts';
 import { MemoryRegister } from '../../src/store/memory.ts';
-import { RedisStore } from '../../src/store/redis/redis-store.ts';
+import { type RedisOptions, RedisRegister } from '../../src/store/redis/register.ts';
 import { type Encryption, ResponseCipher } from '../../src/store/response-cipher.ts';
-import { SqliteStore } from '../../src/store/sqlite/sqlite-store.ts';
+import { SqliteRegister, type SqliteRegisterOptions } from '../../src/store/sqlite/sqlite-register.ts';
 
 export interface SqlitePlace {
   kind: 'sqlite';
@@ -66,19 +66,41 @@ export async function openStore(
       clock,
       cipher: new ResponseCipher(encryption),
     });
-  const shared = { timeoutMs, clock, gatewayId, lifetimes, cipher: new ResponseCipher(encryption) };
-  if (place.kind === 'sqlite') return await SqliteStore.open({ path: place.path, ...shared });
+  const own = { gatewayId, lifetimes, clock, cipher: new ResponseCipher(encryption) };
+  if (place.kind === 'sqlite')
+    return new Ledger(await SqliteRegister.open({ path: place.path, timeoutMs, clock }), own);
   const { url, prefix, lockNodes = [], replicas = 0 } = place;
-  return await RedisStore.open({
-    location: { url },
-    prefix,
-    lockNodes,
-    replicas,
+  const register = await RedisRegister.open({
+    ...{ location: { url }, prefix, lockNodes, replicas, timeoutMs, clock, gatewayId },
     // A witness beside a store that waits for replicas.
     mayLoseOnFailover: true,
     connectTimeoutMs: 5_000,
-    ...shared,
   });
+  return new Ledger(register, own);
+}
+
+/** As {@link openStore}, with all options of the register. */
+export async function openRedisStore({
+  lifetimes = LONG,
+  ...options
+}: RedisOptions & { lifetimes?: Lifetimes }): Promise<Store> {
+  const { gatewayId, clock } = options;
+  return new Ledger(await RedisRegister.open(options), { gatewayId, lifetimes, clock });
+}
+
+export interface SqliteStoreOptions extends SqliteRegisterOptions {
+  gatewayId: string;
+  lifetimes: Lifetimes;
+}
+
+/** As {@link openStore}, with all options of the register. */
+export async function openSqliteStore({
+  gatewayId,
+  lifetimes,
+  ...options
+}: SqliteStoreOptions): Promise<Store> {
+  const { clock } = options;
+  return new Ledger(await SqliteRegister.open(options), { gatewayId, lifetimes, clock });
 }
 
 /** The database that the store keeps at its path. */

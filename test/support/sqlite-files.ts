@@ -9,9 +9,15 @@ import type { Readable, Writable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { expect, onTestFinished } from 'vitest';
 import { systemClock } from '../../src/lib/clock.ts';
-import type { Execution } from '../../src/store/contract.ts';
-import { SqliteStore, type SqliteStoreOptions } from '../../src/store/sqlite/sqlite-store.ts';
-import { databaseOf, GATEWAY_ID, LONG, type StoreTimes } from './open-store.ts';
+import type { Execution, Store } from '../../src/store/contract.ts';
+import {
+  databaseOf,
+  GATEWAY_ID,
+  LONG,
+  openSqliteStore,
+  type SqliteStoreOptions,
+  type StoreTimes,
+} from './open-store.ts';
 import type { RemoteCall, RemoteRequest, Reply } from './sqlite-worker.ts';
 
 /** A folder that is removed after the test. */
@@ -24,8 +30,8 @@ export function storeFolder(): string {
 export type OpenOptions = Partial<StoreTimes> & Partial<Omit<SqliteStoreOptions, 'lifetimes'>>;
 
 /** A store that is closed after the test. By default its times are so long that nothing lapses. */
-export async function openSqlite(path: string, options: OpenOptions = {}): Promise<SqliteStore> {
-  const store = await SqliteStore.open({ clock: systemClock, ...optionsOf(path, options) });
+export async function openSqlite(path: string, options: OpenOptions = {}): Promise<Store> {
+  const store = await openSqliteStore({ clock: systemClock, ...optionsOf(path, options) });
   onTestFinished(() => store.close());
   return store;
 }

@@ -2,7 +2,7 @@
 import { createInterface } from 'node:readline';
 import { systemClock } from '../../src/lib/clock.ts';
 import type { StoreUnavailable } from '../../src/store/contract.ts';
-import { SqliteStore, type SqliteStoreOptions } from '../../src/store/sqlite/sqlite-store.ts';
+import { openSqliteStore, type SqliteStoreOptions } from './open-store.ts';
 import { newRequest, paid } from './requests.ts';
 
 /** `refused`: why the call was rejected. */
@@ -18,7 +18,7 @@ export interface RemoteRequest {
 export type RemoteCall = 'start' | 'peek' | 'complete' | 'release' | 'health' | 'refusing' | 'close';
 
 const options = JSON.parse(process.argv[2] ?? '') as Omit<SqliteStoreOptions, 'clock'>;
-const store = await SqliteStore.open({ ...options, clock: systemClock });
+const store = await openSqliteStore({ ...options, clock: systemClock });
 
 async function make(call: RemoteCall, { key, requestId, token }: RemoteRequest): Promise<unknown> {
   const request = { ...newRequest({ key, requestId }), token: Buffer.from(token, 'hex') as never };

@@ -5,7 +5,7 @@ import { identityFileOf } from '../../gateway/store-watch.ts';
 import { Copy, CopyRefused, type CopyReport } from '../../ledger/copy/copy.ts';
 import { systemClock } from '../../lib/clock.ts';
 import { type CopySide, Superseded } from '../../store/copy-side.ts';
-import { openCopySide } from '../../store/open-store.ts';
+import { openCopySide } from '../../store/open-register.ts';
 import { Exit, readArguments, required, type Terminal } from '../arguments.ts';
 import { printable, table } from '../table.ts';
 import { refuseMissingStore } from './desk.ts';

@@ -4,9 +4,9 @@ import { loadConfig } from '../../config/load.ts';
 import type { Config } from '../../config/schema.ts';
 import { Desk } from '../../doubts/desk.ts';
 import type { RecordsQuestion, Refusal, RefusalReason } from '../../doubts/records.ts';
+import { openLedger } from '../../ledger/open-ledger.ts';
 import { LAYER, LAYER_RULE, recordIdOf } from '../../ledger/record-id.ts';
 import { systemClock } from '../../lib/clock.ts';
-import { openStore } from '../../store/open-store.ts';
 import { Exit, required, type Terminal } from '../arguments.ts';
 
 /** Opens only the store of the configuration, with a desk on it, and closes it after `work`. */
@@ -19,7 +19,7 @@ export async function withDesk<T>(
   refuseMissingStore(config);
   const { leaseMs } = config.lock;
   const { maxStoredBytes, layer } = config.idempotency;
-  const store = await openStore(config, systemClock);
+  const store = await openLedger(config, systemClock);
   try {
     return await work(
       new Desk(store, { layer, leaseMs, maxStoredBytes, clock: systemClock, source: 'command_line' }),

@@ -8,9 +8,9 @@ import { Redis } from 'ioredis';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { parse, stringify } from 'yaml';
 import { parseConfig } from '../../../src/config/load.ts';
+import { openLedger } from '../../../src/ledger/open-ledger.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
 import { createSandbox } from '../../../src/sandbox/sandbox.ts';
-import { openStore } from '../../../src/store/open-store.ts';
 import { newFolder, run } from '../../support/command.ts';
 import { parsedConfig, shutdownWithinMs, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
@@ -155,7 +155,7 @@ describe('compose.yaml', () => {
     const { store } = parseConfig(read('config/compose/gateway.yaml'), ENV);
     expect(store).toMatchObject({ kind: 'redis', url: `redis://oncegate:${password}@redis:6379` });
     const url = `redis://oncegate:${password}@127.0.0.1:${port}`;
-    const opened = await openStore(
+    const opened = await openLedger(
       parsedConfig(testConfig(folder, 'http://127.0.0.1:1', { store: { kind: 'redis', url } })),
       systemClock,
     );

@@ -8,8 +8,7 @@
 import diagnostics from 'node:diagnostics_channel';
 import { rmSync } from 'node:fs';
 import { isMainThread } from 'node:worker_threads';
-import { RedisStore } from '../../../src/store/redis/redis-store.ts';
-import { SqliteStore } from '../../../src/store/sqlite/sqlite-store.ts';
+import { Ledger } from '../../../src/ledger/ledger.ts';
 
 const { PAUSE_AT: at, PAUSE_FILE: file = '' } = process.env;
 
@@ -24,13 +23,11 @@ function reached(): void {
 }
 
 if (isMainThread && at === 'after_start') {
-  for (const { prototype } of [SqliteStore, RedisStore]) {
-    const { start } = prototype;
-    prototype.start = async function (execution) {
-      const answer = await start.call(this as never, execution);
-      if (answer.kind === 'started') reached();
-      return answer;
-    };
-  }
+  const { start } = Ledger.prototype;
+  Ledger.prototype.start = async function (execution) {
+    const answer = await start.call(this, execution);
+    if (answer.kind === 'started') reached();
+    return answer;
+  };
 }
 if (isMainThread && at === 'before_connect') diagnostics.subscribe('undici:client:beforeConnect', reached);

@@ -5,10 +5,10 @@ import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
 import { stringify } from 'yaml';
 import type { RecordView } from '../../../src/doubts/records.ts';
+import { openLedger } from '../../../src/ledger/open-ledger.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
 import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import type { AuditRecord, Execution, Store } from '../../../src/store/contract.ts';
-import { openStore } from '../../../src/store/open-store.ts';
 import { withdraw } from '../../support/client.ts';
 import { FAST_START, inShell, newFolder, run } from '../../support/command.ts';
 import { type MoreConfig, parsedConfig, testConfig } from '../../support/config.ts';
@@ -39,7 +39,7 @@ async function openIncident(count: number, more: MoreConfig = {}) {
   const folder = newFolder();
   const file = join(folder, 'gateway.yaml');
   writeFileSync(file, stringify(input));
-  const store: Store = await openStore(parsedConfig(input), systemClock);
+  const store: Store = await openLedger(parsedConfig(input), systemClock);
   onTestFinished(() => store.close());
   const requests = Array.from({ length: count }, () => newRequest());
   // A few at a time: on a busy machine, the store must answer within its time limit.

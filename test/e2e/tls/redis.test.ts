@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import tls from 'node:tls';
 import { beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { systemClock } from '../../../src/lib/clock.ts';
-import { openCopySide } from '../../../src/store/open-store.ts';
+import { openCopySide } from '../../../src/store/open-register.ts';
 import { Authority, replaceFiles } from '../../support/certificates.ts';
 import { withdraw } from '../../support/client.ts';
 import { type ConfigInput, parsedConfig } from '../../support/config.ts';

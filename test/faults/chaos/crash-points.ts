@@ -4,9 +4,8 @@
  */
 import diagnostics from 'node:diagnostics_channel';
 import { writeSync } from 'node:fs';
+import { Ledger } from '../../../src/ledger/ledger.ts';
 import type { Owner } from '../../../src/store/contract.ts';
-import { RedisStore } from '../../../src/store/redis/redis-store.ts';
-import { SqliteStore } from '../../../src/store/sqlite/sqlite-store.ts';
 import { type Arm, type CrashPoint, type GatewayNote, NOTES_FD } from './crash-point.ts';
 import './exit-with-suite.ts';
 
@@ -34,20 +33,18 @@ function reached(point: CrashPoint, execution?: Named): void {
 
 const nameOf = ({ merchant, key }: Named): string => `${merchant} ${key}`;
 
-for (const { prototype } of [SqliteStore, RedisStore]) {
-  const { start, complete } = prototype;
-  prototype.start = async function (execution) {
-    const answer = await start.call(this as never, execution);
-    if (answer.kind === 'started') reached('after_start', execution);
-    return answer;
-  };
-  prototype.complete = async function (execution, completion) {
-    reached('before_complete');
-    const completed = await complete.call(this as never, execution, completion);
-    reached('after_complete');
-    return completed;
-  };
-}
+const { start, complete } = Ledger.prototype;
+Ledger.prototype.start = async function (execution) {
+  const answer = await start.call(this, execution);
+  if (answer.kind === 'started') reached('after_start', execution);
+  return answer;
+};
+Ledger.prototype.complete = async function (...args) {
+  reached('before_complete');
+  const completed = await complete.apply(this, args);
+  reached('after_complete');
+  return completed;
+};
 
 // Published right before the first byte is written.
 diagnostics.subscribe('undici:client:sendHeaders', (message) => {

@@ -1,13 +1,11 @@
-import { hostname } from 'node:os';
 import type * as z from 'zod';
 import { type CertificatePaths, WatchedCertificate } from '../lib/certificate.ts';
 import { ClientTls } from '../lib/client-tls.ts';
 import { type Clock, systemClock } from '../lib/clock.ts';
-import type { Store } from './contract.ts';
 import type { CopySide } from './copy-side.ts';
 import type { lockOptions, storeOptions } from './options.ts';
 import type { Location, RedisClient } from './redis/client.ts';
-import { ResponseCipher } from './response-cipher.ts';
+import type { Register } from './register.ts';
 
 /** What a store reports while it runs. */
 export interface StoreEvents {
@@ -28,12 +26,11 @@ type RedisOptions = Extract<StoreOptions, { kind: 'redis' }>;
 
 export interface StoreSections {
   store: StoreOptions;
-  lock: z.output<typeof lockOptions>;
-  idempotency: { retentionMs: number; inDoubtRetentionMs: number };
+  lock: Pick<z.output<typeof lockOptions>, 'nodes'>;
 }
 
 /**
- * Starts the thread that {@link openStore} needs with SQLite, so that it starts while other modules are loaded.
+ * Starts the thread that {@link openRegister} needs with SQLite, so that it starts while other modules are loaded.
  *
  * @returns ends the thread if no store took it
  */
@@ -46,8 +43,9 @@ export async function prepareStore({ store }: Pick<StoreSections, 'store'>): Pro
  *
  * @throws {StoreUnavailable} with a message for the operator, if the store cannot be used
  */
-export async function openStore(
-  { store, lock, idempotency }: StoreSections,
+export async function openRegister(
+  { store, lock }: StoreSections,
+  gatewayId: string,
   clock: Clock,
   {
     unreplicated = () => {},
@@ -56,32 +54,21 @@ export async function openStore(
     committed = () => {},
     openCertificate = (name, paths) => WatchedCertificate.open({ name, paths, clock }),
   }: StoreEvents = {},
-): Promise<Store> {
-  const { retentionMs, inDoubtRetentionMs } = idempotency;
-  const lifetimes = { leaseMs: lock.leaseMs, retentionMs, inDoubtRetentionMs };
-  const cipher = new ResponseCipher(store.encryption);
-  const common = { clock, lifetimes, cipher, gatewayId: `${hostname()}:${process.pid}` };
+): Promise<Register> {
   // Import only the configured store: its dependencies take time to load.
   if (store.kind === 'redis') {
-    const { RedisStore } = await import('./redis/redis-store.ts');
+    const { RedisRegister } = await import('./redis/register.ts');
     const { replicas, mayLoseOnFailover } = store.durability;
-    const location = locationOf(store);
     const tls = await tlsOf(store, openCertificate);
-    return await RedisStore.open({
+    return await RedisRegister.open({
       ...store,
-      ...common,
-      location,
-      tls,
-      replicas,
-      mayLoseOnFailover,
-      onUnreplicated: unreplicated,
-      onClockStep: clockStepped,
-      lockNodes: lock.nodes,
+      ...{ location: locationOf(store), tls, replicas, mayLoseOnFailover, lockNodes: lock.nodes },
+      ...{ clock, gatewayId, onUnreplicated: unreplicated, onClockStep: clockStepped },
     });
   }
-  const { SqliteStore } = await import('./sqlite/sqlite-store.ts');
+  const { SqliteRegister } = await import('./sqlite/sqlite-register.ts');
   const events = { onWriterReplaced: writerReplaced, onCommitted: committed };
-  return await SqliteStore.open({ ...store, ...common, ...events });
+  return await SqliteRegister.open({ ...store, clock, ...events });
 }
 
 /** The store has just reached the same Redis. */
