@@ -4,7 +4,15 @@ import { UnknownCursor, UnreadableRecord } from '../contract.ts';
 import type { ResolutionCount } from '../doubt-count.ts';
 import type { KeyRecord, Listed, OpenCount, Page, Replace } from '../register.ts';
 import { decodeHead, decodeRecord, HEAD_BYTES } from './record-codec.ts';
-import { type Commands, leaseOf, type Names, PARTITIONS, scripts } from './register-commands.ts';
+import {
+  type Commands,
+  idOf,
+  leaseOf,
+  type Names,
+  PARTITIONS,
+  scripts,
+  shortOf,
+} from './register-commands.ts';
 
 /** What the operators' commands need of the register. */
 export interface Access {
@@ -24,11 +32,11 @@ const KEYS_PER_PAGE = 1000;
 const KEYS_PER_SCAN = 250;
 
 /** An entry in the index of open records. */
-export const entryOf = (id: string, operation: string): string => `${id} ${operation}`;
+export const entryOf = (short: string, operation: string): string => `${short} ${operation}`;
 /** Negative while the record is executing. */
 export const scoreOf = ({ state, createdAtMs }: KeyRecord): number =>
   state === 'executing' ? -createdAtMs : createdAtMs;
-const idIn = (entry: string): Scope => entry.slice(0, entry.indexOf(' ')) as Scope;
+const idIn = (entry: string): Scope => idOf(entry.slice(0, entry.indexOf(' ')));
 
 /** The field of the hash that counts resolutions. */
 export const resolutionField = ({ as, by }: NonNullable<Replace['counted']>): string => `${as} ${by}`;
@@ -47,14 +55,22 @@ export async function listRecords(
     const indexes = await Promise.all(starts.map((start) => entriesOf(access, start, 0, -1)));
     for (const [at, entries] of indexes.entries()) {
       // The order of ids, which no change of a record changes.
-      const rest = entries.toSorted().filter((entry) => idIn(entry) > cursor);
+      const rest = entries
+        .map((entry) => ({ entry, id: idIn(entry) }))
+        .filter(({ id }) => id > cursor)
+        .toSorted((a, b) => (a.id < b.id ? -1 : 1));
       while (rest.length > 0) {
         const some = rest.splice(0, limit - records.length);
-        const listed = await Promise.all(some.map((entry) => listedOf(access, idIn(entry))));
+        const listed = await Promise.all(some.map(({ id }) => listedOf(access, id)));
         records.push(...listed.filter((one) => one !== undefined).filter(isOpen));
         const closed = some.filter((_, n) => !listed[n] || !isOpen(listed[n]));
-        if (closed.length > 0) await sweep(access, starts[at] as string, closed);
-        if (records.length >= limit) return { records, cursor: idIn(some.at(-1) as string) };
+        if (closed.length > 0)
+          await sweep(
+            access,
+            starts[at] as string,
+            closed.map(({ entry }) => entry),
+          );
+        if (records.length >= limit) return { records, cursor: some.at(-1)?.id as string };
       }
     }
   }
@@ -146,10 +162,13 @@ async function scanRecords(access: Access, limit: number, cursor: string): Promi
 }
 
 const ID = /^[0-9a-f]{64}$/;
+const SHORT = /^[\w-]{43}$/;
 
 /** The ids of the records among these keys. Others are leases, indexes, and so on. */
 const idsIn = (keys: string[]): Scope[] =>
-  [...new Set(keys.map((key) => key.slice(key.indexOf('}:') + 2)))].filter((id) => ID.test(id)) as Scope[];
+  [...new Set(keys.map((key) => key.slice(key.indexOf('}:') + 2)))]
+    .filter((short) => SHORT.test(short))
+    .map(idOf);
 
 /** The masters by address. A single server has the empty name. */
 function mastersOf(client: Commands['client']): Map<string, Redis> {
@@ -258,7 +277,7 @@ export async function repairIndex(access: Access, report: (keys: number) => void
 async function addToIndex(access: Access, id: Scope): Promise<void> {
   const listed = await listedOf(access, id);
   if (!listed || listed.unreadable !== undefined || !isOpen(listed)) return;
-  const entry = entryOf(id, listed.head.operation);
+  const entry = entryOf(shortOf(id), listed.head.operation);
   const start = access.names.startOf(id);
   // A change of the record may have written the entry meanwhile, and then that is right.
   await access.commands.client.zadd(`${start}open`, 'NX', scoreOf(listed.head), Buffer.from(entry, 'latin1'));

@@ -8,34 +8,28 @@ import type { KeyRecord } from '../register.ts';
  *   0     o open, c completed
  *   1     revision, 16 bytes
  *   17    version of the format
- *   18    state: e executing, d in doubt, c completed with a response, t completed as a tombstone
- *   19    flags, u8: 1 the record was in doubt, 2 its owner gave up, 4 it was restarted, 8 it has an extension
- *   20    token, 16 bytes
- *   36    fingerprint, 32 bytes
- *   68    leaseMs, retentionMs, inDoubtRetentionMs, u48 each
- *   86    createdAtMs, changedAtMs, f64 each
- *   102   merchant, operation, key, request id, gateway id, encryption key id, cause: u8 length and latin1 bytes each. Only
+ *   18    flags, u8: 1 in doubt, 2 was in doubt, 4 its owner gave up, 8 restarted, 16 a tombstone, 32 there is an extension
+ *   19    token, 16 bytes
+ *   35    fingerprint, 32 bytes
+ *   67    leaseMs u32; retentionMs, inDoubtRetentionMs u40 each; createdAtMs, changedAtMs u48 each
+ *   93    merchant, operation, key, request id, gateway id, encryption key id, cause: u8 length and latin1 bytes each. Only
  *         a completed record whose response is encrypted has an encryption key id; in the others it is empty
  *   then  with that flag: u16 length of the extension, the extension
- *   then  c and t: status u16; c: u32 length of the headers, u32 length of the body, the headers (each u32 length and
- *         latin1 bytes), the body. If the response is encrypted, the headers are empty, and the body is the sealed response
+ *   then  in a completed record: status u16; if it is no tombstone: u32 length of the headers, u32 length of the body, the
+ *         headers (each u32 length and latin1 bytes), the body. If the response is encrypted, the headers are empty, and the
+ *         body is the sealed response
  *
  * Numbers are big-endian.
  */
 export const layout = {
-  ...{ open: 0, revision: 1, version: 17, state: 18, flags: 19, token: 20, fingerprint: 36 },
-  ...{ leaseMs: 68, retentionMs: 74, inDoubtRetentionMs: 80, createdAtMs: 86, changedAtMs: 94, texts: 102 },
+  ...{ open: 0, revision: 1, version: 17, flags: 18, token: 19, fingerprint: 35, leaseMs: 67 },
+  ...{ retentionMs: 71, inDoubtRetentionMs: 76, createdAtMs: 81, changedAtMs: 87, texts: 93 },
 };
 
 const VERSION = 3;
 const [OPEN, COMPLETED] = [0x6f, 0x63];
-const [WAS_IN_DOUBT, OWNER_GAVE_UP, RESTARTED, EXTENDED] = [1, 2, 4, 8];
-const STATE_CODES = {
-  ...{ executing: 0x65, in_doubt: 0x64, completed: 0, response: 0x63, sealed: 0x63, tombstone: 0x74 },
-};
-const STATES: Record<number, KeyRecord['state']> = {
-  ...{ 101: 'executing', 100: 'in_doubt', 99: 'completed', 116: 'completed' },
-};
+const [IN_DOUBT, WAS_IN_DOUBT, OWNER_GAVE_UP, RESTARTED, TOMBSTONE, EXTENDED] = [1, 2, 4, 8, 16, 32];
+const ALL_FLAGS = 63;
 const NONE: Buffer = Buffer.alloc(0);
 const TEXTS = 7;
 const LONGEST_TEXT = 255;
@@ -61,19 +55,20 @@ export function encodeRecord(record: KeyRecord): Buffer {
   bytes[layout.open] = completion ? COMPLETED : OPEN;
   record.revision.copy(bytes, layout.revision);
   bytes[layout.version] = VERSION;
-  bytes[layout.state] = STATE_CODES[completion?.kind ?? record.state];
   bytes[layout.flags] =
+    (record.state === 'in_doubt' ? IN_DOUBT : 0) |
     (record.wasInDoubt ? WAS_IN_DOUBT : 0) |
     (record.ownerGaveUp ? OWNER_GAVE_UP : 0) |
     (record.restarted ? RESTARTED : 0) |
+    (completion?.kind === 'tombstone' ? TOMBSTONE : 0) |
     (extension ? EXTENDED : 0);
   record.token.copy(bytes, layout.token);
   record.fingerprint.copy(bytes, layout.fingerprint);
-  bytes.writeUIntBE(lifetimes.leaseMs, layout.leaseMs, 6);
-  bytes.writeUIntBE(lifetimes.retentionMs, layout.retentionMs, 6);
-  bytes.writeUIntBE(lifetimes.inDoubtRetentionMs, layout.inDoubtRetentionMs, 6);
-  bytes.writeDoubleBE(record.createdAtMs, layout.createdAtMs);
-  bytes.writeDoubleBE(record.changedAtMs, layout.changedAtMs);
+  bytes.writeUInt32BE(lifetimes.leaseMs, layout.leaseMs);
+  bytes.writeUIntBE(lifetimes.retentionMs, layout.retentionMs, 5);
+  bytes.writeUIntBE(lifetimes.inDoubtRetentionMs, layout.inDoubtRetentionMs, 5);
+  bytes.writeUIntBE(record.createdAtMs, layout.createdAtMs, 6);
+  bytes.writeUIntBE(record.changedAtMs, layout.changedAtMs, 6);
   let at = writeText(bytes, merchant, layout.texts);
   at = writeText(bytes, operation, at);
   at = writeText(bytes, key, at);
@@ -119,7 +114,7 @@ export function decodeRecord(bytes: Buffer): KeyRecord {
   if (end > bytes.length) throw endsTooEarly();
   if (end < bytes.length) throw new UnreadableRecord('there are bytes after its last field');
   if (head.state !== 'completed') return head;
-  if (bytes[layout.state] === STATE_CODES.tombstone) {
+  if (((bytes[layout.flags] as number) & TOMBSTONE) !== 0) {
     head.completion = { kind: 'tombstone', status };
     return head;
   }
@@ -163,11 +158,10 @@ export function decodeHead(bytes: Buffer): Parts {
   if (bytes[layout.version] !== VERSION)
     throw new UnreadableRecord(`its format version is ${bytes[layout.version]}`);
   const flags = bytes[layout.flags] as number;
-  if (flags > (WAS_IN_DOUBT | OWNER_GAVE_UP | RESTARTED | EXTENDED))
+  const isOpen = bytes[layout.open] === OPEN;
+  if (flags > ALL_FLAGS || flags & (isOpen ? TOMBSTONE : IN_DOUBT))
     throw new UnreadableRecord('its flags are unknown');
-  const createdAtMs = bytes.readDoubleBE(layout.createdAtMs);
-  const changedAtMs = bytes.readDoubleBE(layout.changedAtMs);
-  if (!Number.isFinite(createdAtMs + changedAtMs)) throw new UnreadableRecord('a time is not a number');
+  if (!isOpen && bytes[layout.open] !== COMPLETED) throw new UnreadableRecord('its state is unknown');
   const operationAt = layout.texts + 1 + (bytes[layout.texts] as number);
   const keyAt = operationAt + 1 + (bytes[operationAt] as number);
   const requestIdAt = keyAt + 1 + (bytes[keyAt] as number);
@@ -179,20 +173,11 @@ export function decodeHead(bytes: Buffer): Parts {
   if (!(textsEnd <= bytes.length)) throw endsTooEarly();
   const texts = bytes.toString('latin1', layout.texts, textsEnd);
   const text = (at: number, end: number) => texts.substring(at + 1 - layout.texts, end - layout.texts);
-  const code = bytes[layout.state] as number;
-  const state = STATES[code];
-  const isOpen = bytes[layout.open] === OPEN;
-  if (
-    state === undefined ||
-    isOpen !== (state !== 'completed') ||
-    (!isOpen && bytes[layout.open] !== COMPLETED)
-  )
-    throw new UnreadableRecord('its state is unknown');
-  if (causeAt > keyIdAt + 1 && code !== STATE_CODES.sealed)
+  if (causeAt > keyIdAt + 1 && (isOpen || flags & TOMBSTONE))
     throw new UnreadableRecord('it is encrypted, and has no response');
   const head: KeyRecord = {
     revision: bytes.subarray(layout.revision, layout.version),
-    state,
+    state: isOpen ? (flags & IN_DOUBT ? 'in_doubt' : 'executing') : 'completed',
     token: bytes.subarray(layout.token, layout.fingerprint) as Token,
     fingerprint: bytes.subarray(layout.fingerprint, layout.leaseMs) as Fingerprint,
     merchant: text(layout.texts, operationAt),
@@ -201,16 +186,16 @@ export function decodeHead(bytes: Buffer): Parts {
     requestId: text(requestIdAt, gatewayIdAt),
     gatewayId: text(gatewayIdAt, keyIdAt),
     lifetimes: {
-      leaseMs: bytes.readUIntBE(layout.leaseMs, 6),
-      retentionMs: bytes.readUIntBE(layout.retentionMs, 6),
-      inDoubtRetentionMs: bytes.readUIntBE(layout.inDoubtRetentionMs, 6),
+      leaseMs: bytes.readUInt32BE(layout.leaseMs),
+      retentionMs: bytes.readUIntBE(layout.retentionMs, 5),
+      inDoubtRetentionMs: bytes.readUIntBE(layout.inDoubtRetentionMs, 5),
     },
     wasInDoubt: (flags & WAS_IN_DOUBT) !== 0,
     ownerGaveUp: (flags & OWNER_GAVE_UP) !== 0,
     restarted: (flags & RESTARTED) !== 0,
     cause: text(causeAt, textsEnd),
-    createdAtMs,
-    changedAtMs,
+    createdAtMs: bytes.readUIntBE(layout.createdAtMs, 6),
+    changedAtMs: bytes.readUIntBE(layout.changedAtMs, 6),
   };
   if (causeAt > keyIdAt + 1) head.encryptionKeyId = text(keyIdAt, causeAt);
   let at = textsEnd;
@@ -222,9 +207,9 @@ export function decodeHead(bytes: Buffer): Parts {
     head.extension = bytes.subarray(extensionAt, at);
   }
   if (isOpen) return { head, status: 0, headersAt: at, bodyAt: at, end: at };
-  if (at + (code === STATE_CODES.tombstone ? 2 : 10) > bytes.length) throw endsTooEarly();
+  if (at + (flags & TOMBSTONE ? 2 : 10) > bytes.length) throw endsTooEarly();
   const status = bytes.readUInt16BE(at);
-  if (code === STATE_CODES.tombstone) return { head, status, headersAt: at, bodyAt: at, end: at + 2 };
+  if (flags & TOMBSTONE) return { head, status, headersAt: at, bodyAt: at, end: at + 2 };
   const headersAt = at + 10;
   const bodyAt = headersAt + bytes.readUInt32BE(at + 2);
   return { head, status, headersAt, bodyAt, end: bodyAt + bytes.readUInt32BE(at + 6) };

@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { Redis } from 'ioredis';
+import type { Scope } from '../../lib/brands.ts';
 import { programFile } from '../../lib/program-files.ts';
 import {
   STORE_FORMAT,
@@ -257,9 +258,13 @@ export class Names {
   }
 
   recordOf(id: string): string {
-    return this.startOf(id) + id;
+    return this.startOf(id) + shortOf(id);
   }
 }
+
+/** An id as names have it: a third shorter in Redis' memory. */
+export const shortOf = (id: string): string => Buffer.from(id, 'hex').toString('base64url');
+export const idOf = (short: string): Scope => Buffer.from(short, 'base64url').toString('hex') as Scope;
 
 export const leaseOf = (record: string): string => `${record}:lease`;
 export const auditOf = (record: string): string => `${record}:audit`;

@@ -38,6 +38,7 @@ import {
   type Reading,
   type Reply,
   scripts,
+  shortOf,
 } from './register-commands.ts';
 import type { Argument } from './script-command.ts';
 import { requireFormat } from './store-format.ts';
@@ -157,12 +158,13 @@ export class RedisRegister implements Register {
     const { refusal } = this.#health;
     if (refusal) return Promise.reject(new StoreUnavailable(refusal, { maybeWritten: false }));
     const start = this.#names.startOf(id);
-    const key = start + id;
+    const short = shortOf(id);
+    const key = start + short;
     const keys = [key, `${start}open`, leaseOf(key), `${start}closed`, voidOf(start, record.token)];
     const args: Argument[] = [
       encodeRecord(record),
       lifetimeOf(expiresInMs),
-      entryOf(id, record.operation),
+      entryOf(short, record.operation),
       scoreOf(record),
       this.replicates ? 1 : 0,
     ];
@@ -176,13 +178,14 @@ export class RedisRegister implements Register {
     const { voidToken, audit, counted, mayBeLost } = write;
     const waits = this.replicates && !mayBeLost;
     const start = this.#names.startOf(id);
-    const key = start + id;
+    const short = shortOf(id);
+    const key = start + short;
     const keys = [key, `${start}open`, leaseOf(key), `${start}closed`];
     const args: Argument[] = [
       revision ?? '',
       record ? encodeRecord(record) : '',
       expiresInMs === 'unchanged' ? '' : lifetimeOf(expiresInMs),
-      entryOf(id, operation),
+      entryOf(short, operation),
       !record || record.state === 'completed' ? '' : scoreOf(record),
       waits ? 1 : 0,
       endLeaseOf ? this.#leaseValueToEnd(endLeaseOf) : '',
