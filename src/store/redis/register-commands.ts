@@ -5,6 +5,7 @@ import type { Scope } from '../../lib/brands.ts';
 import { programFile } from '../../lib/program-files.ts';
 import {
   STORE_FORMAT,
+  StoreClosed,
   StoreUnavailable,
   UnknownCursor,
   UnreadableMark,
@@ -221,7 +222,7 @@ function failureOf(error: unknown): Error {
   if (name === 'ReplyError') {
     if (message.startsWith('MARK')) return new UnreadableMark();
     if (message.startsWith('WRONGTYPE')) return new UnreadableRecord('the key holds another type of value');
-    if (message === 'CLOSED') return refused('the records are being moved to another store, or were');
+    if (message === 'CLOSED') return new StoreClosed();
     if (message === 'VOIDED') return refused('the execution was given up: its token is voided');
   }
   const maybeWritten = !(name === 'ReplyError' ? REFUSED : NEVER_SENT).test(message);

@@ -4,7 +4,7 @@
 -- KEYS[1]  record
 -- KEYS[2]  index of the partition's open records
 -- KEYS[3]  lease
--- KEYS[4]  mark that the partition is closed
+-- KEYS[4]  mark of a copy. Its first letter: n, the partition takes writes; s, no starts; a, no writes
 -- KEYS[5]  mark of a voided token
 -- ARGV[1]  the record
 -- ARGV[2]  its lifetime in milliseconds
@@ -19,9 +19,12 @@
 local held = redis.call('SET', KEYS[1], ARGV[1], 'NX', 'GET', 'PX', ARGV[2])
 if not held then
   if redis.call('EXISTS', KEYS[4], KEYS[5]) > 0 then
-    redis.call('DEL', KEYS[1])
-    if redis.call('EXISTS', KEYS[5]) == 1 then return redis.error_reply('VOIDED') end
-    return redis.error_reply('CLOSED')
+    local closed = redis.call('GETRANGE', KEYS[4], 0, 0)
+    local refusal = redis.call('EXISTS', KEYS[5]) == 1 and 'VOIDED' or (closed ~= '' and closed ~= 'n' and 'CLOSED')
+    if refusal then
+      redis.call('DEL', KEYS[1])
+      return redis.error_reply(refusal)
+    end
   end
   -- A damaged index must not keep a payout from being stored.
   redis.pcall('ZADD', KEYS[2], ARGV[4], ARGV[3])

@@ -4,7 +4,7 @@
 -- KEYS[1]  record
 -- KEYS[2]  index of the partition's open records
 -- KEYS[3]  lease
--- KEYS[4]  mark that the partition is closed
+-- KEYS[4]  mark of a copy, as in create.lua
 -- KEYS[5]  mark of a voided token        (5 to 7 only with ARGV[8] to ARGV[13])
 -- KEYS[6]  audit trail, a list
 -- KEYS[7]  numbers of resolutions, a hash
@@ -16,7 +16,7 @@
 -- ARGV[6]  '1' if a WAIT follows
 -- ARGV[7]  value of the lease that ends, whatever happens; '' for none
 -- ARGV[8]  '1' to refuse while the lease exists
--- ARGV[9]  '1' to refuse if the partition is closed to starts
+-- ARGV[9]  '1' to refuse also if the partition takes no starts
 -- ARGV[10] how long the token is voided in milliseconds, whatever happens; '' does not void it
 -- ARGV[11] the audit record; '' for none
 -- ARGV[12] how long the audit trail is kept, in milliseconds
@@ -42,8 +42,8 @@ if not isExpected or (ARGV[8] == '1' and redis.call('EXISTS', KEYS[3]) == 1) the
   if string.byte(held) ~= 111 then return held end
   return { held, redis.call('PTTL', KEYS[1]), redis.call('EXISTS', KEYS[3]) }
 end
-local closed = redis.call('GET', KEYS[4])
-if closed and (closed ~= 's' or ARGV[9] == '1') then return redis.error_reply('CLOSED') end
+local closed = redis.call('GETRANGE', KEYS[4], 0, 0)
+if closed ~= '' and closed ~= 'n' and (closed ~= 's' or ARGV[9] == '1') then return redis.error_reply('CLOSED') end
 if ARGV[11] and ARGV[11] ~= '' then
   redis.call('RPUSH', KEYS[6], ARGV[11])
   redis.call('PEXPIRE', KEYS[6], ARGV[12])
