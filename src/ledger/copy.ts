@@ -61,7 +61,7 @@ export class Copy {
   readonly #clock: Clock;
   readonly #pollMs: number;
   readonly #runId = randomUUID();
-  #saidMs = 0;
+  #saidMs = Number.NEGATIVE_INFINITY;
 
   constructor(options: CopyOptions) {
     const {
@@ -242,18 +242,19 @@ export class Copy {
   /** Copies everything, in one pass during which no server was replaced. */
   async #copyAll(source: CopyMark, destination: CopyMark): Promise<Counts> {
     for (;;) {
+      this.#saidMs = this.#clock.monotonicMs();
+      await this.#requireMarks(source, destination);
       const servers = await this.#servers();
       const counts = { records: 0, open: 0, audits: 0 };
       const unreadable: string[] = [];
-      this.#saidMs = this.#clock.monotonicMs();
-      for await (const page of this.#from.scan()) {
+      for await (const page of this.#from.scan())
         for (let at = 0; at < page.length; at += COPIED_AT_ONCE) {
           const some = page.slice(at, at + COPIED_AT_ONCE);
           await Promise.all(some.map((scanned) => this.#copyOne(scanned, counts, unreadable)));
+          // Also at once after this process was paused.
+          if (await this.#sayAtTimes(`copied ${counts.records} records so far`))
+            await this.#requireMarks(source, destination);
         }
-        if (await this.#sayAtTimes(`copied ${counts.records} records so far`))
-          await this.#requireMarks(source, destination);
-      }
       if (unreadable.length > 0) throw cannotRead(this.#from, unreadable);
       if ((await this.#servers()) === servers) return counts;
       await this.#say('a server was replaced, or slots moved: copying everything again');
@@ -287,9 +288,12 @@ export class Copy {
     const expiresInMs = seen.expiresInMs < 0 ? lifetimes.inDoubtRetentionMs : seen.expiresInMs;
     const write = { kind: 'replace', revision: undefined, record, operation, expiresInMs } as const;
     const reply = await this.#to.register.replace(id, write);
-    // A gateway on the destination may have marked the copy of an earlier run in doubt.
-    if (!reply.done && !reply.held?.record.token.equals(token))
-      throw new CopyRefused(`${this.#to.name} has another record of ${id}, which no copy has written`);
+    // A gateway that was started there too early may have found the owner dead, and noted that.
+    const isMarked = !reply.done && state === 'executing' && reply.held?.record.state === 'in_doubt';
+    if (!reply.done && !(isMarked && reply.held?.record.token.equals(token)))
+      throw new CopyRefused(
+        `${this.#to.name} has another record of ${id}, which this copy has not written: undo it, and begin again`,
+      );
     counts.records++;
     if (state !== 'completed') counts.open++;
   }

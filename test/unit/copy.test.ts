@@ -1,0 +1,533 @@
+/** A copy between two registers in memory: killed at each step, begun again, undone, and refused. */
+import { describe, expect, it } from 'vitest';
+import { Copy, type CopyOptions, CopyRefused } from '../../src/ledger/copy.ts';
+import { Ledger } from '../../src/ledger/ledger.ts';
+import type { Scope } from '../../src/lib/brands.ts';
+import { type AuditRecord, type Execution, StoreClosed } from '../../src/store/contract.ts';
+import { MemoryRegister } from '../../src/store/memory.ts';
+import {
+  type CopyRegister,
+  type CopyState,
+  decodeCopyMark,
+  encodeCopyMark,
+  type Register,
+  type Seen,
+} from '../../src/store/register.ts';
+import { duplicateOf, newRequest, paid } from '../support/requests.ts';
+import { until } from '../support/until.ts';
+
+const lifetimes = { leaseMs: 10, retentionMs: 1_000_000, inDoubtRetentionMs: 10_000_000 };
+const note = { by: 'ada', reason: 'in the books' };
+
+class Killed extends Error {}
+
+/** Two stores, the old one with a record of each kind, and a clock that stands still. */
+class World {
+  nowMs = 1000;
+  readonly clock = { monotonicMs: () => this.nowMs, wallMs: () => this.nowMs };
+  readonly from = this.store();
+  readonly to = this.store();
+  readonly old = this.gateway(this.from);
+  records: Execution[] = [];
+  /** The key of this one is free. */
+  freed!: Execution;
+
+  static async open(): Promise<World> {
+    const world = new World();
+    const { old } = world;
+    for (const mode of ['protect', 'observe'] as const) await old.mark(mode);
+    const [completed, large, gaveUp, resolved, freed, dead] = (await Promise.all(
+      Array.from({ length: 6 }, () => world.start()),
+    )) as [Execution, Execution, Execution, Execution, Execution, Execution];
+    await old.complete(completed, paid());
+    await old.complete(large, { kind: 'tombstone', status: 201 });
+    for (const { scope, token } of [gaveUp, resolved, freed])
+      await old.markInDoubt({ scope, token }, 'timeout');
+    await old.resolve(resolved.scope, resolved.token, { as: 'completed', completion: paid('books') }, note);
+    await old.resolve(freed.scope, freed.token, { as: 'released' }, note);
+    world.records = [completed, large, gaveUp, resolved, dead];
+    world.freed = freed;
+    world.nowMs += 2 * lifetimes.leaseMs;
+    return world;
+  }
+
+  store(id?: string): MemoryRegister {
+    return new MemoryRegister(() => this.nowMs, id);
+  }
+
+  /** A gateway that was started just now. */
+  gateway(register: MemoryRegister): Ledger {
+    return new Ledger(register, { gatewayId: 'gateway', lifetimes, clock: this.clock });
+  }
+
+  async start(): Promise<Execution> {
+    const request = newRequest();
+    expect(await this.old.start(request)).toEqual({ kind: 'started' });
+    return request;
+  }
+
+  copy(more: Partial<CopyOptions> = {}): Copy {
+    return new Copy({ from: this.from, to: this.to, clock: this.clock, pollMs: 1, ...more });
+  }
+
+  /** As the command that meets something at its nth call to a store. */
+  copyWith(at: (call: number) => unknown): Copy {
+    let calls = 0;
+    const watch = <T extends object>(object: T): T => watched(object, () => at(++calls));
+    return this.copy({ from: watch(this.from), to: watch(this.to) });
+  }
+
+  async states(): Promise<(CopyState | undefined)[]> {
+    return [await this.from.readCopyMark(), await this.to.readCopyMark()].map((mark) => mark?.state);
+  }
+
+  async content(register: MemoryRegister): Promise<[Seen | undefined, AuditRecord[]][]> {
+    const scopes = [...this.records, this.freed].map(({ scope }) => scope);
+    return await Promise.all(scopes.map(async (id) => [await register.read(id), await register.audit(id)]));
+  }
+
+  /** The same, whether or not a gateway has noted meanwhile that the owner is dead. */
+  async #meaning(register: MemoryRegister): Promise<unknown[]> {
+    const content = await this.content(register);
+    return content.map(([seen, audit]) => {
+      if (seen?.record.state !== 'executing' && seen?.record.state !== 'in_doubt') return [seen, audit];
+      const { record, expiresInMs } = seen;
+      return [record.token, record.ownerGaveUp, expiresInMs, audit];
+    });
+  }
+
+  /** What the first start after a restart is answered. */
+  async serves(register: MemoryRegister, request = newRequest()): Promise<string> {
+    const ledger = this.gateway(register);
+    const { kind } = await ledger.start(request).catch((error: unknown) => {
+      expect(error).toBeInstanceOf(StoreClosed);
+      return { kind: 'closed' };
+    });
+    if (kind === 'started') await ledger.release(request);
+    return kind;
+  }
+
+  /** Once the copy has begun, no key can be started on both stores, and none again that the old store knows. */
+  async expectNoKeyTwice(): Promise<void> {
+    const [, destination] = await this.states();
+    if (!destination || destination === 'undone') return;
+    const starts = await Promise.all([this.serves(this.from), this.serves(this.to)]);
+    expect(starts).not.toEqual(['started', 'started']);
+    for (const record of this.records)
+      expect(await this.serves(this.to, duplicateOf(record))).not.toBe('started');
+  }
+
+  async expectUndone(): Promise<void> {
+    const nothing = [...this.records, this.freed].map(() => [undefined, []]);
+    expect(await this.content(this.to)).toEqual(nothing);
+    expect([await this.serves(this.from), await this.serves(this.to)]).toEqual(['started', 'started']);
+  }
+
+  async expectMoved(): Promise<void> {
+    expect(await this.states()).toEqual(['moved', 'opened']);
+    expect(await this.#meaning(this.to)).toEqual(await this.#meaning(this.from));
+    expect([await this.serves(this.from), await this.serves(this.to)]).toEqual(['closed', 'started']);
+  }
+}
+
+/** Calls `before` ahead of each call of a method, those of its register too. It may throw. */
+function watched<T extends object>(object: T, before: () => unknown): T {
+  return new Proxy(object, {
+    get(target, name) {
+      const member = Reflect.get(target, name, target);
+      if (name === 'register') return watched(member as object, before);
+      if (typeof member !== 'function') return member;
+      if (name === 'scan') return member.bind(target);
+      return async (...args: unknown[]) => {
+        await before();
+        return await Reflect.apply(member, target, args);
+      };
+    },
+  });
+}
+
+/** The same with other methods. */
+const withMethods = <T extends object>(object: T, methods: Partial<T>): T =>
+  new Proxy(object, {
+    get(target, name) {
+      const member = Reflect.get(name in methods ? methods : target, name, target);
+      return typeof member === 'function' && !(name in methods) ? member.bind(target) : member;
+    },
+  });
+
+/** The first of the two, until `isOther`. */
+function switched(first: MemoryRegister, other: MemoryRegister, isOther: () => boolean): CopyRegister {
+  let now = first;
+  const next = (): MemoryRegister => {
+    if (now === first && isOther()) now = other;
+    return now;
+  };
+  return new Proxy(first, {
+    get(target, name) {
+      const member = Reflect.get(target, name, target);
+      if (name === 'register') return switched(first, other, () => next() === other);
+      if (typeof member !== 'function') return member;
+      return (...args: unknown[]) => Reflect.apply(member, next(), args);
+    },
+  });
+}
+
+const idOf = async (register: MemoryRegister) => (await register.readMark('protect'))?.id;
+
+/** Kills a run when the source is sealed. */
+const refuseRecords = (world: World) => async () => {
+  if ((await world.states())[0] === 'sealed') throw new Killed();
+};
+
+/** Kills `work` ahead of each of its calls in turn, each time in a new world, and goes on there. Returns the number of calls. */
+async function killedAtEachCall(
+  open: () => Promise<World>,
+  work: (copy: Copy) => Promise<unknown>,
+  goOn: (world: World) => Promise<void>,
+): Promise<number> {
+  for (let last = 1; ; last++) {
+    const world = await open();
+    const copy = world.copyWith((call) => {
+      if (call >= last) throw new Killed();
+    });
+    if (await isDone(work(copy))) return last - 1;
+    await goOn(world);
+  }
+}
+
+async function isDone(work: Promise<unknown>): Promise<boolean> {
+  const error = await work.then(() => undefined).catch((why: unknown) => why);
+  if (error) expect(error).toBeInstanceOf(Killed);
+  return !error;
+}
+
+/** A world whose copy was killed in this state of the source, and if it is sealed, in the middle of the records. */
+async function killedIn(state: CopyState): Promise<World> {
+  const world = await World.open();
+  let calls = 0;
+  const copy = world.copyWith(async () => {
+    const [source] = await world.states();
+    if (source === state && ++calls > (state === 'sealed' ? 8 : 0)) throw new Killed();
+  });
+  expect(await isDone(copy.run())).toBe(false);
+  return world;
+}
+
+describe('a copy', () => {
+  it('has every record as it was, with what is left of its life, and every audit trail', async () => {
+    const world = await World.open();
+    const { from, to, records } = world;
+    expect(await world.copy().run()).toEqual({ records: 5, open: 2, audits: 2, cutOff: 0, closedMs: 0 });
+    expect(await world.content(to)).toEqual(await world.content(from));
+    await world.expectMoved();
+    const next = world.gateway(to);
+    const kinds = ['completed', 'tombstone', 'in_doubt', 'completed', 'in_doubt'];
+    for (const [at, kind] of kinds.entries())
+      expect(await next.start(duplicateOf(records[at] as Execution))).toMatchObject({ kind });
+    expect(await next.start(duplicateOf(world.freed))).toMatchObject({ kind: 'started' });
+    const counts = [from, to].map((register) => register.countOpen({ executingSinceMs: 0 }));
+    expect((await counts[0])?.inDoubt.get('withdraw')?.number).toBe(1);
+    expect((await counts[1])?.inDoubt.get('withdraw')?.number).toBe(2);
+  });
+
+  it('is begun again after it was killed at any call, and nothing is started twice meanwhile', async () => {
+    const calls = await killedAtEachCall(
+      World.open,
+      (copy) => copy.run(),
+      async (world) => {
+        await world.expectNoKeyTwice();
+        await world.copy().run();
+        await world.expectMoved();
+      },
+    );
+    expect(calls).toBeGreaterThan(20);
+  });
+
+  it('is undone after it was killed at any call, and then begun again', async () => {
+    await killedAtEachCall(
+      World.open,
+      (copy) => copy.run(),
+      async (world) => {
+        if ((await world.states()).every((state) => !state)) {
+          await expect(world.copy().undo()).rejects.toThrow('there is no copy of memory to memory to undo');
+        } else await world.copy().undo();
+        await world.expectUndone();
+        await world.copy().run();
+        await world.expectMoved();
+      },
+    );
+  });
+
+  it.each(['closing', 'sealed', 'moved'] as const)(
+    'that is %s can be undone, and its --undo can be killed at any call and repeated, or the copy begun again',
+    async (state) => {
+      for (const again of ['undo', 'run'] as const) {
+        const calls = await killedAtEachCall(
+          () => killedIn(state),
+          (copy) => copy.undo(),
+          async (world) => {
+            await world.expectNoKeyTwice();
+            await world.copy()[again]();
+            await (again === 'run' ? world.expectMoved() : world.expectUndone());
+          },
+        );
+        expect(calls).toBeGreaterThan(5);
+      }
+    },
+  );
+
+  it('refuses to be run again or undone after the destination was opened', async () => {
+    const world = await World.open();
+    await world.copy().run();
+    await expect(world.copy().run()).rejects.toThrow('this copy has ended: memory was opened');
+    await expect(world.copy().undo()).rejects.toThrow('memory was moved');
+    await expect(world.copy({ to: world.store() }).run()).rejects.toThrow(
+      'memory was moved to another store',
+    );
+    await world.expectMoved();
+    // The new store is one as any other.
+    const third = world.store();
+    await world.copy({ from: world.to, to: third }).run();
+    expect(await world.content(third)).toEqual(await world.content(world.from));
+    expect(await world.serves(world.to)).toBe('closed');
+  });
+
+  it('that was paused at any call, while another run copied or undid, changes no mark and at most one record', async () => {
+    for (const other of ['run', 'undo'] as const)
+      for (let call = 2, isOver = false; !isOver; call++) {
+        const world = await World.open();
+        let isReplaced = false;
+        const paused = world.copyWith(async (now) => {
+          if (now !== call || (await world.states()).every((state) => !state)) return;
+          isReplaced = true;
+          await world.copy()[other]();
+          world.nowMs += 10_000;
+        });
+        const error = await paused.run().catch((why: unknown) => why);
+        isOver = !isReplaced && call > 10;
+        if (isReplaced) expect(error).toBeInstanceOf(CopyRefused);
+        if (!isReplaced || other === 'run') {
+          await world.expectMoved();
+          continue;
+        }
+        expect((await world.content(world.to)).filter(([seen]) => seen).length).toBeLessThan(2);
+        // This run may have closed the source after it was undone.
+        if ((await world.states())[0] !== 'undone') await world.copy().undo();
+        expect(await world.serves(world.from)).toBe('started');
+      }
+  });
+
+  it('is refused if the source was emptied, replaced or restored at any call, also when it is run again', async () => {
+    for (const becomes of ['emptied', 'replaced', 'restored'] as const)
+      for (let call = 2; ; call++) {
+        const world = await World.open();
+        const now = world.store(becomes === 'restored' ? await idOf(world.from) : undefined);
+        if (becomes !== 'emptied') await now.mark('protect');
+        let calls = 0;
+        const from = switched(world.from, now, () => ++calls >= call);
+        const to = watched(world.to, () => calls++);
+        const error = await world
+          .copy({ from, to })
+          .run()
+          .catch((why: unknown) => why);
+        if (!(error instanceof CopyRefused)) {
+          // That was right before the opening.
+          expect(call).toBeGreaterThan(20);
+          await world.expectMoved();
+          break;
+        }
+        expect(await world.to.readCopyMark()).toMatchObject({ state: 'receiving' });
+        for (const again of ['run', 'undo'] as const)
+          await expect(world.copy({ from: now })[again]()).rejects.toThrow(CopyRefused);
+        expect(await world.serves(world.to)).toBe('closed');
+      }
+  });
+
+  it('never opens a destination that was emptied at any call, and then opens the source again', async () => {
+    for (let call = 2; ; call++) {
+      const world = await World.open();
+      const now = world.store();
+      let calls = 0;
+      const to = switched(world.to, now, () => ++calls >= call);
+      const error = await world
+        .copy({ from: watched(world.from, () => calls++), to })
+        .run()
+        .catch((why) => why);
+      const [source] = await world.states();
+      if (error instanceof CopyRefused) {
+        expect(await now.readCopyMark()).toBeUndefined();
+        if (source === 'moved') continue;
+        await world.copy({ to: now }).undo();
+        expect(await world.serves(world.from)).toBe('started');
+        continue;
+      }
+      // It was emptied before anything was in it, or after the opening.
+      const opened = (await now.readCopyMark()) ? now : world.to;
+      expect(await world.content(opened)).toEqual(await world.content(world.from));
+      if (opened === world.to) break;
+    }
+  });
+
+  it('waits for executions whose owners are alive, and copies what they store', async () => {
+    const world = await World.open();
+    const [first, second] = [await world.start(), await world.start()];
+    // A reader has found this owner dead, which then showed life again.
+    world.nowMs += 2 * lifetimes.leaseMs;
+    await world.old.peek(second);
+    await world.old.renew(second);
+    await world.old.renew(first);
+    const lines: string[] = [];
+    const run = world.copy({ onProgress: (line) => void lines.push(line) }).run();
+    await until(() => lines.length === 2);
+    expect(lines[1]).toContain('waiting for 2 executions: withdraw of M-1, key ');
+    expect(await world.serves(world.from)).toBe('closed');
+    expect(await world.old.complete(first, paid())).toBe('ok');
+    expect(await world.old.release(second)).toBe('ok');
+    expect(await run).toMatchObject({ records: 6, cutOff: 0 });
+    expect(await world.serves(world.to, duplicateOf(first))).toBe('completed');
+    expect(await world.serves(world.to, duplicateOf(second))).toBe('started');
+  });
+
+  it('names the executions that it does not wait for. Their late results are refused, and their keys are in doubt', async () => {
+    const world = await World.open();
+    const owner = await world.start();
+    const lines: string[] = [];
+    const copy = world.copy({ althoughAlive: true, onProgress: (line) => void lines.push(line) });
+    expect(await copy.run()).toMatchObject({ records: 6, cutOff: 1 });
+    expect(lines[1]).toBe(`not waiting for withdraw of M-1, key ${owner.key}, on gateway gateway`);
+    await expect(world.old.complete(owner, paid())).rejects.toThrow(StoreClosed);
+    world.nowMs += lifetimes.leaseMs;
+    expect(await world.serves(world.to, duplicateOf(owner))).toBe('in_doubt');
+  });
+
+  it('refuses a destination that has records, before it closes it, and the source as its own destination', async () => {
+    const world = await World.open();
+    await world.gateway(world.to).start(newRequest());
+    await expect(world.copy().run()).rejects.toThrow('memory has records: copy to an empty store');
+    expect(await world.states()).toEqual([undefined, undefined]);
+    await expect(world.copy({ to: world.from }).run()).rejects.toThrow('memory has records');
+    const empty = world.store();
+    await expect(world.copy({ from: empty, to: empty }).run()).rejects.toThrow('are the same store');
+    expect(await world.serves(empty)).toBe('started');
+  });
+
+  it('refuses stores that take part in another copy', async () => {
+    const world = await killedIn('sealed');
+    const other = world.store();
+    await expect(world.copy({ from: world.to, to: other }).run()).rejects.toThrow(
+      'memory is the destination of a copy that has not ended',
+    );
+    await expect(world.copy({ from: other, to: world.from }).run()).rejects.toThrow(
+      'memory is the source of another copy',
+    );
+    await expect(world.copy({ from: other }).run()).rejects.toThrow('memory has records of another store');
+    // The destination was lost: another one may take its place.
+    await world.copy({ to: other }).run();
+    expect(await world.content(other)).toEqual(await world.content(world.from));
+    await expect(world.copy().run()).rejects.toThrow('memory was moved to another store');
+    expect(await world.serves(world.to)).toBe('closed');
+    await world.copy().undo();
+    expect([await world.serves(world.from), await world.serves(world.to)]).toEqual(['closed', 'started']);
+  });
+
+  it('names records that cannot be read, opens nothing, and can be undone', async () => {
+    const world = await World.open();
+    const { scope } = world.records[0] as Execution;
+    world.from.damage(scope);
+    await expect(world.copy().run()).rejects.toThrow(`1 records of memory cannot be read`);
+    await expect(world.copy().run()).rejects.toThrow(`${scope}: the record cannot be read: it was damaged`);
+    expect(await world.states()).toEqual(['sealed', 'receiving']);
+    await world.copy().undo();
+    expect(await world.serves(world.from)).toBe('started');
+  });
+
+  it('begins again if a server was replaced during the pass', async () => {
+    const world = await World.open();
+    const lines: string[] = [];
+    let asked = 0;
+    const servers = async () => (++asked < 4 ? `server ${asked}` : 'server');
+    const to = withMethods<CopyRegister>(world.to, { servers });
+    const copy = new Copy({
+      from: world.from,
+      to,
+      clock: world.clock,
+      onProgress: (line) => void lines.push(line),
+    });
+    expect(await copy.run()).toMatchObject({ records: 5 });
+    expect(lines.filter((line) => line.endsWith('copying everything again'))).toHaveLength(2);
+    await world.expectMoved();
+  });
+
+  it('keeps a record whose TTL somebody has removed', async () => {
+    const world = await World.open();
+    const [{ scope }] = world.records as [Execution];
+    const read = async (id: Scope): Promise<Seen | undefined> => {
+      const seen = await world.from.read(id);
+      return seen && id === scope ? { ...seen, expiresInMs: -1 } : seen;
+    };
+    const register = withMethods<Register>(world.from, { read });
+    await world.copy({ from: withMethods<CopyRegister>(world.from, { register }) }).run();
+    expect(await world.to.read(scope)).toMatchObject({ expiresInMs: lifetimes.inDoubtRetentionMs });
+  });
+});
+
+describe('a gateway', () => {
+  it('that was started on the destination too early starts nothing until it is restarted', async () => {
+    const world = await killedIn('sealed');
+    const [early, watching] = [world.gateway(world.to), world.gateway(world.to)];
+    expect(await watching.health()).toMatchObject({ ok: false, isClosed: true });
+    await expect(early.start(newRequest())).rejects.toThrow(StoreClosed);
+    // It finds the owner of a copied record dead, and notes that.
+    const dead = world.records.at(-1) as Execution;
+    await world
+      .copy()
+      .run()
+      .then(() => world.expectMoved());
+    for (const gateway of [early, watching]) {
+      await expect(gateway.start(newRequest())).rejects.toThrow(StoreClosed);
+      expect(gateway.refusing).toBeDefined();
+      expect(await gateway.health()).toMatchObject({ ok: false, isClosed: true });
+      expect(await gateway.peek(duplicateOf(dead))).toMatchObject({ kind: 'in_doubt' });
+    }
+  });
+
+  it('that marks a copied record in doubt before the opening does not stop the copy', async () => {
+    const world = await World.open();
+    const dead = world.records.at(-1) as Execution;
+    let isMarked = false;
+    const copy = world.copyWith(async () => {
+      if (isMarked || (await world.to.read(dead.scope)) === undefined) return;
+      isMarked = true;
+      expect(await world.gateway(world.to).peek(duplicateOf(dead))).toMatchObject({ kind: 'in_doubt' });
+      throw new Killed();
+    });
+    expect(await isDone(copy.run())).toBe(false);
+    expect(await world.copy().run()).toMatchObject({ records: 5 });
+    expect(await world.to.read(dead.scope)).toMatchObject({ record: { state: 'in_doubt' } });
+  });
+
+  it('on the source stays closed after an --undo, and still stores what it has executed', async () => {
+    const world = await World.open();
+    const owner = await world.start();
+    const copy = world.copy({ althoughAlive: true, to: watched(world.to, refuseRecords(world)) });
+    expect(await isDone(copy.run())).toBe(false);
+    await expect(world.old.start(newRequest())).rejects.toThrow(StoreClosed);
+    await expect(world.old.complete(owner, paid())).rejects.toThrow(StoreClosed);
+    await world.copy().undo();
+    await expect(world.old.start(newRequest())).rejects.toThrow(StoreClosed);
+    expect(await world.old.complete(owner, paid())).toBe('ok');
+    expect(await world.serves(world.from)).toBe('started');
+  });
+});
+
+it('the text of a mark begins with what the store refuses, and that of another version is refused', () => {
+  const names = { copyId: 'copy', runId: 'run', source: { id: 'ab', count: 3 } };
+  const closed = { closing: 's', sealed: 'a', moved: 'a', receiving: 's', opened: 'n', undone: 'n' };
+  for (const [state, letter] of Object.entries(closed) as [CopyState, string][]) {
+    const mark = { epoch: 7, state, ...names };
+    expect(encodeCopyMark(mark)[0]).toBe(letter);
+    expect(decodeCopyMark(encodeCopyMark(mark))).toEqual(mark);
+  }
+  for (const text of ['', 'all', 'no 0 {}', 'all 1 {"state":"frozen"}', 'no 1 {"state":"sealed"}'])
+    expect(() => decodeCopyMark(text)).toThrow('the mark of a copy is that of another version');
+});
