@@ -1,6 +1,6 @@
 import type { Client } from '../lib/context.ts';
 import type { TraceContext } from '../lib/trace.ts';
-import { hasField, valuesOf } from '../requests/fields.ts';
+import { HOPS, hasField, valuesOf } from '../requests/fields.ts';
 
 /** Header fields, names and values in turn, as they were on the wire. */
 export type RawHeaders = readonly string[];
@@ -16,6 +16,8 @@ const HOP_BY_HOP = new Set([
     'proxy-authentication-info',
   ],
   ...['proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade', 'http2-settings'],
+  // Each layer writes it for the next one, and a merchant never gets it.
+  HOPS,
 ]);
 
 /** `Connection` cannot name these as hop-by-hop: a client could otherwise hide them from the backend. */
@@ -53,6 +55,8 @@ export interface Forwarding {
   secure?: boolean;
   /** Asks for a response without content coding: it may be stored, and then every later client must be able to read it. */
   unencoded?: boolean;
+  /** The value of the field with the hops. Undefined: none is sent. */
+  hops?: string | undefined;
   /** Replaces the trace context that came. Undefined: that one is passed on as it came. */
   traceContext?: TraceContext | undefined;
 }
@@ -105,6 +109,7 @@ export function forwardedHeaders(headers: RawHeaders, forwarding: Forwarding): s
   if (forwarding.merchantCode !== '') out.push('X-Merchant-Code', forwarding.merchantCode);
   if (forwarding.unencoded) out.push('Accept-Encoding', 'identity');
   if (traceContext) out.push('traceparent', traceContext.traceparent);
+  if (forwarding.hops !== undefined) out.push(HOPS, forwarding.hops);
   return out;
 }
 

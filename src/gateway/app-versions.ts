@@ -37,6 +37,7 @@ export interface AppParts extends Omit<ForwarderOptions, 'limits'> {
   lifecycle: Lifecycle;
   authenticator: Authenticator;
   engine: Engine;
+  hop(): string | undefined;
   observation: Observation | undefined;
   observer: Observer;
   logger: Logger;
@@ -136,7 +137,7 @@ export class AppVersions {
   }
 
   #protect(limits: BodyLimits, forward: Forwarder): Middleware {
-    const { engine, observation, observer, metrics } = this.#parts;
+    const { engine, hop, observation, observer, metrics } = this.#parts;
     const { headers, layer } = this.#config.idempotency;
     const unprotected = (operation: string) => metrics.unprotected.inc({ operation });
     if (observation)
@@ -151,6 +152,7 @@ export class AppVersions {
     return idempotency({
       engine,
       layer,
+      hop,
       headers,
       takeBody: (req, res) => takeWholeBody(req, res, limits),
       send: (req, maySend) => forward.send(req, maySend),

@@ -9,6 +9,7 @@ import type { Config } from '../config/schema.ts';
 import { Desk } from '../doubts/desk.ts';
 import { LOOKUPS_AT_ONCE, type Lookup, Lookups } from '../doubts/lookups.ts';
 import { Engine } from '../idempotency/engine.ts';
+import { hopOf } from '../idempotency/hops.ts';
 import { Observation } from '../idempotency/observation.ts';
 import { Authenticator } from '../keys/authenticate.ts';
 import { countExpiringMerchants, firstMerchantEndMs } from '../keys/key-source.ts';
@@ -32,7 +33,7 @@ import type { ListenerTls } from './tls-server.ts';
 import { sessionOpener, Upgrades } from './upgrades.ts';
 
 /** The parts that `Gateway` needs for readiness and shutdown. {@link openParts} makes them. */
-export interface Parts extends Omit<Resources, 'observer' | 'listenerTls' | 'probeExecutor'> {
+export interface Parts extends Omit<Resources, 'observer' | 'listenerTls' | 'probeExecutor' | 'storeId'> {
   app: App;
   server: Server;
   /** Makes every open response close its connection. `admit` does the same for later ones. */
@@ -65,7 +66,7 @@ export async function openParts(config: Config, tools: GatewayTools): Promise<Pa
 function connect(
   config: Config,
   { clock, logger }: GatewayTools,
-  { observer, listenerTls, probeExecutor, ...resources }: Resources,
+  { observer, listenerTls, probeExecutor, storeId, ...resources }: Resources,
 ): Parts {
   const { metrics, keys, store, upstreamTls } = resources;
 
@@ -109,6 +110,7 @@ function connect(
   });
   const versions = new AppVersions(config, {
     ...{ access, lifecycle, authenticator, engine, observation, observer, metrics, logger },
+    hop: () => hopOf(layer, storeId()),
     ...{ slots, executor, passthrough, upgrades, headersOf, rateLimiter: resources.rateLimiter },
   });
   const { app } = versions;

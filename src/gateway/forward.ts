@@ -12,6 +12,7 @@ import { contextOf, exemplarIdOf, markDone, type RequestContext } from '../lib/c
 import { asReceived, type Exchange, releaseAfter, type Slot } from '../lib/exchange.ts';
 import { endSent } from '../lib/trace.ts';
 import { type BodyLimits, inviteBody, takeBody } from '../requests/body.ts';
+import { HOPS } from '../requests/fields.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
 import type { Upgrades } from './upgrades.ts';
 
@@ -123,6 +124,7 @@ export function backendHeaders({ auth, headers, idempotency }: Config) {
       secure: (req.socket as Partial<TLSSocket>).encrypted === true,
       unencoded,
       traceContext,
+      hops: req.headers[HOPS] as string | undefined,
     });
   };
 }

@@ -1,9 +1,9 @@
 import type { Config } from '../config/schema.ts';
+import { openLedger } from '../ledger/open-ledger.ts';
 import { ClientTls } from '../lib/client-tls.ts';
 import type { Clock } from '../lib/clock.ts';
 import type { Store } from '../store/contract.ts';
 import { measured } from '../store/measured-store.ts';
-import { openLedger } from '../ledger/open-ledger.ts';
 import { openRedis } from '../store/open-register.ts';
 import type { Logger } from '../telemetry/logger.ts';
 import { Metrics } from '../telemetry/metrics.ts';
@@ -12,7 +12,7 @@ import type { Tracing } from '../telemetry/tracing.ts';
 import { Certificates } from './certificates.ts';
 import { type OpenedKeys, openKeys } from './open-keys.ts';
 import type { RateLimiter } from './rate-limiter.ts';
-import { StoreWatch } from './store-watch.ts';
+import { StoreWatch, storeIdOf } from './store-watch.ts';
 import type { HandshakeFailure, ListenerTls } from './tls-server.ts';
 
 export interface GatewayTools {
@@ -32,6 +32,7 @@ export interface Resources extends OpenedKeys {
   listenerTls?: ListenerTls | undefined;
   store: Store;
   watch: StoreWatch | undefined;
+  storeId(): string | undefined;
   rateLimiter: RateLimiter | undefined;
   /** Undefined: requests keep the traces that they come with. */
   tracing: Tracing | undefined;
@@ -69,7 +70,8 @@ export async function openResources(config: Config, tools: GatewayTools): Promis
     if (file !== undefined) watch = await StoreWatch.of(config, { file, store, clock, logger });
     metrics.track(metrics.storeForgot, () => Number(watch?.isForgotten ?? false));
     const rateLimiter = await openRateLimiter(config, clock, observer, certificates);
-    const parts = { metrics, observer, certificates, store, watch, rateLimiter };
+    const storeId = await storeIdOf(store, config.idempotency.mode, watch);
+    const parts = { metrics, observer, certificates, store, watch, storeId, rateLimiter };
     return { ...parts, ...opened, ...tls, tracing };
   } catch (error) {
     await tracing?.close();

@@ -79,6 +79,8 @@ export interface Accepted extends ResolutionNote {
 export class StoreWatch {
   /** The warnings when the gateway was opened. What is found later is logged here. */
   atStart: readonly string[] = [];
+  /** The id in the store's mark, as it was read last. In a cluster, that of the master that has the mark. Undefined: not known yet. */
+  storeId: string | undefined;
   readonly #options: StoreWatchOptions;
   #noted: StoreMark | undefined;
   #changed: Changed | undefined;
@@ -212,6 +214,7 @@ export class StoreWatch {
     let found: UsedMark | undefined;
     try {
       found = await ask();
+      this.storeId = found?.id;
       this.#markFailure = undefined;
     } catch (error) {
       // If the store is away, it is compared when it is back.
@@ -296,6 +299,18 @@ export class StoreWatch {
     const { code } = error as NodeJS.ErrnoException;
     this.#fileFailure = `${this.#options.file} cannot be written (${code}), ${NOT_NOTICED}`;
   }
+}
+
+/** A store that is not watched is asked for its id once. It gets one if it has none, so that the other layers on it know the same. */
+export async function storeIdOf(
+  store: Store,
+  mode: Mode,
+  watch: StoreWatch | undefined,
+): Promise<() => string | undefined> {
+  if (watch) return () => watch.storeId;
+  const found = store.readMark(mode).then((mark) => mark ?? store.mark(mode));
+  const id = await found.then((mark) => mark.id).catch(() => undefined);
+  return () => id;
 }
 
 /** Different from every connection. */

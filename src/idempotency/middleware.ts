@@ -8,12 +8,15 @@ import { type Answer, answerOf, sendAnswer } from './answer.ts';
 import type { Call, Result } from './call.ts';
 import type { Engine } from './engine.ts';
 import { fingerprintOf } from './fingerprint.ts';
+import { addHop } from './hops.ts';
 import { readKey, waitOf } from './key.ts';
 
 export interface IdempotencyOptions {
   engine: Engine;
   /** See the option `layer`. */
   layer: string;
+  /** This layer and its store: see {@link hopOf}. */
+  hop(): string | undefined;
   /** Header names in lower case, see {@link readKey}. */
   headers: readonly string[];
   /** The header lines that may carry the key, names and values in turn. Default: all lines, as they were sent. */
@@ -58,6 +61,8 @@ export function idempotency(options: IdempotencyOptions): Middleware {
     const reading = readKey(fields, options.headers);
     if (reading.kind === 'invalid') return next(problem('idempotency_key_invalid', reading.reason));
     if (reading.kind === 'key') {
+      const loop = addHop(req, options.hop());
+      if (loop) return next(loop);
       context.ignoredKeyHeaders = reading.ignored;
       void execute(options, req, res, reading.key, next);
       return;

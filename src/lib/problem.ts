@@ -39,6 +39,7 @@ const problems = {
   request_in_flight: answer(409, 'perhaps', 'same_key', 'The first request with this key still runs'),
   outcome_unknown: answer(409, 'perhaps', 'never', 'It cannot be known whether the request was executed'),
   response_not_stored: answer(409, 'yes', 'never', 'The request was executed, but its result is not stored'),
+  loop_detected: answer(508, 'no', 'never', 'The request has passed this gateway before; nothing was sent'),
   store_unavailable: answer(
     503,
     'no',

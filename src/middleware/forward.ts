@@ -11,6 +11,7 @@ import { systemClock } from '../lib/clock.ts';
 import { findContext } from '../lib/context.ts';
 import { asReceived, type Exchange, releaseAfter } from '../lib/exchange.ts';
 import { isProblem } from '../lib/problem.ts';
+import { HOPS } from '../requests/fields.ts';
 import { newRequestId } from '../telemetry/access.ts';
 import { bodyOf, type ParsedRequest } from './body.ts';
 import { executionOf } from './idempotency.ts';
@@ -148,6 +149,7 @@ function headersMaker(forwarding: 'keep' | 'strip') {
       keyHeaders: executionOf(req)?.keyHeaders ?? keyHeaders,
       keepUnderscore: [],
       unencoded: true,
+      hops: req.headers[HOPS] as string | undefined,
     });
 }
 

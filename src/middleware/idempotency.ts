@@ -6,6 +6,7 @@ import { admit, Lifecycle } from '../gateway/admission.ts';
 import { findClientInExpress } from '../gateway/client-address.ts';
 import type { Answer } from '../idempotency/answer.ts';
 import { Engine } from '../idempotency/engine.ts';
+import { hopOf } from '../idempotency/hops.ts';
 import { idempotency as protect } from '../idempotency/middleware.ts';
 import { idempotencyOptions } from '../idempotency/options.ts';
 import { systemClock, within } from '../lib/clock.ts';
@@ -80,6 +81,7 @@ export function idempotency(options: IdempotencyOptions): IdempotencyMiddleware 
 class Handlers {
   readonly #options: IdempotencyOptions;
   readonly #policy: Policy;
+  readonly #hop: () => string | undefined;
   readonly #metrics: Metrics;
   readonly #logger: Logger;
   readonly #access: Access;
@@ -99,6 +101,7 @@ class Handlers {
     this.#options = options;
     const policy = parsePolicy(options);
     this.#policy = policy;
+    this.#hop = () => hopOf(policy.layer, store.storeId());
     checkLifetimes(policy, store);
     this.#metrics = openedMetrics(options.metrics);
     this.#logger = options.logger ?? createLogger('warn');
@@ -135,6 +138,7 @@ class Handlers {
     const protectedBy = protect({
       engine: this.#engine,
       layer,
+      hop: this.#hop,
       headers,
       keyFields: (req) => keyFields(req, headers),
       takeBody: (req, res) => this.#takeBody(req, res),

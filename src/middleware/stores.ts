@@ -1,9 +1,9 @@
 import type * as z from 'zod';
-import { StoreWatch } from '../gateway/store-watch.ts';
+import { StoreWatch, storeIdOf } from '../gateway/store-watch.ts';
 import { idempotencyOptions } from '../idempotency/options.ts';
+import { openLedger } from '../ledger/open-ledger.ts';
 import { systemClock } from '../lib/clock.ts';
 import type { Lifetimes, Store } from '../store/contract.ts';
-import { openLedger } from '../ledger/open-ledger.ts';
 import type { StoreEvents } from '../store/open-register.ts';
 import { lockOptions, storeOptions } from '../store/options.ts';
 import { createLogger } from '../telemetry/logger.ts';
@@ -139,17 +139,20 @@ export class OpenedStore implements IdempotencyStore {
   /** A store is opened before the `idempotency` that use it, so they add their observers later. */
   readonly observers: Set<StoreObserver>;
   readonly watch: StoreWatch | undefined;
+  readonly storeId: () => string | undefined;
 
   constructor(
     store: Store,
     lifetimes: Lifetimes,
     observers: Set<StoreObserver> = new Set(),
     watch?: StoreWatch,
+    storeId: () => string | undefined = () => undefined,
   ) {
     this.store = store;
     this.lifetimes = lifetimes;
     this.observers = observers;
     this.watch = watch;
+    this.storeId = storeId;
   }
 
   async health() {
@@ -230,11 +233,12 @@ async function open(
     },
   });
   const { identityFile: file } = sections.store;
-  if (file === undefined) return new OpenedStore(opened, lifetimes, observers);
   const logger = createLogger('warn');
-  const watch = await StoreWatch.of(sections, { file, store: opened, clock: systemClock, logger });
-  for (const warning of watch.atStart)
+  const tools = { store: opened, clock: systemClock, logger };
+  const watch = file === undefined ? undefined : await StoreWatch.of(sections, { file, ...tools });
+  for (const warning of watch?.atStart ?? [])
     logger.warn({ warning: `store: ${warning}` }, 'something needs attention');
-  watch.begin();
-  return new OpenedStore(opened, lifetimes, observers, watch);
+  watch?.begin();
+  const storeId = await storeIdOf(opened, sections.idempotency.mode, watch);
+  return new OpenedStore(opened, lifetimes, observers, watch, storeId);
 }

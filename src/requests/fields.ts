@@ -14,6 +14,9 @@ export function hasField(fields: readonly string[], name: string): boolean {
   return false;
 }
 
+/** Names the layers and stores that a request with a key has passed. */
+export const HOPS = 'oncegate-hops';
+
 /** Names the first request with the key, in an answer to a later one. */
 export const ORIGINAL_REQUEST_ID = 'Idempotent-Original-Request-Id';
 

@@ -2,6 +2,7 @@ import type { IncomingMessage } from 'node:http';
 import { test } from 'vitest';
 import { endToEndHeaders, forwardedHeaders } from '../../src/backend/headers.ts';
 import { findClient, trustOf } from '../../src/gateway/client-address.ts';
+import { addHop } from '../../src/idempotency/hops.ts';
 import { readKey, waitOf } from '../../src/idempotency/key.ts';
 import { readBearer } from '../../src/keys/authorization-header.ts';
 import { answerFields, hasField, writable } from '../../src/requests/fields.ts';
@@ -135,6 +136,12 @@ const headers: [
       ],
       ['', '!', 'x', '=x', '"x'],
     ),
+  ],
+  [
+    'addHop',
+    ([, field]) => addHop({ headers: { 'oncegate-hops': field } } as unknown as IncomingMessage, 'a;0'),
+    (text) => ['oncegate-hops', text],
+    combined(['', 'a;', 'a;0'], [' ', ',', 'a', '0', ';', ', ', 'a;0,', `a;${'0'.repeat(16)}, `], ['', '!']),
   ],
   [
     'forwardedHeaders, and what Connection names,',

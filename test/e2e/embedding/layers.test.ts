@@ -1,12 +1,17 @@
 /** A gateway, and an application behind it that embeds oncegate, on one store. */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import type { RequestHandler } from 'express';
+import { createProxyMiddleware } from 'http-proxy-middleware';
 import { expect, it } from 'vitest';
 import { stringify } from 'yaml';
 import type { RecordView, ShownRecord } from '../../../src/doubts/records.ts';
+import { forward } from '../../../src/index.ts';
+import { httpBackend } from '../../support/backend.ts';
 import { withdraw } from '../../support/client.ts';
 import { newFolder, run } from '../../support/command.ts';
 import { testConfig } from '../../support/config.ts';
+import { expectProblem } from '../../support/problem.ts';
 import { openGateway } from '../../support/stack.ts';
 import { closeAfterTest, embed } from './embedded.ts';
 
@@ -50,14 +55,33 @@ it('a gateway and the application behind it use one store: both execute, and the
   expect(inner?.scope).not.toBe(outer?.scope);
 });
 
-it('a layer that has the name of the one in front of it waits for itself', async () => {
+it('an application that has the layer of the gateway in front of it refuses the gateway’s request', async () => {
   const { url, payouts } = await openLayers('gateway');
-  const answer = await withdraw(url, { key: 'k-1', headers: { Prefer: 'wait=0' } });
-  expect([answer.status, answer.json<{ error: object }>().error]).toMatchObject([
-    409,
-    { code: 'request_in_flight' },
-  ]);
+  expectProblem(await withdraw(url, { key: 'k-1' }), { status: 508, code: 'loop_detected' });
   expect(payouts()).toBe(0);
+});
+
+it('forward() and other proxies behind idempotency() pass the hops on', async () => {
+  const folder = newFolder();
+  const seen: unknown[] = [];
+  const backend = await httpBackend((req, res) => {
+    seen.push(req.headers['oncegate-hops']);
+    res.end();
+  });
+  const open = async (handler: RequestHandler, layer?: string) =>
+    await embed((to, protect) => to.use(protect, handler), { folder, ...(layer !== undefined && { layer }) });
+  const forwardTo = (upstream: string) => {
+    const handler = forward({ upstream });
+    closeAfterTest(() => handler.close());
+    return handler;
+  };
+  const inner = await open(forwardTo(backend));
+  const middle = await open(createProxyMiddleware({ target: inner.url }), 'middle');
+  const outer = await open(forwardTo(middle.url));
+  expect((await middle.post('k-1')).status).toBe(200);
+  expect(seen).toEqual([expect.stringMatching(/^middle;([0-9a-f]{16}), middleware;\1$/)]);
+  expectProblem(await outer.post('k-2'), { status: 508, code: 'loop_detected' });
+  expect(seen).toHaveLength(1);
 });
 
 it('oncegate records resolves the keys of another layer', async () => {

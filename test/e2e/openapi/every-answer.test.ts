@@ -356,6 +356,9 @@ const ROWS: Row[] = [
   row(BOTH, [505, 'invalid_request', 'another version of HTTP'], (endpoint) =>
     raw(main, headOf(endpoint, [], 'HTTP/2.0')),
   ),
+  row(PAYMENTS, [508, 'loop_detected', 'hops that cannot be read'], () =>
+    withdraw(main.url, { key: newKey(), headers: { 'Oncegate-Hops': 'none' } }),
+  ),
 ];
 
 /** `STATUS CODE`, for one endpoint or for both. */
