@@ -244,5 +244,5 @@ export class MemoryRegister implements Register, CopyRegister {
 const DAMAGED = 'it was damaged';
 const hex = (token: Token): string => token.toString('hex');
 const isOf = (entry: Entry, { revision }: KeyRecord): boolean => entry.record.revision.equals(revision);
-const isOpen = ({ record, isDamaged }: Entry): boolean => isDamaged || record.state !== 'completed';
+const isOpen = ({ record }: Entry): boolean => record.state !== 'completed';
 const refused = (why: string) => new StoreUnavailable(why, { maybeWritten: false });

@@ -1,7 +1,16 @@
-import { expect } from 'vitest';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import { afterAll, expect } from 'vitest';
 import type { Scope } from '../../src/lib/brands.ts';
+import { systemClock } from '../../src/lib/clock.ts';
 import { MemoryRegister } from '../../src/store/memory.ts';
+import { RedisRegister } from '../../src/store/redis/register.ts';
+import { Names } from '../../src/store/redis/register-commands.ts';
 import type { Closed, CopyRegister, Register } from '../../src/store/register.ts';
+import { SqliteRegister } from '../../src/store/sqlite/sqlite-register.ts';
+import { startRedis } from '../support/redis-server.ts';
 
 /**
  * Time passes in multiples of this. Every limit, the hour of a void token included, is more than 7 s away from every multiple,
@@ -41,6 +50,84 @@ export function memory(Kind = MemoryRegister): Place {
     },
     damage: async (id) => register.damage(id),
     closeTo: (closed) => closeTo(register, closed),
+  };
+}
+
+/** SQLite takes its time from the injected clock only. */
+export async function sqlite(): Promise<Place> {
+  const path = mkdtempSync(join(tmpdir(), 'registers-'));
+  let passedMs = 1_000_000;
+  const clock = { monotonicMs: () => passedMs, wallMs: () => 1_700_000_000_000 + passedMs };
+  const open = () => SqliteRegister.open({ path, clock, timeoutMs: 10_000 });
+  const nodes = [await open(), await open()] as const;
+  const change = (sql: string, ...values: string[]) => {
+    using database = new DatabaseSync(join(path, 'records.db'), { timeout: 10_000 });
+    database.prepare(sql).run(...values);
+  };
+  afterAll(async () => {
+    await Promise.all(nodes.map((node) => node.close()));
+    rmSync(path, { recursive: true, force: true });
+  });
+  return {
+    name: 'sqlite',
+    nodes,
+    pass: async (ms) => {
+      passedMs += ms;
+    },
+    reset: async () => {
+      for (const table of ['records', 'void_tokens', 'audit', 'resolutions']) change(`DELETE FROM ${table}`);
+      change("UPDATE store SET mark = NULL, marks = 0, protect_until = 0, observe_until = 0, closed = 'no'");
+    },
+    damage: async (id) => change("UPDATE records SET token = x'00' WHERE lower(hex(record_id)) = ?", id),
+    closeTo: async (closed) => change('UPDATE store SET closed = ?', closed),
+  };
+}
+
+/**
+ * Commands and scripts in Redis observe time only through each key's time to live. Reducing every time to live by `ms` in one
+ * atomic step, and removing keys that have none left, therefore looks to them exactly as if `ms` had passed. (The expiry that
+ * redlock computes itself never makes it hold a lock longer.)
+ */
+const PASS = `for _, key in ipairs(redis.call('KEYS', '*')) do
+  local ttl = redis.call('PTTL', key)
+  local left = ttl - tonumber(ARGV[1])
+  -- The index of open records and the numbers of resolutions do not expire.
+  if ttl == -1 then left = nil end
+  if not left then
+  elseif left > 0 then redis.call('PEXPIRE', key, left) else redis.call('DEL', key) end
+end`;
+
+export async function redis(): Promise<Place> {
+  // Nothing has to survive a restart, so persistence is off.
+  const { url, admin } = await startRedis({ appendonly: false });
+  const options = {
+    ...{ location: { url }, prefix: 'place', gatewayId: 'gateway', lockNodes: [], replicas: 0 },
+    ...{ timeoutMs: 10_000, connectTimeoutMs: 5_000, clock: systemClock },
+  };
+  const nodes = [await RedisRegister.open(options), await RedisRegister.open(options)] as const;
+  afterAll(() => Promise.all(nodes.map((node) => node.close())));
+  return {
+    name: 'redis',
+    nodes,
+    pass: async (ms) => void (await admin.eval(PASS, 0, ms)),
+    reset: async () => void (await admin.flushall()),
+    damage: async (id) => {
+      for (const key of await admin.keys(`*:${id}`)) {
+        const value = await admin.getBuffer(key);
+        // Its first letter and its revision, and then something else.
+        await admin.set(
+          key,
+          Buffer.concat([value?.subarray(0, 17) ?? Buffer.of(), Buffer.of(0xff)]),
+          'KEEPTTL',
+        );
+      }
+    },
+    closeTo: async (closed) => {
+      const keys = new Names('place').partitions.map((start) => `${start}closed`);
+      const text = closed === 'starts' ? 's' : 'a';
+      if (closed === 'no') await admin.del(...keys);
+      else await admin.mset(...keys.flatMap((key) => [key, text]));
+    },
   };
 }
 

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import type { Fingerprint, Scope } from '../../src/lib/brands.ts';
 import { newToken } from '../../src/lib/random.ts';
-import type { KeyRecord, Register, Replace, Seen } from '../../src/store/register.ts';
+import type { KeyRecord, Listed, Register, Replace, Seen } from '../../src/store/register.ts';
 import type { StoredCompletion } from '../../src/store/response-cipher.ts';
 import { STEP_MS } from './places.ts';
 
@@ -77,4 +77,15 @@ export function plain(seen: Seen | undefined): object | undefined {
   if (!seen) return undefined;
   const { extension, ...record } = seen.record;
   return extension ? { ...record, extension } : record;
+}
+
+export async function everyPage(register: Register, open: boolean, limit = 100): Promise<Listed[]> {
+  const records: Listed[] = [];
+  let cursor: string | undefined;
+  do {
+    const page = await register.list({ open, limit, cursor });
+    records.push(...page.records);
+    cursor = page.cursor;
+  } while (cursor !== undefined);
+  return records;
 }
