@@ -50,7 +50,7 @@ export const contract: [promise: string, show: (place: Place) => Promise<void>][
       const records = [
         newRecord(),
         newRecord({ wasInDoubt: true, restarted: true, cause: 'ü'.repeat(255), key: 'k'.repeat(255) }),
-        newRecord({ extension: Buffer.from([1, 0, 255]), merchant: '', createdAtMs: -1, changedAtMs: 0 }),
+        newRecord({ extension: Buffer.from([1, 0, 255]), merchant: '', createdAtMs: 0, changedAtMs: 1 }),
       ];
       for (const record of records) {
         const id = newId();

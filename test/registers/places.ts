@@ -104,6 +104,7 @@ export async function redis(): Promise<Place> {
     ...{ location: { url }, prefix: 'place', gatewayId: 'gateway', lockNodes: [], replicas: 0 },
     ...{ timeoutMs: 10_000, connectTimeoutMs: 5_000, clock: systemClock },
   };
+  const names = new Names(options.prefix);
   const nodes = [await RedisRegister.open(options), await RedisRegister.open(options)] as const;
   afterAll(() => Promise.all(nodes.map((node) => node.close())));
   return {
@@ -112,18 +113,17 @@ export async function redis(): Promise<Place> {
     pass: async (ms) => void (await admin.eval(PASS, 0, ms)),
     reset: async () => void (await admin.flushall()),
     damage: async (id) => {
-      for (const key of await admin.keys(`*:${id}`)) {
-        const value = await admin.getBuffer(key);
-        // Its first letter and its revision, and then something else.
-        await admin.set(
-          key,
-          Buffer.concat([value?.subarray(0, 17) ?? Buffer.of(), Buffer.of(0xff)]),
-          'KEEPTTL',
-        );
-      }
+      const key = Buffer.from(names.recordOf(id), 'latin1');
+      const value = await admin.getBuffer(key);
+      // Its first letter and its revision, and then something else.
+      await admin.set(
+        key,
+        Buffer.concat([value?.subarray(0, 17) ?? Buffer.of(), Buffer.of(0xff)]),
+        'KEEPTTL',
+      );
     },
     closeTo: async (closed) => {
-      const keys = new Names('place').partitions.map((start) => `${start}closed`);
+      const keys = names.partitions.map((start) => `${start}closed`);
       const text = closed === 'starts' ? 's' : 'a';
       if (closed === 'no') await admin.del(...keys);
       else await admin.mset(...keys.flatMap((key) => [key, text]));
