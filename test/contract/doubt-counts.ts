@@ -104,7 +104,7 @@ export function doubtCounts(backend: Backend): void {
       const store = await nodes.open({ leaseMs: 50 });
       const [voided, repeated] = [newRequest(), await bring(store, 'executing')];
       await store.takeBack(voided);
-      await expect(store.start(voided)).rejects.toThrow('voided');
+      await expect(store.start(voided)).rejects.toThrow('given up');
       expect(await store.start(repeated)).toEqual({ kind: 'started' });
       await until(async () => (await counted(store)).operations.withdraw?.ownerGone === 1);
     });

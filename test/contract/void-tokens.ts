@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { type Execution, type Store, StoreUnavailable } from '../../src/store/contract.ts';
+import { StoreUnavailable } from '../../src/store/contract.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { type Backend, Nodes } from './nodes.ts';
 import { bring, replayOf } from './states.ts';
@@ -54,64 +54,19 @@ export function voidTokens(backend: Backend): void {
       );
     });
 
-    it('does not restart when its restart arrives after its markInDoubt', async () => {
-      await using nodes = new Nodes(backend);
-      const [store, other] = [await nodes.open(), await nodes.open()];
-      const first = await bring(store, 'in_doubt');
-      const before = await store.get(first.scope);
-      const lost = duplicateOf(first);
-      expect(await store.takeBack(lost)).toBe('stale');
-      for (const node of [store, other]) await expectRefused(node.restart(lost));
-      expect(await store.get(first.scope)).toEqual(before);
-      expect(await other.restart(duplicateOf(first))).toBe('ok');
-    });
-
-    it('does not restart again when its restart was marked in doubt', async () => {
-      await using nodes = new Nodes(backend);
-      const [store, other] = [await nodes.open(), await nodes.open()];
-      const first = await bring(store, 'in_doubt');
-      const successor = duplicateOf(first);
-      expect(await store.restart(successor)).toBe('ok');
-      expect(await store.takeBack(successor)).toBe('ok');
-      for (const node of [store, other]) await expectRefused(node.restart(successor));
-      expect(await store.get(first.scope)).toMatchObject({ state: 'in_doubt', token: successor.token });
-      expect(await other.restart(duplicateOf(first))).toBe('ok');
-    });
-
-    it('whose restart is under way leaves the scope in doubt, in either order', async () => {
-      await using nodes = new Nodes(backend);
-      const [store, other] = [await nodes.open(), await nodes.open()];
-      const owners = await Promise.all(Array.from({ length: ROUNDS }, () => bring(store, 'in_doubt')));
-      await Promise.all(
-        owners.map(async (owner, number) => {
-          const successor = duplicateOf(owner);
-          const restart = () => store.restart(successor).catch((error: unknown) => error);
-          const mark = () => other.takeBack(successor);
-          if (number % 2) await Promise.all([restart(), mark()]);
-          else await Promise.all([mark(), restart()]);
-          expect((await store.get(owner.scope))?.state).toBe('in_doubt');
-          await expectRefused(store.restart(successor));
-        }),
-      );
-    });
-
     it('changes nothing about the record of another owner', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
       const lost = newRequest();
-      const voids: ((node: Store, execution: Execution) => Promise<unknown>)[] = [
-        (node, execution) => node.takeBack(execution),
-        (node, execution) => node.takeBack(execution),
-      ];
       const owner = await bring(store, 'executing', duplicateOf(lost));
-      for (const voiding of voids) expect(await voiding(store, lost)).toBe('stale');
+      expect(await store.takeBack(lost)).toBe('stale');
       expect(await store.peek(lost)).toEqual({ kind: 'in_flight' });
       // The store may refuse the token or answer what the record means, but it never starts.
       const answer = await store.start(lost).catch((error: unknown) => error);
       expect(answer).not.toEqual({ kind: 'started' });
       expect(await store.get(owner.scope)).toMatchObject({ state: 'executing', token: owner.token });
       expect(await store.complete(owner, paid())).toBe('ok');
-      for (const voiding of voids) expect(await voiding(store, owner)).toBe('stale');
+      expect(await store.takeBack(owner)).toBe('stale');
       expect(await store.start(duplicateOf(lost))).toEqual(replayOf(paid(), owner));
     });
 
