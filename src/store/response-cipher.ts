@@ -85,7 +85,8 @@ export class ResponseCipher {
   open(scope: Scope, record: StoredRecord): IdempotencyRecord {
     const { completion } = record;
     if (completion?.kind !== 'sealed') return record as IdempotencyRecord;
-    return { ...record, completion: { kind: 'response', response: this.#decrypt(scope, completion) } };
+    const response = this.#decrypt(scope, completion);
+    return { ...record, encryptionKeyId: completion.keyId, completion: { kind: 'response', response } };
   }
 
   /** @throws {UnreadableRecord} if it is encrypted, and this gateway cannot decrypt it */
