@@ -79,7 +79,7 @@ export interface Accepted extends ResolutionNote {
 export class StoreWatch {
   /** The warnings when the gateway was opened. What is found later is logged here. */
   atStart: readonly string[] = [];
-  /** The id in the store's mark, as it was read last. In a cluster, that of the master that has the mark. Undefined: not known yet. */
+  /** The id in the store's mark, as it was read last. All masters of a cluster have one id. Undefined: not known yet. */
   storeId: string | undefined;
   readonly #options: StoreWatchOptions;
   #noted: StoreMark | undefined;
