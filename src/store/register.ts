@@ -189,8 +189,8 @@ export interface CopyMark {
 }
 
 /** The text that a store keeps: `CLOSED EPOCH JSON`. Each write of the register reads the first letter. */
-export function encodeCopyMark({ epoch, ...mark }: CopyMark): string {
-  return `${CLOSED_IN[mark.state]} ${epoch} ${JSON.stringify(mark)}`;
+export function encodeCopyMark({ epoch, state, copyId, runId, source: { id, count } }: CopyMark): string {
+  return `${CLOSED_IN[state]} ${epoch} ${JSON.stringify({ state, copyId, runId, source: { id, count } })}`;
 }
 
 /** @throws {StoreUnavailable} if another version has written the mark */

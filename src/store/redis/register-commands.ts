@@ -33,6 +33,7 @@ export const scripts = {
   readAndTouch: load('read', (lua) => lua.replace('no-writes', 'allow-oom')),
   sweep: load('sweep'),
   mark: load('mark'),
+  copyMark: load('copy-mark'),
 };
 
 /** What a script returns: nil, a number, bytes, or a list of these. */
