@@ -1,30 +1,25 @@
 /**
- * The guards of the promise. `npm run mutants` takes them out one by one; `npm run generate` writes the tables of their
- * decision record.
+ * The guards of the promise outside the rules, whose own test tries every wrong cell. `npm run mutants` takes them out one by one;
+ * `npm run generate` writes the tables of their decision record.
  */
-import { accessGuards } from './guards/access.ts';
-import { copyGuards } from './guards/copy.ts';
-import { embeddingGuards } from './guards/embedding.ts';
-import { engineGuards } from './guards/engine.ts';
-import { fenceGuards } from './guards/fence.ts';
-import { gatewayGuards } from './guards/gateway.ts';
-import { redisGuards } from './guards/redis.ts';
+import { accessGuards, embeddingGuards } from './guards/access.ts';
+import { engineGuards, executionGuards, fenceGuards } from './guards/engine.ts';
+import { backendGuards, storeWatchGuards } from './guards/gateway.ts';
+import { cipherGuards, ledgerGuards } from './guards/ledger.ts';
 import { requestGuards } from './guards/requests.ts';
-import { sqliteGuards } from './guards/sqlite.ts';
-import { targetGuards } from './guards/targets.ts';
 
 /** One guard of the promise, the mutation that removes it, and the test that must fail then. */
-export interface Guard {
+export type Guard = readonly [
   /** What goes wrong without the guard, for ADR 10 and the output. */
-  without: string;
-  file: string;
-  /** Occurs exactly once in the file. */
-  text: string;
-  replacement: string;
-  test: string;
-  /** Which of the file's tests, by a part of their full names: `suite > test`. */
-  named: string;
-}
+  without: string,
+  /**
+   * `within`: the name of a function, method, constant or class of the file, or '' for the whole file. `text` occurs exactly once
+   * there, and is a part of one line, so that code can move within a file.
+   */
+  mutation: readonly [file: string, within: string, text: string, replacement: string],
+  /** `test`: without `test/` and `.test.ts`. `named`: which of its tests, by a part of their full names: `suite > test`. */
+  noticed: readonly [test: string, named: string],
+];
 
 export const GUARDS_DOCUMENT = 'docs/adr/0010-guards-and-their-tests.md';
 
@@ -32,21 +27,60 @@ export const GUARDS_DOCUMENT = 'docs/adr/0010-guards-and-their-tests.md';
 const sections: Readonly<Record<string, readonly Guard[]>> = {
   'The last-moment fence': fenceGuards,
   'The engine': engineGuards,
-  'The gateway': gatewayGuards,
+  'What became of an execution': executionGuards,
+  'The ledger': ledgerGuards,
+  Encryption: cipherGuards,
+  'A store that forgot': storeWatchGuards,
+  'The backend': backendGuards,
   Requests: requestGuards,
-  SQLite: sqliteGuards,
-  Redis: redisGuards,
-  Embedding: embeddingGuards,
-  'The copy to another store': copyGuards,
   Access: accessGuards,
-  Targets: targetGuards,
+  Embedding: embeddingGuards,
 };
 
 export const guards: readonly Guard[] = Object.values(sections).flat();
 
+export const testOf = ([, , [test]]: Guard): string => `test/${test}.test.ts`;
+
+const DECLARATION = /^( *)(?:(?:export|async|static|get|const|class|function\*?|local) )*([\w#]+)/;
+
+/** The numbers of the lines of what is declared as `name`: up to a line that is indented no further, but not to `): Type {`. */
+function linesOf(lines: readonly string[], name: string): Set<number> {
+  const found = new Set<number>();
+  for (const [first, line] of lines.entries()) {
+    const [, indent = '', declared] = DECLARATION.exec(line) ?? [];
+    if (declared !== name) continue;
+    const isBeyond = (text = 'the end') =>
+      text !== '' && !text.startsWith(`${indent} `) && !/^ *[)}\]].*[({[]$/.test(text);
+    found.add(first);
+    for (let at = first + 1; !isBeyond(lines[at]); at++) found.add(at);
+  }
+  return found;
+}
+
+/**
+ * The source of the guard's file without the guard.
+ *
+ * @throws {Error} if its text is not there exactly once
+ */
+export function sourceWithout(source: string, [, [file, within, text, replacement]]: Guard): string {
+  const lines = source.split('\n');
+  const searched = within === '' ? new Set(lines.keys()) : linesOf(lines, within);
+  let count = 0;
+  const mutated = lines.map((line, at) => {
+    if (!searched.has(at)) return line;
+    count += line.split(text).length - 1;
+    return line.replace(text, () => replacement);
+  });
+  if (count !== 1) throw new Error(`${file} has ${count} times, within "${within}": ${text}`);
+  return mutated.join('\n');
+}
+
 const cell = (text: string): string => text.replaceAll('|', '\\|');
-const row = ({ without, file, test, named }: Guard): string =>
-  `| ${cell(without)} | \`${file}\` | \`${test}\`: ${cell(named)} |\n`;
+const row = (guard: Guard): string => {
+  const [without, [file, within], [, named]] = guard;
+  const place = within === '' ? `\`${file}\`` : `\`${file}\`: \`${within}\``;
+  return `| ${cell(without)} | ${place} | \`${testOf(guard)}\`: ${cell(named)} |\n`;
+};
 const table = (rows: readonly Guard[]): string =>
   `| without the guard | taken out of | noticed by |\n|---|---|---|\n${rows.map(row).join('')}`;
 

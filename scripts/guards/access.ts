@@ -1,298 +1,135 @@
 import type { Guard } from '../guards.ts';
 
-const SESSIONS = {
-  file: 'src/keys/open-sessions.ts',
-  test: 'test/unit/auth-open-sessions.test.ts',
-};
+const HEADERS = 'src/backend/headers.ts';
+const IDEMPOTENCY = 'src/middleware/idempotency.ts';
+const RECORDING = 'src/middleware/recording.ts';
 
-const KEYS_OF_THE_BACKEND = 'test/e2e/http/keys-of-the-backend.test.ts';
-const LIMITS = {
-  file: 'src/gateway/merchant-limits.ts',
-  test: 'test/e2e/http/merchant-limits.test.ts',
-};
-
-const PROXIES = {
-  file: 'src/gateway/client-address.ts',
-  test: 'test/e2e/http/headers.test.ts',
-};
-
-const PUBLIC = {
-  file: 'src/requests/public-paths.ts',
-  test: 'test/e2e/http/public-paths.test.ts',
-};
-
-/** Which keys are valid, which paths need none, how much a merchant may send, who may read the admin port, and who the client is. */
+/** Which keys are valid, which paths need none, who may read the admin port, and who the client is. */
 export const accessGuards: readonly Guard[] = [
-  {
-    file: 'src/keys/probe-queue.ts',
-    test: 'test/unit/auth-probe-queue.test.ts',
-    without: 'one address makes all others wait for its invented keys',
-    text: 'this.#new.delete(client);\n    if (queue.length > 0) this.#new.set(client, queue);',
-    replacement: 'if (queue.length === 0) this.#new.delete(client);',
-    named: 'probes > of new keys are taken from each client in turn',
-  },
-  {
-    file: 'src/keys/upstream-key-source.ts',
-    test: 'test/e2e/http/keys-of-the-backend.test.ts',
-    without: 'one address takes all places in which new keys wait',
-    text: 'ofClient >= Math.ceil(maxWaiting / 2)',
-    replacement: 'ofClient >= maxWaiting',
-    named: 'invented keys from one address do not shut out valid ones from others, right after a start',
-  },
-  {
-    file: 'src/admin/options.ts',
-    without: 'everyone in the network may read the metrics',
-    text: 'if (token !== undefined || isLoopback(host)) return;',
-    replacement: 'if (token !== undefined || host !== "") return;',
-    test: 'test/unit/config-admin.test.ts',
-    named: 'an admin port without a token > is refused on 0.0.0.0',
-  },
-  {
-    file: 'src/admin/console/sessions.ts',
-    without: 'a page on another port of the host uses the console by its cookie alone',
-    text: "[cookie, secret].join(' ')",
-    replacement: 'cookie || secret',
-    test: 'test/e2e/console/session.test.ts',
-    named: 'a request of another page > gets nothing by the cookie alone',
-  },
-  {
-    file: 'src/keys/file-key-source.ts',
-    without: 'an older read of the key file restores revoked keys',
-    text: 'this.#reading = this.#reading.then(() => this.#read(options));',
-    replacement: 'this.#reading = this.#read(options);',
-    test: 'test/unit/auth-file-key-source.test.ts',
-    named: 'reload() > never replaces newer keys with older ones',
-  },
-  {
-    ...SESSIONS,
-    without: 'a WebSocket stays open when its key has left the key file',
-    text: 'keys.onChange(() => this.#check());',
-    replacement: '',
-    named: 'a session ends at once when the key file > no longer has its key',
-  },
-  {
-    ...SESSIONS,
-    without: 'a WebSocket stays open when its key expires',
-    text: 'this.#timer ??= setInterval(() => this.#check(), CHECK_EVERY_MS).unref();',
-    replacement: '',
-    named: 'a session ends within a second after > expiresAt, once',
-  },
-  {
-    ...SESSIONS,
-    without: 'a WebSocket outlives a scope of its key',
-    text: 'opened.scopes.every((scope) => now.scopes.includes(scope))',
-    replacement: 'opened.scopes.length > 0',
-    named: 'a session ends at once when the key file > takes a scope from its key',
-  },
-  {
-    ...LIMITS,
-    without: 'a request that ends gives its merchant no place back',
-    text: 'onEnd(contextOf(req), () => this.#leave(code));',
-    replacement: '',
-    named: 'a merchant with too many requests in flight > gives every place back, however its requests end',
-  },
-  {
-    ...LIMITS,
-    file: 'src/telemetry/access.ts',
-    without: 'a merchant who leaves its requests takes every slot',
-    text: 'else context.onDone = () => this.#end(req, res, context);',
-    replacement: 'else { context.onEnd?.(); context.onDone = () => this.#end(req, res, context); }',
-    named: 'gets 429, also while an execution runs whose client has left',
-  },
-  {
-    ...LIMITS,
-    file: 'src/gateway/rate-limiter.ts',
-    without: 'the gateway refuses requests while Redis does not answer the rate limiter',
-    text: 'this.#setShared(false, (error as Error).message);',
-    replacement: 'throw error;',
-    named: 'on Redis > a Redis that is frozen or gone refuses nobody, and delays one request in a second',
-  },
-  {
-    ...LIMITS,
-    file: 'src/gateway/rate-limiter.ts',
-    without: 'while Redis does not answer, each request waits until the rate limiter gives up',
-    text: 'if (nowMs < this.#tryAgainAtMs) return false;',
-    replacement: '',
-    named: 'on Redis > a Redis that is frozen or gone refuses nobody, and delays one request in a second',
-  },
-  {
-    ...PUBLIC,
-    without: 'a header turns a public request into another one',
-    text: 'if (isOverridden || overridesMethod(req, queryOf(url))) return undefined;',
-    replacement: '',
-    named: 'a request needs a secret key if > a header may make it another request',
-  },
-  {
-    ...PUBLIC,
-    file: 'src/gateway/public-requests.ts',
-    without: 'the body of a public request overrides the method',
-    text: 'if (overrideInBody(req, contextOf(req).body) !== undefined) return next();',
-    replacement: '',
-    named: 'the body of a public request > may not override the method',
-  },
-  {
-    ...PUBLIC,
-    without: 'a preflight executes what its cookie selects',
-    text: ' || headers.cookie !== undefined;',
-    replacement: ';',
-    named: 'a CORS preflight > with a cookie that could needs a secret key on a declared path',
-  },
-  {
-    file: 'src/gateway/public-requests.ts',
-    without: 'public requests take all streams from the merchants',
-    text: 'if (this.#open >= this.#most) {',
-    replacement: 'if (this.#open < 0) {',
-    test: 'test/e2e/http/streams.test.ts',
-    named: 'public requests > hold a quarter of the streams at most',
-  },
-  {
-    file: 'src/gateway/app-versions.ts',
-    without: 'public bodies take all memory from the merchants',
-    text: 'budget: this.#publicBudget }',
-    replacement: 'budget: this.#bodyBudget }',
-    test: 'test/e2e/http/streams.test.ts',
-    named: 'public requests > hold a quarter of limits.bufferedBytes at most',
-  },
-  {
-    file: 'src/gateway/public-requests.ts',
-    without: 'the body of a public request never has to end',
-    text: 'else if (hasBody(req)) limitUpload(req, res, limits.bodyTimeoutMs);',
-    replacement: '',
-    test: 'test/e2e/http/streams.test.ts',
-    named: 'public requests > have a time limit for a body of image/png',
-  },
-  {
-    ...PUBLIC,
-    without: 'a public path opens an operation that it resembles',
-    text: 'if (onPath.length > 0 && !isHarmlessPreflight(req, onPath)) return undefined;',
-    replacement: '',
-    named: 'a CORS preflight > that is none needs a secret key on a declared path',
-  },
-  {
-    ...PUBLIC,
-    without: 'a preflight executes what its query selects',
-    text: '!(hasMembers && where.length > 0)',
-    replacement: '!(hasMembers && where.length < 0)',
-    named: 'a CORS preflight > whose query could select an operation needs a secret key on a declared path',
-  },
-  {
-    ...PUBLIC,
-    file: 'src/gateway/public-requests.ts',
-    without: 'a merchant’s key does not protect on a public path',
-    text: 'if (!identity || expectsProtection(req, keyHeaders)) return next();',
-    replacement: 'if (!identity) return next();',
-    named:
-      'a request on a public path > needs a valid secret key if it has credentials and an idempotency key',
-  },
-  {
-    ...PUBLIC,
-    file: 'src/gateway/forward.ts',
-    without: 'anybody gets the gateway’s own credentials on a public path',
-    text: "const ofPublic = auth.forward === 'keep' ? authorization : () => undefined;",
-    replacement: 'const ofPublic = authorization;',
-    named: 'does not get the gateway’s credentials under forward: replace',
-  },
-  {
-    file: 'src/config/schema.ts',
-    without: 'a configuration opens an operation to requests without a secret key',
-    text: 'for (const name of operationsOpenedBy(open, operations))',
-    replacement: 'for (const name of operationsOpenedBy(open, []))',
-    test: 'test/unit/config-contradictions.test.ts',
-    named: 'a configuration is refused > with a public path that would open an operation',
-  },
-  {
-    ...PROXIES,
-    without: 'the gateway believes X-Forwarded-For although the sender is no trusted proxy',
-    text: 'if (!isTrusted?.(peer, 0)) return { address: peer, proxies: NONE };',
-    replacement: 'if (!isTrusted) return { address: peer, proxies: NONE };',
-    named: 'behind trusted proxies > somebody else is not believed',
-  },
-  {
-    ...PROXIES,
-    without: 'a client behind a trusted proxy may claim another address',
-    text: 'client.proxies.length < MAX_PROXIES && isTrusted(client.address, client.proxies.length)',
-    replacement: 'client.proxies.length < MAX_PROXIES',
-    named: 'behind trusted proxies > only the chain of trusted addresses is believed',
-  },
-  {
-    ...PROXIES,
-    file: 'src/backend/headers.ts',
-    without: 'a client behind a trusted proxy forges X-Real-IP',
-    text: "  'x-real-ip',\n",
-    replacement: '',
-    named:
-      'behind trusted proxies > a proxy is believed about the client, and about how the client called it',
-  },
-  {
-    ...PROXIES,
-    file: 'src/backend/headers.ts',
-    without: 'the backend gets X-Forwarded fields although their sender is no trusted proxy',
-    text: 'if (!client.isPeerTrusted && OF_PROXIES.test(name)) continue;',
-    replacement: '',
-    named: 'behind trusted proxies > somebody else is not believed',
-  },
-  {
-    file: 'src/cli/serve.ts',
-    without: 'SIGHUP ends the process, and leaves keys in doubt',
-    text: "process.on('SIGHUP', onHangUp);",
-    replacement: '',
-    test: 'test/e2e/process/reload.test.ts',
-    named: 'SIGHUP > ends no process and no execution',
-  },
-  {
-    file: 'src/keys/upstream-key-source.ts',
-    without: 'a secret key keeps working although the backend names another merchant for it',
-    text: "if (answer.kind === 'accepted' && known && known.entry.merchantCode !== answer.merchantCode)",
-    replacement: "if (answer.kind === 'accepted' && known && known.entry.merchantCode === '')",
-    test: KEYS_OF_THE_BACKEND,
-    named: 'a secret key > never changes its merchant',
-  },
-  {
-    file: 'src/keys/key-memory.ts',
-    without: 'a secret key changes its merchant, and retries of its payouts are paid again',
-    text: 'known.acceptedAtMs = sentAtMs;',
-    replacement: 'Object.assign(known, { entry }).acceptedAtMs = sentAtMs;',
-    test: 'test/unit/auth-key-memory.test.ts',
-    named: 'a key keeps its first entry',
-  },
-  {
-    file: 'src/keys/upstream-key-source.ts',
-    without: 'a WebSocket stays open when the backend refuses its key',
-    text: 'if (known && this.#memory.demote(known, forMs)) for',
-    replacement: 'if (known) for',
-    test: KEYS_OF_THE_BACKEND,
-    named: 'a WebSocket > is opened with a key that must be checked first, and closed',
-  },
-  {
-    file: 'src/keys/key-memory.ts',
-    without: 'a key that was revoked before a reload works after it',
-    text: 'return acceptedAtMs > this.#expiredAtMs;',
-    replacement: 'return acceptedAtMs > Number.NEGATIVE_INFINITY;',
-    test: 'test/unit/auth-key-memory.test.ts',
-    named: 'not after all answers were expired',
-  },
-  {
-    file: 'src/keys/authenticate.ts',
-    without: 'a key that cannot be checked gets 401, and its merchant gives it up',
-    text: "return answer.kind === 'unknown' ? this.#invalidKey : UNCHECKED[answer.why];",
-    replacement: "return answer.kind === 'unknown' ? this.#invalidKey : this.#invalidKey;",
-    test: KEYS_OF_THE_BACKEND,
-    named: 'while probes fail > a key whose probe failed is probed again',
-  },
-  {
-    file: 'src/keys/probe-queue.ts',
-    without: 'invented keys keep known ones from being renewed',
-    text: 'this.#runningNew >= Math.floor(maxProbes / 2)',
-    replacement: 'maxProbes === 0',
-    test: 'test/unit/auth-probe-queue.test.ts',
-    named: 'probes > of new keys take half',
-  },
-  {
-    file: 'src/backend/key-probe.ts',
-    without: 'a key belongs to the second of two merchants that the backend names',
-    text: 'if (hasDuplicateMember(json) ||',
-    replacement: 'if (!hasDuplicateMember ||',
-    test: KEYS_OF_THE_BACKEND,
-    named: 'a key that the backend cannot check gets 503, and nothing is sent',
-  },
+  [
+    'everyone in the network may read the metrics',
+    ['src/admin/options.ts', 'adminOptions', 'isLoopback(host)', 'true'],
+    ['unit/config-admin', 'an admin port without a token > is refused on 0.0.0.0'],
+  ],
+  [
+    'a page on another port of the host uses the console by its cookie alone',
+    ['src/admin/console/sessions.ts', 'digestOf', "[cookie, secret].join(' ')", 'cookie || secret'],
+    ['e2e/console/session', 'a request of another page > gets nothing by the cookie alone'],
+  ],
+  [
+    'an older read of the key file restores revoked keys',
+    [
+      'src/keys/file-key-source.ts',
+      '#readSerially',
+      'this.#reading.then(() => this.#read(options))',
+      'this.#read(options)',
+    ],
+    ['unit/auth-file-key-source', 'reload() > never replaces newer keys with older ones'],
+  ],
+  [
+    'a WebSocket stays open when its key has left the key file',
+    ['src/keys/open-sessions.ts', 'constructor', 'keys.onChange(() => this.#check())', ''],
+    ['unit/auth-open-sessions', 'a session ends at once when the key file > no longer has its key'],
+  ],
+  [
+    'a secret key keeps working although the backend names another merchant for it',
+    [
+      'src/keys/upstream-key-source.ts',
+      '#probe',
+      'known.entry.merchantCode !== answer.merchantCode',
+      'false',
+    ],
+    ['e2e/http/keys-of-the-backend', 'a secret key > never changes its merchant'],
+  ],
+  [
+    'a key that was revoked before a reload works after it',
+    ['src/keys/key-memory.ts', '#isCurrent', 'acceptedAtMs > this.#expiredAtMs', 'acceptedAtMs > 0'],
+    ['unit/auth-key-memory', 'not after all answers were expired'],
+  ],
+  [
+    'a public path opens an operation that it resembles',
+    ['src/requests/public-paths.ts', 'identityOf', 'onPath.length > 0', 'false'],
+    ['e2e/http/public-paths', 'a CORS preflight > that is none needs a secret key on a declared path'],
+  ],
+  [
+    'a header turns a public request into another one',
+    ['src/requests/public-paths.ts', 'identityOf', 'isOverridden ||', ''],
+    ['e2e/http/public-paths', 'a request needs a secret key if > a header may make it another request'],
+  ],
+  [
+    'a merchant’s key does not protect on a public path',
+    ['src/gateway/public-requests.ts', 'forwardPublic', '|| expectsProtection(req, keyHeaders)', ''],
+    ['e2e/http/public-paths', 'needs a valid secret key if it has credentials and an idempotency key'],
+  ],
+  [
+    'anybody gets the gateway’s own credentials on a public path',
+    ['src/gateway/forward.ts', 'backendHeaders', "auth.forward === 'keep' ?", 'true ?'],
+    ['e2e/http/public-paths', 'does not get the gateway’s credentials under forward: replace'],
+  ],
+  [
+    'a merchant tells the backend that it is another one',
+    [HEADERS, 'forwardedHeaders', 'SET_BY_GATEWAY.has(name)', 'false'],
+    ['unit/upstream-headers', 'do not include a merchant code or a request id of the merchant'],
+  ],
+  [
+    'a client tells the backend another address although it is no trusted proxy',
+    ['src/gateway/client-address.ts', 'findClient', '!isTrusted?.(peer, 0)', '!isTrusted'],
+    ['e2e/http/headers', 'behind trusted proxies > somebody else is not believed'],
+  ],
+];
+
+/** The middleware in front of anyone's own handlers. */
+export const embeddingGuards: readonly Guard[] = [
+  [
+    'a handler is called although its lease may have lapsed',
+    [IDEMPOTENCY, '#run', '!maySend()', 'false'],
+    ['e2e/embedding/handlers', 'does not call the handler when its lease may have lapsed'],
+  ],
+  [
+    'a handler sends although its merchant was told something else',
+    [IDEMPOTENCY, '#run', '!isTold && maySend()', 'maySend()'],
+    [
+      'e2e/embedding/forward',
+      'sends nothing when a slow middleware before it has used up the time of the handler',
+    ],
+  ],
+  [
+    'a handler that takes long gives up its key, which can be released while it still pays',
+    [RECORDING, 'constructor', 'options.onTimeLimit()', 'this.#abandon()'],
+    [
+      'e2e/embedding/handlers',
+      'answers 504 when the handler takes long, and stores its response when it ends',
+    ],
+  ],
+  [
+    'the result of a handler that ended after all is lost',
+    ['src/idempotency/execution.ts', 'run', 'exchange.late?.then', 'exchange.late?.catch'],
+    [
+      'e2e/embedding/handlers',
+      'leaves the key in doubt when the handler never ends, and a late end heals it',
+    ],
+  ],
+  [
+    'release() frees a key after unknown()',
+    [RECORDING, 'say', "if (this.#said !== 'unknown')", ''],
+    ['e2e/embedding/handlers', 'leaves it in doubt with unknown(), whatever is said after that'],
+  ],
+  [
+    'forward() answers although it cannot know what became of the request',
+    ['src/middleware/forward.ts', 'handle', 'exchange ??', "{ ...exchange, kind: 'not_sent' } ??"],
+    [
+      'e2e/embedding/forward',
+      'forward() behind idempotency() > pays once when the backend does execute-then-reset',
+    ],
+  ],
+  [
+    'all merchants share their keys',
+    [IDEMPOTENCY, '#identify', "code: code ?? ''", "code: ''"],
+    ['e2e/embedding/handlers', 'refuses another request with the key, and keeps merchants apart'],
+  ],
+  [
+    'a body that a parser has read is not compared',
+    [IDEMPOTENCY, '#takeBody', 'context.body = found.bytes', 'context.body = Buffer.alloc(0)'],
+    ['e2e/embedding/handlers', 'compares bodies, whether they were parsed before or not'],
+  ],
 ];

@@ -1,358 +1,92 @@
 import type { Guard } from '../guards.ts';
 
 const EXECUTOR = 'src/backend/executor.ts';
-const HEAD = 'src/gateway/admission.ts';
-const HEAD_TEST = 'test/e2e/http/head.test.ts';
-const FRAMING = 'test/integration/executor-framing.test.ts';
-const OVERSIZE = 'src/backend/oversize.ts';
 const MIDDLEWARE = 'src/idempotency/middleware.ts';
-const FAILURES = 'test/e2e/http/upstream-failures.test.ts';
-const SCHEMA = {
-  file: 'src/config/schema.ts',
-  test: 'test/unit/config-contradictions.test.ts',
-};
 const WATCH = 'src/gateway/store-watch.ts';
-const STORE_MARK = 'test/e2e/process/store-identity.test.ts';
-const INHERITED = { test: 'test/e2e/process/inherited-socket.test.ts' };
 
-/** What is sent to the backend, and for whom; the configuration; the shutdown. */
-export const gatewayGuards: readonly Guard[] = [
-  {
-    file: WATCH,
-    without: 'a store that was restored or emptied only warns',
-    text: '    if (!refuses) return undefined;\n    if (this.#changed)',
-    replacement: '    if (!refuses) return undefined;\n    if (false)',
-    test: STORE_MARK,
-    named: 'a restored SQLite file is noticed by check, by the next start and on /readyz',
-  },
-  {
-    file: WATCH,
-    without: 'starts go out on a new connection before the mark was compared',
-    text: 'return store.connection === this.#compared',
-    replacement: 'return true',
-    test: STORE_MARK,
-    named: 'a Redis that comes back empty gets no start',
-  },
-  {
-    file: WATCH,
-    without: 'a refusal is forgotten at the next start',
-    text: '      this.#changed = noted.changed;\n',
-    replacement: '',
-    test: STORE_MARK,
-    named: 'a restored SQLite file is noticed by check, by the next start and on /readyz',
-  },
-  {
-    file: WATCH,
-    without: 'a gateway overwrites the refusal that another one has noted',
-    text: 'const isNotedThere = there?.changed !== undefined;',
-    replacement: 'const isNotedThere = false;',
-    test: STORE_MARK,
-    named: 'a refusal that another gateway has noted in the file is kept, and holds for all',
-  },
-  {
-    file: WATCH,
-    without: 'a store that forgot is marked, and its count grows past the one that is missed',
-    text: '    if (this.isForgotten) await this.#writeFile();\n    else if (isDue) await this.mark();',
-    replacement:
-      '    if (isDue) await this.#options.store.mark(this.#options.mode);\n    if (this.isForgotten) await this.#writeFile();',
-    test: STORE_MARK,
-    named: 'a restored SQLite file is noticed by check, by the next start and on /readyz',
-  },
-  {
-    file: WATCH,
-    without: 'a store that is emptied again after it was accepted is served',
-    text: '      return await this.#compareAgain();\n',
-    replacement: '      this.#noted = undefined;\n      return await this.#compareAgain();\n',
-    test: STORE_MARK,
-    named: 'a Redis that is emptied again after it was accepted is refused again',
-  },
-  {
-    file: 'src/store/measured-store.ts',
-    without: 'a start that had to wait for its slot is sent to a store that is refused by then',
-    text: 'return why === undefined\n',
-    replacement: 'return true\n',
-    test: STORE_MARK,
-    named: 'starts and restarts are not sent to a store that is refused, whoever asks',
-  },
-  {
-    file: EXECUTOR,
-    without: 'a request is sent again after a reset',
-    text: '        resolve(result);\n        ended',
-    replacement: `if (result.kind === 'unknown' && !('again' in request))
-          void this.send(Object.assign(request, { again: true })).then(resolve);
-        else resolve(result);
-        ended`,
-    test: FAILURES,
-    named: 'resets a connection at the moment when it gets a request: not sent again',
-  },
-  {
-    file: EXECUTOR,
-    without: 'a request that was sent is reported as not sent',
-    text: 'this.#sent = true;',
-    replacement: '',
-    test: FAILURES,
-    named: 'gets a request and resets the connection: 502 outcome_unknown',
-  },
-  {
-    file: EXECUTOR,
-    without: 'a request that was reported as not sent is sent after all',
-    text: `    if (this.#ended) {
-      controller.abort(new DeadlinePassed());`,
-    replacement: `    if (this.#status < 0) {
-      controller.abort(new DeadlinePassed());`,
-    test: 'test/integration/executor-may-send.test.ts',
-    named: 'whose deadline passes before it has a connection is never sent',
-  },
-  {
-    file: EXECUTOR,
-    without: 'a truncated body is stored as the result',
-    text: "else this.#end({ kind: 'unknown', reason, timedOut: error instanceof DeadlinePassed });",
-    replacement: `else if (this.#status > 0) this.onResponseEnd();
-    else this.#end({ kind: 'unknown', reason, timedOut: error instanceof DeadlinePassed });`,
-    test: 'test/e2e/idempotency/outcomes.test.ts',
-    named: 'an answer leaves the key in doubt if > it is cut off: truncate',
-  },
-  {
-    file: OVERSIZE,
-    without: 'merchants who do not read an oversize response take all slots',
-    text: 'if (this.#open.size <= this.#max) return;',
-    replacement: 'if (this.#open.size > 0) return;',
-    test: 'test/e2e/idempotency/oversize-streams.test.ts',
-    named: 'merchants who do not read their oversize responses > leave half of the slots to others',
-  },
-  {
-    file: OVERSIZE,
-    without: 'a merchant who reads is cut for those who do not',
-    text: 'const [longest = body] = this.#stalled;',
-    replacement: 'const longest = body;',
-    test: 'test/e2e/idempotency/oversize-streams.test.ts',
-    named: 'merchants who do not read their oversize responses > are cut before a merchant who reads',
-  },
-  {
-    file: EXECUTOR,
-    without: 'a response that is one stream too many leaves its key in doubt',
-    text: 'this.#oversize = oversize;',
-    replacement: 'this.#streams.begin(oversize);\n    this.#oversize = oversize;',
-    test: 'test/e2e/idempotency/oversize-streams.test.ts',
-    named: 'an oversize response above the limit is cut if all merchants read, and its key is completed',
-  },
-  {
-    file: 'src/lib/problem.ts',
-    without: 'a program is told to make a new key although the outcome is unknown',
-    text: "outcome_unknown: answer(409, 'perhaps', 'never',",
-    replacement: "outcome_unknown: answer(409, 'perhaps', 'new_key',",
-    test: 'test/e2e/openapi/every-answer.test.ts',
-    named: 'payments, the same key, the outcome is unknown: 409 outcome_unknown',
-  },
-  {
-    file: 'src/lib/problem.ts',
-    without: 'a program is told to make a new key although only its secret key was refused',
-    text: "invalid_key: answer(401, 'no', 'never',",
-    replacement: "invalid_key: answer(401, 'no', 'new_key',",
-    test: 'test/e2e/openapi/every-answer.test.ts',
-    named: 'payments, an unknown secret key: 401 invalid_key',
-  },
-  {
-    file: EXECUTOR,
-    without: 'a reset counts as the end of a response without a length',
-    text: 'this.#hasOwnEnd || this.#rules.connection.isEnding;',
-    replacement: 'this.#hasOwnEnd || !this.#rules.connection.isEnding || this.#sent;',
-    test: FRAMING,
-    named: 'endOfConnection: trusted believes every end of the connection but a reset',
-  },
-  {
-    file: EXECUTOR,
-    without: 'a response without a length is complete when its connection ends',
-    text: 'this.#hasOwnEnd || this.#rules.trustsEnd || isWholeJson(this.#headers, body);',
-    replacement: 'this.#hasOwnEnd || this.#rules.trustsEnd || body.length > 0;',
-    test: FRAMING,
-    named: 'is complete only if it is whole JSON, and its connection ended well',
-  },
-  {
-    file: 'src/backend/response-end.ts',
-    without: 'a number that was cut is the result',
-    text: "return typeof value === 'object' && value !== null;",
-    replacement: 'return value !== null;',
-    test: FRAMING,
-    named: 'is complete only if it is whole JSON, and its connection ended well',
-  },
-  {
-    file: EXECUTOR,
-    without: 'a large response that was reset ends as if it were whole',
-    text: 'if (isOrderly) this.#oversize.receivedAll();',
-    replacement: 'if (!this.#ended || isOrderly || this.#sent) this.#oversize.receivedAll();',
-    test: FRAMING,
-    named: 'that is too large to store is streamed whole, or breaks off if it was reset',
-  },
-  {
-    file: OVERSIZE,
-    without: 'a backend that falls silent keeps its connection and its slot',
-    text: 'if (!this.#controller.paused) this.destroy(',
-    replacement: 'if (silenceMs < 0) this.destroy(',
-    test: 'test/integration/executor-oversize.test.ts',
-    named: 'an oversize response > of a backend that stops sending is cut',
-  },
-  {
-    file: 'src/gateway/open-responses.ts',
-    without: 'a merchant who does not read a streamed answer keeps its connection to the backend',
-    text: 'if (!res.writableNeedDrain) return undefined;',
-    replacement: 'if (!res.writableEnded) return undefined;',
-    test: 'test/e2e/http/streams.test.ts',
-    named: 'a merchant of a response that is passed through > who does not read it loses the connection',
-  },
-  {
-    file: 'src/backend/passthrough.ts',
-    without: 'streams to the backend have no limit',
-    text: 'if (open >= upstream.maxStreams) {',
-    replacement: 'if (open < 0) {',
-    test: 'test/e2e/http/streams.test.ts',
-    named:
-      'with maxStreams: 2, a third stream is refused and not sent > until one of two requests is answered',
-  },
-  {
-    file: MIDDLEWARE,
-    without: 'the scope depends on the secret key',
-    text: 'this.scope = recordIdOf(options.layer, merchant.code, key);',
-    replacement: 'this.scope = recordIdOf(options.layer, String(req.headers.authorization), key);',
-    test: 'test/e2e/idempotency/keys.test.ts',
-    named: 'a key outlives the secret key',
-  },
-  {
-    file: 'src/ledger/record-id.ts',
-    without: 'a gateway and the application behind it share a record',
-    text: 'digest([layer, merchantCode, idempotencyKey])',
-    replacement: 'digest([merchantCode, idempotencyKey])',
-    test: 'test/e2e/embedding/layers.test.ts',
-    named: 'a gateway and the application behind it use one store',
-  },
-  {
-    file: 'src/idempotency/key.ts',
-    without: 'a key that a browser adds to each attempt decides',
-    text: 'for (let i = 0; i < names.length; i++) {',
-    replacement: 'for (let i = names.length - 1; i >= 0; i--) {',
-    test: 'test/e2e/idempotency/keys.test.ts',
-    named: 'the first configured header that is present decides',
-  },
-  {
-    file: MIDDLEWARE,
-    without: 'a key in doubt is sent again with another key, which the backend may read',
-    text: "policy.inDoubt === 'retry' && context.ignoredKeyHeaders ? 'hold' : policy.inDoubt;",
-    replacement: 'policy.inDoubt;',
-    test: 'test/e2e/idempotency/keys.test.ts',
-    named: 'a key in doubt is not sent again with another key beside it',
-  },
-  {
-    file: MIDDLEWARE,
-    without: 'a merchant who hangs up ends the execution',
-    text: 'return this.#options.send(this.#req, maySend, this.#res, this.#next);',
-    replacement: `return Promise.race([
-      this.#options.send(this.#req, maySend, this.#res, this.#next),
-      new Promise<never>((_, reject) => this.gone.addEventListener('abort', () => reject(new Error('gone')))),
-    ]);`,
-    test: 'test/e2e/idempotency/hang-up.test.ts',
-    named: 'a merchant who leaves after the last byte > is logged once',
-  },
-  {
-    file: 'src/gateway/gateway.ts',
-    without: 'a gateway ends before the store has the last responses',
-    text: 'await engine.close(completeMs);',
-    replacement: 'await engine.close(0);',
-    test: 'test/e2e/process/shutdown.test.ts',
-    named: 'a shutdown while the store is away > waits until results are stored',
-  },
-  {
-    file: 'src/gateway/gateway.ts',
-    without: 'a gateway that stops closes a connection whose first request is on its way',
-    text: 'await Promise.race([disconnected, silence]);',
-    replacement: '',
-    test: 'test/e2e/process/shutdown.test.ts',
-    named: 'a shutdown > answers the first request of a connection that was accepted before it',
-  },
-  {
-    ...INHERITED,
-    file: 'src/gateway/gateway.ts',
-    without: 'a gateway that stops accepts further connections from a shared socket',
-    text: 'if (this.#isSocketInherited) NetServer.prototype.close.call(this.server);',
-    replacement: '',
-    named:
-      'instances on one inherited socket > leave every new connection to the others as soon as they stop',
-  },
-  {
-    ...INHERITED,
-    file: 'src/cli/serve.ts',
-    without: 'a gateway that cannot start cuts connections that it took from a shared socket',
-    text: 'const admin = await openAdminPort(',
-    replacement: 'await gateway.listen(inherited);\n    const admin = await openAdminPort(',
-    named: 'a single instance on an inherited socket > cuts no connection if it cannot start',
-  },
-  {
-    ...SCHEMA,
-    without: 'a connection may take longer than a lease',
-    text: 'if (connectTimeoutMs >= leaseMs)',
-    replacement: 'if (connectTimeoutMs < 0)',
-    named: 'a time to connect that outlasts the lease',
-  },
-  {
-    ...SCHEMA,
-    without: 'an execution may take longer than its result is kept',
-    text: 'if (retentionMs <= executionMs) {',
-    replacement: 'if (executionMs < 0) {',
-    named: 'a retention that one execution may outlast',
-  },
-  {
-    ...SCHEMA,
-    without: 'a key in doubt may be kept for a shorter time than a result',
-    text: 'if (inDoubtRetentionMs < retentionMs)',
-    replacement: 'if (inDoubtRetentionMs < 0)',
-    named: 'a key in doubt that expires before a completed one',
-  },
-  {
-    file: HEAD,
-    without: 'a length among hidden header lines makes a body the next request',
-    text: 'if (rawHeaders.length > 2 * MAX_HEADER_LINES)',
-    replacement: 'if (rawHeaders.length < 0)',
-    test: HEAD_TEST,
-    named: 'header lines > 201 are answered 431, wherever a length is among them',
-  },
-  {
-    file: HEAD,
-    without: 'a version of HTTP without chunks is read with chunks',
-    text: "if (httpVersion !== '1.1' && httpVersion !== '1.0')",
-    replacement: "if (httpVersion === '')",
-    test: HEAD_TEST,
-    named: 'a version of HTTP that is not supported > 0.9 is answered 505',
-  },
-  {
-    file: HEAD,
-    without: 'a request that is malformed is followed by another',
-    text: "if (refusal?.code === 'invalid_request') res.shouldKeepAlive = false;",
-    replacement: '',
-    test: HEAD_TEST,
-    named: 'Host > is required',
-  },
-  {
-    file: 'src/main.ts',
-    without: 'an old Node serves, and drops header lines',
-    text: 'if (major < OLDEST_NODE.major || (major === OLDEST_NODE.major && minor < OLDEST_NODE.minor)) {',
-    replacement: 'if (major < 0) {',
-    test: 'test/e2e/process/old-node.test.ts',
-    named: 'an old Node > 24.17.9 is refused in one sentence',
-  },
-  {
-    without:
-      'over TLS, Node’s paused parser loses bytes of a pipelined request and reads on within another one',
-    file: 'src/gateway/tls-server.ts',
-    text: "    socket.on('data', () => {});",
-    replacement: '',
-    test: 'test/e2e/tls/listener.test.ts',
-    named: 'pipelines more than it reads',
-  },
-  {
-    without: 'a client that leaves within a TLS handshake keeps its place until the handshake times out',
-    file: 'src/gateway/tls-server.ts',
-    text: '      handshakeTimeout: handshakeTimeoutMs,',
-    replacement: '      handshakeTimeout: handshakeTimeoutMs,\n      ...{ allowHalfOpen: true },',
-    test: 'test/e2e/tls/listener.test.ts',
-    named: 'that fails is counted by its reason',
-  },
+/** A store that was emptied or restored takes every key for a new one. */
+export const storeWatchGuards: readonly Guard[] = [
+  [
+    'starts and restarts are sent to a store that is refused',
+    ['src/store/measured-store.ts', 'refused', 'why === undefined', 'true'],
+    [
+      'e2e/process/store-identity',
+      'starts and restarts are not sent to a store that is refused, whoever asks',
+    ],
+  ],
+  [
+    'starts go out on a new connection before it is known that the store is the same',
+    [WATCH, 'refusal', 'store.connection === this.#compared', 'true'],
+    ['e2e/process/store-identity', 'a Redis that comes back empty gets no start'],
+  ],
+  [
+    'a refusal is forgotten at the next start of the gateway',
+    [WATCH, '#readFile', 'this.#changed = noted.changed', ''],
+    [
+      'e2e/process/store-identity',
+      'a restored SQLite file is noticed by check, by the next start and on /readyz',
+    ],
+  ],
+];
+
+/** What is sent to the backend, under which key, and what its answer is worth. */
+export const backendGuards: readonly Guard[] = [
+  [
+    'a request that was sent is reported as not sent',
+    [EXECUTOR, 'onRequestStart', 'this.#sent = true', ''],
+    ['e2e/http/upstream-failures', 'gets a request and resets the connection: 502 outcome_unknown'],
+  ],
+  [
+    'a request that was reported as not sent is sent after all',
+    [EXECUTOR, 'onRequestStart', 'this.#ended', 'false'],
+    ['integration/executor-may-send', 'whose deadline passes before it has a connection is never sent'],
+  ],
+  [
+    'a body that was cut off is stored as the result',
+    [EXECUTOR, 'onResponseError', "this.#end({ kind: 'unknown'", "this.onResponseEnd({ kind: 'unknown'"],
+    ['e2e/idempotency/outcomes', 'an answer leaves the key in doubt if > it is cut off: truncate'],
+  ],
+  [
+    'a reset counts as the end of a response without a length',
+    [EXECUTOR, 'onResponseEnd', 'this.#rules.connection.isEnding', 'true'],
+    [
+      'integration/executor-framing',
+      'endOfConnection: trusted believes every end of the connection but a reset',
+    ],
+  ],
+  [
+    'a response without a length is complete when its connection ends',
+    [EXECUTOR, 'onResponseEnd', 'isWholeJson(this.#headers, body)', 'true'],
+    ['integration/executor-framing', 'is complete only if it is whole JSON, and its connection ended well'],
+  ],
+  [
+    'a merchant with a new secret key executes its keys again',
+    [MIDDLEWARE, 'constructor', 'merchant.code, key', 'String(req.headers.authorization), key'],
+    ['e2e/idempotency/keys', 'a key outlives the secret key'],
+  ],
+  [
+    'a gateway and the application behind it share a record',
+    [
+      'src/ledger/record-id.ts',
+      '',
+      '[layer, merchantCode, idempotencyKey]',
+      '[merchantCode, idempotencyKey]',
+    ],
+    ['e2e/embedding/layers', 'a gateway and the application behind it use one store'],
+  ],
+  [
+    'a key in doubt is sent again with another key, which the backend may read',
+    [MIDDLEWARE, 'constructor', '&& context.ignoredKeyHeaders', '&& false'],
+    ['e2e/idempotency/keys', 'a key in doubt is not sent again with another key beside it'],
+  ],
+  [
+    'a program is told to make a new key although the outcome is unknown',
+    [
+      'src/lib/problem.ts',
+      '',
+      "outcome_unknown: answer(409, 'perhaps', 'never'",
+      "outcome_unknown: answer(409, 'perhaps', 'new_key'",
+    ],
+    ['e2e/openapi/every-answer', 'payments, the same key, the outcome is unknown: 409 outcome_unknown'],
+  ],
 ];

@@ -1,0 +1,66 @@
+import type { Guard } from '../guards.ts';
+
+const CIPHER = 'src/store/response-cipher.ts';
+const LEDGER = 'src/ledger/ledger.ts';
+
+/** What the ledger adds to the rules. */
+export const ledgerGuards: readonly Guard[] = [
+  [
+    'an event counts as written although the store holds something else',
+    [LEDGER, '#apply', 'reply.done', 'true'],
+    ['engine/crowd', 'hold no slot while they wait for an execution in another process'],
+  ],
+  [
+    'a complete whose write never arrived takes itself for done when it is repeated',
+    [LEDGER, '#applyOwn', 'guess, rule, same', 'guess, rule, same, owner'],
+    ['unit/ledger', 'a write that is repeated > is written if it never arrived'],
+  ],
+  [
+    'a resolution whose reply was lost counts as not written',
+    [LEDGER, '#apply', 'starter && !isOwn', '!isOwn'],
+    ['unit/ledger', 'says that a resolution may be written if its reply is lost'],
+  ],
+  [
+    'a restart that is taken back frees a key in doubt',
+    [LEDGER, 'takeBack', 'before ?', 'before === null ?'],
+    ['engine/retry', 'a restart that is pending when the engine closes releases nothing'],
+  ],
+  [
+    'a result is kept for a day although its owner may have counted as dead',
+    [LEDGER, '#guess', '!mayHaveLapsed && this.#isAlive(memory)', 'true'],
+    ['contract/sqlite', 'a complete after the lease is over counts as having been in doubt'],
+  ],
+  [
+    'an owner that was replaced keeps the record of another dead owner in flight',
+    [LEDGER, 'renew', '.record.token.equals(token)', ''],
+    ['contract/sqlite', 'renew, under a foreign token, where the scope is executing, is stale'],
+  ],
+  [
+    'a replay rests on a read that a failover may undo',
+    [LEDGER, 'peek', 'FINAL.has(answer.kind)', 'false'],
+    ['contract/redis-replicas', 'a peek replays nothing that a failover could lose'],
+  ],
+  [
+    'an owner counts as dead although the lock nodes have its lease',
+    [LEDGER, '#askNodes', 'rules.needsLease(seen)', 'false'],
+    ['contract/redis-lock-nodes', 'no owner counts as dead while most lock nodes are down'],
+  ],
+];
+
+export const cipherGuards: readonly Guard[] = [
+  [
+    'a stored response can be moved to another record',
+    [CIPHER, 'boundTo', '{scope}', '{scope.length}'],
+    ['contract/sqlite', 'that was replaced by that of another record of the same merchant is not read'],
+  ],
+  [
+    'a stored response can get another status',
+    [CIPHER, 'boundTo', '{status}', '{typeof status}'],
+    ['contract/sqlite', 'that was replaced by one with another status is not read'],
+  ],
+  [
+    'a response whose encryption key is unknown is answered without its body',
+    [CIPHER, '#decrypt', 'if (!key) throw', 'if (!key) return { status, headers: [], body: bytes } || '],
+    ['contract/sqlite', 'under an unknown key is never treated as absent'],
+  ],
+];
