@@ -10,8 +10,8 @@ it('has the words of the modules whose events are counted', () => {
 
 it('has every command that is timed', () => {
   const source = readFileSync(new URL('../../src/store/measured-store.ts', import.meta.url), 'utf8');
-  const commands = [...source.matchAll(/timed\('(\w+)'/g)].map(([, command]) => command);
-  expect([...CATALOGUE.storeSeconds.labels.command].toSorted()).toEqual(commands.toSorted());
+  const commands = new Set([...source.matchAll(/timed\('(\w+)'/g)].map(([, command]) => command));
+  expect([...CATALOGUE.storeSeconds.labels.command].toSorted()).toEqual([...commands].toSorted());
 });
 
 it('has a unit in each name, as Prometheus names them', () => {
