@@ -9,6 +9,7 @@ import { systemClock } from '../src/lib/clock.ts';
 import type { IdempotencyRecord } from '../src/store/contract.ts';
 import { encodeRecord } from '../src/store/redis/codec.ts';
 import { openForWriting } from '../src/store/sqlite/database.ts';
+import { RECORD_COLUMNS, valuesOf } from '../src/store/sqlite/records.ts';
 
 const A_STEP = 20_000;
 const SCOPE_BYTES = 32;
@@ -45,23 +46,19 @@ export async function fillSqlite(path: string, count: number): Promise<void> {
   mkdirSync(path, { recursive: true, mode: 0o700 });
   const database = openForWriting(join(path, 'records.db'));
   const insert = database.prepare(
-    `INSERT INTO records (scope, state, token, fingerprint, merchant, operation, idempotency_key, request_id, gateway_id,
-       created_at_ms, changed_at_ms, lease_ms, retention_ms, in_doubt_retention_ms, was_in_doubt, owner_gave_up,
-       alive_at, expires_at, status, headers, body)
-     VALUES (?, 'completed', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, 200, ?, ?)`,
+    `INSERT INTO records (record_id, expires_at, ${RECORD_COLUMNS})
+     VALUES (?, ?, ${RECORD_COLUMNS.map(() => '?')})`,
   );
-  const record = completed();
-  const { token, fingerprint, merchant, operation, key, requestId, gatewayId, createdAtMs, lifetimes } =
-    record;
-  const texts = [merchant, operation, key, requestId, gatewayId, createdAtMs, createdAtMs];
-  const durations = [lifetimes.leaseMs, lifetimes.retentionMs, lifetimes.inDoubtRetentionMs];
+  const values = valuesOf({
+    ...completed(),
+    ...{ revision: randomBytes(16), ownerGaveUp: false, restarted: false, cause: '' },
+  });
   // A new store counts running time from the machine's start.
-  const aliveAt = Math.ceil(systemClock.monotonicMs());
-  const times = [aliveAt, aliveAt + RETENTION_MS];
+  const expiresAt = Math.ceil(systemClock.monotonicMs()) + RETENTION_MS;
   let done = 0;
   for (const scope of scopes(count)) {
     if (done % A_STEP === 0) database.exec('BEGIN IMMEDIATE');
-    insert.run(scope, token, fingerprint, ...texts, ...durations, ...times, JSON.stringify(HEADERS), BODY);
+    insert.run(scope, expiresAt, ...values);
     done++;
     if (done % A_STEP === 0 || done === count) database.exec('COMMIT');
   }

@@ -174,7 +174,11 @@ class Lockstep {
         await this.#same(node, async (register) => {
           const records = await everyPage(register, open);
           return records
-            .map((one) => (one.unreadable === undefined ? { ...one, expiresInMs: 0 } : { id: one.id }))
+            .map((one) => {
+              if (one.unreadable !== undefined) return { id: one.id };
+              const isLeased = one.head.state !== 'completed' && one.isLeased;
+              return { ...one, isLeased, expiresInMs: 0 };
+            })
             .toSorted((a, b) => (a.id < b.id ? -1 : 1));
         });
       // Columns can be damaged, and then the index is too.

@@ -75,11 +75,14 @@ export async function sqlite(): Promise<Place> {
       passedMs += ms;
     },
     reset: async () => {
-      for (const table of ['records', 'void_tokens', 'audit', 'resolutions']) change(`DELETE FROM ${table}`);
-      change("UPDATE store SET mark = NULL, marks = 0, protect_until = 0, observe_until = 0, closed = 'no'");
+      for (const table of ['records', 'leases', 'void_tokens', 'audit', 'resolutions'])
+        change(`DELETE FROM ${table}`);
+      change(
+        'UPDATE store SET mark = NULL, marks = 0, protect_until = 0, observe_until = 0, copy_mark = NULL',
+      );
     },
     damage: async (id) => change("UPDATE records SET token = x'00' WHERE lower(hex(record_id)) = ?", id),
-    closeTo: async (closed) => change('UPDATE store SET closed = ?', closed),
+    closeTo: async (closed) => change('UPDATE store SET copy_mark = ?', `${closed} 1 {}`),
   };
 }
 

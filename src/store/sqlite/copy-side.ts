@@ -14,7 +14,7 @@ import {
   Superseded,
   type UnreadableSnapshot,
 } from '../copy-side.ts';
-import { makeCopyTables, readMarkText, setMark } from './copy-table.ts';
+import { makeCopyTables, readMarkText, setMark } from './old/copy-table.ts';
 import {
   inTransaction,
   messageOf,
@@ -22,11 +22,18 @@ import {
   prepareFiles,
   resultCodeOf,
   SQLITE_BUSY,
-} from './database.ts';
-import { packCompletion, unpackBytes } from './messages.ts';
-import { insertAudit, readAudit } from './operators.ts';
-import { isExpired, ownerIsAlive, ROW_COLUMNS, type Row, readSelected, scopeBytes } from './records-table.ts';
-import { bootId, enterBoot, type Now, RunningTime } from './running-time.ts';
+} from './old/database.ts';
+import { packCompletion, unpackBytes } from './old/messages.ts';
+import { insertAudit, readAudit } from './old/operators.ts';
+import {
+  isExpired,
+  ownerIsAlive,
+  ROW_COLUMNS,
+  type Row,
+  readSelected,
+  scopeBytes,
+} from './old/records-table.ts';
+import { bootId, enterBoot, type Now, RunningTime } from './old/running-time.ts';
 
 export interface SqliteCopySideOptions {
   /** The folder of the database. It is made if it is missing. */

@@ -1,8 +1,8 @@
 import { accessSync, closeSync, constants, openSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { DatabaseSync, type StatementSync } from 'node:sqlite';
+import { DatabaseSync } from 'node:sqlite';
 import { makeFolder } from '../../lib/folder.ts';
-import { OtherFormat, STORE_FORMAT, StoreUnavailable } from '../contract.ts';
+import { OtherFormat, STORE_FORMAT } from '../contract.ts';
 
 /**
  * Makes the folder and the database file if they are missing, readable and writable by this user only.
@@ -24,37 +24,22 @@ export function prepareFiles(folder: string): string {
   return file;
 }
 
-/** The device and inode numbers of SQLite's files at the time when the database was opened. */
-export class FileIdentity {
-  readonly #files: { path: string; inode: string }[];
+const FILES = ['', '-wal', '-shm'];
 
-  constructor(file: string) {
-    this.#files = [file, `${file}-wal`, `${file}-shm`].map((path) => ({ path, inode: inodeOf(path) }));
-  }
+/** The device and inode numbers of SQLite's files. Uses stat, because opening and closing a file would drop SQLite's locks. */
+export const identityOf = (file: string): string[] =>
+  FILES.map((end) => {
+    const stat = statSync(file + end, { throwIfNoEntry: false });
+    return stat ? `${stat.dev}:${stat.ino}` : 'none';
+  });
 
-  /** @throws if a path names another file now: other processes would never see what this process writes to the old one */
-  check(): void {
-    for (const { path, inode } of this.#files) {
-      if (inodeOf(path) !== inode)
-        throw new Error(
-          `${path} was removed or replaced while the gateway used it: put the file back, or restart the gateway`,
-        );
-    }
-  }
-}
-
-/** Uses stat, because opening and closing the file would drop SQLite's locks. */
-function inodeOf(path: string): string {
-  const stat = statSync(path, { throwIfNoEntry: false });
-  return stat ? `${stat.dev}:${stat.ino}` : 'none';
-}
-
-/** @throws {OtherFormat} if the database has another schema than this version reads and writes */
-export function refuseOtherSchema(file: string, found: number): void {
-  if (found === STORE_FORMAT) return;
-  throw new OtherFormat(
-    `${file} has schema version ${found}, and this gateway knows version ${STORE_FORMAT}: use a gateway version that knows it, or configure another store.path, but then the keys of this file can be paid again`,
-  );
+/** @throws if a path names another file now: other processes would never see what this process writes to the old one */
+export function checkIdentity(file: string, identity: readonly string[]): void {
+  const changed = identityOf(file).findIndex((inode, i) => inode !== identity[i]);
+  if (changed !== -1)
+    throw new Error(
+      `${file}${FILES[changed]} was removed or replaced while the gateway used it: put the file back, or restart the gateway`,
+    );
 }
 
 /** The writer moves the pages of the WAL into the database file when the WAL has this many. */
@@ -64,100 +49,85 @@ const LARGEST_IDLE_WAL_BYTES = 64 * 1024 * 1024;
 
 /**
  * Operators read the columns in the `sqlite3` shell: `select … from records where state = 'in_doubt'`. Columns that end in
- * `at_ms` are Unix times, shown to people; other columns that end in `_ms` are durations. `alive_at` and `expires_at` are
- * running times in milliseconds (see running-time.ts).
+ * `at_ms` are Unix times, shown to people; other columns that end in `_ms` are durations. `expires_at` and columns that end in
+ * `until` are running times in milliseconds (see running-time.ts).
  *
  * The columns of `records` have no constraints on their content. Readers check every value, because a disk can damage a
- * value after a constraint has accepted it.
+ * value after a constraint has accepted it. `due` is when a row expires, as a number in any case, so that no damaged row is
+ * missing in an index.
  *
- * `records` is ordered by a row number and not by scope. Scopes are digests, so in a table ordered by scope every insert
- * would change another page.
+ * `records` is ordered by a row number and not by record id. Record ids are digests, so in a table ordered by them every insert
+ * would change another page. A row is in one of two indexes, because each entry that a payout writes costs time.
+ *
+ * `store` has one row: the clock (running-time.ts), the store's mark (`StoreMark`) with the running times until which each mode
+ * counts as in use, and the mark of a copy (`CopyMark`).
  */
 const TABLES = `
   CREATE TABLE records (
     id INTEGER PRIMARY KEY,
-    scope BLOB NOT NULL UNIQUE,
+    record_id BLOB NOT NULL UNIQUE,
     state TEXT,
-    token BLOB,
-    fingerprint BLOB,
     merchant TEXT,
     operation TEXT,
     idempotency_key TEXT,
     request_id TEXT,
     gateway_id TEXT,
-    encryption_key_id TEXT,
+    cause TEXT,
     created_at_ms INTEGER,
     changed_at_ms INTEGER,
+    expires_at INTEGER,
+    due INTEGER AS (CAST(ifnull(expires_at, 0) AS INTEGER)) VIRTUAL,
     lease_ms INTEGER,
     retention_ms INTEGER,
     in_doubt_retention_ms INTEGER,
     was_in_doubt INTEGER,
     owner_gave_up INTEGER,
-    alive_at INTEGER,
-    expires_at INTEGER,
+    restarted INTEGER,
+    revision BLOB,
+    token BLOB,
+    fingerprint BLOB,
+    encryption_key_id TEXT,
+    extension BLOB,
     status INTEGER,
     headers TEXT,
     body BLOB
   );
-  CREATE INDEX records_open ON records (id) WHERE state <> 'completed';
-  CREATE INDEX records_expiry ON records (expires_at);
-  CREATE TABLE voided_tokens (token BLOB PRIMARY KEY, expires_at INTEGER NOT NULL) WITHOUT ROWID;
-  CREATE INDEX voided_tokens_expiry ON voided_tokens (expires_at);
-  CREATE TABLE audit (
-    id INTEGER PRIMARY KEY,
-    scope BLOB NOT NULL,
-    at_ms INTEGER NOT NULL,
-    resolved_by TEXT NOT NULL,
-    reason TEXT NOT NULL,
-    from_state TEXT NOT NULL,
-    merchant TEXT NOT NULL,
-    operation TEXT NOT NULL,
-    idempotency_key TEXT NOT NULL,
-    request_id TEXT NOT NULL,
-    created_at_ms INTEGER NOT NULL,
-    changed_at_ms INTEGER NOT NULL,
-    resolved_as TEXT NOT NULL,
-    kind TEXT,
-    status INTEGER,
-    expires_at INTEGER NOT NULL
-  );
-  CREATE INDEX audit_scope ON audit (scope);
+  CREATE INDEX records_open ON records (due) WHERE state IS NOT 'completed';
+  CREATE INDEX records_completed ON records (due) WHERE state = 'completed';
+  CREATE TABLE void_tokens (token BLOB PRIMARY KEY, expires_at INTEGER NOT NULL) WITHOUT ROWID;
+  CREATE INDEX void_tokens_expiry ON void_tokens (expires_at);
+  CREATE TABLE leases (record_id BLOB PRIMARY KEY, token BLOB NOT NULL, expires_at INTEGER NOT NULL) WITHOUT ROWID;
+  CREATE TABLE audit (id INTEGER PRIMARY KEY, record_id BLOB NOT NULL, entry TEXT NOT NULL, expires_at INTEGER NOT NULL);
+  CREATE INDEX audit_record ON audit (record_id);
   CREATE INDEX audit_expiry ON audit (expires_at);
-  CREATE TABLE clock (
-    id INTEGER PRIMARY KEY,
-    boot BLOB,
-    offset_ms REAL,
-    boot_began_at INTEGER,
-    observed_at INTEGER
-  );
-  CREATE TABLE probe (id INTEGER PRIMARY KEY, content BLOB);
-  PRAGMA user_version = ${STORE_FORMAT};
-`;
-
-/** One row: the store's mark (see `StoreMark`), and until which running time each mode counts as in use. */
-const MARK_TABLE = `
-  CREATE TABLE IF NOT EXISTS mark (
-    id INTEGER PRIMARY KEY CHECK (id = 1),
-    store TEXT NOT NULL,
-    marks INTEGER NOT NULL,
-    protect_until INTEGER NOT NULL,
-    observe_until INTEGER NOT NULL
-  )`;
-
-/** How many resolutions there were, by what they said and through what they came (see `ResolutionCount`). */
-const RESOLUTIONS_TABLE = `
-  CREATE TABLE IF NOT EXISTS resolutions (
+  CREATE TABLE resolutions (
     resolved_as TEXT NOT NULL,
     source TEXT NOT NULL,
     number INTEGER NOT NULL,
     PRIMARY KEY (resolved_as, source)
-  ) WITHOUT ROWID`;
+  ) WITHOUT ROWID;
+  CREATE TABLE store (
+    boot BLOB,
+    offset_ms REAL,
+    observed_at INTEGER,
+    mark TEXT,
+    marks INTEGER NOT NULL,
+    protect_until INTEGER NOT NULL,
+    observe_until INTEGER NOT NULL,
+    copy_mark TEXT
+  );
+  CREATE TABLE probe (id INTEGER PRIMARY KEY, content BLOB);
+  INSERT INTO store (marks, protect_until, observe_until) VALUES (0, 0, 0);
+  PRAGMA user_version = ${STORE_FORMAT};
+`;
 
 /**
  * Opens the writer's connection, and makes the tables if the file is new.
  *
  * Throws SQLITE_BUSY while another process opens the same new file, and the caller tries again. SQLite's own busy timeout is
  * off, because it does not cover the change of the journal mode, and because it starves some of the waiting processes.
+ *
+ * @throws {OtherFormat}
  */
 export function openForWriting(file: string): DatabaseSync {
   const database = new DatabaseSync(file, { timeout: 0 });
@@ -169,14 +139,24 @@ export function openForWriting(file: string): DatabaseSync {
     database.exec(`PRAGMA wal_autocheckpoint = ${CHECKPOINT_PAGES}`);
     database.exec(`PRAGMA journal_size_limit = ${LARGEST_IDLE_WAL_BYTES}`);
     if (versionOf(database) === 0) makeTables(database);
-    refuseOtherSchema(file, versionOf(database));
-    // Files of the same schema version that an earlier gateway made do not have these. It works with them all the same.
-    for (const table of [MARK_TABLE, RESOLUTIONS_TABLE]) database.exec(table);
+    refuseOtherFormat(file, versionOf(database));
     return database;
   } catch (error) {
     database.close();
     throw error;
   }
+}
+
+function makeTables(database: DatabaseSync): void {
+  // IMMEDIATE takes the write lock before the first read, so that what is read cannot change.
+  database.exec('BEGIN IMMEDIATE');
+  // Another process may have made the tables since the version was read.
+  if (versionOf(database) === 0) {
+    if (database.prepare('SELECT 1 FROM sqlite_schema').get())
+      throw new OtherFormat('the database has tables of another application');
+    database.exec(TABLES);
+  }
+  database.exec('COMMIT');
 }
 
 /** How long the main thread waits at start-up for another process that recovers the database. */
@@ -189,46 +169,21 @@ export function openForReading(file: string): DatabaseSync {
   return database;
 }
 
-function makeTables(database: DatabaseSync): void {
-  inTransaction(database, () => {
-    // Another process may have made the tables since the version was read.
-    if (versionOf(database) !== 0) return;
-    const { others } = database.prepare('SELECT count(*) AS others FROM sqlite_schema').get() as {
-      others: number;
-    };
-    if (others > 0)
-      throw new StoreUnavailable('the database has tables of another application', { maybeWritten: false });
-    database.exec(TABLES);
-  });
-}
-
-/** IMMEDIATE takes the write lock before the first read, so that what `work` reads cannot change before it writes. */
-export function inTransaction<T>(database: DatabaseSync, work: () => T): T {
-  database.exec('BEGIN IMMEDIATE');
-  try {
-    const result = work();
-    database.exec('COMMIT');
-    return result;
-  } catch (error) {
-    if (database.isTransaction) database.exec('ROLLBACK');
-    throw error;
-  }
-}
-
 export const SELECT_VERSION = 'PRAGMA user_version';
 
-export const versionOf = (database: DatabaseSync): number => versionIn(database.prepare(SELECT_VERSION));
+export const versionOf = (database: DatabaseSync): number =>
+  (database.prepare(SELECT_VERSION).get() as { user_version: number }).user_version;
 
-/** @param select of {@link SELECT_VERSION} */
-export const versionIn = (select: StatementSync): number =>
-  (select.get() as { user_version: number }).user_version;
-
-/** SQLite's primary result code. 0: the error does not come from SQLite. */
-export function resultCodeOf(error: unknown): number {
-  const { errcode } = error as { errcode?: number };
-  return (errcode ?? 0) & 0xff;
+/** @throws {OtherFormat} if the database has another format than this version reads and writes */
+export function refuseOtherFormat(file: string, found: number): void {
+  if (found === STORE_FORMAT) return;
+  throw new OtherFormat(
+    `${file} has schema version ${found}, and this gateway knows version ${STORE_FORMAT}: use a gateway version that knows it, or configure another store.path, but then the keys of this file can be paid again`,
+  );
 }
 
-export const SQLITE_BUSY = 5;
+/** Is this SQLITE_BUSY, its primary result code? */
+export const isBusy = (error: unknown): boolean =>
+  (((error as { errcode?: number }).errcode ?? 0) & 0xff) === 5;
 
 export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));

@@ -1,119 +1,73 @@
+import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import type { DatabaseSync } from 'node:sqlite';
-import type { Clock } from '../../lib/clock.ts';
 import { StoreUnavailable } from '../contract.ts';
 
-/**
- * The store's clock, in milliseconds. Records age by running time only, so that no step of the wall clock makes a record
- * expire.
+/*
+ * The store's clock counts running time, in milliseconds. Records age by running time only, so that no step of the wall clock
+ * makes a record expire.
  *
- * Within one boot of the machine, running time follows the monotonic clock, which all processes share. After a reboot it
+ * Within one boot of the machine, running time is the monotonic clock, which all processes share, and an offset. After a reboot it
  * continues from the last value in the database. Downtime does not count, so records can live longer, but never shorter.
  */
-export interface ClockState {
-  /** Running time minus the monotonic clock. */
-  offsetMs: number;
-  /** Running time when this boot began. An owner that did not start or renew since then is dead. */
-  bootBeganAt: number;
-}
 
-/** Identifies the current boot of the machine. Undefined: the system has no boot id. */
+/**
+ * Identifies the current boot of the machine: Linux has a file, macOS a setting of its kernel. Undefined: the system has neither,
+ * so processes cannot know that they share a clock.
+ */
 export function bootId(file = '/proc/sys/kernel/random/boot_id'): Buffer | undefined {
-  try {
-    return createHash('sha256').update(readFileSync(file)).digest().subarray(0, 16);
-  } catch {
-    return undefined;
+  const sources = [
+    () => readFileSync(file),
+    () => execFileSync('sysctl', ['-n', 'kern.bootsessionuuid'], { stdio: ['ignore', 'pipe', 'ignore'] }),
+  ];
+  for (const read of sources) {
+    try {
+      return createHash('sha256').update(read()).digest().subarray(0, 16);
+    } catch {
+      // The next one may know it.
+    }
   }
+  return undefined;
 }
 
-export class RunningTime implements ClockState {
-  readonly bootBeganAt: number;
-  offsetMs: number;
-  readonly #clock: Clock;
+type StoredClock = [boot: Uint8Array | null, offsetMs: number, observedAt: number | null];
 
-  constructor(state: ClockState, clock: Clock) {
-    this.bootBeganAt = state.bootBeganAt;
-    this.offsetMs = state.offsetMs;
-    this.#clock = clock;
-  }
-
-  now(): Now {
-    return {
-      runningMs: this.#clock.monotonicMs() + this.offsetMs,
-      wallMs: Math.trunc(this.#clock.wallMs()),
-      bootBeganAt: this.bootBeganAt,
-    };
-  }
-
-  /** Without a boot id, processes cannot know that they share a clock, so each follows the one that is ahead. */
-  catchUpWith(observedAt: number): void {
-    const behindMs = observedAt - this.now().runningMs;
-    if (behindMs > 0) this.offsetMs += behindMs;
-  }
+function readStored(database: DatabaseSync): StoredClock {
+  const select = database.prepare('SELECT boot, offset_ms, observed_at FROM store');
+  select.setReturnArrays(true);
+  return select.get() as unknown as StoredClock;
 }
 
-/** One reading of all clocks. A batch of writes uses one reading, taken before the batch is sent to the writer. */
-export interface Now {
-  runningMs: number;
-  /** Unix milliseconds. Stored for people to read; no decision depends on it. */
-  wallMs: number;
-  bootBeganAt: number;
+/** Running time minus the monotonic clock. Undefined: no process of this boot has opened the store yet. Only reads. */
+export function knownOffsetMs(database: DatabaseSync, boot: Uint8Array | undefined): number | undefined {
+  const [stored, offsetMs] = readStored(database);
+  return boot && stored && Buffer.compare(boot, stored) === 0 ? offsetMs : undefined;
 }
 
-interface StoredClock {
-  boot: Uint8Array | null;
-  offset_ms: number;
-  boot_began_at: number;
-  observed_at: number;
-}
-
-const readStored = (database: DatabaseSync): StoredClock | undefined =>
-  database.prepare('SELECT boot, offset_ms, boot_began_at, observed_at FROM clock WHERE id = 1').get() as
-    | StoredClock
-    | undefined;
-
-/** The clock of this boot. Undefined: no process of this boot has opened the store yet. Only reads. */
-export function knownClock(database: DatabaseSync, boot: Uint8Array | undefined): ClockState | undefined {
-  const stored = readStored(database);
-  if (!stored || !boot || !stored.boot || Buffer.compare(boot, stored.boot) !== 0) return undefined;
-  return { offsetMs: stored.offset_ms, bootBeganAt: stored.boot_began_at };
-}
-
-/** Sets the clock for this boot. Must run within a write transaction. */
-export function enterBoot(
-  database: DatabaseSync,
-  boot: Uint8Array | undefined,
-  monotonicMs: number,
-): ClockState {
+/** Begins or continues running time in this boot, and returns the offset. Must run within a write transaction. */
+export function enterBoot(database: DatabaseSync, boot: Uint8Array | undefined, monotonicMs: number): number {
   // Another process may have set it before this transaction began.
-  const known = knownClock(database, boot);
-  if (known) return known;
-  const stored = readStored(database);
-  if (!stored) {
-    database
-      .prepare('INSERT INTO clock (id, boot, offset_ms, boot_began_at, observed_at) VALUES (1, ?, 0, 0, ?)')
-      .run(boot ?? null, Math.floor(monotonicMs));
-    return { offsetMs: 0, bootBeganAt: 0 };
-  }
-  if (![stored.boot_began_at, stored.observed_at].every(Number.isSafeInteger))
-    throw new StoreUnavailable('the table "clock" is damaged', { maybeWritten: false });
-  const observedAt = stored.observed_at;
+  const known = knownOffsetMs(database, boot);
+  if (known !== undefined) return known;
+  const [storedBoot, , stored] = readStored(database);
+  const observedAt = stored ?? Math.floor(monotonicMs);
+  if (!Number.isSafeInteger(observedAt))
+    throw new StoreUnavailable('the clock in table "store" is damaged', { maybeWritten: false });
   const offsetMs = observedAt - monotonicMs;
-  // Two boot ids that differ prove that the owners of the earlier boot are dead. Without both ids, owners count as alive
-  // until their lease is over.
-  const isAnotherBoot = boot !== undefined && stored.boot !== null;
-  const bootBeganAt = isAnotherBoot ? observedAt : stored.boot_began_at;
-  if (isAnotherBoot) {
-    // Owners that renewed after the running time was last stored would seem to have renewed in this boot.
+  // Two boot ids that differ prove that the owners of the earlier boot are dead. Their records get an age of one lease: those that
+  // are younger, or that were written after the running time was last stored. Without both ids, owners count as alive until then.
+  if (boot && storedBoot) {
+    database.exec('DELETE FROM leases');
     database
       .prepare(
-        "UPDATE records SET alive_at = ?1 - 1 WHERE state <> 'completed' AND typeof(alive_at) = 'integer' AND alive_at >= ?1",
+        `UPDATE records SET in_doubt_retention_ms = expires_at - ?1 + lease_ms
+         WHERE state IS NOT 'completed' AND expires_at - ?1 + lease_ms > in_doubt_retention_ms`,
       )
       .run(observedAt);
   }
   database
-    .prepare('UPDATE clock SET boot = ?, offset_ms = ?, boot_began_at = ?')
-    .run(boot ?? null, offsetMs, bootBeganAt);
-  return { offsetMs, bootBeganAt };
+    .prepare('UPDATE store SET boot = ?, offset_ms = ?, observed_at = ?')
+    .run(boot ?? null, offsetMs, observedAt);
+  return offsetMs;
 }

@@ -7,6 +7,7 @@ import {
   type AuditRecord,
   type Mode,
   OtherFormat,
+  StoreClosed,
   type StoreHealth,
   StoreUnavailable,
   type StoreUsage,
@@ -14,28 +15,14 @@ import {
   type UsedMark,
 } from '../contract.ts';
 import type { ResolutionCount } from '../doubt-count.ts';
-import type { Closed, Create, Listed, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
-import { HALVES } from './v3/changes.ts';
-import {
-  isBusy,
-  messageOf,
-  openForReading,
-  prepareFiles,
-  refuseOtherFormat,
-  versionOf,
-} from './v3/database.ts';
-import {
-  idBytes,
-  markOf,
-  type Row,
-  readSelected,
-  SELECT_HEAD,
-  SELECT_MARK,
-  SELECT_RECORD,
-} from './v3/records.ts';
-import { bootId } from './v3/running-time.ts';
-import { DiskReserve, Upkeep } from './v3/upkeep.ts';
-import { CLOSED, closed, DONE, Writer } from './v3/writer.ts';
+import type { Create, Listed, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
+import { COMMANDS } from './batch.ts';
+import { HALVES } from './changes.ts';
+import { isBusy, messageOf, openForReading, prepareFiles, refuseOtherFormat, versionOf } from './database.ts';
+import { markOf, type Row, readSelected, SELECT_HEAD, SELECT_MARK, SELECT_RECORD } from './records.ts';
+import { bootId } from './running-time.ts';
+import { Upkeep } from './upkeep.ts';
+import { closed, Writer } from './writer.ts';
 
 export interface SqliteRegisterOptions {
   /** The folder of the database. The register makes it if it is missing, readable and writable by this user only. */
@@ -81,7 +68,6 @@ export class SqliteRegister implements Register {
   readonly #timeoutMs: number;
   readonly #database: DatabaseSync;
   readonly #writer: Writer;
-  readonly #diskReserve: DiskReserve;
   readonly #upkeep: Upkeep;
   readonly #select: StatementSync;
   /** Held as long as the register is open, on a system without a boot id. */
@@ -102,7 +88,7 @@ export class SqliteRegister implements Register {
       writer = await Writer.open({
         data: { file, timeoutMs, boot },
         monotonicMs: () => clock.monotonicMs(),
-        refused: (id, write) => (register as SqliteRegister).#refused(id, write),
+        held: (id) => (register as SqliteRegister).read(id),
         onReplaced: onWriterReplaced,
         onCommitted,
       });
@@ -130,16 +116,16 @@ export class SqliteRegister implements Register {
     this.#lock = lock;
     this.#database = openForReading(file);
     this.#select = this.#prepare(SELECT_RECORD);
-    this.#diskReserve = new DiskReserve(options.path, `${file}-wal`, options.keepFreeBytes);
-    this.#upkeep = new Upkeep(this.#database, writer, () => this.#diskReserve.shortage === undefined);
+    const { path, keepFreeBytes } = options;
+    this.#upkeep = new Upkeep({ path, file, database: this.#database, writer, keepFreeBytes });
   }
 
   get refusing(): string | undefined {
-    return this.#diskReserve.shortage ?? this.#writer.failure;
+    return this.#upkeep.shortage ?? this.#writer.failure;
   }
 
   get usage(): StoreUsage {
-    const { freeBytes, walBytes } = this.#diskReserve;
+    const { freeBytes, walBytes } = this.#upkeep;
     return { queued: this.#writer.queued, walBytes, freeBytes };
   }
 
@@ -147,11 +133,10 @@ export class SqliteRegister implements Register {
   create(id: Scope, write: Create): Promise<Reply> {
     try {
       const held = this.#see(id);
-      if (held) return Promise.resolve(replyOf(held, write));
-    } catch (error) {
-      return this.#readLater(() => this.#see(id), error).then((held) =>
-        held ? replyOf(held, write) : this.#write(id, write),
-      );
+      if (held && !held.record.revision.equals(write.record.revision))
+        return Promise.resolve({ done: false, held });
+    } catch {
+      // The writer thread says what is there.
     }
     return this.#write(id, write);
   }
@@ -165,11 +150,11 @@ export class SqliteRegister implements Register {
   }
 
   renew(id: Scope, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'> {
-    return this.#writer.other({ kind: 'renew', id, token: token.toString('hex'), leaseMs });
+    return this.#writer.ask(COMMANDS.renew, idBytes(id), token, leaseMs);
   }
 
-  endLease(id: Scope, token: Token): Promise<void> {
-    return this.#writer.other({ kind: 'endLease', id, token: token.toString('hex') });
+  async endLease(id: Scope, token: Token): Promise<void> {
+    await this.#writer.ask(COMMANDS.endLease, idBytes(id), token);
   }
 
   list(query: { open: boolean; limit: number; cursor?: string | undefined }): Promise<Page> {
@@ -195,25 +180,25 @@ export class SqliteRegister implements Register {
   }
 
   async mark(mode: Mode): Promise<UsedMark> {
-    const row = await this.#writer.other({ kind: 'mark', mode, newId: newToken().toString('hex') });
+    const row = await this.#writer.ask(COMMANDS.mark, mode, newToken().toString('hex'));
     return markOf(row, mode, this.#runningMs) as UsedMark;
   }
 
   async health(): Promise<StoreHealth> {
     try {
-      const { shortage } = this.#diskReserve;
+      const { shortage } = this.#upkeep;
       if (shortage) return { ok: false, detail: `sqlite: ${shortage}`, warnings: [] };
       refuseOtherFormat(this.#file, await this.#reading(() => versionOf(this.#database)));
-      await this.#writer.other({ kind: 'probe' });
-      const [mark] = await this.#reading(
-        () => this.#prepare('SELECT closed FROM store').get() as unknown as [Closed],
+      await this.#writer.ask(COMMANDS.probe);
+      const [copyMark] = await this.#reading(
+        () => this.#prepare('SELECT copy_mark FROM store').get() as unknown as [string | null],
       );
-      if (mark === 'no') return { ok: true, detail: 'sqlite', warnings: [] };
-      return { ok: false, isClosed: true, detail: `sqlite: ${CLOSED}`, warnings: [] };
+      if (copyMark !== null && !copyMark.startsWith('no ')) throw new StoreClosed();
+      return { ok: true, detail: 'sqlite', warnings: [] };
     } catch (error) {
       return {
         ok: false,
-        ...(error instanceof OtherFormat && { isClosed: true }),
+        ...((error instanceof OtherFormat || error instanceof StoreClosed) && { isClosed: true }),
         detail: messageOf(error),
         warnings: [],
       };
@@ -224,7 +209,6 @@ export class SqliteRegister implements Register {
     if (this.#isClosed) return;
     this.#isClosed = true;
     this.#upkeep.close();
-    this.#diskReserve.close();
     // The last connection to close moves the WAL into the database file. The writer thread must do that, so it closes last.
     this.#database.close();
     await this.#writer.close();
@@ -239,17 +223,9 @@ export class SqliteRegister implements Register {
     return this.#writer.write(id, write);
   }
 
-  /** The reply to a write that the writer thread has refused. */
-  #refused(id: Scope, write: Create | Replace): Promise<Reply> {
-    return this.#reading(() => {
-      const held = this.#see(id);
-      return held ? replyOf(held, write) : { done: false, held };
-    });
-  }
-
   #see(id: Scope): Seen | undefined {
     const runningMs = this.#runningMs;
-    const row = readSelected(() => this.#select.get(idBytes(id)));
+    const row = readSelected(this.#select, idBytes(id));
     return row && seen(row, runningMs);
   }
 
@@ -277,7 +253,7 @@ export class SqliteRegister implements Register {
       for (const [due, row, id] of found) {
         if (records.length === limit) return { records, cursor: cursorOf(after) };
         after = [due, row];
-        const listed = listedAs(id, () => head.get(row), runningMs);
+        const listed = listedAs(id, head, row, runningMs);
         if (listed) records.push(listed);
       }
       if (found.length < LISTED_AT_ONCE) return { records };
@@ -360,9 +336,7 @@ const seen = ({ record, expiresAt, leasedUntil = 0 }: Row, runningMs: number): S
     ? { record, expiresInMs: expiresAt - runningMs, isLeased: leasedUntil > runningMs }
     : undefined;
 
-/** A write that finds its own revision was there already, and its reply was lost. */
-const replyOf = (held: Seen, { record }: Create | Replace): Reply =>
-  record && held.record.revision.equals(record.revision) ? DONE : { done: false, held };
+const idBytes = (id: Scope): Buffer => Buffer.from(id, 'hex');
 
 function asUnavailable(error: unknown): unknown {
   // UnknownCursor is a mistake of the caller, not of the store.
@@ -391,9 +365,9 @@ function lockOut(file: string): DatabaseSync {
 }
 
 /** Undefined: the row has expired, or was removed meanwhile. */
-function listedAs(id: Scope, select: () => unknown, runningMs: number): Listed | undefined {
+function listedAs(id: Scope, select: StatementSync, key: number, runningMs: number): Listed | undefined {
   try {
-    const row = readSelected(select);
+    const row = readSelected(select, key);
     const found = row && seen(row, runningMs);
     if (!found) return undefined;
     const { completion, ...head } = found.record;

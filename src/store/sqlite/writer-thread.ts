@@ -4,26 +4,39 @@
  */
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import { type MessagePort, parentPort } from 'node:worker_threads';
-import {
-  FileIdentity,
-  messageOf,
-  openForWriting,
-  refuseOtherSchema,
-  resultCodeOf,
-  SELECT_VERSION,
-  SQLITE_BUSY,
-  versionIn,
-} from './database.ts';
-import {
-  type Answer,
-  type Batch,
-  type BatchAnswer,
-  type FromWriter,
-  fromMessage,
-  type WriterData,
-} from './messages.ts';
-import { type ClockState, enterBoot, knownClock } from './running-time.ts';
-import { Transitions } from './transitions.ts';
+import { commandsIn } from './batch.ts';
+import { Changes } from './changes.ts';
+import { checkIdentity, identityOf, isBusy, messageOf, openForWriting } from './database.ts';
+import { enterBoot, knownOffsetMs } from './running-time.ts';
+
+/** What the thread opens: its first message. */
+export interface WriterData {
+  file: string;
+  timeoutMs: number;
+  /** See `bootId` in running-time.ts. */
+  boot: Uint8Array | undefined;
+  /** The monotonic clock when this message was sent. */
+  monotonicMs: number;
+}
+
+/** Its other messages. */
+export type ToWriter =
+  | 'close'
+  | {
+      bytes: Uint8Array;
+      runningMs: number;
+      /** How long the thread may try to get the write lock, in milliseconds. */
+      beginWithinMs: number;
+    };
+
+export type FromWriter =
+  | { kind: 'ready'; offsetMs: number }
+  /** The thread could not open the database, and ends. */
+  | { kind: 'refused'; message: string }
+  /** `wrote`: the batch changed a row. `tookMs`: from BEGIN to the end of COMMIT, with the wait for other processes. */
+  | { kind: 'committed'; answers: unknown[]; wrote: boolean; tookMs: number }
+  /** `maybeWritten`: the COMMIT failed. `isBusy`: another process held the write lock. */
+  | { kind: 'failed'; message: string; maybeWritten: boolean; isBusy: boolean };
 
 /**
  * The pause between two attempts to get the write lock. SQLite's own busy handler starves some processes for hundreds of
@@ -36,11 +49,19 @@ const OPEN_WITHIN_MS = 10_000;
 /** How much running time a busy store may lose if the machine stops. */
 const STORE_CLOCK_EVERY_MS = 1000;
 
+interface Connection {
+  database: DatabaseSync;
+  changes: Changes;
+  begin: StatementSync;
+  commit: StatementSync;
+  storeClock: StatementSync;
+}
+
 class WriterThread {
-  readonly clock: ClockState;
+  readonly offsetMs: number;
   readonly #data: WriterData;
   readonly #neverWoken = new Int32Array(new SharedArrayBuffer(4));
-  readonly #identity: FileIdentity;
+  readonly #identity: readonly string[];
   /** Undefined after a failure. The next batch opens a new connection. */
   #connection: Connection | undefined;
   #storedClockAt = Number.NEGATIVE_INFINITY;
@@ -48,61 +69,68 @@ class WriterThread {
   constructor(data: WriterData) {
     this.#data = data;
     const connection = this.#retryWhileBusy(OPEN_WITHIN_MS, () => this.#connect());
-    this.clock = this.#retryWhileBusy(
+    this.offsetMs = this.#retryWhileBusy(
       OPEN_WITHIN_MS,
-      () => knownClock(connection.database, data.boot) ?? this.#enterBoot(connection),
+      () => knownOffsetMs(connection.database, data.boot) ?? this.#enterBoot(connection),
     );
     this.#connection = connection;
-    this.#identity = new FileIdentity(data.file);
+    this.#identity = identityOf(data.file);
   }
 
-  commit({ messages, now, beginWithinMs }: Batch): BatchAnswer {
+  commit({ bytes, runningMs, beginWithinMs }: Exclude<ToWriter, 'close'>): FromWriter {
+    const { file } = this.#data;
     // Readers and recovery ignore WAL frames without a commit mark, and only COMMIT writes that mark.
     let maybeWritten = false;
     const startedMs = performance.now();
     try {
-      this.#identity.check();
+      checkIdentity(file, this.#identity);
       this.#connection ??= this.#reconnect();
-      const { transitions, commit, schema } = this.#connection;
-      if (!this.#begin(this.#connection, beginWithinMs))
-        return { kind: 'failed', message: BUSY, maybeWritten, isBusy: true };
-      // A later version may have migrated the file since it was opened, and this one would misread what it holds.
-      refuseOtherSchema(this.#data.file, versionIn(schema));
-      transitions.begin(now);
-      const answers: Answer[] = [];
-      for (const message of messages) answers.push(transitions.apply(fromMessage(message)));
-      const observedAt = this.#storeClock(this.#connection, now.runningMs);
+      const { changes, begin, commit, storeClock } = this.#connection;
+      try {
+        this.#retryWhileBusy(beginWithinMs, () => begin.run());
+      } catch (error) {
+        if (!isBusy(error)) throw error;
+        return {
+          kind: 'failed',
+          message: 'another process holds the write lock',
+          maybeWritten,
+          isBusy: true,
+        };
+      }
+      changes.begin(file, runningMs);
+      const answers: unknown[] = [];
+      for (const [command, values] of commandsIn(Buffer.from(bytes.buffer)))
+        answers.push(changes.apply(command, values));
+      const wrote = changes.written > 0;
+      if (wrote && runningMs - this.#storedClockAt >= STORE_CLOCK_EVERY_MS) {
+        storeClock.run(Math.floor(runningMs));
+        this.#storedClockAt = runningMs;
+      }
       // If COMMIT fails, the frames may still be in the WAL. They become valid if this process dies before the next write.
-      maybeWritten = transitions.written > 0;
+      maybeWritten = wrote;
       commit.run();
-      const tookMs = performance.now() - startedMs;
-      return { kind: 'committed', answers, wrote: transitions.written > 0, tookMs, observedAt };
+      return { kind: 'committed', answers, wrote, tookMs: performance.now() - startedMs };
     } catch (error) {
-      this.#disconnect();
+      this.close();
       return { kind: 'failed', message: messageOf(error), maybeWritten, isBusy: false };
     }
   }
 
+  /**
+   * Also rolls back, because after some errors a ROLLBACK fails as well. SQLite keeps the WAL, because the main thread's connection is
+   * still open.
+   */
   close(): void {
-    this.#connection?.database.close();
+    const connection = this.#connection;
+    this.#connection = undefined;
+    connection?.database.close();
   }
 
-  #enterBoot(connection: Connection): ClockState {
-    connection.begin.run();
-    const clock = enterBoot(connection.database, this.#data.boot, this.#data.monotonicMs);
-    connection.commit.run();
-    return clock;
-  }
-
-  /** False: another process held the write lock until the time was over. */
-  #begin({ begin }: Connection, withinMs: number): boolean {
-    try {
-      this.#retryWhileBusy(withinMs, () => begin.run());
-      return true;
-    } catch (error) {
-      if (resultCodeOf(error) === SQLITE_BUSY) return false;
-      throw error;
-    }
+  #enterBoot({ begin, database, commit }: Connection): number {
+    begin.run();
+    const offsetMs = enterBoot(database, this.#data.boot, this.#data.monotonicMs);
+    commit.run();
+    return offsetMs;
   }
 
   #retryWhileBusy<T>(withinMs: number, attempt: () => T): T {
@@ -111,51 +139,29 @@ class WriterThread {
       try {
         return attempt();
       } catch (error) {
-        if (resultCodeOf(error) !== SQLITE_BUSY || performance.now() - startedMs >= withinMs) throw error;
+        if (!isBusy(error) || performance.now() - startedMs >= withinMs) throw error;
       }
       const waitMs = SHORTEST_WAIT_MS + Math.random() * (LONGEST_WAIT_MS - SHORTEST_WAIT_MS);
       Atomics.wait(this.#neverWoken, 0, 0, waitMs);
     }
   }
 
-  /**
-   * Stores the running time, if the batch writes anyway and it is due. Without a boot id also returns the time that other
-   * processes have stored, because processes then cannot know that they share a clock.
-   */
-  #storeClock({ storeClock, observedAt, transitions }: Connection, runningMs: number): number | undefined {
-    const isBootUnknown = this.#data.boot === undefined;
-    const isDue = isBootUnknown || runningMs - this.#storedClockAt >= STORE_CLOCK_EVERY_MS;
-    if (!isDue || transitions.written === 0) return undefined;
-    storeClock.run(Math.floor(runningMs));
-    this.#storedClockAt = runningMs;
-    if (!isBootUnknown) return undefined;
-    return (observedAt.get() as { observed_at: number }).observed_at;
-  }
-
   /** @throws with SQLITE_BUSY while another process opens, closes or recovers the database */
   #connect(): Connection {
-    const { file, gatewayId, lifetimes } = this.#data;
-    const database = openForWriting(file);
-    try {
-      return {
-        database,
-        transitions: new Transitions(database, gatewayId, lifetimes),
-        begin: database.prepare('BEGIN IMMEDIATE'),
-        commit: database.prepare('COMMIT'),
-        schema: database.prepare(SELECT_VERSION),
-        storeClock: database.prepare('UPDATE clock SET observed_at = max(observed_at, ?)'),
-        observedAt: database.prepare('SELECT observed_at FROM clock'),
-      };
-    } catch (error) {
-      database.close();
-      throw error;
-    }
+    const database = openForWriting(this.#data.file);
+    return {
+      database,
+      changes: new Changes(database),
+      begin: database.prepare('BEGIN IMMEDIATE'),
+      commit: database.prepare('COMMIT'),
+      storeClock: database.prepare('UPDATE store SET observed_at = max(observed_at, ?)'),
+    };
   }
 
   #reconnect(): Connection {
     const connection = this.#retryWhileBusy(this.#data.timeoutMs, () => this.#connect());
     try {
-      this.#identity.check();
+      checkIdentity(this.#data.file, this.#identity);
     } catch (error) {
       connection.database.close();
       throw error;
@@ -168,29 +174,7 @@ class WriterThread {
     }
     return connection;
   }
-
-  /**
-   * Rolls back by closing the connection, because after some errors a ROLLBACK fails as well. SQLite keeps the WAL, because
-   * the main thread's connection is still open.
-   */
-  #disconnect(): void {
-    const connection = this.#connection;
-    this.#connection = undefined;
-    connection?.database.close();
-  }
 }
-
-interface Connection {
-  database: DatabaseSync;
-  transitions: Transitions;
-  begin: StatementSync;
-  commit: StatementSync;
-  schema: StatementSync;
-  storeClock: StatementSync;
-  observedAt: StatementSync;
-}
-
-const BUSY = 'another process holds the write lock';
 
 function serve(port: MessagePort, data: WriterData): void {
   const answer = (message: FromWriter) => port.postMessage(message);
@@ -204,12 +188,11 @@ function serve(port: MessagePort, data: WriterData): void {
     port.close();
     return;
   }
-  answer({ kind: 'ready', clock: thread.clock });
-  port.on('message', (message: Batch | 'close') => {
-    if (message === 'close') {
-      thread.close();
-      port.close();
-    } else answer(thread.commit(message));
+  answer({ kind: 'ready', offsetMs: thread.offsetMs });
+  port.on('message', (message: ToWriter) => {
+    if (message !== 'close') return answer(thread.commit(message));
+    thread.close();
+    port.close();
   });
 }
 

@@ -1,31 +1,27 @@
 import { Worker } from 'node:worker_threads';
+import type { Scope } from '../../lib/brands.ts';
 import { afterReading } from '../../lib/clock.ts';
 import { threadFile } from '../../lib/program-files.ts';
-import { StoreUnavailable, UnreadableRecord } from '../contract.ts';
+import { StoreClosed, StoreUnavailable } from '../contract.ts';
+import type { Create, Replace, Reply, Seen } from '../register.ts';
+import { ANSWERS, Batch, COMMANDS, type Value } from './batch.ts';
+import { valuesOfWrite } from './changes.ts';
 import { messageOf } from './database.ts';
-import {
-  type Answer,
-  type Answers,
-  type BatchAnswer,
-  type Command,
-  type FromWriter,
-  type ToWriter,
-  toMessage,
-  type WriterData,
-} from './messages.ts';
-import type { ClockState, RunningTime } from './running-time.ts';
+import type { FromWriter, ToWriter, WriterData } from './writer-thread.ts';
 
 const THREAD = threadFile('store/sqlite/writer-thread');
 
 /** The limits of a batch, so that no transaction makes other processes wait for long. */
 const COMMANDS_PER_BATCH = 256;
-const BODY_BYTES_PER_BATCH = 4 * 1024 * 1024;
+const BYTES_PER_BATCH = 4 * 1024 * 1024;
 /**
  * The thread may wait for the write lock for this share of the time limit. It answers before the limit is over, so that the
  * caller learns that nothing was written.
  */
 const SHARE_FOR_BEGIN = 0.9;
 const RETRY_REPLACEMENT_MS = 500;
+
+const startThread = () => new Worker(THREAD, { name: 'sqlite-writer' });
 
 /** A thread that waits for its first message. */
 let spareThread: Worker | undefined;
@@ -37,38 +33,39 @@ let spareThread: Worker | undefined;
  */
 export function prepareThread(): () => void {
   const thread = startThread();
-  const isSpare = () => spareThread === thread;
+  const isTaken = () => spareThread !== thread;
   // If it fails first, the writer starts another thread, and says why that one failed.
   const forget = () => {
-    if (isSpare()) spareThread = undefined;
+    if (!isTaken()) spareThread = undefined;
   };
   thread.on('error', forget).once('exit', forget).unref();
   spareThread = thread;
   return () => {
-    if (isSpare()) void thread.terminate();
+    if (!isTaken()) void thread.terminate();
     forget();
   };
 }
 
-function takeThread(): Worker {
-  const thread = spareThread ?? startThread();
-  spareThread = undefined;
-  thread.ref();
-  return thread;
+/** A command that is not answered yet. */
+interface Pending {
+  /** Of a create or a replace. */
+  id: Scope | undefined;
+  /** In its batch. */
+  place: number;
+  askedMs: number;
+  resolve(answer: unknown): void;
+  reject(error: Error): void;
 }
 
-const startThread = () => new Worker(THREAD, { name: 'sqlite-writer' });
-
-interface Pending {
-  command: Command;
-  askedMs: number;
-  resolve(answer: never): void;
-  reject(error: StoreUnavailable): void;
+class PendingBatch extends Batch {
+  readonly pending: Pending[] = [];
 }
 
 export interface WriterOptions {
   data: Omit<WriterData, 'monotonicMs'>;
   monotonicMs(): number;
+  /** What the store holds, for a create or a replace that was refused. */
+  held(id: Scope): Promise<Seen | undefined>;
   /** Called when the thread has died, before a new one replaces it. */
   onReplaced(error: Error): void;
   /** Called for each transaction that changed something. */
@@ -83,20 +80,20 @@ export class Writer {
   /** Why the last batch could not be written. Undefined after the next write that succeeds. */
   failure: string | undefined;
   readonly #options: WriterOptions;
+  #offsetMs = 0;
   #timer: NodeJS.Timeout | undefined;
-  #time: RunningTime | undefined;
   #thread: Worker | undefined;
-  #queue: Pending[] = [];
+  #queue: PendingBatch[] = [];
   #underWay: Pending[] = [];
   #isScheduled = false;
   #closing: (() => void) | undefined;
   #isClosed = false;
 
   /** @throws {StoreUnavailable} with a message for the operator, if the database cannot be opened */
-  static async open(options: WriterOptions): Promise<{ writer: Writer; clock: ClockState }> {
+  static async open(options: WriterOptions): Promise<Writer> {
     const writer = new Writer(options);
-    const clock = await writer.#startThread();
-    return { writer, clock };
+    writer.#offsetMs = await writer.#startThread();
+    return writer;
   }
 
   private constructor(options: WriterOptions) {
@@ -105,24 +102,21 @@ export class Writer {
 
   /** Commands that wait for the end of the transaction before theirs. */
   get queued(): number {
-    return this.#queue.length;
+    return this.#queue.reduce((sum, { count }) => sum + count, 0);
   }
 
-  useClock(time: RunningTime): void {
-    this.#time = time;
+  get runningMs(): number {
+    return this.#options.monotonicMs() + this.#offsetMs;
   }
 
   /** @throws {StoreUnavailable} */
-  write<K extends Command['kind']>(command: Command & { kind: K }): Promise<Answers[K]> {
-    return new Promise((resolve, reject) => {
-      if (this.#isClosed) {
-        reject(closed());
-        return;
-      }
-      this.#queue.push({ command, askedMs: performance.now(), resolve, reject });
-      this.#timer ??= this.#scheduleTimeouts();
-      this.#schedule();
-    });
+  write(id: Scope, write: Create | Replace): Promise<Reply> {
+    return this.#ask(COMMANDS[write.kind], valuesOfWrite(id, write), id);
+  }
+
+  /** @throws {StoreUnavailable} */
+  ask<Answer>(command: number, ...values: Value[]): Promise<Answer> {
+    return this.#ask(command, values);
   }
 
   /** Resolves when all commands are answered and the thread has ended. */
@@ -144,56 +138,72 @@ export class Writer {
     });
   }
 
+  #ask<Answer>(command: number, values: Value[], id?: Scope): Promise<Answer> {
+    return new Promise((resolve, reject) => {
+      if (this.#isClosed) throw closed();
+      let batch = this.#queue.at(-1);
+      if (!batch || batch.count >= COMMANDS_PER_BATCH || batch.size >= BYTES_PER_BATCH) {
+        batch = new PendingBatch();
+        this.#queue.push(batch);
+      }
+      const place = batch.add(command, values);
+      const askedMs = performance.now();
+      batch.pending.push({
+        id,
+        place,
+        askedMs,
+        resolve: resolve as (answer: unknown) => void,
+        reject,
+      });
+      this.#timer ??= this.#scheduleTimeouts();
+      this.#schedule();
+    });
+  }
+
   #schedule(): void {
     if (this.#isScheduled || this.#underWay.length > 0 || !this.#thread || this.#queue.length === 0) return;
     this.#isScheduled = true;
     // All commands of this turn of the event loop and of the next one share a batch. Under load, batches of one turn only take
     // a seventh more CPU time for a payout, because there are more commits. An idle event loop takes a second turn at once.
-    setImmediate(() =>
-      setImmediate(() => {
-        this.#isScheduled = false;
-        this.#sendBatch();
-      }),
-    );
+    setImmediate(() => setImmediate(() => this.#sendBatch()));
   }
 
   #sendBatch(): void {
-    const first = this.#queue[0];
-    const thread = this.#thread;
-    if (!first || !thread || !this.#time) return;
-    let count = 0;
-    for (
-      let bytes = 0;
-      count < this.#queue.length && count < COMMANDS_PER_BATCH && bytes < BODY_BYTES_PER_BATCH;
-    ) {
-      const { command } = this.#queue[count++] as Pending;
-      if (command.kind === 'complete' || command.kind === 'create') bytes += command.body?.length ?? 0;
-    }
-    this.#underWay = this.#queue.splice(0, count);
-    const beginByMs = first.askedMs + this.#options.data.timeoutMs * SHARE_FOR_BEGIN;
-    post(thread, {
-      messages: this.#underWay.map(({ command }) => toMessage(command)),
-      now: this.#time.now(),
-      beginWithinMs: Math.max(0, beginByMs - performance.now()),
-    });
+    this.#isScheduled = false;
+    const batch = this.#thread && this.#queue.shift();
+    if (!this.#thread || !batch) return;
+    this.#underWay = batch.pending;
+    const beginByMs = (batch.pending[0]?.askedMs ?? 0) + this.#options.data.timeoutMs * SHARE_FOR_BEGIN;
+    const beginWithinMs = Math.max(0, beginByMs - performance.now());
+    const bytes = batch.finish();
+    post(this.#thread, { bytes, runningMs: this.runningMs, beginWithinMs }, [bytes.buffer as ArrayBuffer]);
   }
 
-  #answered(answer: BatchAnswer): void {
-    const batch = this.#underWay;
+  #answered(answer: Extract<FromWriter, { kind: 'committed' | 'failed' }>): void {
+    const pending = this.#underWay;
     this.#underWay = [];
-    if (answer.kind === 'committed') {
+    if (answer.kind === 'failed') {
+      const { message, maybeWritten, isBusy } = answer;
+      if (!isBusy) this.failure = message;
+      for (const { reject } of pending) reject(unavailable(message, maybeWritten));
+    } else {
       if (answer.wrote) {
         this.failure = undefined;
         this.#options.onCommitted(answer.tookMs);
       }
-      if (answer.observedAt !== undefined) this.#time?.catchUpWith(answer.observedAt);
-      for (const [i, pending] of batch.entries()) answerPending(pending, answer.answers[i] as Answer);
-    } else {
-      const { message, maybeWritten, isBusy } = answer;
-      if (!isBusy) this.failure = message;
-      for (const { reject } of batch) reject(unavailable(message, maybeWritten));
+      for (const [i, one] of pending.entries()) this.#settle(one, answer.answers[i]);
     }
     this.#next();
+  }
+
+  #settle({ id, resolve, reject }: Pending, answer: unknown): void {
+    if (!id) resolve(answer);
+    else if (answer === ANSWERS.done) resolve(DONE);
+    else if (answer === ANSWERS.refused)
+      resolve(this.#options.held(id).then((held) => ({ done: false, held })));
+    else if (answer === ANSWERS.void)
+      reject(unavailable('the execution was given up: its token is void', false));
+    else reject(new StoreClosed());
   }
 
   #next(): void {
@@ -203,33 +213,35 @@ export class Writer {
 
   /** One timer serves all commands, because a timer for each would cost more than its message. */
   #scheduleTimeouts(): NodeJS.Timeout {
-    return setTimeout(
-      () =>
-        afterReading(() => {
-          this.#rejectLate();
-          const isIdle = this.#queue.length === 0 && this.#underWay.length === 0;
-          this.#timer = isIdle ? undefined : this.#scheduleTimeouts();
-        }),
-      Math.max(5, this.#options.data.timeoutMs / 20),
-    );
+    const check = () => {
+      this.#rejectLate();
+      const isIdle = this.#queue.length === 0 && this.#underWay.length === 0;
+      this.#timer = isIdle ? undefined : this.#scheduleTimeouts();
+    };
+    return setTimeout(() => afterReading(check), Math.max(5, this.#options.data.timeoutMs / 20));
   }
 
   /** Late commands in the thread may still be written. Late commands in the queue are removed from it. */
   #rejectLate(): void {
     const { timeoutMs } = this.#options.data;
     const latestMs = performance.now() - timeoutMs;
+    const isLate = ({ askedMs }: Pending) => askedMs <= latestMs;
     const message = `no answer within ${timeoutMs} ms`;
-    for (const { askedMs, reject } of this.#underWay) {
-      if (askedMs <= latestMs) reject(unavailable(message, true));
-    }
-    const inTime = this.#queue.findIndex(({ askedMs }) => askedMs > latestMs);
-    const late = this.#queue.splice(0, inTime === -1 ? this.#queue.length : inTime);
-    for (const { reject } of late) reject(unavailable(message, false));
-    if (late.length > 0 && this.#underWay.length === 0) this.#next();
+    for (const { reject } of this.#underWay.filter(isLate)) reject(unavailable(message, true));
+    for (const batch of this.#queue)
+      for (const { reject, place } of batch.pending.filter(isLate)) {
+        reject(unavailable(message, false));
+        batch.remove(place);
+      }
+    this.#queue = this.#queue.filter(({ pending }) => !pending.every(isLate));
+    if (this.#underWay.length === 0) this.#next();
   }
 
-  async #startThread(): Promise<ClockState> {
-    const thread = takeThread();
+  /** Resolves to the offset of running time. */
+  async #startThread(): Promise<number> {
+    const thread = spareThread ?? startThread();
+    spareThread = undefined;
+    thread.ref();
     let cause: Error | undefined;
     thread.on('error', (error) => {
       cause = error as Error;
@@ -239,14 +251,17 @@ export class Writer {
         if (message.kind === 'ready') {
           // An idle store must not keep the process alive. A pending command does so by its timer.
           thread.unref();
-          if (this.#isDrained()) return void post(thread, 'close');
+          if (this.#isDrained()) return post(thread, 'close');
           this.#thread = thread;
-          resolve(message.clock);
+          resolve(message.offsetMs);
           this.#schedule();
         } else if (message.kind === 'refused') reject(unavailable(message.message, false));
         else this.#answered(message);
       });
-      post(thread, { ...this.#options.data, monotonicMs: this.#options.monotonicMs() });
+      thread.postMessage({
+        ...this.#options.data,
+        monotonicMs: this.#options.monotonicMs(),
+      } satisfies WriterData);
       thread.once('exit', (code) => {
         const error = cause ?? new Error(`the writer thread ended with code ${code}`);
         reject(unavailable(messageOf(error), false));
@@ -258,9 +273,9 @@ export class Writer {
   /** The batch in the dead thread may have been written. The commands in the queue go to the next thread. */
   #lostThread(error: Error): void {
     this.#thread = undefined;
-    const batch = this.#underWay;
+    for (const { reject } of this.#underWay)
+      reject(unavailable(`the writer thread died: ${messageOf(error)}`, true));
     this.#underWay = [];
-    for (const { reject } of batch) reject(unavailable(`the writer thread died: ${messageOf(error)}`, true));
     if (this.#isDrained()) this.#closing?.();
     else {
       this.#options.onReplaced(error);
@@ -279,14 +294,10 @@ export class Writer {
   }
 }
 
-const post = (thread: Worker, message: ToWriter) => thread.postMessage(message);
+const DONE: Reply = { done: true };
 
-function answerPending({ resolve, reject }: Pending, answer: Answer): void {
-  if (typeof answer === 'object' && 'unreadable' in answer) reject(new UnreadableRecord(answer.unreadable));
-  else if (typeof answer === 'object' && 'closed' in answer) reject(unavailable(answer.closed, false));
-  // `write` declares which answers its kind of command has.
-  else resolve(answer as never);
-}
+const post = (thread: Worker, message: ToWriter, moved: ArrayBuffer[] = []) =>
+  thread.postMessage(message, moved);
 
 const unavailable = (message: string, maybeWritten: boolean) =>
   new StoreUnavailable(`sqlite: ${message}`, { maybeWritten });

@@ -7,9 +7,9 @@ import type {
   ResolutionNote,
   Resolved,
   UsedMark,
-} from '../contract.ts';
-import type { ResolutionSource } from '../doubt-count.ts';
-import type { StoredCompletion } from '../response-cipher.ts';
+} from '../../contract.ts';
+import type { ResolutionSource } from '../../doubt-count.ts';
+import type { StoredCompletion } from '../../response-cipher.ts';
 import type { ClockState, Now } from './running-time.ts';
 
 /**

@@ -1,5 +1,5 @@
 import type { DatabaseSync } from 'node:sqlite';
-import type { Mark } from '../copy-mark.ts';
+import type { Mark } from '../../copy-mark.ts';
 
 /**
  * The tables and triggers of a copy of the records. They exist only in a database that has taken part in a copy, so no gateway

@@ -1,7 +1,7 @@
 import type { DatabaseSync, SQLOutputValue, StatementSync } from 'node:sqlite';
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import type { Scope } from '../../lib/brands.ts';
-import type { Completion } from '../../lib/exchange.ts';
+import type { Scope } from '../../../lib/brands.ts';
+import type { Completion } from '../../../lib/exchange.ts';
 import {
   AUDIT_RETENTION_MS,
   type AuditRecord,
@@ -11,8 +11,8 @@ import {
   type Listing,
   type RecordHead,
   UnknownCursor,
-} from '../contract.ts';
-import type { ResponseCipher } from '../response-cipher.ts';
+} from '../../contract.ts';
+import type { ResponseCipher } from '../../response-cipher.ts';
 import { messageOf } from './database.ts';
 import {
   isExpired,

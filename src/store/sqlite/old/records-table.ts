@@ -1,5 +1,5 @@
 import type { DatabaseSync, SQLOutputValue } from 'node:sqlite';
-import type { Fingerprint, Scope, Token } from '../../lib/brands.ts';
+import type { Fingerprint, Scope, Token } from '../../../lib/brands.ts';
 import {
   type ExistingAnswer,
   type IdempotencyRecord,
@@ -7,8 +7,8 @@ import {
   type RecordHead,
   UnreadableRecord,
   type UsedMark,
-} from '../contract.ts';
-import type { StoredCompletion, StoredRecord } from '../response-cipher.ts';
+} from '../../contract.ts';
+import type { StoredCompletion, StoredRecord } from '../../response-cipher.ts';
 import type { Now } from './running-time.ts';
 
 const HEAD_COLUMNS = `id, state, token, fingerprint, merchant, operation, idempotency_key, request_id, gateway_id,

@@ -1,10 +1,11 @@
-import type { SQLOutputValue } from 'node:sqlite';
-import type { Fingerprint, Scope, Token } from '../../../lib/brands.ts';
-import { type Mode, UnreadableRecord, type UsedMark } from '../../contract.ts';
-import type { KeyRecord } from '../../register.ts';
-import type { StoredCompletion } from '../../response-cipher.ts';
+import type { SQLOutputValue, StatementSync } from 'node:sqlite';
+import type { Fingerprint, Token } from '../../lib/brands.ts';
+import { type Mode, UnreadableRecord, type UsedMark } from '../contract.ts';
+import type { KeyRecord } from '../register.ts';
+import type { StoredCompletion } from '../response-cipher.ts';
+import type { Value } from './batch.ts';
 
-/** The columns that hold a record, in the order in which {@link readRow} and the statements of the writer have their values. */
+/** The columns that hold a record, in the order of {@link valuesOf} and of {@link readRow}. */
 export const RECORD_COLUMNS = [
   ...['revision', 'state', 'token', 'fingerprint', 'merchant', 'operation', 'idempotency_key', 'request_id'],
   ...['gateway_id', 'cause', 'created_at_ms', 'changed_at_ms', 'lease_ms', 'retention_ms'],
@@ -12,15 +13,39 @@ export const RECORD_COLUMNS = [
   ...['encryption_key_id', 'extension'],
 ];
 
-const BESIDES = 'expires_at, CASE WHEN lease_token IS NOT NULL THEN lease_until END';
+/** With the expiry, and until when there is a lease. Of a completed record nobody asks for the lease. */
+const SELECT = `SELECT ${RECORD_COLUMNS}, expires_at,
+  CASE state WHEN 'completed' THEN NULL ELSE (SELECT expires_at FROM leases WHERE leases.record_id = records.record_id) END
+  FROM records`;
 
-export const SELECT_RECORD = `SELECT ${RECORD_COLUMNS}, ${BESIDES} FROM records WHERE record_id = ?`;
+export const SELECT_RECORD = `${SELECT} WHERE record_id = ?`;
 
-/** As {@link SELECT_RECORD}, by row number and with an empty body, so that the statement need not load a large one. */
-export const SELECT_HEAD = `SELECT ${RECORD_COLUMNS}, ${BESIDES} FROM records WHERE id = ?`.replace(
-  ' body,',
-  " CASE typeof(body) WHEN 'blob' THEN zeroblob(0) ELSE body END,",
+/** By row number and with an empty body, so that the statement need not load a large one. */
+export const SELECT_HEAD = `${SELECT} WHERE id = ?`.replace(
+  ',body,',
+  ",CASE typeof(body) WHEN 'blob' THEN zeroblob(0) ELSE body END,",
 );
+
+/** @throws {RangeError} for a text that cannot be stored */
+export function valuesOf(record: KeyRecord): Value[] {
+  const { merchant, operation, key, requestId, gatewayId, cause, lifetimes, completion } = record;
+  const texts = [merchant, operation, key, requestId, gatewayId, cause];
+  if (texts.some(({ length }) => length > LONGEST_TEXT))
+    throw new RangeError(`a text of the record is longer than ${LONGEST_TEXT} characters`);
+  const response = completion?.kind === 'response' ? completion.response : undefined;
+  const sealed = completion?.kind === 'sealed' ? completion : undefined;
+  return [
+    ...[record.revision, record.state, record.token, record.fingerprint, ...texts],
+    ...[Math.trunc(record.createdAtMs), Math.trunc(record.changedAtMs)],
+    ...[lifetimes.leaseMs, lifetimes.retentionMs, lifetimes.inDoubtRetentionMs],
+    ...[Number(record.wasInDoubt), Number(record.ownerGaveUp), Number(record.restarted)],
+    completion ? (response ?? (completion as { status: number })).status : null,
+    response ? JSON.stringify(response.headers) : null,
+    response?.body ?? sealed?.bytes ?? null,
+    sealed?.keyId ?? null,
+    record.extension ?? null,
+  ];
+}
 
 /** A row whose values are all valid. Times are running times in milliseconds (see running-time.ts). */
 export interface Row {
@@ -30,17 +55,15 @@ export interface Row {
   leasedUntil: number | undefined;
 }
 
-export const idBytes = (id: Scope): Buffer => Buffer.from(id, 'hex');
-
 /**
- * Runs a statement that selects one row, and checks its values. Undefined: there is no row.
+ * Runs {@link SELECT_RECORD} or {@link SELECT_HEAD}, and checks the values. Undefined: there is no row.
  *
  * @throws {UnreadableRecord} if any value is one that this version does not write
  */
-export function readSelected(select: () => unknown): Row | undefined {
+export function readSelected(select: StatementSync, key: Uint8Array | number): Row | undefined {
   let values: SQLOutputValue[] | undefined;
   try {
-    values = select() as SQLOutputValue[] | undefined;
+    values = select.get(key) as unknown as SQLOutputValue[] | undefined;
   } catch (error) {
     // An integer beyond 2^53.
     if ((error as NodeJS.ErrnoException).code === 'ERR_OUT_OF_RANGE')

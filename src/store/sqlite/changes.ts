@@ -1,0 +1,249 @@
+import type { DatabaseSync, StatementSync } from 'node:sqlite';
+import type { Scope } from '../../lib/brands.ts';
+import { AUDIT_RETENTION_MS, MARK_LASTS_MS, UnreadableRecord, VOID_TOKEN_MS } from '../contract.ts';
+import type { Create, Replace } from '../register.ts';
+import { ANSWERS, COMMANDS, type Value } from './batch.ts';
+import { refuseOtherFormat } from './database.ts';
+import { RECORD_COLUMNS, readSelected, SELECT_HEAD, SELECT_MARK, valuesOf } from './records.ts';
+
+/*
+ * Three statements do everything that payments need: INSERT, REPLACE and REMOVE. They bind the same values: record id, expiry, the
+ * revision that is replaced, the running time, and the columns of the record.
+ */
+const COLUMNS_AT = 4;
+/** The values of a replace behind them. */
+const BESIDES = 7;
+const TOKEN_AT = COLUMNS_AT + RECORD_COLUMNS.indexOf('token');
+const numbered = RECORD_COLUMNS.map((_, i) => `?${COLUMNS_AT + i + 1}`);
+
+/** The values of a command. Its expiry is a duration, and the writer thread adds the running time. */
+export function valuesOfWrite(id: Scope, write: Create | Replace): Value[] {
+  const { record, expiresInMs } = write;
+  const values: Value[] = [Buffer.from(id, 'hex'), expiresInMs === 'unchanged' ? null : expiresInMs];
+  if (write.kind === 'create') return values.concat(null, null, valuesOf(write.record));
+  const { revision = null, endLeaseOf = null, voidToken = null, audit, counted } = write;
+  return values.concat(
+    revision,
+    null,
+    record ? valuesOf(record) : [],
+    write.unlessLeased ? 1 : 0,
+    write.unlessClosed ? 1 : 0,
+    endLeaseOf,
+    voidToken,
+    audit ? JSON.stringify(audit) : null,
+    counted?.as ?? null,
+    counted?.by ?? null,
+  );
+}
+
+const INSERT = `INSERT INTO records (record_id, expires_at, ${RECORD_COLUMNS}) VALUES (?1, ?2, ${numbered})
+  ON CONFLICT (record_id) DO NOTHING`;
+
+/** A damaged value does not hide a row from its owner's write. */
+const EXPECTED = 'WHERE record_id = ?1 AND revision = ?3 AND (expires_at > ?4) IS NOT false';
+
+const REPLACE = `UPDATE records SET expires_at = ifnull(?2, expires_at),
+  ${RECORD_COLUMNS.map((column, i) => `${column} = ${numbered[i]}`)} ${EXPECTED}`;
+
+const REMOVE = `DELETE FROM records ${EXPECTED}`;
+const FIND_EXPECTED = `SELECT 1 FROM records ${EXPECTED}`;
+const FIND = 'SELECT id, expires_at <= ? FROM records WHERE record_id = ?';
+
+const VOID = 'INSERT OR REPLACE INTO void_tokens (token, expires_at) VALUES (?, ?)';
+const FIND_VOID = 'SELECT 1 FROM void_tokens WHERE token = ? AND expires_at > ?';
+const LEASE = 'INSERT OR REPLACE INTO leases (record_id, token, expires_at) VALUES (?, ?, ?)';
+const FIND_LEASE = 'SELECT token FROM leases WHERE record_id = ? AND expires_at > ?';
+const END_LEASE = 'DELETE FROM leases WHERE record_id = ? AND token = ?';
+const KEEP_AUDIT = 'INSERT INTO audit (record_id, entry, expires_at) VALUES (?, ?, ?)';
+const COUNT = `INSERT INTO resolutions (resolved_as, source, number) VALUES (?, ?, 1)
+  ON CONFLICT (resolved_as, source) DO UPDATE SET number = number + 1`;
+
+/** About as much as a payout writes: on a nearly full disk a smaller probe could succeed where a payout fails. */
+const PROBE = 'INSERT OR REPLACE INTO probe (id, content) VALUES (1, randomblob(16384))';
+
+/** A step of the sweep shares its transaction with payouts, so it must be short. */
+const SWEPT_AT_ONCE = 50;
+
+const BEFORE_ALL = [Number.MIN_SAFE_INTEGER, 0];
+
+/** The two halves of the table. Each has an index of `due`. */
+export const HALVES = ["state IS NOT 'completed'", "state = 'completed'"];
+
+/** The other tables whose rows expire, and what names a row. */
+export const EXPIRING = { void_tokens: 'token', leases: 'record_id', audit: 'id' };
+
+/** Applies commands to the tables. Runs in the writer thread, within the transaction of a batch. */
+export class Changes {
+  /** Rows changed since the batch began. */
+  written = 0;
+  readonly #database: DatabaseSync;
+  readonly #statements = new Map<string, StatementSync>();
+  /** Where the sweep goes on in each half: rows that cannot be read are kept, so the next step must pass over them. */
+  readonly #sweepAfter = HALVES.map(() => BEFORE_ALL);
+  #runningMs = 0;
+  #closed = 'no';
+  #anyVoid = false;
+  #anyLease = false;
+
+  constructor(database: DatabaseSync) {
+    this.#database = database;
+  }
+
+  /** @throws if a later version has migrated the file since it was opened: this one would misread what it holds */
+  begin(file: string, runningMs: number): void {
+    refuseOtherFormat(file, this.#row('PRAGMA user_version')[0] as number);
+    const [copyMark, anyVoid, anyLease] = this.#row(
+      'SELECT copy_mark, EXISTS (SELECT 1 FROM void_tokens), EXISTS (SELECT 1 FROM leases) FROM store',
+    ) as [string | null, number, number];
+    this.written = 0;
+    this.#runningMs = runningMs;
+    this.#closed = copyMark?.split(' ', 1)[0] ?? 'no';
+    this.#anyVoid = anyVoid > 0;
+    this.#anyLease = anyLease > 0;
+  }
+
+  /** The answer to the command. */
+  apply(command: number, values: Value[]): unknown {
+    switch (command) {
+      case COMMANDS.create:
+        return this.#unlessOwn(this.#create(values), values);
+      case COMMANDS.replace:
+        return this.#unlessOwn(this.#replace(values), values);
+      case COMMANDS.renew:
+        return this.#renew(values);
+      case COMMANDS.endLease:
+        return this.#run(END_LEASE, ...values);
+      case COMMANDS.mark:
+        return this.#mark(values);
+      case COMMANDS.sweep:
+        return this.#sweep();
+      case COMMANDS.probe:
+        return this.#run(PROBE);
+      default:
+        return undefined;
+    }
+  }
+
+  #create(values: Value[]): number {
+    const isVoid = this.#anyVoid && this.#row(FIND_VOID, values[TOKEN_AT], this.#runningMs).length > 0;
+    if (!isVoid && this.#closed === 'no') return this.#insert(values);
+    if (!this.#isAbsent(values)) return ANSWERS.refused;
+    return isVoid ? ANSWERS.void : ANSWERS.closed;
+  }
+
+  #replace(values: Value[]): number {
+    const [unlessLeased, unlessClosed, endLeaseOf, voidToken, audit, as, by] = values.splice(-BESIDES);
+    const [id, expiresInMs, revision] = values;
+    values[3] = this.#runningMs;
+    if (voidToken) this.#run(VOID, voidToken, this.#expiresIn(VOID_TOKEN_MS));
+    if (voidToken) this.#anyVoid = true;
+    if (endLeaseOf && this.#anyLease) this.#run(END_LEASE, id, endLeaseOf);
+    if (unlessLeased && this.#row(FIND_LEASE, id, this.#runningMs).length > 0) return ANSWERS.refused;
+    const hasRecord = values.length > COLUMNS_AT;
+    if (this.#closed !== 'no' && (unlessClosed || this.#closed !== 'starts')) {
+      const bound = values.slice(0, COLUMNS_AT);
+      const isExpected = revision ? this.#row(FIND_EXPECTED, ...bound).length > 0 : this.#isAbsent(values);
+      return isExpected ? ANSWERS.closed : ANSWERS.refused;
+    }
+    let answer = ANSWERS.refused;
+    if (!revision && hasRecord) answer = this.#insert(values);
+    else if (!revision) answer = this.#isAbsent(values) ? ANSWERS.done : ANSWERS.refused;
+    else {
+      if (expiresInMs !== null) values[1] = this.#expiresIn(expiresInMs as number);
+      if (this.#run(hasRecord ? REPLACE : REMOVE, ...values) > 0) answer = ANSWERS.done;
+    }
+    if (answer !== ANSWERS.done) return answer;
+    if (audit) this.#run(KEEP_AUDIT, id, audit, this.#expiresIn(AUDIT_RETENTION_MS));
+    if (as) this.#run(COUNT, as, by);
+    return answer;
+  }
+
+  /** A write that is there already is done. Its reply was lost. */
+  #unlessOwn(answer: number, values: Value[]): number {
+    if (answer === ANSWERS.done || values.length === COLUMNS_AT) return answer;
+    const bound = [values[0], null, values[COLUMNS_AT], this.#runningMs];
+    return this.#row(FIND_EXPECTED, ...bound).length > 0 ? ANSWERS.done : answer;
+  }
+
+  #insert(values: Value[]): number {
+    values[1] = this.#expiresIn(values[1] as number);
+    let isInserted = this.#run(INSERT, ...values) > 0;
+    // There may be a row that has expired and was not swept yet.
+    if (!isInserted && this.#isAbsent(values)) isInserted = this.#run(INSERT, ...values) > 0;
+    return isInserted ? ANSWERS.done : ANSWERS.refused;
+  }
+
+  /** Is there no row, or only one that has expired? It is removed. */
+  #isAbsent([id]: Value[]): boolean {
+    const [row, isExpired] = this.#row(FIND, this.#runningMs, id) as [number?, number?];
+    return row === undefined || (isExpired === 1 && this.#isRemoved(row));
+  }
+
+  /** Removes a row that has expired, unless it cannot be read: such rows are kept for operators. */
+  #isRemoved(row: number): boolean {
+    try {
+      readSelected(this.#statement(SELECT_HEAD), row);
+    } catch (error) {
+      if (error instanceof UnreadableRecord) return false;
+      throw error;
+    }
+    return this.#run('DELETE FROM records WHERE id = ?', row) > 0;
+  }
+
+  #renew([id, token, leaseMs]: Value[]): 'kept' | 'taken' | 'lost' {
+    const [holder] = this.#row(FIND_LEASE, id, this.#runningMs) as [Uint8Array?];
+    if (holder && Buffer.compare(holder, token as Uint8Array) !== 0) return 'lost';
+    this.#run(LEASE, id, token, this.#expiresIn(leaseMs as number));
+    this.#anyLease = true;
+    return holder ? 'kept' : 'taken';
+  }
+
+  #mark([mode, newId]: Value[]): unknown {
+    const sql = `UPDATE store SET mark = ifnull(mark, ?), marks = marks + 1, ${mode}_until = ?`;
+    this.#run(sql, newId, this.#expiresIn(MARK_LASTS_MS));
+    return this.#row(SELECT_MARK);
+  }
+
+  /** Removes expired rows, a few at a time. Returns how many. */
+  #sweep(): number {
+    let removed = 0;
+    for (const [i, half] of HALVES.entries()) {
+      const sql = `SELECT due, id FROM records WHERE ${half} AND due <= ? AND (due, id) > (?, ?)
+        ORDER BY due, id LIMIT ${SWEPT_AT_ONCE}`;
+      const found = this.#statement(sql).all(this.#runningMs, ...(this.#sweepAfter[i] ?? [])) as unknown[];
+      for (const [, row] of found as number[][]) if (this.#isRemoved(row as number)) removed++;
+      this.#sweepAfter[i] = (found[SWEPT_AT_ONCE - 1] as number[] | undefined) ?? BEFORE_ALL;
+    }
+    for (const [table, key] of Object.entries(EXPIRING)) {
+      const expired = `SELECT ${key} FROM ${table} WHERE expires_at <= ? LIMIT ${SWEPT_AT_ONCE}`;
+      removed += this.#run(`DELETE FROM ${table} WHERE ${key} IN (${expired})`, this.#runningMs);
+    }
+    return removed;
+  }
+
+  #run(sql: string, ...values: (Value | undefined)[]): number {
+    const changes = this.#statement(sql).run(...(values as Value[])).changes as number;
+    this.written += changes;
+    return changes;
+  }
+
+  /** Empty: there is no row. */
+  #row(sql: string, ...values: (Value | undefined)[]): unknown[] {
+    return (this.#statement(sql).get(...(values as Value[])) as unknown as unknown[] | undefined) ?? [];
+  }
+
+  #statement(sql: string): StatementSync {
+    let statement = this.#statements.get(sql);
+    if (!statement) {
+      statement = this.#database.prepare(sql);
+      statement.setReturnArrays(true);
+      this.#statements.set(sql, statement);
+    }
+    return statement;
+  }
+
+  /** Rounded up, so that a record never seems older than it is. */
+  #expiresIn(durationMs: number): number {
+    return Math.ceil(this.#runningMs + durationMs);
+  }
+}
