@@ -6,8 +6,9 @@ import { connect } from 'node:net';
 import { join } from 'node:path';
 import type { Fingerprint, Token } from '../src/lib/brands.ts';
 import { systemClock } from '../src/lib/clock.ts';
-import type { IdempotencyRecord } from '../src/store/contract.ts';
 import { encodeRecord } from '../src/store/redis/codec.ts';
+import { Names } from '../src/store/redis/commands.ts';
+import type { KeyRecord } from '../src/store/register.ts';
 import { openForWriting } from '../src/store/sqlite/database.ts';
 import { RECORD_COLUMNS, valuesOf } from '../src/store/sqlite/records.ts';
 
@@ -18,8 +19,9 @@ const RETENTION_MS = 86_400_000;
 const BODY = Buffer.alloc(300, 'x');
 const HEADERS = ['Server', 'nginx', 'Content-Type', 'application/json', 'Content-Length', '300'];
 
-function completed(): IdempotencyRecord {
+function completed(): KeyRecord & Required<Pick<KeyRecord, 'completion'>> {
   return {
+    ...{ revision: randomBytes(16), ownerGaveUp: false, restarted: false, cause: '' },
     ...{ state: 'completed', token: randomBytes(16) as Token, fingerprint: randomBytes(32) as Fingerprint },
     ...{ createdAtMs: Date.now(), changedAtMs: Date.now(), wasInDoubt: false },
     ...{ merchant: 'M-1000', operation: 'withdraw', key: '00000000-0000-0000-0000-000000000000' },
@@ -66,6 +68,7 @@ export async function fillSqlite(path: string, count: number): Promise<void> {
 }
 
 const REPLY = '+OK\r\n';
+const names = new Names('oncegate');
 
 export async function fillRedis(url: string, count: number): Promise<void> {
   const { hostname, port } = new URL(url);
@@ -83,7 +86,7 @@ export async function fillRedis(url: string, count: number): Promise<void> {
   let chunks: Buffer[] = [];
   let written = 0;
   for (const scope of scopes(count)) {
-    const key = `oncegate:v2:{${scope.toString('hex')}}`;
+    const key = names.recordOf(scope.toString('hex'));
     chunks.push(Buffer.from(`*5\r\n$3\r\nSET\r\n$${key.length}\r\n${key}\r\n`), tail);
     written++;
     if (written % A_STEP !== 0 && written !== count) continue;

@@ -369,7 +369,7 @@ export type UnreadableReason = 'damaged' | 'unknown_key' | 'not_authentic';
  * What both stores write: the version of SQLite's schema, and the version in the names of Redis' keys. It changes with what an
  * older gateway would misread.
  */
-export const STORE_FORMAT = 2;
+export const STORE_FORMAT = 3;
 
 /**
  * The store has another format than this version reads and writes. It is never opened, because records that this version

@@ -111,16 +111,8 @@ async function tlsOf(
  *
  * @throws {StoreUnavailable} with a message for the operator, if it cannot be used
  */
-export async function openCopySide({ store, lock }: StoreSections, clock: Clock): Promise<CopySide> {
-  if (store.kind === 'redis') {
-    const { RedisCopySide } = await import('./redis/copy-side.ts');
-    const { replicas } = store.durability;
-    const tls = await tlsOf(store, (name, paths) => WatchedCertificate.open({ name, paths, clock }));
-    return await RedisCopySide.open({
-      ...store,
-      ...{ clock, replicas, tls, location: locationOf(store), lockNodes: lock.nodes },
-    });
-  }
+export async function openCopySide({ store }: StoreSections, clock: Clock): Promise<CopySide> {
+  if (store.kind === 'redis') throw new Error('records in Redis cannot be copied yet');
   const { SqliteCopySide } = await import('./sqlite/copy-side.ts');
   return await SqliteCopySide.open({ ...store, clock });
 }

@@ -1,6 +1,7 @@
 import { Redis } from 'ioredis';
 import type { Scope } from '../../src/lib/brands.ts';
 import { layout } from '../../src/store/redis/codec.ts';
+import { Names } from '../../src/store/redis/commands.ts';
 import type { RedisPlace, StorePlace } from '../support/open-store.ts';
 import type { Damage } from './nodes.ts';
 import type { Stage } from './states.ts';
@@ -9,7 +10,8 @@ import type { Stage } from './states.ts';
 const STATUS = Buffer.from([0x00, 0xc9]);
 const noise = Buffer.from(Array.from({ length: 200 }, (_, number) => (number * 97 + 13) % 256));
 
-export const recordKeyOf = ({ prefix }: RedisPlace, scope: Scope): string => `${prefix}:v2:{${scope}}`;
+export const recordKeyOf = ({ prefix }: RedisPlace, scope: Scope): string =>
+  new Names(prefix).recordOf(scope);
 
 /** Replaces the bytes of a record, and keeps its TTL. */
 export async function rewriteRedis(
@@ -44,12 +46,8 @@ const changes: [what: string, change: (record: Buffer) => Buffer, from?: Stage[]
   ['zeros', (record) => Buffer.alloc(record.length)],
   ['noise', () => noise],
   ['text', () => Buffer.from('completed')],
-  ['an unknown state', byte(layout.state, 0x78)],
+  ['an unknown state', byte(layout.open, 0x78)],
   ['unknown flags', byte(layout.flags, 0x80)],
-  [
-    'a time that is not a number',
-    (record) => Buffer.from(record).fill(0xff, layout.changedAtMs, layout.texts),
-  ],
   ['a record cut in its token', (record) => record.subarray(0, layout.token + 8)],
   ['a record cut in its fingerprint', (record) => record.subarray(0, layout.fingerprint + 8)],
   ['a record cut in its texts', (record) => record.subarray(0, layout.texts + 5)],

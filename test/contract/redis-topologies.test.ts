@@ -1,10 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import slotOf from 'cluster-key-slot';
-import { Redis } from 'ioredis';
+import { Command, Redis } from 'ioredis';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import type { Scope } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import type { Execution, Fenced, StartAnswer, Store } from '../../src/store/contract.ts';
+import { Names } from '../../src/store/redis/commands.ts';
+import { type RedisOptions, RedisRegister } from '../../src/store/redis/register.ts';
 import { startTopology, type Topology } from '../faults/chaos/topology.ts';
 import { clusterNodes } from '../support/cluster-nodes.ts';
 import { LONG, openRedisStore } from '../support/open-store.ts';
@@ -18,22 +19,28 @@ async function started(name: 'sentinel' | 'cluster'): Promise<Topology> {
   return topology;
 }
 
-/** The store that a gateway would open with this topology's configuration. */
-async function opened({ config: { store } }: Topology, timeoutMs = 2000, replicas?: number): Promise<Store> {
+function optionsOf({ config: { store } }: Topology, timeoutMs = 2000, replicas?: number): RedisOptions {
   if (store?.kind !== 'redis') throw new TypeError('this topology has no redis');
   const { sentinels, cluster } = store;
   const location = sentinels ? { sentinels, credentials: {} } : { cluster: cluster ?? [], credentials: {} };
-  const { timeoutMs: _, ...lifetimes } = LONG;
-  const redis = await openRedisStore({
-    ...{ gatewayId: 'gateway-1', lifetimes, location, prefix: 'test', lockNodes: [], clock: systemClock },
+  return {
+    ...{ gatewayId: 'gateway-1', location, prefix: 'test', lockNodes: [], clock: systemClock },
     ...{ replicas: replicas ?? store.durability?.replicas ?? 0, timeoutMs, connectTimeoutMs: 10_000 },
-  });
+  };
+}
+
+/** The store that a gateway would open with this topology's configuration. */
+async function opened(topology: Topology, timeoutMs?: number, replicas?: number): Promise<Store> {
+  const redis = await openRedisStore({ ...optionsOf(topology, timeoutMs, replicas), lifetimes: LONG });
   onTestFinished(() => redis.close());
   return redis;
 }
 
 /** A third of the cluster's 16,384. */
 const SLOTS_OF_FIRST = 5461;
+
+const names = new Names('test');
+const slotOf = ({ scope }: { scope: Scope }): number => new Command('get', [names.recordOf(scope)]).getSlot();
 
 /** Repeats a write until it succeeds. */
 const untilOk = (write: () => Promise<Fenced>) =>
@@ -103,7 +110,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     expect(oldestSinceMs).toBeTypeOf('number');
     expect(await store.health()).toMatchObject({ ok: true });
     const masters = clusterNodes(topology.config.store);
-    for (const master of masters) expect(await master.keys('test:v2:probe:*')).not.toEqual([]);
+    for (const master of masters) expect(await master.keys('{test:3:*}:probe:*')).not.toEqual([]);
     await masters[1]?.config('SET', 'maxmemory', '1');
     expect(await store.health()).toMatchObject({ ok: false, detail: expect.stringContaining('OOM') });
     await masters[1]?.config('SET', 'maxmemory', '0');
@@ -121,13 +128,13 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     }
   });
 
-  it('has another connection before a start can reach the emptied master with the mark, also by a redirection of the cluster', async () => {
+  it('has another connection before a start can reach the emptied master with the store’s identity, also by a redirection of the cluster', async () => {
     const topology = await started('cluster');
     const store = await opened(topology);
     const last = clusterNodes(topology.config.store).at(-1);
     const newHere = (): Execution => {
       const request = newRequest();
-      return slotOf(request.scope) > 2 * SLOTS_OF_FIRST ? request : newHere();
+      return slotOf(request) > 2 * SLOTS_OF_FIRST ? request : newHere();
     };
     expect(await store.start(newHere())).toEqual({ kind: 'started' });
     const { connection } = store;
@@ -142,57 +149,61 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     await until(async () => (await store.start(newHere()).catch(() => undefined))?.kind === 'started');
   });
 
-  it('counts the keys in doubt of a cluster in all slots, and finds those that no index has', async () => {
+  it('counts the keys in doubt of a cluster on all masters, and those that no index has after a repair', async () => {
     const topology = await started('cluster');
     const store = await opened(topology);
     const masters = clusterNodes(topology.config.store) as Redis[];
-    const slots = new Set<number>();
-    for (let left = 20; left > 0; left--)
-      slots.add(slotOf((await bring(store, left % 2 ? 'in_doubt' : 'executing')).scope));
+    for (let left = 20; left > 0; left--) await bring(store, left % 2 ? 'in_doubt' : 'executing');
     const [resolved, completed] = [await bring(store, 'in_doubt'), await bring(store, 'in_doubt')];
     const asReleased = { by: 'ada', reason: 'in the books', source: 'command_line' } as const;
     expect(await store.resolve(resolved.scope, resolved.token, { as: 'released' }, asReleased)).toBe('ok');
     await store.complete(completed, paid());
     const inDoubt = async () => (await store.countDoubts()).operations.get('withdraw')?.inDoubt;
     expect(await inDoubt()).toBe(10);
-    const indexes: [Redis, string][] = [];
     for (const master of masters)
-      for (const key of await master.keys('test:v2:open:*')) indexes.push([master, key]);
-    // Two scopes may have the same slot.
-    expect(indexes).toHaveLength(slots.size);
-    for (const [master, key] of indexes) {
-      const [scope = ''] = await master.zrange(key, '-', '+', 'BYLEX');
-      expect(await master.cluster('KEYSLOT', key)).toBe(await master.cluster('KEYSLOT', `{${scope}}`));
-      await master.del(key);
-    }
+      for (const key of await master.keys('{test:3:*}:open')) await master.del(key);
     expect(await inDoubt()).toBeUndefined();
-    await until(async () => {
-      await inDoubt();
-      return (await inDoubt()) === 10;
-    });
+    const register = await RedisRegister.open(optionsOf(topology));
+    onTestFinished(() => register.close());
+    await register.repairIndex(() => {});
+    expect(await inDoubt()).toBe(10);
     const { resolutions } = await store.countDoubts();
     expect(resolutions).toEqual([{ as: 'released', by: 'command_line', number: 1 }]);
+  });
+
+  it('notices that a master has lost its mark, whichever it is', async () => {
+    const topology = await started('cluster');
+    const store = await opened(topology);
+    const { id } = await store.mark('protect');
+    for (const [n, master] of (clusterNodes(topology.config.store) as Redis[]).entries()) {
+      expect(await store.readMark('protect')).toMatchObject({ id, count: n + 1 });
+      const marks = await master.keys('{test:3:*}:mark');
+      for (const key of marks.filter((one) => !one.startsWith('{test:3:0}'))) await master.del(key);
+      expect(await store.readMark('protect')).toBeUndefined();
+      expect(await store.mark('protect')).toMatchObject({ id });
+    }
   });
 
   it('keeps counting a key in doubt when its slot moves to another master, the index first', async () => {
     const topology = await started('cluster');
     const store = await opened(topology);
     const [from, to] = clusterNodes(topology.config.store) as [Redis, Redis];
-    const { scope } = await bring(store, 'in_doubt', { ...newRequest(), scope: 'd'.repeat(64) as Scope });
-    const slot = Number(await from.cluster('KEYSLOT', scope));
-    const [index = ''] = await from.keys('test:v2:open:*');
+    let request = newRequest();
+    while (slotOf(request) >= SLOTS_OF_FIRST) request = newRequest();
+    await bring(store, 'in_doubt', request);
+    const slot = slotOf(request);
+    const inDoubt = async () => (await store.countDoubts()).operations.get('withdraw')?.inDoubt;
     const [fromId, toId] = [String(await from.cluster('MYID')), String(await to.cluster('MYID'))];
     await to.cluster('SETSLOT', slot, 'IMPORTING', fromId);
     await from.cluster('SETSLOT', slot, 'MIGRATING', toId);
     const { host, port } = to.options;
     const move = (keys: string[]) => from.migrate(host ?? '', port ?? 0, '', 0, 5000, 'KEYS', ...keys);
-    await move([index]);
-    // It cannot know whether there is a record. So it must not say that nothing is in doubt.
-    await expect(store.countDoubts()).rejects.toThrow('redis');
+    await move([`${names.startOf(request.scope)}open`]);
+    // It cannot know whether there is a record, and leaves the entry.
+    expect(await inDoubt()).toBe(1);
     await move((await from.cluster('GETKEYSINSLOT', slot, 100)) as string[]);
     for (const node of [to, from]) await node.cluster('SETSLOT', slot, 'NODE', toId);
-    const { operations } = await until(() => store.countDoubts().catch(() => undefined), 20_000);
-    expect(operations.get('withdraw')?.inDoubt).toBe(1);
+    expect(await until(() => inDoubt().catch(() => undefined), 20_000)).toBe(1);
   });
 
   it('serves the records of the other masters while one is down, if the cluster does not require full coverage', async () => {
@@ -200,8 +211,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     const store = await opened(topology);
     const others = clusterNodes(topology.config.store).slice(1);
     const completed = await Promise.all(Array.from({ length: 30 }, () => bring(store, 'completed')));
-    const slots = await Promise.all(completed.map(({ scope }) => others[0]?.cluster('KEYSLOT', scope)));
-    const held = slots.filter((slot) => Number(slot) >= SLOTS_OF_FIRST).length;
+    const held = completed.filter((owner) => slotOf(owner) >= SLOTS_OF_FIRST).length;
     const replays = async () => {
       const starts = completed.map((owner) => store.start(duplicateOf(owner)).catch(() => undefined));
       return (await Promise.all(starts)).filter((start) => start?.kind === 'completed').length;
@@ -223,23 +233,27 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     for (let round = 0; round < 10; round++) {
       const asked = Array.from({ length: 10 }, () => newRequest());
       const kinds = await Promise.all(asked.map((one) => store.start(one).then(({ kind }) => kind, String)));
-      const away = kinds.filter((_, at) => slotOf(asked[at]?.scope ?? '') < SLOTS_OF_FIRST);
+      const away = kinds.filter((_, at) => slotOf(asked[at] as Execution) < SLOTS_OF_FIRST);
       expect(away).not.toContain('started');
       expect(kinds.filter((kind) => kind === 'started')).toHaveLength(kinds.length - away.length);
       expect(store.connection).toBe(connection);
     }
   });
 
-  it('executes a key once while its slot moves to another master', async () => {
+  it('executes a key once, and replays results, while their slot moves to another master', async () => {
     const topology = await started('cluster');
     const store = await opened(topology);
     const [from, to] = clusterNodes(topology.config.store) as [Redis, Redis];
     const ids = await Promise.all([from, to].map((node) => node.cluster('MYID')));
-    const inFirst = async (request: Execution) =>
-      Number(await from.cluster('KEYSLOT', request.scope)) < SLOTS_OF_FIRST;
     let request = newRequest();
-    while (!(await inFirst(request))) request = newRequest();
-    const slot = Number(await from.cluster('KEYSLOT', request.scope));
+    while (slotOf(request) >= SLOTS_OF_FIRST) request = newRequest();
+    // The first bits of an id are its partition.
+    const neighbour = () => ({
+      ...newRequest(),
+      scope: `${request.scope.slice(0, 3)}${newRequest().scope.slice(3)}` as Scope,
+    });
+    const completed = await bring(store, 'completed', neighbour());
+    const slot = slotOf(request);
     expect(await store.start(request)).toEqual({ kind: 'started' });
     await to.call('CLUSTER', 'SETSLOT', slot, 'IMPORTING', String(ids[0]));
     await from.call('CLUSTER', 'SETSLOT', slot, 'MIGRATING', String(ids[1]));
@@ -247,11 +261,19 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
       Promise.allSettled(Array.from({ length: 20 }, () => store.start(duplicateOf(request))));
     const kinds = (answers: PromiseSettledResult<StartAnswer>[]) =>
       answers.flatMap((answer) => (answer.status === 'fulfilled' ? [answer.value.kind] : []));
+    const replays = async () => {
+      expect(await store.start(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
+      expect(await store.peek(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
+      const another = store.start(neighbour());
+      await expect(another).rejects.toMatchObject({ name: 'StoreUnavailable', maybeWritten: false });
+    };
     const meanwhile = await duplicates();
+    await replays();
     const port = Number(new URL((topology.config.store as { cluster: string[] }).cluster[1] ?? '').port);
     const keys = (await from.call('CLUSTER', 'GETKEYSINSLOT', slot, 100)) as string[];
     await from.call('MIGRATE', '127.0.0.1', port, '', 0, 5000, 'KEYS', ...keys);
     const moved = await duplicates();
+    await replays();
     for (const node of [to, from]) await node.call('CLUSTER', 'SETSLOT', slot, 'NODE', String(ids[1]));
     await untilOk(() => store.complete(request, paid('moved')));
     expect(kinds([...meanwhile, ...moved])).not.toContain('started');

@@ -7,7 +7,7 @@ import type { Scope } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { MemoryRegister } from '../../src/store/memory.ts';
 import { RedisRegister } from '../../src/store/redis/register.ts';
-import { Names } from '../../src/store/redis/register-commands.ts';
+import { Names } from '../../src/store/redis/commands.ts';
 import type { Closed, CopyRegister, Register } from '../../src/store/register.ts';
 import { SqliteRegister } from '../../src/store/sqlite/sqlite-register.ts';
 import { startRedis } from '../support/redis-server.ts';

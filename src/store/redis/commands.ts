@@ -1,9 +1,16 @@
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
-import slotOf from 'cluster-key-slot';
-import { Redis } from 'ioredis';
+import { Command, Redis } from 'ioredis';
+import type { Scope } from '../../lib/brands.ts';
 import { programFile } from '../../lib/program-files.ts';
-import { StoreUnavailable, UnknownCursor, UnreadableMark, UnreadableRecord } from '../contract.ts';
+import {
+  STORE_FORMAT,
+  StoreClosed,
+  StoreUnavailable,
+  UnknownCursor,
+  UnreadableMark,
+  UnreadableRecord,
+} from '../contract.ts';
 import type { RedisClient } from './client.ts';
 import { type Argument, ScriptCommand } from './script-command.ts';
 
@@ -13,58 +20,52 @@ export interface Script {
   sha: string;
 }
 
-const text = (name: string) => readFileSync(programFile(`store/redis/scripts/${name}.lua`), 'utf8');
-
-const record = text('record');
-
-function load(name: string): Script {
-  // Redis reads a script's flags from its first line, so the shared function goes behind that line.
-  const lua = text(name).replace('\n', `\n${record}`);
+function load(name: string, change = (lua: string) => lua): Script {
+  const lua = change(readFileSync(programFile(`store/redis/scripts/${name}.lua`), 'utf8'));
   return { lua, sha: createHash('sha1').update(lua).digest('hex') };
 }
 
 /** The head of each file says what the script does, and what its KEYS, ARGV and result are. */
 export const scripts = {
-  start: load('start'),
-  peek: load('peek'),
-  restart: load('restart'),
-  complete: load('complete'),
-  release: load('release'),
-  markInDoubt: load('mark-in-doubt'),
-  markLapsed: load('mark-lapsed'),
-  resolve: load('resolve'),
-  confirm: load('confirm'),
-  list: load('list'),
+  create: load('create'),
+  replace: load('replace'),
+  read: load('read'),
+  readAndTouch: load('read', (lua) => lua.replace('no-writes', 'allow-oom')),
+  sweep: load('sweep'),
   mark: load('mark'),
-  copyRead: load('copy-read'),
-  copyWrite: load('copy-write'),
-  changeMark: load('change-mark'),
-  countOpen: load('count-open'),
-  findOpen: load('find-open'),
-  correctIndex: load('correct-index'),
+  copyMark: load('copy-mark'),
 };
 
 /** What a script returns: nil, a number, bytes, or a list of these. */
 export type Reply = Buffer | number | null | Reply[];
 
-export interface Written {
-  /** The script's reply. Does not wait for replicas. Rejects with {@link StoreUnavailable}. */
-  reply: Promise<Reply>;
-  /**
-   * Whether enough replicas have acknowledged the write. Undefined: the store does not wait for replicas. Never settles if
-   * `reply` rejects.
-   */
-  replicated?: Promise<boolean>;
+/** What a reply means. */
+export interface Reading<T> {
+  readonly read: (reply: Reply) => T;
+  /** Whether the answer must survive a failover, so that replicas must have what it rests on. */
+  mustLast(answer: T): boolean;
+  /** Whether the command has written. */
+  isWrite(answer: T): boolean;
 }
 
-/** A write that has not been sent yet. `inFull`: with the script's text, because Redis does not know its SHA-1. */
+/** Redis has answered, but too few replicas have in time what the answer rests on. */
+export class NotReplicated extends StoreUnavailable {
+  constructor(maybeWritten: boolean) {
+    super('redis: the write did not reach its replicas', { maybeWritten });
+  }
+}
+
+interface Written {
+  reply: Reply;
+  /** Whether enough replicas have acknowledged the write. */
+  replicated: Promise<boolean>;
+}
+
+/** A write that has not been sent yet. `connection`: the one when it was asked for. */
 interface PendingWrite {
-  send(inFull: boolean): Promise<Reply>;
-  inFull: boolean;
-  /** The connection when it was asked for. */
   connection: unknown;
-  resolve(reply: Reply): void;
-  replicated(reached: Promise<boolean>): void;
+  send(): Promise<Reply>;
+  resolve(written: Written): void;
   reject(error: unknown): void;
 }
 
@@ -81,67 +82,74 @@ const MOST_UNSENT_BYTES = 16 * 1024 * 1024;
  */
 export class Commands {
   readonly client: RedisClient;
+  /** Whether {@link write} sends a WAIT. */
+  readonly waits: boolean;
   readonly #replicas: number;
   readonly #waitMs: number;
   #pending: PendingWrite[] = [];
   #isFlushing = false;
+  readonly #slot: number;
   /** In place of a connection, each time when there is none: the next command opens one. */
   #none: object | undefined;
 
-  constructor(client: RedisClient, replicas: number, timeoutMs: number) {
+  /** @param watched a key on the master whose connection is watched */
+  constructor(client: RedisClient, replicas: number, timeoutMs: number, watched: string) {
     this.client = client;
+    this.#slot = new Command('get', [watched]).getSlot();
+    this.waits = replicas > 0;
     this.#replicas = replicas;
     this.#waitMs = Math.max(1, Math.floor(timeoutMs / 4));
   }
 
-  /** The connection to Redis. In a cluster that to the master with the store's mark, the only one that is watched; it is new for each. */
+  /** The connection to Redis. In a cluster that to the master with the store's identity; it is new for each. */
   get connection(): unknown {
     const { client } = this;
     if (client instanceof Redis) return client.stream;
-    const address = client.slots[MARK_SLOT]?.[0];
+    const address = client.slots[this.#slot]?.[0];
     const node = client.nodes('master').find(({ options }) => `${options.host}:${options.port}` === address);
     if (node) this.#none = undefined;
     else this.#none ??= {};
     return node ?? this.#none;
   }
 
-  /** Whether {@link write} sends a WAIT. */
-  get waits(): boolean {
-    return this.#replicas > 0;
-  }
-
-  /** Runs a script whose effect no replica needs to acknowledge. @throws {StoreUnavailable} */
-  run(script: Script, keys: string[], args: Argument[]): Promise<Reply> {
+  /** Runs a script whose effect no replica needs to acknowledge. Rejects with {@link StoreUnavailable}. */
+  run<T>(script: Script, keys: string[], args: Argument[], read: (reply: Reply) => T): Promise<T> {
     const refusal = this.#refusal();
     if (refusal) return Promise.reject(refusal);
-    return this.#send(script, keys, args, false).catch((error: unknown) => {
+    return this.#send(script, keys, args, false).then(read, (error: unknown) => {
       if (!isUnknownScript(error)) throw failureOf(error);
-      return this.call(() => this.#send(script, keys, args, true));
+      return this.call(() => this.#send(script, keys, args, true)).then(read);
     });
   }
 
-  #send({ lua, sha }: Script, keys: string[], args: Argument[], inFull: boolean): Promise<Reply> {
-    // Redis computes the SHA-1 from the bytes of the text, so send UTF-8. ScriptCommand would encode a string as latin1.
-    const command = inFull
-      ? new ScriptCommand('eval', Buffer.from(lua), keys, args)
-      : new ScriptCommand('evalsha', sha, keys, args);
-    return this.client.sendCommand(command) as Promise<Reply>;
+  /** Runs a script whose effect replicas must acknowledge, if the store waits for replicas. Rejects with {@link StoreUnavailable}. */
+  write<T>(script: Script, keys: string[], args: Argument[], reading: Reading<T>): Promise<T> {
+    return this.waits
+      ? this.#writeAndWait(script, keys, args, reading)
+      : this.run(script, keys, args, reading.read);
   }
 
-  /** Runs a script whose effect replicas must acknowledge, if the store waits for replicas. */
-  write(script: Script, keys: string[], args: Argument[]): Written {
-    if (this.#replicas === 0) return { reply: this.run(script, keys, args) };
-    const send = (inFull: boolean) => this.#send(script, keys, args, inFull);
-    const { promise, resolve: replicated } = Promise.withResolvers<boolean>();
-    const reply = this.call(() => {
-      const replied = new Promise<Reply>((resolve, reject) => {
-        const { connection } = this;
-        this.#pending.push({ send, inFull: false, connection, resolve, replicated, reject });
-      });
+  async #writeAndWait<T>(
+    script: Script,
+    keys: string[],
+    args: Argument[],
+    { read, mustLast, isWrite }: Reading<T>,
+  ): Promise<T> {
+    const ask = (inFull: boolean) => this.#enqueue(() => this.#send(script, keys, args, inFull));
+    const { reply, replicated } = await this.call(() =>
+      // In the next batch, because the WAIT of this one would not cover it.
+      ask(false).catch((error) => (isUnknownScript(error) ? ask(true) : Promise.reject(error))),
+    );
+    const answer = read(reply);
+    if (mustLast(answer) && !(await replicated)) throw new NotReplicated(isWrite(answer));
+    return answer;
+  }
+
+  #enqueue(send: () => Promise<Reply>): Promise<Written> {
+    return new Promise((resolve, reject) => {
+      this.#pending.push({ send, connection: this.connection, resolve, reject });
       if (!this.#isFlushing) void this.#flush();
-      return replied;
     });
-    return { reply, replicated: promise };
   }
 
   /** Runs a command, and turns each failure into {@link StoreUnavailable}. {@link UnknownCursor} stays as it is. */
@@ -155,23 +163,21 @@ export class Commands {
     }
   }
 
+  #send({ lua, sha }: Script, keys: string[], args: Argument[], inFull: boolean): Promise<Reply> {
+    // Redis computes the SHA-1 from the bytes of the text, so send UTF-8. ScriptCommand would encode a string as latin1.
+    const command = inFull
+      ? new ScriptCommand('eval', Buffer.from(lua), keys, args)
+      : new ScriptCommand('evalsha', sha, keys, args);
+    return this.client.sendCommand(command) as Promise<Reply>;
+  }
+
   /** Why no command can be sent now. */
   #refusal(): StoreUnavailable | undefined {
     const { client } = this;
-    if (client.status !== 'ready')
-      return new StoreUnavailable('redis: not connected', { maybeWritten: false });
+    if (client.status !== 'ready') return refused('not connected');
     if (client instanceof Redis ? isClogged(client) : client.nodes('master').some(isClogged))
-      return new StoreUnavailable('redis: too many commands are unsent, because it does not read them', {
-        maybeWritten: false,
-      });
+      return refused('too many commands are unsent, because it does not read them');
     return undefined;
-  }
-
-  /** Why a write must not be sent now: a new connection may lead to a Redis that has forgotten what the old one knew. */
-  refusalOnOther(connection: unknown): StoreUnavailable | undefined {
-    return connection === this.connection
-      ? undefined
-      : new StoreUnavailable('redis: connected again', { maybeWritten: false });
   }
 
   async #flush(): Promise<void> {
@@ -184,30 +190,21 @@ export class Commands {
 
   async #sendBatch(asked: PendingWrite[]): Promise<void> {
     const batch = asked.filter(({ connection, reject }) => {
-      const refusal = this.#refusal() ?? this.refusalOnOther(connection);
+      // A new connection may lead to a Redis that has forgotten what the old one knew.
+      const isOther = connection !== this.connection;
+      const refusal = this.#refusal() ?? (isOther ? refused('connected again') : undefined);
       if (refusal) reject(refusal);
       return !refusal;
     });
     if (batch.length === 0) return;
     // No await between the first write and the WAIT: they must leave on the same connection.
-    const replies = batch.map(({ send, inFull }) => send(inFull));
+    const replies = batch.map(({ send }) => send());
     const replicated = this.client.wait(this.#replicas, this.#waitMs).then(
       (reached) => Number(reached) >= this.#replicas,
       () => false,
     );
-    for (const [at, pending] of batch.entries()) {
-      (replies[at] as Promise<Reply>).then(
-        (reply) => {
-          pending.replicated(replicated);
-          pending.resolve(reply);
-        },
-        (error: unknown) => {
-          if (pending.inFull || !isUnknownScript(error)) return pending.reject(error);
-          // Send it in the next batch, because this WAIT would not cover it.
-          this.#pending.push({ ...pending, inFull: true });
-        },
-      );
-    }
+    for (const [at, { resolve, reject }] of batch.entries())
+      replies[at]?.then((reply) => resolve({ reply, replicated }), reject);
     await replicated;
   }
 }
@@ -216,74 +213,69 @@ const isClogged = ({ stream }: Redis): boolean => (stream?.writableLength ?? 0) 
 
 const isUnknownScript = (error: unknown) => (error as Error).message.startsWith('NOSCRIPT');
 
+export const refused = (why: string) => new StoreUnavailable(`redis: ${why}`, { maybeWritten: false });
+
 /**
  * Errors that prove that a command had no effect: Redis checks for them at the start of a script, or at its first write.
  * NOPERM is not among them, because Redis checks permissions for each command within a script.
  */
-const REFUSED = new Set([
-  'OOM',
-  'READONLY',
-  'MISCONF',
-  'NOREPLICAS',
-  'LOADING',
-  'MASTERDOWN',
-  'BUSY',
-  'NOAUTH',
-  'CLUSTERDOWN',
-  'MOVED',
-  'ASK',
-  'TRYAGAIN',
-]);
+const REFUSED =
+  /^(?:OOM|READONLY|MISCONF|NOREPLICAS|LOADING|MASTERDOWN|BUSY|NOAUTH|CLUSTERDOWN|MOVED|ASK|TRYAGAIN)(?: |$)/;
 
-/** The messages of ioredis for a command that it did not write to a connection. */
-const NEVER_SENT = new Set([
-  "Stream isn't writeable and enableOfflineQueue options is false",
-  "Cluster isn't ready and enableOfflineQueue options is false",
-]);
+/** The messages of ioredis for a command that it did not write to a connection, or that every master has refused. */
+const NEVER_SENT =
+  /^(?:Stream isn't writeable|Cluster isn't ready) and enableOfflineQueue options is false$|^Too many Cluster redirections/;
 
 function failureOf(error: unknown): Error {
   if (error instanceof StoreUnavailable || error instanceof UnknownCursor) return error;
   const { name, message } = error as Error;
-  if (name !== 'ReplyError')
-    return new StoreUnavailable(`redis: ${message}`, {
-      cause: error,
-      maybeWritten: !NEVER_SENT.has(message),
-    });
-  const [code = ''] = message.split(' ', 1);
-  if (code === 'UNREADABLE') return new UnreadableRecord(message.slice(code.length + 1));
-  if (code === 'MARK') return new UnreadableMark();
-  if (code === 'WRONGTYPE') return new UnreadableRecord('the key holds another type of value');
-  if (code === 'CLOSED')
-    return new StoreUnavailable(`redis: ${message.slice(code.length + 1)}`, { maybeWritten: false });
-  if (code === 'VOIDED')
-    return new StoreUnavailable('redis: the execution was given up: its token is voided', {
-      maybeWritten: false,
-    });
-  return new StoreUnavailable(`redis: ${message}`, { cause: error, maybeWritten: !REFUSED.has(code) });
+  if (name === 'ReplyError') {
+    if (message.startsWith('MARK')) return new UnreadableMark();
+    if (message.startsWith('WRONGTYPE')) return new UnreadableRecord('the key holds another type of value');
+    if (message.startsWith('CLOSED')) return new StoreClosed();
+    if (message.startsWith('VOIDED')) return refused('the execution was given up: its token is voided');
+  }
+  const maybeWritten = !(name === 'ReplyError' ? REFUSED : NEVER_SENT).test(message);
+  return new StoreUnavailable(`redis: ${message}`, { cause: error, maybeWritten });
 }
 
-/** A scope is a digest, so no record has this name. */
-export const MARK = 'mark';
-const MARK_SLOT = slotOf(MARK);
+/** Part of the format. */
+export const PARTITIONS = 1024;
 
-/** The key of a record. The braces are a hash tag, which keeps all keys of a scope on one node of a cluster. */
-export const recordKeyOf = (prefix: string, scope: string): string => `${prefix}:v2:{${scope}}`;
+/**
+ * The names of Redis' keys. Everything that one script needs is in one partition, whose hash tag keeps it on one node of a
+ * cluster.
+ */
+export class Names {
+  /** What the names of each partition begin with. */
+  readonly partitions: readonly string[];
+  /** Matches all names of this format. */
+  readonly pattern: string;
 
-/** The key of the mark that a store has while its records are copied, see copy/mark.ts. */
-export const copyMarkKeyOf = (prefix: string): string => `${prefix}:v2:copy`;
+  constructor(prefix: string) {
+    const start = `{${prefix}:${STORE_FORMAT}:`;
+    this.pattern = `${start}*`;
+    this.partitions = Array.from({ length: PARTITIONS }, (_, number) => `${start}${number}}:`);
+  }
 
-/** The keys of what is counted of all keys in doubt, see doubt-counter.ts. */
-export const doubtsKeyOf = (prefix: string, part: 'turn' | 'count' | 'resolutions'): string =>
-  `${prefix}:v2:doubts:${part}`;
+  /** The first ten bits of an id. That of the empty text is 0. */
+  partitionOf(id: string): number {
+    return Number.parseInt(id.slice(0, 3), 16) >> 2;
+  }
 
-/** The key of a scope's audit trail. */
-export const auditOf = (key: string): string => `${key}:audit`;
+  /** What the names in the partition of this record begin with. */
+  startOf(id: string): string {
+    return this.partitions[this.partitionOf(id)] as string;
+  }
 
-/** The key of a record's lease. */
-export const leaseOf = (key: string): string => `${key}:lease`;
+  recordOf(id: string): string {
+    return this.startOf(id) + shortOf(id);
+  }
+}
 
-/** The text that a script returned, such as `ok` or `stale`. */
-export const wordOf = (reply: Reply): string => (reply as Buffer).toString('latin1');
+/** An id as names have it: a third shorter in Redis' memory. */
+export const shortOf = (id: string): string => Buffer.from(id, 'hex').toString('base64url');
+export const idOf = (short: string): Scope => Buffer.from(short, 'base64url').toString('hex') as Scope;
 
-export const notReplicated = (what: string): StoreUnavailable =>
-  new StoreUnavailable(`redis: the ${what} did not reach its replicas`);
+export const leaseOf = (record: string): string => `${record}:lease`;
+export const auditOf = (record: string): string => `${record}:audit`;

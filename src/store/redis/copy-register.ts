@@ -11,8 +11,8 @@ import {
 } from '../register.ts';
 import { encodeAudit } from './audit.ts';
 import { connect, createClient, type Location, type RedisClient } from './client.ts';
+import { auditOf, Commands, idOf, Names, type Reading, scripts } from './commands.ts';
 import { type RedisOptions, RedisRegister } from './register.ts';
-import { auditOf, Commands, idOf, Names, type Reading, scripts } from './register-commands.ts';
 
 /** No merchant waits for a command of a copy, and a record may be large. */
 const SHORTEST_TIMEOUT_MS = 10_000;
@@ -48,9 +48,9 @@ export class RedisCopyRegister implements CopyRegister {
     this.name = `redis ${addressIn(location)}, prefix ${prefix}`;
     this.register = register;
     this.#client = client;
-    this.#commands = new Commands(client, replicas, timeoutMs);
     this.#names = new Names(prefix);
     this.#marks = this.#names.partitions.map((start) => `${start}closed`);
+    this.#commands = new Commands(client, replicas, timeoutMs, this.#marks[0] as string);
   }
 
   async readCopyMark(): Promise<CopyMark | undefined> {

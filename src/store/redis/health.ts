@@ -1,32 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Cluster, type Redis } from 'ioredis';
-import type { ClientTls } from '../../lib/client-tls.ts';
 import type { Clock } from '../../lib/clock.ts';
-import { OtherFormat, type StoreHealth, StoreUnavailable } from '../contract.ts';
-import { meaningOf } from '../copy-mark.ts';
-import { type Location, type RedisClient, replicasOfSentinels } from './client.ts';
-import { copyMarkKeyOf } from './commands.ts';
-import { formatKeyOf, refuseOtherFormat } from './store-format.ts';
-
-/** Part of RedisStoreOptions. */
-interface InspectOptions {
-  location: Location;
-  tls?: ClientTls | undefined;
-  /** How many replicas must acknowledge a write. */
-  replicas: number;
-  /** Whether more replicas than that are a warning. Default: they refuse starts. */
-  mayLoseOnFailover?: boolean;
-  /** A command that takes longer is rejected. */
-  timeoutMs: number;
-}
-
-/** Part of RedisStoreOptions. */
-interface HealthOptions extends InspectOptions {
-  prefix: string;
-  gatewayId: string;
-  clock: Clock;
-  onClockStep?: (stepMs: number) => void;
-}
+import { OtherFormat, STORE_FORMAT, StoreClosed, type StoreHealth, StoreUnavailable } from '../contract.ts';
+import { type RedisClient, replicasOfSentinels } from './client.ts';
+import type { RedisOptions } from './register.ts';
 
 /** What the settings of Redis, and the number of its replicas, mean for starts. */
 export interface Inspection {
@@ -35,6 +12,8 @@ export interface Inspection {
   /** Why no key may be started. Undefined: keys may be started. */
   refusal?: string;
 }
+
+type InspectOptions = Pick<RedisOptions, 'location' | 'tls' | 'replicas' | 'mayLoseOnFailover' | 'timeoutMs'>;
 
 /** Redis' wall clock minus our monotonic clock. It was between these two values at `atMs` on the monotonic clock. */
 interface Offset {
@@ -53,29 +32,27 @@ const SLEW = 0.001;
 const STEP_IS_REPORTED_FOR_MS = 3_600_000;
 /** How often the settings of Redis are looked at again. So they are after each new connection, and with each health check. */
 const INSPECT_EVERY_MS = 10_000;
-/** What ioredis says of a command that took longer than its time limit. */
-const TIMED_OUT = 'Command timed out';
-/** How many key names are tried per master of a cluster. A master without slots accepts none. */
-const PROBE_NAMES = 100;
+const RETRY_AFTER_MS = 100;
 
-/** Writes a probe key on every master, and watches the clocks of their hosts, because Redis expires records by them. */
+/** Writes probe keys, and watches the clocks of Redis' hosts, because Redis expires records by them. */
 export class Health {
   /** As {@link inspect} last found it. */
-  #inspection: Inspection = { warnings: [] };
+  inspection: Inspection = { warnings: [] };
   readonly #timer: NodeJS.Timeout;
   readonly #client: RedisClient;
-  readonly #options: HealthOptions;
-  /** By address of the master. */
+  readonly #starts: readonly string[];
+  readonly #options: RedisOptions;
+  /** By master. */
   readonly #offsets = new Map<string, Offset>();
-  /** By address of the master: the number in the name of a probe key that it accepts. */
-  readonly #probes = new Map<string, number>();
   #timeIsForbidden = false;
   /** Why the client cannot connect, or why its connection broke. */
   #lastError: string | undefined;
   #step: { stepMs: number; atMs: number } | undefined;
 
-  constructor(client: RedisClient, options: HealthOptions) {
+  /** @param starts what the names of some partitions begin with, of at least one on each master */
+  constructor(client: RedisClient, starts: readonly string[], options: RedisOptions) {
     this.#client = client;
+    this.#starts = starts;
     this.#options = options;
     client.on('error', (error: Error) => {
       this.#lastError = reasonOf(error);
@@ -89,48 +66,34 @@ export class Health {
 
   /** Why starts are refused, although Redis would take them. Undefined: they are not. */
   get refusal(): string | undefined {
-    return this.#inspection.refusal;
+    return this.inspection.refusal;
   }
 
   close(): void {
     clearInterval(this.#timer);
   }
 
-  /** @param inspection what {@link inspect} has found just now */
-  inspected(inspection: Inspection): void {
-    this.#inspection = inspection;
-  }
-
   async check(): Promise<StoreHealth> {
+    const client = this.#client;
+    const { gatewayId, prefix } = this.#options;
     try {
-      await this.#client.set(this.#probeName, '1', 'PX', PROBE_MS);
+      const probes = this.#starts.map((start) => `${start}probe:${gatewayId}`);
+      await Promise.all(probes.map((probe) => client.set(probe, '1', 'PX', PROBE_MS)));
       await this.#inspectAgain();
       // A later version may have migrated the store since it was opened.
-      const format = await this.#client.get(formatKeyOf(this.#options.prefix));
-      if (format !== null) refuseOtherFormat(this.#options.prefix, format);
-      if (this.#client instanceof Cluster) {
-        const masters = this.#client.nodes('master');
-        await Promise.all(masters.map((master) => this.#probe(master)));
-        await Promise.all(masters.map((master) => this.#compareClocks(master, addressOf(master))));
-      } else {
-        await this.#compareClocks(this.#client, '');
-        const mark = await this.#client.get(copyMarkKeyOf(this.#options.prefix));
-        const { closed, warning } = meaningOf(mark ?? undefined);
-        if (closed)
-          return { ok: false, isClosed: true, detail: `redis: ${closed}`, warnings: this.#warnings() };
-        if (warning) return { ...this.#found(), warnings: [...this.#warnings(), warning] };
-      }
-      return this.#found();
+      refuseOtherFormat(prefix, await client.get(formatKeyOf(prefix)));
+      const masters = client instanceof Cluster ? client.nodes('master') : [client];
+      await Promise.all(masters.map((master) => this.#compareClocks(master)));
+      // As create.lua reads it.
+      const mark = await client.get(`${this.#starts[0]}closed`);
+      if (mark !== null && !mark.startsWith('n')) throw new StoreClosed();
+      const { refusal } = this;
+      return { ok: refusal === undefined, detail: refusal ?? 'redis', warnings: this.#warnings() };
     } catch (error) {
-      if (error instanceof OtherFormat)
-        return { ok: false, isClosed: true, detail: error.message, warnings: this.#warnings() };
-      return { ok: false, detail: `redis: ${this.#inWords(error as Error)}`, warnings: this.#warnings() };
+      const isClosed = error instanceof OtherFormat || error instanceof StoreClosed;
+      const detail = isClosed ? error.message : `redis: ${this.#inWords(error as Error)}`;
+      return { ok: false, ...(isClosed && { isClosed }), detail, warnings: this.#warnings() };
     }
-  }
-
-  #found(): StoreHealth {
-    const { refusal } = this;
-    return { ok: refusal === undefined, detail: refusal ?? 'redis', warnings: this.#warnings() };
   }
 
   /** ioredis speaks of its own state and options, which tell an operator nothing. */
@@ -138,62 +101,42 @@ export class Health {
     const { status } = this.#client;
     if (status === 'connect') return 'connected, but not ready: it may still be loading its file';
     if (status !== 'ready') return ['not connected', this.#lastError ?? []].flat().join(': ');
-    return message === TIMED_OUT ? `no answer within ${this.#options.timeoutMs} ms` : message;
+    return message === 'Command timed out' ? `no answer within ${this.#options.timeoutMs} ms` : message;
   }
 
   /** Redis may have been restarted or replaced, or its settings changed. A gateway that runs goes on with what needs no start. */
   async #inspectAgain(): Promise<void> {
     try {
-      this.inspected(await inspectNodes(this.#client, this.#options));
+      this.inspection = await inspectNodes(this.#client, this.#options);
     } catch (error) {
-      if (error instanceof StoreUnavailable) this.inspected({ ...this.#inspection, refusal: error.message });
+      if (error instanceof StoreUnavailable) this.inspection = { ...this.inspection, refusal: error.message };
     }
   }
 
-  get #probeName(): string {
-    return `${this.#options.prefix}:v2:probe:${this.#options.gatewayId}`;
-  }
-
-  /** A master refuses keys in the slots of other masters with MOVED, so this tries names until the master accepts one. */
-  async #probe(master: Redis): Promise<void> {
-    const address = addressOf(master);
-    const known = this.#probes.get(address) ?? 0;
-    for (let attempt = 0; attempt < PROBE_NAMES; attempt++) {
-      const number = (known + attempt) % PROBE_NAMES;
-      try {
-        await master.set(`${this.#probeName}:{${number}}`, '1', 'PX', PROBE_MS);
-        this.#probes.set(address, number);
-        return;
-      } catch (error) {
-        if (!/^(?:MOVED|ASK|TRYAGAIN) /.test((error as Error).message)) throw error;
-      }
-    }
-  }
-
-  async #compareClocks(node: Redis, name: string): Promise<void> {
+  async #compareClocks(node: Redis): Promise<void> {
     const { clock, onClockStep } = this.#options;
+    // Behind sentinels another master may answer now, whose clock is compared with the one before.
+    const name = this.#client instanceof Cluster ? `${node.options.host}:${node.options.port}` : '';
     const beforeMs = clock.monotonicMs();
     const time = await node.time().catch(ignoreForbidden);
     this.#timeIsForbidden = time === undefined;
     if (!time) return;
-    const [seconds, micros] = time;
     const atMs = clock.monotonicMs();
-    const timeMs = Number(seconds) * 1000 + Number(micros) / 1000;
+    const timeMs = Number(time[0]) * 1000 + Number(time[1]) / 1000;
     const now = { leastMs: timeMs - atMs, mostMs: timeMs - beforeMs, atMs };
     const last = this.#offsets.get(name);
     if (now.mostMs - now.leastMs <= READING_MS) this.#offsets.set(name, now);
     if (!last) return;
-    const slewMs = SLEW * (atMs - last.atMs);
     // The smallest step that explains both offsets.
     const stepMs =
       now.leastMs > last.mostMs ? now.leastMs - last.mostMs : Math.min(0, now.mostMs - last.leastMs);
-    if (Math.abs(stepMs) <= STEP_MS + slewMs) return;
+    if (Math.abs(stepMs) <= STEP_MS + SLEW * (atMs - last.atMs)) return;
     this.#step = { stepMs: Math.round(stepMs), atMs };
     onClockStep?.(Math.round(stepMs));
   }
 
   #warnings(): string[] {
-    const warnings = [...this.#inspection.warnings, ...(this.refusal ? [this.refusal] : [])];
+    const warnings = [...this.inspection.warnings, ...(this.refusal ? [this.refusal] : [])];
     if (this.#timeIsForbidden)
       warnings.push('redis does not allow TIME: the gateway cannot notice a step of its clock');
     if (this.#step && this.#options.clock.monotonicMs() - this.#step.atMs < STEP_IS_REPORTED_FOR_MS) {
@@ -216,36 +159,13 @@ function ignoreForbidden(error: Error): undefined {
   if (!error.message.startsWith('NOPERM')) throw error;
 }
 
-const addressOf = ({ options }: Redis): string => `${options.host}:${options.port}`;
-
-/** `INFO` as a map of field to value. */
-async function info(node: Redis): Promise<Map<string, string>> {
-  const lines = (await node.info()).split('\r\n');
-  return new Map(
-    lines.filter((line) => line.includes(':')).map((line) => line.split(/:(.*)/s) as [string, string]),
-  );
-}
-
-/** Undefined: CONFIG is not allowed, as on many hosted servers. */
-async function setting(node: Redis, name: string): Promise<string | undefined> {
-  try {
-    const [, value] = (await node.config('GET', name)) as string[];
-    return value;
-  } catch {
-    return undefined;
-  }
-}
-
-const RETRY_AFTER_MS = 100;
 /** Errors of a Redis that is loading its file, failing over or running a long script. */
 const PASSES = /^(?:CLUSTERDOWN|TRYAGAIN|MASTERDOWN|LOADING|BUSY) /;
 
 /**
- * Checks the settings of Redis, in a cluster those of every master. Tries again if a connection breaks or does not answer,
- * because the client of a cluster is ready before all masters are.
+ * Checks the settings of Redis, in a cluster those of every master.
  *
- * @param untilMs on the monotonic clock. No new attempt begins after it
- * @throws {StoreUnavailable} if Redis is older than 7.0 (which has no script flags), evicts records, or does not answer
+ * @throws {StoreUnavailable} as {@link whileUnanswered}, and if Redis is older than 7.0 (which has no script flags) or evicts
  */
 export async function inspect(
   client: RedisClient,
@@ -257,7 +177,7 @@ export async function inspect(
 }
 
 /**
- * Repeats what a connection that breaks, or does not answer, has prevented.
+ * Repeats what a connection that breaks, or does not answer, has prevented: the client of a cluster is ready before all masters are.
  *
  * @param untilMs on the monotonic clock. No new attempt begins after it
  * @throws {StoreUnavailable} after that time. An error that Redis answers is thrown at once, unless it will pass
@@ -306,35 +226,56 @@ async function inspectNodes(client: RedisClient, options: InspectOptions): Promi
 }
 
 async function inspectNode(node: Redis): Promise<{ warnings: string[]; replicas: number }> {
-  const server = await info(node);
-  refuseUnusable(server);
+  const info = await node.info();
+  const field = (name: string) => new RegExp(`^${name}:(.*)\r$`, 'm').exec(info)?.[1];
+  const [version = '0', policy = 'noeviction'] = [field('redis_version'), field('maxmemory_policy')];
+  if (Number.parseInt(version, 10) < 7)
+    throw new StoreUnavailable(`redis ${version} is too old: 7.0 or newer is needed`);
+  if (policy !== 'noeviction')
+    throw new StoreUnavailable(
+      `redis has maxmemory-policy ${policy}, which evicts records: it must be noeviction`,
+    );
   const warnings: string[] = [];
-  const fsync = await setting(node, 'appendfsync');
-  if (server.get('aof_enabled') !== '1') {
+  // CONFIG is not allowed on many hosted servers.
+  const [, fsync] = (await node.config('GET', 'appendfsync').catch(() => [])) as string[];
+  if (field('aof_enabled') !== '1')
     warnings.push(
       'redis runs without appendonly: if redis is killed, records are lost and a payout may run again',
     );
-  } else if (fsync !== undefined && fsync !== 'always') {
+  else if (fsync !== undefined && fsync !== 'always')
     warnings.push(`redis has appendfsync ${fsync}: if its machine fails, the most recent records are lost`);
-  }
   // Also after its policy was set right.
-  const evicted = Number(server.get('evicted_keys') ?? 0);
+  const evicted = Number(field('evicted_keys') ?? 0);
   if (evicted > 0)
     warnings.push(
       `redis has evicted ${evicted} keys since it was started: if there were records among them, their payouts can run again`,
     );
-  return { warnings, replicas: Number(server.get('connected_slaves') ?? 0) };
+  return { warnings, replicas: Number(field('connected_slaves') ?? 0) };
 }
 
-function refuseUnusable(server: Map<string, string>): void {
-  const version = server.get('redis_version') ?? '0';
-  if (Number.parseInt(version, 10) < 7) {
-    throw new StoreUnavailable(`redis ${version} is too old: 7.0 or newer is needed`);
-  }
-  const policy = server.get('maxmemory_policy') ?? 'noeviction';
-  if (policy !== 'noeviction') {
-    throw new StoreUnavailable(
-      `redis has maxmemory-policy ${policy}, which evicts records: it must be noeviction`,
-    );
-  }
+/** The key that says which format the keys of a prefix have, in decimal digits. Every version of oncegate looks here. */
+const formatKeyOf = (prefix: string): string => `${prefix}:format`;
+
+/**
+ * Refuses a prefix whose records have another format: this version would not see them, and would pay their keys again. Notes
+ * the format if there is none yet.
+ *
+ * @throws {OtherFormat}
+ */
+export async function requireFormat(client: RedisClient, prefix: string): Promise<void> {
+  const key = formatKeyOf(prefix);
+  let found = await client.get(key);
+  // A gateway of another format may start at the same moment. A Redis that is full, or a replica, refuses writes; then the next
+  // start notes the format.
+  found ??= await client.set(key, STORE_FORMAT, 'NX', 'GET').catch(() => client.get(key));
+  refuseOtherFormat(prefix, found);
+}
+
+/** @throws {OtherFormat} */
+function refuseOtherFormat(prefix: string, found: string | null): void {
+  if (found === null || found === String(STORE_FORMAT)) return;
+  const format = /^\d{1,9}$/.test(found) ? `format ${found}` : 'an unknown format';
+  throw new OtherFormat(
+    `redis has records of ${format} under the prefix ${prefix}, and this gateway knows format ${STORE_FORMAT}: use a gateway version that knows it, or configure another store.prefix, but then the keys of those records can be paid again`,
+  );
 }

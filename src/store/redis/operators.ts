@@ -1,144 +1,169 @@
 import { Cluster, type Redis } from 'ioredis';
-import { auditOf as auditRecord } from '../../ledger/rules.ts';
-import type { Scope, Token } from '../../lib/brands.ts';
-import type { Clock } from '../../lib/clock.ts';
-import { newToken } from '../../lib/random.ts';
-import {
-  AUDIT_RETENTION_MS,
-  type AuditRecord,
-  type CountedNote,
-  isListed,
-  type ListedRecord,
-  type ListFilter,
-  type Listing,
-  type Resolution,
-  type Resolved,
-  UnknownCursor,
-  UnreadableRecord,
-} from '../contract.ts';
-import type { ResponseCipher } from '../response-cipher.ts';
-import { decodeAudit, encodeAudit } from './audit.ts';
-import type { RedisClient } from './client.ts';
-import {
-  decodeHead,
-  decodeRecord,
-  encodeCompletion,
-  encodeTime,
-  HEAD_BYTES,
-  layout,
-  ownerGaveUp,
-} from './codec.ts';
-import { auditOf, type Commands, leaseOf, notReplicated, scripts, wordOf } from './commands.ts';
-import { type DoubtCounter, resolutionField } from './doubt-counter.ts';
-import type { Leases } from './lease.ts';
-import { FIRST_OPEN, type OpenIndex, type OpenPosition } from './open-index.ts';
+import type { Scope } from '../../lib/brands.ts';
+import { UnknownCursor, UnreadableRecord } from '../contract.ts';
+import type { ResolutionCount } from '../doubt-count.ts';
+import type { KeyRecord, Listed, OpenCount, Page, Replace } from '../register.ts';
+import { decodeHead, decodeRecord, HEAD_BYTES } from './codec.ts';
+import { type Commands, idOf, leaseOf, type Names, PARTITIONS, scripts, shortOf } from './commands.ts';
 
-/** One call examines about this many keys at most, so that payouts are served meanwhile. */
-const KEYS_PER_PAGE = 1000;
-
-/** The COUNT of a SCAN. */
-const SCAN_COUNT = { least: 10, most: 250 };
-
-const SCOPE = /^[0-9a-f]{64}$/;
-
-/** What a listing needs of its store. */
-export interface ListAccess {
+/** What the operators' commands need of the register. */
+export interface Access {
   commands: Commands;
-  leases: Leases;
-  cipher: ResponseCipher;
-  openIndex: OpenIndex;
-  keyOf(scope: string): string;
+  names: Names;
+  hasLockNodes: boolean;
 }
 
-/** How far a listing has come. Encoded, it is the cursor. */
-interface Position {
-  /** In the index of open records, which is read first for those in doubt. Undefined: it was read. */
-  open: OpenPosition | undefined;
-  /** Address of the master that is being read. Empty if there is only one server. */
-  master: string;
-  /** SCAN's own cursor on that master. `through`: all of its keys were read. */
-  scan: string;
-  /** Scopes that SCAN has returned and that were not examined yet. SCAN may return more keys than COUNT. */
-  pending: readonly Scope[];
-}
+/** So many partitions are read at once. Most of their indexes are empty. */
+const AT_ONCE = 64;
+/** So many entries of an index are read at once, because payouts are served meanwhile. */
+const ENTRIES = 1000;
+/** So many of a partition's oldest doubts are looked at when they are counted, because their records may have expired. */
+const OLDEST = 10;
+/** About so many keys are examined for one page. */
+const KEYS_PER_PAGE = 1000;
+const KEYS_PER_SCAN = 250;
 
-function encodeCursor({ open, master, scan, pending }: Position): string {
-  const words = open ? [master, `open.${open.at}.${open.after}`] : [master, scan, ...pending];
-  return Buffer.from(words.join(' ')).toString('base64url');
-}
+/** An entry in the index of open records. */
+export const entryOf = (short: string, operation: string): string => `${short} ${operation}`;
+/** Negative while the record is executing. */
+export const scoreOf = ({ state, createdAtMs }: KeyRecord): number =>
+  state === 'executing' ? -createdAtMs : createdAtMs;
+const idIn = (entry: string): Scope => idOf(entry.slice(0, entry.indexOf(' ')));
 
-const OPEN = /^open\.(\d{1,5})\.((?:[0-9a-f]{64})?)$/;
+/** The field of the hash that counts resolutions. */
+export const resolutionField = ({ as, by }: NonNullable<Replace['counted']>): string => `${as} ${by}`;
 
-/** @throws {UnknownCursor} */
-function decodeCursor(cursor: string): Position {
-  const [master, scan = '', ...pending] = Buffer.from(cursor, 'base64url').toString('latin1').split(' ');
-  const [, at, after = ''] = OPEN.exec(scan) ?? [];
-  if (at !== undefined && master !== undefined && pending.length === 0)
-    return { open: { at: Number(at), after }, master, scan: '0', pending: [] };
-  const isScope = (text: string): text is Scope => SCOPE.test(text);
-  if (master === undefined || !/^(?:\d{1,20}|through)$/.test(scan) || !pending.every(isScope))
-    throw new UnknownCursor();
-  return { open: undefined, master, scan, pending };
-}
-
-/**
- * Reads one page with SCAN, one master after the other. A list of records in doubt first has those of the index of open records:
- * by SCAN alone, a few keys in doubt would be behind hundreds of empty pages. What SCAN then finds are records that cannot be
- * read, and those that the index lacks.
- */
-export async function listRecords(access: ListAccess, filter: ListFilter): Promise<Listing> {
-  const masters = mastersOf(access.commands.client);
-  const [first = ''] = masters.keys();
-  let position: Position =
-    filter.cursor === undefined
-      ? { open: filter.inDoubt ? FIRST_OPEN : undefined, master: first, scan: '0', pending: [] }
-      : decodeCursor(filter.cursor);
-  if (!masters.has(position.master) || (position.open && !filter.inDoubt)) throw new UnknownCursor();
-  const records: ListedRecord[] = [];
-  for (let examined = 0; examined < KEYS_PER_PAGE && records.length < filter.limit; ) {
-    const wanted = filter.limit - records.length;
-    if (position.open) {
-      const { scopes, next } = await access.openIndex.read(access.commands, position.open, wanted);
-      position = { ...position, open: next };
-      examined += scopes.length;
-      records.push(...(await listedOf(access, scopes, filter)));
-      continue;
+/** See `Register.list`. The cursor of open records is the last id of the page before. */
+export async function listRecords(
+  access: Access,
+  { open, limit, cursor = '' }: { open: boolean; limit: number; cursor?: string | undefined },
+): Promise<Page> {
+  if (!open) return await scanRecords(access, limit, cursor);
+  if (!/^(?:[0-9a-f]{64})?$/.test(cursor)) throw new UnknownCursor();
+  const { partitions } = access.names;
+  const records: Listed[] = [];
+  for (let from = access.names.partitionOf(cursor); from < PARTITIONS; from += AT_ONCE) {
+    const starts = partitions.slice(from, from + AT_ONCE);
+    const indexes = await Promise.all(starts.map((start) => entriesOf(access, start, 0, -1)));
+    for (const [at, entries] of indexes.entries()) {
+      // The order of ids, which no change of a record changes.
+      const rest = entries
+        .map((entry) => ({ entry, id: idIn(entry) }))
+        .filter(({ id }) => id > cursor)
+        .toSorted((a, b) => (a.id < b.id ? -1 : 1));
+      while (rest.length > 0) {
+        const some = rest.splice(0, limit - records.length);
+        const listed = await Promise.all(some.map(({ id }) => listedOf(access, id)));
+        records.push(...listed.filter((one) => one !== undefined).filter(isOpen));
+        const closed = some.filter((_, n) => !listed[n] || !isOpen(listed[n]));
+        if (closed.length > 0)
+          await sweep(
+            access,
+            starts[at] as string,
+            closed.map(({ entry }) => entry),
+          );
+        if (records.length >= limit) return { records, cursor: some.at(-1)?.id as string };
+      }
     }
-    if (position.pending.length === 0) {
-      const count = Math.min(Math.max(wanted, SCAN_COUNT.least), SCAN_COUNT.most);
-      const next = await scan(masters, access, position, count);
-      if (!next) return { records };
-      position = next;
+  }
+  return { records };
+}
+
+const isOpen = (listed: Listed): boolean =>
+  listed.unreadable !== undefined || listed.head.state !== 'completed';
+
+/** Entries of an index, by rank. An index of another type has none. */
+async function entriesOf({ commands }: Access, start: string, from: number, to: number): Promise<string[]> {
+  const entries = await commands.client
+    .zrangeBuffer(`${start}open`, `${from}`, `${to}`)
+    .catch(wrongTypeAsNone);
+  return entries.map((entry) => entry.toString('latin1'));
+}
+
+function wrongTypeAsNone(error: Error): Buffer[] {
+  if (error.message.startsWith('WRONGTYPE')) return [];
+  throw error;
+}
+
+/** Removes entries whose records are not open. Returns which. Best effort, because Redis may refuse writes. */
+async function sweep({ commands, names }: Access, start: string, entries: string[]): Promise<string[]> {
+  const keys = [`${start}open`, ...entries.map((entry) => names.recordOf(idIn(entry)))];
+  const removed = await commands
+    .run(scripts.sweep, keys, entries, (reply) => reply as Buffer[])
+    .catch(() => []);
+  return removed.map((entry) => entry.toString('latin1'));
+}
+
+/** Undefined: there is no record. */
+async function listedOf({ commands, names, hasLockNodes }: Access, id: Scope): Promise<Listed | undefined> {
+  const { client } = commands;
+  const key = names.recordOf(id);
+  try {
+    const [start, length, expiresInMs, leases] = await Promise.all([
+      client.getrangeBuffer(key, 0, HEAD_BYTES - 1),
+      client.strlen(key),
+      client.pttl(key),
+      client.exists(leaseOf(key)),
+    ]);
+    if (expiresInMs === -2) return undefined;
+    const isLeased = hasLockNodes ? undefined : leases > 0;
+    const parts = decodeHead(start);
+    if (parts.end === length) return { id, head: parts.head, expiresInMs, isLeased };
+    // It is damaged, or was changed between these commands.
+    const bytes = await client.getBuffer(key);
+    if (bytes === null) return undefined;
+    const { completion: _, ...head } = decodeRecord(bytes);
+    return { id, head, expiresInMs, isLeased };
+  } catch (error) {
+    if (error instanceof UnreadableRecord) return { id, unreadable: error.message };
+    if ((error as Error).message.startsWith('WRONGTYPE'))
+      return { id, unreadable: new UnreadableRecord('the key holds another type of value').message };
+    throw error;
+  }
+}
+
+/** All records, by SCAN, one master after the other. The cursor: address, SCAN's own cursor, ids that did not fit into the page. */
+async function scanRecords(access: Access, limit: number, cursor: string): Promise<Page> {
+  const masters = mastersOf(access.commands.client);
+  const names = [...masters.keys()];
+  const words =
+    cursor === '' ? [names[0] ?? '', '0'] : Buffer.from(cursor, 'base64url').toString('latin1').split(' ');
+  let [master = '', position = '', ...pending] = words;
+  if (!masters.has(master) || !/^(?:\d{1,20}|end)$/.test(position) || !pending.every((id) => ID.test(id)))
+    throw new UnknownCursor();
+  const records: Listed[] = [];
+  for (let examined = 0; examined < KEYS_PER_PAGE && records.length < limit; ) {
+    if (pending.length === 0) {
+      if (position === 'end') {
+        const next = names[names.indexOf(master) + 1];
+        if (next === undefined) return { records };
+        [master, position] = [next, '0'];
+      }
+      const node = masters.get(master) as Redis;
+      const count = Math.min(Math.max(limit - records.length, 10), KEYS_PER_SCAN);
+      const [following, keys] = await node.scan(position, 'MATCH', access.names.pattern, 'COUNT', count);
+      position = following === '0' ? 'end' : following;
+      pending = idsIn(keys);
       examined += count;
     }
-    const scopes = position.pending.slice(0, wanted);
-    position = { ...position, pending: position.pending.slice(wanted) };
-    const found = await listedOf(access, scopes, filter);
-    records.push(...(filter.inDoubt ? await withoutIndexed(access, found) : found));
+    const some = pending.splice(0, limit - records.length) as Scope[];
+    const listed = await Promise.all(some.map((id) => listedOf(access, id)));
+    records.push(...listed.filter((one) => one !== undefined));
   }
-  return { records, cursor: encodeCursor(position) };
+  return { records, cursor: Buffer.from([master, position, ...pending].join(' ')).toString('base64url') };
 }
 
-async function listedOf(
-  access: ListAccess,
-  scopes: readonly Scope[],
-  filter: ListFilter,
-): Promise<ListedRecord[]> {
-  const found = await Promise.all(scopes.map((scope) => listed(access, scope)));
-  return found.filter((record) => record !== undefined).filter((record) => isListed(record, filter));
-}
+const ID = /^[0-9a-f]{64}$/;
+const SHORT = /^[\w-]{43}$/;
 
-/** Those of the index were listed before. */
-async function withoutIndexed(
-  { openIndex, commands }: ListAccess,
-  records: readonly ListedRecord[],
-): Promise<ListedRecord[]> {
-  const isIndexed = await Promise.all(records.map(({ scope }) => openIndex.has(commands, scope)));
-  return records.filter((_, at) => !isIndexed[at]);
-}
+/** The ids of the records among these keys. Others are leases, indexes, and so on. */
+const idsIn = (keys: string[]): Scope[] =>
+  [...new Set(keys.map((key) => key.slice(key.indexOf('}:') + 2)))]
+    .filter((short) => SHORT.test(short))
+    .map(idOf);
 
-/** The masters by address, which a cursor names. A single server has the empty name. */
-function mastersOf(client: RedisClient): Map<string, Redis> {
+/** The masters by address. A single server has the empty name. */
+function mastersOf(client: Commands['client']): Map<string, Redis> {
   if (!(client instanceof Cluster)) return new Map([['', client]]);
   const named = client
     .nodes('master')
@@ -146,120 +171,107 @@ function mastersOf(client: RedisClient): Map<string, Redis> {
   return new Map(named.toSorted(([a], [b]) => (a < b ? -1 : 1)));
 }
 
-/** The next keys of this master or, if all of its keys were read, of the next one. Undefined: all masters were read. */
-async function scan(
-  masters: Map<string, Redis>,
-  { keyOf }: ListAccess,
-  position: Position,
-  count: number,
-): Promise<Position | undefined> {
-  const names = [...masters.keys()];
-  const through = position.scan === 'through';
-  const master = through ? names[names.indexOf(position.master) + 1] : position.master;
-  const node = master === undefined ? undefined : masters.get(master);
-  if (master === undefined || !node) return undefined;
-  const [before, after] = [keyOf('').slice(0, -1), '}'];
-  const [next, keys] = await node.scan(through ? '0' : position.scan, 'MATCH', keyOf('*'), 'COUNT', count);
-  const scopes = keys
-    .map((key) => key.slice(before.length, -after.length))
-    .filter((scope) => SCOPE.test(scope));
-  return {
-    open: undefined,
-    master,
-    scan: next === '0' ? 'through' : next,
-    pending: [...new Set(scopes)] as Scope[],
-  };
-}
-
-/** Undefined: the record was removed meanwhile. */
-async function listed(
-  { commands, leases, cipher, keyOf }: ListAccess,
-  scope: Scope,
-): Promise<ListedRecord | undefined> {
-  const key = keyOf(scope);
-  try {
-    const reply = await commands.run(scripts.list, [key, leaseOf(key)], [HEAD_BYTES]);
-    if (reply === null) return undefined;
-    const [bytes, ttlMs, leasesHere, isWhole] = reply as [Buffer, number, number, number];
-    const head = decodeHead(bytes);
-    if (isWhole === 0) throw new UnreadableRecord('its length differs from the lengths of its fields');
-    const unknownKey = cipher.whyUnknown(head.encryptionKeyId);
-    if (unknownKey) return { scope, unreadable: unknownKey };
-    const { leaseMs, inDoubtRetentionMs } = head.lifetimes;
-    const lapsed = head.state === 'executing' && inDoubtRetentionMs - ttlMs >= leaseMs;
-    const ownerGone = lapsed && !(leases.scriptMs > 0 ? leasesHere > 0 : await leases.isHeld(scope));
-    return { ...head, scope, ownerGone };
-  } catch (error) {
-    if (error instanceof UnreadableRecord) return { scope, unreadable: error.message };
-    throw error;
+/** See `Register.countOpen`. */
+export async function countOpen(
+  access: Access,
+  { executingSinceMs, signal }: { executingSinceMs: number; signal?: AbortSignal | undefined },
+): Promise<OpenCount> {
+  const { client } = access.commands;
+  const count: OpenCount = { inDoubt: new Map(), old: [], resolutions: [] };
+  for (let from = 0; from < PARTITIONS; from += AT_ONCE) {
+    signal?.throwIfAborted();
+    const starts = access.names.partitions.slice(from, from + AT_ONCE);
+    const [resolutions] = await Promise.all([
+      Promise.all(starts.map((start) => client.hgetall(`${start}resolutions`).catch(() => ({})))),
+      ...starts.map((start) => countIn(access, start, executingSinceMs, count)),
+    ]);
+    for (const [field, number] of resolutions.flatMap((hash) => Object.entries(hash))) {
+      const [as, by] = field.split(' ') as [ResolutionCount['as'], ResolutionCount['by']];
+      const known = count.resolutions.find((one) => one.as === as && one.by === by);
+      if (known) known.number += Number(number);
+      else count.resolutions.push({ as, by, number: Number(number) });
+    }
   }
+  return count;
 }
 
-const RELEASED = { code: '', bytes: '' };
-
-/** `seen`: the token of the record that the decision was made on. */
-interface Decision {
-  scope: Scope;
-  seen: Token;
-  resolution: Resolution;
-  note: CountedNote;
-  clock: Clock;
-  cipher: ResponseCipher;
-}
-
-/** See `Store.resolve`. `copyMarkKeys`: see RedisStore. */
-export async function resolveRecord(
-  commands: Commands,
-  leases: Leases,
-  { key, copyMarkKeys, openIndex }: { key: string; copyMarkKeys: readonly string[]; openIndex: string },
-  doubtCounter: DoubtCounter,
-  { scope, seen, resolution, note, clock, cipher }: Decision,
-): Promise<Resolved> {
-  const { code, bytes } =
-    resolution.as === 'completed' ? encodeCompletion(cipher.seal(scope, resolution.completion)) : RELEASED;
-  const leasesHere = leases.scriptMs > 0;
-  const { resolutionsKey } = doubtCounter;
-  const counted = resolutionField(resolution.as, note.source ?? 'operator');
-  for (;;) {
-    const encoded = await commands.call(() => commands.client.getBuffer(key));
-    if (!encoded) return 'changed';
-    const record = decodeRecord(encoded);
-    if (!record.token.equals(seen) || record.state === 'completed') return 'changed';
-    const gaveUp = record.state === 'in_doubt' && ownerGaveUp(encoded);
-    // If the store's own Redis holds the leases, the script itself checks the lease.
-    if (!gaveUp && !leasesHere && (await leases.isHeld(scope))) return 'alive';
-    const wallMs = clock.wallMs();
-    const audit = encodeAudit(auditRecord(record, resolution, note, wallMs));
-    const written = commands.write(
-      scripts.resolve,
-      [key, leaseOf(key), auditOf(key), ...copyMarkKeys],
-      [
-        encoded.subarray(0, layout.leaseMs),
-        leasesHere ? 1 : 0,
-        code,
-        newToken(),
-        encodeTime(wallMs),
-        bytes,
-        audit,
-        AUDIT_RETENTION_MS,
-        openIndex,
-        resolutionsKey,
-        counted,
-      ],
+async function countIn(
+  access: Access,
+  start: string,
+  executingSinceMs: number,
+  count: OpenCount,
+): Promise<void> {
+  const { client } = access.commands;
+  let oldest = OLDEST;
+  for (let rank = 0, isLast = false; !isLast; rank += ENTRIES) {
+    const page = await client
+      .zrangeBuffer(`${start}open`, `${rank}`, `${rank + ENTRIES - 1}`, 'WITHSCORES')
+      .catch(wrongTypeAsNone);
+    isLast = page.length < 2 * ENTRIES;
+    const found = page.flatMap((entry, at) =>
+      at % 2 === 0 ? [[entry.toString('latin1'), Number(page[at + 1])] as const] : [],
     );
-    const resolved = wordOf(await written.reply) as Resolved;
-    // The record changed between the read and the script, perhaps only its state under the same token: read it again.
-    if (resolved === 'changed') continue;
-    if (resolved === 'ok' && resolutionsKey === '') await doubtCounter.countResolution(counted);
-    // It was written, but a failover could bring back the record in doubt.
-    if (resolved === 'ok' && written.replicated && !(await written.replicated))
-      throw notReplicated('resolution');
-    return resolved;
+    // The oldest doubts have the lowest scores above zero.
+    const unsure = found.filter(([, score]) => (score < 0 ? -score < executingSinceMs : oldest-- > 0));
+    const swept =
+      unsure.length > 0
+        ? await sweep(
+            access,
+            start,
+            unsure.map(([entry]) => entry),
+          )
+        : [];
+    for (const [entry, score] of found) {
+      if (swept.includes(entry)) continue;
+      if (score < 0) {
+        if (-score < executingSinceMs) count.old.push(idIn(entry));
+        continue;
+      }
+      const operation = entry.slice(entry.indexOf(' ') + 1);
+      const known = count.inDoubt.get(operation);
+      if (known) {
+        known.number++;
+        known.oldestMs = Math.min(known.oldestMs, score);
+      } else count.inDoubt.set(operation, { number: 1, oldestMs: score });
+    }
   }
 }
 
-/** See `Store.audit`. @throws {UnreadableRecord} */
-export async function readAudit(commands: Commands, key: string): Promise<AuditRecord[]> {
-  const trail = await commands.call(() => commands.client.lrange(auditOf(key), 0, -1));
-  return trail.map(decodeAudit);
+/**
+ * Rebuilds the index of open records, which somebody has removed or damaged. Reads the head of every record, in small steps.
+ *
+ * @param report gets the number of keys that were examined, after each step
+ */
+export async function repairIndex(access: Access, report: (keys: number) => void): Promise<void> {
+  const { names, commands } = access;
+  const { client } = commands;
+  for (const start of names.partitions) {
+    const type = await client.type(`${start}open`);
+    if (type !== 'zset' && type !== 'none') await client.del(`${start}open`);
+    for (let rank = 0, entries = ['']; entries.length > 0; ) {
+      entries = await entriesOf(access, start, rank, rank + ENTRIES - 1);
+      const swept = entries.length > 0 ? await sweep(access, start, entries) : [];
+      rank += entries.length - swept.length;
+    }
+  }
+  let examined = 0;
+  for (const node of mastersOf(client).values()) {
+    for (let cursor = '0', isFirst = true; isFirst || cursor !== '0'; isFirst = false) {
+      const [next, keys] = await node.scan(cursor, 'MATCH', names.pattern, 'COUNT', KEYS_PER_SCAN);
+      cursor = next;
+      await Promise.all(idsIn(keys).map((id) => addToIndex(access, id)));
+      examined += keys.length;
+      report(examined);
+    }
+  }
+}
+
+async function addToIndex(access: Access, id: Scope): Promise<void> {
+  const listed = await listedOf(access, id);
+  if (!listed || listed.unreadable !== undefined || !isOpen(listed)) return;
+  const entry = entryOf(shortOf(id), listed.head.operation);
+  const start = access.names.startOf(id);
+  // A change of the record may have written the entry meanwhile, and then that is right.
+  await access.commands.client.zadd(`${start}open`, 'NX', scoreOf(listed.head), Buffer.from(entry, 'latin1'));
+  await sweep(access, start, [entry]);
 }

@@ -2,7 +2,6 @@ import Redlock, { type Lock } from 'redlock';
 import type { Scope, Token } from '../../lib/brands.ts';
 import type { ClientTls } from '../../lib/client-tls.ts';
 import type { Clock } from '../../lib/clock.ts';
-import { digest } from '../../lib/digest.ts';
 import { newToken } from '../../lib/random.ts';
 import {
   AUDIT_RETENTION_MS,
@@ -18,16 +17,7 @@ import {
 import type { Reply as Answer, Create, OpenCount, Page, Register, Replace, Seen } from '../register.ts';
 import { decodeAudit, encodeAudit } from './audit.ts';
 import { connect, createClient, type Location, type RedisClient } from './client.ts';
-import { Health, inspect, whileUnanswered } from './health.ts';
-import {
-  countOpen,
-  entryOf,
-  listRecords,
-  repairIndex,
-  resolutionField,
-  scoreOf,
-} from './operators-of-register.ts';
-import { decodeRecord, encodeRecord } from './record-codec.ts';
+import { decodeRecord, encodeRecord } from './codec.ts';
 import {
   auditOf,
   Commands,
@@ -39,9 +29,10 @@ import {
   type Reply,
   scripts,
   shortOf,
-} from './register-commands.ts';
+} from './commands.ts';
+import { Health, inspect, requireFormat, whileUnanswered } from './health.ts';
+import { countOpen, entryOf, listRecords, repairIndex, resolutionField, scoreOf } from './operators.ts';
 import type { Argument } from './script-command.ts';
-import { requireFormat } from './store-format.ts';
 
 export interface RedisOptions {
   location: Location;
@@ -71,8 +62,8 @@ export interface RedisOptions {
   clock: Clock;
 }
 
-/** So many masters of a cluster are watched, nearly always all of them: each has at least one of these partitions. */
-const MARKS_OF_CLUSTER = 64;
+/** So many partitions that each master of a cluster has one of them. (One of 10 masters has none once in 1,000 clusters.) */
+const WATCHED_OF_CLUSTER = 64;
 
 /**
  * The store that several machines can share. A record is one Redis string, whose TTL is the record's lifetime, and a change is
@@ -89,6 +80,8 @@ export class RedisRegister implements Register {
   readonly #isCluster: boolean;
   readonly #commands: Commands;
   readonly #names: Names;
+  /** What the names begin with in the partitions that have marks and get probes. The first one has the store's identity. */
+  readonly #watched: readonly string[];
   readonly #health: Health;
   readonly #redlock: Redlock;
   /** The leases of this process, by token. Undefined: it is being taken. Only executions that were renewed are here. */
@@ -118,7 +111,7 @@ export class RedisRegister implements Register {
       // The store works while a minority of the lock nodes is down, so it does not wait for them here.
       for (const client of register.#lockClients) connect(client, connectTimeoutMs).catch(() => {});
       await connect(register.#client, connectTimeoutMs);
-      register.#health.inspected(await inspect(register.#client, options, clock, untilMs));
+      register.#health.inspection = await inspect(register.#client, options, clock, untilMs);
       await whileUnanswered(() => requireFormat(register.#client, prefix), clock, untilMs);
       return register;
     } catch (error) {
@@ -133,10 +126,12 @@ export class RedisRegister implements Register {
     this.#client = createClient(location, timeoutMs, tls);
     this.#lockClients = lockNodes.map((url) => createClient({ url }, timeoutMs, tls));
     this.#isCluster = 'cluster' in location;
-    this.#commands = new Commands(this.#client, replicas, timeoutMs);
-    this.replicates = this.#commands.waits;
     this.#names = new Names(prefix);
-    this.#health = new Health(this.#client, options);
+    const every = PARTITIONS / (this.#isCluster ? WATCHED_OF_CLUSTER : 1);
+    this.#watched = this.#names.partitions.filter((_, number) => number % every === 0);
+    this.#commands = new Commands(this.#client, replicas, timeoutMs, this.#watched[0] as string);
+    this.replicates = this.#commands.waits;
+    this.#health = new Health(this.#client, this.#watched, options);
     // One attempt each: its retries can return a lock that has expired.
     this.#redlock = new Redlock(lockNodes.length > 0 ? this.#lockClients : [this.#client], { retryCount: 0 });
     if (lockNodes.length > 0) this.isLeased = (id) => this.#isLeasedOnNodes(id);
@@ -156,7 +151,7 @@ export class RedisRegister implements Register {
 
   create(id: Scope, { record, expiresInMs }: Create): Promise<Answer> {
     const { refusal } = this.#health;
-    if (refusal) return Promise.reject(new StoreUnavailable(refusal, { maybeWritten: false }));
+    if (refusal) return Promise.reject(new StoreUnavailable(refusal, NOT_WRITTEN));
     const start = this.#names.startOf(id);
     const short = shortOf(id);
     const key = start + short;
@@ -177,6 +172,9 @@ export class RedisRegister implements Register {
     const { revision, record, operation, expiresInMs, endLeaseOf, unlessLeased, unlessClosed } = write;
     const { voidToken, audit, counted, mayBeLost } = write;
     const waits = this.replicates && !mayBeLost;
+    // A restart: the request is sent again.
+    const refusal = unlessClosed && record?.state === 'executing' ? this.#health.refusal : undefined;
+    if (refusal) return Promise.reject(new StoreUnavailable(refusal, NOT_WRITTEN));
     const start = this.#names.startOf(id);
     const short = shortOf(id);
     const key = start + short;
@@ -274,32 +272,33 @@ export class RedisRegister implements Register {
     return (await this.#commands.call(() => this.#client.lrange(key, 0, -1))).map(decodeAudit);
   }
 
+  /** Undefined also if another master of a cluster has lost its mark. One that is away is looked at when it is back. */
   async readMark(mode: Mode): Promise<UsedMark | undefined> {
-    return theOne(await this.#readMarks(mode));
+    const [main, , other] = this.#markKeys(mode);
+    const [text, isUsed, ...ids] = await this.#commands.call(() =>
+      Promise.all([
+        this.#client.get(main),
+        this.#client.exists(other),
+        ...this.#watched.slice(1).map((start) => this.#client.get(`${start}mark`).catch(() => undefined)),
+      ]),
+    );
+    const mark = text === null ? undefined : markIn(`${text} ${isUsed}`);
+    return ids.every((id) => id === undefined || id === mark?.id) ? mark : undefined;
   }
 
   async mark(mode: Mode): Promise<UsedMark> {
-    const known = (await this.#readMarks(mode)).find((mark) => mark !== undefined);
-    const args = [known?.id ?? newToken().toString('hex'), MARK_LASTS_MS];
-    const marks = this.#markKeys(mode).map((keys) => this.#commands.write(scripts.mark, keys, args, MARKED));
-    return theOne(await Promise.all(marks)) as UsedMark;
+    const args = [newToken().toString('hex'), MARK_LASTS_MS];
+    const mark = await this.#commands.write(scripts.mark, this.#markKeys(mode), args, MARKED);
+    await this.#commands.call(() =>
+      Promise.all(this.#watched.slice(1).map((start) => this.#client.set(`${start}mark`, mark.id))),
+    );
+    return mark;
   }
 
-  #readMarks(mode: Mode): Promise<(UsedMark | undefined)[]> {
-    const marks = this.#markKeys(mode).map(async ([mark = '', , other = '']) => {
-      const [text, isUsed] = await Promise.all([this.#client.get(mark), this.#client.exists(other)]);
-      return text === null ? undefined : markIn(`${text} ${isUsed}`);
-    });
-    return this.#commands.call(() => Promise.all(marks));
-  }
-
-  /** The keys of mark.lua, for each mark. */
-  #markKeys(mode: Mode): string[][] {
-    const other = mode === 'protect' ? 'observe' : 'protect';
-    const every = PARTITIONS / (this.#isCluster ? MARKS_OF_CLUSTER : 1);
-    return this.#names.partitions
-      .filter((_, number) => number % every === 0)
-      .map((start) => [`${start}mark`, `${start}mark:${mode}`, `${start}mark:${other}`]);
+  /** The keys of mark.lua. */
+  #markKeys(mode: Mode): [mark: string, own: string, other: string] {
+    const main = `${this.#watched[0]}mark`;
+    return [main, `${main}:${mode}`, `${main}:${mode === 'protect' ? 'observe' : 'protect'}`];
   }
 
   health(): Promise<StoreHealth> {
@@ -336,6 +335,8 @@ export class RedisRegister implements Register {
   }
 }
 
+const NOT_WRITTEN = { maybeWritten: false };
+
 const DONE: Answer = { done: true };
 
 const MARKED: Reading<UsedMark> = {
@@ -349,18 +350,6 @@ function markIn(text: string): UsedMark {
   const [, id, count, other] = /^([0-9a-f]+) (\d+) ([01])$/.exec(text) ?? [];
   if (id === undefined) throw new UnreadableMark();
   return { id, count: Number(count), otherMode: other === '1' };
-}
-
-/** The mark of a store that has several. Undefined: one of them is missing. Each master that was emptied or restored changes it. */
-function theOne(marks: (UsedMark | undefined)[]): UsedMark | undefined {
-  const found = marks.filter((mark) => mark !== undefined);
-  if (found.length < marks.length) return undefined;
-  const [id = '', ...others] = new Set(found.map((mark) => mark.id));
-  return {
-    id: others.length === 0 ? id : digest([id, ...others].toSorted()).slice(0, id.length),
-    count: Math.min(...found.map((mark) => mark.count)),
-    otherMode: found.some((mark) => mark.otherMode),
-  };
 }
 
 const lifetimeOf = (ms: number): number => Math.max(1, Math.ceil(ms));

@@ -9,10 +9,8 @@ export type Argument = string | number | Buffer;
  */
 export class ScriptCommand extends Command {
   readonly #encoded: Buffer;
-  /** When {@link Deadlines} rejects this command. 0: it was not sent yet. */
+  /** When it is rejected, on the clock of `performance`. 0: it was not sent yet. */
   dueMs = 0;
-  /** The next command in the queue of {@link Deadlines}. */
-  newer: ScriptCommand | undefined;
 
   /**
    * @param script the SHA-1 for `evalsha`, the text for `eval`
@@ -37,9 +35,10 @@ export class ScriptCommand extends Command {
   /** Called by ioredis each time it sends the command. After a redirection within a cluster that is more than once. */
   override setTimeout(ms: number): void {
     if (this.dueMs > 0) return;
-    const deadlines = byLimit.get(ms) ?? new Deadlines(ms);
-    byLimit.set(ms, deadlines);
-    deadlines.add(this);
+    this.dueMs = performance.now() + ms;
+    const unanswered = byLimit.get(ms) ?? [];
+    byLimit.set(ms, unanswered);
+    if (unanswered.push(this) === 1) checkLater(ms);
   }
 }
 
@@ -74,68 +73,23 @@ function encode(name: string, start: readonly Argument[], args: readonly Argumen
   return chunks.length === 0 ? end : Buffer.concat([...chunks, end]);
 }
 
-/** Commands are checked at least this many times within their time limit, and at least every 10 ms. */
-const CHECKS_PER_LIMIT = 20;
-const CHECK_EVERY_MS = 10;
+/** By time limit in milliseconds, the commands that had no answer when they were last looked at. */
+const byLimit = new Map<number, ScriptCommand[]>();
 
-/**
- * Rejects commands without an answer after their time limit. One timer serves all commands with the same limit. They are a
- * queue, because the oldest one is due first. Answered commands leave it with the next new one, so they do not fill the memory.
- */
-class Deadlines {
-  readonly #limitMs: number;
-  #oldest: ScriptCommand | undefined;
-  #newest: ScriptCommand | undefined;
-  #isChecking = false;
-
-  constructor(limitMs: number) {
-    this.#limitMs = limitMs;
-  }
-
-  add(command: ScriptCommand): void {
-    this.#dropSettled();
-    command.dueMs = performance.now() + this.#limitMs;
-    if (this.#newest) this.#newest.newer = command;
-    else this.#oldest = command;
-    this.#newest = command;
-    if (!this.#isChecking) this.#scheduleCheck();
-  }
-
-  /** Clears the link of each dropped command: an old object that links to a new one keeps it from being collected. */
-  #dropSettled(): void {
-    while (this.#oldest?.isSettled) {
-      const { newer } = this.#oldest;
-      this.#oldest.newer = undefined;
-      this.#oldest = newer;
-    }
-    if (!this.#oldest) this.#newest = undefined;
-  }
-
-  #scheduleCheck(): void {
-    this.#isChecking = true;
-    setTimeout(
-      () => {
-        this.#dropSettled();
-        if (this.#oldest && this.#oldest.dueMs <= performance.now()) afterReading(() => this.#check());
-        else this.#checkAgain();
-      },
-      Math.min(this.#limitMs / CHECKS_PER_LIMIT, CHECK_EVERY_MS),
-    );
-  }
-
-  #check(): void {
-    const nowMs = performance.now();
-    for (let at = this.#oldest; at && at.dueMs <= nowMs; at = at.newer)
-      if (!at.isSettled) at.reject(new Error('Command timed out'));
-    this.#dropSettled();
-    this.#checkAgain();
-  }
-
-  #checkAgain(): void {
-    this.#isChecking = this.#oldest !== undefined;
-    if (this.#isChecking) this.#scheduleCheck();
-  }
+/** One timer for all commands with the same limit rejects those that have no answer in time. */
+function checkLater(limitMs: number): void {
+  setTimeout(() => afterReading(() => check(limitMs)), Math.min(limitMs / 20, 10));
 }
 
-/** By time limit in milliseconds. */
-const byLimit = new Map<number, Deadlines>();
+function check(limitMs: number): void {
+  const nowMs = performance.now();
+  const left = byLimit.get(limitMs)?.filter((command) => {
+    if (!command.isSettled && command.dueMs <= nowMs) command.reject(new Error('Command timed out'));
+    return !command.isSettled;
+  });
+  if (!left?.length) byLimit.delete(limitMs);
+  else {
+    byLimit.set(limitMs, left);
+    checkLater(limitMs);
+  }
+}

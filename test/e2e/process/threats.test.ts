@@ -1,6 +1,5 @@
 import { randomBytes, randomUUID } from 'node:crypto';
 import { afterAll, describe, expect, it, onTestFinished } from 'vitest';
-import type { IdempotencyRecord } from '../../../src/store/contract.ts';
 import { decodeRecord, encodeRecord } from '../../../src/store/redis/codec.ts';
 import { send, withdraw } from '../../support/client.ts';
 import { expectProblem } from '../../support/problem.ts';
@@ -15,7 +14,7 @@ const gateway = await openStack({ store: { kind: 'redis', url: redis.url, encryp
 const { ledger } = gateway.sandbox;
 afterAll(() => gateway.close());
 
-const RECORD = /\{[0-9a-f]{64}\}$/;
+const RECORD = /\}:[\w-]{43}$/;
 
 /** The record whose idempotency key is this one. */
 async function recordOf(key: string): Promise<{ name: string; bytes: Buffer }> {
@@ -57,7 +56,7 @@ describe('who can write to the Redis of a gateway that encrypts', () => {
     const { name, bytes } = await recordOf(key);
     const { encryptionKeyId: _, ...record } = decodeRecord(bytes);
     const response = { status: 201, headers: ['Content-Type', 'text/plain'], body: Buffer.from('forged') };
-    const forged = { ...record, completion: { kind: 'response', response } } as IdempotencyRecord;
+    const forged = { ...record, completion: { kind: 'response' as const, response } };
     await redis.admin.set(name, encodeRecord(forged), 'KEEPTTL');
     expect((await withdraw(gateway.url, { key })).body.toString()).toBe('forged');
     expect(ledger.payouts({ key })).toBe(1);

@@ -20,7 +20,7 @@ local held = redis.call('SET', KEYS[1], ARGV[1], 'NX', 'GET', 'PX', ARGV[2])
 if not held then
   if redis.call('EXISTS', KEYS[4], KEYS[5]) > 0 then
     local closed = redis.call('GETRANGE', KEYS[4], 0, 0)
-    local refusal = redis.call('EXISTS', KEYS[5]) == 1 and 'VOIDED' or (closed ~= '' and closed ~= 'n' and 'CLOSED')
+    local refusal = redis.call('EXISTS', KEYS[5]) == 1 and 'VOIDED token' or (closed ~= '' and closed ~= 'n' and 'CLOSED store')
     if refusal then
       redis.call('DEL', KEYS[1])
       return redis.error_reply(refusal)

@@ -43,7 +43,7 @@ if not isExpected or (ARGV[8] == '1' and redis.call('EXISTS', KEYS[3]) == 1) the
   return { held, redis.call('PTTL', KEYS[1]), redis.call('EXISTS', KEYS[3]) }
 end
 local closed = redis.call('GETRANGE', KEYS[4], 0, 0)
-if closed ~= '' and closed ~= 'n' and (closed ~= 's' or ARGV[9] == '1') then return redis.error_reply('CLOSED') end
+if closed ~= '' and closed ~= 'n' and (closed ~= 's' or ARGV[9] == '1') then return redis.error_reply('CLOSED store') end
 if ARGV[11] and ARGV[11] ~= '' then
   redis.call('RPUSH', KEYS[6], ARGV[11])
   redis.call('PEXPIRE', KEYS[6], ARGV[12])
