@@ -231,6 +231,10 @@ export interface RecordHeadView {
   createdAt?: string;
   /** The last change of its state. */
   changedAt?: string;
+  /** Why it is or was in doubt. */
+  cause?: string;
+  /** It was sent a second time. */
+  sentAgain?: boolean;
   /** When the record is deleted at the earliest, if nothing changes. Unset if it is not known. */
   expiresAt?: string;
   /** It has been in doubt at some time. */

@@ -63,11 +63,16 @@ export function ResolveDialog({ record, onClose }: ResolveProps) {
           ['Started', record.createdAt && moment(record.createdAt)],
           ['Gateway', record.gatewayId],
           ['State', recordState(record).word],
+          ['Cause', record.cause],
         ]}
       />
       <p>
         Look the request up in the backend’s own books first, by its request id, merchant and time. The
         gateway cannot check what you say here.
+      </p>
+      <p>
+        Before you say that it was not executed, make sure that the gateway above is dead, and not only
+        paused: a paused one may still send the request.
       </p>
       <ResolveForm isBusy={isBusy} send={send} cancel={close}>
         {refused && <Refusal answer={refused} mayBeWritten={mayBeWritten} />}

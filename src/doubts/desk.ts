@@ -98,15 +98,16 @@ export class Desk {
   }
 
   async #show(scope: Scope): Promise<RecordsAnswer> {
-    const [record, audit, expiresInMs] = await Promise.all([
+    const [record, ownerGone, audit, expiresInMs] = await Promise.all([
       this.#store.get(scope),
+      this.#store.isOwnerGone(scope),
       this.#store.audit(scope),
       this.#store.expiresInMs(scope),
     ]);
     if (!record && audit.length === 0) return refused('absent', 'There is no record.');
     const more = {
       ...(expiresInMs === undefined ? {} : { expiresAt: timeOf(this.#options.clock.wallMs() + expiresInMs) }),
-      ...(record && (await this.#isOwnerGone(scope, record)) ? { ownerGone: true } : {}),
+      ...(ownerGone ? { ownerGone } : {}),
     };
     return {
       kind: 'found',
@@ -116,11 +117,6 @@ export class Desk {
         audit: audit.map(auditView),
       },
     };
-  }
-
-  /** As the next request with the key would find it. */
-  async #isOwnerGone(scope: Scope, { state, fingerprint }: RecordHead): Promise<boolean> {
-    return state === 'executing' && (await this.#store.peek({ scope, fingerprint })).kind === 'in_doubt';
   }
 
   async #body(scope: Scope, maxBytes: number): Promise<RecordsAnswer> {
@@ -258,6 +254,8 @@ function viewOf(record: ListedRecord | (IdempotencyRecord & { scope: Scope })): 
     changedAt: timeOf(record.changedAtMs),
     ...(encryptionKeyId === undefined ? {} : { encryptionKeyId }),
     ...(wasInDoubt ? { wasInDoubt } : {}),
+    ...(record.cause ? { cause: record.cause } : {}),
+    ...(record.restarted ? { sentAgain: true } : {}),
     ...('ownerGone' in record && record.ownerGone ? { ownerGone: true } : {}),
     ...('completion' in record ? completionView(record.completion) : {}),
   };

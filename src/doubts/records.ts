@@ -137,6 +137,10 @@ export interface RecordView {
    */
   expiresAt?: string;
   wasInDoubt?: boolean;
+  /** Why it is or was in doubt. */
+  cause?: string;
+  /** It was sent a second time (`retry`), so a second request that was not executed says nothing about the first one. */
+  sentAgain?: boolean;
   /** The record is executing, and its owner has shown no sign of life for a lease. */
   ownerGone?: boolean;
   completion?:

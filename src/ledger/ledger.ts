@@ -184,6 +184,11 @@ export class Ledger implements Store {
     return seen && this.#cipher.open(scope, seen.record);
   }
 
+  async isOwnerGone(scope: Scope): Promise<boolean> {
+    const seen = await this.#register.read(scope);
+    return seen !== undefined && (await this.#isDead(scope, seen));
+  }
+
   async expiresInMs(scope: Scope): Promise<number | undefined> {
     return (await this.#register.read(scope))?.expiresInMs;
   }
@@ -353,11 +358,11 @@ export class Ledger implements Store {
     return {
       ...head,
       scope: id,
-      ownerGone: await this.#isOwnerGone(id, { record: head, expiresInMs, isLeased }),
+      ownerGone: await this.#isDead(id, { record: head, expiresInMs, isLeased }),
     };
   }
 
-  async #isOwnerGone(id: Scope, seen: Seen): Promise<boolean> {
+  async #isDead(id: Scope, seen: Seen): Promise<boolean> {
     if (seen.record.state !== 'executing') return false;
     return !rules.isAlive(seen.isLeased === undefined ? await this.#askNodes(id, seen) : (seen as Held));
   }
@@ -365,7 +370,7 @@ export class Ledger implements Store {
   /** The record if it is executing and its owner is dead. A record that cannot be read is not counted. */
   async #deadExecuting(id: Scope): Promise<KeyRecord | undefined> {
     const seen = await this.#register.read(id).catch(ignoreUnreadable);
-    return seen && (await this.#isOwnerGone(id, seen)) ? seen.record : undefined;
+    return seen && (await this.#isDead(id, seen)) ? seen.record : undefined;
   }
 
   #stamp(): Stamp {

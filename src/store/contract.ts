@@ -37,6 +37,10 @@ export interface RecordHead {
   lifetimes: Lifetimes;
   /** Whether the record has ever been in doubt. */
   wasInDoubt: boolean;
+  /** Why the record is in doubt, for people. At most 255 latin1 characters; empty: it never was, or its owner did not say. */
+  cause: string;
+  /** The request was sent a second time, so nothing shows any more that the first one was not executed. */
+  restarted: boolean;
   /** Wall clock at the start, Unix milliseconds. Shown to people; no decision depends on it. */
   createdAtMs: number;
   /** Wall clock at the last change of state, Unix milliseconds. Shown to people; no decision depends on it. */
@@ -290,6 +294,8 @@ export interface Store {
   isOwner(owner: Owner): Promise<boolean>;
   /** The whole record, or undefined if there is none. */
   get(scope: Scope): Promise<IdempotencyRecord | undefined>;
+  /** Is the record executing, and its owner dead? Only reads. */
+  isOwnerGone(scope: Scope): Promise<boolean>;
   /**
    * In how many milliseconds the record expires if nothing changes it. SQLite counts running time, so there the record can
    * live longer. Undefined: there is no record, or it never expires.

@@ -67,6 +67,7 @@ export function measured(
     takeBack: (owner) => timed('release', store.takeBack(owner), owner.scope),
     isOwner: (owner) => timed('peek', store.isOwner(owner), owner.scope),
     get: (scope) => timed('get', store.get(scope), scope),
+    isOwnerGone: (scope) => timed('peek', store.isOwnerGone(scope), scope),
     expiresInMs: (scope) => timed('expires_in', store.expiresInMs(scope)),
     list: (filter) => timed('list', store.list(filter)),
     resolve: (scope, seen, resolution, note) =>

@@ -20,10 +20,6 @@ export interface KeyRecord extends RecordHead {
   revision: Revision;
   /** The owner itself left the record in doubt, so its lease says nothing. */
   ownerGaveUp: boolean;
-  /** The request was sent a second time, so nothing shows any more that the first one was not executed. */
-  restarted: boolean;
-  /** Why the record is in doubt, for people. At most 255 latin1 characters; empty: it never was. */
-  cause: string;
   /** Fields of a later version of the format, carried along unread. */
   extension?: Buffer | undefined;
   completion?: StoredCompletion;

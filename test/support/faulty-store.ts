@@ -70,6 +70,7 @@ export class FaultyStore implements Store {
   takeBack: Store['takeBack'] = (owner) => this.#through('takeBack', () => this.#store.takeBack(owner));
   isOwner: Store['isOwner'] = (owner) => this.#through('isOwner', () => this.#store.isOwner(owner));
   get: Store['get'] = (scope) => this.#store.get(scope);
+  isOwnerGone: Store['isOwnerGone'] = (scope) => this.#store.isOwnerGone(scope);
   expiresInMs: Store['expiresInMs'] = (scope) => this.#store.expiresInMs(scope);
   list: Store['list'] = (filter) => this.#through('list', () => this.#store.list(filter));
   resolve: Store['resolve'] = (...args) => this.#through('resolve', () => this.#store.resolve(...args));

@@ -27,6 +27,8 @@ const listed = {
   changedAt: z.string(),
   wasInDoubt: z.boolean(),
   ownerGone: z.boolean(),
+  cause: z.string(),
+  sentAgain: z.boolean(),
 } satisfies { [Name in keyof RecordView]?: z.ZodType };
 
 const lineSchema = z

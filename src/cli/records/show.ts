@@ -46,11 +46,12 @@ function textOf({ record, audit }: ShownRecord): string {
 
 function recordText({ completion, state, ownerGone, encryptionKeyId, ...record }: RecordView): string {
   const { merchant, operation, key, requestId, gatewayId, execution, createdAt, changedAt, scope } = record;
-  const { fingerprint, expiresAt } = record;
+  const { fingerprint, expiresAt, cause, sentAgain } = record;
   const fields = {
     merchant,
     operation,
     key,
+    cause: sentAgain ? `${cause}; it was sent again` : cause,
     'request id': requestId,
     gateway: gatewayId,
     execution,

@@ -142,7 +142,7 @@ describe.concurrent.each(storeKinds)('three gateway processes on one %s', (kind)
     if (kind === 'redis') return;
     // Another program reads the records in plain columns.
     const columns =
-      'lower(hex(scope)) AS scope, merchant, operation, state, status, CAST(body AS TEXT) AS body';
+      'lower(hex(record_id)) AS scope, merchant, operation, state, status, CAST(body AS TEXT) AS body';
     const rowOf = (key: string) =>
       query(storePath, `SELECT ${columns} FROM records WHERE idempotency_key = '${key}'`);
     const [key = ''] = completed;

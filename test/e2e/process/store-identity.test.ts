@@ -125,7 +125,7 @@ it('a restored SQLite file is noticed by check, by the next start and on /readyz
   expect(storeWarnings(third)).toEqual([expect.stringMatching(older)]);
   const { status, store } = await ready(third);
   expect([status, store.ok, store.detail]).toEqual([503, false, expect.stringMatching(older)]);
-  const count = () => query(site.data, 'SELECT marks FROM mark')[0]?.marks;
+  const count = () => query(site.data, 'SELECT marks FROM store')[0]?.marks;
   const before = count();
   // What the refusal says: the backup knows the one key, and not the other.
   expect((await withdraw(third.url, { key: 'before' })).headers['idempotent-replayed']).toBe('true');
@@ -135,7 +135,7 @@ it('a restored SQLite file is noticed by check, by the next start and on /readyz
   await third.shutdown();
   // A second start does not hide it, and the store's count does not grow meanwhile. Nor would it help.
   expect(count()).toBe(before);
-  query(site.data, 'UPDATE mark SET marks = 1000');
+  query(site.data, 'UPDATE store SET marks = 1000');
   const fourth = await startHere(site.config, site.folder);
   expect((await withdraw(fourth.url, { key: 'lost' })).status).toBe(503);
   expect(sandbox.ledger.payouts({ key: 'lost' })).toBe(1);
@@ -423,7 +423,7 @@ it('a note that cannot be written, read or understood is a warning, and one of a
   writeFileSync(site.mark, later);
   const why = 'it has format 2, and this version knows format 1';
   expect(await site.check()).toEqual([expect.stringContaining(why)]);
-  const marks = () => query(site.data, 'SELECT marks FROM mark')[0]?.marks as number;
+  const marks = () => query(site.data, 'SELECT marks FROM store')[0]?.marks as number;
   const before = marks();
   const gateway = await startHere(site.config, site.folder);
   await until(() => marks() > before);

@@ -138,6 +138,7 @@ export function readRow(values: SQLOutputValue[]): Row {
   if (state !== 'executing' && state !== 'completed' && state !== 'in_doubt') throw bad('state');
   const keyId = values[9] === null ? undefined : text(values[9], 'encryption_key_id');
   const head: RecordHead = {
+    ...{ cause: '', restarted: false },
     state,
     token: bytes(values[2], TOKEN_BYTES, 'token') as Token,
     fingerprint: bytes(values[3], FINGERPRINT_BYTES, 'fingerprint') as Fingerprint,
