@@ -7,6 +7,7 @@ import { engineGuards, executionGuards, fenceGuards } from './guards/engine.ts';
 import { backendGuards, storeWatchGuards } from './guards/gateway.ts';
 import { cipherGuards, ledgerGuards } from './guards/ledger.ts';
 import { requestGuards } from './guards/requests.ts';
+import { copyGuards, redisGuards, sqliteGuards } from './guards/stores.ts';
 
 /** One guard of the promise, the mutation that removes it, and the test that must fail then. */
 export type Guard = readonly [
@@ -30,6 +31,9 @@ const sections: Readonly<Record<string, readonly Guard[]>> = {
   'What became of an execution': executionGuards,
   'The ledger': ledgerGuards,
   Encryption: cipherGuards,
+  Redis: redisGuards,
+  SQLite: sqliteGuards,
+  'The copy to another store': copyGuards,
   'A store that forgot': storeWatchGuards,
   'The backend': backendGuards,
   Requests: requestGuards,
@@ -41,7 +45,7 @@ export const guards: readonly Guard[] = Object.values(sections).flat();
 
 export const testOf = ([, , [test]]: Guard): string => `test/${test}.test.ts`;
 
-const DECLARATION = /^( *)(?:(?:export|async|static|get|const|class|function\*?|local) )*([\w#]+)/;
+const DECLARATION = /^( *)(?:(?:export|async|static|readonly|get|const|class|function\*?|local) )*([\w#]+)/;
 
 /** The numbers of the lines of what is declared as `name`: up to a line that is indented no further, but not to `): Type {`. */
 function linesOf(lines: readonly string[], name: string): Set<number> {

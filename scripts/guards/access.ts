@@ -17,16 +17,6 @@ export const accessGuards: readonly Guard[] = [
     ['e2e/console/session', 'a request of another page > gets nothing by the cookie alone'],
   ],
   [
-    'an older read of the key file restores revoked keys',
-    [
-      'src/keys/file-key-source.ts',
-      '#readSerially',
-      'this.#reading.then(() => this.#read(options))',
-      'this.#read(options)',
-    ],
-    ['unit/auth-file-key-source', 'reload() > never replaces newer keys with older ones'],
-  ],
-  [
     'a WebSocket stays open when its key has left the key file',
     ['src/keys/open-sessions.ts', 'constructor', 'keys.onChange(() => this.#check())', ''],
     ['unit/auth-open-sessions', 'a session ends at once when the key file > no longer has its key'],
@@ -50,11 +40,6 @@ export const accessGuards: readonly Guard[] = [
     'a public path opens an operation that it resembles',
     ['src/requests/public-paths.ts', 'identityOf', 'onPath.length > 0', 'false'],
     ['e2e/http/public-paths', 'a CORS preflight > that is none needs a secret key on a declared path'],
-  ],
-  [
-    'a header turns a public request into another one',
-    ['src/requests/public-paths.ts', 'identityOf', 'isOverridden ||', ''],
-    ['e2e/http/public-paths', 'a request needs a secret key if > a header may make it another request'],
   ],
   [
     'a merchant’s key does not protect on a public path',
@@ -102,6 +87,14 @@ export const embeddingGuards: readonly Guard[] = [
     ],
   ],
   [
+    'a key is forgotten after a day although its merchant was told that the outcome is unknown',
+    ['src/idempotency/record-writer.ts', 'complete', 'exchange.isLate === true', 'false'],
+    [
+      'e2e/embedding/handlers',
+      'answers 504 when the handler takes long, and stores its response when it ends',
+    ],
+  ],
+  [
     'the result of a handler that ended after all is lost',
     ['src/idempotency/execution.ts', 'run', 'exchange.late?.then', 'exchange.late?.catch'],
     [
@@ -121,11 +114,6 @@ export const embeddingGuards: readonly Guard[] = [
       'e2e/embedding/forward',
       'forward() behind idempotency() > pays once when the backend does execute-then-reset',
     ],
-  ],
-  [
-    'all merchants share their keys',
-    [IDEMPOTENCY, '#identify', "code: code ?? ''", "code: ''"],
-    ['e2e/embedding/handlers', 'refuses another request with the key, and keeps merchants apart'],
   ],
   [
     'a body that a parser has read is not compared',

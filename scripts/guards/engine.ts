@@ -6,7 +6,6 @@ const EXECUTION = 'src/idempotency/execution.ts';
 const LEASE = 'src/idempotency/lease.ts';
 const LOOKUPS = 'src/doubts/lookups.ts';
 const OUTCOME = 'src/idempotency/outcome.ts';
-const SLOTS = 'src/backend/slots.ts';
 const WRITER = 'src/idempotency/record-writer.ts';
 
 /** An owner that was paused sends nothing once its key may belong to another request. */
@@ -89,11 +88,6 @@ export const engineGuards: readonly Guard[] = [
       'this.#executions.start(call, { release() {} })',
     ],
     ['engine/slots', 'a new key queues, and is not started before it has a slot'],
-  ],
-  [
-    'a slot that is released twice counts twice',
-    [SLOTS, '#newSlot', 'if (released) return;', ''],
-    ['unit/slots', 'are free once, even if they are released twice'],
   ],
   [
     'a response is sent before it is stored',
@@ -189,10 +183,5 @@ export const executionGuards: readonly Guard[] = [
     'a lookup frees a key at once that the backend does not know yet',
     [LOOKUPS, 'resolutionBy', '&& oldEnough', ''],
     ['engine/lookups', 'that the backend does not know is released after releaseAfterMs, and not before'],
-  ],
-  [
-    'a lookup that a reload has replaced still releases a key',
-    [LOOKUPS, '#attempt', 'this.#byOperation.get(doubt.operation) !== lookup', 'false'],
-    ['engine/lookups', 'a lookup that a reload replaces or removes > while it runs decides nothing'],
   ],
 ];

@@ -79,14 +79,4 @@ export const backendGuards: readonly Guard[] = [
     [MIDDLEWARE, 'constructor', '&& context.ignoredKeyHeaders', '&& false'],
     ['e2e/idempotency/keys', 'a key in doubt is not sent again with another key beside it'],
   ],
-  [
-    'a program is told to make a new key although the outcome is unknown',
-    [
-      'src/lib/problem.ts',
-      '',
-      "outcome_unknown: answer(409, 'perhaps', 'never'",
-      "outcome_unknown: answer(409, 'perhaps', 'new_key'",
-    ],
-    ['e2e/openapi/every-answer', 'payments, the same key, the outcome is unknown: 409 outcome_unknown'],
-  ],
 ];

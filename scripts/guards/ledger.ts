@@ -36,11 +36,6 @@ export const ledgerGuards: readonly Guard[] = [
     ['contract/sqlite', 'renew, under a foreign token, where the scope is executing, is stale'],
   ],
   [
-    'a replay rests on a read that a failover may undo',
-    [LEDGER, 'peek', 'FINAL.has(answer.kind)', 'false'],
-    ['contract/redis-replicas', 'a peek replays nothing that a failover could lose'],
-  ],
-  [
     'an owner counts as dead although the lock nodes have its lease',
     [LEDGER, '#askNodes', 'rules.needsLease(seen)', 'false'],
     ['contract/redis-lock-nodes', 'no owner counts as dead while most lock nodes are down'],
@@ -52,11 +47,6 @@ export const cipherGuards: readonly Guard[] = [
     'a stored response can be moved to another record',
     [CIPHER, 'boundTo', '{scope}', '{scope.length}'],
     ['contract/sqlite', 'that was replaced by that of another record of the same merchant is not read'],
-  ],
-  [
-    'a stored response can get another status',
-    [CIPHER, 'boundTo', '{status}', '{typeof status}'],
-    ['contract/sqlite', 'that was replaced by one with another status is not read'],
   ],
   [
     'a response whose encryption key is unknown is answered without its body',

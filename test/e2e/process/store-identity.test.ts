@@ -301,13 +301,13 @@ it('a Redis that is emptied, or marked by another version, while a gateway runs 
 
   const other = await openWatch();
   await other.watch.mark();
-  await redis.admin.set('oncegate:v2:{mark}', 'a mark of another version');
+  await redis.admin.set('{oncegate:3:0}:mark', 'a mark of another version');
   await other.markThrice();
   const foreign = expect.stringMatching(/the mark of the store has the format of another version/);
   const attention = { level: 40, msg: 'something needs attention', warning: foreign };
   expect(other.log).toMatchObject([attention]);
   expect(other.watch.warnings).toEqual([foreign]);
-  expect(await redis.admin.get('oncegate:v2:{mark}')).toBe('a mark of another version');
+  expect(await redis.admin.get('{oncegate:3:0}:mark')).toBe('a mark of another version');
   // While Redis is away, nothing is known, and nothing is said.
   await redis.kill();
   await watch.mark();
