@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Scope } from '../lib/brands.ts';
 import { type Clock, systemClock } from '../lib/clock.ts';
 import { UnreadableRecord } from '../store/contract.ts';
-import { CLOSED_IN, type CopyMark, type CopyRegister, type Scanned } from '../store/register.ts';
+import type { CopyMark, CopyRegister, Scanned } from '../store/register.ts';
 import * as rules from './rules.ts';
 
 /** The copy cannot go on. No key was forgotten, and the message says what the operator can do. */
@@ -12,30 +12,21 @@ export class CopyRefused extends Error {
 }
 
 export interface CopyOptions {
+  /** The source. */
   from: CopyRegister;
+  /** The destination. */
   to: CopyRegister;
-  /** Name the executions whose owners are alive, and do not wait for them: their keys will be in doubt. Default false. */
+  /** Name the executions whose owners are alive, and do not wait for them: their keys will be in doubt. Default: false. */
   althoughAlive?: boolean;
-  /** Called with one line for the operator. The copy goes on when it resolves. Default: nothing. */
-  onProgress?(line: string): void | Promise<void>;
+  /** Gets one line for the operator. Default: nothing does. */
+  onProgress?(line: string): void;
   clock?: Clock;
-  /** How often running executions are looked at. Default 250 ms. */
+  /** How often running executions are looked at. Default: 250 ms. */
   pollMs?: number;
 }
 
-/** What was copied in this run. */
-export interface CopyReport {
-  records: number;
-  /** Records that are not completed. They are in doubt now. */
-  open: number;
-  audits: number;
-  /** Executions whose owners were alive and were not waited for. */
-  cutOff: number;
-  /** From when this run closed the source until it opened the destination. */
-  closedMs: number;
-}
-
-type Counts = Pick<CopyReport, 'records' | 'open' | 'audits'>;
+/** What this run has done. `open`: records that were not completed, and are in doubt now. `cutOff`: executions not waited for. */
+export type CopyReport = Record<'records' | 'open' | 'audits' | 'cutOff' | 'tookMs', number>;
 
 /** As many responses are in memory at once. */
 const COPIED_AT_ONCE = 64;
@@ -54,172 +45,135 @@ const SAY_EVERY_MS = 5000;
  * becomes `moved`, and never serves again.
  */
 export class Copy {
-  readonly #from: CopyRegister;
-  readonly #to: CopyRegister;
-  readonly #althoughAlive: boolean;
-  readonly #say: NonNullable<CopyOptions['onProgress']>;
-  readonly #clock: Clock;
-  readonly #pollMs: number;
+  readonly #options: Required<CopyOptions>;
   readonly #runId = randomUUID();
   #saidMs = Number.NEGATIVE_INFINITY;
 
   constructor(options: CopyOptions) {
-    const {
-      from,
-      to,
-      althoughAlive = false,
-      onProgress = () => {},
-      clock = systemClock,
-      pollMs = 250,
-    } = options;
-    this.#from = from;
-    this.#to = to;
-    this.#althoughAlive = althoughAlive;
-    this.#say = onProgress;
-    this.#clock = clock;
-    this.#pollMs = pollMs;
+    const defaults = { althoughAlive: false, onProgress: () => {}, clock: systemClock, pollMs: 250 };
+    this.#options = { ...defaults, ...options };
   }
 
   /** @throws {CopyRefused} */
   async run(): Promise<CopyReport> {
-    const startedMs = this.#clock.monotonicMs();
+    const { from, to, clock, onProgress } = this.#options;
+    const startedMs = clock.monotonicMs();
     let [source, destination] = await this.#close();
+    onProgress('closed the destination and the source: neither starts a key');
     let cutOff = 0;
     if (source.state === 'closing') {
       cutOff = await this.#awaitOwners();
-      source = await this.#change(this.#from, source, { state: 'sealed' });
-      await this.#say(`sealed ${this.#from.name}: it takes no results any more`);
+      source = await this.#change(from, source, { state: 'sealed' });
+      onProgress('sealed the source: it takes no results any more');
     }
     const counts = await this.#copyAll(source, destination);
-    // Both are still the stores that were closed, and the source has lost nothing.
     await this.#requireSourceOf(source);
     await this.#requireMarks(source, destination);
-    source = await this.#change(this.#from, source, { state: 'moved' });
-    destination = await this.#change(this.#to, destination, { state: 'opened' });
-    await this.#say(`opened ${this.#to.name}: restart the gateways on it`);
-    return { ...counts, cutOff, closedMs: Math.round(this.#clock.monotonicMs() - startedMs) };
+    source = await this.#change(from, source, { state: 'moved' });
+    destination = await this.#change(to, destination, { state: 'opened' });
+    onProgress('opened the destination: restart the gateways on it');
+    return { ...counts, cutOff, tookMs: Math.round(clock.monotonicMs() - startedMs) };
   }
 
-  /** Opens the source again, unless the destination was opened, and removes what was copied. @throws {CopyRefused} */
+  /** Opens the source again, unless the destination was opened. The destination stays closed. @throws {CopyRefused} */
   async undo(): Promise<void> {
-    const [from, to] = [this.#from, this.#to];
     const [source, destination] = await this.#readMarks();
-    const isReceiving = destination?.state === 'receiving';
-    const isSame = source?.copyId === destination?.copyId;
-    if (isReceiving) await this.#requireSourceOf(destination);
-    else if (!isClosedSource(source))
-      throw new CopyRefused(`there is no copy of ${from.name} to ${to.name} to undo`);
-    else if (source.state === 'moved')
-      throw new CopyRefused(
-        `${from.name} was moved, and gateways may have started keys on the store that was opened: to go back, copy that store to an empty one`,
-      );
-    // First this: an earlier run that goes on can then not open the destination any more.
-    const taken = isReceiving && (await this.#change(to, destination, {}));
-    if (isClosedSource(source) && (isSame || !isReceiving)) {
-      await this.#change(from, source, { state: 'undone' });
-      await this.#say(`opened ${from.name} again: restart its gateways`);
-    }
-    if (!taken) return;
-    await to.clear();
-    await this.#change(to, taken, { state: 'undone' });
-    await this.#say(`removed from ${to.name} what was copied`);
+    if (!isClosedSource(source)) throw new CopyRefused('no copy has closed the source');
+    const isReceiving = destination?.state === 'receiving' && destination.copyId === source.copyId;
+    if (source.state === 'moved' && !isReceiving) throw new CopyRefused(MOVED);
+    // First this: a run that was paused can then not open the destination any more.
+    if (isReceiving) await this.#change(this.#options.to, destination, {});
+    await this.#change(this.#options.from, source, { state: 'undone' });
+    this.#options.onProgress('opened the source again: restart its gateways. The destination stays closed');
   }
 
-  /**
-   * Closes the destination and then the source, or takes over from an earlier run.
-   *
-   * @returns their marks
-   */
+  /** Closes the destination and then the source, or takes over from an earlier run. Returns their marks. */
   async #close(): Promise<[source: CopyMark, destination: CopyMark]> {
-    const [from, to] = [this.#from, this.#to];
+    const { from, to } = this.#options;
     // A store that no gateway has used gets its identity here.
-    const identity = (await from.register.readMark('protect')) ?? (await from.register.mark('protect'));
+    const { id, count } = (await from.register.readMark('protect')) ?? (await from.register.mark('protect'));
     const [source, before] = await this.#readMarks();
     const isReceiving = before?.state === 'receiving';
-    const isSame = isReceiving && isClosedSource(source) && source.copyId === before.copyId;
-    if (before?.state === 'opened' && source?.state === 'moved' && source.copyId === before.copyId)
-      throw new CopyRefused(`this copy has ended: ${to.name} was opened`);
-    if (source?.state === 'receiving' || (source?.state === 'moved' && !isSame))
-      throw new CopyRefused(
-        `${from.name} ${source.state === 'moved' ? 'was moved to another store' : 'is the destination of a copy that has not ended'}`,
-      );
-    if (isReceiving) await this.#requireSourceOf(before);
-    else if (before && CLOSED_IN[before.state] !== 'no')
-      throw new CopyRefused(`${to.name} is the source of another copy`);
+    const goesOn = isReceiving && isClosedSource(source) && source.copyId === before.copyId;
+    if (source?.state === 'moved' && !goesOn) throw new CopyRefused(MOVED);
+    if (source?.state === 'receiving')
+      throw new CopyRefused('the source is the destination of a copy that has not ended');
+    if (isClosedSource(before)) throw new CopyRefused('the destination is the source of another copy');
+    if (goesOn) await this.#requireSourceOf(before);
     // Before it is closed: it may be a store that serves.
-    else await this.#requireEmpty();
-
-    const copy = isSame ? {} : { copyId: randomUUID(), source: { id: identity.id, count: identity.count } };
+    else await this.#requireEmpty(id);
+    const copy = goesOn ? {} : { copyId: randomUUID(), source: { id, count } };
     const destination = await this.#change(to, before, { ...copy, state: 'receiving' });
-    try {
-      if ((await from.readCopyMark())?.runId === this.#runId)
-        throw new CopyRefused(`${from.name} and ${to.name} are the same store`);
-      // What is there was copied by an earlier run, and the source has served since.
-      if (isReceiving && !isSame) await to.clear();
-      // Now it stays so.
-      if (!isSame) await this.#requireEmpty();
-    } catch (error) {
-      if (error instanceof CopyRefused) await this.#change(to, destination, { state: 'undone' });
-      throw error;
-    }
+    // Now it stays so.
+    if (!goesOn) await this.#requireEmpty(id);
     const { copyId, source: noted } = destination;
-    const state = isSame ? source.state : 'closing';
-    const closed = await this.#change(from, source, { copyId, source: noted, state });
-    await this.#say(`closed ${to.name} and ${from.name}: neither starts a key`);
-    return [closed, destination];
+    const state = goesOn ? source.state : 'closing';
+    return [await this.#change(from, source, { copyId, source: noted, state }), destination];
   }
 
-  async #readMarks(): Promise<[source: CopyMark | undefined, destination: CopyMark | undefined]> {
-    return await Promise.all([this.#from.readCopyMark(), this.#to.readCopyMark()]);
+  async #readMarks(): Promise<(CopyMark | undefined)[]> {
+    const { from, to } = this.#options;
+    const marks = [from, to].map(async (side) => {
+      const mark = await side.readCopyMark();
+      // A run was killed while it changed the mark.
+      if (mark && !mark.isWhole) await side.changeCopyMark(mark);
+      return mark;
+    });
+    return await Promise.all(marks);
   }
 
   /** Writes the next mark of a store, under the name of this run. */
-  async #change(
-    side: CopyRegister,
-    before: CopyMark | undefined,
-    change: Partial<CopyMark>,
-  ): Promise<CopyMark> {
+  async #change(side: CopyRegister, before: CopyMark | undefined, change: Partial<CopyMark>) {
     const epoch = (before?.epoch ?? 0) + 1;
     const mark = { ...before, ...change, epoch, runId: this.#runId } as CopyMark;
-    if (!(await side.changeCopyMark(mark))) throw lostMark(side);
+    if (!(await side.changeCopyMark(mark))) throw new CopyRefused(LOST);
     return mark;
   }
 
-  async #requireEmpty(): Promise<void> {
-    for await (const page of this.#to.scan())
-      if (page.length > 0)
-        throw new CopyRefused(
-          `${this.#to.name} has records: copy to an empty store, so that no key of either is lost`,
-        );
+  async #requireMarks(source: CopyMark, destination: CopyMark): Promise<void> {
+    const found = [await this.#options.from.readCopyMark(), await this.#options.to.readCopyMark()];
+    for (const [at, { epoch, runId }] of [source, destination].entries()) {
+      const mark = found[at];
+      if (!mark?.isWhole || mark.epoch !== epoch || mark.runId !== runId) throw new CopyRefused(LOST);
+    }
   }
 
   /** A source that has forgotten keys must not take the place of what was copied from it. */
   async #requireSourceOf({ source: noted }: CopyMark): Promise<void> {
-    const { name, register } = this.#from;
-    const found = await register.readMark('protect');
+    const found = await this.#options.from.register.readMark('protect');
     if (found?.id !== noted.id)
-      throw new CopyRefused(
-        `${this.#to.name} has records of another store than ${name}, or ${name} was emptied or replaced since they were copied`,
-      );
+      throw new CopyRefused('the source was emptied or replaced since it was closed');
     if (found.count < noted.count)
-      throw new CopyRefused(`${name} is older than when it was closed: it was restored, or has lost writes`);
+      throw new CopyRefused(
+        'the source is older than when it was closed: it was restored, or has lost writes',
+      );
+  }
+
+  async #requireEmpty(sourceId: string): Promise<void> {
+    const { to } = this.#options;
+    if ((await to.register.readMark('protect'))?.id === sourceId)
+      throw new CopyRefused('the destination is the source, or was made from a backup of it');
+    for await (const page of to.scan())
+      if (page.length > 0)
+        throw new CopyRefused('the destination has records: copy to an empty store, so that no key is lost');
   }
 
   /** Waits until no open record has a living owner. Returns how many it does not wait for. */
   async #awaitOwners(): Promise<number> {
+    const { althoughAlive, onProgress, pollMs } = this.#options;
     for (;;) {
       const alive = await this.#alive();
-      if (this.#althoughAlive) for (const name of alive) await this.#say(`not waiting for ${name}`);
-      if (this.#althoughAlive || alive.length === 0) return alive.length;
+      if (althoughAlive) for (const name of alive) onProgress(`not waiting for ${name}`);
+      if (althoughAlive || alive.length === 0) return alive.length;
       const names = alive.slice(0, MOST_NAMED).join(', ');
-      await this.#sayAtTimes(`waiting for ${alive.length} executions: ${names}`);
-      await sleep(this.#pollMs);
+      this.#sayAtTimes(`waiting for ${alive.length} requests: ${names}`);
+      await sleep(pollMs);
     }
   }
 
   /** Names the open records whose owners are alive. */
   async #alive(): Promise<string[]> {
-    const { register } = this.#from;
+    const { register } = this.#options.from;
     const names: string[] = [];
     let cursor: string | undefined;
     do {
@@ -228,10 +182,9 @@ export class Copy {
         if (listed.unreadable !== undefined) continue;
         const { id, head: record, expiresInMs } = listed;
         const seen = { record, expiresInMs };
-        const isLeased =
-          listed.isLeased ?? (rules.needsLease(seen) && (await register.isLeased?.(id))) ?? false;
+        const isLeased = listed.isLeased ?? (rules.needsLease(seen) && (await register.isLeased?.(id)));
         const { merchant, operation, key, gatewayId } = record;
-        if (rules.isAlive({ ...seen, isLeased }))
+        if (rules.isAlive({ ...seen, isLeased: isLeased ?? false }))
           names.push(`${operation} of ${merchant}, key ${key}, on gateway ${gatewayId}`);
       }
       cursor = page.cursor;
@@ -240,46 +193,44 @@ export class Copy {
   }
 
   /** Copies everything, in one pass during which no server was replaced. */
-  async #copyAll(source: CopyMark, destination: CopyMark): Promise<Counts> {
+  async #copyAll(source: CopyMark, destination: CopyMark) {
+    const { from, to, clock, onProgress } = this.#options;
+    const servers = async () => `${await from.servers()}\n${await to.servers()}`;
     for (;;) {
-      this.#saidMs = this.#clock.monotonicMs();
+      this.#saidMs = clock.monotonicMs();
       await this.#requireMarks(source, destination);
-      const servers = await this.#servers();
+      const before = await servers();
       const counts = { records: 0, open: 0, audits: 0 };
       const unreadable: string[] = [];
-      for await (const page of this.#from.scan())
+      for await (const page of from.scan())
         for (let at = 0; at < page.length; at += COPIED_AT_ONCE) {
           const some = page.slice(at, at + COPIED_AT_ONCE);
           await Promise.all(some.map((scanned) => this.#copyOne(scanned, counts, unreadable)));
           // Also at once after this process was paused.
-          if (await this.#sayAtTimes(`copied ${counts.records} records so far`))
+          if (this.#sayAtTimes(`copied ${counts.records} records so far`))
             await this.#requireMarks(source, destination);
         }
-      if (unreadable.length > 0) throw cannotRead(this.#from, unreadable);
-      if ((await this.#servers()) === servers) return counts;
-      await this.#say('a server was replaced, or slots moved: copying everything again');
+      if (unreadable.length > 0) throw cannotRead(unreadable);
+      if ((await servers()) === before) return counts;
+      onProgress('a server was replaced, or slots moved: copying everything again');
     }
   }
 
-  async #servers(): Promise<string> {
-    return `${await this.#from.servers()}\n${await this.#to.servers()}`;
-  }
-
-  async #copyOne({ id, kind }: Scanned, counts: Counts, unreadable: string[]): Promise<void> {
+  async #copyOne({ id, kind }: Scanned, counts: Omit<CopyReport, 'cutOff' | 'tookMs'>, unreadable: string[]) {
+    const { from, to } = this.#options;
     try {
-      if (kind === 'record') await this.#copyRecord(id, counts);
-      else {
-        await this.#to.putAudit(id, await this.#from.register.audit(id));
-        counts.audits++;
-      }
+      if (kind === 'record') return await this.#copyRecord(id, counts);
+      await to.putAudit(id, await from.register.audit(id));
+      counts.audits++;
     } catch (error) {
       if (!(error instanceof UnreadableRecord)) throw error;
       unreadable.push(`${id}: ${error.message}`);
     }
   }
 
-  async #copyRecord(id: Scope, counts: Counts): Promise<void> {
-    const seen = await this.#from.register.read(id);
+  async #copyRecord(id: Scope, counts: Omit<CopyReport, 'cutOff' | 'tookMs'>): Promise<void> {
+    const { from, to } = this.#options;
+    const seen = await from.register.read(id);
     // It has expired.
     if (!seen) return;
     const { record } = seen;
@@ -287,44 +238,38 @@ export class Copy {
     // Less than 0: somebody has removed its TTL by hand. The copy expires, but not early.
     const expiresInMs = seen.expiresInMs < 0 ? lifetimes.inDoubtRetentionMs : seen.expiresInMs;
     const write = { kind: 'replace', revision: undefined, record, operation, expiresInMs } as const;
-    const reply = await this.#to.register.replace(id, write);
+    const reply = await to.register.replace(id, write);
+    const held = reply.done ? undefined : reply.held?.record;
     // A gateway that was started there too early may have found the owner dead, and noted that.
-    const isMarked = !reply.done && state === 'executing' && reply.held?.record.state === 'in_doubt';
-    if (!reply.done && !(isMarked && reply.held?.record.token.equals(token)))
-      throw new CopyRefused(
-        `${this.#to.name} has another record of ${id}, which this copy has not written: undo it, and begin again`,
-      );
+    const isMarked = state === 'executing' && held?.state === 'in_doubt' && held.token.equals(token);
+    if (!reply.done && !isMarked)
+      throw new CopyRefused(`the destination has another record of ${id}, which this copy has not written`);
     counts.records++;
     if (state !== 'completed') counts.open++;
   }
 
-  async #requireMarks(source: CopyMark, destination: CopyMark): Promise<void> {
-    if (!(await this.#from.hasCopyMark(source))) throw lostMark(this.#from);
-    if (!(await this.#to.hasCopyMark(destination))) throw lostMark(this.#to);
-  }
-
   /** @returns whether the line was said, because none was for some time */
-  async #sayAtTimes(line: string): Promise<boolean> {
-    const nowMs = this.#clock.monotonicMs();
+  #sayAtTimes(line: string): boolean {
+    const nowMs = this.#options.clock.monotonicMs();
     if (nowMs - this.#saidMs < SAY_EVERY_MS) return false;
     this.#saidMs = nowMs;
-    await this.#say(line);
+    this.#options.onProgress(line);
     return true;
   }
 }
 
+const MOVED =
+  'the source was moved, and gateways may have started keys in the store that was opened: to go back, copy that one to an empty store';
+const LOST =
+  'a store has lost the mark of this run: another run has taken over, or the store was emptied or replaced';
+
 const isClosedSource = (mark: CopyMark | undefined): mark is CopyMark =>
   mark?.state === 'closing' || mark?.state === 'sealed' || mark?.state === 'moved';
 
-const lostMark = ({ name }: CopyRegister) =>
-  new CopyRefused(
-    `${name} has lost the mark of this run: another run has taken over, or the store was emptied or replaced`,
-  );
-
-const cannotRead = ({ name }: CopyRegister, unreadable: readonly string[]) =>
+const cannotRead = (unreadable: readonly string[]) =>
   new CopyRefused(
     [
-      `${unreadable.length} records of ${name} cannot be read, so nothing was opened (oncegate records show --scope says more; --undo opens ${name} again):`,
+      `${unreadable.length} records cannot be read, so nothing was opened (oncegate records show --scope says more; --undo opens the source again):`,
       ...unreadable.slice(0, MOST_NAMED),
     ].join('\n'),
   );

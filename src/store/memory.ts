@@ -38,7 +38,6 @@ interface Entry {
 
 /** The register of tests: nothing in it survives the process. It keeps the records it gets, so do not change them. */
 export class MemoryRegister implements Register, CopyRegister {
-  readonly name = 'memory';
   readonly replicates = false;
   readonly #nowMs: () => number;
   readonly #id: string;
@@ -161,19 +160,16 @@ export class MemoryRegister implements Register, CopyRegister {
     return this;
   }
 
-  async readCopyMark(): Promise<CopyMark | undefined> {
-    return this.#copyMark;
+  async readCopyMark(): Promise<(CopyMark & { isWhole: boolean }) | undefined> {
+    return this.#copyMark && { ...this.#copyMark, isWhole: true };
   }
 
   async changeCopyMark(to: CopyMark): Promise<boolean> {
-    if (await this.hasCopyMark(to)) return true;
-    if (to.epoch !== (this.#copyMark?.epoch ?? 0) + 1) return false;
+    const { epoch = 0, runId } = this.#copyMark ?? {};
+    if (to.epoch === epoch && to.runId === runId) return true;
+    if (to.epoch !== epoch + 1) return false;
     this.#copyMark = to;
     return true;
-  }
-
-  async hasCopyMark({ epoch, runId }: CopyMark): Promise<boolean> {
-    return epoch === this.#copyMark?.epoch && runId === this.#copyMark.runId;
   }
 
   async servers(): Promise<string> {
@@ -187,11 +183,6 @@ export class MemoryRegister implements Register, CopyRegister {
 
   async putAudit(id: Scope, audit: readonly AuditRecord[]): Promise<void> {
     if (!this.#audits.has(id)) this.#audits.set(id, [...audit]);
-  }
-
-  async clear(): Promise<void> {
-    this.#entries.clear();
-    this.#audits.clear();
   }
 
   /** From now on the value is not a record of this format, but its revision can still be read. */

@@ -2,10 +2,9 @@ import type * as z from 'zod';
 import { type CertificatePaths, WatchedCertificate } from '../lib/certificate.ts';
 import { ClientTls } from '../lib/client-tls.ts';
 import { type Clock, systemClock } from '../lib/clock.ts';
-import type { CopySide } from './copy-side.ts';
 import type { lockOptions, storeOptions } from './options.ts';
 import type { Location, RedisClient } from './redis/client.ts';
-import type { Register } from './register.ts';
+import type { CopyRegister, Register } from './register.ts';
 
 /** What a store reports while it runs. */
 export interface StoreEvents {
@@ -111,10 +110,19 @@ async function tlsOf(
  *
  * @throws {StoreUnavailable} with a message for the operator, if it cannot be used
  */
-export async function openCopySide({ store }: StoreSections, clock: Clock): Promise<CopySide> {
-  if (store.kind === 'redis') throw new Error('records in Redis cannot be copied yet');
-  const { SqliteCopySide } = await import('./sqlite/copy-side.ts');
-  return await SqliteCopySide.open({ ...store, clock });
+export async function openCopyRegister({ store, lock }: StoreSections, clock: Clock): Promise<CopyRegister> {
+  if (store.kind === 'sqlite') {
+    const { SqliteCopyRegister } = await import('./sqlite/copy-register.ts');
+    return await SqliteCopyRegister.open({ ...store, clock });
+  }
+  const { RedisCopyRegister } = await import('./redis/copy-register.ts');
+  const { replicas, mayLoseOnFailover } = store.durability;
+  const tls = await tlsOf(store, (name, paths) => WatchedCertificate.open({ name, paths, clock }));
+  return await RedisCopyRegister.open({
+    ...store,
+    ...{ location: locationOf(store), tls, replicas, mayLoseOnFailover, lockNodes: lock.nodes },
+    ...{ clock, gatewayId: `copy:${process.pid}` },
+  });
 }
 
 /** The configuration schema allows exactly one of the three. */

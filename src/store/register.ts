@@ -162,7 +162,7 @@ export interface Register {
  * - moved: the source, whose records may be served by the destination.
  * - receiving: the destination, which is not served yet.
  * - opened: the destination, which is served. It is a store as any other.
- * - undone: a source or a destination whose copy was given up. It is a store as any other.
+ * - undone: the source of a copy that was given up. It is a store as any other.
  */
 export type CopyState = 'closing' | 'sealed' | 'moved' | 'receiving' | 'opened' | 'undone';
 
@@ -213,25 +213,20 @@ export interface Scanned {
  * Every method throws `StoreUnavailable` if the store does not answer.
  */
 export interface CopyRegister {
-  /** For the operator, without secrets. */
-  readonly name: string;
   readonly register: Register;
-  readCopyMark(): Promise<CopyMark | undefined>;
+  /** `isWhole` false: a run was killed while it changed the mark, or a part of the store was emptied. */
+  readCopyMark(): Promise<(CopyMark & { isWhole: boolean }) | undefined>;
   /**
    * Durable, on replicas too. When it has answered, every write of every gateway obeys the mark.
    *
    * @returns false, and the mark is not changed, unless its epoch is the one before. True if this very mark is there
    */
   changeCopyMark(to: CopyMark): Promise<boolean>;
-  /** Does every part of the store have this mark? A part that was emptied has none. */
-  hasCopyMark(mark: CopyMark): Promise<boolean>;
   /** Names the processes that hold the records, and who holds which. A scan during which it changes may have missed records. */
   servers(): Promise<string>;
   /** All names, in pages. A name may appear twice. */
   scan(): AsyncIterable<Scanned[]>;
   /** Writes the trail for {@link AUDIT_RETENTION_MS} from now, unless there is one. */
   putAudit(id: Scope, audit: readonly AuditRecord[]): Promise<void>;
-  /** Removes all records and audit trails. Repeat it if it fails. */
-  clear(): Promise<void>;
   close(): Promise<void>;
 }

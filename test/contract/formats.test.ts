@@ -6,7 +6,7 @@ import { OtherFormat, type Store, UnreadableMark } from '../../src/store/contrac
 import { auditOf } from '../../src/store/redis/commands.ts';
 import { requireFormat, whileUnanswered } from '../../src/store/redis/health.ts';
 import { freePort } from '../support/free-port.ts';
-import { openStore, type RedisPlace, type StorePlace } from '../support/open-store.ts';
+import { openCopyRegister, openStore, type RedisPlace, type StorePlace } from '../support/open-store.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { countRecords, query, storeFolder } from '../support/sqlite-files.ts';
@@ -34,11 +34,13 @@ async function contentOf({ prefix }: RedisPlace): Promise<Record<string, Buffer>
 
 async function expectRefused(place: RedisPlace, why: RegExp): Promise<void> {
   const before = await contentOf(place);
-  const error = await openStore(place).catch((reason: unknown) => reason);
-  expect(error).toBeInstanceOf(OtherFormat);
-  expect(error).toMatchObject({ maybeWritten: false });
-  expect((error as Error).message).toMatch(why);
-  expect((error as Error).message).toContain(place.prefix);
+  for (const open of [() => openStore(place), () => openCopyRegister(place)]) {
+    const error = await open().catch((reason: unknown) => reason);
+    expect(error).toBeInstanceOf(OtherFormat);
+    expect(error).toMatchObject({ maybeWritten: false });
+    expect((error as Error).message).toMatch(why);
+    expect((error as Error).message).toContain(place.prefix);
+  }
   expect(await contentOf(place)).toEqual(before);
 }
 
@@ -153,11 +155,13 @@ describe('a SQLite database', () => {
     await bring(store, 'completed');
     await store.close();
     query(place.path, `PRAGMA user_version = ${version}`);
-    const error = (await openStore(place).catch((reason: unknown) => reason)) as Error;
-    expect(error.message).toMatch(
-      new RegExp(`${place.path}.* has schema version ${version}, and this gateway knows version 3: use a`),
-    );
-    expect(error.cause).toMatchObject({ name: 'StoreUnavailable', maybeWritten: false });
+    for (const open of [() => openStore(place), () => openCopyRegister(place)]) {
+      const error = (await open().catch((reason: unknown) => reason)) as Error;
+      expect(error.message).toMatch(
+        new RegExp(`${place.path}.* has schema version ${version}, and this gateway knows version 3: use a`),
+      );
+      expect(error.cause).toMatchObject({ name: 'StoreUnavailable', maybeWritten: false });
+    }
     expect(query(place.path, 'PRAGMA user_version')).toEqual([{ user_version: version }]);
     expect(countRecords(place.path)).toBe(1);
   });
@@ -203,5 +207,7 @@ describe('a SQLite database', () => {
     expect(await store.audit(doubtful.scope)).toMatchObject([note]);
     expect(await store.mark('protect')).toMatchObject({ count: 2 });
     expect(await store.health()).toMatchObject({ ok: true });
+    const side = await openCopyRegister(place);
+    await side.close();
   });
 });

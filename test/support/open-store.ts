@@ -3,8 +3,11 @@ import { Ledger } from '../../src/ledger/ledger.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import type { Lifetimes, Store } from '../../src/store/contract.ts';
 import { MemoryRegister } from '../../src/store/memory.ts';
+import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
 import { type RedisOptions, RedisRegister } from '../../src/store/redis/register.ts';
+import type { CopyRegister } from '../../src/store/register.ts';
 import { type Encryption, ResponseCipher } from '../../src/store/response-cipher.ts';
+import { SqliteCopyRegister } from '../../src/store/sqlite/copy-register.ts';
 import { SqliteRegister, type SqliteRegisterOptions } from '../../src/store/sqlite/sqlite-register.ts';
 
 export interface SqlitePlace {
@@ -77,6 +80,22 @@ export async function openStore(
     connectTimeoutMs: 5_000,
   });
   return new Ledger(register, own);
+}
+
+/** The store of a place as the source or the destination of a copy. */
+export async function openCopyRegister(place: StorePlace): Promise<CopyRegister> {
+  const common = { timeoutMs: LONG.timeoutMs, clock: systemClock };
+  if (place.kind === 'sqlite') return await SqliteCopyRegister.open({ path: place.path, ...common });
+  const { url, prefix, lockNodes = [], replicas = 0 } = place;
+  const options = {
+    location: { url },
+    prefix,
+    lockNodes,
+    replicas,
+    gatewayId: 'copy',
+    connectTimeoutMs: 5_000,
+  };
+  return await RedisCopyRegister.open({ ...options, ...common, mayLoseOnFailover: true });
 }
 
 /** As {@link openStore}, with all options of the register. */

@@ -14,7 +14,7 @@ const USAGE = `oncegate records: list and show records, resolve keys in doubt, a
   oncegate records show --config FILE (--scope S | --merchant M --key K [--layer L]) [--body] [--json]
   oncegate records resolve --config FILE (--scope S | --merchant M --key K [--layer L]) --execution E --as completed|released --reason TEXT
   oncegate records resolve-many --config FILE --from FILE --reason TEXT [--layer L] [--dry-run]
-  oncegate records copy --from CONFIG --to CONFIG [--prepare | --undo]
+  oncegate records copy --from CONFIG --to CONFIG [--although-alive | --undo]
 
 They open only the stores of the configurations. With SQLite, run them on the machine of the gateway. The gateway may run.
 Each takes --help. Exit codes: 0 done, 1 refused (by resolve: and nothing was written), 64 wrong arguments, 69 the store cannot be used,

@@ -78,8 +78,8 @@ export class RedisRegister implements Register {
   readonly #client: RedisClient;
   readonly #lockClients: RedisClient[];
   readonly #isCluster: boolean;
-  readonly #commands: Commands;
-  readonly #names: Names;
+  readonly commands: Commands;
+  readonly names: Names;
   /** What the names begin with in the partitions that have marks and get probes. The first one has the store's identity. */
   readonly #watched: readonly string[];
   readonly #health: Health;
@@ -126,11 +126,11 @@ export class RedisRegister implements Register {
     this.#client = createClient(location, timeoutMs, tls);
     this.#lockClients = lockNodes.map((url) => createClient({ url }, timeoutMs, tls));
     this.#isCluster = 'cluster' in location;
-    this.#names = new Names(prefix);
+    this.names = new Names(prefix);
     const every = PARTITIONS / (this.#isCluster ? WATCHED_OF_CLUSTER : 1);
-    this.#watched = this.#names.partitions.filter((_, number) => number % every === 0);
-    this.#commands = new Commands(this.#client, replicas, timeoutMs, this.#watched[0] as string);
-    this.replicates = this.#commands.waits;
+    this.#watched = this.names.partitions.filter((_, number) => number % every === 0);
+    this.commands = new Commands(this.#client, replicas, timeoutMs, this.#watched[0] as string);
+    this.replicates = this.commands.waits;
     this.#health = new Health(this.#client, this.#watched, options);
     // One attempt each: its retries can return a lock that has expired.
     this.#redlock = new Redlock(lockNodes.length > 0 ? this.#lockClients : [this.#client], { retryCount: 0 });
@@ -142,7 +142,7 @@ export class RedisRegister implements Register {
   }
 
   get connection(): unknown {
-    return this.#commands.connection;
+    return this.commands.connection;
   }
 
   onConnected(act: () => void): void {
@@ -152,7 +152,7 @@ export class RedisRegister implements Register {
   create(id: Scope, { record, expiresInMs }: Create): Promise<Answer> {
     const { refusal } = this.#health;
     if (refusal) return Promise.reject(new StoreUnavailable(refusal, NOT_WRITTEN));
-    const start = this.#names.startOf(id);
+    const start = this.names.startOf(id);
     const short = shortOf(id);
     const key = start + short;
     const keys = [key, `${start}open`, leaseOf(key), `${start}closed`, voidOf(start, record.token)];
@@ -163,7 +163,7 @@ export class RedisRegister implements Register {
       scoreOf(record),
       this.replicates ? 1 : 0,
     ];
-    const answer = this.#commands.write(scripts.create, keys, args, this.#answer);
+    const answer = this.commands.write(scripts.create, keys, args, this.#answer);
     if (!this.#isCluster) return answer;
     return answer.catch(async (error) => ({ done: false, held: await this.#whileMoving(key, error) }));
   }
@@ -175,7 +175,7 @@ export class RedisRegister implements Register {
     // A restart: the request is sent again.
     const refusal = unlessClosed && record?.state === 'executing' ? this.#health.refusal : undefined;
     if (refusal) return Promise.reject(new StoreUnavailable(refusal, NOT_WRITTEN));
-    const start = this.#names.startOf(id);
+    const start = this.names.startOf(id);
     const short = shortOf(id);
     const key = start + short;
     const keys = [key, `${start}open`, leaseOf(key), `${start}closed`];
@@ -199,8 +199,8 @@ export class RedisRegister implements Register {
         counted ? resolutionField(counted) : '',
       );
     }
-    if (mayBeLost) return this.#commands.run(scripts.replace, keys, args, this.#answer.read);
-    const answer = this.#commands.write(scripts.replace, keys, args, this.#answer);
+    if (mayBeLost) return this.commands.run(scripts.replace, keys, args, this.#answer.read);
+    const answer = this.commands.write(scripts.replace, keys, args, this.#answer);
     if (waits && record?.completion)
       answer.catch((error) => {
         if (error instanceof NotReplicated && error.maybeWritten) this.#options.onUnreplicated?.();
@@ -209,10 +209,10 @@ export class RedisRegister implements Register {
   }
 
   read(id: Scope, mustLast = false): Promise<Seen | undefined> {
-    const key = this.#names.recordOf(id);
+    const key = this.names.recordOf(id);
     const keys = [key, leaseOf(key)];
-    if (mustLast && this.replicates) return this.#commands.write(scripts.readAndTouch, keys, [1], this.#seen);
-    const seen = this.#commands.run(scripts.read, keys, [0], this.#seen.read);
+    if (mustLast && this.replicates) return this.commands.write(scripts.readAndTouch, keys, [1], this.#seen);
+    const seen = this.commands.run(scripts.read, keys, [0], this.#seen.read);
     return this.#isCluster ? seen.catch((error) => this.#whileMoving(key, error)) : seen;
   }
 
@@ -223,7 +223,7 @@ export class RedisRegister implements Register {
     // Only Redis knows when it expires. redlock does not try to extend a lock that it takes for expired.
     if (lease.lock) lease.lock.expiration = Number.POSITIVE_INFINITY;
     const extended = await lease.lock?.extend(leaseMs).catch(() => undefined);
-    const name = leaseOf(this.#names.recordOf(id));
+    const name = leaseOf(this.names.recordOf(id));
     lease.lock = extended ?? (await this.#redlock.acquire([name], leaseMs).catch(() => undefined));
     // The owner has ended meanwhile, so a lock that was taken now would stay without an owner.
     if (this.#leases.get(owner) !== lease) void lease.lock?.release().catch(() => {});
@@ -240,7 +240,7 @@ export class RedisRegister implements Register {
 
   /** A node that does not answer counts as yes, so that no living owner is taken for dead. */
   async #isLeasedOnNodes(id: Scope): Promise<boolean> {
-    const name = leaseOf(this.#names.recordOf(id));
+    const name = leaseOf(this.names.recordOf(id));
     const answers = await Promise.all(this.#lockClients.map((node) => node.exists(name).catch(() => 1)));
     return answers.filter((answer) => answer > 0).length > answers.length / 2;
   }
@@ -255,27 +255,27 @@ export class RedisRegister implements Register {
   }
 
   list(query: { open: boolean; limit: number; cursor?: string | undefined }): Promise<Page> {
-    return this.#commands.call(() => listRecords(this.#access, query));
+    return this.commands.call(() => listRecords(this.#access, query));
   }
 
   countOpen(options: { executingSinceMs: number; signal?: AbortSignal | undefined }): Promise<OpenCount> {
-    return this.#commands.call(() => countOpen(this.#access, options));
+    return this.commands.call(() => countOpen(this.#access, options));
   }
 
   /** Rebuilds the index of open records from all records, in small steps. `report` gets how many keys were read. */
   repairIndex(report: (keys: number) => void): Promise<void> {
-    return this.#commands.call(() => repairIndex(this.#access, report));
+    return this.commands.call(() => repairIndex(this.#access, report));
   }
 
   async audit(id: Scope): Promise<AuditRecord[]> {
-    const key = auditOf(this.#names.recordOf(id));
-    return (await this.#commands.call(() => this.#client.lrange(key, 0, -1))).map(decodeAudit);
+    const key = auditOf(this.names.recordOf(id));
+    return (await this.commands.call(() => this.#client.lrange(key, 0, -1))).map(decodeAudit);
   }
 
   /** Undefined also if another master of a cluster has lost its mark. One that is away is looked at when it is back. */
   async readMark(mode: Mode): Promise<UsedMark | undefined> {
     const [main, , other] = this.#markKeys(mode);
-    const [text, isUsed, ...ids] = await this.#commands.call(() =>
+    const [text, isUsed, ...ids] = await this.commands.call(() =>
       Promise.all([
         this.#client.get(main),
         this.#client.exists(other),
@@ -288,8 +288,8 @@ export class RedisRegister implements Register {
 
   async mark(mode: Mode): Promise<UsedMark> {
     const args = [newToken().toString('hex'), MARK_LASTS_MS];
-    const mark = await this.#commands.write(scripts.mark, this.#markKeys(mode), args, MARKED);
-    await this.#commands.call(() =>
+    const mark = await this.commands.write(scripts.mark, this.#markKeys(mode), args, MARKED);
+    await this.commands.call(() =>
       Promise.all(this.#watched.slice(1).map((start) => this.#client.set(`${start}mark`, mark.id))),
     );
     return mark;
@@ -317,7 +317,7 @@ export class RedisRegister implements Register {
    */
   async #whileMoving(key: string, error: unknown): Promise<Seen> {
     if (!isMoving(error)) throw error;
-    const bytes = await this.#commands.call(() => this.#client.getBuffer(key));
+    const bytes = await this.commands.call(() => this.#client.getBuffer(key));
     const record = bytes === null ? undefined : decodeRecord(bytes);
     if (!record?.completion) throw error;
     return { record, expiresInMs: 0, isLeased: false };
@@ -331,7 +331,7 @@ export class RedisRegister implements Register {
   }
 
   get #access() {
-    return { commands: this.#commands, names: this.#names, hasLockNodes: this.isLeased !== undefined };
+    return { commands: this.commands, names: this.names, hasLockNodes: this.isLeased !== undefined };
   }
 }
 

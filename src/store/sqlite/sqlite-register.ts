@@ -170,18 +170,18 @@ export class SqliteRegister implements Register {
       const select = this.#prepare(
         'SELECT entry FROM audit WHERE record_id = ? AND expires_at > ? ORDER BY id',
       );
-      const rows = select.all(idBytes(id), this.#runningMs) as unknown as [string][];
+      const rows = select.all(idBytes(id), this.runningMs) as unknown as [string][];
       return rows.map(([entry]) => JSON.parse(entry));
     });
   }
 
   readMark(mode: Mode): Promise<UsedMark | undefined> {
-    return this.#reading(() => markOf(this.#prepare(SELECT_MARK).get(), mode, this.#runningMs));
+    return this.#reading(() => markOf(this.#prepare(SELECT_MARK).get(), mode, this.runningMs));
   }
 
   async mark(mode: Mode): Promise<UsedMark> {
     const row = await this.#writer.ask(COMMANDS.mark, mode, newToken().toString('hex'));
-    return markOf(row, mode, this.#runningMs) as UsedMark;
+    return markOf(row, mode, this.runningMs) as UsedMark;
   }
 
   async health(): Promise<StoreHealth> {
@@ -224,7 +224,7 @@ export class SqliteRegister implements Register {
   }
 
   #see(id: Scope): Seen | undefined {
-    const runningMs = this.#runningMs;
+    const runningMs = this.runningMs;
     const row = readSelected(this.#select, idBytes(id));
     return row && seen(row, runningMs);
   }
@@ -248,7 +248,7 @@ export class SqliteRegister implements Register {
     let after: [string, number] = [due, Number(id)];
     for (let examined = 0; examined < ROWS_PER_PAGE; examined += LISTED_AT_ONCE) {
       if (examined > 0) await nextTurn();
-      const runningMs = this.#runningMs;
+      const runningMs = this.runningMs;
       const found = select.all(...after, LISTED_AT_ONCE) as unknown as Found[];
       for (const [due, row, id] of found) {
         if (records.length === limit) return { records, cursor: cursorOf(after) };
@@ -269,7 +269,7 @@ export class SqliteRegister implements Register {
     let after: readonly [string, number] = BEFORE_ALL;
     do {
       signal?.throwIfAborted();
-      const runningMs = this.#runningMs;
+      const runningMs = this.runningMs;
       found = select.all(...after, COUNTED_AT_ONCE) as unknown as Found[];
       for (const [due, row, id, operation, state, createdAtMs] of found) {
         after = [due, row];
@@ -325,7 +325,8 @@ export class SqliteRegister implements Register {
     return statement;
   }
 
-  get #runningMs(): number {
+  /** The store's clock: see running-time.ts. */
+  get runningMs(): number {
     if (this.#isClosed) throw closed();
     return this.#writer.runningMs;
   }
