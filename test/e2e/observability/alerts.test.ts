@@ -7,6 +7,7 @@ import { expect, it, onTestFinished } from 'vitest';
 import { stringify } from 'yaml';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
+import { leaseOf, Names } from '../../../src/store/redis/commands.ts';
 import { Authority } from '../../support/certificates.ts';
 import { send, withdraw } from '../../support/client.ts';
 import { newFolder } from '../../support/command.ts';
@@ -236,9 +237,11 @@ async function storeIsLost(): Promise<Provocation> {
     const key = randomUUID();
     const answer = withdraw(gateway.url, { key, fault: HELD });
     await until(() => sandbox.requests.ofKey(key) > 0);
-    const names = () => redis.admin.keys(`oncegate:*${recordIdOf('gateway', 'M-ALPHA', key)}*`);
-    const lease = await until(async () => (await names()).find((name) => name.endsWith(':lease')));
-    return { key, answer, names, lease };
+    const name = new Names('oncegate').recordOf(recordIdOf('gateway', 'M-ALPHA', key));
+    const lease = leaseOf(name);
+    // The first renewal takes it.
+    await until(() => redis.admin.exists(lease));
+    return { key, answer, names: [name, lease], lease };
   };
   return {
     adminUrls: [gateway.adminUrl],
@@ -258,7 +261,7 @@ async function storeIsLost(): Promise<Provocation> {
       const lapsing = await held();
       await redis.admin.del(lapsing.lease);
       await until(() => metric(gateway.adminUrl, 'oncegate_lease_lost_total'));
-      await redis.admin.del(await lapsing.names());
+      await redis.admin.del(lapsing.names);
       const body = JSON.stringify(payoutBody());
       await another.start(newRequest({ merchant: 'M-ALPHA', key: lapsing.key, body }));
       sandbox.endDelays(lapsing.key);

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import type { Store } from '../../../src/store/contract.ts';
+import { leaseOf, Names } from '../../../src/store/redis/commands.ts';
 import { send, withdraw } from '../../support/client.ts';
 import { idle, scrape } from '../../support/metrics.ts';
 import { openStore } from '../../support/open-store.ts';
@@ -44,10 +45,10 @@ afterAll(async () => {
 async function held(key: string) {
   const answer = withdraw(stack.url, { key, fault: 'delay=60000' });
   await until(() => stack.sandbox.requests.ofKey(key) > 0);
-  const names = await until(async () => {
-    const found = await redis.admin.keys(`oncegate:*${recordIdOf('gateway', 'M-ALPHA', key)}*`);
-    return found.length === 2 ? found : undefined;
-  });
+  const name = new Names('oncegate').recordOf(recordIdOf('gateway', 'M-ALPHA', key));
+  // The first renewal takes the lease.
+  const names = [name, leaseOf(name)];
+  await until(async () => (await redis.admin.exists(...names)) === 2);
   return { answer, names };
 }
 

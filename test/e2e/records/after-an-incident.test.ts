@@ -9,6 +9,7 @@ import { openLedger } from '../../../src/ledger/open-ledger.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
 import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import type { AuditRecord, Execution, Store } from '../../../src/store/contract.ts';
+import { Names } from '../../../src/store/redis/commands.ts';
 import { withdraw } from '../../support/client.ts';
 import { FAST_START, inShell, newFolder, run } from '../../support/command.ts';
 import { type MoreConfig, parsedConfig, testConfig } from '../../support/config.ts';
@@ -223,8 +224,7 @@ it('a key that cannot be read does not keep the others in doubt, and a store tha
   const redis = await startRedis();
   const { requests, file, write, records } = await openIncident(300, onRedis(redis));
   const [damaged] = requests as [Execution];
-  const [key = ''] = await redis.admin.keys(`*{${damaged.scope}}`);
-  await redis.admin.set(key, 'damaged', 'KEEPTTL');
+  await redis.admin.set(new Names('oncegate').recordOf(damaged.scope), 'damaged', 'KEEPTTL');
   const seen = await executionsIn(file);
   // Of the damaged record nothing is known.
   const linesFor = (some: readonly Execution[]) =>
