@@ -98,7 +98,9 @@ export class Ledger implements Store {
     execution.memory = this.#memory();
     const rule: Rule<{ kind: 'started' } | rules.Meaning> = (held, stamp) =>
       rules.start(held, execution, this.#own, stamp);
-    return this.#apply(scope, undefined, rule, (answer) => this.#told(scope, answer), execution);
+    // Nothing is there, as far as this gateway knows, so the rule writes.
+    const told = (answer: { kind: 'started' } | rules.Meaning) => this.#told(scope, answer);
+    return this.#apply(scope, undefined, rule, told, execution) as Promise<StartAnswer>;
   }
 
   async peek({ scope, fingerprint }: { scope: Scope; fingerprint: Fingerprint }): Promise<PeekAnswer> {
@@ -251,10 +253,9 @@ export class Ledger implements Store {
   }
 
   /** Applies an event of an owner, which begins with what it wrote last. */
-  #applyOwn(owner: Owner, rule: Rule<Fenced>): Promise<Fenced> {
-    const guess = this.#guess(owner);
-    if (guess) return this.#apply(owner.scope, guess, rule, same);
-    return this.#register.read(owner.scope).then((seen) => this.#apply(owner.scope, seen, rule, same));
+  async #applyOwn(owner: Owner, rule: Rule<Fenced>): Promise<Fenced> {
+    const guess = this.#guess(owner) ?? (await this.#register.read(owner.scope));
+    return await this.#apply(owner.scope, guess, rule, same);
   }
 
   /** This process has not written the start, and another one may have. */
@@ -283,11 +284,11 @@ export class Ledger implements Store {
     finish: (answer: Answer) => Told,
     starter?: Owner,
     round = 0,
-  ): Promise<Told> {
+  ): Told | Promise<Told> {
     if (guess && guess.isLeased === undefined)
       return this.#askNodes(id, guess).then((held) => this.#apply(id, held, rule, finish, starter, round));
     const { answer, write } = rule(guess as Held | undefined, this.#stamp());
-    if (!write) return Promise.resolve(finish(answer));
+    if (!write) return finish(answer);
     const isOwn = write.record?.token === starter?.token;
     if (isOwn && starter?.memory) starter.memory.record = write.record;
     return this.#write(id, write).then(
