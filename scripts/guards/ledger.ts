@@ -32,7 +32,7 @@ export const ledgerGuards: readonly Guard[] = [
   ],
   [
     'an owner that was replaced keeps the record of another dead owner in flight',
-    [LEDGER, 'renew', '.record.token.equals(token)', ''],
+    [LEDGER, 'renew', 'seen?.record.token.equals(token)', 'seen'],
     ['contract/sqlite', 'renew, under a foreign token, where the scope is executing, is stale'],
   ],
   [
