@@ -105,9 +105,13 @@ export function listing(backend: Backend): void {
         await damage(nodes.place, damaged[number]?.scope as Scope);
       for (const inDoubt of [true, false]) {
         const { records } = await all(store, { inDoubt });
-        expect(scopesOf(records)).toEqual(scopesOf([...damaged, owner]));
+        // Of a completed record the index of open records knows nothing.
+        const expected = damaged.filter(
+          (_, at) => !inDoubt || !backend.damages[at]?.[2]?.includes('completed'),
+        );
+        expect(scopesOf(records)).toEqual(scopesOf([...expected, owner]));
         const unreadable = records.filter((record) => record.unreadable !== undefined);
-        expect(scopesOf(unreadable)).toEqual(scopesOf(damaged));
+        expect(scopesOf(unreadable)).toEqual(scopesOf(expected));
         for (const record of unreadable) expect(record.unreadable).toMatch(/\w/);
       }
     });

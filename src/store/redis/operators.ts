@@ -36,10 +36,11 @@ export const resolutionField = ({ as, by }: NonNullable<Replace['counted']>): st
 /** See `Register.list`. The cursor of open records is the last id of the page before. */
 export async function listRecords(
   access: Access,
-  { open, limit, cursor = '' }: { open: boolean; limit: number; cursor?: string | undefined },
+  { open, limit, cursor: last }: { open: boolean; limit: number; cursor?: string | undefined },
 ): Promise<Page> {
-  if (!open) return await scanRecords(access, limit, cursor);
-  if (!/^(?:[0-9a-f]{64})?$/.test(cursor)) throw new UnknownCursor();
+  if (!open) return await scanRecords(access, limit, last);
+  const cursor = last ?? '0'.repeat(64);
+  if (!ID.test(cursor)) throw new UnknownCursor();
   const { partitions } = access.names;
   const records: Listed[] = [];
   for (let from = access.names.partitionOf(cursor); from < PARTITIONS; from += AT_ONCE) {
@@ -123,11 +124,13 @@ async function listedOf({ commands, names, hasLockNodes }: Access, id: Scope): P
 }
 
 /** All records, by SCAN, one master after the other. The cursor: address, SCAN's own cursor, ids that did not fit into the page. */
-async function scanRecords(access: Access, limit: number, cursor: string): Promise<Page> {
+async function scanRecords(access: Access, limit: number, cursor: string | undefined): Promise<Page> {
   const masters = mastersOf(access.commands.client);
   const names = [...masters.keys()];
   const words =
-    cursor === '' ? [names[0] ?? '', '0'] : Buffer.from(cursor, 'base64url').toString('latin1').split(' ');
+    cursor === undefined
+      ? [names[0] ?? '', '0']
+      : Buffer.from(cursor, 'base64url').toString('latin1').split(' ');
   let [master = '', position = '', ...pending] = words;
   if (!masters.has(master) || !/^(?:\d{1,20}|end)$/.test(position) || !pending.every((id) => ID.test(id)))
     throw new UnknownCursor();
