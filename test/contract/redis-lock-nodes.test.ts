@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
-import type { Store } from '../../src/store/contract.ts';
+import type { Execution, Store } from '../../src/store/contract.ts';
 import { openStore } from '../support/open-store.ts';
 import { type RedisServer, startRedis } from '../support/redis-server.ts';
 import { duplicateOf, paid } from '../support/requests.ts';
@@ -26,12 +26,13 @@ async function withLockNodes() {
   return { main, locks, store, other, [Symbol.asyncDispose]: dispose };
 }
 
-/** A start takes its lease on the nodes that the store is connected to, and a store does not wait for its lock nodes. */
+/** A renewal takes the lease on the nodes that the store is connected to, and a store does not wait for its lock nodes. */
 async function connectToAll(store: Store, locks: RedisServer[]): Promise<void> {
   const holds = (leases: string, withinMs?: number) =>
     until(async () => (await leasesOn(locks)).join() === leases, withinMs);
   await until(async () => {
     const owner = await bring(store, 'executing');
+    await store.renew(owner);
     const isOnAll = await holds('1,1,1', 1000).catch(() => false);
     await store.release(owner);
     await holds('0,0,0');
@@ -46,6 +47,8 @@ it.concurrent('the lock nodes hold the leases, and one of them may die', async (
   await using nodes = await withLockNodes();
   const { main, locks, store, other } = nodes;
   const owner = await bring(store, 'executing');
+  expect(await leasesOn(locks)).toEqual([0, 0, 0]);
+  expect(await store.renew(owner)).toBe('ok');
   await until(async () => (await leasesOn(locks)).join() === '1,1,1');
   expect(await leasesOn([main])).toEqual([0]);
 
@@ -98,6 +101,7 @@ it.concurrent('a replay, a duplicate and a conflict ask no lock node', async () 
     );
     return counts.reduce((sum, count) => sum + count, 0);
   };
+  expect(await store.renew(owners[0] as Execution)).toBe('ok');
   await until(async () => (await leasesOn(locks)).join() === '1,1,1');
   const before = await asked();
   const kinds = await Promise.all(owners.map(async (owner) => (await other.start(duplicateOf(owner))).kind));
@@ -144,7 +148,7 @@ it.concurrent('a start that asks the lock nodes does not go on when its redis wa
     await main.admin.multi().flushall().call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes').exec();
     await until(() => slow.refusing === undefined);
     expect(await late).toMatch('redis: connected again');
-    expect(await main.admin.keys('test:v2:{*}')).toEqual([]);
+    expect(await main.admin.keys('{test:3:*')).toEqual([]);
   } finally {
     await slow.close();
     await wire.close();

@@ -105,7 +105,7 @@ describe.concurrent('with a replica that writes wait for', () => {
     const next = newRequest();
     await primary.admin.script('FLUSH');
     replica.freeze();
-    await expect(store.start(next)).rejects.toThrow('the start did not reach its replicas');
+    await expect(store.start(next)).rejects.toThrow('did not reach its replicas');
   });
 
   it('a start that it does not acknowledge fails, and can be released', async () => {
@@ -146,9 +146,10 @@ describe.concurrent('with a replica that writes wait for', () => {
       replica.freeze();
       const owner = await bring(other, 'completed');
       await expect(store[read](duplicateOf(owner))).rejects.toThrow('did not reach its replicas');
-      // These answers lead to no execution and no replay.
+      // Its mark keeps a late result from being kept for too short a time.
+      await expect(store[read](duplicateOf(doubtful))).rejects.toThrow('did not reach its replicas');
+      // This answer leads to no execution and no replay.
       expect(await store[read](duplicateOf(executing))).toEqual({ kind: 'in_flight' });
-      expect(await store[read](duplicateOf(doubtful))).toMatchObject({ kind: 'in_doubt' });
       replica.thaw();
       const replay = async (): Promise<unknown> =>
         await store[read](duplicateOf(owner)).catch(() => undefined);
@@ -222,7 +223,7 @@ describe.concurrent('with a replica that writes wait for', () => {
     replica.freeze();
     const resolution = { as: 'completed' as const, completion: paid() };
     const resolved = store.resolve(owner.scope, owner.token, resolution, note);
-    await expect(resolved).rejects.toThrow('the resolution did not reach its replicas');
+    await expect(resolved).rejects.toThrow('did not reach its replicas');
     expect(await store.get(owner.scope)).toMatchObject({ state: 'completed' });
     expect(await store.resolve(owner.scope, owner.token, resolution, note)).toBe('changed');
   });

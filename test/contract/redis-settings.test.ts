@@ -118,8 +118,8 @@ describe('the health check of a redis', () => {
     const store = await openStore({ kind: 'redis', url: server.url, prefix: 'test' });
     onTestFinished(() => store.close());
     expect(await store.health()).toEqual({ ok: true, detail: 'redis', warnings: [] });
-    const keys = await server.admin.keys('test:v2:*');
-    expect(keys).toEqual([`test:v2:probe:${GATEWAY_ID}`]);
+    const keys = await server.admin.keys('{test:3:*');
+    expect(keys).toEqual([`{test:3:0}:probe:${GATEWAY_ID}`]);
     expect(await server.admin.pttl(keys[0] ?? '')).toBeGreaterThan(0);
     expect(await store.list({ inDoubt: false, limit: 10 })).toEqual({ records: [] });
   });

@@ -105,11 +105,11 @@ describe.concurrent('when a reply is lost on the wire', () => {
 
 describe.concurrent('when the connection is cut', () => {
   it.each([
-    ['start', 'absent', 'set', 2],
+    ['start', 'absent', 'set', 1],
     ['complete', 'executing', 'set', 1],
-    ['markInDoubt', 'executing', 'setrange', 3],
-    ['release', 'executing', 'del', 2],
-    ['restart', 'in_doubt', 'set', 2],
+    ['markInDoubt', 'executing', 'set', 1],
+    ['release', 'executing', 'del', 1],
+    ['restart', 'in_doubt', 'set', 1],
   ] as const)('during a %s, the script is executed once', async (write, from, command, calls) => {
     await using line = await withWire({});
     const { server, wire, store, healed } = line;

@@ -249,8 +249,10 @@ export async function repairIndex(access: Access, report: (keys: number) => void
   const { names, commands } = access;
   const { client } = commands;
   for (const start of names.partitions) {
-    const type = await client.type(`${start}open`);
-    if (type !== 'zset' && type !== 'none') await client.del(`${start}open`);
+    await client.zrange(`${start}open`, '0', '0').catch((error) => {
+      wrongTypeAsNone(error);
+      return client.del(`${start}open`);
+    });
     for (let rank = 0, entries = ['']; entries.length > 0; ) {
       entries = await entriesOf(access, start, rank, rank + ENTRIES - 1);
       const swept = entries.length > 0 ? await sweep(access, start, entries) : [];

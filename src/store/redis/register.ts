@@ -203,7 +203,7 @@ export class RedisRegister implements Register {
     const answer = this.commands.write(scripts.replace, keys, args, this.#answer);
     if (waits && record?.completion)
       answer.catch((error) => {
-        if (error instanceof NotReplicated && error.maybeWritten) this.#options.onUnreplicated?.();
+        if (error instanceof NotReplicated) this.#options.onUnreplicated?.();
       });
     return answer;
   }
