@@ -95,9 +95,14 @@ export class Ledger implements Store {
 
   start(execution: Execution): Promise<StartAnswer> {
     const { scope } = execution;
+    const { connection } = this;
     execution.memory = this.#memory();
-    const rule: Rule<{ kind: 'started' } | rules.Meaning> = (held, stamp) =>
-      rules.start(held, execution, this.#own, stamp);
+    const rule: Rule<{ kind: 'started' } | rules.Meaning> = (held, stamp) => {
+      // Between two rounds: a new connection may lead to a store that has forgotten what the old one knew.
+      if (this.connection !== connection)
+        throw new StoreUnavailable('the store was connected again', { maybeWritten: false });
+      return rules.start(held, execution, this.#own, stamp);
+    };
     // Nothing is there, as far as this gateway knows, so the rule writes.
     const told = (answer: { kind: 'started' } | rules.Meaning) => this.#told(scope, answer);
     return this.#apply(scope, undefined, rule, told, execution) as Promise<StartAnswer>;
