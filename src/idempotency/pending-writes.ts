@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Clock, within } from '../lib/clock.ts';
 import { Tally } from '../lib/roster.ts';
-import { UnreadableRecord } from '../store/contract.ts';
+import { StoreClosed, UnreadableRecord } from '../store/contract.ts';
 
 const FIRST_PAUSE_MS = 50;
 const LONGEST_PAUSE_MS = 500;
@@ -28,6 +28,7 @@ export class PendingWrites {
   readonly #pending = new Tally();
   readonly #ending = new AbortController();
   #working = false;
+  #isClosing = false;
 
   constructor(clock: Clock) {
     this.#clock = clock;
@@ -48,8 +49,9 @@ export class PendingWrites {
     return answer;
   }
 
-  /** Waits until every write is answered, at most `ms`. Then tries the others once more, and gives up those that fail. */
+  /** Waits until every write is answered, or a copy has closed the store, at most `ms`. Then tries the others once more, and gives up those that fail. */
   async close(ms: number): Promise<void> {
+    this.#isClosing = true;
     await within(this.#pending.idle(), ms);
     this.#ending.abort();
     await this.#pending.idle();
@@ -84,7 +86,9 @@ export class PendingWrites {
       pending.resolve(await pending.write());
       return undefined;
     } catch (error) {
-      const isFinal = error instanceof UnreadableRecord || this.#ending.signal.aborted;
+      // A copy that is undone opens the store again, so a process that goes on repeats what it refuses.
+      const isRefused = error instanceof StoreClosed && this.#isClosing;
+      const isFinal = isRefused || error instanceof UnreadableRecord || this.#ending.signal.aborted;
       if (!isFinal && this.#clock.monotonicMs() < pending.untilMs) return pending;
       pending.resolve(undefined);
       return undefined;

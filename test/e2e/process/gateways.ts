@@ -19,7 +19,7 @@ export async function openSandbox(): Promise<Sandbox> {
   return sandbox;
 }
 
-export const configFor = (sandbox: Sandbox, more: MoreConfig = {}): ConfigInput =>
+export const configFor = (sandbox: Pick<Sandbox, 'url'>, more: MoreConfig = {}): ConfigInput =>
   testConfig(newFolder(), sandbox.url, more);
 
 /** A gateway process that is killed after the test file if it still runs. */

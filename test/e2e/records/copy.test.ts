@@ -1,6 +1,9 @@
+import { spawn } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it, onTestFinished } from 'vitest';
 import { stringify } from 'yaml';
@@ -8,7 +11,9 @@ import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { send, withdraw } from '../../support/client.ts';
 import { newFolder, run, runProcess } from '../../support/command.ts';
 import type { ConfigInput, MoreConfig } from '../../support/config.ts';
+import { openHeldBackend } from '../../support/held-backend.ts';
 import { startRedis } from '../../support/redis-server.ts';
+import { MAIN, track } from '../../support/spawn.ts';
 import { openGateway, openStack } from '../../support/stack.ts';
 import { onRedis, type StoreKind } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
@@ -18,13 +23,11 @@ import { configFor, isReplay, openSandbox } from '../process/gateways.ts';
 const MERCHANTS = 12;
 const redis = await startRedis();
 
-/** One key, what its requests were answered, and when. */
+/** One key, and what its requests were answered. */
 interface Payout {
   key: string;
   body?: Buffer | undefined;
-  /** On the monotonic clock. */
-  refusedAtMs: number[];
-  acceptedAtMs?: number;
+  refusals: number;
   isInDoubt: boolean;
 }
 
@@ -49,12 +52,12 @@ class Load {
   }
 
   get accepted(): Payout[] {
-    return this.payouts.filter(({ acceptedAtMs }) => acceptedAtMs !== undefined);
+    return this.payouts.filter(({ body }) => body !== undefined);
   }
 
   async #merchant(at: number): Promise<void> {
     for (let number = 0; !this.#isStopping; number++) {
-      const payout: Payout = { key: randomUUID(), refusedAtMs: [], isInDoubt: false };
+      const payout: Payout = { key: randomUUID(), refusals: 0, isInDoubt: false };
       this.payouts.push(payout);
       // Every tenth execution has no answer, and every fifth is slow enough to run across the switch.
       const fault = number % 10 === 9 ? 'execute-then-reset' : `delay=${number % 5 === 4 ? 400 : 10 + at}`;
@@ -65,26 +68,17 @@ class Load {
 
   /** Sends the payout once. */
   async #isPaid(payout: Payout, fault: string): Promise<boolean> {
-    const { url } = this.gateways[payout.refusedAtMs.length % this.gateways.length] as { url: string };
+    const { url } = this.gateways[payout.refusals % this.gateways.length] as { url: string };
     const answer = await withdraw(url, { key: payout.key, fault }).catch(() => undefined);
     if (answer?.status === 201) {
-      payout.acceptedAtMs ??= performance.now();
       payout.body ??= answer.body;
       expect(answer.body).toEqual(payout.body);
       return true;
     }
     if (answer && codeOf(answer) === 'outcome_unknown') payout.isInDoubt = true;
-    else payout.refusedAtMs.push(performance.now());
+    else payout.refusals++;
     return false;
   }
-}
-
-/** The longest time in which no merchant was paid that begins with a refusal. */
-function pauseOf({ payouts, accepted }: Load): number {
-  const acceptances = accepted.map(({ acceptedAtMs }) => acceptedAtMs as number);
-  const refusals = payouts.flatMap(({ refusedAtMs }) => refusedAtMs);
-  const pauses = refusals.map((fromMs) => Math.min(...acceptances.filter((atMs) => atMs > fromMs)) - fromMs);
-  return Math.max(0, ...pauses.filter(Number.isFinite));
 }
 
 function expectEachPaidOnce({ payouts, accepted }: Load, sandbox: Sandbox): void {
@@ -99,6 +93,12 @@ function storeOn(kind: StoreKind): MoreConfig {
     ...sections,
     ...(sections.store && { store: { ...sections.store, prefix: randomUUID() } as never }),
   };
+}
+
+async function opened(config: ConfigInput) {
+  const gateway = await openGateway(config);
+  onTestFinished(() => gateway.shutdown());
+  return gateway;
 }
 
 function written(config: object): string {
@@ -120,26 +120,18 @@ it.each([
     const load = new Load([...olds]);
     await until(() => load.accepted.length > 10 * MERCHANTS);
 
-    expect(await runProcess(['records', 'copy', ...files, '--prepare'])).toMatchObject({
-      code: 0,
-      stderr: '',
-    });
-    const news = await Promise.all([openGateway(newConfig), openGateway(newConfig)]);
-    onTestFinished(async () => void (await Promise.all(news.map((gateway) => gateway.shutdown()))));
-    for (const { adminUrl } of news) expect((await send(adminUrl, { path: '/readyz' })).status).toBe(503);
-    load.gateways.push(...news);
-    const before = load.accepted.length;
     const ended = await runProcess(['records', 'copy', ...files]);
-    expect(ended).toMatchObject({ code: 0, stderr: '' });
-    expect(load.accepted.length).toBeGreaterThan(before);
-    const [, reported] = /paused for (\d+) ms/.exec(ended.stdout) ?? [];
-    expect(Number(reported)).toBeLessThan(1000);
-
-    const switched = load.accepted.length;
-    await until(() => load.accepted.length > switched + 5 * MERCHANTS);
+    expect(ended).toMatchObject({ code: 0, stderr: expect.stringMatching(/^closed .*\n(?:.*\n)*opened /) });
+    const [, records] = /^records +(\d+)$/m.exec(ended.stdout) ?? [];
+    expect(Number(records)).toBeGreaterThanOrEqual(load.accepted.length);
+    const before = load.accepted.length;
+    for (const { adminUrl } of olds) expect((await send(adminUrl, { path: '/readyz' })).status).toBe(503);
+    const news = await Promise.all([opened(newConfig), opened(newConfig)]);
+    // Merchants still reach the old ones at times.
+    load.gateways.push(...news);
+    await until(() => load.accepted.length > before + 5 * MERCHANTS);
     await Promise.all(olds.map((gateway) => gateway.shutdown()));
     await load.stop();
-    expect(pauseOf(load)).toBeLessThan(1000);
     expectEachPaidOnce(load, sandbox);
 
     // Every key is known on the other side.
@@ -149,9 +141,70 @@ it.each([
       else expect([retry.status, isReplay(retry), retry.body]).toEqual([201, true, body]);
     }
     expectEachPaidOnce(load, sandbox);
+    expect(await runProcess(['records', 'copy', ...files])).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining('the source was moved'),
+    });
   },
   120_000,
 );
+
+it('a copy from redis to sqlite waits for a payout that runs, is killed, and goes on: the payout is replayed there', async () => {
+  const held = await openHeldBackend();
+  const [from, to] = [configFor(held, storeOn('redis')), configFor(held, storeOn('sqlite'))];
+  const [old, files] = [await opened(from), ['--from', written(from), '--to', written(to)]];
+  const key = randomUUID();
+  const paying = withdraw(old.url, { key });
+  await until(() => held.requests.includes(key));
+  const child = track(spawn(process.execPath, [MAIN, 'records', 'copy', ...files], { stdio: 'pipe' }));
+  let said = '';
+  child.stderr?.on('data', (chunk) => {
+    said += chunk;
+  });
+  await until(() => said.includes('waiting for 1 requests: withdraw of'));
+  expect(said).toContain(`key ${key}, on gateway `);
+  child.kill('SIGKILL');
+  await once(child, 'exit');
+  const closed = await withdraw(old.url, { key: randomUUID() });
+  expect([closed.status, codeOf(closed)]).toEqual([503, 'store_unavailable']);
+
+  const ended = runProcess(['records', 'copy', ...files]);
+  held.answerAll();
+  expect(await ended).toMatchObject({ code: 0 });
+  const { status, body } = await paying;
+  expect(status).toBe(201);
+  const retry = await withdraw((await opened(to)).url, { key });
+  expect([retry.status, isReplay(retry), retry.body]).toEqual([201, true, body]);
+  expect(held.requests).toEqual([key]);
+});
+
+it('a copy that does not wait for a payout cuts it off: its merchant is answered, and its key is in doubt', async () => {
+  const held = await openHeldBackend();
+  const more = { idempotency: { completeRetryMs: 500 }, lock: { leaseMs: 3000 } };
+  const [from, to] = [
+    configFor(held, { ...storeOn('sqlite'), ...more }),
+    configFor(held, { ...storeOn('redis'), ...more }),
+  ];
+  const [old, files] = [await openGateway(from), ['--from', written(from), '--to', written(to)]];
+  const key = randomUUID();
+  const paying = withdraw(old.url, { key });
+  await until(() => held.requests.includes(key));
+  expect(await runProcess(['records', 'copy', ...files, '--although-alive'])).toMatchObject({
+    code: 0,
+    stdout: expect.stringMatching(/^requests that were not waited for +1$/m),
+    stderr: expect.stringMatching(
+      new RegExp(`^not waiting for withdraw of \\S+, key ${key}, on gateway `, 'm'),
+    ),
+  });
+  held.answerAll();
+  expect((await paying).status).toBe(201);
+  const stoppedAtMs = performance.now();
+  await old.shutdown();
+  expect(performance.now() - stoppedAtMs).toBeLessThan(10_000);
+  const next = await opened(to);
+  await until(async () => codeOf(await withdraw(next.url, { key })) === 'outcome_unknown');
+  expect(held.requests).toEqual([key]);
+});
 
 it('a gateway that observes takes no part in a copy from redis to sqlite', async () => {
   const source = await openStack(storeOn('redis'));
@@ -162,40 +215,61 @@ it('a gateway that observes takes no part in a copy from redis to sqlite', async
   const [oldObserves, newObserves] = [written(observing(source.config)), written(observing(to))];
   const copy = (fromFile: string, toFile: string, ...more: string[]) =>
     run(['records', 'copy', '--from', fromFile, '--to', toFile, ...more]);
-  for (const more of [[], ['--prepare']]) {
-    for (const [files, option] of [
-      [[oldObserves, next], '--from'],
-      [[old, newObserves], '--to'],
-    ] as const)
-      expect(await copy(...files, ...more)).toMatchObject({
-        code: 1,
-        stdout: '',
-        stderr: expect.stringContaining(`the configuration of ${option} has idempotency.mode: observe`),
-      });
-  }
+  for (const [files, option] of [
+    [[oldObserves, next], '--from'],
+    [[old, newObserves], '--to'],
+  ] as const)
+    expect(await copy(...files)).toMatchObject({
+      code: 1,
+      stdout: '',
+      stderr: expect.stringContaining(`the configuration of ${option} has idempotency.mode: observe`),
+    });
   const readiness = async ({ adminUrl }: { adminUrl: string }) =>
     (await send(adminUrl, { path: '/readyz' })).status;
   expect(await readiness(source)).toBe(200);
 
-  expect(await copy(old, next, '--prepare')).toMatchObject({ code: 0 });
   // Its configuration was changed after the command has read it.
-  const observes = await openGateway(observing(to));
-  onTestFinished(() => observes.shutdown());
-  expect(await readiness(observes)).toBe(503);
-  expect(await copy(oldObserves, newObserves, '--undo')).toMatchObject({ code: 0 });
+  const observes = await opened(observing(source.config));
   expect(await readiness(observes)).toBe(200);
+  expect(await copy(old, next)).toMatchObject({ code: 0 });
+  expect(await readiness(observes)).toBe(503);
 });
 
-it('stores whose configurations note their mark in the same file are not copied: each would be refused for the other', async () => {
+it('a copy that has not ended is undone: the old store serves again, after a restart', async () => {
+  const source = await openStack(storeOn('sqlite'));
+  onTestFinished(() => source.close());
+  const to = configFor(source.sandbox, storeOn('redis'));
+  const files = ['--from', written(source.config), '--to', written(to)];
+  expect((await withdraw(source.url, { key: randomUUID() })).status).toBe(201);
+  using database = new DatabaseSync(join((source.config.store as { path: string }).path, 'records.db'));
+  database.exec("UPDATE records SET token = x'00'");
+  expect(await run(['records', 'copy', ...files])).toMatchObject({
+    code: 1,
+    stderr: expect.stringMatching(/1 records cannot be read(?:.*\n)+oncegate: [0-9a-f]{64}: /),
+  });
+  expect(codeOf(await withdraw(source.url, { key: randomUUID() }))).toBe('store_unavailable');
+  expect(await run(['records', 'copy', ...files, '--undo'])).toMatchObject({
+    code: 0,
+    stderr: 'opened the source again: restart its gateways. The destination stays closed\n',
+  });
+  expect(codeOf(await withdraw(source.url, { key: randomUUID() }))).toBe('store_unavailable');
+  expect((await withdraw((await opened(source.config)).url, { key: randomUUID() })).status).toBe(201);
+  expect(await run(['records', 'copy', ...files, '--undo'])).toMatchObject({
+    code: 1,
+    stderr: expect.stringContaining('no copy has closed the source'),
+  });
+});
+
+it('stores whose configurations note their identities in the same file are not copied: each would be refused for the other', async () => {
   const sandbox = await openSandbox();
-  const identityFile = join(newFolder(), 'mark.json');
+  const identityFile = join(newFolder(), 'identity.json');
   const sharing = () => {
     const config = configFor(sandbox);
     return written({ ...config, store: { ...config.store, identityFile } });
   };
   const [from, to] = [sharing(), sharing()];
-  expect(await run(['records', 'copy', '--from', from, '--to', to, '--prepare'])).toMatchObject({
+  expect(await run(['records', 'copy', '--from', from, '--to', to])).toMatchObject({
     code: 1,
-    stderr: expect.stringContaining(`note the mark of their store in ${identityFile}`),
+    stderr: expect.stringContaining(`note the identity of their store in ${identityFile}`),
   });
 });
