@@ -4,13 +4,8 @@ const HEADERS = 'src/backend/headers.ts';
 const IDEMPOTENCY = 'src/middleware/idempotency.ts';
 const RECORDING = 'src/middleware/recording.ts';
 
-/** Which keys are valid, which paths need none, who may read the admin port, and who the client is. */
+/** Which keys are valid, which paths need none, and who the client is. */
 export const accessGuards: readonly Guard[] = [
-  [
-    'everyone in the network may read the metrics',
-    ['src/admin/options.ts', 'adminOptions', 'isLoopback(host)', 'true'],
-    ['unit/config-admin', 'an admin port without a token > is refused on 0.0.0.0'],
-  ],
   [
     'a page on another port of the host uses the console by its cookie alone',
     ['src/admin/console/sessions.ts', 'digestOf', "[cookie, secret].join(' ')", 'cookie || secret'],

@@ -36,6 +36,14 @@ export const ledgerGuards: readonly Guard[] = [
     ['contract/sqlite', 'renew, under a foreign token, where the scope is executing, is stale'],
   ],
   [
+    'a start goes on with a store that is another one by then, or was emptied',
+    [LEDGER, 'start', 'this.connection !== connection', 'false'],
+    [
+      'contract/redis-lock-nodes',
+      'a start that asks the lock nodes does not go on when its redis was replaced',
+    ],
+  ],
+  [
     'an owner counts as dead although the lock nodes have its lease',
     [LEDGER, '#askNodes', 'rules.needsLease(seen)', 'false'],
     ['contract/redis-lock-nodes', 'no owner counts as dead while most lock nodes are down'],
