@@ -26,9 +26,9 @@ export const fenceGuards: readonly Guard[] = [
     ['engine/fence', 'may not send if its start took longer than the lease'],
   ],
   [
-    'once an owner was asked whether it still is one, it may send at any time',
-    [EXECUTION, '#askOwner', '? maySendNow', '? () => true'],
-    ['engine/fence', 'after a restart may not send once monotonicMs has passed a lease'],
+    'an owner that has asked whose the key is may send for longer than without asking',
+    [EXECUTION, '#askOwner', 'isAlive() && maySend()', 'isAlive()'],
+    ['engine/owner-question', 'may not send once others may take it for dead'],
   ],
   [
     'an owner that was paused while it connected sends a request whose key an operator has released',
@@ -37,7 +37,7 @@ export const fenceGuards: readonly Guard[] = [
   ],
   [
     'a machine that was frozen with both its clocks sends a request whose key has another owner',
-    [EXECUTION, '#askOwner', 'isOwner && maySend()', 'maySend()'],
+    [EXECUTION, '#askOwner', 'clock.monotonicMs() - askedMs < aliveForMs', 'aliveForMs >= 0'],
     ['engine/owner-question', 'sends nothing when the key has another owner'],
   ],
   [

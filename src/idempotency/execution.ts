@@ -178,14 +178,16 @@ export class Executions {
 
   /**
    * A lookup or a retry may have released or restarted the key while this machine was frozen with both its clocks, which the
-   * fence cannot notice. So the record is read once more, and the fence counts from before that read.
+   * fence cannot notice. So the record is read once more. From before that read, this execution may be sent for as long as the
+   * record's age by the store's clock keeps others from taking it for dead, and never after the fence of its start.
    *
    * @returns undefined: this execution is not, or may not be, the owner any more, so nothing may be sent
    */
   async #askOwner(execution: Execution, maySend: () => boolean): Promise<(() => boolean) | undefined> {
-    const maySendNow = fenceFrom(this.#clock, this.#leaseMs);
-    const isOwner = await this.#store.isOwner(execution).catch(() => false);
-    return isOwner && maySend() ? maySendNow : undefined;
+    const askedMs = this.#clock.monotonicMs();
+    const aliveForMs = await this.#store.aliveForMs(execution).catch(() => 0);
+    const isAlive = () => this.#clock.monotonicMs() - askedMs < aliveForMs;
+    return isAlive() ? () => isAlive() && maySend() : undefined;
   }
 
   /** Undoes a start or a restart under which nothing was sent. */

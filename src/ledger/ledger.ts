@@ -181,9 +181,10 @@ export class Ledger implements Store {
     );
   }
 
-  async isOwner({ scope, token }: Owner): Promise<boolean> {
+  async aliveForMs({ scope, token }: Owner): Promise<number> {
     const seen = await this.#register.read(scope);
-    return seen?.record.state === 'executing' && seen.record.token.equals(token);
+    const isOwner = seen?.record.state === 'executing' && seen.record.token.equals(token);
+    return isOwner ? rules.youngForMs(seen) : 0;
   }
 
   async get(scope: Scope): Promise<IdempotencyRecord | undefined> {

@@ -215,6 +215,10 @@ export function resolve(
 export const isAlive = (held: Held): boolean =>
   held.isLeased || (held.record.state === 'executing' && isYoung(held));
 
+/** For how long the age of an executing record still shows that its owner is alive. Not positive: it does not. */
+export const youngForMs = (held: Omit<Held, 'isLeased'>): number =>
+  held.record.lifetimes.leaseMs - Math.abs(ageMs(held));
+
 /** Can what the record means depend on its lease? Only then need lock nodes be asked. */
 export function needsLease(held: Omit<Held, 'isLeased'>): boolean {
   const { state, ownerGaveUp } = held.record;
@@ -246,9 +250,7 @@ const ageMs = ({ record, expiresInMs }: Omit<Held, 'isLeased'>): number =>
  * Until the first renewal, an owner is alive for a lease from its start. A clock of the store that was stepped back makes the age
  * negative, and must not keep a dead owner alive.
  */
-function isYoung(held: Omit<Held, 'isLeased'>): boolean {
-  return Math.abs(ageMs(held)) < held.record.lifetimes.leaseMs;
-}
+const isYoung = (held: Omit<Held, 'isLeased'>): boolean => youngForMs(held) > 0;
 
 const isOf = ({ record }: Held, token: Token): boolean => record.token.equals(token);
 

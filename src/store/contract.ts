@@ -290,8 +290,11 @@ export interface Store {
    * again. The command may still arrive, so the token is void for {@link VOID_TOKEN_MS}. Repeat it until the store answers.
    */
   takeBack(owner: Owner): Promise<Fenced>;
-  /** Does the record still show this owner executing? Asked before dispatch where a machine may release or restart the key. */
-  isOwner(owner: Owner): Promise<boolean>;
+  /**
+   * For how long the record's age still shows everybody that this owner is executing, by the store's clock. Not positive: it does
+   * not. Asked before dispatch where a machine may release or restart the key.
+   */
+  aliveForMs(owner: Owner): Promise<number>;
   /** The whole record, or undefined if there is none. */
   get(scope: Scope): Promise<IdempotencyRecord | undefined>;
   /** Is the record executing, and its owner dead? Only reads. */

@@ -65,7 +65,7 @@ export function measured(
     release: (owner) => timed('release', store.release(owner), owner.scope),
     markInDoubt: (owner, cause) => timed('in_doubt', store.markInDoubt(owner, cause), owner.scope),
     takeBack: (owner) => timed('release', store.takeBack(owner), owner.scope),
-    isOwner: (owner) => timed('peek', store.isOwner(owner), owner.scope),
+    aliveForMs: (owner) => timed('peek', store.aliveForMs(owner), owner.scope),
     get: (scope) => timed('get', store.get(scope), scope),
     isOwnerGone: (scope) => timed('peek', store.isOwnerGone(scope), scope),
     expiresInMs: (scope) => timed('expires_in', store.expiresInMs(scope)),

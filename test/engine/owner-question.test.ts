@@ -1,23 +1,25 @@
 import { expect, it } from 'vitest';
 import { Ledger } from '../../src/ledger/ledger.ts';
-import { systemClock } from '../../src/lib/clock.ts';
+import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import { MemoryRegister } from '../../src/store/memory.ts';
-import { newCall, Rig, replayFor, retryOf } from '../support/engine.ts';
+import { newCall, notSent, Rig, replayFor, retryOf } from '../support/engine.ts';
 import { FaultyStore } from '../support/faulty-store.ts';
+import { movableClock } from '../support/movable-clock.ts';
 import { GATEWAY_ID, LONG } from '../support/open-store.ts';
 import { until } from '../support/until.ts';
 
 /** Two gateways on a store whose clock the test moves. To the gateways no time passes. */
-function twoGateways(rig: Rig) {
+function twoGateways(rig: Rig, clock: Clock = systemClock) {
   let nowMs = 0;
   const register = new MemoryRegister(() => nowMs);
-  const ledger = () => new Ledger(register, { gatewayId: GATEWAY_ID, lifetimes: LONG, clock: systemClock });
+  const ledger = () => new Ledger(register, { gatewayId: GATEWAY_ID, lifetimes: LONG, clock });
   const frozen = new FaultyStore(ledger());
   const store = ledger();
   const pass = (ms: number) => {
     nowMs += ms;
   };
-  return { frozen, store, pass, first: rig.engine(frozen), second: rig.engine(store) };
+  const first = rig.engine(frozen, {}, undefined, clock);
+  return { frozen, store, pass, first, second: rig.engine(store) };
 }
 
 const released = { as: 'released' } as const;
@@ -28,10 +30,10 @@ it.each(['lookup', 'retry'] as const)(
   async (inDoubt) => {
     await using rig = new Rig();
     const { frozen, store, pass, first, second } = twoGateways(rig);
-    const thaw = frozen.hold('isOwner');
+    const thaw = frozen.hold('aliveForMs');
     const call = newCall(undefined, { inDoubt });
     const result = first.engine.handle(call);
-    await until(() => frozen.asked.isOwner === 1);
+    await until(() => frozen.asked.aliveForMs === 1);
     pass(LONG.leaseMs);
     expect(await store.peek(call)).toMatchObject({ kind: 'in_doubt' });
     const record = await store.get(call.scope);
@@ -46,10 +48,45 @@ it.each(['lookup', 'retry'] as const)(
   },
 );
 
+it('may not send once others may take it for dead, although it asked before', async () => {
+  const lease = LONG.leaseMs;
+  for (const [startedMs, frozenMs, ms, expected] of [
+    [0, 0, 0.9 * lease, true],
+    // The question does not prolong the fence, which counts from before the start.
+    [0.5 * lease, 0, 0.4 * lease, true],
+    [0.5 * lease, 0, 0.6 * lease, false],
+    // The machine was frozen with both its clocks, but not long enough to lose the key.
+    [0, 0.9 * lease, 0.05 * lease, true],
+    [0, 0.9 * lease, 0.2 * lease, false],
+    [0, lease, 0, undefined],
+  ] as const) {
+    await using rig = new Rig();
+    const clock = movableClock();
+    const { frozen, pass, first } = twoGateways(rig, clock);
+    let answer: boolean | undefined;
+    const run = async (maySend: () => boolean) => {
+      clock.pass(ms);
+      answer = maySend();
+      return notSent;
+    };
+    const started = frozen.hold('start');
+    const asked = frozen.hold('aliveForMs');
+    const result = first.engine.handle(newCall(run, { inDoubt: 'lookup' }));
+    await until(() => frozen.asked.start === 1);
+    clock.pass(startedMs);
+    started();
+    await until(() => frozen.asked.aliveForMs === 1);
+    pass(frozenMs);
+    asked();
+    await result;
+    expect(answer, `${startedMs}, ${frozenMs}, ${ms}`).toBe(expected);
+  }
+});
+
 it('sends nothing if the store does not say whose the key is, and frees the key', async () => {
   await using rig = new Rig();
   const { frozen, store, first } = twoGateways(rig);
-  frozen.fail('isOwner', 'before', 1);
+  frozen.fail('aliveForMs', 'before', 1);
   const call = newCall(undefined, { inDoubt: 'lookup' });
   expect(await first.engine.handle(call)).toMatchObject({ exchange: { kind: 'not_sent' } });
   expect(call.counted.runs).toBe(0);
@@ -60,5 +97,5 @@ it('asks nothing under hold, where only a person releases a key', async () => {
   await using rig = new Rig();
   const { frozen, first } = twoGateways(rig);
   await first.engine.handle(newCall());
-  expect(frozen.asked.isOwner).toBe(0);
+  expect(frozen.asked.aliveForMs).toBe(0);
 });

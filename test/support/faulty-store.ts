@@ -5,7 +5,7 @@ const WRITES = [
   ...(['start', 'restart', 'renew', 'complete', 'release', 'markInDoubt', 'takeBack', 'resolve'] as const),
 ];
 /** Commands that can be made to fail. */
-const COMMANDS = [...WRITES, 'peek', 'list', 'isOwner'] as const;
+const COMMANDS = [...WRITES, 'peek', 'list', 'aliveForMs'] as const;
 
 export type FaultyCommand = (typeof COMMANDS)[number];
 
@@ -68,7 +68,8 @@ export class FaultyStore implements Store {
   markInDoubt: Store['markInDoubt'] = (...args) =>
     this.#through('markInDoubt', () => this.#store.markInDoubt(...args));
   takeBack: Store['takeBack'] = (owner) => this.#through('takeBack', () => this.#store.takeBack(owner));
-  isOwner: Store['isOwner'] = (owner) => this.#through('isOwner', () => this.#store.isOwner(owner));
+  aliveForMs: Store['aliveForMs'] = (owner) =>
+    this.#through('aliveForMs', () => this.#store.aliveForMs(owner));
   get: Store['get'] = (scope) => this.#store.get(scope);
   isOwnerGone: Store['isOwnerGone'] = (scope) => this.#store.isOwnerGone(scope);
   expiresInMs: Store['expiresInMs'] = (scope) => this.#store.expiresInMs(scope);

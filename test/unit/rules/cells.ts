@@ -117,7 +117,7 @@ export type Outcome = rules.Step<Answer>;
 
 /** Something that happens to a key. */
 export interface Happening {
-  kind: Exclude<keyof typeof rules, 'auditOf' | 'isAlive' | 'needsLease'>;
+  kind: Exclude<keyof typeof rules, 'auditOf' | 'isAlive' | 'needsLease' | 'youngForMs'>;
   name: string;
   /** Of `complete` and `resolve`. A resolution without one releases. */
   completion?: StoredCompletion;
