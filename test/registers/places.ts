@@ -6,9 +6,11 @@ import { afterAll, expect } from 'vitest';
 import type { Scope } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { MemoryRegister } from '../../src/store/memory.ts';
-import { RedisRegister } from '../../src/store/redis/register.ts';
 import { Names } from '../../src/store/redis/commands.ts';
+import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
+import { RedisRegister } from '../../src/store/redis/register.ts';
 import type { Closed, CopyRegister, Register } from '../../src/store/register.ts';
+import { SqliteCopyRegister } from '../../src/store/sqlite/copy-register.ts';
 import { SqliteRegister } from '../../src/store/sqlite/sqlite-register.ts';
 import { startRedis } from '../support/redis-server.ts';
 
@@ -58,14 +60,15 @@ export async function sqlite(): Promise<Place> {
   const path = mkdtempSync(join(tmpdir(), 'registers-'));
   let passedMs = 1_000_000;
   const clock = { monotonicMs: () => passedMs, wallMs: () => 1_700_000_000_000 + passedMs };
-  const open = () => SqliteRegister.open({ path, clock, timeoutMs: 10_000 });
-  const nodes = [await open(), await open()] as const;
+  const options = { path, clock, timeoutMs: 10_000 };
+  const nodes = [await SqliteRegister.open(options), await SqliteRegister.open(options)] as const;
+  const copy = await SqliteCopyRegister.open(options);
   const change = (sql: string, ...values: string[]) => {
     using database = new DatabaseSync(join(path, 'records.db'), { timeout: 10_000 });
     database.prepare(sql).run(...values);
   };
   afterAll(async () => {
-    await Promise.all(nodes.map((node) => node.close()));
+    await Promise.all([copy, ...nodes].map((node) => node.close()));
     rmSync(path, { recursive: true, force: true });
   });
   return {
@@ -82,7 +85,7 @@ export async function sqlite(): Promise<Place> {
       );
     },
     damage: async (id) => change("UPDATE records SET token = x'00' WHERE lower(hex(record_id)) = ?", id),
-    closeTo: async (closed) => change('UPDATE store SET copy_mark = ?', `${closed} 1 {}`),
+    closeTo: (closed) => closeTo(copy, closed),
   };
 }
 
@@ -109,7 +112,8 @@ export async function redis(): Promise<Place> {
   };
   const names = new Names(options.prefix);
   const nodes = [await RedisRegister.open(options), await RedisRegister.open(options)] as const;
-  afterAll(() => Promise.all(nodes.map((node) => node.close())));
+  const copy = await RedisCopyRegister.open(options);
+  afterAll(() => Promise.all([copy, ...nodes].map((node) => node.close())));
   return {
     name: 'redis',
     nodes,
@@ -125,12 +129,7 @@ export async function redis(): Promise<Place> {
         'KEEPTTL',
       );
     },
-    closeTo: async (closed) => {
-      const keys = names.partitions.map((start) => `${start}closed`);
-      const text = closed === 'starts' ? 's' : 'a';
-      if (closed === 'no') await admin.del(...keys);
-      else await admin.mset(...keys.flatMap((key) => [key, text]));
-    },
+    closeTo: (closed) => closeTo(copy, closed),
   };
 }
 

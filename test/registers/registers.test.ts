@@ -9,7 +9,7 @@ import { contract } from './contract.ts';
 import { keepStep } from './lockstep.ts';
 import { memory, type Place, redis, sqlite } from './places.ts';
 
-const RUNS = Number(process.env.REGISTER_RUNS ?? 100);
+const RUNS = Number(process.env.REGISTER_RUNS ?? 50);
 const SEED = process.env.REGISTER_SEED;
 
 const places: Place[] = [memory(), await sqlite(), await redis()];
