@@ -50,12 +50,27 @@ export function createClient(location: Location, timeoutMs: number, tls?: Client
     ignoreLaterErrors(node);
   };
   if (client instanceof Redis) prepare(client);
-  else
+  else {
+    refuseWhileMoving(client);
     client.on('+node', (node: Redis) => {
       prepare(node);
       prepareDuplicates(node);
     });
+  }
   return client;
+}
+
+/**
+ * While a slot moves to another master, a script may find only some of its keys. ioredis would send it again to any node, for longer
+ * than its time limit.
+ */
+function refuseWhileMoving(cluster: Cluster): void {
+  const self = cluster as unknown as {
+    handleError(error: Error, ttl: object, how: { defaults(): void }): void;
+  };
+  const handleError = self.handleError.bind(cluster);
+  self.handleError = (error, ttl, how) =>
+    error.message.startsWith('TRYAGAIN') ? how.defaults() : handleError(error, ttl, how);
 }
 
 /** A cluster's client duplicates a node's connection whenever it asks which node has which slots, and listens to the first error of the copy only. */
