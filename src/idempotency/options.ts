@@ -44,10 +44,7 @@ export const idempotencyOptions = z.strictObject({
   maxStoredBytes: z.number().int().min(1024).max(67_108_864).default(1_048_576),
   /** How long a merchant waits for the response while the store does not acknowledge it. */
   completeRetryMs: ms(0, 60_000).default(2000),
-  /**
-   * How often the store is asked how many keys are in doubt, for the metrics. With Redis one gateway counts for all, in a cluster
-   * half as often.
-   */
+  /** How often each gateway asks the store how many keys are in doubt, for the metrics. */
   countDoubtsEveryMs: ms(100, 600_000).default(15_000),
   /** The most duplicates that may wait at the same time in one process. Further ones are answered 409 at once. */
   maxWaiters: z.number().int().min(0).max(1_000_000).default(5000),
