@@ -1,6 +1,5 @@
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Scope } from '../lib/brands.ts';
 import { type Clock, systemClock } from '../lib/clock.ts';
 import { UnreadableRecord } from '../store/contract.ts';
 import type { CopyMark, CopyRegister, Scanned } from '../store/register.ts';
@@ -12,26 +11,23 @@ export class CopyRefused extends Error {
 }
 
 export interface CopyOptions {
-  /** The source. */
   from: CopyRegister;
-  /** The destination. */
   to: CopyRegister;
   /** Name the executions whose owners are alive, and do not wait for them: their keys will be in doubt. Default: false. */
   althoughAlive?: boolean;
-  /** Gets one line for the operator. Default: nothing does. */
+  /** Gets one line for the operator. */
   onProgress?(line: string): void;
   clock?: Clock;
-  /** How often running executions are looked at. Default: 250 ms. */
-  pollMs?: number;
 }
 
-/** What this run has done. `open`: records that were not completed, and are in doubt now. `cutOff`: executions not waited for. */
-export type CopyReport = Record<'records' | 'open' | 'audits' | 'cutOff' | 'tookMs', number>;
+/** What this run has done. `open`: records that are in doubt now. `cutOff`: executions that it did not wait for. */
+export type CopyReport = Record<'completed' | 'open' | 'audits' | 'cutOff' | 'tookMs', number>;
 
 /** As many responses are in memory at once. */
 const COPIED_AT_ONCE = 64;
 const LISTED_AT_ONCE = 1000;
 const MOST_NAMED = 20;
+const LOOK_EVERY_MS = 250;
 const SAY_EVERY_MS = 5000;
 
 /**
@@ -50,7 +46,7 @@ export class Copy {
   #saidMs = Number.NEGATIVE_INFINITY;
 
   constructor(options: CopyOptions) {
-    const defaults = { althoughAlive: false, onProgress: () => {}, clock: systemClock, pollMs: 250 };
+    const defaults = { althoughAlive: false, onProgress: () => {}, clock: systemClock };
     this.#options = { ...defaults, ...options };
   }
 
@@ -96,30 +92,31 @@ export class Copy {
     const isReceiving = before?.state === 'receiving';
     const goesOn = isReceiving && isClosedSource(source) && source.copyId === before.copyId;
     if (source?.state === 'moved' && !goesOn) throw new CopyRefused(MOVED);
-    if (source?.state === 'receiving')
-      throw new CopyRefused('the source is the destination of a copy that has not ended');
-    if (isClosedSource(before)) throw new CopyRefused('the destination is the source of another copy');
+    if (source?.state === 'receiving' || isClosedSource(before))
+      throw new CopyRefused('one of the stores takes part in another copy, which has closed it');
     if (goesOn) await this.#requireSourceOf(before);
     // Before it is closed: it may be a store that serves.
     else await this.#requireEmpty(id);
     const copy = goesOn ? {} : { copyId: randomUUID(), source: { id, count } };
     const destination = await this.#change(to, before, { ...copy, state: 'receiving' });
-    // Now it stays so.
-    if (!goesOn) await this.#requireEmpty(id);
+    if (!goesOn)
+      // From now on it stays so.
+      await this.#requireEmpty(id).catch(async (error) => {
+        await this.#change(to, destination, { state: 'undone' });
+        throw error;
+      });
     const { copyId, source: noted } = destination;
     const state = goesOn ? source.state : 'closing';
     return [await this.#change(from, source, { copyId, source: noted, state }), destination];
   }
 
   async #readMarks(): Promise<(CopyMark | undefined)[]> {
-    const { from, to } = this.#options;
-    const marks = [from, to].map(async (side) => {
-      const mark = await side.readCopyMark();
-      // A run was killed while it changed the mark.
-      if (mark && !mark.isWhole) await side.changeCopyMark(mark);
-      return mark;
-    });
-    return await Promise.all(marks);
+    const sides = [this.#options.from, this.#options.to];
+    const marks = await Promise.all(sides.map((side) => side.readCopyMark()));
+    // A run was killed while it changed the mark.
+    for (const [at, mark] of marks.entries())
+      if (mark?.isWhole === false) await sides[at]?.changeCopyMark(mark);
+    return marks;
   }
 
   /** Writes the next mark of a store, under the name of this run. */
@@ -130,23 +127,19 @@ export class Copy {
     return mark;
   }
 
-  async #requireMarks(source: CopyMark, destination: CopyMark): Promise<void> {
-    const found = [await this.#options.from.readCopyMark(), await this.#options.to.readCopyMark()];
-    for (const [at, { epoch, runId }] of [source, destination].entries()) {
-      const mark = found[at];
-      if (!mark?.isWhole || mark.epoch !== epoch || mark.runId !== runId) throw new CopyRefused(LOST);
+  async #requireMarks(...marks: readonly [source: CopyMark, destination: CopyMark]): Promise<void> {
+    for (const [at, side] of [this.#options.from, this.#options.to].entries()) {
+      const mark = await side.readCopyMark();
+      if (!mark?.isWhole || mark.epoch !== marks[at]?.epoch || mark.runId !== this.#runId)
+        throw new CopyRefused(LOST);
     }
   }
 
   /** A source that has forgotten keys must not take the place of what was copied from it. */
   async #requireSourceOf({ source: noted }: CopyMark): Promise<void> {
     const found = await this.#options.from.register.readMark('protect');
-    if (found?.id !== noted.id)
-      throw new CopyRefused('the source was emptied or replaced since it was closed');
-    if (found.count < noted.count)
-      throw new CopyRefused(
-        'the source is older than when it was closed: it was restored, or has lost writes',
-      );
+    if (found?.id !== noted.id || found.count < noted.count)
+      throw new CopyRefused('the source was emptied, replaced or restored since it was closed');
   }
 
   async #requireEmpty(sourceId: string): Promise<void> {
@@ -160,14 +153,13 @@ export class Copy {
 
   /** Waits until no open record has a living owner. Returns how many it does not wait for. */
   async #awaitOwners(): Promise<number> {
-    const { althoughAlive, onProgress, pollMs } = this.#options;
+    const { althoughAlive, onProgress } = this.#options;
     for (;;) {
       const alive = await this.#alive();
       if (althoughAlive) for (const name of alive) onProgress(`not waiting for ${name}`);
       if (althoughAlive || alive.length === 0) return alive.length;
-      const names = alive.slice(0, MOST_NAMED).join(', ');
-      this.#sayAtTimes(`waiting for ${alive.length} requests: ${names}`);
-      await sleep(pollMs);
+      this.#sayAtTimes(`waiting for ${alive.length} requests: ${alive.slice(0, MOST_NAMED).join(', ')}`);
+      await sleep(LOOK_EVERY_MS);
     }
   }
 
@@ -200,39 +192,32 @@ export class Copy {
       this.#saidMs = clock.monotonicMs();
       await this.#requireMarks(source, destination);
       const before = await servers();
-      const counts = { records: 0, open: 0, audits: 0 };
-      const unreadable: string[] = [];
+      const counts = { completed: 0, open: 0, audits: 0 };
       for await (const page of from.scan())
-        for (let at = 0; at < page.length; at += COPIED_AT_ONCE) {
-          const some = page.slice(at, at + COPIED_AT_ONCE);
-          await Promise.all(some.map((scanned) => this.#copyOne(scanned, counts, unreadable)));
+        while (page.length > 0) {
+          const copied = page.splice(0, COPIED_AT_ONCE).map((scanned) => this.#copyOne(scanned));
+          for (const what of await Promise.all(copied)) if (what) counts[what]++;
           // Also at once after this process was paused.
-          if (this.#sayAtTimes(`copied ${counts.records} records so far`))
+          if (this.#sayAtTimes(`copied ${counts.completed + counts.open} records so far`))
             await this.#requireMarks(source, destination);
         }
-      if (unreadable.length > 0) throw cannotRead(unreadable);
       if ((await servers()) === before) return counts;
       onProgress('a server was replaced, or slots moved: copying everything again');
     }
   }
 
-  async #copyOne({ id, kind }: Scanned, counts: Omit<CopyReport, 'cutOff' | 'tookMs'>, unreadable: string[]) {
+  /** Returns what it was. Undefined: it has expired. */
+  async #copyOne({ id, kind }: Scanned): Promise<'completed' | 'open' | 'audits' | undefined> {
     const { from, to } = this.#options;
-    try {
-      if (kind === 'record') return await this.#copyRecord(id, counts);
+    if (kind === 'audit') {
       await to.putAudit(id, await from.register.audit(id));
-      counts.audits++;
-    } catch (error) {
-      if (!(error instanceof UnreadableRecord)) throw error;
-      unreadable.push(`${id}: ${error.message}`);
+      return 'audits';
     }
-  }
-
-  async #copyRecord(id: Scope, counts: Omit<CopyReport, 'cutOff' | 'tookMs'>): Promise<void> {
-    const { from, to } = this.#options;
-    const seen = await from.register.read(id);
-    // It has expired.
-    if (!seen) return;
+    const seen = await from.register.read(id).catch((error: Error) => {
+      if (error instanceof UnreadableRecord) throw new CopyRefused(`${id}: ${error.message}. ${UNREADABLE}`);
+      throw error;
+    });
+    if (!seen) return undefined;
     const { record } = seen;
     const { operation, state, token, lifetimes } = record;
     // Less than 0: somebody has removed its TTL by hand. The copy expires, but not early.
@@ -244,8 +229,7 @@ export class Copy {
     const isMarked = state === 'executing' && held?.state === 'in_doubt' && held.token.equals(token);
     if (!reply.done && !isMarked)
       throw new CopyRefused(`the destination has another record of ${id}, which this copy has not written`);
-    counts.records++;
-    if (state !== 'completed') counts.open++;
+    return state === 'completed' ? state : 'open';
   }
 
   /** @returns whether the line was said, because none was for some time */
@@ -263,13 +247,8 @@ const MOVED =
 const LOST =
   'a store has lost the mark of this run: another run has taken over, or the store was emptied or replaced';
 
+const UNREADABLE =
+  'Nothing was opened. oncegate records list shows all records that cannot be read; --undo opens the source again';
+
 const isClosedSource = (mark: CopyMark | undefined): mark is CopyMark =>
   mark?.state === 'closing' || mark?.state === 'sealed' || mark?.state === 'moved';
-
-const cannotRead = (unreadable: readonly string[]) =>
-  new CopyRefused(
-    [
-      `${unreadable.length} records cannot be read, so nothing was opened (oncegate records show --scope says more; --undo opens the source again):`,
-      ...unreadable.slice(0, MOST_NAMED),
-    ].join('\n'),
-  );

@@ -19,6 +19,7 @@ import {
   type CopyMark,
   type CopyRegister,
   type Create,
+  type FoundMark,
   type KeyRecord,
   type Listed,
   type OpenCount,
@@ -160,7 +161,7 @@ export class MemoryRegister implements Register, CopyRegister {
     return this;
   }
 
-  async readCopyMark(): Promise<(CopyMark & { isWhole: boolean }) | undefined> {
+  async readCopyMark(): Promise<FoundMark | undefined> {
     return this.#copyMark && { ...this.#copyMark, isWhole: true };
   }
 

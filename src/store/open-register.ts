@@ -105,23 +105,26 @@ async function tlsOf(
     : undefined;
 }
 
+/** No merchant waits for a command of a copy. A record may be large, and gateways may hold the write lock of a database. */
+const SHORTEST_COPY_TIMEOUT_MS = 10_000;
+
 /**
  * Opens the configured store as the source or the destination of a copy.
  *
  * @throws {StoreUnavailable} with a message for the operator, if it cannot be used
  */
 export async function openCopyRegister({ store, lock }: StoreSections, clock: Clock): Promise<CopyRegister> {
+  const timeoutMs = Math.max(store.timeoutMs, SHORTEST_COPY_TIMEOUT_MS);
   if (store.kind === 'sqlite') {
     const { SqliteCopyRegister } = await import('./sqlite/copy-register.ts');
-    return await SqliteCopyRegister.open({ ...store, clock });
+    return await SqliteCopyRegister.open({ ...store, timeoutMs, clock });
   }
   const { RedisCopyRegister } = await import('./redis/copy-register.ts');
   const { replicas, mayLoseOnFailover } = store.durability;
   const tls = await tlsOf(store, (name, paths) => WatchedCertificate.open({ name, paths, clock }));
   return await RedisCopyRegister.open({
-    ...store,
+    ...{ ...store, timeoutMs, clock, gatewayId: `copy:${process.pid}` },
     ...{ location: locationOf(store), tls, replicas, mayLoseOnFailover, lockNodes: lock.nodes },
-    ...{ clock, gatewayId: `copy:${process.pid}` },
   });
 }
 

@@ -184,6 +184,9 @@ export interface CopyMark {
   source: StoreMark;
 }
 
+/** `isWhole` false: a run was killed while it changed the mark, or a part of the store was emptied. */
+export type FoundMark = CopyMark & { isWhole: boolean };
+
 /** The text that a store keeps: `CLOSED EPOCH JSON`. Each write of the register reads the first letter. */
 export function encodeCopyMark({ epoch, state, copyId, runId, source: { id, count } }: CopyMark): string {
   return `${CLOSED_IN[state]} ${epoch} ${JSON.stringify({ state, copyId, runId, source: { id, count } })}`;
@@ -214,8 +217,7 @@ export interface Scanned {
  */
 export interface CopyRegister {
   readonly register: Register;
-  /** `isWhole` false: a run was killed while it changed the mark, or a part of the store was emptied. */
-  readCopyMark(): Promise<(CopyMark & { isWhole: boolean }) | undefined>;
+  readCopyMark(): Promise<FoundMark | undefined>;
   /**
    * Durable, on replicas too. When it has answered, every write of every gateway obeys the mark.
    *

@@ -82,9 +82,9 @@ function refuseObserving(configs: Record<string, Config>): void {
       );
 }
 
-function textOf({ records, open, audits, cutOff, tookMs }: CopyReport): string {
+function textOf({ completed, open, audits, cutOff, tookMs }: CopyReport): string {
   const rows = [
-    ['records', records],
+    ['records', completed + open],
     ['records that are in doubt', open],
     ['audit trails', audits],
     ['requests that were not waited for', cutOff],

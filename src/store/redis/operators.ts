@@ -166,7 +166,7 @@ const idsIn = (keys: string[]): Scope[] =>
     .map(idOf);
 
 /** The masters by address. A single server has the empty name. */
-function mastersOf(client: Commands['client']): Map<string, Redis> {
+export function mastersOf(client: Commands['client']): Map<string, Redis> {
   if (!(client instanceof Cluster)) return new Map([['', client]]);
   const named = client
     .nodes('master')

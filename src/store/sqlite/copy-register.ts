@@ -1,21 +1,13 @@
 import { join } from 'node:path';
-import type { DatabaseSync } from 'node:sqlite';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { DatabaseSync } from 'node:sqlite';
 import type { Scope } from '../../lib/brands.ts';
 import { AUDIT_RETENTION_MS, type AuditRecord, StoreUnavailable } from '../contract.ts';
-import {
-  type CopyMark,
-  type CopyRegister,
-  decodeCopyMark,
-  encodeCopyMark,
-  type Scanned,
-} from '../register.ts';
-import { identityOf, isBusy, messageOf, openForWriting } from './database.ts';
+import type { CopyMark, CopyRegister, FoundMark } from '../register.ts';
+import { decodeCopyMark, encodeCopyMark } from '../register.ts';
+import { identityOf, messageOf } from './database.ts';
 import { SqliteRegister, type SqliteRegisterOptions } from './sqlite-register.ts';
 
 const ROWS_PER_PAGE = 1000;
-/** Another process may be moving a large WAL into the database file. */
-const BUSY_FOR_MS = 10_000;
 
 /** A SQLite database as the source or the destination of a copy. It has one more connection in this process. */
 export class SqliteCopyRegister implements CopyRegister {
@@ -25,64 +17,53 @@ export class SqliteCopyRegister implements CopyRegister {
 
   /** @throws {StoreUnavailable} */
   static async open(options: SqliteRegisterOptions): Promise<SqliteCopyRegister> {
-    const register = await SqliteRegister.open({ ...options, timeoutMs: BUSY_FOR_MS });
-    const file = join(options.path, 'records.db');
-    return new SqliteCopyRegister(register, file, await whileBusy(() => openForWriting(file)));
+    return new SqliteCopyRegister(await SqliteRegister.open(options), options);
   }
 
-  private constructor(register: SqliteRegister, file: string, database: DatabaseSync) {
+  private constructor(register: SqliteRegister, { path, timeoutMs }: SqliteRegisterOptions) {
     this.register = register;
-    this.#file = file;
-    this.#database = database;
+    this.#file = join(path, 'records.db');
+    // It blocks this thread, which has nothing else to do.
+    this.#database = new DatabaseSync(this.#file, { timeout: timeoutMs });
   }
 
-  async readCopyMark(): Promise<(CopyMark & { isWhole: boolean }) | undefined> {
-    const mark = await whileBusy(() => this.#copyMark());
-    return mark && { ...mark, isWhole: true };
+  async readCopyMark(): Promise<FoundMark | undefined> {
+    const text = this.#markText();
+    return text === null ? undefined : { ...decodeCopyMark(text), isWhole: true };
   }
 
-  changeCopyMark(to: CopyMark): Promise<boolean> {
-    return this.#writing(() => {
-      const { epoch = 0, runId } = this.#copyMark() ?? {};
-      if (to.epoch === epoch && to.runId === runId) return true;
-      if (to.epoch !== epoch + 1) return false;
-      this.#database.prepare('UPDATE store SET copy_mark = ?').run(encodeCopyMark(to));
-      return true;
-    });
+  async changeCopyMark(to: CopyMark): Promise<boolean> {
+    const [now, next] = [this.#markText(), encodeCopyMark(to)];
+    if (now === next) return true;
+    if (to.epoch !== (now === null ? 0 : decodeCopyMark(now).epoch) + 1) return false;
+    // Another process may have changed it since it was read.
+    return this.#run('UPDATE store SET copy_mark = ? WHERE copy_mark IS ? RETURNING 1', next, now).length > 0;
   }
 
   async servers(): Promise<string> {
     return identityOf(this.#file).join(' ');
   }
 
-  async *scan(): AsyncIterable<Scanned[]> {
-    for (const [kind, table] of [
-      ['record', 'records'],
-      ['audit', 'audit'],
-    ] as const) {
-      const select = this.#database.prepare(
-        `SELECT DISTINCT lower(hex(record_id)) AS id FROM ${table} WHERE record_id > ? ORDER BY record_id LIMIT ?`,
-      );
-      let page: { id: Scope }[];
-      let after = '';
+  async *scan() {
+    for (const kind of ['record', 'audit'] as const) {
+      const table = kind === 'record' ? 'records' : 'audit';
+      const select = `SELECT DISTINCT record_id FROM ${table} WHERE record_id > ? ORDER BY record_id LIMIT ?`;
+      let page: { record_id: Uint8Array }[];
+      let after: Uint8Array = Buffer.of();
       do {
-        page = await whileBusy(() => select.all(Buffer.from(after, 'hex'), ROWS_PER_PAGE) as { id: Scope }[]);
-        yield page.map(({ id }) => ({ id, kind }));
-        after = page.at(-1)?.id ?? '';
+        page = this.#run(select, after, ROWS_PER_PAGE) as typeof page;
+        yield page.map(({ record_id }) => ({ id: Buffer.from(record_id).toString('hex') as Scope, kind }));
+        after = page.at(-1)?.record_id ?? after;
       } while (page.length === ROWS_PER_PAGE);
     }
   }
 
-  putAudit(id: Scope, audit: readonly AuditRecord[]): Promise<void> {
-    return this.#writing(() => {
-      const record = Buffer.from(id, 'hex');
-      if (this.#database.prepare('SELECT 1 FROM audit WHERE record_id = ?').get(record)) return;
-      const expiresAt = Math.ceil(this.register.runningMs + AUDIT_RETENTION_MS);
-      const insert = this.#database.prepare(
-        'INSERT INTO audit (record_id, entry, expires_at) VALUES (?, ?, ?)',
-      );
-      for (const entry of audit) insert.run(record, JSON.stringify(entry), expiresAt);
-    });
+  async putAudit(id: Scope, audit: readonly AuditRecord[]): Promise<void> {
+    const insert = `INSERT INTO audit (record_id, entry, expires_at) SELECT ?1, value, ?3 FROM json_each(?2)
+      WHERE NOT EXISTS (SELECT 1 FROM audit WHERE record_id = ?1)`;
+    const entries = JSON.stringify(audit.map((entry) => JSON.stringify(entry)));
+    const expiresAt = Math.ceil(this.register.runningMs + AUDIT_RETENTION_MS);
+    this.#run(insert, Buffer.from(id, 'hex'), entries, expiresAt);
   }
 
   /** The writer thread of the register closes the database last. */
@@ -91,38 +72,17 @@ export class SqliteCopyRegister implements CopyRegister {
     await this.register.close();
   }
 
-  #copyMark(): CopyMark | undefined {
-    const row = this.#database.prepare('SELECT copy_mark AS text FROM store').get();
-    const { text } = row as { text: string | null };
-    return text === null ? undefined : decodeCopyMark(text);
+  #markText(): string | null {
+    const [row] = this.#run('SELECT copy_mark FROM store') as { copy_mark: string | null }[];
+    return row?.copy_mark ?? null;
   }
 
-  /** One durable transaction. It is undone if `work` throws. */
-  #writing<T>(work: () => T): Promise<T> {
-    return whileBusy(() => {
-      this.#database.exec('BEGIN IMMEDIATE');
-      try {
-        const result = work();
-        this.#database.exec('COMMIT');
-        return result;
-      } catch (error) {
-        if (this.#database.isTransaction) this.#database.exec('ROLLBACK');
-        throw error;
-      }
-    });
-  }
-}
-
-/** Tries again while another process holds the lock. */
-async function whileBusy<T>(attempt: () => T): Promise<T> {
-  const startedMs = performance.now();
-  for (;;) {
+  /** Runs one statement, which is a durable transaction. @throws {StoreUnavailable} */
+  #run(sql: string, ...values: (string | number | Uint8Array | null)[]): unknown[] {
     try {
-      return attempt();
+      return this.#database.prepare(sql).all(...values);
     } catch (error) {
-      if (!isBusy(error) || performance.now() - startedMs >= BUSY_FOR_MS)
-        throw new StoreUnavailable(`sqlite: ${messageOf(error)}`, { cause: error });
+      throw new StoreUnavailable(`sqlite: ${messageOf(error)}`, { cause: error });
     }
-    await sleep(1);
   }
 }
