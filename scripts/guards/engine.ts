@@ -37,7 +37,7 @@ export const fenceGuards: readonly Guard[] = [
   ],
   [
     'a machine that was frozen with both its clocks sends a request whose key has another owner',
-    [EXECUTION, '#askOwner', 'clock.monotonicMs() - askedMs < aliveForMs', 'aliveForMs >= 0'],
+    [EXECUTION, '#askOwner', 'this.#clock.monotonicMs() - askedMs < aliveForMs', 'aliveForMs >= 0'],
     ['engine/owner-question', 'sends nothing when the key has another owner'],
   ],
   [
