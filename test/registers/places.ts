@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { afterAll, expect } from 'vitest';
 import type { Scope } from '../../src/lib/brands.ts';
-import { systemClock } from '../../src/lib/clock.ts';
+import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import { MemoryRegister } from '../../src/store/memory.ts';
 import { Names } from '../../src/store/redis/commands.ts';
 import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
@@ -12,6 +12,7 @@ import { RedisRegister } from '../../src/store/redis/register.ts';
 import type { Closed, CopyRegister, Register } from '../../src/store/register.ts';
 import { SqliteCopyRegister } from '../../src/store/sqlite/copy-register.ts';
 import { SqliteRegister } from '../../src/store/sqlite/sqlite-register.ts';
+import { movableClock } from '../support/movable-clock.ts';
 import { startRedis } from '../support/redis-server.ts';
 
 /**
@@ -26,6 +27,8 @@ export const EXACT_MS = 7_000;
 export interface Place {
   readonly name: string;
   readonly nodes: readonly [Register, Register];
+  /** Shows the time that passes there. */
+  readonly clock: Clock;
   pass(ms: number): Promise<void>;
   /** Empties the store. */
   reset(): Promise<void>;
@@ -37,10 +40,12 @@ export interface Place {
 /** The register of tests, which the others are compared with. */
 export function memory(Kind = MemoryRegister): Place {
   let nowMs = 1_000_000;
-  const open = () => new Kind(() => nowMs);
+  const clock = { monotonicMs: () => nowMs, wallMs: () => 1_700_000_000_000 + nowMs };
+  const open = () => new Kind(clock.monotonicMs);
   let register = open();
   return {
     name: 'memory',
+    clock,
     get nodes() {
       return [register, register] as const;
     },
@@ -73,7 +78,7 @@ export async function sqlite(): Promise<Place> {
   });
   return {
     name: 'sqlite',
-    nodes,
+    ...{ nodes, clock },
     pass: async (ms) => {
       passedMs += ms;
     },
@@ -110,14 +115,18 @@ export async function redis(): Promise<Place> {
     ...{ location: { url }, prefix: 'place', gatewayId: 'gateway', lockNodes: [], replicas: 0 },
     ...{ timeoutMs: 10_000, connectTimeoutMs: 5_000, clock: systemClock },
   };
+  const clock = movableClock();
   const names = new Names(options.prefix);
   const nodes = [await RedisRegister.open(options), await RedisRegister.open(options)] as const;
   const copy = await RedisCopyRegister.open(options);
   afterAll(() => Promise.all([copy, ...nodes].map((node) => node.close())));
   return {
     name: 'redis',
-    nodes,
-    pass: async (ms) => void (await admin.eval(PASS, 0, ms)),
+    ...{ nodes, clock },
+    pass: async (ms) => {
+      clock.pass(ms);
+      await admin.eval(PASS, 0, ms);
+    },
     reset: async () => void (await admin.flushall()),
     damage: async (id) => {
       const key = Buffer.from(names.recordOf(id), 'latin1');

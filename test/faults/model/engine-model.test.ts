@@ -7,7 +7,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { until } from '../../support/until.ts';
 import { type End, EngineRun, type Made, type PlannedCall, plans, type Step } from './engine-plan.ts';
-import { redis, sqlite } from './worlds.ts';
+import { universes } from './worlds.ts';
 
 const RUNS = Number(process.env.MODEL_RUNS ?? 30);
 const SEED = process.env.MODEL_SEED;
@@ -96,7 +96,7 @@ async function checkEnd(run: EngineRun): Promise<void> {
   else expect(result).toMatchObject({ kind: 'in_doubt' });
 }
 
-describe.concurrent.each([await sqlite(), await redis()])('engines on $name', (universe) => {
+describe.concurrent.each(await universes())('engines on $name', (universe) => {
   it('execute at most one request, whatever the calls and faults', {
     timeout: 30_000 + RUNS * 1000,
   }, async () => {

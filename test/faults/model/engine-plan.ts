@@ -5,10 +5,11 @@ import type { Call, EngineObserver, Result } from '../../../src/idempotency/call
 import { Engine } from '../../../src/idempotency/engine.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
 import type { Exchange } from '../../../src/lib/exchange.ts';
+import { STEP_MS } from '../../registers/places.ts';
 import { type CountedCall, complete, newCall, notSent, openRun, unknown } from '../../support/engine.ts';
 import { FaultyStore } from '../../support/faulty-store.ts';
 import { until } from '../../support/until.ts';
-import { STEP_MS, TIMES, type World } from './worlds.ts';
+import { TIMES, type World } from './worlds.ts';
 
 /** How a request to the backend ends, if it is sent. `unknown_status`: a proxy in front of the backend gave up. */
 export type End =
@@ -142,7 +143,6 @@ export class EngineRun {
   async quiet(): Promise<void> {
     for (const store of this.#stores) store.heal();
     await until(() => this.#engines.every(({ pendingWrites }) => pendingWrites === 0));
-    await this.#world.quiet();
   }
 
   /** Ends the requests that never end, because their engine must not write to the store of the next run. */
