@@ -5,26 +5,37 @@ import { acceptStore, identityFileOf } from '../gateway/store-watch.ts';
 import { openLedger } from '../ledger/open-ledger.ts';
 import { systemClock } from '../lib/clock.ts';
 import { StoreUnavailable } from '../store/contract.ts';
+import { openRegister } from '../store/open-register.ts';
 import { Exit, Help, readArguments, required, type Terminal } from './arguments.ts';
 import { refuseMissingStore } from './records/desk.ts';
 
 const USAGE = `oncegate store accept --config FILE --reason TEXT [--by NAME]
+oncegate store repair-index --config FILE
 
-Accepts a store that is another one, was emptied, or is older than it was. Until then its gateways start no new key, because every
-key that it has forgotten is paid again. docs/operations.md says what to do before. Running gateways notice it within seconds.
+accept: accepts a store that is another one, was emptied, or is older than it was. Until then its gateways start no new key, because
+every key that it has forgotten is paid again. docs/operations.md says what to do before. Running gateways notice it within seconds.
+Each configuration on each machine has its own file, so repeat this for each.
 
   --reason TEXT    why, in one line; kept in the file of the store's mark, and logged
   --by NAME        who (default: the user of this process)
 
-Each configuration on each machine has its own file, so repeat this for each. Exit codes: 0 accepted, 1 there is nothing to accept or the file
-cannot be used, 64 wrong arguments, 69 the store cannot be used, 78 the configuration is wrong.
+repair-index: finds keys in doubt again that are missing in counts and lists, because somebody removed the index that Redis keeps of
+them. Reads the head of every record, in small steps, while gateways run.
+
+Exit codes: 0 done, 1 there is nothing to accept or to repair or the file cannot be used, 64 wrong arguments, 69 the store cannot be
+used, 78 the configuration is wrong.
 `;
 
 const OPTIONS = { config: { type: 'string' }, reason: { type: 'string' }, by: { type: 'string' } } as const;
 
-export async function store([action, ...args]: string[], { env, stdout }: Terminal): Promise<void> {
+export async function store([action, ...args]: string[], terminal: Terminal): Promise<void> {
   if (action === '--help' || action === '-h') throw new Help(USAGE);
-  if (action !== 'accept') throw new Exit(`the store command needs an action: accept\n\n${USAGE}`, 64);
+  if (action === 'accept') return await accept(args, terminal);
+  if (action === 'repair-index') return await repairIndex(args, terminal);
+  throw new Exit(`the store command needs an action: accept or repair-index\n\n${USAGE}`, 64);
+}
+
+async function accept(args: string[], { env, stdout }: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
   const configFile = required(options.config, 'config', USAGE);
   const note = {
@@ -52,3 +63,24 @@ export async function store([action, ...args]: string[], { env, stdout }: Termin
     await opened.close();
   }
 }
+
+async function repairIndex(args: string[], { env, stdout, stderr }: Terminal): Promise<void> {
+  const { config: file } = readArguments(args, { config: OPTIONS.config }, USAGE);
+  const config = loadConfig(required(file, 'config', USAGE), env);
+  const register = await openRegister(config, 'oncegate store', systemClock);
+  try {
+    if (!register.repairIndex)
+      throw new Exit('there is nothing to repair: SQLite itself keeps the index of its records', 1);
+    let last = 0;
+    await register.repairIndex((records) => {
+      if (records - last >= REPORT_EVERY) stderr.write(`${records} records read ...\n`);
+      last = records - last >= REPORT_EVERY ? records : last;
+    });
+    stdout.write('repaired: the index has every record that is open\n');
+  } finally {
+    await register.close();
+  }
+}
+
+/** Records between two lines about the progress. */
+const REPORT_EVERY = 100_000;

@@ -227,7 +227,9 @@ export class Lookups implements DoubtLookups {
     const inDoubtMs = this.#clock.monotonicMs() - doubt.metMs;
     const answer = await lookup.ask(record);
     if (this.#byOperation.get(doubt.operation) !== lookup) return this.#postpone(doubt);
-    const resolution = resolutionBy(answer, inDoubtMs >= lookup.releaseAfterMs);
+    // After a restart, a request that was not executed says nothing about the other one.
+    const mayRelease = inDoubtMs >= lookup.releaseAfterMs && !record.restarted;
+    const resolution = resolutionBy(answer, mayRelease);
     if (!resolution) {
       this.#observer.lookedUp(doubt.operation, answer.kind === 'failed' ? 'failed' : 'unknown');
       this.#observer.undecided({ ...record, scope: doubt.scope }, answer.said, ++doubt.times);
@@ -264,7 +266,7 @@ function mayBeInDoubt(record: IdempotencyRecord, { token }: Doubt): boolean {
   return record.state === 'executing' && (token === undefined || record.token.equals(token));
 }
 
-function resolutionBy(answer: LookupAnswer, oldEnough: boolean): Resolution | undefined {
+function resolutionBy(answer: LookupAnswer, mayRelease: boolean): Resolution | undefined {
   if (answer.kind === 'executed') return { as: 'completed', completion: answer.completion };
-  return answer.kind === 'not_executed' && oldEnough ? { as: 'released' } : undefined;
+  return answer.kind === 'not_executed' && mayRelease ? { as: 'released' } : undefined;
 }

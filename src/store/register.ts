@@ -148,6 +148,12 @@ export interface Register {
   countOpen(options: { executingSinceMs: number; signal?: AbortSignal | undefined }): Promise<OpenCount>;
   /** The resolutions of a record, oldest first. Each is kept for at least {@link AUDIT_RETENTION_MS}. */
   audit(id: Scope): Promise<AuditRecord[]>;
+  /**
+   * Rebuilds the index of open records from all records, in small steps. Undefined: the index cannot be lost.
+   *
+   * @param report called now and then with the number of records that were read
+   */
+  repairIndex?(report: (records: number) => void): Promise<void>;
   readMark(mode: Mode): Promise<UsedMark | undefined>;
   mark(mode: Mode): Promise<UsedMark>;
   health(): Promise<StoreHealth>;

@@ -91,6 +91,18 @@ describe('a key in doubt', () => {
     expect(events).toContainEqual(['undecided', 'GET failed: ECONNRESET', 4]);
   });
 
+  it('that was sent again is never released, because the first request may have been executed', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { lookups, asked } = open(store, () => notExecuted, { releaseAfterMs: 0 });
+    const second = duplicateOf(await bring(store, 'in_doubt'));
+    expect(await store.restart(second)).toBe('ok');
+    expect(await store.markInDoubt(second)).toBe('ok');
+    lookups.lookUpLater(second, second.token);
+    await until(() => asked.length > 2);
+    expect(await store.get(second.scope)).toMatchObject({ state: 'in_doubt', restarted: true });
+  });
+
   it('that the backend does not know is released after releaseAfterMs, and not before', async () => {
     await using rig = new Rig();
     const store = await rig.store();
@@ -116,7 +128,8 @@ describe('a key in doubt', () => {
     lookups.lookUpLater(first, first.token);
     clock.pass(releaseAfterMs / 2);
     const heir = duplicateOf(first);
-    expect(await store.restart(heir)).toBe('ok');
+    expect(await store.release(first)).toBe('ok');
+    expect(await store.start(heir)).toEqual({ kind: 'started' });
     expect(await store.markInDoubt(heir)).toBe('ok');
     lookups.lookUpLater(heir, heir.token);
     clock.pass(releaseAfterMs - 10_000);

@@ -51,7 +51,7 @@ function recordText({ completion, state, ownerGone, encryptionKeyId, ...record }
     merchant,
     operation,
     key,
-    cause: sentAgain ? `${cause}; it was sent again` : cause,
+    cause: [cause ?? [], sentAgain ? 'it was sent again' : []].flat().join('; ') || undefined,
     'request id': requestId,
     gateway: gatewayId,
     execution,

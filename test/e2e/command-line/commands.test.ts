@@ -1,12 +1,15 @@
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:http';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import { parse, stringify } from 'yaml';
 import { listen } from '../../../src/gateway/http-server.ts';
+import { Names } from '../../../src/store/redis/commands.ts';
+import { bring } from '../../contract/states.ts';
 import { type Ended, expectPlain, newFolder, run, runProcess } from '../../support/command.ts';
 import { type MoreConfig, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
+import { openStore } from '../../support/open-store.ts';
 import { startRedis } from '../../support/redis-server.ts';
 
 const SECRET = 'hunter2-hunter2-hunter2';
@@ -221,4 +224,28 @@ describe('a start that cannot succeed says why in one line', () => {
     expectOneLine(refused, /^oncegate: redis .*WRONGPASS/);
     expect([away.code, refused.code]).toEqual([69, 69]);
   });
+});
+
+it('store repair-index finds keys in doubt again whose index is gone, and says that SQLite has none to repair', async () => {
+  const redis = await startRedis();
+  const folder = newFolder();
+  const { store: atHome, ...config } = testConfig(folder, 'http://127.0.0.1:1');
+  const file = join(folder, 'gateway.yaml');
+  const repair = async (store: unknown) => {
+    writeFileSync(file, stringify({ ...config, store }));
+    return await run(['store', 'repair-index', '--config', file]);
+  };
+  const store = await openStore({ kind: 'redis', url: redis.url, prefix: 'oncegate' });
+  onTestFinished(() => store.close());
+  const { scope } = await bring(store, 'in_doubt');
+  const inDoubt = async () => (await store.list({ inDoubt: true, limit: 10 })).records.length;
+  const [index = ''] = (await redis.admin.keys('*:open')).filter((name) =>
+    new Names('oncegate').recordOf(scope).startsWith(name.replace(/open$/, '')),
+  );
+  await redis.admin.del(index);
+  expect(await inDoubt()).toBe(0);
+  expect(await repair({ kind: 'redis', url: redis.url })).toMatchObject({ code: 0, stderr: '' });
+  expect(await inDoubt()).toBe(1);
+  const none = { code: 1, stderr: expect.stringContaining('there is nothing to repair') };
+  expect(await repair(atHome)).toMatchObject(none);
 });

@@ -76,6 +76,9 @@ describe('the records command, while a gateway runs', () => {
     // The oldest is the first.
     const listed = await inDoubt();
     expect(listed.map(({ key }) => key)).toEqual(keys);
+    const { cause = '' } = listed[0] ?? {};
+    expect(cause).not.toBe('');
+    expect((await records('show', ...byKey(keys[0] as string))).stdout).toContain(`\ncause       ${cause}\n`);
     const [first, second, third] = listed.map(({ execution }) => ({ execution }));
     const lines = (await records('list', '--in-doubt')).stdout.split('\n');
     expect(lines.flatMap((line) => keys.filter((key) => line.includes(key)))).toEqual(keys);
