@@ -24,7 +24,7 @@ export interface CopyOptions {
 export type CopyReport = Record<'completed' | 'open' | 'audits' | 'cutOff' | 'tookMs', number>;
 
 /** As many responses are in memory at once. */
-const COPIED_AT_ONCE = 64;
+const COPIED_AT_ONCE = 128;
 const LISTED_AT_ONCE = 1000;
 const MOST_NAMED = 20;
 const LOOK_EVERY_MS = 250;
