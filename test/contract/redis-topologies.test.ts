@@ -9,6 +9,7 @@ import { type RedisOptions, RedisRegister } from '../../src/store/redis/register
 import { startTopology, type Topology } from '../faults/chaos/topology.ts';
 import { clusterNodes } from '../support/cluster-nodes.ts';
 import { LONG, openRedisStore } from '../support/open-store.ts';
+import { monitorRedis } from '../support/redis-monitor.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { bring, replayOf } from './states.ts';
@@ -261,8 +262,17 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
       Promise.allSettled(Array.from({ length: 20 }, () => store.start(duplicateOf(request))));
     const kinds = (answers: PromiseSettledResult<StartAnswer>[]) =>
       answers.flatMap((answer) => (answer.status === 'fulfilled' ? [answer.value.kind] : []));
+    const gets: string[] = [];
+    for (const node of [from, to]) {
+      const monitor = await monitorRedis(node.options.port ?? 0, ({ name, args: [key = ''] }) => {
+        if (name === 'get') gets.push(key);
+      });
+      onTestFinished(() => void monitor.destroy());
+    }
     const replays = async () => {
+      gets.length = 0;
       expect(await store.start(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
+      await until(() => gets.includes(names.recordOf(completed.scope)));
       expect(await store.peek(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
       const another = store.start(neighbour());
       await expect(another).rejects.toMatchObject({ name: 'StoreUnavailable', maybeWritten: false });
@@ -274,6 +284,11 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     await from.call('MIGRATE', '127.0.0.1', port, '', 0, 5000, 'KEYS', ...keys);
     const moved = await duplicates();
     await replays();
+    // The client asks the frozen master, and ends no process when that does not answer.
+    const frozen = faultOf(topology, 'master 2 frozen');
+    await frozen.inject();
+    await expect(store.get(completed.scope)).rejects.toMatchObject({ name: 'StoreUnavailable' });
+    await frozen.heal();
     for (const node of [to, from]) await node.call('CLUSTER', 'SETSLOT', slot, 'NODE', String(ids[1]));
     await untilOk(() => store.complete(request, paid('moved')));
     expect(kinds([...meanwhile, ...moved])).not.toContain('started');

@@ -55,6 +55,7 @@ export function createClient(location: Location, timeoutMs: number, tls?: Client
     client.on('+node', (node: Redis) => {
       prepare(node);
       prepareDuplicates(node);
+      ignoreFailedAsking(node);
     });
   }
   return client;
@@ -71,6 +72,16 @@ function refuseWhileMoving(cluster: Cluster): void {
   const handleError = self.handleError.bind(cluster);
   self.handleError = (error, ttl, how) =>
     error.message.startsWith('TRYAGAIN') ? how.defaults() : handleError(error, ttl, how);
+}
+
+/** ioredis sends ASKING before a command for a slot that moves, and ignores its promise: its rejection would end the process. */
+function ignoreFailedAsking(node: Redis): void {
+  const asking = node.asking.bind(node) as () => Promise<'OK'>;
+  node.asking = () => {
+    const answer = asking();
+    answer.catch(() => {});
+    return answer;
+  };
 }
 
 /** A cluster's client duplicates a node's connection whenever it asks which node has which slots, and listens to the first error of the copy only. */
