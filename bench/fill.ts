@@ -9,8 +9,9 @@ import { systemClock } from '../src/lib/clock.ts';
 import { encodeRecord } from '../src/store/redis/codec.ts';
 import { Names } from '../src/store/redis/commands.ts';
 import type { KeyRecord } from '../src/store/register.ts';
+import type { Value } from '../src/store/sqlite/batch.ts';
 import { openForWriting } from '../src/store/sqlite/database.ts';
-import { RECORD_COLUMNS, valuesOf } from '../src/store/sqlite/records.ts';
+import { pushValues, RECORD_COLUMNS } from '../src/store/sqlite/records.ts';
 
 const A_STEP = 20_000;
 const SCOPE_BYTES = 32;
@@ -51,10 +52,8 @@ export async function fillSqlite(path: string, count: number): Promise<void> {
     `INSERT INTO records (record_id, expires_at, ${RECORD_COLUMNS})
      VALUES (?, ?, ${RECORD_COLUMNS.map(() => '?')})`,
   );
-  const values = valuesOf({
-    ...completed(),
-    ...{ revision: randomBytes(16), ownerGaveUp: false, restarted: false, cause: '' },
-  });
+  const values: Value[] = [];
+  pushValues(values, completed());
   // A new store counts running time from the machine's start.
   const expiresAt = Math.ceil(systemClock.monotonicMs()) + RETENTION_MS;
   let done = 0;

@@ -83,8 +83,7 @@ export async function sqlite(): Promise<Place> {
       passedMs += ms;
     },
     reset: async () => {
-      for (const table of ['records', 'leases', 'void_tokens', 'audit', 'resolutions'])
-        change(`DELETE FROM ${table}`);
+      for (const table of ['records', 'void_tokens', 'audit', 'resolutions']) change(`DELETE FROM ${table}`);
       change(
         'UPDATE store SET mark = NULL, marks = 0, protect_until = 0, observe_until = 0, copy_mark = NULL',
       );

@@ -4,37 +4,41 @@ import { AUDIT_RETENTION_MS, MARK_LASTS_MS, UnreadableRecord, VOID_TOKEN_MS } fr
 import type { Create, Replace } from '../register.ts';
 import { ANSWERS, COMMANDS, type Value } from './batch.ts';
 import { refuseOtherFormat } from './database.ts';
-import { RECORD_COLUMNS, readSelected, SELECT_HEAD, SELECT_MARK, valuesOf } from './records.ts';
+import { idBytes, pushValues, RECORD_COLUMNS, readSelected, SELECT_HEAD, SELECT_MARK } from './records.ts';
 
 /*
  * Three statements do everything that payments need: INSERT, REPLACE and REMOVE. They bind the same values: record id, expiry, the
- * revision that is replaced, the running time, and the columns of the record.
+ * revision that is replaced, the running time, the token whose lease ends, and the columns of the record.
  */
-const COLUMNS_AT = 4;
+const COLUMNS_AT = 5;
 /** The values of a replace behind them. */
-const BESIDES = 7;
+const BESIDES = 6;
 const TOKEN_AT = COLUMNS_AT + RECORD_COLUMNS.indexOf('token');
 const numbered = RECORD_COLUMNS.map((_, i) => `?${COLUMNS_AT + i + 1}`);
 
 /** The values of a command. Its expiry is a duration, and the writer thread adds the running time. */
 export function valuesOfWrite(id: Scope, write: Create | Replace): Value[] {
   const { record, expiresInMs } = write;
-  const values: Value[] = [Buffer.from(id, 'hex'), expiresInMs === 'unchanged' ? null : expiresInMs];
-  if (write.kind === 'create') return values.concat(null, null, valuesOf(write.record));
+  const values: Value[] = [idBytes(id), expiresInMs === 'unchanged' ? null : expiresInMs];
+  if (write.kind === 'create') {
+    values.push(null, null, null);
+    pushValues(values, write.record);
+    return values;
+  }
   const { revision = null, endLeaseOf = null, voidToken = null, audit, counted } = write;
-  return values.concat(
-    revision,
-    null,
-    record ? valuesOf(record) : [],
-    write.unlessLeased ? 1 : 0,
-    write.unlessClosed ? 1 : 0,
-    endLeaseOf,
-    voidToken,
-    audit ? JSON.stringify(audit) : null,
+  values.push(revision, null, endLeaseOf);
+  if (record) pushValues(values, record);
+  values.push(write.unlessLeased ? 1 : 0, write.unlessClosed ? 1 : 0, voidToken);
+  values.push(
+    audit ? JSON.stringify(audit).replaceAll(BEYOND_LATIN1, escaped) : null,
     counted?.as ?? null,
     counted?.by ?? null,
   );
+  return values;
 }
+
+const BEYOND_LATIN1 = /[^\0-\xff]/g;
+const escaped = (char: string) => `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`;
 
 const INSERT = `INSERT INTO records (record_id, expires_at, ${RECORD_COLUMNS}) VALUES (?1, ?2, ${numbered})
   ON CONFLICT (record_id) DO NOTHING`;
@@ -43,6 +47,7 @@ const INSERT = `INSERT INTO records (record_id, expires_at, ${RECORD_COLUMNS}) V
 const EXPECTED = 'WHERE record_id = ?1 AND revision = ?3 AND (expires_at > ?4) IS NOT false';
 
 const REPLACE = `UPDATE records SET expires_at = ifnull(?2, expires_at),
+  lease_until = CASE WHEN lease_token IS NOT ?5 THEN lease_until END,
   ${RECORD_COLUMNS.map((column, i) => `${column} = ${numbered[i]}`)} ${EXPECTED}`;
 
 const REMOVE = `DELETE FROM records ${EXPECTED}`;
@@ -51,9 +56,10 @@ const FIND = 'SELECT id, expires_at <= ? FROM records WHERE record_id = ?';
 
 const VOID = 'INSERT OR REPLACE INTO void_tokens (token, expires_at) VALUES (?, ?)';
 const FIND_VOID = 'SELECT 1 FROM void_tokens WHERE token = ? AND expires_at > ?';
-const LEASE = 'INSERT OR REPLACE INTO leases (record_id, token, expires_at) VALUES (?, ?, ?)';
-const FIND_LEASE = 'SELECT token FROM leases WHERE record_id = ? AND expires_at > ?';
-const END_LEASE = 'DELETE FROM leases WHERE record_id = ? AND token = ?';
+const FIND_LEASE =
+  'SELECT lease_token FROM records WHERE record_id = ?1 AND expires_at > ?2 AND lease_until > ?2';
+const LEASE = 'UPDATE records SET lease_token = ?, lease_until = ? WHERE record_id = ? AND expires_at > ?';
+const END_LEASE = 'UPDATE records SET lease_until = NULL WHERE record_id = ? AND lease_token = ?';
 const KEEP_AUDIT = 'INSERT INTO audit (record_id, entry, expires_at) VALUES (?, ?, ?)';
 const COUNT = `INSERT INTO resolutions (resolved_as, source, number) VALUES (?, ?, 1)
   ON CONFLICT (resolved_as, source) DO UPDATE SET number = number + 1`;
@@ -70,7 +76,7 @@ const BEFORE_ALL = [Number.MIN_SAFE_INTEGER, 0];
 export const HALVES = ["state IS NOT 'completed'", "state = 'completed'"];
 
 /** The other tables whose rows expire, and what names a row. */
-export const EXPIRING = { void_tokens: 'token', leases: 'record_id', audit: 'id' };
+export const EXPIRING = { void_tokens: 'token', audit: 'id' };
 
 /** Applies commands to the tables. Runs in the writer thread, within the transaction of a batch. */
 export class Changes {
@@ -83,7 +89,6 @@ export class Changes {
   #runningMs = 0;
   #closed = 'no';
   #anyVoid = false;
-  #anyLease = false;
 
   constructor(database: DatabaseSync) {
     this.#database = database;
@@ -92,14 +97,13 @@ export class Changes {
   /** @throws if a later version has migrated the file since it was opened: this one would misread what it holds */
   begin(file: string, runningMs: number): void {
     refuseOtherFormat(file, this.#row('PRAGMA user_version')[0] as number);
-    const [copyMark, anyVoid, anyLease] = this.#row(
-      'SELECT copy_mark, EXISTS (SELECT 1 FROM void_tokens), EXISTS (SELECT 1 FROM leases) FROM store',
-    ) as [string | null, number, number];
+    const [copyMark, anyVoid] = this.#row(
+      'SELECT copy_mark, EXISTS (SELECT 1 FROM void_tokens) FROM store',
+    ) as [string | null, number];
     this.written = 0;
     this.#runningMs = runningMs;
     this.#closed = copyMark?.split(' ', 1)[0] ?? 'no';
     this.#anyVoid = anyVoid > 0;
-    this.#anyLease = anyLease > 0;
   }
 
   /** The answer to the command. */
@@ -112,70 +116,84 @@ export class Changes {
       case COMMANDS.renew:
         return this.#renew(values);
       case COMMANDS.endLease:
-        return this.#run(END_LEASE, ...values);
+        return this.#run(END_LEASE, values);
       case COMMANDS.mark:
         return this.#mark(values);
       case COMMANDS.sweep:
         return this.#sweep();
       case COMMANDS.probe:
-        return this.#run(PROBE);
+        return this.#run(PROBE, []);
       default:
         return undefined;
     }
   }
 
   #create(values: Value[]): number {
-    const isVoid = this.#anyVoid && this.#row(FIND_VOID, values[TOKEN_AT], this.#runningMs).length > 0;
+    const isVoid = this.#anyVoid && this.#row(FIND_VOID, [values[TOKEN_AT], this.#runningMs]).length > 0;
     if (!isVoid && this.#closed === 'no') return this.#insert(values);
     if (!this.#isAbsent(values)) return ANSWERS.refused;
     return isVoid ? ANSWERS.void : ANSWERS.closed;
   }
 
   #replace(values: Value[]): number {
-    const [unlessLeased, unlessClosed, endLeaseOf, voidToken, audit, as, by] = values.splice(-BESIDES);
-    const [id, expiresInMs, revision] = values;
-    values[3] = this.#runningMs;
-    if (voidToken) this.#run(VOID, voidToken, this.#expiresIn(VOID_TOKEN_MS));
-    if (voidToken) this.#anyVoid = true;
-    if (endLeaseOf && this.#anyLease) this.#run(END_LEASE, id, endLeaseOf);
-    if (unlessLeased && this.#row(FIND_LEASE, id, this.#runningMs).length > 0) return ANSWERS.refused;
-    const hasRecord = values.length > COLUMNS_AT;
-    if (this.#closed !== 'no' && (unlessClosed || this.#closed !== 'starts')) {
-      const bound = values.slice(0, COLUMNS_AT);
-      const isExpected = revision ? this.#row(FIND_EXPECTED, ...bound).length > 0 : this.#isAbsent(values);
-      return isExpected ? ANSWERS.closed : ANSWERS.refused;
+    const [unlessLeased, unlessClosed, voidToken, audit, as, by] = values.splice(-BESIDES);
+    const [id, , , , endLeaseOf] = values;
+    if (voidToken) {
+      this.#run(VOID, [voidToken, this.#expiresIn(VOID_TOKEN_MS)]);
+      this.#anyVoid = true;
     }
-    let answer = ANSWERS.refused;
-    if (!revision && hasRecord) answer = this.#insert(values);
-    else if (!revision) answer = this.#isAbsent(values) ? ANSWERS.done : ANSWERS.refused;
+    if (endLeaseOf && unlessLeased) this.#run(END_LEASE, [id, endLeaseOf]);
+    const answer =
+      unlessLeased && this.#row(FIND_LEASE, [id, this.#runningMs]).length > 0
+        ? ANSWERS.refused
+        : this.#replaceRecord(
+            values,
+            this.#closed !== 'no' && (unlessClosed === 1 || this.#closed !== 'starts'),
+          );
+    if (answer !== ANSWERS.done) {
+      if (endLeaseOf) this.#run(END_LEASE, [id, endLeaseOf]);
+      return answer;
+    }
+    if (audit) this.#run(KEEP_AUDIT, [id, audit, this.#expiresIn(AUDIT_RETENTION_MS)]);
+    if (as) this.#run(COUNT, [as, by]);
+    return answer;
+  }
+
+  #replaceRecord(values: Value[], isClosed: boolean): number {
+    const [, expiresInMs, revision] = values;
+    const hasRecord = values.length > COLUMNS_AT;
+    values[3] = this.#runningMs;
+    const bound = values.slice(0, 4);
+    let isDone: boolean;
+    if (isClosed || (!hasRecord && !revision)) {
+      isDone = revision ? this.#row(FIND_EXPECTED, bound).length > 0 : this.#isAbsent(values);
+      if (isDone && isClosed) return ANSWERS.closed;
+    } else if (!revision) return this.#insert(values);
     else {
       if (expiresInMs !== null) values[1] = this.#expiresIn(expiresInMs as number);
-      if (this.#run(hasRecord ? REPLACE : REMOVE, ...values) > 0) answer = ANSWERS.done;
+      isDone = (hasRecord ? this.#run(REPLACE, values) : this.#run(REMOVE, bound)) > 0;
     }
-    if (answer !== ANSWERS.done) return answer;
-    if (audit) this.#run(KEEP_AUDIT, id, audit, this.#expiresIn(AUDIT_RETENTION_MS));
-    if (as) this.#run(COUNT, as, by);
-    return answer;
+    return isDone ? ANSWERS.done : ANSWERS.refused;
   }
 
   /** A write that is there already is done. Its reply was lost. */
   #unlessOwn(answer: number, values: Value[]): number {
     if (answer === ANSWERS.done || values.length === COLUMNS_AT) return answer;
     const bound = [values[0], null, values[COLUMNS_AT], this.#runningMs];
-    return this.#row(FIND_EXPECTED, ...bound).length > 0 ? ANSWERS.done : answer;
+    return this.#row(FIND_EXPECTED, bound).length > 0 ? ANSWERS.done : answer;
   }
 
   #insert(values: Value[]): number {
     values[1] = this.#expiresIn(values[1] as number);
-    let isInserted = this.#run(INSERT, ...values) > 0;
+    let isInserted = this.#run(INSERT, values) > 0;
     // There may be a row that has expired and was not swept yet.
-    if (!isInserted && this.#isAbsent(values)) isInserted = this.#run(INSERT, ...values) > 0;
+    if (!isInserted && this.#isAbsent(values)) isInserted = this.#run(INSERT, values) > 0;
     return isInserted ? ANSWERS.done : ANSWERS.refused;
   }
 
   /** Is there no row, or only one that has expired? It is removed. */
   #isAbsent([id]: Value[]): boolean {
-    const [row, isExpired] = this.#row(FIND, this.#runningMs, id) as [number?, number?];
+    const [row, isExpired] = this.#row(FIND, [this.#runningMs, id]) as [number?, number?];
     return row === undefined || (isExpired === 1 && this.#isRemoved(row));
   }
 
@@ -187,20 +205,19 @@ export class Changes {
       if (error instanceof UnreadableRecord) return false;
       throw error;
     }
-    return this.#run('DELETE FROM records WHERE id = ?', row) > 0;
+    return this.#run('DELETE FROM records WHERE id = ?', [row]) > 0;
   }
 
   #renew([id, token, leaseMs]: Value[]): 'kept' | 'taken' | 'lost' {
-    const [holder] = this.#row(FIND_LEASE, id, this.#runningMs) as [Uint8Array?];
+    const [holder] = this.#row(FIND_LEASE, [id, this.#runningMs]) as [Uint8Array?];
     if (holder && Buffer.compare(holder, token as Uint8Array) !== 0) return 'lost';
-    this.#run(LEASE, id, token, this.#expiresIn(leaseMs as number));
-    this.#anyLease = true;
+    this.#run(LEASE, [token, this.#expiresIn(leaseMs as number), id, this.#runningMs]);
     return holder ? 'kept' : 'taken';
   }
 
   #mark([mode, newId]: Value[]): unknown {
     const sql = `UPDATE store SET mark = ifnull(mark, ?), marks = marks + 1, ${mode}_until = ?`;
-    this.#run(sql, newId, this.#expiresIn(MARK_LASTS_MS));
+    this.#run(sql, [newId, this.#expiresIn(MARK_LASTS_MS)]);
     return this.#row(SELECT_MARK);
   }
 
@@ -216,19 +233,19 @@ export class Changes {
     }
     for (const [table, key] of Object.entries(EXPIRING)) {
       const expired = `SELECT ${key} FROM ${table} WHERE expires_at <= ? LIMIT ${SWEPT_AT_ONCE}`;
-      removed += this.#run(`DELETE FROM ${table} WHERE ${key} IN (${expired})`, this.#runningMs);
+      removed += this.#run(`DELETE FROM ${table} WHERE ${key} IN (${expired})`, [this.#runningMs]);
     }
     return removed;
   }
 
-  #run(sql: string, ...values: (Value | undefined)[]): number {
+  #run(sql: string, values: (Value | undefined)[]): number {
     const changes = this.#statement(sql).run(...(values as Value[])).changes as number;
     this.written += changes;
     return changes;
   }
 
   /** Empty: there is no row. */
-  #row(sql: string, ...values: (Value | undefined)[]): unknown[] {
+  #row(sql: string, values: (Value | undefined)[] = []): unknown[] {
     return (this.#statement(sql).get(...(values as Value[])) as unknown as unknown[] | undefined) ?? [];
   }
 

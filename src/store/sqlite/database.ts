@@ -86,6 +86,8 @@ const TABLES = `
     revision BLOB,
     token BLOB,
     fingerprint BLOB,
+    lease_token BLOB,
+    lease_until INTEGER,
     encryption_key_id TEXT,
     extension BLOB,
     status INTEGER,
@@ -96,7 +98,6 @@ const TABLES = `
   CREATE INDEX records_completed ON records (due) WHERE state = 'completed';
   CREATE TABLE void_tokens (token BLOB PRIMARY KEY, expires_at INTEGER NOT NULL) WITHOUT ROWID;
   CREATE INDEX void_tokens_expiry ON void_tokens (expires_at);
-  CREATE TABLE leases (record_id BLOB PRIMARY KEY, token BLOB NOT NULL, expires_at INTEGER NOT NULL) WITHOUT ROWID;
   CREATE TABLE audit (id INTEGER PRIMARY KEY, record_id BLOB NOT NULL, entry TEXT NOT NULL, expires_at INTEGER NOT NULL);
   CREATE INDEX audit_record ON audit (record_id);
   CREATE INDEX audit_expiry ON audit (expires_at);

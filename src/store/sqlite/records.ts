@@ -1,5 +1,5 @@
 import type { SQLOutputValue, StatementSync } from 'node:sqlite';
-import type { Fingerprint, Token } from '../../lib/brands.ts';
+import type { Fingerprint, Scope, Token } from '../../lib/brands.ts';
 import { type Mode, UnreadableRecord, type UsedMark } from '../contract.ts';
 import type { KeyRecord } from '../register.ts';
 import type { StoredCompletion } from '../response-cipher.ts';
@@ -7,52 +7,67 @@ import type { Value } from './batch.ts';
 
 /** The columns that hold a record, in the order of {@link valuesOf} and of {@link readRow}. */
 export const RECORD_COLUMNS = [
-  ...['revision', 'state', 'token', 'fingerprint', 'merchant', 'operation', 'idempotency_key', 'request_id'],
+  ...['revision', 'token', 'fingerprint', 'state', 'merchant', 'operation', 'idempotency_key', 'request_id'],
   ...['gateway_id', 'cause', 'created_at_ms', 'changed_at_ms', 'lease_ms', 'retention_ms'],
   ...['in_doubt_retention_ms', 'was_in_doubt', 'owner_gave_up', 'restarted', 'status', 'headers', 'body'],
   ...['encryption_key_id', 'extension'],
 ];
 
-/** With the expiry, and until when there is a lease. Of a completed record nobody asks for the lease. */
-const SELECT = `SELECT ${RECORD_COLUMNS}, expires_at,
-  CASE state WHEN 'completed' THEN NULL ELSE (SELECT expires_at FROM leases WHERE leases.record_id = records.record_id) END
-  FROM records`;
-
-export const SELECT_RECORD = `${SELECT} WHERE record_id = ?`;
-
-/** By row number and with an empty body, so that the statement need not load a large one. */
-export const SELECT_HEAD = `${SELECT} WHERE id = ?`.replace(
-  ',body,',
-  ",CASE typeof(body) WHEN 'blob' THEN zeroblob(0) ELSE body END,",
+const NAMES = { revision: 16, token: 16, fingerprint: 32 };
+const NAMES_BYTES = 64;
+const ARE_NAMES = Object.entries(NAMES).map(
+  ([name, n]) => `typeof(${name}) = 'blob' AND length(${name}) = ${n}`,
 );
 
-/** @throws {RangeError} for a text that cannot be stored */
-export function valuesOf(record: KeyRecord): Value[] {
-  const { merchant, operation, key, requestId, gatewayId, cause, lifetimes, completion } = record;
-  const texts = [merchant, operation, key, requestId, gatewayId, cause];
-  if (texts.some(({ length }) => length > LONGEST_TEXT))
-    throw new RangeError(`a text of the record is longer than ${LONGEST_TEXT} characters`);
-  const response = completion?.kind === 'response' ? completion.response : undefined;
-  const sealed = completion?.kind === 'sealed' ? completion : undefined;
-  return [
-    ...[record.revision, record.state, record.token, record.fingerprint, ...texts],
-    ...[Math.trunc(record.createdAtMs), Math.trunc(record.changedAtMs)],
-    ...[lifetimes.leaseMs, lifetimes.retentionMs, lifetimes.inDoubtRetentionMs],
-    ...[Number(record.wasInDoubt), Number(record.ownerGaveUp), Number(record.restarted)],
-    completion ? (response ?? (completion as { status: number })).status : null,
-    response ? JSON.stringify(response.headers) : null,
-    response?.body ?? sealed?.bytes ?? null,
-    sealed?.keyId ?? null,
-    record.extension ?? null,
-  ];
+/** What {@link readRow} reads. The blobs are one value, because each value that is a blob costs as much as six others. */
+const selecting = (
+  blobs: string,
+) => `SELECT CASE WHEN ${ARE_NAMES.join(' AND ')} THEN CAST(${blobs} AS BLOB) END,
+  ${RECORD_COLUMNS.slice(3).join().replace('body', 'typeof(body)')}, expires_at, lease_until FROM records`;
+
+export const SELECT_RECORD = `${selecting("revision || token || fingerprint || ifnull(body, '')")} WHERE record_id = ?`;
+
+/** By row number and with an empty body, so that the statement need not load a large one. */
+export const SELECT_HEAD = `${selecting('revision || token || fingerprint')} WHERE id = ?`;
+
+const ID = Buffer.alloc(32);
+
+/** The bytes of a record id, until the next call: SQLite and a batch copy them at once. A new buffer each time costs more than the copy. */
+export function idBytes(id: Scope): Buffer {
+  ID.write(id, 'hex');
+  return ID;
+}
+
+/** Appends the values of {@link RECORD_COLUMNS}. */
+export function pushValues(values: Value[], record: KeyRecord): void {
+  const { lifetimes, completion } = record;
+  values.push(record.revision, record.token, record.fingerprint, record.state);
+  values.push(
+    record.merchant,
+    record.operation,
+    record.key,
+    record.requestId,
+    record.gatewayId,
+    record.cause,
+  );
+  values.push(Math.trunc(record.createdAtMs), Math.trunc(record.changedAtMs));
+  values.push(lifetimes.leaseMs, lifetimes.retentionMs, lifetimes.inDoubtRetentionMs);
+  values.push(record.wasInDoubt ? 1 : 0, record.ownerGaveUp ? 1 : 0, record.restarted ? 1 : 0);
+  if (completion?.kind === 'response') {
+    const { status, headers, body } = completion.response;
+    values.push(status, JSON.stringify(headers), body, null);
+  } else if (completion?.kind === 'sealed')
+    values.push(completion.status, null, completion.bytes, completion.keyId);
+  else values.push(completion?.status ?? null, null, null, null);
+  values.push(record.extension ?? null);
 }
 
 /** A row whose values are all valid. Times are running times in milliseconds (see running-time.ts). */
 export interface Row {
   record: KeyRecord;
   expiresAt: number;
-  /** Undefined: nobody has taken the lease. */
-  leasedUntil: number | undefined;
+  /** 0: nobody has taken the lease. */
+  leasedUntil: number;
 }
 
 /**
@@ -74,55 +89,64 @@ export function readSelected(select: StatementSync, key: Uint8Array | number): R
 }
 
 function readRow(values: SQLOutputValue[]): Row {
-  const state = values[1];
+  const [blobs, state] = values;
+  if (!(blobs instanceof Uint8Array)) throw bad('revision, token or fingerprint');
+  const bytes = blobs.buffer as ArrayBuffer;
   if (state !== 'executing' && state !== 'completed' && state !== 'in_doubt') throw bad('state');
   const record: KeyRecord = {
-    revision: bytes(values[0], 16, 'revision'),
+    revision: Buffer.from(bytes, 0, 16),
     state,
-    token: bytes(values[2], 16, 'token') as Token,
-    fingerprint: bytes(values[3], 32, 'fingerprint') as Fingerprint,
-    merchant: text(values[4], 'merchant'),
-    operation: text(values[5], 'operation'),
-    key: text(values[6], 'idempotency_key'),
-    requestId: text(values[7], 'request_id'),
-    gatewayId: text(values[8], 'gateway_id'),
-    cause: text(values[9], 'cause'),
-    createdAtMs: integer(values[10], 'created_at_ms', Number.MIN_SAFE_INTEGER),
-    changedAtMs: integer(values[11], 'changed_at_ms', Number.MIN_SAFE_INTEGER),
+    token: Buffer.from(bytes, 16, 16) as Token,
+    fingerprint: Buffer.from(bytes, 32, 32) as Fingerprint,
+    merchant: text(values[2], 'merchant'),
+    operation: text(values[3], 'operation'),
+    key: text(values[4], 'idempotency_key'),
+    requestId: text(values[5], 'request_id'),
+    gatewayId: text(values[6], 'gateway_id'),
+    cause: text(values[7], 'cause'),
+    createdAtMs: integer(values[8], 'created_at_ms', Number.MIN_SAFE_INTEGER),
+    changedAtMs: integer(values[9], 'changed_at_ms', Number.MIN_SAFE_INTEGER),
     lifetimes: {
-      leaseMs: integer(values[12], 'lease_ms', 1),
-      retentionMs: integer(values[13], 'retention_ms', 1),
-      inDoubtRetentionMs: integer(values[14], 'in_doubt_retention_ms', 1),
+      leaseMs: integer(values[10], 'lease_ms', 1),
+      retentionMs: integer(values[11], 'retention_ms', 1),
+      inDoubtRetentionMs: integer(values[12], 'in_doubt_retention_ms', 1),
     },
-    wasInDoubt: flag(values[15], 'was_in_doubt'),
-    ownerGaveUp: flag(values[16], 'owner_gave_up'),
-    restarted: flag(values[17], 'restarted'),
+    wasInDoubt: flag(values[13], 'was_in_doubt'),
+    ownerGaveUp: flag(values[14], 'owner_gave_up'),
+    restarted: flag(values[15], 'restarted'),
   };
-  if (state === 'completed') record.completion = completion(values);
-  else if (values[18] !== null || values[19] !== null || values[20] !== null || values[21] !== null)
-    throw bad('status');
-  if (values[22] !== null) record.extension = bytes(values[22], undefined, 'extension');
+  const [status, headers, typeOfBody, keyId, extension, expiresAt, leasedUntil] = values.slice(16);
+  const body = typeOfBody === 'blob' ? Buffer.from(bytes, NAMES_BYTES) : undefined;
+  if (state === 'completed') record.completion = completion(status, headers, body, keyId);
+  else if (status !== null || headers !== null || body || keyId !== null) throw bad('status');
+  if (!body && typeOfBody !== 'null') throw bad('body');
+  if (extension !== null) record.extension = blob(extension, 'extension');
   return {
     record,
-    expiresAt: integer(values[23], 'expires_at', Number.MIN_SAFE_INTEGER),
-    leasedUntil:
-      values[24] === null ? undefined : integer(values[24], 'lease_until', Number.MIN_SAFE_INTEGER),
+    expiresAt: integer(expiresAt, 'expires_at', Number.MIN_SAFE_INTEGER),
+    leasedUntil: leasedUntil === null ? 0 : integer(leasedUntil, 'lease_until', 0),
   };
 }
 
-function completion(values: SQLOutputValue[]): StoredCompletion {
-  const status = integer(values[18], 'status', 0);
-  if (status > 999) throw bad('status');
-  const [headers, body, keyId] = [values[19], values[20], values[21]];
-  if (headers === null && body === null && keyId === null) return { kind: 'tombstone', status };
-  const stored = bytes(body, undefined, 'body');
+type Selected = SQLOutputValue | undefined;
+
+function completion(
+  status: Selected,
+  headers: Selected,
+  body: Buffer | undefined,
+  keyId: Selected,
+): StoredCompletion {
+  const code = integer(status, 'status', 0);
+  if (code > 999) throw bad('status');
+  if (headers === null && !body && keyId === null) return { kind: 'tombstone', status: code };
+  if (!body) throw bad('body');
   if (keyId === null)
-    return { kind: 'response', response: { status, headers: readHeaders(headers), body: stored } };
+    return { kind: 'response', response: { status: code, headers: readHeaders(headers), body } };
   if (headers !== null) throw bad('headers');
-  return { kind: 'sealed', status, keyId: text(keyId, 'encryption_key_id'), bytes: stored };
+  return { kind: 'sealed', status: code, keyId: text(keyId, 'encryption_key_id'), bytes: body };
 }
 
-function readHeaders(json: SQLOutputValue | undefined): string[] {
+function readHeaders(json: Selected): string[] {
   try {
     const headers: unknown = JSON.parse(json as string);
     if (Array.isArray(headers) && headers.length % 2 === 0 && headers.every((one) => typeof one === 'string'))
@@ -133,25 +157,24 @@ function readHeaders(json: SQLOutputValue | undefined): string[] {
   throw bad('headers');
 }
 
-/** @param length undefined: any */
-function bytes(value: SQLOutputValue | undefined, length: number | undefined, name: string): Buffer {
-  if (!(value instanceof Uint8Array) || (length !== undefined && value.length !== length)) throw bad(name);
+function blob(value: Selected, name: string): Buffer {
+  if (!(value instanceof Uint8Array)) throw bad(name);
   return Buffer.from(value.buffer as ArrayBuffer, value.byteOffset, value.byteLength);
 }
 
 const LONGEST_TEXT = 255;
 
-function text(value: SQLOutputValue | undefined, name: string): string {
+function text(value: Selected, name: string): string {
   if (typeof value !== 'string' || value.length > LONGEST_TEXT) throw bad(name);
   return value;
 }
 
-function integer(value: SQLOutputValue | undefined, name: string, min: number): number {
+function integer(value: Selected, name: string, min: number): number {
   if (!Number.isSafeInteger(value) || (value as number) < min) throw bad(name);
   return value as number;
 }
 
-function flag(value: SQLOutputValue | undefined, name: string): boolean {
+function flag(value: Selected, name: string): boolean {
   if (value !== 0 && value !== 1) throw bad(name);
   return value === 1;
 }

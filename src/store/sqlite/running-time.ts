@@ -58,7 +58,9 @@ export function enterBoot(database: DatabaseSync, boot: Uint8Array | undefined, 
   // Two boot ids that differ prove that the owners of the earlier boot are dead. Their records get an age of one lease: those that
   // are younger, or that were written after the running time was last stored. Without both ids, owners count as alive until then.
   if (boot && storedBoot) {
-    database.exec('DELETE FROM leases');
+    database.exec(
+      "UPDATE records SET lease_until = NULL WHERE state IS NOT 'completed' AND lease_until IS NOT NULL",
+    );
     database
       .prepare(
         `UPDATE records SET in_doubt_retention_ms = expires_at - ?1 + lease_ms

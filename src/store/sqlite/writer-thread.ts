@@ -4,7 +4,7 @@
  */
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import { type MessagePort, parentPort } from 'node:worker_threads';
-import { commandsIn } from './batch.ts';
+import { applyAll } from './batch.ts';
 import { Changes } from './changes.ts';
 import { checkIdentity, identityOf, isBusy, messageOf, openForWriting } from './database.ts';
 import { enterBoot, knownOffsetMs } from './running-time.ts';
@@ -23,7 +23,8 @@ export interface WriterData {
 export type ToWriter =
   | 'close'
   | {
-      bytes: Uint8Array;
+      /** Of a `Batch`. */
+      memory: Uint8Array;
       runningMs: number;
       /** How long the thread may try to get the write lock, in milliseconds. */
       beginWithinMs: number;
@@ -77,7 +78,7 @@ class WriterThread {
     this.#identity = identityOf(data.file);
   }
 
-  commit({ bytes, runningMs, beginWithinMs }: Exclude<ToWriter, 'close'>): FromWriter {
+  commit({ memory, runningMs, beginWithinMs }: Exclude<ToWriter, 'close'>): FromWriter {
     const { file } = this.#data;
     // Readers and recovery ignore WAL frames without a commit mark, and only COMMIT writes that mark.
     let maybeWritten = false;
@@ -98,9 +99,7 @@ class WriterThread {
         };
       }
       changes.begin(file, runningMs);
-      const answers: unknown[] = [];
-      for (const [command, values] of commandsIn(Buffer.from(bytes.buffer)))
-        answers.push(changes.apply(command, values));
+      const answers = applyAll(memory, (command, values) => changes.apply(command, values));
       const wrote = changes.written > 0;
       if (wrote && runningMs - this.#storedClockAt >= STORE_CLOCK_EVERY_MS) {
         storeClock.run(Math.floor(runningMs));

@@ -14,6 +14,8 @@ const THREAD = threadFile('store/sqlite/writer-thread');
 /** The limits of a batch, so that no transaction makes other processes wait for long. */
 const COMMANDS_PER_BATCH = 256;
 const BYTES_PER_BATCH = 4 * 1024 * 1024;
+/** Memory of a larger batch is not kept for a later one. */
+const BYTES_KEPT = 1024 * 1024;
 /**
  * The thread may wait for the write lock for this share of the time limit. It answers before the limit is over, so that the
  * caller learns that nothing was written.
@@ -84,7 +86,9 @@ export class Writer {
   #timer: NodeJS.Timeout | undefined;
   #thread: Worker | undefined;
   #queue: PendingBatch[] = [];
-  #underWay: Pending[] = [];
+  #underWay: PendingBatch | undefined;
+  /** Memory of a batch that was answered. */
+  #memory: Batch['memory'] | undefined;
   #isScheduled = false;
   #closing: (() => void) | undefined;
   #isClosed = false;
@@ -122,7 +126,7 @@ export class Writer {
   /** Resolves when all commands are answered and the thread has ended. */
   async close(): Promise<void> {
     this.#isClosed = true;
-    if (this.#queue.length > 0 || this.#underWay.length > 0)
+    if (this.#queue.length > 0 || this.#underWay)
       await new Promise<void>((resolve) => {
         this.#closing = resolve;
       });
@@ -143,7 +147,8 @@ export class Writer {
       if (this.#isClosed) throw closed();
       let batch = this.#queue.at(-1);
       if (!batch || batch.count >= COMMANDS_PER_BATCH || batch.size >= BYTES_PER_BATCH) {
-        batch = new PendingBatch();
+        batch = new PendingBatch(this.#memory);
+        this.#memory = undefined;
         this.#queue.push(batch);
       }
       const place = batch.add(command, values);
@@ -161,7 +166,7 @@ export class Writer {
   }
 
   #schedule(): void {
-    if (this.#isScheduled || this.#underWay.length > 0 || !this.#thread || this.#queue.length === 0) return;
+    if (this.#isScheduled || this.#underWay || !this.#thread || this.#queue.length === 0) return;
     this.#isScheduled = true;
     // All commands of this turn of the event loop and of the next one share a batch. Under load, batches of one turn only take
     // a seventh more CPU time for a payout, because there are more commits. An idle event loop takes a second turn at once.
@@ -172,16 +177,16 @@ export class Writer {
     this.#isScheduled = false;
     const batch = this.#thread && this.#queue.shift();
     if (!this.#thread || !batch) return;
-    this.#underWay = batch.pending;
+    this.#underWay = batch;
     const beginByMs = (batch.pending[0]?.askedMs ?? 0) + this.#options.data.timeoutMs * SHARE_FOR_BEGIN;
     const beginWithinMs = Math.max(0, beginByMs - performance.now());
-    const bytes = batch.finish();
-    post(this.#thread, { bytes, runningMs: this.runningMs, beginWithinMs }, [bytes.buffer as ArrayBuffer]);
+    post(this.#thread, { memory: batch.finish(), runningMs: this.runningMs, beginWithinMs });
   }
 
   #answered(answer: Extract<FromWriter, { kind: 'committed' | 'failed' }>): void {
-    const pending = this.#underWay;
-    this.#underWay = [];
+    const { pending = [], memory } = this.#underWay ?? {};
+    this.#underWay = undefined;
+    if (memory && memory.length <= BYTES_KEPT) this.#memory = memory;
     if (answer.kind === 'failed') {
       const { message, maybeWritten, isBusy } = answer;
       if (!isBusy) this.failure = message;
@@ -215,7 +220,7 @@ export class Writer {
   #scheduleTimeouts(): NodeJS.Timeout {
     const check = () => {
       this.#rejectLate();
-      const isIdle = this.#queue.length === 0 && this.#underWay.length === 0;
+      const isIdle = this.#queue.length === 0 && !this.#underWay;
       this.#timer = isIdle ? undefined : this.#scheduleTimeouts();
     };
     return setTimeout(() => afterReading(check), Math.max(5, this.#options.data.timeoutMs / 20));
@@ -227,14 +232,14 @@ export class Writer {
     const latestMs = performance.now() - timeoutMs;
     const isLate = ({ askedMs }: Pending) => askedMs <= latestMs;
     const message = `no answer within ${timeoutMs} ms`;
-    for (const { reject } of this.#underWay.filter(isLate)) reject(unavailable(message, true));
+    for (const { reject } of this.#underWay?.pending.filter(isLate) ?? []) reject(unavailable(message, true));
     for (const batch of this.#queue)
       for (const { reject, place } of batch.pending.filter(isLate)) {
         reject(unavailable(message, false));
         batch.remove(place);
       }
     this.#queue = this.#queue.filter(({ pending }) => !pending.every(isLate));
-    if (this.#underWay.length === 0) this.#next();
+    if (!this.#underWay) this.#next();
   }
 
   /** Resolves to the offset of running time. */
@@ -273,9 +278,9 @@ export class Writer {
   /** The batch in the dead thread may have been written. The commands in the queue go to the next thread. */
   #lostThread(error: Error): void {
     this.#thread = undefined;
-    for (const { reject } of this.#underWay)
+    for (const { reject } of this.#underWay?.pending ?? [])
       reject(unavailable(`the writer thread died: ${messageOf(error)}`, true));
-    this.#underWay = [];
+    this.#underWay = undefined;
     if (this.#isDrained()) this.#closing?.();
     else {
       this.#options.onReplaced(error);
@@ -296,8 +301,7 @@ export class Writer {
 
 const DONE: Reply = { done: true };
 
-const post = (thread: Worker, message: ToWriter, moved: ArrayBuffer[] = []) =>
-  thread.postMessage(message, moved);
+const post = (thread: Worker, message: ToWriter) => thread.postMessage(message);
 
 const unavailable = (message: string, maybeWritten: boolean) =>
   new StoreUnavailable(`sqlite: ${message}`, { maybeWritten });
