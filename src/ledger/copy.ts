@@ -94,9 +94,8 @@ export class Copy {
     if (source?.state === 'moved' && !goesOn) throw new CopyRefused(MOVED);
     if (source?.state === 'receiving' || isClosedSource(before))
       throw new CopyRefused('one of the stores takes part in another copy, which has closed it');
-    if (goesOn) await this.#requireSourceOf(before);
     // Before it is closed: it may be a store that serves.
-    else await this.#requireEmpty(id);
+    if (!goesOn) await this.#requireEmpty(id);
     const copy = goesOn ? {} : { copyId: randomUUID(), source: { id, count } };
     const destination = await this.#change(to, before, { ...copy, state: 'receiving' });
     if (!goesOn)
@@ -130,8 +129,7 @@ export class Copy {
   async #requireMarks(...marks: readonly [source: CopyMark, destination: CopyMark]): Promise<void> {
     for (const [at, side] of [this.#options.from, this.#options.to].entries()) {
       const mark = await side.readCopyMark();
-      if (!mark?.isWhole || mark.epoch !== marks[at]?.epoch || mark.runId !== this.#runId)
-        throw new CopyRefused(LOST);
+      if (!mark?.isWhole || mark.epoch !== marks[at]?.epoch) throw new CopyRefused(LOST);
     }
   }
 
@@ -190,7 +188,6 @@ export class Copy {
     const servers = async () => `${await from.servers()}\n${await to.servers()}`;
     for (;;) {
       this.#saidMs = clock.monotonicMs();
-      await this.#requireMarks(source, destination);
       const before = await servers();
       const counts = { completed: 0, open: 0, audits: 0 };
       for await (const page of from.scan())

@@ -3,18 +3,21 @@ import { Redis } from 'ioredis';
 import { expect, it, onTestFinished } from 'vitest';
 import { RateLimiter } from '../../src/gateway/rate-limiter.ts';
 import { systemClock } from '../../src/lib/clock.ts';
+import { StoreClosed } from '../../src/store/contract.ts';
 import { openRedis } from '../../src/store/open-register.ts';
 import { storeOptions } from '../../src/store/options.ts';
+import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
 import { LONG, openRedisStore } from '../support/open-store.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { bring, replayOf } from './states.ts';
 
+const RUNBOOK = readFileSync(new URL('../../docs/operations.md', import.meta.url), 'utf8');
+
 /** The rules for the user in docs/operations.md, with the test's password. */
 function documentedRules(): string[] {
-  const text = readFileSync(new URL('../../docs/operations.md', import.meta.url), 'utf8');
-  const [, line = ''] = /^ACL SETUSER ((?:.* \\\n)*.*)$/m.exec(text) ?? [];
+  const [, line = ''] = /^ACL SETUSER ((?:.* \\\n)*.*)$/m.exec(RUNBOOK) ?? [];
   return line
     .replaceAll(/ \\\n\s*/g, ' ')
     .replace('>PASSWORD', '>test-password')
@@ -79,4 +82,22 @@ it('the documented user can do all that the store needs, and can neither flush n
   await expect(same.set('elsewhere', '1')).rejects.toThrow('NOPERM');
   await expect(same.get('elsewhere')).rejects.toThrow('NOPERM');
   await expect(same.keys('*')).rejects.toThrow('NOPERM');
+
+  // What the runbook adds for a copy.
+  const [, more = ''] = /`ACL SETUSER oncegate ((?:\+\w+ ?)+)`/.exec(RUNBOOK) ?? [];
+  await server.admin.call('ACL', 'SETUSER', name, ...more.split(' '));
+  const copying = await RedisCopyRegister.open({
+    ...{ gatewayId: 'copy', timeoutMs, connectTimeoutMs: 5000, clock: systemClock },
+    ...{ location: { url }, prefix: 'oncegate', lockNodes: [], replicas: 0 },
+  });
+  onTestFinished(() => copying.close());
+  const scanned = [];
+  for await (const page of copying.scan()) scanned.push(...page);
+  expect(scanned).toContainEqual({ id: completed.scope, kind: 'record' });
+  await copying.putAudit(completed.scope, await copying.register.audit(doubtful.scope));
+  expect(await store.audit(completed.scope)).toMatchObject([note]);
+  const names = { copyId: 'copy', runId: 'run', source: { id: 'ab', count: 1 } };
+  expect(await copying.changeCopyMark({ epoch: 1, state: 'closing', ...names })).toBe(true);
+  expect(await copying.servers()).not.toBe('');
+  await expect(store.start(newRequest())).rejects.toThrow(StoreClosed);
 });

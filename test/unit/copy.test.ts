@@ -3,9 +3,11 @@ import { describe, expect, it } from 'vitest';
 import { Copy, type CopyOptions, CopyRefused } from '../../src/ledger/copy.ts';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import type { Scope } from '../../src/lib/brands.ts';
+import { newToken } from '../../src/lib/random.ts';
 import { type AuditRecord, type Execution, StoreClosed } from '../../src/store/contract.ts';
 import { MemoryRegister } from '../../src/store/memory.ts';
 import {
+  type CopyMark,
   type CopyRegister,
   type CopyState,
   decodeCopyMark,
@@ -349,6 +351,7 @@ describe('a copy', () => {
   });
 
   it('never opens a destination that was emptied at any call, and then opens the source again', async () => {
+    let stuck = 0;
     for (let call = 2; ; call++) {
       const world = await World.open();
       const now = world.store();
@@ -361,7 +364,10 @@ describe('a copy', () => {
       const [source] = await world.states();
       if (error instanceof CopyRefused) {
         expect(await now.readCopyMark()).toBeUndefined();
-        if (source === 'moved') continue;
+        if (source === 'moved') {
+          stuck++;
+          continue;
+        }
         await world.copy({ to: now }).undo();
         expect(await world.serves(world.from)).toBe('started');
         continue;
@@ -370,6 +376,34 @@ describe('a copy', () => {
       const opened = (await now.readCopyMark()) ? now : world.to;
       expect(await world.content(opened)).toEqual(await world.content(world.from));
       if (opened === world.to) break;
+    }
+    // Right before the source becomes `moved`, or right after that.
+    expect(stuck).toBeLessThan(3);
+  });
+
+  it('leaves a destination open where a key was started while it was being closed', async () => {
+    const world = await World.open();
+    const changeCopyMark = async (mark: CopyMark) => {
+      if (mark.epoch === 1)
+        expect(await world.gateway(world.to).start(newRequest())).toEqual({ kind: 'started' });
+      return await world.to.changeCopyMark(mark);
+    };
+    const to = withMethods<CopyRegister>(world.to, { changeCopyMark });
+    await expect(world.copy({ to }).run()).rejects.toThrow('the destination has records');
+    expect(await world.states()).toEqual([undefined, 'undone']);
+    expect(await world.serves(world.to)).toBe('started');
+  });
+
+  it('refuses to go on if the destination has another record of a key, in doubt or completed', async () => {
+    for (const state of ['in_doubt', 'completed'] as const) {
+      const world = await killedIn('closing');
+      const { scope } = world.records.at(-1) as Execution;
+      const { record } = (await world.from.read(scope)) as Seen;
+      const other = { ...record, revision: newToken(), token: newToken(), state };
+      const write = { kind: 'replace', revision: undefined, record: other, operation: 'withdraw' } as const;
+      await world.to.replace(scope, { ...write, expiresInMs: 1000 });
+      await expect(world.copy().run()).rejects.toThrow(`the destination has another record of ${scope}`);
+      expect(await world.states()).toEqual(['sealed', 'receiving']);
     }
   });
 
