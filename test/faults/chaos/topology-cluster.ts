@@ -1,11 +1,15 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { freePort } from '../../support/free-port.ts';
 import type { RedisServer } from '../../support/redis-process.ts';
 import { until } from '../../support/until.ts';
-import type { Topology } from './topology.ts';
+import type { StoreFault, Topology } from './topology.ts';
 import { faultsOf, lateRequests, startWired, stopWired, type WiredRedis } from './topology-redis.ts';
 
 const SLOTS = 16_384;
 const SERVING_WITHIN_MS = 20_000;
+/** How many keys of a slot move at a time, and the pause before the next ones. */
+const STEP = { keys: 5, pauseMs: 5 };
+const MIGRATE_WITHIN_MS = 5000;
 
 /** Three masters, each behind its own proxy: a node announces the address of its proxy to clients. */
 export async function startCluster(): Promise<Topology> {
@@ -18,19 +22,20 @@ export async function startCluster(): Promise<Topology> {
   }
   return {
     config: { store: { kind: 'redis', cluster: nodes.map(({ wire }) => wire.url) } },
-    faults: nodes
-      .flatMap((node, i) => [
+    faults: [
+      ...nodes.flatMap((node, i) => [
         ...faultsOf(node, `master ${i + 1}`),
         ...(i === 0 ? [lateRequests(async () => node.wire, 'master 1')] : []),
-      ])
-      .map((fault) => ({
-        ...fault,
-        // A server that was down for longer than cluster-node-timeout runs again long before its cluster accepts it.
-        heal: async () => {
-          await fault.heal();
-          await serving(nodes.map(({ server }) => server));
-        },
-      })),
+      ]),
+      movingSlots(nodes.map(({ server }) => server)),
+    ].map((fault) => ({
+      ...fault,
+      // A server that was down for longer than cluster-node-timeout runs again long before its cluster accepts it.
+      heal: async () => {
+        await fault.heal();
+        await serving(nodes.map(({ server }) => server));
+      },
+    })),
     stop: () => stopWired(nodes),
   };
 }
@@ -71,4 +76,110 @@ async function serving(servers: readonly RedisServer[]): Promise<void> {
   };
   const all = async () => (await Promise.all(servers.map(serves))).every(Boolean);
   await until(() => all().catch(() => false), SERVING_WITHIN_MS);
+}
+
+/**
+ * A third of the slots in use moves from one master to the next one, and the next time from that one. Until the fault is healed,
+ * keys of these slots are on both.
+ */
+function movingSlots(servers: readonly RedisServer[]): StoreFault {
+  let turn = 0;
+  let moves: SlotMove[] = [];
+  let moving: { stop: AbortController; ended: Promise<void> } | undefined;
+  return {
+    name: 'slots moved to another master',
+    inject: async () => {
+      const [from, to] = [turn, turn + 1].map((at) => servers[at % servers.length]) as [
+        RedisServer,
+        RedisServer,
+      ];
+      const slots = (await slotsInUse(from)).filter((_, at) => (at + turn) % 3 === 0);
+      turn++;
+      if (slots.length === 0) throw new Error('no slot has keys');
+      moves = slots.map((slot) => new SlotMove(slot, from, to, servers));
+      for (const move of moves) await move.begin();
+      const stop = new AbortController();
+      moving = { stop, ended: moveInSteps(moves, stop.signal).catch(() => {}) };
+    },
+    heal: async () => {
+      moving?.stop.abort();
+      await moving?.ended;
+      for (const move of moves) {
+        const hasEnded = () =>
+          move.end().then(
+            () => true,
+            () => false,
+          );
+        await until(hasEnded, SERVING_WITHIN_MS);
+      }
+      moves = [];
+    },
+  };
+}
+
+/** Ends when it is aborted, or when no key is left. */
+async function moveInSteps(moves: readonly SlotMove[], signal: AbortSignal): Promise<void> {
+  for (let moved = true; moved; ) {
+    moved = false;
+    for (const move of moves) {
+      if (signal.aborted) return;
+      moved = (await move.step()) || moved;
+      await sleep(STEP.pauseMs);
+    }
+  }
+}
+
+async function slotsInUse({ admin }: RedisServer): Promise<number[]> {
+  const asked = admin.pipeline();
+  for (let slot = 0; slot < SLOTS; slot++) asked.cluster('COUNTKEYSINSLOT', slot);
+  const counts = (await asked.exec()) ?? [];
+  return counts.flatMap(([, count], slot) => (Number(count) > 0 ? [slot] : []));
+}
+
+/** A slot on its way. Each method can be repeated after it has failed. */
+class SlotMove {
+  readonly #slot: number;
+  readonly #from: RedisServer;
+  readonly #to: RedisServer;
+  readonly #all: readonly RedisServer[];
+
+  constructor(slot: number, from: RedisServer, to: RedisServer, all: readonly RedisServer[]) {
+    this.#slot = slot;
+    this.#from = from;
+    this.#to = to;
+    this.#all = all;
+  }
+
+  async begin(): Promise<void> {
+    await this.#set(this.#to, 'IMPORTING', this.#from);
+    await this.#set(this.#from, 'MIGRATING', this.#to);
+  }
+
+  /** False: no key is left. */
+  async step(): Promise<boolean> {
+    const { admin } = this.#from;
+    // As bytes, because a token in a name is binary.
+    const asked = await admin.callBuffer('CLUSTER', 'GETKEYSINSLOT', this.#slot, STEP.keys);
+    const keys = asked as Buffer[];
+    // A move that broke off may have left a copy, which is older.
+    const how = ['', 0, MIGRATE_WITHIN_MS, 'REPLACE', 'KEYS'];
+    if (keys.length > 0) await admin.call('MIGRATE', '127.0.0.1', this.#to.port, ...how, ...keys);
+    return keys.length > 0;
+  }
+
+  async end(): Promise<void> {
+    await this.begin();
+    while (await this.step());
+    // The new owner first: the others believe it.
+    for (const server of new Set([this.#to, this.#from, ...this.#all]))
+      await this.#set(server, 'NODE', this.#to);
+  }
+
+  async #set(at: RedisServer, state: 'IMPORTING' | 'MIGRATING' | 'NODE', other: RedisServer): Promise<void> {
+    const id = String(await other.admin.cluster('MYID'));
+    await at.admin.call('CLUSTER', 'SETSLOT', this.#slot, state, id).catch((error: Error) => {
+      // It has changed hands already.
+      if (!/owner of hash slot/.test(error.message)) throw error;
+    });
+  }
 }
