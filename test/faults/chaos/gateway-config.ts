@@ -4,6 +4,8 @@ import type { Backend } from './backend.ts';
 import { ADMIN_TOKEN } from './operators.ts';
 import type { Topology } from './topology.ts';
 
+export const GATEWAYS = 3;
+
 /** The lease of most gateways under test; faults last about as long. */
 export const LEASE_MS = 1500;
 
@@ -18,7 +20,8 @@ const USUAL = { leaseMs: LEASE_MS, retentionMs: 86_400_000, inDoubtRetentionMs: 
 const SANDBOX_KEYS = fileURLToPath(new URL('../../../src/sandbox/keys.yaml', import.meta.url));
 
 /** The recommended configuration, with shorter times. */
-export function configOf({ config }: Topology, backend: Backend, number: number): ConfigInput {
+export function configOf(topology: Topology, backend: Backend, number: number): ConfigInput {
+  const config = topology.configFor?.(number) ?? topology.config;
   const { leaseMs, ...lifetimes } = number === 2 ? SHORTER : USUAL;
   const match = { method: 'POST', path: '/v1/index.php' };
   return {

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Backend } from './backend.ts';
 import { check, type Resolved, scopeOfEntry } from './checker.ts';
 import { allFaults, draw, type Fault } from './faults.ts';
-import { configOf, LEASE_MS } from './gateway-config.ts';
+import { configOf, GATEWAYS, LEASE_MS } from './gateway-config.ts';
 import { GatewayProcess } from './gateways.ts';
 import { History } from './history.ts';
 import { isCompleted, isInDoubt, type Life, Merchants, mayAsk } from './merchants.ts';
@@ -34,7 +34,6 @@ export interface RunOptions {
 
 /** Nothing is broken, and the gateways' memory and descriptors must stay flat. */
 export const NO_FAULTS = 'none';
-const GATEWAYS = 3;
 const HOLD_MS = { from: 300, to: 2200 };
 const PAUSE_MS = { from: 200, to: 1000 };
 const CALL_TIMEOUT_MS = 8000;
@@ -256,7 +255,7 @@ class Run {
       unasked,
       recoveriesMs: this.#recoveriesMs,
       recoverWithinMs: this.#options.recoverWithinMs ?? LEASE_MS + 2000,
-      failsOver: this.#options.store === 'sentinel',
+      failsOver: ['sentinel', 'replicas'].includes(this.#options.store),
       samples: this.#samples,
     };
     const { seed, store, unsafe } = this.#options;

@@ -1,16 +1,18 @@
 import type { ConfigInput } from '../../support/config.ts';
 import { startCluster } from './topology-cluster.ts';
 import { startQuorum, startSingle } from './topology-redis.ts';
+import { startReplicas } from './topology-replicas.ts';
 import { startSentinels } from './topology-sentinel.ts';
 import { startSqlite } from './topology-sqlite.ts';
 
-export const STORES = ['sqlite', 'redis', 'sentinel', 'cluster', 'quorum'] as const;
+export const STORES = ['sqlite', 'redis', 'sentinel', 'replicas', 'cluster', 'quorum'] as const;
 export type StoreName = (typeof STORES)[number];
 
 /** Store configurations that cannot keep the promise, to show that the suite detects the violations. */
 export const UNSAFE = {
   memory: 'redis without persistence, killed',
   'no-replicas': 'sentinels with durability.replicas 0: failover loses writes',
+  'one-of-two': 'two replicas with durability.replicas 1: failover loses writes',
 } as const;
 export type Unsafe = keyof typeof UNSAFE;
 
@@ -29,6 +31,8 @@ export interface StoreFault {
 export interface Topology {
   /** Sections of the gateways' configuration. */
   config: Pick<ConfigInput, 'store' | 'lock'>;
+  /** The same for one gateway, if they differ. */
+  configFor?(gateway: number): Topology['config'];
   faults: StoreFault[];
   /** Faults that this machine does not allow, each with its reason. */
   missing?: string[];
@@ -45,6 +49,8 @@ export async function startTopology(store: StoreName, folder: string, unsafe?: U
       return await startQuorum();
     case 'sentinel':
       return await startSentinels(unsafe === 'no-replicas' ? 0 : 1);
+    case 'replicas':
+      return await startReplicas(unsafe === 'one-of-two' ? 1 : 2);
     case 'cluster':
       return await startCluster();
   }
