@@ -181,7 +181,7 @@ export const executionGuards: readonly Guard[] = [
   ],
   [
     'a lookup frees a key at once that the backend does not know yet',
-    [LOOKUPS, 'resolutionBy', '&& oldEnough', ''],
+    [LOOKUPS, 'resolutionBy', '&& mayRelease', ''],
     ['engine/lookups', 'that the backend does not know is released after releaseAfterMs, and not before'],
   ],
 ];

@@ -47,11 +47,11 @@ export async function reseal(
     using database = new DatabaseSync(databaseOf(place), { timeout: 10_000 });
     const key = Buffer.from(scope, 'hex');
     const row = database
-      .prepare('SELECT status, encryption_key_id AS keyId, body AS bytes FROM records WHERE scope = ?')
+      .prepare('SELECT status, encryption_key_id AS keyId, body AS bytes FROM records WHERE record_id = ?')
       .get(key) as unknown as Omit<SealedResponse, 'kind'>;
     const { status, keyId, bytes } = changed({ kind: 'sealed', ...row, bytes: Buffer.from(row.bytes) });
     database
-      .prepare('UPDATE records SET status = ?, encryption_key_id = ?, body = ? WHERE scope = ?')
+      .prepare('UPDATE records SET status = ?, encryption_key_id = ?, body = ? WHERE record_id = ?')
       .run(status, keyId, bytes, key);
   }
   return before as SealedResponse;
