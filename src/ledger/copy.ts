@@ -241,8 +241,7 @@ export class Copy {
 
 const MOVED =
   'the source was moved, and gateways may have started keys in the store that was opened: to go back, copy that one to an empty store';
-const LOST =
-  'a store has lost the mark of this run: another run has taken over, or the store was emptied or replaced';
+const LOST = 'a store has lost the mark of this run: another run has taken over, or it was emptied';
 
 const UNREADABLE =
   'Nothing was opened. oncegate records list shows all records that cannot be read; --undo opens the source again';
