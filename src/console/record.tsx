@@ -40,7 +40,10 @@ export function RecordPanel({ found, reread }: { found: FoundRecord; reread(): v
             ['Request id', record.requestId && <code>{record.requestId}</code>],
             ['Gateway', record.gatewayId && <code>{record.gatewayId}</code>],
             ['Cause', record.cause],
-            ['Sent again', record.sentAgain ? 'yes: the first request may have been executed too' : undefined],
+            [
+              'Sent again',
+              record.sentAgain ? 'yes: the first request may have been executed too' : undefined,
+            ],
             ['Was in doubt', record.wasInDoubt && !record.inDoubt ? 'yes' : undefined],
             ['Encrypted with', record.encryptionKeyId],
             ['Fingerprint', record.fingerprint && <code>{record.fingerprint}</code>],
