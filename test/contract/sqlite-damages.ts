@@ -27,6 +27,10 @@ const assignments: [what: string, assignments: string, from?: Stage[]][] = [
   ['an encryption key', `encryption_key_id = 'k-1'`],
   ['a negative lease', 'lease_ms = -1'],
   ['a lease that is text', `lease_ms = 'long'`],
+  ['a lease that lasts until a text', `lease_until = 'later'`],
+  ['no revision', 'revision = NULL'],
+  ['no cause', 'cause = NULL'],
+  ['an extension that is text', `extension = 'later'`],
   ['no expiry', 'expires_at = NULL'],
   ['an expiry that is text', `expires_at = 'later'`],
   ['a number beyond 2^53', 'changed_at_ms = 9223372036854775807'],
@@ -38,6 +42,7 @@ const assignments: [what: string, assignments: string, from?: Stage[]][] = [
   ['a completed record with half a header', `headers = '["X-A"]'`, ['completed']],
   ['a completed record with headers that are not JSON', `headers = '["X-A"'`, ['completed']],
   ['a completed record without its body', 'body = NULL', ['completed']],
+  ['a completed record whose body is text', `body = 'paid'`, ['completed']],
 ];
 
 export const sqliteDamages: readonly Damage[] = assignments.map(

@@ -31,7 +31,7 @@ test('below the disk reserve nothing starts, and running executions are complete
   expect(await store.health()).toMatchObject({ ok: false, detail: expect.stringContaining(shortage) });
 });
 
-test('below the disk reserve no record of a dead owner is marked, and nothing is swept', async () => {
+test('below the disk reserve a record of a dead owner is marked, and nothing is swept', async () => {
   const path = storeFolder();
   const unlimited = await openSqlite(path, { leaseMs: 1 });
   const owner = await bring(unlimited, 'executing');
@@ -39,12 +39,12 @@ test('below the disk reserve no record of a dead owner is marked, and nothing is
   const store = await openSqlite(path, { keepFreeBytes });
   await unlimited.close();
   query(path, "UPDATE records SET expires_at = 1 WHERE state = 'completed'");
-  await expect(store.start(duplicateOf(owner))).rejects.toMatchObject({ maybeWritten: false });
+  expect(await store.start(duplicateOf(owner))).toMatchObject({ kind: 'in_doubt' });
   expect(await store.peek(owner)).toMatchObject({ kind: 'in_doubt' });
   // Longer than the pause between two sweeps.
   await sleep(600);
   expect(query(path, 'SELECT state FROM records ORDER BY id')).toEqual([
-    { state: 'executing' },
+    { state: 'in_doubt' },
     { state: 'completed' },
   ]);
   await openSqlite(path);

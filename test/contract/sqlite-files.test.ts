@@ -2,7 +2,7 @@ import { cpSync, readdirSync, renameSync, rmSync, statSync, writeFileSync } from
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { StoreUnavailable } from '../../src/store/contract.ts';
+import { STORE_FORMAT, StoreUnavailable } from '../../src/store/contract.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { countRecords, openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
 import { bring } from './states.ts';
@@ -59,8 +59,11 @@ describe('the files of the SQLite store', () => {
     const path = storeFolder();
     const store = await openSqlite(path);
     await store.close();
-    query(path, 'PRAGMA user_version = 3');
-    await expect(openSqlite(path)).rejects.toThrow(/schema version 3, and this gateway knows version 2/);
+    const later = STORE_FORMAT + 1;
+    query(path, `PRAGMA user_version = ${later}`);
+    await expect(openSqlite(path)).rejects.toThrow(
+      `schema version ${later}, and this gateway knows version ${STORE_FORMAT}`,
+    );
     query(path, 'PRAGMA user_version = 0');
     await expect(openSqlite(path)).rejects.toThrow('another application');
   });

@@ -43,7 +43,7 @@ describe('the sweep', () => {
     clock.atMs += VOID_TOKEN_MS - 1;
     await expect(store.start(owner)).rejects.toThrow(StoreUnavailable);
     clock.atMs += 1;
-    await until(() => rowsOf(path, 'voided_tokens') === 0);
+    await until(() => rowsOf(path, 'void_tokens') === 0);
   });
 
   it('removes audit records after their own retention, long after their record', async () => {

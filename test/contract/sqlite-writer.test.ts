@@ -69,7 +69,7 @@ describe('writes of one process', () => {
     const [damaged, owner] = [await bring(store, 'executing'), await bring(store, 'executing')];
     query(path, `UPDATE records SET lease_ms = 'long' WHERE idempotency_key = '${damaged.key}'`);
     const answers = await Promise.allSettled([
-      store.complete(damaged, paid()),
+      store.start(duplicateOf(damaged)),
       store.complete(owner, paid()),
     ]);
     expect(answers).toEqual([
