@@ -82,7 +82,7 @@ export const EXPIRING = { void_tokens: 'token', audit: 'id' };
 export class Changes {
   /** Rows changed since the batch began. */
   written = 0;
-  readonly #database: DatabaseSync;
+  readonly database: DatabaseSync;
   readonly #statements = new Map<string, StatementSync>();
   /** Where the sweep goes on in each half: rows that cannot be read are kept, so the next step must pass over them. */
   readonly #sweepAfter = HALVES.map(() => BEFORE_ALL);
@@ -91,7 +91,7 @@ export class Changes {
   #anyVoid = false;
 
   constructor(database: DatabaseSync) {
-    this.#database = database;
+    this.database = database;
   }
 
   /** @throws if a later version has migrated the file since it was opened: this one would misread what it holds */
@@ -126,6 +126,11 @@ export class Changes {
       default:
         return undefined;
     }
+  }
+
+  /** So that running time continues there after a reboot. */
+  storeClock(): void {
+    this.#run('UPDATE store SET observed_at = max(observed_at, ?)', [Math.floor(this.#runningMs)]);
   }
 
   #create(values: Value[]): number {
@@ -252,7 +257,7 @@ export class Changes {
   #statement(sql: string): StatementSync {
     let statement = this.#statements.get(sql);
     if (!statement) {
-      statement = this.#database.prepare(sql);
+      statement = this.database.prepare(sql);
       statement.setReturnArrays(true);
       this.#statements.set(sql, statement);
     }

@@ -33,43 +33,49 @@ export function bootId(file = '/proc/sys/kernel/random/boot_id'): Buffer | undef
 
 type StoredClock = [boot: Uint8Array | null, offsetMs: number, observedAt: number | null];
 
-function readStored(database: DatabaseSync): StoredClock {
+/**
+ * Begins or continues running time in this boot. Returns running time minus the monotonic clock.
+ *
+ * @throws SQLITE_BUSY if another process holds the write lock, and this one is the first of its boot
+ */
+export function enterBoot(database: DatabaseSync, boot: Uint8Array | undefined, monotonicMs: number): number {
   const select = database.prepare('SELECT boot, offset_ms, observed_at FROM store');
   select.setReturnArrays(true);
-  return select.get() as unknown as StoredClock;
+  const stored = () => select.get() as unknown as StoredClock;
+  const isKnown = ([known]: StoredClock) => boot && known && Buffer.compare(boot, known) === 0;
+  let clock = stored();
+  if (!isKnown(clock)) {
+    database.exec('BEGIN IMMEDIATE');
+    // Another process may have set it since it was read.
+    if (!isKnown(stored())) beginBoot(database, boot, monotonicMs, stored());
+    database.exec('COMMIT');
+    clock = stored();
+  }
+  if (!Number.isFinite(clock[1])) throw damaged();
+  return clock[1];
 }
 
-/** Running time minus the monotonic clock. Undefined: no process of this boot has opened the store yet. Only reads. */
-export function knownOffsetMs(database: DatabaseSync, boot: Uint8Array | undefined): number | undefined {
-  const [stored, offsetMs] = readStored(database);
-  return boot && stored && Buffer.compare(boot, stored) === 0 ? offsetMs : undefined;
-}
-
-/** Begins or continues running time in this boot, and returns the offset. Must run within a write transaction. */
-export function enterBoot(database: DatabaseSync, boot: Uint8Array | undefined, monotonicMs: number): number {
-  // Another process may have set it before this transaction began.
-  const known = knownOffsetMs(database, boot);
-  if (known !== undefined) return known;
-  const [storedBoot, , stored] = readStored(database);
-  const observedAt = stored ?? Math.floor(monotonicMs);
-  if (!Number.isSafeInteger(observedAt))
-    throw new StoreUnavailable('the clock in table "store" is damaged', { maybeWritten: false });
-  const offsetMs = observedAt - monotonicMs;
+function beginBoot(
+  database: DatabaseSync,
+  boot: Uint8Array | undefined,
+  monotonicMs: number,
+  [earlierBoot, , observedMs]: StoredClock,
+): void {
+  const observedAt = observedMs ?? Math.floor(monotonicMs);
+  if (!Number.isSafeInteger(observedAt)) throw damaged();
   // Two boot ids that differ prove that the owners of the earlier boot are dead. Their records get an age of one lease: those that
   // are younger, or that were written after the running time was last stored. Without both ids, owners count as alive until then.
-  if (boot && storedBoot) {
-    database.exec(
-      "UPDATE records SET lease_until = NULL WHERE state IS NOT 'completed' AND lease_until IS NOT NULL",
-    );
+  if (boot && earlierBoot)
     database
       .prepare(
-        `UPDATE records SET in_doubt_retention_ms = expires_at - ?1 + lease_ms
-         WHERE state IS NOT 'completed' AND expires_at - ?1 + lease_ms > in_doubt_retention_ms`,
+        `UPDATE records SET lease_until = NULL,
+           in_doubt_retention_ms = ifnull(max(in_doubt_retention_ms, expires_at - ? + lease_ms), in_doubt_retention_ms)
+         WHERE state IS NOT 'completed'`,
       )
       .run(observedAt);
-  }
   database
     .prepare('UPDATE store SET boot = ?, offset_ms = ?, observed_at = ?')
-    .run(boot ?? null, offsetMs, observedAt);
-  return offsetMs;
+    .run(boot ?? null, observedAt - monotonicMs, observedAt);
 }
+
+const damaged = () => new StoreUnavailable('the clock in table "store" is damaged', { maybeWritten: false });

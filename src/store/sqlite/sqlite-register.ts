@@ -14,7 +14,6 @@ import {
   UnknownCursor,
   type UsedMark,
 } from '../contract.ts';
-import type { ResolutionCount } from '../doubt-count.ts';
 import type { Create, Listed, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
 import { COMMANDS } from './batch.ts';
 import { HALVES } from './changes.ts';
@@ -60,10 +59,20 @@ const ROWS_PER_PAGE = 1000;
  * Rows behind the last one that was read, in the order of the index of open records, or of the row numbers. `due` is text because
  * that of a damaged row may be beyond 2^53.
  */
-const SELECT_OPEN = `SELECT CAST(due AS TEXT), id, lower(hex(record_id)), operation, state, CAST(created_at_ms AS REAL)
+const SELECT_OPEN = `SELECT CAST(due AS TEXT), id, lower(hex(record_id)), operation, state,
+    CASE typeof(created_at_ms) WHEN 'integer' THEN CAST(created_at_ms AS REAL) END
   FROM records WHERE ${HALVES[0]} AND (due, id) > (CAST(?1 AS INTEGER), ?2) ORDER BY due, id LIMIT ?3`;
 const SELECT_ALL = "SELECT '0', id, lower(hex(record_id)) FROM records WHERE id > ?2 ORDER BY id LIMIT ?3";
-type Found = [due: string, id: number, record: Scope, operation: string, state: string, createdAtMs: number];
+type Query = Parameters<Register['list']>[0];
+type CountOptions = Parameters<Register['countOpen']>[0];
+type Found = [
+  due: string,
+  id: number,
+  record: Scope,
+  operation: string,
+  state: string,
+  createdAtMs: number | null,
+];
 const BEFORE_ALL = [`${-(2n ** 63n)}`, 0] as const;
 
 /**
@@ -129,8 +138,7 @@ export class SqliteRegister implements Register {
     this.#lock = lock;
     this.#database = openForReading(file);
     this.#select = this.#prepare(SELECT_RECORD);
-    const { path, keepFreeBytes } = options;
-    this.#upkeep = new Upkeep({ path, file, database: this.#database, writer, keepFreeBytes });
+    this.#upkeep = new Upkeep(file, this.#database, writer, options.keepFreeBytes);
   }
 
   get refusing(): string | undefined {
@@ -177,11 +185,11 @@ export class SqliteRegister implements Register {
     await this.#writer.ask(COMMANDS.endLease, idBytes(id), token);
   }
 
-  list(query: { open: boolean; limit: number; cursor?: string | undefined }): Promise<Page> {
+  list(query: Query): Promise<Page> {
     return this.#reading(() => this.#page(query));
   }
 
-  countOpen(options: { executingSinceMs: number; signal?: AbortSignal | undefined }): Promise<OpenCount> {
+  countOpen(options: CountOptions): Promise<OpenCount> {
     return this.#reading(() => this.#count(options));
   }
 
@@ -269,15 +277,7 @@ export class SqliteRegister implements Register {
     return row && seen(row, runningMs);
   }
 
-  async #page({
-    open,
-    limit,
-    cursor,
-  }: {
-    open: boolean;
-    limit: number;
-    cursor?: string | undefined;
-  }): Promise<Page> {
+  async #page({ open, limit, cursor }: Query): Promise<Page> {
     const part = open ? 'open' : 'all';
     const cursorOf = (after: readonly [string, number]) => [part, ...after].join('_');
     const [, due, id] = /^(?:open|all)_(-?\d{1,19})_(\d{1,15})$/.exec(cursor ?? cursorOf(BEFORE_ALL)) ?? [];
@@ -301,8 +301,7 @@ export class SqliteRegister implements Register {
     return { records, cursor: cursorOf(after) };
   }
 
-  async #count(options: { executingSinceMs: number; signal?: AbortSignal | undefined }): Promise<OpenCount> {
-    const { executingSinceMs, signal } = options;
+  async #count({ executingSinceMs, signal }: CountOptions): Promise<OpenCount> {
     const count: OpenCount = { inDoubt: new Map(), old: [], resolutions: [] };
     const select = this.#prepare(SELECT_OPEN);
     let found: Found[] = [];
@@ -311,11 +310,12 @@ export class SqliteRegister implements Register {
       signal?.throwIfAborted();
       const runningMs = this.runningMs;
       found = select.all(...after, COUNTED_AT_ONCE) as unknown as Found[];
-      for (const [due, row, id, operation, state, createdAtMs] of found) {
+      for (const [due, row, id, operation, state, createdAt] of found) {
+        const createdAtMs = createdAt ?? Number.POSITIVE_INFINITY;
         after = [due, row];
         // A damaged value must not hide the row: its `due` is 0.
         if (Number(due) > 0 && Number(due) <= runningMs) continue;
-        if (state === 'executing' && !(createdAtMs >= executingSinceMs)) count.old.push(id);
+        if (state === 'executing' && createdAtMs < executingSinceMs) count.old.push(id);
         if (state !== 'in_doubt') continue;
         const name = typeof operation === 'string' ? operation : 'other';
         const { number, oldestMs } = count.inDoubt.get(name) ?? { number: 0, oldestMs: createdAtMs };
@@ -323,12 +323,8 @@ export class SqliteRegister implements Register {
       }
       if (found.length === COUNTED_AT_ONCE) await nextTurn();
     } while (found.length === COUNTED_AT_ONCE);
-    const rows = this.#prepare('SELECT resolved_as, source, number FROM resolutions').all();
-    for (const [as, by, number] of rows as unknown as [
-      ResolutionCount['as'],
-      ResolutionCount['by'],
-      number,
-    ][])
+    const resolutions = this.#prepare('SELECT resolved_as, source, number FROM resolutions').all();
+    for (const [as, by, number] of resolutions as unknown as [never, never, number][])
       count.resolutions.push({ as, by, number });
     return count;
   }

@@ -1,4 +1,5 @@
 import { stat, statfs, statfsSync } from 'node:fs';
+import { dirname } from 'node:path';
 import type { DatabaseSync } from 'node:sqlite';
 import { COMMANDS } from './batch.ts';
 import { EXPIRING, HALVES } from './changes.ts';
@@ -21,14 +22,6 @@ const ANY_EXPIRED = [
   ...Object.keys(EXPIRING).map((table) => `SELECT 1 FROM ${table} WHERE expires_at <= ? LIMIT 1`),
 ];
 
-export interface UpkeepOptions {
-  path: string;
-  file: string;
-  database: DatabaseSync;
-  writer: Writer;
-  keepFreeBytes: number | undefined;
-}
-
 /**
  * The main thread's timer for work that no request asks for. It measures the disk, removes expired rows, probes the disk after a
  * failed write, and stores the running time while the store is idle. It writes only if there is something to do.
@@ -37,17 +30,22 @@ export class Upkeep {
   /** Infinity: the file system does not say. */
   freeBytes: number;
   walBytes = 0;
-  readonly #options: UpkeepOptions;
+  readonly #path: string;
+  readonly #file: string;
+  readonly #writer: Writer;
+  readonly #keepFreeBytes: number;
   readonly #anyExpired;
   #timer: NodeJS.Timeout | undefined;
   #isClosed = false;
   #storedClockAt: number;
   #measuredAt = Number.NEGATIVE_INFINITY;
 
-  constructor(options: UpkeepOptions) {
-    const { path, database, writer } = options;
-    this.#options = options;
-    this.freeBytes = freeBytesIn(statfsSync(path));
+  constructor(file: string, database: DatabaseSync, writer: Writer, keepFreeBytes = DEFAULT_KEEP_FREE_BYTES) {
+    this.#file = file;
+    this.#path = dirname(file);
+    this.#writer = writer;
+    this.#keepFreeBytes = keepFreeBytes;
+    this.freeBytes = freeBytesIn(statfsSync(this.#path));
     this.#storedClockAt = writer.runningMs;
     this.#anyExpired = ANY_EXPIRED.map((sql) => database.prepare(sql));
     this.#scheduleStep(PAUSE_MS);
@@ -58,10 +56,9 @@ export class Upkeep {
    * still be stored. Undefined: there is enough space.
    */
   get shortage(): string | undefined {
-    const { path, keepFreeBytes = DEFAULT_KEEP_FREE_BYTES } = this.#options;
-    if (this.freeBytes >= keepFreeBytes) return undefined;
-    const [free, keep] = [this.freeBytes, keepFreeBytes].map((bytes) => Math.floor(bytes / MIB));
-    return `new executions are refused: the disk of ${path} has ${free} MiB left, and ${keep} MiB are reserved for the results of requests already sent`;
+    if (this.freeBytes >= this.#keepFreeBytes) return undefined;
+    const [free, keep] = [this.freeBytes, this.#keepFreeBytes].map((bytes) => Math.floor(bytes / MIB));
+    return `new executions are refused: the disk of ${this.#path} has ${free} MiB left, and ${keep} MiB are reserved for the results of requests already sent`;
   }
 
   close(): void {
@@ -80,27 +77,25 @@ export class Upkeep {
 
   /** Resolves to the pause before the next step, in milliseconds. */
   async #step(): Promise<number> {
-    const { writer } = this.#options;
-    const { runningMs, failure } = writer;
+    const { runningMs, failure } = this.#writer;
     this.#measure();
     // A removal needs space in the WAL before it frees any.
     if (failure === undefined && this.shortage !== undefined) return PAUSE_MS;
     const isClockDue = runningMs - this.#storedClockAt >= STORE_CLOCK_EVERY_MS;
     if (isClockDue) this.#storedClockAt = runningMs;
-    if (isClockDue || failure !== undefined) await writer.ask(COMMANDS.probe);
+    if (isClockDue || failure !== undefined) await this.#writer.ask(COMMANDS.probe);
     if (!this.#anyExpired.some((statement) => statement.get(runningMs) !== undefined)) return PAUSE_MS;
-    return (await writer.ask<number>(COMMANDS.sweep)) >= MANY ? SHORT_PAUSE_MS : PAUSE_MS;
+    return (await this.#writer.ask<number>(COMMANDS.sweep)) >= MANY ? SHORT_PAUSE_MS : PAUSE_MS;
   }
 
   #measure(): void {
-    const { path, file } = this.#options;
     if (performance.now() - this.#measuredAt < MEASURE_EVERY_MS) return;
     this.#measuredAt = performance.now();
-    stat(`${file}-wal`, (_error, stats) => {
+    stat(`${this.#file}-wal`, (_error, stats) => {
       this.walBytes = stats?.size ?? 0;
     });
     // If the folder is gone, the writer reports it.
-    statfs(path, (error, stats) => {
+    statfs(this.#path, (error, stats) => {
       if (!error) this.freeBytes = freeBytesIn(stats);
     });
   }

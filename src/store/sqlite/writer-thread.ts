@@ -2,12 +2,11 @@
  * The writer thread: it has one connection, and commits each batch that the main thread sends in one transaction. The other
  * side is writer.ts.
  */
-import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import { type MessagePort, parentPort } from 'node:worker_threads';
 import { applyAll } from './batch.ts';
 import { Changes } from './changes.ts';
 import { checkIdentity, identityOf, isBusy, messageOf, openForWriting } from './database.ts';
-import { enterBoot, knownOffsetMs } from './running-time.ts';
+import { enterBoot } from './running-time.ts';
 
 /** What the thread opens: its first message. */
 export interface WriterData {
@@ -36,8 +35,8 @@ export type FromWriter =
   | { kind: 'refused'; message: string }
   /** `wrote`: the batch changed a row. `tookMs`: from BEGIN to the end of COMMIT, with the wait for other processes. */
   | { kind: 'committed'; answers: unknown[]; wrote: boolean; tookMs: number }
-  /** `maybeWritten`: the COMMIT failed. `isBusy`: another process held the write lock. */
-  | { kind: 'failed'; message: string; maybeWritten: boolean; isBusy: boolean };
+  /** `maybeWritten`: the COMMIT failed. `isLocked`: another process held the write lock. */
+  | { kind: 'failed'; message: string; maybeWritten: boolean; isLocked: boolean };
 
 /**
  * The pause between two attempts to get the write lock. SQLite's own busy handler starves some processes for hundreds of
@@ -50,86 +49,61 @@ const OPEN_WITHIN_MS = 10_000;
 /** How much running time a busy store may lose if the machine stops. */
 const STORE_CLOCK_EVERY_MS = 1000;
 
-interface Connection {
-  database: DatabaseSync;
-  changes: Changes;
-  begin: StatementSync;
-  commit: StatementSync;
-  storeClock: StatementSync;
-}
-
 class WriterThread {
   readonly offsetMs: number;
   readonly #data: WriterData;
   readonly #neverWoken = new Int32Array(new SharedArrayBuffer(4));
   readonly #identity: readonly string[];
   /** Undefined after a failure. The next batch opens a new connection. */
-  #connection: Connection | undefined;
+  #changes: Changes | undefined;
   #storedClockAt = Number.NEGATIVE_INFINITY;
 
   constructor(data: WriterData) {
+    const { file, boot, monotonicMs } = data;
     this.#data = data;
-    const connection = this.#retryWhileBusy(OPEN_WITHIN_MS, () => this.#connect());
-    this.offsetMs = this.#retryWhileBusy(
-      OPEN_WITHIN_MS,
-      () => knownOffsetMs(connection.database, data.boot) ?? this.#enterBoot(connection),
-    );
-    this.#connection = connection;
-    this.#identity = identityOf(data.file);
+    const database = this.#retryWhileBusy(OPEN_WITHIN_MS, () => openForWriting(file));
+    this.offsetMs = this.#retryWhileBusy(OPEN_WITHIN_MS, () => enterBoot(database, boot, monotonicMs));
+    this.#changes = new Changes(database);
+    this.#identity = identityOf(file);
   }
 
   commit({ memory, runningMs, beginWithinMs }: Exclude<ToWriter, 'close'>): FromWriter {
     const { file } = this.#data;
     // Readers and recovery ignore WAL frames without a commit mark, and only COMMIT writes that mark.
     let maybeWritten = false;
+    let hasBegun = false;
     const startedMs = performance.now();
     try {
       checkIdentity(file, this.#identity);
-      this.#connection ??= this.#reconnect();
-      const { changes, begin, commit, storeClock } = this.#connection;
-      try {
-        this.#retryWhileBusy(beginWithinMs, () => begin.run());
-      } catch (error) {
-        if (!isBusy(error)) throw error;
-        return {
-          kind: 'failed',
-          message: 'another process holds the write lock',
-          maybeWritten,
-          isBusy: true,
-        };
-      }
+      this.#changes ??= this.#reconnect();
+      const changes = this.#changes;
+      this.#retryWhileBusy(beginWithinMs, () => changes.database.exec('BEGIN IMMEDIATE'));
+      hasBegun = true;
       changes.begin(file, runningMs);
       const answers = applyAll(memory, (command, values) => changes.apply(command, values));
       const wrote = changes.written > 0;
       if (wrote && runningMs - this.#storedClockAt >= STORE_CLOCK_EVERY_MS) {
-        storeClock.run(Math.floor(runningMs));
+        changes.storeClock();
         this.#storedClockAt = runningMs;
       }
       // If COMMIT fails, the frames may still be in the WAL. They become valid if this process dies before the next write.
       maybeWritten = wrote;
-      commit.run();
+      changes.database.exec('COMMIT');
       return { kind: 'committed', answers, wrote, tookMs: performance.now() - startedMs };
     } catch (error) {
-      this.close();
-      return { kind: 'failed', message: messageOf(error), maybeWritten, isBusy: false };
+      const isLocked = !hasBegun && isBusy(error);
+      // It also rolls back, because after some errors a ROLLBACK fails as well. SQLite keeps the WAL, because the main thread's
+      // connection is still open.
+      if (!isLocked) this.close();
+      const message = isLocked ? 'another process holds the write lock' : messageOf(error);
+      return { kind: 'failed', message, maybeWritten, isLocked };
     }
   }
 
-  /**
-   * Also rolls back, because after some errors a ROLLBACK fails as well. SQLite keeps the WAL, because the main thread's connection is
-   * still open.
-   */
   close(): void {
-    const connection = this.#connection;
-    this.#connection = undefined;
-    connection?.database.close();
-  }
-
-  #enterBoot({ begin, database, commit }: Connection): number {
-    begin.run();
-    const offsetMs = enterBoot(database, this.#data.boot, this.#data.monotonicMs);
-    commit.run();
-    return offsetMs;
+    const changes = this.#changes;
+    this.#changes = undefined;
+    changes?.database.close();
   }
 
   #retryWhileBusy<T>(withinMs: number, attempt: () => T): T {
@@ -145,33 +119,22 @@ class WriterThread {
     }
   }
 
-  /** @throws with SQLITE_BUSY while another process opens, closes or recovers the database */
-  #connect(): Connection {
-    const database = openForWriting(this.#data.file);
-    return {
-      database,
-      changes: new Changes(database),
-      begin: database.prepare('BEGIN IMMEDIATE'),
-      commit: database.prepare('COMMIT'),
-      storeClock: database.prepare('UPDATE store SET observed_at = max(observed_at, ?)'),
-    };
-  }
-
-  #reconnect(): Connection {
-    const connection = this.#retryWhileBusy(this.#data.timeoutMs, () => this.#connect());
+  #reconnect(): Changes {
+    const { file, timeoutMs } = this.#data;
+    const database = this.#retryWhileBusy(timeoutMs, () => openForWriting(file));
     try {
-      checkIdentity(this.#data.file, this.#identity);
+      checkIdentity(file, this.#identity);
     } catch (error) {
-      connection.database.close();
+      database.close();
       throw error;
     }
     try {
       // On a full disk this may free space: SQLite can reuse the WAL when its pages are in the database file.
-      connection.database.exec('PRAGMA wal_checkpoint(PASSIVE)');
+      database.exec('PRAGMA wal_checkpoint(PASSIVE)');
     } catch {
       // The next write may still succeed.
     }
-    return connection;
+    return new Changes(database);
   }
 }
 

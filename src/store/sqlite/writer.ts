@@ -188,8 +188,8 @@ export class Writer {
     this.#underWay = undefined;
     if (memory && memory.length <= BYTES_KEPT) this.#memory = memory;
     if (answer.kind === 'failed') {
-      const { message, maybeWritten, isBusy } = answer;
-      if (!isBusy) this.failure = message;
+      const { message, maybeWritten, isLocked } = answer;
+      if (!isLocked) this.failure = message;
       for (const { reject } of pending) reject(unavailable(message, maybeWritten));
     } else {
       if (answer.wrote) {
