@@ -139,7 +139,7 @@ export const sqliteGuards: readonly Guard[] = [
   ],
   [
     'records expire by the monotonic clock of another boot (SQLite)',
-    ['src/store/sqlite/running-time.ts', 'enterBoot', 'observedAt - monotonicMs', '0'],
+    ['src/store/sqlite/running-time.ts', 'beginBoot', 'observedAt - monotonicMs', '0'],
     ['contract/sqlite-clock', 'whose monotonic clock begins at 90000000, running time continues'],
   ],
 ];
