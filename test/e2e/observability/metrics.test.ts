@@ -103,7 +103,11 @@ const COUNTED = {
   },
   oncegate_unprotected_total: { withdraw: 1 },
   oncegate_in_doubt_total: { 'withdraw connection': 1, 'withdraw status': 1 },
-  oncegate_store_duration_seconds: { 'start ok': 11, 'complete ok': 4, 'release ok': 1, 'in_doubt ok': 2 },
+  oncegate_store_duration_seconds: {
+    ...{ 'start ok': 11, 'complete ok': 4, 'release ok': 1, 'in_doubt ok': 2 },
+    // The id of the store, at the start.
+    ...{ 'read_mark ok': 1, 'mark ok': 1 },
+  },
   oncegate_upstream_duration_seconds: {
     ...{ 'balance complete': 1, 'other complete': 1 },
     ...{ 'withdraw complete': 6, 'withdraw oversize': 1, 'withdraw unknown': 1 },
