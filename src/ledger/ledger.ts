@@ -328,8 +328,14 @@ export class Ledger implements Store {
     const sentMs = this.#clock.monotonicMs();
     const sentWallMs = this.#clock.wallMs();
     return {
-      ...{ sentMs, sentWallMs, aliveMs: sentMs, aliveWallMs: sentWallMs },
-      ...{ hasRenewed: false, mayHaveLapsed: false, record: undefined, before: undefined },
+      sentMs,
+      sentWallMs,
+      aliveMs: sentMs,
+      aliveWallMs: sentWallMs,
+      hasRenewed: false,
+      mayHaveLapsed: false,
+      record: undefined,
+      before: undefined,
     };
   }
 

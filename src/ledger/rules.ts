@@ -260,10 +260,24 @@ const isOpenOf = (held: Held | undefined, token: Token): held is Held =>
 function executing(execution: Execution, own: StoreOptions, { revision, wallMs }: Stamp): KeyRecord {
   const { token, fingerprint, merchant, operation, key, requestId } = execution;
   const { gatewayId, lifetimes } = own;
+  // Of one shape with the records that a register reads, and without a spread: each payout makes one.
   return {
-    ...{ revision, state: 'executing', token, fingerprint, merchant, operation, key, requestId },
-    ...{ gatewayId, lifetimes, wasInDoubt: false, ownerGaveUp: false, restarted: false, cause: '' },
-    ...{ createdAtMs: wallMs, changedAtMs: wallMs },
+    revision,
+    state: 'executing',
+    token,
+    fingerprint,
+    merchant,
+    operation,
+    key,
+    requestId,
+    gatewayId,
+    lifetimes,
+    wasInDoubt: false,
+    ownerGaveUp: false,
+    restarted: false,
+    cause: '',
+    createdAtMs: wallMs,
+    changedAtMs: wallMs,
   };
 }
 
@@ -275,8 +289,11 @@ const replace = (
   expiresInMs: Replace['expiresInMs'],
   along: Along,
 ): Replace => ({
-  ...{ kind: 'replace', revision: held.record.revision, record },
-  ...{ operation: held.record.operation, expiresInMs },
+  kind: 'replace',
+  revision: held.record.revision,
+  record,
+  operation: held.record.operation,
+  expiresInMs,
   ...along,
 });
 

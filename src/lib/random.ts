@@ -8,7 +8,7 @@ let pool = Buffer.alloc(0);
 
 export function newToken(): Token {
   if (pool.length === 0) pool = randomBytes(TOKEN_BYTES * POOLED_TOKENS);
-  const token = Buffer.from(pool.subarray(0, TOKEN_BYTES));
+  const token = pool.subarray(0, TOKEN_BYTES);
   pool = pool.subarray(TOKEN_BYTES);
   return token as Token;
 }
