@@ -208,6 +208,14 @@ async function wronglyConfigured(): Promise<Provocation> {
   };
 }
 
+/** A payout that the backend has, and the names of its record and its lease. */
+interface Held {
+  key: string;
+  answer: ReturnType<typeof withdraw>;
+  names: string[];
+  lease: string;
+}
+
 /** A Redis that may lose what it has written, whose replica falls behind, whose clock is stepped, and which dies in the end. */
 async function storeIsLost(): Promise<Provocation> {
   const redis = await startRedis({ args: ['--appendfsync', 'everysec', '--repl-diskless-sync-delay', '0'] });
@@ -233,10 +241,16 @@ async function storeIsLost(): Promise<Provocation> {
   });
   const another = await openStore({ kind: 'redis', url: redis.url, prefix: 'oncegate' }, { leaseMs });
   onTestFinished(() => another.close());
-  const held = async () => {
+  const held = async (): Promise<Held> => {
     const key = randomUUID();
     const answer = withdraw(gateway.url, { key, fault: HELD });
-    await until(() => sandbox.requests.ofKey(key) > 0);
+    let isRefused = false;
+    void answer.then(() => {
+      isRefused = true;
+    });
+    await until(() => isRefused || sandbox.requests.ofKey(key) > 0);
+    // The replica has not caught up yet, so that the store takes no start.
+    if (sandbox.requests.ofKey(key) === 0) return await held();
     const name = new Names('oncegate').recordOf(recordIdOf('gateway', 'M-ALPHA', key));
     const lease = leaseOf(name);
     // The first renewal takes it.
