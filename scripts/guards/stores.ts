@@ -109,7 +109,7 @@ export const sqliteGuards: readonly Guard[] = [
   ],
   [
     'an owner that was replaced keeps its lease (SQLite)',
-    [CHANGES, '#replace', 'endLeaseOf &&', 'false &&'],
+    [CHANGES, '#replace', 'if (endLeaseOf)', 'if (false)'],
     SQLITE_CONTRACT,
   ],
   [
@@ -141,6 +141,16 @@ export const sqliteGuards: readonly Guard[] = [
     'records expire by the monotonic clock of another boot (SQLite)',
     ['src/store/sqlite/running-time.ts', 'beginBoot', 'observedAt - monotonicMs', '0'],
     ['contract/sqlite-clock', 'whose monotonic clock begins at 90000000, running time continues'],
+  ],
+  [
+    'an owner of another boot counts as alive (SQLite)',
+    ['src/store/sqlite/running-time.ts', 'beginBoot', 'if (boot && earlierBoot)', 'if (false)'],
+    ['contract/sqlite-clock', 'whose monotonic clock begins at 5000500, running time continues'],
+  ],
+  [
+    'processes that may not share a clock use one file (SQLite)',
+    ['src/store/sqlite/sqlite-register.ts', 'open', 'if (!boot)', 'if (false)'],
+    ['contract/sqlite-clock', 'a second process is refused'],
   ],
 ];
 

@@ -56,8 +56,9 @@ const FIND = 'SELECT id, expires_at <= ? FROM records WHERE record_id = ?';
 
 const VOID = 'INSERT OR REPLACE INTO void_tokens (token, expires_at) VALUES (?, ?)';
 const FIND_VOID = 'SELECT 1 FROM void_tokens WHERE token = ? AND expires_at > ?';
-const FIND_LEASE =
-  'SELECT lease_token FROM records WHERE record_id = ?1 AND expires_at > ?2 AND lease_until > ?2';
+/** The lease of another token. */
+const FIND_LEASE = `SELECT lease_token FROM records
+  WHERE record_id = ?1 AND expires_at > ?2 AND lease_until > ?2 AND lease_token IS NOT ?3`;
 const LEASE = 'UPDATE records SET lease_token = ?, lease_until = ? WHERE record_id = ? AND expires_at > ?';
 const END_LEASE = 'UPDATE records SET lease_until = NULL WHERE record_id = ? AND lease_token = ?';
 const KEEP_AUDIT = 'INSERT INTO audit (record_id, entry, expires_at) VALUES (?, ?, ?)';
@@ -147,9 +148,8 @@ export class Changes {
       this.#run(VOID, [voidToken, this.#expiresIn(VOID_TOKEN_MS)]);
       this.#anyVoid = true;
     }
-    if (endLeaseOf && unlessLeased) this.#run(END_LEASE, [id, endLeaseOf]);
     const answer =
-      unlessLeased && this.#row(FIND_LEASE, [id, this.#runningMs]).length > 0
+      unlessLeased && this.#row(FIND_LEASE, [id, this.#runningMs, endLeaseOf]).length > 0
         ? ANSWERS.refused
         : this.#replaceRecord(
             values,
@@ -214,7 +214,7 @@ export class Changes {
   }
 
   #renew([id, token, leaseMs]: Value[]): 'kept' | 'taken' | 'lost' {
-    const [holder] = this.#row(FIND_LEASE, [id, this.#runningMs]) as [Uint8Array?];
+    const [holder] = this.#row(FIND_LEASE, [id, this.#runningMs, null]) as [Uint8Array?];
     if (holder && Buffer.compare(holder, token as Uint8Array) !== 0) return 'lost';
     this.#run(LEASE, [token, this.#expiresIn(leaseMs as number), id, this.#runningMs]);
     return holder ? 'kept' : 'taken';
