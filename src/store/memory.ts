@@ -186,6 +186,15 @@ export class MemoryRegister implements Register, CopyRegister {
     if (!this.#audits.has(id)) this.#audits.set(id, [...audit]);
   }
 
+  /** What it holds at this moment, in a register of its own. */
+  clone(nowMs: () => number): MemoryRegister {
+    const clone = new MemoryRegister(nowMs, this.#id);
+    for (const [id, entry] of this.#entries) clone.#entries.set(id, { ...entry });
+    for (const [id, lease] of this.#leases) clone.#leases.set(id, lease);
+    for (const [token, untilMs] of this.#voidUntilMs) clone.#voidUntilMs.set(token, untilMs);
+    return clone;
+  }
+
   /** From now on the value is not a record of this format, but its revision can still be read. */
   damage(id: Scope): void {
     const entry = this.#entry(id);

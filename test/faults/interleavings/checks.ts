@@ -1,9 +1,8 @@
 import type { Result } from '../../../src/idempotency/call.ts';
 import { Engine } from '../../../src/idempotency/engine.ts';
+import { Ledger } from '../../../src/ledger/ledger.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
-import type { Store } from '../../../src/store/contract.ts';
-import { storeOn } from './plain-store.ts';
-import { callOf, engineOptions, type Process, scopeUnderTest, silentObserver, slotsOf } from './process.ts';
+import { callOf, engineOptions, lifetimes, type Process, silentObserver, slotsOf } from './process.ts';
 import { LEASE_MS } from './setup.ts';
 import type { World } from './world.ts';
 
@@ -21,7 +20,7 @@ function demand(holds: boolean, otherwise: string): void {
  * since and may be executed again.
  */
 export function checkSend(world: World, name: string): void {
-  const record = world.reference.at(scopeUnderTest);
+  const record = world.held?.record;
   const owner = record && world.nameOfToken(record.token);
   demand(owner?.startsWith(name) === true, `${name} was sent, and the key belongs to ${owner}`);
   demand(record?.state === 'executing', `${name} was sent, and the key is ${record?.state}`);
@@ -67,15 +66,15 @@ function checkAnswer(world: World, process: Process, name: string, answer: Resul
   }
 }
 
-function resultIn({ reference }: World): string | undefined {
-  const completion = reference.at(scopeUnderTest)?.completion;
+function resultIn({ held }: World): string | undefined {
+  const completion = held?.record.completion;
   return completion?.kind === 'response' ? completion.response.body.toString() : undefined;
 }
 
 /** When every lease has lapsed, one more request is sent. It is executed if and only if no earlier one was. */
 export async function checkEnd(world: World): Promise<void> {
   const { sent, setup, diedStarted } = world;
-  const record = world.reference.at(scopeUnderTest);
+  const { held: record } = world;
   const result = resultIn(world);
   const [answer, runs] = await oneMore(world);
   if (setup.inDoubt === 'hold') checkCompleted(world, result);
@@ -106,11 +105,10 @@ function checkCompleted({ processes }: World, result: string | undefined): void 
   }
 }
 
-async function oneMore({ reference, setup }: World): Promise<[Result, runs: number]> {
-  const later = reference.clone();
-  later.nowMs += LEASE_MS;
+async function oneMore({ register, setup, nowMs }: World): Promise<[Result, runs: number]> {
+  const later = register.clone(() => nowMs + LEASE_MS);
   let runs = 0;
-  const store = storeOn(later) as Store;
+  const store = new Ledger(later, { gatewayId: '', lifetimes, clock: systemClock });
   const engine = new Engine(store, slotsOf(1), engineOptions, silentObserver, systemClock);
   const call = callOf('<later>', { waitMs: 0, inDoubt: setup.inDoubt }, async () => {
     runs++;

@@ -4,6 +4,7 @@ import { Engine } from '../../../src/idempotency/engine.ts';
 import type { Clock } from '../../../src/lib/clock.ts';
 import type { Exchange, Slot } from '../../../src/lib/exchange.ts';
 import type { Store } from '../../../src/store/contract.ts';
+import type { Revision } from '../../../src/store/register.ts';
 import { newRequest } from '../../support/requests.ts';
 import { COMPLETE_RETRY_MS, LEASE_MS, QUEUE_TIMEOUT_MS, type Setup, WAIT_MS } from './setup.ts';
 import type { HeldTimer } from './timers.ts';
@@ -19,6 +20,12 @@ export const silentObserver: EngineObserver = {
   leaseLost() {},
   completeLate() {},
   completeGivenUp() {},
+};
+
+export const lifetimes = {
+  leaseMs: LEASE_MS,
+  retentionMs: 100 * LEASE_MS,
+  inDoubtRetentionMs: 100 * LEASE_MS,
 };
 
 export const engineOptions = {
@@ -52,7 +59,7 @@ export class Process {
   readonly gates = new Map<string, Gate>();
   readonly answers = new Map<string, Result>();
   /** Everything that it has seen, in order. Its state is a function of that and of its fences only. */
-  readonly seen: string[] = [];
+  readonly seen: { words: string; revision?: Revision }[] = [];
   readonly requests: readonly string[];
   readonly #engine: Engine;
   #otherRequest: Slot | undefined;
@@ -61,9 +68,15 @@ export class Process {
   #nowMs = 0;
 
   /** @param wallMs moves when the lease lapses. The monotonic clock does not, so that waiting may outlast leases. */
-  constructor(requests: readonly string[], store: Store, wallMs: () => number, { slotTaken }: Setup) {
+  constructor(
+    requests: readonly string[],
+    storeOf: (process: Process, clock: Clock) => Store,
+    wallMs: () => number,
+    { slotTaken }: Setup,
+  ) {
     this.requests = requests;
     const clock: Clock = { monotonicMs: () => this.#nowMs, wallMs };
+    const store = storeOf(this, clock);
     const slots = slotsOf(slotTaken ? 1 : 10);
     if (slotTaken) this.#otherRequest = slots.tryTake();
     this.#engine = new Engine(store, slots, engineOptions, silentObserver, clock);

@@ -36,6 +36,8 @@ export async function search(
     const known = counted.get(key);
     if (known !== undefined) return known;
     states++;
+    // Otherwise no time limit of the test could end it.
+    if (states % 1000 === 0) await new Promise((resolve) => setImmediate(resolve));
     let orderings = 0n;
     if (world.isComplete) {
       await checkEnd(world);

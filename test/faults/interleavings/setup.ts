@@ -1,8 +1,5 @@
-// @ts-nocheck until the rules are the reference of this suite
 import type { InDoubtPolicy } from '../../../src/idempotency/call.ts';
-import type { Completion } from '../../../src/lib/exchange.ts';
-import type { Execution, Owner, UnansweredOptions } from '../../../src/store/contract.ts';
-import type { Reference, ReferenceRecord } from '../model/reference.ts';
+import type { Create, Replace, Seen } from '../../../src/store/register.ts';
 
 /** The parameters of one search. */
 export interface Setup {
@@ -15,7 +12,7 @@ export interface Setup {
   inDoubt: Extract<InDoubtPolicy, 'hold' | 'retry'>;
   /** Each process has one slot, which another request occupies at first. That request may end at any time, or never. */
   slotTaken: boolean;
-  /** The number of store commands whose caller gets an error. The command itself is executed at any later time, or never. */
+  /** The number of commands to the register whose caller gets an error. The command itself is executed at any later time, or never. */
   lostCommands: number;
   /** How often the current lease may lapse. Without a limit two owners could restart a key for ever. */
   lapses: number;
@@ -29,20 +26,14 @@ export interface Setup {
   broken?: Breakage;
 }
 
-/** A defect of the store or of the gateway. Commands that are undefined work as in the reference. */
+/** A defect of the register, of the rules or of the gateway. What is undefined works. */
 export interface Breakage {
-  /** `seen`: what the store held when the command was sent. */
-  start?(
-    reference: Reference,
-    execution: Execution,
-    seen: ReferenceRecord | undefined,
-  ): 'started' | undefined;
-  restart?(reference: Reference, execution: Execution): 'ok';
-  complete?(reference: Reference, execution: Execution, completion: Completion): 'ok';
-  /** The options that the store sees. */
-  release?(options: UnansweredOptions | undefined): UnansweredOptions;
-  /** The owner whose record the store resolves although the owner is alive. */
-  resolve?(reference: Reference, owner: Owner): void;
+  /** What the register does in place of a create. `seen`: what it held when the command was sent. */
+  create?(write: Create, held: Seen | undefined, seen: Seen | undefined): Create | Replace;
+  /** What the register does in place of a replace. */
+  replace?(write: Replace, held: Seen | undefined): Replace;
+  /** Operators resolve the key of a living owner. */
+  resolvesLiving?: true;
   /** Owners send without the last-moment fence. */
   noFence?: true;
 }

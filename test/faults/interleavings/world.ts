@@ -1,26 +1,24 @@
-// @ts-nocheck until the rules are the reference of this suite
+import { Ledger } from '../../../src/ledger/ledger.ts';
+import { isAlive } from '../../../src/ledger/rules.ts';
+import type { Scope, Token } from '../../../src/lib/brands.ts';
+import type { Clock } from '../../../src/lib/clock.ts';
 import type { Exchange } from '../../../src/lib/exchange.ts';
-import {
-  type Execution,
-  type PeekAnswer,
-  type StartAnswer,
-  type Store,
-  StoreUnavailable,
-} from '../../../src/store/contract.ts';
-import { Reference } from '../model/reference.ts';
+import { type Execution, type StartAnswer, StoreUnavailable } from '../../../src/store/contract.ts';
+import { MemoryRegister } from '../../../src/store/memory.ts';
+import type {
+  Create,
+  KeyRecord,
+  Replace,
+  Reply,
+  Revision,
+  Seen,
+  Write,
+} from '../../../src/store/register.ts';
 import { checkAnswers, checkSend } from './checks.ts';
 import { choicesOfOperator } from './operator.ts';
-import { type Commands, peekOn, restartOn, startOn } from './plain-store.ts';
-import { type Gate, nameOf, Process, responseOf, scopeUnderTest } from './process.ts';
+import { type Gate, lifetimes, nameOf, Process, responseOf, scopeUnderTest } from './process.ts';
 import { LEASE_MS, type Setup } from './setup.ts';
 import { holdTimersIn } from './timers.ts';
-
-type Answer = string | StartAnswer | PeekAnswer;
-
-function wordsOf(answer: Answer): string {
-  if (typeof answer === 'string') return answer;
-  return answer.kind === 'completed' ? `completed ${answer.response.body}` : answer.kind;
-}
 
 /**
  * The engine under test waits for gates and held timers only. A tick comes when no promise has anything left to do: then the
@@ -28,13 +26,16 @@ function wordsOf(answer: Answer): string {
  */
 const quiet = () => new Promise<void>((resolve) => process.nextTick(resolve));
 
-const lifetimes = { leaseMs: LEASE_MS, retentionMs: 100 * LEASE_MS, inDoubtRetentionMs: 100 * LEASE_MS };
+/** Its owner shows that it is alive. Nothing renews a lease here. */
+const isYoung = (held: Seen) => isAlive({ ...held, isLeased: false });
 
 /** One run of the requests, step by step as the search chooses. */
 export class World {
   readonly setup: Setup;
   readonly processes: Process[];
-  readonly reference = new Reference(lifetimes);
+  readonly register = new MemoryRegister(() => this.nowMs);
+  /** What the register holds. */
+  held: Seen | undefined;
   /** Names of requests of which a byte was sent, so that they may have been executed. */
   readonly sent: string[] = [];
   /** Requests whose answers have been checked. */
@@ -45,8 +46,10 @@ export class World {
   operatorSaid: 'released' | 'completed' | undefined;
   readonly #names = new Map<string, string>();
   readonly #attempts = new Map<string, number>();
+  /** Executions whose starts come too late. */
+  readonly #void = new Set<string>();
   /** Commands whose callers have given up, and that may still be executed. */
-  readonly #underWay = new Map<string, () => void>();
+  readonly #underWay = new Map<string, { write: Write; happen: () => Promise<unknown> }>();
   readonly #started = new Set<Process>();
   /** Requests that may still check their fences, and how many leases had lapsed when each began. */
   readonly #fences = new Map<string, number>();
@@ -65,11 +68,9 @@ export class World {
     this.#departuresLeft = setup.departures;
     const names = Array.from({ length: setup.requests }, (_, index) => nameOf(index));
     const groups = setup.oneEngine ? [names] : names.map((name) => [name]);
-    const wallMs = () => this.#lapses * LEASE_MS;
     this.processes = groups.map((group) => {
-      const store = this.#storeOf(() => process) as Store;
-      const process: Process = new Process(group, store, wallMs, setup);
-      return process;
+      const storeOf = (process: Process, clock: Clock) => new NamedLedger(this, process, clock);
+      return new Process(group, storeOf, () => this.nowMs, setup);
     });
   }
 
@@ -93,23 +94,31 @@ export class World {
       const add = (label: string, step: () => void) =>
         choices.set(`${nameOf(index)} ${label}`, () => this.#step(process, step, label));
       for (const [place, gate] of process.gates) {
-        for (const [choice, open] of gate) add(`${place}: ${choice}`, () => this.#open(process, place, open));
+        for (const [choice, open] of gate)
+          if (choice !== 'lost' || this.#lostLeft > 0)
+            add(`${place}: ${choice}`, () => this.#open(process, place, open));
       }
-      const mayLook = () => this.#sawInFlight.get(process) !== this.storeKey();
-      for (const [label, fire] of process.ownChoices(mayLook)) add(label, fire);
+      for (const [label, fire] of process.ownChoices(() => this.#mayLook(process))) add(label, fire);
       if (this.#departuresLeft > 0) {
         for (const [label, leave] of process.departures()) add(label, () => this.#leave(leave));
       }
       if (this.#crashesLeft > 0) add('dies', () => this.#die(process));
     }
-    for (const [label, happen] of this.#underWay) choices.set(`${label} happens`, async () => happen());
+    for (const [label, { happen }] of this.#underWay)
+      choices.set(`${label} happens`, async () => {
+        this.#underWay.delete(label);
+        await happen().catch((error: unknown) => {
+          // The token is void: the store refuses it, and no caller waits for the answer.
+          if (!(error instanceof StoreUnavailable)) throw error;
+        });
+      });
     if (this.#canLapse()) choices.set('the lease lapses', async () => this.#lapse());
     if (this.#resolutionsLeft > 0) {
       for (const [said, resolve] of choicesOfOperator(this)) {
         choices.set(`the operator says ${said}`, async () => {
           this.#resolutionsLeft--;
           this.operatorSaid = said;
-          resolve();
+          await resolve();
         });
       }
     }
@@ -120,6 +129,9 @@ export class World {
     const step = this.choices().get(choice);
     if (!step) throw new Error(`there is no choice ${choice}: the engine is not deterministic`);
     await step();
+    this.held = await this.register.read(scopeUnderTest);
+    for (const process of this.#sawInFlight.keys())
+      if (this.#sawInFlight.get(process) === '') this.#sawInFlight.set(process, this.#wordsOfHeld());
     for (const process of this.processes) checkAnswers(this, process);
   }
 
@@ -127,24 +139,42 @@ export class World {
     return this.processes.every(({ isOver }) => isOver);
   }
 
-  /** The part of the store that the future can depend on. */
-  storeKey(): string {
-    const record = this.reference.at(scopeUnderTest);
-    const words: string[] = [];
-    if (this.reference.hasVoidTokens)
-      for (const [token, name] of this.#names)
-        if (this.reference.isVoid(Buffer.from(token, 'hex') as never)) words.push(`${name} is void`);
-    if (!record) return ['absent', ...words].join(' ');
-    const { state, token, completion, wasInDoubt, gaveUp } = record;
+  #wordsOfHeld(): string {
+    return this.held ? `${this.#wordsOf(this.held.record)} ${isYoung(this.held)}` : '';
+  }
+
+  #wordsOf({ state, token, completion, wasInDoubt, ownerGaveUp, restarted }: KeyRecord): string {
     const result = completion?.kind === 'response' ? completion.response.body.toString() : '';
-    const flags = [this.reference.isAlive(record), wasInDoubt, gaveUp].map(Number).join('');
-    return [state, this.nameOfToken(token), flags, result, ...words].join(' ');
+    const flags = [wasInDoubt, ownerGaveUp, restarted].map(Number).join('');
+    return [state, this.nameOfToken(token), flags, result].join(' ');
+  }
+
+  /**
+   * Revisions are compared with what the store holds, and with nothing else. So it matters only whether it holds this one, or will
+   * by a command that is still under way.
+   */
+  #relationOf(revision: Revision | undefined): string {
+    if (!revision || !this.held) return revision === this.held ? '=' : '';
+    if (this.held.record.revision.equals(revision)) return '=';
+    for (const [label, { write }] of this.#underWay)
+      if (write.record?.revision.equals(revision)) return label;
+    return '';
+  }
+
+  get nowMs(): number {
+    return this.#lapses * LEASE_MS;
   }
 
   /** Everything that the future can depend on, except the processes, which {@link processKeys} describes. */
   sharedKey(): string {
+    const late = [...this.#underWay].map(([label, { write }]) => {
+      const { record } = write;
+      const expected =
+        write.kind === 'create' ? Number(this.#isVoid(record?.token)) : this.#relationOf(write.revision);
+      return `${label} ${expected} ${record ? this.#wordsOf(record) : ''}`;
+    });
     const shared = [
-      this.storeKey(),
+      this.#wordsOfHeld(),
       ...[
         this.#lostLeft,
         this.#lapses,
@@ -153,7 +183,7 @@ export class World {
         this.#departuresLeft,
         this.diedStarted,
       ],
-      ...[this.operatorSaid, this.sent, [...this.#underWay.keys()].toSorted()],
+      ...[this.operatorSaid, this.sent, late.toSorted()],
     ];
     return shared.join('|');
   }
@@ -164,10 +194,21 @@ export class World {
       // Of a finished request only the answer is left, and it has been checked.
       if (process.isOver) return `over ${process.requests.map((name) => process.answers.get(name)?.kind)}`;
       const started = this.#started.has(process) ? 'started ' : '';
-      const mayLook = this.#sawInFlight.get(process) !== this.storeKey() ? 'may look ' : '';
+      const mayLook = this.#mayLook(process) ? 'may look ' : '';
       const fences = process.requests.map((name) => (this.#fences.get(name) ?? this.#lapses) < this.#lapses);
-      return `${started}${mayLook}${fences.map(Number).join('')} ${process.seen.join(',')}`;
+      return `${started}${mayLook}${fences.map(Number).join('')} ${process.seen
+        .map(({ words, revision }) => (revision ? `${words} ${this.#relationOf(revision)}` : words))
+        .join(',')}`;
     });
+  }
+
+  /** It has seen that the key is in flight, and nothing has changed since. */
+  #mayLook(process: Process): boolean {
+    return this.#sawInFlight.get(process) !== this.#wordsOfHeld();
+  }
+
+  #isVoid(token: Token | undefined): boolean {
+    return token !== undefined && this.#void.has(this.nameOfToken(token));
   }
 
   nameOfToken(token: Buffer): string {
@@ -176,7 +217,7 @@ export class World {
 
   async #step(process: Process, step: () => void, label?: string): Promise<void> {
     holdTimersIn(process.timers);
-    if (label) process.seen.push(label);
+    if (label) process.seen.push({ words: label });
     step();
     await quiet();
     holdTimersIn(undefined);
@@ -200,13 +241,11 @@ export class World {
 
   #lapse(): void {
     this.#lapses++;
-    this.reference.nowMs += LEASE_MS;
   }
 
   #canLapse(): boolean {
-    const record = this.reference.at(scopeUnderTest);
-    if (this.#lapses === this.setup.lapses || !record || this.isComplete) return false;
-    return record.state === 'executing' && this.reference.isAlive(record);
+    if (this.#lapses === this.setup.lapses || !this.held || this.isComplete) return false;
+    return isYoung(this.held);
   }
 
   #run(process: Process, name: string, maySend: () => boolean): Promise<Exchange> {
@@ -217,7 +256,6 @@ export class World {
     ]);
     const send = () => {
       const asked = this.setup.broken?.noFence || maySend();
-      this.#fences.delete(name);
       if (!asked) {
         resolve({ kind: 'not_sent', reason: 'the lease may have lapsed' });
         return;
@@ -227,7 +265,6 @@ export class World {
       process.gates.set(`${name} runs`, answered);
     };
     const refused = () => {
-      this.#fences.delete(name);
       resolve({ kind: 'not_sent', reason: 'refused' });
     };
     process.gates.set(
@@ -240,81 +277,133 @@ export class World {
     return promise;
   }
 
-  /** The reference as a store whose every command waits at a gate. */
-  #storeOf(processOf: () => Process): Commands {
-    const { reference } = this;
-    const { broken = {} } = this.setup;
-    const at = <T extends Answer>(command: string, execute: () => T) =>
-      this.#command(processOf(), command, execute);
-    const ofOwner = <T extends Answer>(command: string, token: Buffer, execute: () => T) =>
-      at(`${this.nameOfToken(token)} ${command}`, execute);
-    return {
-      start: (execution) => {
-        this.#nameToken(processOf(), execution);
-        const seen = reference.at(execution.scope);
-        return ofOwner('start', execution.token, () =>
-          broken.start?.(reference, execution, seen) ? { kind: 'started' } : startOn(reference, execution),
-        );
-      },
-      peek: (request) =>
-        at(`${'requestId' in request ? request.requestId : ''} peek`, () => peekOn(reference, request)),
-      restart: (execution) => {
-        this.#nameToken(processOf(), execution);
-        return ofOwner('restart', execution.token, () =>
-          broken.restart ? broken.restart(reference, execution) : restartOn(reference, execution),
-        );
-      },
-      complete: (execution, completion) =>
-        ofOwner('complete', execution.token, () =>
-          broken.complete
-            ? broken.complete(reference, execution, completion)
-            : reference.complete(execution, completion),
-        ),
-      release: (owner, options) =>
-        ofOwner('release', owner.token, () =>
-          reference.release(owner, broken.release ? broken.release(options) : options),
-        ),
-      markInDoubt: (owner, options) =>
-        ofOwner('mark', owner.token, () => reference.markInDoubt(owner, options)),
-      renew: async () => 'ok',
-      get: async () => undefined,
-    };
+  /** A command to the register that reads. */
+  read(process: Process): Promise<Seen | undefined> {
+    return this.#command(
+      process,
+      'read',
+      () => this.register.read(scopeUnderTest),
+      (held) => held,
+    );
   }
 
-  #command<T extends Answer>(process: Process, place: string, execute: () => T): Promise<T> {
-    const { promise, resolve, reject } = Promise.withResolvers<T>();
-    const done = () => {
-      const answer = execute();
-      process.seen.push(wordsOf(answer));
-      if (wordsOf(answer) === 'in_flight') this.#sawInFlight.set(process, this.storeKey());
-      resolve(answer);
+  create(process: Process, write: Create): Promise<Reply> {
+    const { create = () => write } = this.setup.broken ?? {};
+    const seen = this.held;
+    const name = `${this.nameOfToken(write.record.token)} create`;
+    return this.#write(process, name, write, () => create(write, this.held, seen));
+  }
+
+  replace(process: Process, write: Replace): Promise<Reply> {
+    const { replace = () => write } = this.setup.broken ?? {};
+    const token = write.endLeaseOf ?? write.record?.token;
+    const name = `${token ? this.nameOfToken(token) : ''} ${write.record?.state ?? 'nothing'}`;
+    return this.#write(process, name, write, () => replace(write, this.held));
+  }
+
+  #write(process: Process, name: string, write: Write, execute: () => Write): Promise<Reply> {
+    // Of what it writes, an owner remembers its start and its restart.
+    if (write.record?.state === 'executing')
+      process.seen.push({ words: 'writes', revision: write.record.revision });
+    const execution = async () => {
+      const executed = execute();
+      if (executed.kind === 'create') return await this.register.create(scopeUnderTest, executed);
+      if (executed.voidToken) this.#void.add(this.nameOfToken(executed.voidToken));
+      return await this.register.replace(scopeUnderTest, executed);
     };
+    return this.#command(process, name, execution, (reply) => (reply.done ? 'done' : reply.held), write);
+  }
+
+  /** @param write undefined: it reads */
+  #command<T>(
+    process: Process,
+    name: string,
+    execute: () => Promise<T>,
+    seenIn: (reply: T) => Seen | undefined | 'done',
+    write?: Write,
+  ): Promise<T> {
+    const { promise, resolve, reject } = Promise.withResolvers<T>();
+    // One engine may send the same command for two of its requests.
+    let place = name;
+    while (process.gates.has(place)) place += ', again';
+    const done = () =>
+      void execute().then(
+        (reply) => {
+          const seen = seenIn(reply);
+          if (seen === undefined || seen === 'done') process.seen.push({ words: seen ?? 'nothing' });
+          else {
+            const { record } = seen;
+            const words = `${this.#wordsOf(record)} ${isYoung(seen)}`;
+            process.seen.push({ words, revision: record.revision });
+            if (isYoung(seen)) this.#sawInFlight.set(process, '');
+          }
+          resolve(reply);
+        },
+        (error) => {
+          process.seen.push({ words: 'refused' });
+          reject(error);
+        },
+      );
     const lose = () => {
       this.#lostLeft--;
-      if (!place.endsWith(' peek')) this.#underWay.set(place, () => this.#happen(place, execute));
+      if (write) this.#setUnderWay(`${nameOf(this.processes.indexOf(process))} ${place}`, write, execute);
       reject(new StoreUnavailable('lost'));
     };
-    const gate: Gate = new Map([['done', done]]);
-    if (this.#lostLeft > 0) gate.set('lost', lose);
+    const gate: Gate = new Map([
+      ['done', done],
+      ['lost', lose],
+    ]);
     process.gates.set(place, gate);
     return promise;
   }
 
-  #happen(place: string, execute: () => unknown): void {
-    this.#underWay.delete(place);
-    try {
-      execute();
-    } catch (error) {
-      // The token is void: the store refuses it, and no caller waits for the answer.
-      if (!(error instanceof StoreUnavailable)) throw error;
-    }
+  #setUnderWay(label: string, write: Write, happen: () => Promise<unknown>): void {
+    let unique = label;
+    while (this.#underWay.has(unique)) unique += ', again';
+    this.#underWay.set(unique, { write, happen });
   }
 
-  #nameToken(process: Process, { token, requestId }: Execution): void {
+  nameToken(process: Process, { token, requestId }: Execution): void {
     const attempt = (this.#attempts.get(requestId) ?? 0) + 1;
     this.#attempts.set(requestId, attempt);
     this.#names.set(token.toString('hex'), `${requestId}.${attempt}`);
     this.#started.add(process);
     this.#fences.set(requestId, this.#lapses);
   }
+}
+
+/** The ledger of a process. */
+class NamedLedger extends Ledger {
+  readonly #named: (execution: Execution) => void;
+
+  constructor(world: World, process: Process, clock: Clock) {
+    super(new GatedRegister(world, process), { gatewayId: '', lifetimes, clock });
+    this.#named = (execution) => world.nameToken(process, execution);
+  }
+
+  override start(execution: Execution): Promise<StartAnswer> {
+    this.#named(execution);
+    return super.start(execution);
+  }
+
+  override restart(execution: Execution): Promise<'ok' | 'changed'> {
+    this.#named(execution);
+    return super.restart(execution);
+  }
+}
+
+/** The register of the world, each of whose commands waits at a gate. */
+class GatedRegister extends MemoryRegister {
+  readonly #world: World;
+  readonly #process: Process;
+
+  constructor(world: World, process: Process) {
+    super(() => world.nowMs);
+    this.#world = world;
+    this.#process = process;
+  }
+
+  override create = (_: Scope, write: Create) => this.#world.create(this.#process, write);
+  override replace = (_: Scope, write: Replace) => this.#world.replace(this.#process, write);
+  override read = () => this.#world.read(this.#process);
 }
