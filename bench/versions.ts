@@ -2,8 +2,9 @@
  * Compares versions of the gateway: `node bench/versions.ts WORKS STORE DIR DIR...`, for example
  * `node bench/versions.ts first,replay redis ../before .`. Each DIR is a working tree with a build (`npm run build`).
  *
- * Slices of load alternate between the versions, so that all of them see the same machine. The ratios to the first one are
- * taken within a round. ROUNDS sets the number of rounds; default 8.
+ * Prints the processor time for each request, of the gateway and of its Redis. Slices of load alternate between the versions, so
+ * that all of them see the same machine. The ratios to the first one are taken within a round. ROUNDS sets the number of rounds;
+ * default 8.
  */
 import { randomBytes } from 'node:crypto';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
@@ -12,7 +13,7 @@ import { join, resolve } from 'node:path';
 import { launchRedis } from '../test/support/redis-process.ts';
 import { load, type Work, warmUp } from './load.ts';
 import { startBackend } from './nginx.ts';
-import { end, pinned } from './processes.ts';
+import { cpuUs, end, pinned } from './processes.ts';
 import { startOncegate } from './systems.ts';
 
 const ROUNDS = Number(process.env.ROUNDS ?? 8);
@@ -30,38 +31,50 @@ const median = (values: readonly number[]): number =>
   values.toSorted((a, b) => a - b)[values.length >> 1] as number;
 
 const root = mkdtempSync(join(tmpdir(), 'oncegate-bench-'));
-const redis = await launchRedis({ args: ['--appendfsync', 'everysec'] });
-pinned(redis.pid);
+/** One for each version, because one refuses the format of another. */
+const servers: Awaited<ReturnType<typeof launchRedis>>[] = [];
 const backend = await startBackend(root);
 try {
   const systems = [];
   for (const folder of folders) {
+    const redis = await launchRedis({ args: ['--appendfsync', 'everysec'] });
+    pinned(redis.pid);
+    servers.push(redis);
     const place = { root, backendUrl: backend.urls[300], redisUrl: redis.url };
     const main = resolve(folder, 'dist/main.js');
-    systems.push({ folder, system: await startOncegate(store as 'redis' | 'sqlite', place, { main }) });
+    const system = await startOncegate(store as 'redis' | 'sqlite', place, { main });
+    systems.push({ folder, system, redis });
   }
   for (const work of works.split(',') as Work[]) {
     const seed = randomBytes(4).toString('hex');
-    const costs = systems.map((): number[] => []);
+    const costs = { gateway: systems.map((): number[] => []), redis: systems.map((): number[] => []) };
     for (let round = -1; round < ROUNDS; round++) {
-      for (const [which, { system }] of systems.entries()) {
+      for (const [which, { system, redis }] of systems.entries()) {
         const keys = `${seed}-${which}${work === 'replay' ? '' : `-${round}`}`;
-        if (round < 0) await warmUp(system, work, keys);
-        else costs[which]?.push((await load(system, work, SLICE_S, keys)).cpuUs);
+        if (round < 0) {
+          await warmUp(system, work, keys);
+          continue;
+        }
+        const before = cpuUs(redis.pid);
+        const run = await load(system, work, SLICE_S, keys);
+        costs.gateway[which]?.push(run.cpuUs);
+        costs.redis[which]?.push((cpuUs(redis.pid) - before) / run.requests);
       }
     }
-    const [first = []] = costs;
-    for (const [which, { folder }] of systems.entries()) {
-      const own = costs[which] ?? [];
-      const ratio = median(own.map((cost, round) => cost / (first[round] as number)));
-      const spread = `${Math.min(...own)} to ${Math.max(...own)}`;
-      const cells = [work, folder, `${median(own)} µs`, spread, `${ratio.toFixed(3)} ×`];
-      process.stdout.write(`${cells.join('  ')}\n`);
+    for (const part of store === 'redis' ? (['gateway', 'redis'] as const) : (['gateway'] as const)) {
+      const [first = []] = costs[part];
+      for (const [which, { folder }] of systems.entries()) {
+        const own = costs[part][which] ?? [];
+        const ratio = median(own.map((cost, round) => cost / (first[round] as number)));
+        const spread = `${Math.min(...own).toFixed(1)} to ${Math.max(...own).toFixed(1)}`;
+        const cells = [work, part, folder, `${median(own).toFixed(1)} µs`, spread, `${ratio.toFixed(3)} ×`];
+        process.stdout.write(`${cells.join('  ')}\n`);
+      }
     }
   }
   await Promise.all(systems.map(({ system }) => end(system.process)));
 } finally {
   await end(backend.process);
-  await redis.stop();
+  await Promise.all(servers.map((redis) => redis.stop()));
   rmSync(root, { recursive: true, force: true });
 }
