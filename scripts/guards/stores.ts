@@ -142,16 +142,6 @@ export const sqliteGuards: readonly Guard[] = [
     ['src/store/sqlite/running-time.ts', 'beginBoot', 'observedAt - monotonicMs', '0'],
     ['contract/sqlite-clock', 'whose monotonic clock begins at 90000000, running time continues'],
   ],
-  [
-    'an owner of another boot counts as alive (SQLite)',
-    ['src/store/sqlite/running-time.ts', 'beginBoot', 'if (boot && earlierBoot)', 'if (false)'],
-    ['contract/sqlite-clock', 'whose monotonic clock begins at 5000500, running time continues'],
-  ],
-  [
-    'processes that may not share a clock use one file (SQLite)',
-    ['src/store/sqlite/sqlite-register.ts', 'open', 'if (!boot)', 'if (false)'],
-    ['contract/sqlite-clock', 'a second process is refused'],
-  ],
 ];
 
 /** How all records move to another store. */

@@ -16,10 +16,14 @@ const BESIDES = 6;
 const TOKEN_AT = COLUMNS_AT + RECORD_COLUMNS.indexOf('token');
 const numbered = RECORD_COLUMNS.map((_, i) => `?${COLUMNS_AT + i + 1}`);
 
-/** The values of a command. Its expiry is a duration, and the writer thread adds the running time. */
-export function valuesOfWrite(id: Scope, write: Create | Replace): Value[] {
+/**
+ * The values of a command. What is left of a lifetime was counted just now, so it does not begin to count when the commit before
+ * this one has ended. Rounded up, so that a record never seems older than it is.
+ */
+export function valuesOfWrite(id: Scope, write: Create | Replace, runningMs: number): Value[] {
   const { record, expiresInMs } = write;
-  const values: Value[] = [idBytes(id), expiresInMs === 'unchanged' ? null : expiresInMs];
+  const expiresAt = expiresInMs === 'unchanged' ? null : Math.ceil(runningMs + expiresInMs);
+  const values: Value[] = [idBytes(id), expiresAt];
   if (write.kind === 'create') {
     values.push(null, null, null);
     pushValues(values, write.record);
@@ -165,7 +169,7 @@ export class Changes {
   }
 
   #replaceRecord(values: Value[], isClosed: boolean): number {
-    const [, expiresInMs, revision] = values;
+    const revision = values[2];
     const hasRecord = values.length > COLUMNS_AT;
     values[3] = this.#runningMs;
     const bound = values.slice(0, 4);
@@ -174,10 +178,7 @@ export class Changes {
       isDone = revision ? this.#row(FIND_EXPECTED, bound).length > 0 : this.#isAbsent(values);
       if (isDone && isClosed) return ANSWERS.closed;
     } else if (!revision) return this.#insert(values);
-    else {
-      if (expiresInMs !== null) values[1] = this.#expiresIn(expiresInMs as number);
-      isDone = (hasRecord ? this.#run(REPLACE, values) : this.#run(REMOVE, bound)) > 0;
-    }
+    else isDone = (hasRecord ? this.#run(REPLACE, values) : this.#run(REMOVE, bound)) > 0;
     return isDone ? ANSWERS.done : ANSWERS.refused;
   }
 
@@ -189,7 +190,6 @@ export class Changes {
   }
 
   #insert(values: Value[]): number {
-    values[1] = this.#expiresIn(values[1] as number);
     let isInserted = this.#run(INSERT, values) > 0;
     // There may be a row that has expired and was not swept yet.
     if (!isInserted && this.#isAbsent(values)) isInserted = this.#run(INSERT, values) > 0;
@@ -264,7 +264,6 @@ export class Changes {
     return statement;
   }
 
-  /** Rounded up, so that a record never seems older than it is. */
   #expiresIn(durationMs: number): number {
     return Math.ceil(this.#runningMs + durationMs);
   }

@@ -115,7 +115,7 @@ export class Writer {
 
   /** @throws {StoreUnavailable} */
   write(id: Scope, write: Create | Replace): Promise<Reply> {
-    return this.#ask(COMMANDS[write.kind], valuesOfWrite(id, write), id);
+    return this.#ask(COMMANDS[write.kind], valuesOfWrite(id, write, this.runningMs), id);
   }
 
   /** @throws {StoreUnavailable} */
