@@ -110,12 +110,10 @@ describe.concurrent('when the connection is cut', () => {
     ['complete', 'executing', 'set', 1],
     ['markInDoubt', 'executing', 'set', 1],
     ['release', 'executing', 'del', 1],
-    ['restart', 'in_doubt', 'set', 1],
   ] as const)('during a %s, the script is executed once', async (write, from, command, calls) => {
     await using line = await withWire({});
     const { server, wire, store, healed } = line;
-    const first = from === 'absent' ? newRequest() : await bring(store, from);
-    const owner = write === 'restart' ? duplicateOf(first) : first;
+    const owner = from === 'absent' ? newRequest() : await bring(store, from);
     const before = await server.commandCount(command);
     wire.delayReplies(10_000);
     const call = write === 'start' ? store.start(owner) : writes[write](store, owner);

@@ -102,7 +102,8 @@ describe('a Redis that speaks TLS and asks for a certificate', () => {
   test('holds the leases as a lock node', async () => {
     const stack = await openStack({
       store: { kind: 'redis', url, tls: ours },
-      lock: { nodes: [url] },
+      // The first renewal takes the lease, after a third of it.
+      lock: { nodes: [url], leaseMs: 3000 },
     });
     onTestFinished(() => stack.close());
     const key = randomUUID();
