@@ -1,9 +1,9 @@
 import { expect, it } from 'vitest';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
-import { MemoryRegister } from '../../src/store/memory.ts';
 import { newCall, notSent, Rig, replayFor, retryOf } from '../support/engine.ts';
 import { FaultyStore } from '../support/faulty-store.ts';
+import { MemoryRegister } from '../support/memory-register.ts';
 import { movableClock } from '../support/movable-clock.ts';
 import { GATEWAY_ID, LONG } from '../support/open-store.ts';
 import { until } from '../support/until.ts';

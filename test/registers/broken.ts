@@ -1,7 +1,7 @@
 import type { Scope, Token } from '../../src/lib/brands.ts';
 import { UnreadableRecord } from '../../src/store/contract.ts';
-import { MemoryRegister } from '../../src/store/memory.ts';
 import type { Create, Replace, Reply, Revision } from '../../src/store/register.ts';
+import { MemoryRegister } from '../support/memory-register.ts';
 
 /** A register that does something else than what it is asked to replace. `there`: the revision that it holds. */
 const replacing = (change: (write: Replace, there: Revision | undefined) => Replace) =>

@@ -5,13 +5,13 @@ import { DatabaseSync } from 'node:sqlite';
 import { afterAll, expect } from 'vitest';
 import type { Scope } from '../../src/lib/brands.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
-import { MemoryRegister } from '../../src/store/memory.ts';
 import { Names } from '../../src/store/redis/commands.ts';
 import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
 import { RedisRegister } from '../../src/store/redis/register.ts';
 import type { Closed, CopyRegister, Register } from '../../src/store/register.ts';
 import { SqliteCopyRegister } from '../../src/store/sqlite/copy-register.ts';
 import { SqliteRegister } from '../../src/store/sqlite/sqlite-register.ts';
+import { MemoryRegister } from '../support/memory-register.ts';
 import { movableClock } from '../support/movable-clock.ts';
 import { startRedis } from '../support/redis-server.ts';
 

@@ -2,13 +2,13 @@ import { join } from 'node:path';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import type { Lifetimes, Store } from '../../src/store/contract.ts';
-import { MemoryRegister } from '../../src/store/memory.ts';
 import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
 import { type RedisOptions, RedisRegister } from '../../src/store/redis/register.ts';
 import type { CopyRegister } from '../../src/store/register.ts';
 import { type Encryption, ResponseCipher } from '../../src/store/response-cipher.ts';
 import { SqliteCopyRegister } from '../../src/store/sqlite/copy-register.ts';
 import { SqliteRegister, type SqliteRegisterOptions } from '../../src/store/sqlite/sqlite-register.ts';
+import { MemoryRegister } from './memory-register.ts';
 
 export interface SqlitePlace {
   kind: 'sqlite';

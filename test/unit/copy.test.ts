@@ -5,7 +5,6 @@ import { Ledger } from '../../src/ledger/ledger.ts';
 import type { Scope } from '../../src/lib/brands.ts';
 import { newToken } from '../../src/lib/random.ts';
 import { type AuditRecord, type Execution, StoreClosed } from '../../src/store/contract.ts';
-import { MemoryRegister } from '../../src/store/memory.ts';
 import {
   type CopyMark,
   type CopyRegister,
@@ -15,6 +14,7 @@ import {
   type Register,
   type Seen,
 } from '../../src/store/register.ts';
+import { MemoryRegister } from '../support/memory-register.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 

@@ -3,8 +3,8 @@ import { describe, expect, it } from 'vitest';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import type { Scope } from '../../src/lib/brands.ts';
 import { StoreUnavailable } from '../../src/store/contract.ts';
-import { MemoryRegister } from '../../src/store/memory.ts';
 import type { Replace, Reply } from '../../src/store/register.ts';
+import { MemoryRegister } from '../support/memory-register.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 
 const lifetimes = { leaseMs: 10, retentionMs: 100, inDoubtRetentionMs: 1000 };

@@ -4,7 +4,6 @@ import type { Scope, Token } from '../../../src/lib/brands.ts';
 import type { Clock } from '../../../src/lib/clock.ts';
 import type { Exchange } from '../../../src/lib/exchange.ts';
 import { type Execution, type StartAnswer, StoreUnavailable } from '../../../src/store/contract.ts';
-import { MemoryRegister } from '../../../src/store/memory.ts';
 import type {
   Create,
   KeyRecord,
@@ -14,6 +13,7 @@ import type {
   Seen,
   Write,
 } from '../../../src/store/register.ts';
+import { MemoryRegister } from '../../support/memory-register.ts';
 import { checkAnswers, checkSend } from './checks.ts';
 import { choicesOfOperator } from './operator.ts';
 import { type Gate, lifetimes, nameOf, Process, responseOf, scopeUnderTest } from './process.ts';

@@ -9,7 +9,7 @@ import {
   type Store,
   StoreUnavailable,
 } from '../../../src/store/contract.ts';
-import type { MemoryRegister } from '../../../src/store/memory.ts';
+import type { MemoryRegister } from '../../support/memory-register.ts';
 import { LEASE_MS, type World } from './world.ts';
 
 /** What a gateway or an operator may do wrong. The world must then find a broken promise. */

@@ -1,8 +1,8 @@
 import type { Scope, Token } from '../../../src/lib/brands.ts';
 import { StoreUnavailable } from '../../../src/store/contract.ts';
-import type { MemoryRegister } from '../../../src/store/memory.ts';
 import type { Create, Register, Replace, Reply, Seen } from '../../../src/store/register.ts';
 import { Random } from '../../faults/chaos/random.ts';
+import type { MemoryRegister } from '../../support/memory-register.ts';
 
 /** Only the order of events and the ratios of times matter. */
 export const LEASE_MS = 60_000;

@@ -6,8 +6,8 @@
 import { expect, it } from 'vitest';
 import { Ledger } from '../../../src/ledger/ledger.ts';
 import type { Scope } from '../../../src/lib/brands.ts';
-import { MemoryRegister } from '../../../src/store/memory.ts';
 import type { Create, KeyRecord, Replace, Reply } from '../../../src/store/register.ts';
+import { MemoryRegister } from '../../support/memory-register.ts';
 import { Key, type Mistake } from './key.ts';
 import { FaultyRegister, LEASE_MS, World } from './world.ts';
 

@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import type { Scope, Token } from '../lib/brands.ts';
+import type { Scope, Token } from '../../src/lib/brands.ts';
 import {
   type AuditRecord,
   MARK_LASTS_MS,
@@ -11,8 +11,8 @@ import {
   UnreadableRecord,
   type UsedMark,
   VOID_TOKEN_MS,
-} from './contract.ts';
-import type { ResolutionCount } from './doubt-count.ts';
+} from '../../src/store/contract.ts';
+import type { ResolutionCount } from '../../src/store/doubt-count.ts';
 import {
   CLOSED_IN,
   type Closed,
@@ -29,7 +29,7 @@ import {
   type Reply,
   type Scanned,
   type Seen,
-} from './register.ts';
+} from '../../src/store/register.ts';
 
 interface Entry {
   record: KeyRecord;
