@@ -1,5 +1,7 @@
-import { Cluster, Redis, SentinelConnector } from 'ioredis';
-import type { ClientTls, ClientTlsOptions } from '../../lib/client-tls.ts';
+import net from 'node:net';
+import tls from 'node:tls';
+import { AbstractConnector, Cluster, Redis, type RedisOptions, SentinelConnector } from 'ioredis';
+import type { ClientTls } from '../../lib/client-tls.ts';
 import { within } from '../../lib/clock.ts';
 import { StoreUnavailable } from '../contract.ts';
 
@@ -18,22 +20,6 @@ export interface Credentials {
 
 export type RedisClient = Redis | Cluster;
 
-/**
- * With these options no command is executed twice and none hangs. By default ioredis sends a command again after a
- * reconnect, and queues commands while it is disconnected. Without both it needs a `commandTimeout`, because the promise of
- * a command that was in flight during a reconnect may never settle.
- */
-const onceOnly = (timeoutMs: number) => ({
-  lazyConnect: true,
-  maxRetriesPerRequest: 0,
-  autoResendUnfulfilledCommands: false,
-  enableOfflineQueue: false,
-  commandTimeout: timeoutMs,
-  connectTimeout: Math.max(500, timeoutMs),
-  // While Redis loads its file, try again soon. By default ioredis waits as long as Redis estimates, up to 10 s.
-  maxLoadingRetryTime: 100,
-});
-
 /** The pause before the next attempt to connect, in milliseconds. */
 const retryAfterMs = (attempt: number): number => Math.min(25 * 2 ** Math.min(attempt, 5), 500);
 
@@ -42,23 +28,124 @@ const retryAfterMs = (attempt: number): number => Math.min(25 * 2 ** Math.min(at
  * @param tls for the connections that use TLS. Default: servers must have a certificate of a well-known authority
  */
 export function createClient(location: Location, timeoutMs: number, tls?: ClientTls): RedisClient {
-  const client = construct(location, timeoutMs, tls ? following(tls) : {});
-  // Without a listener an unreachable Redis would end the process. Each command reports its own failure.
-  client.on('error', () => {});
-  const prepare = (node: Redis) => {
-    batchWrites(node);
-    ignoreLaterErrors(node);
-  };
-  if (client instanceof Redis) prepare(client);
-  else {
+  const client = construct(location, timeoutMs, tls);
+  // Without a listener ioredis prints errors. Each command reports its own failure.
+  client.on('error', ignore);
+  if (client instanceof Cluster) {
     refuseWhileMoving(client);
-    client.on('+node', (node: Redis) => {
-      prepare(node);
-      prepareDuplicates(node);
-      ignoreFailedAsking(node);
-    });
+    client.on('+node', ignoreFailedAsking);
   }
   return client;
+}
+
+function construct(location: Location, timeoutMs: number, clientTls?: ClientTls): RedisClient {
+  // ioredis reads this object for each new connection, and the certificate may have changed.
+  const secure = clientTls
+    ? {
+        ...clientTls.options,
+        get secureContext() {
+          return clientTls.options.secureContext;
+        },
+      }
+    : {};
+  // With these options no command is executed twice and none hangs. By default ioredis sends a command again after a reconnect, and
+  // queues commands while it is disconnected. Without both it needs a `commandTimeout`, because the promise of a command that was in
+  // flight during a reconnect may never settle.
+  const options = {
+    lazyConnect: true,
+    maxRetriesPerRequest: 0,
+    autoResendUnfulfilledCommands: false,
+    enableOfflineQueue: false,
+    commandTimeout: timeoutMs,
+    connectTimeout: Math.max(500, timeoutMs),
+    // While Redis loads its file, try again soon. By default ioredis waits as long as Redis estimates, up to 10 s.
+    maxLoadingRetryTime: 100,
+    retryStrategy: retryAfterMs,
+    Connector,
+  };
+  if ('url' in location)
+    return new Redis(location.url, { ...options, tls: isSecure(location.url) ? secure : undefined });
+  const { tls, ...login } = location.credentials;
+  if ('sentinels' in location) {
+    const { name, nodes } = location.sentinels;
+    return new Redis({
+      ...{ ...options, ...login, name, sentinels: nodes.map(addressOf), Connector: Sentinels },
+      // Without enableTLSForSentinelMode, ioredis connects to the master in plain text in spite of `tls`.
+      ...{ tls: tls ? secure : undefined, enableTLSForSentinelMode: tls },
+      sentinelTLS: nodes.some(isSecure) ? secure : undefined,
+      sentinelRetryStrategy: retryAfterMs,
+    });
+  }
+  return new Cluster(location.cluster.map(addressOf), {
+    lazyConnect: true,
+    enableOfflineQueue: false,
+    // With any other value ioredis sends a command again after its connection broke.
+    retryDelayOnFailover: 0,
+    retryDelayOnClusterDown: 0,
+    clusterRetryStrategy: retryAfterMs,
+    redisOptions: { ...options, ...login, tls: tls || location.cluster.some(isSecure) ? secure : undefined },
+  });
+}
+
+const isSecure = (url: string): boolean => url.startsWith('rediss:');
+
+function addressOf(url: string): { host: string; port: number } {
+  const { hostname, port } = new URL(url);
+  return { host: hostname, port: Number(port) || 6379 };
+}
+
+const ignore = () => {};
+
+/**
+ * Adds to a connection what ioredis lacks:
+ *
+ * - A listener for every error. ioredis listens to the first one only. Under TLS a second one may follow, such as the alert of a
+ *   server whose handshake was cut off, and would end the process.
+ * - All commands of one turn of the event loop leave in one write, because a system call for each command costs more than the
+ *   rest of the command. The write happens after all sockets that are ready have been read.
+ */
+function prepared<S extends net.Socket>(stream: S): S {
+  stream.on('error', ignore);
+  const write = stream.write.bind(stream) as (...args: unknown[]) => boolean;
+  stream.write = (...args: unknown[]) => {
+    if (stream.writableCorked === 0) {
+      stream.cork();
+      setImmediate(() => stream.uncork());
+    }
+    return write(...args);
+  };
+  return stream;
+}
+
+/** Opens the connections of a client to one server, and of the clients that a cluster's client makes. */
+class Connector extends AbstractConnector {
+  readonly #options: RedisOptions;
+
+  constructor(options: unknown) {
+    super((options as { disconnectTimeout: number }).disconnectTimeout);
+    this.#options = options as RedisOptions;
+  }
+
+  override async connect() {
+    const { host, port, tls: secure } = this.#options;
+    const to = { host: host as string, port: port as number };
+    this.stream = prepared(secure ? tls.connect({ ...to, ...secure }) : net.connect(to));
+    return this.stream;
+  }
+}
+
+/** Asks sentinels for the master, as ioredis does, which makes clients for that itself. */
+class Sentinels extends SentinelConnector {
+  constructor(options: unknown) {
+    super(options as ConstructorParameters<typeof SentinelConnector>[0]);
+    const self = this as unknown as { connectToSentinel(endpoint: object, more?: object): Redis };
+    const connectToSentinel = self.connectToSentinel.bind(this);
+    self.connectToSentinel = (endpoint, more) => connectToSentinel(endpoint, { Connector, ...more });
+  }
+
+  override async connect(emit: Parameters<SentinelConnector['connect']>[0]) {
+    return prepared(await super.connect(emit));
+  }
 }
 
 /**
@@ -79,114 +166,9 @@ function ignoreFailedAsking(node: Redis): void {
   const asking = node.asking.bind(node) as () => Promise<'OK'>;
   node.asking = () => {
     const answer = asking();
-    answer.catch(() => {});
+    answer.catch(ignore);
     return answer;
   };
-}
-
-/** A cluster's client duplicates a node's connection whenever it asks which node has which slots, and listens to the first error of the copy only. */
-function prepareDuplicates(node: Redis): void {
-  const duplicate = node.duplicate.bind(node);
-  node.duplicate = (...args) => {
-    const copy = duplicate(...args);
-    ignoreLaterErrors(copy);
-    return copy;
-  };
-}
-
-/**
- * ioredis listens to the first error of a connection only. Under TLS a second one may follow, such as the alert of a server
- * whose handshake was cut off, and without a listener it would end the process.
- */
-function ignoreLaterErrors(node: Redis): void {
-  const ignore = () => {};
-  const listen = () => {
-    if (node.stream?.listeners('error').includes(ignore) === false) node.stream.on('error', ignore);
-  };
-  // The connection is opened within this turn, or behind sentinels later. A client to a sentinel is connecting already.
-  setImmediate(listen);
-  node.on('connecting', () => setImmediate(listen));
-  node.on('connect', listen);
-  node.on('error', listen);
-}
-
-/** Asks sentinels for the master, as ioredis does. It makes clients for that itself, which need listeners too. */
-class Sentinels extends SentinelConnector {
-  constructor(options: ConstructorParameters<typeof SentinelConnector>[0]) {
-    super(options);
-    const self = this as unknown as { connectToSentinel(...args: unknown[]): Redis };
-    const connectToSentinel = self.connectToSentinel.bind(this);
-    self.connectToSentinel = (...args) => {
-      const client = connectToSentinel(...args);
-      client.on('error', () => {});
-      ignoreLaterErrors(client);
-      return client;
-    };
-  }
-}
-
-/**
- * Sends all commands of one turn of the event loop in one write, because a system call for each command costs more than the
- * rest of the command. The write happens after all sockets that are ready have been read.
- */
-function batchWrites(node: Redis): void {
-  node.on('connect', () => {
-    const { stream } = node;
-    const write = stream.write.bind(stream) as (...args: unknown[]) => boolean;
-    stream.write = (...args: unknown[]) => {
-      if (stream.writableCorked === 0) {
-        stream.cork();
-        setImmediate(() => stream.uncork());
-      }
-      return write(...args);
-    };
-  });
-}
-
-/** ioredis reads this object for each new connection, so it is changed in place when the certificate changes. */
-function following(tls: ClientTls): ClientTlsOptions {
-  const options = { ...tls.options };
-  tls.certificate.onChange(() => Object.assign(options, tls.options));
-  return options;
-}
-
-function construct(
-  location: Location,
-  timeoutMs: number,
-  secure: ClientTlsOptions | Record<string, never>,
-): RedisClient {
-  const options = { ...onceOnly(timeoutMs), retryStrategy: retryAfterMs };
-  if ('url' in location)
-    return new Redis(location.url, { ...options, ...(isSecure(location.url) ? { tls: secure } : {}) });
-  const { tls, ...login } = location.credentials;
-  if ('sentinels' in location) {
-    const sentinels = location.sentinels.nodes.map(addressOf);
-    return new Redis({
-      ...options,
-      ...defined(login),
-      // Without enableTLSForSentinelMode, ioredis connects to the master in plain text in spite of `tls`.
-      ...(tls ? { tls: secure, enableTLSForSentinelMode: true } : {}),
-      ...(location.sentinels.nodes.some(isSecure) ? { sentinelTLS: secure } : {}),
-      sentinels,
-      // Its constructor takes the options of sentinels, and ioredis' type says any options.
-      Connector: Sentinels as never,
-      name: location.sentinels.name,
-      sentinelRetryStrategy: retryAfterMs,
-    });
-  }
-  return new Cluster(location.cluster.map(addressOf), {
-    lazyConnect: true,
-    enableOfflineQueue: false,
-    // With any other value ioredis sends a command again after its connection broke.
-    retryDelayOnFailover: 0,
-    retryDelayOnClusterDown: 0,
-    clusterRetryStrategy: retryAfterMs,
-    redisOptions: {
-      ...onceOnly(timeoutMs),
-      ...defined(login),
-      ...(tls || location.cluster.some(isSecure) ? { tls: secure } : {}),
-    },
-  });
 }
 
 /**
@@ -201,17 +183,11 @@ export async function replicasOfSentinels(
 ): Promise<number> {
   if (!('sentinels' in location)) return 0;
   const { name, nodes } = location.sentinels;
-  const counts = nodes.map(async (node) => {
-    const secure = isSecure(node) ? { tls: { ...tls?.options } } : {};
-    const sentinel = new Redis({ ...onceOnly(timeoutMs), ...secure, ...addressOf(node) });
-    sentinel.on('error', () => {});
-    ignoreLaterErrors(sentinel);
-    const ask = async () => {
-      await sentinel.connect();
-      return ((await sentinel.call('SENTINEL', 'REPLICAS', name)) as unknown[]).length;
-    };
+  const counts = nodes.map(async (url) => {
+    const sentinel = createClient({ url }, timeoutMs, tls) as Redis;
     try {
-      return (await within(ask(), timeoutMs)) ?? 0;
+      await connect(sentinel, timeoutMs);
+      return ((await sentinel.call('SENTINEL', 'REPLICAS', name)) as unknown[]).length;
     } catch {
       return 0;
     } finally {
@@ -219,19 +195,6 @@ export async function replicasOfSentinels(
     }
   });
   return Math.max(...(await Promise.all(counts)));
-}
-
-const isSecure = (url: string): boolean => url.startsWith('rediss:');
-
-function addressOf(url: string): { host: string; port: number } {
-  const { hostname, port } = new URL(url);
-  return { host: hostname, port: Number(port) || 6379 };
-}
-
-/** Removes the members that are undefined, because ioredis would use `undefined` in place of its default. */
-function defined<T extends object>(object: T) {
-  const members = Object.entries(object).filter(([, value]) => value !== undefined);
-  return Object.fromEntries(members) as { [K in keyof T]?: NonNullable<T[K]> };
 }
 
 /**
@@ -242,20 +205,19 @@ function defined<T extends object>(object: T) {
 export async function connect(client: RedisClient, withinMs: number): Promise<void> {
   let lastError = 'no answer';
   const remember = (error: Error) => {
-    lastError = error.message || String((error as NodeJS.ErrnoException).code);
+    lastError = reasonOf(error);
   };
   client.on('error', remember);
-  const ready = new Promise<void>((resolve) => client.once('ready', () => resolve()));
-  // After a failed first attempt ioredis tries again, so only the timer rejects.
-  client.connect().catch(remember);
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new StoreUnavailable(`redis cannot be reached: ${lastError}`)), withinMs);
-  });
-  try {
-    await Promise.race([ready, late]);
-  } finally {
-    clearTimeout(timer);
-    client.off('error', remember);
-  }
+  // After a failed first attempt ioredis tries again.
+  client.connect().catch(ignore);
+  const ready = new Promise<true>((resolve) => client.once('ready', () => resolve(true)));
+  const isReady = await within(ready, withinMs);
+  client.off('error', remember);
+  if (!isReady) throw new StoreUnavailable(`redis cannot be reached: ${lastError}`);
+}
+
+/** A cluster's client says only that it failed everywhere; a name with several addresses fails without a message. */
+export function reasonOf(error: NodeJS.ErrnoException & { lastNodeError?: NodeJS.ErrnoException }): string {
+  const { message, code } = error.lastNodeError ?? error;
+  return message || String(code);
 }

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Cluster, type Redis } from 'ioredis';
 import type { Clock } from '../../lib/clock.ts';
 import { OtherFormat, STORE_FORMAT, StoreClosed, type StoreHealth, StoreUnavailable } from '../contract.ts';
-import { type RedisClient, replicasOfSentinels } from './client.ts';
+import { type RedisClient, reasonOf, replicasOfSentinels } from './client.ts';
 import type { RedisOptions } from './register.ts';
 
 /** What the settings of Redis, and the number of its replicas, mean for starts. */
@@ -146,12 +146,6 @@ export class Health {
     }
     return warnings;
   }
-}
-
-/** A cluster's client says only that it failed everywhere; a name with several addresses fails without a message. */
-function reasonOf(error: NodeJS.ErrnoException & { lastNodeError?: NodeJS.ErrnoException }): string {
-  const { message, code } = error.lastNodeError ?? error;
-  return message || String(code);
 }
 
 /** A Redis user without permission for TIME can still store records. */
