@@ -108,7 +108,7 @@ export interface RequestContext {
   /** Called when the execution ends after the merchant has disconnected. */
   onDone?: (() => void) | undefined;
   /** See {@link onEnd}. */
-  onEnd?: () => void;
+  ends?: (() => void)[];
 }
 
 /** The execution of a request has ended, or its log line does not wait for that. A second call does nothing. */
@@ -121,11 +121,9 @@ export function markDone(context: RequestContext): void {
 
 /** Calls `end` once, when the response is closed and the execution, if there was one, has ended. */
 export function onEnd(context: RequestContext, end: () => void): void {
-  const before = context.onEnd;
-  context.onEnd = () => {
-    before?.();
-    end();
-  };
+  // Not one closure around the last: minor collections would keep each of them alive, with its request.
+  context.ends ??= [];
+  context.ends.push(end);
 }
 
 /** The trace id for exemplars. Undefined also if the trace is not recorded: an exemplar would lead nowhere. */

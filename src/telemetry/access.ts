@@ -68,7 +68,7 @@ export class Access {
 
   #end(req: IncomingMessage, res: ServerResponse, context: RequestContext): void {
     this.#open.end();
-    context.onEnd?.();
+    for (const end of context.ends ?? []) end();
     const { metrics, clock } = this.#options;
     const durationMs = clock.monotonicMs() - context.startedAtMs;
     const merchantGone = !context.isUpgrade && !res.writableFinished;
