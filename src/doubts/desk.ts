@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import type { Store } from '../ledger/ledger.ts';
 import { recordIdOf } from '../ledger/record-id.ts';
 import { auditOf } from '../ledger/rules.ts';
 import type { Scope } from '../lib/brands.ts';
@@ -10,7 +11,6 @@ import {
   type RecordHead,
   type Resolution,
   type ResolutionNote,
-  type Store,
   StoreUnavailable,
   UnknownCursor,
   UnreadableRecord,

@@ -1,10 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { Store } from '../ledger/ledger.ts';
 import { recordIdOf } from '../ledger/record-id.ts';
 import { auditOf } from '../ledger/rules.ts';
 import type { Scope, Token } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
 import type { LookupAnswer } from '../lib/exchange.ts';
-import type { AuditRecord, IdempotencyRecord, RecordHead, Resolution, Store } from '../store/contract.ts';
+import type { AuditRecord, IdempotencyRecord, RecordHead, Resolution } from '../store/contract.ts';
 
 /** Finds out what became of keys in doubt, for operations with `inDoubt: lookup`. */
 export interface DoubtLookups {

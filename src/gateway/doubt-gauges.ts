@@ -1,5 +1,5 @@
+import type { Store } from '../ledger/ledger.ts';
 import type { Clock } from '../lib/clock.ts';
-import type { Store } from '../store/contract.ts';
 import {
   type DoubtCount,
   RESOLUTION_SOURCES,

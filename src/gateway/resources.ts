@@ -1,9 +1,9 @@
 import type { Config } from '../config/schema.ts';
+import type { Store } from '../ledger/ledger.ts';
+import { measured } from '../ledger/measured.ts';
 import { openLedger } from '../ledger/open-ledger.ts';
 import { ClientTls } from '../lib/client-tls.ts';
 import type { Clock } from '../lib/clock.ts';
-import type { Store } from '../store/contract.ts';
-import { measured } from '../store/measured-store.ts';
 import { openRedis } from '../store/open-register.ts';
 import type { Logger } from '../telemetry/logger.ts';
 import { Metrics } from '../telemetry/metrics.ts';

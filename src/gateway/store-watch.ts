@@ -4,11 +4,11 @@ import { access, chmod, readFile, rename, rm, writeFile } from 'node:fs/promises
 import { dirname, join, parse } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Config } from '../config/schema.ts';
+import type { Store } from '../ledger/ledger.ts';
 import type { Clock } from '../lib/clock.ts';
 import {
   type Mode,
   type ResolutionNote,
-  type Store,
   type StoreHealth,
   type StoreMark,
   UnreadableMark,
@@ -116,7 +116,7 @@ export class StoreWatch {
     await watch.#compareAgain();
     watch.atStart = watch.warnings;
     watch.#isOpen = true;
-    options.store.onConnected?.(() => void watch.#compareAgain());
+    options.store.onConnected(() => void watch.#compareAgain());
     return watch;
   }
 

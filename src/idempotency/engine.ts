@@ -1,9 +1,9 @@
 import type { DoubtLookups } from '../doubts/lookups.ts';
+import type { Store } from '../ledger/ledger.ts';
 import { type Clock, within } from '../lib/clock.ts';
 import type { Slot, SlotSource } from '../lib/exchange.ts';
 import { Roster, Tally } from '../lib/roster.ts';
 import type { Step } from '../lib/trace.ts';
-import type { Store } from '../store/contract.ts';
 import type { Call, EngineObserver, Result } from './call.ts';
 import { Duplicates, type Lead } from './duplicates.ts';
 import { type ExecutionOptions, Executions, type Found, type Started } from './execution.ts';

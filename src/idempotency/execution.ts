@@ -1,4 +1,5 @@
 import type { DoubtLookups } from '../doubts/lookups.ts';
+import type { Store } from '../ledger/ledger.ts';
 import type { Clock } from '../lib/clock.ts';
 import { type Exchange, releaseAfter, type Slot } from '../lib/exchange.ts';
 import { newToken } from '../lib/random.ts';
@@ -7,7 +8,6 @@ import {
   type Execution,
   type Fenced,
   type PeekAnswer,
-  type Store,
   StoreUnavailable,
   UnreadableRecord,
 } from '../store/contract.ts';

@@ -1,6 +1,7 @@
+import type { Store } from '../ledger/ledger.ts';
 import type { Clock } from '../lib/clock.ts';
 import { Roster } from '../lib/roster.ts';
-import type { Owner, Store } from '../store/contract.ts';
+import type { Owner } from '../store/contract.ts';
 import type { EngineObserver, Named } from './call.ts';
 
 /**

@@ -1,7 +1,8 @@
+import type { Store } from '../ledger/ledger.ts';
 import type { Clock } from '../lib/clock.ts';
 import type { Exchange } from '../lib/exchange.ts';
 import { Tally } from '../lib/roster.ts';
-import type { Execution, Fenced, StartAnswer, Store } from '../store/contract.ts';
+import type { Execution, Fenced, StartAnswer } from '../store/contract.ts';
 import type { Call, EngineObserver } from './call.ts';
 import { executionOf } from './execution.ts';
 import { Renewals } from './lease.ts';

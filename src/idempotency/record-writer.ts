@@ -1,8 +1,9 @@
 import { createHash } from 'node:crypto';
+import type { Store } from '../ledger/ledger.ts';
 import type { Scope } from '../lib/brands.ts';
 import { type Clock, within } from '../lib/clock.ts';
 import type { Completion, Exchange } from '../lib/exchange.ts';
-import type { Execution, Fenced, IdempotencyRecord, Owner, Store } from '../store/contract.ts';
+import type { Execution, Fenced, IdempotencyRecord, Owner } from '../store/contract.ts';
 import type { Call, EngineObserver } from './call.ts';
 import { PendingWrites } from './pending-writes.ts';
 

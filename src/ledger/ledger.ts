@@ -20,7 +20,6 @@ import {
   type Resolution,
   type Resolved,
   type StartAnswer,
-  type Store,
   StoreClosed,
   type StoreHealth,
   type StoreOptions,
@@ -51,12 +50,21 @@ const READ_AT_ONCE = 64;
 type Rule<Answer> = (held: Held | undefined, stamp: Stamp) => Step<Answer>;
 
 /**
- * Applies the rules of a key's life to what a register holds: guesses what is there, asks the rule, and writes. If something else
- * is there, the register refuses the write, and the rule is asked again with that.
+ * Holds one record per scope: applies the rules of a key's life to what a register holds. It guesses what is there, asks the rule, and
+ * writes. If something else is there, the register refuses the write, and the rule is asked again with that.
  *
  * A first payout guesses right twice, so it takes two commands. A replay is one refused `create`.
+ *
+ * **Durable** means: the answer arrives when the write survives a crash. With SQLite it is on the disk. With Redis it is as
+ * safe as Redis' own settings make it, and with `durability.replicas` it survives a failover.
+ *
+ * **Errors.** A method that cannot answer throws {@link StoreUnavailable}. If its `maybeWritten` is true, the write may have
+ * happened, or may still happen later. Repeating a write with the same token is always safe.
+ *
+ * **Unreadable records.** A value that is not a valid record is never treated as absent. A method that needs the record
+ * throws {@link UnreadableRecord}.
  */
-export class Ledger implements Store {
+export class Ledger {
   readonly #register: Register;
   readonly #own: StoreOptions;
   readonly #clock: Clock;
@@ -77,22 +85,33 @@ export class Ledger implements Store {
     this.#cipher = cipher;
   }
 
+  /** Undefined: the store is not on this machine. */
   get usage(): StoreUsage | undefined {
     return this.#register.usage;
   }
 
+  /** Why starts and restarts are refused now, as far as the store knows without a command. Undefined: they are not. */
   get refusing(): string | undefined {
     return this.#closed?.message ?? this.#register.refusing;
   }
 
+  /** The connection to the server. It is another value before anything can be sent on a new one. Undefined: the store has none. */
   get connection(): unknown {
     return this.#register.connection;
   }
 
+  /** Calls `act` each time when a new connection can be used. */
   onConnected(act: () => void): void {
     this.#register.onConnected?.(act);
   }
 
+  /**
+   * absent → executing. Durable: the request may be sent only after `started`.
+   *
+   * If a record exists, answers what that record means for this request. If it is executing, has the same fingerprint and
+   * its owner is dead, the store first marks it in doubt. If the record is executing under this token, the start is a
+   * repetition of one whose answer was lost, and the answer is `started`.
+   */
   start(execution: Execution): Promise<StartAnswer> {
     const { scope } = execution;
     const { connection } = this;
@@ -108,6 +127,7 @@ export class Ledger implements Store {
     return this.#apply(scope, undefined, rule, told, execution) as Promise<StartAnswer>;
   }
 
+  /** Answers what the record means for this request, as `start` would. If its owner is dead, marks it in doubt first. */
   async peek({ scope, fingerprint }: { scope: Scope; fingerprint: Fingerprint }): Promise<PeekAnswer> {
     const rule: Rule<{ kind: 'absent' } | rules.Meaning> = (held, stamp) =>
       rules.peek(held, fingerprint, stamp);
@@ -119,6 +139,12 @@ export class Ledger implements Store {
     return await this.#apply(scope, await this.#register.read(scope, true), rule, told);
   }
 
+  /**
+   * in doubt → executing, under the token, gateway id and lifetimes of this execution. The record keeps its first request
+   * id and its creation time. Durable, as `start` is.
+   *
+   * @returns `changed` if the record is not in doubt, has another fingerprint, or does not exist
+   */
   async restart(execution: Execution): Promise<'ok' | 'changed'> {
     const memory = this.#memory();
     execution.memory = memory;
@@ -130,6 +156,11 @@ export class Ledger implements Store {
     return await this.#apply(execution.scope, seen, rule, same, execution);
   }
 
+  /**
+   * Extends the owner's lease.
+   *
+   * @returns `lost` if other gateways may have found the owner dead meanwhile. The lease is taken again if nobody has it.
+   */
   async renew(owner: Owner): Promise<Fenced | 'lost'> {
     const { scope, token } = owner;
     owner.memory ??= this.#memory();
@@ -156,6 +187,16 @@ export class Ledger implements Store {
     return memory.mayHaveLapsed && !wasLapsed ? 'lost' : 'ok';
   }
 
+  /**
+   * executing or in doubt → completed. Durable. Gives the lease back. Repeating it with the same token is `ok` and
+   * changes nothing, even with another completion.
+   *
+   * If there is no record, creates it as completed, because the backend has executed the request. `wasInDoubt` is set if the
+   * record was created so, if it was in doubt, if the owner may have counted as dead, or if it is older than its retention.
+   *
+   * @param wasTold the merchant has been answered `outcome_unknown`. The record then counts as having been in doubt.
+   *   Default: false
+   */
   complete(execution: Execution, completion: Completion, wasTold = false): Promise<Fenced> {
     const { scope } = execution;
     const sealed = this.#cipher.seal(scope, completion);
@@ -164,14 +205,28 @@ export class Ledger implements Store {
     );
   }
 
+  /**
+   * executing or in doubt → absent. Durable. Gives the lease back, and voids the token. Only for a request that the backend
+   * surely did not execute, because the next request with the key is sent. A record that was restarted stays in doubt.
+   */
   release(owner: Owner): Promise<Fenced> {
     return this.#applyOwn(owner, (held, stamp) => rules.release(held, owner.token, stamp));
   }
 
+  /**
+   * executing → in doubt, called by the owner, who gives its lease back. A record that is in doubt already stays so: `ok`.
+   * Not necessarily durable: if the write is lost, the owner soon counts as dead, and readers answer `in_doubt` too.
+   *
+   * @param cause for people. At most 255 latin1 characters. Default: none
+   */
   markInDoubt(owner: Owner, cause = ''): Promise<Fenced> {
     return this.#applyOwn(owner, (held, stamp) => rules.leaveInDoubt(held, owner.token, cause, stamp));
   }
 
+  /**
+   * Undoes a `start` or `restart` whose reply was lost, and under which nothing was sent. What was there before is there
+   * again. The command may still arrive, so the token is void for {@link VOID_TOKEN_MS}. Repeat it until the store answers.
+   */
   takeBack(owner: Owner): Promise<Fenced> {
     const { token, memory } = owner;
     const before = memory?.before;
@@ -181,32 +236,54 @@ export class Ledger implements Store {
     );
   }
 
+  /**
+   * For how long the record's age still shows everybody that this owner is executing, by the store's clock. Not positive: it does
+   * not. Asked before dispatch where a machine may release or restart the key.
+   */
   async aliveForMs({ scope, token }: Owner): Promise<number> {
     const seen = await this.#register.read(scope);
     const isOwner = seen?.record.state === 'executing' && seen.record.token.equals(token);
     return isOwner ? rules.youngForMs(seen) : 0;
   }
 
+  /** The whole record, or undefined if there is none. */
   async get(scope: Scope): Promise<IdempotencyRecord | undefined> {
     const seen = await this.#register.read(scope);
     return seen && this.#cipher.open(scope, seen.record);
   }
 
+  /** Is the record executing, and its owner dead? Only reads. */
   async isOwnerGone(scope: Scope): Promise<boolean> {
     const seen = await this.#register.read(scope);
     return seen !== undefined && (await this.#isDead(scope, seen));
   }
 
+  /**
+   * In how many milliseconds the record expires if nothing changes it. SQLite counts running time, so there the record can
+   * live longer. Undefined: there is no record, or it never expires.
+   */
   async expiresInMs(scope: Scope): Promise<number | undefined> {
     return (await this.#register.read(scope))?.expiresInMs;
   }
 
+  /**
+   * One page of records, in no particular order. A record that changes during the listing may be missing, or appear twice.
+   *
+   * @throws {UnknownCursor}
+   */
   async list({ inDoubt, limit, cursor }: ListFilter): Promise<Listing> {
     const page = await this.#register.list({ open: inDoubt, limit, cursor });
     const records = await Promise.all(page.records.map((listed) => this.#listed(listed)));
     return { ...page, records: records.filter((record) => isListed(record, { inDoubt })) };
   }
 
+  /**
+   * in doubt, or executing with a dead owner → completed under a new token, or absent. The new token makes a late
+   * `complete` of the old owner stale. Adds an audit record in the same atomic step, and counts the resolution
+   * ({@link DoubtCount}). Durable.
+   *
+   * @param seen the token of the record that the decision was made on
+   */
   async resolve(scope: Scope, seen: Token, resolution: Resolution, note: CountedNote): Promise<Resolved> {
     const stored =
       resolution.as === 'completed'
@@ -218,6 +295,11 @@ export class Ledger implements Store {
     return await this.#apply(scope, held, rule, same);
   }
 
+  /**
+   * Counts the keys in doubt of all gateways. Never blocks a write, and reads in small steps.
+   *
+   * @param signal ends the counting; then the promise rejects
+   */
   async countDoubts({ signal }: CountOptions = {}): Promise<DoubtCount> {
     const countedAtMs = this.#clock.wallMs();
     const executingSinceMs = countedAtMs - YOUNG_MS;
@@ -236,18 +318,25 @@ export class Ledger implements Store {
     return { countedAtMs, operations, oldestSinceMs, resolutions };
   }
 
+  /** The resolutions of a scope, oldest first. Each is kept for at least {@link AUDIT_RETENTION_MS}. */
   audit(scope: Scope): Promise<AuditRecord[]> {
     return this.#register.audit(scope);
   }
 
+  /** The store's mark. Undefined: no gateway has written one. Only reads. */
   readMark(mode: Mode): Promise<UsedMark | undefined> {
     return this.#register.readMark(mode);
   }
 
+  /**
+   * Counts the mark up, and makes it if there is none. Notes for {@link MARK_LASTS_MS} that a gateway in this mode uses it.
+   * Durable.
+   */
   mark(mode: Mode): Promise<UsedMark> {
     return this.#register.mark(mode);
   }
 
+  /** Writes a probe record, because a store that can only read is not ready. Does not throw. */
   async health(): Promise<StoreHealth> {
     const health = await this.#register.health();
     if (health.isClosed) this.#closed ??= new StoreClosed(health.detail);
@@ -390,6 +479,9 @@ export class Ledger implements Store {
     return { revision: newToken(), wallMs: this.#clock.wallMs() };
   }
 }
+
+/** What a ledger offers. Others have it too: {@link measured}, and the faulty stores of tests. */
+export type Store = Pick<Ledger, keyof Ledger>;
 
 const FINAL: ReadonlySet<string> = new Set(['completed', 'tombstone', 'in_doubt']);
 

@@ -1,9 +1,10 @@
 import type * as z from 'zod';
 import { StoreWatch, storeIdOf } from '../gateway/store-watch.ts';
 import { idempotencyOptions } from '../idempotency/options.ts';
+import type { Store } from '../ledger/ledger.ts';
 import { openLedger } from '../ledger/open-ledger.ts';
 import { systemClock } from '../lib/clock.ts';
-import type { Lifetimes, Store } from '../store/contract.ts';
+import type { Lifetimes } from '../store/contract.ts';
 import type { StoreEvents } from '../store/open-register.ts';
 import { lockOptions, storeOptions } from '../store/options.ts';
 import { createLogger } from '../telemetry/logger.ts';

@@ -1,6 +1,6 @@
 import type { Fingerprint, Scope, Token } from '../lib/brands.ts';
 import type { BackendResponse, Completion } from '../lib/exchange.ts';
-import type { CountOptions, DoubtCount, ResolutionSource } from './doubt-count.ts';
+import type { ResolutionSource } from './doubt-count.ts';
 import type { KeyRecord } from './register.ts';
 
 /**
@@ -193,7 +193,7 @@ export interface StoreHealth {
 
 /**
  * Tells one store from another, and a store from its own backup: the id is random and made with the store, and the count
- * grows with each {@link Store.mark}. A store whose count has fallen was restored from an older state.
+ * grows with each `mark` of the store. A store whose count has fallen was restored from an older state.
  */
 export interface StoreMark {
   /** 32 hexadecimal digits. */
@@ -216,126 +216,6 @@ export interface StoreOptions {
   /** Written into the records that this gateway starts. At most 255 latin1 characters. */
   gatewayId: string;
   lifetimes: Lifetimes;
-}
-
-/**
- * Holds one record per scope.
- *
- * **Durable** means: the answer arrives when the write survives a crash. With SQLite it is on the disk. With Redis it is as
- * safe as Redis' own settings make it, and with `durability.replicas` it survives a failover.
- *
- * **Errors.** A method that cannot answer throws {@link StoreUnavailable}. If its `maybeWritten` is true, the write may have
- * happened, or may still happen later. Repeating a write with the same token is always safe.
- *
- * **Unreadable records.** A value that is not a valid record is never treated as absent. A method that needs the record
- * throws {@link UnreadableRecord}.
- */
-export interface Store {
-  /** Undefined: the store is not on this machine. */
-  readonly usage?: StoreUsage | undefined;
-  /** Why starts and restarts are refused now, as far as the store knows without a command. Undefined: they are not. */
-  readonly refusing?: string | undefined;
-  /** The connection to the server. It is another value before anything can be sent on a new one. Undefined: the store has none. */
-  readonly connection?: unknown;
-  /** Calls `act` each time when a new connection can be used. */
-  onConnected?(act: () => void): void;
-  /**
-   * absent → executing. Durable: the request may be sent only after `started`.
-   *
-   * If a record exists, answers what that record means for this request. If it is executing, has the same fingerprint and
-   * its owner is dead, the store first marks it in doubt. If the record is executing under this token, the start is a
-   * repetition of one whose answer was lost, and the answer is `started`.
-   */
-  start(execution: Execution): Promise<StartAnswer>;
-  /** Answers what the record means for this request, as `start` would. If its owner is dead, marks it in doubt first. */
-  peek(request: Pick<Execution, 'scope' | 'fingerprint'>): Promise<PeekAnswer>;
-  /**
-   * in doubt → executing, under the token, gateway id and lifetimes of this execution. The record keeps its first request
-   * id and its creation time. Durable, as `start` is.
-   *
-   * @returns `changed` if the record is not in doubt, has another fingerprint, or does not exist
-   */
-  restart(execution: Execution): Promise<'ok' | 'changed'>;
-  /**
-   * Extends the owner's lease.
-   *
-   * @returns `lost` if other gateways may have found the owner dead meanwhile. The lease is taken again if nobody has it.
-   */
-  renew(owner: Owner): Promise<Fenced | 'lost'>;
-  /**
-   * executing or in doubt → completed. Durable. Gives the lease back. Repeating it with the same token is `ok` and
-   * changes nothing, even with another completion.
-   *
-   * If there is no record, creates it as completed, because the backend has executed the request. `wasInDoubt` is set if the
-   * record was created so, if it was in doubt, if the owner may have counted as dead, or if it is older than its retention.
-   *
-   * @param wasTold the merchant has been answered `outcome_unknown`. The record then counts as having been in doubt.
-   *   Default: false
-   */
-  complete(execution: Execution, completion: Completion, wasTold?: boolean): Promise<Fenced>;
-  /**
-   * executing or in doubt → absent. Durable. Gives the lease back, and voids the token. Only for a request that the backend
-   * surely did not execute, because the next request with the key is sent. A record that was restarted stays in doubt.
-   */
-  release(owner: Owner): Promise<Fenced>;
-  /**
-   * executing → in doubt, called by the owner, who gives its lease back. A record that is in doubt already stays so: `ok`.
-   * Not necessarily durable: if the write is lost, the owner soon counts as dead, and readers answer `in_doubt` too.
-   *
-   * @param cause for people. At most 255 latin1 characters. Default: none
-   */
-  markInDoubt(owner: Owner, cause?: string): Promise<Fenced>;
-  /**
-   * Undoes a `start` or `restart` whose reply was lost, and under which nothing was sent. What was there before is there
-   * again. The command may still arrive, so the token is void for {@link VOID_TOKEN_MS}. Repeat it until the store answers.
-   */
-  takeBack(owner: Owner): Promise<Fenced>;
-  /**
-   * For how long the record's age still shows everybody that this owner is executing, by the store's clock. Not positive: it does
-   * not. Asked before dispatch where a machine may release or restart the key.
-   */
-  aliveForMs(owner: Owner): Promise<number>;
-  /** The whole record, or undefined if there is none. */
-  get(scope: Scope): Promise<IdempotencyRecord | undefined>;
-  /** Is the record executing, and its owner dead? Only reads. */
-  isOwnerGone(scope: Scope): Promise<boolean>;
-  /**
-   * In how many milliseconds the record expires if nothing changes it. SQLite counts running time, so there the record can
-   * live longer. Undefined: there is no record, or it never expires.
-   */
-  expiresInMs(scope: Scope): Promise<number | undefined>;
-  /**
-   * One page of records, in no particular order. A record that changes during the listing may be missing, or appear twice.
-   *
-   * @throws {UnknownCursor}
-   */
-  list(filter: ListFilter): Promise<Listing>;
-  /**
-   * in doubt, or executing with a dead owner → completed under a new token, or absent. The new token makes a late
-   * `complete` of the old owner stale. Adds an audit record in the same atomic step, and counts the resolution
-   * ({@link DoubtCount}). Durable.
-   *
-   * @param seen the token of the record that the decision was made on
-   */
-  resolve(scope: Scope, seen: Token, resolution: Resolution, note: CountedNote): Promise<Resolved>;
-  /**
-   * Counts the keys in doubt of all gateways. Never blocks a write, and reads in small steps.
-   *
-   * @param signal ends the counting; then the promise rejects
-   */
-  countDoubts(options?: CountOptions): Promise<DoubtCount>;
-  /** The resolutions of a scope, oldest first. Each is kept for at least {@link AUDIT_RETENTION_MS}. */
-  audit(scope: Scope): Promise<AuditRecord[]>;
-  /** The store's mark. Undefined: no gateway has written one. Only reads. */
-  readMark(mode: Mode): Promise<UsedMark | undefined>;
-  /**
-   * Counts the mark up, and makes it if there is none. Notes for {@link MARK_LASTS_MS} that a gateway in this mode uses it.
-   * Durable.
-   */
-  mark(mode: Mode): Promise<UsedMark>;
-  /** Writes a probe record, because a store that can only read is not ready. Does not throw. */
-  health(): Promise<StoreHealth>;
-  close(): Promise<void>;
 }
 
 /** What a store on this machine uses, as far as it knows without a command. */

@@ -2,8 +2,9 @@
 import { randomUUID } from 'node:crypto';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { Copy, type CopyOptions, type CopyReport } from '../../src/ledger/copy.ts';
+import type { Store } from '../../src/ledger/ledger.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import { type AuditRecord, type Execution, type Store, StoreClosed } from '../../src/store/contract.ts';
+import { type AuditRecord, type Execution, StoreClosed } from '../../src/store/contract.ts';
 import type { CopyMark, CopyRegister, CopyState, Scanned } from '../../src/store/register.ts';
 import type { Encryption } from '../../src/store/response-cipher.ts';
 import { newRecord } from '../registers/records.ts';

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { type Resolution, type Store, UnreadableRecord } from '../../src/store/contract.ts';
+import type { Store } from '../../src/ledger/ledger.ts';
+import { type Resolution, UnreadableRecord } from '../../src/store/contract.ts';
 import type { DoubtCount } from '../../src/store/doubt-count.ts';
 import { duplicateOf, newRequest, otherOf, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';

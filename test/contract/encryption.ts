@@ -1,7 +1,8 @@
 import { randomBytes } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
+import type { Store } from '../../src/ledger/ledger.ts';
 import type { Completion } from '../../src/lib/exchange.ts';
-import { type Execution, type Store, UnreadableRecord } from '../../src/store/contract.ts';
+import { type Execution, UnreadableRecord } from '../../src/store/contract.ts';
 import type { Encryption, SealedResponse } from '../../src/store/response-cipher.ts';
 import { duplicateOf, newRequest, otherOf } from '../support/requests.ts';
 import { until } from '../support/until.ts';

@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import type { Execution, Store } from '../../src/store/contract.ts';
+import type { Store } from '../../src/ledger/ledger.ts';
+import type { Execution } from '../../src/store/contract.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { ownersWrites, write } from './fencing.ts';

@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
+import type { Store } from '../../src/ledger/ledger.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import type { Execution, Fenced, Store } from '../../src/store/contract.ts';
+import type { Execution, Fenced } from '../../src/store/contract.ts';
 import { LONG } from '../support/open-store.ts';
 import { duplicateOf, newRequest, otherOf, paid } from '../support/requests.ts';
 import { type Backend, Nodes } from './nodes.ts';

@@ -1,8 +1,9 @@
 import { randomUUID } from 'node:crypto';
 import { Redis } from 'ioredis';
 import { describe, expect, it, onTestFinished } from 'vitest';
+import type { Store } from '../../src/ledger/ledger.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import { OtherFormat, type Store, UnreadableMark } from '../../src/store/contract.ts';
+import { OtherFormat, UnreadableMark } from '../../src/store/contract.ts';
 import { auditOf } from '../../src/store/redis/commands.ts';
 import { requireFormat, whileUnanswered } from '../../src/store/redis/health.ts';
 import { freePort } from '../support/free-port.ts';

@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
+import type { Store } from '../../src/ledger/ledger.ts';
 import type { Scope } from '../../src/lib/brands.ts';
-import { type ListedRecord, type ListFilter, type Store, UnknownCursor } from '../../src/store/contract.ts';
+import { type ListedRecord, type ListFilter, UnknownCursor } from '../../src/store/contract.ts';
 import { newRequest } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { type Backend, Nodes } from './nodes.ts';

@@ -1,7 +1,7 @@
 import { afterAll } from 'vitest';
+import type { Store } from '../../src/ledger/ledger.ts';
 import type { Scope } from '../../src/lib/brands.ts';
 import type { Clock } from '../../src/lib/clock.ts';
-import type { Store } from '../../src/store/contract.ts';
 import type { Encryption } from '../../src/store/response-cipher.ts';
 import { openStore, type StorePlace, type StoreTimes } from '../support/open-store.ts';
 import type { Stage } from './states.ts';

@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
-import type { Execution, Store } from '../../src/store/contract.ts';
+import type { Store } from '../../src/ledger/ledger.ts';
+import type { Execution } from '../../src/store/contract.ts';
 import { openStore } from '../support/open-store.ts';
 import { type RedisServer, startRedis } from '../support/redis-server.ts';
 import { duplicateOf, paid } from '../support/requests.ts';

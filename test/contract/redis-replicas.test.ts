@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
+import type { Store } from '../../src/ledger/ledger.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import { type Store, StoreUnavailable } from '../../src/store/contract.ts';
+import { StoreUnavailable } from '../../src/store/contract.ts';
 import { LONG, openRedisStore } from '../support/open-store.ts';
 import { monitorRedis, type SeenCommand } from '../support/redis-monitor.ts';
 import { type RedisServer, startRedis } from '../support/redis-server.ts';

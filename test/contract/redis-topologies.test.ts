@@ -1,9 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Command, Redis } from 'ioredis';
 import { describe, expect, it, onTestFinished } from 'vitest';
+import type { Store } from '../../src/ledger/ledger.ts';
 import type { Scope } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import type { Execution, Fenced, StartAnswer, Store } from '../../src/store/contract.ts';
+import type { Execution, Fenced, StartAnswer } from '../../src/store/contract.ts';
 import { Names } from '../../src/store/redis/commands.ts';
 import { type RedisOptions, RedisRegister } from '../../src/store/redis/register.ts';
 import { startTopology, type Topology } from '../faults/chaos/topology.ts';

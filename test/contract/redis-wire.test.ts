@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { type Execution, type Store, StoreUnavailable } from '../../src/store/contract.ts';
+import type { Store } from '../../src/ledger/ledger.ts';
+import { type Execution, StoreUnavailable } from '../../src/store/contract.ts';
 import { LONG, openStore, type StoreTimes } from '../support/open-store.ts';
 import { monitorRedis } from '../support/redis-monitor.ts';
 import { startRedis } from '../support/redis-server.ts';

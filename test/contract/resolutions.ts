@@ -1,8 +1,9 @@
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
+import type { Store } from '../../src/ledger/ledger.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import type { Completion } from '../../src/lib/exchange.ts';
-import type { Execution, Resolution, Store } from '../../src/store/contract.ts';
+import type { Execution, Resolution } from '../../src/store/contract.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { ownersWrites, write } from './fencing.ts';

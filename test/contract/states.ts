@@ -1,6 +1,7 @@
 import { expect } from 'vitest';
+import type { Store } from '../../src/ledger/ledger.ts';
 import type { Completion } from '../../src/lib/exchange.ts';
-import type { Execution, ExistingAnswer, Store } from '../../src/store/contract.ts';
+import type { Execution, ExistingAnswer } from '../../src/store/contract.ts';
 import { newRequest, paid } from '../support/requests.ts';
 
 export type Stage = 'executing' | 'in_doubt' | 'completed';

@@ -1,6 +1,6 @@
 import { createInterface } from 'node:readline';
 import { DatabaseSync } from 'node:sqlite';
-import type { Store } from '../../src/store/contract.ts';
+import type { Store } from '../../src/ledger/ledger.ts';
 import { databaseOf, openStore, type SqlitePlace, type StorePlace } from '../support/open-store.ts';
 import { newRequest, paid } from '../support/requests.ts';
 

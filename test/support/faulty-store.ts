@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type Store, StoreUnavailable } from '../../src/store/contract.ts';
+import type { Store } from '../../src/ledger/ledger.ts';
+import { StoreUnavailable } from '../../src/store/contract.ts';
 
 const WRITES = [
   ...(['start', 'restart', 'renew', 'complete', 'release', 'markInDoubt', 'takeBack', 'resolve'] as const),
@@ -38,6 +39,14 @@ export class FaultyStore implements Store {
     return this.#store.refusing;
   }
 
+  get connection(): unknown {
+    return this.#store.connection;
+  }
+
+  get usage(): Store['usage'] {
+    return this.#store.usage;
+  }
+
   /** The next `times` calls of `command` throw StoreUnavailable, before or after they are executed. */
   fail(command: FaultyCommand, when: 'before' | 'after', times = Number.POSITIVE_INFINITY): void {
     this.#faults.set(command, { when, times, ms: 0 });
@@ -59,6 +68,7 @@ export class FaultyStore implements Store {
     this.#faults.clear();
   }
 
+  onConnected: Store['onConnected'] = (act) => this.#store.onConnected(act);
   start: Store['start'] = (execution) => this.#through('start', () => this.#store.start(execution));
   peek: Store['peek'] = (request) => this.#through('peek', () => this.#store.peek(request));
   restart: Store['restart'] = (execution) => this.#through('restart', () => this.#store.restart(execution));

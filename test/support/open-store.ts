@@ -1,7 +1,8 @@
 import { join } from 'node:path';
+import type { Store } from '../../src/ledger/ledger.ts';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
-import type { Lifetimes, Store } from '../../src/store/contract.ts';
+import type { Lifetimes } from '../../src/store/contract.ts';
 import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
 import { type RedisOptions, RedisRegister } from '../../src/store/redis/register.ts';
 import type { CopyRegister } from '../../src/store/register.ts';

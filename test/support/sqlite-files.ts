@@ -8,8 +8,9 @@ import { DatabaseSync } from 'node:sqlite';
 import type { Readable, Writable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { expect, onTestFinished } from 'vitest';
+import type { Store } from '../../src/ledger/ledger.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import type { Execution, Store } from '../../src/store/contract.ts';
+import type { Execution } from '../../src/store/contract.ts';
 import {
   databaseOf,
   GATEWAY_ID,

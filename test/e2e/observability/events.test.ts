@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { Store } from '../../../src/ledger/ledger.ts';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
-import type { Store } from '../../../src/store/contract.ts';
 import { leaseOf, Names } from '../../../src/store/redis/commands.ts';
 import { send, withdraw } from '../../support/client.ts';
 import { idle, scrape } from '../../support/metrics.ts';

@@ -1,9 +1,9 @@
 import { Slots } from '../../../src/backend/slots.ts';
 import type { Call, EngineObserver, Result } from '../../../src/idempotency/call.ts';
 import { Engine } from '../../../src/idempotency/engine.ts';
+import type { Store } from '../../../src/ledger/ledger.ts';
 import type { Clock } from '../../../src/lib/clock.ts';
 import type { Exchange, Slot } from '../../../src/lib/exchange.ts';
-import type { Store } from '../../../src/store/contract.ts';
 import type { Revision } from '../../../src/store/register.ts';
 import { newRequest } from '../../support/requests.ts';
 import { COMPLETE_RETRY_MS, LEASE_MS, QUEUE_TIMEOUT_MS, type Setup, WAIT_MS } from './setup.ts';

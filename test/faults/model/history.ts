@@ -1,13 +1,13 @@
 import { randomUUID } from 'node:crypto';
 import fc from 'fast-check';
 import { expect } from 'vitest';
+import type { Store } from '../../../src/ledger/ledger.ts';
 import type { Completion } from '../../../src/lib/exchange.ts';
 import { newToken } from '../../../src/lib/random.ts';
 import {
   type Execution,
   type Resolution,
   type StartAnswer,
-  type Store,
   StoreUnavailable,
 } from '../../../src/store/contract.ts';
 import { STEP_MS } from '../../registers/places.ts';

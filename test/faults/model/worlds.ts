@@ -1,5 +1,5 @@
+import type { Store } from '../../../src/ledger/ledger.ts';
 import { Ledger } from '../../../src/ledger/ledger.ts';
-import type { Store } from '../../../src/store/contract.ts';
 import { memory, type Place, redis, STEP_MS, sqlite } from '../../registers/places.ts';
 
 /** As in production, the retention is far longer than a lease, and records that were in doubt are kept far longer than that. */

@@ -1,3 +1,4 @@
+import type { Store } from '../../../src/ledger/ledger.ts';
 import type { Fingerprint, Scope } from '../../../src/lib/brands.ts';
 import type { Completion } from '../../../src/lib/exchange.ts';
 import { newToken } from '../../../src/lib/random.ts';
@@ -6,7 +7,6 @@ import {
   type PeekAnswer,
   type Resolution,
   type StartAnswer,
-  type Store,
   StoreUnavailable,
 } from '../../../src/store/contract.ts';
 import type { MemoryRegister } from '../../support/memory-register.ts';

@@ -1,0 +1,77 @@
+import type { Scope } from '../lib/brands.ts';
+import type { Clock } from '../lib/clock.ts';
+import {
+  type StoreHealth,
+  StoreUnavailable,
+  type UnreadableReason,
+  UnreadableRecord,
+} from '../store/contract.ts';
+import type { Store } from './ledger.ts';
+
+export interface StoreObserver {
+  /** Called once for each finished command. `failed`: it threw, or a health check was not ok. `ms`: how long it took. */
+  commandEnded(command: string, result: 'ok' | 'failed', ms: number): void;
+  /** Called for each command that failed because the record of its scope cannot be read. `why`: for the operator. */
+  unreadable(scope: Scope, reason: UnreadableReason, why: string): void;
+}
+
+/** The methods that are timed, and the names of their commands. `countDoubts` is not among them, because it takes many. */
+export const TIMED = {
+  ...{ start: 'start', peek: 'peek', restart: 'restart', renew: 'renew', complete: 'complete' },
+  ...{ release: 'release', markInDoubt: 'in_doubt', takeBack: 'release', aliveForMs: 'peek' },
+  ...{ get: 'get', isOwnerGone: 'peek', expiresInMs: 'expires_in', list: 'list', resolve: 'resolve' },
+  ...{ audit: 'audit', readMark: 'read_mark', mark: 'mark', health: 'health' },
+} as const satisfies Partial<Record<keyof Store, string>>;
+
+type Timed = keyof typeof TIMED;
+
+/**
+ * Wraps a store and reports the result and duration of each command.
+ *
+ * @param refusal why starts and restarts must not be sent to the store now, although it may take them
+ */
+export function measured(
+  store: Store,
+  clock: Clock,
+  observer: StoreObserver,
+  refusal: () => string | undefined = () => undefined,
+): Store {
+  const timed = (method: Timed) => {
+    const send = store[method].bind(store) as (...args: unknown[]) => Promise<unknown>;
+    const mayBeRefused = method === 'start' || method === 'restart';
+    return async (...args: unknown[]) => {
+      const startedMs = clock.monotonicMs();
+      let isOk = false;
+      try {
+        const why = mayBeRefused ? refusal() : undefined;
+        if (why !== undefined) throw new StoreUnavailable(why, { maybeWritten: false });
+        const answer = await send(...args);
+        isOk = method !== 'health' || (answer as StoreHealth).ok;
+        return answer;
+      } catch (error) {
+        const [subject] = args as [Scope | { scope: Scope }];
+        const scope = typeof subject === 'object' ? subject.scope : subject;
+        if (error instanceof UnreadableRecord) observer.unreadable(scope, error.reason, error.message);
+        throw error;
+      } finally {
+        observer.commandEnded(TIMED[method], isOk ? 'ok' : 'failed', clock.monotonicMs() - startedMs);
+      }
+    };
+  };
+  const methods = Object.keys(TIMED) as Timed[];
+  return {
+    get usage() {
+      return store.usage;
+    },
+    get refusing() {
+      return store.refusing ?? refusal();
+    },
+    get connection() {
+      return store.connection;
+    },
+    onConnected: (act) => store.onConnected(act),
+    countDoubts: (options) => store.countDoubts(options),
+    close: () => store.close(),
+    ...(Object.fromEntries(methods.map((method) => [method, timed(method)])) as Pick<Store, Timed>),
+  };
+}
