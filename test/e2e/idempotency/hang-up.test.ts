@@ -117,17 +117,6 @@ describe('a merchant who leaves after the last byte', () => {
     await Promise.all(attempts);
   });
 
-  it('at the moment when the backend executes finds that payout', async () => {
-    const attempts = Array.from({ length: 20 }, async () => {
-      const key = randomUUID();
-      const socket = await send(stack, key, 'drip=2');
-      await until(() => stack.sandbox.ledger.payouts({ key }) === 1);
-      socket.destroy();
-      await findsThePayout(key);
-    });
-    await Promise.all(attempts);
-  });
-
   it('with a reset leaves none or one payout, and a retry ends with one', async () => {
     const attempts = Array.from({ length: 20 }, async () => {
       const key = randomUUID();
@@ -171,21 +160,5 @@ describe('a merchant who leaves after the last byte', () => {
     expect(executed).toMatchObject({ outcome: 'executed', merchantGone: true, ...known });
     expect(replayed).toMatchObject({ outcome: 'replayed', status: 201, ...known });
     expect(Number(executed?.durationMs)).toBeGreaterThanOrEqual(heldMs);
-  });
-
-  it('is waited for by a shutdown', async () => {
-    const closing = await openStack();
-    const key = randomUUID();
-    const socket = await send(closing, key, 'delay=60000');
-    await until(() => closing.sandbox.requests.ofKey(key) === 1);
-    socket.destroy();
-    const shutdown = closing.shutdown();
-    closing.sandbox.endDelays(key);
-    await shutdown;
-    expect(closing.sandbox.ledger.payouts({ key })).toBe(1);
-    // The lines of one turn of the event loop are written in the next one.
-    await until(() => closing.log.some(({ msg }) => msg === 'request'));
-    expect(closing.log.filter(({ msg }) => msg === 'request')).toMatchObject([{ outcome: 'executed' }]);
-    await closing.close();
   });
 });

@@ -44,26 +44,6 @@ it('two gateways in series on one store refuse a request at once, because the se
   expect(backend.hops()).toEqual([expect.stringMatching(HOP)]);
 });
 
-it('two gateways in series on one store pay once, if their layers have two names', async () => {
-  const backend = await payingBackend();
-  const path = join(newFolder(), 'data');
-  const inner = await onStore(path, backend.url, 'inner');
-  const outer = await onStore(path, inner.url, 'outer');
-  const [first, retry, direct] = [
-    await withdraw(outer.url, { key: 'k-1' }),
-    await withdraw(outer.url, { key: 'k-1' }),
-    await withdraw(inner.url, { key: 'k-1' }),
-  ];
-  expect([first, retry, direct].map(({ status }) => status)).toEqual([201, 201, 201]);
-  // A replay does not depend on the way on which the request comes.
-  expect([first, retry, direct].map(({ headers }) => headers['idempotent-replayed'])).toEqual([
-    ...[undefined, 'true', 'true'],
-  ]);
-  const [id] = /[0-9a-f]{16}$/.exec(String(backend.hops()[0])) ?? [];
-  expect(backend.hops()).toEqual([`outer;${id}, inner;${id}`]);
-  for (const { headers } of [first, retry, direct]) expect(headers).not.toHaveProperty('oncegate-hops');
-});
-
 it('two gateways in series on two stores pay once, whatever their layers are called', async () => {
   const backend = await payingBackend();
   const inner = await onStore(join(newFolder(), 'data'), backend.url, 'gateway');

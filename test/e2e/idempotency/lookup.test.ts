@@ -47,27 +47,6 @@ it('an execution whose answer was lost is found in the background, and replayed'
   for (const secret of [LOOKUP_TOKEN, key, String(transaction?.id)]) expect(logged).not.toContain(secret);
 });
 
-it('the key of a request that was not executed is not released too early, and then executed once', async () => {
-  const releaseAfterMs = 1500;
-  const stack = await open(lookingUp({}, releaseAfterMs));
-  const key = randomUUID();
-  const startedMs = performance.now();
-  await withdraw(stack.url, { key, fault: 'reset-before-execute' });
-  const answers: TestAnswer[] = [];
-  const executed = await until(async () => {
-    const answer = await withdraw(stack.url, { key });
-    answers.push(answer);
-    return answer.status === 201 ? answer : undefined;
-  });
-  expect(performance.now() - startedMs).toBeGreaterThanOrEqual(releaseAfterMs);
-  for (const early of answers.slice(0, -1)) expectProblem(early, { status: 409, code: 'outcome_unknown' });
-  expect(replayed(executed)).toBe(false);
-  const again = await withdraw(stack.url, { key });
-  expect([again.status, replayed(again), again.body]).toEqual([201, true, executed.body]);
-  expect([stack.sandbox.ledger.payouts({ key }), stack.sandbox.requests.ofKey(key)]).toEqual([1, 2]);
-  await until(async () => (await resolutions(stack, 'released')) === 1);
-});
-
 it('a gateway looks up what a killed gateway had sent, by the pass after its start', async () => {
   // Its own time limit must not end the request before it is killed.
   const slow = lookingUp({ releaseAfterMs: 20_000 });

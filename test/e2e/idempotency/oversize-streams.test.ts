@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { send, withdraw } from '../../support/client.ts';
 import type { MoreConfig } from '../../support/config.ts';
-import { type FloodingBackend, openFloodingBackend } from '../../support/flooding-backend.ts';
+import { openFloodingBackend } from '../../support/flooding-backend.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
@@ -34,15 +34,6 @@ async function stallWith({ url }: Stack, key?: string): Promise<IncomingMessage>
   const reading = await beginToRead(url, { fault: 'endless', ...(key && { key }) });
   onTestFinished(() => void reading.destroy());
   return reading;
-}
-
-/** Resolves when all buffers between the backend and the merchants are full. */
-async function full(backend: FloodingBackend): Promise<void> {
-  await until(async () => {
-    const before = backend.bytes;
-    await sleep(150);
-    return before > 0 && backend.bytes === before;
-  });
 }
 
 const inUse = ({ adminUrl }: Stack) => metric(adminUrl, 'oncegate_upstream_slots_in_use');
@@ -87,34 +78,6 @@ describe('merchants who do not read their oversize responses', () => {
     await until(() => backend.streams === 0);
     expect(await inUse(stack)).toBe(0);
   });
-
-  it('are cut before a merchant who reads', async () => {
-    const { backend, stack } = await open(2);
-    const [stalled, key] = [randomUUID(), randomUUID()];
-    await stallWith(stack, stalled);
-    await full(backend);
-    const whole = await withdraw(stack.url, { key, secret: BRAVO, fault: 'large=300000' });
-    expect([whole.status, whole.body.length]).toEqual([201, 300_000]);
-    await until(() => backend.streams === 0);
-    expectProblem(await withdraw(stack.url, { key: stalled }), tombstone);
-  });
-});
-
-it('an oversize response above the limit is cut if all merchants read, and its key is completed', async () => {
-  const { backend, stack } = await open(2);
-  const reading = await beginToRead(stack.url, { fault: 'begin=100000' });
-  onTestFinished(() => void reading.socket.resetAndDestroy());
-  let bytes = 0;
-  reading.on('data', (piece: Buffer) => {
-    bytes += piece.length;
-  });
-  await until(() => bytes === 100_000);
-  const key = randomUUID();
-  await expect(withdraw(stack.url, { key, fault: 'large=300000' })).rejects.toThrow(/aborted|hang up|reset/);
-  expectProblem(await withdraw(stack.url, { key }), tombstone);
-  expect(reading.destroyed).toBe(false);
-  expect(await inUse(stack)).toBe(1);
-  expect(backend.connections.most).toBe(2);
 });
 
 it('a merchant who reads an oversize response slowly keeps it', async () => {

@@ -13,12 +13,7 @@ import { spawnGateway } from '../../support/spawn.ts';
 import { openGateway, type TestGateway } from '../../support/stack.ts';
 import { type StoreKind, storeSections } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
-import {
-  PAUSE_POINTS,
-  type PausePoint,
-  type PausingGateway,
-  spawnPausingGateway,
-} from './pausing-gateway.ts';
+import { type PausePoint, type PausingGateway, spawnPausingGateway } from './pausing-gateway.ts';
 import { holding, LEASE_MS, LOOKUP_TOKEN, lookingUp, retrying } from './policies.ts';
 
 /** A backend, and gateways on one store. */
@@ -86,7 +81,8 @@ const ways: [way: string, more: MoreConfig, free: (other: TestGateway, key: stri
 /** Its tests run one after the other, because they pause the same process. The groups wait for leases at the same time. */
 const inTurn = { concurrent: false };
 
-function pausedBeforeItSent(kind: StoreKind, point: PausePoint, itsWays: typeof ways) {
+/** A gateway that can be paused at this point, for the tests of a group. */
+function openPausing(kind: StoreKind, point: PausePoint) {
   let crowd: Crowd;
   let paused: PausingGateway;
   beforeAll(async () => {
@@ -94,8 +90,14 @@ function pausedBeforeItSent(kind: StoreKind, point: PausePoint, itsWays: typeof 
     paused = await spawnPausingGateway(crowd.patient, point);
   });
   afterAll(() => crowd?.close());
+  return () => ({ crowd, paused });
+}
+
+function pausedBeforeItSent(kind: StoreKind, point: PausePoint, itsWays: typeof ways) {
+  const opened = openPausing(kind, point);
 
   it.each(itsWays)('sends nothing once %s', inTurn, async (_, more, free) => {
+    const { crowd, paused } = opened();
     const { sandbox } = crowd;
     const other = await crowd.another(more);
     const stale = await metric(paused.adminUrl, 'oncegate_stale_total', { write: 'release' });
@@ -122,17 +124,17 @@ function pausedBeforeItSent(kind: StoreKind, point: PausePoint, itsWays: typeof 
     const later = await withdraw(paused.url, { key: randomUUID(), fault: 'execute-then-reset' });
     expectProblem(later, { status: 502, code: 'outcome_unknown' });
   });
-
-  return () => ({ crowd, paused });
 }
 
-for (const point of PAUSE_POINTS)
-  describe.concurrent(`a gateway that is paused between its start and the first byte (${point})`, () => {
-    pausedBeforeItSent('sqlite', point, ways);
-  });
+describe.concurrent.each([
+  ['after_start', ways.slice(1)],
+  ['before_connect', ways.slice(0, 1)],
+] as const)('a gateway that is paused between its start and the first byte (%s)', (point, itsWays) => {
+  pausedBeforeItSent('sqlite', point, itsWays);
+});
 
 describe.concurrent('a gateway that is paused between its start and the first byte, on Redis', () => {
-  const opened = pausedBeforeItSent('redis', 'after_start', ways.slice(1, 2));
+  const opened = openPausing('redis', 'after_start');
 
   it('for longer than its lease, sends nothing and frees its key', inTurn, async () => {
     const { crowd, paused } = opened();

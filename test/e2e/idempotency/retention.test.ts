@@ -65,24 +65,4 @@ describe('once its retention has passed', () => {
     }
     expect(stack.sandbox.requests.ofKey(key)).toBe(1);
   });
-
-  it('a key that was in doubt and is released by an operator is executed once more', async () => {
-    const key = randomUUID();
-    await withdraw(stack.url, { key, fault: 'reset-before-execute' });
-    clock.pass(RETENTION_MS + 1);
-    expect((await resolve(key, { as: 'released' })).kind).toBe('found');
-    expect((await withdraw(stack.url, { key })).status).toBe(201);
-    expect(isReplay(await withdraw(stack.url, { key }))).toBe(true);
-    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
-  });
-
-  it('and inDoubtRetentionMs has, a key in doubt is new', async () => {
-    const key = randomUUID();
-    await withdraw(stack.url, { key, fault: 'execute-then-reset' });
-    clock.pass(29 * RETENTION_MS);
-    expectProblem(await withdraw(stack.url, { key }), inDoubt);
-    clock.pass(RETENTION_MS + 1);
-    await until(async () => (await withdraw(stack.url, { key })).status === 201);
-    expect(stack.sandbox.ledger.payouts({ key })).toBe(2);
-  });
 });

@@ -1,9 +1,6 @@
 import { randomUUID } from 'node:crypto';
-import { createServer } from 'node:http';
 import { expect, it, onTestFinished } from 'vitest';
-import { listen } from '../../../src/gateway/http-server.ts';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
-import { openBlackHole } from '../../support/backend.ts';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { openHeldBackend } from '../../support/held-backend.ts';
 import { metric } from '../../support/metrics.ts';
@@ -95,34 +92,4 @@ it('if the queue is full or takes too long, requests get 503 overloaded, and not
   expect((await first).status).toBe(201);
   for (const key of [late, ...refused]) expect((await withdraw(stack.url, { key })).status).toBe(201);
   expect([backend.requests.length, backend.connections]).toEqual([5, 1]);
-});
-
-it('400 requests that give up while no connection can be opened cause none when the backend is back', async () => {
-  const hole = await openBlackHole();
-  onTestFinished(hole.close);
-  const upstream = { url: hole.url, maxConnections: 2, maxQueued: 400, queueTimeoutMs: 700 };
-  const stack = await open({ upstream: { ...upstream, connectTimeoutMs: 400 } });
-  const keys = newKeys(400);
-  const answers = await Promise.all(keys.map((key) => withdraw(stack.url, { key })));
-  // Requests that got a slot could not connect; the others gave up waiting.
-  const unreachable = answers.filter(({ status }) => status === 502);
-  for (const answer of unreachable) expectProblem(answer, { status: 502, code: 'upstream_unreachable' });
-  for (const answer of answers.filter(({ status }) => status !== 502)) expectProblem(answer, overloaded);
-  expect(unreachable.length).toBeGreaterThan(0);
-  expect(unreachable.length).toBeLessThan(50);
-  await until(async () => (await stored(stack, keys)).length === 0);
-  await hole.close();
-
-  const [seen, connections] = [[] as string[], { count: 0 }];
-  const server = createServer((req, res) => {
-    seen.push(String(req.headers['x-service-idempotency']));
-    req.resume().once('end', () => res.writeHead(201).end('{}'));
-  }).on('connection', () => connections.count++);
-  await listen(server, '127.0.0.1', hole.port);
-  onTestFinished(() => void server.close());
-  const [one = '', other = ''] = newKeys(2);
-  // The last one's key is still unused.
-  const sent = [one, other, keys[0] as string];
-  for (const key of sent) expect((await withdraw(stack.url, { key })).status).toBe(201);
-  expect([seen, connections.count]).toEqual([sent, 1]);
 });
