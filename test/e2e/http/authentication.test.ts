@@ -186,24 +186,3 @@ describe('a restricted secret key', () => {
     }
   });
 });
-
-it('an unrestricted secret key may call what is unclear, and an idempotency key protects it', async () => {
-  await eachRowInTurn(
-    [...unclear, ...resembling],
-    ([what]) => what,
-    async ([, asked]) => {
-      const before = stack.sandbox.requests.total();
-      const answer = await ask(UNRESTRICTED, asked);
-      expect(stack.sandbox.requests.total()).toBe(before + 1);
-      expect(answer.headers['content-type'] ?? '').not.toContain('problem');
-
-      if (Buffer.byteLength(asked.body ?? '') > 1_048_576) return;
-      const key = randomUUID();
-      await ask(UNRESTRICTED, asked, key);
-      const retry = await ask(UNRESTRICTED, asked, key);
-      expect(retry.headers['idempotent-replayed']).toBe('true');
-      expect(stack.sandbox.requests.ofKey(key)).toBe(1);
-    },
-  );
-  expect(stack.sandbox.ledger.duplicateKeys()).toEqual([]);
-});

@@ -1,5 +1,4 @@
 import { randomUUID } from 'node:crypto';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { beforeAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { type MoreConfig, parsedConfig, temporaryFolder, writeKeys } from '../../support/config.ts';
@@ -81,29 +80,6 @@ describe('a merchant who sends too many requests', () => {
       expect(codeOf(await wire.answer())).toBe('rate_limited');
       expect(await wire.ended).toBe('end');
     }
-  });
-
-  it('pays once if it retries when it may', async () => {
-    const windowMs = 1000;
-    const stack = await limited({ requests: 1, windowMs });
-    const key = randomUUID();
-    const statuses: number[] = [];
-    /** Retries as docs/merchants.md says. */
-    const payPatiently = async (): Promise<TestAnswer> => {
-      for (;;) {
-        const answer = await withdraw(stack.url, { key });
-        statuses.push(answer.status);
-        if (answer.status !== 429) return answer;
-        await sleep(Number(answer.headers['retry-after']) * 1000);
-      }
-    };
-    await until(async () => (await balance(stack.url)).status === 429);
-    const paid = await payPatiently();
-    const again = await payPatiently();
-    expect([paid.status, again.status, again.headers['idempotent-replayed']]).toEqual([201, 201, 'true']);
-    expect(again.body).toEqual(paid.body);
-    expect(statuses).toContain(429);
-    expect(stack.sandbox.ledger.transactions({ key })).toHaveLength(1);
   });
 
   it('may send a burst now and then', async () => {

@@ -144,12 +144,6 @@ describe('a request on a public path', () => {
     expect(got.length).toBe(before);
   });
 
-  it('is forwarded with an idempotency key, which nobody’s is', async () => {
-    const bytes = whole('POST /callbacks/first', ['Idempotency-Key: a'], 'paid');
-    await expectForwarded(bytes);
-    await expectForwarded(bytes);
-  });
-
   it('needs a valid secret key if it has credentials and an idempotency key, which then protects it', async () => {
     for (const [secret, code] of [
       ['Bearer sk_test_revoked', 'invalid_key'],

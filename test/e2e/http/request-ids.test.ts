@@ -7,7 +7,6 @@ import { type OpenBackend, openBackend } from '../../support/backend.ts';
 import { type TestAnswer, withdraw } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { executionOf } from '../../support/execution.ts';
-import { metric } from '../../support/metrics.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { openGateway, openStack, type Stack, type TestGateway } from '../../support/stack.ts';
@@ -161,23 +160,6 @@ describe('a replay', () => {
         { own: [`retry-no-${at}`], first: ['the-first'] },
       ]);
     }
-  });
-
-  it('after waiting, at the same or another gateway, has the id of the executed request', async () => {
-    const key = randomUUID();
-    const released = pay(stack.url, key, 'the-released', 'status=429,delay=60000');
-    await until(() => stack.sandbox.requests.ofKey(key) === 1);
-    const waiting = [pay(stack.url, key, 'waits-here'), pay(second.url, key, 'waits-there')];
-    for (const { adminUrl } of [stack, second])
-      await until(async () => (await metric(adminUrl, 'oncegate_waiting')) === 1);
-    stack.sandbox.endDelays(key);
-    expect(idsOf(await released)).toEqual({ own: ['the-released'], first: [] });
-    // One of them is executed after the release.
-    const answers = await Promise.all(waiting);
-    const executed = answers.find((answer) => !replayed(answer));
-    const ids = executed ? idsOf(executed).own : [];
-    for (const answer of [...answers, await pay(second.url, key, 'much-later')])
-      expect(idsOf(answer).first).toEqual(answer === executed ? [] : ids);
   });
 
   it.each([
