@@ -5,9 +5,7 @@ import { leaseOf, Names } from '../../../src/store/redis/commands.ts';
 import { send, withdraw } from '../../support/client.ts';
 import { idle, scrape } from '../../support/metrics.ts';
 import { openStore } from '../../support/open-store.ts';
-import { payoutBody } from '../../support/payout.ts';
 import { type RedisServer, startRedis } from '../../support/redis-server.ts';
-import { newRequest } from '../../support/requests.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
@@ -89,61 +87,5 @@ describe('a rare event is counted and logged', () => {
     expect(after.value('oncegate_lease_lost_total')).toBe(1);
     expect(after.value('oncegate_stale_total')).toBe(0);
     expect(logged('a lease lapsed while its owner was alive')).toHaveLength(1);
-  });
-
-  it('a result that was refused because another execution owned the record', async () => {
-    const { answer, names } = await held('refused');
-    await redis.admin.del(names);
-    const body = JSON.stringify(payoutBody());
-    const other = newRequest({ merchant: 'M-ALPHA', key: 'refused', body });
-    expect(await another.start(other)).toEqual({ kind: 'started' });
-    stack.sandbox.endDelays('refused');
-    expect((await answer).status).toBe(502);
-    const after = await idle(stack.adminUrl);
-    expect(after.value('oncegate_stale_total', { write: 'complete' })).toBe(1);
-    expect(logged('a write was refused: another execution owns the record')).not.toHaveLength(0);
-    expect(logged('a late response was not stored: the key has another result')).toHaveLength(1);
-  });
-
-  it('a response that was sent before it was stored', async () => {
-    const { answer } = await held('late');
-    redis.freeze();
-    stack.sandbox.endDelays('late');
-    try {
-      expect((await answer).status).toBe(201);
-      const shown = await idle(stack.adminUrl);
-      expect(shown.value('oncegate_complete_late_total', { operation: 'withdraw' })).toBe(1);
-      expect(logged('the response was sent before it was stored')).toHaveLength(1);
-    } finally {
-      redis.thaw();
-    }
-    const replay = await until(async () => {
-      const retry = await withdraw(stack.url, { key: 'late', fault: 'delay=60000' });
-      return retry.status === 201 ? retry : undefined;
-    });
-    expect(replay.headers['idempotent-replayed']).toBe('true');
-    expect(stack.sandbox.ledger.payouts({ key: 'late' })).toBe(1);
-  });
-
-  it('an unreachable store: failed commands, and requests that were not sent', async () => {
-    const before = await idle(stack.adminUrl);
-    await redis.kill();
-    try {
-      expect((await withdraw(stack.url, { key: 'no-store' })).status).toBe(503);
-      expect((await withdraw(stack.url)).status).toBe(201);
-      const after = await scrape(stack.adminUrl);
-      const grown = (name: string, labels: Record<string, string>) =>
-        (after.value(name, labels) ?? 0) - (before.value(name, labels) ?? 0);
-      const failed = (command: string) =>
-        grown('oncegate_store_duration_seconds_count', { command, result: 'failed' });
-      // While the store is known to refuse writes, the gateway reads from it and starts nothing.
-      expect(failed('start') + failed('peek')).toBeGreaterThan(0);
-      expect(grown('oncegate_requests_total', { outcome: 'store_unavailable' })).toBe(1);
-      expect(grown('oncegate_upstream_duration_seconds_count', {})).toBe(1);
-      expect(stack.sandbox.requests.ofKey('no-store')).toBe(0);
-    } finally {
-      // Before it exits, the gateway releases the start, in case Redis has executed it.
-      await redis.restart();
-    }
   });
 });

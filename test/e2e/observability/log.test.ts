@@ -167,30 +167,6 @@ describe('a request has one line with what is known about it', () => {
   });
 });
 
-describe('X-Request-Id', () => {
-  const KEPT = ['12345678', 'a.b_c-D9', '0b0e8f0c-7a3e-4d0f-9d6d-1c1f6f1f6f1f', 'x'.repeat(128)];
-  const REPLACED = [
-    ...[undefined, undefined, '', '1234567', 'x'.repeat(129), 'with space', 'semi;colon', 'a"quote-in-it'],
-    // The bytes of a header.
-    Buffer.from('ümlaut-ist-da', 'utf8').toString('latin1'),
-  ];
-
-  it('is kept if it is well formed, and otherwise a new one, in the log and at the backend', async () => {
-    const seen = new Set<unknown>();
-    for (const id of [...KEPT, ...REPLACED]) {
-      const headers = id === undefined ? bearer : { ...bearer, 'X-Request-Id': id };
-      const { line, answer } = await lineOf(() => send(stack.url, { path: '/v3/echo', headers }));
-      const { rawHeaders } = answer.json<{ rawHeaders: [string, string][] }>();
-      const sent = rawHeaders.filter(([name]) => name.toLowerCase() === 'x-request-id');
-      expect(sent.map(([, value]) => value)).toEqual([line.requestId]);
-      if (KEPT.includes(id ?? '')) expect(line.requestId).toBe(id);
-      else expect(line.requestId).toMatch(UUID);
-      seen.add(line.requestId);
-    }
-    expect(seen.size).toBe(KEPT.length + REPLACED.length);
-  });
-});
-
 const SECRETS = [
   'sk_sandbox_alpha',
   'sk_sandbox_alpha_2',
