@@ -8,7 +8,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import { stringify } from 'yaml';
 import { Authority } from '../../support/certificates.ts';
 import { send, withdraw } from '../../support/client.ts';
-import { FAST_START, newFolder, run } from '../../support/command.ts';
+import { FAST_START, newFolder } from '../../support/command.ts';
 import { openSharedSocket } from '../../support/shared-socket.ts';
 import { MAIN, type SpawnedGateway, spawnInheriting, track } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
@@ -35,47 +35,44 @@ const isDraining = async ({ adminUrl }: SpawnedGateway): Promise<boolean> =>
   (await send(adminUrl, { path: '/readyz' })).status === 503;
 
 describe('instances on one inherited socket', () => {
-  it.each(['http', 'https'])(
-    'execute each key once, and restart in turn under load without a refusal, a reset or a lost payout: %s',
-    async (scheme) => {
-      const { sandbox, socket, start } = await open({ tls: scheme === 'https' });
-      const instances = await Promise.all([start(), start()]);
-      for (const { port } of instances) expect(port).toBe(socket.port);
-      const url = `${scheme}://127.0.0.1:${socket.port}`;
-      const ca = authority.caBytes;
-      let paid = 0;
-      await until(async () => {
-        const keys = Array.from({ length: 10 }, () => randomUUID());
-        const pay = (key: string) => withdraw(url, { key, ca, fault: 'delay=50' });
-        const answers = await Promise.all(keys.map((key) => Promise.all([pay(key), pay(key), pay(key)])));
-        for (const all of answers) {
-          expect(all.map(({ status }) => status)).toEqual([201, 201, 201]);
-          expect(all.filter(isReplay)).toHaveLength(2);
-        }
-        paid += keys.length;
-        return instances.every((instance) => served(instance) > 0);
-      });
-      const traffic = [true, false].map((keepAlive) => startTraffic(url, MERCHANTS, { keepAlive, ca }));
-      const sent = () => traffic.flatMap((some) => some.sent);
-      const progress = async () => {
-        const before = sent().length;
-        await until(() => sent().length > before + 5 * MERCHANTS);
-      };
-      for (const at of [0, 1]) {
-        await progress();
-        expect(await instances[at]?.end()).toBe(0);
-        await progress();
-        instances[at] = await start();
+  it('execute each key once, and restart in turn under load without a refusal, a reset or a lost payout', async () => {
+    const { sandbox, socket, start } = await open({ tls: true });
+    const instances = await Promise.all([start(), start()]);
+    for (const { port } of instances) expect(port).toBe(socket.port);
+    const url = `https://127.0.0.1:${socket.port}`;
+    const ca = authority.caBytes;
+    let paid = 0;
+    await until(async () => {
+      const keys = Array.from({ length: 10 }, () => randomUUID());
+      const pay = (key: string) => withdraw(url, { key, ca, fault: 'delay=50' });
+      const answers = await Promise.all(keys.map((key) => Promise.all([pay(key), pay(key), pay(key)])));
+      for (const all of answers) {
+        expect(all.map(({ status }) => status)).toEqual([201, 201, 201]);
+        expect(all.filter(isReplay)).toHaveLength(2);
       }
+      paid += keys.length;
+      return instances.every((instance) => served(instance) > 0);
+    });
+    const traffic = [true, false].map((keepAlive) => startTraffic(url, MERCHANTS, { keepAlive, ca }));
+    const sent = () => traffic.flatMap((some) => some.sent);
+    const progress = async () => {
+      const before = sent().length;
+      await until(() => sent().length > before + 5 * MERCHANTS);
+    };
+    for (const at of [0, 1]) {
       await progress();
-      await Promise.all(traffic.map((some) => some.stop()));
-      expect(sent().filter(({ answer }) => answer?.status !== 201)).toEqual([]);
-      expect(sandbox.ledger.payouts()).toBe(sent().length + paid);
-      expect(sandbox.requests.total()).toBe(sent().length + paid);
-      expect(sandbox.ledger.duplicateKeys()).toEqual([]);
-      for (const instance of instances) expect(await instance.end()).toBe(0);
-    },
-  );
+      expect(await instances[at]?.end()).toBe(0);
+      await progress();
+      instances[at] = await start();
+    }
+    await progress();
+    await Promise.all(traffic.map((some) => some.stop()));
+    expect(sent().filter(({ answer }) => answer?.status !== 201)).toEqual([]);
+    expect(sandbox.ledger.payouts()).toBe(sent().length + paid);
+    expect(sandbox.requests.total()).toBe(sent().length + paid);
+    expect(sandbox.ledger.duplicateKeys()).toEqual([]);
+    for (const instance of instances) expect(await instance.end()).toBe(0);
+  });
 
   it('leave every new connection to the others as soon as they stop', async () => {
     const { socket, start } = await open({ delayMs: 5000 });
@@ -135,13 +132,6 @@ it('anything but one listening TCP socket is refused in a sentence', async () =>
   const { config } = await open();
   const file = join(newFolder(), 'gateway.yaml');
   writeFileSync(file, stringify(config));
-  const several = { LISTEN_PID: `${process.pid}`, LISTEN_FDS: '2' };
-  expect(await run(['serve', '--config', file], { env: several })).toMatchObject({
-    code: 78,
-    stderr:
-      'oncegate: LISTEN_FDS=2: the gateway serves one inherited socket; leave one ListenStream= in the socket unit\n',
-  });
-
   const unix = createServer().listen(join(newFolder(), 'socket'));
   const tcp = createServer().listen(0, '127.0.0.1');
   await Promise.all([once(unix, 'listening'), once(tcp, 'listening')]);

@@ -159,17 +159,12 @@ describe('a changed configuration', () => {
     await until(async () => (await reloads('ok')) === 1);
     expect((await large()).status).toBe(431);
     expect(codeOf(await withdraw(gateway.url, { key: randomUUID() }))).toBe('body_too_large');
+    const before = logged(/^request$/).length;
     write(config);
     await until(async () => (await reloads('ok')) === 2);
     expect((await large()).status).toBe(201);
-    // The lines of requests are written in the next turn.
-    await until(() => logged(/^request$/).length === 2);
-    write({ ...config, log: { level: 'silent' } });
-    await until(async () => (await reloads('ok')) === 3);
-    const before = logged(/./).length;
-    expect((await large()).status).toBe(201);
-    expect((await send(gateway.url)).status).toBe(401);
-    expect(logged(/./)).toHaveLength(before);
+    // The line of a request is written in the next turn.
+    await until(() => logged(/^request$/).length > before);
     expect(logged(/^request$/).map(({ outcome }) => outcome)).toEqual(['forwarded', 'forwarded']);
   });
 });

@@ -106,7 +106,7 @@ it('a gateway that cannot write its log continues to serve', async () => {
   const readyz = () => send(`http://127.0.0.1:${adminPort}`, { path: '/readyz' }).catch(() => undefined);
   await until(async () => (await readyz())?.status === 200);
   const key = randomUUID();
-  const answer = withdraw(url, { key, fault: 'delay=1000' });
+  const answer = withdraw(url, { key, fault: 'delay=400' });
   // Further log lines, each of which is written within 100 ms.
   for (let i = 0; i < 5; i++) expect((await send(url)).status).toBe(401);
   expect(await answer).toMatchObject({ status: 201 });

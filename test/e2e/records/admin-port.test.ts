@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
-import { afterAll, describe, expect, it, onTestFinished } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { send, withdraw } from '../../support/client.ts';
 import { metric } from '../../support/metrics.ts';
@@ -258,15 +258,5 @@ describe('records on the admin port', () => {
     } while (cursor);
     expect(seen).toEqual(expect.arrayContaining(keys));
     expect(new Set(seen).size).toBe(seen.length);
-  });
-
-  it('are not served if the configuration has no token', async () => {
-    const open = await openStack();
-    onTestFinished(() => open.close());
-    const key = await inDoubt(undefined, open);
-    const { adminUrl } = open;
-    expect(await problemOf(ask('/records', { adminUrl }))).toBe('403 records_off');
-    expect(await problemOf(resolve(key, { as: 'released' }, { adminUrl }))).toBe('403 records_off');
-    expect((await withdraw(open.url, { key })).status).toBe(409);
   });
 });
