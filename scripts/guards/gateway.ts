@@ -8,7 +8,7 @@ const WATCH = 'src/gateway/store-watch.ts';
 export const storeWatchGuards: readonly Guard[] = [
   [
     'starts and restarts are sent to a store that is refused',
-    ['src/ledger/measured.ts', 'timed', 'why !== undefined', 'false'],
+    ['src/ledger/measured.ts', 'timed', 'why === undefined', 'true'],
     [
       'e2e/process/store-identity',
       'starts and restarts are not sent to a store that is refused, whoever asks',

@@ -39,23 +39,26 @@ export function measured(
   const timed = (method: Timed) => {
     const send = store[method].bind(store) as (...args: unknown[]) => Promise<unknown>;
     const mayBeRefused = method === 'start' || method === 'restart';
-    return async (...args: unknown[]) => {
+    // Without an async function, which would add a promise to each command.
+    return (...args: unknown[]) => {
       const startedMs = clock.monotonicMs();
-      let isOk = false;
-      try {
-        const why = mayBeRefused ? refusal() : undefined;
-        if (why !== undefined) throw new StoreUnavailable(why, { maybeWritten: false });
-        const answer = await send(...args);
-        isOk = method !== 'health' || (answer as StoreHealth).ok;
-        return answer;
-      } catch (error) {
-        const [subject] = args as [Scope | { scope: Scope }];
-        const scope = typeof subject === 'object' ? subject.scope : subject;
-        if (error instanceof UnreadableRecord) observer.unreadable(scope, error.reason, error.message);
-        throw error;
-      } finally {
+      const ended = (isOk: boolean) =>
         observer.commandEnded(TIMED[method], isOk ? 'ok' : 'failed', clock.monotonicMs() - startedMs);
-      }
+      const why = mayBeRefused ? refusal() : undefined;
+      const refused = why === undefined ? undefined : new StoreUnavailable(why, { maybeWritten: false });
+      return (refused ? Promise.reject(refused) : send(...args)).then(
+        (answer) => {
+          ended(method !== 'health' || (answer as StoreHealth).ok);
+          return answer;
+        },
+        (error: unknown) => {
+          ended(false);
+          const [subject] = args as [Scope | { scope: Scope }];
+          const scope = typeof subject === 'object' ? subject.scope : subject;
+          if (error instanceof UnreadableRecord) observer.unreadable(scope, error.reason, error.message);
+          throw error;
+        },
+      );
     };
   };
   const methods = Object.keys(TIMED) as Timed[];
