@@ -28,12 +28,12 @@ export const ledgerGuards: readonly Guard[] = [
   [
     'a result is kept for a day although its owner may have counted as dead',
     [LEDGER, '#guess', '!mayHaveLapsed && this.#isAlive(memory)', 'true'],
-    ['contract/sqlite', 'a complete after the lease is over counts as having been in doubt'],
+    ['unit/ledger', 'an owner > that completes too late leaves a result that was in doubt'],
   ],
   [
     'an owner that was replaced keeps the record of another dead owner in flight',
     [LEDGER, 'renew', 'seen?.record.token.equals(token)', 'seen'],
-    ['contract/sqlite', 'renew, under a foreign token, where the scope is executing, is stale'],
+    ['unit/ledger', 'an owner > that was replaced renews nothing'],
   ],
   [
     'a start goes on with a store that is another one by then, or was emptied',
@@ -54,11 +54,11 @@ export const cipherGuards: readonly Guard[] = [
   [
     'a stored response can be moved to another record',
     [CIPHER, 'boundTo', '{scope}', '{scope.length}'],
-    ['contract/sqlite', 'that was replaced by that of another record of the same merchant is not read'],
+    ['unit/encryption', 'an encrypted response that was replaced by another one is not read'],
   ],
   [
     'a response whose encryption key is unknown is answered without its body',
     [CIPHER, '#decrypt', 'if (!key) throw', 'if (!key) return { status, headers: [], body: bytes } || '],
-    ['contract/sqlite', 'under an unknown key is never treated as absent'],
+    ['unit/encryption', 'under an unknown key is never treated as absent'],
   ],
 ];

@@ -51,7 +51,7 @@ export const redisGuards: readonly Guard[] = [
   [
     'a record of another format is read as one of this format (Redis)',
     ['src/store/redis/codec.ts', 'decodeHead', 'bytes[layout.version] !== VERSION', 'false'],
-    ['contract/redis', '(another version, where it was executing) is never treated as absent'],
+    ['contract/redis', 'that cannot be read > is never treated as absent'],
   ],
   [
     'the number of replicas that have a write does not matter',
@@ -115,7 +115,7 @@ export const sqliteGuards: readonly Guard[] = [
   [
     'a record that cannot be read is absent (SQLite)',
     ['src/store/sqlite/records.ts', 'readRow', "throw bad('state')", 'return undefined'],
-    ['contract/sqlite', '(an unknown state, where it was executing) is never treated as absent'],
+    ['contract/sqlite', 'that cannot be read > is never treated as absent'],
   ],
   [
     'a COMMIT that failed counts as surely not written (SQLite)',

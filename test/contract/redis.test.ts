@@ -3,7 +3,6 @@ import { describe, expect, it } from 'vitest';
 import { StoreUnavailable, UnreadableRecord } from '../../src/store/contract.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
-import { until } from '../support/until.ts';
 import { Nodes } from './nodes.ts';
 import { recordKeyOf, redisDamages } from './redis-damages.ts';
 import { bring, replayOf } from './states.ts';
@@ -78,68 +77,6 @@ describe('in redis', () => {
     await between(keys[1], 900_000, 950_000);
     expect(await store.complete(doubtful, paid())).toBe('ok');
     await between(keys[1], 950_000, 1_000_000);
-  });
-
-  it.each(['complete', 'release', 'markInDoubt'] as const)('%s gives the lease back', async (write) => {
-    await using nodes = new Nodes(backend);
-    const store = await nodes.open();
-    const owner = await bring(store, 'executing');
-    const { lease } = keysIn(nodes, owner);
-    expect(await server.admin.exists(lease)).toBe(0);
-    expect(await store.renew(owner)).toBe('ok');
-    expect(await server.admin.exists(lease)).toBe(1);
-    const written = write === 'complete' ? store.complete(owner, paid()) : store[write](owner);
-    expect(await written).toBe('ok');
-    expect(await server.admin.exists(lease)).toBe(0);
-  });
-
-  it('a lease that was taken again is given back, too', async () => {
-    await using nodes = new Nodes(backend);
-    const store = await nodes.open();
-    const owner = await bring(store, 'executing');
-    const { lease } = keysIn(nodes, owner);
-    expect(await store.renew(owner)).toBe('ok');
-    await server.admin.del(lease);
-    expect(await store.renew(owner)).toBe('lost');
-    await until(async () => (await server.admin.exists(lease)) === 1);
-    expect(await store.complete(owner, paid())).toBe('ok');
-    await until(async () => (await server.admin.exists(lease)) === 0);
-  });
-
-  it.each(['start', 'restart'] as const)('a %s that is refused leaves no lease behind', async (write) => {
-    await using nodes = new Nodes(backend);
-    const store = await nodes.open();
-    const owner = await bring(store, 'completed');
-    const answer = await store[write](duplicateOf(owner));
-    expect(answer).toEqual(write === 'start' ? replayOf(paid(), owner) : 'changed');
-    expect(await server.admin.exists(keysIn(nodes, owner).lease)).toBe(0);
-  });
-
-  it('a start under a voided token leaves neither a record nor a lease behind', async () => {
-    await using nodes = new Nodes(backend);
-    const store = await nodes.open();
-    const owner = newRequest();
-    expect(await store.takeBack(owner)).toBe('stale');
-    const refused = store.start(owner).catch((error: unknown) => error);
-    expect(await refused).toMatchObject({ name: 'StoreUnavailable', maybeWritten: false });
-    const { record, lease } = keysIn(nodes, owner);
-    expect(await server.admin.exists(record, lease)).toBe(0);
-  });
-
-  it('an execution that lost its lease early is in flight until it is older than its lease', async () => {
-    await using nodes = new Nodes(backend);
-    const leaseMs = 1000;
-    const store = await nodes.open({ leaseMs });
-    const startedMs = performance.now();
-    const owner = await bring(store, 'executing');
-    expect(await store.renew(owner)).toBe('ok');
-    expect(await server.admin.del(keysIn(nodes, owner).lease)).toBe(1);
-    expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
-    expect(await store.peek(owner)).toEqual({ kind: 'in_flight' });
-    const note = { by: 'ada', reason: 'in the books' };
-    expect(await store.resolve(owner.scope, owner.token, { as: 'released' }, note)).toBe('alive');
-    await until(async () => (await store.start(duplicateOf(owner))).kind === 'in_doubt');
-    expect(performance.now() - startedMs).toBeGreaterThanOrEqual(leaseMs - 1);
   });
 
   it('scripts that the server has forgotten are sent again', async () => {

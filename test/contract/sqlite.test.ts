@@ -11,6 +11,5 @@ afterAll(() => rmSync(root, { recursive: true, force: true }));
 storeContract({
   name: 'sqlite',
   place: () => ({ kind: 'sqlite', path: mkdtempSync(join(root, 'data-')) }),
-  reusesPlaces: true,
   damages: sqliteDamages,
 });

@@ -1,38 +1,225 @@
-import { describe } from 'vitest';
-import { doubtCounts } from './doubt-counts.ts';
-import { encryption } from './encryption.ts';
-import { expiry } from './expiry.ts';
-import { fencing } from './fencing.ts';
-import { listing } from './listing.ts';
-import { marks } from './marks.ts';
-import type { Backend } from './nodes.ts';
-import { ownerLease } from './owner-lease.ts';
-import { races } from './races.ts';
-import { recordLifetimes } from './record-lifetimes.ts';
-import { replays } from './replays.ts';
-import { resolutions } from './resolutions.ts';
-import { restarting } from './restarting.ts';
-import { starts } from './starts.ts';
-import { unreadable } from './unreadable.ts';
-import { voidTokens } from './void-tokens.ts';
+import { setImmediate as immediate } from 'node:timers/promises';
+import { describe, expect, it } from 'vitest';
+import type { Store } from '../../src/ledger/ledger.ts';
+import type { Scope } from '../../src/lib/brands.ts';
+import { StoreUnavailable, UnreadableRecord } from '../../src/store/contract.ts';
+import { eachRowInTurn } from '../support/each-row.ts';
+import { duplicateOf, newRequest, otherOf, paid } from '../support/requests.ts';
+import { until } from '../support/until.ts';
+import { type Backend, Nodes } from './nodes.ts';
+import { bring, replayOf, stages } from './states.ts';
+import { storedBytes } from './stored-bytes.ts';
+import { Worker } from './worker.ts';
 
-/** The tests of everything that `Store` in store.ts promises. Every store must pass them. */
+const KEYS = Array.from({ length: 200 }, (_, number) => `key-${number}`);
+const RACES = 40;
+const note = { by: 'ada', reason: 'the backend’s books show it' };
+
+/** What it gets done, or undefined if it was refused. */
+const unlessRefused = <T>(act: Promise<T>): Promise<T | undefined> =>
+  act.catch((error: unknown) => {
+    if (!(error instanceof StoreUnavailable)) throw error;
+    return undefined;
+  });
+
+/**
+ * What only whole stores show. What an event does to a key is proved by test/unit/rules, what the ledger adds by
+ * test/unit/ledger.test.ts, and what a register promises by test/registers.
+ */
 export function storeContract(backend: Backend): void {
   describe(`${backend.name} as a store`, () => {
-    starts(backend);
-    races(backend);
-    fencing(backend);
-    voidTokens(backend);
-    restarting(backend);
-    replays(backend);
-    encryption(backend);
-    ownerLease(backend);
-    expiry(backend);
-    recordLifetimes(backend);
-    unreadable(backend);
-    listing(backend);
-    resolutions(backend);
-    doubtCounts(backend);
-    marks(backend);
+    it('keeps what it has answered for a store that opens later', async () => {
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
+      const owners = await Promise.all(stages.map((stage) => bring(store, stage)));
+      const [executing = newRequest()] = owners;
+      const [resolved, lost] = [await bring(store, 'in_doubt'), newRequest()];
+      expect(await store.renew(executing)).toBe('ok');
+      expect(await store.resolve(resolved.scope, resolved.token, { as: 'released' }, note)).toBe('ok');
+      expect(await store.takeBack(lost)).toBe('stale');
+      const { count } = await store.mark('protect');
+      const before = await Promise.all(owners.map(({ scope }) => store.get(scope)));
+      await store.close();
+      const later = await nodes.open();
+      expect(await Promise.all(owners.map(({ scope }) => later.get(scope)))).toEqual(before);
+      const answers = await Promise.all(owners.map((owner) => later.start(duplicateOf(owner))));
+      expect(answers.map(({ kind }) => kind)).toEqual(['in_flight', 'in_doubt', 'completed']);
+      expect(await later.audit(resolved.scope)).toMatchObject([note]);
+      await expect(later.start(lost)).rejects.toMatchObject({ maybeWritten: false });
+      expect(await later.mark('protect')).toMatchObject({ count: count + 1 });
+    });
+
+    it('starts each key once, however many processes race for it', async () => {
+      await using nodes = new Nodes(backend);
+      const workers = [0, 1, 2].map(
+        (number) => new Worker(nodes.place, { kind: 'race', keys: number % 2 ? KEYS : KEYS.toReversed() }),
+      );
+      for (const worker of workers) await worker.hears('ready');
+      for (const worker of workers) worker.go();
+      const won = await Promise.all(workers.map(async (worker) => (await worker.hears('won')) as string[]));
+      expect(won.flat().toSorted()).toEqual(KEYS.toSorted());
+    });
+
+    it('has one winner of a start and what voids its token, or completes it without a record', async () => {
+      await using nodes = new Nodes(backend);
+      const [store, other] = [await nodes.open(), await nodes.open()];
+      const race = (number: number, ...acts: (() => Promise<unknown>)[]) =>
+        Promise.all((number % 2 ? acts : acts.toReversed()).map((act) => act()));
+      await Promise.all(
+        Array.from({ length: RACES }, async (_, number) => {
+          const [taken, completed] = [newRequest(), newRequest()];
+          const retry = duplicateOf(completed);
+          await race(
+            number,
+            () => unlessRefused(store.start(taken)),
+            () => other.takeBack(taken),
+            () => store.start(retry),
+            () => other.complete(completed, paid('late')),
+          );
+          expect(await store.get(taken.scope)).toBeUndefined();
+          await expect(store.start(taken)).rejects.toMatchObject({ maybeWritten: false });
+          const { state, token } = (await store.get(completed.scope)) ?? {};
+          expect(token).toEqual(state === 'completed' ? completed.token : retry.token);
+        }),
+      );
+    });
+
+    it('takes an answer that came while the process was paused for one in time', async () => {
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open({ timeoutMs: 500 });
+      const starting = store.start(newRequest());
+      // It is sent meanwhile.
+      for (let turn = 0; turn < 5; turn++) await immediate();
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 700);
+      expect(await starting).toEqual({ kind: 'started' });
+    });
+
+    it('lets an owner count as dead, and records expire, by its own clock', async () => {
+      await using nodes = new Nodes(backend);
+      const [leaseMs, retentionMs, inDoubtRetentionMs] = [500, 1000, 2000];
+      const store = await nodes.open({ leaseMs, retentionMs, inDoubtRetentionMs });
+      const startedMs = performance.now();
+      const owners = await Promise.all(stages.map((stage) => bring(store, stage)));
+      const [executing = newRequest()] = owners;
+      await until(async () => (await store.peek(executing)).kind === 'in_doubt');
+      expect(performance.now() - startedMs).toBeGreaterThanOrEqual(leaseMs - 1);
+      for (const owner of owners.toReversed()) await until(async () => !(await store.get(owner.scope)));
+      expect(performance.now() - startedMs).toBeGreaterThanOrEqual(inDoubtRetentionMs - 1);
+      expect(await store.release(executing)).toBe('stale');
+      expect(await store.list({ inDoubt: false, limit: 100 })).toEqual({ records: [] });
+    });
+
+    it('lists and counts thousands of records in small steps', async () => {
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
+      const doubtful = await Promise.all(Array.from({ length: 1200 }, () => bring(store, 'in_doubt')));
+      await Promise.all(Array.from({ length: 300 }, () => store.start(newRequest())));
+      expect((await store.countDoubts()).operations.get('withdraw')).toEqual({ inDoubt: 1200, ownerGone: 0 });
+      const scopes = doubtful.map(({ scope }) => scope).toSorted();
+      for (const [limit, inDoubt] of [
+        [100, true],
+        [7, true],
+        [500, false],
+      ] as const) {
+        const records = await everyPage(store, limit, inDoubt);
+        const found = records.filter((record) => 'state' in record && record.state === 'in_doubt');
+        expect(found.map(({ scope }) => scope).toSorted()).toEqual(scopes);
+        expect(records).toHaveLength(inDoubt ? 1200 : 1500);
+      }
+    });
+
+    it('holds nothing of an encrypted response in clear', async () => {
+      await using nodes = new Nodes(backend);
+      const secret = Buffer.alloc(32, 7).toString('hex');
+      const [sealing, clear] = [await nodes.open({}, { keys: [{ id: 'one', secret }] }), await nodes.open()];
+      const completion = paid('a number of an account');
+      completion.response.headers = ['X-Reference', 'a reference'];
+      for (const [store, isClear] of [
+        [sealing, false],
+        [clear, true],
+      ] as const) {
+        const owner = await bring(store, 'executing');
+        expect(await store.complete(owner, completion)).toBe('ok');
+        const doubtful = await bring(store, 'in_doubt');
+        const resolution = { as: 'completed', completion } as const;
+        expect(await store.resolve(doubtful.scope, doubtful.token, resolution, note)).toBe('ok');
+        for (const { scope, key } of [owner, doubtful]) {
+          const bytes = await storedBytes(nodes.place, scope);
+          expect(bytes.includes(key)).toBe(true);
+          const found = ['a number of an account', 'a reference'].map((text) => bytes.includes(text));
+          expect(found).toEqual([isClear, isClear]);
+        }
+        expect(await sealing.start(duplicateOf(owner))).toEqual(replayOf(completion, owner));
+      }
+    });
   });
+
+  const damaged = backend.damages.flatMap(([what, damage, from = stages]) =>
+    from.map((stage) => ({ what, stage, damage })),
+  );
+
+  describe(`a record in ${backend.name} that cannot be read`, () => {
+    it('is never treated as absent, and never taken over', async () => {
+      await using nodes = new Nodes(backend);
+      // With such a short lease every owner counts as dead.
+      const store = await nodes.open({ leaseMs: 1 });
+      await eachRowInTurn(
+        damaged,
+        ({ what, stage }) => `${what}, where it was ${stage}`,
+        async ({ stage, damage }) => {
+          const owner = await bring(store, stage);
+          const { scope, token } = owner;
+          await damage(nodes.place, scope);
+          const acts = [duplicateOf(owner), otherOf(owner)].flatMap((request) => [
+            store.start(request),
+            store.peek(request),
+            store.restart(request),
+            store.renew(request),
+            store.complete(request, paid()),
+            store.release(request),
+            store.markInDoubt(request),
+          ]);
+          const resolving = store.resolve(scope, token, { as: 'released' }, note);
+          const answers = await Promise.allSettled([...acts, resolving, store.get(scope)]);
+          for (const answer of answers)
+            expect(answer).toEqual({ status: 'rejected', reason: expect.any(UnreadableRecord) });
+        },
+      );
+    });
+
+    it('is listed with the reason, and does not stop a list or a count', async () => {
+      await using nodes = new Nodes(backend);
+      const store = await nodes.open();
+      const owners: Scope[] = [];
+      for (const { stage, damage } of damaged) {
+        const { scope } = await bring(store, stage);
+        owners.push(scope);
+        await damage(nodes.place, scope);
+      }
+      const readable = await bring(store, 'in_doubt', newRequest({ operation: 'checkout' }));
+      const records = await everyPage(store, 10, false);
+      expect(records.map(({ scope }) => scope).toSorted()).toEqual([...owners, readable.scope].toSorted());
+      for (const { scope, unreadable } of records)
+        expect(unreadable).toEqual(scope === readable.scope ? undefined : expect.stringMatching(/\w/));
+      const open = new Set((await everyPage(store, 10, true)).map(({ scope }) => scope));
+      expect(open).toContain(readable.scope);
+      // Of a completed record, or one that says so, the index of open records knows nothing.
+      for (const [number, { what, stage }] of damaged.entries())
+        if (stage !== 'completed' && !what.startsWith('completed')) expect(open).toContain(owners[number]);
+      const { operations } = await store.countDoubts();
+      expect(operations.get('checkout')).toEqual({ inDoubt: 1, ownerGone: 0 });
+    });
+  });
+}
+
+async function everyPage(store: Store, limit: number, inDoubt: boolean) {
+  const records: Awaited<ReturnType<Store['list']>>['records'] = [];
+  let cursor: string | undefined;
+  do {
+    const page = await store.list({ limit, inDoubt, cursor });
+    expect(page.records.length).toBeLessThanOrEqual(limit);
+    records.push(...page.records);
+    cursor = page.cursor;
+  } while (cursor !== undefined);
+  return records;
 }

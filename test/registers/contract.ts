@@ -168,6 +168,8 @@ export const contract: [promise: string, show: (place: Place) => Promise<void>][
       await pass(3 * STEP_MS);
       expect((await other.read(id))?.isLeased).toBe(false);
       expect(await one.renew(id, token, LEASE_MS)).toBe('taken');
+      await one.endLease(id, token);
+      expect((await other.read(id))?.isLeased).toBe(false);
     },
   ],
   [
@@ -363,7 +365,9 @@ export const contract: [promise: string, show: (place: Place) => Promise<void>][
   ],
   [
     'a mark tells the store from others, counts visits, and knows the other mode',
-    async ({ nodes: [one, other], pass }) => {
+    async (place) => {
+      const { nodes, pass, reset } = place;
+      const [one, other] = nodes;
       expect(await one.readMark('protect')).toBeUndefined();
       const { id } = await one.mark('protect');
       expect(id).toMatch(/^[0-9a-f]{32}$/);
@@ -372,6 +376,8 @@ export const contract: [promise: string, show: (place: Place) => Promise<void>][
       expect(await one.readMark('protect')).toEqual({ id, count: 3, otherMode: true });
       await pass(MARK_LASTS_MS + STEP_MS);
       expect(await one.readMark('protect')).toEqual({ id, count: 3, otherMode: false });
+      await reset();
+      expect((await place.nodes[0].mark('protect')).id).not.toBe(id);
     },
   ],
   [

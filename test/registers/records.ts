@@ -31,6 +31,8 @@ export const nextOf = (record: KeyRecord, change: Partial<KeyRecord> = {}): KeyR
   ...change,
 });
 
+const everyByte = Buffer.from(Array.from({ length: 256 }, (_, byte) => byte));
+
 export const completions: StoredCompletion[] = [
   {
     kind: 'response',
@@ -39,6 +41,14 @@ export const completions: StoredCompletion[] = [
   { kind: 'response', response: { status: 204, headers: [], body: Buffer.alloc(0) } },
   { kind: 'sealed', status: 500, keyId: 'k1', bytes: randomBytes(100) },
   { kind: 'tombstone', status: 0 },
+  {
+    kind: 'response',
+    response: {
+      status: 500,
+      headers: ['cOnTeNt-TyPe', everyByte.toString('latin1'), 'X-Long', 'y'.repeat(70_000), 'x-long', '\r\n'],
+      body: Buffer.alloc(1_048_576, everyByte),
+    },
+  },
 ];
 
 export const completed = (record: KeyRecord, completion = completions[0] as StoredCompletion): KeyRecord =>

@@ -2,12 +2,13 @@
 import { describe, expect, it } from 'vitest';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import type { Scope } from '../../src/lib/brands.ts';
-import { StoreUnavailable } from '../../src/store/contract.ts';
+import { type Lifetimes, StoreUnavailable } from '../../src/store/contract.ts';
 import type { Replace, Reply } from '../../src/store/register.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 
 const lifetimes = { leaseMs: 10, retentionMs: 100, inDoubtRetentionMs: 1000 };
+const note = { by: 'ada', reason: 'the books show it' };
 
 /** A register whose next replaces do what the test says. */
 class Scripted extends MemoryRegister {
@@ -19,11 +20,18 @@ class Scripted extends MemoryRegister {
   }
 }
 
-function open() {
-  const time = { nowMs: 1000 };
-  const register = new Scripted(() => time.nowMs);
-  const clock = { monotonicMs: () => time.nowMs, wallMs: () => time.nowMs };
-  return { time, register, ledger: new Ledger(register, { gatewayId: 'gateway', lifetimes, clock }) };
+function open(change: Partial<Lifetimes> = {}) {
+  const time = {
+    ...{ nowMs: 1000, wallMs: 1_700_000_001_000 },
+    pass(ms: number) {
+      time.nowMs += ms;
+      time.wallMs += ms;
+    },
+  };
+  const clock = { monotonicMs: () => time.nowMs, wallMs: () => time.wallMs };
+  const register = new Scripted(clock.monotonicMs);
+  const own = { gatewayId: 'gateway', lifetimes: { ...lifetimes, ...change }, clock };
+  return { time, clock, register, ledger: new Ledger(register, own) };
 }
 
 const lost = () => Promise.reject(new StoreUnavailable('lost'));
@@ -58,7 +66,6 @@ it('says that a resolution may be written if its reply is lost, whatever was ref
     (replace) => replace(),
     (replace) => replace().then(lost),
   );
-  const note = { by: 'ada', reason: 'the books show it' };
   const resolved = ledger.resolve(owner.scope, owner.token, { as: 'completed', completion: paid() }, note);
   await expect(resolved).rejects.toMatchObject({ message: 'lost', maybeWritten: true });
 });
@@ -70,4 +77,191 @@ it('says that a start is not written if it only left a mark on the record of a d
   time.nowMs += 20;
   register.next.push(lost);
   await expect(ledger.start(duplicateOf(owner))).rejects.toMatchObject({ maybeWritten: false });
+});
+
+describe('an owner', () => {
+  const owning = async (change?: Partial<Lifetimes>) => {
+    const opened = open(change);
+    const owner = newRequest();
+    expect(await opened.ledger.start(owner)).toEqual({ kind: 'started' });
+    const result = async () => {
+      expect(await opened.ledger.complete(owner, paid())).toBe('ok');
+      return await opened.ledger.get(owner.scope);
+    };
+    return { ...opened, owner, result };
+  };
+
+  it('is alive as long as it renews, and its result was never in doubt', async () => {
+    const { ledger, time, owner, result } = await owning();
+    for (let renewals = 0; renewals < 5; renewals++) {
+      time.nowMs += 9;
+      expect(await ledger.renew(owner)).toBe('ok');
+      expect(await ledger.peek(owner)).toEqual({ kind: 'in_flight' });
+    }
+    expect(await ledger.isOwnerGone(owner.scope)).toBe(false);
+    expect(await result()).toMatchObject({ state: 'completed', wasInDoubt: false });
+    expect(await ledger.renew(owner)).toBe('ok');
+  });
+
+  it('that renews too late learns once that others may have found it dead, and its result was in doubt', async () => {
+    const { ledger, time, owner, result } = await owning();
+    time.nowMs += 10;
+    expect(await ledger.isOwnerGone(owner.scope)).toBe(true);
+    expect(await ledger.renew(owner)).toBe('lost');
+    expect(await ledger.renew(owner)).toBe('ok');
+    expect(await ledger.isOwnerGone(owner.scope)).toBe(false);
+    expect(await ledger.peek(owner)).toEqual({ kind: 'in_flight' });
+    expect(await result()).toMatchObject({ state: 'completed', wasInDoubt: true });
+  });
+
+  it('that completes too late leaves a result that was in doubt, even if nobody has asked', async () => {
+    for (const clock of ['nowMs', 'wallMs'] as const) {
+      const { time, owner, ledger, result } = await owning();
+      expect(await ledger.renew(owner)).toBe('ok');
+      // The monotonic clock stands still while a machine is suspended.
+      time[clock] += 10;
+      expect(await result()).toMatchObject({ state: 'completed', wasInDoubt: true });
+    }
+  });
+
+  it('that a reader has found dead is resolved only when it has given up, if it renews again', async () => {
+    const { ledger, time, owner } = await owning();
+    time.nowMs += 10;
+    expect((await ledger.peek(owner)).kind).toBe('in_doubt');
+    expect(await ledger.renew(owner)).toBe('lost');
+    const resolve = () => ledger.resolve(owner.scope, owner.token, { as: 'released' }, note);
+    expect(await resolve()).toBe('alive');
+    expect(await ledger.markInDoubt(owner)).toBe('ok');
+    expect(await resolve()).toBe('ok');
+    expect(await ledger.get(owner.scope)).toBeUndefined();
+  });
+
+  it('that was replaced renews nothing, and gives back the lease that it has', async () => {
+    const { ledger, register, time, owner } = await owning();
+    time.nowMs += 10;
+    expect((await ledger.peek(owner)).kind).toBe('in_doubt');
+    expect(await ledger.renew(owner)).toBe('lost');
+    const successor = duplicateOf(owner);
+    expect(await ledger.restart(successor)).toBe('ok');
+    expect(await ledger.renew(owner)).toBe('stale');
+    expect((await register.read(owner.scope))?.isLeased).toBe(false);
+    expect(await ledger.renew(successor)).toBe('ok');
+    time.nowMs += 10;
+    expect(await ledger.renew(owner)).toBe('stale');
+    expect((await ledger.peek(owner)).kind).toBe('in_doubt');
+    expect(await ledger.renew(newRequest())).toBe('stale');
+  });
+
+  it('is judged by the lease of its own gateway, and not by that of the reader', async () => {
+    for (const [leaseMs, kind] of [
+      [5, 'in_doubt'],
+      [50, 'in_flight'],
+    ] as const) {
+      const { register, clock, time, owner } = await owning({ leaseMs });
+      const reader = new Ledger(register, { gatewayId: 'reader', lifetimes, clock });
+      time.nowMs += 20;
+      expect((await reader.peek(owner)).kind).toBe(kind);
+    }
+  });
+
+  it('knows for how long everybody sees that it is executing', async () => {
+    const { ledger, time, owner } = await owning();
+    time.nowMs += 4;
+    expect(await ledger.aliveForMs(owner)).toBe(6);
+    expect(await ledger.expiresInMs(owner.scope)).toBe(996);
+    expect(await ledger.aliveForMs(duplicateOf(owner))).toBe(0);
+    expect(await ledger.expiresInMs(newRequest().scope)).toBeUndefined();
+    await ledger.markInDoubt(owner);
+    expect(await ledger.aliveForMs(owner)).toBe(0);
+  });
+});
+
+describe('what is taken back', () => {
+  it('is as it was before, and its command never succeeds when it arrives late', async () => {
+    const { ledger } = open();
+    const [lost, owner] = [newRequest(), newRequest()];
+    // The start never arrived, or another process has sent it.
+    expect(await ledger.takeBack(lost)).toBe('stale');
+    await ledger.start(owner);
+    expect(await ledger.takeBack(owner)).toBe('ok');
+    for (const each of [lost, owner]) {
+      await expect(ledger.start(each)).rejects.toMatchObject({ maybeWritten: false });
+      expect(await ledger.peek(each)).toEqual({ kind: 'absent' });
+      expect(await ledger.start(duplicateOf(each))).toEqual({ kind: 'started' });
+      expect(await ledger.takeBack(each)).toBe('stale');
+      expect(await ledger.peek(each)).toEqual({ kind: 'in_flight' });
+    }
+  });
+
+  it('if it was a restart, is in doubt again', async () => {
+    const { ledger } = open();
+    const owner = newRequest();
+    await ledger.start(owner);
+    await ledger.markInDoubt(owner, 'reset');
+    const before = await ledger.get(owner.scope);
+    const successor = duplicateOf(owner);
+    expect(await ledger.restart(successor)).toBe('ok');
+    expect(await ledger.takeBack(successor)).toBe('ok');
+    const after = await ledger.get(owner.scope);
+    expect(after).toEqual({ ...before, revision: expect.any(Buffer) });
+  });
+});
+
+it('gives each resolution a token of its own, so that no late owner writes over it', async () => {
+  const { ledger } = open();
+  const tokens = new Set<string | undefined>();
+  for (let times = 0; times < 5; times++) {
+    const owner = newRequest();
+    await ledger.start(owner);
+    await ledger.markInDoubt(owner);
+    const resolution = { as: 'completed', completion: paid('by hand') } as const;
+    expect(await ledger.resolve(owner.scope, owner.token, resolution, note)).toBe('ok');
+    expect(await ledger.complete(owner, paid('late'))).toBe('stale');
+    tokens.add(owner.token.toString('hex')).add((await ledger.get(owner.scope))?.token.toString('hex'));
+  }
+  expect(tokens.size).toBe(10);
+});
+
+it('lists and counts keys in doubt, and executing ones whose owner is dead', async () => {
+  const { ledger, register, time } = open({ leaseMs: 5000, retentionMs: 10_000, inDoubtRetentionMs: 10_000 });
+  const start = async (operation: string) => {
+    const owner = newRequest({ operation });
+    await ledger.start(owner);
+    return owner;
+  };
+  const [doubtful, damaged] = [await start('checkout'), await start('checkout')];
+  for (const owner of [doubtful, damaged]) await ledger.markInDoubt(owner);
+  register.damage(damaged.scope);
+  // More than are read at once.
+  const dead = await Promise.all(Array.from({ length: 100 }, () => start('withdraw')));
+  const damagedDead = await start('withdraw');
+  register.damage(damagedDead.scope);
+  await ledger.complete(await start('withdraw'), paid());
+  time.pass(4000);
+  const alive = await start('withdraw');
+  time.pass(1001);
+
+  const { records } = await ledger.list({ inDoubt: true, limit: 1000 });
+  const found = new Map(records.map((record) => [record.scope, record]));
+  expect([...found.keys()].toSorted()).toEqual(
+    [doubtful, damaged, damagedDead, ...dead].map(({ scope }) => scope).toSorted(),
+  );
+  expect(found.get(doubtful.scope)).toMatchObject({ state: 'in_doubt', ownerGone: false });
+  for (const { scope } of dead)
+    expect(found.get(scope)).toMatchObject({ state: 'executing', ownerGone: true });
+  for (const { scope } of [damaged, damagedDead])
+    expect(found.get(scope)).toEqual({ scope, unreadable: expect.stringMatching(/damaged/) });
+  const everything = (await ledger.list({ inDoubt: false, limit: 1000 })).records;
+  expect(everything).toHaveLength(records.length + 2);
+  expect(everything.find(({ scope }) => scope === alive.scope)).toMatchObject({ ownerGone: false });
+
+  expect(await ledger.countDoubts()).toMatchObject({
+    countedAtMs: time.wallMs,
+    operations: new Map([
+      ['checkout', { inDoubt: 2, ownerGone: 0 }],
+      ['withdraw', { inDoubt: 100, ownerGone: 100 }],
+    ]),
+    oldestSinceMs: time.wallMs - 5001,
+  });
+  await expect(ledger.countDoubts({ signal: AbortSignal.abort() })).rejects.toThrow('aborted');
 });
