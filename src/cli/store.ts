@@ -2,10 +2,9 @@ import { userInfo } from 'node:os';
 import { loadConfig } from '../config/load.ts';
 import { checkNote } from '../doubts/desk.ts';
 import { acceptStore, identityFileOf } from '../gateway/store-watch.ts';
-import { openLedger } from '../ledger/open-ledger.ts';
+import { openLedger, openRegister } from '../ledger/open-store.ts';
 import { systemClock } from '../lib/clock.ts';
 import { StoreUnavailable } from '../store/contract.ts';
-import { openRegister } from '../store/open-register.ts';
 import { Exit, Help, readArguments, required, type Terminal } from './arguments.ts';
 import { refuseMissingStore } from './records/desk.ts';
 

@@ -11,11 +11,11 @@ import {
   type RecordHead,
   type Resolution,
   type ResolutionNote,
+  type ResolutionSource,
   StoreUnavailable,
   UnknownCursor,
   UnreadableRecord,
 } from '../store/contract.ts';
-import type { ResolutionSource } from '../store/doubt-count.ts';
 import type {
   AuditView,
   LoggedResolution,

@@ -1,11 +1,6 @@
 import type { Store } from '../ledger/ledger.ts';
 import type { Clock } from '../lib/clock.ts';
-import {
-  type DoubtCount,
-  RESOLUTION_SOURCES,
-  RESOLVED_AS,
-  type ResolutionCount,
-} from '../store/doubt-count.ts';
+import { type DoubtCount, RESOLUTION_SOURCES, RESOLVED_AS, type ResolutionCount } from '../store/contract.ts';
 import type { Logger } from '../telemetry/logger.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
 

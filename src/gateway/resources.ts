@@ -1,10 +1,9 @@
 import type { Config } from '../config/schema.ts';
 import type { Store } from '../ledger/ledger.ts';
 import { measured } from '../ledger/measured.ts';
-import { openLedger } from '../ledger/open-ledger.ts';
+import { openLedger, openRedis } from '../ledger/open-store.ts';
 import { ClientTls } from '../lib/client-tls.ts';
 import type { Clock } from '../lib/clock.ts';
-import { openRedis } from '../store/open-register.ts';
 import type { Logger } from '../telemetry/logger.ts';
 import { Metrics } from '../telemetry/metrics.ts';
 import { Observer } from '../telemetry/observer.ts';
@@ -57,10 +56,10 @@ export async function openResources(config: Config, tools: GatewayTools): Promis
       upstreamTls: tls.upstreamTls,
     });
     const connected = await openLedger(config, clock, {
-      unreplicated: () => observer.unreplicated(),
-      clockStepped: (stepMs) => observer.clockStepped(stepMs),
-      writerReplaced: (error) => observer.writerReplaced(error),
-      committed: (ms) => observer.committed(ms),
+      onUnreplicated: () => observer.unreplicated(),
+      onClockStep: (stepMs) => observer.clockStepped(stepMs),
+      onWriterReplaced: (error) => observer.writerReplaced(error),
+      onCommitted: (ms) => observer.committed(ms),
       openCertificate: (name, paths) => certificates.open(name, paths),
     });
     if (connected.usage) metrics.trackUsage(() => connected.usage);

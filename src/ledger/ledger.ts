@@ -5,15 +5,16 @@ import { newToken } from '../lib/random.ts';
 import {
   type AuditRecord,
   type CountedNote,
+  type DoubtCount,
   type Execution,
   type ExistingAnswer,
   type Fenced,
   type IdempotencyRecord,
-  isListed,
   type ListedRecord,
   type ListFilter,
   type Listing,
   type Mode,
+  type OperationDoubts,
   type Owner,
   type OwnerMemory,
   type PeekAnswer,
@@ -28,7 +29,6 @@ import {
   UnreadableRecord,
   type UsedMark,
 } from '../store/contract.ts';
-import { type CountOptions, type DoubtCount, DoubtSum } from '../store/doubt-count.ts';
 import type { Held, KeyRecord, Listed, Register, Reply, Seen, Write } from '../store/register.ts';
 import { ResponseCipher } from '../store/response-cipher.ts';
 import type { Stamp, Step } from './rules.ts';
@@ -46,6 +46,8 @@ const ROUNDS = 4;
 const YOUNG_MS = 1000;
 /** How many records are read at once when keys in doubt are counted. */
 const READ_AT_ONCE = 64;
+/** More operations than this in one store are counted as `other`, so that damaged names cannot fill the memory. */
+const MOST_OPERATIONS = 1000;
 
 type Rule<Answer> = (held: Held | undefined, stamp: Stamp) => Step<Answer>;
 
@@ -274,7 +276,7 @@ export class Ledger {
   async list({ inDoubt, limit, cursor }: ListFilter): Promise<Listing> {
     const page = await this.#register.list({ open: inDoubt, limit, cursor });
     const records = await Promise.all(page.records.map((listed) => this.#listed(listed)));
-    return { ...page, records: records.filter((record) => isListed(record, { inDoubt })) };
+    return { ...page, records: records.filter((record) => !inDoubt || needsOperator(record)) };
   }
 
   /**
@@ -300,21 +302,27 @@ export class Ledger {
    *
    * @param signal ends the counting; then the promise rejects
    */
-  async countDoubts({ signal }: CountOptions = {}): Promise<DoubtCount> {
+  async countDoubts({ signal }: { signal?: AbortSignal | undefined } = {}): Promise<DoubtCount> {
     const countedAtMs = this.#clock.wallMs();
     const executingSinceMs = countedAtMs - YOUNG_MS;
     const { inDoubt, old, resolutions } = await this.#register.countOpen({ executingSinceMs, signal });
-    const sum = new DoubtSum();
-    for (const [operation, { number, oldestMs }] of inDoubt)
-      sum.add(operation, { inDoubt: number, ownerGone: 0 }, oldestMs);
+    const operations = new Map<string, OperationDoubts>();
+    let oldestSinceMs: number | undefined;
+    const add = (operation: string, number: number, ownerGone: number, sinceMs: number) => {
+      const isFull = operations.size >= MOST_OPERATIONS && !operations.has(operation);
+      const name = isFull ? 'other' : operation;
+      const known = operations.get(name) ?? { inDoubt: 0, ownerGone: 0 };
+      operations.set(name, { inDoubt: known.inDoubt + number, ownerGone: known.ownerGone + ownerGone });
+      // A damaged record makes it no number.
+      if (Number.isFinite(sinceMs)) oldestSinceMs = Math.min(oldestSinceMs ?? sinceMs, sinceMs);
+    };
+    for (const [operation, { number, oldestMs }] of inDoubt) add(operation, number, 0, oldestMs);
     for (let at = 0; at < old.length; at += READ_AT_ONCE) {
       signal?.throwIfAborted();
       const ids = old.slice(at, at + READ_AT_ONCE);
       const found = await Promise.all(ids.map((id) => this.#deadExecuting(id)));
-      for (const record of found)
-        if (record) sum.add(record.operation, { inDoubt: 1, ownerGone: 1 }, record.createdAtMs);
+      for (const record of found) if (record) add(record.operation, 1, 1, record.createdAtMs);
     }
-    const { operations, oldestSinceMs } = sum;
     return { countedAtMs, operations, oldestSinceMs, resolutions };
   }
 
@@ -484,6 +492,9 @@ export class Ledger {
 export type Store = Pick<Ledger, keyof Ledger>;
 
 const FINAL: ReadonlySet<string> = new Set(['completed', 'tombstone', 'in_doubt']);
+
+const needsOperator = (record: ListedRecord): boolean =>
+  record.unreadable !== undefined || record.state === 'in_doubt' || record.ownerGone;
 
 const same = <T>(answer: T): T => answer;
 

@@ -2,12 +2,12 @@ import type * as z from 'zod';
 import { StoreWatch, storeIdOf } from '../gateway/store-watch.ts';
 import { idempotencyOptions } from '../idempotency/options.ts';
 import type { Store } from '../ledger/ledger.ts';
-import { openLedger } from '../ledger/open-ledger.ts';
+import { openLedger } from '../ledger/open-store.ts';
 import { systemClock } from '../lib/clock.ts';
 import type { Lifetimes } from '../store/contract.ts';
-import type { StoreEvents } from '../store/open-register.ts';
 import { lockOptions, storeOptions } from '../store/options.ts';
 import { createLogger } from '../telemetry/logger.ts';
+import type { Observer } from '../telemetry/observer.ts';
 import { parsed } from './options.ts';
 
 /** How long records are kept, and when an owner counts as dead. Milliseconds. */
@@ -131,7 +131,7 @@ export interface IdempotencyStore {
 }
 
 /** Who counts and logs what a store reports. */
-type StoreObserver = Required<Omit<StoreEvents, 'openCertificate'>>;
+type StoreObserver = Pick<Observer, 'unreplicated' | 'clockStepped' | 'writerReplaced' | 'committed'>;
 
 /** What `idempotency` needs of an open store. */
 export class OpenedStore implements IdempotencyStore {
@@ -220,16 +220,16 @@ async function open(
     );
   const observers = new Set<StoreObserver>();
   const opened = await openLedger(sections, systemClock, {
-    unreplicated: () => {
+    onUnreplicated: () => {
       for (const observer of observers) observer.unreplicated();
     },
-    clockStepped: (stepMs) => {
+    onClockStep: (stepMs) => {
       for (const observer of observers) observer.clockStepped(stepMs);
     },
-    writerReplaced: (error) => {
+    onWriterReplaced: (error) => {
       for (const observer of observers) observer.writerReplaced(error);
     },
-    committed: (ms) => {
+    onCommitted: (ms) => {
       for (const observer of observers) observer.committed(ms);
     },
   });

@@ -1,6 +1,5 @@
 import type { Fingerprint, Scope, Token } from '../lib/brands.ts';
 import type { BackendResponse, Completion } from '../lib/exchange.ts';
-import type { ResolutionSource } from './doubt-count.ts';
 import type { KeyRecord } from './register.ts';
 
 /**
@@ -128,6 +127,42 @@ export interface ResolutionNote {
  */
 export type Resolved = 'ok' | 'changed' | 'alive';
 
+/** Through what a key in doubt was resolved: the admin port, a lookup, or `oncegate records` on the command line. */
+export const RESOLUTION_SOURCES = ['operator', 'lookup', 'command_line'] as const;
+export type ResolutionSource = (typeof RESOLUTION_SOURCES)[number];
+
+export const RESOLVED_AS = ['completed', 'released'] as const;
+
+/** How many resolutions of one kind there were since the store was made. */
+export interface ResolutionCount {
+  as: (typeof RESOLVED_AS)[number];
+  by: ResolutionSource;
+  number: number;
+}
+
+/** The keys in doubt of one operation. */
+export interface OperationDoubts {
+  /** In doubt, `ownerGone` included. */
+  inDoubt: number;
+  /** Executing, and the owner is dead: no retry has marked these records in doubt yet. */
+  ownerGone: number;
+}
+
+/** All keys in doubt that a store holds. Every gateway on the store gets the same numbers. */
+export interface DoubtCount {
+  /** Wall clock at the beginning of the count, Unix milliseconds. */
+  countedAtMs: number;
+  /** By the record's operation. Operations without keys in doubt are missing. */
+  operations: ReadonlyMap<string, OperationDoubts>;
+  /**
+   * `createdAtMs` of the oldest one: since then a merchant has waited. A retry that marks it in doubt does not make it younger,
+   * so no alert clears by that. Undefined: no key is in doubt.
+   */
+  oldestSinceMs: number | undefined;
+  /** A pair that is missing has not occurred. */
+  resolutions: readonly ResolutionCount[];
+}
+
 /** What a resolution is recorded and counted with. `source`: default operator. */
 export type CountedNote = ResolutionNote & { source?: ResolutionSource };
 
@@ -165,12 +200,6 @@ export type ListedRecord =
 export interface Listing {
   records: ListedRecord[];
   cursor?: string;
-}
-
-/** Does the filter select this record? */
-export function isListed(record: ListedRecord, { inDoubt }: Pick<ListFilter, 'inDoubt'>): boolean {
-  if (!inDoubt || record.unreadable !== undefined) return true;
-  return record.state === 'in_doubt' || record.ownerGone;
 }
 
 /** This store did not issue the cursor, or the cursor has become invalid. */

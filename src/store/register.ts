@@ -3,13 +3,14 @@ import {
   type AuditRecord,
   type Mode,
   type RecordHead,
+  type ResolutionCount,
+  type ResolutionSource,
   type StoreHealth,
   type StoreMark,
   StoreUnavailable,
   type StoreUsage,
   type UsedMark,
 } from './contract.ts';
-import type { ResolutionCount, ResolutionSource } from './doubt-count.ts';
 import type { StoredCompletion } from './response-cipher.ts';
 
 /** 16 random bytes, new with every write of a record. */

@@ -1,7 +1,7 @@
 import { expect, it, onTestFinished } from 'vitest';
 import { RateLimiter } from '../../src/gateway/rate-limiter.ts';
+import { openRedis } from '../../src/ledger/open-store.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import { openRedis } from '../../src/store/open-register.ts';
 import { storeOptions } from '../../src/store/options.ts';
 import { startTopology } from '../faults/chaos/topology.ts';
 

@@ -5,7 +5,7 @@ import { DoubtGauges } from '../../src/gateway/doubt-gauges.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { shareStoreMetrics } from '../../src/middleware/store-metrics.ts';
 import type { OpenedStore } from '../../src/middleware/stores.ts';
-import type { DoubtCount } from '../../src/store/doubt-count.ts';
+import type { DoubtCount } from '../../src/store/contract.ts';
 import { Metrics } from '../../src/telemetry/metrics.ts';
 import { Observer } from '../../src/telemetry/observer.ts';
 import { until } from '../support/until.ts';

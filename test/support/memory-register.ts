@@ -4,6 +4,7 @@ import {
   type AuditRecord,
   MARK_LASTS_MS,
   type Mode,
+  type ResolutionCount,
   StoreClosed,
   type StoreHealth,
   StoreUnavailable,
@@ -12,7 +13,6 @@ import {
   type UsedMark,
   VOID_TOKEN_MS,
 } from '../../src/store/contract.ts';
-import type { ResolutionCount } from '../../src/store/doubt-count.ts';
 import {
   CLOSED_IN,
   type Closed,

@@ -4,7 +4,7 @@ import { loadConfig } from '../../config/load.ts';
 import type { Config } from '../../config/schema.ts';
 import { Desk } from '../../doubts/desk.ts';
 import type { RecordsQuestion, Refusal, RefusalReason } from '../../doubts/records.ts';
-import { openLedger } from '../../ledger/open-ledger.ts';
+import { openLedger } from '../../ledger/open-store.ts';
 import { LAYER, LAYER_RULE, recordIdOf } from '../../ledger/record-id.ts';
 import { systemClock } from '../../lib/clock.ts';
 import { Exit, required, type Terminal } from '../arguments.ts';

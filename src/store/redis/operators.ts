@@ -1,7 +1,6 @@
 import { Cluster, type Redis } from 'ioredis';
 import type { Scope } from '../../lib/brands.ts';
-import { UnknownCursor, UnreadableRecord } from '../contract.ts';
-import type { ResolutionCount } from '../doubt-count.ts';
+import { type ResolutionCount, UnknownCursor, UnreadableRecord } from '../contract.ts';
 import type { KeyRecord, Listed, OpenCount, Page, Replace } from '../register.ts';
 import { decodeHead, decodeRecord, HEAD_BYTES } from './codec.ts';
 import { type Commands, idOf, leaseOf, type Names, PARTITIONS, scripts, shortOf } from './commands.ts';

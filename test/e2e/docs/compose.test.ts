@@ -8,7 +8,7 @@ import { Redis } from 'ioredis';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { parse, stringify } from 'yaml';
 import { parseConfig } from '../../../src/config/load.ts';
-import { openLedger } from '../../../src/ledger/open-ledger.ts';
+import { openLedger } from '../../../src/ledger/open-store.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
 import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import { newFolder, run } from '../../support/command.ts';

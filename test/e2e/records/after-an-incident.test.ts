@@ -6,7 +6,7 @@ import { expect, it, onTestFinished } from 'vitest';
 import { stringify } from 'yaml';
 import type { RecordView } from '../../../src/doubts/records.ts';
 import type { Store } from '../../../src/ledger/ledger.ts';
-import { openLedger } from '../../../src/ledger/open-ledger.ts';
+import { openLedger } from '../../../src/ledger/open-store.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
 import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import type { AuditRecord, Execution } from '../../../src/store/contract.ts';

@@ -1,8 +1,8 @@
 import { randomUUID } from 'node:crypto';
 import tls from 'node:tls';
 import { beforeAll, describe, expect, onTestFinished, test } from 'vitest';
+import { openCopyRegister } from '../../../src/ledger/open-store.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
-import { openCopyRegister } from '../../../src/store/open-register.ts';
 import { Authority, replaceFiles } from '../../support/certificates.ts';
 import { withdraw } from '../../support/client.ts';
 import { type ConfigInput, parsedConfig } from '../../support/config.ts';

@@ -1,0 +1,158 @@
+import { hostname } from 'node:os';
+import type * as z from 'zod';
+import { type CertificatePaths, WatchedCertificate } from '../lib/certificate.ts';
+import { ClientTls } from '../lib/client-tls.ts';
+import { type Clock, systemClock } from '../lib/clock.ts';
+import type { lockOptions, storeOptions } from '../store/options.ts';
+import type { Location, RedisClient } from '../store/redis/client.ts';
+import type { CopyRegister, Register } from '../store/register.ts';
+import { ResponseCipher } from '../store/response-cipher.ts';
+import { Ledger } from './ledger.ts';
+
+/** What a store reports while it runs. */
+export interface StoreEvents {
+  /** Redis stored a result, but too few replicas acknowledged it in time. */
+  onUnreplicated?: () => void;
+  /** The wall clock of Redis' host was stepped. A positive `stepMs` (forwards) makes records expire early. */
+  onClockStep?: (stepMs: number) => void;
+  /** The SQLite writer thread died, and a new one replaces it. */
+  onWriterReplaced?: (error: Error) => void;
+  /** SQLite committed a transaction that changed something. `ms`: from BEGIN to the end of COMMIT. */
+  onCommitted?: (ms: number) => void;
+  /** Opens the files of `store.tls`. Default: reports nothing about them. */
+  openCertificate?: (name: string, paths: CertificatePaths) => Promise<WatchedCertificate>;
+}
+
+type StoreOptions = z.output<typeof storeOptions>;
+type RedisOptions = Extract<StoreOptions, { kind: 'redis' }>;
+
+export interface StoreSections {
+  store: StoreOptions;
+  lock: z.output<typeof lockOptions>;
+  idempotency: { retentionMs: number; inDoubtRetentionMs: number };
+}
+
+/** No merchant waits for a command of a copy. A record may be large, and gateways may hold the write lock of a database. */
+const SHORTEST_COPY_TIMEOUT_MS = 10_000;
+/** The store has just reached the same Redis. */
+const CONNECT_WITHIN_MS = 1000;
+
+const openUnobserved: NonNullable<StoreEvents['openCertificate']> = (name, paths) =>
+  WatchedCertificate.open({ name, paths, clock: systemClock });
+
+/**
+ * Starts the thread that {@link openRegister} needs with SQLite, so that it starts while other modules are loaded.
+ *
+ * @returns ends the thread if no store took it
+ */
+export async function prepareStore({ store }: Pick<StoreSections, 'store'>): Promise<() => void> {
+  return store.kind === 'sqlite' ? (await import('../store/sqlite/writer.ts')).prepareThread() : () => {};
+}
+
+/**
+ * Opens the configured store, with a ledger on it.
+ *
+ * @throws {StoreUnavailable} with a message for the operator, if the store cannot be used
+ */
+export async function openLedger(
+  sections: StoreSections,
+  clock: Clock,
+  events?: StoreEvents,
+): Promise<Ledger> {
+  const { retentionMs, inDoubtRetentionMs } = sections.idempotency;
+  const lifetimes = { leaseMs: sections.lock.leaseMs, retentionMs, inDoubtRetentionMs };
+  const gatewayId = `${hostname()}:${process.pid}`;
+  const cipher = new ResponseCipher(sections.store.encryption);
+  const register = await openRegister(sections, gatewayId, clock, events);
+  return new Ledger(register, { gatewayId, lifetimes, clock, cipher });
+}
+
+/**
+ * Opens the configured store without a ledger.
+ *
+ * @throws {StoreUnavailable} with a message for the operator, if the store cannot be used
+ */
+export async function openRegister(
+  { store, lock }: Pick<StoreSections, 'store' | 'lock'>,
+  gatewayId: string,
+  clock: Clock,
+  { openCertificate = openUnobserved, ...events }: StoreEvents = {},
+): Promise<Register> {
+  // Import only the configured store: its dependencies take time to load.
+  if (store.kind === 'redis') {
+    const { RedisRegister } = await import('../store/redis/register.ts');
+    const options = await redisOptions(store, lock, openCertificate);
+    return await RedisRegister.open({ ...options, ...events, clock, gatewayId });
+  }
+  const { SqliteRegister } = await import('../store/sqlite/sqlite-register.ts');
+  return await SqliteRegister.open({ ...store, ...events, clock });
+}
+
+/**
+ * Opens the configured store as the source or the destination of a copy.
+ *
+ * @throws {StoreUnavailable} with a message for the operator, if it cannot be used
+ */
+export async function openCopyRegister(
+  { store, lock }: Pick<StoreSections, 'store' | 'lock'>,
+  clock: Clock,
+): Promise<CopyRegister> {
+  const timeoutMs = Math.max(store.timeoutMs, SHORTEST_COPY_TIMEOUT_MS);
+  if (store.kind === 'sqlite') {
+    const { SqliteCopyRegister } = await import('../store/sqlite/copy-register.ts');
+    return await SqliteCopyRegister.open({ ...store, timeoutMs, clock });
+  }
+  const { RedisCopyRegister } = await import('../store/redis/copy-register.ts');
+  const options = await redisOptions(store, lock, openUnobserved);
+  return await RedisCopyRegister.open({ ...options, timeoutMs, clock, gatewayId: `copy:${process.pid}` });
+}
+
+/**
+ * Opens one more connection to the Redis of the store, for what is not a record. The store's own connection cannot be used:
+ * WAIT may block it. If Redis cannot be reached, the client tries again in the background.
+ *
+ * @param timeoutMs a command that takes longer is rejected
+ * @returns undefined if the store is not a Redis
+ */
+export async function openRedis(
+  store: StoreOptions,
+  timeoutMs: number,
+  openCertificate = openUnobserved,
+): Promise<RedisClient | undefined> {
+  if (store.kind !== 'redis') return undefined;
+  const { connect, createClient } = await import('../store/redis/client.ts');
+  const client = createClient(locationOf(store), timeoutMs, await tlsOf(store, openCertificate));
+  await connect(client, CONNECT_WITHIN_MS).catch(() => {});
+  // A cluster client opens the connection to a node with the first command to it, and that command may fail.
+  if ('nodes' in client) await Promise.allSettled(client.nodes('master').map((node) => node.ping()));
+  return client;
+}
+
+async function redisOptions(
+  store: RedisOptions,
+  { nodes: lockNodes }: StoreSections['lock'],
+  openCertificate: typeof openUnobserved,
+) {
+  const { replicas, mayLoseOnFailover } = store.durability;
+  const tls = await tlsOf(store, openCertificate);
+  return { ...store, location: locationOf(store), tls, replicas, mayLoseOnFailover, lockNodes };
+}
+
+/** Undefined: servers must have a certificate of a well-known authority, if TLS is used at all. */
+async function tlsOf(
+  { tls }: RedisOptions,
+  openCertificate: typeof openUnobserved,
+): Promise<ClientTls | undefined> {
+  return typeof tls === 'object'
+    ? new ClientTls(await openCertificate('store.tls', tls), tls.serverName)
+    : undefined;
+}
+
+/** The configuration schema allows exactly one of the three. */
+function locationOf({ url, sentinels, cluster, username, password, tls }: RedisOptions): Location {
+  const credentials = { username, password, tls: tls !== undefined && tls !== false };
+  if (sentinels) return { sentinels, credentials };
+  if (cluster) return { cluster, credentials };
+  if (url === undefined) throw new TypeError('store has no location');
+  return { url };
+}
