@@ -29,8 +29,6 @@ export interface PrometheusOptions {
   rules?: string[];
   /** How often targets are scraped and rules are evaluated. Default 200. */
   everyMs?: number;
-  /** The admin token of the gateways. Default: none. */
-  token?: string;
   /** Accept exemplars. Default false. */
   exemplars?: boolean;
 }
@@ -53,15 +51,8 @@ export interface Prometheus {
   url: string;
   /** An instant query. @throws with Prometheus' words if it refuses the query */
   query(expr: string): Promise<Sample[]>;
-  /** A range query over the last `lastSeconds`; the values of each series, oldest first. */
-  queryRange(
-    expr: string,
-    lastSeconds: number,
-  ): Promise<{ labels: Record<string, string>; values: number[] }[]>;
   /** Pending and firing alerts. */
   alerts(): Promise<ActiveAlert[]>;
-  /** Replaces what is scraped. */
-  setTargets(targets: string[]): void;
   stop(): Promise<void>;
 }
 
@@ -79,24 +70,15 @@ export async function startPrometheus(options: PrometheusOptions): Promise<Prome
 async function start(
   folder: string,
   port: number,
-  { targets, rules = [], everyMs = 200, token, exemplars = false }: PrometheusOptions,
+  { targets, rules = [], everyMs = 200, exemplars = false }: PrometheusOptions,
 ): Promise<Prometheus | undefined> {
   mkdirSync(folder);
-  const targetsFile = join(folder, 'targets.json');
-  const setTargets = (next: string[]) => writeFileSync(targetsFile, JSON.stringify([{ targets: next }]));
-  setTargets(targets);
   for (const [i, text] of rules.entries()) writeFileSync(join(folder, `${i}.rules.yaml`), text);
   const every = `${everyMs}ms`;
   const config = {
     global: { scrape_interval: every, scrape_timeout: every, evaluation_interval: every },
     rule_files: rules.map((_text, i) => `${i}.rules.yaml`),
-    scrape_configs: [
-      {
-        job_name: 'oncegate',
-        file_sd_configs: [{ files: [targetsFile], refresh_interval: '1s' }],
-        ...(token !== undefined && { authorization: { credentials: token } }),
-      },
-    ],
+    scrape_configs: [{ job_name: 'oncegate', static_configs: [{ targets }] }],
   };
   const file = join(folder, 'prometheus.yaml');
   writeFileSync(file, stringify(config));
@@ -132,7 +114,6 @@ async function start(
 
   return {
     url,
-    setTargets,
     async query(expr) {
       type Answer = {
         resultType: string;
@@ -140,16 +121,6 @@ async function start(
       };
       const { result } = await api<Answer>('query', { query: expr });
       return result.map(({ metric, value }) => ({ labels: metric, value: numberOf(value[1]) }));
-    },
-    async queryRange(expr, lastSeconds) {
-      const end = Date.now() / 1000;
-      type Answer = { result: { metric: Record<string, string>; values: [number, string][] }[] };
-      const range = { start: `${end - lastSeconds}`, end: `${end}`, step: '1' };
-      const { result } = await api<Answer>('query_range', { query: expr, ...range });
-      return result.map(({ metric, values }) => ({
-        labels: metric,
-        values: values.map(([, text]) => numberOf(text)),
-      }));
     },
     async alerts() {
       return (await api<{ alerts: ActiveAlert[] }>('alerts')).alerts;
