@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/lib/clock.ts';
 import { type TestAnswer, withdraw } from '../../support/client.ts';
 import { temporaryFolder, writeKeys } from '../../support/config.ts';
@@ -13,33 +13,30 @@ import {
   TestBrowser,
 } from '../../support/console.ts';
 import { rawConnection, rawExchange } from '../../support/raw.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { openStack } from '../../support/stack.ts';
 
 const PEPPER = 'a pepper of the tests';
 const STORE_KEY = 'ab'.repeat(32);
 const LOOKUP_TOKEN = 'a token of the lookup';
 
-let stack: Stack;
-beforeAll(async () => {
-  stack = await openStack({
-    admin: consoleOptions,
-    auth: { pepper: PEPPER, keys: { source: 'file', path: writeKeys(temporaryFolder()) } },
-    store: { kind: 'sqlite', encryption: { keys: [{ id: 'e1', secret: STORE_KEY }] } },
-    operations: [
-      {
-        name: 'withdraw',
-        match: { method: 'POST', path: '/v1/index.php', where: { action: 'withdraw' } },
-        idempotency: {
-          inDoubt: 'lookup',
-          lookup: {
-            path: '/v1/lookup?merchant={merchant}&key={key}',
-            headers: { authorization: `Bearer ${LOOKUP_TOKEN}` },
-            completed: [200],
-          },
+const stack = await openStack({
+  admin: consoleOptions,
+  auth: { pepper: PEPPER, keys: { source: 'file', path: writeKeys(temporaryFolder()) } },
+  store: { kind: 'sqlite', encryption: { keys: [{ id: 'e1', secret: STORE_KEY }] } },
+  operations: [
+    {
+      name: 'withdraw',
+      match: { method: 'POST', path: '/v1/index.php', where: { action: 'withdraw' } },
+      idempotency: {
+        inDoubt: 'lookup',
+        lookup: {
+          path: '/v1/lookup?merchant={merchant}&key={key}',
+          headers: { authorization: `Bearer ${LOOKUP_TOKEN}` },
+          completed: [200],
         },
       },
-    ],
-  });
+    },
+  ],
 });
 afterAll(() => stack.close());
 

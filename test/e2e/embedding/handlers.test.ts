@@ -585,6 +585,7 @@ describe('idempotency()', () => {
   });
 
   it('answers through a middleware in front that ends responses later, also when the time is over', async () => {
+    const late = Promise.withResolvers<void>();
     const { post } = await embed(
       (app, protect) => {
         app.use((_req, res, next) => {
@@ -596,12 +597,13 @@ describe('idempotency()', () => {
           next();
         });
         app.post('/quick', protect, (_req, res) => res.send('paid'));
-        app.post('/slow', protect, () => {});
+        app.post('/slow', protect, (_req, res) => void late.promise.then(() => res.send('paid')));
       },
       { timeoutMs: 100 },
     );
     expect((await post('k-1', { path: '/quick' })).body.toString()).toBe('paid');
     expect(problemCode(await post('k-2', { path: '/slow' }))).toBe('outcome_unknown');
+    late.resolve();
   });
 
   it('streams a response that is too large to store, with backpressure, and through compression behind it', async () => {

@@ -10,25 +10,13 @@ import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import {
-  ALPHA,
-  chunk,
-  codeOf,
-  head,
-  LAST_CHUNK,
-  request,
-  Wire,
-  type WireAnswer,
-} from '../../support/wire.ts';
+import { ALPHA, chunk, codeOf, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
 const LIMIT_BYTES = 1000;
 const BODY_TIMEOUT_MS = 300;
 const limits = { bodyBytes: LIMIT_BYTES, bodyTimeoutMs: BODY_TIMEOUT_MS };
 
-let stack: Stack;
-beforeAll(async () => {
-  stack = await openStack({ limits });
-});
+const stack = await openStack({ limits });
 afterAll(() => stack.close());
 
 const EXPECT = 'Expect: 100-continue';
@@ -129,28 +117,11 @@ describe('a body over the limit, with a key', () => {
     expect(await refusalOf(first, chunk('x'))).toEqual([413, 'body_too_large']);
   });
 
-  test('is answered 413 to clients that send it whole before they read', async () => {
-    for (const bytes of [LIMIT_BYTES + 1, 3_000_000]) {
-      const headers = { Authorization: 'Bearer sk_sandbox_alpha', 'x-service-idempotency': 'too-large' };
-      const asked = { method: 'POST', path: '/v1/index.php', headers, body: padded(bytes) };
-      const answer = await expectNothingSent(stack, () => send(stack.url, asked));
-      expectProblem(answer, { status: 413, code: 'body_too_large' });
-    }
-  });
-
   test('is accepted with exactly the limit', async () => {
     const wire = await Wire.open(stack.port);
     wire.write(request('POST /v1/index.php', [ALPHA, 'x-service-idempotency: full'], padded(LIMIT_BYTES)));
     expect((await wire.answer()).status).toBe(201);
     expect(stack.sandbox.ledger.payouts({ key: 'full' })).toBe(1);
-  });
-
-  test('is answered 413 on every path and with every unsafe method', async () => {
-    for (const line of ['POST /v3/echo', 'PUT /v1/index.php', 'DELETE /V1/index.php'])
-      expect(await refusalOf(head(line, ALPHA, newKey(), 'Content-Length: 1001'))).toEqual([
-        413,
-        'body_too_large',
-      ]);
   });
 });
 
@@ -221,20 +192,6 @@ describe('a large body', () => {
       expect(backend.executions).toEqual([]);
     });
   });
-
-  test('that waits for 100 Continue gets it once', async () => {
-    const body = 'x'.repeat(BYTES);
-    for (const [framing, bytes] of [
-      [CHUNKED, chunk(body) + LAST_CHUNK],
-      [`Content-Length: ${BYTES}`, body],
-    ] as const) {
-      const wire = await Wire.open(behind.port);
-      wire.write(head('POST /v1/index.php', ALPHA, framing, EXPECT));
-      expect((await wire.answer()).status).toBe(100);
-      expect((await wire.write(bytes).answer()).status).toBe(201);
-      expect(backend.executions.at(-1)).toMatchObject({ bytes: BYTES, sha256: sha256(Buffer.from(body)) });
-    }
-  });
 });
 
 describe('a body that does not arrive in time', () => {
@@ -256,16 +213,6 @@ describe('a body that does not arrive in time', () => {
   });
 });
 
-test('a body of a GET is forwarded with it', async () => {
-  const wire = await Wire.open(stack.port);
-  const answers: WireAnswer[] = [];
-  wire.write(`${head('GET /v2/get_balance', ALPHA, 'Content-Length: 2')}{}`);
-  wire.write(`${head('GET /v3/echo', ALPHA, 'Content-Length: 5')}hello`);
-  for (const _ of ['balance', 'echo']) answers.push(await wire.answer());
-  expect(answers[0]?.json()).toMatchObject({ success: true });
-  expect(answers[1]?.json()).toMatchObject({ method: 'GET', url: '/v3/echo', bodyBytes: 5 });
-});
-
 test('a chunked body that turns out to be too large to be held takes nothing of limits.bufferedBytes while it is streamed', async () => {
   const stack = await openStack({ limits: { bodyBytes: 60 * 1024, bufferedBytes: 64 * 1024 } });
   try {
@@ -276,6 +223,7 @@ test('a chunked body that turns out to be too large to be held takes nothing of 
     await until(() => stack.sandbox.requests.total() === before + 1);
     expect(await metric(stack.adminUrl, 'oncegate_buffered_bytes')).toBe(0);
     expect((await withdraw(stack.url, { key: randomUUID() })).status).toBe(201);
+    wire.socket.destroy();
   } finally {
     await stack.close();
   }

@@ -90,7 +90,6 @@ const heads: [string, (line: string) => string][] = [
 test.each([
   ['passed through', PASSED_THROUGH, false],
   ['executed', EXECUTED, false],
-  ['passed through, over TLS', PASSED_THROUGH, true],
   ['executed, over TLS', EXECUTED, true],
 ])('a head with ambiguous framing is refused and closed, and nothing is sent: %s', async (_, line, isTls) => {
   const watched: Stack & { ca?: Buffer } = isTls ? { ...encrypted, ca: authority.caBytes } : stack;

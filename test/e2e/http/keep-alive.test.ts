@@ -1,8 +1,7 @@
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, expect, test } from 'vitest';
 import { eachRowInTurn } from '../../support/each-row.ts';
-import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { payoutBody } from '../../support/payout.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { openStack } from '../../support/stack.ts';
 import {
   ALPHA,
   BRAVO,
@@ -15,10 +14,7 @@ import {
   type WireAnswer,
 } from '../../support/wire.ts';
 
-let stack: Stack;
-beforeAll(async () => {
-  stack = await openStack({ limits: { bodyBytes: 1000 } });
-});
+const stack = await openStack({ limits: { bodyBytes: 1000 } });
 afterAll(() => stack.close());
 
 const CHUNKED = 'Transfer-Encoding: chunked';
@@ -137,21 +133,6 @@ test('a refusal closes the connection if a body is left on it, and the body is n
     expect(wire.rest).toBe('');
   }
   expect(stack.sandbox.requests.ofPath('POST /v3/inside')).toBe(0);
-});
-
-test('a request that is pipelined after a refused one is executed at most once', async () => {
-  const wire = await Wire.open(stack.port);
-  wire.write(Buffer.concat([request('POST /v3/echo', [], 'a body'), pay('behind-1')]));
-  expect([(await wire.answer()).status, (await wire.answer()).status]).toEqual([401, 201]);
-  expect(stack.sandbox.ledger.payouts({ key: 'behind-1' })).toBe(1);
-  await expectNothingSent(stack, async () => {
-    const unfinished = await Wire.open(stack.port);
-    // The payout is part of the announced body.
-    unfinished.write(head('POST /v3/echo', 'Content-Length: 1000')).write(pay('behind-2'));
-    expect((await unfinished.answer()).headers.connection).toEqual(['close']);
-    await unfinished.ended;
-    expect(unfinished.rest).toBe('');
-  });
 });
 
 test('Connection: close of a merchant closes its connection, for every kind of answer', async () => {

@@ -220,7 +220,7 @@ it('a key that the backend cannot check gets 503, and nothing is sent', async ()
   );
   const backend = await openBackend(server);
   onTestFinished(backend.close);
-  const stack = await opened(behindKeys(backend, { timeoutMs: 1000 }));
+  const stack = await opened(behindKeys(backend, { timeoutMs: 600 }));
   await eachRowInTurn(
     answers,
     ([what]) => what,
@@ -280,35 +280,32 @@ it('a flood of invented keys neither floods the backend nor disturbs a known mer
 
 const PROXY = '127.0.0.2';
 
-it.each<[string, () => object]>([
-  ['one address', () => ({})],
-  // One machine usually has all addresses of its /64.
-  ['one IPv6 network', () => ({ 'X-Forwarded-For': `2001:db8::${randomUUID().slice(0, 4)}:1` })],
-])(
-  'invented keys from %s do not shut out valid ones from others, right after a start',
-  async (_, forwarded) => {
-    const listen = { host: '127.0.0.1', port: 0, trustedProxies: [PROXY] };
-    const { backend, stack, pay } = await open({ maxProbes: 4, maxWaiting: 60, timeoutMs: 3000 }, { listen });
-    backend.answer = (res, { headers: { authorization = '' } }) => {
-      const [, merchant] = /^Bearer sk_valid_(\d+)$/.exec(authorization) ?? [];
-      setTimeout(() => answerBy(merchant && `M-${merchant}`, res), 20);
-    };
-    let flooding = true;
-    const invented = { method: 'POST', path: '/v1/index.php', localAddress: PROXY };
-    const flood = Array.from({ length: 100 }, async () => {
-      while (flooding)
-        await send(stack.url, {
-          ...invented,
-          headers: { authorization: `Bearer ${randomUUID()}`, ...forwarded() },
-        });
-    });
-    await until(async () => ((await probesOf(stack, 'overloaded')) ?? 0) > 0);
-    const valid = await Promise.all(Array.from({ length: 20 }, (_, i) => pay(`sk_valid_${i}`)));
-    flooding = false;
-    await Promise.all(flood);
-    expect(valid.map(({ status }) => status)).toEqual(Array(20).fill(201));
-  },
-);
+it('invented keys from one IPv6 network do not shut out valid ones from others, right after a start', async () => {
+  const listen = { host: '127.0.0.1', port: 0, trustedProxies: [PROXY] };
+  const { backend, stack, pay } = await open({ maxProbes: 4, maxWaiting: 60, timeoutMs: 3000 }, { listen });
+  backend.answer = (res, { headers: { authorization = '' } }) => {
+    const [, merchant] = /^Bearer sk_valid_(\d+)$/.exec(authorization) ?? [];
+    setTimeout(() => answerBy(merchant && `M-${merchant}`, res), 20);
+  };
+  let flooding = true;
+  const invented = { method: 'POST', path: '/v1/index.php', localAddress: PROXY };
+  const flood = Array.from({ length: 100 }, async () => {
+    while (flooding)
+      await send(stack.url, {
+        ...invented,
+        headers: {
+          authorization: `Bearer ${randomUUID()}`,
+          // One machine usually has all addresses of its /64.
+          'X-Forwarded-For': `2001:db8::${randomUUID().slice(0, 4)}:1`,
+        },
+      });
+  });
+  await until(async () => ((await probesOf(stack, 'overloaded')) ?? 0) > 0);
+  const valid = await Promise.all(Array.from({ length: 20 }, (_, i) => pay(`sk_valid_${i}`)));
+  flooding = false;
+  await Promise.all(flood);
+  expect(valid.map(({ status }) => status)).toEqual(Array(20).fill(201));
+});
 
 it('a merchant who leaves while the key is checked: nothing is sent', async () => {
   const { backend, stack, holdProbes } = await open();
@@ -327,7 +324,7 @@ it('a merchant who leaves while the key is checked: nothing is sent', async () =
 });
 
 it('a shutdown answers the requests whose key is being checked', async () => {
-  const { backend, stack, pay } = await open({ timeoutMs: 1000 });
+  const { backend, stack, pay } = await open({ timeoutMs: 300 });
   backend.answer = () => {};
   const [running, queued] = [pay('sk_a'), pay('sk_a')];
   await until(() => backend.probes.length === 1);

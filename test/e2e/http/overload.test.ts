@@ -112,7 +112,7 @@ describe('places', () => {
   test('are free when merchants leave without having read their answers', async () => {
     const wire = await Wire.open(stack.port);
     wire.socket.pause();
-    wire.write(head('GET /v3/echo').repeat(20_000));
+    wire.write(head('GET /v3/echo').repeat(12_000));
     await until(() => stack.log.length > 1000);
     wire.socket.resetAndDestroy();
     await nothingOpen();

@@ -329,7 +329,7 @@ describe('public requests', () => {
 });
 
 describe('a merchant of a response that is passed through', () => {
-  const ANSWER_TIMEOUT_MS = 700;
+  const ANSWER_TIMEOUT_MS = 500;
   let flooding: Awaited<ReturnType<typeof openFloodingBackend>>;
   let hasty: Stack;
   beforeAll(async () => {

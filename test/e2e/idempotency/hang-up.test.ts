@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import type { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { afterAll, beforeEach, describe, expect, it } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { withdraw } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
@@ -11,10 +11,7 @@ import { closed, payoutBytes, rawConnection } from '../../support/raw.ts';
 import { connectionsOf, openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 
-let stack: Stack;
-beforeAll(async () => {
-  stack = await openStack();
-});
+const stack = await openStack();
 afterAll(() => stack.close());
 
 const lineOf = (key: string) => `x-service-idempotency: ${key}`;

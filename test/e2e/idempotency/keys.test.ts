@@ -1,20 +1,17 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { afterAll, expect, it } from 'vitest';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { payoutBytes, type RawAnswer, rawExchange } from '../../support/raw.ts';
-import { inFrontOf, openStack, type Stack } from '../../support/stack.ts';
+import { inFrontOf, openStack } from '../../support/stack.ts';
 import { ALPHA, BRAVO, request, Wire } from '../../support/wire.ts';
 import { linesOf, startRecordingBackend } from './recording-backend.ts';
 
 const OURS = 'x-service-idempotency';
 const DRAFT = 'Idempotency-Key';
 
-let stack: Stack;
-beforeAll(async () => {
-  stack = await openStack();
-});
+const stack = await openStack();
 afterAll(() => stack.close());
 
 /** A payout with exactly these header lines, one byte for each character. */

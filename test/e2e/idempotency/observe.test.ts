@@ -166,7 +166,7 @@ describe('a gateway that observes', () => {
 
   it('serves as usual while Redis stands still, and when it is gone', async () => {
     const redis = await startRedis();
-    const timeoutMs = 3000;
+    const timeoutMs = 1500;
     const stack = await openStack({ ...onRedis(redis, timeoutMs), idempotency: OBSERVE });
     onTestFinished(() => stack.close());
     expectPaid(await withdraw(stack.url, { key: 'before' }));

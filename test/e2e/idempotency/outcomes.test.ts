@@ -19,12 +19,9 @@ const inDoubt = { status: 409, code: 'outcome_unknown' } as const;
 const match = { method: 'POST', path: '/v1/index.php', where: { action: 'withdraw' } };
 const isReplay = ({ headers }: TestAnswer) => headers['idempotent-replayed'] === 'true';
 
-let stack: Stack;
-beforeAll(async () => {
-  stack = await openStack({
-    upstream: { responseTimeoutMs: 1500 },
-    idempotency: { maxStoredBytes: LIMIT },
-  });
+const stack = await openStack({
+  upstream: { responseTimeoutMs: 1500 },
+  idempotency: { maxStoredBytes: LIMIT },
 });
 afterAll(() => stack.close());
 

@@ -7,8 +7,7 @@ import { SOURCE_MAIN, type SpawnedGateway, spawnGateway } from '../../support/sp
 import { until } from '../../support/until.ts';
 
 /** Points between the durable start and the first byte, see pause-point.ts. */
-export const PAUSE_POINTS = ['after_start', 'before_connect'] as const;
-export type PausePoint = (typeof PAUSE_POINTS)[number];
+export type PausePoint = 'after_start' | 'before_connect';
 
 export interface PausingGateway extends SpawnedGateway {
   /** The next execution stops the process at this point. */

@@ -52,7 +52,7 @@ it('a disk that is filled while 64 merchants pay, and freed again: one payout a 
     [...traffic.answers.values()].filter((answer) => answer.status === status);
   const paying = async () => {
     const before = ended(201).length;
-    await until(() => ended(201).length > before + 200);
+    await until(() => ended(201).length > before + MERCHANTS);
   };
   // First no byte can be written; then none after the first page.
   for (const bytes of [1, 4096]) {

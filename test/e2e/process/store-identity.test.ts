@@ -208,6 +208,7 @@ it('a Redis that comes back empty gets no start, because each new connection has
   isEmptied = true;
   await until(async () => (await metric(gateway.adminUrl, 'oncegate_store_forgot')) === 1);
   goOn = false;
+  wire.delayReplies(0);
   await Promise.all(flood);
   expect(new Set(statuses.after)).toEqual(new Set([503]));
   expect(gateway.log).toContainEqual(expect.objectContaining({ msg: 'the store has changed' }));

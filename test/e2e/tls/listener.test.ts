@@ -8,11 +8,10 @@ import { Authority } from '../../support/certificates.ts';
 import { send, withdraw } from '../../support/client.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
-import { payoutBody } from '../../support/payout.ts';
 import { closed } from '../../support/raw.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { ALPHA, codeOf, head, request, Wire } from '../../support/wire.ts';
+import { ALPHA, codeOf, head, Wire } from '../../support/wire.ts';
 
 const authority = new Authority();
 const files = authority.issue();
@@ -29,7 +28,6 @@ beforeAll(async () => {
 });
 afterAll(() => Promise.all([stack.close(), strict.close()]));
 
-const booked = () => stack.sandbox.ledger.transactions().length;
 const failed = (of: Stack, reason: string) =>
   metric(of.adminUrl, 'oncegate_tls_handshakes_failed_total', { reason });
 
@@ -48,25 +46,7 @@ async function shakenHands(options: ConnectionOptions): Promise<TLSSocket> {
   return socket.on('error', () => {});
 }
 
-const pay = (key: string, ...fields: string[]) =>
-  request(
-    'POST /v1/index.php',
-    [ALPHA, `x-service-idempotency: ${key}`, ...fields],
-    JSON.stringify(payoutBody(1)),
-  );
-
 describe('a merchant over TLS', () => {
-  test('pays once although the backend resets the connection after it has paid, and gets a replay', async () => {
-    const [lost, key, before] = [randomUUID(), randomUUID(), booked()];
-    const first = await withdraw(stack.url, { key: lost, ca, fault: 'execute-then-reset' });
-    const retry = await withdraw(stack.url, { key: lost, ca });
-    expect([first.status, codeOf(first), retry.status]).toEqual([502, 'outcome_unknown', 409]);
-    const paid = await withdraw(stack.url, { key, ca });
-    const again = await withdraw(stack.url, { key, ca });
-    expect([paid.status, again.headers['idempotent-replayed'], again.body]).toEqual([201, 'true', paid.body]);
-    expect(booked() - before).toBe(2);
-  });
-
   test('reaches the backend with X-Forwarded-Proto: https, whatever a client says that is no trusted proxy', async () => {
     const seen = async (fields: Record<string, string>) => {
       const headers = { Authorization: 'Bearer sk_sandbox_alpha', ...fields };
@@ -88,18 +68,6 @@ describe('a merchant over TLS', () => {
     await once(ws, 'open');
     ws.send('hello');
     expect(String((await once(ws, 'message'))[0])).toBe('hello');
-  });
-
-  test('who disconnects in the middle does not stop an execution', async () => {
-    const key = randomUUID();
-    const before = booked();
-    const wire = await Wire.open(stack.port, ca);
-    wire.write(pay(key, 'X-Sandbox-Fault: delay=200'));
-    await until(() => stack.sandbox.requests.ofKey(key) === 1);
-    wire.socket.destroy();
-    const retry = (await Wire.open(stack.port, ca)).write(pay(key));
-    expect((await retry.answer()).status).toBe(201);
-    expect(booked() - before).toBe(1);
   });
 });
 

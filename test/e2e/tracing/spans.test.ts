@@ -183,22 +183,6 @@ test('a duplicate that waits for another gateway has one step for that, however 
   ]);
 });
 
-test('a request without a key that queues for a slot', async () => {
-  const backend = await openHeldBackend();
-  const { stack, collector } = await openTraced({ upstream: { url: backend.url, maxConnections: 1 } });
-  const first = withdraw(stack.url);
-  await until(() => backend.requests.length === 1);
-  const second = withdraw(stack.url);
-  await until(async () => (await metric(stack.adminUrl, 'oncegate_upstream_slots_queued')) === 1);
-  backend.answerAll();
-  await first;
-  const { steps } = await collector.requestSpans(idOf(await second));
-  expect(resultsOf(steps).slice(1)).toEqual([
-    ['queue', 'slot'],
-    ['upstream', 201],
-  ]);
-});
-
 test('the backend gets the span of the step that sends to it, on every path', async () => {
   const { url, seen } = await openHeaderBackend();
   const { stack, collector } = await openTraced({ upstream: { url } });
@@ -253,18 +237,4 @@ test('a lookup and a probe of a secret key are traces of their own', async () =>
   const { server } = await collector.requestSpans(lost);
   expect(new Set([server.traceId, probed?.traceId, lookedUp?.traceId]).size).toBe(3);
   expect(collector.text).not.toContain(key);
-});
-
-test('exemplars name only traces that are recorded', async () => {
-  const exemplarsOf = async ({ stack }: Awaited<ReturnType<typeof openTraced>>) => {
-    const paid = idOf(await withdraw(stack.url, { key: randomUUID() }));
-    const { traceId } = await until(() => stack.log.find(({ requestId }) => requestId === paid));
-    const Accept = 'application/openmetrics-text;version=1.0.0';
-    const { body } = await send(stack.adminUrl, { path: '/metrics', headers: { Accept } });
-    const found = [...body.toString().matchAll(/# \{trace_id="([0-9a-f]{32})"\}/g)].map(([, id]) => id);
-    return { traceId, found: [...new Set(found)] };
-  };
-  const { traceId, found } = await exemplarsOf(await openTraced());
-  expect(found).toEqual([traceId]);
-  expect((await exemplarsOf(await openTraced({ tracing: { ratio: 0 } }))).found).toEqual([]);
 });

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { describe, expect, test } from 'vitest';
-import { send, withdraw } from '../../support/client.ts';
+import { withdraw } from '../../support/client.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, head, Wire } from '../../support/wire.ts';
@@ -171,12 +171,4 @@ describe.each([
       expect((await receive()).parents.join().slice(-2)).toBe(`0${ratio}`);
     }
   });
-});
-
-test('a refused request has a trace id in its log line too', async () => {
-  const { stack } = await openSeeing(undefined);
-  const answer = await send(stack.url, { path: '/v2/get_balance', headers: { traceparent: VALID } });
-  expect(answer.status).toBe(401);
-  const line = await until(() => stack.log.find(({ requestId }) => requestId === idOf(answer)));
-  expect(line.traceId).toBe(TRACE);
 });
