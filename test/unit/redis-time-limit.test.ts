@@ -4,7 +4,7 @@ import { Commands, scripts } from '../../src/store/redis/commands.ts';
 import { ScriptCommand } from '../../src/store/redis/script-command.ts';
 
 const LIMIT_MS = 30;
-const newCommand = () => new ScriptCommand('evalsha', 'sha', ['key'], []);
+const newCommand = () => new ScriptCommand('evalsha', ['sha', 1, 'key']);
 const endOf = (command: ScriptCommand) =>
   command.promise.then(
     () => 'answered',

@@ -69,14 +69,14 @@ function construct(location: Location, timeoutMs: number, clientTls?: ClientTls)
   if ('sentinels' in location) {
     const { name, nodes } = location.sentinels;
     return new Redis({
-      ...{ ...options, ...login, name, sentinels: nodes.map(addressOf), Connector: Sentinels },
+      ...{ ...options, ...login, name, sentinels: nodes.map(hostAndPort), Connector: Sentinels },
       // Without enableTLSForSentinelMode, ioredis connects to the master in plain text in spite of `tls`.
       ...{ tls: tls ? secure : undefined, enableTLSForSentinelMode: tls },
       sentinelTLS: nodes.some(isSecure) ? secure : undefined,
       sentinelRetryStrategy: retryAfterMs,
     });
   }
-  return new Cluster(location.cluster.map(addressOf), {
+  return new Cluster(location.cluster.map(hostAndPort), {
     lazyConnect: true,
     enableOfflineQueue: false,
     // With any other value ioredis sends a command again after its connection broke.
@@ -89,7 +89,7 @@ function construct(location: Location, timeoutMs: number, clientTls?: ClientTls)
 
 const isSecure = (url: string): boolean => url.startsWith('rediss:');
 
-function addressOf(url: string): { host: string; port: number } {
+function hostAndPort(url: string): { host: string; port: number } {
   const { hostname, port } = new URL(url);
   return { host: hostname, port: Number(port) || 6379 };
 }
@@ -221,3 +221,10 @@ export function reasonOf(error: NodeJS.ErrnoException & { lastNodeError?: NodeJS
   const { message, code } = error.lastNodeError ?? error;
   return message || String(code);
 }
+
+/** The client itself, or the masters of a cluster. */
+export const mastersOf = (client: RedisClient): Redis[] =>
+  client instanceof Redis ? [client] : client.nodes('master');
+
+/** As the client of a cluster names its nodes. */
+export const addressOf = ({ options }: Redis): string => `${options.host}:${options.port}`;

@@ -11,7 +11,7 @@ import {
   UnreadableMark,
   UnreadableRecord,
 } from '../contract.ts';
-import type { RedisClient } from './client.ts';
+import { addressOf, mastersOf, type RedisClient } from './client.ts';
 import { type Argument, ScriptCommand } from './script-command.ts';
 
 /** A Lua script, and the SHA-1 of its UTF-8 text, which EVALSHA takes. */
@@ -86,11 +86,13 @@ export class Commands {
   readonly waits: boolean;
   readonly #replicas: number;
   readonly #waitMs: number;
+  /** The next batch. */
   #pending: PendingWrite[] = [];
-  #isFlushing = false;
+  /** The end of the batch before it. */
+  #sent: Promise<void> = Promise.resolve();
   readonly #slot: number;
-  /** In place of a connection, each time when there is none: the next command opens one. */
-  #none: object | undefined;
+  /** In place of a connection, another one each time when there is none: the next command opens one. */
+  #none = {};
 
   /** @param watched a key on the master whose connection is watched */
   constructor(client: RedisClient, replicas: number, timeoutMs: number, watched: string) {
@@ -106,86 +108,68 @@ export class Commands {
     const { client } = this;
     if (client instanceof Redis) return client.stream;
     const address = client.slots[this.#slot]?.[0];
-    const node = client.nodes('master').find(({ options }) => `${options.host}:${options.port}` === address);
-    if (node) this.#none = undefined;
-    else this.#none ??= {};
+    const node = client.nodes('master').find((each) => addressOf(each) === address);
+    if (node) this.#none = {};
     return node ?? this.#none;
   }
 
   /** Runs a script whose effect no replica needs to acknowledge. Rejects with {@link StoreUnavailable}. */
   run<T>(script: Script, keys: string[], args: Argument[], read: (reply: Reply) => T): Promise<T> {
-    const refusal = this.#refusal();
-    if (refusal) return Promise.reject(refusal);
-    return this.#send(script, keys, args, false).then(read, (error: unknown) => {
-      if (!isUnknownScript(error)) throw failureOf(error);
-      return this.call(() => this.#send(script, keys, args, true)).then(read);
-    });
+    return this.#ask((inFull) => this.#send(script, keys, args, inFull), read);
   }
 
   /** Runs a script whose effect replicas must acknowledge, if the store waits for replicas. Rejects with {@link StoreUnavailable}. */
   write<T>(script: Script, keys: string[], args: Argument[], reading: Reading<T>): Promise<T> {
-    return this.waits
-      ? this.#writeAndWait(script, keys, args, reading)
-      : this.run(script, keys, args, reading.read);
+    const { read, mustLast, isWrite } = reading;
+    if (!this.waits) return this.run(script, keys, args, read);
+    return this.#ask(
+      (inFull) => this.#enqueue(() => this.#send(script, keys, args, inFull)),
+      async ({ reply, replicated }) => {
+        const answer = read(reply);
+        if (mustLast(answer) && !(await replicated)) throw new NotReplicated(isWrite(answer));
+        return answer;
+      },
+    );
   }
 
-  async #writeAndWait<T>(
-    script: Script,
-    keys: string[],
-    args: Argument[],
-    { read, mustLast, isWrite }: Reading<T>,
-  ): Promise<T> {
-    const ask = (inFull: boolean) => this.#enqueue(() => this.#send(script, keys, args, inFull));
-    const { reply, replicated } = await this.call(() =>
-      // In the next batch, because the WAIT of this one would not cover it.
-      ask(false).catch((error) => (isUnknownScript(error) ? ask(true) : Promise.reject(error))),
-    );
-    const answer = read(reply);
-    if (mustLast(answer) && !(await replicated)) throw new NotReplicated(isWrite(answer));
-    return answer;
+  /** Runs a command, and turns each failure into {@link StoreUnavailable}. {@link UnknownCursor} stays as it is. */
+  call<T>(command: () => Promise<T>): Promise<T> {
+    return this.#ask(command, (answer) => answer);
+  }
+
+  /** @param send called a second time if Redis does not know the script: in the next batch, because the first WAIT would not cover it */
+  #ask<A, T>(send: (inFull: boolean) => Promise<A>, read: (answer: A) => T | Promise<T>): Promise<T> {
+    const refusal = this.#refusal();
+    if (refusal) return Promise.reject(refusal);
+    return send(false).then(read, (error: Error) => {
+      if (!error.message.startsWith('NOSCRIPT')) throw failureOf(error);
+      return this.call(() => send(true)).then(read);
+    });
   }
 
   #enqueue(send: () => Promise<Reply>): Promise<Written> {
     return new Promise((resolve, reject) => {
-      this.#pending.push({ send, connection: this.connection, resolve, reject });
-      if (!this.#isFlushing) void this.#flush();
+      const isFirst = this.#pending.push({ send, connection: this.connection, resolve, reject }) === 1;
+      // All writes of this turn of the event loop share a batch.
+      if (isFirst) this.#sent = this.#sent.then(() => this.#sendBatch(this.#pending.splice(0)));
     });
   }
 
-  /** Runs a command, and turns each failure into {@link StoreUnavailable}. {@link UnknownCursor} stays as it is. */
-  async call<T>(command: () => Promise<T>): Promise<T> {
-    const refusal = this.#refusal();
-    if (refusal) throw refusal;
-    try {
-      return await command();
-    } catch (error) {
-      throw failureOf(error);
-    }
-  }
-
   #send({ lua, sha }: Script, keys: string[], args: Argument[], inFull: boolean): Promise<Reply> {
+    const rest = [keys.length, ...keys, ...args];
     // Redis computes the SHA-1 from the bytes of the text, so send UTF-8. ScriptCommand would encode a string as latin1.
     const command = inFull
-      ? new ScriptCommand('eval', Buffer.from(lua), keys, args)
-      : new ScriptCommand('evalsha', sha, keys, args);
+      ? new ScriptCommand('eval', [Buffer.from(lua), ...rest])
+      : new ScriptCommand('evalsha', [sha, ...rest]);
     return this.client.sendCommand(command) as Promise<Reply>;
   }
 
   /** Why no command can be sent now. */
   #refusal(): StoreUnavailable | undefined {
-    const { client } = this;
-    if (client.status !== 'ready') return refused('not connected');
-    if (client instanceof Redis ? isClogged(client) : client.nodes('master').some(isClogged))
+    if (this.client.status !== 'ready') return refused('not connected');
+    if (mastersOf(this.client).some(isClogged))
       return refused('too many commands are unsent, because it does not read them');
     return undefined;
-  }
-
-  async #flush(): Promise<void> {
-    this.#isFlushing = true;
-    // All writes of this turn of the event loop share a batch.
-    await Promise.resolve();
-    while (this.#pending.length > 0) await this.#sendBatch(this.#pending.splice(0));
-    this.#isFlushing = false;
   }
 
   async #sendBatch(asked: PendingWrite[]): Promise<void> {
@@ -211,9 +195,7 @@ export class Commands {
 
 const isClogged = ({ stream }: Redis): boolean => (stream?.writableLength ?? 0) > MOST_UNSENT_BYTES;
 
-const isUnknownScript = (error: unknown) => (error as Error).message.startsWith('NOSCRIPT');
-
-export const refused = (why: string) => new StoreUnavailable(`redis: ${why}`, { maybeWritten: false });
+const refused = (why: string) => new StoreUnavailable(`redis: ${why}`, { maybeWritten: false });
 
 /**
  * Errors that prove that a command had no effect: Redis checks for them at the start of a script, or at its first write.

@@ -13,20 +13,12 @@ export class ScriptCommand extends Command {
   /** When it is rejected, on the clock of `performance`. 0: it was not sent yet. */
   dueMs = 0;
 
-  /**
-   * @param script the SHA-1 for `evalsha`, the text for `eval`
-   * @param args strings are encoded as latin1
-   */
-  constructor(
-    name: 'evalsha' | 'eval',
-    script: string | Buffer,
-    keys: readonly string[],
-    args: readonly Argument[],
-  ) {
+  /** @param parts the SHA-1 of the script for `evalsha`, its text for `eval`; the number of keys, the keys, the arguments */
+  constructor(name: 'evalsha' | 'eval', parts: readonly Argument[]) {
     super(name, NO_ARGUMENTS, REPLY_AS_BYTES);
-    // The cluster client reads the keys from `args` to find their node.
-    this.args = [script, keys.length, ...keys];
-    this.encoded = encode(name, this.args as Argument[], args);
+    // The cluster client finds the node by the keys.
+    this.args = parts as Argument[];
+    this.encoded = encode(name, parts);
   }
 
   override toWritable(): Buffer {
@@ -37,9 +29,7 @@ export class ScriptCommand extends Command {
   override setTimeout(ms: number): void {
     if (this.dueMs > 0) return;
     this.dueMs = performance.now() + ms;
-    const unanswered = byLimit.get(ms) ?? [];
-    byLimit.set(ms, unanswered);
-    if (unanswered.push(this) === 1) checkLater(ms);
+    if (unanswered.push(this) === 1) checkLater();
   }
 }
 
@@ -51,26 +41,20 @@ const TEXT_BYTES = 512;
 
 /** The line that begins a part, behind the end of the part before it, by the part's length. */
 const HEADS = Array.from({ length: TEXT_BYTES + 1 }, (_, length) => `\r\n$${length}\r\n`);
-const headOf = (length: number): string => HEADS[length] ?? `\r\n$${length}\r\n`;
 
-/** Encodes a command in Redis' protocol. */
-function encode(name: string, start: readonly Argument[], args: readonly Argument[]): Buffer {
+function encode(name: string, parts: readonly Argument[]): Buffer {
   const long: [before: string, part: Buffer][] = [];
   let bytes = 0;
-  let text = `*${1 + start.length + args.length}${headOf(name.length)}${name}`;
-  for (const parts of [start, args]) {
-    for (const part of parts) {
-      if (typeof part === 'string') text += headOf(part.length) + part;
-      else if (typeof part === 'number') {
-        const digits = String(part);
-        text += headOf(digits.length) + digits;
-      } else if (part.length <= TEXT_BYTES) text += headOf(part.length) + part.toString('latin1');
-      else {
-        text += headOf(part.length);
-        bytes += text.length + part.length;
-        long.push([text, part]);
-        text = '';
-      }
+  let text = `*${1 + parts.length}${HEADS[name.length]}${name}`;
+  for (const each of parts) {
+    const part = typeof each === 'number' ? String(each) : each;
+    text += HEADS[part.length] ?? `\r\n$${part.length}\r\n`;
+    if (typeof part === 'string') text += part;
+    else if (part.length <= TEXT_BYTES) text += part.toString('latin1');
+    else {
+      bytes += text.length + part.length;
+      long.push([text, part]);
+      text = '';
     }
   }
   text += '\r\n';
@@ -84,23 +68,21 @@ function encode(name: string, start: readonly Argument[], args: readonly Argumen
   return encoded;
 }
 
-/** By time limit in milliseconds, the commands that had no answer when they were last looked at. */
-const byLimit = new Map<number, ScriptCommand[]>();
+const CHECK_EVERY_MS = 10;
 
-/** One timer for all commands with the same limit rejects those that have no answer in time. */
-function checkLater(limitMs: number): void {
-  setTimeout(() => afterReading(() => check(limitMs)), Math.min(limitMs / 20, 10));
+/** The commands that had no answer when they were last looked at. */
+let unanswered: ScriptCommand[] = [];
+
+function checkLater(): void {
+  setTimeout(() => afterReading(check), CHECK_EVERY_MS);
 }
 
-function check(limitMs: number): void {
+/** One timer for all commands rejects those that have no answer in time. */
+function check(): void {
   const nowMs = performance.now();
-  const left = byLimit.get(limitMs)?.filter((command) => {
+  unanswered = unanswered.filter((command) => {
     if (!command.isSettled && command.dueMs <= nowMs) command.reject(new Error('Command timed out'));
     return !command.isSettled;
   });
-  if (!left?.length) byLimit.delete(limitMs);
-  else {
-    byLimit.set(limitMs, left);
-    checkLater(limitMs);
-  }
+  if (unanswered.length > 0) checkLater();
 }
