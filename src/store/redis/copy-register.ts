@@ -5,8 +5,9 @@ import { AUDIT_RETENTION_MS, type AuditRecord } from '../contract.ts';
 import type { CopyMark, CopyRegister, FoundMark } from '../register.ts';
 import { decodeCopyMark, encodeCopyMark } from '../register.ts';
 import { encodeAudit } from './audit.ts';
-import { auditOf, idOf, type Reading, scripts } from './commands.ts';
-import { mastersOf } from './operators.ts';
+import { mastersOf } from './client.ts';
+import { auditOf, type Reading, scripts } from './commands.ts';
+import { scanAll } from './operators.ts';
 import { type RedisOptions, RedisRegister } from './register.ts';
 
 const KEYS_PER_SCAN = 1000;
@@ -44,7 +45,7 @@ export class RedisCopyRegister implements CopyRegister {
 
   async servers(): Promise<string> {
     const { commands } = this.register;
-    const servers = [...mastersOf(commands.client).values()].map(async (node) => {
+    const servers = mastersOf(commands.client).map(async (node) => {
       const [, runId] = /^run_id:(\w+)/m.exec(await node.info('server')) ?? [];
       const nodes = commands.client instanceof Cluster ? await node.cluster('NODES') : '';
       const [own = ''] = /^.*\bmyself\b.*$/m.exec(String(nodes)) ?? [];
@@ -55,19 +56,8 @@ export class RedisCopyRegister implements CopyRegister {
     return (await commands.call(() => Promise.all(servers))).join('\n');
   }
 
-  async *scan() {
-    const { commands, names } = this.register;
-    for (const node of mastersOf(commands.client).values())
-      for (let cursor = '', keys: string[] = []; cursor !== '0'; ) {
-        const from = cursor || '0';
-        [cursor, keys] = await commands.call(() =>
-          node.scan(from, 'MATCH', names.pattern, 'COUNT', KEYS_PER_SCAN),
-        );
-        yield keys.flatMap((key) => {
-          const [, id, audit] = /\}:([\w-]{43})(:audit)?$/.exec(key) ?? [];
-          return id ? { id: idOf(id), kind: audit ? ('audit' as const) : ('record' as const) } : [];
-        });
-      }
+  scan() {
+    return scanAll(this.register, KEYS_PER_SCAN);
   }
 
   async putAudit(id: Scope, audit: readonly AuditRecord[]): Promise<void> {

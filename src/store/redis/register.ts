@@ -255,16 +255,16 @@ export class RedisRegister implements Register {
   }
 
   list(query: { open: boolean; limit: number; cursor?: string | undefined }): Promise<Page> {
-    return this.commands.call(() => listRecords(this.#access, query));
+    return this.commands.call(() => listRecords(this, query));
   }
 
   countOpen(options: { executingSinceMs: number; signal?: AbortSignal | undefined }): Promise<OpenCount> {
-    return this.commands.call(() => countOpen(this.#access, options));
+    return this.commands.call(() => countOpen(this, options));
   }
 
   /** Rebuilds the index of open records from all records, in small steps. `report` gets how many keys were read. */
   repairIndex(report: (keys: number) => void): Promise<void> {
-    return this.commands.call(() => repairIndex(this.#access, report));
+    return this.commands.call(() => repairIndex(this, report));
   }
 
   async audit(id: Scope): Promise<AuditRecord[]> {
@@ -328,10 +328,6 @@ export class RedisRegister implements Register {
     if (reply instanceof Buffer) return { record: decodeRecord(reply), expiresInMs: 0, isLeased: false };
     const [bytes, expiresInMs, leases] = reply as [Buffer, number, number];
     return { record: decodeRecord(bytes), expiresInMs, isLeased: this.isLeased ? undefined : leases > 0 };
-  }
-
-  get #access() {
-    return { commands: this.commands, names: this.names, hasLockNodes: this.isLeased !== undefined };
   }
 }
 
