@@ -83,7 +83,7 @@ export const embeddingGuards: readonly Guard[] = [
   ],
   [
     'a key is forgotten after a day although its merchant was told that the outcome is unknown',
-    ['src/idempotency/record-writer.ts', 'complete', 'exchange.isLate === true', 'false'],
+    ['src/idempotency/execution.ts', '#completing', 'exchange.isLate === true', 'false'],
     [
       'e2e/embedding/handlers',
       'answers 504 when the handler takes long, and stores its response when it ends',

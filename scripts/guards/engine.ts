@@ -6,7 +6,6 @@ const EXECUTION = 'src/idempotency/execution.ts';
 const LEASE = 'src/idempotency/lease.ts';
 const LOOKUPS = 'src/doubts/lookups.ts';
 const OUTCOME = 'src/idempotency/outcome.ts';
-const WRITER = 'src/idempotency/record-writer.ts';
 
 /** An owner that was paused sends nothing once its key may belong to another request. */
 export const fenceGuards: readonly Guard[] = [
@@ -66,7 +65,7 @@ export const engineGuards: readonly Guard[] = [
   ],
   [
     'a start that had no answer is not taken back',
-    [EXECUTION, 'start', 'this.#writer.takeBack(execution)', 'void execution'],
+    [EXECUTION, 'start', 'this.#takeBack(execution)', 'void execution'],
     ['engine/store-faults', 'at the start, after the write, nothing runs, and the key is soon free again'],
   ],
   [
@@ -91,12 +90,12 @@ export const engineGuards: readonly Guard[] = [
   ],
   [
     'a response is sent before it is stored',
-    [EXECUTION, 'run', 'await write()', "(void write(), 'ok')"],
+    [EXECUTION, 'run', 'await completing.write()', "(void completing.write(), 'ok')"],
     ['engine/store-faults', 'before the complete is written, the response waits for the store'],
   ],
   [
     'a complete that fails is not repeated',
-    [WRITER, 'repeatComplete', 'this.#pending.add(', 'Promise.race([], '],
+    [EXECUTION, '#repeatComplete', 'this.#repeat(write)', 'Promise.race([])'],
     ['engine/store-faults', 'and the key is completed when the store is back'],
   ],
   [
@@ -163,7 +162,7 @@ export const executionGuards: readonly Guard[] = [
   ],
   [
     'a second request that is told to wait for the first one completes the key',
-    [EXECUTION, 'decideFor', 'STILL_RUNS.includes(statusOf(exchange))', 'false'],
+    [OUTCOME, 'decideFor', 'STILL_RUNS.includes(statusOf(exchange))', 'false'],
     ['engine/retry', 'a second request that is told that the first one still runs leaves the key in doubt'],
   ],
   [

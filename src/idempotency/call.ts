@@ -1,20 +1,24 @@
-import type { Fingerprint, Scope } from '../lib/brands.ts';
 import type { BackendResponse, Exchange } from '../lib/exchange.ts';
 import type { Spans } from '../lib/trace.ts';
-import type { Decision, StatusPolicy } from './outcome.ts';
-import type { AnswerDigest } from './record-writer.ts';
+import type { Execution } from '../store/contract.ts';
+import type { AnswerDigest, Decision, StatusPolicy } from './outcome.ts';
+
+export interface EngineOptions {
+  /** How long the lease lives without being renewed. */
+  leaseMs: number;
+  /** Writes are repeated for this long at most: the record has expired by then. */
+  inDoubtRetentionMs: number;
+  /** How long a merchant waits for the response while the store does not acknowledge it. */
+  completeRetryMs: number;
+  /** Duplicates that may wait at once; one more is answered `in_flight`. */
+  maxWaiters: number;
+}
 
 /** What happens when a merchant retries with a key in doubt; see the option `inDoubt`. */
 export type InDoubtPolicy = 'hold' | 'retry' | 'lookup';
 
 /** One request with an idempotency key. */
-export interface Call {
-  scope: Scope;
-  fingerprint: Fingerprint;
-  merchant: string;
-  operation: string;
-  key: string;
-  requestId: string;
+export interface Call extends Omit<Execution, 'token' | 'memory'> {
   /** How long to wait for another request with this key. Milliseconds; 0: not at all. */
   waitMs: number;
   /** Of the log. Undefined: the request has no trace. */

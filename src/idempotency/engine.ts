@@ -4,15 +4,10 @@ import { type Clock, within } from '../lib/clock.ts';
 import type { Slot, SlotSource } from '../lib/exchange.ts';
 import { Roster, Tally } from '../lib/roster.ts';
 import type { Step } from '../lib/trace.ts';
-import type { Call, EngineObserver, Result } from './call.ts';
+import type { Call, EngineObserver, EngineOptions, Result } from './call.ts';
 import { Duplicates, type Lead } from './duplicates.ts';
-import { type ExecutionOptions, Executions, type Found, type Started } from './execution.ts';
+import { Executions, type Found, type Started } from './execution.ts';
 import { WriteGate } from './write-gate.ts';
-
-export interface EngineOptions extends ExecutionOptions {
-  /** Duplicates that may wait at once; one more is answered `in_flight`. */
-  maxWaiters: number;
-}
 
 const REFUSES = 'the store refuses writes';
 const FIRST_POLL_MS = 25;

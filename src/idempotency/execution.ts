@@ -1,7 +1,8 @@
 import type { DoubtLookups } from '../doubts/lookups.ts';
 import type { Store } from '../ledger/ledger.ts';
-import type { Clock } from '../lib/clock.ts';
-import { type Exchange, releaseAfter, type Slot } from '../lib/exchange.ts';
+import type { Scope } from '../lib/brands.ts';
+import { type Clock, within } from '../lib/clock.ts';
+import { type Completion, type Exchange, releaseAfter, type Slot } from '../lib/exchange.ts';
 import { newToken } from '../lib/random.ts';
 import { Tally } from '../lib/roster.ts';
 import {
@@ -11,19 +12,11 @@ import {
   StoreUnavailable,
   UnreadableRecord,
 } from '../store/contract.ts';
-import type { Call, EngineObserver, Result } from './call.ts';
+import type { Call, EngineObserver, EngineOptions, Result } from './call.ts';
 import { fenceFrom, Renewals } from './lease.ts';
-import { completionOf, type Decision, decide, statusOf } from './outcome.ts';
-import { RecordWriter } from './record-writer.ts';
+import { type AnswerDigest, causeOf, completionOf, decideFor, digestOf } from './outcome.ts';
+import { PendingWrites } from './pending-writes.ts';
 import type { WriteGate } from './write-gate.ts';
-
-export interface ExecutionOptions {
-  /** How long the lease lives without being renewed. */
-  leaseMs: number;
-  inDoubtRetentionMs: number;
-  /** How long a merchant waits for the response while the store does not acknowledge it. */
-  completeRetryMs: number;
-}
 
 /** This request owns the scope and has a slot. It may be sent while `maySend` returns true. */
 export interface Started {
@@ -33,6 +26,11 @@ export interface Started {
   maySend: () => boolean;
   /** An earlier request with this key may have been executed (`inDoubt: retry`). */
   again: boolean;
+}
+
+interface Completing {
+  write(): Promise<Fenced>;
+  ended(answer: Fenced | undefined): void;
 }
 
 export type NotStarted = Extract<Result, { kind: 'store_unavailable' | 'overloaded' | 'closing' }>;
@@ -54,23 +52,23 @@ export interface ExecutionParts {
  */
 export class Executions {
   readonly #store: Store;
-  readonly #leaseMs: number;
+  readonly #options: EngineOptions;
   readonly #observer: EngineObserver;
   readonly #clock: Clock;
   readonly #gate: WriteGate;
   readonly #lookups: DoubtLookups | undefined;
-  readonly #writer: RecordWriter;
+  readonly #pending: PendingWrites;
   readonly #renewals: Renewals;
   readonly #running = new Tally();
 
-  constructor(options: ExecutionOptions, { store, observer, clock, gate, lookups }: ExecutionParts) {
+  constructor(options: EngineOptions, { store, observer, clock, gate, lookups }: ExecutionParts) {
     this.#store = store;
-    this.#leaseMs = options.leaseMs;
+    this.#options = options;
     this.#observer = observer;
     this.#clock = clock;
     this.#gate = gate;
     this.#lookups = lookups;
-    this.#writer = new RecordWriter(store, options, observer, clock);
+    this.#pending = new PendingWrites(clock);
     this.#renewals = new Renewals(store, options.leaseMs, observer, clock);
   }
 
@@ -80,13 +78,13 @@ export class Executions {
 
   /** Writes that are repeated because the store has not answered. */
   get pendingWrites(): number {
-    return this.#writer.pendingWrites;
+    return this.#pending.count;
   }
 
   /** Creates the record. The fence counts from before the store's command. Releases the slot unless the call has started. */
   async start(call: Call, slot: Slot): Promise<Found> {
     const execution = executionOf(call);
-    const maySend = fenceFrom(this.#clock, this.#leaseMs);
+    const maySend = fenceFrom(this.#clock, this.#options.leaseMs);
     const step = call.spans?.begin('start');
     try {
       const answer = await this.#store.start(execution);
@@ -104,7 +102,7 @@ export class Executions {
       if (cause instanceof UnreadableRecord) this.#gate.notTried();
       else this.#gate.failed();
       if (!isMaybeWritten(cause)) return await this.readInstead(call, cause);
-      this.#writer.takeBack(execution);
+      this.#takeBack(execution);
       return { kind: 'store_unavailable', cause };
     }
   }
@@ -112,7 +110,7 @@ export class Executions {
   /** Makes this call the owner of a record in doubt. It is then sent a second time. */
   async restart(call: Call, slot: Slot): Promise<Found> {
     const execution = executionOf(call);
-    const maySend = fenceFrom(this.#clock, this.#leaseMs);
+    const maySend = fenceFrom(this.#clock, this.#options.leaseMs);
     const step = call.spans?.begin('restart');
     try {
       const answer = await this.#store.restart(execution);
@@ -126,7 +124,7 @@ export class Executions {
     } catch (cause) {
       step?.end('failed', errorOf(cause));
       slot.release();
-      if (isMaybeWritten(cause)) this.#writer.takeBack(execution);
+      if (isMaybeWritten(cause)) this.#takeBack(execution);
       return { kind: 'store_unavailable', cause };
     }
   }
@@ -144,28 +142,24 @@ export class Executions {
         exchange = brokenRun(error);
       }
       releaseAfter(slot, exchange);
-      const decision = decideFor(call, exchange, again);
+      const decision = decideFor(call.statuses, exchange, again);
       if (decision === 'complete') {
-        const completion = completionOf(exchange);
-        const write = () => this.#writer.complete(execution, completion, exchange);
+        const completing = this.#completing(call, execution, exchange, stopRenewing);
         const step = call.spans?.begin('complete');
-        let stored: Fenced | undefined;
-        let cause: unknown;
+        let answer: Fenced | 'late';
         try {
-          stored = await write();
-        } catch (error) {
-          cause = error;
+          answer = await completing.write();
+          completing.ended(answer);
+        } catch (cause) {
+          answer = await this.#repeatComplete(call, completing, cause);
         }
-        if (stored) this.#writer.completed(call, completion, stored, stopRenewing);
-        const answer =
-          stored ?? (await this.#writer.repeatComplete(call, completion, write, stopRenewing, cause));
         step?.end(answer, answer === 'late' ? 'store_unavailable' : undefined);
         if (answer === 'stale') return await this.#superseded(call, exchange);
         return { kind: 'executed', exchange, decision, stored: answer === 'ok' };
       }
       stopRenewing();
       const step = call.spans?.begin(decision === 'release' ? 'release' : 'mark_in_doubt');
-      if (decision === 'release') await this.#writer.release(call, execution);
+      if (decision === 'release') await this.#release(call, execution);
       else await this.#leaveInDoubt(call, execution, exchange);
       step?.end('ended');
       if (exchange.kind === 'unknown')
@@ -193,7 +187,74 @@ export class Executions {
   /** Undoes a start or a restart under which nothing was sent. */
   takeBack({ execution, slot }: Started): void {
     slot.release();
-    this.#writer.takeBack(execution);
+    this.#takeBack(execution);
+  }
+
+  /** A start or restart had no answer, or nothing was sent under it. */
+  #takeBack(execution: Execution): void {
+    void this.#repeat(() => this.#store.takeBack(execution));
+  }
+
+  /**
+   * How to store what the exchange ended with, as often as needed, and what to do when the store has answered or the write was given
+   * up (undefined). A merchant that was told `outcome_unknown` may retry for `inDoubtRetentionMs`, so the record is then kept for as
+   * long as one that was in doubt.
+   */
+  #completing(call: Call, execution: Execution, exchange: Exchange, stopRenewing = () => {}): Completing {
+    const completion = completionOf(exchange);
+    const wasTold = 'isLate' in exchange && exchange.isLate === true;
+    return {
+      write: () => this.#store.complete(execution, completion, wasTold),
+      ended: (answer: Fenced | undefined) => {
+        stopRenewing();
+        if (answer === undefined) this.#observer.completeGivenUp(call);
+        if (answer === 'stale') void this.#refused(call, completion);
+      },
+    };
+  }
+
+  /**
+   * Stores a response after a first attempt has failed. `late`: the store did not answer within `completeRetryMs`; the write is
+   * repeated in the background.
+   */
+  async #repeatComplete(call: Call, { write, ended }: Completing, cause: unknown): Promise<Fenced | 'late'> {
+    const repeated = this.#repeat(write);
+    void repeated.then(ended);
+    const answer = await within(repeated, this.#options.completeRetryMs);
+    if (answer !== undefined) return answer;
+    this.#observer.completeLate(call, cause);
+    return 'late';
+  }
+
+  #repeat(write: () => Promise<Fenced>): Promise<Fenced | undefined> {
+    return this.#pending.add(write, this.#options.inDoubtRetentionMs);
+  }
+
+  /** The result of this execution was refused: the key has another one by now. */
+  async #refused(call: Call, completion: Completion): Promise<void> {
+    this.#observer.stale('complete', call);
+    this.#observer.lateAnswer(call, digestOf(completion), await this.#digestOfStored(call.scope));
+  }
+
+  /** What the store holds for a scope at this moment. Never throws. */
+  async #digestOfStored(scope: Scope): Promise<AnswerDigest> {
+    try {
+      const record = await this.#store.get(scope);
+      if (!record) return { state: 'absent' };
+      return record.completion ? digestOf(record.completion) : { state: record.state };
+    } catch {
+      return { state: 'unreadable' };
+    }
+  }
+
+  /** The backend surely did not execute. */
+  async #release(call: Call, execution: Execution): Promise<void> {
+    try {
+      const answer = await this.#store.release(execution);
+      if (answer === 'stale') this.#observer.stale('release', call);
+    } catch {
+      void this.#repeat(() => this.#store.release(execution));
+    }
   }
 
   async #leaveInDoubt(call: Call, execution: Execution, exchange: Exchange): Promise<void> {
@@ -201,17 +262,17 @@ export class Executions {
     if (exchange.kind === 'unknown')
       this.#observer.inDoubt(call, exchange.timedOut ? 'timeout' : 'connection', cause);
     else if (exchange.kind !== 'not_sent') this.#observer.inDoubt(call, 'status', cause);
-    await this.#writer.markInDoubt(call, execution, cause.slice(0, MAX_CAUSE));
+    // A failed write is not repeated: once the lease lapses, the key is in doubt.
+    const answer = await this.#store.markInDoubt(execution, cause.slice(0, MAX_CAUSE)).catch(() => 'ok');
+    if (answer === 'stale') this.#observer.stale('in_doubt', call);
     if (call.inDoubt === 'lookup') this.#lookups?.lookUpLater(call, execution.token);
   }
 
   /** An execution in doubt has ended after all. Its result completes the key, unless somebody has resolved it. */
   async #heal(call: Call, execution: Execution, exchange: Exchange, again: boolean): Promise<void> {
     if (exchange.kind === 'oversize') exchange.body.destroy();
-    if (decideFor(call, exchange, again) !== 'complete') return;
-    const completion = completionOf(exchange);
-    const write = () => this.#writer.complete(execution, completion, exchange);
-    await this.#writer.repeatComplete(call, completion, write, () => {}, undefined);
+    if (decideFor(call.statuses, exchange, again) !== 'complete') return;
+    await this.#repeatComplete(call, this.#completing(call, execution, exchange), undefined);
   }
 
   /** Another execution or an operator has replaced the token: the merchant gets what is stored, or `outcome_unknown`. */
@@ -253,7 +314,7 @@ export class Executions {
    * the writes that are pending then.
    */
   async close(ms: number): Promise<void> {
-    await this.#writer.close(ms);
+    await this.#pending.close(ms);
     this.#renewals.close();
   }
 }
@@ -265,6 +326,9 @@ export function executionOf(call: Omit<Execution, 'token'>): Execution {
   return { scope, token, memory: undefined, fingerprint, merchant, operation, key, requestId };
 }
 
+/** Longest cause of a doubt that a record holds. */
+const MAX_CAUSE = 255;
+
 /** For traces: why the store did not answer. */
 const errorOf = (cause: unknown): string => (cause instanceof Error ? cause.name : 'unknown');
 
@@ -272,28 +336,6 @@ const isMaybeWritten = (cause: unknown): boolean =>
   !(cause instanceof StoreUnavailable) || cause.maybeWritten;
 
 const NOT_OWNER: Exchange = { kind: 'not_sent', reason: 'the key may have another owner' };
-
-/** With these an idempotent backend says that the first request still runs. */
-const STILL_RUNS = [409, 425];
-
-/**
- * After a restart nothing is released, because the first request may have been executed even if the second was not. For the
- * same reason an answer that may be about the first request, which still runs, does not complete the key.
- */
-function decideFor({ statuses }: Call, exchange: Exchange, again: boolean): Decision {
-  const decision = decide(exchange, statuses);
-  if (!again) return decision;
-  return decision === 'release' || STILL_RUNS.includes(statusOf(exchange)) ? 'in_doubt' : decision;
-}
-
-/** Longest cause of a doubt that a record holds. */
-const MAX_CAUSE = 255;
-
-/** Why it is unknown whether the backend executed, for people. */
-function causeOf(exchange: Exchange): string {
-  if (exchange.kind === 'unknown' || exchange.kind === 'not_sent') return exchange.reason;
-  return exchange.said === 'unknown' ? 'the handler said so' : `status ${statusOf(exchange)}`;
-}
 
 /** If `run` throws, it is unknown whether the request was sent. */
 const brokenRun = (error: unknown): Exchange => ({

@@ -1,5 +1,7 @@
+import { createHash } from 'node:crypto';
 import type { Completion, Exchange } from '../lib/exchange.ts';
 import { executedBehind } from '../lib/problem.ts';
+import type { IdempotencyRecord } from '../store/contract.ts';
 
 /** What becomes of the key. */
 export type Decision = 'complete' | 'release' | 'in_doubt';
@@ -42,4 +44,39 @@ export function completionOf(exchange: Exchange): Completion {
   if (exchange.kind === 'complete') return { kind: 'response', response: exchange.response };
   if (exchange.kind === 'oversize') return { kind: 'tombstone', status: exchange.status };
   throw new TypeError(`an exchange of kind ${exchange.kind} cannot complete a record`);
+}
+
+/** With these an idempotent backend says that the first request still runs. */
+const STILL_RUNS = [409, 425];
+
+/**
+ * After a restart nothing is released, because the first request may have been executed even if the second was not. For the
+ * same reason an answer that may be about the first request, which still runs, does not complete the key.
+ */
+export function decideFor(statuses: StatusPolicy, exchange: Exchange, again: boolean): Decision {
+  const decision = decide(exchange, statuses);
+  if (!again) return decision;
+  return decision === 'release' || STILL_RUNS.includes(statusOf(exchange)) ? 'in_doubt' : decision;
+}
+
+/** Why it is unknown whether the backend executed, for people. May be longer than a record holds. */
+export function causeOf(exchange: Exchange): string {
+  if (exchange.kind === 'unknown' || exchange.kind === 'not_sent') return exchange.reason;
+  return exchange.said === 'unknown' ? 'the handler said so' : `status ${statusOf(exchange)}`;
+}
+
+/** A result for the log: enough to distinguish two results, and nothing of their content. */
+export interface AnswerDigest {
+  state: IdempotencyRecord['state'] | 'absent' | 'unreadable';
+  status?: number;
+  bodyBytes?: number;
+  /** The first 16 hexadecimal digits of the digest. */
+  bodySha256?: string;
+}
+
+export function digestOf(completion: Completion): AnswerDigest {
+  if (completion.kind === 'tombstone') return { state: 'completed', status: completion.status };
+  const { status, body } = completion.response;
+  const bodySha256 = createHash('sha256').update(body).digest('hex').slice(0, 16);
+  return { state: 'completed', status, bodyBytes: body.length, bodySha256 };
 }

@@ -2,8 +2,14 @@ import { randomUUID } from 'node:crypto';
 import { afterAll } from 'vitest';
 import { type SlotOptions, Slots } from '../../src/backend/slots.ts';
 import type { DoubtLookups } from '../../src/doubts/lookups.ts';
-import type { Call, EngineObserver, InDoubtPolicy, Result } from '../../src/idempotency/call.ts';
-import { Engine, type EngineOptions } from '../../src/idempotency/engine.ts';
+import type {
+  Call,
+  EngineObserver,
+  EngineOptions,
+  InDoubtPolicy,
+  Result,
+} from '../../src/idempotency/call.ts';
+import { Engine } from '../../src/idempotency/engine.ts';
 import type { Store } from '../../src/ledger/ledger.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import type { BackendResponse, Exchange } from '../../src/lib/exchange.ts';
