@@ -10,8 +10,8 @@ import { fileURLToPath } from 'node:url';
 import { configSchema } from '../src/config/schema.ts';
 import { problem, problemCodes } from '../src/lib/problem.ts';
 import { CATALOGUE, type Definition } from '../src/telemetry/catalogue.ts';
-import { LOG_EVENTS } from '../src/telemetry/log-events.ts';
 import { optionPaths, pathsIn } from '../test/support/option-paths.ts';
+import { LOG_EVENTS } from './generate/log-events.ts';
 
 export const INTERFACES = fileURLToPath(new URL('../docs/interfaces.json', import.meta.url));
 const ROOT = fileURLToPath(new URL('..', import.meta.url));

@@ -1,5 +1,5 @@
 import type * as z from 'zod';
-import { LOG_EVENTS } from '../../src/telemetry/log-events.ts';
+import { LOG_EVENTS } from './log-events.ts';
 
 const TABLE = /(?<=<!-- npm run generate writes this table -->\n).*?(?=\n<!-- end of the table -->)/s;
 

@@ -1,5 +1,5 @@
 import { afterAll, expect } from 'vitest';
-import { logLine } from '../../src/telemetry/log-events.ts';
+import { logLine } from '../../scripts/generate/log-events.ts';
 
 /** The sandbox's secret keys, those of tests, and those that `oncegate keys issue` makes. */
 const SECRET = /\b(?:sk_(?:sandbox|test|live)_\w|og_(?:live|test)_\w)/;

@@ -3,7 +3,7 @@ import * as units from '@grafana/grafana-foundation-sdk/units';
 import { describe, expect, it } from 'vitest';
 import { textsOf } from '../../../grafana/generate.ts';
 import { added, availability, FAILED, OBJECTIVES, SERVED } from '../../../grafana/source/objectives.ts';
-import { LOG_EVENTS } from '../../../src/telemetry/log-events.ts';
+import { LOG_EVENTS } from '../../../scripts/generate/log-events.ts';
 import { anchorsOf } from '../../support/anchors.ts';
 import { parsedConfig } from '../../support/config.ts';
 import { eachRow } from '../../support/each-row.ts';

@@ -1,5 +1,5 @@
 import * as z from 'zod';
-import { OUTCOMES, WOULD } from './catalogue.ts';
+import { OUTCOMES, WOULD } from '../../src/telemetry/catalogue.ts';
 
 type Level = 'fatal' | 'error' | 'warn' | 'info' | 'debug';
 
