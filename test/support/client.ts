@@ -83,3 +83,5 @@ export function withdraw(url: string, options: Withdrawal = {}): Promise<TestAns
     ...(ca ? { ca } : {}),
   });
 }
+
+export const isReplay = ({ headers }: TestAnswer): boolean => headers['idempotent-replayed'] === 'true';

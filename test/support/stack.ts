@@ -1,6 +1,7 @@
 import type { IncomingMessage } from 'node:http';
 import { Writable } from 'node:stream';
 import { pino } from 'pino';
+import { onTestFinished } from 'vitest';
 import { openAdminPort } from '../../src/gateway/admin-port.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { listen } from '../../src/gateway/http-server.ts';
@@ -95,6 +96,20 @@ export async function openStack(
     await sandbox.close();
     throw error;
   }
+}
+
+/** A stack that is closed after the test. */
+export async function stackForTest(...how: Parameters<typeof openStack>): Promise<Stack> {
+  const stack = await openStack(...how);
+  onTestFinished(() => stack.close());
+  return stack;
+}
+
+/** A gateway that is shut down after the test. */
+export async function gatewayForTest(...how: Parameters<typeof openGateway>): Promise<TestGateway> {
+  const gateway = await openGateway(...how);
+  onTestFinished(() => gateway.shutdown());
+  return gateway;
 }
 
 /** A gateway in front of a backend other than the sandbox, while `use` runs. */

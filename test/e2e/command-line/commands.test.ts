@@ -99,20 +99,13 @@ describe('the command line', () => {
 
 describe('a command with a broken configuration', () => {
   const UPSTREAM = 'upstream: { url: "http://127.0.0.1:9" }\n';
-  const TOKEN_FROM_ENVIRONMENT = 'admin: { token: "$' + '{ADMIN_TOKEN}" }';
   const cases: [text: string, ...lines: RegExp[]][] = [
     [
       `${UPSTREAM}listen: { port: high }\nlimts: 2\n`,
       /^oncegate: listen\.port: "high" is not allowed: ./,
       /^oncegate: limts: is not an option; is it limits\? \(line 3, column 1\)$/,
     ],
-    [`${UPSTREAM}${TOKEN_FROM_ENVIRONMENT}`, /^oncegate: the environment has no ADMIN_TOKEN$/],
     [`${UPSTREAM}admin: { token: *${SECRET} }`, /^oncegate: is not valid YAML: ./],
-    [`upstream: "http://user:${SECRET}@a"`, /^oncegate: upstream: ./],
-    [
-      `${UPSTREAM}admin: { host: 0.0.0.0 }`,
-      /^oncegate: admin\.token: is required when admin\.host is not a loopback ./,
-    ],
   ];
 
   it.each(['serve', 'check', 'start'])('exits with 78 and a line for each mistake: %s', async (command) => {

@@ -1,11 +1,11 @@
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { expect, it, onTestFinished } from 'vitest';
+import { expect, it } from 'vitest';
 import { stringify } from 'yaml';
 import { send, withdraw } from '../../support/client.ts';
 import { type CommandOptions, expectPlain, newFolder, run } from '../../support/command.ts';
 import { testConfig } from '../../support/config.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForTest } from '../../support/stack.ts';
 import { keys, newKey, PEPPER } from './key-commands.ts';
 
 const newPath = () => join(newFolder(), 'keys.yaml');
@@ -42,8 +42,7 @@ it('keys hash prints a line with which a gateway accepts the key', async () => {
     path,
     `merchants:\n  - code: M-BRAVO\n    keys:\n      ${bravo}  - code: M-ALPHA\n    keys:\n      ${alpha}`,
   );
-  const stack = await openStack({ auth: { pepper: PEPPER, keys: { source: 'file', path } } });
-  onTestFinished(() => stack.close());
+  const stack = await stackForTest({ auth: { pepper: PEPPER, keys: { source: 'file', path } } });
   const balance = (secret: string) =>
     send(stack.url, { path: '/v2/get_balance', headers: { Authorization: `Bearer ${secret}` } });
   const read = await balance('sk_sandbox_bravo');

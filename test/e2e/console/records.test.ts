@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
 import type { ConsoleProblem, DoubtsPage, FoundRecord, StoredBody } from '../../../src/console/contract.ts';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { withdraw } from '../../support/client.ts';
@@ -16,20 +16,15 @@ import { openGateway, openStack, type Stack } from '../../support/stack.ts';
 const LEASE_MS = 1500;
 const ENCRYPTION = { keys: [{ id: 'e1', secret: 'ab'.repeat(32) }] };
 
-let stack: Stack;
-let admin: TestBrowser;
-let support: TestBrowser;
-beforeAll(async () => {
-  stack = await openStack({
-    admin: consoleOptions,
-    lock: { leaseMs: LEASE_MS },
-    upstream: { connectTimeoutMs: 500 },
-    idempotency: { maxStoredBytes: 1_500_000 },
-    store: { kind: 'sqlite', encryption: ENCRYPTION },
-  });
-  admin = await loggedIn(stack.adminUrl);
-  support = await loggedIn(stack.adminUrl, SUPPORT_TOKEN);
+const stack = await openStack({
+  admin: consoleOptions,
+  lock: { leaseMs: LEASE_MS },
+  upstream: { connectTimeoutMs: 500 },
+  idempotency: { maxStoredBytes: 1_500_000 },
+  store: { kind: 'sqlite', encryption: ENCRYPTION },
 });
+const admin = await loggedIn(stack.adminUrl);
+const support = await loggedIn(stack.adminUrl, SUPPORT_TOKEN);
 afterAll(() => stack.close());
 
 const find = (browser: TestBrowser, key: string) =>

@@ -1,13 +1,13 @@
 import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { parse, parseAllDocuments } from 'yaml';
 import { parseConfig } from '../../../src/config/load.ts';
 import type { Config } from '../../../src/config/schema.ts';
 import { send } from '../../support/client.ts';
 import { shutdownWithinMs } from '../../support/config.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForTest } from '../../support/stack.ts';
 
 const FOLDER = fileURLToPath(new URL('../../../deploy/kubernetes', import.meta.url));
 const ENVIRONMENT = {
@@ -77,8 +77,7 @@ describe.each(['redis', 'sqlite'])('the manifests of the overlay %s', (overlay) 
       ]),
     );
     expect(config.admin).toMatchObject({ host: '0.0.0.0', token: ENVIRONMENT.ONCEGATE_ADMIN_TOKEN });
-    const stack = await openStack();
-    onTestFinished(() => stack.close());
+    const stack = await stackForTest();
     for (const probe of ['startupProbe', 'livenessProbe', 'readinessProbe']) {
       const { path, port } = container[probe].httpGet;
       expect(port).toBe('admin');

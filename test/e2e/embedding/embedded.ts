@@ -74,3 +74,6 @@ export async function embed(
     });
   return { url, protect, server, post };
 }
+
+export const problemCode = (answer: { json<T>(): T }) =>
+  answer.json<{ error?: { code: string } }>().error?.code;

@@ -12,9 +12,7 @@ import { httpBackend } from '../../support/backend.ts';
 import { send } from '../../support/client.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { until } from '../../support/until.ts';
-import { closeAfterTest, embed, expressVersions } from './embedded.ts';
-
-const problemCode = (answer: { json<T>(): T }) => answer.json<{ error?: { code: string } }>().error?.code;
+import { closeAfterTest, embed, expressVersions, problemCode } from './embedded.ts';
 
 interface Opened {
   express?: typeof express5;

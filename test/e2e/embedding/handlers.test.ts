@@ -21,7 +21,7 @@ import { temporaryFolder } from '../../support/config.ts';
 import { rawConnection } from '../../support/raw.ts';
 import { connectionsOf } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { closeAfterTest, compression, embed, expressVersions } from './embedded.ts';
+import { closeAfterTest, compression, embed, expressVersions, problemCode } from './embedded.ts';
 
 type Handler = (
   req: Request & { idempotency?: Idempotency },
@@ -42,8 +42,6 @@ const PARSED: Record<string, unknown> = {
   function: { toJSON: () => 1 },
   bytes: { file: new Uint8Array(1) },
 };
-
-const problemCode = (answer: { json<T>(): T }) => answer.json<{ error?: { code: string } }>().error?.code;
 
 /** An application with one handler, and how often it ran. */
 async function withHandler(handler: Handler, options: Parameters<typeof embed>[1] = {}) {

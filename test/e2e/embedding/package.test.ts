@@ -18,9 +18,7 @@ import { run } from '../../support/command.ts';
 import { temporaryFolder, testConfig, writeKeys } from '../../support/config.ts';
 import { emptied, startRedis } from '../../support/redis-server.ts';
 import { until } from '../../support/until.ts';
-import { closeAfterTest, embed } from './embedded.ts';
-
-const problemCode = (answer: { json<T>(): T }) => answer.json<{ error?: { code: string } }>().error?.code;
+import { closeAfterTest, embed, problemCode } from './embedded.ts';
 
 describe('bearerAuth()', () => {
   it('finds the merchant of a secret key, and refuses others', async () => {

@@ -1,26 +1,22 @@
 /** The merchant gets the answer that the backend sent: status, fields and body. */
 import { createServer, type Socket } from 'node:net';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { type OpenBackend, openBackend } from '../../support/backend.ts';
+import { afterAll, describe, expect, test } from 'vitest';
+import { openBackend } from '../../support/backend.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { payoutBody } from '../../support/payout.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { openStack } from '../../support/stack.ts';
 import { ALPHA, head, request, Wire } from '../../support/wire.ts';
 
 /** What the backend says to each request, in Latin-1. The test may say more on the socket. */
 let said = '';
 let socket: Socket | undefined;
-let backend: OpenBackend;
-let stack: Stack;
-beforeAll(async () => {
-  backend = await openBackend(
-    createServer((opened) => {
-      socket = opened;
-      opened.on('data', () => opened.write(said, 'latin1'));
-    }),
-  );
-  stack = await openStack({ upstream: { url: backend.url } });
-});
+const backend = await openBackend(
+  createServer((opened) => {
+    socket = opened;
+    opened.on('data', () => opened.write(said, 'latin1'));
+  }),
+);
+const stack = await openStack({ upstream: { url: backend.url } });
 afterAll(async () => {
   await stack.close();
   await backend.close();

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, describe, expect, test } from 'vitest';
 import { Authority } from '../../support/certificates.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
@@ -8,11 +8,10 @@ import { until } from '../../support/until.ts';
 import { ALPHA, chunk, codeOf, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
 const authority = new Authority();
-let stack: Stack;
-let encrypted: Stack;
-beforeAll(async () => {
-  [stack, encrypted] = await Promise.all([openStack(), openStack({ listen: { tls: authority.issue() } })]);
-});
+const [stack, encrypted] = await Promise.all([
+  openStack(),
+  openStack({ listen: { tls: authority.issue() } }),
+]);
 afterAll(() => Promise.all([stack.close(), encrypted.close()]));
 
 const CHUNKED = 'Transfer-Encoding: chunked';

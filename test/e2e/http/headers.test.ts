@@ -3,10 +3,10 @@ import { once } from 'node:events';
 import { createServer } from 'node:http';
 import { connect } from 'node:net';
 import { buffer } from 'node:stream/consumers';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type OpenBackend, openBackend } from '../../support/backend.ts';
+import { afterAll, describe, expect, it } from 'vitest';
+import { openBackend } from '../../support/backend.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { openStack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, BRAVO, head, request, Wire } from '../../support/wire.ts';
 
@@ -19,20 +19,15 @@ interface Received {
   body: string;
 }
 
-let backend: OpenBackend;
-let stack: Stack;
-let behind: Stack;
-beforeAll(async () => {
-  backend = await openBackend(
-    createServer(async (req, res) => {
-      const body = (await buffer(req)).toString('latin1');
-      res.end(JSON.stringify({ rawHeaders: req.rawHeaders, body }));
-    }),
-  );
-  const upstream = { url: backend.url };
-  const listen = { host: '127.0.0.1', port: 0, trustedProxies: [PROXY, '192.0.2.0/24'] };
-  [stack, behind] = await Promise.all([openStack({ upstream }), openStack({ upstream, listen })]);
-});
+const backend = await openBackend(
+  createServer(async (req, res) => {
+    const body = (await buffer(req)).toString('latin1');
+    res.end(JSON.stringify({ rawHeaders: req.rawHeaders, body }));
+  }),
+);
+const upstream = { url: backend.url };
+const listen = { host: '127.0.0.1', port: 0, trustedProxies: [PROXY, '192.0.2.0/24'] };
+const [stack, behind] = await Promise.all([openStack({ upstream }), openStack({ upstream, listen })]);
 afterAll(() => Promise.all([stack, behind, backend].map((open) => open.close())));
 
 const fieldsOf = ({ rawHeaders }: Received) => {

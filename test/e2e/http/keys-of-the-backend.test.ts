@@ -77,15 +77,6 @@ describe('in front of the sandbox, without a list of keys', () => {
     expect(sandbox.requests.total()).toBe(before + 1);
   });
 
-  it('the backend pays once when it executes, then resets, and the key is rotated between the retries', async () => {
-    const pay = (secret: string) =>
-      withdraw(stack.url, { key: 'rotated-1', secret, fault: 'execute-then-reset' });
-    expectProblem(await pay('sk_sandbox_alpha'), { status: 502, code: 'outcome_unknown' });
-    for (const secret of ['sk_sandbox_alpha', 'sk_sandbox_alpha_2'])
-      expect((await pay(secret)).json()).toMatchObject({ status: 409, error: { code: 'outcome_unknown' } });
-    expect(stack.sandbox.ledger.transactions({ key: 'rotated-1' })).toHaveLength(1);
-  });
-
   it('a known key gets its replays while the backend is away, and an unknown one 503', async () => {
     const { url, sandbox } = stack;
     const first = await withdraw(url, { key: 'away-1' });
@@ -105,18 +96,6 @@ describe('a secret key', () => {
     expect(answers.map(({ status }) => status)).toEqual(Array(50).fill(201));
     expect(backend.probes).toEqual(['sk_a']);
     expect(backend.requests).toEqual(Array(50).fill('M-A'));
-  });
-
-  it('that is used is renewed in the background, and no request waits for it', async () => {
-    const { backend, clock, stack, pay, holdProbes } = await open();
-    await pay('sk_a');
-    const release = holdProbes();
-    clock.pass(HOUR_MS / 2 + 1);
-    for (let i = 0; i < 3; i++) expect((await pay('sk_a')).status).toBe(201);
-    await until(() => backend.probes.length === 2);
-    expect(await probesOf(stack, 'accepted')).toBe(1);
-    release();
-    await until(async () => (await probesOf(stack, 'accepted')) === 2);
   });
 
   it('that the backend has revoked is refused after acceptedMs at the latest, and before if it is used', async () => {

@@ -1,11 +1,11 @@
 import { randomUUID } from 'node:crypto';
-import { beforeAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest';
+import { beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { type MoreConfig, parsedConfig, temporaryFolder, writeKeys } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { type RedisServer, startRedis } from '../../support/redis-server.ts';
-import { connectionsOf, openGateway, openStack, type Stack } from '../../support/stack.ts';
+import { connectionsOf, gatewayForTest, stackForTest } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, BRAVO, codeOf, HANDSHAKE, head, Wire } from '../../support/wire.ts';
@@ -15,11 +15,8 @@ type PerMerchant = NonNullable<MoreConfig['limits']>['perMerchant'];
 /** Long enough that no test sees the next window. */
 const LONG = 3_600_000;
 
-async function limited(perMerchant: PerMerchant, more: MoreConfig = {}): Promise<Stack> {
-  const stack = await openStack({ ...more, limits: { perMerchant } });
-  onTestFinished(() => stack.close());
-  return stack;
-}
+const limited = (perMerchant: PerMerchant, more: MoreConfig = {}) =>
+  stackForTest({ ...more, limits: { perMerchant } });
 
 const balance = (url: string, secret = 'sk_sandbox_alpha'): Promise<TestAnswer> =>
   send(url, { path: '/v2/get_balance', headers: { authorization: `Bearer ${secret}` } });
@@ -195,8 +192,7 @@ describe('on Redis', () => {
 
   it('the limit is that of all gateways together', async () => {
     const stack = await limited({ requests: 5, windowMs: LONG, timeoutMs: 5000 }, onRedis(redis));
-    const other = await openGateway(stack.config);
-    onTestFinished(() => other.shutdown());
+    const other = await gatewayForTest(stack.config);
     const answers = await Promise.all(
       Array.from({ length: 20 }, (_, i) => balance(i % 2 ? stack.url : other.url)),
     );

@@ -1,9 +1,9 @@
 import { once } from 'node:events';
 import { createServer, type IncomingHttpHeaders } from 'node:http';
 import { buffer } from 'node:stream/consumers';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
 import { WebSocket } from 'ws';
-import { type OpenBackend, openBackend } from '../../support/backend.ts';
+import { openBackend } from '../../support/backend.ts';
 import type { ConfigInput } from '../../support/config.ts';
 import { temporaryFolder, writeKeys } from '../../support/config.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
@@ -42,17 +42,13 @@ const auth = (more: Partial<NonNullable<ConfigInput['auth']>> = {}): ConfigInput
   ...more,
 });
 
-let backend: OpenBackend;
-let stack: Stack;
-beforeAll(async () => {
-  const server = createServer(async (req, res) => {
-    const body = (await buffer(req)).toString();
-    got.push({ line: `${req.method} ${req.url}`, headers: req.headers, body });
-    res.end('executed');
-  });
-  backend = await openBackend(server);
-  stack = await openStack({ auth: auth(), upstream: { url: backend.url } });
+const server = createServer(async (req, res) => {
+  const body = (await buffer(req)).toString();
+  got.push({ line: `${req.method} ${req.url}`, headers: req.headers, body });
+  res.end('executed');
 });
+const backend = await openBackend(server);
+const stack = await openStack({ auth: auth(), upstream: { url: backend.url } });
 afterAll(async () => {
   await stack.close();
   await backend.close();

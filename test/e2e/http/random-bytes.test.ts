@@ -1,9 +1,9 @@
 import { once } from 'node:events';
 import { connect } from 'node:net';
-import { expect, onTestFinished, test } from 'vitest';
+import { expect, test } from 'vitest';
 import { printFigures, seconds } from '../../support/duration.ts';
 import { payoutBody } from '../../support/payout.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, chunk, HANDSHAKE, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
@@ -66,8 +66,7 @@ test(
   async () => {
     const seed = SEED;
     const random = randomFrom(seed);
-    const stack = await openStack({ limits: { bodyTimeoutMs: 500 } });
-    onTestFinished(() => stack.close());
+    const stack = await stackForTest({ limits: { bodyTimeoutMs: 500 } });
     const endMs = performance.now() + FOR_MS;
     let [connections, sent] = [0, 0];
     const attack = async () => {

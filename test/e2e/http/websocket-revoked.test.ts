@@ -1,12 +1,12 @@
 import { renameSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { Duplex } from 'node:stream';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, describe, expect, test } from 'vitest';
 import { stringify } from 'yaml';
-import { type OpenBackend, openBackend } from '../../support/backend.ts';
+import { openBackend } from '../../support/backend.ts';
 import { keyFileIn } from '../../support/config.ts';
 import { closed } from '../../support/raw.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { openStack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { HANDSHAKE, head, Wire } from '../../support/wire.ts';
 
@@ -16,18 +16,14 @@ const AHEAD_MS = 1500;
 
 /** The backend's ends of the WebSockets. */
 const opened: Duplex[] = [];
-let backend: OpenBackend;
-let stack: Stack;
-beforeAll(async () => {
-  const server = createServer((_req, res) => res.end());
-  server.on('upgrade', (_req, socket) => {
-    socket.write('HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n');
-    socket.on('end', () => socket.end()).on('data', (bytes) => socket.write(bytes));
-    opened.push(socket);
-  });
-  backend = await openBackend(server);
-  stack = await openStack({ upstream: { url: backend.url } });
+const server = createServer((_req, res) => res.end());
+server.on('upgrade', (_req, socket) => {
+  socket.write('HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n');
+  socket.on('end', () => socket.end()).on('data', (bytes) => socket.write(bytes));
+  opened.push(socket);
 });
+const backend = await openBackend(server);
+const stack = await openStack({ upstream: { url: backend.url } });
 afterAll(async () => {
   await stack.close();
   await backend.close();

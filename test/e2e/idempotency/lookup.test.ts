@@ -1,23 +1,18 @@
 import { randomUUID } from 'node:crypto';
-import { expect, it, onTestFinished } from 'vitest';
-import { type TestAnswer, withdraw } from '../../support/client.ts';
+import { expect, it } from 'vitest';
+import { isReplay, withdraw } from '../../support/client.ts';
 import { FAST_START, newFolder } from '../../support/command.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { spawnGateway } from '../../support/spawn.ts';
-import { openGateway, openStack, type TestGateway } from '../../support/stack.ts';
+import { gatewayForTest, stackForTest, type TestGateway } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { LOOKUP_TOKEN, lookingUp } from './policies.ts';
 
 const LOOKUPS = 'GET /v1/transactions';
-const replayed = ({ headers }: TestAnswer) => headers['idempotent-replayed'] === 'true';
 
-async function open(more: MoreConfig) {
-  const stack = await openStack(more, { lookupToken: LOOKUP_TOKEN });
-  onTestFinished(() => stack.close());
-  return stack;
-}
+const open = (more: MoreConfig) => stackForTest(more, { lookupToken: LOOKUP_TOKEN });
 
 const resolutions = (gateway: TestGateway, as: string) =>
   metric(gateway.adminUrl, 'oncegate_resolutions_total', { as, by: 'lookup' });
@@ -33,7 +28,7 @@ it('an execution whose answer was lost is found in the background, and replayed'
 
   // Without waiting for a lookup.
   const retry = await withdraw(url, { key, headers: { Prefer: 'wait=0' } });
-  expect([retry.status, replayed(retry)]).toEqual([201, true]);
+  expect([retry.status, isReplay(retry)]).toEqual([201, true]);
   const [transaction] = sandbox.ledger.transactions({ key });
   expect(retry.json()).toMatchObject({ success: true, data: { transaction_id: transaction?.id } });
   const reused = await withdraw(url, { key, amount: 11 });
@@ -61,11 +56,10 @@ it('a gateway looks up what a killed gateway had sent, by the pass after its sta
   sandbox.endDelays(key);
   await until(() => sandbox.ledger.payouts({ key }) === 1);
 
-  const heir = await openGateway(config);
-  onTestFinished(() => heir.shutdown());
+  const heir = await gatewayForTest(config);
   await until(async () => (await resolutions(heir, 'completed')) === 1);
   const retry = await withdraw(heir.url, { key });
-  expect([retry.status, replayed(retry)]).toEqual([201, true]);
+  expect([retry.status, isReplay(retry)]).toEqual([201, true]);
   const [transaction] = sandbox.ledger.transactions({ key });
   expect(retry.json()).toMatchObject({ data: { transaction_id: transaction?.id } });
   expect([sandbox.ledger.payouts({ key }), sandbox.requests.ofKey(key)]).toEqual([1, 1]);

@@ -9,7 +9,7 @@ import { openStore } from '../../support/open-store.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { newRequest, paid } from '../../support/requests.ts';
-import { openGateway, openStack, type Stack } from '../../support/stack.ts';
+import { gatewayForTest, type Stack, stackForTest } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 
@@ -19,11 +19,8 @@ const bearer = { Authorization: 'Bearer sk_sandbox_alpha' };
 const count = ({ adminUrl }: Pick<Stack, 'adminUrl'>, would: string, operation = 'withdraw') =>
   metric(adminUrl, 'oncegate_observed_total', { operation, would });
 
-async function observing(more: MoreConfig = {}): Promise<Stack> {
-  const stack = await openStack({ ...more, idempotency: { ...OBSERVE, ...more.idempotency } });
-  onTestFinished(() => stack.close());
-  return stack;
-}
+const observing = (more: MoreConfig = {}) =>
+  stackForTest({ ...more, idempotency: { ...OBSERVE, ...more.idempotency } });
 
 /** The state of a key's record, or undefined. */
 async function stateOf({ gateway }: Stack, key: string): Promise<string | undefined> {
@@ -99,8 +96,7 @@ describe('a gateway that observes', () => {
     await withdraw(stack.url, { key: 'lost', fault: 'execute-then-reset' });
     await recorded(stack, 'completed', 'once');
     await recorded(stack, 'in_doubt', 'lost');
-    const protecting = await openGateway({ ...stack.config, idempotency: { mode: 'protect' } });
-    onTestFinished(() => protecting.shutdown());
+    const protecting = await gatewayForTest({ ...stack.config, idempotency: { mode: 'protect' } });
 
     const retry = await withdraw(protecting.url, { key: 'once' });
     expectProblem(retry, { status: 409, code: 'response_not_stored' });
@@ -159,16 +155,14 @@ describe('a gateway that observes', () => {
       ]),
     });
     expect(await metric(stack.adminUrl, 'oncegate_observing')).toBe(1);
-    const protecting = await openStack();
-    onTestFinished(() => protecting.close());
+    const protecting = await stackForTest();
     expect(await metric(protecting.adminUrl, 'oncegate_observing')).toBe(0);
   });
 
   it('serves as usual while Redis stands still, and when it is gone', async () => {
     const redis = await startRedis();
     const timeoutMs = 1500;
-    const stack = await openStack({ ...onRedis(redis, timeoutMs), idempotency: OBSERVE });
-    onTestFinished(() => stack.close());
+    const stack = await stackForTest({ ...onRedis(redis, timeoutMs), idempotency: OBSERVE });
     expectPaid(await withdraw(stack.url, { key: 'before' }));
     await until(async () => (await count(stack, 'executed')) === 1);
     redis.freeze();

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
-import { send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
@@ -17,7 +17,6 @@ const ENDLESS = 40_000_000;
 const tombstone = { status: 409, code: 'response_not_stored' } as const;
 const inDoubt = { status: 409, code: 'outcome_unknown' } as const;
 const match = { method: 'POST', path: '/v1/index.php', where: { action: 'withdraw' } };
-const isReplay = ({ headers }: TestAnswer) => headers['idempotent-replayed'] === 'true';
 
 const stack = await openStack({
   upstream: { responseTimeoutMs: 1500 },

@@ -8,7 +8,7 @@ import type { MoreConfig } from '../../support/config.ts';
 import { openFloodingBackend } from '../../support/flooding-backend.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { type Stack, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, head, request, Wire } from '../../support/wire.ts';
 import { beginToRead } from './reading.ts';
@@ -20,12 +20,11 @@ const BRAVO = 'sk_sandbox_bravo';
 async function open(maxConnections: number, limits: MoreConfig['limits'] = {}) {
   const backend = await openFloodingBackend();
   onTestFinished(backend.close);
-  const stack = await openStack({
+  const stack = await stackForTest({
     upstream: { url: backend.url, maxConnections },
     idempotency: { maxStoredBytes: 65_536 },
     limits,
   });
-  onTestFinished(() => stack.close());
   return { backend, stack };
 }
 

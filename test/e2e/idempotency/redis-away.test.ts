@@ -1,12 +1,12 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, afterEach, beforeAll, expect, it, onTestFinished } from 'vitest';
+import { afterAll, afterEach, expect, it } from 'vitest';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { type RedisServer, startRedis } from '../../support/redis-server.ts';
-import { openGateway, openStack, type Stack } from '../../support/stack.ts';
+import { startRedis } from '../../support/redis-server.ts';
+import { gatewayForTest, openStack } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
-import { startProxy, type TcpProxy } from '../../support/tcp-proxy.ts';
+import { startProxy } from '../../support/tcp-proxy.ts';
 import { until } from '../../support/until.ts';
 
 const unavailable = { status: 503, code: 'store_unavailable', retryAfter: 1 } as const;
@@ -14,17 +14,12 @@ const headers = { Authorization: 'Bearer sk_sandbox_alpha' };
 /** Long enough for a loaded machine, because this limit is for requests that are never answered. */
 const TIMEOUT_MS = 1000;
 
-let redis: RedisServer;
-let wire: TcpProxy;
-let stack: Stack;
-beforeAll(async () => {
-  redis = await startRedis();
-  wire = await startProxy(redis.port);
-  stack = await openStack({
-    ...onRedis(wire, TIMEOUT_MS),
-    upstream: { maxConnections: 4 },
-    idempotency: { completeRetryMs: 300 },
-  });
+const redis = await startRedis();
+const wire = await startProxy(redis.port);
+const stack = await openStack({
+  ...onRedis(wire, TIMEOUT_MS),
+  upstream: { maxConnections: 4 },
+  idempotency: { completeRetryMs: 300 },
 });
 afterAll(() => stack?.close());
 
@@ -70,8 +65,7 @@ it('while Redis gets everything and is not heard, a request with a key is not se
 
 it('when Redis dies while the backend executes, merchants are answered, and later retries get the same', async () => {
   const { url, sandbox } = stack;
-  const other = await openGateway(stack.config);
-  onTestFinished(() => other.shutdown());
+  const other = await gatewayForTest(stack.config);
   const payouts = [
     { key: randomUUID(), fault: 'delay=60000', status: 201 },
     { key: randomUUID(), fault: 'delay=60000,500-after', status: 500 },

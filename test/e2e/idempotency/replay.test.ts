@@ -1,23 +1,20 @@
 import { randomUUID } from 'node:crypto';
 import { createServer } from 'node:net';
 import { gunzipSync } from 'node:zlib';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
 import { openBackend } from '../../support/backend.ts';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
-import { inFrontOf, openStack, type Stack } from '../../support/stack.ts';
+import { inFrontOf, openStack } from '../../support/stack.ts';
 import { endToEndLines } from './answers.ts';
 
 const REPLAYED = ['Idempotent-Replayed', 'true'];
 
-describe('a replay of', () => {
-  let stack: Stack;
-  beforeAll(async () => {
-    const match = { method: 'HEAD', path: '/v2/get_balance' };
-    stack = await openStack({ operations: [{ name: 'probe', match, idempotency: { key: 'optional' } }] });
-  });
-  afterAll(() => stack.close());
+const match = { method: 'HEAD', path: '/v2/get_balance' };
+const stack = await openStack({ operations: [{ name: 'probe', match, idempotency: { key: 'optional' } }] });
+afterAll(() => stack.close());
 
+describe('a replay of', () => {
   async function twice(fault: string): Promise<[TestAnswer, TestAnswer]> {
     const key = randomUUID();
     const first = await withdraw(stack.url, { key, fault });

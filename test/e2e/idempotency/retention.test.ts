@@ -1,25 +1,21 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
-import { type TestAnswer, withdraw } from '../../support/client.ts';
+import { isReplay, withdraw } from '../../support/client.ts';
 import { executionOf } from '../../support/execution.ts';
 import { movableClock } from '../../support/movable-clock.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { openStack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 
 const RETENTION_MS = 24 * 3_600_000;
 const inDoubt = { status: 409, code: 'outcome_unknown' } as const;
-const isReplay = ({ headers }: TestAnswer) => headers['idempotent-replayed'] === 'true';
+
+const clock = movableClock();
+const stack = await openStack({}, {}, clock);
+afterAll(() => stack.close());
 
 describe('once its retention has passed', () => {
-  const clock = movableClock();
-  let stack: Stack;
-  beforeAll(async () => {
-    stack = await openStack({}, {}, clock);
-  });
-  afterAll(() => stack.close());
-
   const resolve = async (key: string, as: object) => {
     const { desk } = stack.gateway;
     const scope = recordIdOf('gateway', 'M-ALPHA', key);

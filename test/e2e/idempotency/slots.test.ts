@@ -1,23 +1,16 @@
 import { randomUUID } from 'node:crypto';
-import { expect, it, onTestFinished } from 'vitest';
+import { expect, it } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
-import { send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { isReplay, send, withdraw } from '../../support/client.ts';
 import { openHeldBackend } from '../../support/held-backend.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { type Stack, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { LOOKUP_TOKEN, lookingUp } from './policies.ts';
 
 const overloaded = { status: 503, code: 'overloaded', retryAfter: 1 } as const;
 const AUTHORIZATION = { Authorization: 'Bearer sk_sandbox_alpha' };
-const isReplay = ({ headers }: TestAnswer) => headers['idempotent-replayed'] === 'true';
-
-async function open(...how: Parameters<typeof openStack>): Promise<Stack> {
-  const stack = await openStack(...how);
-  onTestFinished(() => stack.close());
-  return stack;
-}
 
 const queued = ({ adminUrl }: Stack) => metric(adminUrl, 'oncegate_upstream_slots_queued');
 const inUse = ({ adminUrl }: Stack) => metric(adminUrl, 'oncegate_upstream_slots_in_use');
@@ -35,7 +28,7 @@ async function stored({ gateway }: Stack, keys: readonly string[]): Promise<stri
 it('while all slots are taken, what the store or a lookup can answer is answered, and streams pass through', async () => {
   const policy = lookingUp({ firstAfterMs: 60_000, maxPauseMs: 60_000, releaseAfterMs: 20_000 }, 5000);
   const upstream = { maxConnections: 1, maxQueued: 0, responseTimeoutMs: 20_000 };
-  const stack = await open(
+  const stack = await stackForTest(
     { ...policy, upstream, idempotency: { maxStoredBytes: 2048 } },
     { lookupToken: LOOKUP_TOKEN },
   );
@@ -74,7 +67,7 @@ it('if the queue is full or takes too long, requests get 503 overloaded, and not
   const backend = await openHeldBackend();
   const queueTimeoutMs = 1500;
   const upstream = { url: backend.url, maxConnections: 1, maxQueued: 3, queueTimeoutMs };
-  const stack = await open({ upstream: { ...upstream, responseTimeoutMs: 20_000 } });
+  const stack = await stackForTest({ upstream: { ...upstream, responseTimeoutMs: 20_000 } });
   const first = withdraw(stack.url, { key: randomUUID() });
   await until(() => backend.requests.length === 1);
   const [late = '', ...refused] = newKeys(4);

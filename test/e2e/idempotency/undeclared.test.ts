@@ -1,13 +1,13 @@
 import { randomUUID } from 'node:crypto';
 import type { OutgoingHttpHeaders } from 'node:http';
 import { gzipSync } from 'node:zlib';
-import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { send, type TestAnswer } from '../../support/client.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { type LegacyBackend, openLegacyBackend, RESET } from '../../support/legacy-backend.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { openStack, type Stack, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, HANDSHAKE, head, Wire } from '../../support/wire.ts';
 
@@ -162,11 +162,7 @@ describe('a request with a key is executed once, whatever its path and body', ()
 });
 
 describe('idempotency.undeclared', () => {
-  const opened = async (undeclared: 'pass' | 'refuse'): Promise<Stack> => {
-    const stack = await openStack({ operations, idempotency: { undeclared } });
-    onTestFinished(() => stack.close());
-    return stack;
-  };
+  const opened = (undeclared: 'pass' | 'refuse') => stackForTest({ operations, idempotency: { undeclared } });
 
   it('pass: a key has no effect on undeclared paths, and protects all other requests', async () => {
     const stack = await opened('pass');

@@ -1,15 +1,14 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
-import { type TestAnswer, withdraw } from '../../support/client.ts';
+import { afterAll, describe, expect, it } from 'vitest';
+import { isReplay, withdraw } from '../../support/client.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { payoutBytes, rawExchange } from '../../support/raw.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { openStack, type Stack, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 
 const inFlight = { status: 409, code: 'request_in_flight', retryAfter: 1 } as const;
 const upstream = { responseTimeoutMs: 20_000 };
-const isReplay = ({ headers }: TestAnswer) => headers['idempotent-replayed'] === 'true';
 
 /** A payout that the backend has received, and does not execute before `end` is called. */
 async function begin({ url, sandbox }: Stack, key: string, fault = 'delay=60000') {
@@ -25,13 +24,10 @@ async function begin({ url, sandbox }: Stack, key: string, fault = 'delay=60000'
 const waiting = ({ adminUrl }: Stack, count: number) =>
   until(async () => (await metric(adminUrl, 'oncegate_waiting')) === count);
 
-describe('a duplicate', () => {
-  let stack: Stack;
-  beforeAll(async () => {
-    stack = await openStack({ upstream, idempotency: { maxWaiters: 100 } });
-  });
-  afterAll(() => stack.close());
+const stack = await openStack({ upstream, idempotency: { maxWaiters: 100 } });
+afterAll(() => stack.close());
 
+describe('a duplicate', () => {
   it('waits for the result of the first request', async () => {
     const key = randomUUID();
     const first = await begin(stack, key);
@@ -71,12 +67,11 @@ describe('a duplicate', () => {
 
 it('no duplicate waits longer than waitMs, whatever its Prefer header says, nor above maxWaiters', async () => {
   const match = { method: 'POST', path: '/v1/index.php', where: { action: 'withdraw' } };
-  const stack = await openStack({
+  const stack = await stackForTest({
     upstream,
     operations: [{ name: 'withdraw', match, idempotency: { waitMs: 1500 } }],
     idempotency: { maxWaiters: 3 },
   });
-  onTestFinished(() => stack.close());
   const key = randomUUID();
   const first = await begin(stack, key);
   const startedMs = performance.now();

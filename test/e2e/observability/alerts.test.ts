@@ -20,7 +20,7 @@ import { type Prometheus, startPrometheus } from '../../support/prometheus.ts';
 import { rawConnection } from '../../support/raw.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { newRequest } from '../../support/requests.ts';
-import { openGateway, openStack, type Stack } from '../../support/stack.ts';
+import { gatewayForTest, openGateway, stackForTest } from '../../support/stack.ts';
 import { startHere } from '../../support/started.ts';
 import { startProxy } from '../../support/tcp-proxy.ts';
 import { until } from '../../support/until.ts';
@@ -67,11 +67,7 @@ function keepOn(everyMs: number, action: (times: number) => Promise<unknown>): v
   });
 }
 
-async function open(more: MoreConfig, sandboxOptions = {}): Promise<Stack> {
-  const stack = await openStack(more, sandboxOptions);
-  onTestFinished(() => stack.close());
-  return stack;
-}
+const open = (more: MoreConfig, sandboxOptions = {}) => stackForTest(more, sandboxOptions);
 
 /** A gateway, or what looks like one, and what goes wrong there as soon as Prometheus watches it. */
 interface Provocation {
@@ -186,14 +182,12 @@ async function wronglyConfigured(): Promise<Provocation> {
   const config = configFor(sandbox);
   const spawned = await startGateway(config);
   onTestFinished(async () => void (await spawned.end()));
-  const observer = await openGateway(configFor(sandbox, { idempotency: { mode: 'observe' } }));
-  onTestFinished(() => observer.shutdown());
+  const observer = await gatewayForTest(configFor(sandbox, { idempotency: { mode: 'observe' } }));
   const { path } = config.store as { path: string };
   const keys = [{ id: '2026', secret: randomBytes(32).toString('base64') }];
-  const writer = await openGateway(
+  const writer = await gatewayForTest(
     configFor(sandbox, { store: { kind: 'sqlite', path, encryption: { keys } } }),
   );
-  onTestFinished(() => writer.shutdown());
   return {
     adminUrls: [spawned.adminUrl, observer.adminUrl],
     alerts: ['ConfigRefused', 'Observing', 'UnreadableRecords'],

@@ -5,15 +5,11 @@ import { expect, it, onTestFinished } from 'vitest';
 import { send } from '../../support/client.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import { startRedis } from '../../support/redis-server.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { type Stack, stackForTest } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 
-async function open(more: MoreConfig = {}): Promise<Stack> {
-  const stack = await openStack(more);
-  onTestFinished(() => stack.close());
-  return stack;
-}
+const open = (more: MoreConfig = {}) => stackForTest(more);
 
 interface Readiness {
   status: string;

@@ -7,10 +7,10 @@ import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { FAST_START } from '../../support/command.ts';
 import { temporaryFolder, testConfig } from '../../support/config.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
-import { idle, metric } from '../../support/metrics.ts';
+import { idle } from '../../support/metrics.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { spawnGateway } from '../../support/spawn.ts';
-import { connectionsOf, openStack } from '../../support/stack.ts';
+import { openStack } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 
@@ -107,35 +107,6 @@ describe('a request has one line with what is known about it', () => {
     expect(replay).toMatchObject({ outcome: 'replayed', status: 201, keyId: 'alpha-2', upstreamMs: 0 });
     expect(replay?.scope).toBe(first?.scope);
     expect(replay?.requestId).not.toBe(first?.requestId);
-  });
-
-  it('when it waited for another one, or its merchant disconnected', async () => {
-    let heldMs = 0;
-    const lines = await linesOf(async () => {
-      const leaving = new AbortController();
-      const held = { key: 'c', fault: 'delay=60000' };
-      const first = withdraw(stack.url, { ...held, signal: leaving.signal }).catch(() => 'gone');
-      await until(() => stack.sandbox.requests.ofKey('c') > 0);
-      const heldFromMs = performance.now();
-      leaving.abort();
-      expect(await first).toBe('gone');
-      // The connections of other requests are idle, and close.
-      stack.gateway.server.closeIdleConnections();
-      await until(async () => (await connectionsOf(stack.gateway.server)) === 0);
-      const duplicate = withdraw(stack.url, held);
-      await until(async () => (await metric(stack.adminUrl, 'oncegate_waiting')) === 1);
-      heldMs = performance.now() - heldFromMs;
-      stack.sandbox.endDelays('c');
-      await duplicate;
-    });
-    expect(lines).toHaveLength(2);
-    const [left, waited] = ['executed', 'replayed'].map((one) =>
-      lines.find(({ outcome }) => outcome === one),
-    );
-    expect(left).toMatchObject({ merchantGone: true });
-    expect(left?.durationMs).toBeGreaterThanOrEqual(heldMs);
-    expect(waited?.waitMs).toBeGreaterThan(0);
-    expect(waited?.durationMs).toBeGreaterThanOrEqual(Number(waited?.waitMs));
   });
 
   it('when its upgraded connection has closed', async () => {

@@ -3,7 +3,7 @@ import http, { METHODS } from 'node:http';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
 import { parse, stringify } from 'yaml';
 import { CATALOGUE, type Definition, type LabelValues } from '../../../src/telemetry/catalogue.ts';
 import { send, withdraw } from '../../support/client.ts';
@@ -11,7 +11,7 @@ import { parsedConfig, temporaryFolder, writeKeys } from '../../support/config.t
 import { idle, metric, type Scrape, scrape } from '../../support/metrics.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { rawExchange } from '../../support/raw.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { openStack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { busyTraffic, sections } from './support/traffic.ts';
 
@@ -114,22 +114,17 @@ const COUNTED = {
   },
 };
 
-let stack: Stack;
-let keyFile: string;
-let fresh: Scrape;
-beforeAll(async () => {
-  keyFile = writeMerchants();
-  stack = await openStack({
-    ...sections,
-    auth: {
-      keys: { source: 'file', path: keyFile },
-      ...{ forward: 'replace', replaceWith: 'Bearer sk_sandbox_alpha' },
-    },
-    metrics: { merchants: NAMED },
-    upstream: { maxConnections: SLOTS, responseTimeoutMs: 2000 },
-  });
-  fresh = await scrape(stack.adminUrl);
+const keyFile = writeMerchants();
+const stack = await openStack({
+  ...sections,
+  auth: {
+    keys: { source: 'file', path: keyFile },
+    ...{ forward: 'replace', replaceWith: 'Bearer sk_sandbox_alpha' },
+  },
+  metrics: { merchants: NAMED },
+  upstream: { maxConnections: SLOTS, responseTimeoutMs: 2000 },
 });
+const fresh = await scrape(stack.adminUrl);
 afterAll(() => stack.close());
 
 const now = () => scrape(stack.adminUrl);
@@ -240,6 +235,7 @@ describe('traffic', () => {
     const logged = log.slice(lines).filter(({ msg }) => msg === 'request') as Record<string, number>[];
     const sum = (field: string) => logged.reduce((all, line) => all + (line[field] ?? 0), 0) / 1000;
     expect(logged).toHaveLength(2);
+    expect(logged.filter(({ merchantGone }) => merchantGone)).toMatchObject([{ outcome: 'executed' }]);
     expect(grown('upstream')).toBeGreaterThanOrEqual(heldS);
     expect(sum('waitMs')).toBeGreaterThan(0);
     expect(grown('request')).toBeCloseTo(sum('durationMs'), 3);

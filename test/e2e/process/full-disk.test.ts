@@ -3,7 +3,7 @@ import { statSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
-import { send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { parsedConfig } from '../../support/config.ts';
 import { limitFiles } from '../../support/limit-files.ts';
 import { metric } from '../../support/metrics.ts';
@@ -11,7 +11,7 @@ import { expectProblem } from '../../support/problem.ts';
 import type { SpawnedGateway } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
-import { configFor, isReplay, openSandbox, startGateway } from './gateways.ts';
+import { configFor, openSandbox, startGateway } from './gateways.ts';
 
 const MERCHANTS = 64;
 

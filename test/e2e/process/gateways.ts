@@ -3,7 +3,7 @@ import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll } from 'vitest';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
-import { type TestAnswer, withdraw } from '../../support/client.ts';
+import { withdraw } from '../../support/client.ts';
 import { FAST_START, newFolder } from '../../support/command.ts';
 import { type ConfigInput, type MoreConfig, testConfig } from '../../support/config.ts';
 import { type SpawnedGateway, spawnGateway } from '../../support/spawn.ts';
@@ -69,5 +69,3 @@ export function visit(port: number): Promise<{ how: string }> {
     socket.once('close', () => resolve({ how }));
   });
 }
-
-export const isReplay = ({ headers }: TestAnswer): boolean => headers['idempotent-replayed'] === 'true';

@@ -7,12 +7,12 @@ import { text } from 'node:stream/consumers';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { stringify } from 'yaml';
 import { Authority } from '../../support/certificates.ts';
-import { send, withdraw } from '../../support/client.ts';
+import { isReplay, send, withdraw } from '../../support/client.ts';
 import { FAST_START, newFolder } from '../../support/command.ts';
 import { openSharedSocket } from '../../support/shared-socket.ts';
 import { MAIN, type SpawnedGateway, spawnInheriting, track } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
-import { configFor, isReplay, openSandbox, startGateway } from './gateways.ts';
+import { configFor, openSandbox, startGateway } from './gateways.ts';
 import { startTraffic } from './traffic.ts';
 
 const authority = new Authority();

@@ -1,14 +1,13 @@
 import { randomUUID } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { expect, it, onTestFinished } from 'vitest';
+import { expect, it } from 'vitest';
 import { stringify } from 'yaml';
-import { send, withdraw } from '../../support/client.ts';
+import { isReplay, send, withdraw } from '../../support/client.ts';
 import { newFolder } from '../../support/command.ts';
-import { openGateway, openStack } from '../../support/stack.ts';
+import { gatewayForTest, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { keys, newKey, PEPPER } from '../command-line/key-commands.ts';
-import { isReplay } from './gateways.ts';
 
 const WITHIN_MS = 1000;
 
@@ -22,10 +21,8 @@ it('issue, rotate and revoke are in force on two gateways within a second, and a
     pepper: PEPPER,
     keys: { source: 'file', path },
   } as const;
-  const one = await openStack({ auth });
-  onTestFinished(() => one.close());
-  const other = await openGateway(one.config);
-  onTestFinished(() => other.shutdown());
+  const one = await stackForTest({ auth });
+  const other = await gatewayForTest(one.config);
   const statusOf = async ({ url }: { url: string }, secret: string) =>
     (await send(url, { path: '/v2/get_balance', headers: { Authorization: `Bearer ${secret}` } })).status;
   /** How long it takes until both gateways answer this secret key with the status. */

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { renameSync, rmSync, writeFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
-import { send, withdraw } from '../../support/client.ts';
+import { isReplay, send, withdraw } from '../../support/client.ts';
 import { newFolder } from '../../support/command.ts';
 import { type ConfigInput, keyFileIn, type MoreConfig, testConfig } from '../../support/config.ts';
 import { openKeyBackend } from '../../support/key-backend.ts';
@@ -11,7 +11,7 @@ import { isAlive } from '../../support/process-life.ts';
 import { startHere } from '../../support/started.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
-import { configFor, isReplay, openSandbox, startGateway } from './gateways.ts';
+import { configFor, openSandbox, startGateway } from './gateways.ts';
 import { startTraffic } from './traffic.ts';
 
 const sandbox = await openSandbox();

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
-import { withdraw } from '../../support/client.ts';
+import { isReplay, withdraw } from '../../support/client.ts';
 import { newFolder, run } from '../../support/command.ts';
 import { parsedConfig } from '../../support/config.ts';
 import { executionShown } from '../../support/execution.ts';
@@ -14,7 +14,7 @@ import type { SpawnedGateway } from '../../support/spawn.ts';
 import { query } from '../../support/sqlite-files.ts';
 import { storeKinds, storeSections } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
-import { configFor, isReplay, openSandbox, pause, startGateway } from './gateways.ts';
+import { configFor, openSandbox, pause, startGateway } from './gateways.ts';
 
 /** Long enough for a request within the lease, on a loaded machine. */
 const LEASE_MS = 2500;

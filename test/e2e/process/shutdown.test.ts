@@ -6,21 +6,21 @@ import { connect } from 'node:net';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
 import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
-import { send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { newFolder } from '../../support/command.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { startRedis } from '../../support/redis-server.ts';
-import { openGateway } from '../../support/stack.ts';
+import { gatewayForTest, openGateway } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { startProxy } from '../../support/tcp-proxy.ts';
 import { begin } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
-import { configFor, isReplay, openSandbox, startGateway, visit } from './gateways.ts';
+import { configFor, openSandbox, startGateway, visit } from './gateways.ts';
 import { startTraffic } from './traffic.ts';
 
 const sandbox = await openSandbox();
@@ -154,11 +154,7 @@ describe('a shutdown', () => {
       upstream: { responseTimeoutMs: 25_000 },
       ...more,
     });
-    const heir = async () => {
-      const gateway = await openGateway(config);
-      onTestFinished(() => gateway.shutdown());
-      return gateway;
-    };
+    const heir = () => gatewayForTest(config);
     return { gateway: await openGateway(config), heir };
   }
 
@@ -247,8 +243,7 @@ describe('a shutdown while the store is away', () => {
     const logged = (text: string) => gateway.log.filter(({ msg }) => `${msg}`.includes(text));
     const retry = async () => {
       away(false);
-      const next = await openGateway(config);
-      onTestFinished(() => next.shutdown());
+      const next = await gatewayForTest(config);
       // Redis may have the connection of the store a moment later.
       const again = await until(async () => {
         const answer = await withdraw(next.url, { key });

@@ -7,7 +7,7 @@ import { expect, it, onTestFinished } from 'vitest';
 import { stringify } from 'yaml';
 import { loadBundle } from '../../../src/lib/load-bundle.ts';
 import { openBlackHole } from '../../support/backend.ts';
-import { send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { FAST_START, newFolder } from '../../support/command.ts';
 import { type MoreConfig, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
@@ -17,7 +17,7 @@ import { startHere } from '../../support/started.ts';
 import { onRedis } from '../../support/stores.ts';
 import { begin, startTour } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
-import { configFor, isReplay, openSandbox } from './gateways.ts';
+import { configFor, openSandbox } from './gateways.ts';
 
 const env = { ...process.env, ...FAST_START };
 

@@ -1,11 +1,10 @@
 import { randomBytes, randomUUID } from 'node:crypto';
 import { afterAll, describe, expect, it, onTestFinished } from 'vitest';
 import { decodeRecord, encodeRecord } from '../../../src/store/redis/codec.ts';
-import { send, withdraw } from '../../support/client.ts';
+import { isReplay, send, withdraw } from '../../support/client.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { openStack } from '../../support/stack.ts';
-import { isReplay } from './gateways.ts';
 
 const redis = await startRedis();
 const encryption = { keys: [{ id: '2026', secret: randomBytes(32).toString('base64') }] };

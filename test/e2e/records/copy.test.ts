@@ -5,20 +5,20 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { expect, it, onTestFinished } from 'vitest';
+import { expect, it } from 'vitest';
 import { stringify } from 'yaml';
 import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
-import { send, withdraw } from '../../support/client.ts';
+import { isReplay, send, withdraw } from '../../support/client.ts';
 import { newFolder, run, runProcess } from '../../support/command.ts';
 import type { ConfigInput, MoreConfig } from '../../support/config.ts';
 import { openHeldBackend } from '../../support/held-backend.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { MAIN, track } from '../../support/spawn.ts';
-import { openGateway, openStack } from '../../support/stack.ts';
+import { gatewayForTest, openGateway, stackForTest } from '../../support/stack.ts';
 import { onRedis, type StoreKind } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
-import { configFor, isReplay, openSandbox } from '../process/gateways.ts';
+import { configFor, openSandbox } from '../process/gateways.ts';
 
 const MERCHANTS = 12;
 const redis = await startRedis();
@@ -95,11 +95,7 @@ function storeOn(kind: StoreKind): MoreConfig {
   };
 }
 
-async function opened(config: ConfigInput) {
-  const gateway = await openGateway(config);
-  onTestFinished(() => gateway.shutdown());
-  return gateway;
-}
+const opened = (config: ConfigInput) => gatewayForTest(config);
 
 function written(config: object): string {
   const file = join(newFolder(), 'gateway.yaml');
@@ -203,8 +199,7 @@ it('a copy that does not wait for a payout cuts it off: its merchant is answered
 });
 
 it('a gateway that observes takes no part in a copy from redis to sqlite', async () => {
-  const source = await openStack(storeOn('redis'));
-  onTestFinished(() => source.close());
+  const source = await stackForTest(storeOn('redis'));
   const to = configFor(source.sandbox, storeOn('sqlite'));
   const observing = (config: ConfigInput) => ({ ...config, idempotency: { mode: 'observe' as const } });
   const [old, next] = [written(source.config), written(to)];
@@ -232,8 +227,7 @@ it('a gateway that observes takes no part in a copy from redis to sqlite', async
 });
 
 it('a copy that has not ended is undone: the old store serves again, after a restart', async () => {
-  const source = await openStack(storeOn('sqlite'));
-  onTestFinished(() => source.close());
+  const source = await stackForTest(storeOn('sqlite'));
   const to = configFor(source.sandbox, storeOn('redis'));
   const files = ['--from', written(source.config), '--to', written(to)];
   expect((await withdraw(source.url, { key: randomUUID() })).status).toBe(201);

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { connect as connectTcp, type Socket } from 'node:net';
 import { type ConnectionOptions, connect, type TLSSocket } from 'node:tls';
-import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
+import { afterAll, describe, expect, onTestFinished, test } from 'vitest';
 import { WebSocket } from 'ws';
 import { Authority } from '../../support/certificates.ts';
 import { send, withdraw } from '../../support/client.ts';
@@ -20,12 +20,8 @@ const ca = authority.caBytes;
 const openTls = (more: MoreConfig = {}, minVersion?: 'TLSv1.3') =>
   openStack({ ...more, listen: { tls: { ...files, ...(minVersion && { minVersion }) } } });
 
-let stack: Stack;
-let strict: Stack;
-beforeAll(async () => {
-  const limits = { headerTimeoutMs: 1500, headerBytes: 1024, inFlight: 10, answerTimeoutMs: 400 };
-  [stack, strict] = await Promise.all([openTls(), openTls({ limits }, 'TLSv1.3')]);
-});
+const limits = { headerTimeoutMs: 1500, headerBytes: 1024, inFlight: 10, answerTimeoutMs: 400 };
+const [stack, strict] = await Promise.all([openTls(), openTls({ limits }, 'TLSv1.3')]);
 afterAll(() => Promise.all([stack.close(), strict.close()]));
 
 const failed = (of: Stack, reason: string) =>

@@ -7,7 +7,7 @@ import { Authority, replaceFiles } from '../../support/certificates.ts';
 import { withdraw } from '../../support/client.ts';
 import { type ConfigInput, parsedConfig } from '../../support/config.ts';
 import { type RedisServer, startRedis } from '../../support/redis-server.ts';
-import { openStack } from '../../support/stack.ts';
+import { openStack, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 
 const authority = new Authority();
@@ -31,8 +31,7 @@ type RedisStore = Extract<ConfigInput['store'], { kind: 'redis' }>;
 
 /** One payout whose backend resets the connection after it has paid, and its retry. */
 async function paysOnce(store: Omit<RedisStore, 'kind'>, lock: ConfigInput['lock'] = {}): Promise<void> {
-  const stack = await openStack({ store: { kind: 'redis', ...store }, lock });
-  onTestFinished(() => stack.close());
+  const stack = await stackForTest({ store: { kind: 'redis', ...store }, lock });
   const key = randomUUID();
   expect((await withdraw(stack.url, { key, fault: 'execute-then-reset' })).status).toBe(502);
   expect((await withdraw(stack.url, { key })).status).toBe(409);
@@ -100,12 +99,11 @@ describe('a Redis that speaks TLS and asks for a certificate', () => {
   });
 
   test('holds the leases as a lock node', async () => {
-    const stack = await openStack({
+    const stack = await stackForTest({
       store: { kind: 'redis', url, tls: ours },
       // The first renewal takes the lease, after a third of it.
       lock: { nodes: [url], leaseMs: 3000 },
     });
-    onTestFinished(() => stack.close());
     const key = randomUUID();
     const answer = withdraw(stack.url, { key, fault: 'delay=60000' });
     const lease = () => redis.admin.keys('*lease*');
@@ -135,8 +133,7 @@ describe('a Redis that speaks TLS and asks for a certificate', () => {
     const before = { ...ours, ...files };
     await refused({ url, tls: before });
     replaceFiles(files, client);
-    const stack = await openStack({ store: { kind: 'redis', url, tls: before } });
-    onTestFinished(() => stack.close());
+    const stack = await stackForTest({ store: { kind: 'redis', url, tls: before } });
     replaceFiles(files, authority.issue());
     await until(async () =>
       /certificate_reloads_total\{certificate="store",result="ok"\} [1-9]/.test(

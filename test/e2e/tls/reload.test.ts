@@ -10,7 +10,7 @@ import { Authority, type CertificateFiles, replaceFiles } from '../../support/ce
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { metric } from '../../support/metrics.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { type Stack, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { configFor, openSandbox, startGateway } from '../process/gateways.ts';
 
@@ -18,11 +18,7 @@ const authority = new Authority();
 const ca = authority.caBytes;
 const DAY_MS = 24 * 3_600_000;
 
-async function open(files: CertificateFiles): Promise<Stack> {
-  const stack = await openStack({ listen: { tls: files } });
-  onTestFinished(() => stack.close());
-  return stack;
-}
+const open = (files: CertificateFiles) => stackForTest({ listen: { tls: files } });
 
 /** The serial number of the certificate that a new connection gets. */
 async function served({ port }: Pick<Stack, 'port'>): Promise<string> {

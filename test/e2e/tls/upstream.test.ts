@@ -4,14 +4,14 @@ import { connect } from 'node:net';
 import { join } from 'node:path';
 import { pipeline } from 'node:stream';
 import { createServer, type TlsOptions } from 'node:tls';
-import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
-import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
+import { afterAll, describe, expect, onTestFinished, test } from 'vitest';
+import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import { openBackend } from '../../support/backend.ts';
 import { Authority, type CertificateFiles, replaceFiles } from '../../support/certificates.ts';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { type ConfigInput, temporaryFolder, testConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
-import { openGateway, type TestGateway } from '../../support/stack.ts';
+import { gatewayForTest, type TestGateway } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { echoingWebSockets } from '../../support/web-sockets.ts';
 import { HANDSHAKE, head, Wire } from '../../support/wire.ts';
@@ -24,10 +24,7 @@ const ALPHA = { Authorization: 'Bearer sk_sandbox_alpha' };
 
 type UpstreamTls = NonNullable<ConfigInput['upstream']>['tls'];
 
-let sandbox: Sandbox;
-beforeAll(async () => {
-  sandbox = await createSandbox({ port: 0, onUpgrade: echoingWebSockets() });
-});
+const sandbox = await createSandbox({ port: 0, onUpgrade: echoingWebSockets() });
 afterAll(() => sandbox.close());
 
 const bytesOf = ({ cert, key }: CertificateFiles) => ({ cert: readFileSync(cert), key: readFileSync(key) });
@@ -52,8 +49,7 @@ async function gatewayTo(
   more: Partial<ConfigInput> = {},
 ): Promise<TestGateway> {
   const config = testConfig(temporaryFolder(), url, { ...more, upstream: { tls, connectTimeoutMs: 5000 } });
-  const gateway = await openGateway(config);
-  onTestFinished(() => gateway.shutdown());
+  const gateway = await gatewayForTest(config);
   return gateway;
 }
 

@@ -1,10 +1,10 @@
 import { randomUUID } from 'node:crypto';
-import { expect, onTestFinished, test } from 'vitest';
+import { expect, test } from 'vitest';
 import { httpBackend } from '../../support/backend.ts';
 import { send, withdraw } from '../../support/client.ts';
 import { openHeldBackend } from '../../support/held-backend.ts';
 import { metric } from '../../support/metrics.ts';
-import { openGateway } from '../../support/stack.ts';
+import { gatewayForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, head, request, Wire } from '../../support/wire.ts';
 import type { CollectedSpan } from './support/collector.ts';
@@ -167,8 +167,7 @@ test('a duplicate that waits, and a request that queues for a slot', async () =>
 test('a duplicate that waits for another gateway has one step for that, however often it asks', async () => {
   const backend = await openHeldBackend();
   const { stack, collector } = await openTraced({ upstream: { url: backend.url } });
-  const other = await openGateway(stack.config);
-  onTestFinished(() => other.shutdown());
+  const other = await gatewayForTest(stack.config);
   const first = withdraw(other.url, { key: 'one' });
   await until(() => backend.requests.length === 1);
   const duplicate = withdraw(stack.url, { key: 'one' });

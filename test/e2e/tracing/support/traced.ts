@@ -1,8 +1,7 @@
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
-import { onTestFinished } from 'vitest';
 import { httpBackend } from '../../../support/backend.ts';
 import type { MoreConfig } from '../../../support/config.ts';
-import { openStack, type Stack } from '../../../support/stack.ts';
+import { type Stack, stackForTest } from '../../../support/stack.ts';
 import { type Collector, startCollector } from './collector.ts';
 
 /** A gateway that records every request, and the collector that it sends the spans to. Closed after the test. */
@@ -14,8 +13,7 @@ export async function openTraced(more: MoreConfig = {}): Promise<{ stack: Stack;
 
 /** Closed after the test. */
 export async function openStackWith(more: MoreConfig): Promise<Stack> {
-  const stack = await openStack(more);
-  onTestFinished(() => stack.close());
+  const stack = await stackForTest(more);
   return stack;
 }
 
