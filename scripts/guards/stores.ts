@@ -75,7 +75,7 @@ export const redisGuards: readonly Guard[] = [
   ],
   [
     'a Redis with more replicas than writes wait for gets starts',
-    ['src/store/redis/health.ts', 'inspectNodes', 'if (mayLoseOnFailover)', 'if (excess)'],
+    ['src/store/redis/health.ts', 'inspect', 'if (mayLoseOnFailover)', 'if (excess)'],
     ['contract/redis-settings', 'with more replicas than a write waits for gets no start'],
   ],
 ];

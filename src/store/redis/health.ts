@@ -1,32 +1,22 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { Cluster, type Redis } from 'ioredis';
+import type { Redis } from 'ioredis';
 import type { Clock } from '../../lib/clock.ts';
 import { OtherFormat, STORE_FORMAT, StoreClosed, type StoreHealth, StoreUnavailable } from '../contract.ts';
-import { type RedisClient, reasonOf, replicasOfSentinels } from './client.ts';
+import { addressOf, mastersOf, type RedisClient, reasonOf, replicasOfSentinels } from './client.ts';
 import type { RedisOptions } from './register.ts';
 
-/** What the settings of Redis, and the number of its replicas, mean for starts. */
-export interface Inspection {
-  /** What can lose a record, one line each. */
-  warnings: readonly string[];
-  /** Why no key may be started. Undefined: keys may be started. */
-  refusal?: string;
-}
-
-type InspectOptions = Pick<RedisOptions, 'location' | 'tls' | 'replicas' | 'mayLoseOnFailover' | 'timeoutMs'>;
-
-/** Redis' wall clock minus our monotonic clock. It was between these two values at `atMs` on the monotonic clock. */
+/** Redis' wall clock minus our monotonic clock, exact to `errorMs`, at `atMs` on the monotonic clock. */
 interface Offset {
-  leastMs: number;
-  mostMs: number;
+  offsetMs: number;
+  errorMs: number;
   atMs: number;
 }
 
 const PROBE_MS = 1000;
 /** A smaller change of the offset does not count as a step. */
 const STEP_MS = 1000;
-/** A reading of the clock that took longer could hide a step, so it is not compared with. */
-const READING_MS = 500;
+/** A reading of the clock that is less exact could hide a step, so it is not compared with. */
+const MOST_ERROR_MS = 500;
 /** A clock may be slewed by this share of the time that has passed. Linux slews by at most half as much. */
 const SLEW = 0.001;
 const STEP_IS_REPORTED_FOR_MS = 3_600_000;
@@ -34,15 +24,20 @@ const STEP_IS_REPORTED_FOR_MS = 3_600_000;
 const INSPECT_EVERY_MS = 10_000;
 const RETRY_AFTER_MS = 100;
 
-/** Writes probe keys, and watches the clocks of Redis' hosts, because Redis expires records by them. */
+/**
+ * Looks at the settings of Redis, writes probe keys, and watches the clocks of Redis' hosts, because Redis expires records by
+ * them.
+ */
 export class Health {
-  /** As {@link inspect} last found it. */
-  inspection: Inspection = { warnings: [] };
+  /** Why starts are refused, although Redis would take them. Undefined: they are not. */
+  refusal: string | undefined;
+  /** What can lose a record, one line each. */
+  #dangers: readonly string[] = [];
   readonly #timer: NodeJS.Timeout;
   readonly #client: RedisClient;
   readonly #starts: readonly string[];
   readonly #options: RedisOptions;
-  /** By master. */
+  /** By the address of a master. Behind sentinels all have one, so that the clocks before and after a failover are compared. */
   readonly #offsets = new Map<string, Offset>();
   #timeIsForbidden = false;
   /** Why the client cannot connect, or why its connection broke. */
@@ -64,13 +59,48 @@ export class Health {
     this.#timer = setInterval(() => void this.#inspectAgain(), INSPECT_EVERY_MS).unref();
   }
 
-  /** Why starts are refused, although Redis would take them. Undefined: they are not. */
-  get refusal(): string | undefined {
-    return this.inspection.refusal;
-  }
-
   close(): void {
     clearInterval(this.#timer);
+  }
+
+  /**
+   * Checks the settings of Redis, in a cluster those of every master.
+   *
+   * A write that WAIT has counted is on some of the replicas, and a failover may promote another one. So the number of replicas that
+   * must acknowledge it is that of all, those that are away included: one that comes back can be promoted too.
+   *
+   * @throws {StoreUnavailable} if Redis is older than 7.0 (which has no script flags) or evicts
+   */
+  async inspect(): Promise<void> {
+    const { location, replicas, mayLoseOnFailover, timeoutMs, tls } = this.#options;
+    const [known, ...found] = await Promise.all([
+      replicasOfSentinels(location, timeoutMs, tls),
+      ...mastersOf(this.#client).map(inspectNode),
+    ]);
+    const dangers = new Set(found.flatMap((node) => node.dangers));
+    this.refusal = undefined;
+    const all = Math.max(known, ...found.map((node) => node.replicas));
+    if (all > replicas) {
+      const excess = `redis has ${all} ${all === 1 ? 'replica' : 'replicas'} and durability.replicas is ${replicas}: a failover loses records that the promoted replica does not have yet`;
+      const equal = 'cluster' in location ? '' : `durability.replicas to ${all}, or `;
+      const gone =
+        'sentinels' in location
+          ? `; if some are gone for good, SENTINEL RESET ${location.sentinels.name} on each sentinel forgets them`
+          : '';
+      if (mayLoseOnFailover) dangers.add(excess);
+      else
+        this.refusal = `${excess}. Set ${equal}durability.mayLoseOnFailover to true, and keys may be paid twice${gone}`;
+    }
+    this.#dangers = [...dangers];
+  }
+
+  /** Redis may have been restarted or replaced, or its settings changed. A gateway that runs goes on with what needs no start. */
+  async #inspectAgain(): Promise<void> {
+    try {
+      await this.inspect();
+    } catch (error) {
+      if (error instanceof StoreUnavailable) this.refusal = error.message;
+    }
   }
 
   async check(): Promise<StoreHealth> {
@@ -82,8 +112,7 @@ export class Health {
       await this.#inspectAgain();
       // A later version may have migrated the store since it was opened.
       refuseOtherFormat(prefix, await client.get(formatKeyOf(prefix)));
-      const masters = client instanceof Cluster ? client.nodes('master') : [client];
-      await Promise.all(masters.map((master) => this.#compareClocks(master)));
+      await Promise.all(mastersOf(client).map((master) => this.#compareClocks(master)));
       // As create.lua reads it.
       const mark = await client.get(`${this.#starts[0]}closed`);
       if (mark !== null && !mark.startsWith('n')) throw new StoreClosed();
@@ -104,39 +133,30 @@ export class Health {
     return message === 'Command timed out' ? `no answer within ${this.#options.timeoutMs} ms` : message;
   }
 
-  /** Redis may have been restarted or replaced, or its settings changed. A gateway that runs goes on with what needs no start. */
-  async #inspectAgain(): Promise<void> {
-    try {
-      this.inspection = await inspectNodes(this.#client, this.#options);
-    } catch (error) {
-      if (error instanceof StoreUnavailable) this.inspection = { ...this.inspection, refusal: error.message };
-    }
-  }
-
   async #compareClocks(node: Redis): Promise<void> {
     const { clock, onClockStep } = this.#options;
-    // Behind sentinels another master may answer now, whose clock is compared with the one before.
-    const name = this.#client instanceof Cluster ? `${node.options.host}:${node.options.port}` : '';
     const beforeMs = clock.monotonicMs();
-    const time = await node.time().catch(ignoreForbidden);
+    // A Redis user without permission for TIME can still store records.
+    const time = await node.time().catch((error: Error) => {
+      if (!error.message.startsWith('NOPERM')) throw error;
+    });
     this.#timeIsForbidden = time === undefined;
     if (!time) return;
     const atMs = clock.monotonicMs();
-    const timeMs = Number(time[0]) * 1000 + Number(time[1]) / 1000;
-    const now = { leastMs: timeMs - atMs, mostMs: timeMs - beforeMs, atMs };
-    const last = this.#offsets.get(name);
-    if (now.mostMs - now.leastMs <= READING_MS) this.#offsets.set(name, now);
+    const errorMs = atMs - beforeMs;
+    const offsetMs = Number(time[0]) * 1000 + Number(time[1]) / 1000 - atMs;
+    const last = this.#offsets.get(addressOf(node));
+    if (errorMs <= MOST_ERROR_MS) this.#offsets.set(addressOf(node), { offsetMs, errorMs, atMs });
     if (!last) return;
-    // The smallest step that explains both offsets.
-    const stepMs =
-      now.leastMs > last.mostMs ? now.leastMs - last.mostMs : Math.min(0, now.mostMs - last.leastMs);
-    if (Math.abs(stepMs) <= STEP_MS + SLEW * (atMs - last.atMs)) return;
-    this.#step = { stepMs: Math.round(stepMs), atMs };
-    onClockStep?.(Math.round(stepMs));
+    const stepMs = Math.round(offsetMs - last.offsetMs);
+    const explainedMs = STEP_MS + SLEW * (atMs - last.atMs) + (stepMs > 0 ? last.errorMs : errorMs);
+    if (Math.abs(stepMs) <= explainedMs) return;
+    this.#step = { stepMs, atMs };
+    onClockStep?.(stepMs);
   }
 
   #warnings(): string[] {
-    const warnings = [...this.inspection.warnings, ...(this.refusal ? [this.refusal] : [])];
+    const warnings = [...this.#dangers, ...(this.refusal ? [this.refusal] : [])];
     if (this.#timeIsForbidden)
       warnings.push('redis does not allow TIME: the gateway cannot notice a step of its clock');
     if (this.#step && this.#options.clock.monotonicMs() - this.#step.atMs < STEP_IS_REPORTED_FOR_MS) {
@@ -148,27 +168,8 @@ export class Health {
   }
 }
 
-/** A Redis user without permission for TIME can still store records. */
-function ignoreForbidden(error: Error): undefined {
-  if (!error.message.startsWith('NOPERM')) throw error;
-}
-
 /** Errors of a Redis that is loading its file, failing over or running a long script. */
 const PASSES = /^(?:CLUSTERDOWN|TRYAGAIN|MASTERDOWN|LOADING|BUSY) /;
-
-/**
- * Checks the settings of Redis, in a cluster those of every master.
- *
- * @throws {StoreUnavailable} as {@link whileUnanswered}, and if Redis is older than 7.0 (which has no script flags) or evicts
- */
-export async function inspect(
-  client: RedisClient,
-  options: InspectOptions,
-  clock: Clock,
-  untilMs: number,
-): Promise<Inspection> {
-  return await whileUnanswered(() => inspectNodes(client, options), clock, untilMs);
-}
 
 /**
  * Repeats what a connection that breaks, or does not answer, has prevented: the client of a cluster is ready before all masters are.
@@ -192,34 +193,7 @@ export async function whileUnanswered<T>(ask: () => Promise<T>, clock: Clock, un
   }
 }
 
-/**
- * A write that WAIT has counted is on some of the replicas, and a failover may promote another one. So the number of replicas that
- * must acknowledge it is that of all, those that are away included: one that comes back can be promoted too.
- */
-async function inspectNodes(client: RedisClient, options: InspectOptions): Promise<Inspection> {
-  const { location, replicas, mayLoseOnFailover, timeoutMs, tls } = options;
-  const nodes = client instanceof Cluster ? client.nodes('master') : [client];
-  const [known, ...found] = await Promise.all([
-    replicasOfSentinels(location, timeoutMs, tls),
-    ...nodes.map((node) => inspectNode(node)),
-  ]);
-  const warnings = [...new Set(found.flatMap((node) => node.warnings))];
-  const all = Math.max(known, ...found.map((node) => node.replicas));
-  if (all <= replicas) return { warnings };
-  const excess = `redis has ${all} ${all === 1 ? 'replica' : 'replicas'} and durability.replicas is ${replicas}: a failover loses records that the promoted replica does not have yet`;
-  if (mayLoseOnFailover) return { warnings: [...warnings, excess] };
-  const equal = 'cluster' in location ? '' : `durability.replicas to ${all}, or `;
-  const gone =
-    'sentinels' in location
-      ? `; if some are gone for good, SENTINEL RESET ${location.sentinels.name} on each sentinel forgets them`
-      : '';
-  return {
-    warnings,
-    refusal: `${excess}. Set ${equal}durability.mayLoseOnFailover to true, and keys may be paid twice${gone}`,
-  };
-}
-
-async function inspectNode(node: Redis): Promise<{ warnings: string[]; replicas: number }> {
+async function inspectNode(node: Redis): Promise<{ dangers: string[]; replicas: number }> {
   const info = await node.info();
   const field = (name: string) => new RegExp(`^${name}:(.*)\r$`, 'm').exec(info)?.[1];
   const [version = '0', policy = 'noeviction'] = [field('redis_version'), field('maxmemory_policy')];
@@ -229,22 +203,19 @@ async function inspectNode(node: Redis): Promise<{ warnings: string[]; replicas:
     throw new StoreUnavailable(
       `redis has maxmemory-policy ${policy}, which evicts records: it must be noeviction`,
     );
-  const warnings: string[] = [];
   // CONFIG is not allowed on many hosted servers.
-  const [, fsync] = (await node.config('GET', 'appendfsync').catch(() => [])) as string[];
-  if (field('aof_enabled') !== '1')
-    warnings.push(
-      'redis runs without appendonly: if redis is killed, records are lost and a payout may run again',
-    );
-  else if (fsync !== undefined && fsync !== 'always')
-    warnings.push(`redis has appendfsync ${fsync}: if its machine fails, the most recent records are lost`);
-  // Also after its policy was set right.
+  const [, fsync = 'always'] = (await node.config('GET', 'appendfsync').catch(() => [])) as string[];
   const evicted = Number(field('evicted_keys') ?? 0);
-  if (evicted > 0)
-    warnings.push(
+  const dangers = [
+    field('aof_enabled') !== '1'
+      ? 'redis runs without appendonly: if redis is killed, records are lost and a payout may run again'
+      : fsync !== 'always' &&
+        `redis has appendfsync ${fsync}: if its machine fails, the most recent records are lost`,
+    // Also after its policy was set right.
+    evicted > 0 &&
       `redis has evicted ${evicted} keys since it was started: if there were records among them, their payouts can run again`,
-    );
-  return { warnings, replicas: Number(field('connected_slaves') ?? 0) };
+  ].filter((danger) => typeof danger === 'string');
+  return { dangers, replicas: Number(field('connected_slaves') ?? 0) };
 }
 
 /** The key that says which format the keys of a prefix have, in decimal digits. Every version of oncegate looks here. */

@@ -30,7 +30,7 @@ import {
   scripts,
   shortOf,
 } from './commands.ts';
-import { Health, inspect, requireFormat, whileUnanswered } from './health.ts';
+import { Health, requireFormat, whileUnanswered } from './health.ts';
 import { countOpen, entryOf, listRecords, repairIndex, resolutionField, scoreOf } from './operators.ts';
 import type { Argument } from './script-command.ts';
 
@@ -111,7 +111,7 @@ export class RedisRegister implements Register {
       // The store works while a minority of the lock nodes is down, so it does not wait for them here.
       for (const client of register.#lockClients) connect(client, connectTimeoutMs).catch(() => {});
       await connect(register.#client, connectTimeoutMs);
-      register.#health.inspection = await inspect(register.#client, options, clock, untilMs);
+      await whileUnanswered(() => register.#health.inspect(), clock, untilMs);
       await whileUnanswered(() => requireFormat(register.#client, prefix), clock, untilMs);
       return register;
     } catch (error) {
