@@ -60,7 +60,7 @@ export const redisGuards: readonly Guard[] = [
   ],
   [
     'a replay rests on a record that no replica has',
-    [REDIS, '#answer', "|| answer.held?.record.state !== 'executing'", ''],
+    [REDIS, 'groundOf', ": 'a record'", ": 'nothing that must last'"],
     ['contract/redis-replicas', 'a start replays nothing that a failover could lose'],
   ],
   [

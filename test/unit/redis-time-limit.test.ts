@@ -44,8 +44,8 @@ it('a write that waited for another one is not sent on a new connection, which m
     sendCommand: async (command: unknown) => void sent.push(command),
   });
   const commands = new Commands(client, 1, 1000, 'key');
-  const reading = { read: () => 'written', mustLast: () => false, isWrite: () => true };
-  const write = () => commands.write(scripts.create, ['key'], [], reading);
+  const read = () => 'written';
+  const write = () => commands.write(scripts.create, ['key'], [], read, () => 'nothing that must last');
   await write();
   const waiting = write();
   Object.assign(client, { stream: {} });

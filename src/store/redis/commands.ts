@@ -39,14 +39,8 @@ export const scripts = {
 /** What a script returns: nil, a number, bytes, or a list of these. */
 export type Reply = Buffer | number | null | Reply[];
 
-/** What a reply means. */
-export interface Reading<T> {
-  readonly read: (reply: Reply) => T;
-  /** Whether the answer must survive a failover, so that replicas must have what it rests on. */
-  mustLast(answer: T): boolean;
-  /** Whether the command has written. */
-  isWrite(answer: T): boolean;
-}
+/** What an answer rests on. What rests on a write or on a record must survive a failover, so replicas must have it. */
+export type Ground = 'a write' | 'a record' | 'nothing that must last';
 
 /** Redis has answered, but too few replicas have in time what the answer rests on. */
 export class NotReplicated extends StoreUnavailable {
@@ -119,15 +113,21 @@ export class Commands {
   }
 
   /** Runs a script whose effect replicas must acknowledge, if the store waits for replicas. Rejects with {@link StoreUnavailable}. */
-  write<T>(script: Script, keys: string[], args: Argument[], reading: Reading<T>): Promise<T> {
-    const { read, mustLast, isWrite } = reading;
+  write<T>(
+    script: Script,
+    keys: string[],
+    args: Argument[],
+    read: (reply: Reply) => T,
+    groundOf: (answer: T) => Ground = () => 'a write',
+  ): Promise<T> {
     if (!this.waits) return this.run(script, keys, args, read);
     return this.#ask(
       (inFull) => this.#enqueue(() => this.#send(script, keys, args, inFull)),
       async ({ reply, replicated }) => {
         const answer = read(reply);
-        if (mustLast(answer) && !(await replicated)) throw new NotReplicated(isWrite(answer));
-        return answer;
+        const ground = groundOf(answer);
+        if (ground === 'nothing that must last' || (await replicated)) return answer;
+        throw new NotReplicated(ground === 'a write');
       },
     );
   }

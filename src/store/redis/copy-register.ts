@@ -6,7 +6,7 @@ import type { CopyMark, CopyRegister, FoundMark } from '../register.ts';
 import { decodeCopyMark, encodeCopyMark } from '../register.ts';
 import { encodeAudit } from './audit.ts';
 import { mastersOf } from './client.ts';
-import { auditOf, type Reading, scripts } from './commands.ts';
+import { auditOf, scripts } from './commands.ts';
 import { scanAll } from './operators.ts';
 import { type RedisOptions, RedisRegister } from './register.ts';
 
@@ -38,7 +38,7 @@ export class RedisCopyRegister implements CopyRegister {
     const [first = '', ...others] = this.#marks;
     const { commands } = this.register;
     const put = (key: string, isNext: 0 | 1) =>
-      commands.write(scripts.copyMark, [key], [encodeCopyMark(to), to.epoch, isNext], IS_THERE);
+      commands.write(scripts.copyMark, [key], [encodeCopyMark(to), to.epoch, isNext], (reply) => reply === 1);
     if (!(await put(first, 1))) return false;
     return (await Promise.all(others.map((key) => put(key, 0)))).every((isThere) => isThere);
   }
@@ -79,9 +79,3 @@ export class RedisCopyRegister implements CopyRegister {
     return this.register.close();
   }
 }
-
-const IS_THERE: Reading<boolean> = {
-  read: (reply) => reply === 1,
-  mustLast: () => true,
-  isWrite: () => true,
-};

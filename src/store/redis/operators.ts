@@ -40,9 +40,9 @@ function* groupsOf({ names }: RedisRegister, from = 0): Generator<string[]> {
 /** The entries of the indexes of some partitions. An index of another type has none. */
 async function entriesOf({ commands }: RedisRegister, starts: string[]): Promise<Entry[]> {
   const indexes = starts.map(async (start) => {
-    const index = await commands.client
-      .zrangeBuffer(`${start}open`, '0', '-1', 'WITHSCORES')
-      .catch((error: Error) => (isOfOtherType(error) ? [] : Promise.reject(error)));
+    const index = await commands
+      .call(() => commands.client.zrangeBuffer(`${start}open`, '0', '-1', 'WITHSCORES'))
+      .catch((error) => (error instanceof UnreadableRecord ? [] : Promise.reject(error)));
     return index.flatMap((bytes, at) => {
       const text = bytes.toString('latin1');
       const id = idOf(text.slice(0, text.indexOf(' ')));
@@ -51,8 +51,6 @@ async function entriesOf({ commands }: RedisRegister, starts: string[]): Promise
   });
   return (await Promise.all(indexes)).flat();
 }
-
-const isOfOtherType = ({ message }: Error): boolean => message.startsWith('WRONGTYPE');
 
 /** Removes those whose records are not open, and returns the others. Best effort, because Redis may refuse writes. */
 async function sweep({ commands, names }: RedisRegister, entries: Entry[]): Promise<Entry[]> {
@@ -100,12 +98,14 @@ async function listedOf(register: RedisRegister, id: Scope): Promise<Listed | un
   const { client } = register.commands;
   const key = register.names.recordOf(id);
   try {
-    const [start, length, expiresInMs, leases] = await Promise.all([
-      client.getrangeBuffer(key, 0, HEAD_BYTES - 1),
-      client.strlen(key),
-      client.pttl(key),
-      client.exists(leaseOf(key)),
-    ]);
+    const [start, length, expiresInMs, leases] = await register.commands.call(() =>
+      Promise.all([
+        client.getrangeBuffer(key, 0, HEAD_BYTES - 1),
+        client.strlen(key),
+        client.pttl(key),
+        client.exists(leaseOf(key)),
+      ]),
+    );
     if (expiresInMs === -2) return undefined;
     const isLeased = register.isLeased ? undefined : leases > 0;
     const parts = decodeHead(start);
@@ -117,8 +117,6 @@ async function listedOf(register: RedisRegister, id: Scope): Promise<Listed | un
     return { id, head, expiresInMs, isLeased };
   } catch (error) {
     if (error instanceof UnreadableRecord) return { id, unreadable: error.message };
-    if (isOfOtherType(error as Error))
-      return { id, unreadable: new UnreadableRecord('the key holds another type of value').message };
     throw error;
   }
 }
@@ -217,10 +215,13 @@ export async function countOpen(
  */
 export async function repairIndex(register: RedisRegister, report: (records: number) => void): Promise<void> {
   const { client } = register.commands;
-  for (const index of register.names.partitions.map((start) => `${start}open`))
-    await client
-      .zrange(index, '0', '0')
-      .catch((error: Error) => (isOfOtherType(error) ? client.del(index) : Promise.reject(error)));
+  for (const index of register.names.partitions.map((start) => `${start}open`)) {
+    const isOfOtherType = await client.zrange(index, '0', '0').then(
+      () => false,
+      ({ message }: Error) => message.startsWith('WRONGTYPE'),
+    );
+    if (isOfOtherType) await client.del(index);
+  }
   let read = 0;
   for await (const found of scanAll(register, KEYS_PER_SCAN)) {
     const records = found.filter(({ kind }) => kind === 'record');

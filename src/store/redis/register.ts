@@ -21,11 +21,11 @@ import { decodeRecord, encodeRecord } from './codec.ts';
 import {
   auditOf,
   Commands,
+  type Ground,
   leaseOf,
   Names,
   NotReplicated,
   PARTITIONS,
-  type Reading,
   type Reply,
   scripts,
   shortOf,
@@ -87,20 +87,9 @@ export class RedisRegister implements Register {
   /** The leases of this process, by token. Undefined: it is being taken. Only executions that were renewed are here. */
   readonly #leases = new Map<string, { lock?: Lock | undefined }>();
 
-  readonly #answer: Reading<Answer> = {
-    read: (reply) => {
-      if (reply === null) return DONE;
-      return { done: false, held: reply === 0 ? undefined : this.#seenIn(reply) };
-    },
-    // An executing record leads to no execution and no result, so a failover that loses it does no harm.
-    mustLast: (answer) => answer.done || answer.held?.record.state !== 'executing',
-    isWrite: (answer) => answer.done,
-  };
-  readonly #seen: Reading<Seen | undefined> = {
-    read: (reply) => (reply === null ? undefined : this.#seenIn(reply)),
-    mustLast: (seen) => seen !== undefined && seen.record.state !== 'executing',
-    isWrite: () => false,
-  };
+  /** Reads the results of create.lua, replace.lua and read.lua. */
+  readonly #answer = (reply: Reply): Answer =>
+    reply === null ? DONE : { done: false, held: reply === 0 ? undefined : this.#seenIn(reply) };
 
   /** @throws {StoreUnavailable} if Redis cannot be reached, is too old, evicts records, or has records of another format */
   static async open(options: RedisOptions): Promise<RedisRegister> {
@@ -163,7 +152,7 @@ export class RedisRegister implements Register {
       scoreOf(record),
       this.replicates ? 1 : 0,
     ];
-    const answer = this.commands.write(scripts.create, keys, args, this.#answer);
+    const answer = this.commands.write(scripts.create, keys, args, this.#answer, groundOf);
     if (!this.#isCluster) return answer;
     return answer.catch(async (error) => ({ done: false, held: await this.#whileMoving(key, error) }));
   }
@@ -199,8 +188,8 @@ export class RedisRegister implements Register {
         counted ? resolutionField(counted) : '',
       );
     }
-    if (mayBeLost) return this.commands.run(scripts.replace, keys, args, this.#answer.read);
-    const answer = this.commands.write(scripts.replace, keys, args, this.#answer);
+    if (mayBeLost) return this.commands.run(scripts.replace, keys, args, this.#answer);
+    const answer = this.commands.write(scripts.replace, keys, args, this.#answer, groundOf);
     if (waits && record?.completion)
       answer.catch((error) => {
         if (error instanceof NotReplicated) this.#options.onUnreplicated?.();
@@ -211,8 +200,11 @@ export class RedisRegister implements Register {
   read(id: Scope, mustLast = false): Promise<Seen | undefined> {
     const key = this.names.recordOf(id);
     const keys = [key, leaseOf(key)];
-    if (mustLast && this.replicates) return this.commands.write(scripts.readAndTouch, keys, [1], this.#seen);
-    const seen = this.commands.run(scripts.read, keys, [0], this.#seen.read);
+    const answer =
+      mustLast && this.replicates
+        ? this.commands.write(scripts.readAndTouch, keys, [1], this.#answer, groundOf)
+        : this.commands.run(scripts.read, keys, [0], this.#answer);
+    const seen = answer.then((found) => (found.done ? undefined : found.held));
     return this.#isCluster ? seen.catch((error) => this.#whileMoving(key, error)) : seen;
   }
 
@@ -279,7 +271,7 @@ export class RedisRegister implements Register {
       Promise.all([
         this.#client.get(main),
         this.#client.exists(other),
-        ...this.#watched.slice(1).map((start) => this.#client.get(`${start}mark`).catch(() => undefined)),
+        ...this.#otherMarks.map((key) => this.#client.get(key).catch(() => undefined)),
       ]),
     );
     const mark = text === null ? undefined : markIn(`${text} ${isUsed}`);
@@ -288,10 +280,9 @@ export class RedisRegister implements Register {
 
   async mark(mode: Mode): Promise<UsedMark> {
     const args = [newToken().toString('hex'), MARK_LASTS_MS];
-    const mark = await this.commands.write(scripts.mark, this.#markKeys(mode), args, MARKED);
-    await this.commands.call(() =>
-      Promise.all(this.#watched.slice(1).map((start) => this.#client.set(`${start}mark`, mark.id))),
-    );
+    const mark = await this.commands.write(scripts.mark, this.#markKeys(mode), args, markIn);
+    const copies = this.#otherMarks.map((key) => () => this.#client.set(key, mark.id));
+    await Promise.all(copies.map((copy) => this.commands.call(copy)));
     return mark;
   }
 
@@ -299,6 +290,11 @@ export class RedisRegister implements Register {
   #markKeys(mode: Mode): [mark: string, own: string, other: string] {
     const main = `${this.#watched[0]}mark`;
     return [main, `${main}:${mode}`, `${main}:${mode === 'protect' ? 'observe' : 'protect'}`];
+  }
+
+  /** The identity of the store once more, in each other master. */
+  get #otherMarks(): string[] {
+    return this.#watched.slice(1).map((start) => `${start}mark`);
   }
 
   health(): Promise<StoreHealth> {
@@ -331,19 +327,19 @@ export class RedisRegister implements Register {
   }
 }
 
+/** An executing record leads to no execution and no result, so a failover that loses it does no harm. */
+function groundOf(answer: Answer): Ground {
+  if (answer.done) return 'a write';
+  return answer.held?.record.state === 'executing' ? 'nothing that must last' : 'a record';
+}
+
 const NOT_WRITTEN = { maybeWritten: false };
 
 const DONE: Answer = { done: true };
 
-const MARKED: Reading<UsedMark> = {
-  read: (reply) => markIn((reply as Buffer).toString('latin1')),
-  mustLast: () => true,
-  isWrite: () => true,
-};
-
 /** Reads the result of mark.lua. @throws {UnreadableMark} */
-function markIn(text: string): UsedMark {
-  const [, id, count, other] = /^([0-9a-f]+) (\d+) ([01])$/.exec(text) ?? [];
+function markIn(reply: Reply | string): UsedMark {
+  const [, id, count, other] = /^([0-9a-f]+) (\d+) ([01])$/.exec(String(reply)) ?? [];
   if (id === undefined) throw new UnreadableMark();
   return { id, count: Number(count), otherMode: other === '1' };
 }
