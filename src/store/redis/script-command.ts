@@ -30,6 +30,7 @@ export class ScriptCommand extends Command {
     if (this.dueMs > 0) return;
     this.dueMs = performance.now() + ms;
     if (unanswered.push(this) === 1) checkLater();
+    if (unanswered.length >= dropAt) dropAnswered();
   }
 }
 
@@ -70,8 +71,16 @@ function encode(name: string, parts: readonly Argument[]): Buffer {
 
 const CHECK_EVERY_MS = 10;
 
-/** The commands that had no answer when they were last looked at. */
+/** The commands that had no answer when they were last looked at, and the later ones. */
 let unanswered: ScriptCommand[] = [];
+const SHORTEST_LIST = 64;
+/** An answered command is dropped soon: what is still known at the next minor collection makes that collection slow. */
+let dropAt = SHORTEST_LIST;
+
+function dropAnswered(): void {
+  unanswered = unanswered.filter((command) => !command.isSettled);
+  dropAt = Math.max(SHORTEST_LIST, 2 * unanswered.length);
+}
 
 function checkLater(): void {
   setTimeout(() => afterReading(check), CHECK_EVERY_MS);
@@ -80,9 +89,8 @@ function checkLater(): void {
 /** One timer for all commands rejects those that have no answer in time. */
 function check(): void {
   const nowMs = performance.now();
-  unanswered = unanswered.filter((command) => {
+  for (const command of unanswered)
     if (!command.isSettled && command.dueMs <= nowMs) command.reject(new Error('Command timed out'));
-    return !command.isSettled;
-  });
+  dropAnswered();
   if (unanswered.length > 0) checkLater();
 }
