@@ -1,5 +1,6 @@
 import type { Guard } from '../guards.ts';
 
+const CLOCK = 'src/lib/clock.ts';
 const DUPLICATES = 'src/idempotency/duplicates.ts';
 const ENGINE = 'src/idempotency/engine.ts';
 const EXECUTION = 'src/idempotency/execution.ts';
@@ -11,17 +12,17 @@ const OUTCOME = 'src/idempotency/outcome.ts';
 export const fenceGuards: readonly Guard[] = [
   [
     'the fence does not count the time in which the machine was suspended',
-    [LEASE, 'fenceFrom', 'clock.wallMs() - wallMs < leaseMs', 'wallMs > 0'],
+    [CLOCK, 'sinceMs', 'clock.wallMs() - wallMs', '0'],
     ['engine/fence', 'may not send once wallMs alone has passed a lease'],
   ],
   [
     'the fence does not count while the wall clock is set back',
-    [LEASE, 'fenceFrom', 'clock.monotonicMs() - monotonicMs < leaseMs', 'monotonicMs >= 0'],
+    [CLOCK, 'sinceMs', 'clock.monotonicMs() - monotonicMs', '0'],
     ['engine/fence', 'may not send once monotonicMs alone has passed a lease'],
   ],
   [
     'the fence counts from the answer to the start',
-    [EXECUTION, 'start', 'maySend, again', 'maySend: fenceFrom(this.#clock, this.#leaseMs), again'],
+    [EXECUTION, 'start', 'maySend, again', 'maySend: fenceFrom(this.#clock, this.#options.leaseMs), again'],
     ['engine/fence', 'may not send if its start took longer than the lease'],
   ],
   [

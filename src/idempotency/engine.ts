@@ -47,7 +47,7 @@ export class Engine {
     this.#clock = clock;
     this.#lookups = lookups;
     this.#gate = new WriteGate(clock);
-    this.#executions = new Executions(options, { store, observer, clock, gate: this.#gate, lookups });
+    this.#executions = new Executions(store, options, observer, clock, this.#gate, lookups);
   }
 
   /** Duplicates that wait for another request's result. */
@@ -256,20 +256,11 @@ export class Engine {
   }
 
   /** The result of `work`; undefined after `ms`, when the merchant leaves, or when the engine closes. */
-  #wait<T>(work: Promise<T> | undefined, ms: number, gone: AbortSignal | undefined): Promise<T | undefined> {
-    if (ms <= 0 || gone?.aborted || this.#closing) return Promise.resolve(undefined);
-    return new Promise((resolve) => {
-      const end = (result?: T) => {
-        clearTimeout(timer);
-        gone?.removeEventListener('abort', interrupt);
-        remove();
-        resolve(result);
-      };
-      const interrupt = () => end();
-      const timer = setTimeout(interrupt, ms);
-      const remove = this.#waits.add(interrupt);
-      gone?.addEventListener('abort', interrupt);
-      void work?.then(end);
-    });
+  async #wait<T>(
+    work: Promise<T> | undefined,
+    ms: number,
+    gone: AbortSignal | undefined,
+  ): Promise<T | undefined> {
+    return ms > 0 && !this.#closing ? await within(work, ms, gone, this.#waits) : undefined;
   }
 }

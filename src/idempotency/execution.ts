@@ -36,14 +36,6 @@ interface Completing {
 export type NotStarted = Extract<Result, { kind: 'store_unavailable' | 'overloaded' | 'closing' }>;
 export type Found = Started | PeekAnswer | NotStarted;
 
-export interface ExecutionParts {
-  store: Store;
-  observer: EngineObserver;
-  clock: Clock;
-  gate: WriteGate;
-  lookups: DoubtLookups | undefined;
-}
-
 /**
  * start → run → complete, for one request that leads its scope and has a slot.
  *
@@ -61,7 +53,14 @@ export class Executions {
   readonly #renewals: Renewals;
   readonly #running = new Tally();
 
-  constructor(options: EngineOptions, { store, observer, clock, gate, lookups }: ExecutionParts) {
+  constructor(
+    store: Store,
+    options: EngineOptions,
+    observer: EngineObserver,
+    clock: Clock,
+    gate: WriteGate,
+    lookups: DoubtLookups | undefined,
+  ) {
     this.#store = store;
     this.#options = options;
     this.#observer = observer;

@@ -1,5 +1,5 @@
 import type { Store } from '../ledger/ledger.ts';
-import type { Clock } from '../lib/clock.ts';
+import { type Clock, momentOf, sinceMs } from '../lib/clock.ts';
 import { Roster } from '../lib/roster.ts';
 import type { Owner } from '../store/contract.ts';
 import type { EngineObserver, Named } from './call.ts';
@@ -14,9 +14,8 @@ import type { EngineObserver, Named } from './call.ts';
  * while a machine is suspended.
  */
 export function fenceFrom(clock: Clock, leaseMs: number): () => boolean {
-  const monotonicMs = clock.monotonicMs();
-  const wallMs = clock.wallMs();
-  return () => clock.monotonicMs() - monotonicMs < leaseMs && clock.wallMs() - wallMs < leaseMs;
+  const start = momentOf(clock);
+  return () => sinceMs(clock, start) < leaseMs;
 }
 
 interface Renewal {

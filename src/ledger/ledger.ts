@@ -1,5 +1,5 @@
 import type { Fingerprint, Scope, Token } from '../lib/brands.ts';
-import { type Clock, systemClock } from '../lib/clock.ts';
+import { type Clock, momentOf, sinceMs, systemClock } from '../lib/clock.ts';
 import type { Completion } from '../lib/exchange.ts';
 import { newToken } from '../lib/random.ts';
 import {
@@ -125,15 +125,14 @@ export class Ledger {
       return rules.start(held, execution, this.#own, stamp);
     };
     // Nothing is there, as far as this gateway knows, so the rule writes.
-    const told = (answer: { kind: 'started' } | rules.Meaning) => this.#told(scope, answer);
-    return this.#apply(scope, undefined, rule, told, execution) as Promise<StartAnswer>;
+    return this.#apply(scope, undefined, rule, this.#told(scope), execution) as Promise<StartAnswer>;
   }
 
   /** Answers what the record means for this request, as `start` would. If its owner is dead, marks it in doubt first. */
   async peek({ scope, fingerprint }: { scope: Scope; fingerprint: Fingerprint }): Promise<PeekAnswer> {
     const rule: Rule<{ kind: 'absent' } | rules.Meaning> = (held, stamp) =>
       rules.peek(held, fingerprint, stamp);
-    const told = (answer: { kind: 'absent' } | rules.Meaning) => this.#told(scope, answer);
+    const told = this.#told<{ kind: 'absent' }>(scope);
     const seen = await this.#register.read(scope);
     const answer = await this.#apply(scope, seen, rule, told);
     // Most reads are polls that find none of these. Only what a merchant acts on must survive a failover.
@@ -167,8 +166,7 @@ export class Ledger {
     const { scope, token } = owner;
     owner.memory ??= this.#memory();
     const { memory } = owner;
-    const sentMs = this.#clock.monotonicMs();
-    const sentWallMs = this.#clock.wallMs();
+    const sent = momentOf(this.#clock);
     // A superseded owner must not keep somebody else's dead record in flight.
     const seen = await this.#register.read(scope);
     if (!seen?.record.token.equals(token)) {
@@ -182,8 +180,7 @@ export class Ledger {
     const lapsed = !this.#isAlive(memory) || renewed === 'lost' || (renewed === 'taken' && memory.hasRenewed);
     memory.mayHaveLapsed ||= lapsed || seen.record.state === 'in_doubt';
     if (renewed !== 'lost') {
-      memory.aliveMs = sentMs;
-      memory.aliveWallMs = sentWallMs;
+      memory.alive = sent;
       memory.hasRenewed = true;
     }
     return memory.mayHaveLapsed && !wasLapsed ? 'lost' : 'ok';
@@ -422,42 +419,31 @@ export class Ledger {
   }
 
   #memory(): OwnerMemory {
-    const sentMs = this.#clock.monotonicMs();
-    const sentWallMs = this.#clock.wallMs();
-    return {
-      sentMs,
-      sentWallMs,
-      aliveMs: sentMs,
-      aliveWallMs: sentWallMs,
-      hasRenewed: false,
-      mayHaveLapsed: false,
-      record: undefined,
-      before: undefined,
-    };
+    const sent = momentOf(this.#clock);
+    const record = undefined;
+    return { sent, alive: sent, hasRenewed: false, mayHaveLapsed: false, record, before: record };
   }
 
-  /** On both clocks: the monotonic one stops while a machine is suspended. */
-  #isAlive({ aliveMs, aliveWallMs }: OwnerMemory): boolean {
-    const { leaseMs } = this.#own.lifetimes;
-    return this.#clock.monotonicMs() - aliveMs < leaseMs && this.#clock.wallMs() - aliveWallMs < leaseMs;
+  #isAlive({ alive }: OwnerMemory): boolean {
+    return sinceMs(this.#clock, alive) < this.#own.lifetimes.leaseMs;
   }
 
   /** The owner's record as it is unless somebody has changed it. Undefined: this process has not written one. */
   #guess({ memory }: Owner): Held | undefined {
     if (!memory?.record) return undefined;
-    const { record, sentMs, sentWallMs, mayHaveLapsed } = memory;
-    const ageMs = Math.max(this.#clock.monotonicMs() - sentMs, this.#clock.wallMs() - sentWallMs);
+    const { record, sent, mayHaveLapsed } = memory;
+    const ageMs = sinceMs(this.#clock, sent);
     const isLeased = !mayHaveLapsed && this.#isAlive(memory);
     return { record, expiresInMs: record.lifetimes.inDoubtRetentionMs - ageMs, isLeased };
   }
 
-  #told<Answer extends { kind: 'started' | 'absent' }>(
-    scope: Scope,
-    answer: Answer | rules.Meaning,
-  ): Answer | ExistingAnswer {
-    if (answer.kind !== 'completed') return answer;
-    const { kind, completion, requestId } = answer;
-    return { kind, response: this.#cipher.openResponse(scope, completion), requestId };
+  /** Makes what a rule says of a record the answer to a request. */
+  #told<Answer extends { kind: 'started' | 'absent' }>(scope: Scope) {
+    return (answer: Answer | rules.Meaning): Answer | ExistingAnswer => {
+      if (answer.kind !== 'completed') return answer;
+      const { kind, completion, requestId } = answer;
+      return { kind, response: this.#cipher.openResponse(scope, completion), requestId };
+    };
   }
 
   async #listed(listed: Listed): Promise<ListedRecord> {

@@ -3,6 +3,7 @@ import type {
   AuditRecord,
   CountedNote,
   Execution,
+  ExistingAnswer,
   Fenced,
   RecordHead,
   ResolutionNote,
@@ -34,11 +35,8 @@ export interface Step<Answer> {
 
 /** What a record means for a request. `completed` has its response as the store holds it. */
 export type Meaning =
-  | { kind: 'in_flight' }
-  | { kind: 'completed'; completion: StoredResponse; requestId: string }
-  | { kind: 'tombstone'; requestId: string }
-  | { kind: 'mismatch' }
-  | { kind: 'in_doubt'; sinceMs: number; operation: string; requestId: string };
+  | Exclude<ExistingAnswer, { kind: 'completed' }>
+  | { kind: 'completed'; completion: StoredResponse; requestId: string };
 
 /** What an operator or a lookup says: executed with this result, or not executed. */
 export type StoredResolution = { as: 'completed'; completion: StoredCompletion } | { as: 'released' };

@@ -1,6 +1,8 @@
+import type { Roster } from './roster.ts';
+
 /**
- * The only source of time. Measure durations with `monotonicMs`; `wallMs` is for times that people read. Only the fence
- * (lease.ts) measures with both.
+ * The only source of time. Measure durations with `monotonicMs`; `wallMs` is for times that people read. Only
+ * {@link sinceMs} measures with both.
  */
 export interface Clock {
   /** Milliseconds since the Unix epoch. May jump. */
@@ -34,6 +36,21 @@ export const systemClock: Clock = {
   monotonicMs: () => performance.now() + STARTED_MS,
 };
 
+/** A moment on both clocks. */
+export interface Moment {
+  wallMs: number;
+  monotonicMs: number;
+}
+
+export const momentOf = (clock: Clock): Moment => ({
+  wallMs: clock.wallMs(),
+  monotonicMs: clock.monotonicMs(),
+});
+
+/** How long ago a moment was, by the clock that says longer: the monotonic one stops while a machine is suspended, and the other may jump. */
+export const sinceMs = (clock: Clock, { wallMs, monotonicMs }: Moment): number =>
+  Math.max(clock.wallMs() - wallMs, clock.monotonicMs() - monotonicMs);
+
 /**
  * Runs `act` when this process has read what it has received. After a pause of the process, Node runs timers before it reads
  * sockets: when a time limit ends, the answer may be there already.
@@ -42,8 +59,18 @@ export function afterReading(act: () => void): void {
   setImmediate(() => setImmediate(act));
 }
 
-/** Resolves to the result of `work`, or to undefined after `ms` or when `gone` is aborted. `work` continues in any case. */
-export async function within<T>(work: Promise<T>, ms: number, gone?: AbortSignal): Promise<T | undefined> {
+/**
+ * Resolves to the result of `work`, or to undefined after `ms` or when `gone` is aborted. `work` continues in any case.
+ *
+ * @param work undefined: waits for the others only
+ * @param waits has, while this waits, a function that ends it
+ */
+export async function within<T>(
+  work: Promise<T> | undefined,
+  ms: number,
+  gone?: AbortSignal,
+  waits?: Roster<() => void>,
+): Promise<T | undefined> {
   let giveUp: () => void = () => {};
   const over = new Promise<undefined>((resolve) => {
     giveUp = () => resolve(undefined);
@@ -51,10 +78,12 @@ export async function within<T>(work: Promise<T>, ms: number, gone?: AbortSignal
   const timer = setTimeout(giveUp, Math.max(0, ms));
   if (gone?.aborted) giveUp();
   gone?.addEventListener('abort', giveUp);
+  const remove = waits?.add(giveUp);
   try {
-    return await Promise.race([work, over]);
+    return await Promise.race(work === undefined ? [over] : [work, over]);
   } finally {
     clearTimeout(timer);
     gone?.removeEventListener('abort', giveUp);
+    remove?.();
   }
 }

@@ -1,4 +1,5 @@
 import type { Fingerprint, Scope, Token } from '../lib/brands.ts';
+import type { Moment } from '../lib/clock.ts';
 import type { BackendResponse, Completion } from '../lib/exchange.ts';
 import type { KeyRecord } from './register.ts';
 
@@ -60,14 +61,12 @@ export interface Owner {
   memory?: OwnerMemory | undefined;
 }
 
-/** What an owner wrote last, and since when it may count as dead. Times are those before the command was sent. */
+/** What an owner wrote last, and since when it may count as dead. Moments are those before the command was sent. */
 export interface OwnerMemory {
   /** The start or restart. */
-  sentMs: number;
-  sentWallMs: number;
+  sent: Moment;
   /** The start, restart or renewal that shows last that the owner is alive. */
-  aliveMs: number;
-  aliveWallMs: number;
+  alive: Moment;
   hasRenewed: boolean;
   /** Other gateways may have found this owner dead. */
   mayHaveLapsed: boolean;

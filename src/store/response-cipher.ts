@@ -1,6 +1,7 @@
-import { createCipheriv, createDecipheriv, createSecretKey, type KeyObject, randomBytes } from 'node:crypto';
+import { createCipheriv, createDecipheriv, createSecretKey, type KeyObject } from 'node:crypto';
 import type { Scope } from '../lib/brands.ts';
 import type { BackendResponse, Completion } from '../lib/exchange.ts';
+import { newToken } from '../lib/random.ts';
 import { type IdempotencyRecord, type RecordHead, UnreadableRecord } from './contract.ts';
 
 /** A response whose headers and body are encrypted. Its status is readable. */
@@ -67,7 +68,8 @@ export class ResponseCipher {
     if (!this.#current || completion.kind === 'tombstone') return completion;
     const { id, key } = this.#current;
     const { status, headers, body } = completion.response;
-    const nonce = newNonce();
+    // Random bytes as those of a token: nobody else has them.
+    const nonce = newToken().subarray(0, NONCE_BYTES);
     const cipher = createCipheriv(CIPHER, key, nonce, { authTagLength: TAG_BYTES });
     cipher.setAAD(boundTo(scope, status, id));
     const plain = encodeResponse(headers, body);
@@ -140,15 +142,4 @@ function encodeResponse(headers: readonly string[], body: Buffer): Buffer {
 function decodeResponse(bytes: Buffer): Pick<BackendResponse, 'headers' | 'body'> {
   const bodyAt = 4 + bytes.readUInt32BE();
   return { headers: JSON.parse(bytes.toString('utf8', 4, bodyAt)), body: bytes.subarray(bodyAt) };
-}
-
-/** One call for the random bytes of many nonces is cheaper than one call each. */
-const POOLED_NONCES = 256;
-let pool = Buffer.alloc(0);
-
-function newNonce(): Buffer {
-  if (pool.length === 0) pool = randomBytes(NONCE_BYTES * POOLED_NONCES);
-  const nonce = pool.subarray(0, NONCE_BYTES);
-  pool = pool.subarray(NONCE_BYTES);
-  return nonce;
 }
