@@ -89,12 +89,12 @@ export const sqliteGuards: readonly Guard[] = [
   ],
   [
     'a start that was taken back can still arrive (SQLite)',
-    [CHANGES, '#create', 'this.#anyVoid &&', 'false &&'],
+    [CHANGES, '#refusalOf', 'this.#anyVoid &&', 'false &&'],
     SQLITE_CONTRACT,
   ],
   [
     'a store that is closed for a copy starts keys (SQLite)',
-    [CHANGES, '#create', "this.#closed === 'no'", 'true'],
+    [CHANGES, '#refusalOf', 'unlessClosed &&', 'false &&'],
     SQLITE_CONTRACT,
   ],
   [
@@ -104,12 +104,12 @@ export const sqliteGuards: readonly Guard[] = [
   ],
   [
     'a key is resolved while its owner holds the lease (SQLite)',
-    [CHANGES, '#replace', 'unlessLeased &&', 'false &&'],
+    [CHANGES, '#write', 'unlessLeased &&', 'false &&'],
     SQLITE_CONTRACT,
   ],
   [
     'an owner that was replaced keeps its lease (SQLite)',
-    [CHANGES, '#replace', 'if (endLeaseOf)', 'if (false)'],
+    [CHANGES, '#write', 'if (endLeaseOf)', 'if (false)'],
     SQLITE_CONTRACT,
   ],
   [

@@ -231,10 +231,7 @@ describe('a thread that is started before its writer', () => {
   it('is replaced if it fails before', async () => {
     const threads = threadsStarted();
     prepareThread();
-    const failed = once(threads[0] as Thread, 'exit');
-    // Not the message of a writer.
-    threads[0]?.postMessage(undefined);
-    await failed;
+    await threads[0]?.terminate();
     const store = await openSqlite(storeFolder());
     expect(await store.start(newRequest())).toEqual({ kind: 'started' });
     expect(threads).toHaveLength(2);

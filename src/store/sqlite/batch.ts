@@ -1,22 +1,13 @@
 /*
- * The batch of commands that the main thread sends to the writer thread. Cloning an object for each command would cost more than
- * the command itself, so a batch is one piece of memory, which both threads share. It has the number of commands, and where the
- * texts begin and end (u32 each); for each command what it is (u8), the number of its values (u8), and the values; and the texts of all
- * commands (latin1), which are written and read in one call.
+ * The batch of commands that the main thread sends to the writer thread. Cloning commands would cost a third of a payout, so a
+ * batch is one piece of memory, which both threads share. It has the number of commands, and where the texts begin and end (u32
+ * each); for each command what it is (u8), the number of its values (u8), and the values; and the texts of all commands (latin1),
+ * which are written and read in one call.
  */
 
-export const COMMANDS = {
-  removed: 0,
-  create: 1,
-  replace: 2,
-  renew: 3,
-  endLease: 4,
-  mark: 5,
-  sweep: 6,
-  probe: 7,
-};
+export const COMMANDS = { write: 0, renew: 1, endLease: 2, mark: 3, sweep: 4, probe: 5 };
 
-/** What the writer thread answers to a create or a replace. */
+/** What the writer thread answers to a write. */
 export const ANSWERS = { done: 0, refused: 1, void: 2, closed: 3 };
 
 /** A text is latin1. */
@@ -27,77 +18,77 @@ const NULL = 0;
 const NUMBER = 1;
 const TEXT = 2;
 const BYTES = 3;
-/** A value takes up to so many bytes, and those that it consists of. */
+/** A value is its type (u8), and the number or its length (f64). Bytes follow at once. */
 const VALUE_BYTES = 9;
 const FIRST_BYTES = 65_536;
+/** Larger memory is not kept for later batches. */
+const BYTES_KEPT = 1024 * 1024;
 
-/** A batch while commands are added to it. */
+/** A batch while commands are added to it. It can be filled again when the thread has answered. */
 export class Batch {
-  count = 0;
   size = HEADER_BYTES;
-  memory: Buffer<SharedArrayBuffer>;
-  #view: DataView;
+  #count = 0;
   #texts = '';
+  #memory = newMemory(FIRST_BYTES);
+  #view = new DataView(this.#memory.buffer);
 
-  /** @param memory of a batch that was answered */
-  constructor(memory = Buffer.from(new SharedArrayBuffer(FIRST_BYTES))) {
-    this.memory = memory;
-    this.#view = new DataView(memory.buffer);
+  clear(): void {
+    this.size = HEADER_BYTES;
+    this.#count = 0;
+    this.#texts = '';
+    if (this.#memory.length > BYTES_KEPT) this.#use(newMemory(FIRST_BYTES));
   }
 
-  /** Returns the place of the command, for {@link remove}. */
-  add(command: number, values: readonly Value[]): number {
+  add(command: number, values: readonly Value[]): void {
     this.#reserve(2 + VALUE_BYTES * values.length);
-    const place = this.size;
-    this.memory[place] = command;
-    this.memory[place + 1] = values.length;
-    this.size += 2;
+    this.#memory[this.size++] = command;
+    this.#memory[this.size++] = values.length;
     for (const value of values) {
-      if (value === null) this.memory[this.size++] = NULL;
-      else if (typeof value === 'number') {
-        this.memory[this.size] = NUMBER;
-        this.#view.setFloat64(this.size + 1, value);
-        this.size += 9;
+      if (value === null) this.#put(NULL, 0);
+      else if (typeof value === 'number') this.#put(NUMBER, value);
+      else if (typeof value === 'string') {
+        this.#put(TEXT, value.length);
+        this.#texts += value;
       } else {
-        const isText = typeof value === 'string';
-        this.memory[this.size] = isText ? TEXT : BYTES;
-        this.#view.setUint32(this.size + 1, value.length);
-        this.size += 5;
-        if (isText) this.#texts += value;
-        else {
-          this.#reserve(value.length + VALUE_BYTES * values.length);
-          this.memory.set(value, this.size);
-          this.size += value.length;
-        }
+        this.#reserve(value.length + VALUE_BYTES * values.length);
+        this.#put(BYTES, value.length);
+        this.#memory.set(value, this.size);
+        this.size += value.length;
       }
     }
-    this.count++;
-    return place;
-  }
-
-  /** The writer thread passes over the command. */
-  remove(place: number): void {
-    this.memory[place] = COMMANDS.removed;
+    this.#count++;
   }
 
   /** Ends the batch. */
   finish(): Uint8Array {
     this.#reserve(this.#texts.length);
-    this.#view.setUint32(0, this.count);
+    this.#view.setUint32(0, this.#count);
     this.#view.setUint32(4, this.size);
-    this.#view.setUint32(8, this.size + this.memory.write(this.#texts, this.size, 'latin1'));
-    return this.memory;
+    this.#view.setUint32(8, this.size + this.#memory.write(this.#texts, this.size, 'latin1'));
+    return this.#memory;
+  }
+
+  #put(type: number, value: number): void {
+    this.#memory[this.size] = type;
+    this.#view.setFloat64(this.size + 1, value);
+    this.size += VALUE_BYTES;
   }
 
   #reserve(bytes: number): void {
     const needed = this.size + bytes;
-    if (needed <= this.memory.length) return;
-    const larger = Buffer.from(new SharedArrayBuffer(Math.max(needed, 2 * this.memory.length)));
-    this.memory.copy(larger, 0, 0, this.size);
-    this.memory = larger;
-    this.#view = new DataView(larger.buffer);
+    if (needed <= this.#memory.length) return;
+    const larger = newMemory(Math.max(needed, 2 * this.#memory.length));
+    this.#memory.copy(larger, 0, 0, this.size);
+    this.#use(larger);
+  }
+
+  #use(memory: Buffer<SharedArrayBuffer>): void {
+    this.#memory = memory;
+    this.#view = new DataView(memory.buffer);
   }
 }
+
+const newMemory = (bytes: number) => Buffer.from(new SharedArrayBuffer(bytes));
 
 /** Applies the commands of a batch in their order. Returns their answers. */
 export function applyAll(batch: Uint8Array, apply: (command: number, values: Value[]) => unknown): unknown[] {
@@ -107,21 +98,20 @@ export function applyAll(batch: Uint8Array, apply: (command: number, values: Val
   const texts = memory.toString('latin1', view.getUint32(4), view.getUint32(8));
   let textAt = 0;
   for (let i = 0, at = HEADER_BYTES; i < answers.length; i++) {
-    const command = memory[at] as number;
-    const values: Value[] = new Array(memory[at + 1] as number);
-    at += 2;
+    const command = memory[at++] as number;
+    const values: Value[] = new Array(memory[at++] as number);
     for (let n = 0; n < values.length; n++) {
-      const type = memory[at++];
+      const type = memory[at];
+      const value = view.getFloat64(at + 1);
+      at += VALUE_BYTES;
       if (type === NULL) values[n] = null;
-      else if (type === NUMBER) {
-        values[n] = view.getFloat64(at);
-        at += 8;
+      else if (type === NUMBER) values[n] = value;
+      else if (type === TEXT) {
+        values[n] = texts.slice(textAt, textAt + value);
+        textAt += value;
       } else {
-        const length = view.getUint32(at);
-        at += 4;
-        values[n] = type === TEXT ? texts.slice(textAt, textAt + length) : memory.subarray(at, at + length);
-        if (type === TEXT) textAt += length;
-        else at += length;
+        values[n] = memory.subarray(at, at + value);
+        at += value;
       }
     }
     answers[i] = apply(command, values);

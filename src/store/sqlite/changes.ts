@@ -11,33 +11,29 @@ import { idBytes, pushValues, RECORD_COLUMNS, readSelected, SELECT_HEAD, SELECT_
  * revision that is replaced, the running time, the token whose lease ends, and the columns of the record.
  */
 const COLUMNS_AT = 5;
-/** The values of a replace behind them. */
-const BESIDES = 6;
+/** The values of a write behind them. */
+const BESIDES = 7;
 const TOKEN_AT = COLUMNS_AT + RECORD_COLUMNS.indexOf('token');
 const numbered = RECORD_COLUMNS.map((_, i) => `?${COLUMNS_AT + i + 1}`);
 
+/** What a create is besides. */
+const CREATE: Partial<Replace> = { unlessClosed: true };
+
 /**
- * The values of a command. What is left of a lifetime was counted just now, so it does not begin to count when the commit before
- * this one has ended. Rounded up, so that a record never seems older than it is.
+ * The values of the command `write`. What is left of a lifetime was counted at `runningMs`, when the write was asked for: it does
+ * not begin to count when the commit before this one has ended. Rounded up, so that a record never seems older than it is.
  */
 export function valuesOfWrite(id: Scope, write: Create | Replace, runningMs: number): Value[] {
   const { record, expiresInMs } = write;
+  const isCreate = write.kind === 'create';
+  const { revision = null, endLeaseOf = null, voidToken = null, ...along } = isCreate ? CREATE : write;
+  const { unlessLeased, unlessClosed, audit, counted } = along;
   const expiresAt = expiresInMs === 'unchanged' ? null : Math.ceil(runningMs + expiresInMs);
-  const values: Value[] = [idBytes(id), expiresAt];
-  if (write.kind === 'create') {
-    values.push(null, null, null);
-    pushValues(values, write.record);
-    return values;
-  }
-  const { revision = null, endLeaseOf = null, voidToken = null, audit, counted } = write;
-  values.push(revision, null, endLeaseOf);
+  const values: Value[] = [idBytes(id), expiresAt, revision, null, endLeaseOf];
   if (record) pushValues(values, record);
-  values.push(write.unlessLeased ? 1 : 0, write.unlessClosed ? 1 : 0, voidToken);
-  values.push(
-    audit ? JSON.stringify(audit).replaceAll(BEYOND_LATIN1, escaped) : null,
-    counted?.as ?? null,
-    counted?.by ?? null,
-  );
+  const entry = audit ? JSON.stringify(audit).replaceAll(BEYOND_LATIN1, escaped) : null;
+  values.push(isCreate ? 1 : 0, unlessLeased ? 1 : 0, unlessClosed ? 1 : 0, voidToken, entry);
+  values.push(counted?.as ?? null, counted?.by ?? null);
   return values;
 }
 
@@ -114,10 +110,8 @@ export class Changes {
   /** The answer to the command. */
   apply(command: number, values: Value[]): unknown {
     switch (command) {
-      case COMMANDS.create:
-        return this.#unlessOwn(this.#create(values), values);
-      case COMMANDS.replace:
-        return this.#unlessOwn(this.#replace(values), values);
+      case COMMANDS.write:
+        return this.#write(values);
       case COMMANDS.renew:
         return this.#renew(values);
       case COMMANDS.endLease:
@@ -126,10 +120,8 @@ export class Changes {
         return this.#mark(values);
       case COMMANDS.sweep:
         return this.#sweep();
-      case COMMANDS.probe:
-        return this.#run(PROBE, []);
       default:
-        return undefined;
+        return this.#run(PROBE, []);
     }
   }
 
@@ -138,66 +130,54 @@ export class Changes {
     this.#run('UPDATE store SET observed_at = max(observed_at, ?)', [Math.floor(this.#runningMs)]);
   }
 
-  #create(values: Value[]): number {
-    const isVoid = this.#anyVoid && this.#row(FIND_VOID, [values[TOKEN_AT], this.#runningMs]).length > 0;
-    if (!isVoid && this.#closed === 'no') return this.#insert(values);
-    if (!this.#isAbsent(values)) return ANSWERS.refused;
-    return isVoid ? ANSWERS.void : ANSWERS.closed;
-  }
-
-  #replace(values: Value[]): number {
-    const [unlessLeased, unlessClosed, voidToken, audit, as, by] = values.splice(-BESIDES);
+  #write(values: Value[]): number {
+    const [isCreate, unlessLeased, unlessClosed, voidToken, audit, as, by] = values.splice(-BESIDES);
     const [id, , , , endLeaseOf] = values;
+    values[3] = this.#runningMs;
     if (voidToken) {
       this.#run(VOID, [voidToken, this.#expiresIn(VOID_TOKEN_MS)]);
       this.#anyVoid = true;
     }
-    const answer =
-      unlessLeased && this.#row(FIND_LEASE, [id, this.#runningMs, endLeaseOf]).length > 0
-        ? ANSWERS.refused
-        : this.#replaceRecord(
-            values,
-            this.#closed !== 'no' && (unlessClosed === 1 || this.#closed !== 'starts'),
-          );
-    if (answer !== ANSWERS.done) {
-      if (endLeaseOf) this.#run(END_LEASE, [id, endLeaseOf]);
+    const isLeased = unlessLeased && this.#has(FIND_LEASE, [id, this.#runningMs, endLeaseOf]);
+    const refusal = this.#refusalOf(values, isCreate === 1, unlessClosed === 1);
+    const answer = isLeased ? ANSWERS.refused : this.#change(values, refusal);
+    if (answer === ANSWERS.done) {
+      if (audit) this.#run(KEEP_AUDIT, [id, audit, this.#expiresIn(AUDIT_RETENTION_MS)]);
+      if (as) this.#run(COUNT, [as, by]);
       return answer;
     }
-    if (audit) this.#run(KEEP_AUDIT, [id, audit, this.#expiresIn(AUDIT_RETENTION_MS)]);
-    if (as) this.#run(COUNT, [as, by]);
-    return answer;
+    if (endLeaseOf) this.#run(END_LEASE, [id, endLeaseOf]);
+    // This very write may be there already, because its reply was lost.
+    return this.#isThere(id, values[COLUMNS_AT]) ? ANSWERS.done : answer;
   }
 
-  #replaceRecord(values: Value[], isClosed: boolean): number {
-    const revision = values[2];
+  /** Why nothing may be written, even if what the write expects is there. */
+  #refusalOf(values: Value[], isCreate: boolean, unlessClosed: boolean): number | undefined {
+    if (isCreate && this.#anyVoid && this.#has(FIND_VOID, [values[TOKEN_AT], this.#runningMs]))
+      return ANSWERS.void;
+    return this.#closed === 'all' || (unlessClosed && this.#closed !== 'no') ? ANSWERS.closed : undefined;
+  }
+
+  #change(values: Value[], refusal: number | undefined): number {
+    const [id, , revision] = values;
     const hasRecord = values.length > COLUMNS_AT;
-    values[3] = this.#runningMs;
-    const bound = values.slice(0, 4);
     let isDone: boolean;
-    if (isClosed || (!hasRecord && !revision)) {
-      isDone = revision ? this.#row(FIND_EXPECTED, bound).length > 0 : this.#isAbsent(values);
-      if (isDone && isClosed) return ANSWERS.closed;
-    } else if (!revision) return this.#insert(values);
-    else isDone = (hasRecord ? this.#run(REPLACE, values) : this.#run(REMOVE, bound)) > 0;
+    if (refusal !== undefined || (!hasRecord && !revision)) {
+      isDone = revision ? this.#isThere(id, revision) : this.#isAbsent(id);
+      if (isDone && refusal !== undefined) return refusal;
+    } else if (revision)
+      isDone = (hasRecord ? this.#run(REPLACE, values) : this.#run(REMOVE, values.slice(0, 4))) > 0;
+    // There may be a row that has expired and was not swept yet.
+    else isDone = this.#run(INSERT, values) > 0 || (this.#isAbsent(id) && this.#run(INSERT, values) > 0);
     return isDone ? ANSWERS.done : ANSWERS.refused;
   }
 
-  /** A write that is there already is done. Its reply was lost. */
-  #unlessOwn(answer: number, values: Value[]): number {
-    if (answer === ANSWERS.done || values.length === COLUMNS_AT) return answer;
-    const bound = [values[0], null, values[COLUMNS_AT], this.#runningMs];
-    return this.#row(FIND_EXPECTED, bound).length > 0 ? ANSWERS.done : answer;
-  }
-
-  #insert(values: Value[]): number {
-    let isInserted = this.#run(INSERT, values) > 0;
-    // There may be a row that has expired and was not swept yet.
-    if (!isInserted && this.#isAbsent(values)) isInserted = this.#run(INSERT, values) > 0;
-    return isInserted ? ANSWERS.done : ANSWERS.refused;
+  #isThere(id: Value | undefined, revision: Value | undefined): boolean {
+    return revision != null && this.#has(FIND_EXPECTED, [id, null, revision, this.#runningMs]);
   }
 
   /** Is there no row, or only one that has expired? It is removed. */
-  #isAbsent([id]: Value[]): boolean {
+  #isAbsent(id: Value | undefined): boolean {
     const [row, isExpired] = this.#row(FIND, [this.#runningMs, id]) as [number?, number?];
     return row === undefined || (isExpired === 1 && this.#isRemoved(row));
   }
@@ -205,7 +185,7 @@ export class Changes {
   /** Removes a row that has expired, unless it cannot be read: such rows are kept for operators. */
   #isRemoved(row: number): boolean {
     try {
-      readSelected(this.#statement(SELECT_HEAD), row);
+      readSelected(this.#statement(SELECT_HEAD), row, this.#runningMs);
     } catch (error) {
       if (error instanceof UnreadableRecord) return false;
       throw error;
@@ -247,6 +227,10 @@ export class Changes {
     const changes = this.#statement(sql).run(...(values as Value[])).changes as number;
     this.written += changes;
     return changes;
+  }
+
+  #has(sql: string, values: (Value | undefined)[]): boolean {
+    return this.#row(sql, values).length > 0;
   }
 
   /** Empty: there is no row. */

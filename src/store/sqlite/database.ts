@@ -2,7 +2,7 @@ import { accessSync, closeSync, constants, openSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { makeFolder } from '../../lib/folder.ts';
-import { OtherFormat, STORE_FORMAT } from '../contract.ts';
+import { OtherFormat, STORE_FORMAT, StoreUnavailable } from '../contract.ts';
 
 /**
  * Makes the folder and the database file if they are missing, readable and writable by this user only.
@@ -170,10 +170,8 @@ export function openForReading(file: string): DatabaseSync {
   return database;
 }
 
-export const SELECT_VERSION = 'PRAGMA user_version';
-
 export const versionOf = (database: DatabaseSync): number =>
-  (database.prepare(SELECT_VERSION).get() as { user_version: number }).user_version;
+  (database.prepare('PRAGMA user_version').get() as { user_version: number }).user_version;
 
 /** @throws {OtherFormat} if the database has another format than this version reads and writes */
 export function refuseOtherFormat(file: string, found: number): void {
@@ -188,3 +186,6 @@ export const isBusy = (error: unknown): boolean =>
   (((error as { errcode?: number }).errcode ?? 0) & 0xff) === 5;
 
 export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+
+export const unavailable = (message: string, maybeWritten = false, cause?: unknown): StoreUnavailable =>
+  new StoreUnavailable(`sqlite: ${message}`, { maybeWritten, cause });

@@ -1,7 +1,7 @@
 import type { SQLOutputValue, StatementSync } from 'node:sqlite';
 import type { Fingerprint, Scope, Token } from '../../lib/brands.ts';
 import { type Mode, UnreadableRecord, type UsedMark } from '../contract.ts';
-import type { KeyRecord } from '../register.ts';
+import type { Held, KeyRecord } from '../register.ts';
 import type { StoredCompletion } from '../response-cipher.ts';
 import type { Value } from './batch.ts';
 
@@ -62,20 +62,17 @@ export function pushValues(values: Value[], record: KeyRecord): void {
   values.push(record.extension ?? null);
 }
 
-/** A row whose values are all valid. Times are running times in milliseconds (see running-time.ts). */
-export interface Row {
-  record: KeyRecord;
-  expiresAt: number;
-  /** 0: nobody has taken the lease. */
-  leasedUntil: number;
-}
-
 /**
- * Runs {@link SELECT_RECORD} or {@link SELECT_HEAD}, and checks the values. Undefined: there is no row.
+ * Runs {@link SELECT_RECORD} or {@link SELECT_HEAD}, and checks the values. Undefined: there is no row, or it has expired.
  *
+ * @param runningMs see running-time.ts, as are the times in the row
  * @throws {UnreadableRecord} if any value is one that this version does not write
  */
-export function readSelected(select: StatementSync, key: Uint8Array | number): Row | undefined {
+export function readSelected(
+  select: StatementSync,
+  key: Uint8Array | number,
+  runningMs: number,
+): Held | undefined {
   let values: SQLOutputValue[] | undefined;
   try {
     values = select.get(key) as unknown as SQLOutputValue[] | undefined;
@@ -85,10 +82,11 @@ export function readSelected(select: StatementSync, key: Uint8Array | number): R
       throw new UnreadableRecord('a number is too large');
     throw error;
   }
-  return values && readRow(values);
+  const held = values && readRow(values, runningMs);
+  return held && held.expiresInMs > 0 ? held : undefined;
 }
 
-function readRow(values: SQLOutputValue[]): Row {
+function readRow(values: SQLOutputValue[], runningMs: number): Held {
   const [blobs, state] = values;
   if (!(blobs instanceof Uint8Array)) throw bad('revision, token or fingerprint');
   const bytes = blobs.buffer as ArrayBuffer;
@@ -121,11 +119,9 @@ function readRow(values: SQLOutputValue[]): Row {
   else if (status !== null || headers !== null || body || keyId !== null) throw bad('status');
   if (!body && typeOfBody !== 'null') throw bad('body');
   if (extension !== null) record.extension = blob(extension, 'extension');
-  return {
-    record,
-    expiresAt: integer(expiresAt, 'expires_at', Number.MIN_SAFE_INTEGER),
-    leasedUntil: leasedUntil === null ? 0 : integer(leasedUntil, 'lease_until', 0),
-  };
+  const expiresInMs = integer(expiresAt, 'expires_at', Number.MIN_SAFE_INTEGER) - runningMs;
+  const isLeased = leasedUntil !== null && integer(leasedUntil, 'lease_until', 0) > runningMs;
+  return { record, expiresInMs, isLeased };
 }
 
 type Selected = SQLOutputValue | undefined;

@@ -14,19 +14,19 @@ import {
   UnknownCursor,
   type UsedMark,
 } from '../contract.ts';
-import type { Create, Listed, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
-import { COMMANDS } from './batch.ts';
-import { HALVES } from './changes.ts';
-import { isBusy, messageOf, openForReading, prepareFiles, refuseOtherFormat, versionOf } from './database.ts';
+import type { Create, Held, Listed, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
+import { ANSWERS, COMMANDS } from './batch.ts';
+import { HALVES, valuesOfWrite } from './changes.ts';
 import {
-  idBytes,
-  markOf,
-  type Row,
-  readSelected,
-  SELECT_HEAD,
-  SELECT_MARK,
-  SELECT_RECORD,
-} from './records.ts';
+  isBusy,
+  messageOf,
+  openForReading,
+  prepareFiles,
+  refuseOtherFormat,
+  unavailable,
+  versionOf,
+} from './database.ts';
+import { idBytes, markOf, readSelected, SELECT_HEAD, SELECT_MARK, SELECT_RECORD } from './records.ts';
 import { bootId } from './running-time.ts';
 import { Upkeep } from './upkeep.ts';
 import { closed, Writer } from './writer.ts';
@@ -50,10 +50,10 @@ export interface SqliteRegisterOptions {
 /** Rows read in one turn of the event loop, as heads and for a count. Requests are served between the turns. */
 const LISTED_AT_ONCE = 50;
 const COUNTED_AT_ONCE = 500;
-/** A megabyte of memory, for a quarter of a million of keys. */
-const BUCKET_DIGITS = 5;
 /** A page may have fewer records than asked for, so that one call reads a bounded number of rows. */
 const ROWS_PER_PAGE = 1000;
+/** A megabyte of memory. */
+const SEEN_KEYS = 2 ** 18;
 
 /**
  * Rows behind the last one that was read, in the order of the index of open records, or of the row numbers. `due` is text because
@@ -73,7 +73,9 @@ type Found = [
   state: string,
   createdAtMs: number | null,
 ];
-const BEFORE_ALL = [`${-(2n ** 63n)}`, 0] as const;
+/** `due` and row number of the last row that was read. */
+type Place = readonly [due: string, id: number];
+const BEFORE_ALL: Place = [`${-(2n ** 63n)}`, 0];
 
 /**
  * The embedded store: one SQLite database, which all processes of a machine may share.
@@ -89,33 +91,23 @@ export class SqliteRegister implements Register {
   readonly #writer: Writer;
   readonly #upkeep: Upkeep;
   readonly #select: StatementSync;
-  /** The record ids that this process has seen, by their first digits. */
-  readonly #seen = new Uint8Array(16 ** BUCKET_DIGITS);
-  #numberSeen = 0;
+  /** Digits of the record ids that this process has seen lately, at the place that other digits of theirs name. */
+  readonly #seen = new Uint32Array(SEEN_KEYS);
   /** Held as long as the register is open, on a system without a boot id. */
-  #lock: DatabaseSync | undefined;
+  readonly #lock: DatabaseSync | undefined;
   #isClosed = false;
 
   /** @throws {StoreUnavailable} with a message for the operator */
   static async open(options: SqliteRegisterOptions): Promise<SqliteRegister> {
-    const { path, timeoutMs, clock } = options;
-    const { onWriterReplaced = () => {}, onCommitted = () => {} } = options;
+    const { path } = options;
     let lock: DatabaseSync | undefined;
     let writer: Writer | undefined;
     try {
       const file = prepareFiles(path);
       const boot = bootId(options.bootIdFile);
       if (!boot) lock = lockOut(file);
-      let register: SqliteRegister | undefined;
-      writer = await Writer.open({
-        data: { file, timeoutMs, boot },
-        monotonicMs: () => clock.monotonicMs(),
-        held: (id) => (register as SqliteRegister).read(id),
-        onReplaced: onWriterReplaced,
-        onCommitted,
-      });
-      register = new SqliteRegister(options, file, writer, lock);
-      return register;
+      writer = await Writer.open({ ...options, file, boot });
+      return new SqliteRegister(options, file, writer, lock);
     } catch (error) {
       await writer?.close();
       lock?.close();
@@ -127,18 +119,18 @@ export class SqliteRegister implements Register {
   }
 
   private constructor(
-    options: SqliteRegisterOptions,
+    { timeoutMs, keepFreeBytes }: SqliteRegisterOptions,
     file: string,
     writer: Writer,
     lock: DatabaseSync | undefined,
   ) {
     this.#file = file;
-    this.#timeoutMs = options.timeoutMs;
+    this.#timeoutMs = timeoutMs;
     this.#writer = writer;
     this.#lock = lock;
     this.#database = openForReading(file);
     this.#select = this.#prepare(SELECT_RECORD);
-    this.#upkeep = new Upkeep(file, this.#database, writer, options.keepFreeBytes);
+    this.#upkeep = new Upkeep(file, this.#database, writer, keepFreeBytes);
   }
 
   get refusing(): string | undefined {
@@ -155,18 +147,16 @@ export class SqliteRegister implements Register {
    * commit empties the cache of this connection, so a read that finds nothing costs a fifth of a payout.
    */
   create(id: Scope, write: Create): Promise<Reply> {
-    const isNew = this.#isNew(id);
-    if (!isNew || this.refusing) {
-      try {
-        const held = this.#see(id);
-        if (held && !held.record.revision.equals(write.record.revision))
-          return Promise.resolve({ done: false, held });
-      } catch {
-        // The writer thread says what is there.
-      }
+    // A replay needs no write, so it is answered while none succeeds.
+    if (this.#isNew(id)) return this.#write(id, write).catch((error: unknown) => this.#orHeld(id, error));
+    try {
+      const held = this.#see(id);
+      if (held && !held.record.revision.equals(write.record.revision))
+        return Promise.resolve({ done: false, held });
+    } catch {
+      // The writer thread says what is there.
     }
-    const reply = this.#write(id, write);
-    return isNew ? reply.catch((error: unknown) => this.#orHeld(id, error)) : reply;
+    return this.#write(id, write);
   }
 
   replace(id: Scope, write: Replace): Promise<Reply> {
@@ -178,11 +168,11 @@ export class SqliteRegister implements Register {
   }
 
   renew(id: Scope, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'> {
-    return this.#writer.ask(COMMANDS.renew, idBytes(id), token, leaseMs);
+    return this.#writer.ask(COMMANDS.renew, () => [idBytes(id), token, leaseMs]);
   }
 
   async endLease(id: Scope, token: Token): Promise<void> {
-    await this.#writer.ask(COMMANDS.endLease, idBytes(id), token);
+    await this.#writer.ask(COMMANDS.endLease, () => [idBytes(id), token]);
   }
 
   list(query: Query): Promise<Page> {
@@ -195,10 +185,8 @@ export class SqliteRegister implements Register {
 
   audit(id: Scope): Promise<AuditRecord[]> {
     return this.#reading(() => {
-      const select = this.#prepare(
-        'SELECT entry FROM audit WHERE record_id = ? AND expires_at > ? ORDER BY id',
-      );
-      const rows = select.all(idBytes(id), this.runningMs) as unknown as [string][];
+      const sql = 'SELECT entry FROM audit WHERE record_id = ? AND expires_at > ? ORDER BY id';
+      const rows = this.#prepare(sql).all(idBytes(id), this.runningMs) as unknown as [string][];
       return rows.map(([entry]) => JSON.parse(entry));
     });
   }
@@ -208,14 +196,14 @@ export class SqliteRegister implements Register {
   }
 
   async mark(mode: Mode): Promise<UsedMark> {
-    const row = await this.#writer.ask(COMMANDS.mark, mode, newToken().toString('hex'));
+    const row = await this.#writer.ask(COMMANDS.mark, () => [mode, newToken().toString('hex')]);
     return markOf(row, mode, this.runningMs) as UsedMark;
   }
 
   async health(): Promise<StoreHealth> {
     try {
       const { shortage } = this.#upkeep;
-      if (shortage) return { ok: false, detail: `sqlite: ${shortage}`, warnings: [] };
+      if (shortage) throw unavailable(shortage);
       refuseOtherFormat(this.#file, await this.#reading(() => versionOf(this.#database)));
       await this.#writer.ask(COMMANDS.probe);
       const [copyMark] = await this.#reading(
@@ -224,12 +212,8 @@ export class SqliteRegister implements Register {
       if (copyMark !== null && !copyMark.startsWith('no ')) throw new StoreClosed();
       return { ok: true, detail: 'sqlite', warnings: [] };
     } catch (error) {
-      return {
-        ok: false,
-        ...((error instanceof OtherFormat || error instanceof StoreClosed) && { isClosed: true }),
-        detail: messageOf(error),
-        warnings: [],
-      };
+      const isClosed = error instanceof OtherFormat || error instanceof StoreClosed;
+      return { ok: false, ...(isClosed && { isClosed }), detail: messageOf(error), warnings: [] };
     }
   }
 
@@ -243,27 +227,33 @@ export class SqliteRegister implements Register {
     this.#lock?.close();
   }
 
-  #write(id: Scope, write: Create | Replace): Promise<Reply> {
+  async #write(id: Scope, write: Create | Replace): Promise<Reply> {
     const isExecution =
       write.kind === 'create' || (write.unlessClosed && write.record?.state === 'executing');
     const refusing = isExecution ? this.refusing : undefined;
-    if (refusing) return Promise.reject(new StoreUnavailable(`sqlite: ${refusing}`, { maybeWritten: false }));
-    return this.#writer.write(id, write);
+    if (refusing) throw unavailable(refusing);
+    const { runningMs } = this;
+    switch (await this.#writer.ask(COMMANDS.write, () => valuesOfWrite(id, write, runningMs))) {
+      case ANSWERS.done:
+        return DONE;
+      case ANSWERS.refused:
+        return { done: false, held: await this.read(id) };
+      case ANSWERS.void:
+        throw unavailable('the execution was given up: its token is void');
+      default:
+        throw new StoreClosed();
+    }
   }
 
   /** Has this process surely not seen the id lately? Notes that it has. */
   #isNew(id: Scope): boolean {
-    const bucket = Number.parseInt(id.slice(0, BUCKET_DIGITS), 16);
-    if (this.#seen[bucket]) return false;
-    if (++this.#numberSeen > this.#seen.length / 4) {
-      this.#seen.fill(0);
-      this.#numberSeen = 1;
-    }
-    this.#seen[bucket] = 1;
-    return true;
+    const place = Number.parseInt(id.slice(0, 8), 16) % SEEN_KEYS;
+    const digits = Number.parseInt(id.slice(8, 16), 16);
+    const isNew = this.#seen[place] !== digits;
+    this.#seen[place] = digits;
+    return isNew;
   }
 
-  /** A replay needs no write, so it is answered while none succeeds. */
   async #orHeld(id: Scope, error: unknown): Promise<Reply> {
     const isWritten = !(error instanceof StoreUnavailable) || error.maybeWritten;
     const held = isWritten ? undefined : await this.read(id);
@@ -271,48 +261,40 @@ export class SqliteRegister implements Register {
     return { done: false, held };
   }
 
-  #see(id: Scope): Seen | undefined {
-    const runningMs = this.runningMs;
-    const row = readSelected(this.#select, idBytes(id));
-    return row && seen(row, runningMs);
+  #see(id: Scope): Held | undefined {
+    return readSelected(this.#select, idBytes(id), this.runningMs);
   }
 
   async #page({ open, limit, cursor }: Query): Promise<Page> {
     const part = open ? 'open' : 'all';
-    const cursorOf = (after: readonly [string, number]) => [part, ...after].join('_');
+    const cursorOf = (after: Place) => [part, ...after].join('_');
     const [, due, id] = /^(?:open|all)_(-?\d{1,19})_(\d{1,15})$/.exec(cursor ?? cursorOf(BEFORE_ALL)) ?? [];
     if (due === undefined || !(cursor ?? part).startsWith(part)) throw new UnknownCursor();
-    const select = this.#prepare(open ? SELECT_OPEN : SELECT_ALL);
     const head = this.#prepare(SELECT_HEAD);
     const records: Listed[] = [];
-    let after: [string, number] = [due, Number(id)];
-    for (let examined = 0; examined < ROWS_PER_PAGE; examined += LISTED_AT_ONCE) {
-      if (examined > 0) await nextTurn();
-      const runningMs = this.runningMs;
-      const found = select.all(...after, LISTED_AT_ONCE) as unknown as Found[];
+    let after: Place = [due, Number(id)];
+    let examined = 0;
+    for await (const found of this.#walk(open ? SELECT_OPEN : SELECT_ALL, after, LISTED_AT_ONCE)) {
+      const { runningMs } = this;
       for (const [due, row, id] of found) {
-        if (records.length === limit) return { records, cursor: cursorOf(after) };
+        if (records.length === limit || examined === ROWS_PER_PAGE)
+          return { records, cursor: cursorOf(after) };
         after = [due, row];
+        examined++;
         const listed = listedAs(id, head, row, runningMs);
         if (listed) records.push(listed);
       }
-      if (found.length < LISTED_AT_ONCE) return { records };
     }
-    return { records, cursor: cursorOf(after) };
+    return { records };
   }
 
   async #count({ executingSinceMs, signal }: CountOptions): Promise<OpenCount> {
     const count: OpenCount = { inDoubt: new Map(), old: [], resolutions: [] };
-    const select = this.#prepare(SELECT_OPEN);
-    let found: Found[] = [];
-    let after: readonly [string, number] = BEFORE_ALL;
-    do {
+    for await (const found of this.#walk(SELECT_OPEN, BEFORE_ALL, COUNTED_AT_ONCE)) {
       signal?.throwIfAborted();
-      const runningMs = this.runningMs;
-      found = select.all(...after, COUNTED_AT_ONCE) as unknown as Found[];
-      for (const [due, row, id, operation, state, createdAt] of found) {
+      const { runningMs } = this;
+      for (const [due, , id, operation, state, createdAt] of found) {
         const createdAtMs = createdAt ?? Number.POSITIVE_INFINITY;
-        after = [due, row];
         // A damaged value must not hide the row: its `due` is 0.
         if (Number(due) > 0 && Number(due) <= runningMs) continue;
         if (state === 'executing' && createdAtMs < executingSinceMs) count.old.push(id);
@@ -321,12 +303,23 @@ export class SqliteRegister implements Register {
         const { number, oldestMs } = count.inDoubt.get(name) ?? { number: 0, oldestMs: createdAtMs };
         count.inDoubt.set(name, { number: number + 1, oldestMs: Math.min(oldestMs, createdAtMs) });
       }
-      if (found.length === COUNTED_AT_ONCE) await nextTurn();
-    } while (found.length === COUNTED_AT_ONCE);
+    }
     const resolutions = this.#prepare('SELECT resolved_as, source, number FROM resolutions').all();
     for (const [as, by, number] of resolutions as unknown as [never, never, number][])
       count.resolutions.push({ as, by, number });
     return count;
+  }
+
+  /** Rows behind a place, some at once. Between them, requests are served. */
+  async *#walk(sql: string, behind: Place, atOnce: number): AsyncGenerator<Found[]> {
+    const select = this.#prepare(sql);
+    for (let after = behind; ; await nextTurn()) {
+      const found = select.all(...after, atOnce) as unknown as Found[];
+      yield found;
+      const last = found[atOnce - 1];
+      if (!last) return;
+      after = [last[0], last[1]];
+    }
   }
 
   /** Reads synchronously. If the read fails, tries again while the database is busy. */
@@ -368,15 +361,12 @@ export class SqliteRegister implements Register {
   }
 }
 
-const seen = ({ record, expiresAt, leasedUntil }: Row, runningMs: number): Seen | undefined =>
-  expiresAt > runningMs
-    ? { record, expiresInMs: expiresAt - runningMs, isLeased: leasedUntil > runningMs }
-    : undefined;
+const DONE: Reply = { done: true };
 
 function asUnavailable(error: unknown): unknown {
   // UnknownCursor is a mistake of the caller, not of the store.
   if (error instanceof StoreUnavailable || error instanceof UnknownCursor) return error;
-  return new StoreUnavailable(`sqlite: ${messageOf(error)}`, { cause: error, maybeWritten: false });
+  return unavailable(messageOf(error), false, error);
 }
 
 /**
@@ -400,14 +390,14 @@ function lockOut(file: string): DatabaseSync {
 }
 
 /** Undefined: the row has expired, or was removed meanwhile. */
-function listedAs(id: Scope, select: StatementSync, key: number, runningMs: number): Listed | undefined {
+function listedAs(id: Scope, select: StatementSync, row: number, runningMs: number): Listed | undefined {
   try {
-    const row = readSelected(select, key);
-    const found = row && seen(row, runningMs);
-    if (!found) return undefined;
-    const { completion, ...head } = found.record;
+    const held = readSelected(select, row, runningMs);
+    if (!held) return undefined;
+    const { record, ...along } = held;
+    const { completion, ...head } = record;
     if (completion?.kind === 'sealed') head.encryptionKeyId = completion.keyId;
-    return { id, head, expiresInMs: found.expiresInMs, isLeased: found.isLeased };
+    return { id, head, ...along };
   } catch (error) {
     return { id, unreadable: messageOf(error) };
   }

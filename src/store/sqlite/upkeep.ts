@@ -1,6 +1,6 @@
 import { stat, statfs, statfsSync } from 'node:fs';
 import { dirname } from 'node:path';
-import type { DatabaseSync } from 'node:sqlite';
+import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import { COMMANDS } from './batch.ts';
 import { EXPIRING, HALVES } from './changes.ts';
 import type { Writer } from './writer.ts';
@@ -17,10 +17,11 @@ const MIB = 1024 * 1024;
 /** Enough for thousands of small responses, or dozens of 1 MiB. */
 const DEFAULT_KEEP_FREE_BYTES = 64 * MIB;
 
-const ANY_EXPIRED = [
-  ...HALVES.map((half) => `SELECT 1 FROM records WHERE ${half} AND due <= ? LIMIT 1`),
-  ...Object.keys(EXPIRING).map((table) => `SELECT 1 FROM ${table} WHERE expires_at <= ? LIMIT 1`),
+const EXPIRED = [
+  ...HALVES.map((half) => `records WHERE ${half} AND due <= ?1`),
+  ...Object.keys(EXPIRING).map((table) => `${table} WHERE expires_at <= ?1`),
 ];
+const SELECT_ANY_EXPIRED = `SELECT 1 WHERE ${EXPIRED.map((rows) => `EXISTS (SELECT 1 FROM ${rows})`).join(' OR ')}`;
 
 /**
  * The main thread's timer for work that no request asks for. It measures the disk, removes expired rows, probes the disk after a
@@ -34,7 +35,7 @@ export class Upkeep {
   readonly #file: string;
   readonly #writer: Writer;
   readonly #keepFreeBytes: number;
-  readonly #anyExpired;
+  readonly #anyExpired: StatementSync;
   #timer: NodeJS.Timeout | undefined;
   #isClosed = false;
   #storedClockAt: number;
@@ -47,7 +48,7 @@ export class Upkeep {
     this.#keepFreeBytes = keepFreeBytes;
     this.freeBytes = freeBytesIn(statfsSync(this.#path));
     this.#storedClockAt = writer.runningMs;
-    this.#anyExpired = ANY_EXPIRED.map((sql) => database.prepare(sql));
+    this.#anyExpired = database.prepare(SELECT_ANY_EXPIRED);
     this.#scheduleStep(PAUSE_MS);
   }
 
@@ -84,7 +85,7 @@ export class Upkeep {
     const isClockDue = runningMs - this.#storedClockAt >= STORE_CLOCK_EVERY_MS;
     if (isClockDue) this.#storedClockAt = runningMs;
     if (isClockDue || failure !== undefined) await this.#writer.ask(COMMANDS.probe);
-    if (!this.#anyExpired.some((statement) => statement.get(runningMs) !== undefined)) return PAUSE_MS;
+    if (!this.#anyExpired.get(runningMs)) return PAUSE_MS;
     return (await this.#writer.ask<number>(COMMANDS.sweep)) >= MANY ? SHORT_PAUSE_MS : PAUSE_MS;
   }
 

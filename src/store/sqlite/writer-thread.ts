@@ -8,7 +8,7 @@ import { Changes } from './changes.ts';
 import { checkIdentity, identityOf, isBusy, messageOf, openForWriting } from './database.ts';
 import { enterBoot } from './running-time.ts';
 
-/** What the thread opens: its first message. */
+/** What the thread opens: its first message. It ends with an error if it cannot open the database. */
 export interface WriterData {
   file: string;
   timeoutMs: number;
@@ -18,21 +18,19 @@ export interface WriterData {
   monotonicMs: number;
 }
 
+interface ToCommit {
+  /** Of a `Batch`. */
+  memory: Uint8Array;
+  runningMs: number;
+  /** How long the thread may try to get the write lock, in milliseconds. */
+  beginWithinMs: number;
+}
+
 /** Its other messages. */
-export type ToWriter =
-  | 'close'
-  | {
-      /** Of a `Batch`. */
-      memory: Uint8Array;
-      runningMs: number;
-      /** How long the thread may try to get the write lock, in milliseconds. */
-      beginWithinMs: number;
-    };
+export type ToWriter = 'close' | ToCommit;
 
 export type FromWriter =
   | { kind: 'ready'; offsetMs: number }
-  /** The thread could not open the database, and ends. */
-  | { kind: 'refused'; message: string }
   /** `wrote`: the batch changed a row. `tookMs`: from BEGIN to the end of COMMIT, with the wait for other processes. */
   | { kind: 'committed'; answers: unknown[]; wrote: boolean; tookMs: number }
   /** `maybeWritten`: the COMMIT failed. `isLocked`: another process held the write lock. */
@@ -67,7 +65,7 @@ class WriterThread {
     this.#identity = identityOf(file);
   }
 
-  commit({ memory, runningMs, beginWithinMs }: Exclude<ToWriter, 'close'>): FromWriter {
+  commit({ memory, runningMs, beginWithinMs }: ToCommit): FromWriter {
     const { file } = this.#data;
     // Readers and recovery ignore WAL frames without a commit mark, and only COMMIT writes that mark.
     let maybeWritten = false;
@@ -75,8 +73,7 @@ class WriterThread {
     const startedMs = performance.now();
     try {
       checkIdentity(file, this.#identity);
-      this.#changes ??= this.#reconnect();
-      const changes = this.#changes;
+      const changes = this.#changes ?? this.#reconnect();
       this.#retryWhileBusy(beginWithinMs, () => changes.database.exec('BEGIN IMMEDIATE'));
       hasBegun = true;
       changes.begin(file, runningMs);
@@ -119,22 +116,19 @@ class WriterThread {
     }
   }
 
+  /** If it fails after the connection was opened, `commit` closes it. */
   #reconnect(): Changes {
     const { file, timeoutMs } = this.#data;
-    const database = this.#retryWhileBusy(timeoutMs, () => openForWriting(file));
-    try {
-      checkIdentity(file, this.#identity);
-    } catch (error) {
-      database.close();
-      throw error;
-    }
+    const changes = new Changes(this.#retryWhileBusy(timeoutMs, () => openForWriting(file)));
+    this.#changes = changes;
+    checkIdentity(file, this.#identity);
     try {
       // On a full disk this may free space: SQLite can reuse the WAL when its pages are in the database file.
-      database.exec('PRAGMA wal_checkpoint(PASSIVE)');
+      changes.database.exec('PRAGMA wal_checkpoint(PASSIVE)');
     } catch {
       // The next write may still succeed.
     }
-    return new Changes(database);
+    return changes;
   }
 }
 
@@ -142,14 +136,7 @@ function serve(port: MessagePort, data: WriterData): void {
   const answer = (message: FromWriter) => port.postMessage(message);
   // A busy database throws for each attempt, and stack traces are expensive.
   Error.stackTraceLimit = 0;
-  let thread: WriterThread;
-  try {
-    thread = new WriterThread(data);
-  } catch (error) {
-    answer({ kind: 'refused', message: messageOf(error) });
-    port.close();
-    return;
-  }
+  const thread = new WriterThread(data);
   answer({ kind: 'ready', offsetMs: thread.offsetMs });
   port.on('message', (message: ToWriter) => {
     if (message !== 'close') return answer(thread.commit(message));

@@ -1,12 +1,10 @@
+import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
-import type { Scope } from '../../lib/brands.ts';
 import { afterReading } from '../../lib/clock.ts';
 import { threadFile } from '../../lib/program-files.ts';
-import { StoreClosed, StoreUnavailable } from '../contract.ts';
-import type { Create, Replace, Reply, Seen } from '../register.ts';
-import { ANSWERS, Batch, COMMANDS, type Value } from './batch.ts';
-import { valuesOfWrite } from './changes.ts';
-import { messageOf } from './database.ts';
+import { Batch, type Value } from './batch.ts';
+import { messageOf, unavailable } from './database.ts';
+import type { SqliteRegisterOptions } from './sqlite-register.ts';
 import type { FromWriter, ToWriter, WriterData } from './writer-thread.ts';
 
 const THREAD = threadFile('store/sqlite/writer-thread');
@@ -14,8 +12,6 @@ const THREAD = threadFile('store/sqlite/writer-thread');
 /** The limits of a batch, so that no transaction makes other processes wait for long. */
 const COMMANDS_PER_BATCH = 256;
 const BYTES_PER_BATCH = 4 * 1024 * 1024;
-/** Memory of a larger batch is not kept for a later one. */
-const BYTES_KEPT = 1024 * 1024;
 /**
  * The thread may wait for the write lock for this share of the time limit. It answers before the limit is over, so that the
  * caller learns that nothing was written.
@@ -35,44 +31,30 @@ let spareThread: Worker | undefined;
  */
 export function prepareThread(): () => void {
   const thread = startThread();
-  const isTaken = () => spareThread !== thread;
+  spareThread = thread;
+  const isSpare = () => spareThread === thread;
   // If it fails first, the writer starts another thread, and says why that one failed.
   const forget = () => {
-    if (!isTaken()) spareThread = undefined;
+    if (isSpare()) spareThread = undefined;
   };
   thread.on('error', forget).once('exit', forget).unref();
-  spareThread = thread;
   return () => {
-    if (!isTaken()) void thread.terminate();
+    if (isSpare()) void thread.terminate();
     forget();
   };
 }
 
 /** A command that is not answered yet. */
 interface Pending {
-  /** Of a create or a replace. */
-  id: Scope | undefined;
-  /** In its batch. */
-  place: number;
+  command: number;
+  /** Called when the command is sent. */
+  values: () => Value[];
   askedMs: number;
-  resolve(answer: unknown): void;
+  resolve(answer: never): void;
   reject(error: Error): void;
 }
 
-class PendingBatch extends Batch {
-  readonly pending: Pending[] = [];
-}
-
-export interface WriterOptions {
-  data: Omit<WriterData, 'monotonicMs'>;
-  monotonicMs(): number;
-  /** What the store holds, for a create or a replace that was refused. */
-  held(id: Scope): Promise<Seen | undefined>;
-  /** Called when the thread has died, before a new one replaces it. */
-  onReplaced(error: Error): void;
-  /** Called for each transaction that changed something. */
-  onCommitted(ms: number): void;
-}
+export type WriterOptions = Omit<SqliteRegisterOptions, 'path'> & Pick<WriterData, 'file' | 'boot'>;
 
 /**
  * The main thread's side of the writer. The thread commits one batch at a time, and all commands that arrive meanwhile form
@@ -82,13 +64,13 @@ export class Writer {
   /** Why the last batch could not be written. Undefined after the next write that succeeds. */
   failure: string | undefined;
   readonly #options: WriterOptions;
+  readonly #batch = new Batch();
   #offsetMs = 0;
   #timer: NodeJS.Timeout | undefined;
   #thread: Worker | undefined;
-  #queue: PendingBatch[] = [];
-  #underWay: PendingBatch | undefined;
-  /** Memory of a batch that was answered. */
-  #memory: Batch['memory'] | undefined;
+  #queue: Pending[] = [];
+  /** The commands of the batch that the thread has. */
+  #underWay: Pending[] = [];
   #isScheduled = false;
   #closing: (() => void) | undefined;
   #isClosed = false;
@@ -106,27 +88,30 @@ export class Writer {
 
   /** Commands that wait for the end of the transaction before theirs. */
   get queued(): number {
-    return this.#queue.reduce((sum, { count }) => sum + count, 0);
+    return this.#queue.length;
   }
 
   get runningMs(): number {
-    return this.#options.monotonicMs() + this.#offsetMs;
+    return this.#options.clock.monotonicMs() + this.#offsetMs;
   }
 
-  /** @throws {StoreUnavailable} */
-  write(id: Scope, write: Create | Replace): Promise<Reply> {
-    return this.#ask(COMMANDS[write.kind], valuesOfWrite(id, write, this.runningMs), id);
-  }
-
-  /** @throws {StoreUnavailable} */
-  ask<Answer>(command: number, ...values: Value[]): Promise<Answer> {
-    return this.#ask(command, values);
+  /**
+   * @param values called when the command is sent, so that a batch can copy them at once
+   * @throws {StoreUnavailable}
+   */
+  ask<Answer>(command: number, values: () => Value[] = () => []): Promise<Answer> {
+    return new Promise((resolve, reject) => {
+      if (this.#isClosed) throw closed();
+      this.#queue.push({ command, values, askedMs: performance.now(), resolve, reject });
+      this.#timer ??= this.#scheduleTimeouts();
+      this.#schedule();
+    });
   }
 
   /** Resolves when all commands are answered and the thread has ended. */
   async close(): Promise<void> {
     this.#isClosed = true;
-    if (this.#queue.length > 0 || this.#underWay)
+    if (this.#queue.length > 0 || this.#underWay.length > 0)
       await new Promise<void>((resolve) => {
         this.#closing = resolve;
       });
@@ -136,37 +121,13 @@ export class Writer {
     // The exit of this thread is intended, so it must not be replaced.
     this.#thread = undefined;
     thread.ref();
-    await new Promise((resolve) => {
-      thread.once('exit', resolve);
-      post(thread, 'close');
-    });
-  }
-
-  #ask<Answer>(command: number, values: Value[], id?: Scope): Promise<Answer> {
-    return new Promise((resolve, reject) => {
-      if (this.#isClosed) throw closed();
-      let batch = this.#queue.at(-1);
-      if (!batch || batch.count >= COMMANDS_PER_BATCH || batch.size >= BYTES_PER_BATCH) {
-        batch = new PendingBatch(this.#memory);
-        this.#memory = undefined;
-        this.#queue.push(batch);
-      }
-      const place = batch.add(command, values);
-      const askedMs = performance.now();
-      batch.pending.push({
-        id,
-        place,
-        askedMs,
-        resolve: resolve as (answer: unknown) => void,
-        reject,
-      });
-      this.#timer ??= this.#scheduleTimeouts();
-      this.#schedule();
-    });
+    const ended = once(thread, 'exit');
+    post(thread, 'close');
+    await ended;
   }
 
   #schedule(): void {
-    if (this.#isScheduled || this.#underWay || !this.#thread || this.#queue.length === 0) return;
+    if (this.#isScheduled || this.#underWay.length > 0 || !this.#thread || this.#queue.length === 0) return;
     this.#isScheduled = true;
     // All commands of this turn of the event loop and of the next one share a batch. Under load, batches of one turn only take
     // a seventh more CPU time for a payout, because there are more commits. An idle event loop takes a second turn at once.
@@ -175,18 +136,24 @@ export class Writer {
 
   #sendBatch(): void {
     this.#isScheduled = false;
-    const batch = this.#thread && this.#queue.shift();
-    if (!this.#thread || !batch) return;
-    this.#underWay = batch;
-    const beginByMs = (batch.pending[0]?.askedMs ?? 0) + this.#options.data.timeoutMs * SHARE_FOR_BEGIN;
+    const [first] = this.#queue;
+    if (!this.#thread || !first) return;
+    let count = 0;
+    this.#batch.clear();
+    for (const { command, values } of this.#queue) {
+      if (count === COMMANDS_PER_BATCH || this.#batch.size >= BYTES_PER_BATCH) break;
+      this.#batch.add(command, values());
+      count++;
+    }
+    this.#underWay = this.#queue.splice(0, count);
+    const beginByMs = first.askedMs + this.#options.timeoutMs * SHARE_FOR_BEGIN;
     const beginWithinMs = Math.max(0, beginByMs - performance.now());
-    post(this.#thread, { memory: batch.finish(), runningMs: this.runningMs, beginWithinMs });
+    post(this.#thread, { memory: this.#batch.finish(), runningMs: this.runningMs, beginWithinMs });
   }
 
-  #answered(answer: Extract<FromWriter, { kind: 'committed' | 'failed' }>): void {
-    const { pending = [], memory } = this.#underWay ?? {};
-    this.#underWay = undefined;
-    if (memory && memory.length <= BYTES_KEPT) this.#memory = memory;
+  #answered(answer: Exclude<FromWriter, { kind: 'ready' }>): void {
+    const pending = this.#underWay;
+    this.#underWay = [];
     if (answer.kind === 'failed') {
       const { message, maybeWritten, isLocked } = answer;
       if (!isLocked) this.failure = message;
@@ -194,21 +161,11 @@ export class Writer {
     } else {
       if (answer.wrote) {
         this.failure = undefined;
-        this.#options.onCommitted(answer.tookMs);
+        this.#options.onCommitted?.(answer.tookMs);
       }
-      for (const [i, one] of pending.entries()) this.#settle(one, answer.answers[i]);
+      for (const [i, { resolve }] of pending.entries()) resolve(answer.answers[i] as never);
     }
     this.#next();
-  }
-
-  #settle({ id, resolve, reject }: Pending, answer: unknown): void {
-    if (!id) resolve(answer);
-    else if (answer === ANSWERS.done) resolve(DONE);
-    else if (answer === ANSWERS.refused)
-      resolve(this.#options.held(id).then((held) => ({ done: false, held })));
-    else if (answer === ANSWERS.void)
-      reject(unavailable('the execution was given up: its token is void', false));
-    else reject(new StoreClosed());
   }
 
   #next(): void {
@@ -220,30 +177,27 @@ export class Writer {
   #scheduleTimeouts(): NodeJS.Timeout {
     const check = () => {
       this.#rejectLate();
-      const isIdle = this.#queue.length === 0 && !this.#underWay;
+      const isIdle = this.#queue.length === 0 && this.#underWay.length === 0;
       this.#timer = isIdle ? undefined : this.#scheduleTimeouts();
     };
-    return setTimeout(() => afterReading(check), Math.max(5, this.#options.data.timeoutMs / 20));
+    return setTimeout(() => afterReading(check), Math.max(5, this.#options.timeoutMs / 20));
   }
 
   /** Late commands in the thread may still be written. Late commands in the queue are removed from it. */
   #rejectLate(): void {
-    const { timeoutMs } = this.#options.data;
+    const { timeoutMs } = this.#options;
     const latestMs = performance.now() - timeoutMs;
     const isLate = ({ askedMs }: Pending) => askedMs <= latestMs;
     const message = `no answer within ${timeoutMs} ms`;
-    for (const { reject } of this.#underWay?.pending.filter(isLate) ?? []) reject(unavailable(message, true));
-    for (const batch of this.#queue)
-      for (const { reject, place } of batch.pending.filter(isLate)) {
-        reject(unavailable(message, false));
-        batch.remove(place);
-      }
-    this.#queue = this.#queue.filter(({ pending }) => !pending.every(isLate));
-    if (!this.#underWay) this.#next();
+    for (const { reject } of this.#underWay.filter(isLate)) reject(unavailable(message, true));
+    for (const { reject } of this.#queue.filter(isLate)) reject(unavailable(message));
+    this.#queue = this.#queue.filter((pending) => !isLate(pending));
+    if (this.#underWay.length === 0) this.#next();
   }
 
   /** Resolves to the offset of running time. */
   async #startThread(): Promise<number> {
+    const { file, boot, timeoutMs, clock } = this.#options;
     const thread = spareThread ?? startThread();
     spareThread = undefined;
     thread.ref();
@@ -253,37 +207,33 @@ export class Writer {
     });
     return await new Promise((resolve, reject) => {
       thread.on('message', (message: FromWriter) => {
-        if (message.kind === 'ready') {
-          // An idle store must not keep the process alive. A pending command does so by its timer.
-          thread.unref();
-          if (this.#isDrained()) return post(thread, 'close');
-          this.#thread = thread;
-          resolve(message.offsetMs);
-          this.#schedule();
-        } else if (message.kind === 'refused') reject(unavailable(message.message, false));
-        else this.#answered(message);
+        if (message.kind !== 'ready') return this.#answered(message);
+        // An idle store must not keep the process alive. A pending command does so by its timer.
+        thread.unref();
+        if (this.#isDrained()) return post(thread, 'close');
+        this.#thread = thread;
+        resolve(message.offsetMs);
+        this.#schedule();
       });
-      thread.postMessage({
-        ...this.#options.data,
-        monotonicMs: this.#options.monotonicMs(),
-      } satisfies WriterData);
       thread.once('exit', (code) => {
         const error = cause ?? new Error(`the writer thread ended with code ${code}`);
-        reject(unavailable(messageOf(error), false));
+        reject(unavailable(messageOf(error)));
         if (this.#thread === thread) this.#lostThread(error);
       });
+      const data: WriterData = { file, boot, timeoutMs, monotonicMs: clock.monotonicMs() };
+      thread.postMessage(data);
     });
   }
 
   /** The batch in the dead thread may have been written. The commands in the queue go to the next thread. */
   #lostThread(error: Error): void {
     this.#thread = undefined;
-    for (const { reject } of this.#underWay?.pending ?? [])
+    for (const { reject } of this.#underWay)
       reject(unavailable(`the writer thread died: ${messageOf(error)}`, true));
-    this.#underWay = undefined;
+    this.#underWay = [];
     if (this.#isDrained()) this.#closing?.();
     else {
-      this.#options.onReplaced(error);
+      this.#options.onWriterReplaced?.(error);
       this.#replaceThread();
     }
   }
@@ -299,11 +249,6 @@ export class Writer {
   }
 }
 
-const DONE: Reply = { done: true };
-
 const post = (thread: Worker, message: ToWriter) => thread.postMessage(message);
 
-const unavailable = (message: string, maybeWritten: boolean) =>
-  new StoreUnavailable(`sqlite: ${message}`, { maybeWritten });
-
-export const closed = () => new StoreUnavailable('the store is closed', { maybeWritten: false });
+export const closed = () => unavailable('the store is closed');
