@@ -145,18 +145,6 @@ describe('if the file is broken, the old keys stay in force', () => {
     await until(() => expect(source.find('two')).toBeDefined());
     expect(source.health().detail).toBe(`1 key from ${path}`);
   });
-
-  test('and restoring the old content is reported as a reload', async () => {
-    const path = keyFile(fileOf('one'));
-    const { source, reloads } = await openSource(path);
-    for (const text of ['', fileOf('one')]) {
-      const before = reloads.length;
-      replace(path, text);
-      await until(() => expect(reloads.length).toBe(before + 1));
-    }
-    expect(reloads.map(({ ok }) => ok)).toEqual([false, true]);
-    expect(source.health().detail).toBe(`1 key from ${path}`);
-  });
 });
 
 describe('reload()', () => {

@@ -4,6 +4,7 @@ import type { ConsoleProblem, DoubtsPage, FoundRecord, StoredBody } from '../../
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { withdraw } from '../../support/client.ts';
 import {
+  ADMIN_TOKEN,
   codeOf,
   consoleOptions,
   loggedIn,
@@ -11,6 +12,8 @@ import {
   SUPPORT_TOKEN,
   type TestBrowser,
 } from '../../support/console.ts';
+import { metric } from '../../support/metrics.ts';
+import { expectProblem } from '../../support/problem.ts';
 import { openGateway, openStack, type Stack } from '../../support/stack.ts';
 
 const LEASE_MS = 1500;
@@ -242,6 +245,12 @@ describe('a stored body', () => {
     const scope = recordIdOf('gateway', 'M-ALPHA', key);
     for (const path of [`records/${scope}`, `records/${scope}/body`])
       expect(codeOf(await browser.request(`api/${path}`))).toBe('500 unreadable');
+    const unavailable = { status: 503, code: 'store_unavailable', retryAfter: 1 } as const;
+    expectProblem(await withdraw(gateway.url, { key }), unavailable);
+    const [name, reason] = ['oncegate_unreadable_records_total', 'unknown_key'];
+    expect(await metric(gateway.adminUrl, name, { reason }, ADMIN_TOKEN)).toBeGreaterThanOrEqual(3);
+    expect(gateway.log.find(({ msg }) => msg === 'a record cannot be read')).toMatchObject({ reason });
+    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
     await gateway.shutdown();
   });
 });

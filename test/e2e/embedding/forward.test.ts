@@ -59,17 +59,6 @@ describe('forward() behind idempotency()', () => {
     expect(payouts()).toBe(1);
   });
 
-  it('sends the header with the key, also if Connection names it', async () => {
-    const url = await httpBackend((req, res) => res.end(JSON.stringify(req.headers)));
-    const toBackend = forward({ upstream: url });
-    closeAfterTest(() => toBackend.close());
-    const app = await embed((to, protect) => to.use(protect, toBackend), { headers: ['x-payment-key'] });
-    const headers = { 'x-payment-key': 'k-1', connection: 'x-payment-key' };
-    expect((await send(app.url, { method: 'POST', headers })).json()).toMatchObject({
-      'x-payment-key': 'k-1',
-    });
-  });
-
   it('sends requests without a key every time', async () => {
     const { pay, payouts, url } = await withSandbox();
     expect([(await pay()).status, (await pay()).status]).toEqual([201, 201]);

@@ -123,18 +123,6 @@ test('what is no head is answered 400 and closed', async () => {
   });
 });
 
-test('an unknown expectation is answered 417, and later requests on the closing connection are not executed', async () => {
-  const wire = await Wire.open(stack.port);
-  // The connection is open until the first answer is sent.
-  wire.write(head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: delay=200'));
-  wire.write(request('POST /v3/echo', [ALPHA, 'Expect: a-miracle'], 'hello')).write(SMUGGLED);
-  expect((await wire.answer()).status).toBe(200);
-  const answer = await wire.answer();
-  expect([answer.status, answer.headers.connection]).toEqual([417, ['close']]);
-  await wire.ended;
-  expect(stack.sandbox.requests.ofPath('POST /v3/smuggled')).toBe(0);
-});
-
 describe('Host', () => {
   test('is required, once: otherwise there is one answer, and later requests are not executed', async () => {
     for (const fields of [[], ['Expect: 100-continue', 'Content-Length: 5'], ['Connection: keep-alive']])
@@ -241,18 +229,6 @@ describe('HTTP/1.0', () => {
     const answer = await ask('GET /v3/stream?chunks=2&intervalMs=1', [ALPHA]);
     expect(answer.headers).not.toHaveProperty('transfer-encoding');
     expect(answer.body.toString()).toBe('data: chunk 1\n\ndata: chunk 2\n\n');
-  });
-
-  test('a payout is executed once', async () => {
-    const fields = [ALPHA, `Content-Length: ${PAYOUT.length}`, 'x-service-idempotency: old-1'];
-    const first = await ask('POST /v1/index.php', fields, PAYOUT);
-    const second = await ask('POST /v1/index.php', fields, PAYOUT);
-    expect([first.status, second.status, second.headers['idempotent-replayed']]).toEqual([
-      201,
-      201,
-      ['true'],
-    ]);
-    expect(stack.sandbox.ledger.payouts({ key: 'old-1' })).toBe(1);
   });
 
   test('100 Continue and chunks, which it does not have, are not used', async () => {

@@ -102,14 +102,6 @@ describe('an authenticated WebSocket', () => {
     expect(JSON.stringify(seen?.rawHeaders)).not.toContain('M-BRAVO');
   });
 
-  test('is closed at the backend when the merchant disconnects', async () => {
-    const { wire, atBackend } = await openOn(behind);
-    const atBackendClosed = closed(atBackend);
-    wire.socket.resetAndDestroy();
-    await atBackendClosed;
-    await nothingOpen(behind);
-  });
-
   test('is closed when the backend resets it, and nothing is written into it', async () => {
     const { wire, atBackend } = await openOn(behind);
     atBackend.resetAndDestroy();

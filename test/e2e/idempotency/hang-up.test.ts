@@ -2,13 +2,12 @@
 import { randomUUID } from 'node:crypto';
 import type { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, beforeEach, describe, expect, it } from 'vitest';
-import { recordIdOf } from '../../../src/ledger/record-id.ts';
+import { afterAll, describe, expect, it } from 'vitest';
 import { withdraw } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { metric } from '../../support/metrics.ts';
 import { closed, payoutBytes, rawConnection } from '../../support/raw.ts';
-import { connectionsOf, openStack, type Stack } from '../../support/stack.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 
 const stack = await openStack();
@@ -17,11 +16,6 @@ afterAll(() => stack.close());
 const lineOf = (key: string) => `x-service-idempotency: ${key}`;
 
 describe('a merchant who leaves within the request', () => {
-  let received: number;
-  beforeEach(() => {
-    received = stack.sandbox.requests.total();
-  });
-
   /** Sends the first bytes, and closes the connection. Resolves when the gateway has closed it too. */
   async function sendAndLeave(bytes: Buffer, how: 'end' | 'reset'): Promise<void> {
     const socket = await rawConnection(stack.port);
@@ -66,15 +60,6 @@ describe('a merchant who leaves within the request', () => {
         expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
       },
     );
-  });
-
-  it('is logged as a merchant who disconnected', async () => {
-    const requestId = randomUUID();
-    const bytes = payoutBytes({ lines: [lineOf(randomUUID()), `X-Request-Id: ${requestId}`] });
-    await sendAndLeave(bytes.subarray(0, head(bytes) + 1), 'end');
-    const line = await until(() => stack.log.find((one) => one.requestId === requestId));
-    expect(line).toMatchObject({ outcome: 'merchant_gone', merchant: 'M-ALPHA', merchantGone: true });
-    expect(stack.sandbox.requests.total()).toBe(received);
   });
 });
 
@@ -132,30 +117,5 @@ describe('a merchant who leaves after the last byte', () => {
     await left;
     stack.sandbox.endDelays(key);
     await findsThePayout(key);
-  });
-
-  it('is logged once, with the result of the execution', async () => {
-    const key = randomUUID();
-    const scope = recordIdOf('gateway', 'M-ALPHA', key).slice(0, 16);
-    await until(async () => (await connectionsOf(stack.gateway.server)) === 0);
-    const socket = await send(stack, key, 'delay=60000');
-    await until(() => stack.sandbox.requests.ofKey(key) === 1);
-    const arrivedAtMs = performance.now();
-    socket.destroy();
-    await until(async () => (await connectionsOf(stack.gateway.server)) === 0);
-    const heldMs = performance.now() - arrivedAtMs;
-    stack.sandbox.endDelays(key);
-    await until(() => stack.sandbox.ledger.payouts({ key }) === 1);
-    await findsThePayout(key);
-    const lines = await until(() => {
-      const requests = stack.log.filter((line) => line.msg === 'request' && line.scope === scope);
-      return requests.length === 2 ? requests : undefined;
-    });
-    // The log line is written shortly before or after the retry gets its result.
-    const [executed, replayed] = lines.toSorted((a, b) => `${a.outcome}`.localeCompare(`${b.outcome}`));
-    const known = { merchant: 'M-ALPHA', operation: 'withdraw' };
-    expect(executed).toMatchObject({ outcome: 'executed', merchantGone: true, ...known });
-    expect(replayed).toMatchObject({ outcome: 'replayed', status: 201, ...known });
-    expect(Number(executed?.durationMs)).toBeGreaterThanOrEqual(heldMs);
   });
 });

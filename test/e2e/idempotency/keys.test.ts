@@ -58,17 +58,13 @@ it('keys that differ in case, in spaces or in quotes are different keys', async 
 it('an invalid key is refused, and the answer does not repeat it', async () => {
   const invalid: [string, string[]][] = [
     ['empty, of white space', [`${OURS}:  \t `]],
-    ['empty, quoted', [`${DRAFT}: ""`]],
     ['of 256 characters', [`${OURS}: ${'x'.repeat(256)}`]],
     ['not ASCII', [`${OURS}: order-clé`]],
-    ['not ASCII, in UTF-8', [`${OURS}: order-cl\u00c3\u00a9`]],
     // Node trims these.
     ['with a no-break space before it', [`${OURS}: \u00a0order-7`]],
     ['with a no-break space behind it', [`${OURS}: order-7\u00a0`]],
-    ['quoted and never closed', [`${DRAFT}: "order-7`]],
     ['sent twice', [`${OURS}: order-7`, `${OURS}: order-8`]],
     ['sent twice, the same, in another case', [`${OURS}: order-7`, `${OURS.toUpperCase()}: order-7`]],
-    ['sent twice in Idempotency-Key', [`${DRAFT}: "order-7"`, `${DRAFT}: "order-7"`]],
     ['empty, in the header that decides', [`${DRAFT}: "order-7"`, `${OURS}:`]],
   ];
   const received = stack.sandbox.requests.total();

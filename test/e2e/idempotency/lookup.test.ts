@@ -4,43 +4,15 @@ import { isReplay, withdraw } from '../../support/client.ts';
 import { FAST_START, newFolder } from '../../support/command.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
-import { expectProblem } from '../../support/problem.ts';
 import { spawnGateway } from '../../support/spawn.ts';
 import { gatewayForTest, stackForTest, type TestGateway } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { LOOKUP_TOKEN, lookingUp } from './policies.ts';
 
-const LOOKUPS = 'GET /v1/transactions';
-
 const open = (more: MoreConfig) => stackForTest(more, { lookupToken: LOOKUP_TOKEN });
 
 const resolutions = (gateway: TestGateway, as: string) =>
   metric(gateway.adminUrl, 'oncegate_resolutions_total', { as, by: 'lookup' });
-
-it('an execution whose answer was lost is found in the background, and replayed', async () => {
-  const stack = await open(lookingUp({}, 60_000));
-  const { url, adminUrl, sandbox, log } = stack;
-  const key = randomUUID();
-  const first = await withdraw(url, { key, fault: 'execute-then-reset' });
-  expectProblem(first, { status: 502, code: 'outcome_unknown' });
-  await until(async () => (await resolutions(stack, 'completed')) === 1);
-  const lookups = sandbox.requests.ofPath(LOOKUPS);
-
-  // Without waiting for a lookup.
-  const retry = await withdraw(url, { key, headers: { Prefer: 'wait=0' } });
-  expect([retry.status, isReplay(retry)]).toEqual([201, true]);
-  const [transaction] = sandbox.ledger.transactions({ key });
-  expect(retry.json()).toMatchObject({ success: true, data: { transaction_id: transaction?.id } });
-  const reused = await withdraw(url, { key, amount: 11 });
-  expectProblem(reused, { status: 422, code: 'idempotency_key_reused' });
-  expect([sandbox.ledger.payouts({ key }), sandbox.requests.ofKey(key)]).toEqual([1, 1]);
-  expect(sandbox.requests.ofPath(LOOKUPS)).toBe(lookups);
-  const labels = { operation: 'withdraw', result: 'completed' };
-  expect(await metric(adminUrl, 'oncegate_lookups_total', labels)).toBe(1);
-  const logged = JSON.stringify(log);
-  expect(logged).toContain('GET answered 200');
-  for (const secret of [LOOKUP_TOKEN, key, String(transaction?.id)]) expect(logged).not.toContain(secret);
-});
 
 it('a gateway looks up what a killed gateway had sent, by the pass after its start', async () => {
   // Its own time limit must not end the request before it is killed.

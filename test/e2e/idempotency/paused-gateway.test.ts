@@ -1,5 +1,4 @@
 import { randomUUID } from 'node:crypto';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
@@ -13,8 +12,9 @@ import { spawnGateway } from '../../support/spawn.ts';
 import { openGateway, type TestGateway } from '../../support/stack.ts';
 import { type StoreKind, storeSections } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
+import { pause } from '../process/gateways.ts';
 import { type PausePoint, type PausingGateway, spawnPausingGateway } from './pausing-gateway.ts';
-import { holding, LEASE_MS, LOOKUP_TOKEN, lookingUp, retrying } from './policies.ts';
+import { holding, LOOKUP_TOKEN, lookingUp, retrying } from './policies.ts';
 
 /** A backend, and gateways on one store. */
 class Crowd {
@@ -155,9 +155,6 @@ describe.concurrent('a gateway that is paused between its start and the first by
 });
 
 describe.concurrent('a gateway that is paused while a request queues', () => {
-  /** Much less than a lease, and much more than a commit takes. */
-  const WRITES_WITHIN_MS = LEASE_MS / 3;
-
   it('stores and sends nothing for it, and replays what another one executed', async () => {
     const crowd = await Crowd.open('sqlite');
     const { sandbox } = crowd;
@@ -170,16 +167,7 @@ describe.concurrent('a gateway that is paused while a request queues', () => {
     await until(() => sandbox.requests.ofKey(busy) === 1);
     const queued = withdraw(paused.url, { key });
     await until(async () => (await metric(paused.adminUrl, 'oncegate_upstream_slots_queued')) === 1);
-    // A process that is stopped within a commit holds SQLite's write lock: then no other process can write.
-    await until(async () => {
-      paused.child.kill('SIGSTOP');
-      // The backend refuses an amount of zero, but the key is still started and completed.
-      const control = withdraw(other.url, { key: randomUUID(), amount: 0 }).then(() => true);
-      if (await Promise.race([control, sleep(WRITES_WITHIN_MS, false)])) return true;
-      paused.child.kill('SIGCONT');
-      await control;
-      return false;
-    });
+    await pause(paused, other);
 
     // There is no record of the queued request, so no request has to wait for its lease.
     const executed = await withdraw(other.url, { key, headers: { Prefer: 'wait=0' } });

@@ -1,7 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { afterAll, describe, expect, it, onTestFinished } from 'vitest';
-import { WebSocket } from 'ws';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { FAST_START } from '../../support/command.ts';
@@ -107,16 +106,6 @@ describe('a request has one line with what is known about it', () => {
     expect(replay).toMatchObject({ outcome: 'replayed', status: 201, keyId: 'alpha-2', upstreamMs: 0 });
     expect(replay?.scope).toBe(first?.scope);
     expect(replay?.requestId).not.toBe(first?.requestId);
-  });
-
-  it('when its upgraded connection has closed', async () => {
-    const { line } = await lineOf(async () => {
-      const socket = new WebSocket(`ws://127.0.0.1:${stack.port}/v3/ws`, { headers: bearer });
-      await once(socket, 'open');
-      socket.close();
-      await once(socket, 'close');
-    });
-    expect(line).toMatchObject({ outcome: 'upgraded', merchant: 'M-ALPHA', path: '/v3/ws' });
   });
 });
 

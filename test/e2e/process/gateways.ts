@@ -32,7 +32,7 @@ export function startGateway(
 }
 
 /** Stops a process between two commits: if it is stopped within one, it holds SQLite's write lock, and no other can write. */
-export async function pause(paused: SpawnedGateway, other: SpawnedGateway): Promise<void> {
+export async function pause(paused: SpawnedGateway, other: { url: string }): Promise<void> {
   await until(async () => {
     process.kill(paused.pid, 'SIGSTOP');
     // The backend refuses an amount of zero, but the key is still started and completed.

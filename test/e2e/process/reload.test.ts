@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { renameSync, rmSync, writeFileSync } from 'node:fs';
+import { renameSync, writeFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
 import { isReplay, send, withdraw } from '../../support/client.ts';
@@ -176,32 +176,6 @@ const statusOf = async ({ url }: { url: string }, secret: string) =>
   (await send(url, { path: '/v2/get_balance', headers: { Authorization: `Bearer ${secret}` } })).status;
 
 describe('changed secret keys', () => {
-  it('are read at a SIGHUP and when their file changes, and a file that cannot be read changes nothing', async () => {
-    const { gateway, reloads, logged, keyFile } = await open();
-    const lines = () => logged(/^the secret keys /);
-    const reloaded = { level: 'info', msg: 'the secret keys were reloaded', keys: 8 };
-    for (const times of [1, 2]) {
-      process.emit('SIGHUP');
-      await until(async () => (await reloads('ok', 'key')) === times);
-      expect(lines()).toMatchObject(Array(times).fill(reloaded));
-    }
-    rmSync(keyFile());
-    process.emit('SIGHUP');
-    await until(async () => (await reloads('refused', 'key')) === 1);
-    expect(await statusOf(gateway, 'sk_sandbox_alpha')).toBe(200);
-    replace(keyFile(), BRAVO_ALONE);
-    await until(async () => (await reloads('ok', 'key')) === 3);
-    expect(await statusOf(gateway, 'sk_sandbox_alpha')).toBe(401);
-    expect(lines().slice(2)).toMatchObject([
-      {
-        level: 'error',
-        msg: 'the secret keys cannot be reloaded; the old ones stay in force',
-        reason: 'the file: cannot be read (ENOENT)',
-      },
-      { ...reloaded, keys: 1 },
-    ]);
-  });
-
   it('are forgotten at a SIGHUP if the backend has them', async () => {
     const backend = await openKeyBackend();
     const { gateway } = await open({ auth: { keys: { source: 'upstream' } } }, backend.url);
