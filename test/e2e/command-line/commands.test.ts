@@ -189,20 +189,12 @@ describe('a start that cannot succeed says why in one line', () => {
 
   it('if the key file cannot be used', async () => {
     const path = join(newFolder(), 'keys.yaml');
-    const hash = `hmac-sha256:${'0'.repeat(64)}`;
-    const files: [what: string, keys: object | undefined, named: RegExp][] = [
-      ['it does not exist', undefined, new RegExp(`${path} is refused:\\n.*ENOENT`)],
-      ['a secret in the place of a hash', { id: 'a', hash: SECRET }, /merchants\[0\]\.keys\[0\]\.hash/],
-      ['no pepper for its hashes', { id: 'a', hash }, /pepper/],
-    ];
-    for (const [what, key, named] of files) {
-      if (key) writeFileSync(path, stringify({ merchants: [{ code: 'M-1', keys: [key] }] }));
-      const ended = await serve({ auth: { keys: { source: 'file', path } } });
-      expect([what, ended.code]).toEqual([what, 1]);
-      expectPlain(ended);
-      expect(ended.stderr).toMatch(named);
-      expect(ended.stderr).not.toContain(SECRET);
-    }
+    writeFileSync(path, stringify({ merchants: [{ code: 'M-1', keys: [{ id: 'a', hash: SECRET }] }] }));
+    const ended = await serve({ auth: { keys: { source: 'file', path } } });
+    expect(ended.code).toBe(1);
+    expectPlain(ended);
+    expect(ended.stderr).toMatch(/is refused:\n.*merchants\[0\]\.keys\[0\]\.hash/);
+    expect(ended.stderr).not.toContain(SECRET);
   });
 
   it('if Redis cannot be reached, or has another password', async () => {

@@ -77,16 +77,12 @@ describe('a handler that writes to its own database, in a process that is killed
     const folder = temporaryFolder();
     const first = await start(folder, { LOOKUP: '1' });
     await expect(first.pay('k-1', 'after')).rejects.toThrow();
-    const second = await start(folder, { LOOKUP: '1' });
-    await expect(second.pay('k-2', 'before')).rejects.toThrow();
     const { pay } = await start(folder, { LOOKUP: '1' });
-    for (const key of ['k-1', 'k-2']) {
-      const paid = await until(async () => {
-        const answer = await pay(key);
-        return answer.status === 201 ? answer : undefined;
-      });
-      expect(paid.json()).toEqual({ paid: 10 });
-    }
-    expect(payouts(folder)).toEqual(['k-1', 'k-2']);
+    const paid = await until(async () => {
+      const answer = await pay('k-1');
+      return answer.status === 201 ? answer : undefined;
+    });
+    expect(paid.json()).toEqual({ paid: 10 });
+    expect(payouts(folder)).toEqual(['k-1']);
   });
 });

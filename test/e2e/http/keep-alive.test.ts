@@ -134,18 +134,3 @@ test('a refusal closes the connection if a body is left on it, and the body is n
   }
   expect(stack.sandbox.requests.ofPath('POST /v3/inside')).toBe(0);
 });
-
-test('Connection: close of a merchant closes its connection, for every kind of answer', async () => {
-  for (const [line, body, status] of [
-    ['GET /v2/get_balance', '', 200],
-    ['POST /v1/index.php', payout(), 201],
-    ['GET /v3/echo', '', 200],
-    ['GET /v3/stream?chunks=1', '', 200],
-    ['GET //', '', 400],
-  ] as const) {
-    const wire = await Wire.open(stack.port);
-    const answer = await wire.write(request(line, [ALPHA, 'Connection: close'], body)).answer();
-    expect([answer.status, answer.headers.connection], line).toEqual([status, ['close']]);
-    expect(await wire.ended).toBe('end');
-  }
-});

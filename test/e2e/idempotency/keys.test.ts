@@ -172,12 +172,3 @@ it('a key protects payouts and checkouts, which share one key space', async () =
   expect((await post(ALPHA, key)).status).toBe(422);
   expect([stack.sandbox.ledger.checkouts({ key }), stack.sandbox.ledger.payouts({ key })]).toEqual([1, 0]);
 });
-
-it('a key has no effect on safe methods, well formed or not', async () => {
-  const key = randomUUID();
-  for (const sent of [key, key, 'x'.repeat(300)]) {
-    const answer = await post(ALPHA, sent, {}, 'GET /v2/get_balance');
-    expect([answer.status, answer.isReplay]).toEqual([200, false]);
-  }
-  expect(stack.sandbox.requests.ofKey(key)).toBe(2);
-});

@@ -184,19 +184,6 @@ describe('an operation with configured statuses', () => {
 });
 
 describe('a response larger than maxStoredBytes', () => {
-  it('is streamed whole, and a retry is answered response_not_stored', async () => {
-    const key = randomUUID();
-    const first = await withdraw(stack.url, { key, fault: 'huge=3000000' });
-    expect([first.status, first.body.length]).toEqual([201, 3_000_000]);
-    expect(first.headers['content-length']).toBe('3000000');
-    const { data, padding } = first.json<{ data: { transaction_id: string }; padding: string }>();
-    expect(padding).toMatch(/^x+$/);
-    expect(stack.sandbox.ledger.transactions({ key }).map(({ id }) => id)).toEqual([data.transaction_id]);
-    expectProblem(await withdraw(stack.url, { key }), tombstone);
-    const other = await withdraw(stack.url, { key, amount: 11 });
-    expectProblem(other, { status: 422, code: 'idempotency_key_reused' });
-  });
-
   it('is one byte larger than one that is stored', async () => {
     for (const [bytes, status] of [
       [LIMIT, 201],

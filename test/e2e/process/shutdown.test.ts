@@ -4,7 +4,6 @@ import { writeFileSync } from 'node:fs';
 import { Agent } from 'node:http';
 import { connect } from 'node:net';
 import { join } from 'node:path';
-import { text } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
@@ -157,18 +156,6 @@ describe('a shutdown', () => {
     const heir = () => gatewayForTest(config);
     return { gateway: await openGateway(config), heir };
   }
-
-  it('answers the first request of a connection that was accepted before it', async () => {
-    const { gateway } = await open();
-    const early = connect(gateway.port, '127.0.0.1');
-    // Connections are accepted in order.
-    await send(gateway.url);
-    const ended = gateway.shutdown();
-    await until(async () => (await visit(gateway.port)).how === 'ECONNREFUSED');
-    early.write('GET / HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n');
-    expect(await text(early)).toMatch(/^HTTP\/1.1 503 .*"shutting_down"/s);
-    await ended;
-  });
 
   it('completes an execution whose merchant has disconnected', async () => {
     const { gateway, heir } = await open();
