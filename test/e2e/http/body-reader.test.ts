@@ -1,28 +1,21 @@
-import { once } from 'node:events';
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import { buffer } from 'node:stream/consumers';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
-import { describe, expect, onTestFinished, test, vi } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import type { BodyResult } from '../../../src/requests/body.ts';
+import { httpBackend } from '../../support/backend.ts';
 import { bodyOf } from '../../support/body.ts';
 import { chunk, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
 const CHUNKED = head('POST /', 'Transfer-Encoding: chunked');
 
-/** Starts a server that passes its requests to the test, and opens a connection to it. */
+/** A connection to a server that passes its requests to the test. */
 async function serving(
   onRequest: (req: IncomingMessage, res: ServerResponse) => Promise<void>,
 ): Promise<Wire> {
-  const server = createServer((req, res) => void onRequest(req, res).catch((error) => res.end(`${error}`)));
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  onTestFinished(() => {
-    server.closeAllConnections();
-    server.close();
-  });
-  return await Wire.open((server.address() as AddressInfo).port);
+  const url = await httpBackend((req, res) => void onRequest(req, res).catch((error) => res.end(`${error}`)));
+  return await Wire.open(Number(new URL(url).port));
 }
 
 describe('a body over the limit', () => {

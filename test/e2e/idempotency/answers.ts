@@ -1,5 +1,4 @@
 import type { TestAnswer } from '../../support/client.ts';
-import { linesOf } from './recording-backend.ts';
 
 /** Fields of the connection between the merchant and the gateway, and fields that name requests. */
 const NOT_OF_THE_RESPONSE = new Set([
@@ -15,6 +14,11 @@ export function endToEndLines({ rawHeaders }: Pick<TestAnswer, 'rawHeaders'>): [
     if (!NOT_OF_THE_RESPONSE.has(name.toLowerCase())) lines.push([name, value]);
   }
   return lines;
+}
+
+/** The values of a header, one for each of its lines. */
+export function linesOf(rawHeaders: readonly string[], name: string): string[] {
+  return rawHeaders.filter((_, at) => at % 2 === 1 && rawHeaders[at - 1]?.toLowerCase() === name);
 }
 
 /** The ids of the request that got this answer, and of the first one with its key: one for each header line. */

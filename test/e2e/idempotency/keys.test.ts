@@ -1,12 +1,13 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, expect, it } from 'vitest';
+import { httpBackend } from '../../support/backend.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { payoutBytes, type RawAnswer, rawExchange } from '../../support/raw.ts';
 import { inFrontOf, openStack } from '../../support/stack.ts';
 import { ALPHA, BRAVO, request, Wire } from '../../support/wire.ts';
-import { linesOf, startRecordingBackend } from './recording-backend.ts';
+import { linesOf } from './answers.ts';
 
 const OURS = 'x-service-idempotency';
 const DRAFT = 'Idempotency-Key';
@@ -85,9 +86,12 @@ it('an invalid key is refused, and the answer does not repeat it', async () => {
 
 it('the first configured header that is present decides, and another one is forwarded untouched and named in the log', async () => {
   const others = ['"order-8"', 'order 8', '"never closed', '', 'order-8|order-9'];
-  const head = 'HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok';
-  await using backend = await startRecordingBackend(head);
-  await inFrontOf(backend.url, async ({ port, log }) => {
+  const received: string[][] = [];
+  const backend = await httpBackend((req, res) => {
+    received.push(req.rawHeaders);
+    res.writeHead(201).end('ok');
+  });
+  await inFrontOf(backend, async ({ port, log }) => {
     const payWith = async (key: string, other: string) => {
       const lines = [...other.split('|').map((value) => `${DRAFT}: ${value}`), `${OURS}: ${key}`];
       const [answer] = await rawExchange(port, payoutBytes({ lines }));
@@ -98,11 +102,11 @@ it('the first configured header that is present decides, and another one is forw
       expect((await payWith(key, other)).status).toBe(201);
       // A browser makes a new one for each attempt.
       expect((await payWith(key, randomUUID())).headers['idempotent-replayed']).toBe('true');
-      const { rawHeaders = [] } = backend.received.at(-1) ?? {};
+      const rawHeaders = received.at(-1) ?? [];
       expect(linesOf(rawHeaders, 'idempotency-key')).toEqual(other.split('|'));
       expect(linesOf(rawHeaders, OURS)).toEqual([key]);
     }
-    expect(backend.received).toHaveLength(others.length);
+    expect(received).toHaveLength(others.length);
     const named = log.filter(({ ignoredKeyHeaders }) => ignoredKeyHeaders === 'idempotency-key');
     expect(named).toHaveLength(2 * others.length);
   });

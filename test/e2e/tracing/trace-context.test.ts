@@ -1,9 +1,11 @@
 import { randomUUID } from 'node:crypto';
+import { pino } from 'pino';
 import { describe, expect, test } from 'vitest';
 import { withdraw } from '../../support/client.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, head, Wire } from '../../support/wire.ts';
+import { embed } from '../embedding/embedded.ts';
 import { startCollector } from './support/collector.ts';
 import { idOf, openHeaderBackend, openStackWith } from './support/traced.ts';
 
@@ -171,4 +173,20 @@ describe.each([
       expect((await receive()).parents.join().slice(-2)).toBe(`0${ratio}`);
     }
   });
+});
+
+test('idempotency() logs the trace id that came, and its handler sees it', async () => {
+  const log: Record<string, unknown>[] = [];
+  const logger = pino({ level: 'info' }, { write: (line: string) => void log.push(JSON.parse(line)) });
+  const { post } = await embed(
+    // 502 leaves the key in doubt, which is a line of its own.
+    (app, protect) =>
+      app.post('/payouts', protect, (req, res) => res.status(502).json({ got: req.headers.traceparent })),
+    { logger },
+  );
+  const answer = await post('k-1', { headers: { traceparent: VALID } });
+  expect(answer.json()).toEqual({ got: VALID });
+  const lineOf = (msg: string) => until(() => log.find((line) => line.msg === msg));
+  for (const msg of ['request', 'the outcome of an execution is unknown'])
+    expect((await lineOf(msg)).traceId).toBe(TRACE);
 });
