@@ -122,7 +122,7 @@ export async function openRedis(
   if (store.kind !== 'redis') return undefined;
   const { connect, createClient } = await import('../store/redis/client.ts');
   const client = createClient(locationOf(store), timeoutMs, await tlsOf(store, openCertificate));
-  await connect(client, CONNECT_WITHIN_MS).catch(() => {});
+  await connect(client, CONNECT_WITHIN_MS);
   // A cluster client opens the connection to a node with the first command to it, and that command may fail.
   if ('nodes' in client) await Promise.allSettled(client.nodes('master').map((node) => node.ping()));
   return client;

@@ -3,7 +3,6 @@ import tls from 'node:tls';
 import { AbstractConnector, Cluster, Redis, type RedisOptions, SentinelConnector } from 'ioredis';
 import type { ClientTls } from '../../lib/client-tls.ts';
 import { within } from '../../lib/clock.ts';
-import { StoreUnavailable } from '../contract.ts';
 
 /** The Redis that holds the records: one server, the master that sentinels name, or a cluster. */
 export type Location =
@@ -39,15 +38,13 @@ export function createClient(location: Location, timeoutMs: number, tls?: Client
 }
 
 function construct(location: Location, timeoutMs: number, clientTls?: ClientTls): RedisClient {
-  // ioredis reads this object for each new connection, and the certificate may have changed.
-  const secure = clientTls
-    ? {
-        ...clientTls.options,
-        get secureContext() {
-          return clientTls.options.secureContext;
-        },
-      }
-    : {};
+  const secure = {
+    servername: clientTls?.options.servername,
+    // ioredis reads it for each new connection, and the certificate may have changed.
+    get secureContext() {
+      return clientTls?.options.secureContext;
+    },
+  };
   // With these options no command is executed twice and none hangs. By default ioredis sends a command again after a reconnect, and
   // queues commands while it is disconnected. Without both it needs a `commandTimeout`, because the promise of a command that was in
   // flight during a reconnect may never settle.
@@ -197,29 +194,11 @@ export async function replicasOfSentinels(
   return Math.max(...(await Promise.all(counts)));
 }
 
-/**
- * Resolves when the client is ready.
- *
- * @throws {StoreUnavailable} after `withinMs`
- */
+/** Connects, and resolves when the client is ready, or after this time. In any case ioredis tries again. */
 export async function connect(client: RedisClient, withinMs: number): Promise<void> {
-  let lastError = 'no answer';
-  const remember = (error: Error) => {
-    lastError = reasonOf(error);
-  };
-  client.on('error', remember);
-  // After a failed first attempt ioredis tries again.
+  const ready = new Promise((resolve) => client.once('ready', resolve));
   client.connect().catch(ignore);
-  const ready = new Promise<true>((resolve) => client.once('ready', () => resolve(true)));
-  const isReady = await within(ready, withinMs);
-  client.off('error', remember);
-  if (!isReady) throw new StoreUnavailable(`redis cannot be reached: ${lastError}`);
-}
-
-/** A cluster's client says only that it failed everywhere; a name with several addresses fails without a message. */
-export function reasonOf(error: NodeJS.ErrnoException & { lastNodeError?: NodeJS.ErrnoException }): string {
-  const { message, code } = error.lastNodeError ?? error;
-  return message || String(code);
+  await within(ready, withinMs);
 }
 
 /** The client itself, or the masters of a cluster. */

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Redis } from 'ioredis';
 import type { Clock } from '../../lib/clock.ts';
 import { OtherFormat, STORE_FORMAT, StoreClosed, type StoreHealth, StoreUnavailable } from '../contract.ts';
-import { addressOf, mastersOf, type RedisClient, reasonOf, replicasOfSentinels } from './client.ts';
+import { addressOf, mastersOf, type RedisClient, replicasOfSentinels } from './client.ts';
 import type { RedisOptions } from './register.ts';
 
 /** Redis' wall clock minus our monotonic clock, exact to `errorMs`, at `atMs` on the monotonic clock. */
@@ -11,6 +11,8 @@ interface Offset {
   errorMs: number;
   atMs: number;
 }
+
+type Failure = NodeJS.ErrnoException & { lastNodeError?: NodeJS.ErrnoException };
 
 const PROBE_MS = 1000;
 /** A smaller change of the offset does not count as a step. */
@@ -49,8 +51,10 @@ export class Health {
     this.#client = client;
     this.#starts = starts;
     this.#options = options;
-    client.on('error', (error: Error) => {
-      this.#lastError = reasonOf(error);
+    // A cluster's client says only that it failed everywhere; a name with several addresses fails without a message.
+    client.on('error', (error: Failure) => {
+      const { message, code } = error.lastNodeError ?? error;
+      this.#lastError = message || String(code);
     });
     client.on('ready', () => {
       this.#lastError = undefined;
@@ -120,13 +124,13 @@ export class Health {
       return { ok: refusal === undefined, detail: refusal ?? 'redis', warnings: this.#warnings() };
     } catch (error) {
       const isClosed = error instanceof OtherFormat || error instanceof StoreClosed;
-      const detail = isClosed ? error.message : `redis: ${this.#inWords(error as Error)}`;
+      const detail = isClosed ? error.message : `redis: ${this.inWords(error as Error)}`;
       return { ok: false, ...(isClosed && { isClosed }), detail, warnings: this.#warnings() };
     }
   }
 
   /** ioredis speaks of its own state and options, which tell an operator nothing. */
-  #inWords({ message }: Error): string {
+  inWords({ message }: Error): string {
     const { status } = this.#client;
     if (status === 'connect') return 'connected, but not ready: it may still be loading its file';
     if (status !== 'ready') return ['not connected', this.#lastError ?? []].flat().join(': ');
@@ -174,8 +178,8 @@ const PASSES = /^(?:CLUSTERDOWN|TRYAGAIN|MASTERDOWN|LOADING|BUSY) /;
 /**
  * Repeats what a connection that breaks, or does not answer, has prevented: the client of a cluster is ready before all masters are.
  *
- * @param untilMs on the monotonic clock. No new attempt begins after it
- * @throws {StoreUnavailable} after that time. An error that Redis answers is thrown at once, unless it will pass
+ * @param untilMs on the monotonic clock. No new attempt begins after it, and the last error is thrown
+ * @throws an error that Redis answers at once, unless it will pass
  */
 export async function whileUnanswered<T>(ask: () => Promise<T>, clock: Clock, untilMs: number): Promise<T> {
   for (;;) {
@@ -185,9 +189,7 @@ export async function whileUnanswered<T>(ask: () => Promise<T>, clock: Clock, un
       const { name, message } = error as Error;
       // Redis itself answered with an error, and would do so again.
       const isLasting = name === 'ReplyError' && !PASSES.test(message);
-      if (error instanceof StoreUnavailable || isLasting) throw error;
-      if (clock.monotonicMs() >= untilMs)
-        throw new StoreUnavailable(`redis cannot be reached: ${message}`, { cause: error });
+      if (isLasting || error instanceof StoreUnavailable || clock.monotonicMs() >= untilMs) throw error;
       await sleep(RETRY_AFTER_MS);
     }
   }

@@ -98,14 +98,17 @@ export class RedisRegister implements Register {
     const untilMs = clock.monotonicMs() + connectTimeoutMs;
     try {
       // The store works while a minority of the lock nodes is down, so it does not wait for them here.
-      for (const client of register.#lockClients) connect(client, connectTimeoutMs).catch(() => {});
+      for (const client of register.#lockClients) void connect(client, 0);
       await connect(register.#client, connectTimeoutMs);
       await whileUnanswered(() => register.#health.inspect(), clock, untilMs);
       await whileUnanswered(() => requireFormat(register.#client, prefix), clock, untilMs);
       return register;
     } catch (error) {
+      const why = register.#health.inWords(error as Error);
       await register.close();
-      throw error;
+      if (error instanceof StoreUnavailable) throw error;
+      const what = (error as Error).name === 'ReplyError' ? 'redis' : 'redis cannot be reached';
+      throw new StoreUnavailable(`${what}: ${why}`, { cause: error });
     }
   }
 
