@@ -49,19 +49,8 @@ export class NotReplicated extends StoreUnavailable {
   }
 }
 
-interface Written {
-  reply: Reply;
-  /** Whether enough replicas have acknowledged the write. */
-  replicated: Promise<boolean>;
-}
-
-/** A write that has not been sent yet. `connection`: the one when it was asked for. */
-interface PendingWrite {
-  connection: unknown;
-  send(): Promise<Reply>;
-  resolve(written: Written): void;
-  reject(error: unknown): void;
-}
+/** `replicated`: whether enough replicas have acknowledged the write. */
+type Written = { reply: Reply; replicated: Promise<boolean> };
 
 /** While Redis is frozen, unsent commands collect in memory. Above this limit new commands are refused. */
 const MOST_UNSENT_BYTES = 16 * 1024 * 1024;
@@ -80,8 +69,8 @@ export class Commands {
   readonly waits: boolean;
   readonly #replicas: number;
   readonly #waitMs: number;
-  /** The next batch. */
-  #pending: PendingWrite[] = [];
+  /** The next batch. Each function sends one write. */
+  readonly #pending: ((replicated: Promise<boolean>) => void)[] = [];
   /** The end of the batch before it. */
   #sent: Promise<void> = Promise.resolve();
   readonly #slot: number;
@@ -148,11 +137,26 @@ export class Commands {
   }
 
   #enqueue(send: () => Promise<Reply>): Promise<Written> {
+    const { connection } = this;
     return new Promise((resolve, reject) => {
-      const isFirst = this.#pending.push({ send, connection: this.connection, resolve, reject }) === 1;
+      const begun = this.#pending.push((replicated) => {
+        // A new connection may lead to a Redis that has forgotten what the old one knew.
+        const isOther = connection !== this.connection;
+        const refusal = this.#refusal() ?? (isOther ? refused('connected again') : undefined);
+        if (refusal) reject(refusal);
+        else send().then((reply) => resolve({ reply, replicated }), reject);
+      });
       // All writes of this turn of the event loop share a batch.
-      if (isFirst) this.#sent = this.#sent.then(() => this.#sendBatch(this.#pending.splice(0)));
+      if (begun === 1) this.#sent = this.#sent.then(() => this.#sendBatch());
     });
+  }
+
+  async #sendBatch(): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<boolean>();
+    // No await between the first write and the WAIT: they must leave on the same connection.
+    for (const write of this.#pending.splice(0)) write(promise);
+    const reached = await this.client.wait(this.#replicas, this.#waitMs).catch(() => 0);
+    resolve(Number(reached) >= this.#replicas);
   }
 
   #send({ lua, sha }: Script, keys: string[], args: Argument[], inFull: boolean): Promise<Reply> {
@@ -170,26 +174,6 @@ export class Commands {
     if (mastersOf(this.client).some(isClogged))
       return refused('too many commands are unsent, because it does not read them');
     return undefined;
-  }
-
-  async #sendBatch(asked: PendingWrite[]): Promise<void> {
-    const batch = asked.filter(({ connection, reject }) => {
-      // A new connection may lead to a Redis that has forgotten what the old one knew.
-      const isOther = connection !== this.connection;
-      const refusal = this.#refusal() ?? (isOther ? refused('connected again') : undefined);
-      if (refusal) reject(refusal);
-      return !refusal;
-    });
-    if (batch.length === 0) return;
-    // No await between the first write and the WAIT: they must leave on the same connection.
-    const replies = batch.map(({ send }) => send());
-    const replicated = this.client.wait(this.#replicas, this.#waitMs).then(
-      (reached) => Number(reached) >= this.#replicas,
-      () => false,
-    );
-    for (const [at, { resolve, reject }] of batch.entries())
-      replies[at]?.then((reply) => resolve({ reply, replicated }), reject);
-    await replicated;
   }
 }
 
