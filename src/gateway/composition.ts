@@ -13,12 +13,7 @@ import { hopOf } from '../idempotency/hops.ts';
 import { Observation } from '../idempotency/observation.ts';
 import { Authenticator } from '../keys/authenticate.ts';
 import { countExpiringMerchants, firstMerchantEndMs } from '../keys/key-source.ts';
-import type { Store } from '../ledger/ledger.ts';
-import type { Clock } from '../lib/clock.ts';
 import { Access } from '../telemetry/access.ts';
-import type { Logger } from '../telemetry/logger.ts';
-import type { Metrics } from '../telemetry/metrics.ts';
-import type { Observer } from '../telemetry/observer.ts';
 import type { Tracing } from '../telemetry/tracing.ts';
 import { Lifecycle } from './admission.ts';
 import type { App } from './app.ts';
@@ -29,7 +24,6 @@ import { DoubtGauges } from './doubt-gauges.ts';
 import { backendHeaders } from './forward.ts';
 import { createHttpServer, refuseOnSocket } from './http-server.ts';
 import { type GatewayTools, openResources, type Resources } from './resources.ts';
-import type { ListenerTls } from './tls-server.ts';
 import { sessionOpener, Upgrades } from './upgrades.ts';
 
 /** The parts that `Gateway` needs for readiness and shutdown. {@link openParts} makes them. */
@@ -60,14 +54,9 @@ export interface Parts extends Omit<Resources, 'observer' | 'listenerTls' | 'pro
  * @throws {Error} with a message for the operator if the store or the keys cannot be opened
  */
 export async function openParts(config: Config, tools: GatewayTools): Promise<Parts> {
-  return connect(config, tools, await openResources(config, tools));
-}
-
-function connect(
-  config: Config,
-  { clock, logger }: GatewayTools,
-  { observer, listenerTls, probeExecutor, storeId, ...resources }: Resources,
-): Parts {
+  const { clock, logger } = tools;
+  const opened = await openResources(config, tools);
+  const { observer, listenerTls, probeExecutor, storeId, ...resources } = opened;
   const { metrics, keys, store, upstreamTls } = resources;
 
   // The engine, and how it reaches the backend.
@@ -84,7 +73,9 @@ function connect(
   const lookups = new Lookups(store, layer, lookupsOf(config, asking), observer, clock);
   const options = { ...config.idempotency, leaseMs: config.lock.leaseMs };
   const engine = new Engine(store, slots, options, observer, clock, lookups);
-  const observation = mode === 'observe' ? observationOf(config, store, observer, clock) : undefined;
+  const mostOpen = config.upstream.maxConnections + OBSERVED_LATER;
+  const observation =
+    mode === 'observe' ? new Observation(store, { ...options, mostOpen }, observer, clock) : undefined;
   const desk = new Desk(store, { ...options, clock }, (scope, resolution) =>
     observer.resolved(scope, resolution),
   );
@@ -114,7 +105,17 @@ function connect(
     ...{ slots, executor, passthrough, upgrades, headersOf, rateLimiter: resources.rateLimiter },
   });
   const { app } = versions;
-  const { server, endKeepAlive, limit } = serverFor(app, config, { metrics, logger, upgrades, listenerTls });
+  const { server, endKeepAlive, limit } = createHttpServer({
+    limits: config.limits,
+    tls: listenerTls,
+    app,
+    onMalformed: ({ code }) => {
+      metrics.requests.inc({ operation: 'none', outcome: code });
+      logger.info({ outcome: code }, 'malformed request');
+    },
+    onConnectionRefused: () => metrics.connectionsRefused.inc(),
+    onUpgrade: (req, socket, head) => upgrades.handle(app, req, socket as Socket, head),
+  });
   const declare = ({ operations, metrics: { merchants } }: Config) => {
     metrics.nameMerchants(merchants);
     const names = [...operations.map(({ name }) => name), 'other', 'undeclared'];
@@ -134,28 +135,8 @@ function connect(
   };
 
   declare(config);
-  trackParts(config, { ...resources, engine, observation, slots, passthrough, clock });
-  return {
-    ...resources,
-    ...{ app, server, endKeepAlive, lifecycle, access, engine, observation, lookups, doubtGauges, desk },
-    ...{ upgrades, passthrough, reload },
-    executors: [executor, lookupExecutor, ...(probeExecutor ? [probeExecutor] : [])],
-  };
-}
 
-interface TrackedParts extends Pick<Resources, 'metrics' | 'keys'> {
-  engine: Engine;
-  observation: Observation | undefined;
-  slots: Slots;
-  passthrough: Passthrough;
-  clock: Clock;
-}
-
-/** Shows in the metrics how the gateway is configured, and what its parts do at the moment. */
-function trackParts(
-  config: Config,
-  { metrics, keys, engine, observation, slots, passthrough, clock }: TrackedParts,
-): void {
+  // What the metrics show of the configuration, and of what the parts do at the moment.
   metrics.configInfo.set(configInfoOf(config), 1);
   metrics.track(metrics.observing, () => Number(observation !== undefined));
   metrics.track(metrics.inDoubtPageAfter, () => config.idempotency.inDoubtPageAfterMs / 1000);
@@ -175,20 +156,16 @@ function trackParts(
   metrics.track(metrics.merchantsExpiring, () =>
     countExpiringMerchants(keys.entries() ?? [], clock.wallMs()),
   );
+  return {
+    ...resources,
+    ...{ app, server, endKeepAlive, lifecycle, access, engine, observation, lookups, doubtGauges, desk },
+    ...{ upgrades, passthrough, reload },
+    executors: [executor, lookupExecutor, ...(probeExecutor ? [probeExecutor] : [])],
+  };
 }
 
 /** More requests may be observed than sent at once, because the store answers some of them later. */
 const OBSERVED_LATER = 1000;
-
-function observationOf(
-  { lock, upstream }: Config,
-  store: Store,
-  observer: Observer,
-  clock: Clock,
-): Observation {
-  const mostOpen = upstream.maxConnections + OBSERVED_LATER;
-  return new Observation(store, { leaseMs: lock.leaseMs, mostOpen }, observer, clock);
-}
 
 /**
  * The lookup of each operation with `inDoubt: lookup`, by operation name.
@@ -206,36 +183,11 @@ function lookupsOf(
     if (!lookup) continue;
     const { ask, ...options } = known.get(name) ?? {};
     const unchanged = isDeepStrictEqual(options, lookup) ? known.get(name) : undefined;
-    const askOnce = (transaction: Transaction) =>
+    const askOnce: Lookup['ask'] = (transaction) =>
       // The path is that of the configuration: filled in, it would contain the idempotency key.
       lookUp(executor, lookup, transaction, tracing?.beginOwn('lookup', lookup.path));
     const made = { ...lookup, ask: askOnce };
     lookups.set(name, unchanged ?? made);
   }
   return lookups;
-}
-
-type Transaction = Parameters<Lookup['ask']>[0];
-
-function serverFor(
-  app: App,
-  config: Config,
-  {
-    metrics,
-    logger,
-    upgrades,
-    listenerTls,
-  }: { metrics: Metrics; logger: Logger; upgrades: Upgrades; listenerTls: ListenerTls | undefined },
-) {
-  return createHttpServer({
-    limits: config.limits,
-    tls: listenerTls,
-    app,
-    onMalformed: ({ code }) => {
-      metrics.requests.inc({ operation: 'none', outcome: code });
-      logger.info({ outcome: code }, 'malformed request');
-    },
-    onConnectionRefused: () => metrics.connectionsRefused.inc(),
-    onUpgrade: (req, socket, head) => upgrades.handle(app, req, socket as Socket, head),
-  });
 }

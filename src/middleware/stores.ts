@@ -1,4 +1,3 @@
-import type * as z from 'zod';
 import { StoreWatch, storeIdOf } from '../gateway/store-watch.ts';
 import { idempotencyOptions } from '../idempotency/options.ts';
 import type { Store } from '../ledger/ledger.ts';
@@ -176,12 +175,7 @@ export class OpenedStore implements IdempotencyStore {
  * @throws {Error} with a message for the operator if the folder cannot be used
  */
 export async function sqliteStore(options: SqliteStoreOptions = {}): Promise<IdempotencyStore> {
-  const { leaseMs, retentionMs, inDoubtRetentionMs, ...store } = options;
-  return await open(
-    'sqliteStore',
-    { kind: 'sqlite', ...store },
-    { leaseMs, retentionMs, inDoubtRetentionMs },
-  );
+  return await open('sqliteStore', 'sqlite', options);
 }
 
 /**
@@ -193,19 +187,23 @@ export async function sqliteStore(options: SqliteStoreOptions = {}): Promise<Ide
  * @throws {Error} with a message for the operator if Redis cannot be used
  */
 export async function redisStore(options: RedisStoreOptions): Promise<IdempotencyStore> {
-  const { leaseMs, retentionMs, inDoubtRetentionMs, lockNodes, ...store } = options;
-  const lifetimes = { leaseMs, retentionMs, inDoubtRetentionMs };
-  return await open('redisStore', { kind: 'redis', ...store }, lifetimes, lockNodes);
+  return await open('redisStore', 'redis', options);
 }
 
 async function open(
   name: string,
-  store: z.input<typeof storeOptions>,
-  { leaseMs, retentionMs, inDoubtRetentionMs }: { [Name in keyof LifetimeOptions]: number | undefined },
-  nodes?: string[],
+  kind: 'sqlite' | 'redis',
+  options: SqliteStoreOptions | RedisStoreOptions,
 ): Promise<IdempotencyStore> {
+  const {
+    leaseMs,
+    retentionMs,
+    inDoubtRetentionMs,
+    lockNodes: nodes,
+    ...store
+  } = options as RedisStoreOptions;
   const sections = {
-    store: parsed(storeOptions, store, name),
+    store: parsed(storeOptions, { kind, ...store }, name),
     lock: parsed(lockOptions, { leaseMs, nodes }, name),
     idempotency: parsed(idempotencyOptions, { retentionMs, inDoubtRetentionMs }, name),
   };
@@ -219,19 +217,14 @@ async function open(
       `${name}: inDoubtRetentionMs: must not be less than retentionMs (${lifetimes.retentionMs})`,
     );
   const observers = new Set<StoreObserver>();
+  const tell = (act: (observer: StoreObserver) => void) => {
+    for (const observer of observers) act(observer);
+  };
   const opened = await openLedger(sections, systemClock, {
-    onUnreplicated: () => {
-      for (const observer of observers) observer.unreplicated();
-    },
-    onClockStep: (stepMs) => {
-      for (const observer of observers) observer.clockStepped(stepMs);
-    },
-    onWriterReplaced: (error) => {
-      for (const observer of observers) observer.writerReplaced(error);
-    },
-    onCommitted: (ms) => {
-      for (const observer of observers) observer.committed(ms);
-    },
+    onUnreplicated: () => tell((observer) => observer.unreplicated()),
+    onClockStep: (stepMs) => tell((observer) => observer.clockStepped(stepMs)),
+    onWriterReplaced: (error) => tell((observer) => observer.writerReplaced(error)),
+    onCommitted: (ms) => tell((observer) => observer.committed(ms)),
   });
   const { identityFile: file } = sections.store;
   const logger = createLogger('warn');
