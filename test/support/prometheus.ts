@@ -40,19 +40,11 @@ export interface Sample {
   value: number;
 }
 
-export interface ActiveAlert {
-  labels: Record<string, string>;
-  annotations: Record<string, string>;
-  state: 'pending' | 'firing';
-}
-
 /** A real Prometheus. */
 export interface Prometheus {
   url: string;
   /** An instant query. @throws with Prometheus' words if it refuses the query */
   query(expr: string): Promise<Sample[]>;
-  /** Pending and firing alerts. */
-  alerts(): Promise<ActiveAlert[]>;
   stop(): Promise<void>;
 }
 
@@ -121,9 +113,6 @@ async function start(
       };
       const { result } = await api<Answer>('query', { query: expr });
       return result.map(({ metric, value }) => ({ labels: metric, value: numberOf(value[1]) }));
-    },
-    async alerts() {
-      return (await api<{ alerts: ActiveAlert[] }>('alerts')).alerts;
     },
     async stop() {
       if (child.exitCode !== null || child.signalCode !== null) return;

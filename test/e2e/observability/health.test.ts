@@ -4,6 +4,7 @@ import { type AddressInfo, createServer } from 'node:net';
 import { expect, it, onTestFinished } from 'vitest';
 import { send } from '../../support/client.ts';
 import type { MoreConfig } from '../../support/config.ts';
+import { scrape } from '../../support/metrics.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { type Stack, stackForTest } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
@@ -77,4 +78,40 @@ it('/readyz asks the backend and the store at most ten times a second, however o
   // The gateways also write marks.
   expect((await redis.commandCount('set')) - sets).toBeLessThanOrEqual(most + 5);
   expect(most).toBeLessThan(200);
+});
+
+it('a gateway on Redis shows how it is configured, its warnings, and nothing of SQLite', async () => {
+  const redis = await startRedis({ args: ['--appendfsync', 'everysec'] });
+  const stack = await open({
+    ...onRedis(redis, 1000),
+    idempotency: { undeclared: 'pass' },
+    operations: [
+      {
+        name: 'withdraw',
+        match: { method: 'POST', path: '/v1/index.php', where: { action: 'withdraw' } },
+        idempotency: { key: 'optional' },
+      },
+    ],
+  });
+  const shown = await until(async () => {
+    const one = await scrape(stack.adminUrl);
+    return one.value('oncegate_config_warnings', { about: 'operations' }) ? one : undefined;
+  });
+  expect(shown.value('oncegate_store_disk_free_bytes')).toBeUndefined();
+  expect(shown.value('oncegate_sqlite_wal_bytes')).toBe(0);
+  expect(shown.value('oncegate_sqlite_commit_duration_seconds_count')).toBe(0);
+  expect(shown.table('oncegate_config_info', 'mode', 'undeclared', 'store', 'keys')).toEqual({
+    'protect pass redis file': 1,
+  });
+  const ready = await send(stack.adminUrl, { path: '/readyz' });
+  expect(ready.status).toBe(200);
+  const { checks } = ready.json<{ checks: { name: string; warnings?: string[] }[] }>();
+  const warnings = Object.fromEntries(checks.map((check) => [check.name, check.warnings?.length ?? 0]));
+  for (const about of ['operations', 'store']) {
+    expect(warnings[about], about).toBeGreaterThan(0);
+    expect(shown.value('oncegate_config_warnings', { about }), about).toBe(warnings[about]);
+  }
+  expect(shown.value('oncegate_config_warnings', { about: 'certificates' })).toBe(0);
+  // A key that has expired and is not revoked.
+  expect(shown.value('oncegate_config_warnings', { about: 'keys' })).toBeGreaterThan(0);
 });

@@ -3,8 +3,9 @@ import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { stringify } from 'yaml';
 import { temporaryFolder } from '../../support/config.ts';
+import { eachRow } from '../../support/each-row.ts';
 import { promtool } from '../../support/prometheus.ts';
-import { dashboards, PROMETHEUS_FILE, RULES_FILE, rules } from './support/artifacts.ts';
+import { annotationLabels, dashboards, PROMETHEUS_FILE, RULES_FILE, rules } from './support/artifacts.ts';
 
 /** A series, and its values every 15 seconds in promtool's notation. A series without `job` or `instance` is of the gateway `a`. */
 type Series = Record<string, string>;
@@ -447,6 +448,25 @@ const CASES: Record<string, Case> = {
 it('alerts fire when they should, and only then', () => {
   expect(complaintsAboutRules(CASES)).toBe('');
 }, 120_000);
+
+it('every alert fires in a case, and has the labels there that its texts name', () => {
+  const fired = Object.values(CASES).flatMap(({ firing = {} }) => Object.values(firing).flat());
+  eachRow(
+    rules.filter(({ alert }) => alert),
+    ({ alert }) => alert,
+    ({ alert, annotations }) => {
+      const texts = fired.filter((one) => one.split('{')[0] === alert);
+      expect(texts).not.toEqual([]);
+      // Every alert of these cases has a job.
+      const named = annotationLabels(annotations).filter((label) => label !== 'job');
+      for (const label of named)
+        expect(
+          texts.some((one) => one.includes(`${label}="`)),
+          label,
+        ).toBe(true);
+    },
+  );
+});
 
 const version = (instance: string, number: string): string =>
   `oncegate_build_info{instance="${instance}",version="${number}",node="24",commit="c"}`;
