@@ -4,7 +4,7 @@ import { type CertificatePaths, WatchedCertificate } from '../lib/certificate.ts
 import { ClientTls } from '../lib/client-tls.ts';
 import { type Clock, systemClock } from '../lib/clock.ts';
 import type { lockOptions, storeOptions } from '../store/options.ts';
-import type { Location, RedisClient } from '../store/redis/client.ts';
+import type { RedisClient } from '../store/redis/client.ts';
 import type { CopyRegister, Register } from '../store/register.ts';
 import { ResponseCipher } from '../store/response-cipher.ts';
 import { Ledger } from './ledger.ts';
@@ -121,7 +121,7 @@ export async function openRedis(
 ): Promise<RedisClient | undefined> {
   if (store.kind !== 'redis') return undefined;
   const { connect, createClient } = await import('../store/redis/client.ts');
-  const client = createClient(locationOf(store), timeoutMs, await tlsOf(store, openCertificate));
+  const client = createClient(store, timeoutMs, await tlsOf(store, openCertificate));
   await connect(client, CONNECT_WITHIN_MS);
   // A cluster client opens the connection to a node with the first command to it, and that command may fail.
   if ('nodes' in client) await Promise.allSettled(client.nodes('master').map((node) => node.ping()));
@@ -135,7 +135,7 @@ async function redisOptions(
 ) {
   const { replicas, mayLoseOnFailover } = store.durability;
   const tls = await tlsOf(store, openCertificate);
-  return { ...store, location: locationOf(store), tls, replicas, mayLoseOnFailover, lockNodes };
+  return { ...store, location: store, tls, replicas, mayLoseOnFailover, lockNodes };
 }
 
 /** Undefined: servers must have a certificate of a well-known authority, if TLS is used at all. */
@@ -146,13 +146,4 @@ async function tlsOf(
   return typeof tls === 'object'
     ? new ClientTls(await openCertificate('store.tls', tls), tls.serverName)
     : undefined;
-}
-
-/** The configuration schema allows exactly one of the three. */
-function locationOf({ url, sentinels, cluster, username, password, tls }: RedisOptions): Location {
-  const credentials = { username, password, tls: tls !== undefined && tls !== false };
-  if (sentinels) return { sentinels, credentials };
-  if (cluster) return { cluster, credentials };
-  if (url === undefined) throw new TypeError('store has no location');
-  return { url };
 }

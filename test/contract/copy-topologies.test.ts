@@ -23,7 +23,7 @@ async function started(name: 'sentinel' | 'cluster'): Promise<Topology> {
 async function opened({ config: { store } }: Topology, prefix = 'old'): Promise<RedisCopyRegister> {
   if (store?.kind !== 'redis') throw new TypeError('this topology has no redis');
   const { sentinels, cluster, durability } = store;
-  const location = sentinels ? { sentinels, credentials: {} } : { cluster: cluster ?? [], credentials: {} };
+  const location = { sentinels, cluster };
   const side = await RedisCopyRegister.open({
     ...{ gatewayId: 'copy', location, prefix, lockNodes: [], clock: systemClock },
     ...{ replicas: durability?.replicas ?? 0, timeoutMs: 10_000, connectTimeoutMs: 10_000 },

@@ -24,7 +24,7 @@ async function started(name: 'sentinel' | 'cluster'): Promise<Topology> {
 function optionsOf({ config: { store } }: Topology, timeoutMs = 2000, replicas?: number): RedisOptions {
   if (store?.kind !== 'redis') throw new TypeError('this topology has no redis');
   const { sentinels, cluster } = store;
-  const location = sentinels ? { sentinels, credentials: {} } : { cluster: cluster ?? [], credentials: {} };
+  const location = { sentinels, cluster };
   return {
     ...{ gatewayId: 'gateway-1', location, prefix: 'test', lockNodes: [], clock: systemClock },
     ...{ replicas: replicas ?? store.durability?.replicas ?? 0, timeoutMs, connectTimeoutMs: 10_000 },

@@ -4,17 +4,16 @@ import { AbstractConnector, Cluster, Redis, type RedisOptions, SentinelConnector
 import type { ClientTls } from '../../lib/client-tls.ts';
 import { within } from '../../lib/clock.ts';
 
-/** The Redis that holds the records: one server, the master that sentinels name, or a cluster. */
-export type Location =
-  | { url: string }
-  | { sentinels: { name: string; nodes: readonly string[] }; credentials: Credentials }
-  | { cluster: readonly string[]; credentials: Credentials };
-
-/** The login of the data nodes behind sentinels or in a cluster. A `url` contains its own. */
-export interface Credentials {
+/** Where Redis is, as in the section `store`: one server, the master that sentinels name, or a cluster. */
+export interface Location {
+  url?: string | undefined;
+  sentinels?: { name: string; nodes: readonly string[] } | undefined;
+  cluster?: readonly string[] | undefined;
+  /** The login of the data nodes behind sentinels or in a cluster. A `url` contains its own. */
   username?: string | undefined;
   password?: string | undefined;
-  tls?: boolean | undefined;
+  /** Whether these nodes speak TLS. A section, which says how, counts as true. */
+  tls?: boolean | object | undefined;
 }
 
 export type RedisClient = Redis | Cluster;
@@ -60,27 +59,31 @@ function construct(location: Location, timeoutMs: number, clientTls?: ClientTls)
     retryStrategy: retryAfterMs,
     Connector,
   };
-  if ('url' in location)
-    return new Redis(location.url, { ...options, tls: isSecure(location.url) ? secure : undefined });
-  const { tls, ...login } = location.credentials;
-  if ('sentinels' in location) {
-    const { name, nodes } = location.sentinels;
+  const { url, sentinels, cluster = [], username, password } = location;
+  if (url) return new Redis(url, { ...options, tls: isSecure(url) ? secure : undefined });
+  const isTls = Boolean(location.tls) || cluster.some(isSecure);
+  const ofNodes = { ...options, username, password, tls: isTls ? secure : undefined };
+  if (sentinels)
     return new Redis({
-      ...{ ...options, ...login, name, sentinels: nodes.map(hostAndPort), Connector: Sentinels },
-      // Without enableTLSForSentinelMode, ioredis connects to the master in plain text in spite of `tls`.
-      ...{ tls: tls ? secure : undefined, enableTLSForSentinelMode: tls },
-      sentinelTLS: nodes.some(isSecure) ? secure : undefined,
+      ...{
+        ...ofNodes,
+        name: sentinels.name,
+        sentinels: sentinels.nodes.map(hostAndPort),
+        Connector: Sentinels,
+      },
+      // Without it ioredis connects to the master in plain text in spite of `tls`.
+      enableTLSForSentinelMode: isTls,
+      sentinelTLS: sentinels.nodes.some(isSecure) ? secure : undefined,
       sentinelRetryStrategy: retryAfterMs,
     });
-  }
-  return new Cluster(location.cluster.map(hostAndPort), {
+  return new Cluster(cluster.map(hostAndPort), {
     lazyConnect: true,
     enableOfflineQueue: false,
     // With any other value ioredis sends a command again after its connection broke.
     retryDelayOnFailover: 0,
     retryDelayOnClusterDown: 0,
     clusterRetryStrategy: retryAfterMs,
-    redisOptions: { ...options, ...login, tls: tls || location.cluster.some(isSecure) ? secure : undefined },
+    redisOptions: ofNodes,
   });
 }
 
@@ -174,17 +177,16 @@ function ignoreFailedAsking(node: Redis): void {
  * @returns the largest answer. 0: there are no sentinels, or none of them answers
  */
 export async function replicasOfSentinels(
-  location: Location,
+  { sentinels }: Location,
   timeoutMs: number,
   tls?: ClientTls,
 ): Promise<number> {
-  if (!('sentinels' in location)) return 0;
-  const { name, nodes } = location.sentinels;
-  const counts = nodes.map(async (url) => {
+  if (!sentinels) return 0;
+  const counts = sentinels.nodes.map(async (url) => {
     const sentinel = createClient({ url }, timeoutMs, tls) as Redis;
     try {
       await connect(sentinel, timeoutMs);
-      return ((await sentinel.call('SENTINEL', 'REPLICAS', name)) as unknown[]).length;
+      return ((await sentinel.call('SENTINEL', 'REPLICAS', sentinels.name)) as unknown[]).length;
     } catch {
       return 0;
     } finally {

@@ -86,11 +86,11 @@ export class Health {
     const all = Math.max(known, ...found.map((node) => node.replicas));
     if (all > replicas) {
       const excess = `redis has ${all} ${all === 1 ? 'replica' : 'replicas'} and durability.replicas is ${replicas}: a failover loses records that the promoted replica does not have yet`;
-      const equal = 'cluster' in location ? '' : `durability.replicas to ${all}, or `;
-      const gone =
-        'sentinels' in location
-          ? `; if some are gone for good, SENTINEL RESET ${location.sentinels.name} on each sentinel forgets them`
-          : '';
+      const equal = location.cluster ? '' : `durability.replicas to ${all}, or `;
+      const name = location.sentinels?.name;
+      const gone = name
+        ? `; if some are gone for good, SENTINEL RESET ${name} on each sentinel forgets them`
+        : '';
       if (mayLoseOnFailover) dangers.add(excess);
       else
         this.refusal = `${excess}. Set ${equal}durability.mayLoseOnFailover to true, and keys may be paid twice${gone}`;

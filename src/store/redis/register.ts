@@ -117,7 +117,7 @@ export class RedisRegister implements Register {
     this.#options = options;
     this.#client = createClient(location, timeoutMs, tls);
     this.#lockClients = lockNodes.map((url) => createClient({ url }, timeoutMs, tls));
-    this.#isCluster = 'cluster' in location;
+    this.#isCluster = location.cluster !== undefined;
     this.names = new Names(prefix);
     const every = PARTITIONS / (this.#isCluster ? WATCHED_OF_CLUSTER : 1);
     this.#watched = this.names.partitions.filter((_, number) => number % every === 0);
