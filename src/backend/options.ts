@@ -2,16 +2,16 @@ import * as z from 'zod';
 
 const ms = (min: number, max: number) => z.number().int().min(min).max(max);
 
-/** `upstream.tls`: paths of PEM files. */
-const tlsOptions = z
+/** `upstream.tls`, and `store.tls` as a section: paths of PEM files. */
+export const clientTlsOptions = z
   .strictObject({
-    /** The certificate authorities that the backend's certificate may come from, in place of the well-known ones. */
+    /** The certificate authorities that the server's certificate may come from, in place of the well-known ones. */
     ca: z.string().min(1).optional(),
-    /** The gateway's own certificate for a backend that asks for one, with its intermediates. */
+    /** The gateway's own certificate for a server that asks for one, with its intermediates. */
     cert: z.string().min(1).optional(),
     /** The private key of `cert`. */
     key: z.string().min(1).optional(),
-    /** The name that the backend's certificate must have. Default: the host in `url`. */
+    /** The name that the certificate of each server must have. Default: its host. */
     serverName: z.string().min(1).optional(),
   })
   .refine(({ cert, key }) => (cert === undefined) === (key === undefined), 'needs cert and key together');
@@ -27,7 +27,7 @@ export const upstreamOptions = z
         'must be an origin such as http://payments.internal:9000, without path, query or credentials',
       ),
     /** For an https backend. */
-    tls: tlsOptions.optional(),
+    tls: clientTlsOptions.optional(),
     /** Time to connect, TLS included. Nothing has been sent when it runs out. Less than `lock.leaseMs`. */
     connectTimeoutMs: ms(1, 120_000).default(2000),
     /** Time from sending to the complete answer. When it runs out, the outcome is unknown. */

@@ -1,11 +1,8 @@
 import { within } from '../lib/clock.ts';
 import type { Place, Slot, SlotSource } from '../lib/exchange.ts';
+import type { UpstreamOptions } from './options.ts';
 
-export interface SlotOptions {
-  maxConnections: number;
-  maxQueued: number;
-  queueTimeoutMs: number;
-}
+export type SlotOptions = Pick<UpstreamOptions, 'maxConnections' | 'maxQueued' | 'queueTimeoutMs'>;
 
 /**
  * One slot for each connection to the backend, with a bounded first-in first-out queue in front of them.

@@ -9,6 +9,7 @@ import {
   STATUS_CODES,
 } from 'node:http';
 import type { Duplex } from 'node:stream';
+import type { Config } from '../config/schema.ts';
 import { hasBody } from '../lib/context.ts';
 import { type Problem, problem, problemBody, problemHeaders, sendProblem } from '../lib/problem.ts';
 import { MAX_HEADER_LINES } from './admission.ts';
@@ -16,19 +17,14 @@ import type { App } from './app.ts';
 import { OpenResponses } from './open-responses.ts';
 import { createTlsServer, type ListenerTls } from './tls-server.ts';
 
-/** Section `limits`, as far as the HTTP server enforces it. */
-export interface ServerLimits {
-  /** All header fields of a request together. */
-  headerBytes: number;
-  /** Most open connections, WebSockets included. A further one is closed as soon as it is accepted. */
-  connections: number;
-  /** Time for a request's head to arrive. */
-  headerTimeoutMs: number;
-  /** Time for a body to arrive that is read into memory. `takeBody` enforces it; here it only raises Node's own limit. */
-  bodyTimeoutMs: number;
-  /** Time within which a client must read a complete response, or the next part of a streamed one. */
-  answerTimeoutMs: number;
-}
+/**
+ * As far as the HTTP server enforces them. `bodyTimeoutMs` only raises Node's own limit: `takeBody` enforces it for bodies that are
+ * read into memory.
+ */
+export type ServerLimits = Pick<
+  Config['limits'],
+  'headerBytes' | 'connections' | 'headerTimeoutMs' | 'bodyTimeoutMs' | 'answerTimeoutMs'
+>;
 
 export interface HttpServerOptions {
   limits: ServerLimits;

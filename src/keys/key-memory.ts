@@ -1,15 +1,10 @@
 import type { Clock } from '../lib/clock.ts';
 import type { KeyAnswer, KeyEntry } from './key-source.ts';
+import type { UpstreamKeyOptions } from './options.ts';
 
-export interface KeyMemoryOptions {
-  /** How long a key is used after the backend has accepted it. Milliseconds. */
-  acceptedMs: number;
-  /** How long after that acceptance it may be used while the backend cannot check it. Milliseconds. */
-  staleMs: number;
+export interface KeyMemoryOptions extends Pick<UpstreamKeyOptions, 'acceptedMs' | 'staleMs' | 'maxKeys'> {
   /** How long after a failed probe the backend counts as unable to check the key. Milliseconds. */
   failureMs: number;
-  /** Accepted keys that are kept, and as many rejected ones. */
-  maxKeys: number;
 }
 
 /** A secret key that the backend has accepted. It is kept when it is refused later, because of its merchant code. */

@@ -1,11 +1,8 @@
 import type { Clock } from '../lib/clock.ts';
 import type { ProbeAnswer } from '../lib/exchange.ts';
+import type { UpstreamKeyOptions } from './options.ts';
 
-export interface ProbeQueueOptions {
-  /** Probes that run at once. */
-  maxProbes: number;
-  /** Probes of new keys in a second. */
-  maxPerSecond: number;
+export interface ProbeQueueOptions extends Pick<UpstreamKeyOptions, 'maxProbes' | 'maxPerSecond'> {
   /** How long a probe may wait for its turn. Milliseconds. */
   waitMs: number;
 }

@@ -1,4 +1,5 @@
 import * as z from 'zod';
+import { clientTlsOptions } from '../backend/options.ts';
 
 const ms = (min: number, max: number) => z.number().int().min(min).max(max);
 
@@ -16,20 +17,6 @@ const redisAddress = z
     isAddress,
     'must be an address such as redis://redis.internal:6379 (rediss:// for TLS); set username and password as separate options',
   );
-
-/** `tls` as a section. It holds for every connection to Redis that uses TLS, those to `lock.nodes` included. */
-const redisTls = z
-  .strictObject({
-    /** The certificate authorities that Redis' certificate may come from, in place of the well-known ones. */
-    ca: z.string().min(1).optional(),
-    /** The gateway's own certificate for a Redis that asks for one, with its intermediates. */
-    cert: z.string().min(1).optional(),
-    /** The private key of `cert`. */
-    key: z.string().min(1).optional(),
-    /** The name that the certificate of each server must have. Default: its host. */
-    serverName: z.string().min(1).optional(),
-  })
-  .refine(({ cert, key }) => (cert === undefined) === (key === undefined), 'needs cert and key together');
 
 /** Section `lock`. */
 export const lockOptions = z.strictObject({
@@ -115,8 +102,11 @@ const redisStore = z
     /** Credentials of the data nodes behind sentinels or in a cluster. */
     username: z.string().min(1).optional(),
     password: z.string().min(1).optional(),
-    /** TLS to the data nodes behind sentinels or in a cluster: true. With a section, which also goes with a rediss:// `url`: paths of PEM files. */
-    tls: z.union([z.boolean(), redisTls]).optional(),
+    /**
+     * TLS to the data nodes behind sentinels or in a cluster: true. With a section, which also goes with a rediss:// `url`: paths of
+     * PEM files, which hold for every connection to Redis that uses TLS, those to `lock.nodes` included.
+     */
+    tls: z.union([z.boolean(), clientTlsOptions]).optional(),
     /** Prefix of every Redis key. */
     prefix: z
       .string()
@@ -163,6 +153,8 @@ const redisStore = z
     if (cluster && secure !== 0 && (secure !== cluster.length || tls === false))
       mistake('cluster', 'must begin with rediss:// for all nodes of the cluster, or for none');
   });
+
+export type Encryption = z.output<typeof encryption>;
 
 /** Section `store`. */
 export const storeOptions = z.discriminatedUnion('kind', [sqliteStore, redisStore]);

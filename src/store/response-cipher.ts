@@ -3,6 +3,7 @@ import type { Scope } from '../lib/brands.ts';
 import type { BackendResponse, Completion } from '../lib/exchange.ts';
 import { newToken } from '../lib/random.ts';
 import { type IdempotencyRecord, type RecordHead, UnreadableRecord } from './contract.ts';
+import type { Encryption } from './options.ts';
 
 /** A response whose headers and body are encrypted. Its status is readable. */
 export interface SealedResponse {
@@ -19,17 +20,6 @@ export type StoredCompletion = Completion | SealedResponse;
 
 /** A response in the form in which stores keep it. */
 export type StoredResponse = Exclude<StoredCompletion, { kind: 'tombstone' }>;
-
-/** A record in the form in which both stores keep it. `encryptionKeyId` is set exactly when its completion is sealed. */
-export type StoredRecord = RecordHead & { completion?: StoredCompletion };
-
-/** Section `store.encryption`. */
-export interface Encryption {
-  /** `secret`: 32 bytes in base64 (44 characters) or hexadecimal (64 characters). */
-  keys: readonly { id: string; secret: string }[];
-  /** The id of the key that encrypts, or `none`. Default: the first key. */
-  current?: string | undefined;
-}
 
 /** In place of the current key: nothing is encrypted, and the keys only decrypt. */
 const NO_KEY = 'none';
@@ -84,7 +74,7 @@ export class ResponseCipher {
    *
    * @throws {UnreadableRecord} if it is encrypted, and this gateway cannot decrypt it
    */
-  open(scope: Scope, record: StoredRecord): IdempotencyRecord {
+  open(scope: Scope, record: RecordHead & { completion?: StoredCompletion }): IdempotencyRecord {
     const { completion } = record;
     if (completion?.kind !== 'sealed') return record as IdempotencyRecord;
     const response = this.#decrypt(scope, completion);

@@ -5,8 +5,8 @@ import { Copy, type CopyOptions, type CopyReport } from '../../src/ledger/copy.t
 import type { Store } from '../../src/ledger/ledger.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { type AuditRecord, type Execution, StoreClosed } from '../../src/store/contract.ts';
+import type { Encryption } from '../../src/store/options.ts';
 import type { CopyMark, CopyRegister, CopyState, Scanned } from '../../src/store/register.ts';
-import type { Encryption } from '../../src/store/response-cipher.ts';
 import { newRecord } from '../registers/records.ts';
 import { LONG, openCopyRegister, openStore, type StorePlace } from '../support/open-store.ts';
 import { startRedis } from '../support/redis-server.ts';

@@ -1,6 +1,6 @@
 import type { Store } from '../../src/ledger/ledger.ts';
 import type { Scope } from '../../src/lib/brands.ts';
-import type { Encryption } from '../../src/store/response-cipher.ts';
+import type { Encryption } from '../../src/store/options.ts';
 import { openStore, type StorePlace, type StoreTimes } from '../support/open-store.ts';
 import type { Stage } from './states.ts';
 
