@@ -3,7 +3,7 @@ import type * as z from 'zod';
 import { type CertificatePaths, WatchedCertificate } from '../lib/certificate.ts';
 import { ClientTls } from '../lib/client-tls.ts';
 import { type Clock, systemClock } from '../lib/clock.ts';
-import type { lockOptions, storeOptions } from '../store/options.ts';
+import type { lockOptions, RedisSection, storeOptions } from '../store/options.ts';
 import type { RedisClient } from '../store/redis/client.ts';
 import type { CopyRegister, Register } from '../store/register.ts';
 import { ResponseCipher } from '../store/response-cipher.ts';
@@ -24,7 +24,6 @@ export interface StoreEvents {
 }
 
 type StoreOptions = z.output<typeof storeOptions>;
-type RedisOptions = Extract<StoreOptions, { kind: 'redis' }>;
 
 export interface StoreSections {
   store: StoreOptions;
@@ -129,7 +128,7 @@ export async function openRedis(
 }
 
 async function redisOptions(
-  store: RedisOptions,
+  store: RedisSection,
   { nodes: lockNodes }: StoreSections['lock'],
   openCertificate: typeof openUnobserved,
 ) {
@@ -140,7 +139,7 @@ async function redisOptions(
 
 /** Undefined: servers must have a certificate of a well-known authority, if TLS is used at all. */
 async function tlsOf(
-  { tls }: RedisOptions,
+  { tls }: RedisSection,
   openCertificate: typeof openUnobserved,
 ): Promise<ClientTls | undefined> {
   return typeof tls === 'object'

@@ -158,3 +158,6 @@ export type Encryption = z.output<typeof encryption>;
 
 /** Section `store`. */
 export const storeOptions = z.discriminatedUnion('kind', [sqliteStore, redisStore]);
+
+/** The section `store` with `kind: redis`. */
+export type RedisSection = z.output<typeof redisStore>;

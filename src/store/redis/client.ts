@@ -3,18 +3,12 @@ import tls from 'node:tls';
 import { AbstractConnector, Cluster, Redis, type RedisOptions, SentinelConnector } from 'ioredis';
 import type { ClientTls } from '../../lib/client-tls.ts';
 import { within } from '../../lib/clock.ts';
+import type { RedisSection } from '../options.ts';
 
-/** Where Redis is, as in the section `store`: one server, the master that sentinels name, or a cluster. */
-export interface Location {
-  url?: string | undefined;
-  sentinels?: { name: string; nodes: readonly string[] } | undefined;
-  cluster?: readonly string[] | undefined;
-  /** The login of the data nodes behind sentinels or in a cluster. A `url` contains its own. */
-  username?: string | undefined;
-  password?: string | undefined;
-  /** Whether these nodes speak TLS. A section, which says how, counts as true. */
-  tls?: boolean | object | undefined;
-}
+/** One server, the master that sentinels name, or a cluster. `tls`: a section, which says how, counts as true. */
+export type Location = Partial<
+  Pick<RedisSection, 'url' | 'sentinels' | 'cluster' | 'username' | 'password' | 'tls'>
+>;
 
 export type RedisClient = Redis | Cluster;
 

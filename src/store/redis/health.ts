@@ -76,7 +76,7 @@ export class Health {
    * @throws {StoreUnavailable} if Redis is older than 7.0 (which has no script flags) or evicts
    */
   async inspect(): Promise<void> {
-    const { location, replicas, mayLoseOnFailover, timeoutMs, tls } = this.#options;
+    const { location, replicas = 0, mayLoseOnFailover, timeoutMs, tls } = this.#options;
     const [known, ...found] = await Promise.all([
       replicasOfSentinels(location, timeoutMs, tls),
       ...mastersOf(this.#client).map(inspectNode),

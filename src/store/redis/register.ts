@@ -14,6 +14,7 @@ import {
   type UsedMark,
   VOID_TOKEN_MS,
 } from '../contract.ts';
+import type { RedisSection } from '../options.ts';
 import type { Reply as Answer, Create, OpenCount, Page, Register, Replace, Seen } from '../register.ts';
 import { decodeAudit, encodeAudit } from './audit.ts';
 import { connect, createClient, type Location, type RedisClient } from './client.ts';
@@ -34,31 +35,22 @@ import { Health, requireFormat, whileUnanswered } from './health.ts';
 import { countOpen, entryOf, listRecords, repairIndex, resolutionField, scoreOf } from './operators.ts';
 import type { Argument } from './script-command.ts';
 
-export interface RedisOptions {
+type Section = Pick<RedisSection, 'prefix' | 'timeoutMs' | 'connectTimeoutMs'> &
+  Partial<RedisSection['durability']>;
+
+/** The section `store`, and what it does not say. */
+export interface RedisOptions extends Section {
   location: Location;
-  /** The first part of every key name. */
-  prefix: string;
   /** Names the probe that a health check writes. */
   gatewayId: string;
-  /**
-   * URLs of independent Redis nodes that hold the leases. Use an odd number, so that there is always a majority. Empty: the
-   * store's own Redis holds them.
-   */
+  /** `lock.nodes`. Empty: the store's own Redis holds the leases. */
   lockNodes: readonly string[];
   /** For connections that use TLS. Default: servers must have a certificate of a well-known authority. `close` closes it. */
   tls?: ClientTls | undefined;
-  /** How many replicas must acknowledge a write. 0: the store does not wait for replicas. */
-  replicas: number;
-  /** Whether Redis may have more replicas than that. Default false: no key is started then, because a failover may lose it. */
-  mayLoseOnFailover?: boolean;
   /** Called when too few replicas acknowledged a completed result in time. The merchant still gets it. */
   onUnreplicated?: () => void;
   /** Called when the clock of Redis' host was stepped. Positive: forwards, records expire early. Negative: late. */
   onClockStep?: (stepMs: number) => void;
-  /** After this time a command fails with StoreUnavailable, though Redis may still execute it. */
-  timeoutMs: number;
-  /** How long `open` tries to reach Redis. */
-  connectTimeoutMs: number;
   clock: Clock;
 }
 
@@ -113,7 +105,7 @@ export class RedisRegister implements Register {
   }
 
   private constructor(options: RedisOptions) {
-    const { location, timeoutMs, lockNodes, replicas, tls, prefix } = options;
+    const { location, timeoutMs, lockNodes, replicas = 0, tls, prefix } = options;
     this.#options = options;
     this.#client = createClient(location, timeoutMs, tls);
     this.#lockClients = lockNodes.map((url) => createClient({ url }, timeoutMs, tls));
