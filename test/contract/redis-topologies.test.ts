@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Command, Redis } from 'ioredis';
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
 import type { Scope } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
@@ -15,18 +15,30 @@ import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { bring, replayOf } from './states.ts';
 
-async function started(name: 'sentinel' | 'cluster'): Promise<Topology> {
-  const topology = await startTopology(name, '');
-  onTestFinished(() => topology.stop());
+/** Starting servers takes most of the time, so the tests of one topology share it. Each has another prefix, and heals its faults. */
+const started = new Map<string, Promise<Topology>>();
+afterAll(async () => {
+  for (const topology of started.values()) await (await topology).stop();
+});
+
+function topologyOf(name: 'sentinel' | 'cluster'): Promise<Topology> {
+  const topology = started.get(name) ?? startTopology(name, '');
+  started.set(name, topology);
   return topology;
 }
+
+let tests = 0;
+let prefix = '';
+beforeEach(() => {
+  prefix = `test-${++tests}`;
+});
 
 function optionsOf({ config: { store } }: Topology, timeoutMs = 2000, replicas?: number): RedisOptions {
   if (store?.kind !== 'redis') throw new TypeError('this topology has no redis');
   const { sentinels, cluster } = store;
   const location = { sentinels, cluster };
   return {
-    ...{ gatewayId: 'gateway-1', location, prefix: 'test', lockNodes: [], clock: systemClock },
+    ...{ gatewayId: 'gateway-1', location, prefix, lockNodes: [], clock: systemClock },
     ...{ replicas: replicas ?? store.durability?.replicas ?? 0, timeoutMs, connectTimeoutMs: 10_000 },
   };
 }
@@ -40,9 +52,20 @@ async function opened(topology: Topology, timeoutMs?: number, replicas?: number)
 
 /** A third of the cluster's 16,384. */
 const SLOTS_OF_FIRST = 5461;
+/** Slots of the first master that a test has given to the second. */
+const movedSlots = new Set<number>();
 
-const names = new Names('test');
-const slotOf = ({ scope }: { scope: Scope }): number => new Command('get', [names.recordOf(scope)]).getSlot();
+const recordOf = ({ scope }: { scope: Scope }): string => new Names(prefix).recordOf(scope);
+const slotOf = (request: { scope: Scope }): number => new Command('get', [recordOf(request)]).getSlot();
+const isOnFirst = (request: Execution): boolean =>
+  slotOf(request) < SLOTS_OF_FIRST && !movedSlots.has(slotOf(request));
+
+function newOn(isThere: (request: Execution) => boolean): Execution {
+  for (;;) {
+    const request = newRequest();
+    if (isThere(request)) return request;
+  }
+}
 
 /** Repeats a write until it succeeds. */
 const untilOk = (write: () => Promise<Fenced>) =>
@@ -56,7 +79,7 @@ const faultOf = ({ faults }: Topology, wanted: string) => {
 
 describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
   it('keeps its records when the sentinels fail over and the old master comes back', async () => {
-    const topology = await started('sentinel');
+    const topology = await topologyOf('sentinel');
     const store = await opened(topology);
     expect(await store.health()).toMatchObject({ ok: true, warnings: [] });
     const [completed, executing] = [await bring(store, 'completed'), await bring(store, 'executing')];
@@ -76,7 +99,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
   });
 
   it('counts a replica that is away, until the sentinels are told that it is gone', async () => {
-    const topology = await started('sentinel');
+    const topology = await topologyOf('sentinel');
     await faultOf(topology, 'replica killed').inject();
     const { sentinels } = topology.config.store as { sentinels: { nodes: string[] } };
     const clients = sentinels.nodes.map((url) => new Redis(url));
@@ -94,10 +117,9 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     expect(await alone.start(newRequest())).toEqual({ kind: 'started' });
   });
 
-  it('spreads records over all masters, lists them, and has all of them after a killed master is back', async () => {
-    const topology = await started('cluster');
+  it('spreads records over all masters, lists and counts them, and is well if all masters are', async () => {
+    const topology = await topologyOf('cluster');
     const store = await opened(topology);
-    const completed = await Promise.all(Array.from({ length: 30 }, () => bring(store, 'completed')));
     const doubtful = await Promise.all(Array.from({ length: 30 }, () => bring(store, 'in_doubt')));
     const listed = new Set<string>();
     let cursor: string | undefined;
@@ -112,32 +134,17 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     expect(oldestSinceMs).toBeTypeOf('number');
     expect(await store.health()).toMatchObject({ ok: true });
     const masters = clusterNodes(topology.config.store);
-    for (const master of masters) expect(await master.keys('{test:3:*}:probe:*')).not.toEqual([]);
+    for (const master of masters) expect(await master.keys(`{${prefix}:3:*}:probe:*`)).not.toEqual([]);
     await masters[1]?.config('SET', 'maxmemory', '1');
     expect(await store.health()).toMatchObject({ ok: false, detail: expect.stringContaining('OOM') });
     await masters[1]?.config('SET', 'maxmemory', '0');
-    const killed = faultOf(topology, 'master 1 killed');
-    await killed.inject();
-    const starts = await Promise.allSettled(completed.map((owner) => store.start(duplicateOf(owner))));
-    const away = starts.filter(({ status }) => status === 'rejected').length;
-    expect(away).toBeGreaterThan(0);
-    await killed.heal();
-    for (const owner of completed) {
-      await until(
-        async () => (await store.start(duplicateOf(owner)).catch(() => undefined))?.kind === 'completed',
-        20_000,
-      );
-    }
   });
 
   it('has another connection before a start can reach the emptied master with the store’s identity, also by a redirection of the cluster', async () => {
-    const topology = await started('cluster');
+    const topology = await topologyOf('cluster');
     const store = await opened(topology);
     const last = clusterNodes(topology.config.store).at(-1);
-    const newHere = (): Execution => {
-      const request = newRequest();
-      return slotOf(request) > 2 * SLOTS_OF_FIRST ? request : newHere();
-    };
+    const newHere = () => newOn((request) => slotOf(request) > 2 * SLOTS_OF_FIRST);
     expect(await store.start(newHere())).toEqual({ kind: 'started' });
     const { connection } = store;
     await last?.multi().flushall().call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes').exec();
@@ -152,7 +159,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
   });
 
   it('counts the keys in doubt of a cluster on all masters, and those that no index has after a repair', async () => {
-    const topology = await started('cluster');
+    const topology = await topologyOf('cluster');
     const store = await opened(topology);
     const masters = clusterNodes(topology.config.store) as Redis[];
     for (let left = 20; left > 0; left--) await bring(store, left % 2 ? 'in_doubt' : 'executing');
@@ -163,7 +170,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     const inDoubt = async () => (await store.countDoubts()).operations.get('withdraw')?.inDoubt;
     expect(await inDoubt()).toBe(10);
     for (const master of masters)
-      for (const key of await master.keys('{test:3:*}:open')) await master.del(key);
+      for (const key of await master.keys(`{${prefix}:3:*}:open`)) await master.del(key);
     expect(await inDoubt()).toBeUndefined();
     const register = await RedisRegister.open(optionsOf(topology));
     onTestFinished(() => register.close());
@@ -174,33 +181,33 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
   });
 
   it('notices that a master has lost its mark, whichever it is', async () => {
-    const topology = await started('cluster');
+    const topology = await topologyOf('cluster');
     const store = await opened(topology);
     const { id } = await store.mark('protect');
     for (const [n, master] of (clusterNodes(topology.config.store) as Redis[]).entries()) {
       expect(await store.readMark('protect')).toMatchObject({ id, count: n + 1 });
-      const marks = await master.keys('{test:3:*}:mark');
-      for (const key of marks.filter((one) => !one.startsWith('{test:3:0}'))) await master.del(key);
+      const marks = await master.keys(`{${prefix}:3:*}:mark`);
+      for (const key of marks.filter((one) => !one.startsWith(`{${prefix}:3:0}`))) await master.del(key);
       expect(await store.readMark('protect')).toBeUndefined();
       expect(await store.mark('protect')).toMatchObject({ id });
     }
   });
 
   it('keeps counting a key in doubt when its slot moves to another master, the index first', async () => {
-    const topology = await started('cluster');
+    const topology = await topologyOf('cluster');
     const store = await opened(topology);
     const [from, to] = clusterNodes(topology.config.store) as [Redis, Redis];
-    let request = newRequest();
-    while (slotOf(request) >= SLOTS_OF_FIRST) request = newRequest();
+    const request = newOn(isOnFirst);
     await bring(store, 'in_doubt', request);
     const slot = slotOf(request);
+    movedSlots.add(slot);
     const inDoubt = async () => (await store.countDoubts()).operations.get('withdraw')?.inDoubt;
     const [fromId, toId] = [String(await from.cluster('MYID')), String(await to.cluster('MYID'))];
     await to.cluster('SETSLOT', slot, 'IMPORTING', fromId);
     await from.cluster('SETSLOT', slot, 'MIGRATING', toId);
     const { host, port } = to.options;
     const move = (keys: string[]) => from.migrate(host ?? '', port ?? 0, '', 0, 5000, 'KEYS', ...keys);
-    await move([`${names.startOf(request.scope)}open`]);
+    await move([`${new Names(prefix).startOf(request.scope)}open`]);
     // It cannot know whether there is a record, and leaves the entry.
     expect(await inDoubt()).toBe(1);
     await move((await from.cluster('GETKEYSINSLOT', slot, 100)) as string[]);
@@ -208,47 +215,12 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     expect(await until(() => inDoubt().catch(() => undefined), 20_000)).toBe(1);
   });
 
-  it('serves the records of the other masters while one is down, if the cluster does not require full coverage', async () => {
-    const topology = await started('cluster');
-    const store = await opened(topology);
-    const others = clusterNodes(topology.config.store).slice(1);
-    const completed = await Promise.all(Array.from({ length: 30 }, () => bring(store, 'completed')));
-    const held = completed.filter((owner) => slotOf(owner) >= SLOTS_OF_FIRST).length;
-    const replays = async () => {
-      const starts = completed.map((owner) => store.start(duplicateOf(owner)).catch(() => undefined));
-      return (await Promise.all(starts)).filter((start) => start?.kind === 'completed').length;
-    };
-    const say = async (sign: string) => {
-      const states = await Promise.all(others.map((node) => node.cluster('INFO')));
-      return states.every((state) => state.includes(sign));
-    };
-    await faultOf(topology, 'master 1 killed').inject();
-    await until(() => say('cluster_state:fail'));
-    expect(await replays()).toBe(0);
-    for (const node of others) await node.config('SET', 'cluster-require-full-coverage', 'no');
-    await until(() => say('cluster_state:ok'));
-    await until(async () => (await replays()) === held);
-    expect(held).toBeGreaterThan(0);
-    expect(held).toBeLessThan(completed.length);
-    // Each start on the dead master makes ioredis connect to it. The others have the connection that was compared with the mark.
-    const { connection } = store;
-    for (let round = 0; round < 10; round++) {
-      const asked = Array.from({ length: 10 }, () => newRequest());
-      const kinds = await Promise.all(asked.map((one) => store.start(one).then(({ kind }) => kind, String)));
-      const away = kinds.filter((_, at) => slotOf(asked[at] as Execution) < SLOTS_OF_FIRST);
-      expect(away).not.toContain('started');
-      expect(kinds.filter((kind) => kind === 'started')).toHaveLength(kinds.length - away.length);
-      expect(store.connection).toBe(connection);
-    }
-  });
-
   it('executes a key once, and replays results, while their slot moves to another master', async () => {
-    const topology = await started('cluster');
+    const topology = await topologyOf('cluster');
     const store = await opened(topology);
     const [from, to] = clusterNodes(topology.config.store) as [Redis, Redis];
     const ids = await Promise.all([from, to].map((node) => node.cluster('MYID')));
-    let request = newRequest();
-    while (slotOf(request) >= SLOTS_OF_FIRST) request = newRequest();
+    const request = newOn(isOnFirst);
     // The first bits of an id are its partition.
     const neighbour = () => ({
       ...newRequest(),
@@ -256,6 +228,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     });
     const completed = await bring(store, 'completed', neighbour());
     const slot = slotOf(request);
+    movedSlots.add(slot);
     expect(await store.start(request)).toEqual({ kind: 'started' });
     await to.call('CLUSTER', 'SETSLOT', slot, 'IMPORTING', String(ids[0]));
     await from.call('CLUSTER', 'SETSLOT', slot, 'MIGRATING', String(ids[1]));
@@ -273,7 +246,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     const replays = async () => {
       gets.length = 0;
       expect(await store.start(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
-      await until(() => gets.includes(names.recordOf(completed.scope)));
+      await until(() => gets.includes(recordOf(completed)));
       expect(await store.peek(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
       const another = store.start(neighbour());
       await expect(another).rejects.toMatchObject({ name: 'StoreUnavailable', maybeWritten: false });
@@ -297,8 +270,46 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('moved'), request));
   });
 
+  it('serves the records of the other masters while one is down, if the cluster does not require full coverage, and all when it is back', async () => {
+    const topology = await topologyOf('cluster');
+    const store = await opened(topology);
+    const others = clusterNodes(topology.config.store).slice(1);
+    const completed = await Promise.all(Array.from({ length: 30 }, () => bring(store, 'completed')));
+    const held = completed.filter((owner) => !isOnFirst(owner)).length;
+    const replays = async () => {
+      const starts = completed.map((owner) => store.start(duplicateOf(owner)).catch(() => undefined));
+      return (await Promise.all(starts)).filter((start) => start?.kind === 'completed').length;
+    };
+    const say = async (sign: string) => {
+      const states = await Promise.all(others.map((node) => node.cluster('INFO')));
+      return states.every((state) => state.includes(sign));
+    };
+    const killed = faultOf(topology, 'master 1 killed');
+    await killed.inject();
+    await until(() => say('cluster_state:fail'));
+    expect(await replays()).toBe(0);
+    for (const node of others) await node.config('SET', 'cluster-require-full-coverage', 'no');
+    await until(() => say('cluster_state:ok'));
+    await until(async () => (await replays()) === held);
+    expect(held).toBeGreaterThan(0);
+    expect(held).toBeLessThan(completed.length);
+    // Each start on the dead master makes ioredis connect to it. The others have the connection that was compared with the mark.
+    const { connection } = store;
+    for (let round = 0; round < 10; round++) {
+      const asked = Array.from({ length: 10 }, () => newRequest());
+      const kinds = await Promise.all(asked.map((one) => store.start(one).then(({ kind }) => kind, String)));
+      const away = kinds.filter((_, at) => isOnFirst(asked[at] as Execution));
+      expect(away).not.toContain('started');
+      expect(kinds.filter((kind) => kind === 'started')).toHaveLength(kinds.length - away.length);
+      expect(store.connection).toBe(connection);
+    }
+    await killed.heal();
+    await until(async () => (await replays()) === completed.length);
+    for (const node of others) await node.config('SET', 'cluster-require-full-coverage', 'yes');
+  });
+
   it('can be opened while a master of the cluster is frozen for a moment', async () => {
-    const topology = await started('cluster');
+    const topology = await topologyOf('cluster');
     const frozen = faultOf(topology, 'master 2 frozen');
     await frozen.inject();
     const opening = opened(topology, 200);
