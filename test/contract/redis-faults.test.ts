@@ -10,14 +10,15 @@ import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { bring, replayOf } from './states.ts';
 
-/** Long enough for a server that has to wait for its turn on a loaded machine. */
+/** The time limit of a command, where a test waits for it. Elsewhere it is longer than a loaded machine needs. */
 const TIMEOUT_MS = 1000;
+const SHORT = { timeoutMs: TIMEOUT_MS };
 
-/** A server for one test, and a store with a short time limit. */
+/** A server for one test, and a store. */
 async function withRedis(times: Partial<StoreTimes> = {}) {
   const server = await startRedis();
   const place = { kind: 'redis', url: server.url, prefix: 'test' } as const;
-  const store = await openStore(place, { timeoutMs: TIMEOUT_MS, ...times });
+  const store = await openStore(place, times);
   // These calls load the scripts into the server.
   for (const write of ['complete', 'release'] as const)
     await store[write](await bring(store, 'executing'), paid());
@@ -33,7 +34,7 @@ const untilAnswered = async <T>(write: () => Promise<T>) => await until(() => wr
 
 describe.concurrent('while redis is frozen', () => {
   it('each call fails at its time limit', async () => {
-    await using redis = await withRedis();
+    await using redis = await withRedis(SHORT);
     const { server, store } = redis;
     const owner = await bring(store, 'executing');
     server.freeze();
@@ -60,7 +61,7 @@ describe.concurrent('while redis is frozen', () => {
   });
 
   it('a start that timed out may have started: in flight first, then in doubt', async () => {
-    await using redis = await withRedis({ leaseMs: 3000 });
+    await using redis = await withRedis({ ...SHORT, leaseMs: 3000 });
     const { server, store } = redis;
     const owner = newRequest();
     server.freeze();
@@ -75,7 +76,7 @@ describe.concurrent('while redis is frozen', () => {
   });
 
   it('a start and its release are both executed later, and leave the scope absent', async () => {
-    await using redis = await withRedis();
+    await using redis = await withRedis(SHORT);
     const { server, store } = redis;
     const owner = newRequest();
     server.freeze();
@@ -87,7 +88,7 @@ describe.concurrent('while redis is frozen', () => {
   });
 
   it('a complete that timed out can be repeated until it is answered', async () => {
-    await using redis = await withRedis();
+    await using redis = await withRedis(SHORT);
     const { server, store } = redis;
     const owner = await bring(store, 'executing');
     server.freeze();
@@ -236,13 +237,13 @@ describe('the check says why redis cannot be used', () => {
     (await store.health()).detail;
 
   it('that does not answer', async () => {
-    await using redis = await withRedis({ timeoutMs: 1000 });
+    await using redis = await withRedis(SHORT);
     redis.server.freeze();
     expect(await detailOf(redis)).toBe('redis: no answer within 1000 ms');
   });
 
   it('that is gone, and that is loading its file', async () => {
-    await using redis = await withRedis({ timeoutMs: 1000 });
+    await using redis = await withRedis(SHORT);
     const { server } = redis;
     const keys = Array.from({ length: 4000 }, (_, at) => [`filler-${at}`, 'x'.repeat(100)]);
     await server.admin.mset(...keys.flat());
@@ -264,7 +265,7 @@ describe('the check says why redis cannot be used', () => {
   });
 
   it('that wants a password', async () => {
-    await using redis = await withRedis({ timeoutMs: 1000 });
+    await using redis = await withRedis(SHORT);
     const { server } = redis;
     await server.admin.config('SET', 'requirepass', 'changed');
     await server.admin.call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
