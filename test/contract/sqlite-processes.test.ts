@@ -12,11 +12,11 @@ import { Worker } from './worker.ts';
 const saidOf = (workers: Worker[], word: string): string[] =>
   workers.flatMap(({ said }) => said.filter(([spoken]) => spoken === word).map(([, key]) => key as string));
 
-it('while eight processes open and close the store and another one reads it, no payout is lost or started twice', async () => {
+it('while four processes open and close the store and another one reads it, no payout is lost or started twice', async () => {
   const path = storeFolder();
   const place = { kind: 'sqlite' as const, path };
   const writers = Array.from({ length: 2 }, () => new Worker(place, { kind: 'ledger', lanes: 4 }));
-  const openers = Array.from({ length: 8 }, () => new Worker(place, { kind: 'reopen' }));
+  const openers = Array.from({ length: 4 }, () => new Worker(place, { kind: 'reopen' }));
   await until(() => openers.every(({ said }) => said.length >= 1), 25_000);
   await until(() => {
     expect(countRecords(path)).toBeGreaterThan(0);

@@ -116,7 +116,7 @@ describe('writes of one process', () => {
 describe('while another process holds the write lock', () => {
   it('writes fail within the time limit and surely did not happen; reads are answered', async () => {
     const path = storeFolder();
-    const timeoutMs = 3000;
+    const timeoutMs = 1000;
     const store = await openSqlite(path, { timeoutMs });
     const [owner, completed] = [await bring(store, 'executing'), await bring(store, 'completed')];
     const lock = holdLock(path);
@@ -136,7 +136,7 @@ describe('while another process holds the write lock', () => {
 
   it('because it is stopped within a transaction, writes fail until it continues or dies', async () => {
     const path = storeFolder();
-    const store = await openSqlite(path, { timeoutMs: 2000 });
+    const store = await openSqlite(path, { timeoutMs: 1000 });
     for (const end of ['SIGCONT', 'SIGKILL'] as const) {
       const stopped = new Worker({ kind: 'sqlite', path }, { kind: 'stop_within_transaction' });
       await stopped.hears('stops');
