@@ -14,7 +14,10 @@ export type Answer =
   | { outcome: string; response: BackendResponse; originalRequestId?: string }
   | { outcome: string; stream: Extract<Exchange, { kind: 'oversize' }> };
 
-const refusal = (p: Problem): Answer => ({ outcome: p.code, problem: p });
+const refusal = (...of: Parameters<typeof problem>): Answer => {
+  const refused = problem(...of);
+  return { outcome: refused.code, problem: refused };
+};
 
 /** The merchant's answer for each result of the engine. docs/merchants.md lists the codes. */
 export function answerOf(result: Result): Answer {
@@ -24,48 +27,32 @@ export function answerOf(result: Result): Answer {
     case 'replayed':
       return { outcome: 'replayed', response: result.response, originalRequestId: result.requestId };
     case 'tombstone':
-      return refusal(
-        problem('response_not_stored', 'The request was executed, but its response was not stored.', {
-          headers: { [ORIGINAL_REQUEST_ID]: result.requestId },
-        }),
-      );
+      return refusal('response_not_stored', 'The request was executed, but its response was not stored.', {
+        headers: { [ORIGINAL_REQUEST_ID]: result.requestId },
+      });
     case 'in_flight':
-      return refusal(
-        problem('request_in_flight', 'The first request with this key still runs; retry with the same key.', {
-          retryAfterS: 1,
-        }),
-      );
-    case 'mismatch':
-      return refusal(
-        problem(
-          'idempotency_key_reused',
-          'This key was used for another request; a new request needs a new key.',
-        ),
-      );
-    case 'in_doubt':
-      return refusal(
-        problem(
-          'outcome_unknown',
-          `The outcome of the first request has been unknown since ${new Date(result.sinceMs).toISOString()}. It was not sent again.`,
-          { headers: { [ORIGINAL_REQUEST_ID]: result.requestId } },
-        ),
-      );
+      return refusal('request_in_flight', `The first request with this key still runs; ${RETRY}`, SOON);
+    case 'mismatch': {
+      const detail = 'This key was used for another request; a new request needs a new key.';
+      return refusal('idempotency_key_reused', detail);
+    }
+    case 'in_doubt': {
+      const since = new Date(result.sinceMs).toISOString();
+      const detail = `The outcome of the first request has been unknown since ${since}. It was not sent again.`;
+      return refusal('outcome_unknown', detail, { headers: { [ORIGINAL_REQUEST_ID]: result.requestId } });
+    }
     case 'closing':
-      return refusal(
-        problem('shutting_down', 'The request was not sent; retry with the same key.', {
-          retryAfterS: 1,
-        }),
-      );
+      return refusal('shutting_down', NOT_SENT, SOON);
     case 'overloaded':
       return overloaded();
     case 'store_unavailable':
-      return refusal(
-        problem('store_unavailable', 'The request was not sent; retry with the same key.', {
-          retryAfterS: 1,
-        }),
-      );
+      return refusal('store_unavailable', NOT_SENT, SOON);
   }
 }
+
+const RETRY = 'retry with the same key.';
+const NOT_SENT = `The request was not sent; ${RETRY}`;
+const SOON = { retryAfterS: 1 };
 
 const OUTCOMES: Record<Decision, string> = {
   complete: 'executed',
@@ -76,7 +63,7 @@ const OUTCOMES: Record<Decision, string> = {
 /** No slot became free in time, or the queue for slots is full. */
 export function overloaded(): Answer {
   const detail = 'No connection to the backend is free. The request was not sent; retry.';
-  return refusal(problem('overloaded', detail, { retryAfterS: 1 }));
+  return refusal('overloaded', detail, SOON);
 }
 
 /** @param outcome the outcome of a complete response: executed, released, forwarded, outcome_unknown */
@@ -87,19 +74,11 @@ export function answerOfExchange(exchange: Exchange, outcome: string): Answer {
     case 'oversize':
       return { outcome, stream: exchange };
     case 'not_sent':
-      return refusal(
-        problem('upstream_unreachable', 'The backend could not be reached; the request was not sent.'),
-      );
-    case 'unknown':
-      return refusal(
-        problem(
-          'outcome_unknown',
-          'The request may have been executed, but the backend sent no complete response.',
-          {
-            status: exchange.timedOut ? 504 : 502,
-          },
-        ),
-      );
+      return refusal('upstream_unreachable', 'The backend could not be reached; the request was not sent.');
+    case 'unknown': {
+      const detail = 'The request may have been executed, but the backend sent no complete response.';
+      return refusal('outcome_unknown', detail, { status: exchange.timedOut ? 504 : 502 });
+    }
   }
 }
 

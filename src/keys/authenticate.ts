@@ -1,7 +1,6 @@
 import { hash } from 'node:crypto';
-import type { ServerResponse } from 'node:http';
 import type { Clock } from '../lib/clock.ts';
-import { contextOf, type Merchant, type Middleware, type RequestContext } from '../lib/context.ts';
+import { contextOf, type Merchant, type Middleware } from '../lib/context.ts';
 import { type Problem, problem } from '../lib/problem.ts';
 import type { Step } from '../lib/trace.ts';
 import { challenge, readBearer } from './authorization-header.ts';
@@ -13,31 +12,18 @@ export function authenticate(authenticator: Authenticator): Middleware {
   return (req, res, next) => {
     const context = contextOf(req);
     const step = context.spans?.begin('authenticate');
+    const end = (authentication: Authentication, isGone = false) => {
+      if (step) endStep(step, authentication);
+      if (isGone) return;
+      if (authentication.kind === 'refused') return next(authentication.problem);
+      context.merchant = authentication.merchant;
+      next();
+    };
     const authentication = authenticator.authenticate(req.rawHeaders, context.client.address);
-    if (authentication.kind === 'refused' && authentication.ask)
-      return authenticateLater(authentication.ask, context, step, res, next);
-    if (step) endStep(step, authentication);
-    if (authentication.kind === 'refused') return next(authentication.problem);
-    context.merchant = authentication.merchant;
-    return next();
+    if (authentication.kind !== 'refused' || !authentication.ask) return end(authentication);
+    // The body stays unread meanwhile. If the merchant disconnects, nothing that was not sent before needs to be sent.
+    return authentication.ask().then((asked) => end(asked, res.destroyed));
   };
-}
-
-/** Waits for a source that must ask elsewhere. The body stays unread meanwhile. */
-async function authenticateLater(
-  ask: () => Promise<Authentication>,
-  context: RequestContext,
-  step: Step | undefined,
-  res: ServerResponse,
-  next: (refusal?: Problem) => void,
-): Promise<void> {
-  const authentication = await ask();
-  if (step) endStep(step, authentication);
-  // The merchant has disconnected. Nothing that was not sent before needs to be sent.
-  if (res.destroyed) return;
-  if (authentication.kind === 'refused') return next(authentication.problem);
-  context.merchant = authentication.merchant;
-  next();
 }
 
 /** Only a secret key that could not be checked is an error: other refusals are what the gateway is for. */
@@ -74,24 +60,18 @@ const UNKNOWN_KEY: KeyEntry = {
 
 /** Not 401: with that, a merchant would give up a key that is valid. */
 const UNCHECKED: Record<'overloaded' | 'failed', Authentication> = {
-  overloaded: {
-    kind: 'refused',
-    problem: problem(
-      'overloaded',
-      'Too many secret keys are being checked. The request was not sent; retry.',
-      {
-        retryAfterS: 1,
-      },
-    ),
-  },
-  failed: {
-    kind: 'refused',
-    problem: problem(
-      'upstream_unreachable',
-      'The backend cannot check the secret key. The request was not sent; retry.',
-      { status: 503, retryAfterS: 1 },
-    ),
-  },
+  overloaded: refused(
+    'overloaded',
+    'Too many secret keys are being checked. The request was not sent; retry.',
+    {
+      retryAfterS: 1,
+    },
+  ),
+  failed: refused(
+    'upstream_unreachable',
+    'The backend cannot check the secret key. The request was not sent; retry.',
+    { status: 503, retryAfterS: 1 },
+  ),
 };
 
 /** Size of the cache: about the number of keys that a busy gateway's merchants use. */
@@ -118,7 +98,7 @@ export class Authenticator {
     this.#realm = options.realm;
     const detail = 'The secret key is unknown, revoked, expired or not yet valid.';
     const headers = challenge(options.realm, { error: 'invalid_token' });
-    this.#invalidKey = { kind: 'refused', problem: problem('invalid_key', detail, { headers }) };
+    this.#invalidKey = refused('invalid_key', detail, { headers });
   }
 
   /**
@@ -127,10 +107,8 @@ export class Authenticator {
    */
   authenticate(rawHeaders: readonly string[], client = ''): Authentication {
     const bearer = readBearer(rawHeaders);
-    if (bearer.kind === 'refused') {
-      const headers = challenge(this.#realm);
-      return { kind: 'refused', problem: problem('missing_credentials', bearer.reason, { headers }) };
-    }
+    if (bearer.kind === 'refused')
+      return refused('missing_credentials', bearer.reason, { headers: challenge(this.#realm) });
     const digest = hash('sha256', bearer.secret, 'base64');
     const entry = this.#cached(digest) ?? this.#find(bearer.secret) ?? UNKNOWN_KEY;
     if (!isInForce(entry, this.#clock.wallMs())) {
@@ -171,6 +149,10 @@ export class Authenticator {
     if (this.#validKeys.size === MAX_CACHED_KEYS) this.#validKeys.clear();
     this.#validKeys.set(digest, entry);
   }
+}
+
+function refused(...of: Parameters<typeof problem>): { kind: 'refused'; problem: Problem } {
+  return { kind: 'refused', problem: problem(...of) };
 }
 
 function merchantOf({ merchantCode, keyId, scopes }: KeyEntry): Merchant {
