@@ -35,31 +35,6 @@ describe('it costs', () => {
   });
   afterEach(() => vi.restoreAllMocks());
 
-  /** Store commands by name, during `work`. */
-  async function commandsOf(work: () => Promise<unknown>): Promise<Record<string, number>> {
-    const counts = async () => {
-      const { values } = await stack.gateway.metrics.storeSeconds.get();
-      const all = values.filter(({ metricName }) => metricName?.endsWith('_count'));
-      return new Map(all.map(({ labels, value }) => [`${labels.command} ${labels.result}`, value]));
-    };
-    const before = await counts();
-    await work();
-    const after = [...(await counts())].map(
-      ([name, value]) => [name, value - (before.get(name) ?? 0)] as const,
-    );
-    return Object.fromEntries(after.filter(([, value]) => value > 0));
-  }
-
-  it('a first-time withdraw two store commands, a replay one', async () => {
-    const key = randomUUID();
-    expect(await commandsOf(() => pay(key))).toEqual({ 'start ok': 1, 'complete ok': 1 });
-    expect(await commandsOf(() => pay(key))).toEqual({ 'start ok': 1 });
-  });
-
-  it('a balance read no store command', async () => {
-    expect(await commandsOf(balance)).toEqual({});
-  });
-
   it('no connection to the backend more than are in use at once', async () => {
     const before = connections;
     for (let i = 0; i < REQUESTS; i++) {

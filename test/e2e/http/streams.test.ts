@@ -5,7 +5,7 @@ import http, { createServer, type IncomingMessage, type ServerResponse } from 'n
 import type { Duplex } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
-import { type OpenBackend, openBackend } from '../../support/backend.ts';
+import { openBackend } from '../../support/backend.ts';
 import { temporaryFolder, writeKeys } from '../../support/config.ts';
 import { openFloodingBackend } from '../../support/flooding-backend.ts';
 import { payoutBody } from '../../support/payout.ts';
@@ -19,38 +19,29 @@ const MEGABYTES = 30;
 const authorised = { Authorization: 'Bearer sk_sandbox_alpha' };
 const CHUNKED = 'Transfer-Encoding: chunked';
 
-/** A backend that only does what the test tells it to. */
-let backend: OpenBackend;
-/** What it has got since the test began. */
+/** What the backend has got since the test began. It only does what the test tells it to. */
 const held: { req: IncomingMessage; res: ServerResponse }[] = [];
 const upgraded: Duplex[] = [];
-let stack: Stack;
-let forTwo: Stack;
-/** Public requests may hold two of its streams. */
-let open: Stack;
-/** Waits for no public body. */
-let impatient: Stack;
-/** Public bodies may hold 16 KiB of its memory. */
-let tight: Stack;
-beforeAll(async () => {
-  const server = createServer((req, res) => void held.push({ req: req.on('error', () => {}), res }));
-  server.on('upgrade', (_req, socket) => {
-    upgraded.push(socket);
-    socket.write('HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n');
-    socket.on('end', () => socket.end()).resume();
-  });
-  backend = await openBackend(server);
-  const upstream = { url: backend.url, responseTimeoutMs: 60_000 };
-  const publicPaths = [{ method: ['GET', 'POST'], path: '/public' }];
-  const auth = { keys: { source: 'file' as const, path: writeKeys(temporaryFolder()) }, public: publicPaths };
-  [stack, forTwo, open, impatient, tight] = await Promise.all([
-    openStack({ upstream }),
-    openStack({ upstream: { ...upstream, maxStreams: 2 } }),
-    openStack({ auth, upstream: { ...upstream, maxStreams: 8 } }),
-    openStack({ auth, upstream, limits: { bodyTimeoutMs: 300 } }),
-    openStack({ auth, upstream, limits: { bodyBytes: 10_000, bufferedBytes: 65_536 } }),
-  ]);
+const server = createServer((req, res) => void held.push({ req: req.on('error', () => {}), res }));
+server.on('upgrade', (_req, socket) => {
+  upgraded.push(socket);
+  socket.write('HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n');
+  socket.on('end', () => socket.end()).resume();
 });
+const backend = await openBackend(server);
+const upstream = { url: backend.url, responseTimeoutMs: 60_000 };
+const publicPaths = [{ method: ['GET', 'POST'], path: '/public' }];
+const auth = { keys: { source: 'file' as const, path: writeKeys(temporaryFolder()) }, public: publicPaths };
+const [stack, forTwo, open, impatient, tight] = await Promise.all([
+  openStack({ upstream }),
+  openStack({ upstream: { ...upstream, maxStreams: 2 } }),
+  // Public requests may hold two of its streams.
+  openStack({ auth, upstream: { ...upstream, maxStreams: 8 } }),
+  // Waits for no public body.
+  openStack({ auth, upstream, limits: { bodyTimeoutMs: 300 } }),
+  // Public bodies may hold 16 KiB of its memory.
+  openStack({ auth, upstream, limits: { bodyBytes: 10_000, bufferedBytes: 65_536 } }),
+]);
 afterAll(() => Promise.all([stack, forTwo, open, impatient, tight, backend].map((one) => one?.close())));
 beforeEach(() => {
   held.length = 0;

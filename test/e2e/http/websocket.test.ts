@@ -2,9 +2,9 @@ import { once } from 'node:events';
 import { createServer, type IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
-import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
+import { afterAll, describe, expect, onTestFinished, test } from 'vitest';
 import { WebSocket } from 'ws';
-import { type OpenBackend, openBackend } from '../../support/backend.ts';
+import { openBackend } from '../../support/backend.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { payoutBody } from '../../support/payout.ts';
@@ -13,18 +13,12 @@ import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, chunk, codeOf, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
 
-/** In front of the sandbox, which sends every message back. */
-let stack: Stack;
-/** In front of a backend that handles upgrades with `onUpgrade`. */
-let behind: Stack;
-let backend: OpenBackend;
 let onUpgrade: (socket: Socket) => void;
-beforeAll(async () => {
-  const server = createServer((_req, res) => res.end());
-  server.on('upgrade', (_req: IncomingMessage, socket: Duplex) => onUpgrade(socket as Socket));
-  backend = await openBackend(server);
-  [stack, behind] = await Promise.all([openStack(), openStack({ upstream: { url: backend.url } })]);
-});
+const server = createServer((_req, res) => res.end());
+server.on('upgrade', (_req: IncomingMessage, socket: Duplex) => onUpgrade(socket as Socket));
+const backend = await openBackend(server);
+/** In front of the sandbox, which sends every message back, and of a backend that handles upgrades with `onUpgrade`. */
+const [stack, behind] = await Promise.all([openStack(), openStack({ upstream: { url: backend.url } })]);
 afterAll(() => Promise.all([stack, behind, backend].map((open) => open?.close())));
 
 const WEB_SOCKET = head('GET /v3/ws', ALPHA, ...HANDSHAKE);

@@ -1,9 +1,9 @@
 import { readFileSync } from 'node:fs';
 import { Validator } from '@seriousme/openapi-schema-validator';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/lib/clock.ts';
 import { type ProblemCode, problem, problemCodes } from '../../../src/lib/problem.ts';
-import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
+import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import { send, type TestRequest, withdraw } from '../../support/client.ts';
 import { type MoreConfig, temporaryFolder, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
@@ -34,12 +34,7 @@ const OVERRIDE = { 'X-HTTP-Method-Override': 'PUT' };
 const MAX_BODY_BYTES = 4096;
 const MAX_STORED_BYTES = 1024;
 
-let sandbox: Sandbox;
-let main: TestGateway;
-/** Refuses what is not declared, payouts without a key, and a second request at once. */
-let strict: TestGateway;
-/** Waits for no merchant. Only for the answer that says so: a whole request can be late on a loaded machine. */
-let impatient: TestGateway;
+const sandbox = await createSandbox({ port: 0 });
 const opened: TestGateway[] = [];
 
 async function open(
@@ -51,30 +46,29 @@ async function open(
   return gateway;
 }
 
-beforeAll(async () => {
-  sandbox = await createSandbox({ port: 0 });
-  main = await open({
-    limits: {
-      bodyBytes: MAX_BODY_BYTES,
-      perMerchant: { merchants: { 'M-CHARLIE': { requests: 1, windowMs: 3_600_000 } } },
+const main = await open({
+  limits: {
+    bodyBytes: MAX_BODY_BYTES,
+    perMerchant: { merchants: { 'M-CHARLIE': { requests: 1, windowMs: 3_600_000 } } },
+  },
+  idempotency: { maxStoredBytes: MAX_STORED_BYTES },
+});
+// It may send one request an hour.
+await ask('balance', main, { headers: CHARLIE });
+/** Waits for no merchant. Only for the answer that says so: a whole request can be late on a loaded machine. */
+const impatient = await open({ limits: { bodyTimeoutMs: 200, headerTimeoutMs: 400 } });
+/** Refuses what is not declared, payouts without a key, and a second request at once. */
+const strict = await open({
+  limits: { inFlight: 1 },
+  idempotency: { undeclared: 'refuse' },
+  operations: [
+    { name: 'balance', match: ENDPOINTS.balance },
+    {
+      name: 'withdraw',
+      match: { ...ENDPOINTS.payments, where: { action: 'withdraw' } },
+      idempotency: { key: 'required' },
     },
-    idempotency: { maxStoredBytes: MAX_STORED_BYTES },
-  });
-  // It may send one request an hour.
-  await ask('balance', main, { headers: CHARLIE });
-  impatient = await open({ limits: { bodyTimeoutMs: 200, headerTimeoutMs: 400 } });
-  strict = await open({
-    limits: { inFlight: 1 },
-    idempotency: { undeclared: 'refuse' },
-    operations: [
-      { name: 'balance', match: ENDPOINTS.balance },
-      {
-        name: 'withdraw',
-        match: { ...ENDPOINTS.payments, where: { action: 'withdraw' } },
-        idempotency: { key: 'required' },
-      },
-    ],
-  });
+  ],
 });
 afterAll(async () => {
   await Promise.all(opened.map((gateway) => gateway.shutdown()));

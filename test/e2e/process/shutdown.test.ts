@@ -206,49 +206,34 @@ describe('a shutdown', () => {
   });
 });
 
-/** Once a gateway gave up results, after its grace period, that merchants had and the store had not. */
-describe('a shutdown while the store is away', () => {
-  /** A gateway that has acknowledged a result to its merchant, but not stored it. */
-  async function answerWithoutStore() {
-    const wire = await startProxy((await startRedis()).port);
-    const away = (on: boolean) => {
-      wire.refuse(on);
-      if (on) wire.cut();
-    };
-    const config = configFor(sandbox, {
-      ...onRedis(wire, 500),
-      lock: { leaseMs: 3000 },
-      idempotency: { completeRetryMs: 100 },
-      shutdown: { delayMs: 0, graceMs: 50 },
-    });
-    const gateway = await openGateway(config);
-    const { key, answer } = await executing(gateway.url);
-    away(true);
-    sandbox.endDelays(key);
-    const answered = (await answer) as TestAnswer;
-    expect(answered.status).toBe(201);
-    const logged = (text: string) => gateway.log.filter(({ msg }) => `${msg}`.includes(text));
-    const retry = async () => {
-      away(false);
-      const next = await gatewayForTest(config);
-      // Redis may have the connection of the store a moment later.
-      const again = await until(async () => {
-        const answer = await withdraw(next.url, { key });
-        return answer.status === 503 ? undefined : answer;
-      });
-      expect(sandbox.ledger.payouts({ key })).toBe(1);
-      return again;
-    };
-    return { gateway, answered, logged, away, retry };
-  }
-
-  it('waits until results are stored', async () => {
-    const { gateway, answered, logged, away, retry } = await answerWithoutStore();
-    const ended = gateway.shutdown();
-    await until(() => logged('waiting for the store to take the last writes').length === 1);
-    away(false);
-    await ended;
-    const again = await retry();
-    expect([again.status, isReplay(again), again.body]).toEqual([201, true, answered.body]);
+// Once a gateway gave up results, after its grace period, that merchants had and the store had not.
+it('a shutdown while the store is away waits until results are stored', async () => {
+  const wire = await startProxy((await startRedis()).port);
+  const config = configFor(sandbox, {
+    ...onRedis(wire, 500),
+    lock: { leaseMs: 3000 },
+    idempotency: { completeRetryMs: 100 },
+    shutdown: { delayMs: 0, graceMs: 50 },
   });
+  const gateway = await openGateway(config);
+  const { key, answer } = await executing(gateway.url);
+  wire.refuse(true);
+  wire.cut();
+  sandbox.endDelays(key);
+  const answered = (await answer) as TestAnswer;
+  expect(answered.status).toBe(201);
+  const ended = gateway.shutdown();
+  await until(() =>
+    gateway.log.some(({ msg }) => `${msg}`.includes('waiting for the store to take the last')),
+  );
+  wire.refuse(false);
+  await ended;
+  const next = await gatewayForTest(config);
+  // Redis may have the connection of the store a moment later.
+  const again = await until(async () => {
+    const retry = await withdraw(next.url, { key });
+    return retry.status === 503 ? undefined : retry;
+  });
+  expect([again.status, isReplay(again), again.body]).toEqual([201, true, answered.body]);
+  expect(sandbox.ledger.payouts({ key })).toBe(1);
 });
