@@ -172,24 +172,19 @@ export class Health {
   }
 }
 
-/** Errors of a Redis that is loading its file, failing over or running a long script. */
-const PASSES = /^(?:CLUSTERDOWN|TRYAGAIN|MASTERDOWN|LOADING|BUSY) /;
-
 /**
- * Repeats what a connection that breaks, or does not answer, has prevented: the client of a cluster is ready before all masters are.
+ * Repeats what has failed: the client of a cluster is ready before all masters are, and a Redis may be loading its file, failing over
+ * or running a long script.
  *
  * @param untilMs on the monotonic clock. No new attempt begins after it, and the last error is thrown
- * @throws an error that Redis answers at once, unless it will pass
+ * @throws {StoreUnavailable} at once: this Redis must not be used
  */
 export async function whileUnanswered<T>(ask: () => Promise<T>, clock: Clock, untilMs: number): Promise<T> {
   for (;;) {
     try {
       return await ask();
     } catch (error) {
-      const { name, message } = error as Error;
-      // Redis itself answered with an error, and would do so again.
-      const isLasting = name === 'ReplyError' && !PASSES.test(message);
-      if (isLasting || error instanceof StoreUnavailable || clock.monotonicMs() >= untilMs) throw error;
+      if (error instanceof StoreUnavailable || clock.monotonicMs() >= untilMs) throw error;
       await sleep(RETRY_AFTER_MS);
     }
   }
