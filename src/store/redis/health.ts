@@ -115,7 +115,7 @@ export class Health {
       await Promise.all(probes.map((probe) => client.set(probe, '1', 'PX', PROBE_MS)));
       await this.#inspectAgain();
       // A later version may have migrated the store since it was opened.
-      refuseOtherFormat(prefix, await client.get(formatKeyOf(prefix)));
+      await requireFormat(client, prefix);
       await Promise.all(mastersOf(client).map((master) => this.#compareClocks(master)));
       // As create.lua reads it.
       const mark = await client.get(`${this.#starts[0]}closed`);
@@ -215,26 +215,18 @@ async function inspectNode(node: Redis): Promise<{ dangers: string[]; replicas: 
   return { dangers, replicas: Number(field('connected_slaves') ?? 0) };
 }
 
-/** The key that says which format the keys of a prefix have, in decimal digits. Every version of oncegate looks here. */
-const formatKeyOf = (prefix: string): string => `${prefix}:format`;
-
 /**
  * Refuses a prefix whose records have another format: this version would not see them, and would pay their keys again. Notes
- * the format if there is none yet.
+ * the format, in decimal digits, if there is none yet. Every version of oncegate looks there.
  *
  * @throws {OtherFormat}
  */
 export async function requireFormat(client: RedisClient, prefix: string): Promise<void> {
-  const key = formatKeyOf(prefix);
+  const key = `${prefix}:format`;
   let found = await client.get(key);
-  // A gateway of another format may start at the same moment. A Redis that is full, or a replica, refuses writes; then the next
-  // start notes the format.
+  // A gateway of another format may start at the same moment. A Redis that is full, or a replica, refuses writes; then the format is
+  // noted later.
   found ??= await client.set(key, STORE_FORMAT, 'NX', 'GET').catch(() => client.get(key));
-  refuseOtherFormat(prefix, found);
-}
-
-/** @throws {OtherFormat} */
-function refuseOtherFormat(prefix: string, found: string | null): void {
   if (found === null || found === String(STORE_FORMAT)) return;
   const format = /^\d{1,9}$/.test(found) ? `format ${found}` : 'an unknown format';
   throw new OtherFormat(
