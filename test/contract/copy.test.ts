@@ -23,8 +23,6 @@ const places: Record<string, () => StorePlace> = {
 const directions = [
   ['sqlite', 'redis'],
   ['redis', 'sqlite'],
-  ['redis', 'redis'],
-  ['sqlite', 'sqlite'],
 ] as const;
 
 async function opened(place: StorePlace, encryption?: Encryption): Promise<Store> {

@@ -56,29 +56,6 @@ describe('in redis', () => {
     expect(await keys()).toEqual(expect.arrayContaining([`${record}:audit`, `${partition}resolutions`]));
   });
 
-  it('an executing record expires inDoubtRetentionMs after its start, whatever writes come before its complete', async () => {
-    await using nodes = new Nodes(backend);
-    const store = await nodes.open({ inDoubtRetentionMs: 1_000_000, retentionMs: 400_000 });
-    const [owner, doubtful] = [await bring(store, 'executing'), await bring(store, 'executing')];
-    const keys = [owner, doubtful].map((each) => keysIn(nodes, each).record);
-    // The test makes the records older, so that it notices a write that sets the TTL again.
-    for (const key of keys) await server.admin.pexpire(key, 950_000);
-    const left = async (key = '') => await server.admin.pttl(key);
-    const between = async (key: string | undefined, least: number, most: number) => {
-      const leftMs = await left(key);
-      expect(leftMs).toBeGreaterThan(least);
-      expect(leftMs).toBeLessThanOrEqual(most);
-    };
-    expect(await store.renew(owner)).toBe('ok');
-    await between(keys[0], 900_000, 950_000);
-    expect(await store.complete(owner, paid())).toBe('ok');
-    await between(keys[0], 350_000, 400_000);
-    expect(await store.markInDoubt(doubtful)).toBe('ok');
-    await between(keys[1], 900_000, 950_000);
-    expect(await store.complete(doubtful, paid())).toBe('ok');
-    await between(keys[1], 950_000, 1_000_000);
-  });
-
   it('scripts that the server has forgotten are sent again', async () => {
     await using nodes = new Nodes(backend);
     const store = await nodes.open();

@@ -1,6 +1,6 @@
 import type { Store } from '../../../src/ledger/ledger.ts';
 import { Ledger } from '../../../src/ledger/ledger.ts';
-import { memory, type Place, redis, STEP_MS, sqlite } from '../../registers/places.ts';
+import { type Place, redis, STEP_MS, sqlite } from '../../registers/places.ts';
 
 /** As in production, the retention is far longer than a lease, and records that were in doubt are kept far longer than that. */
 export const TIMES = {
@@ -31,8 +31,5 @@ const universeOf = (place: Place): Universe => ({
     return { nodes: [ledger(one, 'a'), ledger(other, 'b'), ledger(other, 'c')], pass };
   },
 });
-
-/** The rules on the register of tests: what the others are compared with. */
-export const reference = () => universeOf(memory());
 
 export const universes = async () => [universeOf(await sqlite()), universeOf(await redis())];
