@@ -1,6 +1,5 @@
 import type { DoubtLookups } from '../doubts/lookups.ts';
 import type { Store } from '../ledger/ledger.ts';
-import type { Scope } from '../lib/brands.ts';
 import { type Clock, within } from '../lib/clock.ts';
 import { type Completion, type Exchange, releaseAfter, type Slot } from '../lib/exchange.ts';
 import { newToken } from '../lib/random.ts';
@@ -14,7 +13,7 @@ import {
 } from '../store/contract.ts';
 import type { Call, EngineObserver, EngineOptions, Result } from './call.ts';
 import { fenceFrom, Renewals } from './lease.ts';
-import { type AnswerDigest, causeOf, completionOf, decideFor, digestOf } from './outcome.ts';
+import { causeOf, completionOf, decideFor, digestOf } from './outcome.ts';
 import { PendingWrites } from './pending-writes.ts';
 import type { WriteGate } from './write-gate.ts';
 
@@ -68,7 +67,7 @@ export class Executions {
     this.#gate = gate;
     this.#lookups = lookups;
     this.#pending = new PendingWrites(clock);
-    this.#renewals = new Renewals(store, options.leaseMs, observer, clock);
+    this.#renewals = new Renewals({ store, leaseMs: options.leaseMs, observer, clock });
   }
 
   get running(): number {
@@ -232,18 +231,8 @@ export class Executions {
   /** The result of this execution was refused: the key has another one by now. */
   async #refused(call: Call, completion: Completion): Promise<void> {
     this.#observer.stale('complete', call);
-    this.#observer.lateAnswer(call, digestOf(completion), await this.#digestOfStored(call.scope));
-  }
-
-  /** What the store holds for a scope at this moment. Never throws. */
-  async #digestOfStored(scope: Scope): Promise<AnswerDigest> {
-    try {
-      const record = await this.#store.get(scope);
-      if (!record) return { state: 'absent' };
-      return record.completion ? digestOf(record.completion) : { state: record.state };
-    } catch {
-      return { state: 'unreadable' };
-    }
+    const stored = await this.#store.get(call.scope).then(digestOf, () => ({ state: 'unreadable' as const }));
+    this.#observer.lateAnswer(call, digestOf({ state: 'completed', completion }), stored);
   }
 
   /** The backend surely did not execute. */

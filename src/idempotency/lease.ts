@@ -24,31 +24,28 @@ interface Renewal {
   dueMs: number;
 }
 
+export interface RenewalParts {
+  store: Store;
+  leaseMs: number;
+  observer: Pick<EngineObserver, 'stale' | 'leaseLost'>;
+  clock: Clock;
+}
+
 /** Renews the leases of executions that last longer than a third of their lease, with one timer for all of them. */
 export class Renewals {
-  readonly #store: Store;
-  readonly #leaseMs: number;
-  readonly #observer: Pick<EngineObserver, 'stale' | 'leaseLost'>;
-  readonly #clock: Clock;
+  readonly #parts: RenewalParts;
   readonly #executions = new Roster<Renewal>();
   #timer: NodeJS.Timeout | undefined;
 
-  constructor(
-    store: Store,
-    leaseMs: number,
-    observer: Pick<EngineObserver, 'stale' | 'leaseLost'>,
-    clock: Clock,
-  ) {
-    this.#store = store;
-    this.#leaseMs = leaseMs;
-    this.#observer = observer;
-    this.#clock = clock;
+  constructor(parts: RenewalParts) {
+    this.#parts = parts;
   }
 
   /** Keeps the owner's lease until the returned function is called. */
   keep(call: Named, owner: Owner): () => void {
-    this.#timer ??= setInterval(() => this.#renewDue(), Math.max(1, Math.floor(this.#leaseMs / 6))).unref();
-    return this.#executions.add({ call, owner, dueMs: this.#clock.monotonicMs() + this.#leaseMs / 3 });
+    const { leaseMs, clock } = this.#parts;
+    this.#timer ??= setInterval(() => this.#renewDue(), Math.max(1, Math.floor(leaseMs / 6))).unref();
+    return this.#executions.add({ call, owner, dueMs: clock.monotonicMs() + leaseMs / 3 });
   }
 
   close(): void {
@@ -57,7 +54,7 @@ export class Renewals {
   }
 
   #renewDue(): void {
-    const nowMs = this.#clock.monotonicMs();
+    const nowMs = this.#parts.clock.monotonicMs();
     for (const execution of this.#executions.values())
       if (execution.dueMs <= nowMs) void this.#renew(execution);
   }
@@ -65,10 +62,11 @@ export class Renewals {
   /** The next renewal is due a third of the lease later, even if this one got no answer. */
   async #renew(execution: Renewal): Promise<void> {
     const { call, owner } = execution;
+    const { store, leaseMs, observer, clock } = this.#parts;
     execution.dueMs = Number.POSITIVE_INFINITY;
-    const renewed = await this.#store.renew(owner).catch(() => undefined);
-    execution.dueMs = this.#clock.monotonicMs() + this.#leaseMs / 3;
-    if (renewed === 'stale') this.#observer.stale('renew', call);
-    if (renewed === 'lost') this.#observer.leaseLost(call);
+    const renewed = await store.renew(owner).catch(() => undefined);
+    execution.dueMs = clock.monotonicMs() + leaseMs / 3;
+    if (renewed === 'stale') observer.stale('renew', call);
+    if (renewed === 'lost') observer.leaseLost(call);
   }
 }

@@ -78,7 +78,7 @@ export class Observation {
     this.#store = store;
     this.#options = options;
     this.#observer = observer;
-    this.#renewals = new Renewals(store, options.leaseMs, observer, clock);
+    this.#renewals = new Renewals({ store, leaseMs: options.leaseMs, observer, clock });
     this.#pending = new PendingWrites(clock);
   }
 

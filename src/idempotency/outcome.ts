@@ -74,9 +74,12 @@ export interface AnswerDigest {
   bodySha256?: string;
 }
 
-export function digestOf(completion: Completion): AnswerDigest {
-  if (completion.kind === 'tombstone') return { state: 'completed', status: completion.status };
+/** @param record what the store holds for a scope */
+export function digestOf(record: Pick<IdempotencyRecord, 'state' | 'completion'> | undefined): AnswerDigest {
+  if (!record?.completion) return { state: record?.state ?? 'absent' };
+  const { state, completion } = record;
+  if (completion.kind === 'tombstone') return { state, status: completion.status };
   const { status, body } = completion.response;
   const bodySha256 = createHash('sha256').update(body).digest('hex').slice(0, 16);
-  return { state: 'completed', status, bodyBytes: body.length, bodySha256 };
+  return { state, status, bodyBytes: body.length, bodySha256 };
 }
