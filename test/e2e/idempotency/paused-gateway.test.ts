@@ -1,15 +1,15 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
-import { type TestAnswer, withdraw } from '../../support/client.ts';
+import { isReplay, type TestAnswer, withdraw } from '../../support/client.ts';
 import { FAST_START, newFolder } from '../../support/command.ts';
 import { type ConfigInput, type MoreConfig, testConfig } from '../../support/config.ts';
 import { executionOf } from '../../support/execution.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { spawnGateway } from '../../support/spawn.ts';
-import { openGateway, type TestGateway } from '../../support/stack.ts';
+import { gatewayForTest, openGateway, type TestGateway } from '../../support/stack.ts';
 import { type StoreKind, storeSections } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { pause } from '../process/gateways.ts';
@@ -184,4 +184,29 @@ describe.concurrent('a gateway that is paused while a request queues', () => {
     expect(sandbox.ledger.payouts()).toBe(2);
     await crowd.close();
   });
+});
+
+it('a gateway looks up what a killed gateway had sent, by the pass after its start', async () => {
+  // Its own time limit must not end the request before it is killed.
+  const slow = { ...lookingUp({ releaseAfterMs: 20_000 }), upstream: { responseTimeoutMs: 20_000 } };
+  const sandbox = await createSandbox({ port: 0, lookupToken: LOOKUP_TOKEN });
+  onTestFinished(() => sandbox.close());
+  const config = testConfig(newFolder(), sandbox.url, slow);
+  const key = randomUUID();
+  const doomed = await spawnGateway(config, FAST_START, newFolder());
+  const cut = expect(withdraw(doomed.url, { key, fault: 'delay=60000' })).rejects.toThrow(/hang up|reset/i);
+  await until(() => sandbox.requests.ofKey(key) === 1);
+  await doomed.end('SIGKILL');
+  await cut;
+  sandbox.endDelays(key);
+  await until(() => sandbox.ledger.payouts({ key }) === 1);
+
+  const { url, adminUrl } = await gatewayForTest(config);
+  const byLookup = { as: 'completed', by: 'lookup' };
+  await until(async () => (await metric(adminUrl, 'oncegate_resolutions_total', byLookup)) === 1);
+  const retry = await withdraw(url, { key });
+  expect([retry.status, isReplay(retry)]).toEqual([201, true]);
+  const [transaction] = sandbox.ledger.transactions({ key });
+  expect(retry.json()).toMatchObject({ data: { transaction_id: transaction?.id } });
+  expect([sandbox.ledger.payouts({ key }), sandbox.requests.ofKey(key)]).toEqual([1, 1]);
 });

@@ -93,7 +93,7 @@ async function stoppedBeforeLine(line: number, args: string[]) {
 it('the commands of the runbook resolve every key as the books have it', async () => {
   const sandbox = await createSandbox({ port: 0 });
   onTestFinished(() => sandbox.close());
-  const input = testConfig(newFolder(), sandbox.url, { lock: { leaseMs: 3000 } });
+  const input = testConfig(newFolder(), sandbox.url, { lock: { leaseMs: 2000 } });
   const folder = newFolder();
   const dying = await spawnGateway(input, FAST_START, folder);
   const keysOf = (count: number) => Array.from({ length: count }, () => randomUUID());

@@ -172,7 +172,7 @@ it('a copy from redis to sqlite waits for a payout that runs, is killed, and goe
 
 it('a copy that does not wait for a payout cuts it off: its merchant is answered, and its key is in doubt', async () => {
   const held = await openHeldBackend();
-  const more = { idempotency: { completeRetryMs: 500 }, lock: { leaseMs: 3000 } };
+  const more = { idempotency: { completeRetryMs: 500 }, lock: { leaseMs: 2000 } };
   const [from, to] = [
     configFor(held, { ...storeOn('sqlite'), ...more }),
     configFor(held, { ...storeOn('redis'), ...more }),

@@ -102,7 +102,7 @@ describe('a Redis that speaks TLS and asks for a certificate', () => {
     const stack = await stackForTest({
       store: { kind: 'redis', url, tls: ours },
       // The first renewal takes the lease, after a third of it.
-      lock: { nodes: [url], leaseMs: 3000 },
+      lock: { nodes: [url], leaseMs: 1500 },
     });
     const key = randomUUID();
     const answer = withdraw(stack.url, { key, fault: 'delay=60000' });
