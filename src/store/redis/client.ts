@@ -179,7 +179,8 @@ export async function replicasOfSentinels(
   const counts = sentinels.nodes.map(async (url) => {
     const sentinel = createClient({ url }, timeoutMs, tls) as Redis;
     try {
-      await connect(sentinel, timeoutMs);
+      // Rejects after one attempt, so that a sentinel that is away delays no health check.
+      await within(sentinel.connect(), timeoutMs);
       return ((await sentinel.call('SENTINEL', 'REPLICAS', sentinels.name)) as unknown[]).length;
     } catch {
       return 0;

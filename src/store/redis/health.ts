@@ -77,9 +77,11 @@ export class Health {
    */
   async inspect(): Promise<void> {
     const { location, replicas = 0, mayLoseOnFailover, timeoutMs, tls } = this.#options;
+    const masters = mastersOf(this.#client);
+    if (masters.length === 0) throw new Error('the masters of the cluster are not known yet');
     const [known, ...found] = await Promise.all([
       replicasOfSentinels(location, timeoutMs, tls),
-      ...mastersOf(this.#client).map(inspectNode),
+      ...masters.map(inspectNode),
     ]);
     const dangers = new Set(found.flatMap((node) => node.dangers));
     this.refusal = undefined;
