@@ -6,12 +6,11 @@ import { connect } from 'node:net';
 import { join } from 'node:path';
 import type { Fingerprint, Token } from '../src/lib/brands.ts';
 import { systemClock } from '../src/lib/clock.ts';
-import { encodeRecord } from '../src/store/redis/codec.ts';
+import { encodeRecord } from '../src/store/codec.ts';
 import { Names } from '../src/store/redis/commands.ts';
 import type { KeyRecord } from '../src/store/register.ts';
-import type { Value } from '../src/store/sqlite/batch.ts';
 import { openForWriting } from '../src/store/sqlite/database.ts';
-import { pushValues, RECORD_COLUMNS } from '../src/store/sqlite/records.ts';
+import { RECORD_COLUMNS, valuesOf } from '../src/store/sqlite/records.ts';
 
 const A_STEP = 20_000;
 const SCOPE_BYTES = 32;
@@ -52,8 +51,7 @@ export async function fillSqlite(path: string, count: number): Promise<void> {
     `INSERT INTO records (record_id, expires_at, ${RECORD_COLUMNS})
      VALUES (?, ?, ${RECORD_COLUMNS.map(() => '?')})`,
   );
-  const values: Value[] = [];
-  pushValues(values, completed());
+  const values = valuesOf(completed());
   // A new store counts running time from the machine's start.
   const expiresAt = Math.ceil(systemClock.monotonicMs()) + RETENTION_MS;
   let done = 0;

@@ -50,7 +50,7 @@ export const redisGuards: readonly Guard[] = [
   ],
   [
     'a record of another format is read as one of this format (Redis)',
-    ['src/store/redis/codec.ts', 'decodeHead', 'bytes[layout.version] !== VERSION', 'false'],
+    ['src/store/codec.ts', 'decodeHead', 'bytes[layout.version] !== VERSION', 'false'],
     ['contract/redis', 'that cannot be read > is never treated as absent'],
   ],
   [
@@ -99,7 +99,7 @@ export const sqliteGuards: readonly Guard[] = [
   ],
   [
     'a write overwrites another one that it has not seen (SQLite)',
-    [CHANGES, 'EXPECTED', 'revision = ?3', '?3 IS NOT NULL'],
+    [CHANGES, 'EXPECTED', '{REVISION} = ?3', '{REVISION} IS NOT NULL'],
     SQLITE_CONTRACT,
   ],
   [
@@ -114,7 +114,12 @@ export const sqliteGuards: readonly Guard[] = [
   ],
   [
     'a record that cannot be read is absent (SQLite)',
-    ['src/store/sqlite/records.ts', 'readRow', "throw bad('state')", 'return undefined'],
+    [
+      'src/store/sqlite/records.ts',
+      'readRow',
+      "Uint8Array)) throw bad('record')",
+      'Uint8Array)) return undefined',
+    ],
     ['contract/sqlite', 'that cannot be read > is never treated as absent'],
   ],
   [

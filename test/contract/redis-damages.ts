@@ -1,6 +1,6 @@
 import { Redis } from 'ioredis';
 import type { Scope } from '../../src/lib/brands.ts';
-import { layout } from '../../src/store/redis/codec.ts';
+import { layout } from '../../src/store/codec.ts';
 import { Names } from '../../src/store/redis/commands.ts';
 import type { RedisPlace, StorePlace } from '../support/open-store.ts';
 import type { Damage } from './nodes.ts';

@@ -78,6 +78,9 @@ describe('in another boot', () => {
       const { host, open } = setUp();
       const store = await open();
       const [owner, completed] = [await bring(store, 'executing'), await bring(store, 'completed')];
+      const doubtful = await bring(store, 'executing');
+      await store.renew(doubtful);
+      await store.markInDoubt(doubtful);
       // Written after the running time was last stored.
       host.monotonicMs += 900;
       const late = await bring(store, 'executing');
@@ -90,6 +93,9 @@ describe('in another boot', () => {
         expect(await later.peek(dead)).toMatchObject({ kind: 'in_doubt' });
         expect(await later.start(duplicateOf(dead))).toMatchObject({ kind: 'in_doubt' });
       }
+      // Its second owner lives in this boot.
+      expect(await later.restart(duplicateOf(doubtful))).toBe('ok');
+      expect(await later.peek(doubtful)).toEqual({ kind: 'in_flight' });
       expect(await later.peek(completed)).toMatchObject({ kind: 'completed' });
       host.monotonicMs += HOUR_MS - 1000;
       expect(await later.peek(completed)).toMatchObject({ kind: 'completed' });

@@ -1,5 +1,6 @@
 import { DatabaseSync } from 'node:sqlite';
 import type { Scope } from '../../src/lib/brands.ts';
+import { layout } from '../../src/store/codec.ts';
 import { databaseOf, type StorePlace } from '../support/open-store.ts';
 import type { Damage } from './nodes.ts';
 import type { Stage } from './states.ts';
@@ -16,28 +17,32 @@ async function rewriteSqlite(place: StorePlace, scope: Scope, assignments: strin
 
 const OPEN: Stage[] = ['executing', 'in_doubt'];
 
+/** The record with other bytes at an offset (codec.ts). */
+const withBytes = (at: number, hex: string) =>
+  `record = CAST(substr(record, 1, ${at}) || x'${hex}' || substr(record, ${at + 1 + hex.length / 2}) AS BLOB)`;
+const cutTo = (bytes: number) => `record = substr(record, 1, ${bytes})`;
+
 const assignments: [what: string, assignments: string, from?: Stage[]][] = [
-  ['an unknown state', `state = 'paid'`],
-  ['no state', 'state = NULL'],
-  ['no token', 'token = NULL'],
-  ['a short token', `token = x'0102'`],
-  ['a token that is text', `token = '0123456789abcdef'`],
-  ['a short fingerprint', 'fingerprint = zeroblob(31)'],
-  ['no operation', 'operation = NULL'],
+  ['an unknown state', withBytes(layout.open, '78')],
+  ['no record', 'record = NULL'],
+  ['an empty record', `record = x''`],
+  ['a record that is text', `record = 'completed'`],
+  ['another version', withBytes(layout.version, '01')],
+  ['unknown flags', withBytes(layout.flags, '80')],
+  ['a record cut in its revision', cutTo(layout.revision + 8)],
+  ['a record cut in its token', cutTo(layout.token + 8)],
+  ['a record cut in its fingerprint', cutTo(layout.fingerprint + 8)],
+  ['a record cut in its texts', cutTo(layout.texts + 5)],
+  ['bytes behind the last field', `record = CAST(record || x'78' AS BLOB)`],
   ['an encryption key', `encryption_key_id = 'k-1'`],
-  ['a negative lease', 'lease_ms = -1'],
-  ['a lease that is text', `lease_ms = 'long'`],
   ['a lease that lasts until a text', `lease_until = 'later'`],
-  ['no revision', 'revision = NULL'],
-  ['no cause', 'cause = NULL'],
-  ['an extension that is text', `extension = 'later'`],
   ['no expiry', 'expires_at = NULL'],
   ['an expiry that is text', `expires_at = 'later'`],
-  ['a number beyond 2^53', 'changed_at_ms = 9223372036854775807'],
-  ['a was_in_doubt that is neither 0 nor 1', 'was_in_doubt = 2'],
-  ['a status of a record that is not completed', 'status = 200', OPEN],
-  ['completed without a result', `state = 'completed'`, OPEN],
-  ['a completed record without its status', 'status = NULL', ['completed']],
+  ['a number beyond 2^53', 'expires_at = 9223372036854775807'],
+  ['headers of a record that is not completed', `headers = '[]'`, OPEN],
+  ['a body of a record that is not completed', `body = x'00'`, OPEN],
+  ['completed without a result', withBytes(layout.open, '63'), OPEN],
+  ['a completed record without its status', `record = substr(record, 1, length(record) - 2)`, ['completed']],
   ['a completed record without its headers', 'headers = NULL', ['completed']],
   ['a completed record with half a header', `headers = '["X-A"]'`, ['completed']],
   ['a completed record with headers that are not JSON', `headers = '["X-A"'`, ['completed']],

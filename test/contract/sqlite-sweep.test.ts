@@ -66,7 +66,7 @@ describe('the sweep', () => {
     const [path, clock] = [storeFolder(), handClock()];
     const store = await openSqlite(path, { ...times, clock });
     const damaged = await Promise.all(Array.from({ length: 60 }, () => bring(store, 'completed')));
-    query(path, "UPDATE records SET state = 'paid'");
+    query(path, 'UPDATE records SET record = NULL');
     clock.atMs += 1;
     for (let number = 0; number < 10; number++) await bring(store, 'completed');
     clock.atMs += 1000;

@@ -67,7 +67,7 @@ describe('writes of one process', () => {
     const path = storeFolder();
     const store = await openSqlite(path);
     const [damaged, owner] = [await bring(store, 'executing'), await bring(store, 'executing')];
-    query(path, `UPDATE records SET lease_ms = 'long' WHERE idempotency_key = '${damaged.key}'`);
+    query(path, `UPDATE records SET record = NULL WHERE idempotency_key = '${damaged.key}'`);
     const answers = await Promise.allSettled([
       store.start(duplicateOf(damaged)),
       store.complete(owner, paid()),

@@ -88,7 +88,12 @@ export async function sqlite(): Promise<Place> {
         'UPDATE store SET mark = NULL, marks = 0, protect_until = 0, observe_until = 0, copy_mark = NULL',
       );
     },
-    damage: async (id) => change("UPDATE records SET token = x'00' WHERE lower(hex(record_id)) = ?", id),
+    damage: async (id) =>
+      // Its first letter and its revision, and then something else.
+      change(
+        "UPDATE records SET record = CAST(substr(record, 1, 17) || x'ff' AS BLOB) WHERE lower(hex(record_id)) = ?",
+        id,
+      ),
     closeTo: (closed) => closeTo(copy, closed),
   };
 }

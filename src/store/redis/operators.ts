@@ -1,9 +1,9 @@
 import type { Redis } from 'ioredis';
 import type { Scope } from '../../lib/brands.ts';
+import { decodeHead, decodeRecord, HEAD_BYTES } from '../codec.ts';
 import { type ResolutionCount, UnknownCursor, UnreadableRecord } from '../contract.ts';
 import type { KeyRecord, Listed, OpenCount, Page, Replace, Scanned } from '../register.ts';
 import { addressOf, mastersOf } from './client.ts';
-import { decodeHead, decodeRecord, HEAD_BYTES } from './codec.ts';
 import { idOf, leaseOf, PARTITIONS, scripts, shortOf } from './commands.ts';
 import type { RedisRegister } from './register.ts';
 

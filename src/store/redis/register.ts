@@ -3,6 +3,7 @@ import type { Scope, Token } from '../../lib/brands.ts';
 import type { ClientTls } from '../../lib/client-tls.ts';
 import type { Clock } from '../../lib/clock.ts';
 import { newToken } from '../../lib/random.ts';
+import { decodeRecord, encodeRecord } from '../codec.ts';
 import {
   AUDIT_RETENTION_MS,
   type AuditRecord,
@@ -18,7 +19,6 @@ import type { RedisSection } from '../options.ts';
 import type { Reply as Answer, Create, OpenCount, Page, Register, Replace, Seen } from '../register.ts';
 import { decodeAudit, encodeAudit } from './audit.ts';
 import { connect, createClient, type Location, type RedisClient } from './client.ts';
-import { decodeRecord, encodeRecord } from './codec.ts';
 import {
   auditOf,
   Commands,

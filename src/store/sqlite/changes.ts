@@ -1,10 +1,11 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import type { Scope } from '../../lib/brands.ts';
+import { layout } from '../codec.ts';
 import { AUDIT_RETENTION_MS, MARK_LASTS_MS, UnreadableRecord, VOID_TOKEN_MS } from '../contract.ts';
 import type { Create, Replace } from '../register.ts';
 import { ANSWERS, COMMANDS, type Value } from './batch.ts';
 import { refuseOtherFormat } from './database.ts';
-import { idBytes, pushValues, RECORD_COLUMNS, readSelected, SELECT_HEAD, SELECT_MARK } from './records.ts';
+import { idBytes, RECORD_COLUMNS, readSelected, SELECT_HEAD, SELECT_MARK, valuesOf } from './records.ts';
 
 /*
  * Three statements do everything that payments need: INSERT, REPLACE and REMOVE. They bind the same values: record id, expiry, the
@@ -13,7 +14,7 @@ import { idBytes, pushValues, RECORD_COLUMNS, readSelected, SELECT_HEAD, SELECT_
 const COLUMNS_AT = 5;
 /** The values of a write behind them. */
 const BESIDES = 7;
-const TOKEN_AT = COLUMNS_AT + RECORD_COLUMNS.indexOf('token');
+const RECORD_AT = COLUMNS_AT + RECORD_COLUMNS.indexOf('record');
 const numbered = RECORD_COLUMNS.map((_, i) => `?${COLUMNS_AT + i + 1}`);
 
 /** What a create is besides. */
@@ -30,7 +31,7 @@ export function valuesOfWrite(id: Scope, write: Create | Replace, runningMs: num
   const { unlessLeased, unlessClosed, audit, counted } = along;
   const expiresAt = expiresInMs === 'unchanged' ? null : Math.ceil(runningMs + expiresInMs);
   const values: Value[] = [idBytes(id), expiresAt, revision, null, endLeaseOf];
-  if (record) pushValues(values, record);
+  if (record) values.push(...valuesOf(record));
   const entry = audit ? JSON.stringify(audit).replaceAll(BEYOND_LATIN1, escaped) : null;
   values.push(isCreate ? 1 : 0, unlessLeased ? 1 : 0, unlessClosed ? 1 : 0, voidToken, entry);
   values.push(counted?.as ?? null, counted?.by ?? null);
@@ -43,11 +44,13 @@ const escaped = (char: string) => `\\u${char.charCodeAt(0).toString(16).padStart
 const INSERT = `INSERT INTO records (record_id, expires_at, ${RECORD_COLUMNS}) VALUES (?1, ?2, ${numbered})
   ON CONFLICT (record_id) DO NOTHING`;
 
+const REVISION = `substr(record, ${layout.revision + 1}, ${layout.version - layout.revision})`;
+
 /** A damaged value does not hide a row from its owner's write. */
-const EXPECTED = 'WHERE record_id = ?1 AND revision = ?3 AND (expires_at > ?4) IS NOT false';
+const EXPECTED = `WHERE record_id = ?1 AND ${REVISION} = ?3 AND (expires_at > ?4) IS NOT false`;
 
 const REPLACE = `UPDATE records SET expires_at = ifnull(?2, expires_at),
-  lease_until = CASE WHEN lease_token IS NOT ?5 THEN lease_until END,
+  lease_until = CASE WHEN lease_token IS NOT ?5 AND lease_until > 0 THEN lease_until END,
   ${RECORD_COLUMNS.map((column, i) => `${column} = ${numbered[i]}`)} ${EXPECTED}`;
 
 const REMOVE = `DELETE FROM records ${EXPECTED}`;
@@ -148,13 +151,13 @@ export class Changes {
     }
     if (endLeaseOf) this.#run(END_LEASE, [id, endLeaseOf]);
     // This very write may be there already, because its reply was lost.
-    return this.#isThere(id, values[COLUMNS_AT]) ? ANSWERS.done : answer;
+    return this.#isThere(id, partOf(values, layout.revision, layout.version)) ? ANSWERS.done : answer;
   }
 
   /** Why nothing may be written, even if what the write expects is there. */
   #refusalOf(values: Value[], isCreate: boolean, unlessClosed: boolean): number | undefined {
-    if (isCreate && this.#anyVoid && this.#has(FIND_VOID, [values[TOKEN_AT], this.#runningMs]))
-      return ANSWERS.void;
+    const token = () => partOf(values, layout.token, layout.fingerprint);
+    if (isCreate && this.#anyVoid && this.#has(FIND_VOID, [token(), this.#runningMs])) return ANSWERS.void;
     return this.#closed === 'all' || (unlessClosed && this.#closed !== 'no') ? ANSWERS.closed : undefined;
   }
 
@@ -251,4 +254,9 @@ export class Changes {
   #expiresIn(durationMs: number): number {
     return Math.ceil(this.#runningMs + durationMs);
   }
+}
+
+/** A part of the record that is written. Undefined: nothing is. */
+function partOf(values: Value[], from: number, to: number): Uint8Array | undefined {
+  return (values[RECORD_AT] as Uint8Array | undefined)?.subarray(from, to);
 }

@@ -48,9 +48,10 @@ const CHECKPOINT_PAGES = 1000;
 const LARGEST_IDLE_WAL_BYTES = 64 * 1024 * 1024;
 
 /**
- * Operators read the columns in the `sqlite3` shell: `select … from records where state = 'in_doubt'`. Columns that end in
- * `at_ms` are Unix times, shown to people; other columns that end in `_ms` are durations. `expires_at` and columns that end in
- * `until` are running times in milliseconds (see running-time.ts).
+ * A record is in the columns `record`, as in Redis (codec.ts), `encryption_key_id`, `headers` and `body`. Those before `expires_at`
+ * repeat it for operators, who read them in the `sqlite3` shell (`select … from records where state = 'in_doubt'`), and for counts.
+ * `created_at_ms` is a Unix time. `expires_at` and columns that end in `until` are running times in milliseconds (see
+ * running-time.ts).
  *
  * The columns of `records` have no constraints on their content. Readers check every value, because a disk can damage a
  * value after a constraint has accepted it. `due` is when a row expires, as a number in any case, so that no damaged row is
@@ -70,27 +71,15 @@ const TABLES = `
     merchant TEXT,
     operation TEXT,
     idempotency_key TEXT,
-    request_id TEXT,
-    gateway_id TEXT,
     cause TEXT,
     created_at_ms INTEGER,
-    changed_at_ms INTEGER,
+    status INTEGER,
     expires_at INTEGER,
     due INTEGER AS (CAST(ifnull(expires_at, 0) AS INTEGER)) VIRTUAL,
-    lease_ms INTEGER,
-    retention_ms INTEGER,
-    in_doubt_retention_ms INTEGER,
-    was_in_doubt INTEGER,
-    owner_gave_up INTEGER,
-    restarted INTEGER,
-    revision BLOB,
-    token BLOB,
-    fingerprint BLOB,
     lease_token BLOB,
     lease_until INTEGER,
+    record BLOB,
     encryption_key_id TEXT,
-    extension BLOB,
-    status INTEGER,
     headers TEXT,
     body BLOB
   );

@@ -2,7 +2,8 @@ import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import type { DatabaseSync } from 'node:sqlite';
-import { StoreUnavailable } from '../contract.ts';
+import { unavailable } from './database.ts';
+import { OWNER_IS_DEAD } from './records.ts';
 
 /*
  * The store's clock counts running time, in milliseconds. Records age by running time only, so that no step of the wall clock
@@ -66,16 +67,10 @@ function beginBoot(
   // Two boot ids that differ prove that the owners of the earlier boot are dead. Their records get an age of one lease: those that
   // are younger, or that were written after the running time was last stored. Without both ids, owners count as alive until then.
   if (boot && earlierBoot)
-    database
-      .prepare(
-        `UPDATE records SET lease_until = NULL,
-           in_doubt_retention_ms = ifnull(max(in_doubt_retention_ms, expires_at - ? + lease_ms), in_doubt_retention_ms)
-         WHERE state IS NOT 'completed'`,
-      )
-      .run(observedAt);
+    database.prepare("UPDATE records SET lease_until = ? WHERE state IS NOT 'completed'").run(OWNER_IS_DEAD);
   database
     .prepare('UPDATE store SET boot = ?, offset_ms = ?, observed_at = ?')
     .run(boot ?? null, observedAt - monotonicMs, observedAt);
 }
 
-const damaged = () => new StoreUnavailable('the clock in table "store" is damaged', { maybeWritten: false });
+const damaged = () => unavailable('the clock in table "store" is damaged');

@@ -52,8 +52,8 @@ const LISTED_AT_ONCE = 50;
 const COUNTED_AT_ONCE = 500;
 /** A page may have fewer records than asked for, so that one call reads a bounded number of rows. */
 const ROWS_PER_PAGE = 1000;
-/** A megabyte of memory. */
-const SEEN_KEYS = 2 ** 18;
+/** A megabyte of memory, for a quarter of a million of keys. */
+const BUCKET_DIGITS = 5;
 
 /**
  * Rows behind the last one that was read, in the order of the index of open records, or of the row numbers. `due` is text because
@@ -91,8 +91,9 @@ export class SqliteRegister implements Register {
   readonly #writer: Writer;
   readonly #upkeep: Upkeep;
   readonly #select: StatementSync;
-  /** Digits of the record ids that this process has seen lately, at the place that other digits of theirs name. */
-  readonly #seen = new Uint32Array(SEEN_KEYS);
+  /** The record ids that this process has seen, by their first digits. */
+  readonly #seen = new Uint8Array(16 ** BUCKET_DIGITS);
+  #numberSeen = 0;
   /** Held as long as the register is open, on a system without a boot id. */
   readonly #lock: DatabaseSync | undefined;
   #isClosed = false;
@@ -247,11 +248,14 @@ export class SqliteRegister implements Register {
 
   /** Has this process surely not seen the id lately? Notes that it has. */
   #isNew(id: Scope): boolean {
-    const place = Number.parseInt(id.slice(0, 8), 16) % SEEN_KEYS;
-    const digits = Number.parseInt(id.slice(8, 16), 16);
-    const isNew = this.#seen[place] !== digits;
-    this.#seen[place] = digits;
-    return isNew;
+    const bucket = Number.parseInt(id.slice(0, BUCKET_DIGITS), 16);
+    if (this.#seen[bucket]) return false;
+    if (++this.#numberSeen > this.#seen.length / 4) {
+      this.#seen.fill(0);
+      this.#numberSeen = 1;
+    }
+    this.#seen[bucket] = 1;
+    return true;
   }
 
   async #orHeld(id: Scope, error: unknown): Promise<Reply> {

@@ -1,6 +1,6 @@
 import { randomBytes, randomUUID } from 'node:crypto';
 import { afterAll, describe, expect, it, onTestFinished } from 'vitest';
-import { decodeRecord, encodeRecord } from '../../../src/store/redis/codec.ts';
+import { decodeRecord, encodeRecord } from '../../../src/store/codec.ts';
 import { isReplay, send, withdraw } from '../../support/client.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { startRedis } from '../../support/redis-server.ts';

@@ -224,23 +224,19 @@ describe('records on the admin port', () => {
     }
   });
 
-  it('are listed and shown although the times of some are in no calendar', async () => {
-    const [damaged, expiresLate] = [await inDoubt(), await inDoubt()];
+  it('are listed and shown although the expiry of some is in no calendar', async () => {
+    const key = await inDoubt();
     const { path = '' } = stack.config.store as { path?: string };
     using file = new DatabaseSync(join(path, 'records.db'), { timeout: 10_000 });
     file.exec('PRAGMA ignore_check_constraints = ON');
-    const change = (column: string, key: string) =>
-      file.prepare(`UPDATE records SET ${column} = 8700000000000000 WHERE idempotency_key = ?`).run(key)
-        .changes;
-    expect([change('changed_at_ms', damaged), change('expires_at', expiresLate)]).toEqual([1, 1]);
+    const change = 'UPDATE records SET expires_at = 8700000000000000 WHERE idempotency_key = ?';
+    expect(file.prepare(change).run(key).changes).toBe(1);
     const { records } = (await ask('/records?in_doubt=true')).json<{
       records: { scope: string; state: string }[];
     }>();
-    for (const key of [damaged, expiresLate]) {
-      const scope = recordIdOf('gateway', 'M-ALPHA', key);
-      expect(records).toContainEqual(expect.objectContaining({ scope, state: 'in_doubt' }));
-      expect((await ask(`/records/${scope}`)).status).toBe(200);
-    }
+    const scope = recordIdOf('gateway', 'M-ALPHA', key);
+    expect(records).toContainEqual(expect.objectContaining({ scope, state: 'in_doubt' }));
+    expect((await ask(`/records/${scope}`)).status).toBe(200);
   });
 
   it('are listed in pages, each record once', async () => {

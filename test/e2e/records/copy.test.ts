@@ -232,7 +232,7 @@ it('a copy that has not ended is undone: the old store serves again, after a res
   const files = ['--from', written(source.config), '--to', written(to)];
   expect((await withdraw(source.url, { key: randomUUID() })).status).toBe(201);
   using database = new DatabaseSync(join((source.config.store as { path: string }).path, 'records.db'));
-  database.exec("UPDATE records SET token = x'00'");
+  database.exec("UPDATE records SET record = x'00'");
   expect(await run(['records', 'copy', ...files])).toMatchObject({
     code: 1,
     stderr: expect.stringMatching(/^oncegate: [0-9a-f]{64}: the record cannot be read: .*--undo/m),

@@ -1,9 +1,9 @@
-import type { Fingerprint, Token } from '../../lib/brands.ts';
-import { UnreadableRecord } from '../contract.ts';
-import type { KeyRecord } from '../register.ts';
+import type { Fingerprint, Token } from '../lib/brands.ts';
+import { UnreadableRecord } from './contract.ts';
+import type { KeyRecord } from './register.ts';
 
 /**
- * The offsets of a record's fields. The scripts look at the first two only.
+ * The offsets of a record's fields, as Redis and SQLite keep it. Redis' scripts and SQLite's statements look at the first two only.
  *
  *   0     o open, c completed
  *   1     revision, 16 bytes
@@ -37,9 +37,12 @@ const LONGEST_TEXT = 255;
 /** Enough of a record for all but its response, unless it has a long extension. */
 export const HEAD_BYTES = layout.texts + (TEXTS + 1) * (1 + LONGEST_TEXT) + 10;
 
-/** @throws {RangeError} if a text is longer than 255 bytes, or the extension than 65,535 */
-export function encodeRecord(record: KeyRecord): Buffer {
-  const { merchant, operation, key, requestId, gatewayId, cause, lifetimes, extension, completion } = record;
+/**
+ * @param completion what is encoded as such
+ * @throws {RangeError} if a text is longer than 255 bytes, or the extension than 65,535
+ */
+export function encodeRecord(record: KeyRecord, completion = record.completion): Buffer {
+  const { merchant, operation, key, requestId, gatewayId, cause, lifetimes, extension } = record;
   let [keyId, headers, body] = ['', '', NONE];
   if (completion?.kind === 'response') {
     headers = joined(completion.response.headers);
