@@ -4,12 +4,12 @@ import type { Store } from '../../src/ledger/ledger.ts';
 import type { Execution } from '../../src/store/contract.ts';
 import { openStore } from '../support/open-store.ts';
 import { type RedisServer, startRedis } from '../support/redis-server.ts';
-import { duplicateOf, paid } from '../support/requests.ts';
+import { duplicateOf } from '../support/requests.ts';
 import { startProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
-import { bring, replayOf } from './states.ts';
+import { bring } from './states.ts';
 
-const LEASE_MS = 5000;
+const LEASE_MS = 3000;
 const TIMEOUT_MS = 2000;
 
 /** Two stores on one redis, with their leases on three lock nodes. */
@@ -114,25 +114,6 @@ it.concurrent('a replay, a duplicate and a conflict ask no lock node', async () 
   expect(await asked()).toBe(before);
 });
 
-it.concurrent('a complete counts as having been in doubt only if its lease has lapsed', async () => {
-  await using nodes = await withLockNodes();
-  const { store } = nodes;
-  const [kept, lapsed, control] = [
-    await bring(store, 'executing'),
-    await bring(store, 'executing'),
-    await bring(store, 'executing'),
-  ];
-  await until(async () => {
-    expect(await store.renew(kept)).toBe('ok');
-    await sleep(LEASE_MS / 20);
-    return (await store.peek(control)).kind === 'in_doubt';
-  });
-  expect(await store.complete(kept, paid())).toBe('ok');
-  expect(await store.complete(lapsed, paid())).toBe('ok');
-  expect(await store.get(kept.scope)).toMatchObject({ wasInDoubt: false });
-  expect(await store.get(lapsed.scope)).toMatchObject({ wasInDoubt: true });
-});
-
 it.concurrent('a start that asks the lock nodes does not go on when its redis was replaced by an empty one meanwhile', async () => {
   await using nodes = await withLockNodes();
   const { main, locks, store } = nodes;
@@ -154,32 +135,6 @@ it.concurrent('a start that asks the lock nodes does not go on when its redis wa
     await until(() => slow.refusing === undefined);
     expect(await late).toMatch('connected again');
     expect(await main.admin.keys('{test:3:*')).toEqual([]);
-  } finally {
-    await slow.close();
-    await wire.close();
-  }
-});
-
-it.concurrent('a start that finds a dead owner does not change a record that was completed meanwhile', async () => {
-  await using nodes = await withLockNodes();
-  const { main, locks, store } = nodes;
-  const [first, ...others] = locks as [RedisServer, ...RedisServer[]];
-  const wire = await startProxy(first.port);
-  const lockNodes = [wire.url, ...others.map(({ url }) => url)];
-  const place = { kind: 'redis', url: main.url, prefix: 'test', lockNodes } as const;
-  const slow = await openStore(place, { leaseMs: LEASE_MS, timeoutMs: 5000 });
-  try {
-    const owner = await bring(store, 'executing');
-    await untilGone(store);
-    const asked = await first.commandCount('exists');
-    wire.delayReplies(1500);
-    const late = slow.start(duplicateOf(owner));
-    // The start asks the lock nodes whether the owner is alive, and waits for the slow one.
-    await until(async () => (await first.commandCount('exists')) > asked);
-    expect(await store.complete(owner, paid())).toBe('ok');
-    const completed = await store.get(owner.scope);
-    expect(await late).toEqual(replayOf(paid(), owner));
-    expect(await store.get(owner.scope)).toEqual(completed);
   } finally {
     await slow.close();
     await wire.close();
