@@ -23,7 +23,7 @@ const more = files(
 const moreMeasuring = files('faults/abuse/load');
 
 /** Suites that measure how long something takes. Next to others they would measure those. */
-const measuring = files('e2e/http/websocket-revoked', 'e2e/process/keys-in-force');
+const measuring = files('e2e/process/keys-in-force');
 
 /** How many seconds each long file took when `npm test -- --record` ran last. */
 const times: Record<string, number> = JSON.parse(

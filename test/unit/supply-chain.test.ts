@@ -1,5 +1,9 @@
-import { readFileSync } from 'node:fs';
-import { describe, expect, it } from 'vitest';
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it, onTestFinished } from 'vitest';
 
 const read = (path: string) => JSON.parse(readFileSync(new URL(`../../${path}`, import.meta.url), 'utf8'));
 
@@ -24,6 +28,21 @@ describe('the runtime packages', () => {
   it('have licences that permit everything we do', () => {
     const others = runtime.filter(([, { license = 'none' }]) => !LICENCES.includes(license));
     expect(others.map(([path, { license }]) => `${path}: ${license}`)).toEqual([]);
+  });
+
+  it('are in the bill of materials with their versions and licences, and no others', () => {
+    const folder = mkdtempSync(join(tmpdir(), 'oncegate-bill-'));
+    onTestFinished(() => rmSync(folder, { recursive: true }));
+    const file = join(folder, 'bill.cdx.json');
+    execFileSync(process.execPath, [fileURLToPath(new URL('../../scripts/sbom.ts', import.meta.url)), file]);
+    const bill = JSON.parse(readFileSync(file, 'utf8'));
+    expect(bill).toMatchObject({ bomFormat: 'CycloneDX', metadata: { component: { name: 'oncegate' } } });
+    const names = runtime.map(
+      ([path, { version }]) =>
+        `pkg:npm/${path.split('node_modules/').at(-1)?.replace('@', '%40')}@${version}`,
+    );
+    expect(bill.components.map(({ purl }: { purl: string }) => purl).sort()).toEqual(names.sort());
+    for (const { licenses, name } of bill.components) expect(licenses, name).not.toHaveLength(0);
   });
 
   it('run nothing when they are installed', () => {

@@ -1,12 +1,17 @@
 import { randomUUID } from 'node:crypto';
-import { writeFileSync } from 'node:fs';
+import { renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { expect, it } from 'vitest';
+import type { Duplex } from 'node:stream';
+import { describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
+import { httpBackend } from '../../support/backend.ts';
 import { isReplay, send, withdraw } from '../../support/client.ts';
 import { newFolder } from '../../support/command.ts';
+import { keyFileIn } from '../../support/config.ts';
+import { closed } from '../../support/raw.ts';
 import { gatewayForTest, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
+import { HANDSHAKE, head, Wire } from '../../support/wire.ts';
 import { keys, newKey, PEPPER } from '../command-line/key-commands.ts';
 
 const WITHIN_MS = 1000;
@@ -54,4 +59,49 @@ it('issue, rotate and revoke are in force on two gateways within a second, and a
   const listed = await keys(['list', ...at]);
   expect(listed.stdout).toMatch(/M-ALPHA +\S+ +revoked.*\nM-ALPHA +\S+ +in force/);
   expect(listed.stdout + JSON.stringify([one.log, other.log])).not.toMatch(/og_live_|hmac-sha256/);
+});
+
+describe('the WebSockets of a secret key are closed on both sides within a second after', () => {
+  it.each<[string, object[]]>([
+    ['the key was removed from the key file', []],
+    ['the key was revoked in the key file', [{ revokedAt: '2020-01-01T00:00:00Z' }]],
+  ])('%s', async (_, changed) => {
+    const atBackend: Duplex[] = [];
+    const url = await httpBackend(
+      (_req, res) => res.end(),
+      (server) =>
+        server.on('upgrade', (_req, socket) => {
+          socket.write(
+            'HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n',
+          );
+          socket.on('end', () => socket.end()).on('data', (bytes) => socket.write(bytes));
+          atBackend.push(socket);
+        }),
+    );
+    const stack = await stackForTest({ upstream: { url } });
+    /** Replaces the key file: another merchant's key, and `sk_a` with each of these members. */
+    const write = (members: object[]) => {
+      const path = keyFileIn(stack.config);
+      const keys = members.map((more) => ({ id: 'a', dangerouslyPlainSecret: 'sk_a', ...more }));
+      const other = { code: 'M-B', keys: [{ id: 'b', dangerouslyPlainSecret: 'sk_b' }] };
+      writeFileSync(`${path}.new`, stringify({ merchants: [{ code: 'M-A', keys }, other] }));
+      renameSync(`${path}.new`, path);
+    };
+    const dial = async (secret: string) => {
+      const wire = await Wire.open(stack.port);
+      wire.write(head('GET /v3/ws', `Authorization: Bearer ${secret}`, ...HANDSHAKE));
+      expect((await wire.answer()).status).toBe(101);
+      return wire;
+    };
+    write([{}]);
+    await stack.gateway.reloadKeys();
+    const [ending, other] = [await dial('sk_a'), await dial('sk_b')];
+    const bothClosed = Promise.all([ending.ended, closed(atBackend[0] as Duplex)]);
+    const startedMs = performance.now();
+    write(changed);
+    await bothClosed;
+    expect(performance.now() - startedMs).toBeLessThan(WITHIN_MS);
+    other.write('still here');
+    await other.hears('still here');
+  });
 });

@@ -1,14 +1,14 @@
 import { spawn } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
-import { closeSync, globSync, openSync, writeFileSync } from 'node:fs';
+import { closeSync, globSync, openSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it, onTestFinished } from 'vitest';
 import { stringify } from 'yaml';
 import { loadBundle } from '../../../src/lib/load-bundle.ts';
 import { openBlackHole } from '../../support/backend.ts';
 import { isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
-import { FAST_START, newFolder } from '../../support/command.ts';
+import { expectPlain, FAST_START, newFolder, runProcess } from '../../support/command.ts';
 import { type MoreConfig, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { startRedis } from '../../support/redis-server.ts';
@@ -151,4 +151,40 @@ it('each warning is logged once at the start, also while the backend accepts no 
   expect(body.toString()).not.toContain('M-1');
   await gateway.shutdown();
   expect(warned(gateway)).toHaveLength(4);
+});
+
+const read = (path: string) => readFileSync(new URL(`../../../${path}`, import.meta.url), 'utf8');
+
+/** Gives this Node another version number, and fails if the entry loads the bundle of the command. */
+const preload = (version: string) => `
+  import vm from 'node:vm';
+  Object.defineProperty(process, 'versions', { value: { ...process.versions, node: '${version}' } });
+  vm.Script = function (source, { filename }) {
+    throw new Error('loaded ' + filename);
+  };`;
+
+const runAs = (version: string, ...args: string[]) =>
+  runProcess(args, {
+    env: { NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(preload(version))}` },
+  });
+
+describe('an old Node', () => {
+  it.each(['22.22.0', '24.17.9'])('%s is refused in one sentence', async (version) => {
+    const ended = await runAs(version, 'start', '--config', 'none.yaml');
+    expect([ended.code, ended.stdout]).toEqual([1, '']);
+    expect(ended.stderr).toMatch(/^oncegate: Node 24\.18 or newer is needed, and \S+ is Node [\d.]+\.\n$/);
+    expect(ended.stderr).toContain(`Node ${version}.`);
+    expectPlain(ended);
+  });
+
+  it.each(['24.18.0'])('is not %s: it loads the command', async (version) => {
+    expect((await runAs(version, '--help')).stderr).toMatch(/loaded .*\/dist\/command\/run-/);
+  });
+});
+
+it('the package, the setup and the README name the same version', () => {
+  expect(JSON.parse(read('package.json')).engines.node).toBe('>=24.18');
+  expect(JSON.parse(read('package-lock.json')).packages[''].engines.node).toBe('>=24.18');
+  expect(read('scripts/setup.mjs')).toContain('(major === 24 && minor < 18)');
+  expect(read('README.md')).toContain('needs Node 24.18');
 });

@@ -14,7 +14,7 @@ import { expectProblem } from '../../support/problem.ts';
 import { openStack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 
-const stack = await openStack({ lock: { leaseMs: 60_000 } });
+const stack = await openStack({ lock: { leaseMs: 60_000 }, upstream: { responseTimeoutMs: 60_000 } });
 afterAll(() => stack.close());
 const folder = newFolder();
 const config = join(folder, 'gateway.yaml');
