@@ -1,52 +1,38 @@
-/** A node of a doubly linked ring. */
-class Entry<T> {
+interface Entry<T> {
   value: T | undefined;
-  before: Entry<T> = this;
-  after: Entry<T> = this;
-
-  constructor(value?: T) {
-    this.value = value;
-  }
-
-  insertBefore(entry: Entry<T>): void {
-    this.before = entry.before;
-    this.after = entry;
-    this.before.after = this;
-    entry.before = this;
-  }
-
-  /** Also drops all references, so that a removed entry keeps neither its value nor its neighbours alive. */
-  remove(): void {
-    this.before.after = this.after;
-    this.after.before = this.before;
-    this.value = undefined;
-    this.before = this;
-    this.after = this;
-  }
+  /** Its index in the roster. */
+  at: number;
 }
 
 /**
- * A collection in insertion order, for values that are added and removed with every request.
+ * A collection for values that are added and removed with every request, in no particular order.
  *
  * It is not a Set, because of garbage collection. When a Set grows, V8 links its old hash table to the new one. As soon as
  * one of these tables is in the old generation, minor collections keep the whole chain alive, with every request that was
  * ever in it, until the next full collection.
  */
 export class Roster<T> {
-  readonly #end = new Entry<T>();
+  readonly #entries: Entry<T>[] = [];
 
   /** Returns a function that removes the value. */
   add(value: T): () => void {
-    const entry = new Entry(value);
-    entry.insertBefore(this.#end);
-    return () => entry.remove();
+    const entry: Entry<T> = { value, at: this.#entries.length };
+    this.#entries.push(entry);
+    return () => {
+      // Whoever keeps this function does not keep the value.
+      entry.value = undefined;
+      if (this.#entries[entry.at] !== entry) return;
+      // The last one takes its place.
+      const last = this.#entries.pop() as Entry<T>;
+      if (last === entry) return;
+      last.at = entry.at;
+      this.#entries[last.at] = last;
+    };
   }
 
   /** A copy, so that the roster may change during a loop over it. */
   values(): T[] {
-    const values: T[] = [];
-    for (let at = this.#end.after; at !== this.#end; at = at.after) values.push(at.value as T);
-    return values;
+    return this.#entries.map(({ value }) => value as T);
   }
 }
 
