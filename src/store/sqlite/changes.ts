@@ -32,14 +32,11 @@ export function valuesOfWrite(id: Scope, write: Create | Replace, runningMs: num
   const expiresAt = expiresInMs === 'unchanged' ? null : Math.ceil(runningMs + expiresInMs);
   const values: Value[] = [idBytes(id), expiresAt, revision, null, endLeaseOf];
   if (record) values.push(...valuesOf(record));
-  const entry = audit ? JSON.stringify(audit).replaceAll(BEYOND_LATIN1, escaped) : null;
+  const entry = audit ? Buffer.from(JSON.stringify(audit)) : null;
   values.push(isCreate ? 1 : 0, unlessLeased ? 1 : 0, unlessClosed ? 1 : 0, voidToken, entry);
   values.push(counted?.as ?? null, counted?.by ?? null);
   return values;
 }
-
-const BEYOND_LATIN1 = /[^\0-\xff]/g;
-const escaped = (char: string) => `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`;
 
 const INSERT = `INSERT INTO records (record_id, expires_at, ${RECORD_COLUMNS}) VALUES (?1, ?2, ${numbered})
   ON CONFLICT (record_id) DO NOTHING`;
@@ -64,7 +61,7 @@ const FIND_LEASE = `SELECT lease_token FROM records
   WHERE record_id = ?1 AND expires_at > ?2 AND lease_until > ?2 AND lease_token IS NOT ?3`;
 const LEASE = 'UPDATE records SET lease_token = ?, lease_until = ? WHERE record_id = ? AND expires_at > ?';
 const END_LEASE = 'UPDATE records SET lease_until = NULL WHERE record_id = ? AND lease_token = ?';
-const KEEP_AUDIT = 'INSERT INTO audit (record_id, entry, expires_at) VALUES (?, ?, ?)';
+const KEEP_AUDIT = 'INSERT INTO audit (record_id, entry, expires_at) VALUES (?, CAST(? AS TEXT), ?)';
 const COUNT = `INSERT INTO resolutions (resolved_as, source, number) VALUES (?, ?, 1)
   ON CONFLICT (resolved_as, source) DO UPDATE SET number = number + 1`;
 

@@ -326,27 +326,13 @@ export class SqliteRegister implements Register {
     }
   }
 
-  /** Reads synchronously. If the read fails, tries again while the database is busy. */
-  #reading<T>(read: () => T | Promise<T>): Promise<T> {
-    try {
-      const found = read();
-      if (!(found instanceof Promise)) return Promise.resolve(found);
-      return found.catch((error: unknown) => this.#readLater(read, error));
-    } catch (error) {
-      return this.#readLater(read, error);
-    }
-  }
-
-  /** Tries again until the time limit, because another process may be recovering the WAL or closing the database. */
-  async #readLater<T>(read: () => T | Promise<T>, cause: unknown): Promise<T> {
-    const startedMs = performance.now();
-    for (let error = cause; ; ) {
-      if (!isBusy(error) || performance.now() - startedMs >= this.#timeoutMs) throw asUnavailable(error);
-      await sleep(1);
+  /** Reads, again and again until the time limit while another process is recovering the WAL or closing the database. */
+  async #reading<T>(read: () => T | Promise<T>): Promise<T> {
+    for (const startedMs = performance.now(); ; await sleep(1)) {
       try {
         return await read();
-      } catch (again) {
-        error = again;
+      } catch (error) {
+        if (!isBusy(error) || performance.now() - startedMs >= this.#timeoutMs) throw asUnavailable(error);
       }
     }
   }
