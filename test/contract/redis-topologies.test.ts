@@ -112,6 +112,10 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     );
     expect(await alone.health()).toMatchObject({ ok: false, detail });
     await expect(alone.start(newRequest())).rejects.toMatchObject({ message: detail, maybeWritten: false });
+    // Also while no sentinel answers.
+    const nodes = sentinels.nodes.splice(0);
+    expect(await alone.health()).toMatchObject({ ok: false, detail });
+    sentinels.nodes.push(...nodes);
     for (const client of clients) await client.call('SENTINEL', 'RESET', 'payments');
     await until(async () => (await alone.health()).ok, 20_000);
     expect(await alone.start(newRequest())).toEqual({ kind: 'started' });

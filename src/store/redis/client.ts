@@ -168,14 +168,14 @@ function ignoreFailedAsking(node: Redis): void {
 /**
  * Asks the sentinels how many replicas follow their master, those that are away included.
  *
- * @returns the largest answer. 0: there are no sentinels, or none of them answers
+ * @returns the largest answer. Undefined: there are no sentinels, or none of them answers
  */
 export async function replicasOfSentinels(
   { sentinels }: Location,
   timeoutMs: number,
   tls?: ClientTls,
-): Promise<number> {
-  if (!sentinels) return 0;
+): Promise<number | undefined> {
+  if (!sentinels) return undefined;
   const counts = sentinels.nodes.map(async (url) => {
     const sentinel = createClient({ url }, timeoutMs, tls) as Redis;
     try {
@@ -183,12 +183,13 @@ export async function replicasOfSentinels(
       await within(sentinel.connect(), timeoutMs);
       return ((await sentinel.call('SENTINEL', 'REPLICAS', sentinels.name)) as unknown[]).length;
     } catch {
-      return 0;
+      return [];
     } finally {
       sentinel.disconnect();
     }
   });
-  return Math.max(...(await Promise.all(counts)));
+  const known = (await Promise.all(counts)).flat();
+  return known.length > 0 ? Math.max(...known) : undefined;
 }
 
 /** Connects, and resolves when the client is ready, or after this time. In any case ioredis tries again. */

@@ -42,6 +42,8 @@ export class Health {
   /** By the address of a master. Behind sentinels all have one, so that the clocks before and after a failover are compared. */
   readonly #offsets = new Map<string, Offset>();
   #timeIsForbidden = false;
+  /** How many replicas the sentinels knew when one of them answered last. */
+  #ofSentinels = 0;
   /** Why the client cannot connect, or why its connection broke. */
   #lastError: string | undefined;
   #step: { stepMs: number; atMs: number } | undefined;
@@ -85,7 +87,9 @@ export class Health {
     ]);
     const dangers = new Set(found.flatMap((node) => node.dangers));
     this.refusal = undefined;
-    const all = Math.max(known, ...found.map((node) => node.replicas));
+    // While no sentinel answers, a replica that is away still counts.
+    this.#ofSentinels = known ?? this.#ofSentinels;
+    const all = Math.max(this.#ofSentinels, ...found.map((node) => node.replicas));
     if (all > replicas) {
       const excess = `redis has ${all} ${all === 1 ? 'replica' : 'replicas'} and durability.replicas is ${replicas}: a failover loses records that the promoted replica does not have yet`;
       const equal = location.cluster ? '' : `durability.replicas to ${all}, or `;
