@@ -9,9 +9,7 @@ import { until } from '../support/until.ts';
 import { type Backend, Nodes } from './nodes.ts';
 import { bring, replayOf, stages } from './states.ts';
 import { storedBytes } from './stored-bytes.ts';
-import { Worker } from './worker.ts';
 
-const KEYS = Array.from({ length: 200 }, (_, number) => `key-${number}`);
 const RACES = 40;
 const note = { by: 'ada', reason: 'the backend’s books show it' };
 
@@ -47,17 +45,6 @@ export function storeContract(backend: Backend): void {
       expect(await later.audit(resolved.scope)).toMatchObject([note]);
       await expect(later.start(lost)).rejects.toMatchObject({ maybeWritten: false });
       expect(await later.mark('protect')).toMatchObject({ count: count + 1 });
-    });
-
-    it('starts each key once, however many processes race for it', async () => {
-      await using nodes = new Nodes(backend);
-      const workers = [0, 1, 2].map(
-        (number) => new Worker(nodes.place, { kind: 'race', keys: number % 2 ? KEYS : KEYS.toReversed() }),
-      );
-      for (const worker of workers) await worker.hears('ready');
-      for (const worker of workers) worker.go();
-      const won = await Promise.all(workers.map(async (worker) => (await worker.hears('won')) as string[]));
-      expect(won.flat().toSorted()).toEqual(KEYS.toSorted());
     });
 
     it('has one winner of a start and what voids its token, or completes it without a record', async () => {

@@ -1,4 +1,3 @@
-import { createInterface } from 'node:readline';
 import { DatabaseSync } from 'node:sqlite';
 import type { Store } from '../../src/ledger/ledger.ts';
 import { databaseOf, openStore, type SqlitePlace, type StorePlace } from '../support/open-store.ts';
@@ -6,26 +5,12 @@ import { newRequest, paid } from '../support/requests.ts';
 
 /** A task that a worker process does with a store. */
 export type Work =
-  /** Starts `keys` on the command `go`, and reports which starts it won. */
-  | { kind: 'race'; keys: string[] }
   /** Starts and completes one key after the other on each lane, and reports each answer, until it is killed. */
   | { kind: 'ledger'; lanes: number }
   /** Opens and closes the store repeatedly. */
   | { kind: 'reopen' }
   /** Stops within a write transaction of SQLite, until SIGCONT; then it rolls back and ends. */
   | { kind: 'stop_within_transaction' };
-
-async function race(store: Store, keys: string[], go: Promise<unknown>): Promise<void> {
-  say('ready');
-  await go;
-  const answers = await Promise.all(
-    keys.map(async (key) => ({ key, answer: await store.start(newRequest({ key })) })),
-  );
-  say(
-    'won',
-    answers.filter(({ answer }) => answer.kind === 'started').map(({ key }) => key),
-  );
-}
 
 /** Leaves every third key executing. The request ids are the keys, so that the parent process knows them. */
 async function ledger(store: Store, lane: number): Promise<void> {
@@ -63,10 +48,8 @@ function say(word: string, about: unknown = null): void {
 }
 
 const { place, work } = JSON.parse(process.argv[2] ?? '') as { place: StorePlace; work: Work };
-const commands = createInterface(process.stdin);
-const go = new Promise((resolve) => commands.once('line', resolve));
 // The parent process is gone.
-commands.once('close', () => process.exit());
+process.stdin.resume().once('end', () => process.exit());
 
 if (work.kind === 'reopen') await reopen(place);
 if (work.kind === 'stop_within_transaction') {
@@ -74,8 +57,5 @@ if (work.kind === 'stop_within_transaction') {
   process.exit();
 }
 const store = await openStore(place);
-if (work.kind === 'race') await race(store, work.keys, go);
-else if (work.kind === 'ledger')
+if (work.kind === 'ledger')
   await Promise.all(Array.from({ length: work.lanes }, (_, lane) => ledger(store, lane)));
-await store.close();
-process.exit();

@@ -44,10 +44,6 @@ export class Worker {
     return this.#child.pid as number;
   }
 
-  go(): void {
-    this.#child.stdin.write('go\n');
-  }
-
   /** Sends SIGKILL. Resolves when the process is gone and all its output has been read. */
   async kill(): Promise<void> {
     running.delete(this);

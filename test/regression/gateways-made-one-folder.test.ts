@@ -5,8 +5,8 @@ import { join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import { expect, onTestFinished, test } from 'vitest';
 
-const THREADS = 4;
-const ROUNDS = 100;
+const THREADS = 2;
+const ROUNDS = 300;
 
 const SCRIPT = `
   const { workerData: { folder, module, rounds, threads, arrived } } = require('node:worker_threads');

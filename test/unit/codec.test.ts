@@ -1,8 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { Fingerprint, Token } from '../../src/lib/brands.ts';
-import { UnreadableRecord } from '../../src/store/contract.ts';
 import { decodeHead, decodeRecord, encodeRecord, HEAD_BYTES, layout } from '../../src/store/codec.ts';
+import { UnreadableRecord } from '../../src/store/contract.ts';
 import type { KeyRecord } from '../../src/store/register.ts';
 import type { StoredCompletion } from '../../src/store/response-cipher.ts';
 
