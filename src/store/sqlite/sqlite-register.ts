@@ -228,22 +228,26 @@ export class SqliteRegister implements Register {
     this.#lock?.close();
   }
 
-  async #write(id: Scope, write: Create | Replace): Promise<Reply> {
+  /** Without an async function, which would add a promise to each write. */
+  #write(id: Scope, write: Create | Replace): Promise<Reply> {
     const isExecution =
       write.kind === 'create' || (write.unlessClosed && write.record?.state === 'executing');
     const refusing = isExecution ? this.refusing : undefined;
-    if (refusing) throw unavailable(refusing);
+    if (refusing) return Promise.reject(unavailable(refusing));
     const { runningMs } = this;
-    switch (await this.#writer.ask(COMMANDS.write, () => valuesOfWrite(id, write, runningMs))) {
-      case ANSWERS.done:
-        return DONE;
-      case ANSWERS.refused:
-        return { done: false, held: await this.read(id) };
-      case ANSWERS.void:
-        throw unavailable('the execution was given up: its token is void');
-      default:
-        throw new StoreClosed();
-    }
+    const values = () => valuesOfWrite(id, write, runningMs);
+    return this.#writer.ask<number>(COMMANDS.write, values).then((answer) => {
+      switch (answer) {
+        case ANSWERS.done:
+          return DONE;
+        case ANSWERS.refused:
+          return this.read(id).then((held) => ({ done: false, held }));
+        case ANSWERS.void:
+          throw unavailable('the execution was given up: its token is void');
+        default:
+          throw new StoreClosed();
+      }
+    });
   }
 
   /** Has this process surely not seen the id lately? Notes that it has. */
