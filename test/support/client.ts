@@ -85,3 +85,6 @@ export function withdraw(url: string, options: Withdrawal = {}): Promise<TestAns
 }
 
 export const isReplay = ({ headers }: TestAnswer): boolean => headers['idempotent-replayed'] === 'true';
+
+/** The credentials of the sandbox's first merchant. */
+export const BEARER = { Authorization: 'Bearer sk_sandbox_alpha' };

@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll } from 'vitest';
@@ -25,6 +25,12 @@ export function temporaryFolder(): string {
   const folder = mkdtempSync(join(tmpdir(), 'oncegate-test-'));
   folders.add(folder);
   return folder;
+}
+
+/** Replaces a file in one step, so that nobody reads half of it. */
+export function replaceFile(path: string, text: string): void {
+  writeFileSync(`${path}.new`, text);
+  renameSync(`${path}.new`, path);
 }
 
 /** Writes a key file with the sandbox's merchants and with keys that are invalid in each way. Returns its path. */

@@ -10,6 +10,7 @@ import { createSandbox, type Sandbox, type SandboxOptions } from '../../src/sand
 import { serializers } from '../../src/telemetry/logger.ts';
 import { type ConfigInput, type MoreConfig, parsedConfig, temporaryFolder, testConfig } from './config.ts';
 import { checkLine } from './log-lines.ts';
+import { until } from './until.ts';
 import { echoingWebSockets } from './web-sockets.ts';
 
 /** A gateway in this process, over real sockets. */
@@ -125,6 +126,10 @@ export async function inFrontOf<T>(
     await behind.close();
   }
 }
+
+/** Resolves when no request counts as in flight any more. */
+export const nothingOpen = ({ gateway }: TestGateway): Promise<boolean> =>
+  until(async () => (await gateway.metrics.text()).includes('oncegate_in_flight 0'));
 
 /** The open connections of a server. */
 export const connectionsOf = (server: {

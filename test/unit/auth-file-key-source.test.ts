@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { describe, expect, onTestFinished, test, vi } from 'vitest';
 import { FileKeySource, type FileKeySourceOptions } from '../../src/keys/file-key-source.ts';
 import type { KeyReload } from '../../src/lib/context.ts';
+import { replaceFile } from '../support/config.ts';
 
 const fileOf = (...secrets: string[]) => {
   const keys = secrets.map((secret, i) => `{ id: k${i}, dangerouslyPlainSecret: ${secret} }`);
@@ -58,12 +59,6 @@ describe('at start', () => {
   });
 });
 
-/** In one step. A file that is written in place can be read while it is empty, which is one more refusal. */
-function replace(path: string, text: string): void {
-  writeFileSync(`${path}.new`, text);
-  renameSync(`${path}.new`, path);
-}
-
 describe('a changed file is loaded', () => {
   test('when another file with the same size and time is renamed to its path', async () => {
     const path = keyFile(fileOf('one'));
@@ -114,11 +109,11 @@ describe('a changed file is loaded', () => {
     for (const [i, secrets] of [['two'], ['two', 'three']].entries()) {
       // When the witness has reported its later change, the first source has polled its touched file, too.
       utimesSync(path, i, i);
-      replace(witnessPath, fileOf(...secrets));
+      replaceFile(witnessPath, fileOf(...secrets));
       await until(() => expect(witness.reloads).toHaveLength(i + 1));
     }
     expect(reloads).toEqual([]);
-    replace(path, fileOf('two', 'three'));
+    replaceFile(path, fileOf('two', 'three'));
     await until(() => expect(reloads).toMatchObject([{ ok: true, keys: 2 }]));
   });
 });

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, onTestFinished, test
 import { httpBackend } from '../../support/backend.ts';
 import { metric } from '../../support/metrics.ts';
 import { payoutBody } from '../../support/payout.ts';
-import { connectionsOf, openStack, type Stack } from '../../support/stack.ts';
+import { connectionsOf, nothingOpen, openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, codeOf, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
 
@@ -50,10 +50,6 @@ describe('places', () => {
   // The gateway has noticed that those of the test before are closed.
   beforeEach(() => until(async () => (await connectionsOf(stack.gateway.server)) === 0));
 
-  /** No request counts as in flight any more. */
-  const nothingOpen = () =>
-    until(async () => (await stack.gateway.metrics.text()).includes('oncegate_in_flight 0'), 5000);
-
   test('limits.connections refuses one connection more, keeps the others, and accepts a new one when one has closed', async () => {
     const idle = await Wire.open(stack.port);
     expect((await idle.write(BALANCE).answer()).status).toBe(200);
@@ -94,7 +90,7 @@ describe('places', () => {
     wire.write(request('POST /v1/index.php', [ALPHA, 'x-service-idempotency: ahead-1'], payout));
     await until(() => stack.sandbox.requests.total() === before + 4);
     wire.socket.destroy();
-    await nothingOpen();
+    await nothingOpen(stack);
     expect(stack.sandbox.ledger.payouts({ key: 'ahead-1' })).toBe(1);
   });
 });

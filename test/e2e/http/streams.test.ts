@@ -6,17 +6,17 @@ import type { Duplex } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
 import { openBackend } from '../../support/backend.ts';
+import { BEARER } from '../../support/client.ts';
 import { temporaryFolder, writeKeys } from '../../support/config.ts';
 import { openFloodingBackend } from '../../support/flooding-backend.ts';
 import { payoutBody } from '../../support/payout.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { nothingOpen, openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, chunk, codeOf, HANDSHAKE, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
 const MEGABYTE = Buffer.alloc(1_048_576, 'm');
 /** Many more than all buffers between merchant and backend hold. */
 const MEGABYTES = 30;
-const authorised = { Authorization: 'Bearer sk_sandbox_alpha' };
 const CHUNKED = 'Transfer-Encoding: chunked';
 
 /** What the backend has got since the test began. It only does what the test tells it to. */
@@ -51,9 +51,6 @@ beforeEach(() => {
 const arrived = () => until(() => held[0]);
 const heard = async (stream: NodeJS.ReadableStream): Promise<string> =>
   String((await once(stream, 'data'))[0]);
-const nothingOpen = ({ gateway }: Stack) =>
-  until(async () => (await gateway.metrics.text()).includes('oncegate_in_flight 0'));
-
 /** Resolves when the count has stopped growing: all buffers between merchant and backend are full. */
 async function stopped(count: () => number): Promise<void> {
   let before = -1;
@@ -135,7 +132,7 @@ describe('there is backpressure', () => {
     const upload = http.request(`${stack.url}/v3/upload`, {
       method: 'PUT',
       agent: false,
-      headers: authorised,
+      headers: BEARER,
     });
     const { sent, done } = pump(upload.on('error', () => {}));
     const { req, res } = await arrived();
@@ -150,7 +147,7 @@ describe('there is backpressure', () => {
   });
 
   test('a download stops while the merchant does not read it, and arrives complete', async () => {
-    const download = http.get(`${stack.url}/v3/download`, { agent: false, headers: authorised });
+    const download = http.get(`${stack.url}/v3/download`, { agent: false, headers: BEARER });
     const { sent, done } = pump((await arrived()).res);
     const [answer] = (await once(download, 'response')) as [IncomingMessage];
     await stopped(() => sent.count);
@@ -336,7 +333,7 @@ describe('a merchant of a response that is passed through', () => {
   });
 
   async function download(path: string): Promise<IncomingMessage> {
-    const asking = http.get(`${hasty.url}${path}`, { agent: false, headers: authorised });
+    const asking = http.get(`${hasty.url}${path}`, { agent: false, headers: BEARER });
     onTestFinished(() => void asking.destroy());
     const [response] = (await once(asking, 'response')) as [IncomingMessage];
     return response.on('error', () => {});

@@ -9,7 +9,7 @@ import { eachRowInTurn } from '../../support/each-row.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { closed } from '../../support/raw.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { nothingOpen, openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, chunk, codeOf, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
 
@@ -33,9 +33,6 @@ function dial({ port }: Pick<Stack, 'port'>, protocols: string[] = [], more: obj
   onTestFinished(() => ws.terminate());
   return ws;
 }
-
-const nothingOpen = ({ gateway }: Stack) =>
-  until(async () => (await gateway.metrics.text()).includes('oncegate_in_flight 0'));
 
 function acceptUpgrade(socket: Duplex): void {
   socket.on('end', () => socket.end());

@@ -1,7 +1,7 @@
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { Observation } from '../../../src/idempotency/observation.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
-import { send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { BEARER, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { newFolder } from '../../support/command.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
@@ -14,7 +14,6 @@ import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 
 const OBSERVE = { mode: 'observe' } as const;
-const bearer = { Authorization: 'Bearer sk_sandbox_alpha' };
 
 const count = ({ adminUrl }: Pick<Stack, 'adminUrl'>, would: string, operation = 'withdraw') =>
   metric(adminUrl, 'oncegate_observed_total', { operation, would });
@@ -123,7 +122,7 @@ describe('a gateway that observes', () => {
     ];
     const stack = await observing({ operations, limits: { bodyBytes: 1024 } });
     const post = (headers: Record<string, string | string[]>, body = '{}') =>
-      send(stack.url, { method: 'POST', path: '/v3/echo', headers: { ...bearer, ...headers }, body });
+      send(stack.url, { method: 'POST', path: '/v3/echo', headers: { ...BEARER, ...headers }, body });
     const large = 'x'.repeat(2000);
     for (const answer of [
       await post({}),
@@ -138,7 +137,7 @@ describe('a gateway that observes', () => {
     // What does not depend on keys is refused as ever.
     expect((await withdraw(stack.url, { secret: 'sk_unknown', key: 'a' })).status).toBe(401);
     expect((await withdraw(stack.url, { secret: 'sk_test_balance_only', key: 'a' })).status).toBe(403);
-    expect((await send(stack.url, { path: '/v1//index.php', headers: bearer })).status).toBe(400);
+    expect((await send(stack.url, { path: '/v1//index.php', headers: BEARER })).status).toBe(400);
   });
 
   it('says so at the start, on /readyz and in its metrics', async () => {

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, afterEach, expect, it } from 'vitest';
-import { send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { BEARER, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { startRedis } from '../../support/redis-server.ts';
@@ -10,7 +10,6 @@ import { startProxy } from '../../support/tcp-proxy.ts';
 import { until } from '../../support/until.ts';
 
 const unavailable = { status: 503, code: 'store_unavailable', retryAfter: 1 } as const;
-const headers = { Authorization: 'Bearer sk_sandbox_alpha' };
 /** Long enough for a loaded machine, because this limit is for requests that are never answered. */
 const TIMEOUT_MS = 1000;
 
@@ -52,7 +51,7 @@ it('while Redis gets everything and is not heard, a request with a key is not se
   const payouts = sandbox.ledger.payouts();
   expect((await withdraw(url)).status).toBe(201);
   expect(sandbox.ledger.payouts()).toBe(payouts + 1);
-  const safe = { ...headers, 'x-service-idempotency': key };
+  const safe = { ...BEARER, 'x-service-idempotency': key };
   expect((await send(url, { path: '/v2/get_balance', headers: safe })).status).toBe(200);
 
   wire.swallowReplies(false);

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { expect, it } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
-import { isReplay, send, withdraw } from '../../support/client.ts';
+import { BEARER, isReplay, send, withdraw } from '../../support/client.ts';
 import { openHeldBackend } from '../../support/held-backend.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
@@ -10,11 +10,10 @@ import { until } from '../../support/until.ts';
 import { LOOKUP_TOKEN, lookingUp } from './policies.ts';
 
 const overloaded = { status: 503, code: 'overloaded', retryAfter: 1 } as const;
-const AUTHORIZATION = { Authorization: 'Bearer sk_sandbox_alpha' };
 
 const queued = ({ adminUrl }: Stack) => metric(adminUrl, 'oncegate_upstream_slots_queued');
 const inUse = ({ adminUrl }: Stack) => metric(adminUrl, 'oncegate_upstream_slots_in_use');
-const balance = (url: string) => send(url, { path: '/v2/get_balance', headers: AUTHORIZATION });
+const balance = (url: string) => send(url, { path: '/v2/get_balance', headers: BEARER });
 const newKeys = (count: number) => Array.from({ length: count }, () => randomUUID() as string);
 
 /** Those of the keys for which the store has a record. */
@@ -52,7 +51,7 @@ it('while all slots are taken, what the store or a lookup can answer is answered
   });
   // The backend is asked what became of it.
   expect(isReplay(await withdraw(url, { key: doubtful }))).toBe(true);
-  expect((await send(url, { path: '/v3/echo', headers: AUTHORIZATION })).status).toBe(200);
+  expect((await send(url, { path: '/v3/echo', headers: BEARER })).status).toBe(200);
   // A new request needs a slot.
   expectProblem(await withdraw(url, { key: randomUUID() }), overloaded);
   expect(sandbox.ledger.payouts({ key: held })).toBe(0);

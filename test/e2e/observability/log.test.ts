@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { afterAll, describe, expect, it, onTestFinished } from 'vitest';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
-import { send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { BEARER, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { FAST_START } from '../../support/command.ts';
 import { temporaryFolder, testConfig } from '../../support/config.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
@@ -17,7 +17,6 @@ const stack = await openStack({ upstream: { responseTimeoutMs: 20_000 } });
 afterAll(() => stack.close());
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
-const bearer = { Authorization: 'Bearer sk_sandbox_alpha' };
 
 type Line = Record<string, unknown>;
 
@@ -62,12 +61,12 @@ const ROWS: [string, () => Promise<TestAnswer>, Line][] = [
   ],
   [
     'a declared request without a key',
-    () => send(stack.url, { path: '/v2/get_balance', headers: bearer }),
+    () => send(stack.url, { path: '/v2/get_balance', headers: BEARER }),
     { outcome: 'forwarded', status: 200, operation: 'balance' },
   ],
   [
     'a request that is passed through, whose path may have an account number',
-    () => send(stack.url, { path: '/v3/accounts/0123456789/NG55-81Z?a=1', headers: bearer }),
+    () => send(stack.url, { path: '/v3/accounts/0123456789/NG55-81Z?a=1', headers: BEARER }),
     {
       outcome: 'passed_through',
       status: 404,
@@ -170,7 +169,7 @@ async function everything({ url, sandbox, keys }: Traffic): Promise<number> {
 
 /** Requests with secrets in bodies, targets and headers where they do not belong. */
 async function oddRequests(url: string, keys: string[]): Promise<number> {
-  const headers = { ...bearer, 'Content-Type': 'application/json', Cookie: 'session=crumbs' };
+  const headers = { ...BEARER, 'Content-Type': 'application/json', Cookie: 'session=crumbs' };
   const bodies = [
     '{"action":"withdraw","account_number":"0123456789","account_number":"0123456789"}',
     '{"action":"withdraw","account_number":"0123456789"',

@@ -1,4 +1,4 @@
-import { readFileSync, renameSync, statfsSync, writeFileSync } from 'node:fs';
+import { readFileSync, statfsSync, writeFileSync } from 'node:fs';
 import http, { METHODS } from 'node:http';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
@@ -7,7 +7,7 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { parse, stringify } from 'yaml';
 import { CATALOGUE, type Definition, type LabelValues } from '../../../src/telemetry/catalogue.ts';
 import { send, withdraw } from '../../support/client.ts';
-import { parsedConfig, temporaryFolder, writeKeys } from '../../support/config.ts';
+import { parsedConfig, replaceFile, temporaryFolder, writeKeys } from '../../support/config.ts';
 import { idle, metric, type Scrape, scrape } from '../../support/metrics.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { rawExchange } from '../../support/raw.ts';
@@ -382,7 +382,7 @@ it('merchants that a reload names get series, and those that it no longer names 
 
 it('secret keys are counted, and so are key files that are accepted or refused', async () => {
   const reloads = (result: string) => metric(stack.adminUrl, 'oncegate_key_reloads_total', { result });
-  replace(keyFile, 'merchants: nonsense');
+  replaceFile(keyFile, 'merchants: nonsense');
   await until(async () => (await reloads('refused')) === 1);
   expect(await reloads('ok')).toBe(0);
   const kept = await now();
@@ -393,16 +393,10 @@ it('secret keys are counted, and so are key files that are accepted or refused',
   expect(checks).toContainEqual({ name: 'keys', ok: true, detail: expect.stringContaining('refused') });
   const tomorrow = new Date(Date.now() + 86_400_000).toISOString();
   const item = `{ id: one, dangerouslyPlainSecret: sk_one, expiresAt: ${tomorrow} }`;
-  replace(keyFile, `merchants: [{ code: M-1, keys: [${item}] }]`);
+  replaceFile(keyFile, `merchants: [{ code: M-1, keys: [${item}] }]`);
   await until(async () => (await reloads('ok')) === 1);
   const shown = await now();
   expect(shown.value('oncegate_secret_keys')).toBe(1);
   expect(shown.value('oncegate_merchants_expiring')).toBe(1);
   expect(shown.value('oncegate_secret_key_expires_timestamp_seconds')).toBe(Date.parse(tomorrow) / 1000);
 });
-
-/** Atomically, so that the gateway never reads half of the file. */
-function replace(path: string, text: string): void {
-  writeFileSync(`${path}.new`, text);
-  renameSync(`${path}.new`, path);
-}

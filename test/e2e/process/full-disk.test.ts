@@ -3,7 +3,7 @@ import { statSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
-import { isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { BEARER, isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { parsedConfig } from '../../support/config.ts';
 import { limitFiles } from '../../support/limit-files.ts';
 import { metric } from '../../support/metrics.ts';
@@ -65,7 +65,7 @@ it('a disk that is filled while 24 merchants pay, and freed again: one payout a 
     expect([status, body.toString()]).toEqual([503, expect.stringMatching(/"name":"store","ok":false/)]);
     const replay = await withdraw(gateway.url, { key: known });
     expect([replay.status, isReplay(replay), replay.body]).toEqual([201, true, paid.body]);
-    expect((await send(gateway.url, { path: '/v2/get_balance', headers: ALPHA })).status).toBe(200);
+    expect((await send(gateway.url, { path: '/v2/get_balance', headers: BEARER })).status).toBe(200);
     limitFiles(gateway.pid, 'unlimited');
     await paying();
     await until(async () => (await refuses()) === 0);
@@ -99,8 +99,6 @@ it('a disk that is filled while 24 merchants pay, and freed again: one payout a 
   expect(sandbox.ledger.payouts()).toBe(answered.length + 1);
   expect(await gateway.end()).toBe(0);
 }, 120_000);
-
-const ALPHA = { Authorization: 'Bearer sk_sandbox_alpha' };
 
 async function inBatches<T>(items: readonly T[], work: (item: T) => Promise<void>): Promise<void> {
   for (let at = 0; at < items.length; at += MERCHANTS)

@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { renameSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Duplex } from 'node:stream';
 import { describe, expect, it } from 'vitest';
@@ -7,7 +7,7 @@ import { stringify } from 'yaml';
 import { httpBackend } from '../../support/backend.ts';
 import { isReplay, send, withdraw } from '../../support/client.ts';
 import { newFolder } from '../../support/command.ts';
-import { keyFileIn } from '../../support/config.ts';
+import { keyFileIn, replaceFile } from '../../support/config.ts';
 import { closed } from '../../support/raw.ts';
 import { gatewayForTest, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
@@ -84,8 +84,7 @@ describe('the WebSockets of a secret key are closed on both sides within a secon
       const path = keyFileIn(stack.config);
       const keys = members.map((more) => ({ id: 'a', dangerouslyPlainSecret: 'sk_a', ...more }));
       const other = { code: 'M-B', keys: [{ id: 'b', dangerouslyPlainSecret: 'sk_b' }] };
-      writeFileSync(`${path}.new`, stringify({ merchants: [{ code: 'M-A', keys }, other] }));
-      renameSync(`${path}.new`, path);
+      replaceFile(path, stringify({ merchants: [{ code: 'M-A', keys }, other] }));
     };
     const dial = async (secret: string) => {
       const wire = await Wire.open(stack.port);

@@ -1,10 +1,15 @@
 import { randomUUID } from 'node:crypto';
-import { renameSync, writeFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
 import { isReplay, send, withdraw } from '../../support/client.ts';
 import { newFolder } from '../../support/command.ts';
-import { type ConfigInput, keyFileIn, type MoreConfig, testConfig } from '../../support/config.ts';
+import {
+  type ConfigInput,
+  keyFileIn,
+  type MoreConfig,
+  replaceFile,
+  testConfig,
+} from '../../support/config.ts';
 import { openKeyBackend } from '../../support/key-backend.ts';
 import { metric } from '../../support/metrics.ts';
 import { isAlive } from '../../support/process-life.ts';
@@ -26,19 +31,13 @@ const payout = (more: Operation['idempotency'] = {}, name = 'withdraw'): Operati
 });
 const balance: Operation = { name: 'balance', match: { method: 'GET', path: '/v2/get_balance' } };
 
-/** Replaces a file atomically, so that the gateway never reads half of it. */
-function replace(path: string, text: string): void {
-  writeFileSync(`${path}.new`, text);
-  renameSync(`${path}.new`, path);
-}
-
 async function open(more: MoreConfig = {}, url = sandbox.url) {
   const config = testConfig(newFolder(), url, { operations: [balance, payout()], ...more });
   const gateway = await startHere(config);
   const reloads = (result: string, what = 'config') =>
     metric(gateway.adminUrl, `oncegate_${what}_reloads_total`, { result });
   const write = (changed: ConfigInput | string) =>
-    replace(gateway.file, typeof changed === 'string' ? changed : stringify(changed));
+    replaceFile(gateway.file, typeof changed === 'string' ? changed : stringify(changed));
   return {
     ...{ gateway, config, reloads, write, keyFile: () => keyFileIn(config) },
     /** Writes a file and waits until the gateway has read it. */
@@ -197,7 +196,7 @@ describe('SIGHUP', () => {
     const answer = withdraw(gateway.url, { key, fault: 'delay=60000' });
     await until(() => sandbox.requests.ofKey(key) === 1);
     process.kill(gateway.pid, 'SIGHUP');
-    replace(keyFileIn(config), BRAVO_ALONE);
+    replaceFile(keyFileIn(config), BRAVO_ALONE);
     process.kill(gateway.pid, 'SIGHUP');
     await until(async () => (await statusOf(gateway, 'sk_sandbox_alpha')) === 401);
     sandbox.endDelays(key);

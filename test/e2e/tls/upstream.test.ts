@@ -8,7 +8,7 @@ import { afterAll, describe, expect, onTestFinished, test } from 'vitest';
 import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import { openBackend } from '../../support/backend.ts';
 import { Authority, type CertificateFiles, replaceFiles } from '../../support/certificates.ts';
-import { send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { BEARER, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { type ConfigInput, temporaryFolder, testConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
 import { gatewayForTest, type TestGateway } from '../../support/stack.ts';
@@ -20,7 +20,6 @@ const authority = new Authority();
 const other = new Authority();
 const server = authority.issue();
 const client = authority.issue();
-const ALPHA = { Authorization: 'Bearer sk_sandbox_alpha' };
 
 type UpstreamTls = NonNullable<ConfigInput['upstream']>['tls'];
 
@@ -75,9 +74,9 @@ describe('a backend that asks for a certificate', () => {
     expect((await withdraw(gateway.url, { key })).status).toBe(409);
     expect((await withdraw(gateway.url, { key: randomUUID() })).status).toBe(201);
     expect(booked() - before).toBe(2);
-    expect((await send(gateway.url, { path: '/v3/echo', headers: ALPHA })).status).toBe(200);
+    expect((await send(gateway.url, { path: '/v3/echo', headers: BEARER })).status).toBe(200);
     const wire = await Wire.open(gateway.port);
-    const handshake = head('GET /v3/ws', `Authorization: ${ALPHA.Authorization}`, ...HANDSHAKE);
+    const handshake = head('GET /v3/ws', `Authorization: ${BEARER.Authorization}`, ...HANDSHAKE);
     // A text frame, with a mask of zeros, which comes back.
     expect((await wire.write(`${handshake}\x81\x85\0\0\0\0hello`).answer()).status).toBe(101);
     await wire.hears('\x81\x05hello');
@@ -160,7 +159,7 @@ describe('a backend that asks for a certificate', () => {
     const retry = await withdraw(gateway.url, { key: 'doubtful-13' });
     expect([retry.status, codeOf(retry)]).toEqual([409, 'outcome_unknown']);
     expect(booked()).toBe(before);
-    const streamed = await send(gateway.url, { path: '/v3/echo', headers: ALPHA });
+    const streamed = await send(gateway.url, { path: '/v3/echo', headers: BEARER });
     expect([streamed.status, codeOf(streamed)]).toEqual([502, 'outcome_unknown']);
     expect(await upstreamCheck(gateway)).toMatchObject({ ok: false });
   });
@@ -181,7 +180,7 @@ describe('a backend whose certificate is refused: nothing is sent, and the key i
       const answer = await withdraw(gateway.url, { key: 'refused' });
       expect([answer.status, codeOf(answer)]).toEqual([502, 'upstream_unreachable']);
     }
-    const streamed = await send(gateway.url, { path: '/v3/echo', headers: ALPHA });
+    const streamed = await send(gateway.url, { path: '/v3/echo', headers: BEARER });
     expect([streamed.status, codeOf(streamed)]).toEqual([502, 'upstream_unreachable']);
     expect(await upstreamCheck(gateway)).toMatchObject({ ok: false });
     expect(sandbox.requests.total()).toBe(total);
@@ -192,7 +191,7 @@ test('serverName is the name that the certificate must have', async () => {
   const { url } = await tlsBackend(bytesOf(authority.issue({ names: ['DNS:payments.internal'] })));
   const gateway = await gatewayTo(url, { ca: authority.ca, serverName: 'payments.internal' });
   expect((await withdraw(gateway.url, { key: 'named' })).status).toBe(201);
-  expect((await send(gateway.url, { path: '/v3/echo', headers: ALPHA })).status).toBe(200);
+  expect((await send(gateway.url, { path: '/v3/echo', headers: BEARER })).status).toBe(200);
   expect(await upstreamCheck(gateway)).toMatchObject({ ok: true });
 });
 
@@ -210,6 +209,6 @@ test('new files of authority and certificate are used without a restart, and a r
   renameSync(`${files.ca}.new`, files.ca);
   await until(async () => (await upstreamCheck(gateway))?.ok);
   expect((await withdraw(gateway.url, { key: 'reloaded' })).status).toBe(201);
-  expect((await send(gateway.url, { path: '/v3/echo', headers: ALPHA })).status).toBe(200);
+  expect((await send(gateway.url, { path: '/v3/echo', headers: BEARER })).status).toBe(200);
   expect(booked() - before).toBe(1);
 });

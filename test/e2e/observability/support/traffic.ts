@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import type { Socket } from 'node:net';
 import { WebSocket } from 'ws';
-import { send, withdraw } from '../../../support/client.ts';
+import { BEARER, send, withdraw } from '../../../support/client.ts';
 import type { ConfigInput } from '../../../support/config.ts';
 import { idle, metric } from '../../../support/metrics.ts';
 import { rawConnection, rawExchange } from '../../../support/raw.ts';
@@ -12,12 +12,10 @@ const MAX_IN_FLIGHT = 3;
 const MAX_STORED_BYTES = 1024;
 const MAX_BODY_BYTES = 4096;
 
-const bearer = { Authorization: 'Bearer sk_sandbox_alpha' };
-
 const UNFINISHED_HEAD = [
   'POST /v1/index.php HTTP/1.1',
   'Host: gateway.test',
-  `Authorization: ${bearer.Authorization}`,
+  `Authorization: ${BEARER.Authorization}`,
   'Content-Length: 10',
   '\r\n',
 ].join('\r\n');
@@ -57,9 +55,9 @@ async function answersOfTheBackend({ url, port }: Stack): Promise<void> {
   await withdraw(url, { key: 'executed', secret: 'sk_sandbox_alpha_2' });
   await withdraw(url, { key: 'released', fault: 'status=429' });
   await withdraw(url, { secret: 'sk_sandbox_bravo' });
-  await send(url, { path: '/v2/get_balance', headers: bearer });
-  await send(url, { path: '/v3/echo', headers: bearer });
-  const socket = new WebSocket(`ws://127.0.0.1:${port}/v3/ws`, { headers: bearer });
+  await send(url, { path: '/v2/get_balance', headers: BEARER });
+  await send(url, { path: '/v3/echo', headers: BEARER });
+  const socket = new WebSocket(`ws://127.0.0.1:${port}/v3/ws`, { headers: BEARER });
   await once(socket, 'open');
   socket.terminate();
 }
@@ -85,13 +83,13 @@ async function refusals({ url, port, adminUrl }: Stack): Promise<void> {
   await withdraw(url, { secret: 'sk_test_balance_only' });
   for (const key of ['patient', 'impatient']) await withdraw(url, { key, secret: 'sk_sandbox_charlie' });
   await withdraw(url, { key: '' });
-  await send(url, { path: '/v1//index.php', headers: bearer });
-  await send(url, { path: '/v1/index.php', method: 'POST', headers: bearer, body: '{"action":1}' });
-  await send(url, { path: '/v1/refunds', method: 'POST', headers: bearer, body: '{}' });
+  await send(url, { path: '/v1//index.php', headers: BEARER });
+  await send(url, { path: '/v1/index.php', method: 'POST', headers: BEARER, body: '{"action":1}' });
+  await send(url, { path: '/v1/refunds', method: 'POST', headers: BEARER, body: '{}' });
   await send(url, {
     path: '/v1/refunds',
     method: 'POST',
-    headers: { ...bearer, 'x-service-idempotency': 'large' },
+    headers: { ...BEARER, 'x-service-idempotency': 'large' },
     body: 'x'.repeat(MAX_BODY_BYTES + 1),
   });
   await rawExchange(port, 'GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\nConnection: close\r\n\r\n');
