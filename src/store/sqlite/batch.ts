@@ -1,8 +1,8 @@
 /*
  * The batch of commands that the main thread sends to the writer thread. Cloning commands would cost a third of a payout, so a
- * batch is one piece of memory, which both threads share. It has the number of commands, and where the texts begin and end (u32
- * each); for each command what it is (u8), the number of its values (u8), and the values; and the texts of all commands (latin1),
- * which are written and read in one call.
+ * batch is one piece of memory, which both threads share. It has where the texts begin and end (u32 each); for each command what it
+ * is (u8), the number of its values (u8), and the values; and the texts of all commands (latin1), which are written and read in one
+ * call.
  */
 
 export const COMMANDS = { write: 0, renew: 1, endLease: 2, mark: 3, sweep: 4, probe: 5 };
@@ -13,7 +13,7 @@ export const ANSWERS = { done: 0, refused: 1, void: 2, closed: 3 };
 /** A text is latin1. */
 export type Value = null | number | string | Uint8Array;
 
-const HEADER_BYTES = 12;
+const HEADER_BYTES = 8;
 const NULL = 0;
 const NUMBER = 1;
 const TEXT = 2;
@@ -27,14 +27,12 @@ const BYTES_KEPT = 1024 * 1024;
 /** A batch while commands are added to it. It can be filled again when the thread has answered. */
 export class Batch {
   size = HEADER_BYTES;
-  #count = 0;
   #texts = '';
   #memory = newMemory(FIRST_BYTES);
   #view = new DataView(this.#memory.buffer);
 
   clear(): void {
     this.size = HEADER_BYTES;
-    this.#count = 0;
     this.#texts = '';
     if (this.#memory.length > BYTES_KEPT) this.#use(newMemory(FIRST_BYTES));
   }
@@ -56,15 +54,13 @@ export class Batch {
         this.size += value.length;
       }
     }
-    this.#count++;
   }
 
   /** Ends the batch. */
   finish(): Uint8Array {
     this.#reserve(this.#texts.length);
-    this.#view.setUint32(0, this.#count);
-    this.#view.setUint32(4, this.size);
-    this.#view.setUint32(8, this.size + this.#memory.write(this.#texts, this.size, 'latin1'));
+    this.#view.setUint32(0, this.size);
+    this.#view.setUint32(4, this.size + this.#memory.write(this.#texts, this.size, 'latin1'));
     return this.#memory;
   }
 
@@ -94,10 +90,11 @@ const newMemory = (bytes: number) => Buffer.from(new SharedArrayBuffer(bytes));
 export function applyAll(batch: Uint8Array, apply: (command: number, values: Value[]) => unknown): unknown[] {
   const memory = Buffer.from(batch.buffer);
   const view = new DataView(batch.buffer);
-  const answers: unknown[] = new Array(view.getUint32(0));
-  const texts = memory.toString('latin1', view.getUint32(4), view.getUint32(8));
+  const answers: unknown[] = [];
+  const textsAt = view.getUint32(0);
+  const texts = memory.toString('latin1', textsAt, view.getUint32(4));
   let textAt = 0;
-  for (let i = 0, at = HEADER_BYTES; i < answers.length; i++) {
+  for (let at = HEADER_BYTES; at < textsAt; ) {
     const command = memory[at++] as number;
     const values: Value[] = new Array(memory[at++] as number);
     for (let n = 0; n < values.length; n++) {
@@ -114,7 +111,7 @@ export function applyAll(batch: Uint8Array, apply: (command: number, values: Val
         at += value;
       }
     }
-    answers[i] = apply(command, values);
+    answers.push(apply(command, values));
   }
   return answers;
 }

@@ -1,10 +1,10 @@
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import type { Scope } from '../../lib/brands.ts';
-import { AUDIT_RETENTION_MS, type AuditRecord, StoreUnavailable } from '../contract.ts';
+import { AUDIT_RETENTION_MS, type AuditRecord } from '../contract.ts';
 import type { CopyMark, CopyRegister, FoundMark } from '../register.ts';
 import { decodeCopyMark, encodeCopyMark } from '../register.ts';
-import { identityOf, messageOf } from './database.ts';
+import { identityOf, messageOf, unavailable } from './database.ts';
 import { SqliteRegister, type SqliteRegisterOptions } from './sqlite-register.ts';
 
 const ROWS_PER_PAGE = 1000;
@@ -82,7 +82,7 @@ export class SqliteCopyRegister implements CopyRegister {
     try {
       return this.#database.prepare(sql).all(...values);
     } catch (error) {
-      throw new StoreUnavailable(`sqlite: ${messageOf(error)}`, { cause: error });
+      throw unavailable(messageOf(error), true, error);
     }
   }
 }

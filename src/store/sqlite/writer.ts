@@ -1,4 +1,3 @@
-import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
 import { afterReading } from '../../lib/clock.ts';
 import { threadFile } from '../../lib/program-files.ts';
@@ -72,8 +71,8 @@ export class Writer {
   /** The commands of the batch that the thread has. */
   #underWay: Pending[] = [];
   #isScheduled = false;
-  #closing: (() => void) | undefined;
   #isClosed = false;
+  #closed = () => {};
 
   /** @throws {StoreUnavailable} with a message for the operator, if the database cannot be opened */
   static async open(options: WriterOptions): Promise<Writer> {
@@ -109,21 +108,12 @@ export class Writer {
   }
 
   /** Resolves when all commands are answered and the thread has ended. */
-  async close(): Promise<void> {
+  close(): Promise<void> {
     this.#isClosed = true;
-    if (this.#queue.length > 0 || this.#underWay.length > 0)
-      await new Promise<void>((resolve) => {
-        this.#closing = resolve;
-      });
-    clearTimeout(this.#timer);
-    const thread = this.#thread;
-    if (!thread) return;
-    // The exit of this thread is intended, so it must not be replaced.
-    this.#thread = undefined;
-    thread.ref();
-    const ended = once(thread, 'exit');
-    post(thread, 'close');
-    await ended;
+    return new Promise((resolve) => {
+      this.#closed = resolve;
+      this.#next();
+    });
   }
 
   #schedule(): void {
@@ -168,9 +158,20 @@ export class Writer {
     this.#next();
   }
 
+  /** Goes on with the queue. If it is closed and empty, ends the thread. */
   #next(): void {
-    if (this.#queue.length > 0) this.#schedule();
-    else this.#closing?.();
+    this.#schedule();
+    if (!this.#isDrained()) return;
+    clearTimeout(this.#timer);
+    const [thread, closed] = [this.#thread, this.#closed];
+    this.#closed = () => {};
+    // The exit of this thread is intended, so it must not be replaced.
+    this.#thread = undefined;
+    if (thread) {
+      thread.ref();
+      thread.once('exit', closed);
+      post(thread, 'close');
+    } else closed();
   }
 
   /** One timer serves all commands, because a timer for each would cost more than its message. */
@@ -192,7 +193,7 @@ export class Writer {
     for (const { reject } of this.#underWay.filter(isLate)) reject(unavailable(message, true));
     for (const { reject } of this.#queue.filter(isLate)) reject(unavailable(message));
     this.#queue = this.#queue.filter((pending) => !isLate(pending));
-    if (this.#underWay.length === 0) this.#next();
+    this.#next();
   }
 
   /** Resolves to the offset of running time. */
@@ -210,10 +211,9 @@ export class Writer {
         if (message.kind !== 'ready') return this.#answered(message);
         // An idle store must not keep the process alive. A pending command does so by its timer.
         thread.unref();
-        if (this.#isDrained()) return post(thread, 'close');
         this.#thread = thread;
         resolve(message.offsetMs);
-        this.#schedule();
+        this.#next();
       });
       thread.once('exit', (code) => {
         const error = cause ?? new Error(`the writer thread ended with code ${code}`);
@@ -231,19 +231,19 @@ export class Writer {
     for (const { reject } of this.#underWay)
       reject(unavailable(`the writer thread died: ${messageOf(error)}`, true));
     this.#underWay = [];
-    if (this.#isDrained()) this.#closing?.();
+    if (this.#isDrained()) this.#next();
     else {
       this.#options.onWriterReplaced?.(error);
       this.#replaceThread();
     }
   }
 
-  #isDrained = () => this.#isClosed && this.#queue.length === 0;
+  #isDrained = () => this.#isClosed && this.#queue.length === 0 && this.#underWay.length === 0;
 
   #replaceThread(): void {
     this.#startThread().catch((error) => {
       this.failure = messageOf(error);
-      if (this.#isDrained()) this.#closing?.();
+      if (this.#isDrained()) this.#next();
       else setTimeout(() => this.#replaceThread(), RETRY_REPLACEMENT_MS).unref();
     });
   }
