@@ -45,7 +45,15 @@ export async function search(
     }
     const choices = [...world.choices().keys()];
     if (choices.length === 0 && !world.isComplete) throw new Violation('nothing can happen any more');
-    for (const [number, choice] of choices.entries()) {
+    // A death or a lapse that leads to a known state needs no run from the beginning.
+    const unknown: string[] = [];
+    for (const choice of choices) {
+      const next = reduce.states ? await world.foresee(choice, () => keyOf(world, renamings)) : undefined;
+      const count = next === undefined ? undefined : counted.get(next);
+      if (count === undefined) unknown.push(choice);
+      else orderings += count;
+    }
+    for (const [number, choice] of unknown.entries()) {
       const next = number === 0 ? world : await World.after(setup, path);
       path.push(choice);
       await next.take(choice);

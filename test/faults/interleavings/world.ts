@@ -29,6 +29,10 @@ const quiet = () => new Promise<void>((resolve) => process.nextTick(resolve));
 /** Its owner shows that it is alive. Nothing renews a lease here. */
 const isYoung = (held: Seen) => isAlive({ ...held, isLeased: false });
 
+/** Choices that can be undone. */
+const LAPSES = 'the lease lapses';
+const DIES = 'dies';
+
 /** One run of the requests, step by step as the search chooses. */
 export class World {
   readonly setup: Setup;
@@ -102,7 +106,7 @@ export class World {
       if (this.#departuresLeft > 0) {
         for (const [label, leave] of process.departures()) add(label, () => this.#leave(leave));
       }
-      if (this.#crashesLeft > 0) add('dies', () => this.#die(process));
+      if (this.#crashesLeft > 0) add(DIES, () => this.#die(process));
     }
     for (const [label, { happen }] of this.#underWay)
       choices.set(`${label} happens`, async () => {
@@ -112,7 +116,7 @@ export class World {
           if (!(error instanceof StoreUnavailable)) throw error;
         });
       });
-    if (this.#canLapse()) choices.set('the lease lapses', async () => this.#lapse());
+    if (this.#canLapse()) choices.set(LAPSES, async () => this.#lapse());
     if (this.#resolutionsLeft > 0) {
       for (const [said, resolve] of choicesOfOperator(this)) {
         choices.set(`the operator says ${said}`, async () => {
@@ -123,6 +127,28 @@ export class World {
       }
     }
     return choices;
+  }
+
+  /** What `look` sees after a choice that can be undone. Undefined: it cannot, and has to be taken. */
+  async foresee<T>(choice: string, look: () => T): Promise<T | undefined> {
+    const { held } = this;
+    if (choice === LAPSES) {
+      this.#lapses++;
+      this.held = await this.register.read(scopeUnderTest);
+      const seen = look();
+      this.#lapses--;
+      this.held = held;
+      return seen;
+    }
+    const process = this.processes.find((_, index) => choice === `${nameOf(index)} ${DIES}`);
+    if (!process) return undefined;
+    const { diedStarted } = this;
+    this.#die(process);
+    const seen = look();
+    process.isDead = false;
+    this.#crashesLeft++;
+    this.diedStarted = diedStarted;
+    return seen;
   }
 
   async take(choice: string): Promise<void> {
