@@ -1,4 +1,6 @@
+import { onTestFinished } from 'vitest';
 import type { MoreConfig } from './config.ts';
+import { openStore } from './open-store.ts';
 import { type RedisServer, startRedis } from './redis-server.ts';
 
 export const storeKinds = ['sqlite', 'redis'] as const;
@@ -13,3 +15,10 @@ export const onRedis = (redis: Pick<RedisServer, 'url'>, timeoutMs = 5000): More
 export async function storeSections(kind: StoreKind): Promise<MoreConfig> {
   return kind === 'redis' ? onRedis(await startRedis()) : {};
 }
+
+/** As `openStore`, and closes it after the test. */
+export const storeForTest: typeof openStore = async (...options) => {
+  const store = await openStore(...options);
+  onTestFinished(() => store.close());
+  return store;
+};

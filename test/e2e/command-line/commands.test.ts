@@ -1,7 +1,7 @@
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:http';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { parse, stringify } from 'yaml';
 import { listen } from '../../../src/gateway/http-server.ts';
 import { Names } from '../../../src/store/redis/commands.ts';
@@ -9,8 +9,8 @@ import { bring } from '../../contract/states.ts';
 import { type Ended, expectPlain, newFolder, run, runProcess } from '../../support/command.ts';
 import { type MoreConfig, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
-import { openStore } from '../../support/open-store.ts';
 import { startRedis } from '../../support/redis-server.ts';
+import { storeForTest } from '../../support/stores.ts';
 
 const SECRET = 'hunter2-hunter2-hunter2';
 
@@ -220,8 +220,7 @@ it('store repair-index finds keys in doubt again whose index is gone, and says t
     writeFileSync(file, stringify({ ...config, store }));
     return await run(['store', 'repair-index', '--config', file]);
   };
-  const store = await openStore({ kind: 'redis', url: redis.url, prefix: 'oncegate' });
-  onTestFinished(() => store.close());
+  const store = await storeForTest({ kind: 'redis', url: redis.url, prefix: 'oncegate' });
   const { scope } = await bring(store, 'in_doubt');
   const inDoubt = async () => (await store.list({ inDoubt: true, limit: 10 })).records.length;
   const [index = ''] = (await redis.admin.keys('*:open')).filter((name) =>

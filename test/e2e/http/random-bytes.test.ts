@@ -1,6 +1,7 @@
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { expect, test } from 'vitest';
+import { Random } from '../../faults/chaos/random.ts';
 import { printFigures, seconds } from '../../support/duration.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { stackForTest } from '../../support/stack.ts';
@@ -11,17 +12,6 @@ import { ALPHA, chunk, HANDSHAKE, head, LAST_CHUNK, request, Wire } from '../../
 const FOR_MS = seconds(2) * 1000;
 const SEED = Number(process.env.ONCEGATE_ABUSE_SEED ?? Date.now() & 0xffffffff);
 const AT_ONCE = 8;
-
-/** Mulberry32: the same seed, the same bytes. */
-function randomFrom(seed: number): () => number {
-  let state = seed;
-  return () => {
-    state = (state + 0x6d2b79f5) | 0;
-    let t = Math.imul(state ^ (state >>> 15), 1 | state);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
-  };
-}
 
 const payout = JSON.stringify(payoutBody(1));
 
@@ -41,12 +31,12 @@ const templates: Buffer[] = [
 
 const flip = (bytes: Buffer, at: number, mask: number) => bytes.writeUInt8(bytes.readUInt8(at) ^ mask, at);
 
-function bytesFrom(random: () => number): Buffer {
-  const below = (n: number) => Math.floor(random() * n);
+function bytesFrom(random: Random): Buffer {
+  const below = (n: number) => random.between(0, n - 1);
   const noise = (most: number) => Buffer.from(Array.from({ length: below(most) }, () => below(256)));
   const template = () => Buffer.from(templates[below(templates.length)] as Buffer);
   const cut = (bytes: Buffer) => bytes.subarray(0, below(bytes.length + 1));
-  const way = random();
+  const way = random.next();
   if (way < 0.2) return noise(2000);
   const bytes = template();
   // Replaces bytes, or single bits.
@@ -58,14 +48,13 @@ function bytesFrom(random: () => number): Buffer {
     const head = cut(bytes);
     return Buffer.concat([head, noise(20), bytes.subarray(head.length)]);
   }
-  return random() < 0.3 ? cut(bytes) : bytes;
+  return random.chance(0.3) ? cut(bytes) : bytes;
 }
 
 test(
   `random bytes for ${FOR_MS} ms (seed ${SEED}): it serves as before, and nothing of them is left`,
   async () => {
-    const seed = SEED;
-    const random = randomFrom(seed);
+    const random = new Random(SEED);
     const stack = await stackForTest({ limits: { bodyTimeoutMs: 500 } });
     const endMs = performance.now() + FOR_MS;
     let [connections, sent] = [0, 0];
@@ -80,7 +69,7 @@ test(
           sent += bytes.length;
           socket.write(bytes);
         }
-        const way = random();
+        const way = random.next();
         if (way < 0.5) socket.end();
         else setTimeout(() => (way < 0.75 ? socket.destroy() : socket.resetAndDestroy()), 5);
         await Promise.race([closed, new Promise((resolve) => setTimeout(resolve, 50))]);
@@ -93,17 +82,17 @@ test(
     const fields = [ALPHA, 'x-service-idempotency: after-1'];
     expect(
       (await wire.write(request('POST /v1/index.php', fields, payout)).answer()).status,
-      `seed ${seed}`,
+      `seed ${SEED}`,
     ).toBe(201);
-    expect(stack.sandbox.ledger.payouts(), `seed ${seed}`).toBe(1);
+    expect(stack.sandbox.ledger.payouts(), `seed ${SEED}`).toBe(1);
     expect(connections).toBeGreaterThan(50);
-    printFigures('random bytes', { seed, connections, sent });
+    printFigures('random bytes', { seed: SEED, connections, sent });
     expect(stack.log.filter(({ level }) => Number(level) >= 50)).toEqual([]);
     await until(
       async () => (await stack.gateway.metrics.text()).includes('oncegate_in_flight 0'),
       5000,
     ).catch(() => {
-      throw new Error(`requests stay open, seed ${seed}`);
+      throw new Error(`requests stay open, seed ${SEED}`);
     });
   },
   FOR_MS + 20_000,

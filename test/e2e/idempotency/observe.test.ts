@@ -1,16 +1,15 @@
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { Observation } from '../../../src/idempotency/observation.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
 import { BEARER, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { newFolder } from '../../support/command.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
-import { openStore } from '../../support/open-store.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { newRequest, paid } from '../../support/requests.ts';
 import { gatewayForTest, type Stack, stackForTest } from '../../support/stack.ts';
-import { onRedis } from '../../support/stores.ts';
+import { onRedis, storeForTest } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 
 const OBSERVE = { mode: 'observe' } as const;
@@ -224,8 +223,7 @@ const renewals = ({ adminUrl }: Stack) =>
   metric(adminUrl, 'oncegate_store_duration_seconds_count', { command: 'renew', result: 'ok' });
 
 it('observes no more requests at once than it may, and observes again when one has ended', async () => {
-  const store = await openStore({ kind: 'sqlite', path: newFolder() });
-  onTestFinished(() => store.close());
+  const store = await storeForTest({ kind: 'sqlite', path: newFolder() });
   const seen: string[] = [];
   const observer = {
     observed: (_operation: string, would: string) => seen.push(would),

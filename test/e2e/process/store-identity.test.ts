@@ -11,7 +11,7 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import { pino } from 'pino';
-import { expect, it, onTestFinished } from 'vitest';
+import { expect, it } from 'vitest';
 import { stringify } from 'yaml';
 import { acceptStore, StoreWatch } from '../../../src/gateway/store-watch.ts';
 import { measured } from '../../../src/ledger/measured.ts';
@@ -21,13 +21,12 @@ import { send, withdraw } from '../../support/client.ts';
 import { FAST_START, newFolder, run } from '../../support/command.ts';
 import { type ConfigInput, type MoreConfig, testConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
-import { openStore } from '../../support/open-store.ts';
 import { emptied, type RedisServer, startRedis } from '../../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../../support/requests.ts';
 import { spawnGateway } from '../../support/spawn.ts';
 import { query } from '../../support/sqlite-files.ts';
 import { type Started, startHere, warningsOf } from '../../support/started.ts';
-import { onRedis } from '../../support/stores.ts';
+import { onRedis, storeForTest } from '../../support/stores.ts';
 import { startProxy } from '../../support/tcp-proxy.ts';
 import { until } from '../../support/until.ts';
 import { openSandbox } from './gateways.ts';
@@ -241,8 +240,7 @@ it('a Redis that is emptied again after it was accepted is refused again', async
 });
 
 it('starts and restarts are not sent to a store that is refused, whoever asks', async () => {
-  const store = await openStore({ kind: 'sqlite', path: newFolder() });
-  onTestFinished(() => store.close());
+  const store = await storeForTest({ kind: 'sqlite', path: newFolder() });
   const observer = { commandEnded: () => {}, unreadable: () => {} };
   let refusal: string | undefined;
   const refusing = measured(store, systemClock, observer, () => refusal);
@@ -262,8 +260,7 @@ it('starts and restarts are not sent to a store that is refused, whoever asks', 
 
 it('a Redis that is emptied while a gateway runs is noticed at its next mark, and logged once', async () => {
   const redis = await startRedis();
-  const store = await openStore({ kind: 'redis', url: redis.url, prefix: 'oncegate' });
-  onTestFinished(() => store.close());
+  const store = await storeForTest({ kind: 'redis', url: redis.url, prefix: 'oncegate' });
   const log: object[] = [];
   const logger = pino({ base: null }, { write: (line: string) => log.push(JSON.parse(line)) });
   const watch = await StoreWatch.open({ ...watchOptions(), store, logger });
@@ -295,11 +292,8 @@ it('a promoted replica that lacks a mark which the old master could not replicat
   // The replica counts after its first acknowledgement, which may take a second.
   await primary.admin.set('warm', '1');
   await until(async () => (await primary.admin.wait(1, 100)) === 1);
-  const openOn = async ({ url }: RedisServer, replicas: number) => {
-    const store = await openStore({ kind: 'redis', url, prefix: 'test', replicas }, { timeoutMs: 2000 });
-    onTestFinished(() => store.close());
-    return store;
-  };
+  const openOn = ({ url }: RedisServer, replicas: number) =>
+    storeForTest({ kind: 'redis', url, prefix: 'test', replicas }, { timeoutMs: 2000 });
   const options = watchOptions();
   const watch = await StoreWatch.open({ ...options, store: await openOn(primary, 1) });
   await watch.mark();
@@ -310,32 +304,31 @@ it('a promoted replica that lacks a mark which the old master could not replicat
   expect([promoted.refusal, promoted.warnings]).toEqual([undefined, []]);
 });
 
-it('a refusal that another gateway has noted in the file is kept, and holds for all', async () => {
-  const store = await openStore({ kind: 'sqlite', path: newFolder() });
-  onTestFinished(() => store.close());
-  const options = watchOptions();
+/** A watch that has marked its store, and the text of its file in which another gateway has noted a refusal. */
+async function markedOnce() {
+  const store = await storeForTest({ kind: 'sqlite', path: newFolder() });
+  const options = { ...watchOptions(), store };
   const { file } = options;
-  const watch = await StoreWatch.open({ ...options, store });
+  const watch = await StoreWatch.open(options);
   await watch.mark();
   expect(watch.refusal).toBeUndefined();
   const changed = { at: new Date().toISOString(), what: 'the store is older than it was' };
-  writeFileSync(file, JSON.stringify({ ...JSON.parse(readFileSync(file, 'utf8')), changed }));
+  const refusal = JSON.stringify({ ...JSON.parse(readFileSync(file, 'utf8')), changed });
+  return { file, options, watch, changed, refusal };
+}
+
+it('a refusal that another gateway has noted in the file is kept, and holds for all', async () => {
+  const { file, watch, changed, refusal } = await markedOnce();
+  writeFileSync(file, refusal);
   await watch.mark();
   expect(`${watch.refusal}`).toMatch(/^the store is older than it was/);
   expect(JSON.parse(readFileSync(file, 'utf8')).changed).toEqual(changed);
 });
 
 it('an acceptance is not lost if a gateway writes its refusal at the same moment', async () => {
-  const store = await openStore({ kind: 'sqlite', path: newFolder() });
-  onTestFinished(() => store.close());
-  const options = watchOptions();
-  const { file } = options;
-  const watch = await StoreWatch.open({ ...options, store });
-  await watch.mark();
-  const changed = { at: new Date().toISOString(), what: 'the store is older than it was' };
-  const refusal = JSON.stringify({ ...JSON.parse(readFileSync(file, 'utf8')), changed });
+  const { file, watch, changed, refusal, options } = await markedOnce();
   writeFileSync(file, refusal);
-  const accepting = acceptStore({ ...options, store }, { by: 'ada', reason: 'the books were compared' });
+  const accepting = acceptStore(options, { by: 'ada', reason: 'the books were compared' });
   await until(() => readFileSync(file, 'utf8').includes('accepted'));
   writeFileSync(file, refusal);
   expect(await accepting).toBe(changed.what);
@@ -372,8 +365,7 @@ it('a note that cannot be written, read or understood is a warning, and one of a
 
   // As after a failed mount, or on a full disk: what cannot be put in place is removed again.
   mkdirSync(site.mark);
-  const opened = await openStore({ kind: 'sqlite', path: site.data });
-  onTestFinished(() => opened.close());
+  const opened = await storeForTest({ kind: 'sqlite', path: site.data });
   const watch = await StoreWatch.open({ ...watchOptions(site.mark), store: opened });
   await watch.mark();
   expect(watch.warnings).toEqual([expect.stringMatching(/cannot be written \(EISDIR\)/)]);
