@@ -234,7 +234,7 @@ export class SqliteRegister implements Register {
       write.kind === 'create' || (write.unlessClosed && write.record?.state === 'executing');
     const refusing = isExecution ? this.refusing : undefined;
     if (refusing) return Promise.reject(unavailable(refusing));
-    const { runningMs } = this;
+    const { runningMs } = this.#writer;
     const values = () => valuesOfWrite(id, write, runningMs);
     return this.#writer.ask<number>(COMMANDS.write, values).then((answer) => {
       switch (answer) {
