@@ -13,11 +13,11 @@ const noise = Buffer.from(Array.from({ length: 200 }, (_, number) => (number * 9
 export const recordKeyOf = ({ prefix }: RedisPlace, scope: Scope): string =>
   new Names(prefix).recordOf(scope);
 
-/** Replaces the bytes of a record, and keeps its TTL. */
-export async function rewriteRedis(
+/** Replaces the bytes of a record, and keeps its TTL. Undefined: by a list. */
+async function rewriteRedis(
   place: StorePlace,
   scope: Scope,
-  change: (record: Buffer) => Buffer,
+  change: (record: Buffer) => Buffer | undefined,
 ): Promise<void> {
   if (place.kind !== 'redis') throw new TypeError('this place is not a Redis');
   const client = new Redis(place.url);
@@ -26,8 +26,9 @@ export async function rewriteRedis(
     const record = await client.getBuffer(key);
     if (!record) throw new Error('there is no record to damage');
     const changed = change(record);
-    if (changed.equals(record)) throw new Error('the damage did not change the record');
-    await client.set(key, changed, 'KEEPTTL');
+    if (changed?.equals(record)) throw new Error('the damage did not change the record');
+    if (changed) await client.set(key, changed, 'KEEPTTL');
+    else await client.multi().del(key).rpush(key, 'x').exec();
   } finally {
     client.disconnect();
   }
@@ -39,7 +40,8 @@ const byte = (at: number, value: number) => (record: Buffer) => {
   return changed;
 };
 
-const changes: [what: string, change: (record: Buffer) => Buffer, from?: Stage[]][] = [
+const changes: [what: string, change: (record: Buffer) => Buffer | undefined, from?: Stage[]][] = [
+  ['a key of another type', () => undefined],
   ['another version', byte(layout.version, 1)],
   ['an empty string', () => Buffer.alloc(0)],
   ['one byte', (record) => record.subarray(0, 1)],

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
-import { StoreUnavailable, UnreadableRecord } from '../../src/store/contract.ts';
+import { UnreadableRecord } from '../../src/store/contract.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { Nodes } from './nodes.ts';
@@ -75,27 +75,6 @@ describe('in redis', () => {
       await server.admin.script('FLUSH');
       expect(await call()).toEqual(answer);
     }
-  });
-
-  it('a key that holds another type is never treated as absent and never taken over', async () => {
-    await using nodes = new Nodes(backend);
-    const store = await nodes.open({ leaseMs: 1 });
-    const owner = newRequest();
-    const { record } = keysIn(nodes, owner);
-    await server.admin.rpush(record, 'x');
-    const calls = [
-      () => store.start(owner),
-      () => store.peek(owner),
-      () => store.restart(owner),
-      () => store.get(owner.scope),
-      () => store.renew(owner),
-      () => store.complete(owner, paid()),
-      () => store.release(owner),
-      () => store.markInDoubt(owner),
-    ];
-    for (const call of calls) await expect(call()).rejects.toThrow(StoreUnavailable);
-    await expect(store.start(owner)).rejects.toThrow(UnreadableRecord);
-    expect(await server.admin.lrange(record, 0, -1)).toEqual(['x']);
   });
 
   it('the owner of a record in another format is not answered stale', async () => {
