@@ -1,17 +1,25 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Command, Redis } from 'ioredis';
 import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest';
+import { RateLimiter } from '../../src/gateway/rate-limiter.ts';
+import { Copy } from '../../src/ledger/copy.ts';
 import type { Store } from '../../src/ledger/ledger.ts';
+import { openRedis } from '../../src/ledger/open-store.ts';
 import type { Scope } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import type { Execution, Fenced, StartAnswer } from '../../src/store/contract.ts';
+import { type Execution, type Fenced, type StartAnswer, StoreUnavailable } from '../../src/store/contract.ts';
+import { storeOptions } from '../../src/store/options.ts';
 import { Names } from '../../src/store/redis/commands.ts';
+import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
 import { type RedisOptions, RedisRegister } from '../../src/store/redis/register.ts';
+import type { CopyRegister } from '../../src/store/register.ts';
 import { startTopology, type Topology } from '../faults/chaos/topology.ts';
+import { completed as completedFrom, newId, newRecord, replacement } from '../registers/records.ts';
 import { clusterNodes } from '../support/cluster-nodes.ts';
-import { LONG, openRedisStore } from '../support/open-store.ts';
+import { LONG, openCopyRegister, openRedisStore } from '../support/open-store.ts';
 import { monitorRedis } from '../support/redis-monitor.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
+import { storeFolder } from '../support/sqlite-files.ts';
 import { until } from '../support/until.ts';
 import { bring, replayOf } from './states.ts';
 
@@ -29,8 +37,10 @@ function topologyOf(name: 'sentinel' | 'cluster'): Promise<Topology> {
 
 let tests = 0;
 let prefix = '';
+/** On a cluster, a store's identity is on the last master. */
 beforeEach(() => {
-  prefix = `test-${++tests}`;
+  do prefix = `test-${++tests}`;
+  while (slotOfKey(new Names(prefix).partitions[0] as string) <= 2 * SLOTS_OF_FIRST);
 });
 
 function optionsOf({ config: { store } }: Topology, timeoutMs = 2000, replicas?: number): RedisOptions {
@@ -56,7 +66,8 @@ const SLOTS_OF_FIRST = 5461;
 const movedSlots = new Set<number>();
 
 const recordOf = ({ scope }: { scope: Scope }): string => new Names(prefix).recordOf(scope);
-const slotOf = (request: { scope: Scope }): number => new Command('get', [recordOf(request)]).getSlot();
+const slotOfKey = (key: string): number => new Command('get', [key]).getSlot();
+const slotOf = (request: { scope: Scope }): number => slotOfKey(recordOf(request));
 const isOnFirst = (request: Execution): boolean =>
   slotOf(request) < SLOTS_OF_FIRST && !movedSlots.has(slotOf(request));
 
@@ -77,6 +88,70 @@ const faultOf = ({ faults }: Topology, wanted: string) => {
   return fault;
 };
 
+/** The source or the destination of a copy. */
+async function openedCopy(topology: Topology, as = prefix): Promise<RedisCopyRegister> {
+  const side = await RedisCopyRegister.open({ ...optionsOf(topology, 10_000), prefix: as });
+  onTestFinished(() => side.close());
+  return side;
+}
+
+async function sqlite() {
+  const side = await openCopyRegister({ kind: 'sqlite', path: storeFolder() });
+  onTestFinished(() => side.close());
+  return side;
+}
+
+async function filled(side: CopyRegister, count = 3000): Promise<Scope[]> {
+  const ids = Array.from({ length: count }, newId);
+  await side.register.mark('protect');
+  for (let at = 0; at < count; at += 100)
+    await Promise.all(
+      ids
+        .slice(at, at + 100)
+        .map((id) => side.register.replace(id, replacement(undefined, completedFrom(newRecord())))),
+    );
+  return ids;
+}
+
+/** The same side, with something that happens behind the first page of a scan, once. */
+function interrupted(side: CopyRegister, happen: () => Promise<unknown>): CopyRegister {
+  let isFirst = true;
+  async function* scan() {
+    for await (const page of side.scan()) {
+      yield page;
+      if (isFirst) await happen();
+      isFirst = false;
+    }
+  }
+  return new Proxy(side, {
+    get(target, name) {
+      const member = Reflect.get(target, name, target);
+      return name === 'scan' ? scan : typeof member === 'function' ? member.bind(target) : member;
+    },
+  });
+}
+
+/** As an operator, who repeats the command if a store does not answer. Returns its lines. */
+async function copied(from: CopyRegister, to: CopyRegister): Promise<string[]> {
+  const lines: string[] = [];
+  await until(async () => {
+    const run = new Copy({ from, to, onProgress: (line) => void lines.push(line) }).run();
+    return await run.catch((error: unknown) => {
+      expect(error).toBeInstanceOf(StoreUnavailable);
+      lines.push(String(error));
+      return undefined;
+    });
+  }, 60_000);
+  return lines;
+}
+
+async function expectAll(side: CopyRegister, ids: readonly Scope[]): Promise<void> {
+  const found = await Promise.all(ids.map((id) => side.register.read(id)));
+  expect(found.filter((seen) => seen?.record.state === 'completed')).toHaveLength(ids.length);
+}
+
+const BEGAN_AGAIN = /copying everything again|StoreUnavailable/;
+
 describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
   it('keeps its records when the sentinels fail over and the old master comes back', async () => {
     const topology = await topologyOf('sentinel');
@@ -96,6 +171,24 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     expect(replay).toEqual(replayOf(paid(), completed));
     await untilOk(() => store.complete(executing, paid('late')));
     expect(await store.start(duplicateOf(executing))).toEqual(replayOf(paid('late'), executing));
+  });
+
+  it('a Redis that fails over while it is scanned is copied whole', async () => {
+    const topology = await topologyOf('sentinel');
+    const [from, to] = [await openedCopy(topology), await sqlite()];
+    const ids = await filled(from);
+    const servers = await from.servers();
+    const failover = topology.faults.find(({ name }) => name === 'master killed, failover');
+    const lines = await copied(
+      interrupted(from, async () => {
+        await failover?.inject();
+        await failover?.heal();
+      }),
+      to,
+    );
+    expect(lines.filter((line) => BEGAN_AGAIN.test(line)).length).toBeGreaterThan(0);
+    expect(await from.servers()).not.toBe(servers);
+    await expectAll(to, ids);
   });
 
   it('counts a replica that is away, until the sentinels are told that it is gone', async () => {
@@ -272,6 +365,68 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     expect(kinds([...meanwhile, ...moved])).not.toContain('started');
     expect((await store.countDoubts()).operations.size).toBe(0);
     expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('moved'), request));
+  });
+
+  it('a cluster whose slot moves while it is scanned is copied whole, and so is the copy back', async () => {
+    const topology = await topologyOf('cluster');
+    const [from, to] = [await openedCopy(topology), await sqlite()];
+    const ids = await filled(from);
+    const [first, second] = clusterNodes(topology.config.store) as [Redis, Redis];
+    let slot = 0;
+    while ((await first.cluster('COUNTKEYSINSLOT', slot)) === 0) slot++;
+    movedSlots.add(slot);
+    const [firstId, secondId] = [String(await first.cluster('MYID')), String(await second.cluster('MYID'))];
+    const { host, port } = second.options;
+    const lines = await copied(
+      interrupted(from, async () => {
+        const servers = await from.servers();
+        await second.cluster('SETSLOT', slot, 'IMPORTING', firstId);
+        await first.cluster('SETSLOT', slot, 'MIGRATING', secondId);
+        const moving = await from.servers();
+        expect(moving).not.toBe(servers);
+        expect(await from.servers()).not.toBe(moving);
+        const keys = (await first.cluster('GETKEYSINSLOT', slot, 1000)) as string[];
+        await first.migrate(host ?? '', port ?? 0, '', 0, 5000, 'KEYS', ...keys);
+        for (const node of [second, first]) await node.cluster('SETSLOT', slot, 'NODE', secondId);
+      }),
+      to,
+    );
+    expect(lines.filter((line) => BEGAN_AGAIN.test(line)).length).toBeGreaterThan(0);
+    await expectAll(to, ids);
+    expect(await from.readCopyMark()).toMatchObject({ state: 'moved', isWhole: true });
+
+    const back = await openedCopy(topology, `${prefix}-new`);
+    const report = await new Copy({ from: to, to: back }).run();
+    expect(report).toMatchObject({ completed: ids.length });
+    await expectAll(back, ids);
+  });
+
+  it('two gateways on a cluster share the limits of merchants, whichever master counts', async () => {
+    const topology = await topologyOf('cluster');
+    const store = storeOptions.parse(topology.config.store);
+    const fallbacks: unknown[] = [];
+    const limiters: RateLimiter[] = [];
+    for (let i = 0; i < 2; i++) {
+      const limiter = new RateLimiter({
+        ...{ clock: systemClock, redis: await openRedis(store, 5000), prefix },
+        onShared: (isShared, reason) => fallbacks.push([isShared, reason]),
+      });
+      onTestFinished(() => limiter.close());
+      limiters.push(limiter);
+    }
+    const rate = { requests: 3, windowMs: 3_600_000, burst: undefined };
+    expect(store).toMatchObject({ cluster: expect.anything() });
+    for (const merchant of ['M-1', 'M-2', 'M-3', 'M-4', 'M-5']) {
+      const waits = await Promise.all(
+        [...limiters, ...limiters, ...limiters].map((limiter) => limiter.take(merchant, rate)),
+      );
+      expect(fallbacks, JSON.stringify(waits)).toEqual([]);
+      expect(
+        waits.filter((waitMs) => waitMs === undefined),
+        merchant,
+      ).toHaveLength(3);
+    }
+    expect(fallbacks).toEqual([]);
   });
 
   it('serves the records of the other masters while one is down, if the cluster does not require full coverage, and all when it is back', async () => {
