@@ -1,6 +1,5 @@
 import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { connect, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { onTestFinished } from 'vitest';
@@ -9,6 +8,7 @@ import { createSandbox, type Sandbox, type SandboxOptions } from '../../src/sand
 import { send, type TestAnswer, type TestRequest } from '../support/client.ts';
 import { FAST_START, newFolder } from '../support/command.ts';
 import { MAIN, track } from '../support/spawn.ts';
+import { ALPHA as BEARER, head, Wire } from '../support/wire.ts';
 
 export const ALPHA = { authorization: 'Bearer sk_sandbox_alpha' };
 export const BRAVO = { authorization: 'Bearer sk_sandbox_bravo' };
@@ -77,44 +77,10 @@ export async function post(
   return await ask(`${url}/v1/index.php`, { method: 'POST', headers: { ...length, ...headers }, body: text });
 }
 
-export interface RawEnd {
-  readonly bytes: string;
-  /** Whether the connection was closed by FIN or by RST. */
-  readonly how: 'fin' | 'reset';
-}
-
-/** Sends and receives raw bytes, for what an HTTP client hides or refuses to send. */
-export class RawConnection {
-  readonly socket: Socket;
-  readonly ended: Promise<RawEnd>;
-
-  constructor(port: number, bytes: string) {
-    this.socket = connect(port, '127.0.0.1');
-    this.socket.write(bytes, 'latin1');
-    let received = '';
-    let how: RawEnd['how'] = 'fin';
-    this.socket.setEncoding('latin1').on('data', (chunk) => {
-      received += chunk;
-    });
-    this.socket.on('error', (error: NodeJS.ErrnoException) => {
-      if (error.code === 'ECONNRESET') how = 'reset';
-    });
-    this.ended = new Promise((resolve) => {
-      this.socket.on('close', () => resolve({ bytes: received, how }));
-    });
-  }
-}
-
-/** The bytes of a withdraw with these headers, for a RawConnection. */
-export function rawWithdraw(headers: Record<string, string>, { cutBytes = 0 } = {}): string {
+/** A connection on which such an order was begun, with these header lines. It closes after the answer. */
+export async function rawWithdraw({ port }: Sandbox, fields: string[], bodyBytes?: number): Promise<Wire> {
   const body = JSON.stringify(WITHDRAW);
-  const length = { 'Content-Length': String(body.length) };
-  const lines = Object.entries({
-    Host: 'sandbox',
-    Authorization: ALPHA.authorization,
-    ...length,
-    ...headers,
-  });
-  const head = lines.map(([name, value]) => `${name}: ${value}\r\n`).join('');
-  return `POST /v1/index.php HTTP/1.1\r\n${head}\r\n${body.slice(0, body.length - cutBytes)}`;
+  const wire = await Wire.open(port);
+  const lines = [`Content-Length: ${body.length}`, 'Connection: close', ...fields];
+  return wire.write(head('POST /v1/index.php', BEARER, ...lines) + body.slice(0, bodyBytes));
 }
