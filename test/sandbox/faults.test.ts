@@ -23,7 +23,7 @@ async function received(sandbox: Sandbox, fault: string) {
  * What a merchant gets, and how many payouts there are then. TypeScript requires a row for every fault.
  * e2e/idempotency/outcomes shows what these do to a gateway.
  */
-const CASES: Record<FaultName, [fault: string, bytes: RegExp, payouts: number, how?: 'reset']> = {
+const CASES: Record<FaultName, [fault: string, bytes: RegExp, payouts: number, how?: 'reset' | 'end']> = {
   delay: ['delay=5', /^HTTP\/1\.1 201 /, 1],
   '500-before': ['500-before', /^HTTP\/1\.1 500 .*sandbox_fault/s, 0],
   '503-before': ['503-before', /^HTTP\/1\.1 503 .*Retry-After: 1\r\n.*sandbox_fault/is, 0],
