@@ -69,3 +69,24 @@ export function required(value: unknown, name: string, usage: string): string {
   if (typeof value === 'string' && value !== '') return value;
   throw new Exit(`--${name} is missing\n\n${usage}`, 64);
 }
+
+/** @throws {Exit} 64 if the option is set and is not a port */
+export function portOf(text: string | undefined, byDefault: number): number {
+  if (text === undefined) return byDefault;
+  if (/^\d{1,5}$/.test(text) && Number(text) <= 65_535) return Number(text);
+  throw new Exit(`${JSON.stringify(text)} is not a port`, 64);
+}
+
+/**
+ * The action that the first argument of a command names.
+ *
+ * @throws {Help} for `--help`
+ * @throws {Exit} 64 if the command has no such action
+ */
+export function actionOf<T>(actions: Record<string, T>, name: string, command: string, usage: string): T {
+  if (name === '--help' || name === '-h') throw new Help(usage);
+  const action = Object.hasOwn(actions, name) ? actions[name] : undefined;
+  if (action) return action;
+  const names = Object.keys(actions).join(', ');
+  throw new Exit(`the ${command} command needs an action: ${names}\n\n${usage}`, 64);
+}

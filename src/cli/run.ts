@@ -24,7 +24,7 @@ const COMMANDS: Record<string, () => Promise<Command>> = {
   keys: async () => (await import('./keys/keys.ts')).keys,
   records: async () => (await import('./records/records.ts')).records,
   store: async () => (await import('./store.ts')).store,
-  sandbox: async () => (await import('../sandbox/main.ts')).runSandbox,
+  sandbox: async () => (await import('./sandbox.ts')).sandbox,
   start: async () => (await import('./start.ts')).start,
 };
 

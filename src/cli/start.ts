@@ -5,7 +5,7 @@ import type { Config } from '../config/schema.ts';
 import { makeFolder } from '../lib/folder.ts';
 import { programFile } from '../lib/program-files.ts';
 import { createSandbox, type Sandbox } from '../sandbox/sandbox.ts';
-import { Exit, readArguments, type Terminal } from './arguments.ts';
+import { Exit, portOf, readArguments, type Terminal } from './arguments.ts';
 import { type RunningGateway, serveFile, shutDownOnSignal, startGateway } from './serve.ts';
 
 const USAGE = `oncegate start [--config FILE]
@@ -85,18 +85,8 @@ async function openSandbox(data: string, port: number, fault: string | undefined
   } catch (error) {
     throw new Exit(`the data folder ${data} cannot be used: ${(error as NodeJS.ErrnoException).code}`, 1);
   }
-  try {
-    const databasePath = join(data, 'sandbox-ledger.sqlite');
-    return await createSandbox({ port, databasePath, usualFaults: fault });
-  } catch (error) {
-    throw new Exit((error as Error).message, 1);
-  }
-}
-
-function portOf(text: string | undefined, byDefault: number): number {
-  if (text === undefined) return byDefault;
-  if (/^\d{1,5}$/.test(text) && Number(text) <= 65_535) return Number(text);
-  throw new Exit(`${JSON.stringify(text)} is not a port`, 64);
+  const databasePath = join(data, 'sandbox-ledger.sqlite');
+  return await createSandbox({ port, databasePath, usualFaults: fault });
 }
 
 /** What the command prints when it is ready: the addresses, and commands to try. */

@@ -5,7 +5,7 @@ import { acceptStore, identityFileOf } from '../gateway/store-watch.ts';
 import { openLedger, openRegister } from '../ledger/open-store.ts';
 import { systemClock } from '../lib/clock.ts';
 import { StoreUnavailable } from '../store/contract.ts';
-import { Exit, Help, readArguments, required, type Terminal } from './arguments.ts';
+import { actionOf, Exit, readArguments, required, type Terminal } from './arguments.ts';
 import { refuseMissingStore } from './records/desk.ts';
 
 const USAGE = `oncegate store accept --config FILE --reason TEXT [--by NAME]
@@ -27,11 +27,8 @@ used, 78 the configuration is wrong.
 
 const OPTIONS = { config: { type: 'string' }, reason: { type: 'string' }, by: { type: 'string' } } as const;
 
-export async function store([action, ...args]: string[], terminal: Terminal): Promise<void> {
-  if (action === '--help' || action === '-h') throw new Help(USAGE);
-  if (action === 'accept') return await accept(args, terminal);
-  if (action === 'repair-index') return await repairIndex(args, terminal);
-  throw new Exit(`the store command needs an action: accept or repair-index\n\n${USAGE}`, 64);
+export async function store([action = '', ...args]: string[], terminal: Terminal): Promise<void> {
+  await actionOf({ accept, 'repair-index': repairIndex }, action, 'store', USAGE)(args, terminal);
 }
 
 async function accept(args: string[], { env, stdout }: Terminal): Promise<void> {

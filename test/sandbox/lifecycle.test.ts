@@ -49,9 +49,9 @@ describe('the sandbox command', () => {
   });
 
   it.each([
-    [['--bogus'], 2, /--bogus/],
-    [['--port', 'high'], 2, /--port takes a whole number/],
-    [['--port', '0', '--lookup'], 2, /SANDBOX_LOOKUP_TOKEN/],
+    [['--bogus'], 64, /--bogus/],
+    [['--port', 'high'], 64, /"high" is not a port/],
+    [['--port', '0', '--lookup'], 64, /SANDBOX_LOOKUP_TOKEN/],
     [['--port', '0', '--db', NOWHERE], 1, /cannot open the ledger at \/nowhere/],
   ])('explains without a stack trace why %j is wrong', async (args, code, reason) => {
     const ended = await runProcess(['sandbox', ...args]);

@@ -1,4 +1,4 @@
-import { Exit, Help, type Terminal } from '../arguments.ts';
+import { actionOf, Exit, type Terminal } from '../arguments.ts';
 import { importKey, issue, printHash, revoke, rotate } from './change.ts';
 import { list, show, verify } from './read.ts';
 
@@ -29,10 +29,7 @@ const ACTIONS: Record<string, (args: string[], terminal: Terminal, usage: string
 };
 
 export async function keys([action = '', ...args]: string[], terminal: Terminal): Promise<void> {
-  if (action === '--help' || action === '-h') throw new Help(USAGE);
-  const act = Object.hasOwn(ACTIONS, action) ? ACTIONS[action] : undefined;
-  if (!act)
-    throw new Exit(`the keys command needs an action: ${Object.keys(ACTIONS).join(', ')}\n\n${USAGE}`, 64);
+  const act = actionOf(ACTIONS, action, 'keys', USAGE);
   try {
     await act(args, terminal, USAGE);
   } catch (error) {

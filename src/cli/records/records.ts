@@ -1,6 +1,6 @@
 import type { Desk } from '../../doubts/desk.ts';
 import type { RecordsPage, RecordView } from '../../doubts/records.ts';
-import { Exit, Help, readArguments, required, type Terminal } from '../arguments.ts';
+import { actionOf, Exit, readArguments, required, type Terminal } from '../arguments.ts';
 import { table } from '../table.ts';
 import { copy } from './copy.ts';
 import { ask, withDesk } from './desk.ts';
@@ -22,19 +22,11 @@ Each takes --help. Exit codes: 0 done, 1 refused (by resolve: and nothing was wr
 `;
 
 const ACTIONS: Record<string, (args: string[], terminal: Terminal) => Promise<void>> = {
-  ...{ list, show, resolve, copy },
-  'resolve-many': resolveMany,
+  ...{ list, show, resolve, 'resolve-many': resolveMany, copy },
 };
 
 export async function records([action = '', ...args]: string[], terminal: Terminal): Promise<void> {
-  if (action === '--help' || action === '-h') throw new Help(USAGE);
-  const act = Object.hasOwn(ACTIONS, action) ? ACTIONS[action] : undefined;
-  if (!act)
-    throw new Exit(
-      `the records command needs an action: list, show, resolve, resolve-many or copy\n\n${USAGE}`,
-      64,
-    );
-  await act(args, terminal);
+  await actionOf(ACTIONS, action, 'records', USAGE)(args, terminal);
 }
 
 const LIST_USAGE = `oncegate records list --config FILE [--in-doubt] [--limit N] [--cursor C] [--json | --lines]

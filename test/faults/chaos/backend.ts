@@ -5,7 +5,7 @@ import { TcpProxy } from '../../support/breakable-wire.ts';
 import type { History } from './history.ts';
 import { end, startNode } from './processes.ts';
 
-const SANDBOX = fileURLToPath(new URL('../../../src/sandbox/main.ts', import.meta.url));
+const ONCEGATE = fileURLToPath(new URL('../../../src/main.ts', import.meta.url));
 const EXIT_WITH_SUITE = fileURLToPath(new URL('./exit-with-suite.ts', import.meta.url));
 
 /** An entry of the ledger: what was paid. */
@@ -34,7 +34,7 @@ export class Backend {
     let url = '';
     this.#process = await startNode(
       [
-        ...['--import', EXIT_WITH_SUITE, SANDBOX],
+        ...['--import', EXIT_WITH_SUITE, ONCEGATE, 'sandbox'],
         ...['--port', '0', '--db', join(this.#folder, 'ledger.db')],
       ],
       {
