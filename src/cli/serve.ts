@@ -1,7 +1,5 @@
-import type { Server } from 'node:http';
 import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
-import type { AdminPortParts } from '../gateway/admin-port.ts';
 import { inheritedSocket } from '../gateway/inherited-socket.ts';
 import { identityFileOf } from '../gateway/store-watch.ts';
 import { prepareStore } from '../ledger/open-store.ts';
@@ -72,12 +70,10 @@ export async function startGateway(
     gateway.metrics.beforeReading(() =>
       gateway.metrics.configWarnings.set({ about: 'configuration' }, configFile?.warnings().length ?? 0),
     );
-    const source: AdminPortParts = {
-      metrics: gateway.metrics,
-      checks: async () => [...(await gateway.checks()), ...configChecks(configFile)],
-      records: (question) => gateway.desk.answer(question),
-    };
-    const admin = await openAdminPort(config, source, { clock: systemClock, logger });
+    const { metrics, desk } = gateway;
+    const checks = async () => [...(await gateway.checks()), ...configChecks(configFile)];
+    const parts = { metrics, desk, checks };
+    const admin = await openAdminPort(config, parts, { clock: systemClock, logger });
     // After everything that may fail: a start that fails cuts the connections that it has accepted.
     const port = await gateway.listen(inherited);
     reload = () => {
@@ -91,7 +87,9 @@ export async function startGateway(
     logger.flush();
     const shutdown = async () => {
       configFile?.close();
-      await closeAll(() => gateway.shutdown(), admin.server);
+      await gateway.shutdown();
+      // Last, so that /readyz answers 503 during the shutdown.
+      await admin.close();
       process.off('SIGHUP', onHangUp);
     };
     return { port, adminPort: admin.port, logger, shutdown };
@@ -99,13 +97,6 @@ export async function startGateway(
     await gateway.shutdownNow();
     throw error;
   }
-}
-
-/** Closes the admin port last, so that /readyz answers 503 during the shutdown. */
-async function closeAll(shutdown: () => Promise<void>, admin: Server): Promise<void> {
-  await shutdown();
-  admin.closeAllConnections();
-  await new Promise<void>((resolve) => admin.close(() => resolve()));
 }
 
 /**

@@ -1,7 +1,7 @@
-import type { Server } from 'node:http';
 import { type AdminSource, createAdmin } from '../admin/application.ts';
 import { createAdminServer } from '../admin/server.ts';
 import type { Config } from '../config/schema.ts';
+import type { Desk } from '../doubts/desk.ts';
 import type { Clock } from '../lib/clock.ts';
 import { AdminLog } from '../telemetry/admin-log.ts';
 import type { Logger } from '../telemetry/logger.ts';
@@ -10,19 +10,23 @@ import { listen } from './http-server.ts';
 import { OverviewSource } from './overview.ts';
 
 /** What a gateway shows on its admin port. */
-export interface AdminPortParts extends Pick<AdminSource, 'checks' | 'records'> {
+export interface AdminPortParts extends Pick<AdminSource, 'checks'> {
   metrics: Metrics;
+  desk: Pick<Desk, 'answer'>;
 }
 
 /** Opens the admin port of a gateway. @throws the operating system's error */
 export async function openAdminPort(
   config: Config,
-  { metrics, checks, records }: AdminPortParts,
+  parts: AdminPortParts,
   { clock, logger }: { clock: Clock; logger: Logger },
-): Promise<{ server: Server; port: number }> {
+): Promise<{ port: number; close(): Promise<void> }> {
+  const { metrics, desk } = parts;
+  const checks = () => parts.checks();
   const overview = new OverviewSource({ ...config.idempotency, metrics, checks, clock });
   const source: AdminSource = {
-    ...{ checks, records },
+    checks,
+    records: (question) => desk.answer(question),
     metrics: (format) => metrics.text(format),
     overview: (afterMs) => overview.read(afterMs),
   };
@@ -31,5 +35,9 @@ export async function openAdminPort(
   const port = await listen(server, config.admin.host, config.admin.port);
   overview.begin();
   server.once('close', () => overview.end());
-  return { server, port };
+  const close = async () => {
+    server.closeAllConnections();
+    await new Promise((resolve) => server.close(resolve));
+  };
+  return { port, close };
 }

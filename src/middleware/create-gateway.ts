@@ -1,9 +1,9 @@
-import type { IncomingMessage, Server, ServerResponse } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import express from 'express';
 import type * as z from 'zod';
 import { checkConfig } from '../config/load.ts';
 import type { configSchema } from '../config/schema.ts';
-import { type AdminPortParts, openAdminPort } from '../gateway/admin-port.ts';
+import { openAdminPort } from '../gateway/admin-port.ts';
 import { Gateway as RunningGateway } from '../gateway/gateway.ts';
 import { systemClock } from '../lib/clock.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';
@@ -85,19 +85,13 @@ export async function createGateway(config: GatewayConfig, options: GatewayOptio
   });
   gateway.watchStore();
   for (const warning of await gateway.warnings()) logger.warn({ warning }, 'something needs attention');
-  let admin: Server | undefined;
+  let admin: Awaited<ReturnType<typeof openAdminPort>> | undefined;
   return {
     app: express().use((req, res) => gateway.app.handle(req, res)),
     listen: async () => {
       const port = await gateway.listen();
-      const source: AdminPortParts = {
-        metrics: gateway.metrics,
-        checks: () => gateway.checks(),
-        records: gateway.desk.answer.bind(gateway.desk),
-      };
-      const opened = await openAdminPort(checked, source, { clock: systemClock, logger });
-      admin = opened.server;
-      const { port: adminPort } = opened;
+      admin = await openAdminPort(checked, gateway, { clock: systemClock, logger });
+      const { port: adminPort } = admin;
       logger.info({ port, adminPort }, 'listening');
       return { port, adminPort };
     },
@@ -105,11 +99,7 @@ export async function createGateway(config: GatewayConfig, options: GatewayOptio
     metrics: () => gateway.metrics.text(),
     close: async () => {
       await gateway.shutdown();
-      const { promise, resolve } = Promise.withResolvers<void>();
-      if (!admin) return;
-      admin.closeAllConnections();
-      admin.close(() => resolve());
-      await promise;
+      await admin?.close();
     },
   };
 }

@@ -103,22 +103,13 @@ export function codeOf(answer: TestAnswer): string {
 
 /** Another admin port of the stack's gateway, with another clock. Close it. */
 export async function adminPortOf({ gateway, config }: Stack, clock: Clock, admin: object = consoleOptions) {
-  const source = {
-    metrics: gateway.metrics,
-    checks: () => gateway.checks(),
-    records: gateway.desk.answer.bind(gateway.desk),
-  };
   const log: Record<string, unknown>[] = [];
   const logger = pino({ level: 'debug' }, { write: (line: string) => void log.push(JSON.parse(line)) });
-  const { server, port } = await openAdminPort(
+  const { port, close } = await openAdminPort(
     parsedConfig({ ...config, admin: { ...consoleOptions, ...admin } }),
-    source,
+    gateway,
     { clock, logger },
   );
-  const close = () => {
-    server.closeAllConnections();
-    return new Promise((resolve) => server.close(resolve));
-  };
   return { url: `http://127.0.0.1:${port}`, port, log, close };
 }
 

@@ -41,26 +41,16 @@ export async function openGateway(input: ConfigInput, clock: Clock = systemClock
   const tools = { clock, logger: pino({ level: 'debug', serializers }, sink) };
   const gateway = await Gateway.open(config, tools);
   const port = await listen(gateway.server, '127.0.0.1', 0);
-  const source = {
-    metrics: gateway.metrics,
-    checks: () => gateway.checks(),
-    records: gateway.desk.answer.bind(gateway.desk),
-  };
-  const { server: admin, port: adminPort } = await openAdminPort(
-    { ...config, admin: { ...config.admin, port: 0 } },
-    source,
-    tools,
-  );
+  const admin = await openAdminPort({ ...config, admin: { ...config.admin, port: 0 } }, gateway, tools);
   const shutdown = async () => {
     await gateway.shutdown();
-    admin.closeAllConnections();
-    await new Promise((resolve) => admin.close(resolve));
+    await admin.close();
   };
   return {
     gateway,
     port,
     url: `${config.listen.tls ? 'https' : 'http'}://127.0.0.1:${port}`,
-    adminUrl: `http://127.0.0.1:${adminPort}`,
+    adminUrl: `http://127.0.0.1:${admin.port}`,
     log,
     shutdown,
   };
