@@ -1,4 +1,4 @@
-import type * as z from 'zod';
+import * as z from 'zod';
 import { LOG_EVENTS } from './log-events.ts';
 
 const TABLE = /(?<=<!-- npm run generate writes this table -->\n).*?(?=\n<!-- end of the table -->)/s;
@@ -6,29 +6,20 @@ const TABLE = /(?<=<!-- npm run generate writes this table -->\n).*?(?=\n<!-- en
 /** A row for each message: its levels, its fields and what it means. */
 function logTable(): string {
   const rows = LOG_EVENTS.map(({ msg, levels, meaning, fields }) => {
-    const names = Object.entries(fields as z.ZodRawShape).map(
-      ([name, field]) => `\`${name}\`${(field as z.ZodType).isOptional() ? '?' : ''}`,
-    );
+    const names = Object.keys(fields).map((name) => `\`${name}\`${fields[name]?.isOptional() ? '?' : ''}`);
     return `| ${msg} | ${levels.join(', ')} | ${names.join(', ')} | ${meaning} |`;
   });
   const described = new Map<string, string>();
   for (const { fields } of LOG_EVENTS)
-    for (const [name, field] of Object.entries(fields as Record<string, z.ZodType>)) {
-      const inner = field.isOptional() ? (field as z.ZodOptional<z.ZodType>).unwrap() : field;
+    for (const [name, field] of Object.entries(fields)) {
+      const inner = field instanceof z.ZodOptional ? (field.unwrap() as z.ZodType) : field;
       const text = field.description ?? inner.description;
       if (text === undefined) throw new Error(`the field ${name} has no description`);
       if (!described.has(name)) described.set(name, text);
     }
   const list = [...described].map(([name, text]) => `| \`${name}\` | ${text} |`);
-  return [
-    '| message (`msg`) | level | fields | meaning |',
-    '|---|---|---|---|',
-    ...rows,
-    '',
-    '| field | meaning |',
-    '|---|---|',
-    ...list,
-  ].join('\n');
+  const heads = ['| message (`msg`) | level | fields | meaning |', '|---|---|---|---|'];
+  return [...heads, ...rows, '', '| field | meaning |', '|---|---|', ...list].join('\n');
 }
 
 /** The runbook with the table of messages and fields. */
