@@ -4,6 +4,7 @@ import { setImmediate } from 'node:timers/promises';
 import { Redis } from 'ioredis';
 import { describe, expect, it } from 'vitest';
 import { StoreUnavailable } from '../../src/store/contract.ts';
+import { createClient } from '../../src/store/redis/client.ts';
 import { openStore, type StoreTimes } from '../support/open-store.ts';
 import { type RedisServer, startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
@@ -270,5 +271,16 @@ describe('the check says why redis cannot be used', () => {
     await server.admin.config('SET', 'requirepass', 'changed');
     await server.admin.call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
     await until(async () => (await detailOf(redis)).startsWith('redis: not connected: NOAUTH'));
+  });
+
+  it('each time, that no network leads to', async () => {
+    // The system refuses a connection to all machines at once.
+    const client = createClient({ url: 'redis://255.255.255.255:6379' }, TIMEOUT_MS);
+    const reasons: string[] = [];
+    client.on('error', ({ message }) => reasons.push(message));
+    client.connect().catch(() => {});
+    await until(async () => reasons.length > 2);
+    client.disconnect();
+    for (const reason of reasons) expect(reason).toMatch(/^connect E\w+ 255\.255\.255\.255:6379/);
   });
 });

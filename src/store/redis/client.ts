@@ -124,6 +124,10 @@ class Connector extends AbstractConnector {
     const { host, port, tls: secure } = this.#options;
     const to = { host: host as string, port: port as number };
     this.stream = prepared(secure ? tls.connect({ ...to, ...secure }) : net.connect(to));
+    // The system may refuse at once, such as while there is no route. ioredis listens only after that, and reports this one.
+    this.stream.once('error', (error) => {
+      this.firstError = error;
+    });
     return this.stream;
   }
 }
