@@ -83,7 +83,8 @@ export function storeContract(backend: Backend): void {
 
     it('lets an owner count as dead, and records expire, by its own clock', async () => {
       await using nodes = new Nodes(backend);
-      const [leaseMs, retentionMs, inDoubtRetentionMs] = [500, 1000, 2000];
+      // Long enough for five writes to a disk that is busy.
+      const [leaseMs, retentionMs, inDoubtRetentionMs] = [500, 1500, 3000];
       const store = await nodes.open({ leaseMs, retentionMs, inDoubtRetentionMs });
       const startedMs = performance.now();
       const owners = await Promise.all(stages.map((stage) => bring(store, stage)));
