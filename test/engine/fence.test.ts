@@ -42,7 +42,7 @@ describe('an owner that has not sent its request', () => {
 
   it('may not send after its process was paused for longer than the lease, and never again', async () => {
     await using rig = new Rig();
-    const leaseMs = 1500;
+    const leaseMs = 800;
     const store = await rig.faultyStore({ leaseMs });
     const { engine } = rig.engine(store, { leaseMs });
     const seen: boolean[] = [];
