@@ -76,11 +76,6 @@ test.each<[string, Middleware]>([
   expect(never).not.toHaveBeenCalled();
 });
 
-test('a refusal goes to answerRefusal', async () => {
-  const authorise: Middleware = (_req, _res, next) => next(problem('insufficient_scope', 'x'));
-  expect(await answerOf({ authorise })).toEqual([500, 'insufficient_scope']);
-});
-
 test('a request that no middleware answers gets an error', async () => {
   expect(await answerOf({})).toEqual([500, 'no middleware has answered']);
 });

@@ -270,7 +270,7 @@ const ROWS: Row[] = [
     BOTH,
     [403, 'insufficient_scope', 'a key with scopes, an unclear request'],
     (endpoint) => ask(endpoint, main, { headers: { ...RESTRICTED, ...OVERRIDE } }),
-    { authenticate: `${REALM}, error="insufficient_scope"` },
+    { authenticate: `${REALM}, error="insufficient_scope"`, detail: /header/ },
   ),
   row(BOTH, [404, 'not_declared', 'a header may override the method'], (endpoint) =>
     ask(endpoint, strict, { headers: OVERRIDE }),
