@@ -3,7 +3,7 @@ import { expect, it } from 'vitest';
 import { eachRowInTurn } from '../support/each-row.ts';
 import { legacyBackend, RESET } from '../support/legacy-backend.ts';
 import { payoutBody } from '../support/payout.ts';
-import { inFrontOf } from '../support/stack.ts';
+import { stackForTest } from '../support/stack.ts';
 import { ALPHA, chunk, codeOf, HANDSHAKE, head, LAST_CHUNK, request, Wire } from '../support/wire.ts';
 
 const PAYOUT = JSON.stringify(payoutBody(5));
@@ -19,36 +19,34 @@ const handshakes = ['GET', 'POST'].flatMap((method) => [
 
 it('a payout by any method, and in the body of a handshake, is executed once for its key', async () => {
   const { url, executions } = await legacyBackend();
-  await inFrontOf(url, async ({ port }) => {
-    await eachRowInTurn([...rows, ...handshakes], JSON.stringify, async (row) => {
-      const { method, chunked = false, handshake = false } = { chunked: false, handshake: false, ...row };
-      const key = JSON.stringify(row).replaceAll(/\W/g, '-');
-      const send = async (...more: string[]) => {
-        const fields = [ALPHA, 'Content-Type: application/json', `x-service-idempotency: ${key}`, ...more];
-        if (handshake) fields.push(...HANDSHAKE);
-        const line = `${method} /v1/index.php`;
-        const wire = await Wire.open(port);
-        wire.write(
-          chunked
-            ? head(line, ...fields, 'Transfer-Encoding: chunked') + chunk(PAYOUT) + LAST_CHUNK
-            : request(line, fields, PAYOUT),
-        );
-        const answer = await wire.answer();
-        return `${answer.status} ${codeOf(answer)}`;
-      };
-      const lost = Object.entries(RESET).map(([name, value]) => `${name}: ${value}`);
-      expect([await send(...lost), await send()]).toEqual(['502 outcome_unknown', '409 outcome_unknown']);
-      const own = executions.filter((execution) => execution.key === key);
-      expect(own).toMatchObject([{ method, bytes: PAYOUT.length }]);
-    });
+  const { port } = await stackForTest({ upstream: { url } });
+  await eachRowInTurn([...rows, ...handshakes], JSON.stringify, async (row) => {
+    const { method, chunked = false, handshake = false } = { chunked: false, handshake: false, ...row };
+    const key = JSON.stringify(row).replaceAll(/\W/g, '-');
+    const send = async (...more: string[]) => {
+      const fields = [ALPHA, 'Content-Type: application/json', `x-service-idempotency: ${key}`, ...more];
+      if (handshake) fields.push(...HANDSHAKE);
+      const line = `${method} /v1/index.php`;
+      const wire = await Wire.open(port);
+      wire.write(
+        chunked
+          ? head(line, ...fields, 'Transfer-Encoding: chunked') + chunk(PAYOUT) + LAST_CHUNK
+          : request(line, fields, PAYOUT),
+      );
+      const answer = await wire.answer();
+      return `${answer.status} ${codeOf(answer)}`;
+    };
+    const lost = Object.entries(RESET).map(([name, value]) => `${name}: ${value}`);
+    expect([await send(...lost), await send()]).toEqual(['502 outcome_unknown', '409 outcome_unknown']);
+    const own = executions.filter((execution) => execution.key === key);
+    expect(own).toMatchObject([{ method, bytes: PAYOUT.length }]);
   });
 });
 
 it('another method without a body or a key is passed on', async () => {
   const { url, executions } = await legacyBackend();
-  await inFrontOf(url, async ({ port }) => {
-    const wire = (await Wire.open(port)).write(head('GET /v1/index.php', ALPHA));
-    expect((await wire.answer()).status).toBe(201);
-    expect(executions).toHaveLength(1);
-  });
+  const { port } = await stackForTest({ upstream: { url } });
+  const wire = (await Wire.open(port)).write(head('GET /v1/index.php', ALPHA));
+  expect((await wire.answer()).status).toBe(201);
+  expect(executions).toHaveLength(1);
 });

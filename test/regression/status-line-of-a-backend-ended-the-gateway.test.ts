@@ -2,7 +2,7 @@
 import { expect, test } from 'vitest';
 import { rawBackend } from '../support/backend.ts';
 import { eachRowInTurn } from '../support/each-row.ts';
-import { inFrontOf } from '../support/stack.ts';
+import { stackForTest } from '../support/stack.ts';
 import { ALPHA, head, Wire } from '../support/wire.ts';
 
 const OK = '\r\nContent-Length: 2\r\n\r\nok';
@@ -20,17 +20,16 @@ const rows = [
 test('a passed-through request is answered, whatever the status line of the backend is', async () => {
   let says = '';
   const url = await rawBackend((socket) => void socket.on('data', () => socket.write(says, 'latin1')));
-  await inFrontOf(url, ({ port }) =>
-    eachRowInTurn(
-      rows,
-      ({ said }) => said,
-      async ({ said, status, body }) => {
-        says = said;
-        const wire = (await Wire.open(port)).write(head('GET /v3/echo', ALPHA));
-        const answer = await wire.answer();
-        expect(answer.status).toBe(status);
-        expect(answer.body.toString()).toMatch(body);
-      },
-    ),
+  const { port } = await stackForTest({ upstream: { url } });
+  await eachRowInTurn(
+    rows,
+    ({ said }) => said,
+    async ({ said, status, body }) => {
+      says = said;
+      const wire = (await Wire.open(port)).write(head('GET /v3/echo', ALPHA));
+      const answer = await wire.answer();
+      expect(answer.status).toBe(status);
+      expect(answer.body.toString()).toMatch(body);
+    },
   );
 });

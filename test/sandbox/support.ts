@@ -2,23 +2,18 @@ import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { onTestFinished } from 'vitest';
 import type { Transaction } from '../../src/sandbox/ledger.ts';
-import { createSandbox, type Sandbox, type SandboxOptions } from '../../src/sandbox/sandbox.ts';
+import type { Sandbox } from '../../src/sandbox/sandbox.ts';
 import { send, type TestAnswer, type TestRequest } from '../support/client.ts';
 import { FAST_START, newFolder } from '../support/command.ts';
 import { MAIN, track } from '../support/spawn.ts';
+
+export { sandboxForTest as openSandbox } from '../support/stack.ts';
+
 import { ALPHA as BEARER, head, Wire } from '../support/wire.ts';
 
 export const ALPHA = { authorization: 'Bearer sk_sandbox_alpha' };
 export const BRAVO = { authorization: 'Bearer sk_sandbox_bravo' };
-
-/** A sandbox on a free port. It is closed when the test ends. */
-export async function openSandbox(options: SandboxOptions = {}): Promise<Sandbox> {
-  const sandbox = await createSandbox({ port: 0, ...options });
-  onTestFinished(() => sandbox.close());
-  return sandbox;
-}
 
 export const ledgerFile = (): string => join(newFolder(), 'ledger.db');
 

@@ -103,18 +103,11 @@ export async function gatewayForTest(...how: Parameters<typeof openGateway>): Pr
   return gateway;
 }
 
-/** A gateway in front of a backend other than the sandbox, while `use` runs. */
-export async function inFrontOf<T>(
-  url: string,
-  use: (behind: Stack) => Promise<T>,
-  times: { connectTimeoutMs?: number; responseTimeoutMs?: number } = { connectTimeoutMs: 5000 },
-): Promise<T> {
-  const behind = await openStack({ upstream: { url, ...times } });
-  try {
-    return await use(behind);
-  } finally {
-    await behind.close();
-  }
+/** A sandbox that is closed after the test. */
+export async function sandboxForTest(options: SandboxOptions = {}): Promise<Sandbox> {
+  const sandbox = await createSandbox({ port: 0, ...options });
+  onTestFinished(() => sandbox.close());
+  return sandbox;
 }
 
 /** Resolves when no request counts as in flight any more. */

@@ -1,15 +1,15 @@
 import { spawnSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { expect, it, onTestFinished } from 'vitest';
+import { expect, it } from 'vitest';
 import { stringify } from 'yaml';
 import { NODE_FLAGS } from '../../../scripts/node-flags.ts';
-import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import { withdraw } from '../../support/client.ts';
 import { run } from '../../support/command.ts';
 import { parsedConfig, shutdownWithinMs, temporaryFolder, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { MAIN, spawnGateway } from '../../support/spawn.ts';
+import { sandboxForTest } from '../../support/stack.ts';
 import { begin } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
 
@@ -63,8 +63,7 @@ it('the unit is hardened', () => {
 it('the unit starts a gateway in which no signal opens a debugger', async () => {
   const [, options = ''] = /^Environment=.*"NODE_OPTIONS=([^"]*)"$/m.exec(UNIT) ?? [];
   expect(options).toContain(NODE_FLAGS.join(' '));
-  const sandbox = await createSandbox({ port: 0 });
-  onTestFinished(() => sandbox.close());
+  const sandbox = await sandboxForTest();
   const gateway = await spawnGateway(testConfig(temporaryFolder(), sandbox.url), { NODE_OPTIONS: options });
   let errors = '';
   gateway.child.stderr?.on('data', (chunk) => {
@@ -96,8 +95,7 @@ it('the unit gives the gateway more time to stop than it takes', () => {
 });
 
 it('systemd’s own program starts a gateway with the first connection to its socket', async () => {
-  const sandbox = await createSandbox({ port: 0 });
-  onTestFinished(() => sandbox.close());
+  const sandbox = await sandboxForTest();
   const file = join(temporaryFolder(), 'gateway.yaml');
   writeFileSync(file, stringify(testConfig(temporaryFolder(), sandbox.url)));
   const port = await freePort();

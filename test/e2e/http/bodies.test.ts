@@ -1,6 +1,6 @@
 import { randomBytes, randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, onTestFinished, test, vi } from 'vitest';
 import { send, withdraw } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { type LegacyBackend, openLegacyBackend, sha256 } from '../../support/legacy-backend.ts';
@@ -8,7 +8,7 @@ import { metric } from '../../support/metrics.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { openStack, type Stack, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, chunk, codeOf, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
@@ -214,67 +214,55 @@ describe('a body that does not arrive in time', () => {
 });
 
 test('a chunked body that turns out to be too large to be held takes nothing of limits.bufferedBytes while it is streamed', async () => {
-  const stack = await openStack({ limits: { bodyBytes: 60 * 1024, bufferedBytes: 64 * 1024 } });
-  try {
-    const wire = await Wire.open(stack.port);
-    const before = stack.sandbox.requests.total();
-    wire.write(head('POST /v1/index.php', ALPHA, CHUNKED));
-    for (let i = 0; i < 4; i++) wire.write(chunk('x'.repeat(20 * 1024)));
-    await until(() => stack.sandbox.requests.total() === before + 1);
-    expect(await metric(stack.adminUrl, 'oncegate_buffered_bytes')).toBe(0);
-    expect((await withdraw(stack.url, { key: randomUUID() })).status).toBe(201);
-    wire.socket.destroy();
-  } finally {
-    await stack.close();
-  }
+  const stack = await stackForTest({ limits: { bodyBytes: 60 * 1024, bufferedBytes: 64 * 1024 } });
+  const wire = await Wire.open(stack.port);
+  const before = stack.sandbox.requests.total();
+  wire.write(head('POST /v1/index.php', ALPHA, CHUNKED));
+  for (let i = 0; i < 4; i++) wire.write(chunk('x'.repeat(20 * 1024)));
+  await until(() => stack.sandbox.requests.total() === before + 1);
+  expect(await metric(stack.adminUrl, 'oncegate_buffered_bytes')).toBe(0);
+  expect((await withdraw(stack.url, { key: randomUUID() })).status).toBe(201);
+  wire.socket.destroy();
 });
 
 test('in a small container there is memory for one body that limits.bodyBytes permits', async () => {
   vi.spyOn(process, 'constrainedMemory').mockReturnValue(100_000);
-  const stack = await openStack({ limits: { bodyBytes: 60 * 1024 } });
-  try {
-    const wire = await Wire.open(stack.port);
-    wire.write(request('POST /v1/index.php', [ALPHA, newKey()], padded(60 * 1024)));
-    expect((await wire.answer()).status).toBe(201);
-  } finally {
-    vi.restoreAllMocks();
-    await stack.close();
-  }
+  onTestFinished(() => void vi.restoreAllMocks());
+  const stack = await stackForTest({ limits: { bodyBytes: 60 * 1024 } });
+  const wire = await Wire.open(stack.port);
+  wire.write(request('POST /v1/index.php', [ALPHA, newKey()], padded(60 * 1024)));
+  expect((await wire.answer()).status).toBe(201);
 });
 
 test('bodies beyond limits.bufferedBytes are refused, also if their merchants have left, and the memory is free again', async () => {
   const HELD = 40_000;
-  const stack = await openStack({ limits: { bodyBytes: 60 * 1024, bufferedBytes: 64 * 1024 } });
+  const stack = await stackForTest({ limits: { bodyBytes: 60 * 1024, bufferedBytes: 64 * 1024 } });
   const held = () => metric(stack.adminUrl, 'oncegate_buffered_bytes');
-  try {
-    const upload = async () => {
-      const wire = await Wire.open(stack.port);
-      const first = head('POST /v1/index.php', ALPHA, newKey(), 'Content-Length: 50000');
-      wire.write(`${first}${'x'.repeat(HELD)}`);
-      return wire;
-    };
-    const slow = await upload();
-    await until(async () => (await held()) === HELD);
-    const refused = await upload();
-    const answer = await refused.answer();
-    expect([answer.status, codeOf(answer)]).toEqual([503, 'overloaded']);
-    expect(answer.headers['retry-after']).toEqual(['1']);
-    await until(async () => (await held()) === HELD);
-    slow.socket.destroy();
-    await until(async () => (await held()) === 0);
-    // An execution whose merchant has left still has its body.
-    const key = randomUUID();
-    const leaving = new AbortController();
-    const { signal } = leaving;
-    const left = withdraw(stack.url, { key, fault: 'delay=60000', signal }).catch(() => 'left');
-    await until(() => stack.sandbox.requests.ofKey(key) === 1);
-    leaving.abort();
-    expect(await left).toBe('left');
-    expect(await held()).toBe(JSON.stringify(payoutBody()).length);
-    stack.sandbox.endDelays(key);
-    await until(async () => (await held()) === 0);
-    expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
-  } finally {
-    await stack.close();
-  }
+  const upload = async () => {
+    const wire = await Wire.open(stack.port);
+    const first = head('POST /v1/index.php', ALPHA, newKey(), 'Content-Length: 50000');
+    wire.write(`${first}${'x'.repeat(HELD)}`);
+    return wire;
+  };
+  const slow = await upload();
+  await until(async () => (await held()) === HELD);
+  const refused = await upload();
+  const answer = await refused.answer();
+  expect([answer.status, codeOf(answer)]).toEqual([503, 'overloaded']);
+  expect(answer.headers['retry-after']).toEqual(['1']);
+  await until(async () => (await held()) === HELD);
+  slow.socket.destroy();
+  await until(async () => (await held()) === 0);
+  // An execution whose merchant has left still has its body.
+  const key = randomUUID();
+  const leaving = new AbortController();
+  const { signal } = leaving;
+  const left = withdraw(stack.url, { key, fault: 'delay=60000', signal }).catch(() => 'left');
+  await until(() => stack.sandbox.requests.ofKey(key) === 1);
+  leaving.abort();
+  expect(await left).toBe('left');
+  expect(await held()).toBe(JSON.stringify(payoutBody()).length);
+  stack.sandbox.endDelays(key);
+  await until(async () => (await held()) === 0);
+  expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
 });

@@ -7,7 +7,7 @@ import { openBackend } from '../../support/backend.ts';
 import type { ConfigInput } from '../../support/config.ts';
 import { temporaryFolder, writeKeys } from '../../support/config.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { openStack, type Stack, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import {
   ALPHA,
@@ -110,20 +110,16 @@ describe('a request on a public path', () => {
     'does not get the gateway’s credentials under forward: %s',
     async (forward) => {
       const replaceWith = forward === 'replace' ? { replaceWith: 'Bearer of-the-gateway' } : {};
-      const other = await openStack({
+      const other = await stackForTest({
         auth: auth({ forward, ...replaceWith }),
         upstream: { url: backend.url },
         // A public path is declared, though by no operation.
         idempotency: { undeclared: 'refuse' },
       });
-      try {
-        expect(
-          (await ask(whole('POST /callbacks/first', ['Authorization: Bearer x'], ''), other)).status,
-        ).toBe(200);
-        expect(got.at(-1)?.headers).not.toHaveProperty('authorization');
-      } finally {
-        await other.close();
-      }
+      expect((await ask(whole('POST /callbacks/first', ['Authorization: Bearer x'], ''), other)).status).toBe(
+        200,
+      );
+      expect(got.at(-1)?.headers).not.toHaveProperty('authorization');
     },
   );
 
@@ -235,21 +231,17 @@ describe('a CORS preflight', () => {
 
 describe('a WebSocket', () => {
   it('on a public path needs no secret key, and no other handshake is public', async () => {
-    const sandboxed = await openStack({ auth: auth() });
-    try {
-      const ws = new WebSocket(`ws://127.0.0.1:${sandboxed.port}/v3/ws`, {
-        headers: { 'X-Merchant-Code': 'M-ALPHA' },
-      });
-      await once(ws, 'open');
-      ws.send('hello');
-      expect(String((await once(ws, 'message'))[0])).toBe('hello');
-      expect(sandboxed.handshakes.map(({ headers }) => headers['x-merchant-code'])).toEqual([undefined]);
-      ws.close();
-      await once(ws, 'close');
-      for (const path of ['/v3/WS', '/v3/ws/', '/v3/wss'])
-        expect((await ask(head(`GET ${path}`, ...HANDSHAKE), sandboxed)).status, path).toBe(401);
-    } finally {
-      await sandboxed.close();
-    }
+    const sandboxed = await stackForTest({ auth: auth() });
+    const ws = new WebSocket(`ws://127.0.0.1:${sandboxed.port}/v3/ws`, {
+      headers: { 'X-Merchant-Code': 'M-ALPHA' },
+    });
+    await once(ws, 'open');
+    ws.send('hello');
+    expect(String((await once(ws, 'message'))[0])).toBe('hello');
+    expect(sandboxed.handshakes.map(({ headers }) => headers['x-merchant-code'])).toEqual([undefined]);
+    ws.close();
+    await once(ws, 'close');
+    for (const path of ['/v3/WS', '/v3/ws/', '/v3/wss'])
+      expect((await ask(head(`GET ${path}`, ...HANDSHAKE), sandboxed)).status, path).toBe(401);
   });
 });

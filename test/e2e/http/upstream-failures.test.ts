@@ -3,7 +3,6 @@ import { createServer, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
-import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import {
   NOT_LISTENING,
   type OpenBackend,
@@ -15,7 +14,7 @@ import { withdraw } from '../../support/client.ts';
 import { freePort } from '../../support/free-port.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { inFrontOf, openStack, type Stack } from '../../support/stack.ts';
+import { openStack, type Stack, sandboxForTest, stackForTest } from '../../support/stack.ts';
 import { ALPHA, codeOf, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
 
 const RESPONSE_TIMEOUT_MS = 1000;
@@ -74,35 +73,28 @@ describe('a backend that no byte can reach', () => {
   ];
 
   test.each(unreachable)('%s: 502 upstream_unreachable, and the key is free', async (_what, open) => {
-    await inFrontOf(
-      await open(),
-      async (behind) => {
-        const key = randomUUID();
-        const [refused] = await Promise.all([
-          withdraw(behind.url, { key }),
-          expectInEachWay(behind, 502, 'upstream_unreachable'),
-        ]);
-        expectProblem(refused, { status: 502, code: 'upstream_unreachable' });
-        const record = { kind: 'show', scope: recordIdOf('gateway', 'M-ALPHA', key) } as const;
-        expect((await behind.gateway.desk.answer(record)).kind).not.toBe('found');
-      },
-      { connectTimeoutMs: 300 },
-    );
+    const behind = await stackForTest({ upstream: { url: await open(), connectTimeoutMs: 300 } });
+    const key = randomUUID();
+    const [refused] = await Promise.all([
+      withdraw(behind.url, { key }),
+      expectInEachWay(behind, 502, 'upstream_unreachable'),
+    ]);
+    expectProblem(refused, { status: 502, code: 'upstream_unreachable' });
+    const record = { kind: 'show', scope: recordIdOf('gateway', 'M-ALPHA', key) } as const;
+    expect((await behind.gateway.desk.answer(record)).kind).not.toBe('found');
   });
 
   test('is used at once when it comes up', async () => {
     const port = await freePort();
-    await inFrontOf(`http://127.0.0.1:${port}`, async (behind) => {
-      const key = randomUUID();
-      await expectInEachWay(behind, 502, 'upstream_unreachable');
-      expect((await withdraw(behind.url, { key })).status).toBe(502);
-      const late = await createSandbox({ port });
-      onTestFinished(() => late.close());
-      const paid = await withdraw(behind.url, { key });
-      expect([paid.status, paid.headers['idempotent-replayed']]).toEqual([201, undefined]);
-      expect((await withdraw(behind.url, { key })).headers['idempotent-replayed']).toBe('true');
-      expect(late.requests.ofKey(key)).toBe(1);
-    });
+    const behind = await stackForTest({ upstream: { url: `http://127.0.0.1:${port}` } });
+    const key = randomUUID();
+    await expectInEachWay(behind, 502, 'upstream_unreachable');
+    expect((await withdraw(behind.url, { key })).status).toBe(502);
+    const late = await sandboxForTest({ port });
+    const paid = await withdraw(behind.url, { key });
+    expect([paid.status, paid.headers['idempotent-replayed']]).toEqual([201, undefined]);
+    expect((await withdraw(behind.url, { key })).headers['idempotent-replayed']).toBe('true');
+    expect(late.requests.ofKey(key)).toBe(1);
   });
 });
 

@@ -5,7 +5,7 @@ import { eachRowInTurn } from '../../support/each-row.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { payoutBytes, type RawAnswer, rawExchange } from '../../support/raw.ts';
-import { inFrontOf, openStack } from '../../support/stack.ts';
+import { openStack, stackForTest } from '../../support/stack.ts';
 import { ALPHA, BRAVO, request, Wire } from '../../support/wire.ts';
 import { linesOf } from './answers.ts';
 
@@ -16,10 +16,11 @@ const stack = await openStack();
 afterAll(() => stack.close());
 
 /** A payout with exactly these header lines, one byte for each character. */
-async function pay(...lines: string[]): Promise<RawAnswer> {
-  const [answer] = await rawExchange(stack.port, payoutBytes({ lines }));
+async function payOn(port: number, ...lines: string[]): Promise<RawAnswer> {
+  const [answer] = await rawExchange(port, payoutBytes({ lines }));
   return answer ?? expect.fail('no answer');
 }
+const pay = (...lines: string[]) => payOn(stack.port, ...lines);
 
 it('every spelling of a key finds the payout', async () => {
   const spellings: [string, (key: string) => string[]][] = [
@@ -91,46 +92,34 @@ it('the first configured header that is present decides, and another one is forw
     received.push(req.rawHeaders);
     res.writeHead(201).end('ok');
   });
-  await inFrontOf(backend, async ({ port, log }) => {
-    const payWith = async (key: string, other: string) => {
-      const lines = [...other.split('|').map((value) => `${DRAFT}: ${value}`), `${OURS}: ${key}`];
-      const [answer] = await rawExchange(port, payoutBytes({ lines }));
-      return answer ?? expect.fail('no answer');
-    };
-    for (const other of others) {
-      const key = randomUUID();
-      expect((await payWith(key, other)).status).toBe(201);
-      // A browser makes a new one for each attempt.
-      expect((await payWith(key, randomUUID())).headers['idempotent-replayed']).toBe('true');
-      const rawHeaders = received.at(-1) ?? [];
-      expect(linesOf(rawHeaders, 'idempotency-key')).toEqual(other.split('|'));
-      expect(linesOf(rawHeaders, OURS)).toEqual([key]);
-    }
-    expect(received).toHaveLength(others.length);
-    const named = log.filter(({ ignoredKeyHeaders }) => ignoredKeyHeaders === 'idempotency-key');
-    expect(named).toHaveLength(2 * others.length);
-  });
+  const { port, log } = await stackForTest({ upstream: { url: backend } });
+  const payWith = (key: string, other: string) =>
+    payOn(port, ...other.split('|').map((value) => `${DRAFT}: ${value}`), `${OURS}: ${key}`);
+  for (const other of others) {
+    const key = randomUUID();
+    expect((await payWith(key, other)).status).toBe(201);
+    // A browser makes a new one for each attempt.
+    expect((await payWith(key, randomUUID())).headers['idempotent-replayed']).toBe('true');
+    const rawHeaders = received.at(-1) ?? [];
+    expect(linesOf(rawHeaders, 'idempotency-key')).toEqual(other.split('|'));
+    expect(linesOf(rawHeaders, OURS)).toEqual([key]);
+  }
+  expect(received).toHaveLength(others.length);
+  const named = log.filter(({ ignoredKeyHeaders }) => ignoredKeyHeaders === 'idempotency-key');
+  expect(named).toHaveLength(2 * others.length);
 });
 
 it('a key in doubt is not sent again with another key beside it, which the backend may read', async () => {
   const match = { method: 'POST', path: '/v1/index.php' };
-  const retrying = await openStack({
+  const retrying = await stackForTest({
     operations: [{ name: 'pay', match, idempotency: { inDoubt: 'retry' } }],
   });
   const key = randomUUID();
-  const attempt = async (...more: string[]) => {
-    const lines = [`${OURS}: ${key}`, ...more];
-    const [answer] = await rawExchange(retrying.port, payoutBytes({ lines }));
-    return answer ?? expect.fail('no answer');
-  };
-  try {
-    expect((await attempt('X-Sandbox-Fault: refuse')).status).toBe(502);
-    expectProblem(await attempt(`${DRAFT}: other`), { status: 409, code: 'outcome_unknown' });
-    expect(retrying.sandbox.requests.ofKey(key)).toBe(1);
-    expect((await attempt()).status).toBe(201);
-  } finally {
-    await retrying.close();
-  }
+  const attempt = (...more: string[]) => payOn(retrying.port, `${OURS}: ${key}`, ...more);
+  expect((await attempt('X-Sandbox-Fault: refuse')).status).toBe(502);
+  expectProblem(await attempt(`${DRAFT}: other`), { status: 409, code: 'outcome_unknown' });
+  expect(retrying.sandbox.requests.ofKey(key)).toBe(1);
+  expect((await attempt()).status).toBe(201);
 });
 
 /** A request with a key of a merchant. */

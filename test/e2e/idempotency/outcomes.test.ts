@@ -6,7 +6,7 @@ import { isReplay, send, type TestAnswer, withdraw } from '../../support/client.
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { openStack, type Stack, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { endToEndLines } from './answers.ts';
 import { beginToRead } from './reading.ts';
@@ -129,22 +129,17 @@ it('another gateway behind this one says in its own answers what became of the r
   // Both statuses alone would say the opposite.
   const operations = [{ name: 'any', match, idempotency: { release: [401, 429, 502], unknown: [413] } }];
   const limits = { bodyBytes: JSON.stringify(payoutBody()).length };
-  const behind = await openStack({ upstream: { responseTimeoutMs: 1500 }, limits });
-  const front = await openStack({ upstream: { url: behind.url }, operations });
-  try {
-    const doubtful = randomUUID();
-    const first = await withdraw(front.url, { key: doubtful, fault: 'execute-then-reset' });
-    expectProblem(first, { status: 502, code: 'outcome_unknown' });
-    expectProblem(await withdraw(front.url, { key: doubtful }), inDoubt);
-    const free = randomUUID();
-    const refused = await withdraw(front.url, { key: free, amount: 1000 });
-    expectProblem(refused, { status: 413, code: 'body_too_large' });
-    expect((await withdraw(front.url, { key: free })).status).toBe(201);
-    expect([doubtful, free].map((key) => behind.sandbox.requests.ofKey(key))).toEqual([1, 1]);
-  } finally {
-    await front.close();
-    await behind.close();
-  }
+  const behind = await stackForTest({ upstream: { responseTimeoutMs: 1500 }, limits });
+  const front = await stackForTest({ upstream: { url: behind.url }, operations });
+  const doubtful = randomUUID();
+  const first = await withdraw(front.url, { key: doubtful, fault: 'execute-then-reset' });
+  expectProblem(first, { status: 502, code: 'outcome_unknown' });
+  expectProblem(await withdraw(front.url, { key: doubtful }), inDoubt);
+  const free = randomUUID();
+  const refused = await withdraw(front.url, { key: free, amount: 1000 });
+  expectProblem(refused, { status: 413, code: 'body_too_large' });
+  expect((await withdraw(front.url, { key: free })).status).toBe(201);
+  expect([doubtful, free].map((key) => behind.sandbox.requests.ofKey(key))).toEqual([1, 1]);
 });
 
 describe('an operation with configured statuses', () => {

@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { isReplay, type TestAnswer, withdraw } from '../../support/client.ts';
@@ -9,7 +9,7 @@ import { executionOf } from '../../support/execution.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { spawnGateway } from '../../support/spawn.ts';
-import { gatewayForTest, openGateway, type TestGateway } from '../../support/stack.ts';
+import { gatewayForTest, openGateway, sandboxForTest, type TestGateway } from '../../support/stack.ts';
 import { type StoreKind, storeSections } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { pause } from '../process/gateways.ts';
@@ -189,8 +189,7 @@ describe.concurrent('a gateway that is paused while a request queues', () => {
 it('a gateway looks up what a killed gateway had sent, by the pass after its start', async () => {
   // Its own time limit must not end the request before it is killed.
   const slow = { ...lookingUp({ releaseAfterMs: 20_000 }), upstream: { responseTimeoutMs: 20_000 } };
-  const sandbox = await createSandbox({ port: 0, lookupToken: LOOKUP_TOKEN });
-  onTestFinished(() => sandbox.close());
+  const sandbox = await sandboxForTest({ lookupToken: LOOKUP_TOKEN });
   const config = testConfig(newFolder(), sandbox.url, slow);
   const key = randomUUID();
   const doomed = await spawnGateway(config, FAST_START, newFolder());

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
-import { afterAll, describe, expect, it, onTestFinished } from 'vitest';
-import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
+import { afterAll, describe, expect, it } from 'vitest';
+import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { BEARER, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { FAST_START } from '../../support/command.ts';
 import { temporaryFolder, testConfig } from '../../support/config.ts';
@@ -9,7 +9,7 @@ import { eachRowInTurn } from '../../support/each-row.ts';
 import { idle } from '../../support/metrics.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { spawnGateway } from '../../support/spawn.ts';
-import { openStack } from '../../support/stack.ts';
+import { openStack, sandboxForTest } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 
@@ -192,8 +192,7 @@ async function oddRequests(url: string, keys: string[]): Promise<number> {
 }
 
 it('standard output has one line of JSON for each request, and nothing secret that a merchant sent', async () => {
-  const sandbox = await createSandbox({ port: 0 });
-  onTestFinished(() => sandbox.close());
+  const sandbox = await sandboxForTest();
   const redis = await startRedis();
   const config = testConfig(temporaryFolder(), sandbox.url, {
     ...onRedis(redis, 1000),

@@ -8,7 +8,6 @@ import type { RecordView } from '../../../src/doubts/records.ts';
 import type { Store } from '../../../src/ledger/ledger.ts';
 import { openLedger } from '../../../src/ledger/open-store.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
-import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import type { AuditRecord, Execution } from '../../../src/store/contract.ts';
 import { Names } from '../../../src/store/redis/commands.ts';
 import { withdraw } from '../../support/client.ts';
@@ -19,6 +18,7 @@ import { isStopped } from '../../support/process-life.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../../support/requests.ts';
 import { MAIN, spawnGateway, track } from '../../support/spawn.ts';
+import { sandboxForTest } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 
@@ -91,8 +91,7 @@ async function stoppedBeforeLine(line: number, args: string[]) {
 }
 
 it('the commands of the runbook resolve every key as the books have it', async () => {
-  const sandbox = await createSandbox({ port: 0 });
-  onTestFinished(() => sandbox.close());
+  const sandbox = await sandboxForTest();
   const input = testConfig(newFolder(), sandbox.url, { lock: { leaseMs: 2000 } });
   const folder = newFolder();
   const dying = await spawnGateway(input, FAST_START, folder);
