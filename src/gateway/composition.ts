@@ -24,7 +24,7 @@ import { DoubtGauges } from './doubt-gauges.ts';
 import { backendHeaders } from './forward.ts';
 import { createHttpServer, refuseOnSocket } from './http-server.ts';
 import { type GatewayTools, openResources, type Resources } from './resources.ts';
-import { sessionOpener, Upgrades } from './upgrades.ts';
+import { Upgrades } from './upgrades.ts';
 
 /** The parts that `Gateway` needs for readiness and shutdown. {@link openParts} makes them. */
 export interface Parts extends Omit<Resources, 'observer' | 'listenerTls' | 'probeExecutor' | 'storeId'> {
@@ -91,7 +91,7 @@ export async function openParts(config: Config, tools: GatewayTools): Promise<Pa
     refuseUpgrade: refuseOnSocket,
   });
   const authenticator = new Authenticator(keys, config.auth, clock);
-  const upgrades = new Upgrades(passthrough, sessionOpener(authenticator, keys, clock));
+  const upgrades = new Upgrades(passthrough, authenticator, keys, clock);
 
   // The path of a request, and the server that requests arrive at.
   const trust = trustOf(config.listen.trustedProxies);

@@ -18,12 +18,15 @@ export class Upgrades {
   /** The socket of each handshake, and the bytes that followed its head. */
   readonly #handshakes = new WeakMap<IncomingMessage, { socket: Socket; head: Buffer }>();
   readonly #open = new Set<Socket>();
-  readonly #openSession: (req: IncomingMessage, end: () => void) => () => void;
+  readonly #authenticator: Authenticator;
+  readonly #keys: KeySource;
+  readonly #sessions: OpenSessions;
 
-  /** @param openSession calls `end` when the request's secret key is revoked. The function that it returns stops that. */
-  constructor(passthrough: Passthrough, openSession: (req: IncomingMessage, end: () => void) => () => void) {
+  constructor(passthrough: Passthrough, authenticator: Authenticator, keys: KeySource, clock: Clock) {
     this.#passthrough = passthrough;
-    this.#openSession = openSession;
+    this.#authenticator = authenticator;
+    this.#keys = keys;
+    this.#sessions = new OpenSessions(keys, clock);
   }
 
   /** Passes a handshake through the middleware. */
@@ -55,10 +58,11 @@ export class Upgrades {
     socket.once('close', () => this.#open.delete(socket));
     // A merchant who does not close its side would keep the connection open for ever.
     socket.once('finish', () => endSoon(socket));
-    socket.once(
-      'close',
-      this.#openSession(req, () => socket.destroy()),
-    );
+    // On a public path there is no secret key.
+    if (context.merchant) {
+      const endSession = this.#openSession(req, () => socket.destroy());
+      socket.once('close', endSession);
+    }
     if (!socket.destroyed) this.#passthrough.upgrade(req, socket, head);
     return true;
   }
@@ -67,20 +71,14 @@ export class Upgrades {
   end(): void {
     for (const socket of this.#open) socket.destroy();
   }
-}
 
-/** Returns a function that registers an upgraded connection: `end` is called when its secret key is revoked. */
-export function sessionOpener(authenticator: Authenticator, keys: KeySource, clock: Clock) {
-  const sessions = new OpenSessions(keys, clock);
-  return (req: IncomingMessage, end: () => void): (() => void) => {
-    // A public path: there is no secret key.
-    if (!contextOf(req).merchant) return () => {};
-    const { rawHeaders } = req;
-    const authentication = authenticator.authenticate(rawHeaders);
+  /** Calls `end` when the request's secret key is revoked. The function that it returns stops that. */
+  #openSession({ rawHeaders }: IncomingMessage, end: () => void): () => void {
+    const authentication = this.#authenticator.authenticate(rawHeaders);
     // A source without a list does not keep secret keys. The request has this one, and only its use renews it.
-    const renew = keys.ask && (() => void authenticator.authenticate(rawHeaders));
-    if (authentication.kind === 'merchant') return sessions.add(authentication.key, end, renew);
+    const renew = this.#keys.ask && (() => void this.#authenticator.authenticate(rawHeaders));
+    if (authentication.kind === 'merchant') return this.#sessions.add(authentication.key, end, renew);
     end();
     return () => {};
-  };
+  }
 }
