@@ -2,7 +2,7 @@ import express, { type ErrorRequestHandler, type Express, type Request } from 'e
 import type { Overview } from '../console/contract.ts';
 import type { AskRecords } from '../doubts/records.ts';
 import type { Clock } from '../lib/clock.ts';
-import { METRICS_MEDIA_TYPES, type MetricsFormat } from '../telemetry/metrics-format.ts';
+import type { MetricsFormat } from '../telemetry/metrics.ts';
 import { type ConsoleObserver, consoleRoutes } from './console/console.ts';
 import { linksPage, securityHeaders } from './headers.ts';
 import type { AdminOptions } from './options.ts';
@@ -58,41 +58,25 @@ export function createAdmin(source: AdminSource, tools: AdminTools): Express {
   const app = express();
   app.disable('x-powered-by').disable('etag');
   app.use(securityHeaders);
-  app
-    .route('/')
-    .get((_req, res) => {
-      if (hasConsole) res.set('Cache-Control', 'no-store').redirect(302, '/console/');
-      else
-        res
-          .type('html')
-          .set('Cache-Control', 'no-store')
-          .send(linksPage(token !== undefined));
-    })
-    .all(allowOnly('GET, HEAD'));
-  app
-    .route('/healthz')
-    .get((_req, res) => {
-      res.json({ status: 'ok' });
-    })
-    .all(allowOnly('GET, HEAD'));
-  app
-    .route('/readyz')
-    .get(async (_req, res) => {
-      const checks = await source.checks();
-      const ready = checks.every((check) => check.ok);
-      res.status(ready ? 200 : 503).json({ status: ready ? 'ready' : 'not ready', checks });
-    })
-    .all(allowOnly('GET, HEAD'));
-  app
-    .route('/metrics')
-    .get(checkToken('/metrics', mayScrape), async (req, res) => {
-      const format = formatFor(req);
-      res
-        .set('Vary', 'Accept')
-        .type(METRICS_MEDIA_TYPES[format])
-        .send(await source.metrics(format));
-    })
-    .all(allowOnly('GET, HEAD'));
+  app.get('/', (_req, res) => {
+    res.set('Cache-Control', 'no-store');
+    if (hasConsole) res.redirect(302, '/console/');
+    else res.type('html').send(linksPage(token !== undefined));
+  });
+  app.get('/healthz', (_req, res) => {
+    res.json({ status: 'ok' });
+  });
+  app.get('/readyz', async (_req, res) => {
+    const checks = await source.checks();
+    const ready = checks.every((check) => check.ok);
+    res.status(ready ? 200 : 503).json({ status: ready ? 'ready' : 'not ready', checks });
+  });
+  app.get('/metrics', checkToken('/metrics', mayScrape), async (req, res) => {
+    const format = formatFor(req);
+    const text = await source.metrics(format);
+    res.set('Vary', 'Accept').type(MEDIA_TYPES[format]).send(text);
+  });
+  app.all(['/', '/healthz', '/readyz', '/metrics'], allowOnly('GET, HEAD'));
   // Without a token, everyone who can reach the port could release a key.
   if (token === undefined) app.use('/records', (_req, res) => refuseOff(res));
   else
@@ -129,6 +113,12 @@ const failed =
       if (!res.writableEnded) res.destroy();
     }
   };
+
+/** The media type of each format. */
+const MEDIA_TYPES: Readonly<Record<MetricsFormat, string>> = {
+  text: 'text/plain; version=0.0.4; charset=utf-8',
+  openmetrics: 'application/openmetrics-text; version=1.0.0; charset=utf-8',
+};
 
 /**
  * OpenMetrics for scrapers that prefer it, as Prometheus does; text for all others. Prometheus 3 asks for names with any characters

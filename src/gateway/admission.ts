@@ -1,27 +1,20 @@
-import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { Middleware, RequestContext } from '../lib/context.ts';
+import type { IncomingMessage } from 'node:http';
+import type { Middleware } from '../lib/context.ts';
 import { type Problem, problem } from '../lib/problem.ts';
 import { valuesOf } from '../requests/fields.ts';
 import { ambiguityOf } from '../requests/target.ts';
-
-export interface AdmitOptions {
-  /** Begins a request's context; see Access.begin. */
-  begin(req: IncomingMessage, res: ServerResponse): RequestContext;
-  /** Requests that are being answered, this one included, and executions whose merchant has disconnected. */
-  open(): number;
-  maxInFlight: number;
-  lifecycle: Lifecycle;
-}
+import type { Access } from '../telemetry/access.ts';
 
 /** Begins a request's context. Refuses the request if the gateway shuts down or too many requests are in flight. */
-export function admit({ begin, open, maxInFlight, lifecycle }: AdmitOptions): Middleware {
+export function admit(access: Access, maxInFlight: number, lifecycle: Lifecycle): Middleware {
   const retrySoon = { retryAfterS: 1 };
   return (req, res, next) => {
-    begin(req, res);
+    access.begin(req, res);
     // `Connection: close` keeps the client from sending another request on a connection that will be closed.
     if (lifecycle.draining) res.shouldKeepAlive = false;
     if (lifecycle.closing) next(problem('shutting_down', 'The request was not sent; retry.', retrySoon));
-    else if (open() > maxInFlight) next(problem('overloaded', 'The request was not sent; retry.', retrySoon));
+    else if (access.open > maxInFlight)
+      next(problem('overloaded', 'The request was not sent; retry.', retrySoon));
     else next();
   };
 }
@@ -56,13 +49,9 @@ export const MAX_HEADER_LINES = 200;
 /** A host name or address and perhaps a port (RFC 9110 §7.2), without characters that no host name has. */
 const HOST = /^(?:[a-z0-9._~-]+|\[[0-9a-f:.]+\])(?::\d{0,5})?$/i;
 
-/** The refusal of a head that is malformed, or that two parsers could read differently. Undefined: the head is fine. */
-function refusalOfHead(req: IncomingMessage): Problem | undefined {
-  return refusalOfMethod(req) ?? refusalOfFraming(req) ?? refusalOfHost(req) ?? refusalOfTarget(req);
-}
-
+/** Refuses a head that is malformed, or that two parsers could read differently. */
 export const checkHead: Middleware = (req, res, next) => {
-  const refusal = refusalOfHead(req);
+  const refusal = refusalOfMethod(req) ?? refusalOfFraming(req) ?? refusalOfHost(req) ?? refusalOfTarget(req);
   // After a malformed request, two parsers may disagree on where the next one begins (request smuggling).
   if (refusal?.code === 'invalid_request') res.shouldKeepAlive = false;
   next(refusal);

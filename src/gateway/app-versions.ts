@@ -103,12 +103,7 @@ export class AppVersions {
     const forward = new Forwarder({ ...this.#parts, limits });
     return createApp(
       {
-        admit: admit({
-          begin: access.begin.bind(access),
-          open: () => access.open,
-          maxInFlight: limits.inFlight,
-          lifecycle,
-        }),
+        admit: admit(access, limits.inFlight, lifecycle),
         checkHead,
         forwardPublic: this.#publicForwarder(limits, operations, forward),
         authenticate: authenticate(authenticator),

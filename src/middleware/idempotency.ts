@@ -129,12 +129,7 @@ class Handlers {
 
   middleware(): IdempotencyMiddleware {
     const { operation, limits, headers, layer } = this.#policy;
-    const admitted = admit({
-      begin: this.#access.begin.bind(this.#access),
-      open: () => this.#access.open,
-      maxInFlight: limits.inFlight,
-      lifecycle: this.#lifecycle,
-    });
+    const admitted = admit(this.#access, limits.inFlight, this.#lifecycle);
     const protectedBy = protect({
       engine: this.#engine,
       layer,
@@ -245,7 +240,8 @@ class Handlers {
         const elapsedMs = systemClock.monotonicMs() - startedMs;
         context.upstreamMs = elapsedMs;
         const labels = { operation, result: exchange.kind };
-        this.#metrics.observeUpstream(labels, elapsedMs / 1000, exemplarIdOf(context));
+        const { upstreamSeconds } = this.#metrics;
+        this.#metrics.observe(upstreamSeconds, labels, elapsedMs / 1000, exemplarIdOf(context));
         resolve(isTold ? Object.assign(exchange, { isLate: true }) : exchange);
         isTold = true;
       };

@@ -75,7 +75,7 @@ export class Access {
     const outcome = context.outcome ?? 'merchant_gone';
     const operation = context.identity?.operation.name ?? 'none';
     metrics.requests.inc({ operation, outcome });
-    metrics.observeRequest({ operation }, durationMs / 1000, exemplarIdOf(context));
+    metrics.observe(metrics.requestSeconds, { operation }, durationMs / 1000, exemplarIdOf(context));
     // A handler that requires no key may have no merchant.
     if (context.merchant?.code) metrics.merchant(context.merchant.code).ended(outcome, durationMs / 1000);
     const [path = ''] = (req.url ?? '').split('?', 1);

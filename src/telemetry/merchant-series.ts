@@ -1,20 +1,15 @@
 import type { Counter, Histogram } from 'prom-client';
-
-interface MerchantMetrics {
-  merchantRequests: Counter<'merchant' | 'outcome'>;
-  merchantSeconds: Histogram<'merchant'>;
-  merchantInDoubt: Counter<'merchant'>;
-}
+import type { Metrics } from './metrics.ts';
 
 /** The series of one label `merchant`. Looking up the labels of a series costs more than counting, so it keeps them. */
 export class MerchantSeries {
-  readonly #metrics: MerchantMetrics;
+  readonly #metrics: Metrics;
   readonly #merchant: string;
   readonly #requests = new Map<string, Counter.Internal>();
   readonly #seconds: Histogram.Internal<'merchant'>;
   readonly #inDoubt: Counter.Internal;
 
-  constructor(metrics: MerchantMetrics, merchant: string) {
+  constructor(metrics: Metrics, merchant: string) {
     this.#metrics = metrics;
     this.#merchant = merchant;
     this.#seconds = metrics.merchantSeconds.labels({ merchant });

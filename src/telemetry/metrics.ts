@@ -10,7 +10,9 @@ import {
 import { thisBuild } from '../lib/build.ts';
 import { CATALOGUE, type ConfiguredSet, type Definition, type LabelValues, OUTCOMES } from './catalogue.ts';
 import { MerchantSeries } from './merchant-series.ts';
-import type { MetricsFormat } from './metrics-format.ts';
+
+/** How metrics are written. Only OpenMetrics has exemplars. */
+export type MetricsFormat = 'text' | 'openmetrics';
 
 type Instrument<D> =
   D extends Definition<'counter', infer L>
@@ -133,17 +135,13 @@ export class Metrics extends (Catalogued as new () => Catalogued & Instruments) 
   }
 
   /** @param traceId becomes an exemplar of the bucket */
-  observeRequest(labels: { operation: string }, seconds: number, traceId: string | undefined): void {
-    this.requestSeconds.observe({ labels, value: seconds, ...exemplarOf(traceId) });
-  }
-
-  /** @param traceId becomes an exemplar of the bucket */
-  observeUpstream(
-    labels: { operation: string; result: string },
+  observe<L extends string>(
+    histogram: Histogram<L>,
+    labels: Record<L, string>,
     seconds: number,
     traceId: string | undefined,
   ): void {
-    this.upstreamSeconds.observe({ labels, value: seconds, ...exemplarOf(traceId) });
+    histogram.observe({ labels, value: seconds, ...exemplarOf(traceId) });
   }
 
   /** Calls `listener` each time before the metrics are read. */
