@@ -2,7 +2,7 @@ import { createServer, type Server } from 'node:http';
 import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
 import { Certificates, certificateSections } from '../gateway/certificates.ts';
-import { Gateway, startWarnings } from '../gateway/gateway.ts';
+import { findWarnings, Gateway, linesOf } from '../gateway/gateway.ts';
 import { listen } from '../gateway/http-server.ts';
 import { identityFileOf } from '../gateway/store-watch.ts';
 import { FileKeySource } from '../keys/file-key-source.ts';
@@ -117,7 +117,7 @@ async function checkFiles(config: Config): Promise<Report> {
       ...(certificates.count > 0 ? [loaded] : []),
       ...skipped,
     ],
-    warnings: await startWarnings(config, { ...(keys && { keys }), certificates }, systemClock.wallMs()),
+    warnings: linesOf(await findWarnings(config, { keys, certificates }, systemClock.wallMs())),
     mistakes: [],
   };
 }

@@ -1,9 +1,8 @@
-import { type AdminSource, createAdmin } from '../admin/application.ts';
+import { type AdminObserver, type AdminSource, createAdmin } from '../admin/application.ts';
 import { createAdminServer } from '../admin/server.ts';
 import type { Config } from '../config/schema.ts';
 import type { Desk } from '../doubts/desk.ts';
 import type { Clock } from '../lib/clock.ts';
-import { AdminLog } from '../telemetry/admin-log.ts';
 import type { Logger } from '../telemetry/logger.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
 import { listen } from './http-server.ts';
@@ -30,7 +29,7 @@ export async function openAdminPort(
     metrics: (format) => metrics.text(format),
     overview: (afterMs) => overview.read(afterMs),
   };
-  const tools = { options: config.admin, clock, observer: new AdminLog(logger) };
+  const tools = { options: config.admin, clock, observer: observerOf(logger) };
   const server = createAdminServer(createAdmin(source, tools));
   const port = await listen(server, config.admin.host, config.admin.port);
   overview.begin();
@@ -41,3 +40,15 @@ export async function openAdminPort(
   };
   return { port, close };
 }
+
+/** Logs what people do on the admin port. Resolutions are logged by `Observer`. */
+const observerOf = (logger: Logger): AdminObserver => ({
+  loggedIn: (by, client) => logger.info({ by, client }, 'somebody logged in to the console'),
+  wrongLogin: (client) => logger.warn({ client }, 'a login to the console was refused: wrong token'),
+  wrongToken: (path, client) =>
+    logger.warn({ path, client }, 'a request on the admin port was refused: wrong token'),
+  // The whole scope, because this line is the only trace.
+  bodyRead: (by, scope, client) =>
+    logger.info({ by, scope, client }, 'a stored response was read in the console'),
+  failed: (err) => logger.error({ err }, 'a request on the admin port failed'),
+});

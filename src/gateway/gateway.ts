@@ -281,16 +281,8 @@ interface Warned {
   certificates: Certificates;
 }
 
-/** Warnings for the operator at start, one line each. They contain ids of secret keys, so /readyz does not show them. */
-export async function startWarnings(
-  config: Pick<Config, 'operations' | 'idempotency' | 'upstream'>,
-  parts: Warned,
-  nowMs: number,
-): Promise<string[]> {
-  return linesOf(await findWarnings(config, parts, nowMs));
-}
-
-async function findWarnings(
+/** Warnings for the operator at start. They contain ids of secret keys, so /readyz does not show them. */
+export async function findWarnings(
   config: Pick<Config, 'operations' | 'idempotency' | 'upstream'>,
   { store, keys, certificates }: Warned,
   nowMs: number,
@@ -305,5 +297,6 @@ async function findWarnings(
   };
 }
 
-const linesOf = (found: Warnings): string[] =>
+/** One line for each warning. */
+export const linesOf = (found: Warnings): string[] =>
   Object.entries(found).flatMap(([about, texts]) => texts.map((text) => `${about}: ${text}`));

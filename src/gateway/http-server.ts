@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
 import {
   createServer,
   type IncomingMessage,
@@ -8,6 +9,7 @@ import {
   type ServerResponse,
   STATUS_CODES,
 } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { Config } from '../config/schema.ts';
 import { hasBody } from '../lib/context.ts';
@@ -201,13 +203,8 @@ export function endSoon(socket: Duplex): void {
 export const BACKLOG = 4096;
 
 /** Resolves to the port. @throws the operating system's error if the port cannot be used */
-export function listen(server: Server, host: string, port: number): Promise<number> {
-  return new Promise((resolve, reject) => {
-    server.once('error', reject);
-    server.listen({ port, host, backlog: BACKLOG }, () => {
-      server.off('error', reject);
-      const address = server.address();
-      resolve(typeof address === 'object' && address ? address.port : port);
-    });
-  });
+export async function listen(server: Server, host: string, port: number): Promise<number> {
+  server.listen({ port, host, backlog: BACKLOG });
+  await once(server, 'listening');
+  return (server.address() as AddressInfo).port;
 }

@@ -1,5 +1,6 @@
 import {
   BurstyRateLimiter,
+  type IRateLimiterOptions,
   RateLimiterMemory,
   RateLimiterRedis,
   RateLimiterRes,
@@ -100,16 +101,9 @@ export class RateLimiter {
   }
 }
 
-interface CounterOptions {
-  points: number;
-  /** Seconds. */
-  duration: number;
-  keyPrefix: string;
-}
-
 function counterOf(
   { requests, windowMs, burst }: MerchantRate,
-  create: (options: CounterOptions) => RateLimiterMemory | RateLimiterRedis,
+  create: (options: IRateLimiterOptions) => RateLimiterMemory | RateLimiterRedis,
   prefix: string,
 ): Counter {
   // A counter in Redis ends with the window with which it began, so another window has another counter.

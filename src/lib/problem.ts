@@ -11,10 +11,6 @@ type Executed = 'no' | 'perhaps' | 'yes';
  */
 type Retry = 'same_key' | 'new_key' | 'never';
 
-const answer = (status: number, executed: Executed, retry: Retry, title: string) => ({
-  ...{ status, executed, retry, title },
-});
-
 /**
  * The gateway's own answers: code → status, whether the request that gets the answer was executed, what to do next, and the title.
  * Codes are stable. docs/merchants.md explains them.
@@ -23,34 +19,29 @@ const answer = (status: number, executed: Executed, retry: Retry, title: string)
  * execution whose answer was lost.
  */
 const problems = {
-  missing_credentials: answer(401, 'no', 'never', 'A bearer secret key is required'),
-  invalid_key: answer(401, 'no', 'never', 'The secret key is not valid'),
-  insufficient_scope: answer(403, 'no', 'never', 'The secret key may not call this operation'),
-  not_declared: answer(404, 'no', 'never', 'The request is not declared'),
-  method_not_allowed: answer(405, 'no', 'new_key', 'The method is not allowed'),
-  invalid_request: answer(400, 'no', 'never', 'The request is malformed'),
-  invalid_target: answer(400, 'no', 'new_key', 'The request target is ambiguous'),
-  idempotency_key_invalid: answer(400, 'no', 'new_key', 'The idempotency key is malformed'),
-  idempotency_key_required: answer(400, 'no', 'new_key', 'This operation requires an idempotency key'),
-  request_timeout: answer(408, 'no', 'same_key', 'The request body did not arrive in time'),
-  body_too_large: answer(413, 'no', 'never', 'The request body is too large'),
-  idempotency_key_reused: answer(422, 'no', 'never', 'The idempotency key belongs to another request'),
-  rate_limited: answer(429, 'no', 'same_key', 'The merchant sends too many requests; nothing was sent'),
-  request_in_flight: answer(409, 'perhaps', 'same_key', 'The first request with this key still runs'),
-  outcome_unknown: answer(409, 'perhaps', 'never', 'It cannot be known whether the request was executed'),
-  response_not_stored: answer(409, 'yes', 'never', 'The request was executed, but its result is not stored'),
-  loop_detected: answer(508, 'no', 'never', 'The request has passed this gateway before; nothing was sent'),
-  store_unavailable: answer(
-    503,
-    'no',
-    'same_key',
-    'The idempotency store cannot be reached; nothing was sent',
-  ),
-  upstream_unreachable: answer(502, 'no', 'same_key', 'The backend cannot be reached; nothing was sent'),
-  overloaded: answer(503, 'no', 'same_key', 'The gateway is overloaded; nothing was sent'),
-  shutting_down: answer(503, 'no', 'same_key', 'The gateway is shutting down; nothing was sent'),
-  internal_error: answer(500, 'perhaps', 'same_key', 'The gateway failed'),
-};
+  missing_credentials: [401, 'no', 'never', 'A bearer secret key is required'],
+  invalid_key: [401, 'no', 'never', 'The secret key is not valid'],
+  insufficient_scope: [403, 'no', 'never', 'The secret key may not call this operation'],
+  not_declared: [404, 'no', 'never', 'The request is not declared'],
+  method_not_allowed: [405, 'no', 'new_key', 'The method is not allowed'],
+  invalid_request: [400, 'no', 'never', 'The request is malformed'],
+  invalid_target: [400, 'no', 'new_key', 'The request target is ambiguous'],
+  idempotency_key_invalid: [400, 'no', 'new_key', 'The idempotency key is malformed'],
+  idempotency_key_required: [400, 'no', 'new_key', 'This operation requires an idempotency key'],
+  request_timeout: [408, 'no', 'same_key', 'The request body did not arrive in time'],
+  body_too_large: [413, 'no', 'never', 'The request body is too large'],
+  idempotency_key_reused: [422, 'no', 'never', 'The idempotency key belongs to another request'],
+  rate_limited: [429, 'no', 'same_key', 'The merchant sends too many requests; nothing was sent'],
+  request_in_flight: [409, 'perhaps', 'same_key', 'The first request with this key still runs'],
+  outcome_unknown: [409, 'perhaps', 'never', 'It cannot be known whether the request was executed'],
+  response_not_stored: [409, 'yes', 'never', 'The request was executed, but its result is not stored'],
+  loop_detected: [508, 'no', 'never', 'The request has passed this gateway before; nothing was sent'],
+  store_unavailable: [503, 'no', 'same_key', 'The idempotency store cannot be reached; nothing was sent'],
+  upstream_unreachable: [502, 'no', 'same_key', 'The backend cannot be reached; nothing was sent'],
+  overloaded: [503, 'no', 'same_key', 'The gateway is overloaded; nothing was sent'],
+  shutting_down: [503, 'no', 'same_key', 'The gateway is shutting down; nothing was sent'],
+  internal_error: [500, 'perhaps', 'same_key', 'The gateway failed'],
+} satisfies Record<string, [status: number, executed: Executed, retry: Retry, title: string]>;
 
 export type ProblemCode = keyof typeof problems;
 
@@ -80,7 +71,7 @@ export interface ProblemOptions {
 }
 
 export function problem(code: ProblemCode, detail: string, options: ProblemOptions = {}): Problem {
-  const { status, title } = problems[code];
+  const [status, , , title] = problems[code];
   const headers = { ...options.headers };
   if (options.retryAfterS !== undefined) headers['Retry-After'] = String(options.retryAfterS);
   return { code, status: options.status ?? status, title, detail, headers };
@@ -91,13 +82,14 @@ export const problemCodes = Object.keys(problems) as ProblemCode[];
 
 /** Fits RFC 9457 and the payment API's envelope, because payment SDKs take a body without `error` for a success. */
 export function problemBody(p: Problem, requestId: string): string {
+  const [, , retry] = problems[p.code];
   return JSON.stringify({
     success: false,
     type: TYPE + p.code,
     title: p.title,
     status: p.status,
     detail: p.detail,
-    error: { code: p.code, message: p.detail, retry: problems[p.code].retry, request_id: requestId },
+    error: { code: p.code, message: p.detail, retry, request_id: requestId },
   });
 }
 
@@ -115,7 +107,9 @@ export function executedBehind({ status, headers, body }: BackendResponse): Exec
     const { type } = JSON.parse(body.toString()) as { type?: unknown };
     if (typeof type !== 'string' || !type.startsWith(TYPE)) return undefined;
     const code = type.slice(TYPE.length);
-    return Object.hasOwn(problems, code) ? problems[code as ProblemCode].executed : 'perhaps';
+    if (!Object.hasOwn(problems, code)) return 'perhaps';
+    const [, executed] = problems[code as ProblemCode];
+    return executed;
   } catch {
     return undefined;
   }

@@ -114,17 +114,18 @@ export class RequestSpans implements Spans {
     const span = this.#span;
     const method = methodOf(this.#req.method);
     if (route !== undefined) span.updateName(`${method === '_OTHER' ? 'HTTP' : method} ${route}`);
+    // OpenTelemetry leaves out what is undefined.
     span.setAttributes({
       'url.path': path,
+      'http.route': route,
+      'http.response.status_code': status,
       'oncegate.operation': operation,
       'oncegate.outcome': outcome,
       'oncegate.replayed': outcome === 'replayed',
+      'oncegate.merchant': merchant,
+      'oncegate.scope': scope,
+      'oncegate.merchant_gone': merchantGone || undefined,
     });
-    if (route !== undefined) span.setAttribute('http.route', route);
-    if (status !== undefined) span.setAttribute('http.response.status_code', status);
-    if (merchant !== undefined) span.setAttribute('oncegate.merchant', merchant);
-    if (scope !== undefined) span.setAttribute('oncegate.scope', scope);
-    if (merchantGone) span.setAttribute('oncegate.merchant_gone', true);
     // A refusal of the merchant's request is no failure of the server.
     if (status !== undefined && status >= 500)
       fail(api, span, isOwnAnswer(outcome) ? outcome : String(status));
