@@ -4,7 +4,13 @@ import { adminOptions, digitsToNumber } from '../admin/options.ts';
 import { headerOptions, upstreamOptions } from '../backend/options.ts';
 import { idempotencyOptions, operationIdempotencyOptions } from '../idempotency/options.ts';
 import { authOptions } from '../keys/options.ts';
-import { type MatchOptions, matchesPath, matchOptions, publicPathOptions } from '../requests/options.ts';
+import {
+  isSafe,
+  type MatchOptions,
+  matchesPath,
+  matchOptions,
+  publicPathOptions,
+} from '../requests/options.ts';
 import { operationsOpenedBy } from '../requests/public-paths.ts';
 import { lockOptions, storeOptions } from '../store/options.ts';
 import { logOptions, metricsOptions, tracingOptions } from '../telemetry/options.ts';
@@ -196,8 +202,7 @@ export function* contradictions({
 
 /** A key protects a safe method only if the operation has `where`, because then a query could execute something. */
 const hasNoProtectedMethod = ({ methods, where }: MatchOptions): boolean =>
-  Object.keys(where).length === 0 &&
-  methods.every((method) => ['GET', 'HEAD', 'OPTIONS', 'TRACE'].includes(method));
+  Object.keys(where).length === 0 && methods.every(isSafe);
 
 /** Whether the earlier operation matches every request that the later one matches. Then the later one never applies. */
 function hides(earlier: MatchOptions, later: MatchOptions): boolean {

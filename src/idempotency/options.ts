@@ -1,5 +1,6 @@
 import * as z from 'zod';
 import { DEFAULT_LAYERS, LAYER, LAYER_RULE } from '../ledger/record-id.ts';
+import { isSafe } from '../requests/options.ts';
 import type { InDoubtPolicy } from './call.ts';
 
 const ms = (min: number, max: number) => z.number().int().min(min).max(max);
@@ -179,9 +180,6 @@ export const operationIdempotencyOptions = operationIdempotencyObject
   })
   .transform(withUnknown);
 
-/** A key has no effect on them unless they may select an operation. */
-const SAFE_METHODS = ['GET', 'HEAD', 'OPTIONS', 'TRACE'];
-
 interface Policies {
   operations: readonly {
     name: string;
@@ -209,7 +207,7 @@ export function policyWarnings({ operations, idempotency, upstream }: Policies):
       warnings.push(
         `${name} has inDoubt: retry: a request that may have been executed is sent again; it pays twice, unless the backend itself executes each key once`,
       );
-    if (idempotency.key === 'none' && match.methods.some((method) => !SAFE_METHODS.includes(method)))
+    if (idempotency.key === 'none' && !match.methods.every(isSafe))
       warnings.push(
         `${name} has key: none: a key does not protect its requests, and a retry is executed again`,
       );

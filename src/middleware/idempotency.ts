@@ -15,6 +15,7 @@ import { contextOf, exemplarIdOf, type Identity, markDone } from '../lib/context
 import type { Exchange } from '../lib/exchange.ts';
 import { isProblem, type Problem, problem } from '../lib/problem.ts';
 import { valuesOf } from '../requests/fields.ts';
+import { isSafe } from '../requests/options.ts';
 import { Access } from '../telemetry/access.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
@@ -42,7 +43,6 @@ type Request = ParsedRequest & {
 };
 type Next = (error?: unknown) => void;
 
-const SAFE = ['GET', 'HEAD', 'OPTIONS', 'TRACE'];
 const MERCHANT = /^[\x20-\x7e]{1,255}$/;
 const CLOSE_MS = 30_000;
 
@@ -185,7 +185,7 @@ class Handlers {
     const { operation: name, key, inDoubt, waitMs, release, unknown } = this.#policy;
     const context = contextOf(req);
     const { merchant = (of: Request) => of.merchant?.code } = this.#options;
-    const isProtected = key !== 'none' && !SAFE.includes(req.method ?? '');
+    const isProtected = key !== 'none' && !isSafe(req.method);
     const hasKey = isProtected && keyFields(req, this.#policy.headers).length > 0;
     const code = hasKey ? merchant(req) : undefined;
     if (hasKey && (typeof code !== 'string' || !MERCHANT.test(code)))

@@ -4,7 +4,7 @@ import { endToEndHeaders } from '../backend/headers.ts';
 import type { Exchange, Said } from '../lib/exchange.ts';
 import { hasField } from '../requests/fields.ts';
 import { keepReadable } from './kept-request.ts';
-import { bodyArguments, pairsOf } from './response-arguments.ts';
+import { bodyArguments } from './response-arguments.ts';
 
 export interface RecordingOptions {
   /** A larger response, header fields included, is streamed to the merchant and not stored. */
@@ -243,6 +243,8 @@ export class Recording {
     const held = Object.assign(new ServerResponse(req), { statusCode, statusMessage, sendDate });
     for (const name of rawNames(this.#res))
       held.setHeader(name, this.#res.getHeader(name) as string | string[]);
+    // Node keeps the header fields of `writeHead` only after a first call of `setHeader`.
+    held.setHeader('Oncegate', '').removeHeader('Oncegate');
     held.writeHead = (...args: unknown[]) => this.#writeHead(...args);
     held.flushHeaders = () => this.#needHead();
     held.write = (...args: unknown[]) => this.#write(...args);
@@ -260,13 +262,7 @@ export class Recording {
   }
 
   #writeHead(...args: unknown[]): ServerResponse {
-    const [status, ...rest] = args as [number, ...unknown[]];
-    const message = typeof rest[0] === 'string' ? (rest.shift() as string) : undefined;
-    // Node would not keep the header fields of this call.
-    for (const [name, value] of pairsOf(rest[0])) this.#held.setHeader(name, value);
-    const { writeHead } = ServerResponse.prototype;
-    if (message !== undefined) this.#held.statusMessage = message;
-    writeHead.call(this.#held, status);
+    ServerResponse.prototype.writeHead.apply(this.#held, args as [number]);
     return this.#res;
   }
 

@@ -31,13 +31,12 @@ export function writeProblem(res: ServerResponse, problem: Problem, requestId: s
 /** @param fields names and values in turn */
 export function setHead(res: ServerResponse, status: number, fields: readonly string[]): void {
   res.statusCode = status;
-  const values = new Map<string, { name: string; values: string[] }>();
+  const set = new Set<string>();
   for (let i = 0; i + 1 < fields.length; i += 2) {
-    const name = fields[i] as string;
-    const field = values.get(name.toLowerCase());
-    if (field) field.values.push(fields[i + 1] as string);
-    else values.set(name.toLowerCase(), { name, values: [fields[i + 1] as string] });
+    const [name, value] = [fields[i] as string, fields[i + 1] as string];
+    // The first one replaces what another middleware has set.
+    if (set.has(name.toLowerCase())) res.appendHeader(name, value);
+    else res.setHeader(name, value);
+    set.add(name.toLowerCase());
   }
-  for (const { name, values: all } of values.values())
-    res.setHeader(name, all.length === 1 ? (all[0] as string) : all);
 }

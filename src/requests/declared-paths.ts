@@ -1,7 +1,7 @@
-import { match as compile, parse } from 'path-to-regexp';
+import { match as compile } from 'path-to-regexp';
 import type { Identity, Operation } from '../lib/context.ts';
 import type { Where } from './members.ts';
-import type { MatchOptions } from './options.ts';
+import { literalOf, type MatchOptions, matcherOf } from './options.ts';
 import { lookalikesOf, tidyReadings } from './target.ts';
 
 /** An operation with the requests that it matches. */
@@ -47,9 +47,8 @@ export class DeclaredPaths {
       const candidate = { operation, methods, path, where: Object.entries(where), position, identities };
       const literal = literalOf(path);
       if (literal === undefined) {
-        const exact = compile(path, { decode: false, sensitive: true, trailing: false });
         const lenient = compile(path, { decode: false });
-        this.#patterns.push({ candidate, exact, lenient });
+        this.#patterns.push({ candidate, exact: matcherOf(path), lenient });
       } else {
         append(this.#byPath, literal, candidate);
         for (const lookalike of new Set(lookalikesOf(literal)))
@@ -94,14 +93,6 @@ function identitiesOf(operation: Operation, route: string): Candidate['identitie
 }
 
 const inOrder = (candidates: Candidate[]): Candidate[] => candidates.sort((a, b) => a.position - b.position);
-
-/** The path that a declaration means, its backslash escapes removed; undefined if the declaration is a pattern. */
-function literalOf(path: string): string | undefined {
-  const { tokens } = parse(path);
-  return tokens.every((token) => token.type === 'text')
-    ? tokens.map(({ value }) => value).join('')
-    : undefined;
-}
 
 function append<K, V>(map: Map<K, V[]>, key: K, value: V): void {
   const known = map.get(key);

@@ -11,6 +11,7 @@ import {
   overridesMethod,
   selects,
 } from './members.ts';
+import { isSafe } from './options.ts';
 import { pathOf, queryOf } from './target.ts';
 
 /**
@@ -67,10 +68,6 @@ export interface HeadMatch {
   /** Whether a `_method` in the body would let a restricted secret key do more than it may. */
   readonly searchesBody: boolean;
 }
-
-const SAFE_METHODS = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE']);
-
-const isSafe = (method: string | undefined): boolean => SAFE_METHODS.has(method ?? '');
 
 /** Headers with which frameworks and servers replace the method or the path of the request line. */
 const OVERRIDES = [

@@ -1,6 +1,11 @@
 import { match as compile, parse, type Token } from 'path-to-regexp';
 import * as z from 'zod';
 
+const SAFE_METHODS = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE']);
+
+/** Whether a request with this method is not meant to change anything. A key has no effect on it unless it may select an operation. */
+export const isSafe = (method = ''): boolean => SAFE_METHODS.has(method);
+
 const method = z.string().regex(/^[A-Z]+$/, 'must be a method in capitals');
 
 /** A path without a query, or a pattern as in Express: /v1/payments/:id/refund. */
@@ -39,12 +44,22 @@ export const matchOptions = z
 
 export type MatchOptions = z.output<typeof matchOptions>;
 
+/** The path that a declaration means, its backslash escapes removed; undefined if the declaration is a pattern. */
+export function literalOf(path: string): string | undefined {
+  const { tokens } = parse(path);
+  return tokens.every((token) => token.type === 'text')
+    ? tokens.map(({ value }) => value).join('')
+    : undefined;
+}
+
+/** Finds out whether a path matches a pattern in its exact spelling. */
+export const matcherOf = (pattern: string) =>
+  compile(pattern, { decode: false, sensitive: true, trailing: false });
+
 /** Whether a pattern matches every path that another declaration means. Only for declarations without parameters; else false. */
 export function matchesPath(pattern: string, path: string): boolean {
-  const { tokens } = parse(path);
-  if (!tokens.every((token) => token.type === 'text')) return false;
-  const literal = tokens.map(({ value }) => value).join('');
-  return compile(pattern, { decode: false, sensitive: true, trailing: false })(literal) !== false;
+  const literal = literalOf(path);
+  return literal !== undefined && matcherOf(pattern)(literal) !== false;
 }
 
 /** Two lists of operations with the same text give the same requests the same names, and protect the same requests. */
