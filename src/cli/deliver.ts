@@ -45,16 +45,12 @@ export async function deliver({ upstream }: Config, path: string): Promise<Deliv
       const count = countIn(answer);
       const what = `a POST that the backend ends by ${end === 'reset' ? 'a reset' : '503'}`;
       if (count === undefined)
-        return {
-          ok: false,
-          detail: `GET ${path} does not say how often ${what} arrived (${saidOf(answer)})`,
-        };
-      if (count === 0) return { ok: false, detail: `${what} did not arrive (${saidOf(sent)})` };
+        return failed(`GET ${path} does not say how often ${what} arrived (${saidOf(answer)})`);
+      if (count === 0) return failed(`${what} did not arrive (${saidOf(sent)})`);
       if (count > 1)
-        return {
-          ok: false,
-          detail: `${what} arrived ${count} times: something between the gateway and the backend repeats requests, and would pay twice`,
-        };
+        return failed(
+          `${what} arrived ${count} times: something between the gateway and the backend repeats requests, and would pay twice`,
+        );
     }
     return {
       ok: true,
@@ -65,6 +61,8 @@ export async function deliver({ upstream }: Config, path: string): Promise<Deliv
     certificates.close();
   }
 }
+
+const failed = (detail: string): Delivered => ({ ok: false, detail });
 
 function countIn(exchange: Exchange): number | undefined {
   if (exchange.kind !== 'complete' || exchange.response.status !== 200) return undefined;

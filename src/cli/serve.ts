@@ -109,24 +109,18 @@ export function shutDownOnSignal(
   starting: Promise<RunningGateway>,
   afterwards: () => Promise<void> = async () => {},
 ): void {
-  let running: RunningGateway | undefined;
-  const signals: NodeJS.Signals[] = [];
-  const shutDown = (started: RunningGateway) => {
-    running = started;
-    const [signal] = signals;
-    if (signal === undefined) return;
-    started.logger.info({ signal }, 'shutting down');
-    void started
-      .shutdown()
-      .then(afterwards)
-      .finally(() => process.exit());
-  };
+  let isStopping = false;
   const onSignal = (signal: NodeJS.Signals) => {
-    signals.push(signal);
-    if (signals.length > 1) process.exit(1);
-    if (running) shutDown(running);
+    if (isStopping) process.exit(1);
+    isStopping = true;
+    const shutDown = ({ logger, shutdown }: RunningGateway) => {
+      logger.info({ signal }, 'shutting down');
+      return shutdown()
+        .then(afterwards)
+        .finally(() => process.exit());
+    };
+    // A start that fails ends the process elsewhere.
+    void starting.then(shutDown, () => {});
   };
-  // A start that fails ends the process elsewhere.
-  starting.then(shutDown, () => {});
   process.on('SIGTERM', onSignal).on('SIGINT', onSignal);
 }

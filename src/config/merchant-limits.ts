@@ -15,23 +15,15 @@ const limits = {
   inFlight: z.number().int().min(1).max(1_000_000).optional(),
 };
 
-/** What a merchant may send. */
-export interface MerchantLimit {
-  readonly rate: MerchantRate | undefined;
-  /** Undefined: any number. */
-  readonly inFlight: number | undefined;
-}
+const merchantLimits = z.strictObject(limits);
+
+/** What a merchant may send. Undefined: any number. */
+export type MerchantLimit = ReturnType<typeof limitOf>;
 
 /** How many requests a merchant may send, within windows of `windowMs`. */
-export interface MerchantRate {
-  readonly requests: number;
-  readonly windowMs: number;
-  readonly burst: { readonly requests: number; readonly windowMs: number } | undefined;
-}
+export type MerchantRate = NonNullable<MerchantLimit['rate']>;
 
-type Limits = { [K in keyof typeof limits]?: z.output<(typeof limits)[K]> };
-
-function limitOf({ requests, windowMs = 1000, burst, inFlight }: Limits): MerchantLimit {
+function limitOf({ requests, windowMs = 1000, burst, inFlight }: z.output<typeof merchantLimits>) {
   return { rate: requests === undefined ? undefined : { requests, windowMs, burst }, inFlight };
 }
 
@@ -45,7 +37,7 @@ export const perMerchantOptions = z
      */
     timeoutMs: z.number().int().min(1).max(10_000).default(50),
     /** Other limits for single merchants, by merchant code. What is left out is as for all. */
-    merchants: z.record(z.string().min(1), z.strictObject(limits)).default({}),
+    merchants: z.record(z.string().min(1), merchantLimits).default({}),
   })
   .superRefine(({ merchants, ...all }, context) => {
     const everyone = Object.entries(merchants).map(([code, own]) => ({ path: ['merchants', code], own }));

@@ -70,14 +70,10 @@ export class Desk {
       if (error instanceof UnknownCursor) return refused('invalid', `${error.message}.`);
       if (error instanceof UnreadableRecord) return refused('unreadable', `${error.message}.`);
       if (!(error instanceof StoreUnavailable)) throw error;
-      const doubt = question.kind === 'resolve' ? ' Whether it was written is not known: look again.' : '';
+      const mayBeWritten = question.kind === 'resolve' && !question.isDryRun;
+      const doubt = mayBeWritten ? ' Whether it was written is not known: look again.' : '';
       return refused('unavailable', `${error.message}.${doubt}`);
     }
-  }
-
-  /** What is wrong with a resolution, whatever the record is. Undefined: nothing. */
-  mistakeIn(request: ResolveRequest): string | undefined {
-    return checkResolution(request, this.#options.maxStoredBytes);
   }
 
   /** The stored body, or undefined if there is none. @throws {StoreUnavailable} */
@@ -132,8 +128,11 @@ export class Desk {
     };
   }
 
-  async #resolve(scope: Scope, request: ResolveRequest): Promise<RecordsAnswer> {
-    const mistake = this.mistakeIn(request);
+  async #resolve(
+    scope: Scope,
+    request: Extract<RecordsQuestion, { kind: 'resolve' }>,
+  ): Promise<RecordsAnswer> {
+    const mistake = checkResolution(request, this.#options.maxStoredBytes);
     if (mistake) return refused('invalid', mistake);
     const record = await this.#store.get(scope);
     if (!record) return refused('absent', 'There is no record: there is nothing to resolve.');
@@ -143,15 +142,17 @@ export class Desk {
     if (record.state === 'completed')
       return refused('changed', 'It is completed: there is nothing to resolve.', now);
     const [resolution, note] = [resolutionOf(request), noteOf(request)];
+    const { at: _, ...done } = auditView(auditOf(record, resolution, note, 0));
+    const found: RecordsAnswer = { kind: 'found', value: { scope, ...done } };
+    if (request.isDryRun) return found;
     const resolved = await this.#store.resolve(scope, record.token, resolution, {
       ...note,
       ...{ source: this.#options.source ?? 'operator' },
     });
     if (resolved === 'alive') return this.#alive(now.record);
     if (resolved === 'changed') return await this.#changed(scope);
-    const { at: _, ...done } = auditView(auditOf(record, resolution, note, 0));
     this.#observe(scope, done);
-    return { kind: 'found', value: { scope, ...done } };
+    return found;
   }
 
   #alive(record: RecordView): Refusal {

@@ -6,7 +6,8 @@ export type RecordsQuestion =
   | { kind: 'find'; merchant: string; key: string; layer?: string | undefined }
   /** The stored response, with the first `maxBytes` of its body. */
   | { kind: 'body'; scope: string; maxBytes: number }
-  | ({ kind: 'resolve' } & ResolveRequest);
+  /** `isDryRun`: what would be written, and writes nothing. */
+  | ({ kind: 'resolve'; isDryRun?: boolean } & ResolveRequest);
 
 /** How an operator resolves a scope. */
 export interface ResolveRequest {

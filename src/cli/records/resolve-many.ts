@@ -2,8 +2,8 @@ import { userInfo } from 'node:os';
 import type { Desk } from '../../doubts/desk.ts';
 import type {
   AuditView,
-  RecordsAnswer,
   RecordView,
+  ResolvedRecord,
   ResolveRequest,
   ShownRecord,
 } from '../../doubts/records.ts';
@@ -73,7 +73,7 @@ export async function resolveMany(args: string[], terminal: Terminal): Promise<v
     for (const { name, request } of lines) {
       if (stop.signal.aborted) throw tally.exit('interrupted', 130);
       try {
-        const done = await (isDryRun ? tryOut : resolveOne)(desk, { ...request, ...note });
+        const done = await resolveOne(desk, { ...request, ...note }, isDryRun);
         // The line comes before the progress: a run that is killed has written each line that its progress counts.
         terminal.stdout.write(`${done.result.padEnd(4)} ${printable(`${name}: ${done.text}`)}\n`);
         tally.add(request.as, done);
@@ -130,9 +130,13 @@ class Tally {
   }
 }
 
-async function resolveOne(desk: Desk, request: ResolveRequest): Promise<Done> {
-  const answer = await desk.answer({ kind: 'resolve', ...request });
-  if (answer.kind !== 'refused') return { result: 'ok', text: `is now ${request.as}` };
+async function resolveOne(desk: Desk, request: ResolveRequest, isDryRun: boolean): Promise<Done> {
+  const answer = await desk.answer({ kind: 'resolve', isDryRun, ...request });
+  if (answer.kind !== 'refused') {
+    const { state, changedAt } = (answer.value as ResolvedRecord).from;
+    const text = isDryRun ? `${state} since ${changedAt}, would become` : 'is now';
+    return { result: 'ok', text: `${text} ${request.as}` };
+  }
   if (answer.why === 'unavailable') throw new StoreGone(answer.detail);
   if (answer.why === 'absent' || answer.why === 'changed') {
     const same = await sameBefore(desk, request);
@@ -141,30 +145,10 @@ async function resolveOne(desk: Desk, request: ResolveRequest): Promise<Done> {
   return { result: 'FAIL', text: answer.detail };
 }
 
-/** What `resolveOne` would most likely do. */
-async function tryOut(desk: Desk, request: ResolveRequest): Promise<Done> {
-  const mistake = desk.mistakeIn(request);
-  if (mistake !== undefined) return { result: 'FAIL', text: mistake };
-  const answer = await show(desk, request.scope);
-  if (answer.kind === 'refused' && answer.why !== 'absent') return { result: 'FAIL', text: answer.detail };
-  const record = answer.kind === 'found' ? (answer.value as ShownRecord).record : null;
-  const why = whyNot(record, request);
-  if (why === undefined)
-    return { result: 'ok', text: `${record?.state} since ${record?.changedAt}, would become ${request.as}` };
-  return (await sameBefore(desk, request)) ?? { result: 'FAIL', text: why };
-}
-
-function whyNot(record: RecordView | null, { execution }: ResolveRequest): string | undefined {
-  if (!record) return 'There is no record: there is nothing to resolve.';
-  if (execution !== record.execution)
-    return 'The record belongs to another execution than the one that was named.';
-  if (record.state === 'completed') return 'It is completed: there is nothing to resolve.';
-  return undefined;
-}
-
-/** An earlier run of this file did what the line says, or someone else did. Undefined: not so. */
+/** An earlier run of this file did what the line says, or someone else did. Undefined: not so. @throws {StoreGone} */
 async function sameBefore(desk: Desk, request: ResolveRequest): Promise<Done | undefined> {
-  const answer = await show(desk, request.scope);
+  const answer = await desk.answer({ kind: 'show', scope: request.scope });
+  if (answer.kind === 'refused' && answer.why === 'unavailable') throw new StoreGone(answer.detail);
   if (answer.kind === 'refused') return undefined;
   const { record, audit } = answer.value as ShownRecord;
   if (request.as === 'released') return releasedBefore(record, audit, request);
@@ -198,11 +182,4 @@ async function hasResponse(
   if (completion?.kind !== 'response') return completion !== undefined && status === undefined;
   if (completion.status !== status || completion.headers.join('\n') !== headers.join('\n')) return false;
   return (await desk.bodyOf(scope as Scope))?.equals(Buffer.from(body, 'base64')) ?? false;
-}
-
-/** @throws {StoreGone} */
-async function show(desk: Desk, scope: string): Promise<RecordsAnswer> {
-  const answer = await desk.answer({ kind: 'show', scope });
-  if (answer.kind === 'refused' && answer.why === 'unavailable') throw new StoreGone(answer.detail);
-  return answer;
 }
