@@ -1,3 +1,4 @@
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { describe, expect, it } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
 import { type Execution, StoreUnavailable } from '../../src/store/contract.ts';
@@ -174,6 +175,22 @@ describe.concurrent('round trips', () => {
     expect(await counted(() => store.start(duplicateOf(dead)))).toBe(1);
     expect(await counted(() => store.peek(owner))).toBe(1);
     expect(await counted(() => store.complete(owner, paid()))).toBe(1);
+  });
+
+  it('show nothing of a record to a tracer of ioredis, but the names of keys', async () => {
+    await using line = await withWire({});
+    const shown: string[] = [];
+    const show = (message: unknown) => shown.push(...(message as { args: string[] }).args);
+    const commands = 'tracing:ioredis:command:start';
+    subscribe(commands, show);
+    const owner = newRequest({ merchant: 'M-traced' });
+    await line.store.start(owner);
+    await line.store.complete(owner, paid('p-traced'));
+    unsubscribe(commands, show);
+    const id = Buffer.from(owner.scope, 'hex').toString('base64url');
+    expect(shown.filter((text) => text.endsWith(`:${id}`)).length).toBeGreaterThanOrEqual(2);
+    for (const content of ['traced', owner.key, owner.token.toString()])
+      expect(shown.join()).not.toContain(content);
   });
 
   it('carry two commands for a first execution, and one for a replay or a duplicate', async () => {

@@ -16,8 +16,8 @@ export class ScriptCommand extends Command {
   /** @param parts the SHA-1 of the script for `evalsha`, its text for `eval`; the number of keys, the keys, the arguments */
   constructor(name: 'evalsha' | 'eval', parts: readonly Argument[]) {
     super(name, NO_ARGUMENTS, REPLY_AS_BYTES);
-    // The cluster client finds the node by the keys.
-    this.args = parts as Argument[];
+    // The cluster client finds the node by the keys. ioredis shows what is here to tracers and in errors, so no record is.
+    this.args = parts.slice(0, 2 + Number(parts[1]));
     this.encoded = encode(name, parts);
   }
 
