@@ -1,14 +1,14 @@
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { writeFileSync } from 'node:fs';
 import { delimiter, dirname, join } from 'node:path';
 import { Readable, Writable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { afterAll, expect } from 'vitest';
+import { expect } from 'vitest';
 import { runCommand } from '../../src/cli/run.ts';
+import { temporaryFolder } from './config.ts';
 import { MAIN, track } from './spawn.ts';
 
 /** The compile cache is shared by all processes. */
@@ -16,11 +16,7 @@ export const FAST_START = {
   NODE_COMPILE_CACHE: fileURLToPath(new URL('../../node_modules/.cache/node-compile', import.meta.url)),
 };
 
-const folders = mkdtempSync(join(tmpdir(), 'oncegate-test-'));
-afterAll(() => rmSync(folders, { recursive: true, force: true }));
-
-/** A folder that is removed after the test file. `temporaryFolder` is for tests that run one after the other. */
-export const newFolder = (): string => mkdtempSync(join(folders, 'folder-'));
+export { temporaryFolder as newFolder } from './config.ts';
 
 export interface Ended {
   /** The exit code. Of a process, also the signal that ended it. */
@@ -104,7 +100,7 @@ export async function inShell(
     programs = {},
   }: { cwd?: string; env?: NodeJS.ProcessEnv; programs?: Record<string, string> },
 ): Promise<string> {
-  const bin = newFolder();
+  const bin = temporaryFolder();
   const oncegate = `exec '${process.execPath}' '${MAIN}' "$@"`;
   for (const [name, body] of Object.entries({ oncegate, ...programs }))
     writeFileSync(join(bin, name), `#!/bin/sh\n${body}\n`, { mode: 0o755 });

@@ -81,6 +81,13 @@ export function testConfig(folder: string, upstreamUrl: string, more: MoreConfig
   };
 }
 
+/** Writes a configuration where a gateway reads it. Returns the file's path. */
+export function configFile(config: object, folder: string = temporaryFolder()): string {
+  const file = join(folder, 'gateway.yaml');
+  writeFileSync(file, stringify(config));
+  return file;
+}
+
 /** The path of the key file that a configuration names. */
 export function keyFileIn(input: ConfigInput): string {
   const { keys } = parsedConfig(input).auth;

@@ -1,13 +1,10 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { writeFileSync } from 'node:fs';
 import type { Socket } from 'node:net';
-import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { afterAll } from 'vitest';
-import { stringify } from 'yaml';
-import { type ConfigInput, temporaryFolder } from './config.ts';
+import { type ConfigInput, configFile, temporaryFolder } from './config.ts';
 import { checkLine } from './log-lines.ts';
 
 /** The delivered command, which vitest's global setup bundles from the sources. */
@@ -72,8 +69,7 @@ export async function spawnGateway(
   inherited?: Socket,
   main = MAIN,
 ): Promise<SpawnedGateway> {
-  const file = join(folder, 'gateway.yaml');
-  writeFileSync(file, stringify(config));
+  const file = configFile(config, folder);
   const args = [main, 'serve', '--config', file];
   const all = { ...process.env, ...env };
   const child = track(

@@ -8,6 +8,7 @@ import { listen } from '../../src/gateway/http-server.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import { createSandbox, type Sandbox, type SandboxOptions } from '../../src/sandbox/sandbox.ts';
 import { serializers } from '../../src/telemetry/logger.ts';
+import { send } from './client.ts';
 import { type ConfigInput, type MoreConfig, parsedConfig, temporaryFolder, testConfig } from './config.ts';
 import { checkLine } from './log-lines.ts';
 import { until } from './until.ts';
@@ -113,6 +114,20 @@ export async function sandboxForTest(options: SandboxOptions = {}): Promise<Sand
 /** Resolves when no request counts as in flight any more. */
 export const nothingOpen = ({ gateway }: TestGateway): Promise<boolean> =>
   until(async () => (await gateway.metrics.text()).includes('oncegate_in_flight 0'));
+
+interface Check {
+  name: string;
+  ok: boolean;
+  detail: string;
+  warnings?: string[];
+}
+
+/** What /readyz says. */
+export async function readiness({ adminUrl }: { adminUrl: string }) {
+  const { status, json } = await send(adminUrl, { path: '/readyz' });
+  const body = json<{ status: string; checks: Check[] }>();
+  return { status, body, check: (name: string) => body.checks.find((one) => one.name === name) };
+}
 
 /** The open connections of a server. */
 export const connectionsOf = (server: {

@@ -1,11 +1,8 @@
-import { writeFileSync } from 'node:fs';
-import { join } from 'node:path';
 import { pino } from 'pino';
 import { onTestFinished } from 'vitest';
-import { stringify } from 'yaml';
 import { startGateway } from '../../src/cli/serve.ts';
 import { newFolder } from './command.ts';
-import { type ConfigInput, parsedConfig } from './config.ts';
+import { type ConfigInput, configFile, parsedConfig } from './config.ts';
 
 /** A gateway that `oncegate serve` would start, in this process: it follows its files, and marks its store. */
 export interface Started {
@@ -20,8 +17,7 @@ export interface Started {
 
 /** Shut down after the test, if the test does not do it. */
 export async function startHere(config: ConfigInput, folder: string = newFolder()): Promise<Started> {
-  const file = join(folder, 'gateway.yaml');
-  writeFileSync(file, stringify(config));
+  const file = configFile(config, folder);
   const log: Started['log'] = [];
   const write = (lines: string) => {
     for (const line of lines.trimEnd().split('\n')) log.push(JSON.parse(line));

@@ -6,7 +6,7 @@ import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import { httpBackend } from '../../support/backend.ts';
 import { send } from '../../support/client.ts';
 import { type Ended, expectPlain, newFolder, run } from '../../support/command.ts';
-import { type MoreConfig, testConfig } from '../../support/config.ts';
+import { configFile, type MoreConfig, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { openKeyBackend } from '../../support/key-backend.ts';
 import { startRedis } from '../../support/redis-server.ts';
@@ -28,11 +28,9 @@ function check(
   more: MoreConfig = {},
   { upstreamUrl = sandbox.url, keys = [{}], args = [], folder = newFolder() }: Checked = {},
 ) {
-  const file = join(folder, 'gateway.yaml');
-  const config = testConfig(folder, upstreamUrl, more);
+  const file = configFile(testConfig(folder, upstreamUrl, more), folder);
   const items = keys.map((key, i) => ({ id: `k${i}`, dangerouslyPlainSecret: `sk_check_${i}`, ...key }));
   writeFileSync(join(folder, 'keys.yaml'), stringify({ merchants: [{ code: 'M-1', keys: items }] }));
-  writeFileSync(file, stringify(config));
   return run(['check', '--config', file, ...args]);
 }
 

@@ -7,7 +7,7 @@ import { listen } from '../../../src/gateway/http-server.ts';
 import { Names } from '../../../src/store/redis/commands.ts';
 import { bring } from '../../contract/states.ts';
 import { type Ended, expectPlain, newFolder, run, runProcess } from '../../support/command.ts';
-import { type MoreConfig, testConfig } from '../../support/config.ts';
+import { configFile, type MoreConfig, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { storeForTest } from '../../support/stores.ts';
@@ -21,7 +21,7 @@ function newFile(text: string): string {
 }
 
 const configWith = (more: MoreConfig = {}): string =>
-  newFile(stringify(testConfig(newFolder(), 'http://127.0.0.1:9', more)));
+  configFile(testConfig(newFolder(), 'http://127.0.0.1:9', more));
 
 const serve = (more: MoreConfig = {}) => run(['serve', '--config', configWith(more)]);
 
@@ -215,11 +215,8 @@ it('store repair-index finds keys in doubt again whose index is gone, and says t
   const redis = await startRedis();
   const folder = newFolder();
   const { store: atHome, ...config } = testConfig(folder, 'http://127.0.0.1:1');
-  const file = join(folder, 'gateway.yaml');
-  const repair = async (store: unknown) => {
-    writeFileSync(file, stringify({ ...config, store }));
-    return await run(['store', 'repair-index', '--config', file]);
-  };
+  const repair = (store: unknown) =>
+    run(['store', 'repair-index', '--config', configFile({ ...config, store })]);
   const store = await storeForTest({ kind: 'redis', url: redis.url, prefix: 'oncegate' });
   const { scope } = await bring(store, 'in_doubt');
   const inDoubt = async () => (await store.list({ inDoubt: true, limit: 10 })).records.length;

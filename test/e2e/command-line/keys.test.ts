@@ -1,10 +1,9 @@
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
-import { stringify } from 'yaml';
 import { send, withdraw } from '../../support/client.ts';
 import { type CommandOptions, expectPlain, newFolder, run } from '../../support/command.ts';
-import { testConfig } from '../../support/config.ts';
+import { configFile, testConfig } from '../../support/config.ts';
 import { stackForTest } from '../../support/stack.ts';
 import { keys, newKey, PEPPER } from './key-commands.ts';
 
@@ -104,9 +103,8 @@ it('a file under another pepper is not changed, and no gateway starts with it', 
   const issue = ['issue', '--file', path, '--merchant', 'M'];
   const refused = await keys(issue, { env: { ONCEGATE_PEPPER: pepper } });
   expect(refused).toMatchObject({ code: 78, stdout: '' });
-  const config = join(newFolder(), 'gateway.yaml');
   const auth = { pepper, keys: { source: 'file', path } } as const;
-  writeFileSync(config, stringify(testConfig(newFolder(), 'http://127.0.0.1:9', { auth })));
+  const config = configFile(testConfig(newFolder(), 'http://127.0.0.1:9', { auth }));
   const serve = await run(['serve', '--config', config]);
   for (const { stderr } of [refused, serve])
     expect(stderr).toContain('the pepper is not the one that made these hashes');

@@ -2,11 +2,16 @@ import { spawnSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
-import { stringify } from 'yaml';
 import { NODE_FLAGS } from '../../../scripts/node-flags.ts';
 import { withdraw } from '../../support/client.ts';
 import { run } from '../../support/command.ts';
-import { parsedConfig, shutdownWithinMs, temporaryFolder, testConfig } from '../../support/config.ts';
+import {
+  configFile,
+  parsedConfig,
+  shutdownWithinMs,
+  temporaryFolder,
+  testConfig,
+} from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { MAIN, spawnGateway } from '../../support/spawn.ts';
 import { sandboxForTest } from '../../support/stack.ts';
@@ -96,8 +101,7 @@ it('the unit gives the gateway more time to stop than it takes', () => {
 
 it('systemd’s own program starts a gateway with the first connection to its socket', async () => {
   const sandbox = await sandboxForTest();
-  const file = join(temporaryFolder(), 'gateway.yaml');
-  writeFileSync(file, stringify(testConfig(temporaryFolder(), sandbox.url)));
+  const file = configFile(testConfig(temporaryFolder(), sandbox.url));
   const port = await freePort();
   const program = ['systemd-socket-activate', '-l', `127.0.0.1:${port}`, process.execPath, MAIN];
   const gateway = begin(['serve', '--config', file], { program });

@@ -4,13 +4,12 @@ import { join } from 'node:path';
 import type { RequestHandler } from 'express';
 import { createProxyMiddleware } from 'http-proxy-middleware';
 import { expect, it } from 'vitest';
-import { stringify } from 'yaml';
 import type { RecordView, ShownRecord } from '../../../src/doubts/records.ts';
 import { forward } from '../../../src/index.ts';
 import { httpBackend } from '../../support/backend.ts';
 import { withdraw } from '../../support/client.ts';
 import { newFolder, run } from '../../support/command.ts';
-import { testConfig } from '../../support/config.ts';
+import { configFile, testConfig } from '../../support/config.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { openGateway } from '../../support/stack.ts';
 import { closeAfterTest, embed } from './embedded.ts';
@@ -31,8 +30,7 @@ async function openLayers(layer?: string) {
   const config = testConfig(folder, app.url);
   const gateway = await openGateway(config);
   closeAfterTest(() => gateway.shutdown());
-  const file = join(folder, 'gateway.yaml');
-  writeFileSync(file, stringify(config));
+  const file = configFile(config, folder);
   const records = (...args: string[]) => run(['records', ...args, '--config', file]);
   const show = async (...args: string[]) =>
     (JSON.parse((await records('show', ...args, '--json')).stdout) as ShownRecord).record;

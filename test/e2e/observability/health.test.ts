@@ -6,24 +6,15 @@ import { send } from '../../support/client.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import { scrape } from '../../support/metrics.ts';
 import { startRedis } from '../../support/redis-server.ts';
-import { type Stack, stackForTest } from '../../support/stack.ts';
+import { readiness, type Stack, stackForTest } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 
 const open = (more: MoreConfig = {}) => stackForTest(more);
 
-interface Readiness {
-  status: string;
-  checks: { name: string; ok: boolean; detail: string; warnings?: string[] }[];
-}
-
-/** What /readyz says, and the checks that fail. */
-async function readiness({ adminUrl }: Pick<Stack, 'adminUrl'>) {
-  const answer = await send(adminUrl, { path: '/readyz' });
-  const body = answer.json<Readiness & Record<string, unknown>>();
-  const failing = body.checks.filter(({ ok }) => !ok).map(({ name, detail }) => `${name}: ${detail}`);
-  return { status: answer.status, body, failing };
-}
+/** The checks that fail. */
+const failingOf = ({ body }: Awaited<ReturnType<typeof readiness>>) =>
+  body.checks.filter(({ ok }) => !ok).map(({ name, detail }) => `${name}: ${detail}`);
 
 async function isAlive({ adminUrl }: Stack): Promise<void> {
   const { status, headers, body } = await send(adminUrl, { path: '/healthz' });
@@ -48,9 +39,9 @@ it('/readyz is ready when store, backend and keys are, and names an unreachable 
   await stack.sandbox.close();
   const unready = await until(async () => {
     const seen = await readiness(stack);
-    return seen.failing.length > 0 ? seen : undefined;
+    return failingOf(seen).length > 0 ? seen : undefined;
   });
-  expect(unready.failing).toEqual(['upstream: ECONNREFUSED']);
+  expect(failingOf(unready)).toEqual(['upstream: ECONNREFUSED']);
   expect([unready.status, unready.body.status]).toEqual([503, 'not ready']);
   await isAlive(stack);
 });
@@ -103,10 +94,9 @@ it('a gateway on Redis shows how it is configured, its warnings, and nothing of 
   expect(shown.table('oncegate_config_info', 'mode', 'undeclared', 'store', 'keys')).toEqual({
     'protect pass redis file': 1,
   });
-  const ready = await send(stack.adminUrl, { path: '/readyz' });
-  expect(ready.status).toBe(200);
-  const { checks } = ready.json<{ checks: { name: string; warnings?: string[] }[] }>();
-  const warnings = Object.fromEntries(checks.map((check) => [check.name, check.warnings?.length ?? 0]));
+  const { status, body } = await readiness(stack);
+  expect(status).toBe(200);
+  const warnings = Object.fromEntries(body.checks.map((check) => [check.name, check.warnings?.length ?? 0]));
   for (const about of ['operations', 'store']) {
     expect(warnings[about], about).toBeGreaterThan(0);
     expect(shown.value('oncegate_config_warnings', { about }), about).toBe(warnings[about]);

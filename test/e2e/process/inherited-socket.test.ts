@@ -1,14 +1,13 @@
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
-import { writeFileSync } from 'node:fs';
 import { type AddressInfo, connect, createServer } from 'node:net';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { stringify } from 'yaml';
 import { Authority } from '../../support/certificates.ts';
 import { isReplay, send, withdraw } from '../../support/client.ts';
 import { FAST_START, newFolder } from '../../support/command.ts';
+import { configFile } from '../../support/config.ts';
 import { openSharedSocket } from '../../support/shared-socket.ts';
 import { MAIN, type SpawnedGateway, spawnInheriting, track } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
@@ -119,8 +118,7 @@ describe('a single instance on an inherited socket', () => {
 
 it('anything but one listening TCP socket is refused in a sentence', async () => {
   const { config } = await open();
-  const file = join(newFolder(), 'gateway.yaml');
-  writeFileSync(file, stringify(config));
+  const file = configFile(config);
   const unix = createServer().listen(join(newFolder(), 'socket'));
   const tcp = createServer().listen(0, '127.0.0.1');
   await Promise.all([once(unix, 'listening'), once(tcp, 'listening')]);

@@ -1,5 +1,4 @@
 import { randomUUID } from 'node:crypto';
-import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Duplex } from 'node:stream';
 import { describe, expect, it } from 'vitest';
@@ -7,7 +6,7 @@ import { stringify } from 'yaml';
 import { httpBackend } from '../../support/backend.ts';
 import { isReplay, send, withdraw } from '../../support/client.ts';
 import { newFolder } from '../../support/command.ts';
-import { keyFileIn, replaceFile } from '../../support/config.ts';
+import { configFile, keyFileIn, replaceFile } from '../../support/config.ts';
 import { closed } from '../../support/raw.ts';
 import { gatewayForTest, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
@@ -36,8 +35,7 @@ it('issue, rotate and revoke are in force on two gateways within a second, and a
     for (const gateway of [one, other]) await until(async () => (await statusOf(gateway, secret)) === status);
     return performance.now() - startedMs;
   };
-  const file = join(newFolder(), 'gateway.yaml');
-  writeFileSync(file, stringify(one.config));
+  const file = configFile(one.config);
   const at = ['--config', file];
   const key = randomUUID();
   const paid = await withdraw(one.url, { secret: first, key });

@@ -13,6 +13,7 @@ import {
 import { openKeyBackend } from '../../support/key-backend.ts';
 import { metric } from '../../support/metrics.ts';
 import { isAlive } from '../../support/process-life.ts';
+import { readiness } from '../../support/stack.ts';
 import { startHere } from '../../support/started.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
@@ -49,11 +50,8 @@ async function open(more: MoreConfig = {}, url = sandbox.url) {
     },
     logged: (what: RegExp) => gateway.log.filter(({ msg }) => what.test(`${msg}`)),
     async readiness() {
-      const { status, checks } = (await send(gateway.adminUrl, { path: '/readyz' })).json<{
-        status: string;
-        checks: { name: string; warnings?: string[] }[];
-      }>();
-      return { status, warnings: checks.find(({ name }) => name === 'configuration')?.warnings };
+      const { body, check } = await readiness(gateway);
+      return { status: body.status, warnings: check('configuration')?.warnings };
     },
   };
 }

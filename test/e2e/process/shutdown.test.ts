@@ -1,16 +1,13 @@
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
-import { writeFileSync } from 'node:fs';
 import { Agent } from 'node:http';
 import { connect } from 'node:net';
-import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import { stringify } from 'yaml';
 import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
-import { newFolder } from '../../support/command.ts';
 import type { MoreConfig } from '../../support/config.ts';
+import { configFile } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { startRedis } from '../../support/redis-server.ts';
@@ -139,8 +136,7 @@ async function firstConnection(port: number): Promise<void> {
 it('a gateway that serves already, and has not ended its start, shuts down gracefully on SIGTERM', async () => {
   const port = await freePort();
   const config = configFor(sandbox, { listen: { host: '127.0.0.1', port }, shutdown: { delayMs: 0 } });
-  const file = join(newFolder(), 'gateway.yaml');
-  writeFileSync(file, stringify(config));
+  const file = configFile(config);
   const gateway = begin(['serve', '--config', file]);
   await firstConnection(port);
   expect(await gateway.end('SIGTERM')).toEqual([0, null]);

@@ -9,7 +9,7 @@ import { loadBundle } from '../../../src/lib/load-bundle.ts';
 import { openBlackHole } from '../../support/backend.ts';
 import { isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { expectPlain, FAST_START, newFolder, runProcess } from '../../support/command.ts';
-import { type MoreConfig, testConfig } from '../../support/config.ts';
+import { configFile, type MoreConfig, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { MAIN, track } from '../../support/spawn.ts';
@@ -77,8 +77,7 @@ it('start prints three commands that work, and their results survive a kill', as
 });
 
 it('start --config runs only the gateway of the configuration, as serve --config does', async () => {
-  const file = join(newFolder(), 'gateway.yaml');
-  writeFileSync(file, stringify(testConfig(newFolder(), 'http://127.0.0.1:9')));
+  const file = configFile(testConfig(newFolder(), 'http://127.0.0.1:9'));
   const child = begin(['start', '--config', file]);
   const [line = ''] = await child.printed(/"msg":"listening"/);
   expect((await send(`http://127.0.0.1:${JSON.parse(line).port}`)).status).toBe(401);
@@ -89,8 +88,7 @@ it('start --config runs only the gateway of the configuration, as serve --config
 it('a gateway that cannot write its log continues to serve', async () => {
   const [port, adminPort] = [await freePort(), await freePort()];
   const at = (port: number) => ({ host: '127.0.0.1', port });
-  const file = join(newFolder(), 'gateway.yaml');
-  writeFileSync(file, stringify(configFor(await openSandbox(), { listen: at(port), admin: at(adminPort) })));
+  const file = configFile(configFor(await openSandbox(), { listen: at(port), admin: at(adminPort) }));
   // Every write to this file fails with ENOSPC.
   const full = openSync('/dev/full', 'w');
   const gateway = track(

@@ -12,19 +12,19 @@ import {
 import { join } from 'node:path';
 import { pino } from 'pino';
 import { expect, it } from 'vitest';
-import { stringify } from 'yaml';
 import { acceptStore, StoreWatch } from '../../../src/gateway/store-watch.ts';
 import { measured } from '../../../src/ledger/measured.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
 import { MARK_LASTS_MS } from '../../../src/store/contract.ts';
-import { send, withdraw } from '../../support/client.ts';
+import { withdraw } from '../../support/client.ts';
 import { FAST_START, newFolder, run } from '../../support/command.ts';
-import { type ConfigInput, type MoreConfig, testConfig } from '../../support/config.ts';
+import { type ConfigInput, configFile, type MoreConfig, testConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
 import { emptied, type RedisServer, startRedis } from '../../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../../support/requests.ts';
 import { spawnGateway } from '../../support/spawn.ts';
 import { query } from '../../support/sqlite-files.ts';
+import { readiness } from '../../support/stack.ts';
 import { type Started, startHere, warningsOf } from '../../support/started.ts';
 import { onRedis, storeForTest } from '../../support/stores.ts';
 import { startProxy } from '../../support/tcp-proxy.ts';
@@ -54,8 +54,7 @@ class Site {
   }
 
   #command(...args: string[]) {
-    const file = join(this.folder, 'gateway.yaml');
-    writeFileSync(file, stringify(this.config));
+    const file = configFile(this.config, this.folder);
     return run([...args, '--config', file]);
   }
 
@@ -73,17 +72,8 @@ interface Problem {
   error: { code: string };
 }
 
-async function ready({ adminUrl }: { adminUrl: string }) {
-  const answer = await send(adminUrl, { path: '/readyz' });
-  const { checks } = answer.json<{
-    checks: { name: string; ok: boolean; detail: string; warnings: string[] }[];
-  }>();
-  const store = checks.find(({ name }) => name === 'store');
-  if (!store) throw new Error('there is no check of the store');
-  return { status: answer.status, store };
-}
-
-const readyWarnings = async (gateway: { adminUrl: string }) => (await ready(gateway)).store.warnings;
+const readyWarnings = async (gateway: { adminUrl: string }) =>
+  (await readiness(gateway)).check('store')?.warnings;
 
 const storeWarnings = (gateway: Started) => warningsOf(gateway, 'store');
 
@@ -122,8 +112,8 @@ it('a restored SQLite file is noticed by check, by the next start and on /readyz
   ]);
   const third = await site.start();
   expect(storeWarnings(third)).toEqual([expect.stringMatching(older)]);
-  const { status, store } = await ready(third);
-  expect([status, store.ok, store.detail]).toEqual([503, false, expect.stringMatching(older)]);
+  const { status, check } = await readiness(third);
+  expect([status, check('store')]).toMatchObject([503, { ok: false, detail: expect.stringMatching(older) }]);
   const count = () => query(site.data, 'SELECT marks FROM store')[0]?.marks;
   const before = count();
   // What the refusal says: the backup knows the one key, and not the other.
@@ -153,7 +143,7 @@ it('a restored SQLite file is noticed by check, by the next start and on /readyz
     expect.objectContaining({ by: 'ada', reason: 'the books were compared' }),
   );
   expect((await withdraw(fourth.url, { key: 'lost' })).status).toBe(201);
-  expect((await ready(fourth)).status).toBe(200);
+  expect((await readiness(fourth)).status).toBe(200);
   expect(await metric(fourth.adminUrl, 'oncegate_store_forgot')).toBe(0);
   await fourth.shutdown();
   expect(await site.check()).toEqual([]);
@@ -177,7 +167,7 @@ it('a store that was restored is a warning while a gateway observes, and with du
     await (await site.start()).shutdown();
     await redis.admin.flushall();
     const gateway = await site.start();
-    expect((await ready(gateway)).status).toBe(200);
+    expect((await readiness(gateway)).status).toBe(200);
     expect(await readyWarnings(gateway)).toContainEqual(
       expect.stringMatching(/^the store is new or was emptied;/),
     );
@@ -211,7 +201,7 @@ it('a Redis that comes back empty gets no start, because each new connection has
   await Promise.all(flood);
   expect(new Set(statuses.after)).toEqual(new Set([503]));
   expect(gateway.log).toContainEqual(expect.objectContaining({ msg: 'the store has changed' }));
-  expect((await ready(gateway)).status).toBe(503);
+  expect((await readiness(gateway)).status).toBe(503);
   expect((await site.accept()).code).toBe(0);
   await until(async () => (await withdraw(gateway.url, { key: 'accepted' })).status === 201);
 });

@@ -3,7 +3,6 @@ import { randomUUID } from 'node:crypto';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
-import { stringify } from 'yaml';
 import type { RecordView } from '../../../src/doubts/records.ts';
 import type { Store } from '../../../src/ledger/ledger.ts';
 import { openLedger } from '../../../src/ledger/open-store.ts';
@@ -12,7 +11,7 @@ import type { AuditRecord, Execution } from '../../../src/store/contract.ts';
 import { Names } from '../../../src/store/redis/commands.ts';
 import { withdraw } from '../../support/client.ts';
 import { FAST_START, inShell, newFolder, run } from '../../support/command.ts';
-import { type MoreConfig, parsedConfig, testConfig } from '../../support/config.ts';
+import { configFile, type MoreConfig, parsedConfig, testConfig } from '../../support/config.ts';
 import { commandsUnder } from '../../support/documents.ts';
 import { isStopped } from '../../support/process-life.ts';
 import { startRedis } from '../../support/redis-server.ts';
@@ -39,8 +38,7 @@ async function runRunbook(configFile: string, cwd: string): Promise<{ stdout: st
 async function openIncident(count: number, more: MoreConfig = {}) {
   const input = testConfig(newFolder(), 'http://127.0.0.1:1', more);
   const folder = newFolder();
-  const file = join(folder, 'gateway.yaml');
-  writeFileSync(file, stringify(input));
+  const file = configFile(input, folder);
   const store: Store = await openLedger(parsedConfig(input), systemClock);
   onTestFinished(() => store.close());
   const requests = Array.from({ length: count }, () => newRequest());

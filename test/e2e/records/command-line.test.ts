@@ -2,12 +2,11 @@ import { randomUUID } from 'node:crypto';
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import { stringify } from 'yaml';
 import type { RecordView, ShownRecord } from '../../../src/doubts/records.ts';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { withdraw } from '../../support/client.ts';
 import { expectPlain, newFolder, run } from '../../support/command.ts';
-import { parsedConfig } from '../../support/config.ts';
+import { configFile, parsedConfig } from '../../support/config.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { executionShown } from '../../support/execution.ts';
 import { expectProblem } from '../../support/problem.ts';
@@ -17,13 +16,9 @@ import { until } from '../../support/until.ts';
 const stack = await openStack({ lock: { leaseMs: 60_000 }, upstream: { responseTimeoutMs: 60_000 } });
 afterAll(() => stack.close());
 const folder = newFolder();
-const config = join(folder, 'gateway.yaml');
 // The key file and the backend do not exist, because the command opens only the store.
 const keys = { source: 'file' as const, path: join(folder, 'no-keys.yaml') };
-writeFileSync(
-  config,
-  stringify({ ...stack.config, upstream: { url: 'http://127.0.0.1:1' }, auth: { keys } }),
-);
+const config = configFile({ ...stack.config, upstream: { url: 'http://127.0.0.1:1' }, auth: { keys } });
 
 /** What the records API decides is tried on the admin port. Here is what the command makes of it. */
 describe('the records command, while a gateway runs', () => {
@@ -249,13 +244,8 @@ describe('the records command, while a gateway runs', () => {
 });
 
 it('the records command does not create a store that does not exist', async () => {
-  const folder = newFolder();
-  const config = join(folder, 'gateway.yaml');
   const path = join(folder, 'data');
-  writeFileSync(
-    config,
-    stringify({ upstream: { url: 'http://127.0.0.1:1' }, store: { kind: 'sqlite', path } }),
-  );
+  const config = configFile({ upstream: { url: 'http://127.0.0.1:1' }, store: { kind: 'sqlite', path } });
   const ended = await run(['records', 'list', '--config', config]);
   expect(ended).toMatchObject({ code: 69, stdout: '' });
   expect(ended.stderr).toContain('there is no store in');

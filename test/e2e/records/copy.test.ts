@@ -1,16 +1,15 @@
 import { spawn } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
-import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
-import { stringify } from 'yaml';
 import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { isReplay, send, withdraw } from '../../support/client.ts';
 import { newFolder, run, runProcess } from '../../support/command.ts';
 import type { ConfigInput, MoreConfig } from '../../support/config.ts';
+import { configFile } from '../../support/config.ts';
 import { openHeldBackend } from '../../support/held-backend.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { MAIN, track } from '../../support/spawn.ts';
@@ -97,19 +96,13 @@ function storeOn(kind: StoreKind): MoreConfig {
 
 const opened = (config: ConfigInput) => gatewayForTest(config);
 
-function written(config: object): string {
-  const file = join(newFolder(), 'gateway.yaml');
-  writeFileSync(file, stringify(config));
-  return file;
-}
-
 it('under load, all records move from sqlite to redis: no key is forgotten, none is paid twice', async () => {
   const sandbox = await openSandbox();
   const [oldConfig, newConfig] = [
     configFor(sandbox, storeOn('sqlite')),
     configFor(sandbox, storeOn('redis')),
   ];
-  const files = ['--from', written(oldConfig), '--to', written(newConfig)];
+  const files = ['--from', configFile(oldConfig), '--to', configFile(newConfig)];
   const olds = await Promise.all([openGateway(oldConfig), openGateway(oldConfig)]);
   const load = new Load([...olds]);
   await until(() => load.accepted.length > 10 * MERCHANTS);
@@ -144,7 +137,7 @@ it('under load, all records move from sqlite to redis: no key is forgotten, none
 it('a copy from redis to sqlite waits for a payout that runs, is killed, and goes on: the payout is replayed there', async () => {
   const held = await openHeldBackend();
   const [from, to] = [configFor(held, storeOn('redis')), configFor(held, storeOn('sqlite'))];
-  const [old, files] = [await opened(from), ['--from', written(from), '--to', written(to)]];
+  const [old, files] = [await opened(from), ['--from', configFile(from), '--to', configFile(to)]];
   const key = randomUUID();
   const paying = withdraw(old.url, { key });
   await until(() => held.requests.includes(key));
@@ -177,7 +170,7 @@ it('a copy that does not wait for a payout cuts it off: its merchant is answered
     configFor(held, { ...storeOn('sqlite'), ...more }),
     configFor(held, { ...storeOn('redis'), ...more }),
   ];
-  const [old, files] = [await openGateway(from), ['--from', written(from), '--to', written(to)]];
+  const [old, files] = [await openGateway(from), ['--from', configFile(from), '--to', configFile(to)]];
   const key = randomUUID();
   const paying = withdraw(old.url, { key });
   await until(() => held.requests.includes(key));
@@ -202,8 +195,8 @@ it('a gateway that observes takes no part in a copy from redis to sqlite', async
   const source = await stackForTest(storeOn('redis'));
   const to = configFor(source.sandbox, storeOn('sqlite'));
   const observing = (config: ConfigInput) => ({ ...config, idempotency: { mode: 'observe' as const } });
-  const [old, next] = [written(source.config), written(to)];
-  const [oldObserves, newObserves] = [written(observing(source.config)), written(observing(to))];
+  const [old, next] = [configFile(source.config), configFile(to)];
+  const [oldObserves, newObserves] = [configFile(observing(source.config)), configFile(observing(to))];
   const copy = (fromFile: string, toFile: string, ...more: string[]) =>
     run(['records', 'copy', '--from', fromFile, '--to', toFile, ...more]);
   for (const [files, option] of [
@@ -229,7 +222,7 @@ it('a gateway that observes takes no part in a copy from redis to sqlite', async
 it('a copy that has not ended is undone: the old store serves again, after a restart', async () => {
   const source = await stackForTest(storeOn('sqlite'));
   const to = configFor(source.sandbox, storeOn('redis'));
-  const files = ['--from', written(source.config), '--to', written(to)];
+  const files = ['--from', configFile(source.config), '--to', configFile(to)];
   expect((await withdraw(source.url, { key: randomUUID() })).status).toBe(201);
   using database = new DatabaseSync(join((source.config.store as { path: string }).path, 'records.db'));
   database.exec("UPDATE records SET record = x'00'");
@@ -255,7 +248,7 @@ it('stores whose configurations note their identities in the same file are not c
   const identityFile = join(newFolder(), 'identity.json');
   const sharing = () => {
     const config = configFor(sandbox);
-    return written({ ...config, store: { ...config.store, identityFile } });
+    return configFile({ ...config, store: { ...config.store, identityFile } });
   };
   const [from, to] = [sharing(), sharing()];
   expect(await run(['records', 'copy', '--from', from, '--to', to])).toMatchObject({

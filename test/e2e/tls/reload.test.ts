@@ -7,10 +7,10 @@ import { expect, onTestFinished, test } from 'vitest';
 import { type CertificateReload, WatchedCertificate } from '../../../src/lib/certificate.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
 import { Authority, type CertificateFiles, replaceFiles } from '../../support/certificates.ts';
-import { send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { type TestAnswer, withdraw } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { metric } from '../../support/metrics.ts';
-import { type Stack, stackForTest } from '../../support/stack.ts';
+import { readiness, type Stack, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { configFor, openSandbox, startGateway } from '../process/gateways.ts';
 
@@ -32,13 +32,10 @@ async function served({ port }: Pick<Stack, 'port'>): Promise<string> {
 const reloads = ({ adminUrl }: Pick<Stack, 'adminUrl'>, result: string) =>
   metric(adminUrl, 'oncegate_certificate_reloads_total', { certificate: 'listen', result });
 
-async function warnings({ adminUrl }: Pick<Stack, 'adminUrl'>): Promise<string[]> {
-  const { checks } = (await send(adminUrl, { path: '/readyz' })).json<{
-    checks: { name: string; ok: boolean; warnings?: string[] }[];
-  }>();
-  const check = checks.find(({ name }) => name === 'certificates');
-  expect(check?.ok).toBe(true);
-  return check?.warnings ?? [];
+async function warnings(gateway: Pick<Stack, 'adminUrl'>): Promise<string[]> {
+  const certificates = (await readiness(gateway)).check('certificates');
+  expect(certificates?.ok).toBe(true);
+  return certificates?.warnings ?? [];
 }
 
 test('a new certificate is used from the next connection on, and open connections stay', async () => {

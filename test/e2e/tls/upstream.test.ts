@@ -8,13 +8,13 @@ import { afterAll, describe, expect, onTestFinished, test } from 'vitest';
 import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import { openBackend } from '../../support/backend.ts';
 import { Authority, type CertificateFiles, replaceFiles } from '../../support/certificates.ts';
-import { BEARER, send, type TestAnswer, withdraw } from '../../support/client.ts';
+import { BEARER, send, withdraw } from '../../support/client.ts';
 import { type ConfigInput, temporaryFolder, testConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
-import { gatewayForTest, type TestGateway } from '../../support/stack.ts';
+import { gatewayForTest, readiness, type TestGateway } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { echoingWebSockets } from '../../support/web-sockets.ts';
-import { HANDSHAKE, head, Wire } from '../../support/wire.ts';
+import { codeOf, HANDSHAKE, head, Wire } from '../../support/wire.ts';
 
 const authority = new Authority();
 const other = new Authority();
@@ -48,19 +48,11 @@ async function gatewayTo(
   more: Partial<ConfigInput> = {},
 ): Promise<TestGateway> {
   const config = testConfig(temporaryFolder(), url, { ...more, upstream: { tls, connectTimeoutMs: 5000 } });
-  const gateway = await gatewayForTest(config);
-  return gateway;
+  return await gatewayForTest(config);
 }
 
 const booked = () => sandbox.ledger.transactions().length;
-const codeOf = (answer: TestAnswer) => answer.json<{ error?: { code: string } }>().error?.code;
-
-async function upstreamCheck({ adminUrl }: TestGateway) {
-  const { checks } = (await send(adminUrl, { path: '/readyz' })).json<{
-    checks: { name: string; ok: boolean; detail: string }[];
-  }>();
-  return checks.find(({ name }) => name === 'upstream');
-}
+const upstreamCheck = async (gateway: TestGateway) => (await readiness(gateway)).check('upstream');
 
 describe('a backend that asks for a certificate', () => {
   const mutual: TlsOptions = { ...bytesOf(server), ca: authority.caBytes, requestCert: true };

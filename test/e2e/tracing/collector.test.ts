@@ -1,11 +1,10 @@
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
-import { writeFileSync } from 'node:fs';
-import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { NOT_LISTENING } from '../../support/backend.ts';
 import { withdraw } from '../../support/client.ts';
-import { newFolder, run } from '../../support/command.ts';
+import { run } from '../../support/command.ts';
+import { configFile } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
 import type { Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
@@ -29,8 +28,7 @@ test('the collector gets its headers; the log, the metrics and config print do n
   expect([await spans(stack, 'failed'), await spans(stack, 'dropped')]).toEqual([0, 0]);
   expect(JSON.stringify(stack.log) + (await stack.gateway.metrics.text())).not.toContain('of-the-collector');
 
-  const file = join(newFolder(), 'gateway.yaml');
-  writeFileSync(file, JSON.stringify(stack.config));
+  const file = configFile(stack.config);
   const printed = await run(['config', 'print', '--config', file]);
   expect(printed.code).toBe(0);
   expect(printed.stdout).toContain('[secret]');
