@@ -3,6 +3,7 @@ import { constants } from 'node:fs';
 import { access, chmod, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { dirname, join, parse } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import * as z from 'zod';
 import type { Config } from '../config/schema.ts';
 import type { Store } from '../ledger/ledger.ts';
 import type { Clock } from '../lib/clock.ts';
@@ -44,32 +45,21 @@ type Watched = Pick<Config, 'store'> & { idempotency: { mode: Mode; retentionMs:
 /** Must change with what an older gateway would misread. */
 const FILE_FORMAT = 1;
 
+const change = z.object({ at: z.iso.datetime(), what: z.string() });
+
 /** What the file holds. */
-interface Noted {
-  format: typeof FILE_FORMAT;
+const notedSchema = z.object({
+  format: z.literal(FILE_FORMAT),
   /** The store's mark when it was last seen. */
-  mark: StoreMark;
-  /** ISO 8601. */
-  seenAt: string;
+  mark: z.object({ id: z.string().regex(/^[0-9a-f]{32}$/), count: z.int() }),
+  seenAt: z.iso.datetime(),
   /** The last time that the store was not the expected one. An acceptance removes it. */
-  changed?: Changed | undefined;
-  /** The last acceptance. */
-  accepted?: Accepted | undefined;
-}
+  changed: change.optional(),
+  /** The last acceptance: an operator has said that the keys which the store forgot may be new. */
+  accepted: change.extend({ by: z.string(), reason: z.string() }).optional(),
+});
 
-interface Changed {
-  /** ISO 8601. */
-  at: string;
-  what: string;
-}
-
-/** An operator has said that the keys which the store forgot may be new. */
-export interface Accepted extends ResolutionNote {
-  /** ISO 8601. */
-  at: string;
-  /** What was accepted. */
-  what: string;
-}
+type Noted = z.infer<typeof notedSchema>;
 
 /**
  * Notices that the store is another one, was emptied, or was restored from a backup: a file beside the configuration holds the
@@ -83,7 +73,7 @@ export class StoreWatch {
   storeId: string | undefined;
   readonly #options: StoreWatchOptions;
   #noted: StoreMark | undefined;
-  #changed: Changed | undefined;
+  #changed: Noted['changed'];
   /** The last acceptance in the file, as JSON. */
   #accepted: string | undefined;
   /** The connection of the store on which its mark was compared. */
@@ -386,14 +376,13 @@ class ForeignFile extends Error {}
 
 /** @throws {ForeignFile} if a later version wrote it, and another error if it is damaged */
 function notedIn(text: string): Noted {
-  const { format, mark, seenAt, changed, accepted } = JSON.parse(text) as Noted;
+  const noted = JSON.parse(text);
+  const { format } = noted;
   if (format !== FILE_FORMAT)
     throw new ForeignFile(
       `it has format ${String(format ?? 'none').slice(0, 20)}, and this version knows format ${FILE_FORMAT}`,
     );
-  const isMark = /^[0-9a-f]{32}$/.test(mark.id) && Number.isSafeInteger(mark.count);
-  const isEvent = (event: Changed | undefined) =>
-    event === undefined || (typeof event.what === 'string' && !Number.isNaN(Date.parse(event.at)));
-  if (!isMark || !isEvent(changed) || !isEvent(accepted)) throw new SyntaxError('not a mark');
-  return { format, mark: { id: mark.id, count: mark.count }, seenAt, changed, accepted };
+  const { success, data } = notedSchema.safeParse(noted);
+  if (!success) throw new SyntaxError('not a mark');
+  return data;
 }
