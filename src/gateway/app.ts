@@ -60,25 +60,15 @@ export function createApp(path: RequestPath, classes?: Pick<App, 'Request' | 'Re
       // turn of the event loop, when a body that came in the same packet has been read: then the connection can be kept.
       const end = (refusal: unknown = new Error('no middleware has answered')) =>
         path.answerRefusal(refusal, req, res);
-      // Express runs no middleware for a target that has no path, such as a://.
-      if (!req.url?.startsWith('/')) refuseTarget(path, req, res, end);
+      // Express runs no middleware for a target that has no path, such as a://. It is admitted, and `checkHead` refuses it.
+      if (!req.url?.startsWith('/'))
+        void path.admit(req, res, (refusal) =>
+          refusal === undefined ? void path.checkHead(req, res, end) : end(refusal),
+        );
       // The types of Express lack this method of applications.
       else (app as unknown as Handler).handle(req, res, end);
     },
   };
-}
-
-/** Admits a request whose target has no path, and lets `checkHead` refuse it. */
-function refuseTarget(
-  { admit, checkHead }: RequestPath,
-  req: IncomingMessage,
-  res: ServerResponse,
-  end: (refusal?: unknown) => void,
-): void {
-  void admit(req, res, (refusal) => {
-    if (refusal === undefined) void checkHead(req, res, end);
-    else end(refusal);
-  });
 }
 
 interface Handler {

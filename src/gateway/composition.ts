@@ -1,9 +1,8 @@
-import type { Server } from 'node:http';
 import type { Socket } from 'node:net';
 import { isDeepStrictEqual } from 'node:util';
 import { Executor } from '../backend/executor.ts';
 import { lookUp } from '../backend/lookup.ts';
-import { createPassthrough, type Passthrough } from '../backend/passthrough.ts';
+import { createPassthrough } from '../backend/passthrough.ts';
 import { Slots } from '../backend/slots.ts';
 import type { Config } from '../config/schema.ts';
 import { Desk } from '../doubts/desk.ts';
@@ -16,44 +15,24 @@ import { countExpiringMerchants, firstMerchantEndMs } from '../keys/key-source.t
 import { Access } from '../telemetry/access.ts';
 import type { Tracing } from '../telemetry/tracing.ts';
 import { Lifecycle } from './admission.ts';
-import type { App } from './app.ts';
 import { AppVersions } from './app-versions.ts';
 import { findClient, trustOf } from './client-address.ts';
 import { configInfoOf } from './config-metrics.ts';
 import { DoubtGauges } from './doubt-gauges.ts';
 import { backendHeaders } from './forward.ts';
 import { createHttpServer, refuseOnSocket } from './http-server.ts';
-import { type GatewayTools, openResources, type Resources } from './resources.ts';
+import { type GatewayTools, openResources } from './resources.ts';
 import { Upgrades } from './upgrades.ts';
 
-/** The parts that `Gateway` needs for readiness and shutdown. {@link openParts} makes them. */
-export interface Parts extends Omit<Resources, 'observer' | 'listenerTls' | 'probeExecutor' | 'storeId'> {
-  app: App;
-  server: Server;
-  /** Makes every open response close its connection. `admit` does the same for later ones. */
-  endKeepAlive(): void;
-  lifecycle: Lifecycle;
-  access: Access;
-  engine: Engine;
-  /** Set under `idempotency.mode: observe`. Then no request goes through the engine. */
-  observation: Observation | undefined;
-  lookups: Lookups;
-  doubtGauges: DoubtGauges;
-  desk: Desk;
-  upgrades: Upgrades;
-  passthrough: Passthrough;
-  /** Shutdown destroys them. */
-  executors: readonly Executor[];
-  /** Puts `operations`, `limits`, `log` and `metrics` in force for requests that begin from now on. Changes nothing if it throws. */
-  reload(config: Config): void;
-}
+/** The parts that `Gateway` needs for readiness and shutdown. */
+export type Parts = Awaited<ReturnType<typeof openParts>>;
 
 /**
  * Opens and connects everything that one gateway is made of. The server does not listen yet.
  *
  * @throws {Error} with a message for the operator if the store or the keys cannot be opened
  */
-export async function openParts(config: Config, tools: GatewayTools): Promise<Parts> {
+export async function openParts(config: Config, tools: GatewayTools) {
   const { clock, logger } = tools;
   const opened = await openResources(config, tools);
   const { observer, listenerTls, probeExecutor, storeId, ...resources } = opened;
@@ -73,6 +52,7 @@ export async function openParts(config: Config, tools: GatewayTools): Promise<Pa
   const lookups = new Lookups(store, layer, lookupsOf(config, asking), observer, clock);
   const options = { ...config.idempotency, leaseMs: config.lock.leaseMs };
   const engine = new Engine(store, slots, options, observer, clock, lookups);
+  // If there is one, no request goes through the engine.
   const mostOpen = config.upstream.maxConnections + OBSERVED_LATER;
   const observation =
     mode === 'observe' ? new Observation(store, { ...options, mostOpen }, observer, clock) : undefined;
@@ -105,6 +85,7 @@ export async function openParts(config: Config, tools: GatewayTools): Promise<Pa
     ...{ slots, executor, passthrough, upgrades, headersOf, rateLimiter: resources.rateLimiter },
   });
   const { app } = versions;
+  // Of later responses than those that `endKeepAlive` finds open, `admit` makes that they close their connections.
   const { server, endKeepAlive, limit } = createHttpServer({
     limits: config.limits,
     tls: listenerTls,
@@ -123,6 +104,7 @@ export async function openParts(config: Config, tools: GatewayTools): Promise<Pa
     // A gateway that protects has the series too, of one operation, so that the dashboard finds them.
     metrics.declareObserved(observation ? names : ['undeclared']);
   };
+  /** Puts `operations`, `limits`, `log` and `metrics` in force for requests that begin from now on. Changes nothing if it throws. */
   const reload = (changed: Config) => {
     const putInForce = versions.prepare(changed);
     const changedLookups = lookupsOf(changed, asking, lookups.byOperation);
@@ -160,6 +142,7 @@ export async function openParts(config: Config, tools: GatewayTools): Promise<Pa
     ...resources,
     ...{ app, server, endKeepAlive, lifecycle, access, engine, observation, lookups, doubtGauges, desk },
     ...{ upgrades, passthrough, reload },
+    // Shutdown destroys them.
     executors: [executor, lookupExecutor, ...(probeExecutor ? [probeExecutor] : [])],
   };
 }

@@ -1,6 +1,6 @@
 import type { Store } from '../ledger/ledger.ts';
 import type { Clock } from '../lib/clock.ts';
-import { type DoubtCount, RESOLUTION_SOURCES, RESOLVED_AS, type ResolutionCount } from '../store/contract.ts';
+import { type DoubtCount, RESOLUTION_SOURCES, RESOLVED_AS } from '../store/contract.ts';
 import type { Logger } from '../telemetry/logger.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
 
@@ -17,6 +17,8 @@ export interface DoubtGaugesOptions {
 const SOON_MS = 50;
 /** How much sooner than usual the keys may be counted after resolutions: a lookup may resolve thousands, one after the other. */
 const SOONER = 3;
+
+const RESOLUTION_KINDS = RESOLVED_AS.flatMap((as) => RESOLUTION_SOURCES.map((by) => ({ as, by })));
 
 /**
  * Shows what the store knows of the keys in doubt, whichever gateway has left them. The gauges keep their values while the store
@@ -104,8 +106,7 @@ export class DoubtGauges {
   #show(count: DoubtCount): void {
     this.#last = count;
     this.#showKeys(count);
-    for (const as of RESOLVED_AS)
-      for (const by of RESOLUTION_SOURCES) this.#showResolutions(as, by, count.resolutions);
+    this.#showResolutions(count);
   }
 
   #showKeys({ operations }: DoubtCount): void {
@@ -123,18 +124,16 @@ export class DoubtGauges {
     }
   }
 
-  #showResolutions(
-    as: ResolutionCount['as'],
-    by: ResolutionCount['by'],
-    resolutions: readonly ResolutionCount[],
-  ): void {
+  #showResolutions({ resolutions }: DoubtCount): void {
     const { metrics } = this.#options;
-    const number = resolutions.find((one) => one.as === as && one.by === by)?.number ?? 0;
-    const before = this.#shown.get(`${as} ${by}`) ?? 0;
-    this.#shown.set(`${as} ${by}`, number);
-    // The store was emptied, or is another one. Prometheus takes a counter that falls for one that began again.
-    const hasFallen = number < before;
-    if (hasFallen) metrics.resolutions.remove({ as, by });
-    metrics.resolutions.inc({ as, by }, hasFallen ? number : number - before);
+    for (const { as, by } of RESOLUTION_KINDS) {
+      const number = resolutions.find((one) => one.as === as && one.by === by)?.number ?? 0;
+      const before = this.#shown.get(`${as} ${by}`) ?? 0;
+      this.#shown.set(`${as} ${by}`, number);
+      // The store was emptied, or is another one. Prometheus takes a counter that falls for one that began again.
+      const hasFallen = number < before;
+      if (hasFallen) metrics.resolutions.remove({ as, by });
+      metrics.resolutions.inc({ as, by }, hasFallen ? number : number - before);
+    }
   }
 }

@@ -1,5 +1,4 @@
 import type { Config } from '../config/schema.ts';
-import type { Store } from '../ledger/ledger.ts';
 import { measured } from '../ledger/measured.ts';
 import { openLedger, openRedis } from '../ledger/open-store.ts';
 import { ClientTls } from '../lib/client-tls.ts';
@@ -21,24 +20,12 @@ export interface GatewayTools {
   identityFile?: string;
 }
 
-/** What a gateway opens before it is put together. Opening any of these may fail. */
-export interface Resources extends OpenedKeys {
-  metrics: Metrics;
-  observer: Observer;
-  certificates: Certificates;
-  /** How the backend is reached over TLS, if that is configured. */
-  upstreamTls?: ClientTls | undefined;
-  listenerTls?: ListenerTls | undefined;
-  store: Store;
-  watch: StoreWatch | undefined;
-  storeId(): string | undefined;
-  rateLimiter: RateLimiter | undefined;
-  /** Undefined: requests keep the traces that they come with. */
-  tracing: Tracing | undefined;
-}
-
-/** @throws {Error} with a message for the operator if the store or the keys cannot be opened */
-export async function openResources(config: Config, tools: GatewayTools): Promise<Resources> {
+/**
+ * Opens what may fail, before the gateway is put together.
+ *
+ * @throws {Error} with a message for the operator if the store or the keys cannot be opened
+ */
+export async function openResources(config: Config, tools: GatewayTools) {
   const { clock, logger } = tools;
   const metrics = new Metrics();
   const observer = new Observer(metrics, logger);
@@ -86,8 +73,8 @@ async function openTls(
   certificates: Certificates,
   metrics: Metrics,
   logger: Logger,
-): Promise<{ listenerTls?: ListenerTls; upstreamTls?: ClientTls }> {
-  const listenerTls = listen.tls && {
+) {
+  const listenerTls: ListenerTls | undefined = listen.tls && {
     certificate: await certificates.open('listen.tls', listen.tls),
     minVersion: listen.tls.minVersion,
     handshakeTimeoutMs: limits.headerTimeoutMs,
@@ -100,10 +87,10 @@ async function openTls(
   const upstreamTls =
     upstream.tls &&
     new ClientTls(await certificates.open('upstream.tls', upstream.tls), upstream.tls.serverName);
-  return { ...(listenerTls && { listenerTls }), ...(upstreamTls && { upstreamTls }) };
+  return { listenerTls, upstreamTls };
 }
 
-/** Undefined: tracing is off. OpenTelemetry is loaded only if spans are sent somewhere. */
+/** Undefined: tracing is off, and requests keep the traces that they come with. OpenTelemetry is loaded only if spans are sent somewhere. */
 async function openTracing(
   { tracing, upstream }: Config,
   tools: Pick<GatewayTools, 'clock' | 'logger'> & { metrics: Metrics },
