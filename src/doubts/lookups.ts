@@ -174,9 +174,10 @@ export class Lookups implements DoubtLookups {
     if (!lookup || this.#doubts.size >= MAX_DOUBTS) return undefined;
     const nowMs = this.#clock.monotonicMs();
     const { firstAfterMs } = lookup;
-    const doubt = { scope, operation, token, metMs: nowMs, dueMs: nowMs + firstAfterMs, times: 0 };
-    this.#doubts.set(scope, { ...doubt, pauseMs: firstAfterMs });
-    return this.#doubts.get(scope);
+    const due = { dueMs: nowMs + firstAfterMs, pauseMs: firstAfterMs };
+    const doubt: Doubt = { scope, operation, token, metMs: nowMs, ...due, times: 0 };
+    this.#doubts.set(scope, doubt);
+    return doubt;
   }
 
   /** If another execution of the key is in doubt now, its age starts at zero. */

@@ -63,13 +63,6 @@ export interface RequestEnd {
   outcome: string;
   /** Undefined: no response was sent. */
   status: number | undefined;
-  merchant: string | undefined;
-  /** The declared path. Undefined: the operation has none. */
-  route: string | undefined;
-  /** The path without anything that a merchant may have put into it, see `loggablePath`. */
-  path: string;
-  /** The first digits of the scope, as in the log. */
-  scope: string | undefined;
   merchantGone: boolean;
 }
 

@@ -82,15 +82,10 @@ export class Access {
     const ownMs = Math.max(0, durationMs - context.upstreamMs - context.waitMs);
     if (!context.passedThrough) metrics.gatewaySeconds.observe({ operation }, ownMs / 1000);
     const status = res.headersSent ? res.statusCode : undefined;
-    const loggedPath = context.identity?.route ?? loggablePath(path);
-    const scope = context.scope?.slice(0, 16);
     context.spans?.end({
-      ...{ operation, outcome, merchantGone, scope },
+      ...{ operation, outcome, merchantGone },
       // The answer to a handshake is written by the pass-through.
       status: context.passedThrough === 'upgraded' ? 101 : status,
-      merchant: context.merchant?.code,
-      route: context.identity?.route,
-      path: loggedPath,
     });
     this.#log({
       requestId: context.requestId,
@@ -100,11 +95,11 @@ export class Access {
       keyId: context.merchant?.keyId,
       operation,
       method: req.method,
-      path: loggedPath,
+      path: context.identity?.route ?? loggablePath(path),
       status,
       outcome,
       would: context.would,
-      scope,
+      scope: context.scope?.slice(0, 16),
       ignoredKeyHeaders: context.ignoredKeyHeaders,
       durationMs: round(durationMs),
       upstreamMs: round(context.upstreamMs),

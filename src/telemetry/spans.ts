@@ -108,22 +108,25 @@ export class RequestSpans implements Spans {
     return this.#sent;
   }
 
-  end({ operation, outcome, status, merchant, route, path, scope, merchantGone }: RequestEnd): void {
+  end({ operation, outcome, status, merchantGone }: RequestEnd): void {
     const { api } = this.#recorder;
+    const { merchant, identity, scope } = this.#context;
+    const route = identity?.route;
     this.#sent?.end(status, merchantGone && status === undefined ? 'merchant_gone' : undefined);
     const span = this.#span;
     const method = methodOf(this.#req.method);
     if (route !== undefined) span.updateName(`${method === '_OTHER' ? 'HTTP' : method} ${route}`);
     // OpenTelemetry leaves out what is undefined.
     span.setAttributes({
-      'url.path': path,
+      'url.path': pathOf(this.#context, this.#req),
       'http.route': route,
       'http.response.status_code': status,
       'oncegate.operation': operation,
       'oncegate.outcome': outcome,
       'oncegate.replayed': outcome === 'replayed',
-      'oncegate.merchant': merchant,
-      'oncegate.scope': scope,
+      'oncegate.merchant': merchant?.code,
+      // The first digits, as in the log.
+      'oncegate.scope': scope?.slice(0, 16),
       'oncegate.merchant_gone': merchantGone || undefined,
     });
     // A refusal of the merchant's request is no failure of the server.
@@ -198,6 +201,7 @@ function fail(api: Api, span: otel.Span, error: string): void {
 const FROM_BACKEND = new Set(['executed', 'released', 'forwarded', 'replayed', 'passed_through', 'upgraded']);
 const isOwnAnswer = (outcome: string): boolean => !FROM_BACKEND.has(outcome);
 
+/** The declared path, or the path without anything that a merchant may have put into it. */
 function pathOf({ identity }: RequestContext, { url = '' }: IncomingMessage): string {
   return identity?.route ?? loggablePath(withoutQuery(url));
 }
