@@ -1,6 +1,5 @@
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
-import { request as httpRequest } from 'node:http';
 import { describe, expect, it } from 'vitest';
 import { WebSocket } from 'ws';
 import { echoingWebSockets } from '../support/web-sockets.ts';
@@ -21,18 +20,6 @@ describe('/v3/echo', () => {
       bodySha256: createHash('sha256').update(body).digest('hex'),
     });
     expect(json.rawHeaders).toContainEqual(['X-OdD', 'Case']);
-  });
-});
-
-describe('/v3/stream', () => {
-  it('flushes each chunk', async () => {
-    const { port } = await openSandbox();
-    const request = httpRequest({ port, path: '/v3/stream?chunks=4&intervalMs=30', agent: false }).end();
-    const [response] = await once(request, 'response');
-    const chunks: string[] = [];
-    for await (const chunk of response) chunks.push(String(chunk));
-    expect(chunks).toEqual([1, 2, 3, 4].map((n) => `data: chunk ${n}\n\n`));
-    expect(response.headers['content-type']).toBe('text/event-stream');
   });
 });
 

@@ -1,7 +1,6 @@
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { describe, expect, it } from 'vitest';
-import { createSandbox } from '../../src/sandbox/sandbox.ts';
 import { runProcess } from '../support/command.ts';
 import { ALPHA, ask, ledgerFile, openSandbox, post, spawnSandbox, WITHDRAW } from './support.ts';
 
@@ -41,13 +40,6 @@ describe('the sandbox command', () => {
     await failed;
   });
 
-  it('prints its help', async () => {
-    const { code, stdout } = await runProcess(['sandbox', '--help']);
-    expect(code).toBe(0);
-    for (const word of ['--port', '--db', 'sk_sandbox_alpha_2', '/_sandbox/ledger'])
-      expect(stdout).toContain(word);
-  });
-
   it.each([
     [['--bogus'], 64, /--bogus/],
     [['--port', 'high'], 64, /"high" is not a port/],
@@ -62,16 +54,6 @@ describe('the sandbox command', () => {
 });
 
 describe('createSandbox', () => {
-  it('rejects with an error of one line', async () => {
-    const { port } = await openSandbox();
-    await expect(createSandbox({ port })).rejects.toThrow(
-      new Error(`sandbox: cannot listen on 127.0.0.1:${port}: the port is in use`),
-    );
-    await expect(createSandbox({ port: 0, databasePath: NOWHERE })).rejects.toThrow(
-      new Error(`sandbox: cannot open the ledger at ${NOWHERE}: unable to open database file`),
-    );
-  });
-
   it('closes every socket, and can be closed twice', async () => {
     const sandbox = await openSandbox();
     const idle = connect(sandbox.port, '127.0.0.1');

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { endToEndHeaders, type Forwarding, forwardedHeaders } from '../../src/backend/headers.ts';
+import { type Forwarding, forwardedHeaders } from '../../src/backend/headers.ts';
 import { valuesOf } from '../../src/requests/fields.ts';
 
 const forwarding: Forwarding = {
@@ -79,14 +79,6 @@ describe('the headers of a forwarded request', () => {
       expect(valuesOf(forwarded(headers), name)).toEqual([]);
     }
   });
-
-  test.each([
-    ['replaced', () => 'Bearer of-the-gateway', ['Bearer of-the-gateway']],
-    ['removed', () => undefined, []],
-  ])('Authorization can be %s', (_how, authorization, expected) => {
-    const sent = forwarded(['AUTHORIZATION', 'Bearer of-the-merchant'], { authorization });
-    expect(valuesOf(sent, 'authorization')).toEqual(expected);
-  });
 });
 
 describe('the headers of proxies in front of the gateway', () => {
@@ -106,42 +98,12 @@ describe('the headers of proxies in front of the gateway', () => {
     expect(hidden.join('\n')).not.toMatch(/198\.51|https|pay\.test|443/);
   });
 
-  test('are kept if it is, with the chain of proxies as it was found', () => {
-    const sent = forwarded(CLAIMS, { client: trusted });
-    expect(valuesOf(sent, 'x-forwarded-for')).toEqual(['198.51.100.1, 192.0.2.8, 192.0.2.7']);
-    expect(valuesOf(sent, 'x-forwarded-proto')).toEqual(['https']);
-    expect(valuesOf(sent, 'x-forwarded-host')).toEqual(['pay.test']);
-    expect(valuesOf(sent, 'x-forwarded-port')).toEqual(['443']);
-    expect(valuesOf(sent, 'x-real-ip')).toEqual(['198.51.100.1']);
-    // A proxy with X-Forwarded-For leaves this one as the client sent it.
-    expect(valuesOf(sent, 'forwarded')).toEqual([]);
-    expect(valuesOf(forwarded(['Host', 'a'], { client: trusted }), 'x-forwarded-proto')).toEqual(['http']);
-  });
-
   test('are sent even if Connection names them', () => {
     const sent = forwarded(['Connection', 'x-forwarded-proto, x-forwarded-host', ...CLAIMS], {
       client: trusted,
     });
     expect(valuesOf(sent, 'x-forwarded-proto')).toEqual(['https']);
     expect(valuesOf(sent, 'x-forwarded-host')).toEqual(['pay.test']);
+    expect(valuesOf(forwarded(['Host', 'a'], { client: trusted }), 'x-forwarded-proto')).toEqual(['http']);
   });
-});
-
-describe('the headers of a response', () => {
-  test('exclude hop-by-hop headers and are otherwise unchanged', () => {
-    const headers = [
-      ...['Connection', 'X-Hop', 'X-Hop', '1', 'Keep-Alive', 'timeout=5', 'Transfer-Encoding', 'chunked'],
-      ...['Proxy-Authenticate', 'Basic', 'Trailer', 'X-Sum', 'Upgrade', 'h2c'],
-      ...['Set-Cookie', 'a=1', 'sEt-cOoKiE', 'b=2', 'X_Under_Score', 'kept', 'Content-Length', '3'],
-    ];
-    expect(endToEndHeaders(headers)).toEqual([
-      ...['Set-Cookie', 'a=1', 'sEt-cOoKiE', 'b=2', 'X_Under_Score', 'kept', 'Content-Length', '3'],
-    ]);
-  });
-});
-
-test('a response that may be stored is requested without a content coding', () => {
-  const sent = forwarded(['Accept-Encoding', 'gzip', 'A', '1', 'accept-encoding', 'br'], { unencoded: true });
-  expect(sent.slice(0, 2)).toEqual(['A', '1']);
-  expect(valuesOf(sent, 'accept-encoding')).toEqual(['identity']);
 });

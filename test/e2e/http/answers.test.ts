@@ -81,7 +81,7 @@ describe.each(ways)('%s', (_way, bytes) => {
   test('fields of the connection are not passed on', async () => {
     said =
       'HTTP/1.1 200 OK\r\nConnection: X-Hop, close\r\nX-Hop: 1\r\nKeep-Alive: timeout=1\r\n' +
-      'Proxy-Authenticate: Basic\r\nUpgrade: h2c\r\nX-Kept: 1\r\nContent-Length: 4\r\n\r\nbody';
+      'Proxy-Authenticate: Basic\r\nTrailer: X-Sum\r\nUpgrade: h2c\r\nX-Kept: 1\r\nContent-Length: 4\r\n\r\nbody';
     for (const answer of await twice(bytes())) {
       expect(own(answer.lines)).toEqual(['X-Kept: 1']);
       // The backend's connection is closed; the merchant's stays open.

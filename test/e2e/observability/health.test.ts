@@ -3,14 +3,11 @@ import http from 'node:http';
 import { type AddressInfo, createServer } from 'node:net';
 import { expect, it, onTestFinished } from 'vitest';
 import { send } from '../../support/client.ts';
-import type { MoreConfig } from '../../support/config.ts';
 import { scrape } from '../../support/metrics.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { readiness, type Stack, stackForTest } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
-
-const open = (more: MoreConfig = {}) => stackForTest(more);
 
 /** The checks that fail. */
 const failingOf = ({ body }: Awaited<ReturnType<typeof readiness>>) =>
@@ -24,7 +21,7 @@ async function isAlive({ adminUrl }: Stack): Promise<void> {
 }
 
 it('/readyz is ready when store, backend and keys are, and names an unreachable backend', async () => {
-  const stack = await open();
+  const stack = await stackForTest();
   const { status, body } = await readiness(stack);
   expect(status).toBe(200);
   expect(body).toEqual({
@@ -56,7 +53,10 @@ it('/readyz asks the backend and the store at most ten times a second, however o
   onTestFinished(() => void backend.close());
   const redis = await startRedis();
   const { port } = backend.address() as AddressInfo;
-  const { adminUrl } = await open({ ...onRedis(redis), upstream: { url: `http://127.0.0.1:${port}` } });
+  const { adminUrl } = await stackForTest({
+    ...onRedis(redis),
+    upstream: { url: `http://127.0.0.1:${port}` },
+  });
   const agent = new http.Agent({ keepAlive: true, maxSockets: 20 });
   onTestFinished(() => agent.destroy());
   const [sets, startedMs] = [await redis.commandCount('set'), performance.now()];
@@ -73,7 +73,7 @@ it('/readyz asks the backend and the store at most ten times a second, however o
 
 it('a gateway on Redis shows how it is configured, its warnings, and nothing of SQLite', async () => {
   const redis = await startRedis({ args: ['--appendfsync', 'everysec'] });
-  const stack = await open({
+  const stack = await stackForTest({
     ...onRedis(redis, 1000),
     idempotency: { undeclared: 'pass' },
     operations: [

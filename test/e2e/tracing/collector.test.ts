@@ -6,10 +6,10 @@ import { withdraw } from '../../support/client.ts';
 import { run } from '../../support/command.ts';
 import { configFile } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
-import type { Stack } from '../../support/stack.ts';
+import { type Stack, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { startCollector } from './support/collector.ts';
-import { idOf, openStackWith, openTraced } from './support/traced.ts';
+import { idOf, openTraced } from './support/traced.ts';
 
 const spans = ({ adminUrl }: Pick<Stack, 'adminUrl'>, result: string) =>
   metric(adminUrl, 'oncegate_spans_total', { result });
@@ -38,14 +38,14 @@ test('the collector gets its headers; the log, the metrics and config print do n
 test('a path in the address is kept', async () => {
   const collector = await startCollector();
   const tracing = { endpoint: `${collector.url}/otlp/v1/traces`, ratio: 1, sendEveryMs: 20 };
-  const stack = await openStackWith({ tracing });
+  const stack = await stackForTest({ tracing });
   await collector.requestSpans(idOf(await pay(stack)));
   expect(collector.requests[0]?.path).toBe('/otlp/v1/traces');
 });
 
 test('a collector that is away costs spans and no request, and is logged once', async () => {
   const tracing = { endpoint: NOT_LISTENING, ratio: 1, sendEveryMs: 10, timeoutMs: 100 };
-  const stack = await openStackWith({ tracing });
+  const stack = await stackForTest({ tracing });
   for (let i = 0; i < 3; i++) {
     expect((await pay(stack)).status).toBe(201);
     await until(async () => (await spans(stack, 'failed')) === (i + 1) * EACH);

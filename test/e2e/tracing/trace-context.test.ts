@@ -3,11 +3,12 @@ import { pino } from 'pino';
 import { describe, expect, test } from 'vitest';
 import { withdraw } from '../../support/client.ts';
 import type { MoreConfig } from '../../support/config.ts';
+import { stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, head, Wire } from '../../support/wire.ts';
 import { embed } from '../embedding/embedded.ts';
 import { startCollector } from './support/collector.ts';
-import { idOf, openHeaderBackend, openStackWith } from './support/traced.ts';
+import { idOf, openHeaderBackend } from './support/traced.ts';
 
 const TRACE = '4bf92f3577b34da6a3ce929d0e0e4736';
 const PARENT = '00f067aa0ba902b7';
@@ -41,7 +42,7 @@ interface Received {
 
 async function openSeeing(tracing: MoreConfig['tracing'], more: MoreConfig = {}) {
   const { url, seen } = await openHeaderBackend();
-  const stack = await openStackWith({ upstream: { url }, ...(tracing && { tracing }), ...more });
+  const stack = await stackForTest({ upstream: { url }, ...(tracing && { tracing }), ...more });
   /** Sends a balance read with these header lines, and resolves with what backend and log got. */
   const receive = async (...fields: string[]): Promise<Received> => {
     const requestId = randomUUID();

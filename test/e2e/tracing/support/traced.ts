@@ -8,13 +8,7 @@ import { type Collector, startCollector } from './collector.ts';
 export async function openTraced(more: MoreConfig = {}): Promise<{ stack: Stack; collector: Collector }> {
   const collector = await startCollector();
   const tracing = { endpoint: collector.url, ratio: 1, sendEveryMs: 20, ...more.tracing };
-  return { stack: await openStackWith({ ...more, tracing }), collector };
-}
-
-/** Closed after the test. */
-export async function openStackWith(more: MoreConfig): Promise<Stack> {
-  const stack = await stackForTest(more);
-  return stack;
+  return { stack: await stackForTest({ ...more, tracing }), collector };
 }
 
 /** A backend that keeps the head of each request. It answers 201, and accepts every upgrade. */
