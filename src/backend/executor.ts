@@ -4,7 +4,7 @@ import { afterReading, type Clock } from '../lib/clock.ts';
 import type { Exchange } from '../lib/exchange.ts';
 import { endToEndHeaders } from './headers.ts';
 import type { UpstreamOptions } from './options.ts';
-import { OversizeBody, OversizeStreams } from './oversize.ts';
+import { OversizeBody, OversizeStreams, StreamCut } from './oversize.ts';
 import { hasOwnEnd, isWholeJson } from './response-end.ts';
 
 /** One request to the backend, with its whole body in memory. */
@@ -34,16 +34,7 @@ class NotConnected extends Error {
   override readonly name = 'NotConnected';
 }
 
-/** The fence refused the request right before its first byte. */
-class MayNotSend extends Error {
-  override readonly name = 'MayNotSend';
-}
-
-/** A response that is being streamed was cut, or may have been. */
-class ResponseCut extends Error {
-  override readonly name = 'ResponseCut';
-}
-
+/** The time for the response is over, or the lease has lapsed before the first byte of the request. */
 class DeadlinePassed extends Error {
   override readonly name = 'DeadlinePassed';
 }
@@ -190,7 +181,7 @@ class ResponseReader implements Dispatcher.DispatchHandler {
     // This process may have been paused while undici connected, and another process may own the key by now.
     if (!this.#rules.maySend()) {
       this.#end({ kind: 'not_sent', reason: TOO_LATE });
-      controller.abort(new MayNotSend());
+      controller.abort(new DeadlinePassed());
       return;
     }
     this.#controller = controller;
@@ -220,7 +211,7 @@ class ResponseReader implements Dispatcher.DispatchHandler {
     const isOrderly = this.#hasOwnEnd || this.#rules.connection.isEnding;
     if (this.#oversize) {
       if (isOrderly) this.#oversize.receivedAll();
-      else this.#oversize.destroy(new ResponseCut(CUT));
+      else this.#oversize.destroy(new StreamCut(CUT));
       return;
     }
     const body = this.#chunks.length === 1 ? (this.#chunks[0] as Buffer) : Buffer.concat(this.#chunks);

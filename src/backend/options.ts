@@ -1,4 +1,5 @@
 import * as z from 'zod';
+import { isAddress } from '../telemetry/options.ts';
 
 const ms = (min: number, max: number) => z.number().int().min(min).max(max);
 
@@ -57,9 +58,7 @@ export const upstreamOptions = z
 export type UpstreamOptions = z.infer<typeof upstreamOptions>;
 
 function isOrigin(text: string): boolean {
-  if (!URL.canParse(text)) return false;
-  const { protocol, pathname, search, hash, username, password } = new URL(text);
-  return /^https?:$/.test(protocol) && pathname === '/' && (search + hash + username + password).length === 0;
+  return isAddress(text) && new URL(text).pathname === '/';
 }
 
 /** Section `headers`. */

@@ -1,8 +1,8 @@
 import { Readable } from 'node:stream';
 import type { Dispatcher } from 'undici';
 
-/** The gateway cut a stream. The message says why. */
-class StreamCut extends Error {
+/** The gateway cut a stream, or the backend may have. The message says why. */
+export class StreamCut extends Error {
   override readonly name = 'StreamCut';
 }
 

@@ -1,13 +1,11 @@
 import { statSync } from 'node:fs';
 import type { Check } from '../admin/application.ts';
-import { ConfigFile, type ConfigReload } from '../config/config-file.ts';
+import { ConfigFile, type ConfigFileOptions, type ConfigReload } from '../config/config-file.ts';
 import type { Config } from '../config/schema.ts';
 import type { Logger } from '../telemetry/logger.ts';
 
 /** What happens with a changed configuration. */
-export interface Follower {
-  env: NodeJS.ProcessEnv;
-  apply(config: Config): void;
+export interface Follower extends Pick<ConfigFileOptions, 'env' | 'apply'> {
   count(result: ConfigReload['result']): void;
   /** As at the start. New operations may have a dangerous policy, or lack a name that a secret key has as a scope. */
   warnings(): Promise<string[]>;
@@ -40,13 +38,7 @@ export function followConfigFile(
       for (const warning of await warnings().catch(() => []))
         logger.warn({ warning }, 'something needs attention');
   };
-  const options = {
-    path,
-    env,
-    apply,
-    onReload: (reload: ConfigReload) => void onReload(reload),
-  };
-  return new ConfigFile(config, options);
+  return new ConfigFile(config, { path, env, apply, onReload: (reload) => void onReload(reload) });
 }
 
 /** For /readyz. Like the warnings of the policies, it is shown only if there is something to say. */

@@ -55,7 +55,7 @@ export class ConfigFile {
       return [
         `the newest version of the file was refused (${last.mistakes.length} ${last.mistakes.length === 1 ? 'mistake' : 'mistakes'}, in the log); an earlier version is in force`,
       ];
-    return last?.result === 'needs_restart' ? [needsRestart(last.needsRestart)] : [];
+    return last?.result === 'needs_restart' ? [`needs a restart: ${last.needsRestart.join(', ')}`] : [];
   }
 
   close(): void {
@@ -109,6 +109,3 @@ export class ConfigFile {
     return { result, changed, needsRestart: missing };
   }
 }
-
-/** The warning about options of which the file has other values than those in force. */
-const needsRestart = (options: readonly string[]): string => `needs a restart: ${options.join(', ')}`;

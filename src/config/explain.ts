@@ -1,3 +1,4 @@
+import { diff } from 'node:util';
 import type { $ZodIssue } from 'zod/v4/core';
 import { optionsAt } from './json-schema.ts';
 
@@ -53,19 +54,8 @@ function mostSimilar(name: string, options: readonly string[]): string | undefin
   return near[0]?.option;
 }
 
-/** How many characters must be changed, added or removed (Levenshtein distance). */
-function editsBetween(a: string, b: string): number {
-  let row = Array.from({ length: b.length + 1 }, (_, i) => i);
-  for (let i = 1; i <= a.length; i++) {
-    const next = [i];
-    for (let j = 1; j <= b.length; j++) {
-      const replaced = (row[j - 1] as number) + (a[i - 1] === b[j - 1] ? 0 : 1);
-      next.push(Math.min(replaced, (row[j] as number) + 1, (next[j - 1] as number) + 1));
-    }
-    row = next;
-  }
-  return row[b.length] as number;
-}
+/** How many characters must be added or removed. */
+const editsBetween = (a: string, b: string): number => diff(a, b).filter(([edit]) => edit !== 0).length;
 
 function allowedBy(issue: $ZodIssue): string {
   if (issue.code !== 'invalid_union' || issue.errors.length === 0) return issue.message;

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { type Document, isMap, isScalar, LineCounter, parseDocument } from 'yaml';
 import { durationMs } from '../lib/duration.ts';
-import { explain } from './explain.ts';
+import { explain, pathText } from './explain.ts';
 import { type Config, configSchema } from './schema.ts';
 
 /** The file cannot be used. The message has one line for each mistake, and never a secret. */
@@ -52,7 +52,7 @@ export function checkConfig(
   written = value,
   placeOf: (path: readonly PropertyKey[]) => string | undefined = () => undefined,
 ): Config {
-  const result = configSchema.safeParse(withDurations(value));
+  const result = configSchema.safeParse(withTexts(value, withDuration));
   if (result.success) return result.data;
   throw new ConfigError(
     name,
@@ -60,21 +60,24 @@ export function checkConfig(
   );
 }
 
+type Path = readonly (string | number)[];
+
+/** A value with each text in it, at any depth, replaced by what `change` makes of it. */
+function withTexts(value: unknown, change: (text: string, path: Path) => unknown, path: Path = []): unknown {
+  if (typeof value === 'string') return change(value, path);
+  if (Array.isArray(value)) return value.map((item, i) => withTexts(item, change, [...path, i]));
+  if (typeof value !== 'object' || value === null) return value;
+  const members = Object.entries(value);
+  return Object.fromEntries(members.map(([name, item]) => [name, withTexts(item, change, [...path, name])]));
+}
+
 /** Sections whose members are names of the merchants' requests, and not options. */
-const NOT_OPTIONS = new Set(['where', 'headers']);
+const NOT_OPTIONS: Path = ['where', 'headers'];
 
 /** Turns durations such as `24h`, and digits from the environment, into numbers, in options whose name ends in Ms. */
-function withDurations(value: unknown, name = ''): unknown {
-  if (NOT_OPTIONS.has(name)) return value;
-  if (typeof value === 'string') {
-    if (!name.endsWith('Ms')) return value;
-    return /^\d{1,15}$/.test(value) ? Number(value) : (durationMs(value) ?? value);
-  }
-  if (Array.isArray(value)) return value.map((item) => withDurations(item));
-  if (typeof value !== 'object' || value === null) return value;
-  return Object.fromEntries(
-    Object.entries(value).map(([member, item]) => [member, withDurations(item, member)]),
-  );
+function withDuration(text: string, path: Path): unknown {
+  if (!String(path.at(-1)).endsWith('Ms') || path.some((name) => NOT_OPTIONS.includes(name))) return text;
+  return /^\d{1,15}$/.test(text) ? Number(text) : (durationMs(text) ?? text);
 }
 
 /** Where the name of an option is written, such as `line 3, column 5`. */
@@ -108,21 +111,13 @@ function fillPlaceholders(
   env: NodeJS.ProcessEnv,
 ): { value: unknown; mistakes: readonly string[] } {
   const mistakes = new Set<string>();
-  const fill = (value: unknown, path: string): unknown => {
-    if (typeof value === 'string') {
-      return value.replace(PLACEHOLDER, (_, name: string | undefined) => {
-        if (name === undefined) mistakes.add(`${path}: \${ must be followed by a name and }: \${NAME}`);
-        else if (!env[name]) mistakes.add(`the environment has no ${name}`);
-        return (name !== undefined && env[name]) || '';
-      });
-    }
-    if (Array.isArray(value)) return value.map((item, i) => fill(item, `${path}[${i}]`));
-    if (typeof value !== 'object' || value === null) return value;
-    const members = Object.entries(value).map(([name, item]) => [
-      name,
-      fill(item, path ? `${path}.${name}` : name),
-    ]);
-    return Object.fromEntries(members);
-  };
-  return { value: fill(written, ''), mistakes: [...mistakes] };
+  const value = withTexts(written, (text, path) =>
+    text.replace(PLACEHOLDER, (_, name: string | undefined) => {
+      if (name === undefined)
+        mistakes.add(`${pathText(path)}: \${ must be followed by a name and }: \${NAME}`);
+      else if (!env[name]) mistakes.add(`the environment has no ${name}`);
+      return (name !== undefined && env[name]) || '';
+    }),
+  );
+  return { value, mistakes: [...mistakes] };
 }

@@ -133,17 +133,13 @@ export function keyWarnings(
 
 /** A misspelt scope permits nothing: the merchant gets 403. */
 function unknownScopes(entries: readonly KeyEntry[], known: ReadonlySet<string>): string[] {
-  const keysByScope = new Map<string, KeyEntry[]>();
-  for (const entry of entries) {
-    for (const scope of new Set(entry.scopes)) {
-      if (known.has(scope)) continue;
-      const keys = keysByScope.get(scope) ?? [];
-      keysByScope.set(scope, keys);
-      keys.push(entry);
-    }
-  }
+  const uses = entries.flatMap((entry) => [...new Set(entry.scopes)].map((scope) => ({ scope, entry })));
+  const unknown = uses.filter(({ scope }) => !known.has(scope));
+  const keysByScope = Map.groupBy(unknown, ({ scope }) => scope);
   const named = [...keysByScope].slice(0, MAX_NAMES);
-  const lines = named.map(([scope, keys]) => `no operation has the scope "${scope}": ${namesOf(keys)}`);
+  const lines = named.map(
+    ([scope, of]) => `no operation has the scope "${scope}": ${namesOf(of.map(({ entry }) => entry))}`,
+  );
   const unnamed = keysByScope.size - named.length;
   return unnamed > 0 ? [...lines, `no operation has ${unnamed} more scopes`] : lines;
 }

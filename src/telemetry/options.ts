@@ -71,7 +71,8 @@ export const tracingOptions = z
 
 export type TracingOptions = z.infer<typeof tracingOptions>;
 
-function isAddress(text: string): boolean {
+/** Whether a text is an http or https URL without query, fragment and credentials. */
+export function isAddress(text: string): boolean {
   if (!URL.canParse(text)) return false;
   const { protocol, search, hash, username, password } = new URL(text);
   return /^https?:$/.test(protocol) && (search + hash + username + password).length === 0;

@@ -183,7 +183,7 @@ it('a response without an end of its own that is too large to store is streamed 
   const bytes = `${head(TEXT)}${'x'.repeat(2 * MAX_BYTES)}`;
   for (const [end, expected] of [
     ['closes', 2 * MAX_BYTES],
-    ['rst', 'ResponseCut'],
+    ['rst', 'StreamCut'],
   ] as const) {
     const result = await send(plain, bytes, end);
     if (result.kind !== 'oversize') throw new Error(`not oversize: ${result.kind}`);
