@@ -34,6 +34,9 @@ const NONE: Buffer = Buffer.alloc(0);
 const TEXTS = 6;
 const LONGEST_TEXT = 255;
 
+/** The longest `inDoubtRetentionMs` that a record can hold. */
+export const LONGEST_RETENTION_MS = 2 ** 40 - 1;
+
 /** Enough of a record for all but its response, unless it has a long extension. */
 export const HEAD_BYTES = layout.texts + (TEXTS + 1) * (1 + LONGEST_TEXT) + 10;
 

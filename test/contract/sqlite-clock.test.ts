@@ -104,6 +104,16 @@ describe('in another boot', () => {
     },
   );
 
+  it('the owner of a record with a damaged expiry is dead too', async () => {
+    const { path, host, open } = setUp();
+    const store = await open();
+    const owner = await bring(store, 'executing');
+    await store.close();
+    query(path, 'UPDATE records SET expires_at = 8700000000000000');
+    host.boots('second', 10);
+    expect(await (await open()).start(duplicateOf(owner))).toMatchObject({ kind: 'in_doubt' });
+  });
+
   it('an owner of this boot is alive', async () => {
     const { host, open } = setUp();
     await bring(await open(), 'executing');

@@ -1,6 +1,6 @@
 import type { SQLOutputValue, StatementSync } from 'node:sqlite';
 import type { Scope } from '../../lib/brands.ts';
-import { decodeHead, encodeRecord } from '../codec.ts';
+import { decodeHead, encodeRecord, LONGEST_RETENTION_MS } from '../codec.ts';
 import { type Mode, UnreadableRecord, type UsedMark } from '../contract.ts';
 import type { Held, KeyRecord } from '../register.ts';
 import type { StoredCompletion } from '../response-cipher.ts';
@@ -87,8 +87,9 @@ function readRow(values: SQLOutputValue[], runningMs: number): Held {
   // Its age is one lease, or more.
   if (lease === OWNER_IS_DEAD) {
     const { leaseMs, inDoubtRetentionMs } = record.lifetimes;
-    const retentionMs = Math.max(inDoubtRetentionMs, Math.ceil(expiresInMs) + leaseMs);
-    record.lifetimes = { ...record.lifetimes, inDoubtRetentionMs: retentionMs };
+    // A damaged `expires_at` may be larger than a record can hold.
+    const leftMs = Math.min(Math.ceil(expiresInMs) + leaseMs, LONGEST_RETENTION_MS);
+    record.lifetimes = { ...record.lifetimes, inDoubtRetentionMs: Math.max(inDoubtRetentionMs, leftMs) };
   }
   return { record, expiresInMs, isLeased: lease > runningMs };
 }
