@@ -14,14 +14,9 @@ const root = fileURLToPath(new URL('..', import.meta.url));
 const dist = resolve(process.argv[2] ?? join(root, 'dist'));
 
 rmSync(dist, { recursive: true, force: true });
-const { status } = spawnSync(
-  join(root, 'node_modules', '.bin', 'tsc'),
-  ['-p', 'tsconfig.build.json', '--outDir', dist],
-  {
-    cwd: root,
-    stdio: 'inherit',
-  },
-);
+const compiler = join(root, 'node_modules', '.bin', 'tsc');
+const options = ['-p', 'tsconfig.build.json', '--outDir', dist];
+const { status } = spawnSync(compiler, options, { cwd: root, stdio: 'inherit' });
 if (status !== 0) process.exit(status ?? 1);
 // The compiler rewrites these names in the JavaScript only.
 for (const name of globSync('**/*.d.ts', { cwd: dist })) {

@@ -2,7 +2,7 @@
  * `npm run generate`: writes every file, and every table of a document, that is made from the sources. A test finds those that are
  * stale.
  */
-import { readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { textsOf } from '../grafana/generate.ts';
 import { configJsonSchema } from '../src/config/json-schema.ts';
@@ -26,18 +26,10 @@ export const GENERATED: ReadonlyMap<string, (text: string) => string> = new Map(
   ...[...textsOf()].map(([name, text]) => [`grafana/dashboards/${name}`, () => text] as const),
 ]);
 
-/** A dashboard that is new has no file yet. */
-const readIfThere = (path: string) => {
-  try {
-    return read(path);
-  } catch {
-    return '';
-  }
-};
-
 if (import.meta.main)
   for (const [path, textFor] of GENERATED) {
-    const old = readIfThere(path);
+    // A dashboard that is new has no file yet.
+    const old = existsSync(file(path)) ? read(path) : '';
     const text = textFor(old);
     if (text === old) continue;
     writeFileSync(file(path), text);

@@ -8,11 +8,6 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
-interface Locked {
-  dev?: boolean;
-  optional?: boolean;
-}
-
 const root = fileURLToPath(new URL('..', import.meta.url));
 const read = (name: string) => JSON.parse(readFileSync(join(root, name), 'utf8'));
 const { name, version, description, license, dependencies } = read('package.json');
@@ -22,7 +17,9 @@ const file = process.argv[2] ?? join(root, `${name}-${version}.cdx.json`);
 // without the latter. The optional packages are Node itself, for this repository: the published package does not have them.
 const manifest = { name, version, description, license, dependencies };
 const lock = read('package-lock.json');
-const runtime = Object.entries<Locked>(lock.packages).filter(([, { dev, optional }]) => !dev && !optional);
+const runtime = Object.entries<{ dev?: boolean; optional?: boolean }>(lock.packages).filter(
+  ([, { dev, optional }]) => !dev && !optional,
+);
 const packages = { ...Object.fromEntries(runtime), '': manifest };
 
 const folder = mkdtempSync(join(tmpdir(), `${name}-`));

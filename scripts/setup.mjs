@@ -164,21 +164,15 @@ function fetchPrometheus() {
   const download = [...RETRIES, '-o', 'APT::Sandbox::User=root', 'download', '-qq', 'prometheus'];
   run('apt-get', download, 'fetching Prometheus (once)', folder);
   const paths = PROMETHEUS.map((name) => `./usr/bin/${name}`).join(' ');
-  run(
-    'sh',
-    ['-c', `dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ${paths}`],
-    'unpacking Prometheus',
-    folder,
-  );
+  const unpack = `dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ${paths}`;
+  run('sh', ['-c', unpack], 'unpacking Prometheus', folder);
   for (const name of PROMETHEUS) renameSync(join(folder, 'usr', 'bin', name), join(tools, name));
   rmSync(folder, { recursive: true });
 }
 
 installPackages(root, 'packages');
 const node = checkNode();
-const { status } = spawnSync(node, [join(root, 'scripts', 'bundle.ts')], {
-  stdio: ['ignore', 'ignore', 'inherit'],
-});
+const { status } = spawnSync(node, [join(root, 'scripts', 'bundle.ts')], { stdio: 'inherit' });
 if (status !== 0) fail('bundling failed');
 const [command, ...rest] = process.argv.slice(2);
 if (command !== undefined) {

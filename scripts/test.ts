@@ -44,13 +44,8 @@ async function runSuites(filters: string[]): Promise<Counts> {
   const folder = mkdtempSync(join(tmpdir(), 'oncegate-results-'));
   const file = join(folder, 'results.json');
   try {
-    const ok = await run('vitest', [
-      'run',
-      '--reporter=default',
-      '--reporter=json',
-      `--outputFile.json=${file}`,
-      ...filters,
-    ]);
+    const reporting = ['--reporter=default', '--reporter=json', `--outputFile.json=${file}`];
+    const ok = await run('vitest', ['run', ...reporting, ...filters]);
     const results = JSON.parse(readFileSync(file, 'utf8'));
     if (has('--record')) writeTimes(results.testResults);
     const failed = Number(results.numFailedTests);

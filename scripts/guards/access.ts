@@ -1,5 +1,8 @@
 import type { Guard } from '../guards.ts';
 
+const FORWARD = 'e2e/embedding/forward';
+const HANDLERS = 'e2e/embedding/handlers';
+const KEYS = 'src/keys/upstream-key-source.ts';
 const HEADERS = 'src/backend/headers.ts';
 const IDEMPOTENCY = 'src/middleware/idempotency.ts';
 const RECORDING = 'src/middleware/recording.ts';
@@ -18,12 +21,7 @@ export const accessGuards: readonly Guard[] = [
   ],
   [
     'a secret key keeps working although the backend names another merchant for it',
-    [
-      'src/keys/upstream-key-source.ts',
-      '#probe',
-      'known.entry.merchantCode !== answer.merchantCode',
-      'false',
-    ],
+    [KEYS, '#probe', 'known.entry.merchantCode !== answer.merchantCode', 'false'],
     ['e2e/http/keys-of-the-backend', 'a secret key > never changes its merchant'],
   ],
   [
@@ -63,56 +61,41 @@ export const embeddingGuards: readonly Guard[] = [
   [
     'a handler is called although its lease may have lapsed',
     [IDEMPOTENCY, '#run', '!maySend()', 'false'],
-    ['e2e/embedding/handlers', 'does not call the handler when its lease may have lapsed'],
+    [HANDLERS, 'does not call the handler when its lease may have lapsed'],
   ],
   [
     'a handler sends although its merchant was told something else',
     [IDEMPOTENCY, '#run', '!isTold && maySend()', 'maySend()'],
-    [
-      'e2e/embedding/forward',
-      'sends nothing when a slow middleware before it has used up the time of the handler',
-    ],
+    [FORWARD, 'sends nothing when a slow middleware before it has used up the time of the handler'],
   ],
   [
     'a handler that takes long gives up its key, which can be released while it still pays',
     [RECORDING, 'constructor', 'options.onTimeLimit()', 'this.#abandon()'],
-    [
-      'e2e/embedding/handlers',
-      'answers 504 when the handler takes long, and stores its response when it ends',
-    ],
+    [HANDLERS, 'answers 504 when the handler takes long, and stores its response when it ends'],
   ],
   [
     'a key is forgotten after a day although its merchant was told that the outcome is unknown',
     ['src/idempotency/execution.ts', '#completing', 'exchange.isLate === true', 'false'],
-    [
-      'e2e/embedding/handlers',
-      'answers 504 when the handler takes long, and stores its response when it ends',
-    ],
+    [HANDLERS, 'answers 504 when the handler takes long, and stores its response when it ends'],
   ],
   [
     'the result of a handler that ended after all is lost',
     ['src/idempotency/execution.ts', 'run', 'exchange.late?.then', 'exchange.late?.catch'],
-    [
-      'e2e/embedding/handlers',
-      'leaves the key in doubt when the handler never ends, and a late end heals it',
-    ],
+    [HANDLERS, 'leaves the key in doubt when the handler never ends, and a late end heals it'],
   ],
   [
     'release() frees a key after unknown()',
     [RECORDING, 'say', "if (this.#said !== 'unknown')", ''],
-    ['e2e/embedding/handlers', 'leaves it in doubt with unknown(), whatever is said after that'],
+    [HANDLERS, 'leaves it in doubt with unknown(), whatever is said after that'],
   ],
   [
     'forward() answers although it cannot know what became of the request',
     ['src/middleware/forward.ts', 'handle', 'exchange ??', "{ ...exchange, kind: 'not_sent' } ??"],
-    [
-      'e2e/embedding/forward',
-      'forward() behind idempotency() > pays once when the backend does execute-then-reset',
-    ],
+    [FORWARD, 'forward() behind idempotency() > pays once when the backend does execute-then-reset'],
   ],
   [
     'a body that a parser has read is not compared',
     [IDEMPOTENCY, '#takeBody', 'context.body = found.bytes', 'context.body = Buffer.alloc(0)'],
-    ['e2e/embedding/handlers', 'compares bodies, whether they were parsed before or not'],
+    [HANDLERS, 'compares bodies, whether they were parsed before or not'],
   ],
 ];

@@ -1,5 +1,6 @@
 import type { Guard } from '../guards.ts';
 
+const DESK = 'src/doubts/desk.ts';
 const CLOCK = 'src/lib/clock.ts';
 const DUPLICATES = 'src/idempotency/duplicates.ts';
 const ENGINE = 'src/idempotency/engine.ts';
@@ -42,12 +43,7 @@ export const fenceGuards: readonly Guard[] = [
   ],
   [
     'an operator resolves an execution that they have not looked at',
-    [
-      'src/doubts/desk.ts',
-      '',
-      'request.execution !== executionOf(record)',
-      'request.execution === undefined',
-    ],
+    [DESK, '', '!== executionOf(record)', '=== undefined'],
     ['e2e/records/admin-port', 'are not resolved if they belong to another execution'],
   ],
 ];

@@ -5,6 +5,7 @@ const COMMANDS = 'src/store/redis/commands.ts';
 const CREATE = 'src/store/redis/scripts/create.lua';
 const REPLACE = 'src/store/redis/scripts/replace.lua';
 const CHANGES = 'src/store/sqlite/changes.ts';
+const ROWS = 'src/store/sqlite/records.ts';
 const WRITER = 'src/store/sqlite/writer.ts';
 const COPY = 'src/ledger/copy.ts';
 
@@ -114,12 +115,7 @@ export const sqliteGuards: readonly Guard[] = [
   ],
   [
     'a record that cannot be read is absent (SQLite)',
-    [
-      'src/store/sqlite/records.ts',
-      'readRow',
-      "Uint8Array)) throw bad('record')",
-      'Uint8Array)) return undefined',
-    ],
+    [ROWS, 'readRow', "Uint8Array)) throw bad('record')", 'Uint8Array)) return undefined'],
     ['contract/sqlite', 'that cannot be read > is never treated as absent'],
   ],
   [
