@@ -1,8 +1,6 @@
 import { spawnSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
+import { read } from './repository.ts';
 
-const ROOT = fileURLToPath(new URL('../../', import.meta.url));
 const SHELL = ['sh', 'bash', 'console'];
 
 /** A block of code in a document, without the indentation that a list gives it. */
@@ -27,7 +25,7 @@ export interface Command {
 export function blocksOf(document: string, heading?: string): Block[] {
   const blocks: Block[] = [];
   let current = '';
-  const text = readFileSync(`${ROOT}${document}`, 'utf8');
+  const text = read(document);
   for (const found of text.matchAll(/^#+ (.+)$|^( *)```(\w*).*\n((?:.*\n)*?)\2```$/gm)) {
     const [, title, indentation = '', language = '', lines = ''] = found;
     current = title ?? current;
@@ -96,7 +94,7 @@ const COMMAND = new RegExp(`^(?:[A-Z_]+=\\S+ )*(?:${PROGRAMS}) \\S`);
 
 /** The commands within the sentences of a document, without the variables before them. */
 export function commandsWithin(document: string): string[] {
-  const sentences = readFileSync(`${ROOT}${document}`, 'utf8').replaceAll(/^( *)```[\s\S]*?^\1```$/gm, '');
+  const sentences = read(document).replaceAll(/^( *)```[\s\S]*?^\1```$/gm, '');
   return [...sentences.matchAll(/`([^`]+)`/g)]
     .map(([, code = '']) => code.replaceAll(/\s+/g, ' '))
     .filter((code) => COMMAND.test(code))

@@ -1,26 +1,19 @@
 import { once } from 'node:events';
-import { mkdtempSync, renameSync, rmSync, statSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
+import { renameSync, statSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, onTestFinished, test, vi } from 'vitest';
 import { FileKeySource, type FileKeySourceOptions } from '../../src/keys/file-key-source.ts';
 import type { KeyReload } from '../../src/lib/context.ts';
-import { replaceFile } from '../support/config.ts';
+import { replaceFile, temporaryFolder } from '../support/config.ts';
 
 const fileOf = (...secrets: string[]) => {
   const keys = secrets.map((secret, i) => `{ id: k${i}, dangerouslyPlainSecret: ${secret} }`);
   return `merchants: [{ code: M, keys: [${keys.join(', ')}] }]\n`;
 };
 
-function directory(): string {
-  const path = mkdtempSync(join(tmpdir(), 'keys-'));
-  onTestFinished(() => rmSync(path, { recursive: true, force: true }));
-  return path;
-}
-
 function keyFile(text: string): string {
-  const path = join(directory(), 'keys.yaml');
+  const path = join(temporaryFolder(), 'keys.yaml');
   writeFileSync(path, text);
   return path;
 }
@@ -52,8 +45,8 @@ describe('at start', () => {
   });
 
   test('a file that is missing, no file or over 64 MiB is refused', async () => {
-    await expect(openSource(join(directory(), 'a'))).rejects.toThrow('cannot be read (ENOENT)');
-    await expect(openSource(directory())).rejects.toThrow('is not a regular file');
+    await expect(openSource(join(temporaryFolder(), 'a'))).rejects.toThrow('cannot be read (ENOENT)');
+    await expect(openSource(temporaryFolder())).rejects.toThrow('is not a regular file');
     const large = keyFile(`# ${'x'.repeat(64 * 1024 * 1024)}\n${fileOf('one')}`);
     await expect(openSource(large)).rejects.toThrow('is larger than 67108864 bytes');
   });
@@ -85,7 +78,7 @@ describe('a changed file is loaded', () => {
   });
 
   test('when the symlink to its folder is swapped, as Kubernetes does for config maps', async () => {
-    const root = directory();
+    const root = temporaryFolder();
     for (const state of ['a', 'b', 'c']) {
       await mkdir(join(root, state));
       writeFileSync(join(root, state, 'keys.yaml'), fileOf(`key-${state}`));

@@ -2,19 +2,17 @@ import {
   chmodSync,
   existsSync,
   lstatSync,
-  mkdtempSync,
   readdirSync,
   readFileSync,
-  rmSync,
   statSync,
   symlinkSync,
   writeFileSync,
 } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { beforeEach, describe, expect, it } from 'vitest';
 import { editKeyFile } from '../../src/keys/key-file-editor.ts';
 import { pepperCheckOf } from '../../src/keys/key-index.ts';
+import { temporaryFolder } from '../support/config.ts';
 
 const HASH = `hmac-sha256:${'a'.repeat(64)}`;
 const OTHER_HASH = `hmac-sha256:${'b'.repeat(64)}`;
@@ -31,10 +29,9 @@ merchants:
 let folder: string;
 let path: string;
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'oncegate-test-'));
+  folder = temporaryFolder();
   path = join(folder, 'keys.yaml');
 });
-afterEach(() => rmSync(folder, { recursive: true, force: true }));
 
 const text = () => readFileSync(path, 'utf8');
 

@@ -1,5 +1,3 @@
-import { readFileSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { capacityTables } from '../../bench/capacity.ts';
 import { quietLine } from '../../bench/report.ts';
@@ -7,8 +5,7 @@ import type { CellRun, Results } from '../../bench/results.ts';
 import type { ScalingResults } from '../../bench/scaling-results.ts';
 import { targetsOf } from '../../bench/targets.ts';
 import { NODE_FLAGS } from '../../scripts/node-flags.ts';
-
-const read = (path: string) => readFileSync(fileURLToPath(new URL(`../../${path}`, import.meta.url)), 'utf8');
+import { read } from '../support/repository.ts';
 
 describe('the plans of docs/scaling.md', () => {
   it('are calculated from what was measured', () => {

@@ -1,11 +1,9 @@
-import { readFileSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
 import { parseConfig } from '../../src/config/load.ts';
 import { mistakesIn, UPSTREAM } from '../support/config-lines.ts';
+import { read } from '../support/repository.ts';
 
-const read = (path: string) => readFileSync(fileURLToPath(new URL(`../../${path}`, import.meta.url)), 'utf8');
 const onHost = (host: string, token = '') =>
   mistakesIn(`${UPSTREAM}admin: { host: "${host}"${token && `, token: "${token}"`} }`);
 

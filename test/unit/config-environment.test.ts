@@ -1,8 +1,9 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { loadConfig, parseConfig } from '../../src/config/load.ts';
+import { temporaryFolder } from '../support/config.ts';
 import { mistakesIn, UPSTREAM } from '../support/config-lines.ts';
 
 const PEPPER = 'a-pepper-of-some-length';
@@ -72,9 +73,7 @@ describe('a configuration file', () => {
   });
 
   it('can have a byte order mark and Windows line ends', () => {
-    const folder = mkdtempSync(join(tmpdir(), 'oncegate-config-'));
-    onTestFinished(() => rmSync(folder, { recursive: true }));
-    const file = join(folder, 'gateway.yaml');
+    const file = join(temporaryFolder(), 'gateway.yaml');
     writeFileSync(file, `\ufeff${UPSTREAM}listen: { port: 3 }\n`.replaceAll('\n', '\r\n'));
     expect(loadConfig(file, {}).listen.port).toBe(3);
   });

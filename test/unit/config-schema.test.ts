@@ -1,5 +1,3 @@
-import { readFileSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
 import * as z from 'zod';
@@ -8,14 +6,12 @@ import { parseConfig } from '../../src/config/load.ts';
 import { MASK, masked } from '../../src/config/masked.ts';
 import { durationMs } from '../../src/lib/duration.ts';
 import { mistakesIn, UPSTREAM } from '../support/config-lines.ts';
-
-const read = (path: string) =>
-  readFileSync(fileURLToPath(new URL(`../../config/${path}`, import.meta.url)), 'utf8');
+import { read } from '../support/repository.ts';
 
 describe('config/gateway.schema.json', () => {
   it('accepts the example and placeholders, and refuses a misspelt option', () => {
     const schema = z.fromJSONSchema(configJsonSchema() as Parameters<typeof z.fromJSONSchema>[0]);
-    const example = parse(read('gateway.example.yaml'));
+    const example = parse(read('config/gateway.example.yaml'));
     expect(schema.safeParse(example).error).toBe(undefined);
     const placeholders = {
       ...{ listen: { port: '$' + '{PORT}' }, admin: { token: '$' + '{T}' } },

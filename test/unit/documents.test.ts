@@ -1,6 +1,5 @@
-import { existsSync, globSync, readFileSync } from 'node:fs';
+import { existsSync, globSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
 import { alertSections } from '../../scripts/generate/rules.ts';
@@ -8,9 +7,8 @@ import { parseConfig } from '../../src/config/load.ts';
 import { OUTCOMES } from '../../src/telemetry/catalogue.ts';
 import { Metrics } from '../../src/telemetry/metrics.ts';
 import { anchorsOf } from '../support/anchors.ts';
+import { ROOT, read } from '../support/repository.ts';
 
-const ROOT = fileURLToPath(new URL('../../', import.meta.url));
-const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
 const DOCUMENTS = globSync(['*.md', 'docs/**/*.md', 'grafana/*.md', 'bench/peers/*.md', 'test/*.md'], {
   cwd: ROOT,
 });

@@ -1,10 +1,7 @@
-import { existsSync, readFileSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
+import { existsSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { type Guard, guards, sourceWithout, testOf } from '../../scripts/guards.ts';
-
-const pathOf = (file: string) => fileURLToPath(new URL(`../../${file}`, import.meta.url));
-const read = (file: string) => readFileSync(pathOf(file), 'utf8');
+import { ROOT, read } from '../support/repository.ts';
 
 describe('the guards that `npm run mutants` takes out', () => {
   it('are in the sources once each, and have a test', () => {
@@ -13,7 +10,7 @@ describe('the guards that `npm run mutants` takes out', () => {
       expect.soft(() => sourceWithout(read(file), guard)).not.toThrow();
       expect.soft(replacement, without).not.toBe(text);
       // Titles of tables are filled in when they run, so only the file can be checked here.
-      expect.soft(existsSync(pathOf(testOf(guard))), `${testOf(guard)}: ${without}`).toBe(true);
+      expect.soft(existsSync(`${ROOT}${testOf(guard)}`), `${testOf(guard)}: ${without}`).toBe(true);
       expect.soft(named, without).not.toBe('');
     }
   });

@@ -1,11 +1,8 @@
-import { globSync, readFileSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
+import { globSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { LOG_EVENTS } from '../../scripts/generate/log-events.ts';
 import { mistakeIn } from '../support/log-lines.ts';
-
-const ROOT = fileURLToPath(new URL('../../', import.meta.url));
-const read = (path: string) => readFileSync(`${ROOT}${path}`, 'utf8');
+import { ROOT, read } from '../support/repository.ts';
 
 const head = { level: 'info', time: '2026-11-23T10:00:00.000Z', pid: 1 };
 const request = {

@@ -1,8 +1,5 @@
-import { readFileSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';
-
-const read = (path: string) => readFileSync(fileURLToPath(new URL(`../../${path}`, import.meta.url)), 'utf8');
+import { read } from '../support/repository.ts';
 
 /** A file of tests with the titles that a document names behind it: `[file](../test/…): “title”, “title”`. */
 const CITED = /\[[^\]]+\]\(\.\.\/(test\/[\w./-]+\.ts)\)((?:[:,] “[^”]+”)*)/g;

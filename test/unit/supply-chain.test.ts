@@ -1,11 +1,11 @@
 import { execFileSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../support/config.ts';
+import { ROOT, read } from '../support/repository.ts';
 
-const read = (path: string) => JSON.parse(readFileSync(new URL(`../../${path}`, import.meta.url), 'utf8'));
+const parsed = (path: string) => JSON.parse(read(path));
 
 const LICENCES = ['0BSD', 'Apache-2.0', 'BSD-2-Clause', 'BSD-3-Clause', 'ISC', 'MIT'];
 /** docs/releasing.md says why it is not a hundred. */
@@ -21,7 +21,7 @@ interface Locked {
   optional?: boolean;
 }
 
-const locked = Object.entries<Locked>(read('package-lock.json').packages).filter(([path]) => path !== '');
+const locked = Object.entries<Locked>(parsed('package-lock.json').packages).filter(([path]) => path !== '');
 const runtime = locked.filter(([, { dev, optional }]) => !dev && !optional);
 
 describe('the runtime packages', () => {
@@ -31,10 +31,8 @@ describe('the runtime packages', () => {
   });
 
   it('are in the bill of materials with their versions and licences, and no others', () => {
-    const folder = mkdtempSync(join(tmpdir(), 'oncegate-bill-'));
-    onTestFinished(() => rmSync(folder, { recursive: true }));
-    const file = join(folder, 'bill.cdx.json');
-    execFileSync(process.execPath, [fileURLToPath(new URL('../../scripts/sbom.ts', import.meta.url)), file]);
+    const file = join(temporaryFolder(), 'bill.cdx.json');
+    execFileSync(process.execPath, [`${ROOT}scripts/sbom.ts`, file]);
     const bill = JSON.parse(readFileSync(file, 'utf8'));
     expect(bill).toMatchObject({ bomFormat: 'CycloneDX', metadata: { component: { name: 'oncegate' } } });
     const names = runtime.map(
@@ -61,7 +59,7 @@ describe('all packages', () => {
   });
 
   it('have exact versions in package.json', () => {
-    const { dependencies, devDependencies, optionalDependencies } = read('package.json');
+    const { dependencies, devDependencies, optionalDependencies } = parsed('package.json');
     const versions = Object.entries<string>({ ...dependencies, ...devDependencies, ...optionalDependencies });
     const inexact = versions.filter(
       ([, version]) => !/^(npm:[\w/-]+@)?\d+\.\d+\.\d+(-[\w.]+)?$/.test(version),
@@ -70,10 +68,7 @@ describe('all packages', () => {
   });
 
   it('each direct runtime one has its reason in ADR 5', () => {
-    const reasons = readFileSync(
-      new URL('../../docs/adr/0005-dependencies-and-pins.md', import.meta.url),
-      'utf8',
-    );
-    for (const name of Object.keys(read('package.json').dependencies)) expect(reasons).toContain(name);
+    const reasons = read('docs/adr/0005-dependencies-and-pins.md');
+    for (const name of Object.keys(parsed('package.json').dependencies)) expect(reasons).toContain(name);
   });
 });

@@ -1,12 +1,10 @@
-import { globSync, readFileSync, statSync } from 'node:fs';
+import { globSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { VERSION_PLACES } from '../../scripts/version.ts';
 import { thisBuild } from '../../src/lib/build.ts';
+import { ROOT, read } from '../support/repository.ts';
 
-const ROOT = fileURLToPath(new URL('../../', import.meta.url));
-const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
 const { version } = thisBuild();
 
 describe('the version', () => {

@@ -1,4 +1,4 @@
-import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readdirSync, writeFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:http';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -10,6 +10,7 @@ import { type Ended, expectPlain, newFolder, run, runProcess } from '../../suppo
 import { configFile, type MoreConfig, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { startRedis } from '../../support/redis-server.ts';
+import { read } from '../../support/repository.ts';
 import { storeForTest } from '../../support/stores.ts';
 
 const SECRET = 'hunter2-hunter2-hunter2';
@@ -37,7 +38,7 @@ function expectOneLine(ended: Ended, line: RegExp | string): void {
 
 describe('the command line', () => {
   it('prints the help of a command, and the version of the package', async () => {
-    const { version } = JSON.parse(readFileSync(new URL('../../../package.json', import.meta.url), 'utf8'));
+    const { version } = JSON.parse(read('package.json'));
     expect(await run(['--version'])).toEqual({ code: 0, stdout: `${version}\n`, stderr: '' });
     const helps: Record<string, string[]> = {
       '': ['serve', 'check', 'keys', 'records', 'sandbox', 'start', '--help'],

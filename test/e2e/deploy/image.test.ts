@@ -1,12 +1,11 @@
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';
 import { temporaryFolder } from '../../support/config.ts';
+import { ROOT, read } from '../../support/repository.ts';
 
-const ROOT = fileURLToPath(new URL('../../..', import.meta.url));
-const stages = readFileSync(join(ROOT, 'Dockerfile'), 'utf8')
+const stages = read('Dockerfile')
   .split(/^FROM .*$/m)
   .slice(1);
 

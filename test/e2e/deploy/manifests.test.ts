@@ -7,6 +7,7 @@ import { parseConfig } from '../../../src/config/load.ts';
 import type { Config } from '../../../src/config/schema.ts';
 import { send } from '../../support/client.ts';
 import { shutdownWithinMs } from '../../support/config.ts';
+import { read } from '../../support/repository.ts';
 import { stackForTest } from '../../support/stack.ts';
 
 const FOLDER = fileURLToPath(new URL('../../../deploy/kubernetes', import.meta.url));
@@ -142,7 +143,7 @@ describe.each(['redis', 'sqlite'])('the manifests of the overlay %s', (overlay) 
 });
 
 it('the image has the version of the package', () => {
-  const { version } = JSON.parse(readFileSync(new URL('../../../package.json', import.meta.url), 'utf8'));
+  const { version } = JSON.parse(read('package.json'));
   const { spec } = parse(readFileSync(`${FOLDER}/base/deployment.yaml`, 'utf8'));
   expect(spec.template.spec.containers[0].image).toBe(`oncegate:${version}`);
 });

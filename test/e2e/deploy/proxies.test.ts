@@ -8,11 +8,12 @@ import { Authority } from '../../support/certificates.ts';
 import { send, withdraw } from '../../support/client.ts';
 import { temporaryFolder } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
+import { read } from '../../support/repository.ts';
 import { track } from '../../support/spawn.ts';
 import { openStack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
+import { codeOf } from '../../support/wire.ts';
 
-const read = (path: string) => readFileSync(new URL(`../../../deploy/${path}`, import.meta.url), 'utf8');
 const authority = new Authority();
 const ca = readFileSync(authority.ca);
 const { cert, key } = authority.issue();
@@ -30,7 +31,7 @@ function adapted(text: string, replacements: Record<string, string>): string {
 
 async function startNginx(): Promise<string> {
   const [folder, port] = [temporaryFolder(), await freePort()];
-  const site = adapted(read('nginx/oncegate.conf'), {
+  const site = adapted(read('deploy/nginx/oncegate.conf'), {
     '127.0.0.1:8080': `127.0.0.1:${stack.port}`,
     'listen 443 ssl;': `listen 127.0.0.1:${port} ssl;`,
     '/etc/ssl/certs/payments.crt': cert,
@@ -51,7 +52,7 @@ async function startHaproxy(): Promise<string> {
   const [folder, port] = [temporaryFolder(), await freePort()];
   const pem = join(folder, 'payments.pem');
   writeFileSync(pem, readFileSync(cert, 'utf8') + readFileSync(key, 'utf8'), { mode: 0o600 });
-  const text = adapted(read('haproxy/haproxy.cfg'), {
+  const text = adapted(read('deploy/haproxy/haproxy.cfg'), {
     'bind :443 ': `bind 127.0.0.1:${port} `,
     '/etc/haproxy/payments.pem': pem,
     '127.0.0.1:8080 check port 8081': `127.0.0.1:${stack.port} check port ${new URL(stack.adminUrl).port}`,
@@ -118,10 +119,7 @@ describe.each([
       path: '/v1//index.php',
       headers: { Authorization: 'Bearer sk_sandbox_alpha' },
     });
-    expect([answer.status, answer.json<{ error: { code: string } }>().error.code]).toEqual([
-      400,
-      'invalid_target',
-    ]);
+    expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_target']);
   });
 
   it('passes a WebSocket on', async () => {

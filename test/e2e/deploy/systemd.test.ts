@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { NODE_FLAGS } from '../../../scripts/node-flags.ts';
@@ -13,15 +13,14 @@ import {
   testConfig,
 } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
+import { read } from '../../support/repository.ts';
 import { MAIN, spawnGateway } from '../../support/spawn.ts';
 import { sandboxForTest } from '../../support/stack.ts';
 import { begin } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
 
-const read = (name: string) =>
-  readFileSync(new URL(`../../../deploy/systemd/${name}`, import.meta.url), 'utf8');
-const UNIT = read('oncegate.service');
-const TEMPLATE = read('oncegate@.service');
+const UNIT = read('deploy/systemd/oncegate.service');
+const TEMPLATE = read('deploy/systemd/oncegate@.service');
 
 /** The units in a folder of their own, with a program that is installed: systemd-analyze refuses others. */
 function analyze(name: string, ...args: string[]): { status: number | null; said: string } {
@@ -29,7 +28,7 @@ function analyze(name: string, ...args: string[]): { status: number | null; said
   for (const unit of ['oncegate.service', 'oncegate@.service', 'oncegate.socket'])
     writeFileSync(
       join(folder, unit),
-      read(unit)
+      read(`deploy/systemd/${unit}`)
         .replaceAll('/opt/oncegate/node_modules/.bin/oncegate', '/bin/true')
         .replace(/^#Service=/m, name.includes('@') ? 'Service=' : '#'),
     );

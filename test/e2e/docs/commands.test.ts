@@ -2,7 +2,6 @@ import { execFileSync, spawnSync } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { copyFileSync, globSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
 import { withdraw } from '../../support/client.ts';
@@ -11,11 +10,10 @@ import { writeKeys } from '../../support/config.ts';
 import { type Command, commandsUnder, commandsWithin, steady } from '../../support/documents.ts';
 import { promtool } from '../../support/prometheus.ts';
 import { startRedis } from '../../support/redis-server.ts';
+import { ROOT, read } from '../../support/repository.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 
-const ROOT = fileURLToPath(new URL('../../../', import.meta.url));
-const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
 const RUNBOOK = 'docs/operations.md';
 const TOKEN = 'a-token-of-the-test-0123456789';
 /** The changelog has the commands of earlier versions. */

@@ -2,7 +2,6 @@ import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import { chmodSync, existsSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { Validator } from '@cfworker/json-schema';
 import { Redis } from 'ioredis';
 import { describe, expect, it, onTestFinished } from 'vitest';
@@ -15,11 +14,10 @@ import { newFolder, run } from '../../support/command.ts';
 import { parsedConfig, shutdownWithinMs, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { promtool } from '../../support/prometheus.ts';
+import { ROOT, read } from '../../support/repository.ts';
 import { track } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
 
-const ROOT = fileURLToPath(new URL('../../../', import.meta.url));
-const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
 const TEXT = read('compose.yaml');
 
 /** The values that .env must have. */

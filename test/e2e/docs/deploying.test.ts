@@ -2,20 +2,19 @@ import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_pr
 import { once } from 'node:events';
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { send } from '../../support/client.ts';
 import { temporaryFolder } from '../../support/config.ts';
 import { blocksOf } from '../../support/documents.ts';
 import { freePort } from '../../support/free-port.ts';
+import { ROOT, read } from '../../support/repository.ts';
 import { openSharedSocket, type SharedSocket } from '../../support/shared-socket.ts';
 import { track } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
 import { startTraffic } from '../process/traffic.ts';
 import { openShell, pathWith, type Shell, script, standIns, startUnit } from './machine.ts';
 
-const ROOT = fileURLToPath(new URL('../../../', import.meta.url));
 const DOCUMENT = 'docs/deploying.md';
 const CARRIED_TOOLS = join(ROOT, 'node_modules/.tools');
 /** What would need root, or change the machine that runs this test. The test does as much of it as it can. */
@@ -169,7 +168,7 @@ afterAll(async () => {
 
 describe('docs/deploying.md, on an empty machine', () => {
   it('step 1 installs the package and its Node', { timeout: 120_000 }, async () => {
-    const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
+    const { version } = JSON.parse(read('package.json'));
     expect((await runStep('1. Install')).split('\n').at(-1)).toBe(version);
     expect(await shell.run('command -v node')).toBe(`${machine}/opt/oncegate/node_modules/.bin/node`);
     const moved = ['oncegate.service', 'oncegate@.service', 'oncegate.socket'].map(
@@ -241,7 +240,7 @@ describe('docs/deploying.md, on an empty machine', () => {
       `cd ${machine}/etc/oncegate; ${line} --dry-run=client --output=json; cd -`,
     );
     const { metadata, data } = JSON.parse(printed.slice(0, printed.lastIndexOf('}') + 1));
-    const overlay = readFileSync(join(ROOT, 'deploy/kubernetes/redis/gateway.yaml'), 'utf8');
+    const overlay = read('deploy/kubernetes/redis/gateway.yaml');
     const variables = [...overlay.matchAll(/\$\{(\w+)\}/g)].map(([, name]) => name);
     expect({ name: metadata.name, variables: Object.keys(data).sort() }).toEqual({
       name: 'oncegate',

@@ -1,14 +1,11 @@
-import { readFileSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { parseConfig } from '../../../src/config/load.ts';
 import { parseFaults } from '../../../src/sandbox/faults.ts';
 import { inShell, newFolder } from '../../support/command.ts';
 import { blocksOf, commandsOf, commandsUnder, steady } from '../../support/documents.ts';
+import { ROOT, read } from '../../support/repository.ts';
 import { openStack } from '../../support/stack.ts';
 import { startTour } from '../../support/tour.ts';
-
-const ROOT = fileURLToPath(new URL('../../../', import.meta.url));
 
 /** Commands of the README, each with the output that the README shows. */
 const commands = blocksOf('README.md')
@@ -26,7 +23,7 @@ describe('the README', () => {
     expect(shellCommands.length).toBeGreaterThanOrEqual(7);
     const others = commands.filter((command) => !shellCommands.includes(command));
     expect(others.map(({ text }) => text)).toEqual(['npm start', 'npm test']);
-    expect(readFileSync(`${ROOT}.ci/run`, 'utf8')).toMatch(/^npm run test:all -- --install$/m);
+    expect(read('.ci/run')).toMatch(/^npm run test:all -- --install$/m);
   });
 
   it.each(shellCommands)('keeps its word: $text', async ({ text, output }) => {
@@ -37,7 +34,7 @@ describe('the README', () => {
   });
 
   it('shows configurations that are valid', () => {
-    const README = readFileSync(`${ROOT}README.md`, 'utf8');
+    const README = read('README.md');
     const whole = blocksOf('README.md').filter(
       ({ language, text }) => language === 'yaml' && text.includes('upstream:'),
     );
@@ -94,7 +91,7 @@ it('a client that tries what docs/merchants.md says pays once', async () => {
 });
 
 it('docs/merchants.md names faults that the sandbox has', () => {
-  const lists = readFileSync(`${ROOT}docs/merchants.md`, 'utf8').matchAll(/--fault ([\w=,-]+)/g);
+  const lists = read('docs/merchants.md').matchAll(/--fault ([\w=,-]+)/g);
   const parsed = [...lists].map(([, list = '']) => parseFaults(list).ok);
   expect(parsed.length).toBeGreaterThan(4);
   expect(parsed).not.toContain(false);

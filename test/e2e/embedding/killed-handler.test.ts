@@ -1,4 +1,4 @@
-import { readFileSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { fileURLToPath } from 'node:url';
@@ -7,11 +7,13 @@ import { send } from '../../support/client.ts';
 import { run } from '../../support/command.ts';
 import { temporaryFolder } from '../../support/config.ts';
 import { executionShown } from '../../support/execution.ts';
+import { read } from '../../support/repository.ts';
 import { begin } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
+import { codeOf } from '../../support/wire.ts';
 
 const PROGRAM = fileURLToPath(new URL('handler-program.ts', import.meta.url));
-const DOCUMENT = readFileSync(new URL('../../../docs/embedding.md', import.meta.url), 'utf8');
+const DOCUMENT = read('docs/embedding.md');
 
 describe('a handler that writes to its own database, in a process that is killed', () => {
   async function start(folder: string, env: NodeJS.ProcessEnv = {}) {
@@ -49,9 +51,7 @@ describe('a handler that writes to its own database, in a process that is killed
     await expect(second.pay('k-3', 'after')).rejects.toThrow();
     const third = await start(folder);
     for (const key of ['k-2', 'k-3']) {
-      const isInDoubt = ({ status, json }: Awaited<ReturnType<typeof pay>>) =>
-        status === 409 && json<{ error: { code: string } }>().error.code === 'outcome_unknown';
-      await until(async () => isInDoubt(await third.pay(key)));
+      await until(async () => codeOf(await third.pay(key)) === 'outcome_unknown');
     }
     expect(payouts(folder)).toEqual(['k-1', 'k-3']);
 

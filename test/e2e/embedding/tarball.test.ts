@@ -1,18 +1,17 @@
 import { execFileSync, spawnSync } from 'node:child_process';
 import { existsSync, globSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { send, withdraw } from '../../support/client.ts';
 import { temporaryFolder, writeKeys } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
+import { ROOT, read } from '../../support/repository.ts';
 import { begin, startTour } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
 
-const ROOT = fileURLToPath(new URL('../../../', import.meta.url));
-const DOCUMENT = readFileSync(join(ROOT, 'docs/embedding.md'), 'utf8');
-const DOCUMENTED = readFileSync(join(ROOT, 'docs/configuration.md'), 'utf8');
+const DOCUMENT = read('docs/embedding.md');
+const DOCUMENTED = read('docs/configuration.md');
 const PAYOUT = '{"action":"withdraw","amount":10,"bank_code":"058","account_number":"0123456789"}';
 
 /** npm, and what it installs, must run on the Node of this test. */

@@ -14,7 +14,7 @@ import { expectProblem } from '../../support/problem.ts';
 import { closed } from '../../support/raw.ts';
 import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { HANDSHAKE, head, Wire } from '../../support/wire.ts';
+import { codeOf, HANDSHAKE, head, Wire } from '../../support/wire.ts';
 
 const REFUSED = {
   status: 401,
@@ -239,7 +239,7 @@ it('a flood of invented keys neither floods the backend nor disturbs a known mer
   let flooding = true;
   const codes = new Set<string>();
   const flood = Array.from({ length: 60 }, async () => {
-    while (flooding) codes.add((await pay(randomUUID())).json<{ error: { code: string } }>().error.code);
+    while (flooding) codes.add(codeOf(await pay(randomUUID())));
   });
   // Two renewals.
   const probed = () => backend.probes.filter((secret) => secret === 'sk_a').length;

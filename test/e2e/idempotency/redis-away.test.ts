@@ -8,6 +8,7 @@ import { gatewayForTest, openStack } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { startProxy } from '../../support/tcp-proxy.ts';
 import { until } from '../../support/until.ts';
+import { codeOf } from '../../support/wire.ts';
 
 const unavailable = { status: 503, code: 'store_unavailable', retryAfter: 1 } as const;
 /** Long enough for a loaded machine, because this limit is for requests that are never answered. */
@@ -30,8 +31,7 @@ async function untilResult(key: string): Promise<TestAnswer> {
   return await until(async () => {
     const answer = await withdraw(stack.url, { key, headers: { Prefer: 'wait=1' } });
     if (answer.headers['content-type'] !== 'application/problem+json') return answer;
-    const { code } = answer.json<{ error: { code: string } }>().error;
-    expect(['store_unavailable', 'request_in_flight', 'outcome_unknown']).toContain(code);
+    expect(['store_unavailable', 'request_in_flight', 'outcome_unknown']).toContain(codeOf(answer));
     return undefined;
   });
 }

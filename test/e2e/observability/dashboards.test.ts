@@ -7,6 +7,7 @@ import { LOG_EVENTS } from '../../../scripts/generate/log-events.ts';
 import { anchorsOf } from '../../support/anchors.ts';
 import { parsedConfig } from '../../support/config.ts';
 import { eachRow } from '../../support/each-row.ts';
+import { read } from '../../support/repository.ts';
 import {
   allPanels,
   DASHBOARDS,
@@ -16,7 +17,6 @@ import {
   type Link,
   panels,
   queries,
-  readText,
   readYaml,
   rules,
 } from './support/artifacts.ts';
@@ -130,7 +130,7 @@ describe('the links', () => {
   const startingWith = (start: string) => links.filter(({ url }) => url?.startsWith(start));
 
   it('lead to dashboards with time range and choices, to headings of the runbook from every panel, or to logs', () => {
-    const anchors = anchorsOf(readText('docs/operations.md'));
+    const anchors = anchorsOf(read('docs/operations.md'));
     const runbook = `\${runbook:raw}#`;
     eachRow(
       links,
@@ -266,7 +266,7 @@ it('the provisioning has one Prometheus, with the interval of its configuration,
   expect(loading).toMatchObject({ apiVersion: 1, providers: [{ type: 'file', allowUiUpdates: false }] });
   // The README mounts the folder there. It has nothing but dashboards.
   const [{ options }] = loading.providers;
-  expect(readText('grafana/README.md')).toContain(`/grafana/dashboards:${options.path}:ro`);
+  expect(read('grafana/README.md')).toContain(`/grafana/dashboards:${options.path}:ro`);
   expect(dashboards).toHaveLength(readdirSync(DASHBOARDS).length);
 });
 

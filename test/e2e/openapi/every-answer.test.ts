@@ -1,4 +1,3 @@
-import { readFileSync } from 'node:fs';
 import { Validator } from '@seriousme/openapi-schema-validator';
 import { afterAll, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/lib/clock.ts';
@@ -13,6 +12,7 @@ import { payoutBody } from '../../support/payout.ts';
 import { expectProblem, retryOf } from '../../support/problem.ts';
 import { answersOn, rawConnection, rawExchange } from '../../support/raw.ts';
 import { startRedis } from '../../support/redis-server.ts';
+import { read } from '../../support/repository.ts';
 import { openGateway, type TestGateway } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
@@ -452,7 +452,7 @@ describe('config/openapi.yaml', () => {
   });
 
   it('has the statuses, and the word for programs, that docs/merchants.md has for each code', () => {
-    const document = readFileSync(new URL('../../../docs/merchants.md', import.meta.url), 'utf8');
+    const document = read('docs/merchants.md');
     const rows = [...document.matchAll(/^\| `(\w+)` \| ([\d, ]+) \| `(\w+)` \|/gm)];
     const answers = rows.flatMap(([, code, statuses = '']) =>
       statuses.split(', ').map((status) => `${status} ${code}`),

@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
-import { closeSync, globSync, openSync, readFileSync, writeFileSync } from 'node:fs';
+import { closeSync, globSync, openSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { stringify } from 'yaml';
@@ -12,6 +12,7 @@ import { expectPlain, FAST_START, newFolder, runProcess } from '../../support/co
 import { configFile, type MoreConfig, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { startRedis } from '../../support/redis-server.ts';
+import { read } from '../../support/repository.ts';
 import { MAIN, track } from '../../support/spawn.ts';
 import { startHere } from '../../support/started.ts';
 import { onRedis } from '../../support/stores.ts';
@@ -150,8 +151,6 @@ it('each warning is logged once at the start, also while the backend accepts no 
   await gateway.shutdown();
   expect(warned(gateway)).toHaveLength(4);
 });
-
-const read = (path: string) => readFileSync(new URL(`../../../${path}`, import.meta.url), 'utf8');
 
 /** Gives this Node another version number, and fails if the entry loads the bundle of the command. */
 const preload = (version: string) => `

@@ -29,6 +29,7 @@ import { type Started, startHere, warningsOf } from '../../support/started.ts';
 import { onRedis, storeForTest } from '../../support/stores.ts';
 import { startProxy } from '../../support/tcp-proxy.ts';
 import { until } from '../../support/until.ts';
+import { codeOf } from '../../support/wire.ts';
 import { openSandbox } from './gateways.ts';
 
 const sandbox = await openSandbox();
@@ -66,10 +67,6 @@ class Site {
   accept(reason = 'the books were compared') {
     return this.#command('store', 'accept', '--reason', reason, '--by', 'ada');
   }
-}
-
-interface Problem {
-  error: { code: string };
 }
 
 const readyWarnings = async (gateway: { adminUrl: string }) =>
@@ -119,7 +116,7 @@ it('a restored SQLite file is noticed by check, by the next start and on /readyz
   // What the refusal says: the backup knows the one key, and not the other.
   expect((await withdraw(third.url, { key: 'before' })).headers['idempotent-replayed']).toBe('true');
   const refused = await withdraw(third.url, { key: 'lost' });
-  expect([refused.status, refused.json<Problem>().error.code]).toEqual([503, 'store_unavailable']);
+  expect([refused.status, codeOf(refused)]).toEqual([503, 'store_unavailable']);
   expect(await metric(third.adminUrl, 'oncegate_store_forgot')).toBe(1);
   await third.shutdown();
   // A second start does not hide it, and the store's count does not grow meanwhile. Nor would it help.

@@ -1,14 +1,11 @@
-import { readdirSync, readFileSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
+import { readdirSync } from 'node:fs';
 import { parse } from 'yaml';
+import { ROOT, read } from '../../../support/repository.ts';
 
-const root = (path: string): string => fileURLToPath(new URL(`../../../../${path}`, import.meta.url));
+export const RULES_FILE = `${ROOT}config/prometheus.rules.yaml`;
+export const PROMETHEUS_FILE = `${ROOT}config/prometheus.yaml`;
 
-export const RULES_FILE = root('config/prometheus.rules.yaml');
-export const PROMETHEUS_FILE = root('config/prometheus.yaml');
-
-export const readText = (path: string): string => readFileSync(root(path), 'utf8');
-export const readYaml = (path: string) => parse(readText(path));
+export const readYaml = (path: string) => parse(read(path));
 
 export interface Rule {
   record?: string;
@@ -89,11 +86,11 @@ export interface Dashboard {
   panels: Panel[];
 }
 
-export const DASHBOARDS = root('grafana/dashboards/');
+export const DASHBOARDS = `${ROOT}grafana/dashboards/`;
 
 /** The dashboards as Grafana reads them. */
 export const dashboards: Dashboard[] = readdirSync(DASHBOARDS).map((file) =>
-  JSON.parse(readText(`grafana/dashboards/${file}`)),
+  JSON.parse(read(`grafana/dashboards/${file}`)),
 );
 
 export const isRow = ({ type }: Panel): boolean => type === 'row';
