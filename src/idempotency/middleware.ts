@@ -1,6 +1,12 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { recordIdOf } from '../ledger/record-id.ts';
-import { contextOf, type Middleware, markDone, type RequestContext } from '../lib/context.ts';
+import {
+  contextOf,
+  type Middleware,
+  markDone,
+  type OperationIdempotency,
+  type RequestContext,
+} from '../lib/context.ts';
 import type { Exchange } from '../lib/exchange.ts';
 import { type Problem, problem } from '../lib/problem.ts';
 import type { Spans } from '../lib/trace.ts';
@@ -10,6 +16,7 @@ import type { Engine } from './engine.ts';
 import { fingerprintOf } from './fingerprint.ts';
 import { addHop } from './hops.ts';
 import { readKey, waitOf } from './key.ts';
+import type { ObservedCall } from './observation.ts';
 
 export interface IdempotencyOptions {
   engine: Engine;
@@ -105,19 +112,39 @@ async function execute(
   }
 }
 
-/** One request with a key, as the engine sees it. */
-class MerchantCall implements Call {
+/** What a request with a key is for the store. Its body must have been read. */
+export class KeyedRequest implements ObservedCall {
   readonly scope: Call['scope'];
   readonly fingerprint: Call['fingerprint'];
   readonly merchant: string;
   readonly operation: string;
   readonly key: string;
-  readonly waitMs: number;
   readonly requestId: string;
+  readonly statuses: OperationIdempotency;
+  inDoubt: Call['inDoubt'];
+
+  constructor(req: IncomingMessage, context: RequestContext, layer: string, key: string) {
+    const { merchant, identity, body } = context;
+    if (!merchant || !identity || !body) throw new Error('the context is incomplete');
+    const { name, idempotency: policy } = identity.operation;
+    this.scope = recordIdOf(layer, merchant.code, key);
+    context.scope = this.scope;
+    const { 'content-type': contentType, 'content-encoding': contentEncoding } = req.headers;
+    this.fingerprint = fingerprintOf(req.method ?? '', targetOf(req), body, { contentType, contentEncoding });
+    this.merchant = merchant.code;
+    this.operation = name;
+    this.key = key;
+    this.requestId = context.requestId;
+    this.statuses = policy;
+    this.inDoubt = policy.inDoubt;
+  }
+}
+
+/** A request with a key, as the engine sees it. */
+class MerchantCall extends KeyedRequest implements Call {
+  readonly waitMs: number;
   readonly traceId: string | undefined;
   readonly spans: Spans | undefined;
-  readonly statuses: Call['statuses'];
-  readonly inDoubt: Call['inDoubt'];
   readonly #options: IdempotencyOptions;
   readonly #req: IncomingMessage;
   readonly #res: ServerResponse;
@@ -133,24 +160,13 @@ class MerchantCall implements Call {
     context: RequestContext,
     key: string,
   ) {
-    const { merchant, identity, body } = context;
-    if (!merchant || !identity || !body) throw new Error('the context is incomplete');
-    const { name, idempotency: policy } = identity.operation;
-    this.scope = recordIdOf(options.layer, merchant.code, key);
+    super(req, context, options.layer, key);
     context.key = key;
-    context.scope = this.scope;
-    const { 'content-type': contentType, 'content-encoding': contentEncoding } = req.headers;
-    this.fingerprint = fingerprintOf(req.method ?? '', targetOf(req), body, { contentType, contentEncoding });
-    this.merchant = merchant.code;
-    this.operation = name;
-    this.key = key;
-    this.waitMs = waitOf(String(req.headers.prefer ?? ''), policy.waitMs);
-    this.requestId = context.requestId;
+    this.waitMs = waitOf(String(req.headers.prefer ?? ''), this.statuses.waitMs);
     this.traceId = context.traceId;
     this.spans = context.spans;
-    this.statuses = policy;
     // A backend that reads the other header would take a second request for a new one.
-    this.inDoubt = policy.inDoubt === 'retry' && context.ignoredKeyHeaders ? 'hold' : policy.inDoubt;
+    if (this.inDoubt === 'retry' && context.ignoredKeyHeaders) this.inDoubt = 'hold';
     this.#options = options;
     this.#req = req;
     this.#res = res;

@@ -1,11 +1,9 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { recordIdOf } from '../ledger/record-id.ts';
-import { contextOf, type Middleware, type RequestContext } from '../lib/context.ts';
+import { contextOf, type Middleware } from '../lib/context.ts';
 import type { Problem } from '../lib/problem.ts';
-import { fingerprintOf } from './fingerprint.ts';
 import { readKey } from './key.ts';
-import { targetOf } from './middleware.ts';
-import type { Observation, ObservedCall, Would } from './observation.ts';
+import { KeyedRequest } from './middleware.ts';
+import type { Observation, Would } from './observation.ts';
 
 export interface ObserveOptions {
   observation: Observation;
@@ -47,30 +45,12 @@ export function observe(options: ObserveOptions): Middleware {
     if (taken === 'too_large') note('body_too_large');
     else if (taken !== 'read') return next(taken);
     else {
-      const call = callOf(req, context, options.layer, reading.key);
-      context.scope = call.scope;
+      const call = new KeyedRequest(req, context, options.layer, reading.key);
       context.observe = () =>
         options.observation.begin(call, (would) => {
           context.would = would;
         });
     }
     next();
-  };
-}
-
-function callOf(req: IncomingMessage, context: RequestContext, layer: string, key: string): ObservedCall {
-  const { merchant, identity, body, requestId } = context;
-  if (!merchant || !identity || !body) throw new Error('the context is incomplete');
-  const { 'content-type': contentType, 'content-encoding': contentEncoding } = req.headers;
-  const { name, idempotency: policy } = identity.operation;
-  return {
-    scope: recordIdOf(layer, merchant.code, key),
-    fingerprint: fingerprintOf(req.method ?? '', targetOf(req), body, { contentType, contentEncoding }),
-    merchant: merchant.code,
-    operation: name,
-    key,
-    requestId,
-    statuses: policy,
-    inDoubt: policy.inDoubt,
   };
 }
