@@ -61,12 +61,7 @@ export async function startGateway(
     ...(identityFile && { identityFile }),
   }).finally(endSpareThread);
   try {
-    const configFile = followConfigFile(file, config, logger, {
-      env,
-      apply: (changed) => gateway.reload(changed),
-      count: (result) => gateway.countConfigReload(result),
-      warnings: () => gateway.warnings(),
-    });
+    const configFile = followConfigFile(file, config, { env, logger }, gateway);
     gateway.metrics.beforeReading(() =>
       gateway.metrics.configWarnings.set({ about: 'configuration' }, configFile?.warnings().length ?? 0),
     );

@@ -1,10 +1,7 @@
 import {
-  closeSync,
+  chmodSync,
+  chownSync,
   existsSync,
-  fchmodSync,
-  fchownSync,
-  fsyncSync,
-  openSync,
   readFileSync,
   realpathSync,
   renameSync,
@@ -98,17 +95,13 @@ export class KeyFileEditor {
   /** Replaces the file atomically. Another editor must not run meanwhile: see {@link editKeyFile}. */
   save(): void {
     const temporary = `${this.#path}.${process.pid}.tmp`;
-    const file = openSync(temporary, 'wx', NEW_FILE_MODE);
     try {
-      keepOwner(this.#path, file);
-      writeFileSync(file, this.#text());
-      fsyncSync(file);
+      writeFileSync(temporary, this.#text(), { flag: 'wx', mode: NEW_FILE_MODE, flush: true });
+      keepOwner(this.#path, temporary);
       renameSync(temporary, this.#path);
     } catch (error) {
       rmSync(temporary, { force: true });
       throw error;
-    } finally {
-      closeSync(file);
     }
   }
 
@@ -175,7 +168,7 @@ export function editKeyFile<T>(path: string, edit: (editor: KeyFileEditor) => T,
   // The lock of a symbolic link is that of its file.
   const lock = `${existsSync(path) ? realpathSync(path) : path}.lock`;
   try {
-    closeSync(openSync(lock, 'wx', NEW_FILE_MODE));
+    writeFileSync(lock, '', { flag: 'wx', mode: NEW_FILE_MODE });
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
     if (code !== 'EEXIST') throw new KeysNotEdited(`${lock} cannot be created (${code})`);
@@ -214,12 +207,12 @@ function textOf(path: string): string {
 }
 
 /** Gives the new file the owner and the mode of the old one. Otherwise a gateway could not read what another user has changed. */
-function keepOwner(path: string, file: number): void {
+function keepOwner(path: string, file: string): void {
   const before = statSync(path, { throwIfNoEntry: false });
   if (!before) return;
   try {
-    fchmodSync(file, before.mode & 0o777);
-    fchownSync(file, before.uid, before.gid);
+    chmodSync(file, before.mode & 0o777);
+    chownSync(file, before.uid, before.gid);
   } catch {
     throw new KeysNotEdited(`the owner of ${path} cannot be kept: run this command as that user, or as root`);
   }

@@ -67,9 +67,9 @@ export async function handle(
     return send(lookUp(request, ledger, lookupToken), plain);
   const key = keyOf(request.headers);
   const named = request.headers[FAULT_HEADER.toLowerCase()]?.toString();
-  const parsed = named === undefined ? undefined : parseFaults(named);
-  if (parsed?.ok === false) return send(errorReply('invalid_fault', parsed.message), plain);
-  const asked = parsed?.faults ?? (key === undefined ? NO_FAULTS : usualFaults);
+  const unnamed = key === undefined ? NO_FAULTS : usualFaults;
+  const asked = named === undefined ? unnamed : parseFaults(named);
+  if (typeof asked === 'string') return send(errorReply('invalid_fault', asked), plain);
   const isRepeated = key !== undefined && requests.ofKey(key) > 1;
   const faults = asked.has('once') && isRepeated ? NO_FAULTS : asked;
 

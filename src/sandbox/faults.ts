@@ -107,23 +107,18 @@ export type Faults = ReadonlyMap<FaultName, number>;
 
 export const NO_FAULTS: Faults = new Map();
 
-export type ParsedFaults =
-  | { readonly ok: true; readonly faults: Faults }
-  | { readonly ok: false; readonly message: string };
-
-/** Reads `name, name=value, …`. */
-export function parseFaults(header: string): ParsedFaults {
+/** Reads `name, name=value, …`. A text: why it is not a list of faults. */
+export function parseFaults(header: string): Faults | string {
   const faults = new Map<FaultName, number>();
   for (const item of header.split(',').map((part) => part.trim())) {
     const [name = '', ...rest] = item.split('=');
     const value = rest.length === 0 ? undefined : rest.join('=');
-    if (!isFaultName(name))
-      return mistake(`unknown fault ${JSON.stringify(name)}; GET /_sandbox/faults lists them`);
+    if (!isFaultName(name)) return `unknown fault ${JSON.stringify(name)}; GET /_sandbox/faults lists them`;
     const problem = mistakeIn(name, value, faults);
-    if (problem !== undefined) return mistake(problem);
+    if (problem !== undefined) return problem;
     faults.set(name, Number(value ?? 0));
   }
-  return { ok: true, faults };
+  return faults;
 }
 
 /** What each fault does, and how its value is written, as GET /_sandbox/faults shows it. */
@@ -132,10 +127,6 @@ export function describeFaults(): Record<string, string> {
   return Object.fromEntries(
     specs.map(([name, { value, does }]) => [name, value ? `${name}=${value.unit}: ${does}` : does]),
   );
-}
-
-function mistake(message: string): ParsedFaults {
-  return { ok: false, message };
 }
 
 function mistakeIn(name: FaultName, value: string | undefined, taken: Faults): string | undefined {

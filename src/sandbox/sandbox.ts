@@ -44,13 +44,13 @@ export interface Sandbox {
  */
 export async function createSandbox(options: SandboxOptions = {}): Promise<Sandbox> {
   const { host = '127.0.0.1', port = 9000, databasePath = ':memory:', onUpgrade } = options;
-  const usual = options.usualFaults === undefined ? undefined : parseFaults(options.usualFaults);
-  if (usual?.ok === false) throw new Error(usual.message);
+  const usualFaults = options.usualFaults === undefined ? NO_FAULTS : parseFaults(options.usualFaults);
+  if (typeof usualFaults === 'string') throw new Error(usualFaults);
   const ledger = new Ledger(databasePath);
   const backend: Backend = {
     ledger,
     requests: new RequestLog(),
-    usualFaults: usual?.faults ?? NO_FAULTS,
+    usualFaults,
     lookupToken: options.lookupToken,
     delays: new Delays(),
   };

@@ -1,4 +1,4 @@
-import { existsSync } from 'node:fs';
+import { existsSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { loadConfig } from '../../config/load.ts';
 import type { Config } from '../../config/schema.ts';
@@ -78,6 +78,19 @@ export function namedScope(
   if (scope === undefined && merchant !== undefined && key !== undefined)
     return recordIdOf(layerOf(options, usage, terminal), merchant, key);
   throw new Exit(`name one record: --scope, or --merchant and --key, and --layer if needed\n\n${usage}`, 64);
+}
+
+/** The largest idempotency.maxStoredBytes that the configuration allows. */
+const MAX_FILE_BYTES = 67_108_864;
+
+/** The content of the file that an option names. @throws {Exit} 64 if it cannot be read, or is too large to be stored */
+export function readNamed(file: string, option: string): Buffer {
+  try {
+    if (statSync(file).size <= MAX_FILE_BYTES) return readFileSync(file);
+  } catch (error) {
+    throw new Exit(`--${option} ${file} cannot be read: ${(error as NodeJS.ErrnoException).code}`, 64);
+  }
+  throw new Exit(`--${option} ${file} is too large`, 64);
 }
 
 /** The layer of the records that are named by merchant and key. @throws {Exit} 64 if it is not the name of one */

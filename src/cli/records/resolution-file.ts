@@ -1,8 +1,8 @@
-import { readFileSync, statSync } from 'node:fs';
 import * as z from 'zod';
 import type { RecordView, ResolveRequest } from '../../doubts/records.ts';
 import { DEFAULT_LAYERS, LAYER, LAYER_RULE, recordIdOf } from '../../ledger/record-id.ts';
 import { Exit } from '../arguments.ts';
+import { readNamed } from './desk.ts';
 
 /** How one key is to be resolved. */
 export interface FileLine {
@@ -11,7 +11,6 @@ export interface FileLine {
   request: Omit<ResolveRequest, 'by' | 'reason'>;
 }
 
-const MAX_FILE_BYTES = 67_108_864;
 /** Most mistakes in one message. */
 const MAX_MISTAKES = 20;
 
@@ -64,7 +63,11 @@ export function readResolutions(path: string, layer: string): FileLine[] {
   const lines: FileLine[] = [];
   const mistakes: string[] = [];
   const firstLines = new Map<string, number>();
-  for (const [i, text] of textOf(path).split('\n').entries()) {
+  // Some editors and shells begin a file with a byte order mark.
+  const content = readNamed(path, 'from')
+    .toString()
+    .replace(/^\uFEFF/, '');
+  for (const [i, text] of content.split('\n').entries()) {
     if (text.trim() === '') continue;
     const mistake = (what: string) => mistakes.push(`${path}: line ${i + 1}: ${what}`);
     const json = jsonOf(text);
@@ -117,16 +120,5 @@ function jsonOf(text: string): unknown {
     return JSON.parse(text);
   } catch {
     return undefined;
-  }
-}
-
-function textOf(path: string): string {
-  try {
-    if (statSync(path).size > MAX_FILE_BYTES) throw new Exit(`${path} is too large`, 64);
-    // Some editors and shells begin a file with a byte order mark.
-    return readFileSync(path, 'utf8').replace(/^\uFEFF/, '');
-  } catch (error) {
-    if (error instanceof Exit) throw error;
-    throw new Exit(`--from ${path} cannot be read: ${(error as NodeJS.ErrnoException).code}`, 64);
   }
 }

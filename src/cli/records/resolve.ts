@@ -1,8 +1,7 @@
-import { readFileSync, statSync } from 'node:fs';
 import { userInfo } from 'node:os';
 import type { ResolvedRecord, ResolveRequest } from '../../doubts/records.ts';
 import { Exit, readArguments, required, type Terminal } from '../arguments.ts';
-import { ask, namedScope, RECORD_OPTIONS, withDesk } from './desk.ts';
+import { ask, namedScope, RECORD_OPTIONS, readNamed, withDesk } from './desk.ts';
 
 const USAGE = `oncegate records resolve --config FILE (--scope S | --merchant M --key K [--layer L]) --execution E --as completed|released --reason TEXT
 
@@ -33,9 +32,6 @@ const OPTIONS = {
   body: { type: 'string' },
 } as const;
 
-/** The largest idempotency.maxStoredBytes that the configuration allows. */
-const MAX_BODY_BYTES = 67_108_864;
-
 export async function resolve(args: string[], terminal: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
   const config = required(options.config, 'config', USAGE);
@@ -49,7 +45,7 @@ export async function resolve(args: string[], terminal: Terminal): Promise<void>
     by: options.by ?? userInfo().username,
     status: options.status === undefined ? undefined : Number(options.status),
     headers: options.header?.flatMap(headerOf),
-    body: options.body === undefined ? undefined : base64Of(options.body),
+    body: options.body === undefined ? undefined : readNamed(options.body, 'body').toString('base64'),
     execution: required(options.execution, 'execution', USAGE),
   };
   const { scope, from, to } = await withDesk(config, terminal, (desk) =>
@@ -65,14 +61,4 @@ function headerOf(line: string): [string, string] {
   if (at < 1)
     throw new Exit(`--header ${JSON.stringify(line)} is not a header line such as 'Name: value'`, 64);
   return [line.slice(0, at), line.slice(at + 1).trim()];
-}
-
-function base64Of(file: string): string {
-  try {
-    if (statSync(file).size > MAX_BODY_BYTES) throw new Exit(`${file} is too large to be stored`, 64);
-    return readFileSync(file).toString('base64');
-  } catch (error) {
-    if (error instanceof Exit) throw error;
-    throw new Exit(`--body ${file} cannot be read: ${(error as NodeJS.ErrnoException).code}`, 64);
-  }
 }
