@@ -25,6 +25,9 @@ export const TIMED = {
 
 type Timed = keyof typeof TIMED;
 
+/** No merchant gets 503 from these, and some read no record. Whoever asks learns what cannot be read. */
+const NOT_FOR_MERCHANTS: ReadonlySet<Timed> = new Set(['expiresInMs', 'list', 'audit', 'readMark', 'mark']);
+
 /**
  * Wraps a store and reports the result and duration of each command.
  *
@@ -55,7 +58,8 @@ export function measured(
           ended(false);
           const [subject] = args as [Scope | { scope: Scope }];
           const scope = typeof subject === 'object' ? subject.scope : subject;
-          if (error instanceof UnreadableRecord) observer.unreadable(scope, error.reason, error.message);
+          if (error instanceof UnreadableRecord && !NOT_FOR_MERCHANTS.has(method))
+            observer.unreadable(scope, error.reason, error.message);
           throw error;
         },
       );

@@ -1,8 +1,9 @@
 /** What the ledger adds to the rules: it guesses, repeats, and remembers what an owner wrote. */
 import { describe, expect, it } from 'vitest';
 import { Ledger } from '../../src/ledger/ledger.ts';
+import { measured } from '../../src/ledger/measured.ts';
 import type { Scope } from '../../src/lib/brands.ts';
-import { type Lifetimes, StoreUnavailable } from '../../src/store/contract.ts';
+import { type Lifetimes, StoreUnavailable, UnreadableRecord } from '../../src/store/contract.ts';
 import type { Replace, Reply } from '../../src/store/register.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
@@ -264,4 +265,17 @@ it('lists and counts keys in doubt, and executing ones whose owner is dead', asy
     oldestSinceMs: time.wallMs - 5001,
   });
   await expect(ledger.countDoubts({ signal: AbortSignal.abort() })).rejects.toThrow('aborted');
+});
+
+it('reports a record that cannot be read, and no mark, list or audit trail as one', async () => {
+  const { ledger, register, clock } = open();
+  const unreadable: string[] = [];
+  const observer = { commandEnded: () => {}, unreadable: (scope: string) => unreadable.push(scope) };
+  const store = measured(ledger, clock, observer);
+  const damaged = () => Promise.reject(new UnreadableRecord('the key holds another type of value'));
+  Object.assign(register, { read: damaged, readMark: damaged, list: damaged, audit: damaged });
+  const { scope } = newRequest();
+  const asked = [store.readMark('protect'), store.list({ inDoubt: true, limit: 1 }), store.audit(scope)];
+  for (const answer of [...asked, store.get(scope)]) await expect(answer).rejects.toThrow(UnreadableRecord);
+  expect(unreadable).toEqual([scope]);
 });
