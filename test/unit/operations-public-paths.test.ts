@@ -23,13 +23,3 @@ describe('a public pattern that meets the pattern of an operation', () => {
       expect(isPublic(url), url).toBe(true);
   });
 });
-
-it('a public request is undeclared, unprotected, and known by its pattern', () => {
-  const paths = new PublicPaths([{ method: ['POST', 'PUT'], path: '/callbacks/:bank' }], operations);
-  for (const method of ['POST', 'PUT'])
-    expect(paths.identityOf(incoming(method, '/callbacks/a'))).toMatchObject({
-      operation: { name: 'undeclared' },
-      route: '/callbacks/:bank',
-      ...{ isDeclared: false, isProtected: false, keyRequired: false },
-    });
-});

@@ -74,6 +74,3 @@ export async function embed(
     });
   return { url, protect, server, post };
 }
-
-export const problemCode = (answer: { json<T>(): T }) =>
-  answer.json<{ error?: { code: string } }>().error?.code;

@@ -12,7 +12,8 @@ import { httpBackend } from '../../support/backend.ts';
 import { send } from '../../support/client.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { until } from '../../support/until.ts';
-import { closeAfterTest, embed, expressVersions, problemCode } from './embedded.ts';
+import { codeOf } from '../../support/wire.ts';
+import { closeAfterTest, embed, expressVersions } from './embedded.ts';
 
 interface Opened {
   express?: typeof express5;
@@ -72,8 +73,8 @@ describe('forward() behind idempotency()', () => {
     async (fault) => {
       const { pay, payouts } = await withSandbox();
       const first = await pay('k-1', fault);
-      expect([first.status, problemCode(first)]).toEqual([502, 'outcome_unknown']);
-      expect(problemCode(await pay('k-1'))).toBe('outcome_unknown');
+      expect([first.status, codeOf(first)]).toEqual([502, 'outcome_unknown']);
+      expect(codeOf(await pay('k-1'))).toBe('outcome_unknown');
       expect(payouts()).toBe(1);
     },
   );
@@ -86,11 +87,11 @@ describe('forward() behind idempotency()', () => {
     const { pay, payouts, sandbox } = await withSandbox({ middle });
     const first = await pay('k-1');
     expect([first.status, payouts()]).toEqual([201, 1]);
-    expect(problemCode(await pay('k-1'))).toBe('outcome_unknown');
+    expect(codeOf(await pay('k-1'))).toBe('outcome_unknown');
     await sandbox.close();
     for (const status of [502, 409]) {
       const answer = await pay('k-2');
-      expect([answer.status, problemCode(answer)]).toEqual([status, 'outcome_unknown']);
+      expect([answer.status, codeOf(answer)]).toEqual([status, 'outcome_unknown']);
     }
   });
 
@@ -98,8 +99,8 @@ describe('forward() behind idempotency()', () => {
     const { pay, payouts, sandbox } = await withSandbox();
     await sandbox.close();
     const answer = await pay('k-1');
-    expect([answer.status, problemCode(answer)]).toEqual([502, 'upstream_unreachable']);
-    expect(problemCode(await pay('k-1'))).toBe('upstream_unreachable');
+    expect([answer.status, codeOf(answer)]).toEqual([502, 'upstream_unreachable']);
+    expect(codeOf(await pay('k-1'))).toBe('upstream_unreachable');
     expect(() => payouts()).toThrow();
   });
 });
@@ -115,9 +116,9 @@ describe('forward()', () => {
       },
       timeoutMs: 100,
     });
-    expect(problemCode(await pay('k-1'))).toBe('outcome_unknown');
+    expect(codeOf(await pay('k-1'))).toBe('outcome_unknown');
     await passed.promise;
-    expect(problemCode(await pay('k-1'))).toBe('outcome_unknown');
+    expect(codeOf(await pay('k-1'))).toBe('outcome_unknown');
     expect([sandbox.requests.total(), payouts()]).toEqual([0, 0]);
   });
 
@@ -176,7 +177,7 @@ describe('forward()', () => {
       { path: '/bytes', ...compressed },
     ]) {
       const answer = await post(`k-${request.path}`, request);
-      expect([answer.status, problemCode(answer)]).toEqual([502, 'upstream_unreachable']);
+      expect([answer.status, codeOf(answer)]).toEqual([502, 'upstream_unreachable']);
     }
     expect(sent).toEqual([]);
     for (const path of ['/kept', '/bytes']) expect((await post(`k-${path}`, { path })).status).toBe(200);
@@ -187,7 +188,7 @@ describe('forward()', () => {
   it('has a response time limit: the key is in doubt', async () => {
     const { post } = await inFrontOf(() => {}, { responseTimeoutMs: 300 });
     const answer = await post('k-1');
-    expect([answer.status, problemCode(answer)]).toEqual([504, 'outcome_unknown']);
+    expect([answer.status, codeOf(answer)]).toEqual([504, 'outcome_unknown']);
   });
 });
 

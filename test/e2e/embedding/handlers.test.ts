@@ -21,7 +21,8 @@ import { temporaryFolder } from '../../support/config.ts';
 import { rawConnection } from '../../support/raw.ts';
 import { connectionsOf } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { closeAfterTest, compression, embed, expressVersions, problemCode } from './embedded.ts';
+import { codeOf } from '../../support/wire.ts';
+import { closeAfterTest, compression, embed, expressVersions } from './embedded.ts';
 
 type Handler = (
   req: Request & { idempotency?: Idempotency },
@@ -131,7 +132,7 @@ describe.each(expressVersions)('idempotency() with the parsers, errors and respo
     expect((await post('k-1', { path: '/eur/pay?a=1' })).json()).toEqual({ paid: '/eur' });
     const others = [{ path: '/usd/pay?a=1' }, { path: '/eur/pay?a=2' }, { path: '/eur/pay' }];
     for (const other of [...others, { path: '/eur/pay?a=1', method: 'PUT' }])
-      expect(problemCode(await post('k-1', other))).toBe('idempotency_key_reused');
+      expect(codeOf(await post('k-1', other))).toBe('idempotency_key_reused');
   });
 
   it('stores the answer to an error that is thrown or passed on', async () => {
@@ -165,8 +166,8 @@ describe.each(expressVersions)('idempotency() with the parsers, errors and respo
     for (const key of ['destroyed', 'failed']) {
       const first = await post(key);
       expect(first.status).toBe(502);
-      expect(problemCode(first)).toBe('outcome_unknown');
-      expect(problemCode(await post(key))).toBe('outcome_unknown');
+      expect(codeOf(first)).toBe('outcome_unknown');
+      expect(codeOf(await post(key))).toBe('outcome_unknown');
     }
     expect(runs).toHaveLength(2);
   });
@@ -268,7 +269,7 @@ describe.each(expressVersions)('idempotency() with the parsers, errors and respo
       const pay = (body: string) => post(`k${path}`, { path, body });
       expect((await pay('{"a":1}')).body.toString()).toBe('{"a":1}');
       expect((await pay('{"a":1}')).headers['idempotent-replayed']).toBe('true');
-      expect(problemCode(await pay('{"a":2}'))).toBe('idempotency_key_reused');
+      expect(codeOf(await pay('{"a":2}'))).toBe('idempotency_key_reused');
     }
     expect((await post('k-1', { path: '/eaten' })).status).toBe(500);
     expect(errors.splice(0)).toEqual([expect.stringContaining('another middleware has read the body')]);
@@ -356,7 +357,7 @@ describe('idempotency()', () => {
     for (const [headers, run] of rows) expect((await post(headers)).json()).toEqual({ run });
     expect(runs).toEqual(['a e-1', 'a e-2', 'undefined undefined', 'undefined undefined']);
     const twice = await post({ 'x-tenant': 'a', 'idempotency-key': ['k-1', 'k-1'] });
-    expect(problemCode(twice)).toBe('idempotency_key_invalid');
+    expect(codeOf(twice)).toBe('idempotency_key_invalid');
   });
 
   it('has options for the header, for requests without a key, and for the statuses that free a key', async () => {
@@ -366,7 +367,7 @@ describe('idempotency()', () => {
     const post = (headers: Record<string, string>) =>
       send(url, { method: 'POST', path: '/payouts', headers });
     for (const headers of [{}, { 'idempotency-key': 'k-1' }])
-      expect(problemCode(await post(headers))).toBe('idempotency_key_required');
+      expect(codeOf(await post(headers))).toBe('idempotency_key_required');
     const statuses: number[] = [];
     for (let i = 0; i < 3; i++) statuses.push((await post({ 'X-Request-Key': 'k-1' })).status);
     expect([statuses, runs.length]).toEqual([[422, 201, 201], 2]);
@@ -381,7 +382,7 @@ describe('idempotency()', () => {
     });
     for (const [key, status] of Object.entries({ store_unavailable: 503, outcome_unknown: 409 })) {
       expect((await post(key)).status).toBe(status);
-      expect(problemCode(await post(key))).toBe('outcome_unknown');
+      expect(codeOf(await post(key))).toBe('outcome_unknown');
     }
     expect(runs).toHaveLength(2);
   });
@@ -406,7 +407,7 @@ describe('idempotency()', () => {
     for (const [key, run] of Object.entries({ 'k-doubt': 3, 'k-both': 4 })) {
       expect((await post(key)).json()).toEqual({ run });
       const retry = await post(key);
-      expect([retry.status, problemCode(retry)]).toEqual([409, 'outcome_unknown']);
+      expect([retry.status, codeOf(retry)]).toEqual([409, 'outcome_unknown']);
     }
     expect(runs).toHaveLength(4);
     expect(tooLate).toEqual(Array(4).fill(expect.stringContaining('the response has ended')));
@@ -461,14 +462,14 @@ describe('idempotency()', () => {
     const { post, protect, runs, late, seen, stateNow, expiresInMs } = await withSlowHandler({});
     const agent = new Agent({ keepAlive: true, maxSockets: 1 });
     const first = await post('k-1', { agent });
-    expect([first.status, problemCode(first)]).toEqual([504, 'outcome_unknown']);
+    expect([first.status, codeOf(first)]).toEqual([504, 'outcome_unknown']);
     expect(first.headers['x-late']).toBeUndefined();
     const counted = /^oncegate_requests_total\{.*outcome="outcome_unknown".*\} 1$/m;
     await until(async () => counted.test(await protect.metrics.text()));
     // Several leases later it still is its owner's, and the connection serves other requests.
     const pausedMs = performance.now();
     await until(async () => {
-      expect(problemCode(await post('k-1', { agent }))).toBe('request_in_flight');
+      expect(codeOf(await post('k-1', { agent }))).toBe('request_in_flight');
       return performance.now() - pausedMs > 1000;
     });
     late.resolve();
@@ -506,7 +507,7 @@ describe('idempotency()', () => {
     const { post, runs, late, stateNow } = await withSlowHandler({ abandonAfterMs: 400 });
     expect((await post('k-1')).status).toBe(504);
     await until(async () => (await stateNow()) === 'in_doubt');
-    expect(problemCode(await post('k-1'))).toBe('outcome_unknown');
+    expect(codeOf(await post('k-1'))).toBe('outcome_unknown');
     late.resolve();
     await until(async () => (await stateNow()) === 'completed');
     const retry = await post('k-1');
@@ -544,7 +545,7 @@ describe('idempotency()', () => {
       { leaseMs: 150 },
     );
     const paused = await post('k-1', { headers: { 'x-pause': '1' }, body: '' });
-    expect([paused.status, problemCode(paused)]).toEqual([503, 'overloaded']);
+    expect([paused.status, codeOf(paused)]).toEqual([503, 'overloaded']);
     expect(paused.headers['retry-after']).toBe('1');
     expect(runs).toBe(0);
     // A lease this short may lapse again on a loaded machine.
@@ -600,7 +601,7 @@ describe('idempotency()', () => {
       { timeoutMs: 100 },
     );
     expect((await post('k-1', { path: '/quick' })).body.toString()).toBe('paid');
-    expect(problemCode(await post('k-2', { path: '/slow' }))).toBe('outcome_unknown');
+    expect(codeOf(await post('k-2', { path: '/slow' }))).toBe('outcome_unknown');
     late.resolve();
   });
 
@@ -630,7 +631,7 @@ describe('idempotency()', () => {
     expect([first.status, first.body.length]).toEqual([200, 6_400_001]);
     expect(drains).toBeGreaterThan(0);
     const again = await post('k-1');
-    expect([again.status, problemCode(again)]).toEqual([409, 'response_not_stored']);
+    expect([again.status, codeOf(again)]).toEqual([409, 'response_not_stored']);
     expect(runs).toBe(1);
     const request = { path: '/compressed', headers: { 'accept-encoding': 'gzip' } };
     expect(gunzipSync((await post('k-2', request)).body).toString()).toBe(large);
@@ -653,7 +654,7 @@ describe('idempotency()', () => {
       else await leaving(app, () => app.runs.length === 1);
       begin.resolve();
       await written.promise;
-      expect(problemCode(await app.post('k-1'))).toBe('response_not_stored');
+      expect(codeOf(await app.post('k-1'))).toBe('response_not_stored');
     }
   });
 
@@ -670,7 +671,7 @@ describe('idempotency()', () => {
     });
     await leaving(app, () => app.runs.length === 1);
     close.resolve();
-    expect(problemCode(await app.post('k-1'))).toBe('outcome_unknown');
+    expect(codeOf(await app.post('k-1'))).toBe('outcome_unknown');
     fail.resolve();
     // Otherwise Express writes another head, which throws outside of every handler, and ends the process.
     expect(await failed.promise).toBe(true);
@@ -695,7 +696,7 @@ describe('idempotency()', () => {
       return first.toString().slice(0, 13);
     };
     expect(await chunked('k-0', '0\r\n\r\n')).toBe('HTTP/1.1 200 ');
-    expect(problemCode(await post('k-1', { body: 'x'.repeat(1001) }))).toBe('body_too_large');
+    expect(codeOf(await post('k-1', { body: 'x'.repeat(1001) }))).toBe('body_too_large');
     expect(await chunked('k-2', `7d0\r\n${'x'.repeat(2000)}\r\n`)).toBe('HTTP/1.1 413 ');
     expect(runs).toBe(1);
   });

@@ -18,7 +18,8 @@ import { run } from '../../support/command.ts';
 import { temporaryFolder, testConfig, writeKeys } from '../../support/config.ts';
 import { emptied, startRedis } from '../../support/redis-server.ts';
 import { until } from '../../support/until.ts';
-import { closeAfterTest, embed, problemCode } from './embedded.ts';
+import { codeOf } from '../../support/wire.ts';
+import { closeAfterTest, embed } from './embedded.ts';
 
 describe('bearerAuth()', () => {
   it('finds the merchant of a secret key, and refuses others', async () => {
@@ -38,8 +39,8 @@ describe('bearerAuth()', () => {
     expect((await as('sk_sandbox_alpha')).status).toBe(200);
     expect((await as('sk_sandbox_alpha_2')).headers['idempotent-replayed']).toBe('true');
     expect((await as('sk_sandbox_bravo')).headers['idempotent-replayed']).toBeUndefined();
-    expect(problemCode(await as('sk_test_revoked'))).toBe('invalid_key');
-    expect(problemCode(await as('sk_test_balance_only'))).toBe('insufficient_scope');
+    expect(codeOf(await as('sk_test_revoked'))).toBe('invalid_key');
+    expect(codeOf(await as('sk_test_balance_only'))).toBe('insufficient_scope');
     const none = await post('k-1');
     expect([none.status, none.headers['www-authenticate']]).toEqual([401, 'Bearer realm="oncegate"']);
     expect(merchants).toEqual([
@@ -81,7 +82,7 @@ describe('redisStore()', () => {
     expect((await post('k-1')).status).toBe(200);
     await emptied(redis);
     await until(async () => /^the store is new or was emptied/.test((await store.health()).detail));
-    expect(problemCode(await post('k-1'))).toBe('store_unavailable');
+    expect(codeOf(await post('k-1'))).toBe('store_unavailable');
     const file = join(folder, 'records.yaml');
     writeFileSync(
       file,
@@ -195,7 +196,7 @@ describe('createGateway()', () => {
     expect((await pay(url, '/pay/v1/index.php')).status).toBe(201);
     expect((await pay(url, '/pay/v1/index.php')).headers['idempotent-replayed']).toBe('true');
     const refused = await send(url, { path: '/pay/v2/get_balance' });
-    expect([refused.status, problemCode(refused)]).toEqual([401, 'missing_credentials']);
+    expect([refused.status, codeOf(refused)]).toEqual([401, 'missing_credentials']);
     expect(sandbox.ledger.payouts()).toBe(1);
   });
 
@@ -216,7 +217,7 @@ describe('createGateway()', () => {
     await until(async () =>
       (await gateway.checks()).some(({ detail }) => /^the store is new or was emptied/.test(detail)),
     );
-    expect(problemCode(await pay(url))).toBe('store_unavailable');
+    expect(codeOf(await pay(url))).toBe('store_unavailable');
     expect(sandbox.ledger.payouts()).toBe(1);
   });
 

@@ -127,20 +127,6 @@ describe('a request with a key is executed once, whatever its path and body', ()
       },
     );
   });
-
-  it('but without a key it is sent each time', async () => {
-    const before = stack.sandbox.ledger.charges();
-    const headers = { Authorization: 'Bearer sk_sandbox_alpha' };
-    for (let i = 0; i < 2; i++) {
-      const answer = await send(stack.url, { method: 'POST', path: '/v1/payments', headers, body: 'x' });
-      expect(answer.status).toBe(201);
-      expect(await lineOf(stack, answer)).toMatchObject({
-        operation: 'undeclared',
-        outcome: 'passed_through',
-      });
-    }
-    expect(stack.sandbox.ledger.charges()).toBe(before + 2);
-  });
 });
 
 describe('idempotency.undeclared', () => {

@@ -60,11 +60,6 @@ const ROWS: [string, () => Promise<TestAnswer>, Line][] = [
     { outcome: 'insufficient_scope', status: 403, operation: 'withdraw', keyId: 'alpha-balance' },
   ],
   [
-    'a declared request without a key',
-    () => send(stack.url, { path: '/v2/get_balance', headers: BEARER }),
-    { outcome: 'forwarded', status: 200, operation: 'balance' },
-  ],
-  [
     'a request that is passed through, whose path may have an account number',
     () => send(stack.url, { path: '/v3/accounts/0123456789/NG55-81Z?a=1', headers: BEARER }),
     {
@@ -73,11 +68,6 @@ const ROWS: [string, () => Promise<TestAnswer>, Line][] = [
       operation: 'undeclared',
       path: '/v3/accounts/:redacted/:redacted',
     },
-  ],
-  [
-    'a request with the id that the merchant sent',
-    () => withdraw(stack.url, { key: 'g', headers: { 'X-Request-Id': 'of-the-merchant' } }),
-    { outcome: 'executed', requestId: 'of-the-merchant' },
   ],
 ];
 
