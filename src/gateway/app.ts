@@ -53,8 +53,12 @@ export function createApp(path: RequestPath, classes?: Pick<App, 'Request' | 'Re
   app.use(path.authorise);
   app.use(path.protect);
   app.use(path.forward);
+  const { Request, Response } = classes ?? classesOf(app);
+  // Express reads these two as prototypes; its types say that they are whole requests and responses.
+  app.request = Request.prototype as unknown as Express['request'];
+  app.response = Response.prototype as unknown as Express['response'];
   return {
-    ...useClasses(app, classes ?? classesOf(app)),
+    ...{ Request, Response },
     handle(req, res) {
       // Express calls this with an error, with a refusal, or with nothing if no middleware has answered. It does so in a later
       // turn of the event loop, when a body that came in the same packet has been read: then the connection can be kept.
@@ -85,14 +89,4 @@ function classesOf(app: Express): Pick<App, 'Request' | 'Response'> {
   Object.setPrototypeOf(Request.prototype, app.request);
   Object.setPrototypeOf(Response.prototype, app.response);
   return { Request, Response: Response as typeof ServerResponse };
-}
-
-function useClasses(
-  app: Express,
-  classes: Pick<App, 'Request' | 'Response'>,
-): Pick<App, 'Request' | 'Response'> {
-  // Express reads these two as prototypes; its types say that they are whole requests and responses.
-  app.request = classes.Request.prototype as unknown as Express['request'];
-  app.response = classes.Response.prototype as unknown as Express['response'];
-  return classes;
 }

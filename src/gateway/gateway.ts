@@ -17,7 +17,6 @@ import { WarningCounts, type Warnings } from './config-metrics.ts';
 import { listen } from './http-server.ts';
 import { listenOn } from './inherited-socket.ts';
 import type { GatewayTools } from './resources.ts';
-import type { StoreWatch } from './store-watch.ts';
 
 /** How long a shutdown waits for the last observations. */
 const OBSERVED_WITHIN_MS = 2000;
@@ -51,27 +50,21 @@ export class Gateway {
   #config: Config;
   readonly #tools: GatewayTools;
   readonly #parts: Parts;
-  readonly #watch: StoreWatch | undefined;
   readonly #warningCounts: WarningCounts;
   /** Whether other processes may accept from the socket that `server` listens on. */
   #isSocketInherited = false;
   /** The last times that /readyz asked the store and the backend, at most {@link MOST_ASKED}. */
   #asked: { atMs: number; answers: Promise<PartsHealth> }[] = [];
 
-  /**
-   * @throws {Error} with a message for the operator if the store or the keys cannot be opened
-   */
+  /** @throws {Error} with a message for the operator if the store or the keys cannot be opened */
   static async open(config: Config, tools: GatewayTools): Promise<Gateway> {
-    const parts = await openParts(config, tools);
-    return new Gateway(config, tools, parts);
+    return new Gateway(config, tools, await openParts(config, tools));
   }
 
   private constructor(config: Config, tools: GatewayTools, parts: Parts) {
     this.#config = config;
     this.#tools = tools;
     this.#parts = parts;
-    const { watch } = parts;
-    this.#watch = watch;
     this.server = parts.server;
     this.app = parts.app;
     this.metrics = parts.metrics;
@@ -104,14 +97,14 @@ export class Gateway {
 
   /** Marks the store, and looks at it from now on. A gateway that listens does so by itself. */
   watchStore(): void {
-    this.#watch?.begin();
+    this.#parts.watch?.begin();
   }
 
   /** The checks that /readyz shows. The gateway is ready if all are ok. */
   async checks(): Promise<Check[]> {
     const { keys, certificates, lifecycle, observation } = this.#parts;
     const [stored, upstream] = await this.#ask();
-    const watched = this.#watch?.healthOf(stored) ?? stored;
+    const watched = this.#parts.watch?.healthOf(stored) ?? stored;
     const found = observation ? notNeeded(watched) : watched;
     this.#warningCounts.set({ store: found.warnings });
     const warnings = policyWarnings(this.#config);
@@ -150,14 +143,14 @@ export class Gateway {
 
   /** Warnings for the operator at start, one line each. */
   async warnings(): Promise<string[]> {
-    const watched = (this.#watch?.atStart ?? []).map((warning) => `store: ${warning}`);
+    const watched = (this.#parts.watch?.atStart ?? []).map((warning) => `store: ${warning}`);
     const found = await findWarnings(this.#config, this.#parts, this.#tools.clock.wallMs());
     this.#warningCounts.set(this.#withWatched(found));
     return [...watched, ...linesOf(found)];
   }
 
   #withWatched({ store, ...others }: Warnings): Warnings {
-    return { ...others, store: [...store, ...(this.#watch?.warnings ?? [])] };
+    return { ...others, store: [...store, ...(this.#parts.watch?.warnings ?? [])] };
   }
 
   /** As {@link warnings}, with those that ask the backend about a secret key. For `oncegate check`. */
@@ -239,7 +232,7 @@ export class Gateway {
     await this.#untilStored();
     await keys.close();
     certificates.close();
-    await this.#watch?.close();
+    await this.#parts.watch?.close();
     rateLimiter?.close();
     await store.close();
     await tracing?.close();

@@ -99,11 +99,18 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   // Clients that do not read their responses could exhaust limits.inFlight, without any credentials.
   let closeUnread: NodeJS.Timeout | undefined;
   let closeEveryMs: number | undefined;
+  /** Node reads these members for each connection, so they can be changed at any time. */
   const limit = (limits: ServerLimits): void => {
-    applyLimits(server, limits);
+    const { headerBytes, connections, headerTimeoutMs, bodyTimeoutMs, answerTimeoutMs } = limits;
+    // Node's types lack this member.
+    Object.assign(server, { maxHeaderSize: headerBytes });
+    server.headersTimeout = headerTimeoutMs;
+    // Node's limit for head and body together must not be shorter than the configured ones.
+    server.requestTimeout = Math.max(WHOLE_REQUEST_MS, headerTimeoutMs + bodyTimeoutMs);
+    server.maxConnections = connections;
     // Each start of the interval gives clients more time, so only another length starts it again.
-    if (limits.answerTimeoutMs === closeEveryMs) return;
-    closeEveryMs = limits.answerTimeoutMs;
+    if (answerTimeoutMs === closeEveryMs) return;
+    closeEveryMs = answerTimeoutMs;
     clearInterval(closeUnread);
     closeUnread = setInterval(() => responses.closeUnread(), closeEveryMs).unref();
   };
@@ -148,19 +155,6 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     refuseOnSocket(socket, refusal, randomUUID());
   });
   return { server, endKeepAlive: () => responses.endKeepAlive(), limit };
-}
-
-/** Node reads these members for each connection, so they can be changed at any time. */
-function applyLimits(
-  server: Server,
-  { headerBytes, connections, headerTimeoutMs, bodyTimeoutMs }: ServerLimits,
-): void {
-  // Node's types lack this member.
-  Object.assign(server, { maxHeaderSize: headerBytes });
-  server.headersTimeout = headerTimeoutMs;
-  // Node's limit for head and body together must not be shorter than the configured ones.
-  server.requestTimeout = Math.max(WHOLE_REQUEST_MS, headerTimeoutMs + bodyTimeoutMs);
-  server.maxConnections = connections;
 }
 
 function malformed(code = ''): Problem {

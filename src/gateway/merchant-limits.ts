@@ -17,19 +17,17 @@ const PUBLIC = '';
 
 /** Bounds what one merchant sends, so that the others still get slots. */
 export class MerchantLimits {
-  readonly #options: MerchantLimitsOptions;
-  #limitOf: MerchantLimitsOptions['limitOf'];
+  #options: MerchantLimitsOptions;
   /** Requests in flight of each merchant that has some. */
   readonly #inFlight = new Map<string, number>();
 
   constructor(options: MerchantLimitsOptions) {
     this.#options = options;
-    this.#limitOf = options.limitOf;
   }
 
   /** Puts other limits in force, for requests that begin from now on. */
   change(limitOf: MerchantLimitsOptions['limitOf']): void {
-    this.#limitOf = limitOf;
+    this.#options = { ...this.#options, limitOf };
   }
 
   /** Refuses a request of a merchant who sends too many. Must follow `authenticate`, and comes before any body is read. */
@@ -37,7 +35,7 @@ export class MerchantLimits {
     const { merchant } = contextOf(req);
     if (!merchant) throw new Error('authenticate must come before the limits');
     const { code } = merchant;
-    const { rate, inFlight } = this.#limitOf(code);
+    const { rate, inFlight } = this.#options.limitOf(code);
     const refusal = this.#enter(req, code, inFlight);
     if (refusal || !rate) return next(refusal);
     return this.#options.take(code, rate).then((waitMs) => {
@@ -49,7 +47,7 @@ export class MerchantLimits {
 
   /** Public requests have no merchant. All of them together get the in-flight limit of one merchant. */
   refusalOfPublic(req: IncomingMessage): Problem | undefined {
-    return this.#enter(req, PUBLIC, this.#limitOf().inFlight);
+    return this.#enter(req, PUBLIC, this.#options.limitOf().inFlight);
   }
 
   /** Counts a request until its response is closed and its execution has ended. */

@@ -52,10 +52,12 @@ export class Upgrades {
     context.isUpgrade = true;
     context.spans?.send();
     res.detachSocket(socket);
-    // The response has lost its socket, so Node emits no `close` for it. The log line and the metrics need that event.
-    socket.once('close', () => res.emit('close'));
     this.#open.add(socket);
-    socket.once('close', () => this.#open.delete(socket));
+    socket.once('close', () => {
+      this.#open.delete(socket);
+      // The response has lost its socket, so Node emits no `close` for it. The log line and the metrics need that event.
+      res.emit('close');
+    });
     // A merchant who does not close its side would keep the connection open for ever.
     socket.once('finish', () => endSoon(socket));
     // On a public path there is no secret key.

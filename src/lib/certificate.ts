@@ -143,20 +143,17 @@ export class WatchedCertificate {
     this.#version = version;
     try {
       if (typeof content === 'string') throw new Error(content);
-      this.#accept(checked(content, clock.wallMs()));
+      this.#loaded = checked(content, clock.wallMs());
+      this.#refusal = undefined;
+      const { credentials, expiresAtMs } = this.#loaded;
+      for (const listener of this.#listeners) listener(credentials);
+      this.#options.onReload?.({ ok: true, expiresAtMs });
     } catch (error) {
       // A repeated attempt is reported only if it says something new.
       if (again && this.#refusal === messageOf(error)) return;
       this.#refusal = messageOf(error);
       this.#options.onReload?.({ ok: false, error: this.#refusal });
     }
-  }
-
-  #accept(loaded: Loaded): void {
-    this.#loaded = loaded;
-    this.#refusal = undefined;
-    for (const listener of this.#listeners) listener(loaded.credentials);
-    this.#options.onReload?.({ ok: true, expiresAtMs: loaded.expiresAtMs });
   }
 }
 
