@@ -1,5 +1,5 @@
 import { hash } from 'node:crypto';
-import { FileWatch, readBounded } from '../lib/watched-file.ts';
+import { FileWatch, oneAtATime, readBounded } from '../lib/watched-file.ts';
 import { ConfigError, parseConfig } from './load.ts';
 import { mergeReload, type ReloadDecision, withVersion } from './reload.ts';
 import type { Config } from './schema.ts';
@@ -34,7 +34,7 @@ export class ConfigFile {
   #versions: readonly Config[];
   #digest: string | undefined;
   #last: ConfigReload | undefined;
-  #reading: Promise<void> = Promise.resolve();
+  readonly #readSerially = oneAtATime((options?: { evenUnchanged: boolean }) => this.#read(options));
 
   /** @param config the configuration that the gateway started with */
   constructor(config: Config, options: ConfigFileOptions) {
@@ -62,13 +62,7 @@ export class ConfigFile {
     this.#watch.close();
   }
 
-  /** One at a time: two versions must not overtake each other. */
-  #readSerially(options = { evenUnchanged: false }): Promise<void> {
-    this.#reading = this.#reading.then(() => this.#read(options));
-    return this.#reading;
-  }
-
-  async #read({ evenUnchanged }: { evenUnchanged: boolean }): Promise<void> {
+  async #read({ evenUnchanged } = { evenUnchanged: false }): Promise<void> {
     const { path, onReload } = this.#options;
     const read = await readBounded(path, MAX_BYTES).catch((error: Error) => error);
     const digest = read instanceof Error ? read.message : hash('sha256', read);

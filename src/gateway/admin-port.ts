@@ -9,7 +9,7 @@ import { listen } from './http-server.ts';
 import { OverviewSource } from './overview.ts';
 
 /** What a gateway shows on its admin port. */
-export interface AdminPortParts extends Pick<AdminSource, 'checks'> {
+interface AdminPortParts extends Pick<AdminSource, 'checks'> {
   metrics: Metrics;
   desk: Pick<Desk, 'answer'>;
 }

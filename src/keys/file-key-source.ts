@@ -1,6 +1,6 @@
 import { hash } from 'node:crypto';
 import type { KeyReload } from '../lib/context.ts';
-import { FileWatch, readBounded } from '../lib/watched-file.ts';
+import { FileWatch, oneAtATime, readBounded } from '../lib/watched-file.ts';
 import { parseKeyFile, parseKeyFileAside } from './key-file.ts';
 import { KeyIndex } from './key-index.ts';
 import type { KeyEntry, KeySource, KeySourceHealth } from './key-source.ts';
@@ -36,7 +36,7 @@ export class FileKeySource implements KeySource {
   #refusal: string | undefined;
   #generation = 0;
   #closed = false;
-  #reading: Promise<void> = Promise.resolve();
+  readonly #readSerially = oneAtATime((options?: { evenUnchanged: boolean }) => this.#read(options));
 
   private constructor(options: FileKeySourceOptions, bytes: Buffer) {
     this.#options = options;
@@ -94,13 +94,7 @@ export class FileKeySource implements KeySource {
     this.#watch.close();
   }
 
-  /** Reads one at a time: if two reads overlapped and the older one finished last, it would restore revoked keys. */
-  #readSerially(options = { evenUnchanged: false }): Promise<void> {
-    this.#reading = this.#reading.then(() => this.#read(options));
-    return this.#reading;
-  }
-
-  async #read({ evenUnchanged }: { evenUnchanged: boolean }): Promise<void> {
+  async #read({ evenUnchanged } = { evenUnchanged: false }): Promise<void> {
     const read = await readBounded(this.#options.path, MAX_BYTES).catch(messageOf);
     const version = typeof read === 'string' ? read : digestOf(read);
     if (this.#closed || (version === this.#version && !evenUnchanged)) return;

@@ -2,7 +2,7 @@ import { createPrivateKey, hash, X509Certificate } from 'node:crypto';
 import { stat } from 'node:fs/promises';
 import { createSecureContext } from 'node:tls';
 import type { Clock } from './clock.ts';
-import { FileWatch, readBounded } from './watched-file.ts';
+import { FileWatch, oneAtATime, readBounded } from './watched-file.ts';
 
 /** Paths of PEM files. `cert` begins with the own certificate; its intermediates follow. `key` belongs to it. */
 export interface CertificatePaths {
@@ -60,7 +60,9 @@ export class WatchedCertificate {
   #refusal: string | undefined;
   #readableByOthers: boolean;
   #closed = false;
-  #reading: Promise<void> = Promise.resolve();
+  readonly #readSerially = oneAtATime((options?: { evenUnchanged?: boolean; again?: boolean }) =>
+    this.#read(options),
+  );
 
   private constructor(options: WatchedCertificateOptions, loaded: Loaded, readableByOthers: boolean) {
     this.name = options.name;
@@ -126,13 +128,7 @@ export class WatchedCertificate {
     for (const watch of this.#watches) watch.close();
   }
 
-  /** Reads one at a time, so that an older read never overtakes a newer one. */
-  #readSerially(options: { evenUnchanged?: boolean; again?: boolean } = {}): Promise<void> {
-    this.#reading = this.#reading.then(() => this.#read(options));
-    return this.#reading;
-  }
-
-  async #read({ evenUnchanged = false, again = false }): Promise<void> {
+  async #read({ evenUnchanged = false, again = false } = {}): Promise<void> {
     const { paths, clock } = this.#options;
     const content = await read(paths).catch(messageOf);
     const readableByOthers = await isReadableByOthers(paths.key);

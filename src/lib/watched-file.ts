@@ -27,6 +27,15 @@ export class FileWatch {
   }
 }
 
+/** Makes a function whose calls run one after the other: an older read that ended last would restore what a newer one replaced. */
+export function oneAtATime<T extends unknown[]>(read: (...args: T) => Promise<void>) {
+  let last = Promise.resolve();
+  return (...args: T): Promise<void> => {
+    last = last.then(() => read(...args));
+    return last;
+  };
+}
+
 /**
  * Reads a whole regular file.
  *

@@ -90,7 +90,8 @@ export class Recording {
       OF_THE_CONNECTION.map((name) => [name, res.rawListeners(name) as Listener[]]),
     );
     this.#held = this.#heldResponse();
-    this.#hold();
+    this.#redirect(METHODS, PROPERTIES);
+    this.#holdEvents();
     this.#letGo = keepReadable(res.req, () => this.#held.destroy());
     res.on('pipe', this.#onPipe);
     this.#timer = setTimeout(() => {
@@ -134,14 +135,12 @@ export class Recording {
   /** The execution has ended, and the merchant gets nothing of it. What the handler still writes of an oversize response is dropped. */
   leave(): void {
     if (this.#isHandlerDone) this.restore();
-    else if (this.#oversize) this.#dropRest(this.#oversize);
-  }
-
-  #dropRest(oversize: Readable): void {
-    this.#isLeft = true;
-    oversize.destroy();
-    for (const { written } of this.#body.splice(0)) if (written) process.nextTick(written);
-    this.#res.emit('drain');
+    else if (this.#oversize) {
+      this.#isLeft = true;
+      this.#oversize.destroy();
+      for (const { written } of this.#body.splice(0)) if (written) process.nextTick(written);
+      this.#res.emit('drain');
+    }
   }
 
   /** Ends the recording with the result of a handler that writes no response. A middleware before it may have said `unknown`. */
@@ -361,11 +360,6 @@ export class Recording {
     // Node would add the date of each replay.
     if (held.sendDate && !hasField(fields, 'date')) fields.push('Date', new Date().toUTCString());
     return endToEndHeaders(fields);
-  }
-
-  #hold(): void {
-    this.#redirect(METHODS, PROPERTIES);
-    this.#holdEvents();
   }
 
   #holdEvents(): void {
