@@ -1,14 +1,14 @@
 import type { IncomingMessage } from 'node:http';
 import { Writable } from 'node:stream';
 import { pino } from 'pino';
-import { onTestFinished } from 'vitest';
+import { expect, onTestFinished } from 'vitest';
 import { openAdminPort } from '../../src/gateway/admin-port.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { listen } from '../../src/gateway/http-server.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import { createSandbox, type Sandbox, type SandboxOptions } from '../../src/sandbox/sandbox.ts';
 import { serializers } from '../../src/telemetry/logger.ts';
-import { send } from './client.ts';
+import { send, withdraw } from './client.ts';
 import { type ConfigInput, type MoreConfig, parsedConfig, temporaryFolder, testConfig } from './config.ts';
 import { checkLine } from './log-lines.ts';
 import { until } from './until.ts';
@@ -109,6 +109,18 @@ export async function sandboxForTest(options: SandboxOptions = {}): Promise<Sand
   const sandbox = await createSandbox({ port: 0, ...options });
   onTestFinished(() => sandbox.close());
   return sandbox;
+}
+
+/** A payout whose merchant leaves as soon as the backend has it, which then waits until the test ends the delay of its key. */
+export async function payAndLeave(
+  { url, sandbox }: Pick<Stack, 'url' | 'sandbox'>,
+  key: string,
+): Promise<void> {
+  const leaving = new AbortController();
+  const left = withdraw(url, { key, fault: 'delay=60000', signal: leaving.signal }).catch(() => 'left');
+  await until(() => sandbox.requests.ofKey(key) === 1);
+  leaving.abort();
+  expect(await left).toBe('left');
 }
 
 /** Resolves when no request counts as in flight any more. */

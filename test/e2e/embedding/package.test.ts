@@ -12,11 +12,11 @@ import {
   redisStore,
   sqliteStore,
 } from '../../../src/index.ts';
-import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import { send } from '../../support/client.ts';
 import { run } from '../../support/command.ts';
 import { temporaryFolder, testConfig, writeKeys } from '../../support/config.ts';
 import { emptied, startRedis } from '../../support/redis-server.ts';
+import { sandboxForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
 import { closeAfterTest, embed } from './embedded.ts';
@@ -131,8 +131,7 @@ it('all handlers with the same metrics show the store once: its doubts, its size
 
 describe('createGateway()', () => {
   async function open(mode: 'protect' | 'observe' = 'protect') {
-    const sandbox = await createSandbox({ port: 0 });
-    closeAfterTest(() => sandbox.close());
+    const sandbox = await sandboxForTest();
     const config = testConfig(temporaryFolder(), sandbox.url);
     const gateway = await createGateway({ ...config, idempotency: { mode }, log: { level: 'silent' } });
     return { sandbox, gateway };
@@ -201,8 +200,7 @@ describe('createGateway()', () => {
   });
 
   it('starts no key when its store was emptied, also where it is mounted, with a store.identityFile', async () => {
-    const sandbox = await createSandbox({ port: 0 });
-    closeAfterTest(() => sandbox.close());
+    const sandbox = await sandboxForTest();
     const redis = await startRedis();
     const folder = temporaryFolder();
     const identityFile = join(folder, 'mark.json');

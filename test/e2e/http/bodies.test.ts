@@ -8,7 +8,7 @@ import { metric } from '../../support/metrics.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openStack, type Stack, stackForTest } from '../../support/stack.ts';
+import { openStack, payAndLeave, type Stack, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, chunk, codeOf, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
@@ -248,12 +248,7 @@ test('bodies beyond limits.bufferedBytes are refused, also if their merchants ha
   await until(async () => (await held()) === 0);
   // An execution whose merchant has left still has its body.
   const key = randomUUID();
-  const leaving = new AbortController();
-  const { signal } = leaving;
-  const left = withdraw(stack.url, { key, fault: 'delay=60000', signal }).catch(() => 'left');
-  await until(() => stack.sandbox.requests.ofKey(key) === 1);
-  leaving.abort();
-  expect(await left).toBe('left');
+  await payAndLeave(stack, key);
   expect(await held()).toBe(JSON.stringify(payoutBody()).length);
   stack.sandbox.endDelays(key);
   await until(async () => (await held()) === 0);

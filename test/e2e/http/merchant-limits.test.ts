@@ -5,7 +5,7 @@ import { type MoreConfig, parsedConfig, temporaryFolder, writeKeys } from '../..
 import { metric } from '../../support/metrics.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { type RedisServer, startRedis } from '../../support/redis-server.ts';
-import { connectionsOf, gatewayForTest, stackForTest } from '../../support/stack.ts';
+import { connectionsOf, gatewayForTest, payAndLeave, stackForTest } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, BRAVO, codeOf, HANDSHAKE, head, Wire } from '../../support/wire.ts';
@@ -93,13 +93,7 @@ describe('a merchant with too many requests in flight', () => {
   it('gets 429, also while an execution runs whose client has left', async () => {
     const stack = await limited({ inFlight: 1 });
     const key = randomUUID();
-    const leaving = new AbortController();
-    const left = withdraw(stack.url, { key, fault: 'delay=60000', signal: leaving.signal }).catch(
-      () => 'left',
-    );
-    await until(() => stack.sandbox.requests.ofKey(key) > 0);
-    leaving.abort();
-    expect(await left).toBe('left');
+    await payAndLeave(stack, key);
     // The gateway has noticed it.
     await until(async () => (await connectionsOf(stack.gateway.server)) === 0);
     const refused = await balance(stack.url);

@@ -1,9 +1,9 @@
 import type { ServerResponse } from 'node:http';
-import { afterAll, beforeAll, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { httpBackend } from '../../support/backend.ts';
 import { metric } from '../../support/metrics.ts';
 import { payoutBody } from '../../support/payout.ts';
-import { connectionsOf, nothingOpen, openStack, type Stack } from '../../support/stack.ts';
+import { connectionsOf, nothingOpen, openStack, type Stack, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, codeOf, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
 
@@ -13,8 +13,7 @@ const BALANCE = head('GET /v2/get_balance', ALPHA);
 test('one request over limits.inFlight is answered 503 at once, nothing of it is sent, and its key is free', async () => {
   const held: ServerResponse[] = [];
   const url = await httpBackend((_req, res) => void held.push(res));
-  const { port, ...stack } = await openStack({ upstream: { url }, limits: { inFlight: 2 } });
-  onTestFinished(() => stack.close());
+  const { port } = await stackForTest({ upstream: { url }, limits: { inFlight: 2 } });
   const running = [await Wire.open(port), await Wire.open(port)];
   for (const wire of running) wire.write(head('GET /v3/slow', ALPHA));
   await until(() => held.length === 2);

@@ -8,7 +8,7 @@ import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { newRequest, paid } from '../../support/requests.ts';
-import { gatewayForTest, type Stack, stackForTest } from '../../support/stack.ts';
+import { gatewayForTest, payAndLeave, type Stack, stackForTest } from '../../support/stack.ts';
 import { onRedis, storeForTest } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 
@@ -194,11 +194,7 @@ describe('a gateway that observes', () => {
     }
     await until(async () => (await count(stack, 'replayed')) === 1);
 
-    const leaving = new AbortController();
-    const left = withdraw(url, { key: 'left', fault: 'delay=60000', signal: leaving.signal });
-    await until(() => sandbox.requests.ofKey('left') > 0);
-    leaving.abort();
-    await expect(left).rejects.toThrow();
+    await payAndLeave(stack, 'left');
     sandbox.endDelays('left');
     await recorded(stack, 'completed', 'left');
     expectPaid(await withdraw(url, { key: 'left' }));

@@ -16,16 +16,6 @@ const stack = await openStack({}, {}, clock);
 afterAll(() => stack.close());
 
 describe('once its retention has passed', () => {
-  const resolve = async (key: string, as: object) => {
-    const { desk } = stack.gateway;
-    const scope = recordIdOf('gateway', 'M-ALPHA', key);
-    return await desk.answer({
-      ...{ kind: 'resolve', scope, execution: await executionOf(desk, scope) },
-      ...{ by: 'ada', reason: 'in the books' },
-      ...(as as { as: 'released' }),
-    });
-  };
-
   it('a key is new, however often it was replayed meanwhile', async () => {
     const key = randomUUID();
     const first = await withdraw(stack.url, { key });
@@ -52,7 +42,12 @@ describe('once its retention has passed', () => {
 
     // Its result is replayed for longer than a retention.
     const body = Buffer.from('{"success":true,"data":{"from":"the books"}}');
-    const resolved = await resolve(key, { as: 'completed', status: 201, body: body.toString('base64') });
+    const { desk } = stack.gateway;
+    const scope = recordIdOf('gateway', 'M-ALPHA', key);
+    const resolved = await desk.answer({
+      ...{ kind: 'resolve', scope, execution: await executionOf(desk, scope), by: 'ada', reason: 'books' },
+      ...{ as: 'completed', status: 201, body: body.toString('base64') },
+    });
     expect(resolved).toMatchObject({ kind: 'found', value: { from: { state: 'in_doubt' } } });
     for (const _ of ['now', 'a day later']) {
       const replay = await withdraw(stack.url, { key });

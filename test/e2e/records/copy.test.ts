@@ -94,8 +94,6 @@ function storeOn(kind: StoreKind): MoreConfig {
   };
 }
 
-const opened = (config: ConfigInput) => gatewayForTest(config);
-
 it('under load, all records move from sqlite to redis: no key is forgotten, none is paid twice', async () => {
   const sandbox = await openSandbox();
   const [oldConfig, newConfig] = [
@@ -113,7 +111,7 @@ it('under load, all records move from sqlite to redis: no key is forgotten, none
   expect(Number(records)).toBeGreaterThanOrEqual(load.accepted.length);
   const before = load.accepted.length;
   for (const { adminUrl } of olds) expect((await send(adminUrl, { path: '/readyz' })).status).toBe(503);
-  const news = await Promise.all([opened(newConfig), opened(newConfig)]);
+  const news = await Promise.all([gatewayForTest(newConfig), gatewayForTest(newConfig)]);
   // Merchants still reach the old ones at times.
   load.gateways.push(...news);
   await until(() => load.accepted.length > before + 5 * MERCHANTS);
@@ -137,7 +135,7 @@ it('under load, all records move from sqlite to redis: no key is forgotten, none
 it('a copy from redis to sqlite waits for a payout that runs, is killed, and goes on: the payout is replayed there', async () => {
   const held = await openHeldBackend();
   const [from, to] = [configFor(held, storeOn('redis')), configFor(held, storeOn('sqlite'))];
-  const [old, files] = [await opened(from), ['--from', configFile(from), '--to', configFile(to)]];
+  const [old, files] = [await gatewayForTest(from), ['--from', configFile(from), '--to', configFile(to)]];
   const key = randomUUID();
   const paying = withdraw(old.url, { key });
   await until(() => held.requests.includes(key));
@@ -158,7 +156,7 @@ it('a copy from redis to sqlite waits for a payout that runs, is killed, and goe
   expect(await ended).toMatchObject({ code: 0 });
   const { status, body } = await paying;
   expect(status).toBe(201);
-  const retry = await withdraw((await opened(to)).url, { key });
+  const retry = await withdraw((await gatewayForTest(to)).url, { key });
   expect([retry.status, isReplay(retry), retry.body]).toEqual([201, true, body]);
   expect(held.requests).toEqual([key]);
 });
@@ -186,7 +184,7 @@ it('a copy that does not wait for a payout cuts it off: its merchant is answered
   const stoppedAtMs = performance.now();
   await old.shutdown();
   expect(performance.now() - stoppedAtMs).toBeLessThan(10_000);
-  const next = await opened(to);
+  const next = await gatewayForTest(to);
   await until(async () => codeOf(await withdraw(next.url, { key })) === 'outcome_unknown');
   expect(held.requests).toEqual([key]);
 });
@@ -213,7 +211,7 @@ it('a gateway that observes takes no part in a copy from redis to sqlite', async
   expect(await readiness(source)).toBe(200);
 
   // Its configuration was changed after the command has read it.
-  const observes = await opened(observing(source.config));
+  const observes = await gatewayForTest(observing(source.config));
   expect(await readiness(observes)).toBe(200);
   expect(await copy(old, next)).toMatchObject({ code: 0 });
   expect(await readiness(observes)).toBe(503);
@@ -236,7 +234,7 @@ it('a copy that has not ended is undone: the old store serves again, after a res
     stderr: 'opened the source again: restart its gateways. The destination stays closed\n',
   });
   expect(codeOf(await withdraw(source.url, { key: randomUUID() }))).toBe('store_unavailable');
-  expect((await withdraw((await opened(source.config)).url, { key: randomUUID() })).status).toBe(201);
+  expect((await withdraw((await gatewayForTest(source.config)).url, { key: randomUUID() })).status).toBe(201);
   expect(await run(['records', 'copy', ...files, '--undo'])).toMatchObject({
     code: 1,
     stderr: expect.stringContaining('no copy has closed the source'),

@@ -9,7 +9,7 @@ import { send, withdraw } from '../../support/client.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
 import { closed } from '../../support/raw.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { openStack, type Stack, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, codeOf, head, Wire } from '../../support/wire.ts';
 
@@ -104,8 +104,7 @@ describe('the handshake', () => {
   });
 
   test('must be over within limits.headerTimeoutMs, however slowly its bytes arrive', async () => {
-    const hasty = await openTls({ limits: { headerTimeoutMs: 400 } });
-    onTestFinished(() => hasty.close());
+    const hasty = await stackForTest({ listen: { tls: files }, limits: { headerTimeoutMs: 400 } });
     const hello = await clientHello();
     const startedMs = performance.now();
     const silent = await plainConnection(hasty.port);
@@ -138,8 +137,7 @@ describe('the handshake', () => {
   });
 
   test('counts as a connection before it is over', async () => {
-    const small = await openTls({ limits: { connections: 2 } });
-    onTestFinished(() => small.close());
+    const small = await stackForTest({ listen: { tls: files }, limits: { connections: 2 } });
     const [one, two] = [await plainConnection(small.port), await plainConnection(small.port)];
     await closed(await plainConnection(small.port));
     expect(await metric(small.adminUrl, 'oncegate_connections_refused_total')).toBe(1);

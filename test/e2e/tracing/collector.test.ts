@@ -8,7 +8,6 @@ import { configFile } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
 import { type Stack, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { startCollector } from './support/collector.ts';
 import { idOf, openTraced } from './support/traced.ts';
 
 const spans = ({ adminUrl }: Pick<Stack, 'adminUrl'>, result: string) =>
@@ -23,7 +22,7 @@ test('the collector gets its headers; the log, the metrics and config print do n
   const { stack, collector } = await openTraced({ tracing: { headers: { authorization: secret } } });
   await collector.requestSpans(idOf(await pay(stack)));
   const [first] = collector.requests;
-  expect([first?.path, first?.headers.authorization]).toEqual(['/v1/traces', secret]);
+  expect([first?.path, first?.headers.authorization]).toEqual(['/otlp/v1/traces', secret]);
   await until(async () => (await spans(stack, 'exported')) === EACH);
   expect([await spans(stack, 'failed'), await spans(stack, 'dropped')]).toEqual([0, 0]);
   expect(JSON.stringify(stack.log) + (await stack.gateway.metrics.text())).not.toContain('of-the-collector');
@@ -33,14 +32,6 @@ test('the collector gets its headers; the log, the metrics and config print do n
   expect(printed.code).toBe(0);
   expect(printed.stdout).toContain('[secret]');
   expect(printed.stdout).not.toContain('of-the-collector');
-});
-
-test('a path in the address is kept', async () => {
-  const collector = await startCollector();
-  const tracing = { endpoint: `${collector.url}/otlp/v1/traces`, ratio: 1, sendEveryMs: 20 };
-  const stack = await stackForTest({ tracing });
-  await collector.requestSpans(idOf(await pay(stack)));
-  expect(collector.requests[0]?.path).toBe('/otlp/v1/traces');
 });
 
 test('a collector that is away costs spans and no request, and is logged once', async () => {

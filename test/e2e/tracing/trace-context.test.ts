@@ -108,6 +108,8 @@ describe('with an endpoint', () => {
       idOf(await withdraw(stack.url, { headers: { traceparent: VALID } })),
     );
     expect([server.traceId, server.parentSpanId]).toEqual([TRACE, PARENT]);
+    // An address without a path has that of OTLP.
+    expect(collector.requests[0]?.path).toBe('/v1/traces');
   });
 
   test('any other begins a new one, and its tracestate is dropped', async () => {

@@ -7,7 +7,10 @@ import { type Collector, startCollector } from './collector.ts';
 /** A gateway that records every request, and the collector that it sends the spans to. Closed after the test. */
 export async function openTraced(more: MoreConfig = {}): Promise<{ stack: Stack; collector: Collector }> {
   const collector = await startCollector();
-  const tracing = { endpoint: collector.url, ratio: 1, sendEveryMs: 20, ...more.tracing };
+  const tracing = {
+    ...{ endpoint: `${collector.url}/otlp/v1/traces`, ratio: 1, sendEveryMs: 20 },
+    ...more.tracing,
+  };
   return { stack: await stackForTest({ ...more, tracing }), collector };
 }
 
