@@ -63,6 +63,16 @@ describe('writes of one process', () => {
     expect(query(path, 'SELECT state FROM records')).toEqual([{ state: 'completed' }]);
   });
 
+  it('succeed beside a record that has too long a text to be stored', async () => {
+    const store = await openSqlite(storeFolder());
+    const [tooLong, other] = [{ ...newRequest(), operation: 'x'.repeat(256) }, newRequest()];
+    const answers = await Promise.allSettled([store.start(tooLong), store.start(other)]);
+    expect(answers).toMatchObject([
+      { status: 'rejected', reason: expect.any(RangeError) },
+      { status: 'fulfilled', value: { kind: 'started' } },
+    ]);
+  });
+
   it('share a transaction with a record that cannot be read, and succeed', async () => {
     const path = storeFolder();
     const store = await openSqlite(path);

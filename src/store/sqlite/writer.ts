@@ -130,15 +130,30 @@ export class Writer {
     if (!this.#thread || !first) return;
     let count = 0;
     this.#batch.clear();
-    for (const { command, values } of this.#queue) {
-      if (count === COMMANDS_PER_BATCH || this.#batch.size >= BYTES_PER_BATCH) break;
-      this.#batch.add(command, values());
+    for (const pending of this.#queue) {
+      if (this.#underWay.length === COMMANDS_PER_BATCH || this.#batch.size >= BYTES_PER_BATCH) break;
+      if (this.#encode(pending)) this.#underWay.push(pending);
       count++;
     }
-    this.#underWay = this.#queue.splice(0, count);
+    this.#queue.splice(0, count);
+    if (this.#underWay.length === 0) {
+      this.#next();
+      return;
+    }
     const beginByMs = first.askedMs + this.#options.timeoutMs * SHARE_FOR_BEGIN;
     const beginWithinMs = Math.max(0, beginByMs - performance.now());
     post(this.#thread, { memory: this.#batch.finish(), runningMs: this.runningMs, beginWithinMs });
+  }
+
+  /** A command that cannot be encoded fails alone. */
+  #encode({ command, values, reject }: Pending): boolean {
+    try {
+      this.#batch.add(command, values());
+      return true;
+    } catch (error) {
+      reject(error as Error);
+      return false;
+    }
   }
 
   #answered(answer: Exclude<FromWriter, { kind: 'ready' }>): void {
