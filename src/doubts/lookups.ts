@@ -8,12 +8,7 @@ import type { LookupAnswer } from '../lib/exchange.ts';
 import type { AuditRecord, IdempotencyRecord, RecordHead, Resolution } from '../store/contract.ts';
 
 /** Finds out what became of keys in doubt, for operations with `inDoubt: lookup`. */
-export interface DoubtLookups {
-  /** Looks up, in the background, a key that this process has left in doubt. */
-  lookUpLater(doubt: { scope: Scope; operation: string }, token: Token): void;
-  /** Looks the key up at once. True: the record has changed, so read it again. Never throws. */
-  lookUpNow(doubt: { scope: Scope; operation: string }): Promise<boolean>;
-}
+export type DoubtLookups = Pick<Lookups, 'lookUpLater' | 'lookUpNow'>;
 
 /** How the keys in doubt of one operation are looked up. Milliseconds. */
 export interface Lookup {
@@ -68,7 +63,7 @@ const STORE_PAUSE_MS = { first: 1000, longest: 60_000 };
  * Asks the backend what became of keys in doubt. There are three ways to find such a key: this process puts it in doubt
  * (`lookUpLater`), its merchant retries (`lookUpNow`), or another gateway left it in the store (`lookUpAbandoned`).
  */
-export class Lookups implements DoubtLookups {
+export class Lookups {
   readonly #store: Store;
   readonly #layer: string;
   #byOperation: ReadonlyMap<string, Lookup>;
@@ -111,11 +106,13 @@ export class Lookups implements DoubtLookups {
     this.#byOperation = byOperation;
   }
 
+  /** Looks up, in the background, a key that this process has left in doubt. */
   lookUpLater({ scope, operation }: { scope: Scope; operation: string }, token: Token): void {
     this.#track(scope, operation, token);
     this.#setTimer();
   }
 
+  /** Looks the key up at once. True: the record has changed, so read it again. Never throws. */
   async lookUpNow({ scope, operation }: { scope: Scope; operation: string }): Promise<boolean> {
     if (this.#closing.signal.aborted) return false;
     const doubt = this.#track(scope, operation, undefined);

@@ -51,6 +51,7 @@ export class AppVersions {
   readonly #config: Config;
   readonly #parts: AppParts;
   readonly #history: OperationsHistory;
+  /** Undefined: merchants may send any number of requests. */
   readonly #merchantLimits: MerchantLimits | undefined;
   readonly #publicShare: PublicShare;
   readonly #bodyBudget: BodyBudget;
@@ -66,12 +67,19 @@ export class AppVersions {
       idempotency: operationIdempotencyOptions.parse({}),
       undeclared: config.idempotency.undeclared,
     });
-    this.#merchantLimits = merchantLimitsOf(config, parts);
+    const { perMerchant } = config.limits;
+    const { rateLimiter, metrics } = parts;
+    if (perMerchant && rateLimiter)
+      this.#merchantLimits = new MerchantLimits({
+        limitOf: limitsOf(perMerchant),
+        take: (merchant, rate) => rateLimiter.take(merchant, rate),
+        refused: (reason) => metrics.rateLimited.inc({ reason }),
+      });
     this.#publicShare = new PublicShare(config.upstream.maxStreams);
     this.#bodyBudget = new BodyBudget(budgetBytesOf(config));
     this.#publicBudget = new BodyBudget(publicBytesOf(config), this.#bodyBudget);
-    parts.metrics.track(parts.metrics.bufferedBytes, () => this.#bodyBudget.bytes);
-    this.#perMerchant = config.limits.perMerchant;
+    metrics.track(metrics.bufferedBytes, () => this.#bodyBudget.bytes);
+    this.#perMerchant = perMerchant;
     this.#inForce = this.#build(config);
     const { Request, Response } = this.#inForce;
     this.app = { Request, Response, handle: (req, res) => this.#inForce.handle(req, res) };
@@ -163,19 +171,6 @@ const budgetBytesOf = ({ limits: { bufferedBytes, bodyBytes } }: Config): number
 /** A quarter, or one body if that is more. */
 const publicBytesOf = (config: Config): number =>
   Math.max(config.limits.bodyBytes, Math.floor(budgetBytesOf(config) / 4));
-
-/** Undefined: merchants may send any number of requests. */
-function merchantLimitsOf(
-  { limits: { perMerchant } }: Config,
-  { rateLimiter, metrics }: AppParts,
-): MerchantLimits | undefined {
-  if (!perMerchant || !rateLimiter) return undefined;
-  return new MerchantLimits({
-    limitOf: limitsOf(perMerchant),
-    take: (merchant, rate) => rateLimiter.take(merchant, rate),
-    refused: (reason) => metrics.rateLimited.inc({ reason }),
-  });
-}
 
 /** Returns the only function that answers refusals and errors of the gateway. */
 function refusalAnswerer(logger: Logger) {
