@@ -14,11 +14,6 @@ const ENDS = ['reset', '503'] as const;
 
 const MAX_ANSWER_BYTES = 1024;
 
-export interface Delivered {
-  ok: boolean;
-  detail: string;
-}
-
 /**
  * Sends POSTs that the backend must not answer well, and asks it how often each arrived: a proxy between gateway and backend that
  * repeats requests pays twice.
@@ -26,7 +21,7 @@ export interface Delivered {
  * @param path of the backend. `POST path?end=reset` counts the request by its marker and resets the connection, `POST path?end=503`
  * counts it and answers 503, and `GET path` answers with the count of the marker that it has, as `{"deliveries": 1}`
  */
-export async function deliver({ upstream }: Config, path: string): Promise<Delivered> {
+export async function deliver({ upstream }: Config, path: string): Promise<{ ok: boolean; detail: string }> {
   const certificates = new Certificates({ clock: systemClock });
   const tls =
     upstream.tls &&
@@ -62,7 +57,7 @@ export async function deliver({ upstream }: Config, path: string): Promise<Deliv
   }
 }
 
-const failed = (detail: string): Delivered => ({ ok: false, detail });
+const failed = (detail: string) => ({ ok: false, detail });
 
 function countIn(exchange: Exchange): number | undefined {
   if (exchange.kind !== 'complete' || exchange.response.status !== 200) return undefined;

@@ -37,21 +37,15 @@ export const pathText = (path: readonly PropertyKey[]): string =>
     .join('')
     .slice(1);
 
-/** Which option may be meant by one that does not exist. */
-function hintFor(key: string, path: readonly PropertyKey[]): string {
-  const similar = mostSimilar(key, optionsAt(path));
-  return similar ? `; is it ${similar}?` : '';
-}
-
-/** The option that a misspelt name is most likely meant to be. Undefined: none is similar. */
-function mostSimilar(name: string, options: readonly string[]): string | undefined {
+/** Which option is most likely meant by one that does not exist. Empty: none is similar. */
+function hintFor(name: string, path: readonly PropertyKey[]): string {
   const most = Math.ceil(name.length / 3);
-  const near = options
+  const [similar] = optionsAt(path)
     .map((option) => ({ option, edits: editsBetween(name.toLowerCase(), option.toLowerCase()) }))
     // The same name may be an option of another kind of store.
     .filter(({ option, edits }) => option !== name && edits <= most)
     .sort((a, b) => a.edits - b.edits);
-  return near[0]?.option;
+  return similar ? `; is it ${similar.option}?` : '';
 }
 
 /** How many characters must be added or removed. */

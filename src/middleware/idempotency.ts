@@ -11,7 +11,7 @@ import { idempotency as protect } from '../idempotency/middleware.ts';
 import { idempotencyOptions } from '../idempotency/options.ts';
 import { measured } from '../ledger/measured.ts';
 import { systemClock, within } from '../lib/clock.ts';
-import { contextOf, exemplarIdOf, type Identity, markDone } from '../lib/context.ts';
+import { contextOf, exemplarIdOf, markDone } from '../lib/context.ts';
 import type { Exchange } from '../lib/exchange.ts';
 import { isProblem, type Problem, problem } from '../lib/problem.ts';
 import { valuesOf } from '../requests/fields.ts';
@@ -193,14 +193,13 @@ class Handlers {
         'idempotency: merchant: must return 1 to 255 printable ASCII characters for every request with a key',
       );
     context.merchant = { code: code ?? '', keyId: req.merchant?.keyId ?? '', scopes: ['*'] };
-    const identity: Identity = {
+    context.identity = {
       operation: { name, idempotency: { key, inDoubt, waitMs, release, unknown } },
       scopes: [],
       isDeclared: true,
       isProtected,
       keyRequired: isProtected && key === 'required',
     };
-    context.identity = identity;
   }
 
   async #takeBody(req: ParsedRequest, res: ServerResponse): Promise<'read' | 'gone' | Problem> {

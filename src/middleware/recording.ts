@@ -4,7 +4,6 @@ import { endToEndHeaders } from '../backend/headers.ts';
 import type { Exchange, Said } from '../lib/exchange.ts';
 import { hasField } from '../requests/fields.ts';
 import { keepReadable } from './kept-request.ts';
-import { bodyArguments } from './response-arguments.ts';
 
 export interface RecordingOptions {
   /** A larger response, header fields included, is streamed to the merchant and not stored. */
@@ -348,18 +347,15 @@ export class Recording {
 
   /** The end-to-end header fields, names and values in turn. Call it after the head was written. */
   #headers(): string[] {
-    this.#fields ??= this.#endToEndFields();
-    return this.#fields;
-  }
-
-  #endToEndFields(): string[] {
+    if (this.#fields) return this.#fields;
     const held = this.#held;
     const fields = rawNames(held).flatMap((name) =>
       [held.getHeader(name)].flat().flatMap((value) => [name, String(value)]),
     );
     // Node would add the date of each replay.
     if (held.sendDate && !hasField(fields, 'date')) fields.push('Date', new Date().toUTCString());
-    return endToEndHeaders(fields);
+    this.#fields = endToEndHeaders(fields);
+    return this.#fields;
   }
 
   #holdEvents(): void {
@@ -427,3 +423,17 @@ const isBodiless = ({ req, statusCode }: ServerResponse): boolean =>
 
 const sizeOf = (headers: readonly string[]): number =>
   headers.reduce((bytes, text) => bytes + text.length, 0);
+
+/** The arguments of `write` and `end`: (chunk?, encoding?, callback?). */
+function bodyArguments(args: unknown[]) {
+  const callback = args.find((arg) => typeof arg === 'function') as ((error?: Error) => void) | undefined;
+  const [chunk, encoding] = args.filter((arg) => typeof arg !== 'function');
+  return { callback, chunk: bytesOf(chunk, encoding) };
+}
+
+function bytesOf(chunk: unknown, encoding: unknown): Buffer | undefined {
+  if (typeof chunk === 'string')
+    return Buffer.from(chunk, (encoding as BufferEncoding | undefined) ?? 'utf8');
+  // A copy: the handler may use its buffer again.
+  return chunk instanceof Uint8Array ? Buffer.from(chunk) : undefined;
+}
