@@ -1,8 +1,5 @@
 import { type ChildProcessByStdio, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { DatabaseSync } from 'node:sqlite';
 import type { Readable, Writable } from 'node:stream';
@@ -21,12 +18,7 @@ import {
 } from './open-store.ts';
 import type { RemoteCall, RemoteRequest, Reply } from './sqlite-worker.ts';
 
-/** A folder that is removed after the test. */
-export function storeFolder(): string {
-  const path = mkdtempSync(join(tmpdir(), 'sqlite-'));
-  onTestFinished(() => rmSync(path, { recursive: true, force: true }));
-  return path;
-}
+export { temporaryFolder as storeFolder } from './config.ts';
 
 export type OpenOptions = Partial<StoreTimes> & Partial<Omit<SqliteStoreOptions, 'lifetimes'>>;
 
