@@ -25,7 +25,7 @@ export const TIMED = {
 
 type Timed = keyof typeof TIMED;
 
-/** No merchant gets 503 from these, and some read no record. Whoever asks learns what cannot be read. */
+/** These commands answer no merchant, and some read no record. Their caller gets the error, and it is not counted. */
 const NOT_FOR_MERCHANTS: ReadonlySet<Timed> = new Set(['expiresInMs', 'list', 'audit', 'readMark', 'mark']);
 
 /**

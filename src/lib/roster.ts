@@ -19,7 +19,7 @@ export class Roster<T> {
     const entry: Entry<T> = { value, at: this.#entries.length };
     this.#entries.push(entry);
     return () => {
-      // Whoever keeps this function does not keep the value.
+      // A caller that keeps this function does not keep the value alive.
       entry.value = undefined;
       if (this.#entries[entry.at] !== entry) return;
       // The last one takes its place.

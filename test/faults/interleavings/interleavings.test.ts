@@ -45,6 +45,7 @@ const searches: [what: string, setup: Setup, orderings: bigint][] = [
     { ...two, waiting: true, lostCommands: 1, crashes: 1, lapses: 2 },
     198_074n,
   ],
+  ['in one engine, losing a command', { ...two, ...one, lostCommands: 1, lapses: 1, departures: 1 }, 16_363n],
   ['sending again, losing two commands', { ...two, ...retry, lostCommands: 2 }, 23_448n],
   [
     'sending again, losing a command, dying',
@@ -64,23 +65,35 @@ const searches: [what: string, setup: Setup, orderings: bigint][] = [
   ],
   ['with an operator, sending again', { ...two, ...retry, resolutions: 1, lapses: 2 }, 364_584n],
   [
+    'with an operator, sending again, losing a command',
+    { ...two, ...retry, resolutions: 1, lostCommands: 1, lapses: 1 },
+    2_450_320n,
+  ],
+  [
     'in one engine with one slot',
     { ...two, ...one, ...busy, lostCommands: 1, crashes: 1, lapses: 1, departures: 1 },
     42_692n,
   ],
-  ['in engines with one slot each', { ...two, ...busy, lostCommands: 1, crashes: 1, lapses: 1 }, 350_682n],
+  [
+    'in engines with one slot each',
+    { ...two, ...busy, lostCommands: 1, crashes: 1, lapses: 1, departures: 1 },
+    4_671_546n,
+  ],
   [
     'in engines with one slot each, sending again',
     { ...two, ...retry, ...busy, crashes: 1, lapses: 2 },
     6_093_374n,
   ],
   ['three, dying', { ...three, crashes: 3, lapses: 2 }, 133_770n],
+  ['three, losing two commands', { ...three, lostCommands: 2, lapses: 1 }, 29_614_296n],
   ['three, losing a command, dying', { ...three, lostCommands: 1, crashes: 1, lapses: 2 }, 7_796_472n],
   ['three, sending again', { ...three, ...retry, lapses: 1 }, 144_136_314n],
+  ['three, with an operator, dying', { ...three, resolutions: 1, crashes: 1, lapses: 2 }, 2_888_010n],
+  ['three in one engine', { ...three, ...one, crashes: 1, lapses: 1, departures: 1 }, 13_869n],
   [
     'three in one engine with one slot',
-    { ...three, ...one, ...busy, departures: 1, crashes: 1, lapses: 1 },
-    24_159n,
+    { ...three, ...one, ...busy, departures: 2, crashes: 1, lapses: 1 },
+    70_414n,
   ],
 ];
 
