@@ -1,4 +1,4 @@
-import { within } from '../lib/clock.ts';
+import { type Clock, within } from '../lib/clock.ts';
 import type { Place, Slot, SlotSource } from '../lib/exchange.ts';
 import type { UpstreamOptions } from './options.ts';
 
@@ -12,12 +12,14 @@ export type SlotOptions = Pick<UpstreamOptions, 'maxConnections' | 'maxQueued' |
  */
 export class Slots implements SlotSource {
   readonly queueTimeoutMs: number;
+  readonly #clock: Clock;
   readonly #maxQueued: number;
   readonly #queue: ((slot: Slot) => void)[] = [];
   #free: number;
   #inUse = 0;
 
-  constructor({ maxConnections, maxQueued, queueTimeoutMs }: SlotOptions) {
+  constructor({ maxConnections, maxQueued, queueTimeoutMs }: SlotOptions, clock: Clock) {
+    this.#clock = clock;
     this.#free = maxConnections;
     this.#maxQueued = maxQueued;
     this.queueTimeoutMs = queueTimeoutMs;
@@ -57,7 +59,7 @@ export class Slots implements SlotSource {
     const free = this.tryTake();
     if (free) return free;
     const place = this.queue();
-    const slot = place && (await within(place.slot, this.queueTimeoutMs, gone));
+    const slot = place && (await within(this.#clock, place.slot, this.queueTimeoutMs, gone));
     if (!slot) place?.leave();
     return slot;
   }

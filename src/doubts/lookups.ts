@@ -1,10 +1,10 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Store } from '../ledger/ledger.ts';
 import { recordIdOf } from '../ledger/record-id.ts';
 import { auditOf } from '../ledger/rules.ts';
 import type { Scope, Token } from '../lib/brands.ts';
-import type { Clock } from '../lib/clock.ts';
+import { type Clock, pause } from '../lib/clock.ts';
 import type { LookupAnswer } from '../lib/exchange.ts';
+import { type Random, systemRandom } from '../lib/random.ts';
 import type { AuditRecord, IdempotencyRecord, RecordHead, Resolution } from '../store/contract.ts';
 
 /** Finds out what became of keys in doubt, for operations with `inDoubt: lookup`. */
@@ -69,12 +69,13 @@ export class Lookups {
   #byOperation: ReadonlyMap<string, Lookup>;
   readonly #observer: LookupObserver;
   readonly #clock: Clock;
+  readonly #random: Random;
   readonly #doubts = new Map<Scope, Doubt>();
   readonly #running = new Map<Scope, Promise<Verdict>>();
   readonly #closing = new AbortController();
   /** Ends the reading of the store that `lookUpAbandoned` has begun. */
   #reading = new AbortController();
-  #timer: NodeJS.Timeout | undefined;
+  #cancel: (() => void) | undefined;
 
   /**
    * @param layer of the records that are looked up: the backend's answer says nothing about those of other layers
@@ -86,12 +87,14 @@ export class Lookups {
     byOperation: ReadonlyMap<string, Lookup>,
     observer: LookupObserver,
     clock: Clock,
+    random: Random = systemRandom,
   ) {
     this.#store = store;
     this.#layer = layer;
     this.#byOperation = byOperation;
     this.#observer = observer;
     this.#clock = clock;
+    this.#random = random;
   }
 
   get byOperation(): ReadonlyMap<string, Lookup> {
@@ -132,8 +135,8 @@ export class Lookups {
     if (this.#byOperation.size === 0) return;
     this.#reading = new AbortController();
     const signal = AbortSignal.any([this.#closing.signal, this.#reading.signal]);
-    const pause = (ms: number) => sleep(ms, undefined, { ref: false, signal }).catch(() => {});
-    await pause(leaseMs * PAST_LEASE);
+    const rest = (ms: number) => pause(this.#clock, ms, signal, true);
+    await rest(leaseMs * PAST_LEASE);
     let cursor: string | undefined;
     for (let pauseMs = STORE_PAUSE_MS.first; !signal.aborted; ) {
       try {
@@ -146,11 +149,11 @@ export class Lookups {
         this.#setTimer();
         if (page.cursor === undefined) return;
         cursor = page.cursor;
-        while (this.#doubts.size > MAX_DOUBTS - PAGE && !signal.aborted) await pause(pauseMs);
+        while (this.#doubts.size > MAX_DOUBTS - PAGE && !signal.aborted) await rest(pauseMs);
       } catch {
         // The store does not answer, or the cursor has become invalid: start again from the beginning.
         cursor = undefined;
-        await pause(pauseMs);
+        await rest(pauseMs);
         pauseMs = Math.min(pauseMs * 2, STORE_PAUSE_MS.longest);
       }
     }
@@ -159,7 +162,7 @@ export class Lookups {
   /** Starts no further lookups. Resolves when the running ones have ended. */
   async close(): Promise<void> {
     this.#closing.abort();
-    clearTimeout(this.#timer);
+    this.#cancel?.();
     await Promise.allSettled([...this.#running.values()]);
   }
 
@@ -185,14 +188,14 @@ export class Lookups {
 
   /** Sets the one timer to the lookup that is due next. */
   #setTimer(): void {
-    clearTimeout(this.#timer);
+    this.#cancel?.();
     if (this.#closing.signal.aborted || this.#running.size >= MAX_IN_BACKGROUND) return;
     let nextMs = Number.POSITIVE_INFINITY;
     for (const { scope, dueMs } of this.#doubts.values())
       if (!this.#running.has(scope)) nextMs = Math.min(nextMs, dueMs);
     if (nextMs === Number.POSITIVE_INFINITY) return;
     const ms = Math.max(0, Math.ceil(nextMs - this.#clock.monotonicMs()));
-    this.#timer = setTimeout(() => this.#lookUpDue(), ms).unref();
+    this.#cancel = this.#clock.after(ms, () => this.#lookUpDue(), true);
   }
 
   #lookUpDue(): void {
@@ -249,7 +252,7 @@ export class Lookups {
     const nowMs = this.#clock.monotonicMs();
     const { maxPauseMs = 0 } = this.#byOperation.get(doubt.operation) ?? {};
     doubt.pauseMs = Math.min(doubt.pauseMs * 2, maxPauseMs);
-    const jittered = doubt.pauseMs * (0.75 + Math.random() / 4);
+    const jittered = doubt.pauseMs * (0.75 + this.#random.fraction() / 4);
     doubt.dueMs = Math.min(nowMs + jittered, Math.max(nowMs, believedMs));
     return 'open';
   }

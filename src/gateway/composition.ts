@@ -45,7 +45,7 @@ export async function openParts(config: Config, tools: GatewayTools) {
   const lookupConnections = { ...config.upstream, maxConnections: LOOKUPS_AT_ONCE };
   const lookupExecutor = new Executor(lookupConnections, maxStoredBytes, clock, upstreamTls);
   const asking = { executor: lookupExecutor, tracing: resources.tracing };
-  const slots = new Slots(config.upstream);
+  const slots = new Slots(config.upstream, clock);
   const { countDoubtsEveryMs: everyMs } = config.idempotency;
   const doubtGauges = new DoubtGauges({ store, metrics, clock, logger, everyMs });
   observer.onResolved = () => doubtGauges.resolved();

@@ -1,4 +1,5 @@
 import type { Fingerprint } from '../lib/brands.ts';
+import type { Clock } from '../lib/clock.ts';
 import type { Place } from '../lib/exchange.ts';
 import { Table } from '../lib/roster.ts';
 import type { Call, Result } from './call.ts';
@@ -34,7 +35,7 @@ export class Lead {
   }
 
   /** Waits for the leader for `ms`, or longer, until the leader knows whether the key is in flight. */
-  follow(ms: number, gone: AbortSignal | undefined): Promise<Outcome> {
+  follow(clock: Clock, ms: number, gone: AbortSignal | undefined): Promise<Outcome> {
     return new Promise((resolve) => {
       const leave = () => {
         this.#followers = this.#followers.filter((other) => other !== follower);
@@ -44,11 +45,11 @@ export class Lead {
         if (this.#inFlight) leave();
         else follower.overdue = true;
       };
-      const timer = ms > 0 ? setTimeout(onTimeout, ms) : undefined;
+      const cancel = ms > 0 ? clock.after(ms, onTimeout) : undefined;
       const follower: Follower = {
         overdue: false,
         end: (outcome) => {
-          clearTimeout(timer);
+          cancel?.();
           gone?.removeEventListener('abort', leave);
           resolve(outcome);
         },
@@ -78,8 +79,13 @@ export class Lead {
  * followers share the result.
  */
 export class Duplicates {
+  readonly #clock: Clock;
   readonly #leads = new Table<Lead>();
   #following = 0;
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
 
   /** Requests that wait for a leader of this process. */
   get following(): number {
@@ -103,7 +109,7 @@ export class Duplicates {
     const lead = this.#leads.get(scope);
     if (!lead) throw new Error('there is no leader to follow');
     this.#following++;
-    const outcome = await lead.follow(ms, gone);
+    const outcome = await lead.follow(this.#clock, ms, gone);
     this.#following--;
     return outcome === 'lead' ? lead : outcome;
   }

@@ -2,6 +2,7 @@ import type { DoubtLookups } from '../doubts/lookups.ts';
 import type { Store } from '../ledger/ledger.ts';
 import { type Clock, within } from '../lib/clock.ts';
 import type { Slot, SlotSource } from '../lib/exchange.ts';
+import { type Random, systemRandom } from '../lib/random.ts';
 import { Roster, Tally } from '../lib/roster.ts';
 import type { Step } from '../lib/trace.ts';
 import type { Call, EngineObserver, EngineOptions, Result } from './call.ts';
@@ -26,7 +27,7 @@ export class Engine {
   readonly #lookups: DoubtLookups | undefined;
   readonly #executions: Executions;
   readonly #gate: WriteGate;
-  readonly #duplicates = new Duplicates();
+  readonly #duplicates: Duplicates;
   readonly #handling = new Tally();
   /** Functions that interrupt the waits of leaders. */
   readonly #waits = new Roster<() => void>();
@@ -40,6 +41,7 @@ export class Engine {
     observer: EngineObserver,
     clock: Clock,
     lookups?: DoubtLookups,
+    random: Random = systemRandom,
   ) {
     this.#store = store;
     this.#slots = slots;
@@ -47,7 +49,8 @@ export class Engine {
     this.#clock = clock;
     this.#lookups = lookups;
     this.#gate = new WriteGate(clock);
-    this.#executions = new Executions(store, options, observer, clock, this.#gate, lookups);
+    this.#duplicates = new Duplicates(clock);
+    this.#executions = new Executions(store, options, observer, clock, random, this.#gate, lookups);
   }
 
   /** Duplicates that wait for another request's result. */
@@ -81,7 +84,7 @@ export class Engine {
     this.#closing = true;
     this.#duplicates.endAll({ kind: 'closing' });
     for (const end of this.#waits.values()) end();
-    await within(this.#handling.idle(), ms);
+    await within(this.#clock, this.#handling.idle(), ms);
   }
 
   /** Drains, and waits for pending writes, at most `ms` in all. Gives up the writes that are pending then. */
@@ -261,6 +264,6 @@ export class Engine {
     ms: number,
     gone: AbortSignal | undefined,
   ): Promise<T | undefined> {
-    return ms > 0 && !this.#closing ? await within(work, ms, gone, this.#waits) : undefined;
+    return ms > 0 && !this.#closing ? await within(this.#clock, work, ms, gone, this.#waits) : undefined;
   }
 }

@@ -1,8 +1,9 @@
 import type { DoubtLookups } from '../doubts/lookups.ts';
 import type { Store } from '../ledger/ledger.ts';
+import type { Token } from '../lib/brands.ts';
 import { type Clock, within } from '../lib/clock.ts';
 import { type Completion, type Exchange, releaseAfter, type Slot } from '../lib/exchange.ts';
-import { newToken } from '../lib/random.ts';
+import type { Random } from '../lib/random.ts';
 import { Tally } from '../lib/roster.ts';
 import {
   type Execution,
@@ -46,6 +47,7 @@ export class Executions {
   readonly #options: EngineOptions;
   readonly #observer: EngineObserver;
   readonly #clock: Clock;
+  readonly #random: Random;
   readonly #gate: WriteGate;
   readonly #lookups: DoubtLookups | undefined;
   readonly #pending: PendingWrites;
@@ -57,6 +59,7 @@ export class Executions {
     options: EngineOptions,
     observer: EngineObserver,
     clock: Clock,
+    random: Random,
     gate: WriteGate,
     lookups: DoubtLookups | undefined,
   ) {
@@ -64,6 +67,7 @@ export class Executions {
     this.#options = options;
     this.#observer = observer;
     this.#clock = clock;
+    this.#random = random;
     this.#gate = gate;
     this.#lookups = lookups;
     this.#pending = new PendingWrites(clock);
@@ -81,7 +85,7 @@ export class Executions {
 
   /** Creates the record. The fence counts from before the store's command. Releases the slot unless the call has started. */
   async start(call: Call, slot: Slot): Promise<Found> {
-    const execution = executionOf(call);
+    const execution = executionOf(call, this.#random.token());
     const maySend = fenceFrom(this.#clock, this.#options.leaseMs);
     const step = call.spans?.begin('start');
     try {
@@ -107,7 +111,7 @@ export class Executions {
 
   /** Makes this call the owner of a record in doubt. It is then sent a second time. */
   async restart(call: Call, slot: Slot): Promise<Found> {
-    const execution = executionOf(call);
+    const execution = executionOf(call, this.#random.token());
     const maySend = fenceFrom(this.#clock, this.#options.leaseMs);
     const step = call.spans?.begin('restart');
     try {
@@ -218,7 +222,7 @@ export class Executions {
   async #repeatComplete(call: Call, { write, ended }: Completing, cause: unknown): Promise<Fenced | 'late'> {
     const repeated = this.#repeat(write);
     void repeated.then(ended);
-    const answer = await within(repeated, this.#options.completeRetryMs);
+    const answer = await within(this.#clock, repeated, this.#options.completeRetryMs);
     if (answer !== undefined) return answer;
     this.#observer.completeLate(call, cause);
     return 'late';
@@ -308,9 +312,8 @@ export class Executions {
 }
 
 /** An attempt to execute the request, under a new token. */
-export function executionOf(call: Omit<Execution, 'token'>): Execution {
+export function executionOf(call: Omit<Execution, 'token'>, token: Token): Execution {
   const { scope, fingerprint, merchant, operation, key, requestId } = call;
-  const token = newToken();
   return { scope, token, memory: undefined, fingerprint, merchant, operation, key, requestId };
 }
 

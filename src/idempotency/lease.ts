@@ -35,7 +35,7 @@ export interface RenewalParts {
 export class Renewals {
   readonly #parts: RenewalParts;
   readonly #executions = new Roster<Renewal>();
-  #timer: NodeJS.Timeout | undefined;
+  #cancel: (() => void) | undefined;
 
   constructor(parts: RenewalParts) {
     this.#parts = parts;
@@ -44,13 +44,23 @@ export class Renewals {
   /** Keeps the owner's lease until the returned function is called. */
   keep(call: Named, owner: Owner): () => void {
     const { leaseMs, clock } = this.#parts;
-    this.#timer ??= setInterval(() => this.#renewDue(), Math.max(1, Math.floor(leaseMs / 6))).unref();
+    if (!this.#cancel) this.#look();
     return this.#executions.add({ call, owner, dueMs: clock.monotonicMs() + leaseMs / 3 });
   }
 
   close(): void {
-    clearInterval(this.#timer);
-    this.#timer = undefined;
+    this.#cancel?.();
+    this.#cancel = undefined;
+  }
+
+  /** Looks every sixth of the lease. */
+  #look(): void {
+    const { leaseMs, clock } = this.#parts;
+    const look = () => {
+      this.#look();
+      this.#renewDue();
+    };
+    this.#cancel = clock.after(Math.max(1, Math.floor(leaseMs / 6)), look, true);
   }
 
   #renewDue(): void {

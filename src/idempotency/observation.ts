@@ -1,6 +1,7 @@
 import type { Store } from '../ledger/ledger.ts';
-import type { Clock } from '../lib/clock.ts';
+import { type Clock, within } from '../lib/clock.ts';
 import type { Exchange } from '../lib/exchange.ts';
+import { type Random, systemRandom } from '../lib/random.ts';
 import { Tally } from '../lib/roster.ts';
 import type { Execution, Fenced, StartAnswer } from '../store/contract.ts';
 import type { Call, EngineObserver } from './call.ts';
@@ -70,14 +71,24 @@ export class Observation {
   readonly #store: Store;
   readonly #options: ObservationOptions;
   readonly #observer: ObservationObserver;
+  readonly #clock: Clock;
+  readonly #random: Random;
   readonly #renewals: Renewals;
   readonly #pending: PendingWrites;
   readonly #open = new Tally();
 
-  constructor(store: Store, options: ObservationOptions, observer: ObservationObserver, clock: Clock) {
+  constructor(
+    store: Store,
+    options: ObservationOptions,
+    observer: ObservationObserver,
+    clock: Clock,
+    random: Random = systemRandom,
+  ) {
     this.#store = store;
     this.#options = options;
     this.#observer = observer;
+    this.#clock = clock;
+    this.#random = random;
     this.#renewals = new Renewals({ store, leaseMs: options.leaseMs, observer, clock });
     this.#pending = new PendingWrites(clock);
   }
@@ -101,12 +112,12 @@ export class Observation {
 
   /** Waits for open observations, at most `ms`. */
   async close(ms: number): Promise<void> {
-    await Promise.all([this.#pending.close(ms), Promise.race([this.#open.idle(), later(ms)])]);
+    await Promise.all([this.#pending.close(ms), within(this.#clock, this.#open.idle(), ms)]);
     this.#renewals.close();
   }
 
   async #observe(call: ObservedCall, ending: Promise<Ending>, told: (would: Would) => void): Promise<void> {
-    const execution = executionOf(call);
+    const execution = executionOf(call, this.#random.token());
     let answer: StartAnswer;
     try {
       answer = await this.#store.start(execution);
@@ -153,5 +164,3 @@ function wouldOf(answer: StartAnswer, { operation, inDoubt }: ObservedCall): Wou
       return inDoubt === 'retry' && answer.operation === operation ? 'sent_again' : 'in_doubt';
   }
 }
-
-const later = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms).unref());

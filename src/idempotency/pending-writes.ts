@@ -1,5 +1,4 @@
-import { setTimeout as sleep } from 'node:timers/promises';
-import { type Clock, within } from '../lib/clock.ts';
+import { type Clock, pause, within } from '../lib/clock.ts';
 import { Tally } from '../lib/roster.ts';
 import { StoreClosed, UnreadableRecord } from '../store/contract.ts';
 
@@ -52,7 +51,7 @@ export class PendingWrites {
   /** Waits until every write is answered, or a copy has closed the store, at most `ms`. Then tries the others once more, and gives up those that fail. */
   async close(ms: number): Promise<void> {
     this.#isClosing = true;
-    await within(this.#pending.idle(), ms);
+    await within(this.#clock, this.#pending.idle(), ms);
     this.#ending.abort();
     await this.#pending.idle();
   }
@@ -63,7 +62,7 @@ export class PendingWrites {
     let pauseMs = FIRST_PAUSE_MS;
     let batchSize = SMALLEST_BATCH;
     while (this.#writes.length > 0) {
-      await sleep(pauseMs, undefined, { signal }).catch(() => {});
+      await pause(this.#clock, pauseMs, signal);
       const batch = this.#writes.splice(0, signal.aborted ? this.#writes.length : batchSize);
       const failed = (await Promise.all(batch.map((pending) => this.#attempt(pending)))).filter(
         (pending) => pending !== undefined,

@@ -1,6 +1,5 @@
-import { randomUUID } from 'node:crypto';
-import { setTimeout as sleep } from 'node:timers/promises';
-import { type Clock, systemClock } from '../lib/clock.ts';
+import { type Clock, pause, systemClock } from '../lib/clock.ts';
+import { type Random, systemRandom } from '../lib/random.ts';
 import { UnreadableRecord } from '../store/contract.ts';
 import type { CopyMark, CopyRegister, Scanned } from '../store/register.ts';
 import * as rules from './rules.ts';
@@ -18,6 +17,7 @@ export interface CopyOptions {
   /** Gets one line for the operator. */
   onProgress?(line: string): void;
   clock?: Clock;
+  random?: Random;
 }
 
 /** What this run has done. `open`: records that are in doubt now. `cutOff`: executions that it did not wait for. */
@@ -42,12 +42,17 @@ const SAY_EVERY_MS = 5000;
  */
 export class Copy {
   readonly #options: Required<CopyOptions>;
-  readonly #runId = randomUUID();
+  readonly #runId: string;
   #saidMs = Number.NEGATIVE_INFINITY;
 
   constructor(options: CopyOptions) {
-    const defaults = { althoughAlive: false, onProgress: () => {}, clock: systemClock };
+    const defaults = { althoughAlive: false, onProgress: () => {}, clock: systemClock, random: systemRandom };
     this.#options = { ...defaults, ...options };
+    this.#runId = this.#newId();
+  }
+
+  #newId(): string {
+    return this.#options.random.token().toString('hex');
   }
 
   /** @throws {CopyRefused} */
@@ -96,7 +101,7 @@ export class Copy {
       throw new CopyRefused('one of the stores takes part in another copy, which has closed it');
     // Before it is closed: it may be a store that serves.
     if (!goesOn) await this.#requireEmpty(id);
-    const copy = goesOn ? {} : { copyId: randomUUID(), source: { id, count } };
+    const copy = goesOn ? {} : { copyId: this.#newId(), source: { id, count } };
     const destination = await this.#change(to, before, { ...copy, state: 'receiving' });
     if (!goesOn)
       // From now on it stays so.
@@ -157,7 +162,7 @@ export class Copy {
       if (althoughAlive) for (const name of alive) onProgress(`not waiting for ${name}`);
       if (althoughAlive || alive.length === 0) return alive.length;
       this.#sayAtTimes(`waiting for ${alive.length} requests: ${alive.slice(0, MOST_NAMED).join(', ')}`);
-      await sleep(LOOK_EVERY_MS);
+      await pause(this.#options.clock, LOOK_EVERY_MS);
     }
   }
 

@@ -1,7 +1,7 @@
 import type { Fingerprint, Scope, Token } from '../lib/brands.ts';
 import { type Clock, momentOf, sinceMs, systemClock } from '../lib/clock.ts';
 import type { Completion } from '../lib/exchange.ts';
-import { newToken } from '../lib/random.ts';
+import { type Random, systemRandom } from '../lib/random.ts';
 import {
   type AuditRecord,
   type CountedNote,
@@ -36,6 +36,7 @@ import * as rules from './rules.ts';
 
 export interface LedgerOptions extends StoreOptions {
   clock?: Clock;
+  random?: Random;
   /** Default: responses are stored as they are. */
   cipher?: ResponseCipher;
 }
@@ -70,6 +71,7 @@ export class Ledger {
   readonly #register: Register;
   readonly #own: StoreOptions;
   readonly #clock: Clock;
+  readonly #random: Random;
   readonly #cipher: ResponseCipher;
   /**
    * A copy has closed the store. This process starts nothing any more, even if the store opens again: it may have lost its mark
@@ -79,11 +81,18 @@ export class Ledger {
 
   constructor(
     register: Register,
-    { gatewayId, lifetimes, clock = systemClock, cipher = new ResponseCipher() }: LedgerOptions,
+    {
+      gatewayId,
+      lifetimes,
+      clock = systemClock,
+      random = systemRandom,
+      cipher = new ResponseCipher(),
+    }: LedgerOptions,
   ) {
     this.#register = register;
     this.#own = { gatewayId, lifetimes };
     this.#clock = clock;
+    this.#random = random;
     this.#cipher = cipher;
   }
 
@@ -288,7 +297,7 @@ export class Ledger {
       resolution.as === 'completed'
         ? { ...resolution, completion: this.#cipher.seal(scope, resolution.completion) }
         : resolution;
-    const token = newToken();
+    const token = this.#random.token();
     const held = await this.#register.read(scope);
     const rule: Rule<Resolved> = (now, stamp) => rules.resolve(now, seen, stored, note, token, stamp);
     return await this.#apply(scope, held, rule, same);
@@ -363,7 +372,7 @@ export class Ledger {
     const along = { endLeaseOf: token, voidToken: token } as const;
     const nothing = { record: undefined, operation: '', expiresInMs: 0 } as const;
     // No record has this revision, so the write is refused. Its token is void then.
-    const revision = newToken();
+    const revision = this.#random.token();
     const reply = await this.#register.replace(scope, { kind: 'replace', revision, ...nothing, ...along });
     const held = reply.done ? undefined : reply.held;
     return await this.#apply(scope, held, (seen) => rules.takeBackStart(seen, token), same);
@@ -470,7 +479,7 @@ export class Ledger {
   }
 
   #stamp(): Stamp {
-    return { revision: newToken(), wallMs: this.#clock.wallMs() };
+    return { revision: this.#random.token(), wallMs: this.#clock.wallMs() };
   }
 }
 

@@ -1,7 +1,7 @@
 import type { Roster } from './roster.ts';
 
 /**
- * The only source of time. Measure durations with `monotonicMs`; `wallMs` is for times that people read. Only
+ * The only source of time and of timers. Measure durations with `monotonicMs`; `wallMs` is for times that people read. Only
  * {@link sinceMs} measures with both.
  */
 export interface Clock {
@@ -9,6 +9,13 @@ export interface Clock {
   wallMs(): number;
   /** Milliseconds since the machine booted, the same in all of its processes. Never jumps. */
   monotonicMs(): number;
+  /**
+   * Calls `act` once, later, after `ms` at the earliest. Returns a function that cancels it; afterwards that does nothing.
+   *
+   * @param isBackground the process may end before. Default: false, because a gateway that shuts down may wait for nothing else
+   *   than the next attempt of a pending write
+   */
+  after(ms: number, act: () => void, isBackground?: boolean): () => void;
 }
 
 const EXACT_MS = 0.01;
@@ -34,6 +41,11 @@ const STARTED_MS = startedMs();
 export const systemClock: Clock = {
   wallMs: () => Date.now(),
   monotonicMs: () => performance.now() + STARTED_MS,
+  after(ms, act, isBackground = false) {
+    const timer = setTimeout(act, ms);
+    if (isBackground) timer.unref();
+    return () => clearTimeout(timer);
+  },
 };
 
 /** A moment on both clocks. */
@@ -66,6 +78,7 @@ export function afterReading(act: () => void): void {
  * @param waits has, while this waits, a function that ends it
  */
 export async function within<T>(
+  clock: Clock,
   work: Promise<T> | undefined,
   ms: number,
   gone?: AbortSignal,
@@ -75,15 +88,36 @@ export async function within<T>(
   const over = new Promise<undefined>((resolve) => {
     giveUp = () => resolve(undefined);
   });
-  const timer = setTimeout(giveUp, Math.max(0, ms));
+  const cancel = clock.after(Math.max(0, ms), giveUp);
   if (gone?.aborted) giveUp();
   gone?.addEventListener('abort', giveUp);
   const remove = waits?.add(giveUp);
   try {
     return await Promise.race(work === undefined ? [over] : [work, over]);
   } finally {
-    clearTimeout(timer);
+    cancel();
     gone?.removeEventListener('abort', giveUp);
     remove?.();
   }
+}
+
+/**
+ * Resolves after `ms`, or as soon as `signal` is aborted.
+ *
+ * @param isBackground as in {@link Clock.after}
+ */
+export function pause(clock: Clock, ms: number, signal?: AbortSignal, isBackground = false): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal?.aborted) {
+      resolve();
+      return;
+    }
+    const end = () => {
+      cancel();
+      signal?.removeEventListener('abort', end);
+      resolve();
+    };
+    const cancel = clock.after(ms, end, isBackground);
+    signal?.addEventListener('abort', end);
+  });
 }

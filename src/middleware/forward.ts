@@ -81,7 +81,7 @@ export function forward(options: ForwardOptions): ForwardHandler {
   const settings = parsed(forwardOptions, values, 'forward');
   const upstream = { ...settings, url: settings.upstream };
   const executor = new Executor(upstream, settings.maxStoredBytes, systemClock);
-  const slots = new Slots(upstream);
+  const slots = new Slots(upstream, systemClock);
   const headersOf = headersMaker(settings.authorization);
 
   /** Undefined: no connection became free in time, or the merchant has disconnected. */

@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Lookup } from '../doubts/lookups.ts';
-import { within } from '../lib/clock.ts';
+import { systemClock, within } from '../lib/clock.ts';
 import { contextOf } from '../lib/context.ts';
 import type { LookupAnswer } from '../lib/exchange.ts';
 import type { Logger } from '../telemetry/logger.ts';
@@ -222,7 +222,7 @@ export function lookupsOf(
       throw new TypeError(`idempotency: lookup: releaseAfterMs: must not be less than ${name} (${ms})`);
   const askOnce: Lookup['ask'] = async (transaction) => {
     try {
-      const result = await within(ask(transaction), timeoutMs);
+      const result = await within(systemClock, ask(transaction), timeoutMs);
       return result ? answerOfLookup(result) : { kind: 'failed', said: `no answer within ${timeoutMs} ms` };
     } catch (error) {
       return {

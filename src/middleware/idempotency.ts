@@ -113,7 +113,7 @@ class Handlers {
     });
     this.#observer = new Observer(this.#metrics, this.#logger);
     const { executing, queued, queueTimeoutMs } = policy.limits;
-    const slots = new Slots({ maxConnections: executing, maxQueued: queued, queueTimeoutMs });
+    const slots = new Slots({ maxConnections: executing, maxQueued: queued, queueTimeoutMs }, systemClock);
     const records = measured(store.store, systemClock, this.#observer, () => store.watch?.refusal);
     const lookups = lookupsOf(options, policy, store);
     this.#lookups = new Lookups(records, policy.layer, lookups, this.#observer, systemClock);
@@ -176,7 +176,7 @@ class Handlers {
     const endMs = systemClock.monotonicMs() + ms;
     const leftMs = () => Math.max(0, endMs - systemClock.monotonicMs());
     await this.#engine.drain(ms);
-    await within(this.#lookups.close(), leftMs());
+    await within(systemClock, this.#lookups.close(), leftMs());
     this.#doubtGauges.close();
     await this.#engine.close(leftMs());
   }

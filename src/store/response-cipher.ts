@@ -1,7 +1,7 @@
 import { createCipheriv, createDecipheriv, createSecretKey, type KeyObject } from 'node:crypto';
 import type { Scope } from '../lib/brands.ts';
 import type { BackendResponse, Completion } from '../lib/exchange.ts';
-import { newToken } from '../lib/random.ts';
+import { systemRandom } from '../lib/random.ts';
 import { type IdempotencyRecord, type RecordHead, UnreadableRecord } from './contract.ts';
 import type { Encryption } from './options.ts';
 
@@ -59,7 +59,7 @@ export class ResponseCipher {
     const { id, key } = this.#current;
     const { status, headers, body } = completion.response;
     // Random bytes as those of a token: nobody else has them.
-    const nonce = newToken().subarray(0, NONCE_BYTES);
+    const nonce = systemRandom.token().subarray(0, NONCE_BYTES);
     const cipher = createCipheriv(CIPHER, key, nonce, { authTagLength: TAG_BYTES });
     cipher.setAAD(boundTo(scope, status, id));
     const plain = encodeResponse(headers, body);

@@ -69,6 +69,7 @@ export async function openRecorder(
     upstream: new URL(tools.upstream),
     close: async () => {
       await within(
+        tools.clock,
         provider.shutdown().catch(() => {}),
         Math.min(CLOSE_WITHIN_MS, timeoutMs),
       );

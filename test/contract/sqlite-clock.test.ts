@@ -2,6 +2,7 @@
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { systemClock } from '../../src/lib/clock.ts';
 import { MARK_LASTS_MS } from '../../src/store/contract.ts';
 import { bootId } from '../../src/store/sqlite/running-time.ts';
 import { duplicateOf, newRequest } from '../support/requests.ts';
@@ -17,7 +18,7 @@ function machine() {
   const bootIdFile = join(storeFolder(), 'boot_id');
   const self = {
     bootIdFile,
-    clock: { wallMs: () => self.wallMs, monotonicMs: () => self.monotonicMs },
+    clock: { ...systemClock, wallMs: () => self.wallMs, monotonicMs: () => self.monotonicMs },
     wallMs: 1.7e12,
     monotonicMs: 5_000_000,
     boots(id: string, monotonicMs: number) {

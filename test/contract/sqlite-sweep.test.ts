@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { systemClock } from '../../src/lib/clock.ts';
 import {
   AUDIT_RETENTION_MS,
   type Execution,
@@ -14,7 +15,12 @@ import { bring, stages } from './states.ts';
 
 /** A clock that is set by hand. An age is measured on both clocks, so neither may go on by itself. */
 function handClock() {
-  const clock = { atMs: 1_000_000, monotonicMs: () => clock.atMs, wallMs: () => 1.7e12 + clock.atMs };
+  const clock = {
+    ...systemClock,
+    atMs: 1_000_000,
+    monotonicMs: () => clock.atMs,
+    wallMs: () => 1.7e12 + clock.atMs,
+  };
   return clock;
 }
 

@@ -3,6 +3,7 @@ import { Readable } from 'node:stream';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import type { Result } from '../../src/idempotency/call.ts';
 import { Duplicates, type Lead } from '../../src/idempotency/duplicates.ts';
+import { systemClock } from '../../src/lib/clock.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';
 import { complete, newCall, notSent, responseOf, retryOf } from '../support/engine.ts';
 import { newRequest, otherOf } from '../support/requests.ts';
@@ -35,7 +36,7 @@ function follower(duplicates: Duplicates, notes: string[], call = newCall(), nam
 
 describe('duplicates', () => {
   it('follow the first request of their scope, and get its result if it is stored', async () => {
-    const duplicates = new Duplicates();
+    const duplicates = new Duplicates(systemClock);
     const { call, lead } = leadOf(duplicates);
     const other = leadOf(duplicates);
     expect(duplicates.tryLead(retryOf(call))).toBeUndefined();
@@ -53,7 +54,7 @@ describe('duplicates', () => {
   });
 
   it('start one at a time after a release, in the order in which they came', async () => {
-    const [duplicates, notes] = [new Duplicates(), [] as string[]];
+    const [duplicates, notes] = [new Duplicates(systemClock), [] as string[]];
     const { call, lead } = leadOf(duplicates);
     const following = ['a', 'b', 'c'].map((name) => follower(duplicates, notes, call, name));
     duplicates.handOver(call, lead, released);
@@ -73,7 +74,7 @@ describe('duplicates', () => {
     ['got no slot', { kind: 'overloaded' }],
     ['broke', undefined],
   ])('ask for themselves if the first one %s', async (_, result) => {
-    const [duplicates, notes] = [new Duplicates(), [] as string[]];
+    const [duplicates, notes] = [new Duplicates(systemClock), [] as string[]];
     const { call, lead } = leadOf(duplicates);
     const following = follower(duplicates, notes, call);
     duplicates.handOver(call, lead, result);
@@ -87,7 +88,7 @@ describe('duplicates', () => {
     { kind: 'closing' },
     replayed,
   ])('share the result $kind', async (result) => {
-    const duplicates = new Duplicates();
+    const duplicates = new Duplicates(systemClock);
     const { call, lead } = leadOf(duplicates);
     const following = [duplicates.follow(call, MINUTE_MS), duplicates.follow(call, 0)];
     duplicates.handOver(call, lead, result);
@@ -95,7 +96,7 @@ describe('duplicates', () => {
   });
 
   it('get a tombstone when the response was too large to store', async () => {
-    const duplicates = new Duplicates();
+    const duplicates = new Duplicates(systemClock);
     const { call, lead } = leadOf(duplicates);
     const following = duplicates.follow(call, MINUTE_MS);
     const exchange: Exchange = { kind: 'oversize', status: 201, headers: [], body: new Readable() };
@@ -104,7 +105,7 @@ describe('duplicates', () => {
   });
 
   it('do not follow another request under their key', () => {
-    const duplicates = new Duplicates();
+    const duplicates = new Duplicates(systemClock);
     const { call, lead } = leadOf(duplicates);
     const { fingerprint } = otherOf(newRequest());
     const other = leadOf(duplicates, { ...retryOf(call), fingerprint });
@@ -115,7 +116,7 @@ describe('duplicates', () => {
   });
 
   it('each wait for their own time limit, and are then answered in_flight', async () => {
-    const [duplicates, notes] = [new Duplicates(), [] as string[]];
+    const [duplicates, notes] = [new Duplicates(systemClock), [] as string[]];
     const { call, lead } = leadOf(duplicates);
     lead.markInFlight();
     for (const [name, ms] of [
@@ -136,7 +137,7 @@ describe('duplicates', () => {
   });
 
   it('get an immediate result, and are not answered in_flight before the key is known to be in flight', async () => {
-    const [duplicates, notes] = [new Duplicates(), [] as string[]];
+    const [duplicates, notes] = [new Duplicates(systemClock), [] as string[]];
     const { call, lead } = leadOf(duplicates);
     const following = follower(duplicates, notes, call, 'a', 0);
     await vi.advanceTimersByTimeAsync(1000);
@@ -154,7 +155,7 @@ describe('duplicates', () => {
   });
 
   it('stop waiting when their merchants leave, and leak no timer and no listener', async () => {
-    const duplicates = new Duplicates();
+    const duplicates = new Duplicates(systemClock);
     const { call, lead } = leadOf(duplicates);
     const [leaving, staying] = [new AbortController(), new AbortController()];
     const left = duplicates.follow(retryOf(call, { gone: leaving.signal }), MINUTE_MS);
@@ -169,7 +170,7 @@ describe('duplicates', () => {
   });
 
   it('whose merchant has left already do not wait', async () => {
-    const duplicates = new Duplicates();
+    const duplicates = new Duplicates(systemClock);
     const { call } = leadOf(duplicates);
     const gone = AbortSignal.abort();
     expect(await duplicates.follow(retryOf(call, { gone }), MINUTE_MS)).toEqual({ kind: 'in_flight' });
@@ -177,7 +178,7 @@ describe('duplicates', () => {
   });
 
   it('are all ended at once', async () => {
-    const duplicates = new Duplicates();
+    const duplicates = new Duplicates(systemClock);
     const [one, two] = [leadOf(duplicates), leadOf(duplicates)];
     const following = [one, two].map(({ call }) => duplicates.follow(call, MINUTE_MS));
     duplicates.endAll({ kind: 'closing' });
@@ -186,7 +187,7 @@ describe('duplicates', () => {
   });
 
   it('take over the leader’s place in the queue for a slot, and the last one gives it up', async () => {
-    const duplicates = new Duplicates();
+    const duplicates = new Duplicates(systemClock);
     const { call, lead } = leadOf(duplicates);
     let left = 0;
     lead.place = { slot: new Promise(() => {}), leave: () => void left++ };

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { Slots } from '../../src/backend/slots.ts';
+import { systemClock } from '../../src/lib/clock.ts';
 import { complete, newCall, openRun, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
 import { newRequest, otherOf } from '../support/requests.ts';
 import { until } from '../support/until.ts';
@@ -9,7 +10,7 @@ const ONE_SLOT = { maxConnections: 1, maxQueued: 10, queueTimeoutMs: 20_000 };
 /** An engine with one slot, which a call occupies until `free` is called. */
 async function busy(rig: Rig, options: Partial<typeof ONE_SLOT> = {}) {
   const store = await rig.faultyStore();
-  const slots = new Slots({ ...ONE_SLOT, ...options });
+  const slots = new Slots({ ...ONE_SLOT, ...options }, systemClock);
   const { engine, events } = rig.engine(store, { slots });
   const { run, end } = openRun();
   const occupant = engine.handle(newCall(run));

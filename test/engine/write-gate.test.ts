@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { WriteGate } from '../../src/idempotency/write-gate.ts';
+import { systemClock } from '../../src/lib/clock.ts';
 import { StoreUnavailable } from '../../src/store/contract.ts';
 import { newCall, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
 import { newRequest, otherOf } from '../support/requests.ts';
@@ -137,7 +138,7 @@ describe.concurrent('a store that freezes', () => {
 });
 
 describe('the gate', () => {
-  const clock = { nowMs: 0, monotonicMs: () => clock.nowMs, wallMs: () => 0 };
+  const clock = { ...systemClock, nowMs: 0, monotonicMs: () => clock.nowMs, wallMs: () => 0 };
 
   it('shuts after eight failures in a row, and opens with a success', () => {
     const gate = new WriteGate(clock);

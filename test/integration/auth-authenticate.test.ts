@@ -8,6 +8,7 @@ import { Authenticator, authenticate } from '../../src/keys/authenticate.ts';
 import { authorise } from '../../src/keys/authorise.ts';
 import { parseKeyFile } from '../../src/keys/key-file.ts';
 import { KeyIndex } from '../../src/keys/key-index.ts';
+import { systemClock } from '../../src/lib/clock.ts';
 import { attachContext, type Identity, type RequestContext } from '../../src/lib/context.ts';
 import { type Problem, sendProblem } from '../../src/lib/problem.ts';
 
@@ -27,7 +28,7 @@ const keys = KeyIndex.of(
   ),
   undefined,
 );
-const clock = { now: '', wallMs: () => Date.parse(clock.now), monotonicMs: () => 0 };
+const clock = { ...systemClock, now: '', wallMs: () => Date.parse(clock.now), monotonicMs: () => 0 };
 const authenticator = new Authenticator(keys, { realm: 'payments' }, clock);
 
 function merchantOrCode(secret: string, now: string): string {
@@ -65,7 +66,7 @@ describe('a secret key', () => {
     (secret) => {
       const find = vi.fn((wanted: string) => keys.find(wanted));
       const wallMs = vi.fn(() => Date.parse(secret === 'sk_new' ? '2020-01-01' : '2030-01-01'));
-      const counted = new Authenticator({ find }, { realm: 'payments' }, { wallMs, monotonicMs: () => 0 });
+      const counted = new Authenticator({ find }, { realm: 'payments' }, { ...systemClock, wallMs });
       expect(counted.authenticate(['Authorization', `Bearer ${secret}`]).kind).toBe('refused');
       expect([find.mock.calls.length, wallMs.mock.calls.length]).toEqual([1, 1]);
     },
@@ -81,7 +82,7 @@ describe('a valid key in the cache', () => {
     const entries = new Map([['valid', { ...ENTRY, ...always }]]);
     const find = vi.fn((secret: string) => entries.get(secret));
     const source = { find, generation: 0 };
-    const options = [{ realm: 'payments' }, { wallMs: () => time.nowMs, monotonicMs: () => 0 }] as const;
+    const options = [{ realm: 'payments' }, { ...systemClock, wallMs: () => time.nowMs }] as const;
     const authenticator = new Authenticator(source, ...options);
     const kindOf = (secret: string) => authenticator.authenticate(['Authorization', `Bearer ${secret}`]).kind;
     return { time, entries, find, source, kindOf };

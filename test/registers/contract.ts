@@ -1,6 +1,6 @@
 import { expect } from 'vitest';
 import type { Scope } from '../../src/lib/brands.ts';
-import { newToken } from '../../src/lib/random.ts';
+import { systemRandom } from '../../src/lib/random.ts';
 import { MARK_LASTS_MS, UnknownCursor, UnreadableRecord, VOID_TOKEN_MS } from '../../src/store/contract.ts';
 import type { KeyRecord, Listed, Register } from '../../src/store/register.ts';
 import { EXACT_MS, type Place, STEP_MS } from './places.ts';
@@ -148,7 +148,7 @@ export const contract: [promise: string, show: (place: Place) => Promise<void>][
     async ({ nodes: [one, other], pass }) => {
       const record = newRecord();
       const { token } = record;
-      const stranger = newToken();
+      const stranger = systemRandom.token();
       const id = await holding(one, record);
       expect(await one.renew(id, token, LEASE_MS)).toBe('taken');
       expect(await one.renew(id, token, LEASE_MS)).toBe('kept');
@@ -190,7 +190,7 @@ export const contract: [promise: string, show: (place: Place) => Promise<void>][
       const record = newRecord();
       const id = await holding(one, record);
       await one.renew(id, record.token, LEASE_MS);
-      await other.replace(id, replacement(newRecord(), newRecord(), { endLeaseOf: newToken() }));
+      await other.replace(id, replacement(newRecord(), newRecord(), { endLeaseOf: systemRandom.token() }));
       expect((await other.read(id))?.isLeased).toBe(true);
       await expectRefused(
         one.replace(id, replacement(newRecord(), newRecord(), { endLeaseOf: record.token })),

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { expect } from 'vitest';
 import type { Scope, Token } from '../../src/lib/brands.ts';
-import { newToken } from '../../src/lib/random.ts';
+import { systemRandom } from '../../src/lib/random.ts';
 import { StoreUnavailable, UnreadableRecord, VOID_TOKEN_MS } from '../../src/store/contract.ts';
 import type { Closed, KeyRecord, Register, Seen, Write } from '../../src/store/register.ts';
 import { memory, type Place, STEP_MS } from './places.ts';
@@ -113,7 +113,7 @@ class Lockstep {
   readonly #places: [expected: Place, actual: Place];
   readonly #ids = Array.from({ length: IDS }, newId);
   /** Tokens of one id are of no other, as those of executions. */
-  readonly #tokens = this.#ids.map(() => Array.from({ length: TOKENS }, newToken));
+  readonly #tokens = this.#ids.map(() => Array.from({ length: TOKENS }, systemRandom.token));
   /** Every version that was written under an id, the latest last. */
   readonly #versions = this.#ids.map((): KeyRecord[] => []);
   readonly #writes: { id: number; node: number; write: Write }[] = [];

@@ -40,7 +40,7 @@ export interface Place {
 /** The register of tests, which the others are compared with. */
 export function memory(Kind = MemoryRegister): Place {
   let nowMs = 1_000_000;
-  const clock = { monotonicMs: () => nowMs, wallMs: () => 1_700_000_000_000 + nowMs };
+  const clock = { ...systemClock, monotonicMs: () => nowMs, wallMs: () => 1_700_000_000_000 + nowMs };
   const open = () => new Kind(clock.monotonicMs);
   let register = open();
   return {
@@ -64,7 +64,7 @@ export function memory(Kind = MemoryRegister): Place {
 export async function sqlite(): Promise<Place> {
   const path = mkdtempSync(join(tmpdir(), 'registers-'));
   let passedMs = 1_000_000;
-  const clock = { monotonicMs: () => passedMs, wallMs: () => 1_700_000_000_000 + passedMs };
+  const clock = { ...systemClock, monotonicMs: () => passedMs, wallMs: () => 1_700_000_000_000 + passedMs };
   const options = { path, clock, timeoutMs: 10_000 };
   const nodes = [await SqliteRegister.open(options), await SqliteRegister.open(options)] as const;
   const copy = await SqliteCopyRegister.open(options);

@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import type { Fingerprint, Scope } from '../../src/lib/brands.ts';
-import { newToken } from '../../src/lib/random.ts';
+import { systemRandom } from '../../src/lib/random.ts';
 import type { KeyRecord, Listed, Register, Replace, Seen } from '../../src/store/register.ts';
 import type { StoredCompletion } from '../../src/store/response-cipher.ts';
 import { STEP_MS } from './places.ts';
@@ -13,7 +13,7 @@ export const LIFE_MS = 1000.5 * STEP_MS;
 /** A record with another value in each field. */
 export function newRecord(change: Partial<KeyRecord> = {}): KeyRecord {
   return {
-    ...{ revision: newToken(), state: 'executing', token: newToken() },
+    ...{ revision: systemRandom.token(), state: 'executing', token: systemRandom.token() },
     fingerprint: randomBytes(32) as Fingerprint,
     ...{ merchant: 'Händler-1', operation: 'withdraw', key: ' !"~', requestId: 'request-1' },
     gatewayId: 'gateway-1',
@@ -27,7 +27,7 @@ export function newRecord(change: Partial<KeyRecord> = {}): KeyRecord {
 /** The next version of a record. */
 export const nextOf = (record: KeyRecord, change: Partial<KeyRecord> = {}): KeyRecord => ({
   ...record,
-  revision: newToken(),
+  revision: systemRandom.token(),
   ...change,
 });
 

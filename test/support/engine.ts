@@ -76,7 +76,7 @@ export class Rig {
     };
     const { leaseMs, inDoubtRetentionMs } = LONG;
     const all = { leaseMs, inDoubtRetentionMs, completeRetryMs: 2000, maxWaiters: 5000, ...options };
-    const slots = options.slots ?? new Slots({ ...PLENTY, ...options });
+    const slots = options.slots ?? new Slots({ ...PLENTY, ...options }, clock);
     const engine = new Engine(store, slots, all, observer, clock, lookups);
     this.#engines.push(engine);
     return { engine, slots, events };

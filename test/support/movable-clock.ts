@@ -11,6 +11,7 @@ export interface MovableClock extends Clock {
 export function movableClock(): MovableClock {
   const ahead = { wallMs: 0, monotonicMs: 0 };
   return {
+    ...systemClock,
     ahead,
     wallMs: () => systemClock.wallMs() + ahead.wallMs,
     monotonicMs: () => systemClock.monotonicMs() + ahead.monotonicMs,

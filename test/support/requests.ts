@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { fingerprintOf } from '../../src/idempotency/fingerprint.ts';
 import { recordIdOf } from '../../src/ledger/record-id.ts';
 import type { Completion } from '../../src/lib/exchange.ts';
-import { newToken } from '../../src/lib/random.ts';
+import { systemRandom } from '../../src/lib/random.ts';
 import type { Execution } from '../../src/store/contract.ts';
 
 export interface RequestParts {
@@ -21,7 +21,7 @@ export function newRequest(parts: RequestParts = {}): Execution {
   const { body = '{"amount":100}', requestId = randomUUID() } = parts;
   return {
     scope: recordIdOf('gateway', merchant, key),
-    token: newToken(),
+    token: systemRandom.token(),
     fingerprint: fingerprintOf('POST', '/v1/index.php', Buffer.from(body)),
     merchant,
     operation,
@@ -32,7 +32,7 @@ export function newRequest(parts: RequestParts = {}): Execution {
 
 /** The same request, sent again: the same scope and fingerprint, another token and another request id. */
 export function duplicateOf(request: Execution): Execution {
-  return { ...request, token: newToken(), memory: undefined, requestId: randomUUID() };
+  return { ...request, token: systemRandom.token(), memory: undefined, requestId: randomUUID() };
 }
 
 /** Another request under the same key. */

@@ -4,6 +4,7 @@ import { describe, expect, onTestFinished, test, vi } from 'vitest';
 import { Authenticator } from '../../src/keys/authenticate.ts';
 import { FileKeySource } from '../../src/keys/file-key-source.ts';
 import { OpenSessions } from '../../src/keys/open-sessions.ts';
+import { systemClock } from '../../src/lib/clock.ts';
 import { temporaryFolder } from '../support/config.ts';
 
 const PEPPER = 'pepper-of-the-tests';
@@ -19,7 +20,7 @@ async function open(text: string, pepper?: string) {
   onTestFinished(() => void vi.useRealTimers());
   const path = join(temporaryFolder(), 'keys.yaml');
   writeFileSync(path, text);
-  const clock = { wallMs: () => Date.now(), monotonicMs: () => 0 };
+  const clock = { ...systemClock, wallMs: () => Date.now(), monotonicMs: () => 0 };
   const keys = await FileKeySource.open({ path, pepper, pollMs: 3_600_000 });
   onTestFinished(() => keys.close());
   const authenticator = new Authenticator(keys, { realm: 'r' }, clock);

@@ -1,5 +1,6 @@
 import { afterEach, expect, it, vi } from 'vitest';
 import { EVERY_MS, MOST_KEPT, OverviewSource } from '../../src/gateway/overview.ts';
+import { systemClock } from '../../src/lib/clock.ts';
 import { problem, problemCodes } from '../../src/lib/problem.ts';
 import { OUTCOMES } from '../../src/telemetry/catalogue.ts';
 import { Metrics } from '../../src/telemetry/metrics.ts';
@@ -10,7 +11,7 @@ afterEach(() => void vi.useRealTimers());
 function open() {
   const metrics = new Metrics();
   const time = { ms: 0 };
-  const clock = { wallMs: () => time.ms, monotonicMs: () => time.ms };
+  const clock = { ...systemClock, wallMs: () => time.ms, monotonicMs: () => time.ms };
   const options = { mode: 'protect', countDoubtsEveryMs: 1000 } as const;
   const overview = new OverviewSource({ ...options, metrics, checks: async () => [], clock });
   return { metrics, time, overview };

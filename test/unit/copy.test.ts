@@ -3,7 +3,8 @@ import { describe, expect, it } from 'vitest';
 import { Copy, type CopyOptions, CopyRefused } from '../../src/ledger/copy.ts';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import type { Scope } from '../../src/lib/brands.ts';
-import { newToken } from '../../src/lib/random.ts';
+import { systemClock } from '../../src/lib/clock.ts';
+import { systemRandom } from '../../src/lib/random.ts';
 import { type AuditRecord, type Execution, StoreClosed } from '../../src/store/contract.ts';
 import {
   type CopyMark,
@@ -26,7 +27,7 @@ class Killed extends Error {}
 /** Two stores, the old one with a record of each kind, and a clock that stands still. */
 class World {
   nowMs = 1000;
-  readonly clock = { monotonicMs: () => this.nowMs, wallMs: () => this.nowMs };
+  readonly clock = { ...systemClock, monotonicMs: () => this.nowMs, wallMs: () => this.nowMs };
   readonly from = this.store();
   readonly to = this.store();
   readonly old = this.gateway(this.from);
@@ -399,7 +400,7 @@ describe('a copy', () => {
       const world = await killedIn('closing');
       const { scope } = world.records.at(-1) as Execution;
       const { record } = (await world.from.read(scope)) as Seen;
-      const other = { ...record, revision: newToken(), token: newToken(), state };
+      const other = { ...record, revision: systemRandom.token(), token: systemRandom.token(), state };
       const write = { kind: 'replace', revision: undefined, record: other, operation: 'withdraw' } as const;
       await world.to.replace(scope, { ...write, expiresInMs: 1000 });
       await expect(world.copy().run()).rejects.toThrow(`the destination has another record of ${scope}`);

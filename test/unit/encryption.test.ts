@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto';
 import { expect, it } from 'vitest';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import type { Completion } from '../../src/lib/exchange.ts';
-import { newToken } from '../../src/lib/random.ts';
+import { systemRandom } from '../../src/lib/random.ts';
 import { type Execution, UnreadableRecord } from '../../src/store/contract.ts';
 import type { Encryption } from '../../src/store/options.ts';
 import type { KeyRecord } from '../../src/store/register.ts';
@@ -31,7 +31,7 @@ function store() {
   /** Puts another encrypted response in place of that of a record. */
   const reseal = async (owner: Execution, completion: SealedResponse) => {
     const record = await stored(owner);
-    const next = { ...record, revision: newToken(), completion };
+    const next = { ...record, revision: systemRandom.token(), completion };
     const { revision, operation } = record;
     const write = { kind: 'replace', revision, record: next, operation, expiresInMs: 'unchanged' } as const;
     expect(await register.replace(owner.scope, write)).toEqual({ done: true });

@@ -3,6 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import { measured } from '../../src/ledger/measured.ts';
 import type { Scope } from '../../src/lib/brands.ts';
+import { systemClock } from '../../src/lib/clock.ts';
 import { type Lifetimes, StoreUnavailable, UnreadableRecord } from '../../src/store/contract.ts';
 import type { Replace, Reply } from '../../src/store/register.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
@@ -29,7 +30,7 @@ function open(change: Partial<Lifetimes> = {}) {
       time.wallMs += ms;
     },
   };
-  const clock = { monotonicMs: () => time.nowMs, wallMs: () => time.wallMs };
+  const clock = { ...systemClock, monotonicMs: () => time.nowMs, wallMs: () => time.wallMs };
   const register = new Scripted(clock.monotonicMs);
   const own = { gatewayId: 'gateway', lifetimes: { ...lifetimes, ...change }, clock };
   return { time, clock, register, ledger: new Ledger(register, own) };

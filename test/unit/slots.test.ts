@@ -1,8 +1,9 @@
 import { describe, expect, it } from 'vitest';
 import { Slots } from '../../src/backend/slots.ts';
+import { systemClock } from '../../src/lib/clock.ts';
 
 const newSlots = (options: Partial<ConstructorParameters<typeof Slots>[0]> = {}) =>
-  new Slots({ maxConnections: 1, maxQueued: 2, queueTimeoutMs: 10_000, ...options });
+  new Slots({ maxConnections: 1, maxQueued: 2, queueTimeoutMs: 10_000, ...options }, systemClock);
 
 function takenFrom(slots: Slots) {
   const slot = slots.tryTake();

@@ -2,7 +2,7 @@ import net from 'node:net';
 import tls from 'node:tls';
 import { AbstractConnector, Cluster, Redis, type RedisOptions, SentinelConnector } from 'ioredis';
 import type { ClientTls } from '../../lib/client-tls.ts';
-import { within } from '../../lib/clock.ts';
+import { systemClock, within } from '../../lib/clock.ts';
 import type { RedisSection } from '../options.ts';
 
 /** One server, the master that sentinels name, or a cluster. `tls`: a section, which says how, counts as true. */
@@ -184,7 +184,7 @@ export async function replicasOfSentinels(
     const sentinel = createClient({ url }, timeoutMs, tls) as Redis;
     try {
       // Rejects after one attempt, so that a sentinel that is away delays no health check.
-      await within(sentinel.connect(), timeoutMs);
+      await within(systemClock, sentinel.connect(), timeoutMs);
       return ((await sentinel.call('SENTINEL', 'REPLICAS', sentinels.name)) as unknown[]).length;
     } catch {
       return [];
@@ -200,7 +200,7 @@ export async function replicasOfSentinels(
 export async function connect(client: RedisClient, withinMs: number): Promise<void> {
   const ready = new Promise((resolve) => client.once('ready', resolve));
   client.connect().catch(ignore);
-  await within(ready, withinMs);
+  await within(systemClock, ready, withinMs);
 }
 
 /** The client itself, or the masters of a cluster. */

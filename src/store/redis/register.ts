@@ -2,7 +2,7 @@ import Redlock, { type Lock } from 'redlock';
 import type { Scope, Token } from '../../lib/brands.ts';
 import type { ClientTls } from '../../lib/client-tls.ts';
 import type { Clock } from '../../lib/clock.ts';
-import { newToken } from '../../lib/random.ts';
+import { systemRandom } from '../../lib/random.ts';
 import { decodeRecord, encodeRecord } from '../codec.ts';
 import {
   AUDIT_RETENTION_MS,
@@ -274,7 +274,7 @@ export class RedisRegister implements Register {
   }
 
   async mark(mode: Mode): Promise<UsedMark> {
-    const args = [newToken().toString('hex'), MARK_LASTS_MS];
+    const args = [systemRandom.token().toString('hex'), MARK_LASTS_MS];
     const mark = await this.commands.write(scripts.mark, this.#markKeys(mode), args, markIn);
     const copies = this.#otherMarks.map((key) => () => this.#client.set(key, mark.id));
     await Promise.all(copies.map((copy) => this.commands.call(copy)));

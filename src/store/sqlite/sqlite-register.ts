@@ -2,7 +2,7 @@ import { DatabaseSync, type StatementSync } from 'node:sqlite';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import type { Scope, Token } from '../../lib/brands.ts';
 import type { Clock } from '../../lib/clock.ts';
-import { newToken } from '../../lib/random.ts';
+import { systemRandom } from '../../lib/random.ts';
 import {
   type AuditRecord,
   type Mode,
@@ -197,7 +197,7 @@ export class SqliteRegister implements Register {
   }
 
   async mark(mode: Mode): Promise<UsedMark> {
-    const row = await this.#writer.ask(COMMANDS.mark, () => [mode, newToken().toString('hex')]);
+    const row = await this.#writer.ask(COMMANDS.mark, () => [mode, systemRandom.token().toString('hex')]);
     return markOf(row, mode, this.runningMs) as UsedMark;
   }
 

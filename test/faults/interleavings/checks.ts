@@ -109,7 +109,7 @@ async function oneMore({ register, setup, nowMs }: World): Promise<[Result, runs
   const later = register.clone(() => nowMs + LEASE_MS);
   let runs = 0;
   const store = new Ledger(later, { gatewayId: '', lifetimes, clock: systemClock });
-  const engine = new Engine(store, slotsOf(1), engineOptions, silentObserver, systemClock);
+  const engine = new Engine(store, slotsOf(1, systemClock), engineOptions, silentObserver, systemClock);
   const call = callOf('<later>', { waitMs: 0, inDoubt: setup.inDoubt }, async () => {
     runs++;
     return { kind: 'complete', response: { status: 201, headers: [], body: Buffer.from('<later>') } };

@@ -3,26 +3,17 @@
  * of their requests to the backend, of waiting, of dying, of commands whose replies are lost or that happen later, of leases that
  * lapse, of slots that become free and of operators. What runs is the engine with its ledger and its rules, on the register of tests.
  */
-import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { mistakes } from './mistakes.ts';
 import { BrokenPromise, type Found, search } from './search.ts';
 import type { Setup } from './setup.ts';
-import { heldTimers } from './timers.ts';
-
-// The pause before a write is repeated. The write itself waits at its gate until the search lets it pass.
-vi.mock('node:timers/promises', async (original) => ({
-  ...(await original<typeof import('node:timers/promises')>()),
-  setTimeout: async () => {},
-}));
 
 const { stackTraceLimit } = Error;
 beforeAll(() => {
-  for (const [name, held] of Object.entries(heldTimers)) vi.stubGlobal(name, held);
   // The search loses commands by the ten thousand, and their stack traces would take most of the time.
   Error.stackTraceLimit = 0;
 });
 afterAll(() => {
-  vi.unstubAllGlobals();
   Error.stackTraceLimit = stackTraceLimit;
 });
 

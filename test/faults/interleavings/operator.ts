@@ -1,5 +1,5 @@
 import { resolve, type StoredResolution } from '../../../src/ledger/rules.ts';
-import { newToken } from '../../../src/lib/random.ts';
+import { systemRandom } from '../../../src/lib/random.ts';
 import type { Held } from '../../../src/store/register.ts';
 import { responseOf, scopeUnderTest } from './process.ts';
 import type { World } from './world.ts';
@@ -20,9 +20,16 @@ export function choicesOfOperator(
   // A rule that ignores whether the owner is alive.
   const record = { ...held.record, ownerGaveUp: broken?.resolvesLiving ?? held.record.ownerGaveUp };
   const writeOf = (resolution: StoredResolution) => {
-    const stamp = { revision: newToken(), wallMs: 0 };
+    const stamp = { revision: systemRandom.token(), wallMs: 0 };
     const { token } = record;
-    const { write } = resolve({ ...held, record } as Held, token, resolution, note, newToken(), stamp);
+    const { write } = resolve(
+      { ...held, record } as Held,
+      token,
+      resolution,
+      note,
+      systemRandom.token(),
+      stamp,
+    );
     return write?.kind === 'replace' ? write : undefined;
   };
   const choices = [

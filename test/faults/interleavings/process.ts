@@ -6,8 +6,14 @@ import type { Clock } from '../../../src/lib/clock.ts';
 import type { Exchange, Slot } from '../../../src/lib/exchange.ts';
 import type { Revision } from '../../../src/store/register.ts';
 import { newRequest } from '../../support/requests.ts';
-import { COMPLETE_RETRY_MS, LEASE_MS, QUEUE_TIMEOUT_MS, type Setup, WAIT_MS } from './setup.ts';
-import type { HeldTimer } from './timers.ts';
+import {
+  COMPLETE_RETRY_MS,
+  LEASE_MS,
+  PENDING_PAUSES_MS,
+  QUEUE_TIMEOUT_MS,
+  type Setup,
+  WAIT_MS,
+} from './setup.ts';
 
 /** A point at which a process waits for the search: each choice lets it continue in another way. */
 export type Gate = Map<string, () => void>;
@@ -33,8 +39,8 @@ export const engineOptions = {
   ...{ completeRetryMs: COMPLETE_RETRY_MS, maxWaiters: 10 },
 };
 
-export const slotsOf = (maxConnections: number) =>
-  new Slots({ maxConnections, maxQueued: 10, queueTimeoutMs: QUEUE_TIMEOUT_MS });
+export const slotsOf = (maxConnections: number, clock: Clock) =>
+  new Slots({ maxConnections, maxQueued: 10, queueTimeoutMs: QUEUE_TIMEOUT_MS }, clock);
 
 const request = newRequest();
 
@@ -53,9 +59,15 @@ export const callOf = (
   ...{ waitMs, inDoubt, run, statuses: { release: [], unknown: [] } },
 });
 
+/** A timer of the engine, which fires when the search chooses it. */
+interface HeldTimer {
+  ms: number;
+  fire(): void;
+}
+
 /** A simulated process: an engine, and everything that it waits for. */
 export class Process {
-  readonly timers = new Set<HeldTimer>();
+  readonly #timers = new Set<HeldTimer>();
   readonly gates = new Map<string, Gate>();
   readonly answers = new Map<string, Result>();
   /** Everything that it has seen, in order. Its state is a function of that and of its fences only. */
@@ -75,9 +87,13 @@ export class Process {
     { slotTaken }: Setup,
   ) {
     this.requests = requests;
-    const clock: Clock = { monotonicMs: () => this.#nowMs, wallMs };
+    const clock: Clock = {
+      monotonicMs: () => this.#nowMs,
+      wallMs,
+      after: (ms, act, isBackground) => this.#after(ms, act, isBackground),
+    };
     const store = storeOf(this, clock);
-    const slots = slotsOf(slotTaken ? 1 : 10);
+    const slots = slotsOf(slotTaken ? 1 : 10, clock);
     if (slotTaken) this.#otherRequest = slots.tryTake();
     this.#engine = new Engine(store, slots, engineOptions, silentObserver, clock);
   }
@@ -105,7 +121,7 @@ export class Process {
   /** The choices of its timers and its slot; the store poll of a waiting request only if `mayLook`, which is slow to find out. */
   ownChoices(mayLook: () => boolean): [label: string, fire: () => void][] {
     const choices: [string, () => void][] = [];
-    const timers = [...this.timers];
+    const timers = [...this.#timers];
     for (const timer of timers) {
       const turn = timers.filter(({ ms }) => ms === timer.ms).indexOf(timer);
       if (timer.ms === COMPLETE_RETRY_MS) choices.push([`late ${turn}`, timer.fire]);
@@ -125,6 +141,25 @@ export class Process {
     return [...this.#merchants]
       .filter(([name, merchant]) => !this.answers.has(name) && !merchant.signal.aborted)
       .map(([name, merchant]) => [`${name} leaves`, () => merchant.abort('left')]);
+  }
+
+  /**
+   * Holds a timer until the search fires it. Renewals, the only timers in the background, are left out: they only delay the moment
+   * at which the lease lapses, and the search lets that moment come at any time, or never. A write that is repeated waits at its gate.
+   */
+  #after(ms: number, act: () => void, isBackground = false): () => void {
+    if (isBackground) return () => {};
+    if (PENDING_PAUSES_MS.includes(ms)) {
+      queueMicrotask(act);
+      return () => {};
+    }
+    const fire = () => {
+      this.#timers.delete(timer);
+      act();
+    };
+    const timer = { ms, fire };
+    this.#timers.add(timer);
+    return () => this.#timers.delete(timer);
   }
 
   #waitIsOver(timer: HeldTimer): void {

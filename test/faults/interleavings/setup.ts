@@ -39,7 +39,9 @@ export interface Breakage {
 }
 
 export const LEASE_MS = 100_000;
-/** The engine's time limits differ, so that a held timer's length says what it is for. */
+/** The engine's time limits and pauses differ, so that a timer's length says what it is for. */
 export const WAIT_MS = 10_000;
 export const QUEUE_TIMEOUT_MS = 5_000;
 export const COMPLETE_RETRY_MS = 2_000;
+/** The pauses before a pending write is repeated. */
+export const PENDING_PAUSES_MS = [0, 50, 100, 200, 400, 500];

@@ -18,7 +18,6 @@ import { checkAnswers, checkSend } from './checks.ts';
 import { choicesOfOperator } from './operator.ts';
 import { type Gate, lifetimes, nameOf, Process, responseOf, scopeUnderTest } from './process.ts';
 import { LEASE_MS, type Setup } from './setup.ts';
-import { holdTimersIn } from './timers.ts';
 
 /**
  * The engine under test waits for gates and held timers only. A tick comes when no promise has anything left to do: then the
@@ -242,11 +241,9 @@ export class World {
   }
 
   async #step(process: Process, step: () => void, label?: string): Promise<void> {
-    holdTimersIn(process.timers);
     if (label) process.seen.push({ words: label });
     step();
     await quiet();
-    holdTimersIn(undefined);
   }
 
   #open(process: Process, place: string, open: () => void): void {

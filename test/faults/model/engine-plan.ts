@@ -90,7 +90,7 @@ export class EngineRun {
     const options = { ...TIMES, completeRetryMs: 5000, maxWaiters: 10 };
     this.#engines = this.#stores.map((store) => {
       // The request that never ends may occupy one slot for ever.
-      const slots = new Slots({ maxConnections: 2, maxQueued: 10, queueTimeoutMs: 5000 });
+      const slots = new Slots({ maxConnections: 2, maxQueued: 10, queueTimeoutMs: 5000 }, systemClock);
       return new Engine(store, slots, options, silent, systemClock);
     });
   }

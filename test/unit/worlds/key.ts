@@ -1,7 +1,7 @@
 import type { Store } from '../../../src/ledger/ledger.ts';
 import type { Fingerprint, Scope } from '../../../src/lib/brands.ts';
 import type { Completion } from '../../../src/lib/exchange.ts';
-import { newToken } from '../../../src/lib/random.ts';
+import { systemRandom } from '../../../src/lib/random.ts';
 import {
   type Execution,
   type PeekAnswer,
@@ -142,7 +142,7 @@ export class Key {
   /** A request starts an execution, or restarts one that is in doubt. */
   async #begin(again: boolean): Promise<void> {
     const gateway = this.#world.random.pick(this.#setting.gateways);
-    const token = newToken();
+    const token = systemRandom.token();
     const execution: Execution = {
       ...{ scope: this.#scope, token, fingerprint: FINGERPRINT },
       ...{ merchant: 'm', operation: 'o', key: 'k', requestId: 'r' },

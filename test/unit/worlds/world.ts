@@ -1,4 +1,5 @@
 import type { Scope, Token } from '../../../src/lib/brands.ts';
+import type { Clock } from '../../../src/lib/clock.ts';
 import { StoreUnavailable } from '../../../src/store/contract.ts';
 import type { Create, Register, Replace, Reply, Seen } from '../../../src/store/register.ts';
 import { Random } from '../../faults/chaos/random.ts';
@@ -23,17 +24,26 @@ export class World {
     this.random = new Random(seed);
   }
 
-  readonly clock = { monotonicMs: () => this.nowMs, wallMs: () => Math.trunc(this.nowMs) };
+  readonly clock: Clock = {
+    monotonicMs: () => this.nowMs,
+    wallMs: () => Math.trunc(this.nowMs),
+    after: (ms, act) => this.after(ms, act),
+  };
 
   chance(probability: number): boolean {
     return this.random.next() < probability;
   }
 
-  after(ms: number, act: () => void): void {
-    const atMs = this.nowMs + ms;
+  /** Returns a function that cancels it. */
+  after(ms: number, act: () => void): () => void {
+    const added = { atMs: this.nowMs + ms, act };
     // Events of one moment keep their order.
-    const at = this.#events.findLastIndex((event) => event.atMs <= atMs) + 1;
-    this.#events.splice(at, 0, { atMs, act });
+    const at = this.#events.findLastIndex((event) => event.atMs <= added.atMs) + 1;
+    this.#events.splice(at, 0, added);
+    return () => {
+      const left = this.#events.indexOf(added);
+      if (left >= 0) this.#events.splice(left, 1);
+    };
   }
 
   sleep(ms: number): Promise<void> {
