@@ -1,6 +1,6 @@
 /** `npm run chaos`: three gateways on a real store, merchants who retry, and faults of every part. */
 import { rmSync, writeFileSync } from 'node:fs';
-import { parseArgs } from 'node:util';
+import { inspect, parseArgs } from 'node:util';
 import { runAll } from './all.ts';
 import { NO_FAULTS, run } from './run.ts';
 import { tableOf } from './summary.ts';
@@ -128,6 +128,7 @@ for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => 
 try {
   process.exit(await (values.all ? runEach() : runOne(oneOf('store', values.store, STORES))));
 } catch (error) {
-  options.progress(`chaos: the suite itself failed: ${(error as Error).stack}`);
+  // With its cause: "fetch failed" alone does not say why.
+  options.progress(`chaos: the suite itself failed: ${inspect(error)}`);
   process.exit(70);
 }
