@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { TcpProxy } from '../../support/breakable-wire.ts';
 import type { History } from './history.ts';
-import { end, startNode } from './processes.ts';
+import { end, isGone, startNode } from './processes.ts';
 
 const ONCEGATE = fileURLToPath(new URL('../../../src/main.ts', import.meta.url));
 const EXIT_WITH_SUITE = fileURLToPath(new URL('./exit-with-suite.ts', import.meta.url));
@@ -67,8 +67,7 @@ export class Backend {
 
   /** Accepts connections again, or, if the process is dead, as soon as it is started. */
   async listen(): Promise<void> {
-    if (this.#process && this.#process.exitCode === null && this.#process.signalCode === null)
-      await this.wire.listen();
+    if (this.#process && !isGone(this.#process)) await this.wire.listen();
   }
 
   /** Accepts connections and resets them. */

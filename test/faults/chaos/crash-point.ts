@@ -16,7 +16,8 @@ export type Arm =
   | { at: CrashPoint; act: 'die' }
   /** The process stops itself (SIGSTOP). `of`: only for this merchant and key, separated by a space. */
   | { at: CrashPoint; act: 'pause'; of?: string | undefined }
-  | { at: 'nowhere' };
+  /** The process confirms this one with the same number. */
+  | { at: 'nowhere'; order: number };
 
 /** The descriptor on which a gateway's process writes its notes, one line of JSON each. */
 export const NOTES_FD = 4;
@@ -24,5 +25,7 @@ export const NOTES_FD = 4;
 export type GatewayNote =
   /** The process is about to stop itself in this execution. */
   | { note: 'paused'; merchant: string; key: string; scope: string }
+  /** The process keeps running: the order before this one has no effect any more. */
+  | { note: 'disarmed'; order: number }
   /** The process is about to send the first byte of this request. */
   | { note: 'sends'; merchant: string; key: string };

@@ -9,19 +9,19 @@ import type { Owner } from '../../../src/store/contract.ts';
 import { type Arm, type CrashPoint, type GatewayNote, NOTES_FD } from './crash-point.ts';
 import './exit-with-suite.ts';
 
-type Named = Pick<GatewayNote, 'merchant' | 'key'> & Pick<Owner, 'scope'>;
+type Named = Pick<Extract<GatewayNote, { note: 'sends' }>, 'merchant' | 'key'> & Pick<Owner, 'scope'>;
 
-let armed: Arm = { at: 'nowhere' };
+let armed: Arm | undefined;
 
 /** A pipe, because its reader still gets what a process had written before it was killed. */
 const writeNote = (note: GatewayNote) => writeSync(NOTES_FD, `${JSON.stringify(note)}\n`);
 
 function reached(point: CrashPoint, execution?: Named): void {
-  if (armed.at !== point) return;
+  if (armed?.at !== point) return;
   if (armed.act === 'pause') {
     if (!execution || (armed.of ?? nameOf(execution)) !== nameOf(execution)) return;
     const { merchant, key, scope } = execution;
-    armed = { at: 'nowhere' };
+    armed = undefined;
     writeNote({ note: 'paused', merchant, key, scope });
     process.kill(process.pid, 'SIGSTOP');
     return;
@@ -58,5 +58,6 @@ diagnostics.subscribe('undici:request:bodySent', () => reached('after_send'));
 
 process.on('message', (arm: Arm) => {
   armed = arm;
+  if (arm.at === 'nowhere') writeNote({ note: 'disarmed', order: arm.order });
 });
 process.channel?.unref();

@@ -11,7 +11,7 @@ import { freePort } from '../../support/free-port.ts';
 import type { Arm, CrashPoint, GatewayNote } from './crash-point.ts';
 import type { History } from './history.ts';
 import { controlIo, preloaded } from './preloads.ts';
-import { end, startNode } from './processes.ts';
+import { end, goneOf, isGone, startNode } from './processes.ts';
 
 const MAIN = fileURLToPath(new URL('../../../src/main.ts', import.meta.url));
 const CRASH_POINTS = fileURLToPath(new URL('./crash-points.ts', import.meta.url));
@@ -41,6 +41,8 @@ export class GatewayProcess {
   /** Whether the process has been asked to exit. */
   #isAsked = false;
   #onPaused: ((paused: Paused) => void) | undefined;
+  readonly #onDisarmed = new Map<number, () => void>();
+  #orders = 0;
   #reviving: Promise<void> | undefined;
   #ended = false;
 
@@ -127,13 +129,12 @@ export class GatewayProcess {
 
   /** Makes the process die when it next reaches this point. False: it did not reach it in time, and keeps running. */
   async crashAt(point: CrashPoint, withinMs: number): Promise<boolean> {
-    const child = this.#process;
+    const child = this.#living();
     if (!child) return false;
-    const died = diesWithin(child, withinMs);
     this.#diesAt = point;
     arm(child, { at: point, act: 'die' });
-    if (await died) return true;
-    arm(child, { at: 'nowhere' });
+    await this.#unlessDisarmed(child, withinMs);
+    if (isGone(child)) return true;
     this.#diesAt = undefined;
     return false;
   }
@@ -145,15 +146,30 @@ export class GatewayProcess {
    * @param of only in the execution of this merchant and key
    */
   async pauseAt(point: CrashPoint, withinMs: number, of?: string): Promise<Paused | undefined> {
-    const child = this.#process;
+    const child = this.#living();
     if (!child) return undefined;
     const paused = new Promise<Paused>((resolve) => {
       this.#onPaused = resolve;
     });
     arm(child, { at: point, act: 'pause', of });
-    const where = await Promise.race([paused, sleep(withinMs, undefined)]);
-    if (!where) arm(child, { at: 'nowhere' });
-    return where;
+    return await this.#unlessDisarmed(child, withinMs, paused);
+  }
+
+  /**
+   * Waits until the process is gone, or until another effect of an order. If that takes too long, the order is taken back, and the
+   * process confirms that: until then it may still reach the point. It may also be dying there already, because a loaded machine
+   * needs a while to end it.
+   */
+  async #unlessDisarmed<T>(child: ChildProcess, withinMs: number, ...effect: Promise<T>[]) {
+    const effects = [...effect, goneOf(child).then(() => undefined)];
+    const inTime = await Promise.race([...effects, sleep(withinMs, undefined)]);
+    if (inTime !== undefined || isGone(child)) return inTime;
+    const order = this.#orders++;
+    const disarmed = new Promise<undefined>((resolve) => {
+      this.#onDisarmed.set(order, () => resolve(undefined));
+    });
+    arm(child, { at: 'nowhere', order });
+    return await Promise.race([...effects, disarmed]);
   }
 
   /** Makes its writes to files fail as on a full disk, or succeed again. */
@@ -204,7 +220,7 @@ export class GatewayProcess {
 
   #living(): ChildProcess | undefined {
     const child = this.#process;
-    return child && child.exitCode === null && child.signalCode === null ? child : undefined;
+    return child && !isGone(child) ? child : undefined;
   }
 
   async #startAgain(): Promise<void> {
@@ -223,6 +239,10 @@ export class GatewayProcess {
   }
 
   #noted(note: GatewayNote, life: number): void {
+    if (note.note === 'disarmed') {
+      this.#onDisarmed.get(note.order)?.();
+      return;
+    }
     const scope = `${note.merchant} ${note.key}`;
     const [atMs, gateway] = [this.#history.nowMs(), this.number];
     if (note.note === 'sends') this.#history.add({ event: 'sent', atMs, scope, gateway, life });
@@ -235,11 +255,6 @@ export class GatewayProcess {
 }
 
 const arm = (child: ChildProcess, how: Arm): void => void child.send(how, () => {});
-
-async function diesWithin(child: ChildProcess, ms: number): Promise<boolean> {
-  const died = new Promise<boolean>((resolve) => child.once('exit', () => resolve(true)));
-  return await Promise.race([died, sleep(ms, false)]);
-}
 
 async function isHealthy(adminPort: number): Promise<boolean> {
   try {

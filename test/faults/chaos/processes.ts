@@ -68,9 +68,16 @@ export async function startNode(
 
 /** Ends a process, and resolves to its exit code or the signal's name when the process is gone. */
 export async function end(child: ChildProcess, signal: NodeJS.Signals): Promise<number | string | null> {
-  if (child.exitCode !== null || child.signalCode !== null) return child.exitCode ?? child.signalCode;
-  const exited = once(child, 'exit');
+  const gone = goneOf(child);
   child.kill(signal);
-  const [code, name] = await exited;
-  return code ?? name;
+  await gone;
+  return child.exitCode ?? child.signalCode;
+}
+
+export const isGone = ({ exitCode, signalCode }: ChildProcess): boolean =>
+  exitCode !== null || signalCode !== null;
+
+/** Resolves when the process is gone, whoever ended it. */
+export async function goneOf(child: ChildProcess): Promise<void> {
+  if (!isGone(child)) await once(child, 'exit');
 }
