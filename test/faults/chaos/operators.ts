@@ -42,7 +42,12 @@ export async function resolveInDoubt(
     return record?.execution ?? 'none';
   };
   const note = { by: 'the fault suite', reason: 'by the ledger' };
-  const body = JSON.stringify({ as, ...note, execution: execution ?? (await look()) });
-  const answer = await fetch(`${url}/resolve`, { method: 'POST', headers, body });
-  return answer.ok ? undefined : `${answer.status} ${await answer.text()}`;
+  try {
+    const body = JSON.stringify({ as, ...note, execution: execution ?? (await look()) });
+    const answer = await fetch(`${url}/resolve`, { method: 'POST', headers, body });
+    return answer.ok ? undefined : `${answer.status} ${await answer.text()}`;
+  } catch (error) {
+    // A gateway that has died is a finding, and must not prevent the verdict.
+    return String((error as Error).cause ?? error);
+  }
 }
