@@ -8,6 +8,8 @@ import { stringify } from 'yaml';
 import { NODE_FLAGS } from '../../../scripts/node-flags.ts';
 import type { ConfigInput } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
+import { isStopped } from '../../support/process-life.ts';
+import { until } from '../../support/until.ts';
 import type { Arm, CrashPoint, GatewayNote } from './crash-point.ts';
 import type { History } from './history.ts';
 import { controlIo, preloaded } from './preloads.ts';
@@ -152,7 +154,10 @@ export class GatewayProcess {
       this.#onPaused = resolve;
     });
     arm(child, { at: point, act: 'pause', of });
-    return await this.#unlessDisarmed(child, withinMs, paused);
+    const where = await this.#unlessDisarmed(child, withinMs, paused);
+    // A SIGCONT before it has stopped itself would be lost.
+    if (where) await until(() => isStopped(child.pid as number));
+    return where;
   }
 
   /**

@@ -3,6 +3,8 @@ import { appendFileSync, cpSync, mkdirSync, rmSync, statfsSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
+import { isStopped } from '../../support/process-life.ts';
+import { until } from '../../support/until.ts';
 import { canFailIo } from './preloads.ts';
 import { end, startNode } from './processes.ts';
 import type { StoreFault, Topology } from './topology.ts';
@@ -73,10 +75,13 @@ function otherProcessFault(
   return {
     name,
     inject: async () => {
-      child = await startNode([OTHER_PROCESS, join(path, 'records.db'), as], {
+      const holder = await startNode([OTHER_PROCESS, join(path, 'records.db'), as], {
         isReady: (lines) => lines.includes('holds'),
         logFile,
       });
+      child = holder;
+      // A SIGCONT before it has stopped itself would be lost.
+      await until(() => isStopped(holder.pid as number));
     },
     heal: async () => {
       if (child) await end(child, healedBy);
