@@ -102,7 +102,7 @@ export const engineGuards: readonly Guard[] = [
   ],
   [
     'a running execution does not renew its lease',
-    [LEASE, '#renewDue', 'execution.dueMs <= nowMs', 'false'],
+    [LEASE, '#look', 'execution.dueMs <= nowMs', 'false'],
     [
       'engine/owners',
       'renews its lease while it runs: a duplicate finds it in flight for longer than a lease',

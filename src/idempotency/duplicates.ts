@@ -10,6 +10,8 @@ type Outcome = Result | 'lead';
 interface Follower {
   /** Its waiting time is over, but the leader does not know yet whether the key is in flight. */
   overdue: boolean;
+  /** It came before the leader asked the store last. */
+  isEarly: boolean;
   end(outcome: Outcome): void;
 }
 
@@ -48,6 +50,7 @@ export class Lead {
       const cancel = ms > 0 ? clock.after(ms, onTimeout) : undefined;
       const follower: Follower = {
         overdue: false,
+        isEarly: false,
         end: (outcome) => {
           cancel?.();
           gone?.removeEventListener('abort', leave);
@@ -61,8 +64,20 @@ export class Lead {
     });
   }
 
+  /** The leader asks the store now. */
+  asks(): void {
+    for (const follower of this.#followers) follower.isEarly = true;
+  }
+
   endAll(result: Result): void {
     for (const { end } of this.#followers.splice(0)) end(result);
+  }
+
+  /** Ends the waiting of those who came before the leader asked the store. */
+  endEarly(result: Result): void {
+    const early = this.#followers.filter(({ isEarly }) => isEarly);
+    this.#followers = this.#followers.filter(({ isEarly }) => !isEarly);
+    for (const { end } of early) end(result);
   }
 
   /** Makes the longest waiting follower the leader. False: there is none. */
@@ -120,7 +135,9 @@ export class Duplicates {
    */
   handOver({ scope, requestId }: Call, lead: Lead, result: Result | undefined): void {
     const shared = result && sharedBy(result, requestId);
-    if (shared) lead.endAll(shared);
+    // A key in doubt may have been completed since the leader asked, and a later merchant may have got that result.
+    if (shared?.kind === 'in_doubt') lead.endEarly(shared);
+    else if (shared) lead.endAll(shared);
     if (lead.promote()) return;
     if (this.#leads.get(scope) === lead) this.#leads.delete(scope);
     lead.place?.leave();

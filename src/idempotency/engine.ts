@@ -139,9 +139,10 @@ export class Engine {
             lead.markInFlight();
             if (!this.#closing) waiting ??= call.spans?.begin('wait');
             if (this.#closing) result = { kind: 'closing' };
-            else if (await this.#waitToPoll(call, pollMs, waitUntilMs))
+            else if (await this.#waitToPoll(call, pollMs, waitUntilMs)) {
+              lead.asks();
               found = await this.#executions.peek(call, { isPoll: true });
-            else result = found;
+            } else result = found;
             break;
           case 'in_doubt': {
             // A retry that was identified as another operation is held: neither operation's policy may send it.
@@ -169,6 +170,7 @@ export class Engine {
   /** Takes a slot before it starts, so that the request is sent as soon as its record is durable. */
   #start(call: Call, lead: Lead): Promise<Found> {
     if (this.#closing) return Promise.resolve<Found>({ kind: 'closing' });
+    lead.asks();
     const { refusing } = this.#store;
     const isTrial = this.#gate.isShut;
     if (refusing !== undefined || !this.#gate.admits())
@@ -214,7 +216,10 @@ export class Engine {
     const changed = await this.#wait(this.#lookups.lookUpNow(call), waitUntilMs - startedMs, call.gone);
     step?.end(changed ? 'changed' : 'unknown');
     call.waited?.(this.#clock.monotonicMs() - startedMs);
-    return changed ? await this.#executions.peek(call) : undefined;
+    // Another gateway may have completed the key meanwhile.
+    lead.asks();
+    const found = await this.#executions.peek(call);
+    return changed || found.kind !== 'in_doubt' ? found : undefined;
   }
 
   /**

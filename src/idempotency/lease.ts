@@ -44,8 +44,9 @@ export class Renewals {
   /** Keeps the owner's lease until the returned function is called. */
   keep(call: Named, owner: Owner): () => void {
     const { leaseMs, clock } = this.#parts;
-    if (!this.#cancel) this.#look();
-    return this.#executions.add({ call, owner, dueMs: clock.monotonicMs() + leaseMs / 3 });
+    const remove = this.#executions.add({ call, owner, dueMs: clock.monotonicMs() + leaseMs / 3 });
+    if (!this.#cancel) this.#lookLater();
+    return remove;
   }
 
   close(): void {
@@ -53,20 +54,19 @@ export class Renewals {
     this.#cancel = undefined;
   }
 
-  /** Looks every sixth of the lease. */
-  #look(): void {
+  #lookLater(): void {
     const { leaseMs, clock } = this.#parts;
-    const look = () => {
-      this.#look();
-      this.#renewDue();
-    };
-    this.#cancel = clock.after(Math.max(1, Math.floor(leaseMs / 6)), look, true);
+    this.#cancel = clock.after(Math.max(1, Math.floor(leaseMs / 6)), () => this.#look(), true);
   }
 
-  #renewDue(): void {
+  /** Looks every sixth of the lease, as long as there are executions. */
+  #look(): void {
+    this.#cancel = undefined;
+    const executions = this.#executions.values();
+    if (executions.length === 0) return;
+    this.#lookLater();
     const nowMs = this.#parts.clock.monotonicMs();
-    for (const execution of this.#executions.values())
-      if (execution.dueMs <= nowMs) void this.#renew(execution);
+    for (const execution of executions) if (execution.dueMs <= nowMs) void this.#renew(execution);
   }
 
   /** The next renewal is due a third of the lease later, even if this one got no answer. */

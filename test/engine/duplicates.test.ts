@@ -91,8 +91,21 @@ describe('duplicates', () => {
     const duplicates = new Duplicates(systemClock);
     const { call, lead } = leadOf(duplicates);
     const following = [duplicates.follow(call, MINUTE_MS), duplicates.follow(call, 0)];
+    lead.asks();
     duplicates.handOver(call, lead, result);
     expect(await Promise.all(following)).toEqual([result, result]);
+  });
+
+  // The key may have been completed after the first one asked, and another merchant may have got that result already.
+  it('ask for themselves if they came after the first one asked, and that found the key in doubt', async () => {
+    const [duplicates, notes] = [new Duplicates(systemClock), [] as string[]];
+    const { call, lead } = leadOf(duplicates);
+    const following = [follower(duplicates, notes, call)];
+    lead.asks();
+    for (const name of ['b', 'c']) following.push(follower(duplicates, notes, call, name));
+    duplicates.handOver(call, lead, { kind: 'in_doubt', sinceMs: 7, requestId: 'the first' });
+    await Promise.all(following.slice(0, 2));
+    expect(notes).toEqual(['a: in_doubt', 'b: leads']);
   });
 
   it('get a tombstone when the response was too large to store', async () => {

@@ -169,6 +169,19 @@ describe('a key in doubt', () => {
     expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('late'), request));
   });
 
+  it('that is completed during an undecided lookup gives the retry that waits for it the result', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const request = await bring(store, 'in_doubt');
+    const { lookups } = open(store, async () => {
+      expect(await store.complete(request, paid('late'))).toBe('ok');
+      return undecided;
+    });
+    const { engine } = rig.engine(store, {}, lookups);
+    const retry = { ...newCall(unknown, { inDoubt: 'lookup', waitMs: 20_000 }), ...duplicateOf(request) };
+    expect(await engine.handle(retry)).toMatchObject({ kind: 'replayed', requestId: request.requestId });
+  });
+
   it.each(['an operator', 'the lookup'])(
     'that %s releases first is not released by the other one, who looked at the same execution',
     async (first) => {

@@ -69,7 +69,7 @@ export class MemoryRegister implements Register, CopyRegister {
   async replace(id: Scope, write: Replace): Promise<Reply> {
     const { record, revision, expiresInMs, unlessLeased, unlessClosed, endLeaseOf, voidToken } = write;
     if (voidToken) this.#voidUntilMs.set(hex(voidToken), this.#nowMs() + VOID_TOKEN_MS);
-    if (endLeaseOf) await this.endLease(id, endLeaseOf);
+    if (endLeaseOf) this.#endLease(id, endLeaseOf);
     const entry = this.#entry(id);
     if (entry && record && isOf(entry, record)) return { done: true };
     const isExpected = entry && revision ? entry.record.revision.equals(revision) : entry === revision;
@@ -97,7 +97,7 @@ export class MemoryRegister implements Register, CopyRegister {
   }
 
   async endLease(id: Scope, token: Token): Promise<void> {
-    if (this.#leases.get(id)?.token.equals(token)) this.#leases.delete(id);
+    this.#endLease(id, token);
   }
 
   async list(query: { open: boolean; limit: number; cursor?: string | undefined }): Promise<Page> {
@@ -192,6 +192,8 @@ export class MemoryRegister implements Register, CopyRegister {
     for (const [id, entry] of this.#entries) clone.#entries.set(id, { ...entry });
     for (const [id, lease] of this.#leases) clone.#leases.set(id, lease);
     for (const [token, untilMs] of this.#voidUntilMs) clone.#voidUntilMs.set(token, untilMs);
+    for (const [id, audits] of this.#audits) clone.#audits.set(id, audits);
+    clone.#resolutions.push(...structuredClone(this.#resolutions));
     return clone;
   }
 
@@ -220,6 +222,10 @@ export class MemoryRegister implements Register, CopyRegister {
   #seen(id: Scope, { record, expiresAtMs, isDamaged }: Entry): Seen {
     if (isDamaged) throw new UnreadableRecord(DAMAGED);
     return { record, expiresInMs: expiresAtMs - this.#nowMs(), isLeased: this.#lease(id) !== undefined };
+  }
+
+  #endLease(id: Scope, token: Token): void {
+    if (this.#leases.get(id)?.token.equals(token)) this.#leases.delete(id);
   }
 
   #lease(id: Scope): { token: Token; untilMs: number } | undefined {
