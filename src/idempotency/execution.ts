@@ -260,10 +260,12 @@ export class Executions {
     if (call.inDoubt === 'lookup') this.#lookups?.lookUpLater(call, execution.token);
   }
 
-  /** An execution in doubt has ended after all. Its result completes the key, unless somebody has resolved it. */
+  /** An execution in doubt has ended after all. That completes or frees the key, unless somebody has resolved it. */
   async #heal(call: Call, execution: Execution, exchange: Exchange, again: boolean): Promise<void> {
     if (exchange.kind === 'oversize') exchange.body.destroy();
-    if (decideFor(call.statuses, exchange, again) !== 'complete') return;
+    const decision = decideFor(call.statuses, exchange, again);
+    if (decision === 'release') await this.#release(call, execution);
+    if (decision !== 'complete') return;
     await this.#repeatComplete(call, this.#completing(call, execution, exchange), undefined);
   }
 

@@ -4,6 +4,7 @@ import type { Call, Result } from '../../src/idempotency/call.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';
 import { complete, newCall, notSent, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
 import { newRequest, otherOf } from '../support/requests.ts';
+import { until } from '../support/until.ts';
 
 const oversize = (status: number): Exchange => ({
   kind: 'oversize',
@@ -178,6 +179,18 @@ describe.concurrent('what becomes of the key', () => {
       expect(retry.counted.runs).toBe(0);
     }
     expect(events).toEqual([['inDoubt', { cause, reason }]]);
+  });
+
+  it('a late end that surely executed nothing frees a key in doubt', async () => {
+    await using rig = new Rig();
+    const store = await rig.store();
+    const { engine } = rig.engine(store);
+    const { promise: late, resolve: endLate } = Promise.withResolvers<Exchange>();
+    const call = newCall({ kind: 'unknown', reason: 'it takes too long', timedOut: true, late });
+    expect(await engine.handle(call)).toMatchObject({ decision: 'in_doubt' });
+    endLate(complete('nothing was done', 429));
+    await until(async () => (await store.get(call.scope)) === undefined);
+    expect(await engine.handle(retryOf(call))).toMatchObject({ decision: 'complete' });
   });
 
   it('a run that throws before it returns a promise leaves the key in doubt too', async () => {
