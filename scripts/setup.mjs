@@ -113,6 +113,7 @@ const RUNS = {
     needsPrometheus: true,
   },
   chaos: { program: 'test/faults/chaos/main.ts', packages: chaosPackages },
+  simulate: { program: 'test/simulation/main.ts' },
   mutants: { program: 'scripts/mutants.ts', packages: allPackages, needsPrometheus: true },
   bench: { program: 'bench/main.ts', packages: benchPackages, folders: ['bench/peers'] },
 };

@@ -1,0 +1,242 @@
+import type { Result } from '../../src/idempotency/call.ts';
+import { type Decision, decideFor, type StatusPolicy } from '../../src/idempotency/outcome.ts';
+import type { Scope } from '../../src/lib/brands.ts';
+import type { Exchange, LookupAnswer } from '../../src/lib/exchange.ts';
+import type { Execution, Sent } from './backend.ts';
+
+export interface CheckerOptions {
+  retentionMs: number;
+  inDoubtRetentionMs: number;
+  /** How far the clocks of the store may be from true time. */
+  slackMs: number;
+  /** The backend executes each key once, and gateways may send again if they announce it. */
+  maySendAgain: boolean;
+}
+
+interface Dispatch {
+  request: string;
+  /** Its gateway has seen that it was not executed. */
+  wasRefused: boolean;
+  /** How often somebody has released the key after it was sent. */
+  releases: number;
+}
+
+/** What merchants, operators and the backend know of one key. It begins anew when the record must have expired at the earliest. */
+interface Key {
+  /** The merchant sent the first request of this life that reached the backend. */
+  startMs: number;
+  dispatches: Dispatch[];
+  executions: Execution[];
+  announced: number;
+  /** Somebody was told `outcome_unknown` after a request was sent. */
+  wasTold: boolean;
+  /** What somebody was told is the result. */
+  result: { words: string; isStored: boolean; atMs: number } | undefined;
+  /** An operator or a lookup has said what became of the key, or may have. */
+  wasResolved: boolean;
+  /** A release may be written or not. */
+  isUnsure: boolean;
+}
+
+/**
+ * Judges a history by what the backend executed, what gateways saw of it, and what merchants and operators were told. It knows
+ * neither records nor states.
+ */
+export class Checker {
+  readonly violations: string[] = [];
+  readonly excused = new Map<string, number>();
+  readonly #options: CheckerOptions;
+  readonly #keys = new Map<Scope, Key>();
+  readonly #requests = new Map<string, number>();
+  /** All results that the backend or an operator has given to a key. */
+  readonly #results = new Map<Scope, Set<string>>();
+  readonly #excuses = new Map<Scope, string>();
+  readonly #again = new Set<string>();
+
+  constructor(options: CheckerOptions) {
+    this.#options = options;
+  }
+
+  requested(request: string, nowMs: number): void {
+    this.#requests.set(request, nowMs);
+  }
+
+  /** From now on, a second execution of this key is not the gateway's mistake. */
+  excuse(scope: Scope, why: string): void {
+    this.#excuses.set(scope, why);
+  }
+
+  /** A gateway says that it sends a second time. */
+  announced(scope: Scope, request: string, nowMs: number): void {
+    this.#keyOf(scope, nowMs).announced++;
+    this.#again.add(request);
+  }
+
+  /** A request leaves a gateway. */
+  sending({ scope, request }: Sent, nowMs: number): void {
+    const key = this.#keyOf(scope, nowMs);
+    const open = openOf(key);
+    const most = this.#options.maySendAgain ? key.announced : 0;
+    if (open.length > most) this.#break(scope, `${request} is sent after ${open.map((one) => one.request)}`);
+    if (key.result?.isStored) this.#break(scope, `${request} is sent after ${key.result.words} was told`);
+    if (open.length === 0) key.startMs = this.#requests.get(request) ?? nowMs;
+    key.dispatches.push({ request, wasRefused: false, releases: 0 });
+  }
+
+  /** What its gateway sees of it. */
+  ended({ scope, request }: Sent, exchange: Exchange, statuses: StatusPolicy, nowMs: number): void {
+    const decision: Decision = decideFor(statuses, exchange, this.#again.has(request));
+    if (exchange.kind === 'complete') this.#know(scope, wordsOf(exchange.response));
+    if (decision !== 'release') return;
+    const key = this.#keyOf(scope, nowMs);
+    const dispatch = key.dispatches.find((one) => one.request === request);
+    if (dispatch) dispatch.wasRefused = true;
+    if (openOf(key).length === 0) key.wasTold = false;
+  }
+
+  executed({ scope, request }: Sent, execution: Execution, nowMs: number): void {
+    const key = this.#keyOf(scope, nowMs);
+    key.executions.push(execution);
+    if (key.executions.length > 1) this.#break(scope, `executed twice, the second time by ${request}`);
+  }
+
+  /**
+   * An operator says what became of the key. From this moment it may be written. Returns what to call if it surely was not.
+   *
+   * @param completion what it gives to the key
+   */
+  resolving(scope: Scope, as: string, completion: string | undefined, nowMs: number): () => void {
+    const key = this.#keyOf(scope, nowMs);
+    const { wasResolved, result, wasTold } = key;
+    key.wasResolved = true;
+    if (completion) this.#know(scope, completion);
+    if (as !== 'released') return () => {};
+    const dispatches = [...key.dispatches];
+    for (const dispatch of dispatches) dispatch.releases++;
+    if (key.executions.length === 0) key.result = undefined;
+    key.wasTold = false;
+    key.isUnsure = true;
+    return () => {
+      for (const dispatch of dispatches) dispatch.releases--;
+      if (dispatches.some(({ releases }) => releases > 0)) return;
+      key.result ??= result;
+      key.wasTold ||= wasTold;
+      key.wasResolved = wasResolved;
+    };
+  }
+
+  /** What a gateway does with the backend's answer is known later, if at all. */
+  lookedUp(scope: Scope, answer: LookupAnswer, nowMs: number): void {
+    const key = this.#keyOf(scope, nowMs);
+    if (answer.kind !== 'executed' && answer.kind !== 'not_executed') return;
+    key.wasResolved = true;
+    if (answer.kind === 'not_executed') {
+      for (const dispatch of key.dispatches) dispatch.releases++;
+      key.wasTold = false;
+      key.isUnsure = true;
+    } else if (answer.completion.kind === 'response') this.#know(scope, wordsOf(answer.completion.response));
+  }
+
+  /** The time limit of a handler answers its merchant `outcome_unknown`, and the handler goes on. */
+  toldEarly({ scope, request }: Sent, nowMs: number): void {
+    const key = this.#keyOf(scope, nowMs);
+    if (openOf(key).some((one) => one.request === request)) key.wasTold = true;
+  }
+
+  /** A merchant gets an answer. */
+  told(scope: Scope, request: string, result: Result, nowMs: number): void {
+    const key = this.#keyOf(scope, nowMs);
+    const beganMs = this.#requests.get(request) ?? nowMs;
+    const lost = () => {
+      if (key.result?.isStored && key.result.atMs < beganMs)
+        this.#break(scope, `${request} got ${result.kind} after ${key.result.words} was told`);
+    };
+    switch (result.kind) {
+      case 'replayed':
+        this.#tellResult(key, scope, request, wordsOf(result.response), true, nowMs);
+        break;
+      case 'tombstone':
+        this.#tellResult(key, scope, request, TOO_LARGE, true, nowMs);
+        break;
+      case 'in_doubt':
+        lost();
+        // An answer to an earlier request may be about what was released meanwhile.
+        if (openOf(key).length > 0 && beganMs >= key.startMs) key.wasTold = true;
+        break;
+      case 'executed': {
+        const { exchange, decision, stored } = result;
+        if (decision === 'in_doubt' && openOf(key).some((one) => one.request === request)) key.wasTold = true;
+        if (decision !== 'complete') lost();
+        else if (exchange.kind === 'complete')
+          this.#tellResult(key, scope, request, wordsOf(exchange.response), stored, nowMs);
+        else this.#tellResult(key, scope, request, TOO_LARGE, stored, nowMs);
+      }
+    }
+  }
+
+  #tellResult(
+    key: Key,
+    scope: Scope,
+    request: string,
+    words: string,
+    isStored: boolean,
+    nowMs: number,
+  ): void {
+    const known = key.result;
+    const all = this.#results.get(scope);
+    if (words !== TOO_LARGE && !all?.has(words))
+      this.#break(scope, `${request} got ${words}, which nobody has given`);
+    if (known && known.words !== words) {
+      // What is answered unstored may be in doubt, and be resolved or sent again.
+      const mayDiffer = (key.wasResolved || key.announced > 0) && !(known.isStored && isStored);
+      if (!mayDiffer) this.#break(scope, `${request} got ${words}, and ${known.words} was told before`);
+    }
+    const { executions } = key;
+    const isOther = executions.length > 0 && !executions.some(({ result }) => words.endsWith(result));
+    if (isStored && words !== TOO_LARGE && isOther)
+      this.#break(scope, `${request} got ${words}, and the backend executed ${executions[0]?.result}`);
+    // The first answer that is stored is the one that has to last.
+    if (!known?.isStored && key.dispatches.length > 0) key.result = { words, isStored, atMs: nowMs };
+  }
+
+  /** May something have been sent, so that the key may be in doubt? */
+  mayBeOpen(scope: Scope): boolean {
+    const key = this.#keys.get(scope);
+    if (!key) return false;
+    return key.isUnsure || key.announced > 0 || key.dispatches.some(({ wasRefused }) => !wasRefused);
+  }
+
+  #know(scope: Scope, words: string): void {
+    const all = this.#results.get(scope);
+    if (all) all.add(words);
+    else this.#results.set(scope, new Set([words]));
+  }
+
+  #keyOf(scope: Scope, nowMs: number): Key {
+    let key = this.#keys.get(scope);
+    const { retentionMs, inDoubtRetentionMs, slackMs } = this.#options;
+    const livesMs = (key?.wasTold ? inDoubtRetentionMs : retentionMs) - slackMs;
+    if (key && (key.dispatches.length === 0 || nowMs < key.startMs + livesMs)) return key;
+    const isUnsure = this.mayBeOpen(scope);
+    key = {
+      ...{ startMs: nowMs, dispatches: [], executions: [], announced: 0 },
+      ...{ wasTold: false, result: undefined, wasResolved: false, isUnsure },
+    };
+    this.#keys.set(scope, key);
+    return key;
+  }
+
+  #break(scope: Scope, what: string): void {
+    const excuse = this.#excuses.get(scope);
+    if (excuse) this.excused.set(excuse, (this.excused.get(excuse) ?? 0) + 1);
+    else this.violations.push(what);
+  }
+}
+
+/** Requests that may have been executed, as far as anybody knows. */
+const openOf = ({ dispatches }: Key): Dispatch[] =>
+  dispatches.filter(({ wasRefused, releases }) => !wasRefused && releases === 0);
+
+const TOO_LARGE = 'a response that was too large';
+
+const wordsOf = ({ status, body }: { status: number; body: Buffer }): string => `${status} ${body}`;

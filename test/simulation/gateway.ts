@@ -1,0 +1,232 @@
+import { Slots } from '../../src/backend/slots.ts';
+import { Desk } from '../../src/doubts/desk.ts';
+import { type Lookup, Lookups } from '../../src/doubts/lookups.ts';
+import type { Call, EngineObserver, InDoubtPolicy, Result } from '../../src/idempotency/call.ts';
+import { Engine } from '../../src/idempotency/engine.ts';
+import { Ledger } from '../../src/ledger/ledger.ts';
+import { recordIdOf } from '../../src/ledger/record-id.ts';
+import type { Scope } from '../../src/lib/brands.ts';
+import type { Exchange } from '../../src/lib/exchange.ts';
+import type { AuditRecord } from '../../src/store/contract.ts';
+import type { Register } from '../../src/store/register.ts';
+import type { Backend, Sent } from './backend.ts';
+import type { Checker } from './checker.ts';
+import type { Dice } from './dice.ts';
+import type { Process } from './machine.ts';
+import type { Timeline } from './timeline.ts';
+
+export interface GatewayPlan {
+  leaseMs: number;
+  retentionMs: number;
+  inDoubtRetentionMs: number;
+  inDoubt: InDoubtPolicy;
+  maxConnections: number;
+  completeRetryMs: number;
+  responseTimeoutMs: number;
+  releaseAfterMs: number;
+  /**
+   * An embedded handler pays. Its merchant is answered after `responseTimeoutMs`, and the record stays executing until the handler
+   * ends. A handler that never ends is given up after this time. Undefined: the gateway sends to the backend.
+   */
+  abandonAfterMs: number | undefined;
+}
+
+/** What goes wrong in a broken world. */
+export interface Broken {
+  /** Owners send without the last-moment fence and without asking. */
+  noFence?: boolean;
+  /** Of what the engine hears of an exchange. */
+  exchange?: (exchange: Exchange) => Exchange;
+  Ledgers?: typeof Ledger;
+  /** Lookups count the age of a doubt by the wall clock. */
+  ageByWall?: boolean;
+  statuses?: Call['statuses'];
+}
+
+export interface GatewayParts {
+  process: Process;
+  register: Register;
+  backend: Backend;
+  timeline: Timeline;
+  dice: Dice;
+  checker: Checker;
+  step(where: string): void;
+  say(what: string): void;
+  event(name: string): void;
+}
+
+const CONNECT_TIMEOUT_MS = 2000;
+
+/** A gateway: all that the product has between HTTP and the store. */
+export class Gateway {
+  readonly process: Process;
+  readonly plan: GatewayPlan;
+  readonly engine: Engine;
+  readonly desk: Desk;
+  readonly ledger: Ledger;
+  readonly slots: Slots;
+  readonly #lookups: Lookups;
+  readonly #parts: GatewayParts;
+  readonly #broken: Broken;
+  /** Keys whose requests are about to be sent. */
+  readonly #connecting = new Set<Scope>();
+  /** For how long the machine's clocks had stood still when an owner last asked whether it is one. */
+  readonly #askedStoodMs = new Map<Scope, number>();
+
+  constructor(plan: GatewayPlan, parts: GatewayParts, broken: Broken) {
+    const { process, register, backend, timeline, dice, event } = parts;
+    const { clock, random, name: gatewayId } = process;
+    this.process = process;
+    this.plan = plan;
+    this.#parts = parts;
+    this.#broken = broken;
+    const { leaseMs, retentionMs, inDoubtRetentionMs, inDoubt, releaseAfterMs } = plan;
+    const lifetimes = { leaseMs, retentionMs, inDoubtRetentionMs };
+    const Ledgers = broken.Ledgers ?? Ledger;
+    this.ledger = new Ledgers(register, { gatewayId, lifetimes, clock, random });
+    const { ledger } = this;
+    const aliveForMs = ledger.aliveForMs.bind(ledger);
+    ledger.aliveForMs = (owner) => {
+      this.#askedStoodMs.set(owner.scope, process.machine.stoodStillMs);
+      return aliveForMs(owner);
+    };
+    const lookup: Lookup = {
+      ...{ releaseAfterMs, firstAfterMs: 1000, maxPauseMs: 6 * 3_600_000 },
+      ask: ({ merchant, key }) =>
+        new Promise((resolve) => {
+          timeline.after(1 + dice.next() ** 4 * 4000, () => {
+            const scope = recordIdOf('gateway', merchant, key);
+            const answer = backend.ask(scope);
+            parts.checker.lookedUp(scope, answer, timeline.nowMs);
+            process.machine.run(process, () => resolve(answer));
+          });
+        }),
+    };
+    const byOperation = new Map(inDoubt === 'lookup' ? [['withdraw', lookup]] : []);
+    const lookupObserver = {
+      lookedUp: (_: string, result: string) => event(`looked up ${result}`),
+      resolved: (_: Scope, { to }: AuditRecord) => parts.say(`a lookup has ${to.as} the key`),
+      undecided() {},
+    };
+    const lookupClock = broken.ageByWall ? { ...clock, monotonicMs: clock.wallMs } : clock;
+    this.#lookups = new Lookups(this.ledger, 'gateway', byOperation, lookupObserver, lookupClock, random);
+    this.slots = new Slots(
+      { maxConnections: plan.maxConnections, maxQueued: 2, queueTimeoutMs: 2000 },
+      clock,
+    );
+    const options = { leaseMs, inDoubtRetentionMs, completeRetryMs: plan.completeRetryMs, maxWaiters: 3 };
+    this.engine = new Engine(
+      this.ledger,
+      this.slots,
+      options,
+      observerOf(parts),
+      clock,
+      this.#lookups,
+      random,
+    );
+    this.desk = new Desk(this.ledger, { layer: 'gateway', leaseMs, maxStoredBytes: 1000, clock });
+    if (inDoubt === 'lookup') void this.#lookups.lookUpAbandoned(leaseMs);
+  }
+
+  handle(call: Omit<Call, 'run' | 'inDoubt' | 'statuses'>): Promise<Result> {
+    const { statuses = STATUSES } = this.#broken;
+    return this.engine.handle({
+      ...call,
+      statuses,
+      inDoubt: this.plan.inDoubt,
+      run: (maySend) => this.#send({ scope: call.scope, request: call.requestId }, maySend),
+    });
+  }
+
+  /** Its clocks stood still, so no fence in it knows that the key may have another owner. */
+  mayStillSend(scope: Scope): boolean {
+    const { machine } = this.process;
+    return machine.hasStoppedClocks || (machine.stoodStillMs > 0 && this.#connecting.has(scope));
+  }
+
+  /** A shutdown with a deadline. */
+  async close(ms: number): Promise<void> {
+    await Promise.all([this.engine.close(ms), this.#lookups.close()]);
+  }
+
+  /** Connects, asks the fence, and sends. */
+  #send(sent: Sent, maySend: () => boolean): Promise<Exchange> {
+    const { process, backend, timeline, dice, step, checker, say } = this.#parts;
+    const { exchange: changed = (exchange: Exchange) => exchange } = this.#broken;
+    return new Promise((resolve) => {
+      const connectMs = dice.next() ** 6 * CONNECT_TIMEOUT_MS;
+      const isRefused = dice.next() < 0.03;
+      const { machine } = process;
+      const askedStoodMs = this.#askedStoodMs.get(sent.scope) ?? Number.POSITIVE_INFINITY;
+      this.#connecting.add(sent.scope);
+      step('connecting');
+      timeline.after(connectMs, () => {
+        step('connected');
+        process.machine.run(process, () => {
+          this.#connecting.delete(sent.scope);
+          if (isRefused) return resolve({ kind: 'not_sent', reason: 'refused' });
+          if (!this.#broken.noFence && !maySend()) {
+            this.#parts.event('fenced');
+            return resolve({ kind: 'not_sent', reason: 'the lease may have lapsed' });
+          }
+          if (machine.stoodStillMs > askedStoodMs)
+            checker.excuse(sent.scope, 'its gateway was frozen with its clocks right before it sent');
+          say(`sends ${sent.request}`);
+          checker.sending(sent, timeline.nowMs);
+          const { responseTimeoutMs, abandonAfterMs } = this.plan;
+          const { promise: late, resolve: endLate } = Promise.withResolvers<Exchange>();
+          let isOver = false;
+          let wasTold = false;
+          const cancels: (() => void)[] = [];
+          const end = (exchange: Exchange) => {
+            const isLate = abandonAfterMs !== undefined && wasTold;
+            const seen = changed(isLate ? Object.assign({ isLate }, exchange) : exchange);
+            // A gateway hears nothing more of a request that it has given up.
+            if (isOver && abandonAfterMs === undefined) return;
+            checker.ended(sent, seen, STATUSES, timeline.nowMs);
+            if (isOver) endLate(seen);
+            else resolve(seen);
+            isOver = true;
+            for (const cancel of cancels) cancel();
+          };
+          const timeOut = (more: { late?: Promise<Exchange> }) =>
+            end({ kind: 'unknown', reason: 'no answer in time', timedOut: true, ...more });
+          if (abandonAfterMs === undefined)
+            cancels.push(process.clock.after(responseTimeoutMs, () => timeOut({})));
+          else {
+            cancels.push(
+              process.clock.after(responseTimeoutMs, () => {
+                wasTold = true;
+                checker.toldEarly(sent, timeline.nowMs);
+              }),
+              process.clock.after(abandonAfterMs, () => timeOut({ late })),
+            );
+          }
+          backend.receive(sent, (exchange) => {
+            step('backend answered');
+            process.machine.run(process, () => end(exchange));
+          });
+          step('request sent');
+        });
+      });
+    });
+  }
+}
+
+export const STATUSES = { release: [401, 429], unknown: [502, 503, 504, 520, 522, 524] };
+
+function observerOf({ checker, event, say, timeline }: GatewayParts): EngineObserver {
+  return {
+    inDoubt: (_, cause) => event(`in doubt: ${cause}`),
+    stale: (write) => event(`stale ${write}`),
+    lateAnswer: () => event('late answer'),
+    sendsAgain: (call) => {
+      event('sends again');
+      say(`sends ${call.requestId} again`);
+      checker.announced(call.scope, call.requestId, timeline.nowMs);
+    },
+    leaseLost: () => event('lease lost'),
+    completeLate: () => event('complete late'),
+    completeGivenUp: () => event('complete given up'),
+  };
+}

@@ -1,0 +1,69 @@
+import type { RecordsPage, RecordView } from '../../src/doubts/records.ts';
+import type { Scope } from '../../src/lib/brands.ts';
+import type { Backend } from './backend.ts';
+import { responseOf } from './backend.ts';
+import type { Checker } from './checker.ts';
+import type { Gateway } from './gateway.ts';
+import { SCOPES } from './keys.ts';
+import type { OperatorPlan } from './plan.ts';
+import type { Timeline } from './timeline.ts';
+
+/** What operators have to do with. */
+export interface Office {
+  backend: Backend;
+  checker: Checker;
+  timeline: Timeline;
+  /** They do not look whether a request is still under way, or its gateway frozen. */
+  areCareless: boolean;
+  /** They resolve the execution that is there, and not the one that they have looked at: a mistake. */
+  anyExecution: boolean | undefined;
+  gateways(): Gateway[];
+  gatewayAt(number: number): Gateway | undefined;
+  say(what: string): void;
+  event(name: string): void;
+}
+
+/**
+ * An operator looks at the keys in doubt and at the backend's books, tells the truth of that moment, and writes it now or later, once or
+ * twice.
+ */
+export async function operate(office: Office, plan: OperatorPlan): Promise<void> {
+  const { backend, checker, timeline } = office;
+  const scope = SCOPES[plan.key] as Scope;
+  const looking = office.gatewayAt(plan.gateway);
+  const view = looking && (await viewOf(looking, scope));
+  if (!view || !('execution' in view)) return;
+  const isUnsure =
+    backend.isUnderWay(scope) || office.gateways().some((gateway) => gateway.mayStillSend(scope));
+  const execution = backend.executionOf(scope);
+  if (!execution && isUnsure && !office.areCareless) return;
+  if (!execution && isUnsure)
+    checker.excuse(scope, 'an operator released it while its request was under way');
+  const response = execution && !plan.isBrief ? responseOf(execution) : undefined;
+  const question = {
+    ...({ kind: 'resolve', scope, as: execution ? 'completed' : 'released' } as const),
+    ...{ by: 'ada', reason: 'the books show it' },
+    ...(response ? { status: response.status, body: response.body.toString('base64') } : {}),
+  };
+  for (let time = 0; time < plan.times; time++) {
+    if (plan.actsAfterMs > 0) await new Promise<void>((resolve) => timeline.after(plan.actsAfterMs, resolve));
+    const acting = office.gatewayAt(plan.gateway + time);
+    if (!acting) continue;
+    const now = office.anyExecution ? await viewOf(acting, scope) : view;
+    const named = now && 'execution' in now ? now.execution : view.execution;
+    office.say(`an operator says ${question.as} ${execution?.result ?? ''}`);
+    const completion = response && `${response.status} ${response.body}`;
+    const takeBack = checker.resolving(scope, question.as, completion, timeline.nowMs);
+    const answer = await acting.desk.answer({ ...question, execution: named });
+    const told = answer.kind === 'refused' ? answer.why : 'done';
+    office.say(`an operator is told ${told}`);
+    office.event(`operator told ${told}`);
+    if (told !== 'done' && told !== 'unavailable') takeBack();
+  }
+}
+
+async function viewOf({ desk }: Gateway, scope: Scope): Promise<RecordView | undefined> {
+  const answer = await desk.answer({ kind: 'list', inDoubt: true, limit: 100 });
+  if (answer.kind === 'refused') return undefined;
+  return (answer.value as RecordsPage).records.find((record) => record.scope === scope);
+}

@@ -1,0 +1,348 @@
+import type { Scope, Token } from '../../src/lib/brands.ts';
+import { StoreUnavailable } from '../../src/store/contract.ts';
+import type { Create, Register, Replace, Reply, Seen } from '../../src/store/register.ts';
+import { MemoryRegister } from '../support/memory-register.ts';
+import type { Dice } from './dice.ts';
+import type { Process } from './machine.ts';
+import type { Timeline } from './timeline.ts';
+
+/** What a command does to the register of whichever server executes it. */
+type Command<T> = (register: MemoryRegister) => Promise<T>;
+
+interface Logged {
+  atMs: number;
+  command: Command<unknown>;
+}
+
+/** A server of the store. Its register is that of its master, as far as it has followed the master's writes. */
+export class Server {
+  register: MemoryRegister;
+  isMaster = false;
+  isDown = false;
+  /** Its own writes, since it became a master. */
+  readonly log: Logged[] = [];
+  /** Whose writes it follows, and how many of them it has. */
+  follows: Server | undefined;
+  followed = 0;
+  wallAheadMs = 0;
+  readonly #timeline: Timeline;
+  #executedAtMs: number | undefined;
+  readonly #waiting: { written: number; replicas: number; resolve: () => void }[] = [];
+
+  constructor(timeline: Timeline, Registers: typeof MemoryRegister) {
+    this.#timeline = timeline;
+    this.register = new Registers(() => this.#executedAtMs ?? this.nowMs, '0'.repeat(32));
+  }
+
+  get nowMs(): number {
+    return this.#timeline.nowMs + this.wallAheadMs;
+  }
+
+  /** Executes a write, and lets its replicas follow. */
+  async write<T>(command: Command<T>, replicas: readonly Server[], delayMs: () => number): Promise<T> {
+    if (replicas.length > 0) {
+      const written = this.log.push({ atMs: this.nowMs, command });
+      for (const replica of replicas)
+        this.#timeline.after(delayMs(), () => {
+          if (replica.follows === this && !replica.isDown) replica.#follow(written);
+        });
+    }
+    return await command(this.register);
+  }
+
+  /** Resolves when so many replicas have all writes of this moment. It may never do. */
+  waitFor(replicas: number, all: readonly Server[]): Promise<void> {
+    if (replicas === 0) return Promise.resolve();
+    return new Promise((resolve) => {
+      this.#waiting.push({ written: this.log.length, replicas, resolve });
+      this.acknowledge(all);
+    });
+  }
+
+  acknowledge(all: readonly Server[]): void {
+    for (const waiting of [...this.#waiting]) {
+      const have = all.filter((one) => one.follows === this && one.followed >= waiting.written);
+      if (have.length < waiting.replicas) continue;
+      this.#waiting.splice(this.#waiting.indexOf(waiting), 1);
+      waiting.resolve();
+    }
+  }
+
+  /** Becomes a copy of a master. */
+  copy(master: Server): void {
+    this.isMaster = false;
+    // Whoever waits for replicas of a master that becomes a replica itself gets no answer.
+    this.#waiting.length = 0;
+    this.follows = master;
+    this.followed = master.log.length;
+    this.register = master.register.clone(() => this.#executedAtMs ?? this.nowMs);
+  }
+
+  promote(): void {
+    this.follows = undefined;
+    this.isMaster = true;
+    this.log.length = 0;
+  }
+
+  onFollowed: () => void = () => {};
+
+  #follow(until: number): void {
+    const { follows } = this;
+    if (!follows) return;
+    for (; this.followed < until; this.followed++) {
+      const { atMs, command } = follows.log[this.followed] as Logged;
+      // A replica takes over what its master has done, so times are the master's.
+      this.#executedAtMs = atMs;
+      void command(this.register).catch(() => {});
+      this.#executedAtMs = undefined;
+    }
+    this.onFollowed();
+  }
+}
+
+export interface StorePlan {
+  /** Servers that follow the master. */
+  replicas: number;
+  /** How many of them must have a write before it is answered. */
+  acknowledgedBy: number;
+  /** Lock nodes hold the leases, and a write does not ask them. */
+  lockNodes: boolean;
+}
+
+/** The servers of a store. Which one of them is the master is known to each gateway by itself. */
+export class StoreServers {
+  readonly servers: Server[];
+  readonly plan: StorePlan;
+  readonly #timeline: Timeline;
+  readonly #dice: Dice;
+  readonly #masters = new Map<string, Server>();
+
+  constructor(timeline: Timeline, plan: StorePlan, dice: Dice, Registers = MemoryRegister) {
+    this.#timeline = timeline;
+    this.plan = plan;
+    this.#dice = dice;
+    this.servers = Array.from({ length: 1 + plan.replicas }, () => new Server(timeline, Registers));
+    const [master] = this.servers as [Server];
+    master.isMaster = true;
+    for (const server of this.servers) {
+      server.onFollowed = () => server.follows?.acknowledge(this.servers);
+      if (server !== master) server.copy(master);
+    }
+  }
+
+  /** The one that was promoted last. */
+  get master(): Server {
+    return this.servers.find(({ isMaster }) => isMaster) as Server;
+  }
+
+  masterOf(process: Process): Server {
+    return this.#masters.get(process.name) ?? (this.servers[0] as Server);
+  }
+
+  replicasOf(master: Server): Server[] {
+    return this.servers.filter(({ follows }) => follows === master);
+  }
+
+  delayMs(): number {
+    return this.#dice.next() ** 4 * 400;
+  }
+
+  /** Promotes a replica. The others and the gateways learn of it one by one; the old master serves some of them meanwhile. */
+  failOver(processes: readonly Process[]): void {
+    const old = this.master;
+    const candidates = this.replicasOf(old).filter(({ isDown }) => !isDown);
+    if (candidates.length === 0) return;
+    const next = this.#dice.pick(candidates);
+    const others = this.servers.filter((server) => server !== next);
+    next.promote();
+    const wasKilled = this.#dice.chance(0.5);
+    old.isDown = wasKilled;
+    old.isMaster = false;
+    for (const process of processes) {
+      if (!this.#masters.has(process.name)) this.#masters.set(process.name, old);
+      this.#timeline.after(this.#dice.next() * 8000, () => this.#masters.set(process.name, this.master));
+    }
+    for (const server of others)
+      this.#timeline.after(500 + this.#dice.next() * 12_000, () => {
+        server.isDown = false;
+        const { master } = this;
+        if (server === master) return;
+        server.copy(master);
+        master.acknowledge(this.servers);
+      });
+  }
+
+  /** A gateway that starts asks who the master is. */
+  join(process: Process): void {
+    this.#masters.set(process.name, this.master);
+  }
+}
+
+/** What may happen to commands between a gateway and the store. */
+export interface Network {
+  /** Share of the commands that are refused, lost, executed late or twice, or whose reply is lost. */
+  faults: number;
+  /** Until when nothing passes, in each direction. */
+  requestsLostUntilMs: number;
+  repliesLostUntilMs: number;
+}
+
+/** A command is executed at most so late. A voided token stays void for longer. */
+const LATEST_MS = 3_000_000;
+const COMMAND_TIMEOUT_MS = 2000;
+
+/** A gateway's connection to the store. */
+export class NetworkRegister implements Register {
+  readonly replicates: boolean;
+  readonly isLeased?: (id: Scope) => Promise<boolean>;
+  readonly #process: Process;
+  readonly #store: StoreServers;
+  readonly #network: Network;
+  readonly #timeline: Timeline;
+  readonly #dice: Dice;
+  readonly #step: (where: string) => void;
+
+  constructor(
+    process: Process,
+    store: StoreServers,
+    network: Network,
+    timeline: Timeline,
+    dice: Dice,
+    step: (where: string) => void,
+  ) {
+    this.#process = process;
+    this.#store = store;
+    this.#network = network;
+    this.#timeline = timeline;
+    this.#dice = dice;
+    this.#step = step;
+    this.replicates = store.plan.acknowledgedBy > 0;
+    if (store.plan.lockNodes)
+      // A node that does not answer counts as having the lease.
+      this.isLeased = (id) =>
+        this.#read(async (register) => (await register.read(id))?.isLeased === true).catch(() => true);
+  }
+
+  create(id: Scope, write: Create): Promise<Reply> {
+    return this.#write('create', async (register) => this.#unasked(await register.create(id, write)));
+  }
+
+  replace(id: Scope, write: Replace): Promise<Reply> {
+    // Lock nodes cannot be asked within a write.
+    const asked = this.#store.plan.lockNodes ? { ...write, unlessLeased: false } : write;
+    const command: Command<Reply> = async (register) => this.#unasked(await register.replace(id, asked));
+    return this.#write(write.record?.state ?? 'remove', command, write.mayBeLost);
+  }
+
+  read(id: Scope, mustLast = false): Promise<Seen | undefined> {
+    return this.#read(async (register) => {
+      const seen = await register.read(id);
+      return seen && this.#store.plan.lockNodes ? { ...seen, isLeased: undefined } : seen;
+    }, mustLast);
+  }
+
+  renew(id: Scope, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'> {
+    return this.#write('renew', (register) => register.renew(id, token, leaseMs), true);
+  }
+
+  endLease(id: Scope, token: Token): Promise<void> {
+    return this.#write('end lease', (register) => register.endLease(id, token), true);
+  }
+
+  list(...query: Parameters<Register['list']>): ReturnType<Register['list']> {
+    return this.#read((register) => register.list(...query));
+  }
+
+  countOpen(...options: Parameters<Register['countOpen']>): ReturnType<Register['countOpen']> {
+    return this.#read((register) => register.countOpen(...options));
+  }
+
+  audit(id: Scope): ReturnType<Register['audit']> {
+    return this.#read((register) => register.audit(id));
+  }
+
+  readMark(...mode: Parameters<Register['readMark']>): ReturnType<Register['readMark']> {
+    return this.#read((register) => register.readMark(...mode));
+  }
+
+  mark(...mode: Parameters<Register['mark']>): ReturnType<Register['mark']> {
+    return this.#write('mark', (register) => register.mark(...mode));
+  }
+
+  health = async () => ({ ok: true, detail: 'memory', warnings: [] });
+  close = async () => {};
+
+  #unasked(reply: Reply): Reply {
+    if (reply.done || !reply.held || !this.#store.plan.lockNodes) return reply;
+    return { done: false, held: { ...reply.held, isLeased: undefined } };
+  }
+
+  #read<T>(command: Command<T>, mustLast = false): Promise<T> {
+    const execute = async (server: Server) => {
+      const answer = await command(server.register);
+      if (mustLast) await server.waitFor(this.#store.plan.acknowledgedBy, this.#store.servers);
+      return answer;
+    };
+    return this.#send('read', execute);
+  }
+
+  #write<T>(name: string, command: Command<T>, mayBeLost = false): Promise<T> {
+    const execute = async (server: Server) => {
+      const replicas = this.#store.replicasOf(server);
+      const answer = await server.write(command, replicas, () => this.#store.delayMs());
+      if (!mayBeLost) await server.waitFor(this.#store.plan.acknowledgedBy, this.#store.servers);
+      return answer;
+    };
+    return this.#send(name, execute);
+  }
+
+  #send<T>(name: string, execute: (server: Server) => Promise<T>): Promise<T> {
+    const [timeline, process, dice, network] = [this.#timeline, this.#process, this.#dice, this.#network];
+    const server = this.#store.masterOf(process);
+    const fate = dice.next() < network.faults ? dice.pick(FATES) : 'ok';
+    return new Promise((resolve, reject) => {
+      let isOver = false;
+      const cancel = process.clock.after(COMMAND_TIMEOUT_MS, () => {
+        isOver = true;
+        reject(new StoreUnavailable('no reply'));
+      });
+      const reply = (settle: () => void) => {
+        if (fate === 'reply lost' || fate === 'twice' || timeline.nowMs < network.repliesLostUntilMs) return;
+        timeline.after(dice.next() ** 2 * 4, () => {
+          this.#step(`${name} answered`);
+          process.machine.run(process, () => {
+            if (isOver) return;
+            isOver = true;
+            cancel();
+            settle();
+          });
+        });
+      };
+      const arrive = () => {
+        if (server.isDown) return;
+        if (!server.isMaster && server.follows) {
+          reply(() => reject(new StoreUnavailable('it is a replica', { maybeWritten: false })));
+          return;
+        }
+        execute(server).then(
+          (answer) => reply(() => resolve(answer)),
+          (error) => reply(() => reject(error)),
+        );
+      };
+      const ways = fate === 'twice' ? 2 : Number(fate !== 'request lost');
+      if (fate === 'refused') {
+        reply(() => reject(new StoreUnavailable('refused', { maybeWritten: false })));
+        return;
+      }
+      for (let way = 0; way < ways; way++) {
+        const late = fate === 'late' || way > 0 ? dice.next() ** 8 * LATEST_MS : 0;
+        if (late === 0 && timeline.nowMs < network.requestsLostUntilMs) continue;
+        timeline.after(0.1 + dice.next() ** 2 * 4 + late, arrive);
+      }
+      this.#step(`${name} sent`);
+    });
+  }
+}
+
+/** A command that arrives twice is one that a client sends again, so the first reply was lost. */
+const FATES = ['refused', 'request lost', 'reply lost', 'late', 'twice'] as const;
