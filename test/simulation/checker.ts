@@ -23,8 +23,10 @@ interface Dispatch {
 
 /** What merchants, operators and the backend know of one key. It begins anew when the record must have expired at the earliest. */
 interface Key {
-  /** The merchant sent the first request of this life that reached the backend. */
+  /** The merchant sent the first request of this life that left a gateway. */
   startMs: number;
+  /** It left its gateway. */
+  sentMs: number;
   dispatches: Dispatch[];
   executions: Execution[];
   announced: number;
@@ -79,7 +81,10 @@ export class Checker {
     const most = this.#options.maySendAgain ? key.announced : 0;
     if (open.length > most) this.#break(scope, `${request} is sent after ${open.map((one) => one.request)}`);
     if (key.result?.isStored) this.#break(scope, `${request} is sent after ${key.result.words} was told`);
-    if (open.length === 0) key.startMs = this.#requests.get(request) ?? nowMs;
+    if (open.length === 0) {
+      key.startMs = this.#requests.get(request) ?? nowMs;
+      key.sentMs = nowMs;
+    }
     key.dispatches.push({ request, wasRefused: false, releases: 0 });
   }
 
@@ -161,7 +166,7 @@ export class Checker {
       case 'in_doubt':
         lost();
         // An answer to an earlier request may be about what was released meanwhile.
-        if (openOf(key).length > 0 && beganMs >= key.startMs) key.wasTold = true;
+        if (openOf(key).length > 0 && beganMs >= key.sentMs) key.wasTold = true;
         break;
       case 'executed': {
         const { exchange, decision, stored } = result;
@@ -219,7 +224,7 @@ export class Checker {
     if (key && (key.dispatches.length === 0 || nowMs < key.startMs + livesMs)) return key;
     const isUnsure = this.mayBeOpen(scope);
     key = {
-      ...{ startMs: nowMs, dispatches: [], executions: [], announced: 0 },
+      ...{ startMs: nowMs, sentMs: nowMs, dispatches: [], executions: [], announced: 0 },
       ...{ wasTold: false, result: undefined, wasResolved: false, isUnsure },
     };
     this.#keys.set(scope, key);

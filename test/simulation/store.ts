@@ -20,7 +20,7 @@ export class Server {
   isMaster = false;
   isDown = false;
   /** Its own writes, since it became a master. */
-  readonly log: Logged[] = [];
+  log: Logged[] = [];
   /** Whose writes it follows, and how many of them it has. */
   follows: Server | undefined;
   followed = 0;
@@ -41,10 +41,11 @@ export class Server {
   /** Executes a write, and lets its replicas follow. */
   async write<T>(command: Command<T>, replicas: readonly Server[], delayMs: () => number): Promise<T> {
     if (replicas.length > 0) {
-      const written = this.log.push({ atMs: this.nowMs, command });
+      const { log } = this;
+      const written = log.push({ atMs: this.nowMs, command });
       for (const replica of replicas)
         this.#timeline.after(delayMs(), () => {
-          if (replica.follows === this && !replica.isDown) replica.#follow(written);
+          if (replica.follows === this && this.log === log && !replica.isDown) replica.#follow(written);
         });
     }
     return await command(this.register);
@@ -81,7 +82,7 @@ export class Server {
   promote(): void {
     this.follows = undefined;
     this.isMaster = true;
-    this.log.length = 0;
+    this.log = [];
   }
 
   onFollowed: () => void = () => {};
