@@ -153,7 +153,7 @@ export class Ledger {
    * in doubt → executing, under the token, gateway id and lifetimes of this execution. The record keeps its first request
    * id and its creation time. Durable, as `start` is.
    *
-   * @returns `changed` if the record is not in doubt, has another fingerprint, or does not exist
+   * @returns `changed` if the record is not in doubt, has another fingerprint or operation, or does not exist
    */
   async restart(execution: Execution): Promise<'ok' | 'changed'> {
     const memory = this.#memory();

@@ -68,7 +68,7 @@ export function peek(
   return held ? meaning(held, fingerprint, stamp) : { answer: { kind: 'absent' } };
 }
 
-/** In doubt → executing, for a second execution of the same request. */
+/** In doubt → executing, for a second execution of the same request, as the same operation: another one's policy does not count. */
 export function restart(
   held: Held | undefined,
   execution: Execution,
@@ -76,9 +76,9 @@ export function restart(
   stamp: Stamp,
 ): Step<'ok' | 'changed'> {
   if (held?.record.state === 'executing' && isOf(held, execution.token)) return { answer: 'ok' };
-  if (held?.record.state !== 'in_doubt' || !held.record.fingerprint.equals(execution.fingerprint))
-    return { answer: 'changed' };
-  const { token } = execution;
+  const { token, fingerprint, operation } = execution;
+  const isSame = held?.record.fingerprint.equals(fingerprint) && held.record.operation === operation;
+  if (held?.record.state !== 'in_doubt' || !isSame) return { answer: 'changed' };
   const { gatewayId, lifetimes } = own;
   const record = next(held.record, stamp, {
     ...{ state: 'executing', token, gatewayId, lifetimes, ownerGaveUp: false, restarted: true },

@@ -125,6 +125,8 @@ export interface Happening {
   note?: CountedNote;
   /** Of `takeBackRestart`: what was there before the restart. */
   earlier?: KeyRecord;
+  /** Of `restart`. */
+  isOtherOperation?: boolean;
   run(held: Held | undefined, execution: Execution): rules.Step<unknown>;
 }
 
@@ -139,7 +141,7 @@ const event = (
   kind: Happening['kind'],
   name: string,
   run: Happening['run'],
-  parts: Pick<Happening, 'completion' | 'wasTold' | 'note' | 'earlier'> = {},
+  parts: Pick<Happening, 'completion' | 'wasTold' | 'note' | 'earlier' | 'isOtherOperation'> = {},
 ): Happening => ({ kind, name, run, ...parts });
 
 const complete = (name: string, completion: StoredCompletion, wasTold: boolean): Happening =>
@@ -167,7 +169,16 @@ const ada: CountedNote = { by: 'ada', reason: 'the books show it' };
 export const HAPPENINGS: Happening[] = [
   event('start', 'start', (held, execution) => rules.start(held, execution, OWN, STAMP)),
   event('peek', 'peek', (held, { fingerprint }) => rules.peek(held, fingerprint, STAMP)),
-  event('restart', 'restart', (held, execution) => rules.restart(held, execution, OWN, STAMP)),
+  event('restart', 'restart', (held, execution) => {
+    // As the record's operation; in all other events it is another one, which must not matter.
+    return rules.restart(held, { ...execution, operation: 'withdraw' }, OWN, STAMP);
+  }),
+  event(
+    'restart',
+    'restart as another operation',
+    (held, execution) => rules.restart(held, execution, OWN, STAMP),
+    { isOtherOperation: true },
+  ),
   complete('complete', RESPONSE, false),
   complete('complete, its merchant was told', RESPONSE, true),
   complete('complete, encrypted', SEALED, false),

@@ -52,7 +52,7 @@ const isBackBefore = ({ kind, held, earlier }: Cell) =>
 /** A reader finds that the owner is dead. */
 const findsDead = (cell: Cell) => asksForIts(cell) && isExecuting(cell) && !cell.isAlive;
 const restarts = (cell: Cell) =>
-  cell.kind === 'restart' && cell.isSame && cell.held?.record.state === 'in_doubt';
+  cell.kind === 'restart' && cell.isSame && !cell.isOtherOperation && cell.held?.record.state === 'in_doubt';
 /** Its owner knows that nothing was executed under the key. */
 const clears = (cell: Cell) => ends(cell, 'release', 'takeBackStart') && !cell.held?.record.restarted;
 const takesRestartBack = (cell: Cell) => isBackBefore(cell) || ends(cell, 'takeBackRestart');
@@ -92,7 +92,10 @@ export const PROMISES: Record<string, (cell: Cell, seen: Seen) => boolean | unde
     const { requestId, operation, changedAtMs: sinceMs } = after;
     return same(answer, { kind: 'in_doubt', sinceMs, operation, requestId });
   },
-  'only a key in doubt is restarted, and only for the same request': (cell, { answer, after }) => {
+  'only a key in doubt is restarted, and only for the same request and operation': (
+    cell,
+    { answer, after },
+  ) => {
     if (cell.kind !== 'restart' || isRepeated(cell)) return undefined;
     return restarts(cell) ? answer === 'ok' && after?.state === 'executing' : answer === 'changed';
   },
