@@ -104,9 +104,10 @@ export class Copy {
     const copy = goesOn ? {} : { copyId: this.#newId(), source: { id, count } };
     const destination = await this.#change(to, before, { ...copy, state: 'receiving' });
     if (!goesOn)
-      // From now on it stays so.
+      // From now on it stays so. A store with records serves, and is opened again. If it does not answer, it stays closed: a gateway
+      // that was started on it too early must find it so.
       await this.#requireEmpty(id).catch(async (error) => {
-        await this.#change(to, destination, { state: 'undone' });
+        if (error instanceof CopyRefused) await this.#change(to, destination, { state: 'undone' });
         throw error;
       });
     const { copyId, source: noted } = destination;
@@ -115,12 +116,17 @@ export class Copy {
   }
 
   async #readMarks(): Promise<(CopyMark | undefined)[]> {
-    const sides = [this.#options.from, this.#options.to];
-    const marks = await Promise.all(sides.map((side) => side.readCopyMark()));
+    const { from, to } = this.#options;
+    // In this order: the destination is opened after the source was moved, so who finds it open finds the source moved.
+    const destination = await this.#readMark(to);
+    return [await this.#readMark(from), destination];
+  }
+
+  async #readMark(side: CopyRegister): Promise<CopyMark | undefined> {
+    const mark = await side.readCopyMark();
     // A run was killed while it changed the mark.
-    for (const [at, mark] of marks.entries())
-      if (mark?.isWhole === false) await sides[at]?.changeCopyMark(mark);
-    return marks;
+    if (mark?.isWhole === false) await side.changeCopyMark(mark);
+    return mark;
   }
 
   /** Writes the next mark of a store, under the name of this run. */

@@ -5,7 +5,7 @@ import { Ledger } from '../../src/ledger/ledger.ts';
 import type { Scope } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { systemRandom } from '../../src/lib/random.ts';
-import { type AuditRecord, type Execution, StoreClosed } from '../../src/store/contract.ts';
+import { type AuditRecord, type Execution, StoreClosed, StoreUnavailable } from '../../src/store/contract.ts';
 import {
   type CopyMark,
   type CopyRegister,
@@ -406,6 +406,19 @@ describe('a copy', () => {
       await expect(world.copy().run()).rejects.toThrow(`the destination has another record of ${scope}`);
       expect(await world.states()).toEqual(['sealed', 'receiving']);
     }
+  });
+
+  it('leaves a destination closed that does not say whether it is empty: a gateway may have come too early', async () => {
+    const world = await World.open();
+    let scans = 0;
+    async function* scan() {
+      if (++scans === 2) throw new StoreUnavailable('no reply');
+      yield* world.to.scan();
+    }
+    await expect(world.copy({ to: withMethods(world.to, { scan }) }).run()).rejects.toThrow('no reply');
+    expect(await world.serves(world.to)).toBe('closed');
+    await world.copy().run();
+    await world.expectMoved();
   });
 
   it('waits for executions whose owners are alive, and copies what they store', async () => {
