@@ -76,6 +76,10 @@ export class Backend {
     this.#weight = this.#weighted.reduce((sum, [, weight]) => sum + weight, 0);
   }
 
+  get isCalm(): boolean {
+    return this.#plan.isCalm;
+  }
+
   /** From now on it pays at once, and nothing else. */
   calmDown(): void {
     this.#plan = { ...this.#plan, isCalm: true };

@@ -11,10 +11,22 @@ export interface CheckerOptions {
   slackMs: number;
   /** The backend executes each key once, and gateways may send again if they announce it. */
   maySendAgain: boolean;
+  /** Nothing breaks, so that no owner seems to be dead. */
+  isQuiet: boolean;
+}
+
+/** One request of a merchant. */
+interface Request {
+  atMs: number;
+  /** Another body under the same key. */
+  isOther: boolean;
+  operation: string;
 }
 
 interface Dispatch {
   request: string;
+  /** What its gateway has made of its end. Undefined: it has seen none. */
+  decision: Decision | undefined;
   /** Its gateway has seen that it was not executed. */
   wasRefused: boolean;
   /** How often somebody has released the key after it was sent. */
@@ -49,7 +61,7 @@ export class Checker {
   readonly excused = new Map<string, number>();
   readonly #options: CheckerOptions;
   readonly #keys = new Map<Scope, Key>();
-  readonly #requests = new Map<string, number>();
+  readonly #requests = new Map<string, Request>();
   /** All results that the backend or an operator has given to a key. */
   readonly #results = new Map<Scope, Set<string>>();
   readonly #excuses = new Map<Scope, string>();
@@ -59,8 +71,8 @@ export class Checker {
     this.#options = options;
   }
 
-  requested(request: string, nowMs: number): void {
-    this.#requests.set(request, nowMs);
+  requested(request: string, what: Request): void {
+    this.#requests.set(request, what);
   }
 
   /** From now on, a second execution of this key is not the gateway's mistake. */
@@ -70,8 +82,11 @@ export class Checker {
 
   /** A gateway says that it sends a second time. */
   announced(scope: Scope, request: string, nowMs: number): void {
-    this.#keyOf(scope, nowMs).announced++;
+    const key = this.#keyOf(scope, nowMs);
+    key.announced++;
     this.#again.add(request);
+    if (this.#differs(key, request, ({ operation }) => operation))
+      this.#break(scope, `${request} is sent again, and was another operation`);
   }
 
   /** A request leaves a gateway. */
@@ -82,19 +97,20 @@ export class Checker {
     if (open.length > most) this.#break(scope, `${request} is sent after ${open.map((one) => one.request)}`);
     if (key.result?.isStored) this.#break(scope, `${request} is sent after ${key.result.words} was told`);
     if (open.length === 0) {
-      key.startMs = this.#requests.get(request) ?? nowMs;
+      key.startMs = this.#requests.get(request)?.atMs ?? nowMs;
       key.sentMs = nowMs;
     }
-    key.dispatches.push({ request, wasRefused: false, releases: 0 });
+    key.dispatches.push({ request, decision: undefined, wasRefused: false, releases: 0 });
   }
 
   /** What its gateway sees of it. */
   ended({ scope, request }: Sent, exchange: Exchange, statuses: StatusPolicy, nowMs: number): void {
     const decision: Decision = decideFor(statuses, exchange, this.#again.has(request));
     if (exchange.kind === 'complete') this.#know(scope, wordsOf(exchange.response));
-    if (decision !== 'release') return;
     const key = this.#keyOf(scope, nowMs);
     const dispatch = key.dispatches.find((one) => one.request === request);
+    if (dispatch) dispatch.decision = decision;
+    if (decision !== 'release') return;
     if (dispatch) dispatch.wasRefused = true;
     if (openOf(key).length === 0) key.wasTold = false;
   }
@@ -151,7 +167,7 @@ export class Checker {
   /** A merchant gets an answer. */
   told(scope: Scope, request: string, result: Result, nowMs: number): void {
     const key = this.#keyOf(scope, nowMs);
-    const beganMs = this.#requests.get(request) ?? nowMs;
+    const beganMs = this.#requests.get(request)?.atMs ?? nowMs;
     const lost = () => {
       if (key.result?.isStored && key.result.atMs < beganMs)
         this.#break(scope, `${request} got ${result.kind} after ${key.result.words} was told`);
@@ -165,6 +181,8 @@ export class Checker {
         break;
       case 'in_doubt':
         lost();
+        if (this.#options.isQuiet && openOf(key).length > 0 && !key.dispatches.some(isInDoubt))
+          this.#break(scope, `${request} got in_doubt, and nothing is`);
         // An answer to an earlier request may be about what was released meanwhile.
         if (openOf(key).length > 0 && beganMs >= key.sentMs) key.wasTold = true;
         break;
@@ -189,6 +207,9 @@ export class Checker {
   ): void {
     const known = key.result;
     const all = this.#results.get(scope);
+    if (this.#differs(key, request, ({ isOther }) => isOther))
+      this.#break(scope, `${request} got ${words}, and had another body`);
+    if (isStored && NO_RESULTS.test(words)) this.#break(scope, `${request} got ${words}, which is no result`);
     if (words !== TOO_LARGE && !all?.has(words))
       this.#break(scope, `${request} got ${words}, which nobody has given`);
     if (known && known.words !== words) {
@@ -202,6 +223,19 @@ export class Checker {
       this.#break(scope, `${request} got ${words}, and the backend executed ${executions[0]?.result}`);
     // The first answer that is stored is the one that has to last.
     if (!known?.isStored && key.dispatches.length > 0) key.result = { words, isStored, atMs: nowMs };
+  }
+
+  /** Does the request differ from all that were sent and may have been executed? */
+  #differs(key: Key, request: string, in_: (request: Request) => unknown): boolean {
+    const own = this.#requests.get(request);
+    const sent = openOf(key).flatMap((one) => this.#requests.get(one.request) ?? []);
+    return own !== undefined && sent.length > 0 && sent.every((one) => in_(one) !== in_(own));
+  }
+
+  /** Has the gateway of this request seen its result? */
+  isKnown(scope: Scope, request: string): boolean {
+    const dispatches = this.#keys.get(scope)?.dispatches ?? [];
+    return dispatches.some((one) => one.request === request && one.decision === 'complete');
   }
 
   /** May something have been sent, so that the key may be in doubt? */
@@ -241,6 +275,10 @@ export class Checker {
 /** Requests that may have been executed, as far as anybody knows. */
 const openOf = ({ dispatches }: Key): Dispatch[] =>
   dispatches.filter(({ wasRefused, releases }) => !wasRefused && releases === 0);
+
+/** Statuses with which a backend says that nothing was done, or cannot know. */
+const NO_RESULTS = /^(?:401|429|502|503|504|520|522|524) /;
+const isInDoubt = ({ decision }: Dispatch): boolean => decision === 'in_doubt';
 
 const TOO_LARGE = 'a response that was too large';
 

@@ -102,7 +102,14 @@ export class Gateway {
           });
         }),
     };
-    const byOperation = new Map(inDoubt === 'lookup' ? [['withdraw', lookup]] : []);
+    const byOperation = new Map(
+      inDoubt === 'lookup'
+        ? [
+            ['withdraw', lookup],
+            ['refund', lookup],
+          ]
+        : [],
+    );
     const lookupObserver = {
       lookedUp: (_: string, result: string) => event(`looked up ${result}`),
       resolved: (_: Scope, { to }: AuditRecord) => parts.say(`a lookup has ${to.as} the key`),
@@ -153,9 +160,10 @@ export class Gateway {
   #send(sent: Sent, maySend: () => boolean): Promise<Exchange> {
     const { process, backend, timeline, dice, step, checker, say } = this.#parts;
     const { exchange: changed = (exchange: Exchange) => exchange } = this.#broken;
-    return new Promise((resolve) => {
+    return new Promise((resolve, reject) => {
       const connectMs = dice.next() ** 6 * CONNECT_TIMEOUT_MS;
       const isRefused = dice.next() < 0.03;
+      const breaks = dice.next() < 0.01 && !backend.isCalm;
       const { machine } = process;
       const askedStoodMs = this.#askedStoodMs.get(sent.scope) ?? Number.POSITIVE_INFINITY;
       this.#connecting.add(sent.scope);
@@ -183,8 +191,10 @@ export class Gateway {
             const seen = changed(isLate ? Object.assign({ isLate }, exchange) : exchange);
             // A gateway hears nothing more of a request that it has given up.
             if (isOver && abandonAfterMs === undefined) return;
-            checker.ended(sent, seen, STATUSES, timeline.nowMs);
-            if (isOver) endLate(seen);
+            const ended: Exchange = breaks ? { kind: 'unknown', reason: 'broken', timedOut: false } : seen;
+            checker.ended(sent, ended, STATUSES, timeline.nowMs);
+            if (isOver) endLate(ended);
+            else if (breaks) reject(new Error('the gateway breaks'));
             else resolve(seen);
             isOver = true;
             for (const cancel of cancels) cancel();

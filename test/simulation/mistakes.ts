@@ -74,6 +74,13 @@ class NeverTakesBack extends Ledger {
   }
 }
 
+/** Does not ask whether it still is the owner, right before it sends. */
+class NeverAsks extends Ledger {
+  override async aliveForMs(): Promise<number> {
+    return LEASE_MS;
+  }
+}
+
 class NeverTold extends Ledger {
   override complete(...[execution, completion]: Parameters<Ledger['complete']>) {
     return super.complete(execution, completion, false);
@@ -131,6 +138,20 @@ export const BROKEN: Readonly<Record<string, BrokenWorld>> = {
   'tokens that are not voided': {
     mix: { inDoubt: 'hold', store: onlyOne, faults: none, networkFaults: 0.6 },
     mistakes: { Registers: replacing(({ voidToken, ...write }) => write) },
+  },
+  'clocks that stand still, and no question': {
+    mix: {
+      ...{ inDoubt: 'retry', store: onlyOne, networkFaults: 0, operators: 0, request: comesWithinMinutes },
+      faults: (dice) => [
+        {
+          step: dice.between(1, 3),
+          kind: 'freeze',
+          clocks: 'none runs',
+          ms: (2 + dice.next() * 6) * LEASE_MS,
+        },
+      ],
+    },
+    mistakes: { Ledgers: NeverAsks },
   },
   'a complete that does not compare': {
     mix: {

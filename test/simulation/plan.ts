@@ -11,6 +11,8 @@ export interface RequestPlan {
   gateway: number;
   /** Another body under the same key. */
   isOther: boolean;
+  /** It is identified as another operation than most. */
+  isRefund: boolean;
   waitMs: number;
   /** The merchant disconnects. */
   leavesAfterMs: number | undefined;
@@ -39,8 +41,23 @@ export type FaultPlan = { step: number } & (
   | { kind: 'clock steps'; ms: number }
 );
 
+/** All records are copied to another store, and the gateways move there one by one. */
+export interface CopyPlan {
+  atMs: number;
+  /** Between two runs: the one before was killed or has failed. */
+  againAfterMs: number;
+  networkFaults: number;
+  /** Two people begin it. */
+  twice: boolean;
+  /** How long the gateways take to move. */
+  moveWithinMs: number;
+  /** One gateway is started on the destination so long after the copy has begun. */
+  earlyAfterMs: number | undefined;
+}
+
 export interface Plan {
   seed: number;
+  copy: CopyPlan | undefined;
   inDoubt: InDoubtPolicy;
   store: StorePlan;
   backend: BackendPlan;
@@ -67,6 +84,7 @@ export interface Mix {
   /** Handlers of an application, and not a backend. */
   handlers?: boolean;
   gateways?: number;
+  copies?: boolean;
 }
 
 const HOUR_MS = 3_600_000;
@@ -90,7 +108,10 @@ export function draw(seed: number, mix: Mix = {}): Plan {
   };
   const networkFaults = mix.networkFaults ?? dice.pick([0, 0, 0.03, 0.1, 0.3]);
   const isCalm = mix.calm ?? dice.chance(0.2);
-  const abandonAfterMs = (mix.handlers ?? dice.chance(0.15)) ? dice.pick([40_000, 3_600_000]) : undefined;
+  const copy = (mix.copies ?? dice.chance(0.12)) ? drawCopy(dice, Math.min(networkFaults, 0.03)) : undefined;
+  // A copy waits for handlers.
+  const longest = copy ? 40_000 : 3_600_000;
+  const abandonAfterMs = (mix.handlers ?? dice.chance(0.15)) ? dice.pick([40_000, longest]) : undefined;
   const gateways = Array.from({ length: mix.gateways ?? dice.between(2, 4) }, () => ({
     plan: {
       ...{ leaseMs: dice.pick(LEASES_MS), retentionMs: RETENTION_MS, inDoubt, releaseAfterMs },
@@ -107,7 +128,12 @@ export function draw(seed: number, mix: Mix = {}): Plan {
   const keys = dice.chance(0.7) ? 1 : 2;
   const requests = Array.from({ length: dice.between(2, 7) }, (_, n) => {
     const plan: RequestPlan = {
-      ...{ key: n < keys ? n : dice.between(0, keys - 1), atMs: whenSent(dice), isOther: dice.chance(0.05) },
+      ...{
+        key: n < keys ? n : dice.between(0, keys - 1),
+        atMs: whenSent(dice),
+        isOther: dice.chance(0.05),
+        isRefund: dice.chance(0.05),
+      },
       ...{ gateway: dice.between(0, gateways.length - 1), waitMs: dice.pick([0, 3000, 10_000]) },
       ...{
         leavesAfterMs: dice.chance(0.15) ? dice.next() * 8000 : undefined,
@@ -130,7 +156,7 @@ export function draw(seed: number, mix: Mix = {}): Plan {
   if (faults.some((fault) => fault.kind === 'freeze' && fault.clocks === 'wall runs'))
     for (const fault of faults) if (fault.kind === 'clock steps') fault.ms = Math.abs(fault.ms);
   return {
-    ...{ seed, inDoubt, store, gateways, requests, operators, faults },
+    ...{ seed, inDoubt, copy, store, gateways, requests, operators, faults },
     backend: {
       isIdempotent: inDoubt === 'retry',
       latestMs: releaseAfterMs - 20_000,
@@ -149,6 +175,14 @@ function whenSent(dice: Dice): number {
   if (chance < 0.88) return dice.next() * 300_000;
   const at = dice.pick([23 * HOUR_MS, 25 * HOUR_MS, 29 * RETENTION_MS, 31 * RETENTION_MS]);
   return at + dice.next() * 60_000;
+}
+
+function drawCopy(dice: Dice, networkFaults: number): CopyPlan {
+  return {
+    ...{ atMs: dice.next() ** 2 * 60_000, againAfterMs: 500 + dice.next() * 20_000, networkFaults },
+    ...{ twice: dice.chance(0.3), moveWithinMs: dice.next() * 60_000 },
+    earlyAfterMs: dice.chance(0.3) ? dice.next() * 15_000 : undefined,
+  };
 }
 
 function drawFault(dice: Dice, { replicas }: StorePlan): FaultPlan {

@@ -1,6 +1,16 @@
 import type { Scope, Token } from '../../src/lib/brands.ts';
-import { StoreUnavailable } from '../../src/store/contract.ts';
-import type { Create, Register, Replace, Reply, Seen } from '../../src/store/register.ts';
+import { type AuditRecord, StoreUnavailable } from '../../src/store/contract.ts';
+import type {
+  CopyMark,
+  CopyRegister,
+  Create,
+  FoundMark,
+  Register,
+  Replace,
+  Reply,
+  Scanned,
+  Seen,
+} from '../../src/store/register.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
 import type { Dice } from './dice.ts';
 import type { Process } from './machine.ts';
@@ -29,9 +39,9 @@ export class Server {
   #executedAtMs: number | undefined;
   readonly #waiting: { written: number; replicas: number; resolve: () => void }[] = [];
 
-  constructor(timeline: Timeline, Registers: typeof MemoryRegister) {
+  constructor(timeline: Timeline, Registers: typeof MemoryRegister, id: string) {
     this.#timeline = timeline;
-    this.register = new Registers(() => this.#executedAtMs ?? this.nowMs, '0'.repeat(32));
+    this.register = new Registers(() => this.#executedAtMs ?? this.nowMs, id);
   }
 
   get nowMs(): number {
@@ -118,11 +128,12 @@ export class StoreServers {
   readonly #dice: Dice;
   readonly #masters = new Map<string, Server>();
 
-  constructor(timeline: Timeline, plan: StorePlan, dice: Dice, Registers = MemoryRegister) {
+  /** @param id of the store, 32 hexadecimal digits */
+  constructor(timeline: Timeline, plan: StorePlan, dice: Dice, id: string, Registers = MemoryRegister) {
     this.#timeline = timeline;
     this.plan = plan;
     this.#dice = dice;
-    this.servers = Array.from({ length: 1 + plan.replicas }, () => new Server(timeline, Registers));
+    this.servers = Array.from({ length: 1 + plan.replicas }, () => new Server(timeline, Registers, id));
     const [master] = this.servers as [Server];
     master.isMaster = true;
     for (const server of this.servers) {
@@ -193,7 +204,7 @@ const LATEST_MS = 3_000_000;
 const COMMAND_TIMEOUT_MS = 2000;
 
 /** A gateway's connection to the store. */
-export class NetworkRegister implements Register {
+export class NetworkRegister implements Register, CopyRegister {
   readonly replicates: boolean;
   readonly isLeased?: (id: Scope) => Promise<boolean>;
   readonly #process: Process;
@@ -268,6 +279,35 @@ export class NetworkRegister implements Register {
 
   mark(...mode: Parameters<Register['mark']>): ReturnType<Register['mark']> {
     return this.#write('mark', (register) => register.mark(...mode));
+  }
+
+  get register(): Register {
+    return this;
+  }
+
+  readCopyMark(): Promise<FoundMark | undefined> {
+    return this.#read((register) => register.readCopyMark());
+  }
+
+  changeCopyMark(to: CopyMark): Promise<boolean> {
+    return this.#write('copy mark', (register) => register.changeCopyMark(to));
+  }
+
+  servers(): Promise<string> {
+    return this.#send('servers', async (server) => `${this.#store.servers.indexOf(server)}`);
+  }
+
+  async *scan(): AsyncIterable<Scanned[]> {
+    const pages = await this.#read(async (register) => {
+      const found: Scanned[][] = [];
+      for await (const page of register.scan()) found.push(page);
+      return found;
+    });
+    yield* pages;
+  }
+
+  putAudit(id: Scope, audit: readonly AuditRecord[]): Promise<void> {
+    return this.#write('audit', (register) => register.putAudit(id, audit));
   }
 
   health = async () => ({ ok: true, detail: 'memory', warnings: [] });

@@ -3,12 +3,14 @@ import type { Fingerprint, Scope } from '../../src/lib/brands.ts';
 import type { MemoryRegister } from '../support/memory-register.ts';
 import { Backend } from './backend.ts';
 import { Checker } from './checker.ts';
+import { Copier } from './copier.ts';
 import { diceOf } from './dice.ts';
 import { type Broken, Gateway } from './gateway.ts';
 import { FINGERPRINTS, KEYS, SCOPES } from './keys.ts';
 import { Machine, Process } from './machine.ts';
 import { operate } from './operators.ts';
 import {
+  type CopyPlan,
   type FaultPlan,
   IN_DOUBT_RETENTION_MS,
   type OperatorPlan,
@@ -35,6 +37,8 @@ interface Host {
   gateway: Gateway | undefined;
   network: Network;
   starts: number;
+  /** Where its next process is started. */
+  store: StoreServers;
 }
 
 export interface Outcome {
@@ -58,6 +62,9 @@ export class World {
   readonly backend: Backend;
   readonly store: StoreServers;
   readonly hosts: Host[] = [];
+  readonly copier: Copier | undefined;
+  /** Of the copy. */
+  readonly destination: StoreServers;
   readonly mistakes: Mistakes;
   readonly #processes: Process[] = [];
   readonly #reached: Reached | undefined;
@@ -82,6 +89,10 @@ export class World {
       inDoubtRetentionMs: IN_DOUBT_RETENTION_MS,
       slackMs: 1000,
       maySendAgain: plan.inDoubt === 'retry',
+      isQuiet:
+        plan.faults.length === 0 &&
+        !plan.copy &&
+        plan.gateways.every(({ networkFaults }) => networkFaults === 0),
     });
     const { seed } = plan;
     this.backend = new Backend(plan.backend, this.timeline, diceOf(seed, 'backend'));
@@ -89,11 +100,21 @@ export class World {
       this.say(`backend executes ${sent.request}: ${execution.result}`);
       this.checker.executed(sent, execution, this.timeline.nowMs);
     };
-    this.store = new StoreServers(this.timeline, plan.store, diceOf(seed, 'store'), mistakes.Registers);
+    const { Registers } = mistakes;
+    this.store = new StoreServers(
+      this.timeline,
+      plan.store,
+      diceOf(seed, 'store'),
+      '0'.repeat(32),
+      Registers,
+    );
+    const alone = { replicas: 0, acknowledgedBy: 0, lockNodes: false };
+    this.destination = new StoreServers(this.timeline, alone, diceOf(seed, 'destination'), '1'.repeat(32));
+    this.copier = plan.copy && this.#newCopier(plan.copy);
     for (const [index, { clocks }] of plan.gateways.entries()) {
       const machine = new Machine(this.timeline, clocks, diceOf(seed, `machine ${index}`));
       const network = { faults: 0, requestsLostUntilMs: 0, repliesLostUntilMs: 0 };
-      this.hosts.push({ machine, gateway: undefined, network, starts: 0 });
+      this.hosts.push({ machine, gateway: undefined, network, starts: 0, store: this.store });
       this.#start(index);
     }
   }
@@ -111,6 +132,7 @@ export class World {
     for (const [number, request] of plan.requests.entries())
       timeline.after(request.atMs, () => this.#send(request, `${KEYS[request.key]}/${number}`, 0));
     for (const operator of plan.operators) timeline.after(operator.atMs, () => void this.#operate(operator));
+    this.#planCopy();
     await timeline.run();
     await this.#checkEnd();
     await this.#converge();
@@ -149,6 +171,43 @@ export class World {
     return operate(office, operator);
   }
 
+  #newCopier(plan: CopyPlan): Copier {
+    const { timeline, store: from, destination: to } = this;
+    return new Copier(plan, {
+      ...{ timeline, seed: this.plan.seed, from, to },
+      step: (process, where) => this.#step(process, where),
+      say: (what) => this.say(what),
+      started: (process) => this.#processes.push(process),
+      opened: () => this.#moveAll(to, plan.moveWithinMs),
+      undone: () => this.#moveAll(from, plan.moveWithinMs),
+    });
+  }
+
+  #planCopy(): void {
+    const { copier, timeline, plan } = this;
+    if (!copier || !plan.copy) return;
+    const { atMs, twice, againAfterMs, earlyAfterMs } = plan.copy;
+    copier.begin(atMs);
+    if (twice) copier.begin(atMs + againAfterMs);
+    if (earlyAfterMs === undefined) return;
+    timeline.after(atMs + earlyAfterMs, () => {
+      void copier.isReceiving().then((isReceiving) => isReceiving && this.#move(0, this.destination));
+    });
+  }
+
+  #moveAll(store: StoreServers, withinMs: number): void {
+    for (const index of this.hosts.keys())
+      this.timeline.after((withinMs * (index + 1)) / this.hosts.length, () => this.#move(index, store));
+  }
+
+  /** Starts a gateway on this store, also one that runs there already: it may have seen the store closed. */
+  #move(index: number, store: StoreServers): void {
+    const host = this.hosts[index] as Host;
+    host.store = store;
+    // One that is dead already is started there, too.
+    if (host.gateway) this.#kill(host.gateway.process, 100);
+  }
+
   #start(index: number): void {
     const host = this.hosts[index] as Host;
     const { plan, clocks: _, networkFaults } = this.plan.gateways[index] as Plan['gateways'][number];
@@ -157,8 +216,8 @@ export class World {
     const dice = diceOf(this.plan.seed, name);
     host.network.faults = networkFaults;
     const step = (where: string) => this.#step(process, where);
-    this.store.join(process);
-    const register = new NetworkRegister(process, this.store, host.network, this.timeline, dice, step);
+    host.store.join(process);
+    const register = new NetworkRegister(process, host.store, host.network, this.timeline, dice, step);
     const parts = {
       ...{ process, register, backend: this.backend, timeline: this.timeline, dice, step },
       checker: this.checker,
@@ -180,8 +239,9 @@ export class World {
   #break(process: Process, where: string, fault: FaultPlan): void {
     if (process.isDead) return;
     const { machine, name } = process;
-    const index = this.hosts.findIndex((one) => one.machine === machine);
-    const host = this.hosts[index] as Host;
+    const host = this.hosts.find((one) => one.machine === machine);
+    const network = host?.network ?? this.copier?.network;
+    if (!network) return;
     this.#reach(`${where} × ${fault.kind}${fault.kind === 'freeze' ? `, ${fault.clocks}` : ''}`);
     this.say(`${name}: ${where}, and ${JSON.stringify(fault)}`);
     process.wasDisturbed = true;
@@ -194,13 +254,13 @@ export class World {
         break;
       case 'shutdown':
         machine.run(process, () => {
-          void host.gateway?.close(fault.deadlineMs).then(() => this.#kill(process, fault.restartAfterMs));
+          void host?.gateway?.close(fault.deadlineMs).then(() => this.#kill(process, fault.restartAfterMs));
         });
         break;
       case 'partition': {
         const untilMs = this.nowMs + fault.ms;
-        if (fault.direction !== 'replies') host.network.requestsLostUntilMs = untilMs;
-        if (fault.direction !== 'requests') host.network.repliesLostUntilMs = untilMs;
+        if (fault.direction !== 'replies') network.requestsLostUntilMs = untilMs;
+        if (fault.direction !== 'requests') network.repliesLostUntilMs = untilMs;
         break;
       }
       case 'failover':
@@ -216,7 +276,8 @@ export class World {
     process.isDead = true;
     this.say(`${process.name} is dead`);
     const index = this.hosts.findIndex(({ gateway }) => gateway?.process === process);
-    this.timeline.after(restartAfterMs, () => this.#start(index));
+    if (index < 0) this.copier?.begin(restartAfterMs);
+    else this.timeline.after(restartAfterMs, () => this.#start(index));
   }
 
   #reach(what: string): void {
@@ -235,6 +296,7 @@ export class World {
       return;
     }
     const { process } = gateway;
+    const store = this.hosts.find((host) => host.gateway === gateway)?.store;
     const request = `${name}.${tries}`;
     const gone = new AbortController();
     let isOver = false;
@@ -251,22 +313,30 @@ export class World {
     });
     this.#payouts++;
     this.#handlers.set(request, process);
-    this.checker.requested(request, this.nowMs);
+    const operation = plan.isRefund ? 'refund' : 'withdraw';
+    this.checker.requested(request, { atMs: this.nowMs, isOther: plan.isOther, operation });
     this.say(`${request} → ${process.name}`);
     const [scope, key] = [SCOPES[plan.key] as Scope, KEYS[plan.key] as string];
     const fingerprint = FINGERPRINTS[Number(plan.isOther)] as Fingerprint;
-    const call = { scope, key, fingerprint, merchant: 'M-1', operation: 'withdraw', requestId: request };
+    const call = { scope, key, fingerprint, merchant: 'M-1', operation, requestId: request };
     process.machine.run(process, () => {
       const handled = gateway.handle({ ...call, waitMs: plan.waitMs, gone: gone.signal });
       void handled.then((result) => {
         if (process.isDead || isOver) return;
         this.#reach(`told ${result.kind}`);
         this.say(`${request} ← ${describe(result)}`);
-        if (result.kind !== 'mismatch') this.checker.told(scope, request, result, this.nowMs);
+        // A gateway that has not been moved yet answers from a store that does not serve any more.
+        const isStale = store !== this.#serving && result.kind === 'in_doubt';
+        if (result.kind !== 'mismatch' && !isStale) this.checker.told(scope, request, result, this.nowMs);
         if (isFinal(result)) this.#finals.add(name);
         end(isFinal(result));
       });
     });
+  }
+
+  /** The one that serves. */
+  get #serving(): StoreServers {
+    return this.copier?.isOpened ? this.destination : this.store;
   }
 
   /** When nothing happens any more: nothing is held or open that nobody will end. */
@@ -284,7 +354,7 @@ export class World {
         if (number !== 0) violations.push(`${process.name} has ${what} ${number} at the end`);
     }
     for (const scope of SCOPES) {
-      const record = (await this.store.master.register.read(scope))?.record;
+      const record = (await this.#serving.master.register.read(scope))?.record;
       if (!record || record.state === 'completed') continue;
       const { requestId } = record;
       // Under `retry`, who restarted a record may have died, and the first owner's release may have come during a restart that was
@@ -293,6 +363,10 @@ export class World {
         this.plan.inDoubt === 'retry' ||
         this.checker.mayBeOpen(scope) ||
         this.#handlers.get(requestId)?.isDead;
+      const owner = this.#handlers.get(requestId);
+      const isAlive = owner && !owner.isDead && !owner.wasDisturbed && !this.copier;
+      if (isAlive && this.plan.inDoubt !== 'retry' && this.checker.isKnown(scope, requestId))
+        violations.push(`the key is ${record.state}, and the gateway of ${requestId} knows its result`);
       if (!isExplained) violations.push(`${record.requestId} left the key ${record.state}, and was not sent`);
     }
   }
@@ -305,14 +379,22 @@ export class World {
     for (const { network } of this.hosts)
       Object.assign(network, { faults: 0, requestsLostUntilMs: 0, repliesLostUntilMs: 0 });
     const keys = new Set(plan.requests.map(({ key }) => key));
-    const calm = { atMs: 0, gateway: 0, waitMs: 0, leavesAfterMs: undefined, retries: 6, isOther: false };
+    const calm = {
+      atMs: 0,
+      gateway: 0,
+      waitMs: 0,
+      leavesAfterMs: undefined,
+      retries: 6,
+      isOther: false,
+      isRefund: false,
+    };
     const operator = { atMs: 0, gateway: 0, actsAfterMs: 0, times: 1, isBrief: false };
     // A renewal that was executed late has taken the lease once more.
     const leaseMs = Math.max(...plan.gateways.map((one) => one.plan.leaseMs));
     for (const key of keys) timeline.after(2 * leaseMs, () => void this.#operate({ ...operator, key }));
     await timeline.run();
     for (const key of keys) {
-      const record = (await this.store.master.register.read(SCOPES[key] as Scope))?.record;
+      const record = (await this.#serving.master.register.read(SCOPES[key] as Scope))?.record;
       if (record && record.state !== 'completed')
         checker.violations.push(`an operator cannot resolve ${KEYS[key]}, which is ${record.state}`);
       this.#send({ ...calm, key }, `${KEYS[key]}/last`, 0);

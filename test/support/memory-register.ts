@@ -194,6 +194,8 @@ export class MemoryRegister implements Register, CopyRegister {
     for (const [token, untilMs] of this.#voidUntilMs) clone.#voidUntilMs.set(token, untilMs);
     for (const [id, audits] of this.#audits) clone.#audits.set(id, audits);
     clone.#resolutions.push(...structuredClone(this.#resolutions));
+    clone.#copyMark = this.#copyMark;
+    clone.#marks = this.#marks;
     return clone;
   }
 
