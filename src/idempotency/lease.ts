@@ -56,7 +56,7 @@ export class Renewals {
 
   #lookLater(): void {
     const { leaseMs, clock } = this.#parts;
-    this.#cancel = clock.after(Math.max(1, Math.floor(leaseMs / 6)), () => this.#look(), true);
+    this.#cancel = clock.after(Math.ceil(leaseMs / 6), () => this.#look(), true);
   }
 
   /** Looks every sixth of the lease, as long as there are executions. */
