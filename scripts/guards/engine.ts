@@ -172,7 +172,7 @@ export const executionGuards: readonly Guard[] = [
     [ENGINE, '#lead', 'found.operation === call.operation', 'true'],
     [
       'engine/retry',
-      'a key in doubt of another operation is held, although this operation has inDoubt: retry',
+      'a key in doubt of another operation is held, although this operation has inDoubt: lookup',
     ],
   ],
   [
