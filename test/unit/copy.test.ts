@@ -421,6 +421,33 @@ describe('a copy', () => {
     await world.expectMoved();
   });
 
+  it('does not close a destination that another run opens while it reads the marks', async () => {
+    const world = new World();
+    await world.old.mark('protect');
+    const [copied, goOn] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    const changeCopyMark = async (mark: CopyMark) => {
+      if (mark.state === 'moved') {
+        copied.resolve();
+        await goOn.promise;
+      }
+      return await world.from.changeCopyMark(mark);
+    };
+    const first = world.copy({ from: withMethods(world.from, { changeCopyMark }) }).run();
+    await copied.promise;
+    let reads = 0;
+    const between = async () => {
+      if (++reads !== 2) return;
+      goOn.resolve();
+      await first;
+    };
+    const reading = (side: MemoryRegister) =>
+      withMethods(side, { readCopyMark: () => between().then(() => side.readCopyMark()) });
+    const other = world.copy({ from: reading(world.from), to: reading(world.to) });
+    await expect(other.run()).rejects.toThrow(CopyRefused);
+    expect(await world.states()).toEqual(['moved', 'opened']);
+    expect(await world.serves(world.to)).toBe('started');
+  });
+
   it('waits for executions whose owners are alive, and copies what they store', async () => {
     const world = await World.open();
     const [first, second] = [await world.start(), await world.start()];
