@@ -260,7 +260,7 @@ export class Executions {
     if (call.inDoubt === 'lookup') this.#lookups?.lookUpLater(call, execution.token);
   }
 
-  /** An execution in doubt has ended after all. That completes or frees the key, unless somebody has resolved it. */
+  /** An execution in doubt has ended late. Completes or frees the key, unless an operator or a lookup has resolved it. */
   async #heal(call: Call, execution: Execution, exchange: Exchange, again: boolean): Promise<void> {
     if (exchange.kind === 'oversize') exchange.body.destroy();
     const decision = decideFor(call.statuses, exchange, again);

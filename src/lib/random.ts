@@ -3,7 +3,7 @@ import type { Token } from './brands.ts';
 
 /** The source of random bytes and numbers for what decides about a key. */
 export interface Random {
-  /** 16 bytes that nobody can guess. No two are equal. */
+  /** 16 bytes that cannot be guessed. No two are equal. */
   token(): Token;
   /** At least 0 and less than 1. Need not be hard to guess. */
   fraction(): number;

@@ -29,11 +29,11 @@ interface Dispatch {
   decision: Decision | undefined;
   /** Its gateway has seen that it was not executed. */
   wasRefused: boolean;
-  /** How often somebody has released the key after it was sent. */
+  /** How often an operator or a lookup has released the key after it was sent. */
   releases: number;
 }
 
-/** What merchants, operators and the backend know of one key. It begins anew when the record must have expired at the earliest. */
+/** What merchants, operators and the backend know of one key. A new one is used once the record may have expired. */
 interface Key {
   /** The merchant sent the first request of this life that left a gateway. */
   startMs: number;
@@ -42,9 +42,9 @@ interface Key {
   dispatches: Dispatch[];
   executions: Execution[];
   announced: number;
-  /** Somebody was told `outcome_unknown` after a request was sent. */
+  /** A merchant was told `outcome_unknown` after a request was sent. */
   wasTold: boolean;
-  /** What somebody was told is the result. */
+  /** The result that a merchant was told. */
   result: { words: string; isStored: boolean; atMs: number } | undefined;
   /** An operator or a lookup has said what became of the key, or may have. */
   wasResolved: boolean;
@@ -158,7 +158,7 @@ export class Checker {
     } else if (answer.completion.kind === 'response') this.#know(scope, wordsOf(answer.completion.response));
   }
 
-  /** The time limit of a handler answers its merchant `outcome_unknown`, and the handler goes on. */
+  /** A handler's time limit answers its merchant `outcome_unknown`. The handler still runs. */
   toldEarly({ scope, request }: Sent, nowMs: number): void {
     const key = this.#keyOf(scope, nowMs);
     if (openOf(key).some((one) => one.request === request)) key.wasTold = true;
@@ -211,7 +211,7 @@ export class Checker {
       this.#break(scope, `${request} got ${words}, and had another body`);
     if (isStored && NO_RESULTS.test(words)) this.#break(scope, `${request} got ${words}, which is no result`);
     if (words !== TOO_LARGE && !all?.has(words))
-      this.#break(scope, `${request} got ${words}, which nobody has given`);
+      this.#break(scope, `${request} got ${words}, which neither the backend nor an operator gave`);
     if (known && known.words !== words) {
       // What is answered unstored may be in doubt, and be resolved or sent again.
       const mayDiffer = (key.wasResolved || key.announced > 0) && !(known.isStored && isStored);

@@ -19,7 +19,7 @@ export interface CopierParts {
   undone(): void;
 }
 
-/** Somebody who copies all records to another store, and begins again until it is open. */
+/** An operator who copies all records to another store, and repeats failed runs until that store is open. */
 export class Copier {
   readonly machine: Machine;
   isOpened = false;

@@ -77,7 +77,7 @@ export async function end(child: ChildProcess, signal: NodeJS.Signals): Promise<
 export const isGone = ({ exitCode, signalCode }: ChildProcess): boolean =>
   exitCode !== null || signalCode !== null;
 
-/** Resolves when the process is gone, whoever ended it. */
+/** Resolves when the process has ended, whether the test or another process ended it. */
 export async function goneOf(child: ChildProcess): Promise<void> {
   if (!isGone(child)) await once(child, 'exit');
 }
