@@ -3,8 +3,8 @@
  * `node bench/versions.ts first,replay redis ../before .`. Each DIR is a working tree with a build (`npm run build`).
  *
  * Prints the processor time for each request, of the gateway and of its Redis. Slices of load alternate between the versions, so
- * that all of them see the same machine. The ratios to the first one are taken within a round. ROUNDS sets the number of rounds;
- * default 8.
+ * that all of them see the same machine. Each round begins with another version, because a slice's place in the round changes
+ * its cost by up to a tenth. The ratios to the first one are taken within a round. ROUNDS sets the number of rounds; default 8.
  */
 import { randomBytes } from 'node:crypto';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
@@ -49,7 +49,9 @@ try {
     const seed = randomBytes(4).toString('hex');
     const costs = { gateway: systems.map((): number[] => []), redis: systems.map((): number[] => []) };
     for (let round = -1; round < ROUNDS; round++) {
-      for (const [which, { system, redis }] of systems.entries()) {
+      for (const place of systems.keys()) {
+        const which = (place + round + 1) % systems.length;
+        const { system, redis } = systems[which] as (typeof systems)[number];
         const keys = `${seed}-${which}${work === 'replay' ? '' : `-${round}`}`;
         if (round < 0) {
           await warmUp(system, work, keys);
