@@ -151,28 +151,24 @@ export function storeContract(backend: Backend): void {
       await using nodes = new Nodes(backend);
       // With such a short lease every owner counts as dead.
       const store = await nodes.open({ leaseMs: 1 });
-      await eachRowInTurn(
-        damaged,
-        ({ what, stage }) => `${what}, where it was ${stage}`,
-        async ({ stage, damage }) => {
-          const owner = await bring(store, stage);
-          const { scope, token } = owner;
-          await damage(nodes.place, scope);
-          const acts = [duplicateOf(owner), otherOf(owner)].flatMap((request) => [
-            store.start(request),
-            store.peek(request),
-            store.restart(request),
-            store.renew(request),
-            store.complete(request, paid()),
-            store.release(request),
-            store.markInDoubt(request),
-          ]);
-          const resolving = store.resolve(scope, token, { as: 'released' }, note);
-          const answers = await Promise.allSettled([...acts, resolving, store.get(scope)]);
-          for (const answer of answers)
-            expect(answer).toEqual({ status: 'rejected', reason: expect.any(UnreadableRecord) });
-        },
-      );
+      await eachRowInTurn(damaged, async ({ stage, damage }) => {
+        const owner = await bring(store, stage);
+        const { scope, token } = owner;
+        await damage(nodes.place, scope);
+        const acts = [duplicateOf(owner), otherOf(owner)].flatMap((request) => [
+          store.start(request),
+          store.peek(request),
+          store.restart(request),
+          store.renew(request),
+          store.complete(request, paid()),
+          store.release(request),
+          store.markInDoubt(request),
+        ]);
+        const resolving = store.resolve(scope, token, { as: 'released' }, note);
+        const answers = await Promise.allSettled([...acts, resolving, store.get(scope)]);
+        for (const answer of answers)
+          expect(answer).toEqual({ status: 'rejected', reason: expect.any(UnreadableRecord) });
+      });
     });
 
     it('is listed with the reason, and does not stop a list or a count', async () => {

@@ -77,11 +77,8 @@ const send = async (executor: Executor, bytes: string, end: End, method = 'POST'
 };
 
 const allAre = (executor: Executor, rows: readonly Row[]) =>
-  eachRowInTurn(
-    rows,
-    ([what]) => what,
-    async ([, bytes, end, kind, method]) =>
-      expect((await send(executor, bytes, end, method)).kind).toBe(kind),
+  eachRowInTurn(rows, async ([, bytes, end, kind, method]) =>
+    expect((await send(executor, bytes, end, method)).kind).toBe(kind),
   );
 
 const head = (...fields: string[]) => ['HTTP/1.1 201 Created', ...fields, '', ''].join('\r\n');

@@ -65,9 +65,5 @@ test('an expression that takes quadratic time is found', () => {
 
 test('every expression takes linear time', { timeout: 120_000 }, () => {
   expect(literals.length).toBeGreaterThan(60);
-  eachRow(
-    literals,
-    ({ literal, file }) => `${literal} in ${file}`,
-    ({ regex }) => expectLinearRegex(regex),
-  );
+  eachRow(literals, ({ regex }) => expectLinearRegex(regex));
 });

@@ -20,7 +20,7 @@ const handshakes = ['GET', 'POST'].flatMap((method) => [
 it('a payout by any method, and in the body of a handshake, is executed once for its key', async () => {
   const { url, executions } = await legacyBackend();
   const { port } = await stackForTest({ upstream: { url } });
-  await eachRowInTurn([...rows, ...handshakes], JSON.stringify, async (row) => {
+  await eachRowInTurn([...rows, ...handshakes], async (row) => {
     const { method, chunked = false, handshake = false } = { chunked: false, handshake: false, ...row };
     const key = JSON.stringify(row).replaceAll(/\W/g, '-');
     const send = async (...more: string[]) => {

@@ -21,15 +21,11 @@ test('a passed-through request is answered, whatever the status line of the back
   let says = '';
   const url = await rawBackend((socket) => void socket.on('data', () => socket.write(says, 'latin1')));
   const { port } = await stackForTest({ upstream: { url } });
-  await eachRowInTurn(
-    rows,
-    ({ said }) => said,
-    async ({ said, status, body }) => {
-      says = said;
-      const wire = (await Wire.open(port)).write(head('GET /v3/echo', ALPHA));
-      const answer = await wire.answer();
-      expect(answer.status).toBe(status);
-      expect(answer.body.toString()).toMatch(body);
-    },
-  );
+  await eachRowInTurn(rows, async ({ said, status, body }) => {
+    says = said;
+    const wire = (await Wire.open(port)).write(head('GET /v3/echo', ALPHA));
+    const answer = await wire.answer();
+    expect(answer.status).toBe(status);
+    expect(answer.body.toString()).toMatch(body);
+  });
 });

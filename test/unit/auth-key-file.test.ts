@@ -139,11 +139,7 @@ describe('a mistake in a key file', () => {
   ];
 
   test('is named with its place', () => {
-    eachRow(
-      mistakes,
-      ([text]) => text,
-      ([text, expected]) => expect(mistakesOf(text, PEPPER)).toContain(expected),
-    );
+    eachRow(mistakes, ([text, expected]) => expect(mistakesOf(text, PEPPER)).toContain(expected));
   });
 
   test('a hash without a pepper', () => {

@@ -73,17 +73,13 @@ describe('the message about a mistake', () => {
       [pay(pathed('/v1/{id}/x')), `${MATCH}.path: "/v1/{id}/x"`, /braces.*:id/],
       [pay(pathed('/v1/:')), `${MATCH}.path: "/v1/:"`, /not a valid path pattern of Express/],
     ];
-    eachRow(
-      cases,
-      ([text]) => text,
-      ([text, value, allowed]) => {
-        const [line = '', ...more] = mistakesIn(`${UPSTREAM}${text}`);
-        expect(more).toEqual([]);
-        const [found, rule] = line.split(' is not allowed: ');
-        expect(found).toBe(`gateway.yaml: ${value}`);
-        expect(rule).toMatch(allowed);
-      },
-    );
+    eachRow(cases, ([text, value, allowed]) => {
+      const [line = '', ...more] = mistakesIn(`${UPSTREAM}${text}`);
+      expect(more).toEqual([]);
+      const [found, rule] = line.split(' is not allowed: ');
+      expect(found).toBe(`gateway.yaml: ${value}`);
+      expect(rule).toMatch(allowed);
+    });
   });
 
   it('says that the address of the backend must be an origin', () => {

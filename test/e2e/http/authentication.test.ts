@@ -103,28 +103,20 @@ it('without valid credentials every path is refused, declared or not', async () 
 describe('a restricted secret key', () => {
   it('may not call what is unclear', async () => {
     await expectNothingSent(stack, () =>
-      eachRowInTurn(
-        unclear,
-        ([what]) => what,
-        async ([, asked]) => {
-          for (const scope of SCOPES) expectForbidden(await ask(secretOf(scope), asked));
-          expectForbidden(await ask(secretOf('withdraw'), asked, randomUUID()));
-        },
-      ),
+      eachRowInTurn(unclear, async ([, asked]) => {
+        for (const scope of SCOPES) expectForbidden(await ask(secretOf(scope), asked));
+        expectForbidden(await ask(secretOf('withdraw'), asked, randomUUID()));
+      }),
     );
   });
 
   it('needs all scopes of the path that a request resembles', async () => {
     await expectNothingSent(stack, () =>
-      eachRowInTurn(
-        resembling,
-        ([what]) => what,
-        async ([, asked]) => {
-          for (const scope of ['balance', 'undeclared', 'other', 'checkout'])
-            expectForbidden(await ask(secretOf(scope), asked), 'withdraw');
-          expectForbidden(await ask(secretOf('withdraw'), asked, randomUUID()), 'checkout');
-        },
-      ),
+      eachRowInTurn(resembling, async ([, asked]) => {
+        for (const scope of ['balance', 'undeclared', 'other', 'checkout'])
+          expectForbidden(await ask(secretOf(scope), asked), 'withdraw');
+        expectForbidden(await ask(secretOf('withdraw'), asked, randomUUID()), 'checkout');
+      }),
     );
   });
 

@@ -93,18 +93,14 @@ test.each([
 ])('a head with ambiguous framing is refused and closed, and nothing is sent: %s', async (_, line, isTls) => {
   const watched: Stack & { ca?: Buffer } = isTls ? { ...encrypted, ca: authority.caBytes } : stack;
   await expectNothingSent(watched, () =>
-    eachRowInTurn(
-      heads,
-      ([name]) => name,
-      async ([, made]) => {
-        const wire = await Wire.open(watched.port, watched.ca);
-        const answer = await wire.write(made(line) + LAST_CHUNK + SMUGGLED).answer();
-        expect([400, 501]).toContain(answer.status);
-        expect([codeOf(answer), answer.headers.connection]).toEqual(['invalid_request', ['close']]);
-        await wire.ended;
-        expect(wire.rest).toBe('');
-      },
-    ),
+    eachRowInTurn(heads, async ([, made]) => {
+      const wire = await Wire.open(watched.port, watched.ca);
+      const answer = await wire.write(made(line) + LAST_CHUNK + SMUGGLED).answer();
+      expect([400, 501]).toContain(answer.status);
+      expect([codeOf(answer), answer.headers.connection]).toEqual(['invalid_request', ['close']]);
+      await wire.ended;
+      expect(wire.rest).toBe('');
+    }),
   );
 });
 
@@ -121,17 +117,13 @@ describe('a malformed chunk', () => {
     ['a line feed in an extension', '1;a\nb\r\nx\r\n'],
   ];
   const expectRefused = (before: string) =>
-    eachRowInTurn(
-      chunks,
-      ([name]) => name,
-      async ([, bytes]) => {
-        const wire = await Wire.open(stack.port);
-        const answer = await wire.write(before + bytes + LAST_CHUNK + SMUGGLED).answer();
-        expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_request']);
-        await wire.ended;
-        expect(wire.rest).toBe('');
-      },
-    );
+    eachRowInTurn(chunks, async ([, bytes]) => {
+      const wire = await Wire.open(stack.port);
+      const answer = await wire.write(before + bytes + LAST_CHUNK + SMUGGLED).answer();
+      expect([answer.status, codeOf(answer)]).toEqual([400, 'invalid_request']);
+      await wire.ended;
+      expect(wire.rest).toBe('');
+    });
 
   test('is answered 400, and nothing is executed', async () => {
     await expectNothingSent(stack, () => expectRefused(head(EXECUTED, ALPHA, CHUNKED)));
@@ -158,19 +150,15 @@ const bodies: [string, string[], string, number?][] = [
 ];
 
 test('the bytes after a body are the next request, and must be authenticated', async () => {
-  await eachRowInTurn(
-    bodies,
-    ([name]) => name,
-    async ([, framing, body, bodyBytes = 5]) => {
-      for (const line of [PASSED_THROUGH, 'GET /v3/echo']) {
-        const wire = await Wire.open(stack.port);
-        wire.write(head(line, ALPHA, ...framing) + body + head('GET /v3/smuggled'));
-        const answer = await wire.answer();
-        expect([answer.status, answer.json().bodyBytes]).toEqual([200, bodyBytes]);
-        expect((await wire.answer()).status).toBe(401);
-      }
-    },
-  );
+  await eachRowInTurn(bodies, async ([, framing, body, bodyBytes = 5]) => {
+    for (const line of [PASSED_THROUGH, 'GET /v3/echo']) {
+      const wire = await Wire.open(stack.port);
+      wire.write(head(line, ALPHA, ...framing) + body + head('GET /v3/smuggled'));
+      const answer = await wire.answer();
+      expect([answer.status, answer.json().bodyBytes]).toEqual([200, bodyBytes]);
+      expect((await wire.answer()).status).toBe(401);
+    }
+  });
   for (const method of ['GET', 'POST'])
     expect(stack.sandbox.requests.ofPath(`${method} /v3/smuggled`)).toBe(0);
 });

@@ -200,19 +200,15 @@ it('a key that the backend cannot check gets 503, and nothing is sent', async ()
   const backend = await openBackend(server);
   onTestFinished(backend.close);
   const stack = await opened(behindKeys(backend, { timeoutMs: 600 }));
-  await eachRowInTurn(
-    answers,
-    ([what]) => what,
-    async (row) => {
-      [answer, requests] = [row[1], 0];
-      // Each with a key of its own, because one whose probe has failed is not probed again at once.
-      expectProblem(
-        await withdraw(stack.url, { key: 'order-1', secret: `sk_${answers.indexOf(row)}` }),
-        UNCHECKED,
-      );
-      expect(requests).toBe(1);
-    },
-  );
+  await eachRowInTurn(answers, async (row) => {
+    [answer, requests] = [row[1], 0];
+    // Each with a key of its own, because one whose probe has failed is not probed again at once.
+    expectProblem(
+      await withdraw(stack.url, { key: 'order-1', secret: `sk_${answers.indexOf(row)}` }),
+      UNCHECKED,
+    );
+    expect(requests).toBe(1);
+  });
   expect(await probesOf(stack, 'failed')).toBe(answers.length);
 });
 

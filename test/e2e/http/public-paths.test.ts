@@ -156,11 +156,7 @@ describe('a request needs a secret key if', () => {
       ['it has fewer segments', 'POST /callbacks'],
       ['its query overrides the method', 'POST /callbacks/first?_method=DELETE'],
     ];
-    await eachRowInTurn(
-      others,
-      ([what]) => what,
-      async ([, line]) => expectRefused(head(line, 'Content-Length: 0')),
-    );
+    await eachRowInTurn(others, async ([, line]) => expectRefused(head(line, 'Content-Length: 0')));
   });
 
   it('a header may make it another request', async () => {

@@ -118,7 +118,7 @@ test('a handshake is refused on the socket, and not sent to the backend', async 
     ),
   ];
   await expectNothingSent(stack, () =>
-    eachRowInTurn(refused, JSON.stringify, async ([target, fields, status, code]) => {
+    eachRowInTurn(refused, async ([target, fields, status, code]) => {
       const wire = await Wire.open(stack.port);
       const answer = await wire.write(head(`GET ${target}`, ...HANDSHAKE, ...fields)).answer();
       expect([answer.status, codeOf(answer)]).toEqual([status, code]);

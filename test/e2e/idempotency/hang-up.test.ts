@@ -47,19 +47,15 @@ describe('a merchant who leaves within the request', () => {
   ];
 
   it.each(['end', 'reset'] as const)('(%s) has nothing executed, and the key is unused', async (how) => {
-    await eachRowInTurn(
-      parts,
-      ([what]) => what,
-      async ([, partOf]) => {
-        const key = randomUUID();
-        const before = stack.sandbox.requests.total();
-        await sendAndLeave(partOf(key), how);
-        expect(stack.sandbox.requests.total()).toBe(before);
-        const complete = await withdraw(stack.url, { key });
-        expect([complete.status, complete.headers['idempotent-replayed']]).toEqual([201, undefined]);
-        expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
-      },
-    );
+    await eachRowInTurn(parts, async ([, partOf]) => {
+      const key = randomUUID();
+      const before = stack.sandbox.requests.total();
+      await sendAndLeave(partOf(key), how);
+      expect(stack.sandbox.requests.total()).toBe(before);
+      const complete = await withdraw(stack.url, { key });
+      expect([complete.status, complete.headers['idempotent-replayed']]).toEqual([201, undefined]);
+      expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
+    });
   });
 });
 

@@ -77,10 +77,8 @@ it('a request with a key is refused for its hops, and any other one has them pas
     'a short id': 'gateway;0123',
     'an upper-case layer': `Gateway;${'0'.repeat(16)}`,
   };
-  await eachRowInTurn(
-    Object.entries(refused),
-    ([name]) => name,
-    async ([, hops]) => expectProblem(await pay(hops), { status: 508, code: 'loop_detected' }),
+  await eachRowInTurn(Object.entries(refused), async ([, hops]) =>
+    expectProblem(await pay(hops), { status: 508, code: 'loop_detected' }),
   );
   expect(backend.seen).toHaveLength(2);
 

@@ -31,20 +31,16 @@ it('every spelling of a key finds the payout', async () => {
     ['in idempotency-key, bare', (key) => [`idempotency-key: ${key}`]],
     ['the same in both', (key) => [`${OURS}: ${key}`, `${DRAFT}: ${key}`]],
   ];
-  await eachRowInTurn(
-    spellings,
-    ([where]) => where,
-    async ([, lines]) => {
-      const key = `a "quoted" \\ key, ${randomUUID()}`;
-      const before = stack.sandbox.ledger.payouts();
-      const first = await pay(`${OURS}: ${key}`);
-      expect([first.status, first.headers['idempotent-replayed']]).toEqual([201, undefined]);
-      const again = await pay(...lines(key));
-      expect([again.status, again.headers['idempotent-replayed']]).toEqual([201, 'true']);
-      expect(again.body).toEqual(first.body);
-      expect(stack.sandbox.ledger.payouts()).toBe(before + 1);
-    },
-  );
+  await eachRowInTurn(spellings, async ([, lines]) => {
+    const key = `a "quoted" \\ key, ${randomUUID()}`;
+    const before = stack.sandbox.ledger.payouts();
+    const first = await pay(`${OURS}: ${key}`);
+    expect([first.status, first.headers['idempotent-replayed']]).toEqual([201, undefined]);
+    const again = await pay(...lines(key));
+    expect([again.status, again.headers['idempotent-replayed']]).toEqual([201, 'true']);
+    expect(again.body).toEqual(first.body);
+    expect(stack.sandbox.ledger.payouts()).toBe(before + 1);
+  });
 });
 
 it('keys that differ in case, in spaces or in quotes are different keys', async () => {
@@ -70,15 +66,11 @@ it('an invalid key is refused, and the answer does not repeat it', async () => {
     ['empty, in the header that decides', [`${DRAFT}: "order-7"`, `${OURS}:`]],
   ];
   const received = stack.sandbox.requests.total();
-  await eachRowInTurn(
-    invalid,
-    ([what]) => what,
-    async ([, lines]) => {
-      const answer = await pay(...lines);
-      expectProblem(answer, { status: 400, code: 'idempotency_key_invalid' });
-      expect(answer.body.toString()).not.toContain('order-');
-    },
-  );
+  await eachRowInTurn(invalid, async ([, lines]) => {
+    const answer = await pay(...lines);
+    expectProblem(answer, { status: 400, code: 'idempotency_key_invalid' });
+    expect(answer.body.toString()).not.toContain('order-');
+  });
   // Control characters are not even HTTP.
   for (const character of ['\x00', '\x01', '\x7f'])
     expectProblem(await pay(`${OURS}: order${character}7`), { status: 400, code: 'invalid_request' });

@@ -45,19 +45,15 @@ it('every complete response is completed, and replayed byte for byte', async () 
     ['404', { fault: 'status=404' }, 404, 0],
     ['409 of the backend', { fault: 'status=409' }, 409, 0],
   ];
-  await eachRowInTurn(
-    completed,
-    ([what]) => what,
-    async ([, { fault, ...payout }, status, paid]) => {
-      const key = randomUUID();
-      const first = await withdraw(stack.url, { key, ...payout, ...(fault && { fault }) });
-      expect([first.status, isReplay(first)]).toEqual([status, false]);
-      const again = await withdraw(stack.url, { key, ...payout });
-      expect([again.status, again.body]).toEqual([status, first.body]);
-      expect(endToEndLines(again)).toEqual([...endToEndLines(first), ['Idempotent-Replayed', 'true']]);
-      expect([payouts(key), stack.sandbox.requests.ofKey(key)]).toEqual([paid, 1]);
-    },
-  );
+  await eachRowInTurn(completed, async ([, { fault, ...payout }, status, paid]) => {
+    const key = randomUUID();
+    const first = await withdraw(stack.url, { key, ...payout, ...(fault && { fault }) });
+    expect([first.status, isReplay(first)]).toEqual([status, false]);
+    const again = await withdraw(stack.url, { key, ...payout });
+    expect([again.status, again.body]).toEqual([status, first.body]);
+    expect(endToEndLines(again)).toEqual([...endToEndLines(first), ['Idempotent-Replayed', 'true']]);
+    expect([payouts(key), stack.sandbox.requests.ofKey(key)]).toEqual([paid, 1]);
+  });
 });
 
 it.each([401, 429])('%i is passed on unchanged, and the key is free for a retry', async (status) => {

@@ -106,19 +106,15 @@ it('the first answer and its replay have what the backend said', async () => {
       }),
   );
   const { url } = await stackForTest({ upstream: { url: backend } });
-  await eachRowInTurn(
-    saying,
-    ({ what }) => what,
-    async ({ head, body = '', lines, text }) => {
-      said = Buffer.from(`${head.join('\r\n')}\r\n\r\n${body}`, 'latin1');
-      const [key, before] = [randomUUID(), requests];
-      const first = await withdraw(url, { key });
-      expect([first.body.toString(), endToEndLines(first)]).toEqual([text, lines]);
-      const again = await withdraw(url, { key });
-      expect([again.status, again.body.toString()]).toEqual([first.status, text]);
-      const kept = endToEndLines(again).filter(([name]) => name !== 'Idempotent-Replayed');
-      expect([again.headers['idempotent-replayed'], kept]).toEqual(['true', lines]);
-      expect(requests).toBe(before + 1);
-    },
-  );
+  await eachRowInTurn(saying, async ({ head, body = '', lines, text }) => {
+    said = Buffer.from(`${head.join('\r\n')}\r\n\r\n${body}`, 'latin1');
+    const [key, before] = [randomUUID(), requests];
+    const first = await withdraw(url, { key });
+    expect([first.body.toString(), endToEndLines(first)]).toEqual([text, lines]);
+    const again = await withdraw(url, { key });
+    expect([again.status, again.body.toString()]).toEqual([first.status, text]);
+    const kept = endToEndLines(again).filter(([name]) => name !== 'Idempotent-Replayed');
+    expect([again.headers['idempotent-replayed'], kept]).toEqual(['true', lines]);
+    expect(requests).toBe(before + 1);
+  });
 });

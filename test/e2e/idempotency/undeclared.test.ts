@@ -93,39 +93,31 @@ describe('a request with a key is executed once, whatever its path and body', ()
   afterAll(() => stack?.close());
 
   it('the retry is a replay, and another body is refused', async () => {
-    await eachRowInTurn(
-      shapes,
-      ([name]) => name,
-      async ([, operation, first, retry = first]) => {
-        const key = randomUUID();
-        const answers = [await ask(stack.url, key, first), await ask(stack.url, key, retry)] as const;
-        const shown = ({ status, body }: TestAnswer) => ({ status, body: body.toString() });
-        expect(shown(answers[1])).toEqual(shown(answers[0]));
-        expect(answers.map(({ headers }) => headers['idempotent-replayed'])).toEqual([undefined, 'true']);
-        expect(await lineOf(stack, answers[1])).toMatchObject({ operation, outcome: 'replayed' });
-        const other = { ...first, body: Buffer.concat([Buffer.from(first.body ?? ''), Buffer.from(' ')]) };
-        expectProblem(await ask(stack.url, key, other), { status: 422, code: 'idempotency_key_reused' });
-        expect(stack.sandbox.requests.ofKey(key)).toBe(1);
-        expect(booked(stack, key)).toBeLessThanOrEqual(1);
-        if (isCharged(first)) expect(booked(stack, key)).toBe(1);
-      },
-    );
+    await eachRowInTurn(shapes, async ([, operation, first, retry = first]) => {
+      const key = randomUUID();
+      const answers = [await ask(stack.url, key, first), await ask(stack.url, key, retry)] as const;
+      const shown = ({ status, body }: TestAnswer) => ({ status, body: body.toString() });
+      expect(shown(answers[1])).toEqual(shown(answers[0]));
+      expect(answers.map(({ headers }) => headers['idempotent-replayed'])).toEqual([undefined, 'true']);
+      expect(await lineOf(stack, answers[1])).toMatchObject({ operation, outcome: 'replayed' });
+      const other = { ...first, body: Buffer.concat([Buffer.from(first.body ?? ''), Buffer.from(' ')]) };
+      expectProblem(await ask(stack.url, key, other), { status: 422, code: 'idempotency_key_reused' });
+      expect(stack.sandbox.requests.ofKey(key)).toBe(1);
+      expect(booked(stack, key)).toBeLessThanOrEqual(1);
+      if (isCharged(first)) expect(booked(stack, key)).toBe(1);
+    });
   });
 
   it('a request with an unknown outcome is not sent again', async () => {
-    await eachRowInTurn(
-      shapes,
-      ([name]) => name,
-      async ([, operation, first, retry = first]) => {
-        const key = randomUUID();
-        const lost = await ask(stack.url, key, first, { 'X-Sandbox-Fault': 'execute-then-reset' });
-        expectProblem(lost, { status: 502, code: 'outcome_unknown' });
-        expect(await lineOf(stack, lost)).toMatchObject({ operation, outcome: 'outcome_unknown' });
-        expectProblem(await ask(stack.url, key, retry), { status: 409, code: 'outcome_unknown' });
-        expect(stack.sandbox.requests.ofKey(key)).toBe(1);
-        if (isCharged(first)) expect(booked(stack, key)).toBe(1);
-      },
-    );
+    await eachRowInTurn(shapes, async ([, operation, first, retry = first]) => {
+      const key = randomUUID();
+      const lost = await ask(stack.url, key, first, { 'X-Sandbox-Fault': 'execute-then-reset' });
+      expectProblem(lost, { status: 502, code: 'outcome_unknown' });
+      expect(await lineOf(stack, lost)).toMatchObject({ operation, outcome: 'outcome_unknown' });
+      expectProblem(await ask(stack.url, key, retry), { status: 409, code: 'outcome_unknown' });
+      expect(stack.sandbox.requests.ofKey(key)).toBe(1);
+      if (isCharged(first)) expect(booked(stack, key)).toBe(1);
+    });
   });
 });
 
@@ -179,20 +171,16 @@ describe('a GET', () => {
       ['by JSON', as('application/json', '/v1/index.php', '{"action":"checkout"}')],
       ['by another method', { path: '/v3/x', headers: { 'X-HTTP-Method-Override': 'POST' } }],
     ];
-    await eachRowInTurn(
-      selecting,
-      ([how]) => how,
-      async ([, shape]) => {
-        const get = { ...shape, method: 'GET' };
-        const [key, lost, before] = [randomUUID(), randomUUID(), backend.executions.length];
-        const [first, retry] = [await ask(behind.url, key, get), await ask(behind.url, key, get)];
-        expect(first.body.toString()).toBe(`execution ${before + 1}`);
-        expect([retry.body, retry.headers['idempotent-replayed']]).toEqual([first.body, 'true']);
-        expectProblem(await ask(behind.url, lost, get, RESET), { status: 502, code: 'outcome_unknown' });
-        expectProblem(await ask(behind.url, lost, get), { status: 409, code: 'outcome_unknown' });
-        expect(backend.executions.slice(before).map((execution) => execution.key)).toEqual([key, lost]);
-      },
-    );
+    await eachRowInTurn(selecting, async ([, shape]) => {
+      const get = { ...shape, method: 'GET' };
+      const [key, lost, before] = [randomUUID(), randomUUID(), backend.executions.length];
+      const [first, retry] = [await ask(behind.url, key, get), await ask(behind.url, key, get)];
+      expect(first.body.toString()).toBe(`execution ${before + 1}`);
+      expect([retry.body, retry.headers['idempotent-replayed']]).toEqual([first.body, 'true']);
+      expectProblem(await ask(behind.url, lost, get, RESET), { status: 502, code: 'outcome_unknown' });
+      expectProblem(await ask(behind.url, lost, get), { status: 409, code: 'outcome_unknown' });
+      expect(backend.executions.slice(before).map((execution) => execution.key)).toEqual([key, lost]);
+    });
   });
 
   it('for a WebSocket that could select an operation is executed once, and never upgraded', async () => {

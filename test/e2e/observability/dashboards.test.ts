@@ -40,43 +40,35 @@ describe('the dashboards', () => {
     expect(rowsOf('oncegate-overview').some(({ collapsed }) => collapsed)).toBe(false);
     // Nothing is hidden in the menu of a dashboard.
     expect(JSON.stringify(dashboards)).not.toContain('inControlsMenu');
-    eachRow(dashboards, ({ uid }) => uid, checkWhole);
+    eachRow(dashboards, checkWhole);
   });
 
   it('explain themselves in every panel', () =>
-    eachRow(
-      panels,
-      ({ uid, title }) => `${uid}, ${title}`,
-      ({ description, fieldConfig, datasource, targets, type }) => {
-        expect(description.length).toBeGreaterThan(60);
-        expect(description).toMatch(/\bDo: .*\.$/);
-        expect(Object.values(units)).toContain(fieldConfig.defaults.unit);
-        const values = fieldConfig.defaults.thresholds.steps.map(({ value }) => value);
-        expect(values[0]).toBeNull();
-        expect(values.slice(1)).toEqual(values.slice(1).toSorted((a, b) => Number(a) - Number(b)));
-        for (const source of [datasource, ...targets.map((target) => target.datasource)])
-          expect(source).toEqual(DATA_SOURCE);
-        expect(new Set(targets.map(({ refId }) => refId)).size).toBe(targets.length);
-        expect(targets.length).toBeGreaterThan(0);
-        if (type !== 'timeseries') expect(fieldConfig.defaults.noValue).toBe('no data');
-      },
-    ));
+    eachRow(panels, ({ description, fieldConfig, datasource, targets, type }) => {
+      expect(description.length).toBeGreaterThan(60);
+      expect(description).toMatch(/\bDo: .*\.$/);
+      expect(Object.values(units)).toContain(fieldConfig.defaults.unit);
+      const values = fieldConfig.defaults.thresholds.steps.map(({ value }) => value);
+      expect(values[0]).toBeNull();
+      expect(values.slice(1)).toEqual(values.slice(1).toSorted((a, b) => Number(a) - Number(b)));
+      for (const source of [datasource, ...targets.map((target) => target.datasource)])
+        expect(source).toEqual(DATA_SOURCE);
+      expect(new Set(targets.map(({ refId }) => refId)).size).toBe(targets.length);
+      expect(targets.length).toBeGreaterThan(0);
+      if (type !== 'timeseries') expect(fieldConfig.defaults.noValue).toBe('no data');
+    }));
 
   it('query only the chosen gateways, and never add up what every gateway knows from the store', () => {
     const ofTheStore =
       /oncegate_(?:keys_in_doubt|keys_owner_gone|oldest_in_doubt|doubts_counted|resolutions)\w*/;
     expect(queries.filter(({ expr }) => ofTheStore.test(expr)).length).toBeGreaterThan(5);
-    eachRow(
-      queries,
-      ({ name }) => name,
-      ({ expr }) => {
-        const selectors = [...expr.matchAll(/\b(?!ALERTS)\w+\{([^}]*)\}/g)].map(([, selector]) => selector);
-        expect(selectors.length + (expr.includes('ALERTS{') ? 1 : 0)).toBeGreaterThan(0);
-        for (const selector of selectors) expect(selector).toMatch(/^job=~"\$job", instance=~"\$instance"/);
-        if (ofTheStore.test(expr))
-          expect(expr).toMatch(/max by \((?:job|job, \w+(?:, \w+)*)\) \((?:increase\()?oncegate_/);
-      },
-    );
+    eachRow(queries, ({ expr }) => {
+      const selectors = [...expr.matchAll(/\b(?!ALERTS)\w+\{([^}]*)\}/g)].map(([, selector]) => selector);
+      expect(selectors.length + (expr.includes('ALERTS{') ? 1 : 0)).toBeGreaterThan(0);
+      for (const selector of selectors) expect(selector).toMatch(/^job=~"\$job", instance=~"\$instance"/);
+      if (ofTheStore.test(expr))
+        expect(expr).toMatch(/max by \((?:job|job, \w+(?:, \w+)*)\) \((?:increase\()?oncegate_/);
+    });
   });
 });
 
@@ -122,9 +114,9 @@ function* cellsOf({ x, y, w, h }: { x: number; y: number; w: number; h: number }
 
 describe('the links', () => {
   const links: (Link & { from: string })[] = [
-    ...dashboards.flatMap(({ uid, links: of }) => of.map((link) => ({ ...link, from: uid }))),
+    ...dashboards.flatMap(({ uid, links: of }) => of.map((link) => ({ from: uid, ...link }))),
     ...panels.flatMap(({ uid, title, links: of, fieldConfig }) =>
-      [...of, ...(fieldConfig.defaults.links ?? [])].map((link) => ({ ...link, from: `${uid}, ${title}` })),
+      [...of, ...(fieldConfig.defaults.links ?? [])].map((link) => ({ from: `${uid}, ${title}`, ...link })),
     ),
   ];
   const startingWith = (start: string) => links.filter(({ url }) => url?.startsWith(start));
@@ -132,18 +124,14 @@ describe('the links', () => {
   it('lead to dashboards with time range and choices, to headings of the runbook from every panel, or to logs', () => {
     const anchors = anchorsOf(read('docs/operations.md'));
     const runbook = `\${runbook:raw}#`;
-    eachRow(
-      links,
-      ({ from, url }) => `${from}: ${url}`,
-      ({ type, tags, url }) => {
-        if (url === undefined) expect({ type, tags }).toEqual({ type: 'dashboards', tags: ['oncegate'] });
-        else if (url.startsWith(runbook)) expect(anchors).toContain(url.slice(runbook.length));
-        else if (url.startsWith('/d/')) {
-          const [, uid] = /^\/d\/([\w-]+)\?\$\{__url_time_range\}&\$\{__all_variables\}$/.exec(url) ?? [];
-          expect(dashboards.map((dashboard) => dashboard.uid)).toContain(uid);
-        } else expect(url).toMatch(/^(?:\/explore\?|\$\{runbook:raw\}$)/);
-      },
-    );
+    eachRow(links, ({ type, tags, url }) => {
+      if (url === undefined) expect({ type, tags }).toEqual({ type: 'dashboards', tags: ['oncegate'] });
+      else if (url.startsWith(runbook)) expect(anchors).toContain(url.slice(runbook.length));
+      else if (url.startsWith('/d/')) {
+        const [, uid] = /^\/d\/([\w-]+)\?\$\{__url_time_range\}&\$\{__all_variables\}$/.exec(url) ?? [];
+        expect(dashboards.map((dashboard) => dashboard.uid)).toContain(uid);
+      } else expect(url).toMatch(/^(?:\/explore\?|\$\{runbook:raw\}$)/);
+    });
     expect(startingWith('/d/').length).toBeGreaterThan(4);
     expect(new Set(startingWith(runbook).map(({ from }) => from)).size).toBe(panels.length);
   });
@@ -151,27 +139,23 @@ describe('the links', () => {
   it('to logs are addresses of Explore with LogQL that names fields of log lines', () => {
     const toLogs = startingWith('/explore?');
     expect(toLogs.length).toBeGreaterThan(15);
-    eachRow(
-      toLogs,
-      ({ from }) => from,
-      ({ url, title }) => {
-        const shown = new URL(withValues(url ?? ''), 'http://grafana');
-        const { logs } = JSON.parse(shown.searchParams.get('panes') ?? '');
-        expect(logs).toMatchObject({ datasource: 'loki-1', range: { from: '1000', to: '2000' } });
-        const [{ expr }] = logs.queries;
-        // A request id may be any text.
-        if (title.includes('request id')) expect(expr).toBe('{job=`oncegate`} | json | requestId=`a+b/c d`');
-        const [, filter = ''] = /^\{job=`oncegate`\} \| json \| (.+)$/.exec(expr) ?? [];
-        expect(filter).not.toBe('');
-        for (const one of filter.split(' | ')) {
-          const [, field = '', value = ''] = /^(\w+)=~?`([^`]+)`$/.exec(one) ?? [];
-          const events = LOG_EVENTS.filter(({ msg, fields }) =>
-            field === 'msg' ? new RegExp(`^(?:${value})$`).test(msg) : field in fields,
-          );
-          expect(events, one).not.toEqual([]);
-        }
-      },
-    );
+    eachRow(toLogs, ({ url, title }) => {
+      const shown = new URL(withValues(url ?? ''), 'http://grafana');
+      const { logs } = JSON.parse(shown.searchParams.get('panes') ?? '');
+      expect(logs).toMatchObject({ datasource: 'loki-1', range: { from: '1000', to: '2000' } });
+      const [{ expr }] = logs.queries;
+      // A request id may be any text.
+      if (title.includes('request id')) expect(expr).toBe('{job=`oncegate`} | json | requestId=`a+b/c d`');
+      const [, filter = ''] = /^\{job=`oncegate`\} \| json \| (.+)$/.exec(expr) ?? [];
+      expect(filter).not.toBe('');
+      for (const one of filter.split(' | ')) {
+        const [, field = '', value = ''] = /^(\w+)=~?`([^`]+)`$/.exec(one) ?? [];
+        const events = LOG_EVENTS.filter(({ msg, fields }) =>
+          field === 'msg' ? new RegExp(`^(?:${value})$`).test(msg) : field in fields,
+        );
+        expect(events, one).not.toEqual([]);
+      }
+    });
     expect(toLogs.some(({ title }) => title.includes('request id'))).toBe(true);
   });
 
@@ -213,24 +197,18 @@ describe('the texts for the person on call', () => {
   it('name options, panels, alerts and log lines that exist', () => {
     const messages: string[] = LOG_EVENTS.map(({ msg }) => msg);
     const titles = panels.map(({ title }) => title);
-    eachRow(
-      texts,
-      ({ name }) => name,
-      ({ text }) => {
-        const found = (pattern: RegExp) =>
-          [...text.replace(/\s+/g, ' ').matchAll(pattern)].map(([, name = '']) => name);
-        const options = found(/`([a-z]+(?:\.[a-zA-Z]+)+)(?:: \w+)?`/g).filter((one) => !one.endsWith('.db'));
-        const quoted = found(/"([A-Z][^"]+)"/g);
-        expect({
-          options: options.filter((option) => !places.some((place) => hasOption(place, option))),
-          panels: quoted.filter((title) => !titles.some((one) => one.startsWith(title))),
-          alerts: found(/\b(Oncegate[A-Z]\w+)/g).filter((one) => !alerts.some(({ alert }) => alert === one)),
-          messages: found(/log(?: line| then says)? "([a-z][^"]+)"/g).filter(
-            (one) => !messages.includes(one),
-          ),
-        }).toEqual({ options: [], panels: [], alerts: [], messages: [] });
-      },
-    );
+    eachRow(texts, ({ text }) => {
+      const found = (pattern: RegExp) =>
+        [...text.replace(/\s+/g, ' ').matchAll(pattern)].map(([, name = '']) => name);
+      const options = found(/`([a-z]+(?:\.[a-zA-Z]+)+)(?:: \w+)?`/g).filter((one) => !one.endsWith('.db'));
+      const quoted = found(/"([A-Z][^"]+)"/g);
+      expect({
+        options: options.filter((option) => !places.some((place) => hasOption(place, option))),
+        panels: quoted.filter((title) => !titles.some((one) => one.startsWith(title))),
+        alerts: found(/\b(Oncegate[A-Z]\w+)/g).filter((one) => !alerts.some(({ alert }) => alert === one)),
+        messages: found(/log(?: line| then says)? "([a-z][^"]+)"/g).filter((one) => !messages.includes(one)),
+      }).toEqual({ options: [], panels: [], alerts: [], messages: [] });
+    });
   });
 
   it('are a summary, a description, and the address of the runbook that the dashboards have', () => {

@@ -453,7 +453,6 @@ it('every alert fires in a case, and has the labels there that its texts name', 
   const fired = Object.values(CASES).flatMap(({ firing = {} }) => Object.values(firing).flat());
   eachRow(
     rules.filter(({ alert }) => alert),
-    ({ alert }) => alert,
     ({ alert, annotations }) => {
       const texts = fired.filter((one) => one.split('{')[0] === alert);
       expect(texts).not.toEqual([]);

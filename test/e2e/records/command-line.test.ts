@@ -232,7 +232,7 @@ describe('the records command, while a gateway runs', () => {
       [[...complete, '--status', '201', '--header', 'Content-Length: 3'], 64, /Content-Length/],
       [[...complete, '--status', '201', '--body', '/nowhere'], 64, /ENOENT/],
     ];
-    await eachRowInTurn(cases, String, async ([args, code, says]) => {
+    await eachRowInTurn(cases, async ([args, code, says]) => {
       const ended = await records(...args);
       expect(ended).toMatchObject({ code, stdout: '' });
       expect(ended.stderr).toMatch(says);

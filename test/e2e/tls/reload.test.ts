@@ -110,21 +110,17 @@ test('no half written, foreign or outdated files are used', async () => {
       /larger than/,
     ],
   ];
-  await eachRowInTurn(
-    broken,
-    ([what]) => what,
-    async ([, breakThem, why]) => {
-      breakThem();
-      await watched.reload();
-      expect(told.at(-1)).toEqual({ ok: false, error: expect.stringMatching(why) });
-      expect(watched.warnings().join()).toMatch(why);
-      expect(watched.credentials).toEqual(good);
-      writeFileSync(files.cert, good.cert);
-      writeFileSync(files.key, good.key);
-      await watched.reload();
-      expect([told.at(-1)?.ok, watched.warnings()]).toEqual([true, []]);
-    },
-  );
+  await eachRowInTurn(broken, async ([, breakThem, why]) => {
+    breakThem();
+    await watched.reload();
+    expect(told.at(-1)).toEqual({ ok: false, error: expect.stringMatching(why) });
+    expect(watched.warnings().join()).toMatch(why);
+    expect(watched.credentials).toEqual(good);
+    writeFileSync(files.cert, good.cert);
+    writeFileSync(files.key, good.key);
+    await watched.reload();
+    expect([told.at(-1)?.ok, watched.warnings()]).toEqual([true, []]);
+  });
 });
 
 test('/readyz warns of a certificate that expires soon and of a key that everyone can read', async () => {

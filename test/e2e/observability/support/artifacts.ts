@@ -103,12 +103,12 @@ export const allPanels = ({ panels: placed }: Dashboard): Panel[] =>
 export const panels: (Panel & { uid: string })[] = dashboards.flatMap((dashboard) =>
   allPanels(dashboard)
     .filter((panel) => !isRow(panel))
-    .map((panel) => ({ ...panel, uid: dashboard.uid })),
+    .map((panel) => ({ uid: dashboard.uid, ...panel })),
 );
 
 /** Every query of the dashboards, with a name for test titles. */
 export const queries = panels.flatMap(({ uid, type, title, targets }) =>
-  targets.map((target) => ({ ...target, uid, type, title, name: `${uid}, ${title}, ${target.refId}` })),
+  targets.map((target) => ({ name: `${uid}, ${title}, ${target.refId}`, uid, type, title, ...target })),
 );
 
 /** Names in `$labels.name` of an annotation. */
