@@ -12,15 +12,3 @@ export async function until<T>(look: () => T | Promise<T>, withinMs = 30_000): P
     await sleep(LOOK_EVERY_MS);
   }
 }
-
-/** Repeats `ask` until its answer differs from `before`, and returns the other answer. */
-export async function untilNot<T extends { kind: string }>(
-  before: T['kind'],
-  ask: () => Promise<T>,
-  withinMs?: number,
-): Promise<T> {
-  return await until(async () => {
-    const answer = await ask();
-    return answer.kind === before ? undefined : answer;
-  }, withinMs);
-}

@@ -42,7 +42,7 @@ export const LAST_CHUNK = '0\r\n\r\n';
 export const codeOf = (answer: { json<T>(): T }): string =>
   answer.json<{ error?: { code: string } }>().error?.code ?? '';
 
-/** A raw connection to the gateway; destroyed after the test. */
+/** A raw connection to the gateway. */
 export class Wire {
   readonly socket: Socket;
   /** Resolves when the other side has ended or reset the connection. */
@@ -51,7 +51,7 @@ export class Wire {
   #over = false;
   #wake: () => void = () => {};
 
-  /** @param ca the authority of the server's certificate. Undefined: the connection is not encrypted */
+  /** Destroyed after the test. @param ca the authority of the server's certificate. Undefined: the connection is not encrypted */
   static async open(port: number, ca?: Buffer): Promise<Wire> {
     const to = { port, host: '127.0.0.1' };
     const wire = new Wire(ca ? connectTls({ ...to, ca }) : connect(to));
@@ -60,7 +60,7 @@ export class Wire {
     return wire;
   }
 
-  private constructor(socket: Socket) {
+  constructor(socket: Socket) {
     this.socket = socket.setNoDelay(true);
     this.ended = new Promise((resolve) => {
       const end = (how: 'end' | 'reset') => {

@@ -27,7 +27,7 @@ describe('a merchant who leaves within the request', () => {
     await until(async () => (await metric(stack.adminUrl, 'oncegate_in_flight')) === 0);
   }
 
-  const whole = (key: string) => payoutBytes({ lines: [lineOf(key)] });
+  const whole = (key: string) => payoutBytes(lineOf(key));
   const head = (bytes: Buffer) => bytes.indexOf('\r\n\r\n') + 4;
   const parts: [string, (key: string) => Buffer][] = [
     ['1 byte of the head', (key) => whole(key).subarray(0, 1)],
@@ -39,7 +39,7 @@ describe('a merchant who leaves within the request', () => {
     [
       'the whole JSON text in a chunk, but not the last chunk',
       (key) => {
-        const bytes = payoutBytes({ lines: [lineOf(key), 'Transfer-Encoding: chunked'] }).toString();
+        const bytes = payoutBytes(lineOf(key), 'Transfer-Encoding: chunked').toString();
         const [first = '', body = ''] = bytes.replace(/Content-Length: \d+\r\n/, '').split('\r\n\r\n');
         return Buffer.from(`${first}\r\n\r\n${body.length.toString(16)}\r\n${body}\r\n`);
       },
@@ -63,7 +63,7 @@ describe('a merchant who leaves within the request', () => {
 async function send({ port }: Stack, key: string, fault: string): Promise<Socket> {
   const socket = await rawConnection(port);
   socket.resume();
-  const bytes = payoutBytes({ lines: [lineOf(key), `X-Sandbox-Fault: ${fault}`] });
+  const bytes = payoutBytes(lineOf(key), `X-Sandbox-Fault: ${fault}`);
   await new Promise((resolve) => socket.write(bytes, resolve));
   return socket;
 }
@@ -109,7 +109,7 @@ describe('a merchant who leaves after the last byte', () => {
     const key = randomUUID();
     const socket = await rawConnection(stack.port);
     const left = closed(socket.resume());
-    socket.end(payoutBytes({ lines: [lineOf(key), 'X-Sandbox-Fault: delay=60000'] }));
+    socket.end(payoutBytes(lineOf(key), 'X-Sandbox-Fault: delay=60000'));
     await left;
     stack.sandbox.endDelays(key);
     await findsThePayout(key);

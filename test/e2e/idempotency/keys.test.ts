@@ -17,7 +17,7 @@ afterAll(() => stack.close());
 
 /** A payout with exactly these header lines, one byte for each character. */
 async function payOn(port: number, ...lines: string[]): Promise<RawAnswer> {
-  const [answer] = await rawExchange(port, payoutBytes({ lines }));
+  const [answer] = await rawExchange(port, payoutBytes(...lines));
   return answer ?? expect.fail('no answer');
 }
 const pay = (...lines: string[]) => payOn(stack.port, ...lines);

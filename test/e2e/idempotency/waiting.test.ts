@@ -57,7 +57,7 @@ describe('a duplicate', () => {
   it('on the same connection, sent before the first request is answered, gets its result', async () => {
     const key = randomUUID();
     const lines = [`x-service-idempotency: ${key}`, 'X-Sandbox-Fault: delay=100'];
-    const bytes = [payoutBytes({ lines: ['Connection: keep-alive', ...lines] }), payoutBytes({ lines })];
+    const bytes = [payoutBytes('Connection: keep-alive', ...lines), payoutBytes(...lines)];
     const [first, second, ...more] = await rawExchange(stack.port, Buffer.concat(bytes));
     expect([first?.status, second?.status, more.length]).toEqual([201, 201, 0]);
     expect(second?.body).toEqual(first?.body);
