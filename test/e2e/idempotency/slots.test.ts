@@ -2,7 +2,6 @@ import { randomUUID } from 'node:crypto';
 import { expect, it } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { BEARER, isReplay, send, withdraw } from '../../support/client.ts';
-import { openHeldBackend } from '../../support/held-backend.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { type Stack, stackForTest } from '../../support/stack.ts';
@@ -63,13 +62,12 @@ it('while all slots are taken, what the store or a lookup can answer is answered
 });
 
 it('if the queue is full or takes too long, requests get 503 overloaded, and nothing is stored or sent', async () => {
-  const backend = await openHeldBackend();
-  const queueTimeoutMs = 1500;
-  const upstream = { url: backend.url, maxConnections: 1, maxQueued: 3, queueTimeoutMs };
+  const upstream = { maxConnections: 1, maxQueued: 3, queueTimeoutMs: 1500 };
   const stack = await stackForTest({ upstream: { ...upstream, responseTimeoutMs: 20_000 } });
-  const first = withdraw(stack.url, { key: randomUUID() });
-  await until(() => backend.requests.length === 1);
-  const [late = '', ...refused] = newKeys(4);
+  const { sandbox } = stack;
+  const [held = '', late = '', ...refused] = newKeys(5);
+  const first = withdraw(stack.url, { key: held, fault: 'delay=60000' });
+  await until(() => sandbox.requests.ofKey(held) === 1);
   const waiting = [withdraw(stack.url, { key: late }), withdraw(stack.url), balance(stack.url)];
   await until(async () => (await queued(stack)) === 3);
 
@@ -80,8 +78,8 @@ it('if the queue is full or takes too long, requests get 503 overloaded, and not
   expect(await stored(stack, [late, ...refused])).toEqual([]);
   expect([await inUse(stack), await queued(stack)]).toEqual([1, 0]);
 
-  backend.answerAll();
+  sandbox.endDelays(held);
   expect((await first).status).toBe(201);
   for (const key of [late, ...refused]) expect((await withdraw(stack.url, { key })).status).toBe(201);
-  expect([backend.requests.length, backend.connections]).toEqual([5, 1]);
+  expect([sandbox.requests.total(), sandbox.ledger.payouts()]).toEqual([5, 5]);
 });

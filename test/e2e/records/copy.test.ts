@@ -10,7 +10,6 @@ import { isReplay, send, withdraw } from '../../support/client.ts';
 import { newFolder, run, runProcess } from '../../support/command.ts';
 import type { ConfigInput, MoreConfig } from '../../support/config.ts';
 import { configFile } from '../../support/config.ts';
-import { openHeldBackend } from '../../support/held-backend.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { MAIN, track } from '../../support/spawn.ts';
 import { gatewayForTest, openGateway, stackForTest } from '../../support/stack.ts';
@@ -133,12 +132,12 @@ it('under load, all records move from sqlite to redis: no key is forgotten, none
 }, 120_000);
 
 it('a copy from redis to sqlite waits for a payout that runs, is killed, and goes on: the payout is replayed there', async () => {
-  const held = await openHeldBackend();
-  const [from, to] = [configFor(held, storeOn('redis')), configFor(held, storeOn('sqlite'))];
+  const sandbox = await openSandbox();
+  const [from, to] = [configFor(sandbox, storeOn('redis')), configFor(sandbox, storeOn('sqlite'))];
   const [old, files] = [await gatewayForTest(from), ['--from', configFile(from), '--to', configFile(to)]];
   const key = randomUUID();
-  const paying = withdraw(old.url, { key });
-  await until(() => held.requests.includes(key));
+  const paying = withdraw(old.url, { key, fault: 'delay=60000' });
+  await until(() => sandbox.requests.ofKey(key) === 1);
   const child = track(spawn(process.execPath, [MAIN, 'records', 'copy', ...files], { stdio: 'pipe' }));
   let said = '';
   child.stderr?.on('data', (chunk) => {
@@ -152,26 +151,26 @@ it('a copy from redis to sqlite waits for a payout that runs, is killed, and goe
   expect([closed.status, codeOf(closed)]).toEqual([503, 'store_unavailable']);
 
   const ended = runProcess(['records', 'copy', ...files]);
-  held.answerAll();
+  sandbox.endDelays(key);
   expect(await ended).toMatchObject({ code: 0 });
   const { status, body } = await paying;
   expect(status).toBe(201);
   const retry = await withdraw((await gatewayForTest(to)).url, { key });
   expect([retry.status, isReplay(retry), retry.body]).toEqual([201, true, body]);
-  expect(held.requests).toEqual([key]);
+  expect([sandbox.requests.total(), sandbox.ledger.payouts({ key })]).toEqual([1, 1]);
 });
 
 it('a copy that does not wait for a payout cuts it off: its merchant is answered, and its key is in doubt', async () => {
-  const held = await openHeldBackend();
+  const sandbox = await openSandbox();
   const more = { idempotency: { completeRetryMs: 500 }, lock: { leaseMs: 2000 } };
   const [from, to] = [
-    configFor(held, { ...storeOn('sqlite'), ...more }),
-    configFor(held, { ...storeOn('redis'), ...more }),
+    configFor(sandbox, { ...storeOn('sqlite'), ...more }),
+    configFor(sandbox, { ...storeOn('redis'), ...more }),
   ];
   const [old, files] = [await openGateway(from), ['--from', configFile(from), '--to', configFile(to)]];
   const key = randomUUID();
-  const paying = withdraw(old.url, { key });
-  await until(() => held.requests.includes(key));
+  const paying = withdraw(old.url, { key, fault: 'delay=60000' });
+  await until(() => sandbox.requests.ofKey(key) === 1);
   expect(await runProcess(['records', 'copy', ...files, '--although-alive'])).toMatchObject({
     code: 0,
     stdout: expect.stringMatching(/^requests that were not waited for +1$/m),
@@ -179,14 +178,14 @@ it('a copy that does not wait for a payout cuts it off: its merchant is answered
       new RegExp(`^not waiting for withdraw of \\S+, key ${key}, on gateway `, 'm'),
     ),
   });
-  held.answerAll();
+  sandbox.endDelays(key);
   expect((await paying).status).toBe(201);
   const stoppedAtMs = performance.now();
   await old.shutdown();
   expect(performance.now() - stoppedAtMs).toBeLessThan(10_000);
   const next = await gatewayForTest(to);
   await until(async () => codeOf(await withdraw(next.url, { key })) === 'outcome_unknown');
-  expect(held.requests).toEqual([key]);
+  expect([sandbox.requests.total(), sandbox.ledger.payouts({ key })]).toEqual([1, 1]);
 });
 
 it('a gateway that observes takes no part in a copy from redis to sqlite', async () => {

@@ -2,11 +2,11 @@ import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { httpBackend } from '../../support/backend.ts';
 import { send, withdraw } from '../../support/client.ts';
-import { openHeldBackend } from '../../support/held-backend.ts';
 import { metric } from '../../support/metrics.ts';
+import { payoutBytes } from '../../support/raw.ts';
 import { gatewayForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { ALPHA, head, request, Wire } from '../../support/wire.ts';
+import { ALPHA, head, Wire } from '../../support/wire.ts';
 import type { CollectedSpan } from './support/collector.ts';
 import { idOf, openHeaderBackend, openTraced } from './support/traced.ts';
 
@@ -116,19 +116,19 @@ test('a status of the backend is an error of its step from 400 on, and of the re
 });
 
 test('a merchant who leaves: the spans end when the execution does', async () => {
-  const backend = await openHeldBackend();
-  const { stack, collector } = await openTraced({ upstream: { url: backend.url } });
+  const { stack, collector } = await openTraced();
   const requestId = 'left-early-1';
   const wire = await Wire.open(stack.port);
-  const fields = [ALPHA, `X-Request-Id: ${requestId}`, 'Idempotency-Key: left'];
-  wire.write(request('POST /v1/index.php', fields, '{"action":"withdraw"}'));
-  await until(() => backend.requests.length === 1);
+  wire.write(
+    payoutBytes(`X-Request-Id: ${requestId}`, 'Idempotency-Key: left', 'X-Sandbox-Fault: delay=60000'),
+  );
+  await until(() => stack.sandbox.requests.ofKey('left') === 1);
   wire.socket.resetAndDestroy();
   // Another request is sent meanwhile: nothing of the first one is exported before it ends.
   const other = await withdraw(stack.url, { secret: 'sk_nobody' });
   await collector.requestSpans(idOf(other));
   expect(collector.spans.some(({ name }) => name === 'upstream')).toBe(false);
-  backend.answerAll();
+  stack.sandbox.endDelays('left');
   const { server, steps } = await collector.requestSpans(requestId);
   expect(resultsOf(steps).slice(1)).toEqual([
     ['start', 'started'],
@@ -140,17 +140,16 @@ test('a merchant who leaves: the spans end when the execution does', async () =>
 });
 
 test('a duplicate that waits, and a request that queues for a slot', async () => {
-  const backend = await openHeldBackend();
-  const { stack, collector } = await openTraced({ upstream: { url: backend.url, maxConnections: 1 } });
-  const first = withdraw(stack.url, { key: 'one' });
-  await until(() => backend.requests.length === 1);
+  const { stack, collector } = await openTraced({ upstream: { maxConnections: 1 } });
+  const first = withdraw(stack.url, { key: 'one', fault: 'delay=60000' });
+  await until(() => stack.sandbox.requests.ofKey('one') === 1);
   const duplicate = withdraw(stack.url, { key: 'one' });
   const queued = withdraw(stack.url, { key: 'two' });
   await until(async () => {
     const text = await stack.gateway.metrics.text();
     return /^oncegate_waiting 1$/m.test(text) && /^oncegate_upstream_slots_queued 1$/m.test(text);
   });
-  backend.answerAll();
+  stack.sandbox.endDelays('one');
   await first;
   const waited = await collector.requestSpans(idOf(await duplicate));
   expect(resultsOf(waited.steps).slice(1)).toEqual([['wait', 'replayed']]);
@@ -165,15 +164,14 @@ test('a duplicate that waits, and a request that queues for a slot', async () =>
 });
 
 test('a duplicate that waits for another gateway has one step for that, however often it asks', async () => {
-  const backend = await openHeldBackend();
-  const { stack, collector } = await openTraced({ upstream: { url: backend.url } });
+  const { stack, collector } = await openTraced();
   const other = await gatewayForTest(stack.config);
-  const first = withdraw(other.url, { key: 'one' });
-  await until(() => backend.requests.length === 1);
+  const first = withdraw(other.url, { key: 'one', fault: 'delay=60000' });
+  await until(() => stack.sandbox.requests.ofKey('one') === 1);
   const duplicate = withdraw(stack.url, { key: 'one' });
   const peeks = () => metric(stack.adminUrl, 'oncegate_store_duration_seconds_count', { command: 'peek' });
   await until(async () => (await peeks()) > 2);
-  backend.answerAll();
+  stack.sandbox.endDelays('one');
   await first;
   const { steps } = await collector.requestSpans(idOf(await duplicate));
   expect(resultsOf(steps).slice(1)).toEqual([
