@@ -2,48 +2,41 @@
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
-import { recordIdOf } from '../../src/ledger/record-id.ts';
-import { duplicateOf, newRequest, paid } from '../support/requests.ts';
-import { countRecords, expectIntact, openSqlite, RemoteStore, storeFolder } from '../support/sqlite-files.ts';
+import { duplicateOf, newRequest } from '../support/requests.ts';
+import {
+  countRecords,
+  expectIntact,
+  openSqlite,
+  RemoteLoad,
+  RemoteStore,
+  storeFolder,
+} from '../support/sqlite-files.ts';
 import { until } from '../support/until.ts';
-import { replayOf } from './states.ts';
-import { Worker } from './worker.ts';
 
 /** How much work the openers must have disturbed before it is judged. */
 const STARTED = 100;
 const COMPLETED = 50;
 
-const saidOf = (workers: Worker[], word: string): string[] =>
-  workers.flatMap(({ said }) => said.filter(([spoken]) => spoken === word).map(([, key]) => key as string));
-
 it('while four processes open and close the store and another one reads it, no payout is lost or started twice', async () => {
   const path = storeFolder();
-  const place = { kind: 'sqlite' as const, path };
-  const writers = Array.from({ length: 2 }, () => new Worker(place, { kind: 'ledger', lanes: 4 }));
-  const openers = Array.from({ length: 4 }, () => new Worker(place, { kind: 'reopen' }));
-  const areOpened = (times: number) => openers.every(({ said }) => said.length >= times);
-  const hear = (word: string) => saidOf(writers, word).length;
-  await until(() => areOpened(1) && hear('started') > 0, 25_000);
+  const openAll = (count: number) => Promise.all(Array.from({ length: count }, () => RemoteStore.open(path)));
+  const [writers, openers] = [await openAll(2), await openAll(4)];
+  const load = new RemoteLoad(writers, 4);
+  const opened = openers.map(() => 0);
+  const opening = openers.map((opener, at) =>
+    opener.untilKilled(async () => {
+      await opener.answer('reopen');
+      opened[at] = (opened[at] ?? 0) + 1;
+    }),
+  );
+  await until(() => load.started.length > 0);
   await until(() => {
     expect(countRecords(path)).toBeGreaterThan(0);
-    return areOpened(5) && hear('started') > STARTED && hear('complete ok') > COMPLETED;
+    return Math.min(...opened) >= 5 && load.started.length > STARTED && load.completed.length > COMPLETED;
   }, 25_000);
-  await Promise.all([...writers, ...openers].map((worker) => worker.kill()));
-
-  expectIntact(path);
-  const started = saidOf(writers, 'started');
-  expect(started.length).toBeGreaterThan(STARTED);
-  expect(new Set(started).size).toBe(started.length);
-  const store = await openSqlite(path);
-  for (const key of started) expect(await store.get(recordIdOf('gateway', 'M-1', key))).toBeDefined();
-  const completed = saidOf(writers, 'complete ok');
-  expect(completed.length).toBeGreaterThan(COMPLETED);
-  for (const key of completed)
-    expect(await store.start(duplicateOf(newRequest({ key })))).toEqual(
-      replayOf(paid(key), { requestId: key }),
-    );
-  const words = new Set([...writers, ...openers].flatMap(({ said }) => said.map(([word]) => word)));
-  expect([...words].filter((word) => word.includes('stale') || word === 'mismatch')).toEqual([]);
+  await Promise.all([...writers, ...openers].map((store) => store.kill()));
+  await Promise.all(opening);
+  await load.expectKept(path);
 });
 
 it('processes that make the same new folder at once share one store', async () => {

@@ -9,11 +9,18 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import type { Completion } from '../../src/lib/exchange.ts';
 import { UnreadableRecord } from '../../src/store/contract.ts';
 import { prepareThread } from '../../src/store/sqlite/writer.ts';
+import { isStopped } from '../support/process-life.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
-import { countRecords, expectIntact, openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
+import {
+  countRecords,
+  expectIntact,
+  openSqlite,
+  query,
+  RemoteStore,
+  storeFolder,
+} from '../support/sqlite-files.ts';
 import { until } from '../support/until.ts';
 import { bring } from './states.ts';
-import { Worker } from './worker.ts';
 
 /** Counts the transactions in the WAL. The last frame of each has the size of the database in its header. */
 function transactionsIn(path: string): number {
@@ -148,8 +155,9 @@ describe('while another process holds the write lock', () => {
     const path = storeFolder();
     const store = await openSqlite(path, { timeoutMs: 1000 });
     for (const end of ['SIGCONT', 'SIGKILL'] as const) {
-      const stopped = new Worker({ kind: 'sqlite', path }, { kind: 'stop_within_transaction' });
-      await stopped.hears('stops');
+      const stopped = await RemoteStore.open(path);
+      void stopped.ask('stop').catch(() => 'killed');
+      await until(() => isStopped(stopped.pid));
       const request = newRequest();
       await expect(store.start(request)).rejects.toMatchObject({ name: 'StoreUnavailable' });
       process.kill(stopped.pid, end);

@@ -16,6 +16,7 @@ import {
   type SqliteStoreOptions,
   type StoreTimes,
 } from './open-store.ts';
+import { duplicateOf, newRequest, paid } from './requests.ts';
 import type { RemoteCall, RemoteRequest, Reply } from './sqlite-worker.ts';
 
 export { temporaryFolder as storeFolder } from './config.ts';
@@ -47,6 +48,8 @@ export const countRecords = (path: string): number =>
 export function expectIntact(path: string): void {
   expect(query(path, 'PRAGMA integrity_check')).toEqual([{ integrity_check: 'ok' }]);
 }
+
+class ProcessEnded extends Error {}
 
 const SCRIPT = fileURLToPath(new URL('./sqlite-worker.ts', import.meta.url));
 
@@ -98,23 +101,75 @@ export class RemoteStore {
     return reply.answer;
   }
 
-  /** SIGKILL. Resolves when the process is gone. */
+  /** Repeats this until the process has ended. */
+  async untilKilled(act: () => Promise<unknown>): Promise<void> {
+    try {
+      for (;;) await act();
+    } catch (error) {
+      if (!(error instanceof ProcessEnded)) throw error;
+    }
+  }
+
+  /** SIGKILL. Resolves when the process is gone and all its output has been read. */
   async kill(): Promise<void> {
     if (this.#child.exitCode !== null || this.#child.signalCode !== null) return;
-    const exited = once(this.#child, 'exit');
+    // 'close' comes after the last line of output.
+    const closed = once(this.#child, 'close');
     this.#child.kill('SIGKILL');
-    await exited;
+    await closed;
   }
 
   async #reply(id: number): Promise<Reply> {
     return await new Promise((resolve, reject) => {
       const ended = (code: number | null, signal: string | null) =>
-        reject(new Error(`the process ended (${signal ?? code})`));
-      this.#child.once('exit', ended);
+        reject(new ProcessEnded(`the process ended (${signal ?? code})`));
+      this.#child.once('close', ended);
       this.#replies.set(id, (reply) => {
-        this.#child.off('exit', ended);
+        this.#child.off('close', ended);
         resolve(reply);
       });
     });
+  }
+}
+
+/** Requests that are sent to stores in other processes until those are killed, and what was answered. */
+export class RemoteLoad {
+  readonly started: Execution[] = [];
+  readonly completed: Execution[] = [];
+  readonly #ended: Promise<unknown>;
+
+  /** @param lanes of each store. The same lane of another store has the same keys */
+  constructor(stores: readonly RemoteStore[], lanes: number) {
+    const all = stores.flatMap((store) => Array.from({ length: lanes }, (_, lane) => this.#run(store, lane)));
+    this.#ended = Promise.all(all);
+  }
+
+  /** Starts and completes one key after the other, and leaves every third key executing. */
+  async #run(store: RemoteStore, lane: number): Promise<void> {
+    let number = 0;
+    await store.untilKilled(async () => {
+      const key = `${lane}-${number++}`;
+      const request = newRequest({ key, requestId: key });
+      const kind = await store.answer('start', request);
+      expect(['started', 'in_flight', 'completed']).toContain(kind);
+      if (kind !== 'started') return;
+      this.started.push(request);
+      if (number % 3 === 0) return;
+      expect(await store.answer('complete', request)).toBe('ok');
+      this.completed.push(request);
+    });
+  }
+
+  /** When the processes are killed: no key was started twice, and every answer is kept. */
+  async expectKept(path: string): Promise<void> {
+    await this.#ended;
+    expectIntact(path);
+    expect(new Set(this.started.map(({ key }) => key)).size).toBe(this.started.length);
+    const store = await openSqlite(path);
+    for (const { scope } of this.started) expect(await store.get(scope)).toBeDefined();
+    for (const { key, ...request } of this.completed) {
+      const answer = await store.start(duplicateOf({ key, ...request }));
+      expect(answer).toEqual({ kind: 'completed', response: paid(key).response, requestId: key });
+    }
   }
 }
