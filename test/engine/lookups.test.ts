@@ -8,7 +8,6 @@ import { recordIdOf } from '../../src/ledger/record-id.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import type { LookupAnswer } from '../../src/lib/exchange.ts';
 import { bring, replayOf } from '../contract/states.ts';
-import { newFolder } from '../support/command.ts';
 import { newCall, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
 import { movableClock } from '../support/movable-clock.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
@@ -379,8 +378,7 @@ describe('a lookup that a reload replaces or removes', () => {
 
 describe('the search through the store', () => {
   it('finds keys that other gateways left in doubt or executing without a living owner, and no others', async () => {
-    // The search reads the whole store, so this store must not be shared with other tests.
-    await using rig = new Rig({ kind: 'sqlite', path: newFolder() });
+    await using rig = new Rig();
     const leaseMs = 300;
     const store = await rig.store({ leaseMs });
     const left = await Promise.all([bring(store, 'in_doubt'), bring(store, 'executing')]);
@@ -403,7 +401,7 @@ describe('the search through the store', () => {
   });
 
   it('reads all pages, and continues after the store did not answer', async () => {
-    await using rig = new Rig({ kind: 'sqlite', path: newFolder() });
+    await using rig = new Rig();
     const store = await rig.faultyStore();
     const left = await Promise.all(Array.from({ length: 250 }, () => bring(store, 'in_doubt')));
     store.fail('list', 'before', 1);

@@ -2,7 +2,7 @@ import { expect, it } from 'vitest';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import { newCall, notSent, Rig, replayFor, retryOf } from '../support/engine.ts';
-import { FaultyStore } from '../support/faulty-store.ts';
+import { faultyStore } from '../support/faulty-store.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
 import { movableClock } from '../support/movable-clock.ts';
 import { GATEWAY_ID, LONG } from '../support/open-store.ts';
@@ -13,7 +13,7 @@ function twoGateways(rig: Rig, clock: Clock = systemClock) {
   let nowMs = 0;
   const register = new MemoryRegister(() => nowMs);
   const ledger = () => new Ledger(register, { gatewayId: GATEWAY_ID, lifetimes: LONG, clock });
-  const frozen = new FaultyStore(ledger());
+  const frozen = faultyStore(ledger());
   const store = ledger();
   const pass = (ms: number) => {
     nowMs += ms;

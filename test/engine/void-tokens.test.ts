@@ -3,14 +3,12 @@ import { Ledger } from '../../src/ledger/ledger.ts';
 import { StoreUnavailable } from '../../src/store/contract.ts';
 import type { Register, Reply, Write } from '../../src/store/register.ts';
 import { newCall, Rig, retryOf, unknown } from '../support/engine.ts';
-import { GATEWAY_ID, LONG, memoryAt } from '../support/open-store.ts';
+import type { MemoryRegister } from '../support/memory-register.ts';
+import { GATEWAY_ID, LONG } from '../support/open-store.ts';
 import { until } from '../support/until.ts';
 
-const PLACE = { kind: 'memory', name: 'late writes' } as const;
-
 /** The first such write fails at once, and reaches the register when `arrive` is called. `answered`: writes after that. */
-function lateRegister(kind: Write['kind']) {
-  const register = memoryAt(PLACE);
+function lateRegister(register: MemoryRegister, kind: Write['kind']) {
   const late: (() => Promise<Reply>)[] = [];
   const counts = { answered: 0 };
   const through = (write: Write, send: () => Promise<Reply>): Promise<Reply> => {
@@ -39,9 +37,9 @@ function lateRegister(kind: Write['kind']) {
 
 describe('a write whose reply was lost', () => {
   it('a start that arrives after it was taken back starts nothing, and the key is free', async () => {
-    await using rig = new Rig(PLACE);
+    await using rig = new Rig();
     const store = await rig.store();
-    const { store: line, arrive, counts } = lateRegister('create');
+    const { store: line, arrive, counts } = lateRegister(rig.register, 'create');
     const { engine } = rig.engine(line);
     const call = newCall();
     expect(await engine.handle(call)).toMatchObject({ kind: 'store_unavailable' });
@@ -54,9 +52,9 @@ describe('a write whose reply was lost', () => {
   });
 
   it('a start that arrives when a retry has the key changes nothing', async () => {
-    await using rig = new Rig(PLACE);
+    await using rig = new Rig();
     const store = await rig.store();
-    const { store: line, arrive, counts } = lateRegister('create');
+    const { store: line, arrive, counts } = lateRegister(rig.register, 'create');
     const { engine } = rig.engine(line);
     const call = newCall();
     await engine.handle(call);
@@ -68,12 +66,12 @@ describe('a write whose reply was lost', () => {
   });
 
   it('a restart that arrives after it was taken back restarts nothing, and the key stays in doubt', async () => {
-    await using rig = new Rig(PLACE);
+    await using rig = new Rig();
     const store = await rig.store();
     const call = newCall(unknown, { inDoubt: 'retry' });
     await rig.engine(store).engine.handle(call);
     const before = await store.get(call.scope);
-    const { store: line, arrive, counts } = lateRegister('replace');
+    const { store: line, arrive, counts } = lateRegister(rig.register, 'replace');
     const { engine } = rig.engine(line);
     const second = retryOf(call);
     expect(await engine.handle(second)).toMatchObject({ kind: 'store_unavailable' });

@@ -1,5 +1,4 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll } from 'vitest';
 import { type SlotOptions, Slots } from '../../src/backend/slots.ts';
 import type { DoubtLookups } from '../../src/doubts/lookups.ts';
 import type {
@@ -10,11 +9,12 @@ import type {
   Result,
 } from '../../src/idempotency/call.ts';
 import { Engine } from '../../src/idempotency/engine.ts';
-import type { Store } from '../../src/ledger/ledger.ts';
+import { Ledger, type Store } from '../../src/ledger/ledger.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import type { BackendResponse, Exchange } from '../../src/lib/exchange.ts';
-import { FaultyStore } from './faulty-store.ts';
-import { LONG, type MemoryPlace, openStore, type StorePlace, type StoreTimes } from './open-store.ts';
+import { type FaultyStore, faultyStore } from './faulty-store.ts';
+import { MemoryRegister } from './memory-register.ts';
+import { GATEWAY_ID, LONG, type StoreTimes } from './open-store.ts';
 import { newRequest, paid, type RequestParts } from './requests.ts';
 import { until } from './until.ts';
 
@@ -30,31 +30,17 @@ export interface RigEngine {
 /** So many that no request waits for one. */
 const PLENTY: SlotOptions = { maxConnections: 1000, maxQueued: 1000, queueTimeoutMs: 20_000 };
 
-/** Open stores of this test file. Tests with the same times share one. */
-const open = new Map<string, Promise<Store>>();
-
-afterAll(async () => {
-  for (const store of open.values()) await (await store).close();
-});
-
-/** Engines on a place that the tests of a file share, by default the register of tests: use a new key in each test. */
+/** Engines on one register of tests. */
 export class Rig {
-  readonly #place: StorePlace | MemoryPlace;
+  readonly register = new MemoryRegister(systemClock.monotonicMs);
   readonly #engines: Engine[] = [];
 
-  constructor(place: StorePlace | MemoryPlace = { kind: 'memory', name: 'rig' }) {
-    this.#place = place;
-  }
-
   async store(times: Partial<StoreTimes> = {}): Promise<Store> {
-    const name = JSON.stringify([this.#place, times]);
-    const store = open.get(name) ?? openStore(this.#place, times);
-    open.set(name, store);
-    return await store;
+    return new Ledger(this.register, { gatewayId: GATEWAY_ID, lifetimes: { ...LONG, ...times } });
   }
 
   async faultyStore(times?: Partial<StoreTimes>): Promise<FaultyStore> {
-    return new FaultyStore(await this.store(times));
+    return faultyStore(await this.store(times));
   }
 
   /** An engine with a separate set of slots, unless `options` limits or brings them. */

@@ -21,31 +21,14 @@ interface Fault {
   goOn?: Promise<void>;
 }
 
-/** A real store whose commands fail on demand. */
-export class FaultyStore implements Store {
+/** How the commands of a store fail. */
+class Faults {
   /** How often each command was sent. */
   readonly asked = Object.fromEntries(COMMANDS.map((command) => [command, 0])) as Record<
     FaultyCommand,
     number
   >;
-  readonly #store: Store;
   readonly #faults = new Map<FaultyCommand, Fault>();
-
-  constructor(store: Store) {
-    this.#store = store;
-  }
-
-  get refusing(): string | undefined {
-    return this.#store.refusing;
-  }
-
-  get connection(): unknown {
-    return this.#store.connection;
-  }
-
-  get usage(): Store['usage'] {
-    return this.#store.usage;
-  }
 
   /** The next `times` calls of `command` throw StoreUnavailable, before or after they are executed. */
   fail(command: FaultyCommand, when: 'before' | 'after', times = Number.POSITIVE_INFINITY): void {
@@ -68,31 +51,7 @@ export class FaultyStore implements Store {
     this.#faults.clear();
   }
 
-  onConnected: Store['onConnected'] = (act) => this.#store.onConnected(act);
-  start: Store['start'] = (execution) => this.#through('start', () => this.#store.start(execution));
-  peek: Store['peek'] = (request) => this.#through('peek', () => this.#store.peek(request));
-  restart: Store['restart'] = (execution) => this.#through('restart', () => this.#store.restart(execution));
-  renew: Store['renew'] = (owner) => this.#through('renew', () => this.#store.renew(owner));
-  complete: Store['complete'] = (...args) => this.#through('complete', () => this.#store.complete(...args));
-  release: Store['release'] = (owner) => this.#through('release', () => this.#store.release(owner));
-  markInDoubt: Store['markInDoubt'] = (...args) =>
-    this.#through('markInDoubt', () => this.#store.markInDoubt(...args));
-  takeBack: Store['takeBack'] = (owner) => this.#through('takeBack', () => this.#store.takeBack(owner));
-  aliveForMs: Store['aliveForMs'] = (owner) =>
-    this.#through('aliveForMs', () => this.#store.aliveForMs(owner));
-  get: Store['get'] = (scope) => this.#store.get(scope);
-  isOwnerGone: Store['isOwnerGone'] = (scope) => this.#store.isOwnerGone(scope);
-  expiresInMs: Store['expiresInMs'] = (scope) => this.#store.expiresInMs(scope);
-  list: Store['list'] = (filter) => this.#through('list', () => this.#store.list(filter));
-  resolve: Store['resolve'] = (...args) => this.#through('resolve', () => this.#store.resolve(...args));
-  countDoubts: Store['countDoubts'] = (options) => this.#store.countDoubts(options);
-  audit: Store['audit'] = (scope) => this.#store.audit(scope);
-  readMark: Store['readMark'] = (mode) => this.#store.readMark(mode);
-  mark: Store['mark'] = (...args) => this.#store.mark(...args);
-  health: Store['health'] = () => this.#store.health();
-  close: Store['close'] = () => this.#store.close();
-
-  async #through<T>(command: FaultyCommand, work: () => Promise<T>): Promise<T> {
+  async through<T>(command: FaultyCommand, work: () => Promise<T>): Promise<T> {
     this.asked[command]++;
     const fault = this.#faults.get(command);
     if (!fault || fault.times <= 0) return await work();
@@ -105,4 +64,22 @@ export class FaultyStore implements Store {
     if (fault.when === 'after') throw new StoreUnavailable(`the answer to ${command} was lost`);
     return answer;
   }
+}
+
+export type FaultyStore = Store & Faults;
+
+/** A real store whose commands fail on demand. A test may put a command of its own in the place of one. */
+export function faultyStore(store: Store): FaultyStore {
+  const faults = new Faults();
+  return new Proxy(faults as FaultyStore, {
+    get(_, name) {
+      const owner = name in faults ? faults : store;
+      const member = Reflect.get(owner, name, owner);
+      if (typeof member !== 'function') return member;
+      const call = member.bind(owner);
+      const command = COMMANDS.find((one) => one === name);
+      if (owner === faults || !command) return call;
+      return (...args: unknown[]) => faults.through(command, () => call(...args));
+    },
+  });
 }

@@ -10,7 +10,6 @@ import type { CopyRegister } from '../../src/store/register.ts';
 import { ResponseCipher } from '../../src/store/response-cipher.ts';
 import { SqliteCopyRegister } from '../../src/store/sqlite/copy-register.ts';
 import { SqliteRegister, type SqliteRegisterOptions } from '../../src/store/sqlite/sqlite-register.ts';
-import { MemoryRegister } from './memory-register.ts';
 
 export interface SqlitePlace {
   kind: 'sqlite';
@@ -25,23 +24,8 @@ export interface RedisPlace {
   replicas?: number;
 }
 
-/** The register of tests, in this process. */
-export interface MemoryPlace {
-  kind: 'memory';
-  name: string;
-}
-
 /** The location of a store's records. It is plain data, because a worker process gets it on its command line. */
 export type StorePlace = SqlitePlace | RedisPlace;
-
-const registers = new Map<string, MemoryRegister>();
-
-/** Of this place, always the same one. */
-export function memoryAt({ name }: MemoryPlace): MemoryRegister {
-  const register = registers.get(name) ?? new MemoryRegister(systemClock.monotonicMs);
-  registers.set(name, register);
-  return register;
-}
 
 /** The lifetimes of what this store writes, and the time limit of a command. */
 export interface StoreTimes extends Lifetimes {
@@ -57,47 +41,31 @@ export const LONG: StoreTimes = {
 export const GATEWAY_ID = 'gateway-test';
 
 export async function openStore(
-  place: StorePlace | MemoryPlace,
+  place: StorePlace,
   times: Partial<StoreTimes> = {},
   clock: Clock = systemClock,
   gatewayId: string = GATEWAY_ID,
   encryption?: Encryption,
 ): Promise<Store> {
   const { timeoutMs, ...lifetimes } = { ...LONG, ...times };
-  if (place.kind === 'memory')
-    return new Ledger(memoryAt(place), {
-      gatewayId,
-      lifetimes,
-      clock,
-      cipher: new ResponseCipher(encryption),
-    });
   const own = { gatewayId, lifetimes, clock, cipher: new ResponseCipher(encryption) };
   if (place.kind === 'sqlite')
     return new Ledger(await SqliteRegister.open({ path: place.path, timeoutMs, clock }), own);
-  const { url, prefix, lockNodes = [], replicas = 0 } = place;
-  const register = await RedisRegister.open({
-    ...{ location: { url }, prefix, lockNodes, replicas, timeoutMs, clock, gatewayId },
-    // A witness beside a store that waits for replicas.
-    mayLoseOnFailover: true,
-    connectTimeoutMs: 5_000,
-  });
+  const register = await RedisRegister.open({ ...redisOptionsOf(place), timeoutMs, clock, gatewayId });
   return new Ledger(register, own);
 }
+
+const redisOptionsOf = ({ url, prefix, lockNodes = [], replicas = 0 }: RedisPlace) => ({
+  ...{ location: { url }, prefix, lockNodes, replicas, connectTimeoutMs: 5_000 },
+  // A witness beside a store that waits for replicas.
+  mayLoseOnFailover: true,
+});
 
 /** The store of a place as the source or the destination of a copy. */
 export async function openCopyRegister(place: StorePlace): Promise<CopyRegister> {
   const common = { timeoutMs: LONG.timeoutMs, clock: systemClock };
   if (place.kind === 'sqlite') return await SqliteCopyRegister.open({ path: place.path, ...common });
-  const { url, prefix, lockNodes = [], replicas = 0 } = place;
-  const options = {
-    location: { url },
-    prefix,
-    lockNodes,
-    replicas,
-    gatewayId: 'copy',
-    connectTimeoutMs: 5_000,
-  };
-  return await RedisCopyRegister.open({ ...options, ...common, mayLoseOnFailover: true });
+  return await RedisCopyRegister.open({ ...redisOptionsOf(place), ...common, gatewayId: 'copy' });
 }
 
 /** As {@link openStore}, with all options of the register. */

@@ -7,7 +7,7 @@ import { systemClock } from '../../../src/lib/clock.ts';
 import type { Exchange } from '../../../src/lib/exchange.ts';
 import { STEP_MS } from '../../registers/places.ts';
 import { type CountedCall, complete, newCall, notSent, openRun, unknown } from '../../support/engine.ts';
-import { FaultyStore } from '../../support/faulty-store.ts';
+import { type FaultyStore, faultyStore } from '../../support/faulty-store.ts';
 import { until } from '../../support/until.ts';
 import { TIMES, type World } from './worlds.ts';
 
@@ -86,7 +86,7 @@ export class EngineRun {
 
   constructor(world: World) {
     this.#world = world;
-    this.#stores = world.nodes.map((node) => new FaultyStore(node));
+    this.#stores = world.nodes.map((node) => faultyStore(node));
     const options = { ...TIMES, completeRetryMs: 5000, maxWaiters: 10 };
     this.#engines = this.#stores.map((store) => {
       // The request that never ends may occupy one slot for ever.
