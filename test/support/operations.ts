@@ -1,9 +1,12 @@
+import { expect } from 'vitest';
 import type * as z from 'zod';
 import type { Identity, OperationIdempotency } from '../../src/lib/context.ts';
 import type { DeclaredOperation } from '../../src/requests/declared-paths.ts';
 import { Operations, type OperationsOptions } from '../../src/requests/operations.ts';
 import { matchOptions } from '../../src/requests/options.ts';
 import { incoming } from './incoming.ts';
+
+export { FORM } from './members.ts';
 
 export type MatchInput = z.input<typeof matchOptions>;
 
@@ -52,4 +55,14 @@ export function identify(operations: Operations, shape: RequestShape): Identity 
 
 export const nameOf = (operations: Operations, shape: RequestShape) =>
   identify(operations, shape).operation.name;
-export const FORM = 'application/x-www-form-urlencoded';
+
+/** The request is one of this operation. `more`: other members of its identity. */
+export function expectIdentity(
+  operations: Operations,
+  shape: RequestShape,
+  name: string,
+  more: object = {},
+): void {
+  const identity = identify(operations, shape);
+  expect(identity, JSON.stringify(shape)).toMatchObject({ operation: { name }, ...more });
+}

@@ -2,7 +2,15 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { DeclaredOperation } from '../../src/requests/declared-paths.ts';
 import { OperationsHistory } from '../../src/requests/history.ts';
-import { action, declare, INDEX, idempotency, identify, type RequestShape } from '../support/operations.ts';
+import {
+  action,
+  declare,
+  expectIdentity,
+  INDEX,
+  idempotency,
+  identify,
+  type RequestShape,
+} from '../support/operations.ts';
 
 /** The operations of the last version, after all the others were in force. */
 function lastOf(...versions: DeclaredOperation[][]) {
@@ -30,11 +38,8 @@ describe('a reload takes protection from no request', () => {
 
   test('and the new version names its operation', () => {
     const renamed = [declare('payout', { method: 'POST', path: INDEX }, 'none')];
-    expect(identify(lastOf([action('withdraw')], renamed), payout)).toMatchObject({
-      operation: { name: 'payout' },
-      scopes: ['payout'],
-      ...{ isProtected: true, keyRequired: false },
-    });
+    const now = lastOf([action('withdraw')], renamed);
+    expectIdentity(now, payout, 'payout', { scopes: ['payout'], isProtected: true, keyRequired: false });
   });
 
   test('whatever the operations are', () => {

@@ -1,9 +1,11 @@
 import { describe, expect, test } from 'vitest';
+import type { Operations } from '../../src/requests/operations.ts';
 import {
   action,
   balance,
   declare,
   exampleOperations,
+  expectIdentity,
   FORM,
   INDEX,
   identify,
@@ -11,6 +13,17 @@ import {
   operationsOf,
   type RequestShape,
 } from '../support/operations.ts';
+
+/** Those of the example's path. */
+const scopes = ['withdraw', 'checkout', 'undeclared'];
+const byHeader = expect.stringContaining('header');
+const byMethod = expect.stringContaining('method');
+
+/** Two readers could take the request for different operations. */
+const expectUnclear = (operations: Operations, shape: RequestShape, more: object = {}) =>
+  expectIdentity(operations, shape, 'other', {
+    ...{ unclear: expect.stringMatching(/\w/), isProtected: true, ...more },
+  });
 
 describe('a request is unclear if two readers could take it for different operations', () => {
   test.each<[string, RequestShape]>([
@@ -40,11 +53,7 @@ describe('a request is unclear if two readers could take it for different operat
       { fields: { 'X-Original-URL': '/' }, body: '{"action":"checkout"}' },
     ],
   ])('%s', (_name, shape) => {
-    expect(identify(exampleOperations, shape)).toMatchObject({
-      operation: { name: 'other' },
-      unclear: expect.stringMatching(/\w/),
-      ...{ isDeclared: false, isProtected: true, keyRequired: false },
-    });
+    expectUnclear(exampleOperations, shape, { isDeclared: false, keyRequired: false });
   });
 
   test.each([
@@ -52,11 +61,7 @@ describe('a request is unclear if two readers could take it for different operat
   ])('a header %s makes it unclear, on every path and under every method', (name) => {
     for (const url of ['/v3/echo', '/v2/get_balance', '/V1/index.php'])
       for (const method of ['POST', 'GET', 'HEAD'])
-        expect(identify(exampleOperations, { method, url, fields: { [name]: '' } }), url).toMatchObject({
-          operation: { name: 'other' },
-          unclear: expect.stringContaining('header'),
-          isProtected: true,
-        });
+        expectUnclear(exampleOperations, { method, url, fields: { [name]: '' } }, { unclear: byHeader });
   });
 
   test('a method in the query makes it unclear where the method decides', () => {
@@ -65,11 +70,7 @@ describe('a request is unclear if two readers could take it for different operat
       declare('cancel', { method: 'DELETE', path: '/v1/payments' }, 'required'),
     ]);
     for (const query of ['_method=DELETE', 'a=1&%5fmethod=delete', '+_METHOD=DELETE', 'a;_method=DELETE'])
-      expect(identify(operations, { url: `/v1/payments?${query}` }), query).toMatchObject({
-        operation: { name: 'other' },
-        unclear: expect.stringContaining('method'),
-        ...{ isProtected: true, keyRequired: true },
-      });
+      expectUnclear(operations, { url: `/v1/payments?${query}` }, { unclear: byMethod, keyRequired: true });
     for (const shape of [{ fields: { Cookie: 'a=1; _Method=DELETE' } }, { url: '/v1/payments?.method=PUT' }])
       expect(identify(operations, { url: '/v1/payments', ...shape }).unclear).toContain('method');
     expect(nameOf(operations, { url: '/v1/payments', fields: { Cookie: 'method=DELETE' } })).toBe('create');
@@ -82,10 +83,7 @@ describe('a request is unclear if two readers could take it for different operat
       [operations, '/v1/payments?_method=PUT'],
       [exampleOperations, '/v2/get_balance?_method=PUT'],
     ] as const)
-      expect(identify(declared, { url, method: 'GET' }), url).toMatchObject({
-        operation: { name: 'other' },
-        ...{ unclear: expect.stringContaining('method'), isProtected: true },
-      });
+      expectUnclear(declared, { url, method: 'GET' }, { unclear: byMethod });
   });
 });
 
@@ -125,14 +123,7 @@ describe('a method in the body', () => {
 
   test('makes a request of a restricted secret key unclear where the method decides', () => {
     for (const url of ['/v1/payments', '/v1/Payments/'])
-      for (const shape of overriding)
-        expect(
-          identify(operations, { url, ...shape, scopes: ['create'] }),
-          JSON.stringify(shape),
-        ).toMatchObject({
-          operation: { name: 'other' },
-          ...{ unclear: expect.stringMatching(/\w/), isProtected: true },
-        });
+      for (const shape of overriding) expectUnclear(operations, { url, ...shape, scopes: ['create'] });
     for (const shape of [...harmless, ...overriding.map((one) => ({ ...one, method: 'GET' }))])
       expect(identify(operations, { url: '/v1/payments', ...shape, scopes: ['create'] }).unclear).toBe(
         undefined,
@@ -149,10 +140,8 @@ describe('a request that only resembles a declared one', () => {
   test.each(['PUT', 'PATCH', 'DELETE', 'PROPFIND'])(
     '%s on a declared path: it is `other` and needs the scopes of that path, and `undeclared`',
     (method) => {
-      expect(identify(exampleOperations, { method, body: '{"action":"withdraw"}' })).toMatchObject({
-        operation: { name: 'other' },
-        ...{ isDeclared: false, isProtected: true, scopes: ['withdraw', 'checkout', 'undeclared'] },
-      });
+      const shape = { method, body: '{"action":"withdraw"}' };
+      expectIdentity(exampleOperations, shape, 'other', { isDeclared: false, isProtected: true, scopes });
     },
   );
 
@@ -178,8 +167,7 @@ describe('a request that only resembles a declared one', () => {
       declare('refund', { method: 'POST', path: '/v1/payments/:id/refund' }),
     ]);
     for (const name of ['Batch', 'b%61tch', 'batch;x', 'batch.php', 'batch%20', 'batch.json'])
-      expect(identify(operations, { url: `/v1/payments/${name}` }), name).toMatchObject({
-        operation: { name: 'other' },
+      expectIdentity(operations, { url: `/v1/payments/${name}` }, 'other', {
         ...{ isProtected: true, keyRequired: true, scopes: ['payment', 'batch'] },
       });
     expect(identify(operations, { method: 'GET', url: '/v1/payments/Batch' }).scopes).toContain('batch');
@@ -199,10 +187,9 @@ describe('a request that only resembles a declared one', () => {
     '%s: it is `other` and needs the scopes of the path that it resembles',
     (url) => {
       for (const method of ['POST', 'PUT', 'DELETE', 'GET', 'HEAD', 'OPTIONS'])
-        expect(identify(exampleOperations, { method, url })).toMatchObject({
-          operation: { name: 'other' },
+        expectIdentity(exampleOperations, { method, url }, 'other', {
           ...{ isDeclared: false, isProtected: method[0] === 'P' || method === 'DELETE' },
-          scopes: ['withdraw', 'checkout', ...(method === 'POST' ? [] : ['undeclared'])],
+          scopes: method === 'POST' ? ['withdraw', 'checkout'] : scopes,
         });
     },
   );
@@ -213,20 +200,16 @@ describe('a request that only resembles a declared one', () => {
       const operations = operationsOf([
         declare('refund', { method: 'POST', path: '/v1/payments/:id/refund' }),
       ]);
-      expect(identify(operations, { url })).toMatchObject({
-        operation: { name: 'other' },
-        scopes: ['refund'],
-      });
+      expectIdentity(operations, { url }, 'other', { scopes: ['refund'] });
     },
   );
 
   test('HEAD on a path declared for GET: it is `other`', () => {
-    expect(identify(exampleOperations, { method: 'HEAD', url: '/v2/get_balance' })).toMatchObject({
-      operation: { name: 'other' },
-      ...{ isDeclared: false, isProtected: false, scopes: ['balance', 'undeclared'] },
-    });
+    const head = { method: 'HEAD', url: '/v2/get_balance' };
+    const scopes = ['balance', 'undeclared'];
+    expectIdentity(exampleOperations, head, 'other', { isDeclared: false, isProtected: false, scopes });
     const both = operationsOf([declare('balance', { method: ['GET', 'HEAD'], path: '/v2/get_balance' })]);
-    expect(nameOf(both, { method: 'HEAD', url: '/v2/get_balance' })).toBe('balance');
+    expect(nameOf(both, head)).toBe('balance');
   });
 
   test('or is unclear, requires a key if an operation on its path requires one', () => {
@@ -259,9 +242,8 @@ describe('a safe method', () => {
   test('is protected as `other` if it may select an operation that takes a key', () => {
     for (const method of ['GET', 'HEAD', 'OPTIONS', 'TRACE'])
       for (const shape of selecting)
-        expect(identify(exampleOperations, { ...shape, method }), JSON.stringify(shape)).toMatchObject({
-          operation: { name: 'other' },
-          ...{ isProtected: true, isDeclared: false, scopes: ['withdraw', 'checkout', 'undeclared'] },
+        expectIdentity(exampleOperations, { ...shape, method }, 'other', {
+          ...{ isProtected: true, isDeclared: false, scopes },
         });
   });
 
@@ -269,23 +251,15 @@ describe('a safe method', () => {
     const page = declare('page', { method: ['GET', 'HEAD', 'OPTIONS', 'TRACE'], path: INDEX });
     const both = operationsOf([page, balance, action('withdraw', 'required'), action('refund', 'none')]);
     for (const shape of selecting.filter(({ url = INDEX }) => url.startsWith(INDEX)))
-      for (const method of ['GET', 'HEAD'])
-        expect(identify(both, { ...shape, method }), JSON.stringify(shape)).toMatchObject({
-          operation: { name: 'other' },
-          ...{ isProtected: true, keyRequired: true, unclear: expect.stringMatching(/\w/) },
-        });
+      for (const method of ['GET', 'HEAD']) expectUnclear(both, { ...shape, method }, { keyRequired: true });
     for (const url of [INDEX, `${INDEX}?action=show`])
-      expect(identify(both, { method: 'GET', url })).toMatchObject({
-        operation: { name: 'page' },
-        ...{ isProtected: false, scopes: ['page'] },
-      });
+      expectIdentity(both, { method: 'GET', url }, 'page', { isProtected: false, scopes: ['page'] });
     // Both methods are declared, or the member selects none of its own.
     const show = declare('show', { method: 'GET', path: INDEX, where: { action: 'withdraw' } });
     const pay = { method: 'GET', url: `${INDEX}?action=withdraw` };
     expect(nameOf(operationsOf([show, action('withdraw')]), pay)).toBe('show');
-    expect(
-      identify(operationsOf([show, action('pay')]), { ...pay, url: `${INDEX}?action=pay` }),
-    ).toMatchObject({ operation: { name: 'other' }, unclear: expect.stringContaining('pay') });
+    const other = { ...pay, url: `${INDEX}?action=pay` };
+    expectUnclear(operationsOf([show, action('pay')]), other, { unclear: expect.stringContaining('pay') });
     // An idempotency key has no effect on this operation, but its scope does.
     expect(identify(both, { method: 'GET', url: `${INDEX}?action=refund` })).toMatchObject({
       ...{ unclear: expect.stringContaining('refund'), isProtected: false, keyRequired: false },
@@ -296,15 +270,9 @@ describe('a safe method', () => {
     const update = declare('update', { method: 'PUT', path: INDEX });
     const both = operationsOf([update, action('withdraw', 'required')]);
     for (const shape of selecting.filter(({ url = INDEX }) => url.startsWith(INDEX)))
-      expect(identify(both, { ...shape, method: 'PUT' }), JSON.stringify(shape)).toMatchObject({
-        operation: { name: 'other' },
-        ...{ isProtected: true, keyRequired: true, unclear: expect.stringMatching(/\w/) },
-      });
+      expectUnclear(both, { ...shape, method: 'PUT' }, { keyRequired: true });
     for (const shape of [{}, { body: '{"action":"refund"}' }])
-      expect(identify(both, { ...shape, method: 'PUT' })).toMatchObject({
-        operation: { name: 'update' },
-        ...{ isProtected: true, scopes: ['update'] },
-      });
+      expectIdentity(both, { ...shape, method: 'PUT' }, 'update', { isProtected: true, scopes: ['update'] });
   });
 
   test('is not protected if it selects none', () => {
@@ -319,24 +287,17 @@ describe('a safe method', () => {
     const operations = operationsOf([
       declare('pay', { method: 'GET', path: INDEX, where: { action: 'pay' } }, 'required'),
     ]);
-    expect(identify(operations, { method: 'GET', url: `${INDEX}?action=pay` })).toMatchObject({
-      operation: { name: 'pay' },
-      ...{ isProtected: true, keyRequired: true },
-    });
-    expect(identify(operations, { method: 'GET' })).toMatchObject({
-      operation: { name: 'other' },
-      ...{ isProtected: false, keyRequired: false },
-    });
+    const pay = { method: 'GET', url: `${INDEX}?action=pay` };
+    expectIdentity(operations, pay, 'pay', { isProtected: true, keyRequired: true });
+    expectIdentity(operations, { method: 'GET' }, 'other', { isProtected: false, keyRequired: false });
   });
 });
 
 describe('a request is not protected', () => {
   test('if its operation has key: none', () => {
     const operations = operationsOf([action('withdraw', 'none'), action('checkout')]);
-    expect(identify(operations, { body: '{"action":"withdraw"}' })).toMatchObject({
-      operation: { name: 'withdraw' },
-      ...{ isProtected: false, isDeclared: true },
-    });
+    const shape = { body: '{"action":"withdraw"}' };
+    expectIdentity(operations, shape, 'withdraw', { isProtected: false, isDeclared: true });
     expect(identify(operations, { body: '{"Action":"withdraw"}' }).isProtected).toBe(true);
   });
 

@@ -6,6 +6,7 @@ import {
   balance,
   declare,
   exampleOperations,
+  expectIdentity,
   FORM,
   INDEX,
   identify,
@@ -17,8 +18,7 @@ import {
 describe('an operation is matched by method and path', () => {
   test('if it has no where, with any query', () => {
     for (const url of ['/v2/get_balance', '/v2/get_balance?action=withdraw'])
-      expect(identify(exampleOperations, { method: 'GET', url })).toMatchObject({
-        operation: { name: 'balance' },
+      expectIdentity(exampleOperations, { method: 'GET', url }, 'balance', {
         ...{ isDeclared: true, isProtected: false, keyRequired: false },
         ...{ scopes: ['balance'], route: '/v2/get_balance' },
       });
@@ -54,8 +54,7 @@ describe('an operation is matched by method and path', () => {
 
   test('otherwise the request is `undeclared`', () => {
     for (const url of ['/', '/v3/echo', '/v1/index.phpx'])
-      expect(identify(exampleOperations, { url })).toMatchObject({
-        operation: { name: 'undeclared' },
+      expectIdentity(exampleOperations, { url }, 'undeclared', {
         ...{ isDeclared: false, isProtected: true, keyRequired: false, scopes: ['undeclared'] },
       });
   });
@@ -77,8 +76,7 @@ describe('an operation is matched by the members of where', () => {
       { url: `${INDEX}?action=withdraw`, body: '{"amount":10}' },
     ],
   ])('%s', (_where, shape) => {
-    expect(identify(exampleOperations, shape)).toMatchObject({
-      operation: { name: 'withdraw' },
+    expectIdentity(exampleOperations, shape, 'withdraw', {
       ...{ isDeclared: true, isProtected: true, scopes: ['withdraw'], route: INDEX },
     });
     expect(identify(exampleOperations, shape).unclear).toBeUndefined();
@@ -112,10 +110,8 @@ describe('an operation is matched by the members of where', () => {
     expect(nameOf(operations, { body: '{"action":"refund"}' })).toBe('rest');
     expect(nameOf(operations, {})).toBe('rest');
     // It may be a withdrawal, so it is not `rest`.
-    expect(identify(operations, { body: '{"Action":"withdraw"}' })).toMatchObject({
-      operation: { name: 'other' },
-      unclear: expect.stringContaining('withdraw'),
-    });
+    const uncertain = { body: '{"Action":"withdraw"}' };
+    expectIdentity(operations, uncertain, 'other', { unclear: expect.stringContaining('withdraw') });
     const patternFirst = operationsOf([
       declare('any', { method: 'POST', path: '/v1/:script', where: { action: 'withdraw' } }),
       action('withdraw'),
