@@ -154,18 +154,6 @@ describe('an owner', () => {
     expect(await ledger.renew(newRequest())).toBe('stale');
   });
 
-  it('is judged by the lease of its own gateway, and not by that of the reader', async () => {
-    for (const [leaseMs, kind] of [
-      [5, 'in_doubt'],
-      [50, 'in_flight'],
-    ] as const) {
-      const { register, clock, time, owner } = await owning({ leaseMs });
-      const reader = new Ledger(register, { gatewayId: 'reader', lifetimes, clock });
-      time.nowMs += 20;
-      expect((await reader.peek(owner)).kind).toBe(kind);
-    }
-  });
-
   it('knows for how long everybody sees that it is executing', async () => {
     const { ledger, time, owner } = await owning();
     time.nowMs += 4;
