@@ -34,7 +34,7 @@ export const fenceGuards: readonly Guard[] = [
   [
     'an owner that was paused while it connected sends a request whose key an operator has released',
     ['src/backend/executor.ts', 'onRequestStart', '!this.#rules.maySend()', 'false'],
-    ['e2e/idempotency/paused-gateway', '(before_connect) > sends nothing once an operator'],
+    ['e2e/idempotency/paused-gateway', 'between its start and the first byte sends nothing once an operator'],
   ],
   [
     'a machine that was frozen with both its clocks sends a request whose key has another owner',

@@ -9,8 +9,6 @@ import { checkLine } from './log-lines.ts';
 
 /** The delivered command, which vitest's global setup bundles from the sources. */
 export const MAIN = fileURLToPath(new URL('../../dist/main.js', import.meta.url));
-/** For a test that changes classes of the gateway by a preload: the bundle has copies of its own. */
-export const SOURCE_MAIN = fileURLToPath(new URL('../../src/main.ts', import.meta.url));
 
 const children = new Set<ChildProcess>();
 const endAll = () => {
@@ -67,10 +65,9 @@ export async function spawnGateway(
   env: NodeJS.ProcessEnv = {},
   folder: string = temporaryFolder(),
   inherited?: Socket,
-  main = MAIN,
 ): Promise<SpawnedGateway> {
   const file = configFile(config, folder);
-  const args = [main, 'serve', '--config', file];
+  const args = [MAIN, 'serve', '--config', file];
   const all = { ...process.env, ...env };
   const child = track(
     inherited
