@@ -1,7 +1,7 @@
 import { expect } from 'vitest';
 import type { ProblemCode } from '../../src/lib/problem.ts';
 
-/** An answer of this folder's client (the body is bytes) or of supertest (the body is parsed). */
+/** An answer of this folder's client or of a raw connection (the body is bytes), or of supertest (the body is parsed). */
 interface AnyAnswer {
   status: number;
   headers: Record<string, string | string[] | undefined>;
@@ -36,7 +36,8 @@ export function retryOf(code: ProblemCode): 'same_key' | 'new_key' | 'never' {
 
 /** The answer is exactly this problem: status, headers, and every member of the envelope. */
 export function expectProblem(answer: AnyAnswer, { status, code, ...expected }: ExpectedProblem): void {
-  const { headers } = answer;
+  const linesOf = (name: string) => [answer.headers[name]].flat();
+  const [requestId] = linesOf('x-request-id');
   const body = Buffer.isBuffer(answer.body) ? JSON.parse(answer.body.toString()) : answer.body;
   expect({ status: answer.status, body }).toEqual({
     status,
@@ -46,13 +47,13 @@ export function expectProblem(answer: AnyAnswer, { status, code, ...expected }: 
       title: expect.stringMatching(/\w/),
       status,
       detail: expect.stringMatching(/\w/),
-      error: { code, message: body.detail, retry: retryOf(code), request_id: headers['x-request-id'] },
+      error: { code, message: body.detail, retry: retryOf(code), request_id: requestId },
     },
   });
-  expect(headers['x-request-id']).toMatch(/^[\w.-]{8,128}$/);
-  expect(headers['content-type']).toBe('application/problem+json');
-  expect(headers['cache-control']).toBe('no-store');
-  expect(headers['retry-after']).toBe(expected.retryAfter?.toString());
-  expect(headers['www-authenticate']).toBe(expected.authenticate);
-  expect(headers).not.toHaveProperty('idempotent-replayed');
+  expect(linesOf('x-request-id')).toEqual([expect.stringMatching(/^[\w.-]{8,128}$/)]);
+  expect(linesOf('content-type')).toEqual(['application/problem+json']);
+  expect(linesOf('cache-control')).toEqual(['no-store']);
+  expect(linesOf('retry-after')).toEqual([expected.retryAfter?.toString()]);
+  expect(linesOf('www-authenticate')).toEqual([expected.authenticate]);
+  expect(answer.headers).not.toHaveProperty('idempotent-replayed');
 }

@@ -1,8 +1,7 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
-import { payoutBody } from './payout.ts';
-import { ALPHA, request, Wire, type WireAnswer } from './wire.ts';
+import { Wire, type WireAnswer } from './wire.ts';
 
 /** Lines of one name are joined, as Node's client joins them. */
 export type RawAnswer = Omit<WireAnswer, 'headers'> & { headers: Record<string, string> };
@@ -37,14 +36,4 @@ export async function answersOn(socket: Socket): Promise<RawAnswer[]> {
     answers.push({ ...answer, headers: Object.fromEntries(headers) });
   }
   return answers;
-}
-
-/**
- * The bytes of a payout, one character a byte, with these header lines after the usual ones. The connection closes after the answer
- * unless a line says otherwise.
- */
-export function payoutBytes(...lines: string[]): Buffer {
-  const closes = lines.some((line) => line.startsWith('Connection:')) ? [] : ['Connection: close'];
-  const fields = [ALPHA, 'Content-Type: application/json', ...closes, ...lines];
-  return request('POST /v1/index.php', fields, JSON.stringify(payoutBody()));
 }

@@ -2,10 +2,11 @@ import { randomUUID } from 'node:crypto';
 import { afterAll, describe, expect, it } from 'vitest';
 import { isReplay, withdraw } from '../../support/client.ts';
 import { metric } from '../../support/metrics.ts';
+import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { payoutBytes, rawExchange } from '../../support/raw.ts';
 import { openStack, type Stack, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
+import { ALPHA, request, Wire } from '../../support/wire.ts';
 
 const inFlight = { status: 409, code: 'request_in_flight', retryAfter: 1 } as const;
 const upstream = { responseTimeoutMs: 20_000 };
@@ -56,11 +57,12 @@ describe('a duplicate', () => {
 
   it('on the same connection, sent before the first request is answered, gets its result', async () => {
     const key = randomUUID();
-    const lines = [`x-service-idempotency: ${key}`, 'X-Sandbox-Fault: delay=100'];
-    const bytes = [payoutBytes('Connection: keep-alive', ...lines), payoutBytes(...lines)];
-    const [first, second, ...more] = await rawExchange(stack.port, Buffer.concat(bytes));
-    expect([first?.status, second?.status, more.length]).toEqual([201, 201, 0]);
-    expect(second?.body).toEqual(first?.body);
+    const fields = [ALPHA, `x-service-idempotency: ${key}`, 'X-Sandbox-Fault: delay=100'];
+    const bytes = request('POST /v1/index.php', fields, JSON.stringify(payoutBody()));
+    const wire = (await Wire.open(stack.port)).write(Buffer.concat([bytes, bytes]));
+    const [first, second] = [await wire.answer(), await wire.answer()];
+    expect([first.status, second.status]).toEqual([201, 201]);
+    expect([second.body, wire.rest]).toEqual([first.body, '']);
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
   });
 });
