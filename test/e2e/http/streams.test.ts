@@ -9,6 +9,7 @@ import { openBackend } from '../../support/backend.ts';
 import { BEARER } from '../../support/client.ts';
 import { temporaryFolder, writeKeys } from '../../support/config.ts';
 import { openFloodingBackend } from '../../support/flooding-backend.ts';
+import { metric } from '../../support/metrics.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { nothingOpen, openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
@@ -316,14 +317,15 @@ describe('public requests', () => {
   });
 });
 
-describe('a merchant of a response that is passed through', () => {
+describe('a merchant of an endless response', () => {
   const ANSWER_TIMEOUT_MS = 500;
   let flooding: Awaited<ReturnType<typeof openFloodingBackend>>;
   let hasty: Stack;
   beforeAll(async () => {
     flooding = await openFloodingBackend();
     hasty = await openStack({
-      upstream: { url: flooding.url },
+      upstream: { url: flooding.url, maxConnections: 2 },
+      idempotency: { maxStoredBytes: 65_536 },
       limits: { answerTimeoutMs: ANSWER_TIMEOUT_MS },
     });
   });
@@ -332,23 +334,46 @@ describe('a merchant of a response that is passed through', () => {
     await flooding.close();
   });
 
-  async function download(path: string): Promise<IncomingMessage> {
-    const asking = http.get(`${hasty.url}${path}`, { agent: false, headers: BEARER });
+  const PAYOUT = { method: 'POST', path: '/v1/index.php' };
+  const KEY = { 'x-service-idempotency': 'endless-1' };
+
+  /** Its head has arrived, and nobody reads its body. */
+  async function download(more: http.RequestOptions): Promise<IncomingMessage> {
+    const headers = { ...BEARER, 'X-Sandbox-Fault': 'endless', ...more.headers };
+    const asking = http.request(hasty.url, { agent: false, ...more, headers });
+    asking.end(more.method && JSON.stringify(payoutBody()));
     onTestFinished(() => void asking.destroy());
     const [response] = (await once(asking, 'response')) as [IncomingMessage];
     return response.on('error', () => {});
   }
 
-  test('who does not read it loses the connection, and the one to the backend is closed', async () => {
-    const response = await download('/v3/endless');
+  test.each<[string, http.RequestOptions]>([
+    ['is passed through', { path: '/v3/endless' }],
+    ['is too large to be stored', { ...PAYOUT, headers: KEY }],
+    ['has no key', PAYOUT],
+  ])(
+    'that %s, who does not read it, loses the connection, and the one to the backend is closed',
+    async (_, more) => {
+      const response = await download(more);
+      await until(() => flooding.streams === 0 && flooding.connections === 0);
+      await expect(response.toArray()).rejects.toThrow('aborted');
+      expect(await metric(hasty.adminUrl, 'oncegate_upstream_slots_in_use')).toBe(0);
+    },
+  );
+
+  test('who has pipelined it behind another one loses the connection as well', async () => {
+    const endless = [ALPHA, 'X-Sandbox-Fault: endless'];
+    const wire = await Wire.open(hasty.port);
+    wire.write(head('GET /v3/endless', ...endless));
+    wire.write(request('POST /v1/index.php', endless, '{"action":"withdraw"}'));
+    await until(() => flooding.streams === 2);
+    await wire.ended;
     await until(() => flooding.streams === 0);
-    expect(flooding.connections.open).toBe(0);
-    await expect(response.toArray()).rejects.toThrow('aborted');
   });
 
   test('who reads it slowly, or waits for the next chunk, keeps the connection', async () => {
-    const waiting = await download('/v3/begin=10');
-    const response = await download('/v3/endless');
+    const waiting = await download({ path: '/v3/begin', headers: { 'X-Sandbox-Fault': 'begin' } });
+    const response = await download({ path: '/v3/endless' });
     let bytes = 0;
     response.on('data', (piece: Buffer) => {
       bytes += piece.length;
