@@ -7,7 +7,7 @@ import type { MoreConfig } from '../../support/config.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { type LegacyBackend, openLegacyBackend, RESET } from '../../support/legacy-backend.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openStack, type Stack, stackForTest } from '../../support/stack.ts';
+import { openStack, type Stack } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, HANDSHAKE, head, Wire } from '../../support/wire.ts';
 
@@ -118,32 +118,6 @@ describe('a request with a key is executed once, whatever its path and body', ()
       expect(stack.sandbox.requests.ofKey(key)).toBe(1);
       if (isCharged(first)) expect(booked(stack, key)).toBe(1);
     });
-  });
-});
-
-describe('idempotency.undeclared', () => {
-  const opened = (undeclared: 'pass' | 'refuse') => stackForTest({ operations, idempotency: { undeclared } });
-
-  it('pass: a key has no effect on undeclared paths, and protects all other requests', async () => {
-    const stack = await opened('pass');
-    for (const [path, sent] of [
-      ['/v1/payments', 2],
-      ['/V1/index.php', 1],
-    ] as const) {
-      const key = randomUUID();
-      for (let i = 0; i < 2; i++) await ask(stack.url, key, { path });
-      expect([stack.sandbox.requests.ofKey(key), booked(stack, key)]).toEqual([sent, sent]);
-    }
-  });
-
-  it('refuse: an undeclared request is answered 404, and nothing is sent', async () => {
-    const stack = await opened('refuse');
-    for (const path of ['/v1/payments', '/V1/index.php']) {
-      const answer = await ask(stack.url, randomUUID(), { path });
-      expectProblem(answer, { status: 404, code: 'not_declared' });
-    }
-    expect(stack.sandbox.requests.total()).toBe(0);
-    expect((await ask(stack.url, randomUUID(), { path: '/v1/payments/p-1/refund' })).status).toBe(201);
   });
 });
 
