@@ -31,11 +31,23 @@ export interface CommandOptions {
   input?: string;
 }
 
+interface RunOptions extends CommandOptions {
+  /** Called before each write to standard output. */
+  beforeWrite?: () => void;
+}
+
 /** Keeps what is written. */
 class Written extends Writable {
   readonly #chunks: Buffer[] = [];
+  readonly #before: () => void;
+
+  constructor(before = () => {}) {
+    super();
+    this.#before = before;
+  }
 
   override _write(chunk: Buffer, _encoding: string, done: () => void): void {
+    this.#before();
     this.#chunks.push(chunk);
     done();
   }
@@ -56,8 +68,11 @@ const listenersBefore = (['SIGHUP', 'SIGINT', 'SIGTERM'] as const).map(
 );
 
 /** Runs `oncegate` with these arguments in this process, with an input and outputs of its own. */
-export async function run(args: string[], { env = {}, input = '' }: CommandOptions = {}): Promise<Ended> {
-  const [stdout, stderr] = [new Written(), new Written()];
+export async function run(
+  args: string[],
+  { env = {}, input = '', beforeWrite }: RunOptions = {},
+): Promise<Ended> {
+  const [stdout, stderr] = [new Written(beforeWrite), new Written()];
   const stdin = Readable.from(input === '' ? [] : [Buffer.from(input)]);
   try {
     const code = await runCommand(args, { stdin, stdout, stderr, env: { ...process.env, ...env } });

@@ -1,4 +1,3 @@
-import { execFile } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -10,13 +9,12 @@ import { systemClock } from '../../../src/lib/clock.ts';
 import type { AuditRecord, Execution } from '../../../src/store/contract.ts';
 import { Names } from '../../../src/store/redis/commands.ts';
 import { withdraw } from '../../support/client.ts';
-import { FAST_START, inShell, newFolder, run } from '../../support/command.ts';
+import { type Ended, FAST_START, inShell, newFolder, run } from '../../support/command.ts';
 import { configFile, type MoreConfig, parsedConfig, testConfig } from '../../support/config.ts';
 import { commandsUnder } from '../../support/documents.ts';
-import { isStopped } from '../../support/process-life.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../../support/requests.ts';
-import { MAIN, spawnGateway, track } from '../../support/spawn.ts';
+import { spawnGateway } from '../../support/spawn.ts';
 import { sandboxForTest } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
@@ -54,7 +52,7 @@ async function openIncident(count: number, more: MoreConfig = {}) {
     writeFileSync(join(folder, name), lines.map((line) => `${JSON.stringify(line)}\n`).join(''));
     return join(folder, name);
   };
-  const records = (...args: string[]) => run(['records', ...args, '--config', file]);
+  const records = (args: string[], options = {}) => run(['records', ...args, '--config', file], options);
   return { store, requests, folder, file, write, records };
 }
 
@@ -65,28 +63,16 @@ async function executionsIn(config: string): Promise<Map<string | undefined, str
   return new Map(records.map(({ key, execution }) => [key, execution]));
 }
 
-const STOPPER = new URL('./stop-before-line.ts', import.meta.url).href;
-
-/** A command that stops itself (SIGSTOP) right before it writes that line of its standard output. Returns what continues it. */
-async function stoppedBeforeLine(line: number, args: string[]) {
-  const options = { NODE_OPTIONS: `--import=${STOPPER}`, STOP_BEFORE_LINE: `${line}` };
-  const ended = Promise.withResolvers<{ code: unknown; stdout: string; stderr: string; ok: number }>();
-  const child = track(
-    execFile(
-      process.execPath,
-      [MAIN, ...args],
-      { env: { ...process.env, ...FAST_START, ...options } },
-      (error, stdout, stderr) =>
-        ended.resolve({ code: error?.code, stdout, stderr, ok: stdout.match(/^ok {3}/gm)?.length ?? 0 }),
-    ),
-  );
-  await until(() => isStopped(child.pid as number));
-  return (signal?: NodeJS.Signals) => {
-    if (signal) child.kill(signal);
-    child.kill('SIGCONT');
-    return ended.promise;
+/** Acts right before a command writes that line. */
+function atLine(line: number, act: () => void) {
+  let lines = 0;
+  const beforeWrite = () => {
+    if (++lines === line) act();
   };
+  return { beforeWrite };
 }
+
+const okIn = ({ stdout }: Ended) => stdout.match(/^ok {3}/gm)?.length;
 
 it('the commands of the runbook resolve every key as the books have it', async () => {
   const sandbox = await sandboxForTest();
@@ -160,10 +146,10 @@ it('the commands of the runbook release nothing while a key that the books have 
 
 it('many keys are resolved once each by runs that are killed, interrupted, and repeated', async () => {
   const KEYS = 330;
-  const { store, requests, folder, file, records } = await openIncident(KEYS);
-  const short = await records('list', '--in-doubt', '--lines');
+  const { store, requests, folder, records } = await openIncident(KEYS);
+  const short = await records(['list', '--in-doubt', '--lines']);
   expect(short.stderr).toBe('oncegate: there may be more than --limit 100 records\n');
-  const listed = await records('list', '--in-doubt', '--lines', '--limit', '100000');
+  const listed = await records(['list', '--in-doubt', '--lines', '--limit', '100000']);
   expect(listed.stderr).toBe('');
   // Every third key is not in the books.
   const lines = listed.stdout
@@ -176,26 +162,28 @@ it('many keys are resolved once each by runs that are killed, interrupted, and r
   const [released, completed] = [KEYS / 3, (2 * KEYS) / 3];
   const many = ['resolve-many', '--from', from, '--reason', 'incident 12', '--by', 'ada'];
 
-  const tried = await records(...many, '--dry-run');
+  const tried = await records([...many, '--dry-run']);
   expect(tried.code).toBe(0);
   expect(tried.stdout).toMatch(
     new RegExp(`\\n${completed} would be completed, ${released} would be released\\n$`),
   );
   expect(tried.stderr).toBe([1, 2, 3].map((n) => `oncegate: ${n}00 of ${KEYS} keys\n`).join(''));
 
-  // SIGKILL between a write and its line on standard output is the worst that can happen.
-  const killed = await (await stoppedBeforeLine(100, ['records', ...many, '--config', file]))('SIGKILL');
+  // A run that ends between a write and its line is the worst that can happen.
+  const dying = atLine(100, () => {
+    throw new Error('killed');
+  });
+  const killed = await records(many, dying);
   // The progress counts no key whose line is missing.
-  expect([killed.ok, killed.stderr]).toEqual([99, '']);
+  expect([okIn(killed), killed.stderr]).toEqual([99, 'oncegate: killed\n']);
   // The first hundred lines are the same as before.
-  const again = await stoppedBeforeLine(200, ['records', ...many, '--config', file]);
-  const interrupted = await again('SIGINT');
-  expect(interrupted.code).toBe(130);
-  expect(interrupted.ok).toBeGreaterThanOrEqual(100);
-  const done = interrupted.ok + 100;
-  expect(done).toBeLessThan(KEYS);
+  const interrupted = await records(
+    many,
+    atLine(200, () => process.emit('SIGINT')),
+  );
+  expect([interrupted.code, okIn(interrupted)]).toEqual([130, 100]);
   expect(interrupted.stdout).toMatch(
-    new RegExp(`, 100 the same before, ${KEYS - done} not looked at: run the same command again\\n$`),
+    /, 100 the same before, 130 not looked at: run the same command again\n$/,
   );
 
   // A merchant retries a released key before the command is repeated, so it is executed again.
@@ -204,12 +192,12 @@ it('many keys are resolved once each by runs that are killed, interrupted, and r
   const retry = duplicateOf(requests[releasedAt] as Execution);
   expect(await store.start(retry)).toEqual({ kind: 'started' });
   expect(await store.complete(retry, paid())).toBe('ok');
-  const repeated = await records(...many);
+  const repeated = await records(many);
   expect(repeated.code).toBe(0);
   expect(repeated.stdout.match(/^FAIL/gm)).toBeNull();
-  expect(repeated.stdout.match(/^same /gm)).toHaveLength(done);
-  expect((await records('list', '--in-doubt')).stdout).toBe('Nothing is in doubt.\n');
-  const last = await records(...many);
+  expect(repeated.stdout.match(/^same /gm)).toHaveLength(200);
+  expect((await records(['list', '--in-doubt'])).stdout).toBe('Nothing is in doubt.\n');
+  const last = await records(many);
   expect(last.stdout).toMatch(new RegExp(`\n0 completed, 0 released, ${KEYS} the same before\n$`));
 
   const after = await trails();
@@ -221,7 +209,7 @@ it('many keys are resolved once each by runs that are killed, interrupted, and r
 it('a key that cannot be read does not keep the others in doubt, and a store that dies is not a loss', async () => {
   const redis = await startRedis();
   const { requests, file, write, records } = await openIncident(300, onRedis(redis));
-  const [damaged] = requests as [Execution];
+  const [damaged, { scope, merchant, key }] = requests as [Execution, Execution];
   await redis.admin.set(new Names('oncegate').recordOf(damaged.scope), 'damaged', 'KEEPTTL');
   const seen = await executionsIn(file);
   // Of the damaged record nothing is known.
@@ -231,28 +219,26 @@ it('a key that cannot be read does not keep the others in doubt, and a store tha
 
   const few = write('few.jsonl', linesFor(requests.slice(0, 3)));
   for (const more of [['--dry-run'], []]) {
-    const { code, stdout } = await records(...many, few, ...more);
+    const { code, stdout } = await records([...many, few, ...more]);
     expect(code).toBe(1);
     expect(stdout).toMatch(
       /^FAIL .*: the record cannot be read: .+\.\n(?:ok .+\n){2}2 .*completed, .*, 1 not resolved\n$/,
     );
   }
-  const wrong = await records(
-    ...many,
-    write('wrong.jsonl', [
-      { scope: damaged.scope, state: 'unreadable', reason: 'x', as: 'completed' },
-      { scope: '0'.repeat(64), merchant: 'M-1', key: 'k', execution: 'e', as: 'completed' },
-    ]),
-  );
+  const mistakes = write('wrong.jsonl', [
+    { scope: damaged.scope, state: 'unreadable', reason: 'x', as: 'completed' },
+    { scope: '0'.repeat(64), merchant: 'M-1', key: 'k', execution: 'e', as: 'completed' },
+    { scope, merchant, key, layer: 'other', execution: 'e', as: 'completed' },
+  ]);
+  const wrong = await records([...many, mistakes]);
   expect([wrong.code, wrong.stdout]).toEqual([64, '']);
   expect(wrong.stderr).toMatch(
-    /line 1: its record cannot be read.+\n.+line 2: scope is not that of merchant, key and layer\n$/,
+    /line 1: its record cannot be read.+\n(?:.+line [23]: scope is not that of merchant, key and layer\n){2}$/,
   );
 
   const all = write('all.jsonl', linesFor(requests.slice(1)));
-  const bereft = await stoppedBeforeLine(101, ['records', ...many, all, '--config', file]);
-  await redis.kill();
-  const { code, stdout } = await bereft();
+  const bereft = atLine(101, () => void redis.kill());
+  const { code, stdout } = await records([...many, all], bereft);
   expect(code).toBe(69);
   expect(stdout).toMatch(
     /\n\d+ completed, 0 released, 2 the same before, \d+ not looked at: run the same command again\n$/,

@@ -1,6 +1,4 @@
-import { spawn } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
-import { once } from 'node:events';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -11,9 +9,9 @@ import { newFolder, run, runProcess } from '../../support/command.ts';
 import type { ConfigInput, MoreConfig } from '../../support/config.ts';
 import { configFile } from '../../support/config.ts';
 import { startRedis } from '../../support/redis-server.ts';
-import { MAIN, track } from '../../support/spawn.ts';
 import { gatewayForTest, openGateway, stackForTest } from '../../support/stack.ts';
 import { onRedis, type StoreKind } from '../../support/stores.ts';
+import { begin } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
 import { configFor, openSandbox } from '../process/gateways.ts';
@@ -131,47 +129,27 @@ it('under load, all records move from sqlite to redis: no key is forgotten, none
   });
 }, 120_000);
 
-it('a copy from redis to sqlite waits for a payout that runs, is killed, and goes on: the payout is replayed there', async () => {
+it('a copy from redis to sqlite that waits for a payout is killed, and repeated without waiting for it: its key is in doubt', async () => {
   const sandbox = await openSandbox();
-  const [from, to] = [configFor(sandbox, storeOn('redis')), configFor(sandbox, storeOn('sqlite'))];
-  const [old, files] = [await gatewayForTest(from), ['--from', configFile(from), '--to', configFile(to)]];
+  const more = {
+    upstream: { responseTimeoutMs: 60_000 },
+    ...{ idempotency: { completeRetryMs: 500 }, lock: { leaseMs: 2000 } },
+  };
+  const from = configFor(sandbox, { ...storeOn('redis'), ...more });
+  const to = configFor(sandbox, { ...storeOn('sqlite'), ...more });
+  const old = await openGateway(from);
+  const copy = ['records', 'copy', '--from', configFile(from), '--to', configFile(to)];
   const key = randomUUID();
   const paying = withdraw(old.url, { key, fault: 'delay=60000' });
   await until(() => sandbox.requests.ofKey(key) === 1);
-  const child = track(spawn(process.execPath, [MAIN, 'records', 'copy', ...files], { stdio: 'pipe' }));
-  let said = '';
-  child.stderr?.on('data', (chunk) => {
-    said += chunk;
-  });
-  await until(() => said.includes('waiting for 1 requests: withdraw of'));
-  expect(said).toContain(`key ${key}, on gateway `);
-  child.kill('SIGKILL');
-  await once(child, 'exit');
+  const killed = begin(copy);
+  await until(() => killed.output().includes('waiting for 1 requests: withdraw of'));
+  expect(killed.output()).toContain(`key ${key}, on gateway `);
+  await killed.end('SIGKILL');
   const closed = await withdraw(old.url, { key: randomUUID() });
   expect([closed.status, codeOf(closed)]).toEqual([503, 'store_unavailable']);
 
-  const ended = runProcess(['records', 'copy', ...files]);
-  sandbox.endDelays(key);
-  expect(await ended).toMatchObject({ code: 0 });
-  const { status, body } = await paying;
-  expect(status).toBe(201);
-  const retry = await withdraw((await gatewayForTest(to)).url, { key });
-  expect([retry.status, isReplay(retry), retry.body]).toEqual([201, true, body]);
-  expect([sandbox.requests.total(), sandbox.ledger.payouts({ key })]).toEqual([1, 1]);
-});
-
-it('a copy that does not wait for a payout cuts it off: its merchant is answered, and its key is in doubt', async () => {
-  const sandbox = await openSandbox();
-  const more = { idempotency: { completeRetryMs: 500 }, lock: { leaseMs: 2000 } };
-  const [from, to] = [
-    configFor(sandbox, { ...storeOn('sqlite'), ...more }),
-    configFor(sandbox, { ...storeOn('redis'), ...more }),
-  ];
-  const [old, files] = [await openGateway(from), ['--from', configFile(from), '--to', configFile(to)]];
-  const key = randomUUID();
-  const paying = withdraw(old.url, { key, fault: 'delay=60000' });
-  await until(() => sandbox.requests.ofKey(key) === 1);
-  expect(await runProcess(['records', 'copy', ...files, '--although-alive'])).toMatchObject({
+  expect(await run([...copy, '--although-alive'])).toMatchObject({
     code: 0,
     stdout: expect.stringMatching(/^requests that were not waited for +1$/m),
     stderr: expect.stringMatching(
