@@ -39,21 +39,23 @@ export const sections: Partial<ConfigInput> = {
   ],
 };
 
+type Busy = Pick<Stack, 'url' | 'port' | 'adminUrl' | 'sandbox'>;
+
 /**
  * Requests that end in most of the ways, each way once if it can be. The configuration has to have `sections`. Their numbers are
- * in metrics.test.ts.
+ * in metrics.test.ts. All their keys begin with `order-`.
  */
-export async function busyTraffic(stack: Stack): Promise<void> {
+export async function busyTraffic(stack: Busy): Promise<void> {
   await answersOfTheBackend(stack);
   await conflicts(stack);
   await refusals(stack);
   await moreThanItTakes(stack);
 }
 
-async function answersOfTheBackend({ url, port }: Stack): Promise<void> {
-  await withdraw(url, { key: 'executed' });
-  await withdraw(url, { key: 'executed', secret: 'sk_sandbox_alpha_2' });
-  await withdraw(url, { key: 'released', fault: 'status=429' });
+async function answersOfTheBackend({ url, port }: Busy): Promise<void> {
+  await withdraw(url, { key: 'order-executed' });
+  await withdraw(url, { key: 'order-executed', secret: 'sk_sandbox_alpha_2' });
+  await withdraw(url, { key: 'order-released', fault: 'status=429' });
   await withdraw(url, { secret: 'sk_sandbox_bravo' });
   await send(url, { path: '/v2/get_balance', headers: BEARER });
   await send(url, { path: '/v3/echo', headers: BEARER });
@@ -62,26 +64,27 @@ async function answersOfTheBackend({ url, port }: Stack): Promise<void> {
   socket.terminate();
 }
 
-async function conflicts({ url, adminUrl, sandbox }: Stack): Promise<void> {
-  await withdraw(url, { key: 'broken-off', fault: 'execute-then-reset' });
-  await withdraw(url, { key: 'gave-up', secret: 'sk_sandbox_bravo', fault: 'status=504' });
-  await withdraw(url, { key: 'broken-off' });
-  await withdraw(url, { key: 'huge', fault: `huge=${2 * MAX_STORED_BYTES}` });
-  await withdraw(url, { key: 'huge', fault: `huge=${2 * MAX_STORED_BYTES}` });
-  await withdraw(url, { key: 'executed', amount: 11 });
-  const first = withdraw(url, { key: 'slow', fault: 'delay=60000' });
-  await until(() => sandbox.requests.ofKey('slow') > 0);
-  await withdraw(url, { key: 'slow', fault: 'delay=60000', headers: { Prefer: 'wait=0' } });
-  sandbox.endDelays('slow');
+async function conflicts({ url, adminUrl, sandbox }: Busy): Promise<void> {
+  await withdraw(url, { key: 'order-broken-off', fault: 'execute-then-reset' });
+  await withdraw(url, { key: 'order-gave-up', secret: 'sk_sandbox_bravo', fault: 'status=504' });
+  await withdraw(url, { key: 'order-broken-off' });
+  await withdraw(url, { key: 'order-huge', fault: `huge=${2 * MAX_STORED_BYTES}` });
+  await withdraw(url, { key: 'order-huge', fault: `huge=${2 * MAX_STORED_BYTES}` });
+  await withdraw(url, { key: 'order-executed', amount: 11 });
+  const first = withdraw(url, { key: 'order-slow', fault: 'delay=60000' });
+  await until(() => sandbox.requests.ofKey('order-slow') > 0);
+  await withdraw(url, { key: 'order-slow', fault: 'delay=60000', headers: { Prefer: 'wait=0' } });
+  sandbox.endDelays('order-slow');
   await first;
   await idle(adminUrl);
 }
 
-async function refusals({ url, port, adminUrl }: Stack): Promise<void> {
+async function refusals({ url, port, adminUrl }: Busy): Promise<void> {
   await send(url);
   await withdraw(url, { secret: 'sk_unknown' });
   await withdraw(url, { secret: 'sk_test_balance_only' });
-  for (const key of ['patient', 'impatient']) await withdraw(url, { key, secret: 'sk_sandbox_charlie' });
+  for (const key of ['order-patient', 'order-impatient'])
+    await withdraw(url, { key, secret: 'sk_sandbox_charlie' });
   await withdraw(url, { key: '' });
   await send(url, { path: '/v1//index.php', headers: BEARER });
   await send(url, { path: '/v1/index.php', method: 'POST', headers: BEARER, body: '{"action":1}' });
@@ -89,7 +92,7 @@ async function refusals({ url, port, adminUrl }: Stack): Promise<void> {
   await send(url, {
     path: '/v1/refunds',
     method: 'POST',
-    headers: { ...BEARER, 'x-service-idempotency': 'large' },
+    headers: { ...BEARER, 'x-service-idempotency': 'order-large' },
     body: 'x'.repeat(MAX_BODY_BYTES + 1),
   });
   await rawExchange(port, 'GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\nConnection: close\r\n\r\n');
@@ -99,10 +102,10 @@ async function refusals({ url, port, adminUrl }: Stack): Promise<void> {
   await idle(adminUrl);
 }
 
-async function moreThanItTakes({ url, port, adminUrl }: Stack): Promise<void> {
+async function moreThanItTakes({ url, port, adminUrl }: Busy): Promise<void> {
   const held = await Promise.all(Array.from({ length: MAX_IN_FLIGHT }, () => unfinished(port)));
   await until(async () => (await metric(adminUrl, 'oncegate_in_flight')) === MAX_IN_FLIGHT);
-  await withdraw(url, { key: 'too-many' });
+  await withdraw(url, { key: 'order-too-many' });
   for (const socket of held) socket.destroy();
   await idle(adminUrl);
 }
