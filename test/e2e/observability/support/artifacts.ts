@@ -21,67 +21,21 @@ export const rules: Rule[] = readYaml('config/prometheus.rules.yaml').groups.fla
   ({ rules: of }: { rules: Rule[] }) => of,
 );
 
-export interface Link {
-  title: string;
-  url?: string;
-  type: string;
-  tags: string[];
-}
-
-export interface Target {
-  refId: string;
-  datasource: object;
-  expr: string;
-  legendFormat: string;
-  instant: boolean;
-}
+/** Parsed JSON of Grafana, whose form the tests check. */
+type Parsed = ReturnType<typeof JSON.parse>;
+export type Link = Parsed;
 
 export interface Panel {
-  id: number;
-  type: string;
-  title: string;
-  description: string;
-  datasource: object;
-  gridPos: { x: number; y: number; w: number; h: number };
-  fieldConfig: {
-    defaults: {
-      unit: string;
-      thresholds: { steps: { color: string; value: number | null }[] };
-      links?: Link[];
-      noValue?: string;
-    };
-  };
+  [member: string]: Parsed;
+  targets: { refId: string; datasource: object; expr: string; legendFormat: string }[];
   links: Link[];
-  targets: Target[];
-  /** Of a row. */
-  collapsed?: boolean;
-  panels?: Panel[];
-}
-
-export interface Variable {
-  name: string;
-  type: string;
-  hide?: number;
-  query: string | { query: string };
-  current: { value: string | string[] };
-  [option: string]: unknown;
-}
-
-export interface Annotation {
-  name: string;
-  datasource: object;
-  expr: string;
-  titleFormat: string;
-  textFormat: string;
 }
 
 export interface Dashboard {
   uid: string;
-  title: string;
-  tags: string[];
   links: Link[];
-  templating: { list: Variable[] };
-  annotations: { list: Annotation[] };
+  templating: { list: Parsed[] };
+  annotations: { list: { name: string; datasource: object; expr: string }[] };
   /** Rows included. A closed row has its own. */
   panels: Panel[];
 }
