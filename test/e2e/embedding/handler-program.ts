@@ -14,21 +14,7 @@ const store = await sqliteStore({ path: folder, leaseMs: 2000, timeoutMs: 5000 }
 const protect = idempotency({
   store,
   merchant: (req) => String(req.headers['x-tenant']),
-  inDoubt: process.env.LOOKUP ? 'lookup' : 'hold',
   timeoutMs: 2000,
-  ...(process.env.LOOKUP && {
-    lookup: {
-      ask: async ({ merchant, key }) => {
-        const row = payouts
-          .prepare('SELECT amount FROM payouts WHERE merchant = ? AND key = ?')
-          .get(merchant, key);
-        return row
-          ? { kind: 'executed', status: 201, body: JSON.stringify({ paid: row.amount }) }
-          : { kind: 'not_executed' };
-      },
-      releaseAfterMs: 2000,
-    },
-  }),
 });
 const app = express();
 app.post('/payouts', protect, express.json(), (req, res) => {

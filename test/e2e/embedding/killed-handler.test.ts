@@ -16,9 +16,9 @@ const PROGRAM = fileURLToPath(new URL('handler-program.ts', import.meta.url));
 const DOCUMENT = read('docs/embedding.md');
 
 describe('a handler that writes to its own database, in a process that is killed', () => {
-  async function start(folder: string, env: NodeJS.ProcessEnv = {}) {
+  async function start(folder: string) {
     const program = [process.execPath, PROGRAM, join(folder, 'store'), join(folder, 'payouts.sqlite')];
-    const [port = ''] = await begin([], { program, env }).printed(/^\d+$/);
+    const [port = ''] = await begin([], { program }).printed(/^\d+$/);
     const pay = (key: string, die = '') =>
       send(`http://127.0.0.1:${port}`, {
         method: 'POST',
@@ -71,18 +71,5 @@ describe('a handler that writes to its own database, in a process that is killed
     const retry = await third.pay('k-3');
     expect([retry.status, retry.json()]).toEqual([201, { paid: 10 }]);
     expect(payouts(folder)).toEqual(['k-1', 'k-3']);
-  });
-
-  it('is decided by a lookup in that database', async () => {
-    const folder = temporaryFolder();
-    const first = await start(folder, { LOOKUP: '1' });
-    await expect(first.pay('k-1', 'after')).rejects.toThrow();
-    const { pay } = await start(folder, { LOOKUP: '1' });
-    const paid = await until(async () => {
-      const answer = await pay('k-1');
-      return answer.status === 201 ? answer : undefined;
-    });
-    expect(paid.json()).toEqual({ paid: 10 });
-    expect(payouts(folder)).toEqual(['k-1']);
   });
 });
