@@ -1,12 +1,12 @@
-import { existsSync, readdirSync, writeFileSync } from 'node:fs';
+import { existsSync, writeFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:http';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { parse, stringify } from 'yaml';
+import { parse } from 'yaml';
 import { listen } from '../../../src/gateway/http-server.ts';
 import { Names } from '../../../src/store/redis/commands.ts';
 import { bring } from '../../contract/states.ts';
-import { type Ended, expectPlain, newFolder, run, runProcess } from '../../support/command.ts';
+import { type Ended, expectPlain, newFolder, run } from '../../support/command.ts';
 import { configFile, type MoreConfig, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { startRedis } from '../../support/redis-server.ts';
@@ -42,14 +42,9 @@ describe('the command line', () => {
     expect(await run(['--version'])).toEqual({ code: 0, stdout: `${version}\n`, stderr: '' });
     const helps: Record<string, string[]> = {
       '': ['serve', 'check', 'keys', 'records', 'sandbox', 'start', '--help'],
-      'serve --help': ['--config FILE', 'gateway.example.yaml'],
       'check -h': ['--config FILE', 'Exit codes'],
       'keys hash --help': ['--id ID', '--scope OPERATION', 'ONCEGATE_PEPPER', 'standard input'],
-      'records --help': ['list', 'show', 'resolve', 'Exit codes'],
       'records resolve --help': ['--as completed', '--reason TEXT', '--execution E', '--body FILE'],
-      'store --help': ['accept', '--reason TEXT', '--by NAME', 'Exit codes'],
-      'sandbox --help': ['--port PORT', '--db FILE', 'sk_sandbox_alpha'],
-      'start --help': ['--config FILE', '--port N', '--admin-port N', '--sandbox-port N', '--data DIR'],
     };
     for (const [command, words] of Object.entries(helps)) {
       const ended = await run(command.split(' ').filter(Boolean));
@@ -77,6 +72,7 @@ describe('the command line', () => {
       [['records', 'list'], '--config is missing', 'oncegate records list --config FILE'],
       [['store', 'reset'], 'the store command needs an action', 'oncegate store accept'],
       [['start', '--prot', '1'], "'--prot'", '--sandbox-port N'],
+      [['start', '--port', 'http'], '"http" is not a port', ''],
       [['start', '--admin-port', '65536'], '"65536" is not a port', ''],
       [['start', '--sandbox-port=-1'], '"-1" is not a port', ''],
       [['start', '--config', 'a.yaml', '--port', '1'], '--port cannot be used together', '--sandbox-port N'],
@@ -88,13 +84,6 @@ describe('the command line', () => {
       expect(ended.stderr.split('\n')[0]).toContain(reason);
       expect(ended.stderr).toContain(usage);
     }
-  });
-
-  it('exits with 64 for a port that there is not, and creates no file', async () => {
-    const cwd = newFolder();
-    const inProcess = await runProcess(['start', '--port=http'], { cwd });
-    expect(inProcess).toEqual({ code: 64, stdout: '', stderr: 'oncegate: "http" is not a port\n' });
-    expect(readdirSync(cwd)).toEqual([]);
   });
 });
 
@@ -186,16 +175,6 @@ describe('a start that cannot succeed says why in one line', () => {
       expectOneLine(ended, named);
     }
     expect(existsSync('/proc/oncegate-data')).toBe(false);
-  });
-
-  it('if the key file cannot be used', async () => {
-    const path = join(newFolder(), 'keys.yaml');
-    writeFileSync(path, stringify({ merchants: [{ code: 'M-1', keys: [{ id: 'a', hash: SECRET }] }] }));
-    const ended = await serve({ auth: { keys: { source: 'file', path } } });
-    expect(ended.code).toBe(1);
-    expectPlain(ended);
-    expect(ended.stderr).toMatch(/is refused:\n.*merchants\[0\]\.keys\[0\]\.hash/);
-    expect(ended.stderr).not.toContain(SECRET);
   });
 
   it('if Redis cannot be reached, or has another password', async () => {
