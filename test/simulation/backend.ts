@@ -1,13 +1,19 @@
-import type { Scope } from '../../src/lib/brands.ts';
+import type { Fingerprint, Scope } from '../../src/lib/brands.ts';
 import type { BackendResponse, Exchange, LookupAnswer } from '../../src/lib/exchange.ts';
 import type { Dice } from './dice.ts';
 import type { Timeline } from './timeline.ts';
 
 /** A request that a gateway has sent. */
 export interface Sent {
+  /** In that gateway's store. */
   scope: Scope;
+  key: string;
   /** Names the merchant's request. */
   request: string;
+  fingerprint: Fingerprint;
+  operation: string;
+  /** The layers that it has passed. */
+  hops: string;
 }
 
 /** One payout in the backend's books. */
@@ -17,8 +23,6 @@ export interface Execution {
   /** The body that tells it from all others. */
   result: string;
 }
-
-const DAY_MS = 86_400_000;
 
 /** What the backend does with one request. */
 const BEHAVIOURS = {
@@ -52,20 +56,24 @@ export interface BackendPlan {
   isCalm: boolean;
   /** How often it does what, in relation to each other. Default: everything. */
   weights?: Weights | undefined;
+  /** What it does with the first requests, and for how long it works at each. */
+  first?: readonly (readonly [Behaviour, workMs: number])[];
 }
 
 /** The legacy system that can pay twice, and its books. */
 export class Backend {
-  readonly executions = new Map<Scope, Execution[]>();
+  /** By idempotency key. */
+  readonly executions = new Map<string, Execution[]>();
   #plan: BackendPlan;
   readonly #timeline: Timeline;
   readonly #dice: Dice;
-  readonly #underWay = new Map<Scope, number>();
+  readonly #underWay = new Map<string, number>();
   readonly #weighted: [Behaviour, number][];
   readonly #weight: number;
   /** Keys that an idempotent backend works on, and their responses. */
-  readonly #known = new Map<Scope, { response: BackendResponse | undefined }>();
+  readonly #known = new Map<string, { response: BackendResponse | undefined }>();
   #results = 0;
+  #received = 0;
   onExecuted: (sent: Sent, execution: Execution) => void = () => {};
 
   constructor(plan: BackendPlan, timeline: Timeline, dice: Dice) {
@@ -86,19 +94,20 @@ export class Backend {
   }
 
   /** Requests with this key that may still be executed. */
-  isUnderWay(scope: Scope): boolean {
-    return (this.#underWay.get(scope) ?? 0) > 0;
+  isUnderWay(key: string): boolean {
+    return (this.#underWay.get(key) ?? 0) > 0;
   }
 
   /** @param answer what the gateway sees, if it is still there */
   receive(sent: Sent, answer: (exchange: Exchange) => void): void {
-    const { scope } = sent;
-    const behaviour = this.#plan.isCalm ? 'pays' : this.#behaviour();
+    const { key } = sent;
+    const first = this.#plan.first?.[this.#received++];
+    const behaviour = first?.[0] ?? (this.#plan.isCalm ? 'pays' : this.#behaviour());
     const add = (number: number) =>
-      this.#underWay.set(scope, Math.max(0, (this.#underWay.get(scope) ?? 0) + number));
+      this.#underWay.set(key, Math.max(0, (this.#underWay.get(key) ?? 0) + number));
     add(1);
     this.#timeline.after(this.#wireMs(), () => {
-      this.#work(sent, behaviour, answer, () => add(-1));
+      this.#work(sent, behaviour, answer, () => add(-1), first?.[1]);
     });
   }
 
@@ -124,9 +133,15 @@ export class Backend {
     return this.#dice.next() * (dice < 0.9 ? 3000 : 14_000);
   }
 
-  #work(sent: Sent, behaviour: Behaviour, answer: (exchange: Exchange) => void, ended: () => void): void {
-    const { scope } = sent;
-    const known = this.#known.get(scope);
+  #work(
+    sent: Sent,
+    behaviour: Behaviour,
+    answer: (exchange: Exchange) => void,
+    ended: () => void,
+    givenMs: number | undefined,
+  ): void {
+    const { key } = sent;
+    const known = this.#known.get(key);
     if (this.#plan.isIdempotent && known) {
       ended();
       const first = known.response ?? {
@@ -140,15 +155,15 @@ export class Backend {
     const pays = !/ before|has no time|^never/.test(behaviour);
     // What an idempotent backend has answered to a key is its answer for ever.
     const isFinal = pays || /^(?:refuses|fails)/.test(behaviour);
-    if (isFinal) this.#known.set(scope, { response: undefined });
+    if (isFinal) this.#known.set(key, { response: undefined });
     const isLate = behaviour === 'pays later than everyone waits';
-    const workMs = isLate ? (this.#dice.next() * this.#plan.latestMs) / 2 : this.#workMs();
+    const workMs = givenMs ?? (isLate ? (this.#dice.next() * this.#plan.latestMs) / 2 : this.#workMs());
     if (behaviour === 'resets while it pays') this.#timeline.after(workMs / 2, () => answer(reset));
     this.#timeline.after(workMs, () => {
       ended();
       const result = pays ? this.#execute(sent) : `nothing ${++this.#results}`;
       const response = { status: STATUS[behaviour] ?? 201, headers: [], body: Buffer.from(result) };
-      const first = this.#known.get(scope);
+      const first = this.#known.get(key);
       if (isFinal && first)
         first.response = { ...response, status: response.status === 504 ? 201 : response.status };
       const exchange = exchangeOf(behaviour, response);
@@ -162,26 +177,19 @@ export class Backend {
       atMs: this.#timeline.nowMs,
       result: `payout ${++this.#results}`,
     };
-    const all = this.executions.get(sent.scope);
+    const all = this.executions.get(sent.key);
     if (all) all.push(execution);
-    else this.executions.set(sent.scope, [execution]);
+    else this.executions.set(sent.key, [execution]);
     this.onExecuted(sent, execution);
     return execution.result;
   }
 
-  /** What its books say of the key now. A key that was used again after a day is another transaction. */
-  executionOf(scope: Scope): Execution | undefined {
-    const last = this.executions.get(scope)?.at(-1);
-    return last && this.#timeline.nowMs - last.atMs < DAY_MS ? last : undefined;
-  }
-
-  /** What a lookup gets. */
-  ask(scope: Scope): LookupAnswer {
+  /** What a lookup gets. @param execution what its books say of the key */
+  ask(execution: Execution | undefined): LookupAnswer {
     const said = 'the books';
     const dice = this.#plan.isCalm ? 1 : this.#dice.next();
     if (dice < 0.1) return { kind: 'failed', said };
     if (dice < 0.15) return { kind: 'undecided', said };
-    const execution = this.executionOf(scope);
     if (!execution) return { kind: 'not_executed', said };
     return { kind: 'executed', said, completion: { kind: 'response', response: responseOf(execution) } };
   }

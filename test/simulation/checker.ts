@@ -2,11 +2,10 @@ import type { Result } from '../../src/idempotency/call.ts';
 import { type Decision, decideFor, type StatusPolicy } from '../../src/idempotency/outcome.ts';
 import type { Scope } from '../../src/lib/brands.ts';
 import type { Exchange, LookupAnswer } from '../../src/lib/exchange.ts';
+import type { Lifetimes } from '../../src/store/contract.ts';
 import type { Execution, Sent } from './backend.ts';
 
 export interface CheckerOptions {
-  retentionMs: number;
-  inDoubtRetentionMs: number;
   /** How far the clocks of the store may be from true time. */
   slackMs: number;
   /** The backend executes each key once, and gateways may send again if they announce it. */
@@ -39,6 +38,8 @@ interface Key {
   startMs: number;
   /** It left its gateway. */
   sentMs: number;
+  /** Of the gateways that sent it. */
+  lifetimes: Omit<Lifetimes, 'leaseMs'>;
   dispatches: Dispatch[];
   executions: Execution[];
   announced: number;
@@ -90,7 +91,7 @@ export class Checker {
   }
 
   /** A request leaves a gateway. */
-  sending({ scope, request }: Sent, nowMs: number): void {
+  sending({ scope, request }: Sent, { retentionMs, inDoubtRetentionMs }: Lifetimes, nowMs: number): void {
     const key = this.#keyOf(scope, nowMs);
     const open = openOf(key);
     const most = this.#options.maySendAgain ? key.announced : 0;
@@ -99,7 +100,11 @@ export class Checker {
     if (open.length === 0) {
       key.startMs = this.#requests.get(request)?.atMs ?? nowMs;
       key.sentMs = nowMs;
+      key.lifetimes = { retentionMs, inDoubtRetentionMs };
     }
+    // After a restart, the lifetimes are those of the second gateway.
+    key.lifetimes.retentionMs = Math.min(key.lifetimes.retentionMs, retentionMs);
+    key.lifetimes.inDoubtRetentionMs = Math.min(key.lifetimes.inDoubtRetentionMs, inDoubtRetentionMs);
     key.dispatches.push({ request, decision: undefined, wasRefused: false, releases: 0 });
   }
 
@@ -115,7 +120,12 @@ export class Checker {
     if (openOf(key).length === 0) key.wasTold = false;
   }
 
-  executed({ scope, request }: Sent, execution: Execution, nowMs: number): void {
+  /** What the backend's books say of the key. A key that is used again when its record may have expired is another transaction. */
+  executionOf(scope: Scope, nowMs: number): Execution | undefined {
+    return this.#keyOf(scope, nowMs).executions.at(-1);
+  }
+
+  executed(scope: Scope, request: string, execution: Execution, nowMs: number): void {
     const key = this.#keyOf(scope, nowMs);
     key.executions.push(execution);
     if (key.executions.length > 1) this.#break(scope, `executed twice, the second time by ${request}`);
@@ -253,16 +263,19 @@ export class Checker {
 
   #keyOf(scope: Scope, nowMs: number): Key {
     let key = this.#keys.get(scope);
-    const { retentionMs, inDoubtRetentionMs, slackMs } = this.#options;
-    const livesMs = (key?.wasTold ? inDoubtRetentionMs : retentionMs) - slackMs;
-    if (key && (key.dispatches.length === 0 || nowMs < key.startMs + livesMs)) return key;
+    if (key && (key.dispatches.length === 0 || nowMs < key.startMs + this.#livesMs(key))) return key;
     const isUnsure = this.mayBeOpen(scope);
     key = {
       ...{ startMs: nowMs, sentMs: nowMs, dispatches: [], executions: [], announced: 0 },
+      lifetimes: { retentionMs: 0, inDoubtRetentionMs: 0 },
       ...{ wasTold: false, result: undefined, wasResolved: false, isUnsure },
     };
     this.#keys.set(scope, key);
     return key;
+  }
+
+  #livesMs({ wasTold, lifetimes: { retentionMs, inDoubtRetentionMs } }: Key): number {
+    return (wasTold ? inDoubtRetentionMs : retentionMs) - this.#options.slackMs;
   }
 
   #break(scope: Scope, what: string): void {
@@ -277,9 +290,12 @@ const openOf = ({ dispatches }: Key): Dispatch[] =>
   dispatches.filter(({ wasRefused, releases }) => !wasRefused && releases === 0);
 
 /** Statuses with which a backend says that nothing was done, or cannot know. */
-const NO_RESULTS = /^(?:401|429|502|503|504|520|522|524) /;
+const NO_RESULTS = /^(?:401|429|502|503|504|520|522|524) |urn:oncegate:problem:/;
 const isInDoubt = ({ decision }: Dispatch): boolean => decision === 'in_doubt';
 
 const TOO_LARGE = 'a response that was too large';
 
-const wordsOf = ({ status, body }: { status: number; body: Buffer }): string => `${status} ${body}`;
+function wordsOf({ status, body }: { status: number; body: Buffer }): string {
+  const words = `${status} ${body}`;
+  return words.includes('urn:oncegate:problem:response_not_stored') ? TOO_LARGE : words;
+}

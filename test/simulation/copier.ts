@@ -39,9 +39,10 @@ export class Copier {
     this.machine = new Machine(parts.timeline, clocks, diceOf(parts.seed, 'machine of the copy'));
   }
 
-  /** The destination is closed to starts. */
-  async isReceiving(): Promise<boolean> {
-    return (await this.#parts.to.master.register.readCopyMark())?.state === 'receiving';
+  /** A run has marked the destination, which is not undone. */
+  async hasBegun(): Promise<boolean> {
+    const mark = await this.#parts.to.master.register.readCopyMark();
+    return mark?.state === 'receiving' || mark?.state === 'opened';
   }
 
   async run(): Promise<void> {

@@ -8,7 +8,7 @@ import { recordIdOf } from '../../src/ledger/record-id.ts';
 import type { Scope } from '../../src/lib/brands.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';
 import type { AuditRecord } from '../../src/store/contract.ts';
-import type { Register } from '../../src/store/register.ts';
+import type { Register, Replace } from '../../src/store/register.ts';
 import type { Backend, Sent } from './backend.ts';
 import type { Checker } from './checker.ts';
 import type { Dice } from './dice.ts';
@@ -29,6 +29,8 @@ export interface GatewayPlan {
    * ends. A handler that never ends is given up after this time. Undefined: the gateway sends to the backend.
    */
   abandonAfterMs: number | undefined;
+  /** It connects at once, and is never refused. */
+  connectsAtOnce?: boolean;
 }
 
 /** What goes wrong in a broken world. */
@@ -38,6 +40,8 @@ export interface Broken {
   /** Of what the engine hears of an exchange. */
   exchange?: (exchange: Exchange) => Exchange;
   Ledgers?: typeof Ledger;
+  /** What it does with a write before it sends it. */
+  write?: (write: Replace) => Replace;
   /** Lookups count the age of a doubt by the wall clock. */
   ageByWall?: boolean;
   statuses?: Call['statuses'];
@@ -46,7 +50,10 @@ export interface Broken {
 export interface GatewayParts {
   process: Process;
   register: Register;
-  backend: Backend;
+  backend: Pick<Backend, 'isCalm' | 'receive' | 'ask'>;
+  /** The name of its layer, and what its requests carry of it. */
+  layer: string;
+  hop: string;
   timeline: Timeline;
   dice: Dice;
   checker: Checker;
@@ -69,12 +76,12 @@ export class Gateway {
   readonly #parts: GatewayParts;
   readonly #broken: Broken;
   /** Keys whose requests are about to be sent. */
-  readonly #connecting = new Set<Scope>();
+  readonly #connecting = new Set<string>();
   /** For how long the machine's clocks had stood still when an owner last asked whether it is one. */
   readonly #askedStoodMs = new Map<Scope, number>();
 
   constructor(plan: GatewayPlan, parts: GatewayParts, broken: Broken) {
-    const { process, register, backend, timeline, dice, event } = parts;
+    const { process, register, backend, timeline, dice, event, layer } = parts;
     const { clock, random, name: gatewayId } = process;
     this.process = process;
     this.plan = plan;
@@ -83,6 +90,11 @@ export class Gateway {
     const { leaseMs, retentionMs, inDoubtRetentionMs, inDoubt, releaseAfterMs } = plan;
     const lifetimes = { leaseMs, retentionMs, inDoubtRetentionMs };
     const Ledgers = broken.Ledgers ?? Ledger;
+    const { write: changed } = broken;
+    if (changed) {
+      const replace = register.replace.bind(register);
+      register.replace = (id, write) => replace(id, changed(write));
+    }
     this.ledger = new Ledgers(register, { gatewayId, lifetimes, clock, random });
     const { ledger } = this;
     const aliveForMs = ledger.aliveForMs.bind(ledger);
@@ -95,8 +107,8 @@ export class Gateway {
       ask: ({ merchant, key }) =>
         new Promise((resolve) => {
           timeline.after(1 + dice.next() ** 4 * 4000, () => {
-            const scope = recordIdOf('gateway', merchant, key);
-            const answer = backend.ask(scope);
+            const scope = recordIdOf(layer, merchant, key);
+            const answer = backend.ask(parts.checker.executionOf(scope, timeline.nowMs));
             parts.checker.lookedUp(scope, answer, timeline.nowMs);
             process.machine.run(process, () => resolve(answer));
           });
@@ -116,7 +128,7 @@ export class Gateway {
       undecided() {},
     };
     const lookupClock = broken.ageByWall ? { ...clock, monotonicMs: clock.wallMs } : clock;
-    this.#lookups = new Lookups(this.ledger, 'gateway', byOperation, lookupObserver, lookupClock, random);
+    this.#lookups = new Lookups(this.ledger, layer, byOperation, lookupObserver, lookupClock, random);
     this.slots = new Slots(
       { maxConnections: plan.maxConnections, maxQueued: 2, queueTimeoutMs: 2000 },
       clock,
@@ -131,24 +143,23 @@ export class Gateway {
       this.#lookups,
       random,
     );
-    this.desk = new Desk(this.ledger, { layer: 'gateway', leaseMs, maxStoredBytes: 1000, clock });
+    this.desk = new Desk(this.ledger, { layer, leaseMs, maxStoredBytes: 1000, clock });
     if (inDoubt === 'lookup') void this.#lookups.lookUpAbandoned(leaseMs);
   }
 
-  handle(call: Omit<Call, 'run' | 'inDoubt' | 'statuses'>): Promise<Result> {
+  /** @param hops the layers that it has passed, this one included. Default: this one */
+  handle(call: Omit<Call, 'run' | 'inDoubt' | 'statuses'>, hops: string = this.#parts.hop): Promise<Result> {
     const { statuses = STATUSES } = this.#broken;
-    return this.engine.handle({
-      ...call,
-      statuses,
-      inDoubt: this.plan.inDoubt,
-      run: (maySend) => this.#send({ scope: call.scope, request: call.requestId }, maySend),
-    });
+    const { inDoubt } = this.plan;
+    const { scope, key, requestId: request, fingerprint, operation } = call;
+    const sent = { scope, key, request, fingerprint, operation, hops };
+    return this.engine.handle({ ...call, statuses, inDoubt, run: (maySend) => this.#send(sent, maySend) });
   }
 
   /** Its clocks stood still, so no fence in it knows that the key may have another owner. */
-  mayStillSend(scope: Scope): boolean {
+  mayStillSend(key: string): boolean {
     const { machine } = this.process;
-    return machine.hasStoppedClocks || (machine.stoodStillMs > 0 && this.#connecting.has(scope));
+    return machine.hasStoppedClocks || (machine.stoodStillMs > 0 && this.#connecting.has(key));
   }
 
   /** A shutdown with a deadline. */
@@ -162,16 +173,16 @@ export class Gateway {
     const { exchange: changed = (exchange: Exchange) => exchange } = this.#broken;
     return new Promise((resolve, reject) => {
       const connectMs = dice.next() ** 6 * CONNECT_TIMEOUT_MS;
-      const isRefused = dice.next() < 0.03;
+      const isRefused = dice.next() < 0.03 && !this.plan.connectsAtOnce;
       const breaks = dice.next() < 0.01 && !backend.isCalm;
       const { machine } = process;
       const askedStoodMs = this.#askedStoodMs.get(sent.scope) ?? Number.POSITIVE_INFINITY;
-      this.#connecting.add(sent.scope);
+      this.#connecting.add(sent.key);
       step('connecting');
-      timeline.after(connectMs, () => {
+      timeline.after(this.plan.connectsAtOnce ? 1 : connectMs, () => {
         step('connected');
         process.machine.run(process, () => {
-          this.#connecting.delete(sent.scope);
+          this.#connecting.delete(sent.key);
           if (isRefused) return resolve({ kind: 'not_sent', reason: 'refused' });
           if (!this.#broken.noFence && !maySend()) {
             this.#parts.event('fenced');
@@ -180,7 +191,7 @@ export class Gateway {
           if (machine.stoodStillMs > askedStoodMs)
             checker.excuse(sent.scope, 'its gateway was frozen with its clocks right before it sent');
           say(`sends ${sent.request}`);
-          checker.sending(sent, timeline.nowMs);
+          checker.sending(sent, this.plan, timeline.nowMs);
           const { responseTimeoutMs, abandonAfterMs } = this.plan;
           const { promise: late, resolve: endLate } = Promise.withResolvers<Exchange>();
           let isOver = false;

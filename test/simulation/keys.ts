@@ -1,8 +1,7 @@
-import { recordIdOf } from '../../src/ledger/record-id.ts';
 import type { Fingerprint } from '../../src/lib/brands.ts';
 
 /** The idempotency keys of a world. */
 export const KEYS = ['key-0', 'key-1'] as const;
-export const SCOPES = KEYS.map((key) => recordIdOf('gateway', 'M-1', key));
+export const keyNumber = (key: string): number => KEYS.indexOf(key as (typeof KEYS)[number]);
 /** Of a key's request, and of another one under the same key. */
 export const FINGERPRINTS = [1, 2].map((byte) => Buffer.alloc(32, byte) as Fingerprint);

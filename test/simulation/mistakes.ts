@@ -2,7 +2,7 @@ import { Ledger } from '../../src/ledger/ledger.ts';
 import type { Scope } from '../../src/lib/brands.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';
 import { type Execution, type Fenced, type StartAnswer, StoreUnavailable } from '../../src/store/contract.ts';
-import type { Create, KeyRecord, Replace, Reply } from '../../src/store/register.ts';
+import type { CopyMark, Create, KeyRecord, Replace, Reply } from '../../src/store/register.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
 import type { Dice } from './dice.ts';
 import { type FaultPlan, type Mix, type OperatorPlan, RETENTION_MS, type RequestPlan } from './plan.ts';
@@ -27,6 +27,7 @@ const failovers = (dice: Dice): FaultPlan[] => [
   { step: dice.between(4, 30), kind: 'failover' },
 ];
 const none = () => [];
+const later = (dice: Dice) => dice.between(15, 60);
 
 const replacing = (change: (write: Replace, there: KeyRecord | undefined) => Replace | undefined) =>
   class extends MemoryRegister {
@@ -44,6 +45,13 @@ const creating = (change: (write: Create) => Create | undefined) =>
       return changed ? await super.create(id, changed) : { done: true };
     }
   };
+
+/** The destination serves before the records are copied. */
+class OpensFirst extends MemoryRegister {
+  override changeCopyMark(to: CopyMark): Promise<boolean> {
+    return super.changeCopyMark(to.state === 'receiving' ? { ...to, state: 'opened' } : to);
+  }
+}
 
 /** Takes over what has no lease any more. */
 class LeaseOnly extends Ledger {
@@ -98,6 +106,13 @@ const stillRunsIsResult = (exchange: Exchange): Exchange =>
 /** Some requests come when a record that was never in doubt has expired. */
 const retriesLate = (dice: Dice, request: RequestPlan): RequestPlan =>
   dice.chance(0.3) ? { ...request, atMs: RETENTION_MS * (1.1 + dice.next() * 20) } : request;
+
+/** Some come when the owner counts as dead, others when a record that was never in doubt has expired. */
+const comesWhenDead = (dice: Dice, request: RequestPlan): RequestPlan => ({
+  ...request,
+  ...{ key: 0, isOther: false, retries: 1, waitMs: 0 },
+  atMs: dice.pick([0, LEASE_MS * (1.1 + dice.next()), RETENTION_MS * (2 + dice.next())]),
+});
 
 const comesWithinMinutes = (dice: Dice, request: RequestPlan): RequestPlan => ({
   ...request,
@@ -232,6 +247,37 @@ export const BROKEN: Readonly<Record<string, BrokenWorld>> = {
   eviction: {
     mix: { store: onlyOne, networkFaults: 0, faults: none },
     mistakes: { Registers: creating((write) => ({ ...write, expiresInMs: 20_000 })) },
+  },
+  'a store that is emptied': {
+    mix: { networkFaults: 0, store: onlyOne, faults: (dice) => [{ step: later(dice), kind: 'restore' }] },
+    mistakes: {},
+  },
+  'a store that is restored to an older state': {
+    mix: {
+      ...{ networkFaults: 0, store: onlyOne },
+      faults: (dice) => [
+        { step: dice.between(1, 20), kind: 'backup' },
+        { step: later(dice), kind: 'restore' },
+      ],
+    },
+    mistakes: {},
+  },
+  "a reader's mark that may be lost": {
+    mix: {
+      ...{ inDoubt: 'hold', networkFaults: 0, operators: 0, handlers: false, backend: { pays: 1 } },
+      ...{ store: { replicas: 1, acknowledgedBy: 1, lockNodes: false }, request: comesWhenDead },
+      faults: (dice) => [
+        { step: 'request sent', kind: 'freeze', clocks: 'none runs', ms: (2 + dice.next()) * LEASE_MS },
+        { step: 'in_doubt answered', kind: 'failover' },
+      ],
+    },
+    mistakes: {
+      write: (write) => (write.record?.state === 'in_doubt' ? { ...write, mayBeLost: true } : write),
+    },
+  },
+  'a copy that is run after the opening': {
+    mix: { copies: true, networkFaults: 0, operators: 0 },
+    mistakes: { Registers: OpensFirst },
   },
   'one acknowledgement of two': {
     mix: { store: { replicas: 2, acknowledgedBy: 1, lockNodes: false }, faults: failovers, networkFaults: 0 },

@@ -1,24 +1,23 @@
 import type { RecordsPage, RecordView } from '../../src/doubts/records.ts';
 import type { Scope } from '../../src/lib/brands.ts';
-import type { Backend } from './backend.ts';
 import { responseOf } from './backend.ts';
-import type { Checker } from './checker.ts';
 import type { Gateway } from './gateway.ts';
-import { SCOPES } from './keys.ts';
+import { KEYS } from './keys.ts';
+import type { Layer } from './layer.ts';
 import type { OperatorPlan } from './plan.ts';
 import type { Timeline } from './timeline.ts';
 
 /** What operators have to do with. */
 export interface Office {
-  backend: Backend;
-  checker: Checker;
+  /** Whose records they see. */
+  layer: Layer;
   timeline: Timeline;
   /** They do not look whether a request is still under way, or its gateway frozen. */
   areCareless: boolean;
   /** They resolve the execution that is there, and not the one that they have looked at: a mistake. */
   anyExecution: boolean | undefined;
-  gateways(): Gateway[];
-  gatewayAt(number: number): Gateway | undefined;
+  /** May a request with this key still be executed? */
+  mayBeSent(key: string): boolean | undefined;
   say(what: string): void;
   event(name: string): void;
 }
@@ -28,14 +27,14 @@ export interface Office {
  * twice.
  */
 export async function operate(office: Office, plan: OperatorPlan): Promise<void> {
-  const { backend, checker, timeline } = office;
-  const scope = SCOPES[plan.key] as Scope;
-  const looking = office.gatewayAt(plan.gateway);
+  const { layer, timeline } = office;
+  const { checker } = layer;
+  const [key, scope] = [KEYS[plan.key] as string, layer.scopes[plan.key] as Scope];
+  const looking = layer.gatewayAt(plan.gateway);
   const view = looking && (await viewOf(looking, scope));
   if (!view || !('execution' in view)) return;
-  const isUnsure =
-    backend.isUnderWay(scope) || office.gateways().some((gateway) => gateway.mayStillSend(scope));
-  const execution = backend.executionOf(scope);
+  const isUnsure = office.mayBeSent(key);
+  const execution = checker.executionOf(scope, timeline.nowMs);
   if (!execution && isUnsure && !office.areCareless) return;
   if (!execution && isUnsure)
     checker.excuse(scope, 'an operator released it while its request was under way');
@@ -47,7 +46,7 @@ export async function operate(office: Office, plan: OperatorPlan): Promise<void>
   };
   for (let time = 0; time < plan.times; time++) {
     if (plan.actsAfterMs > 0) await new Promise<void>((resolve) => timeline.after(plan.actsAfterMs, resolve));
-    const acting = office.gatewayAt(plan.gateway + time);
+    const acting = layer.gatewayAt(plan.gateway + time);
     if (!acting) continue;
     const now = office.anyExecution ? await viewOf(acting, scope) : view;
     const named = now && 'execution' in now ? now.execution : view.execution;

@@ -29,17 +29,31 @@ export interface OperatorPlan {
   times: number;
   /** Completes without the response. */
   isBrief: boolean;
+  /** In the second of two layers. */
+  isInner?: boolean;
 }
 
-/** Something that breaks when a gateway takes its n-th step, at or around that gateway. */
-export type FaultPlan = { step: number } & (
+/** Something that breaks when a gateway takes the n-th step of all, or the first one of this name, at or around that gateway. */
+export type FaultPlan = { step: number | string } & (
   | { kind: 'freeze'; ms: number; clocks: Freeze }
   | { kind: 'kill'; restartAfterMs: number }
   | { kind: 'shutdown'; deadlineMs: number; restartAfterMs: number }
   | { kind: 'partition'; ms: number; direction: 'requests' | 'replies' | 'both' }
   | { kind: 'failover' }
   | { kind: 'clock steps'; ms: number }
+  /** The store refuses new records, or every write. `isKnown`: gateways see it before they write. */
+  | { kind: 'full'; ms: number; refuses: 'creates' | 'writes'; isKnown: boolean }
+  | { kind: 'backup' }
+  /** What was not in the backup is gone. Without one, everything is. */
+  | { kind: 'restore' }
 );
+
+/** A second layer of gateways is behind the first one, which takes it for the backend. */
+export interface LayersPlan {
+  /** Of the second layer. */
+  name: string;
+  haveOneStore: boolean;
+}
 
 /** All records are copied to another store, and the gateways move there one by one. */
 export interface CopyPlan {
@@ -58,10 +72,11 @@ export interface CopyPlan {
 export interface Plan {
   seed: number;
   copy: CopyPlan | undefined;
+  layers: LayersPlan | undefined;
   inDoubt: InDoubtPolicy;
   store: StorePlan;
   backend: BackendPlan;
-  gateways: { plan: GatewayPlan; clocks: Clocks; networkFaults: number }[];
+  gateways: { plan: GatewayPlan; clocks: Clocks; networkFaults: number; isInner: boolean }[];
   requests: RequestPlan[];
   operators: OperatorPlan[];
   faults: FaultPlan[];
@@ -85,11 +100,14 @@ export interface Mix {
   handlers?: boolean;
   gateways?: number;
   copies?: boolean;
+  layers?: boolean;
 }
 
 const HOUR_MS = 3_600_000;
 export const RETENTION_MS = 24 * HOUR_MS;
 export const IN_DOUBT_RETENTION_MS = 30 * RETENTION_MS;
+/** Gateways may be configured differently: each record has the lifetimes that it was written with. */
+const RETENTIONS_MS = [RETENTION_MS, RETENTION_MS, 1.5 * RETENTION_MS];
 const LEASES_MS = [10_000, 10_000, 6000];
 /** Steps of a small world: most of its faults meet one of them. */
 const MOST_STEPS = 50;
@@ -98,7 +116,7 @@ const MOST_DRIFT = 0.0002;
 
 /** Draws a small world: one or two keys, a few gateways, merchants and operators, and faults at steps. */
 export function draw(seed: number, mix: Mix = {}): Plan {
-  const dice = diceOf(seed, 'plan');
+  const [dice, more] = [diceOf(seed, 'plan'), diceOf(seed, 'more of the plan')];
   const inDoubt = mix.inDoubt ?? dice.pick(['hold', 'hold', 'hold', 'lookup', 'retry'] as const);
   const releaseAfterMs = dice.pick([60_000, 120_000]);
   const replicas = dice.pick([0, 0, 0, 1, 2]);
@@ -109,13 +127,18 @@ export function draw(seed: number, mix: Mix = {}): Plan {
   const networkFaults = mix.networkFaults ?? dice.pick([0, 0, 0.03, 0.1, 0.3]);
   const isCalm = mix.calm ?? dice.chance(0.2);
   const copy = (mix.copies ?? dice.chance(0.12)) ? drawCopy(dice, Math.min(networkFaults, 0.03)) : undefined;
+  // A mix that chooses its store has a mistake, which a second layer could make good.
+  const layers = !copy && (mix.layers ?? more.chance(mix.store ? 0 : 0.15)) ? drawLayers(more) : undefined;
   // A copy waits for handlers.
   const longest = copy ? 40_000 : 3_600_000;
   const abandonAfterMs = (mix.handlers ?? dice.chance(0.15)) ? dice.pick([40_000, longest]) : undefined;
-  const gateways = Array.from({ length: mix.gateways ?? dice.between(2, 4) }, () => ({
+  const newGateway = (isInner: boolean) => ({
     plan: {
-      ...{ leaseMs: dice.pick(LEASES_MS), retentionMs: RETENTION_MS, inDoubt, releaseAfterMs },
-      ...{ inDoubtRetentionMs: IN_DOUBT_RETENTION_MS, maxConnections: dice.pick([1, 2, 8]) },
+      // A lookup in front of another layer would ask the backend of a request that this layer may still send.
+      ...{ leaseMs: dice.pick(LEASES_MS), retentionMs: more.pick(RETENTIONS_MS), releaseAfterMs },
+      inDoubt: layers && !isInner && inDoubt === 'lookup' ? ('hold' as const) : inDoubt,
+      inDoubtRetentionMs: more.pick([1, 1.2]) * IN_DOUBT_RETENTION_MS,
+      maxConnections: dice.pick([1, 2, 8]),
       abandonAfterMs,
       ...{ completeRetryMs: dice.pick([0, 500, 2000]), responseTimeoutMs: dice.pick([5000, 15_000]) },
     },
@@ -124,7 +147,11 @@ export function draw(seed: number, mix: Mix = {}): Plan {
       rate: 1 + (dice.next() - 0.5) * 2 * MOST_DRIFT,
     },
     networkFaults,
-  }));
+    isInner,
+  });
+  const gateways = Array.from({ length: mix.gateways ?? dice.between(2, 4) }, () => newGateway(false));
+  const front = gateways.length;
+  if (layers) gateways.push(...Array.from({ length: more.between(1, 2) }, () => newGateway(true)));
   const keys = dice.chance(0.7) ? 1 : 2;
   const requests = Array.from({ length: dice.between(2, 7) }, (_, n) => {
     const plan: RequestPlan = {
@@ -134,7 +161,7 @@ export function draw(seed: number, mix: Mix = {}): Plan {
         isOther: dice.chance(0.05),
         isRefund: dice.chance(0.05),
       },
-      ...{ gateway: dice.between(0, gateways.length - 1), waitMs: dice.pick([0, 3000, 10_000]) },
+      ...{ gateway: dice.between(0, front - 1), waitMs: dice.pick([0, 3000, 10_000]) },
       ...{
         leavesAfterMs: dice.chance(0.15) ? dice.next() * 8000 : undefined,
         retries: dice.pick([0, 1, 2, 4, 6]),
@@ -145,7 +172,7 @@ export function draw(seed: number, mix: Mix = {}): Plan {
   const operators = Array.from({ length: mix.operators ?? dice.between(0, 3) }, () => {
     const plan: OperatorPlan = {
       ...{ key: dice.between(0, keys - 1), atMs: 8000 + dice.next() ** 2 * 200_000 },
-      ...{ gateway: dice.between(0, gateways.length - 1), times: dice.pick([1, 1, 2]) },
+      ...{ gateway: dice.between(0, front - 1), isInner: more.chance(0.4), times: dice.pick([1, 1, 2]) },
       ...{ actsAfterMs: dice.chance(0.6) ? 0 : dice.next() ** 2 * 120_000, isBrief: dice.chance(0.3) },
     };
     return mix.operator?.(dice, plan) ?? plan;
@@ -156,7 +183,7 @@ export function draw(seed: number, mix: Mix = {}): Plan {
   if (faults.some((fault) => fault.kind === 'freeze' && fault.clocks === 'wall runs'))
     for (const fault of faults) if (fault.kind === 'clock steps') fault.ms = Math.abs(fault.ms);
   return {
-    ...{ seed, inDoubt, copy, store, gateways, requests, operators, faults },
+    ...{ seed, inDoubt, copy, layers, store, gateways, requests, operators, faults },
     backend: {
       isIdempotent: inDoubt === 'retry',
       latestMs: releaseAfterMs - 20_000,
@@ -173,8 +200,14 @@ function whenSent(dice: Dice): number {
   if (chance < 0.45) return dice.next() * 10;
   if (chance < 0.75) return dice.next() * 30_000;
   if (chance < 0.88) return dice.next() * 300_000;
-  const at = dice.pick([23 * HOUR_MS, 25 * HOUR_MS, 29 * RETENTION_MS, 31 * RETENTION_MS]);
+  const at = dice.pick([23, 25, 37, 29 * 24, 31 * 24, 37 * 24]) * HOUR_MS;
   return at + dice.next() * 60_000;
+}
+
+/** Layers of one name have a store each: on one store they would be a circle, which is refused. */
+function drawLayers(dice: Dice): LayersPlan {
+  const haveOneStore = dice.chance(0.6);
+  return { haveOneStore, name: haveOneStore || dice.chance(0.5) ? 'application' : 'gateway' };
 }
 
 function drawCopy(dice: Dice, networkFaults: number): CopyPlan {
@@ -196,6 +229,7 @@ function drawFault(dice: Dice, { replicas }: StorePlan): FaultPlan {
     'shutdown',
     'partition',
     'clock steps',
+    'full',
   ] as const;
   const kind = replicas > 0 && dice.chance(0.4) ? 'failover' : dice.pick(kinds);
   switch (kind) {
@@ -221,6 +255,10 @@ function drawFault(dice: Dice, { replicas }: StorePlan): FaultPlan {
       };
     case 'clock steps':
       return { step, kind, ms: (dice.next() - 0.5) * 2 * HOUR_MS };
+    case 'full': {
+      const refuses = dice.pick(['creates', 'writes'] as const);
+      return { step, kind, refuses, ms: dice.next() * 20_000, isKnown: dice.chance(0.5) };
+    }
     case 'failover':
       return { step, kind };
   }

@@ -35,6 +35,7 @@ export class Server {
   follows: Server | undefined;
   followed = 0;
   wallAheadMs = 0;
+  full: { untilMs: number; refuses: 'creates' | 'writes'; isKnown: boolean } | undefined;
   readonly #timeline: Timeline;
   #executedAtMs: number | undefined;
   readonly #waiting: { written: number; replicas: number; resolve: () => void }[] = [];
@@ -89,6 +90,17 @@ export class Server {
     this.register = master.register.clone(() => this.#executedAtMs ?? this.nowMs);
   }
 
+  get refuses(): 'creates' | 'writes' | undefined {
+    return this.full && this.#timeline.nowMs < this.full.untilMs ? this.full.refuses : undefined;
+  }
+
+  /** What was written since is gone, the replicas' too. */
+  restore(backup: MemoryRegister): void {
+    this.log = [];
+    this.followed = 0;
+    this.register = backup.clone(() => this.#executedAtMs ?? this.nowMs);
+  }
+
   promote(): void {
     this.follows = undefined;
     this.isMaster = true;
@@ -124,14 +136,17 @@ export interface StorePlan {
 export class StoreServers {
   readonly servers: Server[];
   readonly plan: StorePlan;
+  readonly id: string;
   readonly #timeline: Timeline;
   readonly #dice: Dice;
   readonly #masters = new Map<string, Server>();
+  #backup: MemoryRegister | undefined;
 
   /** @param id of the store, 32 hexadecimal digits */
   constructor(timeline: Timeline, plan: StorePlan, dice: Dice, id: string, Registers = MemoryRegister) {
     this.#timeline = timeline;
     this.plan = plan;
+    this.id = id;
     this.#dice = dice;
     this.servers = Array.from({ length: 1 + plan.replicas }, () => new Server(timeline, Registers, id));
     const [master] = this.servers as [Server];
@@ -145,6 +160,15 @@ export class StoreServers {
   /** The one that was promoted last. */
   get master(): Server {
     return this.servers.find(({ isMaster }) => isMaster) as Server;
+  }
+
+  backUp(): void {
+    this.#backup = this.master.register.clone(() => this.#timeline.nowMs);
+  }
+
+  restore(): void {
+    const backup = this.#backup ?? new MemoryRegister(() => this.#timeline.nowMs, this.id);
+    for (const server of this.servers) server.restore(backup);
   }
 
   masterOf(process: Process): Server {
@@ -199,6 +223,7 @@ export interface Network {
   repliesLostUntilMs: number;
 }
 
+const FULL = 'the store is full';
 /** A command is executed at most so late. A voided token stays void for longer. */
 const LATEST_MS = 3_000_000;
 const COMMAND_TIMEOUT_MS = 2000;
@@ -233,6 +258,11 @@ export class NetworkRegister implements Register, CopyRegister {
       // A node that does not answer counts as having the lease.
       this.isLeased = (id) =>
         this.#read(async (register) => (await register.read(id))?.isLeased === true).catch(() => true);
+  }
+
+  get refusing(): string | undefined {
+    const { refuses, full } = this.#store.masterOf(this.#process);
+    return refuses && full?.isKnown ? FULL : undefined;
   }
 
   create(id: Scope, write: Create): Promise<Reply> {
@@ -330,6 +360,9 @@ export class NetworkRegister implements Register, CopyRegister {
   #write<T>(name: string, command: Command<T>, mayBeLost = false): Promise<T> {
     const execute = async (server: Server) => {
       const replicas = this.#store.replicasOf(server);
+      const { refuses } = server;
+      if (refuses === 'writes' || (refuses && name === 'create'))
+        throw new StoreUnavailable(FULL, { maybeWritten: refuses === 'writes' });
       const answer = await server.write(command, replicas, () => this.#store.delayMs());
       if (!mayBeLost) await server.waitFor(this.#store.plan.acknowledgedBy, this.#store.servers);
       return answer;

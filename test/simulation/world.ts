@@ -1,44 +1,36 @@
 import type { Result } from '../../src/idempotency/call.ts';
+import { hopOf } from '../../src/idempotency/hops.ts';
 import type { Fingerprint, Scope } from '../../src/lib/brands.ts';
+import type { Exchange } from '../../src/lib/exchange.ts';
 import type { MemoryRegister } from '../support/memory-register.ts';
 import { Backend } from './backend.ts';
 import { Checker } from './checker.ts';
 import { Copier } from './copier.ts';
 import { diceOf } from './dice.ts';
 import { type Broken, Gateway } from './gateway.ts';
-import { FINGERPRINTS, KEYS, SCOPES } from './keys.ts';
+import { FINGERPRINTS, KEYS, keyNumber } from './keys.ts';
+import { type Host, Layer } from './layer.ts';
 import { Machine, Process } from './machine.ts';
 import { operate } from './operators.ts';
-import {
-  type CopyPlan,
-  type FaultPlan,
-  IN_DOUBT_RETENTION_MS,
-  type OperatorPlan,
-  type Plan,
-  RETENTION_MS,
-  type RequestPlan,
-} from './plan.ts';
-import { type Network, NetworkRegister, StoreServers } from './store.ts';
+import type { CopyPlan, FaultPlan, OperatorPlan, Plan, RequestPlan } from './plan.ts';
+import { NetworkRegister, StoreServers } from './store.ts';
 import { Timeline } from './timeline.ts';
 
 const CLIENT_TIMEOUT_MS = 45_000;
 /** True time at the beginning, so that wall clocks show a date of today. */
 const BEGIN_MS = 1_800_000_000_000;
 
+/** What a history says when its faults have stopped. */
+export const CONVERGES = 'nothing breaks any more';
+
+/** What is said of the second of two layers. */
+const BEHIND = 'behind: ';
+
 /** What is wrong in a world on purpose. */
 export interface Mistakes extends Broken {
   Registers?: typeof MemoryRegister;
   /** Operators resolve the execution that is there, and not the one that they have looked at. */
   anyExecution?: boolean;
-}
-
-interface Host {
-  machine: Machine;
-  gateway: Gateway | undefined;
-  network: Network;
-  starts: number;
-  /** Where its next process is started. */
-  store: StoreServers;
 }
 
 export interface Outcome {
@@ -58,9 +50,12 @@ export type Reached = Map<string, number>;
 export class World {
   readonly plan: Plan;
   readonly timeline = new Timeline();
-  readonly checker: Checker;
   readonly backend: Backend;
   readonly store: StoreServers;
+  /** Whom merchants ask. */
+  readonly front: Layer;
+  /** Between it and the backend. */
+  readonly inner: Layer | undefined;
   readonly hosts: Host[] = [];
   readonly copier: Copier | undefined;
   /** Of the copy. */
@@ -74,8 +69,6 @@ export class World {
   #payouts = 0;
   /** Merchants with a final answer. */
   readonly #finals = new Set<string>();
-  /** Who got each request. */
-  readonly #handlers = new Map<string, Process>();
 
   constructor(plan: Plan, mistakes: Mistakes = {}, reached?: Reached, log?: string[]) {
     this.plan = plan;
@@ -84,21 +77,13 @@ export class World {
     this.#log = log;
     this.#faults = [...plan.faults];
     this.timeline.nowMs = BEGIN_MS;
-    this.checker = new Checker({
-      retentionMs: RETENTION_MS,
-      inDoubtRetentionMs: IN_DOUBT_RETENTION_MS,
-      slackMs: 1000,
-      maySendAgain: plan.inDoubt === 'retry',
-      isQuiet:
-        plan.faults.length === 0 &&
-        !plan.copy &&
-        plan.gateways.every(({ networkFaults }) => networkFaults === 0),
-    });
-    const { seed } = plan;
+    const { seed, layers } = plan;
     this.backend = new Backend(plan.backend, this.timeline, diceOf(seed, 'backend'));
     this.backend.onExecuted = (sent, execution) => {
       this.say(`backend executes ${sent.request}: ${execution.result}`);
-      this.checker.executed(sent, execution, this.timeline.nowMs);
+      const number = keyNumber(sent.key);
+      for (const { checker, scopes } of this.layers)
+        checker.executed(scopes[number] as Scope, sent.request, execution, this.nowMs);
     };
     const { Registers } = mistakes;
     this.store = new StoreServers(
@@ -109,14 +94,52 @@ export class World {
       Registers,
     );
     const alone = { replicas: 0, acknowledgedBy: 0, lockNodes: false };
-    this.destination = new StoreServers(this.timeline, alone, diceOf(seed, 'destination'), '1'.repeat(32));
+    this.destination = new StoreServers(
+      this.timeline,
+      alone,
+      diceOf(seed, 'destination'),
+      '1'.repeat(32),
+      Registers,
+    );
     this.copier = plan.copy && this.#newCopier(plan.copy);
-    for (const [index, { clocks }] of plan.gateways.entries()) {
+    this.front = this.#newLayer('gateway', this.store, '');
+    if (layers) {
+      const own = new StoreServers(this.timeline, plan.store, diceOf(seed, 'inner store'), '2'.repeat(32));
+      this.inner = this.#newLayer(layers.name, layers.haveOneStore ? this.store : own, BEHIND);
+    }
+    for (const [index, { clocks, isInner }] of plan.gateways.entries()) {
       const machine = new Machine(this.timeline, clocks, diceOf(seed, `machine ${index}`));
       const network = { faults: 0, requestsLostUntilMs: 0, repliesLostUntilMs: 0 };
-      this.hosts.push({ machine, gateway: undefined, network, starts: 0, store: this.store });
+      const layer = (isInner && this.inner) || this.front;
+      const host = { machine, layer, gateway: undefined, network, starts: 0, store: layer.serving };
+      this.hosts.push(host);
+      layer.hosts.push(host);
       this.#start(index);
     }
+  }
+
+  #newLayer(name: string, store: StoreServers, where: string): Layer {
+    const { plan, timeline } = this;
+    const checker = new Checker({
+      slackMs: 1000,
+      maySendAgain: plan.inDoubt === 'retry',
+      isQuiet:
+        plan.faults.length === 0 &&
+        !plan.copy &&
+        plan.gateways.every(({ networkFaults }) => networkFaults === 0),
+    });
+    return new Layer({
+      ...{ name, checker, timeline, dice: diceOf(plan.seed, 'between layers') },
+      isCalm: () => this.backend.isCalm,
+      say: (what) => this.say(where + what),
+      event: (what) => this.#reach(what),
+      serving: () => (store === this.store && this.copier?.isOpened ? this.destination : store),
+    });
+  }
+
+  /** From the merchants to the backend. */
+  get layers(): Layer[] {
+    return this.inner ? [this.front, this.inner] : [this.front];
   }
 
   get nowMs(): number {
@@ -134,14 +157,16 @@ export class World {
     for (const operator of plan.operators) timeline.after(operator.atMs, () => void this.#operate(operator));
     this.#planCopy();
     await timeline.run();
-    await this.#checkEnd();
+    for (const layer of this.layers) await this.#checkEnd(layer);
     await this.#converge();
     return this.outcome();
   }
 
   /** @param broken what is wrong besides what the checker has found */
   outcome(broken: readonly string[] = []): Outcome {
-    const { violations, excused } = this.checker;
+    const behind = (this.inner?.checker.violations ?? []).map((what) => BEHIND + what);
+    const violations = [...this.front.checker.violations, ...behind];
+    const excused = new Map(this.layers.flatMap(({ checker }) => [...checker.excused]));
     const executions = [...this.backend.executions.values()].reduce((all, { length }) => all + length, 0);
     return {
       ...{ violations: [...violations, ...broken], excused, payouts: this.#payouts, executions },
@@ -149,22 +174,16 @@ export class World {
     };
   }
 
-  /** The gateway of this number, or the next one that runs. */
-  gatewayAt(number: number): Gateway | undefined {
-    for (let turn = 0; turn < this.hosts.length; turn++) {
-      const gateway = this.hosts[(number + turn) % this.hosts.length]?.gateway;
-      if (gateway && !gateway.process.isDead) return gateway;
-    }
-    return undefined;
-  }
-
   #operate(operator: OperatorPlan): Promise<void> {
-    const { backend, checker, timeline, plan, mistakes } = this;
+    const { backend, inner, timeline, plan, mistakes } = this;
+    const layer = (operator.isInner && inner) || this.front;
     const office = {
-      ...{ backend, checker, timeline },
+      ...{ layer, timeline },
       ...{ areCareless: plan.carelessOperators, anyExecution: mistakes.anyExecution },
-      gateways: () => this.hosts.flatMap(({ gateway }) => gateway ?? []),
-      gatewayAt: (number: number) => this.gatewayAt(number),
+      mayBeSent: (key: string) =>
+        backend.isUnderWay(key) ||
+        inner?.isUnderWay(key) ||
+        this.hosts.some(({ gateway }) => gateway?.mayStillSend(key)),
       say: (what: string) => this.say(what),
       event: (name: string) => this.#reach(name),
     };
@@ -191,7 +210,7 @@ export class World {
     if (twice) copier.begin(atMs + againAfterMs);
     if (earlyAfterMs === undefined) return;
     timeline.after(atMs + earlyAfterMs, () => {
-      void copier.isReceiving().then((isReceiving) => isReceiving && this.#move(0, this.destination));
+      void copier.hasBegun().then((hasBegun) => hasBegun && this.#move(0, this.destination));
     });
   }
 
@@ -219,8 +238,10 @@ export class World {
     host.store.join(process);
     const register = new NetworkRegister(process, host.store, host.network, this.timeline, dice, step);
     const parts = {
-      ...{ process, register, backend: this.backend, timeline: this.timeline, dice, step },
-      checker: this.checker,
+      ...{ process, register, timeline: this.timeline, dice, step, checker: host.layer.checker },
+      layer: host.layer.name,
+      hop: hopOf(host.layer.name, host.store.id) as string,
+      backend: this.inner && host.layer === this.front ? this.#behind(this.inner) : this.backend,
       say: (what: string) => this.say(`${name}: ${what}`),
       event: (what: string) => this.#reach(what),
     };
@@ -233,7 +254,10 @@ export class World {
   #step(process: Process, where: string): void {
     this.#steps++;
     if (this.#log) this.say(`${process.name}: ${where}`);
-    for (const fault of this.#faults) if (fault.step === this.#steps) this.#break(process, where, fault);
+    for (const fault of this.#faults.filter(({ step }) => step === this.#steps || step === where)) {
+      this.#faults.splice(this.#faults.indexOf(fault), 1);
+      this.#break(process, where, fault);
+    }
   }
 
   #break(process: Process, where: string, fault: FaultPlan): void {
@@ -241,6 +265,7 @@ export class World {
     const { machine, name } = process;
     const host = this.hosts.find((one) => one.machine === machine);
     const network = host?.network ?? this.copier?.network;
+    const store = host?.store ?? this.store;
     if (!network) return;
     this.#reach(`${where} × ${fault.kind}${fault.kind === 'freeze' ? `, ${fault.clocks}` : ''}`);
     this.say(`${name}: ${where}, and ${JSON.stringify(fault)}`);
@@ -263,8 +288,17 @@ export class World {
         if (fault.direction !== 'requests') network.repliesLostUntilMs = untilMs;
         break;
       }
+      case 'full':
+        store.master.full = { ...fault, untilMs: this.nowMs + fault.ms };
+        break;
+      case 'backup':
+        store.backUp();
+        break;
+      case 'restore':
+        store.restore();
+        break;
       case 'failover':
-        this.store.failOver(this.#processes.filter(({ isDead }) => !isDead));
+        store.failOver(this.#processes.filter(({ isDead }) => !isDead));
         break;
       case 'clock steps':
         machine.stepWall(fault.ms);
@@ -284,65 +318,43 @@ export class World {
     this.#reached?.set(what, (this.#reached.get(what) ?? 0) + 1);
   }
 
+  /** What gateways of the first layer take for the backend. */
+  #behind(inner: Layer): Pick<Backend, 'isCalm' | 'receive' | 'ask'> {
+    const { backend } = this;
+    return {
+      get isCalm() {
+        return backend.isCalm;
+      },
+      receive: (sent, answer) => inner.receive(sent, answer),
+      ask: (execution) => backend.ask(execution),
+    };
+  }
+
   /** A merchant sends a request, and again while it has no final answer. */
   #send(plan: RequestPlan, name: string, tries: number): void {
-    const gateway = this.gatewayAt(plan.gateway + tries);
     const again = () => {
       const pauseMs = 1000 * 2 ** Math.min(tries, 3);
       if (tries < plan.retries) this.timeline.after(pauseMs, () => this.#send(plan, name, tries + 1));
     };
-    if (!gateway) {
-      again();
-      return;
-    }
-    const { process } = gateway;
-    const store = this.hosts.find((host) => host.gateway === gateway)?.store;
-    const request = `${name}.${tries}`;
-    const gone = new AbortController();
-    let isOver = false;
-    const end = (isFinal: boolean) => {
-      if (isOver) return;
-      isOver = true;
-      cancel();
-      if (!isFinal) again();
+    if (this.front.gatewayAt(0)) this.#payouts++;
+    const question = {
+      ...{ request: `${name}.${tries}`, key: KEYS[plan.key] as string, waitMs: plan.waitMs },
+      fingerprint: FINGERPRINTS[Number(plan.isOther)] as Fingerprint,
+      operation: plan.isRefund ? 'refund' : 'withdraw',
+      gateway: plan.gateway + tries,
+      leavesAfterMs: plan.leavesAfterMs ?? CLIENT_TIMEOUT_MS,
     };
-    const cancel = this.timeline.after(plan.leavesAfterMs ?? CLIENT_TIMEOUT_MS, () => {
-      this.say(`${request} leaves`);
-      process.machine.run(process, () => gone.abort());
-      end(false);
+    this.front.ask(question, (result) => {
+      if (!result || !isFinal(result)) again();
+      else this.#finals.add(name);
     });
-    this.#payouts++;
-    this.#handlers.set(request, process);
-    const operation = plan.isRefund ? 'refund' : 'withdraw';
-    this.checker.requested(request, { atMs: this.nowMs, isOther: plan.isOther, operation });
-    this.say(`${request} → ${process.name}`);
-    const [scope, key] = [SCOPES[plan.key] as Scope, KEYS[plan.key] as string];
-    const fingerprint = FINGERPRINTS[Number(plan.isOther)] as Fingerprint;
-    const call = { scope, key, fingerprint, merchant: 'M-1', operation, requestId: request };
-    process.machine.run(process, () => {
-      const handled = gateway.handle({ ...call, waitMs: plan.waitMs, gone: gone.signal });
-      void handled.then((result) => {
-        if (process.isDead || isOver) return;
-        this.#reach(`told ${result.kind}`);
-        this.say(`${request} ← ${describe(result)}`);
-        // A gateway that has not been moved yet answers from a store that does not serve any more.
-        const isStale = store !== this.#serving && result.kind === 'in_doubt';
-        if (result.kind !== 'mismatch' && !isStale) this.checker.told(scope, request, result, this.nowMs);
-        if (isFinal(result)) this.#finals.add(name);
-        end(isFinal(result));
-      });
-    });
-  }
-
-  /** The one that serves. */
-  get #serving(): StoreServers {
-    return this.copier?.isOpened ? this.destination : this.store;
   }
 
   /** When nothing happens any more: nothing is held or open that nobody will end. */
-  async #checkEnd(): Promise<void> {
-    const { violations } = this.checker;
-    for (const { gateway } of this.hosts) {
+  async #checkEnd(layer: Layer): Promise<void> {
+    const { checker, hosts, scopes, serving, handlers } = layer;
+    const { violations } = checker;
+    for (const { gateway } of hosts) {
       if (!gateway || gateway.process.isDead) continue;
       const { engine, slots, process } = gateway;
       const left = {
@@ -353,19 +365,16 @@ export class World {
       for (const [what, number] of Object.entries({ ...left, slots: slots.inUse, queued: slots.queued }))
         if (number !== 0) violations.push(`${process.name} has ${what} ${number} at the end`);
     }
-    for (const scope of SCOPES) {
-      const record = (await this.#serving.master.register.read(scope))?.record;
+    for (const scope of scopes) {
+      const record = (await serving.master.register.read(scope))?.record;
       if (!record || record.state === 'completed') continue;
       const { requestId } = record;
+      const owner = handlers.get(requestId);
       // Under `retry`, who restarted a record may have died, and the first owner's release may have come during a restart that was
       // taken back. The next retry sends the request.
-      const isExplained =
-        this.plan.inDoubt === 'retry' ||
-        this.checker.mayBeOpen(scope) ||
-        this.#handlers.get(requestId)?.isDead;
-      const owner = this.#handlers.get(requestId);
+      const isExplained = this.plan.inDoubt === 'retry' || checker.mayBeOpen(scope) || owner?.isDead;
       const isAlive = owner && !owner.isDead && !owner.wasDisturbed && !this.copier;
-      if (isAlive && this.plan.inDoubt !== 'retry' && this.checker.isKnown(scope, requestId))
+      if (isAlive && this.plan.inDoubt !== 'retry' && checker.isKnown(scope, requestId))
         violations.push(`the key is ${record.state}, and the gateway of ${requestId} knows its result`);
       if (!isExplained) violations.push(`${record.requestId} left the key ${record.state}, and was not sent`);
     }
@@ -373,9 +382,11 @@ export class World {
 
   /** Without faults, operators can resolve every key that is left, and every key then has a final answer. */
   async #converge(): Promise<void> {
-    const { timeline, checker, plan } = this;
+    const { timeline, front, plan } = this;
+    this.say(CONVERGES);
     this.#faults.length = 0;
     this.backend.calmDown();
+    for (const { serving } of this.layers) serving.master.full = undefined;
     for (const { network } of this.hosts)
       Object.assign(network, { faults: 0, requestsLostUntilMs: 0, repliesLostUntilMs: 0 });
     const keys = new Set(plan.requests.map(({ key }) => key));
@@ -391,30 +402,31 @@ export class World {
     const operator = { atMs: 0, gateway: 0, actsAfterMs: 0, times: 1, isBrief: false };
     // A renewal that was executed late has taken the lease once more.
     const leaseMs = Math.max(...plan.gateways.map((one) => one.plan.leaseMs));
-    for (const key of keys) timeline.after(2 * leaseMs, () => void this.#operate({ ...operator, key }));
-    await timeline.run();
-    for (const key of keys) {
-      const record = (await this.#serving.master.register.read(SCOPES[key] as Scope))?.record;
-      if (record && record.state !== 'completed')
-        checker.violations.push(`an operator cannot resolve ${KEYS[key]}, which is ${record.state}`);
-      this.#send({ ...calm, key }, `${KEYS[key]}/last`, 0);
+    // The first layer sends a key only if the one behind it does.
+    for (const layer of this.layers.toReversed()) {
+      const isInner = layer !== front;
+      for (const key of keys)
+        timeline.after(2 * leaseMs, () => void this.#operate({ ...operator, key, isInner }));
+      await timeline.run();
+      for (const key of keys) {
+        const record = (await layer.serving.master.register.read(layer.scopes[key] as Scope))?.record;
+        if (record && record.state !== 'completed')
+          layer.checker.violations.push(`an operator cannot resolve ${KEYS[key]}, which is ${record.state}`);
+      }
     }
+    for (const key of keys) this.#send({ ...calm, key }, `${KEYS[key]}/last`, 0);
     await timeline.run();
     for (const key of keys)
-      if (!this.#finals.has(`${KEYS[key]}/last`)) checker.violations.push(`${KEYS[key]} has no final answer`);
+      if (!this.#finals.has(`${KEYS[key]}/last`))
+        front.checker.violations.push(`${KEYS[key]} has no final answer`);
   }
 }
 
-function isFinal(result: Result): boolean {
-  if (result.kind === 'executed') return result.decision === 'complete';
-  return result.kind === 'replayed' || result.kind === 'tombstone' || result.kind === 'mismatch';
-}
+/** The second layer says that the key belongs to another request. */
+const isMismatch = (exchange: Exchange): boolean =>
+  exchange.kind === 'complete' && exchange.response.body.includes('problem:idempotency_key_reused');
 
-function describe(result: Result): string {
-  if (result.kind === 'replayed') return `replayed ${result.response.status} ${result.response.body}`;
-  if (result.kind !== 'executed') return result.kind;
-  const { exchange, decision, stored } = result;
-  const what =
-    exchange.kind === 'complete' ? `${exchange.response.status} ${exchange.response.body}` : exchange.kind;
-  return `executed ${what}, ${decision}${stored ? ', stored' : ''}`;
+function isFinal(result: Result): boolean {
+  if (result.kind === 'executed') return result.decision === 'complete' || isMismatch(result.exchange);
+  return result.kind === 'replayed' || result.kind === 'tombstone' || result.kind === 'mismatch';
 }
