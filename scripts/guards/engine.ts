@@ -104,7 +104,7 @@ export const engineGuards: readonly Guard[] = [
     'a running execution does not renew its lease',
     [LEASE, '#look', 'execution.dueMs <= nowMs', 'false'],
     [
-      'engine/owners',
+      'simulation/scenarios',
       'renews its lease while it runs: a duplicate finds it in flight for longer than a lease',
     ],
   ],

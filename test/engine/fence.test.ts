@@ -2,7 +2,6 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { complete, newCall, notSent, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
 import { movableClock } from '../support/movable-clock.ts';
-import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
 /** Blocks the thread, as a stopped process does: no timer runs, no socket is read. */
@@ -135,60 +134,4 @@ describe('an owner that has not sent its request', () => {
       expect(seen).toEqual([true, false]);
     },
   );
-});
-
-describe('an owner that was paused between its start and the first byte', () => {
-  const leaseMs = 400;
-
-  /** Runs `meanwhile` once the lease has lapsed, and asks the fence afterwards. */
-  async function paused(rig: Rig, meanwhile: (call: ReturnType<typeof newCall>) => Promise<void>) {
-    const store = await rig.faultyStore({ leaseMs });
-    store.fail('renew', 'before');
-    const { engine, events } = rig.engine(store, { leaseMs });
-    let maySendAfterwards: boolean | undefined;
-    const call = newCall(
-      async (maySend) => {
-        await meanwhile(call);
-        maySendAfterwards = maySend();
-        return notSent;
-      },
-      { inDoubt: 'retry' },
-    );
-    const result = await engine.handle(call);
-    expect(maySendAfterwards).toBe(false);
-    expect(result).toMatchObject({ kind: 'executed', exchange: notSent });
-    return { store, events, call };
-  }
-
-  it('does not send when its key was restarted', async () => {
-    await using rig = new Rig();
-    const there = await rig.store({ leaseMs });
-    const { store, events, call } = await paused(rig, async (owned) => {
-      const next = duplicateOf({ ...newRequest(), ...owned });
-      await until(async () => (await there.start(next)).kind === 'in_doubt');
-      expect(await there.restart(next)).toBe('ok');
-    });
-    // It releases under its own token, so the restarted execution keeps the key.
-    expect(events).toContainEqual(['stale', 'release']);
-    expect(await store.get(call.scope)).toMatchObject({ state: 'executing' });
-  });
-
-  it.each([
-    ['released', { as: 'released' }],
-    ['completed', { as: 'completed', completion: paid('by hand') }],
-  ] as const)('does not send when an operator says that it was %s', async (as, resolution) => {
-    await using rig = new Rig();
-    const there = await rig.store({ leaseMs });
-    const { store, events, call } = await paused(rig, async ({ scope }) => {
-      const note = { by: 'ada', reason: 'the books show it' };
-      await until(async () => {
-        const record = await there.get(scope);
-        return record && (await there.resolve(scope, record.token, resolution, note)) === 'ok';
-      });
-    });
-    expect(events).toContainEqual(['stale', 'release']);
-    const record = await store.get(call.scope);
-    if (as === 'released') expect(record).toBeUndefined();
-    else expect(record).toMatchObject({ state: 'completed', completion: paid('by hand') });
-  });
 });
