@@ -18,23 +18,18 @@ describe('a bearer secret key', () => {
     expect(read(value)).toEqual({ kind: 'secret', secret });
   });
 
-  test('is found among other headers, in any letter case of the header name', () => {
-    const headers = ['Host', 'a', 'aUTHORIZATION', 'Bearer k', 'X-Authorization', 'Bearer other'];
-    expect(readBearer(headers)).toEqual({ kind: 'secret', secret: 'k' });
-  });
-
   test.each([
-    ['', 'must be: Bearer'],
-    ['Bearer ', 'must be: Bearer'],
-    ['Bearer =', 'must be: Bearer'],
-    ['Bearer a b', 'must be: Bearer'],
-    ['Bearer a=b', 'must be: Bearer'],
-    ['Bearer ä', 'must be: Bearer'],
-    ['Bearer\ta', 'must be: Bearer'],
-    ['Basic YTpi', 'must be: Bearer'],
-    [`Bearer ${'x'.repeat(513)}`, 'must be: Bearer'],
-  ])('is refused in %j', (value, reason) => {
-    expect(read(value)).toEqual({ kind: 'refused', reason: expect.stringContaining(reason) });
+    '',
+    'Bearer ',
+    'Bearer =',
+    'Bearer a b',
+    'Bearer a=b',
+    'Bearer ä',
+    'Bearer\ta',
+    'Basic YTpi',
+    `Bearer ${'x'.repeat(513)}`,
+  ])('is refused in %j', (value) => {
+    expect(read(value)).toEqual({ kind: 'refused', reason: expect.stringContaining('must be: Bearer') });
   });
 });
 
@@ -46,7 +41,10 @@ describe('for arbitrary headers', () => {
   );
   const authenticator = new Authenticator(keys, { realm: 'r' }, systemClock);
   const text = fc.oneof(fc.string({ unit: 'binary' }), fc.string());
-  const names = fc.oneof(text, fc.constantFrom('Authorization', 'authorization', 'AUTHORIZATION', 'X'));
+  const names = fc.oneof(
+    text,
+    fc.constantFrom('Authorization', 'authorization', 'AUTHORIZATION', 'X-Authorization'),
+  );
   const values = fc.oneof(
     text,
     fc.string().map((token) => `Bearer ${token}`),
@@ -68,10 +66,11 @@ describe('for arbitrary headers', () => {
   });
 
   test('a valid key is accepted if and only if it is the only Authorization line', () => {
-    const others = fc.array(fc.tuple(names, values).map(([name, value]) => [name, value] as const));
+    const others = fc.array(fc.tuple(names, values));
+    const spelling = fc.constantFrom('Authorization', 'authorization', 'aUTHORIZATION');
     fc.assert(
-      fc.property(others, others, (before, after) => {
-        const rawHeaders = [...before, ['Authorization', `Bearer ${secret}`], ...after].flat() as string[];
+      fc.property(others, spelling, others, (before, name, after) => {
+        const rawHeaders = [...before, [name, `Bearer ${secret}`], ...after].flat();
         const isOnlyOne = ![...before, ...after].some(([name]) => name.toLowerCase() === 'authorization');
         expect(authenticator.authenticate(rawHeaders).kind).toBe(isOnlyOne ? 'merchant' : 'refused');
       }),

@@ -74,13 +74,6 @@ describe('a key file', () => {
     }
   });
 
-  test('with plain secrets only needs no pepper', () => {
-    expect(load(plain('scopes: [balance, undeclared]')).find('sk_one')?.scopes).toEqual([
-      'balance',
-      'undeclared',
-    ]);
-  });
-
   test.each([
     ['quoted', '"2026-05-01T00:00:00Z"'],
     ['as a YAML timestamp', '2026-05-01T00:00:00Z'],
