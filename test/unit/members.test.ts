@@ -1,4 +1,3 @@
-import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { type Members, selects, type Where } from '../../src/requests/members.ts';
 import { FORM, membersIn, membersOfJson, readJson, unclear } from '../support/members.ts';
@@ -154,14 +153,4 @@ describe('members select an operation', () => {
     const dotless = name.includes('\u0131');
     expect(selects(read.members, WHERE)).toBe(dotless ? 'no' : 'unclear');
   });
-});
-
-test('no body and no query makes the parser throw', () => {
-  const types = fc.constantFrom('application/json', FORM, 'text/plain', 'x', '');
-  fc.assert(
-    fc.property(fc.uint8Array(), types, fc.string(), (bytes, type, query) => {
-      const read = membersIn(Buffer.from(bytes), { 'Content-Type': type }, query);
-      if (read.kind === 'members') selects(read.members, [['action', 'withdraw']]);
-    }),
-  );
 });

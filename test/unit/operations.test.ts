@@ -165,10 +165,19 @@ test('no request makes identification throw', () => {
     action('withdraw'),
     declare('refund', { method: 'POST', path: '/v1/:id/refund' }),
   ]);
-  const url = fc.oneof(fc.string({ unit: 'binary' }), fc.webUrl(), fc.constantFrom(INDEX, '/v1/x/refund'));
+  const method = fc.constantFrom('GET', 'POST', 'PUT');
+  const url = fc.oneof(
+    ...[fc.string({ unit: 'binary' }), fc.webPath(), fc.constantFrom(INDEX, '/v1/x/refund')],
+    fc.string().map((query) => `${INDEX}?${query}`),
+  );
+  const type = fc.constantFrom('application/json', FORM, 'text/plain', 'x', '');
+  const body = fc.oneof(
+    fc.uint8Array().map((bytes) => Buffer.from(bytes)),
+    fc.string(),
+  );
+  const requests = fc.record({ method, url, type, body });
   fc.assert(
-    fc.property(fc.constantFrom('GET', 'POST', 'PUT'), url, fc.uint8Array(), (method, target, bytes) => {
-      identify(patterns, { method, url: target, body: Buffer.from(bytes) });
-    }),
+    fc.property(requests, (request) => void identify(patterns, request)),
+    { numRuns: 300 },
   );
 });
