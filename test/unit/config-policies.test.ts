@@ -88,13 +88,6 @@ describe('an in-doubt policy', () => {
     });
   });
 
-  it('is refused without showing the credential of a lookup', () => {
-    const secret = 'hunter2-hunter2\u0007';
-    const mistakes = mistakesIn(withLookup(`${GOOD}, headers: { authorization: "Bearer ${secret}" }`));
-    expect(mistakes).toHaveLength(1);
-    expect(mistakes.join()).not.toContain('hunter2');
-  });
-
   const warningsOf = (text: string) => policyWarnings(parseConfig(text, {}));
 
   it('causes a warning if it can execute twice', () => {

@@ -8,6 +8,9 @@ describe('the message about a mistake', () => {
     const redis = (more: string) => `store: { kind: redis, ${more} }`;
     const encrypted = (encryption: string) => `store: { kind: sqlite, encryption: ${encryption} }`;
     const keyed = (key: string, more = '') => encrypted(`{ keys: [${key}]${more} }`);
+    const match = 'match: { method: POST, path: / }';
+    const looking = (lookup: string) =>
+      `operations: [{ name: a, ${match}, idempotency: { inDoubt: lookup, lookup: { ${lookup} } } }]`;
     // Secrets that are too short, in the wrong place or of the wrong type.
     const cases = [
       ...['admin: { token: hunter2 }', `admin: { token: [${SECRET}] }`, 'auth: { pepper: hunter2 }'],
@@ -23,6 +26,7 @@ describe('the message about a mistake', () => {
       redis(`sentinels: "redis://:${SECRET}@b"`),
       redis(`sentinels: { name: a, nodes: ["${SECRET}"] }`),
       redis(`cluster: ["redis://a"], password: [${SECRET}]`),
+      looking(`path: "/{merchant}/{key}", headers: { authorization: "Bearer ${SECRET}\\a" }`),
       redis(`url: "redis://a", password: ${SECRET}`),
       ...[encrypted(SECRET), keyed(`{ id: a, secret: ${SECRET} }`), keyed(`{ id: "${SECRET} ", secret: a }`)],
       keyed(`{ id: a, secret: ${'ab'.repeat(32)} }`, `, current: ${SECRET}`),
