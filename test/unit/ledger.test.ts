@@ -36,15 +36,25 @@ function open(change: Partial<Lifetimes> = {}) {
   return { time, clock, register, ledger: new Ledger(register, own) };
 }
 
+/** And a request that it executes. */
+async function owning() {
+  const opened = open();
+  const owner = newRequest();
+  expect(await opened.ledger.start(owner)).toEqual({ kind: 'started' });
+  const result = async () => {
+    expect(await opened.ledger.complete(owner, paid())).toBe('ok');
+    return await opened.ledger.get(owner.scope);
+  };
+  return { ...opened, owner, result };
+}
+
 const lost = () => Promise.reject(new StoreUnavailable('lost'));
 
 describe('a write that is repeated', () => {
   it('is written if it never arrived', async () => {
     for (const write of ['complete', 'release', 'markInDoubt'] as const) {
-      const { ledger, register } = open();
-      const owner = newRequest();
+      const { ledger, register, owner } = await owning();
       const act = () => (write === 'complete' ? ledger.complete(owner, paid()) : ledger[write](owner));
-      await ledger.start(owner);
       register.next.push(lost);
       await expect(act()).rejects.toThrow('lost');
       expect(await act()).toBe('ok');
@@ -55,9 +65,7 @@ describe('a write that is repeated', () => {
 });
 
 it('says that a resolution may be written if its reply is lost, whatever was refused before', async () => {
-  const { ledger, register, time } = open();
-  const owner = newRequest();
-  await ledger.start(owner);
+  const { ledger, register, time, owner } = await owning();
   time.nowMs += 20;
   // A reader marks the record first, so that the resolution is refused once.
   register.next.push(
@@ -73,26 +81,13 @@ it('says that a resolution may be written if its reply is lost, whatever was ref
 });
 
 it('says that a start is not written if it only left a mark on the record of a dead owner', async () => {
-  const { ledger, register, time } = open();
-  const owner = newRequest();
-  await ledger.start(owner);
+  const { ledger, register, time, owner } = await owning();
   time.nowMs += 20;
   register.next.push(lost);
   await expect(ledger.start(duplicateOf(owner))).rejects.toMatchObject({ maybeWritten: false });
 });
 
 describe('an owner', () => {
-  const owning = async (change?: Partial<Lifetimes>) => {
-    const opened = open(change);
-    const owner = newRequest();
-    expect(await opened.ledger.start(owner)).toEqual({ kind: 'started' });
-    const result = async () => {
-      expect(await opened.ledger.complete(owner, paid())).toBe('ok');
-      return await opened.ledger.get(owner.scope);
-    };
-    return { ...opened, owner, result };
-  };
-
   it('is alive as long as it renews, and its result was never in doubt', async () => {
     const { ledger, time, owner, result } = await owning();
     for (let renewals = 0; renewals < 5; renewals++) {
@@ -184,9 +179,7 @@ describe('what is taken back', () => {
   });
 
   it('if it was a restart, is in doubt again', async () => {
-    const { ledger } = open();
-    const owner = newRequest();
-    await ledger.start(owner);
+    const { ledger, owner } = await owning();
     await ledger.markInDoubt(owner, 'reset');
     const before = await ledger.get(owner.scope);
     const successor = duplicateOf(owner);
