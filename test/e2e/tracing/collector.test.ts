@@ -57,18 +57,6 @@ test('a collector that refuses is not asked again for the same spans', async () 
   await until(async () => (await spans(stack, 'exported')) > 0);
 });
 
-test('a collector that is asked too often gets the spans later', async () => {
-  const { stack, collector } = await openTraced();
-  const { answer } = collector;
-  collector.answer = (res) => {
-    collector.answer = answer;
-    res.writeHead(429, { 'Retry-After': '1' }).end();
-  };
-  await pay(stack);
-  await until(async () => (await spans(stack, 'exported')) === EACH);
-  expect(await spans(stack, 'failed')).toBe(0);
-});
-
 test('while a collector does not answer, the queue is bounded, and a shutdown is too', async () => {
   const maxQueued = 2 * EACH;
   const { stack, collector } = await openTraced({ tracing: { maxQueued } });

@@ -1,10 +1,9 @@
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { httpBackend } from '../../support/backend.ts';
-import { send, withdraw } from '../../support/client.ts';
-import { metric } from '../../support/metrics.ts';
+import { send, type Withdrawal, withdraw } from '../../support/client.ts';
+import { eachRowInTurn } from '../../support/each-row.ts';
 import { payoutBody } from '../../support/payout.ts';
-import { gatewayForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, head, request, Wire } from '../../support/wire.ts';
 import type { CollectedSpan } from './support/collector.ts';
@@ -71,48 +70,40 @@ test('a payout and its replay: what each of them did, and nothing secret', async
     expect(collector.text).not.toContain(secret);
 });
 
-test('refusals: the merchant’s mistakes are no errors of the server', async () => {
-  const { stack, collector } = await openTraced();
-  const refused = await collector.requestSpans(idOf(await withdraw(stack.url, { secret: 'sk_nobody' })));
-  expect(resultsOf(refused.steps)).toEqual([['authenticate', 'invalid_key']]);
-  expect([refused.server.name, refused.server.status]).toEqual(['POST', 0]);
-  const invalid = await collector.requestSpans(idOf(await withdraw(stack.url, { key: 'ä' })));
-  expect([invalid.server.attributes['oncegate.outcome'], invalid.server.status]).toEqual([
-    ...['idempotency_key_invalid', 0],
-  ]);
-});
+const AUTHENTICATED = ['authenticate', 'merchant'];
+const STARTED = ['start', 'started'];
+const IN_DOUBT = ['mark_in_doubt', 'ended'];
+const LOST = { key: 'lost', fault: 'execute-then-reset' };
 
-test('a payout in doubt, and its retry', async () => {
+/** `failed`: the request is an error of the server, and not a mistake of its merchant. */
+const rows: [payout: Withdrawal, steps: unknown[][], failed: boolean][] = [
+  [{ secret: 'sk_nobody' }, [['authenticate', 'invalid_key']], false],
+  [{ key: 'ä' }, [AUTHENTICATED], false],
+  [
+    { key: '404', fault: 'status=404' },
+    [AUTHENTICATED, STARTED, ['upstream', '404'], ['complete', 'ok']],
+    false,
+  ],
+  [{ key: '503', fault: 'status=503' }, [AUTHENTICATED, STARTED, ['upstream', '503'], IN_DOUBT], true],
+  [LOST, [AUTHENTICATED, STARTED, ['upstream', 'connection'], IN_DOUBT], true],
+  [LOST, [AUTHENTICATED, ['start', 'in_doubt']], false],
+];
+
+test('a request that fails: its steps, which of them failed, and whether the request did', async () => {
   const { stack, collector } = await openTraced();
-  const key = randomUUID();
-  const fault = 'execute-then-reset';
-  const lost = await collector.requestSpans(idOf(await withdraw(stack.url, { key, fault })));
-  expect(resultsOf(lost.steps)).toEqual([
-    ['authenticate', 'merchant'],
-    ['start', 'started'],
-    ['upstream', 'connection'],
-    ['mark_in_doubt', 'ended'],
-  ]);
-  expect(lost.server.status).toBe(2);
-  expect(lost.server.attributes['error.type']).toBe('outcome_unknown');
-  expect((lost.steps[2] as CollectedSpan).status).toBe(2);
-  const retried = await collector.requestSpans(idOf(await withdraw(stack.url, { key, fault })));
-  expect(resultsOf(retried.steps).at(-1)).toEqual(['start', 'in_doubt']);
+  await eachRowInTurn(rows, async ([payout, expected, failed]) => {
+    const { server, steps } = await collector.requestSpans(idOf(await withdraw(stack.url, payout)));
+    expect(resultsOf(steps)).toEqual(expected);
+    // 2: error.
+    expect(server.status === 2).toBe(failed);
+    expect(steps.filter(({ status }) => status === 2)).toEqual(
+      steps.filter(({ name }) => name === 'upstream'),
+    );
+  });
   // A line about the execution names the trace too.
-  const line = stack.log.find(({ msg }) => msg === 'the outcome of an execution is unknown');
-  expect(line?.traceId).toBe(lost.server.traceId);
-});
-
-test('a status of the backend is an error of its step from 400 on, and of the request from 500 on', async () => {
-  const { stack, collector } = await openTraced();
-  for (const [fault, ofStep, ofRequest] of [
-    ['status=404', 2, 0],
-    ['status=503', 2, 2],
-  ] as const) {
-    const answer = await withdraw(stack.url, { key: randomUUID(), fault });
-    const { server, steps } = await collector.requestSpans(idOf(answer));
-    expect([steps[2]?.status, server.status]).toEqual([ofStep, ofRequest]);
-  }
+  const line = stack.log.findLast(({ msg }) => msg === 'the outcome of an execution is unknown');
+  const lost = collector.spans.findLast(({ attributes }) => attributes['error.type'] === 'outcome_unknown');
+  expect([line?.traceId, lost?.status]).toEqual([lost?.traceId, 2]);
 });
 
 test('a merchant who leaves: the spans end when the execution does', async () => {
@@ -164,23 +155,6 @@ test('a duplicate that waits, and a request that queues for a slot', async () =>
     ['start', 'started'],
     ['upstream', 201],
     ['complete', 'ok'],
-  ]);
-});
-
-test('a duplicate that waits for another gateway has one step for that, however often it asks', async () => {
-  const { stack, collector } = await openTraced();
-  const other = await gatewayForTest(stack.config);
-  const first = withdraw(other.url, { key: 'one', fault: 'delay=60000' });
-  await until(() => stack.sandbox.requests.ofKey('one') === 1);
-  const duplicate = withdraw(stack.url, { key: 'one' });
-  const peeks = () => metric(stack.adminUrl, 'oncegate_store_duration_seconds_count', { command: 'peek' });
-  await until(async () => (await peeks()) > 2);
-  stack.sandbox.endDelays('one');
-  await first;
-  const { steps } = await collector.requestSpans(idOf(await duplicate));
-  expect(resultsOf(steps).slice(1)).toEqual([
-    ['start', 'in_flight'],
-    ['wait', 'completed'],
   ]);
 });
 
