@@ -43,9 +43,11 @@ async function refusalOf(...bytes: string[]): Promise<[status: number, code: str
   });
 }
 
+/** The beginning of a body, which must not be read as a request. */
+const INSIDE = head('POST /v3/inside', ALPHA);
 const RESTRICTED = 'Authorization: Bearer sk_test_balance_only';
 
-test('a refused request is answered before its body is read or invited', async () => {
+test('a refused request is answered before its body is read or invited, and the body is not read as a request', async () => {
   const refused: [string, string, string[], [number, string]][] = [
     ['no credentials', 'POST /v1/index.php', [], [401, 'missing_credentials']],
     ['no credentials', 'POST /v3/echo', [], [401, 'missing_credentials']],
@@ -58,12 +60,15 @@ test('a refused request is answered before its body is read or invited', async (
     ['a long body', 'POST /v1/index.php', [ALPHA, newKey()], [413, 'body_too_large']],
   ];
   await eachRowInTurn(refused, async ([what, line, fields, expected]) => {
-    for (const framing of ['Content-Length: 1001', CHUNKED])
-      for (const more of [[], [EXPECT]]) {
-        // How long a chunked body is cannot be known before it arrives.
-        if (what === 'a long body' && framing === CHUNKED) continue;
-        expect(await refusalOf(head(line, ...fields, framing, ...more))).toEqual(expected);
-      }
+    for (const [framing, body] of [
+      ['Content-Length: 1001', INSIDE],
+      [CHUNKED, chunk(INSIDE)],
+    ] as const) {
+      // How long a chunked body is cannot be known before it arrives.
+      if (what === 'a long body' && framing === CHUNKED) continue;
+      expect(await refusalOf(head(line, ...fields, framing), body)).toEqual(expected);
+      expect(await refusalOf(head(line, ...fields, framing, EXPECT))).toEqual(expected);
+    }
   });
 });
 
@@ -120,10 +125,6 @@ describe('a large body', () => {
   const operations = [
     { name: 'withdraw', match: { method: 'POST', path: '/v1/index.php', where } },
     { name: 'upload', match: { method: 'POST', path: '/v1/upload' } },
-    {
-      ...{ name: 'pay', match: { method: 'POST', path: '/v1/pay', where: { action: 'pay' } } },
-      idempotency: { key: 'required' as const },
-    },
   ];
   /** An operation with `where`, one without it, and an undeclared path. */
   const PATHS = ['/v1/index.php', '/v1/upload', '/v3/anything'];
@@ -167,17 +168,10 @@ describe('a large body', () => {
     });
 
     test('with a key is answered 413, and nothing is sent', async () => {
-      for (const path of [...PATHS, '/V1/index.php', '/v1/pay']) {
+      for (const path of [...PATHS, '/V1/index.php']) {
         const answer = await post(path, framing, Buffer.alloc(BYTES, 'x'), randomUUID());
-        expect(answer.status).toBe(413);
         expectProblem(answer, { status: 413, code: 'body_too_large' });
       }
-      expect(backend.executions).toEqual([]);
-    });
-
-    test('without a key is refused where a key is required', async () => {
-      const answer = await post('/v1/pay', framing, Buffer.alloc(BYTES, 'x'));
-      expectProblem(answer, { status: 400, code: 'idempotency_key_required' });
       expect(backend.executions).toEqual([]);
     });
   });

@@ -113,21 +113,3 @@ test('a refusal keeps the connection if no body is left on it', async () => {
   }
   expect(stack.sandbox.requests.ofPath('POST /v3/inside')).toBe(0);
 });
-
-test('a refusal closes the connection if a body is left on it, and the body is not read as a request', async () => {
-  const keyed = [ALPHA, 'x-service-idempotency: left-1'];
-  for (const bytes of [
-    head('POST /v3/echo', 'Content-Length: 1000') + INSIDE,
-    head('POST /v3/echo', CHUNKED) + chunk(INSIDE),
-    head('POST /v1/index.php', ...keyed, 'Content-Length: 3000') + INSIDE,
-    head('POST /v1/index.php', ...keyed, CHUNKED) + chunk('x'.repeat(2000)),
-  ]) {
-    const wire = await Wire.open(stack.port);
-    const answer = await wire.write(bytes).answer();
-    expect([401, 413]).toContain(answer.status);
-    expect(answer.headers.connection).toEqual(['close']);
-    await wire.ended;
-    expect(wire.rest).toBe('');
-  }
-  expect(stack.sandbox.requests.ofPath('POST /v3/inside')).toBe(0);
-});

@@ -10,7 +10,6 @@ import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { closed } from '../../support/raw.ts';
 import { nothingOpen, openStack, type Stack } from '../../support/stack.ts';
-import { until } from '../../support/until.ts';
 import { ALPHA, chunk, codeOf, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
 
 let onUpgrade: (socket: Socket) => void;
@@ -216,25 +215,4 @@ test('an open WebSocket counts as in flight, and a shutdown closes it at both en
   await wire.ended;
   await shutdown;
   await atBackendClosed;
-});
-
-test('a gateway that is shutting down accepts no new WebSocket', async () => {
-  const closing = await openStack({ shutdown: { delayMs: 0, graceMs: 5000 } });
-  onTestFinished(() => closing.sandbox.close());
-  const [wire, slow] = [await Wire.open(closing.port), await Wire.open(closing.port)];
-  // A running request keeps the process alive, and half a head keeps this connection open.
-  slow.write(head('GET /v3/echo', ALPHA, 'x-service-idempotency: slow', 'X-Sandbox-Fault: delay=60000'));
-  wire.write('GET /v3/ws HTTP/1.1\r\nHost: x\r\n');
-  await until(() => closing.sandbox.requests.total() === 1);
-  const shutdown = closing.shutdown();
-  await until(async () =>
-    (await closing.gateway.checks()).some(({ name, ok }) => name === 'draining' && !ok),
-  );
-  const answer = await wire.write(`${[ALPHA, ...HANDSHAKE].join('\r\n')}\r\n\r\n`).answer();
-  const { status, headers } = answer;
-  expect([status, codeOf(answer), headers['retry-after']]).toEqual([503, 'shutting_down', ['1']]);
-  closing.sandbox.endDelays('slow');
-  expect((await slow.answer()).status).toBe(200);
-  await shutdown;
-  expect(closing.sandbox.requests.total()).toBe(1);
 });
