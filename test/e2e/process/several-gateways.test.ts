@@ -56,18 +56,6 @@ describe.concurrent.each(storeKinds)('three gateway processes on one %s', (kind)
     expect(sandbox.ledger.payouts({ key })).toBe(1);
   });
 
-  it('make one payout of each key, when all of them send 40 keys at once', inTurn, async () => {
-    const keys = Array.from({ length: 40 }, () => randomUUID());
-    const all = await Promise.all(
-      keys.map((key) => Promise.all([a, b, c].map(({ url }) => withdraw(url, { key })))),
-    );
-    for (const [at, answers] of all.entries()) {
-      expect(new Set(answers.map(({ status, body }) => `${status} ${body}`))).toHaveLength(1);
-      expect(answers.filter(isReplay)).toHaveLength(2);
-      expect(sandbox.ledger.payouts({ key: keys[at] as string })).toBe(1);
-    }
-  });
-
   it('complete what one of them executed while it was paused, unless an operator has', inTurn, async () => {
     const [own, byHand] = [randomUUID(), randomUUID()];
     const firsts = [own, byHand].map((key) => withdraw(a.url, { key, fault: HELD }));

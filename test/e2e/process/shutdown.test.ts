@@ -4,7 +4,6 @@ import { Agent } from 'node:http';
 import { connect } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
-import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import { configFile } from '../../support/config.ts';
@@ -22,13 +21,10 @@ import { startTraffic } from './traffic.ts';
 const sandbox = await openSandbox();
 
 /** A withdraw that the backend holds until the test ends its delay. */
-async function executing(
-  url: string,
-  { to = sandbox, ...options }: { to?: Sandbox; agent?: Agent; signal?: AbortSignal } = {},
-) {
+async function executing(url: string, options: { agent?: Agent } = {}) {
   const key = randomUUID();
   const answer = withdraw(url, { key, fault: 'delay=60000', ...options }).catch((error: Error) => error);
-  await until(() => to.requests.ofKey(key) === 1);
+  await until(() => sandbox.requests.ofKey(key) === 1);
   return { key, answer };
 }
 
@@ -152,21 +148,6 @@ describe('a shutdown', () => {
     const heir = () => gatewayForTest(config);
     return { gateway: await openGateway(config), heir };
   }
-
-  it('completes an execution whose merchant has disconnected', async () => {
-    const { gateway, heir } = await open();
-    const merchant = new AbortController();
-    const { key, answer } = await executing(gateway.url, { signal: merchant.signal });
-    merchant.abort();
-    expect(await answer).toBeInstanceOf(Error);
-    const ended = gateway.shutdown();
-    sandbox.endDelays(key);
-    await ended;
-    expect(sandbox.ledger.payouts({ key })).toBe(1);
-    const again = await withdraw((await heir()).url, { key });
-    expect([again.status, isReplay(again)]).toEqual([201, true]);
-    expect(sandbox.ledger.payouts({ key })).toBe(1);
-  });
 
   it('is not delayed by a client that keeps its connection open', async () => {
     const { gateway } = await open({ shutdown: { delayMs: 300, graceMs: 20_000 } });
