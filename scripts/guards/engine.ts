@@ -98,7 +98,7 @@ export const engineGuards: readonly Guard[] = [
   [
     'a write that the store does not answer is given up after one attempt',
     ['src/idempotency/pending-writes.ts', '#attempt', '!isFinal', 'false'],
-    ['engine/store-faults', 'at the start, the start is taken back as soon as the store answers again'],
+    ['unit/pending-writes', 'are repeated until the store answers, and have its answer'],
   ],
   [
     'a running execution does not renew its lease',
@@ -130,22 +130,22 @@ export const executionGuards: readonly Guard[] = [
   [
     'the key of a request that may have been sent is free again',
     [OUTCOME, 'decide', "return 'in_doubt'", "return 'release'"],
-    ['engine/engine', 'a request that may have been sent leaves the key in doubt: no retry runs'],
+    ['engine/engine', 'a request that may have been sent: it is in doubt'],
   ],
   [
     'a request that broke within the gateway counts as not sent',
     [EXECUTION, 'brokenRun', "'unknown',", "'not_sent',"],
-    ['engine/engine', 'a run that throws leaves the key in doubt: no retry runs'],
+    ['engine/engine', 'a run that throws: it is in doubt'],
   ],
   [
     'a status of a proxy that gave up waiting is stored as the result',
     [OUTCOME, 'decide', 'unknown.includes(status)', 'false'],
-    ['engine/engine', 'a 502 is passed on, and the key is in doubt'],
+    ['engine/engine', 'a 502: it is in doubt'],
   ],
   [
     'the status decides although another gateway behind this one does not know the outcome',
     [OUTCOME, 'decide', 'if (behind &&', 'if (false &&'],
-    ['engine/engine', 'a 429 of another gateway that does not know the outcome is passed on'],
+    ['engine/engine', 'a 429 of another gateway that does not know the outcome: it is in doubt'],
   ],
   [
     "another gateway's own answer to a lookup frees the key",
@@ -155,7 +155,7 @@ export const executionGuards: readonly Guard[] = [
   [
     'an owner whose key has another result answers with its own response',
     [EXECUTION, 'run', "answer === 'stale'", 'false'],
-    ['engine/store-faults', 'and an operator has completed the key meanwhile, the late result is refused'],
+    ['engine/store-faults', 'was completed by an operator, its owner answers what the store holds'],
   ],
   [
     'a second request that is told to wait for the first one completes the key',
@@ -165,7 +165,7 @@ export const executionGuards: readonly Guard[] = [
   [
     'a key in doubt is executed again although its operation holds',
     [ENGINE, '#applyInDoubtPolicy', "policy === 'retry'", "policy !== 'lookup'"],
-    ['engine/retry', 'a key in doubt is not executed again by an operation with inDoubt: hold'],
+    ['engine/engine', 'a request that may have been sent: it is in doubt'],
   ],
   [
     'the policy of another operation decides about a key in doubt',

@@ -8,7 +8,7 @@ export const ledgerGuards: readonly Guard[] = [
   [
     'an event counts as written although the store holds something else',
     [LEDGER, '#apply', 'reply.done', 'true'],
-    ['engine/crowd', 'hold no slot while they wait for an execution in another process'],
+    ['engine/waiting', 'hold no slot while they wait for an execution in another process'],
   ],
   [
     'a complete whose write never arrived takes itself for done when it is repeated',

@@ -4,7 +4,6 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import type { Result } from '../../src/idempotency/call.ts';
 import { Duplicates, type Lead } from '../../src/idempotency/duplicates.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import type { Exchange } from '../../src/lib/exchange.ts';
 import { complete, newCall, notSent, responseOf, retryOf } from '../support/engine.ts';
 import { newRequest, otherOf } from '../support/requests.ts';
 
@@ -16,7 +15,12 @@ afterEach(() => {
 });
 
 const MINUTE_MS = 60_000;
-const stored: Result = { kind: 'executed', exchange: complete(), decision: 'complete', stored: true };
+const stored: Extract<Result, { kind: 'executed' }> = {
+  kind: 'executed',
+  exchange: complete(),
+  decision: 'complete',
+  stored: true,
+};
 const released: Result = { kind: 'executed', exchange: notSent, decision: 'release', stored: false };
 const replayed: Result = { kind: 'replayed', response: responseOf(), requestId: 'the first' };
 
@@ -35,24 +39,6 @@ function follower(duplicates: Duplicates, notes: string[], call = newCall(), nam
 }
 
 describe('duplicates', () => {
-  it('follow the first request of their scope, and get its result if it is stored', async () => {
-    const duplicates = new Duplicates(systemClock);
-    const { call, lead } = leadOf(duplicates);
-    const other = leadOf(duplicates);
-    expect(duplicates.tryLead(retryOf(call))).toBeUndefined();
-    const following = [duplicates.follow(call, MINUTE_MS), duplicates.follow(call, MINUTE_MS)];
-    const elsewhere = duplicates.follow(other.call, MINUTE_MS);
-    expect(duplicates.following).toBe(3);
-    duplicates.handOver(call, lead, stored);
-    const theirs = { ...replayed, requestId: call.requestId };
-    expect(await Promise.all(following)).toEqual([theirs, theirs]);
-    expect(duplicates.following).toBe(1);
-    const tombstone: Result = { kind: 'tombstone', requestId: 'the first' };
-    duplicates.handOver(other.call, other.lead, tombstone);
-    expect(await elsewhere).toEqual(tombstone);
-    expect(duplicates.following).toBe(0);
-  });
-
   it('start one at a time after a release, in the order in which they came', async () => {
     const [duplicates, notes] = [new Duplicates(systemClock), [] as string[]];
     const { call, lead } = leadOf(duplicates);
@@ -82,18 +68,28 @@ describe('duplicates', () => {
     expect(notes).toEqual(['a: leads']);
   });
 
-  it.each<Result>([
-    { kind: 'in_doubt', sinceMs: 7, requestId: 'the first' },
-    { kind: 'store_unavailable', cause: 'away' },
-    { kind: 'closing' },
-    replayed,
-  ])('share the result $kind', async (result) => {
+  it.each<[string, Result, Result?]>([
+    ['a doubt', { kind: 'in_doubt', sinceMs: 7, requestId: 'the first' }],
+    ['that the store does not answer', { kind: 'store_unavailable', cause: 'away' }],
+    ['that the engine is closing', { kind: 'closing' }],
+    ['a replay', replayed],
+    ['a stored response', stored, replayed],
+    [
+      'a response that was too large to store',
+      { ...stored, exchange: { kind: 'oversize', status: 201, headers: [], body: new Readable() } },
+      { kind: 'tombstone', requestId: 'the first' },
+    ],
+  ])('share %s', async (_, result, shared = result) => {
     const duplicates = new Duplicates(systemClock);
-    const { call, lead } = leadOf(duplicates);
+    const { call, lead } = leadOf(duplicates, newCall(complete(), { requestId: 'the first' }));
     const following = [duplicates.follow(call, MINUTE_MS), duplicates.follow(call, 0)];
+    const elsewhere = leadOf(duplicates);
+    void duplicates.follow(elsewhere.call, MINUTE_MS);
+    expect(duplicates.following).toBe(3);
     lead.asks();
     duplicates.handOver(call, lead, result);
-    expect(await Promise.all(following)).toEqual([result, result]);
+    expect(await Promise.all(following)).toEqual([shared, shared]);
+    expect(duplicates.following).toBe(1);
   });
 
   // The key may have been completed after the first one asked, and another merchant may have got that result already.
@@ -106,15 +102,6 @@ describe('duplicates', () => {
     duplicates.handOver(call, lead, { kind: 'in_doubt', sinceMs: 7, requestId: 'the first' });
     await Promise.all(following.slice(0, 2));
     expect(notes).toEqual(['a: in_doubt', 'b: leads']);
-  });
-
-  it('get a tombstone when the response was too large to store', async () => {
-    const duplicates = new Duplicates(systemClock);
-    const { call, lead } = leadOf(duplicates);
-    const following = duplicates.follow(call, MINUTE_MS);
-    const exchange: Exchange = { kind: 'oversize', status: 201, headers: [], body: new Readable() };
-    duplicates.handOver(call, lead, { kind: 'executed', exchange, decision: 'complete', stored: true });
-    expect(await following).toEqual({ kind: 'tombstone', requestId: call.requestId });
   });
 
   it('do not follow another request under their key', () => {
@@ -175,40 +162,12 @@ describe('duplicates', () => {
     const stayed = duplicates.follow(retryOf(call, { gone: staying.signal }), MINUTE_MS);
     leaving.abort();
     expect(await left).toEqual({ kind: 'in_flight' });
+    const gone = AbortSignal.abort();
+    expect(await duplicates.follow(retryOf(call, { gone }), MINUTE_MS)).toEqual({ kind: 'in_flight' });
     expect(duplicates.following).toBe(1);
     duplicates.handOver(call, lead, stored);
     expect(await stayed).toEqual({ ...replayed, requestId: call.requestId });
     for (const { signal } of [leaving, staying]) expect(getEventListeners(signal, 'abort')).toEqual([]);
     expect([duplicates.following, vi.getTimerCount()]).toEqual([0, 0]);
-  });
-
-  it('whose merchant has left already do not wait', async () => {
-    const duplicates = new Duplicates(systemClock);
-    const { call } = leadOf(duplicates);
-    const gone = AbortSignal.abort();
-    expect(await duplicates.follow(retryOf(call, { gone }), MINUTE_MS)).toEqual({ kind: 'in_flight' });
-    expect(vi.getTimerCount()).toBe(0);
-  });
-
-  it('are all ended at once', async () => {
-    const duplicates = new Duplicates(systemClock);
-    const [one, two] = [leadOf(duplicates), leadOf(duplicates)];
-    const following = [one, two].map(({ call }) => duplicates.follow(call, MINUTE_MS));
-    duplicates.endAll({ kind: 'closing' });
-    expect(await Promise.all(following)).toEqual([{ kind: 'closing' }, { kind: 'closing' }]);
-    expect([duplicates.following, vi.getTimerCount()]).toEqual([0, 0]);
-  });
-
-  it('take over the leader’s place in the queue for a slot, and the last one gives it up', async () => {
-    const duplicates = new Duplicates(systemClock);
-    const { call, lead } = leadOf(duplicates);
-    let left = 0;
-    lead.place = { slot: new Promise(() => {}), leave: () => void left++ };
-    const following = duplicates.follow(call, MINUTE_MS);
-    duplicates.handOver(call, lead, { kind: 'overloaded' });
-    const next = (await following) as Lead;
-    expect([next.place, left]).toEqual([lead.place, 0]);
-    duplicates.handOver(call, next, { kind: 'overloaded' });
-    expect([next.place, left]).toEqual([undefined, 1]);
   });
 });

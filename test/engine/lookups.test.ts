@@ -1,8 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { Desk } from '../../src/doubts/desk.ts';
 import { type Lookup, Lookups } from '../../src/doubts/lookups.ts';
-import type { ShownRecord } from '../../src/doubts/records.ts';
 import type { Store } from '../../src/ledger/ledger.ts';
 import { recordIdOf } from '../../src/ledger/record-id.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
@@ -19,6 +17,9 @@ const undecided: LookupAnswer = { kind: 'undecided', said: 'GET answered 500' };
 const failed: LookupAnswer = { kind: 'failed', said: 'GET failed: ECONNRESET' };
 
 type Answering = (time: number) => LookupAnswer | Promise<LookupAnswer>;
+
+/** No lookup in the background. */
+const later = { firstAfterMs: 60_000, maxPauseMs: 60_000 };
 
 /** Lookups with a backend that gives the test's answers. Records its questions and the observer's events. */
 function open(store: Store, answering: Answering, more: Partial<Lookup> = {}, clock: Clock = systemClock) {
@@ -47,17 +48,36 @@ function open(store: Store, answering: Answering, more: Partial<Lookup> = {}, cl
     clock,
   );
   onTestFinished(() => lookups.close());
-  return { lookups, asked, events, byOperation };
+  /** From now on these answers are used. */
+  const reload = (answer: LookupAnswer) =>
+    lookups.replace(new Map([['withdraw', { ...lookup, ask: async () => answer }]]));
+  return { lookups, asked, events, reload };
+}
+
+/** The same with a key in doubt, which this process has left. */
+async function doubtful(rig: Rig, answering: Answering, more?: Partial<Lookup>, clock?: Clock) {
+  const store = await rig.faultyStore();
+  const request = await bring(store, 'in_doubt');
+  const opened = open(store, answering, more, clock);
+  opened.lookups.lookUpLater(request, request.token);
+  const stateOf = async () => (await store.get(request.scope))?.state;
+  return { store, request, stateOf, ...opened };
+}
+
+/** The same with an engine that has left it, and its call. */
+async function leftInDoubt(rig: Rig, answering: Answering, more: Partial<Lookup> = later) {
+  const store = await rig.store();
+  const opened = open(store, answering, more);
+  const { engine } = rig.engine(store, {}, opened.lookups);
+  const call = newCall(unknown, { inDoubt: 'lookup' });
+  expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'in_doubt' });
+  return { store, engine, call, ...opened };
 }
 
 describe('a key in doubt', () => {
   it('is completed with what the backend says, without a retry', async () => {
     await using rig = new Rig();
-    const store = await rig.store();
-    const { lookups, asked, events } = open(store, () => executed);
-    const { engine } = rig.engine(store, {}, lookups);
-    const call = newCall(unknown, { inDoubt: 'lookup' });
-    expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'in_doubt' });
+    const { store, engine, call, asked, events } = await leftInDoubt(rig, () => executed, {});
     await until(async () => (await store.get(call.scope))?.state === 'completed');
     expect(await engine.handle(retryOf(call))).toEqual(replayFor(call, 'looked up'));
     expect(asked).toHaveLength(1);
@@ -70,15 +90,12 @@ describe('a key in doubt', () => {
 
   it('is looked up again after growing pauses, until the backend decides it', async () => {
     await using rig = new Rig();
-    const store = await rig.store();
     const answers = [failed, undecided, undecided, failed, executed];
-    const { lookups, asked, events } = open(store, (time) => answers[time - 1] ?? executed, {
+    const metMs = performance.now();
+    const { asked, events, stateOf } = await doubtful(rig, (time) => answers[time - 1] ?? executed, {
       maxPauseMs: 200,
     });
-    const request = await bring(store, 'in_doubt');
-    const metMs = performance.now();
-    lookups.lookUpLater(request, request.token);
-    await until(async () => (await store.get(request.scope))?.state === 'completed');
+    await until(async () => (await stateOf()) === 'completed');
     const pauses = asked.map(({ atMs }, i) => atMs - (asked[i - 1]?.atMs ?? metMs));
     // Pauses of 10, 20, 40, 80 and 160 ms, with up to a quarter of jitter.
     for (const [i, leastMs] of [9, 15, 30, 60, 120].entries())
@@ -104,143 +121,78 @@ describe('a key in doubt', () => {
 
   it('that the backend does not know is released after releaseAfterMs, and not before', async () => {
     await using rig = new Rig();
-    const store = await rig.store();
     const [releaseAfterMs, clock] = [60_000, movableClock()];
-    const { lookups, asked, events } = open(store, () => notExecuted, { releaseAfterMs }, clock);
-    const request = await bring(store, 'in_doubt');
-    lookups.lookUpLater(request, request.token);
+    const { asked, events, stateOf } = await doubtful(rig, () => notExecuted, { releaseAfterMs }, clock);
     clock.pass(releaseAfterMs - 10_000);
     await until(() => asked.length > 3);
-    expect(await store.get(request.scope)).toMatchObject({ state: 'in_doubt' });
+    expect(await stateOf()).toBe('in_doubt');
     clock.pass(10_000);
-    await until(async () => (await store.get(request.scope)) === undefined);
+    await until(async () => (await stateOf()) === undefined);
     await until(() => events.some(([event]) => event === 'resolved'));
     expect(events.at(-1)).toEqual(['resolved', 'lookup', 'GET answered 404', 'released']);
   });
 
   it('that is in doubt again under another token counts its age from that moment', async () => {
     await using rig = new Rig();
-    const store = await rig.store();
     const [releaseAfterMs, clock] = [60_000, movableClock()];
-    const { lookups, asked } = open(store, () => notExecuted, { releaseAfterMs }, clock);
-    const first = await bring(store, 'in_doubt');
-    lookups.lookUpLater(first, first.token);
+    const opened = await doubtful(rig, () => notExecuted, { releaseAfterMs }, clock);
+    const { store, request, lookups, asked, stateOf } = opened;
     clock.pass(releaseAfterMs / 2);
-    const heir = duplicateOf(first);
-    expect(await store.release(first)).toBe('ok');
+    const heir = duplicateOf(request);
+    expect(await store.release(request)).toBe('ok');
     expect(await store.start(heir)).toEqual({ kind: 'started' });
     expect(await store.markInDoubt(heir)).toBe('ok');
     lookups.lookUpLater(heir, heir.token);
     clock.pass(releaseAfterMs - 10_000);
     const { length } = asked;
     await until(() => asked.length > length + 3);
-    expect(await store.get(first.scope)).toMatchObject({ state: 'in_doubt' });
+    expect(await stateOf()).toBe('in_doubt');
     clock.pass(10_000);
-    await until(async () => (await store.get(first.scope)) === undefined);
+    await until(async () => (await stateOf()) === undefined);
+  });
+
+  it('that was released and is in doubt again is not released by a lookup that began before', async () => {
+    await using rig = new Rig();
+    const { promise, resolve: say } = Promise.withResolvers<LookupAnswer>();
+    const { store, request, asked, events } = await doubtful(rig, () => promise, { releaseAfterMs: 0 });
+    await until(() => asked.length === 1);
+    const heir = duplicateOf(request);
+    expect(await store.release(request)).toBe('ok');
+    expect(await store.start(heir)).toEqual({ kind: 'started' });
+    expect(await store.markInDoubt(heir)).toBe('ok');
+    say(notExecuted);
+    await until(() => events.length > 0);
+    expect(events).toEqual([['lookedUp', 'unknown']]);
+    expect(await store.get(heir.scope)).toMatchObject({ state: 'in_doubt', token: heir.token });
   });
 
   it('that a late complete has completed is not looked up again', async () => {
     await using rig = new Rig();
-    const store = await rig.store();
-    const { lookups, asked } = open(store, () => undecided);
-    const request = await bring(store, 'in_doubt');
-    lookups.lookUpLater(request, request.token);
-    await until(() => asked.length > 0);
+    const { store, request, lookups, asked } = await doubtful(rig, () => undecided, later);
+    expect(await lookups.lookUpNow(request)).toBe(false);
     expect(await store.complete(request, paid('late'))).toBe('ok');
-    await sleep(100);
-    const { length } = asked;
-    await sleep(200);
-    expect(asked).toHaveLength(length);
-    expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('late'), request));
-  });
-
-  it('that is completed during its lookup keeps that completion', async () => {
-    await using rig = new Rig();
-    const store = await rig.store();
-    const request = await bring(store, 'in_doubt');
-    const { lookups, events } = open(store, async () => {
-      expect(await store.complete(request, paid('late'))).toBe('ok');
-      return executed;
-    });
-    lookups.lookUpLater(request, request.token);
-    await until(() => events.length > 0);
-    expect(events).toEqual([['lookedUp', 'unknown']]);
+    expect(await lookups.lookUpNow(request)).toBe(true);
+    expect(asked).toHaveLength(1);
     expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('late'), request));
   });
 
   it('that is completed during an undecided lookup gives the retry that waits for it the result', async () => {
     await using rig = new Rig();
-    const store = await rig.store();
-    const request = await bring(store, 'in_doubt');
-    const { lookups } = open(store, async () => {
-      expect(await store.complete(request, paid('late'))).toBe('ok');
-      return undecided;
-    });
+    const answer = Promise.withResolvers<LookupAnswer>();
+    const { store, request, lookups } = await doubtful(rig, () => answer.promise, later);
     const { engine } = rig.engine(store, {}, lookups);
     const retry = { ...newCall(unknown, { inDoubt: 'lookup', waitMs: 20_000 }), ...duplicateOf(request) };
-    expect(await engine.handle(retry)).toMatchObject({ kind: 'replayed', requestId: request.requestId });
+    const retried = engine.handle(retry);
+    expect(await store.complete(request, paid('late'))).toBe('ok');
+    answer.resolve(undecided);
+    expect(await retried).toMatchObject({ kind: 'replayed', requestId: request.requestId });
   });
-
-  it.each(['an operator', 'the lookup'])(
-    'that %s releases first is not released by the other one, who looked at the same execution',
-    async (first) => {
-      await using rig = new Rig();
-      const store = await rig.store();
-      const request = await bring(store, 'in_doubt');
-      const { scope } = request;
-      const desk = new Desk(store, {
-        layer: 'gateway',
-        leaseMs: 1000,
-        maxStoredBytes: 1000,
-        clock: systemClock,
-      });
-      const shown = await desk.answer({ kind: 'show', scope });
-      const { record } = (shown as { value: ShownRecord }).value;
-      const { promise: answer, resolve: say } = Promise.withResolvers<LookupAnswer>();
-      const { lookups, asked, events } = open(store, () => answer, { releaseAfterMs: 0 });
-      const operatorReleases = () =>
-        desk.answer({
-          kind: 'resolve',
-          scope,
-          as: 'released',
-          execution: `${record?.execution}`,
-          by: 'ada',
-          reason: 'not in the books',
-        });
-      const lookupEnds = async () => {
-        say(notExecuted);
-        await until(() => events.length > 0);
-      };
-      // The retry is paid, and is in doubt again.
-      const paidAgain = duplicateOf(request);
-      const retry = async () => {
-        expect(await store.start(paidAgain)).toEqual({ kind: 'started' });
-        await store.markInDoubt(paidAgain);
-      };
-      lookups.lookUpLater(request, request.token);
-      await until(() => asked.length === 1);
-      if (first === 'an operator') {
-        expect(await operatorReleases()).toMatchObject({ kind: 'found' });
-        await retry();
-        await lookupEnds();
-        expect(events).toEqual([['lookedUp', 'unknown']]);
-      } else {
-        await lookupEnds();
-        await retry();
-        expect(await operatorReleases()).toMatchObject({ kind: 'refused', why: 'changed' });
-      }
-      expect(await store.get(scope)).toMatchObject({ state: 'in_doubt', token: paidAgain.token });
-    },
-  );
 
   it('is looked up again until the store accepts the resolution', async () => {
     await using rig = new Rig();
-    const store = await rig.faultyStore();
-    const { lookups, asked } = open(store, () => executed);
-    const request = await bring(store, 'in_doubt');
+    const { store, stateOf, asked } = await doubtful(rig, () => executed);
     store.fail('resolve', 'before', 3);
-    lookups.lookUpLater(request, request.token);
-    await until(async () => (await store.get(request.scope))?.state === 'completed');
+    await until(async () => (await stateOf()) === 'completed');
     expect(asked).toHaveLength(4);
   });
 
@@ -251,7 +203,6 @@ describe('a key in doubt', () => {
     const request = await bring(store, 'in_doubt', newRequest({ operation: 'checkout' }));
     lookups.lookUpLater(request, request.token);
     expect(await lookups.lookUpNow(request)).toBe(false);
-    await sleep(50);
     expect(asked).toEqual([]);
   });
 
@@ -274,61 +225,40 @@ describe('a key in doubt', () => {
   });
 });
 
-describe('a retry of a key in doubt', () => {
-  const later = { firstAfterMs: 60_000, maxPauseMs: 60_000 };
-
-  it('is replayed the answer of an immediate lookup, which many retries share', async () => {
+describe('retries of a key in doubt', () => {
+  it.each([
+    ['has executed it get what it says', executed, 0],
+    ['has not executed it get what one of them gets that is sent', notExecuted, 1],
+  ])('share one lookup, and if the backend %s', async (_, answer, runs) => {
     await using rig = new Rig();
-    const store = await rig.store();
-    const { lookups, asked } = open(store, () => sleep(50, executed), later);
-    const { engine } = rig.engine(store, {}, lookups);
-    const call = newCall(unknown, { inDoubt: 'lookup' });
-    await engine.handle(call);
-    const retries = Array.from({ length: 10 }, () => engine.handle(retryOf(call, { waitMs: 20_000 })));
-    expect(await Promise.all(retries)).toEqual(Array(10).fill(replayFor(call, 'looked up')));
-    expect(asked).toHaveLength(1);
-  });
-
-  it('is executed when the lookup releases the key, and many retries cause one execution', async () => {
-    await using rig = new Rig();
-    const store = await rig.store();
-    const { lookups } = open(store, () => notExecuted, { ...later, releaseAfterMs: 1 });
-    const { engine } = rig.engine(store, {}, lookups);
-    const call = newCall(unknown, { inDoubt: 'lookup' });
-    await engine.handle(call);
-    await sleep(5);
+    const more = { ...later, releaseAfterMs: 0 };
+    const { engine, call, asked } = await leftInDoubt(rig, () => sleep(50, answer), more);
     const retries = Array.from({ length: 10 }, () => retryOf(call, { waitMs: 20_000 }));
     const results = await Promise.all(retries.map((retry) => engine.handle(retry)));
-    expect(results.filter(({ kind }) => kind === 'executed')).toHaveLength(1);
-    expect(results.filter(({ kind }) => kind === 'replayed')).toHaveLength(9);
-    expect(retries.reduce((runs, { counted }) => runs + counted.runs, 0)).toBe(1);
+    expect(asked).toHaveLength(1);
+    expect(results.filter(({ kind }) => kind === 'executed')).toHaveLength(runs);
+    expect(results.filter(({ kind }) => kind === 'replayed')).toHaveLength(10 - runs);
+    expect(retries.reduce((sum, { counted }) => sum + counted.runs, 0)).toBe(runs);
+    if (runs === 0) expect(results[0]).toEqual(replayFor(call, 'looked up'));
   });
 
   it.each([
     ['does not decide the key', undecided],
     ['does not know the key, before releaseAfterMs', notExecuted],
     ['does not answer', failed],
-  ])('gets `in_doubt` when the backend %s', async (_, answer) => {
+  ])('get `in_doubt` when the backend %s', async (_, answer) => {
     await using rig = new Rig();
-    const store = await rig.store();
-    const { lookups, asked } = open(store, () => answer, later);
-    const { engine } = rig.engine(store, {}, lookups);
-    const call = newCall(unknown, { inDoubt: 'lookup' });
-    await engine.handle(call);
+    const { engine, call, asked } = await leftInDoubt(rig, () => answer);
     const retry = retryOf(call, { waitMs: 20_000 });
     expect(await engine.handle(retry)).toMatchObject({ kind: 'in_doubt' });
     expect(retry.counted.runs).toBe(0);
     expect(asked).toHaveLength(1);
   });
 
-  it('waits for the lookup for at most its waitMs', async () => {
+  it('wait for the lookup for at most their waitMs', async () => {
     await using rig = new Rig();
-    const store = await rig.store();
     const { promise, resolve } = Promise.withResolvers<LookupAnswer>();
-    const { lookups } = open(store, () => promise, later);
-    const { engine } = rig.engine(store, {}, lookups);
-    const call = newCall(unknown, { inDoubt: 'lookup' });
-    await engine.handle(call);
+    const { store, engine, call } = await leftInDoubt(rig, () => promise);
     expect(await engine.handle(retryOf(call, { waitMs: 100 }))).toMatchObject({ kind: 'in_doubt' });
     const left = new AbortController();
     const leaving = engine.handle(retryOf(call, { waitMs: 60_000, gone: left.signal }));
@@ -342,25 +272,18 @@ describe('a retry of a key in doubt', () => {
 describe('a lookup that a reload replaces or removes', () => {
   it('while it runs decides nothing: the next one does', async () => {
     await using rig = new Rig();
-    const store = await rig.store();
     const running = Promise.withResolvers<LookupAnswer>();
-    const { lookups, asked, byOperation } = open(store, () => running.promise, { releaseAfterMs: 0 });
-    const request = await bring(store, 'in_doubt');
-    lookups.lookUpLater(request, request.token);
+    const { asked, reload, stateOf } = await doubtful(rig, () => running.promise, { releaseAfterMs: 0 });
     await until(() => asked.length === 1);
-    const lookup = byOperation.get('withdraw') as Lookup;
-    lookups.replace(new Map([['withdraw', { ...lookup, ask: async () => executed }]]));
+    reload(executed);
     running.resolve(notExecuted);
-    await until(async () => (await store.get(request.scope))?.state !== 'in_doubt');
-    expect((await store.get(request.scope))?.state).toBe('completed');
+    await until(async () => (await stateOf()) !== 'in_doubt');
+    expect(await stateOf()).toBe('completed');
   });
 
   it('leaves its keys in doubt, and they are found again when the operation has a lookup again', async () => {
     await using rig = new Rig();
-    const store = await rig.store();
-    const { lookups, asked, byOperation } = open(store, () => undecided);
-    const request = await bring(store, 'in_doubt');
-    lookups.lookUpLater(request, request.token);
+    const { request, lookups, asked, reload, stateOf } = await doubtful(rig, () => undecided);
     await until(() => asked.length > 1);
     lookups.replace(new Map());
     expect(await lookups.lookUpNow(retryOf(newCall(unknown)))).toBe(false);
@@ -368,11 +291,10 @@ describe('a lookup that a reload replaces or removes', () => {
     const before = asked.length;
     await sleep(100);
     expect(asked).toHaveLength(before);
-    expect((await store.get(request.scope))?.state).toBe('in_doubt');
-    const lookup = byOperation.get('withdraw') as Lookup;
-    lookups.replace(new Map([['withdraw', { ...lookup, ask: async () => executed }]]));
+    expect(await stateOf()).toBe('in_doubt');
+    reload(executed);
     await lookups.lookUpAbandoned(0);
-    await until(async () => (await store.get(request.scope))?.state === 'completed');
+    await until(async () => (await stateOf()) === 'completed');
   });
 });
 

@@ -1,7 +1,9 @@
+import { once } from 'node:events';
+import { Readable } from 'node:stream';
 import { describe, expect, it } from 'vitest';
 import { Slots } from '../../src/backend/slots.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import { complete, newCall, openRun, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
+import { complete, executing, newCall, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
 import { newRequest, otherOf } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
@@ -11,17 +13,15 @@ const ONE_SLOT = { maxConnections: 1, maxQueued: 10, queueTimeoutMs: 20_000 };
 async function busy(rig: Rig, options: Partial<typeof ONE_SLOT> = {}) {
   const store = await rig.faultyStore();
   const slots = new Slots({ ...ONE_SLOT, ...options }, systemClock);
-  const { engine, events } = rig.engine(store, { slots });
-  const { run, end } = openRun();
-  const occupant = engine.handle(newCall(run));
-  await until(() => engine.executing === 1);
+  const { engine } = rig.engine(store, { slots });
+  const { first, end } = await executing(engine);
   expect([slots.inUse, slots.queued]).toEqual([1, 0]);
   store.asked.start = 0;
   const free = async () => {
     end();
-    await occupant;
+    await first;
   };
-  return { store, slots, engine, events, free };
+  return { store, slots, engine, free };
 }
 
 describe.concurrent('while no slot is free', () => {
@@ -36,33 +36,6 @@ describe.concurrent('while no slot is free', () => {
     await free();
     expect(await queued).toMatchObject({ kind: 'executed', stored: true });
     expect([slots.inUse, slots.queued, store.asked.start]).toEqual([0, 0, 1]);
-  });
-
-  it('and the queue is full, a new key is answered overloaded, and nothing is stored', async () => {
-    await using rig = new Rig();
-    const { store, slots, engine, free } = await busy(rig, { maxQueued: 1 });
-    const queued = engine.handle(newCall());
-    await until(() => slots.queued === 1);
-    const call = newCall();
-    expect(await engine.handle(call)).toEqual({ kind: 'overloaded' });
-    expect(store.asked.start).toBe(0);
-    expect(await store.get(call.scope)).toBeUndefined();
-    await free();
-    expect(await queued).toMatchObject({ kind: 'executed' });
-    expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed', stored: true });
-  });
-
-  it('a key that queued too long is answered overloaded, nothing is stored, and its place is free', async () => {
-    await using rig = new Rig();
-    const { store, slots, engine, free } = await busy(rig, { queueTimeoutMs: 100, maxQueued: 1 });
-    const call = newCall();
-    const startedMs = performance.now();
-    expect(await engine.handle(call)).toEqual({ kind: 'overloaded' });
-    expect(performance.now() - startedMs).toBeGreaterThanOrEqual(99);
-    expect([slots.queued, call.counted.runs, store.asked.start]).toEqual([0, 0, 0]);
-    expect(await store.get(call.scope)).toBeUndefined();
-    await free();
-    expect(slots.inUse).toBe(0);
   });
 
   it('400 requests that leave the queue neither run nor keep a slot', async () => {
@@ -86,11 +59,7 @@ describe.concurrent('while no slot is free', () => {
     const [completed, doubtful] = [newCall(), newCall(unknown)];
     await elsewhere.handle(completed);
     await elsewhere.handle(doubtful);
-    const { run, end } = openRun();
-    const running = newCall(run);
-    const first = elsewhere.handle(running);
-    await until(() => elsewhere.executing === 1);
-
+    const { call: running, first, end } = await executing(elsewhere);
     const { store, slots, engine, free } = await busy(rig, { maxQueued: 0 });
     const { fingerprint } = otherOf(newRequest());
     expect(await engine.handle(retryOf(completed))).toEqual(replayFor(completed));
@@ -147,6 +116,75 @@ describe.concurrent('while no slot is free', () => {
     await other;
     expect(order).toEqual(['the duplicate', 'another key']);
     expect([first.counted.runs, duplicate.counted.runs, store.asked.start]).toEqual([0, 1, 2]);
+    expect(slots.inUse).toBe(0);
+  });
+
+  it('a key in doubt is sent again in its turn', async () => {
+    await using rig = new Rig();
+    const { store, slots, engine, free } = await busy(rig);
+    const call = newCall(unknown, { inDoubt: 'retry' });
+    await rig.engine(store).engine.handle(call);
+    const order: string[] = [];
+    const retry = retryOf(call);
+    const again = engine.handle(retry).then(() => order.push('the key in doubt'));
+    await until(() => slots.queued === 1);
+    const other = engine.handle(newCall()).then(() => order.push('another key'));
+    await until(() => slots.queued === 2);
+    await free();
+    await Promise.all([again, other]);
+    expect(order).toEqual(['the key in doubt', 'another key']);
+    expect([retry.counted.runs, slots.inUse]).toEqual([1, 0]);
+  });
+});
+
+describe.concurrent('the slot of a request', () => {
+  it('is back before the result is completed', async () => {
+    await using rig = new Rig();
+    const store = await rig.faultyStore();
+    const { engine, slots } = rig.engine(store);
+    const goOn = store.hold('complete');
+    const { first, end } = await executing(engine);
+    expect(slots.inUse).toBe(1);
+    end();
+    await until(() => store.asked.complete === 1);
+    expect(slots.inUse).toBe(0);
+    goOn();
+    expect(await first).toMatchObject({ stored: true });
+  });
+
+  it.each(['has been read', 'is destroyed'])(
+    'of an oversize response is back when its stream %s',
+    async (how) => {
+      await using rig = new Rig();
+      const store = await rig.store();
+      const { engine, slots } = rig.engine(store);
+      const body = new Readable({ read() {} });
+      body.push('large');
+      const call = newCall({ kind: 'oversize', status: 201, headers: [], body });
+      expect(await engine.handle(call)).toMatchObject({ kind: 'executed', stored: true });
+      expect(await store.get(call.scope)).toMatchObject({ state: 'completed' });
+      expect(slots.inUse).toBe(1);
+      const closed = once(body, 'close');
+      if (how === 'is destroyed') body.destroy();
+      else {
+        body.resume();
+        body.push(null);
+      }
+      await closed;
+      expect(slots.inUse).toBe(0);
+    },
+  );
+
+  it('of an oversize response is back if its stream broke before the engine saw it', async () => {
+    await using rig = new Rig();
+    const { engine, slots } = rig.engine(await rig.store());
+    const call = newCall(async () => {
+      const body = new Readable({ read() {} });
+      body.destroy();
+      await once(body, 'close');
+      return { kind: 'oversize', status: 201, headers: [], body };
+    });
+    await engine.handle(call);
     expect(slots.inUse).toBe(0);
   });
 });

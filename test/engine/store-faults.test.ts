@@ -1,31 +1,15 @@
-import { setTimeout as sleep } from 'node:timers/promises';
+import { createHash } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
-import { StoreUnavailable } from '../../src/store/contract.ts';
-import {
-  complete,
-  executing,
-  newCall,
-  notSent,
-  Rig,
-  replayFor,
-  retryOf,
-  unknown,
-} from '../support/engine.ts';
-import { paid } from '../support/requests.ts';
+import type { Call, Result } from '../../src/idempotency/call.ts';
+import type { Store } from '../../src/ledger/ledger.ts';
+import { type Execution, type Resolution, StoreUnavailable } from '../../src/store/contract.ts';
+import { complete, newCall, Rig, replayFor, responseOf, retryOf } from '../support/engine.ts';
+import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
 async function faulty(rig: Rig, options: { leaseMs?: number; completeRetryMs?: number } = {}) {
-  const { leaseMs } = options;
-  const store = await rig.faultyStore(leaseMs ? { leaseMs } : {});
+  const store = await rig.faultyStore();
   return { store, ...rig.engine(store, options) };
-}
-
-/** A call whose start will not be answered, and whose first three attempts to take it back will not be written. */
-async function unanswered(rig: Rig) {
-  const { store, engine } = await faulty(rig);
-  store.fail('start', 'after', 1);
-  store.fail('takeBack', 'before', 3);
-  return { store, engine, call: newCall() };
 }
 
 describe.concurrent('when the store fails before anything was sent', () => {
@@ -48,17 +32,6 @@ describe.concurrent('when the store fails before anything was sent', () => {
     },
   );
 
-  it('at the start, the start is taken back as soon as the store answers again', async () => {
-    await using rig = new Rig();
-    const { store, engine, call } = await unanswered(rig);
-    expect(await engine.handle(call)).toMatchObject({ kind: 'store_unavailable' });
-    expect(await store.get(call.scope)).toMatchObject({ state: 'executing' });
-    expect(await engine.handle(retryOf(call))).toEqual({ kind: 'in_flight' });
-    await until(async () => (await store.get(call.scope)) === undefined);
-    expect(store.asked.takeBack).toBe(4);
-    expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed' });
-  });
-
   it('and reports that it wrote nothing, the engine takes nothing back, and reads the record', async () => {
     await using rig = new Rig();
     const { store, engine } = await faulty(rig);
@@ -70,18 +43,6 @@ describe.concurrent('when the store fails before anything was sent', () => {
     expect(await engine.handle(retryOf(known))).toEqual(replayFor(known));
     expect(await engine.handle(fresh)).toMatchObject({ kind: 'store_unavailable' });
     expect([engine.pendingWrites, store.asked.takeBack, fresh.counted.runs]).toEqual([0, 0, 0]);
-  });
-
-  it('at the release, the key is free as soon as the store answers again', async () => {
-    await using rig = new Rig();
-    const { store, engine } = await faulty(rig);
-    store.fail('release', 'before', 3);
-    const call = newCall(notSent);
-    expect(await engine.handle(call)).toEqual({
-      ...{ kind: 'executed', exchange: notSent, decision: 'release', stored: false },
-    });
-    await until(async () => (await store.get(call.scope)) === undefined);
-    expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed', decision: 'complete' });
   });
 });
 
@@ -101,10 +62,11 @@ describe.concurrent('when the store fails after the request was sent', () => {
     },
   );
 
-  it('for long, the merchant gets the response, no retry runs, and the key is completed when the store is back', async () => {
+  it('for long, the merchant gets the response, the lease is renewed, and the key is completed when the store is back', async () => {
     await using rig = new Rig();
-    const [leaseMs, completeRetryMs] = [2000, 300];
-    const { store, engine, events } = await faulty(rig, { leaseMs, completeRetryMs });
+    const completeRetryMs = 300;
+    // The owner renews every 30 ms. In the store its lease lasts for a minute.
+    const { store, engine, events } = await faulty(rig, { leaseMs: 90, completeRetryMs });
     store.fail('complete', 'before');
     const call = newCall();
     const startedMs = performance.now();
@@ -116,94 +78,17 @@ describe.concurrent('when the store fails after the request was sent', () => {
     expect(tookMs).toBeLessThan(completeRetryMs + 1500);
     expect(events).toEqual([['completeLate']]);
 
-    // The lease is renewed meanwhile: a retry, here or elsewhere, is in flight for longer than a lease.
-    const elsewhere = rig.engine(await rig.store({ leaseMs }), { leaseMs }).engine;
+    const { renew } = store.asked;
+    await until(() => store.asked.renew > renew + 1);
+    const elsewhere = rig.engine(await rig.store()).engine;
     const retry = retryOf(call);
-    const answeredMs = performance.now();
-    while (performance.now() - answeredMs < 1.3 * leaseMs) {
-      expect(await engine.handle(retry)).toEqual({ kind: 'in_flight' });
-      expect(await elsewhere.handle(retry)).toEqual({ kind: 'in_flight' });
-      await sleep(50);
-    }
+    for (const gateway of [engine, elsewhere])
+      expect(await gateway.handle(retry)).toEqual({ kind: 'in_flight' });
     store.heal();
     await until(async () => (await engine.handle(retry)).kind === 'replayed');
-    expect(await engine.handle(retry)).toEqual(replayFor(call));
+    expect(await elsewhere.handle(retry)).toEqual(replayFor(call));
     expect(retry.counted.runs).toBe(0);
     expect(events).toEqual([['completeLate']]);
-  });
-
-  it('for long, and renewals fail too, retries get in_doubt until the key is completed', async () => {
-    await using rig = new Rig();
-    const leaseMs = 300;
-    const { store, engine, events } = await faulty(rig, { leaseMs, completeRetryMs: 50 });
-    store.fail('complete', 'before');
-    const call = newCall();
-    expect(await engine.handle(call)).toMatchObject({ decision: 'complete', stored: false });
-    store.fail('renew', 'before');
-    const retry = retryOf(call);
-    await until(async () => (await engine.handle(retry)).kind === 'in_doubt');
-    store.heal();
-    await until(async () => (await engine.handle(retry)).kind === 'replayed');
-    expect(retry.counted.runs).toBe(0);
-    expect(events).toContainEqual(['completeLate']);
-  });
-
-  it('and an operator has completed the key meanwhile, the late result is refused and reported', async () => {
-    await using rig = new Rig();
-    const { store, engine, events } = await faulty(rig, { completeRetryMs: 20_000 });
-    store.fail('complete', 'before');
-    const call = newCall();
-    const result = engine.handle(call);
-    await until(() => store.asked.complete === 1);
-    const record = await store.get(call.scope);
-    if (!record) throw new Error('there is no record');
-    const owner = { scope: call.scope, token: record.token };
-    await store.markInDoubt(owner);
-    const note = { by: 'ada', reason: 'the books show it' };
-    const completion = paid('by hand');
-    expect(await store.resolve(call.scope, record.token, { as: 'completed', completion }, note)).toBe('ok');
-    store.heal();
-    expect(await result).toEqual(replayFor(call, 'by hand'));
-    await until(() => events.some(([event]) => event === 'lateAnswer'));
-    expect(events[0]).toEqual(['stale', 'complete']);
-  });
-
-  it('at markInDoubt, the key is in doubt once the lease has lapsed', async () => {
-    await using rig = new Rig();
-    const leaseMs = 200;
-    const { store, engine } = await faulty(rig, { leaseMs });
-    store.fail('markInDoubt', 'before');
-    const call = newCall(unknown);
-    expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'in_doubt' });
-    const retry = retryOf(call, { waitMs: 20_000 });
-    expect(await engine.handle(retry)).toMatchObject({ kind: 'in_doubt' });
-    expect(retry.counted.runs).toBe(0);
-  });
-
-  it('at every renewal, other gateways answer in_doubt until the owner completes the key', async () => {
-    await using rig = new Rig();
-    const leaseMs = 150;
-    const { store, engine } = await faulty(rig, { leaseMs });
-    store.fail('renew', 'before');
-    const { call, first, end } = await executing(engine);
-    const retry = retryOf(call, { waitMs: 20_000 });
-    const elsewhere = rig.engine(await rig.store({ leaseMs }), { leaseMs }).engine;
-    expect(await elsewhere.handle(retry)).toMatchObject({ kind: 'in_doubt' });
-    end();
-    expect(await first).toMatchObject({ kind: 'executed', decision: 'complete' });
-    expect(await engine.handle(retry)).toEqual(replayFor(call));
-    expect(retry.counted.runs).toBe(0);
-  });
-
-  it('by answering a complete late, renewals meanwhile report no stale write', async () => {
-    await using rig = new Rig();
-    const store = await rig.faultyStore();
-    // The owner renews every 30 ms while it waits for the answer.
-    const { engine, events } = rig.engine(store, { leaseMs: 90 });
-    store.delay('complete', 300, 'answered late');
-    const call = newCall();
-    expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'complete' });
-    expect(events).toEqual([]);
   });
 
   it('and close runs out of time, the complete is given up', async () => {
@@ -221,62 +106,62 @@ describe.concurrent('when the store fails after the request was sent', () => {
     expect(store.asked.complete).toBe(completes);
     expect(events).toEqual([['completeLate'], ['completeGivenUp']]);
   });
-
-  it('and recovers before close runs out of time, the key is completed', async () => {
-    await using rig = new Rig();
-    const { store, engine, events } = await faulty(rig, { completeRetryMs: 50 });
-    store.fail('complete', 'before');
-    const call = newCall();
-    await engine.handle(call);
-    const closing = engine.close(20_000);
-    store.heal();
-    await closing;
-    expect(await store.get(call.scope)).toMatchObject({ state: 'completed' });
-    expect(events).not.toContainEqual(['completeGivenUp']);
-  });
 });
 
-describe.concurrent('when an operator resolves a key whose request still runs', () => {
-  it('as a tombstone, the owner answers with the tombstone', async () => {
+const digestOf = (id?: string) => {
+  const { status, body } = responseOf(id);
+  const bodySha256 = createHash('sha256').update(body).digest('hex').slice(0, 16);
+  return { state: 'completed', status, bodyBytes: body.length, bodySha256 };
+};
+
+describe.concurrent('when a key in doubt, whose request still runs, meanwhile', () => {
+  type Decide = (store: Store, owner: Execution) => Promise<unknown>;
+  const resolved =
+    (resolution: Resolution): Decide =>
+    (store, { scope, token }) =>
+      store.resolve(scope, token, resolution, { by: 'ada', reason: 'the books show it' });
+  const executed = { kind: 'executed', exchange: complete(), decision: 'complete', stored: true } as const;
+  const unknown = { kind: 'unknown', reason: 'another execution owns the record', timedOut: false } as const;
+
+  const decisions: [what: string, decide: Decide, result: (call: Call) => Result, stored?: object][] = [
+    [
+      'was completed by an operator',
+      resolved({ as: 'completed', completion: paid('by hand') }),
+      (call) => replayFor(call, 'by hand'),
+      digestOf('by hand'),
+    ],
+    [
+      'was completed by an operator without its response',
+      resolved({ as: 'completed', completion: { kind: 'tombstone', status: 0 } }),
+      ({ requestId }) => ({ kind: 'tombstone', requestId }),
+      { state: 'completed', status: 0 },
+    ],
+    [
+      'is executed a second time',
+      (store, owner) => store.restart(duplicateOf(owner)),
+      () => ({ ...executed, exchange: unknown, decision: 'in_doubt', stored: false }),
+      { state: 'executing' },
+    ],
+    // The backend has executed, so the operator was wrong.
+    ['was released by an operator', resolved({ as: 'released' }), () => executed],
+  ];
+
+  it.each(decisions)('%s, its owner answers what the store holds', async (_, decide, result, stored) => {
     await using rig = new Rig();
     const store = await rig.store();
-    const { engine } = rig.engine(store);
+    const { engine, events } = rig.engine(store);
     const call = newCall(async () => {
       const record = await store.get(call.scope);
       if (!record) throw new Error('there is no record');
-      await store.markInDoubt({ scope: call.scope, token: record.token });
-      const completion = { kind: 'tombstone', status: 0 } as const;
-      const note = { by: 'ada', reason: 'the books show it' };
-      await store.resolve(call.scope, record.token, { as: 'completed', completion }, note);
+      const owner = { ...newRequest(), ...call, token: record.token };
+      await store.markInDoubt(owner);
+      expect(await decide(store, owner)).toBe('ok');
       return complete();
     });
-    expect(await engine.handle(call)).toEqual({ kind: 'tombstone', requestId: call.requestId });
+    expect(await engine.handle(call)).toEqual(result(call));
+    const late = ['lateAnswer', { late: digestOf(), stored }];
+    const expected = stored ? [['stale', 'complete'], late] : [];
+    await until(() => events.length === expected.length);
+    expect(events).toEqual(expected);
   });
-
-  it('as not executed, the result is still stored, because the backend has executed', async () => {
-    await using rig = new Rig();
-    const store = await rig.store();
-    const { engine } = rig.engine(store);
-    const call = newCall(async () => {
-      const record = await store.get(call.scope);
-      if (!record) throw new Error('there is no record');
-      await store.markInDoubt({ scope: call.scope, token: record.token });
-      const note = { by: 'ada', reason: 'a mistake' };
-      await store.resolve(call.scope, record.token, { as: 'released' }, note);
-      return complete();
-    });
-    expect(await engine.handle(call)).toMatchObject({ kind: 'executed', stored: true });
-    expect(await engine.handle(retryOf(call))).toEqual(replayFor(call));
-  });
-});
-
-it('when a start had no answer, closing waits for the key to be taken back', async () => {
-  await using rig = new Rig();
-  const { store, engine, call } = await unanswered(rig);
-  const first = engine.handle(call);
-  await until(() => store.asked.start === 1);
-  await engine.close(20_000);
-  expect(store.asked.takeBack).toBe(4);
-  expect(await store.get(call.scope)).toBeUndefined();
-  expect([(await first).kind, call.counted.runs]).toEqual(['store_unavailable', 0]);
 });

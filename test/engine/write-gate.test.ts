@@ -1,4 +1,3 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { WriteGate } from '../../src/idempotency/write-gate.ts';
 import { systemClock } from '../../src/lib/clock.ts';
@@ -7,159 +6,95 @@ import { newCall, Rig, replayFor, retryOf, unknown } from '../support/engine.ts'
 import { newRequest, otherOf } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
+/** A clock that stands still unless the test moves it. */
+function stoppedClock() {
+  const clock = { ...systemClock, nowMs: 0, monotonicMs: () => clock.nowMs, wallMs: () => 0 };
+  return clock;
+}
+
+const unavailable = { kind: 'store_unavailable', cause: expect.anything() };
+
 /** Starts fail until the engine notices that the store refuses writes. */
-async function refusing(rig: Rig, options = {}) {
+async function refusing(rig: Rig) {
+  const clock = stoppedClock();
   const store = await rig.faultyStore();
-  const { engine, slots } = rig.engine(store, options);
+  const { engine, slots } = rig.engine(store, {}, undefined, clock);
   const [completed, doubtful] = [newCall(), newCall(unknown)];
   for (const call of [completed, doubtful]) await engine.handle(call);
   store.fail('start', 'before');
   for (let failures = 0; failures < 8; failures++) {
     expect(engine.storeRefuses).toBe(false);
-    expect(await engine.handle(newCall())).toMatchObject({ kind: 'store_unavailable' });
+    expect(await engine.handle(newCall())).toEqual(unavailable);
   }
   expect(engine.storeRefuses).toBe(true);
-  return { store, engine, slots, completed, doubtful };
+  return { clock, store, engine, slots, completed, doubtful };
 }
 
 describe.concurrent('while the store refuses writes', () => {
   it('keys that it knows are answered from reads, and others are refused without a start', async () => {
     await using rig = new Rig();
     const { store, engine, slots, completed, doubtful } = await refusing(rig);
+    const { start } = store.asked;
     const { fingerprint } = otherOf(newRequest());
-    const starts = store.asked.start;
-    const startedMs = performance.now();
-    const answerTo = async (call: Parameters<typeof engine.handle>[0]) => {
-      for (;;) {
-        const { start } = store.asked;
-        const result = await engine.handle(call);
-        if (store.asked.start === start) return result;
-        // The gate let this request try a start, which may have been written.
-        expect(result).toMatchObject({ kind: 'store_unavailable' });
-      }
-    };
-    for (let asked = 0; asked < 40; asked++) {
-      expect(await answerTo(retryOf(completed))).toEqual(replayFor(completed));
-      expect(await answerTo(retryOf(doubtful))).toMatchObject({ kind: 'in_doubt' });
-      expect(await answerTo({ ...retryOf(completed), fingerprint })).toEqual({ kind: 'mismatch' });
-      expect(await engine.handle(newCall())).toMatchObject({ kind: 'store_unavailable' });
-    }
-    // The gate lets one request in 100 ms try a start.
-    expect(store.asked.start - starts).toBeLessThanOrEqual((performance.now() - startedMs) / 100 + 1);
-    expect(slots.inUse).toBe(0);
-  });
-
-  it('and reads too, every key is refused, and nothing runs', async () => {
-    await using rig = new Rig();
-    const { store, engine, completed } = await refusing(rig);
+    expect(await engine.handle(retryOf(completed))).toEqual(replayFor(completed));
+    expect(await engine.handle(retryOf(doubtful))).toMatchObject({ kind: 'in_doubt' });
+    expect(await engine.handle({ ...retryOf(completed), fingerprint })).toEqual({ kind: 'mismatch' });
+    expect(await engine.handle(newCall())).toEqual(unavailable);
     store.fail('peek', 'before');
-    expect(await engine.handle(retryOf(completed))).toEqual({
-      kind: 'store_unavailable',
-      cause: expect.any(StoreUnavailable),
-    });
+    const cause = expect.any(StoreUnavailable);
+    expect(await engine.handle(retryOf(completed))).toEqual({ kind: 'store_unavailable', cause });
+    expect([store.asked.start - start, slots.inUse]).toEqual([0, 0]);
   });
 
-  it('a retry of a dead owner’s key under inDoubt: retry sends the store only a few commands', async () => {
+  it('one request in 100 ms tries a start, and the first that succeeds opens the gate', async () => {
     await using rig = new Rig();
-    const { store, engine } = await refusing(rig);
-    const dying = await rig.store({ leaseMs: 100 });
-    const call = newCall(undefined, { inDoubt: 'retry' });
-    await dying.start({ ...newRequest(), ...call });
-    await until(async () => (await store.peek(call)).kind === 'in_doubt');
-    // In this test only starts fail. The counts of the other commands show how often the engine asks the store.
-    const { restart, peek } = store.asked;
-    // Another request tries a start first, so that the gate does not admit this one.
-    await until(async () => {
-      const { start } = store.asked;
-      await engine.handle(newCall());
-      return store.asked.start > start;
-    });
-    await engine.handle(call);
-    // A restart is no start: the store has taken it.
-    expect(call.counted.runs).toBe(1);
-    expect(store.asked.restart - restart).toBeLessThanOrEqual(2);
-    expect(store.asked.peek - peek).toBeLessThanOrEqual(20);
-  });
-
-  it('service resumes within about 100 ms after the store is back', async () => {
-    await using rig = new Rig();
-    const { store, engine } = await refusing(rig);
-    store.heal();
-    const backMs = performance.now();
-    await until(async () => {
-      const result = await engine.handle(newCall());
-      return result.kind === 'executed' || undefined;
-    });
-    expect(performance.now() - backMs).toBeLessThan(500);
-    expect(engine.storeRefuses).toBe(false);
-    for (let i = 0; i < 20; i++) expect(await engine.handle(newCall())).toMatchObject({ kind: 'executed' });
-  });
-
-  it('a few failures between successes do not refuse anything', async () => {
-    await using rig = new Rig();
-    const store = await rig.faultyStore();
-    const { engine } = rig.engine(store);
-    for (let i = 0; i < 12; i++) {
-      store.fail('start', 'before', 2);
-      for (let failures = 0; failures < 2; failures++)
-        expect(await engine.handle(newCall())).toMatchObject({ kind: 'store_unavailable' });
-      expect(await engine.handle(newCall())).toMatchObject({ kind: 'executed' });
-    }
-    expect(engine.storeRefuses).toBe(false);
-  });
-});
-
-describe.concurrent('a store that freezes', () => {
-  it('does not hold the slots: all but one of four are free while starts have no answer', async () => {
-    await using rig = new Rig();
-    const store = await rig.faultyStore();
-    const { engine, slots } = rig.engine(store, { maxConnections: 4 });
-    const { start } = store;
-    const timeoutMs = 500;
-    let frozen = true;
-    store.start = async (execution) => {
-      if (!frozen) return await start(execution);
-      await sleep(timeoutMs);
-      throw new StoreUnavailable('frozen');
+    const { clock, store, engine } = await refusing(rig);
+    const { start } = store.asked;
+    const pay = async (ms: number) => {
+      clock.nowMs += ms;
+      return await engine.handle(newCall());
     };
-    while (!engine.storeRefuses) await Promise.all([1, 2, 3, 4].map(() => engine.handle(newCall())));
-    await until(() => slots.inUse === 0);
-    const merchants: Promise<unknown>[] = [];
-    let most = 0;
-    for (const endMs = performance.now() + 2 * timeoutMs; performance.now() < endMs; ) {
-      merchants.push(engine.handle(newCall()));
-      most = Math.max(most, slots.inUse);
-      await sleep(10);
-    }
-    expect(most).toBe(1);
-    frozen = false;
-    await Promise.all(merchants);
+    for (const ms of [99, 1, 0, 99]) expect(await pay(ms)).toEqual(unavailable);
+    expect(store.asked.start - start).toBe(1);
+    store.heal();
+    expect(await pay(0)).toEqual(unavailable);
+    for (const ms of [1, 0, 0]) expect(await pay(ms)).toMatchObject({ kind: 'executed' });
+    expect(engine.storeRefuses).toBe(false);
+  });
+
+  it('a start that has no answer holds one slot, and no other request tries one', async () => {
+    await using rig = new Rig();
+    const { clock, store, engine, slots } = await refusing(rig);
+    const answer = store.hold('start');
+    clock.nowMs += 100;
+    const trying = engine.handle(newCall());
+    await until(() => slots.inUse === 1);
+    clock.nowMs += 10_000;
+    expect(await engine.handle(newCall())).toEqual(unavailable);
+    expect(slots.inUse).toBe(1);
+    answer();
+    expect(await trying).toMatchObject({ kind: 'executed' });
+  });
+
+  it('a retry of a key in doubt under inDoubt: retry is sent, because a restart is no start', async () => {
+    await using rig = new Rig();
+    const { store, engine, doubtful } = await refusing(rig);
+    const { restart, peek } = store.asked;
+    const retry = retryOf(doubtful, { inDoubt: 'retry' });
+    expect(await engine.handle(retry)).toMatchObject({ kind: 'executed', stored: true });
+    expect([store.asked.restart - restart, store.asked.peek - peek]).toEqual([1, 1]);
   });
 });
 
-describe('the gate', () => {
-  const clock = { ...systemClock, nowMs: 0, monotonicMs: () => clock.nowMs, wallMs: () => 0 };
-
-  it('shuts after eight failures in a row, and opens with a success', () => {
-    const gate = new WriteGate(clock);
+it('the gate shuts after eight failures in a row, and opens with a success', () => {
+  const gate = new WriteGate(stoppedClock());
+  for (let rounds = 0; rounds < 2; rounds++) {
     for (let failures = 0; failures < 7; failures++) gate.failed();
     expect([gate.isShut, gate.admits()]).toEqual([false, true]);
-    gate.failed();
-    expect([gate.isShut, gate.admits()]).toEqual([true, false]);
     gate.succeeded();
-    expect([gate.isShut, gate.admits()]).toEqual([false, true]);
-  });
-
-  it('admits one request every 100 ms while it is shut', () => {
-    const gate = new WriteGate(clock);
-    for (let failures = 0; failures < 8; failures++) gate.failed();
-    clock.nowMs += 99;
-    expect(gate.admits()).toBe(false);
-    clock.nowMs += 1;
-    expect([gate.admits(), gate.admits()]).toEqual([true, false]);
-    gate.failed();
-    expect(gate.admits()).toBe(false);
-    clock.nowMs += 100;
-    expect([gate.admits(), gate.admits()]).toEqual([true, false]);
-  });
+  }
+  for (let failures = 0; failures < 8; failures++) gate.failed();
+  expect([gate.isShut, gate.admits()]).toEqual([true, false]);
+  gate.succeeded();
+  expect([gate.isShut, gate.admits()]).toEqual([false, true]);
 });
