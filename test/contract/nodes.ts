@@ -1,6 +1,5 @@
 import type { Store } from '../../src/ledger/ledger.ts';
 import type { Scope } from '../../src/lib/brands.ts';
-import type { Encryption } from '../../src/store/options.ts';
 import { openStore, type StorePlace, type StoreTimes } from '../support/open-store.ts';
 import type { Stage } from './states.ts';
 
@@ -30,8 +29,8 @@ export class Nodes {
   }
 
   /** Default times are so long that nothing lapses. */
-  async open(times?: Partial<StoreTimes>, encryption?: Encryption): Promise<Store> {
-    const store = await openStore(this.place, times, undefined, undefined, encryption);
+  async open(times?: Partial<StoreTimes>): Promise<Store> {
+    const store = await openStore(this.place, times);
     this.#stores.push(store);
     return store;
   }

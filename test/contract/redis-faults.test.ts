@@ -61,21 +61,6 @@ describe.concurrent('while redis is frozen', () => {
     await until(async () => (await store.health()).ok);
   });
 
-  it('a start that timed out may have started: in flight first, then in doubt', async () => {
-    await using redis = await withRedis({ ...SHORT, leaseMs: 3000 });
-    const { server, store } = redis;
-    const owner = newRequest();
-    server.freeze();
-    await expect(store.start(owner)).rejects.toThrow(StoreUnavailable);
-    server.thaw();
-    const record = await untilAnswered(() => store.get(owner.scope));
-    expect(record).toMatchObject({ state: 'executing', token: owner.token });
-    expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
-    await until(async () => (await store.start(duplicateOf(owner))).kind === 'in_doubt');
-    expect(await store.release(owner)).toBe('ok');
-    expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'started' });
-  });
-
   it('a start and its release are both executed later, and leave the scope absent', async () => {
     await using redis = await withRedis(SHORT);
     const { server, store } = redis;
@@ -86,17 +71,6 @@ describe.concurrent('while redis is frozen', () => {
     server.thaw();
     expect(await untilAnswered(() => store.takeBack(owner))).toBe('stale');
     expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'started' });
-  });
-
-  it('a complete that timed out can be repeated until it is answered', async () => {
-    await using redis = await withRedis(SHORT);
-    const { server, store } = redis;
-    const owner = await bring(store, 'executing');
-    server.freeze();
-    await expect(store.complete(owner, paid('first'))).rejects.toThrow(StoreUnavailable);
-    server.thaw();
-    expect(await untilAnswered(() => store.complete(owner, paid('first')))).toBe('ok');
-    expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid('first'), owner));
   });
 
   it('unsent commands are bounded: above the limit, writes are refused as never sent', async () => {
@@ -181,27 +155,6 @@ async function failingDisk(server: RedisServer): Promise<void> {
 }
 
 describe.concurrent('when redis is killed', () => {
-  it('calls fail at once, and all records are there when it is back', async () => {
-    await using redis = await withRedis();
-    const { server, store } = redis;
-    const [executing, completed, doubtful] = [
-      await bring(store, 'executing'),
-      await bring(store, 'completed'),
-      await bring(store, 'in_doubt'),
-    ];
-    await server.kill();
-    await expect(store.start(duplicateOf(completed))).rejects.toThrow(StoreUnavailable);
-    const startedMs = performance.now();
-    await expect(store.start(newRequest())).rejects.toThrow(StoreUnavailable);
-    expect(performance.now() - startedMs).toBeLessThan(TIMEOUT_MS);
-    await server.restart();
-    const replay = await untilAnswered(() => store.start(duplicateOf(completed)));
-    expect(replay).toEqual(replayOf(paid(), completed));
-    expect(await store.start(duplicateOf(doubtful))).toMatchObject({ kind: 'in_doubt' });
-    expect(await store.start(duplicateOf(executing))).toEqual({ kind: 'in_flight' });
-    expect(await store.complete(executing, paid('late'))).toBe('ok');
-  });
-
   it('under load, every write that was answered is there when it is back', async () => {
     await using redis = await withRedis();
     const { server, store } = redis;

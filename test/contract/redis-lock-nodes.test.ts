@@ -1,7 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
-import type { Execution } from '../../src/store/contract.ts';
 import { openStore } from '../support/open-store.ts';
 import { type RedisServer, startRedis } from '../support/redis-server.ts';
 import { duplicateOf } from '../support/requests.ts';
@@ -94,24 +93,6 @@ it.concurrent('no owner counts as dead while most lock nodes are down', async ()
   await locks[0]?.restart();
   await until(async () => (await other.peek(owner)).kind === 'in_doubt');
   await until(async () => (await other.start(duplicateOf(owner))).kind === 'in_doubt');
-});
-
-it.concurrent('a replay, a duplicate and a conflict ask no lock node', async () => {
-  await using nodes = await withLockNodes();
-  const { locks, store, other } = nodes;
-  const owners = [await bring(store, 'executing'), await bring(store, 'completed')];
-  const asked = async () => {
-    const counts = await Promise.all(
-      locks.flatMap((lock) => ['evalsha', 'eval', 'exists'].map((name) => lock.commandCount(name))),
-    );
-    return counts.reduce((sum, count) => sum + count, 0);
-  };
-  expect(await store.renew(owners[0] as Execution)).toBe('ok');
-  await until(async () => (await leasesOn(locks)).join() === '1,1,1');
-  const before = await asked();
-  const kinds = await Promise.all(owners.map(async (owner) => (await other.start(duplicateOf(owner))).kind));
-  expect(kinds).toEqual(['in_flight', 'completed']);
-  expect(await asked()).toBe(before);
 });
 
 it.concurrent('a start that asks the lock nodes does not go on when its redis was replaced by an empty one meanwhile', async () => {

@@ -184,18 +184,6 @@ describe.concurrent('with a replica that writes wait for', () => {
     expect(await store.get(owner.scope)).toMatchObject({ completion: paid() });
   });
 
-  it('a complete that was lost with the primary can be stored again on the promoted replica', async () => {
-    await using pair = await withReplica();
-    const { wire, store, failover } = pair;
-    const owner = await bring(store, 'executing');
-    wire.swallowReplies(true);
-    await expect(store.complete(owner, paid())).rejects.toThrow(StoreUnavailable);
-    const promoted = await failover();
-    expect(await promoted.get(owner.scope)).toMatchObject({ state: 'executing' });
-    expect(await promoted.complete(owner, paid())).toBe('ok');
-    expect(await promoted.get(owner.scope)).toMatchObject({ completion: paid() });
-  });
-
   it('a restart, a release and a resolution that it does not acknowledge fail', async () => {
     await using pair = await withReplica();
     const { replica, store } = pair;
@@ -222,22 +210,6 @@ describe.concurrent('with a replica that writes wait for', () => {
     const starts = Array.from({ length: 200 }, () => store.start(newRequest()));
     const answers = await Promise.allSettled(starts);
     expect(answers.filter(({ status }) => status === 'rejected').length).toBe(0);
-  });
-
-  it('completes and duplicates do not wait for one another while it is frozen', async () => {
-    await using pair = await withReplica();
-    const { replica, store } = pair;
-    const [other] = [await bring(store, 'executing'), await bring(store, 'completed')];
-    const owners = await Promise.all(Array.from({ length: 20 }, () => bring(store, 'executing')));
-    replica.freeze();
-    const startedMs = performance.now();
-    const completing = Promise.allSettled(owners.map((owner) => store.complete(owner, paid())));
-    expect(await store.start(duplicateOf(other))).toEqual({ kind: 'in_flight' });
-    const statuses = (await completing).map(({ status }) => status);
-    expect(statuses).toEqual(owners.map(() => 'rejected'));
-    // One after the other they would take five times as long.
-    expect(performance.now() - startedMs).toBeLessThan(TIMEOUT_MS);
-    for (const { scope } of owners) expect(await store.get(scope)).toMatchObject({ state: 'completed' });
   });
 
   it('nothing that was started is started again when it takes over', async () => {

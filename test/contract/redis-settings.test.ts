@@ -1,15 +1,29 @@
 import { describe, expect, it, onTestFinished } from 'vitest';
+import type { Store } from '../../src/ledger/ledger.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { StoreUnavailable } from '../../src/store/contract.ts';
-import { GATEWAY_ID, LONG, openRedisStore, openStore } from '../support/open-store.ts';
+import { GATEWAY_ID, LONG, openRedisStore } from '../support/open-store.ts';
 import { type RedisServerOptions, startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { bring, replayOf } from './states.ts';
 
-async function warningsOf(url: string): Promise<string[]> {
-  const store = await openStore({ kind: 'redis', url, prefix: 'test' });
+type Options = Parameters<typeof openRedisStore>[0];
+
+/** A store that is closed after the test. */
+async function open(url: string, more: Partial<Options> = {}): Promise<Store> {
+  const { timeoutMs, ...lifetimes } = LONG;
+  const store = await openRedisStore({
+    ...{ location: { url }, prefix: 'test', lockNodes: [], replicas: 0, timeoutMs, connectTimeoutMs: 5000 },
+    ...{ gatewayId: GATEWAY_ID, lifetimes, clock: systemClock },
+    ...more,
+  });
   onTestFinished(() => store.close());
+  return store;
+}
+
+async function warningsOf(url: string): Promise<string[]> {
+  const store = await open(url, { mayLoseOnFailover: true });
   const { ok, warnings } = await store.health();
   expect(ok).toBe(true);
   return warnings;
@@ -22,7 +36,7 @@ describe('a store that opens on a redis', () => {
 
   it.each(['allkeys-lru', 'volatile-lru', 'volatile-ttl'])('that evicts by %s is refused', async (policy) => {
     const { url } = await startRedis({ args: ['--maxmemory', '100mb', '--maxmemory-policy', policy] });
-    const opening = openStore({ kind: 'redis', url, prefix: 'test' });
+    const opening = open(url);
     await expect(opening).rejects.toThrow(StoreUnavailable);
     await expect(opening).rejects.toThrow(
       `redis has maxmemory-policy ${policy}, which evicts records: it must be noeviction`,
@@ -54,17 +68,9 @@ describe('a store that opens on a redis', () => {
         (await primary.admin.info('replication')).includes(`connected_slaves:${replicas}`),
       );
     };
-    const { timeoutMs, ...lifetimes } = LONG;
-    const open = async (replicas: number, mayLoseOnFailover = false) => {
-      const store = await openRedisStore({
-        ...{ location: { url: primary.url }, prefix: 'test', lockNodes: [], replicas, mayLoseOnFailover },
-        ...{ timeoutMs, connectTimeoutMs: 5000, gatewayId: 'gateway-1', lifetimes, clock: systemClock },
-      });
-      onTestFinished(() => store.close());
-      return store;
-    };
     await follow(1);
-    const store = await open(1);
+    const { url } = primary;
+    const store = await open(url, { replicas: 1 });
     expect(await store.health()).toEqual({ ok: true, detail: 'redis', warnings: [] });
     await until(async () => (await store.start(newRequest()).catch(() => undefined))?.kind === 'started');
     // Another replica follows while the store is open.
@@ -72,12 +78,13 @@ describe('a store that opens on a redis', () => {
     const excess =
       'redis has 2 replicas and durability.replicas is 1: a failover loses records that the promoted replica does not have yet';
     const detail = `${excess}. Set durability.replicas to 2, or durability.mayLoseOnFailover to true, and keys may be paid twice`;
-    for (const one of [store, await open(1)]) {
+    for (const one of [store, await open(url, { replicas: 1 })]) {
       expect(await one.health()).toEqual({ ok: false, detail, warnings: [detail] });
       await expect(one.start(newRequest())).rejects.toMatchObject({ message: detail, maybeWritten: false });
     }
-    expect(await (await open(1, true)).health()).toEqual({ ok: true, detail: 'redis', warnings: [excess] });
-    const waiting = await open(2);
+    const careless = await open(url, { replicas: 1, mayLoseOnFailover: true });
+    expect(await careless.health()).toEqual({ ok: true, detail: 'redis', warnings: [excess] });
+    const waiting = await open(url, { replicas: 2 });
     expect(await waiting.health()).toEqual({ ok: true, detail: 'redis', warnings: [] });
     await until(async () => (await waiting.start(newRequest()).catch(() => undefined))?.kind === 'started');
   });
@@ -91,22 +98,15 @@ describe('a store that opens on a redis', () => {
   it('that starts later waits for it', async () => {
     const server = await startRedis();
     await server.kill();
-    const opening = openStore({ kind: 'redis', url: server.url, prefix: 'test' });
+    const opening = open(server.url);
     await server.restart();
-    const store = await opening;
-    onTestFinished(() => store.close());
-    expect(await store.health()).toMatchObject({ ok: true });
+    expect(await (await opening).health()).toMatchObject({ ok: true });
   });
 
   it('that never starts fails with the reason', async () => {
     const server = await startRedis();
     await server.kill();
-    const location = { url: server.url };
-    const { timeoutMs, ...lifetimes } = LONG;
-    const opening = openRedisStore({
-      ...{ location, prefix: 'test', lockNodes: [], replicas: 0, timeoutMs, connectTimeoutMs: 300 },
-      ...{ gatewayId: 'gateway-1', lifetimes, clock: systemClock },
-    });
+    const opening = open(server.url, { connectTimeoutMs: 300 });
     await expect(opening).rejects.toThrow(StoreUnavailable);
     await expect(opening).rejects.toThrow(/redis cannot be reached: .*ECONNREFUSED/);
   });
@@ -115,8 +115,7 @@ describe('a store that opens on a redis', () => {
 describe('the health check of a redis', () => {
   it('writes a probe that expires', async () => {
     const server = await startRedis();
-    const store = await openStore({ kind: 'redis', url: server.url, prefix: 'test' });
-    onTestFinished(() => store.close());
+    const store = await open(server.url);
     expect(await store.health()).toEqual({ ok: true, detail: 'redis', warnings: [] });
     const keys = await server.admin.keys('{test:3:*');
     expect(keys).toEqual([`{test:3:0}:probe:${GATEWAY_ID}`]);
@@ -126,8 +125,7 @@ describe('the health check of a redis', () => {
 
   it('looks at the settings again after a new connection', async () => {
     const server = await startRedis();
-    const store = await openStore({ kind: 'redis', url: server.url, prefix: 'test' });
-    onTestFinished(() => store.close());
+    const store = await open(server.url);
     const warnings = async () => (await store.health()).warnings;
     expect(await warnings()).toEqual([]);
     await server.restart(['--appendonly', 'no']);
@@ -140,8 +138,7 @@ describe('the health check of a redis', () => {
 
   it('refuses starts as soon as it evicts records, answers what it knows, and starts again when it does not', async () => {
     const server = await startRedis();
-    const store = await openStore({ kind: 'redis', url: server.url, prefix: 'test' });
-    onTestFinished(() => store.close());
+    const store = await open(server.url);
     const [completed, doubtful] = [await bring(store, 'completed'), await bring(store, 'in_doubt')];
     await server.admin.config('SET', 'maxmemory-policy', 'allkeys-lru');
     const detail = 'redis has maxmemory-policy allkeys-lru, which evicts records: it must be noeviction';
@@ -172,13 +169,7 @@ describe('the health check of a redis', () => {
     // The gateway compares Redis' clock with its monotonic clock, so a shift of the second looks like a step of the first.
     const clock = { ...systemClock, monotonicMs: () => systemClock.monotonicMs() + monotonicShiftMs };
     const steps: number[] = [];
-    const { timeoutMs, ...lifetimes } = LONG;
-    const store = await openRedisStore({
-      ...{ location: { url: server.url }, prefix: 'test', lockNodes: [], replicas: 0, timeoutMs },
-      ...{ connectTimeoutMs: 5000, gatewayId: 'gateway-1', lifetimes, clock },
-      onClockStep: (ms) => steps.push(ms),
-    });
-    onTestFinished(() => store.close());
+    const store = await open(server.url, { clock, onClockStep: (ms) => steps.push(ms) });
     for (let checks = 0; checks < 2; checks++) expect((await store.health()).warnings).toEqual([]);
     monotonicShiftMs = shiftMs;
     const stepped = await store.health();
@@ -205,13 +196,7 @@ describe('the health check of a redis', () => {
       },
     };
     const steps: number[] = [];
-    const { timeoutMs, ...lifetimes } = LONG;
-    const store = await openRedisStore({
-      ...{ location: { url: server.url }, prefix: 'test', lockNodes: [], replicas: 0, timeoutMs },
-      ...{ connectTimeoutMs: 5000, gatewayId: 'gateway-1', lifetimes, clock },
-      onClockStep: (ms) => steps.push(ms),
-    });
-    onTestFinished(() => store.close());
+    const store = await open(server.url, { clock, onClockStep: (ms) => steps.push(ms) });
     await store.health();
     // The next look at this clock is the one before TIME is sent.
     shiftsAtReading = 1;

@@ -49,20 +49,6 @@ const writes = {
 };
 
 describe.concurrent('when a reply is lost on the wire', () => {
-  it('a start has created the record, and is released under its token', async () => {
-    await using line = await withWire();
-    const { wire, store, stateOf, healed } = line;
-    const owner = newRequest();
-    wire.swallowReplies(true);
-    await expect(store.start(owner)).rejects.toThrow(StoreUnavailable);
-    expect(await stateOf(owner)).toBe('executing');
-    wire.swallowReplies(false);
-    await healed();
-    expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
-    expect(await store.takeBack(owner)).toBe('ok');
-    expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'started' });
-  });
-
   it('a write has happened if it is one command, and is repeated until it is answered', async () => {
     await using line = await withWire();
     const { wire, store, stateOf, healed } = line;
@@ -157,27 +143,8 @@ describe.concurrent('when the connection is cut', () => {
   });
 });
 
-describe.concurrent('round trips', () => {
-  it('are two for a first execution, and one for a replay, a duplicate, a conflict and a peek', async () => {
-    await using line = await withWire({});
-    const { wire, store, witness } = line;
-    const [owner, completed] = [newRequest(), await bring(witness, 'completed')];
-    const dead = await bring(witness, 'in_doubt');
-    wire.delayReplies(60);
-    const counted = async (work: () => Promise<unknown>) => {
-      const before = wire.roundTrips;
-      await work();
-      return wire.roundTrips - before;
-    };
-    expect(await counted(() => store.start(duplicateOf(completed)))).toBe(1);
-    expect(await counted(() => store.start(owner))).toBe(1);
-    expect(await counted(() => store.start(duplicateOf(owner)))).toBe(1);
-    expect(await counted(() => store.start(duplicateOf(dead)))).toBe(1);
-    expect(await counted(() => store.peek(owner))).toBe(1);
-    expect(await counted(() => store.complete(owner, paid()))).toBe(1);
-  });
-
-  it('show nothing of a record to a tracer of ioredis, but the names of keys', async () => {
+describe.concurrent('a store on Redis', () => {
+  it('shows nothing of a record to a tracer of ioredis, but the names of keys', async () => {
     await using line = await withWire({});
     const shown: string[] = [];
     const show = (message: unknown) => shown.push(...(message as { args: string[] }).args);
@@ -193,7 +160,7 @@ describe.concurrent('round trips', () => {
       expect(shown.join()).not.toContain(content);
   });
 
-  it('carry two commands for a first execution, and one for a replay or a duplicate', async () => {
+  it('sends two commands for a first execution, and one for a replay or a duplicate', async () => {
     await using line = await withWire({});
     const { server, store } = line;
     // A new client of the test also sends INFO.

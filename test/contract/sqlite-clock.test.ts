@@ -3,7 +3,6 @@ import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { systemClock } from '../../src/lib/clock.ts';
-import { MARK_LASTS_MS } from '../../src/store/contract.ts';
 import { bootId } from '../../src/store/sqlite/running-time.ts';
 import { duplicateOf, newRequest } from '../support/requests.ts';
 import { openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
@@ -52,16 +51,6 @@ describe('within a boot', () => {
     expect(await other.peek(owner)).toMatchObject({ kind: 'in_doubt' });
     host.monotonicMs += lease.inDoubtRetentionMs;
     expect(await other.peek(owner)).toEqual({ kind: 'absent' });
-  });
-
-  it('a gateway in the other mode is forgotten some time after its last mark', async () => {
-    const { host, open } = setUp();
-    const [protects, observes] = [await open(), await open()];
-    await observes.mark('observe');
-    host.monotonicMs += MARK_LASTS_MS - 1;
-    expect((await protects.mark('protect')).otherMode).toBe(true);
-    host.monotonicMs += 1;
-    expect((await protects.mark('protect')).otherMode).toBe(false);
   });
 
   it('a process that opens the store later has the same running time', async () => {

@@ -2,45 +2,26 @@
 import { execFileSync, spawnSync } from 'node:child_process';
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { expect, it, onTestFinished } from 'vitest';
 import { newRequest } from '../support/requests.ts';
 import { openSqlite, RemoteStore, storeFolder } from '../support/sqlite-files.ts';
-import { expectKept, expectRefusing, expectReplays, expectResumed, fill } from './failing-disk.ts';
+import { expectKept, expectReplays, expectResumed, fill } from './failing-disk.ts';
 
-describe('a full disk', () => {
-  it('by a limit on the size of files: refuses, replays, and resumes', async () => {
-    const path = storeFolder();
-    const store = await RemoteStore.open(path);
-    const limit = (bytes: string) =>
-      execFileSync('prlimit', ['--pid', `${store.pid}`, `--fsize=${bytes}:unlimited`]);
-    limit('600000');
-    const { completed, request } = await fill(store);
-    await expectReplays(store, completed);
-    limit('1');
-    expect(await store.ask('complete', newRequest())).toMatchObject({ refused: { maybeWritten: true } });
-    await expectRefusing(store, completed);
-    limit('unlimited');
-    await expectResumed(store);
-    expect(await store.answer('release', request)).toMatch(/ok|stale/);
-    await expectKept(path, completed);
-  });
-
-  it('on a small file system: refuses, replays, and resumes when there is space', async (context) => {
-    const folder = storeFolder();
-    const mounted = spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=2m', 'tmpfs', folder]).status === 0;
-    if (!mounted) return context.skip('mounting is not permitted here');
-    onTestFinished(() => void spawnSync('umount', ['-l', folder]));
-    const ballast = join(folder, 'ballast');
-    writeFileSync(ballast, Buffer.alloc(1_000_000));
-    const path = join(folder, 'data');
-    const store = await RemoteStore.open(path, { keepFreeBytes: 0 });
-    const { completed } = await fill(store);
-    await expectReplays(store, completed);
-    rmSync(ballast);
-    await expectResumed(store);
-    await expectKept(path, completed);
-    await store.kill();
-  });
+it('a full disk: refuses, replays, and resumes when there is space', async (context) => {
+  const folder = storeFolder();
+  const mounted = spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=2m', 'tmpfs', folder]).status === 0;
+  if (!mounted) return context.skip('mounting is not permitted here');
+  onTestFinished(() => void spawnSync('umount', ['-l', folder]));
+  const ballast = join(folder, 'ballast');
+  writeFileSync(ballast, Buffer.alloc(1_000_000));
+  const path = join(folder, 'data');
+  const store = await RemoteStore.open(path, { keepFreeBytes: 0 });
+  const { completed } = await fill(store);
+  await expectReplays(store, completed);
+  rmSync(ballast);
+  await expectResumed(store);
+  await expectKept(path, completed);
+  await store.kill();
 });
 
 it('a read-only file system is refused at open, and the error names the path', async (context) => {

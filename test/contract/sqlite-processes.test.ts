@@ -1,4 +1,4 @@
-/** Many processes on one file: they may open, close and read it at any moment. */
+/** Many processes on one file: they may open, close and read it, and be killed, at any moment. */
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
@@ -13,9 +13,27 @@ import {
 } from '../support/sqlite-files.ts';
 import { until } from '../support/until.ts';
 
-/** How much work the openers must have disturbed before it is judged. */
+/** How much is paid before it is judged. */
 const STARTED = 100;
 const COMPLETED = 50;
+
+it('the store keeps every acknowledged write when its process is killed, and starts nothing twice', async () => {
+  const path = storeFolder();
+  const loads: RemoteLoad[] = [];
+  // Each round begins with the keys of the round before.
+  for (let round = 0; round < 3; round++) {
+    const [writing, beside] = [await RemoteStore.open(path), await openSqlite(path)];
+    const load = new RemoteLoad([writing], 8);
+    await until(() => load.completed.length >= COMPLETED);
+    await writing.kill();
+    // Others can write at once.
+    expect(await beside.start(newRequest())).toEqual({ kind: 'started' });
+    loads.push(load);
+  }
+  for (const load of loads) await load.expectKept(path);
+  const started = loads.flatMap((load) => load.started.map(({ key }) => key));
+  expect(new Set(started).size).toBe(started.length);
+});
 
 it('while four processes open and close the store and another one reads it, no payout is lost or started twice', async () => {
   const path = storeFolder();

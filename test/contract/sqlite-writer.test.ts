@@ -6,19 +6,10 @@ import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import type { Worker as Thread } from 'node:worker_threads';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import type { Completion } from '../../src/lib/exchange.ts';
 import { UnreadableRecord } from '../../src/store/contract.ts';
 import { prepareThread } from '../../src/store/sqlite/writer.ts';
-import { isStopped } from '../support/process-life.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
-import {
-  countRecords,
-  expectIntact,
-  openSqlite,
-  query,
-  RemoteStore,
-  storeFolder,
-} from '../support/sqlite-files.ts';
+import { countRecords, expectIntact, openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
 import { until } from '../support/until.ts';
 import { bring } from './states.ts';
 
@@ -95,26 +86,6 @@ describe('writes of one process', () => {
     ]);
   });
 
-  it('of large responses are cut into several transactions, and stored byte for byte', async () => {
-    const store = await openSqlite(storeFolder(), { timeoutMs: 30_000 });
-    const owners = await Promise.all(Array.from({ length: 12 }, () => bring(store, 'executing')));
-    const bodies = owners.map((_, number) =>
-      Buffer.alloc(1_048_576, number).fill('\x80\xff\0é', 0, 4096, 'latin1'),
-    );
-    const completions = bodies.map((body) => ({
-      kind: 'response' as const,
-      response: { status: 200, headers: ['X-Latin1', '\xe9\x01"'], body },
-    }));
-    const answers = owners.map((owner, number) => store.complete(owner, completions[number] as Completion));
-    expect(new Set(await Promise.all(answers))).toEqual(new Set(['ok']));
-    for (const [number, owner] of owners.entries()) {
-      const answer = await store.peek(owner);
-      if (answer.kind !== 'completed') throw new Error(`it is ${answer.kind}`);
-      expect(answer.response.headers).toEqual(['X-Latin1', '\xe9\x01"']);
-      expect(answer.response.body.equals(bodies[number] as Buffer)).toBe(true);
-    }
-  });
-
   it('that are under way at their time limit are maybe written', async () => {
     const path = storeFolder();
     const [store, hasty] = [await openSqlite(path), await openSqlite(path, { timeoutMs: 20 })];
@@ -151,23 +122,6 @@ describe('while another process holds the write lock', () => {
     expect(countRecords(path)).toBe(2);
   });
 
-  it('because it is stopped within a transaction, writes fail until it continues or dies', async () => {
-    const path = storeFolder();
-    const store = await openSqlite(path, { timeoutMs: 1000 });
-    for (const end of ['SIGCONT', 'SIGKILL'] as const) {
-      const stopped = await RemoteStore.open(path);
-      void stopped.ask('stop').catch(() => 'killed');
-      await until(() => isStopped(stopped.pid));
-      const request = newRequest();
-      await expect(store.start(request)).rejects.toMatchObject({ name: 'StoreUnavailable' });
-      process.kill(stopped.pid, end);
-      await until(async () => (await store.health()).ok);
-      expect(await store.start(request)).toEqual({ kind: 'started' });
-      await stopped.kill();
-    }
-    expectIntact(path);
-  });
-
   it('a process can open the store, and reads', async () => {
     const path = storeFolder();
     const store = await openSqlite(path);
@@ -199,38 +153,6 @@ describe('a writer thread that dies', () => {
     expect(threads).toHaveLength(2);
     expect(await store.complete(owner, paid())).toBe('ok');
     expect(await store.health()).toMatchObject({ ok: true });
-    expectIntact(path);
-  });
-
-  it('repeatedly loses no acknowledged write', async () => {
-    const path = storeFolder();
-    const threads = threadsStarted();
-    const store = await openSqlite(path);
-    const completed: string[] = [];
-    let isOver = false;
-    const merchants = Array.from({ length: 8 }, async () => {
-      while (!isOver) {
-        const request = newRequest();
-        const isDone = await store
-          .start(request)
-          .then(() => store.complete(request, paid(request.key)))
-          .catch(() => 'unknown');
-        if (isDone === 'ok') completed.push(request.key);
-      }
-    });
-    for (let deaths = 0; deaths < 5; deaths++) {
-      const before = completed.length;
-      await until(() => completed.length > before + 20);
-      await threads.at(-1)?.terminate();
-    }
-    isOver = true;
-    await Promise.all(merchants);
-    const stored = query<{ key: string }>(
-      path,
-      "SELECT idempotency_key AS key FROM records WHERE state = 'completed'",
-    );
-    const keys = new Set(stored.map(({ key }) => key));
-    expect(completed.filter((key) => !keys.has(key))).toEqual([]);
     expectIntact(path);
   });
 });

@@ -5,10 +5,8 @@ import type { Scope } from '../../src/lib/brands.ts';
 import { StoreUnavailable, UnreadableRecord } from '../../src/store/contract.ts';
 import { eachRowInTurn } from '../support/each-row.ts';
 import { duplicateOf, newRequest, otherOf, paid } from '../support/requests.ts';
-import { until } from '../support/until.ts';
 import { type Backend, Nodes } from './nodes.ts';
-import { bring, replayOf, stages } from './states.ts';
-import { storedBytes } from './stored-bytes.ts';
+import { bring, stages } from './states.ts';
 
 const RACES = 40;
 const note = { by: 'ada', reason: 'the backend’s books show it' };
@@ -81,22 +79,6 @@ export function storeContract(backend: Backend): void {
       expect(await starting).toEqual({ kind: 'started' });
     });
 
-    it('lets an owner count as dead, and records expire, by its own clock', async () => {
-      await using nodes = new Nodes(backend);
-      // Long enough for five writes to a disk that is busy.
-      const [leaseMs, retentionMs, inDoubtRetentionMs] = [500, 1500, 3000];
-      const store = await nodes.open({ leaseMs, retentionMs, inDoubtRetentionMs });
-      const startedMs = performance.now();
-      const owners = await Promise.all(stages.map((stage) => bring(store, stage)));
-      const [executing = newRequest()] = owners;
-      await until(async () => (await store.peek(executing)).kind === 'in_doubt');
-      expect(performance.now() - startedMs).toBeGreaterThanOrEqual(leaseMs - 1);
-      for (const owner of owners.toReversed()) await until(async () => !(await store.get(owner.scope)));
-      expect(performance.now() - startedMs).toBeGreaterThanOrEqual(inDoubtRetentionMs - 1);
-      expect(await store.release(executing)).toBe('stale');
-      expect(await store.list({ inDoubt: false, limit: 100 })).toEqual({ records: [] });
-    });
-
     it('lists and counts thousands of records in small steps', async () => {
       await using nodes = new Nodes(backend);
       const store = await nodes.open();
@@ -113,31 +95,6 @@ export function storeContract(backend: Backend): void {
         const found = records.filter((record) => 'state' in record && record.state === 'in_doubt');
         expect(found.map(({ scope }) => scope).toSorted()).toEqual(scopes);
         expect(records).toHaveLength(inDoubt ? 1200 : 1500);
-      }
-    });
-
-    it('holds nothing of an encrypted response in clear', async () => {
-      await using nodes = new Nodes(backend);
-      const secret = Buffer.alloc(32, 7).toString('hex');
-      const [sealing, clear] = [await nodes.open({}, { keys: [{ id: 'one', secret }] }), await nodes.open()];
-      const completion = paid('a number of an account');
-      completion.response.headers = ['X-Reference', 'a reference'];
-      for (const [store, isClear] of [
-        [sealing, false],
-        [clear, true],
-      ] as const) {
-        const owner = await bring(store, 'executing');
-        expect(await store.complete(owner, completion)).toBe('ok');
-        const doubtful = await bring(store, 'in_doubt');
-        const resolution = { as: 'completed', completion } as const;
-        expect(await store.resolve(doubtful.scope, doubtful.token, resolution, note)).toBe('ok');
-        for (const { scope, key } of [owner, doubtful]) {
-          const bytes = await storedBytes(nodes.place, scope);
-          expect(bytes.includes(key)).toBe(true);
-          const found = ['a number of an account', 'a reference'].map((text) => bytes.includes(text));
-          expect(found).toEqual([isClear, isClear]);
-        }
-        expect(await sealing.start(duplicateOf(owner))).toEqual(replayOf(completion, owner));
       }
     });
   });

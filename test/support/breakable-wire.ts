@@ -9,8 +9,6 @@ interface Link {
   maimed: boolean;
   /** A replica's link to its master. */
   replication: boolean;
-  /** A reply has passed since the last request did. */
-  answered: boolean;
   /** The last of the delayed replies, so that none overtakes another. */
   lastReply: Promise<void>;
   /** Requests that are held back; undefined: requests pass. */
@@ -29,7 +27,6 @@ export class TcpProxy {
   #refusing = false;
   #swallowing: 'all' | 'replication' | 'nothing' = 'nothing';
   #delayMs = 0;
-  #roundTrips = 0;
   #accepted = 0;
 
   /**
@@ -52,14 +49,6 @@ export class TcpProxy {
 
   get url(): string {
     return `redis://${this.host}:${this.port}`;
-  }
-
-  /**
-   * How often a client sent on a connection after it had received a reply. Set a delay before counting: it makes sure
-   * that everything a client sends in one batch arrives before the first reply is delivered.
-   */
-  get roundTrips(): number {
-    return this.#roundTrips;
   }
 
   /** How many connections clients have opened so far. */
@@ -163,7 +152,6 @@ export class TcpProxy {
       server,
       maimed: false,
       replication: false,
-      answered: true,
       lastReply: Promise.resolve(),
       held: undefined,
     };
@@ -171,8 +159,6 @@ export class TcpProxy {
     client.setNoDelay(true);
     server.setNoDelay(true);
     client.on('data', (bytes) => {
-      if (link.answered) this.#roundTrips++;
-      link.answered = false;
       link.replication ||= bytes.includes('REPLCONF');
       if (link.held) link.held.push(bytes);
       else server.write(bytes);
@@ -194,7 +180,6 @@ export class TcpProxy {
   async #reply(link: Link, bytes: Buffer, before: Promise<void>): Promise<void> {
     if (this.#delayMs > 0) await sleep(this.#delayMs, undefined, { ref: false });
     await before;
-    link.answered = true;
     if (!link.client.destroyed) link.client.write(bytes);
   }
 

@@ -1,9 +1,8 @@
 /** A process that makes the calls which its parent writes to standard input, one JSON array a line. */
 import { createInterface } from 'node:readline';
-import { DatabaseSync } from 'node:sqlite';
 import { systemClock } from '../../src/lib/clock.ts';
 import type { StoreUnavailable } from '../../src/store/contract.ts';
-import { databaseOf, openSqliteStore, type SqliteStoreOptions } from './open-store.ts';
+import { openSqliteStore, type SqliteStoreOptions } from './open-store.ts';
 import { newRequest, paid } from './requests.ts';
 
 /** `refused`: why the call was rejected. */
@@ -16,17 +15,8 @@ export interface RemoteRequest {
   token: string;
 }
 
-export type RemoteCall =
-  | 'start'
-  | 'peek'
-  | 'complete'
-  | 'release'
-  | 'health'
-  | 'refusing'
-  /** Closes the store and opens it again. */
-  | 'reopen'
-  /** Stops the process within a write transaction, until SIGCONT; then it rolls back. */
-  | 'stop';
+/** `reopen`: closes the store and opens it again. */
+export type RemoteCall = 'start' | 'complete' | 'release' | 'health' | 'refusing' | 'reopen';
 
 const options = JSON.parse(process.argv[2] ?? '') as Omit<SqliteStoreOptions, 'clock'>;
 const open = () => openSqliteStore({ ...options, clock: systemClock });
@@ -34,22 +24,14 @@ let store = await open();
 
 async function make(call: RemoteCall, { key, requestId, token }: RemoteRequest): Promise<unknown> {
   const request = { ...newRequest({ key, requestId }), token: Buffer.from(token, 'hex') as never };
-  if (call === 'start' || call === 'peek') return (await store[call](request)).kind;
+  if (call === 'start') return (await store.start(request)).kind;
   if (call === 'complete') return await store.complete(request, paid(key));
   if (call === 'release') return await store.takeBack(request);
   if (call === 'refusing') return store.refusing ?? null;
   if (call === 'health') return await store.health();
-  if (call === 'stop') return stopWithinTransaction();
   await store.close();
   store = await open();
   return null;
-}
-
-function stopWithinTransaction(): void {
-  using database = new DatabaseSync(databaseOf({ kind: 'sqlite', path: options.path }), { timeout: 10_000 });
-  database.exec('BEGIN IMMEDIATE');
-  process.kill(process.pid, 'SIGSTOP');
-  database.exec('ROLLBACK');
 }
 
 const say = (id: number, reply: Reply) => process.stdout.write(`${JSON.stringify([id, reply])}\n`);

@@ -76,6 +76,8 @@ it('an encrypted response of any size is replayed byte for byte, under a nonce o
     expect(read.response.body.equals(body)).toBe(true);
     const { kind, bytes } = await sealed(owner);
     expect(kind).toBe('sealed');
+    expect(bytes.includes('X-Reference')).toBe(false);
+    if (size >= 16) expect(bytes.includes(body.subarray(0, 16))).toBe(false);
     nonces.add(bytes.toString('hex', 0, 12));
   }
   expect(nonces.size).toBe(5);
