@@ -1,82 +1,53 @@
 import { describe, expect, it } from 'vitest';
-import { check, type Evidence, RULES } from './chaos/checker.ts';
-import type { Ended, Event, StopsCompleting } from './chaos/history.ts';
+import { eachRow } from '../support/each-row.ts';
+import { check, type Evidence, type RULES } from './chaos/checker.ts';
+import { draw, type Fault } from './chaos/faults.ts';
+import type { Call, Ended, Event, StopsCompleting } from './chaos/history.ts';
 import type { Sample } from './chaos/samples.ts';
-import { shareNeverSent, summaryOf } from './chaos/summary.ts';
+import { summaryOf } from './chaos/summary.ts';
 
 const SCOPE = 'M-ALPHA payout-1';
 const ENTRY = { merchant: 'M-ALPHA', idempotency_key: 'payout-1' };
 
 const result = (digest = 'a', more: Partial<Extract<Ended, { kind: 'result' }>> = {}): Ended => ({
-  kind: 'result',
-  status: 201,
-  digest,
-  replayed: false,
-  foreign: false,
+  ...{ kind: 'result', status: 201, digest, replayed: false, foreign: false },
   ...more,
 });
 const problem = (code: string): Ended => ({ kind: 'problem', status: 409, code, foreign: false });
 const UNKNOWN = problem('outcome_unknown');
+const REPLAY = result('a', { replayed: true });
 
-type CallEvent = Extract<Event, { event: 'call' }>;
-
-let calls = 0;
 /** A call that takes 100 ms. */
-function call(atMs: number, ended: Ended, more: Partial<CallEvent> = {}): Event[] {
-  const id = calls++;
-  const start: CallEvent = {
-    event: 'call',
-    id,
-    atMs,
-    scope: SCOPE,
-    gateway: 0,
-    life: 1,
-    as: 'merchant',
-    ...more,
-  };
-  return [start, { event: 'ended', id, atMs: atMs + 100, scope: SCOPE, ended }];
-}
-const last = (ended: Ended): Event[] => call(90_000, ended, { as: 'last' });
+const call = (atMs: number, ended: Ended, more: Partial<Call> = {}): Event => ({
+  ...{ event: 'call', atMs, endedAtMs: atMs + 100, scope: SCOPE, gateway: 0, life: 1, as: 'merchant' },
+  ...{ ended, ...more },
+});
+const last = (ended: Ended): Event => call(90_000, ended, { as: 'last' });
 
-function evidenceOf(events: Event[], more: Partial<Evidence> = {}): Evidence {
-  return {
-    events,
-    payouts: [ENTRY],
-    listed: new Set(),
-    resolved: [],
-    unasked: new Set(),
-    recoveriesMs: [],
-    recoverWithinMs: 3000,
-    failsOver: false,
-    samples: [],
-    ...more,
-  };
-}
-
-const rulesOf = (events: Event[], more: Partial<Evidence> = {}): string[] =>
+const evidenceOf = (events: Event[], more: Partial<Evidence> = {}): Evidence => ({
+  ...{ events, payouts: [ENTRY], listed: new Set([SCOPE]), resolved: [], recoveriesMs: [] },
+  ...{ recoverWithinMs: 3000, failsOver: false, samples: [] },
+  ...more,
+});
+const rulesOf = (events: Event[], more?: Partial<Evidence>): string[] =>
   check(evidenceOf(events, more)).map(({ rule }) => rule);
 
-const fine = [...call(0, result()), ...last(result('a', { replayed: true }))];
-const killed: Extract<Event, { event: 'gateway_died' }> = {
-  event: 'gateway_died',
-  atMs: 50,
-  gateway: 0,
-  life: 1,
-  how: 'SIGKILL',
-};
-const doubt = [...call(0, UNKNOWN), ...last(UNKNOWN)];
-const listed = new Set([SCOPE]);
-const stopping = (stopsCompleting: StopsCompleting, fromMs: number, toMs: number, gateway = 0): Event[] => [
-  { event: 'fault', atMs: fromMs, of: 'store', name: `killed at ${fromMs} ms`, gateway, stopsCompleting },
-  { event: 'healed', atMs: toMs, of: 'store', name: `killed at ${fromMs} ms` },
+const fine = [call(0, result()), last(REPLAY)];
+const doubt = [call(0, UNKNOWN), last(UNKNOWN)];
+const killed = (atMs: number, more: Partial<Extract<Event, { event: 'gateway_died' }>> = {}): Event => ({
+  ...{ event: 'gateway_died', atMs, gateway: 0, life: 1, how: 'SIGKILL' },
+  ...more,
+});
+const lostAt = (atMs: number): Event => ({ event: 'backend_lost', atMs });
+const fault = (fromMs: number, toMs: number, of: 'store' | 'backend', more: object): Event[] => [
+  { event: 'fault', atMs: fromMs, of, name: `${of} killed at ${fromMs} ms`, ...more },
+  { event: 'healed', atMs: toMs, of, name: `${of} killed at ${fromMs} ms` },
 ];
+const stopping = (stopsCompleting: StopsCompleting, fromMs: number, toMs: number, gateway = 0): Event[] =>
+  fault(fromMs, toMs, 'store', { stopsCompleting, gateway });
 const storeFault = (fromMs: number, toMs: number): Event[] => stopping('everywhere', fromMs, toMs);
-
-/** A fault during which results are still stored. */
-const backendFault = (fromMs: number, toMs: number): Event[] => [
-  { event: 'fault', atMs: fromMs, of: 'backend', name: 'backend killed' },
-  { event: 'healed', atMs: toMs, of: 'backend', name: 'backend killed' },
-];
+/** Results are still stored meanwhile. */
+const backendFault = (fromMs: number, toMs: number): Event[] => fault(fromMs, toMs, 'backend', {});
 
 const MIB = 1024 * 1024;
 /** A hundred samples of a gateway. */
@@ -86,167 +57,137 @@ const samplesOf = (minutes: number, change: (share: number) => Partial<Sample> =
     ...{ anonymousBytes: 200 * MIB, heapUsedBytes: 50 * MIB, descriptors: 90, ...change(i / 100) },
   }));
 
+const NO_REFUSAL = { scope: SCOPE, refusal: undefined };
+const resolved: Evidence['resolved'] = [
+  { ...NO_REFUSAL, as: 'completed', ended: problem('response_not_stored') },
+  { ...NO_REFUSAL, as: 'released', ended: result() },
+];
+
 /** Evidence that violates exactly one rule. */
-const violations: Record<keyof typeof RULES, () => string[]> = {
-  paid_twice: () => rulesOf(fine, { payouts: [ENTRY, ENTRY] }),
-  answers_differ: () => rulesOf([...call(0, result('a')), ...last(result('b'))]),
-  paid_nothing: () => rulesOf(fine, { payouts: [] }),
-  result_lost: () => rulesOf([...call(0, result()), ...call(1000, UNKNOWN), ...last(result())]),
-  foreign_answer: () => rulesOf([...call(0, result('a', { foreign: true })), ...last(result())]),
-  key_reused: () => rulesOf([...fine, ...call(500, result('c'), { as: 'other_amount' })]),
-  stuck: () => rulesOf([...call(0, result()), ...last(problem('request_in_flight'))]),
-  unlisted_doubt: () => rulesOf([...doubt, killed]),
-  unresolvable: () =>
-    rulesOf(fine, { resolved: [{ scope: SCOPE, as: 'released', ended: UNKNOWN, refusal: undefined }] }),
-  unexplained_doubt: () => rulesOf(doubt, { listed }),
-  slow_recovery: () => rulesOf(fine, { recoveriesMs: [10, 3500] }),
-  gateway_failed: () => rulesOf([...fine, { ...killed, how: '1' }]),
-  grows: () => rulesOf(fine, { samples: samplesOf(30, (share) => ({ descriptors: 90 + 50 * share })) }),
+const violations: Record<keyof typeof RULES, [events: Event[], more?: Partial<Evidence>]> = {
+  paid_twice: [fine, { payouts: [ENTRY, ENTRY] }],
+  answers_differ: [[call(0, result('a')), last(result('b'))]],
+  paid_nothing: [fine, { payouts: [] }],
+  result_lost: [[call(0, result()), call(1000, UNKNOWN), last(result())]],
+  foreign_answer: [[call(0, result('a', { foreign: true })), last(result())]],
+  key_reused: [[...fine, call(500, result('c'), { as: 'other_amount' })]],
+  stuck: [[call(0, result()), last(problem('request_in_flight'))]],
+  unlisted_doubt: [[...doubt, killed(50)], { listed: new Set() }],
+  unresolvable: [fine, { resolved: [{ ...NO_REFUSAL, as: 'released', ended: UNKNOWN }] }],
+  unexplained_doubt: [doubt],
+  slow_recovery: [fine, { recoveriesMs: [10, 3500] }],
+  gateway_failed: [[...fine, killed(50, { how: '1' })]],
+  grows: [fine, { samples: samplesOf(30, (share) => ({ descriptors: 90 + 50 * share })) }],
 };
 
+type Row = [what: string, rules: (keyof typeof RULES)[], events: Event[], more?: Partial<Evidence>];
+
+const acknowledged = [call(0, result()), call(1000, UNKNOWN)];
+const longAfter = [call(0, result()), call(4000, UNKNOWN), last(result())];
+const known = [...acknowledged, last(result())];
+const stays = [...acknowledged, last(UNKNOWN)];
+const failing = storeFault(50, 900);
+const late = [call(1000, UNKNOWN), last(UNKNOWN)];
+const stalled: Event = { event: 'stalled', atMs: -7000, forMs: 7300 };
+const growing = (minutes: number, change: (share: number) => Partial<Sample>) => ({
+  samples: samplesOf(minutes, change),
+});
+const manyBytes = (share: number) => ({ anonymousBytes: (200 + 150 * share) * MIB });
+
+const explanations: Row[] = [
+  ['a killed gateway', [], [...doubt, killed(50)]],
+  ['a lost answer', [], [call(0, UNKNOWN, { fault: 'execute-then-reset' }), last(UNKNOWN)]],
+  ['a lost backend', [], [...doubt, lostAt(60)]],
+  ['a machine that stood still', [], [...doubt, stalled]],
+  ['it stood still before', ['unexplained_doubt'], [stalled, ...late]],
+  ['it loses no result', ['result_lost'], [call(0, result()), last(UNKNOWN), stalled]],
+  ['another gateway', ['unexplained_doubt'], [...doubt, killed(50, { gateway: 1 })]],
+  ['another process', ['unexplained_doubt'], [...doubt, killed(50, { life: 2 })]],
+  ['a loss before', ['unexplained_doubt'], [lostAt(60), ...late]],
+  ['an unknown outcome', [], [call(0, result('b', { status: 502 }), { fault: 'status=502' }), last(UNKNOWN)]],
+];
+
+/** The replay came from another gateway than the one that executed and died. */
+const elsewhere = (ended: Ended): Event[] => [
+  call(0, problem('store_unavailable'), { gateway: 1 }),
+  ...[call(0, ended), call(1000, UNKNOWN), last(UNKNOWN), ...failing, killed(500, { gateway: 1 })],
+];
+
+const lostResults: Row[] = [
+  ['while the store fails', [], [...known, ...failing]],
+  ['it fails later', ['result_lost'], [...known, ...storeFault(500, 900)]],
+  ['long after it failed', ['result_lost'], [...longAfter, ...failing]],
+  ['and its gateway stands still', [], [...longAfter, ...failing, ...stopping('late', 800, 3000)]],
+  ['and it fails again', [], [...longAfter, ...failing, ...storeFault(2000, 3000)]],
+  ['its gateway only stands still', ['result_lost'], [...longAfter, ...stopping('late', 50, 3000)]],
+  ['it fails afterwards', ['result_lost'], [...longAfter, ...storeFault(5000, 6000)]],
+  ['the backend fails', ['result_lost'], [...longAfter, ...backendFault(50, 3000)]],
+  ['both fail', ['result_lost'], [...longAfter, ...failing, ...backendFault(50, 9000)]],
+  ['for good', ['result_lost', 'unexplained_doubt'], [...stays, ...failing]],
+  [
+    'after the run, however late the store came back',
+    ['result_lost'],
+    [call(85_000, result()), ...storeFault(85_050, 89_000), last(UNKNOWN), lostAt(85_060)],
+  ],
+  ['its gateway is killed meanwhile', [], [...stays, ...failing, killed(500)]],
+  ['it ends', ['result_lost', 'unexplained_doubt'], [...stays, ...failing, killed(500, { how: '0' })]],
+  ['it is killed later', ['result_lost'], [...stays, ...failing, killed(5000)]],
+  ['it is killed, the store works', ['result_lost'], [...stays, killed(500)]],
+  ['a replay, failed over', [], elsewhere(REPLAY), { failsOver: true }],
+  ['a replay that was read', ['result_lost'], elsewhere(REPLAY)],
+  ['no replay', ['result_lost'], elsewhere(result()), { failsOver: true }],
+  ['stored before', ['result_lost'], [call(0, REPLAY), call(1000, UNKNOWN), last(result()), ...failing]],
+  ['only its gateway cannot store', [], [...known, ...stopping('there', 50, 900)]],
+  ['only another cannot', ['result_lost'], [...known, ...stopping('there', 50, 900, 1)]],
+  ['it cannot later', ['result_lost'], [...known, ...stopping('there', 500, 900)]],
+  ['it cannot, and is killed', [], [...stays, ...stopping('there', 50, 900), killed(500)]],
+  ['it cannot, for good', ['result_lost', 'unexplained_doubt'], [...stays, ...stopping('there', 50, 900)]],
+];
+
+const others: Row[] = [
+  ['nothing', [], fine],
+  ['a refusal', [], [...fine, call(500, problem('idempotency_key_reused'), { as: 'other_amount' })]],
+  ['no last call', ['stuck'], [call(0, result())]],
+  ['freed, then paid', [], [call(0, result('b', { status: 429 })), call(1000, result()), last(result())]],
+  ['a shutdown', [], [...fine, killed(50, { how: '0' })]],
+  ...['1', '74', '0', 'SIGABRT', 'SIGXFSZ'].map((how): Row => {
+    const events = [...fine, ...failing, killed(500, { how, unasked: true })];
+    return [`unasked ${how}`, ['gateway_failed'], events];
+  }),
+  ['resolved', [], fine, { resolved }],
+  [
+    'not resolved',
+    ['unresolvable', 'unresolvable'],
+    fine,
+    { resolved: resolved.map((one) => ({ ...one, refusal: '409 alive' })) },
+  ],
+  ['flat', [], fine, growing(30, () => ({}))],
+  ['noise', [], fine, growing(30, (share) => ({ heapUsedBytes: (50 + 10 * share) * MIB }))],
+  ['a leak', ['grows'], fine, growing(30, (share) => ({ heapUsedBytes: (50 + 40 * share) * MIB }))],
+  ['warming up', [], fine, growing(2, manyBytes)],
+  ['no more', ['grows'], fine, growing(30, manyBytes)],
+  ['unreadable', ['grows'], fine, growing(30, () => ({ anonymousBytes: Number.NaN }))],
+];
+
 describe('the checker of the fault suite', () => {
-  it('finds nothing in a run without violation', () => {
-    expect(rulesOf(fine)).toEqual([]);
-    expect(
-      rulesOf([...fine, ...call(500, problem('idempotency_key_reused'), { as: 'other_amount' })]),
-    ).toEqual([]);
+  it('detects each violation', () => {
+    eachRow(
+      Object.entries(violations),
+      ([rule]) => rule,
+      ([rule, [events, more]]) => expect(rulesOf(events, more)).toEqual([rule]),
+    );
   });
 
-  it.each(Object.keys(RULES) as (keyof typeof RULES)[])('detects %s', (rule) => {
-    expect(violations[rule]()).toEqual([rule]);
-  });
-
-  it('accepts a doubt that a killed gateway or a lost answer explains', () => {
-    expect(rulesOf([...doubt, killed], { listed })).toEqual([]);
-    expect(
-      rulesOf([...call(0, UNKNOWN, { fault: 'execute-then-reset' }), ...last(UNKNOWN)], { listed }),
-    ).toEqual([]);
-    expect(rulesOf([...doubt, { event: 'backend_lost', atMs: 60 }], { listed })).toEqual([]);
-  });
-
-  it('accepts a doubt of a call during which the machine stood still, and no later one', () => {
-    const stalled: Event = { event: 'stalled', atMs: -7000, forMs: 7300 };
-    expect(rulesOf([...doubt, stalled], { listed })).toEqual([]);
-    const late = [...call(1000, UNKNOWN), ...last(UNKNOWN)];
-    expect(rulesOf([stalled, ...late], { listed })).toEqual(['unexplained_doubt']);
-    const answered = [...call(0, result()), ...last(UNKNOWN)];
-    expect(rulesOf([...answered, stalled], { listed })).toEqual(['result_lost']);
-  });
-
-  it('does not accept another gateway, an earlier process or an earlier loss as an explanation', () => {
-    expect(rulesOf([...doubt, { ...killed, gateway: 1 }], { listed })).toEqual(['unexplained_doubt']);
-    expect(rulesOf([...doubt, { ...killed, life: 2 }], { listed })).toEqual(['unexplained_doubt']);
-    const late = [...call(1000, UNKNOWN), ...last(UNKNOWN)];
-    expect(rulesOf([{ event: 'backend_lost', atMs: 60 }, ...late], { listed })).toEqual([
-      'unexplained_doubt',
-    ]);
-  });
-
-  it('allows an acknowledged result to be in doubt only while the store fails and until it is back', () => {
-    const answered = [...call(0, result()), ...call(1000, UNKNOWN)];
-    expect(rulesOf([...answered, ...storeFault(50, 900), ...last(result())])).toEqual([]);
-    expect(rulesOf([...answered, ...storeFault(500, 900), ...last(result())])).toEqual(['result_lost']);
-    const longAfter = [...call(0, result()), ...call(4000, UNKNOWN)];
-    expect(rulesOf([...longAfter, ...storeFault(50, 900), ...last(result())])).toEqual(['result_lost']);
-    for (const also of [stopping('late', 800, 3000), storeFault(2000, 3000)])
-      expect(rulesOf([...longAfter, ...storeFault(50, 900), ...also, ...last(result())])).toEqual([]);
-    for (const alone of [stopping('late', 50, 3000), storeFault(5000, 6000), backendFault(50, 3000)])
-      expect(rulesOf([...longAfter, ...alone, ...last(result())])).toEqual(['result_lost']);
-    expect(
-      rulesOf([...longAfter, ...storeFault(50, 900), ...backendFault(50, 9000), ...last(result())]),
-    ).toEqual(['result_lost']);
-    expect(rulesOf([...answered, ...storeFault(50, 900), ...last(UNKNOWN)], { listed })).toEqual([
-      'result_lost',
-      'unexplained_doubt',
-    ]);
-  });
-
-  it('allows no acknowledged result to be in doubt after the run, however late the store came back', () => {
-    const answered = [...call(85_000, result()), ...storeFault(85_050, 89_000), ...last(UNKNOWN)];
-    const lost: Event = { event: 'backend_lost', atMs: 85_060 };
-    expect(rulesOf([...answered, lost], { listed })).toEqual(['result_lost']);
-  });
-
-  it('allows an acknowledged result to stay in doubt only if its gateway was killed while the store failed', () => {
-    const answered = (more = {}) => [...call(0, result('a', more)), ...call(1000, UNKNOWN), ...last(UNKNOWN)];
-    const meanwhile = (death: Event, more = {}) =>
-      rulesOf([...answered(more), ...storeFault(50, 900), death], { listed });
-    expect(meanwhile({ ...killed, atMs: 500 })).toEqual([]);
-    expect(meanwhile({ ...killed, atMs: 500, how: '0' })).toEqual(['result_lost', 'unexplained_doubt']);
-    expect(meanwhile({ ...killed, atMs: 5000 })).toEqual(['result_lost']);
-    expect(rulesOf([...answered(), { ...killed, atMs: 500 }], { listed })).toEqual(['result_lost']);
-    // The replay came from another gateway than the one that executed.
-    const owner = call(0, problem('store_unavailable'), { gateway: 1 });
-    const death: Event = { ...killed, atMs: 500, gateway: 1 };
-    const calls = (more = {}) => [...owner, ...answered(more), ...storeFault(50, 900), death];
-    expect(rulesOf(calls({ replayed: true }), { listed, failsOver: true })).toEqual([]);
-    expect(rulesOf(calls({ replayed: true }), { listed })).toEqual(['result_lost']);
-    expect(rulesOf(calls(), { listed, failsOver: true })).toEqual(['result_lost']);
-    const stored = [...call(0, result('a', { replayed: true })), ...call(1000, UNKNOWN), ...last(result())];
-    expect(rulesOf([...stored, ...storeFault(50, 900)])).toEqual(['result_lost']);
-  });
-
-  it('allows a result to be in doubt for a while if only its own gateway could not store it', () => {
-    const known = [...call(0, result()), ...call(1000, UNKNOWN), ...last(result())];
-    expect(rulesOf([...known, ...stopping('there', 50, 900)])).toEqual([]);
-    expect(rulesOf([...known, ...stopping('there', 50, 900, 1)])).toEqual(['result_lost']);
-    expect(rulesOf([...known, ...stopping('there', 500, 900)])).toEqual(['result_lost']);
-    const stays = [...call(0, result()), ...call(1000, UNKNOWN), ...last(UNKNOWN)];
-    const killedThen: Event = { ...killed, atMs: 500 };
-    expect(rulesOf([...stays, ...stopping('there', 50, 900), killedThen], { listed })).toEqual([]);
-    expect(rulesOf([...stays, ...stopping('there', 50, 900)], { listed })).toEqual([
-      'result_lost',
-      'unexplained_doubt',
-    ]);
-  });
-
-  it('allows no gateway to exit unasked, not even with exit code 0 or while its store fails', () => {
-    for (const how of ['1', '74', '0', 'SIGABRT', 'SIGXFSZ']) {
-      const death: Event = { ...killed, atMs: 500, how, unasked: true };
-      expect(rulesOf([...fine, ...storeFault(50, 900), death])).toEqual(['gateway_failed']);
-    }
-    expect(rulesOf([...fine, { ...killed, how: '0' }])).toEqual([]);
-    expect(rulesOf([...fine, { ...killed, how: '1' }])).toEqual(['gateway_failed']);
-  });
-
-  it('requires no last answer for a key that may have expired, but still detects a second payment for it', () => {
-    const unasked = new Set([SCOPE]);
-    expect(rulesOf(call(0, result()))).toEqual(['stuck']);
-    expect(rulesOf(call(0, result()), { unasked })).toEqual([]);
-    expect(rulesOf(call(0, result()), { unasked, payouts: [ENTRY, ENTRY] })).toEqual(['paid_twice']);
-  });
-
-  it('counts a key as resolved when its merchant gets the resolution', () => {
-    const stored = problem('response_not_stored');
-    const resolved = [
-      { scope: SCOPE, as: 'completed' as const, ended: stored, refusal: undefined },
-      { scope: SCOPE, as: 'released' as const, ended: result(), refusal: undefined },
-    ];
-    expect(rulesOf(fine, { resolved })).toEqual([]);
-    const refused = resolved.map((one) => ({ ...one, refusal: '409 alive' }));
-    expect(rulesOf(fine, { resolved: refused })).toEqual(['unresolvable', 'unresolvable']);
-  });
-
-  it('lets a gateway without faults grow by noise and while it warms up, and no more', () => {
-    const growing = (minutes: number, change: (share: number) => Partial<Sample>) =>
-      rulesOf(fine, { samples: samplesOf(minutes, change) });
-    expect(growing(30, () => ({}))).toEqual([]);
-    expect(growing(30, (share) => ({ heapUsedBytes: (50 + 10 * share) * MIB }))).toEqual([]);
-    expect(growing(30, (share) => ({ heapUsedBytes: (50 + 40 * share) * MIB }))).toEqual(['grows']);
-    const anonymous = (share: number) => ({ anonymousBytes: (200 + 150 * share) * MIB });
-    expect(growing(2, anonymous)).toEqual([]);
-    expect(growing(30, anonymous)).toEqual(['grows']);
-    expect(growing(30, () => ({ anonymousBytes: Number.NaN }))).toEqual(['grows']);
-  });
-
-  it('does not count an answer that frees the key as a result', () => {
-    const events = [...call(0, result('free', { status: 429 })), ...call(1000, result()), ...last(result())];
-    expect(rulesOf(events)).toEqual([]);
-  });
-
-  it('does not count a status that leaves the outcome unknown as a result', () => {
-    const unknown = call(0, result('gave up', { status: 502 }), { fault: 'status=502' });
-    expect(rulesOf([...unknown, ...last(UNKNOWN)], { listed })).toEqual([]);
+  it.each([
+    ['accepts a doubt only with an explanation', explanations],
+    ['allows an acknowledged result to be in doubt only while and because the store fails', lostResults],
+    ['judges the rest of a run', others],
+  ])('%s', (_, rows) => {
+    eachRow(
+      rows,
+      ([what]) => what,
+      ([, rules, events, more]) => expect(rulesOf(events, more)).toEqual(rules),
+    );
   });
 });
 
@@ -255,35 +196,45 @@ describe('the summary of the fault suite', () => {
     seed: 1,
     store: 'sqlite',
     unsafe: undefined,
-    tookMs: 1,
+    seconds: 1,
     folder: '',
     faults: {},
     missing: [],
   };
-  const sent: Event = { event: 'sent', atMs: 10, scope: SCOPE, gateway: 0, life: 1 };
-  const summarise = (events: Event[], more: Partial<Evidence> = {}) =>
+  const sent: Event = { event: 'sent', atMs: 10, scope: SCOPE };
+  const summarise = (events: Event[], more?: Partial<Evidence>) =>
     summaryOf({ ...facts, keys: 1 }, evidenceOf(events, more), []);
 
   it('counts the keys in doubt of which no gateway had sent a byte', () => {
-    const never = summarise([...doubt, killed], { payouts: [] });
-    expect(never).toMatchObject({ inDoubt: 1, neverSent: 1, neverSentAimed: 0 });
-    expect(shareNeverSent(never)).toBe('1 (100.0 %; 1 (100.0 %) without kills aimed there)');
-    const broken = [...call(0, { kind: 'no_answer', reason: 'ECONNRESET' }), ...last(UNKNOWN)];
-    const aimed = summarise([...broken, { ...killed, at: 'after_start' }], { payouts: [] });
-    expect(aimed).toMatchObject({ inDoubt: 1, neverSent: 1, neverSentAimed: 1 });
-    expect(shareNeverSent(aimed)).toBe('1 (100.0 %; 0 (0 %) without kills aimed there)');
-    const elsewhere = summarise([...broken, { ...killed, at: 'after_send' }], { payouts: [] });
-    expect(elsewhere).toMatchObject({ neverSentAimed: 0 });
-    const answered = summarise([...doubt, { ...killed, at: 'after_start' }], { payouts: [] });
-    expect(answered).toMatchObject({ neverSentAimed: 0 });
-    expect(summarise([...doubt, sent, killed])).toMatchObject({ inDoubt: 1, neverSent: 0 });
+    const never = summarise([...doubt, killed(50)], { payouts: [] });
+    expect(never).toMatchObject({ inDoubt: 1, neverSent: 1 });
+    expect(summarise([...doubt, sent, killed(50)])).toMatchObject({ inDoubt: 1, neverSent: 0 });
     // An operator released the key, and its merchant retried.
     const released = call(95_000, result(), { as: 'resolved' });
-    expect(summarise([...doubt, killed, ...released, sent])).toMatchObject({ inDoubt: 1, neverSent: 1 });
+    const again = [...doubt, killed(50), { ...sent, atMs: 95_050 }, released];
+    expect(summarise(again)).toMatchObject({ inDoubt: 1, neverSent: 1 });
     expect(summarise([...fine, sent])).toMatchObject({ inDoubt: 0, neverSent: 0 });
   });
 
   it('rejects its own count if the ledger has a payout that no gateway reported as sent', () => {
     expect(() => summarise(fine)).toThrow(`did not see that ${SCOPE} was sent`);
   });
+});
+
+it('at most one fault of the store is drawn, and a fault that must be alone is drawn alone', () => {
+  const faultOf = (name: string, of: Fault['of'], more: Partial<Fault> = {}): Fault => ({
+    ...{ name, of, inject: () => {}, heal: () => {}, ...more },
+  });
+  const names = (faults: readonly Fault[]) => faults.map(({ name }) => name);
+  const alone = faultOf('alone', 'gateway', { alone: true });
+  const stores = [faultOf('s1', 'store'), faultOf('s2', 'store')];
+  const deck = [faultOf('g1', 'gateway'), ...stores, alone, faultOf('b1', 'backend')];
+  const first = draw(deck, 5);
+  expect([names(first.drawn), names(first.left)]).toEqual([
+    ['g1', 's1', 'b1'],
+    ['s2', 'alone'],
+  ]);
+  const second = draw(first.left, 5);
+  expect(names(second.drawn)).toEqual(['s2']);
+  expect(names(draw([...second.left, ...deck], 5).drawn)).toEqual(['alone']);
 });

@@ -1,8 +1,6 @@
 import { it } from 'vitest';
-import { expectClean, MIX } from './chaos/mix.ts';
+import { expectClean, LIMIT } from './chaos/mix.ts';
 
-it('gateways, Redis and a backend that are killed pay nothing twice', { timeout: MIX.limitMs }, async () => {
-  const { seed, together, recoverWithinMs } = MIX;
-  const faults = { only: 'killed', minutes: 0.1, together, seed };
-  await expectClean({ store: 'redis', ...faults, rate: 20, 'recover-within': recoverWithinMs });
+it('gateways, Redis and a backend that are killed pay nothing twice', LIMIT, async () => {
+  await expectClean({ store: 'redis', only: 'killed', minutes: 0.1, rate: 20 });
 });

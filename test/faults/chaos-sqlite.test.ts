@@ -1,4 +1,4 @@
 import { it } from 'vitest';
-import { expectCleanMix, MIX } from './chaos/mix.ts';
+import { expectCleanMix, LIMIT } from './chaos/mix.ts';
 
-it('no fault causes a second payout on sqlite', { timeout: MIX.limitMs }, () => expectCleanMix('sqlite'));
+it('no fault causes a second payout on sqlite', LIMIT, () => expectCleanMix('sqlite'));

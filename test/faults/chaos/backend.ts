@@ -2,18 +2,12 @@ import type { ChildProcess } from 'node:child_process';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { TcpProxy } from '../../support/breakable-wire.ts';
+import type { LedgerEntry } from './checker.ts';
 import type { History } from './history.ts';
 import { end, isGone, startNode } from './processes.ts';
 
 const ONCEGATE = fileURLToPath(new URL('../../../src/main.ts', import.meta.url));
 const EXIT_WITH_SUITE = fileURLToPath(new URL('./exit-with-suite.ts', import.meta.url));
-
-/** An entry of the ledger: what was paid. */
-export interface Payout {
-  merchant: string;
-  idempotency_key: string | null;
-  amount: number;
-}
 
 /** The sandbox in a separate process, behind a proxy that can cut connections; its ledger is on the disk. */
 export class Backend {
@@ -31,22 +25,16 @@ export class Backend {
 
   /** Starts it again with the same ledger. */
   async start(): Promise<void> {
-    let url = '';
-    this.#process = await startNode(
-      [
-        ...['--import', EXIT_WITH_SUITE, ONCEGATE, 'sandbox'],
-        ...['--port', '0', '--db', join(this.#folder, 'ledger.db')],
-      ],
-      {
-        isReady: (lines) => {
-          const said = lines.find((line) => line.includes('"listening"'));
-          url = said === undefined ? '' : String(JSON.parse(said).url);
-          return url !== '';
-        },
-        logFile: join(this.#folder, 'sandbox.log'),
+    const ledger = join(this.#folder, 'ledger.db');
+    const args = ['--import', EXIT_WITH_SUITE, ONCEGATE, 'sandbox', '--port', '0', '--db', ledger];
+    this.#process = await startNode(args, {
+      isReady: (lines) => {
+        const said = lines.find((line) => line.includes('"listening"'));
+        if (said) this.#url = JSON.parse(said).url;
+        return said !== undefined;
       },
-    );
-    this.#url = url;
+      logFile: join(this.#folder, 'sandbox.log'),
+    });
     this.wire.aimAt(Number(new URL(this.#url).port));
     await this.wire.listen();
   }
@@ -81,10 +69,9 @@ export class Backend {
   }
 
   /** All payouts in the ledger. */
-  async ledger(): Promise<Payout[]> {
+  async ledger(): Promise<LedgerEntry[]> {
     const answer = await fetch(`${this.#url}/_sandbox/ledger?limit=1000000`);
-    const { transactions } = (await answer.json()) as { transactions: Payout[] };
-    return transactions;
+    return ((await answer.json()) as { transactions: LedgerEntry[] }).transactions;
   }
 
   async stop(): Promise<void> {

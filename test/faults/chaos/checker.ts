@@ -1,6 +1,6 @@
-import type { Ended, Event } from './history.ts';
-import { type Call, type Death, isOf, type Loss, lostResult, spansOf, type World } from './lost-results.ts';
-import { isCompleted, isInDoubt, LOSSY_FAULTS } from './merchants.ts';
+import type { Call, Ended, Event } from './history.ts';
+import { type Death, isOf, lostResult, spansOf, type World } from './lost-results.ts';
+import { isCompleted, isInDoubt, isLossy } from './merchants.ts';
 import { growthOf, type Sample } from './samples.ts';
 
 export interface LedgerEntry {
@@ -16,8 +16,6 @@ export interface Evidence {
   listed: ReadonlySet<string>;
   /** The resolutions of keys in doubt by operators, after the last calls. */
   resolved: readonly Resolved[];
-  /** Scopes without a last call, because their records may have expired. */
-  unasked: ReadonlySet<string>;
   /** For each key that was open when a fault was healed: the time until its merchant got a final answer. */
   recoveriesMs: readonly number[];
   recoverWithinMs: number;
@@ -63,93 +61,76 @@ export const RULES = {
 
 /** The longest time between a call and a loss that explains its doubt: waiting, executing, and a pause. */
 const EXPLAINED_WITHIN_MS = 15_000;
+
 /** Compares the answers that merchants got with the ledger. Pure: the same evidence gives the same verdict. */
 export function check(evidence: Evidence): Violation[] {
-  const scopes = callsByScope(evidence.events);
-  const paid = countByScope(evidence.payouts);
+  const { events, payouts, listed, resolved, failsOver } = evidence;
+  const paid = Map.groupBy(payouts, scopeOfEntry);
+  const deaths = events.filter((event) => event.event === 'gateway_died' && isKill(event)) as Death[];
+  const losses = events.filter((event) => event.event === 'backend_lost' || event.event === 'stalled');
+  const world = { faults: spansOf(events), deaths, failsOver };
   const found: Violation[] = [];
-  for (const [scope, count] of paid) {
-    if (count > 1) found.push({ rule: 'paid_twice', scope, detail: `${count} ledger entries` });
+  for (const [scope, entries] of paid) {
+    if (entries.length > 1)
+      found.push({ rule: 'paid_twice', scope, detail: `${entries.length} ledger entries` });
   }
-  const losses = evidence.events.filter(isLoss);
-  const stalls = evidence.events.filter((event) => event.event === 'stalled');
-  const world = { faults: spansOf(evidence.events), losses, failsOver: evidence.failsOver };
-  for (const [scope, calls] of scopes) {
-    for (const [rule, detail] of violationsOf(calls, paid.get(scope) ?? 0, world))
-      found.push({ rule, scope, detail });
-    if (!evidence.unasked.has(scope))
-      found.push(...doubtsOf(scope, calls, evidence.listed, [...losses, ...stalls]));
+  for (const [scope, calls] of Map.groupBy(callsOf(events), (call) => call.scope)) {
+    const shown = [
+      ...answersOf(calls, paid.has(scope), world),
+      ...doubtsOf(calls, listed.has(scope), [...deaths, ...losses]),
+    ];
+    for (const [rule, detail] of shown) found.push({ rule, scope, detail });
   }
-  return [...found, ...evidence.resolved.flatMap(unresolved), ...ofTheRun(evidence)];
+  return [...found, ...resolved.flatMap(unresolved), ...ofTheRun(evidence)];
 }
 
-function callsByScope(events: readonly Event[]): Map<string, Call[]> {
-  const byId = new Map<number, Call>();
-  const scopes = new Map<string, Call[]>();
-  for (const event of events) {
-    if (event.event === 'call') {
-      const call: Call = { start: event };
-      byId.set(event.id, call);
-      const calls = scopes.get(event.scope);
-      if (calls) calls.push(call);
-      else scopes.set(event.scope, [call]);
-    }
-    if (event.event === 'ended') {
-      const call = byId.get(event.id);
-      if (call) call.end = event;
-    }
-  }
-  return scopes;
-}
+export const callsOf = (events: readonly Event[]): Call[] => events.filter((event) => event.event === 'call');
 
 export const scopeOfEntry = ({ merchant, idempotency_key }: LedgerEntry): string =>
   `${merchant} ${idempotency_key}`;
 
-function countByScope(payouts: readonly LedgerEntry[]): Map<string, number> {
-  const counts = new Map<string, number>();
-  for (const entry of payouts) {
-    const scope = scopeOfEntry(entry);
-    counts.set(scope, (counts.get(scope) ?? 0) + 1);
-  }
-  return counts;
-}
+/** Such a death may leave keys of the gateway in doubt. */
+const isKill = ({ how }: Death): boolean => how === 'SIGKILL';
 
-/** The violations that the calls of one key show. */
-function* violationsOf(
-  calls: readonly Call[],
-  paid: number,
-  world: World,
-): Generator<[Violation['rule'], string]> {
-  const own = calls.filter(({ start }) => start.as !== 'other_amount' && start.as !== 'resolved');
-  const completed = own.flatMap(({ end }) => (end && isCompleted(end.ended) ? [end] : []));
-  const digests = new Set(completed.map(({ ended }) => (ended.kind === 'result' ? ended.digest : '')));
+type Shown = Generator<[rule: Violation['rule'], detail: string]>;
+
+/** The violations that the answers for one key show. */
+function* answersOf(calls: readonly Call[], isPaid: boolean, world: World): Shown {
+  const own = calls.filter(({ as }) => as !== 'other_amount' && as !== 'resolved');
+  const results = own.flatMap(({ ended }) => (ended.kind === 'result' && isCompleted(ended) ? [ended] : []));
+  const digests = new Set(results.map(({ digest }) => digest));
   if (digests.size > 1) yield ['answers_differ', `${digests.size} different answers`];
-  const succeeded = completed.some(({ ended }) => ended.kind === 'result' && ended.status < 300);
-  if (succeeded && paid === 0) yield ['paid_nothing', 'a 2xx answer, and no ledger entry'];
+  if (!isPaid && results.some(({ status }) => status < 300))
+    yield ['paid_nothing', 'a 2xx answer, and no ledger entry'];
   const lost = lostResult(own, world);
   if (lost) yield ['result_lost', lost];
-  if (calls.some(({ end }) => end && 'foreign' in end.ended && end.ended.foreign))
+  if (calls.some(({ ended }) => 'foreign' in ended && ended.foreign))
     yield ['foreign_answer', "an answer with another payout's account"];
-  const taken = calls.find(({ start, end }) => start.as === 'other_amount' && end?.ended.kind === 'result');
-  if (taken) yield ['key_reused', `answered ${JSON.stringify(taken.end?.ended)}`];
+  const taken = calls.find(({ as, ended }) => as === 'other_amount' && ended.kind === 'result');
+  if (taken) yield ['key_reused', `answered ${JSON.stringify(taken.ended)}`];
 }
 
-/** The violations in the final state of the key. */
-function* doubtsOf(
-  scope: string,
-  calls: readonly Call[],
-  listed: ReadonlySet<string>,
-  causes: readonly (Loss | Stall)[],
-): Generator<Violation> {
-  const last = calls.findLast(({ start }) => start.as === 'last')?.end?.ended;
+/** The violations in the final state of a key. */
+function* doubtsOf(calls: readonly Call[], isListed: boolean, causes: readonly Cause[]): Shown {
+  const last = calls.findLast(({ as }) => as === 'last')?.ended;
   if (last && isInDoubt(last)) {
-    if (!listed.has(scope)) yield { rule: 'unlisted_doubt', scope, detail: 'in doubt and not listed' };
-    if (!isExplained(calls, causes)) {
-      yield { rule: 'unexplained_doubt', scope, detail: 'nothing was lost that could explain it' };
-    }
-  } else if (!last || !isCompleted(last)) {
-    yield { rule: 'stuck', scope, detail: `the last answer was ${JSON.stringify(last)}` };
-  }
+    if (!isListed) yield ['unlisted_doubt', 'in doubt and not listed'];
+    if (!calls.some((call) => isExplained(call, causes)))
+      yield ['unexplained_doubt', 'nothing was lost that could explain it'];
+  } else if (!last || !isCompleted(last)) yield ['stuck', `the last answer was ${JSON.stringify(last)}`];
+}
+
+type Cause = Extract<Event, { event: 'backend_lost' | 'gateway_died' | 'stalled' }>;
+
+function isExplained(call: Call, causes: readonly Cause[]): boolean {
+  return (
+    isLossy(call.fault) ||
+    causes.some((cause) => {
+      if (cause.event === 'gateway_died' && !isOf(cause, call)) return false;
+      const endMs = cause.atMs + (cause.event === 'stalled' ? cause.forMs : 0);
+      return endMs >= call.atMs && cause.atMs <= call.atMs + EXPLAINED_WITHIN_MS;
+    })
+  );
 }
 
 /** A released key is executed by the next retry. A key that was completed without a response is never executed again. */
@@ -160,40 +141,15 @@ function unresolved({ scope, as, ended, refusal }: Resolved): Violation[] {
   return [{ rule: 'unresolvable', scope, detail: `${as}: ${refusal ?? JSON.stringify(ended)}` }];
 }
 
-type Stall = Extract<Event, { event: 'stalled' }>;
-
-/** Whether a process died in a way that may leave its keys in doubt. */
-const isLossy = ({ how }: Death): boolean => how === 'SIGKILL';
-
-const isLoss = (event: Event): event is Loss =>
-  event.event === 'backend_lost' || (event.event === 'gateway_died' && isLossy(event));
-
-function isExplained(calls: readonly Call[], causes: readonly (Loss | Stall)[]): boolean {
-  return calls.some(
-    ({ start }) =>
-      LOSSY_FAULTS.has(start.fault ?? '') ||
-      causes.some((cause) => {
-        if (cause.event === 'gateway_died' && !isOf(cause, start)) return false;
-        const endMs = cause.atMs + (cause.event === 'stalled' ? cause.forMs : 0);
-        return endMs >= start.atMs && cause.atMs <= start.atMs + EXPLAINED_WITHIN_MS;
-      }),
-  );
-}
-
-function* ofTheRun(evidence: Evidence): Generator<Violation> {
-  const { events, recoveriesMs, recoverWithinMs, samples } = evidence;
+function* ofTheRun({ events, recoveriesMs, recoverWithinMs, samples }: Evidence): Generator<Violation> {
   for (const event of events) {
-    if (event.event !== 'gateway_died' || isLossy(event) || (event.how === '0' && !event.unasked)) continue;
-    yield {
-      rule: 'gateway_failed',
-      scope: `gateway ${event.gateway}`,
-      detail: `it exited with ${event.how}`,
-    };
+    if (event.event !== 'gateway_died' || isKill(event) || (event.how === '0' && !event.unasked)) continue;
+    const scope = `gateway ${event.gateway}`;
+    yield { rule: 'gateway_failed', scope, detail: `it exited with ${event.how}` };
   }
   const p99Ms = quantile(recoveriesMs, 0.99);
-  if (p99Ms > recoverWithinMs) {
+  if (p99Ms > recoverWithinMs)
     yield { rule: 'slow_recovery', scope: 'merchants', detail: `p99 ${Math.round(p99Ms)} ms` };
-  }
   for (const { gateway, figure, second, last, verdict } of growthOf(samples))
     if (verdict === 'grew')
       yield { rule: 'grows', scope: `gateway ${gateway}`, detail: `${figure}: ${second} to ${last}` };

@@ -5,7 +5,6 @@ import type { Ended } from './history.ts';
 
 /** A payout request: the same bytes at every retry. */
 export interface Payout {
-  action: 'withdraw' | 'checkout';
   merchant: string;
   key: string;
   /** In major units, as in the ledger. */
@@ -15,30 +14,17 @@ export interface Payout {
 }
 
 export interface CallOptions {
-  secret: string;
   fault?: string | undefined;
   /** Seconds that the gateway may let this request wait for another one with the same key. */
-  preferWaitS?: number | undefined;
-  timeoutMs: number;
+  preferWaitS?: number;
   /** Disconnects after this time. */
-  hangUpAfterMs?: number | undefined;
+  hangUpAfterMs?: number;
+  /** Sends only this part of the request, and resets the connection. */
+  part?: number;
 }
 
 const TARGET = '/v1/index.php';
-const HOP_BY_HOP = new Set(['connection', 'keep-alive', 'transfer-encoding']);
-
-export const bodyOf = ({ action, amount, account }: Payout): string =>
-  JSON.stringify({ action, amount, bank_code: '044', account_number: account, reference: account });
-
-function headersOf(payout: Payout, { secret, fault, preferWaitS }: CallOptions): Record<string, string> {
-  return {
-    authorization: `Bearer ${secret}`,
-    'content-type': 'application/json',
-    'x-service-idempotency': payout.key,
-    ...(fault === undefined ? {} : { 'x-sandbox-fault': fault }),
-    ...(preferWaitS === undefined ? {} : { prefer: `wait=${preferWaitS}` }),
-  };
-}
+const TIMEOUT_MS = 8000;
 
 /** A client of one gateway. It never retries by itself. */
 export class Client {
@@ -56,15 +42,30 @@ export class Client {
     });
   }
 
-  async pay(payout: Payout, options: CallOptions): Promise<Ended> {
-    const { timeoutMs, hangUpAfterMs = timeoutMs } = options;
+  async pay(payout: Payout, secret: string, options: CallOptions): Promise<Ended> {
+    const { fault, preferWaitS, hangUpAfterMs = TIMEOUT_MS, part } = options;
+    const { amount, account } = payout;
+    const order = {
+      action: 'withdraw',
+      amount,
+      bank_code: '044',
+      account_number: account,
+      reference: account,
+    };
+    const sent = JSON.stringify(order);
+    const fields = {
+      authorization: `Bearer ${secret}`,
+      'content-type': 'application/json',
+      'content-length': String(sent.length),
+      'x-service-idempotency': payout.key,
+      ...(fault === undefined ? {} : { 'x-sandbox-fault': fault }),
+      ...(preferWaitS === undefined ? {} : { prefer: `wait=${preferWaitS}` }),
+    };
+    if (part !== undefined) return await this.#sendPart(fields, sent, part);
     try {
       const { statusCode, headers, body } = await this.#pool.request({
-        method: 'POST',
-        path: TARGET,
-        headers: headersOf(payout, options),
-        body: bodyOf(payout),
-        signal: AbortSignal.timeout(Math.min(timeoutMs, hangUpAfterMs)),
+        ...{ method: 'POST', path: TARGET, headers: fields, body: sent },
+        signal: AbortSignal.timeout(hangUpAfterMs),
       });
       return endedOf(payout, statusCode, headers, Buffer.from(await body.arrayBuffer()));
     } catch (error) {
@@ -73,12 +74,9 @@ export class Client {
     }
   }
 
-  /** Sends a part of the request, and resets the connection. */
-  async payInPart(payout: Payout, options: CallOptions, part: number): Promise<Ended> {
-    const body = bodyOf(payout);
-    const fields = { host: 'gateway', 'content-length': String(body.length), ...headersOf(payout, options) };
+  async #sendPart(fields: Record<string, string>, body: string, part: number): Promise<Ended> {
     const lines = Object.entries(fields).map(([name, value]) => `${name}: ${value}\r\n`);
-    const bytes = `POST ${TARGET} HTTP/1.1\r\n${lines.join('')}\r\n${body}`;
+    const bytes = `POST ${TARGET} HTTP/1.1\r\nhost: gateway\r\n${lines.join('')}\r\n${body}`;
     return await new Promise((resolve) => {
       const socket = connect(this.#port, '127.0.0.1');
       socket.once('error', () => {});
@@ -94,25 +92,24 @@ export class Client {
   }
 }
 
-/** Fields in which a replay differs from the first answer. */
-const OF_THE_GATEWAY = new Set(['idempotent-replayed', 'idempotent-original-request-id', 'x-request-id']);
+/** Fields of the connection, and those in which a replay differs from the first answer. */
+const LEFT_OUT = new Set([
+  ...['connection', 'keep-alive', 'transfer-encoding'],
+  ...['idempotent-replayed', 'idempotent-original-request-id', 'x-request-id'],
+]);
 
 type Headers = Record<string, string | string[] | undefined>;
 
-function endedOf(payout: Payout, status: number, headers: Headers, body: Buffer): Ended {
+function endedOf({ account }: Payout, status: number, headers: Headers, body: Buffer): Ended {
   const text = body.toString('latin1');
-  const foreign = namesAnother(text, payout);
+  // The sandbox puts the account number into every answer to a payout.
+  const named = /"account_number":"(\d+)"/.exec(text)?.[1] ?? account;
+  const foreign = named !== account;
   if (headers['content-type'] === 'application/problem+json') {
     const { error } = JSON.parse(text) as { error: { code: string } };
     return { kind: 'problem', status, code: error.code, foreign };
   }
-  const kept = Object.entries(headers).filter(([name]) => !HOP_BY_HOP.has(name) && !OF_THE_GATEWAY.has(name));
+  const kept = Object.entries(headers).filter(([name]) => !LEFT_OUT.has(name));
   const digest = hash('sha256', JSON.stringify([status, kept.sort(), text]));
   return { kind: 'result', status, digest, replayed: headers['idempotent-replayed'] === 'true', foreign };
-}
-
-/** Whether the answer has the account number of another payout. The sandbox puts one into every answer to a payout. */
-function namesAnother(text: string, { account }: Payout): boolean {
-  const named = /"account_number":"(\d+)"/.exec(text)?.[1];
-  return named !== undefined && named !== account;
 }

@@ -12,20 +12,22 @@ export const CRASH_POINTS = [
 export type CrashPoint = (typeof CRASH_POINTS)[number];
 
 /** A command of the suite to a gateway's process: what to do when the process next reaches this point. */
-export type Arm =
-  | { at: CrashPoint; act: 'die' }
-  /** The process stops itself (SIGSTOP). `of`: only for this merchant and key, separated by a space. */
-  | { at: CrashPoint; act: 'pause'; of?: string | undefined }
-  /** The process confirms this one with the same number. */
-  | { at: 'nowhere'; order: number };
+export interface Arm {
+  at: CrashPoint;
+  act: 'SIGKILL' | 'SIGSTOP';
+  /** Later it has no effect any more. See {@link machineMs}. */
+  untilMs: number;
+}
+
+/** A clock that all processes share. */
+export const machineMs = (): number => Number(process.hrtime.bigint() / 1_000_000n);
 
 /** The descriptor on which a gateway's process writes its notes, one line of JSON each. */
 export const NOTES_FD = 4;
 
-export type GatewayNote =
-  /** The process is about to stop itself in this execution. */
-  | { note: 'paused'; merchant: string; key: string; scope: string }
-  /** The process keeps running: the order before this one has no effect any more. */
-  | { note: 'disarmed'; order: number }
-  /** The process is about to send the first byte of this request. */
-  | { note: 'sends'; merchant: string; key: string };
+/** The process is about to stop itself in an execution, or to send its first byte. */
+export interface GatewayNote {
+  note: 'stops' | 'sends';
+  merchant: string;
+  key: string;
+}

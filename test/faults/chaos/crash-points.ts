@@ -5,33 +5,22 @@
 import diagnostics from 'node:diagnostics_channel';
 import { writeSync } from 'node:fs';
 import { Ledger } from '../../../src/ledger/ledger.ts';
-import type { Owner } from '../../../src/store/contract.ts';
-import { type Arm, type CrashPoint, type GatewayNote, NOTES_FD } from './crash-point.ts';
+import { type Arm, type CrashPoint, type GatewayNote, machineMs, NOTES_FD } from './crash-point.ts';
 import './exit-with-suite.ts';
-
-type Named = Pick<Extract<GatewayNote, { note: 'sends' }>, 'merchant' | 'key'> & Pick<Owner, 'scope'>;
 
 let armed: Arm | undefined;
 
 /** A pipe, because its reader still gets what a process had written before it was killed. */
 const writeNote = (note: GatewayNote) => writeSync(NOTES_FD, `${JSON.stringify(note)}\n`);
 
-function reached(point: CrashPoint, execution?: Named): void {
-  if (armed?.at !== point) return;
-  if (armed.act === 'pause') {
-    if (!execution || (armed.of ?? nameOf(execution)) !== nameOf(execution)) return;
-    const { merchant, key, scope } = execution;
-    armed = undefined;
-    writeNote({ note: 'paused', merchant, key, scope });
-    process.kill(process.pid, 'SIGSTOP');
-    return;
-  }
-  process.kill(process.pid, 'SIGKILL');
-  // The signal is delivered before the system call returns, so nothing runs after this line.
-  for (;;);
+function reached(point: CrashPoint, of?: { merchant: string; key: string }): void {
+  if (armed?.at !== point || machineMs() > armed.untilMs) return;
+  const { act } = armed;
+  armed = undefined;
+  if (act === 'SIGSTOP' && of) writeNote({ note: 'stops', merchant: of.merchant, key: of.key });
+  // It is delivered before the system call returns, so nothing runs in between.
+  process.kill(process.pid, act);
 }
-
-const nameOf = ({ merchant, key }: Named): string => `${merchant} ${key}`;
 
 const { start, complete } = Ledger.prototype;
 Ledger.prototype.start = async function (execution) {
@@ -58,6 +47,5 @@ diagnostics.subscribe('undici:request:bodySent', () => reached('after_send'));
 
 process.on('message', (arm: Arm) => {
   armed = arm;
-  if (arm.at === 'nowhere') writeNote({ note: 'disarmed', order: arm.order });
 });
 process.channel?.unref();

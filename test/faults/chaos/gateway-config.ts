@@ -9,24 +9,17 @@ export const GATEWAYS = 3;
 /** The lease of most gateways under test; faults last about as long. */
 export const LEASE_MS = 1500;
 
-/**
- * One gateway has other lifetimes than the rest, all of them shorter. If it judged the records of the others by its own,
- * it would take living owners for dead; if they judged its records by theirs, its records would never expire. Its
- * retention is shorter than a ten-minute run, so that keys in doubt outlive it, and longer than a merchant retries.
- */
-const SHORTER = { leaseMs: 1100, retentionMs: 240_000, inDoubtRetentionMs: 86_400_000 };
-const USUAL = { leaseMs: LEASE_MS, retentionMs: 86_400_000, inDoubtRetentionMs: 2_592_000_000 };
+/** One gateway has another lease. If it judged the records of the others by its own, it would take living owners for dead. */
+const SHORTER_LEASE_MS = 1100;
 
 const SANDBOX_KEYS = fileURLToPath(new URL('../../../src/sandbox/keys.yaml', import.meta.url));
 
 /** The recommended configuration, with shorter times. */
 export function configOf(topology: Topology, backend: Backend, number: number): ConfigInput {
   const config = topology.configFor?.(number) ?? topology.config;
-  const { leaseMs, ...lifetimes } = number === 2 ? SHORTER : USUAL;
-  const match = { method: 'POST', path: '/v1/index.php' };
   return {
     ...config,
-    lock: { ...config.lock, leaseMs },
+    lock: { ...config.lock, leaseMs: number === 2 ? SHORTER_LEASE_MS : LEASE_MS },
     upstream: {
       url: `http://${backend.wire.host}:${backend.wire.port}`,
       connectTimeoutMs: 1000,
@@ -34,18 +27,12 @@ export function configOf(topology: Topology, backend: Backend, number: number): 
     },
     admin: { token: ADMIN_TOKEN },
     auth: { keys: { source: 'file', path: SANDBOX_KEYS } },
-    idempotency: { completeRetryMs: 500, ...lifetimes },
+    idempotency: { completeRetryMs: 500 },
     operations: [
       {
         name: 'withdraw',
-        match: { ...match, where: { action: 'withdraw' } },
+        match: { method: 'POST', path: '/v1/index.php', where: { action: 'withdraw' } },
         idempotency: { key: 'optional', waitMs: 2000 },
-      },
-      // For the fault in which the key of a paused owner is sent again; merchants do not use it.
-      {
-        name: 'checkout',
-        match: { ...match, where: { action: 'checkout' } },
-        idempotency: { key: 'optional', waitMs: 2000, inDoubt: 'retry' },
       },
     ],
     shutdown: { delayMs: 200, graceMs: 5000 },

@@ -1,6 +1,5 @@
 import { createWriteStream, type WriteStream } from 'node:fs';
 import { finished } from 'node:stream/promises';
-import type { CrashPoint } from './crash-point.ts';
 
 /** How a call ended, as its merchant saw it. */
 export type Ended =
@@ -13,23 +12,24 @@ export type Ended =
 
 /** One event of a run; times are milliseconds since its start. */
 export type Event =
+  /** A request with a key, written when it has ended. */
   | {
       event: 'call';
-      id: number;
       atMs: number;
+      endedAtMs: number;
       /** Merchant code and idempotency key, separated by a space. */
       scope: string;
       gateway: number;
       /** Number of the gateway's process: it grows with every restart. */
       life: number;
-      /** The kind of call: the merchant's first or retried one, or another request under its key. */
-      as: 'merchant' | 'duplicate' | 'impatient' | 'other_amount' | 'last' | 'resolved';
+      /** Another payout under the key, the last call after the run, the one after a resolution; `merchant`: any other. */
+      as: 'merchant' | 'other_amount' | 'last' | 'resolved';
       /** The fault that the backend was asked to apply to this request, if any. */
       fault?: string;
+      ended: Ended;
     }
-  | { event: 'ended'; id: number; atMs: number; scope: string; ended: Ended }
   /** A gateway's process is about to hand the first byte of a request to the kernel. */
-  | { event: 'sent'; atMs: number; scope: string; gateway: number; life: number }
+  | { event: 'sent'; atMs: number; scope: string }
   | {
       event: 'fault' | 'healed';
       atMs: number;
@@ -40,22 +40,16 @@ export type Event =
       /** Of a fault. */
       stopsCompleting?: StopsCompleting;
     }
-  /** `unasked`: the suite had not asked it to end (SIGTERM). `at`: the suite killed it exactly there. */
-  | {
-      event: 'gateway_died';
-      atMs: number;
-      gateway: number;
-      life: number;
-      how: string;
-      unasked?: true;
-      at?: CrashPoint;
-    }
+  /** `unasked`: the suite had not asked it to end (SIGTERM). */
+  | { event: 'gateway_died'; atMs: number; gateway: number; life: number; how: string; unasked?: boolean }
   /** All connections to the backend were cut, or the backend was killed. */
   | { event: 'backend_lost'; atMs: number }
   /** The machine ran nothing for `forMs` milliseconds. */
   | { event: 'stalled'; atMs: number; forMs: number }
   /** A message for readers. */
   | { event: 'note'; atMs: number; text: string };
+
+export type Call = Extract<Event, { event: 'call' }>;
 
 /**
  * Where results cannot be stored while a fault lasts. `everywhere`: in no gateway. `there`: not in the gateway that was hit,

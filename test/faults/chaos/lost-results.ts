@@ -1,4 +1,4 @@
-import type { Ended, Event, StopsCompleting } from './history.ts';
+import type { Call, Event, StopsCompleting } from './history.ts';
 import { isCompleted, isInDoubt } from './merchants.ts';
 
 /** The longest time until a gateway reaches a store that works again. */
@@ -7,18 +7,12 @@ const STORE_BACK_WITHIN_MS = 1500;
 const STORED_WITHIN_MS = 3000;
 
 export type Death = Extract<Event, { event: 'gateway_died' }>;
-export type Loss = Extract<Event, { event: 'backend_lost' }> | Death;
 
-/** The faults and losses during the calls. */
+/** The faults and deaths during the calls. */
 export interface World {
   faults: readonly FaultSpan[];
-  losses: readonly Loss[];
+  deaths: readonly Death[];
   failsOver: boolean;
-}
-
-export interface Call {
-  start: Extract<Event, { event: 'call' }>;
-  end?: { atMs: number; ended: Ended };
 }
 
 /**
@@ -26,45 +20,35 @@ export interface Call {
  * exception: the store fails at that moment, for longer than `completeRetryMs`, for all gateways or for the one that answers.
  * Then other gateways may see the key in doubt until the fault is healed, and for good only if that gateway was killed before.
  */
-export function lostResult(own: readonly Call[], { faults, losses, failsOver }: World): string | undefined {
-  const completed = own.filter(({ end }) => end && isCompleted(end.ended));
-  const acknowledged = completed.reduce<Call | undefined>(
-    (first, call) => ((call.end?.atMs ?? 0) < (first?.end?.atMs ?? Number.POSITIVE_INFINITY) ? call : first),
-    undefined,
-  );
-  const acknowledgedAtMs = acknowledged?.end?.atMs;
-  if (acknowledged === undefined || acknowledgedAtMs === undefined) return undefined;
+export function lostResult(calls: readonly Call[], { faults, deaths, failsOver }: World): string | undefined {
+  const [first] = calls
+    .filter(({ ended }) => isCompleted(ended))
+    .sort((one, other) => one.endedAtMs - other.endedAtMs);
+  if (!first) return undefined;
+  const acknowledgedAtMs = first.endedAtMs;
   // A replay was read from the store, and may come from another gateway than the one that executed.
-  const replayed = acknowledged.end?.ended.kind === 'result' && acknowledged.end.ended.replayed;
-  const owners = replayed ? own.filter(({ start }) => start.atMs <= acknowledgedAtMs) : [acknowledged];
-  const isStored = replayed && !failsOver;
-  const storedByMs = isStored ? acknowledgedAtMs : storedBy(acknowledged.start, acknowledgedAtMs, faults);
-  const diedWithIt = losses.some(
-    (loss) =>
-      !isStored &&
-      loss.event === 'gateway_died' &&
-      owners.some(({ start }) => isOf(loss, start)) &&
-      loss.atMs <= storedByMs,
+  const isReplay = first.ended.kind === 'result' && first.ended.replayed;
+  const isStored = isReplay && !failsOver;
+  const storedByMs = isStored ? acknowledgedAtMs : storedBy(first, faults);
+  const owners = isReplay ? calls.filter(({ atMs }) => atMs <= acknowledgedAtMs) : [first];
+  const diedWithIt = deaths.some(
+    (death) => !isStored && death.atMs <= storedByMs && owners.some((call) => isOf(death, call)),
   );
-  const lost = own.find(({ start, end }) => {
+  const lost = calls.find(({ as, atMs, ended }) => {
     // The last call after the run must find it stored, whatever failed shortly before.
-    const fromMs = start.as === 'last' ? acknowledgedAtMs : Math.max(acknowledgedAtMs, storedByMs);
-    return start.atMs > fromMs && end !== undefined && isInDoubt(end.ended);
+    const fromMs = as === 'last' ? acknowledgedAtMs : Math.max(acknowledgedAtMs, storedByMs);
+    return atMs > fromMs && isInDoubt(ended);
   });
   if (!lost || diedWithIt) return undefined;
-  return `in doubt at ${lost.end?.atMs} ms, acknowledged at ${acknowledgedAtMs} ms`;
+  return `in doubt at ${lost.endedAtMs} ms, acknowledged at ${acknowledgedAtMs} ms`;
 }
 
 /** The time at which the result of this call must be stored: before it was acknowledged, unless the store failed. */
-function storedBy(
-  { atMs, gateway }: Call['start'],
-  acknowledgedAtMs: number,
-  faults: readonly FaultSpan[],
-): number {
+function storedBy({ atMs, endedAtMs, gateway }: Call, faults: readonly FaultSpan[]): number {
   let byMs = Number.NEGATIVE_INFINITY;
   for (const fault of faults) {
     const isStopped = fault.stops === 'everywhere' || (fault.stops === 'there' && fault.gateway === gateway);
-    const meanwhile = fault.fromMs <= acknowledgedAtMs && fault.toMs + STORE_BACK_WITHIN_MS >= atMs;
+    const meanwhile = fault.fromMs <= endedAtMs && fault.toMs + STORE_BACK_WITHIN_MS >= atMs;
     // The next fault may begin before the result is stored, and delays it too.
     if ((isStopped && meanwhile) || fault.fromMs <= byMs)
       byMs = Math.max(byMs, fault.toMs + STORED_WITHIN_MS);
@@ -74,7 +58,6 @@ function storedBy(
 
 /** The time span of a fault that prevents results from being stored. */
 export interface FaultSpan {
-  name: string;
   gateway: number | undefined;
   stops: StopsCompleting;
   fromMs: number;
@@ -83,22 +66,15 @@ export interface FaultSpan {
 
 /** Sorted by their beginning. */
 export function spansOf(events: readonly Event[]): FaultSpan[] {
-  const spans: FaultSpan[] = [];
-  for (const event of events) {
-    if (event.event === 'fault' && event.stopsCompleting !== undefined) {
-      const { name, gateway, stopsCompleting, atMs } = event;
-      spans.push({ name, gateway, stops: stopsCompleting, fromMs: atMs, toMs: Number.POSITIVE_INFINITY });
-    }
-    if (event.event === 'healed') {
-      const span = spans.findLast(
-        ({ name, toMs }) => name === event.name && toMs === Number.POSITIVE_INFINITY,
-      );
-      if (span) span.toMs = event.atMs;
-    }
-  }
-  return spans;
+  const marks = events.filter(({ event }) => event === 'fault' || event === 'healed');
+  return marks.flatMap((mark, at) => {
+    if (mark.event !== 'fault' || mark.stopsCompleting === undefined) return [];
+    const { name, gateway, stopsCompleting: stops, atMs: fromMs } = mark;
+    const healed = marks.slice(at).find((later) => later.event === 'healed' && later.name === name);
+    return [{ gateway, stops, fromMs, toMs: healed?.atMs ?? Number.POSITIVE_INFINITY }];
+  });
 }
 
 /** Whether the process that got this call died after the call. */
-export const isOf = (death: Death, call: Call['start']): boolean =>
-  death.gateway === call.gateway && death.life === call.life && death.atMs >= call.atMs;
+export const isOf = (death: Death, { gateway, life, atMs }: Call): boolean =>
+  death.gateway === gateway && death.life === life && death.atMs >= atMs;

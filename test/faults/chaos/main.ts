@@ -1,9 +1,9 @@
 /** `npm run chaos`: three gateways on a real store, merchants who retry, and faults of every part. */
 import { rmSync, writeFileSync } from 'node:fs';
 import { inspect, parseArgs } from 'node:util';
-import { runAll } from './all.ts';
+import { LEASE_MS } from './gateway-config.ts';
 import { NO_FAULTS, run } from './run.ts';
-import { tableOf } from './summary.ts';
+import { markdownOf, type Summary, tableOf } from './summary.ts';
 import { STORES, type StoreName, UNSAFE, type Unsafe } from './topology.ts';
 
 const USAGE = `npm run chaos -- [options]
@@ -46,7 +46,7 @@ function read() {
         seed: { type: 'string', default: String(Math.floor(Math.random() * 1_000_000)) },
         rate: { type: 'string', default: '100' },
         together: { type: 'string', default: '2' },
-        'recover-within': { type: 'string' },
+        'recover-within': { type: 'string', default: String(LEASE_MS + 2000) },
         only: { type: 'string', default: '' },
         unsafe: { type: 'string' },
         json: { type: 'string' },
@@ -59,7 +59,16 @@ function read() {
   }
 }
 
-function numberOf(name: string, text: string, min: number, max: number): number {
+const values = read();
+if (values.help) {
+  process.stdout.write(USAGE);
+  process.exit(0);
+}
+
+type NumberName = 'seed' | 'minutes' | 'rate' | 'together' | 'recover-within' | 'at-once';
+
+function numberOf(name: NumberName, min: number, max: number): number {
+  const text = values[name];
   const number = Number(text);
   if (text.trim() !== '' && number >= min && number <= max) return number;
   return usage(`--${name} takes a number from ${min} to ${max}, not ${JSON.stringify(text)}`);
@@ -69,66 +78,44 @@ function oneOf<T extends string>(name: string, text: string, known: readonly T[]
   return known.find((one) => one === text) ?? usage(`--${name} takes one of ${known.join(', ')}`);
 }
 
-const values = read();
-if (values.help) {
-  process.stdout.write(USAGE);
-  process.exit(0);
-}
-const unsafe =
-  values.unsafe === undefined
-    ? undefined
-    : oneOf<Unsafe>('unsafe', values.unsafe, Object.keys(UNSAFE) as Unsafe[]);
+const { all, unsafe } = values;
+if (all && unsafe !== undefined) usage('--unsafe goes with one store, not with --all');
 const options = {
-  unsafe,
+  unsafe: unsafe === undefined ? undefined : oneOf('unsafe', unsafe, Object.keys(UNSAFE) as Unsafe[]),
   only: values.only,
-  seed: Math.floor(numberOf('seed', values.seed, 0, 2 ** 31)),
-  minutes: numberOf('minutes', values.minutes, 0.1, 24 * 60),
-  ratePerS: numberOf('rate', values.rate, 1, 5000),
-  together: Math.floor(numberOf('together', values.together, 1, 5)),
-  recoverWithinMs:
-    values['recover-within'] === undefined
-      ? undefined
-      : numberOf('recover-within', values['recover-within'], 1, 600_000),
-  progress: (line: string) => void process.stderr.write(`${line}\n`),
+  seed: Math.floor(numberOf('seed', 0, 2 ** 31)),
+  minutes: numberOf('minutes', 0.1, 24 * 60),
+  ratePerS: numberOf('rate', 1, 5000),
+  together: Math.floor(numberOf('together', 1, 5)),
+  recoverWithinMs: numberOf('recover-within', 1, 600_000),
 };
+const stores = all ? STORES : [oneOf('store', values.store, STORES)];
+const atOnce = Math.floor(numberOf('at-once', 1, STORES.length));
+const summaries = new Map<StoreName, Summary>();
 
-/** Returns the exit code. */
-async function runOne(store: StoreName): Promise<number> {
-  options.progress(`chaos: --store ${store} --minutes ${options.minutes} --seed ${options.seed}`);
-  const summary = await run({ ...options, store });
-  process.stdout.write(tableOf(summary));
-  if (values.json) writeFileSync(values.json, `${JSON.stringify(summary, null, 2)}\n`);
-  if (summary.clean && !values.keep) rmSync(summary.folder, { recursive: true, force: true });
-  else process.stdout.write(`history and logs: ${summary.folder}\n`);
-  return summary.clean ? 0 : 1;
-}
-
-async function runEach(): Promise<number> {
-  const { seed, minutes, ratePerS, together, only, recoverWithinMs } = options;
-  if (unsafe !== undefined) usage('--unsafe goes with one store, not with --all');
-  const flags = {
-    ...{ seed, minutes, together, rate: ratePerS, 'recover-within': recoverWithinMs },
-    only: only || undefined,
-  };
-  return await runAll({
-    args: [
-      ...Object.entries(flags).flatMap(([name, value]) =>
-        value === undefined ? [] : [`--${name}`, `${value}`],
-      ),
-      ...(values.keep ? ['--keep'] : []),
-    ],
-    atOnce: Math.floor(numberOf('at-once', values['at-once'], 1, STORES.length)),
-    json: values.json,
-    progress: options.progress,
-  });
+async function runOn(store: StoreName): Promise<void> {
+  const progress = (line: string) => void process.stderr.write(`${all ? `${store}: ` : ''}${line}\n`);
+  progress(`chaos: --store ${store} --minutes ${options.minutes} --seed ${options.seed}`);
+  try {
+    const summary = await run({ ...options, store, progress });
+    summaries.set(store, summary);
+    if (!all || !summary.clean) process.stdout.write(tableOf(summary));
+    if (summary.clean && !values.keep) rmSync(summary.folder, { recursive: true, force: true });
+    else process.stdout.write(`history and logs: ${summary.folder}\n`);
+  } catch (error) {
+    // With its cause: "fetch failed" alone does not say why.
+    progress(`chaos: the suite itself failed: ${inspect(error)}`);
+  }
 }
 
 // The 'exit' event stops the processes of the suite. A signal without a listener would not emit it.
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(130));
-try {
-  process.exit(await (values.all ? runEach() : runOne(oneOf('store', values.store, STORES))));
-} catch (error) {
-  // With its cause: "fetch failed" alone does not say why.
-  options.progress(`chaos: the suite itself failed: ${inspect(error)}`);
-  process.exit(70);
-}
+const queue = stores.values();
+const lane = async () => {
+  for (const store of queue) await runOn(store);
+};
+await Promise.all(Array.from({ length: atOnce }, lane));
+const ended = stores.flatMap((store) => summaries.get(store) ?? []);
+if (all) process.stdout.write(markdownOf(ended));
+if (values.json) writeFileSync(values.json, `${JSON.stringify(all ? ended : ended[0], null, 2)}\n`);
+process.exit(ended.some(({ clean }) => !clean) ? 1 : ended.length < stores.length ? 70 : 0);

@@ -11,8 +11,6 @@ export const ADMIN_TOKEN = randomBytes(16).toString('hex');
 /** A key in doubt, as operators see it. */
 export interface Listed {
   scope: string;
-  /** Which execution it was. */
-  execution: string;
   merchant: string;
   key: string;
 }
@@ -24,26 +22,20 @@ export async function listInDoubt(configFile: string): Promise<Listed[]> {
   return (JSON.parse(stdout) as { records: Listed[] }).records;
 }
 
-/**
- * Resolves a key on the admin port. Returns the error, if any.
- *
- * @param execution the one that the operator has seen; without it, the operator looks at the record first
- */
+/** Looks at a record on the admin port, and resolves it. Returns the error, if any. */
 export async function resolveInDoubt(
   adminPort: number,
-  scope: string,
+  id: string,
   as: 'completed' | 'released',
-  execution?: string,
 ): Promise<string | undefined> {
-  const url = `http://127.0.0.1:${adminPort}/records/${scope}`;
+  const url = `http://127.0.0.1:${adminPort}/records/${id}`;
   const headers = { authorization: `Bearer ${ADMIN_TOKEN}`, 'content-type': 'application/json' };
-  const look = async () => {
-    const { record } = (await (await fetch(url, { headers })).json()) as { record?: Listed | null };
-    return record?.execution ?? 'none';
-  };
-  const note = { by: 'the fault suite', reason: 'by the ledger' };
   try {
-    const body = JSON.stringify({ as, ...note, execution: execution ?? (await look()) });
+    const shown = (await (await fetch(url, { headers })).json()) as {
+      record?: { execution?: string } | null;
+    };
+    const execution = shown.record?.execution ?? 'none';
+    const body = JSON.stringify({ as, by: 'the fault suite', reason: 'by the ledger', execution });
     const answer = await fetch(`${url}/resolve`, { method: 'POST', headers, body });
     return answer.ok ? undefined : `${answer.status} ${await answer.text()}`;
   } catch (error) {

@@ -15,35 +15,28 @@ const CONTROL_WITHIN_MS = 2000;
 /**
  * The environment of a process whose wall clock can be moved, and whose system calls can be made to fail.
  *
+ * @param clockFile what it says moves the clock
  * @param failIoBy prefix of the named pipes for {@link controlIo}
  */
-export function preloaded({
-  clockFile,
-  failIoBy,
-}: {
-  clockFile: string | undefined;
-  failIoBy: string | undefined;
-}): NodeJS.ProcessEnv {
-  const libraries = failIoBy !== undefined && canFailIo ? [...LIBFIU] : [];
-  if (clockFile !== undefined) {
-    if (!FAKETIME) throw new Error('libfaketime is missing (Debian, Ubuntu: apt-get install faketime)');
-    libraries.push(FAKETIME);
-  }
-  if (libraries.length === 0) return {};
+export function preloaded(clockFile: string | undefined, failIoBy: string | undefined): NodeJS.ProcessEnv {
+  if (clockFile !== undefined && !FAKETIME)
+    throw new Error('libfaketime is missing (Debian, Ubuntu: apt-get install faketime)');
+  const libraries = [
+    ...(failIoBy !== undefined && canFailIo ? LIBFIU : []),
+    ...(clockFile !== undefined ? [FAKETIME] : []),
+  ];
   return {
-    LD_PRELOAD: libraries.join(':'),
-    ...(failIoBy === undefined ? {} : { FIU_CTRL_FIFO: failIoBy }),
-    ...(clockFile === undefined ? {} : fakeTimeOf(clockFile)),
+    ...(libraries.length > 0 && { LD_PRELOAD: libraries.join(':') }),
+    ...(failIoBy !== undefined && { FIU_CTRL_FIFO: failIoBy }),
+    ...(clockFile !== undefined && {
+      FAKETIME_TIMESTAMP_FILE: clockFile,
+      // How soon the process notices a changed clock, in seconds.
+      FAKETIME_CACHE_DURATION: '1',
+      FAKETIME_DONT_FAKE_MONOTONIC: '1',
+      FAKETIME_DONT_RESET: '1',
+    }),
   };
 }
-
-const fakeTimeOf = (file: string): NodeJS.ProcessEnv => ({
-  FAKETIME_TIMESTAMP_FILE: file,
-  // How soon the process notices a changed clock, in seconds.
-  FAKETIME_CACHE_DURATION: '1',
-  FAKETIME_DONT_FAKE_MONOTONIC: '1',
-  FAKETIME_DONT_RESET: '1',
-});
 
 /**
  * Makes these system calls of a process fail with a probability; 0 ends that. The names are libfiu's.

@@ -4,7 +4,6 @@ import { createWriteStream } from 'node:fs';
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { until } from '../../support/until.ts';
-import { NOTES_FD } from './crash-point.ts';
 
 const KEPT_LINES = 20;
 const READY_WITHIN_MS = 15_000;
@@ -27,7 +26,7 @@ export async function startNode(
     isReady(lines: readonly string[]): boolean | Promise<boolean>;
     logFile: string;
     env?: NodeJS.ProcessEnv;
-    /** Gets each line that the process writes to {@link NOTES_FD}. */
+    /** Gets each line that the process writes to its descriptor `NOTES_FD`. */
     onNote?(line: string): void;
   },
 ): Promise<ChildProcess> {
@@ -42,23 +41,21 @@ export async function startNode(
   child.on('error', () => {});
   const log = createWriteStream(options.logFile, { flags: 'a', mode: 0o600 });
   const lines: string[] = [];
-  for (const stream of [child.stdout, child.stderr]) {
-    if (!stream) continue;
+  const [, stdout, stderr, , notes] = child.stdio as Readable[];
+  for (const stream of [stdout, stderr] as Readable[]) {
     createInterface({ input: stream }).on('line', (line) => {
       log.write(`${line}\n`);
       if (lines.push(line) > KEPT_LINES) lines.shift();
     });
   }
-  const notes = child.stdio[NOTES_FD] as Readable;
-  createInterface({ input: notes.on('error', () => {}) }).on('line', (line) => options.onNote?.(line));
-  const ended = new Promise<never>((_, reject) => {
-    child.once('exit', (code, signal) =>
-      reject(new Error(`${args.join(' ')} ended (${signal ?? code}):\n${lines.join('\n')}`)),
-    );
-  });
-  ended.catch(() => {});
+  const input = (notes as Readable).on('error', () => {});
+  createInterface({ input }).on('line', (line) => options.onNote?.(line));
+  const isReady = async () => {
+    if (isGone(child)) throw new Error(`${args.join(' ')} ended:\n${lines.join('\n')}`);
+    return await options.isReady(lines);
+  };
   try {
-    await Promise.race([ended, until(() => options.isReady(lines), READY_WITHIN_MS)]);
+    await until(isReady, READY_WITHIN_MS);
   } catch (error) {
     await end(child, 'SIGKILL');
     throw error;
@@ -66,18 +63,13 @@ export async function startNode(
   return child;
 }
 
-/** Ends a process, and resolves to its exit code or the signal's name when the process is gone. */
-export async function end(child: ChildProcess, signal: NodeJS.Signals): Promise<number | string | null> {
-  const gone = goneOf(child);
+/** Ends a process. Resolves when it is gone. */
+export async function end(child: ChildProcess, signal: NodeJS.Signals): Promise<void> {
+  if (isGone(child)) return;
+  const gone = once(child, 'exit');
   child.kill(signal);
   await gone;
-  return child.exitCode ?? child.signalCode;
 }
 
 export const isGone = ({ exitCode, signalCode }: ChildProcess): boolean =>
   exitCode !== null || signalCode !== null;
-
-/** Resolves when the process has ended, whether the test or another process ended it. */
-export async function goneOf(child: ChildProcess): Promise<void> {
-  if (!isGone(child)) await once(child, 'exit');
-}

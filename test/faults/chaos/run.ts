@@ -8,7 +8,7 @@ import { allFaults, draw, type Fault } from './faults.ts';
 import { configOf, GATEWAYS, LEASE_MS } from './gateway-config.ts';
 import { GatewayProcess } from './gateways.ts';
 import { History } from './history.ts';
-import { isCompleted, isInDoubt, type Life, Merchants, mayAsk } from './merchants.ts';
+import { isCompleted, isInDoubt, type Life, Merchants } from './merchants.ts';
 import { type Listed, listInDoubt, resolveInDoubt } from './operators.ts';
 import { Random } from './random.ts';
 import { type Sample, takeSamples } from './samples.ts';
@@ -20,15 +20,15 @@ export interface RunOptions {
   seed: number;
   minutes: number;
   store: StoreName;
-  unsafe?: Unsafe | undefined;
+  unsafe: Unsafe | undefined;
   /** New keys a second. */
   ratePerS: number;
   /** At most this many faults at once. */
   together: number;
   /** Only faults with this text in their names; or {@link NO_FAULTS}. */
   only: string;
-  /** How long merchants may wait for a final answer after a heal (p99). Default: a lease and two seconds. */
-  recoverWithinMs?: number | undefined;
+  /** How long merchants may wait for a final answer after a heal (p99). */
+  recoverWithinMs: number;
   progress(line: string): void;
 }
 
@@ -36,7 +36,6 @@ export interface RunOptions {
 export const NO_FAULTS = 'none';
 const HOLD_MS = { from: 300, to: 2200 };
 const PAUSE_MS = { from: 200, to: 1000 };
-const CALL_TIMEOUT_MS = 8000;
 /** How many open keys are watched after a heal; the retries of their merchants settle the others. */
 const WATCHED = 60;
 const GIVE_UP_AFTER_MS = 15_000;
@@ -52,13 +51,6 @@ export async function run(options: RunOptions): Promise<Summary> {
   const topology = await startTopology(options.store, folder, options.unsafe);
   const gateways: GatewayProcess[] = [];
   const witness = recordStalls(history);
-  const stop = async () => {
-    await witness.terminate();
-    await Promise.all(gateways.map((gateway) => gateway.stop()));
-    await backend.stop();
-    await topology.stop();
-    await history.close();
-  };
   try {
     await backend.start();
     for (const missing of topology.missing ?? [])
@@ -70,7 +62,11 @@ export async function run(options: RunOptions): Promise<Summary> {
     await Promise.all(gateways.map((gateway) => gateway.start()));
     return await new Run(options, { folder, history, backend, topology, gateways }).run();
   } finally {
-    await stop();
+    await witness.terminate();
+    await Promise.all(gateways.map((gateway) => gateway.stop()));
+    await backend.stop();
+    await topology.stop();
+    await history.close();
   }
 }
 
@@ -91,21 +87,16 @@ class Run {
   readonly #injected = new Map<string, number>();
   readonly #recoveriesMs: number[] = [];
   #present: string[] = [];
-  #samples: Sample[] = [];
 
   constructor(options: RunOptions, world: World) {
     this.#options = options;
     this.#world = world;
     this.#random = new Random(options.seed);
-    const { ratePerS } = options;
-    const limits = { ratePerS, maxOpen: ratePerS * 20, callTimeoutMs: CALL_TIMEOUT_MS };
-    // Separate random streams, so that the number of calls does not change which faults are drawn.
-    this.#merchants = new Merchants(world.history, new Random(options.seed + 1), world.gateways, limits);
-    const faultRandom = new Random(options.seed + 2);
-    const merchants = this.#merchants;
-    this.#faults = allFaults({ ...world, merchants, random: faultRandom, leaseMs: LEASE_MS }).filter(
-      ({ name }) => name.includes(options.only),
-    );
+    // A random stream of its own, so that the number of calls does not change which faults are drawn.
+    const random = new Random(options.seed + 1);
+    this.#merchants = new Merchants(world.history, random, world.gateways, options.ratePerS);
+    const all = allFaults({ ...world, merchants: this.#merchants });
+    this.#faults = all.filter(({ name }) => name.includes(options.only));
     if (this.#faults.length === 0 && options.only !== NO_FAULTS)
       throw new Error(`no fault has ${JSON.stringify(options.only)} in its name`);
     for (const { name } of this.#faults) this.#injected.set(name, 0);
@@ -113,30 +104,20 @@ class Run {
 
   async run(): Promise<Summary> {
     const startedMs = performance.now();
-    const endMs = startedMs + this.#options.minutes * 60_000;
-    // A run that never injected one of its faults proves less than it seems to.
-    const longestMs = endMs + this.#options.minutes * 60_000;
     const timer = setInterval(() => this.#printProgress(startedMs), PROGRESS_EVERY_MS);
     const ended = new AbortController();
-    const samples =
-      this.#faults.length === 0 ? takeSamples(this.#world.gateways, ended.signal) : Promise.resolve([]);
+    const isCalm = this.#faults.length === 0;
+    const samples = isCalm ? takeSamples(this.#world.gateways, ended.signal) : Promise.resolve([]);
     samples.catch(() => {});
     try {
       this.#merchants.start();
-      let deck: Fault[] = [];
-      while (performance.now() < endMs || (this.#isIncomplete() && performance.now() < longestMs)) {
-        if (deck.length === 0) deck = this.#random.shuffled(this.#faults);
-        const { together } = this.#options;
-        const { drawn, left } = draw(deck, this.#random.between(Math.ceil(together / 2), together));
-        // A fault that could not be injected together with others is tried again later.
-        deck = [...left, ...(await this.#round(drawn))];
-      }
+      await this.#breakAll(startedMs + this.#options.minutes * 60_000);
       ended.abort();
-      this.#samples = await samples;
       this.#present = ['ending'];
       await this.#merchants.stop();
-      const unasked = await this.#lastCalls();
-      return await this.#verdict(performance.now() - startedMs, unasked);
+      await this.#reviveAll();
+      await this.#lastCalls();
+      return await this.#verdict(Math.round((performance.now() - startedMs) / 1000), await samples);
     } finally {
       clearInterval(timer);
       ended.abort();
@@ -144,8 +125,18 @@ class Run {
     }
   }
 
-  #isIncomplete(): boolean {
-    return [...this.#injected.values()].includes(0);
+  /** Goes on for up to as long again: a run that never injected one of its faults proves less than it seems to. */
+  async #breakAll(endMs: number): Promise<void> {
+    const longestMs = endMs + this.#options.minutes * 60_000;
+    const { together } = this.#options;
+    const isIncomplete = () => [...this.#injected.values()].includes(0);
+    let deck: Fault[] = [];
+    while (performance.now() < endMs || (isIncomplete() && performance.now() < longestMs)) {
+      if (deck.length === 0) deck = this.#random.shuffled(this.#faults);
+      const { drawn, left } = draw(deck, this.#random.between(Math.ceil(together / 2), together));
+      // A fault that could not be injected together with others is tried again later.
+      deck = [...left, ...(await this.#round(drawn))];
+    }
   }
 
   /** Injects faults, waits, heals them, and measures the recovery. Returns the faults that could not be injected. */
@@ -153,7 +144,7 @@ class Run {
     this.#present = faults.map(({ name }) => name);
     const struck = await Promise.all(faults.map((fault) => this.#strike(fault)));
     // A gateway that two faults hit at once may still be down.
-    await Promise.all(this.#world.gateways.map((gateway) => gateway.revive()));
+    await this.#reviveAll();
     this.#present = [];
     await this.#recover();
     await sleep(this.#random.between(PAUSE_MS.from, PAUSE_MS.to));
@@ -161,67 +152,63 @@ class Run {
   }
 
   async #strike(fault: Fault): Promise<boolean> {
-    const { history } = this.#world;
+    const { history, gateways } = this.#world;
     const { name, of, holdMs = this.#random.between(HOLD_MS.from, HOLD_MS.to), stopsCompleting } = fault;
-    let struck = false;
-    const gateway = fault.aim?.();
-    const aimed = gateway === undefined ? {} : { gateway };
+    const gateway = fault.only ?? this.#random.pick(gateways);
+    const note = (text: string) => history.add({ event: 'note', atMs: history.nowMs(), text });
+    const hit = of === 'gateway' ? { gateway: gateway.number } : {};
     const stops = stopsCompleting === undefined ? {} : { stopsCompleting };
-    history.add({ event: 'fault', atMs: history.nowMs(), of, name, ...aimed, ...stops });
+    history.add({ event: 'fault', atMs: history.nowMs(), of, name, ...hit, ...stops });
+    let struck = false;
     try {
-      await fault.inject();
+      await fault.inject(gateway);
       struck = true;
       this.#injected.set(name, (this.#injected.get(name) ?? 0) + 1);
       await sleep(holdMs);
     } catch (error) {
-      history.add({ event: 'note', atMs: history.nowMs(), text: `${name}: ${(error as Error).message}` });
+      note(`${name}: ${(error as Error).message}`);
     }
-    await fault.heal();
+    await fault.heal(gateway);
     history.add({ event: 'healed', atMs: history.nowMs(), of, name });
     return struck;
   }
 
+  async #reviveAll(): Promise<void> {
+    await Promise.all(this.#world.gateways.map((gateway) => gateway.revive()));
+  }
+
   /** Merchants without a final answer now retry fast, and one new key is sent to each gateway. */
   async #recover(): Promise<void> {
-    const unknowing = this.#merchants.open.filter((life) => life.known === 'nothing' && mayAsk(life));
+    const unknowing = this.#merchants.open.filter(({ known }) => known === 'nothing');
     const watched = this.#random.shuffled(unknowing).slice(0, WATCHED);
     const fresh = this.#world.gateways.map(() => this.#merchants.newLife());
     const startedMs = performance.now();
     await Promise.all(
       [...watched, ...fresh].map(async (life, i) => {
-        await this.#untilKnown(life, 'impatient', i);
+        await this.#untilKnown(life, 'merchant', i);
         this.#recoveriesMs.push(performance.now() - startedMs);
       }),
     );
   }
 
-  /** Retries until the answer says what became of the payout. False: no answer did. */
-  async #untilKnown(life: Life, as: 'impatient' | 'last', at: number): Promise<boolean> {
+  /** Retries until the answer says what became of the payout, or for long enough. */
+  async #untilKnown(life: Life, as: 'merchant' | 'last', at: number): Promise<void> {
     const endMs = performance.now() + GIVE_UP_AFTER_MS;
     for (let turn = at; performance.now() < endMs; turn++) {
       const ended = await this.#merchants.call(life, as, turn, { preferWaitS: 1 });
-      if (isCompleted(ended) || isInDoubt(ended)) return true;
+      if (isCompleted(ended) || isInDoubt(ended)) return;
       await sleep(100);
     }
-    return false;
   }
 
-  /**
-   * Sends every key once more, when everything is healed and a lease has passed. Returns the keys that were left out because
-   * their records may have expired: they would be executed again.
-   */
-  async #lastCalls(): Promise<Set<string>> {
+  /** Sends every key once more, when everything is healed and a lease has passed. */
+  async #lastCalls(): Promise<void> {
     await sleep(LEASE_MS + 500);
     const queue = this.#merchants.lives.entries();
-    const unasked = new Set<string>();
     const lane = async () => {
-      for (const [i, life] of queue) {
-        if (mayAsk(life)) await this.#untilKnown(life, 'last', i);
-        else unasked.add(`${life.payout.merchant} ${life.payout.key}`);
-      }
+      for (const [i, life] of queue) await this.#untilKnown(life, 'last', i);
     };
     await Promise.all(Array.from({ length: 64 }, lane));
-    return unasked;
   }
 
   /** Operators read the backend's ledger and resolve keys in doubt; then the merchants retry. */
@@ -233,18 +220,17 @@ class Run {
       const gateway = this.#world.gateways[i % GATEWAYS];
       if (!life || !gateway) throw new Error(`no merchant asked for ${scope}`);
       const as = paid.has(scope) ? 'completed' : 'released';
-      const refusal = await resolveInDoubt(gateway.adminPort, record.scope, as, record.execution);
+      const refusal = await resolveInDoubt(gateway.adminPort, record.scope, as);
       const ended = await this.#merchants.call(life, 'resolved', i, { preferWaitS: 1 });
       resolved.push({ scope, as, ended, refusal });
     }
     return resolved;
   }
 
-  async #verdict(tookMs: number, unasked: ReadonlySet<string>): Promise<Summary> {
-    const { history, backend, folder, gateways } = this.#world;
-    const [first] = gateways;
-    if (!first) throw new Error('there are no gateways');
-    const listed = await listInDoubt(first.configFile);
+  async #verdict(seconds: number, samples: readonly Sample[]): Promise<Summary> {
+    const { history, backend, folder, gateways, topology } = this.#world;
+    const { seed, store, unsafe, recoverWithinMs } = this.#options;
+    const listed = await listInDoubt((gateways[0] as GatewayProcess).configFile);
     const before = await backend.ledger();
     const resolved = await this.#resolveDoubts(listed, new Set(before.map(scopeOfEntry)));
     const evidence = {
@@ -252,16 +238,13 @@ class Run {
       payouts: await backend.ledger(),
       listed: new Set(listed.map(({ merchant, key }) => `${merchant} ${key}`)),
       resolved,
-      unasked,
-      recoveriesMs: this.#recoveriesMs,
-      recoverWithinMs: this.#options.recoverWithinMs ?? LEASE_MS + 2000,
-      failsOver: ['sentinel', 'replicas'].includes(this.#options.store),
-      samples: this.#samples,
+      ...{ recoveriesMs: this.#recoveriesMs, recoverWithinMs },
+      failsOver: ['sentinel', 'replicas'].includes(store),
+      samples,
     };
-    const { seed, store, unsafe } = this.#options;
     const faults = Object.fromEntries(this.#injected);
-    const missing = this.#world.topology.missing ?? [];
-    const run = { seed, store, unsafe, tookMs, folder, faults, missing, keys: this.#merchants.lives.length };
+    const { missing = [] } = topology;
+    const run = { seed, store, unsafe, seconds, folder, faults, missing, keys: this.#merchants.lives.length };
     return summaryOf(run, evidence, check(evidence));
   }
 

@@ -6,17 +6,10 @@ import { ADMIN_TOKEN } from './operators.ts';
 const EVERY_MS = 2000;
 const MIB = 1024 * 1024;
 
-/** What a gateway holds at one moment of a run without faults. */
-export interface Sample {
-  atMs: number;
-  gateway: number;
-  heapUsedBytes: number;
-  /** Memory without the pages of files, which the kernel may reclaim at any time. */
-  anonymousBytes: number;
-  descriptors: number;
-}
-
 type Figure = 'heapUsedBytes' | 'anonymousBytes' | 'descriptors';
+
+/** What a gateway holds at one moment of a run without faults. Memory is without the pages of files, which the kernel may reclaim. */
+export type Sample = { atMs: number; gateway: number } & Record<Figure, number>;
 
 /**
  * How a figure is judged. Just after a garbage collection only live objects remain, and an idle moment has no connections of
@@ -72,16 +65,13 @@ async function sampleOf({ number, pid, adminPort }: GatewayProcess, atMs: number
 
 /** Each figure of each gateway. One that cannot be read has grown. */
 export function growthOf(samples: readonly Sample[]): Growth[] {
-  const gateways = [...new Set(samples.map(({ gateway }) => gateway))];
-  return gateways.flatMap((gateway) => {
-    const own = samples.filter((sample) => sample.gateway === gateway);
+  return [...Map.groupBy(samples, ({ gateway }) => gateway)].flatMap(([gateway, own]) => {
+    const quarter = (from: number) =>
+      own.slice(Math.floor(from * own.length), Math.ceil((from + 0.25) * own.length));
     return (Object.keys(FIGURES) as Figure[]).map((figure) => {
       const { of, warmAfterMs, noise } = FIGURES[figure];
-      const quarter = (from: number) =>
-        own.slice(Math.floor(from * own.length), Math.ceil((from + 0.25) * own.length));
-      const [second, last] = [quarter(0.25), quarter(0.75)].map((part) =>
-        of(part.map((sample) => sample[figure])),
-      ) as [number, number];
+      const inQuarter = (from: number) => of(quarter(from).map((sample) => sample[figure]));
+      const [second, last] = [inQuarter(0.25), inQuarter(0.75)];
       const isWarm = (quarter(0.25)[0]?.atMs ?? 0) >= warmAfterMs;
       const isFlat = last <= second * MAX_GROWTH + noise;
       return { gateway, figure, second, last, verdict: isFlat ? 'flat' : isWarm ? 'grew' : 'short' };

@@ -1,4 +1,3 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import { freePort } from '../../support/free-port.ts';
 import type { RedisServer } from '../../support/redis-process.ts';
 import { until } from '../../support/until.ts';
@@ -7,33 +6,33 @@ import { faultsOf, lateRequests, startWired, stopWired, type WiredRedis } from '
 
 const SLOTS = 16_384;
 const SERVING_WITHIN_MS = 20_000;
-/** How many keys of a slot move at a time, and the pause before the next ones. */
-const STEP = { keys: 5, pauseMs: 5 };
+/** How many keys of a slot move at a time. */
+const STEP_KEYS = 5;
 const MIGRATE_WITHIN_MS = 5000;
 
 /** Three masters, each behind its own proxy: a node announces the address of its proxy to clients. */
 export async function startCluster(): Promise<Topology> {
-  const nodes = await Promise.all(Array.from({ length: 3 }, startMaster));
+  const nodes = await Promise.all([1, 2, 3].map(startMaster));
+  const servers = nodes.map(({ server }) => server);
   try {
-    await joinCluster(nodes.map(({ server }) => server));
+    await joinCluster(servers);
   } catch (error) {
     await stopWired(nodes);
     throw error;
   }
+  const faults = [
+    ...nodes.flatMap((node, i) => faultsOf(node, `master ${i + 1}`)),
+    lateRequests(() => (nodes[0] as WiredRedis).wire, 'master 1'),
+    movingSlots(servers),
+  ];
   return {
     config: { store: { kind: 'redis', cluster: nodes.map(({ wire }) => wire.url) } },
-    faults: [
-      ...nodes.flatMap((node, i) => [
-        ...faultsOf(node, `master ${i + 1}`),
-        ...(i === 0 ? [lateRequests(async () => node.wire, 'master 1')] : []),
-      ]),
-      movingSlots(nodes.map(({ server }) => server)),
-    ].map((fault) => ({
+    faults: faults.map((fault) => ({
       ...fault,
       // A server that was down for longer than cluster-node-timeout runs again long before its cluster accepts it.
       heal: async () => {
         await fault.heal();
-        await serving(nodes.map(({ server }) => server));
+        await serving(servers);
       },
     })),
     stop: () => stopWired(nodes),
@@ -42,7 +41,7 @@ export async function startCluster(): Promise<Topology> {
 
 async function startMaster(): Promise<WiredRedis> {
   const busPort = String(await freePort());
-  return await startWired({}, (wirePort) => [
+  return await startWired((wirePort) => [
     ...['--cluster-enabled', 'yes', '--cluster-port', busPort],
     ...['--cluster-announce-ip', '127.0.0.1', '--cluster-announce-port', String(wirePort)],
     ...['--cluster-announce-bus-port', busPort, '--cluster-node-timeout', '2000'],
@@ -78,14 +77,20 @@ async function serving(servers: readonly RedisServer[]): Promise<void> {
   await until(() => all().catch(() => false), SERVING_WITHIN_MS);
 }
 
+/** A slot on its way. Each step can be repeated after it has failed. */
+interface Move {
+  slot: number;
+  from: RedisServer;
+  to: RedisServer;
+}
+
 /**
  * A third of the slots in use moves from one master to the next one, and the next time from that one. Until the fault is healed,
- * keys of these slots are on both.
+ * keys of these slots are on both: in every other slot some have moved.
  */
 function movingSlots(servers: readonly RedisServer[]): StoreFault {
   let turn = 0;
-  let moves: SlotMove[] = [];
-  let moving: { stop: AbortController; ended: Promise<void> } | undefined;
+  let moves: Move[] = [];
   return {
     name: 'slots moved to another master',
     inject: async () => {
@@ -96,37 +101,24 @@ function movingSlots(servers: readonly RedisServer[]): StoreFault {
       const slots = (await slotsInUse(from)).filter((_, at) => (at + turn) % 3 === 0);
       turn++;
       if (slots.length === 0) throw new Error('no slot has keys');
-      moves = slots.map((slot) => new SlotMove(slot, from, to, servers));
-      for (const move of moves) await move.begin();
-      const stop = new AbortController();
-      moving = { stop, ended: moveInSteps(moves, stop.signal).catch(() => {}) };
+      moves = slots.map((slot) => ({ slot, from, to }));
+      for (const [at, move] of moves.entries()) {
+        await begin(move);
+        if (at % 2 === 0) await moveKeys(move);
+      }
     },
     heal: async () => {
-      moving?.stop.abort();
-      await moving?.ended;
       for (const move of moves) {
-        const hasEnded = () =>
-          move.end().then(
+        const isDone = () =>
+          finish(move, servers).then(
             () => true,
             () => false,
           );
-        await until(hasEnded, SERVING_WITHIN_MS);
+        await until(isDone, SERVING_WITHIN_MS);
       }
       moves = [];
     },
   };
-}
-
-/** Ends when it is aborted, or when no key is left. */
-async function moveInSteps(moves: readonly SlotMove[], signal: AbortSignal): Promise<void> {
-  for (let moved = true; moved; ) {
-    moved = false;
-    for (const move of moves) {
-      if (signal.aborted) return;
-      moved = (await move.step()) || moved;
-      await sleep(STEP.pauseMs);
-    }
-  }
 }
 
 async function slotsInUse({ admin }: RedisServer): Promise<number[]> {
@@ -136,50 +128,39 @@ async function slotsInUse({ admin }: RedisServer): Promise<number[]> {
   return counts.flatMap(([, count], slot) => (Number(count) > 0 ? [slot] : []));
 }
 
-/** A slot on its way. Each method can be repeated after it has failed. */
-class SlotMove {
-  readonly #slot: number;
-  readonly #from: RedisServer;
-  readonly #to: RedisServer;
-  readonly #all: readonly RedisServer[];
+async function begin({ slot, from, to }: Move): Promise<void> {
+  await setSlot(slot, to, 'IMPORTING', from);
+  await setSlot(slot, from, 'MIGRATING', to);
+}
 
-  constructor(slot: number, from: RedisServer, to: RedisServer, all: readonly RedisServer[]) {
-    this.#slot = slot;
-    this.#from = from;
-    this.#to = to;
-    this.#all = all;
-  }
+/** Moves some keys. False: no key is left. */
+async function moveKeys({ slot, from, to }: Move): Promise<boolean> {
+  // As bytes, because a token in a name is binary.
+  const asked = await from.admin.callBuffer('CLUSTER', 'GETKEYSINSLOT', slot, STEP_KEYS);
+  const keys = asked as Buffer[];
+  // A move that broke off may have left a copy, which is older.
+  const how = ['', 0, MIGRATE_WITHIN_MS, 'REPLACE', 'KEYS'];
+  if (keys.length > 0) await from.admin.call('MIGRATE', '127.0.0.1', to.port, ...how, ...keys);
+  return keys.length > 0;
+}
 
-  async begin(): Promise<void> {
-    await this.#set(this.#to, 'IMPORTING', this.#from);
-    await this.#set(this.#from, 'MIGRATING', this.#to);
-  }
+async function finish(move: Move, servers: readonly RedisServer[]): Promise<void> {
+  await begin(move);
+  while (await moveKeys(move));
+  // The new owner first: the others believe it.
+  for (const server of new Set([move.to, move.from, ...servers]))
+    await setSlot(move.slot, server, 'NODE', move.to);
+}
 
-  /** False: no key is left. */
-  async step(): Promise<boolean> {
-    const { admin } = this.#from;
-    // As bytes, because a token in a name is binary.
-    const asked = await admin.callBuffer('CLUSTER', 'GETKEYSINSLOT', this.#slot, STEP.keys);
-    const keys = asked as Buffer[];
-    // A move that broke off may have left a copy, which is older.
-    const how = ['', 0, MIGRATE_WITHIN_MS, 'REPLACE', 'KEYS'];
-    if (keys.length > 0) await admin.call('MIGRATE', '127.0.0.1', this.#to.port, ...how, ...keys);
-    return keys.length > 0;
-  }
-
-  async end(): Promise<void> {
-    await this.begin();
-    while (await this.step());
-    // The new owner first: the others believe it.
-    for (const server of new Set([this.#to, this.#from, ...this.#all]))
-      await this.#set(server, 'NODE', this.#to);
-  }
-
-  async #set(at: RedisServer, state: 'IMPORTING' | 'MIGRATING' | 'NODE', other: RedisServer): Promise<void> {
-    const id = String(await other.admin.cluster('MYID'));
-    await at.admin.call('CLUSTER', 'SETSLOT', this.#slot, state, id).catch((error: Error) => {
-      // It has changed hands already.
-      if (!/owner of hash slot/.test(error.message)) throw error;
-    });
-  }
+async function setSlot(
+  slot: number,
+  { admin }: RedisServer,
+  state: 'IMPORTING' | 'MIGRATING' | 'NODE',
+  other: RedisServer,
+): Promise<void> {
+  const id = String(await other.admin.cluster('MYID'));
+  await admin.call('CLUSTER', 'SETSLOT', slot, state, id).catch((error: Error) => {
+    // It has changed hands already.
+    if (!/owner of hash slot/.test(error.message)) throw error;
+  });
 }

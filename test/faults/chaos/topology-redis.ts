@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { TcpProxy } from '../../support/breakable-wire.ts';
-import { launchRedis, type RedisServer, type RedisServerOptions } from '../../support/redis-process.ts';
+import { launchRedis, type RedisServer } from '../../support/redis-process.ts';
 import type { StoreFault, Topology } from './topology.ts';
 
 /** A redis-server behind a proxy that can break connections. */
@@ -9,15 +9,17 @@ export interface WiredRedis {
   wire: TcpProxy;
 }
 
+/** A replica begins to follow at once. */
+export const FAST_REPLICATION = ['--repl-diskless-sync-delay', '0', '--repl-ping-replica-period', '1'];
+
 /** @param argsFor more arguments, which may need the proxy's port */
 export async function startWired(
-  options: RedisServerOptions = {},
   argsFor: (wirePort: number) => string[] = () => [],
+  appendonly = true,
 ): Promise<WiredRedis> {
   const wire = new TcpProxy(0);
   await wire.listen();
-  const args = [...argsFor(wire.port), ...(options.args ?? [])];
-  const server = await launchRedis({ ...options, args });
+  const server = await launchRedis({ appendonly, args: argsFor(wire.port) });
   wire.aimAt(server.port);
   return { server, wire };
 }
@@ -27,6 +29,24 @@ export async function stopWired(nodes: readonly WiredRedis[]): Promise<void> {
   await Promise.all(nodes.map(({ server }) => server.stop()));
 }
 
+/** A fault of what is in a place when the fault is injected. */
+export function faultOf<T>(
+  name: string,
+  find: () => T | Promise<T>,
+  { inject, heal, ...more }: { inject(found: T): unknown; heal(found: T): unknown; holdMs?: number },
+): StoreFault {
+  let struck: { found: T } | undefined;
+  return {
+    ...{ name, ...more },
+    inject: async () => {
+      struck = undefined;
+      struck = { found: await find() };
+      await inject(struck.found);
+    },
+    heal: () => struck && heal(struck.found),
+  };
+}
+
 /** Shorter than a gateway's store timeout, so that its commands in flight fail because of the reset. */
 const GATHERED_MS = 200;
 
@@ -34,74 +54,70 @@ const GATHERED_MS = 200;
  * Holds commands in flight back while their clients' connections are reset, and delivers them a second and a half later, so
  * that starts arrive after their own releases.
  */
-export function lateRequests(wireOf: () => Promise<TcpProxy>, of = 'redis'): StoreFault {
-  let wire: TcpProxy | undefined;
-  return {
-    name: `requests to ${of} delayed past a reset`,
-    inject: async () => {
-      wire = await wireOf();
+export function lateRequests(wireOf: () => TcpProxy | Promise<TcpProxy>, of = 'redis'): StoreFault {
+  return faultOf(`requests to ${of} delayed past a reset`, wireOf, {
+    inject: async (wire) => {
       wire.holdRequests();
       await sleep(GATHERED_MS);
       wire.strandHeld();
     },
-    heal: async () => void wire?.deliverHeld(),
+    heal: (wire) => wire.deliverHeld(),
     holdMs: 1500,
-  };
+  });
 }
 
 /** Faults of one server; a cluster has them for each of its nodes. */
 export function faultsOf({ server, wire }: WiredRedis, of = 'redis'): StoreFault[] {
   return [
     { name: `${of} killed`, inject: () => server.kill(), heal: () => server.restart() },
-    { name: `${of} frozen`, inject: async () => server.freeze(), heal: async () => server.thaw() },
-    ...wireFaultsOf(wire, of),
-  ];
-}
-
-function wireFaultsOf(wire: TcpProxy, of: string): StoreFault[] {
-  return [
+    { name: `${of} frozen`, inject: () => server.freeze(), heal: () => server.thaw() },
     {
       name: `${of} cut off`,
-      inject: async () => {
+      inject: () => {
         wire.refuse(true);
         wire.cut();
       },
-      heal: async () => wire.refuse(false),
+      heal: () => wire.refuse(false),
     },
     {
       name: `replies of ${of} delayed`,
-      inject: async () => wire.delayReplies(150),
-      heal: async () => wire.delayReplies(0),
+      inject: () => wire.delayReplies(150),
+      heal: () => wire.delayReplies(0),
       completesOn: true,
     },
     {
       name: `replies of ${of} lost`,
-      inject: async () => wire.swallowReplies(true),
-      heal: async () => wire.swallowReplies(false),
+      inject: () => wire.swallowReplies(true),
+      heal: () => wire.swallowReplies(false),
     },
   ];
 }
 
 /** One server. `durable`: it writes each change to the disk before it answers. */
 export async function startSingle(durable: boolean): Promise<Topology> {
-  const node = await startWired({ appendonly: durable });
+  const node = await startWired(undefined, durable);
   return {
     config: {
       store: { kind: 'redis', url: node.wire.url, durability: { mayLoseOnFailover: !durable } },
     },
-    faults: [...faultsOf(node), lateRequests(async () => node.wire)],
+    faults: [...faultsOf(node), lateRequests(() => node.wire)],
     stop: () => stopWired([node]),
   };
 }
 
 /** One server for the records, three independent ones for the leases. */
 export async function startQuorum(): Promise<Topology> {
-  const [store, ...locks] = await Promise.all([
-    startWired(),
-    ...Array.from({ length: 3 }, () => startWired({ appendonly: false })),
-  ]);
-  const [first, second] = locks;
-  if (!store || !first || !second) throw new Error('servers are missing');
+  const store = await startWired();
+  const locks = await Promise.all([1, 2, 3].map(() => startWired(undefined, false)));
+  const [first, second] = locks as [WiredRedis, WiredRedis];
+  const ofLocks: StoreFault[] = [
+    ...faultsOf(first, 'lock node'),
+    {
+      name: 'two lock nodes killed',
+      inject: () => Promise.all([first.server.kill(), second.server.kill()]),
+      heal: () => Promise.all([first.server.restart(), second.server.restart()]),
+    },
+  ];
   return {
     config: {
       store: { kind: 'redis', url: store.wire.url },
@@ -109,18 +125,8 @@ export async function startQuorum(): Promise<Topology> {
     },
     faults: [
       ...faultsOf(store),
-      lateRequests(async () => store.wire),
-      ...faultsOf(first, 'lock node').map((fault) => ({ ...fault, completesOn: true as const })),
-      {
-        name: 'two lock nodes killed',
-        inject: async () => {
-          await Promise.all([first.server.kill(), second.server.kill()]);
-        },
-        heal: async () => {
-          await Promise.all([first.server.restart(), second.server.restart()]);
-        },
-        completesOn: true,
-      },
+      lateRequests(() => store.wire),
+      ...ofLocks.map((fault) => ({ ...fault, completesOn: true as const })),
     ],
     stop: () => stopWired([store, ...locks]),
   };

@@ -1,18 +1,16 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { TcpProxy } from '../../support/breakable-wire.ts';
-import { launchRedis, type RedisServer } from '../../support/redis-process.ts';
 import { until } from '../../support/until.ts';
 import { GATEWAYS } from './gateway-config.ts';
 import type { StoreFault, Topology } from './topology.ts';
+import { FAST_REPLICATION, faultOf, startWired, stopWired, type WiredRedis } from './topology-redis.ts';
 
 /** Long enough for payouts. */
 const APART_MS = 700;
 const READY_WITHIN_MS = 30_000;
 
 /** A server, and the proxy through which it reaches the server that it follows. */
-interface Member {
-  server: RedisServer;
-  wire: TcpProxy;
+interface Member extends WiredRedis {
   /** Undefined: it is the master. */
   follows?: Member | undefined;
 }
@@ -24,12 +22,12 @@ interface Member {
  * @param replicas how many replicas writes wait for
  */
 export async function startReplicas(replicas: number): Promise<Topology> {
-  const [master, ...others] = await Promise.all(Array.from({ length: 4 }, startMember));
-  const wires = await Promise.all(Array.from({ length: GATEWAYS }, startWire));
-  if (!master) throw new Error('servers are missing');
-  const group = new Group(master, others, wires);
+  const members = await Promise.all([1, 2, 3, 4].map(() => startWired(() => FAST_REPLICATION)));
+  const wires = Array.from({ length: GATEWAYS }, () => new TcpProxy(0));
+  for (const wire of wires) await wire.listen();
+  const group = new Group(members, wires);
   group.lead();
-  await group.mend(others);
+  await group.mend(members);
   const configFor = (gateway: number): Topology['config'] => ({
     store: {
       kind: 'redis',
@@ -42,21 +40,10 @@ export async function startReplicas(replicas: number): Promise<Topology> {
     configFor,
     faults: [...failovers(group), frozenReplica(group), parting(group)],
     stop: async () => {
-      await Promise.all([...wires, ...group.members.map(({ wire }) => wire)].map((wire) => wire.close()));
-      await Promise.all(group.members.map(({ server }) => server.stop()));
+      for (const wire of wires) await wire.close();
+      await stopWired(members);
     },
   };
-}
-
-async function startWire(): Promise<TcpProxy> {
-  const wire = new TcpProxy(0);
-  await wire.listen();
-  return wire;
-}
-
-async function startMember(): Promise<Member> {
-  const args = ['--repl-diskless-sync-delay', '0', '--repl-ping-replica-period', '1'];
-  return { wire: await startWire(), server: await launchRedis({ args }) };
 }
 
 /** Who follows whom. */
@@ -65,10 +52,10 @@ class Group {
   readonly wires: readonly TcpProxy[];
   master: Member;
 
-  constructor(master: Member, others: readonly Member[], wires: readonly TcpProxy[]) {
-    this.members = [master, ...others];
+  constructor(members: readonly Member[], wires: readonly TcpProxy[]) {
+    this.members = members;
     this.wires = wires;
-    this.master = master;
+    this.master = members[0] as Member;
   }
 
   followersOf(member: Member): Member[] {
@@ -119,44 +106,37 @@ class Group {
       const [first, second] = this.followersOf(this.master);
       await this.follow(member, first && second ? first : this.master);
     }
-    await until(() => this.#isWhole().catch(() => false), READY_WITHIN_MS);
-  }
-
-  async #isWhole(): Promise<boolean> {
-    const infos = await Promise.all(
-      this.members.map(async (member) => [member, await member.server.admin.info('replication')] as const),
-    );
-    return infos.every(([member, info]) =>
-      member === this.master
-        ? info.match(/state=online/g)?.length === 2
-        : info.includes('master_link_status:up'),
-    );
+    const isReady = async (member: Member) => {
+      const info = await member.server.admin.info('replication');
+      if (member !== this.master) return info.includes('master_link_status:up');
+      return info.match(/state=online/g)?.length === 2;
+    };
+    const isWhole = async () => (await Promise.all(this.members.map(isReady))).every(Boolean);
+    await until(() => isWhole().catch(() => false), READY_WITHIN_MS);
   }
 }
 
 /** The master is killed, and the replicas are promoted in turn. */
 function failovers(group: Group): StoreFault[] {
-  let killed = group.master;
   let turn = 0;
-  const fault = (name: string, before: (promoted: Member) => Promise<void>): StoreFault => ({
-    name,
-    inject: async () => {
-      killed = group.master;
-      const promoted = group.replicas[turn++ % 2] as Member;
-      await before(promoted);
-      await killed.server.kill();
-      const other = group.followersOf(killed).find((member) => member !== promoted);
-      await group.promote(promoted);
-      if (other) await group.follow(other, promoted);
-      group.lead();
-    },
-    heal: async () => {
-      await killed.server.restart();
-      await group.mend([killed]);
-    },
-  });
+  const fault = (name: string, before: (promoted: Member) => unknown): StoreFault =>
+    faultOf(name, () => group.master, {
+      inject: async (killed) => {
+        const promoted = group.replicas[turn++ % 2] as Member;
+        await before(promoted);
+        await killed.server.kill();
+        const other = group.followersOf(killed).find((member) => member !== promoted);
+        await group.promote(promoted);
+        if (other) await group.follow(other, promoted);
+        group.lead();
+      },
+      heal: async (killed) => {
+        await killed.server.restart();
+        await group.mend([killed]);
+      },
+    });
   return [
-    fault('master killed, failover', async () => {}),
+    fault('master killed, failover', () => {}),
     fault('failover with writes that only the other replica has', async ({ wire }) => {
       wire.swallowReplication(true);
       await sleep(APART_MS);
@@ -165,19 +145,14 @@ function failovers(group: Group): StoreFault[] {
 }
 
 function frozenReplica(group: Group): StoreFault {
-  let frozen: Member | undefined;
   let turn = 0;
-  return {
-    name: 'replica frozen',
-    inject: async () => {
-      frozen = group.replicas[turn++ % 2];
-      frozen?.server.freeze();
-    },
-    heal: async () => {
-      frozen?.server.thaw();
+  return faultOf('replica frozen', () => group.replicas[turn++ % 2] as Member, {
+    inject: ({ server }) => server.freeze(),
+    heal: async ({ server }) => {
+      server.thaw();
       await group.mend();
     },
-  };
+  });
 }
 
 /**

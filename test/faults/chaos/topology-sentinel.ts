@@ -1,9 +1,19 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { launchRedis, type RedisServer } from '../../support/redis-process.ts';
 import { until } from '../../support/until.ts';
 import type { StoreFault, Topology } from './topology.ts';
-import { lateRequests, startWired, stopWired, type WiredRedis } from './topology-redis.ts';
+import {
+  FAST_REPLICATION,
+  faultOf,
+  lateRequests,
+  startWired,
+  stopWired,
+  type WiredRedis,
+} from './topology-redis.ts';
 
 const NAME = 'payments';
+/** Long enough for payouts, short enough that the sentinels do not consider the replica lost. */
+const APART_MS = 700;
 /** By then the sentinels have agreed whether a master is down. */
 const FAILOVER_DECIDED_AFTER_MS = 3000;
 /** On a loaded machine the sentinels may need more than one vote. */
@@ -18,18 +28,14 @@ const FAILOVER_WITHIN_MS = 60_000;
 export async function startSentinels(replicas: number): Promise<Topology> {
   const announced = (port: number) => [
     ...['--replica-announce-ip', '127.0.0.1', '--replica-announce-port', String(port)],
-    ...['--repl-diskless-sync-delay', '0', '--repl-ping-replica-period', '1'],
+    ...FAST_REPLICATION,
   ];
-  const first = await startWired({}, announced);
-  const second = await startWired({}, (port) => [
-    ...announced(port),
-    ...['--replicaof', '127.0.0.1', String(first.wire.port)],
-  ]);
-  const data = [first, second];
+  const first = await startWired(announced);
+  const second = await startWired((port) => [...announced(port), ...following(first)]);
   // The sentinels ask for replicas when they start, and then only every ten seconds.
   await until(async () => (await first.server.admin.info('replication')).includes('state=online'));
-  const sentinels = await Promise.all(Array.from({ length: 3 }, () => startSentinel(first.wire.port)));
-  const watched = new Watched(data, sentinels);
+  const sentinels = await Promise.all([1, 2, 3].map(() => startSentinel(first.wire.port)));
+  const watched = new Watched([first, second], sentinels);
   await watched.ready();
   return {
     config: {
@@ -39,13 +45,15 @@ export async function startSentinels(replicas: number): Promise<Topology> {
         durability: { replicas, mayLoseOnFailover: replicas === 0 },
       },
     },
-    faults: faultsOf(watched),
+    faults: faultsIn(watched),
     stop: async () => {
       await Promise.all(sentinels.map((sentinel) => sentinel.stop()));
-      await stopWired(data);
+      await stopWired([first, second]);
     },
   };
 }
+
+const following = ({ wire }: WiredRedis) => ['--replicaof', '127.0.0.1', String(wire.port)];
 
 async function startSentinel(masterPort: number): Promise<RedisServer> {
   return await launchRedis({
@@ -68,20 +76,22 @@ class Watched {
   }
 
   async master(): Promise<WiredRedis> {
-    return this.#at(await this.#masterPort());
+    const [port] = await this.#masterPorts();
+    return this.#data.find(({ wire }) => wire.port === port) as WiredRedis;
   }
 
   async replica(): Promise<WiredRedis> {
     const master = await this.master();
-    const other = this.#data.find((node) => node !== master);
-    if (!other) throw new Error('there is no replica');
-    return other;
+    return this.#data.find((node) => node !== master) as WiredRedis;
   }
 
   /** Resolves when another server is the master. */
   async failedOverFrom(old: WiredRedis): Promise<void> {
-    const hasNewMaster = async () =>
-      (await this.#masterPort()) !== old.wire.port && (await roleOf(await this.master())) === 'master';
+    const hasNewMaster = async () => {
+      const master = await this.master();
+      const [role] = (await master.server.admin.call('ROLE')) as [string];
+      return master !== old && role === 'master';
+    };
     await until(() => hasNewMaster().catch(() => false), FAILOVER_WITHIN_MS);
   }
 
@@ -91,115 +101,72 @@ class Watched {
   }
 
   async #isReady(): Promise<boolean> {
-    const ports = await Promise.all(this.#sentinels.map(masterPortOf));
     const known = await Promise.all(
       this.#sentinels.map(async ({ admin }) => String(await admin.call('SENTINEL', 'MASTER', NAME))),
     );
-    const master = await this.master();
-    const replication = await master.server.admin.info('replication');
+    const replication = await (await this.master()).server.admin.info('replication');
     return (
-      new Set(ports).size === 1 &&
+      new Set(await this.#masterPorts()).size === 1 &&
       known.every((text) => text.includes('num-slaves,1,num-other-sentinels,2')) &&
       replication.includes('state=online')
     );
   }
 
-  async #masterPort(): Promise<number> {
-    const [sentinel] = this.#sentinels;
-    if (!sentinel) throw new Error('there are no sentinels');
-    return await masterPortOf(sentinel);
-  }
-
-  #at(port: number): WiredRedis {
-    const node = this.#data.find(({ wire }) => wire.port === port);
-    if (!node) throw new Error(`no server is at ${port}`);
-    return node;
+  async #masterPorts(): Promise<number[]> {
+    const ask = async ({ admin }: RedisServer) =>
+      ((await admin.call('SENTINEL', 'GET-MASTER-ADDR-BY-NAME', NAME)) as [string, string])[1];
+    return (await Promise.all(this.#sentinels.map(ask))).map(Number);
   }
 }
 
-async function masterPortOf({ admin }: RedisServer): Promise<number> {
-  const [, port] = (await admin.call('SENTINEL', 'GET-MASTER-ADDR-BY-NAME', NAME)) as [string, string];
-  return Number(port);
-}
-
-async function roleOf({ server }: WiredRedis): Promise<string> {
-  const [role] = (await server.admin.call('ROLE')) as [string];
-  return role;
-}
-
-function faultsOf(watched: Watched): StoreFault[] {
-  let struck: WiredRedis | undefined;
-  const target = () => {
-    if (!struck) throw new Error('no server was hit');
-    return struck;
-  };
+function faultsIn(watched: Watched): StoreFault[] {
+  const master = () => watched.master();
   /** Starts the old master as a replica of the new one, as operators would. */
-  const rejoin = async () => {
-    const master = await watched.master();
-    await target().server.restart(['--replicaof', '127.0.0.1', String(master.wire.port)]);
+  const rejoin = async ({ server }: WiredRedis) => {
+    await server.restart(following(await master()));
     await watched.ready();
   };
-  const kill = async () => {
-    await target().server.kill();
-    await watched.failedOverFrom(target());
+  const kill = async (node: WiredRedis) => {
+    await node.server.kill();
+    await watched.failedOverFrom(node);
   };
   return [
-    {
-      name: 'master killed, failover',
-      inject: async () => {
-        struck = await watched.master();
-        await kill();
+    faultOf('master killed, failover', master, { inject: kill, heal: rejoin }),
+    faultOf('failover with writes that no replica has', master, {
+      inject: async (node) => {
+        node.wire.swallowReplication(true);
+        await sleep(APART_MS);
+        await kill(node);
       },
-      heal: rejoin,
-    },
-    {
-      name: 'failover with writes that no replica has',
-      inject: async () => {
-        struck = await watched.master();
-        target().wire.swallowReplication(true);
-        // Long enough for payouts, short enough that the sentinels do not consider the replica lost.
-        await new Promise((resolve) => setTimeout(resolve, 700));
-        await kill();
+      heal: async (node) => {
+        node.wire.swallowReplication(false);
+        await rejoin(node);
       },
-      heal: async () => {
-        target().wire.swallowReplication(false);
-        await rejoin();
-      },
-    },
-    {
-      name: 'master frozen, failover',
-      inject: async () => {
-        struck = await watched.master();
-        target().server.freeze();
-        await watched.failedOverFrom(target());
+    }),
+    faultOf('master frozen, failover', master, {
+      inject: async (node) => {
+        node.server.freeze();
+        await watched.failedOverFrom(node);
       },
       // It continues as a master with connected clients, until the sentinels make it a replica.
-      heal: async () => {
-        target().server.thaw();
+      heal: async (node) => {
+        node.server.thaw();
         await watched.ready();
       },
-    },
-    {
-      name: 'replica killed',
-      inject: async () => {
-        struck = await watched.replica();
-        await target().server.kill();
-      },
+    }),
+    faultOf('replica killed', () => watched.replica(), {
+      inject: ({ server }) => server.kill(),
       heal: rejoin,
-    },
-    {
-      name: 'replies of master lost',
-      inject: async () => {
-        struck = await watched.master();
-        target().wire.swallowReplies(true);
-      },
+    }),
+    faultOf('replies of master lost', master, {
+      inject: ({ wire }) => wire.swallowReplies(true),
       // The sentinels may have considered it down and be about to promote the other server. Wait until that is over.
-      heal: async () => {
-        target().wire.swallowReplies(false);
-        await new Promise((resolve) => setTimeout(resolve, FAILOVER_DECIDED_AFTER_MS));
+      heal: async ({ wire }) => {
+        wire.swallowReplies(false);
+        await sleep(FAILOVER_DECIDED_AFTER_MS);
         await watched.ready();
       },
-    },
-    lateRequests(async () => (await watched.master()).wire, 'master'),
+    }),
+    lateRequests(async () => (await master()).wire, 'master'),
   ];
 }

@@ -11,7 +11,7 @@ import type { StoreFault, Topology } from './topology.ts';
 
 const OTHER_PROCESS = fileURLToPath(new URL('./sqlite-other-process.ts', import.meta.url));
 /** Large enough for the records of an hour. A tmpfs uses memory only for what is written. */
-const DISK_SIZE = '512m';
+const DISK_SIZE = '1g';
 const BLOCK = Buffer.alloc(4096);
 
 /** One database that all gateways share, on its own small disk if mounting is allowed. */

@@ -19,8 +19,8 @@ export type Unsafe = keyof typeof UNSAFE;
 /** A fault of a store: `inject` resolves when it is there, `heal` when it is over. */
 export interface StoreFault {
   name: string;
-  inject(): Promise<void>;
-  heal(): Promise<void>;
+  inject(): unknown;
+  heal(): unknown;
   /** How long it lasts; a usual time by default. */
   holdMs?: number;
   /** Results are still stored while it lasts. */
@@ -40,18 +40,13 @@ export interface Topology {
 }
 
 export async function startTopology(store: StoreName, folder: string, unsafe?: Unsafe): Promise<Topology> {
-  switch (store) {
-    case 'sqlite':
-      return await startSqlite(folder);
-    case 'redis':
-      return await startSingle(unsafe !== 'memory');
-    case 'quorum':
-      return await startQuorum();
-    case 'sentinel':
-      return await startSentinels(unsafe === 'no-replicas' ? 0 : 1);
-    case 'replicas':
-      return await startReplicas(unsafe === 'one-of-two' ? 1 : 2);
-    case 'cluster':
-      return await startCluster();
-  }
+  const starts: Record<StoreName, () => Promise<Topology>> = {
+    sqlite: () => startSqlite(folder),
+    redis: () => startSingle(unsafe !== 'memory'),
+    quorum: startQuorum,
+    sentinel: () => startSentinels(unsafe === 'no-replicas' ? 0 : 1),
+    replicas: () => startReplicas(unsafe === 'one-of-two' ? 1 : 2),
+    cluster: startCluster,
+  };
+  return await starts[store]();
 }
