@@ -1,16 +1,11 @@
-import { once } from 'node:events';
-import { createServer } from 'node:http';
-import { type AddressInfo, connect } from 'node:net';
-import { text } from 'node:stream/consumers';
-import express, { type ErrorRequestHandler } from 'express';
-import { describe, expect, onTestFinished, test, vi } from 'vitest';
-import { Authenticator, authenticate } from '../../src/keys/authenticate.ts';
-import { authorise } from '../../src/keys/authorise.ts';
+import { describe, expect, test, vi } from 'vitest';
+import { Authenticator } from '../../src/keys/authenticate.ts';
+import { refusalOfScopes } from '../../src/keys/authorise.ts';
 import { parseKeyFile } from '../../src/keys/key-file.ts';
 import { KeyIndex } from '../../src/keys/key-index.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import { attachContext, type Identity, type RequestContext } from '../../src/lib/context.ts';
-import { type Problem, sendProblem } from '../../src/lib/problem.ts';
+import { stackForTest } from '../support/stack.ts';
+import { head, Wire } from '../support/wire.ts';
 
 const keys = KeyIndex.of(
   parseKeyFile(
@@ -20,10 +15,6 @@ const keys = KeyIndex.of(
           - { id: old, dangerouslyPlainSecret: sk_old, expiresAt: 2026-02-01T00:00:00Z }
           - { id: new, dangerouslyPlainSecret: sk_new, notBefore: 2026-01-01T00:00:00Z }
           - { id: revoked, dangerouslyPlainSecret: sk_revoked, revokedAt: 2026-01-10T00:00:00Z }
-          - { id: reader, dangerouslyPlainSecret: sk_reader, scopes: [balance] }
-          - { id: payer, dangerouslyPlainSecret: sk_payer, scopes: [balance, withdraw] }
-          - { id: elsewhere, dangerouslyPlainSecret: sk_elsewhere, scopes: [undeclared] }
-          - { id: any, dangerouslyPlainSecret: sk_any, scopes: [balance, "*"] }
       - { code: M-2, keys: [{ id: old, dangerouslyPlainSecret: sk_other }] }`),
   ),
   undefined,
@@ -113,99 +104,32 @@ describe('a valid key in the cache', () => {
   });
 });
 
-const IDENTITY: Identity = {
-  operation: {
-    name: 'any',
-    idempotency: { key: 'optional', inDoubt: 'hold', waitMs: 0, release: [], unknown: [] },
-  },
-  ...{ scopes: [], isDeclared: true, isProtected: true, keyRequired: false },
-};
+test('every kind of invalid key gets the same answer, byte for byte', async () => {
+  const { port } = await stackForTest();
+  const answers = new Set<string>();
+  for (const secret of ['sk_test_future', 'sk_test_expired', 'sk_test_revoked', 'sk_no', 'x'.repeat(512)]) {
+    const fields = [`Authorization: Bearer ${secret}`, 'X-Request-Id: the-same-id', 'Connection: close'];
+    const wire = (await Wire.open(port)).write(head('POST /v1/index.php', ...fields));
+    await wire.ended;
+    answers.add(wire.rest.replace(/^Date: .*\r\n/m, ''));
+  }
+  expect(answers.size).toBe(1);
+  const [answer] = answers;
+  expect(answer).toMatch(/^HTTP\/1.1 401 /);
+  expect(answer).toContain('\r\nWWW-Authenticate: Bearer realm="oncegate", error="invalid_token"\r\n');
+  expect(answer).toContain('"code":"invalid_key"');
+});
 
-/** A server that authenticates, requires the scopes A and B for the path `/A+B`, and authorises. */
-async function serve() {
-  const contexts: RequestContext[] = [];
-  const app = express().disable('x-powered-by');
-  app.use((req, _res, next) => {
-    const client = { address: '127.0.0.1', proxies: [] };
-    const context = { requestId: 'r-1', startedAtMs: 0, client, upstreamMs: 0, waitMs: 0, done: true };
-    contexts.push(context);
-    attachContext(req, context);
-    next();
-  });
-  app.use(authenticate(authenticator), (req, _res, next) => {
-    const scopes = req.path.slice(1).split('+').filter(Boolean);
-    const context = contexts.at(-1) as RequestContext;
-    const unclear = scopes.length === 0 ? { unclear: 'its body is too large to be read' } : {};
-    context.identity = { ...IDENTITY, scopes, ...unclear };
-    next();
-  });
-  app.use(authorise({ realm: 'payments' }), (_req, res) => void res.json(contexts.at(-1)?.merchant));
-  const refuse: ErrorRequestHandler = (refusal: Problem, _req, res, _next) => {
-    (contexts.at(-1) as RequestContext).outcome = refusal.code;
-    sendProblem(res, refusal, 'r-1');
-  };
-  app.use(refuse);
-  const server = createServer(app).listen(0, '127.0.0.1');
-  onTestFinished(() => void server.close());
-  await once(server, 'listening');
-  const { port } = server.address() as AddressInfo;
-
-  /** Returns the raw answer without its Date header. */
-  const send = async (path: string, ...lines: string[]): Promise<string> => {
-    const socket = connect(port, '127.0.0.1');
-    socket.write([`POST ${path} HTTP/1.1`, 'Host: x', 'Connection: close', ...lines, '', ''].join('\r\n'));
-    return (await text(socket)).replace(/^Date: .*\r\n/m, '');
-  };
-  return { send, contexts };
-}
-
-describe('over HTTP', () => {
-  test('every kind of invalid key gets the same answer, byte for byte', async () => {
-    const { send, contexts } = await serve();
-    const answers = new Set<string>();
-    clock.now = '2025-06-01T00:00:00Z';
-    answers.add(await send('/withdraw', 'Authorization: Bearer sk_new'));
-    clock.now = '2026-06-01T00:00:00Z';
-    for (const secret of ['sk_old', 'sk_revoked', 'sk_unknown', 'x', 'x'.repeat(512)]) {
-      answers.add(await send('/withdraw', `Authorization: Bearer ${secret}`));
-    }
-    expect(answers.size).toBe(1);
-    const [answer] = answers;
-    expect(answer).toMatch(/^HTTP\/1.1 401 /);
-    expect(answer).toContain('\r\nWWW-Authenticate: Bearer realm="payments", error="invalid_token"\r\n');
-    expect(answer).toContain('"code":"invalid_key"');
-    expect(contexts.map(({ outcome }) => outcome)).toEqual(Array(6).fill('invalid_key'));
-  });
-
-  test.each([
-    ['sk_reader', '/withdraw', 'withdraw'],
-    ['sk_reader', '/undeclared', 'undeclared'],
-    ['sk_reader', '/other', 'other'],
-    ['sk_reader', '/balance+withdraw', 'withdraw'],
-    ['sk_payer', '/balance+withdraw+checkout', 'checkout'],
-    ['sk_payer', '/with', 'with'],
-    ['sk_elsewhere', '/other', 'other'],
-  ])('%s on %s is answered 403 with the missing scope', async (secret, path, scope) => {
-    const { send, contexts } = await serve();
-    const answer = await send(path, `Authorization: Bearer ${secret}`);
-    expect(answer).toMatch(/^HTTP\/1.1 403 /);
-    const challenge = `Bearer realm="payments", error="insufficient_scope", scope="${scope}"`;
-    expect(answer).toContain(`\r\nWWW-Authenticate: ${challenge}\r\n`);
-    expect(answer).toContain('"code":"insufficient_scope"');
-    expect(contexts[0]?.outcome).toBe('insufficient_scope');
-  });
-
-  test.each([
-    ['sk_reader', '/balance'],
-    ['sk_payer', '/balance+withdraw'],
-    ['sk_elsewhere', '/undeclared'],
-    ['sk_new', '/balance+withdraw+other'],
-    ['sk_new', '/'],
-    ['sk_any', '/withdraw'],
-    ['sk_any', '/'],
-  ])('%s may call %s', async (secret, path) => {
-    clock.now = '2026-01-15T00:00:00Z';
-    const { send } = await serve();
-    expect(await send(path, `Authorization: Bearer ${secret}`)).toContain('HTTP/1.1 200 OK');
-  });
+test.each([
+  [['balance'], ['withdraw'], 'withdraw'],
+  [['balance'], ['balance', 'withdraw'], 'withdraw'],
+  [['balance', 'withdraw'], ['balance', 'withdraw', 'checkout'], 'checkout'],
+  [['withdraw'], ['with'], 'with'],
+  [['undeclared'], ['other'], 'other'],
+  [['balance', 'withdraw'], ['withdraw', 'balance'], undefined],
+  [['balance', '*'], ['withdraw', 'other'], undefined],
+])('a key with the scopes %j that needs %j lacks %j', (scopes, needed, missing) => {
+  expect(refusalOfScopes({ scopes }, needed, 'r')?.detail).toBe(
+    missing && `The secret key lacks the scope "${missing}".`,
+  );
 });
