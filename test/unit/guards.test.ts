@@ -1,6 +1,6 @@
 import { existsSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
-import { type Guard, guards, sourceWithout, testOf } from '../../scripts/guards.ts';
+import { guards, sourceWithout, testOf } from '../../scripts/guards.ts';
 import { ROOT, read } from '../support/repository.ts';
 
 describe('the guards that `npm run mutants` takes out', () => {
@@ -22,47 +22,5 @@ describe('the guards that `npm run mutants` takes out', () => {
 
   it('quote a part of one line, which can move within its file', () => {
     for (const [without, [, , text]] of guards) expect.soft(text, without).toMatch(/^\S.{1,60}\S$/);
-  });
-});
-
-const SOURCE = `export class Store {
-  close(): void {
-    this.open = false;
-  }
-
-  async #send(
-    text: string,
-  ): Promise<void> {
-    if (this.open) send(text);
-    if (text) {
-      send('!');
-    }
-  }
-}
-const send = (text: string) => this.open;
-`;
-
-describe('a guard is taken out', () => {
-  const taken = (within: string, text: string) => {
-    const guard: Guard = ['', ['store.ts', within, text, 'X'], ['', '']];
-    return sourceWithout(SOURCE, guard);
-  };
-
-  it('within a method, a class, or a file', () => {
-    expect(taken('#send', 'this.open')).toBe(SOURCE.replace('if (this.open)', 'if (X)'));
-    expect(taken('#send', "'!'")).toBe(SOURCE.replace("'!'", 'X'));
-    expect(taken('Store', 'this.open = false')).toBe(SOURCE.replace('this.open = false', 'X'));
-    expect(taken('send', 'this.open')).toBe(SOURCE.replace(/this\.open;\n$/, 'X;\n'));
-    expect(taken('', "'!'")).toBe(SOURCE.replace("'!'", 'X'));
-  });
-
-  it('only if it is there once', () => {
-    for (const [within, text] of [
-      ['#send', 'this.open = false'],
-      ['Store', 'this.open'],
-      ['', 'this.open'],
-      ['#open', 'this.open'],
-    ] as const)
-      expect(() => taken(within, text)).toThrow('store.ts has ');
   });
 });
