@@ -18,8 +18,7 @@ describe('the sandbox command', () => {
     };
     const merchants = Array.from({ length: 8 }, () => merchant().catch(() => undefined));
     for (let round = 0; round < 20; round += 1) await post(killed.url, WITHDRAW);
-    killed.child.kill('SIGKILL');
-    expect(await killed.exited).toBe('SIGKILL');
+    expect(await killed.end('SIGKILL')).toEqual([null, 'SIGKILL']);
     await Promise.all(merchants);
 
     const { url } = await spawnSandbox('--db', file);
@@ -31,12 +30,11 @@ describe('the sandbox command', () => {
   });
 
   it('exits with 0 on a signal, also while a request hangs', async () => {
-    const { url, child, exited } = await spawnSandbox('--db', ledgerFile());
+    const { url, end } = await spawnSandbox('--db', ledgerFile());
     const hanging = post(url, WITHDRAW, { ...ALPHA, 'x-sandbox-fault': 'execute-then-hang' });
     const failed = expect(hanging).rejects.toThrow();
     while ((await ask(`${url}/_sandbox/ledger`)).json.payouts === 0);
-    child.kill('SIGTERM');
-    expect(await exited).toBe(0);
+    expect(await end('SIGTERM')).toEqual([0, null]);
     await failed;
   });
 

@@ -1,12 +1,10 @@
-import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process';
-import { once } from 'node:events';
 import { join } from 'node:path';
-import { createInterface } from 'node:readline';
+import { expect } from 'vitest';
 import type { Transaction } from '../../src/sandbox/ledger.ts';
 import type { Sandbox } from '../../src/sandbox/sandbox.ts';
 import { send, type TestAnswer, type TestRequest } from '../support/client.ts';
-import { FAST_START, newFolder } from '../support/command.ts';
-import { MAIN, track } from '../support/spawn.ts';
+import { newFolder } from '../support/command.ts';
+import { type Begun, begin } from '../support/tour.ts';
 
 export { sandboxForTest as openSandbox } from '../support/stack.ts';
 
@@ -17,23 +15,12 @@ export const BRAVO = { authorization: 'Bearer sk_sandbox_bravo' };
 
 export const ledgerFile = (): string => join(newFolder(), 'ledger.db');
 
-export interface SandboxProcess {
-  readonly child: ChildProcessWithoutNullStreams;
-  readonly url: string;
-  /** Resolves with the exit code or the signal. */
-  readonly exited: Promise<number | NodeJS.Signals>;
-}
-
 /** A sandbox in a separate process. */
-export async function spawnSandbox(...args: string[]): Promise<SandboxProcess> {
-  const env = { ...process.env, ...FAST_START };
-  const child = spawn(process.execPath, [MAIN, 'sandbox', '--port', '0', ...args], { env });
-  track(child);
-  const exited = once(child, 'exit').then(([code, signal]) => signal ?? code);
-  const [line] = (await once(createInterface(child.stdout), 'line')) as [string];
-  const ready = JSON.parse(line) as { sandbox: string; url: string };
-  if (ready.sandbox !== 'listening') throw new Error(`unexpected first line: ${line}`);
-  return { child, url: ready.url, exited };
+export async function spawnSandbox(...args: string[]): Promise<Begun & { url: string }> {
+  const running = begin(['sandbox', '--port', '0', ...args]);
+  const [line = ''] = await running.printed(/^/);
+  expect(JSON.parse(line)).toMatchObject({ sandbox: 'listening' });
+  return { ...running, url: JSON.parse(line).url };
 }
 
 /** The members of all bodies that tests read. A single body has only some of them. */

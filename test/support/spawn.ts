@@ -6,6 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { afterAll } from 'vitest';
 import { type ConfigInput, configFile, temporaryFolder } from './config.ts';
 import { checkLine } from './log-lines.ts';
+import { until } from './until.ts';
 
 /** The delivered command, which vitest's global setup bundles from the sources. */
 export const MAIN = fileURLToPath(new URL('../../dist/main.js', import.meta.url));
@@ -18,17 +19,25 @@ process.once('exit', endAll);
 // vitest kills its processes without an 'exit' event.
 afterAll(endAll);
 
-/** A gateway in its own process. */
-export interface SpawnedGateway {
+/** A child process, and what it has printed. */
+export interface Running {
   child: ChildProcess;
+  /** Lines of standard output so far. */
+  lines: string[];
+  /** These lines, and standard error. */
+  output(): string;
+  /** Waits until it has printed that many lines that match, and returns them. @throws with its standard error if it ends before */
+  printed(what: RegExp, count?: number): Promise<string[]>;
+}
+
+/** A gateway in its own process. */
+export interface SpawnedGateway extends Running {
   pid: number;
   url: string;
   port: number;
   adminUrl: string;
   /** The configuration file. */
   file: string;
-  /** Lines of standard output so far. */
-  lines: string[];
   /** Sends SIGTERM or another signal. Returns the exit code, or the name of the signal that killed the process. */
   end(signal?: NodeJS.Signals): Promise<number | string | null>;
 }
@@ -38,6 +47,33 @@ export function track(child: ChildProcess): ChildProcess {
   children.add(child);
   child.once('exit', () => children.delete(child));
   return child;
+}
+
+/** @param onLine gets each line of standard output */
+export function watch(child: ChildProcess, onLine: (line: string) => void = () => {}): Running {
+  const lines: string[] = [];
+  let errors = '';
+  let ended: unknown;
+  child.stderr?.on('data', (chunk) => {
+    errors += chunk;
+  });
+  if (child.stdout)
+    createInterface(child.stdout).on('line', (line) => {
+      lines.push(line);
+      onLine(line);
+    });
+  // 'close' comes after the last output.
+  child.once('close', (code, signal) => {
+    ended = signal ?? code;
+  });
+  const printed = (what: RegExp, count = 1) =>
+    until(() => {
+      const found = lines.filter((line) => what.test(line));
+      if (found.length >= count) return found;
+      if (ended !== undefined) throw new Error(`it ended (${ended}): ${errors}`);
+      return undefined;
+    }, 60_000);
+  return { child, lines, output: () => `${lines.join('\n')}${errors}`, printed };
 }
 
 /** Starts a program with these as file descriptors 3, 4, ... A shell knows the process id that LISTEN_PID has to name. */
@@ -74,30 +110,18 @@ export async function spawnGateway(
       ? spawnInheriting([inherited], [process.execPath, ...args], all)
       : spawn(process.execPath, args, { env: all }),
   );
-  const lines: string[] = [];
-  let errors = '';
-  child.stderr?.on('data', (chunk) => {
-    errors += chunk;
+  const running = watch(child, (line) => {
+    if (line.startsWith('{')) checkLine(line, JSON.parse(line));
   });
-  const listening = new Promise<{ port: number; adminPort: number }>((resolve, reject) => {
-    createInterface({ input: child.stdout as NodeJS.ReadableStream }).on('line', (line) => {
-      lines.push(line);
-      if (line.startsWith('{')) checkLine(line, JSON.parse(line));
-      if (line.includes('"msg":"listening"')) resolve(JSON.parse(line));
-    });
-    child.once('exit', (code, signal) =>
-      reject(new Error(`the gateway ended (${signal ?? code}): ${errors}`)),
-    );
-  });
-  const { port, adminPort } = await listening;
+  const [listening = ''] = await running.printed(/"msg":"listening"/);
+  const { port, adminPort } = JSON.parse(listening);
   return {
-    child,
+    ...running,
     pid: child.pid as number,
     url: `${config.listen?.tls ? 'https' : 'http'}://127.0.0.1:${port}`,
     port,
     adminUrl: `http://127.0.0.1:${adminPort}`,
     file,
-    lines,
     async end(signal = 'SIGTERM') {
       if (child.exitCode !== null || child.signalCode !== null) return child.exitCode ?? child.signalCode;
       const exited = once(child, 'exit');

@@ -1,16 +1,11 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { createInterface } from 'node:readline';
 import { afterAll } from 'vitest';
 import { FAST_START } from './command.ts';
-import { MAIN, track } from './spawn.ts';
-import { until } from './until.ts';
+import { MAIN, type Running, track, watch } from './spawn.ts';
 
-/** A program with lines of output. It is killed after the test file. */
-export interface Running {
-  output(): string;
-  /** Waits until it has printed that many lines that match, and returns them. */
-  printed(what: RegExp, count?: number): Promise<string[]>;
+/** A program that is killed after the test file. */
+export interface Begun extends Running {
   /** Resolves to the exit code and the signal that ended it. */
   end(signal: NodeJS.Signals): Promise<[code: number | null, signal: string | null]>;
 }
@@ -41,27 +36,15 @@ process.once('exit', endAll);
 export function begin(
   args: string[],
   { program = [process.execPath, MAIN], cwd, env }: BeginOptions = {},
-): Running {
+): Begun {
   const [file = '', ...before] = program;
   const options = { env: { ...process.env, ...FAST_START, ...env }, cwd, detached: true };
   const child = track(spawn(file, [...before, ...args], options));
   const group = child.pid as number;
   groups.add(group);
-  const lines: string[] = [];
-  let errors = '';
-  child.stderr?.on('data', (chunk) => {
-    errors += chunk;
-  });
-  createInterface({ input: child.stdout as NodeJS.ReadableStream }).on('line', (line) => lines.push(line));
-  const exited = once(child, 'exit') as ReturnType<Running['end']>;
+  const exited = once(child, 'exit') as ReturnType<Begun['end']>;
   return {
-    output: () => `${lines.join('\n')}${errors}`,
-    printed: (what, count = 1) =>
-      until(() => {
-        if (child.exitCode !== null) throw new Error(`it ended with ${child.exitCode}: ${errors}`);
-        const found = lines.filter((line) => what.test(line));
-        return found.length >= count ? found : undefined;
-      }, 60_000),
+    ...watch(child),
     async end(name) {
       signal(group, name);
       groups.delete(group);

@@ -13,7 +13,7 @@ import { configFile, type MoreConfig, testConfig } from '../../support/config.ts
 import { freePort } from '../../support/free-port.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { read } from '../../support/repository.ts';
-import { MAIN, track } from '../../support/spawn.ts';
+import { MAIN, track, watch } from '../../support/spawn.ts';
 import { startHere } from '../../support/started.ts';
 import { onRedis } from '../../support/stores.ts';
 import { begin, startTour } from '../../support/tour.ts';
@@ -96,10 +96,7 @@ it('a gateway that cannot write its log continues to serve', async () => {
     spawn(process.execPath, [MAIN, 'serve', '--config', file], { env, stdio: ['ignore', full, 'pipe'] }),
   );
   closeSync(full);
-  let errors = '';
-  gateway.stderr?.on('data', (chunk) => {
-    errors += chunk;
-  });
+  const { output } = watch(gateway);
   const exited = once(gateway, 'exit');
   const url = `http://127.0.0.1:${port}`;
   const readyz = () => send(`http://127.0.0.1:${adminPort}`, { path: '/readyz' }).catch(() => undefined);
@@ -112,7 +109,7 @@ it('a gateway that cannot write its log continues to serve', async () => {
   expect(isReplay(await withdraw(url, { key }))).toBe(true);
   gateway.kill('SIGTERM');
   expect(await exited).toEqual([0, null]);
-  expect(errors).toBe('');
+  expect(output()).toBe('');
 });
 
 const warned = ({ log }: Awaited<ReturnType<typeof startHere>>) =>
