@@ -52,24 +52,6 @@ describe('bearerAuth()', () => {
 });
 
 describe('redisStore()', () => {
-  it('is shared by two applications', async () => {
-    const redis = await startRedis();
-    let runs = 0;
-    const open = async () => {
-      const store = await redisStore({ url: redis.url, timeoutMs: 5000 });
-      closeAfterTest(() => store.close());
-      const app = await embed(
-        (to, protect) => to.post('/payouts', protect, (_req, res) => res.json({ run: ++runs })),
-        { store },
-      );
-      return { ...app, store };
-    };
-    const [one, two] = [await open(), await open()];
-    const answers = await Promise.all(Array.from({ length: 20 }, (_, i) => (i % 2 ? one : two).post('k-1')));
-    expect(new Set(answers.map(({ body }) => body.toString()))).toEqual(new Set(['{"run":1}']));
-    expect((await one.store.health()).ok).toBe(true);
-  });
-
   it('starts no key when Redis comes back empty, with a identityFile, until an operator accepts it', async () => {
     const redis = await startRedis();
     const folder = temporaryFolder();
