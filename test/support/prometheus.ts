@@ -1,4 +1,4 @@
-import { spawn, spawnSync } from 'node:child_process';
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -28,20 +28,20 @@ export interface Sample {
 
 /** A real Prometheus. */
 export interface Prometheus {
+  child: ChildProcess;
   url: string;
   /** An instant query. @throws with Prometheus' words if it refuses the query */
   query(expr: string): Promise<Sample[]>;
 }
 
 /**
- * Starts Prometheus, which scrapes and evaluates every second, on a free port and in a folder of its own. It is stopped after the test
- * file. Resolves when it is ready.
+ * Starts Prometheus, which scrapes and evaluates every second, on a free port and in a folder of its own.
  *
  * @param targets what is scraped, as job `oncegate`: `127.0.0.1:8081`
  * @param rules the text of a rule file
  */
 export async function startPrometheus(targets: string[], rules: string): Promise<Prometheus> {
-  const [folder, port] = [temporaryFolder(), await freePort()];
+  const folder = temporaryFolder();
   writeFileSync(join(folder, 'rules.yaml'), rules);
   const config = {
     global: { scrape_interval: '1s', scrape_timeout: '1s', evaluation_interval: '1s' },
@@ -50,7 +50,12 @@ export async function startPrometheus(targets: string[], rules: string): Promise
   };
   const file = join(folder, 'prometheus.yaml');
   writeFileSync(file, stringify(config));
-  const args = [`--config.file=${file}`, `--storage.tsdb.path=${join(folder, 'data')}`];
+  return await runPrometheus(file, await freePort());
+}
+
+/** Runs Prometheus with this configuration. It is stopped after the test file. Resolves when it is ready. */
+export async function runPrometheus(file: string, port: number): Promise<Prometheus> {
+  const args = [`--config.file=${file}`, `--storage.tsdb.path=${file}.data`];
   const child = track(
     spawn(pathOf('prometheus'), [...args, `--web.listen-address=127.0.0.1:${port}`], {
       stdio: ['ignore', 'ignore', 'pipe'],
@@ -66,6 +71,7 @@ export async function startPrometheus(targets: string[], rules: string): Promise
     return (await fetch(`${url}/-/ready`).catch(() => undefined))?.ok;
   });
   return {
+    child,
     url,
     async query(expr) {
       const response = await fetch(`${url}/api/v1/query?${new URLSearchParams({ query: expr })}`);

@@ -1,13 +1,13 @@
 import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
-import { send } from '../../support/client.ts';
 import { temporaryFolder } from '../../support/config.ts';
 import { blocksOf } from '../../support/documents.ts';
 import { freePort } from '../../support/free-port.ts';
+import { type Prometheus, runPrometheus } from '../../support/prometheus.ts';
 import { ROOT, read } from '../../support/repository.ts';
 import { openSharedSocket, type SharedSocket } from '../../support/shared-socket.ts';
 import { track } from '../../support/spawn.ts';
@@ -31,7 +31,7 @@ let calls: string[];
 let socket: SharedSocket | undefined;
 /** By the name of the unit. */
 const gateways = new Map<string, ChildProcess>();
-let prometheus: ChildProcess | undefined;
+let prometheus: Prometheus | undefined;
 
 /** The paths and ports of the document, on this machine. */
 const here = (text: string) =>
@@ -117,22 +117,14 @@ async function startPrometheus(): Promise<void> {
   const quick = `${file}.quick`;
   // The interval is also the time limit of a scrape: on a busy machine, a shorter one would make scrapes fail.
   writeFileSync(quick, readFileSync(file, 'utf8').replaceAll(/_interval: 15s/g, '_interval: 3s'));
-  const data = join(machine, 'prometheus-data');
-  const address = `127.0.0.1:${ports.get('9090')}`;
-  const args = [`--config.file=${quick}`, `--storage.tsdb.path=${data}`, `--web.listen-address=${address}`];
-  const carried = join(CARRIED_TOOLS, 'prometheus');
   if (prometheus) {
-    prometheus.kill('SIGTERM');
-    await once(prometheus, 'exit');
+    prometheus.child.kill('SIGTERM');
+    await once(prometheus.child, 'exit');
   }
-  prometheus = track(spawn(existsSync(carried) ? carried : 'prometheus', args, { stdio: 'ignore' }));
+  prometheus = await runPrometheus(quick, Number(ports.get('9090')));
   const targets = /^ +- targets: \[(.*)\]$/m.exec(readFileSync(file, 'utf8'))?.[1]?.split(',') ?? [];
-  const query = encodeURIComponent(`count(up{job="oncegate"} == 1) == ${targets.length}`);
-  await until(async () => {
-    const path = `/api/v1/query?query=${query}`;
-    const answer = await send(`http://${address}`, { path }).catch(() => undefined);
-    return answer?.body.includes('"value"');
-  }, 20_000);
+  const { query } = prometheus;
+  await until(async () => (await query('up{job="oncegate"} == 1')).length === targets.length);
 }
 
 beforeAll(async () => {
