@@ -3,7 +3,7 @@ import { createServer as createHttpServer, type RequestListener, type Server } f
 import { type AddressInfo, connect, createServer, type Server as NetServer, type Socket } from 'node:net';
 import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
-import { onTestFinished } from 'vitest';
+import { afterAll, onTestFinished } from 'vitest';
 
 /** A server that is closed with all its connections. */
 export interface OpenBackend {
@@ -32,7 +32,14 @@ async function untilTestEnds(server: NetServer): Promise<string> {
   return url;
 }
 
-/** A backend for a whole test file, which closes it. */
+/** A backend that is closed after the test file. */
+export async function backendForFile(server: NetServer): Promise<string> {
+  const { url, close } = await openBackend(server);
+  afterAll(close);
+  return url;
+}
+
+/** The caller closes it. */
 export async function openBackend(server: NetServer): Promise<OpenBackend> {
   const sockets = new Set<Socket>();
   server.on('connection', (socket: Socket) => {

@@ -1,22 +1,5 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { Clock } from '../../src/lib/clock.ts';
 import { httpBackend } from './backend.ts';
-import type { MoreConfig } from './config.ts';
-import { openStack, type Stack } from './stack.ts';
-
-/** The options of `auth.keys` with the source `upstream`. */
-export type UpstreamKeys = {
-  acceptedMs?: number;
-  refused?: number[];
-  refusedMs?: number;
-  staleMs?: number;
-  timeoutMs?: number;
-} & {
-  maxProbes?: number;
-  maxPerSecond?: number;
-  maxWaiting?: number;
-  maxKeys?: number;
-};
 
 /** A backend that knows its merchants' secret keys, and counts how often it was asked. Closed after the test. */
 export interface KeyBackend {
@@ -69,14 +52,3 @@ export function answerBy(code: unknown, res: ServerResponse): void {
     ),
   );
 }
-
-/** A gateway without a key list in front of the backend. */
-export const behindKeys = (
-  backend: { url: string },
-  keys: UpstreamKeys = {},
-  clock?: Clock,
-  more: MoreConfig = {},
-): Promise<Stack> => {
-  const auth = { keys: { source: 'upstream' as const, ...keys } };
-  return openStack({ ...more, upstream: { url: backend.url }, auth }, {}, clock);
-};

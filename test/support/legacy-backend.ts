@@ -1,8 +1,7 @@
 import { createHash } from 'node:crypto';
 import { createServer, type IncomingMessage } from 'node:http';
 import { buffer } from 'node:stream/consumers';
-import { onTestFinished } from 'vitest';
-import { openBackend } from './backend.ts';
+import { backendForFile } from './backend.ts';
 
 /** A request that the backend executed. */
 export interface Execution {
@@ -22,17 +21,10 @@ export const RESET = { 'X-Then': 'reset' };
 export interface LegacyBackend {
   url: string;
   executions: Execution[];
-  close(): Promise<void>;
 }
 
-/** It is closed after the test. */
-export async function legacyBackend(): Promise<LegacyBackend> {
-  const backend = await openLegacyBackend();
-  onTestFinished(backend.close);
-  return backend;
-}
-
-export async function openLegacyBackend(): Promise<LegacyBackend> {
+/** It is closed after the test file. */
+export async function legacyBackendForFile(): Promise<LegacyBackend> {
   const executions: Execution[] = [];
   const server = createServer((req, res) => {
     void buffer(req).then((body) => {
@@ -41,7 +33,7 @@ export async function openLegacyBackend(): Promise<LegacyBackend> {
       else res.writeHead(201).end(`execution ${executions.length}`);
     });
   });
-  return { executions, ...(await openBackend(server)) };
+  return { executions, url: await backendForFile(server) };
 }
 
 function executionOf({ method = '', url: target = '', headers }: IncomingMessage, body: Buffer): Execution {

@@ -1,7 +1,7 @@
 import type { IncomingMessage } from 'node:http';
 import { Writable } from 'node:stream';
 import { pino } from 'pino';
-import { expect, onTestFinished } from 'vitest';
+import { afterAll, expect, onTestFinished } from 'vitest';
 import { openAdminPort } from '../../src/gateway/admin-port.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { listen } from '../../src/gateway/http-server.ts';
@@ -94,6 +94,13 @@ export async function openStack(
 export async function stackForTest(...how: Parameters<typeof openStack>): Promise<Stack> {
   const stack = await openStack(...how);
   onTestFinished(() => stack.close());
+  return stack;
+}
+
+/** A stack that is closed after the test file. */
+export async function stackForFile(...how: Parameters<typeof openStack>): Promise<Stack> {
+  const stack = await openStack(...how);
+  afterAll(() => stack.close());
   return stack;
 }
 

@@ -1,17 +1,17 @@
 /** The merchant gets the answer that the backend sent: status, fields and body. */
 import { createServer, type Socket } from 'node:net';
 import { gzipSync } from 'node:zlib';
-import { afterAll, describe, expect, test } from 'vitest';
-import { openBackend } from '../../support/backend.ts';
+import { describe, expect, test } from 'vitest';
+import { backendForFile } from '../../support/backend.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { payoutBody } from '../../support/payout.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForFile } from '../../support/stack.ts';
 import { ALPHA, head, request, Wire } from '../../support/wire.ts';
 
 /** What the backend says to each request, in Latin-1. The test may say more on the socket. */
 let said = '';
 let socket: Socket | undefined;
-const backend = await openBackend(
+const url = await backendForFile(
   createServer((opened) => {
     socket = opened;
     opened.on('data', () => {
@@ -20,11 +20,7 @@ const backend = await openBackend(
     });
   }),
 );
-const stack = await openStack({ upstream: { url: backend.url } });
-afterAll(async () => {
-  await stack.close();
-  await backend.close();
-});
+const stack = await stackForFile({ upstream: { url } });
 
 const EVERY_BYTE = String.fromCharCode(...Array(256).keys());
 const ZIPPED = gzipSync('{"success":true}').toString('latin1');

@@ -2,14 +2,14 @@ import { randomUUID } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
 import { send, type TestAnswer, type TestRequest } from '../../support/client.ts';
 import { temporaryFolder } from '../../support/config.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForFile } from '../../support/stack.ts';
 
 const SCOPES = ['balance', 'checkout', 'withdraw', 'other', 'undeclared', 'payment'];
 const UNRESTRICTED = 'sk_sandbox_alpha';
@@ -32,7 +32,7 @@ function keyFile(): string {
 
 const at = (method: string, path: string, where?: object) => ({ match: { method, path, ...where } });
 const index = (action: string) => at('POST', '/v1/index.php', { where: { action } });
-const stack = await openStack({
+const stack = await stackForFile({
   auth: { keys: { source: 'file', path: keyFile() } },
   operations: [
     { name: 'balance', ...at('GET', '/v2/get_balance') },
@@ -41,7 +41,6 @@ const stack = await openStack({
     { name: 'payment', ...at('POST', '/v1/payments/:id') },
   ],
 });
-afterAll(() => stack.close());
 
 function ask(secret: string, asked: TestRequest, key?: string): Promise<TestAnswer> {
   const headers = {

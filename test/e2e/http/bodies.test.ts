@@ -1,14 +1,14 @@
 import { randomBytes, randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, beforeAll, beforeEach, describe, expect, onTestFinished, test, vi } from 'vitest';
+import { beforeEach, describe, expect, onTestFinished, test, vi } from 'vitest';
 import { send, withdraw } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
-import { type LegacyBackend, openLegacyBackend, sha256 } from '../../support/legacy-backend.ts';
+import { legacyBackendForFile, sha256 } from '../../support/legacy-backend.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openStack, payAndLeave, type Stack, stackForTest } from '../../support/stack.ts';
+import { payAndLeave, stackForFile, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, chunk, codeOf, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
@@ -16,8 +16,7 @@ const LIMIT_BYTES = 1000;
 const BODY_TIMEOUT_MS = 300;
 const limits = { bodyBytes: LIMIT_BYTES, bodyTimeoutMs: BODY_TIMEOUT_MS };
 
-const stack = await openStack({ limits });
-afterAll(() => stack.close());
+const stack = await stackForFile({ limits });
 
 const EXPECT = 'Expect: 100-continue';
 const CHUNKED = 'Transfer-Encoding: chunked';
@@ -119,26 +118,19 @@ describe('a body over the limit, with a key', () => {
   });
 });
 
+const BYTES = 2 * 1024 * 1024;
+const where = { action: 'withdraw' };
+const operations = [
+  { name: 'withdraw', match: { method: 'POST', path: '/v1/index.php', where } },
+  { name: 'upload', match: { method: 'POST', path: '/v1/upload' } },
+];
+const backend = await legacyBackendForFile();
+const behind = await stackForFile({ upstream: { url: backend.url }, operations });
+
 describe('a large body', () => {
-  const BYTES = 2 * 1024 * 1024;
-  const where = { action: 'withdraw' };
-  const operations = [
-    { name: 'withdraw', match: { method: 'POST', path: '/v1/index.php', where } },
-    { name: 'upload', match: { method: 'POST', path: '/v1/upload' } },
-  ];
   /** An operation with `where`, one without it, and an undeclared path. */
   const PATHS = ['/v1/index.php', '/v1/upload', '/v3/anything'];
 
-  let backend: LegacyBackend;
-  let behind: Stack;
-  beforeAll(async () => {
-    backend = await openLegacyBackend();
-    behind = await openStack({ upstream: { url: backend.url }, operations });
-  });
-  afterAll(async () => {
-    await behind.close();
-    await backend.close();
-  });
   beforeEach(() => {
     backend.executions.length = 0;
   });

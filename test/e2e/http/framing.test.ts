@@ -1,18 +1,17 @@
-import { afterAll, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { Authority } from '../../support/certificates.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { payoutBody } from '../../support/payout.ts';
-import { nothingOpen, openStack, type Stack } from '../../support/stack.ts';
+import { nothingOpen, type Stack, stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, chunk, codeOf, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
 const authority = new Authority();
 const [stack, encrypted] = await Promise.all([
-  openStack(),
-  openStack({ listen: { tls: authority.issue() } }),
+  stackForFile(),
+  stackForFile({ listen: { tls: authority.issue() } }),
 ]);
-afterAll(() => Promise.all([stack.close(), encrypted.close()]));
 
 const CHUNKED = 'Transfer-Encoding: chunked';
 /** A request that must never be read as one. Its credentials are valid, so that the gateway would send it. */

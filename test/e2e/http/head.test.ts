@@ -1,8 +1,8 @@
-import { afterAll, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { payoutBody } from '../../support/payout.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForFile } from '../../support/stack.ts';
 import {
   ALPHA,
   chunk,
@@ -15,8 +15,7 @@ import {
   type WireAnswer,
 } from '../../support/wire.ts';
 
-const stack = await openStack({ limits: { headerBytes: 65_536 } });
-afterAll(() => stack.close());
+const stack = await stackForFile({ limits: { headerBytes: 65_536 } });
 
 const CHUNKED = 'Transfer-Encoding: chunked';
 /** A request with good credentials, which would be sent if it was read as one. */

@@ -3,10 +3,10 @@ import { once } from 'node:events';
 import { createServer } from 'node:http';
 import { connect } from 'node:net';
 import { buffer } from 'node:stream/consumers';
-import { afterAll, describe, expect, it } from 'vitest';
-import { openBackend } from '../../support/backend.ts';
+import { describe, expect, it } from 'vitest';
+import { backendForFile } from '../../support/backend.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, BRAVO, head, request, Wire } from '../../support/wire.ts';
 
@@ -19,16 +19,15 @@ interface Received {
   body: string;
 }
 
-const backend = await openBackend(
+const url = await backendForFile(
   createServer(async (req, res) => {
     const body = (await buffer(req)).toString('latin1');
     res.end(JSON.stringify({ rawHeaders: req.rawHeaders, body }));
   }),
 );
-const upstream = { url: backend.url };
+const upstream = { url };
 const listen = { host: '127.0.0.1', port: 0, trustedProxies: [PROXY, '192.0.2.0/24'] };
-const [stack, behind] = await Promise.all([openStack({ upstream }), openStack({ upstream, listen })]);
-afterAll(() => Promise.all([stack, behind, backend].map((open) => open.close())));
+const [stack, behind] = await Promise.all([stackForFile({ upstream }), stackForFile({ upstream, listen })]);
 
 const fieldsOf = ({ rawHeaders }: Received) => {
   const fields: Record<string, string[]> = Object.create(null);
@@ -97,7 +96,7 @@ describe.each([
       'x-forwarded-proto': ['http'],
       'x-forwarded-host': ['gateway.test'],
       'x-request-id': ['order-4711'],
-      host: [backend.url.replace('http://', '')],
+      host: [url.replace('http://', '')],
     });
   });
 

@@ -1,7 +1,7 @@
-import { afterAll, expect, test } from 'vitest';
+import { expect, test } from 'vitest';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { payoutBody } from '../../support/payout.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForFile } from '../../support/stack.ts';
 import {
   ALPHA,
   BRAVO,
@@ -14,8 +14,7 @@ import {
   type WireAnswer,
 } from '../../support/wire.ts';
 
-const stack = await openStack({ limits: { bodyBytes: 1000 } });
-afterAll(() => stack.close());
+const stack = await stackForFile({ limits: { bodyBytes: 1000 } });
 
 const CHUNKED = 'Transfer-Encoding: chunked';
 const RESTRICTED = 'Authorization: Bearer sk_test_balance_only';

@@ -1,19 +1,19 @@
 import { randomUUID } from 'node:crypto';
 import { createServer } from 'node:http';
-import { createServer as createRawServer } from 'node:net';
 import type { Duplex } from 'node:stream';
-import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
-import { type OpenBackend, openBackend } from '../../support/backend.ts';
+import { describe, expect, it } from 'vitest';
+import { backendForFile, rawBackend } from '../../support/backend.ts';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
-import type { MoreConfig } from '../../support/config.ts';
+import type { ConfigInput, MoreConfig } from '../../support/config.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
-import { answerBy, behindKeys, openKeyBackend, type UpstreamKeys } from '../../support/key-backend.ts';
+import { answerBy, openKeyBackend } from '../../support/key-backend.ts';
 import { metric } from '../../support/metrics.ts';
 import { movableClock } from '../../support/movable-clock.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { closed } from '../../support/raw.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { type Stack, stackForFile, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
+import { acceptUpgrade } from '../../support/web-sockets.ts';
 import { codeOf, HANDSHAKE, head, Wire } from '../../support/wire.ts';
 
 const REFUSED = {
@@ -23,18 +23,16 @@ const REFUSED = {
 } as const;
 const UNCHECKED = { status: 503, code: 'upstream_unreachable', retryAfter: 1 } as const;
 
-/** Closed after the test. */
-async function opened(opening: Promise<Stack>): Promise<Stack> {
-  const stack = await opening;
-  onTestFinished(() => stack.close());
-  return stack;
-}
+type UpstreamKeys = Omit<Extract<ConfigInput['auth'], object>['keys'], 'source'>;
+/** Without a list of keys. */
+const upstreamAuth = (keys: UpstreamKeys = {}) => ({ keys: { source: 'upstream' as const, ...keys } });
 
 const HOUR_MS = 3_600_000;
 
 async function open(keys: UpstreamKeys = {}, more: MoreConfig = {}) {
   const [backend, clock] = [await openKeyBackend(), movableClock()];
-  const stack = await opened(behindKeys(backend, { acceptedMs: HOUR_MS, ...keys }, clock, more));
+  const auth = upstreamAuth({ acceptedMs: HOUR_MS, ...keys });
+  const stack = await stackForTest({ ...more, upstream: { url: backend.url }, auth }, {}, clock);
   const pay = (secret: string) => withdraw(stack.url, { secret, key: randomUUID() });
   /** From now on the next probe is answered when this function is called. */
   const holdProbes = () => {
@@ -50,15 +48,11 @@ async function open(keys: UpstreamKeys = {}, more: MoreConfig = {}) {
 const probesOf = ({ adminUrl }: Stack, result: string) =>
   metric(adminUrl, 'oncegate_key_probes_total', { result });
 
-describe('in front of the sandbox, without a list of keys', () => {
-  const acceptedMs = 1000;
-  const clock = movableClock();
-  let stack: Stack;
-  beforeAll(async () => {
-    stack = await openStack({ auth: { keys: { source: 'upstream', acceptedMs } } }, {}, clock);
-  });
-  afterAll(() => stack.close());
+const acceptedMs = 1000;
+const clock = movableClock();
+const stack = await stackForFile({ auth: upstreamAuth({ acceptedMs }) }, {}, clock);
 
+describe('in front of the sandbox, without a list of keys', () => {
   it('the backend says whose key it is, once, and an unknown key is refused', async () => {
     const { url, sandbox, log, adminUrl } = stack;
     for (const key of ['order-1', 'order-2'])
@@ -191,15 +185,13 @@ it('a key that the backend cannot check gets 503, and nothing is sent', async ()
     ['silence', undefined],
   ];
   let [answer, requests]: [string | undefined, number] = ['', 0];
-  const server = createRawServer((socket) =>
+  const url = await rawBackend((socket) =>
     socket.once('data', () => {
       requests++;
       if (answer !== undefined) socket.end(answer);
     }),
   );
-  const backend = await openBackend(server);
-  onTestFinished(backend.close);
-  const stack = await opened(behindKeys(backend, { timeoutMs: 600 }));
+  const stack = await stackForTest({ upstream: { url }, auth: upstreamAuth({ timeoutMs: 600 }) });
   await eachRowInTurn(answers, async (row) => {
     [answer, requests] = [row[1], 0];
     // Each with a key of its own, because one whose probe has failed is not probed again at once.
@@ -316,34 +308,30 @@ it('a status that is not in `refused` refuses no key', async () => {
   expect((await pay('sk_a')).status).toBe(201);
 });
 
+const keys = new Map<string, string>();
+const sockets: Duplex[] = [];
+let held: (() => void) | undefined;
+const checking = createServer(({ headers: { authorization = '' } }, res) => {
+  const answer = () => answerBy(keys.get(authorization), res);
+  if (authorization === 'Bearer sk_slow') held = answer;
+  else answer();
+});
+checking.on('upgrade', (_req, socket) => {
+  acceptUpgrade(socket);
+  sockets.push(socket.on('data', (bytes) => socket.write(bytes)));
+});
+const renewing = movableClock();
+// Only a refusal closes a session.
+const auth = upstreamAuth({ acceptedMs: HOUR_MS, staleMs: 24 * HOUR_MS });
+const upgrading = await stackForFile(
+  { upstream: { url: await backendForFile(checking) }, auth },
+  {},
+  renewing,
+);
+
 describe('a WebSocket', () => {
-  const keys = new Map<string, string>();
-  const sockets: Duplex[] = [];
-  let held: (() => void) | undefined;
-  const clock = movableClock();
-  let backend: OpenBackend;
-  let stack: Stack;
-  beforeAll(async () => {
-    const server = createServer(({ headers: { authorization = '' } }, res) => {
-      const answer = () => answerBy(keys.get(authorization), res);
-      if (authorization === 'Bearer sk_slow') held = answer;
-      else answer();
-    });
-    server.on('upgrade', (_req, socket) => {
-      socket.write('HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n');
-      socket.on('data', (bytes) => socket.write(bytes)).on('end', () => socket.end());
-      sockets.push(socket);
-    });
-    backend = await openBackend(server);
-    // Only a refusal closes a session.
-    stack = await behindKeys(backend, { acceptedMs: HOUR_MS, staleMs: 24 * HOUR_MS }, clock);
-  });
-  afterAll(async () => {
-    await stack.close();
-    await backend.close();
-  });
   const dial = async (secret: string) => {
-    const wire = await Wire.open(stack.port);
+    const wire = await Wire.open(upgrading.port);
     return wire.write(head('GET /v3/ws', `Authorization: Bearer ${secret}`, ...HANDSHAKE));
   };
 
@@ -353,9 +341,9 @@ describe('a WebSocket', () => {
     await until(() => held);
     wire.socket.resetAndDestroy();
     held?.();
-    await until(async () => (await probesOf(stack, 'accepted')) === 1);
+    await until(async () => (await probesOf(upgrading, 'accepted')) === 1);
     for (const open of ['oncegate_in_flight', 'oncegate_streams'])
-      await until(async () => (await metric(stack.adminUrl, open)) === 0);
+      await until(async () => (await metric(upgrading.adminUrl, open)) === 0);
   });
 
   it('is opened with a key that must be checked first, and closed when the backend refuses the key', async () => {
@@ -366,13 +354,13 @@ describe('a WebSocket', () => {
     expect((await a.answer()).status).toBe(101);
     const b = await dial('sk_b');
     expect((await b.answer()).status).toBe(101);
-    const accepted = await probesOf(stack, 'accepted');
+    const accepted = await probesOf(upgrading, 'accepted');
     const atBackendClosed = closed(sockets[before] as Duplex);
     keys.delete('Bearer sk_a');
     // The sessions renew their keys without any request. The session with the other key stays.
     for (const renewals of [1, 2]) {
-      clock.pass(HOUR_MS / 2 + 1);
-      await until(async () => (await probesOf(stack, 'accepted')) === accepted + renewals);
+      renewing.pass(HOUR_MS / 2 + 1);
+      await until(async () => (await probesOf(upgrading, 'accepted')) === accepted + renewals);
     }
     await Promise.all([a.ended, atBackendClosed]);
     b.write('still here');

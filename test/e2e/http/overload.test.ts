@@ -1,15 +1,14 @@
-import { afterAll, beforeEach, expect, test } from 'vitest';
+import { beforeEach, expect, test } from 'vitest';
 import { metric } from '../../support/metrics.ts';
 import { payoutBody } from '../../support/payout.ts';
-import { connectionsOf, nothingOpen, openStack } from '../../support/stack.ts';
+import { connectionsOf, nothingOpen, stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
 
 const payout = JSON.stringify(payoutBody(1));
 const BALANCE = head('GET /v2/get_balance', ALPHA);
 
-const stack = await openStack({ limits: { connections: 3, inFlight: 100 } });
-afterAll(() => stack.close());
+const stack = await stackForFile({ limits: { connections: 3, inFlight: 100 } });
 // The gateway has noticed that those of the test before are closed.
 beforeEach(() => until(async () => (await connectionsOf(stack.gateway.server)) === 0));
 

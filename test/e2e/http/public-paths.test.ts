@@ -1,13 +1,13 @@
 import { once } from 'node:events';
 import { createServer, type IncomingHttpHeaders } from 'node:http';
 import { buffer } from 'node:stream/consumers';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { WebSocket } from 'ws';
-import { openBackend } from '../../support/backend.ts';
+import { backendForFile } from '../../support/backend.ts';
 import type { ConfigInput } from '../../support/config.ts';
 import { temporaryFolder, writeKeys } from '../../support/config.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
-import { openStack, type Stack, stackForTest } from '../../support/stack.ts';
+import { type Stack, stackForFile, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import {
   ALPHA,
@@ -47,12 +47,8 @@ const server = createServer(async (req, res) => {
   got.push({ line: `${req.method} ${req.url}`, headers: req.headers, body });
   res.end('executed');
 });
-const backend = await openBackend(server);
-const stack = await openStack({ auth: auth(), upstream: { url: backend.url } });
-afterAll(async () => {
-  await stack.close();
-  await backend.close();
-});
+const url = await backendForFile(server);
+const stack = await stackForFile({ auth: auth(), upstream: { url } });
 
 async function ask(bytes: string | Buffer, on: Pick<Stack, 'port'> = stack): Promise<WireAnswer> {
   const wire = await Wire.open(on.port);
@@ -112,7 +108,7 @@ describe('a request on a public path', () => {
       const replaceWith = forward === 'replace' ? { replaceWith: 'Bearer of-the-gateway' } : {};
       const other = await stackForTest({
         auth: auth({ forward, ...replaceWith }),
-        upstream: { url: backend.url },
+        upstream: { url },
         // A public path is declared, though by no operation.
         idempotency: { undeclared: 'refuse' },
       });

@@ -1,10 +1,10 @@
 /** Every answer has one X-Request-Id: the id of its request, which is also in the log line. A replay names the first request too. */
 import { createServer } from 'node:http';
-import { afterAll, expect, it } from 'vitest';
-import { openBackend } from '../../support/backend.ts';
+import { expect, it } from 'vitest';
+import { backendForFile } from '../../support/backend.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { payoutBody } from '../../support/payout.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
 
@@ -35,12 +35,8 @@ server.on('upgrade', (req, socket) => {
   socket.write([`HTTP/1.1 ${status}`, ...own, ...OF_THE_BACKEND, '', ''].join('\r\n'));
   socket.once('end', () => socket.end()).resume();
 });
-const backend = await openBackend(server);
-const stack = await openStack({ upstream: { url: backend.url }, idempotency: { maxStoredBytes: 1024 } });
-afterAll(async () => {
-  await stack.close();
-  await backend.close();
-});
+const url = await backendForFile(server);
+const stack = await stackForFile({ upstream: { url }, idempotency: { maxStoredBytes: 1024 } });
 
 const loggedWith = (id: string | undefined) =>
   until(() => stack.log.find(({ msg, requestId }) => msg === 'request' && requestId === id));

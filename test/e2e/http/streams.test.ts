@@ -4,15 +4,15 @@ import { once } from 'node:events';
 import http, { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, beforeAll, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
-import { openBackend } from '../../support/backend.ts';
+import { beforeEach, describe, expect, onTestFinished, test } from 'vitest';
+import { backendForFile } from '../../support/backend.ts';
 import { BEARER } from '../../support/client.ts';
 import { temporaryFolder, writeKeys } from '../../support/config.ts';
-import { openFloodingBackend } from '../../support/flooding-backend.ts';
 import { metric } from '../../support/metrics.ts';
 import { payoutBody } from '../../support/payout.ts';
-import { nothingOpen, openStack, type Stack } from '../../support/stack.ts';
+import { nothingOpen, type Stack, stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
+import { acceptUpgrade } from '../../support/web-sockets.ts';
 import { ALPHA, chunk, codeOf, HANDSHAKE, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
 const MEGABYTE = Buffer.alloc(1_048_576, 'm');
@@ -26,24 +26,22 @@ const upgraded: Duplex[] = [];
 const server = createServer((req, res) => void held.push({ req: req.on('error', () => {}), res }));
 server.on('upgrade', (_req, socket) => {
   upgraded.push(socket);
-  socket.write('HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n');
-  socket.on('end', () => socket.end()).resume();
+  acceptUpgrade(socket);
+  socket.resume();
 });
-const backend = await openBackend(server);
-const upstream = { url: backend.url, responseTimeoutMs: 60_000 };
+const upstream = { url: await backendForFile(server), responseTimeoutMs: 60_000 };
 const publicPaths = [{ method: ['GET', 'POST'], path: '/public' }];
 const auth = { keys: { source: 'file' as const, path: writeKeys(temporaryFolder()) }, public: publicPaths };
 const [stack, forTwo, open, impatient, tight] = await Promise.all([
-  openStack({ upstream }),
-  openStack({ upstream: { ...upstream, maxStreams: 2 } }),
+  stackForFile({ upstream }),
+  stackForFile({ upstream: { ...upstream, maxStreams: 2 } }),
   // Public requests may hold two of its streams.
-  openStack({ auth, upstream: { ...upstream, maxStreams: 8 } }),
+  stackForFile({ auth, upstream: { ...upstream, maxStreams: 8 } }),
   // Waits for no public body.
-  openStack({ auth, upstream, limits: { bodyTimeoutMs: 300 } }),
+  stackForFile({ auth, upstream, limits: { bodyTimeoutMs: 300 } }),
   // Public bodies may hold 16 KiB of its memory.
-  openStack({ auth, upstream, limits: { bodyBytes: 10_000, bufferedBytes: 65_536 } }),
+  stackForFile({ auth, upstream, limits: { bodyBytes: 10_000, bufferedBytes: 65_536 } }),
 ]);
-afterAll(() => Promise.all([stack, forTwo, open, impatient, tight, backend].map((one) => one?.close())));
 beforeEach(() => {
   held.length = 0;
   upgraded.length = 0;
@@ -317,23 +315,34 @@ describe('public requests', () => {
   });
 });
 
-describe('a merchant of an endless response', () => {
-  const ANSWER_TIMEOUT_MS = 500;
-  let flooding: Awaited<ReturnType<typeof openFloodingBackend>>;
-  let hasty: Stack;
-  beforeAll(async () => {
-    flooding = await openFloodingBackend();
-    hasty = await openStack({
-      upstream: { url: flooding.url, maxConnections: 2 },
-      idempotency: { maxStoredBytes: 65_536 },
-      limits: { answerTimeoutMs: ANSWER_TIMEOUT_MS },
-    });
-  });
-  afterAll(async () => {
-    await hasty.close();
-    await flooding.close();
-  });
+/** What the backend of {@link hasty} is sending, and its connections. */
+const flood = { streams: 0, connections: 0 };
+const PIECE = Buffer.alloc(65_536, 'x');
+/** `X-Sandbox-Fault: endless` asks for a body without end. Any other one begins, and nothing follows. */
+const flooding = createServer((req, res) => {
+  req.resume();
+  res.write('x');
+  if (req.headers['x-sandbox-fault'] !== 'endless') return;
+  flood.streams++;
+  res.once('close', () => flood.streams--);
+  const pump = () => {
+    while (!res.destroyed && res.write(PIECE));
+  };
+  res.on('drain', pump);
+  pump();
+});
+flooding.on('connection', (socket) => {
+  flood.connections++;
+  socket.once('close', () => flood.connections--);
+});
+const ANSWER_TIMEOUT_MS = 500;
+const hasty = await stackForFile({
+  upstream: { url: await backendForFile(flooding), maxConnections: 2 },
+  idempotency: { maxStoredBytes: 65_536 },
+  limits: { answerTimeoutMs: ANSWER_TIMEOUT_MS },
+});
 
+describe('a merchant of an endless response', () => {
   const PAYOUT = { method: 'POST', path: '/v1/index.php' };
   const KEY = { 'x-service-idempotency': 'endless-1' };
 
@@ -355,7 +364,7 @@ describe('a merchant of an endless response', () => {
     'that %s, who does not read it, loses the connection, and the one to the backend is closed',
     async (_, more) => {
       const response = await download(more);
-      await until(() => flooding.streams === 0 && flooding.connections === 0);
+      await until(() => flood.streams === 0 && flood.connections === 0);
       await expect(response.toArray()).rejects.toThrow('aborted');
       expect(await metric(hasty.adminUrl, 'oncegate_upstream_slots_in_use')).toBe(0);
     },
@@ -366,9 +375,9 @@ describe('a merchant of an endless response', () => {
     const wire = await Wire.open(hasty.port);
     wire.write(head('GET /v3/endless', ...endless));
     wire.write(request('POST /v1/index.php', endless, '{"action":"withdraw"}'));
-    await until(() => flooding.streams === 2);
+    await until(() => flood.streams === 2);
     await wire.ended;
-    await until(() => flooding.streams === 0);
+    await until(() => flood.streams === 0);
   });
 
   test('who reads it slowly, or waits for the next chunk, keeps the connection', async () => {
@@ -382,8 +391,8 @@ describe('a merchant of an endless response', () => {
       setTimeout(() => response.resume(), 100);
     });
     await Promise.race([once(response, 'close'), once(waiting, 'close'), sleep(3 * ANSWER_TIMEOUT_MS)]);
-    expect([flooding.streams, waiting.destroyed]).toEqual([1, false]);
+    expect([flood.streams, waiting.destroyed]).toEqual([1, false]);
     response.destroy();
-    await until(() => flooding.streams === 0);
+    await until(() => flood.streams === 0);
   });
 });

@@ -1,20 +1,14 @@
 import { randomUUID } from 'node:crypto';
 import { createServer, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
+import { describe, expect, onTestFinished, test } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
-import {
-  NOT_LISTENING,
-  type OpenBackend,
-  openBackend,
-  openBlackHole,
-  rawBackend,
-} from '../../support/backend.ts';
+import { backendForFile, NOT_LISTENING, openBlackHole, rawBackend } from '../../support/backend.ts';
 import { withdraw } from '../../support/client.ts';
 import { freePort } from '../../support/free-port.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openStack, type Stack, sandboxForTest, stackForTest } from '../../support/stack.ts';
+import { type Stack, sandboxForTest, stackForFile, stackForTest } from '../../support/stack.ts';
 import { ALPHA, codeOf, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
 
 const RESPONSE_TIMEOUT_MS = 1000;
@@ -98,25 +92,18 @@ describe('a backend that no byte can reach', () => {
   });
 });
 
-describe('a backend that', () => {
-  /** Answers each request that arrives. */
-  let reply: (socket: Socket) => unknown;
-  let backend: OpenBackend;
-  let behind: Stack;
-  beforeAll(async () => {
-    const server = createServer((socket) =>
-      socket.on('data', (bytes) => {
-        if (bytes.includes(' HTTP/1.1\r\n')) reply(socket);
-      }),
-    );
-    backend = await openBackend(server);
-    behind = await openStack({ upstream: { url: backend.url, responseTimeoutMs: RESPONSE_TIMEOUT_MS } });
-  });
-  afterAll(async () => {
-    await behind.close();
-    await backend.close();
-  });
+/** Answers each request that arrives. */
+let reply: (socket: Socket) => unknown;
+const replying = createServer((socket) =>
+  socket.on('data', (bytes) => {
+    if (bytes.includes(' HTTP/1.1\r\n')) reply(socket);
+  }),
+);
+const behind = await stackForFile({
+  upstream: { url: await backendForFile(replying), responseTimeoutMs: RESPONSE_TIMEOUT_MS },
+});
 
+describe('a backend that', () => {
   test.each<[string, number, typeof reply]>([
     ['resets the connection', 502, (socket) => socket.resetAndDestroy()],
     ['closes without a response', 502, (socket) => socket.end()],

@@ -2,23 +2,23 @@ import { once } from 'node:events';
 import { createServer, type IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
-import { afterAll, describe, expect, onTestFinished, test } from 'vitest';
+import { describe, expect, onTestFinished, test } from 'vitest';
 import { WebSocket } from 'ws';
-import { openBackend } from '../../support/backend.ts';
+import { backendForFile } from '../../support/backend.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { closed } from '../../support/raw.ts';
-import { nothingOpen, openStack, type Stack } from '../../support/stack.ts';
+import { nothingOpen, openStack, type Stack, stackForFile } from '../../support/stack.ts';
+import { acceptUpgrade } from '../../support/web-sockets.ts';
 import { ALPHA, chunk, codeOf, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
 
 let onUpgrade: (socket: Socket) => void;
 const server = createServer((_req, res) => res.end());
 server.on('upgrade', (_req: IncomingMessage, socket: Duplex) => onUpgrade(socket as Socket));
-const backend = await openBackend(server);
+const url = await backendForFile(server);
 /** In front of the sandbox, which sends every message back, and of a backend that handles upgrades with `onUpgrade`. */
-const [stack, behind] = await Promise.all([openStack(), openStack({ upstream: { url: backend.url } })]);
-afterAll(() => Promise.all([stack, behind, backend].map((open) => open?.close())));
+const [stack, behind] = await Promise.all([stackForFile(), stackForFile({ upstream: { url } })]);
 
 const WEB_SOCKET = head('GET /v3/ws', ALPHA, ...HANDSHAKE);
 /** A text frame, with a mask of zeros. */
@@ -33,18 +33,12 @@ function dial({ port }: Pick<Stack, 'port'>, protocols: string[] = [], more: obj
   return ws;
 }
 
-function acceptUpgrade(socket: Duplex): void {
-  socket.on('end', () => socket.end());
-  socket.write('HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n');
-  socket.resume();
-}
-
 /** A WebSocket that the backend has accepted, at both its ends. */
 async function openOn(to: Stack): Promise<{ wire: Wire; atBackend: Socket }> {
   const { promise: opened, resolve: open } = Promise.withResolvers<Socket>();
   onUpgrade = (socket) => {
     acceptUpgrade(socket);
-    open(socket);
+    open(socket.resume());
   };
   const wire = (await Wire.open(to.port)).write(WEB_SOCKET);
   expect((await wire.answer()).status).toBe(101);
@@ -202,7 +196,7 @@ test('a pipelined handshake is answered after the request before it, and does no
 });
 
 test('an open WebSocket counts as in flight, and a shutdown closes it at both ends', async () => {
-  const closing = await openStack({ upstream: { url: backend.url }, limits: { inFlight: 1 } });
+  const closing = await openStack({ upstream: { url }, limits: { inFlight: 1 } });
   onTestFinished(() => closing.sandbox.close());
   const first = await openOn(closing);
   const refused = await (await Wire.open(closing.port)).write(WEB_SOCKET).answer();

@@ -1,15 +1,14 @@
 /** Merchants who leave before they have their answer. */
 import { randomUUID } from 'node:crypto';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { isReplay, withdraw } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { payoutBody } from '../../support/payout.ts';
-import { nothingOpen, openStack } from '../../support/stack.ts';
+import { nothingOpen, stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, chunk, head, request, Wire } from '../../support/wire.ts';
 
-const stack = await openStack();
-afterAll(() => stack.close());
+const stack = await stackForFile();
 
 const LINE = 'POST /v1/index.php';
 const PAYOUT = JSON.stringify(payoutBody());

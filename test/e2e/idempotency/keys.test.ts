@@ -1,18 +1,17 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, expect, it } from 'vitest';
+import { expect, it } from 'vitest';
 import { httpBackend } from '../../support/backend.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openStack, stackForTest } from '../../support/stack.ts';
+import { stackForFile, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, BRAVO, request, Wire, type WireAnswer } from '../../support/wire.ts';
 
 const OURS = 'x-service-idempotency';
 const DRAFT = 'Idempotency-Key';
 
-const stack = await openStack();
-afterAll(() => stack.close());
+const stack = await stackForFile();
 
 interface Payout {
   who?: string;

@@ -2,13 +2,13 @@
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import http, { type IncomingMessage } from 'node:http';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { BEARER, isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 
 const LIMIT = 65_536;
@@ -17,11 +17,10 @@ const ENDLESS = 40_000_000;
 const tombstone = { status: 409, code: 'response_not_stored' } as const;
 const inDoubt = { status: 409, code: 'outcome_unknown' } as const;
 
-const stack = await openStack({
+const stack = await stackForFile({
   upstream: { responseTimeoutMs: 1500 },
   idempotency: { maxStoredBytes: LIMIT },
 });
-afterAll(() => stack.close());
 
 /** Fields of the connection between the merchant and the gateway, and fields that name requests. */
 const NOT_OF_THE_RESPONSE = new Set([

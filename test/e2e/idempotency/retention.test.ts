@@ -1,19 +1,18 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { isReplay, withdraw } from '../../support/client.ts';
 import { executionOf } from '../../support/execution.ts';
 import { movableClock } from '../../support/movable-clock.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 
 const RETENTION_MS = 24 * 3_600_000;
 const inDoubt = { status: 409, code: 'outcome_unknown' } as const;
 
 const clock = movableClock();
-const stack = await openStack({}, {}, clock);
-afterAll(() => stack.close());
+const stack = await stackForFile({}, {}, clock);
 
 describe('once its retention has passed', () => {
   it('a key is new, however often it was replayed meanwhile', async () => {

@@ -1,13 +1,13 @@
 import { randomUUID } from 'node:crypto';
 import type { OutgoingHttpHeaders } from 'node:http';
 import { gzipSync } from 'node:zlib';
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { beforeEach, describe, expect, it } from 'vitest';
 import { send, type TestAnswer } from '../../support/client.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
-import { type LegacyBackend, openLegacyBackend, RESET } from '../../support/legacy-backend.ts';
+import { legacyBackendForFile, RESET } from '../../support/legacy-backend.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { type Stack, stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, HANDSHAKE, head, Wire } from '../../support/wire.ts';
 
@@ -85,13 +85,9 @@ const isCharged = ({ path }: Shape) => !['/v1/index.php', '/v3/echo'].includes(p
 const lineOf = ({ log }: Stack, { headers }: TestAnswer) =>
   until(() => log.find(({ requestId, msg }) => msg === 'request' && requestId === headers['x-request-id']));
 
-describe('a request with a key is executed once, whatever its path and body', () => {
-  let stack: Stack;
-  beforeAll(async () => {
-    stack = await openStack({ operations });
-  });
-  afterAll(() => stack?.close());
+const stack = await stackForFile({ operations });
 
+describe('a request with a key is executed once, whatever its path and body', () => {
   it('the retry is a replay, and another body is refused', async () => {
     await eachRowInTurn(shapes, async ([, operation, first, retry = first]) => {
       const key = randomUUID();
@@ -121,17 +117,10 @@ describe('a request with a key is executed once, whatever its path and body', ()
   });
 });
 
+const backend = await legacyBackendForFile();
+const behind = await stackForFile({ upstream: { url: backend.url } });
+
 describe('a GET', () => {
-  let backend: LegacyBackend;
-  let behind: Stack;
-  beforeAll(async () => {
-    backend = await openLegacyBackend();
-    behind = await openStack({ upstream: { url: backend.url } });
-  });
-  afterAll(async () => {
-    await behind.close();
-    await backend.close();
-  });
   beforeEach(() => {
     backend.executions.length = 0;
   });

@@ -1,10 +1,10 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { isReplay, withdraw } from '../../support/client.ts';
 import { metric } from '../../support/metrics.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openStack, type Stack, stackForTest } from '../../support/stack.ts';
+import { type Stack, stackForFile, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, request, Wire } from '../../support/wire.ts';
 
@@ -25,8 +25,7 @@ async function begin({ url, sandbox }: Stack, key: string, fault = 'delay=60000'
 const waiting = ({ adminUrl }: Stack, count: number) =>
   until(async () => (await metric(adminUrl, 'oncegate_waiting')) === count);
 
-const stack = await openStack({ upstream, idempotency: { maxWaiters: 100 } });
-afterAll(() => stack.close());
+const stack = await stackForFile({ upstream, idempotency: { maxWaiters: 100 } });
 
 describe('a duplicate', () => {
   it('waits for the result of the first request', async () => {

@@ -10,6 +10,7 @@ import { configFile, keyFileIn, replaceFile } from '../../support/config.ts';
 import { closed } from '../../support/raw.ts';
 import { gatewayForTest, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
+import { acceptUpgrade } from '../../support/web-sockets.ts';
 import { HANDSHAKE, head, Wire } from '../../support/wire.ts';
 import { keys, newKey, PEPPER } from '../command-line/key-commands.ts';
 
@@ -69,10 +70,8 @@ describe('the WebSockets of a secret key are closed on both sides within a secon
       (_req, res) => res.end(),
       (server) =>
         server.on('upgrade', (_req, socket) => {
-          socket.write(
-            'HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n',
-          );
-          socket.on('end', () => socket.end()).on('data', (bytes) => socket.write(bytes));
+          acceptUpgrade(socket);
+          socket.on('data', (bytes) => socket.write(bytes));
           atBackend.push(socket);
         }),
     );

@@ -1,17 +1,16 @@
 import { randomBytes, randomUUID } from 'node:crypto';
-import { afterAll, describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it, onTestFinished } from 'vitest';
 import { decodeRecord, encodeRecord } from '../../../src/store/codec.ts';
 import { isReplay, send, withdraw } from '../../support/client.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { startRedis } from '../../support/redis-server.ts';
-import { openStack } from '../../support/stack.ts';
+import { openStack, stackForFile } from '../../support/stack.ts';
 
 const redis = await startRedis();
 const encryption = { keys: [{ id: '2026', secret: randomBytes(32).toString('base64') }] };
 /** It encrypts. */
-const gateway = await openStack({ store: { kind: 'redis', url: redis.url, encryption } });
+const gateway = await stackForFile({ store: { kind: 'redis', url: redis.url, encryption } });
 const { ledger } = gateway.sandbox;
-afterAll(() => gateway.close());
 
 const RECORD = /\}:[\w-]{43}$/;
 

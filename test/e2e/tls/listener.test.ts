@@ -2,14 +2,14 @@ import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { connect as connectTcp, type Socket } from 'node:net';
 import { type ConnectionOptions, connect, type TLSSocket } from 'node:tls';
-import { afterAll, describe, expect, onTestFinished, test } from 'vitest';
+import { describe, expect, onTestFinished, test } from 'vitest';
 import { WebSocket } from 'ws';
 import { Authority } from '../../support/certificates.ts';
 import { send, withdraw } from '../../support/client.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
 import { closed } from '../../support/raw.ts';
-import { openStack, type Stack, stackForTest } from '../../support/stack.ts';
+import { type Stack, stackForFile, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, codeOf, head, Wire } from '../../support/wire.ts';
 
@@ -18,11 +18,10 @@ const files = authority.issue();
 const ca = authority.caBytes;
 
 const openTls = (more: MoreConfig = {}, minVersion?: 'TLSv1.3') =>
-  openStack({ ...more, listen: { tls: { ...files, ...(minVersion && { minVersion }) } } });
+  stackForFile({ ...more, listen: { tls: { ...files, ...(minVersion && { minVersion }) } } });
 
 const limits = { headerTimeoutMs: 1500, headerBytes: 1024, inFlight: 10, answerTimeoutMs: 400 };
 const [stack, strict] = await Promise.all([openTls(), openTls({ limits }, 'TLSv1.3')]);
-afterAll(() => Promise.all([stack.close(), strict.close()]));
 
 const failed = (of: Stack, reason: string) =>
   metric(of.adminUrl, 'oncegate_tls_handshakes_failed_total', { reason });

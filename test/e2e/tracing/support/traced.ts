@@ -2,6 +2,7 @@ import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import { httpBackend } from '../../../support/backend.ts';
 import type { MoreConfig } from '../../../support/config.ts';
 import { type Stack, stackForTest } from '../../../support/stack.ts';
+import { acceptUpgrade } from '../../../support/web-sockets.ts';
 import { type Collector, startCollector } from './collector.ts';
 
 /** A gateway that records every request, and the collector that it sends the spans to. Closed after the test. */
@@ -25,8 +26,7 @@ export async function openHeaderBackend(): Promise<{ url: string; seen: Incoming
     (server) =>
       server.on('upgrade', (req, socket) => {
         seen.push(req);
-        socket.resume().once('end', () => socket.end());
-        socket.write('HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n');
+        acceptUpgrade(socket.resume());
       }),
   );
   return { url, seen };
