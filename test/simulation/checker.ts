@@ -67,6 +67,8 @@ export class Checker {
   readonly #results = new Map<Scope, Set<string>>();
   readonly #excuses = new Map<Scope, string>();
   readonly #again = new Set<string>();
+  readonly #sentAgain = new Set<Scope>();
+  readonly #late = new Set<string>();
 
   constructor(options: CheckerOptions) {
     this.#options = options;
@@ -86,8 +88,18 @@ export class Checker {
     const key = this.#keyOf(scope, nowMs);
     key.announced++;
     this.#again.add(request);
+    this.#sentAgain.add(scope);
     if (this.#differs(key, request, ({ operation }) => operation))
       this.#break(scope, `${request} is sent again, and was another operation`);
+  }
+
+  hasAnnounced(scope: Scope): boolean {
+    return this.#sentAgain.has(scope);
+  }
+
+  /** A gateway says that it answers before the response is stored. */
+  answersLate(request: string): void {
+    this.#late.add(request);
   }
 
   /** A request leaves a gateway. */
@@ -199,6 +211,8 @@ export class Checker {
       case 'executed': {
         const { exchange, decision, stored } = result;
         if (decision === 'in_doubt' && openOf(key).some((one) => one.request === request)) key.wasTold = true;
+        if (decision === 'complete' && !stored && !this.#late.has(request))
+          this.#break(scope, `${request} got its own response, which the store has refused`);
         if (decision !== 'complete') lost();
         else if (exchange.kind === 'complete')
           this.#tellResult(key, scope, request, wordsOf(exchange.response), stored, nowMs);

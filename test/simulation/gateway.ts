@@ -79,6 +79,8 @@ export class Gateway {
   readonly #connecting = new Set<string>();
   /** For how long the machine's clocks had stood still when an owner last asked whether it is one. */
   readonly #askedStoodMs = new Map<Scope, number>();
+  #running = 0;
+  #isClosing = false;
 
   constructor(plan: GatewayPlan, parts: GatewayParts, broken: Broken) {
     const { process, register, backend, timeline, dice, event, layer } = parts;
@@ -153,7 +155,7 @@ export class Gateway {
     const { inDoubt } = this.plan;
     const { scope, key, requestId: request, fingerprint, operation } = call;
     const sent = { scope, key, request, fingerprint, operation, hops };
-    return this.engine.handle({ ...call, statuses, inDoubt, run: (maySend) => this.#send(sent, maySend) });
+    return this.engine.handle({ ...call, statuses, inDoubt, run: (maySend) => this.#run(sent, maySend) });
   }
 
   /** Its clocks stood still, so no fence in it knows that the key may have another owner. */
@@ -164,7 +166,26 @@ export class Gateway {
 
   /** A shutdown with a deadline. */
   async close(ms: number): Promise<void> {
+    this.#isClosing = true;
     await Promise.all([this.engine.close(ms), this.#lookups.close()]);
+    const { pendingWrites } = this.engine;
+    if (pendingWrites > 0) this.#break(`has closed with ${pendingWrites} pending writes`);
+  }
+
+  #break(what: string): void {
+    this.#parts.checker.violations.push(`${this.process.name} ${what}`);
+  }
+
+  async #run(sent: Sent, maySend: () => boolean): Promise<Exchange> {
+    const { inDoubt, maxConnections } = this.plan;
+    // Otherwise it may have asked meanwhile whether it still owns the key.
+    if (this.#isClosing && inDoubt === 'hold') this.#break(`is closing and sends ${sent.request}`);
+    if (++this.#running > maxConnections) this.#break(`sends ${sent.request} and has no slot for it`);
+    try {
+      return await this.#send(sent, maySend);
+    } finally {
+      this.#running--;
+    }
   }
 
   /** Connects, asks the fence, and sends. */
@@ -247,7 +268,10 @@ function observerOf({ checker, event, say, timeline }: GatewayParts): EngineObse
       checker.announced(call.scope, call.requestId, timeline.nowMs);
     },
     leaseLost: () => event('lease lost'),
-    completeLate: () => event('complete late'),
+    completeLate: ({ requestId }) => {
+      event('complete late');
+      checker.answersLate(requestId);
+    },
     completeGivenUp: () => event('complete given up'),
   };
 }

@@ -376,6 +376,9 @@ export class World {
       const isAlive = owner && !owner.isDead && !owner.wasDisturbed && !this.copier;
       if (isAlive && this.plan.inDoubt !== 'retry' && checker.isKnown(scope, requestId))
         violations.push(`the key is ${record.state}, and the gateway of ${requestId} knows its result`);
+      const isWhole = hosts.every(({ starts }) => starts === 1);
+      if (record.restarted && isWhole && !checker.hasAnnounced(scope))
+        violations.push(`the key was restarted, and nobody has sent it again`);
       if (!isExplained) violations.push(`${record.requestId} left the key ${record.state}, and was not sent`);
     }
   }
