@@ -173,10 +173,12 @@ export function takeBackRestart(
   before: KeyRecord,
   stamp: Stamp,
 ): Step<Fenced> {
-  const hasArrived: boolean = isOpenOf(held, token);
-  if (!held || !(hasArrived || held.record.revision.equals(before.revision))) return { answer: 'stale' };
+  const isAsBefore = held?.record.revision.equals(before.revision);
+  if (!held || !(isAsBefore || isOpenOf(held, token))) return { answer: 'stale' };
   const record = { ...before, revision: stamp.revision };
-  return { answer: 'ok', write: replace(held, record, 'unchanged', { endLeaseOf: token }) };
+  // The restart has given it the lifetime of its own gateway, which may be shorter.
+  const expiresInMs = isAsBefore ? 'unchanged' : before.lifetimes.inDoubtRetentionMs;
+  return { answer: 'ok', write: replace(held, record, expiresInMs, { endLeaseOf: token }) };
 }
 
 /**
@@ -240,7 +242,7 @@ function meaning(held: Held, fingerprint: Fingerprint, stamp: Stamp): Step<Meani
 
 const OWNER_DEAD = 'its gateway ended or was paused before it stored a result';
 
-/** A start or restart sets the lifetime of an open record, and nothing else changes it. */
+/** A start, a restart or what takes it back sets the lifetime of an open record, and nothing else changes it. */
 const ageMs = ({ record, expiresInMs }: Omit<Held, 'isLeased'>): number =>
   record.lifetimes.inDoubtRetentionMs - expiresInMs;
 

@@ -135,6 +135,7 @@ const earlier = frozen<KeyRecord>({
   ...(state('', { ...inDoubt, token: TOKEN.first, revision: REVISION.earlier }, 0, false, false).held as Held)
     .record,
   ...{ gatewayId: 'gateway-0', changedAtMs: 5500 },
+  lifetimes: { leaseMs: 30, retentionMs: 300, inDoubtRetentionMs: 3000 },
 });
 
 const event = (

@@ -201,9 +201,11 @@ export const PROMISES: Record<string, (cell: Cell, seen: Seen) => boolean | unde
 
   // How long it lives.
   'a mark keeps the lifetime, and so the age': (cell, { write }) =>
-    write && (leavesInDoubt(cell) || findsDead(cell) || takesRestartBack(cell))
+    write && (leavesInDoubt(cell) || findsDead(cell) || isBackBefore(cell))
       ? write.expiresInMs === 'unchanged'
       : undefined,
+  'a restart that is taken back leaves the lifetime of the gateway before it': (cell, { write }) =>
+    write && ends(cell, 'takeBackRestart') && !isBackBefore(cell) ? write.expiresInMs === 3000 : undefined,
   'an execution can be in doubt for the whole lifetime of its own gateway': (cell, { write, before }) =>
     write && (restarts(cell) || !before) ? write.expiresInMs === 2000 : undefined,
   'a result lives a retention from its start, and from now if it was in doubt': (
