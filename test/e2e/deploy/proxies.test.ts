@@ -9,7 +9,7 @@ import { temporaryFolder } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { read } from '../../support/repository.ts';
 import { openStack } from '../../support/stack.ts';
-import { begin, type Running } from '../../support/tour.ts';
+import { type Begun, begin } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
 
@@ -62,7 +62,7 @@ async function startHaproxy(): Promise<string> {
   return `https://127.0.0.1:${port}`;
 }
 
-const proxies: Running[] = [];
+const proxies: Begun[] = [];
 afterAll(() => Promise.all(proxies.map((proxy) => proxy.end('SIGKILL'))));
 
 async function listening(program: string[], port: number): Promise<void> {
